@@ -2,10 +2,10 @@
  *
  *   bench_kv MODEL [DEPTH] [STEPS]      defaults 8192 and 16
  *
- * A session of every form is filled with values made up, because to read so long a text takes minutes and decoding costs
- * the same whatever it was. Then the sessions take STEPS steps by turns; figures are medians. Without a model, one thread:
- * attention of the query rows of a KV head over DEPTH positions, as in decoding (7 rows, heads of 64) and in a block of a
- * prompt (24 rows), by processor time. */
+ * A session of every form is filled with values made up, because to read so long a text takes minutes and
+ * decoding costs the same whatever it was. Then the sessions take STEPS steps by turns; figures are
+ * medians. Without a model, one thread: attention of the query rows of a KV head over DEPTH positions, as
+ * in decoding (7 rows, heads of 64) and in a block of a prompt (24 rows), by processor time. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/rng.h"

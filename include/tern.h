@@ -4,16 +4,16 @@
  * session: one mutable token timeline over an engine. Owns KV cache and logits. One thread at a time;
  *          only tern_session_cancel may be called from another thread.
  *
- * Every function that can fail returns a tern_status and, where it takes `err`, fills it with one clear
- * line (err may be NULL). The library never exits, never prints and keeps no global state.
+ * Every function that can fail returns a tern_status and, where it takes `err`, fills it with one clear line
+ * (err may be NULL). The library never exits, never prints and keeps no global state.
  *
- * NULL: any pointer may be NULL. A function that returns a tern_status then returns TERN_E_INVALID, unless NULL has
- * a meaning that is told there; others return 0, NULL or false, or do nothing.
+ * NULL: any pointer may be NULL. A function that returns a tern_status then returns TERN_E_INVALID, unless
+ * NULL has a meaning that is told there; others return 0, NULL or false, or do nothing.
  *
- * Sizes: structs grow at their end, so every call is told how large the caller's struct is, and nothing is read or
- * written behind that. The macros below say sizeof; other languages call the functions with the size of
- * their own declaration. A size smaller than the first version's is refused. A struct larger than this
- * library's is accepted when what this library does not know is zero. tern_error, tern_message,
+ * Sizes: structs grow at their end, so every call is told how large the caller's struct is, and nothing is
+ * read or written behind that. The macros below say sizeof; other languages call the functions with the
+ * size of their own declaration. A size smaller than the first version's is refused. A struct larger than
+ * this library's is accepted when what this library does not know is zero. tern_error, tern_message,
  * tern_sampling and tern_generate_result never change. */
 #ifndef TERN_H
 #define TERN_H
@@ -80,9 +80,9 @@ typedef struct tern_hooks {
     void *(*alloc)(void *user, size_t n_bytes, size_t align);
     void (*release)(void *user, void *p);
     void (*log)(void *user, tern_log_level level, const char *line);
-    /* Progress of opening, as stage "text" of cutting more than 256 KiB of text into tokens, and as stage "prompt"
-     * of prompts that take more than one chunk: fraction in [0,1]. Return false to cancel (the call then fails with
-     * TERN_E_CANCELLED). */
+    /* Progress of opening, as stage "text" of cutting more than 256 KiB of text into tokens, and as stage
+     * "prompt" of prompts that take more than one chunk: fraction in [0,1]. Return false to cancel (the
+     * call then fails with TERN_E_CANCELLED). */
     bool (*progress)(void *user, const char *stage, double fraction);
     void *user;
 } tern_hooks;
@@ -95,9 +95,9 @@ TERN_API tern_status tern_hooks_init(tern_hooks *h, size_t size_bytes);
 typedef struct tern_engine tern_engine;
 typedef struct tern_session tern_session;
 
-/* How a model is opened and used, by name: threads, attention, temp... `tern help set` and docs/reference/cli.md list the
- * names with types, ranges and defaults. Values are text, as on the
- * command line ("4", "on", "shadow"). An engine copies what it needs: options may be freed after the call. */
+/* How a model is opened and used, by name: threads, attention, temp... `tern help set` and
+ * docs/reference/cli.md list the names with types, ranges and defaults. Values are text, as on the command
+ * line ("4", "on", "shadow"). An engine copies what it needs: options may be freed after the call. */
 typedef struct tern_options tern_options;
 
 TERN_API tern_status tern_options_new(tern_options **out, tern_error *err);
@@ -114,17 +114,17 @@ TERN_API tern_status tern_options_get(const tern_options *o, const char *name, c
 /* Copied; NULL for hooks = malloc/free, no log, no progress (default). */
 TERN_API tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, tern_error *err);
 
-/* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out is
- * NULL.
- * The path is opened once: whoever renames another file over it changes nothing for this engine. A float model is
- * mapped while it is opened, and a package as long as it is open with load "mmap". From the first mapping on the
- * process has a handler for SIGBUS: where a mapped file was made shorter by others, the call that reads it returns
- * TERN_E_IO instead of ending the process. The handler passes on every other SIGBUS to the one it found. Copying over
- * a package that is in use changes its weights; put the new one beside it and rename. */
+/* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out
+ * is NULL. The path is opened once: whoever renames another file over it changes nothing for this engine.
+ * A float model is mapped while it is opened, and a package as long as it is open with load "mmap". From
+ * the first mapping on the process has a handler for SIGBUS: where a mapped file was made shorter by
+ * others, the call that reads it returns TERN_E_IO instead of ending the process. The handler passes on
+ * every other SIGBUS to the one it found. Copying over a package that is in use changes its weights; put
+ * the new one beside it and rename. */
 TERN_API tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out,
                                       tern_error *err);
-/* The same from a file descriptor of a GGUF file or a package, for apps that are handed one. The descriptor is
- * duplicated: the caller may close its own. The file's position is not used. */
+/* The same from a file descriptor of a GGUF file or a package, for apps that are handed one. The
+ * descriptor is duplicated: the caller may close its own. The file's position is not used. */
 TERN_API tern_status tern_engine_open_fd(int fd, const tern_options *opt, tern_engine **out, tern_error *err);
 TERN_API void tern_engine_close(tern_engine **e);
 
@@ -187,8 +187,9 @@ typedef struct tern_message {
 
 typedef struct tern_chat_options {
     size_t size_bytes; /* sizeof(tern_chat_options), set by tern_chat_options_defaults */
-    /* JSON instead of msgs, for what a role and a text do not hold: an array of messages as OpenAI's API and
-     * Hugging Face have them, with tool_calls, tool_call_id, name, reasoning_content; NULL = msgs (default) */
+    /* JSON instead of msgs, for what a role and a text do not hold: an array of messages as OpenAI's API
+     * and Hugging Face have them, with tool_calls, tool_call_id, name, reasoning_content; NULL = msgs
+     * (default) */
     const char *messages;
     const char *tools;     /* JSON array of tools; NULL = none (default) */
     const char *variables; /* JSON object of further variables of the template, such as
@@ -206,11 +207,11 @@ TERN_API bool tern_has_chat_template(const tern_engine *e);
 TERN_API tern_status tern_chat_options_init(tern_chat_options *o, size_t size_bytes);
 #define tern_chat_options_defaults(o) tern_chat_options_init((o), sizeof *(o))
 
-/* The messages as a prompt: the model's chat template, ending where the assistant answers, as token ids with
- * all that belongs in front. opt may be NULL. Text of messages, tools and variables never becomes a control
- * token, whatever it spells, so that no document can end a turn or begin one. Same cap rule as tern_tokenize.
- * TERN_E_UNSUPPORTED for a model without a template, or with one that needs what tern lacks; the message names
- * it. TERN_E_INVALID for a conversation that the template refuses. */
+/* The messages as a prompt: the model's chat template, ending where the assistant answers, as token ids
+ * with all that belongs in front. opt may be NULL. Text of messages, tools and variables never becomes a
+ * control token, whatever it spells, so that no document can end a turn or begin one. Same cap rule as
+ * tern_tokenize. TERN_E_UNSUPPORTED for a model without a template, or with one that needs what tern
+ * lacks; the message names it. TERN_E_INVALID for a conversation that the template refuses. */
 TERN_API tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs,
                                       const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
                                       tern_error *err);
@@ -246,12 +247,14 @@ TERN_API tern_status tern_session_open(tern_engine *e, const tern_session_option
                                        tern_error *err);
 TERN_API void tern_session_close(tern_session **s);
 
-/* The name of adapter i of those that the option lora opened with the engine, owned by the engine; NULL behind the last. */
+/* The name of adapter i of those that the option lora opened with the engine, owned by the engine; NULL
+ * behind the last. */
 TERN_API const char *tern_engine_lora(const tern_engine *e, size_t i);
 
-/* Which adapters the session's text is read with from now on: "NAME[:SCALE],...", "none" for the model as it is, or NULL
- * for those that the engine takes by itself, which a new session has (all whose scale is not 0). No weights are moved. The
- * session forgets its text where they are others than before. TERN_E_INVALID names the adapters that there are. */
+/* Which adapters the session's text is read with from now on: "NAME[:SCALE],...", "none" for the model as
+ * it is, or NULL for those that the engine takes by itself, which a new session has (all whose scale is
+ * not 0). No weights are moved. The session forgets its text where they are others than before.
+ * TERN_E_INVALID names the adapters that there are. */
 TERN_API tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err);
 
 /* Make prompt[0..n_tok) the session's prefix, evaluating only what is not cached.
@@ -269,20 +272,21 @@ TERN_API tern_status tern_session_score(tern_session *s, const int32_t *prompt, 
 /* Append one token and evaluate it. */
 TERN_API tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err);
 
-/* Forget all but the first n_tok tokens. The logits are gone then: the next prefill evaluates at least one token.
- * TERN_E_LIMIT when there are fewer tokens; TERN_E_UNSUPPORTED, and nothing forgotten, where a model's state
- * cannot go back to that position. */
+/* Forget all but the first n_tok tokens. The logits are gone then: the next prefill evaluates at least one
+ * token. TERN_E_LIMIT when there are fewer tokens; TERN_E_UNSUPPORTED, and nothing forgotten, where a
+ * model's state cannot go back to that position. */
 TERN_API tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err);
 
-/* dst gets the tokens, keys, values and logits of src, another session of the same engine, so that both can go on from
- * there. On failure dst is as before. What either drafts from stays its own. */
+/* dst gets the tokens, keys, values and logits of src, another session of the same engine, so that both
+ * can go on from there. On failure dst is as before. What either drafts from stays its own. */
 TERN_API tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_error *err);
 
 /* Logits after the last evaluated token: float[n_vocab], valid until the next call on the session; NULL if
  * none. */
 TERN_API const float *tern_session_logits(const tern_session *s);
 TERN_API size_t tern_session_length(const tern_session *s);
-/* The evaluated tokens, tern_session_length of them, valid until the next call on the session; NULL if none. */
+/* The evaluated tokens, tern_session_length of them, valid until the next call on the session; NULL if
+ * none. */
 TERN_API const int32_t *tern_session_tokens(const tern_session *s);
 TERN_API int32_t tern_session_capacity(const tern_session *s);
 
@@ -317,18 +321,20 @@ typedef struct tern_generate_options {
     bool draft_eager;    /* verify as many drafts as fit, not only those that pay (default false) */
     bool no_logprobs;    /* on_token gets 0 for a log-probability: each costs an exponential per entry of the
                             vocabulary (default false) */
-    /* The text keeps to a grammar: GBNF as llama.cpp has it, or the JSON of values that are valid under a JSON Schema. At
-     * most one of them. It ends where the grammar ends. What of a schema cannot be held is refused by name. */
+    /* The text keeps to a grammar: GBNF as llama.cpp has it, or the JSON of values that are valid under a
+     * JSON Schema. At most one of them. It ends where the grammar ends. What of a schema cannot be held is
+     * refused by name. */
     const char *grammar;     /* NULL = none (default) */
     const char *json_schema; /* NULL = none (default) */
     const char
         *grammar_after; /* the grammar begins behind this text, and white space: "</think>" leaves a model its
                                   thoughts; NULL = at once, or "</think>" where the prompt ends with "<think>" (default) */
-    /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a token with
-     * -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none (default). */
+    /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a
+     * token with -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none
+     * (default). */
     bool (*on_logits)(void *user, float *logits, size_t n_vocab);
-    /* on_token gets the text of control tokens too, for whoever reads a model's markup ("<|python_tag|>"); tokens that
-     * end a turn have none (default false) */
+    /* on_token gets the text of control tokens too, for whoever reads a model's markup ("<|python_tag|>");
+     * tokens that end a turn have none (default false) */
     bool special_text;
 } tern_generate_options;
 
@@ -354,27 +360,27 @@ typedef struct tern_generate_result {
 TERN_API tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
                                            tern_generate_result *result, tern_error *err);
 
-/* One answer in one call: opens a session, reads the messages, writes the answer piece by piece. The options name what
- * sessions and answers can be asked for (ctx-size, n-predict, temp, seed, draft...); NULL = the defaults. One
- * message whose role is NULL is plain text, not a conversation. on_text returns false to stop; result may be
- * NULL. */
+/* One answer in one call: opens a session, reads the messages, writes the answer piece by piece. The
+ * options name what sessions and answers can be asked for (ctx-size, n-predict, temp, seed, draft...);
+ * NULL = the defaults. One message whose role is NULL is plain text, not a conversation. on_text returns
+ * false to stop; result may be NULL. */
 TERN_API tern_status tern_complete(tern_engine *e, const tern_message *msgs, size_t n_msgs,
                                    const tern_options *opt,
                                    bool (*on_text)(void *user, const char *text, size_t n_bytes), void *user,
                                    tern_generate_result *result, tern_error *err);
 
-/* What the options name for sessions and answers, as the structs that tern_session_open and tern_session_generate take:
- * a program that has sessions of its own need not know the names. Either struct may be NULL. Texts in them are the
- * options', which must outlive them. */
+/* What the options name for sessions and answers, as the structs that tern_session_open and
+ * tern_session_generate take: a program that has sessions of its own need not know the names. Either
+ * struct may be NULL. Texts in them are the options', which must outlive them. */
 TERN_API tern_status tern_options_answer_sized(const tern_options *o, tern_session_options *session,
                                                size_t session_bytes, tern_generate_options *generate,
                                                size_t generate_bytes, tern_error *err);
 #define tern_options_answer(o, session, generate, err)                                                       \
     tern_options_answer_sized((o), (session), sizeof *(session), (generate), sizeof *(generate), (err))
 
-/* What the model makes of ids[0..n_tok) as a vector of length 1, to be compared with others by their product: of the last
- * token, or with `mean` the mean over all. The session's text is replaced by them. out: float[n_embd]; TERN_E_LIMIT
- * when cap, in floats, is less. */
+/* What the model makes of ids[0..n_tok) as a vector of length 1, to be compared with others by their
+ * product: of the last token, or with `mean` the mean over all. The session's text is replaced by them.
+ * out: float[n_embd]; TERN_E_LIMIT when cap, in floats, is less. */
 TERN_API tern_status tern_session_embed(tern_session *s, const int32_t *ids, size_t n_tok, bool mean,
                                         float *out, size_t cap, tern_error *err);
 
@@ -479,8 +485,8 @@ typedef struct tern_pack_report {
     int32_t n_sites, n_outlier_sites; /* places where activations are quantised; those with an outlier path */
 } tern_pack_report;
 
-/* Quantise a GGUF file or a Hugging Face folder into a package at out, which is there whole or not at all. opt and report
- * may be NULL. TERN_E_CANCELLED when progress returned false. */
+/* Quantise a GGUF file or a Hugging Face folder into a package at out, which is there whole or not at all.
+ * opt and report may be NULL. TERN_E_CANCELLED when progress returned false. */
 TERN_API tern_status tern_pack_sized(const char *src, const char *out, const tern_pack_options *opt,
                                      tern_pack_report *report, size_t report_bytes, tern_error *err);
 #define tern_pack(src, out, opt, report, err)                                                                \

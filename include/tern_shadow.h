@@ -8,7 +8,8 @@
  *     tern_shadow_attend(s, q, n, out, err); the same positions' queries: each sees itself and what was
  *     appended before it
  *
- * An object belongs to one thread at a time; objects are independent. Errors, NULL, sizes and hooks are as in tern.h. */
+ * An object belongs to one thread at a time; objects are independent. Errors, NULL, sizes and hooks are as
+ * in tern.h. */
 #ifndef TERN_SHADOW_H
 #define TERN_SHADOW_H
 

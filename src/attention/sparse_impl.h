@@ -159,8 +159,8 @@ float tn_sparse_largest(const float *f, size_t n, float max);
 void tn_sparse_integers(const float *f, float max, int32_t *out, size_t n);
 /* Returns the largest of max and n scores. */
 int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max);
-/* These are for the option check. The first counts how many positions are in both lists. The second adds up how
- * much of a row's softmax lies at the n positions of idx; f has its exact scores. */
+/* These are for the option check. The first counts how many positions are in both lists. The second adds
+ * up how much of a row's softmax lies at the n positions of idx; f has its exact scores. */
 size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n);
 void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx,
                         size_t n);

@@ -1,4 +1,5 @@
-/* Rows and heads that select for themselves (attention-share -1), as in the paper. A minimal build has no_baselines.c instead. */
+/* Rows and heads that select for themselves (attention-share -1), as in the paper. A minimal build has
+ * no_baselines.c instead. */
 #include "attention/sparse_impl.h"
 
 #include <math.h>

@@ -39,9 +39,11 @@ tern_status tn_file_read_at(int fd, const char *path, void *dst, uint64_t n, uin
  * they are touched again. */
 void tn_file_release(const void *p, uint64_t n_bytes);
 
-/* Makes the folders above path, for this user alone (0700). path is written to meanwhile and left as it was. */
+/* Makes the folders above path, for this user alone (0700). path is written to meanwhile and left as it
+ * was. */
 tern_status tn_file_make_parents(char *path, tern_error *err);
-/* Makes a folder for what is private, and those above it; one that is there must be this user's and is narrowed to 0700. */
+/* Makes a folder for what is private, and those above it; one that is there must be this user's and is
+ * narrowed to 0700. */
 tern_status tn_file_private_folder(char *path, tern_error *err);
 
 #endif

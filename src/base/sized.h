@@ -14,7 +14,8 @@ tern_status tn_sized_in(void *dst, size_t have, const void *src, size_t given, s
  * that. NULL, and less than the first version, is TERN_E_INVALID; nothing is written then. */
 tern_status tn_sized_out(void *dst, size_t given, const void *src, size_t have, size_t least);
 
-/* Gives the end of a field: the size of a struct whose last field it was, with the padding of its alignment. */
+/* Gives the end of a field: the size of a struct whose last field it was, with the padding of its
+ * alignment. */
 #define TN_SIZE_UP_TO(type, field)                                                                           \
     ((offsetof(type, field) + sizeof(((type *)0)->field) + _Alignof(type) - 1) / _Alignof(type) *            \
      _Alignof(type))

@@ -18,8 +18,8 @@ static void on_interrupt(int sig) {
 
 void cli_interrupts_cancel(tern_session *s) {
     cancelled_by_signal = s;
-    /* A write to a terminal that is full goes on behind the handler: one that failed would end the answer as if the output
-     * were closed. */
+    /* A write to a terminal that is full goes on behind the handler: one that failed would end the answer
+     * as if the output were closed. */
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);

@@ -69,8 +69,8 @@ static json_t *sources_json(const tn_rag_hit *hits, int32_t n) {
     return all;
 }
 
-/* Prints the sources on standard output, after the answer, because they are part of it: those alone that it came
- * from, else that there are none. */
+/* Prints the sources on standard output, after the answer, because they are part of it: those alone that
+ * it came from, else that there are none. */
 static void print_sources(const tn_rag_hit *hits, int32_t n, bool fits) {
     bool any = false;
     for (int32_t i = 0; i < n; i++) any = any || hits[i].cited;
@@ -133,7 +133,8 @@ typedef struct asking {
     double search_s, prefill_s;
 } asking;
 
-/* The steps return -1 to go on or an exit status. The passages come first: without any, no model need be loaded. */
+/* The steps return -1 to go on or an exit status. The passages come first: without any, no model need be
+ * loaded. */
 static int find_passages(asking *q) {
     tern_error err;
     q->file = cli_store_path(q->store);

@@ -80,7 +80,8 @@ static void tell(chat *c) {
     c->told = c->told || c->leaves;
 }
 
-/* Turns leave until half of the context is free: then it lasts for some turns, and their prefix stays as it is. */
+/* Turns leave until half of the context is free: then it lasts for some turns, and their prefix stays as
+ * it is. */
 static int32_t *make_room(chat *c, int32_t *ids, size_t *n_ids) {
     size_t half = (size_t)tern_session_capacity(c->s) / 2, before = c->n_left;
     while (ids && *n_ids > half && leave_one(c)) {
@@ -98,8 +99,8 @@ static int32_t *fitting_ids(chat *c, size_t *n_ids) {
     return ids && c->shift && *n_ids + room > cap ? make_room(c, ids, n_ids) : ids;
 }
 
-/* A context that fills up within an answer: turns leave, and the answer goes on where it was. NULL: none can. *n_prompt
- * of the tokens are the prompt, the others the answer so far. */
+/* A context that fills up within an answer: turns leave, and the answer goes on where it was. NULL: none
+ * can. *n_prompt of the tokens are the prompt, the others the answer so far. */
 static int32_t *going_on(chat *c, size_t *n_prompt, size_t *n_ids) {
     size_t n_said = tern_session_length(c->s) - *n_prompt, n = 0;
     if (!leave_one(c)) return NULL;

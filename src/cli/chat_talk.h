@@ -1,4 +1,5 @@
-/* cli/chat_talk.h - a conversation in a terminal: its messages, what of them is in the context, its commands. */
+/* cli/chat_talk.h - a conversation in a terminal: its messages, what of them is in the context, its
+ * commands. */
 #ifndef TN_CLI_CHAT_TALK_H
 #define TN_CLI_CHAT_TALK_H
 

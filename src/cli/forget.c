@@ -55,7 +55,8 @@ static bool erase_file(const char *path) {
     return !fclose(f) && !unlink(path) && ok;
 }
 
-/* What lies beside the store: lines that were typed, the page's conversations, those that the server knows the states of. */
+/* What lies beside the store: lines that were typed, the page's conversations, those that the server knows
+ * the states of. */
 static tern_status forget_others(int64_t *n_prefixes, int64_t *n_talks, tern_error *err) {
     char path[4096];
     if (cli_history_path(path, sizeof path) && !erase_file(path))

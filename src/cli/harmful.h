@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-/* Bytes of the harmful character at p[0..n), n > 0; 0: another character. A terminal obeys C0 controls, delete and, as UTF-8
- * has them, C1 controls. Marks of direction (U+202A to U+202E, U+2066 to U+2069) reorder what is read. Newline and tab count:
- * who lets them through says so. */
+/* Bytes of the harmful character at p[0..n), n > 0; 0: another character. A terminal obeys C0 controls,
+ * delete and, as UTF-8 has them, C1 controls. Marks of direction (U+202A to U+202E, U+2066 to U+2069)
+ * reorder what is read. Newline and tab count: who lets them through says so. */
 static inline size_t harmful_bytes(const char *p, size_t n) {
     unsigned char c = (unsigned char)p[0], d = n > 1 ? (unsigned char)p[1] : 0,
                   e = n > 2 ? (unsigned char)p[2] : 0;

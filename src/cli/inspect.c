@@ -327,7 +327,8 @@ static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, 
     return rc;
 }
 
-/* Finds the set that each kernel of the table was compiled for, by asking which smaller set still picks it. */
+/* Finds the set that each kernel of the table was compiled for, by asking which smaller set still picks
+ * it. */
 static const char *picked_by(size_t offset, const tn_kernels *k) {
     static const char *const words[] = {"scalar",     "avx2", "avxvnni", "avx512",
                                         "avx512vnni", "neon", "dotprod", "i8mm"};

@@ -65,7 +65,8 @@ static int help_on(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
-/* All of the output is out, or the exit status says that it is not: an earlier write may have failed where the last one did not. */
+/* All of the output is out, or the exit status says that it is not: an earlier write may have failed where
+ * the last one did not. */
 static int written(int rc) {
     bool lost = fflush(stdout) || ferror(stdout);
     return lost && rc == EXIT_OK ? cli_failed_text("cannot write the output") : rc;

@@ -10,11 +10,11 @@
  * and prints nothing. */
 int cli_emit_json(json_t *j, size_t flags);
 
-/* Shows a name or a line from outside on one line: control characters, newlines too, and marks of direction stand as \\xNN. It
- * returns one of four buffers in turn; what does not fit is cut. */
+/* Shows a name or a line from outside on one line: control characters, newlines too, and marks of
+ * direction stand as \\xNN. It returns one of four buffers in turn; what does not fit is cut. */
 const char *cli_shown(const char *text);
-/* Prints text of a model. A terminal gets nothing harmful (cli/harmful.h) but newline and tab; a file or a pipe gets
- * the text as it is. */
+/* Prints text of a model. A terminal gets nothing harmful (cli/harmful.h) but newline and tab; a file or a
+ * pipe gets the text as it is. */
 void cli_put_answer(const char *text, size_t n);
 
 /* This is a file that a command writes as a stream, with base/outfile.h's promises. */

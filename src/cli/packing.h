@@ -1,5 +1,5 @@
-/* cli/packing.h - a model's package from the cache in place of the model, and the making of it. What goes wrong
- * here costs one notice on standard error, never the answer. */
+/* cli/packing.h - a model's package from the cache in place of the model, and the making of it. What goes
+ * wrong here costs one notice on standard error, never the answer. */
 #ifndef TN_CLI_PACKING_H
 #define TN_CLI_PACKING_H
 
@@ -19,13 +19,13 @@ bool cli_packing_parse(const char *text, packing_when *out);
 const char *cli_packing_model(packing_when when, const char *model);
 /* It is open, with the scheme that tern_engine_info tells. */
 void cli_packing_opened(packing_when when, const char *model, const char *scheme);
-/* The command has ended, well or with EXIT_FAILED: starts the background process where it is wanted. A package that turned out to be
- * damaged goes, with a notice, and is made anew by the next --pack. */
+/* The command has ended, well or with EXIT_FAILED: starts the background process where it is wanted. A
+ * package that turned out to be damaged goes, with a notice, and is made anew by the next --pack. */
 void cli_packing_end(bool failed);
 /* The package of any model in the cache, where there is a sound one; it may be asked about several. */
 bool cli_packing_find(const char *model, char path[TN_CACHE_PATH]);
-/* For a process that will not be allowed to start others: now, while it has one thread, it starts the one that waits for
- * packing_end. */
+/* For a process that will not be allowed to start others: now, while it has one thread, it starts the one
+ * that waits for packing_end. */
 void cli_packing_prepare(void);
 /* Makes the package of a model, with progress on a terminal. False: a message was printed. */
 bool cli_packing_now(const char *model);

@@ -114,7 +114,8 @@ static int check(const command *cmd, serving *s) {
     return -1;
 }
 
-/* The list of models; the one of -m is in memory from the start, and what is wrong with it ends the program. */
+/* The list of models; the one of -m is in memory from the start, and what is wrong with it ends the
+ * program. */
 static tern_status open_models(serving *s, tern_error *err) {
     const char *model = s->ma.model, *slash = model ? strrchr(model, '/') : NULL, *name = s->name;
     if (model && !name) name = slash && slash[1] ? slash + 1 : model;

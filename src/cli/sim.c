@@ -391,8 +391,8 @@ typedef struct sim_args {
     bool list, json, one_core;
 } sim_args;
 
-/* What is no simulated request: lists, the papers' results, this machine; and what does not go together. Returns -1 to
- * go on or an exit status. */
+/* What is no simulated request: lists, the papers' results, this machine; and what does not go together.
+ * Returns -1 to go on or an exit status. */
 static int other_than_requests(const command *c, const sim_args *a, const char *const *words,
                                bool *sweep_them) {
     if (a->list) {

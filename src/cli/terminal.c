@@ -12,7 +12,8 @@
 #include <unistd.h>
 #include <wchar.h>
 
-/* A line editor knows lines alone, so pasted ends of lines are shown as this sign until the message is given. */
+/* A line editor knows lines alone, so pasted ends of lines are shown as this sign until the message is
+ * given. */
 #define NEWLINE_SIGN L'\x2424'
 #define NEWLINE_UTF8 "\xe2\x90\xa4"
 
@@ -39,7 +40,8 @@ static char *prompt(EditLine *e) {
     return t->more ? "... " : "> ";
 }
 
-/* Reads one character from the terminal's bytes. Returns 0 at the end, -1 when it failed or was interrupted. */
+/* Reads one character from the terminal's bytes. Returns 0 at the end, -1 when it failed or was
+ * interrupted. */
 static int read_char(wchar_t *out) {
     mbstate_t state = {0};
     for (;;) {

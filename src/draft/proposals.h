@@ -62,8 +62,8 @@ int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
 float tn_prop_worth(const tn_proposals *p);
 float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
 
-/* Chooses the tree to verify, at most max_rows rows with its root, beside n_beside rows of other texts. An eager one
- * has as many nodes as fit, else only what pays. */
+/* Chooses the tree to verify, at most max_rows rows with its root, beside n_beside rows of other texts. An
+ * eager one has as many nodes as fit, else only what pays. */
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out);
 
 #endif

@@ -51,7 +51,8 @@ static int length_level(int32_t n) {
     return i;
 }
 
-/* Looks the prompt up: it proposes what is behind the latest place where the last 3, 2 or 1 tokens occurred. */
+/* Looks the prompt up: it proposes what is behind the latest place where the last 3, 2 or 1 tokens
+ * occurred. */
 void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     int32_t best = 0, at = -1, n_seen = 0;
     for (int32_t i = t->prev[t->n - 1]; i >= 0 && n_seen < LOOKUP_PLACES && best < LOOKUP_NGRAM;

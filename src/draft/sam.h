@@ -24,7 +24,8 @@ typedef struct tn_sam_match {
     int32_t state, length, end;
 } tn_sam_match;
 
-/* Returns the longest suffix of the whole text that occurs earlier in it, at its latest known earlier place. */
+/* Returns the longest suffix of the whole text that occurs earlier in it, at its latest known earlier
+ * place. */
 tn_sam_match tn_sam_self(const tn_sam *s);
 /* Follows a foreign text: behind *m its next token is this one. It starts with a zeroed match. */
 void tn_sam_follow(const tn_sam *s, tn_sam_match *m, int32_t token);

@@ -12,7 +12,8 @@
 enum { SPEC_BYTES = 4096 };
 static const double MAX_SCALE = 1000;
 
-/* ---- lists ------------------------------------------------------------------------------------------------ */
+/* ---- lists
+ * ------------------------------------------------------------------------------------------------ */
 
 /* The next part of a list, without what separates; false: it is over. */
 static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err, tern_status *st) {
@@ -29,7 +30,8 @@ static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err,
     return true;
 }
 
-/* Cuts ":SCALE" off. Where what follows the last colon is no number it belongs to the name; false: one out of range. */
+/* Cuts ":SCALE" off. Where what follows the last colon is no number it belongs to the name; false: one out
+ * of range. */
 static bool cut_scale(char *part, float *scale) {
     char *colon = strrchr(part, ':'), *end;
     if (!colon || !colon[1]) return true;
@@ -65,7 +67,8 @@ static int32_t find(const tn_model *m, const char *name) {
     return -1;
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * ---------------------------------------------------------------------------------------------- */
 
 static tern_status open_one(tern_engine *e, char *part, const tn_lora_basis *basis, tern_error *err) {
     tn_model *m = e->model;
@@ -127,7 +130,8 @@ uint64_t tn_adapters_bytes(const char *list) {
     return n;
 }
 
-/* ---- mixes ------------------------------------------------------------------------------------------------- */
+/* ---- mixes
+ * ------------------------------------------------------------------------------------------------- */
 
 static tern_status unknown(const tn_model *m, const char *name, tern_error *err) {
     char names[300] = "";

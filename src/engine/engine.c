@@ -23,7 +23,8 @@ tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pk
     mo.pkg = pkg;
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
-    /* cores are shared only with a device that works on them: nobody can lend silicon a core, or a core silicon */
+    /* cores are shared only with a device that works on them: nobody can lend silicon a core, or a core
+     * silicon */
     e->policy.keep_busy = e->policy.keep_busy && tn_npu_device_caps(e->npu->dev)->has_parts;
     TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID,
                "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
@@ -82,8 +83,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     return st;
 }
 
-/* By the name that the system gives an open descriptor; nothing else of the engine knows of descriptors. It stays open
- * with the engine, for what is read later. */
+/* By the name that the system gives an open descriptor; nothing else of the engine knows of descriptors.
+ * It stays open with the engine, for what is read later. */
 tern_status tern_engine_open_fd(int fd, const tern_options *opt, tern_engine **out, tern_error *err) {
     TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_engine_open_fd needs a place for the engine");
     *out = NULL;

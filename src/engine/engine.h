@@ -1,8 +1,8 @@
-/* engine/engine.h - a model opened on this machine (internal side of tern.h): what is the same for every request, immutable
- * after tern_engine_open. A request is a session of it (session/session.h).
+/* engine/engine.h - a model opened on this machine (internal side of tern.h): what is the same for every
+ * request, immutable after tern_engine_open. A request is a session of it (session/session.h).
  *
- * Main path: tern_engine_open (engine.c) finds what the options mean (configure.c, estimate.c) and opens a package, or another
- * model by imports.c. */
+ * Main path: tern_engine_open (engine.c) finds what the options mean (configure.c, estimate.c) and opens a
+ * package, or another model by imports.c. */
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
@@ -39,9 +39,9 @@ enum { TN_LEAST_CTX = 256 };  /* max-memory makes no context shorter, in tokens 
 enum { TN_KV_FLOATS = 4096 }; /* tokens: without an option, keys and values of longer contexts are halves */
 /* The form of keys and values that the options ask for in a context of n_ctx tokens. */
 tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx);
-/* Brings the options within max_memory_bytes: weights that stay packed, then keys and values in fewer bits, then a shorter
- * context, where none was asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with
- * the numbers where that is not enough. */
+/* Brings the options within max_memory_bytes: weights that stay packed, then keys and values in fewer
+ * bits, then a shorter context, where none was asked for otherwise. *n_ctx is the longest context that
+ * sessions may have, or 0 without a limit. TERN_E_LIMIT with the numbers where that is not enough. */
 tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err);
 /* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is
  * opened. */
@@ -50,9 +50,9 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
 
 /* Where the stage times of this machine, model and settings are kept. The path stays the engine's. */
 void tn_engine_profile(const tern_engine *e, tn_profile_file *out);
-/* From now on what sessions without a timeline of their own do is noted on a live one, until tn_engine_unwatch. *out is the
- * engine's, for tn_timeline_take; its last track is the sessions' own thread. While it is watched one thread at a time runs
- * the engine's sessions, and one watches. */
+/* From now on what sessions without a timeline of their own do is noted on a live one, until
+ * tn_engine_unwatch. *out is the engine's, for tn_timeline_take; its last track is the sessions' own
+ * thread. While it is watched one thread at a time runs the engine's sessions, and one watches. */
 tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err);
 void tn_engine_unwatch(tern_engine *e);
 

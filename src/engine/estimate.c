@@ -44,8 +44,9 @@ static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
 }
 
-/* A process has code, libraries and buffers of its own, and a tokenizer's tables grow with the vocabulary: what the
- * resident set of tern run held beyond the model, its context and its work at vocabularies of 8,000 and 152,000. */
+/* A process has code, libraries and buffers of its own, and a tokenizer's tables grow with the vocabulary:
+ * what the resident set of tern run held beyond the model, its context and its work at vocabularies of
+ * 8,000 and 152,000. */
 static uint64_t process_bytes(const tn_hparams *h) { return (14u << 20) + 100 * (uint64_t)h->n_vocab; }
 
 tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {

@@ -1,5 +1,5 @@
-/* engine/imports.h - models that are no packages: GGUF files and Hugging Face folders. imports.c opens them; in a
- * minimal build minimal.c refuses them. */
+/* engine/imports.h - models that are no packages: GGUF files and Hugging Face folders. imports.c opens
+ * them; in a minimal build minimal.c refuses them. */
 #ifndef TN_ENGINE_IMPORTS_H
 #define TN_ENGINE_IMPORTS_H
 

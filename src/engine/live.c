@@ -1,4 +1,5 @@
-/* What sessions do, told while they do it. Nothing is noted, and nothing costs anything, while nobody watches. */
+/* What sessions do, told while they do it. Nothing is noted, and nothing costs anything, while nobody
+ * watches. */
 #include "engine/engine.h"
 
 #include <string.h>

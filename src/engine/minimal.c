@@ -1,4 +1,5 @@
-/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c and quant/packing.c: refusals. */
+/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c and
+ * quant/packing.c: refusals. */
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/adapters.h"

@@ -12,7 +12,8 @@ typedef struct tn_gguf tn_gguf;
 /* Opens a file. A split one (NAME-00001-of-00003.gguf, as llama-gguf-split writes them) is opened by its
  * first part: metadata comes from that one, tensors from all. */
 tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err);
-/* Does the same over bytes of the caller, who keeps them until close; name stands for the path in messages. */
+/* Does the same over bytes of the caller, who keeps them until close; name stands for the path in
+ * messages. */
 tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                 tn_gguf **out, tern_error *err);
 /* Tells whether the file became shorter while it was open. What was read from it may be zeros then. */

@@ -95,7 +95,8 @@ typedef struct tn_pkg_graph {
 } tn_pkg_graph;
 _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
 
-/* A package holds these forms for every site: chunks of the prompt, and decoding (which is all the head has). */
+/* A package holds these forms for every site: chunks of the prompt, and decoding (which is all the head
+ * has). */
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 
 enum {
@@ -120,7 +121,8 @@ uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes);
 tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, const void *data,
                                uint64_t n_bytes, tern_error *err);
 
-/* A section of tensors is written so: begin, add each tensor (borrowed until end), then end writes them all. */
+/* A section of tensors is written so: begin, add each tensor (borrowed until end), then end writes them
+ * all. */
 tern_status tn_pkg_begin(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, tern_error *err);
 tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *data, uint64_t n_bytes,
                        tern_error *err);
@@ -144,7 +146,8 @@ tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error 
  * regular file that can be read, *out is NULL without an error. */
 tern_status tn_pkg_open_if(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 void tn_pkg_close(tn_pkg **p);
-/* Lets the kernel fetch everything in front of the layers, all of which is needed before anything can begin. */
+/* Lets the kernel fetch everything in front of the layers, all of which is needed before anything can
+ * begin. */
 void tn_pkg_fetch_front(const tn_pkg *p);
 int tn_pkg_fd(const tn_pkg *p); /* the one descriptor; whoever needs another copies this one */
 const char *tn_pkg_path(const tn_pkg *p);

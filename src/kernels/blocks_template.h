@@ -44,8 +44,8 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int v = 0; v < V; v++)
                     sum[r][v] = min || (wide && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
             }
-            /* groups of 32 have values below 32, others below 64: 2 * 31 * 127 fits 16 bits four times, 2 * 63 *
-             * 127 twice */
+            /* groups of 32 have values below 32, others below 64: 2 * 31 * 127 fits 16 bits four times, 2
+             * * 63 * 127 twice */
             const size_t fold = !PAIRS || wide ? 0 : G == 32 ? 4 : 2;
 #if PAIRS
             for (size_t l0 = 0; fold && l0 < G / 4; l0 += fold) {

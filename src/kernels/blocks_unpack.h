@@ -1,11 +1,11 @@
 /* kernels/blocks_unpack.h - a chunk of a tile (blocks_s8.h) to bytes and floats, by vectors of the compiler's
- * own: written once, compiled for each instruction set. A line of 64 bytes goes in parts as wide as a register:
- * of wider vectors the compiler makes scalars and copies on the stack. The file that includes it defines before:
+ * own: written once, compiled for each instruction set. A line of 64 bytes goes in parts as wide as a
+ * register: of wider vectors the compiler makes scalars and copies on the stack. The file that includes it
+ * defines before:
  *   LANES                 floats of a register
  *   lookup(i, table)      a slice of indices below 16 to the table's bytes
  *   halves(src)           LANES f16 to floats
- *   floats(v, at, sign)   bytes at.. of 16, LANES of them, taken with a sign or without, to floats
- */
+ *   floats(v, at, sign)   bytes at.. of 16, LANES of them, taken with a sign or without, to floats */
 #include "kernels/blocks_s8.h"
 
 #include <string.h>

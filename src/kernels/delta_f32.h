@@ -1,13 +1,15 @@
 /* kernels/delta_f32.h - the recurrence of a gated delta net, for some value channels of one head.
  *
- * The state S is a matrix [d_key][value channels]. A row with key k, query q, value v, decay d and rate b makes
+ * The state S is a matrix [d_key][value channels]. A row with key k, query q, value v, decay d and rate b
+ * makes
  *   r = b (v - d S^T k)      what of the value the state does not know yet
  *   S = d S + k r^T
  *   out = S^T q
- * Value channels do not see each other, so a block of them passes through all rows while its part of S is in the
- * first cache. Rows are taken one after the other: a row's bits are the same alone and in any chunk, which draft trees
- * and prefix reuse need; and the chunked (parallel) form would be more multiply-adds, 3 d_key + 2 (d_key + d_value) a
- * value channel and row at chunks of 64, against 3 d_key here. */
+ * Value channels do not see each other, so a block of them passes through all rows while its part of S is
+ * in the first cache. Rows are taken one after the other: a row's bits are the same alone and in any
+ * chunk, which draft trees and prefix reuse need; and the chunked (parallel) form would be more
+ * multiply-adds, 3 d_key + 2 (d_key + d_value) a value channel and row at chunks of 64, against 3 d_key
+ * here. */
 #ifndef TN_KERNELS_DELTA_F32_H
 #define TN_KERNELS_DELTA_F32_H
 
@@ -31,12 +33,13 @@ typedef struct tn_delta_f32_args {
     size_t n_rows, d_key, n_cols; /* d_key even; n_cols a multiple of TN_DELTA_COLS */
 } tn_delta_f32_args;
 
-/* Sums over key channels run in two chains of fused multiply-adds, of the even and of the odd ones, which are then
- * added; r = b * fma(-d, sum, v); S = fma(k, r, d * S). */
+/* Sums over key channels run in two chains of fused multiply-adds, of the even and of the odd ones, which
+ * are then added; r = b * fma(-d, sum, v); S = fma(k, r, d * S). */
 typedef void (*tn_delta_f32_fn)(const tn_delta_f32_args *a);
 
-/* A convolution of few taps, every channel by itself: out[c] = sum over k of w[k][c] x[k][c], one chain of fused
- * multiply-adds from k = 0 on. x: [n_taps] rows of n channels, NULL for zeros; rows of w are ld_w floats apart. */
+/* A convolution of few taps, every channel by itself: out[c] = sum over k of w[k][c] x[k][c], one chain of
+ * fused multiply-adds from k = 0 on. x: [n_taps] rows of n channels, NULL for zeros; rows of w are ld_w
+ * floats apart. */
 typedef void (*tn_taps_f32_fn)(const float *const *x, const float *w, size_t ld_w, size_t n_taps, float *out,
                                size_t n);
 

@@ -1,4 +1,5 @@
-/* kernels/f32_delta_template.h - the recurrence of a gated delta net over a vector type; part of f32_template.h. */
+/* kernels/f32_delta_template.h - the recurrence of a gated delta net over a vector type; part of
+ * f32_template.h. */
 
 static void NAME(tn_taps_f32)(const float *const *x, const float *w, size_t ld_w, size_t n_taps, float *out,
                               size_t n) {

@@ -1,4 +1,5 @@
-/* kernels/f32_sparse_template.h - the part of f32_template.h that attends sparsely: at listed positions, and by tiles. */
+/* kernels/f32_sparse_template.h - the part of f32_template.h that attends sparsely: at listed positions,
+ * and by tiles. */
 
 #ifndef TERN_MINIMAL /* for heads that select for themselves, which is for comparisons */
 /* ---- attention at listed positions ------------------------------------------------------------------
@@ -368,8 +369,8 @@ INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr
     }
 }
 
-/* Up to MR rows from r0 on take the values of entries i0..i1-1, which all of them see. v: values of entries from
- * `first` on. */
+/* Up to MR rows from r0 on take the values of entries i0..i1-1, which all of them see. v: values of
+ * entries from `first` on. */
 static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w,
                        const listed *v, size_t first, size_t r0, size_t rows, size_t i0, size_t i1) {
     if (i0 >= i1) return;

@@ -431,15 +431,16 @@ enum { ATTN_ROWS = 24, ATTN_POS = 256 };
 
 #include "kernels/kv_widen_template.h"
 
-/* What a span of the cache is multiplied as: floats, or, where f is NULL, the cells, which become floats as they are
- * loaded. */
+/* What a span of the cache is multiplied as: floats, or, where f is NULL, the cells, which become floats
+ * as they are loaded. */
 typedef struct span {
     const float *f;
     size_t pos; /* where it begins */
 } span;
 
-/* Halves are converted by the load itself, which costs less than to read twice as much. Codes cost more, and are turned
- * into floats once for many rows; few would not earn that back. A minimal build has no such products with codes. */
+/* Halves are converted by the load itself, which costs less than to read twice as much. Codes cost more,
+ * and are turned into floats once for many rows; few would not earn that back. A minimal build has no such
+ * products with codes. */
 static bool as_cells(const tn_attn_f32_args *a, size_t n_rows) {
     if (a->kv == TN_KV_F16) return a->d_head % (NARROW * W) == 0;
 #ifndef TERN_MINIMAL
@@ -565,7 +566,8 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const flo
     return sink ? sum + tn_expf(fminf(*sink - m, 80)) : sum;
 }
 
-/* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to TALL rows. */
+/* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to TALL
+ * rows. */
 static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, span values, size_t n,
                        float *out) {
     if (!n) return;
@@ -597,8 +599,8 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
 
 static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
 
-/* Values of positions p0..p1-1, which lie at `values`, to up to TALL rows: what all see in one product, the edges
- * row by row. */
+/* Values of positions p0..p1-1, which lie at `values`, to up to TALL rows: what all see in one product,
+ * the edges row by row. */
 static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld,
                          size_t base, size_t p0, size_t p1, span values, float *out) {
     size_t lo = p0, hi = p1;

@@ -29,8 +29,8 @@ void tn_gemm_packed_avx2(const tn_gemm_s8_args *g, const uint8_t *packed, const 
 void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                                uint8_t *scratch);
 
-/* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of rows, of TN_PACKED_FEW each of whole
- * groups and TN_PACKED_ROOM bytes more. */
+/* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of rows, of TN_PACKED_FEW each of
+ * whole groups and TN_PACKED_ROOM bytes more. */
 size_t tn_gemm_packed_scratch_bytes(size_t k);
 /* As tn_gemm_s8_fn for any m, rows_per_run rows at a time (> 0). scratch: 64-byte aligned. */
 void tn_gemm_packed(const struct tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run,

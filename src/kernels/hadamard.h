@@ -8,9 +8,10 @@
 
 enum { TN_HADAMARD_BLOCK = 64 };
 
-/* In every block of 64 values, x = H x / 8 with H[i][j] = (-1)^popcount(i & j), in place. Six stages of sums
- * and differences with distances 32, 16, 8, 4, 2, 1: (a, b) -> (a + b, a - b); then one exact product with
- * 0.125. All instruction sets give the same bits. n is a multiple of 64; the values and their sums are finite. */
+/* In every block of 64 values, x = H x / 8 with H[i][j] = (-1)^popcount(i & j), in place. Six stages of
+ * sums and differences with distances 32, 16, 8, 4, 2, 1: (a, b) -> (a + b, a - b); then one exact product
+ * with 0.125. All instruction sets give the same bits. n is a multiple of 64; the values and their sums
+ * are finite. */
 typedef void (*tn_hadamard_f32_fn)(float *x, size_t n);
 
 void tn_hadamard_f32_ref(float *x, size_t n);

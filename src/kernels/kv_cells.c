@@ -30,8 +30,9 @@ static inline uint16_t half_of(float x) {
 /* The nearest whole number, of |x| < 2^22. */
 static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
-/* Codes of a group of n values, the rest zeros; returns their scale. The largest magnitude is 127 in int8. In int4,
- * whose codes go down to -8 and up to 7, it is -8, whichever sign it has: half a step less error than 7 would leave. */
+/* Codes of a group of n values, the rest zeros; returns their scale. The largest magnitude is 127 in int8.
+ * In int4, whose codes go down to -8 and up to 7, it is -8, whichever sign it has: half a step less error
+ * than 7 would leave. */
 static uint16_t codes_of(tn_kv_type type, const float *x, size_t n, int8_t code[TN_KV_GROUP]) {
     float at[TN_KV_GROUP] = {0}, max = 0, largest = 0;
     memcpy(at, x, n * sizeof *x);
@@ -64,7 +65,8 @@ static int8_t unpacked(tn_kv_type type, const uint8_t *bytes, size_t stride, siz
     return (int8_t)((i < 16 ? bytes[i * stride] & 15 : bytes[(i - 16) * stride] >> 4) - 8);
 }
 
-/* Where a position has its elements, or the codes of a group and their scale: so far apart, `stride` of them. */
+/* Where a position has its elements, or the codes of a group and their scale: so far apart, `stride` of
+ * them. */
 typedef struct cells {
     uint8_t *at, *scale;
     size_t stride;

@@ -42,14 +42,15 @@ static inline size_t tn_kv_panel_bytes(tn_kv_type type, size_t d_head) {
 static inline size_t tn_kv_span(size_t d_head) { return d_head <= 64 ? 2 * TN_KV_PANEL : TN_KV_PANEL; }
 static inline size_t tn_kv_span_floats(size_t d_head) { return tn_kv_span(d_head) * d_head; }
 
-/* Keeps the d_head values x of a position as a key or as a value. What is beyond the largest half is kept as that one;
- * what is not finite leaves something that is not finite. */
+/* Keeps the d_head values x of a position as a key or as a value. What is beyond the largest half is kept
+ * as that one; what is not finite leaves something that is not finite. */
 void tn_kv_put_key(tn_kv_type type, size_t d_head, void *panels, size_t pos, const float *x);
 void tn_kv_put_value(tn_kv_type type, size_t d_head, void *panels, size_t pos, const float *x);
 /* The float of one cell. */
 float tn_kv_key(tn_kv_type type, size_t d_head, const void *panels, size_t pos, size_t i);
 float tn_kv_value(tn_kv_type type, size_t d_head, const void *panels, size_t pos, size_t i);
-/* Copies cells as they are: a key or a value to another position, or a key to where it lies as a value would. */
+/* Copies cells as they are: a key or a value to another position, or a key to where it lies as a value
+ * would. */
 void tn_kv_copy_key(tn_kv_type type, size_t d_head, void *panels, size_t from, size_t to);
 void tn_kv_copy_value(tn_kv_type type, size_t d_head, void *panels, size_t from, size_t to);
 void tn_kv_key_as_value(tn_kv_type type, size_t d_head, const void *keys, size_t pos, void *values);

@@ -1,8 +1,8 @@
 /* kernels/kv_widen_template.h - the part of f32_template.h that makes floats of the cells of kv_cells.h.
  *
- * Where many rows meet a span of the cache it becomes floats first, in the first cache, and then all is as it is with a
- * cache of floats. Few rows would not earn that back: their products take the cells as they are loaded. Bits are the same,
- * for a cell stands for a float. */
+ * Where many rows meet a span of the cache it becomes floats first, in the first cache, and then all is as
+ * it is with a cache of floats. Few rows would not earn that back: their products take the cells as they
+ * are loaded. Bits are the same, for a cell stands for a float. */
 #include "base/half.h"
 
 enum { KV_AHEAD = 4096 }; /* bytes: what is read is asked for so far ahead, about a span */

@@ -1,7 +1,7 @@
-/* kernels/round.h - weights of a row on a grid of equally spaced values: the error of a grid, the nearest values,
- * and a panel rounded with knowledge of the errors made (quant/gram.h).
- * A grid gives x the whole number u = nearest_even(min(max(fma(x, inv, offset), lo), hi)), the code
- * fma(u, mul, add) and the value fma(u, step, base). All instruction sets give the same bits; values are finite. */
+/* kernels/round.h - weights of a row on a grid of equally spaced values: the error of a grid, the nearest
+ * values, and a panel rounded with knowledge of the errors made (quant/gram.h). A grid gives x the whole
+ * number u = nearest_even(min(max(fma(x, inv, offset), lo), hi)), the code fma(u, mul, add) and the value
+ * fma(u, step, base). All instruction sets give the same bits; values are finite. */
 #ifndef TN_KERNELS_ROUND_H
 #define TN_KERNELS_ROUND_H
 
@@ -21,9 +21,9 @@ typedef void (*tn_grid_errors_fn)(const float *w, const float *weight, size_t k,
 /* w[k] becomes its value. */
 typedef void (*tn_grid_apply_fn)(float *w, size_t k, const tn_grid *grid);
 
-/* 32 places of 16 rows, one lane a row. From the last place n - 1 to the first: the code of target[place] on the
- * row's grid; error = fma(weight[place] * miss, miss, error) with miss = target - value; e = own - value; then
- * target[i] = fma(e, factor[place][i], target[i]) for i < place. */
+/* 32 places of 16 rows, one lane a row. From the last place n - 1 to the first: the code of target[place]
+ * on the row's grid; error = fma(weight[place] * miss, miss, error) with miss = target - value; e = own -
+ * value; then target[i] = fma(e, factor[place][i], target[i]) for i < place. */
 typedef struct tn_round_panel {
     size_t n;
     const float *factor; /* [n][32] */

@@ -1,6 +1,6 @@
-/* kernels/round_template.h - the kernels of round.h over a vector type, included by one file per instruction set.
- * The includer defines ISA, W (floats per vector: 16, 8 or 4), vf, and f_load f_store f_set1 f_fma(a,b,c) = a b + c
- * f_sub f_mul f_add f_max f_min f_round (nearest even). */
+/* kernels/round_template.h - the kernels of round.h over a vector type, included by one file per
+ * instruction set. The includer defines ISA, W (floats per vector: 16, 8 or 4), vf, and f_load f_store
+ * f_set1 f_fma(a,b,c) = a b + c f_sub f_mul f_add f_max f_min f_round (nearest even). */
 #include "kernels/round.h"
 
 #include <string.h>

@@ -38,7 +38,8 @@ tn_estimate tn_eval_estimate(const double *x, size_t n);
 /* Returns how probable a difference so many standard errors from zero is by chance, two-sided. */
 double tn_eval_p(tn_estimate difference);
 
-/* A loss is what a model's predictions lose against the source's, token by token over the same text (nats). */
+/* A loss is what a model's predictions lose against the source's, token by token over the same text
+ * (nats). */
 typedef struct tn_eval_loss {
     tn_estimate nll_diff; /* of the text's tokens, less the source's */
     tn_estimate kl;       /* from the source's distribution to the model's */

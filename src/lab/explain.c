@@ -30,8 +30,8 @@ static void saved(tn_explained *x, double ms) {
     x->saved_ms = x->knows_saved ? ms : 0;
 }
 
-/* EdgeFlow: reading and unpacking hide behind the first prompt. What stood out of it is the time in which the lanes
- * had nothing to do. */
+/* EdgeFlow: reading and unpacking hide behind the first prompt. What stood out of it is the time in which
+ * the lanes had nothing to do. */
 static void explain_start(const facts *f, tn_explained *x) {
     const tern_stats *t = &f->stats;
     x->mechanism = "cold start";

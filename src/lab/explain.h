@@ -1,6 +1,6 @@
-/* lab/explain.h - what each mechanism did for a request: was it on, why not, what it saved. Figures that one run
- * cannot measure, because the other way was not taken, are estimates from stage times that were measured; the
- * text says so. */
+/* lab/explain.h - what each mechanism did for a request: was it on, why not, what it saved. Figures that
+ * one run cannot measure, because the other way was not taken, are estimates from stage times that were
+ * measured; the text says so. */
 #ifndef TN_LAB_EXPLAIN_H
 #define TN_LAB_EXPLAIN_H
 
@@ -19,8 +19,8 @@ typedef struct tn_explained {
     char text[TN_EXPLAIN_TEXT]; /* what it did, or why it was off */
 } tn_explained;
 
-/* What the session did since it was opened, its last prompt above all. One entry a mechanism, in the order in which a
- * request meets them; returns their number, at most TN_EXPLAIN_MAX. */
+/* What the session did since it was opened, its last prompt above all. One entry a mechanism, in the order
+ * in which a request meets them; returns their number, at most TN_EXPLAIN_MAX. */
 size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]);
 
 /* What was before a request, of a session that answers many. */

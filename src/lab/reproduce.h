@@ -49,8 +49,8 @@ tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s
                              tern_error *err);
 
 double tn_claim_error(const tn_claim *c); /* relative: 0.1 = a tenth too much */
-/* Returns the median of the sizes of the errors of predicted claims, any number of them, and of derived ones too if
- * asked; NAN when there are none. */
+/* Returns the median of the sizes of the errors of predicted claims, any number of them, and of derived
+ * ones too if asked; NAN when there are none. */
 double tn_claims_median_error(const tn_claim *c, int32_t n, bool with_derived);
 
 #endif

@@ -141,7 +141,8 @@ static const tn_measured_step *measured_step(const tn_measured_steps *m, const c
     return NULL;
 }
 
-/* Of measured steps there are those that were measured. Outlier paths and plans are in their share of layers. */
+/* Of measured steps there are those that were measured. Outlier paths and plans are in their share of
+ * layers. */
 static bool has(void *user, const tn_step *step) {
     const job *j = user;
     if (!j->r->measured) return true;

@@ -1,8 +1,8 @@
 /* lab/sim.h - a phone on paper: one request through the product's own task graph, policies and planners on a
  * virtual clock, with a SoC's costs.
  *
- * A SoC is a data file (docs/reference/simulator.md) that holds what papers print; the fits made from it happen at
- * loading:
+ * A SoC is a data file (docs/reference/simulator.md) that holds what papers print; the fits made from it
+ * happen at loading:
  *   product   launch + max(weight bytes * byte_ns, MACs * mac_ns)   launch and byte_ns by least squares on
  *             the table of products, mac_ns from a whole model's time
  *   float     attention MACs at their rate, everything else per element, from the CPU's time for the same
@@ -58,10 +58,10 @@ typedef struct tn_soc {
  * names what is wrong. */
 tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err);
 
-/* The same SoC with its GPU in the CPU's place, as the float lane (llm.npu 4.6): attention, norms and the like, the
- * multiplications of outlier paths and stolen products at the GPU's rate, relative to the CPU's as the table of products
- * has them. What no paper prints of a GPU is the CPU's: merging with the device's sums, power, decoding, unpacking, one
- * core's attention. */
+/* The same SoC with its GPU in the CPU's place, as the float lane (llm.npu 4.6): attention, norms and the
+ * like, the multiplications of outlier paths and stolen products at the GPU's rate, relative to the CPU's
+ * as the table of products has them. What no paper prints of a GPU is the CPU's: merging with the device's
+ * sums, power, decoding, unpacking, one core's attention. */
 tn_soc tn_soc_with_gpu(const tn_soc *soc);
 
 /* Both return a model, the first by name. They return NULL when it is unknown, and the second behind the

@@ -60,7 +60,8 @@ static const shape shapes[] = {
     {"gemma3-270m", "gemma3", 18, 640, 4, 1, 256, 2048, 262144, 32768, 1e6f, 1e-6f, true, .window = 512},
     {"gemma3-1b", "gemma3", 26, 1152, 4, 1, 256, 6912, 262144, 32768, 1e6f, 1e-6f, true, .window = 512},
     {"smollm3-3b", "smollm3", 36, 2048, 16, 4, 128, 11008, 128256, 65536, 5e6f, 1e-6f, true, .n_rot = 0},
-    /* For comparison with other engines: longer contexts, every feature of the architecture in reach of a short text. */
+    /* For comparison with other engines: longer contexts, every feature of the architecture in reach of a
+     * short text. */
     {"tiny-gemma3", "gemma3", 7, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-6f, true, .window = 64, .linear = 8,
      .spread = true},
     {"tiny-smollm3", "smollm3", 5, 64, 4, 2, 16, 128, 512, 4096, 5e6f, 1e-6f, true, .spread = true},

@@ -88,7 +88,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Opens a session and makes n random tokens for it. The caller closes and frees both, whatever is returned. */
+/* Opens a session and makes n random tokens for it. The caller closes and frees both, whatever is
+ * returned. */
 static tern_status open_prompt(tern_engine *e, int32_t n, tern_session **s, int32_t **ids, tern_error *err) {
     tern_session_options so;
     tern_session_options_defaults(&so);
@@ -212,7 +213,8 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
 }
 
 /* Finds from where on sparse attention pays. Both kinds' cost of a row grows with its position, and sparse
- * attention's begins higher. So where it breaks even over a whole prompt it has been paying since half of it. */
+ * attention's begins higher. So where it breaks even over a whole prompt it has been paying since half of
+ * it. */
 static tern_status best_threshold(const char *path, const tern_options *opt, tn_tune_report *r,
                                   tern_error *err) {
     r->tuned.attn_threshold = 1 << 24;

@@ -16,7 +16,8 @@ typedef struct entry {
     tn_lean_json *value;
 } entry;
 
-/* An object keeps its entries in order; from FEW entries on, `index` finds them: open addressing, entry + 1. */
+/* An object keeps its entries in order; from FEW entries on, `index` finds them: open addressing, entry +
+ * 1. */
 struct tn_lean_json {
     tn_lean_type type;
     size_t owners; /* changed atomically; not for true, false and null */
@@ -49,7 +50,8 @@ tn_lean_json *tn_lean_incref(tn_lean_json *j) {
     return j;
 }
 
-/* Deep values nest as deep as the reader and the caller let them: recursion is bounded by TN_LEAN_MAX_DEPTH there. */
+/* Deep values nest as deep as the reader and the caller let them: recursion is bounded by
+ * TN_LEAN_MAX_DEPTH there. */
 static void release(tn_lean_json *j) {
     if (j->type == TN_LEAN_OBJECT) {
         for (size_t i = 0; i < j->n; i++) {

@@ -1,11 +1,11 @@
 /* lean/json.h - JSON values of our own, for builds that bring no jansson (TERN_MINIMAL).
  *
- * They behave as jansson's: the same texts are read and refused, objects keep the order in which keys were first set,
- * and a value has an owner count. include/jansson.h gives them jansson's names, so that callers are the same in both
- * builds. tests/lean and tests/fuzz/fuzz_lean_json.c compare the two.
+ * They behave as jansson's: the same texts are read and refused, objects keep the order in which keys were
+ * first set, and a value has an owner count. include/jansson.h gives them jansson's names, so that callers
+ * are the same in both builds. tests/lean and tests/fuzz/fuzz_lean_json.c compare the two.
  *
- * A reader never recurses deeper than TN_LEAN_MAX_DEPTH. A value belongs to one thread at a time, but for its owner
- * count, and true, false and null, which nobody changes. */
+ * A reader never recurses deeper than TN_LEAN_MAX_DEPTH. A value belongs to one thread at a time, but for
+ * its owner count, and true, false and null, which nobody changes. */
 #ifndef TN_LEAN_JSON_H
 #define TN_LEAN_JSON_H
 

@@ -119,7 +119,8 @@ static bool hex(parser *c, uint32_t *cp) {
     return ok || refuse(c, "this character by number");
 }
 
-/* One escape, its backslash behind us: a character (*one, *cp), or a class, which is added to the last set. */
+/* One escape, its backslash behind us: a character (*one, *cp), or a class, which is added to the last
+ * set. */
 static bool escape(parser *c, bool *one, uint32_t *cp) {
     static const char letters[] = "rntfae", plain[] = "\r\n\t\f\a\033";
     if (c->p >= c->end) return refuse(c, "a backslash at the end");
@@ -314,7 +315,8 @@ static bool insert_split(parser *c, uint32_t at) {
     return true;
 }
 
-/* The group ops[from..) min to max times: copies, those beyond min behind a SPLIT each, or a loop at the end. */
+/* The group ops[from..) min to max times: copies, those beyond min behind a SPLIT each, or a loop at the
+ * end. */
 static bool repeat_group(parser *c, uint32_t from, uint32_t min, uint32_t max, bool empty) {
     tn_regex *r = c->r;
     uint32_t len = r->n_ops - from, splits[64], n_splits = 0;

@@ -1,10 +1,12 @@
-/* lean/regex.h - the regular expressions by which tokenizers cut text, for builds that bring no PCRE2 (TERN_MINIMAL).
+/* lean/regex.h - the regular expressions by which tokenizers cut text, for builds that bring no PCRE2
+ * (TERN_MINIMAL).
  *
- * A pattern means what it means to PCRE2 with UTF and UCP, leftmost match, first alternative that fits. Known are:
- * characters, escapes, sets with ranges, \p{..} of general categories and Han, \s \d \w and their opposites, the dot,
- * groups, (?i: ), look-ahead, ^ $ \b \B \A \z, and the greedy and possessive quantifiers. Everything else
- * (look-behind, back references, lazy quantifiers, unbounded repetition of what may be empty...) is refused when the
- * pattern is compiled: nothing is matched otherwise than PCRE2 would. */
+ * A pattern means what it means to PCRE2 with UTF and UCP, leftmost match, first alternative that fits.
+ * Known are: characters, escapes, sets with ranges, \p{..} of general categories and Han, \s \d \w and
+ * their opposites, the dot, groups, (?i: ), look-ahead, ^ $ \b \B \A \z, and the greedy and possessive
+ * quantifiers. Everything else (look-behind, back references, lazy quantifiers, unbounded repetition of
+ * what may be empty...) is refused when the pattern is compiled: nothing is matched otherwise than PCRE2
+ * would. */
 #ifndef TN_LEAN_REGEX_H
 #define TN_LEAN_REGEX_H
 
@@ -12,8 +14,8 @@
 
 typedef struct tn_regex tn_regex;
 
-/* What searches in one text share: their memory, and the steps that all of them may still take together, so that a
- * text's cost is bounded by its length, whatever the patterns. */
+/* What searches in one text share: their memory, and the steps that all of them may still take together,
+ * so that a text's cost is bounded by its length, whatever the patterns. */
 typedef struct tn_regex_search {
     tn_ctx *ctx;
     void *entries;

@@ -1,5 +1,5 @@
-/* lean/regex_match.c - a program run on text: what could also be tried is kept on a stack of its own, so that the C
- * stack grows with the pattern's look-aheads alone. */
+/* lean/regex_match.c - a program run on text: what could also be tried is kept on a stack of its own, so
+ * that the C stack grows with the pattern's look-aheads alone. */
 #include "lean/regex_impl.h"
 
 #include "base/status.h"
@@ -107,8 +107,8 @@ static bool pop(const matcher *m, size_t base, uint32_t *op, size_t *at) {
     return true;
 }
 
-/* As many characters as there are, up to max; each is a step. Their end is *at; false: fewer than min. *low: the end of
- * the min-th. */
+/* As many characters as there are, up to max; each is a step. Their end is *at; false: fewer than min.
+ * *low: the end of the min-th. */
 static bool take_many(const matcher *m, const tn_re_op *op, size_t *at, size_t *low) {
     const tn_re_set *s = &m->r->sets[op->a];
     *low = *at;

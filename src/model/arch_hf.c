@@ -75,8 +75,8 @@ static tern_status parse_factors(config *c, const json_t *o, const char *key, in
 
 /* ---- rope ---------------------------------------------------------------------------------------- */
 
-/* What the config says of rope: an object of its own since transformers 5, one for each kind of layer where they
- * differ; beside the rest before. kind: "full_attention", "sliding_attention". */
+/* What the config says of rope: an object of its own since transformers 5, one for each kind of layer
+ * where they differ; beside the rest before. kind: "full_attention", "sliding_attention". */
 static const json_t *rope_object(const config *c, const char *kind) {
     const json_t *r = json_object_get(c->o, "rope_parameters");
     if (!json_is_object(r)) r = json_object_get(c->o, "rope_scaling");
@@ -186,7 +186,8 @@ static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
 
 /* ---- layers that differ ---------------------------------------------------------------------------- */
 
-/* Words for every layer: "full_attention" and "sliding_attention" as the model's period of windows has them. */
+/* Words for every layer: "full_attention" and "sliding_attention" as the model's period of windows has
+ * them. */
 static tern_status check_layer_types(config *c, const tn_arch *a, const tn_hparams *h) {
     if (a->conv || a->delta) return TERN_OK; /* read by parse_conv and parse_delta */
     const json_t *types = json_object_get(c->o, "layer_types");
@@ -311,8 +312,8 @@ static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
-/* LFM2: which layers convolve, and the size of its feed-forward blocks, which the configuration says before it is
- * adjusted. */
+/* LFM2: which layers convolve, and the size of its feed-forward blocks, which the configuration says
+ * before it is adjusted. */
 static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->conv) return TERN_OK;
     const json_t *types = json_object_get(c->o, "layer_types");
@@ -352,8 +353,8 @@ static bool is_of_delta(const char *key) {
            !strcmp(key, "linear_num_value_heads");
 }
 
-/* Keys that change what a model computes. One that this architecture does not read must say nothing: be absent, null,
- * false, 0 or the number that stands for "none". */
+/* Keys that change what a model computes. One that this architecture does not read must say nothing: be
+ * absent, null, false, 0 or the number that stands for "none". */
 static tern_status check_neutral(const config *c, const tn_arch *a) {
     static const struct {
         const char *key;

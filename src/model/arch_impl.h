@@ -1,4 +1,5 @@
-/* model/arch_impl.h - what the readers of config.json (arch_hf.c) and of GGUF metadata (arch_gguf.c) share. */
+/* model/arch_impl.h - what the readers of config.json (arch_hf.c) and of GGUF metadata (arch_gguf.c)
+ * share. */
 #ifndef TN_MODEL_ARCH_IMPL_H
 #define TN_MODEL_ARCH_IMPL_H
 
@@ -18,8 +19,9 @@ void tn_rope_set_local(tn_hparams *h, double base);
 void tn_rope_long(tn_hparams *h, const double *short_f, const double *long_f, int32_t orig,
                   double attn_factor);
 
-/* YaRN: pairs that turn more than beta_fast times in the original context are kept, those that turn less than
- * beta_slow times are slowed by `factor`, with a ramp between. whole: the ramp begins and ends at whole pairs. */
+/* YaRN: pairs that turn more than beta_fast times in the original context are kept, those that turn less
+ * than beta_slow times are slowed by `factor`, with a ramp between. whole: the ramp begins and ends at
+ * whole pairs. */
 typedef struct tn_yarn {
     double factor, orig_ctx, beta_fast, beta_slow;
     bool whole;

@@ -120,7 +120,8 @@ static void product_item(void *arg, int i_item, int i_thread) {
 
 void tn_blocks_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
                    float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
-    /* Pairs of tiles are what the products work on; few enough an item that threads of unequal speed finish together. */
+    /* Pairs of tiles are what the products work on; few enough an item that threads of unequal speed
+     * finish together. */
     size_t n_pairs = ((size_t)l->n + 2 * TN_BLOCKS_N - 1) / (2 * TN_BLOCKS_N),
            per_item = n_pairs / ((size_t)tn_pool_size(pool) * 16);
     if (!per_item) per_item = 1;

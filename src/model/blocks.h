@@ -7,8 +7,9 @@
 
 /* Whether any linear of the source is stored in blocks: then "blocks" is what runs by default. */
 bool tn_blocks_in_source(const tn_source *s);
-/* l (n, k are set) takes the tensor as it is stored; where it is not stored in blocks, l->blocks stays NULL and nothing
- * happens. row0: where its rows begin in the tensor. Numbers that are none are an error that names the tensor. */
+/* l (n, k are set) takes the tensor as it is stored; where it is not stored in blocks, l->blocks stays
+ * NULL and nothing happens. row0: where its rows begin in the tensor. Numbers that are none are an error
+ * that names the tensor. */
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
                            int64_t row0, tn_linear *l, tern_error *err);
 

@@ -14,8 +14,8 @@ typedef struct tn_catalogue_entry {
     uint64_t n_bytes;  /* of the files; of all parts of a split one */
 } tn_catalogue_entry;
 
-/* Calls on_entry for every model, sorted by place and name within a folder; it returns false to stop. Folders that are
- * not there or not readable have no models. */
+/* Calls on_entry for every model, sorted by place and name within a folder; it returns false to stop.
+ * Folders that are not there or not readable have no models. */
 void tn_catalogue_each(bool (*on_entry)(void *user, const tn_catalogue_entry *e), void *user);
 
 /* The same for the models of one folder, which is `where`. */

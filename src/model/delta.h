@@ -1,11 +1,12 @@
-/* model/delta.h - what gated delta nets remember of a text: a matrix for every head (delta_f32.h), and the last inputs of
- * the convolution in front of it.
+/* model/delta.h - what gated delta nets remember of a text: a matrix for every head (delta_f32.h), and the
+ * last inputs of the convolution in front of it.
  *
- * A layer's memory is there twice. A forward reads what the text left, the settled one, and leaves what its rows make
- * of it in the other, so that one that fails or is cancelled has changed nothing; appending its rows turns the two
- * round. The chunks of one forward follow each other in the other one. Rows of a draft tree change neither: what they
- * would put in is noted by slot, and a kept row is put into the settled one.
- * It cannot go back but to snapshots: those of the text that a session takes at chunks of prompts. */
+ * A layer's memory is there twice. A forward reads what the text left, the settled one, and leaves what
+ * its rows make of it in the other, so that one that fails or is cancelled has changed nothing; appending
+ * its rows turns the two round. The chunks of one forward follow each other in the other one. Rows of a
+ * draft tree change neither: what they would put in is noted by slot, and a kept row is put into the
+ * settled one. It cannot go back but to snapshots: those of the text that a session takes at chunks of
+ * prompts. */
 #ifndef TN_MODEL_DELTA_H
 #define TN_MODEL_DELTA_H
 
@@ -39,8 +40,8 @@ void tn_delta_close(tn_delta *d);
 /* Floats of it all. */
 uint64_t tn_delta_floats(const tn_hparams *h);
 
-/* A note is what a row gives: its inputs of the convolution, what the convolution made of them (q, k, v of all heads),
- * then the heads' decays and rates, interleaved. */
+/* A note is what a row gives: its inputs of the convolution, what the convolution made of them (q, k, v of
+ * all heads), then the heads' decays and rates, interleaved. */
 static inline size_t tn_delta_note(const tn_delta_net *n) {
     return 2 * (size_t)tn_delta_channels(n) + 2 * (size_t)n->n_heads;
 }

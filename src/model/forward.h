@@ -55,10 +55,10 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
                             bool rope_long, const _Atomic bool *cancel, const tn_forward_hooks *hooks,
                             tern_error *err);
 
-/* The same for the next rows of several texts together, few of each: the weights are read once for all. A row gets the
- * bits that it gets alone. texts [n_texts], at most TN_MAX_TEXTS, each with its own cache, positions and slots; rope_cs
- * is set here. ids: of all, text by text, at most a->max_rows. *all: all rows, as tn_forward_logits wants them. Caches
- * are at most as long as a was opened for. */
+/* The same for the next rows of several texts together, few of each: the weights are read once for all. A
+ * row gets the bits that it gets alone. texts [n_texts], at most TN_MAX_TEXTS, each with its own cache,
+ * positions and slots; rope_cs is set here. ids: of all, text by text, at most a->max_rows. *all: all
+ * rows, as tn_forward_logits wants them. Caches are at most as long as a was opened for. */
 void tn_forward_texts(const tn_model *m, tn_pool *pool, tn_rows *texts, const bool *rope_long,
                       int32_t n_texts, tn_acts *a, const int32_t *ids, tn_rows *all);
 

@@ -19,7 +19,8 @@ typedef enum tn_layer_kind {
 
 enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16, TN_MAX_DELTA = 256 };
 
-/* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and queries. */
+/* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and
+ * queries. */
 typedef struct tn_delta_net {
     int32_t n_heads, n_key_heads, d_key, d_value;
     bool tiled; /* head h reads key head h % n_key_heads; else those of a key head lie side by side */
@@ -52,7 +53,8 @@ typedef struct tn_hparams {
     float attn_scale;    /* multiplies q.k; normally 1/sqrt(d_head) */
     float residual_scale,
         logit_scale; /* multiply what a block adds, and the logits; 1 = none (Granite, MiniCPM) */
-    /* Queries at position p are multiplied by 1 + temp_scale * ln(1 + floor(p / temp_every)); 0 = none (Ministral 3) */
+    /* Queries at position p are multiplied by 1 + temp_scale * ln(1 + floor(p / temp_every)); 0 = none
+     * (Ministral 3) */
     float temp_scale;
     int32_t temp_every;
     float attn_soft_cap, logit_soft_cap; /* 0 = off (Gemma 2) */

@@ -120,8 +120,9 @@ static void state_truncate(void *self, int32_t n_tok) {
 
 enum { ZEROS = TN_KV_PANEL * sizeof(float) };
 
-/* The last panel of keys is saved whole, with zeros behind n_tok, so that files are reproducible. The panel itself stays:
- * the text may go on behind n_tok. A panel is runs of 32 elements; those of scales have two bytes. */
+/* The last panel of keys is saved whole, with zeros behind n_tok, so that files are reproducible. The
+ * panel itself stays: the text may go on behind n_tok. A panel is runs of 32 elements; those of scales
+ * have two bytes. */
 static void save_panel(const tn_kv *kv, uint8_t *panel, size_t in_panel, tn_state_io io, void *user) {
     size_t d = (size_t)kv->d_head, left = tn_kv_panel_bytes(kv->type, d), i = 0,
            unit = kv->type == TN_KV_F32   ? 4
@@ -137,7 +138,8 @@ static void save_panel(const tn_kv *kv, uint8_t *panel, size_t in_panel, tn_stat
     }
 }
 
-/* Per layer and KV head: panels of keys, then values. Those of floats end with the text, panels of codes are saved whole. */
+/* Per layer and KV head: panels of keys, then values. Those of floats end with the text, panels of codes
+ * are saved whole. */
 static void transfer_head(const tn_kv *kv, size_t at, int32_t n_tok, bool saving, tn_state_io io,
                           void *user) {
     size_t d = (size_t)kv->d_head, panel = tn_kv_panel_bytes(kv->type, d),

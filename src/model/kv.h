@@ -1,8 +1,8 @@
 /* model/kv.h - the KV cache of one session, in a form and layout that kv_cells.h describes.
  *
- * Keys of int4 are kept rotated (kernels/hadamard.h) where heads consist of whole blocks: a rotation spreads what is large
- * in a few channels, and the product of a rotated query with a rotated key is that of the two. Whoever multiplies with
- * such keys rotates the query, by tn_kv_query. */
+ * Keys of int4 are kept rotated (kernels/hadamard.h) where heads consist of whole blocks: a rotation
+ * spreads what is large in a few channels, and the product of a rotated query with a rotated key is that
+ * of the two. Whoever multiplies with such keys rotates the query, by tn_kv_query. */
 #ifndef TN_MODEL_KV_H
 #define TN_MODEL_KV_H
 

@@ -2,9 +2,9 @@
  *
  *   y = W x + scale B (A x)
  *
- * W stays what it is, on the device or as panels. The low-rank product is float arithmetic on the CPU beside W's own, for
- * whatever rows ask for it, so changing the adapter of a text moves no weights.
- * An adapter is immutable once opened and shared by sessions; a mix is what one session adds up. */
+ * W stays what it is, on the device or as panels. The low-rank product is float arithmetic on the CPU
+ * beside W's own, for whatever rows ask for it, so changing the adapter of a text moves no weights. An
+ * adapter is immutable once opened and shared by sessions; a mix is what one session adds up. */
 #ifndef TN_MODEL_LORA_H
 #define TN_MODEL_LORA_H
 
@@ -43,21 +43,25 @@ typedef struct tn_lora_mix {
     float scale[TN_LORA_MIX];
 } tn_lora_mix;
 
-/* A package has inputs and outputs of its linears in scales of its own. What adapters are fitted to them by. */
+/* A package has inputs and outputs of its linears in scales of its own. What adapters are fitted to them
+ * by. */
 typedef struct tn_lora_basis {
     const void *user;
-    /* row [k]: weights for the site's inputs as they are in the file; to be made those for the inputs as they are */
+    /* row [k]: weights for the site's inputs as they are in the file; to be made those for the inputs as
+     * they are */
     void (*inputs)(const void *user, int32_t site, float *row);
     /* what an output of the site's linear `op` is multiplied by in this model */
     float (*output)(const void *user, int32_t site, int32_t op, int32_t i);
 } tn_lora_basis;
 
-/* Opens a GGUF adapter (general.type "adapter") or a folder of PEFT (adapter_config.json, adapter_model.safetensors) for a
- * model of these hyperparameters. basis: NULL where the model's inputs are the file's. Fails with TERN_E_FORMAT where
- * shapes, pairs or values are wrong, TERN_E_UNSUPPORTED where it changes what cannot be changed, or how. */
+/* Opens a GGUF adapter (general.type "adapter") or a folder of PEFT (adapter_config.json,
+ * adapter_model.safetensors) for a model of these hyperparameters. basis: NULL where the model's inputs
+ * are the file's. Fails with TERN_E_FORMAT where shapes, pairs or values are wrong, TERN_E_UNSUPPORTED
+ * where it changes what cannot be changed, or how. */
 tern_status tn_lora_open(tn_ctx *ctx, const char *path, const tn_hparams *h, const tn_program *p,
                          const tn_lora_basis *basis, tn_lora **out, tern_error *err);
-/* The same of what was opened: one of gguf and st, with PEFT's configuration as text. path is for messages. */
+/* The same of what was opened: one of gguf and st, with PEFT's configuration as text. path is for
+ * messages. */
 tern_status tn_lora_read(tn_ctx *ctx, const struct tn_gguf *gguf, const struct tn_safetensors *st,
                          const char *config, const char *path, const tn_hparams *h, const tn_program *p,
                          const tn_lora_basis *basis, tn_lora **out, tern_error *err);
@@ -66,8 +70,8 @@ void tn_lora_close(tn_lora **l);
 
 /* Does the mix change a linear of the site? mix may be NULL. */
 bool tn_lora_at(const tn_lora_mix *mix, int32_t site);
-/* Adds to out[op] [n_rows], row stride ldo[op], what the mix gives for x [n_rows][k], row stride ldx. scratch:
- * tn_lora_scratch floats. A row does not depend on the others. */
+/* Adds to out[op] [n_rows], row stride ldo[op], what the mix gives for x [n_rows][k], row stride ldx.
+ * scratch: tn_lora_scratch floats. A row does not depend on the others. */
 void tn_lora_rows(const tn_lora_mix *mix, const tn_kernels *kern, const tn_site_ops *ops, int32_t site,
                   const float *x, size_t ldx, int32_t n_rows, float *const *out, const size_t *ldo,
                   float *scratch);

@@ -65,8 +65,8 @@ static inline const tn_linear *tn_model_linear(const tn_model *m, int32_t layer,
     return &tn_model_layer(m, layer)->linears[role];
 }
 
-/* out = x W^T + bias over m rows, spread over the pool. acts: what model/blocks.h asks for where l->blocks, else
- * NULL. */
+/* out = x W^T + bias over m rows, spread over the pool. acts: what model/blocks.h asks for where
+ * l->blocks, else NULL. */
 void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
                    float *out, size_t ldo, size_t m, tn_blocks_act *acts);
 /* Row n of the weights, widened: out [k]. */

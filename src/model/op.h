@@ -37,7 +37,8 @@ static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width,
     return f->buf[b] + (size_t)row * (size_t)width;
 }
 
-/* The rows of one text, r, among those of f, which has several: they begin at row0. r gets its part of f's rope tables. */
+/* The rows of one text, r, among those of f, which has several: they begin at row0. r gets its part of f's
+ * rope tables. */
 void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, tn_frame *out);
 
 extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_op_attend, tn_op_gate,

@@ -1,6 +1,7 @@
-/* ATTEND: out[row][head] = softmax(q[row][head] k^T * scale, soft-capped where the model says so) v over the
- * positions the row sees: its own and those before it, at most `window` of them. Query heads of one group
- * share K and V. A head's sink is one more score, without a value: it takes its share of the softmax. Long prompts may attend sparsely instead: attention/. */
+/* ATTEND: out[row][head] = softmax(q[row][head] k^T * scale, soft-capped where the model says so) v over
+ * the positions the row sees: its own and those before it, at most `window` of them. Query heads of one
+ * group share K and V. A head's sink is one more score, without a value: it takes its share of the
+ * softmax. Long prompts may attend sparsely instead: attention/. */
 #include "model/op.h"
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {

@@ -1,4 +1,5 @@
-/* CONV_GATE: the input projection of a row is three vectors b, c, x; x becomes b x, which is what a convolution reads. */
+/* CONV_GATE: the input projection of a row is three vectors b, c, x; x becomes b x, which is what a
+ * convolution reads. */
 #include "model/op.h"
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {

@@ -1,5 +1,5 @@
-/* COPY: out = in. It stands where other architectures have a norm, so that what is quantised or rounded for the
- * linears behind it is no longer the residual stream itself. */
+/* COPY: out = in. It stands where other architectures have a norm, so that what is quantised or rounded
+ * for the linears behind it is no longer the residual stream itself. */
 #include "model/op.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* DELTA: the recurrence of a gated delta net (kernels/delta_f32.h) over the rows, by blocks of value channels of a head:
- * tn_delta_items of them, which may run beside each other. The last of a chunk's ops that reads what the convolution
- * read, so it also remembers that: item 0 does. A row of a draft tree continues from its own ancestors: where they do
- * not lie right in front of it, they are put in again. */
+/* DELTA: the recurrence of a gated delta net (kernels/delta_f32.h) over the rows, by blocks of value
+ * channels of a head: tn_delta_items of them, which may run beside each other. The last of a chunk's ops
+ * that reads what the convolution read, so it also remembers that: item 0 does. A row of a draft tree
+ * continues from its own ancestors: where they do not lie right in front of it, they are put in again. */
 #include "model/op.h"
 
 #include <assert.h>

@@ -1,4 +1,5 @@
-/* DELTA_GATES: of every head of a gated delta net, in place: decay = exp(A softplus(decay + bias)), rate = sigmoid(rate). */
+/* DELTA_GATES: of every head of a gated delta net, in place: decay = exp(A softplus(decay + bias)), rate =
+ * sigmoid(rate). */
 #include "model/op.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* DELTA_MIX: what a gated delta net reads. q, k and v of all its heads pass through a short convolution over the row and
- * those before it, each channel by itself, and SiLU; queries and keys are then scaled to length 1, queries by
- * 1 / sqrt(d_key) besides. */
+/* DELTA_MIX: what a gated delta net reads. q, k and v of all its heads pass through a short convolution
+ * over the row and those before it, each channel by itself, and SiLU; queries and keys are then scaled to
+ * length 1, queries by 1 / sqrt(d_key) besides. */
 #include "model/op.h"
 
 #include <math.h>

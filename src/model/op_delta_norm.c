@@ -1,5 +1,5 @@
-/* DELTA_NORM: what a gated delta net gives: out = out / rms(out) * weight of every head by itself, times SiLU(gate). In
- * place. */
+/* DELTA_NORM: what a gated delta net gives: out = out / rms(out) * weight of every head by itself, times
+ * SiLU(gate). In place. */
 #include "model/op.h"
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {

@@ -1,9 +1,10 @@
-/* EXPERTS: branch = sum over the chosen experts of weight * expert(in), in order of the experts' numbers; with a
- * shared expert they are added to what that one left there, times the sigmoid of a score of its own where it has one.
- * The router's scores choose `used` experts of a row, the lower number where scores are equal; weights are the softmax of
- * the scores, over the chosen ones where `norm`, or their sigmoids, which a bias is added to for the choice. An expert is gate, up and down as in a feed-forward block. Rows are
- * gathered expert by expert, so that each one's weights are read once for a chunk; a row's result is the same in any
- * chunk, because products are row-wise and its experts are added in one order. */
+/* EXPERTS: branch = sum over the chosen experts of weight * expert(in), in order of the experts' numbers;
+ * with a shared expert they are added to what that one left there, times the sigmoid of a score of its own
+ * where it has one. The router's scores choose `used` experts of a row, the lower number where scores are
+ * equal; weights are the softmax of the scores, over the chosen ones where `norm`, or their sigmoids,
+ * which a bias is added to for the choice. An expert is gate, up and down as in a feed-forward block. Rows
+ * are gathered expert by expert, so that each one's weights are read once for a chunk; a row's result is
+ * the same in any chunk, because products are row-wise and its experts are added in one order. */
 #include "model/experts.h"
 
 #include <math.h>

@@ -57,8 +57,8 @@ static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, i
     return tn_file_tensor(f, name);
 }
 
-/* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the whole one.
- * Returns false where the role is a tensor of its own. */
+/* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the
+ * whole one. Returns false where the role is a tensor of its own. */
 static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
                     uint64_t *n_rows) {
     const tn_delta_net *n = &f->h->delta;

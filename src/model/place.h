@@ -1,4 +1,5 @@
-/* model/place.h - where a canonical tensor lies in a model's file, or in an adapter's, and how its rows are reached. */
+/* model/place.h - where a canonical tensor lies in a model's file, or in an adapter's, and how its rows
+ * are reached. */
 #ifndef TN_MODEL_PLACE_H
 #define TN_MODEL_PLACE_H
 
@@ -28,8 +29,9 @@ typedef struct tn_place {
 
 /* The tensor of that name; NULL: absent. */
 const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name);
-/* Finds the tensor of a role (p->t, NULL: absent), which may be a part of one with more rows; name (cap bytes) is the
- * role's own name and becomes that of what was looked for. *n_rows: in, of the role; out, of the whole tensor. */
+/* Finds the tensor of a role (p->t, NULL: absent), which may be a part of one with more rows; name (cap
+ * bytes) is the role's own name and becomes that of what was looked for. *n_rows: in, of the role; out, of
+ * the whole tensor. */
 void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
                    uint64_t *n_rows);
 /* Row of the stored tensor that holds canonical row `row`. */

@@ -168,8 +168,9 @@ static inline const tn_site_ops *tn_program_linears(const tn_program *p, int32_t
 }
 /* The op whose output site i quantises. */
 const tn_op *tn_program_source(const tn_program *p, int32_t site);
-/* The tensor that can take the inverse of scales that the inputs of a layer's site are multiplied by: a norm's weights;
- * rows of V, which attention passes on; rows of up, which a gated activation is linear in. TN_W_N_ROLES: none can. */
+/* The tensor that can take the inverse of scales that the inputs of a layer's site are multiplied by: a
+ * norm's weights; rows of V, which attention passes on; rows of up, which a gated activation is linear in.
+ * TN_W_N_ROLES: none can. */
 tn_role tn_program_absorber(const tn_program *p, int32_t site);
 /* Does an op of the layer (-1: of the model) compute with this tensor? Biases of linears and norms may be
  * absent all the same. */

@@ -33,8 +33,9 @@ static inline float *tn_rows_rope(const tn_rows *r, int32_t row, int32_t table) 
     return r->rope_cs + (size_t)(row * tn_rope_tables(r->h) + table) * (size_t)r->h->n_rot;
 }
 
-/* The row of this chunk that is `back` positions before row i, or where it is none of them, its position in the text:
- * *in_frame tells which. -1: in front of the text. A row of a draft tree looks back along its own branch. */
+/* The row of this chunk that is `back` positions before row i, or where it is none of them, its position
+ * in the text: *in_frame tells which. -1: in front of the text. A row of a draft tree looks back along its
+ * own branch. */
 int32_t tn_rows_before(const tn_rows *r, int32_t i, int32_t back, bool *in_frame);
 /* cos/sin for every row's position in every table. use_long: longrope's long factors. */
 void tn_rows_rope_table(const tn_rows *r, bool use_long);

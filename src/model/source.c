@@ -234,8 +234,8 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     return TERN_OK;
 }
 
-/* Which files a folder's names stand for now. They are opened one after the other; when this is the same before and
- * after, they belong together. */
+/* Which files a folder's names stand for now. They are opened one after the other; when this is the same
+ * before and after, they belong together. */
 static uint64_t folder_identity(const char *folder) {
     static const char *const names[] = {"",
                                         "config.json",

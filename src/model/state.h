@@ -1,11 +1,11 @@
 /* model/state.h - what the layers of a model remember of a text, between its tokens.
  *
- * A state is made of kinds: keys and values of attention (kv.h) are the first. Sessions, drafts, saved files and
- * prefix caches know this interface only; the ops that read and write a kind know the kind.
+ * A state is made of kinds: keys and values of attention (kv.h) are the first. Sessions, drafts, saved
+ * files and prefix caches know this interface only; the ops that read and write a kind know the kind.
  * Lifecycle: a forward writes rows behind position n_tok (rows of a draft tree into slots from n_tok on);
- * tn_state_append makes them part of the text, tn_state_keep one of them; truncate goes back.
- * Some kinds can go back to any position. Others (a recurrent matrix) hold the last position only, and go back to
- * a snapshot; so truncate says how far back it went. One thread at a time. */
+ * tn_state_append makes them part of the text, tn_state_keep one of them; truncate goes back. Some kinds
+ * can go back to any position. Others (a recurrent matrix) hold the last position only, and go back to a
+ * snapshot; so truncate says how far back it went. One thread at a time. */
 #ifndef TN_MODEL_STATE_H
 #define TN_MODEL_STATE_H
 
@@ -27,10 +27,11 @@ typedef struct tn_state_ops {
     void (*keep)(void *self, int32_t slot, int32_t n_tok);
     /* Forget all but the first n_tok positions. NULL: this kind goes back to snapshots only. */
     void (*truncate)(void *self, int32_t n_tok);
-    /* With truncate: whether it can go back to n_tok; else the state goes back to a snapshot. NULL: to any. */
+    /* With truncate: whether it can go back to n_tok; else the state goes back to a snapshot. NULL: to
+     * any. */
     bool (*reaches)(const void *self, int32_t n_tok);
-    /* What the first n_tok positions left, for those kinds: bytes of a snapshot; take one; go back to it. All NULL
-     * where truncate goes back to any position: such a kind's snapshot is its position. */
+    /* What the first n_tok positions left, for those kinds: bytes of a snapshot; take one; go back to it.
+     * All NULL where truncate goes back to any position: such a kind's snapshot is its position. */
     size_t (*snapshot_bytes)(const void *self);
     void (*snapshot)(const void *self, void *out);
     void (*restore)(void *self, const void *from); /* NULL: to before the first position */
@@ -90,18 +91,18 @@ bool tn_state_reaches(const tn_state *s, int32_t n_tok);
 int32_t tn_state_truncate(tn_state *s, int32_t n_tok);
 /* What truncate would leave. */
 int32_t tn_state_left(const tn_state *s, int32_t n_tok);
-/* dst becomes what s was, or would be, after n_tok positions, marks too: n_tok is what tn_state_left says. Both are of one
- * model; keys and values are converted where the forms differ. On failure dst is empty. */
+/* dst becomes what s was, or would be, after n_tok positions, marks too: n_tok is what tn_state_left says.
+ * Both are of one model; keys and values are converted where the forms differ. On failure dst is empty. */
 tern_status tn_state_copy(tn_state *dst, const tn_state *s, int32_t n_tok, tern_error *err);
 /* Positions since the last mark, where marks are needed; else 0. */
 int32_t tn_state_unmarked(const tn_state *s);
-/* Remember this position as one to go back to; where there is no room, the mark goes whose neighbours are nearest. Does
- * nothing where every position is one. */
+/* Remember this position as one to go back to; where there is no room, the mark goes whose neighbours are
+ * nearest. Does nothing where every position is one. */
 tern_status tn_state_snapshot(tn_state *s, tern_error *err);
 
 void tn_state_save(const tn_state *s, tn_state_io put, void *user);
-/* Takes the place of what was there; kv: the form that was saved, which is converted where it is another. io fills with
- * zeros what it cannot read. Only memory can fail, and s is empty then. */
+/* Takes the place of what was there; kv: the form that was saved, which is converted where it is another.
+ * io fills with zeros what it cannot read. Only memory can fail, and s is empty then. */
 tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv_type kv, tn_state_io get,
                           void *user, tern_error *err);
 

@@ -110,8 +110,8 @@ static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
     return j->graph->desc.kind == TN_NPU_QK ? j->k[i_op].n_pos : j->graph->desc.ops[i_op].n;
 }
 
-/* Computes the whole job on the calling thread with the host's kernels, from tiles in their layout: for a device that is
- * lost while its memory can still be read, and for what the CPU takes from a busy one. */
+/* Computes the whole job on the calling thread with the host's kernels, from tiles in their layout: for a
+ * device that is lost while its memory can still be read, and for what the CPU takes from a busy one. */
 void tn_npu_host_compute(const struct tn_kernels *k, const tn_npu_job *j);
 
 extern const tn_npu_backend tn_npu_scalar, tn_npu_host, tn_npu_hexagon;

@@ -107,7 +107,8 @@ static void run_packed(host *h, const tn_npu_weights *w, const tn_gemm_s8_args *
     give_scratch(h, s);
 }
 
-/* Computes columns [c0, c1) of one op, all rows, rows_per_run at a time. h is NULL where weights are tiles. */
+/* Computes columns [c0, c1) of one op, all rows, rows_per_run at a time. h is NULL where weights are
+ * tiles. */
 static void run_cols(const tn_kernels *k, host *h, const tn_npu_job *j, int32_t i_op, int32_t c0,
                      int32_t c1) {
     const tn_npu_graph *g = j->graph;
@@ -178,7 +179,8 @@ static int32_t n_parts(const tn_npu_device *d, const tn_npu_job *j) {
 
 /* ---- queue ----------------------------------------------------------------------------------------- */
 
-/* Claims and runs one part. mu is held on entry and on return. Returns false when there is nothing to claim. */
+/* Claims and runs one part. mu is held on entry and on return. Returns false when there is nothing to
+ * claim. */
 static bool run_one(host *h) {
     tn_npu_job *j = h->head;
     if (!j) return false;

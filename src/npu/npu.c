@@ -527,8 +527,8 @@ static tern_status index_packed(const tn_npu_graph *g, tn_npu_weights *const *we
     return TERN_OK;
 }
 
-/* Takes the graph's references to its weights. It fails and changes nothing where weights cannot be shared and
- * are in use. */
+/* Takes the graph's references to its weights. It fails and changes nothing where weights cannot be shared
+ * and are in use. */
 static bool bind_weights(tn_npu_graph *g, tn_npu_weights *const *weights) {
     tn_npu_device *d = g->dev;
     bool ok = true;

@@ -155,7 +155,8 @@ tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const 
 bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,
                    int64_t k, int8_t *tiles);
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
-/* Copies channel n, out [k], in whichever form the weights are. Packed ones must have been loaded by a graph once. */
+/* Copies channel n, out [k], in whichever form the weights are. Packed ones must have been loaded by a
+ * graph once. */
 void tn_npu_weights_row(const tn_npu_weights *w, int64_t n, int8_t *out);
 tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */
@@ -268,8 +269,8 @@ tern_status tn_npu_wait(tn_npu_job *job); /* returns the job's status: TERN_OK o
  * may run on several threads at once, each exactly once; together they are the whole execution. The caller
  * orders them. */
 tern_status tn_npu_run_part(const tn_npu_job *job, int32_t i, int32_t n, tern_error *err);
-/* Runs a whole job on the calling thread by the CPU's kernels (k, borrowed), where cpu_computes, beside whatever the device
- * does. It reads the device's tiles where they are, and gives the device's bits. */
+/* Runs a whole job on the calling thread by the CPU's kernels (k, borrowed), where cpu_computes, beside
+ * whatever the device does. It reads the device's tiles where they are, and gives the device's bits. */
 tern_status tn_npu_compute_here(const tn_npu_job *job, const struct tn_kernels *k, tern_error *err);
 /* Returns into how many parts the device itself would cut this job: as many as are worth a thread each. */
 int32_t tn_npu_n_parts(const tn_npu_job *job);

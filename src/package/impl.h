@@ -1,5 +1,5 @@
-/* package/impl.h - what the files that open a package share: meta.c (what it says of itself), sites.c (weights and
- * graphs of its sites), npu_model.c (opening and closing). */
+/* package/impl.h - what the files that open a package share: meta.c (what it says of itself), sites.c
+ * (weights and graphs of its sites), npu_model.c (opening and closing). */
 #ifndef TN_PACKAGE_IMPL_H
 #define TN_PACKAGE_IMPL_H
 

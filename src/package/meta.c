@@ -37,8 +37,8 @@ static float float_of(reader *r, const char *key) {
     return (float)d;
 }
 
-/* Reads a number between min and max, both excluded; 0 counts too where `zero` allows it. config.json and GGUF
- * are held to the same ranges. */
+/* Reads a number between min and max, both excluded; 0 counts too where `zero` allows it. config.json and
+ * GGUF are held to the same ranges. */
 static float range_of(reader *r, const char *key, float min, float max, bool zero) {
     float v = float_of(r, key);
     if (!((v > min || (zero && v == 0)) && v < max)) miss(r, key);

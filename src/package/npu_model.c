@@ -235,7 +235,8 @@ static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path
     if (m->n_compiled)
         tn_log(m->ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path,
                m->n_compiled);
-    /* behind the loader's reads the tokenizer's would wait; making it takes some time, in which layers arrive */
+    /* behind the loader's reads the tokenizer's would wait; making it takes some time, in which layers
+     * arrive */
     uint8_t *tokenizer = NULL;
     tern_status rc = read_tokenizer(m, &tokenizer, err);
     if (rc == TERN_OK) rc = tn_loader_open(m, path, opt, &m->loader, err);

@@ -80,7 +80,8 @@ typedef struct tn_npu_site {
      * wave after the first; else they are NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
-    /* Outputs in 8 bits: out = (u8 - 128) * out_scale * out_factor[channel]; factor NULL: in float. All of a site or none. */
+    /* Outputs in 8 bits: out = (u8 - 128) * out_scale * out_factor[channel]; factor NULL: in float. All of
+     * a site or none. */
     const float *out_factor[TN_SITE_MAX_OPS];
     float out_scale[TN_SITE_MAX_OPS];
     bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
@@ -116,9 +117,9 @@ typedef struct tn_npu_model {
         max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
     bool any_outliers;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
-    /* embedding rows for look-up: what stays of them (tiles, or weightlets when embd_packed) and their scales.
-     * embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: where the file's column tiles
-     * begin. */
+    /* embedding rows for look-up: what stays of them (tiles, or weightlets when embd_packed) and their
+     * scales. embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: where the
+     * file's column tiles begin. */
     const int8_t *embd_weights;
     bool embd_packed;
     const uint8_t *embd_bits;

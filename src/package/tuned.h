@@ -9,7 +9,8 @@ enum { TN_TUNED_READS = 4 };
 
 extern const char *const tn_tuned_read_names[TN_TUNED_READS]; /* methods of base/aio.h */
 
-/* Decides how to read the package: through the page cache when it is there, else as was kept, else directly. */
+/* Decides how to read the package: through the page cache when it is there, else as was kept, else
+ * directly. */
 void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o);
 
 /* Reads what was kept for this processor and these lanes. Returns false for nothing, or for others. The

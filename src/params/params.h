@@ -1,6 +1,6 @@
-/* params/params.h - the one table of parameters. The parser of the command line, --help, the manual page, the
- * reference in docs/reference/cli.md, tern_options_set and what checks values all read it; nothing else parses,
- * validates or documents one of these parameters. */
+/* params/params.h - the one table of parameters. The parser of the command line, --help, the manual page,
+ * the reference in docs/reference/cli.md, tern_options_set and what checks values all read it; nothing
+ * else parses, validates or documents one of these parameters. */
 #ifndef TN_PARAMS_H
 #define TN_PARAMS_H
 

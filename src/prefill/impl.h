@@ -126,13 +126,14 @@ struct tn_pipeline {
 /* ---- outliers.c ---- */
 /* Quantises a row. x is the caller's to lose: it is rotated in place where the site's inputs are. */
 void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x);
-/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale, and what the adapters of
- * the row's text give for the site's inputs, which c still has. */
+/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale, and what
+ * the adapters of the row's text give for the site's inputs, which c still has. */
 tern_status tn_outlier_rows(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1,
                             int i_worker, tern_error *err);
 /* Adds it to the site's outputs, which are in c's buffers. */
 void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1);
-/* Takes up what a site of chunk i_chunk left: its outputs in 8 bits become floats, and get what was computed beside the product. */
+/* Takes up what a site of chunk i_chunk left: its outputs in 8 bits become floats, and get what was
+ * computed beside the product. */
 void tn_outputs_take(tn_pipeline *p, int32_t i_chunk, int32_t site, int32_t row0, int32_t row1);
 /* Does a row of the site have anything computed beside the product? */
 bool tn_site_has_beside(const tn_pipeline *p, int32_t site);
@@ -145,8 +146,8 @@ bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
 bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s);
 /* Tells whether the CPU lane can compute a product that it takes from the device's queue. */
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step);
-/* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is scratch; the
- * inputs are what chunk 0 holds. */
+/* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is
+ * scratch; the inputs are what chunk 0 holds. */
 tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us, tern_error *err);
 /* Counts the column tiles of a site's product. */
 int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s);
@@ -174,8 +175,8 @@ size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
 bool tn_wave_switches(const tn_pipeline *p);
 /* Learns the profile's times from the first full wave, and how attention grows from a later one. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
-/* Learns what products take on the CPU, where it can take them from a device with silicon of its own and nobody knows:
- * once, by computing one of each type. */
+/* Learns what products take on the CPU, where it can take them from a device with silicon of its own and
+ * nobody knows: once, by computing one of each type. */
 tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err);
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 /* Learns times of the layers in the forms they had, for the switcher. */

@@ -155,8 +155,8 @@ void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int
     }
 }
 
-/* A linear whose outputs left the device in 8 bits, one row: (u8 - 128) * scale * factor, and the outliers' share, which was
- * computed with the device's scales, times factor. */
+/* A linear whose outputs left the device in 8 bits, one row: (u8 - 128) * scale * factor, and the
+ * outliers' share, which was computed with the device's scales, times factor. */
 static void take_row(const uint8_t *q, const float *share, float scale, const float *factor, float *out,
                      size_t n) {
     for (size_t i = 0; i < n; i++) {

@@ -1,9 +1,9 @@
 /* prefill/pipeline.h - a package's forward: chunks of the prompt x steps of the program as tasks on two lanes
  * (llm.npu 3.2-3.4).
  *
- * The steps come from the model's program (steps.h); who waits for whom is in sched/prefill_graph.h. A wave is up
- * to TN_WAVE_CHUNKS chunks that are in flight together. Decode runs the same steps of one small chunk in order,
- * each spread over the pool. */
+ * The steps come from the model's program (steps.h); who waits for whom is in sched/prefill_graph.h. A
+ * wave is up to TN_WAVE_CHUNKS chunks that are in flight together. Decode runs the same steps of one small
+ * chunk in order, each spread over the pool. */
 #ifndef TN_PREFILL_PIPELINE_H
 #define TN_PREFILL_PIPELINE_H
 
@@ -67,8 +67,8 @@ void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta)
 void tn_pipeline_adapt(tn_pipeline *p, const tn_lora_mix *mix);
 
 /* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. So it
- * plans now when the layers' graphs are switched, where not every form is loaded. The forwards may take a wave each, or a
- * chunk each: the form of few rows is for waves of few rows, so the bits are the same. */
+ * plans now when the layers' graphs are switched, where not every form is loaded. The forwards may take a
+ * wave each, or a chunk each: the form of few rows is for waves of few rows, so the bits are the same. */
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err);
 
 /* Tells that the cache holds another text now, because a state was loaded. */
@@ -89,10 +89,10 @@ typedef struct tn_pipeline_text {
     bool rope_long;
 } tn_pipeline_text;
 
-/* Evaluates the next tokens of several texts together, at most TN_DECODE_M in all, in one pass over the weights. A row
- * gets the bits that it gets alone. tn_pipeline_row and tn_pipeline_logits of p then count the rows of all texts, one
- * text behind the other. p is the pipeline of one of them: none has more room. tn_pipeline_can_share tells whether all
- * weights are there, which it needs. */
+/* Evaluates the next tokens of several texts together, at most TN_DECODE_M in all, in one pass over the
+ * weights. A row gets the bits that it gets alone. tn_pipeline_row and tn_pipeline_logits of p then count
+ * the rows of all texts, one text behind the other. p is the pipeline of one of them: none has more room.
+ * tn_pipeline_can_share tells whether all weights are there, which it needs. */
 tern_status tn_pipeline_forward_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts,
                                       tn_timeline *timeline, tern_error *err);
 bool tn_pipeline_can_share(const tn_pipeline *p);

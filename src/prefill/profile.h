@@ -1,5 +1,5 @@
-/* prefill/profile.h - times of steps and forwards, measured once per machine, model and settings and kept in a small
- * JSON file beside the package. */
+/* prefill/profile.h - times of steps and forwards, measured once per machine, model and settings and kept
+ * in a small JSON file beside the package. */
 #ifndef TN_PREFILL_PROFILE_H
 #define TN_PREFILL_PROFILE_H
 
@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-/* The path is NULL for a package that goes with its engine: then nothing is kept. The key says what the times depend
- * on; a file written under another key is measured anew. */
+/* The path is NULL for a package that goes with its engine: then nothing is kept. The key says what the
+ * times depend on; a file written under another key is measured anew. */
 typedef struct tn_profile_file {
     const char *path;
     char key[96];

@@ -20,8 +20,8 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
 
 /* ---- ops that are one step ------------------------------------------------------------------------- */
 
-/* Tells whether a new step begins with op b, right behind op a. A delta net is a step of its own: its parts are heads,
- * not rows. */
+/* Tells whether a new step begins with op b, right behind op a. A delta net is a step of its own: its
+ * parts are heads, not rows. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
     return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA;
 }

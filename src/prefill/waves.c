@@ -34,7 +34,8 @@ static int32_t type_of(const tn_pipeline *p, const task_arg *a) {
                                     : p->steps.at[a->step].type;
 }
 
-/* Tells whether the CPU lane computes this product in another way than the device does, and so in another time. */
+/* Tells whether the CPU lane computes this product in another way than the device does, and so in another
+ * time. */
 static bool stolen_apart(const tn_pipeline *p, int32_t step) {
     return tn_product_can_be_stolen(p, step) && !tn_site_has_parts(p, tn_step_site(p, step));
 }
@@ -274,8 +275,8 @@ static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk)
     return us / p->m->n_layers;
 }
 
-/* Learns the mean time of each type of step over the layers and the first n_chunks chunks, all full, of a wave
- * that begins at position pos0. The time of attention is carried back to position 0 along its growth. */
+/* Learns the mean time of each type of step over the layers and the first n_chunks chunks, all full, of a
+ * wave that begins at position pos0. The time of attention is carried back to position 0 along its growth. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
     double sum[TN_MAX_STEP_TYPES] = {0};
     int64_t count[TN_MAX_STEP_TYPES] = {0};

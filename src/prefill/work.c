@@ -116,8 +116,8 @@ static tern_status run_attention(tn_pipeline *p, int32_t i_chunk, int32_t step, 
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
-/* A product is the device's, or, where the CPU lane took it from the device's queue, `here` the calling thread's: by the
- * CPU's kernels from the device's tiles, with the same bits. */
+/* A product is the device's, or, where the CPU lane took it from the device's queue, `here` the calling
+ * thread's: by the CPU's kernels from the device's tiles, with the same bits. */
 static tern_status run_job(const tn_pipeline *p, tn_npu_job *job, int32_t step, int32_t part, int32_t n_parts,
                            bool here, tern_error *err) {
     if (tn_site_has_parts(p, tn_step_site(p, step))) return tn_npu_run_part(job, part, n_parts, err);

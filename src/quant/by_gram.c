@@ -1,6 +1,6 @@
-/* quant/by_gram.c - scheme gram: who gets how many bits, every layer rounded as soon as its inputs are known, and
- * what is lost by it on text that was kept apart. Without a given number of bits it looks for the fewest that lose
- * no more than is asked for, in as many passes as that takes. */
+/* quant/by_gram.c - scheme gram: who gets how many bits, every layer rounded as soon as its inputs are
+ * known, and what is lost by it on text that was kept apart. Without a given number of bits it looks for
+ * the fewest that lose no more than is asked for, in as many passes as that takes. */
 #include "base/status.h"
 #include "quant/allocate.h"
 #include "quant/judge.h"
@@ -30,7 +30,8 @@ typedef struct gram_pack {
     tn_loss loss;        /* of the pass that was last */
 } gram_pack;
 
-/* ---- one pass ------------------------------------------------------------------------------------------- */
+/* ---- one pass
+ * ------------------------------------------------------------------------------------------- */
 
 typedef struct hook_user {
     packer *p;
@@ -145,7 +146,8 @@ static tern_status pass(gram_pack *g) {
     return st;
 }
 
-/* ---- bits ----------------------------------------------------------------------------------------------- */
+/* ---- bits
+ * ----------------------------------------------------------------------------------------------- */
 
 /* An average of so many bits; *kl: what they cost by what was sensed. */
 static tern_status hand_out(gram_pack *g, double bits, double *kl) {
@@ -187,8 +189,8 @@ static double wanted_kl(const packer *p) {
     return log1p(p->o->quality > 0 ? p->o->quality : TN_PACK_QUALITY);
 }
 
-/* The fewest bits, in quarters, whose loss on the text kept apart is what was asked for. Passes over a large model are
- * dear: there the first that is good enough will do, and a second is the last. */
+/* The fewest bits, in quarters, whose loss on the text kept apart is what was asked for. Passes over a
+ * large model are dear: there the first that is good enough will do, and a second is the last. */
 static tern_status enough_bits(gram_pack *g) {
     packer *p = g->p;
     const double asked = wanted_kl(p);
@@ -215,7 +217,8 @@ static tern_status enough_bits(gram_pack *g) {
     }
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- life
+ * ----------------------------------------------------------------------------------------------- */
 
 static tern_status open_rows(gram_pack *g) {
     packer *p = g->p;

@@ -27,11 +27,12 @@ tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err)
 tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err);
 /* Finds the package of a key, when it is there and this user's, and marks it used. */
 bool tn_cache_find(const char *folder, const char *key, char path[TN_CACHE_PATH]);
-/* What the folder's packages may take together. Setting it removes at once what is too much, used longest ago first. */
+/* What the folder's packages may take together. Setting it removes at once what is too much, used longest
+ * ago first. */
 tern_status tn_cache_limit(const char *folder, uint64_t *bytes, tern_error *err);
 tern_status tn_cache_set_limit(tn_ctx *ctx, const char *folder, uint64_t bytes, tern_error *err);
-/* Chooses what a package made by itself is made with: the default scheme, and where the model is quantised already bits
- * enough that it does not lose as much again. */
+/* Chooses what a package made by itself is made with: the default scheme, and where the model is quantised
+ * already bits enough that it does not lose as much again. */
 tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *out, tern_error *err);
 /* Makes the package of a model and puts it there; then others go until the folder is within limit_bytes.
  * *busy tells that another process is making it, and that nothing was done. With opt NULL it takes

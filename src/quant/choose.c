@@ -31,7 +31,8 @@ static void observe(histogram *h, const float *x, const float *cost, int32_t k) 
 
 static double edge(int b) { return (double)tn_bits_f32((uint32_t)b << BIN_SHIFT); }
 
-/* The clip with the least error: rounding below it, cutting off above it, loss of what is under half a step. */
+/* The clip with the least error: rounding below it, cutting off above it, loss of what is under half a
+ * step. */
 static double best_clip(const histogram *h, float *clip) {
     int lo = 0, hi = N_BINS;
     while (lo < hi && h->n[lo] == 0) lo++;
@@ -60,8 +61,9 @@ static double loading(double bits) {
     return b == 8 ? at[8] : at[b] + (at[b + 1] - at[b]) * (bits - b);
 }
 
-/* Noise of the weights' rounding in a row's output: a step for the row and uniform errors. Rounding with knowledge
- * of the inputs is taken to save half of that, at every width; what it saves is not known before the factor is. */
+/* Noise of the weights' rounding in a row's output: a step for the row and uniform errors. Rounding with
+ * knowledge of the inputs is taken to save half of that, at every width; what it saves is not known before
+ * the factor is. */
 static double weight_noise(const float *w, int32_t k, double bits, double energy) {
     double max = 0, square = 0;
     for (int32_t i = 0; i < k; i++) {
@@ -110,11 +112,13 @@ static void set_alpha(trial *t, float alpha) {
     }
 }
 
-/* Scales come from the rows before this one, alpha and clip from the others: of inputs that the scales were made
- * from none stands out, of the next ones some do. Chosen on the same 512 tokens, 7 bits were worse than 6. */
+/* Scales come from the rows before this one, alpha and clip from the others: of inputs that the scales
+ * were made from none stands out, of the next ones some do. Chosen on the same 512 tokens, 7 bits were
+ * worse than 6. */
 static int32_t first_held_back(const tn_choose_args *a) { return a->n_rows / 2; }
 
-/* What few inputs do not show lies beyond them: from 256 the clip is a fifth wider (7 bits, KL .0039 to .0027). */
+/* What few inputs do not show lies beyond them: from 256 the clip is a fifth wider (7 bits, KL .0039 to
+ * .0027). */
 static float margin(const tn_choose_args *a) { return 1 + 50 / (float)(a->n_rows - first_held_back(a)); }
 
 /* The error of the outputs with an alpha, by the token. */

@@ -1,5 +1,5 @@
-/* quant/choose.h - how a site's inputs are brought to 8 bits: smoothing, rotation and clip by the error of its
- * outputs, measured on captured inputs, that of the inputs and that of the weights counted together. */
+/* quant/choose.h - how a site's inputs are brought to 8 bits: smoothing, rotation and clip by the error of
+ * its outputs, measured on captured inputs, that of the inputs and that of the weights counted together. */
 #ifndef TN_QUANT_CHOOSE_H
 #define TN_QUANT_CHOOSE_H
 

@@ -1,11 +1,11 @@
-/* quant/gram.h - what a site's inputs have to do with each other: their Gram matrix, as the factor that rounding
- * needs.
+/* quant/gram.h - what a site's inputs have to do with each other: their Gram matrix, as the factor that
+ * rounding needs.
  *
- * The error of a linear's output is e G e^T for a row's error e and G = X^T X / tokens. With G = L L^T that is
- * the square of L^T e, whose component j knows only channels j and later. So a row is rounded from its last
- * channel to its first, each channel to the code that makes its own component least, given all codes behind
- * it: error-compensated rounding (GPTQ, OBQ), without an inverse. Channels with most energy go first, hence
- * lie last. Wide sites are cut into blocks of channels that know nothing of each other. */
+ * The error of a linear's output is e G e^T for a row's error e and G = X^T X / tokens. With G = L L^T
+ * that is the square of L^T e, whose component j knows only channels j and later. So a row is rounded from
+ * its last channel to its first, each channel to the code that makes its own component least, given all
+ * codes behind it: error-compensated rounding (GPTQ, OBQ), without an inverse. Channels with most energy
+ * go first, hence lie last. Wide sites are cut into blocks of channels that know nothing of each other. */
 #ifndef TN_QUANT_GRAM_H
 #define TN_QUANT_GRAM_H
 

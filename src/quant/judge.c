@@ -27,8 +27,8 @@ static void round_input(const tn_kernels *kern, const tn_recipe_site *s, float *
     for (size_t i = 0; s->smooth && i < k; i++) x[i] *= s->smooth[i];
 }
 
-/* Row n of a linear as it stands in the package, in the tile that begins there, for inputs in the float model's
- * place. q [k] is scratch. */
+/* Row n of a linear as it stands in the package, in the tile that begins there, for inputs in the float
+ * model's place. q [k] is scratch. */
 static void weights_of(const tn_kernels *kern, const tn_recipe_site *s, const tn_rounded *l,
                        const uint8_t *tile, size_t n, size_t n_all, size_t k, int8_t *q, float *out) {
     tn_weightlets_row(tile, l->bits, n, n_all, k, q);
@@ -168,9 +168,11 @@ tern_status tn_judge_layer(tn_judge *j, int layer, const tn_recipe_site *made, t
     return st;
 }
 
-/* ---- predictions ------------------------------------------------------------------------------------------ */
+/* ---- predictions
+ * ------------------------------------------------------------------------------------------ */
 
-/* Sums over the vocabulary so far, with the largest logits taken out: p of the float model, q of the packed. */
+/* Sums over the vocabulary so far, with the largest logits taken out: p of the float model, q of the
+ * packed. */
 typedef struct sums {
     double max_p, max_q, p, q, p_diff; /* p_diff: of p's weights times (logit p - logit q) */
     double next_p, next_q;             /* logits of the token that follows */
@@ -293,7 +295,8 @@ tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, 
     return st;
 }
 
-/* ---- life --------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * --------------------------------------------------------------------------------------------------- */
 
 tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const int32_t *ids, int32_t n_tok,
                           int32_t window, const uint8_t *embedding_bits, tern_error *err) {

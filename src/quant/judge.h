@@ -1,6 +1,6 @@
-/* quant/judge.h - what a packed model loses on text that nothing was chosen on. Two copies of the text pass every
- * layer: one in floats, one as the device will compute it, with the layer's rounded weights and its inputs brought
- * to 8 bits. At the end their predictions are compared. */
+/* quant/judge.h - what a packed model loses on text that nothing was chosen on. Two copies of the text
+ * pass every layer: one in floats, one as the device will compute it, with the layer's rounded weights and
+ * its inputs brought to 8 bits. At the end their predictions are compared. */
 #ifndef TN_QUANT_JUDGE_H
 #define TN_QUANT_JUDGE_H
 
@@ -20,9 +20,9 @@ typedef struct tn_loss {
     int32_t n_tok;      /* predictions compared */
 } tn_loss;
 
-/* ids [n_tok] in windows that know nothing of each other; n_tok is a multiple of window. embedding_bits: of every
- * row of the embedding, each weight rounded for itself (where it is the output layer too, the package's rows differ
- * from these by little: no input is known before it). */
+/* ids [n_tok] in windows that know nothing of each other; n_tok is a multiple of window. embedding_bits:
+ * of every row of the embedding, each weight rounded for itself (where it is the output layer too, the
+ * package's rows differ from these by little: no input is known before it). */
 tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const int32_t *ids, int32_t n_tok,
                           int32_t window, const uint8_t *embedding_bits, tern_error *err);
 void tn_judge_close(tn_judge *j); /* may be zero */

@@ -1,5 +1,5 @@
-/* quant/measure.c - the model over the calibration text, for the papers' schemes: what every site's inputs look
- * like. */
+/* quant/measure.c - the model over the calibration text, for the papers' schemes: what every site's inputs
+ * look like. */
 #include "base/status.h"
 #include "quant/builtin_corpus.h"
 #include "quant/packer.h"

@@ -1,5 +1,5 @@
-/* quant/outputs.c - products that leave the device in 8 bits, as a QNN-like device gives them: one frozen scale per
- * tensor, over channels that EdgeFlow's output factor S_O^beta has made alike (4.1). */
+/* quant/outputs.c - products that leave the device in 8 bits, as a QNN-like device gives them: one frozen
+ * scale per tensor, over channels that EdgeFlow's output factor S_O^beta has made alike (4.1). */
 #include "quant/packer.h"
 
 #include "base/half.h"

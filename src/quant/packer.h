@@ -1,6 +1,6 @@
-/* quant/packer.h - what packing keeps while it goes on, and its steps: pack.c begins and ends it, by_gram.c is the
- * scheme gram, measure.c runs the model over text and plan.c decides for the papers' schemes, whose weights rows.c
- * turns to codes, write.c and describe.c write. For these files alone. */
+/* quant/packer.h - what packing keeps while it goes on, and its steps: pack.c begins and ends it,
+ * by_gram.c is the scheme gram, measure.c runs the model over text and plan.c decides for the papers'
+ * schemes, whose weights rows.c turns to codes, write.c and describe.c write. For these files alone. */
 #ifndef TN_QUANT_PACKER_H
 #define TN_QUANT_PACKER_H
 

@@ -1,5 +1,5 @@
-/* quant/plan.c - what the papers' schemes decide for a site: clip, outlier path and hot channels (llm.npu 3.3),
- * smoothing (SmoothQuant; EdgeFlow 4.1). */
+/* quant/plan.c - what the papers' schemes decide for a site: clip, outlier path and hot channels (llm.npu
+ * 3.3), smoothing (SmoothQuant; EdgeFlow 4.1). */
 #include "quant/packer.h"
 
 #include "base/half.h"

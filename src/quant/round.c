@@ -49,8 +49,8 @@ static float best_scale(const tn_kernels *kern, const float *w, const float *wei
     float max = largest(w, k);
     *error = 0;
     if (!(max > 0)) return 0;
-    /* From the largest weight downwards: with few bits it pays to cut off more. Eight scales, then four around the
-     * best of them. */
+    /* From the largest weight downwards: with few bits it pays to cut off more. Eight scales, then four
+     * around the best of them. */
     float full = bits == 8 ? max / 127 : max / (float)(1 << bits), best = full;
     float step = full * (bits >= 7 ? 0.04f : bits == 6 ? 0.05f : bits == 5 ? 0.06f : 0.09f);
     float scales[TN_ROUND_GRIDS];

@@ -23,8 +23,8 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
                       (uint64_t)cols * sizeof *v, err);
 }
 
-/* Weights of the model level (bits: weightlets, NULL: tiles), written behind the layers; the hashes of their column
- * tiles go in front, so that rows can be looked up before all is read. */
+/* Weights of the model level (bits: weightlets, NULL: tiles), written behind the layers; the hashes of
+ * their column tiles go in front, so that rows can be looked up before all is read. */
 static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
                            const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
     int64_t tile_n = tn_pack_layout.tile_n, n_tiles = (r->n + tile_n - 1) / tile_n;
@@ -60,8 +60,8 @@ static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
     return NULL;
 }
 
-/* What the outputs of a linear are divided by, so that the next linear finds its inputs smoothed: V for o, up for down. The
- * row's scale takes it, its codes do not change. *out [n]; NULL: nothing. */
+/* What the outputs of a linear are divided by, so that the next linear finds its inputs smoothed: V for o,
+ * up for down. The row's scale takes it, its codes do not change. *out [n]; NULL: nothing. */
 static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, int64_t n, const float **out,
                             tern_error *err) {
     const float *smooth = NULL;
@@ -78,8 +78,8 @@ static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, 
     return TERN_OK;
 }
 
-/* Outputs in 8 bits: the device's are divided by the plan's factors, and the CPU multiplies by what is left of them behind
- * *divide_by, which becomes what the device divides by. */
+/* Outputs in 8 bits: the device's are divided by the plan's factors, and the CPU multiplies by what is
+ * left of them behind *divide_by, which becomes what the device divides by. */
 static tern_status add_output(packer *p, hoard *h, tn_role role, const tn_output_plan *output, int64_t n,
                               const float **divide_by, tern_error *err) {
     int64_t n_pad = (n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n * tn_pack_layout.tile_n;
@@ -314,7 +314,8 @@ static uint64_t toc_bound(const tn_model *m) {
         total += (uint64_t)ops->k * ((uint64_t)ops->n_total + 64);
     }
     total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
-    /* a layer has at most 14 vectors, 6 records a linear and 3 an outlier path; a SHADOW section one a site */
+    /* a layer has at most 14 vectors, 6 records a linear and 3 an outlier path; a SHADOW section one a
+     * site */
     return tn_pkg_toc_bound(64, 0) * ((uint64_t)h->n_layers + 3) +
            tn_pkg_toc_bound(8, 0) * ((uint64_t)h->n_layers + 1) + tn_pkg_toc_bound(0, 4 * total);
 }

@@ -93,8 +93,9 @@ static void idle(tn_executor *e, tn_lane lane) {
     e->n_sleeping[lane]--;
 }
 
-/* Finds the lanes with a sleeper who would find something. The caller holds mu. It is asked after every pick
- * that follows a finished task, also after one in vain; a sleeper woken by it looks for the next one in turn. */
+/* Finds the lanes with a sleeper who would find something. The caller holds mu. It is asked after every
+ * pick that follows a finished task, also after one in vain; a sleeper woken by it looks for the next one
+ * in turn. */
 static unsigned lanes_to_wake(const tn_executor *e) {
     unsigned lanes = 0;
     if (!e->run || e->status != TERN_OK) return lanes;

@@ -149,7 +149,8 @@ typedef struct group { /* heads fused in a launch */
     bool done;
 } group;
 
-/* Orders the group's heads as the paper's C/GPUPlan does: each time it takes the one whose attend ends first. */
+/* Orders the group's heads as the paper's C/GPUPlan does: each time it takes the one whose attend ends
+ * first. */
 static void cpu_plan(const tn_headplan_costs *c, clocks *t, const group *g, uint8_t *order) {
     bool done[MAX] = {false};
     for (int32_t i = 0; i < g->n; i++) {

@@ -148,7 +148,8 @@ static choice choose(const tn_sched *s, tn_lane lane) {
     const queue *q = &s->q[other][STEALABLE];
     bool steal = s->policy.keep_busy || (lane == TN_LANE_CPU && s->policy.steal_above >= 0 &&
                                          q->n + s->q[other][BOUND].n > s->policy.steal_above);
-    /* what is left of a task that was begun is the head of the queue: with parts that are operators, the next operator */
+    /* what is left of a task that was begun is the head of the queue: with parts that are operators, the
+     * next operator */
     if (steal && s->open[other][STEALABLE] >= 0) return (choice){JOIN, other, STEALABLE};
     if (steal && q->n && POLICIES[s->policy.kind].may_start(s, other, q->key[0]))
         return (choice){START, other, STEALABLE};

@@ -50,7 +50,8 @@ typedef struct tn_sched tn_sched;
 
 tern_status tn_sched_open(tn_ctx *ctx, tn_sched **out, tern_error *err);
 void tn_sched_close(tn_sched **s);
-/* Borrows the sealed graph until the next bind. It allocates only when the graph is larger than any before. */
+/* Borrows the sealed graph until the next bind. It allocates only when the graph is larger than any
+ * before. */
 tern_status tn_sched_bind(tn_sched *s, const tn_graph *g, tern_error *err);
 /* Begins a run of the bound graph, with n_workers for each lane and at least one in all. */
 void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES]);

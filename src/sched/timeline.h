@@ -3,8 +3,8 @@
  * ring of fixed size; when it is full the oldest events go and are counted. Nothing is locked, so reading
  * functions are called when nobody writes. No timeline (NULL) costs nothing.
  *
- * A live timeline is read while it is written: one reader takes events away (tn_timeline_take), and what does not
- * fit until then is left out and counted. It keeps no dependencies. */
+ * A live timeline is read while it is written: one reader takes events away (tn_timeline_take), and what
+ * does not fit until then is left out and counted. It keeps no dependencies. */
 #ifndef TN_SCHED_TIMELINE_H
 #define TN_SCHED_TIMELINE_H
 
@@ -49,8 +49,8 @@ void tn_timeline_add(tn_timeline *t, int32_t track, const tn_event *e);
 void tn_timeline_add_task(tn_timeline *t, int32_t track, int32_t run, const tn_graph *g, const tn_pick *pick,
                           int64_t start_ns, int64_t end_ns);
 
-/* Moves at most cap events of a live timeline's track to out, oldest first, while others write. Returns how many; *n_lost
- * gets how many of the track were ever left out. One reader at a time. */
+/* Moves at most cap events of a live timeline's track to out, oldest first, while others write. Returns
+ * how many; *n_lost gets how many of the track were ever left out. One reader at a time. */
 int32_t tn_timeline_take(tn_timeline *t, int32_t track, tn_event *out, int32_t cap, int64_t *n_lost);
 
 /* Both read the kept events of a track, oldest first. */

@@ -211,8 +211,8 @@ static size_t next_turn(const json_t *messages, size_t from) {
     return 0;
 }
 
-/* Oldest turns leave until the prompt leaves a quarter of the context to the answer; by halves of what is too much, so
- * that the cut stays where it is for some turns. */
+/* Oldest turns leave until the prompt leaves a quarter of the context to the answer; by halves of what is
+ * too much, so that the cut stays where it is for some turns. */
 static tern_status shift(tn_job *j, const tern_engine *e, tern_error *err) {
     size_t n_ctx = (size_t)tn_queue_opts(j->q)->n_ctx, most = n_ctx - n_ctx / 4, wanted = n_ctx / 2;
     json_t *all = j->r.messages;
@@ -269,8 +269,8 @@ static tern_status open_chat(tn_job *j, const tern_engine *e, tern_error *err) {
     return tn_answer_open((tn_ctx *)&e->ctx, &o, &j->reader, err);
 }
 
-/* Reads `lora`: adapters by name, "NAME[:SCALE],...", or as llama.cpp's server has it, [{"id": 0, "scale": 0.5}], where
- * those that are not in the list have no part. */
+/* Reads `lora`: adapters by name, "NAME[:SCALE],...", or as llama.cpp's server has it, [{"id": 0, "scale":
+ * 0.5}], where those that are not in the list have no part. */
 static tern_status read_adapters(tn_job *j, const tern_engine *e, tern_error *err) {
     enum { EACH = TN_LORA_NAME + 32 };
     const json_t *v = json_object_get(j->r.body, "lora");

@@ -227,7 +227,8 @@ void tn_answers_close(tn_answers **pall) {
 
 /* ---- saying ------------------------------------------------------------------------------------------- */
 
-/* Hands the request to the queue, and its answer to a thread. Takes r, and the use of the model where all goes well. */
+/* Hands the request to the queue, and its answer to a thread. Takes r, and the use of the model where all
+ * goes well. */
 static tern_status start(tn_answers *all, const char *id, int64_t node, tn_request *r, tn_served *model,
                          tern_error *err) {
     answer *a = calloc(1, sizeof *a);
@@ -262,8 +263,8 @@ static tern_status start(tn_answers *all, const char *id, int64_t node, tn_reque
     return TERN_OK;
 }
 
-/* Begins the answer to node `asked`, which gets a node of its own, and puts the conversation on the disk. *model is NULL when the
- * answer has taken its use. */
+/* Begins the answer to node `asked`, which gets a node of its own, and puts the conversation on the disk.
+ * *model is NULL when the answer has taken its use. */
 static tern_status begin(tn_answers *all, const char *id, json_t *talk, int64_t asked, const json_t *body,
                          tn_served **model, int64_t *node, tern_error *err) {
     const char *question = json_string_value(json_object_get(tn_talk_node(talk, asked), "content"));

@@ -28,20 +28,22 @@ tern_status tn_answers_open(tn_models *models, tn_talks *talks, tn_uploads *uplo
 /* Stops all answers and waits for them. No follower may be left. */
 void tn_answers_close(tn_answers **a);
 
-/* body: {parent, content (absent: answer `parent` again), settings: {model, system, temperature, seed, max_tokens, thinking}, documents: the
- * question is asked with what the documents say of it, and the answer's node has its sources}.
- * It waits until the model is in memory, unless gone(user) (server/models.h). *reply: {nodes: the new ones}. */
+/* body: {parent, content (absent: answer `parent` again), settings: {model, system, temperature, seed,
+ * max_tokens, thinking}, documents: the question is asked with what the documents say of it, and the
+ * answer's node has its sources}. It waits until the model is in memory, unless gone(user)
+ * (server/models.h). *reply: {nodes: the new ones}. */
 tern_status tn_answers_say(tn_answers *a, const char *talk, const json_t *body, bool (*gone)(void *user),
                            void *user, json_t **reply, tern_error *err);
 /* Nothing where it is not being written. */
 void tn_answers_stop(tn_answers *a, const char *talk, int64_t node);
-/* Stops what is being written of a conversation, and waits for that, so that it can be erased; how its answers came is
- * forgotten. */
+/* Stops what is being written of a conversation, and waits for that, so that it can be erased; how its
+ * answers came is forgotten. */
 void tn_answers_forget(tn_answers *a, const char *talk);
 /* Nodes that say "writing" and are not, because a server was killed, say "stopped". */
 void tn_answers_mend(tn_answers *a, const char *id, json_t *talk);
 
-/* {tokens, steps, explained, progress} as server/watch.h has them; NULL: it is not known any more, or no memory. */
+/* {tokens, steps, explained, progress} as server/watch.h has them; NULL: it is not known any more, or no
+ * memory. */
 json_t *tn_answers_how(tn_answers *a, const char *talk, int64_t node);
 /* [{talk, node, progress}] of those being written */
 json_t *tn_answers_running(tn_answers *a);

@@ -20,15 +20,16 @@ typedef struct tn_api_call {
     int64_t asked_ns;
 } tn_api_call;
 
-/* They answer the request. The JSON value is taken; NULL is no memory, which ends the connection. An error has the form of the
- * API that was asked. */
+/* They answer the request. The JSON value is taken; NULL is no memory, which ends the connection. An error
+ * has the form of the API that was asked. */
 enum MHD_Result tn_api_json(const tn_api_call *a, int status, json_t *v);
 enum MHD_Result tn_api_body(const tn_api_call *a, int status, const char *type, struct MHD_Response *body);
 enum MHD_Result tn_api_error(const tn_api_call *a, const tern_error *err, tn_api api);
 enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The model that the body names, as soon as it is in memory; to be left. While somebody waits the connection is not idle. */
+/* The model that the body names, as soon as it is in memory; to be left. While somebody waits the
+ * connection is not idle. */
 tern_status tn_api_use(const tn_api_call *a, const json_t *body, tn_served **out, tern_error *err);
 
 /* Who asks: the connection's client, and the user that the body names. */

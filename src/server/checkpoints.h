@@ -1,9 +1,11 @@
-/* server/checkpoints.h - conversations of the server on disk, so that a prompt's prefix is known after a restart too.
+/* server/checkpoints.h - conversations of the server on disk, so that a prompt's prefix is known after a
+ * restart too.
  *
- * A folder of this user's alone (0700) holds saved sessions (tern_session_save, 0600), named by the hash of the model and of
- * the tokens they hold. Their tokens are kept in memory: the entry that shares most with a prompt is found without reading
- * one. Those used longest ago go when the folder outgrows its limit. An entry that is damaged costs one notice, and goes.
- * One thread at a time; several servers may use one folder. */
+ * A folder of this user's alone (0700) holds saved sessions (tern_session_save, 0600), named by the hash
+ * of the model and of the tokens they hold. Their tokens are kept in memory: the entry that shares most
+ * with a prompt is found without reading one. Those used longest ago go when the folder outgrows its
+ * limit. An entry that is damaged costs one notice, and goes. One thread at a time; several servers may
+ * use one folder. */
 #ifndef TN_SERVER_CHECKPOINTS_H
 #define TN_SERVER_CHECKPOINTS_H
 
@@ -18,12 +20,13 @@ enum { TN_CHECKPOINT_LEAST = 64 /* tokens: shorter ones are evaluated as quickly
 tern_status tn_checkpoints_open(tern_session *s, uint64_t limit_bytes, tn_checkpoints **out, tern_error *err);
 void tn_checkpoints_close(tn_checkpoints **c);
 
-/* How many tokens of the prompt the best entry holds, which is *which; 0: none. whole: an entry counts only where all of it
- * begins the prompt, because its state cannot go back. */
+/* How many tokens of the prompt the best entry holds, which is *which; 0: none. whole: an entry counts
+ * only where all of it begins the prompt, because its state cannot go back. */
 size_t tn_checkpoints_match(const tn_checkpoints *c, const int32_t *ids, size_t n, bool whole, size_t *which);
 /* false: it was damaged or went meanwhile, and s is empty. */
 bool tn_checkpoints_load(tn_checkpoints *c, size_t which, tern_session *s);
-/* Nothing where it is there already or too short. A disk that is full costs one notice. Entries that it continues go. */
+/* Nothing where it is there already or too short. A disk that is full costs one notice. Entries that it
+ * continues go. */
 void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s);
 
 /* $XDG_CACHE_HOME/tern/prefixes, or ~/.cache/tern/prefixes; false: neither is set, or too long. */

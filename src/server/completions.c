@@ -1,4 +1,5 @@
-/* Chats, completions and messages: from the request to the queue, and what the model says back to the connection. */
+/* Chats, completions and messages: from the request to the queue, and what the model says back to the
+ * connection. */
 #include "server/api.h"
 #include "server/reply.h"
 

@@ -15,8 +15,8 @@ typedef const char *tn_header[2]; /* name, value */
 struct MHD_Response *tn_body_text(char *text);
 /* The same of a JSON value, which it takes. */
 struct MHD_Response *tn_body_json(json_t *v);
-/* Queues a reply of that type with further headers. It takes the body; MHD_NO where that is NULL, which ends the
- * connection. */
+/* Queues a reply of that type with further headers. It takes the body; MHD_NO where that is NULL, which
+ * ends the connection. */
 enum MHD_Result tn_respond(struct MHD_Connection *c, int status, const char *type, const tn_header *headers,
                            size_t n_headers, struct MHD_Response *body);
 /* While the server is busy with a request its connection may be silent for as long as that takes. */

@@ -177,8 +177,8 @@ static bool authorised(const tn_http *h, connection *c) {
     return given && !strncmp(given, "Bearer ", 7) && tn_http_key_ok(h->o.keys, given + 7);
 }
 
-/* Who asks, for fair turns: the key, the address, and what the program calls itself and its user. The port says nothing, because
- * a program has many connections. */
+/* Who asks, for fair turns: the key, the address, and what the program calls itself and its user. The port
+ * says nothing, because a program has many connections. */
 static uint64_t client_of(connection *c) {
     static const char *const told[] = {"Authorization", "x-api-key", "User-Agent"};
     const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -293,7 +293,8 @@ static void completed(void *user, connection *c, void **state, enum MHD_RequestT
     *state = NULL;
 }
 
-/* Where it will listen, or where the socket given listens: IPv4, and this machine alone where there are no keys. */
+/* Where it will listen, or where the socket given listens: IPv4, and this machine alone where there are no
+ * keys. */
 static tern_status address_of(const tn_http_options *o, struct sockaddr_in *a, tern_error *err) {
     *a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
     char host[INET_ADDRSTRLEN];

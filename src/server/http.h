@@ -3,8 +3,8 @@
  *   POST /v1/chat/completions, /v1/completions   to the queue; streamed as server-sent events where asked
  *   POST /tokenize, /detokenize   GET /v1/models[/NAME], /health, /metrics   /v1/rag/...  (api.h)
  *
- * One thread per connection; connections, bodies, headers and idle time are limited. No path of a request is opened and
- * no content is logged. Errors have OpenAI's form. */
+ * One thread per connection; connections, bodies, headers and idle time are limited. No path of a request
+ * is opened and no content is logged. Errors have OpenAI's form. */
 #ifndef TN_SERVER_HTTP_H
 #define TN_SERVER_HTTP_H
 
@@ -29,7 +29,8 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
 void tn_http_close(tn_http **h);
 int tn_http_port(const tn_http *h);
 
-/* Tells whether `given` is one of the keys. The time tells nothing about them but their number and lengths. */
+/* Tells whether `given` is one of the keys. The time tells nothing about them but their number and
+ * lengths. */
 bool tn_http_key_ok(const char *keys, const char *given);
 
 #endif

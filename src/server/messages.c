@@ -1,4 +1,5 @@
-/* server/messages.c - requests in Anthropic's form (/v1/messages), as the same tn_request that OpenAI's become. */
+/* server/messages.c - requests in Anthropic's form (/v1/messages), as the same tn_request that OpenAI's
+ * become. */
 #include "server/request.h"
 #include "text/toolcall.h"
 

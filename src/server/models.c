@@ -101,7 +101,8 @@ static bool room(void *user, uint64_t bytes) {
     return ok;
 }
 
-/* A message that begins with a path begins with the model's name instead: clients are not told where files lie. */
+/* A message that begins with a path begins with the model's name instead: clients are not told where files
+ * lie. */
 static void without_path(const char *path, const char *name, tern_error *err) {
     tern_error told = *err;
     size_t n = strlen(path);
@@ -198,8 +199,8 @@ static void answer_waiters(tn_models *m, tn_served *k, const tern_error *err) {
     pthread_cond_broadcast(&m->changed);
 }
 
-/* One step towards the model that the first who waits asked for. With the lock, which may be given up meanwhile.
- * false: others must leave first. */
+/* One step towards the model that the first who waits asked for. With the lock, which may be given up
+ * meanwhile. false: others must leave first. */
 static bool serve_first(tn_models *m) {
     tn_served *k = m->waiting->model;
     char path[TN_MODELS_PATH];
@@ -246,8 +247,9 @@ static bool serve_first(tn_models *m) {
     return true;
 }
 
-/* Until when the keeper may sleep: when the next idle model has been so for long enough, in nanoseconds from now; it unloads those
- * whose time has come. -1: nothing is due. With the lock, which may be given up meanwhile. */
+/* Until when the keeper may sleep: when the next idle model has been so for long enough, in nanoseconds
+ * from now; it unloads those whose time has come. -1: nothing is due. With the lock, which may be given up
+ * meanwhile. */
 static int64_t let_idle_go(tn_models *m) {
     int64_t next = -1;
     if (!m->o.idle_ns) return -1;

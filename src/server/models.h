@@ -1,16 +1,17 @@
-/* server/models.h - the models of a server: those in memory, each with its queue, and those that are loaded when somebody
- * asks for them.
+/* server/models.h - the models of a server: those in memory, each with its queue, and those that are loaded
+ * when somebody asks for them.
  *
  *   away --use--> loading --> ready --idle, or its room is wanted--> away
  *                    \--> failed (the next use tries again)
  *
- * A connection uses a model from before its request is put into the queue until after it has left its job, and the model stays
- * in memory that long. One thread, the keeper, loads and unloads. Where the memory allowed does not hold a model beside
- * the others, those that nobody uses leave, the one used longest ago first; where that is not enough, requests wait in the
- * order of their coming until those who answer are done, so that no model keeps another out for ever.
+ * A connection uses a model from before its request is put into the queue until after it has left its job,
+ * and the model stays in memory that long. One thread, the keeper, loads and unloads. Where the memory
+ * allowed does not hold a model beside the others, those that nobody uses leave, the one used longest ago
+ * first; where that is not enough, requests wait in the order of their coming until those who answer are
+ * done, so that no model keeps another out for ever.
  *
- * Lock: models.mu guards the list of those who wait and what is `guarded` below; it may be held when a queue's lock is taken,
- * never the other way round. */
+ * Lock: models.mu guards the list of those who wait and what is `guarded` below; it may be held when a
+ * queue's lock is taken, never the other way round. */
 #ifndef TN_SERVER_MODELS_H
 #define TN_SERVER_MODELS_H
 
@@ -46,12 +47,14 @@ void tn_models_close(tn_models **m);
 /* Before the first use: a model is known from now on. A second one of a name or path is left out. */
 tern_status tn_models_add(tn_models *m, const char *name, const char *path, tern_error *err);
 size_t tn_models_count(const tn_models *m);
-/* What requests that name no model ask for; name NULL: nothing, so that they are refused where there are several. */
+/* What requests that name no model ask for; name NULL: nothing, so that they are refused where there are
+ * several. */
 void tn_models_default(tn_models *m, const char *name);
 
-/* Waits until the model is in memory; name NULL or "" is the default. *out is to be left. TN_E_ABSENT: there is no such model.
- * TN_E_BUSY: too many wait. TERN_E_MEMORY: it does not fit into the memory allowed. TERN_E_CANCELLED: gone(user) says that
- * nobody waits any more. What opening a model returns says what is wrong with its file. */
+/* Waits until the model is in memory; name NULL or "" is the default. *out is to be left. TN_E_ABSENT:
+ * there is no such model. TN_E_BUSY: too many wait. TERN_E_MEMORY: it does not fit into the memory
+ * allowed. TERN_E_CANCELLED: gone(user) says that nobody waits any more. What opening a model returns says
+ * what is wrong with its file. */
 tern_status tn_models_use(tn_models *m, const char *name, bool (*gone)(void *user), void *user,
                           tn_served **out, tern_error *err);
 void tn_models_leave(tn_served *model);
@@ -62,7 +65,8 @@ tn_queue *tn_served_queue(const tn_served *model);
 
 /* The timeline of a model, whether it is in memory or not; TN_E_ABSENT. */
 tern_status tn_models_live(tn_models *m, const char *name, tn_live **out, tern_error *err);
-/* [{id, object, created, owned_by, state, ...}] as /v1/models lists them, or the one of this name alone (NULL: none such). */
+/* [{id, object, created, owned_by, state, ...}] as /v1/models lists them, or the one of this name alone
+ * (NULL: none such). */
 json_t *tn_models_list(tn_models *m, const char *name);
 /* The figures of /metrics, as Prometheus reads them. NULL: no memory. */
 char *tn_models_metrics(tn_models *m);

@@ -52,7 +52,8 @@ void tn_page_close(tn_page **pp) {
 
 /* ---- replies ------------------------------------------------------------------------------------------- */
 
-/* Content is never control: no script and no style but the page's own files, and no text becomes markup through them. */
+/* Content is never control: no script and no style but the page's own files, and no text becomes markup
+ * through them. */
 static const tn_header headers[] = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -93,7 +94,8 @@ static result send_result(connection *c, tern_status st, const tern_error *err, 
 
 /* ---- who asks ------------------------------------------------------------------------------------------ */
 
-/* A browser says where a request comes from. Other sites may not send any, although they could not read the replies. */
+/* A browser says where a request comes from. Other sites may not send any, although they could not read
+ * the replies. */
 static bool is_foreign(connection *c) {
     const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin"),
                *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host"),

@@ -327,7 +327,8 @@ static void embed(tn_queue *q, seat *a) {
     finish(q, a, st, &err);
 }
 
-/* A chunk of a prompt: of the client that had none for longest, and of his prompts the one that had none for longest. Returns false when there is none to read. */
+/* A chunk of a prompt: of the client that had none for longest, and of his prompts the one that had none
+ * for longest. Returns false when there is none to read. */
 static bool prompt_turn(tn_queue *q) {
     seat *next = NULL;
     bool waits = false; /* an answer */
@@ -382,9 +383,9 @@ static bool sit_down(tn_queue *q) {
     return any;
 }
 
-/* A round is one step of everyone who decodes, and one chunk of one prompt. So nobody waits longer than a chunk for his
- * next token. Behind a chunk those who decode have half its time: a long prompt does not hold them up for its whole
- * length. */
+/* A round is one step of everyone who decodes, and one chunk of one prompt. So nobody waits longer than a
+ * chunk for his next token. Behind a chunk those who decode have half its time: a long prompt does not
+ * hold them up for its whole length. */
 static void *work(void *user) {
     tn_queue *q = user;
     while (sit_down(q)) {

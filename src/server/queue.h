@@ -1,13 +1,13 @@
-/* server/queue.h - who is answered when: up to TN_MAX_TEXTS requests of a model together, on sessions that keep their
- * prefixes (slots.h). Among those who wait the client with the fewest answers being made is next, then the one served longest
- * ago, then the one that came first; chunks of prompts go round likewise. So a client with many requests does not keep out
- * one that has a single one.
+/* server/queue.h - who is answered when: up to TN_MAX_TEXTS requests of a model together, on sessions that
+ * keep their prefixes (slots.h). Among those who wait the client with the fewest answers being made is next,
+ * then the one served longest ago, then the one that came first; chunks of prompts go round likewise. So a
+ * client with many requests does not keep out one that has a single one.
  *
- * One worker thread goes round: all answers go one step further in one forward, then one prompt is read a chunk further.
- * A job belongs to two: the connection that asks and the worker that answers. The later of them frees it. The
- * connection reads what the worker has written so far; when its client goes away it cancels, which the worker
- * notices within a step. Lock: queue.mu guards the list, every job's fields behind `guarded`, and which jobs
- * run. */
+ * One worker thread goes round: all answers go one step further in one forward, then one prompt is read a
+ * chunk further. A job belongs to two: the connection that asks and the worker that answers. The later of
+ * them frees it. The connection reads what the worker has written so far; when its client goes away it
+ * cancels, which the worker notices within a step. Lock: queue.mu guards the list, every job's fields
+ * behind `guarded`, and which jobs run. */
 #ifndef TN_SERVER_QUEUE_H
 #define TN_SERVER_QUEUE_H
 
@@ -101,13 +101,13 @@ const tn_queue_options *tn_queue_opts(const tn_queue *q);
 bool tn_queue_closing(tn_queue *q);
 tn_queue_counts tn_queue_count(tn_queue *q);
 
-/* Takes the request, also on failure. TN_E_BUSY: too many wait; a client without any may still wait where others have
- * filled the queue, up to twice its size. TERN_E_LIMIT: the prompt is too long. */
+/* Takes the request, also on failure. TN_E_BUSY: too many wait; a client without any may still wait where
+ * others have filled the queue, up to twice its size. TERN_E_LIMIT: the prompt is too long. */
 tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err);
 /* How many tokens the prompt of a request has. Takes the request. */
 tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err);
-/* The embedding of a text, for this client (tn_request), when its turn comes: out [n_embd], *n_tokens grows by the tokens read. gone(user) is asked now
- * and then whether anybody still waits. */
+/* The embedding of a text, for this client (tn_request), when its turn comes: out [n_embd], *n_tokens
+ * grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
 tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool mean, uint64_t client,
                            bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
                            tern_error *err);

@@ -16,8 +16,8 @@ typedef struct tn_rag_given { /* free the three with tn_rag_given_free */
 tern_status tn_rag_read_document(const char *body, size_t n_bytes, tn_rag_given *out, tern_error *err);
 void tn_rag_given_free(tn_rag_given *g);
 
-/* {"question": TEXT, and what a chat may have besides messages}. *body is a new value, to which tn_rag_request adds what is
- * to be said to the model. *question points into it. */
+/* {"question": TEXT, and what a chat may have besides messages}. *body is a new value, to which
+ * tn_rag_request adds what is to be said to the model. *question points into it. */
 tern_status tn_rag_read_question(const char *body, size_t n_bytes, json_t **out, const char **question,
                                  tern_error *err);
 /* The chat that asks `prompt`, with what `body` says besides. */

@@ -1,5 +1,5 @@
-/* server/refusals.h - why the server refuses a request, where tern's own codes do not say it. These codes stay within
- * server/; tn_reply_status (reply.h) makes HTTP statuses of them. */
+/* server/refusals.h - why the server refuses a request, where tern's own codes do not say it. These codes
+ * stay within server/; tn_reply_status (reply.h) makes HTTP statuses of them. */
 #ifndef TN_SERVER_REFUSALS_H
 #define TN_SERVER_REFUSALS_H
 

@@ -1,4 +1,5 @@
-/* server/reply.h - replies and events in OpenAI's and Anthropic's forms, as values of base/json.h: NULL is no memory. */
+/* server/reply.h - replies and events in OpenAI's and Anthropic's forms, as values of base/json.h: NULL is
+ * no memory. */
 #ifndef TN_SERVER_REPLY_H
 #define TN_SERVER_REPLY_H
 
@@ -7,7 +8,8 @@
 /* ---- OpenAI ---------------------------------------------------------------------------------------- */
 
 json_t *tn_reply_role(const tn_job *j); /* the first event of a chat */
-/* field is "content" or "reasoning_content". It takes lps, an array of tn_reply_logprob, which may be NULL. */
+/* field is "content" or "reasoning_content". It takes lps, an array of tn_reply_logprob, which may be
+ * NULL. */
 json_t *tn_reply_delta(const tn_job *j, const char *field, const char *text, size_t n, json_t *lps);
 json_t *tn_reply_call(const tn_job *j, size_t i_call); /* of j->calls */
 json_t *tn_reply_end(const tn_job *j);                 /* with the reason */

@@ -1,5 +1,5 @@
-/* server/request.h - the body of a request for a completion, read and checked. Nothing in it is ignored that would change
- * the answer: what is not supported is refused by its name. */
+/* server/request.h - the body of a request for a completion, read and checked. Nothing in it is ignored
+ * that would change the answer: what is not supported is refused by its name. */
 #ifndef TN_SERVER_REQUEST_H
 #define TN_SERVER_REQUEST_H
 

@@ -71,8 +71,8 @@ bool tn_slots_any(tn_slots *s) {
     return false;
 }
 
-/* An unused slot, else the idle one used longest ago, whose conversation goes to disk. Not `but`, unless it is the only
- * one. */
+/* An unused slot, else the idle one used longest ago, whose conversation goes to disk. Not `but`, unless
+ * it is the only one. */
 static tern_status free_slot(tn_slots *s, tn_slot *but, tn_slot **out, tern_error *err) {
     tn_slot *oldest = NULL;
     for (int32_t i = 0; i < s->o->n_sessions; i++) {
@@ -91,8 +91,8 @@ static tern_status free_slot(tn_slots *s, tn_slot *but, tn_slot **out, tern_erro
     return TERN_OK;
 }
 
-/* The one in memory that shares most with the prompt, unless the disk knows more. One whose conversation went on
- * otherwise keeps it, and so does one that is busy: the common part is copied. */
+/* The one in memory that shares most with the prompt, unless the disk knows more. One whose conversation
+ * went on otherwise keeps it, and so does one that is busy: the common part is copied. */
 static tern_status find(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err) {
     size_t most, which = 0, disk = on_disk(s, p, &which);
     tn_slot *best = best_slot(s, p, &most), *k = best;

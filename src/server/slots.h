@@ -1,8 +1,8 @@
 /* server/slots.h - sessions that keep their conversations: which one begins as a prompt does.
  *
- * A slot is a session, opened when it is first needed. Idle slots keep the conversation they had; the one used longest
- * ago gives its place up, and its conversation goes to disk. Busy slots have an answer being made; others may copy what
- * they know. One thread at a time: the worker of the queue. */
+ * A slot is a session, opened when it is first needed. Idle slots keep the conversation they had; the one
+ * used longest ago gives its place up, and its conversation goes to disk. Busy slots have an answer being
+ * made; others may copy what they know. One thread at a time: the worker of the queue. */
 #ifndef TN_SERVER_SLOTS_H
 #define TN_SERVER_SLOTS_H
 
@@ -30,7 +30,8 @@ tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *
 /* Conversations go to disk. No slot may be busy. */
 void tn_slots_close(tn_slots *s);
 
-/* A prompt, and the adapters that it is read with: what was read with others does not begin as it does. Borrowed. */
+/* A prompt, and the adapters that it is read with: what was read with others does not begin as it does.
+ * Borrowed. */
 typedef struct tn_prompt {
     const int32_t *ids;
     size_t n;
@@ -39,10 +40,11 @@ typedef struct tn_prompt {
 
 /* How many tokens of the prompt need not be evaluated: the best of all slots and of the disk. */
 size_t tn_slots_known(const tn_slots *s, tn_prompt p);
-/* Whether a slot is idle, or there is room for one more. The first slot always has a session, so that this is so when no
- * other is busy. */
+/* Whether a slot is idle, or there is room for one more. The first slot always has a session, so that this
+ * is so when no other is busy. */
 bool tn_slots_any(tn_slots *s);
-/* A session that begins as the prompt does, and holds nothing else; busy from now on. tn_slots_any must have said so. */
+/* A session that begins as the prompt does, and holds nothing else; busy from now on. tn_slots_any must
+ * have said so. */
 tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err);
 void tn_slots_give_back(tn_slots *s, tn_slot *k);
 

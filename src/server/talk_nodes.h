@@ -1,5 +1,5 @@
-/* server/talk_nodes.h - what stands in a conversation of the page (server/answers.h), read and changed. Its JSON and the
- * bodies of requests come from outside: neither is trusted. */
+/* server/talk_nodes.h - what stands in a conversation of the page (server/answers.h), read and changed.
+ * Its JSON and the bodies of requests come from outside: neither is trusted. */
 #ifndef TN_SERVER_TALK_NODES_H
 #define TN_SERVER_TALK_NODES_H
 
@@ -12,10 +12,11 @@ json_t *tn_talk_node(const json_t *talk, int64_t id);
 /* Adds a node, and makes it the one that the page shows. *id gets its number. state may be NULL. */
 tern_status tn_talk_add(json_t *talk, int64_t parent, const char *role, const char *content, size_t n,
                         const char *state, int64_t *id, tern_error *err);
-/* body: {parent, content}. The words become a node, appended to *list; without words `parent` is answered again. *asked gets
- * the node to answer. */
+/* body: {parent, content}. The words become a node, appended to *list; without words `parent` is answered
+ * again. *asked gets the node to answer. */
 tern_status tn_talk_say(json_t *talk, const json_t *body, json_t **list, int64_t *asked, tern_error *err);
-/* The request whose answer follows node `id`; where prompt is given it stands in the place of the node's words. */
+/* The request whose answer follows node `id`; where prompt is given it stands in the place of the node's
+ * words. */
 tern_status tn_talk_request(const json_t *talk, int64_t id, const char *prompt, const json_t *settings,
                             tn_request *r, tern_error *err);
 /* What a page may change of a conversation, beside saying something: {title, leaf, settings}. */

@@ -66,7 +66,8 @@ static bool id_of(const char *name, const char *ending, char out[TN_TALK_ID]) {
     return tn_talk_id_ok(out);
 }
 
-/* Zeros over what fd holds. A conversation that was replaced has no name any more, but its bytes are on the disk. */
+/* Zeros over what fd holds. A conversation that was replaced has no name any more, but its bytes are on
+ * the disk. */
 static bool wipe(int fd) {
     static const char zeros[4096];
     struct stat sb;

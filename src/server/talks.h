@@ -1,9 +1,9 @@
 /* server/talks.h - the page's conversations on disk, each a JSON file of its own.
  *
- * The folder ($XDG_DATA_HOME/tern/conversations, or under ~/.local/share) is this user's alone (0700), its files too
- * (0600). A file appears whole or not at all (base/outfile.h), so a server that is killed leaves every conversation
- * as it was saved last. What is replaced or erased is overwritten with zeros. A file is named by its conversation's
- * id, sixteen hexadecimal digits: no name from outside becomes a path.
+ * The folder ($XDG_DATA_HOME/tern/conversations, or under ~/.local/share) is this user's alone (0700), its
+ * files too (0600). A file appears whole or not at all (base/outfile.h), so a server that is killed leaves
+ * every conversation as it was saved last. What is replaced or erased is overwritten with zeros. A file is
+ * named by its conversation's id, sixteen hexadecimal digits: no name from outside becomes a path.
  *
  * Threads: whoever reads in order to write holds the lock, which other servers of the folder honour too. */
 #ifndef TN_SERVER_TALKS_H
@@ -26,8 +26,9 @@ void tn_talks_unlock(tn_talks *t);
 bool tn_talk_id_ok(const char *id);
 tern_status tn_talk_new_id(char out[TN_TALK_ID], tern_error *err);
 
-/* [{id, title, created, updated, n_nodes}], the one changed last first. With words in query only those that hold all of
- * them, in any case, and what stands around the first ("found"). Files that are damaged are left out. */
+/* [{id, title, created, updated, n_nodes}], the one changed last first. With words in query only those
+ * that hold all of them, in any case, and what stands around the first ("found"). Files that are damaged
+ * are left out. */
 tern_status tn_talks_list(tn_talks *t, const char *query, json_t **out, tern_error *err);
 /* TN_E_ABSENT: there is none of this id. */
 tern_status tn_talks_get(tn_talks *t, const char *id, json_t **out, tern_error *err);

@@ -1,5 +1,6 @@
-/* server/turns.h - one at a time, in the order of asking: the queues of several models take turns at the processor, a
- * step or a chunk each. Two that compute at once on the same cores would both be slower than one after the other. */
+/* server/turns.h - one at a time, in the order of asking: the queues of several models take turns at the
+ * processor, a step or a chunk each. Two that compute at once on the same cores would both be slower than
+ * one after the other. */
 #ifndef TN_SERVER_TURNS_H
 #define TN_SERVER_TURNS_H
 

@@ -61,7 +61,8 @@ static bool id_in(const tn_uploads *u, const char *path, char id[TN_TALK_ID]) {
     return tn_talk_id_ok(id) && !strcmp(path + n + TN_TALK_ID, ".txt");
 }
 
-/* What people call the document: the first line of the page's, the name of a file that `tern rag add` has read. */
+/* What people call the document: the first line of the page's, the name of a file that `tern rag add` has
+ * read. */
 static void title_of(const tn_uploads *u, const char *path, char out[TN_UPLOAD_NAME + 1]) {
     char id[TN_TALK_ID];
     const char *slash = strrchr(path, '/');

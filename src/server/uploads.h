@@ -2,8 +2,9 @@
  *
  *   bytes -> server/reader.h -> text -> a file of the folder $XDG_DATA_HOME/tern/uploads -> the store's index
  *
- * Of a document its text is kept, not its bytes. The file (0600, folder 0700) is named by sixteen random digits, and its
- * first line is the document's name: no name from outside becomes a path. Any thread may call. */
+ * Of a document its text is kept, not its bytes. The file (0600, folder 0700) is named by sixteen random
+ * digits, and its first line is the document's name: no name from outside becomes a path. Any thread may
+ * call. */
 #ifndef TN_SERVER_UPLOADS_H
 #define TN_SERVER_UPLOADS_H
 
@@ -26,8 +27,9 @@ tern_status tn_uploads_list(tn_uploads *u, json_t **list, tern_error *err);
 /* It goes from the index and from the disk, and what quotes it too. TN_E_ABSENT: there is none of this id. */
 tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err);
 
-/* The passages of all documents that fit the question best: *sources is [{title, number, text, document: its id where it was given to the server}], *prompt the question with them
- * (free), or NULL where nothing was found. */
+/* The passages of all documents that fit the question best: *sources is [{title, number, text, document:
+ * its id where it was given to the server}], *prompt the question with them (free), or NULL where nothing
+ * was found. */
 tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, json_t **sources,
                            tern_error *err);
 

@@ -1,7 +1,7 @@
 /* session/constrain.h - a grammar between the logits and the sampler (text/grammar).
  *
- * A session keeps the grammar of its last call, with the masks it has computed, for the next one. The tree of the
- * vocabulary belongs to the engine and is made by the first call that needs it. */
+ * A session keeps the grammar of its last call, with the masks it has computed, for the next one. The tree
+ * of the vocabulary belongs to the engine and is made by the first call that needs it. */
 #ifndef TN_SESSION_CONSTRAIN_H
 #define TN_SESSION_CONSTRAIN_H
 

@@ -20,8 +20,8 @@ typedef struct tn_drafting {
     uint64_t n_steps_of[TN_TREE_MAX + 1]; /* forwards by number of rows */
     uint64_t n_steps, n_rows, n_accepted, n_calibrated, n_offered;
     int64_t draft_ns, draft_max_ns, verify_ns, calibrate_ns;
-    /* Called after every forward of a drafted answer: the rows from the root down to `last` are text now, the others were
-     * wrong. NULL: nobody watches. */
+    /* Called after every forward of a drafted answer: the rows from the root down to `last` are text now,
+     * the others were wrong. NULL: nobody watches. */
     void (*on_step)(void *user, const tn_tree *tree, int32_t last);
     void *on_step_user;
 } tn_drafting;
@@ -41,7 +41,8 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
  * quickest of a few. Nothing is kept of them but the times, at most TN_PROP_COSTS. *n = 0 where the context
  * has no room. */
 tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err);
-/* Does that once for a package, before the first forward with drafts, if the profile beside it does not know. */
+/* Does that once for a package, before the first forward with drafts, if the profile beside it does not
+ * know. */
 tern_status tn_drafting_profile(tern_session *s, tern_error *err);
 
 /* Opens a small model that goes ahead. */

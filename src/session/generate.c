@@ -170,9 +170,9 @@ static int32_t useful_rows(const tn_decoder *g) {
 
 /* ---- a step ---------------------------------------------------------------------------------------- */
 
-/* What follows is evaluated and given out token by token. Each token is drawn from the logits that decoding one by one
- * would have, with the same random numbers. A draft only decides whether those logits are there already. So the text is
- * the same, at any temperature, and beside any other texts. */
+/* What follows is evaluated and given out token by token. Each token is drawn from the logits that
+ * decoding one by one would have, with the same random numbers. A draft only decides whether those logits
+ * are there already. So the text is the same, at any temperature, and beside any other texts. */
 
 /* Plans the rows of the next forward, which has those of n_beside other decoders too. */
 static void plan(tn_decoder *g, int32_t n_beside, tn_tree *tree) {

@@ -1,7 +1,8 @@
 /* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint. A file is
- * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before.
- * Keys and values are as the session keeps them, and say in which form. One that keeps them in another form converts them:
- * it goes on from the same text, though not with the bits it would have had without the file. */
+ * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. Keys
+ * and values are as the session keeps them, and say in which form. One that keeps them in another form
+ * converts them: it goes on from the same text, though not with the bits it would have had without the
+ * file. */
 #include "session/session.h"
 
 #include "base/finite.h"

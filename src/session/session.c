@@ -138,7 +138,8 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
     return TERN_OK;
 }
 
-/* Returns how many rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
+/* Returns how many rows one evaluation takes at most: a chunk of the float forward, a wave of the
+ * pipeline. */
 static int32_t max_rows(const tern_session *s) {
     return s->pipeline ? tn_pipeline_wave_rows(s->pipeline, s->n_tok) : s->acts.max_rows;
 }
@@ -246,7 +247,8 @@ static void keep_rows(tern_session *s, const int32_t *tokens, int32_t n) {
 
 enum { MARK_EVERY = 256, MARKED_ROWS = 64 }; /* tokens */
 
-/* Places to go back to, for states that need them: chunks of prompts, a prompt's end, and now and then in an answer. */
+/* Places to go back to, for states that need them: chunks of prompts, a prompt's end, and now and then in
+ * an answer. */
 static tern_status mark(tern_session *s, bool here, tern_error *err) {
     return here || tn_state_unmarked(&s->state) >= MARK_EVERY ? tn_state_snapshot(&s->state, err) : TERN_OK;
 }

@@ -1,8 +1,8 @@
-/* session/session.h - one request: a text that grows, what the layers remember of it, and the logits behind it (internal
- * side of tern.h). One thread at a time has a session.
+/* session/session.h - one request: a text that grows, what the layers remember of it, and the logits behind
+ * it (internal side of tern.h). One thread at a time has a session.
  *
- * Main path: tern_session_prefill and step (session.c) -> tern_session_generate (generate.c), which draws tokens with the
- * help of drafting.c, constrain.c and storing.c. saved.c writes a session to a file. */
+ * Main path: tern_session_prefill and step (session.c) -> tern_session_generate (generate.c), which draws
+ * tokens with the help of drafting.c, constrain.c and storing.c. saved.c writes a session to a file. */
 #ifndef TN_SESSION_SESSION_H
 #define TN_SESSION_SESSION_H
 
@@ -44,7 +44,8 @@ typedef struct tn_scorer {
     size_t first;
     bool (*on_logits)(void *user, size_t i, const float *logits);
     void *user;
-    /* Instead: what the layers make of a position, normalised as lm_head gets it, float[n_embd]; needs row, room for one */
+    /* Instead: what the layers make of a position, normalised as lm_head gets it, float[n_embd]; needs
+     * row, room for one */
     void (*on_hidden)(void *user, size_t i, const float *x);
     float *row;
 } tn_scorer;
@@ -53,7 +54,8 @@ typedef struct tn_scorer {
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
-/* A prompt read chunk by chunk, so that others have their turn in between. The bits are those of tern_session_prefill. */
+/* A prompt read chunk by chunk, so that others have their turn in between. The bits are those of
+ * tern_session_prefill. */
 typedef struct tn_prefill {
     tern_session *s;
     const int32_t *tokens; /* borrowed: those that the session did not know */
@@ -64,11 +66,11 @@ typedef struct tn_prefill {
 /* Keeps what the session knows of the prompt, and plans the rest; n == 0: all is known. */
 tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
                              tern_error *err);
-/* One chunk more; at the end the session has the last token's logits. Where it fails or is cancelled, what is done stays
- * the session's. Nothing else may change the session in between. */
+/* One chunk more; at the end the session has the last token's logits. Where it fails or is cancelled, what
+ * is done stays the session's. Nothing else may change the session in between. */
 tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
-/* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left). Both are of one
- * engine and of one kind of rope factors, and n fits. On failure it is empty. */
+/* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left).
+ * Both are of one engine and of one kind of rope factors, and n fits. On failure it is empty. */
 tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
@@ -83,20 +85,21 @@ typedef struct tn_turn {
     tern_error err;
 } tn_turn;
 
-/* Evaluates the rows of up to TN_MAX_TEXTS different sessions of one engine together, TN_TREE_MAX rows in all: the weights
- * are read once. Every session gets the bits that it would get alone. A cancel is left to who looks next. The caller
- * has all these sessions. */
+/* Evaluates the rows of up to TN_MAX_TEXTS different sessions of one engine together, TN_TREE_MAX rows in
+ * all: the weights are read once. Every session gets the bits that it would get alone. A cancel is left to
+ * who looks next. The caller has all these sessions. */
 void tn_sessions_forward(tn_turn *turns, int32_t n);
 /* Append a row of the tree just verified: the root first, then each time a child of the row before. */
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
 /* The row kept last: its logits become the session's. */
 void tn_session_settle(tern_session *s, int32_t row);
-/* Gives the timeline that notes what the session does: its own, else the engine's while somebody watches; NULL: none. */
+/* Gives the timeline that notes what the session does: its own, else the engine's while somebody watches;
+ * NULL: none. */
 tn_timeline *tn_session_timeline(const tern_session *s);
 /* An event of the session's own thread on that timeline. name is a string constant. */
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
-/* The tokens of a saved session that this one could load: malloc'ed. TERN_E_FORMAT: damaged as far as can be seen.
- * TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
+/* The tokens of a saved session that this one could load: malloc'ed. TERN_E_FORMAT: damaged as far as can
+ * be seen. TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
 tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
                             tern_error *err);
 
@@ -110,7 +113,8 @@ static inline bool tn_session_rope_long(const tern_session *s) {
 /* tern_session_lora with a mix of this engine's. */
 void tn_session_mix(tern_session *s, const tn_lora_mix *mix);
 
-/* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok says. */
+/* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok
+ * says. */
 void tn_session_truncate(tern_session *s, int32_t n);
 
 #endif

@@ -18,9 +18,9 @@
 
 enum { TN_RAG_PASSAGE_TOKENS = 192, TN_RAG_OVERLAP_TOKENS = 24, TN_RAG_K = 4, TN_RAG_MAX_K = 64 };
 
-/* A passage fits a question when it has this share of the weight of its words, or, with vectors, stands out from
- * all others by so many standard deviations of their similarities; with too few vectors to tell, any does. The
- * limits are low: a passage that is left out by mistake costs the answer. */
+/* A passage fits a question when it has this share of the weight of its words, or, with vectors, stands
+ * out from all others by so many standard deviations of their similarities; with too few vectors to tell,
+ * any does. The limits are low: a passage that is left out by mistake costs the answer. */
 #define TN_RAG_COVERAGE 0.15f
 #define TN_RAG_STANDS_OUT 4.0f
 /* The first passage that is cited has this share of the words which the answer adds to the question; each one
@@ -83,9 +83,10 @@ typedef struct tn_rag_hit {
     bool cited;       /* tn_rag_support: the answer came from it */
 } tn_rag_hit;
 
-/* Finds the k best passages, best first; *n gets how many there are. The query is words, whatever signs are
- * between them, so it cannot be wrong. With e, which must be the index's own embedding model, the ranks by words
- * and by nearness are fused; NULL: by words alone. The caller frees them with tn_rag_hits_free. */
+/* Finds the k best passages, best first; *n gets how many there are. The query is words, whatever signs
+ * are between them, so it cannot be wrong. With e, which must be the index's own embedding model, the
+ * ranks by words and by nearness are fused; NULL: by words alone. The caller frees them with
+ * tn_rag_hits_free. */
 tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, const tn_embedder *e, tn_rag_hit **out,
                           int32_t *n, tern_error *err);
 void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n);
@@ -98,8 +99,8 @@ tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **
 /* Writes the user's message: passages, best last, then the question. It is zero-terminated and freed with
  * tn_free. NULL means that there is no memory. */
 char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n);
-/* Finds which passages an answer came from: it fills support and cited. What the answer repeats of the question
- * proves nothing, unless it says nothing else. */
+/* Finds which passages an answer came from: it fills support and cited. What the answer repeats of the
+ * question proves nothing, unless it says nothing else. */
 void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *question, const char *answer);
 
 #endif

@@ -1,5 +1,5 @@
-/* Finding passages: by words (BM25), by meaning where the index has vectors, fused; the prompt; what an answer
- * came from. */
+/* Finding passages: by words (BM25), by meaning where the index has vectors, fused; the prompt; what an
+ * answer came from. */
 #include "store/rag.h"
 
 #include "base/status.h"
@@ -106,7 +106,8 @@ static tern_status one_int(tn_store *s, sqlite3_stmt *q, int64_t *out, tern_erro
     return st;
 }
 
-/* Weighs the terms by how many passages have them. Common ones are marked as stop words while others remain. */
+/* Weighs the terms by how many passages have them. Common ones are marked as stop words while others
+ * remain. */
 static tern_status weigh_terms(tn_store *s, term *terms, int32_t n, tern_error *err) {
     sqlite3_stmt *q;
     int64_t n_passages = 0, found;

@@ -67,8 +67,8 @@ tern_status tn_store_quoting(tn_store *s, const int64_t *documents, size_t n, te
  * noted which document a sequence quotes, and what models said. */
 tern_status tn_store_forget(tn_store *s, tern_error *err);
 
-/* Erase sequences and what models said, from the bytes of the file: the one with this id, or all of them (0), and then the
- * vocabularies too. *n gets how many went. */
+/* Erase sequences and what models said, from the bytes of the file: the one with this id, or all of them
+ * (0), and then the vocabularies too. *n gets how many went. */
 tern_status tn_store_erase(tn_store *s, int64_t id, int64_t *n, tern_error *err);
 
 typedef struct tn_store_sequence {
@@ -104,9 +104,9 @@ tern_status tn_store_info_get(tn_store *s, tn_store_info *out, tern_error *err);
 
 /* ---- for sessions, which know a store by this table ------------------------------------------------
  *
- * libtern has no SQLite. The program provides the table itself (session/storing.h); elsewhere a session that names
- * a store loads it from libtern-store, whose symbol tn_store_plugin is this table. Both come from one build: the
- * size and the version say so. */
+ * libtern has no SQLite. The program provides the table itself (session/storing.h); elsewhere a session
+ * that names a store loads it from libtern-store, whose symbol tn_store_plugin is this table. Both come
+ * from one build: the size and the version say so. */
 typedef struct tn_store_ops {
     uint64_t size_bytes; /* of this struct */
     const char *version; /* TERN_VERSION_STRING */

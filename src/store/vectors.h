@@ -33,9 +33,9 @@ typedef struct tn_vectors_info {
 
 tern_status tn_vectors_info_get(tn_store *s, tn_vectors_info *out, tern_error *err);
 
-/* Gives every passage without a vector its own, a few at a time, each few durable. Vectors of another model, or
- * made in another way, are erased first. It stops with TERN_E_CANCELLED, keeping what is done, when *cancel (may
- * be NULL) becomes true. progress may be NULL. *n_made grows by how many there are new. */
+/* Gives every passage without a vector its own, a few at a time, each few durable. Vectors of another
+ * model, or made in another way, are erased first. It stops with TERN_E_CANCELLED, keeping what is done,
+ * when *cancel (may be NULL) becomes true. progress may be NULL. *n_made grows by how many there are new. */
 tern_status tn_vectors_fill(tn_store *s, const tn_embedder *e, const atomic_bool *cancel,
                             void (*progress)(void *user, int64_t n_done, int64_t n_all), void *user,
                             int64_t *n_made, tern_error *err);
@@ -49,10 +49,10 @@ typedef struct tn_vector_hit {
     float stands_out; /* how many standard deviations of all passages' similarities it is above their mean */
 } tn_vector_hit;
 
-/* Finds the k nearest passages, nearest first; equal ones in the order of the index. Texts of one language model
- * all lie in one direction from the origin, which says nothing: angles are taken from the centre of a sample of
- * the vectors. An index of fewer than TN_VECTOR_CENTRED has none; *centred tells. The embedder must be the one
- * that tn_vectors_info_get names. out [k]. */
+/* Finds the k nearest passages, nearest first; equal ones in the order of the index. Texts of one language
+ * model all lie in one direction from the origin, which says nothing: angles are taken from the centre of
+ * a sample of the vectors. An index of fewer than TN_VECTOR_CENTRED has none; *centred tells. The embedder
+ * must be the one that tn_vectors_info_get names. out [k]. */
 tern_status tn_vectors_search(tn_store *s, const tn_embedder *e, const char *query, int32_t k,
                               tn_vector_hit *out, int32_t *n, bool *centred, tern_error *err);
 

@@ -94,7 +94,8 @@ static uint32_t score_priority(float score) {
     return u >> 31 ? u : ~u & 0x7fffffffu;
 }
 
-/* Tells whether these neighbours can merge. A merge table looks at the ids, scores look at the text of both. */
+/* Tells whether these neighbours can merge. A merge table looks at the ids, scores look at the text of
+ * both. */
 static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const symbol *a, const symbol *b,
                              uint32_t *priority, uint32_t *result) {
     if (t->scores) {
@@ -313,7 +314,8 @@ static bool norm_reserve(encoder *e, size_t used, size_t more) {
     return true;
 }
 
-/* A boundary is never the second half of a composition, so that normalising may start afresh in front of it. */
+/* A boundary is never the second half of a composition, so that normalising may start afresh in front of
+ * it. */
 static bool nfc_boundary(uint32_t cp) {
     return cp < 0x300 || (cp >= 0x400 && cp < 0x480) || (cp >= 0x3041 && cp <= 0x3096) ||
            (cp >= 0x30a1 && cp <= 0x30fa) || (cp >= 0x3400 && cp <= 0x9fff) ||
@@ -517,7 +519,8 @@ static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8
     return t->off[whole + 1] - t->off[whole] >= t->off[any + 1] - t->off[any] ? whole : any;
 }
 
-/* Makes the ids of a text. Where it has segments, they say which specials are allowed where, else `w` does. */
+/* Makes the ids of a text. Where it has segments, they say which specials are allowed where, else `w`
+ * does. */
 static tern_status encode(encoder *e, const uint8_t *begin, size_t n_bytes, const tn_segments *segs,
                           which w) {
     const tn_tokenizer *t = e->t;

@@ -73,11 +73,11 @@ out:
 
 /* One run: the patterns' match data, and where the pieces go.
  *
- * What a text may cost. PCRE2's match limit counts decisions, not the characters that a loop or a look-ahead passes, and
- * it holds for one call only. So a call sees a window of the text: when it touches the window's end, PCRE2 says so
- * (a partial match), and the same place is tried again with a window four times as long. A window is charged to the
- * text's budget, and so are decisions beyond what ordinary words take. A text's cost is then bounded by its length,
- * whatever the patterns. */
+ * What a text may cost. PCRE2's match limit counts decisions, not the characters that a loop or a
+ * look-ahead passes, and it holds for one call only. So a call sees a window of the text: when it touches
+ * the window's end, PCRE2 says so (a partial match), and the same place is tried again with a window four
+ * times as long. A window is charged to the text's budget, and so are decisions beyond what ordinary words
+ * take. A text's cost is then bounded by its length, whatever the patterns. */
 typedef struct run {
     const tn_pretok *p;
     pcre2_match_context *mctx;
@@ -103,8 +103,8 @@ static tern_status charge(run *r, size_t steps, size_t stage, size_t from, size_
     return TERN_OK;
 }
 
-/* One call on text[0..end), from `from`; here: only a match that starts there. More decisions are allowed until the
- * budget is spent. *rc: what PCRE2 says. */
+/* One call on text[0..end), from `from`; here: only a match that starts there. More decisions are allowed
+ * until the budget is spent. *rc: what PCRE2 says. */
 static tern_status call(run *r, size_t stage, const char *text, size_t n, size_t end, size_t from, bool here,
                         int *rc) {
     const pcre2_code *code = r->p->code[stage];

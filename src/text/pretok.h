@@ -24,9 +24,9 @@ typedef struct tn_pretok_family {
 /* Returns NULL for an unknown name. */
 const tn_pretok_family *tn_pretok_named(const char *name);
 
-/* Some families group the digits of a number in threes from its end, by a look-ahead over the rest of the run at
- * every group. That takes the square of the run's length, so such a pattern is matched as its runs alone, and the groups
- * are counted. */
+/* Some families group the digits of a number in threes from its end, by a look-ahead over the rest of the
+ * run at every group. That takes the square of the run's length, so such a pattern is matched as its runs
+ * alone, and the groups are counted. */
 typedef struct tn_pretok_grouping {
     const char *pattern, *run; /* in its place; a character class repeated possessively */
     bool edge;                 /* only runs that end at the edge of a word */

@@ -59,7 +59,8 @@ typedef struct tn_tokenizer_spec {
 
 /* Fills in what a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and
  * tokenizer.ggml.pre) leaves unsaid: no special ids, and the family's add_bos, add_space_prefix,
- * ignore_merges and nfc. Explicit keys come on top. GGUF's token_type is tn_token_type + 1. pre may be NULL. */
+ * ignore_merges and nfc. Explicit keys come on top. GGUF's token_type is tn_token_type + 1. pre may be
+ * NULL. */
 void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre);
 
 tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tokenizer **out,

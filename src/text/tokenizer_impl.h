@@ -14,8 +14,8 @@
 #define TN_TOK_TYPE_MASK 0x0f
 #define TN_TOK_MAX_VOCAB (1u << 21) /* eight times the largest known */
 #define TN_TOK_NONE UINT32_MAX
-/* A special token is looked for at every place of a text, so its length is part of a text's price. The longest known
- * are runs of 128 spaces. */
+/* A special token is looked for at every place of a text, so its length is part of a text's price. The
+ * longest known are runs of 128 spaces. */
 #define TN_TOK_MAX_SPECIAL 512u
 #define TN_TOK_REPORT_BYTES ((size_t)256 << 10) /* of text between two calls of the host's progress hook */
 
@@ -80,8 +80,9 @@ static inline const uint8_t *tn_tok_text(const tn_tokenizer *t, uint32_t id, siz
 static inline bool tn_tok_guarded(const tn_tokenizer *t, uint32_t id) {
     return t->guarded && t->guarded[id / 64] >> (id % 64) & 1;
 }
-/* Sets the bit of every special token that is markup which the template writes, like <think>; not of `<h1>`, nor of
- * runs of spaces. bits: [n_vocab / 64 rounded up], template may be NULL. Time grows with the template alone. */
+/* Sets the bit of every special token that is markup which the template writes, like <think>; not of
+ * `<h1>`, nor of runs of spaces. bits: [n_vocab / 64 rounded up], template may be NULL. Time grows with
+ * the template alone. */
 void tn_tok_mark_markup(const tn_tokenizer *t, const char *template, uint64_t *bits);
 static inline uint64_t tn_tok_pair_hash(const tn_tokenizer *t, uint64_t key) {
     uint64_t h = (key ^ t->seed) * 0x9e3779b97f4a7c15u;

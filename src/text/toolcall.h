@@ -5,9 +5,9 @@
  *   tn_tools_schema        a JSON schema whose texts are calls of the tools given, for text/grammar
  *   tn_tools_as_text       a conversation with tools for a template that knows none
  *
- * A call is given out whole: a name and the text of a JSON object. What only looks like one (it never ends, is no JSON,
- * has no name) is content, byte by byte: nothing a model writes is lost. White space beside calls and thoughts goes.
- * The events of a text do not depend on how it was cut. */
+ * A call is given out whole: a name and the text of a JSON object. What only looks like one (it never
+ * ends, is no JSON, has no name) is content, byte by byte: nothing a model writes is lost. White space
+ * beside calls and thoughts goes. The events of a text do not depend on how it was cut. */
 #ifndef TN_TEXT_TOOLCALL_H
 #define TN_TEXT_TOOLCALL_H
 

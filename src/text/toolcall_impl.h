@@ -1,4 +1,5 @@
-/* text/toolcall_impl.h - from the text of a call to its name and arguments; shared by text/toolcall*.c only. */
+/* text/toolcall_impl.h - from the text of a call to its name and arguments; shared by text/toolcall*.c
+ * only. */
 #ifndef TN_TEXT_TOOLCALL_IMPL_H
 #define TN_TEXT_TOOLCALL_IMPL_H
 
@@ -27,7 +28,8 @@ typedef struct tn_calls {
     const json_t *known; /* for types of arguments */
 } tn_calls;
 
-/* Each reads p[0..n) whole and appends its calls. It returns false, with nothing appended, when it is none. */
+/* Each reads p[0..n) whole and appends its calls. It returns false, with nothing appended, when it is
+ * none. */
 bool tn_calls_json(tn_calls *c, const char *p, size_t n); /* an object or an array of them */
 bool tn_calls_arguments(tn_calls *c, const char *name, size_t n_name, const char *p,
                         size_t n);                          /* a JSON object */

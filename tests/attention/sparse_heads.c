@@ -213,8 +213,8 @@ static void what_the_plan_saves(void **state) {
     layer_close(l);
 }
 
-/* The planner gets the times of this device and a head's own share of the positions: what it says the text takes is what
- * planning with these costs gives. */
+/* The planner gets the times of this device and a head's own share of the positions: what it says the text
+ * takes is what planning with these costs gives. */
 static void plan_with(const tn_attn_times *t) {
     layer *l = layer_open("host", false, 6, 6, 16, 0);
     float ratio[6], *out = calloc((size_t)(N_TEXT * 6 * 16), sizeof *out);
@@ -276,8 +276,8 @@ static void plans_are_made_of_the_times(void **state) {
                                .attend_kpos_us = 300});
 }
 
-/* The packed mean scale is the middle bucket's, the others are half and twice as wide; a chunk takes the bucket of its own
- * largest query, and its codes fill their range. */
+/* The packed mean scale is the middle bucket's, the others are half and twice as wide; a chunk takes the
+ * bucket of its own largest query, and its codes fill their range. */
 static void buckets_are_those_of_the_package(void **state) {
     (void)state;
     static const float times[] = {0.5f, 1, 2};
@@ -312,8 +312,8 @@ static void buckets_are_those_of_the_package(void **state) {
     }
 }
 
-/* What a row may not see does not touch it: a value of a later position that is no number leaves every earlier row as it
- * was, also of the rows that share its list. */
+/* What a row may not see does not touch it: a value of a later position that is no number leaves every
+ * earlier row as it was, also of the rows that share its list. */
 static void nobody_sees_the_future(void **state) {
     (void)state;
     for (int32_t share = -1; share <= 4; share += share < 0 ? 3 : 2) {

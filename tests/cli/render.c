@@ -1,4 +1,5 @@
-/* tests/cli/render.c - what an answer becomes on a terminal: the same however it is cut into tokens; no byte of it is a command. */
+/* tests/cli/render.c - what an answer becomes on a terminal: the same however it is cut into tokens; no
+ * byte of it is a command. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

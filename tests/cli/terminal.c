@@ -1,5 +1,5 @@
-/* tests/cli/terminal.c - what a person types into a terminal becomes which messages. A child has the terminal; the test types when it sees
- * a prompt, so nothing depends on time. */
+/* tests/cli/terminal.c - what a person types into a terminal becomes which messages. A child has the
+ * terminal; the test types when it sees a prompt, so nothing depends on time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,8 @@
 
 static char history[300];
 
-/* The child: messages go to a pipe, one a line, their ends of line as '|'. A message "/" asks for a suggestion. */
+/* The child: messages go to a pipe, one a line, their ends of line as '|'. A message "/" asks for a
+ * suggestion. */
 static void child(int out) {
     setenv("TERM", "xterm", 1);
     setenv("LC_ALL", "C.UTF-8", 1);
@@ -55,9 +56,9 @@ typedef struct person {
     size_t n;
 } person;
 
-/* Reads the screen and what the child says until it has said another line, or asks for one more of the same message; the first time: until
- * it asks for the first. Then until the terminal takes keys as they come, since before that the kernel would obey some of them. false: the
- * child is gone. */
+/* Reads the screen and what the child says until it has said another line, or asks for one more of the
+ * same message; the first time: until it asks for the first. Then until the terminal takes keys as they
+ * come, since before that the kernel would obey some of them. false: the child is gone. */
 static bool wait_for(person *w, bool first) {
     char last[4] = "", c;
     for (size_t n = w->n;;) {

@@ -1,5 +1,5 @@
-/* What every binder asks for: special tokens, truncation and copies of sessions, logits before the draw, a model from a
- * descriptor, an answer in one call, packing. tern.h alone. */
+/* What every binder asks for: special tokens, truncation and copies of sessions, logits before the draw, a
+ * model from a descriptor, an answer in one call, packing. tern.h alone. */
 #include <tern.h>
 
 #include <setjmp.h>
@@ -92,8 +92,8 @@ static void special_tokens(void **state) {
     tern_engine_close(&e);
 }
 
-/* A copy goes on with the bits of the session it was copied from; a truncated session with those of one that never read
- * further. Float models and packages. */
+/* A copy goes on with the bits of the session it was copied from; a truncated session with those of one
+ * that never read further. Float models and packages. */
 static void truncated_and_copied(void **state) {
     (void)state;
     const char *const paths[] = {model, package};

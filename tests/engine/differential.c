@@ -1,8 +1,9 @@
-/* Random tiny models, each run in random ways that promise the same bits: devices, policies, threads, chunks, forms of the
- * weights, ways of loading, instruction sets, pieces of the prompt, drafts; and within sparse attention what promises it there.
+/* Random tiny models, each run in random ways that promise the same bits: devices, policies, threads, chunks,
+ * forms of the weights, ways of loading, instruction sets, pieces of the prompt, drafts; and within sparse
+ * attention what promises it there.
  *
- * TERN_DIFFERENTIAL=N looks at N times as many models (nightly), TERN_SEED takes others. A difference is reported with the
- * model's and the run's description, which repeat it. */
+ * TERN_DIFFERENTIAL=N looks at N times as many models (nightly), TERN_SEED takes others. A difference is
+ * reported with the model's and the run's description, which repeat it. */
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "session/session.h"
@@ -44,7 +45,8 @@ static const setting any_way[] = {
     {"npu-apart", {"on"}},
     {"no-chunk-sharing", {"on"}},
 };
-/* With shadow attention the chunks decide which rows are selected for together: they stay, and so do the scales. */
+/* With shadow attention the chunks decide which rows are selected for together: they stay, and so do the
+ * scales. */
 static const setting sparse_way[] = {
     {"policy", {"in-order", "overlap", "ooe", "synergy"}},
     {"threads", {"1", "2", "4"}},

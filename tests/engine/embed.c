@@ -1,4 +1,5 @@
-/* Embeddings beside an independent way to the same vectors: lm_head's rows times the vector are the logits. */
+/* Embeddings beside an independent way to the same vectors: lm_head's rows times the vector are the
+ * logits. */
 #include "session/session.h"
 
 #include <setjmp.h>

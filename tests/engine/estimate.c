@@ -68,8 +68,8 @@ static void as_it_will_be(void **state) {
     }
 }
 
-/* The promise of max-memory: what fits opens, with a context that is shorter where it has to be; what does not is
- * refused with the numbers, before anything is loaded. */
+/* The promise of max-memory: what fits opens, with a context that is shorter where it has to be; what does
+ * not is refused with the numbers, before anything is loaded. */
 static uint64_t needed(const char *path, const char *weights, const char *kv, int32_t n_ctx,
                        int32_t *out_ctx) {
     tern_options *o;
@@ -178,8 +178,8 @@ static void form_is(const char *path, const char *kv, int32_t n_ctx, bool exact,
     tern_options_free(&o);
 }
 
-/* Keys and values: as asked for, else halves in long contexts and floats in short ones, and never but floats where every
- * bit counts. */
+/* Keys and values: as asked for, else halves in long contexts and floats in short ones, and never but
+ * floats where every bit counts. */
 static void forms_of_keys_and_values(void **state) {
     (void)state;
     for (int t = 0; t < TN_N_KV_TYPES; t++)
@@ -234,7 +234,8 @@ static void layers_without_attention_keep_no_keys(void **state) {
     if (tern_engine_estimate(path, o, &m, &err) != TERN_OK) fail_msg("%s", err.message);
     opened(path, 1024, &info, &stats);
     assert_int_equal(m.kv_bytes, stats.kv_bytes);
-    /* K and V of two KV heads of 16 values, and rings of 384 rows of 64 channels and the last two, in floats */
+    /* K and V of two KV heads of 16 values, and rings of 384 rows of 64 channels and the last two, in
+     * floats */
     assert_int_equal(stats.kv_bytes, 4 * (2 * 2 * 1024 * 2 * 16 + 4 * (384 + 2) * 64));
     tern_options_free(&o);
 }

@@ -1,5 +1,5 @@
-/* Do packages of every dense architecture work with all that the engine has: predictions near float, the same bits
- * at once and one by one, drafts that change no token, saved sessions, sparse attention? */
+/* Do packages of every dense architecture work with all that the engine has: predictions near float, the
+ * same bits at once and one by one, drafts that change no token, saved sessions, sparse attention? */
 #include "session/session.h"
 #include "quant/pack.h"
 
@@ -112,8 +112,8 @@ static heard generate(tern_engine *e, const char *draft) {
     return h;
 }
 
-/* What layers remember from chunk to chunk of one wave is what they remember from token to token; and a prompt that was
- * given up half way has changed nothing. */
+/* What layers remember from chunk to chunk of one wave is what they remember from token to token; and a
+ * prompt that was given up half way has changed nothing. */
 static void several_chunks(tern_engine *e) {
     tern_error err = {0};
     size_t n_bytes = (size_t)e->model->h.n_vocab * sizeof(float);
@@ -165,7 +165,8 @@ static void one_family(void **state) {
     tern_engine_close(&e);
 }
 
-/* What a scheme multiplies the inputs' channels by is taken back in front of them, whatever mixes the tokens there. */
+/* What a scheme multiplies the inputs' channels by is taken back in front of them, whatever mixes the
+ * tokens there. */
 static void every_scheme(void **state) {
     static const tn_scheme schemes[] = {TN_SCHEME_GRAM, TN_SCHEME_EDGEFLOW, TN_SCHEME_SMOOTHQUANT};
     const char *name = *state;
@@ -198,8 +199,8 @@ static void every_scheme(void **state) {
     }
 }
 
-/* Long prompts through the estimate and a selection of nearly all that a row sees: nearly full attention by another
- * way. */
+/* Long prompts through the estimate and a selection of nearly all that a row sees: nearly full attention
+ * by another way. */
 static void sparse(void **state) {
     const char *name = *state;
     tern_engine *full = open_engine(package, "full"), *e = open_engine(package, "shadow");
@@ -260,8 +261,8 @@ static const char *const as_files[] = {"tiny-qwen3moe",  "tiny-gpt-oss", "tiny-g
                                        "tiny-qwen3next", "tiny-qwen35",  "tiny-qwen35moe"};
 enum { N_FILES = sizeof as_files / sizeof *as_files };
 
-/* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots only: whatever
- * is asked for, the session ends up where a fresh one would be. */
+/* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots
+ * only: whatever is asked for, the session ends up where a fresh one would be. */
 static void going_back(void **state) {
     const char *name = *state;
     tern_error err = {0};
@@ -285,7 +286,8 @@ static void going_back(void **state) {
         assert_memory_equal(tern_session_logits(s), tern_session_logits(fresh), n_vocab * sizeof(float));
         tern_session_close(&fresh);
     }
-    /* a copy of a part: as far as the state reaches, or a snapshot does; the source goes on as if nothing had been */
+    /* a copy of a part: as far as the state reaches, or a snapshot does; the source goes on as if nothing
+     * had been */
     tern_session *copy = open_session(e, "none"), *fresh = open_session(e, "none");
     prefill(s, 900);
     static const int parts[] = {899, 880, 700, 530, 300, 257, 90, 5};

@@ -1,4 +1,5 @@
-/* What sessions do, watched while they do it: all of it while somebody watches, nothing otherwise, the same bits always. */
+/* What sessions do, watched while they do it: all of it while somebody watches, nothing otherwise, the
+ * same bits always. */
 #include "session/session.h"
 
 #include <setjmp.h>

@@ -1,6 +1,7 @@
-/* Adapters beside a model's weights, against the same adapters merged into a copy of its file: logits to 1e-3, in every
- * architecture's naming, order of rows and fusing, from GGUF and from PEFT folders; packages beside the merged floats; texts
- * that know which adapters they were read with; files that are wrong. */
+/* Adapters beside a model's weights, against the same adapters merged into a copy of its file: logits to
+ * 1e-3, in every architecture's naming, order of rows and fusing, from GGUF and from PEFT folders;
+ * packages beside the merged floats; texts that know which adapters they were read with; files that are
+ * wrong. */
 #include "base/rng.h"
 #include "session/session.h"
 #include "formats/gguf.h"
@@ -56,7 +57,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------- */
+/* ---- files
+ * ------------------------------------------------------------------------------------------------- */
 
 static char *slurp(const char *path, size_t *n) {
     FILE *f = fopen(path, "rb");
@@ -116,7 +118,8 @@ static void write_pile(pile *p, const char *path) {
     *p = (pile){0};
 }
 
-/* ---- an adapter and its merging ----------------------------------------------------------------------------- */
+/* ---- an adapter and its merging
+ * ----------------------------------------------------------------------------- */
 
 /* Does an adapter change this tensor? Projections of layers, and an output layer. */
 static bool target(const tn_tensor *t) {
@@ -132,7 +135,8 @@ static bool target(const tn_tensor *t) {
 /* Of variance 1. */
 static double uniform(tn_rng *rng) { return (2 * tn_rng_f64(rng) - 1) * sqrt(3); }
 
-/* A and B for a tensor w, so that their product, at `scale`, changes it by about a third. w becomes the sum. */
+/* A and B for a tensor w, so that their product, at `scale`, changes it by about a third. w becomes the
+ * sum. */
 static void learn(float *w, size_t n, size_t k, size_t rank, double scale, uint64_t seed, float *a,
                   float *b) {
     tn_rng rng = {seed};
@@ -259,7 +263,8 @@ static void make_folder(const char *fixture) {
     spill(path, text, sizeof text - 1);
 }
 
-/* ---- engines ---------------------------------------------------------------------------------------------- */
+/* ---- engines
+ * ---------------------------------------------------------------------------------------------- */
 
 static tern_status try_open(const char *path, const char *lora, tern_engine **e, tern_error *err) {
     tern_options o;
@@ -346,7 +351,8 @@ static double divergence(const heard *a, const heard *b) {
 
 static void drop(heard *h) { free(h->logits); }
 
-/* Adapter and model side by side, at this scale, are the merged model; without it the model is as it was, bit for bit. */
+/* Adapter and model side by side, at this scale, are the merged model; without it the model is as it was,
+ * bit for bit. */
 static void as_merged(const char *name) {
     char lora[320];
     tern_error err = {0};
@@ -393,7 +399,8 @@ static void from_folder(void **state) {
     as_merged(fixture);
 }
 
-/* ---- packages ---------------------------------------------------------------------------------------------- */
+/* ---- packages
+ * ---------------------------------------------------------------------------------------------- */
 
 static void pack(tn_scheme scheme) {
     tn_ctx ctx;
@@ -447,7 +454,8 @@ static void in_package(void **state) {
     tern_engine_close(&sum), tern_engine_close(&floats);
 }
 
-/* ---- texts ------------------------------------------------------------------------------------------------- */
+/* ---- texts
+ * ------------------------------------------------------------------------------------------------- */
 
 typedef struct said {
     int32_t ids[N_NEW + 8];
@@ -557,7 +565,8 @@ static void sessions(void **state) {
     tern_engine_close(&e);
 }
 
-/* ---- what is wrong ------------------------------------------------------------------------------------------ */
+/* ---- what is wrong
+ * ------------------------------------------------------------------------------------------ */
 
 static void refused(const char *lora, const char *says) {
     tern_error err = {0};

@@ -1,5 +1,5 @@
-/* Every function of tern.h and tern_shadow.h with NULL for its pointers: none crashes, all that return a status say
- * TERN_E_INVALID. The list is complete: it is compared with the headers. */
+/* Every function of tern.h and tern_shadow.h with NULL for its pointers: none crashes, all that return a
+ * status say TERN_E_INVALID. The list is complete: it is compared with the headers. */
 #include <tern.h>
 #include <tern_shadow.h>
 

@@ -1,6 +1,6 @@
-/* A caller compiled against an earlier header, and one compiled against a later one: nothing is read or written
- * behind the struct that the caller has, and sizes that no version had are refused. Uses old_header.h, not
- * tern.h. */
+/* A caller compiled against an earlier header, and one compiled against a later one: nothing is read or
+ * written behind the struct that the caller has, and sizes that no version had are refused. Uses
+ * old_header.h, not tern.h. */
 #include "engine/old_header.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* tern.h as a caller of an earlier version has it: structs before fields were added at their end. The functions
- * are this library's. Used by old_header.c in place of tern.h. */
+/* tern.h as a caller of an earlier version has it: structs before fields were added at their end. The
+ * functions are this library's. Used by old_header.c in place of tern.h. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

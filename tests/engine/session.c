@@ -130,7 +130,8 @@ static void states_of_a_package(void **state) {
     states(package, "int8");
 }
 
-/* A session that keeps keys and values in another form goes on from the same text, and what it saves can be read again. */
+/* A session that keeps keys and values in another form goes on from the same text, and what it saves can
+ * be read again. */
 static void states_of_another_form(void **state) {
     (void)state;
     static const char *const forms[] = {"f32", "f16", "int8", "int4"};

@@ -1,5 +1,5 @@
-/* Threads that all want the same at once: sessions of an engine whose weights are still being read, while others cancel them; and
- * one store written by several. To be run under the thread sanitizer too. */
+/* Threads that all want the same at once: sessions of an engine whose weights are still being read, while
+ * others cancel them; and one store written by several. To be run under the thread sanitizer too. */
 #include "base/rng.h"
 #include "session/session.h"
 #include "quant/pack.h"

@@ -1,6 +1,6 @@
-/* Several sessions in one forward: whatever is decoded beside a text, its tokens, log-probabilities and logits are the bits
- * that it gets alone. Models of every kind of layer, from the file and as packages; with drafts, grammars, temperatures,
- * contexts and prompts of their own; sessions come and go in between. */
+/* Several sessions in one forward: whatever is decoded beside a text, its tokens, log-probabilities and
+ * logits are the bits that it gets alone. Models of every kind of layer, from the file and as packages;
+ * with drafts, grammars, temperatures, contexts and prompts of their own; sessions come and go in between. */
 #include "base/rng.h"
 #include "session/decoder.h"
 #include "session/session.h"

@@ -1,4 +1,5 @@
-/* Files that others replace, cut or fill with nonsense while they are opened and used: the right answer or one error. */
+/* Files that others replace, cut or fill with nonsense while they are opened and used: the right answer or
+ * one error. */
 #include "base/finite.h"
 #include "base/cpu.h"
 #include "session/session.h"

@@ -1,5 +1,6 @@
-/* Does what is measured and computed arrive where it is used? Logits at their position, successors at theirs, the
- * heaviest products on a device that is too small, measured times in the graphs that are scheduled by them. */
+/* Does what is measured and computed arrive where it is used? Logits at their position, successors at
+ * theirs, the heaviest products on a device that is too small, measured times in the graphs that are
+ * scheduled by them. */
 #include "session/session.h"
 #include "lab/synth.h"
 #include "model/sampler.h"
@@ -124,8 +125,8 @@ static int32_t likeliest(const float *logits, const int32_t *text, int32_t n, in
 
 static bool proposed(const tn_tree *t, int32_t token) { return tn_tree_child(t, 0, token) >= 0; }
 
-/* A text of different tokens and then one of them again, at place i. Who drafts from calibration proposes what the
- * model's logits at place i, and at the end, put first, and nothing that neither does. */
+/* A text of different tokens and then one of them again, at place i. Who drafts from calibration proposes
+ * what the model's logits at place i, and at the end, put first, and nothing that neither does. */
 static void successors_are_of_their_position(void **state) {
     (void)state;
     const char *const paths[] = {gguf, package};
@@ -173,8 +174,8 @@ static uint64_t work_of(const tn_npu_site *s) {
     return s->layer < 0 ? 0 : (uint64_t)s->ops.k * (uint64_t)s->ops.n_total;
 }
 
-/* The sites with the most arithmetic come to a small device first: who is left to the CPU did not fit beside those that
- * are heavier. */
+/* The sites with the most arithmetic come to a small device first: who is left to the CPU did not fit
+ * beside those that are heavier. */
 static void a_cap_takes_the_heaviest(void **state) {
     (void)state;
     int n_divided = 0;
@@ -204,7 +205,8 @@ static void a_cap_takes_the_heaviest(void **state) {
     assert_true(n_divided > 5);
 }
 
-/* The first full wave is measured, and its times are what all later graphs are scheduled by, product by product. */
+/* The first full wave is measured, and its times are what all later graphs are scheduled by, product by
+ * product. */
 static void measured_times_reach_the_graphs(void **state) {
     (void)state;
     tern_options o;

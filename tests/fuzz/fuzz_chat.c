@@ -1,5 +1,5 @@
-/* What /load and /attach of tern chat read. A conversation from anywhere: what is read of it comes back as it is when it
- * is written again. A file to attach: valid UTF-8 within its bound, or an error. */
+/* What /load and /attach of tern chat read. A conversation from anywhere: what is read of it comes back as
+ * it is when it is written again. A file to attach: valid UTF-8 within its bound, or an error. */
 #include "tiny.h"
 
 #include "cli/chat_file.h"

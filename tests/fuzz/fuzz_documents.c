@@ -1,4 +1,5 @@
-/* Office documents, books and messages from outside: valid UTF-8 within its bound, or a reason. The first byte says which name the file has. */
+/* Office documents, books and messages from outside: valid UTF-8 within its bound, or a reason. The first
+ * byte says which name the file has. */
 #include "store/documents.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* A journal of heads from anywhere: what packing measured before a kill. As it is, and with the head and the checks that belong
- * to the model: the measurement ends, and its weights are finite. */
+/* A journal of heads from anywhere: what packing measured before a kill. As it is, and with the head and
+ * the checks that belong to the model: the measurement ends, and its weights are finite. */
 #include "tiny.h"
 
 #include "base/cpu.h"

@@ -1,5 +1,5 @@
-/* A chat template from anywhere, run on a conversation whose text is the input's last bytes: it ends within its
- * limits, and nothing of the content comes out as the template's. */
+/* A chat template from anywhere, run on a conversation whose text is the input's last bytes: it ends
+ * within its limits, and nothing of the content comes out as the template's. */
 #include "text/jinja/jinja.h"
 
 #include <stdint.h>

@@ -1,5 +1,6 @@
-/* An adapter from anywhere, as a GGUF file (behind a byte 0) or as PEFT's configuration and tensors (behind a byte 1 and the
- * configuration's size in two bytes), for models of two architectures: refused with a status, or rows go through it. */
+/* An adapter from anywhere, as a GGUF file (behind a byte 0) or as PEFT's configuration and tensors
+ * (behind a byte 1 and the configuration's size in two bytes), for models of two architectures: refused
+ * with a status, or rows go through it. */
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "model/lora.h"

@@ -1,5 +1,6 @@
-/* What the server's page sends, on a conversation that was damaged or made by someone else: two lines, the conversation's file and a
- * body. It is changed, something is said in it, and a request for the answer is made of it. */
+/* What the server's page sends, on a conversation that was damaged or made by someone else: two lines, the
+ * conversation's file and a body. It is changed, something is said in it, and a request for the answer is
+ * made of it. */
 #include "server/talk_nodes.h"
 
 #include <string.h>

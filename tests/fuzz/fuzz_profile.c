@@ -1,4 +1,5 @@
-/* A profile from anywhere, as it is and with the key that belongs to the model: times in their ranges, or none. */
+/* A profile from anywhere, as it is and with the key that belongs to the model: times in their ranges, or
+ * none. */
 #include "tiny.h"
 
 #include "base/json.h"

@@ -1,6 +1,6 @@
-/* A package that is opened, prefilled and asked for tokens. The input is a list of changes to a true package: what is changed gets
- * true checksums again, so the fuzzer works on what lies behind them. Coverage leads it: with libFuzzer, changes are made and
- * crossed by LLVMFuzzerCustomMutator.
+/* A package that is opened, prefilled and asked for tokens. The input is a list of changes to a true package:
+ * what is changed gets true checksums again, so the fuzzer works on what lies behind them. Coverage leads it:
+ * with libFuzzer, changes are made and crossed by LLVMFuzzerCustomMutator.
  *
  * A change: u8 section, u8 kind, u16 where, u8 n, then n bytes.
  *   kind 0  bytes at `where` (scaled to the section's length) of what the section holds
@@ -77,7 +77,8 @@ static void make_true(void) {
     put(b + 48, XXH64(b, 48, 0), 8);
 }
 
-/* The nth number of a JSON text becomes other text, where it fits: blanks fill up, or the end of the object is lost. */
+/* The nth number of a JSON text becomes other text, where it fits: blanks fill up, or the end of the
+ * object is lost. */
 static void change_number(uint8_t *text, size_t n_text, uint32_t nth, const uint8_t *with, size_t n) {
     for (size_t i = 0; i < n_text; i++) {
         if (text[i] != ':' && text[i] != ',' && text[i] != '[') continue;

@@ -1,4 +1,5 @@
-/* A saved session from anywhere: as it is; and as the body of one with a true head and checksum, which is then continued. */
+/* A saved session from anywhere: as it is; and as the body of one with a true head and checksum, which is
+ * then continued. */
 #include "tiny.h"
 
 #include <xxhash.h>
@@ -13,7 +14,8 @@ static void try_bytes(tern_session *s, const void *data, size_t size) {
         if (!err.message[0]) abort();
         return;
     }
-    /* keys and values are whatever the file says: a token more gives logits or an error that says what is not finite */
+    /* keys and values are whatever the file says: a token more gives logits or an error that says what is
+     * not finite */
     if (tern_session_step(s, 1, &err) != TERN_OK && !err.message[0]) abort();
 }
 
@@ -43,7 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fclose(f);
     }
     try_bytes(s, data, size);
-    /* the input lies over the true file, from where its first two bytes say; n_tok and the flags are its own */
+    /* the input lies over the true file, from where its first two bytes say; n_tok and the flags are its
+     * own */
     if (size > 2 && n_whole > HEAD + 8) {
         uint8_t *b = malloc(n_whole);
         if (!b) return 0;

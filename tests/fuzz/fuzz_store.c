@@ -1,4 +1,5 @@
-/* A database file from anywhere, opened as a store: refused, or everything that tern asks of it ends with a status. */
+/* A database file from anywhere, opened as a store: refused, or everything that tern asks of it ends with
+ * a status. */
 #include "tiny.h"
 
 #include "store/rag.h"

@@ -1,6 +1,6 @@
-/* An answer from a model that may write anything: the first byte says which family and how it is asked, the second how
- * the text is cut. However it is cut, the events are the same, arguments are JSON, and without calls and thoughts
- * nothing but white space is lost. */
+/* An answer from a model that may write anything: the first byte says which family and how it is asked,
+ * the second how the text is cut. However it is cut, the events are the same, arguments are JSON, and
+ * without calls and thoughts nothing but white space is lost. */
 #include "text/toolcall.h"
 
 #include <stdlib.h>

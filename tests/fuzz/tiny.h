@@ -1,5 +1,5 @@
-/* tests/fuzz/tiny.h - what targets share that need a model: random weights, packed once for the process, in a folder of its
- * own that goes with it; and inputs as files of memory. */
+/* tests/fuzz/tiny.h - what targets share that need a model: random weights, packed once for the process,
+ * in a folder of its own that goes with it; and inputs as files of memory. */
 #ifndef TN_TESTS_FUZZ_TINY_H
 #define TN_TESTS_FUZZ_TINY_H
 

@@ -19,7 +19,8 @@ static tn_dtype dtype_of(tn_blocks_type type) {
     return d;
 }
 
-/* Random blocks whose halves are finite, subnormal ones and zeros among them. largest: every other bit is set. */
+/* Random blocks whose halves are finite, subnormal ones and zeros among them. largest: every other bit is
+ * set. */
 static void random_blocks(tn_rng *r, tn_blocks_type type, bool largest, uint8_t *b, size_t n_bytes) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     int at[2] = {0, t->has_min ? 2 : -1};

@@ -1,5 +1,5 @@
-/* The recurrence of a gated delta net: every variant against the scalar reference bit for bit, the reference against
- * the definition in double precision, and rows in one call against rows one by one. */
+/* The recurrence of a gated delta net: every variant against the scalar reference bit for bit, the
+ * reference against the definition in double precision, and rows in one call against rows one by one. */
 #include "check.h"
 #include "f32_variants.h"
 

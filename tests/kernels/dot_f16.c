@@ -1,4 +1,5 @@
-/* Is the product with a stored vector what float64 says, with the reference's bits on every instruction set? */
+/* Is the product with a stored vector what float64 says, with the reference's bits on every instruction
+ * set? */
 #include "base/cpu.h"
 #include "base/half.h"
 #include "check.h"

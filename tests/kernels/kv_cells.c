@@ -1,5 +1,5 @@
-/* The forms of a KV cache: what they keep of a value, and that every kernel computes with exactly the floats that the
- * cells stand for, bit for bit. */
+/* The forms of a KV cache: what they keep of a value, and that every kernel computes with exactly the
+ * floats that the cells stand for, bit for bit. */
 #include "check.h"
 #include "f32_variants.h"
 
@@ -20,8 +20,9 @@ static float group_max(const float *x, size_t d, size_t i) {
     return max;
 }
 
-/* Half of what lies between neighbours: of halves, 2^-11 of the value; of codes, half a step, which is the group's largest
- * magnitude by 127 or by 8, and a whole one at the end of int4 that has no code 8; and what the scale as a half loses. */
+/* Half of what lies between neighbours: of halves, 2^-11 of the value; of codes, half a step, which is the
+ * group's largest magnitude by 127 or by 8, and a whole one at the end of int4 that has no code 8; and
+ * what the scale as a half loses. */
 static float bound(tn_kv_type type, const float *x, size_t d, size_t i) {
     if (type == TN_KV_F32) return 0;
     if (type == TN_KV_F16) return fmaxf(fabsf(x[i]) * 0x1p-11f, 0x1p-25f);
@@ -72,7 +73,8 @@ static void test_cells_keep_values(void **state) {
     assert_int_equal(tn_kv_type_parse("int2"), TN_N_KV_TYPES);
 }
 
-/* What is not finite must stay visible: the engine looks for it when logits are no numbers. Large values saturate. */
+/* What is not finite must stay visible: the engine looks for it when logits are no numbers. Large values
+ * saturate. */
 static void test_what_is_not_finite_shows(void **state) {
     (void)state;
     enum { D = 64 };

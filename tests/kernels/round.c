@@ -1,5 +1,5 @@
-/* Are a grid's values the nearest ones, its error their weighted distance, a panel's errors passed on as if by hand,
- * and all instruction sets' bits the reference's? */
+/* Are a grid's values the nearest ones, its error their weighted distance, a panel's errors passed on as
+ * if by hand, and all instruction sets' bits the reference's? */
 #include "base/cpu.h"
 #include "check.h"
 #include "kernels/round.h"

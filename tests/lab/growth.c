@@ -1,5 +1,6 @@
-/* What does a hostile input cost? Every parser gets inputs of 1, 2 and 4 units that were made to be slow; its processor time
- * may grow as the input does. Times are of this thread, the least of some tries, and only their ratio is looked at. */
+/* What does a hostile input cost? Every parser gets inputs of 1, 2 and 4 units that were made to be slow;
+ * its processor time may grow as the input does. Times are of this thread, the least of some tries, and
+ * only their ratio is looked at. */
 #include "base/ctx.h"
 #include "formats/gguf.h"
 #include "formats/package.h"
@@ -524,8 +525,8 @@ static double cpu_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* The square of four is sixteen; nine leaves room for caches, logarithms and neighbours. What takes next to nothing at
- * four units has shown nothing. */
+/* The square of four is sixteen; nine leaves room for caches, logarithms and neighbours. What takes next
+ * to nothing at four units has shown nothing. */
 static void growth_is_linear(void **state) {
     const struct kase *k = *state;
     enum { UNIT = 256 << 10, N = 3, TRIES = 15 };

@@ -98,7 +98,8 @@ static void predictions_are_simulated(void **state) {
                 1.2 * find(c, n, "llama3.2-3b, +G+SD")->simulated);
 }
 
-/* What norms and the like take is seen by schedules alone: it moves what is predicted and leaves what is derived. */
+/* What norms and the like take is seen by schedules alone: it moves what is predicted and leaves what is
+ * derived. */
 static void derived_ask_no_schedule(void **state) {
     (void)state;
     tn_claim c[TN_MAX_CLAIMS], again[TN_MAX_CLAIMS];

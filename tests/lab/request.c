@@ -189,8 +189,8 @@ static void memory_and_stealing(void **state) {
     }
 }
 
-/* With the GPU as the float lane that lane has less to do, by as much as the table says; the NPU has the same; a prefill that
- * waits for the NPU gains little (llm.npu 4.6). */
+/* With the GPU as the float lane that lane has less to do, by as much as the table says; the NPU has the
+ * same; a prefill that waits for the NPU gains little (llm.npu 4.6). */
 static void a_gpu_computes_floats(void **state) {
     (void)state;
     tn_soc kept = soc, gpu = tn_soc_with_gpu(&soc);
@@ -228,8 +228,8 @@ static void bottlenecks_are_named(void **state) {
     assert_string_equal(tn_sim_bottleneck(&o), "schedule");
 }
 
-/* Measured times of steps instead of a SoC: two workers that help each other, waves of four chunks, a short last
- * chunk. */
+/* Measured times of steps instead of a SoC: two workers that help each other, waves of four chunks, a
+ * short last chunk. */
 static void measured_times_are_used(void **state) {
     (void)state;
     static const char *const names[] = {"norm",  "qkv", "rope", "attention", "o",

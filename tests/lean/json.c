@@ -1,5 +1,5 @@
-/* Golden: own JSON values are read, refused and written as jansson's: the metadata of packages, hand-made texts and
- * random changes of them. What is built by hand is what jansson builds. */
+/* Golden: own JSON values are read, refused and written as jansson's: the metadata of packages, hand-made
+ * texts and random changes of them. What is built by hand is what jansson builds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* Golden: own regular expressions cut as PCRE2 does, byte for byte: every family of tokenizers over real texts and random
- * characters, and patterns of which each shows one rule. What is not known is refused. */
+/* Golden: own regular expressions cut as PCRE2 does, byte for byte: every family of tokenizers over real
+ * texts and random characters, and patterns of which each shows one rule. What is not known is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,4 +1,5 @@
-/* Golden: own tables of Unicode say what utf8proc says, of every code point; and normal form C of random texts. */
+/* Golden: own tables of Unicode say what utf8proc says, of every code point; and normal form C of random
+ * texts. */
 #include "lean/unicode.h"
 
 #include "base/rng.h"

@@ -1,6 +1,7 @@
-/* Models whose weights stay in the file's blocks: they are the default for quantised files, take the file's bytes of
- * memory and no more, give the logits of the widened weights but for the rounding of INT8 rows, and the same bits alone,
- * in a batch and on any number of threads. A block that holds no number is refused with its tensor's name. */
+/* Models whose weights stay in the file's blocks: they are the default for quantised files, take the
+ * file's bytes of memory and no more, give the logits of the widened weights but for the rounding of INT8
+ * rows, and the same bits alone, in a batch and on any number of threads. A block that holds no number is
+ * refused with its tensor's name. */
 #include "params/options.h"
 #include "base/half.h"
 #include "formats/gguf.h"
@@ -95,8 +96,9 @@ static void close_to_the_widened_weights(void **state) {
             square += (double)exact[i] * exact[i];
             off += ((double)exact[i] - blocks[i]) * ((double)exact[i] - blocks[i]);
         }
-        /* A row of INT8 loses about 1 / 127 / sqrt(12) of its largest value in every place; the values' rms is a third
-         * of that, so a product is off by 0.7 %, and by some times as much behind the products of two layers. */
+        /* A row of INT8 loses about 1 / 127 / sqrt(12) of its largest value in every place; the values'
+         * rms is a third of that, so a product is off by 0.7 %, and by some times as much behind the
+         * products of two layers. */
         print_message("%s: off by %.2f %%\n", paths[p], 100 * sqrt(off / square));
         assert_true(sqrt(off / square) < 0.05);
         assert_true(off > 0); /* or the blocks were not used */

@@ -1,7 +1,7 @@
-/* Do other engines compute the same logits? For small random models of every architecture, written here from a
- * seed, tests/oracle/peers holds what llama.cpp gave (tools/oracle makes it): logits of sampled positions of a long
- * text, and a greedy continuation. $TERN_PEERS may name a folder with the logits of all positions, NAME.f32: then
- * they are compared too. */
+/* Do other engines compute the same logits? For small random models of every architecture, written here
+ * from a seed, tests/oracle/peers holds what llama.cpp gave (tools/oracle makes it): logits of sampled
+ * positions of a long text, and a greedy continuation. $TERN_PEERS may name a folder with the logits of
+ * all positions, NAME.f32: then they are compared too. */
 #include "session/session.h"
 #include "lab/synth.h"
 
@@ -134,7 +134,8 @@ static void compare_all(const char *name, const sink *k) {
     fclose(f);
 }
 
-/* Prompts of all lengths give the logits that scoring gave: inside windows and beyond, over borders of chunks. */
+/* Prompts of all lengths give the logits that scoring gave: inside windows and beyond, over borders of
+ * chunks. */
 static void prompts(tern_engine *e, const char *name, const sink *k) {
     static const size_t lengths[] = {1, 5, 300};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {

@@ -1,6 +1,6 @@
-/* A state against the text it stands for: random appending, keeping of a draft's rows, truncating, snapshots,
- * saving and loading. After each, the KV cache holds every position's keys and values, and a recurrent kind, which
- * goes back to snapshots only, what computing from the first token on gives. */
+/* A state against the text it stands for: random appending, keeping of a draft's rows, truncating,
+ * snapshots, saving and loading. After each, the KV cache holds every position's keys and values, and a
+ * recurrent kind, which goes back to snapshots only, what computing from the first token on gives. */
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "kernels/attn_f32.h"
@@ -251,8 +251,8 @@ static float normal(tn_rng *rng) {
     return (float)sum;
 }
 
-/* Copied or loaded into a state of another form, every value is what that form keeps of what the first one kept. Keys that
- * are kept rotated are turned back on the way. */
+/* Copied or loaded into a state of another form, every value is what that form keeps of what the first one
+ * kept. Keys that are kept rotated are turned back on the way. */
 static void forms_convert(void **state) {
     (void)state;
     enum { N = 45, HEAD = 64 };
@@ -317,9 +317,10 @@ static void forms_convert(void **state) {
     tn_program_free(&p);
 }
 
-/* Attention over a cache in any form, against double arithmetic over the values that were put: every row alone, all heads of
- * a KV head together and a prompt's rows have the same bits, and the error is that of the form. int4 here has its keys
- * rotated: a query that was not would be off by as much as the scores are large. */
+/* Attention over a cache in any form, against double arithmetic over the values that were put: every row
+ * alone, all heads of a KV head together and a prompt's rows have the same bits, and the error is that of
+ * the form. int4 here has its keys rotated: a query that was not would be off by as much as the scores are
+ * large. */
 static void rows_attend_to_every_form(void **state) {
     (void)state;
     enum { N = 70, HEAD = 64, HEADS = 4 };

@@ -399,8 +399,8 @@ static void damage_is_told(void **state) {
     }
 }
 
-/* The embedding of the prompt's first tokens is read before the tensor it is in: damage there is told of these tokens, not
- * when the tensor comes at the end. */
+/* The embedding of the prompt's first tokens is read before the tensor it is in: damage there is told of
+ * these tokens, not when the tensor comes at the end. */
 static void damaged_rows_are_told_at_once(void **state) {
     (void)state;
     tn_ctx ctx;

@@ -1,5 +1,5 @@
-/* Products that leave the device in 8 bits: what the CPU takes up are whole steps of the frozen scale, channels use them
- * alike behind the output factor, and the bits depend on nothing else. */
+/* Products that leave the device in 8 bits: what the CPU takes up are whole steps of the frozen scale,
+ * channels use them alike behind the output factor, and the bits depend on nothing else. */
 #include "session/session.h"
 #include "lab/synth.h"
 #include "quant/builtin_corpus.h"
@@ -172,8 +172,8 @@ static void steps_of(const tern_engine *e, int layer, float *step, float *factor
     free(data);
 }
 
-/* What lies in the KV cache is a whole number of steps, at most 127. With the output factor every channel uses most of
- * them; without it only the largest. */
+/* What lies in the KV cache is a whole number of steps, at most 127. With the output factor every channel
+ * uses most of them; without it only the largest. */
 static void outputs_are_whole_steps(void **state) {
     (void)state;
     int32_t least[2] = {0};
@@ -219,8 +219,8 @@ static double relative(const float *a, const float *b) {
     return sqrt(err / norm);
 }
 
-/* Every scheme stays close to float, smoothed ones with their factors folded beside; a little is lost. (Whether the factor
- * pays shows on models whose channels differ: docs/record/model.md.) */
+/* Every scheme stays close to float, smoothed ones with their factors folded beside; a little is lost.
+ * (Whether the factor pays shows on models whose channels differ: docs/record/model.md.) */
 static void close_to_float(void **state) {
     (void)state;
     tern_options o;
@@ -246,8 +246,8 @@ static void close_to_float(void **state) {
     free(want);
 }
 
-/* A tenth of the inputs of every site lies outside its clip and reaches the outputs by the outlier path: were the path's share not
- * put under the output factor too, the logits would be far from float's. */
+/* A tenth of the inputs of every site lies outside its clip and reaches the outputs by the outlier path:
+ * were the path's share not put under the output factor too, the logits would be far from float's. */
 static void outliers_are_under_the_factor(void **state) {
     (void)state;
     tern_options o;

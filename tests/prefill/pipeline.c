@@ -591,8 +591,8 @@ static void count_jobs_of(tern_engine *e, bool gate) {
     e->npu->dev->be = &counted.counting;
 }
 
-/* Every linear of every chunk is computed once: by the device, or by the CPU lane itself, which took it while the device
- * was busy. The device gets no job for what was taken; the bits are the same. */
+/* Every linear of every chunk is computed once: by the device, or by the CPU lane itself, which took it
+ * while the device was busy. The device gets no job for what was taken; the bits are the same. */
 static void stolen_products_are_the_cpus_work(void **state) {
     (void)state;
     const char *const paths[] = {package, all_outliers};

@@ -1,6 +1,6 @@
-/* The cache of packages: keys follow the files' contents, packages appear whole or not at all whatever kills the process that
- * makes them, two never make the same one, those used longest ago go, and folders or files that are not this user's own are
- * not believed. */
+/* The cache of packages: keys follow the files' contents, packages appear whole or not at all whatever
+ * kills the process that makes them, two never make the same one, those used longest ago go, and folders
+ * or files that are not this user's own are not believed. */
 #include "quant/cache.h"
 
 #include <setjmp.h>

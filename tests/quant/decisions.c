@@ -1,5 +1,6 @@
-/* What packing decides, from statistics made by hand, so that the answers are known: who keeps an outlier path, which
- * channels are hot, where a site clips, which alpha smooths, who gets how many bits, what the heads weigh. */
+/* What packing decides, from statistics made by hand, so that the answers are known: who keeps an outlier
+ * path, which channels are hot, where a site clips, which alpha smooths, who gets how many bits, what the
+ * heads weigh. */
 #include "base/cpu.h"
 #include "base/half.h"
 #include "base/rng.h"
@@ -90,8 +91,8 @@ static void sites_close(sites *x) {
     free(x);
 }
 
-/* The importance of a site is its largest value over its threshold: of twenty, pruning 85 % leaves the three with the
- * largest. */
+/* The importance of a site is its largest value over its threshold: of twenty, pruning 85 % leaves the
+ * three with the largest. */
 static void the_least_important_are_pruned(void **state) {
     (void)state;
     float max[N_SITES];
@@ -113,7 +114,8 @@ static void the_least_important_are_pruned(void **state) {
     sites_close(x);
 }
 
-/* However unimportant a site, it keeps its path where the clip would cost its other values more than was allowed. */
+/* However unimportant a site, it keeps its path where the clip would cost its other values more than was
+ * allowed. */
 static void the_error_of_pruning_is_bounded(void **state) {
     (void)state;
     float max[N_SITES];
@@ -209,10 +211,11 @@ static void hot_channels_have_the_most_outliers(void **state) {
     sites_close(x);
 }
 
-/* ---- alpha ----------------------------------------------------------------------------------------------- */
+/* ---- alpha
+ * ----------------------------------------------------------------------------------------------- */
 
-/* The error of a site's outputs, 8-bit inputs with one clip and rows of weights with so many steps each way, as those who
- * compute it would: by quantising both. */
+/* The error of a site's outputs, 8-bit inputs with one clip and rows of weights with so many steps each
+ * way, as those who compute it would: by quantising both. */
 static double output_error(const float *xs, int n_x, const float *w, int n_w, int k, const float *smooth,
                            double clip, int steps) {
     double sum = 0, xq[512], wq[512];
@@ -239,8 +242,8 @@ static double normal(tn_rng *r) {
     return sqrt(-2 * log(1 - tn_rng_f64(r))) * cos(6.283185307179586 * tn_rng_f64(r));
 }
 
-/* Three channels of 256 are a hundred times as large. Smoothing pays, and the alpha taken is near the best of those
- * tried one by one. */
+/* Three channels of 256 are a hundred times as large. Smoothing pays, and the alpha taken is near the best
+ * of those tried one by one. */
 static void alpha_is_the_best(void **state) {
     (void)state;
     enum { N_X = 256, N_W = 32, K_CHOOSE = 256 };
@@ -316,7 +319,8 @@ static void drop_model(packer *p) {
     tn_source_close(&p->src);
 }
 
-/* EdgeFlow's alpha by the same question: of the 21 on its grid the one taken is among those with the least error. */
+/* EdgeFlow's alpha by the same question: of the 21 on its grid the one taken is among those with the least
+ * error. */
 static void edgeflow_smooths_by_the_best_alpha(void **state) {
     (void)state;
     enum { N_X = 64 };
@@ -365,8 +369,8 @@ static void edgeflow_smooths_by_the_best_alpha(void **state) {
     drop_model(&p);
 }
 
-/* The relative error of a channel, max |w|^2 over E[w^2] at no bits, against plain loops over the file's weights; and
- * who has a larger one has no fewer bits. */
+/* The relative error of a channel, max |w|^2 over E[w^2] at no bits, against plain loops over the file's
+ * weights; and who has a larger one has no fewer bits. */
 static void bits_follow_the_relative_error(void **state) {
     (void)state;
     tn_pack_options o;
@@ -418,8 +422,8 @@ static void bits_follow_the_relative_error(void **state) {
     drop_model(&p);
 }
 
-/* In the package of a model with outlying channels, the norm in front of a smoothed site is divided by its factors: its
- * weights are no multiple of the file's. */
+/* In the package of a model with outlying channels, the norm in front of a smoothed site is divided by its
+ * factors: its weights are no multiple of the file's. */
 static void packages_are_smoothed(void **state) {
     (void)state;
     static const tn_scheme schemes[] = {TN_SCHEME_EDGEFLOW, TN_SCHEME_GRAM, TN_SCHEME_SMOOTHQUANT,
@@ -464,7 +468,8 @@ static void packages_are_smoothed(void **state) {
     }
 }
 
-/* ---- heads ------------------------------------------------------------------------------------------------- */
+/* ---- heads
+ * ------------------------------------------------------------------------------------------------- */
 
 /* The scales are means over heads and windows of max |x| / 127. */
 static void scales_are_means(void **state) {
@@ -497,8 +502,8 @@ typedef struct journal {
     } at[64];
 } journal;
 
-/* The losses of every ablation are what a journal says they were, so the weights are arithmetic: head times layer, both
- * above the loss with all heads, clamped, over their mean. */
+/* The losses of every ablation are what a journal says they were, so the weights are arithmetic: head
+ * times layer, both above the loss with all heads, clamped, over their mean. */
 static void weights_follow_the_losses(void **state) {
     (void)state;
     tern_error err = {0};
@@ -525,8 +530,8 @@ static void weights_follow_the_losses(void **state) {
     memcpy(&seed, j.head + 40, sizeof seed);
     for (int32_t l = 0; l < n_layers; l++) {
         for (int32_t h = -1; h < n_heads; h++, n++) {
-            /* layers cost 0.02 and 0.04; heads 0.001, 0.002, ...; head 1 helps when it is gone, the last one of layer 1
-             * is worth more than what the clamp lets through */
+            /* layers cost 0.02 and 0.04; heads 0.001, 0.002, ...; head 1 helps when it is gone, the last
+             * one of layer 1 is worth more than what the clamp lets through */
             double more = h < 0                   ? 0.02 * (l + 1)
                           : h == 1                ? -0.1
                           : l && h == n_heads - 1 ? 5

@@ -1,6 +1,6 @@
-/* Does a byte buy what it should: with scheme gram, is no package with more bits worse than one with fewer, from
- * little calibration text too; do rows of a packed output layer read the same packed and unpacked, and are packages
- * the same bytes each time? */
+/* Does a byte buy what it should: with scheme gram, is no package with more bits worse than one with
+ * fewer, from little calibration text too; do rows of a packed output layer read the same packed and
+ * unpacked, and are packages the same bytes each time? */
 #include "lab/eval.h"
 #include "quant/pack.h"
 
@@ -70,7 +70,8 @@ static void more_bits_are_never_worse(void **state) {
         tn_estimate kl = evaluate(package, source, NULL).loss.kl;
         print_message("%d bits: %.1f KB, KL %.5f +- %.5f\n", bits, (double)report.package_bytes / 1e3,
                       kl.value, kl.stderr_);
-        /* both were measured on the same tokens: what is left of the noise is small beside their own errors */
+        /* both were measured on the same tokens: what is left of the noise is small beside their own
+         * errors */
         if (bits > 3 && !(kl.value <= before.value + 2 * (kl.stderr_ + before.stderr_)))
             fail_msg("%d bits: KL %g, with fewer bits %g", bits, kl.value, before.value);
         if (bits == 3) assert_true(kl.value > 0.01); /* the measure sees errors */

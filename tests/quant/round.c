@@ -1,5 +1,5 @@
-/* Is the factor one of the inputs' Gram matrix, is the error that rounding reports the error of the outputs, and
- * is it less than that of rounding each weight for itself? */
+/* Is the factor one of the inputs' Gram matrix, is the error that rounding reports the error of the
+ * outputs, and is it less than that of rounding each weight for itself? */
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "quant/round.h"

@@ -75,7 +75,8 @@ static struct world {
     int n_steps;
     planted_fault planted;
     strategy how;
-    /* SEARCH: choices[0..n_forced) are repeated; behind them the first is taken, which is to go on where that is possible */
+    /* SEARCH: choices[0..n_forced) are repeated; behind them the first is taken, which is to go on where
+     * that is possible */
     int choices[MAX_CHOICES], options[MAX_CHOICES], n_choices, n_forced, n_preempted, bound;
     /* PCT */
     tn_rng rng;

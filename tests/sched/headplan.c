@@ -193,8 +193,9 @@ static void switches(void **state) {
     }
 }
 
-/* Algorithm 1, written again from the paper: launches as wide as there are heads for them, bucket by bucket; the next
- * launch is the one whose heads are attended first; within a launch the next head is the one attended first. */
+/* Algorithm 1, written again from the paper: launches as wide as there are heads for them, bucket by
+ * bucket; the next launch is the one whose heads are attended first; within a launch the next head is the
+ * one attended first. */
 static double algorithm_1(const tn_headplan_costs *c, int32_t *order) {
     int32_t group_of[TN_HEADPLAN_MAX_HEADS], group_width[TN_HEADPLAN_MAX_HEADS], n_groups = 0, n = 0;
     for (int32_t bucket = 0; bucket < 8; bucket++) {

@@ -320,7 +320,8 @@ static void *write_live(void *user) {
     return NULL;
 }
 
-/* What a reader takes while another thread writes is what was written, in order; what found no room is counted. */
+/* What a reader takes while another thread writes is what was written, in order; what found no room is
+ * counted. */
 static void live_events_are_taken_once(void **state) {
     (void)state;
     tn_timeline *tl;

@@ -1,5 +1,5 @@
-/* Many clients of one queue: texts are what one client alone gets, nobody waits longer than a chunk, who leaves ends its answer,
- * a text that several want is read once. To be run under the thread sanitizer too. */
+/* Many clients of one queue: texts are what one client alone gets, nobody waits longer than a chunk, who
+ * leaves ends its answer, a text that several want is read once. To be run under the thread sanitizer too. */
 #include "base/rng.h"
 #include "session/session.h"
 #include "lab/synth.h"
@@ -170,8 +170,8 @@ static size_t events(tn_job *j) {
     return n_events;
 }
 
-/* While a long prompt is read an answer that runs gets a token with every chunk at least; a second prompt that comes meanwhile
- * has its chunks in between. */
+/* While a long prompt is read an answer that runs gets a token with every chunk at least; a second prompt
+ * that comes meanwhile has its chunks in between. */
 static void nobody_waits(void **state) {
     (void)state;
     static char text[N_CTX];
@@ -229,8 +229,8 @@ static void read_once(void **state) {
     tn_queue_close(&q);
 }
 
-/* A client with ten requests, and one with a single request that comes last: it is not the last to be answered, but the second,
- * as there is one seat and the first was taken when it came. */
+/* A client with ten requests, and one with a single request that comes last: it is not the last to be
+ * answered, but the second, as there is one seat and the first was taken when it came. */
 static void shares(void **state) {
     (void)state;
     enum { MANY = 10 };
@@ -262,7 +262,8 @@ static void shares(void **state) {
     tn_queue_close(&q);
 }
 
-/* Who has filled the queue is refused; another client may wait once more; nobody may beyond twice its size. */
+/* Who has filled the queue is refused; another client may wait once more; nobody may beyond twice its
+ * size. */
 static void fills_the_queue(void **state) {
     (void)state;
     enum { ROOM = 3 };

@@ -1,5 +1,5 @@
-/* Models that come and go: by an own clock, within a limit, asked for by many at once, with readers of their timelines and
- * clients that leave. To be run under the thread sanitizer too. */
+/* Models that come and go: by an own clock, within a limit, asked for by many at once, with readers of
+ * their timelines and clients that leave. To be run under the thread sanitizer too. */
 #include "session/session.h"
 #include "lab/synth.h"
 #include "server/models.h"
@@ -86,7 +86,8 @@ static void wait_until(tn_models *m, const char *name, const char *state) {
     while (!is(m, name, state)) poll(NULL, 0, 1);
 }
 
-/* ---- idle ------------------------------------------------------------------------------------------------ */
+/* ---- idle
+ * ------------------------------------------------------------------------------------------------ */
 
 static void leaves_when_idle(void **state) {
     (void)state;
@@ -118,7 +119,8 @@ static void leaves_when_idle(void **state) {
     tn_models_close(&m);
 }
 
-/* ---- a limit ---------------------------------------------------------------------------------------------- */
+/* ---- a limit
+ * ---------------------------------------------------------------------------------------------- */
 
 static void keeps_within_limit(void **state) {
     (void)state;
@@ -158,7 +160,8 @@ static bool at_once(void *user) {
     return atomic_fetch_add(n, 1) >= 0;
 }
 
-/* While one is used that leaves no room, another waits; who gives up is told so, and does not hold up those behind it. */
+/* While one is used that leaves no room, another waits; who gives up is told so, and does not hold up
+ * those behind it. */
 static void waits_for_room(void **state) {
     (void)state;
     char text[MAX_REPLY];
@@ -180,7 +183,8 @@ static void waits_for_room(void **state) {
     tn_models_close(&m);
 }
 
-/* ---- many at once -------------------------------------------------------------------------------------------- */
+/* ---- many at once
+ * -------------------------------------------------------------------------------------------- */
 
 typedef struct client {
     tn_models *m;

@@ -1,4 +1,5 @@
-/* In the server's sandbox: what serving needs works, in threads that were there before and in new ones; the rest is refused. */
+/* In the server's sandbox: what serving needs works, in threads that were there before and in new ones;
+ * the rest is refused. */
 #include "server/sandbox.h"
 
 #include <setjmp.h>

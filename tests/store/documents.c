@@ -1,5 +1,6 @@
-/* tests/store/documents.c - does the text come out of documents that other programs wrote (tests/store/fixtures/make.sh), and
- * does nothing worse than "no text" come of documents that nobody should write? */
+/* tests/store/documents.c - does the text come out of documents that other programs wrote
+ * (tests/store/fixtures/make.sh), and does nothing worse than "no text" come of documents that nobody
+ * should write? */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* What is removed is gone from the bytes of the store; what is private has its owner alone; a store from elsewhere is data. */
+/* What is removed is gone from the bytes of the store; what is private has its owner alone; a store from
+ * elsewhere is data. */
 #include "store/rag.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Are passages found by their vectors as float64 finds them, fused with the words as the formula says, and are vectors
- * made once, gone with their passages, and harmless when they come from elsewhere? */
+/* Are passages found by their vectors as float64 finds them, fused with the words as the formula says, and
+ * are vectors made once, gone with their passages, and harmless when they come from elsewhere? */
 #include "base/half.h"
 #include "store/rag.h"
 
@@ -31,8 +31,8 @@ static void write_text(const char *name, const char *text) {
     fclose(f);
 }
 
-/* A stand-in for a model: every word adds a direction of its own, but words of one meaning ("auto", "car") the same; all
- * texts share one large direction, as those of language models do. */
+/* A stand-in for a model: every word adds a direction of its own, but words of one meaning ("auto", "car")
+ * the same; all texts share one large direction, as those of language models do. */
 static tern_status embed(void *user, const char *text, size_t n, float *out, tern_error *err) {
     (void)err;
     uint64_t salt = user ? *(const uint64_t *)user : 0;
@@ -109,7 +109,8 @@ static tn_vectors_info info(void) {
     return i;
 }
 
-/* Documents of five random words each, "w0" to "w59", so that some words are rare and some passages are alike. */
+/* Documents of five random words each, "w0" to "w59", so that some words are rare and some passages are
+ * alike. */
 static void many_documents(void) {
     uint64_t h = 7;
     for (int d = 0; d < N_DOCS; d++) {

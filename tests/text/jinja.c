@@ -13,9 +13,10 @@ typedef struct tally {
     int n, same, both_refuse, unsupported, corners, wrong;
 } tally;
 
-/* What jinja2 renders must be rendered the same, or, with `may_lack`, refused by name; what jinja2 refuses must be
- * refused. With may_lack, one of the two refusing is counted as a corner: jinja2 folds constants by other rules than
- * it runs by, generators fail late, and a name that a template sets is unknown to macros before. */
+/* What jinja2 renders must be rendered the same, or, with `may_lack`, refused by name; what jinja2 refuses
+ * must be refused. With may_lack, one of the two refusing is counted as a corner: jinja2 folds constants
+ * by other rules than it runs by, generators fail late, and a name that a template sets is unknown to
+ * macros before. */
 static void compare(tn_ctx *ctx, const json_t *line, bool may_lack, tally *t) {
     const json_t *source = json_object_get(line, "source"), *text = json_object_get(line, "text");
     const tn_jinja_input in = {.source = json_string_value(source),

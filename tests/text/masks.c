@@ -1,8 +1,9 @@
 /* Masks of rich schemas, every bit, against the machine that follows each token's bytes one by one.
  *
- * A mask is made in leaps: what a string allows is found once for all places, subtrees of bytes that change nothing are
- * ranges (text/grammar/local.h). tn_grammar_take knows nothing of that. The vocabulary has what leaps could get wrong:
- * long runs, characters of every length, broken ones, quotes and escapes within tokens. */
+ * A mask is made in leaps: what a string allows is found once for all places, subtrees of bytes that
+ * change nothing are ranges (text/grammar/local.h). tn_grammar_take knows nothing of that. The vocabulary
+ * has what leaps could get wrong: long runs, characters of every length, broken ones, quotes and escapes
+ * within tokens. */
 #include "base/rng.h"
 #include "text/grammar/grammar.h"
 #include "text/utf8.h"
@@ -195,7 +196,8 @@ static void rich(void **state) {
         "{\"type\":\"object\",\"additionalProperties\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":7},{"
         "\"type\":\"null\"}]}}",
         "true",
-        /* rounds of two characters, of a character of one class, of characters that are not ASCII alone; two loops in a row */
+        /* rounds of two characters, of a character of one class, of characters that are not ASCII alone;
+         * two loops in a row */
         "root ::= ([a-z~] [^\"]){2,6} \"\\\"\"",
         "root ::= \"\\\"\" [^\"\\\\\\x00-\\x1f]{0,9} [a-zA-Z0-9 \\x80-\\U0010ffff]{4,40} \"\\\"\"",
         "root ::= ([^\\x00-\\x7f] | \"a\" | \"b\" | [n-z]){1,8} \" \"",

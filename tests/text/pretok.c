@@ -229,8 +229,8 @@ static void windows(void **state) {
     json_decref(j);
 }
 
-/* Patterns whose work grows with the square of the text, or worse: an error, not hours. PCRE2's match limit sees only
- * the last of them. */
+/* Patterns whose work grows with the square of the text, or worse: an error, not hours. PCRE2's match
+ * limit sees only the last of them. */
 static void too_much_work(void **state) {
     (void)state;
     static const char *const patterns[] = {"(?=[\\s\\S]*+)", "a(?=[\\s\\S]*+)", "[ab]*+c", "(?<=a)(?=a*+$)",
@@ -296,7 +296,8 @@ static tern_status count_piece(void *user, const char *p, size_t n) {
     return TERN_OK;
 }
 
-/* What is long and all alike is cut within the budget by every family: a number of 60,000 digits, letters without any. */
+/* What is long and all alike is cut within the budget by every family: a number of 60,000 digits, letters
+ * without any. */
 static void long_runs(void **state) {
     (void)state;
     static const char *const parts[] = {"1", "1a", "a",        "A",        " ",           "\n",

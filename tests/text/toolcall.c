@@ -1,5 +1,5 @@
-/* Answers with calls and thoughts: every family's own markup, what only looks like it, and each of them cut at every
- * byte. The forms are those of the families' templates and of their documentation. */
+/* Answers with calls and thoughts: every family's own markup, what only looks like it, and each of them
+ * cut at every byte. The forms are those of the families' templates and of their documentation. */
 #include "base/json.h"
 #include "text/grammar/grammar.h"
 #include "text/tokenizer.h"

@@ -1,5 +1,5 @@
-/* tests/torture/disk.c - preloaded into a program, it writes down what the program does to the files of a folder, in order:
- * what power.py needs to say what a disk may hold after the power went.
+/* tests/torture/disk.c - preloaded into a program, it writes down what the program does to the files of a
+ * folder, in order: what power.py needs to say what a disk may hold after the power went.
  *
  *   DISK_FOLDER   the folder (no symbolic links in its path)
  *   DISK_LOG      the file that gets the record

@@ -1,7 +1,8 @@
 /* tern-mini - the small program of a minimal build: it answers one prompt with a package.
  *   tern-mini MODEL.tern TEXT [NAME=VALUE...]
- * Names are those of `tern help set`: n-predict=64 temp=0 threads=1 ... The text is a user's message; with raw=yes it
- * is what the model goes on from, as it is. The context is 512 tokens long unless ctx-size says otherwise. */
+ * Names are those of `tern help set`: n-predict=64 temp=0 threads=1 ... The text is a user's message; with
+ * raw=yes it is what the model goes on from, as it is. The context is 512 tokens long unless ctx-size says
+ * otherwise. */
 #include <stdio.h>
 #include <string.h>
 #include <tern.h>

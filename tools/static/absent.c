@@ -1,6 +1,7 @@
-/* What a static tern does without. Debian's static libmicrohttpd is built with TLS and its libxml2 with ICU, both of which are far larger than tern:
- * their names are given here instead. The server speaks HTTP alone, so nothing of TLS but its start and end is ever called. XML in an encoding that
- * libxml2 and the C library do not know is refused by libxml2 where ucnv_open opens nothing.
+/* What a static tern does without. Debian's static libmicrohttpd is built with TLS and its libxml2 with ICU,
+ * both of which are far larger than tern: their names are given here instead. The server speaks HTTP alone,
+ * so nothing of TLS but its start and end is ever called. XML in an encoding that libxml2 and the C library
+ * do not know is refused by libxml2 where ucnv_open opens nothing.
  *
  * The types are those of the libraries as far as they are returned; arguments are not looked at. */
 #include <stddef.h>
@@ -18,7 +19,8 @@ void *ucnv_open_72(const char *name, int *error) {
     return NULL;
 }
 
-/* Never called: without a TLS daemon, without an open converter. A hole in that would end the program, and not go on with rubbish. */
+/* Never called: without a TLS daemon, without an open converter. A hole in that would end the program, and
+ * not go on with rubbish. */
 #define NEVER(name)                                                                                          \
     void name(void);                                                                                         \
     void name(void) { abort(); }

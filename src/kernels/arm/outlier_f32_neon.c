@@ -1,5 +1,5 @@
-/* kernels/arm/outlier_f32_neon.c - the outlier product: 16 output columns in registers while the row's outliers
- * pass. */
+/* kernels/arm/outlier_f32_neon.c - the outlier product: 16 output columns in registers while the row's
+ * outliers pass. */
 #include "kernels/outlier_f32.h"
 
 #include <arm_neon.h>

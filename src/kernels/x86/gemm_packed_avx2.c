@@ -75,8 +75,8 @@ INLINE __m256i group_dot(int bits, const __m256i *w, const int8_t *a, __m256i su
     return _mm256_add_epi32(sum, s);
 }
 
-/* One channel and R rows over a block. in_codes: src holds codes of a byte each (8 bits: the weights). partial
- * [R]: the sums so far. */
+/* One channel and R rows over a block. in_codes: src holds codes of a byte each (8 bits: the weights).
+ * partial [R]: the sums so far. */
 INLINE void channel(int R, int bits, bool in_codes, const span *s, const uint8_t *src, uintptr_t next,
                     __m256i *partial) {
     __m256i sum[ROWS], w[4];
@@ -204,8 +204,8 @@ static blocks blocks_of(size_t k, size_t most) {
 
 static size_t block_begin(const blocks *b, size_t i) { return b->n_groups * i / b->n; }
 
-/* Block i of n_rows rows from row0 on to out, `room` apart: less 128, zero behind k. row_sum [n_rows] grows by
- * their sums. */
+/* Block i of n_rows rows from row0 on to out, `room` apart: less 128, zero behind k. row_sum [n_rows]
+ * grows by their sums. */
 static void copy_rows(const tn_gemm_s8_args *g, size_t row0, size_t n_rows, const blocks *b, size_t i,
                       size_t room, int8_t *out, int32_t *row_sum) {
     const size_t k0 = block_begin(b, i) * GROUP, k1 = block_begin(b, i + 1) * GROUP;

@@ -88,7 +88,8 @@ BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6,
         size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
         if (n_tiles > BLOCK_TILES) n_tiles = BLOCK_TILES;
         /* The next tiles lie right behind these, or what comes next is elsewhere, or nobody knows; group i
-         * prefetches the i-th share. What is of no use must not be prefetched: it drives activations out of L2. */
+         * prefetches the i-th share. What is of no use must not be prefetched: it drives activations out
+         * of L2. */
         bool more = n + n_tiles * TN_TILE_N < g->n1;
         uintptr_t next = (uintptr_t)(more      ? g->tiles + (n / TN_TILE_N + n_tiles) * tile_bytes
                                      : g->next ? g->next

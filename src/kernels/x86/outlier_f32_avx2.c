@@ -1,5 +1,5 @@
-/* kernels/x86/outlier_f32_avx2.c - the outlier product: 32 output columns in registers while the row's outliers
- * pass. */
+/* kernels/x86/outlier_f32_avx2.c - the outlier product: 32 output columns in registers while the row's
+ * outliers pass. */
 #include "kernels/outlier_f32.h"
 
 #include <assert.h>

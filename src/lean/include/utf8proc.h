@@ -1,4 +1,5 @@
-/* utf8proc's names for lean/unicode.h, as far as libtern uses them. On the include path of TERN_MINIMAL only. */
+/* utf8proc's names for lean/unicode.h, as far as libtern uses them. On the include path of TERN_MINIMAL
+ * only. */
 #ifndef TN_LEAN_UTF8PROC_H
 #define TN_LEAN_UTF8PROC_H
 

@@ -74,7 +74,8 @@ static uint32_t edges_node(compiler *c, const edge_list *l) {
 }
 
 /* Makes nodes for the n last bytes of sequences whose earlier bytes are `high`: the set's part of [high <<
- * 6n, (high + 1) << 6n). any[n] is n arbitrary continuation bytes. Returns 0 when none of them is in the set. */
+ * 6n, (high + 1) << 6n). any[n] is n arbitrary continuation bytes. Returns 0 when none of them is in the
+ * set. */
 static uint32_t tail_node(compiler *c, const tn_grange *r, size_t n_r, uint32_t high, int n, uint32_t next,
                           uint32_t any[4]) {
     uint32_t lo = high << (6 * n), hi = lo + (1u << (6 * n)) - 1;

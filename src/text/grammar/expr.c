@@ -124,7 +124,8 @@ tn_gx tn_gx_text(tn_gb *b, const char *text, size_t n_bytes) {
 
 tn_gx tn_gx_str(tn_gb *b, const char *text) { return tn_gx_text(b, text, strlen(text)); }
 
-/* Makes a list. Kids that add nothing are left out: `skip`. A kid that decides alone is the answer: `whole`. */
+/* Makes a list. Kids that add nothing are left out: `skip`. A kid that decides alone is the answer:
+ * `whole`. */
 static tn_gx list_of(tn_gb *b, tn_gx_kind kind, const tn_gx *x, size_t n, tn_gx skip, tn_gx whole) {
     size_t first = b->n_kids, k = 0;
     if (!ROOM(b, kids, cap_kids, first + n)) return TN_GX_NEVER;

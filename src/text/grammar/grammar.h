@@ -38,7 +38,8 @@ tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err);
  * next call. End tokens are among them where the grammar can end. It fails when none may: then the vocabulary
  * lacks what the grammar wants. */
 tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *err);
-/* Takes a token. Returns false when the grammar does not allow it here; the grammar stays where it is then. */
+/* Takes a token. Returns false when the grammar does not allow it here; the grammar stays where it is
+ * then. */
 bool tn_grammar_take(tn_grammar *g, int32_t id);
 bool tn_grammar_can_end(const tn_grammar *g);
 bool tn_grammar_must_end(const tn_grammar *g); /* it can, and nothing may follow */

@@ -64,8 +64,8 @@ static bool is_place(const tn_gmachine *m, const tn_gstate *s) {
     return wide;
 }
 
-/* Follows every character that is not ASCII from a state, `at` being within it. Takes the HIGH bit out of *moves or
- * *stays where one does not lead back, a round later or at once. */
+/* Follows every character that is not ASCII from a state, `at` being within it. Takes the HIGH bit out of
+ * *moves or *stays where one does not lead back, a round later or at once. */
 static void follow_high(tn_gmachine *m, uint32_t state, uint32_t at, uint8_t need, uint8_t lo, uint8_t hi,
                         uint32_t *moves, uint32_t *stays) {
     const uint32_t bit = 1u << TN_GVOCAB_HIGH;
@@ -109,7 +109,8 @@ static tn_guniform find_uniform(tn_gmachine *m, uint32_t state) {
     return (tn_guniform){.still = ~stays, .shifted = ~moves, .known = true};
 }
 
-/* A loop's rounds have no limit over the hole, so what one byte does to a state it does to those of other rounds. */
+/* A loop's rounds have no limit over the hole, so what one byte does to a state it does to those of other
+ * rounds. */
 static tn_guniform uniform_of(tn_glocals *l, tn_gmachine *m, uint32_t state) {
     if (state >= l->n_uniform) {
         if (!TN_GVEC_ROOM(l->ctx, l->uniform, l->cap_uniform, state + 64)) {
@@ -271,8 +272,8 @@ static bool sort_one(sorting *o, uint32_t id, uint32_t round) {
     return true;
 }
 
-/* Between the passes upto[r] becomes the place of the first of round r; the second pass makes it that behind the
- * last. */
+/* Between the passes upto[r] becomes the place of the first of round r; the second pass makes it that
+ * behind the last. */
 static bool sort_place(sorting *o) {
     tn_grounds *to = o->to;
     for (size_t r = 0; r < to->n_rounds; r++) to->upto[r + 1] += to->upto[r];

@@ -8,9 +8,9 @@
  * Over a loop's body everything has its round: how many rounds were begun since. Tokens of at most so many
  * rounds are what a counted string still has room for.
  *
- * Most characters of a string lead from a state to itself, or over a loop's body to the same state a round later. A
- * subtree of such characters alone is not walked: its tokens are a range of the vocabulary's (tn_gbulk), its rounds
- * are a count of characters. */
+ * Most characters of a string lead from a state to itself, or over a loop's body to the same state a round
+ * later. A subtree of such characters alone is not walked: its tokens are a range of the vocabulary's
+ * (tn_gbulk), its rounds are a count of characters. */
 #ifndef TN_TEXT_GRAMMAR_LOCAL_H
 #define TN_TEXT_GRAMMAR_LOCAL_H
 
@@ -21,9 +21,9 @@ typedef struct tn_gescape {
     uint32_t at, round; /* node of the tree */
 } tn_gescape;
 
-/* The nodes [first, past) all have the state of one node above them, or that within a character, with `shift` a
- * round later for every complete character. Where the token has c of those, the round is base + c; an escape is
- * where the last one is complete. */
+/* The nodes [first, past) all have the state of one node above them, or that within a character, with
+ * `shift` a round later for every complete character. Where the token has c of those, the round is base +
+ * c; an escape is where the last one is complete. */
 typedef struct tn_gbulk {
     uint32_t first, past, first_id, past_id;
     int32_t base, escape_base;
@@ -62,8 +62,8 @@ typedef struct tn_gpiece {
     size_t first_id, n_ids, first_esc, n_esc, first_bulk, n_bulks;
 } tn_gpiece;
 
-/* Of a state: the groups of bytes (vocab.h) that all lead back to it, or to the same a round later; of those that are
- * not ASCII, whole characters. */
+/* Of a state: the groups of bytes (vocab.h) that all lead back to it, or to the same a round later; of
+ * those that are not ASCII, whole characters. */
 typedef struct tn_guniform {
     uint32_t still, shifted;
     bool known;

@@ -24,7 +24,8 @@ tern_status tn_gmachine_status(const tn_gmachine *m, tern_error *err) {
 
 /* ---- frames and states, each once ----------------------------------------------------------------- */
 
-/* Grows an open table of numbers + 1, which is twice as large as what it holds. Returns false without memory. */
+/* Grows an open table of numbers + 1, which is twice as large as what it holds. Returns false without
+ * memory. */
 static bool table_grow(tn_ctx *ctx, uint32_t **table, size_t *cap, size_t n) {
     if (2 * (n + 1) <= *cap) return true;
     size_t want = *cap ? 2 * *cap : 256;

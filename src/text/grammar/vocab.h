@@ -14,8 +14,8 @@ typedef struct tn_gvocab_node {
     uint8_t n_ids; /* 255 at most: further tokens of the same bytes are never allowed */
 } tn_gvocab_node;
 
-/* What a node's bytes are as UTF-8, when its token begins a character. A byte that cannot stand where it stands ends
- * no character, and the next byte begins one. */
+/* What a node's bytes are as UTF-8, when its token begins a character. A byte that cannot stand where it
+ * stands ends no character, and the next byte begins one. */
 typedef struct tn_gvocab_text {
     uint32_t below; /* groups of the bytes below the node, as bits (tn_gvocab_group) */
     uint16_t chars; /* characters that are complete */
@@ -57,8 +57,8 @@ enum {
     TN_GVOCAB_HIGH = 30 /* bytes of 0x80 and above */,
     TN_GVOCAB_BAD = 31 /* no byte: UTF-8 that is none */
 };
-/* The bytes that may follow in a character, [lo, hi]; *need is how many lack, changed by the byte. Returns false for
- * a byte that cannot stand there. It begins with *need 0. */
+/* The bytes that may follow in a character, [lo, hi]; *need is how many lack, changed by the byte. Returns
+ * false for a byte that cannot stand there. It begins with *need 0. */
 bool tn_gvocab_utf8(uint8_t byte, uint8_t *need, uint8_t *lo, uint8_t *hi);
 /* One past the last token of a node's subtree, in ids. */
 static inline uint32_t tn_gvocab_past_id(const tn_gvocab *v, uint32_t node) {

@@ -1,9 +1,10 @@
-/* text/jinja/jinja.h - an interpreter for chat templates: Jinja as Hugging Face runs it (jinja2's sandbox with
- * trim_blocks, lstrip_blocks and loop controls; its tojson, raise_exception, strftime_now and generation).
+/* text/jinja/jinja.h - an interpreter for chat templates: Jinja as Hugging Face runs it (jinja2's sandbox
+ * with trim_blocks, lstrip_blocks and loop controls; its tojson, raise_exception, strftime_now and
+ * generation).
  *
- * The output is segments: what the template wrote, and what came from values marked as content, byte by byte,
- * through concatenation, slices, filters and methods. Nothing is rendered silently wrong: what the interpreter
- * lacks is TERN_E_UNSUPPORTED with its name and the template's line; what a template refuses
+ * The output is segments: what the template wrote, and what came from values marked as content, byte by
+ * byte, through concatenation, slices, filters and methods. Nothing is rendered silently wrong: what the
+ * interpreter lacks is TERN_E_UNSUPPORTED with its name and the template's line; what a template refuses
  * (raise_exception) is TERN_E_INVALID with its message. Steps, depth and memory are limited. */
 #ifndef TN_TEXT_JINJA_JINJA_H
 #define TN_TEXT_JINJA_JINJA_H

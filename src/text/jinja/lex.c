@@ -1,5 +1,6 @@
-/* text/jinja/lex.c - a template as tokens, with jinja2's rules for white space: trim_blocks (the newline behind
- * a block's end goes) and lstrip_blocks (blanks in front of a block that begins its line go), "-" and "+". */
+/* text/jinja/lex.c - a template as tokens, with jinja2's rules for white space: trim_blocks (the newline
+ * behind a block's end goes) and lstrip_blocks (blanks in front of a block that begins its line go), "-"
+ * and "+". */
 #include "text/jinja/impl.h"
 
 #include "text/utf8.h"

@@ -1,5 +1,5 @@
-/* text/jinja/methods.c - methods of strings, lists, dicts and loops, as Python names them. Those that change their
- * object are refused, as by the sandbox templates run in. */
+/* text/jinja/methods.c - methods of strings, lists, dicts and loops, as Python names them. Those that
+ * change their object are refused, as by the sandbox templates run in. */
 #include "text/jinja/impl.h"
 
 #include <stdio.h>

@@ -255,7 +255,8 @@ static const tn_jstr *dotted_name(parser *p) {
     return tn_jbuf_take(p->j, &b);
 }
 
-/* Parses a filter: a is what is filtered (NULL: the text of a block), then name, and kids with the arguments. */
+/* Parses a filter: a is what is filtered (NULL: the text of a block), then name, and kids with the
+ * arguments. */
 static tn_jnode *one_filter(parser *p, tn_jnode *v) {
     tn_jnode *n = node(p, JN_FILTER);
     n->name = dotted_name(p);
@@ -356,7 +357,8 @@ static tn_jnode *sum(parser *p) {
     return n;
 }
 
-/* Parses comparisons: a is the first value, and kids are JN_PAIR with op and a, compared with the one before. */
+/* Parses comparisons: a is the first value, and kids are JN_PAIR with op and a, compared with the one
+ * before. */
 static tn_jnode *comparison(parser *p) {
     static const int ops[] = {J_OP('=', '='), J_OP('!', '='), '<', J_OP('<', '='), '>', J_OP('>', '=')};
     tn_jnode *first = sum(p), *n = NULL, **tail = NULL;
@@ -518,7 +520,8 @@ static tn_jnode *for_statement(parser *p) {
     return n;
 }
 
-/* Parses JN_SET with target and a, or JN_SET_BLOCK with target, a for filters on the text or NULL, and body. */
+/* Parses JN_SET with target and a, or JN_SET_BLOCK with target, a for filters on the text or NULL, and
+ * body. */
 static tn_jnode *set_statement(parser *p) {
     static const char *const ends[] = {"endset", NULL};
     tn_jnode *n = node(p, JN_SET);
