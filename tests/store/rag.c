@@ -9,6 +9,7 @@
 #include "store/rag.h"
 
 #include <sqlite3.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -386,6 +387,34 @@ static void prompt_and_support(void **state) {
     assert_true(hits[0].support == 0);
 }
 
+/* Which share of the question's weight stands in the file's passage; -1 where it is not found. */
+static float coverage_of(const char *query, const char *name) {
+    tn_rag_hit *hits;
+    int32_t n;
+    float share = -1;
+    tern_error err = {0};
+    if (tn_rag_search(store, query, 16, NULL, &hits, &n, &err) != TERN_OK) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n; i++)
+        if (!strcmp(strrchr(hits[i].path, '/') + 1, name)) share = hits[i].coverage;
+    tn_rag_hits_free(&ctx, &hits, n);
+    return share;
+}
+
+/* A word that nearly every passage has tells less than one that a single passage has. */
+static void rare_words_tell_more(void **state) {
+    (void)state;
+    char name[32];
+    for (int i = 0; i < 10; i++) {
+        snprintf(name, sizeof name, "%d.txt", i);
+        write_text(name, i == 3 ? "The ferry is called quillon." : "A lighthouse stands here.");
+    }
+    assert_int_equal(add(docs).n_added, 10);
+    float rare = coverage_of("quillon lighthouse", "3.txt"),
+          common = coverage_of("quillon lighthouse", "4.txt");
+    assert_true(common > 0 && rare > 0.6f && rare > common);
+    assert_true(fabsf(rare + common - 1) < 1e-5f); /* together they are the whole question */
+}
+
 /* Three processes add and remove the same folder over and over: nobody fails, and the last addition finds
  * everything once. */
 static void many_processes(void **state) {
@@ -461,6 +490,7 @@ int main(void) {
                                        T(bounds),
                                        T(out_of_memory),
                                        T(prompt_and_support),
+                                       T(rare_words_tell_more),
                                        T(many_processes),
                                        T(removed_is_gone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
