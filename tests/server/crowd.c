@@ -231,6 +231,28 @@ static void read_once(void **state) {
 
 /* A client with ten requests, and one with a single request that comes last: it is not the last to be
  * answered, but the second, as there is one seat and the first was taken when it came. */
+/* Of several conversations that begin alike, a turn goes to the one that it continues. */
+static void goes_on_where_it_was(void **state) {
+    (void)state;
+    static char text[N_CTX];
+    enum { ALIKE = 40, OWN = 600, N = 3 };
+    tn_queue *q = open_queue("none");
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < N; i++) {
+            bool begun;
+            words(text, ALIKE, 9);
+            words(text + ALIKE, OWN, (uint64_t)(200 + i));
+            if (turn) words(text + ALIKE + OWN, 60, (uint64_t)(300 + i));
+            tn_job *j = ask(q, text, "\"max_tokens\": 2");
+            while (!tn_job_done(j, &begun)) tn_job_wait(j, 1000);
+            assert_int_equal(j->err.code, TERN_OK);
+            if (turn) assert_true(j->n_ids - j->n_cached < 60 + 20);
+            tn_job_leave(j);
+        }
+    }
+    tn_queue_close(&q);
+}
+
 static void shares(void **state) {
     (void)state;
     enum { MANY = 10 };
@@ -327,8 +349,12 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),        cmocka_unit_test(drafted),
-                                       cmocka_unit_test(nobody_waits), cmocka_unit_test(read_once),
-                                       cmocka_unit_test(shares),       cmocka_unit_test(fills_the_queue)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),
+                                       cmocka_unit_test(drafted),
+                                       cmocka_unit_test(nobody_waits),
+                                       cmocka_unit_test(read_once),
+                                       cmocka_unit_test(goes_on_where_it_was),
+                                       cmocka_unit_test(shares),
+                                       cmocka_unit_test(fills_the_queue)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
