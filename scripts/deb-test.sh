@@ -11,7 +11,7 @@ suite=${SUITE:-bookworm} base=build/deb-base-${SUITE:-bookworm}.tar
 command -v mmdebstrap >/dev/null && command -v ip >/dev/null || { echo "skipped: no mmdebstrap or no ip (scripts/setup.sh --deb)"; exit 77; }
 [ "$(id -u)" = 0 ] || { echo "skipped: a bare system is made by root"; exit 77; }
 ls "$packages"/*.deb >/dev/null || { echo "deb-test.sh: no packages in $packages (scripts/deb.sh)" >&2; exit 1; }
-[ -f "$base" ] || { mmdebstrap --quiet --variant=apt "$suite" "$base.part" && mv "$base.part" "$base"; }
+[ -f "$base" ] || { mmdebstrap --quiet --format=tar --variant=apt "$suite" "$base.part" && mv "$base.part" "$base"; }
 system=$(mktemp -d)
 trap 'rm -rf "$system"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
