@@ -12,8 +12,7 @@
 enum { SPEC_BYTES = 4096 };
 static const double MAX_SCALE = 1000;
 
-/* ---- lists
- * ------------------------------------------------------------------------------------------------ */
+/* ---- lists ------------------------------------------------------------------------------------------- */
 
 /* The next part of a list, without what separates; false: it is over. */
 static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err, tern_status *st) {
@@ -67,8 +66,7 @@ static int32_t find(const tn_model *m, const char *name) {
     return -1;
 }
 
-/* ---- opening
- * ---------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------- */
 
 static tern_status open_one(tern_engine *e, char *part, const tn_lora_basis *basis, tern_error *err) {
     tn_model *m = e->model;
@@ -130,8 +128,7 @@ uint64_t tn_adapters_bytes(const char *list) {
     return n;
 }
 
-/* ---- mixes
- * ------------------------------------------------------------------------------------------------- */
+/* ---- mixes ------------------------------------------------------------------------------------------- */
 
 static tern_status unknown(const tn_model *m, const char *name, tern_error *err) {
     char names[300] = "";

@@ -112,8 +112,7 @@ static tern_status read_config(reader *r, const json_t *c) {
     return TERN_OK;
 }
 
-/* ---- pairs
- * ------------------------------------------------------------------------------------------------ */
+/* ---- pairs ------------------------------------------------------------------------------------------- */
 
 static const tn_tensor *tensor_of(const reader *r, const char *name) {
     return r->file.gguf ? tn_gguf_tensor(r->file.gguf, name) : tn_safetensors_tensor(r->file.st, name);
@@ -253,8 +252,7 @@ static tern_status read_site(reader *r, int32_t site) {
     return s->rank ? take_a(r, site, pairs, ops) : TERN_OK;
 }
 
-/* ---- the file
- * --------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------- */
 
 static int by_address(const void *a, const void *b) {
     const tn_tensor *x = *(const tn_tensor *const *)a, *y = *(const tn_tensor *const *)b;

@@ -30,8 +30,7 @@ typedef struct gram_pack {
     tn_loss loss;        /* of the pass that was last */
 } gram_pack;
 
-/* ---- one pass
- * ------------------------------------------------------------------------------------------- */
+/* ---- one pass ---------------------------------------------------------------------------------------- */
 
 typedef struct hook_user {
     packer *p;
@@ -146,8 +145,7 @@ static tern_status pass(gram_pack *g) {
     return st;
 }
 
-/* ---- bits
- * ----------------------------------------------------------------------------------------------- */
+/* ---- bits -------------------------------------------------------------------------------------------- */
 
 /* An average of so many bits; *kl: what they cost by what was sensed. */
 static tern_status hand_out(gram_pack *g, double bits, double *kl) {
@@ -217,8 +215,7 @@ static tern_status enough_bits(gram_pack *g) {
     }
 }
 
-/* ---- life
- * ----------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------- */
 
 static tern_status open_rows(gram_pack *g) {
     packer *p = g->p;

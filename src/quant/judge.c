@@ -168,8 +168,7 @@ tern_status tn_judge_layer(tn_judge *j, int layer, const tn_recipe_site *made, t
     return st;
 }
 
-/* ---- predictions
- * ------------------------------------------------------------------------------------------ */
+/* ---- predictions ------------------------------------------------------------------------------------- */
 
 /* Sums over the vocabulary so far, with the largest logits taken out: p of the float model, q of the
  * packed. */
@@ -295,8 +294,7 @@ tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, 
     return st;
 }
 
-/* ---- life
- * --------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------- */
 
 tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const int32_t *ids, int32_t n_tok,
                           int32_t window, const uint8_t *embedding_bits, tern_error *err) {

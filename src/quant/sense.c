@@ -313,8 +313,7 @@ static tern_status divergences(const sensing *s, const float *energy, double *kl
     return st;
 }
 
-/* ---- life
- * ------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------- */
 
 /* Windows from all over the text. */
 static void sample(const tn_sense_args *a, int32_t window, int32_t n_tok, int32_t *ids) {

@@ -57,8 +57,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* ---- files
- * ------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------- */
 
 static char *slurp(const char *path, size_t *n) {
     FILE *f = fopen(path, "rb");
@@ -118,8 +117,7 @@ static void write_pile(pile *p, const char *path) {
     *p = (pile){0};
 }
 
-/* ---- an adapter and its merging
- * ----------------------------------------------------------------------------- */
+/* ---- an adapter and its merging ---------------------------------------------------------------------- */
 
 /* Does an adapter change this tensor? Projections of layers, and an output layer. */
 static bool target(const tn_tensor *t) {
@@ -263,8 +261,7 @@ static void make_folder(const char *fixture) {
     spill(path, text, sizeof text - 1);
 }
 
-/* ---- engines
- * ---------------------------------------------------------------------------------------------- */
+/* ---- engines ----------------------------------------------------------------------------------------- */
 
 static tern_status try_open(const char *path, const char *lora, tern_engine **e, tern_error *err) {
     tern_options o;
@@ -399,8 +396,7 @@ static void from_folder(void **state) {
     as_merged(fixture);
 }
 
-/* ---- packages
- * ---------------------------------------------------------------------------------------------- */
+/* ---- packages ---------------------------------------------------------------------------------------- */
 
 static void pack(tn_scheme scheme) {
     tn_ctx ctx;
@@ -454,8 +450,7 @@ static void in_package(void **state) {
     tern_engine_close(&sum), tern_engine_close(&floats);
 }
 
-/* ---- texts
- * ------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------- */
 
 typedef struct said {
     int32_t ids[N_NEW + 8];
@@ -565,8 +560,7 @@ static void sessions(void **state) {
     tern_engine_close(&e);
 }
 
-/* ---- what is wrong
- * ------------------------------------------------------------------------------------------ */
+/* ---- what is wrong ----------------------------------------------------------------------------------- */
 
 static void refused(const char *lora, const char *says) {
     tern_error err = {0};

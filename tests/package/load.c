@@ -234,8 +234,7 @@ static void graphs_are_in_the_package(void **state) {
     }
 }
 
-/* ---- the disk misbehaves
- * ------------------------------------------------------------------------------------ */
+/* ---- the disk misbehaves ----------------------------------------------------------------------------- */
 
 typedef struct bad_disk {
     atomic_int n;
@@ -322,8 +321,7 @@ static void cancelled_and_resumed(void **state) {
     }
 }
 
-/* ---- the file is wrong
- * --------------------------------------------------------------------------------------- */
+/* ---- the file is wrong ------------------------------------------------------------------------------- */
 
 static tern_status start(const char *path, const char *load, int32_t n, tern_error *err) {
     tern_options o;
@@ -500,8 +498,7 @@ static void other_packages_are_refused(void **state) {
     remove_package(bad);
 }
 
-/* ---- several at once
- * ------------------------------------------------------------------------------------------- */
+/* ---- several at once --------------------------------------------------------------------------------- */
 
 typedef struct reader {
     tern_engine *e; /* NULL: one of its own */

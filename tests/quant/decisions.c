@@ -211,8 +211,7 @@ static void hot_channels_have_the_most_outliers(void **state) {
     sites_close(x);
 }
 
-/* ---- alpha
- * ----------------------------------------------------------------------------------------------- */
+/* ---- alpha ------------------------------------------------------------------------------------------- */
 
 /* The error of a site's outputs, 8-bit inputs with one clip and rows of weights with so many steps each
  * way, as those who compute it would: by quantising both. */
@@ -468,8 +467,7 @@ static void packages_are_smoothed(void **state) {
     }
 }
 
-/* ---- heads
- * ------------------------------------------------------------------------------------------------- */
+/* ---- heads ------------------------------------------------------------------------------------------- */
 
 /* The scales are means over heads and windows of max |x| / 127. */
 static void scales_are_means(void **state) {

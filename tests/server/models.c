@@ -86,8 +86,7 @@ static void wait_until(tn_models *m, const char *name, const char *state) {
     while (!is(m, name, state)) poll(NULL, 0, 1);
 }
 
-/* ---- idle
- * ------------------------------------------------------------------------------------------------ */
+/* ---- idle -------------------------------------------------------------------------------------------- */
 
 static void leaves_when_idle(void **state) {
     (void)state;
@@ -119,8 +118,7 @@ static void leaves_when_idle(void **state) {
     tn_models_close(&m);
 }
 
-/* ---- a limit
- * ---------------------------------------------------------------------------------------------- */
+/* ---- a limit ----------------------------------------------------------------------------------------- */
 
 static void keeps_within_limit(void **state) {
     (void)state;
@@ -183,8 +181,7 @@ static void waits_for_room(void **state) {
     tn_models_close(&m);
 }
 
-/* ---- many at once
- * -------------------------------------------------------------------------------------------- */
+/* ---- many at once ------------------------------------------------------------------------------------ */
 
 typedef struct client {
     tn_models *m;
