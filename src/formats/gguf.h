@@ -40,8 +40,7 @@ bool tn_gguf_arr_str(const tn_gguf *g, const char *key, int64_t i, const char **
 bool tn_gguf_arr_f64(const tn_gguf *g, const char *key, int64_t i, double *out);
 bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out);
 
-/* ---- writing: keys, then tensor declarations, then their bytes in that order; streamed and atomic
- * ----------- */
+/* ---- writing: keys, then tensor declarations, then their bytes in that order; streamed and atomic */
 
 typedef struct tn_gguf_writer tn_gguf_writer;
 

@@ -103,8 +103,7 @@ static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, c
     return sum / (n - 1);
 }
 
-/* ---- journal: losses in the order they are measured, so that a process that was killed goes on where it was
- * ---------- */
+/* ---- journal: losses in the order they are measured, so that a process that was killed goes on where it was */
 
 const tn_outkind tn_heads_journal_kind = {
     .what = "a journal of heads", .begins = {"TNHEADS1"}, .is_private = true};
