@@ -6,7 +6,6 @@
 #include "session/session.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
-#include "lab/synth.h"
 #include "quant/pack.h"
 
 #include <math.h>
@@ -20,22 +19,20 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 enum { N_PROMPT = 150, N_CTX = 512, N_NEW = 20 };
 
-static char model[256], merged[256], adapter[256], package[256], saved[256];
+static char model[FIXTURE_PATH], merged[FIXTURE_PATH], adapter[FIXTURE_PATH], package[FIXTURE_PATH],
+    saved[FIXTURE_PATH];
 static int32_t prompt[N_CTX];
 
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
-
 static void say_paths(void) {
-    long pid = (long)getpid();
-    snprintf(model, sizeof model, TN_BINARY_DIR "/lora-%ld.gguf", pid);
-    snprintf(merged, sizeof merged, TN_BINARY_DIR "/lora-%ld-merged.gguf", pid);
-    snprintf(adapter, sizeof adapter, TN_BINARY_DIR "/lora-%ld-adapter", pid);
-    snprintf(package, sizeof package, TN_BINARY_DIR "/lora-%ld.tern", pid);
-    snprintf(saved, sizeof saved, TN_BINARY_DIR "/lora-%ld.state", pid);
+    fixture_file(model, "m.gguf");
+    fixture_file(merged, "merged.gguf");
+    fixture_file(adapter, "adapter");
+    fixture_file(package, "m.tern");
+    fixture_file(saved, "m.state");
 }
 
 static int teardown(void **state) {
@@ -44,7 +41,7 @@ static int teardown(void **state) {
                                          "adapter_model.safetensors"};
     char *const all[] = {model, merged, adapter, package, saved};
     for (int i = 0; i < 5; i++) {
-        char path[320];
+        char path[2 * FIXTURE_PATH + 40];
         for (int k = 0; k < 4; k++) {
             snprintf(path, sizeof path, "%s/%s", all[i], inside[k]);
             unlink(path);
@@ -158,14 +155,11 @@ static const double ALPHA = 12, SCALE = 0.7; /* the adapter's own, and the sessi
 static void make_gguf(const char *name, const char *arch) {
     tn_ctx ctx;
     tern_error err = {0};
-    tn_pool *pool;
     tn_gguf *g;
     tn_gguf_writer *w;
     size_t n_bytes, n = 0, n_targets = 0;
     tn_ctx_init(&ctx, NULL);
-    must(tn_pool_open(&ctx, 2, &pool, &err), &err);
-    must(tn_synth(&ctx, pool, name, model, 5, TN_F32, &err), &err);
-    tn_pool_close(&pool);
+    fixture_model(model, "m.gguf", name, 5, TN_F32);
     char *bytes = slurp(model, &n_bytes);
     must(tn_gguf_open(&ctx, model, &g, &err), &err);
     must(tn_gguf_create(&ctx, adapter, &w, &err), &err);
@@ -351,7 +345,7 @@ static void drop(heard *h) { free(h->logits); }
 /* Adapter and model side by side, at this scale, are the merged model; without it the model is as it was,
  * bit for bit. */
 static void as_merged(const char *name) {
-    char lora[320];
+    char lora[2 * FIXTURE_PATH];
     tern_error err = {0};
     snprintf(lora, sizeof lora, "it=%s:%g", adapter, SCALE);
     tern_engine *plain = open_engine(model, NULL), *with = open_engine(model, lora),
@@ -414,7 +408,7 @@ static void pack(tn_scheme scheme) {
 static void in_package(void **state) {
     static const tn_scheme schemes[] = {TN_SCHEME_LLM_NPU, TN_SCHEME_GRAM, TN_SCHEME_SMOOTHQUANT};
     const char *name = ggufs[(size_t)(uintptr_t)*state].name;
-    char lora[320];
+    char lora[2 * FIXTURE_PATH];
     tern_error err = {0};
     make_gguf(name, ggufs[(size_t)(uintptr_t)*state].arch);
     snprintf(lora, sizeof lora, "it=%s:%g", adapter, SCALE);
@@ -548,7 +542,7 @@ static void texts_know(tern_engine *e) {
 
 static void sessions(void **state) {
     size_t i = (size_t)(uintptr_t)*state;
-    char lora[700];
+    char lora[2 * FIXTURE_PATH + 40];
     make_gguf(ggufs[i].name, ggufs[i].arch);
     snprintf(lora, sizeof lora, "it=%s:%g,other=%s:0", adapter, SCALE, adapter);
     tern_engine *e = open_engine(model, lora);
@@ -572,7 +566,7 @@ static void refused(const char *lora, const char *says) {
 /* The adapter's file with these bytes in place of others of the same length, wherever they are. */
 static void replaced(const char *from, const char *to, const char *says) {
     size_t n, len = strlen(from);
-    char *bytes = slurp(adapter, &n), *kept = malloc(n), path[300];
+    char *bytes = slurp(adapter, &n), *kept = malloc(n), path[FIXTURE_PATH + 8];
     int n_found = 0;
     memcpy(kept, bytes, n);
     for (size_t i = 0; i + len <= n; i++)
@@ -587,7 +581,7 @@ static void replaced(const char *from, const char *to, const char *says) {
 
 static void wrong_files(void **state) {
     (void)state;
-    char text[600], path[400];
+    char text[2 * FIXTURE_PATH + 40], path[400];
     make_gguf("tiny-qwen2", "qwen2");
     replaced("blk.0.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_x", "no A beside it");
     replaced("blk.0.attn_q.weight.lora_b", "blk.0.attn_q.weight.lora_x", "no partner");
@@ -662,7 +656,7 @@ static void wrong_files(void **state) {
 /* A package that does not say what its inputs were divided by is told from one that divides by nothing. */
 static void other_packages(void **state) {
     (void)state;
-    char lora[300];
+    char lora[2 * FIXTURE_PATH];
     tern_error err = {0};
     tern_engine *e;
     make_gguf("tiny-qwen2", "qwen2");

@@ -2,7 +2,6 @@
  * theirs, the heaviest products on a device that is too small, measured times in the graphs that are
  * scheduled by them. */
 #include "session/session.h"
-#include "lab/synth.h"
 #include "model/sampler.h"
 #include "prefill/impl.h"
 #include "quant/pack.h"
@@ -17,39 +16,24 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_PROMPT = 150, N_VOCAB = 512 };
 
-static char gguf[256], package[256], profile[300];
+static char gguf[FIXTURE_PATH], package[FIXTURE_PATH], profile[FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 
 static int setup(void **state) {
     (void)state;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
-    tn_pool *pool;
-    tern_error err;
     tn_pack_options o;
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/wiring-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/wiring-%ld.tern", (long)getpid());
-    snprintf(profile, sizeof profile, "%s.profile", package);
-    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
-        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK)
-        return -1;
-    tn_pool_close(&pool);
     tn_pack_defaults(&o);
     o.scheme = TN_SCHEME_LLM_NPU;
     o.calib_tokens = 256;
     o.n_threads = 2;
-    if (tn_pack(&ctx, gguf, package, &o, NULL, &err) != TERN_OK) return -1;
+    fixture_model(gguf, "m.gguf", "tiny-qwen2", 7, TN_F32);
+    fixture_package(package, "m.tern", gguf, &o);
+    fixture_file(profile, "m.tern.profile");
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = (i * 3 + 20) % N_VOCAB; /* no token twice */
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    unlink(gguf);
-    unlink(package);
-    unlink(profile);
     return 0;
 }
 
@@ -59,16 +43,9 @@ typedef struct run {
 } run;
 
 static run open_run(const char *path, const tern_options *o, const char *draft) {
-    run r = {0};
-    tern_error err = {0};
     unlink(profile);
-    if (tern_engine_open(path, o, &r.e, &err) != TERN_OK) fail_msg("%s", err.message);
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = 512;
-    so.draft = draft;
-    if (tern_session_open(r.e, &so, &r.s, &err) != TERN_OK) fail_msg("%s", err.message);
-    return r;
+    tern_engine *e = fixture_engine(path, o);
+    return (run){e, fixture_session(e, 512, draft)};
 }
 
 static void close_run(run *r) {
@@ -261,5 +238,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_of_the_last_token), cmocka_unit_test(successors_are_of_their_position),
         cmocka_unit_test(a_cap_takes_the_heaviest), cmocka_unit_test(measured_times_reach_the_graphs)};
-    return cmocka_run_group_tests_name("wiring", tests, setup, teardown);
+    return cmocka_run_group_tests_name("wiring", tests, setup, NULL);
 }

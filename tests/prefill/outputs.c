@@ -1,7 +1,6 @@
 /* Products that leave the device in 8 bits: what the CPU takes up are whole steps of the frozen scale,
  * channels use them alike behind the output factor, and the bits depend on nothing else. */
 #include "session/session.h"
-#include "lab/synth.h"
 #include "quant/builtin_corpus.h"
 #include "quant/pack.h"
 
@@ -15,48 +14,30 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_PROMPT = 200, N_VOCAB = 512 };
 
-static char gguf[256], package[256];
+static char gguf[FIXTURE_PATH], package[FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 static float outlier_share = 0.01f;
 
 static int setup(void **state) {
     (void)state;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
-    tn_pool *pool;
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/outputs-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/outputs-%ld.tern", (long)getpid());
-    if (tn_pool_open(&ctx, 2, &pool, NULL) != TERN_OK ||
-        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, NULL) != TERN_OK)
-        return -1;
-    tn_pool_close(&pool);
-    /* what scales were made from: other tokens of a random model have other outputs */
-    tern_engine *e;
     size_t n;
     int32_t ids[4096];
-    if (tern_engine_open(gguf, NULL, &e, NULL) != TERN_OK ||
-        tern_tokenize(e, tn_builtin_corpus, 2000, true, true, ids, 4096, &n, NULL) != TERN_OK || n < N_PROMPT)
-        return -1;
+    tern_error err = {0};
+    fixture_model(gguf, "m.gguf", "tiny-qwen2", 7, TN_F32);
+    /* what scales were made from: other tokens of a random model have other outputs */
+    tern_engine *e = fixture_engine(gguf, NULL);
+    must(tern_tokenize(e, tn_builtin_corpus, 2000, true, true, ids, 4096, &n, &err), &err);
+    assert_true(n >= N_PROMPT);
     memcpy(prompt, ids, sizeof prompt);
     tern_engine_close(&e);
     return 0;
 }
 
-static int teardown(void **state) {
-    (void)state;
-    char profile[300];
-    snprintf(profile, sizeof profile, "%s.profile", package);
-    unlink(profile);
-    unlink(package);
-    unlink(gguf);
-    return 0;
-}
-
 static void pack(tn_scheme scheme, float prune, bool int8, float beta) {
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
     tn_pack_options o;
     tn_pack_defaults(&o);
     o.scheme = scheme;
@@ -68,8 +49,7 @@ static void pack(tn_scheme scheme, float prune, bool int8, float beta) {
     o.n_threads = 2;
     o.output_int8 = int8;
     o.output_beta = beta;
-    tern_error err = {0};
-    if (tn_pack(&ctx, gguf, package, &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
+    fixture_package(package, "m.tern", gguf, &o);
 }
 
 typedef struct run {
@@ -78,15 +58,8 @@ typedef struct run {
 } run;
 
 static run open_run(const char *path, const tern_options *o) {
-    run r = {0};
-    tern_error err = {0};
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = 256;
-    if (tern_engine_open(path, o, &r.e, &err) != TERN_OK ||
-        tern_session_open(r.e, &so, &r.s, &err) != TERN_OK)
-        fail_msg("%s", err.message);
-    return r;
+    tern_engine *e = fixture_engine(path, o);
+    return (run){e, fixture_session(e, 256, NULL)};
 }
 
 static void close_run(run *r) {
@@ -267,5 +240,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_how), cmocka_unit_test(outputs_are_whole_steps),
         cmocka_unit_test(close_to_float), cmocka_unit_test(outliers_are_under_the_factor)};
-    return cmocka_run_group_tests_name("outputs", tests, setup, teardown);
+    return cmocka_run_group_tests_name("outputs", tests, setup, NULL);
 }
