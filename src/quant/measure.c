@@ -71,6 +71,25 @@ static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
     return st;
 }
 
+tern_status tn_pack_by_layer(packer *p, const int32_t *ids, size_t n_ids, int32_t window, const char *stage,
+                             tern_status (*layer)(packer *p, tn_corpus *corpus, int layer),
+                             tn_corpus *corpus) {
+    *corpus = (tn_corpus){.kern = &p->kern,
+                          .pool = p->pool,
+                          .src = p->src,
+                          .m = p->m,
+                          .ids = ids,
+                          .n_tok = n_ids,
+                          .window = window};
+    tern_status st = tn_corpus_open(corpus, p->err);
+    for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
+        st = layer(p, corpus, i);
+        if (st == TERN_OK && !tn_progress(p->ctx, stage, (i + 1.0) / p->m->h.n_layers))
+            st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
+    }
+    return st;
+}
+
 tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
     size_t n_sites = (size_t)p->m->program.n_sites;
@@ -78,19 +97,8 @@ tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32
     TN_FAIL_IF(!p->plans, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
     TN_TRY(tn_calibration_open(p->ctx, &p->m->program, &p->cal, p->err));
     TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
-    tn_corpus corpus = {.kern = &p->kern,
-                        .pool = p->pool,
-                        .src = p->src,
-                        .m = p->m,
-                        .ids = ids,
-                        .n_tok = n_ids,
-                        .window = window};
-    tern_status st = tn_corpus_open(&corpus, p->err);
-    for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
-        st = calibrate_layer(p, &corpus, i);
-        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers))
-            st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
-    }
+    tn_corpus corpus;
+    tern_status st = tn_pack_by_layer(p, ids, n_ids, window, "calibrate", calibrate_layer, &corpus);
     if (st == TERN_OK) tn_calibrate_lm_head(&p->cal, &corpus, (double)p->o->outlier_share);
     tn_corpus_close(&corpus);
     return st;

@@ -127,19 +127,8 @@ tern_status tn_pack_outputs(packer *p, const int32_t *ids, size_t n_ids, int32_t
     p->outputs =
         tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)p->m->program.n_sites * TN_SITE_MAX_OPS, sizeof *p->outputs);
     TN_FAIL_IF(!p->outputs, p->err, TERN_E_MEMORY, "no memory to calibrate outputs");
-    tn_corpus corpus = {.kern = &p->kern,
-                        .pool = p->pool,
-                        .src = p->src,
-                        .m = p->m,
-                        .ids = ids,
-                        .n_tok = n_ids,
-                        .window = window};
-    tern_status st = tn_corpus_open(&corpus, p->err);
-    for (int i = 0; i < h->n_layers && st == TERN_OK; i++) {
-        st = calibrate_layer(p, &corpus, i);
-        if (st == TERN_OK && !tn_progress(p->ctx, "outputs", (i + 1.0) / h->n_layers))
-            st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
-    }
+    tn_corpus corpus;
+    tern_status st = tn_pack_by_layer(p, ids, n_ids, window, "outputs", calibrate_layer, &corpus);
     tn_corpus_close(&corpus);
     return st;
 }
