@@ -51,8 +51,8 @@ int cli_output_close(output_file *f) {
 
 const char *cli_shown(const char *text) {
     enum { ROOM = 4096 };
-    static char buffers[4][ROOM];
-    static int turn;
+    static _Thread_local char buffers[4][ROOM];
+    static _Thread_local int turn;
     char *to = buffers[turn = (turn + 1) % 4];
     size_t n = strlen(text), at = 0;
     for (size_t i = 0; i < n && at + 13 < ROOM;) {

@@ -81,5 +81,6 @@ class Server:
 
     def stop(self):
         self.p.send_signal(signal.SIGTERM)
-        assert self.p.wait(100) == 0, "exit status %d" % self.p.returncode
+        status = self.p.wait(100)
         self.reader.join()
+        assert status == 0, "exit status %d:\n%s" % (status, "".join(self.lines[-80:]))
