@@ -405,8 +405,7 @@ static void cell_text(tn_doc_text *t, cell *x, const char *s) {
 static void cell_end(tn_doc_text *t, const shared *s, cell *x) {
     char *end;
     unsigned long i = strtoul(x->index, &end, 10);
-    if (x->n_index && end != x->index && i < s->n)
-        tn_doc_put(t, s->text.p + s->at[i], s->at[i + 1] - s->at[i]);
+    if (x->n_index && !*end && i < s->n) tn_doc_put(t, s->text.p + s->at[i], s->at[i + 1] - s->at[i]);
     tn_doc_put(t, "\t", 1);
     x->n_index = 0;
 }
