@@ -115,7 +115,7 @@ static void describe_layer(const tn_program *p, int32_t layer, char *line, size_
         if (op[i].kind == TN_OP_ROPE && (!op[i].rope.n_rot || op[i].rope.table))
             snprintf(more, sizeof more, op[i].rope.table ? " (local)" : " (none)");
         if (op[i].kind == TN_OP_CONV) snprintf(more, sizeof more, " of %d", op[i].conv.len);
-        if (op[i].kind == TN_OP_EXPERTS)
+        if (op[i].kind == TN_OP_ROUTE)
             snprintf(more, sizeof more, " %d of %d", op[i].experts.used, op[i].experts.n);
         at += (size_t)snprintf(line + at, cap - at, "%s%s%s", i ? ", " : "", op[i].name, more);
     }
