@@ -232,7 +232,7 @@ static void run_experts(run *x) {
     const tn_forward_hooks *hooks = x->hooks;
     const tn_site_ops *s = &x->op->linears;
     if (hooks && hooks->routed && x->op->site == TN_SITE_EXPERTS)
-        hooks->routed(hooks->user, x->op->layer, s, x->f.buf[TN_BUF_CHOSEN], x->n_rows);
+        hooks->routed(hooks->user, x->op->layer, x->f.buf[TN_BUF_CHOSEN]);
     if (hooks && hooks->site_input)
         hooks->site_input(hooks->user, x->op->layer, x->op->site, x->f.buf[x->op->in], (size_t)s->k,
                           (int32_t)tn_site_rows(x->op->site, s, x->n_rows));

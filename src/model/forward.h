@@ -30,8 +30,8 @@ void tn_acts_close(tn_acts *a);
 typedef struct tn_forward_hooks {
     void (*site_input)(void *user, int layer, tn_site site, float *x, size_t ldx,
                        int32_t n_rows); /* may change it: rounding as a device would */
-    void (*routed)(void *user, int layer, const tn_site_ops *experts, const float *chosen,
-                   int32_t n_rows); /* before the experts' inputs: CHOSEN (experts.h) */
+    void (*routed)(void *user, int layer,
+                   const float *chosen); /* before the experts' inputs: CHOSEN of the rows (experts.h) */
     void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows); /* after rope */
     void (*attention_out)(void *user, int layer, float *att,
                           int32_t n_rows); /* may change it: head ablation */

@@ -22,6 +22,9 @@ typedef enum tn_site {
 /* Chunks of the prompt pass through it: it has the chunk's form as well as the decode form. */
 static inline bool tn_site_in_layers(tn_site s) { return s != TN_SITE_LM_HEAD; }
 
+/* Packages cut a matrix of all experts at multiples of so many channels: the device's column tile. */
+enum { TN_EXPERT_CHANNELS = 16 };
+
 /* Is it of experts? Each row passes some of them. */
 static inline bool tn_site_of_experts(tn_site s) { return s == TN_SITE_EXPERTS || s == TN_SITE_EXPERTS_DOWN; }
 
