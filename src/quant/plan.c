@@ -48,11 +48,6 @@ static int by_importance(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Experts have no outlier path: rows of weights by input channel would be those of all of them. */
-static bool no_path(const packer *p, ptrdiff_t i_site) {
-    return tn_program_linears(&p->m->program, (int32_t)i_site)->n_experts > 0;
-}
-
 tern_status tn_plan_sites(packer *p) {
     size_t n_sites = (size_t)p->m->program.n_sites, n = 0;
     site_plan **order = tn_alloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *order);
@@ -72,7 +67,7 @@ tern_status tn_plan_sites(packer *p) {
         for (size_t i = 0; i < n && st == TERN_OK; i++) {
             const tn_site_stats *s = &p->cal.sites[order[i] - p->plans];
             if (i < n_pruned && tn_stats_bulk_error(s, order[i]->clip) <= (double)p->o->prune_error) continue;
-            if (no_path(p, order[i] - p->plans)) continue;
+            if (s->n_experts) continue; /* rows of weights by input channel would be those of all of them */
             order[i]->outliers = true;
             order[i]->clip = s->threshold;
             p->report->n_outlier_sites++;
@@ -213,9 +208,9 @@ tern_status tn_plan_edgeflow_clips(packer *p) {
         site_plan *plan = &p->plans[i];
         const tn_site_stats *s = &p->cal.sites[i];
         plan->clip = tn_stats_best_clip(s);
-        plan->outliers = !no_path(p, i) && (p->o->outliers == TN_OUTLIERS_ON ||
-                                            (p->o->outliers == TN_OUTLIERS_AUTO &&
-                                             tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error));
+        plan->outliers = !s->n_experts && (p->o->outliers == TN_OUTLIERS_ON ||
+                                           (p->o->outliers == TN_OUTLIERS_AUTO &&
+                                            tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error));
         if (!plan->outliers) continue;
         plan->clip = s->threshold;
         p->report->n_outlier_sites++;

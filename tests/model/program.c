@@ -182,7 +182,8 @@ static void sites_of(const each *e) {
             if (i > first) assert_true(s->kind > e->p.sites[i - 1].kind);
             assert_true(source < op && source->layer == op->layer && source->feeds == s->kind);
             assert_true(source->width == op->linears.k * tn_site_rows(s->kind, &op->linears, 1));
-            assert_true((source->writes & op->reads) == op->reads);
+            assert_true(source->writes >> op->in & 1);
+            assert_false(op->reads & ~(1u << op->in | 1u << TN_BUF_CHOSEN));
         }
     }
     assert_int_equal(n_seen, e->p.n_sites);
