@@ -278,32 +278,24 @@ static void one_layer(rig *r, int32_t layer, tn_rng *rng) {
     free(r->bytes);
 }
 
-static void as_plain_loops_compute(void **state) {
-    (void)state;
+/* apart: whole jobs, on threads of the device. */
+static void all_layers(const char *path, bool apart) {
     tn_rng rng = {11};
-    for (int i = 0; i < N_MIXTURES; i++) {
-        for (int apart = 0; apart < 2; apart++) { /* whole jobs, on threads of the device */
-            tern_options o;
-            tern_error err;
-            tn_options_defaults(&o);
-            o.n_threads = 2;
-            o.npu_apart = apart;
-            rig r = {.e = fixture_engine(packages[i], &o)};
-            r.s = fixture_session(r.e, 512, "none");
-            must(tern_session_prefill(r.s, prompt, N_ROWS, &err), &err);
-            r.p = r.s->pipeline;
-            r.c = &r.p->chunks[0];
-            assert_int_equal(r.c->r.n_rows, N_ROWS);
-            int n = 0;
-            for (int32_t layer = 0; layer < r.e->model->h.n_layers; layer++) {
-                if (!tn_layer_has_experts(&r.e->model->h, layer)) continue;
-                if (apart && n++) continue;
-                one_layer(&r, layer, &rng);
-            }
-            tern_session_close(&r.s);
-            tern_engine_close(&r.e);
-        }
-    }
+    tern_options o;
+    tern_error err;
+    tn_options_defaults(&o);
+    o.n_threads = 2;
+    o.npu_apart = apart;
+    rig r = {.e = fixture_engine(path, &o)};
+    r.s = fixture_session(r.e, 512, "none");
+    must(tern_session_prefill(r.s, prompt, N_ROWS, &err), &err);
+    r.p = r.s->pipeline;
+    r.c = &r.p->chunks[0];
+    assert_int_equal(r.c->r.n_rows, N_ROWS);
+    for (int32_t layer = 0; layer < r.e->model->h.n_layers; layer++)
+        if (tn_layer_has_experts(&r.e->model->h, layer)) one_layer(&r, layer, &rng);
+    tern_session_close(&r.s);
+    tern_engine_close(&r.e);
 }
 
 /* ---- the same bits ----------------------------------------------------------------------------------- */
@@ -472,6 +464,14 @@ static void lies_are_refused(void **state) {
             fail_msg("%zu: %d '%s', want '%s'", i, (int)st, err.message, lies[i].told);
     }
     unlink(bad);
+}
+
+static void as_plain_loops_compute(void **state) {
+    (void)state;
+    static const lie scaled = {"experts_scale", 2.5, .told = NULL};
+    for (int i = 0; i < 2 * N_MIXTURES; i++) all_layers(packages[i / 2], i % 2);
+    tell(packages[2], &scaled); /* the models have none */
+    all_layers(bad, false);
 }
 
 /* Devices whose graphs cannot be as many as experts, and sparse attention where heads have sinks. */
