@@ -192,7 +192,8 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-qwen2", "tiny-gemma2", "tiny-phi2", "tiny-llama"};
+    static const char *const names[] = {"tiny-qwen2", "tiny-gemma2",   "tiny-phi2",
+                                        "tiny-llama", "tiny-qwen3moe", "tiny-qwen35moe"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
