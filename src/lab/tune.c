@@ -209,6 +209,7 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
         bool first = true;
         for (int32_t j = 0; j < i; j++) first = first && p->sites[j].kind != s;
         if (!first) continue;
+        if (site->ops.n_experts) continue; /* a chunk's rows for one are as many as choose it */
         tn_npu_graph_desc d = *tn_npu_graph_get(site->graphs[TN_FORM_CHUNK]);
         d.rows_per_run = 0;
         TN_TRY(tn_npu_best_split(tn_npu_site_device(e->npu, site), &d, NULL, NULL, err));
