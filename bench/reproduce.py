@@ -11,7 +11,8 @@ it ended when it is called again in the same way. Parts belong to the model's si
 program; where one of them changed, the parts are made anew.
 
 Accuracies are those of the harness that such papers use: LAMBADA by greedy choice of every token of the last word, the
-others by the log-probability of a whole ending. Differences from the float model are item by item.
+others by the log-probability of a whole ending. Differences from the float model are item by item, of perplexities
+token by token and in percent of it.
 """
 import argparse
 import hashlib
@@ -307,13 +308,15 @@ class Work:
         return right, skipped
 
     def perplexity(self, key, opened, text):
+        """Perplexity, and of all columns but the float model's the difference to that, token by token."""
         with open(text, "rb") as f:
             name = f"{key}.ppl.{digest(hashlib.sha256(f.read()).hexdigest(), str(self.a.windows), str(self.a.ctx))}.json"
-        part = self.kept(name, "perplexity", "stderr", "tokens")
+        against = [] if key == "float" else ["--kl", self.a.model]
+        part = self.kept(name, "perplexity", "stderr", "tokens", *(["loss"] if against else []))
         if part is None:
             self.note(f"{key}: perplexity")
             limit = ["--limit", str(self.a.windows)] if self.a.windows else []
-            words = ["--task", "ppl", "--data", text, "-c", str(self.a.ctx), *limit, "--json"]
+            words = ["--task", "ppl", "--data", text, "-c", str(self.a.ctx), *limit, *against, "--json"]
             part = json.loads(self.tern("eval", *opened(), *words))
             self.keep(name, part)
         self.done += 1
@@ -383,11 +386,15 @@ def table6(w, sets, text):
 
 def ppl_row(table, column, paper_column, p):
     half = 1.96 * p["stderr"] / p["perplexity"]
-    return {
+    row = {
         "table": table, "task": "perplexity", "column": column, "paper_column": paper_column, "tokens": p["tokens"],
         "perplexity": p["perplexity"], "low": p["perplexity"] * math.exp(-half),
         "high": p["perplexity"] * math.exp(half),
     }  # fmt: skip
+    if "loss" in p:
+        d, e = p["loss"]["nll_diff"], p["loss"]["nll_diff_stderr"]
+        row |= {"difference": 100 * math.expm1(d), "difference_half": 100 * math.exp(d) * 1.96 * e}
+    return row
 
 
 def table4(w, text):
@@ -413,20 +420,24 @@ def show(rows):
         for r in some:
             value = r.get("perplexity", r.get("accuracy"))
             line = f"{r['column']:14}{r['paper_column']:10}{value:14.2f}{interval(r):>20}"
-            line += f"{r['difference']:+9.2f} ± {r['difference_half']:.2f}".rjust(18) if "difference" in r else " " * 18
+            line += difference(r)
             print((line + (f"{r['paper']:10.1f}" if r.get("paper") is not None else "")).rstrip())
         counts = {(r["items"], r["skipped"]) for r in some if "items" in r}
         for n, skipped in sorted(counts):
             print(f"  {n} items" + (f", {skipped} longer than the context" if skipped else ""))
     four = [r for r in rows if r["table"] == 4]
     if four:
-        print(f"\nEdgeFlow, Table 4: perplexity\n{'bits':6}{'column':14}{'paper':14}{'perplexity':>12}{'95 %':>24}{'printed':>10}")
+        print(f"\nEdgeFlow, Table 4: perplexity\n{'bits':6}{'column':14}{'paper':14}{'perplexity':>12}{'95 %':>24}{'- float, %':>18}{'printed':>10}")
         for r in four:
             line = f"{r.get('bits', ''):<6}{r['column']:14}{r['paper_column']:14}{r['perplexity']:12.2f}{interval(r):>24}"
-            print(line + f"{r.get('paper', ''):>10}".rstrip())
+            print((line + difference(r) + f"{r.get('paper', ''):>10}").rstrip())
     models = sorted({r["paper_model"] for r in rows if "paper_model" in r})
     if models:
         print(f"\n\"printed\" is the papers' row of {', '.join(models)}: other items or fewer move it.")
+
+
+def difference(r):
+    return f"{r['difference']:+9.2f} ± {r['difference_half']:.2f}".rjust(18) if "difference" in r else " " * 18
 
 
 def interval(r):

@@ -156,7 +156,7 @@ int cmd_eval(int argc, char **argv) {
                                "nothing to draft; tern bench --text measures drafts",
                                draft);
     tern_engine *e = NULL;
-    if (!cli_args_given(&ma, "attention"))
+    if (!cli_args_given(&ma, "attention") && !cli_args_given(&ma, "attention-preset"))
         ma.o.attention = "full"; /* models are compared, not where they attend */
     rc = cli_open_engine(&c, &ma, &e);
     if (rc < 0 && kl) rc = open_other(&c, &ma, kl, &o.source);

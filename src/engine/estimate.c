@@ -89,6 +89,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     if (opt) o = *opt;
     else tn_options_defaults(&o);
     TN_TRY(tn_params_check(&o, err));
+    tn_params_preset(&o);
     tn_ctx ctx;
     tn_ctx_init(&ctx, o.hooks);
     tn_hparams h;

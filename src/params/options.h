@@ -39,7 +39,7 @@ struct tern_options {
     float attention_ratio; /* share, in (0,1]; 0: the default of prompts or of decoding */
     int32_t attention_buckets, attention_share, attention_pool, attention_threshold;
     bool no_head_ratios, attention_whole, attention_check, attention_decode;
-    const char *attention_pipeline, *attention_plan;
+    const char *attention_pipeline, *attention_plan, *attention_preset;
     const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
     /* These are for its sessions and their answers, for callers that name them in the same object. */
     tern_session_options session;

@@ -128,6 +128,10 @@ static const tn_param table[] = {
      .help = "attention shadow: heads as tasks of two lanes; the same bits"},
     {"attention-plan", 0, TN_PARAM_TEXT, LAB, ALL, NEEDS(SHADOW), AT(attention_plan), .unit = "HOW", .dflt = "paper",
      .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 and no search behind it"},
+    {"attention-preset", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SPARSE), AT(attention_preset), .unit = "WHOSE", .dflt = "ours",
+     .choices = "ours|paper",
+     .help = "paper: sparse attention as printed, of prompts of any length: every row and head its own selection of 20 percent, 9 buckets, heads as a "
+             "pipeline by Algorithm 1; what is set beside it counts"},
     {"attention-check", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(SPARSE), AT(attention_check), .dflt = "off",
      .help = "sparse attention: also count how many of the exact largest were selected (slow)"},
 };
@@ -383,6 +387,16 @@ static tern_status check_one(const tern_options *o, const tern_options *defaults
 
 static bool is(const char *value, const char *name) { return value && !strcmp(value, name); }
 
+void tn_params_preset(tern_options *o) {
+    if (!is(o->attention_preset, "paper")) return;
+    if (!o->attention) o->attention = "shadow";
+    if (!o->attention_threshold) o->attention_threshold = 1;
+    if (!o->attention_share) o->attention_share = -1;
+    bool shadow = is(o->attention, "shadow") || is(o->attention, "auto");
+    if (!o->attention_pipeline && shadow) o->attention_pipeline = "on";
+    if (!o->attention_plan) o->attention_plan = "as-printed";
+}
+
 tern_status tn_params_check(const tern_options *o, tern_error *err) {
     tern_options defaults;
     tn_options_defaults(&defaults);
@@ -392,6 +406,8 @@ tern_status tn_params_check(const tern_options *o, tern_error *err) {
                "a threshold for stealing goes with policy synergy; the others steal none or share-cores");
     TN_FAIL_IF(o->exact && o->attention && !is(o->attention, "full"), err, TERN_E_INVALID,
                "exact excludes attention %s, which may change bits", o->attention);
+    TN_FAIL_IF(o->exact && is(o->attention_preset, "paper"), err, TERN_E_INVALID,
+               "exact excludes attention-preset paper, which may change bits");
     TN_FAIL_IF(o->exact && o->attention_decode, err, TERN_E_INVALID,
                "exact excludes attention-decode, which may change bits");
     TN_FAIL_IF(o->exact && o->kv && !is(o->kv, "auto") && !is(o->kv, "f32"), err, TERN_E_INVALID,
