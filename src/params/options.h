@@ -29,7 +29,7 @@ struct tern_options {
     int32_t chunk;
     int32_t
         steal; /* TN_STEAL_..., or policy synergy: the CPU lane takes a product when more than so many wait */
-    const char *scheme, *cold_rows;
+    const char *scheme, *cold_rows, *products;
     bool no_chunk_sharing, npu_separate_weights, npu_apart;
     const char *graph_switch;
     int32_t switch_blocks;

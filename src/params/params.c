@@ -104,6 +104,8 @@ static const tn_param table[] = {
      .help = "graphs and weights of its own for every chunk in flight"},
     {"cold-rows", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(PACKAGE), AT(cold_rows), .unit = "FROM", .dflt = "weights, where the device allows",
      .choices = "file|weights", .help = "weight rows for outliers of cold channels"},
+    {"products", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(PACKAGE), AT(products), .unit = "WHAT", .dflt = "sites", .choices = "sites|operators",
+     .help = "tasks of the device: all linears that read one input together, or q, k, v, gate and up each by itself; the same bits"},
     {"npu-separate-weights", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(PACKAGE), AT(npu_separate_weights), .dflt = "off",
      .help = "the device's graphs share no weights: it holds one form of each"},
     {"switch", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SEPARATE), AT(graph_switch), .unit = "WHEN", .dflt = "progressive",
