@@ -55,7 +55,7 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
         j = json_object();
     }
     for (int s = 0; s < TN_N_SITES; s++)
-        if (tn_site_in_layers((tn_site)s))
+        if (r->has_shape[s])
             tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         char name[16];
@@ -200,7 +200,7 @@ static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err)
     return st;
 }
 
-static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *err) {
+static tern_status best_splits(const tern_engine *e, tn_tune_report *r, tern_error *err) {
     const tn_program *p = &e->model->program;
     for (int32_t i = p->n_sites; i-- > 0;) { /* the first of a kind speaks for all */
         const tn_npu_site *site = &e->npu->sites[i];
@@ -213,7 +213,8 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
         tn_npu_graph_desc d = *tn_npu_graph_get(site->graphs[TN_FORM_CHUNK]);
         d.rows_per_run = 0;
         TN_TRY(tn_npu_best_split(tn_npu_site_device(e->npu, site), &d, NULL, NULL, err));
-        t->rows_per_run[s] = d.rows_per_run == d.m ? 0 : d.rows_per_run;
+        r->tuned.rows_per_run[s] = d.rows_per_run == d.m ? 0 : d.rows_per_run;
+        r->has_shape[s] = true;
     }
     return TERN_OK;
 }
@@ -274,7 +275,7 @@ static tern_status best_chunk(const char *path, const tern_options *opt, tn_tune
  */
 static tern_status best_for_engine(tern_engine *e, tn_tune_report *r, tern_error *err) {
     r->tuned.fingerprint = e->model->fingerprint;
-    TN_TRY(best_splits(e, &r->tuned, err));
+    TN_TRY(best_splits(e, r, err));
     if (!e->npu->attn_scale_q) return TERN_OK;
     tern_status st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention,
                                             &r->tuned.attn_times, err);

@@ -15,6 +15,7 @@ enum { TN_TUNE_LENGTHS = 6 /* 32, 64, 128, 256, 512, 1024 */, TN_TUNE_ATTN = 3 }
 typedef struct tn_tune_report {
     tn_tuned tuned;
     int32_t n_prompt;
+    bool has_shape[TN_N_SITES]; /* kinds of products that the layers have, but experts */
     int32_t chunk[TN_TUNE_LENGTHS];
     double tokens_per_second[TN_TUNE_LENGTHS]; /* 0: not tried, longer than the prompt */
     int32_t attn_length[TN_TUNE_ATTN];         /* prompts of a quarter, half and all of the tokens */
