@@ -32,7 +32,7 @@ typedef struct ahead {
     size_t share;
 } ahead;
 
-INLINE void prefetch_share(int C, const ahead *next, size_t g) {
+INLINE void prefetch_share(const ahead *next, int C, size_t g) {
     for (size_t o = g * next->share; o < (g + 1) * next->share; o += LINE) {
 #pragma GCC unroll 2
         for (int c = 0; c < C; c++) __builtin_prefetch((const void *)(next->at[c] + o), 0, 2);
@@ -52,7 +52,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
             for (int v = 0; v < V; v++) part[r][v] = f_zero();
         }
         for (size_t end = g + per_act < n_groups ? g + per_act : n_groups; g < end; g++) {
-            prefetch_share(C, next, g);
+            prefetch_share(next, C, g);
             vi sum[MAX_ROWS][TILES * VECTORS];
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) {
@@ -60,7 +60,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int v = 0; v < V; v++)
                     sum[r][v] = min || (wide && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
             }
-            /* pairs fit 16 bits: values below 32 (2 * 31 * 127) four times, those below 64 twice */
+            /* values are below 32, or 64: 2 * 31 * 127 fits 16 bits four times, 2 * 63 * 127 twice */
             const size_t fold = !PAIRS || wide ? 0 : G == 32 ? 4 : 2;
 #if PAIRS
             for (size_t l0 = 0; fold && l0 < G / 4; l0 += fold) {
