@@ -50,7 +50,7 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
         j = json_object();
     }
     for (int s = 0; s < TN_N_SITES; s++)
-        if (tn_site_in_layers((tn_site)s))
+        if (tn_site_is_tuned((tn_site)s))
             tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         char name[16];
@@ -200,11 +200,10 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
     for (int32_t i = p->n_sites; i-- > 0;) { /* the first of a kind speaks for all */
         const tn_npu_site *site = &e->npu->sites[i];
         tn_site s = p->sites[i].kind;
-        if (!tn_site_in_layers(s)) continue;
+        if (!tn_site_is_tuned(s)) continue;
         bool first = true;
         for (int32_t j = 0; j < i; j++) first = first && p->sites[j].kind != s;
         if (!first) continue;
-        if (site->ops.n_experts) continue; /* a chunk's rows for one are as many as choose it */
         tn_npu_graph_desc d = *tn_npu_graph_get(site->graphs[TN_FORM_CHUNK]);
         d.rows_per_run = 0;
         TN_TRY(tn_npu_best_split(tn_npu_site_device(e->npu, site), &d, NULL, NULL, err));
