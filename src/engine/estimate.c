@@ -70,7 +70,7 @@ static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t
 /* Whether a package opened with o could keep its weights packed. */
 static bool may_stay_packed(const tern_options *o) {
     return (!o->npu || !strcmp(o->npu, "host")) && !o->npu_separate_weights && !o->no_chunk_sharing &&
-           !o->npu_memory_bytes;
+           !o->npu_memory_bytes && !(o->products && !strcmp(o->products, "operators"));
 }
 
 /* Whether the weights of a package opened with o stay packed; what a device refuses is told when it opens. */
@@ -90,6 +90,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     if (opt) o = *opt;
     else tn_options_defaults(&o);
     TN_TRY(tn_params_check(&o, err));
+    tn_params_preset(&o);
     tn_ctx ctx;
     tn_ctx_init(&ctx, o.hooks);
     tn_hparams h;

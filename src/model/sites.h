@@ -28,9 +28,6 @@ enum { TN_EXPERT_CHANNELS = 16 };
 /* Is it of experts? Each row passes some of them. */
 static inline bool tn_site_of_experts(tn_site s) { return s == TN_SITE_EXPERTS || s == TN_SITE_EXPERTS_DOWN; }
 
-/* May its chunk form run in pieces of fewer rows, as a device likes them best? Experts have as many as come. */
-static inline bool tn_site_is_tuned(tn_site s) { return tn_site_in_layers(s) && !tn_site_of_experts(s); }
-
 enum { TN_SITE_MAX_OPS = 6 };
 
 typedef struct tn_site_ops {

@@ -188,15 +188,21 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
     TN_FAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
                "weights that stay packed need a device that reads them (host), without a memory cap, "
                "separate weights or graphs per chunk");
+    m->operators = opt->operators;
+    TN_FAIL_IF(opt->operators && (!caps->shares_weights || opt->no_chunk_sharing || opt->separate_weights ||
+                                  opt->weights == TN_WEIGHTS_PACKED),
+               err, TERN_E_INVALID,
+               "products operators needs a device whose graphs share weights, and weights that are neither "
+               "packed nor of one chunk each");
     m->packed = opt->weights == TN_WEIGHTS_PACKED ||
-                (opt->weights == TN_WEIGHTS_AUTO && can_pack && caps->packed_pays);
+                (opt->weights == TN_WEIGHTS_AUTO && can_pack && caps->packed_pays && !opt->operators);
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_FAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID,
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",
                caps->name);
     m->layout = &caps->layout;
-    m->by_operator = opt->steals && !caps->has_parts && caps->cpu_computes && caps->shares_weights &&
-                     !opt->no_chunk_sharing;
+    m->by_operator = opt->operators || (opt->steals && !caps->has_parts && caps->cpu_computes &&
+                                        caps->shares_weights && !opt->no_chunk_sharing);
     return TERN_OK;
 }
 

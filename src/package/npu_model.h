@@ -144,6 +144,7 @@ typedef struct tn_npu_model {
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
     bool by_operator; /* the CPU may take single linears from the device: sites have op_graphs */
+    bool operators;   /* every linear is a task of the device by itself, by those graphs */
     /* These are for sparse attention, and NULL in packages that do not say: mean scales of Q and K
      * [n_layers], importance of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
@@ -173,6 +174,7 @@ typedef struct tn_npu_model_options {
     bool separate_weights; /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks; /* 0 = as many as are best */
+    bool operators;        /* every linear is a task by itself */
     bool
         steals; /* the CPU lane takes products from a device of silicon of its own, a linear at a time (EdgeFlow 4.3) */
 } tn_npu_model_options;

@@ -27,7 +27,7 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
         ok = chunk >= TN_CHUNK_MIN && chunk <= TN_CHUNK_MAX && chunk % 32 == 0;
         out->chunk = (int32_t)(ok ? chunk : 0);
         for (int s = 0; s < TN_N_SITES && ok; s++) {
-            if (!tn_site_is_tuned((tn_site)s)) continue;
+            if (!tn_site_in_layers((tn_site)s)) continue;
             json_int_t rows = json_integer_value(
                 json_object_get(json_object_get(t, "rows_per_run"), tn_site_name((tn_site)s)));
             out->rows_per_run[s] = rows > 0 && rows <= chunk ? (int32_t)rows : 0;
@@ -49,7 +49,7 @@ void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o) {
         json_t *j;
         (void)tn_json_read(profile_path, 0, &j, NULL);
         const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
-        ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse("uring-direct", o);
+        ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse(TN_TUNED_READ_DEFAULT, o);
         json_decref(j);
     }
     if (!ok) (void)tn_aio_method_parse("threads", o);

@@ -281,9 +281,11 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
         form_before[i] = tn_switcher_form(p->switcher, i);
     tn_policy policy = p->policy;
 #ifndef TERN_MINIMAL
-    if (policy.steal_by_profile && p->profile->measured) TN_TRY(tn_wave_learn_stolen(p, err));
+    /* The CPU's times can be measured when the weights are there. */
+    if (policy.steal_by_profile && p->profile->measured && !p->loading) TN_TRY(tn_wave_learn_stolen(p, err));
 #endif
-    if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
+    if (policy.steal_by_profile && p->profile->measured && !p->loading)
+        policy.steal_above = tn_policy_steal_above(w->graph);
     tn_run run = {.graph = w->graph,
                   .policy = policy,
                   .cancel = cancel,

@@ -159,6 +159,9 @@ const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, i
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
 /* Tells whether parts of a site's product are its linears. */
 bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s);
+/* The linear of its site that a product computes alone, or -1: all of them, and with `alone` above 1 none. Sites whose
+ * graphs are exchanged have none of single linears. */
+int32_t tn_step_linear(const tn_pipeline *p, int32_t step);
 /* Tells whether the CPU lane can compute a product that it takes from the device's queue. */
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step);
 /* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is

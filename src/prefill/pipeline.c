@@ -140,8 +140,11 @@ static bool output_int8(void *user, int32_t site) {
 }
 
 static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks, tern_error *err) {
-    const tn_steps_options o = {
-        .plan = p->sparse_prompt, .has_outliers = has_beside, .output_int8 = output_int8, .user = p};
+    const tn_steps_options o = {.plan = p->sparse_prompt,
+                                .operators = p->m->operators,
+                                .has_outliers = has_beside,
+                                .output_int8 = output_int8,
+                                .user = p};
     TN_TRY(tn_steps_make(p->ctx, &p->model->program, &o, &p->steps, err));
     for (int32_t i = 0; i < n_chunks; i++) {
         TN_TRY(open_chunk(p, i, kv, err));
