@@ -36,6 +36,9 @@ static const shape shapes[] = {
     {"qwen2.5-1.5b", "qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6f, 1e-6f, true, .n_rot = 0},
     {"qwen1.5-1.8b", "qwen2", 24, 2048, 16, 16, 128, 5504, 151936, 32768, 1e6f, 1e-6f, false, .n_rot = 0},
     {"qwen3-0.6b", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6f, 1e-6f, true, .n_rot = 0},
+    /* 2 of its 48 layers, to compare speeds in little memory */
+    {"qwen3-30b-a3b+2layers", "qwen3moe", 2, 2048, 32, 4, 128, 6144, 151936, 40960, 1e6f, 1e-6f, false,
+     .n_experts = 128, .n_used = 8, .n_ff_exp = 768},
     {"llama3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5f, 1e-5f, true,
      .llama3_factor = 32},
     {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4f, 1e-5f, false, .n_rot = 0},

@@ -350,6 +350,8 @@ static void bits_do_not_depend_on_how(void **state) {
         }
         o = d, o.npu_apart = true;
         same(path, &o, N_PROMPT, "a device of its own");
+        o = d, o.products = "operators";
+        same(path, &o, N_PROMPT, "linears as tasks of their own");
         o = d, o.steal = TN_STEAL_NONE;
         same(path, &o, N_PROMPT, "lanes kept apart");
         setenv("TERN_CPU", "scalar", 1);
