@@ -69,6 +69,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tn_params_preset(&o);
 #ifndef TERN_MINIMAL
     TN_TRY(tn_cores_use(o.cores, err)); /* before threads are counted and started, which inherit them */
+#else
+    TN_FAIL_IF(o.cores && strcmp(o.cores, "all"), err, TERN_E_UNSUPPORTED, "this build cannot choose cores");
 #endif
     int32_t n_ctx_fits;
     TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, err));
