@@ -1,12 +1,13 @@
 #include "model/blocks.h"
 
+#include "base/file.h"
 #include "base/half.h"
 #include "base/status.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4 };
+enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4, BAND_BYTES = 8 << 20 };
 
 static const struct {
     tn_dtype dtype;
@@ -48,6 +49,7 @@ typedef struct load_job {
     tn_role role;
     int64_t row0;
     size_t row_bytes;
+    int item0;               /* of the band */
     _Atomic int64_t bad_row; /* -1: none; relaxed: read when the loop has ended */
 } load_job;
 
@@ -55,7 +57,7 @@ static void load_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     load_job *j = arg;
     tn_linear *l = j->l;
-    int32_t n0 = i_item * TILES_PER_ITEM * TN_BLOCKS_N, n1 = n0 + TILES_PER_ITEM * TN_BLOCKS_N;
+    int32_t n0 = (j->item0 + i_item) * TILES_PER_ITEM * TN_BLOCKS_N, n1 = n0 + TILES_PER_ITEM * TN_BLOCKS_N;
     if (n1 > l->n) n1 = l->n;
     for (int32_t n = n0; n < n1; n += TN_BLOCKS_N) {
         const uint8_t *rows[TN_BLOCKS_N];
@@ -80,8 +82,19 @@ tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
                layer, bytes);
     load_job j = {.src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .bad_row = -1};
     j.row_bytes = (size_t)(l->k / tn_dtype_block(t->dtype)) * (size_t)tn_dtype_block_bytes(t->dtype);
-    int32_t n_tiles = (l->n + TN_BLOCKS_N - 1) / TN_BLOCKS_N;
-    tn_pool_for(pool, (n_tiles + TILES_PER_ITEM - 1) / TILES_PER_ITEM, load_item, &j);
+    /* A band's pages of the embedding and of the output layer are given back before the next one is read, so
+     * that these large matrices are never there twice. Their rows lie in order; a layer's rows may not, and
+     * its pages go when the layer is complete. */
+    int32_t rows = TILES_PER_ITEM * TN_BLOCKS_N;
+    int n_items = (l->n + rows - 1) / rows, band = (int)(BAND_BYTES / (rows * j.row_bytes)) + 1;
+    for (; j.item0 < n_items; j.item0 += band) {
+        int n = n_items - j.item0 < band ? n_items - j.item0 : band;
+        int64_t r0 = (int64_t)j.item0 * rows,
+                r1 = r0 + (int64_t)n * rows < l->n ? r0 + (int64_t)n * rows : l->n;
+        tn_pool_for(pool, n, load_item, &j);
+        if (layer < 0)
+            tn_file_release(tn_source_row(src, layer, role, row0 + r0), (uint64_t)(r1 - r0) * j.row_bytes);
+    }
     int64_t bad = atomic_load_explicit(&j.bad_row, memory_order_relaxed);
     TN_FAIL_IF(bad >= 0, err, TERN_E_FORMAT,
                "%s: tensor %s at offset %" PRIu64

@@ -64,6 +64,12 @@ static inline const tn_layer *tn_model_layer(const tn_model *m, int32_t layer) {
 static inline const float *tn_model_vector(const tn_model *m, int32_t layer, tn_role role) {
     return tn_model_layer(m, layer)->vectors[role];
 }
+/* The linears of a role: one, or one for every expert. */
+static inline tn_linear *tn_model_linears(const tn_model *m, int32_t layer, tn_role role, int32_t *n) {
+    tn_layer *l = &m->layers[layer];
+    *n = tn_role_of_experts(role) ? m->h.n_experts : 1;
+    return tn_role_of_experts(role) ? l->experts[role - TN_W_GATE_EXPS] : &l->linears[role];
+}
 static inline const tn_linear *tn_model_linear(const tn_model *m, int32_t layer, tn_role role) {
     return &tn_model_layer(m, layer)->linears[role];
 }

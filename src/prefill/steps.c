@@ -21,9 +21,11 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
 /* ---- ops that are one step ------------------------------------------------------------------------- */
 
 /* Tells whether a new step begins with op b, right behind op a. A delta net is a step of its own: its
- * parts are heads, not rows. */
+ * parts are heads, not rows. So is routing, whose scores are products over many rows, and gathering, which
+ * needs the choices of all of them. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
-    return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA;
+    return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA ||
+           b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
 }
 
 /* Counts the ops of the step that begins with op i. Ops behind the layers belong to none. */
@@ -101,7 +103,9 @@ static void add_step(tn_steps *s, const tn_program *p, const tn_steps_options *o
     }
     step.weights = (int32_t)op->site;
     work.site = tn_program_site_index(p, op->layer, op->site);
-    int32_t n_alone = o->operators && op->linears.n_ops > 1 ? op->linears.n_ops : 0;
+    /* experts are apart already, each a graph of its own */
+    bool apart = o->operators && op->linears.n_ops > 1 && !op->linears.n_experts;
+    int32_t n_alone = apart ? op->linears.n_ops : 0;
     if (!n_alone) add(s, o, step, work);
     for (work.alone = 1; work.alone <= n_alone; work.alone++) {
         step.name = tn_role_name(op->linears.roles[work.alone - 1]);

@@ -12,7 +12,7 @@ static double guess_us(const tn_pipeline *p, int32_t step, tn_step_kind kind) {
     if (kind == TN_STEP_PRODUCT) {
         const tn_site_ops *o = &tn_step_site(p, step)->ops;
         int32_t linear = tn_step_linear(p, step);
-        return rows * (double)o->k * (double)(linear < 0 ? o->n_total : o->n[linear]) / 4e5;
+        return rows * (linear < 0 ? tn_site_macs(o) : (double)o->k * o->n[linear]) / 4e5;
     }
     return rows * (double)p->model->h.n_embd / 1e3;
 }
@@ -38,7 +38,8 @@ static int32_t type_of(const tn_pipeline *p, const task_arg *a) {
 /* Tells whether the CPU lane computes this product in another way than the device does, and so in another
  * time. */
 static bool stolen_apart(const tn_pipeline *p, int32_t step) {
-    return tn_product_can_be_stolen(p, step) && !tn_site_has_parts(p, tn_step_site(p, step));
+    const tn_npu_site *s = tn_step_site(p, step);
+    return tn_product_can_be_stolen(p, step) && !tn_site_has_parts(p, s) && !s->ops.n_experts;
 }
 
 static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {

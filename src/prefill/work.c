@@ -46,6 +46,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
     if (tn_step_is_head(kind)) return tn_sparse_attn_parts(p->sparse, kind);
     if (kind == TN_STEP_PRODUCT) {
         const tn_npu_site *s = tn_step_site(p, step);
+        if (s->ops.n_experts) return tn_experts_parts(p, s);
         int32_t linear = tn_step_linear(p, step);
         if (linear < 0 && p->steps.work[step].alone > 1) return 1; /* nothing: the first is the whole site */
         if (!tn_site_has_parts(p, s)) return linear < 0 && tn_site_by_operator(p, s) ? s->ops.n_ops : 1;
@@ -87,9 +88,10 @@ static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, i
     for (int32_t i = 0; i < n_ops; i++) {
         const tn_op *op = &ops[i];
         tn_op_info_of(op->kind)->rows(op, f, own, own + 1, NULL);
-        if (op->feeds != TN_NO_SITE)
-            tn_quantise_row(p, &c->in, tn_npu_site_at(p->m, op->layer, op->feeds), row,
-                            tn_frame_row(&c->f, op->out, op->width, row));
+        if (op->feeds == TN_NO_SITE) continue;
+        const tn_npu_site *s = tn_npu_site_at(p->m, op->layer, op->feeds);
+        if (s->ops.n_experts) tn_experts_quantise(p, c, s, op, row);
+        else tn_quantise_row(p, c, s, row, tn_frame_row(&c->f, op->out, op->width, row));
     }
 }
 
@@ -98,7 +100,7 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
     const tn_op *op = w->ops;
     for (int32_t row = row0; row < row1; row++) {
         if (op->feeds != TN_NO_SITE)
-            tn_quantise_row(p, &c->in, tn_npu_site_at(p->m, op->layer, op->feeds), row,
+            tn_quantise_row(p, c, tn_npu_site_at(p->m, op->layer, op->feeds), row,
                             tn_frame_row(&c->f, op->out, op->width, row));
         run_ops(p, c, op + 1, w->n_ops - 1, row);
     }
@@ -198,6 +200,8 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     const tn_step_work *w = &p->steps.work[step];
     tn_step_kind kind = p->steps.at[step].kind;
     if (kind == TN_STEP_PRODUCT) {
+        if (tn_step_site(p, step)->ops.n_experts)
+            return tn_experts_product(p, i_chunk, tn_step_site(p, step), part, n_parts, here, err);
         int32_t linear = tn_step_linear(p, step);
         if (linear >= 0) return run_operator(p, i_chunk, step, linear, part, n_parts, here, err);
         if (w->alone > 1) return TERN_OK; /* the first of the site's linears was all of them */
@@ -224,6 +228,11 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         return tn_outlier_rows(p, c, tn_step_site(p, step), row0, row1, i_worker, err);
     if (w->merges >= 0) tn_outputs_take(p, i_chunk, w->merges, row0, row1);
     if (kind == TN_STEP_ATTENTION) return run_attention(p, i_chunk, step, row0, row1, i_worker, err);
+    if (w->ops->kind == TN_OP_ROUTE || w->ops->kind == TN_OP_GATHER) { /* over rows of all texts */
+        if (w->ops->kind == TN_OP_ROUTE) tn_experts_route(c, w->ops, row0, row1);
+        else tn_experts_gather(p, c, w->ops, row0, row1);
+        return TERN_OK;
+    }
     for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);
     return TERN_OK;
 }

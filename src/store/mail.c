@@ -162,11 +162,28 @@ static size_t from_quoted(span s, bool in_header, char *dst) {
     return out;
 }
 
+/* Tells whether mail is written in this character set. iconv would load others as well, rare ones that were
+ * found to be broken more than once, and takes flags in a name. */
+static bool is_mail_charset(const char *name) {
+    static const char *const families[] = {"iso-8859-", "windows-", "cp125", "koi8-", "euc-", NULL},
+                             *const names[] = {"gb2312",      "gbk",    "gb18030",  "big5",     "shift_jis",
+                                               "iso-2022-jp", "utf-16", "utf-16le", "utf-16be", "utf-7",
+                                               "tis-620",     "latin1", NULL};
+    if (name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")]) return false;
+    for (size_t i = 0; families[i]; i++)
+        if (!strncasecmp(name, families[i], strlen(families[i]))) return true;
+    for (size_t i = 0; names[i]; i++)
+        if (!strcasecmp(name, names[i])) return true;
+    return false;
+}
+
 /* Converts to UTF-8 where iconv knows the character set. Else the bytes stay as they are, for tn_text_decode
  * to guess. *out is the caller's to free; NULL means that s stays. */
 static tern_status to_utf8(mail *m, const char *charset, span s, char **out, size_t *n_out) {
     *out = NULL;
-    if (!*charset || !strcasecmp(charset, "utf-8") || !strcasecmp(charset, "us-ascii")) return TERN_OK;
+    if (!*charset || !strcasecmp(charset, "utf-8") || !strcasecmp(charset, "us-ascii") ||
+        !is_mail_charset(charset))
+        return TERN_OK;
     iconv_t cd = iconv_open("UTF-8", charset);
     if (cd == (iconv_t)-1) return TERN_OK;
     size_t cap = s.n * 4 + 16, left = cap, n_in = s.n;

@@ -7,10 +7,10 @@
 
 #include "base/status.h"
 #include "store/extract.h"
+#include "store/markup.h"
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <libxml/xmlreader.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +20,7 @@ enum { MAX_ENTRY_BYTES = 64 << 20, MAX_ALL_BYTES = 256 << 20, MAX_SHEETS = 1000,
 typedef struct entry {
     char *name, *bytes;
     size_t n;
+    bool is_read;
 } entry;
 
 typedef struct container {
@@ -100,7 +101,8 @@ static tern_status open_container(container *c, const char *bytes, size_t n) {
     struct archive_entry *e;
     TN_FAIL_IF(!a, c->err, TERN_E_MEMORY, "no memory for a document");
     tern_status st = TERN_OK;
-    int rc = archive_read_support_format_zip(a), n_seen = 0;
+    /* by its directory: what is passed over then costs nothing, while a stream of entries must be unfolded */
+    int rc = archive_read_support_format_zip_seekable(a), n_seen = 0;
     if (rc == ARCHIVE_OK) rc = archive_read_open_memory(a, bytes, n);
     while (rc == ARCHIVE_OK && st == TERN_OK && !c->why &&
            (rc = archive_read_next_header(a, &e)) == ARCHIVE_OK) {
@@ -124,18 +126,36 @@ static void close_container(container *c) {
 }
 
 /* Returns NULL when there is none. */
-static const entry *entry_at(const container *c, const char *name) {
+static entry *entry_at(const container *c, const char *name) {
     const entry key = {.name = (char *)name};
     return c->n_entries ? bsearch(&key, c->entries, (size_t)c->n_entries, sizeof key, by_name) : NULL;
 }
 
+/* The same for what is to be read: each entry is, once. A sheet or a chapter that is named a thousand times
+ * would cost a thousand times its length. */
+static const entry *take_entry(const container *c, const char *name) {
+    entry *e = entry_at(c, name);
+    if (!e || e->is_read) return NULL;
+    e->is_read = true;
+    return e;
+}
+
 /* ---- XML ------------------------------------------------------------------------------------------- */
 
-/* Opens a reader with no network, no files, and no entities but the five. What a document declares itself
- * stays as it is. */
-static xmlTextReaderPtr reader_of(const char *xml, size_t n) {
-    return xmlReaderForMemory(xml, (int)n, NULL, NULL,
-                              XML_PARSE_NONET | XML_PARSE_NOERROR | XML_PARSE_NOWARNING | XML_PARSE_NOCDATA);
+/* An entry that is being read. */
+typedef struct reading {
+    xmlTextReaderPtr r; /* at its first node; NULL where c->why or a status says what is wrong */
+    char *text;
+} reading;
+
+static tern_status open_reading(container *c, const entry *e, reading *x) {
+    *x = (reading){0};
+    return tn_markup_open(c->t->ctx, e->bytes, e->n, &x->text, &x->r, &c->why, c->err);
+}
+
+static void close_reading(container *c, reading *x) {
+    xmlFreeTextReader(x->r);
+    tn_free(c->t->ctx, x->text);
 }
 
 static const char *name_of(xmlTextReaderPtr r) {
@@ -209,12 +229,10 @@ static bool is_characters(int type) {
 }
 
 /* Reads the character data of a tree, by the dialect. */
-static tern_status read_tree(container *c, const char *xml, size_t n, const dialect *d) {
+static void read_tree(container *c, xmlTextReaderPtr r, const dialect *d) {
     tn_doc_text *t = c->t;
-    xmlTextReaderPtr r = reader_of(xml, n);
-    TN_FAIL_IF(!r, c->err, TERN_E_MEMORY, "no memory for a document");
-    int rc, in_text = 0, in_body = d->body ? 0 : 1, cell_depth = 0;
-    for (rc = xmlTextReaderRead(r); rc == 1 && !t->full && !t->no_memory;) {
+    int rc = 1, in_text = 0, in_body = d->body ? 0 : 1, cell_depth = 0;
+    while (rc == 1 && !t->full && !t->no_memory) {
         int type = xmlTextReaderNodeType(r), step = type == XML_READER_TYPE_ELEMENT ? 1 : -1;
         const char *name = name_of(r);
         bool empty = step == 1 && xmlTextReaderIsEmptyElement(r) == 1;
@@ -234,14 +252,16 @@ static tern_status read_tree(container *c, const char *xml, size_t n, const dial
         rc = xmlTextReaderRead(r);
     }
     if (rc < 0 && !t->full && !t->no_memory) c->why = "its XML is damaged";
-    xmlFreeTextReader(r);
-    return TERN_OK;
 }
 
-static tern_status read_part(container *c, const char *name, const dialect *d, bool needed) {
-    const entry *e = entry_at(c, name);
-    if (!e && needed) c->why = "its container lacks the document";
-    return e ? read_tree(c, e->bytes, e->n, d) : TERN_OK;
+static tern_status read_part(container *c, const char *name, const dialect *d) {
+    const entry *e = take_entry(c, name);
+    reading x;
+    if (!e) return TERN_OK;
+    tern_status st = open_reading(c, e, &x);
+    if (x.r) read_tree(c, x.r, d);
+    close_reading(c, &x);
+    return st;
 }
 
 /* ---- docx, pptx, OpenDocument ---------------------------------------------------------------------- */
@@ -257,7 +277,7 @@ static tern_status word(container *c) {
                        .spaces = NONE};
     static const char *const parts[] = {"word/document.xml", "word/footnotes.xml", "word/endnotes.xml"};
     for (int i = 0; i < 3 && !c->why; i++) {
-        TN_TRY(read_part(c, parts[i], &d, i == 0));
+        TN_TRY(read_part(c, parts[i], &d));
         tn_doc_break(c->t, 2);
     }
     return TERN_OK;
@@ -273,7 +293,7 @@ static tern_status open_document(container *c) {
                        .tabs = LIST("tab"),
                        .lines = LIST("line-break"),
                        .spaces = LIST("s")};
-    return read_part(c, "content.xml", &d, true);
+    return read_part(c, "content.xml", &d);
 }
 
 /* These are the numbers of "PREFIXnumber.xml", ascending. */
@@ -310,7 +330,7 @@ static tern_status slides(container *c) {
     for (int i = 0; i < s.n && !c->why; i++) {
         char name[64];
         snprintf(name, sizeof name, "ppt/slides/slide%d.xml", s.at[i]);
-        TN_TRY(read_part(c, name, &d, true));
+        TN_TRY(read_part(c, name, &d));
         tn_doc_break(c->t, 2);
     }
     return TERN_OK;
@@ -338,29 +358,31 @@ static bool shared_begin(shared *s) {
 }
 
 static tern_status read_shared(container *c, shared *s) {
-    const entry *e = entry_at(c, "xl/sharedStrings.xml");
+    const entry *e = take_entry(c, "xl/sharedStrings.xml");
+    reading x;
     if (!e) return TERN_OK;
-    xmlTextReaderPtr r = reader_of(e->bytes, e->n);
-    bool ok = r != NULL, in_t = false;
+    tern_status st = open_reading(c, e, &x);
+    bool ok = true, in_t = false;
     int rc = 0, phonetic = 0;
-    while (ok && (rc = xmlTextReaderRead(r)) == 1) {
-        int type = xmlTextReaderNodeType(r);
-        const char *name = name_of(r);
-        bool begins = type == XML_READER_TYPE_ELEMENT, empty = begins && xmlTextReaderIsEmptyElement(r) == 1;
+    while (x.r && ok && (rc = xmlTextReaderRead(x.r)) == 1) {
+        int type = xmlTextReaderNodeType(x.r);
+        const char *name = name_of(x.r);
+        bool begins = type == XML_READER_TYPE_ELEMENT,
+             empty = begins && xmlTextReaderIsEmptyElement(x.r) == 1;
         if (begins && !strcmp(name, "si")) ok = shared_begin(s);
         else if (!strcmp(name, "rPh") && !empty) phonetic += begins ? 1 : -1;
         else if (!strcmp(name, "t") && !empty) in_t = begins;
         else if (is_characters(type) && in_t && !phonetic && s->n) {
-            tn_doc_put_str(&s->text, value_of(r));
+            tn_doc_put_str(&s->text, value_of(x.r));
             s->at[s->n] = s->text.n;
             ok = !s->text.no_memory;
         }
     }
-    xmlFreeTextReader(r);
+    close_reading(c, &x);
     TN_FAIL_IF(!ok, c->err, TERN_E_MEMORY, "no memory for a document");
     if (rc < 0) c->why = "its XML is damaged";
     else if (s->text.full) c->why = "it holds more text than a document may have";
-    return TERN_OK;
+    return st;
 }
 
 /* A cell's characters come between <v> or <t>. They are kept apart, because an index into the shared strings
@@ -383,35 +405,33 @@ static void cell_text(tn_doc_text *t, cell *x, const char *s) {
 static void cell_end(tn_doc_text *t, const shared *s, cell *x) {
     char *end;
     unsigned long i = strtoul(x->index, &end, 10);
-    if (x->n_index && end != x->index && i < s->n)
-        tn_doc_put(t, s->text.p + s->at[i], s->at[i + 1] - s->at[i]);
+    if (x->n_index && !*end && i < s->n) tn_doc_put(t, s->text.p + s->at[i], s->at[i + 1] - s->at[i]);
     tn_doc_put(t, "\t", 1);
     x->n_index = 0;
 }
 
 static tern_status read_sheet(container *c, const char *name, const shared *s) {
-    const entry *e = entry_at(c, name);
+    const entry *e = take_entry(c, name);
+    reading g;
     if (!e) return TERN_OK;
-    xmlTextReaderPtr r = reader_of(e->bytes, e->n);
+    tern_status st = open_reading(c, e, &g);
     cell x = {0};
-    int rc = -1;
-    while (r && (rc = xmlTextReaderRead(r)) == 1 && !c->t->full && !c->t->no_memory) {
-        int type = xmlTextReaderNodeType(r);
-        const char *tag = name_of(r);
+    int rc = 0;
+    while (g.r && (rc = xmlTextReaderRead(g.r)) == 1 && !c->t->full && !c->t->no_memory) {
+        int type = xmlTextReaderNodeType(g.r);
+        const char *tag = name_of(g.r);
         bool begins = type == XML_READER_TYPE_ELEMENT, ends = type == XML_READER_TYPE_END_ELEMENT;
-        if (begins && xmlTextReaderIsEmptyElement(r) == 1) continue;
-        if (begins && !strcmp(tag, "c")) attribute(r, "t", x.kind, sizeof x.kind);
+        if (begins && xmlTextReaderIsEmptyElement(g.r) == 1) continue;
+        if (begins && !strcmp(tag, "c")) attribute(g.r, "t", x.kind, sizeof x.kind);
         else if (ends && !strcmp(tag, "c")) cell_end(c->t, s, &x);
         else if (ends && !strcmp(tag, "row")) tn_doc_break(c->t, 1);
         else if ((begins || ends) && (!strcmp(tag, "v") || !strcmp(tag, "t"))) x.in_value = begins;
-        else if (is_characters(type) && x.in_value) cell_text(c->t, &x, value_of(r));
+        else if (is_characters(type) && x.in_value) cell_text(c->t, &x, value_of(g.r));
     }
-    bool no_reader = !r;
-    xmlFreeTextReader(r);
-    TN_FAIL_IF(no_reader, c->err, TERN_E_MEMORY, "no memory for a document");
+    close_reading(c, &g);
     if (rc < 0) c->why = "its XML is damaged";
     tn_doc_break(c->t, 2);
-    return TERN_OK;
+    return st;
 }
 
 static tern_status sheets(container *c) {
@@ -460,7 +480,7 @@ static void beside(const char *opf, const char *href, char out[2 * NAME]) {
 }
 
 static tern_status chapter(container *c, const char *name) {
-    const entry *e = entry_at(c, name);
+    const entry *e = take_entry(c, name);
     char *text = NULL;
     size_t n_text;
     if (!e) return TERN_OK;
@@ -471,30 +491,24 @@ static tern_status chapter(container *c, const char *name) {
     return TERN_OK;
 }
 
-static bool root_file(const container *c, char path[NAME]) {
-    const entry *e = entry_at(c, "META-INF/container.xml");
-    xmlTextReaderPtr r = e ? reader_of(e->bytes, e->n) : NULL;
+/* *path is "" where none is told. */
+static tern_status root_file(container *c, char path[NAME]) {
+    const entry *e = take_entry(c, "META-INF/container.xml");
+    reading x = {0};
+    tern_status st = e ? open_reading(c, e, &x) : TERN_OK;
     *path = 0;
-    while (r && !*path && xmlTextReaderRead(r) == 1)
-        if (xmlTextReaderNodeType(r) == XML_READER_TYPE_ELEMENT && !strcmp(name_of(r), "rootfile"))
-            attribute(r, "full-path", path, NAME);
-    xmlFreeTextReader(r);
-    return *path;
+    for (int rc = 1; x.r && rc == 1 && !*path; rc = xmlTextReaderRead(x.r))
+        if (xmlTextReaderNodeType(x.r) == XML_READER_TYPE_ELEMENT && !strcmp(name_of(x.r), "rootfile"))
+            attribute(x.r, "full-path", path, NAME);
+    close_reading(c, &x);
+    return st;
 }
 
-/* Reads a book. The manifest comes before the spine, which refers to it. */
-static tern_status book(container *c) {
-    char path[NAME], name[2 * NAME];
-    const entry *opf = root_file(c, path) ? entry_at(c, path) : NULL;
-    if (!opf) {
-        c->why = "its container lacks the document";
-        return TERN_OK;
-    }
-    xmlTextReaderPtr r = reader_of(opf->bytes, opf->n);
-    item *items = tn_alloc(c->t->ctx, TN_MEM_TEXT, MAX_SPINE, sizeof *items);
-    tern_status st = r && items ? TERN_OK : tn_fail(c->err, TERN_E_MEMORY, "no memory for a book");
+/* The manifest comes before the spine, which refers to it. */
+static tern_status read_spine(container *c, const char *path, xmlTextReaderPtr r, item *items) {
     size_t n_items = 0, n_spine = 0;
-    while (st == TERN_OK && !c->t->full && xmlTextReaderRead(r) == 1) {
+    int rc = 1;
+    while (!c->t->full && (rc = xmlTextReaderRead(r)) == 1) {
         if (xmlTextReaderNodeType(r) != XML_READER_TYPE_ELEMENT) continue;
         if (!strcmp(name_of(r), "item") && n_items < MAX_SPINE) {
             attribute(r, "id", items[n_items].id, NAME);
@@ -502,15 +516,33 @@ static tern_status book(container *c) {
         } else if (!strcmp(name_of(r), "spine")) {
             qsort(items, n_items, sizeof *items, by_id);
         } else if (!strcmp(name_of(r), "itemref") && n_spine++ < MAX_SPINE) {
+            char name[2 * NAME];
             item key, *at;
             attribute(r, "idref", key.id, NAME);
             at = n_items ? bsearch(&key, items, n_items, sizeof key, by_id) : NULL;
             if (!at) continue;
             beside(path, at->href, name);
-            st = chapter(c, name);
+            TN_TRY(chapter(c, name));
         }
     }
-    xmlFreeTextReader(r);
+    if (rc < 0) c->why = "its XML is damaged";
+    return TERN_OK;
+}
+
+static tern_status book(container *c) {
+    char path[NAME];
+    reading x;
+    TN_TRY(root_file(c, path));
+    const entry *opf = *path && !c->why ? take_entry(c, path) : NULL;
+    if (!opf) {
+        if (!c->why) c->why = "its container lacks the document";
+        return TERN_OK;
+    }
+    item *items = tn_alloc(c->t->ctx, TN_MEM_TEXT, MAX_SPINE, sizeof *items);
+    TN_FAIL_IF(!items, c->err, TERN_E_MEMORY, "no memory for a book");
+    tern_status st = open_reading(c, opf, &x);
+    if (x.r) st = read_spine(c, path, x.r, items);
+    close_reading(c, &x);
     tn_free(c->t->ctx, items);
     return st;
 }

@@ -51,40 +51,62 @@ static size_t count(const tn_passage_options *o, const char *t, size_t n) {
     return o->count ? o->count(o->user, t, n) : tn_text_count(t, n);
 }
 
-/* Takes as much of t as n_tokens allow, at least one character. */
-static size_t part_of_word(const char *t, size_t n, size_t n_tokens, const tn_passage_options *o) {
-    size_t lo = 0, hi = n;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo + 1) / 2;
-        if (count(o, t, mid) <= n_tokens) lo = mid;
-        else hi = mid - 1;
+/* Finds the longest beginning of t that n_tokens allow by tn_text_count. */
+static size_t counted_prefix(const char *t, size_t n, size_t n_tokens) {
+    size_t used = 0, word = 0, i = 0;
+    for (; i < n; i++) {
+        bool in_word = is_word(t[i]);
+        used += in_word ? word % 4 == 0 : !is_space(t[i]);
+        word = in_word ? word + 1 : 0;
+        if (used > n_tokens) break;
     }
-    while (lo > 0 && lo < n && (t[lo] & 0xc0) == 0x80) lo--;
-    if (!lo) {
-        while (++lo < n && (t[lo] & 0xc0) == 0x80) {
-        }
+    return i;
+}
+
+/* Finds the longest beginning of t that n_tokens allow, as far as a longer text never has fewer tokens. A
+ * tokenizer is asked about no more than some times of what fits, however long the text is, and its answer may
+ * be a thirty-second part short. */
+static size_t prefix(const char *t, size_t n, size_t n_tokens, const tn_passage_options *o) {
+    if (!o->count) return counted_prefix(t, n, n_tokens);
+    size_t lo = 0, hi = n_tokens * 4;
+    while (hi < n && count(o, t, hi) <= n_tokens) {
+        lo = hi;
+        hi *= 2;
+    }
+    if (hi >= n) {
+        if (count(o, t, n) <= n_tokens) return n;
+        hi = n;
+    }
+    while (hi - lo > 1 + lo / 32) { /* lo fits, hi does not */
+        size_t mid = lo + (hi - lo) / 2;
+        if (count(o, t, mid) <= n_tokens) lo = mid;
+        else hi = mid;
     }
     return lo;
 }
 
+/* Cuts between characters: behind the last one of t[0..end), or behind the first one where that is none. */
+static size_t whole_characters(const char *t, size_t n, size_t end) {
+    while (end > 0 && end < n && (t[end] & 0xc0) == 0x80) end--;
+    if (!end) {
+        while (++end < n && (t[end] & 0xc0) == 0x80) {
+        }
+    }
+    return end;
+}
+
 /* Finds the end of the passage that begins at `from`: pieces as coarse as they fit. */
 static size_t passage_end(const char *t, size_t n, size_t from, const tn_passage_options *o) {
-    size_t end = from, used = 0;
-    enum {
-        MAX_TOKEN_BYTES = 32
-    }; /* so far a passage can reach: what is behind is not looked at for each passage again */
-    if ((n - from) / MAX_TOKEN_BYTES > o->max_tokens) n = from + o->max_tokens * MAX_TOKEN_BYTES;
+    enum { MAX_TOKEN_BYTES = 32 }; /* white space has no tokens: so far a passage reaches all the same */
+    size_t most = o->max_tokens * MAX_TOKEN_BYTES, left = n - from < most ? n - from : most,
+           far = from + prefix(t + from, left, o->max_tokens, o), end = from;
+    if (far == n) return n;
     for (int c = CUT_PARAGRAPH; c < N_CUTS; c++) {
-        while (end < n) {
-            size_t next = next_begin(t, n, end, (cut)c), more = count(o, t + end, next - end);
-            if (used + more > o->max_tokens) break;
-            end = next;
-            used += more;
-        }
-        if (end == n || used > o->max_tokens / 4) return end; /* a heading alone would be no passage */
+        for (size_t next; (next = next_begin(t, far + 1, end, (cut)c)) <= far;) end = next;
+        if (count(o, t + from, end - from) > o->max_tokens / 4)
+            return end; /* a heading alone would be none */
     }
-    return used < o->max_tokens || end == from ? end + part_of_word(t + end, n - end, o->max_tokens - used, o)
-                                               : end;
+    return from + whole_characters(t + from, n - from, far - from);
 }
 
 /* Finds where the next passage begins: at a line, else a sentence, of the passage's end. */

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -28,7 +29,7 @@ enum {
     BATCH_DOCUMENTS = 256,
     PDF_SECONDS = 120,
 };
-static const uint64_t MAX_FILE_BYTES = 32u << 20;
+static const uint64_t MAX_FILE_BYTES = 32u << 20, PDF_MEMORY_BYTES = 1u << 30;
 
 typedef struct indexer {
     tn_store *s;
@@ -110,6 +111,17 @@ static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char
     return st;
 }
 
+/* Lets pdftotext have so much memory and time, no core and no file of its own. */
+static void bound_pdftotext(pid_t pid) {
+    static const struct {
+        int what;
+        rlim_t most;
+    } limits[] = {
+        {RLIMIT_AS, PDF_MEMORY_BYTES}, {RLIMIT_CPU, PDF_SECONDS}, {RLIMIT_FSIZE, 0}, {RLIMIT_CORE, 0}};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        (void)prlimit(pid, limits[i].what, &(struct rlimit){limits[i].most, limits[i].most}, NULL);
+}
+
 /* Reads pdftotext's output. *why is a reason to skip the file when it gives none. The path is absolute, so it
  * is no option. */
 static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n, const char **why,
@@ -132,6 +144,7 @@ static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n,
         *why = "reading PDF needs pdftotext (package poppler-utils), which is not installed";
         return TERN_OK;
     }
+    bound_pdftotext(pid);
     bool late;
     tern_status st = read_all(x->ctx, fds[0], x->max_file_bytes, PDF_SECONDS, out, n, &late, err);
     close(fds[0]);
@@ -335,6 +348,7 @@ static tern_status add_file(indexer *x, const char *path) {
         skip(x, path, "it is larger than a document may be (--max-file)");
     } else if ((rc = read_all(x->ctx, fd, x->max_file_bytes, 0, &bytes, &n, &late, &err)) == TERN_OK) {
         if (n <= x->max_file_bytes) rc = add_bytes(x, path, bytes, n);
+        else skip(x, path, "it is larger than a document may be (--max-file)"); /* and says that it is not */
         tn_free(x->ctx, bytes);
     } else if (rc == TERN_E_IO) {
         skip(x, path, err.message);
@@ -365,8 +379,9 @@ static tern_status add_folder(indexer *x, const char *folder, int depth) {
             else if (S_ISDIR(info.st_mode) && depth == MAX_DEPTH)
                 skip(x, path, "folders are nested too deeply");
             else if (S_ISDIR(info.st_mode)) st = add_folder(x, path, depth + 1);
-            else if (S_ISREG(info.st_mode))
-                st = add_file(x, path); /* links may lead round in circles: not followed */
+            else if (S_ISREG(info.st_mode)) st = add_file(x, path);
+            else /* links may lead round in circles */
+                skip(x, path, S_ISLNK(info.st_mode) ? "it is a link" : "it is no ordinary file");
         }
         tn_free(x->ctx, path);
         free(entries[i]);

@@ -16,9 +16,9 @@ LAMP = "The lighthouse keeper Maren Oldfield lit the Zanzibar lamp at seven ever
 QUESTION = "Who lit the Zanzibar lamp?"
 
 
-def docx(text):
+def docx(text, how=zipfile.ZIP_STORED):
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as z:
+    with zipfile.ZipFile(out, "w", how) as z:
         z.writestr("[Content_Types].xml", "<Types/>")
         z.writestr("word/document.xml", '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body><w:p><w:r><w:t>%s</w:t></w:r></w:p></w:body></w:document>' % text)
     return out.getvalue()
@@ -98,6 +98,15 @@ def wrong(s):
         got, data = s.ask(method, path, body, {"Content-Type": "application/json"})
         e = json.loads(data)["error"]
         assert got == status and words in e["message"] and DATA.name not in e["message"], (method, path, body, got, e)
+    # hostile documents: each is refused by name, and at once (tests/cli/documents.sh has more of them)
+    for name, text, words in [
+        ("attributes.docx", "</w:t></w:r><w:r " + " ".join('a%x=""' % i for i in range(50000)) + "><w:t>", "too many attributes"),
+        ("names.docx", "</w:t>" + "".join("<w:n%x/>" % i for i in range(400000)) + "<w:t>", "damaged"),
+        ("deep.docx", "</w:t>" + "<w:r>" * 300 + "</w:r>" * 300 + "<w:t>", "too deeply"),
+        ("entity.docx", "&nobody;", "damaged"),
+    ]:
+        got, r = s.ask("POST", "/v1/rag/documents?name=" + name, docx(text, zipfile.ZIP_DEFLATED), {})
+        assert got == 400 and words in json.loads(r)["error"]["message"], (name, r)
     same(s.ask("POST", "/v1/rag/documents?name=big.txt", b"x" * (9 << 20))[0], 413, "too large")
     status, r = add(s, {"name": "../../../etc/\x1b[31mpasswd\n.txt", "text": "The Verdigris key is under the mat."})
     same(status, 200, r)

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "store/documents.h"
+#include "store/markup.h"
 
 #include "base/rng.h"
 
@@ -126,7 +127,7 @@ static void zip_close(zip *z) {
 
 static void odt_is(const char *xml, const char *want, const char *why) {
     zip z;
-    zip_open(&z, 1 << 20);
+    zip_open(&z, 16 << 20);
     zip_add(&z, "content.xml", xml, 1);
     zip_close(&z);
     if (want) text_is("a.odt", z.p, z.n, want);
@@ -147,19 +148,73 @@ static void hostile_markup(void **state) {
     snprintf(xml, sizeof xml,
              ODT("<!DOCTYPE d [<!ENTITY f SYSTEM \"file://%s/LICENSE\">]>") BODY("<t:p>a&f;b</t:p>"),
              TN_SOURCE_DIR);
-    odt_is(xml, "ab\n", NULL);
+    odt_is(xml, NULL, "declares entities");
+    odt_is(ODT("<!DOCTYPE d PUBLIC \"-//d\" \"[d.dtd\">") BODY("<t:p>a</t:p>"), "a\n", NULL);
+    odt_is(ODT("<!DOCTYPE d SYSTEM 'd.dtd'>") BODY("<t:p>a&f;b</t:p>"), "ab\n", NULL);
     odt_is(ODT("<!DOCTYPE d [<!ENTITY a \"ha\"><!ENTITY b \"&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;\"><!ENTITY c "
                "\"&b;&b;&b;&b;&b;&b;&b;&b;\">"
                "<!ENTITY e \"&c;&c;&c;&c;&c;&c;&c;&c;&c;\">]>") BODY("<t:p>x&e;&e;y</t:p>"),
-           NULL, "damaged");
+           NULL, "declares entities");
     odt_is(ODT("<d><body><p>cut"), NULL, "damaged");
     odt_is("no xml", NULL, "damaged");
-    /* nested too deeply for the parser */
+    /* what is no tag does not count as one */
+    odt_is(ODT(BODY("<!-- <p <p \"'[ --><?x <p?><t:p>a<![CDATA[<p>\"]]>b</t:p>")), "a<p>\"b\n", NULL);
+    /* nested too deeply */
     char *deep = malloc(1 << 18), *p = deep;
     p += sprintf(p, "<d><body>");
     for (int i = 0; i < 20000; i++) p += sprintf(p, "<p>");
-    odt_is(deep, NULL, "damaged");
+    odt_is(deep, NULL, "too deeply");
     free(deep);
+}
+
+/* Puts n pieces, each with its number, between two texts. The caller frees it. */
+static char *repeated(const char *before, const char *piece, int n, const char *after) {
+    size_t cap = strlen(before) + strlen(after) + (strlen(piece) + 12) * (size_t)n + 1;
+    char *xml = malloc(cap), *p = xml + sprintf(xml, "%s", before);
+    for (int i = 0; i < n; i++) p += snprintf(p, cap - (size_t)(p - xml), piece, i);
+    strcpy(p, after);
+    return xml;
+}
+
+/* What libxml2 looks through one by one: so much is read, one more is refused. */
+static void costly_markup(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *piece;
+        int most;
+        const char *after, *why;
+    } cases[] = {
+        {"<d><body><p", " a%d=''", TN_MARKUP_ATTRIBUTES, ">x</p></body></d>", "too many attributes"},
+        {"<d><body><p", " xmlns:a%d=\"u\"", TN_MARKUP_ATTRIBUTES, ">x</p></body></d>", "too many attributes"},
+        {"<d><body><p>x</p>", "<a xmlns:a%d='u' ><b xmlns='v'/></a>", 5000, "</body></d>", NULL},
+        {"<d><body>", "<p%d a='>'/>", 5000, "<p>x</p></body></d>", NULL},
+        {"<d><body>", "<p%d/>", 2 * TN_MARKUP_NAME_BYTES / 5, "<p>x</p></body></d>", "damaged"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *xml;
+        if (cases[i].why && strcmp(cases[i].why, "damaged")) {
+            xml = repeated(cases[i].before, cases[i].piece, cases[i].most + 1, cases[i].after);
+            odt_is(xml, NULL, cases[i].why);
+            free(xml);
+            odt_is(xml = repeated(cases[i].before, cases[i].piece, cases[i].most, cases[i].after), "x\n",
+                   NULL);
+        } else {
+            xml = repeated(cases[i].before, cases[i].piece, cases[i].most, cases[i].after);
+            odt_is(xml, cases[i].why ? NULL : "x\n", cases[i].why);
+        }
+        free(xml);
+    }
+    /* namespaces that elements around declare are looked through, too */
+    char *all = repeated("<a", " xmlns:a%d='u'", 200, ">"), *xml = malloc(1 << 16);
+    for (int depth = 2; depth <= 3; depth++) {
+        char *p = xml;
+        for (int i = 0; i < depth; i++) p += sprintf(p, "%s", all);
+        p += sprintf(p, "<body><p>x</p></body>");
+        for (int i = 0; i < depth; i++) p += sprintf(p, "</a>");
+        odt_is(xml, depth == 2 ? "x\n" : NULL, "too many namespaces");
+    }
+    free(xml);
+    free(all);
 }
 
 static void hostile_containers(void **state) {
@@ -214,6 +269,27 @@ static void hostile_containers(void **state) {
     zip_close(&z);
     text_is("a.epub", z.p, z.n, "chapter\n\n");
     free(z.p);
+    /* an entry is read once, however often it is named */
+    char *spine =
+        repeated("<p><manifest><item id='a' href='a.html'/><item id='b' href='%61.html'/></manifest><spine>",
+                 "<itemref idref='a'/><itemref idref='b'/>", 100, "</spine></p>");
+    zip_open(&z, 1 << 16);
+    zip_add(&z, "META-INF/container.xml", "<c><rootfile full-path=\"o.opf\"/></c>", 1);
+    zip_add(&z, "o.opf", spine, 1);
+    zip_add(&z, "a.html", "<p>chapter", 1);
+    zip_close(&z);
+    text_is("a.epub", z.p, z.n, "chapter\n\n");
+    free(z.p);
+    free(spine);
+    zip_open(&z, 1 << 16);
+    zip_add(&z, "xl/workbook.xml", "<w/>", 1);
+    for (int i = 0; i < 20; i++)
+        zip_add(&z, "xl/worksheets/sheet1.xml", "<s><row><c><v>5</v></c></row></s>", 1);
+    zip_close(&z);
+    text_is("a.xlsx", z.p, z.n, "5\n\n");
+    /* a container without its directory is a stream, which would have to be unfolded to be passed over */
+    has_none("a.xlsx", z.p, z.n - 22, "damaged");
+    free(z.p);
 }
 
 static void mail_is(const char *bytes, const char *want) { text_is("a.eml", bytes, strlen(bytes), want); }
@@ -228,6 +304,9 @@ static void odd_mail(void **state) {
     mail_is("From: a\nContent-Type: text/plain; charset=koi8-r\nContent-Transfer-Encoding: "
             "quoted-printable\n\n=F0=D2=C9=D7=C5=D4=\n!=",
             "From: a\n\nПривет!=\n\n");
+    /* sets that iconv knows and mail does not have, and flags behind a name: the bytes are guessed */
+    mail_is("From: a\nContent-Type: text/plain; charset=ibm037\n\n\xc1\xe9", "From: a\n\nÁé\n\n");
+    mail_is("From: =?koi8-r//IGNORE?q?=C1?=\n\nx", "From: Á\n\nx\n\n");
     mail_is("From: a\nContent-Type: multipart/alternative; boundary=\"q\"\n\n--q\nContent-Type: "
             "text/html\n\n<p>h\n--q--\nrest",
             "From: a\n\nh\n\n");
@@ -340,6 +419,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(from_other_programs),
         cmocka_unit_test(hostile_markup),
+        cmocka_unit_test(costly_markup),
         cmocka_unit_test(hostile_containers),
         cmocka_unit_test(odd_mail),
         cmocka_unit_test(damaged),

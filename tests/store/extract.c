@@ -147,6 +147,35 @@ static void passages(void **state) {
     }
 }
 
+/* This counts like tn_text_count, and adds up what it was asked about. */
+static size_t asked_count(void *user, const char *t, size_t n) {
+    *(size_t *)user += n;
+    return tn_text_count(t, n);
+}
+
+static bool go_on(void *user, const char *p, size_t n) {
+    (void)p;
+    *(size_t *)user += n;
+    return true;
+}
+
+/* What a tokenizer is asked about does not grow with the length of a line, whether it has words or not. */
+static void work_of_long_lines(void **state) {
+    (void)state;
+    static const char *const lines[] = {"x", "a,1;", "word ", "One sentence. ", "\xc3\xa9", " "};
+    size_t n = 1 << 20, asked, covered;
+    char *t = malloc(n);
+    for (size_t k = 0; k < sizeof lines / sizeof lines[0]; k++) {
+        for (size_t i = 0; i < n; i++) t[i] = lines[k][i % strlen(lines[k])];
+        const tn_passage_options o = {.max_tokens = 192, .overlap_tokens = 0, asked_count, &asked};
+        asked = covered = 0;
+        tn_passages(t, n, &o, go_on, &covered);
+        if (asked > 24 * n) fail_msg("\"%s\": %zu times the text", lines[k], asked / n);
+        assert_true(lines[k][0] == ' ' ? !covered : covered > n - n / 8);
+    }
+    free(t);
+}
+
 /* One endless line must not take quadratic time. */
 static void long_lines(void **state) {
     (void)state;
@@ -164,6 +193,7 @@ static void long_lines(void **state) {
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {cmocka_unit_test(html), cmocka_unit_test(encodings),
-                                       cmocka_unit_test(passages), cmocka_unit_test(long_lines)};
+                                       cmocka_unit_test(passages), cmocka_unit_test(work_of_long_lines),
+                                       cmocka_unit_test(long_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
