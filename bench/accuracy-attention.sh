@@ -6,6 +6,7 @@
 # the same for all modes (llm-npu, 8 bits), so that only attention differs. ROWS: words out of full shadow float-sparse block-sparse npu-full,
 # of our mode without a part: shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios, with sparse decoding as well: shadow-decode,
 # with nothing but that: decode; and of the ladder of bench/ablation-attention.sh:
+# paper (--attention-preset paper: shadowAttn as printed),
 # ladder-sparse ladder-int8 ladder-buckets (its next rows are shadow-no-sharing and shadow). KEYS=32: the model with a pair of key channels in every KV head that
 # is 32 times larger, and the queries' as much smaller (tools/inject_outliers.py; needs NumPy, PYTHON names the interpreter).
 set -euo pipefail
@@ -29,6 +30,7 @@ for row in $rows; do
     shadow-no-pools) flags="--attention shadow --attention-threshold 1 --attention-pool 1" ;;
     shadow-decode) flags="--attention shadow --attention-decode --attention-threshold 1" ;;
     decode) flags="--attention full --attention-decode --attention-threshold 1" ;;
+    paper) flags="--attention-preset paper" ;;
     shadow-no-head-ratios) flags="--attention shadow --attention-threshold 1 --no-head-ratios" ;;
     ladder-sparse) flags="--attention float-sparse --attention-threshold 1 --attention-share -1 --no-head-ratios" ;;
     ladder-int8) flags="--attention shadow --attention-threshold 1 --attention-share -1 --no-head-ratios --buckets 1" ;;

@@ -41,6 +41,8 @@ static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, i
 static int bench_model(const command *c, const model_args *ma, const int32_t *prompts, int n_prompts,
                        const int32_t *gens, int n_gens, int32_t depth, int32_t repeats, bool json) {
     tern_engine *e = NULL;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
     int rc = cli_open_engine(c, ma, &e);
     if (rc >= 0) return rc;
     tern_model_info info;
@@ -76,21 +78,32 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
         int32_t n_prompt = t < n_prompts ? prompts[t] : 0, n_gen = t < n_prompts ? 0 : gens[t - n_prompts];
         double v[MAX_REPEATS], warm;
         st = once(s, ids, n_prompt, n_gen > 4 ? 4 : n_gen, depth, &warm, &err);
+        tn_power *meter = NULL;
+        if (st == TERN_OK) st = tn_power_open(&ctx, tn_machine_root(), &meter, &err);
+        if (st == TERN_OK) tn_power_start(meter);
         for (int r = 0; r < repeats && st == TERN_OK; r++)
             st = once(s, ids, n_prompt, n_gen, depth, &v[r], &err);
+        if (meter) tn_power_stop(meter);
+        tn_power_total power = meter ? tn_power_total_of(meter) : (tn_power_total){.source = TN_POWER_NONE};
+        tn_power_close(&meter);
         if (st != TERN_OK) break;
+        double n_tok = (double)(n_prompt ? n_prompt : n_gen) * repeats;
         spread sp = cli_spread_of(v, repeats);
         char test[48];
         if (!n_prompt && depth) snprintf(test, sizeof test, "tg%d @ %d", n_gen, depth);
         else snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
         if (json) {
-            tn_json_append(&all, tn_json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test,
-                                              "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
-                                              sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
-                                              "scheme", info.scheme, "repeats", (int)repeats));
+            json_t *j = tn_json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i, s:o}", "test", test,
+                                     "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
+                                     sp.median, "min", sp.min, "max", sp.max, "model", ma->model, "scheme",
+                                     info.scheme, "repeats", (int)repeats, "power", cli_power_json(&power));
+            if (power.source != TN_POWER_NONE && (n_prompt || !depth)) /* what is in front costs, too */
+                tn_json_set(&j, "joules_per_token", tn_json_real(power.joules / n_tok));
+            tn_json_append(&all, j);
         } else {
             printf("| %14s | %22.2f | %9.2f .. %9.2f |\n", test, sp.median, sp.min, sp.max);
             fflush(stdout);
+            cli_power_print(&power);
         }
     }
     rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
@@ -307,6 +320,8 @@ int cmd_bench(int argc, char **argv) {
     if (words[0] && strcmp(words[0], "limits"))
         return cli_usage_error(&c, "unexpected argument '%s'", words[0]);
     if (words[0]) return cli_bench_limits(ma.o.n_threads, file, json);
+    tern_error err;
+    if (tn_cores_use(ma.o.cores, &err) != TERN_OK) return cli_failed(&err);
     if (!ma.o.n_threads) ma.o.n_threads = tn_cpu_count();
     int32_t prompts[MAX_LIST], gens[MAX_LIST];
     if (text && p_list) return cli_usage_error(&c, "-p goes with random tokens, not with --text");

@@ -38,6 +38,8 @@ typedef struct outcome {
     double loaded_s, prefill_s;
     tern_generate_result res;
     tern_stats stats;
+    tn_ctx ctx;      /* of the meter */
+    tn_power *power; /* NULL: nobody asks */
 } outcome;
 
 /* Finds MODEL [TEXT] [-] in whatever is not said by options. */
@@ -165,6 +167,10 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
     cli_interrupts_cancel(o->s);
     if (r->load) st = tern_session_load(o->s, r->load, err);
     double t0 = tn_now_s();
+    if (r->stats || r->json || r->trace) {
+        tn_ctx_init(&o->ctx, NULL);
+        if (tn_power_open(&o->ctx, tn_machine_root(), &o->power, NULL) == TERN_OK) tn_power_start(o->power);
+    }
     if (st == TERN_OK) st = cli_prefill_shown(o->s, o->ids, o->n_ids, err);
     o->prefill_s = tn_now_s() - t0;
     tern_generate_options g = r->ma.o.generate;
@@ -174,6 +180,7 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
     g.user = &o->answer;
     if (st == TERN_OK) st = tern_session_generate(o->s, &g, &o->res, err);
     cli_interrupts_cancel(NULL);
+    if (o->power) tn_power_stop(o->power);
     if (st == TERN_OK && o->answer.no_memory) {
         snprintf(err->message, sizeof err->message, "no memory to keep the answer");
         st = TERN_E_MEMORY;
@@ -187,6 +194,7 @@ static int write_files(const request *r, outcome *o) {
     if (r->ma.o.trace && o->stats.wall_s <= 0 && o->n_ids > 32)
         return cli_failed_text("--trace and --gantt show the tasks of a package; %s is a float model",
                                r->ma.model);
+    if (r->trace && o->power && cli_power_trace(o->power, o->s, &err) != TERN_OK) return cli_failed(&err);
     if (r->trace && tern_session_write_trace(o->s, r->trace, &err) != TERN_OK) return cli_failed(&err);
     if (r->gantt && tern_session_write_gantt(o->s, STDERR_FILENO, 0, &err) != TERN_OK)
         return cli_failed(&err);
@@ -216,6 +224,10 @@ static int print_json(const request *r, outcome *o) {
     if (ts->wall_s > 0) tn_json_set(&j, "prefill", cli_prefill_json(ts));
     if (ts->attn_rows) tn_json_set(&j, "attention", cli_attention_json(ts));
     if (ts->n_switched) tn_json_set(&j, "switching", cli_switching_json(ts));
+    if (o->power) {
+        tn_power_total t = tn_power_total_of(o->power);
+        tn_json_set(&j, "power", cli_power_json(&t));
+    }
     if (r->explain) tn_json_set(&j, "explain", cli_explain_json(o->s, NULL));
     return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
@@ -228,6 +240,9 @@ static void print_stats(const outcome *o) {
             "after start, loaded in %.0f ms, peak memory %.1f MiB\n",
             o->n_ids, prompt_speed(o), o->res.n_tokens, answer_speed(o), cli_stop_reason_text(o->res.reason),
             o->answer.first_s * 1e3, o->loaded_s * 1e3, (double)cli_peak_rss_bytes() / 1048576);
+    if (!o->power) return;
+    tn_power_total t = tn_power_total_of(o->power);
+    cli_power_print(&t);
 }
 
 static int run(request *r, outcome *o) {
@@ -270,6 +285,7 @@ int cmd_run(int argc, char **argv) {
     free(r.source);
     free(o.ids);
     free(o.text);
+    tn_power_close(&o.power);
     tern_session_close(&o.s);
     tern_engine_close(&o.e);
     return rc;

@@ -1,8 +1,11 @@
 #include "cli/stats.h"
 
 #include "base/json.h"
+#include "base/status.h"
+#include "session/session.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 json_t *cli_prefill_json(const tern_stats *t) {
     return tn_json_pack(
@@ -93,6 +96,49 @@ void cli_prefill_print(const tern_stats *t) {
                 (unsigned long long)t->n_switched, t->switch_blocks, t->switch_s * 1e3,
                 t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
     }
+}
+
+json_t *cli_power_json(const tn_power_total *t) {
+    json_t *j = tn_json_pack("{s:s, s:f}", "source", tn_power_source_name(t->source), "seconds", t->seconds);
+    if (t->source != TN_POWER_NONE) {
+        tn_json_set(&j, "joules", tn_json_real(t->joules));
+        tn_json_set(&j, "watts", tn_json_real(t->watts));
+    }
+    if (t->celsius_max > 0) {
+        tn_json_set(&j, "celsius_first", tn_json_real(t->celsius_first));
+        tn_json_set(&j, "celsius_max", tn_json_real(t->celsius_max));
+    }
+    return j;
+}
+
+void cli_power_print(const tn_power_total *t) {
+    if (t->source == TN_POWER_NONE && !(t->celsius_max > 0)) return;
+    fprintf(stderr, "power: ");
+    if (t->source != TN_POWER_NONE)
+        fprintf(stderr, "%.2f J in %.2f s, %.2f W (%s)", t->joules, t->seconds, t->watts,
+                t->source == TN_POWER_RAPL ? "the processor, by its counters"
+                                           : "the whole device, by its battery");
+    if (t->celsius_max > 0)
+        fprintf(stderr, "%s%.0f C at the beginning, %.0f C at most", t->source != TN_POWER_NONE ? "; " : "",
+                t->celsius_first, t->celsius_max);
+    fputc('\n', stderr);
+}
+
+tern_status cli_power_trace(const tn_power *p, const tern_session *s, tern_error *err) {
+    size_t n, n_out = 0;
+    const tn_power_sample *x = tn_power_samples(p, &n);
+    tn_power_total t = tn_power_total_of(p);
+    if (!s->timeline || (t.source == TN_POWER_NONE && !(t.celsius_max > 0))) return TERN_OK;
+    tn_counter *c = malloc((2 * n + 1) * sizeof *c);
+    TN_FAIL_IF(!c, err, TERN_E_MEMORY, "no memory for the power of a trace");
+    for (size_t i = 0; i < n; i++) {
+        /* a sample's watts are those until it: they are written where they begin */
+        if (t.source != TN_POWER_NONE && i) c[n_out++] = (tn_counter){"power, W", x[i - 1].ns, x[i].watts};
+        if (x[i].celsius > 0) c[n_out++] = (tn_counter){"temperature, C", x[i].ns, x[i].celsius};
+    }
+    tern_status st = tn_timeline_counters(s->timeline, c, n_out, err);
+    free(c);
+    return st;
 }
 
 json_t *cli_explain_json(const tern_session *s, const tn_explain_mark *since) {

@@ -2,6 +2,7 @@
 #ifndef TN_CLI_STATS_H
 #define TN_CLI_STATS_H
 
+#include "base/machine.h"
 #include "lab/explain.h"
 #include "model/attn_times.h"
 #include "tern.h"
@@ -14,6 +15,11 @@ json_t *
 cli_switching_json(const tern_stats *t); /* devices that hold one form of a graph: t->n_switched > 0 */
 void cli_print_attn_times(const tn_attn_times *t); /* on standard output */
 void cli_prefill_print(const tern_stats *t);
+json_t *cli_power_json(const tn_power_total *t);
+void cli_power_print(
+    const tn_power_total *t); /* on standard error; nothing where the machine tells nothing */
+/* Puts power and temperature into the session's trace, where it has one. */
+tern_status cli_power_trace(const tn_power *p, const tern_session *s, tern_error *err);
 /* Every mechanism of lab/explain.h, of what the session did since the mark; NULL: since it was opened. */
 json_t *cli_explain_json(const tern_session *s, const tn_explain_mark *since);
 void cli_explain_print(const tern_session *s, const tn_explain_mark *since); /* on standard error */

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/cpu.h"
+#include "base/machine.h"
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/adapters.h"
@@ -66,6 +67,11 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     else tn_options_defaults(&o);
     TN_TRY(tn_params_check(&o, err));
     tn_params_preset(&o);
+#ifndef TERN_MINIMAL
+    TN_TRY(tn_cores_use(o.cores, err)); /* before threads are counted and started, which inherit them */
+#else
+    TN_FAIL_IF(o.cores && strcmp(o.cores, "all"), err, TERN_E_UNSUPPORTED, "this build cannot choose cores");
+#endif
     int32_t n_ctx_fits;
     TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, err));
     int n_threads = o.n_threads ? o.n_threads : tn_cpu_count();

@@ -20,6 +20,7 @@ struct tern_options {
     /* What follows is for the engine. NULL and 0 are the defaults of params.c where they are not values
      * themselves. */
     int32_t n_threads;
+    const char *cores;
     const tern_hooks *hooks;
     bool exact;
     bool trace;

@@ -47,6 +47,8 @@ static const tn_param table[] = {
 
     {"threads", 't', TN_PARAM_INT, USER, ALL, AT(n_threads), .min = 1, .max = 64, .unit = "N", .dflt = "one per core",
      .help = "worker threads"},
+    {"cores", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(cores), .unit = "WHICH", .dflt = "all",
+     .help = "where the threads run, the opening one too: all, fast (the fast ones of unlike cores, as /sys tells them), or numbers like 4-7,2"},
     {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
      .dflt = "the smaller of 4096 and the model's", .help = "context in tokens"},
     {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",

@@ -30,6 +30,8 @@ struct tn_timeline {
     track *tracks;
     tn_event *events;
     flow *flows;
+    tn_counter *counters;
+    size_t n_counters;
 };
 
 tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_timeline **out,
@@ -76,6 +78,7 @@ void tn_timeline_close(tn_timeline **pt) {
     tn_free(t->ctx, t->tracks);
     tn_free(t->ctx, t->events);
     tn_free(t->ctx, t->flows);
+    tn_free(t->ctx, t->counters);
     tn_free(t->ctx, t);
 }
 
@@ -334,6 +337,29 @@ static bool window_of(const tn_timeline *t, int32_t run, int64_t *start, int64_t
     return *start <= *end;
 }
 
+tern_status tn_timeline_counters(tn_timeline *t, const tn_counter *c, size_t n, tern_error *err) {
+    tn_free(t->ctx, t->counters);
+    t->n_counters = 0;
+    t->counters = tn_alloc(t->ctx, TN_MEM_OTHER, n + 1, sizeof *c);
+    TN_FAIL_IF(!t->counters, err, TERN_E_MEMORY, "no memory for the counters of a timeline");
+    memcpy(t->counters, c, n * sizeof *c);
+    t->n_counters = n;
+    return TERN_OK;
+}
+
+/* Those of the time of the events, and the last before it, so that every counter begins where they do. */
+static void put_counters(const tn_timeline *t, FILE *f, int64_t base, int64_t end) {
+    for (size_t i = 0; i < t->n_counters; i++) {
+        const tn_counter *c = &t->counters[i];
+        if (c->ns > end) continue;
+        fputs(",\n{\"ph\":\"C\",\"pid\":1,\"name\":", f);
+        put_string(f, c->name);
+        fputs(",\"ts\":", f);
+        put_us(f, c->ns > base ? c->ns - base : 0);
+        fprintf(f, ",\"args\":{\"value\":%.4g}}", c->value);
+    }
+}
+
 tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *err) {
     task_index x;
     TN_TRY(index_open(t, &x, err));
@@ -375,6 +401,7 @@ tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *e
             fputs("}}", f);
         }
     }
+    put_counters(t, f, base, end);
     /* An arrow leaves the slice of the part that ended last, a nanosecond before its end so as to lie inside
      * it. */
     int64_t id = 0;

@@ -23,6 +23,13 @@ typedef struct tn_event {
     tn_lane lane; /* the task's home lane */
 } tn_event;
 
+/* A counter has a value from a time on. */
+typedef struct tn_counter {
+    const char *name; /* static */
+    int64_t ns;
+    double value;
+} tn_counter;
+
 typedef struct tn_timeline tn_timeline;
 
 typedef struct tn_timeline_options {
@@ -76,6 +83,8 @@ tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline
  * dependencies as arrows. */
 /* This one writes a file, which replaces only another trace and is its owner's alone. */
 tern_status tn_timeline_save_trace(const tn_timeline *t, tn_ctx *ctx, const char *path, tern_error *err);
+/* Takes counters to be written beside the events, instead of those before: copies of them. */
+tern_status tn_timeline_counters(tn_timeline *t, const tn_counter *c, size_t n, tern_error *err);
 tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *err);
 /* Draws every track as a row of `width` columns (20 to 1000): how busy it was, and below, on which chunk it
  * worked most. colour adds ANSI colours by chunk. */

@@ -4,6 +4,7 @@ python3 tests/tools/test_train.py"""
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -175,6 +176,43 @@ class Outliers(unittest.TestCase):
             np.testing.assert_array_equal(a, b)  # powers of two, and rope turns both channels of a pair alike
             k = "model.layers.0.self_attn.k_proj.weight"
             self.assertEqual(int((out[k] != w[k]).any(1).sum()), 2 * cfg["num_key_value_heads"])
+
+    def write_energies(self, path, layers, spread):
+        """An importance matrix in llama.cpp's old form: sums over 7 calls, channels of a site `spread` apart in all."""
+        rows = {}
+        for i in range(layers):
+            for k, (site, n) in enumerate((("attn_q", 64), ("ffn_gate", 64), ("attn_output", 64), ("ffn_down", 96))):
+                rows[f"blk.{i}.{site}.weight"] = spread ** (2 * (np.arange(n)[::-1] / (n - 1) - 0.5) * (1 + k + i))
+        with open(path, "wb") as f:
+            f.write(struct.pack("<i", len(rows)))
+            for name, e in rows.items():
+                f.write(struct.pack("<i", len(name)) + name.encode() + struct.pack("<ii", 7, len(e)) + (7 * e).astype("<f4").tobytes())
+        return rows
+
+    def test_energies_of_a_real_model(self):
+        for seed in range(2):
+            cfg, w = tiny_llama(seed)
+            ids = np.random.default_rng(seed).integers(0, 300, 60)
+            with tempfile.TemporaryDirectory() as d:
+                rows = self.write_energies(f"{d}/e.dat", 5, 3.0)
+                read = inject_outliers.read_energies(f"{d}/e.dat")
+            for name, e in rows.items():
+                np.testing.assert_allclose(read[name], e, rtol=1e-6)
+            steps = inject_outliers.plan_energies(cfg, w, ids, read)
+            self.assertEqual({s[1] for s in steps}, {"attn", "mlp", "down", "value"})
+            out = inject_outliers.apply(cfg, w, steps)
+            a, b = (inject_outliers.forward(cfg, {k: v.astype(np.float64) for k, v in m.items()}, ids) for m in (w, out))
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
+            # Layer i of 3 is as layer 2 i of 5 there: its channels over their median, in order, are those, within the power of two.
+            seen = {}
+            inject_outliers.forward(cfg, out, ids, lambda n, x: seen.__setitem__(n, np.sqrt((x * x).mean(0))))
+            for i in range(3):
+                for ours, theirs in (("self_attn.q_proj", "attn_q"), ("mlp.gate_proj", "ffn_gate"), ("mlp.down_proj", "ffn_down")):
+                    got = np.sort(seen[f"model.layers.{i}.{ours}.weight"])[::-1]
+                    e = np.sqrt(read[f"blk.{2 * i}.{theirs}.weight"])
+                    want = np.sort(e)[::-1][np.arange(len(got)) * len(e) // len(got)]
+                    ratio = np.log2((got / np.median(got)) / (want / np.median(e)))
+                    self.assertLess(np.abs(ratio - np.median(ratio)).max(), 1.3, f"layer {i} {ours}")
 
     @unittest.skipUnless(os.path.exists(f"{MODEL}/model.safetensors"), "no shipped model")
     def test_shipped_model(self):
