@@ -86,7 +86,7 @@ static tern_status run_whole(const tn_pipeline *p, chunk *c, const tn_npu_site *
  */
 static tern_status run_pieces(const chunk *c, const tn_npu_site *s, const int32_t *first, int32_t part,
                               int32_t n_parts, tern_error *err) {
-    enum { READING = 8 }; /* a row's cost in rows */
+    enum { READING = 8 }; /* reading an expert's weights costs as much as so many rows */
     int64_t total = 0, at = 0;
     for (int32_t e = 0; e < s->ops.n_experts; e++)
         if (first[e] < first[e + 1]) total += first[e + 1] - first[e] + READING;
