@@ -3,10 +3,12 @@ share, a chat of 20 turns, the first token after the model was idle. One table w
 
     python3 bench/server.py MODEL.gguf tern=build/tern [llama=LLAMA_SERVER] [ik=IK_LLAMA_SERVER] [--json FILE]
         [--parts idle,clients,shared,chat] [--tokens 64] [--rounds 3] [--turns 20] [--rules 40] [--threads 2] [--model NAME=FILE]
-        [--options NAME=WORDS]
+        [--options NAME=WORDS] [--own-words]
 
 Servers run one after the other. A figure is the median, with the least and the most in brackets. A ratio is how many times better the
 first server is. --model gives a server another file (a package); --options more words of a command line ("--draft none").
+The chat goes on with words that are the same for all; --own-words: with what the model said. Random weights say what is cut into
+other tokens when it is read again, so that servers would read different prompts.
 """
 import argparse
 import http.client
@@ -35,6 +37,7 @@ def arguments():
         a.add_argument("--" + name, type=int, default=default)
     a.add_argument("--model", action="append", default=[])
     a.add_argument("--options", action="append", default=[])
+    a.add_argument("--own-words", action="store_true")
     got = a.parse_args()
     pairs = lambda texts: dict(t.split("=", 1) for t in texts)
     got.servers, got.model, got.options = pairs(got.servers), pairs(got.model), pairs(got.options)
@@ -173,7 +176,7 @@ def chat(f, s):
     for i in range(O.turns):
         text += "\nTurn %d, please go on: " % i
         answer, t, u = s.ask(text, 24)
-        text += answer
+        text += answer if O.own_words else "That is a long story, and it was told to me by my father, %d years ago." % i
         first.append(1e3 * (t[1] - t[0]))
         a, b = evaluated(u)
         read, new, before = read + a, new + b - before, b + u.get("completion_tokens", 24)
