@@ -2,11 +2,11 @@
  * share of verification that was of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in
  * shape.
  *   bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
- *   SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b:
+ *   SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b | constant:
  *   decide, and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead
  *   of by
  *      what is measured: the same figures on every machine, and what the drafts would be worth to a larger
- *      model
+ *      model. constant: a forward of 32 rows takes as long as one of a row, on the device and so in the plan
  *   -r SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and
  *   its logits decide which drafts
  *      are accepted, as always, and SHAPE evaluates every tree too; what counts is the time of SHAPE's
@@ -115,6 +115,7 @@ static const struct curve {
     {"tiny", {0.16f, 0.19f, 0.26f, 0.42f, 0.60f, 0.79f, 0.95f, 1.03f, 1.30f}},
     {"0.5b", {11.1f, 11.1f, 11.7f, 12.6f, 13.7f, 15.5f, 19.4f, 20.1f, 26.1f}},
     {"1.5b", {34.9f, 34.9f, 35.9f, 38.6f, 40.2f, 43.7f, 50.0f, 53.3f, 69.4f}},
+    {"constant", {1, 1, 1, 1, 1, 1, 1, 1, 1}}, /* a device that always computes 32 rows (sd.npu 3.2) */
 };
 
 /* Time of all forwards by the curve. */
@@ -127,6 +128,13 @@ static double curve_ms(const struct curve *c, const uint64_t *n_steps_of) {
         sum += (double)n_steps_of[n] * ((i ? (1 - at) * (double)c->ms[i - 1] : 0) + at * (double)c->ms[i]);
     }
     return sum;
+}
+
+/* Of the rows of a device that always computes TN_TREE_MAX, those without which a token of text comes about: the
+ * share of what decoding without drafts spends on nothing, all but one row a token, that is spent no more where
+ * a forward gives so many tokens. */
+static double recovered(double accepted_length) {
+    return 1 - (TN_TREE_MAX / accepted_length - 1) / (TN_TREE_MAX - 1);
 }
 
 struct costs {
@@ -372,10 +380,11 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
             none = (double)curve->ms[0];
             per_token = i ? curve_ms(curve, t->n_steps_of) / (double)m->n_tokens : none;
         }
-        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n",
+        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.1f | %.3f | %.3f | %.1f |\n",
                i ? "" : name, m->draft, m->stores ? ", store" : "", i ? kept / steps : 1, per_token,
                none / per_token, kept / offered * 100, ((double)t->n_rows - kept) / offered * 100,
-               t->n_offered ? 100 - (double)t->n_rows / offered * 100 : 0, (double)t->draft_ns * 1e-6 / steps,
+               t->n_offered ? 100 - (double)t->n_rows / offered * 100 : 0,
+               recovered(i ? kept / steps : 1) * 100, (double)t->draft_ns * 1e-6 / steps,
                (double)t->verify_ns * 1e-6 / steps,
                m->prefill_s > 0
                    ? (double)t->calibrate_ns * 1e-9 / (m->prefill_s - (double)t->calibrate_ns * 1e-9) * 100
@@ -477,9 +486,9 @@ int main(int argc, char **argv) {
     if (verify) {
         verify_cost(e, n_ctx);
     } else {
-        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft "
-               "ms/step | forward ms/step | calibration, %% of prefill "
-               "|\n|---|---|---|---|---|---|---|---|---|\n");
+        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | "
+               "recovered %% | draft ms/step | forward ms/step | calibration, %% of prefill "
+               "|\n|---|---|---|---|---|---|---|---|---|---|\n");
         for (int i = optind; i < argc; i++)
             bench_set(e, argv[i], modes, n_modes, n_items, repeats, max_tokens, n_set_ctx, eager, curve,
                       shape, &shape_costs);

@@ -9,6 +9,7 @@ CC=clang cmake -S . -B build-fuzz -G Ninja -DTERN_FUZZ=ON -DTERN_BENCH=OFF -DCMA
 targets=$(basename -s .c tests/fuzz/fuzz_*.c)
 [ $# -lt 2 ] || targets=${*:2}
 cmake --build build-fuzz --target $targets >/dev/null
+[ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || export TMPDIR=/dev/shm # targets that sync what they write wait for no disk
 for t in $targets; do
     short=${t#fuzz_}
     mkdir -p "build-fuzz/corpus/$short"

@@ -209,6 +209,10 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                "sparse attention when decoding: %d query heads share a KV head, at most %d may",
                h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
     TN_FAIL_IF(
+        h->sinks, err, TERN_E_UNSUPPORTED,
+        "sparse attention: heads of architecture %s have sinks, which take part in full attention only",
+        h->arch);
+    TN_FAIL_IF(
         !m->attn_scale_q, err, TERN_E_UNSUPPORTED,
         "the package does not know the scales of its heads: pack the model again for sparse attention");
     tn_sparse_attn *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);

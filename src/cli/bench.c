@@ -214,7 +214,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
                                                   r.tokens_per_second[i]));
     }
     for (int s = 0; s < TN_N_SITES; s++)
-        if (tn_site_in_layers((tn_site)s))
+        if (r.has_shape[s])
             tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
     json_t *reads = json_object();
     int rc = EXIT_OK;
@@ -236,7 +236,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
                        r.chunk[i] == r.tuned.chunk ? " kept" : "");
         }
         for (int s = 0; s < TN_N_SITES; s++) {
-            if (!tn_site_in_layers((tn_site)s)) continue;
+            if (!r.has_shape[s]) continue;
             if (r.tuned.rows_per_run[s])
                 printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
             else printf("%s: all rows at once\n", tn_site_name((tn_site)s));

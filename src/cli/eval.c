@@ -13,7 +13,7 @@
 
 typedef struct outcome {
     const char *task;
-    json_t *items; /* NULL: not asked for */
+    json_t *items, *by_sum; /* NULL: not asked for */
 } outcome;
 
 static void show(void *user, int64_t done, int64_t total, double value) {
@@ -22,8 +22,9 @@ static void show(void *user, int64_t done, int64_t total, double value) {
     if (done == total) fprintf(stderr, "\r\033[K");
 }
 
-static void on_item(void *user, bool right) {
+static void on_item(void *user, bool right, bool by_sum) {
     tn_json_append(&((outcome *)user)->items, json_integer(right));
+    tn_json_append(&((outcome *)user)->by_sum, json_integer(by_sum));
 }
 
 /* Opens a model beside the first, with the options of that one that do not name a model. */
@@ -78,21 +79,24 @@ static void print_comparisons(const tn_eval_result *r) {
                tn_eval_p(r->paired_kl));
 }
 
-static int print_eval_json(const tn_eval_options *o, const tn_eval_result *r, json_t *items) {
+static int print_eval_json(const tn_eval_options *o, const tn_eval_result *r, const outcome *out) {
+    bool is_choice = !strcmp(o->task, "choice");
     json_t *j = tn_json_pack("{s:s, s:I, s:f, s:f}", "task", o->task, r->is_ppl ? "tokens" : "items",
                              (json_int_t)r->n_items, r->is_ppl ? "perplexity" : "accuracy", r->value,
                              "stderr", r->stderr_);
     if (!r->is_ppl) {
         tn_json_set(&j, "skipped", json_integer(r->n_skipped));
         tn_json_set(&j, "answer_perplexity", tn_json_real(r->perplexity));
+        if (is_choice) tn_json_set(&j, "accuracy_by_sum", tn_json_real(r->by_sum));
     }
     add_comparisons(&j, r);
-    if (items) tn_json_set(&j, "items_right", json_incref(items));
+    if (out->items) tn_json_set(&j, "items_right", json_incref(out->items));
+    if (out->items && is_choice) tn_json_set(&j, "items_right_by_sum", json_incref(out->by_sum));
     if (r->stats.attn_rows) tn_json_set(&j, "attention", cli_attention_json(&r->stats));
     return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
 }
 
-static void print_eval(const tn_eval_result *r) {
+static int print_eval(const tn_eval_result *r, bool is_choice) {
     if (r->is_ppl)
         printf("perplexity %.4f +- %.4f over %lld tokens\n", r->value, r->stderr_, (long long)r->n_items);
     else
@@ -100,7 +104,10 @@ static void print_eval(const tn_eval_result *r) {
                "%.3f\n",
                r->value * 100, r->stderr_ * 100, (long long)r->n_items, (long long)r->n_skipped,
                r->perplexity);
+    if (is_choice)
+        printf("by the log-probability of whole endings, not per byte: accuracy %.2f %%\n", r->by_sum * 100);
     print_comparisons(r);
+    return EXIT_OK;
 }
 
 int cmd_eval(int argc, char **argv) {
@@ -149,7 +156,7 @@ int cmd_eval(int argc, char **argv) {
                                "nothing to draft; tern bench --text measures drafts",
                                draft);
     tern_engine *e = NULL;
-    if (!cli_args_given(&ma, "attention"))
+    if (!cli_args_given(&ma, "attention") && !cli_args_given(&ma, "attention-preset"))
         ma.o.attention = "full"; /* models are compared, not where they attend */
     rc = cli_open_engine(&c, &ma, &e);
     if (rc < 0 && kl) rc = open_other(&c, &ma, kl, &o.source);
@@ -163,7 +170,8 @@ int cmd_eval(int argc, char **argv) {
     if (isatty(STDERR_FILENO)) {
         o.progress = show;
     }
-    outcome out = {.task = o.task, .items = items ? json_array() : NULL};
+    outcome out = {
+        .task = o.task, .items = items ? json_array() : NULL, .by_sum = items ? json_array() : NULL};
     o.user = &out;
     if (items) o.on_item = on_item;
     tn_eval_result r;
@@ -172,12 +180,10 @@ int cmd_eval(int argc, char **argv) {
     tern_engine_close(&o.against);
     tern_engine_close(&o.source);
     tern_engine_close(&e);
-    if (st != TERN_OK) {
-        json_decref(out.items);
-        return cli_failed(&err);
-    }
-    rc = json ? print_eval_json(&o, &r, out.items) : EXIT_OK;
-    if (!json) print_eval(&r);
+    if (st != TERN_OK) rc = cli_failed(&err);
+    else if (json) rc = print_eval_json(&o, &r, &out);
+    else rc = print_eval(&r, !strcmp(o.task, "choice"));
     json_decref(out.items);
+    json_decref(out.by_sum);
     return rc;
 }

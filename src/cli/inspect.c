@@ -17,22 +17,31 @@
 #include <string.h>
 
 static const char *kind_name(uint32_t kind) {
-    static const char *const names[] = {"?",     "meta",   "tokenizer", "model",
-                                        "layer", "shadow", "graphs",    "head"};
+    static const char *const names[] = {"?",      "meta",   "tokenizer", "model",    "layer",
+                                        "shadow", "graphs", "head",      "smoothing"};
     return kind < sizeof names / sizeof names[0] ? names[kind] : "?";
 }
 
 static json_t *hparams_json(const tn_hparams *h) {
-    return tn_json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "arch", h->arch,
-                        "name", h->name, "layers", h->n_layers, "embedding", h->n_embd, "heads", h->n_heads,
-                        "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward", h->n_ff,
-                        "vocabulary", h->n_vocab, "context", h->ctx_train, "tied", h->tied, "window",
-                        h->window, "rope_base", h->rope_base);
+    json_t *j = tn_json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "arch",
+                             h->arch, "name", h->name, "layers", h->n_layers, "embedding", h->n_embd, "heads",
+                             h->n_heads, "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward",
+                             h->n_ff, "vocabulary", h->n_vocab, "context", h->ctx_train, "tied", h->tied,
+                             "window", h->window, "rope_base", h->rope_base);
+    if (h->n_experts)
+        tn_json_set(&j, "experts",
+                    tn_json_pack("{s:i, s:i, s:i, s:b, s:i}", "number", h->n_experts, "used",
+                                 h->n_experts_used, "feed_forward", h->n_ff_exp, "shared", h->shared_expert,
+                                 "dense_layers", h->n_dense));
+    return j;
 }
 
 static void print_hparams(const tn_hparams *h) {
     printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", cli_shown(h->name));
     printf("layers         %d of width %d, feed-forward %d\n", h->n_layers, h->n_embd, h->n_ff);
+    if (h->n_experts)
+        printf("experts        %d of %d a token, feed-forward %d%s\n", h->n_experts_used, h->n_experts,
+               h->n_ff_exp, h->shared_expert ? ", beside a shared one" : "");
     printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads,
            h->window ? ", sliding window" : "");
     printf("vocabulary     %d%s\ncontext        %d tokens\n", h->n_vocab,
@@ -115,7 +124,7 @@ static void describe_layer(const tn_program *p, int32_t layer, char *line, size_
         if (op[i].kind == TN_OP_ROPE && (!op[i].rope.n_rot || op[i].rope.table))
             snprintf(more, sizeof more, op[i].rope.table ? " (local)" : " (none)");
         if (op[i].kind == TN_OP_CONV) snprintf(more, sizeof more, " of %d", op[i].conv.len);
-        if (op[i].kind == TN_OP_EXPERTS)
+        if (op[i].kind == TN_OP_ROUTE)
             snprintf(more, sizeof more, " %d of %d", op[i].experts.used, op[i].experts.n);
         at += (size_t)snprintf(line + at, cap - at, "%s%s%s", i ? ", " : "", op[i].name, more);
     }

@@ -3,6 +3,7 @@
 #include "cli/args.h"
 
 #include "formats/package.h"
+#include "lab/tune.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +25,19 @@ static bool show(void *user, const char *stage, double fraction) {
     return true;
 }
 
+/* A package that was just made learns what suits this machine, so that nobody has to ask for it. Without that
+ * it runs as well, by what is usual. */
+static void tune(const char *model) {
+    char package[TN_CACHE_PATH];
+    tern_error err;
+    tern_options o;
+    tn_options_defaults(&o);
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[Kmeasuring this machine");
+    bool ok = !cli_packing_find(model, package) || tn_tune_same_bits(package, &o, &err) == TERN_OK;
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    if (!ok) notice("this machine was not measured", &err);
+}
+
 bool cli_packing_now(const char *model) {
     char folder[TN_CACHE_PATH];
     tern_error err;
@@ -42,6 +56,7 @@ bool cli_packing_now(const char *model) {
     if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, limit_bytes, &busy, &err);
     if (st != TERN_OK) notice("no package was made", &err);
     else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
+    else tune(model);
     return st == TERN_OK && !busy;
 }
 

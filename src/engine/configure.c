@@ -73,6 +73,7 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
                                   .apart = o->npu_apart,
                                   .switch_blocks = o->switch_blocks,
                                   .scratch_bytes = o->npu_vtcm_bytes,
+                                  .operators = o->products && !strcmp(o->products, "operators"),
                                   .steals = e->policy.steal_above >= 0 || e->policy.steal_by_profile};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &out->graph_switch), err, TERN_E_INVALID,
                "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
@@ -92,9 +93,9 @@ void tn_engine_profile(const tern_engine *e, tn_profile_file *out) {
     const tn_npu_caps *caps = tn_npu_device_caps(e->npu->dev);
     bool pipelined = tn_attn_pipelined(&e->attention, caps);
     out->path = e->profile_path;
-    snprintf(out->key, sizeof out->key, "%016llx-%08x-%s%s-c%d-w%d.%d-a%d%s%s",
+    snprintf(out->key, sizeof out->key, "%016llx-%08x-%s%s-c%d-w%d.%d-a%d%s%s%s",
              (unsigned long long)e->model->fingerprint, e->kern.cpu, caps->name,
              caps->has_parts ? "" : "-apart", e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
              e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, pipelined ? "-p" : "",
-             e->npu->packed ? "-packed" : "");
+             e->npu->packed ? "-packed" : "", e->npu->operators ? "-o" : "");
 }

@@ -16,6 +16,18 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The paper's ratios come from what the model loses without a head (shadowAttn 3.2). */
+static void warn_of_equal_heads(tern_engine *e, const char *path) {
+    const tn_hparams *h = &e->model->h;
+    const float *w = e->npu->attn_head_weight;
+    size_t n = (size_t)h->n_layers * (size_t)h->n_heads, i = 1;
+    while (w && i < n && w[i] == w[0]) i++;
+    if (w && i == n)
+        tn_log(&e->ctx, TERN_LOG_WARN,
+               "attention-preset paper: all heads of %s have one importance; pack it with --head-importance",
+               path);
+}
+
 tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pkg, const tern_options *o,
                                    int n_threads, tern_error *err) {
     tn_npu_model_options mo;
@@ -26,6 +38,8 @@ tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pk
     /* cores are shared only with a device that works on them: nobody can lend silicon a core, or a core
      * silicon */
     e->policy.keep_busy = e->policy.keep_busy && tn_npu_device_caps(e->npu->dev)->has_parts;
+    if (o->attention_preset && !strcmp(o->attention_preset, "paper") && !o->no_head_ratios)
+        warn_of_equal_heads(e, path);
     TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID,
                "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     return TERN_OK;
@@ -51,6 +65,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     if (opt) o = *opt;
     else tn_options_defaults(&o);
     TN_TRY(tn_params_check(&o, err));
+    tn_params_preset(&o);
     int32_t n_ctx_fits;
     TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, err));
     int n_threads = o.n_threads ? o.n_threads : tn_cpu_count();

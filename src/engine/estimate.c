@@ -35,11 +35,12 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
 }
 
 /* Rows in flight: a chunk of a float model, a wave of a package; each has its residual, its projections, its
- * part of the feed-forward network, and rows of attention scores. */
+ * part of the feed-forward network, that of all its experts, and rows of attention scores. */
 static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int32_t n_ctx, int n_threads) {
     int64_t rows = package ? 4 * (int64_t)chunk : TN_FLOAT_CHUNK;
     int64_t wide = 3 * (int64_t)h->n_embd + 2 * (int64_t)h->n_heads * h->d_head +
-                   2 * (int64_t)h->n_kv_heads * h->d_head + 2 * (int64_t)h->n_ff;
+                   2 * (int64_t)h->n_kv_heads * h->d_head + 2 * (int64_t)h->n_ff +
+                   (int64_t)h->n_experts_used * (2 * (int64_t)h->n_ff_exp + h->n_embd);
     if (rows > n_ctx) rows = n_ctx;
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
 }
@@ -69,7 +70,7 @@ static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t
 /* Whether a package opened with o could keep its weights packed. */
 static bool may_stay_packed(const tern_options *o) {
     return (!o->npu || !strcmp(o->npu, "host")) && !o->npu_separate_weights && !o->no_chunk_sharing &&
-           !o->npu_memory_bytes;
+           !o->npu_memory_bytes && !(o->products && !strcmp(o->products, "operators"));
 }
 
 /* Whether the weights of a package opened with o stay packed; what a device refuses is told when it opens. */
@@ -89,6 +90,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     if (opt) o = *opt;
     else tn_options_defaults(&o);
     TN_TRY(tn_params_check(&o, err));
+    tn_params_preset(&o);
     tn_ctx ctx;
     tn_ctx_init(&ctx, o.hooks);
     tn_hparams h;

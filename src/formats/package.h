@@ -68,6 +68,9 @@ typedef enum tn_pkg_part {
     TN_PKG_OUTPUT =
         13, /* f32 [n rounded up to the tile]: what the CPU multiplies a linear's 8-bit outputs by, beside their
                            scale, which is the record's act_scale */
+    TN_PKG_INVERSE =
+        14, /* f32 [k]: what a site's inputs are multiplied by before they are quantised, where no
+                            tensor in front of it could take that (first linear of the site; absent: 1) */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {

@@ -24,9 +24,24 @@ typedef struct sums {
     bool first, last;  /* chunk */
 } sums;
 
+/* What the first pass of rows prefetches meanwhile, by shares of a group: the chunk after next of each tile.
+ * It may lie behind the matrix: a prefetch is not a read. Into L2, because L1 waits for too few misses at once
+ * to read at the rate of memory, and not in a burst, which holds up the loads behind it. */
+typedef struct ahead {
+    uintptr_t at[TILES];
+    size_t share;
+} ahead;
+
+INLINE void prefetch_share(const ahead *next, int C, size_t g) {
+    for (size_t o = g * next->share; o < (g + 1) * next->share; o += LINE) {
+#pragma GCC unroll 2
+        for (int c = 0; c < C; c++) __builtin_prefetch((const void *)(next->at[c] + o), 0, 2);
+    }
+}
+
 /* R rows of C tiles over n32 x 32 input channels. */
 INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, size_t n32,
-                  const tn_blocks_act *a, const sums *to) {
+                  const tn_blocks_act *a, const sums *to, const ahead *next) {
     size_t n_groups = n32 * 32 / G, per_act = TN_BLOCKS_ACT / G;
     const int V = C * VECTORS;
     for (size_t b = 0, g = 0; g < n_groups; b++) {
@@ -37,6 +52,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
             for (int v = 0; v < V; v++) part[r][v] = f_zero();
         }
         for (size_t end = g + per_act < n_groups ? g + per_act : n_groups; g < end; g++) {
+            prefetch_share(next, C, g);
             vi sum[MAX_ROWS][TILES * VECTORS];
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) {
@@ -44,8 +60,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int v = 0; v < V; v++)
                     sum[r][v] = min || (wide && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
             }
-            /* groups of 32 have values below 32, others below 64: 2 * 31 * 127 fits 16 bits four times, 2
-             * * 63 * 127 twice */
+            /* values are below 32, or 64: 2 * 31 * 127 fits 16 bits four times, 2 * 63 * 127 twice */
             const size_t fold = !PAIRS || wide ? 0 : G == 32 ? 4 : 2;
 #if PAIRS
             for (size_t l0 = 0; fold && l0 < G / 4; l0 += fold) {
@@ -109,7 +124,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
 
 #define ROWS(R, C, G, min, wide)                                                                             \
     case R:                                                                                                  \
-        micro(R, C, G, min, wide, p, n32, a, &part);                                                         \
+        micro(R, C, G, min, wide, p, n32, a, &part, &ahead_of);                                              \
         break
 #if MAX_ROWS == 6
 #define ALL_ROWS(...)                                                                                        \
@@ -130,12 +145,15 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
 
 /* All rows of one shape, dealt evenly over passes of at most MAX_ROWS. */
 #define SHAPE(name, C, G, min, wide)                                                                         \
-    static void name(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to) {         \
+    static void name(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to,           \
+                     const ahead *next) {                                                                    \
         sums part = *to;                                                                                     \
+        ahead ahead_of = *next;                                                                              \
         for (size_t i = (m + MAX_ROWS - 1) / MAX_ROWS, n_rows; i; i--, m -= n_rows, a += n_rows) {           \
             n_rows = m / i;                                                                                  \
             switch (n_rows) { ALL_ROWS(C, G, min, wide); }                                                   \
             part.p += n_rows * part.ld;                                                                      \
+            ahead_of.share = 0;                                                                              \
         }                                                                                                    \
     }
 #define SHAPES(C)                                                                                            \
@@ -144,7 +162,8 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
     SHAPE(min_##C, C, 32, true, false)                                                                       \
     SHAPE(g16_##C, C, 16, false, false)                                                                      \
     SHAPE(g16_min_##C, C, 16, true, false)
-typedef void (*shape_fn)(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to);
+typedef void (*shape_fn)(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to,
+                         const ahead *next);
 SHAPES(1)
 #if TILES > 1
 SHAPES(2)
@@ -170,17 +189,19 @@ static void columns(const tn_blocks_args *g, size_t n, int n_tiles, const tn_blo
     const uint8_t *tile = g->tiles + n / N * tile_bytes;
     shape_fn shape = shape_of(t, n_tiles);
     panel p[TILES] __attribute__((aligned(64)));
+    ahead next;
     for (size_t c = 0; c < n_chunks; c++) {
         size_t n32 = (c + 1 < n_chunks ? TN_BLOCKS_CHUNK : g->k - c * TN_BLOCKS_CHUNK) / 32;
         for (int i = 0; i < n_tiles; i++) {
             const uint8_t *src = tile + (size_t)i * tile_bytes + c * chunk_bytes;
-            /* the chunk behind it, maybe another tile's or none: a prefetch is not a read */
-            for (size_t o = 0; o < chunk_bytes; o += LINE)
-                __builtin_prefetch((const void *)((uintptr_t)src + chunk_bytes + o));
+            size_t at = c + 2 < n_chunks ? (c + 2) * chunk_bytes
+                                         : (size_t)n_tiles * tile_bytes + (c + 2 - n_chunks) * chunk_bytes;
+            next.at[i] = (uintptr_t)tile + (size_t)i * tile_bytes + at;
             unpack(g->type, src, n32, &p[i]);
         }
+        next.share = (chunk_bytes / (n32 * 32 / t->group) + LINE - 1) / LINE * LINE;
         sums to = {.p = out, .ld = ldo, .bias = bias, .first = c == 0, .last = c + 1 == n_chunks};
-        shape(p, n32, a + c * g->m, m, &to);
+        shape(p, n32, a + c * g->m, m, &to, &next);
     }
 }
 

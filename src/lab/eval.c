@@ -43,7 +43,7 @@ typedef struct evaluator {
     const tn_eval_options *o;
     tn_eval_result res;
     double sum_logprob;
-    int64_t n_answer_tokens, n_right;
+    int64_t n_answer_tokens, n_right, n_by_sum;
     tern_error *err;
 } evaluator;
 
@@ -101,10 +101,11 @@ static tern_status score(evaluator *ev, const char *prompt, const char *answer, 
     return st;
 }
 
-static void count_answer(evaluator *ev, bool right, const answer_score *a) {
+static void count_answer(evaluator *ev, bool right, bool by_sum, const answer_score *a) {
     ev->res.n_items++;
     ev->n_right += right;
-    if (ev->o->on_item) ev->o->on_item(ev->o->user, right);
+    ev->n_by_sum += by_sum;
+    if (ev->o->on_item) ev->o->on_item(ev->o->user, right, by_sum);
     ev->sum_logprob += a->logprob;
     ev->n_answer_tokens += (int64_t)(a->n - a->first);
 }
@@ -122,19 +123,23 @@ static tern_status eval_pair(evaluator *ev, const char *prompt, const char *answ
     answer_score a;
     bool fits;
     TN_TRY(score(ev, prompt, answer, &a, &fits));
-    if (!fits) ev->res.n_skipped++;
-    else count_answer(ev, a.greedy && (!must_end || a.then_ends), &a);
+    if (!fits) {
+        ev->res.n_skipped++;
+        return TERN_OK;
+    }
+    bool right = a.greedy && (!must_end || a.then_ends);
+    count_answer(ev, right, right, &a);
     return TERN_OK;
 }
 
 enum { MAX_CHOICES = 16 };
 
 /* Scores n prompts and n endings (either may be one text shared by all). It is right when ending `gold` wins
- * per byte. */
+ * per byte. The papers' tables count the ending that wins with all its tokens, so that is counted too. */
 static tern_status eval_choices(evaluator *ev, const char *const *prompts, const char *const *endings,
                                 size_t n, int64_t gold) {
-    double best = -INFINITY;
-    size_t best_i = 0;
+    double best = -INFINITY, best_sum = -INFINITY;
+    size_t best_i = 0, best_sum_i = 0;
     answer_score gold_score = {0};
     for (size_t i = 0; i < n; i++) {
         answer_score a;
@@ -149,9 +154,13 @@ static tern_status eval_choices(evaluator *ev, const char *const *prompts, const
             best = per_byte;
             best_i = i;
         }
+        if (a.logprob > best_sum) {
+            best_sum = a.logprob;
+            best_sum_i = i;
+        }
         if ((int64_t)i == gold) gold_score = a;
     }
-    count_answer(ev, (int64_t)best_i == gold, &gold_score);
+    count_answer(ev, (int64_t)best_i == gold, (int64_t)best_sum_i == gold, &gold_score);
     return TERN_OK;
 }
 
@@ -315,6 +324,7 @@ static tern_status eval_items(tern_engine *e, const tn_eval_options *o, char *te
         } else {
             double acc = (double)ev.n_right / (double)ev.res.n_items;
             ev.res.value = acc;
+            ev.res.by_sum = (double)ev.n_by_sum / (double)ev.res.n_items;
             ev.res.stderr_ = sqrt(acc * (1 - acc) / (double)ev.res.n_items);
             ev.res.perplexity = ev.n_answer_tokens ? exp(-ev.sum_logprob / (double)ev.n_answer_tokens) : 0;
         }
@@ -335,9 +345,9 @@ typedef struct verdicts {
     bool no_memory;
 } verdicts;
 
-static void note_verdict(void *user, bool right) {
+static void note_verdict(void *user, bool right, bool by_sum) {
     verdicts *v = user;
-    if (v->o && v->o->on_item) v->o->on_item(v->o->user, right);
+    if (v->o && v->o->on_item) v->o->on_item(v->o->user, right, by_sum);
     if (v->n == v->cap) {
         size_t cap = v->cap ? 2 * v->cap : 1024;
         uint8_t *more = realloc(v->right, cap);

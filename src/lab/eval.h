@@ -4,7 +4,8 @@
  *            (protocol llama.cpp) those of the second half of each full window
  *   lambada  jsonl {context, continuation}: right when every token of the continuation is the greedy choice
  *   choice   jsonl {query, choices, gold}, {context_options, continuation, gold}, or HellaSwag text (6 lines
- *            an item): right when the gold ending has the highest log-probability per byte
+ *            an item): right when the gold ending has the highest log-probability per byte; by_sum counts the
+ *            items where it has the highest log-probability of all its tokens together
  *   exact    jsonl {prompt, answer} (prompt may hold special tokens): right when greedy decoding gives
  *            exactly the answer and then ends; checked in one pass, since greedy text equals the answer iff
  *            each token is the argmax
@@ -22,7 +23,8 @@ typedef struct tn_eval_options {
     int32_t n_ctx;    /* window of ppl, and room for items; 0: min(512 for ppl, else 4096, the model's) */
     int64_t limit;    /* items at most, or windows for ppl; 0 = all */
     void (*progress)(void *user, int64_t done, int64_t total, double value);
-    void (*on_item)(void *user, bool right); /* accuracy tasks: every item, in order; may be NULL */
+    /* accuracy tasks: every item, in order; by_sum: choice only, else as right. May be NULL */
+    void (*on_item)(void *user, bool right, bool by_sum);
     void *user;
     const char *protocol; /* ppl: "windows" (default, also NULL) or "llama.cpp" */
     tern_engine *source;  /* ppl: predictions are compared with this model's; NULL: with nobody's */
@@ -55,6 +57,7 @@ typedef struct tn_eval_result {
     double stderr_;    /* standard error of value */
     tern_stats stats;  /* of the session that evaluated */
     double perplexity; /* of the answers' tokens, for the accuracy tasks; 0 where it has no meaning */
+    double by_sum;     /* accuracy by the log-probability of whole endings; value, where there are none */
     bool has_source, has_against;
     double source_value;             /* perplexity of the source */
     double against_value;            /* perplexity or accuracy of the second model */

@@ -12,14 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_REPEATS = 3 };
+enum { N_REPEATS = 3, SAMPLE_BYTES = 256 << 20 };
 #define WORTH 1.02
+#define WORTH_READING 1.1 /* storage scatters more than products */
 
-/* Reads at most a gigabyte of the package, twice by each method in turn. */
-static tern_status best_read(const char *path, uint64_t n_bytes, tn_tune_report *r, tern_error *err) {
+/* Reads at most n_most bytes of the package, twice by each method in turn. */
+static tern_status best_read(const char *path, uint64_t n_bytes, uint64_t n_most, tn_tune_report *r,
+                             tern_error *err) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    uint64_t n = n_bytes < 1u << 30 ? n_bytes : 1u << 30;
+    uint64_t n = n_bytes / 4096 * 4096;
+    if (n > n_most) n = n_most;
     for (int i = 0; i < 2 * TN_TUNED_READS; i++) {
         int method = i % TN_TUNED_READS;
         tn_aio_options o;
@@ -35,9 +38,11 @@ static tern_status best_read(const char *path, uint64_t n_bytes, tn_tune_report 
         if (t > 0 && (double)n * 1e-9 / t > r->read_gb_per_second[method])
             r->read_gb_per_second[method] = (double)n * 1e-9 / t;
     }
-    for (int i = 0; i < TN_TUNED_READS; i++) {
-        if (r->read_gb_per_second[i] > r->read_gb_per_second[r->i_read]) r->i_read = i;
+    for (r->i_read = 0; strcmp(tn_tuned_read_names[r->i_read], TN_TUNED_READ_DEFAULT); r->i_read++) {
     }
+    double usual = r->read_gb_per_second[r->i_read], best = usual * WORTH_READING;
+    for (int i = 0; i < TN_TUNED_READS; i++)
+        if (r->read_gb_per_second[i] > best) best = r->read_gb_per_second[i], r->i_read = i;
     return TERN_OK;
 }
 
@@ -50,7 +55,7 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
         j = json_object();
     }
     for (int s = 0; s < TN_N_SITES; s++)
-        if (tn_site_in_layers((tn_site)s))
+        if (r->has_shape[s])
             tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         char name[16];
@@ -195,7 +200,7 @@ static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err)
     return st;
 }
 
-static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *err) {
+static tern_status best_splits(const tern_engine *e, tn_tune_report *r, tern_error *err) {
     const tn_program *p = &e->model->program;
     for (int32_t i = p->n_sites; i-- > 0;) { /* the first of a kind speaks for all */
         const tn_npu_site *site = &e->npu->sites[i];
@@ -204,10 +209,12 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
         bool first = true;
         for (int32_t j = 0; j < i; j++) first = first && p->sites[j].kind != s;
         if (!first) continue;
+        if (site->ops.n_experts) continue; /* a chunk's rows for one are as many as choose it */
         tn_npu_graph_desc d = *tn_npu_graph_get(site->graphs[TN_FORM_CHUNK]);
         d.rows_per_run = 0;
         TN_TRY(tn_npu_best_split(tn_npu_site_device(e->npu, site), &d, NULL, NULL, err));
-        t->rows_per_run[s] = d.rows_per_run == d.m ? 0 : d.rows_per_run;
+        r->tuned.rows_per_run[s] = d.rows_per_run == d.m ? 0 : d.rows_per_run;
+        r->has_shape[s] = true;
     }
     return TERN_OK;
 }
@@ -247,44 +254,75 @@ static tern_status open_with(const char *path, const tern_options *opt, int32_t 
     return tn_fail(err, TERN_E_INVALID, "%s: only packages are tuned", path);
 }
 
+static tern_status best_chunk(const char *path, const tern_options *opt, tn_tune_report *r, tern_error *err) {
+    double best = 0;
+    for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
+        tern_engine *e = NULL;
+        r->chunk[i] = TN_CHUNK_MIN << i;
+        if (r->chunk[i] > r->n_prompt) continue;
+        TN_TRY(open_with(path, opt, r->chunk[i], &e, err));
+        tern_status st = speed_of(e, r->n_prompt, &r->tokens_per_second[i], err);
+        tern_engine_close(&e);
+        TN_TRY(st);
+        if (r->tokens_per_second[i] <= best * WORTH) continue; /* longer chunks take more memory */
+        best = r->tokens_per_second[i];
+        r->tuned.chunk = r->chunk[i];
+    }
+    return TERN_OK;
+}
+
+/* What an open engine tells of its own package: shapes of the products, what sparse attention's stages take.
+ */
+static tern_status best_for_engine(tern_engine *e, tn_tune_report *r, tern_error *err) {
+    r->tuned.fingerprint = e->model->fingerprint;
+    TN_TRY(best_splits(e, r, err));
+    if (!e->npu->attn_scale_q) return TERN_OK;
+    tern_status st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention,
+                                            &r->tuned.attn_times, err);
+    if (st != TERN_E_UNSUPPORTED && st != TERN_E_LIMIT) return st;
+    r->tuned.attn_times = (tn_attn_times){0}; /* heads that cannot be a pipeline have no times */
+    return TERN_OK;
+}
+
+/* Times every stage with the shapes that were just found. */
+static tern_status time_stages(const char *path, const tern_options *opt, const tn_tune_report *r,
+                               tern_error *err) {
+    tern_engine *e = NULL;
+    TN_TRY(open_with(path, opt, r->tuned.chunk, &e, err));
+    tern_status st = step_times(e, r->n_prompt, err);
+    tern_engine_close(&e);
+    return st;
+}
+
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
                     tern_error *err) {
     TN_FAIL_IF(n_prompt < TN_CHUNK_MIN || n_prompt > 1 << 20, err, TERN_E_INVALID,
                "tuning on a prompt of %d tokens: want %d to %d", n_prompt, TN_CHUNK_MIN, 1 << 20);
     *out = (tn_tune_report){.n_prompt = n_prompt};
     tern_engine *e = NULL;
-    double best = 0;
-    for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
-        out->chunk[i] = TN_CHUNK_MIN << i;
-        if (out->chunk[i] > n_prompt) continue;
-        TN_TRY(open_with(path, opt, out->chunk[i], &e, err));
-        tern_status st = speed_of(e, n_prompt, &out->tokens_per_second[i], err);
-        tern_engine_close(&e);
-        TN_TRY(st);
-        if (out->tokens_per_second[i] <= best * WORTH) continue; /* longer chunks take more memory */
-        best = out->tokens_per_second[i];
-        out->tuned.chunk = out->chunk[i];
-    }
+    TN_TRY(best_chunk(path, opt, out, err));
     TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err));
-    out->tuned.fingerprint = e->model->fingerprint;
-    tern_status st = best_splits(e, &out->tuned, err);
-    uint64_t n_bytes = tn_pkg_file_bytes(e->npu->pkg);
-    /* heads that cannot be a pipeline have no times */
-    if (st == TERN_OK && e->npu->attn_scale_q)
-        st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention,
-                                    &out->tuned.attn_times, err);
-    if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)
-        st = TERN_OK, out->tuned.attn_times = (tn_attn_times){0};
+    tern_status st = best_for_engine(e, out, err);
     if (st == TERN_OK) st = save(e, out, err); /* so that they are planned by in what follows */
     if (st == TERN_OK && e->npu->attn_scale_q) st = best_threshold(path, opt, out, err);
-    if (st == TERN_OK) st = best_read(path, n_bytes / 4096 * 4096, out, err);
+    if (st == TERN_OK) st = best_read(path, tn_pkg_file_bytes(e->npu->pkg), 1u << 30, out, err);
     if (st == TERN_OK) st = save(e, out, err);
     tern_engine_close(&e);
     TN_TRY(st);
-    TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err)); /* with the shapes just found */
-    st = step_times(e, n_prompt, err);
+    return time_stages(path, opt, out, err);
+}
+
+tern_status tn_tune_same_bits(const char *path, const tern_options *opt, tern_error *err) {
+    tn_tune_report r = {.n_prompt = 2 * TN_CHUNK_DEFAULT, .tuned.chunk = TN_CHUNK_DEFAULT};
+    tern_engine *e = NULL;
+    TN_TRY(open_with(path, opt, 0, &e, err));
+    bool known = e->npu->tuned.chunk != 0;
+    tern_status st = known ? TERN_OK : best_for_engine(e, &r, err);
+    if (st == TERN_OK && !known) st = best_read(path, tn_pkg_file_bytes(e->npu->pkg), SAMPLE_BYTES, &r, err);
+    if (st == TERN_OK && !known) st = save(e, &r, err);
     tern_engine_close(&e);
-    return st;
+    TN_TRY(st);
+    return known ? TERN_OK : time_stages(path, opt, &r, err);
 }
 
 tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err) {

@@ -15,6 +15,7 @@ enum { TN_TUNE_LENGTHS = 6 /* 32, 64, 128, 256, 512, 1024 */, TN_TUNE_ATTN = 3 }
 typedef struct tn_tune_report {
     tn_tuned tuned;
     int32_t n_prompt;
+    bool has_shape[TN_N_SITES]; /* kinds of products that the layers have, but experts */
     int32_t chunk[TN_TUNE_LENGTHS];
     double tokens_per_second[TN_TUNE_LENGTHS]; /* 0: not tried, longer than the prompt */
     int32_t attn_length[TN_TUNE_ATTN];         /* prompts of a quarter, half and all of the tokens */
@@ -31,6 +32,13 @@ typedef struct tn_tune_report {
  * opt->chunk is ignored. */
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
                     tern_error *err);
+
+/* Measures that part of it on which no bit of a text depends, with the default chunk length: the shapes of
+ * the products, what sparse attention's stages take, how the storage is read fastest (from 256 MiB of the
+ * package), and the time of every stage. Where sparse attention begins stays, and so does the chunk length,
+ * at whose ends sparse attention may differ in a bit. Nothing is measured where the profile holds it
+ * already for this machine. */
+tern_status tn_tune_same_bits(const char *path, const tern_options *opt, tern_error *err);
 
 /* Returns the engine's model as the simulator sees it. */
 tn_sim_model tn_tuned_shape(const tern_engine *e);

@@ -1,10 +1,13 @@
 #include "model/blocks.h"
 
+#include "base/file.h"
+#include "base/half.h"
 #include "base/status.h"
 
+#include <math.h>
 #include <string.h>
 
-enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4 };
+enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4, BAND_BYTES = 8 << 20 };
 
 static const struct {
     tn_dtype dtype;
@@ -46,6 +49,7 @@ typedef struct load_job {
     tn_role role;
     int64_t row0;
     size_t row_bytes;
+    int item0;               /* of the band */
     _Atomic int64_t bad_row; /* -1: none; relaxed: read when the loop has ended */
 } load_job;
 
@@ -53,7 +57,7 @@ static void load_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     load_job *j = arg;
     tn_linear *l = j->l;
-    int32_t n0 = i_item * TILES_PER_ITEM * TN_BLOCKS_N, n1 = n0 + TILES_PER_ITEM * TN_BLOCKS_N;
+    int32_t n0 = (j->item0 + i_item) * TILES_PER_ITEM * TN_BLOCKS_N, n1 = n0 + TILES_PER_ITEM * TN_BLOCKS_N;
     if (n1 > l->n) n1 = l->n;
     for (int32_t n = n0; n < n1; n += TN_BLOCKS_N) {
         const uint8_t *rows[TN_BLOCKS_N];
@@ -78,14 +82,89 @@ tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
                layer, bytes);
     load_job j = {.src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .bad_row = -1};
     j.row_bytes = (size_t)(l->k / tn_dtype_block(t->dtype)) * (size_t)tn_dtype_block_bytes(t->dtype);
-    int32_t n_tiles = (l->n + TN_BLOCKS_N - 1) / TN_BLOCKS_N;
-    tn_pool_for(pool, (n_tiles + TILES_PER_ITEM - 1) / TILES_PER_ITEM, load_item, &j);
+    /* A band's pages of the embedding and of the output layer are given back before the next one is read, so
+     * that these large matrices are never there twice. Their rows lie in order; a layer's rows may not, and
+     * its pages go when the layer is complete. */
+    int32_t rows = TILES_PER_ITEM * TN_BLOCKS_N;
+    int n_items = (l->n + rows - 1) / rows, band = (int)(BAND_BYTES / (rows * j.row_bytes)) + 1;
+    for (; j.item0 < n_items; j.item0 += band) {
+        int n = n_items - j.item0 < band ? n_items - j.item0 : band;
+        int64_t r0 = (int64_t)j.item0 * rows,
+                r1 = r0 + (int64_t)n * rows < l->n ? r0 + (int64_t)n * rows : l->n;
+        tn_pool_for(pool, n, load_item, &j);
+        if (layer < 0)
+            tn_file_release(tn_source_row(src, layer, role, row0 + r0), (uint64_t)(r1 - r0) * j.row_bytes);
+    }
     int64_t bad = atomic_load_explicit(&j.bad_row, memory_order_relaxed);
     TN_FAIL_IF(bad >= 0, err, TERN_E_FORMAT,
                "%s: tensor %s at offset %" PRIu64
                " has a block in row %lld whose scale is NaN or an infinity",
                t->file, t->name, t->off_bytes, (long long)bad);
     return TERN_OK;
+}
+
+typedef struct turn_job {
+    tn_linear *l;
+    size_t row_bytes; /* of TN_BLOCKS_Q8_0 */
+    float *rows;      /* [threads][k] */
+    uint8_t *blocks;  /* [threads][TN_BLOCKS_N][row_bytes] */
+} turn_job;
+
+/* As the file format has it: 32 numbers in a block, a half float as their scale in front of them. */
+static void quantise_row(const float *x, size_t k, uint8_t *out) {
+    for (size_t b = 0; b < k; b += 32, out += 34) {
+        float most = 0;
+        for (size_t i = b; i < b + 32; i++) most = fmaxf(most, fabsf(x[i]));
+        uint16_t half = tn_f32_f16(most / 127);
+        float scale = tn_f16_f32(half);
+        memcpy(out, &half, 2);
+        for (size_t i = 0; i < 32; i++) {
+            float q = scale > 0 ? rintf(x[b + i] / scale) : 0;
+            out[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, q));
+        }
+    }
+}
+
+static void turn_item(void *arg, int i_item, int i_thread) {
+    turn_job *j = arg;
+    tn_linear *l = j->l;
+    size_t k = (size_t)l->k, n = (size_t)i_item * TN_BLOCKS_N, n_rows = (size_t)l->n - n;
+    const uint8_t *rows[TN_BLOCKS_N];
+    if (n_rows > TN_BLOCKS_N) n_rows = TN_BLOCKS_N;
+    for (size_t i = 0; i < n_rows; i++) {
+        uint8_t *row = j->blocks + ((size_t)i_thread * TN_BLOCKS_N + i) * j->row_bytes;
+        tn_panels_row(l->dtype, l->panels, n + i, k, j->rows + (size_t)i_thread * k);
+        quantise_row(j->rows + (size_t)i_thread * k, k, row);
+        rows[i] = row;
+    }
+    tn_blocks_repack(TN_BLOCKS_Q8_0, rows, n_rows, k,
+                     (uint8_t *)l->blocks + tn_blocks_bytes(TN_BLOCKS_Q8_0, n, k));
+}
+
+tern_status tn_blocks_from_panels(tn_ctx *ctx, tn_pool *pool, tn_linear *l, size_t *n_bytes,
+                                  tern_error *err) {
+    if (l->k % 32) return TERN_OK;
+    size_t bytes = tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)l->n, (size_t)l->k),
+           n_threads = (size_t)tn_pool_size(pool);
+    turn_job j = {.l = l, .row_bytes = (size_t)l->k / 32 * 34};
+    void *tiles = tn_alloc(ctx, TN_MEM_WEIGHTS, bytes, 1);
+    j.rows = tn_alloc(ctx, TN_MEM_OTHER, n_threads * (size_t)l->k, sizeof *j.rows);
+    j.blocks = tn_alloc(ctx, TN_MEM_OTHER, n_threads * TN_BLOCKS_N * j.row_bytes, 1);
+    tern_status st = TERN_OK;
+    if (tiles && j.rows && j.blocks) {
+        l->blocks = tiles;
+        l->blocks_type = TN_BLOCKS_Q8_0;
+        tn_pool_for(pool, (l->n + TN_BLOCKS_N - 1) / TN_BLOCKS_N, turn_item, &j);
+        tn_free(ctx, l->panels);
+        l->panels = NULL;
+        *n_bytes = bytes;
+    } else {
+        tn_free(ctx, tiles);
+        st = tn_fail(err, TERN_E_MEMORY, "no memory for weights in blocks (%zu bytes)", bytes);
+    }
+    tn_free(ctx, j.rows);
+    tn_free(ctx, j.blocks);
+    return st;
 }
 
 /* ---- running -------------------------------------------------------------------------------------- */

@@ -13,6 +13,10 @@ bool tn_blocks_in_source(const tn_source *s);
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
                            int64_t row0, tn_linear *l, tern_error *err);
 
+/* Turns a linear's panels into blocks of 8 bits (Q8_0), one scale of 32 inputs, and lets the panels go; one whose
+ * inputs are no multiple of 32 stays as it is. *n_bytes: of its weights then. */
+tern_status tn_blocks_from_panels(tn_ctx *ctx, tn_pool *pool, tn_linear *l, size_t *n_bytes, tern_error *err);
+
 /* Quantised rows of a linear of k input channels, as tn_linear_run wants them: how many for n_rows rows. */
 size_t tn_blocks_acts(size_t k, size_t n_rows);
 /* tn_linear_run of such a linear. acts: [tn_blocks_acts(l->k, m)]. */

@@ -24,24 +24,20 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
     }
     out->lora_stride =
         (tn_lora_scratch(m->loras, m->n_loras, p) + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
-    size_t n_expert_rows = m->h.n_experts ? rows : 0;
-    if (m->h.n_experts && (size_t)m->h.n_ff_exp > widest) widest = (size_t)m->h.n_ff_exp;
     size_t n_acts = m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_acts(widest, rows) : 0;
-    float *flags, *blocks, *expert_rows;
+    float *flags, *blocks;
     struct {
         float **slice;
         size_t n;
-    } plan[TN_N_BUFFERS + 8] = {
+    } plan[TN_N_BUFFERS + 6] = {
         {&out->rope_cs, rows * (size_t)(tn_rope_tables(&m->h) * m->h.n_rot)},
         {&out->scratch, (size_t)n_threads * out->scratch_stride},
         {&out->outliers, m->scheme == TN_FLOAT_LLM_INT8 ? rows * widest : 0},
         {&flags, rows},
         {&blocks, (n_acts * sizeof *out->blocks + sizeof(float) - 1) / sizeof(float)},
-        {&expert_rows, n_expert_rows * sizeof(int32_t) / sizeof(float)},
-        {&out->expert_weights, n_expert_rows},
         {&out->lora, (size_t)n_threads * out->lora_stride},
     };
-    size_t n_slices = 8, total = 0;
+    size_t n_slices = 6, total = 0;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         plan[n_slices].slice = &out->buf[b];
         plan[n_slices++].n = rows * (size_t)p->width[b];
@@ -55,7 +51,6 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         *plan[i].slice = at;
         at += (plan[i].n + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
     }
-    out->expert_rows = (int32_t *)expert_rows;
     out->has_outliers = (bool *)flags;
     out->blocks = n_acts ? (tn_blocks_act *)blocks : NULL;
     return TERN_OK;
@@ -232,6 +227,36 @@ static void run_lora(run *x) {
     else if (x->f.r->lora) tn_pool_for(x->pool, n_spans(x), lora_item, x);
 }
 
+/* The products of experts are of as many rows as chose each. */
+static void run_experts(run *x) {
+    const tn_forward_hooks *hooks = x->hooks;
+    const tn_site_ops *s = &x->op->linears;
+    if (hooks && hooks->routed && x->op->site == TN_SITE_EXPERTS)
+        hooks->routed(hooks->user, x->op->layer, x->f.buf[TN_BUF_CHOSEN]);
+    if (hooks && hooks->site_input)
+        hooks->site_input(hooks->user, x->op->layer, x->op->site, x->f.buf[x->op->in], (size_t)s->k,
+                          (int32_t)tn_site_rows(x->op->site, s, x->n_rows));
+    tn_experts_run(x->op, &x->f, x->pool, x->a->blocks);
+}
+
+static void route_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *x = arg;
+    int32_t row0, row1;
+    span(x, i_item, &row0, &row1);
+    tn_op_info_of(x->op->kind)->rows(x->op, &x->f, row0, row1, NULL);
+}
+
+/* Of all texts' rows together: the places of a row depend on the other rows. */
+static void run_route(run *x) {
+    const tn_linear *router = tn_model_linear(x->m, x->op->layer, TN_W_ROUTER);
+    if (x->op->kind == TN_OP_ROUTE)
+        tn_linear_run(router, x->f.r->kern, x->pool, x->f.buf[x->op->in], (size_t)x->op->experts.n_embd,
+                      x->f.buf[TN_BUF_ROUTE], (size_t)x->op->experts.n, (size_t)x->n_rows, x->a->blocks);
+    x->rows_per_item = 32;
+    tn_pool_for(x->pool, n_spans(x), route_item, x);
+}
+
 /* The site's input is seen by the hook, then rounded in place where the scheme rounds; lm_head's never is. */
 static void run_linears(run *x) {
     const tn_site_ops *s = &x->op->linears;
@@ -256,10 +281,10 @@ static void run_linears(run *x) {
 /* ---- the interpreter ------------------------------------------------------------------------------- */
 
 static void run_op(run *x) {
-    if (x->op->kind == TN_OP_LINEARS) run_linears(x);
+    if (x->op->kind == TN_OP_LINEARS && x->op->linears.n_experts) run_experts(x);
+    else if (x->op->kind == TN_OP_LINEARS) run_linears(x);
     else if (x->op->kind == TN_OP_ATTEND) run_attend(x);
-    else if (x->op->kind == TN_OP_EXPERTS)
-        tn_experts_run(x->op, &x->f, x->pool, x->a->blocks, x->a->expert_rows, x->a->expert_weights);
+    else if (x->op->kind == TN_OP_ROUTE || x->op->kind == TN_OP_GATHER) run_route(x);
     else if (x->op->kind == TN_OP_DELTA)
         tn_pool_for(x->pool, tn_delta_items(x->op) * (x->texts ? x->n_texts : 1), delta_item, x);
     else run_rows(x);

@@ -15,11 +15,9 @@ typedef struct tn_acts {
     float *rope_cs;
     float *scratch; /* [n_threads][scratch_stride] */
     size_t scratch_stride;
-    float *outliers;      /* llm-int8: [max_rows][widest input], else NULL */
-    bool *has_outliers;   /* [max_rows] */
-    int32_t *expert_rows; /* [max_rows] with experts: rows of one, and their weights */
-    float *expert_weights;
-    float *lora; /* [n_threads][lora_stride] with adapters */
+    float *outliers;    /* llm-int8: [max_rows][widest input], else NULL */
+    bool *has_outliers; /* [max_rows] */
+    float *lora;        /* [n_threads][lora_stride] with adapters */
     size_t lora_stride;
     tn_blocks_act *blocks; /* scheme "blocks": quantised rows, else NULL */
 } tn_acts;
@@ -32,6 +30,8 @@ void tn_acts_close(tn_acts *a);
 typedef struct tn_forward_hooks {
     void (*site_input)(void *user, int layer, tn_site site, float *x, size_t ldx,
                        int32_t n_rows); /* may change it: rounding as a device would */
+    void (*routed)(void *user, int layer,
+                   const float *chosen); /* before the experts' inputs: CHOSEN of the rows (experts.h) */
     void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows); /* after rope */
     void (*attention_out)(void *user, int layer, float *att,
                           int32_t n_rows); /* may change it: head ablation */

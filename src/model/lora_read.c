@@ -238,7 +238,7 @@ static tern_status read_site(reader *r, int32_t site) {
     int32_t layer = tn_program_site_layer(r->p, site);
     tn_lora_site *s = &r->l->sites[site];
     pair pairs[TN_SITE_MAX_OPS];
-    for (int32_t op = 0; op < ops->n_ops; op++) {
+    for (int32_t op = 0; op < ops->n_ops && !ops->n_experts; op++) { /* experts take none */
         TN_TRY(find_pair(r, layer, ops->roles[op], ops->n[op], ops->k, &pairs[op]));
         if (!pairs[op].b) continue;
         s->op[op].rank = (int32_t)pairs[op].b->dims[1];

@@ -15,6 +15,7 @@ typedef struct loader {
     tn_model *m;
     tn_pool *pool;
     XXH64_state_t *hash; /* NULL: a part is loaded */
+    bool to_q8;          /* floats become blocks of 8 bits */
     tern_error *err;
 } loader;
 
@@ -105,6 +106,7 @@ static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, 
         TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, row0, l, ld->err));
     size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
     if (!bytes) TN_TRY(load_panels(ld, layer, role, row0, l, &bytes));
+    if (ld->to_q8 && !l->blocks) TN_TRY(tn_blocks_from_panels(ld->m->ctx, ld->pool, l, &bytes, ld->err));
     if (ld->hash) /* a sample is enough to tell models apart */
         XXH64_update(ld->hash, l->blocks ? l->blocks : l->panels, bytes < 4096 ? bytes : 4096);
     ld->m->n_params += (uint64_t)(rows * cols);
@@ -212,12 +214,12 @@ tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int 
     return st;
 }
 
-tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
-                          tern_error *err) {
+static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, bool to_q8,
+                              tn_model **out, tern_error *err) {
     *out = NULL;
     tn_model *m;
     tern_status st = new_model(ctx, src, scheme, &m, err);
-    loader ld = {.src = src, .m = m, .pool = pool, .hash = XXH64_createState(), .err = err};
+    loader ld = {.src = src, .m = m, .pool = pool, .hash = XXH64_createState(), .to_q8 = to_q8, .err = err};
     if (st != TERN_OK) goto out;
     TN_BAIL_IF(!ld.hash, err, TERN_E_MEMORY, "no memory for a hash");
     XXH64_reset(ld.hash, 0);
@@ -241,6 +243,15 @@ out:
     if (ld.hash) XXH64_freeState(ld.hash);
     tn_model_close(&m);
     return st;
+}
+
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
+                          tern_error *err) {
+    return load_model(ctx, pool, src, scheme, false, out, err);
+}
+
+tern_status tn_model_load_q8(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err) {
+    return load_model(ctx, pool, src, TN_FLOAT_BLOCKS, true, out, err);
 }
 
 static void free_linear(tn_ctx *ctx, tn_linear *l) {

@@ -42,8 +42,9 @@ static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width,
 void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, tn_frame *out);
 
 extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_op_attend, tn_op_gate,
-    tn_op_residual, tn_op_cap, tn_op_copy, tn_op_experts, tn_op_conv, tn_op_conv_gate, tn_op_delta_gates,
-    tn_op_delta_mix, tn_op_delta, tn_op_delta_norm, tn_op_attn_gate;
+    tn_op_residual, tn_op_cap, tn_op_copy, tn_op_route, tn_op_gather, tn_op_expert_gate, tn_op_expert_sum,
+    tn_op_conv, tn_op_conv_gate, tn_op_delta_gates, tn_op_delta_mix, tn_op_delta, tn_op_delta_norm,
+    tn_op_attn_gate;
 
 /* DELTA: its work in items, which may run beside each other once the rows of DELTA_MIX are there. */
 int32_t tn_delta_items(const tn_op *op);

@@ -7,9 +7,9 @@
 
 const char *tn_buffer_name(tn_buffer b) {
     static const char *const names[TN_N_BUFFERS] = {
-        "x",     "normed", "q",       "k",       "v",        "att",        "attn gate", "gate",
-        "up",    "bcx",    "delta q", "delta k", "delta v",  "delta gate", "decay",     "rate",
-        "mixed", "delta",  "route",   "chosen",  "gathered", "given",      "branch",    "logits"};
+        "x",     "normed",  "q",        "k",           "v",          "att",   "attn gate", "gate",  "up",
+        "bcx",   "delta q", "delta k",  "delta v",     "delta gate", "decay", "rate",      "mixed", "delta",
+        "route", "chosen",  "gathered", "expert gate", "expert up",  "given", "branch",    "logits"};
     return names[b];
 }
 
@@ -32,6 +32,9 @@ tn_buffer tn_role_buffer(tn_role r) {
     case TN_W_UP: return TN_BUF_UP;
     case TN_W_O:
     case TN_W_DOWN: return TN_BUF_BRANCH;
+    case TN_W_GATE_EXPS: return TN_BUF_EXPERT_GATE;
+    case TN_W_UP_EXPS: return TN_BUF_EXPERT_UP;
+    case TN_W_DOWN_EXPS: return TN_BUF_GIVEN;
     case TN_W_OUT:
     case TN_W_EMBD: return TN_BUF_LOGITS;
     default: assert(!"not a linear"); return TN_BUF_X;
@@ -119,22 +122,39 @@ static const recipe feeding[] = {
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
-#define EXPERTS                                                                                              \
-    { .kind = TN_OP_EXPERTS, .name = "experts", .in = TN_BUF_NORMED, .out = TN_BUF_BRANCH }
+/* The experts of a row, chosen from what the norm leaves; their products; their sum. */
+#define ROUTE                                                                                                \
+    {.kind = TN_OP_ROUTE, .name = "route", .in = TN_BUF_NORMED, .out = TN_BUF_CHOSEN}, {                     \
+        .kind = TN_OP_GATHER, .name = "gather", .in = TN_BUF_NORMED, .out = TN_BUF_GATHERED                  \
+    }
+#define EXPERTS LINEARS(TN_SITE_EXPERTS, "experts", TN_BUF_GATHERED, TN_W_GATE_EXPS, TN_W_UP_EXPS)
+#define EXPERT_GATE                                                                                          \
+    { .kind = TN_OP_EXPERT_GATE, .name = "expert glu", .in = TN_BUF_EXPERT_UP, .out = TN_BUF_EXPERT_UP }
+#define EXPERTS_DOWN LINEARS(TN_SITE_EXPERTS_DOWN, "experts down", TN_BUF_EXPERT_UP, TN_W_DOWN_EXPS)
+#define EXPERT_SUM                                                                                           \
+    { .kind = TN_OP_EXPERT_SUM, .name = "expert sum", .in = TN_BUF_GIVEN, .out = TN_BUF_BRANCH }
 
 static const recipe with_experts[] = {
     NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
+    ROUTE,
     EXPERTS,
+    EXPERT_GATE,
+    EXPERTS_DOWN,
+    EXPERT_SUM,
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
-/* The shared expert is an ordinary block; the others add to what it gives. */
+/* The shared expert is an ordinary block, whose products go beside those of the others. */
 static const recipe with_shared_expert[] = {
     NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
-    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
-    GATE,
-    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    ROUTE,
     EXPERTS,
+    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
+    EXPERT_GATE,
+    GATE,
+    EXPERTS_DOWN,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    EXPERT_SUM,
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
@@ -191,6 +211,8 @@ static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[2]) {
 static tn_role bias_of(tn_role linear) {
     for (int i = 0; i < TN_N_LAYER_LINEARS; i++)
         if (tn_layer_linears[i].role == linear) return tn_layer_linears[i].bias;
+    for (int i = 0; i < TN_N_EXPERT_LINEARS; i++)
+        if (tn_expert_linears[i].role == linear) return tn_expert_linears[i].bias;
     return TN_W_OUT_B;
 }
 
@@ -228,6 +250,7 @@ static tn_site_ops linears_of(const tn_hparams *h, const recipe *r) {
         o.n_total += (int32_t)n;
         o.k = (int32_t)k;
     }
+    if (tn_site_of_experts(r->site)) o.n_experts = h->n_experts, o.n_used = h->n_experts_used;
     return o;
 }
 
@@ -250,16 +273,13 @@ static int32_t width_of(const tn_hparams *h, tn_buffer b) {
     case TN_BUF_DELTA_RATE: return h->delta.n_heads;
     case TN_BUF_DELTA_MIXED: return tn_delta_channels(&h->delta);
     case TN_BUF_ROUTE: return h->n_experts;
-    case TN_BUF_CHOSEN: return 2 * h->n_experts_used;
+    case TN_BUF_CHOSEN: return 3 * h->n_experts_used + 1;
+    case TN_BUF_EXPERT_GATE:
+    case TN_BUF_EXPERT_UP: return h->n_experts_used * h->n_ff_exp;
+    case TN_BUF_GIVEN: return h->n_experts_used * h->n_embd;
     case TN_BUF_LOGITS: return h->n_vocab;
     default: return h->n_embd;
     }
-}
-
-/* Experts work in the buffers of feed-forward blocks. */
-static int32_t widest_of(const tn_hparams *h, tn_buffer b) {
-    bool inner = b == TN_BUF_GATE || b == TN_BUF_UP;
-    return inner && h->n_experts && h->n_ff_exp > h->n_ff ? h->n_ff_exp : width_of(h, b);
 }
 
 static uint32_t bit(int i) { return 1u << i; }
@@ -288,9 +308,10 @@ static void specialise_delta(const tn_hparams *h, tn_op *o) {
 }
 
 static void specialise_experts(const tn_hparams *h, tn_op *o) {
-    o->writes |= bit(TN_BUF_ROUTE) | bit(TN_BUF_CHOSEN) | bit(TN_BUF_GATHERED) | bit(TN_BUF_GATE) |
-                 bit(TN_BUF_UP) | bit(TN_BUF_GIVEN);
-    if (h->shared_expert) o->reads |= bit(o->out);
+    if (o->kind == TN_OP_ROUTE) o->writes |= bit(TN_BUF_ROUTE);
+    if (o->kind == TN_OP_GATHER) o->reads |= bit(TN_BUF_CHOSEN), o->writes |= bit(TN_BUF_CHOSEN);
+    if (o->kind == TN_OP_EXPERT_GATE) o->reads |= bit(TN_BUF_EXPERT_GATE);
+    if (o->kind == TN_OP_EXPERT_SUM) o->reads |= bit(TN_BUF_CHOSEN) | (h->shared_expert ? bit(o->out) : 0);
     o->experts.n = h->n_experts;
     o->experts.used = h->n_experts_used;
     o->experts.n_ff = h->n_ff_exp;
@@ -319,6 +340,9 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->out = tn_role_buffer(o->linears.roles[0]);
         o->writes = 0;
         for (int32_t i = 0; i < o->linears.n_ops; i++) o->writes |= bit(tn_role_buffer(o->linears.roles[i]));
+        if (r->site == TN_SITE_EXPERTS) /* rows are gathered where later the results lie */
+            o->writes |= bit(TN_BUF_GIVEN);
+        if (o->linears.n_experts) o->reads |= bit(TN_BUF_CHOSEN);
         return true;
     case TN_OP_ROPE:
         o->reads = bit(TN_BUF_Q) | bit(TN_BUF_K) | bit(TN_BUF_V);
@@ -353,7 +377,10 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->conv.n_embd = h->n_embd;
         o->conv.len = h->conv_len;
         return true;
-    case TN_OP_EXPERTS: specialise_experts(h, o); return true;
+    case TN_OP_ROUTE:
+    case TN_OP_GATHER:
+    case TN_OP_EXPERT_GATE:
+    case TN_OP_EXPERT_SUM: specialise_experts(h, o); return true;
     case TN_OP_ATTN_GATE: o->reads |= bit(TN_BUF_ATT_GATE); return h->attn_gate;
     case TN_OP_DELTA_GATES:
     case TN_OP_DELTA_MIX:
@@ -421,7 +448,7 @@ static void fill(tn_program *p, const tn_hparams *h) {
     for (int32_t i = 0; i < p->n_ops; i++) {
         const tn_op *o = &p->ops[i];
         for (int b = 0; b < TN_N_BUFFERS; b++)
-            if ((o->reads | o->writes) & bit(b)) p->width[b] = widest_of(h, (tn_buffer)b);
+            if ((o->reads | o->writes) & bit(b)) p->width[b] = width_of(h, (tn_buffer)b);
         if (o->kind != TN_OP_LINEARS) continue;
         feed(p, i);
         /* in order of the kinds within a layer, as packages hold them */
@@ -478,8 +505,16 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
     return o;
 }
 
+bool tn_program_divides(const tn_program *p, int32_t site) {
+    const tn_op *from = tn_program_source(p, site), *last = &p->ops[p->sites[site].op];
+    bool others = tn_site_of_experts(p->sites[site].kind);
+    for (const tn_op *o = from + 1; o < last; o++) others = others || o->kind == TN_OP_ROUTE;
+    return others;
+}
+
 tn_role tn_program_absorber(const tn_program *p, int32_t site) {
     if (p->sites[site].kind == TN_SITE_LM_HEAD) return TN_W_N_ROLES; /* its norm is kept as it is */
+    if (tn_program_divides(p, site)) return TN_W_N_ROLES;
     const tn_op *from = tn_program_source(p, site);
     switch (from->kind) {
     case TN_OP_NORM: return from->weight;
@@ -494,8 +529,8 @@ static bool op_uses(const tn_op *o, tn_role role) {
     if (o->weight == role || o->bias == role) return true;
     if (o->kind == TN_OP_ROPE) return o->rope.q_norm == role || o->rope.k_norm == role;
     if (o->kind == TN_OP_ATTEND && o->attend.sinks == role) return true;
-    if (o->kind == TN_OP_EXPERTS)
-        return role == TN_W_ROUTER || role == TN_W_ROUTER_B || tn_role_of_experts(role) ||
+    if (o->kind == TN_OP_ROUTE)
+        return role == TN_W_ROUTER || role == TN_W_ROUTER_B ||
                (role == TN_W_SHARED_GATE && o->experts.shared_gate) ||
                (role == TN_W_EXPERTS_BIAS && o->experts.bias);
     if (o->kind == TN_OP_DELTA_GATES) return role == TN_W_DELTA_A || role == TN_W_DELTA_DT;

@@ -38,10 +38,12 @@ typedef enum tn_buffer {
     TN_BUF_DELTA_MIXED, /* q, k and v behind its convolution */
     TN_BUF_DELTA,       /* what it gives */
     TN_BUF_ROUTE,       /* scores of the experts */
-    TN_BUF_CHOSEN,      /* experts of the row, ascending, each with its weight */
-    TN_BUF_GATHERED,    /* rows of one expert: what it reads */
-    TN_BUF_GIVEN,       /* and what it gives */
-    TN_BUF_BRANCH,      /* what a block adds to the residual stream */
+    TN_BUF_CHOSEN,      /* experts of the row (experts.h) */
+    TN_BUF_GATHERED,    /* the row as they read it */
+    TN_BUF_EXPERT_GATE, /* of a chunk's rows by expert, as many as the row has experts */
+    TN_BUF_EXPERT_UP,
+    TN_BUF_GIVEN,  /* what they give, in the same order */
+    TN_BUF_BRANCH, /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
 } tn_buffer;
@@ -66,9 +68,12 @@ typedef enum tn_op_kind {
     TN_OP_DELTA,       /* out = the recurrence of a gated delta net over the rows */
     TN_OP_DELTA_NORM,  /* out = norm(out) silu(gate), head by head */
     TN_OP_GATE,        /* up = act(gate) up, or act(up) */
-    TN_OP_EXPERTS,  /* branch = sum over the chosen experts of weight * expert(in), beside the shared one */
-    TN_OP_RESIDUAL, /* X += scale norm(in), or X += scale in */
-    TN_OP_CAP,      /* logits *= scale; logits = cap tanh(logits / cap) */
+    TN_OP_ROUTE,       /* chosen = the experts of a row, by its scores */
+    TN_OP_GATHER,      /* the places of a chunk's rows, expert by expert */
+    TN_OP_EXPERT_GATE, /* up = act(gate) up of the experts */
+    TN_OP_EXPERT_SUM,  /* branch = sum over the row's experts of weight * given, beside the shared one */
+    TN_OP_RESIDUAL,    /* X += scale norm(in), or X += scale in */
+    TN_OP_CAP,         /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
 
@@ -116,7 +121,7 @@ typedef struct tn_op {
             float scale;
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
-        } experts;
+        } experts;       /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */
         struct {
             tn_act act;
             bool gated;
@@ -172,6 +177,10 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site);
  * norm's weights; rows of V, which attention passes on; rows of up, which a gated activation is linear in.
  * TN_W_N_ROLES: none can. */
 tn_role tn_program_absorber(const tn_program *p, int32_t site);
+/* Are the inputs of a layer's site divided where they are quantised, because others read them as they are
+ * (the router beside a shared expert), or no tensor could take the scales (experts)? It can be smoothed then,
+ * and nothing absorbs. */
+bool tn_program_divides(const tn_program *p, int32_t site);
 /* Does an op of the layer (-1: of the model) compute with this tensor? Biases of linears and norms may be
  * absent all the same. */
 bool tn_program_uses(const tn_program *p, int32_t layer, tn_role role);

@@ -1,6 +1,7 @@
 #include "model/sites.h"
 
 const char *tn_site_name(tn_site s) {
-    static const char *const names[TN_N_SITES] = {"qkv", "o", "ffn", "down", "lm_head"};
+    static const char *const names[TN_N_SITES] = {"qkv",     "o",       "ffn",         "down",
+                                                  "lm_head", "experts", "experts down"};
     return names[s];
 }

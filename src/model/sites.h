@@ -13,12 +13,20 @@ typedef enum tn_site {
     TN_SITE_FFN,
     TN_SITE_DOWN,
     TN_SITE_LM_HEAD, /* of the model, behind the layers */
+    TN_SITE_EXPERTS, /* gate and up of all experts of a layer */
+    TN_SITE_EXPERTS_DOWN,
     TN_N_SITES,
     TN_NO_SITE = TN_N_SITES
 } tn_site;
 
 /* Chunks of the prompt pass through it: it has the chunk's form as well as the decode form. */
 static inline bool tn_site_in_layers(tn_site s) { return s != TN_SITE_LM_HEAD; }
+
+/* Packages cut a matrix of all experts at multiples of so many channels: the device's column tile. */
+enum { TN_EXPERT_CHANNELS = 16 };
+
+/* Is it of experts? Each row passes some of them. */
+static inline bool tn_site_of_experts(tn_site s) { return s == TN_SITE_EXPERTS || s == TN_SITE_EXPERTS_DOWN; }
 
 enum { TN_SITE_MAX_OPS = 6 };
 
@@ -28,8 +36,25 @@ typedef struct tn_site_ops {
     int32_t k;                                               /* input channels */
     int32_t n[TN_SITE_MAX_OPS];                              /* output channels of each op */
     int32_t n_total;
+    /* A site of experts: each linear is those of n_experts, one behind the other, so n counts the channels of
+     * all; a row passes n_used of them. Else 0. */
+    int32_t n_experts, n_used;
 } tn_site_ops;
 
-const char *tn_site_name(tn_site s); /* "qkv", "o", "ffn", "down", "lm_head" */
+/* Output channels that one product of linear i computes: an expert's, or all. */
+static inline int32_t tn_site_op_n(const tn_site_ops *o, int32_t i) {
+    return o->n_experts ? o->n[i] / o->n_experts : o->n[i];
+}
+/* Rows of a site's inputs for so many tokens. */
+static inline int64_t tn_site_rows(tn_site s, const tn_site_ops *o, int64_t n_tok) {
+    return s == TN_SITE_EXPERTS_DOWN ? n_tok * o->n_used : n_tok;
+}
+/* Multiply-adds of a site for one token. */
+static inline double tn_site_macs(const tn_site_ops *o) {
+    double all = (double)o->k * o->n_total;
+    return o->n_experts ? all / o->n_experts * o->n_used : all;
+}
+
+const char *tn_site_name(tn_site s); /* "qkv", "o", "ffn", "down", "lm_head", "experts", "experts down" */
 
 #endif

@@ -97,7 +97,19 @@ static void no_unknown(reader *r) {
                                         "delta_d_key",
                                         "delta_d_value",
                                         "delta_tiled",
-                                        "layer_kinds"};
+                                        "layer_kinds",
+                                        "sinks",
+                                        "experts",
+                                        "experts_used",
+                                        "experts_ff",
+                                        "experts_behind",
+                                        "experts_norm",
+                                        "experts_sigmoid",
+                                        "experts_bias",
+                                        "experts_scale",
+                                        "shared_expert",
+                                        "shared_gate",
+                                        "swiglu_limit"};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)r->o, key, v) {
@@ -130,7 +142,26 @@ static void mixing_of(reader *r, tn_hparams *h) {
     if (r->ok && delta &&
         (h->delta.n_heads % h->delta.n_key_heads || h->delta.d_key % 2 || h->delta.d_value % TN_DELTA_COLS))
         miss(r, "delta_heads");
-    h->experts_scale = 1;
+}
+
+/* A mixture of experts, where there is one. Each one's channels are whole column tiles, because its weights are
+ * a part of all experts' (sites.c). */
+static void experts_of(reader *r, tn_hparams *h) {
+    h->n_experts = (int32_t)extra_of(r, "experts", 0, 0, TN_MAX_EXPERTS);
+    const int32_t any = h->n_experts > 0;
+    h->n_experts_used = (int32_t)extra_of(r, "experts_used", 0, any, h->n_experts);
+    h->n_ff_exp = (int32_t)extra_of(r, "experts_ff", 0, any, any ? 1 << 18 : 0);
+    h->n_dense = (int32_t)extra_of(r, "experts_behind", 0, 0, any ? h->n_layers - 1 : 0);
+    h->experts_norm = extra_of(r, "experts_norm", 0, 0, any) != 0;
+    h->experts_sigmoid = extra_of(r, "experts_sigmoid", 0, 0, any) != 0;
+    h->experts_bias = extra_of(r, "experts_bias", 0, 0, any) != 0;
+    h->experts_scale = (float)extra_of(r, "experts_scale", 1, 1e-6, 1e6);
+    h->shared_expert = extra_of(r, "shared_expert", 0, 0, any) != 0;
+    h->shared_gate = extra_of(r, "shared_gate", 0, 0, h->shared_expert) != 0;
+    h->swiglu_limit = (float)extra_of(r, "swiglu_limit", 0, 0, 1e6);
+    if (r->ok && h->n_ff_exp % TN_EXPERT_CHANNELS) miss(r, "experts_ff");
+    if (r->ok && any && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block || !h->gated))
+        miss(r, "experts");
 }
 
 static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
@@ -170,7 +201,9 @@ static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     h->temp_every = (int32_t)extra_of(r, "temp_every", 0, h->temp_scale > 0, INT32_MAX);
     h->no_rope_pattern = (int32_t)extra_of(r, "no_rope_pattern", 0, 0, TN_MAX_LAYERS);
     h->local_rope = extra_of(r, "local_rope", 0, 0, 1) != 0;
+    h->sinks = extra_of(r, "sinks", 0, 0, 1) != 0;
     mixing_of(r, h);
+    experts_of(r, h);
     no_unknown(r);
     r->o = json_object_get(meta, "rope");
     h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);

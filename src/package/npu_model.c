@@ -178,21 +178,31 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
     TN_FAIL_IF(opt->no_chunk_sharing && (opt->separate_weights || opt->memory_cap_bytes), err, TERN_E_INVALID,
                "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate "
                "weights");
+    TN_FAIL_IF(m->model->h.n_experts && (opt->no_chunk_sharing || !caps->shares_weights), err,
+               TERN_E_UNSUPPORTED,
+               "a mixture of experts needs a device whose graphs share their weights, and chunks that share "
+               "graphs (no separate weights, chunk sharing)");
     m->no_chunk_sharing = opt->no_chunk_sharing;
     bool can_pack =
         caps->has_weightlets && caps->shares_weights && !opt->no_chunk_sharing && !opt->memory_cap_bytes;
     TN_FAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
                "weights that stay packed need a device that reads them (host), without a memory cap, "
                "separate weights or graphs per chunk");
+    m->operators = opt->operators;
+    TN_FAIL_IF(opt->operators && (!caps->shares_weights || opt->no_chunk_sharing || opt->separate_weights ||
+                                  opt->weights == TN_WEIGHTS_PACKED),
+               err, TERN_E_INVALID,
+               "products operators needs a device whose graphs share weights, and weights that are neither "
+               "packed nor of one chunk each");
     m->packed = opt->weights == TN_WEIGHTS_PACKED ||
-                (opt->weights == TN_WEIGHTS_AUTO && can_pack && caps->packed_pays);
+                (opt->weights == TN_WEIGHTS_AUTO && can_pack && caps->packed_pays && !opt->operators);
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_FAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID,
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",
                caps->name);
     m->layout = &caps->layout;
-    m->by_operator = opt->steals && !caps->has_parts && caps->cpu_computes && caps->shares_weights &&
-                     !opt->no_chunk_sharing;
+    m->by_operator = opt->operators || (opt->steals && !caps->has_parts && caps->cpu_computes &&
+                                        caps->shares_weights && !opt->no_chunk_sharing);
     return TERN_OK;
 }
 
@@ -298,6 +308,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
     tn_switcher_close(&m->switcher);
     for (int32_t i = 0; m->sites && i < m->n_sites; i++) {
         tn_npu_site *s = &m->sites[i];
+        tn_site_close_experts(m, s);
         for (int f = 0; f < TN_N_FORMS; f++) tn_npu_graph_close(&s->graphs[f]);
         for (int op = 0; op < TN_SITE_MAX_OPS; op++) tn_npu_graph_close(&s->op_graphs[op]);
         for (int c = 0; c < TN_WAVE_CHUNKS - 1; c++) {

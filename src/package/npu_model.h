@@ -68,12 +68,18 @@ typedef struct tn_npu_site {
     int32_t layer; /* -1: of the model level */
     bool on_cpu;   /* does not fit the device's memory: the CPU lane computes the same static graph */
     float act_scale, inv_scale;
-    int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
+    const float *inverse; /* [ops.k] inputs are multiplied by this before they are quantised; NULL: they are
+                             smoothed where they come from, if at all */
+    int32_t in_stride;    /* bytes between rows of quantised activations, as the graphs want them */
     tn_npu_weights *weights[TN_SITE_MAX_OPS];    /* what the device reads */
     const tn_pkg_record *tiles[TN_SITE_MAX_OPS]; /* of the linears, as tiles or weightlets */
     tn_npu_weights_data
         image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
-    tn_npu_graph *graphs[TN_N_FORMS]; /* lm_head has the decode form only */
+    tn_npu_graph *graphs[TN_N_FORMS]; /* lm_head has the decode form only, a site of experts none */
+    /* A site of experts: their weights [n_experts][ops.n_ops], views of the images, which are those of all; and
+     * their graphs [n_experts][TN_N_FORMS]. Else NULL. */
+    tn_npu_weights **expert_weights;
+    tn_npu_graph **expert_graphs;
     /* Where products are parted by operator, the chunk form of each linear alone; else NULL. */
     tn_npu_graph *op_graphs[TN_SITE_MAX_OPS];
     /* Without chunk sharing these are graphs of their own, with weights of their own, for the chunks of a
@@ -138,6 +144,7 @@ typedef struct tn_npu_model {
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
     bool by_operator; /* the CPU may take single linears from the device: sites have op_graphs */
+    bool operators;   /* every linear is a task of the device by itself, by those graphs */
     /* These are for sparse attention, and NULL in packages that do not say: mean scales of Q and K
      * [n_layers], importance of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
@@ -167,6 +174,7 @@ typedef struct tn_npu_model_options {
     bool separate_weights; /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks; /* 0 = as many as are best */
+    bool operators;        /* every linear is a task by itself */
     bool
         steals; /* the CPU lane takes products from a device of silicon of its own, a linear at a time (EdgeFlow 4.3) */
 } tn_npu_model_options;

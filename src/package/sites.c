@@ -158,6 +158,18 @@ static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *e
     return TERN_OK;
 }
 
+/* Finds what the inputs are multiplied by before they are quantised. */
+static tern_status open_inverse(const tn_program *p, tn_npu_site *s, int32_t i_site, const section_view *v,
+                                int layer, tern_error *err) {
+    tn_role role = s->ops.roles[0];
+    if (!tn_program_divides(p, i_site) ||
+        !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_INVERSE))
+        return TERN_OK;
+    s->inverse =
+        tn_section_payload(v, role, TN_PKG_INVERSE, (uint64_t)s->ops.k * sizeof *s->inverse, layer, err);
+    return s->inverse ? TERN_OK : TERN_E_FORMAT;
+}
+
 /* Finds how the outputs leave the device, if not in float. */
 static tern_status open_outputs(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
                                 tern_error *err) {
@@ -176,35 +188,86 @@ static tern_status open_outputs(tn_npu_model *m, tn_npu_site *s, const section_v
     return TERN_OK;
 }
 
-static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, int layer, tern_error *err) {
-    bool head = site == TN_SITE_LM_HEAD;
-    for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
-        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
-                               .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M,
-                               .k = s->ops.k,
-                               .n_ops = s->ops.n_ops};
-        if (form == TN_FORM_CHUNK) d.rows_per_run = m->tuned.rows_per_run[site];
-        for (int i = 0; i < s->ops.n_ops; i++) {
-            d.ops[i] = (tn_npu_op){.n = s->ops.n[i],
-                                   .act_scale = s->act_scale,
-                                   .has_bias = s->image[i].bias != NULL,
-                                   .out = s->out_factor[i] ? TN_NPU_OUT_U8 : TN_NPU_OUT_F32,
-                                   .out_scale = s->out_scale[i]};
-        }
-        TN_TRY(make_graph(m, s, layer, site, &d, &s->graphs[form], err));
-        s->in_stride =
-            tn_npu_graph_get(s->graphs[form])->in_stride; /* depends on k only: the same for both forms */
-        if (s->in_stride > m->max_stride) m->max_stride = s->in_stride;
-        m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
+/* Makes the graph of a form: the site's, or that of one of its experts. */
+static tern_status open_graph(tn_npu_model *m, tn_npu_site *s, int form, tn_npu_graph **out,
+                              tern_error *err) {
+    tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
+                           .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M,
+                           .k = s->ops.k,
+                           .n_ops = s->ops.n_ops};
+    if (form == TN_FORM_CHUNK) d.rows_per_run = m->tuned.rows_per_run[s->kind];
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        d.ops[i] = (tn_npu_op){.n = tn_site_op_n(&s->ops, i),
+                               .act_scale = s->act_scale,
+                               .has_bias = s->image[i].bias != NULL,
+                               .out = s->out_factor[i] ? TN_NPU_OUT_U8 : TN_NPU_OUT_F32,
+                               .out_scale = s->out_scale[i]};
     }
+    TN_TRY(make_graph(m, s, s->layer, s->kind, &d, out, err));
+    s->in_stride = tn_npu_graph_get(*out)->in_stride; /* depends on k only: the same for both forms */
+    if (s->in_stride > m->max_stride) m->max_stride = s->in_stride;
+    m->graph_bytes += tn_npu_serialise(*out, NULL, 0);
+    if (form == TN_FORM_CHUNK) m->prefill_graph_bytes += tn_npu_load_bytes(*out);
+    return TERN_OK;
+}
+
+static tern_status open_experts(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
+    size_t n = (size_t)s->ops.n_experts;
+    s->expert_weights = tn_calloc(m->ctx, TN_MEM_GRAPHS, n * (size_t)s->ops.n_ops, sizeof(tn_npu_weights *));
+    s->expert_graphs = tn_calloc(m->ctx, TN_MEM_GRAPHS, n * TN_N_FORMS, sizeof(tn_npu_graph *));
+    TN_FAIL_IF(!s->expert_weights || !s->expert_graphs, err, TERN_E_MEMORY, "no memory for %zu experts", n);
+    for (size_t i = 0; i < n * TN_N_FORMS; i++)
+        TN_TRY(open_graph(m, s, (int)(i % TN_N_FORMS), &s->expert_graphs[i], err));
+    return TERN_OK;
+}
+
+static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
+    bool head = s->kind == TN_SITE_LM_HEAD;
+    if (s->ops.n_experts) return open_experts(m, s, err);
+    for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++)
+        TN_TRY(open_graph(m, s, form, &s->graphs[form], err));
     if (head) return TERN_OK;
     if (m->by_operator && !s->on_cpu && s->ops.n_ops > 1) TN_TRY(open_op_graphs(m, s, err));
-    m->prefill_graph_bytes += tn_npu_load_bytes(s->graphs[TN_FORM_CHUNK]);
     for (int i = 0; i < s->ops.n_ops; i++) m->prefill_graph_bytes += tn_npu_weights_bytes(s->weights[i]);
     return TERN_OK;
 }
 
+void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s) {
+    for (int32_t i = 0; s->expert_graphs && i < s->ops.n_experts * TN_N_FORMS; i++)
+        tn_npu_graph_close(&s->expert_graphs[i]);
+    for (int32_t i = 0; s->expert_weights && i < s->ops.n_experts * s->ops.n_ops; i++)
+        tn_npu_weights_close(&s->expert_weights[i]);
+    tn_free(m->ctx, s->expert_graphs);
+    tn_free(m->ctx, s->expert_weights);
+}
+
+/* Gives an expert its part of the images, and loads its graphs. Where weights stay packed, `off` says where its
+ * part of each linear begins, and becomes where the next one's does: that depends on the channels' widths. */
+static tern_status expert_ready(tn_npu_model *m, tn_npu_site *s, int32_t e, uint64_t *off, tern_error *err) {
+    tn_npu_weights **w = &s->expert_weights[e * s->ops.n_ops];
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_npu_weights_data *all = &s->image[i];
+        size_t n = (size_t)tn_site_op_n(&s->ops, i), at = (size_t)e * n, k = (size_t)s->ops.k;
+        tn_npu_weights_data d = {.col_sum = all->col_sum + at, .scale = all->scale + at};
+        if (all->bias) d.bias = all->bias + at;
+        if (all->tiles) d.tiles = all->tiles + tn_npu_tiles_bytes(m->layout, (int64_t)at, s->ops.k);
+        if (all->packed) {
+            d.packed = all->packed + off[i];
+            d.bits = all->bits + tn_channel_bits_bytes(at);
+            d.packed_bytes = tn_weightlets_bytes(d.bits, 0, n, k);
+            off[i] += d.packed_bytes;
+        }
+        TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), (int64_t)n, s->ops.k, &d, &w[i], err));
+    }
+    for (int form = 0; form < TN_N_FORMS; form++)
+        TN_TRY(tn_npu_load(s->expert_graphs[e * TN_N_FORMS + form], w, err));
+    return TERN_OK;
+}
+
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
+    uint64_t off[TN_SITE_MAX_OPS] = {0};
+    for (int32_t e = 0; e < s->ops.n_experts; e++) TN_TRY(expert_ready(m, s, e, off, err));
+    if (s->ops.n_experts) return TERN_OK;
     bool head = s == tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     if (keeps_one_form(m, s, head)) return tn_switcher_load_site(m, s, TN_FORM_CHUNK, err);
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++)
@@ -267,6 +330,10 @@ static uint64_t site_bytes(const tn_npu_model *m, const tn_site_ops *o) {
     uint64_t n = 0;
     for (int32_t i = 0; i < o->n_ops; i++)
         n += tn_npu_tiles_bytes(m->layout, o->n[i], o->k) + 12 * tn_padded(m, o->n[i]) + 4096;
+    if (o->n_experts) /* graphs of each, buffers of a chunk's rows for one */
+        return n + (uint64_t)o->n_experts * 65536 +
+               (uint64_t)(m->chunk + TN_DECODE_M) *
+                   ((uint64_t)o->k + 4 * (uint64_t)o->n_total / (uint64_t)o->n_experts);
     return n + 65536 + (uint64_t)(m->chunk + TN_DECODE_M) * ((uint64_t)o->k + 4 * (uint64_t)o->n_total);
 }
 
@@ -292,11 +359,10 @@ tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err) {
     for (int i = 0; i < n; i++) {
         const tn_site_ops *o = tn_program_linears(p, i);
         /* lm_head works on a few rows only */
-        all[i] = (placement){
-            .site = &m->sites[i],
-            .work = tn_site_in_layers(p->sites[i].kind) ? (uint64_t)o->k * (uint64_t)o->n_total : 0,
-            .n_bytes = site_bytes(m, o),
-            .order = i};
+        all[i] = (placement){.site = &m->sites[i],
+                             .work = tn_site_in_layers(p->sites[i].kind) ? (uint64_t)tn_site_macs(o) : 0,
+                             .n_bytes = site_bytes(m, o),
+                             .order = i};
     }
     qsort(all, (size_t)n, sizeof *all, by_work);
     uint64_t used = 0;
@@ -330,6 +396,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
         else *at += aligned(packed ? r->size_bytes : tn_npu_tiles_bytes(m->layout, s->ops.n[i], s->ops.k));
         tn_npu_weights_data *d = &s->image[i];
         TN_TRY(linear_data(m, &v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, d, err));
+        if (s->ops.n_experts) continue; /* each has a part of them */
         if (keeps_one_form(m, s, site == TN_SITE_LM_HEAD))
             TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else
@@ -341,11 +408,16 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
                "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
     s->inv_scale = 1 / s->act_scale;
     TN_TRY(open_outputs(m, s, &v, layer, err));
-    TN_TRY(open_graphs(m, s, site, layer, err));
+    TN_TRY(open_inverse(p, s, i_site, &v, layer, err));
+    TN_TRY(open_graphs(m, s, err));
     TN_FAIL_IF(s->tiles[0]->flags & ~(uint32_t)TN_PKG_ALL_FLAGS, err, TERN_E_UNSUPPORTED,
                "layer %d: %s has flags %#x, made by a newer tern", layer, tn_role_name(s->ops.roles[0]),
                s->tiles[0]->flags);
     s->rotated = (s->tiles[0]->flags & TN_PKG_ROTATED) != 0;
+    TN_FAIL_IF(s->ops.n_experts && s->tiles[0]->flags & (TN_PKG_HAS_OUTLIERS | TN_PKG_OUTPUT_INT8), err,
+               TERN_E_UNSUPPORTED,
+               "layer %d: %s has an outlier path or outputs in 8 bits, which experts cannot have", layer,
+               tn_role_name(s->ops.roles[0]));
     TN_FAIL_IF(s->rotated && s->ops.k % TN_HADAMARD_BLOCK, err, TERN_E_FORMAT,
                "layer %d: inputs of %s are rotated, but %d is no multiple of %d", layer, tn_site_name(site),
                s->ops.k, TN_HADAMARD_BLOCK);
@@ -404,9 +476,37 @@ tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_
     return TERN_OK;
 }
 
+/* Reads the router: float, on the CPU. */
+static tern_status read_router(tn_npu_model *m, const section_view *v, int32_t layer, tern_error *err) {
+    const tn_hparams *h = &m->model->h;
+    tn_linear *l = &m->model->layers[layer].linears[TN_W_ROUTER];
+    size_t n = (size_t)h->n_experts, k = (size_t)h->n_embd;
+    const float *w = tn_section_payload(v, TN_W_ROUTER, TN_PKG_F32, n * k * sizeof *w, layer, err);
+    if (!w) return TERN_E_FORMAT;
+    for (size_t i = 0; i < n * k; i++)
+        TN_FAIL_IF(!isfinite(w[i]), err, TERN_E_FORMAT, "layer %d: the router holds a value that is none",
+                   layer);
+    tn_free(m->ctx, l->panels); /* of a run that was cancelled behind this */
+    *l = (tn_linear){.n = (int32_t)n, .k = (int32_t)k, .dtype = TN_PANEL_F32, .bias = l->bias};
+    l->panels = tn_alloc(m->ctx, TN_MEM_WEIGHTS, tn_panels_bytes(TN_PANEL_F32, n, k), 1);
+    TN_FAIL_IF(!l->panels, err, TERN_E_MEMORY, "no memory for the router of layer %d", layer);
+    tn_panels_pack(TN_PANEL_F32, l->panels, w, 0, n, k);
+    return tn_section_vector(m->ctx, v, h, layer, TN_W_ROUTER_B, false, &l->bias, err);
+}
+
+/* What inputs are multiplied by has been read now: a value that is none would make all outputs such. */
+static tern_status check_inverse(const tn_npu_site *s, tern_error *err) {
+    for (int32_t i = 0; s->inverse && i < s->ops.k; i++)
+        TN_FAIL_IF(!(s->inverse[i] > 0) || !isfinite(s->inverse[i]), err, TERN_E_FORMAT,
+                   "layer %d: what the inputs of %s are multiplied by is no positive number", s->layer,
+                   tn_role_name(s->ops.roles[0]));
+    return TERN_OK;
+}
+
 tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err) {
     const tn_hparams *h = &m->model->h;
     const section_view v = tn_section_view(m, layer);
+    if (tn_layer_has_experts(h, layer)) TN_TRY(read_router(m, &v, layer, err));
     float **vectors = m->model->layers[layer].vectors;
     for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
         tn_role role = tn_layer_vectors[i];
@@ -415,7 +515,9 @@ tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error 
         TN_TRY(tn_section_vector(m->ctx, &v, h, layer, role, required, &vectors[role], err));
     }
     int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
-    for (int32_t i = first; i < first + n; i++)
+    for (int32_t i = first; i < first + n; i++) {
+        TN_TRY(check_inverse(&m->sites[i], err));
         if (m->sites[i].has_outliers) TN_TRY(tn_site_read_hot(&m->sites[i], &v, layer, err));
+    }
     return TERN_OK;
 }

@@ -49,7 +49,7 @@ void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o) {
         json_t *j;
         (void)tn_json_read(profile_path, 0, &j, NULL);
         const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
-        ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse("uring-direct", o);
+        ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse(TN_TUNED_READ_DEFAULT, o);
         json_decref(j);
     }
     if (!ok) (void)tn_aio_method_parse("threads", o);

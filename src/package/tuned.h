@@ -7,6 +7,7 @@
 
 enum { TN_TUNED_READS = 4 };
 
+#define TN_TUNED_READ_DEFAULT "uring-direct"                  /* where nothing was measured */
 extern const char *const tn_tuned_read_names[TN_TUNED_READS]; /* methods of base/aio.h */
 
 /* Decides how to read the package: through the page cache when it is there, else as was kept, else

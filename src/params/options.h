@@ -29,7 +29,7 @@ struct tern_options {
     int32_t chunk;
     int32_t
         steal; /* TN_STEAL_..., or policy synergy: the CPU lane takes a product when more than so many wait */
-    const char *scheme, *cold_rows;
+    const char *scheme, *cold_rows, *products;
     bool no_chunk_sharing, npu_separate_weights, npu_apart;
     const char *graph_switch;
     int32_t switch_blocks;
@@ -39,7 +39,7 @@ struct tern_options {
     float attention_ratio; /* share, in (0,1]; 0: the default of prompts or of decoding */
     int32_t attention_buckets, attention_share, attention_pool, attention_threshold;
     bool no_head_ratios, attention_whole, attention_check, attention_decode;
-    const char *attention_pipeline, *attention_plan;
+    const char *attention_pipeline, *attention_plan, *attention_preset;
     const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
     /* These are for its sessions and their answers, for callers that name them in the same object. */
     tern_session_options session;

@@ -104,6 +104,8 @@ static const tn_param table[] = {
      .help = "graphs and weights of its own for every chunk in flight"},
     {"cold-rows", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(PACKAGE), AT(cold_rows), .unit = "FROM", .dflt = "weights, where the device allows",
      .choices = "file|weights", .help = "weight rows for outliers of cold channels"},
+    {"products", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(PACKAGE), AT(products), .unit = "WHAT", .dflt = "sites", .choices = "sites|operators",
+     .help = "tasks of the device: all linears that read one input together, or q, k, v, gate and up each by itself; the same bits"},
     {"npu-separate-weights", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(PACKAGE), AT(npu_separate_weights), .dflt = "off",
      .help = "the device's graphs share no weights: it holds one form of each"},
     {"switch", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SEPARATE), AT(graph_switch), .unit = "WHEN", .dflt = "progressive",
@@ -128,6 +130,10 @@ static const tn_param table[] = {
      .help = "attention shadow: heads as tasks of two lanes; the same bits"},
     {"attention-plan", 0, TN_PARAM_TEXT, LAB, ALL, NEEDS(SHADOW), AT(attention_plan), .unit = "HOW", .dflt = "paper",
      .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 and no search behind it"},
+    {"attention-preset", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SPARSE), AT(attention_preset), .unit = "WHOSE", .dflt = "ours",
+     .choices = "ours|paper",
+     .help = "paper: sparse attention as printed, of prompts of any length: every row and head its own selection of 20 percent, 9 buckets, heads as a "
+             "pipeline by Algorithm 1; what is set beside it counts"},
     {"attention-check", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(SPARSE), AT(attention_check), .dflt = "off",
      .help = "sparse attention: also count how many of the exact largest were selected (slow)"},
 };
@@ -383,6 +389,16 @@ static tern_status check_one(const tern_options *o, const tern_options *defaults
 
 static bool is(const char *value, const char *name) { return value && !strcmp(value, name); }
 
+void tn_params_preset(tern_options *o) {
+    if (!is(o->attention_preset, "paper")) return;
+    if (!o->attention) o->attention = "shadow";
+    if (!o->attention_threshold) o->attention_threshold = 1;
+    if (!o->attention_share) o->attention_share = -1;
+    bool shadow = is(o->attention, "shadow") || is(o->attention, "auto");
+    if (!o->attention_pipeline && shadow) o->attention_pipeline = "on";
+    if (!o->attention_plan) o->attention_plan = "as-printed";
+}
+
 tern_status tn_params_check(const tern_options *o, tern_error *err) {
     tern_options defaults;
     tn_options_defaults(&defaults);
@@ -392,6 +408,8 @@ tern_status tn_params_check(const tern_options *o, tern_error *err) {
                "a threshold for stealing goes with policy synergy; the others steal none or share-cores");
     TN_FAIL_IF(o->exact && o->attention && !is(o->attention, "full"), err, TERN_E_INVALID,
                "exact excludes attention %s, which may change bits", o->attention);
+    TN_FAIL_IF(o->exact && is(o->attention_preset, "paper"), err, TERN_E_INVALID,
+               "exact excludes attention-preset paper, which may change bits");
     TN_FAIL_IF(o->exact && o->attention_decode, err, TERN_E_INVALID,
                "exact excludes attention-decode, which may change bits");
     TN_FAIL_IF(o->exact && o->kv && !is(o->kv, "auto") && !is(o->kv, "f32"), err, TERN_E_INVALID,

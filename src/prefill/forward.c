@@ -12,6 +12,7 @@ _Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated 
 static void begin_jobs(tn_pipeline *p, int32_t i, int32_t n) {
     for (int32_t s = 0; s < p->m->n_sites; s++) {
         const tn_npu_site *site = &p->m->sites[s];
+        if (site->ops.n_experts) continue;
         tn_npu_job *job = tn_job_of(p, i, s);
         bool own = i && p->form == TN_FORM_CHUNK && site->chunk_graphs[i - 1];
         job->graph = own ? site->chunk_graphs[i - 1] : site->graphs[p->form];
@@ -280,9 +281,11 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
         form_before[i] = tn_switcher_form(p->switcher, i);
     tn_policy policy = p->policy;
 #ifndef TERN_MINIMAL
-    if (policy.steal_by_profile && p->profile->measured) TN_TRY(tn_wave_learn_stolen(p, err));
+    /* The CPU's times can be measured when the weights are there. */
+    if (policy.steal_by_profile && p->profile->measured && !p->loading) TN_TRY(tn_wave_learn_stolen(p, err));
 #endif
-    if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
+    if (policy.steal_by_profile && p->profile->measured && !p->loading)
+        policy.steal_above = tn_policy_steal_above(w->graph);
     tn_run run = {.graph = w->graph,
                   .policy = policy,
                   .cancel = cancel,
@@ -460,7 +463,7 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
     for (int32_t i = 0; i < n; i++) {
         float *row = p->lm_head_rows + (size_t)i * (size_t)s->ops.k;
         tn_forward_out_norm(p->model, p->kern, tn_pipeline_row(p, row0 + i), row, 1);
-        tn_quantise_row(p, &c.in, s, i, row);
+        tn_quantise_row(p, &c, s, i, row);
     }
     TN_TRY(run_lm_head(p, s, n, logits, err));
     if (s->has_outliers) {

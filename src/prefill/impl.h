@@ -36,6 +36,10 @@ typedef struct chunk {
     float *rope_cs;
     quantised in;  /* of the site quantised last */
     uint8_t *out8; /* outputs in 8 bits of the site computed last, linear by linear */
+    /* With experts: what was quantised for their site, place by place (model/experts.h); and a job for each,
+     * where the device takes whole ones. */
+    uint8_t *expert_x;
+    tn_npu_job *expert_jobs;
 } chunk;
 
 /* The rows of one text in a forward of few rows: a slice of chunk 0. */
@@ -125,7 +129,7 @@ struct tn_pipeline {
 
 /* ---- outliers.c ---- */
 /* Quantises a row. x is the caller's to lose: it is rotated in place where the site's inputs are. */
-void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x);
+void tn_quantise_row(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row, float *x);
 /* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale, and what
  * the adapters of the row's text give for the site's inputs, which c still has. */
 tern_status tn_outlier_rows(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1,
@@ -138,12 +142,26 @@ void tn_outputs_take(tn_pipeline *p, int32_t i_chunk, int32_t site, int32_t row0
 /* Does a row of the site have anything computed beside the product? */
 bool tn_site_has_beside(const tn_pipeline *p, int32_t site);
 
+/* ---- experts.c ---- */
+/* The rows of an op of experts, each with what it quantises. */
+void tn_experts_route(const chunk *c, const tn_op *op, int32_t row0, int32_t row1);
+void tn_experts_gather(tn_pipeline *p, chunk *c, const tn_op *op, int32_t row0, int32_t row1);
+void tn_experts_quantise(tn_pipeline *p, chunk *c, const tn_npu_site *s, const tn_op *op, int32_t row);
+/* Into how many parts their products may be cut. */
+int32_t tn_experts_parts(const tn_pipeline *p, const tn_npu_site *s);
+/* A part of them. here: the calling thread computes in the device's place. */
+tern_status tn_experts_product(tn_pipeline *p, int32_t i_chunk, const tn_npu_site *s, int32_t part,
+                               int32_t n_parts, bool here, tern_error *err);
+
 /* ---- work.c ---- */
 /* Gives the frame that knows the row's text, and the row's number there. */
 const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own);
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
 /* Tells whether parts of a site's product are its linears. */
 bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s);
+/* The linear of its site that a product computes alone, or -1: all of them, and with `alone` above 1 none. Sites whose
+ * graphs are exchanged have none of single linears. */
+int32_t tn_step_linear(const tn_pipeline *p, int32_t step);
 /* Tells whether the CPU lane can compute a product that it takes from the device's queue. */
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step);
 /* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is

@@ -6,9 +6,15 @@
 #include <string.h>
 #include <xxhash.h>
 
-void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x) {
+void tn_quantise_row(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row, float *x) {
+    const quantised *q = &c->in;
     uint8_t *out = q->x + (size_t)row * (size_t)s->in_stride;
     size_t k = (size_t)s->ops.k;
+    if (s->inverse) { /* others read x as it is */
+        float *own = c->f.buf[TN_BUF_GATHERED] + (size_t)row * k;
+        for (size_t i = 0; i < k; i++) own[i] = x[i] * s->inverse[i];
+        x = own;
+    }
     if (s->rotated) p->kern->hadamard_f32(x, k);
     if (!s->has_outliers) {
         p->kern->quantise_s8(x, s->inv_scale, out, k);

@@ -39,7 +39,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     chunk *c = &p->chunks[i];
     size_t rows = (size_t)p->n_rows, cap = p->m->any_outliers ? (size_t)p->out_cap : 0,
            n_outs = (size_t)p->share_n, n = 0;
-    slice plan[TN_N_BUFFERS + 9] = {
+    slice plan[TN_N_BUFFERS + 11] = {
         {(void **)&c->pos, rows * sizeof *c->pos},
         {(void **)&c->slot, rows * sizeof *c->slot},
         {(void **)&c->rope_cs, rows * (size_t)(tn_rope_tables(h) * h->n_rot) * sizeof(float)},
@@ -49,8 +49,10 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         {(void **)&c->in.resid, rows * cap * sizeof(float)},
         {(void **)&c->in.share, rows * n_outs * sizeof(float)},
         {(void **)&c->out8, rows * (size_t)p->m->max_output_n},
+        {(void **)&c->expert_x, rows * (size_t)h->n_experts_used * (size_t)p->m->max_stride},
+        {(void **)&c->expert_jobs, (size_t)h->n_experts * sizeof *c->expert_jobs},
     };
-    n = 9;
+    n = 11;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         if (b == TN_BUF_NORMED) continue; /* quantised at once: a row takes its row of BRANCH, free then */
         plan[n].at = (void **)&c->f.buf[b];
@@ -59,6 +61,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     TN_TRY(plan_arena(p, i, plan, n, err));
     c->f.buf[TN_BUF_NORMED] = c->f.buf[TN_BUF_BRANCH];
     memset(c->in.n_out, 0, rows * sizeof *c->in.n_out);
+    if (h->n_experts) memset(c->expert_jobs, 0, (size_t)h->n_experts * sizeof *c->expert_jobs);
     c->r = (tn_rows){.h = h,
                      .kern = p->kern,
                      .kv = kv,
@@ -73,6 +76,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     for (int32_t s = 0; s < p->m->n_sites; s++) {
         const tn_site_ops *ops = &p->m->sites[s].ops;
         tn_npu_job *job = tn_job_of(p, i, s);
+        if (ops->n_experts) continue; /* a job for each that is chosen */
         *job = (tn_npu_job){.in = {c->in.x}};
         uint8_t *out8 = c->out8; /* of one linear behind the other */
         for (int32_t op = 0; op < ops->n_ops; op++) {
@@ -136,8 +140,11 @@ static bool output_int8(void *user, int32_t site) {
 }
 
 static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks, tern_error *err) {
-    const tn_steps_options o = {
-        .plan = p->sparse_prompt, .has_outliers = has_beside, .output_int8 = output_int8, .user = p};
+    const tn_steps_options o = {.plan = p->sparse_prompt,
+                                .operators = p->m->operators,
+                                .has_outliers = has_beside,
+                                .output_int8 = output_int8,
+                                .user = p};
     TN_TRY(tn_steps_make(p->ctx, &p->model->program, &o, &p->steps, err));
     for (int32_t i = 0; i < n_chunks; i++) {
         TN_TRY(open_chunk(p, i, kv, err));

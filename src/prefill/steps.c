@@ -21,9 +21,11 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
 /* ---- ops that are one step ------------------------------------------------------------------------- */
 
 /* Tells whether a new step begins with op b, right behind op a. A delta net is a step of its own: its
- * parts are heads, not rows. */
+ * parts are heads, not rows. So is routing, whose scores are products over many rows, and gathering, which
+ * needs the choices of all of them. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
-    return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA;
+    return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA ||
+           b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
 }
 
 /* Counts the ops of the step that begins with op i. Ops behind the layers belong to none. */
@@ -52,6 +54,9 @@ void tn_step_types_of(const tn_program *p, tn_step_types *out) {
                 add_type(out, tn_head_step_name((tn_step_kind)k), (tn_step_kind)k);
         }
         add_type(out, last->name, kind);
+        for (int32_t l = 0; kind == TN_STEP_PRODUCT && last->linears.n_ops > 1 && l < last->linears.n_ops;
+             l++)
+            add_type(out, tn_role_name(last->linears.roles[l]), kind);
         if (kind == TN_STEP_PRODUCT) add_type(out, last->beside, TN_STEP_OUTLIERS);
     }
 }
@@ -98,7 +103,17 @@ static void add_step(tn_steps *s, const tn_program *p, const tn_steps_options *o
     }
     step.weights = (int32_t)op->site;
     work.site = tn_program_site_index(p, op->layer, op->site);
-    add(s, o, step, work);
+    /* experts are apart already, each a graph of its own */
+    bool apart = o->operators && op->linears.n_ops > 1 && !op->linears.n_experts;
+    int32_t n_alone = apart ? op->linears.n_ops : 0;
+    if (!n_alone) add(s, o, step, work);
+    for (work.alone = 1; work.alone <= n_alone; work.alone++) {
+        step.name = tn_role_name(op->linears.roles[work.alone - 1]);
+        step.sibling = work.alone > 1;
+        add(s, o, step, work);
+    }
+    work.alone = 0;
+    step.sibling = false;
     if (!o->has_outliers(o->user, work.site)) return;
     step.kind = TN_STEP_OUTLIERS;
     step.name = op->beside;
@@ -110,7 +125,8 @@ tern_status tn_steps_make(tn_ctx *ctx, const tn_program *p, const tn_steps_optio
                           tern_error *err) {
     *out = (tn_steps){.ctx = ctx};
     tn_step_types_of(p, &out->types);
-    size_t most = 2 * (size_t)p->n_ops; /* every op a step, with a plan before it or a path beside it */
+    /* every op a step, with a plan before it or a path beside it, and every linear by itself */
+    size_t most = (2 + TN_SITE_MAX_OPS) * (size_t)p->n_ops;
     out->at = tn_alloc(ctx, TN_MEM_GRAPHS, most, sizeof *out->at);
     out->work = tn_alloc(ctx, TN_MEM_GRAPHS, most, sizeof *out->work);
     if (!out->at || !out->work) {

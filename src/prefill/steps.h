@@ -32,6 +32,8 @@ typedef struct tn_step_work {
     int32_t n_ops;
     int32_t site; /* PRODUCT, OUTLIERS: of the program; else -1 */
     int32_t
+        alone; /* PRODUCT: one more than the number of the site's linear that is this step; 0: all of them */
+    int32_t
         merges; /* site whose outputs these rows take up first: from 8 bits, with the outliers' share; -1: none */
 } tn_step_work;
 
@@ -44,7 +46,8 @@ typedef struct tn_steps {
 } tn_steps;
 
 typedef struct tn_steps_options {
-    bool plan; /* attention is sparse */
+    bool plan;      /* attention is sparse */
+    bool operators; /* the linears of one input are steps of their own, as in EdgeFlow: q, k, v, gate, up */
     bool (*has_outliers)(void *user, int32_t site);
     bool (*output_int8)(void *user,
                         int32_t site); /* NULL: no site; else its outputs are taken up by the next step */

@@ -11,7 +11,8 @@ static double guess_us(const tn_pipeline *p, int32_t step, tn_step_kind kind) {
     if (tn_step_is_head(kind)) rows /= p->heads.n_slots * p->heads.n_blocks;
     if (kind == TN_STEP_PRODUCT) {
         const tn_site_ops *o = &tn_step_site(p, step)->ops;
-        return rows * (double)o->k * (double)o->n_total / 4e5;
+        int32_t linear = tn_step_linear(p, step);
+        return rows * (linear < 0 ? tn_site_macs(o) : (double)o->k * o->n[linear]) / 4e5;
     }
     return rows * (double)p->model->h.n_embd / 1e3;
 }
@@ -37,7 +38,8 @@ static int32_t type_of(const tn_pipeline *p, const task_arg *a) {
 /* Tells whether the CPU lane computes this product in another way than the device does, and so in another
  * time. */
 static bool stolen_apart(const tn_pipeline *p, int32_t step) {
-    return tn_product_can_be_stolen(p, step) && !tn_site_has_parts(p, tn_step_site(p, step));
+    const tn_npu_site *s = tn_step_site(p, step);
+    return tn_product_can_be_stolen(p, step) && !tn_site_has_parts(p, s) && !s->ops.n_experts;
 }
 
 static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
@@ -379,12 +381,17 @@ void tn_pipeline_measured(const tn_pipeline *p, tn_measured_steps *out) {
                                .wave_chunks = TN_WAVE_CHUNKS};
     for (int32_t i = 0; i < p->steps.n; i++) {
         const tn_step *s = &p->steps.at[i];
-        tn_measured_step *m = &out->step[s->type];
-        out->n = s->type + 1 > out->n ? s->type + 1 : out->n;
-        m->name = s->name;
-        m->us = s->kind == TN_STEP_ATTENTION ? attention_us(p) : p->profile->us[s->type];
+        int32_t alone =
+            p->steps.work[i].alone; /* linears by themselves are told as the product they are of */
+        const char *name = alone ? p->steps.work[i].ops->name : s->name;
+        int32_t type = alone ? tn_step_type_find(&p->steps.types, name) : s->type;
+        tn_measured_step *m = &out->step[type];
+        out->n = type + 1 > out->n ? type + 1 : out->n;
+        m->name = name;
+        m->us = (alone > 1 ? m->us : 0) +
+                (s->kind == TN_STEP_ATTENTION ? attention_us(p) : p->profile->us[s->type]);
         m->n_parts = tn_step_parts(p, i, s->kind, p->n_rows);
-        m->kept++;
+        m->kept += alone <= 1;
     }
     for (int32_t t = 0; t < out->n; t++) out->step[t].kept /= p->m->n_layers;
 }

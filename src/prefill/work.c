@@ -18,15 +18,22 @@ bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s) {
     return p->form == TN_FORM_CHUNK && s->op_graphs[0];
 }
 
+int32_t tn_step_linear(const tn_pipeline *p, int32_t step) {
+    int32_t alone = p->steps.work[step].alone;
+    return alone && !p->switcher && tn_site_by_operator(p, tn_step_site(p, step)) ? alone - 1 : -1;
+}
+
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step) {
     const tn_npu_caps *c = tn_npu_device_caps(tn_npu_site_device(p->m, tn_step_site(p, step)));
     return c->has_parts || (c->cpu_computes && !p->switcher);
 }
 
-int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s) {
+static int32_t tiles_of(const tn_pipeline *p, const tn_npu_site *s, int32_t n) {
     int32_t tile_n = tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout.tile_n;
-    return (s->ops.n_total + tile_n - 1) / tile_n;
+    return (n + tile_n - 1) / tile_n;
 }
+
+int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s) { return tiles_of(p, s, s->ops.n_total); }
 
 /* Returns how many rows a part of a row-wise step has. */
 static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
@@ -39,8 +46,12 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
     if (tn_step_is_head(kind)) return tn_sparse_attn_parts(p->sparse, kind);
     if (kind == TN_STEP_PRODUCT) {
         const tn_npu_site *s = tn_step_site(p, step);
-        if (!tn_site_has_parts(p, s)) return tn_site_by_operator(p, s) ? s->ops.n_ops : 1;
+        if (s->ops.n_experts) return tn_experts_parts(p, s);
+        int32_t linear = tn_step_linear(p, step);
+        if (linear < 0 && p->steps.work[step].alone > 1) return 1; /* nothing: the first is the whole site */
+        if (!tn_site_has_parts(p, s)) return linear < 0 && tn_site_by_operator(p, s) ? s->ops.n_ops : 1;
         int32_t tiles = tn_site_tiles(p, s), n = p->n_compute * 2;
+        if (linear >= 0) tiles = tiles_of(p, s, s->ops.n[linear]);
         return tiles < n ? tiles : n;
     }
     const tn_op *op = p->steps.work[step].ops;
@@ -77,9 +88,10 @@ static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, i
     for (int32_t i = 0; i < n_ops; i++) {
         const tn_op *op = &ops[i];
         tn_op_info_of(op->kind)->rows(op, f, own, own + 1, NULL);
-        if (op->feeds != TN_NO_SITE)
-            tn_quantise_row(p, &c->in, tn_npu_site_at(p->m, op->layer, op->feeds), row,
-                            tn_frame_row(&c->f, op->out, op->width, row));
+        if (op->feeds == TN_NO_SITE) continue;
+        const tn_npu_site *s = tn_npu_site_at(p->m, op->layer, op->feeds);
+        if (s->ops.n_experts) tn_experts_quantise(p, c, s, op, row);
+        else tn_quantise_row(p, c, s, row, tn_frame_row(&c->f, op->out, op->width, row));
     }
 }
 
@@ -88,7 +100,7 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
     const tn_op *op = w->ops;
     for (int32_t row = row0; row < row1; row++) {
         if (op->feeds != TN_NO_SITE)
-            tn_quantise_row(p, &c->in, tn_npu_site_at(p->m, op->layer, op->feeds), row,
+            tn_quantise_row(p, c, tn_npu_site_at(p->m, op->layer, op->feeds), row,
                             tn_frame_row(&c->f, op->out, op->width, row));
         run_ops(p, c, op + 1, w->n_ops - 1, row);
     }
@@ -151,14 +163,14 @@ static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int32_t step, i
     return TERN_OK;
 }
 
-/* Runs one linear of a site. */
-static tern_status run_operator(const tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t op, bool here,
-                                tern_error *err) {
+/* Runs one linear of a site, or a part of it. */
+static tern_status run_operator(const tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t op, int32_t part,
+                                int32_t n_parts, bool here, tern_error *err) {
     const tn_npu_site *s = tn_step_site(p, step);
     const tn_npu_job *whole = tn_job_of(p, i_chunk, p->steps.work[step].site);
     tn_npu_job job = {
         .graph = s->op_graphs[op], .n_rows = whole->n_rows, .in = {whole->in[0]}, .out = {whole->out[op]}};
-    return run_job(p, &job, step, 0, 1, here, err);
+    return run_job(p, &job, step, part, n_parts, here, err);
 }
 
 #ifndef TERN_MINIMAL /* its device works on the CPU's own cores */
@@ -166,9 +178,10 @@ tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out,
                                  tern_error *err) {
     const tn_npu_site *s = tn_step_site(p, step);
     tn_npu_job job = *tn_job_of(p, 0, p->steps.work[step].site);
-    job.graph = s->graphs[TN_FORM_CHUNK];
+    int32_t linear = tn_step_linear(p, step);
+    job.graph = linear < 0 ? s->graphs[TN_FORM_CHUNK] : s->op_graphs[linear];
     job.n_rows = p->n_rows;
-    for (int32_t op = 0; op < s->ops.n_ops; op++) {
+    for (int32_t op = 0; op < (linear < 0 ? s->ops.n_ops : 1); op++) {
         job.out[op] = out;
         out += (size_t)p->n_rows * (size_t)s->ops.n[op];
     }
@@ -187,9 +200,14 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     const tn_step_work *w = &p->steps.work[step];
     tn_step_kind kind = p->steps.at[step].kind;
     if (kind == TN_STEP_PRODUCT) {
+        if (tn_step_site(p, step)->ops.n_experts)
+            return tn_experts_product(p, i_chunk, tn_step_site(p, step), part, n_parts, here, err);
+        int32_t linear = tn_step_linear(p, step);
+        if (linear >= 0) return run_operator(p, i_chunk, step, linear, part, n_parts, here, err);
+        if (w->alone > 1) return TERN_OK; /* the first of the site's linears was all of them */
         if (p->switcher) return run_switched(p, i_chunk, step, part, n_parts, err);
-        if (tn_site_by_operator(p, tn_step_site(p, step)))
-            return run_operator(p, i_chunk, step, part, here, err);
+        if (tn_site_by_operator(p, tn_step_site(p, step)) && !tn_site_has_parts(p, tn_step_site(p, step)))
+            return run_operator(p, i_chunk, step, part, 0, 1, here, err);
         return run_job(p, tn_job_of(p, i_chunk, w->site), step, part, n_parts, here, err);
     }
     if (kind == TN_STEP_PLAN) {
@@ -210,6 +228,11 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         return tn_outlier_rows(p, c, tn_step_site(p, step), row0, row1, i_worker, err);
     if (w->merges >= 0) tn_outputs_take(p, i_chunk, w->merges, row0, row1);
     if (kind == TN_STEP_ATTENTION) return run_attention(p, i_chunk, step, row0, row1, i_worker, err);
+    if (w->ops->kind == TN_OP_ROUTE || w->ops->kind == TN_OP_GATHER) { /* over rows of all texts */
+        if (w->ops->kind == TN_OP_ROUTE) tn_experts_route(c, w->ops, row0, row1);
+        else tn_experts_gather(p, c, w->ops, row0, row1);
+        return TERN_OK;
+    }
     for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);
     return TERN_OK;
 }

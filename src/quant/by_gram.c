@@ -42,6 +42,11 @@ static void capture_input(void *user, int layer, tn_site site, float *x, size_t 
     tn_capture_add(&((hook_user *)user)->c, site, x, ldx, n_rows);
 }
 
+static void capture_route(void *user, int layer, const float *chosen) {
+    (void)layer;
+    tn_capture_route(&((hook_user *)user)->c, chosen);
+}
+
 static void capture_qk(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
     tn_head_profile_observe(&((hook_user *)user)->p->heads, layer, q, k, n_rows);
 }
@@ -54,7 +59,8 @@ static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, 
     TN_TRY(tn_capture_open(p->ctx, prog, layer, corpus->n_tok, &u.c, p->err));
     tern_status st = tn_corpus_begin_layer(corpus, layer, p->err);
     if (st == TERN_OK) {
-        tn_forward_hooks hooks = {.site_input = capture_input, .qk = capture_qk, .user = &u};
+        tn_forward_hooks hooks = {
+            .site_input = capture_input, .routed = capture_route, .qk = capture_qk, .user = &u};
         tn_corpus_pass(corpus, layer, &hooks, true);
     }
     int32_t first, n = tn_program_layer_sites(prog, layer, &first);
@@ -62,8 +68,8 @@ static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, 
         tn_site kind = prog->sites[i].kind;
         const tn_site_ops *ops = tn_program_linears(prog, i);
         tn_recipe_site *made = &p->made[i];
-        st = tn_recipe_site_make(&g->r, layer, kind, ops, u.c.x[kind], u.c.rows[kind],
-                                 p->model_bits + p->n_model_bits, made, p->err);
+        const tn_inputs in = tn_capture_inputs(&u.c, kind);
+        st = tn_recipe_site_make(&g->r, layer, kind, ops, &in, p->model_bits + p->n_model_bits, made, p->err);
         p->n_model_bits += (size_t)ops->n_total;
         p->plans[i].clip = made->clip;
         p->plans[i].smooth = made->smooth;
@@ -92,8 +98,8 @@ static tern_status make_tables(gram_pack *g, tn_corpus *corpus) {
         tn_forward_out_norm(p->m, corpus->kern, corpus->x + at * e, normed, n);
         tn_capture_add(&c, TN_SITE_LM_HEAD, normed, e, n);
     }
-    tern_status st = tn_recipe_site_make(&g->r, -1, TN_SITE_LM_HEAD, ops, c.x[TN_SITE_LM_HEAD],
-                                         c.rows[TN_SITE_LM_HEAD], bits, made, p->err);
+    const tn_inputs in = tn_capture_inputs(&c, TN_SITE_LM_HEAD);
+    tern_status st = tn_recipe_site_make(&g->r, -1, TN_SITE_LM_HEAD, ops, &in, bits, made, p->err);
     p->plans[last].clip = made->clip;
     if (st == TERN_OK && ops->roles[0] != TN_W_EMBD)
         st = tn_recipe_table_make(&g->r, TN_W_EMBD, ops->n[0], ops->k, bits + ops->n[0], &p->embedding,

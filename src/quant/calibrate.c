@@ -24,8 +24,9 @@ void tn_calibration_close(tn_calibration *c) {
     c->sites = NULL;
 }
 
-static tern_status open_site(tn_ctx *ctx, tn_site_stats *s, int32_t k, tern_error *err) {
-    s->k = k;
+static tern_status open_site(tn_ctx *ctx, tn_site_stats *s, const tn_site_ops *ops, tern_error *err) {
+    const int32_t k = s->k = ops->k;
+    s->n_experts = ops->n_experts;
     s->channel_max = tn_calloc(ctx, TN_MEM_OTHER, (size_t)k, sizeof *s->channel_max);
     s->channel_square = tn_calloc(ctx, TN_MEM_OTHER, (size_t)k, sizeof *s->channel_square);
     s->hist = tn_calloc(ctx, TN_MEM_OTHER, TN_HIST_BINS, sizeof *s->hist);
@@ -112,7 +113,7 @@ tern_status tn_calibration_open(tn_ctx *ctx, const tn_program *p, tn_calibration
     out->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)p->n_sites, sizeof *out->sites);
     TN_FAIL_IF(!out->sites, err, TERN_E_MEMORY, "no memory for calibration");
     for (int32_t i = 0; i < p->n_sites; i++) {
-        tern_status st = open_site(ctx, &out->sites[i], tn_program_linears(p, i)->k, err);
+        tern_status st = open_site(ctx, &out->sites[i], tn_program_linears(p, i), err);
         if (st == TERN_OK) continue;
         tn_calibration_close(out);
         return st;

@@ -14,6 +14,7 @@ enum {
 
 typedef struct tn_site_stats {
     int32_t k;
+    int32_t n_experts; /* that read the inputs; 0: they are no experts' */
     uint64_t n_values, n_tokens;
     float max;
     float *channel_max;     /* [k] largest magnitude */

@@ -22,7 +22,7 @@ static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int32_t i_site,
                                .n_ops = ops.n_ops};
         for (int i = 0; i < ops.n_ops; i++) {
             bool has_bias = ops.biases[i] != TN_W_N_ROLES && tn_source_has(p->src, layer, ops.biases[i]);
-            d.ops[i] = (tn_npu_op){.n = ops.n[i],
+            d.ops[i] = (tn_npu_op){.n = tn_site_op_n(&ops, i), /* those of experts are alike */
                                    .act_scale = p->plans[i_site].clip / 127,
                                    .has_bias = has_bias,
                                    .out = TN_NPU_OUT_F32};
@@ -109,6 +109,7 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                      "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale",
                      (double)h->attn_scale, "attn_soft_cap", (double)h->attn_soft_cap, "logit_soft_cap",
                      (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
+    const bool any = h->n_experts > 0;
     /* Written where they say something: packages of older architectures stay the same bytes. */
     const struct {
         const char *key;
@@ -128,7 +129,19 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                       {"delta_key_heads", h->delta.n_key_heads, 0},
                       {"delta_d_key", h->delta.d_key, 0},
                       {"delta_d_value", h->delta.d_value, 0},
-                      {"delta_tiled", h->delta.tiled, 0}};
+                      {"delta_tiled", h->delta.tiled, 0},
+                      {"sinks", h->sinks, 0},
+                      {"experts", h->n_experts, 0},
+                      {"experts_used", h->n_experts_used, 0},
+                      {"experts_ff", h->n_ff_exp, 0},
+                      {"experts_behind", h->n_dense, 0},
+                      {"experts_norm", any && h->experts_norm, 0},
+                      {"experts_sigmoid", any && h->experts_sigmoid, 0},
+                      {"experts_bias", h->experts_bias, 0},
+                      {"experts_scale", (double)h->experts_scale, 1},
+                      {"shared_expert", h->shared_expert, 0},
+                      {"shared_gate", h->shared_gate, 0},
+                      {"swiglu_limit", (double)h->swiglu_limit, 0}};
     for (size_t i = 0; i < sizeof numbers_of / sizeof numbers_of[0]; i++) {
         if (numbers_of[i].value != numbers_of[i].none)
             tn_json_set(&ops, numbers_of[i].key, tn_json_real(numbers_of[i].value));

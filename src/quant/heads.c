@@ -15,6 +15,13 @@
  * is left without positions. */
 static const float IMPORTANCE_MAX = 1e-3f, IMPORTANCE_MIN = 1e-5f;
 
+/* A window is read in so many parts, each behind those before it, and a head that is judged by the first of them is
+ * not asked about the others: where two standard errors do not reach a clamp it is beyond, where the error is below a
+ * tenth of what it loses, and where half of the window does not tell what it loses from nothing. Parts are no shorter than MIN_PART tokens; PARTS times a part's rows are enough for the
+ * products to be bound by arithmetic, so that several ablations in one batch would gain nothing. */
+enum { PARTS = 4, MIN_PART = 16 };
+static const double ENOUGH = 0.1;
+
 typedef struct observer {
     const tn_model *m;
     int32_t layer, head; /* zeroed; head -1: the whole layer's; layer -1: nothing */
@@ -60,9 +67,14 @@ static void on_attention(void *user, int layer, float *att, int32_t n_rows) {
 typedef struct run_state {
     tn_pool *pool;
     tn_rows r;
+    const int32_t *pos; /* 0, 1, ... */
     tn_acts acts;
     tn_state state;
-    float *logits; /* [LOGIT_ROWS][n_vocab] */
+    float *logits;          /* [LOGIT_ROWS][n_vocab] */
+    const int32_t *ids;     /* the window's tokens */
+    int32_t n_tok, n_parts; /* part i begins at token n_tok * i / n_parts */
+    float *residual;        /* [n_tok][n_embd] in front of the layer that is tested */
+    double *base;           /* [n_tok] loss of the token behind each, with all heads */
 } run_state;
 
 enum { LOGIT_ROWS = 16 };
@@ -84,29 +96,64 @@ static void row_loss(void *arg, int i_item, int i_thread) {
     j->loss[i_item] = (double)l[j->ids[i_item]] - max - log(z);
 }
 
-/* Mean negative log-likelihood of the window's tokens, from the residual of all rows in front of layer
- * `from`. */
-static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, const float *residual) {
-    int32_t n = s->r.n_rows;
-    double sum = 0;
-    tn_forward_hooks hooks = {.attention_out = on_attention, .user = o};
-    memcpy(s->acts.buf[TN_BUF_X], residual, (size_t)n * (size_t)o->m->h.n_embd * sizeof *residual);
-    for (int layer = from; layer < o->m->h.n_layers; layer++)
-        tn_forward_layer(o->m, s->pool, &s->r, &s->acts, layer, &hooks);
-    for (int32_t i = 0; i + 1 < n; i += LOGIT_ROWS) {
-        int32_t rows = n - 1 - i < LOGIT_ROWS ? n - 1 - i : LOGIT_ROWS;
-        tn_forward_logits(o->m, s->pool, &s->r, &s->acts, i, rows, s->logits);
-        row_losses j = {.logits = s->logits, .ids = ids + i + 1, .n_vocab = (size_t)o->m->h.n_vocab};
-        tn_pool_for(s->pool, rows, row_loss, &j);
-        for (int32_t r = 0; r < rows; r++) sum -= j.loss[r];
-    }
-    return sum / (n - 1);
+static int32_t part_begin(const run_state *s, int32_t part) {
+    return (int32_t)((int64_t)s->n_tok * part / s->n_parts);
 }
 
-/* ---- journal: losses in the order they are measured, so that a process that was killed goes on where it was */
+/* The rows of a part, whose keys and values go behind those of the parts before it. */
+static void take_part(run_state *s, int32_t part) {
+    int32_t at = part_begin(s, part);
+    s->r.pos = s->r.slot = s->pos + at;
+    s->r.n_rows = part_begin(s, part + 1) - at;
+    tn_forward_begin(&s->r, &s->acts, false);
+}
+
+/* Negative log-likelihoods of the tokens behind a part's, without what o says, from the residual of the part in
+ * front of layer `from`; the parts before it were read in the same way just before. Returns how many. */
+static int32_t losses_of(observer *o, run_state *s, int32_t part, int from, double *loss) {
+    take_part(s, part);
+    int32_t at = part_begin(s, part), n = s->r.n_rows < s->n_tok - 1 - at ? s->r.n_rows : s->n_tok - 1 - at;
+    size_t width = (size_t)o->m->h.n_embd;
+    tn_forward_hooks hooks = {.attention_out = on_attention, .user = o};
+    memcpy(s->acts.buf[TN_BUF_X], s->residual + (size_t)at * width,
+           (size_t)s->r.n_rows * width * sizeof *s->residual);
+    for (int layer = from; layer < o->m->h.n_layers; layer++)
+        tn_forward_layer(o->m, s->pool, &s->r, &s->acts, layer, &hooks);
+    for (int32_t i = 0; i < n; i += LOGIT_ROWS) {
+        int32_t rows = n - i < LOGIT_ROWS ? n - i : LOGIT_ROWS;
+        tn_forward_logits(o->m, s->pool, &s->r, &s->acts, i, rows, s->logits);
+        row_losses j = {.logits = s->logits, .ids = s->ids + at + i + 1, .n_vocab = (size_t)o->m->h.n_vocab};
+        tn_pool_for(s->pool, rows, row_loss, &j);
+        for (int32_t r = 0; r < rows; r++) loss[i + r] = -j.loss[r];
+    }
+    return n;
+}
+
+/* What the tokens lose, so far. */
+typedef struct damage {
+    double sum, sq;
+    int32_t n;
+} damage;
+
+static double mean_of(const damage *d) { return d->sum / d->n; }
+
+/* Two standard errors of the mean. */
+static double doubt_of(const damage *d) {
+    return 2 * sqrt(fmax(d->sq / d->n - mean_of(d) * mean_of(d), 0) / fmax(d->n - 1, 1));
+}
+
+/* Whether more of the n_tok tokens would hardly change a head's weight, where its layer loses so much. */
+static bool is_judged(const damage *d, double layer_loss, int32_t n_tok) {
+    double doubt = doubt_of(d), mean = mean_of(d);
+    return layer_loss * (mean - doubt) >= (double)IMPORTANCE_MAX ||
+           layer_loss * (mean + doubt) <= (double)IMPORTANCE_MIN || doubt / 2 <= ENOUGH * mean ||
+           (d->n >= n_tok / 2 && fabs(mean) <= doubt / 2);
+}
+
+/* ---- journal: what parts lose in the order they are measured, so that a process that was killed goes on where it was */
 
 const tn_outkind tn_heads_journal_kind = {
-    .what = "a journal of heads", .begins = {"TNHEADS1"}, .is_private = true};
+    .what = "a journal of heads", .begins = {"TNHEADS2", "TNHEADS1"}, .is_private = true};
 
 typedef struct journal_header {
     char magic[8];
@@ -117,22 +164,22 @@ typedef struct journal_header {
 } journal_header;
 
 typedef struct journal_record {
-    double loss;
-    uint64_t check; /* of the loss, its place and the header's */
+    double sum, sq; /* of the losses of a part's tokens, less those with all heads; of their squares */
+    uint64_t check; /* of these, their place and the header's */
 } journal_record;
 
-_Static_assert(sizeof(journal_header) == 48 && sizeof(journal_record) == 16, "on disk");
+_Static_assert(sizeof(journal_header) == 48 && sizeof(journal_record) == 24, "on disk");
 
 typedef struct journal {
     tn_ctx *ctx;
     const char *path;
     int fd; /* -1: none is kept */
     uint64_t check;
-    size_t n_known, at; /* losses that were there; the next one's place */
+    size_t n_known, at; /* records that were there; the next one's place */
 } journal;
 
-static uint64_t record_check(const journal *j, double loss, size_t at) {
-    return XXH3_64bits_withSeed(&loss, sizeof loss, j->check + at);
+static uint64_t record_check(const journal *j, const journal_record *r, size_t at) {
+    return XXH3_64bits_withSeed(r, offsetof(journal_record, check), j->check + at);
 }
 
 /* Whole records stay; a file of another run, or what a killed process left of a record, goes. */
@@ -148,7 +195,7 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
                    path, strerror(errno));
         return;
     }
-    journal_header want = {.magic = "TNHEADS1",
+    journal_header want = {.magic = "TNHEADS2",
                            .n_layers = h->n_layers,
                            .n_heads = h->n_heads,
                            .n_tok = n,
@@ -162,13 +209,13 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
         journal_record r;
         bool is_whole;
         while ((is_whole = read(j->fd, &r, sizeof r) == sizeof r) &&
-               r.check == record_check(j, r.loss, j->n_known))
+               r.check == record_check(j, &r, j->n_known))
             j->n_known++;
         if (is_whole)
-            tn_log(ctx, TERN_LOG_WARN, "%s: is damaged behind %zu heads and layers; measuring from there",
-                   path, j->n_known);
+            tn_log(ctx, TERN_LOG_WARN, "%s: is damaged behind %zu measurements; measuring from there", path,
+                   j->n_known);
         else if (j->n_known)
-            tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu heads and layers", path, j->n_known);
+            tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu measurements", path, j->n_known);
     } else if (!empty) {
         tn_log(ctx, TERN_LOG_WARN, "%s: is damaged or of another model or text; measuring from the beginning",
                path);
@@ -184,20 +231,18 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
     }
 }
 
-static bool journal_next(journal *j, double *loss) {
-    journal_record r;
+static bool journal_next(journal *j, journal_record *r) {
     if (j->at >= j->n_known) return false;
-    if (pread(j->fd, &r, sizeof r, (off_t)(sizeof(journal_header) + j->at * sizeof r)) != sizeof r) {
+    if (pread(j->fd, r, sizeof *r, (off_t)(sizeof(journal_header) + j->at * sizeof *r)) != sizeof *r) {
         j->n_known = j->at;
         return false;
     }
-    *loss = r.loss;
     j->at++;
     return true;
 }
 
-static void journal_put(journal *j, double loss) {
-    journal_record r = {.loss = loss, .check = record_check(j, loss, j->at)};
+static void journal_put(journal *j, journal_record r) {
+    r.check = record_check(j, &r, j->at);
     size_t at = j->at++;
     if (j->fd < 0 || pwrite(j->fd, &r, sizeof r, (off_t)(sizeof(journal_header) + at * sizeof r)) == sizeof r)
         return;
@@ -206,51 +251,102 @@ static void journal_put(journal *j, double loss) {
     j->fd = -1;
 }
 
-/* Without what o says; the layers before o's are the same for all, their residual is there. */
-static double measured(observer *o, run_state *s, const int32_t *ids, const float *residual, journal *j) {
-    double loss;
-    if (journal_next(j, &loss)) return loss;
-    loss = loss_of(o, s, ids, o->layer, residual);
-    journal_put(j, loss);
-    return loss;
+/* Adds what a part loses without what o says. Of an ablation whose first parts are known from the journal and whose
+ * next is not, the first are read again: the next attends to their keys. */
+static void add_part(observer *o, run_state *s, int32_t part, int32_t *n_read, journal *j, damage *d) {
+    int32_t at = part_begin(s, part), n = part_begin(s, part + 1) - at;
+    double loss[s->n_tok / s->n_parts + 1];
+    journal_record r = {0};
+    if (part + 1 == s->n_parts) n--; /* nothing follows the last token */
+    if (!journal_next(j, &r)) {
+        for (int32_t p = *n_read; p <= part; p++) losses_of(o, s, p, o->layer, loss);
+        *n_read = part + 1;
+        for (int32_t i = 0; i < n; i++) {
+            double more = loss[i] - s->base[at + i];
+            r.sum += more;
+            r.sq += more * more;
+        }
+        journal_put(j, r);
+    }
+    d->sum += r.sum;
+    d->sq += r.sq;
+    d->n += n;
 }
 
-static tern_status measure_importance(tn_head_profile *p, observer *o, run_state *s, const int32_t *ids,
-                                      float *residual, const char *path, tern_error *err) {
+/* What the window loses without o's layer, or without its head, then until that is judged. */
+static tern_status measure_damage(observer *o, run_state *s, double layer_loss, double done, double cost,
+                                  journal *j, damage *d, tern_error *err) {
+    int32_t n_read = 0;
+    *d = (damage){0};
+    for (int32_t part = 0; part < s->n_parts && !(part && o->head >= 0 && is_judged(d, layer_loss, s->n_tok));
+         part++) {
+        bool known = j->at < j->n_known;
+        add_part(o, s, part, &n_read, j, d);
+        double fraction = done + cost * (part + 1) / s->n_parts;
+        if (!known && !tn_progress(o->m->ctx, "heads", fmin(fraction, 1)))
+            return tn_fail(err, TERN_E_CANCELLED, "measuring the heads was cancelled");
+    }
+    return TERN_OK;
+}
+
+/* The residual in front of the first layer, and what the tokens lose with all heads. */
+static double measure_base(observer *o, run_state *s) {
+    size_t width = (size_t)o->m->h.n_embd;
+    double sum = 0;
+    o->layer = -1;
+    for (int32_t part = 0; part < s->n_parts; part++) {
+        int32_t at = part_begin(s, part);
+        take_part(s, part);
+        tn_forward_embed(o->m, s->pool, &s->r, &s->acts, s->ids + at);
+        memcpy(s->residual + (size_t)at * width, s->acts.buf[TN_BUF_X],
+               (size_t)s->r.n_rows * width * sizeof *s->residual);
+        int32_t n = losses_of(o, s, part, 0, s->base + at);
+        for (int32_t i = 0; i < n; i++) sum += s->base[at + i];
+    }
+    return sum / (s->n_tok - 1);
+}
+
+/* Takes the residual through a layer, with all heads. */
+static void pass_layer(const observer *o, run_state *s) {
+    size_t width = (size_t)o->m->h.n_embd;
+    for (int32_t part = 0; part < s->n_parts; part++) {
+        take_part(s, part);
+        float *at = s->residual + (size_t)part_begin(s, part) * width;
+        size_t n_bytes = (size_t)s->r.n_rows * width * sizeof *at;
+        memcpy(s->acts.buf[TN_BUF_X], at, n_bytes);
+        tn_forward_layer(o->m, s->pool, &s->r, &s->acts, o->layer, NULL);
+        memcpy(at, s->acts.buf[TN_BUF_X], n_bytes);
+    }
+}
+
+static tern_status measure_importance(tn_head_profile *p, observer *o, run_state *s, const char *path,
+                                      tern_error *err) {
     const tn_hparams *h = &o->m->h;
-    const size_t n_residual = (size_t)s->r.n_rows * (size_t)h->n_embd,
-                 n_all = (size_t)h->n_layers * (size_t)h->n_heads;
+    const size_t n_all = (size_t)h->n_layers * (size_t)h->n_heads;
     const double head_cost = 1, all_cost = h->n_layers * (h->n_layers + 1) / 2.0 +
                                            head_cost * h->n_layers; /* in layers, of one ablation a layer */
     double done = 0, sum = 0;
     tern_status st = TERN_OK;
-    tn_forward_begin(&s->r, &s->acts, false);
-    tn_forward_embed(o->m, s->pool, &s->r, &s->acts, ids);
-    memcpy(residual, s->acts.buf[TN_BUF_X], n_residual * sizeof *residual);
-    o->layer = -1;
-    double base = loss_of(o, s, ids, 0, residual);
     journal j;
-    journal_open(o->m->ctx, path, h, ids, s->r.n_rows, base, &j);
+    journal_open(o->m->ctx, path, h, s->ids, s->n_tok, measure_base(o, s), &j);
     for (o->layer = 0; o->layer < h->n_layers && st == TERN_OK; o->layer++) {
-        double cost = (h->n_layers - o->layer + head_cost) / (h->n_heads + 1), layer_loss = 0;
-        for (o->head = -1; o->head < h->n_heads && st == TERN_OK; o->head++) {
-            bool known = j.at < j.n_known;
-            double loss = measured(o, s, ids, residual, &j);
-            done += cost;
+        double cost = (h->n_layers - o->layer + head_cost) / (h->n_heads + 1) / all_cost, layer_loss = 0;
+        for (o->head = -1; o->head < h->n_heads && st == TERN_OK; o->head++, done += cost) {
+            damage d = {0};
+            /* heads of a layer without which nothing is lost weigh the least, whatever they do */
+            bool idle = o->head >= 0 && layer_loss <= 0;
+            if (!idle) st = measure_damage(o, s, layer_loss, done, cost, &j, &d, err);
+            if (st != TERN_OK) break;
             if (o->head < 0) {
-                layer_loss = loss;
-            } else {
-                double w = fmax(layer_loss - base, 0) * fmax(loss - base, 0);
-                w = fmin(fmax(w, (double)IMPORTANCE_MIN), (double)IMPORTANCE_MAX);
-                p->weight[(size_t)o->layer * (size_t)h->n_heads + (size_t)o->head] = (float)w;
-                sum += w;
+                layer_loss = mean_of(&d);
+                continue;
             }
-            if (!known && !tn_progress(o->m->ctx, "heads", fmin(done / all_cost, 1)))
-                st = tn_fail(err, TERN_E_CANCELLED, "measuring the heads was cancelled");
+            double w = idle ? 0 : fmax(layer_loss, 0) * fmax(mean_of(&d), 0);
+            w = fmin(fmax(w, (double)IMPORTANCE_MIN), (double)IMPORTANCE_MAX);
+            p->weight[(size_t)o->layer * (size_t)h->n_heads + (size_t)o->head] = (float)w;
+            sum += w;
         }
-        memcpy(s->acts.buf[TN_BUF_X], residual, n_residual * sizeof *residual);
-        tn_forward_layer(o->m, s->pool, &s->r, &s->acts, o->layer, NULL);
-        memcpy(residual, s->acts.buf[TN_BUF_X], n_residual * sizeof *residual);
+        pass_layer(o, s);
     }
     if (j.fd >= 0) close(j.fd);
     for (size_t i = 0; i < n_all; i++) p->weight[i] = (float)((double)p->weight[i] * (double)n_all / sum);
@@ -284,13 +380,16 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
                                        tern_error *err) {
     const tn_hparams *h = &m->h;
     observer o = {.m = m};
-    run_state s = {.pool = pool};
+    run_state s = {.pool = pool, .ids = ids, .n_tok = n, .n_parts = n >= PARTS * MIN_PART ? PARTS : 1};
     int32_t *pos = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *pos);
-    float *residual = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n * (size_t)h->n_embd, sizeof *residual);
+    s.residual = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n * (size_t)h->n_embd, sizeof *s.residual);
+    s.base = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *s.base);
     s.logits = tn_alloc(m->ctx, TN_MEM_OTHER, LOGIT_ROWS * (size_t)h->n_vocab, sizeof(float));
     tern_status st = TERN_OK;
-    TN_BAIL_IF(!pos || !s.logits || !residual, err, TERN_E_MEMORY, "no memory to measure the heads");
+    TN_BAIL_IF(!pos || !s.logits || !s.residual || !s.base, err, TERN_E_MEMORY,
+               "no memory to measure the heads");
     for (int32_t i = 0; i < n; i++) pos[i] = i;
+    s.pos = pos;
     if ((st = tn_state_open(m->ctx, &m->program, h, n, TN_KV_F32, &s.state, err)) != TERN_OK) goto out;
     if ((st = tn_acts_open(m->ctx, m, n, s.state.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) != TERN_OK)
         goto out;
@@ -299,16 +398,15 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
                     .kv = &s.state.kv,
                     .conv = tn_state_conv(&s.state),
                     .delta = tn_state_delta(&s.state),
-                    .pos = pos,
-                    .slot = pos,
-                    .n_rows = n,
                     .tree_base = -1};
-    st = measure_importance(p, &o, &s, ids, residual, journal_path, err);
+    if (s.r.conv || s.r.delta) s.n_parts = 1; /* their states cannot be read from the middle again */
+    st = measure_importance(p, &o, &s, journal_path, err);
 out:
     tn_state_close(&s.state);
     if (s.acts.ctx) tn_acts_close(&s.acts);
     tn_free(m->ctx, pos);
-    tn_free(m->ctx, residual);
+    tn_free(m->ctx, s.residual);
+    tn_free(m->ctx, s.base);
     tn_free(m->ctx, s.logits);
     return st;
 }

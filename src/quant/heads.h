@@ -26,11 +26,13 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
                                  tern_error *err);
 /* For tn_calibrate_layer: user is the profile. Windows come in order. */
 void tn_head_profile_observe(void *user, int layer, const float *q, const float *k, int32_t n_rows);
-/* Evaluate the n tokens once without each head and once without each layer's attention (equations 1 and 2):
- * n_layers * (n_heads + 1) forwards of a float model from that layer on. Progress "heads". journal: NULL, or
- * a file that gets every loss as soon as it is known. Where it is there already, of this model (the same loss
- * with all heads) and these tokens, what it holds is not measured again; any other is logged and begun anew.
- * It stays; the caller removes it. */
+/* Evaluates the n tokens without each layer's attention, and without each head (equations 1 and 2), by a float model
+ * from that layer on, in parts of the window: a head that is beyond a clamp, or known well enough, by two standard
+ * errors of what its first parts lose is not asked further; nor one that half of the window cannot tell from nothing; and none where its layer loses
+ * nothing. Progress
+ * "heads". journal: NULL, or a file that gets every result as soon as it is known. Where it is there already, of this
+ * model (the same loss with all heads) and these tokens, what it holds is not measured again; any other is logged and
+ * begun anew. It stays; the caller removes it. */
 tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern,
                                        tn_pool *pool, const int32_t *ids, int32_t n, const char *journal,
                                        tern_error *err);

@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "kernels/unpack.h"
 #include "quant/round.h"
+#include "quant/stand_in.h"
 
 #include <math.h>
 #include <string.h>
@@ -123,48 +124,48 @@ static void run_copy(tn_judge *j, int layer, int copy, const tn_forward_hooks *h
     j->c.n_tok = 2 * n;
 }
 
+/* The linears of a role as the package has them. */
+static tern_status unpack_linears(tn_judge *j, int layer, const tn_recipe_site *made, const tn_site_ops *ops,
+                                  int32_t op, tn_stand_in *out, tern_error *err) {
+    TN_TRY(tn_stand_in_open(j->c.m, layer, ops->roles[op], out, err));
+    for (int32_t i = 0, n = ops->n[op] / out->n; i < out->n; i++) {
+        unpack_job u = {.r = j->r,
+                        .site = made,
+                        .l = &made->ops[op],
+                        .n0 = i * n,
+                        .n1 = (i + 1) * n,
+                        .n_all = ops->n[op],
+                        .k = ops->k,
+                        .panels = out->l[i].panels};
+        TN_TRY(unpack(&u, err));
+    }
+    return TERN_OK;
+}
+
 tern_status tn_judge_layer(tn_judge *j, int layer, const tn_recipe_site *made, tern_error *err) {
     tn_model *m = j->c.m;
     const tn_program *p = &m->program;
-    tn_linear saved[TN_N_SITES][TN_SITE_MAX_OPS] = {0};
+    tn_stand_in packed[TN_N_SITES][TN_SITE_MAX_OPS] = {0};
     int32_t first, n = tn_program_layer_sites(p, layer, &first);
     tern_status st = TERN_OK;
     run_copy(j, layer, 0, NULL);
     for (int32_t i = 0; i < n; i++) {
         const tn_site_ops *ops = tn_program_linears(p, first + i);
-        for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
-            tn_linear *l = &m->layers[layer].linears[ops->roles[op]];
-            size_t bytes = tn_panels_bytes(TN_PANEL_F32, (size_t)ops->n[op], (size_t)ops->k);
-            float *panels = tn_alloc(m->ctx, TN_MEM_OTHER, bytes / sizeof *panels, sizeof *panels);
-            unpack_job u = {.r = j->r,
-                            .site = &made[i],
-                            .l = &made[i].ops[op],
-                            .n1 = ops->n[op],
-                            .n_all = ops->n[op],
-                            .k = ops->k,
-                            .panels = panels};
-            st = panels ? unpack(&u, err) : tn_fail(err, TERN_E_MEMORY, "no memory to judge a layer");
-            if (st != TERN_OK) {
-                tn_free(m->ctx, panels);
-                continue;
-            }
-            saved[i][op] = *l;
-            l->dtype = TN_PANEL_F32;
-            l->panels = panels;
-        }
+        for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++)
+            st = unpack_linears(j, layer, &made[i], ops, op, &packed[i][op], err);
     }
     rounding w = {.j = j, .made = made, .first = first};
     tn_forward_hooks hooks = {.site_input = round_site, .user = &w};
-    if (st == TERN_OK) run_copy(j, layer, 1, &hooks);
-    for (int32_t i = 0; i < n; i++) {
-        const tn_site_ops *ops = tn_program_linears(p, first + i);
-        for (int32_t op = 0; op < ops->n_ops; op++) {
-            if (!saved[i][op].n) continue;
-            tn_linear *l = &m->layers[layer].linears[ops->roles[op]];
-            tn_free(m->ctx, l->panels);
-            *l = saved[i][op];
+    for (int pass = 0; pass < 2 && st == TERN_OK; pass++) { /* in, and back */
+        for (int32_t i = 0; i < n; i++) {
+            const tn_site_ops *ops = tn_program_linears(p, first + i);
+            for (int32_t op = 0; op < ops->n_ops; op++)
+                tn_stand_in_swap(m, layer, ops->roles[op], &packed[i][op]);
         }
+        if (!pass) run_copy(j, layer, 1, &hooks);
     }
+    for (int32_t i = 0; i < n; i++)
+        for (int op = 0; op < TN_SITE_MAX_OPS; op++) tn_stand_in_close(m, &packed[i][op]);
     return st;
 }
 

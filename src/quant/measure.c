@@ -104,10 +104,12 @@ tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32
     return st;
 }
 
-/* The whole model in floats, for as long as it takes. A process that is killed at it goes on where it was. */
+/* The whole model, for as long as it takes. Its weights are in 8 bits, with a scale of 32, as are the rows that meet
+ * them: what a head is worth is a difference of two losses of one model, and both are of this one. A process that
+ * is killed at it goes on where it was. */
 tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     tn_model *m = NULL;
-    tern_status st = tn_model_load(p->ctx, p->pool, p->src, TN_FLOAT, &m, p->err);
+    tern_status st = tn_model_load_q8(p->ctx, p->pool, p->src, &m, p->err);
     if (st == TERN_OK)
         st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids,
                                         n_ids < (size_t)window ? (int32_t)n_ids : window, p->journal, p->err);

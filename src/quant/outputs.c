@@ -62,7 +62,7 @@ static void on_output(void *user, int layer, tn_role role, const float *y, int32
 static tern_status open_layer(observer *o, hoard *h, tern_error *err) {
     for (int32_t i = 0; i < o->n_sites; i++) {
         const tn_site_ops *ops = tn_program_linears(&o->p->m->program, o->first + i);
-        for (int32_t op = 0; op < ops->n_ops; op++) {
+        for (int32_t op = 0; op < ops->n_ops && !ops->n_experts; op++) { /* experts give floats */
             tn_output_plan *plan = &o->p->outputs[(o->first + i) * TN_SITE_MAX_OPS + op];
             o->at[i][op] = (seen){.max = tn_hoard_keep(h, (size_t)ops->n[op], sizeof(float)),
                                   .hist = tn_hoard_keep(h, TN_HIST_BINS, sizeof(uint64_t))};
@@ -80,6 +80,7 @@ static void choose_factors(const observer *o) {
         const tn_site_ops *ops = tn_program_linears(&o->p->m->program, o->first + i);
         for (int32_t op = 0; op < ops->n_ops; op++) {
             const float *max = o->at[i][op].max;
+            if (!max) continue;
             float *factor = o->p->outputs[(o->first + i) * TN_SITE_MAX_OPS + op].factor, largest = 0;
             for (int32_t c = 0; c < ops->n[op]; c++) largest = fmaxf(largest, max[c]);
             for (int32_t c = 0; c < ops->n[op]; c++)
@@ -93,6 +94,7 @@ static void choose_scales(const observer *o) {
         const tn_site_ops *ops = tn_program_linears(&o->p->m->program, o->first + i);
         for (int32_t op = 0; op < ops->n_ops; op++) {
             const seen *s = &o->at[i][op];
+            if (!s->hist) continue;
             const tn_site_stats stats = {.hist = s->hist, .max = s->scaled_max, .n_values = s->n_values};
             o->p->outputs[(o->first + i) * TN_SITE_MAX_OPS + op].scale = tn_stats_best_clip(&stats) / 127;
         }
@@ -100,7 +102,7 @@ static void choose_scales(const observer *o) {
 }
 
 static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
-    seen at[TN_N_SITES][TN_SITE_MAX_OPS];
+    seen at[TN_N_SITES][TN_SITE_MAX_OPS] = {0};
     observer o = {.p = p, .at = at};
     hoard h = {.ctx = p->ctx};
     o.n_sites = tn_program_layer_sites(&p->m->program, layer, &o.first);

@@ -166,9 +166,11 @@ static tern_status open_model(packer *p, const char *src, tern_error *err) {
     TN_TRY(tn_source_open(p->ctx, src, &p->src, err));
     const tn_hparams *h = tn_source_hparams(p->src);
     TN_FAIL_IF(
-        h->n_experts, err, TERN_E_UNSUPPORTED,
-        "%s: packages cannot hold a mixture of experts (architecture %s) yet; tern run opens the file itself",
-        src, h->arch);
+        h->n_experts && (h->n_ff_exp % TN_EXPERT_CHANNELS || h->n_embd % TN_EXPERT_CHANNELS), err,
+        TERN_E_UNSUPPORTED,
+        "%s: experts of %d channels in a model of %d: packages hold those that are multiples of %d; tern "
+        "run opens the file itself",
+        src, h->n_ff_exp, h->n_embd, TN_EXPERT_CHANNELS);
     return tn_model_outline(p->ctx, p->pool, p->src, &p->m, err);
 }
 

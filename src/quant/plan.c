@@ -67,6 +67,7 @@ tern_status tn_plan_sites(packer *p) {
         for (size_t i = 0; i < n && st == TERN_OK; i++) {
             const tn_site_stats *s = &p->cal.sites[order[i] - p->plans];
             if (i < n_pruned && tn_stats_bulk_error(s, order[i]->clip) <= (double)p->o->prune_error) continue;
+            if (s->n_experts) continue; /* rows of weights by input channel would be those of all of them */
             order[i]->outliers = true;
             order[i]->clip = s->threshold;
             p->report->n_outlier_sites++;
@@ -151,10 +152,11 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     tern_status st =
         table && row && top && column ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
     double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
-    tn_role absorber =
-        tn_program_absorber(&p->m->program, tn_program_site_index(&p->m->program, layer, site));
-    p->report->n_unsmoothed += absorber == TN_W_N_ROLES;
-    int n_alpha = st == TERN_OK ? absorber != TN_W_N_ROLES ? N_ALPHA : 1 : 0, best = 0;
+    const int32_t i_site = tn_program_site_index(&p->m->program, layer, site);
+    tn_role absorber = tn_program_absorber(&p->m->program, i_site);
+    bool can = absorber != TN_W_N_ROLES || tn_program_divides(&p->m->program, i_site);
+    p->report->n_unsmoothed += !can;
+    int n_alpha = st == TERN_OK ? can ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
         size_t at = absorber == TN_W_V ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
         top[at] = fmaxf(top[at], fmaxf(s->channel_max[k], s->max * 1e-4f + 1e-20f));
@@ -206,9 +208,9 @@ tern_status tn_plan_edgeflow_clips(packer *p) {
         site_plan *plan = &p->plans[i];
         const tn_site_stats *s = &p->cal.sites[i];
         plan->clip = tn_stats_best_clip(s);
-        plan->outliers = p->o->outliers == TN_OUTLIERS_ON ||
-                         (p->o->outliers == TN_OUTLIERS_AUTO &&
-                          tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error);
+        plan->outliers = !s->n_experts && (p->o->outliers == TN_OUTLIERS_ON ||
+                                           (p->o->outliers == TN_OUTLIERS_AUTO &&
+                                            tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error));
         if (!plan->outliers) continue;
         plan->clip = s->threshold;
         p->report->n_outlier_sites++;

@@ -4,10 +4,11 @@
 #include "quant/choose.h"
 #include "quant/round.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
-enum { SAMPLE_ROWS = 256, ROWS_PER_ITEM = 32, TILE = 16 };
+enum { SAMPLE_ROWS = 256, SHARED_ROWS = 512, ROWS_PER_ITEM = 32, TILE = 16 };
 
 static const float DAMPING = 0.03f, TIED_DAMPING = 1.0f;
 
@@ -41,7 +42,8 @@ static tern_status tie_channels(const tn_recipe *r, tn_role absorber, int32_t k,
 static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
                           int32_t n_rows, tn_recipe_site *out, tern_error *err) {
     int32_t step = (ops->n_total + SAMPLE_ROWS - 1) / SAMPLE_ROWS, n_w = 0, *tied = NULL;
-    tn_role absorber = tn_program_absorber(r->program, tn_program_site_index(r->program, layer, site));
+    const int32_t i_site = tn_program_site_index(r->program, layer, site);
+    tn_role absorber = tn_program_absorber(r->program, i_site);
     size_t k = (size_t)ops->k;
     float *w = tn_alloc(r->ctx, TN_MEM_OTHER, (SAMPLE_ROWS + TN_SITE_MAX_OPS) * k, sizeof *w);
     tern_status st = w ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a sample of the weights");
@@ -50,7 +52,7 @@ static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_
             st = tn_source_read(r->src, layer, ops->roles[op], n, n + 1, w + (size_t)n_w++ * k, err);
     }
     if (st == TERN_OK) st = tie_channels(r, absorber, ops->k, &tied, err);
-    out->rotated = site == TN_SITE_DOWN && ops->k % TN_HADAMARD_BLOCK == 0;
+    out->rotated = (site == TN_SITE_DOWN || site == TN_SITE_EXPERTS_DOWN) && ops->k % TN_HADAMARD_BLOCK == 0;
     tn_choice c = {0};
     if (st == TERN_OK)
         st = tn_choose(r->ctx,
@@ -63,7 +65,8 @@ static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_
                                          .n_w = n_w,
                                          .w_share = (double)ops->n_total / n_w,
                                          .bits = r->bits,
-                                         .can_smooth = absorber != TN_W_N_ROLES,
+                                         .can_smooth = absorber != TN_W_N_ROLES ||
+                                                       tn_program_divides(r->program, i_site),
                                          .tied = tied,
                                          .rotate = out->rotated},
                        &c, err);
@@ -81,10 +84,10 @@ typedef struct job {
     tn_role role;
     const tn_recipe_site *site;
     const tn_factor *f;
-    int32_t n;
-    const uint8_t *bits; /* [n] */
+    int32_t row0, row1;  /* rows of the linear that it is for */
+    const uint8_t *bits; /* of all its rows */
     tn_rounded *out;
-    float *error; /* [n] */
+    float *error; /* of all */
     atomic_bool failed;
     tern_error err; /* of the first thread that failed */
 } job;
@@ -93,7 +96,8 @@ static void round_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     job *j = arg;
     if (atomic_load(&j->failed)) return;
-    int32_t n0 = i_item * ROWS_PER_ITEM, n1 = n0 + ROWS_PER_ITEM < j->n ? n0 + ROWS_PER_ITEM : j->n;
+    int32_t n0 = j->row0 + i_item * ROWS_PER_ITEM,
+            n1 = n0 + ROWS_PER_ITEM < j->row1 ? n0 + ROWS_PER_ITEM : j->row1;
     size_t k = (size_t)j->f->k, n_values = (size_t)(n1 - n0) * k;
     tn_ctx *ctx = j->r->ctx;
     float *w = tn_alloc(ctx, TN_MEM_OTHER, n_values, sizeof *w);
@@ -122,49 +126,116 @@ static void round_item(void *arg, int i_item, int i_thread) {
     tn_free(ctx, q);
 }
 
-static tern_status round_linear(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t n,
-                                const uint8_t *bits, tn_recipe_site *site, tn_rounded *out, tern_error *err) {
+/* Room for a linear of n rows. */
+static tern_status open_rounded(const tn_recipe *r, int32_t n, int32_t k, const uint8_t *bits,
+                                tn_rounded *out, tern_error *err) {
     size_t rows = (size_t)n, pad = (rows + TILE - 1) / TILE * TILE;
     out->bits = tn_calloc(r->ctx, TN_MEM_OTHER, tn_channel_bits_bytes(rows), 1);
     TN_FAIL_IF(!out->bits, err, TERN_E_MEMORY, "no memory for a linear's codes");
     for (size_t i = 0; i < rows; i++) tn_channel_bits_put(out->bits, i, bits[i]);
-    out->n_bytes = tn_weightlets_bytes(out->bits, 0, rows, (size_t)f->k);
+    out->n_bytes = tn_weightlets_bytes(out->bits, 0, rows, (size_t)k);
     out->weightlets = tn_calloc(r->ctx, TN_MEM_OTHER, out->n_bytes, 1);
     out->col_sum = tn_calloc(r->ctx, TN_MEM_OTHER, pad, sizeof *out->col_sum);
     out->scale = tn_calloc(r->ctx, TN_MEM_OTHER, pad, sizeof *out->scale);
-    float *error = tn_calloc(r->ctx, TN_MEM_OTHER, rows, sizeof *error);
-    tern_status st = TERN_OK;
-    if (!out->weightlets || !out->col_sum || !out->scale || !error) {
-        st = tn_fail(err, TERN_E_MEMORY, "no memory for a linear's codes");
-    } else {
-        job j = {.r = r,
-                 .layer = layer,
-                 .role = role,
-                 .site = site,
-                 .f = f,
-                 .n = n,
-                 .bits = bits,
-                 .out = out,
-                 .error = error};
-        tn_pool_for(r->pool, (n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, &j);
-        if (atomic_load(&j.failed)) {
-            st = j.err.code;
-            if (err) *err = j.err;
-        }
-        for (size_t i = 0; i < rows; i++) site->error += (double)error[i];
-    }
+    TN_FAIL_IF(!out->weightlets || !out->col_sum || !out->scale, err, TERN_E_MEMORY,
+               "no memory for a linear's codes");
+    return TERN_OK;
+}
+
+/* Rows row0 .. row1 - 1 of a linear that has room, for the inputs of f. */
+static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t row0,
+                              int32_t row1, const uint8_t *bits, tn_recipe_site *site, tn_rounded *out,
+                              tern_error *err) {
+    float *error = tn_calloc(r->ctx, TN_MEM_OTHER, (size_t)row1, sizeof *error);
+    TN_FAIL_IF(!error, err, TERN_E_MEMORY, "no memory for a linear's codes");
+    job j = {.r = r,
+             .layer = layer,
+             .role = role,
+             .site = site,
+             .f = f,
+             .row0 = row0,
+             .row1 = row1,
+             .bits = bits,
+             .out = out,
+             .error = error};
+    tn_pool_for(r->pool, (row1 - row0 + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, &j);
+    for (int32_t i = row0; i < row1; i++) site->error += (double)error[i];
     tn_free(r->ctx, error);
+    if (!atomic_load(&j.failed)) return TERN_OK;
+    if (err) *err = j.err;
+    return j.err.code;
+}
+
+static tern_status round_linear(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t n,
+                                const uint8_t *bits, tn_recipe_site *site, tn_rounded *out, tern_error *err) {
+    TN_TRY(open_rounded(r, n, f->k, bits, out, err));
+    return round_rows(r, layer, role, f, 0, n, bits, site, out, err);
+}
+
+/* ---- experts --------------------------------------------------------------------------------------- */
+
+static bool reads(const tn_inputs *in, int32_t row, int32_t e) {
+    for (int32_t i = 0; i < in->n_readers; i++)
+        if (in->readers[row * in->n_readers + i] == e) return true;
+    return false;
+}
+
+/* What expert e is rounded for: its own rows, and some of all, which few of its own are not enough without.
+ * Its Gram matrix becomes w G(own) + (1 - w) G(all), w = own / (own + k / 4): as many own rows as a quarter of
+ * the channels count as much as all others'. mix [n_rows][k] has room for them. */
+static int32_t mix_rows(const tn_inputs *in, int32_t k, int32_t e, float *mix) {
+    int32_t n_own = 0, step = (in->n_rows + SHARED_ROWS - 1) / SHARED_ROWS,
+            n_all = (in->n_rows + step - 1) / step;
+    for (int32_t row = 0; row < in->n_rows; row++) n_own += reads(in, row, e);
+    float w = (float)n_own / ((float)n_own + (float)k / 4), n = (float)(n_own + n_all),
+          own = n_own ? sqrtf(w * n / (float)n_own) : 0, all = sqrtf((1 - w) * n / (float)n_all);
+    for (int32_t row = 0; row < in->n_rows; row++) {
+        const float *x = in->x + (size_t)row * (size_t)k;
+        float by[2] = {reads(in, row, e) ? own : 0, row % step ? 0 : all};
+        for (int i = 0; i < 2; i++) {
+            for (int32_t c = 0; by[i] > 0 && c < k; c++) mix[c] = by[i] * x[c];
+            mix += by[i] > 0 ? k : 0;
+        }
+    }
+    return n_own + n_all;
+}
+
+/* All experts' linears, each expert rounded for what it reads. */
+static tern_status round_experts(const tn_recipe *r, int layer, const tn_site_ops *ops, const tn_inputs *in,
+                                 const uint8_t *bits, tn_recipe_site *out, tern_error *err) {
+    size_t room = ((size_t)in->n_rows + SHARED_ROWS) * (size_t)ops->k;
+    const uint8_t *at = bits;
+    for (int32_t op = 0; op < ops->n_ops; at += ops->n[op++])
+        TN_TRY(open_rounded(r, ops->n[op], ops->k, at, &out->ops[op], err));
+    float *mix = tn_alloc(r->ctx, TN_MEM_OTHER, room, sizeof *mix);
+    TN_FAIL_IF(!mix, err, TERN_E_MEMORY, "no memory for the inputs of experts");
+    tern_status st = TERN_OK;
+    for (int32_t e = 0; e < ops->n_experts && st == TERN_OK; e++) {
+        tn_factor f;
+        int32_t n_rows = mix_rows(in, ops->k, e, mix);
+        st = tn_factor_make(r->ctx, r->pool, r->kern, mix, n_rows, ops->k, DAMPING, &f, err);
+        if (st != TERN_OK) break;
+        at = bits;
+        for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; at += ops->n[op++]) {
+            int32_t n = tn_site_op_n(ops, op);
+            st = round_rows(r, layer, ops->roles[op], &f, e * n, (e + 1) * n, at, out, &out->ops[op], err);
+        }
+        tn_factor_close(&f);
+    }
+    tn_free(r->ctx, mix);
     return st;
 }
 
-tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
-                                int32_t n_rows, const uint8_t *bits, tn_recipe_site *out, tern_error *err) {
+tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
+                                const tn_inputs *in, const uint8_t *bits, tn_recipe_site *out,
+                                tern_error *err) {
     *out = (tn_recipe_site){0};
-    TN_TRY(choose(r, layer, site, ops, x, n_rows, out, err));
+    TN_TRY(choose(r, layer, site, ops, in->x, in->n_rows, out, err));
+    if (ops->n_experts) return round_experts(r, layer, ops, in, bits, out, err);
     tn_factor f;
     /* The rows of a matrix that is also the embedding are looked up too: errors shall not be moved far. */
     float damping = site == TN_SITE_LM_HEAD && ops->roles[0] == TN_W_EMBD ? TIED_DAMPING : DAMPING;
-    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, x, n_rows, ops->k, damping, &f, err));
+    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, &f, err));
     tern_status st = TERN_OK;
     for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
         st = round_linear(r, layer, ops->roles[op], &f, ops->n[op], bits, out, &out->ops[op], err);

@@ -38,10 +38,11 @@ typedef struct tn_recipe {
     double bits; /* on average, for the choice of smoothing */
 } tn_recipe;
 
-/* A site of a layer (-1: of the model). x [n_rows][k] is changed. bits: of every row of its linears, in
+/* A site of a layer (-1: of the model). What it reads is changed. bits: of every row of its linears, in
  * order. The result belongs to the caller also after a failure. */
-tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
-                                int32_t n_rows, const uint8_t *bits, tn_recipe_site *out, tern_error *err);
+tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
+                                const tn_inputs *in, const uint8_t *bits, tn_recipe_site *out,
+                                tern_error *err);
 /* The embedding, whose rows are looked up: each weight for itself. */
 tern_status tn_recipe_table_make(const tn_recipe *r, tn_role role, int32_t n, int32_t k, const uint8_t *bits,
                                  tn_rounded *out, tern_error *err);

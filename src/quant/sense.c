@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "quant/round.h"
+#include "quant/stand_in.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -27,7 +28,7 @@ typedef struct sensing {
     float *before, *after;      /* [n_tok][n_embd] the clean copy in front of and behind a layer */
     double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
     int32_t n_seen;             /* rows of the pass so far: the clean copy is the first */
-    tn_linear saved[TN_N_SITES][TN_SITE_MAX_OPS];
+    tn_stand_in rounded[TN_N_SITES][TN_SITE_MAX_OPS]; /* the layer's linears, at TN_SENSE_BITS */
     double *group_moved; /* [n_groups] sums of what the linears of its layers move */
 } sensing;
 
@@ -41,7 +42,7 @@ typedef struct round_job {
     const tn_sense_args *a;
     int layer;
     tn_role role;
-    int32_t n, k;
+    int32_t row0, n, k; /* rows row0 .. row0 + n - 1 of the role's tensor */
     const double *energy;
     float *panels; /* NULL: only the errors are wanted */
     float *cost;   /* [n] becomes the rows' errors */
@@ -58,7 +59,7 @@ static void round_item(void *arg, int i_item, int i_thread) {
     tn_ctx *ctx = j->a->m->ctx;
     float *w = tn_alloc(ctx, TN_MEM_OTHER, (size_t)(n1 - n0 + 1) * k, sizeof *w);
     tern_error err;
-    tern_status st = w ? tn_source_read(j->a->src, j->layer, j->role, n0, n1, w, &err)
+    tern_status st = w ? tn_source_read(j->a->src, j->layer, j->role, j->row0 + n0, j->row0 + n1, w, &err)
                        : tn_fail(&err, TERN_E_MEMORY, "no memory to round weights");
     if (st == TERN_OK) {
         float *weight = w + (size_t)(n1 - n0) * k;
@@ -78,29 +79,23 @@ static tern_status round_all(round_job *j, tern_error *err) {
     return j->err.code;
 }
 
-/* The linear of the model becomes its rounded self; what it was is kept. */
-static tern_status replace(sensing *s, int layer, tn_site site, const tn_site_ops *ops, int32_t op,
-                           float *cost, tern_error *err) {
-    tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]];
-    round_job j = {.a = s->a,
-                   .layer = layer,
-                   .role = ops->roles[op],
-                   .n = ops->n[op],
-                   .k = ops->k,
-                   .energy = s->energy[site],
-                   .cost = cost};
-    j.panels = tn_alloc(s->c.m->ctx, TN_MEM_OTHER,
-                        tn_panels_bytes(TN_PANEL_F32, (size_t)j.n, (size_t)j.k) / sizeof *j.panels,
-                        sizeof *j.panels);
-    TN_FAIL_IF(!j.panels, err, TERN_E_MEMORY, "no memory for a rounded linear");
-    tern_status st = round_all(&j, err);
-    if (st != TERN_OK) {
-        tn_free(s->c.m->ctx, j.panels);
-        return st;
+/* The rounded selves of a role's linears; cost [n_total of the role]: what their rows lose. */
+static tern_status round_linears(sensing *s, int layer, tn_site site, const tn_site_ops *ops, int32_t op,
+                                 float *cost, tern_error *err) {
+    tn_stand_in *to = &s->rounded[site][op];
+    TN_TRY(tn_stand_in_open(s->c.m, layer, ops->roles[op], to, err));
+    for (int32_t i = 0, n = ops->n[op] / to->n; i < to->n; i++) {
+        round_job j = {.a = s->a,
+                       .layer = layer,
+                       .role = ops->roles[op],
+                       .row0 = i * n,
+                       .n = n,
+                       .k = ops->k,
+                       .energy = s->energy[site],
+                       .panels = to->l[i].panels,
+                       .cost = cost + (size_t)i * (size_t)n};
+        TN_TRY(round_all(&j, err));
     }
-    s->saved[site][op] = *l;
-    l->dtype = TN_PANEL_F32;
-    l->panels = j.panels;
     return TERN_OK;
 }
 
@@ -158,25 +153,23 @@ static void share_out(const sensing *s, int layer, double moved, float *cost, in
     s->group_moved[layer / s->layers_per_group] += moved;
 }
 
-/* The rounded linears of the layer take the places of the others, or go; rounded: which are in place now. */
-static void swap_linears(sensing *s, int layer, bool rounded) {
+/* The rounded linears of the layer take the places of the others, and the others theirs again. */
+static void swap_linears(sensing *s, int layer) {
     const tn_program *p = &s->c.m->program;
     int32_t first, n = tn_program_layer_sites(p, layer, &first);
     for (int32_t i = 0; i < n; i++) {
         const tn_site_ops *ops = tn_program_linears(p, first + i);
-        tn_site site = p->sites[first + i].kind;
-        for (int32_t op = 0; op < ops->n_ops; op++) {
-            tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], other = s->saved[site][op];
-            if (!other.n) continue;
-            s->saved[site][op] = *l;
-            *l = other;
-            if (rounded) tn_free(s->c.m->ctx, s->saved[site][op].panels);
-            if (rounded) s->saved[site][op].n = 0;
-        }
+        for (int32_t op = 0; op < ops->n_ops; op++)
+            tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[p->sites[first + i].kind][op]);
     }
 }
 
-/* Every linear of the layer rounded alone, in a trial; all rounded ones are in s->saved afterwards. */
+static void drop_rounded(sensing *s) {
+    for (int site = 0; site < TN_N_SITES; site++)
+        for (int op = 0; op < TN_SITE_MAX_OPS; op++) tn_stand_in_close(s->c.m, &s->rounded[site][op]);
+}
+
+/* Every linear of the layer rounded alone, in a trial; all rounded ones are there afterwards. */
 static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *err) {
     const tn_program *p = &s->c.m->program;
     int32_t first, n = tn_program_layer_sites(p, layer, &first);
@@ -184,13 +177,13 @@ static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *e
         const tn_site_ops *ops = tn_program_linears(p, first + i);
         tn_site site = p->sites[first + i].kind;
         for (int32_t op = 0; op < ops->n_ops; cost += ops->n[op++]) {
-            TN_TRY(replace(s, layer, site, ops, op, cost, err));
+            TN_TRY(round_linears(s, layer, site, ops, op, cost, err));
+            tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[site][op]);
             memcpy(copy_of(s, trial_copy(s)), s->before, (size_t)s->n_trial * s->n_embd * sizeof(float));
             pass(s, layer, trial_copy(s), 1, s->n_trial, NULL);
             share_out(s, layer, trial_moved(s), cost, ops->n[op]);
-            tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], rounded = *l;
-            *l = s->saved[site][op]; /* the others' trials are without it; it comes back for the copy */
-            s->saved[site][op] = rounded;
+            tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[site][op]); /* the others' trials are
+                                                                                       without it */
         }
     }
     return TERN_OK;
@@ -211,9 +204,12 @@ static tern_status sense_layer(sensing *s, int layer, float *cost, tern_error *e
     pass(s, layer, embedding_copy(s), 1, s->n_tok, NULL);
     memcpy(s->after, copy_of(s, 0), bytes);
     tern_status st = try_linears(s, layer, cost, err);
-    swap_linears(s, layer, false);
-    if (st == TERN_OK) pass(s, layer, group + 1, 1, s->n_tok, NULL);
-    swap_linears(s, layer, true);
+    if (st == TERN_OK) {
+        swap_linears(s, layer);
+        pass(s, layer, group + 1, 1, s->n_tok, NULL);
+        swap_linears(s, layer);
+    }
+    drop_rounded(s);
     return st;
 }
 

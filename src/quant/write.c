@@ -224,11 +224,37 @@ static const float *smooth_behind(const packer *p, int layer, tn_role vector) {
     int32_t n;
     const tn_op *op = tn_program_layer(&p->m->program, layer, &n);
     for (int32_t i = 0; i < n; i++) {
-        if (op[i].kind == TN_OP_NORM && op[i].feeds != TN_NO_SITE &&
-            (op[i].weight == vector || op[i].bias == vector))
-            return plan_of(p, layer, op[i].feeds)->smooth;
+        if (op[i].kind != TN_OP_NORM || op[i].feeds == TN_NO_SITE ||
+            (op[i].weight != vector && op[i].bias != vector))
+            continue;
+        const int32_t site = tn_program_site_index(&p->m->program, layer, op[i].feeds);
+        return tn_program_divides(&p->m->program, site) ? NULL : p->plans[site].smooth;
     }
     return NULL;
+}
+
+/* What the inputs of a site are multiplied by where they are quantised. */
+static tern_status add_inverse(packer *p, hoard *h, int32_t i_site, tern_error *err) {
+    const tn_site_ops *ops = tn_program_linears(&p->m->program, i_site);
+    const float *smooth = p->plans[i_site].smooth;
+    if (!smooth || !tn_program_divides(&p->m->program, i_site)) return TERN_OK;
+    float *inverse = tn_hoard_keep(h, (size_t)ops->k, sizeof *inverse);
+    TN_FAIL_IF(!inverse, err, TERN_E_MEMORY, "no memory to pack");
+    for (int32_t i = 0; i < ops->k; i++) inverse[i] = 1 / smooth[i];
+    return tn_pkg_add(p->w,
+                      &(tn_pkg_record){.role = ops->roles[0], .part = TN_PKG_INVERSE, .n = 1, .k = ops->k},
+                      inverse, (uint64_t)ops->k * sizeof *inverse, err);
+}
+
+/* The router stays in floats: what it chooses is exact, whatever the experts are in. */
+static tern_status add_router(packer *p, hoard *h, int layer, tern_error *err) {
+    int64_t n = p->m->h.n_experts, k = p->m->h.n_embd;
+    float *w = tn_hoard_keep(h, (size_t)(n * k), sizeof *w);
+    TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to pack");
+    TN_TRY(tn_source_read(p->src, layer, TN_W_ROUTER, 0, n, w, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_ROUTER, .part = TN_PKG_F32, .n = n, .k = k}, w,
+                      (uint64_t)(n * k) * sizeof *w, err));
+    return add_vector(p, h, layer, TN_W_ROUTER_B, NULL, err);
 }
 
 static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
@@ -239,8 +265,11 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
         tn_role role = tn_layer_vectors[i];
         TN_TRY(add_vector(p, h, layer, role, smooth_behind(p, layer, role), err));
     }
-    for (int32_t i = 0; i < n; i++)
+    if (tn_layer_has_experts(&p->m->h, layer)) TN_TRY(add_router(p, h, layer, err));
+    for (int32_t i = 0; i < n; i++) {
+        TN_TRY(add_inverse(p, h, first + i, err));
         TN_TRY(add_site(p, h, layer, p->m->program.sites[first + i].kind, &rows[i], err));
+    }
     TN_TRY(tn_pkg_end(p->w, err));
     tn_source_release(p->src, layer);
     return put_outlier_rows(p, layer, rows, first, n, err);
@@ -279,19 +308,24 @@ static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
+/* Where inputs are divided when they are quantised, adapters read them as the model has them. */
+static const float *smoothed(const packer *p, size_t i_site) {
+    return tn_program_divides(&p->m->program, (int32_t)i_site) ? NULL : p->plans[i_site].smooth;
+}
+
 /* What the inputs of sites are divided by, for adapters (docs/reference/package-format.md). */
 static tern_status put_smoothing(packer *p, tern_error *err) {
     tn_scheme scheme = p->o->scheme;
     if (scheme == TN_SCHEME_LLM_NPU || scheme == TN_SCHEME_NAIVE) return TERN_OK;
     size_t n_sites = (size_t)p->m->program.n_sites, n_bytes = 4 + 4 * n_sites, at = n_bytes;
     for (size_t i = 0; i < n_sites; i++)
-        n_bytes += p->plans[i].smooth ? 2 * (size_t)tn_program_linears(&p->m->program, (int32_t)i)->k : 0;
+        n_bytes += smoothed(p, i) ? 2 * (size_t)tn_program_linears(&p->m->program, (int32_t)i)->k : 0;
     uint8_t *bytes = tn_alloc(p->ctx, TN_MEM_OTHER, n_bytes, 1);
     TN_FAIL_IF(!bytes, err, TERN_E_MEMORY, "no memory to pack");
     uint32_t n = (uint32_t)n_sites;
     memcpy(bytes, &n, sizeof n);
     for (size_t i = 0; i < n_sites; i++) {
-        const float *smooth = p->plans[i].smooth;
+        const float *smooth = smoothed(p, i);
         n = smooth ? (uint32_t)tn_program_linears(&p->m->program, (int32_t)i)->k : 0;
         memcpy(bytes + 4 + 4 * i, &n, sizeof n);
         for (uint32_t k = 0; k < n; k++, at += 2) {
@@ -314,9 +348,11 @@ static uint64_t toc_bound(const tn_model *m) {
         total += (uint64_t)ops->k * ((uint64_t)ops->n_total + 64);
     }
     total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
-    /* a layer has at most 14 vectors, 6 records a linear and 3 an outlier path; a SHADOW section one a
+    /* a layer has at most 16 vectors, 6 records a linear and 3 an outlier path, one for a router and for each
+     * site of its own; a SHADOW section one a
      * site */
-    return tn_pkg_toc_bound(64, 0) * ((uint64_t)h->n_layers + 3) +
+    total += (uint64_t)h->n_layers * (uint64_t)h->n_experts * (uint64_t)h->n_embd; /* routers */
+    return tn_pkg_toc_bound(96, 0) * ((uint64_t)h->n_layers + 3) +
            tn_pkg_toc_bound(8, 0) * ((uint64_t)h->n_layers + 1) + tn_pkg_toc_bound(0, 4 * total);
 }
 

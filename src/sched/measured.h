@@ -5,7 +5,7 @@
 
 #include "sched/prefill_graph.h"
 
-enum { TN_MAX_STEP_TYPES = 48 };
+enum { TN_MAX_STEP_TYPES = 64 };
 
 /* A type of steps, with the time of a whole step of a full chunk by one worker. */
 typedef struct tn_measured_step {

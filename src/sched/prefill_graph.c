@@ -2,6 +2,10 @@
 
 #include "base/status.h"
 
+#include <assert.h>
+
+enum { TN_MAX_BESIDE = 8 }; /* siblings of a product and its outlier path */
+
 const char *tn_head_step_name(tn_step_kind k) {
     static const char *const names[] = {"estimate", "select", "attend"};
     return names[k - TN_STEP_ESTIMATE];
@@ -128,9 +132,11 @@ static void wait_for_memory(const builder *b, int32_t chunk, int32_t step, int32
 static void add_chunk(const builder *b, int32_t c) {
     const tn_prefill_spec *spec = b->spec;
     tn_graph *g = b->g;
-    int32_t last = -1, before_last = -1,
-            beside = -1;           /* the next step waits for the last and its outlier path */
-    int32_t heads = -1, place = 0; /* and for the pipeline of heads */
+    int32_t last = -1, before_last = -1;
+    int32_t beside[TN_MAX_BESIDE],
+        n_beside = 0; /* the next step waits for the last, its siblings and outlier path */
+    int32_t waits[TN_MAX_BESIDE], n_waits = 0; /* what the last waits for beside the one before it */
+    int32_t heads = -1, place = 0;             /* and for the pipeline of heads */
     for (int32_t s = 0; s < spec->n_steps; s++) {
         const tn_step *step = &spec->steps[s];
         place = is_first(spec, s) ? 0 : place + 2;
@@ -143,14 +149,17 @@ static void add_chunk(const builder *b, int32_t c) {
                      .can_steal = true};
         spec->fill(spec->user, step, &t);
         int32_t id = b->task[c * spec->n_steps + s] = tn_graph_add(g, &t);
-        if (step->kind == TN_STEP_OUTLIERS) {
-            beside = id;
-            tn_graph_depend(g, before_last, id);
+        if (step->kind == TN_STEP_OUTLIERS || step->sibling) {
+            assert(n_beside < TN_MAX_BESIDE);
+            beside[n_beside++] = id;
+            if (before_last >= 0) tn_graph_depend(g, before_last, id);
+            for (int32_t i = 0; i < n_waits; i++) tn_graph_depend(g, waits[i], id);
             continue;
         }
         if (last >= 0) tn_graph_depend(g, last, id);
-        if (beside >= 0) tn_graph_depend(g, beside, id);
-        beside = -1;
+        n_waits = n_beside;
+        for (int32_t i = 0; i < n_beside; i++) tn_graph_depend(g, waits[i] = beside[i], id);
+        n_beside = 0;
         for (int32_t h = 0; heads >= 0 && h < spec->n_head_blocks * spec->n_head_slots; h++)
             tn_graph_depend(g, heads + 3 * h + 2, id);
         heads = -1;

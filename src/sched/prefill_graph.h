@@ -3,6 +3,8 @@
  *
  * The steps of a chunk come as a list (prefill/steps.h makes it from the model's program). A step waits for
  * the one before it, and besides:
+ *   - of the linears of one input, where each is a product by itself, all wait for what the first waits for, and
+ *     the step behind them waits for all
  *   - the outlier path of a product runs beside it: it waits for what the product waits for, and the step behind
  *     the product waits for both;
  *   - a step that recalls what its layer remembers waits for the steps of all earlier chunks that remember it;
@@ -58,6 +60,7 @@ typedef struct tn_step {
     int32_t weights;             /* part of its layer's weights that it needs beside the small tensors */
     uint32_t recalls, remembers; /* bits of the states that it reads and writes */
     bool positional;             /* cannot share a graph between chunks */
+    bool sibling; /* PRODUCT: reads what the product in front of it reads, and does not wait for it */
 } tn_step;
 
 typedef enum tn_load_step { TN_LD_READ, TN_LD_UNPACK, TN_LD_LOAD, TN_N_LOAD_STEPS } tn_load_step;

@@ -73,6 +73,18 @@ ask now || fail "now"
 [ "$(packages)" = 1 ] || fail "now made no package"
 cmp -s "$tmp/out" "$tmp/from_package" || fail "the package made anew is another one"
 
+# a package that was just made has measured this machine, but nothing that a bit of a text depends on; later nothing is measured again
+until [ -s "$package.profile" ] && grep -q '"stage_us"' "$package.profile"; do sleep 0.1; done
+python3 - "$package.profile" <<'PY' || fail "what was measured"
+import json, sys
+p = json.load(open(sys.argv[1]))
+assert p["tuned"]["chunk"] == 256 and p["tuned"]["attention_from"] == 0 and not p["tuned"]["tokens_per_second"], p["tuned"]
+assert p["stage_us"]["ffn"] > 0 and p["tuned"]["rows_per_run"], p
+PY
+cp "$package.profile" "$tmp/profile"
+"$tern" cache add "$tmp/m.gguf" || fail "add again"
+cmp -s "$package.profile" "$tmp/profile" || fail "measured again"
+
 # a limit stays set; what is too much goes at once; a damaged one is named, and costs no answer
 [ "$("$tern" cache limit --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["limit_bytes"])')" = 34359738368 ] || fail "the limit at first"
 "$tern" cache limit 3G | grep -q "^3072.0 MiB at most" || fail "a limit"

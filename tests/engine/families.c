@@ -1,4 +1,4 @@
-/* Do packages of every dense architecture work with all that the engine has: predictions near float, the
+/* Do packages of every architecture work with all that the engine has: predictions near float, the
  * same bits at once and one by one, drafts that change no token, saved sessions, sparse attention? */
 #include "session/session.h"
 #include "quant/pack.h"
@@ -17,11 +17,24 @@
 
 enum { N_PROMPT = 300, N_NEW = 24, N_CTX = 1024 };
 
-static const char *const names[] = {"tiny-gemma3",       "tiny-smollm3",       "tiny-olmo2",
-                                    "tiny-olmo2+window", "tiny-exaone4",       "tiny-granite",
-                                    "tiny-minicpm",      "tiny-hunyuan-dense", "tiny-mistral3",
-                                    "tiny-phi3+partial", "tiny-lfm2",          "tiny-qwen35"};
-enum { N_NAMES = sizeof names / sizeof names[0] };
+/* The bound of a package's KL divergence from the float model. With experts, a score that is rounded across
+ * another's chooses another expert, and random ones have nothing in common: Q8_0 files of these models are 0.01
+ * to 0.39 away. Attention with sinks is never sparse. */
+typedef struct family {
+    const char *name;
+    double most;
+    bool sparse;
+} family;
+
+static const family families[] = {
+    {"tiny-gemma3", 0.1, true},        {"tiny-smollm3", 0.1, true},        {"tiny-olmo2", 0.1, true},
+    {"tiny-olmo2+window", 0.1, true},  {"tiny-exaone4", 0.1, false},       {"tiny-granite", 0.1, false},
+    {"tiny-minicpm", 0.1, false},      {"tiny-hunyuan-dense", 0.1, false}, {"tiny-mistral3", 0.1, false},
+    {"tiny-phi3+partial", 0.1, false}, {"tiny-lfm2", 0.1, true},           {"tiny-qwen35", 0.1, true},
+    {"tiny-qwen3moe", 0.25, true},     {"tiny-olmoe", 0.25, false},        {"tiny-granitemoe", 0.25, false},
+    {"tiny-gpt-oss", 1, false},        {"tiny-lfm2moe", 0.1, true},        {"tiny-qwen3next", 1, false},
+    {"tiny-qwen35moe", 1, true}};
+enum { N_NAMES = sizeof families / sizeof families[0] };
 
 static char gguf[FIXTURE_PATH], package[FIXTURE_PATH], saved[FIXTURE_PATH];
 static int32_t prompt[N_CTX];
@@ -36,13 +49,18 @@ static void write_model(const char *name, tn_dtype dtype) {
 }
 
 static int setup(void **state) {
-    const char *name = *state;
+    const family *f = *state;
     tn_pack_options o;
     tn_pack_defaults(&o);
     o.scheme = TN_SCHEME_LLM_NPU;
     o.prune_percent = 0; /* the text is unlike the one calibrated on: outliers are made good everywhere */
     o.calib_tokens = 512;
-    write_model(name, TN_F16);
+    if (strstr(f->name, "moe") || f->most == 1) { /* which have no path */
+        o.scheme = TN_SCHEME_GRAM;
+        o.bits = 8;
+        o.calib_tokens = 1024;
+    }
+    write_model(f->name, TN_F16);
     fixture_package(package, "m.tern", gguf, &o);
     return 0;
 }
@@ -130,7 +148,8 @@ static void several_chunks(tern_engine *e) {
 }
 
 static void one_family(void **state) {
-    const char *name = *state;
+    const family *family = *state;
+    const char *name = family->name;
     tern_error err = {0};
     tern_engine *f = open_engine(gguf, NULL), *e = open_engine(package, "full");
     int n_vocab = e->model->h.n_vocab;
@@ -143,7 +162,7 @@ static void one_family(void **state) {
         must(tern_session_step(s, prompt[i], &err), &err);
     }
     print_message("%s: KL divergence of the package %.4f\n", name, kl);
-    assert_true(kl < 0.1);
+    assert_true(kl < family->most);
     prefill(one, 80);
     assert_memory_equal(tern_session_logits(one), tern_session_logits(s), (size_t)n_vocab * sizeof(float));
     if (tn_n_attending(&e->model->h) < e->model->h.n_layers) several_chunks(e);
@@ -202,7 +221,8 @@ static void every_scheme(void **state) {
 /* Long prompts through the estimate and a selection of nearly all that a row sees: nearly full attention
  * by another way. */
 static void sparse(void **state) {
-    const char *name = *state;
+    const family *family = *state;
+    const char *name = family->name;
     tern_engine *full = open_engine(package, "full"), *e = open_engine(package, "shadow");
     tern_session *a = open_session(full, "none"), *b = open_session(e, "none");
     tern_stats stats;
@@ -212,25 +232,22 @@ static void sparse(void **state) {
     print_message("%s: %llu rows attended sparsely, KL divergence %.4f\n", name,
                   (unsigned long long)stats.attn_rows, kl);
     assert_true(stats.attn_rows > 0 && stats.attn_selected < stats.attn_seen);
-    assert_true(kl < 0.1);
+    assert_true(kl < family->most);
     tern_session_close(&a);
     tern_session_close(&b);
     tern_engine_close(&full);
     tern_engine_close(&e);
 }
 
-/* Files as they are, their blocks as well as floats; where packages cannot hold them, packing says so. */
+/* Files as they are, their blocks as well as floats. */
 static void unpacked(void **state) {
     const char *name = *state;
     static const tn_dtype types[] = {TN_F16, TN_Q4_0, TN_Q8_0};
     for (int t = 0; t < 3; t++) {
         tern_error err = {0};
-        tn_ctx ctx;
-        tn_pack_options o;
         write_model(name, types[t]);
         tern_engine *e = open_engine(gguf, NULL);
         size_t n_vocab = (size_t)e->model->h.n_vocab;
-        bool with_experts = e->model->h.n_experts > 0;
         tern_session *s = open_session(e, "none"), *one = open_session(e, "none");
         prefill(s, 300);
         prefill(one, 270);
@@ -247,12 +264,6 @@ static void unpacked(void **state) {
         tern_session_close(&s);
         tern_session_close(&one);
         tern_engine_close(&e);
-        if (!with_experts) continue;
-        tn_ctx_init(&ctx, NULL);
-        tn_pack_defaults(&o);
-        assert_int_equal(tn_pack(&ctx, gguf, package, &o, NULL, &err), TERN_E_UNSUPPORTED);
-        if (!strstr(err.message, "packages cannot hold")) fail_msg("'%s'", err.message);
-        assert_int_equal(access(package, F_OK), -1);
     }
 }
 
@@ -322,21 +333,21 @@ static void going_back(void **state) {
 
 int main(void) {
     static char conv[] = "tiny-lfm2", delta[] = "tiny-qwen35";
-    static const char *const in_schemes[] = {"tiny-lfm2", "tiny-qwen35"};
-    struct CMUnitTest tests[2 * N_NAMES + N_FILES + 4];
+    static const char *const in_schemes[] = {"tiny-lfm2", "tiny-qwen35", "tiny-lfm2moe"};
+    struct CMUnitTest tests[2 * N_NAMES + N_FILES + 5];
     size_t n = 0;
     for (int i = 0; i < N_NAMES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 3) continue;
-        void *name = (void *)(uintptr_t)names[i];
-        tests[n++] = (struct CMUnitTest){names[i], one_family, setup, NULL, name};
-        if (i < 4 || i > 9) tests[n++] = (struct CMUnitTest){names[i], sparse, setup, NULL, name};
+        void *f = (void *)(uintptr_t)&families[i];
+        tests[n++] = (struct CMUnitTest){families[i].name, one_family, setup, NULL, f};
+        if (families[i].sparse) tests[n++] = (struct CMUnitTest){families[i].name, sparse, setup, NULL, f};
     }
     for (int i = 0; i < N_FILES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 2) continue;
         void *name = (void *)(uintptr_t)as_files[i];
         tests[n++] = (struct CMUnitTest){as_files[i], unpacked, NULL, NULL, name};
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         tests[n++] =
             (struct CMUnitTest){"schemes", every_scheme, NULL, NULL, (void *)(uintptr_t)in_schemes[i]};
     tests[n++] = (struct CMUnitTest){"going back: convolutions", going_back, NULL, NULL, conv};

@@ -684,8 +684,8 @@ static void other_packages(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[N_GGUFS + N_FOLDERS + 12];
-    static const size_t packages[] = {0, 4, 5, 7, 9}, talks[] = {1, 9};
+    struct CMUnitTest tests[N_GGUFS + N_FOLDERS + 14];
+    static const size_t packages[] = {0, 4, 5, 7, 8, 9, 10}, talks[] = {1, 9};
     size_t n = 0;
     say_paths();
     for (size_t i = 0; i < N_GGUFS; i++)
@@ -693,7 +693,7 @@ int main(void) {
     for (size_t i = 0; i < N_FOLDERS; i++)
         tests[n++] =
             (struct CMUnitTest){folders[i], from_folder, NULL, teardown, (void *)(uintptr_t)folders[i]};
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < sizeof packages / sizeof *packages; i++)
         tests[n++] =
             (struct CMUnitTest){"packages", in_package, NULL, teardown, (void *)(uintptr_t)packages[i]};
     for (size_t i = 0; i < 2; i++)

@@ -89,8 +89,9 @@ def safetensors_files():
 F32, TILES, SCALE, COL_SUM, BIAS, HOT, HOT_ROWS, ROWS, WEIGHTLETS, CHANNEL_BITS, ROW_HASH, TILE_HASH = range(1, 13)  # parts of a package's tensors
 LARGE = (TILES, WEIGHTLETS, ROWS)
 BLOCK = 256 << 10
-EMBD, OUT_NORM, ATTN_NORM, Q, K, V, O, FFN_NORM, GATE, UP, DOWN = 0, 1, 5, 7, 8, 9, 10, 18, 20, 21, 22
+EMBD, OUT_NORM, ATTN_NORM, Q, K, V, O, FFN_NORM, GATE, UP, DOWN, ROUTER, GATES, UPS, DOWNS = 0, 1, 5, 7, 8, 9, 10, 18, 20, 21, 22, 28, 30, 31, 32
 SITES = (((Q, K, V), (16, 8, 8), 16), ((O,), (16,), 16), ((GATE, UP), (32, 32), 16), ((DOWN,), (16,), 32))
+EXPERTS = SITES[:2] + (((GATES, UPS), (32, 32), 16), ((DOWNS,), (32,), 16))  # two of 16 channels
 
 
 def tensors(records, claimed=None):
@@ -122,14 +123,16 @@ def site(roles, outputs, k, shadow, packed=False):
     return out + ([(roles[0], HOT, 1, 1, 4, 0), (roles[0], HOT_ROWS, 1, sum(outputs), sum(outputs), 0), (roles[0], ROW_HASH, k, 1, 4 * k, 0)] if shadow else [])
 
 
-def package(shadow=False, packed=False, claimed=None):
+def package(shadow=False, packed=False, claimed=None, sites=SITES):
     """Checksums and the file's length are left out: the target puts them in. Packed: every channel has 1 bit."""
     meta = {"format": "tern", "scheme": "llm-npu", "layout": 2, "source": "x", "n_params": 1,
             "hparams": {"arch": "llama", "name": "x", "n_layers": 1, "n_embd": 16, "n_heads": 2, "n_kv_heads": 1, "d_head": 8, "n_ff": 32, "n_vocab": 32, "ctx_train": 64},
             "operators": {"norm": 0, "norm_eps": 1e-5, "act": 0, "gated": True, "parallel_block": False, "post_norms": False, "qk_norm": False, "tied": True,
                           "embd_scale": 1.0, "attn_scale": 0.35, "attn_soft_cap": 0.0, "logit_soft_cap": 0.0, "window": 0, "window_pattern": 0},
             "rope": {"n_rot": 8, "rope_base": 1e4, "rope_orig_ctx": 0, "rope_mscale": 1.0}}
-    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + [r for roles, outputs, k in SITES for r in site(roles, outputs, k, shadow, packed)]
+    if sites is EXPERTS:
+        meta["operators"] |= {"experts": 2, "experts_used": 1, "experts_ff": 16, "experts_norm": 1}
+    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + (vector(ROUTER, 32) if sites is EXPERTS else []) + [r for roles, outputs, k in sites for r in site(roles, outputs, k, shadow, packed)]
     head = site((EMBD,), (32,), 16, False)
     graphs = struct.pack("<IIiIiII", 1, 0, 0, 0, 256, 28, 4) + b"TNPG"
     sections = [(1, -1, b"", json.dumps(meta, separators=(",", ":")).encode()),
@@ -153,6 +156,8 @@ def packages():
     yield "plain", package()
     yield "outliers", package(shadow=True)
     yield "packed", package(packed=True)
+    yield "experts", package(sites=EXPERTS)
+    yield "experts_packed", package(packed=True, sites=EXPERTS)
     yield "long_table", package(shadow=True, claimed=120)
     yield "cut", package()[:8292]
 

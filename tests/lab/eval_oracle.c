@@ -195,9 +195,66 @@ static void paired_items(void **state) {
     tern_engine_close(&e);
 }
 
+/* Returns the log-probability of ending's tokens behind query's. */
+static long double ending_logp(tern_engine *e, const char *query, const char *ending, logits *p) {
+    char text[512];
+    int32_t ids[WINDOW];
+    size_t n_query = 0, n = 0;
+    tern_error err = {0};
+    tern_session *s = NULL;
+    snprintf(text, sizeof text, "%s%s", query, ending);
+    assert_int_equal(tern_tokenize(e, query, strlen(query), true, true, ids, WINDOW, &n_query, &err),
+                     TERN_OK);
+    assert_int_equal(tern_tokenize(e, text, strlen(text), true, true, ids, WINDOW, &n, &err), TERN_OK);
+    assert_int_equal(tern_session_open(e, NULL, &s, &err), TERN_OK);
+    assert_int_equal(tern_session_score(s, ids, n, 0, keep_logits, p, &err), TERN_OK);
+    tern_session_close(&s);
+    long double sum = 0;
+    for (size_t i = n_query; i < n; i++) sum += logp_of(p->row[i - 1], (size_t)ids[i]);
+    return sum;
+}
+
+static void note_item(void *user, bool right, bool by_sum) {
+    bool *seen = user;
+    seen[0] = right;
+    seen[1] = by_sum;
+}
+
+/* A long ending that is probable byte by byte loses to a short one when whole endings are compared. */
+static void whole_endings(void **state) {
+    (void)state;
+    tern_engine *e = open_source();
+    tern_error err = {0};
+    const char *query = "The dog",
+               *ending[2] = {" was very happy. He wanted to play with the ball in the park every day.",
+                             " ran"};
+    logits *p = malloc(sizeof *p);
+    long double logp[2] = {ending_logp(e, query, ending[0], p), ending_logp(e, query, ending[1], p)};
+    free(p);
+    assert_true(logp[0] < logp[1]);
+    assert_true(logp[0] / (long double)strlen(ending[0]) > logp[1] / (long double)strlen(ending[1]));
+    char file[1024];
+    snprintf(file, sizeof file, TN_BINARY_DIR "/endings.%d.jsonl", (int)getpid());
+    for (int gold = 0; gold < 2; gold++) {
+        FILE *f = fopen(file, "w");
+        assert_non_null(f);
+        fprintf(f, "{\"query\": \"%s\", \"choices\": [\"%s\", \"%s\"], \"gold\": %d}\n", query, ending[0],
+                ending[1], gold);
+        fclose(f);
+        bool seen[2] = {false, false};
+        tn_eval_options o = {.task = "choice", .data = file, .on_item = note_item, .user = seen};
+        tn_eval_result r;
+        if (tn_eval(e, &o, &r, &err) != TERN_OK) fail_msg("%s", err.message);
+        assert_true(r.value == (gold == 0) && r.by_sum == (gold == 1));
+        assert_true(seen[0] == (gold == 0) && seen[1] == (gold == 1));
+    }
+    remove(file);
+    tern_engine_close(&e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(expected_figures),
                                        cmocka_unit_test(protocol_of_llama_cpp), cmocka_unit_test(divergence),
-                                       cmocka_unit_test(paired_items)};
+                                       cmocka_unit_test(paired_items), cmocka_unit_test(whole_endings)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -181,8 +181,9 @@ static void sites_of(const each *e) {
             assert_int_equal(op->site, s->kind);
             if (i > first) assert_true(s->kind > e->p.sites[i - 1].kind);
             assert_true(source < op && source->layer == op->layer && source->feeds == s->kind);
-            assert_true(source->width == op->linears.k);
-            assert_true((source->writes & op->reads) == op->reads);
+            assert_true(source->width == op->linears.k * tn_site_rows(s->kind, &op->linears, 1));
+            assert_true(source->writes >> op->in & 1);
+            assert_false(op->reads & ~(1u << op->in | 1u << TN_BUF_CHOSEN));
         }
     }
     assert_int_equal(n_seen, e->p.n_sites);
@@ -191,7 +192,8 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-qwen2", "tiny-gemma2", "tiny-phi2", "tiny-llama"};
+    static const char *const names[] = {"tiny-qwen2", "tiny-gemma2",   "tiny-phi2",
+                                        "tiny-llama", "tiny-qwen3moe", "tiny-qwen35moe"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
@@ -245,6 +247,12 @@ static void packages_hold_the_sites(void **state) {
 
 /* ---- costs ------------------------------------------------------------------------------------------ */
 
+/* Output channels that a row computes: of experts, those of the few that it chose. */
+static int32_t passed(const tn_hparams *h, const tn_op *op, int32_t l) {
+    if (op->site == TN_SITE_EXPERTS) return h->n_experts_used * h->n_ff_exp;
+    return op->site == TN_SITE_EXPERTS_DOWN ? h->n_experts_used * h->n_embd : op->linears.n[l];
+}
+
 /* Counted one by one, as a plain implementation would compute. */
 static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, int32_t pos0) {
     double n = 0;
@@ -252,7 +260,7 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
         switch (op->kind) {
         case TN_OP_LINEARS:
             for (int32_t l = 0; l < op->linears.n_ops; l++)
-                for (int32_t o = 0; o < op->linears.n[l]; o++)
+                for (int32_t o = 0; o < passed(h, op, l); o++)
                     for (int32_t k = 0; k < op->linears.k; k++) n++;
             break;
         case TN_OP_ATTEND:
@@ -279,14 +287,17 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
         case TN_OP_CONV:
             for (int32_t i = 0; i < h->n_embd; i++) n += h->conv_len + 1; /* the sum, c */
             break;
-        case TN_OP_EXPERTS:
-            for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd; /* the router */
-            if (h->shared_gate) n += 2 * h->n_embd; /* its score, and what that multiplies */
-            for (int32_t i = 0; i < h->n_experts_used; i++) {
-                for (int32_t k = 0; k < h->n_ff_exp; k++)
-                    n += 3 * h->n_embd + 2; /* gate, up, down; the activation */
-                n += h->n_embd;             /* its weight */
-            }
+        case TN_OP_ROUTE:
+            for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd;
+            if (h->shared_gate) n += h->n_embd; /* its score */
+            break;
+        case TN_OP_GATHER: break;
+        case TN_OP_EXPERT_GATE:
+            for (int32_t i = 0; i < h->n_experts_used * h->n_ff_exp; i++) n += 2;
+            break;
+        case TN_OP_EXPERT_SUM:
+            for (int32_t i = 0; i < h->n_experts_used; i++) n += h->n_embd; /* weights */
+            if (h->shared_gate) n += h->n_embd;
             break;
         case TN_OP_ATTN_GATE:
             for (int32_t i = 0; i < h->n_heads * h->d_head; i++) n += 2;

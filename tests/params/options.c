@@ -1,5 +1,6 @@
 /* The table of parameters through tern_options: every row takes what its range says and nothing else, comes
  * back as it went in, and what has no effect or contradicts is said. */
+#include "engine/engine.h"
 #include "params/params.h"
 
 #include <setjmp.h>
@@ -211,9 +212,8 @@ static void without_effect_is_announced(void **state) {
 static void contradictions_are_refused(void **state) {
     (void)state;
     static const char *const cases[][4] = {
-        {"exact", "on", "attention", "shadow"},
-        {"exact", "on", "attention-decode", "on"},
-        {"steal", "7", "policy", "ooe"},
+        {"exact", "on", "attention", "shadow"},       {"exact", "on", "attention-decode", "on"},
+        {"exact", "on", "attention-preset", "paper"}, {"steal", "7", "policy", "ooe"},
         {"steal", "measured", "policy", "overlap"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -227,6 +227,49 @@ static void contradictions_are_refused(void **state) {
         assert_true(strlen(err.message) > 20);
         tern_options_free(&o);
     }
+}
+
+/* Opens the package with the paper's preset and one option beside it (or NULL), and gives what became of them. */
+static tn_attn_options preset_with(const char *name, const char *value, heard *said) {
+    tern_hooks k;
+    tern_hooks_defaults(&k);
+    k.log = hear;
+    k.user = said;
+    tern_options *o = fresh();
+    tern_engine *e;
+    tern_error err = {0};
+    assert_int_equal(tern_options_set_hooks(o, &k, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "attention-preset", "paper", &err), TERN_OK);
+    if (name) assert_int_equal(tern_options_set(o, name, value, &err), TERN_OK);
+    if (tern_engine_open(package, o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
+    tn_attn_options got = e->attention;
+    tern_engine_close(&e);
+    tern_options_free(&o);
+    return got;
+}
+
+/* shadowAttn as printed: rows and heads by themselves, 20 %, 9 buckets, Algorithm 1 on two lanes, any length. */
+static void preset_of_the_paper(void **state) {
+    (void)state;
+    heard h = {0};
+    tn_attn_options a = preset_with(NULL, NULL, &h);
+    assert_true(a.mode == TN_ATTN_SHADOW && !a.automatic && a.share_rows == -1 && a.threshold == 1);
+    assert_true(a.pipeline == TN_ATTN_PIPELINE_ON && a.plan.as_printed && !a.plan.in_order);
+    assert_true(a.ratio == 0.2f && a.n_buckets == 9 && !a.no_head_ratios && !a.decode);
+    /* The package was made without measuring heads, and the paper's ratios are what a head is worth. */
+    assert_int_equal(h.n, 1);
+    assert_non_null(strstr(h.lines[0], "--head-importance"));
+    /* What is set beside it counts. */
+    h = (heard){0};
+    assert_int_equal(preset_with("attention-share", "4", &h).share_rows, 4);
+    assert_int_equal(preset_with("attention-threshold", "77", &h).threshold, 77);
+    assert_true(preset_with("attention-pipeline", "off", &h).pipeline == TN_ATTN_PIPELINE_OFF);
+    assert_true(preset_with("attention-plan", "in-order", &h).plan.in_order);
+    assert_false(preset_with("attention-plan", "paper", &h).plan.as_printed);
+    assert_true(preset_with("attention", "float-sparse", &h).mode == TN_ATTN_FLOAT_SPARSE);
+    h = (heard){0};
+    assert_true(preset_with("no-head-ratios", "on", &h).no_head_ratios);
+    assert_int_equal(h.n, 0);
 }
 
 static void answers_as_structs(void **state) {
@@ -260,6 +303,7 @@ int main(void) {
         cmocka_unit_test(answers_as_structs),
         cmocka_unit_test(without_effect_is_announced),
         cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(preset_of_the_paper),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

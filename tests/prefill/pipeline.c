@@ -634,6 +634,70 @@ static void stolen_products_are_the_cpus_work(void **state) {
     }
 }
 
+static bool waits_for(const tn_graph *g, int32_t task, int32_t for_) {
+    for (int32_t i = g->succ_off[for_]; i < g->succ_off[for_ + 1]; i++)
+        if (g->succ[i] == task) return true;
+    return false;
+}
+
+/* q, k, v, gate and up by themselves: a job of the device each, none behind another of its input, all in front of
+ * what reads them; and the same bits on every device, by every policy, under every cap, decoding included. */
+static void operators_are_tasks(void **state) {
+    (void)state;
+    const char *const paths[] = {package, all_outliers};
+    for (int p = 0; p < 2; p++) {
+        tern_options o;
+        tn_options_defaults(&o);
+        float *want = logits_under(paths[p], &o, N_PROMPT, NULL);
+        static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"};
+        for (int i = 0; i < 8; i++) {
+            tn_options_defaults(&o);
+            o.products = "operators";
+            o.policy = policies[i % 4];
+            o.npu_apart = i >= 4;
+            o.chunk = i % 2 ? 32 : 0;
+            same_bits(paths[p], want, &o, i % 3 ? N_PROMPT : 33, policies[i % 4]);
+        }
+        tn_options_defaults(&o);
+        o.products = "operators";
+        o.npu_memory_bytes = 400000;
+        same_bits(paths[p], want, &o, N_PROMPT, "operators and a memory cap");
+        tn_options_defaults(&o);
+        o.products = "operators";
+        o.npu_apart = true;
+        o.chunk = 32;
+        o.steal = TN_STEAL_NONE;
+        o.load = "overlap";
+        run r = open_run(paths[p], &o);
+        tern_error err = {0};
+        int n_linears = 0;
+        for (int32_t i = 0; i < r.e->npu->n_sites; i++)
+            n_linears += r.e->npu->sites[i].layer >= 0 ? r.e->npu->sites[i].ops.n_ops : 0;
+        count_jobs_of(r.e, false);
+        if (tern_session_prefill(r.s, prompt, N_PROMPT, &err) != TERN_OK) fail_msg("%s", err.message);
+        assert_memory_equal(tern_session_logits(r.s), want, N_VOCAB * sizeof *want);
+        assert_int_equal(counted.n_jobs, (N_PROMPT + 31) / 32 * n_linears + 1); /* and the output layer */
+        const tn_pipeline *line = r.s->pipeline;
+        const tn_graph *g = line->waves[1].graph;
+        int n_siblings = 0;
+        for (int32_t t = 1; t < g->n_tasks; t++) {
+            const task_arg *a = &line->waves[1].args[t];
+            if (a->kind != TN_STEP_PRODUCT || line->steps.work[a->step].alone < 2) continue;
+            n_siblings++;
+            int32_t first = t - line->steps.work[a->step].alone + 1, behind = t + 1;
+            while (line->waves[1].args[behind].kind == TN_STEP_PRODUCT ||
+                   line->waves[1].args[behind].kind == TN_STEP_OUTLIERS)
+                behind++;
+            assert_true(waits_for(g, t, first - 1) && waits_for(g, first, first - 1));
+            assert_false(waits_for(g, t, t - 1));
+            assert_true(waits_for(g, behind, t) && waits_for(g, behind, first));
+        }
+        assert_int_equal(n_siblings, 3 * r.e->npu->n_layers); /* k, v and up */
+        close_run(&r);
+        free(want);
+    }
+}
+
 /* Cores are shared by default, where the device works on them. */
 static void silicon_shares_no_cores(void **state) {
     (void)state;
@@ -660,6 +724,15 @@ static void products_are_timed_on_both_lanes(void **state) {
     o.cpu_threads = o.npu_threads = 1;
     char kept[300];
     snprintf(kept, sizeof kept, "%s.profile", package);
+    unlink(kept);
+    tern_options other =
+        o; /* a profile without the CPU's times is there, and the weights are still to be read */
+    other.policy = "ooe";
+    other.steal = TN_STEAL_NONE;
+    free(logits_under(package, &other, N_PROMPT, NULL));
+    other = o;
+    other.load = "stream";
+    free(logits_under(package, &other, N_PROMPT, NULL));
     unlink(kept);
     for (int process = 0; process < 2; process++) {
         run r = open_run(package, &o);
@@ -697,6 +770,7 @@ int main(void) {
         cmocka_unit_test(allocation_failures),
         cmocka_unit_test(no_allocation_while_running),
         cmocka_unit_test(stolen_products_are_the_cpus_work),
+        cmocka_unit_test(operators_are_tasks),
         cmocka_unit_test(silicon_shares_no_cores),
         cmocka_unit_test(products_are_timed_on_both_lanes),
     };

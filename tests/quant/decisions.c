@@ -495,63 +495,194 @@ static void scales_are_means(void **state) {
 typedef struct journal {
     char head[48];
     struct {
-        double loss;
+        double sum, sq;
         uint64_t check;
-    } at[64];
+    } at[256];
+    size_t n; /* records */
 } journal;
 
-/* The losses of every ablation are what a journal says they were, so the weights are arithmetic: head
- * times layer, both above the loss with all heads, clamped, over their mean. */
-static void weights_follow_the_losses(void **state) {
-    (void)state;
-    tern_error err = {0};
-    char path[300];
-    snprintf(path, sizeof path, "%s.heads", package);
-    unlink(path);
+/* A model, and what measuring its heads on n tokens leaves in the journal. */
+typedef struct measured {
     tn_source *src;
     tn_model *m;
-    assert_int_equal(tn_source_open(&ctx, gguf, &src, &err), TERN_OK);
-    assert_int_equal(tn_model_load(&ctx, pool, src, TN_FLOAT, &m, &err), TERN_OK);
-    int32_t ids[24], n_layers = m->h.n_layers, n_heads = m->h.n_heads, n = 0;
-    for (int i = 0; i < 24; i++) ids[i] = (i * 37 + 5) % 400;
+    int32_t ids[64], n;
     tn_head_profile p;
-    assert_int_equal(tn_head_profile_open(&ctx, &m->h, 0, &p, &err), TERN_OK);
-    assert_int_equal(tn_head_profile_importance(&p, m, &kern, pool, ids, 24, path, &err), TERN_OK);
-    FILE *f = fopen(path, "r+b");
+    char path[300];
     journal j;
+} measured;
+
+static void measure(measured *x) {
+    tern_error err = {0};
+    if (tn_head_profile_importance(&x->p, x->m, &kern, pool, x->ids, x->n, x->path, &err) != TERN_OK)
+        fail_msg("%s", err.message);
+}
+
+static void read_journal(measured *x) {
+    FILE *f = fopen(x->path, "rb");
     assert_non_null(f);
-    size_t n_bytes = fread(&j, 1, sizeof j, f);
-    assert_int_equal(n_bytes, 48 + 16 * (size_t)(n_layers * (n_heads + 1)));
-    double base, want[64], sum = 0;
+    size_t n_bytes = fread(&x->j, 1, offsetof(journal, n), f);
+    fclose(f);
+    assert_true(n_bytes >= 48 && (n_bytes - 48) % 24 == 0);
+    x->j.n = (n_bytes - 48) / 24;
+}
+
+static void begin(measured *x, int32_t n) {
+    tern_error err = {0};
+    *x = (measured){.n = n};
+    snprintf(x->path, sizeof x->path, "%s.heads", package);
+    unlink(x->path);
+    assert_int_equal(tn_source_open(&ctx, gguf, &x->src, &err), TERN_OK);
+    assert_int_equal(tn_model_load(&ctx, pool, x->src, TN_FLOAT, &x->m, &err), TERN_OK);
+    for (int i = 0; i < n; i++) x->ids[i] = (i * 37 + 5) % 400;
+    assert_int_equal(tn_head_profile_open(&ctx, &x->m->h, 0, &x->p, &err), TERN_OK);
+    measure(x);
+    read_journal(x);
+}
+
+static void end(measured *x) {
+    unlink(x->path);
+    tn_head_profile_close(&x->p);
+    tn_model_close(&x->m);
+    tn_source_close(&x->src);
+}
+
+/* Puts down that n tokens lose mean on average, with a standard deviation. */
+static void put(journal *j, int32_t n, double mean, double deviation) {
     uint64_t seed;
-    memcpy(&base, j.head + 32, sizeof base);
-    memcpy(&seed, j.head + 40, sizeof seed);
+    memcpy(&seed, j->head + 40, sizeof seed);
+    j->at[j->n].sum = n * mean;
+    j->at[j->n].sq = n * (mean * mean + deviation * deviation);
+    j->at[j->n].check = XXH3_64bits_withSeed(&j->at[j->n], 2 * sizeof(double), seed + (uint64_t)j->n);
+    j->n++;
+}
+
+/* Measures once more with the journal as it is now; nothing that is not in it may be asked for. */
+static void measure_again(measured *x) {
+    FILE *f = fopen(x->path, "wb");
+    size_t n_bytes = 48 + 24 * x->j.n;
+    assert_true(f && fwrite(&x->j, 1, n_bytes, f) == n_bytes && !fclose(f));
+    size_t n = x->j.n;
+    measure(x);
+    read_journal(x);
+    assert_int_equal(x->j.n, n);
+}
+
+static void check_weights(const measured *x, const double *want, double sum) {
+    int32_t n = x->m->h.n_layers * x->m->h.n_heads;
+    for (int32_t i = 0; i < n; i++) {
+        double mean = sum / n;
+        if (fabs((double)x->p.weight[i] - want[i] / mean) > 1e-5 * want[i] / mean)
+            fail_msg("head %d weighs %g, want %g", i, (double)x->p.weight[i], want[i] / mean);
+    }
+}
+
+/* What every ablation loses is what a journal says, so the weights are arithmetic: head times layer, both
+ * above the loss with all heads, clamped, over their mean. */
+static void weights_follow_the_losses(void **state) {
+    (void)state;
+    measured x;
+    begin(&x, 24); /* too few for parts: one record an ablation */
+    int32_t n_layers = x.m->h.n_layers, n_heads = x.m->h.n_heads;
+    double want[64], sum = 0;
+    x.j.n = 0;
     for (int32_t l = 0; l < n_layers; l++) {
-        for (int32_t h = -1; h < n_heads; h++, n++) {
+        for (int32_t h = -1; h < n_heads; h++) {
             /* layers cost 0.02 and 0.04; heads 0.001, 0.002, ...; head 1 helps when it is gone, the last
              * one of layer 1 is worth more than what the clamp lets through */
             double more = h < 0                   ? 0.02 * (l + 1)
                           : h == 1                ? -0.1
                           : l && h == n_heads - 1 ? 5
                                                   : 0.001 * (h + 1);
-            j.at[n].loss = base + more;
-            j.at[n].check = XXH3_64bits_withSeed(&j.at[n].loss, sizeof(double), seed + (uint64_t)n);
+            put(&x.j, 23, more, 0);
             if (h < 0) continue;
             double w = 0.02 * (l + 1) * fmax(more, 0);
             sum += want[l * n_heads + h] = fmin(fmax(w, 1e-5), 1e-3);
         }
     }
-    rewind(f);
-    assert_true(fwrite(&j, 1, n_bytes, f) == n_bytes && !fclose(f));
-    assert_int_equal(tn_head_profile_importance(&p, m, &kern, pool, ids, 24, path, &err), TERN_OK);
-    for (int32_t i = 0; i < n_layers * n_heads; i++) {
-        double mean = sum / (n_layers * n_heads);
-        assert_true(fabs((double)p.weight[i] - want[i] / mean) < 1e-5 * want[i] / mean);
+    measure_again(&x);
+    check_weights(&x, want, sum);
+    end(&x);
+}
+
+/* A head is asked about only as long as its weight is open. */
+static void what_is_clear_is_not_measured(void **state) {
+    (void)state;
+    measured x;
+    begin(&x, 64); /* four parts of 16 tokens, the last with 15 that something follows */
+    int32_t n_layers = x.m->h.n_layers, n_heads = x.m->h.n_heads;
+    for (int idle = 0; idle < 2; idle++) {
+        double want[64], sum = 0;
+        x.j.n = 0;
+        for (int32_t l = 0; l < n_layers; l++) {
+            for (int part = 0; part < 4; part++) /* layers are measured to the end */
+                put(&x.j, 16 - (part == 3), l && idle ? -0.01 : 0.5, 3);
+            for (int32_t h = 0; h < n_heads; h++) {
+                double w = 1e-5;
+                if (l && idle) { /* nothing is lost without the layer: no head of it is asked */
+                } else if (l) {  /* open to the end */
+                    for (int part = 0; part < 4; part++) put(&x.j, 16 - (part == 3), 0.0015, 0.004);
+                    w = 0.5 * 0.0015;
+                } else if (h % 4 == 0) { /* above the upper clamp by more than the doubt */
+                    put(&x.j, 16, 0.02, 0.01);
+                    w = 1e-3;
+                } else if (h % 4 == 1) { /* below the lower one */
+                    put(&x.j, 16, -0.02, 0.01);
+                } else if (h % 4 ==
+                           2) { /* between them: known within a tenth after two parts, not after one */
+                    put(&x.j, 16, 0.0010, 0.0006);
+                    put(&x.j, 16, 0.0014, 0.0001);
+                    w = 0.5 * 0.0012;
+                } else { /* half of the window does not tell it from nothing */
+                    put(&x.j, 16, 0.001, 0.01);
+                    put(&x.j, 16, 0.001, 0.01);
+                    w = 0.5 * 0.001;
+                }
+                sum += want[l * n_heads + h] = w;
+            }
+        }
+        measure_again(&x);
+        check_weights(&x, want, sum);
     }
-    unlink(path);
-    tn_head_profile_close(&p);
-    tn_model_close(&m);
-    tn_source_close(&src);
+    end(&x);
+}
+
+typedef struct losses {
+    const int32_t *ids;
+    const tn_hparams *h;
+    double *sum;
+} losses;
+
+static bool add_loss(void *user, size_t i, const float *logits) {
+    const losses *l = user;
+    double z = 0;
+    for (int32_t v = 0; v < l->h->n_vocab; v++) z += exp((double)logits[v]);
+    if (i + 1 < 64) *l->sum += log(z) - (double)logits[l->ids[i + 1]];
+    return true;
+}
+
+/* Parts attend to those before them, so that what a whole window loses does not depend on how it is read. */
+static void parts_are_one_window(void **state) {
+    (void)state;
+    measured x;
+    begin(&x, 64);
+    double base;
+    memcpy(&base, x.j.head + 32, sizeof base);
+    tern_engine *e;
+    tern_session *s;
+    tern_error err = {0};
+    tern_options *o;
+    assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "scheme", "float", &err), TERN_OK);
+    assert_int_equal(tern_engine_open(gguf, o, &e, &err), TERN_OK);
+    assert_int_equal(tern_session_open(e, NULL, &s, &err), TERN_OK);
+    double sum = 0;
+    assert_int_equal(tern_session_score(s, x.ids, 64, 0, add_loss, &(losses){x.ids, &x.m->h, &sum}, &err),
+                     TERN_OK);
+    assert_true(fabs(sum / 63 - base) < 1e-5);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    tern_options_free(&o);
+    end(&x);
 }
 
 int main(void) {
@@ -565,6 +696,8 @@ int main(void) {
                                        cmocka_unit_test(bits_follow_the_relative_error),
                                        cmocka_unit_test(packages_are_smoothed),
                                        cmocka_unit_test(scales_are_means),
-                                       cmocka_unit_test(weights_follow_the_losses)};
+                                       cmocka_unit_test(weights_follow_the_losses),
+                                       cmocka_unit_test(what_is_clear_is_not_measured),
+                                       cmocka_unit_test(parts_are_one_window)};
     return cmocka_run_group_tests_name("decisions", tests, setup, teardown);
 }

@@ -10,17 +10,17 @@ enum { W_QKV, W_O, W_FFN, W_DOWN };
  * number. */
 static int32_t decoder_steps(tn_step *out, int32_t n_layers, uint32_t which) {
     static const tn_step layer[] = {
-        {TN_STEP_ROWS, "norm", 0, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, false},
-        {TN_STEP_PRODUCT, "qkv", 1, 0, TN_LANE_NPU, W_QKV, 0, 0, false},
-        {TN_STEP_ROWS, "rope", 2, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 1, false},
-        {TN_STEP_PLAN, "plan", 3, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, true},
-        {TN_STEP_ATTENTION, "attention", 4, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 1, 0, true},
-        {TN_STEP_PRODUCT, "o", 5, 0, TN_LANE_NPU, W_O, 0, 0, false},
-        {TN_STEP_ROWS, "norm2", 6, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, false},
-        {TN_STEP_PRODUCT, "ffn", 7, 0, TN_LANE_NPU, W_FFN, 0, 0, false},
-        {TN_STEP_OUTLIERS, "ffn outliers", 8, 0, TN_LANE_CPU, W_FFN, 0, 0, false},
-        {TN_STEP_ROWS, "glu", 9, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, false},
-        {TN_STEP_PRODUCT, "down", 10, 0, TN_LANE_NPU, W_DOWN, 0, 0, false},
+        {TN_STEP_ROWS, "norm", 0, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, false, false},
+        {TN_STEP_PRODUCT, "qkv", 1, 0, TN_LANE_NPU, W_QKV, 0, 0, false, false},
+        {TN_STEP_ROWS, "rope", 2, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 1, false, false},
+        {TN_STEP_PLAN, "plan", 3, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, true, false},
+        {TN_STEP_ATTENTION, "attention", 4, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 1, 0, true, false},
+        {TN_STEP_PRODUCT, "o", 5, 0, TN_LANE_NPU, W_O, 0, 0, false, false},
+        {TN_STEP_ROWS, "norm2", 6, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, false, false},
+        {TN_STEP_PRODUCT, "ffn", 7, 0, TN_LANE_NPU, W_FFN, 0, 0, false, false},
+        {TN_STEP_OUTLIERS, "ffn outliers", 8, 0, TN_LANE_CPU, W_FFN, 0, 0, false, false},
+        {TN_STEP_ROWS, "glu", 9, 0, TN_LANE_CPU, TN_NO_WEIGHTS, 0, 0, false, false},
+        {TN_STEP_PRODUCT, "down", 10, 0, TN_LANE_NPU, W_DOWN, 0, 0, false, false},
     };
     int32_t n = 0;
     for (int32_t l = 0; l < n_layers; l++) {

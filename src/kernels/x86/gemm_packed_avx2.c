@@ -92,9 +92,9 @@ INLINE void channel(int R, int bits, bool in_codes, const span *s, const uint8_t
         } else {
             weightlets_placed_avx2(src, bits, 0, w);
         }
-        if (!in_codes) { /* two streams, half a block apart: one leaves some of the rate */
-            _mm_prefetch((const char *)next, _MM_HINT_T0);
-            _mm_prefetch((const char *)(next + half), _MM_HINT_T0);
+        if (!in_codes) { /* into L2, where more misses wait at once; two streams: one leaves some of the rate */
+            _mm_prefetch((const char *)next, _MM_HINT_T1);
+            _mm_prefetch((const char *)(next + half), _MM_HINT_T1);
             next += GROUP / 16 * (uintptr_t)bits;
         }
 #pragma GCC unroll 8

@@ -128,7 +128,7 @@ INLINE void stream(int R, int V, int S, const tn_gemm_s8_args *g, size_t n) {
             b[v] = _mm512_load_si512(w + (k + (size_t)v) * 64);
             if (R > 1)
                 _mm_prefetch((const char *)((uintptr_t)w + (k + (size_t)v) * 64 + STREAM_AHEAD_BYTES),
-                             _MM_HINT_T0);
+                             _MM_HINT_T1);
         }
 #pragma GCC unroll 20
         for (int r = 0; r < R; r++) {

@@ -2,7 +2,7 @@
 import { el } from "./markdown.js";
 
 const KINDS = [
-  { name: "INT8 products", colour: "#2f6fde", is: /^(qkv|o|ffn|down|gate|up|lm_head|experts?|switch graphs)$/ },
+  { name: "INT8 products", colour: "#2f6fde", is: /^(qkv|o|ffn|down|gate|up|lm_head|experts( down)?|switch graphs)$/ },
   { name: "attention", colour: "#d9822b", is: /attention|estimate|select|attend/ },
   { name: "norms and the like", colour: "#5fa04a", is: /norm|rope|glu|residual|embed|conv/ },
   { name: "outlier paths", colour: "#8e6bbf", is: /outliers/ },

@@ -1,0 +1,31 @@
+/* EXPERT_GATE: up = act(gate) up; or, with a limit, (up + 1) gate sigmoid(1.702 gate) of clamped values
+ * (gpt-oss). A row is `used` places of the experts (experts.h), whosever they are. */
+#include "model/experts.h"
+
+static void clamped(float limit, const float *gate, float *up, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float g = gate[i] < limit ? gate[i] : limit, u = up[i] < limit ? up[i] : limit;
+        if (u < -limit) u = -limit;
+        float x = 1.702f * g;
+        float sigmoid = x < 0 ? tn_expf(x) / (1 + tn_expf(x)) : 1 / (1 + tn_expf(-x));
+        up[i] = (u + 1) * (g * sigmoid);
+    }
+}
+
+static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
+    (void)scratch;
+    const float *gate = tn_frame_row(f, TN_BUF_EXPERT_GATE, op->width, row0);
+    float *up = tn_frame_row(f, op->out, op->width, row0);
+    size_t n = (size_t)(row1 - row0) * (size_t)op->width;
+    if (op->experts.limit > 0) clamped(op->experts.limit, gate, up, n);
+    else f->r->kern->glu_f32(op->experts.act, gate, up, up, n);
+}
+
+static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
+    (void)pos0;
+    c->values = (double)n_rows * op->width;
+    c->macs = 2 * c->values;
+    c->bytes = 12 * c->values;
+}
+
+const tn_op_info tn_op_expert_gate = {"expert gate", rows, cost};

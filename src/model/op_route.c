@@ -1,0 +1,76 @@
+/* ROUTE: the scores of a row choose `used` experts, the lower number where scores are equal. Weights are the
+ * softmax of the scores, over the chosen ones where `norm`, or their sigmoids, which a bias is added to for
+ * the choice. Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of
+ * its own. The caller has computed the scores: by tn_route_scores, or over a pool. */
+#include "model/experts.h"
+
+#include <math.h>
+
+/* The experts with the largest values; the lower number where they are equal. */
+static void largest(const float *value, int32_t n, int32_t used, bool *taken) {
+    for (int32_t k = 0; k < used; k++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < n; e++)
+            if (!taken[e] && (best < 0 || value[e] > value[best])) best = e;
+        taken[best] = true;
+    }
+}
+
+static void choose(const tn_op *op, const float *bias, const float *score, float *chosen) {
+    int32_t used = op->experts.used, n = op->experts.n;
+    bool taken[TN_MAX_EXPERTS] = {0};
+    float weight[TN_MAX_EXPERTS], biased[TN_MAX_EXPERTS], max = -INFINITY, sum = 0;
+    for (int32_t e = 0; e < n; e++)
+        if (score[e] > max) max = score[e];
+    for (int32_t e = 0; e < n; e++) {
+        weight[e] = op->experts.sigmoid ? 1 / (1 + tn_expf(-score[e])) : tn_expf(score[e] - max);
+        if (bias) biased[e] = weight[e] + bias[e];
+    }
+    largest(bias ? biased : score, n, used, taken);
+    for (int32_t e = 0; e < n; e++)
+        if (taken[e] || !op->experts.norm) sum += weight[e];
+    if (op->experts.sigmoid) sum = op->experts.norm ? sum + 1e-6f : 1;
+    for (int32_t e = 0; e < n; e++) {
+        if (!taken[e]) continue;
+        chosen[0] = (float)e;
+        chosen[1] = weight[e] / sum * op->experts.scale;
+        chosen += 3;
+    }
+}
+
+static float shared_weight(const tn_op *op, const float *w, const float *x) {
+    if (!op->experts.shared_gate) return 1;
+    double score = 0;
+    for (int32_t i = 0; i < op->experts.n_embd; i++) score += (double)w[i] * (double)x[i];
+    return (float)(1 / (1 + exp(-score)));
+}
+
+void tn_route_scores(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1) {
+    const tn_linear *l = tn_model_linear(f->m, op->layer, TN_W_ROUTER);
+    f->r->kern->gemm_f32[l->dtype](tn_frame_row(f, op->in, op->experts.n_embd, row0),
+                                   (size_t)op->experts.n_embd, l->panels, l->bias,
+                                   tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, row0), (size_t)op->experts.n,
+                                   (size_t)(row1 - row0), 0, (size_t)l->n, (size_t)l->k);
+}
+
+static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
+    (void)scratch;
+    int32_t used = op->experts.used;
+    const float *bias = op->experts.bias ? tn_model_vector(f->m, op->layer, TN_W_EXPERTS_BIAS) : NULL,
+                *shared = tn_model_vector(f->m, op->layer, TN_W_SHARED_GATE);
+    for (int32_t r = row0; r < row1; r++) {
+        float *chosen = tn_frame_row(f, op->out, op->width, r);
+        choose(op, bias, tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, r), chosen);
+        chosen[3 * used] = shared_weight(op, shared, tn_frame_row(f, op->in, op->experts.n_embd, r));
+    }
+}
+
+static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
+    (void)pos0;
+    double e = op->experts.n_embd, n = op->experts.n;
+    c->macs = n_rows * (n * e + (op->experts.shared_gate ? e : 0));
+    c->values = n_rows * (n + op->width);
+    c->bytes = 4 * n * e + 4 * n_rows * e + 8 * c->values;
+}
+
+const tn_op_info tn_op_route = {"route", rows, cost};

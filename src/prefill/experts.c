@@ -1,0 +1,120 @@
+/* Experts in a prefill: the rows that chose one are gathered, quantised, in front of its graphs, so that a chunk
+ * goes to each expert once; what it gives is summed up row by row (model/experts.h). */
+#include "model/experts.h"
+
+#include "base/status.h"
+#include "prefill/impl.h"
+
+#include <string.h>
+
+enum { PIECES = 8 }; /* an expert's product is cut into so many at most, where parts are to be even */
+
+static uint8_t *place_of(const chunk *c, const tn_npu_site *s, int64_t place) {
+    return c->expert_x + place * s->in_stride;
+}
+
+void tn_experts_route(const chunk *c, const tn_op *op, int32_t row0, int32_t row1) {
+    tn_route_scores(op, &c->f, row0, row1);
+    tn_op_info_of(op->kind)->rows(op, &c->f, row0, row1, NULL);
+}
+
+/* A row of inputs, which is lost: multiplied, rotated, quantised. */
+static void quantise(const tn_pipeline *p, const tn_npu_site *s, float *x, uint8_t *out) {
+    size_t k = (size_t)s->ops.k;
+    for (size_t i = 0; s->inverse && i < k; i++) x[i] *= s->inverse[i];
+    if (s->rotated) p->kern->hadamard_f32(x, k);
+    p->kern->quantise_s8(x, s->inv_scale, out, k);
+}
+
+void tn_experts_gather(tn_pipeline *p, chunk *c, const tn_op *op, int32_t row0, int32_t row1) {
+    const tn_npu_site *s = tn_npu_site_at(p->m, op->layer, op->feeds);
+    int32_t used = op->experts.used;
+    tn_op_info_of(op->kind)->rows(op, &c->f, row0, row1, NULL);
+    for (int32_t row = row0; row < row1; row++) {
+        const float *chosen = tn_frame_row(&c->f, TN_BUF_CHOSEN, tn_chosen_width(used), row);
+        int64_t own = (int64_t)row * used;
+        uint8_t *first = place_of(c, s, own + tn_chosen_place(chosen, 0));
+        quantise(p, s, tn_frame_row(&c->f, op->out, op->width, row), first);
+        for (int32_t k = 1; k < used; k++)
+            memcpy(place_of(c, s, own + tn_chosen_place(chosen, k)), first, (size_t)s->in_stride);
+    }
+}
+
+void tn_experts_quantise(tn_pipeline *p, chunk *c, const tn_npu_site *s, const tn_op *op, int32_t row) {
+    float *x = tn_frame_row(&c->f, op->out, op->width, row);
+    for (int32_t i = 0; i < s->ops.n_used; i++)
+        quantise(p, s, x + (size_t)i * (size_t)s->ops.k, place_of(c, s, (int64_t)row * s->ops.n_used + i));
+}
+
+int32_t tn_experts_parts(const tn_pipeline *p, const tn_npu_site *s) {
+    return tn_site_has_parts(p, s) ? p->n_compute * 4 : 1;
+}
+
+/* The product of the rows first .. end - 1 with expert e: in the decode form where they are few. */
+static void make_job(const tn_npu_site *s, const chunk *c, int32_t e, int32_t first, int32_t end,
+                     tn_npu_job *job) {
+    tn_form form = end - first <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
+    job->graph = s->expert_graphs[e * TN_N_FORMS + (int32_t)form];
+    job->n_rows = end - first;
+    job->in[0] = place_of(c, s, first);
+    for (int32_t i = 0; i < s->ops.n_ops; i++)
+        job->out[i] =
+            c->f.buf[tn_role_buffer(s->ops.roles[i])] + (size_t)first * (size_t)tn_site_op_n(&s->ops, i);
+}
+
+/* Whole jobs, each queued before the first is waited for. */
+static tern_status run_whole(const tn_pipeline *p, chunk *c, const tn_npu_site *s, const int32_t *first,
+                             bool here, tern_error *err) {
+    tern_status st = TERN_OK, rc;
+    int32_t e = 0;
+    for (; e < s->ops.n_experts && st == TERN_OK; e++) {
+        if (first[e] == first[e + 1]) continue;
+        tn_npu_job *job = &c->expert_jobs[e];
+        make_job(s, c, e, first[e], first[e + 1], job);
+        st = here ? tn_npu_compute_here(job, p->kern, err) : tn_npu_submit(job, err);
+        if (st != TERN_OK) break; /* this one is not queued */
+    }
+    for (int32_t i = 0; i < e && !here; i++) {
+        if (first[i] == first[i + 1] || (rc = tn_npu_wait(&c->expert_jobs[i])) == TERN_OK) continue;
+        if (st == TERN_OK) st = tn_fail(err, rc, "the device failed in expert %d of layer %d", i, s->layer);
+    }
+    return st;
+}
+
+/* The pieces of all experts lie one behind the other, each as long as it costs: its rows, and reading its
+ * weights. A part runs those whose middle lies in its stretch. So parts are even, and the same whoever runs them.
+ */
+static tern_status run_pieces(const chunk *c, const tn_npu_site *s, const int32_t *first, int32_t part,
+                              int32_t n_parts, tern_error *err) {
+    enum { READING = 8 }; /* a row's cost in rows */
+    int64_t total = 0, at = 0;
+    for (int32_t e = 0; e < s->ops.n_experts; e++)
+        if (first[e] < first[e + 1]) total += first[e + 1] - first[e] + READING;
+    for (int32_t e = 0; e < s->ops.n_experts; e++) {
+        int32_t from = PIECES, end = 0;
+        if (first[e] == first[e + 1]) continue;
+        int64_t cost = first[e + 1] - first[e] + READING;
+        for (int32_t i = 0; i < PIECES; i++) {
+            int64_t middle = 2 * PIECES * at + cost * (2 * i + 1);
+            if (middle * n_parts / (2 * PIECES * total) != part) continue;
+            from = i < from ? i : from;
+            end = i + 1;
+        }
+        at += cost;
+        tn_npu_job job = {0};
+        if (from < end) make_job(s, c, e, first[e], first[e + 1], &job);
+        if (end - from == PIECES) TN_TRY(tn_npu_run_part(&job, 0, 1, err));
+        for (int32_t i = from; i < end && end - from < PIECES; i++)
+            TN_TRY(tn_npu_run_part(&job, i, PIECES, err));
+    }
+    return TERN_OK;
+}
+
+tern_status tn_experts_product(tn_pipeline *p, int32_t i_chunk, const tn_npu_site *s, int32_t part,
+                               int32_t n_parts, bool here, tern_error *err) {
+    chunk *c = &p->chunks[i_chunk];
+    int32_t first[TN_MAX_EXPERTS + 1];
+    tn_experts_count(&c->f, s->ops.n_experts, s->ops.n_used, first);
+    if (!tn_site_has_parts(p, s)) return run_whole(p, c, s, first, here, err);
+    return run_pieces(c, s, first, part, n_parts, err);
+}
