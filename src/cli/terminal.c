@@ -6,6 +6,7 @@
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,10 +212,8 @@ static void keep(terminal *t, const char *line) {
 void cli_terminal_forget(terminal *t) {
     HistEvent ev;
     while (t->has_typed && history(t->past, &ev, H_FIRST) >= 0 && ev.num >= t->first_typed) {
-        char *line = NULL;
         if (history(t->past, &ev, H_DEL, ev.num) < 0) break;
-        line = (char *)ev.str; /* a copy for the caller */
-        free(line);
+        free((char *)(uintptr_t)ev.str); /* a copy, the caller's */
     }
     if (t->has_typed) save_history(t);
     t->has_typed = false;
