@@ -212,7 +212,7 @@ def main():
     ap.add_argument("--strength", type=float, default=32, help="scale in the middle layers, a power of two; four times it at both ends")
     ap.add_argument("--energies", help="an importance matrix: the channels of that model instead")
     ap.add_argument("--keys", type=float, default=1, help="scale of a pair of key channels in every KV head, a power of two (default 1: none)")
-    ap.add_argument("--check", action="store_true", help="compare float64 and float32 logits of both models")
+    ap.add_argument("--check", action="store_true", help="print how far float64 and float32 logits of both models differ (float64 is always compared)")
     a = ap.parse_args()
     cfg, w = load(a.src)
     tok = Tokenizer.load(f"{a.src}/tokenizer.json")
@@ -224,21 +224,30 @@ def main():
     if a.keys > 1:
         steps += plan_keys(cfg, w, ids, a.keys)
     out = apply(cfg, w, steps)
-    os.makedirs(a.out, exist_ok=True)
-    for f in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-        if os.path.exists(f"{a.src}/{f}"):
-            shutil.copyfile(f"{a.src}/{f}", f"{a.out}/{f}")
-    safetensors.write(f"{a.out}/model.safetensors", out)
-    for i, site, c, s in steps:
-        print(f"layer {i} {site:5} channel {c:4} x {s:g}")
-    if a.check:
-        _, back = load(a.out)
-        for t in (np.float64, np.float32):
+    # written beside OUT, and renamed once what was written is seen to compute what SRC does
+    part = a.out.rstrip("/") + ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(part)
+    try:
+        for f in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+            if os.path.exists(f"{a.src}/{f}"):
+                shutil.copyfile(f"{a.src}/{f}", f"{part}/{f}")
+        safetensors.write(f"{part}/model.safetensors", out)
+        _, back = load(part)
+        for t in (np.float64, np.float32) if a.check else (np.float64,):
             x, y = (forward(cfg, {k: v.astype(t) for k, v in m.items()}, ids[:256]) for m in (w, back))
             err = float(np.abs(x - y).max())
-            print(f"{t.__name__}: largest difference of logits {err:g} (logits up to {np.abs(x).max():.1f})")
-            if err > 1e-9 * (1 if t is np.float64 else 1e5):
-                sys.exit("the transformation changed the function")
+            if a.check:
+                print(f"{t.__name__}: largest difference of logits {err:g} (logits up to {np.abs(x).max():.1f})")
+            if not err <= 1e-9 * (1 if t is np.float64 else 1e5):
+                sys.exit(f"the transformation changed the function (logits differ by {err:g}): nothing was written")
+        os.makedirs(a.out, exist_ok=True)
+        for f in os.listdir(part):
+            os.replace(f"{part}/{f}", f"{a.out}/{f}")
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    for i, site, c, s in steps:
+        print(f"layer {i} {site:5} channel {c:4} x {s:g}")
 
 
 if __name__ == "__main__":

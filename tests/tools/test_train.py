@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 try:
     import numpy as np
@@ -182,6 +183,19 @@ class Outliers(unittest.TestCase):
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
             with open(f"{d}/config.json") as f:
                 self.assertEqual(json.load(f)["model_type"], "llama")
+
+    @unittest.skipUnless(os.path.exists(f"{MODEL}/model.safetensors"), "no shipped model")
+    def test_changed_function_is_not_written(self):
+        def wrong(cfg, w, steps):
+            return dict(w, **{"model.norm.weight": w["model.norm.weight"] * 2})
+
+        with tempfile.TemporaryDirectory() as d:
+            argv = ["inject_outliers.py", MODEL, f"{d}/out", "--tokens", "32"]
+            with unittest.mock.patch.object(inject_outliers, "apply", wrong), unittest.mock.patch.object(sys, "argv", argv):
+                with self.assertRaises(SystemExit) as e:
+                    inject_outliers.main()
+            self.assertIn("nothing was written", str(e.exception))
+            self.assertEqual(os.listdir(d), [])
 
 
 if __name__ == "__main__":
