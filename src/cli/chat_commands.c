@@ -72,7 +72,7 @@ static void attach(chat *c, const char *path) {
     fprintf(stderr, "%zu bytes of text go with the next message\n", n);
 }
 
-/* This conversation leaves the screen's memory, the session and the store. */
+/* This conversation leaves the screen's memory, the session, the history of lines and the store. */
 static void forget(chat *c) {
     size_t keep = c->n_msgs && !strcmp(c->msgs[0].role, "system");
     cli_chat_pop(c, c->n_msgs - keep);
@@ -84,6 +84,7 @@ static void forget(chat *c) {
     tn_session_truncate(c->s, 0);
     c->s->storing.id = 0;
     c->s->storing.n_stored = 0;
+    cli_terminal_forget(c->typed);
     if (c->store && id) {
         tn_ctx ctx;
         cli_store_ctx(&ctx);

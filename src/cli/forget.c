@@ -55,14 +55,12 @@ static bool erase_file(const char *path) {
     return !fclose(f) && !unlink(path) && ok;
 }
 
-/* What lies beside the store: lines that were typed, the page's conversations, those that the server knows
- * the states of. */
-static tern_status forget_others(int64_t *n_prefixes, int64_t *n_talks, tern_error *err) {
+/* What lies beside the store: lines that were typed, and the page's conversations. */
+static tern_status forget_others(int64_t *n_talks, tern_error *err) {
     char path[4096];
     if (cli_history_path(path, sizeof path) && !erase_file(path))
         return tn_fail(err, TERN_E_IO, "%s: cannot be erased: %s", path, strerror(errno));
-    TN_TRY(tn_talks_clear(n_talks, err));
-    return tn_checkpoints_clear(n_prefixes, err);
+    return tn_talks_clear(n_talks, err);
 }
 
 static int list(const char *store, bool json) {
@@ -90,7 +88,8 @@ int cmd_forget(int argc, char **argv) {
     const arg_spec specs[] = {
         {"all", 0, NULL, ARG_FLAG, &all, 0, 0,
          "conversations, documents, typed lines, and what the server and its page keep"},
-        {"documents", 0, NULL, ARG_FLAG, &documents, 0, 0, "documents, and what quotes them"},
+        {"documents", 0, NULL, ARG_FLAG, &documents, 0, 0,
+         "documents, what quotes them, and what the server knows of conversations"},
         {"list", 0, NULL, ARG_FLAG, &lists, 0, 0, "only list conversations and texts with their IDs"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "list as a JSON array"},
         {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
@@ -122,7 +121,9 @@ int cmd_forget(int argc, char **argv) {
     int64_t n_uploads;
     if (st == TERN_OK && !id && !store)
         st = tn_uploads_clear(&n_uploads, &err); /* their texts, already counted */
-    if (st == TERN_OK && all && !store) st = forget_others(&n_prefixes, &n_talks, &err);
+    if (st == TERN_OK && all && !store) st = forget_others(&n_talks, &err);
+    if (st == TERN_OK && !id && !store) /* conversations that the server knows the states of: any may quote */
+        st = tn_checkpoints_clear(&n_prefixes, &err);
     if (st != TERN_OK) return cli_failed(&err);
     if (id && !n)
         return cli_failed_text("there is nothing with the ID %lld: tern forget --list shows them",

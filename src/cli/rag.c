@@ -6,6 +6,7 @@
 #include "cli/store_args.h"
 
 #include "base/clock.h"
+#include "server/checkpoints.h"
 #include "store/rag.h"
 #include "package/tokens.h"
 
@@ -269,6 +270,8 @@ static int sub_rm(int argc, char **argv) {
         sum += n;
     }
     tn_store_close(&s);
+    int64_t n_prefixes;
+    if (st == TERN_OK && sum && !store) st = tn_checkpoints_clear(&n_prefixes, &err); /* they may quote it */
     if (st != TERN_OK) return cli_failed(&err);
     printf("%lld removed\n", (long long)sum);
     return missing ? EXIT_FAILED : EXIT_OK;

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <locale.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,16 +24,40 @@ struct terminal {
     EditLine *edit;
     History *past;
     char *history_path;
+    bool has_typed; /* since the last forgetting; the first such line has the number first_typed */
+    int first_typed;
     bool more, pasting;
     char *text, *line; /* the message; a line of a pipe */
     size_t n, cap, cap_line;
 };
 
 static volatile sig_atomic_t interrupted;
+/* Ctrl-C is written here too: it may come to another thread, or just before the terminal is waited for. */
+static int wake[2] = {-1, -1};
 
 static void on_interrupt(int sig) {
+    int before = errno;
     (void)sig;
     interrupted = 1;
+    (void)!write(wake[1], "", 1);
+    errno = before;
+}
+
+static void calm(void) {
+    char c[16];
+    while (read(wake[0], c, sizeof c) > 0) {
+    }
+    interrupted = 0;
+}
+
+/* Waits for a key. Returns false where Ctrl-C came first. */
+static bool wait_for_key(void) {
+    struct pollfd p[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
+    for (;;) {
+        int n = poll(p, 2, -1);
+        if (n > 0 && p[1].revents) return false;
+        if (n > 0 || errno != EINTR) return true;
+    }
 }
 
 static char *prompt(EditLine *e) {
@@ -46,6 +72,10 @@ static int read_char(wchar_t *out) {
     mbstate_t state = {0};
     for (;;) {
         char c;
+        if (!wait_for_key()) {
+            errno = EINTR;
+            return -1;
+        }
         ssize_t got = read(STDIN_FILENO, &c, 1);
         if (got < 0 && errno == EINTR && !interrupted) continue;
         if (got <= 0) return got < 0 || interrupted ? -1 : 0;
@@ -123,7 +153,7 @@ terminal *cli_terminal_open(const char *history_path) {
     setlocale(LC_CTYPE, "");
     if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
     if (history_path) t->history_path = strdup(history_path);
-    if (open_editor(t)) return t;
+    if ((wake[0] >= 0 || !pipe2(wake, O_CLOEXEC | O_NONBLOCK)) && open_editor(t)) return t;
     cli_terminal_close(&t);
     return NULL;
 }
@@ -157,10 +187,9 @@ static bool append(terminal *t, const char *s, size_t n) {
     return true;
 }
 
-/* Keeps a line in the history. The file is private from its first byte on, whatever the umask. */
-static void keep(terminal *t, const char *line) {
+/* Writes the history. The file is private from its first byte on, whatever the umask. */
+static void save_history(const terminal *t) {
     HistEvent ev;
-    history(t->past, &ev, H_ENTER, line);
     if (!t->history_path) return;
     int fd = open(t->history_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return;
@@ -168,6 +197,26 @@ static void keep(terminal *t, const char *line) {
     bool ours = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !fchmod(fd, 0600);
     close(fd);
     if (ours) history(t->past, &ev, H_SAVE, t->history_path);
+}
+
+static void keep(terminal *t, const char *line) {
+    HistEvent ev;
+    history(t->past, &ev, H_ENTER, line);
+    if (!t->has_typed && history(t->past, &ev, H_FIRST) >= 0) { /* the newest one is the first for libedit */
+        t->has_typed = true;
+        t->first_typed = ev.num;
+    }
+    save_history(t);
+}
+
+void cli_terminal_forget(terminal *t) {
+    HistEvent ev;
+    while (t->has_typed && history(t->past, &ev, H_FIRST) >= 0 && ev.num >= t->first_typed) {
+        if (history(t->past, &ev, H_DEL, ev.num) < 0) break;
+        free((char *)(uintptr_t)ev.str); /* a copy, the caller's */
+    }
+    if (t->has_typed) save_history(t);
+    t->has_typed = false;
 }
 
 static void restore_newlines(char *s) {
@@ -187,12 +236,14 @@ static void restore_newlines(char *s) {
 static const char *edit_line(terminal *t) {
     struct sigaction ours = {.sa_handler = on_interrupt}, before;
     int n = 0;
-    interrupted = 0;
+    calm();
     t->pasting = false;
     sigaction(SIGINT, &ours, &before);
     const char *line = el_gets(t->edit, &n);
     sigaction(SIGINT, &before, NULL);
-    return line && n > 0 ? line : NULL;
+    if (!line || n <= 0) return NULL;
+    if (interrupted) raise(SIGINT); /* it came behind the line: it is for what the line begins */
+    return line;
 }
 
 static terminal_event read_interactive(terminal *t) {

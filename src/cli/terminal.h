@@ -27,5 +27,7 @@ terminal_event cli_terminal_read(terminal *t, const char **text);
 
 /* Begins the next message with this, to be changed. It does nothing where nobody types. */
 void cli_terminal_suggest(terminal *t, const char *text);
+/* Takes what was typed since it was opened, or since this was called last, out of the history and its file. */
+void cli_terminal_forget(terminal *t);
 
 #endif

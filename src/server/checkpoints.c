@@ -10,12 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { PATH_BYTES = TN_CHECKPOINTS_PATH, NAME_BYTES = 32, ENTRIES_MAX = 4096 };
+enum { PATH_BYTES = TN_CHECKPOINTS_PATH, NAME_BYTES = 64, ENTRIES_MAX = 4096 };
 
 typedef struct entry {
     char name[NAME_BYTES];
@@ -29,7 +30,8 @@ struct tn_checkpoints {
     uint64_t limit_bytes;
     entry *entries;
     size_t n, cap;
-    bool full; /* told: what cannot be written is not tried again */
+    bool full;      /* told: what cannot be written is not tried again */
+    uint64_t stamp; /* of the folder's forgetting that is known */
 };
 
 /* ---- the folder ------------------------------------------------------------------------------------ */
@@ -42,12 +44,44 @@ bool tn_checkpoints_place(char out[PATH_BYTES]) {
 }
 
 static void path_of(const char *folder, const char *name, char out[PATH_BYTES + NAME_BYTES]) {
-    snprintf(out, PATH_BYTES + NAME_BYTES, "%.4095s/%.30s", folder, name);
+    snprintf(out, PATH_BYTES + NAME_BYTES, "%.4095s/%.60s", folder, name);
 }
 
 /* Sixteen digits and ".session": nothing else in the folder is touched. */
 static bool is_entry(const char *name) {
     return strlen(name) == 24 && strspn(name, "0123456789abcdef") == 16 && !strcmp(name + 16, ".session");
+}
+
+/* An entry, or what a writer that was killed left of one (base/outfile.c). */
+static bool is_of_entry(const char *name) {
+    char entry_name[25];
+    size_t n = strlen(name);
+    snprintf(entry_name, sizeof entry_name, "%.24s", name);
+    return is_entry(entry_name) &&
+           (n == 24 || (n == 24 + 21 && name[24] == '.' && !strcmp(name + n - 4, ".tmp")));
+}
+
+/* Each forgetting leaves another random number in this file of the folder. */
+static const char STAMP[] = "forgotten";
+
+static uint64_t read_stamp(const char *folder) {
+    char path[PATH_BYTES + NAME_BYTES];
+    uint64_t stamp = 0;
+    path_of(folder, STAMP, path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && read(fd, &stamp, sizeof stamp) != sizeof stamp) stamp = 0;
+    if (fd >= 0) close(fd);
+    return stamp;
+}
+
+static bool write_stamp(const char *folder) {
+    char path[PATH_BYTES + NAME_BYTES];
+    uint64_t stamp;
+    path_of(folder, STAMP, path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    bool ok = fd >= 0 && getrandom(&stamp, sizeof stamp, 0) == sizeof stamp &&
+              pwrite(fd, &stamp, sizeof stamp, 0) == sizeof stamp;
+    return fd >= 0 && !close(fd) && ok;
 }
 
 /* The model, and what else decides about the bits of its state. */
@@ -167,6 +201,7 @@ tern_status tn_checkpoints_open(tern_session *s, uint64_t limit_bytes, tn_checkp
     tern_status st = tn_checkpoints_place(c->folder)
                          ? tn_file_private_folder(c->folder, err)
                          : tn_fail(err, TERN_E_IO, "neither XDG_CACHE_HOME nor HOME is set");
+    if (st == TERN_OK) c->stamp = read_stamp(c->folder);
     if (st == TERN_OK) st = read_folder(c, s, err);
     if (st == TERN_OK && !make_room(c, 0)) st = tn_fail(err, TERN_E_IO, "%s: %s", c->folder, strerror(errno));
     if (st == TERN_OK) *out = c;
@@ -244,19 +279,31 @@ void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s) {
     add(c, name, tokens, (int32_t)n);
 }
 
+bool tn_checkpoints_forgotten(tn_checkpoints *c) {
+    uint64_t stamp = read_stamp(c->folder);
+    if (stamp == c->stamp) return false;
+    c->stamp = stamp;
+    while (c->n) drop(c, c->n - 1, false);
+    return true;
+}
+
 tern_status tn_checkpoints_clear(int64_t *n, tern_error *err) {
     char folder[PATH_BYTES], path[PATH_BYTES + NAME_BYTES];
     *n = 0;
     if (!tn_checkpoints_place(folder)) return TERN_OK;
     DIR *d = opendir(folder);
-    TN_FAIL_IF(!d && errno != ENOENT, err, TERN_E_IO, "%s: %s", folder, strerror(errno));
-    tern_status st = TERN_OK;
-    for (struct dirent *f; d && st == TERN_OK && (f = readdir(d));) {
-        if (!is_entry(f->d_name)) continue;
+    if (!d) return errno == ENOENT ? TERN_OK : tn_fail(err, TERN_E_IO, "%s: %s", folder, strerror(errno));
+    /* servers are told first: what they save from now on they know to be new */
+    tern_status st = write_stamp(folder)
+                         ? TERN_OK
+                         : tn_fail(err, TERN_E_IO, "%s: cannot be written to: %s", folder, strerror(errno));
+    for (struct dirent *f; (f = readdir(d));) {
+        if (!is_of_entry(f->d_name)) continue;
         path_of(folder, f->d_name, path);
-        if (unlink(path) && errno != ENOENT) st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
-        else ++*n;
+        if (!unlink(path)) ++*n;
+        else if (errno != ENOENT && st == TERN_OK)
+            st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
     }
-    if (d) closedir(d);
+    closedir(d);
     return st;
 }

@@ -31,7 +31,11 @@ void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s);
 
 /* $XDG_CACHE_HOME/tern/prefixes, or ~/.cache/tern/prefixes; false: neither is set, or too long. */
 bool tn_checkpoints_place(char out[TN_CHECKPOINTS_PATH]);
-/* Erase all entries of the default folder. */
+/* Erases all entries of the default folder, because nobody knows which of them holds what is to be forgotten.
+ * Servers that use the folder are told (tn_checkpoints_forgotten). *n: how many there were. */
 tern_status tn_checkpoints_clear(int64_t *n, tern_error *err);
+/* Tells whether tn_checkpoints_clear came since this was asked last, by this process or by another. Sessions
+ * that hold what was read before may not be saved then. */
+bool tn_checkpoints_forgotten(tn_checkpoints *c);
 
 #endif

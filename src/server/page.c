@@ -1,6 +1,7 @@
 #include "server/page.h"
 
 #include "server/answers.h"
+#include "server/checkpoints.h"
 #include "server/connection.h"
 #include "server/reply.h"
 #include "server/talk_nodes.h"
@@ -271,10 +272,12 @@ static result change(tn_page *p, connection *c, const char *id, const json_t *bo
 
 static result erase(tn_page *p, connection *c, const char *id) {
     tern_error err = {0};
+    int64_t n;
     tn_answers_forget(p->answers, id);
     tn_talks_lock(p->talks);
     tern_status st = tn_talks_erase(p->talks, id, &err);
     tn_talks_unlock(p->talks);
+    if (st == TERN_OK) st = tn_checkpoints_clear(&n, &err); /* its tokens, and what they were read to */
     changed(p);
     return send_result(c, st, &err, json_object());
 }

@@ -34,6 +34,16 @@ static size_t on_disk(const tn_slots *s, tn_prompt p, size_t *which) {
     return tn_checkpoints_match(s->kept, p.ids, p.n, whole, which);
 }
 
+/* Empties the slots when what was kept is to be forgotten: none of what they hold may reach the disk again. */
+static void heed_forgetting(tn_slots *s) {
+    if (!s->kept || !tn_checkpoints_forgotten(s->kept)) return;
+    for (int32_t i = 0; i < s->o->n_sessions; i++) {
+        tn_slot *k = &s->at[i];
+        if (k->s && k->busy) k->forgotten = true;
+        else if (k->s) tn_session_truncate(k->s, 0);
+    }
+}
+
 static void to_disk(const tn_slots *s, const tn_slot *k) {
     if (s->kept && tn_lora_mix_id(&k->s->mix) == s->own_mix) tn_checkpoints_save(s->kept, k->s);
 }
@@ -113,6 +123,7 @@ static tern_status find(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err
 }
 
 tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err) {
+    heed_forgetting(s);
     TN_TRY(find(s, p, out, err));
     tn_slot *k = *out;
     k->used = ++s->clock;
@@ -121,8 +132,11 @@ tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *e
 }
 
 void tn_slots_give_back(tn_slots *s, tn_slot *k) {
+    heed_forgetting(s);
     k->used = ++s->clock;
     k->busy = false;
+    if (k->forgotten) tn_session_truncate(k->s, 0);
+    k->forgotten = false;
 }
 
 static uint64_t memory_of(const tern_engine *e) {
@@ -147,6 +161,7 @@ tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *
 }
 
 void tn_slots_close(tn_slots *s) {
+    if (s->at) heed_forgetting(s);
     for (int32_t i = 0; s->at && i < s->o->n_sessions; i++) {
         if (s->at[i].s) to_disk(s, &s->at[i]);
         tern_session_close(&s->at[i].s);

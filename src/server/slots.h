@@ -13,6 +13,7 @@ typedef struct tn_slot {
     tern_session *s;    /* NULL: not opened yet */
     uint64_t used;      /* when last */
     bool busy, allowed; /* allowed: there is room for its session */
+    bool forgotten;     /* what it holds is to leave with its answer */
 } tn_slot;
 
 typedef struct tn_slots {

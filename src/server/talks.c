@@ -66,6 +66,14 @@ static bool id_of(const char *name, const char *ending, char out[TN_TALK_ID]) {
     return tn_talk_id_ok(out);
 }
 
+/* The same for what a writer that was killed left (base/outfile.c: "NAME.sixteen digits.tmp"). */
+static bool left_of(const char *name, const char *ending) {
+    char whole[64], id[TN_TALK_ID];
+    size_t n = ID_DIGITS + strlen(ending);
+    snprintf(whole, sizeof whole, "%.*s", (int)n, name);
+    return id_of(whole, ending, id) && strlen(name) == n + 21 && !strcmp(name + n + 17, ".tmp");
+}
+
 /* Zeros over what fd holds. A conversation that was replaced has no name any more, but its bytes are on
  * the disk. */
 static bool wipe(int fd) {
@@ -214,10 +222,11 @@ tern_status tn_talks_clear_folder(const char *name, const char *ending, int64_t 
     DIR *d = default_folder(name, folder) ? opendir(folder) : NULL;
     tern_status st = TERN_OK;
     for (struct dirent *f; st == TERN_OK && d && (f = readdir(d));) {
-        if (!id_of(f->d_name, ending, id)) continue;
-        snprintf(path, sizeof path, "%s/%s%s", folder, id, ending);
+        bool whole = id_of(f->d_name, ending, id);
+        if (!whole && !left_of(f->d_name, ending)) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
         st = tn_talks_erase_file(path, err);
-        *n += st == TERN_OK;
+        *n += st == TERN_OK && whole;
     }
     if (d) closedir(d);
     return st;

@@ -2,6 +2,7 @@
 
 #include "base/outfile.h"
 #include "base/status.h"
+#include "server/checkpoints.h"
 #include "server/refusals.h"
 #include "server/talks.h"
 #include "store/rag.h"
@@ -223,6 +224,8 @@ tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
     tn_store_close(&s);
     if (st == TERN_OK) st = tn_talks_erase_file(path, err);
     pthread_mutex_unlock(&u->mu);
+    int64_t n_prefixes;
+    if (st == TERN_OK) st = tn_checkpoints_clear(&n_prefixes, err); /* prompts had its passages */
     TN_FAIL_IF(st == TERN_OK && !n, err, TN_E_ABSENT, "there is no such document");
     return st;
 }

@@ -23,7 +23,7 @@
 static char history[300];
 
 /* The child: messages go to a pipe, one a line, their ends of line as '|'. A message "/" asks for a
- * suggestion. */
+ * suggestion, "forget" that what was typed leaves the history. */
 static void child(int out) {
     setenv("TERM", "xterm", 1);
     setenv("LC_ALL", "C.UTF-8", 1);
@@ -36,6 +36,7 @@ static void child(int out) {
             cli_terminal_suggest(t, "old\nü");
             text = "(suggested)";
         }
+        if (e == TERMINAL_TEXT && !strcmp(text, "forget")) cli_terminal_forget(t);
         char line[4096];
         int n = snprintf(line, sizeof line, "%s\n",
                          e == TERMINAL_TEXT    ? text
@@ -140,6 +141,28 @@ static void past(void **state) {
     assert_int_equal(st.st_mode & 0777, 0600);
 }
 
+static bool in_history(const char *text) {
+    char all[4096] = "";
+    FILE *f = fopen(history, "r");
+    if (!f) return false;
+    size_t n = fread(all, 1, sizeof all - 1, f);
+    fclose(f);
+    all[n] = 0;
+    return strstr(all, text) != NULL;
+}
+
+/* What was typed since the last forgetting leaves the history and its file; what was typed before stays. */
+static void forgotten(void **state) {
+    (void)state;
+    unlink(history);
+    TYPED("kept\n", "kept\r");
+    TYPED("secret\nother\nforget\nlater\n", "secret\r", "other\r", "forget\r", "later\r");
+    assert_true(in_history("kept") && in_history("later"));
+    assert_false(in_history("secret") || in_history("other") || in_history("forget"));
+    TYPED("forget\nkept\n", "forget\r", "\033[A\033[A\r"); /* nothing but itself; before it stands "later" */
+    assert_true(in_history("kept") && in_history("later"));
+}
+
 static int setup(void **state) {
     (void)state;
     snprintf(history, sizeof history, TN_BINARY_DIR "/terminal-%ld.history", (long)getpid());
@@ -154,6 +177,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(messages), cmocka_unit_test(several_lines),
-                                       cmocka_unit_test(interrupts), cmocka_unit_test(past)};
+                                       cmocka_unit_test(interrupts), cmocka_unit_test(past),
+                                       cmocka_unit_test(forgotten)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -4,7 +4,9 @@ import os
 import resource
 import socket
 import subprocess
+import tempfile
 import threading
+import time
 
 from served import CACHE, MODEL, TERN, Server, same
 
@@ -103,6 +105,41 @@ def full_disk():
     same(os.listdir(folder), [], "what is left of them")
 
 
-for check in (passed, silent_readers, crowd, full_disk):
+def packing():
+    """A model in floats is packed when the server has ended, and not while it serves."""
+    with tempfile.TemporaryDirectory() as cache:
+        folder, model = os.path.join(cache, "tern/packages"), os.path.join(cache, "own.gguf")
+        subprocess.run([TERN, "synth", "--arch", "tiny-llama", "--type", "f16", "-o", model], check=True, capture_output=True)
+
+        def packers():
+            found = []
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    with open(f"/proc/{pid}/cmdline", "rb") as f:
+                        words = f.read().split(b"\0")
+                except OSError:
+                    continue  # it ended
+                if words[1:4] == [b"cache", b"add", b"--"] and words[4] == model.encode():
+                    found.append(pid)
+            return found
+
+        def packages():
+            return [f for f in os.listdir(folder) if f.endswith(".tern")] if os.path.isdir(folder) else []
+
+        s = Server("--cache-size", "0", model=model, env=dict(os.environ, TERN_PACK="auto", XDG_CACHE_HOME=cache))
+        same(sum("in the background" in x for x in s.lines), 1, s.lines)
+        for i in range(5):
+            same(s.ask("POST", "/v1/completions", {"prompt": "hello the world", "max_tokens": 20})[0], 200, "an answer")
+            same((packers(), packages()), ([], []), "it packs while it serves")
+        s.stop()
+        while not packages():  # the test's own limit of time ends this
+            time.sleep(0.1)
+        s = Server("--cache-size", "0", model=model, env=dict(os.environ, TERN_PACK="auto", XDG_CACHE_HOME=cache))
+        same(sum("in the background" in x for x in s.lines), 0, s.lines)
+        same(s.ask("POST", "/v1/completions", {"prompt": "hello the world", "max_tokens": 20})[0], 200, "an answer of the package")
+        s.stop()
+
+
+for check in (passed, silent_readers, crowd, full_disk, packing):
     check()
     print(check.__name__, "ok", flush=True)

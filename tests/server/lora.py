@@ -1,21 +1,12 @@
 """Adapters of the server: a request names those that it is answered with. What was read with others is never its prefix."""
-import http.client
 import json
 import os
 import random
-import re
-import signal
 import struct
 import subprocess
-import sys
-import tempfile
 import threading
 
-TERN, MODEL = sys.argv[1:3]
-HERE = tempfile.TemporaryDirectory()
-# the search for leaks at the end of a program needs ptrace, which the sandbox refuses
-os.environ["ASAN_OPTIONS"] = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "detect_leaks=0"]))
-os.environ.update(XDG_CACHE_HOME=HERE.name + "/cache", TERN_PACK="never")
+from served import CACHE as HERE, MODEL, TERN, Server, same
 
 
 def adapter(name, seed):
@@ -43,50 +34,21 @@ def adapter(name, seed):
     return folder
 
 
-class Server:
-    def __init__(self, *options):
-        self.p = subprocess.Popen([TERN, "serve", "-m", MODEL, "--port", "0", "-t", "2", *options], stderr=subprocess.PIPE, text=True)
-        self.lines = []
-        self.port = None
-        for line in self.p.stderr:
-            self.lines.append(line)
-            m = re.search(r"http://[0-9.]+:(\d+)", line)
-            if m:
-                self.port = int(m.group(1))
-                break
-        assert self.port, self.lines
-        threading.Thread(target=lambda: self.lines.extend(self.p.stderr), daemon=True).start()
-
-    def ask(self, path, body=None):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        c.request("GET" if body is None else "POST", path, body and json.dumps(body))
-        r = c.getresponse()
-        v = r.status, json.loads(r.read())
-        c.close()
-        return v
-
+class Adapted(Server):
     def complete(self, prompt, lora=None, **more):
-        status, v = self.ask("/v1/completions", dict({"prompt": prompt, "max_tokens": 24, "temperature": 0}, **({"lora": lora} if lora is not None else {}), **more))
+        status, v = self.json("/v1/completions", dict({"prompt": prompt, "max_tokens": 24, "temperature": 0}, **({"lora": lora} if lora is not None else {}), **more))
         assert status == 200, v
         return v["choices"][0]["text"], v["usage"].get("prompt_tokens_details", {}).get("cached_tokens")
-
-    def stop(self):
-        self.p.send_signal(signal.SIGTERM)
-        assert self.p.wait(60) == 0, self.lines
-
-
-def same(got, want, what):
-    assert got == want, f"{what}: {got!r} instead of {want!r}"
 
 
 PROMPT = "Once upon a time there was a small house by the sea. " * 8
 one, two = adapter("one", 1), adapter("two", 2)
-plain = Server()
+plain = Adapted()
 base = plain.complete(PROMPT)[0]
 plain.stop()
 
-s = Server("--lora", f"{one}:0,second={two}:0")
-same(s.ask("/v1/models")[1]["data"][0]["adapters"], ["one", "second"], "the adapters' names")
+s = Adapted("--lora", f"{one}:0,second={two}:0")
+same(s.json("/v1/models")[1]["data"][0]["adapters"], ["one", "second"], "the adapters' names")
 same(s.complete(PROMPT)[0], base, "no adapter by itself")
 first, cached = s.complete(PROMPT, "one")
 assert first != base, "an adapter changes nothing"
@@ -119,16 +81,16 @@ for lora, words in [("nobody", "no adapter is called 'nobody'; there are one, se
                     ([{"id": 0, "scale": 1}] * 20, "more than"), (3, "a text or a list"), ({}, "a text or a list")]:
     for path, body in [("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
                        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3})]:
-        status, v = s.ask(path, dict(body, lora=lora))
+        status, v = s.json(path, dict(body, lora=lora))
         assert status == 400 and words in v["error"]["message"], (path, lora, v)
 s.stop()
 
 # conversations on disk belong to the adapters that the server has by itself
-s = Server("--lora", one)
+s = Adapted("--lora", one)
 same(s.complete(PROMPT), (first, 0), "the adapter by itself; what another server kept is not its own")
 same(s.complete(PROMPT, "none")[0], base, "and the model without it")
 s.stop()
-s = Server("--lora", one)
+s = Adapted("--lora", one)
 text, cached = s.complete(PROMPT)
 same(text, first, "after a restart")
 assert cached > 50, "the conversation was kept"

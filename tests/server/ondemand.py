@@ -44,6 +44,58 @@ def label(s, name, model):
     return s.metric(f'{name}{{model="{model}"}}')
 
 
+def flood(want):
+    """One model's queue is full behind a client that does not read, others send halves of requests, or ask for nobody's model: the other
+    models answer, with their own texts."""
+    s = Server("--models", DIR.name, "--sessions", "1", "--queue", "2", "--cache-size", "0", model=None)
+    body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 1500, "stream": True, "grammar": "root ::= [a-z ]{3000}"}).encode()
+    mute = s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    while s.metric("tern_requests_running") < 1:
+        pass
+    half = [s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le") for _ in range(30)]
+    got = []
+
+    def ask(model):
+        status, r = s.json("/v1/completions", dict(ASK, model=model))
+        got.append((model, status, r["choices"][0]["text"] if status == 200 else r["error"]["message"]))
+
+    def together(models):
+        threads = [threading.Thread(target=ask, args=(m,)) for m in models]
+        for t in threads:
+            t.start()
+        return threads
+
+    waiting = together(["tiny"] * 2)
+    while s.metric("tern_requests_waiting") < 2:
+        pass
+    ask("tiny")
+    same(got.pop()[1], 429, "a queue that is full")
+    others = together(["nobody"] * 12)
+    for name in GOOD:
+        same(text(s, name), want[name][0], "another model's text, beside a full queue")
+    for t in others + together(["short"] * 4):
+        t.join()
+    same({status for model, status, _ in got if model == "nobody"}, {404}, got)
+    assert {status // 100 for model, status, words in got if model == "short" and "queue is full" not in words} <= {5}, got
+    same(len(got), 16, "answers beside the full queue")
+    got.clear()
+    mute.close()
+    for t in waiting:
+        t.join()
+    same(got, [("tiny", 200, want["tiny"][0])] * 2, "those who waited")
+    got.clear()
+    for t in together((GOOD + ["tiny"]) * 10):
+        t.join()
+    for model, status, words in got:
+        assert (status, words) == (200, want[model][0]) or status == 429, (model, status, words)
+    assert {m for m, status, _ in got if status == 200} == set(want), "each model answers somebody in a flood"
+    for c in half:
+        c.close()
+    for name in want:
+        same(text(s, name), want[name][0], "after the flood")
+    s.stop()
+
+
 def alone(name):
     s = Server("--cache-size", "0", model=os.path.join(DIR.name, name))
     got = text(s, "whatever"), s.json("/v1/completions", dict(ASK, temperature=1, seed=5))[1]["choices"][0]["text"]
@@ -218,6 +270,6 @@ options()
 print("options ok", flush=True)
 texts = {name: alone(name) for name in GOOD + ["tiny"]}
 same(len({t for t, _ in texts.values()}), 3, "models that answer differently")
-for check in (switching, idle, limit, both, beside):
+for check in (switching, idle, limit, both, beside, flood):
     check(texts)
     print(check.__name__, "ok", flush=True)

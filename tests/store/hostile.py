@@ -26,7 +26,7 @@ def plain(name, *parts):
 def packed(name, entries):
     with zipfile.ZipFile(path(name), "w", zipfile.ZIP_DEFLATED) as z:
         for entry, content in entries:
-            z.writestr(zipfile.ZipInfo(entry, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+            z.writestr(zipfile.ZipInfo(entry, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED, 1)
 
 
 def docx(name, body, before=""):
@@ -92,17 +92,17 @@ packed("no-opf.epub", [("META-INF/container.xml", '<c><rootfile full-path="o.opf
 packed("no-root.epub", [("META-INF/container.xml", "<c/>")])
 
 # containers
-packed("bomb.docx", [("word/document.xml", b"\0" * (300 * MIB))])
-packed("bombs.docx", [("word/%d.xml" % i, b" " * (40 * MIB)) for i in range(7)])
+packed("bomb.docx", [("word/document.xml", b"\0" * (70 * MIB))])
+packed("bombs.docx", [("word/%d.xml" % i, b" " * (38 * MIB)) for i in range(7)])
 packed("encrypted.epub", [("META-INF/container.xml", "<c/>"), ("META-INF/encryption.xml", "<e/>")])
 with open(path("bomb.docx"), "rb") as f:
     whole = f.read()
 plain("no-directory.docx", whole[:whole.rindex(b"PK\1\2")])
-with zipfile.ZipFile(path("streamed.zip"), "w", zipfile.ZIP_DEFLATED) as z:
+with zipfile.ZipFile(path("streamed.zip"), "w", zipfile.ZIP_DEFLATED, compresslevel=1) as z:
     media = zipfile.ZipInfo("word/media.bin")
     media.compress_type = zipfile.ZIP_DEFLATED
     with z.open(media, "w", force_zip64=True) as f:
-        for i in range(512):
+        for i in range(128):
             f.write(b"\0" * MIB)
 with open(path("streamed.zip"), "rb") as f:
     whole = bytearray(f.read())

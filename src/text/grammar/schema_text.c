@@ -196,6 +196,33 @@ tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
     "|23:59:60(?:\\.[0-9]+)?(?:[zZ]|[+-]00:00))"
 #define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 
+#define ALNUM "[0-9A-Za-z]{1,12}"
+#define LABEL ALNUM "(?:-" ALNUM "){0,2}" /* of at most 38 letters; "--" is for encoded ones */
+#define HOSTNAME LABEL "(?:\\." LABEL "){0,3}"
+#define ATOM "[0-9A-Za-z!#$%&'*+/=?^_`{|}~-]{1,20}"
+#define EMAIL ATOM "(?:\\." ATOM "){0,2}@" HOSTNAME
+#define H16 "[0-9a-fA-F]{1,4}"
+#define LS32 "(?:" H16 ":" H16 "|" OCTET "(?:\\." OCTET "){3})"
+#define BEFORE(n) "(?:(?:" H16 ":){0," n "}" H16 ")?::"
+#define IPV6 /* RFC 3986 */                                                                                  \
+    "(?:(?:" H16 ":){6}" LS32 "|::(?:" H16 ":){5}" LS32 "|(?:" H16 ")?::(?:" H16 ":){4}" LS32                \
+    "|" BEFORE("1") "(?:" H16 ":){3}" LS32 "|" BEFORE("2") "(?:" H16 ":){2}" LS32 "|" BEFORE("3") H16        \
+        ":" LS32 "|" BEFORE("4") LS32 "|" BEFORE("5") H16 "|" BEFORE("6") ")"
+#define DIGITS "[0-9]{1,9}"
+#define DAYS DIGITS "D"
+#define MONTHS DIGITS "M(?:" DAYS ")?"
+#define SECONDS DIGITS "S"
+#define MINUTES DIGITS "M(?:" SECONDS ")?"
+#define CLOCK "T(?:" DIGITS "H(?:" MINUTES ")?|" MINUTES "|" SECONDS ")"
+#define DURATION /* RFC 3339, appendix A */                                                                  \
+    "P(?:(?:" DIGITS "Y(?:" MONTHS ")?|" MONTHS "|" DAYS ")(?:" CLOCK ")?|" CLOCK "|" DIGITS "W)"
+#define ESCAPED "%[0-9A-Fa-f]{2}"
+#define PCHAR "(?:[0-9A-Za-z._~!$&'()*+,;=:@-]|" ESCAPED ")"
+#define URI /* RFC 3986, without names of users */                                                           \
+    "[A-Za-z][0-9A-Za-z+.-]*:(?://(?:\\[" IPV6 "\\]|(?:[0-9A-Za-z._~!$&'()*+,;=-]|" ESCAPED                  \
+    ")*)(?::[0-9]{0,5})?(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR "*)*)?|(?:" PCHAR "+(?:/" PCHAR           \
+    "*)*)?)(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
+
 tn_gx tn_sc_format(tn_sc *c, const char *name) {
     static const struct {
         const char *name, *pattern;
@@ -205,6 +232,11 @@ tn_gx tn_sc_format(tn_sc *c, const char *name) {
         {"date-time", "^" DATE "[tT]" TIME "$"},
         {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
         {"ipv4", "^" OCTET "(?:\\." OCTET "){3}$"},
+        {"ipv6", "^" IPV6 "$"},
+        {"hostname", "^" HOSTNAME "$"},
+        {"email", "^" EMAIL "$"},
+        {"duration", "^" DURATION "$"},
+        {"uri", "^" URI "$"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, name))
