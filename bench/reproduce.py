@@ -280,9 +280,6 @@ class Work:
         os.replace(path + ".part", path)
         self.made += 1
 
-    def missing(self, names):
-        return [n for n in names if self.kept(n) is None]
-
     def task(self, key, opened, task, items):
         """Of every item, whether it was right: opened() gives the words that open the model, when they are needed."""
         key_of, right, skipped = "items_right_by_sum" if task != "lambada" else "items_right", [], 0
