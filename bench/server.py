@@ -56,7 +56,7 @@ class Server:
         args = args + ["-t", str(O.threads), "--port", str(self.port)] + O.options.get(name, "").split()
         env = dict(os.environ, XDG_CACHE_HOME=cache, XDG_DATA_HOME=cache, TERN_PACK="never")
         self.log = open(os.path.join(cache, name + ".log"), "w+")
-        self.p = subprocess.Popen([O.servers[name], *args], stdout=self.log, stderr=self.log, env=env)
+        self.p = subprocess.Popen([os.path.abspath(O.servers[name]), *args], stdout=self.log, stderr=self.log, env=env, cwd=cache)  # some write logs where they stand
         while True:
             try:
                 if self.get("/health")[0] == 200:
@@ -108,7 +108,7 @@ class Server:
 
 
 def model_of(name):
-    return O.model.get(name, O.file)
+    return os.path.abspath(O.model.get(name, O.file))
 
 
 def evaluated(usage):
@@ -201,7 +201,7 @@ def idle(f, name, cache):
     if name == "tern":
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.basename(model_of(name).rstrip("/"))
-            os.symlink(os.path.abspath(model_of(name)), os.path.join(folder, model))
+            os.symlink(model_of(name), os.path.join(folder, model))
             s = Server(name, cache, ["serve", "--models", folder, "--idle", "0.2s", "-c", "4096", "--draft", "none"])
             for i in range(O.rounds + 1):
                 cold.append(wait(s.ask("Idle %d: " % i + prompt, 2, model=model)[1]))
