@@ -311,7 +311,8 @@ typedef struct tern_generate_options {
     bool ignore_end;    /* do not stop at end tokens (default false) */
     tern_sampling sampling;
     const char *const *stop; /* stop strings, NULL-terminated array, or NULL */
-    /* Called for each token with the text that became complete (UTF-8 safe; may be empty).
+    /* Called for each token with the text that became complete (UTF-8 safe; may be empty), and at the end
+     * with token -1 where text was held back until then: half a character, or the beginning of a stop string.
      * logprob: log-probability of the token under the model, before sampling filters.
      * Return false to stop. */
     bool (*on_token)(void *user, int32_t token, const char *text, size_t n_bytes, float logprob);

@@ -535,7 +535,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     (void)n;
     (void)logprob;
     heard *h = user;
-    h->ids[h->n++] = token;
+    if (token >= 0) h->ids[h->n++] = token; /* else half a character that was held back at the end */
     return true;
 }
 
