@@ -1,10 +1,9 @@
 #include "model/blocks.h"
 
 #include "base/file.h"
-#include "base/half.h"
 #include "base/status.h"
+#include "formats/gguf.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4, BAND_BYTES = 8 << 20 };
@@ -110,21 +109,6 @@ typedef struct turn_job {
     uint8_t *blocks;  /* [threads][TN_BLOCKS_N][row_bytes] */
 } turn_job;
 
-/* As the file format has it: 32 numbers in a block, a half float as their scale in front of them. */
-static void quantise_row(const float *x, size_t k, uint8_t *out) {
-    for (size_t b = 0; b < k; b += 32, out += 34) {
-        float most = 0;
-        for (size_t i = b; i < b + 32; i++) most = fmaxf(most, fabsf(x[i]));
-        uint16_t half = tn_f32_f16(most / 127);
-        float scale = tn_f16_f32(half);
-        memcpy(out, &half, 2);
-        for (size_t i = 0; i < 32; i++) {
-            float q = scale > 0 ? rintf(x[b + i] / scale) : 0;
-            out[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, q));
-        }
-    }
-}
-
 static void turn_item(void *arg, int i_item, int i_thread) {
     turn_job *j = arg;
     tn_linear *l = j->l;
@@ -134,7 +118,7 @@ static void turn_item(void *arg, int i_item, int i_thread) {
     for (size_t i = 0; i < n_rows; i++) {
         uint8_t *row = j->blocks + ((size_t)i_thread * TN_BLOCKS_N + i) * j->row_bytes;
         tn_panels_row(l->dtype, l->panels, n + i, k, j->rows + (size_t)i_thread * k);
-        quantise_row(j->rows + (size_t)i_thread * k, k, row);
+        tn_quantise_q8_0(j->rows + (size_t)i_thread * k, row, k);
         rows[i] = row;
     }
     tn_blocks_repack(TN_BLOCKS_Q8_0, rows, n_rows, k,
