@@ -3,6 +3,7 @@ import { text } from "./api.js";
 import { el } from "./markdown.js";
 
 const dialog = document.getElementById("dialog"), $ = (id) => document.getElementById(id);
+let ended = () => {}; // gives the question that is shown its answer
 
 function show(title, body, ok, cancel = "Cancel", danger = false) {
   $("dialog-title").textContent = title;
@@ -13,18 +14,20 @@ function show(title, body, ok, cancel = "Cancel", danger = false) {
   $("dialog-cancel").hidden = !cancel;
   return new Promise((done) => {
     const back = document.activeElement;
-    const end = () => {
-      dialog.removeEventListener("close", end);
-      done(dialog.returnValue === "ok");
-      if (back && back.isConnected && back.offsetParent) back.focus();
+    ended();
+    ended = (said = false) => {
+      ended = () => {};
+      done(said);
+      if (!dialog.open && back && back.isConnected && back.offsetParent) back.focus();
     };
     dialog.returnValue = "";
-    dialog.addEventListener("close", end);
     dialog.showModal();
     const first = $("dialog-body").querySelector("input, textarea");
     (first || (danger ? $("dialog-cancel") : $("dialog-ok"))).focus();
   });
 }
+// A browser tells of a closing a while after it: the next question may stand there already, and it is not the one that ended.
+dialog.addEventListener("close", () => { if (!dialog.open) ended(dialog.returnValue === "ok"); });
 // Enter in a field means OK, not the first button of the form.
 dialog.addEventListener("keydown", (e) => { if (e.key === "Enter" && e.target.tagName === "INPUT") { e.preventDefault(); dialog.close("ok"); } });
 
