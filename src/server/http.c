@@ -170,6 +170,18 @@ static bool host_ok(connection *c) {
     return !host;
 }
 
+/* A browser says where a request comes from. Other sites may not send any: they could not read the replies,
+ * but a document would be added, or an answer made, all the same. */
+static bool is_foreign(connection *c) {
+    const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin"),
+               *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host"),
+               *site = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Sec-Fetch-Site");
+    if (site && strcmp(site, "same-origin") && strcmp(site, "none")) return true;
+    if (!origin) return false;
+    const char *name = strstr(origin, "://");
+    return !host || !name || strcmp(name + 3, host) != 0;
+}
+
 static bool authorised(const tn_http *h, connection *c) {
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization"),
                *bare = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-api-key");
@@ -239,6 +251,8 @@ static result route(tn_http *h, connection *c, const char *url, const char *meth
     if (h->o.keys && strcmp(url, "/health") && !tn_page_is_public(url) && !authorised(h, c))
         return tn_api_refuse(&a, 401, "the API key is missing or wrong");
     if (!h->o.keys && !host_ok(c)) return tn_api_refuse(&a, 403, "this server answers to localhost only");
+    if (!tn_page_is_public(url) && is_foreign(c))
+        return tn_api_refuse(&a, 403, "another site's page may not ask this server");
     if (v->too_large) return tn_api_refuse(&a, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
     if (v->no_memory) return tn_api_refuse(&a, 503, "no memory for the request");
     if (tn_page_owns(url)) return tn_page_answer(h->page, c, url, method, v->body, v->n);

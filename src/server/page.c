@@ -93,20 +93,6 @@ static result send_result(connection *c, tern_status st, const tern_error *err, 
     return send_error(c, err, tn_reply_status(err));
 }
 
-/* ---- who asks ------------------------------------------------------------------------------------------ */
-
-/* A browser says where a request comes from. Other sites may not send any, although they could not read
- * the replies. */
-static bool is_foreign(connection *c) {
-    const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin"),
-               *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host"),
-               *site = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Sec-Fetch-Site");
-    if (site && strcmp(site, "same-origin") && strcmp(site, "none")) return true;
-    if (!origin) return false;
-    const char *name = strstr(origin, "://");
-    return !host || !name || strcmp(name + 3, host) != 0;
-}
-
 /* ---- streams ------------------------------------------------------------------------------------------- */
 
 typedef struct stream {
@@ -378,7 +364,6 @@ enum MHD_Result tn_page_answer(tn_page *p, struct MHD_Connection *c, const char 
     const tn_page_file *f = file_of(url);
     bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
     if (f) return reads ? send_file(c, f) : refuse(c, 405, "this address wants GET");
-    if (is_foreign(c)) return refuse(c, 403, "another site's page may not ask this server");
     if (!strncmp(url, "/page/documents", 15)) return documents(p, c, url + 15, method, body, n_body);
     json_t *v = n_body ? json_loadb(body, n_body, JSON_REJECT_DUPLICATES, NULL) : json_object();
     if (!json_is_object(v)) {

@@ -11,8 +11,8 @@
  *   GET  /page/documents   POST /page/documents?name=NAME   DELETE /page/documents/ID      server/uploads.h
  *   GET  /page/timeline[?model=NAME]                  what the lanes do, as server-sent events (server/live.h)
  *
- * Every reply forbids scripts, styles and connections but the page's own, and being framed. A request that another
- * site's page sent is refused. */
+ * Every reply forbids scripts, styles and connections but the page's own, and being framed. Requests
+ * of other sites' pages do not come here (server/http.c). */
 #ifndef TN_SERVER_PAGE_H
 #define TN_SERVER_PAGE_H
 

@@ -24,7 +24,7 @@ def docx(text, how=zipfile.ZIP_STORED):
     return out.getvalue()
 
 
-def add(s, body, path="/v1/rag/documents", headers={"Content-Type": "application/json"}):
+def add(s, body, path="/v1/rag/documents", headers={}):
     status, data = s.ask("POST", path, body, headers)
     return status, json.loads(data)
 
@@ -33,7 +33,8 @@ def adding(s):
     status, a = add(s, {"name": "keeper.txt", "text": LAMP})
     same((status, a["object"], a["title"]), (200, "document", "keeper.txt"), a)
     assert a["passages"] >= 1 and len(a["id"]) == 16, a
-    status, b = add(s, {"name": "sheep.docx", "data": base64.b64encode(docx("Wool of the Quillfeather sheep is blue.")).decode()})
+    sheep = {"name": "sheep.docx", "data": base64.b64encode(docx("Wool of the Quillfeather sheep is blue.")).decode()}
+    status, b = add(s, sheep, headers={"Content-Type": "application/x-www-form-urlencoded"})  # as curl -d says
     same((status, b["title"]), (200, "sheep.docx"), b)
     status, c = add(s, b"<h1>Tides</h1><p>The Umberline tide comes twice a day.</p>", "/v1/rag/documents?name=tides.html", {})
     same((status, c["title"]), (200, "tides.html"), c)
@@ -73,6 +74,8 @@ def wrong(s):
     for method, path, body, status, words in [
         ("POST", "/v1/rag/documents", b"{", 400, "not valid JSON"),
         ("POST", "/v1/rag/documents", b"[]", 400, "not a JSON object"),
+        ("POST", "/v1/rag/documents", b"", 400, "?name=NAME"),
+        ("POST", "/v1/rag/documents", b"a text without a name", 400, "?name=NAME"),
         ("POST", "/v1/rag/documents", {"text": "x"}, 400, "'name'"),
         ("POST", "/v1/rag/documents", {"name": "a"}, 400, "'text', or its bytes"),
         ("POST", "/v1/rag/documents", {"name": "a", "text": "x", "data": "eA=="}, 400, "'text', or its bytes"),

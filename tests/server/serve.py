@@ -366,6 +366,16 @@ def wrong(s):
     same(s.ask("GET", "/v1/completions")[0], 405, "the wrong method")
     same(s.ask("POST", "/tokenize", b" " * (9 << 20))[0], 413, "a body too large")
     same(s.ask("GET", "/health", headers={"Host": "evil.example"})[0], 403, "a foreign name")
+    # a page of another site: a browser sends what needs no leave, and nothing comes of it
+    done, document = s.metric('tern_requests_total{result="done"}'), b"The poisoned well is deep."
+    for says in [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://localhost:1"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]:
+        for path, body in [("/v1/rag/documents?name=well.txt", document), ("/v1/chat/completions", {"messages": [user]}), ("/v1/messages", {"messages": [user], "max_tokens": 1}), ("/tokenize", {"content": "a"})]:
+            got = s.ask("POST", path, body, dict(says, **{"Content-Type": "text/plain"}))
+            assert got[0] == 403 and b"another site" in got[1], (path, says, got)
+    same((s.json("/v1/rag/documents")[1]["data"], s.metric('tern_requests_total{result="done"}')), ([], done), "what another site got done")
+    own = "http://127.0.0.1:%d" % s.port
+    same(s.ask("POST", "/tokenize", {"content": "a"}, {"Origin": own, "Sec-Fetch-Site": "same-origin"})[0], 200, "a page of its own")
+    same(s.ask("GET", "/", headers={"Sec-Fetch-Site": "cross-site"})[0], 200, "a link from elsewhere to the page")
     # what is no HTTP, or stops in the middle, gets an error or nothing; the others go on
     for data in [b"\x00\xff\x16\x03" * 100, b"GET\r\n\r\n", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
                  b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 100000 + b"\r\n\r\n",

@@ -15,7 +15,7 @@ TERN, MODEL = sys.argv[1:3]
 CACHE = tempfile.TemporaryDirectory()
 # the search for leaks at the end of a program needs ptrace, which the sandbox refuses
 os.environ["ASAN_OPTIONS"] = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "detect_leaks=0"]))
-os.environ.update(XDG_CACHE_HOME=CACHE.name, TERN_PACK="never")  # a package made in the background would come at any time
+os.environ.update(XDG_CACHE_HOME=CACHE.name, XDG_DATA_HOME=os.path.join(CACHE.name, "data"), TERN_PACK="never")  # a package made in the background would come at any time
 
 
 def same(got, want, what):
