@@ -134,6 +134,72 @@ await check("editing and another answer are branches, by keyboard", async () => 
   assert.match(await page.textContent("article.assistant .branches"), /2 \/ 2/, "the branch that was shown is shown again");
 });
 
+await check("who is quicker than the server or the browser loses nothing", async () => {
+  // a new conversation, and words in the same moment: the browser tells of the changed address later
+  const kept = await page.evaluate(async () => {
+    const box = document.getElementById("box");
+    document.dispatchEvent(new KeyboardEvent("keydown", { key: "n", altKey: true, bubbles: true, cancelable: true }));
+    box.value = "typed at once";
+    box.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise((done) => setTimeout(done, 50));
+    return [box.value, location.hash];
+  });
+  assert.deepEqual(kept, ["typed at once", ""]);
+  await page.goBack();
+  await page.waitForFunction((id) => location.hash === "#" + id && document.querySelector("article.assistant"), first);
+  assert.equal(await page.inputValue("#box"), "", "the words are the new conversation's");
+  await page.evaluate(() => sessionStorage.removeItem("tern-words-new"));
+  // two conversations one after the other, of which the first comes last
+  const now = Math.floor(Date.now() / 1000), ids = ["00000000000000a1", "00000000000000a2"];
+  for (const id of ids) writeFileSync(`${folder}/${id}.json`, JSON.stringify({ version: 1, id, title: "Quick " + id, created: now, updated: now, leaf: 1, settings: {}, nodes: [{ id: 1, parent: 0, role: "user", content: "Words of " + id, created: now }] }), { mode: 0o600 });
+  let release;
+  const held = new Promise((done) => { release = done; });
+  await page.route("**/page/talks/" + ids[0], async (r) => { await held; await r.continue(); });
+  const late = page.waitForResponse((r) => r.url().endsWith(ids[0]));
+  await page.evaluate((id) => { location.hash = id; }, ids[0]);
+  await page.waitForFunction(() => !document.querySelector("#log article"));
+  await page.evaluate((id) => { location.hash = id; }, ids[1]);
+  await page.waitForFunction((id) => document.querySelector("#log").textContent.includes("Words of " + id), ids[1]);
+  release();
+  await (await late).finished();
+  await page.evaluate(() => new Promise((done) => setTimeout(done, 50)));
+  assert.match(await page.textContent("#log"), new RegExp("Words of " + ids[1]));
+  assert.equal(await page.textContent("#title"), "Quick " + ids[1]);
+  await page.unroute("**/page/talks/" + ids[0]);
+  // Again, twice in one moment, is one answer
+  await show(page, first);
+  await page.waitForSelector("article.assistant");
+  const had = (await server.talk(first)).nodes.length;
+  await page.evaluate(() => { for (let i = 0; i < 2; i++) document.dispatchEvent(new KeyboardEvent("keydown", { key: "r", altKey: true, bubbles: true, cancelable: true })); });
+  await page.waitForFunction(() => /3 \/ 3/.test(document.querySelector("article.assistant .branches")?.textContent || ""));
+  await complete(page);
+  assert.equal((await server.talk(first)).nodes.length, had + 1);
+  for (const id of ids) assert.equal((await server.call("DELETE", "/page/talks/" + id)).status, 200);
+});
+
+await check("a server with keys asks for one once, however many requests want it", async () => {
+  const keys = work + "/keys", p = await tab();
+  writeFileSync(keys, "the right key\n", { mode: 0o600 });
+  const locked = await new Server().start("--api-key-file", keys);
+  allowed.add(locked.url);
+  await p.addInitScript(() => localStorage.setItem("tern-engine", "open")); // its stream wants the key too
+  await p.goto(locked.url);
+  await p.waitForSelector("#dialog[open] input");
+  await p.evaluate(() => { document.querySelector("#dialog-body input").dataset.first = "yes"; });
+  for (const [key, left] of [["a wrong key", true], ["the right key", false]]) {
+    await p.fill("#dialog-body input", key);
+    await p.evaluate(() => new Promise((done) => setTimeout(done, 800))); // whoever else wants a key has asked by now
+    assert.equal(await p.inputValue("#dialog-body input"), key, "the question was asked again while it was answered");
+    await p.keyboard.press("Enter");
+    if (left) await p.waitForFunction(() => { const i = document.querySelector("#dialog[open] input"); return i && !i.dataset.first && document.querySelector("#dialog-body").textContent.includes("wrong"); });
+  }
+  await p.waitForSelector("#model strong");
+  await p.waitForFunction(() => !document.querySelector("#dialog[open]") && document.querySelectorAll("#sums tbody tr").length >= 4);
+  assert.equal(await p.isVisible("#banner"), false);
+  await p.context().close();
+  assert.equal(await locked.end("SIGTERM"), 0);
+});
+
 await check("text of people, models and documents never becomes markup", async () => {
   const id = "00000000000000ff", now = Math.floor(Date.now() / 1000);
   const node = (i, role, more = {}) => ({ id: i, parent: i - 1, role, content: HOSTILE, created: now, ...more });

@@ -1,6 +1,6 @@
 // What the page asks of its server. Replies are JSON; streams are server-sent events, read by fetch so that a key can go along.
 let key = sessionStorage.getItem("tern-key") || "";
-let askForKey = async () => "";
+let askForKey = async () => "", asking = null; // the question that stands; one for all requests that want a key
 
 export function onKeyNeeded(f) { askForKey = f; }
 
@@ -9,8 +9,8 @@ export class Failed extends Error {
 }
 
 async function request(method, path, body, signal, raw) {
-  const headers = {};
-  if (key) headers.Authorization = "Bearer " + key;
+  const headers = {}, sent = key;
+  if (sent) headers.Authorization = "Bearer " + sent;
   if (body !== undefined && !raw) headers["Content-Type"] = "application/json";
   let r;
   try {
@@ -20,9 +20,12 @@ async function request(method, path, body, signal, raw) {
     throw new Failed("The server does not answer.", 0);
   }
   if (r.status === 401) {
-    key = await askForKey(Boolean(key));
-    if (!key) throw new Failed("The server wants a key.", 401);
-    sessionStorage.setItem("tern-key", key);
+    if (sent === key) { // else another was given meanwhile
+      asking = asking || askForKey(Boolean(key)).finally(() => { asking = null; });
+      key = await asking;
+      if (!key) throw new Failed("The server wants a key.", 401);
+      sessionStorage.setItem("tern-key", key);
+    }
     return request(method, path, body, signal, raw);
   }
   if (r.ok) return r;

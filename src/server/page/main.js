@@ -98,6 +98,7 @@ async function look() {
   page.changes = page.state.changes;
   banner("", "gone");
   showModel();
+  if (!was) page.open.modelChanged();
   if (page.state.no_talks) { $("no-talks").hidden = false; $("no-talks").textContent = "Conversations cannot be kept: " + page.state.no_talks; return; }
   const running = JSON.stringify((page.state.running || []).map((r) => r.talk + r.node));
   if (before !== page.changes || !was || running !== page.running) {
@@ -146,13 +147,15 @@ page.updateHead = updateHead;
 async function open(id) {
   if (page.open) page.open.close();
   closeSide();
-  page.open = new Talk(id, $("log"), page);
+  const talk = page.open = new Talk(id, $("log"), page);
   $("box").value = sessionStorage.getItem("tern-words-" + (id || "new")) || "";
   grow();
-  try { await page.open.load(); } catch (e) {
+  try { await talk.load(); } catch (e) {
+    if (page.open !== talk) return undefined; // another is open by now
     if (e.status === 404) { history.replaceState(null, "", location.pathname); return open(null); }
     failed(e);
   }
+  if (page.open !== talk) return undefined;
   updateHead();
   showList();
   return undefined;
@@ -163,10 +166,10 @@ addEventListener("hashchange", () => {
   if (!page.open || (page.open.id || "") !== id) open(id || null);
 });
 
+// At once: what is typed next belongs to the new conversation, and a browser tells of a changed address later.
 function startNew() {
-  if (location.hash) location.hash = "";
-  else open(null);
-  history.replaceState(null, "", location.pathname);
+  if (location.hash) history.pushState(null, "", location.pathname);
+  open(null);
   $("box").focus();
 }
 
@@ -292,9 +295,10 @@ onKeyNeeded(async (wrong) => (await askFor("This server wants a key", wrong ? "T
 page.engine = new Engine(page, events);
 page.documents = new Documents(page);
 (async () => {
-  if (localStorage.getItem("tern-engine") && innerWidth > 980) toggleEngine();
-  await looking();
-  await open(location.hash.slice(1) || null);
-  page.documents.load();
+  const opened = open(location.hash.slice(1) || null); // first of all: whoever types has somewhere to say it
   if (innerWidth > 980) box.focus();
+  if (localStorage.getItem("tern-engine") && innerWidth > 980) toggleEngine();
+  await opened;
+  await looking();
+  page.documents.load();
 })();

@@ -14,7 +14,9 @@ export class Talk {
     this.log.replaceChildren();
     this.shown.clear();
     if (!this.id) { this.showEmpty(); return; }
-    this.read(await call("GET", "/page/talks/" + this.id));
+    const v = await call("GET", "/page/talks/" + this.id);
+    if (this.closed) return; // the log shows another conversation
+    this.read(v);
     this.render();
     this.log.scrollTop = this.log.scrollHeight;
   }
@@ -29,15 +31,15 @@ export class Talk {
 
   // Another page, or this one before it was loaded again, may have gone on.
   async refresh() {
-    if (!this.id || this.live || this.log.querySelector(".edit")) return;
+    if (!this.id || this.writing() || this.log.querySelector(".edit")) return;
     const v = await call("GET", "/page/talks/" + this.id);
-    if (this.closed || this.live || JSON.stringify(v.nodes) + v.leaf + v.title === JSON.stringify([...this.nodes.values()]) + this.leaf + this.title) return;
+    if (this.closed || this.writing() || JSON.stringify(v.nodes) + v.leaf + v.title === JSON.stringify([...this.nodes.values()]) + this.leaf + this.title) return;
     this.read(v);
     this.render();
   }
 
   close() { this.closed = true; if (this.live) this.live.abort.abort(); }
-  writing() { return this.live; }
+  writing() { return this.live || this.asking; }
 
   path() {
     const out = [];
@@ -57,7 +59,7 @@ export class Talk {
     if (this.id) return;
     const v = await call("POST", "/page/talks", {});
     this.id = v.id;
-    history.replaceState(null, "", "#" + this.id);
+    if (!this.closed) history.replaceState(null, "", "#" + this.id);
     if (Object.keys(this.settings).length) await this.change({ settings: this.settings });
   }
 
@@ -69,16 +71,28 @@ export class Talk {
     if (this.id) await this.change({ settings });
   }
 
-  async say(content, parent = this.leaf) { await this.ensure(); await this.ask({ parent, content }); }
+  async say(content, parent = this.leaf) { await this.ask({ parent, content }); }
   async again(question) { await this.ask({ parent: question }); }
 
   async ask(body) {
-    if (this.live) return;
+    if (this.writing()) return;
+    this.asking = true; // one question at a time, also before the server has said that it heard it
+    this.page.updateHead();
+    try { await this.put(body); } finally {
+      this.asking = false;
+      if (!this.closed) this.page.updateHead();
+    }
+  }
+
+  async put(body) {
+    await this.ensure();
     const m = this.page.model(), settings = m && this.page.several() ? { ...this.settings, model: m.id } : this.settings;
     if (m && m.state !== "ready") this.page.say(`${m.id} is being loaded.`);
     const r = await call("POST", `/page/talks/${this.id}/say`, { ...body, settings, ...this.page.documents.wanted() });
     for (const n of r.nodes) { this.nodes.set(n.id, n); this.leaf = n.id; }
     this.title = r.title || this.title;
+    if (this.closed) return;
+    this.asking = false;
     this.render();
     this.log.scrollTop = this.log.scrollHeight;
   }
@@ -94,11 +108,11 @@ export class Talk {
 
   againLast() {
     const last = this.path().filter((n) => n.role === "user").pop();
-    if (last && !this.live) this.again(last.id).catch(this.page.failed);
+    if (last && !this.writing()) this.again(last.id).catch(this.page.failed);
   }
   editLast() {
     const last = this.path().filter((n) => n.role === "user").pop();
-    if (last && !this.live) this.edit(last);
+    if (last && !this.writing()) this.edit(last);
   }
 
   edit(node) {
