@@ -84,15 +84,16 @@ static bool write_stamp(const char *folder) {
     return fd >= 0 && !close(fd) && ok;
 }
 
-/* The model, and what else decides about the bits of its state. */
+/* The model, and what else decides about the bits of its state: a file in another form could be loaded, but
+ * the text would not be the one that is computed without it. */
 static uint64_t seed_of(const tern_session *s) {
     const tern_engine *e = s->e;
     const tn_attn_options *a = &e->attention;
     char text[256];
-    int n = snprintf(text, sizeof text, "%d %d %d %d %.6f %d %d %d %d %d %d %.6f", (int)e->model->scheme,
-                     e->npu != NULL, (int)a->mode, a->automatic, (double)a->ratio, a->n_buckets,
-                     a->no_head_ratios, a->share_rows, a->pool_heads, a->threshold, a->decode,
-                     (double)a->decode_ratio);
+    int n = snprintf(text, sizeof text, "%d %d %d %d %d %.6f %d %d %d %d %d %d %.6f", (int)e->model->scheme,
+                     (int)s->state.kv.type, e->npu ? (int)e->npu->chunk : 0, (int)a->mode, a->automatic,
+                     (double)a->ratio, a->n_buckets, a->no_head_ratios, a->share_rows, a->pool_heads,
+                     a->threshold, a->decode, (double)a->decode_ratio);
     return XXH64(text, (size_t)n, e->model->fingerprint ^ tn_lora_mix_id(&s->mix));
 }
 

@@ -287,6 +287,28 @@ def kept():
     same(sorted(os.listdir(folder)), ["forgotten", "mine.txt"], "nothing else is touched")
 
 
+def other_settings():
+    """What was computed with other settings is not gone on from: the text is the one of a server that knows nothing."""
+    ask = {"prompt": "The keeper wrote down every bird of that day. " * 30 + "On the seventh day", "max_tokens": 16, "temperature": 0}
+
+    def with_settings(settings, cache):
+        s = Server(*settings, model=package, env=dict(os.environ, XDG_CACHE_HOME=cache))
+        status, r = s.json("/v1/completions", ask)
+        s.stop()
+        same(status, 200, r)
+        return r["choices"][0]["text"], r["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with tempfile.TemporaryDirectory() as cache:
+        package = os.path.join(cache, "own.tern")
+        subprocess.run([TERN, "pack", MODEL, "-o", package, "--calib", MODEL + "/calib.txt", "--calib-tokens", "512"], check=True, capture_output=True)
+        want, none = with_settings([], cache)
+        got, known = with_settings([], cache)
+        assert (got, none) == (want, 0) and known > 200, (want, got, none, known)
+        for settings in (["--set", "kv=f16"], ["--set", "kv=int8"], ["--set", "kv=int4"], ["--set", "chunk=64"], ["--set", "attention=shadow", "--set", "attention-threshold=64"]):
+            with tempfile.TemporaryDirectory() as empty:
+                same(with_settings(settings, cache), (with_settings(settings, empty)[0], 0), settings)
+
+
 def too_long():
     """A conversation beyond the context: refused, or its oldest turns leave."""
     talk = [{"role": "system", "content": "Be brief."}]
@@ -462,6 +484,8 @@ thinking()
 print("thinking ok", flush=True)
 kept()
 print("kept ok", flush=True)
+other_settings()
+print("other_settings ok", flush=True)
 too_long()
 print("too_long ok", flush=True)
 shutdown()
