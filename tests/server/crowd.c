@@ -5,6 +5,7 @@
 #include "lab/synth.h"
 #include "server/queue.h"
 #include "server/refusals.h"
+#include "server/turns.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,13 +27,38 @@ static void must(tern_status st, const tern_error *err) {
     if (st != TERN_OK) fail_msg("%s", err->message);
 }
 
-static tn_queue *open_queue(const char *draft) {
+static tn_queue *open_queue_of(int32_t n_ctx, int32_t n_sessions, int32_t max_waiting, const char *draft,
+                               tn_turns *turns) {
     tn_queue *q;
     tern_error err = {0};
-    const tn_queue_options o = {
-        .e = e, .model = "m", .n_ctx = N_CTX, .n_sessions = 8, .max_waiting = 100, .draft = draft};
+    const tn_queue_options o = {.e = e,
+                                .model = "m",
+                                .n_ctx = n_ctx,
+                                .n_sessions = n_sessions,
+                                .max_waiting = max_waiting,
+                                .draft = draft,
+                                .turns = turns};
     must(tn_queue_open(&o, &q, &err), &err);
     return q;
+}
+
+static tn_queue *open_queue(const char *draft) { return open_queue_of(N_CTX, 8, 100, draft, NULL); }
+
+/* Whose turn it is holds the queue's worker between two rounds: what is asked meanwhile is there before the
+ * next one, however busy the machine. This lets the worker do at most one round. */
+static void let_one_round(tn_turns *t) {
+    pthread_mutex_lock(&t->mu);
+    uint64_t mine = t->n_asked++;
+    t->n_given++;
+    pthread_cond_broadcast(&t->next);
+    while (t->n_given != mine) pthread_cond_wait(&t->next, &t->mu);
+    pthread_mutex_unlock(&t->mu);
+}
+
+static void let_it_begin(tn_turns *t, tn_job *j) {
+    bool begun = false;
+    while (!tn_job_done(j, &begun) && !begun) let_one_round(t);
+    assert_true(begun);
 }
 
 /* A text of about n tokens that begins in its own way. */
@@ -175,19 +201,23 @@ static size_t events(tn_job *j) {
 static void nobody_waits(void **state) {
     (void)state;
     static char text[N_CTX];
-    tn_queue *q = open_queue("none");
+    tn_turns turns;
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(N_CTX, 8, 100, "none", &turns);
     bool begun = false;
+    tn_turns_take(&turns);
     tn_job *a =
         ask(q, "It runs.", "\"max_tokens\": 1500, \"stream\": true, \"grammar\": \"root ::= [a-z ]{4000}\"");
-    while (!tn_job_done(a, &begun) && !begun) tn_job_wait(a, 100);
+    let_it_begin(&turns, a);
     words(text, 12 * CHUNK, 77);
     (void)events(a);
     tn_job *b = ask(q, text, "\"max_tokens\": 1");
     words(text, CHUNK / 2, 78);
     tn_job *c = ask(q, text, "\"max_tokens\": 1");
-    while (!tn_job_done(c, &begun)) tn_job_wait(c, 1000);
+    while (!tn_job_done(c, &begun)) let_one_round(&turns);
     tn_queue_counts n = tn_queue_count(q);
     bool b_done = tn_job_done(b, &begun);
+    tn_turns_give(&turns);
     while (!tn_job_done(b, &begun)) tn_job_wait(b, 1000);
     size_t between = events(a);
     assert_true(b->n_ids > 10 * CHUNK); /* letters are tokens of this model, nearly */
@@ -201,6 +231,7 @@ static void nobody_waits(void **state) {
     tn_job_leave(b);
     tn_job_leave(c);
     tn_queue_close(&q);
+    tn_turns_destroy(&turns);
 }
 
 /* Eight that come at once with one long beginning: it is read once. */
@@ -256,19 +287,19 @@ static void goes_on_where_it_was(void **state) {
 static void shares(void **state) {
     (void)state;
     enum { MANY = 10 };
-    tn_queue *q;
-    tern_error err = {0};
-    const tn_queue_options o = {
-        .e = e, .model = "m", .n_ctx = 512, .n_sessions = 1, .max_waiting = 100, .draft = "none"};
-    must(tn_queue_open(&o, &q, &err), &err);
+    tn_turns turns;
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(512, 1, 100, "none", &turns);
+    tn_turns_take(&turns);
     tn_job *hold = ask_as(q, 1, "It runs.",
                           "\"max_tokens\": 400, \"stream\": true, \"grammar\": \"root ::= [a-z ]{900}\""),
            *many[MANY], *one;
     bool begun = false;
-    while (!tn_job_done(hold, &begun) && !begun) tn_job_wait(hold, 100);
+    let_it_begin(&turns, hold);
     for (int i = 0; i < MANY; i++) many[i] = ask_as(q, 1, "A story.", "\"max_tokens\": 3");
     one = ask_as(q, 2, "A tale.", "\"max_tokens\": 3");
     tn_job_cancel(hold);
+    tn_turns_give(&turns);
     while (!tn_job_done(one, &begun)) tn_job_wait(one, 1000);
     print_message("a client with one request beside one with %d: %d of those were begun before it\n", MANY,
                   (int)one->seated - 2);
@@ -282,6 +313,7 @@ static void shares(void **state) {
     tn_job_leave(hold);
     tn_job_leave(one);
     tn_queue_close(&q);
+    tn_turns_destroy(&turns);
 }
 
 /* Who has filled the queue is refused; another client may wait once more; nobody may beyond twice its
@@ -289,17 +321,17 @@ static void shares(void **state) {
 static void fills_the_queue(void **state) {
     (void)state;
     enum { ROOM = 3 };
-    tn_queue *q;
     tern_error err = {0};
-    const tn_queue_options o = {
-        .e = e, .model = "m", .n_ctx = 512, .n_sessions = 1, .max_waiting = ROOM, .draft = "none"};
-    must(tn_queue_open(&o, &q, &err), &err);
+    tn_turns turns;
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(512, 1, ROOM, "none", &turns);
+    tn_turns_take(&turns);
     tn_job *hold = ask_as(q, 1, "It runs.",
                           "\"max_tokens\": 400, \"stream\": true, \"grammar\": \"root ::= [a-z ]{900}\""),
            *in[2 * ROOM], *none;
     bool begun = false;
     int n = 0;
-    while (!tn_job_done(hold, &begun) && !begun) tn_job_wait(hold, 100);
+    let_it_begin(&turns, hold);
     for (uint64_t client = 1; n < 2 * ROOM; client++) {
         do in[n++] = ask_as(q, client, "A story.", "\"max_tokens\": 2");
         while (n < ROOM);
@@ -313,6 +345,7 @@ static void fills_the_queue(void **state) {
     r.client = 99;
     assert_int_equal(tn_queue_put(q, &r, &none, &err), TN_E_BUSY);
     tn_job_cancel(hold);
+    tn_turns_give(&turns);
     tn_job_leave(hold);
     for (int i = 0; i < n; i++) {
         while (!tn_job_done(in[i], &begun)) tn_job_wait(in[i], 1000);
@@ -320,6 +353,7 @@ static void fills_the_queue(void **state) {
         tn_job_leave(in[i]);
     }
     tn_queue_close(&q);
+    tn_turns_destroy(&turns);
 }
 
 static int setup(void **state) {
