@@ -74,13 +74,28 @@ class Server:
     def metric(self, name):
         return float(re.search("^" + re.escape(name) + r" (\S+)$", self.ask("GET", "/metrics")[1].decode(), re.M).group(1))
 
+    def load(self):
+        """How many requests are answered and wait, and how many have come: all at one moment."""
+        n = dict(re.findall(r'^tern_requests_(\w+(?:{result="\w+"})?) (\d+)', self.ask("GET", "/metrics")[1].decode(), re.M))
+        running, waiting = int(n["running"]), int(n["waiting"])
+        return running, waiting, running + waiting + sum(int(v) for k, v in n.items() if k.startswith("total"))
+
+    def filled(self, before, running, waiting):
+        """Waits until so many are answered and so many wait. False: all who were sent since `before` have come, and some are answered already."""
+        while True:
+            now_running, now_waiting, come = self.load()
+            if now_running >= running and now_waiting >= waiting:
+                return True
+            if come - before >= running + waiting > now_running + now_waiting:
+                return False
+
     def raw(self, data):
-        s = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        s = socket.create_connection(("127.0.0.1", self.port), timeout=1200)
         s.sendall(data)
         return s
 
     def stop(self):
         self.p.send_signal(signal.SIGTERM)
-        status = self.p.wait(100)
+        status = self.p.wait(1200)
         self.reader.join()
         assert status == 0, "exit status %d:\n%s" % (status, "".join(self.lines[-80:]))
