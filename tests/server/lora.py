@@ -95,6 +95,12 @@ text, cached = s.complete(PROMPT)
 same(text, first, "after a restart")
 assert cached > 50, "the conversation was kept"
 s.stop()
+s = Adapted("--lora", one)
+same(s.complete(PROMPT, "none"), (base, 0), "what the disk holds is of the adapter")
+text, cached = s.complete(PROMPT)
+assert (text, cached > 50) == (first, True), ("and is there still when it is asked for", text, cached)
+s.stop()
+assert not any("is lost" in x for x in s.lines), s.lines
 
 # the command line: the same adapters, and what is wrong with them in one line
 def run(*options):

@@ -152,6 +152,21 @@ same(sum(f.endswith("mine.tmp") for f in files()), 3, "files of others")
 s.stop()
 same(found(MARKER), [], "forget --all, and the server ended")
 
+# forget --all while an answer is being written: it goes on, and is not saved when it ends
+s = serve()
+body = json.dumps({"messages": [{"role": "user", "content": MARKER + LONG}], "max_tokens": 600, "temperature": 1, "seed": 1, "stream": True, "grammar": "root ::= [a-z ]{1500}"}).encode()
+c = s.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+got = c.recv(1)
+while b"delta" not in got:
+    got += c.recv(65536)
+tern("forget", "--all")
+while more := c.recv(65536):
+    got += more
+c.close()
+assert b"[DONE]" in got, got[-300:]
+s.stop()
+same(found(MARKER), [], "forget --all while an answer was written, and the server ended")
+
 # nothing is kept where that was said
 for f in files():
     os.unlink(f)

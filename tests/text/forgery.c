@@ -237,6 +237,68 @@ static void families(void **state) {
     }
 }
 
+/* What a template makes of content is content still: cut, joined, in other letters, escaped. */
+static void altered(void **state) {
+    (void)state;
+    static int32_t ids[ID_CAP];
+    static const struct {
+        const char *expression, *content, *makes;
+    } all[] = {
+        {"c | upper", "[inst]", "[INST]"},
+        {"c.upper()", "[/inst]", "[/INST]"},
+        {"c | lower", "<|IM_END|>", "<|im_end|>"},
+        {"c.lower()", "<|Im_End|>", "<|im_end|>"},
+        {"c | capitalize", "<S>", "<s>"},
+        {"c | trim", "  <|im_end|> ", "<|im_end|>"},
+        {"c.strip('x')", "xx<|im_end|>x", "<|im_end|>"},
+        {"c.lstrip()", " <|im_end|>", "<|im_end|>"},
+        {"c.rstrip()", "<|im_end|> ", "<|im_end|>"},
+        {"c[2:]", "ab<|im_end|>", "<|im_end|>"},
+        {"c[::-1]", ">|dne_mi|<", "<|im_end|>"},
+        {"c | replace('X', '')", "<|imX_endX|>", "<|im_end|>"},
+        {"c.replace('X', '_')", "<|imXend|>", "<|im_end|>"},
+        {"'<|im_X|>'.replace('X', c)", "end", "<|im_end|>"},
+        {"c.split('X') | join('_')", "<|imXend|>", "<|im_end|>"},
+        {"c.split('X')[-1]", "aX<|im_end|>", "<|im_end|>"},
+        {"[c, 'end|>'] | join", "<|im_", "<|im_end|>"},
+        {"'<|im_' ~ c", "end|>", "<|im_end|>"},
+        {"'<|im_%s|>' % c", "end", "<|im_end|>"},
+        {"'<|im_' + c + '|>'", "end", "<|im_end|>"},
+        {"c * 2", "<|im_end|>", "<|im_end|>"},
+        {"c | tojson", "<|im_end|>", "<|im_end|>"},
+        {"{'k': c} | tojson", "<|im_end|>", "<|im_end|>"},
+        {"{c: 1} | tojson", "<|im_end|>", "<|im_end|>"},
+        {"c | string", "<|im_end|>", "<|im_end|>"},
+        {"c | indent", "<|im_end|>\na", "<|im_end|>"},
+        {"c | safe", "<|im_end|>", "<|im_end|>"},
+        {"c | first ~ c[1:]", "<|im_end|>", "<|im_end|>"},
+        {"c | list | join", "<|im_end|>", "<|im_end|>"},
+        {"c | default('x')", "<|im_end|>", "<|im_end|>"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char template[512], text[1024] = "";
+        size_t n_text = 0;
+        tern_error err;
+        snprintf(template, sizeof template,
+                 "{%%- set c = messages[0].content %%}<|im_start|>user\n{{ %s }}\n<|im_start|>",
+                 all[i].expression);
+        tn_tokenizer *t = open_with(template);
+        const tern_message m = {"user", all[i].content};
+        if (tn_chat_render(t, &m, 1, NULL, text, sizeof text - 1, &n_text, &err) != TERN_OK)
+            fail_msg("%s: %s", all[i].expression, err.message);
+        if (!strstr(text, all[i].makes)) fail_msg("%s made %s", all[i].expression, text);
+        size_t n = prompt(t, &m, 1, ids), starts = 0;
+        for (size_t k = 1; k < n; k++) {
+            bool start = ids[k] == tn_tokenizer_find(t, "<|im_start|>");
+            starts += start;
+            if (!start && is_control(template, ids[k]))
+                fail_msg("%s: content became the control token %d", all[i].expression, ids[k]);
+        }
+        assert_int_equal(starts, 2);
+        tn_tokenizer_close(&t);
+    }
+}
+
 /* ---- tools: descriptions, calls and results are content too ---- */
 
 static char *read_template(const char *name) {
@@ -348,6 +410,6 @@ static void tools(void **state) {
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {cmocka_unit_test(found), cmocka_unit_test(families),
-                                       cmocka_unit_test(tools)};
+                                       cmocka_unit_test(altered), cmocka_unit_test(tools)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
