@@ -60,6 +60,8 @@ def asking(s, docs):
         assert word in s.json("/v1/rag/ask", dict(ask, question=q))[1]["sources"][0]["text"]
     status, r = s.json("/v1/rag/ask", dict(ask, question="Xylophone quasar mitochondria?"))
     same((status, r["sources"]), (200, []), "nothing fits")
+    status, r = s.json("/v1/rag/ask", dict(ask, question="Name the capital city of France, its mayor, its river, its oldest bridge, its newest museum and its cat"))
+    same((status, r["sources"]), (200, []), "one word of many is there, which is no fit")
     got = []
     threads = [threading.Thread(target=lambda: got.append(s.json("/v1/rag/ask", ask)[1]["sources"][0]["document"])) for _ in range(8)]
     for t in threads:
