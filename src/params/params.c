@@ -188,7 +188,8 @@ void tn_param_range(const tn_param *p, char *buf, size_t cap) {
         snprintf(buf, cap, "a multiple of %.10g from %.10g to %.10g", p->step, p->min, p->max);
     else if (p->kind == TN_PARAM_STEAL)
         snprintf(buf, cap, "%s, or %s from %.10g to %.10g", p->choices, what, p->min, p->max);
-    else if (p->min == 0 && p->max == 0) snprintf(buf, cap, "%.*s", (int)strcspn(what, ","), what);
+    else if (p->min == 0 && p->max == 0)
+        snprintf(buf, cap, "%.*s%s", (int)strcspn(what, ","), what, p->kind == TN_PARAM_U64 ? " from 0" : "");
     else snprintf(buf, cap, "%s from %.10g to %.10g", what, p->min, p->max);
 }
 

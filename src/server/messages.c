@@ -197,7 +197,12 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
     r->max_tokens = (int32_t)max;
     TN_TRY(tn_field_stops(r, "stop_sequences", err));
     TN_TRY(tools(r, err));
-    const char *thinking = json_string_value(json_object_get(json_object_get(r->body, "thinking"), "type"));
+    const json_t *how = json_object_get(r->body, "thinking");
+    const char *thinking = json_string_value(json_object_get(how, "type"));
+    bool known_way = thinking && (!strcmp(thinking, "enabled") || !strcmp(thinking, "disabled") ||
+                                  !strcmp(thinking, "adaptive")); /* the template's own way */
+    TN_FAIL_IF(how && !json_is_null(how) && !known_way, err, TERN_E_INVALID,
+               "'thinking' must have the type enabled, disabled or adaptive");
     r->variables = json_object();
     if (thinking && !strcmp(thinking, "disabled"))
         tn_json_set(&r->variables, "enable_thinking", json_false());

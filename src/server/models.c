@@ -44,6 +44,7 @@ static void model_free(tn_served *k) {
     tn_live_close(&k->live);
     free(k->name);
     free(k->path);
+    free(k->opened);
     free(k);
 }
 
@@ -101,18 +102,6 @@ static bool room(void *user, uint64_t bytes) {
     return ok;
 }
 
-/* A message that begins with a path begins with the model's name instead: clients are not told where files
- * lie. */
-static void without_path(const char *path, const char *name, tern_error *err) {
-    tern_error told = *err;
-    size_t n = strlen(path);
-    char *at = strstr(err->message, path);
-    if (!at) return;
-    snprintf(told.message, sizeof told.message, "%.*s%.200s%s", (int)(at - err->message), err->message, name,
-             at + n);
-    *err = told;
-}
-
 /* What is needed at least: weights, one session, and what both compute in. */
 static tern_status measure(tn_served *k, char path[TN_MODELS_PATH], tern_options *o, uint64_t *need,
                            tern_error *err) {
@@ -127,7 +116,7 @@ static tern_status measure(tn_served *k, char path[TN_MODELS_PATH], tern_options
     if (n_ctx) o->session.n_ctx = n_ctx;
     if (st == TERN_OK) st = tern_engine_estimate(path, o, &e, err);
     if (st == TERN_OK) *need = e.weight_bytes + e.kv_bytes + e.work_bytes;
-    else without_path(path, k->name, err);
+    else tn_queue_hide_path(path, k->name, err);
     if (st != TERN_E_LIMIT) return st;
     return err->code = TERN_E_MEMORY; /* the request is not at fault */
 }
@@ -135,9 +124,13 @@ static tern_status measure(tn_served *k, char path[TN_MODELS_PATH], tern_options
 static tern_status load(tn_served *k, const char *path, const tern_options *o, tern_error *err) {
     tn_models *m = k->all;
     tn_queue_options qo = m->o.queue;
+    free(k->opened);
+    k->opened = strdup(path);
+    TN_FAIL_IF(!k->opened, err, TERN_E_MEMORY, "no memory for the model");
     TN_TRY(tern_engine_open(path, o, &k->e, err));
     qo.e = k->e;
     qo.model = k->name;
+    qo.path = k->opened;
     qo.turns = m->first->next ? &m->turns : NULL;
     qo.room = room;
     qo.room_user = k;
@@ -238,7 +231,7 @@ static bool serve_first(tn_models *m) {
         if (st == TERN_OK) k->n_loads++;
         else m->held_bytes -= k->held_bytes, k->held_bytes = 0;
     }
-    if (st != TERN_OK) without_path(path, k->name, &err);
+    if (st != TERN_OK) tn_queue_hide_path(path, k->name, &err);
     if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)
         err.code = TERN_E_FORMAT; /* the file is at fault, no request */
     k->why = err;

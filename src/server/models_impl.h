@@ -32,6 +32,7 @@ struct tn_served {
     bool told_first;
     tn_queue_counts before; /* of its queues that are closed */
     /* the keeper's; others read them while they use the model, or with the lock while it is ready */
+    char *opened; /* the file that e is read from: path, or its package */
     tern_engine *e;
     tn_queue *q;
 };

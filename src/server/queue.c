@@ -10,6 +10,7 @@
 #include "server/watch.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -180,6 +181,16 @@ void tn_queue_first(tn_job *j) {
     pthread_mutex_unlock(&q->mu);
 }
 
+void tn_queue_hide_path(const char *path, const char *name, tern_error *err) {
+    tern_error told = *err;
+    size_t n = strlen(path);
+    char *at = strstr(err->message, path);
+    if (!at) return;
+    snprintf(told.message, sizeof told.message, "%.*s%.200s%s", (int)(at - err->message), err->message, name,
+             at + n);
+    *err = told;
+}
+
 /* ---- the worker ------------------------------------------------------------------------------------ */
 
 /* The session that a cancel of the job reaches; NULL: none any more. */
@@ -200,6 +211,8 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
     bool closing = q->closing;
     pthread_mutex_unlock(&q->mu);
     if (st == TERN_E_CANCELLED && closing) (void)tn_fail(&why, TN_E_CLOSING, "the server is closing");
+    /* weights are read while the first prompt is: their damage is found now */
+    if (st != TERN_OK && q->o.path) tn_queue_hide_path(q->o.path, q->o.model, &why);
     bool ok = j->vector || tn_answering_finish(j, st, &why);
     pthread_mutex_lock(&q->mu);
     if (st != TERN_OK) j->err = why;

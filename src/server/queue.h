@@ -69,6 +69,7 @@ typedef struct tn_job {
 typedef struct tn_queue_options {
     tern_engine *e;
     const char *model; /* its name in replies */
+    const char *path;  /* its file, which clients are not told; or NULL */
     int32_t n_ctx, n_sessions, max_waiting;
     const char *draft;
     const char *chat_template; /* its source, or NULL: the model's */
@@ -79,6 +80,9 @@ typedef struct tn_queue_options {
                  uint64_t bytes); /* counts memory for one more session; false: no room. NULL: always */
     void *room_user;
 } tn_queue_options;
+
+/* A message that has the path of a model has its name instead: clients are not told where files lie. */
+void tn_queue_hide_path(const char *path, const char *name, tern_error *err);
 
 typedef struct tn_queue_counts {
     uint64_t n_done, n_failed, n_cancelled, prompt_tokens, cached_tokens, output_tokens;

@@ -89,7 +89,9 @@ tern_status tn_field_number(const json_t *body, const char *name, double lo, dou
     if (!v || json_is_null(v)) return TERN_OK;
     double x = json_is_number(v) ? json_number_value(v) : NAN;
     TN_FAIL_IF(!(x >= lo && x <= hi) || (whole && x != floor(x)), err, TERN_E_INVALID,
-               "'%s' must be a %snumber from %g to %g", name, whole ? "whole " : "", lo, hi);
+               whole ? "'%s' must be a whole number from %.0f to %.0f"
+                     : "'%s' must be a number from %g to %g",
+               name, lo, hi);
     *out = x;
     return TERN_OK;
 }

@@ -71,9 +71,11 @@ grep -qai "quizzaciously" "$db" "$db-wal" 2>/dev/null && fail "forget --document
 [ "$(look)" -ge 1 ] || fail "forget --documents takes conversations along"
 "$tern" rag add "$tmp/notes.txt" >/dev/null 2>"$tmp/err"
 echo "typed line" >"$tmp/state/tern-history"
+ln "$tmp/state/tern-history" "$tmp/bytes" # what the file held can be looked at when its name is gone
 "$tern" forget --all >"$tmp/out" 2>"$tmp/err" || fail "forget --all"
 [ "$(look)" = 0 ] && ! grep -qai "quizzaciously" "$db" "$db-wal" 2>/dev/null || fail "forget --all leaves something"
 [ ! -e "$tmp/state/tern-history" ] || fail "forget --all leaves what was typed"
+grep -qa "typed" "$tmp/bytes" && fail "forget --all leaves the bytes of what was typed"
 [ "$("$tern" forget --list --json)" = "[]" ] || fail "something is listed"
 "$tern" forget >"$tmp/out" 2>"$tmp/err"
 [ $? = 2 ] || fail "forget without a word"

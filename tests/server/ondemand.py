@@ -22,6 +22,11 @@ def make():
     shutil.copytree(MODEL, os.path.join(DIR.name, "tiny"))
     whole = open(os.path.join(DIR.name, "one.gguf"), "rb").read()
     open(os.path.join(DIR.name, "short.gguf"), "wb").write(whole[: len(whole) // 2])
+    damaged = os.path.join(DIR.name, "damaged.tern")
+    subprocess.run([TERN, "pack", os.path.join(DIR.name, "one.gguf"), "-o", damaged], check=True, capture_output=True)
+    with open(damaged, "r+b") as f:  # beyond the index: its weights are read with the first prompt
+        f.seek(os.path.getsize(damaged) // 2)
+        f.write(b"\xff" * 4096)
     open(os.path.join(DIR.name, "no-model.gguf"), "wb").write(b"GGUF" + b"\xff" * 300)
 
 
@@ -112,7 +117,7 @@ def alone(name):
 def switching(want):
     s = Server("--models", DIR.name, model=None)
     listed = s.json("/v1/models")[1]["data"]
-    same(sorted(m["id"] for m in listed), ["no-model.gguf", "one.gguf", "short.gguf", "sub/two.gguf", "tiny"], "the list")
+    same(sorted(m["id"] for m in listed), ["damaged.tern", "no-model.gguf", "one.gguf", "short.gguf", "sub/two.gguf", "tiny"], "the list")
     same({m["state"] for m in listed}, {"away"}, "nothing is loaded before it is asked for")
     for _ in range(2):
         for name in GOOD + ["tiny"]:
@@ -135,6 +140,7 @@ def switching(want):
         ("/v1/completions", dict(ASK, model=os.path.join(DIR.name, "one.gguf")), 404, "no model"),
         ("/v1/completions", dict(ASK, model="short"), 500, "short.gguf"),
         ("/v1/completions", dict(ASK, model="no-model"), 500, "no-model.gguf"),
+        ("/v1/completions", dict(ASK, model="damaged"), 500, "damaged.tern: "),
         ("/v1/messages", {"model": "nobody", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}, 404, "no model"),
         ("/v1/embeddings", {"model": "nobody", "input": "x"}, 404, "no model"),
         ("/tokenize", {"model": "nobody", "content": "x"}, 404, "no model"),

@@ -375,6 +375,7 @@ def wrong(s):
         ("/v1/embeddings", {"input": ["a", ""]}, 400, "none of them empty"),
         ("/v1/embeddings", {"input": "a", "dimensions": 3}, 400, "'dimensions'"),
         ("/v1/chat/completions", {"messages": [user], "temprature": 1}, 400, "'temprature' is unknown"),
+        ("/v1/chat/completions", {"messages": [user], "max_tokens": -1}, 400, "a whole number from 0 to 1048576"),
         ("/v1/chat/completions", {"messages": [user], "response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, 400, "'not' is not supported"),
         ("/v1/chat/completions", {"messages": [user], "stream": True, "json_schema": {"enum": []}}, 400, "no text fits"),
         ("/v1/completions", {"prompt": "word " * 20000}, 400, "context"),
