@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -321,17 +322,22 @@ int cli_parse_int_list(const char *text, int32_t *out, int cap, int32_t max) {
     }
 }
 
+enum { ENDLESS_BYTES = 256 << 20 }; /* of a pipe or a device, which may go on for ever */
+
 char *cli_read_text_file(const char *path, size_t *n_bytes) {
     FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
     if (!f) {
         cli_failed_text("%s: cannot read: %s", path, strerror(errno));
         return NULL;
     }
+    struct stat sb;
+    bool ends = !fstat(fileno(f), &sb) && S_ISREG(sb.st_mode), endless = false;
     size_t n = 0, cap = 1 << 16;
     char *buf = malloc(cap + 1);
     while (buf) {
         n += fread(buf + n, 1, cap - n, f);
-        if (n < cap) break;
+        endless = !ends && n > ENDLESS_BYTES;
+        if (n < cap || endless) break;
         char *more = realloc(buf, cap * 2 + 1);
         if (!more) free(buf);
         buf = more;
@@ -339,8 +345,9 @@ char *cli_read_text_file(const char *path, size_t *n_bytes) {
     }
     bool bad = !buf || ferror(f);
     if (f != stdin) fclose(f);
-    if (bad) {
-        cli_failed_text("%s: cannot read: %s", path, buf ? strerror(errno) : "out of memory");
+    if (bad || endless) {
+        if (bad) cli_failed_text("%s: cannot read: %s", path, buf ? strerror(errno) : "out of memory");
+        else cli_failed_text("%s: more than %d MiB that come from no file", path, ENDLESS_BYTES >> 20);
         free(buf);
         return NULL;
     }

@@ -14,7 +14,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { APPLICATION_ID = 0x7465726e, /* "tern" */ BUSY_MS = 10000 };
+#define APPLICATION_ID "1952805486" /* 0x7465726e: "tern" */
+
+enum { BUSY_MS = 10000 };
 static const uint64_t CAP_BYTES = 64u << 20;
 
 /* Each brings a file from version i to i + 1. They are never changed once released. */
@@ -163,24 +165,30 @@ static void narrow_default_folder(tn_ctx *ctx, const char *path) {
     tn_free(ctx, folder);
 }
 
-/* The store's file is for its owner alone; so are SQLite's files beside it, which take its mode. The file is
- * not opened where it exists, because closing it would release the locks that this process has on it through
- * SQLite. */
-static tern_status make_private(tn_ctx *ctx, const char *path, bool read_only, tern_error *err) {
+/* A new file is its owner's alone from its first moment. It is not opened where it exists, because closing it
+ * would release the locks that this process has on it through SQLite. */
+static void create_private(tn_ctx *ctx, const char *path) {
+    narrow_default_folder(ctx, path);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+}
+
+/* The store's file is for its owner alone; so are SQLite's files beside it, which take its mode. */
+static tern_status make_private(tn_ctx *ctx, const char *path, tern_error *err) {
     static const char *const ends[] = {"", "-wal", "-shm"};
     struct stat sb;
-    narrow_default_folder(ctx, path);
-    int fd = read_only ? -1 : open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd >= 0) close(fd);
+    bool told = false;
     for (int i = 0; i < 3; i++) {
         char name[4096];
         TN_FAIL_IF((size_t)snprintf(name, sizeof name, "%s%s", path, ends[i]) >= sizeof name, err,
                    TERN_E_INVALID, "%s: path too long", path);
         if (stat(name, &sb)) continue; /* SQLite says what is wrong with a path */
         TN_FAIL_IF(!S_ISREG(sb.st_mode), err, TERN_E_IO, "%s: not a regular file", name);
-        if (sb.st_mode & 077 && !chmod(name, 0600))
+        if (!(sb.st_mode & 077) || chmod(name, 0600)) continue;
+        if (!told) /* of the three once */
             tn_log(ctx, TERN_LOG_WARN, "%s: others could read what was said (mode %o); it is yours alone now",
                    name, (unsigned)(sb.st_mode & 0777));
+        told = true;
     }
     return TERN_OK;
 }
@@ -203,14 +211,8 @@ static tern_status check_schema(tn_store *s, tern_error *err) {
 /* An empty file becomes a store, and an older store is brought up to date. Each step is one transaction with
  * its version. */
 static tern_status migrate(tn_store *s, tern_error *err) {
-    int64_t version = 0, app = 0, n_tables = 0;
+    int64_t version = 0;
     TN_TRY(get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err));
-    TN_TRY(get_int(s, "PRAGMA application_id", NULL, 0, &app, NULL, err));
-    if (app != APPLICATION_ID) {
-        TN_TRY(get_int(s, "SELECT count(*) FROM sqlite_master", NULL, 0, &n_tables, NULL, err));
-        TN_FAIL_IF(n_tables || version, err, TERN_E_FORMAT,
-                   "%s: a database, but not a store of tern's; give another file", s->path);
-    }
     TN_FAIL_IF(version > TN_STORE_VERSION, err, TERN_E_UNSUPPORTED,
                "%s: written by a newer tern (version %" PRId64 " of the store, this one knows up to %d)",
                s->path, version, TN_STORE_VERSION);
@@ -223,7 +225,7 @@ static tern_status migrate(tn_store *s, tern_error *err) {
     TN_TRY(tn_store_begin(s, err));
     /* another process may have done it while this one waited */
     tern_status st = get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err);
-    if (st == TERN_OK) st = tn_store_run(s, "PRAGMA application_id = 1952805486", "mark it", err);
+    if (st == TERN_OK) st = tn_store_run(s, "PRAGMA application_id = " APPLICATION_ID, "mark it", err);
     for (; version < TN_STORE_VERSION && st == TERN_OK; version++)
         st = tn_store_run(s, migrations[version], "set it up", err);
     char sql[64];
@@ -234,15 +236,34 @@ static tern_status migrate(tn_store *s, tern_error *err) {
     return st;
 }
 
+static int see_stranger(void *user, int n, char **values, char **names) {
+    (void)n, (void)names;
+    *(bool *)user = strcmp(values[0], "0") != 0;
+    return 0;
+}
+
 /* Two processes may make the file at once. SQLite tells one of them "busy" without waiting, so this waits. */
-static tern_status enter_wal(tn_store *s, int32_t busy_ms, tern_error *err) {
+static tern_status patiently(tn_store *s, const char *sql, bool *stranger, int32_t busy_ms, tern_error *err) {
     for (int32_t waited = 0;; waited += 10) {
-        int rc = sqlite3_exec(s->db, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL", NULL,
-                              NULL, NULL);
+        int rc = sqlite3_exec(s->db, sql, stranger ? see_stranger : NULL, stranger, NULL);
         if (rc == SQLITE_OK) return TERN_OK;
         if ((rc & 0xff) != SQLITE_BUSY || waited >= busy_ms) return tn_store_failed(s, "open it", err);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
+}
+
+/* Refuses the file of somebody else, of which nothing has been changed. One statement: what another process
+ * makes of an empty file is seen wholly or not at all. */
+static tern_status check_owner(tn_store *s, int32_t busy_ms, tern_error *err) {
+    bool stranger = false;
+    TN_TRY(patiently(s,
+                     "SELECT application_id != " APPLICATION_ID
+                     " AND ((SELECT count(*) FROM sqlite_master) OR "
+                     "(SELECT user_version FROM pragma_user_version)) FROM pragma_application_id",
+                     &stranger, busy_ms, err));
+    TN_FAIL_IF(stranger, err, TERN_E_FORMAT, "%s: a database, but not a store of tern's; give another file",
+               s->path);
+    return TERN_OK;
 }
 
 tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out,
@@ -257,24 +278,33 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
     s->read_only = opt->read_only;
     s->cap_bytes = opt->cap_bytes ? opt->cap_bytes : CAP_BYTES;
     s->path = tn_strdup(ctx, TN_MEM_OTHER, path);
+    struct stat sb;
     tern_status st = TERN_OK;
     TN_BAIL_IF(!s->path, err, TERN_E_MEMORY, "no memory for a store");
     if (!opt->read_only && (st = make_folders(ctx, path, err)) != TERN_OK) goto out;
-    if ((st = make_private(ctx, path, opt->read_only, err)) != TERN_OK) goto out;
+    if (!opt->read_only) create_private(ctx, path);
+    if (!stat(path, &sb) && !S_ISREG(sb.st_mode)) { /* SQLite says what else is wrong with a path */
+        st = tn_fail(err, TERN_E_IO, "%s: not a regular file", path);
+        goto out;
+    }
     int flags = opt->read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     if (sqlite3_open_v2(path, &s->db, flags, NULL) != SQLITE_OK) {
         st =
             s->db ? tn_store_failed(s, "open it", err) : tn_fail(err, TERN_E_MEMORY, "no memory for a store");
         goto out;
     }
-    sqlite3_busy_timeout(s->db, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS);
+    int32_t busy_ms = opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS;
+    sqlite3_busy_timeout(s->db, busy_ms);
     sqlite3_extended_result_codes(s->db, 1);
     /* files from elsewhere may hold views and triggers: they get no rights */
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    if ((st = check_owner(s, busy_ms, err)) != TERN_OK) goto out;
+    if ((st = make_private(ctx, path, err)) != TERN_OK) goto out;
     /* auto_vacuum only takes in an empty file; FULL: a commit is on the disk, not only in the WAL's buffers
      */
-    if (!opt->read_only) st = enter_wal(s, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS, err);
+    if (!opt->read_only)
+        st = patiently(s, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL", NULL, busy_ms, err);
     if (st == TERN_OK)
         st = tn_store_run(s,
                           "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON;"

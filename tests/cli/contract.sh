@@ -47,6 +47,7 @@ check "missing value" 2 "$tern" run -m; one_line
 check "bad number" 2 "$tern" run -m x -p hi -n many; one_line
 check "number out of range" 2 "$tern" run -m x -p hi --top-p 7; one_line
 check "missing file" 1 "$tern" run -m "$tmp/none.gguf" -p hi; one_line; empty_out
+check "an endless prompt" 1 "$tern" run -m models/tern-tiny -f /dev/zero; one_line; empty_out
 check "bad list" 2 "$tern" bench -m x -p 12,x; one_line
 check "unknown shape" 1 "$tern" synth --arch nothing -o "$tmp/x.gguf"; one_line
 

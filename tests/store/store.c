@@ -273,6 +273,43 @@ static void versions(void **state) {
     assert_int_equal(open_status(&err), TERN_E_FORMAT);
 }
 
+/* Somebody else's file is refused, with the bytes and the mode that it had. */
+static void strangers(void **state) {
+    (void)state;
+    static char before[1 << 14], after[1 << 14];
+    static const char text[] =
+        "plain text, certainly longer than the header of a database file is, which has a "
+        "hundred bytes, so some more words here";
+    char sub[128];
+    snprintf(sub, sizeof sub, "%s/a", folder);
+    assert_int_equal(mkdir(sub, 0700), 0);
+    snprintf(sub, sizeof sub, "%s/a/b", folder);
+    assert_int_equal(mkdir(sub, 0700), 0);
+    for (int k = 0; k < 2; k++) {
+        tern_error err = {0};
+        if (k) {
+            FILE *f = fopen(path, "w");
+            fputs(text, f);
+            fclose(f);
+        } else {
+            exec_sql(path, "CREATE TABLE places(url TEXT); INSERT INTO places VALUES('x')");
+        }
+        assert_int_equal(chmod(path, 0644), 0);
+        FILE *f = fopen(path, "r");
+        size_t n = fread(before, 1, sizeof before, f);
+        fclose(f);
+        assert_int_equal(open_status(&err), TERN_E_FORMAT);
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0644);
+        f = fopen(path, "r");
+        assert_int_equal(fread(after, 1, sizeof after, f), n);
+        fclose(f);
+        assert_memory_equal(before, after, n);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 /* A store with bytes flipped: opened or refused, read or refused; never a crash, and never ids outside the
  * vocabulary. */
 static bool in_range(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n) {
@@ -365,9 +402,15 @@ static void default_place(void **state) {
 
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
-    const struct CMUnitTest tests[] = {
-        T(keeps_and_orders),     T(a_conversation_grows), T(vocabularies_are_apart),
-        T(stays_within_its_cap), T(what_models_said),     T(versions),
-        T(damaged_files),        T(processes_at_once),    T(default_place)};
+    const struct CMUnitTest tests[] = {T(keeps_and_orders),
+                                       T(a_conversation_grows),
+                                       T(vocabularies_are_apart),
+                                       T(stays_within_its_cap),
+                                       T(what_models_said),
+                                       T(versions),
+                                       T(strangers),
+                                       T(damaged_files),
+                                       T(processes_at_once),
+                                       T(default_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
