@@ -139,6 +139,12 @@ def alternatives(s):
     whole = s.json("/v1/chat/completions", ask)[1]["choices"][0]["logprobs"]["content"]
     parts = [t for e in s.events("/v1/chat/completions", ask) for c in e["choices"] for t in (c.get("logprobs") or {"content": []})["content"]]
     same([t["token"] for t in parts], [t["token"] for t in whole], "streamed log-probabilities")
+    # text that may become a stop text waits; the tokens' probabilities come all the same, also where no text follows
+    held = dict(ask, grammar=literal("one two three"), stop=["two three"], max_tokens=50)
+    whole = s.json("/v1/chat/completions", held)[1]["choices"][0]
+    same(whole["message"]["content"], "one ", whole)
+    parts = [t for e in s.events("/v1/chat/completions", held) for c in e["choices"] for t in (c.get("logprobs") or {"content": []})["content"]]
+    same([t["token"] for t in parts], [t["token"] for t in whole["logprobs"]["content"]], "of text that was held back")
 
 
 def message_events(s, body):
