@@ -63,7 +63,7 @@ END
 # Tools: the call is run, its result goes back.
 "$tern" serve -m $model --port 0 2>"$tmp/log" >"$tmp/log.out" &
 server=$!
-for _ in $(seq 100); do
+while kill -0 $server 2>/dev/null; do # it says where it listens, or ends
     url=$(cat "$tmp/log" "$tmp/log.out" | grep -oE 'http://127\.0\.0\.1:[0-9]+' | head -1 || true)
     [ -z "$url" ] || break
     sleep 0.1

@@ -9,7 +9,7 @@ export XDG_DATA_HOME=$tmp/data XDG_STATE_HOME=$tmp/state XDG_CACHE_HOME=$tmp/cac
 mkdir "$tmp/state"
 fail() { echo "FAILED: $*"; cat "$tmp/err"; exit 1; }
 db=$tmp/data/tern/store.db
-chat() { timeout 120 "$tern" chat -m models/tern-tiny --temp 0 "$@" >"$tmp/out" 2>"$tmp/err"; }
+chat() { timeout 250 "$tern" chat -m models/tern-tiny --temp 0 "$@" >"$tmp/out" 2>"$tmp/err"; }
 
 # a full context: the oldest turns leave, told once; every question is answered
 for i in $(seq 12); do echo "Tell me a story about a dog and a cat, number $i."; done >"$tmp/talk"
@@ -35,7 +35,7 @@ for c in attach clear edit exit forget help history load model regen save stats 
 
 # no template: plain text, after a notice
 "$tern" synth --arch tiny-llama -o "$tmp/m.gguf" >/dev/null 2>&1
-printf 'one two\nthree\n' | timeout 60 "$tern" chat -m "$tmp/m.gguf" --no-store -n 4 >"$tmp/out" 2>"$tmp/err" || fail "a model without a template"
+printf 'one two\nthree\n' | timeout 250 "$tern" chat -m "$tmp/m.gguf" --no-store -n 4 >"$tmp/out" 2>"$tmp/err" || fail "a model without a template"
 grep -q "no chat template" "$tmp/err" && [ -s "$tmp/out" ] || fail "plain text"
 
 # what is kept, and erased: the bytes of the file are looked at

@@ -62,7 +62,7 @@ def script_of(page_blocks):
 def check(name, text, port):
     """What is wrong with a page, or None."""
     page_blocks = blocks(text.replace("8080", str(port)))
-    ran = subprocess.run(["bash", "-c", script_of(page_blocks)], capture_output=True, text=True, cwd=tmp, env=env, timeout=200, errors="replace")
+    ran = subprocess.run(["bash", "-c", script_of(page_blocks)], capture_output=True, text=True, cwd=tmp, env=env, timeout=1200, errors="replace")
     printed, at = {}, None
     for line in ran.stdout.split("\n"):
         mark = re.match(r"@@ (\d+) (\d+)$", line)

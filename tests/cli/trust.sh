@@ -11,13 +11,13 @@ fail() { echo "FAILED: $*"; cat "$tmp/err"; exit 1; }
 refused() { # description, part of the message, command...: exit 1 with one line
     local what=$1 part=$2
     shift 2
-    timeout 60 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    timeout 250 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     local got=$?
     [ $got = 1 ] || fail "$what: exit $got"
     [ "$(wc -l <"$tmp/err")" = 1 ] || fail "$what: not one line"
     grep -q "$part" "$tmp/err" || fail "$what: no '$part'"
 }
-done_() { timeout 120 "${@:2}" >"$tmp/out" 2>"$tmp/err" </dev/null || fail "$1: exit $?"; }
+done_() { timeout 250 "${@:2}" >"$tmp/out" 2>"$tmp/err" </dev/null || fail "$1: exit $?"; }
 mode() { stat -c %a "$1"; }
 
 umask 022
