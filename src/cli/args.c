@@ -336,7 +336,7 @@ char *cli_read_text_file(const char *path, size_t *n_bytes) {
     char *buf = malloc(cap + 1);
     while (buf) {
         n += fread(buf + n, 1, cap - n, f);
-        endless = !ends && n > ENDLESS_BYTES;
+        endless = !ends && n >= ENDLESS_BYTES;
         if (n < cap || endless) break;
         char *more = realloc(buf, cap * 2 + 1);
         if (!more) free(buf);
@@ -347,7 +347,7 @@ char *cli_read_text_file(const char *path, size_t *n_bytes) {
     if (f != stdin) fclose(f);
     if (bad || endless) {
         if (bad) cli_failed_text("%s: cannot read: %s", path, buf ? strerror(errno) : "out of memory");
-        else cli_failed_text("%s: more than %d MiB that come from no file", path, ENDLESS_BYTES >> 20);
+        else cli_failed_text("%s: %d MiB and more that come from no file", path, ENDLESS_BYTES >> 20);
         free(buf);
         return NULL;
     }

@@ -176,7 +176,7 @@ static bool is_foreign(connection *c) {
     const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin"),
                *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host"),
                *site = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Sec-Fetch-Site");
-    if (site && strcmp(site, "same-origin") && strcmp(site, "none")) return true;
+    if (site) return strcmp(site, "same-origin") && strcmp(site, "none"); /* no script can set it */
     if (!origin) return false;
     const char *name = strstr(origin, "://");
     return !host || !name || strcmp(name + 3, host) != 0;

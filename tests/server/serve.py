@@ -404,6 +404,7 @@ def wrong(s):
     same((s.json("/v1/rag/documents")[1]["data"], s.metric('tern_requests_total{result="done"}')), ([], done), "what another site got done")
     own = "http://127.0.0.1:%d" % s.port
     same(s.ask("POST", "/tokenize", {"content": "a"}, {"Origin": own, "Sec-Fetch-Site": "same-origin"})[0], 200, "a page of its own")
+    same(s.ask("POST", "/tokenize", {"content": "a"}, {"Origin": "https://home.example", "Sec-Fetch-Site": "same-origin"})[0], 200, "behind a proxy with a name of its own")
     same(s.ask("GET", "/", headers={"Sec-Fetch-Site": "cross-site"})[0], 200, "a link from elsewhere to the page")
     # what is no HTTP, or stops in the middle, gets an error or nothing; the others go on
     for data in [b"\x00\xff\x16\x03" * 100, b"GET\r\n\r\n", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
