@@ -1,12 +1,13 @@
 /* bench/kernels_blocks.c - speed of products with few rows over ggml's blocks (kernels/blocks_s8.h), type by
  * type, beside the rate at which the machine reads memory.
  *
- *   bench_kernels_blocks [--threads N] [--k K] [--n N] [--m 1,4,16] [--runs N] [--cached]
+ *   bench_kernels_blocks [--threads N] [--k K] [--n N] [--m 1,4,16] [--item N] [--runs N] [--cached]
  *
- * Runs walk over copies of the weights of at least 96 MiB, one copy a run, so that they come from memory, as
- * in decoding; --cached: one copy of few columns, over and over. Types and numbers of rows run by turns. Figures
- * are of the quickest run, with the median of all beside it: gigabytes of weights a second and billions of
- * operations. A run is short, so that on a machine with other work some runs have a core to themselves. */
+ * Runs walk over copies of the weights of at least 96 MiB, one copy a run, so that they come from memory, as in
+ * decoding; --cached: one copy of few columns, over and over. --item: channels that a thread takes at once. Types
+ * and numbers of rows run by turns. Figures are of the quickest run, with the median of all beside it: gigabytes of
+ * weights a second and billions of operations. A run is short, so that on a machine with other work some runs have
+ * a core to themselves. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
@@ -18,13 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MS = 8, MAX_THREADS = 64, MAX_RUNS = 2000, TILES_AT_ONCE = 8 };
+enum { MAX_MS = 8, MAX_THREADS = 64, MAX_RUNS = 2000 };
 
 typedef struct bench {
     tn_kernels kern;
     tn_pool *pool;
     uint8_t *weights;
     size_t cap_bytes, at; /* at: of the next copy */
+    size_t n_per_item;    /* channels */
     bool cached;
     tn_blocks_args g;
 } bench;
@@ -42,8 +44,8 @@ static void item(void *arg, int i, int i_thread) {
     (void)i_thread;
     const bench *b = arg;
     tn_blocks_args g = b->g;
-    g.n0 = (size_t)i * TILES_AT_ONCE * TN_BLOCKS_N;
-    g.n1 = g.n0 + TILES_AT_ONCE * TN_BLOCKS_N < g.n ? g.n0 + TILES_AT_ONCE * TN_BLOCKS_N : g.n;
+    g.n0 = (size_t)i * b->n_per_item;
+    g.n1 = g.n0 + b->n_per_item < g.n ? g.n0 + b->n_per_item : g.n;
     b->kern.blocks_gemm(&g);
 }
 
@@ -54,8 +56,7 @@ static double run(bench *b) {
     b->g.tiles = b->weights + b->at;
     if (!b->cached) b->at += bytes;
     int64_t t0 = tn_now_ns();
-    tn_pool_for(b->pool, (int)((b->g.n + TILES_AT_ONCE * TN_BLOCKS_N - 1) / (TILES_AT_ONCE * TN_BLOCKS_N)),
-                item, b);
+    tn_pool_for(b->pool, (int)((b->g.n + b->n_per_item - 1) / b->n_per_item), item, b);
     return (double)(tn_now_ns() - t0) * 1e-9;
 }
 
@@ -100,20 +101,23 @@ int main(int argc, char **argv) {
     size_t ms[MAX_MS] = {1, 4};
     int n_m = 2, n_runs = 200, n_threads = 1;
     static bench b;
-    b.g.k = 896, b.g.n = 4864;
+    b.g.k = 896, b.g.n = 4864, b.n_per_item = 128;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--cached")) b.cached = true;
         else if (!strcmp(argv[i], "--threads")) n_threads = atoi(value), i++;
         else if (!strcmp(argv[i], "--k")) b.g.k = strtoull(value, NULL, 10), i++;
         else if (!strcmp(argv[i], "--n")) b.g.n = strtoull(value, NULL, 10), i++;
+        else if (!strcmp(argv[i], "--item"))
+            b.n_per_item = strtoull(value, NULL, 10) / TN_BLOCKS_N * TN_BLOCKS_N, i++;
         else if (!strcmp(argv[i], "--runs")) n_runs = atoi(value), i++;
         else if (!strcmp(argv[i], "--m")) n_m = numbers(value, ms), i++;
         else n_threads = 0;
     }
     if (n_threads < 1 || n_threads > MAX_THREADS || n_runs < 1 || n_runs > MAX_RUNS || !n_m || !b.g.n ||
-        !b.g.k || b.g.k % 32) {
-        fprintf(stderr, "usage: %s [--threads N] [--k K] [--n N] [--m 1,4,16] [--runs N] [--cached]\n",
+        !b.g.k || b.g.k % 32 || !b.n_per_item) {
+        fprintf(stderr,
+                "usage: %s [--threads N] [--k K] [--n N] [--m 1,4,16] [--item N] [--runs N] [--cached]\n",
                 argv[0]);
         return 1;
     }

@@ -3,13 +3,16 @@
  * blocks_template.h; sums of integers are exact and groups are added in the same order, so the bits are those
  * of the product of many rows. */
 
-/* How far ahead weights are prefetched, in bytes. */
-enum { ROW_AHEAD = 8192, HALF_LINES = TN_BLOCKS_ACT / 4 };
+enum {
+    ROW_AHEAD = 8192, /* bytes: how far ahead weights are prefetched */
+    /* Vectors of a line that meet in registers. With two of NEON's four its code would be twice as large. */
+    AT_ONCE = VECTORS == 2 ? 2 : 1
+};
 
-/* Where fields lie: lines of the first for 32 input channels, and lines of the second for 32 or for all. */
+/* Where the two fields of values lie. */
 typedef struct fields {
     size_t lines, high_lines; /* for 32 input channels */
-    bool high_shared;         /* the second field is of the whole chunk, its bits of the parts */
+    bool high_shared;         /* each line of the second field serves the whole chunk */
 } fields;
 
 INLINE fields fields_of(tn_blocks_type type) {
@@ -90,16 +93,17 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
     return sum;
 }
 
-/* A group's part of p. g: its number in the chunk; l: its first line in src. */
+/* A group's part of p, for AT_ONCE vectors from v on. g: the group's number in the chunk; l: its first line in
+ * src. */
 INLINE void add_group(tn_blocks_type type, size_t G, bool min, bool wide, const uint8_t *src,
                       const uint8_t *high, int half, int l, const tn_blocks_act *a, size_t g, const panel *s,
-                      vf *p) {
-#pragma GCC unroll 4
-    for (size_t v = 0; v < VECTORS; v++) {
+                      size_t v, vf *p) {
+#pragma GCC unroll 2
+    for (size_t i = 0; i < AT_ONCE; i++) {
         vi sum = min || (wide && SIGNED) ? i_zero() : i_set1(a->of.start[g]);
-        sum = group_sum(type, G, wide, src, high, half, l, v * SLICE, a->q + g * G, sum);
-        p[v] = f_fma(f_cvt(sum), f_load(s->s[g] + v * LANES), p[v]);
-        if (min) p[v] = f_fma(f_load(s->b[g] + v * LANES), f_set1(a->of.sum[g]), p[v]);
+        sum = group_sum(type, G, wide, src, high, half, l, (v + i) * SLICE, a->q + g * G, sum);
+        p[i] = f_fma(f_cvt(sum), f_load(s->s[g] + (v + i) * LANES), p[i]);
+        if (min) p[i] = f_fma(f_load(s->b[g] + (v + i) * LANES), f_set1(a->of.sum[g]), p[i]);
     }
 }
 
@@ -118,24 +122,28 @@ INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool w
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
         if (!whole && (size_t)half * 4 >= n32) break;
-        vf p[VECTORS];
-#pragma GCC unroll 4
-        for (size_t v = 0; v < VECTORS; v++) p[v] = f_zero();
         prefetch_row(ahead + (size_t)half * share, share);
-        const uint8_t *lines = src + (size_t)half * 4 * f.lines * LINE,
-                      *more = high + (f.high_shared ? 0 : (size_t)half * 4 * f.high_lines * LINE);
         const size_t g0 = (size_t)half * TN_BLOCKS_ACT / G;
-        if (whole) {
+#pragma GCC unroll 1
+        for (size_t v = 0; v < VECTORS; v += AT_ONCE) {
+            vf p[AT_ONCE];
+#pragma GCC unroll 2
+            for (size_t i = 0; i < AT_ONCE; i++) p[i] = f_zero();
+            const uint8_t *lines = src + (size_t)half * 4 * f.lines * LINE,
+                          *more = high + (f.high_shared ? 0 : (size_t)half * 4 * f.high_lines * LINE);
+            if (whole) {
 #pragma GCC unroll 8
-            for (int g = 0; g < TN_BLOCKS_ACT / (int)G; g++)
-                add_group(type, G, min, wide, lines, more, half, g * (int)G / 4, a, g0 + (size_t)g, &s, p);
-        } else {
-            for (size_t g = g0; g < g0 + 4 && g < n32;
-                 g++, lines += f.lines * LINE, more += f.high_lines * LINE)
-                add_group(type, G, min, wide, lines, more, 0, 0, a, g, &s, p);
+                for (int g = 0; g < TN_BLOCKS_ACT / (int)G; g++)
+                    add_group(type, G, min, wide, lines, more, half, g * (int)G / 4, a, g0 + (size_t)g, &s, v,
+                              p);
+            } else {
+                for (size_t g = g0; g < g0 + 4 && g < n32;
+                     g++, lines += f.lines * LINE, more += f.high_lines * LINE)
+                    add_group(type, G, min, wide, lines, more, 0, 0, a, g, &s, v, p);
+            }
+#pragma GCC unroll 2
+            for (size_t i = 0; i < AT_ONCE; i++) acc[v + i] = f_fma(p[i], f_set1(a->scale[half]), acc[v + i]);
         }
-#pragma GCC unroll 4
-        for (size_t v = 0; v < VECTORS; v++) acc[v] = f_fma(p[v], f_set1(a->scale[half]), acc[v]);
     }
 }
 

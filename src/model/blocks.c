@@ -213,10 +213,10 @@ static void product_item(void *arg, int i_item, int i_thread) {
 void tn_blocks_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
                    float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
     /* Pairs of tiles are what the products work on; few enough an item that threads of unequal speed
-     * finish together. */
+     * finish together, and two at least, because an item's first lines are not prefetched. */
     size_t n_pairs = ((size_t)l->n + 2 * TN_BLOCKS_N - 1) / (2 * TN_BLOCKS_N),
-           per_item = n_pairs / ((size_t)tn_pool_size(pool) * 16);
-    if (!per_item) per_item = 1;
+           n_threads = (size_t)tn_pool_size(pool), per_item = n_pairs / (n_threads * 16);
+    if (per_item < 2) per_item = n_pairs < 4 * n_threads ? 1 : 2;
     run_job j = {
         .l = l, .kern = kern, .x = x, .ldx = ldx, .n_per_item = per_item * 2 * TN_BLOCKS_N, .acts = acts};
     j.g = (tn_blocks_args){.type = l->blocks_type,
