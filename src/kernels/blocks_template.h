@@ -20,6 +20,10 @@ INLINE vi weights(slice v, bool wide) {
     if (wide && SIGNED) v ^= 0x80;
     return (vi)v;
 }
+/* The same of vector v of a line of panels side by side. */
+INLINE vi panel_weights(const panel *p, int v, size_t line, bool wide) {
+    return weights(load(p[v / VECTORS].q[line] + v % VECTORS * SLICE), wide);
+}
 
 /* Where the sums of some rows go: [row][TILES * 16]. */
 typedef struct sums {
@@ -77,8 +81,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                     for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + (l0 + l) * 4));
 #pragma GCC unroll 8
                     for (int v = 0; v < V; v++) {
-                        vi w =
-                            weights(load(p[v / VECTORS].q[g * G / 4 + l0 + l] + v % VECTORS * SLICE), wide);
+                        vi w = panel_weights(p, v, g * G / 4 + l0 + l, wide);
 #pragma GCC unroll 8
                         for (int r = 0; r < R; r++)
                             pair[r][v] = l ? pairs_add(pair[r][v], pairs_of(w, x[r])) : pairs_of(w, x[r]);
@@ -98,7 +101,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + l * 4));
 #pragma GCC unroll 8
                 for (int v = 0; v < V; v++) {
-                    vi w = weights(load(p[v / VECTORS].q[g * G / 4 + l] + v % VECTORS * SLICE), wide);
+                    vi w = panel_weights(p, v, g * G / 4 + l, wide);
 #pragma GCC unroll 8
                     for (int r = 0; r < R; r++) sum[r][v] = dot(sum[r][v], w, x[r], wide);
                 }
