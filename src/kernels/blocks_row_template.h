@@ -71,8 +71,9 @@ INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *h
 /* sum + the products of G / 4 lines from line l on with the activations at a. */
 INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src, const uint8_t *high,
                     int half, int l, size_t o, const int8_t *a, vi sum) {
+    const int n_lines = (int)G / 4;
 #pragma GCC unroll 2
-    for (int at = 0; at < (int)G / 4; at += 4) {
+    for (int at = 0; at < n_lines; at += 4) {
         slice w[4];
         four_lines(type, src, high, half, l + at, o, w);
         const int8_t *x = a + at * 4;
@@ -116,6 +117,7 @@ INLINE void prefetch_row(uintptr_t at, size_t n_bytes) {
 INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool whole, const uint8_t *src,
                       size_t n32, const tn_blocks_act *a, uintptr_t ahead, size_t share, vf *acc) {
     const fields f = fields_of(type);
+    const int n_groups = TN_BLOCKS_ACT / (int)G, n_lines = (int)G / 4;
     const uint8_t *high = src + n32 * f.lines * LINE;
     panel s;
     scales(type, high + n32 * f.high_lines * LINE, n32, &s);
@@ -133,8 +135,8 @@ INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool w
                           *more = high + (f.high_shared ? 0 : (size_t)half * 4 * f.high_lines * LINE);
             if (whole) {
 #pragma GCC unroll 8
-                for (int g = 0; g < TN_BLOCKS_ACT / (int)G; g++)
-                    add_group(type, G, min, wide, lines, more, half, g * (int)G / 4, a, g0 + (size_t)g, &s, v,
+                for (int g = 0; g < n_groups; g++)
+                    add_group(type, G, min, wide, lines, more, half, g * n_lines, a, g0 + (size_t)g, &s, v,
                               p);
             } else {
                 for (size_t g = g0; g < g0 + 4 && g < n32;
