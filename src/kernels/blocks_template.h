@@ -6,8 +6,7 @@
  *   vf, vi            vectors of float and of int32
  *   f_load f_store f_set1 f_fma(a,b,c) f_cvt (from int32) f_zero()   i_set1 i_zero()
  *   struct act, act_load(p)      four activations, in all lanes
- *   w_load(p, wide)              LANES channels of a line; wide: values of eight bits
- *   dot(acc, w, act, wide)       acc[n] += sum over 4 input channels, exact
+ *   dot(acc, w, act, wide)       acc[n] += sum over 4 input channels, exact; wide: values of eight bits
  *   PAIRS                        1: there are, for values that are not wide, pairs_of(w, act), the sums of two input
  *                                channels in 16 bits; pairs_add; and pairs_widen(acc, pairs) */
 #include "kernels/blocks_unpack.h"
@@ -15,6 +14,16 @@
 #include <assert.h>
 
 enum { VECTORS = N / LANES, SLAB_ROWS = 32 };
+
+/* Values of LANES channels of a line as dot takes them. */
+INLINE vi weights(slice v, bool wide) {
+    if (wide && SIGNED) v ^= 0x80;
+    return (vi)v;
+}
+/* The same of vector v of a line of panels side by side. */
+INLINE vi panel_weights(const panel *p, int v, size_t line, bool wide) {
+    return weights(load(p[v / VECTORS].q[line] + v % VECTORS * SLICE), wide);
+}
 
 /* Where the sums of some rows go: [row][TILES * 16]. */
 typedef struct sums {
@@ -72,7 +81,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                     for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + (l0 + l) * 4));
 #pragma GCC unroll 8
                     for (int v = 0; v < V; v++) {
-                        vi w = w_load(p[v / VECTORS].q[g * G / 4 + l0 + l] + v % VECTORS * LANES * 4, wide);
+                        vi w = panel_weights(p, v, g * G / 4 + l0 + l, wide);
 #pragma GCC unroll 8
                         for (int r = 0; r < R; r++)
                             pair[r][v] = l ? pairs_add(pair[r][v], pairs_of(w, x[r])) : pairs_of(w, x[r]);
@@ -92,7 +101,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + l * 4));
 #pragma GCC unroll 8
                 for (int v = 0; v < V; v++) {
-                    vi w = w_load(p[v / VECTORS].q[g * G / 4 + l] + v % VECTORS * LANES * 4, wide);
+                    vi w = panel_weights(p, v, g * G / 4 + l, wide);
 #pragma GCC unroll 8
                     for (int r = 0; r < R; r++) sum[r][v] = dot(sum[r][v], w, x[r], wide);
                 }
@@ -205,8 +214,14 @@ static void columns(const tn_blocks_args *g, size_t n, int n_tiles, const tn_blo
     }
 }
 
+#include "kernels/blocks_row_template.h"
+
 static void gemm(const tn_blocks_args *g) {
     assert(g->n0 % N == 0 && g->n1 <= g->n && (g->n1 % N == 0 || g->n1 == g->n) && g->k % 32 == 0);
+    if (g->m == 1) {
+        one_row(g);
+        return;
+    }
     for (size_t n = g->n0; n < g->n1;) {
         size_t left = g->n1 - n;
         if (left >= N) {

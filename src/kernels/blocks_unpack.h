@@ -208,27 +208,41 @@ INLINE void mxfp4_scales(const uint8_t *src, size_t n32, panel *p) {
     }
 }
 
+/* A type's scales at src, behind the chunk's values. */
+INLINE void scales(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p) {
+    switch (type) {
+    case TN_BLOCKS_Q4_1:
+    case TN_BLOCKS_Q5_1: half_scales(half_scales(src, n32, p->s), n32, p->b); break;
+    case TN_BLOCKS_Q2_K: q2_k_scales(src, p); break;
+    case TN_BLOCKS_Q3_K: q3_k_scales(src, p); break;
+    case TN_BLOCKS_Q4_K:
+    case TN_BLOCKS_Q5_K: six_bit_scales(src, true, p); break;
+    case TN_BLOCKS_IQ4_XS: six_bit_scales(src, false, p); break;
+    case TN_BLOCKS_Q6_K: q6_k_scales(src, p); break;
+    case TN_BLOCKS_MXFP4: mxfp4_scales(src, n32, p); break;
+    default: half_scales(src, n32, p->s);
+    }
+}
+
 static inline void unpack(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p) {
     switch (type) {
     case TN_BLOCKS_Q8_0:
         for (size_t i = 0; i < n32 * 8 * LINE; i += SLICE) put(p->q[0] + i, load(src + i) ^ 0x80);
         src += n32 * 8 * LINE;
-        half_scales(src, n32, p->s);
         break;
-    case TN_BLOCKS_Q4_0: half_scales(nibbles(src, n32 * 4, 4, p, NULL), n32, p->s); break;
-    case TN_BLOCKS_Q4_1:
-        half_scales(half_scales(nibbles(src, n32 * 4, 4, p, NULL), n32, p->s), n32, p->b);
-        break;
-    case TN_BLOCKS_Q5_0: half_scales(small_fives(src, n32, p), n32, p->s); break;
-    case TN_BLOCKS_Q5_1: half_scales(half_scales(small_fives(src, n32, p), n32, p->s), n32, p->b); break;
-    case TN_BLOCKS_Q2_K: q2_k_scales(pairs(src, false, p), p); break;
-    case TN_BLOCKS_Q3_K: q3_k_scales(pairs(src, true, p), p); break;
-    case TN_BLOCKS_Q4_K: six_bit_scales(nibbles(src, 32, 8, p, NULL), true, p); break;
-    case TN_BLOCKS_Q5_K: six_bit_scales(wide_fives(src, p), true, p); break;
-    case TN_BLOCKS_Q6_K: q6_k_scales(sixes(src, p), p); break;
-    case TN_BLOCKS_IQ4_NL: half_scales(nibbles(src, n32 * 4, 4, p, iq4_values), n32, p->s); break;
-    case TN_BLOCKS_IQ4_XS: six_bit_scales(nibbles(src, 32, 4, p, iq4_values), false, p); break;
-    case TN_BLOCKS_MXFP4: mxfp4_scales(nibbles(src, n32 * 4, 4, p, mxfp4_values), n32, p); break;
+    case TN_BLOCKS_Q4_0:
+    case TN_BLOCKS_Q4_1: src = nibbles(src, n32 * 4, 4, p, NULL); break;
+    case TN_BLOCKS_Q5_0:
+    case TN_BLOCKS_Q5_1: src = small_fives(src, n32, p); break;
+    case TN_BLOCKS_Q2_K: src = pairs(src, false, p); break;
+    case TN_BLOCKS_Q3_K: src = pairs(src, true, p); break;
+    case TN_BLOCKS_Q4_K: src = nibbles(src, 32, 8, p, NULL); break;
+    case TN_BLOCKS_Q5_K: src = wide_fives(src, p); break;
+    case TN_BLOCKS_Q6_K: src = sixes(src, p); break;
+    case TN_BLOCKS_IQ4_NL:
+    case TN_BLOCKS_IQ4_XS: src = nibbles(src, n32 * 4, 4, p, iq4_values); break;
+    case TN_BLOCKS_MXFP4: src = nibbles(src, n32 * 4, 4, p, mxfp4_values); break;
     case TN_BLOCKS_N_TYPES: break;
     }
+    scales(type, src, n32, p);
 }

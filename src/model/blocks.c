@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4, BAND_BYTES = 8 << 20 };
+enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4, BAND_BYTES = 8 << 20, LINE = 64 };
 
 static const struct {
     tn_dtype dtype;
@@ -37,6 +37,29 @@ bool tn_blocks_in_source(const tn_source *s) {
         }
     }
     return false;
+}
+
+/* What a linear takes of a room: whole lines. */
+static size_t room_of(tn_blocks_type type, size_t n, size_t k) {
+    return (tn_blocks_bytes(type, n, k) + LINE - 1) / LINE * LINE;
+}
+
+static size_t tensor_room(const tn_source *s, int layer, tn_role role, int64_t n_linears) {
+    tn_blocks_type type;
+    const tn_tensor *t = tn_source_tensor(s, layer, role);
+    if (!t || !type_of(t->dtype, &type)) return 0;
+    int64_t rows, cols;
+    tn_role_shape(tn_source_hparams(s), role, &rows, &cols);
+    return (size_t)n_linears * room_of(type, (size_t)(rows / n_linears), (size_t)cols);
+}
+
+size_t tn_blocks_room(const tn_source *s, int layer) {
+    size_t n = tensor_room(s, layer, TN_W_ROUTER, 1);
+    int64_t n_experts = tn_source_hparams(s)->n_experts;
+    for (int i = 0; i < TN_N_LAYER_LINEARS; i++) n += tensor_room(s, layer, tn_layer_linears[i].role, 1);
+    for (int i = 0; n_experts && i < TN_N_EXPERT_LINEARS; i++)
+        n += tensor_room(s, layer, tn_expert_linears[i].role, n_experts);
+    return n;
 }
 
 /* ---- loading -------------------------------------------------------------------------------------- */
@@ -72,11 +95,17 @@ static void load_item(void *arg, int i_item, int i_thread) {
 }
 
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
-                           int64_t row0, tn_linear *l, tern_error *err) {
+                           int64_t row0, uint8_t **room, tn_linear *l, tern_error *err) {
     const tn_tensor *t = tn_source_tensor(src, layer, role);
     if (!t || !type_of(t->dtype, &l->blocks_type)) return TERN_OK;
     size_t bytes = tn_blocks_bytes(l->blocks_type, (size_t)l->n, (size_t)l->k);
-    l->blocks = tn_alloc(ctx, TN_MEM_WEIGHTS, bytes, 1);
+    l->blocks_in_room = room && *room;
+    if (l->blocks_in_room) {
+        l->blocks = *room;
+        *room += room_of(l->blocks_type, (size_t)l->n, (size_t)l->k);
+    } else {
+        l->blocks = tn_alloc(ctx, TN_MEM_WEIGHTS, bytes, 1);
+    }
     TN_FAIL_IF(!l->blocks, err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role),
                layer, bytes);
     load_job j = {.src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .bad_row = -1};
@@ -184,10 +213,10 @@ static void product_item(void *arg, int i_item, int i_thread) {
 void tn_blocks_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
                    float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
     /* Pairs of tiles are what the products work on; few enough an item that threads of unequal speed
-     * finish together. */
+     * finish together, and two at least, because an item's first lines are not prefetched. */
     size_t n_pairs = ((size_t)l->n + 2 * TN_BLOCKS_N - 1) / (2 * TN_BLOCKS_N),
-           per_item = n_pairs / ((size_t)tn_pool_size(pool) * 16);
-    if (!per_item) per_item = 1;
+           n_threads = (size_t)tn_pool_size(pool), per_item = n_pairs / (n_threads * 16);
+    if (per_item < 2) per_item = n_pairs < 4 * n_threads ? 1 : 2;
     run_job j = {
         .l = l, .kern = kern, .x = x, .ldx = ldx, .n_per_item = per_item * 2 * TN_BLOCKS_N, .acts = acts};
     j.g = (tn_blocks_args){.type = l->blocks_type,

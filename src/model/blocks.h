@@ -7,11 +7,13 @@
 
 /* Whether any linear of the source is stored in blocks: then "blocks" is what runs by default. */
 bool tn_blocks_in_source(const tn_source *s);
+/* Bytes of the room that the linears of a layer take for what they have in blocks; layer >= 0. */
+size_t tn_blocks_room(const tn_source *s, int layer);
 /* l (n, k are set) takes the tensor as it is stored; where it is not stored in blocks, l->blocks stays
- * NULL and nothing happens. row0: where its rows begin in the tensor. Numbers that are none are an error
- * that names the tensor. */
+ * NULL and nothing happens. row0: where its rows begin in the tensor. room: where tiles go, moved on behind
+ * them; NULL or *room NULL: l gets its own memory. Numbers that are none are an error that names the tensor. */
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
-                           int64_t row0, tn_linear *l, tern_error *err);
+                           int64_t row0, uint8_t **room, tn_linear *l, tern_error *err);
 
 /* Turns a linear's panels into blocks of 8 bits (Q8_0), one scale of 32 inputs, and lets the panels go; one whose
  * inputs are no multiple of 32 stays as it is. *n_bytes: of its weights then. */

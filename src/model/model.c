@@ -16,6 +16,7 @@ typedef struct loader {
     tn_pool *pool;
     XXH64_state_t *hash; /* NULL: a part is loaded */
     bool to_q8;          /* floats become blocks of 8 bits */
+    uint8_t *room;       /* where the next linear in blocks goes; NULL: into memory of its own */
     tern_error *err;
 } loader;
 
@@ -103,7 +104,7 @@ static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, 
     l->n = (int32_t)rows;
     l->k = (int32_t)cols;
     if (ld->m->scheme == TN_FLOAT_BLOCKS)
-        TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, row0, l, ld->err));
+        TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, row0, &ld->room, l, ld->err));
     size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
     if (!bytes) TN_TRY(load_panels(ld, layer, role, row0, l, &bytes));
     if (ld->to_q8 && !l->blocks) TN_TRY(tn_blocks_from_panels(ld->m->ctx, ld->pool, l, &bytes, ld->err));
@@ -147,6 +148,11 @@ static tern_status load_experts(loader *ld, int layer, const struct tn_layer_lin
 }
 
 static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
+    size_t room = ld->m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_room(ld->src, i) : 0;
+    if (room) {
+        ld->room = layer->room = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, room, 1);
+        TN_FAIL_IF(!layer->room, ld->err, TERN_E_MEMORY, "no memory for layer %d (%zu bytes)", i, room);
+    }
     for (int v = 0; v < TN_N_LAYER_VECTORS; v++)
         TN_TRY(load_vector(ld, i, tn_layer_vectors[v], &layer->vectors[tn_layer_vectors[v]]));
     for (int l = 0; l < TN_N_LAYER_LINEARS; l++) {
@@ -156,6 +162,8 @@ static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
     TN_TRY(load_linear(ld, i, TN_W_ROUTER, TN_W_ROUTER_B, &layer->linears[TN_W_ROUTER]));
     for (int l = 0; l < TN_N_EXPERT_LINEARS; l++)
         TN_TRY(load_experts(ld, i, &tn_expert_linears[l], &layer->experts[l]));
+    assert(!room || ld->room <= (uint8_t *)layer->room + room);
+    ld->room = NULL;
     return TERN_OK;
 }
 
@@ -258,7 +266,7 @@ static void free_linear(tn_ctx *ctx, tn_linear *l) {
     tn_free(ctx, l->panels);
     tn_free(ctx, l->bias);
     tn_free(ctx, l->full);
-    tn_free(ctx, l->blocks);
+    if (!l->blocks_in_room) tn_free(ctx, l->blocks);
 }
 
 static void free_layer(tn_ctx *ctx, tn_layer *layer, int32_t n_experts) {
@@ -270,6 +278,7 @@ static void free_layer(tn_ctx *ctx, tn_layer *layer, int32_t n_experts) {
         tn_free(ctx, layer->vectors[r]);
         free_linear(ctx, &layer->linears[r]);
     }
+    tn_free(ctx, layer->room);
     *layer = (tn_layer){0};
 }
 

@@ -18,6 +18,7 @@ typedef struct tn_linear {
     float *full;  /* llm-int8: panels of the unrounded weights, f32; else NULL */
     void *blocks; /* scheme "blocks": the file's blocks as tiles (blocks_s8.h), and no panels; else NULL */
     tn_blocks_type blocks_type;
+    bool blocks_in_room; /* blocks lie in the layer's room, which owns them */
 } tn_linear;
 
 /* The tensors of a layer by role; what it has not is NULL, or has n == 0. */
@@ -26,6 +27,9 @@ typedef struct tn_layer {
     tn_linear linears[TN_W_N_ROLES];
     tn_linear
         *experts[TN_N_EXPERT_LINEARS]; /* gate, up, down: [n_experts] each; NULL: the layer has no experts */
+    /* What the layer's linears have in blocks, one behind the other: pages of 2 MiB are for large pieces of
+     * memory only, and decoding from 4 KiB pages is a quarter slower. NULL: nothing. */
+    void *room;
 } tn_layer;
 
 typedef struct tn_model {

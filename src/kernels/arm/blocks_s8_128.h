@@ -16,10 +16,6 @@ typedef int32x4_t vi;
 #define f_zero() vdupq_n_f32(0)
 #define i_set1 vdupq_n_s32
 #define i_zero() vdupq_n_s32(0)
-static inline int32x4_t w_load(const uint8_t *p, int wide) {
-    uint8x16_t w = vld1q_u8(p);
-    return vreinterpretq_s32_u8(wide ? veorq_u8(w, vdupq_n_u8(0x80)) : w);
-}
 #define lookup(i, table) ((slice)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)(i)))
 #define halves(src)                                                                                          \
     ((slice_floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(const void *)(src)))))

@@ -26,7 +26,6 @@ static inline struct act act_load(const int8_t *p) {
     __builtin_memcpy(&v, p, sizeof v);
     return (struct act){_mm512_set1_epi32(v)};
 }
-#define w_load(p, wide) _mm512_loadu_si512(p)
 #define dot(acc, w, x, wide) _mm512_dpbusd_epi32(acc, w, (x).v)
 #define lookup(i, table)                                                                                     \
     ((slice)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table))),           \

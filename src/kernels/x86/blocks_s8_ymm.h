@@ -19,10 +19,6 @@ static inline struct act act_load(const int8_t *p) {
     __builtin_memcpy(&v, p, sizeof v);
     return (struct act){_mm256_set1_epi32(v)};
 }
-static inline __m256i w_load(const uint8_t *p, int wide) {
-    __m256i w = _mm256_loadu_si256((const __m256i *)p);
-    return SIGNED && wide ? _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)) : w;
-}
 #define lookup(i, table)                                                                                     \
     ((slice)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table))),      \
                                 (__m256i)(i)))

@@ -1,0 +1,206 @@
+/* kernels/blocks_row_template.h - one row of the product of blocks_s8.h, as decoding has it. It is bound by
+ * reading the weights, so values go from the file's form to the product within registers. Part of
+ * blocks_template.h; sums of integers are exact and groups are added in the same order, so the bits are those
+ * of the product of many rows. */
+
+enum {
+    ROW_AHEAD = 8192, /* bytes: how far ahead weights are prefetched */
+    /* Vectors of a line that meet in registers. With two of NEON's four its code would be twice as large. */
+    AT_ONCE = VECTORS == 2 ? 2 : 1
+};
+
+/* Where the two fields of values lie. */
+typedef struct fields {
+    size_t lines, high_lines; /* for 32 input channels */
+    bool high_shared;         /* each line of the second field serves the whole chunk */
+} fields;
+
+INLINE fields fields_of(tn_blocks_type type) {
+    switch (type) {
+    case TN_BLOCKS_Q8_0: return (fields){8, 0, false};
+    case TN_BLOCKS_Q5_0:
+    case TN_BLOCKS_Q5_1: return (fields){4, 1, false};
+    case TN_BLOCKS_Q5_K: return (fields){4, 1, true};
+    case TN_BLOCKS_Q6_K: return (fields){4, 2, false};
+    case TN_BLOCKS_Q2_K: return (fields){2, 0, false};
+    case TN_BLOCKS_Q3_K: return (fields){2, 1, true};
+    default: return (fields){4, 0, false};
+    }
+}
+
+/* Four lines of values from value line l on (of the half, l % 4 == 0), LANES channels of each, from byte o of
+ * the line on. src, high: the half's lines, or the chunk's where high is shared. Of types without whole
+ * chunks src and high are a block's. */
+INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *high, int half, int l,
+                       size_t o, slice *w) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        slice v;
+        switch (type) {
+        case TN_BLOCKS_Q8_0: w[i] = load(src + (l + i) * LINE + o) ^ 0x80; break;
+        case TN_BLOCKS_Q5_0:
+        case TN_BLOCKS_Q5_1:
+            v = bring(load(high + o), l + i, 4, 16);
+            w[i] = bring(load(src + i * LINE + o), l, 0, 15) | v;
+            break;
+        case TN_BLOCKS_Q4_K:
+            w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15);
+            break;
+        case TN_BLOCKS_Q5_K:
+            v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 4, 16);
+            w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15) | v;
+            break;
+        case TN_BLOCKS_Q6_K:
+            v = bring(load(high + (l % 8 + i) * LINE + o), l / 8 * 2, 4, 48);
+            w[i] = bring(load(src + (l % 16 + i) * LINE + o), l / 16 * 4, 0, 15) | v;
+            break;
+        case TN_BLOCKS_Q2_K: w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3); break;
+        case TN_BLOCKS_Q3_K:
+            v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 2, 4);
+            w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3) | v;
+            break;
+        default: /* nibbles of blocks of 32 */
+            v = bring(load(src + (l / 8 * 4 + i) * LINE + o), l % 8, 0, 15);
+            w[i] = type == TN_BLOCKS_MXFP4                                ? lookup(v, mxfp4_values)
+                   : type == TN_BLOCKS_IQ4_NL || type == TN_BLOCKS_IQ4_XS ? lookup(v, iq4_values)
+                                                                          : v;
+        }
+    }
+}
+
+/* sum + the products of G / 4 lines from line l on with the activations at a. */
+INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src, const uint8_t *high,
+                    int half, int l, size_t o, const int8_t *a, vi sum) {
+    const int n_lines = (int)G / 4;
+#pragma GCC unroll 2
+    for (int at = 0; at < n_lines; at += 4) {
+        slice w[4];
+        four_lines(type, src, high, half, l + at, o, w);
+        const int8_t *x = a + at * 4;
+#if PAIRS
+        if (!wide) { /* values below 32 in groups of 32, below 64 in groups of 16 (micro) */
+            vi pair = pairs_of(weights(w[0], false), act_load(x)), next;
+            pair = pairs_add(pair, pairs_of(weights(w[1], false), act_load(x + 4)));
+            next = pairs_of(weights(w[2], false), act_load(x + 8));
+            next = pairs_add(next, pairs_of(weights(w[3], false), act_load(x + 12)));
+            sum =
+                G == 32 ? pairs_widen(sum, pairs_add(pair, next)) : pairs_widen(pairs_widen(sum, pair), next);
+            continue;
+        }
+#endif
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) sum = dot(sum, weights(w[i], wide), act_load(x + i * 4), wide);
+    }
+    return sum;
+}
+
+/* A group's part of p, for AT_ONCE vectors from v on. g: the group's number in the chunk; l: its first line in
+ * src. */
+INLINE void add_group(tn_blocks_type type, size_t G, bool min, bool wide, const uint8_t *src,
+                      const uint8_t *high, int half, int l, const tn_blocks_act *a, size_t g, const panel *s,
+                      size_t v, vf *p) {
+#pragma GCC unroll 2
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        vi sum = min || (wide && SIGNED) ? i_zero() : i_set1(a->of.start[g]);
+        sum = group_sum(type, G, wide, src, high, half, l, (v + i) * SLICE, a->q + g * G, sum);
+        p[i] = f_fma(f_cvt(sum), f_load(s->s[g] + (v + i) * LANES), p[i]);
+        if (min) p[i] = f_fma(f_load(s->b[g] + (v + i) * LANES), f_set1(a->of.sum[g]), p[i]);
+    }
+}
+
+INLINE void prefetch_row(uintptr_t at, size_t n_bytes) {
+    for (size_t o = 0; o < n_bytes; o += LINE) __builtin_prefetch((const void *)(at + o), 0, 2);
+}
+
+/* A chunk of one tile against the row's chunk. ahead: what is prefetched meanwhile, share bytes for 128 input
+ * channels. */
+INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool whole, const uint8_t *src,
+                      size_t n32, const tn_blocks_act *a, uintptr_t ahead, size_t share, vf *acc) {
+    const fields f = fields_of(type);
+    const int n_groups = TN_BLOCKS_ACT / (int)G, n_lines = (int)G / 4;
+    const uint8_t *high = src + n32 * f.lines * LINE;
+    panel s;
+    scales(type, high + n32 * f.high_lines * LINE, n32, &s);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+        if (!whole && (size_t)half * 4 >= n32) break;
+        prefetch_row(ahead + (size_t)half * share, share);
+        const size_t g0 = (size_t)half * TN_BLOCKS_ACT / G;
+#pragma GCC unroll 1
+        for (size_t v = 0; v < VECTORS; v += AT_ONCE) {
+            vf p[AT_ONCE];
+#pragma GCC unroll 2
+            for (size_t i = 0; i < AT_ONCE; i++) p[i] = f_zero();
+            const uint8_t *lines = src + (size_t)half * 4 * f.lines * LINE,
+                          *more = high + (f.high_shared ? 0 : (size_t)half * 4 * f.high_lines * LINE);
+            if (whole) {
+#pragma GCC unroll 8
+                for (int g = 0; g < n_groups; g++)
+                    add_group(type, G, min, wide, lines, more, half, g * n_lines, a, g0 + (size_t)g, &s, v,
+                              p);
+            } else {
+                for (size_t g = g0; g < g0 + 4 && g < n32;
+                     g++, lines += f.lines * LINE, more += f.high_lines * LINE)
+                    add_group(type, G, min, wide, lines, more, 0, 0, a, g, &s, v, p);
+            }
+#pragma GCC unroll 2
+            for (size_t i = 0; i < AT_ONCE; i++) acc[v + i] = f_fma(p[i], f_set1(a->scale[half]), acc[v + i]);
+        }
+    }
+}
+
+/* Tiles n0 .. n1 of a type against one row. */
+INLINE void row_of(tn_blocks_type type, size_t G, bool min, bool wide, bool whole, const tn_blocks_args *g) {
+    const tn_blocks_traits *t = &tn_blocks_traits_of[type];
+    const uint8_t *src = g->tiles + tn_blocks_bytes(type, g->n0, g->k);
+    const size_t block_bytes =
+        (size_t)t->bytes * N * (TN_BLOCKS_CHUNK / t->block) / 8; /* 32 input channels */
+    for (size_t n = g->n0; n < g->n1; n += N) {
+        vf acc[VECTORS];
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) acc[v] = f_zero();
+        const tn_blocks_act *a = g->a;
+        for (size_t left = g->k / 32; left; a++) {
+            size_t n32 = whole || left >= 8 ? 8 : left;
+            row_chunk(type, G, min, wide, whole, src, n32, a, (uintptr_t)src + ROW_AHEAD, 4 * block_bytes,
+                      acc);
+            src += n32 * block_bytes;
+            left -= n32;
+        }
+        float out[N], *to = g->n1 - n < N ? out : g->out + n;
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++) f_store(to + v * LANES, acc[v]);
+        size_t n_cols = g->n1 - n < N ? g->n1 - n : N;
+        if (to == out) memcpy(g->out + n, out, n_cols * sizeof *out);
+        if (!g->bias) continue;
+        for (size_t i = n; i < n + n_cols; i++) g->out[i] += g->bias[i];
+    }
+}
+
+#define ROW_OF(T, G, min, wide, whole)                                                                       \
+    static void row_##T(const tn_blocks_args *g) { row_of(TN_BLOCKS_##T, G, min, wide, whole, g); }
+ROW_OF(Q8_0, 32, false, true, false)
+ROW_OF(Q4_0, 32, false, false, false)
+ROW_OF(Q4_1, 32, true, false, false)
+ROW_OF(Q5_0, 32, false, false, false)
+ROW_OF(Q5_1, 32, true, false, false)
+ROW_OF(Q2_K, 16, true, false, true)
+ROW_OF(Q3_K, 16, false, false, true)
+ROW_OF(Q4_K, 32, true, false, true)
+ROW_OF(Q5_K, 32, true, false, true)
+ROW_OF(Q6_K, 16, false, false, true)
+ROW_OF(IQ4_NL, 32, false, true, false)
+ROW_OF(IQ4_XS, 32, false, true, true)
+ROW_OF(MXFP4, 32, false, false, false)
+
+/* The product for g->m == 1. */
+static void one_row(const tn_blocks_args *g) {
+    static void (*const rows[TN_BLOCKS_N_TYPES])(const tn_blocks_args *) = {
+        [TN_BLOCKS_Q8_0] = row_Q8_0,   [TN_BLOCKS_Q4_0] = row_Q4_0,     [TN_BLOCKS_Q4_1] = row_Q4_1,
+        [TN_BLOCKS_Q5_0] = row_Q5_0,   [TN_BLOCKS_Q5_1] = row_Q5_1,     [TN_BLOCKS_Q2_K] = row_Q2_K,
+        [TN_BLOCKS_Q3_K] = row_Q3_K,   [TN_BLOCKS_Q4_K] = row_Q4_K,     [TN_BLOCKS_Q5_K] = row_Q5_K,
+        [TN_BLOCKS_Q6_K] = row_Q6_K,   [TN_BLOCKS_IQ4_NL] = row_IQ4_NL, [TN_BLOCKS_IQ4_XS] = row_IQ4_XS,
+        [TN_BLOCKS_MXFP4] = row_MXFP4,
+    };
+    rows[g->type](g);
+}
