@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from model import Attention, RMSNorm, Rotate, SwiGLU, rope_tables
 
 MODEL_TYPE = "qwen3_5_moe_text"
-CHUNK = 16
+CHUNK = 32
 BALANCE = 0.01  # share of the loss that keeps the experts in equal use
 
 
@@ -124,14 +124,19 @@ class Inverse(torch.autograd.Function):
         return (t @ g @ t).neg_().tril_(-1)
 
 
-def delta_rule(q, k, v, log_decay, rate):
-    """q, k [B,H,T,K], v [B,H,T,V], log_decay, rate [B,H,T], all f32 -> what the queries find, [B,H,T,V]; states begin at 0."""
+def delta_rule(q, k, v, log_decay, rate, dtype=torch.float32):
+    """q, k [B,H,T,K], v [B,H,T,V], log_decay, rate [B,H,T], all f32 -> what the queries find, [B,H,T,V]; states begin at 0.
+    Products other than those of the triangular system multiply in dtype; everything adds up in f32."""
     B, H, T, K = q.shape
     V, n = v.shape[-1], -(-T // CHUNK)
     pad = n * CHUNK - T
     if pad:  # rows behind the text: rate 0 puts nothing in
         q, k, v = (F.pad(t, (0, 0, 0, pad)) for t in (q, k, v))
         log_decay, rate = F.pad(log_decay, (0, pad)), F.pad(rate, (0, pad))
+
+    def mm(a, b):
+        return torch.matmul(a.to(dtype), b.to(dtype)).float()
+
     q, k, v = (t.reshape(B * H, n, CHUNK, -1) for t in (q, k, v))
     total = log_decay.reshape(B * H, n, CHUNK).cumsum(-1)  # log of what is left of a state from before the chunk
     rate = rate.reshape(B * H, n, CHUNK, 1)
@@ -140,20 +145,19 @@ def delta_rule(q, k, v, log_decay, rate):
     future = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=q.device).triu_(1)
     between = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(future, float("-inf")).exp()
     kt = k.transpose(-1, -2)
-    low = ((k @ kt) * (rate * between)).tril(-1)
-    solved = Inverse.apply(low)
-    new, known = solved @ (v * rate), solved @ (k * (rate * grown))
-    scores = (q @ kt) * between
-    q = q * grown
+    solved = Inverse.apply((mm(k, kt) * (rate * between)).tril(-1))
+    new, known = mm(solved, torch.cat([v * rate, k * (rate * grown)], -1)).split([V, K], -1)
+    scores = (mm(q, kt) * between).to(dtype)
     last = total[..., -1:]
-    kt = (k * (last - total).exp().unsqueeze(-1)).transpose(-1, -2)
+    kt = (k * (last - total).exp().unsqueeze(-1)).transpose(-1, -2).to(dtype)
     left = last.exp().unsqueeze(-1)
+    reads = torch.cat([known, q * grown], -2).to(dtype)  # of the state: what its keys know, what the queries find
     state, out = torch.zeros(B * H, K, V, dtype=q.dtype, device=q.device), []
-    new, known, scores, q, kt, left = (t.unbind(1) for t in (new, known, scores, q, kt, left))
-    for i in range(n):
-        added = torch.baddbmm(new[i], known[i], state, alpha=-1)
-        out.append(torch.baddbmm(torch.bmm(scores[i], added), q[i], state))
-        state = torch.baddbmm(state * left[i], kt[i], added)
+    for now, scores, reads, kt, left in zip(*(t.unbind(1) for t in (new, scores, reads, kt, left))):
+        known, found = mm(reads, state).split(CHUNK, -2)
+        added = now - known
+        out.append(found + mm(scores, added))
+        state = state * left + mm(kt, added)
     return torch.stack(out, 1).reshape(B, H, n * CHUNK, V)[:, :, :T]
 
 
@@ -175,7 +179,7 @@ def delta_net(p, a, cfg, x, B, T, lin, dtype):
     rate = torch.sigmoid(b.float()).view(B, T, nv).transpose(1, 2)
     s = s.float().view(B, T, nv).transpose(1, 2)
     log_decay = -p[a + "A_log"].exp().view(1, -1, 1) * F.softplus(s + p[a + "dt_bias"].view(1, -1, 1))
-    o = delta_rule(q * dk**-0.5, k, v, log_decay, rate).transpose(1, 2).reshape(B * T * nv, dv)
+    o = delta_rule(q * dk**-0.5, k, v, log_decay, rate, dtype).transpose(1, 2).reshape(B * T * nv, dv)
     o = RMSNorm.apply(o, p[a + "norm.weight"], cfg.eps).to(dtype) * F.silu(z.reshape(B * T * nv, dv))
     return lin(o.reshape(B * T, values), a + "out_proj.weight")
 
