@@ -71,6 +71,9 @@ typedef enum tn_pkg_part {
     TN_PKG_INVERSE =
         14, /* f32 [k]: what a site's inputs are multiplied by before they are quantised, where no
                             tensor in front of it could take that (first linear of the site; absent: 1) */
+    TN_PKG_EXPERT_HASH =
+        15, /* u32 [n experts]: XXH32 (seed 0) of each expert's part of TILES or WEIGHTLETS, which
+                                may be read alone */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {
