@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -23,8 +24,14 @@ typedef struct unit {
     uint64_t came; /* when its reads began */
     int32_t i_site, expert;
     int32_t slot[TN_SITE_MAX_OPS];
-    tn_aio_read read[TN_SITE_MAX_OPS];
 } unit;
+
+typedef struct slot { /* of a linear of a unit */
+    tn_aio_read read;
+    const unit *u;
+    int32_t op;
+} slot;
+_Static_assert(offsetof(slot, read) == 0, "check_read finds the slot of a read");
 
 typedef struct linear { /* of a site */
     const tn_pkg_section *section;
@@ -35,7 +42,8 @@ typedef struct linear { /* of a site */
 struct tn_on_demand {
     tn_npu_model *m;
     tn_aio *aio;
-    uint8_t *block, *slots;
+    uint8_t *block, *bytes; /* of the slots */
+    slot *slots;
     uint64_t slot_bytes;
     int32_t n_slots;
     int32_t *first_unit; /* [n_sites] of a site of experts */
@@ -54,8 +62,9 @@ struct tn_on_demand {
 
 static tern_status check_read(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
     const tn_on_demand *d = user;
-    const unit *u = &d->units[(size_t)((const char *)r - (const char *)d->units) / sizeof *u];
-    int32_t op = (int32_t)(r - u->read);
+    const slot *at_slot = (const slot *)r; /* its first field */
+    const unit *u = at_slot->u;
+    int32_t op = at_slot->op;
     TN_FAIL_IF(at || n != r->n_bytes, err, TERN_E_FORMAT, "a part of an expert came in pieces");
     const tn_npu_site *s = &d->m->sites[u->i_site];
     const linear *l = &d->linears[u->i_site * TN_SITE_MAX_OPS + op];
@@ -71,7 +80,7 @@ static tern_status check_read(void *user, const tn_aio_read *r, uint64_t at, uin
 static void drop(tn_on_demand *d, unit *u) {
     const tn_npu_site *s = &d->m->sites[u->i_site];
     if (u->state == COMING) {
-        for (int32_t i = 0; i < s->ops.n_ops; i++) (void)tn_aio_wait(d->aio, &u->read[i], NULL);
+        for (int32_t i = 0; i < s->ops.n_ops; i++) (void)tn_aio_wait(d->aio, &d->slots[u->slot[i]].read, NULL);
         d->n_coming--;
     } else {
         tn_site_drop_expert(s, u->expert);
@@ -125,14 +134,16 @@ static void begin(tn_on_demand *d, unit *u, bool urgent) {
     for (int32_t i = 0; i < s->ops.n_ops; i++) {
         const linear *l = &d->linears[u->i_site * TN_SITE_MAX_OPS + i];
         u->slot[i] = d->free_slots[--d->n_free];
-        u->read[i] =
-            (tn_aio_read){.off_bytes = l->section->off_bytes + s->tiles[i]->off_bytes + l->off[u->expert],
-                          .n_bytes = l->off[u->expert + 1] - l->off[u->expert],
-                          .dst = d->slots + (uint64_t)u->slot[i] * d->slot_bytes,
-                          .check = check_read,
-                          .user = d};
-        d->stats.n_read_bytes += u->read[i].n_bytes;
-        tn_aio_submit(d->aio, &u->read[i], urgent);
+        slot *to = &d->slots[u->slot[i]];
+        *to = (slot){.read = {.off_bytes = l->section->off_bytes + s->tiles[i]->off_bytes + l->off[u->expert],
+                              .n_bytes = l->off[u->expert + 1] - l->off[u->expert],
+                              .dst = d->bytes + (uint64_t)u->slot[i] * d->slot_bytes,
+                              .check = check_read,
+                              .user = d},
+                     .u = u,
+                     .op = i};
+        d->stats.n_read_bytes += to->read.n_bytes;
+        tn_aio_submit(d->aio, &to->read, urgent);
     }
     d->stats.n_reads++;
     u->came = ++d->clock;
@@ -147,12 +158,12 @@ static tern_status arrive(tn_on_demand *d, unit *u, tern_error *err) {
     for (int32_t i = 0; i < s->ops.n_ops; i++) {
         tern_error one = {0};
         tern_status rc =
-            tn_aio_wait(d->aio, &u->read[i], &one); /* all: none stays in flight behind a failure */
+            tn_aio_wait(d->aio, &d->slots[u->slot[i]].read, &one); /* all: none stays in flight behind a failure */
         if (rc != TERN_OK && st == TERN_OK) {
             st = rc;
             if (err) *err = one;
         }
-        at[i] = (int8_t *)d->slots + (uint64_t)u->slot[i] * d->slot_bytes;
+        at[i] = (int8_t *)d->bytes + (uint64_t)u->slot[i] * d->slot_bytes;
     }
     return st == TERN_OK ? tn_site_load_expert(d->m, s, u->expert, at, err) : st;
 }
@@ -332,9 +343,10 @@ static tern_status open_slots(tn_on_demand *d, const char *path, uint64_t budget
                budget_bytes, d->slot_bytes);
     d->block = tn_alloc(ctx, TN_MEM_WEIGHTS, (uint64_t)d->n_slots * d->slot_bytes + TN_AIO_ALIGN, 1);
     d->free_slots = tn_alloc(ctx, TN_MEM_OTHER, (size_t)d->n_slots, sizeof *d->free_slots);
-    TN_FAIL_IF(!d->block || !d->free_slots, err, TERN_E_MEMORY, "no memory for %d parts of experts",
+    d->slots = tn_calloc(ctx, TN_MEM_OTHER, (size_t)d->n_slots, sizeof *d->slots);
+    TN_FAIL_IF(!d->block || !d->free_slots || !d->slots, err, TERN_E_MEMORY, "no memory for %d parts of experts",
                d->n_slots);
-    d->slots = (uint8_t *)(((uintptr_t)d->block + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN);
+    d->bytes = (uint8_t *)(((uintptr_t)d->block + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN);
     for (int32_t i = 0; i < d->n_slots; i++) d->free_slots[d->n_free++] = d->n_slots - 1 - i;
     d->stats.n_slots = d->n_slots;
     d->stats.n_units = d->n_units;
@@ -374,6 +386,7 @@ void tn_on_demand_close(tn_on_demand **pd) {
     tn_free(ctx, d->first_unit);
     tn_free(ctx, d->units);
     tn_free(ctx, d->free_slots);
+    tn_free(ctx, d->slots);
     tn_free(ctx, d->block);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->mu);
