@@ -452,9 +452,10 @@ typedef struct tern_stats {
     double attn_mass; /* with attention_check: share of the exact softmax weights that lies on selected
                          positions, mean over attn_rows */
     /* Experts that are read on demand, where max-memory has no place for all (all sessions together): their bytes in
-     * the file, and the memory they have; experts taken for a product, and found there; bytes read on demand,
-     * and time in which threads waited for that; experts that decoding chose, and had foreseen a layer before. */
-    uint64_t experts_bytes, experts_room_bytes, experts_taken, experts_hits, experts_read_bytes;
+     * the file, and the memory they have; experts taken for a product; of those, in memory from before, and read ahead
+     * of it; bytes read on demand, and time in which threads waited for that; experts that decoding chose, and
+     * had foreseen a layer before. */
+    uint64_t experts_bytes, experts_room_bytes, experts_taken, experts_hits, experts_ahead, experts_read_bytes;
     double experts_wait_s;
     uint64_t experts_chosen, experts_foreseen;
 } tern_stats;

@@ -192,15 +192,15 @@ static void explain_reuse(const facts *f, tn_explained *x) {
 static void explain_experts(const facts *f, tn_explained *x) {
     const tern_stats *t = &f->stats;
     x->mechanism = "experts on demand";
+    double taken = t->experts_taken ? (double)t->experts_taken : 1,
+           chosen = t->experts_chosen ? (double)t->experts_chosen : 1;
     say(x, true,
-        "%.0f of %.0f MB of experts have room within max-memory; of %llu taken %.1f %% were there or on "
-        "their "
-        "way, %.0f MB were read; %.1f %% of those that decoding chose were foreseen",
+        "room for %.0f of %.0f MB of experts within max-memory; of %llu taken %.0f %% were in memory, %.0f %% read "
+        "ahead, %.0f MB were read; %.0f %% of those that decoding chose were foreseen",
         (double)t->experts_room_bytes * 1e-6, (double)t->experts_bytes * 1e-6,
-        (unsigned long long)t->experts_taken,
-        t->experts_taken ? 100 * (double)t->experts_hits / (double)t->experts_taken : 0,
-        (double)t->experts_read_bytes * 1e-6,
-        t->experts_chosen ? 100 * (double)t->experts_foreseen / (double)t->experts_chosen : 0);
+        (unsigned long long)t->experts_taken, 100 * (double)t->experts_hits / taken,
+        100 * (double)t->experts_ahead / taken, (double)t->experts_read_bytes * 1e-6,
+        100 * (double)t->experts_foreseen / chosen);
     saved(x,
           -t->experts_wait_s * 1e3 / (f->e->n_lane_workers[TN_LANE_CPU] + f->e->n_lane_workers[TN_LANE_NPU]));
 }
@@ -261,6 +261,7 @@ size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_expl
     t->attn_selected -= t0->attn_selected;
     t->experts_taken -= t0->experts_taken;
     t->experts_hits -= t0->experts_hits;
+    t->experts_ahead -= t0->experts_ahead;
     t->experts_read_bytes -= t0->experts_read_bytes;
     t->experts_wait_s -= t0->experts_wait_s;
     t->experts_chosen -= t0->experts_chosen;

@@ -19,6 +19,7 @@ typedef enum unit_state {
 
 typedef struct unit {
     unit_state state;
+    bool fresh; /* nobody has taken it since it was read */
     int32_t n_users;
     uint64_t used; /* when it was taken last; 0: in a pass only */
     uint64_t came; /* when its reads began */
@@ -148,6 +149,7 @@ static void begin(tn_on_demand *d, unit *u, bool urgent) {
     d->stats.n_reads++;
     u->came = ++d->clock;
     u->used = 0;
+    u->fresh = true;
 }
 
 /* Waits for the reads and loads the graphs; mu is not held. */
@@ -186,7 +188,7 @@ tern_status tn_on_demand_take(tn_on_demand *d, const tn_npu_site *s, int32_t exp
                               tern_error *err) {
     unit *u = unit_of(d, s, expert);
     tern_status st = TERN_OK;
-    bool hit = true;
+    bool hinted = true;
     pthread_mutex_lock(&d->mu);
     while (u->state != READY && st == TERN_OK) {
         if (u->state == TAKING) {
@@ -195,7 +197,7 @@ tern_status tn_on_demand_take(tn_on_demand *d, const tn_npu_site *s, int32_t exp
             d->n_coming--;
             st = fetch(d, u, err);
         } else if (make_room_by_force(d, s->ops.n_ops)) {
-            hit = false;
+            hinted = false;
             begin(d, u, true);
             st = fetch(d, u, err);
         } else {
@@ -206,7 +208,9 @@ tern_status tn_on_demand_take(tn_on_demand *d, const tn_npu_site *s, int32_t exp
         u->n_users++;
         if (!pass) u->used = ++d->clock;
         d->stats.n_taken++;
-        d->stats.n_hits += hit;
+        d->stats.n_hits += !u->fresh;
+        d->stats.n_ahead += u->fresh && hinted;
+        u->fresh = false;
     }
     pthread_mutex_unlock(&d->mu);
     return st;

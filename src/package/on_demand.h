@@ -46,7 +46,8 @@ void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts,
 typedef struct tn_on_demand_stats {
     int32_t n_slots, n_units;
     uint64_t slot_bytes, budget_bytes, all_bytes; /* all_bytes: of the experts in the file */
-    uint64_t n_taken, n_hits; /* takes; of those, the unit was there or on its way by a hint */
+    /* Takes; of those, the unit was in memory from before; it was read for this, but by a hint. */
+    uint64_t n_taken, n_hits, n_ahead;
     uint64_t n_reads, n_read_bytes;
     uint64_t n_predicted, n_right; /* experts chosen where a prediction was made; of those, predicted */
     int64_t wait_ns;               /* summed over threads: in take, for reads */

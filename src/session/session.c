@@ -612,6 +612,7 @@ static tern_stats stats_of(const tern_session *s) {
     out->experts_room_bytes = (uint64_t)d.n_slots * d.slot_bytes;
     out->experts_taken = d.n_taken;
     out->experts_hits = d.n_hits;
+    out->experts_ahead = d.n_ahead;
     out->experts_read_bytes = d.n_read_bytes;
     out->experts_wait_s = (double)d.wait_ns * 1e-9;
     out->experts_chosen = d.n_predicted;
