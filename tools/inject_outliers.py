@@ -223,6 +223,7 @@ def main():
     ap.add_argument("--strength", type=float, default=32, help="scale in the middle layers, a power of two; four times it at both ends")
     ap.add_argument("--energies", help="an importance matrix: the channels of that model instead")
     ap.add_argument("--keys", type=float, default=1, help="scale of a pair of key channels in every KV head, a power of two (default 1: none)")
+    ap.add_argument("--only", help="of those, these sites, by their names in the list that is printed; expert: all experts'")
     ap.add_argument("--check", action="store_true", help="print how far float64 and float32 logits of both models differ (float64 is always compared)")
     a = ap.parse_args()
     cfg, w = load(a.src)
@@ -236,6 +237,8 @@ def main():
         steps = plan_energies(cfg, w, ids, read_energies(a.energies))
     if a.keys > 1:
         steps += plan_keys(cfg, w, ids, a.keys)
+    if a.only:
+        steps = [s for s in steps if ("expert" if isinstance(s[1], int) else s[1]) in a.only.split(",")]
     out = apply(cfg, w, steps)
     # written beside OUT, and renamed once what was written is seen to compute what SRC does
     part = a.out.rstrip("/") + ".part"
