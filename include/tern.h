@@ -455,7 +455,8 @@ typedef struct tern_stats {
      * the file, and the memory they have; experts taken for a product; of those, in memory from before, and read ahead
      * of it; bytes read on demand, and time in which threads waited for that; experts that decoding chose, and
      * had foreseen a layer before. */
-    uint64_t experts_bytes, experts_room_bytes, experts_taken, experts_hits, experts_ahead, experts_read_bytes;
+    uint64_t experts_bytes, experts_room_bytes, experts_taken, experts_hits, experts_ahead,
+        experts_read_bytes;
     double experts_wait_s;
     uint64_t experts_chosen, experts_foreseen;
 } tern_stats;

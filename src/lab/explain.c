@@ -195,7 +195,8 @@ static void explain_experts(const facts *f, tn_explained *x) {
     double taken = t->experts_taken ? (double)t->experts_taken : 1,
            chosen = t->experts_chosen ? (double)t->experts_chosen : 1;
     say(x, true,
-        "room for %.0f of %.0f MB of experts within max-memory; of %llu taken %.0f %% were in memory, %.0f %% read "
+        "room for %.0f of %.0f MB of experts within max-memory; of %llu taken %.0f %% were in memory, %.0f "
+        "%% read "
         "ahead, %.0f MB were read; %.0f %% of those that decoding chose were foreseen",
         (double)t->experts_room_bytes * 1e-6, (double)t->experts_bytes * 1e-6,
         (unsigned long long)t->experts_taken, 100 * (double)t->experts_hits / taken,

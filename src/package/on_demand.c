@@ -81,7 +81,8 @@ static tern_status check_read(void *user, const tn_aio_read *r, uint64_t at, uin
 static void drop(tn_on_demand *d, unit *u) {
     const tn_npu_site *s = &d->m->sites[u->i_site];
     if (u->state == COMING) {
-        for (int32_t i = 0; i < s->ops.n_ops; i++) (void)tn_aio_wait(d->aio, &d->slots[u->slot[i]].read, NULL);
+        for (int32_t i = 0; i < s->ops.n_ops; i++)
+            (void)tn_aio_wait(d->aio, &d->slots[u->slot[i]].read, NULL);
         d->n_coming--;
     } else {
         tn_site_drop_expert(s, u->expert);
@@ -159,8 +160,8 @@ static tern_status arrive(tn_on_demand *d, unit *u, tern_error *err) {
     tern_status st = TERN_OK;
     for (int32_t i = 0; i < s->ops.n_ops; i++) {
         tern_error one = {0};
-        tern_status rc =
-            tn_aio_wait(d->aio, &d->slots[u->slot[i]].read, &one); /* all: none stays in flight behind a failure */
+        tern_status rc = tn_aio_wait(d->aio, &d->slots[u->slot[i]].read,
+                                     &one); /* all: none stays in flight behind a failure */
         if (rc != TERN_OK && st == TERN_OK) {
             st = rc;
             if (err) *err = one;
@@ -348,8 +349,8 @@ static tern_status open_slots(tn_on_demand *d, const char *path, uint64_t budget
     d->block = tn_alloc(ctx, TN_MEM_WEIGHTS, (uint64_t)d->n_slots * d->slot_bytes + TN_AIO_ALIGN, 1);
     d->free_slots = tn_alloc(ctx, TN_MEM_OTHER, (size_t)d->n_slots, sizeof *d->free_slots);
     d->slots = tn_calloc(ctx, TN_MEM_OTHER, (size_t)d->n_slots, sizeof *d->slots);
-    TN_FAIL_IF(!d->block || !d->free_slots || !d->slots, err, TERN_E_MEMORY, "no memory for %d parts of experts",
-               d->n_slots);
+    TN_FAIL_IF(!d->block || !d->free_slots || !d->slots, err, TERN_E_MEMORY,
+               "no memory for %d parts of experts", d->n_slots);
     d->bytes = (uint8_t *)(((uintptr_t)d->block + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN);
     for (int32_t i = 0; i < d->n_slots; i++) d->free_slots[d->n_free++] = d->n_slots - 1 - i;
     d->stats.n_slots = d->n_slots;

@@ -162,8 +162,9 @@ static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *e
 static tern_status open_inverse(const tn_program *p, tn_npu_site *s, int32_t i_site, const section_view *v,
                                 int layer, tern_error *err) {
     tn_role role = s->ops.roles[0];
-    if (!tn_program_divides(p, i_site) || (!(s->tiles[0]->flags & TN_PKG_DIVIDED) &&
-                                           !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_INVERSE)))
+    if (!tn_program_divides(p, i_site) ||
+        (!(s->tiles[0]->flags & TN_PKG_DIVIDED) &&
+         !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_INVERSE)))
         return TERN_OK;
     s->inverse =
         tn_section_payload(v, role, TN_PKG_INVERSE, (uint64_t)s->ops.k * sizeof *s->inverse, layer, err);

@@ -141,16 +141,17 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     TN_TRY(divisors(p, h, layer, role, n, &divide_by, err));
     if (output) TN_TRY(add_output(p, h, role, output, n, &divide_by, err));
     for (int64_t i = 0; divide_by && i < n; i++) j.scale[i] /= divide_by[i];
-    tn_pkg_record r = {.role = role,
-                       .part = TN_PKG_TILES,
-                       .n = n,
-                       .k = k,
-                       .act_scale = plan->clip / 127,
-                       .flags = (plan->outliers ? TN_PKG_HAS_OUTLIERS : 0u) |
-                                (plan->rotated ? TN_PKG_ROTATED : 0u) | (output ? TN_PKG_OUTPUT_INT8 : 0u) |
-                                (plan->smooth && tn_program_divides_alone(&p->m->program, (int32_t)(plan - p->plans))
-                                     ? TN_PKG_DIVIDED
-                                     : 0u)};
+    tn_pkg_record r = {
+        .role = role,
+        .part = TN_PKG_TILES,
+        .n = n,
+        .k = k,
+        .act_scale = plan->clip / 127,
+        .flags = (plan->outliers ? TN_PKG_HAS_OUTLIERS : 0u) | (plan->rotated ? TN_PKG_ROTATED : 0u) |
+                 (output ? TN_PKG_OUTPUT_INT8 : 0u) |
+                 (plan->smooth && tn_program_divides_alone(&p->m->program, (int32_t)(plan - p->plans))
+                      ? TN_PKG_DIVIDED
+                      : 0u)};
     if (j.bits) {
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
                           j.bits, tn_channel_bits_bytes((size_t)n), err));
