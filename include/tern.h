@@ -451,6 +451,14 @@ typedef struct tern_stats {
     double attn_plan_us, attn_plan_max_us, attn_planned_s, attn_took_s;
     double attn_mass; /* with attention_check: share of the exact softmax weights that lies on selected
                          positions, mean over attn_rows */
+    /* Experts that are read on demand, where max-memory has no place for all (all sessions together): their bytes in
+     * the file, and the memory they have; experts taken for a product; of those, in memory from before, and read ahead
+     * of it; bytes read on demand, and time in which threads waited for that; experts that decoding chose, and
+     * had foreseen a layer before. */
+    uint64_t experts_bytes, experts_room_bytes, experts_taken, experts_hits, experts_ahead,
+        experts_read_bytes;
+    double experts_wait_s;
+    uint64_t experts_chosen, experts_foreseen;
 } tern_stats;
 
 TERN_API tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Give a small Llama the activation outliers of a large one, without changing what it computes.
+"""Give a small Llama, or a hybrid (outliers_hybrid.py), the activation outliers of a large one, without changing what it computes.
 
     inject_outliers.py SRC OUT [--text FILE] [--seed N] [--strength X | --energies FILE] [--keys X] [--check]      HF folder -> HF folder
 
@@ -34,6 +34,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "train"))
+import outliers_hybrid  # noqa: E402
 import safetensors  # noqa: E402
 from bpe import Tokenizer  # noqa: E402
 
@@ -44,8 +45,14 @@ def load(folder):
     return cfg, safetensors.read(f"{folder}/model.safetensors")
 
 
+def is_hybrid(cfg):
+    return cfg.get("model_type") == outliers_hybrid.MODEL_TYPE
+
+
 def forward(cfg, w, ids, see=None):
     """Logits [T, V] of one sequence, in the type of the weights; see(name, x) is shown every linear's input."""
+    if is_hybrid(cfg):
+        return outliers_hybrid.forward(cfg, w, ids, see)
     d, hd, eps = cfg["hidden_size"], cfg["head_dim"], cfg["rms_norm_eps"]
     H, KV, T = cfg["num_attention_heads"], cfg["num_key_value_heads"], len(ids)
     emb = w["model.embed_tokens.weight"]
@@ -93,6 +100,8 @@ def variation(x):
 
 def plan(cfg, w, ids, seed, strength):
     """[(layer, site, channel, scale)] with site in attn, mlp, value, down."""
+    if is_hybrid(cfg):
+        return outliers_hybrid.plan(cfg, w, ids, seed, strength)
     rng, L = np.random.default_rng(seed), cfg["num_hidden_layers"]
     seen = {}
     forward(cfg, w, ids, lambda n, x: seen.__setitem__(n, x))
@@ -172,6 +181,8 @@ def plan_keys(cfg, w, ids, strength):
 
 
 def apply(cfg, w, steps):
+    if is_hybrid(cfg):
+        return outliers_hybrid.apply(cfg, w, steps)
     w = {k: v.copy() for k, v in w.items()}
     hd, G = cfg["head_dim"], cfg["num_attention_heads"] // cfg["num_key_value_heads"]
     for i, site, c, s in steps:
@@ -212,9 +223,12 @@ def main():
     ap.add_argument("--strength", type=float, default=32, help="scale in the middle layers, a power of two; four times it at both ends")
     ap.add_argument("--energies", help="an importance matrix: the channels of that model instead")
     ap.add_argument("--keys", type=float, default=1, help="scale of a pair of key channels in every KV head, a power of two (default 1: none)")
+    ap.add_argument("--only", help="of those, these sites, by their names in the list that is printed; expert: all experts'")
     ap.add_argument("--check", action="store_true", help="print how far float64 and float32 logits of both models differ (float64 is always compared)")
     a = ap.parse_args()
     cfg, w = load(a.src)
+    if is_hybrid(cfg) and (a.energies or a.keys > 1):
+        sys.exit("a hybrid has no --energies and no --keys: its keys are normed behind their projection")
     tok = Tokenizer.load(f"{a.src}/tokenizer.json")
     with open(a.text or f"{a.src}/calib.txt", encoding="utf-8") as f:
         ids = tok.encode(f.read(8 * a.tokens))[: a.tokens]
@@ -223,6 +237,8 @@ def main():
         steps = plan_energies(cfg, w, ids, read_energies(a.energies))
     if a.keys > 1:
         steps += plan_keys(cfg, w, ids, a.keys)
+    if a.only:
+        steps = [s for s in steps if ("expert" if isinstance(s[1], int) else s[1]) in a.only.split(",")]
     out = apply(cfg, w, steps)
     # written beside OUT, and renamed once what was written is seen to compute what SRC does
     part = a.out.rstrip("/") + ".part"
@@ -232,7 +248,8 @@ def main():
         for f in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
             if os.path.exists(f"{a.src}/{f}"):
                 shutil.copyfile(f"{a.src}/{f}", f"{part}/{f}")
-        safetensors.write(f"{part}/model.safetensors", out)
+        # gains stored as the gain less 1 are not exact in bf16 any more
+        safetensors.write(f"{part}/model.safetensors", out, "F32" if is_hybrid(cfg) else "BF16")
         _, back = load(part)
         for t in (np.float64, np.float32) if a.check else (np.float64,):
             x, y = (forward(cfg, {k: v.astype(t) for k, v in m.items()}, ids[:256]) for m in (w, back))
@@ -247,7 +264,7 @@ def main():
     finally:
         shutil.rmtree(part, ignore_errors=True)
     for i, site, c, s in steps:
-        print(f"layer {i} {site:5} channel {c:4} x {s:g}")
+        print(f"layer {i} {site!s:6} channel {c:4} x {s:g}")
 
 
 if __name__ == "__main__":

@@ -223,6 +223,7 @@ static int print_answer(asking *q) {
                          "draft", cli_draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
         if (ts.wall_s > 0) tn_json_set(&j, "prefill", cli_prefill_json(&ts));
         if (ts.attn_rows) tn_json_set(&j, "attention", cli_attention_json(&ts));
+        if (ts.experts_bytes) tn_json_set(&j, "experts", cli_experts_json(&ts));
         if (ts.n_switched) tn_json_set(&j, "switching", cli_switching_json(&ts));
         if (q->explain) tn_json_set(&j, "explain", cli_explain_json(q->s, NULL));
         int rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));

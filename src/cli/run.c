@@ -223,6 +223,7 @@ static int print_json(const request *r, outcome *o) {
     tn_json_set(&j, "draft", cli_draft_json(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens));
     if (ts->wall_s > 0) tn_json_set(&j, "prefill", cli_prefill_json(ts));
     if (ts->attn_rows) tn_json_set(&j, "attention", cli_attention_json(ts));
+    if (ts->experts_bytes) tn_json_set(&j, "experts", cli_experts_json(ts));
     if (ts->n_switched) tn_json_set(&j, "switching", cli_switching_json(ts));
     if (o->power) {
         tn_power_total t = tn_power_total_of(o->power);

@@ -56,6 +56,30 @@ json_t *cli_switching_json(const tern_stats *t) {
                         t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
 }
 
+static double share(uint64_t part, uint64_t of) { return of ? (double)part / (double)of : 0; }
+
+json_t *cli_experts_json(const tern_stats *t) {
+    return tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:I}", "bytes",
+                        (json_int_t)t->experts_bytes, "room_bytes", (json_int_t)t->experts_room_bytes,
+                        "taken", (json_int_t)t->experts_taken, "hits", (json_int_t)t->experts_hits,
+                        "read_ahead", (json_int_t)t->experts_ahead, "hit_share",
+                        share(t->experts_hits, t->experts_taken), "read_bytes",
+                        (json_int_t)t->experts_read_bytes, "wait_ms", t->experts_wait_s * 1e3, "chosen",
+                        (json_int_t)t->experts_chosen, "foreseen", (json_int_t)t->experts_foreseen);
+}
+
+static void print_experts(const tern_stats *t) {
+    fprintf(
+        stderr,
+        "experts on demand: room for %.1f of %.1f MiB; %llu taken, %.1f %% in memory from before, %.1f %% "
+        "read "
+        "ahead; %.1f MiB read, threads waited %.0f ms; %.1f %% of those that decoding chose were foreseen\n",
+        (double)t->experts_room_bytes / 1048576, (double)t->experts_bytes / 1048576,
+        (unsigned long long)t->experts_taken, 100 * share(t->experts_hits, t->experts_taken),
+        100 * share(t->experts_ahead, t->experts_taken), (double)t->experts_read_bytes / 1048576,
+        t->experts_wait_s * 1e3, 100 * share(t->experts_foreseen, t->experts_chosen));
+}
+
 void cli_prefill_print(const tern_stats *t) {
     fprintf(stderr,
             "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu "
@@ -68,6 +92,7 @@ void cli_prefill_print(const tern_stats *t) {
             (double)t->graph_bytes_unshared / 1048576, (unsigned long long)t->n_outliers,
             (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses,
             (unsigned long long)t->n_dropped);
+    if (t->experts_bytes) print_experts(t);
     if (t->attn_rows) {
         fprintf(stderr,
                 "sparse attention: %llu rows of heads, %.1f %% of the positions they saw; %llu estimates on "

@@ -12,7 +12,8 @@
 json_t *cli_prefill_json(const tern_stats *t);
 json_t *cli_attention_json(const tern_stats *t); /* sparse attention */
 json_t *
-cli_switching_json(const tern_stats *t); /* devices that hold one form of a graph: t->n_switched > 0 */
+cli_switching_json(const tern_stats *t);       /* devices that hold one form of a graph: t->n_switched > 0 */
+json_t *cli_experts_json(const tern_stats *t); /* experts on demand: t->experts_bytes > 0 */
 void cli_print_attn_times(const tn_attn_times *t); /* on standard output */
 void cli_prefill_print(const tern_stats *t);
 json_t *cli_power_json(const tn_power_total *t);

@@ -66,6 +66,7 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
     *out = (tn_npu_model_options){.backend = o->npu,
                                   .n_threads = e->n_lane_workers[TN_LANE_NPU],
                                   .memory_cap_bytes = o->npu_memory_bytes,
+                                  .experts_bytes = e->experts_bytes,
                                   .chunk = o->chunk,
                                   .cold_rows = o->cold_rows,
                                   .no_chunk_sharing = o->no_chunk_sharing,

@@ -73,7 +73,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     TN_FAIL_IF(o.cores && strcmp(o.cores, "all"), err, TERN_E_UNSUPPORTED, "this build cannot choose cores");
 #endif
     int32_t n_ctx_fits;
-    TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, err));
+    uint64_t experts_bytes;
+    TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, &experts_bytes, err));
     int n_threads = o.n_threads ? o.n_threads : tn_cpu_count();
     if (n_threads > 64) n_threads = 64;
 
@@ -84,6 +85,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     memset(e, 0, sizeof *e);
     e->fd = -1;
     e->n_ctx_fits = n_ctx_fits;
+    e->experts_bytes = experts_bytes;
     e->kv_short = tn_options_kv(&o, 1);
     e->kv_long = tn_options_kv(&o, INT32_MAX);
     tn_ctx_init(&e->ctx, o.hooks);

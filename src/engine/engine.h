@@ -30,6 +30,7 @@ struct tern_engine {
     tn_kv_type kv_short, kv_long;   /* form of keys and values in contexts up to TN_KV_FLOATS, and longer */
     _Atomic(tn_gvocab *) gvocab;    /* NULL until a grammar needs it */
     int fd;                         /* of tern_engine_open_fd, or -1 */
+    uint64_t experts_bytes;         /* memory of experts read on demand; 0: all are in memory */
     int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit was given */
     tn_timeline *live;              /* made by the first tn_engine_watch, else NULL */
     _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
@@ -41,8 +42,11 @@ enum { TN_KV_FLOATS = 4096 }; /* tokens: without an option, keys and values of l
 tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx);
 /* Brings the options within max_memory_bytes: weights that stay packed, then keys and values in fewer
  * bits, then a shorter context, where none was asked for otherwise. *n_ctx is the longest context that
- * sessions may have, or 0 without a limit. TERN_E_LIMIT with the numbers where that is not enough. */
-tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err);
+ * sessions may have, or 0 without a limit. Experts of packages are read on demand before anything becomes shorter:
+ * *experts_bytes is the memory left for them, or 0 where all are in memory. TERN_E_LIMIT with the numbers where
+ * that is not enough. */
+tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
+                          tern_error *err);
 /* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is
  * opened. */
 tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,

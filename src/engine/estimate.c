@@ -7,13 +7,14 @@
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
 #include "model/state.h"
+#include "package/on_demand.h"
 #include "params/params.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, tn_hparams *h,
-                                   uint64_t *n_bytes, tern_error *err) {
+                                   uint64_t *n_bytes, tn_experts_need *experts, tern_error *err) {
     char scheme[24], description[64];
     uint64_t n_params;
     tn_pkg *p;
@@ -30,6 +31,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
             *n_bytes += unpacked ? (uint64_t)r[k].n * (uint64_t)r[k].k : r[k].size_bytes;
         }
     }
+    if (st == TERN_OK) tn_experts_need_of(p, h, packed, experts);
     tn_pkg_close(&p);
     return st;
 }
@@ -82,8 +84,29 @@ static bool stays_packed(const tern_options *o) {
     return kern.gemm_packed != NULL;
 }
 
-tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
-                                       size_t size_bytes, tern_error *err) {
+static uint64_t all_of(const tern_estimate *e) { return e->weight_bytes + e->kv_bytes + e->work_bytes; }
+
+/* Whether a package opened with o could read its experts on demand. */
+static bool may_be_on_demand(const tern_options *o) {
+    return (!o->npu || !strcmp(o->npu, "host")) && !o->npu_apart && !o->npu_separate_weights &&
+           !o->no_chunk_sharing && !o->npu_memory_bytes && !(o->load && !strcmp(o->load, "mmap"));
+}
+
+/* Where max-memory is not enough for all experts, weights are those of the others and what is left for experts;
+ * *experts_bytes is that, or 0 where all are in memory. */
+static void leave_for_experts(const tern_options *o, const tn_experts_need *need, tern_estimate *e,
+                              uint64_t *experts_bytes) {
+    *experts_bytes = 0;
+    if (!o->max_memory_bytes || all_of(e) <= o->max_memory_bytes || !need->can || !may_be_on_demand(o))
+        return;
+    uint64_t others = all_of(e) - need->all_bytes;
+    *experts_bytes = need->least_bytes;
+    if (o->max_memory_bytes > others + need->least_bytes) *experts_bytes = o->max_memory_bytes - others;
+    e->weight_bytes -= need->all_bytes - *experts_bytes;
+}
+
+static tern_status estimate(const char *path, const tern_options *opt, tern_estimate *out,
+                            uint64_t *experts_bytes, tern_error *err) {
     TN_FAIL_IF(!path || !*path || !out, err, TERN_E_INVALID,
                "no model path or no place for the estimate given");
     tern_options o;
@@ -95,8 +118,9 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     tn_ctx_init(&ctx, o.hooks);
     tn_hparams h;
     tern_estimate e = {0};
+    tn_experts_need experts = {0};
     bool package = tn_pkg_is(path), packed = stays_packed(&o);
-    if (package) TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, err));
+    if (package) TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &experts, err));
     else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
@@ -105,12 +129,20 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
                    process_bytes(&h) + tn_adapters_bytes(o.lora) +
                    (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);
+    leave_for_experts(&o, &experts, &e, experts_bytes);
+    *out = e;
+    return TERN_OK;
+}
+
+tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
+                                       size_t size_bytes, tern_error *err) {
+    tern_estimate e = {0};
+    uint64_t experts_bytes;
+    TN_TRY(estimate(path, opt, out ? &e : NULL, &experts_bytes, err));
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
                err, TERN_E_INVALID, "an estimate of %zu bytes is smaller than any version's", size_bytes);
     return TERN_OK;
 }
-
-static uint64_t all_of(const tern_estimate *e) { return e->weight_bytes + e->kv_bytes + e->work_bytes; }
 
 /* By halves: what a context takes grows with it, and nothing is read of the model but its header. */
 static tern_status longest_context(const char *path, const tern_options *o, tern_estimate *e,
@@ -141,8 +173,10 @@ static tern_status narrower_cache(const char *path, tern_options *o, tern_estima
     return TERN_OK;
 }
 
-tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err) {
+tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
+                          tern_error *err) {
     *n_ctx = 0;
+    *experts_bytes = 0;
     if (!o->max_memory_bytes) return TERN_OK;
     tern_estimate e;
     TN_TRY(tern_engine_estimate(path, o, &e, err));
@@ -167,5 +201,7 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, ter
                path, (double)all_of(&e) / mib, e.n_ctx, (double)e.weight_bytes / mib,
                (double)e.kv_bytes / mib, (double)e.work_bytes / mib, (double)o->max_memory_bytes / mib);
     *n_ctx = e.n_ctx;
-    return TERN_OK;
+    tern_options with = *o;
+    if (!with.session.n_ctx) with.session.n_ctx = e.n_ctx;
+    return estimate(path, &with, &e, experts_bytes, err);
 }

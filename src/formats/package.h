@@ -71,6 +71,9 @@ typedef enum tn_pkg_part {
     TN_PKG_INVERSE =
         14, /* f32 [k]: what a site's inputs are multiplied by before they are quantised, where no
                             tensor in front of it could take that (first linear of the site; absent: 1) */
+    TN_PKG_EXPERT_HASH =
+        15, /* u32 [n experts]: XXH32 (seed 0) of each expert's part of TILES or WEIGHTLETS, which
+                                may be read alone */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {
@@ -106,7 +109,8 @@ enum {
     TN_PKG_HAS_OUTLIERS = 1, /* clipped activations of this linear are made good on the CPU */
     TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
     TN_PKG_OUTPUT_INT8 = 4,  /* its outputs leave the device in 8 bits */
-    TN_PKG_ALL_FLAGS = 7     /* a reader refuses others */
+    TN_PKG_DIVIDED = 8,   /* its inputs are those behind a delta net or a convolution, and have an INVERSE */
+    TN_PKG_ALL_FLAGS = 15 /* a reader refuses others */
 };
 
 /* ---- writing ------------------------------------------------------------------------------------- */

@@ -188,18 +188,38 @@ static void explain_reuse(const facts *f, tn_explained *x) {
     else say(x, false, "the prompt shares no beginning with what this session had read");
 }
 
+/* What reading them cost is the time in which threads waited for them; reads beside the work cost less. */
+static void explain_experts(const facts *f, tn_explained *x) {
+    const tern_stats *t = &f->stats;
+    x->mechanism = "experts on demand";
+    double taken = t->experts_taken ? (double)t->experts_taken : 1,
+           chosen = t->experts_chosen ? (double)t->experts_chosen : 1;
+    say(x, true,
+        "room for %.0f of %.0f MB of experts within max-memory; of %llu taken %.0f %% were in memory, %.0f "
+        "%% read "
+        "ahead, %.0f MB were read; %.0f %% of those that decoding chose were foreseen",
+        (double)t->experts_room_bytes * 1e-6, (double)t->experts_bytes * 1e-6,
+        (unsigned long long)t->experts_taken, 100 * (double)t->experts_hits / taken,
+        100 * (double)t->experts_ahead / taken, (double)t->experts_read_bytes * 1e-6,
+        100 * (double)t->experts_foreseen / chosen);
+    saved(x,
+          -t->experts_wait_s * 1e3 / (f->e->n_lane_workers[TN_LANE_CPU] + f->e->n_lane_workers[TN_LANE_NPU]));
+}
+
 _Static_assert((int)TN_EXPLAIN_ROWS == (int)TN_TREE_MAX, "every forward is counted");
 
 static size_t explain(const facts *f, tn_explained out[TN_EXPLAIN_MAX]) {
     static void (*const parts[])(const facts *, tn_explained *) = {
-        explain_start, explain_reuse, explain_prefill, explain_order, explain_attention, explain_drafts};
+        explain_start,     explain_reuse,  explain_prefill, explain_order,
+        explain_attention, explain_drafts, explain_experts};
     enum { N = sizeof parts / sizeof parts[0] };
     _Static_assert((int)N <= (int)TN_EXPLAIN_MAX, "there is room for all");
-    for (size_t i = 0; i < N; i++) {
+    size_t n = f->stats.experts_bytes ? N : N - 1; /* most models have nothing that could be on demand */
+    for (size_t i = 0; i < n; i++) {
         out[i] = (tn_explained){.on = false};
         parts[i](f, &out[i]);
     }
-    return N;
+    return n;
 }
 
 static facts facts_of(const tern_session *s) {
@@ -240,6 +260,13 @@ size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_expl
     t->attn_rows -= t0->attn_rows;
     t->attn_seen -= t0->attn_seen;
     t->attn_selected -= t0->attn_selected;
+    t->experts_taken -= t0->experts_taken;
+    t->experts_hits -= t0->experts_hits;
+    t->experts_ahead -= t0->experts_ahead;
+    t->experts_read_bytes -= t0->experts_read_bytes;
+    t->experts_wait_s -= t0->experts_wait_s;
+    t->experts_chosen -= t0->experts_chosen;
+    t->experts_foreseen -= t0->experts_foreseen;
     d->n_steps -= d0->n_steps;
     d->n_rows -= d0->n_rows;
     d->n_accepted -= d0->n_accepted;

@@ -510,9 +510,14 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
     return o;
 }
 
+bool tn_program_divides_alone(const tn_program *p, int32_t site) {
+    tn_op_kind from = tn_program_source(p, site)->kind;
+    return from == TN_OP_DELTA_NORM || from == TN_OP_CONV;
+}
+
 bool tn_program_divides(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site), *last = &p->ops[p->sites[site].op];
-    bool others = tn_site_of_experts(p->sites[site].kind);
+    bool others = tn_site_of_experts(p->sites[site].kind) || tn_program_divides_alone(p, site);
     for (const tn_op *o = from + 1; o < last; o++) others = others || o->kind == TN_OP_ROUTE;
     return others;
 }

@@ -178,9 +178,12 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site);
  * TN_W_N_ROLES: none can. */
 tn_role tn_program_absorber(const tn_program *p, int32_t site);
 /* Are the inputs of a layer's site divided where they are quantised, because others read them as they are
- * (the router beside a shared expert), or no tensor could take the scales (experts)? It can be smoothed then,
+ * (the router beside a shared expert), or no tensor could take the scales (experts; what a delta net or a
+ * convolution gives)? It can be smoothed then,
  * and nothing absorbs. */
 bool tn_program_divides(const tn_program *p, int32_t site);
+/* Of those, the sites behind delta nets and convolutions, which packages of before had not smoothed. */
+bool tn_program_divides_alone(const tn_program *p, int32_t site);
 /* Does an op of the layer (-1: of the model) compute with this tensor? Biases of linears and norms may be
  * absent all the same. */
 bool tn_program_uses(const tn_program *p, int32_t layer, tn_role role);

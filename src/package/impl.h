@@ -47,6 +47,10 @@ tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err);
 /* Opens a site. Its weights go to the room, which shrinks, unless they are used where they are mapped. */
 tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err);
 void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s);
+/* Loads the graphs of an expert over its part of each linear, tiles or packed, which stay the caller's; and back. */
+tern_status tn_site_load_expert(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int8_t *const *parts,
+                                tern_error *err);
+void tn_site_drop_expert(const tn_npu_site *s, int32_t e);
 /* Reads the hot channels; their rows are there. */
 tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err);
 

@@ -469,7 +469,7 @@ static void add_site(tn_loader *l, tn_npu_site *s) {
     int32_t layer = s->layer;
     const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_LM_HEAD : TN_PKG_LAYER, layer);
     unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, section);
-    for (int32_t i = 0; i < s->ops.n_ops; i++)
+    for (int32_t i = 0; i < s->ops.n_ops && !tn_npu_on_demand(l->m, s); i++)
         add_op(u, s->ops.roles[i], s->tiles[i],
                s->image[i].tiles ? (void *)s->image[i].tiles : (void *)(uintptr_t)s->image[i].packed,
                s->ops.n[i]);

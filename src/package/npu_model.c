@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "package/impl.h"
 #include "package/loader.h"
+#include "package/on_demand.h"
 #include "package/switching.h"
 
 #include <stdlib.h>
@@ -183,6 +184,13 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
                "a mixture of experts needs a device whose graphs share their weights, and chunks that share "
                "graphs (no separate weights, chunk sharing)");
     m->no_chunk_sharing = opt->no_chunk_sharing;
+    TN_FAIL_IF(
+        opt->experts_bytes &&
+            (!caps->has_parts || !caps->shares_weights || opt->memory_cap_bytes || opt->load == TN_LOAD_MMAP),
+        err, TERN_E_INVALID,
+        "experts on demand need the host device, not apart, without a memory cap, and a package that is "
+        "not mapped");
+    m->experts_bytes = m->model->h.n_experts ? opt->experts_bytes : 0;
     bool can_pack =
         caps->has_weightlets && caps->shares_weights && !opt->no_chunk_sharing && !opt->memory_cap_bytes;
     TN_FAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
@@ -256,8 +264,10 @@ static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path
     }
     TN_TRY(open_tokenizer(m, model, tokenizer, err));
     /* graphs that change places, or have copies of the weights, are made from what is there */
-    bool now = opt->load != TN_LOAD_STREAM || !caps->shares_weights || m->no_chunk_sharing;
+    bool now =
+        opt->load != TN_LOAD_STREAM || m->experts_bytes || !caps->shares_weights || m->no_chunk_sharing;
     if (now) TN_TRY(tn_loader_finish(m->loader, pool, m->n_layers, err));
+    if (m->experts_bytes) TN_TRY(tn_on_demand_open(m, path, m->experts_bytes, &opt->io, &m->on_demand, err));
     TN_FAIL_IF(!tn_progress(m->ctx, "load", 1), err, TERN_E_CANCELLED, "loading was cancelled");
     return caps->shares_weights ? TERN_OK : tn_switcher_open(m, opt, &m->switcher, err);
 }
@@ -300,7 +310,8 @@ void tn_npu_model_close(tn_npu_model **pm) {
     tn_npu_model *m = *pm;
     if (!m) return;
     *pm = NULL;
-    tn_loader_close(&m->loader); /* reads end here */
+    tn_loader_close(&m->loader);            /* reads end here */
+    tn_on_demand *on_demand = m->on_demand; /* graphs are loaded over its slots until the sites are closed */
     tn_free(m->ctx, m->embd_off);
     tn_free(m->ctx, m->attn_scale_q);
     tn_free(m->ctx, m->attn_scale_k);
@@ -318,6 +329,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
         for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
         tn_free(m->ctx, s->hot_rows);
     }
+    tn_on_demand_close(&on_demand);
     for (int i = 0; m->device_blocks && i < m->n_layers + 1; i++)
         tn_npu_mem_free(m->dev, m->device_blocks[i]);
     tn_free(m->ctx, m->device_blocks);

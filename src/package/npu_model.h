@@ -100,6 +100,7 @@ typedef struct tn_npu_site {
 
 typedef struct tn_switcher tn_switcher;
 typedef struct tn_loader tn_loader;
+typedef struct tn_on_demand tn_on_demand;
 
 typedef struct tn_npu_model {
     tn_ctx *ctx;
@@ -113,8 +114,10 @@ typedef struct tn_npu_model {
     tn_loader *loader;
     tn_switcher
         *switcher; /* NULL: both forms of every graph are loaded (the device's graphs share weights) */
-    int32_t chunk; /* rows of the chunk form */
-    bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
+    tn_on_demand *on_demand; /* reads experts (on_demand.h); NULL: all are in memory */
+    uint64_t experts_bytes;  /* memory of experts on demand; 0: all are in memory */
+    int32_t chunk;           /* rows of the chunk form */
+    bool packed; /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers, n_sites;
     tn_npu_site *sites;   /* as the program's */
@@ -161,10 +164,12 @@ typedef struct tn_npu_model_options {
     int32_t n_threads;         /* of the device */
     uint64_t memory_cap_bytes; /* 0 = no limit but the device's own */
     uint64_t scratch_bytes;    /* as in tn_npu_options */
-    int32_t chunk;             /* 0 = the tuned one, or TN_CHUNK_DEFAULT */
-    tn_tuned tuned;            /* ignored when it is another package's */
-    bool no_chunk_sharing;     /* every chunk of a wave has graphs and weights of its own */
-    const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
+    uint64_t
+        experts_bytes;     /* experts are read on demand, into so much memory; 0 = all are loaded (default) */
+    int32_t chunk;         /* 0 = the tuned one, or TN_CHUNK_DEFAULT */
+    tn_tuned tuned;        /* ignored when it is another package's */
+    bool no_chunk_sharing; /* every chunk of a wave has graphs and weights of its own */
+    const char *cold_rows; /* "weights", "file"; NULL: the weights where the CPU can read them */
     tn_load_mode load;
     tn_weights_form weights;
     tn_aio_options io; /* filled by tn_aio_defaults */
@@ -190,6 +195,11 @@ void tn_npu_model_close(tn_npu_model **m);
 static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
     bool looked_up = r->role == TN_W_EMBD && !m->model->h.tied; /* row by row, by no device */
     return (m->packed || looked_up) && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_OUTLIERS);
+}
+
+/* Are the weights of this site read when rows choose its experts? */
+static inline bool tn_npu_on_demand(const tn_npu_model *m, const tn_npu_site *s) {
+    return m->experts_bytes && s->ops.n_experts;
 }
 
 static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_npu_site *s) {

@@ -163,7 +163,8 @@ static tern_status open_inverse(const tn_program *p, tn_npu_site *s, int32_t i_s
                                 int layer, tern_error *err) {
     tn_role role = s->ops.roles[0];
     if (!tn_program_divides(p, i_site) ||
-        !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_INVERSE))
+        (!(s->tiles[0]->flags & TN_PKG_DIVIDED) &&
+         !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_INVERSE)))
         return TERN_OK;
     s->inverse =
         tn_section_payload(v, role, TN_PKG_INVERSE, (uint64_t)s->ops.k * sizeof *s->inverse, layer, err);
@@ -241,21 +242,31 @@ void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s) {
     tn_free(m->ctx, s->expert_weights);
 }
 
-/* Gives an expert its part of the images, and loads its graphs. Where weights stay packed, `off` says where its
- * part of each linear begins, and becomes where the next one's does: that depends on the channels' widths. */
-static tern_status expert_ready(tn_npu_model *m, tn_npu_site *s, int32_t e, uint64_t *off, tern_error *err) {
+/* Where weights stay packed, *off says where an expert's part of a linear begins, and becomes where the next one's
+ * does: that depends on the channels' widths. */
+static int8_t *expert_part(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int i, uint64_t *off) {
+    const tn_npu_weights_data *all = &s->image[i];
+    size_t n = (size_t)tn_site_op_n(&s->ops, i), at = (size_t)e * n;
+    if (all->tiles) return all->tiles + tn_npu_tiles_bytes(m->layout, (int64_t)at, s->ops.k);
+    int8_t *part = (int8_t *)(uintptr_t)all->packed + *off;
+    *off += tn_weightlets_bytes(all->bits, at, at + n, (size_t)s->ops.k);
+    return part;
+}
+
+tern_status tn_site_load_expert(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int8_t *const *parts,
+                                tern_error *err) {
     tn_npu_weights **w = &s->expert_weights[e * s->ops.n_ops];
     for (int i = 0; i < s->ops.n_ops; i++) {
         const tn_npu_weights_data *all = &s->image[i];
         size_t n = (size_t)tn_site_op_n(&s->ops, i), at = (size_t)e * n, k = (size_t)s->ops.k;
         tn_npu_weights_data d = {.col_sum = all->col_sum + at, .scale = all->scale + at};
         if (all->bias) d.bias = all->bias + at;
-        if (all->tiles) d.tiles = all->tiles + tn_npu_tiles_bytes(m->layout, (int64_t)at, s->ops.k);
-        if (all->packed) {
-            d.packed = all->packed + off[i];
+        if (all->bits) {
+            d.packed = (const uint8_t *)parts[i];
             d.bits = all->bits + tn_channel_bits_bytes(at);
             d.packed_bytes = tn_weightlets_bytes(d.bits, 0, n, k);
-            off[i] += d.packed_bytes;
+        } else {
+            d.tiles = parts[i];
         }
         TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), (int64_t)n, s->ops.k, &d, &w[i], err));
     }
@@ -264,9 +275,18 @@ static tern_status expert_ready(tn_npu_model *m, tn_npu_site *s, int32_t e, uint
     return TERN_OK;
 }
 
+void tn_site_drop_expert(const tn_npu_site *s, int32_t e) {
+    for (int form = 0; form < TN_N_FORMS; form++) tn_npu_unload(s->expert_graphs[e * TN_N_FORMS + form]);
+    for (int i = 0; i < s->ops.n_ops; i++) tn_npu_weights_close(&s->expert_weights[e * s->ops.n_ops + i]);
+}
+
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
     uint64_t off[TN_SITE_MAX_OPS] = {0};
-    for (int32_t e = 0; e < s->ops.n_experts; e++) TN_TRY(expert_ready(m, s, e, off, err));
+    int8_t *parts[TN_SITE_MAX_OPS] = {0};
+    for (int32_t e = 0; !m->experts_bytes && e < s->ops.n_experts; e++) {
+        for (int i = 0; i < s->ops.n_ops; i++) parts[i] = expert_part(m, s, e, i, &off[i]);
+        TN_TRY(tn_site_load_expert(m, s, e, parts, err));
+    }
     if (s->ops.n_experts) return TERN_OK;
     bool head = s == tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     if (keeps_one_form(m, s, head)) return tn_switcher_load_site(m, s, TN_FORM_CHUNK, err);
@@ -391,7 +411,8 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
         if (!r) return TERN_E_FORMAT;
         bool packed = tn_npu_stays_packed(m, r);
         int8_t **at = &room->at[in_device(m, s, site == TN_SITE_LM_HEAD)], *weights = *at;
-        if (m->map && (packed || r->part == TN_PKG_TILES))
+        if (tn_npu_on_demand(m, s)) weights = NULL;
+        else if (m->map && (packed || r->part == TN_PKG_TILES))
             weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
         else *at += aligned(packed ? r->size_bytes : tn_npu_tiles_bytes(m->layout, s->ops.n[i], s->ops.k));
         tn_npu_weights_data *d = &s->image[i];
@@ -445,7 +466,7 @@ tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_
     int32_t first, n_sites = tn_program_layer_sites(&m->model->program, layer, &first);
     for (int32_t s = first; s < first + n_sites; s++) {
         const tn_site_ops *o = tn_program_linears(&m->model->program, s);
-        for (int i = 0; i < o->n_ops; i++) {
+        for (int i = 0; i < o->n_ops && !(o->n_experts && m->experts_bytes); i++) {
             const tn_pkg_record *r = tn_section_tiles(m, o->roles[i], o->n[i], o->k, layer, err);
             if (!r) return TERN_E_FORMAT;
             bool device = in_device(m, &m->sites[s], layer < 0);

@@ -3,19 +3,58 @@
 #include "model/experts.h"
 
 #include "base/status.h"
+#include "package/on_demand.h"
 #include "prefill/impl.h"
 
+#include <math.h>
 #include <string.h>
 
-enum { PIECES = 8 }; /* an expert's product is cut into so many at most, where parts are to be even */
+enum {
+    PIECES = 8, /* an expert's product is cut into so many at most, where parts are to be even */
+    MAX_EMBD = 8192
+};
 
 static uint8_t *place_of(const chunk *c, const tn_npu_site *s, int64_t place) {
     return c->expert_x + place * s->in_stride;
 }
 
-void tn_experts_route(const chunk *c, const tn_op *op, int32_t row0, int32_t row1) {
+/* The experts that the next layer with some would choose for a row as it is now, before this layer's experts and
+ * the next layer's attention have added to it. */
+static void predict(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row) {
+    const tn_program *prog = &p->model->program;
+    int32_t layer = op->layer + 1;
+    while (layer < prog->n_layers && !tn_layer_has_experts(&p->model->h, layer)) layer++;
+    const float *w = layer < prog->n_layers ? tn_model_vector(p->model, layer, TN_W_FFN_NORM) : NULL;
+    if (!w || p->model->h.norm != TN_NORM_RMS) return;
+    size_t n_embd = (size_t)op->experts.n_embd, n = (size_t)op->experts.n;
+    float normed[MAX_EMBD], score[TN_MAX_EXPERTS];
+    int32_t likely[TN_MAX_EXPERTS];
+    if (n_embd > MAX_EMBD) return;
+    p->kern->rmsnorm_f32(tn_frame_row(&c->f, TN_BUF_X, (int32_t)n_embd, row), w, p->model->h.norm_eps, normed,
+                         n_embd);
+    const tn_linear *l = tn_model_linear(p->model, layer, TN_W_ROUTER);
+    p->kern->gemm_f32[l->dtype](normed, n_embd, l->panels, l->bias, score, n, 1, 0, n, n_embd);
+    for (int32_t k = 0; k < op->experts.used; k++) {
+        int32_t best = 0;
+        for (int32_t e = 1; e < (int32_t)n; e++)
+            if (score[e] > score[best]) best = e;
+        likely[k] = best;
+        score[best] = -INFINITY;
+    }
+    tn_on_demand_predict(p->m->on_demand, layer, likely, op->experts.used);
+}
+
+void tn_experts_route(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row0, int32_t row1) {
     tn_route_scores(op, &c->f, row0, row1);
     tn_op_info_of(op->kind)->rows(op, &c->f, row0, row1, NULL);
+    if (!p->m->on_demand || p->form != TN_FORM_DECODE || c->f.r->n_rows >= TN_FEW_ROWS) return;
+    for (int32_t row = row0; row < row1; row++) {
+        const float *chosen = tn_frame_row(&c->f, op->out, op->width, row);
+        int32_t experts[TN_MAX_EXPERTS];
+        for (int32_t k = 0; k < op->experts.used; k++) experts[k] = tn_chosen_expert(chosen, k);
+        tn_on_demand_chosen(p->m->on_demand, op->layer, experts, op->experts.used);
+        if (row + 1 == row1) predict(p, c, op, row);
+    }
 }
 
 /* A row of inputs, which is lost: multiplied, rotated, quantised. */
@@ -81,33 +120,55 @@ static tern_status run_whole(const tn_pipeline *p, chunk *c, const tn_npu_site *
     return st;
 }
 
+/* On demand an expert is one piece, so that a chunk brings it in once, and a part brings in the next one while it
+ * runs this one. */
+static tern_status run_on_demand(tn_pipeline *p, const chunk *c, const tn_npu_site *s, const int32_t *first,
+                                 const int32_t *mine, int32_t n, tern_error *err) {
+    tn_on_demand *d = p->m->on_demand;
+    bool pass = p->form == TN_FORM_CHUNK;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t e = mine[i];
+        tn_npu_job job = {0};
+        TN_TRY(tn_on_demand_take(d, s, e, pass, err));
+        if (i + 1 < n) tn_on_demand_hint(d, s, &mine[i + 1], 1, pass);
+        make_job(s, c, e, first[e], first[e + 1], &job);
+        tern_status st = tn_npu_run_part(&job, 0, 1, err);
+        tn_on_demand_give(d, s, e);
+        TN_TRY(st);
+    }
+    return TERN_OK;
+}
+
 /* The pieces of all experts lie one behind the other, each as long as it costs: its rows, and reading its
  * weights. A part runs those whose middle lies in its stretch. So parts are even, and the same whoever runs them.
  */
-static tern_status run_pieces(const chunk *c, const tn_npu_site *s, const int32_t *first, int32_t part,
-                              int32_t n_parts, tern_error *err) {
+static tern_status run_pieces(tn_pipeline *p, const chunk *c, const tn_npu_site *s, const int32_t *first,
+                              int32_t part, int32_t n_parts, tern_error *err) {
     enum { READING = 8 }; /* reading an expert's weights costs as much as so many rows */
+    int32_t n_pieces = p->m->on_demand ? 1 : PIECES, mine[TN_MAX_EXPERTS], n_mine = 0;
     int64_t total = 0, at = 0;
     for (int32_t e = 0; e < s->ops.n_experts; e++)
         if (first[e] < first[e + 1]) total += first[e + 1] - first[e] + READING;
     for (int32_t e = 0; e < s->ops.n_experts; e++) {
-        int32_t from = PIECES, end = 0;
+        int32_t from = n_pieces, end = 0;
         if (first[e] == first[e + 1]) continue;
         int64_t cost = first[e + 1] - first[e] + READING;
-        for (int32_t i = 0; i < PIECES; i++) {
-            int64_t middle = 2 * PIECES * at + cost * (2 * i + 1);
-            if (middle * n_parts / (2 * PIECES * total) != part) continue;
+        for (int32_t i = 0; i < n_pieces; i++) {
+            int64_t middle = 2 * n_pieces * at + cost * (2 * i + 1);
+            if (middle * n_parts / (2 * n_pieces * total) != part) continue;
             from = i < from ? i : from;
             end = i + 1;
         }
         at += cost;
+        if (p->m->on_demand && from < end) mine[n_mine++] = e;
+        if (p->m->on_demand) continue;
         tn_npu_job job = {0};
         if (from < end) make_job(s, c, e, first[e], first[e + 1], &job);
         if (end - from == PIECES) TN_TRY(tn_npu_run_part(&job, 0, 1, err));
         for (int32_t i = from; i < end && end - from < PIECES; i++)
             TN_TRY(tn_npu_run_part(&job, i, PIECES, err));
     }
-    return TERN_OK;
+    return run_on_demand(p, c, s, first, mine, n_mine, err);
 }
 
 tern_status tn_experts_product(tn_pipeline *p, int32_t i_chunk, const tn_npu_site *s, int32_t part,
@@ -116,5 +177,5 @@ tern_status tn_experts_product(tn_pipeline *p, int32_t i_chunk, const tn_npu_sit
     int32_t first[TN_MAX_EXPERTS + 1];
     tn_experts_count(&c->f, s->ops.n_experts, s->ops.n_used, first);
     if (!tn_site_has_parts(p, s)) return run_whole(p, c, s, first, here, err);
-    return run_pieces(c, s, first, part, n_parts, err);
+    return run_pieces(p, c, s, first, part, n_parts, err);
 }

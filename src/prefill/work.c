@@ -229,7 +229,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     if (w->merges >= 0) tn_outputs_take(p, i_chunk, w->merges, row0, row1);
     if (kind == TN_STEP_ATTENTION) return run_attention(p, i_chunk, step, row0, row1, i_worker, err);
     if (w->ops->kind == TN_OP_ROUTE || w->ops->kind == TN_OP_GATHER) { /* over rows of all texts */
-        if (w->ops->kind == TN_OP_ROUTE) tn_experts_route(c, w->ops, row0, row1);
+        if (w->ops->kind == TN_OP_ROUTE) tn_experts_route(p, c, w->ops, row0, row1);
         else tn_experts_gather(p, c, w->ops, row0, row1);
         return TERN_OK;
     }

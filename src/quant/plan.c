@@ -154,7 +154,9 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
     const int32_t i_site = tn_program_site_index(&p->m->program, layer, site);
     tn_role absorber = tn_program_absorber(&p->m->program, i_site);
-    bool can = absorber != TN_W_N_ROLES || tn_program_divides(&p->m->program, i_site);
+    /* behind delta nets and convolutions this scheme's scales lose more than they gain (tests/engine/families.c) */
+    bool can = absorber != TN_W_N_ROLES || (tn_program_divides(&p->m->program, i_site) &&
+                                            !tn_program_divides_alone(&p->m->program, i_site));
     p->report->n_unsmoothed += !can;
     int n_alpha = st == TERN_OK ? can ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {

@@ -91,6 +91,24 @@ static tern_status add_output(packer *p, hoard *h, tn_role role, const tn_output
     return tn_pkg_add(p->w, &r, left, (uint64_t)n_pad * sizeof *left, err);
 }
 
+/* Checksums of every expert's part of a linear of all of them, so that one may be read alone. */
+static tern_status add_expert_hashes(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
+                                     const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
+    size_t n = (size_t)p->m->h.n_experts, each = (size_t)r->n / n;
+    uint32_t *hash = tn_hoard_keep(h, n, sizeof *hash);
+    TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory to pack");
+    const uint8_t *at = weights;
+    for (size_t e = 0; e < n; e++) {
+        uint64_t size =
+            bits ? tn_weightlets_bytes(bits, e * each, (e + 1) * each, (size_t)r->k) : n_bytes / n;
+        hash[e] = XXH32(at, size, 0);
+        at += size;
+    }
+    return tn_pkg_add(p->w,
+                      &(tn_pkg_record){.role = r->role, .part = TN_PKG_EXPERT_HASH, .n = (int64_t)n, .k = 1},
+                      hash, n * sizeof *hash, err);
+}
+
 /* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column
  * offset n_off of n_total. */
 static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias,
@@ -123,13 +141,17 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     TN_TRY(divisors(p, h, layer, role, n, &divide_by, err));
     if (output) TN_TRY(add_output(p, h, role, output, n, &divide_by, err));
     for (int64_t i = 0; divide_by && i < n; i++) j.scale[i] /= divide_by[i];
-    tn_pkg_record r = {.role = role,
-                       .part = TN_PKG_TILES,
-                       .n = n,
-                       .k = k,
-                       .act_scale = plan->clip / 127,
-                       .flags = (plan->outliers ? TN_PKG_HAS_OUTLIERS : 0u) |
-                                (plan->rotated ? TN_PKG_ROTATED : 0u) | (output ? TN_PKG_OUTPUT_INT8 : 0u)};
+    tn_pkg_record r = {
+        .role = role,
+        .part = TN_PKG_TILES,
+        .n = n,
+        .k = k,
+        .act_scale = plan->clip / 127,
+        .flags = (plan->outliers ? TN_PKG_HAS_OUTLIERS : 0u) | (plan->rotated ? TN_PKG_ROTATED : 0u) |
+                 (output ? TN_PKG_OUTPUT_INT8 : 0u) |
+                 (plan->smooth && tn_program_divides_alone(&p->m->program, (int32_t)(plan - p->plans))
+                      ? TN_PKG_DIVIDED
+                      : 0u)};
     if (j.bits) {
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
                           j.bits, tn_channel_bits_bytes((size_t)n), err));
@@ -137,6 +159,8 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     }
     const void *weights = j.bits ? (const void *)j.weightlets : j.tiles;
     uint64_t n_bytes = j.bits ? tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k) : tile_bytes;
+    if (role == TN_W_GATE_EXPS || role == TN_W_UP_EXPS || role == TN_W_DOWN_EXPS)
+        TN_TRY(add_expert_hashes(p, h, &r, weights, j.bits, n_bytes, err));
     if (layer >= 0) TN_TRY(tn_pkg_add(p->w, &r, weights, n_bytes, err));
     else TN_TRY(put_off(p, h, &r, weights, j.bits, n_bytes, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale,

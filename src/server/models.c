@@ -107,12 +107,13 @@ static tern_status measure(tn_served *k, char path[TN_MODELS_PATH], tern_options
                            tern_error *err) {
     tn_models *m = k->all;
     int32_t n_ctx = 0;
+    uint64_t experts_bytes;
     tern_estimate e;
     if (m->o.place) m->o.place(m->o.user, k->path, path);
     else snprintf(path, TN_MODELS_PATH, "%s", k->path);
     *o = m->o.engine;
     o->session.n_ctx = m->o.queue.n_ctx;
-    tern_status st = tn_fit_memory(path, o, &n_ctx, err);
+    tern_status st = tn_fit_memory(path, o, &n_ctx, &experts_bytes, err);
     if (n_ctx) o->session.n_ctx = n_ctx;
     if (st == TERN_OK) st = tern_engine_estimate(path, o, &e, err);
     if (st == TERN_OK) *need = e.weight_bytes + e.kv_bytes + e.work_bytes;

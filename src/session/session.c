@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/adapters.h"
 #include "package/loader.h"
+#include "package/on_demand.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -604,6 +605,18 @@ static tern_stats stats_of(const tern_session *s) {
     out->loaded_s = (double)l.done_ns * 1e-9;
     out->read_method = l.method;
     out->unpacked_by_device = l.n_unpacked_by_device;
+    if (!s->e->npu->on_demand) return all;
+    tn_on_demand_stats d;
+    tn_on_demand_stats_get(s->e->npu->on_demand, &d);
+    out->experts_bytes = d.all_bytes;
+    out->experts_room_bytes = (uint64_t)d.n_slots * d.slot_bytes;
+    out->experts_taken = d.n_taken;
+    out->experts_hits = d.n_hits;
+    out->experts_ahead = d.n_ahead;
+    out->experts_read_bytes = d.n_read_bytes;
+    out->experts_wait_s = (double)d.wait_ns * 1e-9;
+    out->experts_chosen = d.n_predicted;
+    out->experts_foreseen = d.n_right;
     return all;
 }
 

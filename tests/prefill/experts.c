@@ -92,8 +92,8 @@ static void routes(const rig *r) {
                 *shared = part(r, TN_W_SHARED_GATE, TN_PKG_F32);
     assert_non_null(w);
     assert_true(!choice == !op->experts.bias && !shared == !op->experts.shared_gate);
-    tn_experts_route(r->c, op, 0, 37);
-    tn_experts_route(r->c, op, 37, N_ROWS);
+    tn_experts_route(r->p, r->c, op, 0, 37);
+    tn_experts_route(r->p, r->c, op, 37, N_ROWS);
     for (int32_t row = 0; row < N_ROWS; row++) {
         double score[TN_MAX_EXPERTS], weight[TN_MAX_EXPERTS], sum = 0, gate = 0, max = -1e300;
         const float *x = r->x + row * e, *chosen = tn_frame_row(&r->c->f, TN_BUF_CHOSEN, op->width, row);

@@ -24,9 +24,7 @@ SETS = [("extraction", 250), ("extraction", 512), ("extraction", 1024), ("extrac
 
 def load_hf(folder):
     with open(f"{folder}/config.json", encoding="utf-8") as f:
-        j = json.load(f)
-    cfg = M.Config(j["vocab_size"], j["hidden_size"], j["num_hidden_layers"], j["num_attention_heads"], j["num_key_value_heads"],
-                   j["head_dim"], j["intermediate_size"], j["rope_theta"], j["rms_norm_eps"], j["max_position_embeddings"])
+        cfg = M.config_of(json.load(f))
     return cfg, {k: torch.from_numpy(v) for k, v in safetensors.read(f"{folder}/model.safetensors").items()}
 
 
@@ -35,12 +33,8 @@ def load(folder):
     if os.path.exists(f"{folder}/model.safetensors"):
         return *load_hf(folder), {"step": 0, "tok": 0}
     c = torch.load(f"{folder}/ckpt.pt", map_location="cpu")
-    cfg = M.Config(**c["cfg"])
-    p, o = {}, 0
-    for k, t in M.init_params(cfg, 0).items():
-        p[k] = c["w"][o : o + t.numel()].view(t.shape)
-        o += t.numel()
-    return cfg, p, c["state"]
+    cfg = M.config_of(c["cfg"])
+    return cfg, M.unflatten(cfg, c["w"]), c["state"]
 
 
 @torch.no_grad()
@@ -48,7 +42,7 @@ def score(p, cfg, tok, prompt, answer, dtype=torch.bfloat16, trace=None):
     """(every token right, share of tokens right, sum of negative log likelihoods, tokens) of answer + <|im_end|>"""
     a, b = tok.encode(prompt), tok.encode(answer + "<|im_end|>")
     x = torch.tensor([(a + b)[:-1]])
-    h = M.forward(p, cfg, x, dtype, trace=trace)[len(a) - 1 :]
+    h = M.module_of(cfg).forward(p, cfg, x, dtype, trace=trace)[len(a) - 1 :]
     logits = F.linear(h, p["model.embed_tokens.weight"].to(dtype)).float()
     y = torch.tensor(b)
     ok = logits.argmax(-1) == y
@@ -61,7 +55,7 @@ def choose(p, cfg, tok, query, choices, dtype=torch.bfloat16):
     best = []
     for c in choices:
         a, b = tok.encode(query), tok.encode(c)
-        h = M.forward(p, cfg, torch.tensor([(a + b)[:-1]]), dtype)[len(a) - 1 :]
+        h = M.module_of(cfg).forward(p, cfg, torch.tensor([(a + b)[:-1]]), dtype)[len(a) - 1 :]
         logits = F.linear(h, p["model.embed_tokens.weight"].to(dtype)).float()
         best.append(-float(F.cross_entropy(logits, torch.tensor(b), reduction="sum")) / len(c.encode()))
     return best.index(max(best))
@@ -74,7 +68,7 @@ def perplexity(p, cfg, ids, ctx=512, dtype=torch.bfloat16, trace=None):
         x = ids[i : i + ctx + 1]
         if len(x) < 2:
             break
-        h = M.forward(p, cfg, torch.tensor([x[:-1]]), dtype, trace=trace)
+        h = M.module_of(cfg).forward(p, cfg, torch.tensor([x[:-1]]), dtype, trace=trace)
         logits = F.linear(h, p["model.embed_tokens.weight"].to(dtype)).float()
         nll += float(F.cross_entropy(logits, torch.tensor(x[1:]), reduction="sum"))
         n += len(x) - 1

@@ -5,6 +5,7 @@ several times faster than f32 on a CPU with bf16 instructions. The three element
 split into many memory passes (norm, SwiGLU, attention) are written as functions with their own backward.
 """
 import math
+import sys
 from dataclasses import asdict, dataclass
 
 import torch
@@ -118,8 +119,10 @@ class Attention(torch.autograd.Function):
         return dq, dk, dv
 
 
-def rope_tables(cfg, n, device=None):
-    inv = 1.0 / cfg.rope_theta ** (torch.arange(0, cfg.d_head, 2, device=device).float() / cfg.d_head)
+def rope_tables(cfg, n, device=None, turned=None):
+    """cos and sin [n, turned] of the values of a head that turn (default: all)."""
+    turned = turned or cfg.d_head
+    inv = 1.0 / cfg.rope_theta ** (torch.arange(0, turned, 2, device=device).float() / turned)
     a = torch.outer(torch.arange(n, device=device).float(), inv)
     a = torch.cat([a, a], -1)
     return a.cos(), a.sin()
@@ -141,6 +144,11 @@ class Rotate(torch.autograd.Function):
     def backward(ctx, g):
         cos, sin = ctx.saved_tensors
         return rotate(g, cos, -sin), None, None
+
+
+def by_muon(name, w):
+    """Whether Muon updates a tensor; Adam does the others."""
+    return w.dim() == 2 and "embed" not in name
 
 
 def init_params(cfg, seed):
@@ -170,8 +178,9 @@ def init_params(cfg, seed):
     return p
 
 
-def forward(p, cfg, ids, dtype=torch.bfloat16, kv=None, pos0=0, trace=None):
-    """Hidden states after the last norm, [B*T, d]. kv: list of [k, v] per layer, extended in place (inference)."""
+def forward(p, cfg, ids, dtype=torch.bfloat16, kv=None, pos0=0, trace=None, aux=None):
+    """Hidden states after the last norm, [B*T, d]. kv: list of [k, v] per layer, extended in place (inference). aux: not used,
+    for losses beside the mean one's (hybrid.py)."""
     B, T = ids.shape
     H, KV, D = cfg.n_heads, cfg.n_kv_heads, cfg.d_head
     cos, sin = rope_tables(cfg, pos0 + T, ids.device)
@@ -242,3 +251,43 @@ class CrossEntropy(torch.autograd.Function):
 
 def loss_sum(p, h, targets, weights, dtype=torch.bfloat16):
     return CrossEntropy.apply(h, p["model.embed_tokens.weight"].to(dtype), targets, weights)
+
+
+def hf_config(cfg):
+    """What the folder's config.json says of the architecture."""
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "attention_dropout": 0.0,
+        "head_dim": cfg.d_head, "hidden_act": "silu", "hidden_size": cfg.d_model, "initializer_range": 0.02,
+        "intermediate_size": cfg.d_ff, "max_position_embeddings": cfg.max_ctx, "mlp_bias": False, "num_attention_heads": cfg.n_heads,
+        "num_hidden_layers": cfg.n_layers, "num_key_value_heads": cfg.n_kv_heads, "rms_norm_eps": cfg.eps,
+        "rope_scaling": None, "rope_theta": cfg.rope_theta, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        "use_cache": True, "vocab_size": cfg.vocab_size}
+
+
+def read_hf_config(j):
+    """The Config of a folder that hf_config described."""
+    return Config(j["vocab_size"], j["hidden_size"], j["num_hidden_layers"], j["num_attention_heads"], j["num_key_value_heads"],
+                  j["head_dim"], j["intermediate_size"], j["rope_theta"], j["rms_norm_eps"], j["max_position_embeddings"])
+
+
+def module_of(cfg):
+    """The module with init_params, forward and the rest of this Config's architecture."""
+    return sys.modules[type(cfg).__module__]
+
+
+def config_of(given):
+    """The Config of what a checkpoint (kind) or an exported folder (model_type) says."""
+    import hybrid
+
+    if "model_type" in given:
+        return (hybrid if given["model_type"] == hybrid.MODEL_TYPE else sys.modules[__name__]).read_hf_config(given)
+    return (hybrid if given.get("kind") == "hybrid" else sys.modules[__name__]).Config(**given)
+
+
+def unflatten(cfg, flat):
+    """{name: view} of a checkpoint's flat tensor, in the order of init_params."""
+    p, o = {}, 0
+    for k, t in module_of(cfg).init_params(cfg, 0).items():
+        p[k] = flat[o : o + t.numel()].view(t.shape)
+        o += t.numel()
+    return p

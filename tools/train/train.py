@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train tern-tiny from scratch.
+"""Train tern-tiny, or with --arch hybrid a small mixture of experts with gated delta nets (hybrid.py), from scratch.
 
 One process per CPU core works on its own batch (a step then waits only once for a busy core, not at every
 multiplication); gradients meet in shared memory and every worker updates its share of the parameters: Muon for
@@ -34,6 +34,11 @@ STAGES = [
     {"from_tok": 12e6, "ctx": 512, "lengths": [160, 250, 350, 500, 500], "qa": 6, "english": 0.2, "drill": 0.05},
     {"from_tok": 20e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 24, "english": 0.2, "drill": 0.0},
     {"from_tok": 25e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 32, "english": 0.2, "drill": 0.0},
+]
+# The hybrid is trained to be measured by its perplexity on plain English, in an hour of one core.
+HYBRID_STAGES = [
+    {"from_tok": 0, "ctx": 128, "lengths": [100, 120], "qa": 3, "english": 1.4, "drill": 0.2},
+    {"from_tok": 1.5e6, "ctx": 256, "lengths": [128, 160, 192, 250], "qa": 5, "english": 1.4, "drill": 0.1},
 ]
 TASKS = ["extraction"] * 5 + ["ui_action"] * 2 + ["function_call"] * 2 + ["summary"] * 3 + ["reply"] * 1 + ["quote"]
 DOC_SAMPLE = 0.15  # share of document tokens that enter the loss: most are drawn at random and cannot be predicted
@@ -98,24 +103,26 @@ class Stream:
 
 
 def orthogonalize(g, steps=5):
-    """Newton-Schulz iteration of Muon (Jordan et al. 2024): the nearest semi-orthogonal matrix, roughly."""
+    """Newton-Schulz iteration of Muon (Jordan et al. 2024): the nearest semi-orthogonal matrix, roughly, of
+    every matrix of a stack."""
     x = g.to(torch.bfloat16)
-    flip = x.shape[0] > x.shape[1]
+    flip = x.shape[-2] > x.shape[-1]
     if flip:
-        x = x.t()
-    x = x / (x.norm() + 1e-7)
+        x = x.transpose(-1, -2)
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(steps):
-        a = x @ x.t()
+        a = x @ x.transpose(-1, -2)
         b = -4.7750 * a + 2.0315 * (a @ a)
         x = 3.4445 * x + b @ x
-    return (x.t() if flip else x).float()
+    return (x.transpose(-1, -2) if flip else x).float()
 
 
 class Shared:
     """Parameters, gradients and optimizer state in flat shared tensors, with named views."""
 
     def __init__(self, cfg, seed, n_workers, device):
-        init = M.init_params(cfg, seed)
+        self.arch = M.module_of(cfg)
+        init = self.arch.init_params(cfg, seed)
         self.names = list(init)
         n = sum(t.numel() for t in init.values())
         self.n_params = n
@@ -166,11 +173,11 @@ def update(sh, k, lr, step, args):
     for i in range(1, sh.g.shape[0]):
         g = g + sh.view(sh.g[i], k)
     g = g / sh.g.shape[0]
-    if w.dim() == 2 and "embed" not in k:
+    if sh.arch.by_muon(k, w):
         m1.lerp_(g, 0.05)
         o = orthogonalize(g.lerp(m1, 0.95))
         w.mul_(1 - lr * args.muon_lr * args.wd)
-        w.add_(o, alpha=-lr * args.muon_lr * math.sqrt(max(1.0, w.shape[0] / w.shape[1])))
+        w.add_(o, alpha=-lr * args.muon_lr * math.sqrt(max(1.0, w.shape[-2] / w.shape[-1])))
     else:
         b1, b2 = 0.9, 0.98
         m1.lerp_(g, 1 - b1)
@@ -204,6 +211,7 @@ def worker(rank, args, cfg, sh, barrier, state):
         torch.manual_seed(args.seed + s["step"])
     p = sh.params(rank)
     own = [k for k, o in sh.owner(args.workers).items() if o == rank]
+    stages = HYBRID_STAGES if args.arch == "hybrid" else STAGES
     ctl, cpu0, t_mark = {}, time.process_time(), time.time()
     step, ntok = s["step"], s["tok"]
     cool_f, done, ema = s.get("cool_f", 1.0), False, None
@@ -237,7 +245,7 @@ def worker(rank, args, cfg, sh, barrier, state):
             elif args.max_steps:
                 cool_f = min(1.0, max(0.02, (args.max_steps - step) / (args.max_steps / 3)))
                 done = step >= args.max_steps
-            stage = max(i for i, t in enumerate(STAGES) if t["from_tok"] <= ntok)
+            stage = max(i for i, t in enumerate(stages) if t["from_tok"] <= ntok)
             sh.stats[0, 4] = ctl.get("stage", stage)
             sh.stats[0, 5] = ctl.get("lr", 1.0) * cool_f
             sh.stats[0, 6] = bool(done or ctl.get("stop") or args.stop_tok and ntok >= args.stop_tok)
@@ -245,15 +253,16 @@ def worker(rank, args, cfg, sh, barrier, state):
         stage, lrf, stop = (float(x) for x in sh.stats[0, 4:7])
         if stop:
             break
-        st = STAGES[int(stage)]
+        st = stages[int(stage)]
         lr = lrf * min(1.0, (step + 1) / args.warmup)
 
         sh.g[rank].zero_()
         x, y, w = stream.batch(st, args.batch // args.workers, dev)
-        h = M.forward(p, cfg, x)
+        aux = []
+        h = sh.arch.forward(p, cfg, x, aux=aux)
         idx = torch.nonzero(w).squeeze(1)
         loss = M.loss_sum(p, h[idx], y[idx], w[idx]) / w.sum()
-        loss.backward()
+        sum(aux, loss).backward()
         sh.stats[rank, 0] = loss.item()
         sh.stats[rank, 1] = x.numel()
         barrier.wait()
@@ -298,14 +307,21 @@ def main():
     ap.add_argument("--stop-tok", type=float, help="save and end at this many tokens (to grow the model)")
     ap.add_argument("--save-every", type=int, default=200)
     # the shape of a new run; a checkpoint brings its own
-    for f in ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff"):
-        ap.add_argument("--" + f.replace("_", "-"), type=int, default=getattr(M.Config, f))
+    ap.add_argument("--arch", choices=["llama", "hybrid"], default="llama")
+    shape = ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff", "n_experts", "n_used", "d_expert", "d_shared")
+    for f in shape:
+        ap.add_argument("--" + f.replace("_", "-"), type=int)
     args = ap.parse_args()
     if args.device != "cpu":
         args.workers = 1
     state = torch.load(f"{args.out}/ckpt.pt", map_location=args.device) if os.path.exists(f"{args.out}/ckpt.pt") else None
-    cfg = M.Config(**state["cfg"]) if state else M.Config(vocab_size=len(Tokenizer.load(f"{args.out}/tokenizer.json").vocab), d_model=args.d_model,
-                   n_layers=args.n_layers, n_heads=args.n_heads, n_kv_heads=args.n_kv_heads, d_ff=args.d_ff)
+    if state:
+        cfg = M.config_of(state["cfg"])
+        args.arch = state["cfg"].get("kind", "llama")
+    else:
+        given = {f: getattr(args, f) for f in shape if getattr(args, f) is not None}
+        n_vocab = len(Tokenizer.load(f"{args.out}/tokenizer.json").vocab)
+        cfg = M.config_of({"vocab_size": n_vocab, **({"kind": "hybrid"} if args.arch == "hybrid" else {}), **given})
     torch.set_num_threads(1)
     sh = Shared(cfg, args.seed, args.workers, args.device)
     if state:

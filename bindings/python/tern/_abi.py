@@ -226,6 +226,15 @@ class tern_stats(C.Structure):
         ("attn_planned_s", C.c_double),
         ("attn_took_s", C.c_double),
         ("attn_mass", C.c_double),
+        ("experts_bytes", C.c_uint64),
+        ("experts_room_bytes", C.c_uint64),
+        ("experts_taken", C.c_uint64),
+        ("experts_hits", C.c_uint64),
+        ("experts_ahead", C.c_uint64),
+        ("experts_read_bytes", C.c_uint64),
+        ("experts_wait_s", C.c_double),
+        ("experts_chosen", C.c_uint64),
+        ("experts_foreseen", C.c_uint64),
     ]
 
 

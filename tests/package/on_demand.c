@@ -1,0 +1,422 @@
+/* Experts read on demand: the bits of everything in memory, within the budget, as many reads as an independent
+ * replay says, and one clear error where the file is not what it was. */
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "formats/package.h"
+#include "package/on_demand.h"
+#include "quant/pack.h"
+#include "session/session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fixture/fixture.h"
+
+enum { N_PROMPT = 150, N_STEPS = 24, N_VOCAB = 512, N_CTX = 256, N_MIXTURES = 4 };
+
+static const struct {
+    const char *arch;
+    tn_scheme scheme;
+    double bits;
+} mixtures[N_MIXTURES] = {{"tiny-qwen3moe", TN_SCHEME_GRAM, 5},   /* weightlets */
+                          {"tiny-olmoe", TN_SCHEME_NAIVE, 8},     /* tiles */
+                          {"tiny-lfm2moe", TN_SCHEME_GRAM, 4.5},  /* dense layers in front */
+                          {"tiny-qwen35moe", TN_SCHEME_GRAM, 5}}; /* a shared expert, delta nets */
+static char packages[N_MIXTURES][FIXTURE_PATH];
+static int32_t prompt[N_PROMPT];
+static float want[(N_STEPS + 1) * N_VOCAB], got[(N_STEPS + 1) * N_VOCAB];
+
+static int setup(void **state) {
+    (void)state;
+    for (int i = 0; i < N_MIXTURES; i++) {
+        char gguf[FIXTURE_PATH], name[32];
+        tn_pack_options o;
+        tn_pack_defaults(&o);
+        o.scheme = mixtures[i].scheme;
+        o.bits = o.scheme == TN_SCHEME_NAIVE ? 0 : mixtures[i].bits;
+        o.calib_tokens = 512;
+        fixture_model(gguf, "m.gguf", mixtures[i].arch, 5, TN_F16);
+        snprintf(name, sizeof name, "%d.tern", i);
+        fixture_package(packages[i], name, gguf, &o);
+    }
+    fixture_prompt(prompt, N_PROMPT);
+    return 0;
+}
+
+/* max-memory that leaves this share of the experts' bytes for them. */
+static uint64_t memory_for(const char *path, const tern_options *o, double share, tn_experts_need *need) {
+    tn_ctx ctx;
+    tern_error err;
+    tn_pkg *p;
+    tn_hparams h;
+    tern_estimate e;
+    char scheme[24], description[64];
+    uint64_t n_params;
+    tn_ctx_init(&ctx, NULL);
+    must(tn_pkg_open(&ctx, path, &p, &err), &err);
+    must(tn_package_hparams(&ctx, p, &h, scheme, description, &n_params, &err), &err);
+    tn_experts_need_of(p, &h, true, need);
+    tn_pkg_close(&p);
+    must(tern_engine_estimate(path, o, &e, &err), &err);
+    return e.weight_bytes + e.kv_bytes + e.work_bytes - need->all_bytes +
+           (uint64_t)(share * (double)need->all_bytes);
+}
+
+static tern_options options(int n_threads) {
+    tern_options o;
+    tn_options_defaults(&o);
+    o.n_threads = n_threads;
+    o.session.n_ctx = N_CTX;
+    o.weights = "packed";
+    o.kv = "f32";
+    return o;
+}
+
+/* Logits behind the prompt, in pieces, and behind every one of some tokens. */
+static void logits_of(tern_engine *e, size_t piece, float *out) {
+    tern_session *s = fixture_session(e, N_CTX, "none");
+    tern_error err;
+    for (size_t n = piece; n < N_PROMPT + piece; n += piece)
+        must(tern_session_prefill(s, prompt, n < N_PROMPT ? n : N_PROMPT, &err), &err);
+    for (size_t i = 0; i <= N_STEPS; i++) {
+        if (i) must(tern_session_step(s, (int32_t)(i * 37 % 400), &err), &err);
+        memcpy(out + i * N_VOCAB, tern_session_logits(s), N_VOCAB * sizeof *out);
+    }
+    tern_session_close(&s);
+}
+
+static void same_bits(void **state) {
+    (void)state;
+    static const double shares[] = {0, 0.3, 0.7};
+    static const size_t pieces[] = {N_PROMPT, 40, 3};
+    for (int p = 0; p < N_MIXTURES; p++) {
+        tern_options o = options(1);
+        tern_engine *e = fixture_engine(packages[p], &o);
+        assert_null(e->npu->on_demand);
+        logits_of(e, N_PROMPT, want);
+        tern_engine_close(&e);
+        for (int i = 0; i < 3; i++) {
+            for (int n_threads = 1; n_threads <= 4; n_threads *= 2) {
+                tn_experts_need need;
+                tn_on_demand_stats s;
+                o = options(n_threads);
+                double share = i ? shares[i] : 0;
+                o.max_memory_bytes = memory_for(packages[p], &o, share, &need);
+                if (!i) o.max_memory_bytes += need.least_bytes;
+                assert_true(need.can);
+                e = fixture_engine(packages[p], &o);
+                assert_non_null(e->npu->on_demand);
+                logits_of(e, pieces[(i + n_threads) % 3], got);
+                if (memcmp(want, got, sizeof got))
+                    fail_msg("%s: other bits with %.0f %% of the experts", mixtures[p].arch, 100 * share);
+                tn_on_demand_stats_get(e->npu->on_demand, &s);
+                assert_true(s.all_bytes == need.all_bytes && s.n_reads && s.n_hits + s.n_ahead <= s.n_taken);
+                assert_true(i < 2 || s.n_hits > s.n_taken / 20);
+                assert_true((uint64_t)s.n_slots * s.slot_bytes <= s.budget_bytes && s.n_read_bytes);
+                assert_true(s.budget_bytes <= (uint64_t)(share * (double)need.all_bytes) + need.least_bytes);
+                assert_true(s.n_predicted && s.n_right <= s.n_predicted);
+                tern_engine_close(&e);
+            }
+        }
+    }
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+static atomic_llong held, most;
+
+static void *count_alloc(void *user, size_t n_bytes, size_t align) {
+    (void)user;
+    size_t room = align < 64 ? 64 : align;
+    char *p = aligned_alloc(room, room + (n_bytes + room - 1) / room * room);
+    if (!p) return NULL;
+    memcpy(p + room - sizeof n_bytes, &n_bytes, sizeof n_bytes);
+    memcpy(p + room - 2 * sizeof n_bytes, &room, sizeof room);
+    long long now = atomic_fetch_add(&held, (long long)n_bytes) + (long long)n_bytes,
+              top = atomic_load(&most);
+    while (now > top && !atomic_compare_exchange_weak(&most, &top, now)) {
+    }
+    return p + room;
+}
+
+static void count_free(void *user, void *p) {
+    size_t n_bytes, room;
+    (void)user;
+    if (!p) return;
+    memcpy(&n_bytes, (char *)p - sizeof n_bytes, sizeof n_bytes);
+    memcpy(&room, (char *)p - 2 * sizeof n_bytes, sizeof room);
+    atomic_fetch_sub(&held, (long long)n_bytes);
+    free((char *)p - room);
+}
+
+/* *most: while it was opened and ran. Returns what it holds afterwards. */
+static long long held_by(const char *path, const tern_options *o, long long *top) {
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.alloc = count_alloc;
+    hooks.release = count_free;
+    tern_options with = *o;
+    with.hooks = &hooks;
+    atomic_store(&held, 0);
+    atomic_store(&most, 0);
+    tern_engine *e = fixture_engine(path, &with);
+    logits_of(e, N_PROMPT, got);
+    long long stays = atomic_load(&held);
+    tern_engine_close(&e);
+    assert_int_equal(atomic_load(&held), 0);
+    *top = atomic_load(&most);
+    return stays;
+}
+
+static void within_the_budget(void **state) {
+    (void)state;
+    for (int p = 0; p < N_MIXTURES; p++) {
+        tern_options o = options(1);
+        tn_experts_need need;
+        long long top, all = held_by(packages[p], &o, &top);
+        o.max_memory_bytes = memory_for(packages[p], &o, 0.3, &need);
+        long long some = held_by(packages[p], &o, &top);
+        /* what is not there any more, less what keeps account of it: units, offsets, checksums */
+        long long less = (long long)(0.7 * (double)need.all_bytes);
+        assert_true(top <= (long long)o.max_memory_bytes);
+        if (all - some < less * 3 / 4)
+            fail_msg("%s: %lld bytes, %lld with 30 %% of %llu", mixtures[p].arch, all, some,
+                     (unsigned long long)need.all_bytes);
+    }
+}
+
+/* ---- what goes --------------------------------------------------------------------------------------- */
+
+typedef struct replay { /* a plain list: the unit taken longest ago comes first */
+    int32_t unit[4096], size[4096], n, used, room;
+    uint64_t n_reads;
+} replay;
+
+static void replay_take(replay *r, int32_t unit, int32_t size) {
+    int32_t i = 0;
+    while (i < r->n && r->unit[i] != unit) i++;
+    if (i == r->n) {
+        int32_t gone = 0;
+        while (r->room - r->used < size) r->used -= r->size[gone++];
+        r->n -= gone;
+        memmove(r->unit, r->unit + gone, (size_t)r->n * sizeof *r->unit);
+        memmove(r->size, r->size + gone, (size_t)r->n * sizeof *r->size);
+        r->used += size;
+        r->n_reads++;
+    } else {
+        r->n--;
+        memmove(r->unit + i, r->unit + i + 1, (size_t)(r->n - i) * sizeof *r->unit);
+        memmove(r->size + i, r->size + i + 1, (size_t)(r->n - i) * sizeof *r->size);
+    }
+    r->unit[r->n] = unit;
+    r->size[r->n++] = size;
+}
+
+static const tn_npu_site *some_site(const tn_npu_model *m, tn_rng *rng) {
+    for (;;) {
+        const tn_npu_site *s = &m->sites[tn_rng_below(rng, (uint32_t)m->n_sites)];
+        if (s->ops.n_experts) return s;
+    }
+}
+
+static void longest_ago_goes_first(void **state) {
+    (void)state;
+    for (int p = 0; p < N_MIXTURES; p++) {
+        tern_options o = options(1);
+        tern_error err;
+        tn_experts_need need;
+        tn_on_demand_stats s;
+        tn_rng rng = {3};
+        o.max_memory_bytes = memory_for(packages[p], &o, 0.4, &need);
+        tern_engine *e = fixture_engine(packages[p], &o);
+        tn_on_demand *d = e->npu->on_demand;
+        static replay r;
+        tn_on_demand_stats_get(d, &s);
+        r = (replay){.room = s.n_slots};
+        uint64_t n = 0;
+        for (int i = 0; i < 3000; i++) {
+            const tn_npu_site *site = some_site(e->npu, &rng);
+            /* some experts are chosen more often than others */
+            int32_t x = (int32_t)tn_rng_below(&rng, 1 + tn_rng_below(&rng, (uint32_t)site->ops.n_experts));
+            must(tn_on_demand_take(d, site, x, false, &err), &err);
+            tn_on_demand_give(d, site, x);
+            replay_take(&r, (int32_t)(site - e->npu->sites) * TN_MAX_EXPERTS + x, site->ops.n_ops);
+            n++;
+        }
+        tn_on_demand_stats_get(d, &s);
+        assert_int_equal(s.n_taken, n);
+        assert_int_equal(s.n_reads, r.n_reads);
+        assert_int_equal(s.n_hits, n - r.n_reads);
+        assert_true(s.n_reads > 100 && s.n_hits > 100);
+        tern_engine_close(&e);
+    }
+}
+
+/* Passes through everything, as prompts make them: what fits stays, so each pass finds about that share. */
+static void passes_keep_what_fits(void **state) {
+    (void)state;
+    tern_options o = options(1);
+    tern_error err;
+    tn_experts_need need;
+    tn_on_demand_stats s, before = {0};
+    o.max_memory_bytes = memory_for(packages[0], &o, 0.5, &need);
+    tern_engine *e = fixture_engine(packages[0], &o);
+    tn_on_demand *d = e->npu->on_demand;
+    for (int pass = 0; pass < 4; pass++) {
+        tn_on_demand_stats_get(d, &before);
+        for (int32_t i = 0; i < e->npu->n_sites; i++) {
+            const tn_npu_site *site = &e->npu->sites[i];
+            for (int32_t x = 0; x < site->ops.n_experts; x++) {
+                must(tn_on_demand_take(d, site, x, true, &err), &err);
+                tn_on_demand_give(d, site, x);
+            }
+        }
+        tn_on_demand_stats_get(d, &s);
+        double share = (double)(s.n_hits - before.n_hits) / s.n_units;
+        assert_true(pass ? share > 0.35 && share < 0.55 : share == 0);
+    }
+    tern_engine_close(&e);
+}
+
+/* ---- files that change ------------------------------------------------------------------------------- */
+
+static void copy_file(const char *from, const char *to) {
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    assert_true(in && out);
+    char buf[65536];
+    for (size_t n; (n = fread(buf, 1, sizeof buf, in)) > 0;) assert_int_equal(fwrite(buf, 1, n, out), n);
+    fclose(in);
+    assert_int_equal(fclose(out), 0);
+}
+
+/* Turns over every byte of the experts' weights. */
+static void damage(const tn_npu_model *m, const char *path) {
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    for (int32_t i = 0; i < m->n_sites; i++) {
+        const tn_npu_site *s = &m->sites[i];
+        for (int32_t op = 0; s->ops.n_experts && op < s->ops.n_ops; op++) {
+            uint64_t at = tn_pkg_find(m->pkg, TN_PKG_LAYER, s->layer)->off_bytes + s->tiles[op]->off_bytes,
+                     n = s->tiles[op]->size_bytes;
+            char *bytes = malloc(n);
+            assert_int_equal(pread(fd, bytes, n, (off_t)at), n);
+            for (uint64_t k = 0; k < n; k++) bytes[k] = (char)~bytes[k];
+            assert_int_equal(pwrite(fd, bytes, n, (off_t)at), n);
+            free(bytes);
+        }
+    }
+    close(fd);
+}
+
+static void fails_with(tern_engine *e, tern_status st, const char *told) {
+    tern_session *s = fixture_session(e, N_CTX, "none");
+    tern_error err = {0};
+    assert_int_equal(tern_session_prefill(s, prompt, N_PROMPT, &err), st);
+    if (!strstr(err.message, told)) fail_msg("'%s' says nothing of '%s'", err.message, told);
+    assert_null(strchr(err.message, '\n'));
+    tern_session_close(&s);
+}
+
+static void files_that_change(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH], other[FIXTURE_PATH];
+    struct stat sb;
+    fixture_file(path, "changing.tern");
+    fixture_file(other, "other.tern");
+    for (int n_threads = 1; n_threads <= 4; n_threads += 3) {
+        tern_options o = options(n_threads);
+        tn_experts_need need;
+        copy_file(packages[0], path);
+        o.max_memory_bytes = memory_for(path, &o, 0.3, &need);
+        tern_engine *e = fixture_engine(path, &o);
+        logits_of(e, N_PROMPT, want);
+        damage(e->npu, path); /* written over in place */
+        fails_with(e, TERN_E_FORMAT, "is damaged (checksum differs)");
+        fails_with(e, TERN_E_FORMAT, "expert");
+        damage(e->npu, path); /* and back: nothing is remembered */
+        logits_of(e, N_PROMPT, got);
+        assert_memory_equal(want, got, sizeof got);
+        copy_file(packages[1], other); /* another file under the name: the opened one is read on */
+        assert_int_equal(rename(path, other), 0);
+        copy_file(packages[1], path);
+        logits_of(e, N_PROMPT, got);
+        assert_memory_equal(want, got, sizeof got);
+        assert_int_equal(stat(other, &sb), 0);
+        assert_int_equal(truncate(other, sb.st_size / 8), 0);
+        fails_with(e, TERN_E_FORMAT, "changing.tern");
+        tern_engine_close(&e);
+    }
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------- */
+
+/* The package as those of before were: without the experts' checksums. */
+static void without_checksums(const char *path, const char *out) {
+    tn_ctx ctx;
+    tern_error err;
+    tn_pkg *p;
+    tn_pkg_writer *w;
+    tn_ctx_init(&ctx, NULL);
+    must(tn_pkg_open(&ctx, path, &p, &err), &err);
+    must(tn_pkg_create(&ctx, out, (uint32_t)tn_pkg_n_sections(p), 1 << 20, &w, &err), &err);
+    for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
+        const tn_pkg_section *s = tn_pkg_section_at(p, i);
+        size_t n;
+        const tn_pkg_record *r = tn_pkg_records(p, s, &n);
+        char *bytes = malloc(s->size_bytes + 1);
+        must(tn_pkg_read(p, s, bytes, &err), &err);
+        if (!n) must(tn_pkg_put_section(w, (tn_pkg_kind)s->kind, s->layer, bytes, s->size_bytes, &err), &err);
+        if (n) must(tn_pkg_begin(w, (tn_pkg_kind)s->kind, s->layer, &err), &err);
+        for (size_t k = 0; k < n; k++)
+            if (r[k].part != TN_PKG_EXPERT_HASH)
+                must(tn_pkg_add(w, &r[k], bytes + r[k].off_bytes, r[k].size_bytes, &err), &err);
+        if (n) must(tn_pkg_end(w, &err), &err);
+        free(bytes);
+    }
+    must(tn_pkg_finish(&w, &err), &err);
+    tn_pkg_close(&p);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    char old[FIXTURE_PATH];
+    tn_experts_need need;
+    tern_error err;
+    tern_engine *e;
+    tern_options o = options(1);
+    o.max_memory_bytes = memory_for(packages[0], &o, 0, &need); /* not even what a layer needs */
+    assert_int_equal(tern_engine_open(packages[0], &o, &e, &err), TERN_E_LIMIT);
+    assert_non_null(strstr(err.message, "max-memory allows"));
+    o.max_memory_bytes += need.all_bytes / 2;
+    o.npu_apart = true; /* takes whole jobs: all experts of a chunk at once */
+    assert_int_equal(tern_engine_open(packages[0], &o, &e, &err), TERN_E_LIMIT);
+    o.npu_apart = false;
+    fixture_file(old, "old.tern");
+    without_checksums(packages[0], old);
+    assert_int_equal(tern_engine_open(old, &o, &e, &err), TERN_E_LIMIT);
+    o.max_memory_bytes = 0;
+    e = fixture_engine(old, &o); /* all in memory: as before */
+    logits_of(e, N_PROMPT, got);
+    tern_engine_close(&e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(within_the_budget),
+        cmocka_unit_test(longest_ago_goes_first),
+        cmocka_unit_test(passes_keep_what_fits),
+        cmocka_unit_test(files_that_change),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
