@@ -52,7 +52,7 @@ TORTURE_MINUTES ?= 30
 torture: setup all
 	@python3 tests/torture/torture.py hours $(BUILD)/tern $(BUILD)/libtorture_faults.so $(TORTURE_MINUTES)
 
-# Every mechanism broken once, one at a time: do the tests notice? (Half an hour; tools/mutate.sh ROOM for a part.)
+# Every mechanism broken once, one at a time: do the tests notice? (Over an hour; tools/mutate.sh --part 1/4 --results FILE for a part.)
 mutate: setup
 	@tools/mutate.sh
 
