@@ -49,7 +49,8 @@ static tn_hex_request hello(const tn_hex_link *l) {
                                       .window = WINDOW,
                                       .window_bytes = WINDOW_BYTES,
                                       .cap_bytes = CAP,
-                                      .vtcm_bytes = VTCM}};
+                                      .vtcm_bytes = VTCM,
+                                      .n_threads = 3}};
 }
 
 static tn_hex_request map(uint32_t what, uint32_t place, uint32_t size) {
@@ -85,6 +86,10 @@ static void test_order(void **state) {
     h = hello(l), h.hello.vtcm_bytes = TN_HEX_VTCM_LEAST - 1;
     assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
     h = hello(l), h.hello.vtcm_bytes = UINT32_MAX;
+    assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
+    h = hello(l), h.hello.n_threads = 0;
+    assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
+    h = hello(l), h.hello.n_threads = TN_HEX_MAX_THREADS + 1;
     assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
     h = hello(l), h.hello.window_bytes = UINT32_MAX;
     assert_int_equal(ask(l, h), TN_HEX_E_PLACE);
