@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture mutate power dist dist-test deb deb-test site board clean
+.PHONY: all setup emulators demo test test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -55,6 +55,10 @@ torture: setup all
 # Every mechanism broken once, one at a time: do the tests notice? (Over an hour; tools/mutate.sh --part 1/4 --results FILE for a part.)
 mutate: setup
 	@tools/mutate.sh
+
+# A whole 0.5B model on the emulated Hexagon, to the host's bits. (Some minutes.)
+hexagon-stack: setup all
+	@scripts/hexagon-stack.sh $(BUILD)
 
 # The power goes POWER_CRASHES times in each of four scenes: package, session, store, cache.
 POWER_CRASHES ?= 250

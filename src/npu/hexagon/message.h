@@ -92,9 +92,9 @@ typedef struct tn_hex_request {
     };
 } tn_hex_request;
 
-/* serial is the request's. used_bytes is what is mapped, of the cap. */
+/* serial is the request's. used_bytes is what is mapped, of the cap. n_threads is how many computed at once at most. */
 typedef struct tn_hex_reply {
-    uint32_t serial, status, used_bytes, reserved;
+    uint32_t serial, status, used_bytes, n_threads;
 } tn_hex_reply;
 
 _Static_assert(sizeof(tn_hex_request) == 12 + 4 + TN_HEX_MAX_OPS * 24, "both sides agree on the size");

@@ -115,6 +115,7 @@ static void one_part(void *arg, uint32_t i) {
 static void in_parts(tn_hex_runtime *t, shared_work w) {
     uint32_t steps = (w.n + w.step - 1) / w.step;
     w.t = t, w.dma = t->dma, w.n_threads = t->n_threads < steps ? t->n_threads : steps;
+    if (t->n_used < w.n_threads) t->n_used = w.n_threads;
     if (w.n_threads > 1) t->platform.on_threads(one_part, &w, w.n_threads);
     else one_part(&w, 0);
 }
@@ -242,6 +243,7 @@ static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
 
 void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *reply) {
     tn_hex_status st = TN_HEX_E_MESSAGE;
+    t->n_used = 0;
     if (g->what == TN_HEX_HELLO) st = hello(t, &g->hello);
     else if (!t->base) st = TN_HEX_E_MESSAGE;
     else if (g->what == TN_HEX_MAP) st = map(t, &g->map);
@@ -254,5 +256,6 @@ void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *rep
         if (st == TN_HEX_OK) t->graphs[g->id].loaded = 0;
         while (t->n_graphs && !t->graphs[t->n_graphs - 1].loaded) t->n_graphs--;
     }
-    *reply = (tn_hex_reply){.serial = g->serial, .status = (uint32_t)st, .used_bytes = t->used_bytes};
+    *reply = (tn_hex_reply){
+        .serial = g->serial, .status = (uint32_t)st, .used_bytes = t->used_bytes, .n_threads = t->n_used};
 }

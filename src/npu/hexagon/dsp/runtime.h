@@ -36,7 +36,7 @@ typedef struct tn_hex_runtime {
     uint32_t n_graphs;                /* every loaded one has a smaller number */
     tn_hex_graph graphs[TN_HEX_MAX_GRAPHS];
     tn_hex_spreads spreads;
-    uint32_t n_threads;
+    uint32_t n_threads, n_used; /* that there are; that the request at hand used at most */
     tn_hex_dma dma[TN_HEX_MAX_THREADS];
 } tn_hex_runtime;
 
