@@ -2,10 +2,10 @@
 # A whole model of 0.5B (24 layers of Qwen2.5's shapes, random weights) on the emulated Hexagon: tokens and their probabilities must be the host
 # backend's to the bit, with one thread and with several, weights unpacked by the device, little VTCM, and attention estimated there. Some minutes and 2 GB:
 # no part of the suite (make hexagon-stack).
-#   scripts/hexagon-stack.sh [BUILD [TOKENS OF THE PROMPT]]
+#   scripts/hexagon-stack.sh [BUILD [NUMBERS IN THE PROMPT]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=$(realpath "${1:-build}") n=${2:-40} model=models/tern-tiny
+build=$(realpath "${1:-build}") n=${2:-20} model=models/tern-tiny
 tern=$build/tern
 command -v qemu-hexagon >/dev/null && [ -f "$build/hexagon-dsp" ] || { echo "skipped: $build has no Hexagon backend"; exit 77; }
 tmp=$(mktemp -d)
@@ -21,7 +21,7 @@ run() { # NAME FLAGS
     "$tern" run -m "$tmp/m.tern" -f "$tmp/prompt" --chunk 32 -n 2 --ignore-eos --temp 0 --draft none --json --logprobs "$@" >"$tmp/$name.json" 2>"$tmp/$name.err" || fail "$*: $(cat "$tmp/$name.err")"
     python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(d["prompt_tokens"] if "prompt_tokens" in d else "", d["token_logprobs"])' "$tmp/$name.json" >"$tmp/$name"
 }
-yes "a b c d" | head -c $((2 * n)) >"$tmp/prompt"
+for ((i = 0; i < n; i++)); do printf '%s ' $((i * i)); done >"$tmp/prompt"
 for attention in full shadow; do
     flags=(--attention "$attention")
     [ "$attention" = full ] || flags+=(--attention-threshold 1)
