@@ -251,8 +251,7 @@ static int reproduce(const char *word, bool json, const char *svg) {
                counted, median / 100, derived, with_derived / 100);
     else if (!word && rc == EXIT_OK)
         printf("all: median error of %d predicted results: %.1f %% (the papers' %d: %.1f %%); with %d "
-               "derived from "
-               "inputs: %.1f %%\n",
+               "derived from inputs: %.1f %%\n",
                counted, median, of_papers, tn_claims_median_error(claims, n_papers, false) * 100, derived,
                with_derived);
     tn_sim_close(&s);
@@ -471,8 +470,7 @@ int cmd_sim(int argc, char **argv) {
     const arg_spec specs[] = {
         {"soc", 0, "NAME", ARG_STR, &a.soc_name, 0, 0,
          "sd8gen2, sd8gen3 (default), sd8elite, sd8elite-v79 (its NPU alone), a path to a SoC's data file, "
-         "or this-machine (the package's "
-         "profile)"},
+         "or this-machine (the package's profile)"},
         {"model", 0, "NAME", ARG_STR, &a.model, 0, 0,
          "whose shapes (--list names them); with this-machine a package"},
         {"prompt", 0, "N", ARG_INT, &a.n_prompt, 1, 131072, "tokens of the prompt (default 512)"},
@@ -514,8 +512,7 @@ int cmd_sim(int argc, char **argv) {
         "Simulate a request on a phone's processor, from costs printed in papers. sweep: CSV over the "
         "dimensions of --vary. "
         "reproduce: the papers' results, and public figures of Hexagons, beside ours (llm-npu, edgeflow, "
-        "shadowattn, sd-npu, "
-        "hexagon; none: all).",
+        "shadowattn, sd-npu, hexagon; none: all).",
         specs, 2};
     const char *words[3];
     int rc = cli_args_parse(&c, argc, argv, words);
