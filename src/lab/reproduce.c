@@ -137,7 +137,7 @@ static tern_status critical_lane(tn_book *b, tern_error *err) {
                 (double)o.work_ns[TN_LANE_CPU] / (double)o.work_ns[TN_LANE_NPU],
                 "attention at half the rate of the CPU's INT8 products: what makes the CPU critical");
     low.sync_ns = 0;
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 20; i++) {
         double share;
         soc.sync_ns = (low.sync_ns + high.sync_ns) / 2;
         TN_TRY(outlier_share(b, &soc, &share, err));

@@ -187,8 +187,8 @@ static tern_status fit_whole_runs(tn_soc *c, const raw *r, const rows *runs, ter
     }
     TN_TRY(solve(layers, macs, prefill_ns, &c->launch_ns, &c->mac_ns, err));
     TN_TRY(solve(layers, bytes, step_ns, &c->step_layer_ns, &c->step_byte_ns, err));
-    c->launch_ns /= 4; /* a layer has four graphs: qkv, o, ffn, down */
-    c->byte_ns = c->handover_ns = 0;
+    c->launch_ns /= 4;                                      /* a layer has four graphs: qkv, o, ffn, down */
+    c->byte_ns = c->handover_ns = c->products_residual = 0; /* two equations for two unknowns */
     c->step_weight_bits = r->weight_bits, c->step_context = r->context;
     return TERN_OK;
 }
