@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture mutate power dist dist-test deb deb-test site board clean
+.PHONY: all setup emulators demo test test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -52,9 +52,13 @@ TORTURE_MINUTES ?= 30
 torture: setup all
 	@python3 tests/torture/torture.py hours $(BUILD)/tern $(BUILD)/libtorture_faults.so $(TORTURE_MINUTES)
 
-# Every mechanism broken once, one at a time: do the tests notice? (Half an hour; tools/mutate.sh ROOM for a part.)
+# Every mechanism broken once, one at a time: do the tests notice? (Over an hour; tools/mutate.sh --part 1/4 --results FILE for a part.)
 mutate: setup
 	@tools/mutate.sh
+
+# A whole 0.5B model on the emulated Hexagon, to the host's bits. (Some minutes.)
+hexagon-stack: setup all
+	@scripts/hexagon-stack.sh $(BUILD)
 
 # The power goes POWER_CRASHES times in each of four scenes: package, session, store, cache.
 POWER_CRASHES ?= 250

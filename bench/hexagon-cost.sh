@@ -6,6 +6,7 @@
 set -euo pipefail
 build=${1:-build}
 export GHZ=${2:-1.0}
+export TERN_HEXAGON_THREADS=${TERN_HEXAGON_THREADS:-1} # what one thread executes; more of them share a job
 cd "$(dirname "$0")/.."
 for tool in qemu-hexagon python3; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 [ -x "$build/bench_hexagon_cost" ] && [ -f "$build/hexagon-dsp" ] || { echo "skipped: $build has no Hexagon backend or no benches"; exit 77; }

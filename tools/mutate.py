@@ -13,8 +13,17 @@ The mutations stand in tools/mutations.txt, one block each:
 Text is compared word by word, so that formatting does not matter, and must be found exactly once. A block may have
 several pairs, and another `file` line between them. A mutation that no longer applies is an error, whatever else is
 asked for: change the mutation with the code, or the tests are no longer known to notice.
+
+A whole run takes more than an hour. In pieces, on one day or several:
+
+    tools/mutate.sh --part 1/4 --results mutations.json    then 2/4, 3/4, 4/4; a run that was interrupted, again
+    tools/mutate.sh --results mutations.json --summary     what is known so far
+
+What was noticed and has not changed since (the mutation, the files that it breaks, the tests it names) is not run again;
+survivors and errors are.
 """
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -124,6 +133,41 @@ def check(mutations):
     return wrong
 
 
+def digest(m, root=ROOT):
+    """Of the mutation, the files that it breaks and the tests that it names: what a result holds for."""
+    h = hashlib.sha256(json.dumps([m["hunks"], m["tests"]]).encode())
+    for path in sorted({hunk["file"] for hunk in m["hunks"]} | {test_file(t) for t in m["tests"]}):
+        with open(os.path.join(root, path), "rb") as f:
+            h.update(path.encode() + b"\0" + f.read())
+    return h.hexdigest()
+
+
+def read_results(path):
+    """{name: result} of earlier runs; none when there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            return {r["name"]: r for r in json.load(f)["mutations"]}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as why:
+        raise Trouble(f"{path}: no results of mutations: {why}") from None
+
+
+def write_results(path, results):
+    """Whole or not at all: a run that is interrupted loses nothing."""
+    with open(path + ".new", "w", encoding="utf-8") as f:
+        json.dump({"mutations": sorted(results.values(), key=lambda r: r["name"])}, f, indent=1)
+    os.replace(path + ".new", path)
+
+
+def part_of(text):
+    """1/4 -> (0, 4)"""
+    m = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not m or not 1 <= int(m[1]) <= int(m[2]):
+        raise argparse.ArgumentTypeError(f"'{text}' is no part: 1/4 is the first of four")
+    return int(m[1]) - 1, int(m[2])
+
+
 class Copy:
     """A copy of the tree with a build folder beside it."""
 
@@ -214,12 +258,41 @@ def run(copy, m):
     return out
 
 
+def choose(mutations, a):
+    """What the names and the part leave. Parts are taken by turns, so that every part has something of every room."""
+    unknown = [n for n in a.names if not any(n in (m["name"], m["name"].split("/")[0]) for m in mutations)]
+    if unknown:
+        raise Trouble("no mutation or room is called " + ", ".join(unknown))
+    chosen = [m for m in mutations if not a.names or m["name"] in a.names or m["name"].split("/")[0] in a.names]
+    return chosen[a.part[0] :: a.part[1]] if a.part else chosen
+
+
+def state_of(r):
+    return "ERROR" if r["error"] else "noticed by " + r["noticed_by"] if r["noticed_by"] else "SURVIVED"
+
+
+def summary(chosen, known):
+    """Prints what is known of these mutations. Returns the exit status: 0 when all were noticed."""
+    results = [known[m["name"]] for m in chosen if m["name"] in known and known[m["name"]]["digest"] == digest(m)]
+    errors = [r for r in results if r["error"]]
+    survivors = [r for r in results if not r["noticed_by"] and not r["error"]]
+    for r in errors:
+        print(f"\n{r['name']}: {r['error']}")
+    missing = len(chosen) - len(results)
+    print(f"\n{len(results)} mutations: {len(results) - len(survivors) - len(errors)} noticed, {len(survivors)} survived, {len(errors)} errors" + (f"; {missing} not run" if missing else ""))
+    for r in survivors:
+        print(f"  survived: {r['name']}: {r['breaks']} (not noticed by {', '.join(r['tests'])})")
+    return 1 if survivors or errors or missing else 0
+
+
 def main():
     p = argparse.ArgumentParser(prog="tools/mutate.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("names", nargs="*", metavar="NAME", help="mutations, or rooms; none: all")
+    p.add_argument("--part", type=part_of, metavar="K/N", help="only the K-th of N parts of them")
     p.add_argument("--check", action="store_true", help="only see that every mutation applies")
     p.add_argument("--list", action="store_true", help="print their names")
-    p.add_argument("--json", metavar="FILE", help="write the results there too")
+    p.add_argument("--results", metavar="FILE", help="keep the results there, as JSON, and skip what it knows to be noticed")
+    p.add_argument("--summary", action="store_true", help="only say what FILE knows")
     p.add_argument("--folder", default=os.path.join(ROOT, "build-mutate"), help="of the copy and its build (default build-mutate)")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     a = p.parse_args()
@@ -228,35 +301,28 @@ def main():
         wrong = check(mutations)
         if wrong:
             raise Trouble("\n".join(wrong))
-        chosen = [m for m in mutations if not a.names or m["name"] in a.names or m["name"].split("/")[0] in a.names]
-        unknown = [n for n in a.names if not any(n in (m["name"], m["name"].split("/")[0]) for m in mutations)]
-        if unknown:
-            raise Trouble("no mutation or room is called " + ", ".join(unknown))
+        chosen = choose(mutations, a)
         if a.list:
             print("\n".join(f"{m['name']:40} {m['breaks']}" for m in chosen))
         if a.list or a.check:
             print(f"{len(chosen)} mutations, all apply")
             return 0
+        if a.summary and not a.results:
+            raise Trouble("--summary wants --results")
+        known = read_results(a.results) if a.results else {}
+        noticed = {m["name"] for m in chosen if known.get(m["name"], {}).get("noticed_by") and known[m["name"]]["digest"] == digest(m)}
+        left = [m for m in chosen if m["name"] not in noticed]
+        if a.summary or not left:
+            return summary(chosen, known)
         copy = Copy(a.folder, a.jobs)
         copy.configure()
-        baseline(copy, sorted({t for m in chosen for t in m["tests"]}))
-        results = []
-        for m in chosen:
-            r = run(copy, m)
-            results.append(r)
-            state = "ERROR" if r["error"] else "noticed by " + r["noticed_by"] if r["noticed_by"] else "SURVIVED"
-            print(f"{r['name']:40} {r['seconds']:6.1f} s  {state}", flush=True)
-            if a.json:
-                with open(a.json, "w", encoding="utf-8") as f:
-                    json.dump({"mutations": results}, f, indent=1)
-        survivors = [r for r in results if not r["noticed_by"] and not r["error"]]
-        errors = [r for r in results if r["error"]]
-        for r in errors:
-            print(f"\n{r['name']}: {r['error']}")
-        print(f"\n{len(results)} mutations: {len(results) - len(survivors) - len(errors)} noticed, {len(survivors)} survived, {len(errors)} errors")
-        for r in survivors:
-            print(f"  survived: {r['name']}: {r['breaks']} (not noticed by {', '.join(r['tests'])})")
-        return 1 if survivors or errors else 0
+        baseline(copy, sorted({t for m in left for t in m["tests"]}))
+        for m in left:
+            r = known[m["name"]] = run(copy, m) | {"digest": digest(m, copy.tree)}
+            print(f"{r['name']:40} {r['seconds']:6.1f} s  {state_of(r)}", flush=True)
+            if a.results:
+                write_results(a.results, known)
+        return summary(chosen, known)
     except Trouble as why:
         print(f"mutate: {why}", file=sys.stderr)
         return 2

@@ -214,7 +214,7 @@ static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t 
 static int reproduce(const char *word, bool json, const char *svg) {
     tn_soc socs[TN_N_SOCS];
     tn_claim claims[TN_N_PAPERS * TN_MAX_CLAIMS];
-    int32_t n_all = 0;
+    int32_t n_all = 0, n_papers = 0; /* n_papers: without the public figures */
     int rc = EXIT_OK;
     tern_error err;
     for (int i = 0; i < TN_N_SOCS && rc == EXIT_OK; i++) rc = load_soc(tn_soc_names[i], &socs[i]);
@@ -235,10 +235,12 @@ static int reproduce(const char *word, bool json, const char *svg) {
         if (rc == EXIT_OK) print_claims((tn_paper)p, claims + n_all, n, json);
         if (rc == EXIT_OK && svg) rc = write_claims(svg, (tn_paper)p, claims + n_all, n);
         n_all += n;
+        if (p != TN_PAPER_HEXAGON) n_papers = n_all;
     }
-    int32_t counted = 0, derived = 0;
+    int32_t counted = 0, of_papers = 0, derived = 0;
     for (int32_t i = 0; i < n_all; i++) {
         counted += claims[i].kind == TN_CLAIM_PREDICTED;
+        of_papers += i < n_papers && claims[i].kind == TN_CLAIM_PREDICTED;
         derived += claims[i].kind == TN_CLAIM_DERIVED;
     }
     double median = tn_claims_median_error(claims, n_all, false) * 100,
@@ -248,8 +250,10 @@ static int reproduce(const char *word, bool json, const char *svg) {
                "\"median_error_with_derived\": %.4f}\n",
                counted, median / 100, derived, with_derived / 100);
     else if (!word && rc == EXIT_OK)
-        printf("all: median error of %d predicted results: %.1f %%; with %d derived from inputs: %.1f %%\n",
-               counted, median, derived, with_derived);
+        printf("all: median error of %d predicted results: %.1f %% (the papers' %d: %.1f %%); with %d "
+               "derived from inputs: %.1f %%\n",
+               counted, median, of_papers, tn_claims_median_error(claims, n_papers, false) * 100, derived,
+               with_derived);
     tn_sim_close(&s);
     return rc;
 }
@@ -403,8 +407,8 @@ static int other_than_requests(const command *c, const sim_args *a, const char *
     bool sweeping = words[0] && !strcmp(words[0], "sweep");
     if (words[0] && !strcmp(words[0], "reproduce")) {
         if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0)
-            return cli_usage_error(c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu",
-                                   words[1]);
+            return cli_usage_error(
+                c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn, sd-npu and hexagon", words[1]);
         if (a->model || a->trace) return cli_usage_error(c, "reproduce takes neither --model nor --trace");
         return reproduce(words[1], a->json, a->svg);
     }
@@ -465,8 +469,8 @@ int cmd_sim(int argc, char **argv) {
                   .accepted = 1};
     const arg_spec specs[] = {
         {"soc", 0, "NAME", ARG_STR, &a.soc_name, 0, 0,
-         "sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC's data file, or this-machine (the package's "
-         "profile)"},
+         "sd8gen2, sd8gen3 (default), sd8elite, sd8elite-v79 (its NPU alone), a path to a SoC's data file, "
+         "or this-machine (the package's profile)"},
         {"model", 0, "NAME", ARG_STR, &a.model, 0, 0,
          "whose shapes (--list names them); with this-machine a package"},
         {"prompt", 0, "N", ARG_INT, &a.n_prompt, 1, 131072, "tokens of the prompt (default 512)"},
@@ -507,7 +511,8 @@ int cmd_sim(int argc, char **argv) {
         "sim", "[sweep | reproduce [PAPER]] --soc NAME --model NAME [--prompt N] [OPTIONS]",
         "Simulate a request on a phone's processor, from costs printed in papers. sweep: CSV over the "
         "dimensions of --vary. "
-        "reproduce: the papers' results beside ours (llm-npu, edgeflow, shadowattn, sd-npu; none: all).",
+        "reproduce: the papers' results, and public figures of Hexagons, beside ours (llm-npu, edgeflow, "
+        "shadowattn, sd-npu, hexagon; none: all).",
         specs, 2};
     const char *words[3];
     int rc = cli_args_parse(&c, argc, argv, words);

@@ -11,6 +11,7 @@ typedef enum tn_paper {
     TN_PAPER_EDGEFLOW,
     TN_PAPER_SHADOWATTN,
     TN_PAPER_SD_NPU,
+    TN_PAPER_HEXAGON, /* no paper: public figures of runs wholly on a Hexagon */
     TN_N_PAPERS
 } tn_paper;
 
@@ -40,8 +41,8 @@ typedef struct tn_claim {
 
 enum { TN_MAX_CLAIMS = 48 };
 
-/* These are the phones of the papers: 8 Gen 2, 8 Gen 3, 8 Elite. */
-enum { TN_SOC_GEN2, TN_SOC_GEN3, TN_SOC_ELITE, TN_N_SOCS };
+/* These are the phones of the papers: 8 Gen 2, 8 Gen 3, 8 Elite; and 8 Elite's NPU by itself. */
+enum { TN_SOC_GEN2, TN_SOC_GEN3, TN_SOC_ELITE, TN_SOC_V79, TN_N_SOCS };
 extern const char *const tn_soc_names[TN_N_SOCS];
 
 /* Reproduces a paper. out has room for TN_MAX_CLAIMS. */

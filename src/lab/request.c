@@ -22,12 +22,19 @@ static const tn_sim_model models[] = {
     {"qwen1.5-1.8b", 24, 2048, 16, 16, 128, 5504, 151936},
     {"qwen2.5-0.5b", 24, 896, 14, 2, 64, 4864, 151936},
     {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960, 151936},
+    {"qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064},
     {"qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936},
+    {"qwen3.5-0.8b", 24, 1024, 8, 2, 256, 3584, 248320},
+    {"qwen3-4b", 36, 2560, 32, 8, 128, 9728, 151936},
     {"gemma-2b", 18, 2048, 8, 1, 256, 16384, 256000},
     {"llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000},
     {"llama3-8b", 32, 4096, 32, 8, 128, 14336, 128256},
+    {"llama3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256},
     {"llama3.2-3b", 28, 3072, 24, 8, 128, 8192, 128256},
     {"mistral-7b", 32, 4096, 32, 8, 128, 14336, 32000},
+    {"baichuan2-7b", 32, 4096, 32, 32, 128, 11008, 125696},
+    {"falcon3-7b", 28, 3072, 12, 4, 256, 23040, 131072},
+    {"granite3.1-8b", 40, 4096, 32, 8, 128, 12800, 49155},
     {"phi3-3.8b", 32, 3072, 32, 32, 96, 8192, 32064},
     {"phonelm-0.5b", 24, 1024, 16, 16, 64, 4864, 49152},
     {"phonelm-1.5b", 19, 2560, 16, 16, 160, 6816, 49152},
@@ -107,7 +114,7 @@ double tn_sim_weight_bytes(const tn_sim_model *m) {
 /* ---- times ----------------------------------------------------------------------------------------- */
 
 static double product_ns(const tn_soc *c, double weights, double rows) {
-    return c->launch_ns + fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
+    return c->handover_ns + c->launch_ns + fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
 }
 
 /* Tells whether the site is within the memory that the device can address. The feed-forward network's go
@@ -209,11 +216,11 @@ static void fill_measured(const job *j, const tn_step *step, tn_task *t) {
 
 static double product_step(const job *j, const tn_step_work *w, tn_task *t) {
     const tn_sim_request *r = j->r;
+    const tn_site_ops *o = tn_program_linears(&j->program, w->site);
     double ns = product_ns(j->c, site_weights(&j->program, w->site), r->n_chunk);
+    if (w->alone) ns *= (double)o->n[w->alone - 1] / o->n_total; /* its share of the site's launch, too */
     t->est_us[TN_LANE_CPU] = (float)(ns * j->c->cpu_slower / 1e3);
     t->can_steal = true;
-    if (r->policy.steal_above >= 0) /* a stolen product is one operator's (EdgeFlow 4.3) */
-        t->n_parts = tn_program_linears(&j->program, w->site)->n_ops;
     if (!on_device(j, w->site)) t->lane = TN_LANE_CPU, ns *= j->c->cpu_slower, t->can_steal = false;
     return ns;
 }
@@ -313,7 +320,9 @@ static void make_units(job *j) {
 
 static double step_ns(const tn_sim_request *r) {
     const tn_soc *c = r->soc;
-    double bytes = tn_sim_weight_bytes(r->model) + (double)r->model->n_vocab * r->model->n_embd;
+    const tn_sim_model *m = r->model;
+    double bytes = tn_sim_weight_bytes(m) * c->step_weight_bits / 8 + (double)m->n_vocab * m->n_embd +
+                   4.0 * m->n_layers * m->n_kv_heads * m->d_head * c->step_context;
     return (r->model->n_layers * c->step_layer_ns + bytes * c->step_byte_ns) *
            (r->accepted > 1 ? c->verify_slower : 1);
 }
@@ -502,6 +511,7 @@ tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_s
     j->r = r, j->m = r->model, j->c = r->soc, j->n_units = 0;
     TN_TRY(make_program(s->ctx, r->model, &j->program, err));
     const tn_steps_options o = {.plan = r->measured || r->attention == TN_SIM_SHADOW,
+                                .operators = r->operators || r->policy.steal_above >= 0,
                                 .has_outliers = has_outliers,
                                 .has = has,
                                 .user = j};

@@ -9,6 +9,7 @@
  *             model
  *   estimate  launch + MACs of the launch's heads, by least squares on the table of fused launches
  *   flash     bytes over seconds, through the origin
+ *   whole runs of two models, where a file has them, instead of products and decoding
  * Instead of a SoC's, a request may have the times of steps that were measured on a machine
  * (tn_measured_steps). */
 #ifndef TN_LAB_SIM_H
@@ -30,6 +31,7 @@ typedef struct tn_soc {
     char title[64];
     const char *float_lane;            /* "CPU" or "GPU": who computes floats */
     double launch_ns, byte_ns, mac_ns; /* INT8 products on the device */
+    double handover_ns; /* what handing it a graph keeps the device waiting, beyond the products themselves */
     double cpu_slower,
         gpu_slower; /* the same products on the CPU and the GPU, relative: geometric means over the table */
     double attn_mac_ns, elem_ns;          /* float work on the CPU */
@@ -48,7 +50,10 @@ typedef struct tn_soc {
         optimise_byte_ns; /* per byte of the graphs: before anything can be loaded; reading and loading one as
                              the vendor's runtime does; building and optimising */
     double step_layer_ns, step_byte_ns,
-        verify_slower;                    /* a decode step; one that verifies a draft, relative */
+        verify_slower;       /* a decode step; one that verifies a draft, relative */
+    double step_weight_bits; /* of the layers' weights that a decode step reads; the output layer's have 8 */
+    double
+        step_context; /* positions whose keys and values it reads, however many there are; 0: not counted */
     double idle_w, cpu_w, npu_w, flash_w; /* the last three: more while busy */
     double products_residual, flash_residual,
         estimate_residual; /* root mean square of the fit's relative errors */
@@ -113,10 +118,13 @@ typedef struct tn_sim_request {
     double npu_memory; /* bytes the device can address: the heaviest linears go there first; 0 = no limit */
     bool float_on_npu; /* element-wise operators on the device, as llm.npu places them in EdgeFlow's
                           measurements */
-    bool stage_major;  /* with TN_POLICY_PLAN: every lane takes a step of all chunks before the next step */
-    int32_t n_gen;     /* tokens generated after the first */
-    double accepted;   /* tokens a decode step yields, >= 1; 0 = 1: no drafts */
-    bool one_form;     /* the device holds prefill or decode graphs, not both */
+    bool
+        operators; /* every linear is a task of its own, as EdgeFlow queues them (4.3); so it is where products are
+                       stolen */
+    bool stage_major; /* with TN_POLICY_PLAN: every lane takes a step of all chunks before the next step */
+    int32_t n_gen;    /* tokens generated after the first */
+    double accepted;  /* tokens a decode step yields, >= 1; 0 = 1: no drafts */
+    bool one_form;    /* the device holds prefill or decode graphs, not both */
     tn_switch_kind switching; /* then they are exchanged so */
     int32_t switch_blocks;    /* in so many blocks; 0 = 2, the paper's */
 } tn_sim_request;

@@ -8,17 +8,18 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_ROWS = 64, MAX_COLUMNS = 6 };
+enum { MAX_ROWS = 64, MAX_COLUMNS = 10 };
 
 /* This is the file as it is written, before anything is fitted. */
 typedef struct raw {
-    double tokens, layers, embd, heads, kv_heads, d_head, ff, npu_ms; /* npu_anchor */
+    double tokens, layers, embd, heads, kv_heads, d_head, ff, npu_ms, handover_ms; /* npu_anchor */
     double cpu_ms, attn_gmac, core_gmac, attend_factor, estimate_share, topk_ns;
     double float_slower, channels, kept, sync_ns;
     double unpack, setup, graph, optimise;
     double step_layer_ms, step_gb, verify;
     double idle_w, cpu_w, npu_w, flash_w;
     double est_rows, est_keys, est_d;
+    double weight_bits, context; /* whole_runs */
 } raw;
 
 typedef struct field {
@@ -38,6 +39,7 @@ static const field fields[] = {
     F("npu_anchor", "d_head", d_head, 1024),
     F("npu_anchor", "ff", ff, 1e6),
     F("npu_anchor", "ms", npu_ms, 1e6),
+    F("npu_anchor", "handover_ms", handover_ms, 1e3),
     F("cpu_anchor", "ms", cpu_ms, 1e6),
     F("cpu_attention", "gmac_per_s", attn_gmac, 1e5),
     F("core_attention", "gmac_per_s", core_gmac, 1e5),
@@ -62,17 +64,24 @@ static const field fields[] = {
     F("npu_estimate", "rows", est_rows, 1e5),
     F("npu_estimate", "keys", est_keys, 1e6),
     F("npu_estimate", "d_head", est_d, 1024),
+    F("whole_runs", "weight_bits", weight_bits, 8),
+    F("whole_runs", "context", context, 1e6),
 };
 
 typedef struct table {
     const char *section, *columns[MAX_COLUMNS + 1];
+    bool optional; /* with its section */
 } table;
 
-enum { T_PRODUCTS, T_FLASH, T_LAUNCHES };
+enum { T_PRODUCTS, T_FLASH, T_LAUNCHES, T_RUNS };
 static const table tables[] = {
     [T_PRODUCTS] = {"npu_products", {"m", "k", "n", "npu_ms", "cpu_ms", "gpu_ms", NULL}},
     [T_FLASH] = {"flash", {"gb", "s", NULL}},
     [T_LAUNCHES] = {"npu_estimate", {"heads", "ms", NULL}},
+    [T_RUNS] = {"whole_runs",
+                {"tokens", "layers", "embd", "heads", "kv_heads", "d_head", "ff", "vocab", "prefill_ms",
+                 "tokens_per_s", NULL},
+                true},
 };
 
 typedef struct rows {
@@ -83,14 +92,16 @@ typedef struct rows {
 static tern_status number(const json_t *v, const char *section, const char *name, double max, double *out,
                           tern_error *err) {
     *out = json_number_value(v);
-    TN_FAIL_IF(!json_is_number(v) || !(*out > 0 && *out <= max), err, TERN_E_FORMAT,
-               "%s: '%s' is not a number above 0, at most %g", section, name, max);
+    bool may_be_0 = !strcmp(name, "handover_ms"); /* a whole model's time may hold it already */
+    TN_FAIL_IF(!json_is_number(v) || !((*out > 0 || (may_be_0 && *out == 0)) && *out <= max), err,
+               TERN_E_FORMAT, "%s: '%s' is not a number above 0, at most %g", section, name, max);
     return TERN_OK;
 }
 
 static tern_status read_table(const json_t *root, const table *t, rows *out, tern_error *err) {
     const json_t *list = json_object_get(json_object_get(root, t->section), "table");
     out->n = json_array_size(list);
+    if (t->optional && !json_object_get(root, t->section)) return TERN_OK;
     TN_FAIL_IF(out->n < 2 || out->n > MAX_ROWS, err, TERN_E_FORMAT,
                "%s: 'table' has %zu rows; 2 to %d are needed", t->section, out->n, MAX_ROWS);
     for (size_t i = 0; i < out->n; i++) {
@@ -150,6 +161,38 @@ static tern_status fit_line(const char *section, const double *x, const double *
     return TERN_OK;
 }
 
+/* Solves a1 x + b1 y = c1, a2 x + b2 y = c2 for x, y > 0. */
+static tern_status solve(const double a[2], const double b[2], const double c[2], double *x, double *y,
+                         tern_error *err) {
+    double det = a[0] * b[1] - a[1] * b[0];
+    *x = (c[0] * b[1] - c[1] * b[0]) / det, *y = (a[0] * c[1] - a[1] * c[0]) / det;
+    TN_FAIL_IF(!(*x > 0 && *y > 0 && isfinite(*x) && isfinite(*y)), err, TERN_E_FORMAT,
+               "whole_runs: the two models' times give no time per layer and per weight above 0");
+    return TERN_OK;
+}
+
+/* Two models that ran wholly on the device give a layer's time, which holds attention and all else but the
+ * products, in the launches, and the time per multiplication; their decoding a layer's and a byte's time. */
+static tern_status fit_whole_runs(tn_soc *c, const raw *r, const rows *runs, tern_error *err) {
+    enum { TOKENS, LAYERS, EMBD, HEADS, KV, D, FF, VOCAB, MS, SPEED };
+    double layers[2], macs[2], bytes[2], prefill_ns[2], step_ns[2];
+    TN_FAIL_IF(runs->n != 2, err, TERN_E_FORMAT, "whole_runs: %zu models, not two", runs->n);
+    for (int i = 0; i < 2; i++) {
+        const double *v = runs->v[i];
+        double weights = v[LAYERS] * (v[EMBD] * (2 * v[HEADS] + 2 * v[KV]) * v[D] + 3 * v[EMBD] * v[FF]);
+        layers[i] = v[LAYERS], macs[i] = weights * v[TOKENS];
+        bytes[i] = weights * r->weight_bits / 8 + v[VOCAB] * v[EMBD] +
+                   4 * v[LAYERS] * v[KV] * v[D] * r->context; /* keys and values in 16 bits */
+        prefill_ns[i] = v[MS] * 1e6, step_ns[i] = 1e9 / v[SPEED];
+    }
+    TN_TRY(solve(layers, macs, prefill_ns, &c->launch_ns, &c->mac_ns, err));
+    TN_TRY(solve(layers, bytes, step_ns, &c->step_layer_ns, &c->step_byte_ns, err));
+    c->launch_ns /= 4;                                      /* a layer has four graphs: qkv, o, ffn, down */
+    c->byte_ns = c->handover_ns = c->products_residual = 0; /* two equations for two unknowns */
+    c->step_weight_bits = r->weight_bits, c->step_context = r->context;
+    return TERN_OK;
+}
+
 static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows *flash, const rows *launches,
                        tern_error *err) {
     double x[MAX_ROWS], y[MAX_ROWS], cpu = 0, gpu = 0, sum_bb = 0, sum_bs = 0, rel = 0;
@@ -179,6 +222,7 @@ static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows
     c->mac_ns = product_ns / (weights * r->tokens);
     TN_FAIL_IF(product_ns <= c->byte_ns * weights, err, TERN_E_FORMAT,
                "npu_anchor: %.1f ms are less than the table of products allows", r->npu_ms);
+    c->handover_ns = r->handover_ms * 1e6;
     c->attn_mac_ns = 1 / r->attn_gmac;
     double attn_ns = 2 * r->tokens * r->tokens * r->heads * r->d_head * c->attn_mac_ns;
     double elems = r->tokens * (2 * r->embd + (r->heads + 2 * r->kv_heads) * r->d_head +
@@ -193,24 +237,28 @@ static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows
     c->unpack_ns = 1 / r->unpack;
     c->setup_byte_ns = r->setup, c->graph_byte_ns = r->graph, c->optimise_byte_ns = r->optimise;
     c->step_layer_ns = r->step_layer_ms * 1e6, c->step_byte_ns = 1 / r->step_gb, c->verify_slower = r->verify;
+    c->step_weight_bits = 8;
     c->idle_w = r->idle_w, c->cpu_w = r->cpu_w, c->npu_w = r->npu_w, c->flash_w = r->flash_w;
     return TERN_OK;
 }
 
 static tern_status read_soc(tn_soc *c, const json_t *root, tern_error *err) {
-    raw r;
-    rows t[sizeof tables / sizeof *tables];
+    raw r = {0};
+    rows t[sizeof tables / sizeof *tables] = {0};
     TN_TRY(check_keys(root, err));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const field *f = &fields[i];
-        TN_TRY(number(json_object_get(json_object_get(root, f->section), f->name), f->section, f->name,
-                      f->max, (double *)((char *)&r + f->at), err));
+        const json_t *section = json_object_get(root, f->section);
+        if (!section && !strcmp(f->section, tables[T_RUNS].section)) continue;
+        TN_TRY(number(json_object_get(section, f->name), f->section, f->name, f->max,
+                      (double *)((char *)&r + f->at), err));
     }
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         TN_TRY(read_table(root, &tables[i], &t[i], err));
     const char *title = json_string_value(json_object_get(root, "title"));
     snprintf(c->title, sizeof c->title, "%s", title ? title : "");
-    return fit(c, &r, &t[T_PRODUCTS], &t[T_FLASH], &t[T_LAUNCHES], err);
+    TN_TRY(fit(c, &r, &t[T_PRODUCTS], &t[T_FLASH], &t[T_LAUNCHES], err));
+    return t[T_RUNS].n ? fit_whole_runs(c, &r, &t[T_RUNS], err) : TERN_OK;
 }
 
 tn_soc tn_soc_with_gpu(const tn_soc *soc) {

@@ -429,7 +429,11 @@ static tern_status greet(hexagon *h, const tn_npu_options *opt, tern_error *err)
                           .window = WINDOW,
                           .window_bytes = WINDOW_BYTES,
                           .vtcm_bytes = opt->scratch_bytes ? (uint32_t)opt->scratch_bytes : TN_HEX_VTCM_MOST,
-                          .flags = getenv("TERN_HEXAGON_POISON") ? TN_HEX_POISON : 0};
+                          .flags = getenv("TERN_HEXAGON_POISON") ? TN_HEX_POISON : 0,
+                          .n_threads = 4}; /* a v73 has four HVX contexts */
+    const char *threads = getenv("TERN_HEXAGON_THREADS");
+    if (threads && atoi(threads) >= 1 && atoi(threads) <= TN_HEX_MAX_THREADS)
+        hello.n_threads = (uint32_t)atoi(threads);
     TN_FAIL_IF(opt->scratch_bytes &&
                    (opt->scratch_bytes < TN_HEX_VTCM_LEAST || opt->scratch_bytes > TN_HEX_VTCM_MOST),
                err, TERN_E_INVALID, "%" PRIu64 " bytes of VTCM: want %d to %d", opt->scratch_bytes,

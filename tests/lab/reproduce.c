@@ -35,7 +35,7 @@ static int32_t reproduce(tn_paper p, tn_claim *c) {
 static void inputs_come_back(void **state) {
     (void)state;
     static tn_claim c[TN_N_PAPERS * TN_MAX_CLAIMS], again[TN_MAX_CLAIMS];
-    int32_t n_all = 0;
+    int32_t n_all = 0, n_predicted = 0;
     for (int p = 0; p < TN_N_PAPERS; p++) {
         int32_t n = reproduce((tn_paper)p, c + n_all), kinds[TN_N_CLAIM_KINDS] = {0};
         assert_int_equal(reproduce((tn_paper)p, again), n);
@@ -50,13 +50,15 @@ static void inputs_come_back(void **state) {
             if (k->kind == TN_CLAIM_PREDICTED && fabs(tn_claim_error(k)) > 0.5 && !strstr(k->note, "because"))
                 fail_msg("%s is off by %.0f %% and gives no reason", k->what, tn_claim_error(k) * 100);
         }
-        assert_true(kinds[TN_CLAIM_INPUT] && kinds[TN_CLAIM_PREDICTED] >= 4 && kinds[TN_CLAIM_DERIVED]);
-        n_all += n;
+        assert_true(kinds[TN_CLAIM_INPUT] && kinds[TN_CLAIM_PREDICTED] >= 4);
+        assert_true(p == TN_PAPER_HEXAGON || kinds[TN_CLAIM_DERIVED]);
+        n_all += n, n_predicted += kinds[TN_CLAIM_PREDICTED];
     }
+    assert_true(n_predicted >= 60);
     double median = tn_claims_median_error(c, n_all, false), with = tn_claims_median_error(c, n_all, true);
     print_message("median error of what is predicted: %.1f %%; with what is derived: %.1f %%\n", median * 100,
                   with * 100);
-    assert_true(median < 0.16 && with < 0.14);
+    assert_true(median < 0.145 && with < 0.125);
 }
 
 /* A slower NPU, flash or unpacking changes what is predicted: nothing is written down beforehand. Structure
@@ -137,17 +139,44 @@ static void median_counts_predictions(void **state) {
     assert_true(fabs(tn_claims_median_error(c, 6, false) - 0.15) < 1e-12);
 }
 
-/* Why the CPU is critical at 1024 tokens here and the NPU in the paper: two costs that the paper does not agree on or print. */
-static void the_critical_lane_is_explained(void **state) {
+/* The NPU is critical at 1024 tokens, as in the paper, and would not be without what was mended: attention's rate, and
+ * what handing graphs over takes. */
+static void the_npu_is_critical(void **state) {
     (void)state;
     static tn_claim c[TN_MAX_CLAIMS];
     int32_t n = reproduce(TN_PAPER_LLM_NPU, c);
-    double fitted = find(c, n, "CPU's work over the NPU's, qwen1.5-1.8b, 1024 tokens")->simulated,
-           outliers = find(c, n, "the same with outliers at 29.7 % of latency")->simulated,
-           both = find(c, n, "the same, attention at the rate of INT8 products")->simulated;
-    assert_true(fitted > outliers && outliers > 1 && both < 1);
-    assert_true(find(c, n, "its speed")->simulated >
-                1.5 * find(c, n, "qwen1.5-1.8b, 1024 tokens")->simulated);
+    double now = find(c, n, "CPU's work over the NPU's, qwen1.5-1.8b, 1024 tokens")->simulated,
+           before = find(c, n, "the same, slow attention, nothing to hand over")->simulated,
+           outliers = find(c, n, "the same with outliers at 29.7 % of latency")->simulated;
+    assert_true(now < 1 && before > 1.5 && outliers < now);
+    tn_soc kept = socs[TN_SOC_GEN3];
+    socs[TN_SOC_GEN3].handover_ns = 0;
+    n = reproduce(TN_PAPER_LLM_NPU, c);
+    socs[TN_SOC_GEN3] = kept;
+    assert_true(find(c, n, "CPU's work over the NPU's, qwen1.5-1.8b, 1024 tokens")->simulated > 1);
+}
+
+/* The profile of one SoC's NPU is of two models, and another SoC's of one: those come back, the others follow what the
+ * profile says. */
+static void phones_follow_their_profile(void **state) {
+    (void)state;
+    static tn_claim c[TN_MAX_CLAIMS], slow[TN_MAX_CLAIMS];
+    int32_t n = reproduce(TN_PAPER_HEXAGON, c), n_fitted = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (c[i].kind != TN_CLAIM_INPUT) continue;
+        assert_true(fabs(tn_claim_error(&c[i])) < 0.01);
+        n_fitted++;
+    }
+    assert_int_equal(n_fitted, 8); /* two models, and one on each of two SoCs; first token and decoding */
+    tn_soc kept = socs[TN_SOC_V79];
+    socs[TN_SOC_V79].mac_ns *= 2, socs[TN_SOC_V79].step_byte_ns *= 2;
+    reproduce(TN_PAPER_HEXAGON, slow);
+    socs[TN_SOC_V79] = kept;
+    static const char ms[] = "8 Elite, falcon3-7b, first token", speed[] = "8 Elite, falcon3-7b, decoding",
+                      other[] = "X Elite, llama3.1-8b, first token";
+    assert_true(find(slow, n, ms)->simulated > 1.5 * find(c, n, ms)->simulated);
+    assert_true(find(slow, n, speed)->simulated < 0.7 * find(c, n, speed)->simulated);
+    assert_true(fabs(find(slow, n, other)->simulated / find(c, n, other)->simulated - 1) < 1e-3);
 }
 
 int main(void) {
@@ -159,9 +188,9 @@ int main(void) {
         if (tn_soc_load(&socs[i], path, NULL)) return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inputs_come_back), cmocka_unit_test(predictions_are_simulated),
+        cmocka_unit_test(inputs_come_back),        cmocka_unit_test(predictions_are_simulated),
         cmocka_unit_test(derived_ask_no_schedule), cmocka_unit_test(median_counts_predictions),
-        cmocka_unit_test(the_critical_lane_is_explained)};
+        cmocka_unit_test(the_npu_is_critical),     cmocka_unit_test(phones_follow_their_profile)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     tn_sim_close(&sim);
     return rc;

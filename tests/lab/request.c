@@ -39,11 +39,11 @@ static tn_sim_result simulate(const tn_sim_request *r, tn_timeline *tl) {
 }
 
 /* What the fit was made from must come out again: NPU and CPU time of Qwen1.5-1.8B at one chunk of 256
- * tokens. */
+ * tokens, with nothing to hand over. */
 static void anchors_come_back(void **state) {
     (void)state;
     tn_soc kept = soc;
-    soc.outliers_kept = 0;
+    soc.outliers_kept = soc.handover_ns = 0;
     tn_sim_request r = request("qwen1.5-1.8b", 256, 256, TN_POLICY_IN_ORDER);
     tn_sim_result o = simulate(&r, NULL);
     soc = kept;
@@ -294,9 +294,9 @@ static tern_status load_json(json_t *root, tern_error *err) {
  * names its section. */
 static void files_are_checked(void **state) {
     (void)state;
-    static const char *const names[] = {"sd8gen2", "sd8gen3", "sd8elite"};
+    static const char *const names[] = {"sd8gen2", "sd8gen3", "sd8elite", "sd8elite-v79"};
     char path[512];
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         tn_soc out;
         tern_error err = {0};
         snprintf(path, sizeof path, "%s/share/soc/%s.json", TN_SOURCE_DIR, names[i]);
@@ -332,10 +332,18 @@ static void files_are_checked(void **state) {
         assert_int_equal(load_json(bad, &err), TERN_E_FORMAT);
         assert_non_null(strstr(err.message, "more"));
         json_object_del(bad, section);
-        assert_int_equal(load_json(bad, &err), TERN_E_FORMAT);
+        if (strcmp(section, "whole_runs")) assert_int_equal(load_json(bad, &err), TERN_E_FORMAT);
         json_decref(bad);
     }
     assert_true(n > 300);
+    json_t *runs = json_object_get(json_object_get(good, "whole_runs"), "table"),
+           *once = json_deep_copy(good);
+    json_array_remove(json_object_get(json_object_get(once, "whole_runs"), "table"), 1);
+    json_array_append(json_object_get(json_object_get(once, "whole_runs"), "table"), json_array_get(runs, 0));
+    tern_error same = {0};
+    assert_int_equal(load_json(once, &same), TERN_E_FORMAT); /* one model twice gives no two times */
+    assert_non_null(strstr(same.message, "whole_runs"));
+    json_decref(once);
     json_object_set_new(good, "gpu", json_object());
     tern_error err = {0};
     assert_int_equal(load_json(good, &err), TERN_E_FORMAT);

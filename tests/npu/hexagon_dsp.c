@@ -49,7 +49,8 @@ static tn_hex_request hello(const tn_hex_link *l) {
                                       .window = WINDOW,
                                       .window_bytes = WINDOW_BYTES,
                                       .cap_bytes = CAP,
-                                      .vtcm_bytes = VTCM}};
+                                      .vtcm_bytes = VTCM,
+                                      .n_threads = 3}};
 }
 
 static tn_hex_request map(uint32_t what, uint32_t place, uint32_t size) {
@@ -85,6 +86,10 @@ static void test_order(void **state) {
     h = hello(l), h.hello.vtcm_bytes = TN_HEX_VTCM_LEAST - 1;
     assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
     h = hello(l), h.hello.vtcm_bytes = UINT32_MAX;
+    assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
+    h = hello(l), h.hello.n_threads = 0;
+    assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
+    h = hello(l), h.hello.n_threads = TN_HEX_MAX_THREADS + 1;
     assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
     h = hello(l), h.hello.window_bytes = UINT32_MAX;
     assert_int_equal(ask(l, h), TN_HEX_E_PLACE);
@@ -286,6 +291,68 @@ static void test_hostile(void **state) {
     tn_hex_transport_here.close(&l);
 }
 
+/* However many threads there are, products and unpackings give the same bits, in so little VTCM that every thread has
+ * to bring its rows and weights in pieces. They are shared: a part is 32 columns or 16 channels. */
+static void test_threads(void **state) {
+    (void)state;
+    enum {
+        N = 200,
+        K = 1100,
+        M = 9,
+        COLS = (N + 15) / 16 * 16,
+        OUT = WINDOW + (1 << 16),
+        PACKED = WINDOW + (1 << 17)
+    };
+    static uint8_t first[M * N * 4 + COLS * K];
+    for (uint32_t n_threads = 1; n_threads <= TN_HEX_MAX_THREADS; n_threads++) {
+        tn_hex_link *l = start();
+        tn_hex_request h = hello(l), g = graph(0), r = run(0),
+                       u = {.what = TN_HEX_UNPACK,
+                            .unpack = {.src = PACKED, .tiles = AREA, .n_channels = N, .k = K}};
+        h.hello.n_threads = n_threads, h.hello.vtcm_bytes = 130 << 10, h.hello.flags = TN_HEX_POISON;
+        assert_int_equal(ask(l, h), TN_HEX_OK);
+        assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, COLS * K + 2 * COLS * 4)), TN_HEX_OK);
+        tn_rng rng = {7};
+        for (uint32_t c = 0; c < N; c++) {
+            uint32_t bits = 1 + (uint32_t)tn_rng_below(&rng, 8);
+            tn_channel_bits_put(u.unpack.bits, c, bits);
+            u.unpack.src_bytes += bits * ((K + 127) / 128) * 16;
+        }
+        for (uint32_t i = 0; i < u.unpack.src_bytes; i++) l->arena[PACKED + i] = (uint8_t)tn_rng_u64(&rng);
+        for (uint32_t i = 0; i < M * 1104; i++) l->arena[WINDOW + i] = (uint8_t)tn_rng_u64(&rng);
+        for (uint32_t i = 0; i < 2 * COLS; i++)
+            ((float *)(l->arena + AREA + COLS * K))[i] = (float)tn_rng_below(&rng, 1000) / 7;
+        g.load.m = M, g.load.k = K, g.load.ops[0].n = N;
+        g.load.ops[0].scale = AREA + COLS * K, g.load.ops[0].bias = AREA + COLS * K + COLS * 4;
+        r.run.n_rows = M, r.run.ops[0].in_stride = 1104, r.run.ops[0].out = OUT;
+        r.run.ops[0].out_stride = r.run.ops[0].cols = N;
+        tn_hex_reply said = send(l, u);
+        assert_int_equal(said.status, TN_HEX_OK);
+        assert_int_equal(said.n_threads, n_threads); /* 13 parts, and at least 16 KiB for each thread */
+        assert_int_equal(ask(l, g), TN_HEX_OK);
+        said = send(l, r);
+        assert_int_equal(said.status, TN_HEX_OK);
+        assert_int_equal(said.n_threads, n_threads < 7 ? n_threads : 7); /* of 32 columns */
+        if (n_threads == 1) {
+            memcpy(first, l->arena + OUT, M * N * 4), memcpy(first + M * N * 4, l->arena + AREA, COLS * K);
+        } else {
+            assert_memory_equal(first, l->arena + OUT, M * N * 4);
+            assert_memory_equal(first + M * N * 4, l->arena + AREA, COLS * K);
+        }
+        tn_hex_transport_here.close(&l);
+    }
+    tn_hex_link *l = start(); /* too little VTCM for so many */
+    tn_hex_request h = hello(l);
+    h.hello.n_threads = 8, h.hello.vtcm_bytes = 40 << 10;
+    assert_int_equal(ask(l, h), TN_HEX_OK);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, CAP)), TN_HEX_OK);
+    tn_hex_request u = packed();
+    u.unpack.n_channels = 100, u.unpack.src_bytes = 300 * 16;
+    for (size_t c = 20; c < 100; c++) tn_channel_bits_put(u.unpack.bits, c, 3);
+    assert_int_equal(send(l, u).n_threads, 2);
+    tn_hex_transport_here.close(&l);
+}
+
 /* ---- weightlets, through the backend ----------------------------------------------------------------- */
 
 static int n_warnings;
@@ -361,7 +428,8 @@ static void test_unpack(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),   cmocka_unit_test(test_memory),
                                        cmocka_unit_test(test_graphs),  cmocka_unit_test(test_unpack_refusals),
-                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_unpack)};
+                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #else

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,9 +31,10 @@ static int failures;
     } while (0)
 
 static void refused_here(void) {
-    char *const argv[] = {"/bin/true", NULL};
+    char *const argv[] = {"/bin/false", NULL}; /* whose exit status tells that it ran in our place */
     errno = 0;
     WANT(execv(argv[0], argv) == -1 && errno == EPERM);
+    WANT(syscall(SYS_execveat, AT_FDCWD, argv[0], argv, NULL, 0) == -1 && errno == EPERM);
     pid_t pid = fork();
     if (!pid) _exit(0);
     WANT(pid == -1 && errno == EPERM);

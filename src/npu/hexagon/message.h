@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum {
-    TN_HEX_VERSION = 2,
+    TN_HEX_VERSION = 3,
     TN_HEX_MAX_OPS = 8,
     TN_HEX_MAX_GRAPHS = 4096,
     TN_HEX_MAX_MAPS = 16384,
@@ -19,6 +19,7 @@ enum {
     TN_HEX_MAX_CHANNELS = 256,  /* of one UNPACK */
     TN_HEX_VTCM_MOST = 8 << 20, /* that of a Hexagon v73 */
     TN_HEX_VTCM_LEAST = 16 << 10,
+    TN_HEX_MAX_THREADS = 8,
     TN_HEX_IN_ALIGN = 8, /* of RUN's inputs and their stride */
 };
 
@@ -46,7 +47,8 @@ enum {
 }; /* flag of HELLO: a transfer overwrites its target when it begins, so that reading too early shows */
 
 typedef struct tn_hex_hello {
-    uint32_t version, arena_bytes, window, window_bytes, cap_bytes /* 0: no limit */, vtcm_bytes, flags;
+    uint32_t version, arena_bytes, window, window_bytes, cap_bytes /* 0: no limit */, vtcm_bytes, flags,
+        n_threads; /* at most so many compute at once, each with its part of VTCM */
 } tn_hex_hello;
 
 typedef struct tn_hex_map {
@@ -90,9 +92,9 @@ typedef struct tn_hex_request {
     };
 } tn_hex_request;
 
-/* serial is the request's. used_bytes is what is mapped, of the cap. */
+/* serial is the request's. used_bytes is what is mapped, of the cap. n_threads is how many computed at once at most. */
 typedef struct tn_hex_reply {
-    uint32_t serial, status, used_bytes, reserved;
+    uint32_t serial, status, used_bytes, n_threads;
 } tn_hex_reply;
 
 _Static_assert(sizeof(tn_hex_request) == 12 + 4 + TN_HEX_MAX_OPS * 24, "both sides agree on the size");

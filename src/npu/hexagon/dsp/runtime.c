@@ -76,6 +76,50 @@ static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
     return TN_HEX_OK;
 }
 
+/* ---- threads ---------------------------------------------------------------------------------------------
+ */
+
+/* What all threads of a product or an unpacking do: columns or channels, in parts that are multiples of a step. Every
+ * thread has its own part of VTCM and its own transfers, and stages the rows for itself. */
+typedef struct shared_work {
+    const tn_hex_runtime *t;
+    tn_hex_dma *dma;
+    const tn_hex_op *op; /* or NULL: unpack */
+    uint32_t n, step, n_threads;
+    const uint8_t *src, *widths;
+    uint8_t *tiles;
+    uint32_t k;
+} shared_work;
+
+static void one_part(void *arg, uint32_t i) {
+    const shared_work *w = arg;
+    uint32_t steps = (w->n + w->step - 1) / w->step, k4 = (w->k + 3) / 4 * 4,
+             from = steps * i / w->n_threads * w->step, to = steps * (i + 1) / w->n_threads * w->step,
+             room = w->t->hello.vtcm_bytes / w->n_threads / 128 * 128;
+    if (to > w->n) to = w->n;
+    if (from == to) return;
+    tn_hex_scratch s = {w->t->vtcm + i * room, room, &w->dma[i], &w->t->spreads};
+    if (w->op) {
+        tn_hex_op part = *w->op;
+        part.n = to - from, part.tiles += from * k4, part.scale += from;
+        if (part.bias) part.bias += from;
+        part.out += from * (part.out_form < 2 ? 4 : 1);
+        tn_hex_linear(&s, &part);
+        return;
+    }
+    const uint8_t *src = w->src;
+    for (uint32_t c = 0; c < from; c++) src += w->widths[c] * ((w->k + 127) / 128) * 16;
+    tn_hex_unpack_tiles(&s, src, w->widths + from, to - from, w->k, w->tiles + from * k4);
+}
+
+static void in_parts(tn_hex_runtime *t, shared_work w) {
+    uint32_t steps = (w.n + w.step - 1) / w.step;
+    w.t = t, w.dma = t->dma, w.n_threads = t->n_threads < steps ? t->n_threads : steps;
+    if (t->n_used < w.n_threads) t->n_used = w.n_threads;
+    if (w.n_threads > 1) t->platform.on_threads(one_part, &w, w.n_threads);
+    else one_part(&w, 0);
+}
+
 /* ---- graphs ----------------------------------------------------------------------------------------------
  */
 
@@ -116,7 +160,6 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
             uint32_t element = d->ops[i].out_form < 2 ? 4 : 1, last = r->n_rows - 1;
             if (!cols) continue;
             if (pass) {
-                tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
                 tn_hex_op op = {.m = r->n_rows,
                                 .n = cols,
                                 .k = k4,
@@ -130,7 +173,7 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
                                 .out = t->base + r->ops[i].out};
                 if (d->is_qk || i == 0) forget(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4);
                 if (d->is_qk) forget(t, tiles, padded(cols) * k4);
-                tn_hex_linear(&s, &op);
+                in_parts(t, (shared_work){.op = &op, .n = cols, .step = TN_HEX_COLS, .k = k4});
                 write_back(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element);
                 continue;
             }
@@ -165,9 +208,13 @@ static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     if (!mapped(t, u->src, u->src_bytes, 1) ||
         !mapped(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4), 64))
         return TN_HEX_E_PLACE;
-    tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
     forget(t, u->src, u->src_bytes);
-    tn_hex_unpack_tiles(&s, t->base + u->src, widths, u->n_channels, u->k, t->base + u->tiles);
+    in_parts(t, (shared_work){.n = u->n_channels,
+                              .step = 16,
+                              .src = t->base + u->src,
+                              .widths = widths,
+                              .tiles = t->base + u->tiles,
+                              .k = u->k});
     write_back(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4));
     return TN_HEX_OK;
 }
@@ -180,17 +227,23 @@ static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
     if (!h->arena_bytes || !h->window || h->window > h->arena_bytes ||
         h->window_bytes > h->arena_bytes - h->window)
         return TN_HEX_E_PLACE;
-    if (h->vtcm_bytes < TN_HEX_VTCM_LEAST || h->vtcm_bytes > TN_HEX_VTCM_MOST) return TN_HEX_E_LIMIT;
+    if (h->vtcm_bytes < TN_HEX_VTCM_LEAST || h->vtcm_bytes > TN_HEX_VTCM_MOST || !h->n_threads ||
+        h->n_threads > TN_HEX_MAX_THREADS)
+        return TN_HEX_E_LIMIT;
     if (!t->vtcm) t->vtcm = t->platform.get_vtcm(h->vtcm_bytes);
     if (!t->vtcm || !(t->base = t->platform.map_arena(h->arena_bytes))) return TN_HEX_E_LIMIT;
     t->hello = *h;
     tn_hex_spreads_init(&t->spreads);
-    t->dma.poison = (h->flags & TN_HEX_POISON) != 0;
+    for (uint32_t i = 0; i < TN_HEX_MAX_THREADS; i++) t->dma[i].poison = (h->flags & TN_HEX_POISON) != 0;
+    t->n_threads = h->n_threads;
+    while (t->n_threads > 1 && h->vtcm_bytes / t->n_threads < TN_HEX_VTCM_LEAST) t->n_threads--;
+    if (!t->platform.make_threads || t->platform.make_threads(t->n_threads)) t->n_threads = 1;
     return TN_HEX_OK;
 }
 
 void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *reply) {
     tn_hex_status st = TN_HEX_E_MESSAGE;
+    t->n_used = 0;
     if (g->what == TN_HEX_HELLO) st = hello(t, &g->hello);
     else if (!t->base) st = TN_HEX_E_MESSAGE;
     else if (g->what == TN_HEX_MAP) st = map(t, &g->map);
@@ -203,5 +256,6 @@ void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *rep
         if (st == TN_HEX_OK) t->graphs[g->id].loaded = 0;
         while (t->n_graphs && !t->graphs[t->n_graphs - 1].loaded) t->n_graphs--;
     }
-    *reply = (tn_hex_reply){.serial = g->serial, .status = (uint32_t)st, .used_bytes = t->used_bytes};
+    *reply = (tn_hex_reply){
+        .serial = g->serial, .status = (uint32_t)st, .used_bytes = t->used_bytes, .n_threads = t->n_used};
 }

@@ -15,6 +15,10 @@ typedef struct tn_hex_platform {
      * what the host is to see. They are NULL where there is no need. */
     void (*forget)(const void *p, uint32_t n_bytes);
     void (*write_back)(const void *p, uint32_t n_bytes);
+    /* Makes n - 1 further threads, once; then calls fn(arg, 0 .. n - 1), each on a thread of its own with HVX, and
+     * returns when all have ended. Both are NULL where there is one thread. */
+    int (*make_threads)(uint32_t n);
+    void (*on_threads)(void (*fn)(void *arg, uint32_t i), void *arg, uint32_t n);
 } tn_hex_platform;
 
 typedef struct tn_hex_graph {
@@ -32,7 +36,8 @@ typedef struct tn_hex_runtime {
     uint32_t n_graphs;                /* every loaded one has a smaller number */
     tn_hex_graph graphs[TN_HEX_MAX_GRAPHS];
     tn_hex_spreads spreads;
-    tn_hex_dma dma;
+    uint32_t n_threads, n_used; /* that there are; that the request at hand used at most */
+    tn_hex_dma dma[TN_HEX_MAX_THREADS];
 } tn_hex_runtime;
 
 /* Answers a request. It never trusts a field of it. */

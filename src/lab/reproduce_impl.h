@@ -1,0 +1,22 @@
+/* lab/reproduce_impl.h - what the files that reproduce papers and public figures share. */
+#ifndef TN_LAB_REPRODUCE_IMPL_H
+#define TN_LAB_REPRODUCE_IMPL_H
+
+#include "lab/reproduce.h"
+
+/* The claims of one paper while they are written down. */
+typedef struct tn_book {
+    const tn_soc *socs;
+    tn_sim *s;
+    tn_claim *out; /* [TN_MAX_CLAIMS] */
+    int32_t n;
+} tn_book;
+
+void tn_book_add(tn_book *b, tn_claim_kind kind, const char *where, const char *what, const char *unit,
+                 double paper, double simulated, const char *note);
+const tn_sim_model *tn_book_model(const char *name); /* which must be there */
+
+/* Public figures of phones whose NPU computes everything (lab/phones.c). */
+tern_status tn_reproduce_phones(tn_book *b, tern_error *err);
+
+#endif
