@@ -57,6 +57,17 @@ static int choose(const command *c, const char *scheme, const char *outliers, co
     return -1;
 }
 
+/* Seconds by the clock and of all threads. */
+static json_t *stages(const tn_pack_report *r) {
+    static const char *const names[TN_N_STAGES] = {"open",   "sense", "forward", "choose",
+                                                   "factor", "round", "judge",   "write"};
+    json_t *all = json_object();
+    for (int i = 0; i < TN_N_STAGES; i++)
+        tn_json_set(&all, names[i],
+                    tn_json_pack("{s:f, s:f}", "wall_s", r->stages[i].wall_s, "cpu_s", r->stages[i].cpu_s));
+    return all;
+}
+
 static int report(const char *out, const char *scheme, const tn_pack_report *r, bool json) {
     double share = r->n_values ? 100.0 * (double)r->n_outliers / (double)r->n_values : 0;
     if (json) {
@@ -69,6 +80,9 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
             (json_int_t)r->hot_row_bytes, "all_row_bytes", (json_int_t)r->all_row_bytes, "calibration_tokens",
             (json_int_t)r->n_calib_tokens, "bits", r->bits, "kl", r->kl, "kl_stderr", r->kl_stderr,
             "held_tokens", (json_int_t)r->n_held_tokens);
+        tn_json_set(&j, "passes", json_integer(r->n_passes));
+        tn_json_set(&j, "resumed_layers", json_integer(r->n_resumed));
+        tn_json_set(&j, "stages", stages(r));
         return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,

@@ -4,6 +4,7 @@
 
 #include "base/ctx.h"
 #include "model/hparams.h"
+#include "quant/stages.h"
 
 typedef enum tn_scheme {
     TN_SCHEME_LLM_NPU, /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites
@@ -89,6 +90,9 @@ typedef struct tn_pack_report {
                              was decided on (quant/judge.h) ... */
     uint64_t n_held_tokens; /* ... of so many tokens */
     bool not_enough;        /* more than was to be lost, with as many bits as were tried */
+    int32_t n_passes;       /* scheme gram: times that the whole model was rounded ... */
+    int32_t n_resumed;      /* ... and layers of them that an earlier process had done */
+    tn_stage_time stages[TN_N_STAGES];
 } tn_pack_report;
 
 /* tn_pack_options.quality when nothing is asked for. */
