@@ -129,7 +129,7 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
 
 int cmd_pack(int argc, char **argv) {
     const char *out = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor", *allocation = NULL;
-    bool json = false, quick = false;
+    bool json = false;
     float bits = 0, quality = 0;
     tn_pack_options o;
     tn_pack_defaults(&o);
@@ -142,7 +142,7 @@ int cmd_pack(int argc, char **argv) {
         {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
          "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
          "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
-        {"quick", 0, NULL, ARG_FLAG, &quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
+        {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
          "measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq"},
@@ -195,7 +195,7 @@ int cmd_pack(int argc, char **argv) {
             "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
     o.bits = (double)bits;
     o.quality = (double)quality / 100;
-    if (quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
+    if (o.quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
     rc = choose(&c, scheme, outliers, allocation, scope, &o);
     if (rc >= 0) return rc;
     return run_pack(words[0], out, scheme, &o, json);

@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "quant/allocate.h"
 #include "quant/cache.h"
+#include "quant/gram.h"
 #include "quant/judge.h"
 #include "quant/packer.h"
 #include "quant/sense.h"
@@ -66,7 +67,7 @@ static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, 
     packer *p = g->p;
     hook_user u = {.p = p};
     const tn_program *prog = &p->m->program;
-    (void)tn_stage_enter(&p->clock, TN_STAGE_FORWARD);
+    tn_stage_enter(&p->clock, TN_STAGE_FORWARD);
     TN_TRY(tn_capture_open(p->ctx, prog, layer, corpus->n_tok, &u.c, p->err));
     tern_status st = tn_corpus_begin_layer(corpus, layer, p->err);
     if (st == TERN_OK) {
@@ -85,7 +86,7 @@ static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, 
         bits += ops->n_total;
     }
     tn_capture_close(&u.c);
-    (void)tn_stage_enter(&p->clock, TN_STAGE_JUDGE);
+    tn_stage_enter(&p->clock, TN_STAGE_JUDGE);
     if (st == TERN_OK) st = tn_judge_layer(judge, layer, &p->made[first], p->err);
     tn_corpus_end_layer(corpus, layer);
     plan_sites(p, first, n);
@@ -226,7 +227,7 @@ static tern_status make_rest(gram_pack *g, tn_corpus *corpus, tn_judge *judge, i
         tn_partial_layer l = record_of(g, corpus, judge, n_layers);
         if (st == TERN_OK) tn_partial_put_layer(&p->partial, &l);
     }
-    (void)tn_stage_enter(&p->clock, TN_STAGE_JUDGE);
+    tn_stage_enter(&p->clock, TN_STAGE_JUDGE);
     if (st == TERN_OK) st = tn_judge_end(judge, &p->made[p->m->program.n_sites - 1], &g->loss, p->err);
     if (st == TERN_OK) tn_partial_put_loss(&p->partial, &g->loss);
     return st;
@@ -246,7 +247,7 @@ static tern_status pass(gram_pack *g) {
     tn_corpus corpus = {0};
     tn_judge judge = {0};
     bool tables = false;
-    (void)tn_stage_enter(&p->clock, TN_STAGE_FORWARD);
+    tn_stage_enter(&p->clock, TN_STAGE_FORWARD);
     tern_status st = begin_pass(g, &corpus, &judge);
     int first = st == TERN_OK ? restore(g, &corpus, &judge, &tables) : 0;
     if (first < 0) { /* of residuals that are damaged nothing can be made */
@@ -315,7 +316,9 @@ static tern_status enough_bits(gram_pack *g) {
     const double asked = wanted_kl(p);
     bool large = p->m->n_params > LARGE, known = false; /* known: hi was tried, and is good */
     int lo = 3 * STEPS, hi = 8 * STEPS, at = lo, left = large ? 2 : 6;
-    for (double kl = INFINITY; kl > asked && at<hi; at += kl> asked)
+    /* What the inputs' rounding adds is not known before a pass; a large model leaves room for it at once. */
+    const double first = large ? asked / 2 : asked;
+    for (double kl = INFINITY; kl > first && at<hi; at += kl> first)
         TN_TRY(hand_out(g, at / (double)STEPS, &kl));
     for (double kl;;) {
         TN_TRY(hand_out(g, at / (double)STEPS, &kl));
@@ -385,8 +388,8 @@ static tern_status open_partial(gram_pack *g, const int32_t *ids, size_t n_ids) 
     const tn_pack_options *o = p->o;
     char key[TN_CACHE_KEY], text[256];
     TN_TRY(tn_cache_key(p->source_path, key, p->err));
-    int n = snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d",
-                     TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window);
+    int n = snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d quick %d",
+                     TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window, (int)o->quick);
     const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(ids, n_ids * sizeof *ids)};
     size_t n_residuals = (g->n_chosen + 2 * g->n_held) * (size_t)p->m->h.n_embd;
     return tn_partial_open(&p->partial, p->ctx, p->partial_path, id, &p->m->program, g->n, n_residuals,
@@ -401,6 +404,7 @@ tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t wi
                       .src = p->src,
                       .h = &p->m->h,
                       .program = &p->m->program,
+                      .block_max = p->o->quick ? TN_GRAM_BLOCK_QUICK : TN_GRAM_BLOCK_MAX,
                       .clock = &p->clock};
     int32_t *both = NULL;
     double kl;
@@ -408,7 +412,7 @@ tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t wi
     if (st == TERN_OK) st = open_rows(&g);
     if (st == TERN_OK) st = open_partial(&g, ids, n_ids);
     bool same = p->allocation == TN_ALLOCATE_UNIFORM || p->o->bits == 8;
-    (void)tn_stage_enter(&p->clock, TN_STAGE_SENSE);
+    tn_stage_enter(&p->clock, TN_STAGE_SENSE);
     if (st == TERN_OK && !same) st = sense(&g);
     if (st == TERN_OK && !p->o->bits && !same) {
         st = enough_bits(&g);

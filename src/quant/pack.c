@@ -92,9 +92,12 @@ static tern_status settle(packer *p, tern_error *err) {
     TN_FAIL_IF(
         o->quality > 0 && (!gram || o->bits || o->allocation == TN_ALLOCATE_UNIFORM), err, TERN_E_INVALID,
         "a wanted loss chooses the bits of scheme gram; it goes with no others and with no other scheme");
+    TN_FAIL_IF(o->quick && (!gram || o->quality > 0), err, TERN_E_INVALID,
+               "quick belongs to scheme gram, and goes with no wanted loss");
+    bool measured = gram && !(o->quick && p->bits == floor(p->bits));
     p->allocation = o->allocation ? o->allocation
-                    : gram        ? TN_ALLOCATE_LOSS
-                    : edgeflow    ? TN_ALLOCATE_RE
+                    : measured    ? TN_ALLOCATE_LOSS
+                    : edgeflow && !gram ? TN_ALLOCATE_RE
                                   : TN_ALLOCATE_UNIFORM;
     bool fits = gram ? p->allocation == TN_ALLOCATE_LOSS || p->allocation == TN_ALLOCATE_UNIFORM
                      : p->allocation != TN_ALLOCATE_LOSS;
@@ -190,13 +193,13 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_TRY(settle(&p, err));
     TN_TRY(target(src, out, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
-    (void)tn_stage_enter(&p.clock, TN_STAGE_OPEN);
+    tn_stage_enter(&p.clock, TN_STAGE_OPEN);
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = open_model(&p, src, err);
     if (st == TERN_OK) st = decide(&p, out, err);
-    (void)tn_stage_enter(&p.clock, TN_STAGE_WRITE);
+    tn_stage_enter(&p.clock, TN_STAGE_WRITE);
     if (st == TERN_OK) st = tn_pack_write(&p, out, err);
-    (void)tn_stage_enter(&p.clock, TN_STAGE_OPEN);
+    tn_stage_enter(&p.clock, TN_STAGE_OPEN);
     memcpy(report->stages, p.clock.spent, sizeof report->stages);
     if (st == TERN_OK && p.journal) unlink(p.journal);
     struct stat sb;

@@ -219,11 +219,11 @@ static tern_status round_experts(const tn_recipe *r, int layer, const tn_site_op
     tern_status st = TERN_OK;
     for (int32_t e = 0; e < ops->n_experts && st == TERN_OK; e++) {
         tn_factor f;
-        (void)tn_stage_enter(r->clock, TN_STAGE_FACTOR);
+        tn_stage_enter(r->clock, TN_STAGE_FACTOR);
         int32_t n_rows = mix_rows(in, ops->k, e, mix);
-        st = tn_factor_make(r->ctx, r->pool, r->kern, mix, n_rows, ops->k, DAMPING, &f, err);
+        st = tn_factor_make(r->ctx, r->pool, r->kern, mix, n_rows, ops->k, DAMPING, r->block_max, &f, err);
         if (st != TERN_OK) break;
-        (void)tn_stage_enter(r->clock, TN_STAGE_ROUND);
+        tn_stage_enter(r->clock, TN_STAGE_ROUND);
         at = bits;
         for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; at += ops->n[op++]) {
             int32_t n = tn_site_op_n(ops, op);
@@ -239,15 +239,15 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
                                 const tn_inputs *in, const uint8_t *bits, tn_recipe_site *out,
                                 tern_error *err) {
     *out = (tn_recipe_site){0};
-    (void)tn_stage_enter(r->clock, TN_STAGE_CHOOSE);
+    tn_stage_enter(r->clock, TN_STAGE_CHOOSE);
     TN_TRY(choose(r, layer, site, ops, in->x, in->n_rows, out, err));
     if (ops->n_experts) return round_experts(r, layer, ops, in, bits, out, err);
     tn_factor f;
-    (void)tn_stage_enter(r->clock, TN_STAGE_FACTOR);
+    tn_stage_enter(r->clock, TN_STAGE_FACTOR);
     /* The rows of a matrix that is also the embedding are looked up too: errors shall not be moved far. */
     float damping = site == TN_SITE_LM_HEAD && ops->roles[0] == TN_W_EMBD ? TIED_DAMPING : DAMPING;
-    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, &f, err));
-    (void)tn_stage_enter(r->clock, TN_STAGE_ROUND);
+    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, r->block_max, &f, err));
+    tn_stage_enter(r->clock, TN_STAGE_ROUND);
     tern_status st = TERN_OK;
     for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
         st = round_linear(r, layer, ops->roles[op], &f, ops->n[op], bits, out, &out->ops[op], err);

@@ -26,20 +26,19 @@ typedef struct tn_stage_clock {
     tn_stage_time spent[TN_N_STAGES];
 } tn_stage_clock;
 
-/* The stage that was ends and another begins. Returns the one that was. */
-static inline tn_pack_stage tn_stage_enter(tn_stage_clock *c, tn_pack_stage stage) {
+/* The stage that was ends and another begins. c may be NULL. */
+static inline void tn_stage_enter(tn_stage_clock *c, tn_pack_stage stage) {
+    if (!c) return;
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     double wall_s = tn_now_s(), cpu_s = (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-    tn_pack_stage was = c->at;
     if (c->wall_s > 0) {
-        c->spent[was].wall_s += wall_s - c->wall_s;
-        c->spent[was].cpu_s += cpu_s - c->cpu_s;
+        c->spent[c->at].wall_s += wall_s - c->wall_s;
+        c->spent[c->at].cpu_s += cpu_s - c->cpu_s;
     }
     c->at = stage;
     c->wall_s = wall_s;
     c->cpu_s = cpu_s;
-    return was;
 }
 
 #endif
