@@ -26,10 +26,9 @@ static int list(const char *folder, tn_ctx *ctx, bool json) {
     for (size_t i = 0; i < n; i++) {
         total += e[i].bytes;
         if (json) {
-            tn_json_append(&all,
-                           tn_json_pack("{s:s, s:s, s:I, s:I, s:b}", "key", e[i].key, "source", e[i].source,
-                                        "bytes", (json_int_t)e[i].bytes, "used", (json_int_t)e[i].used_s,
-                                        "unfinished", e[i].unfinished));
+            tn_json_append(&all, tn_json_pack("{s:s, s:s, s:I, s:I, s:b}", "key", e[i].key, "source",
+                                              e[i].source, "bytes", (json_int_t)e[i].bytes, "used",
+                                              (json_int_t)e[i].used_s, "unfinished", e[i].unfinished));
             continue;
         }
         char when[32] = "";
@@ -98,7 +97,8 @@ int cmd_cache(int argc, char **argv) {
     };
     const command c = {
         "cache", "ls | add MODEL | rm KEY | clear | limit [SIZE] | path",
-        "Packages made of models, so that the next start is quick. ls: what is there, used last first, with what a "
+        "Packages made of models, so that the next start is quick. ls: what is there, used last first, with "
+        "what a "
         "process that was killed left unfinished (it goes on when the model is packed again); "
         "add: make a model's package now; rm, clear: remove one, or all; limit: what they may take together "
         "(20G, say; used longest ago goes first), set or shown; path: the folder.",

@@ -142,7 +142,11 @@ int cmd_pack(int argc, char **argv) {
         {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
          "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
          "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
-        {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
+        {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0,
+         "with gram: a quarter of the time; 6 bits for every weight unless --bits says otherwise, 512 "
+         "tokens, coarser "
+         "rounding. tern-tiny loses 0.55 ± 0.17 % by it, 0.28 ± 0.14 % by 5 bits without, in 0.86 of the "
+         "bytes"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
          "measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq"},

@@ -388,8 +388,9 @@ static tern_status open_partial(gram_pack *g, const int32_t *ids, size_t n_ids) 
     const tn_pack_options *o = p->o;
     char key[TN_CACHE_KEY], text[256];
     TN_TRY(tn_cache_key(p->source_path, key, p->err));
-    int n = snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d quick %d",
-                     TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window, (int)o->quick);
+    int n =
+        snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d quick %d",
+                 TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window, (int)o->quick);
     const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(ids, n_ids * sizeof *ids)};
     size_t n_residuals = (g->n_chosen + 2 * g->n_held) * (size_t)p->m->h.n_embd;
     return tn_partial_open(&p->partial, p->ctx, p->partial_path, id, &p->m->program, g->n, n_residuals,

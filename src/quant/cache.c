@@ -304,7 +304,8 @@ static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint
     for (size_t i = 0; i < n; i++) total += e[i].bytes;
     tern_status st = TERN_OK;
     for (size_t i = n; i-- && total > limit_bytes && st == TERN_OK;) {
-        if (!strcmp(e[i].key, keep)) continue; /* what is unfinished may be another process's: it ends it all the same */
+        if (!strcmp(e[i].key, keep))
+            continue; /* what is unfinished may be another process's: it ends it all the same */
         st = tn_cache_remove(folder, e[i].key, err);
         if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else was quicker */
         total -= e[i].bytes;
@@ -383,7 +384,8 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     }
     if (st == TERN_OK) st = evict(ctx, folder, key, limit_bytes, err);
 out:
-    if (!tn_cache_find(folder, key, path) && access(part, F_OK) && entry_path(folder, key, ".source", path, NULL) == TERN_OK)
+    if (!tn_cache_find(folder, key, path) && access(part, F_OK) &&
+        entry_path(folder, key, ".source", path, NULL) == TERN_OK)
         (void)unlink(path);
     release_lock(folder, key, fd);
     return st;

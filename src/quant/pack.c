@@ -87,7 +87,7 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
 static tern_status settle(packer *p, tern_error *err) {
     const tn_pack_options *o = p->o;
     bool gram = o->scheme == TN_SCHEME_GRAM, edgeflow = gram || o->scheme == TN_SCHEME_EDGEFLOW;
-    p->bits = o->bits ? o->bits : edgeflow ? 5 : 8;
+    p->bits = o->bits ? o->bits : o->quick ? 6 : edgeflow ? 5 : 8;
     TN_FAIL_IF(!(o->quality >= 0 && o->quality < 1), err, TERN_E_INVALID, "loss %g: want 0 to 1", o->quality);
     TN_FAIL_IF(
         o->quality > 0 && (!gram || o->bits || o->allocation == TN_ALLOCATE_UNIFORM), err, TERN_E_INVALID,
@@ -95,10 +95,10 @@ static tern_status settle(packer *p, tern_error *err) {
     TN_FAIL_IF(o->quick && (!gram || o->quality > 0), err, TERN_E_INVALID,
                "quick belongs to scheme gram, and goes with no wanted loss");
     bool measured = gram && !(o->quick && p->bits == floor(p->bits));
-    p->allocation = o->allocation ? o->allocation
-                    : measured    ? TN_ALLOCATE_LOSS
+    p->allocation = o->allocation       ? o->allocation
+                    : measured          ? TN_ALLOCATE_LOSS
                     : edgeflow && !gram ? TN_ALLOCATE_RE
-                                  : TN_ALLOCATE_UNIFORM;
+                                        : TN_ALLOCATE_UNIFORM;
     bool fits = gram ? p->allocation == TN_ALLOCATE_LOSS || p->allocation == TN_ALLOCATE_UNIFORM
                      : p->allocation != TN_ALLOCATE_LOSS;
     TN_FAIL_IF(gram && o->outliers == TN_OUTLIERS_ON, err, TERN_E_INVALID,

@@ -57,8 +57,9 @@ typedef struct tn_pack_options {
         quality; /* gram without bits: the loss (0.005 = 0.5 %: a KL divergence of log 1.005, which is about
                        the most that perplexity can be expected to lose) that all roundings together are to stay
                        below, measured on calibration text kept apart; 0 (default): 0.005 */
-    bool quick; /* gram: in a quarter of the time, with more loss: one pass with the same width for all, on 512 tokens
-                   at most, whose errors are made good among few channels (default: false) */
+    bool
+        quick; /* gram: in a quarter of the time, with more loss: one pass with the same width for all (6 bits unless
+                   given), whose errors are made good among few channels (default: false) */
     tn_allocation
         allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
     bool bits_of_model;       /* ... of all of them together; false (default): of every one */

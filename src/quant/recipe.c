@@ -246,7 +246,8 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
     tn_stage_enter(r->clock, TN_STAGE_FACTOR);
     /* The rows of a matrix that is also the embedding are looked up too: errors shall not be moved far. */
     float damping = site == TN_SITE_LM_HEAD && ops->roles[0] == TN_W_EMBD ? TIED_DAMPING : DAMPING;
-    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, r->block_max, &f, err));
+    TN_TRY(
+        tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, r->block_max, &f, err));
     tn_stage_enter(r->clock, TN_STAGE_ROUND);
     tern_status st = TERN_OK;
     for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {

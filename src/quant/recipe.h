@@ -36,7 +36,7 @@ typedef struct tn_recipe {
     tn_source *src;
     const tn_hparams *h;
     const tn_program *program;
-    double bits; /* on average, for the choice of smoothing */
+    double bits;       /* on average, for the choice of smoothing */
     int32_t block_max; /* of the factors (gram.h) */
     tn_stage_clock *clock;
 } tn_recipe;
