@@ -19,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/scarce.h"
+
 static void must(tern_status st, const tern_error *err) {
     if (st != TERN_OK) fail_msg("%s", err->message);
 }
@@ -654,31 +656,16 @@ static void failing_device(void **state) {
     close_run(&b);
 }
 
-static atomic_long allocations_left = -1; /* before one fails; negative: none does */
-
-static void *host_alloc(void *user, size_t n, size_t align) {
-    (void)user;
-    void *p;
-    return atomic_fetch_sub(&allocations_left, 1) == 0 || posix_memalign(&p, align, n) ? NULL : p;
-}
-
-static void host_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
 /* Every allocation of a session may fail; once it is open, decoding makes none. */
 static void allocations(void **state) {
     (void)state;
     tern_error err = {0};
     tern_hooks k;
-    tern_hooks_defaults(&k);
-    k.alloc = host_alloc;
-    k.release = host_release;
+    scarce memory = {.left = -1};
+    scarce_hooks(&k, &memory);
     tern_options o = options("full", true, 0.2f);
     o.attention_share = -1;
-    o.weights =
-        "tiles"; /* packed ones have a buffer for each thread that works on them at once, made when it is needed first */
+    o.weights = "tiles"; /* packed ones make a buffer for each thread when it needs one first */
     o.hooks = &k;
     tern_engine *e;
     must(tern_engine_open(package[0], &o, &e, &err), &err);
@@ -687,15 +674,15 @@ static void allocations(void **state) {
     so.n_ctx = CTX;
     run r = {.e = e};
     for (long i = 0; !r.s; i += 1 + i / 16) {
-        atomic_store(&allocations_left, i);
+        memory.left = i;
         tern_status st = tern_session_open(e, &so, &r.s, &err);
-        atomic_store(&allocations_left, -1);
+        memory.left = -1;
         if (st != TERN_OK) assert_int_equal(st, TERN_E_MEMORY);
     }
     prefill(&r, prompt, N_PROMPT);
-    long before = atomic_load(&allocations_left);
+    long before = memory.made;
     steps(&r, prompt, 70);
-    assert_int_equal(atomic_load(&allocations_left), before);
+    assert_int_equal(memory.made, before);
     tern_stats t;
     tern_session_stats(r.s, &t);
     assert_true(t.attn_rows > 0);

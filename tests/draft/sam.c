@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fixture/scarce.h"
+
 static uint64_t seed(void) {
     const char *t = getenv("TERN_SEED");
     return t ? strtoull(t, NULL, 0) : 1;
@@ -127,24 +129,11 @@ static void texts_in_a_store(void **state) {
     }
 }
 
-static _Atomic long n_allocs, fail_at = -1;
-static void *counted_alloc(void *user, size_t n, size_t align) {
-    (void)user;
-    void *p;
-    if (n_allocs++ == fail_at) return NULL;
-    return posix_memalign(&p, align, n) ? NULL : p;
-}
-static void counted_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
 static void linear_and_planned(void **state) {
     (void)state;
     tern_hooks h;
-    tern_hooks_defaults(&h);
-    h.alloc = counted_alloc;
-    h.release = counted_release;
+    scarce memory = {.left = -1};
+    scarce_hooks(&h, &memory);
     tn_ctx ctx;
     tn_ctx_init(&ctx, &h);
     enum { N = 50000 };
@@ -160,22 +149,21 @@ static void linear_and_planned(void **state) {
                               : (int32_t)((int64_t)i * i % 977); /* the worst for states; long periods */
         tn_sam *s;
         assert_int_equal(tn_sam_open(&ctx, N, &s, &err), TERN_OK);
-        long before = n_allocs;
+        long before = memory.made;
         for (int32_t i = 0; i < N; i++) assert_int_equal(tn_sam_push(s, text[i], &err), TERN_OK);
-        assert_int_equal(n_allocs, before);
+        assert_int_equal(memory.made, before);
         assert_true(tn_sam_bytes(s) < 200 * (size_t)N);
         tn_sam_clear(s);
         assert_int_equal(tn_sam_self(s).length, 0);
         tn_sam_close(&s);
     }
     for (long at = 0;; at++) { /* growing may fail anywhere; what was there still works */
-        n_allocs = 0;
-        fail_at = at;
+        memory.left = at;
         tn_sam *s = NULL;
         tern_status st = tn_sam_open(&ctx, 0, &s, &err);
         int32_t i = 0;
         for (; st == TERN_OK && i < 200; i++) st = tn_sam_push(s, i % 7, &err);
-        fail_at = -1;
+        memory.left = -1;
         if (s) {
             int32_t n = tn_sam_length(s);
             for (int32_t j = 0; j < 20; j++) assert_int_equal(tn_sam_push(s, (n + j) % 7, &err), TERN_OK);

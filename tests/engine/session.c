@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "fixture/fixture.h"
+#include "fixture/scarce.h"
 
 enum { N_PROMPT = 300, N_VOCAB = 512 };
 
@@ -283,26 +284,13 @@ static void cancelled_prefill(void **state) {
     }
 }
 
-/* Blocks are counted from any thread; the fraction of a stage never falls. */
+/* The fraction of a stage never falls. */
 typedef struct host {
-    _Atomic long left, live;
+    scarce memory; /* first: the hooks' user is both */
     int n_lines, n_progress;
     double fraction;
     char stage[32], line[600];
 } host;
-
-static void *host_alloc(void *user, size_t n, size_t align) {
-    host *h = user;
-    void *p = NULL;
-    if (atomic_fetch_sub(&h->left, 1) == 0 || posix_memalign(&p, align, n)) return NULL;
-    atomic_fetch_add(&h->live, 1);
-    return p;
-}
-
-static void host_release(void *user, void *p) {
-    atomic_fetch_sub(&((host *)user)->live, 1);
-    free(p);
-}
 
 static void host_log(void *user, tern_log_level level, const char *line) {
     host *h = user;
@@ -324,18 +312,15 @@ static bool host_progress(void *user, const char *stage, double fraction) {
 
 static tern_hooks hooks_of(host *h) {
     tern_hooks k;
-    tern_hooks_defaults(&k);
-    k.alloc = host_alloc;
-    k.release = host_release;
+    scarce_hooks(&k, &h->memory);
     k.log = host_log;
     k.progress = host_progress;
-    k.user = h;
     return k;
 }
 
 static void log_and_progress(void **state) {
     (void)state;
-    host h = {.left = -1};
+    host h = {.memory.left = -1};
     tern_hooks k = hooks_of(&h);
     tern_options *o = options_of(&k, NULL, NULL);
     tern_engine *e = fixture_engine(gguf, o);
@@ -349,7 +334,7 @@ static void log_and_progress(void **state) {
     assert_non_null(strstr(h.line, "trained"));
     tern_session_close(&s);
     tern_engine_close(&e);
-    assert_int_equal(h.live, 0);
+    assert_int_equal(h.memory.live, 0);
 }
 
 /* Allocation number i fails, for every i: an error of memory, nothing left behind. Packages:
@@ -358,7 +343,7 @@ static void allocation_failures(void **state) {
     (void)state;
     long step = getenv("TERN_TEST_QUICK") ? 7 : 1;
     for (long i = 0;; i += step) {
-        host h = {.left = i};
+        host h = {.memory.left = i};
         tern_hooks k = hooks_of(&h);
         tern_options *o = options_of(&k, "threads", "2");
         tern_engine *e = NULL;
@@ -377,11 +362,11 @@ static void allocation_failures(void **state) {
         if (st == TERN_OK) st = tern_session_generate(s, &g, NULL, &err);
         tern_session_close(&s);
         tern_engine_close(&e);
-        assert_int_equal(h.live, 0);
+        assert_int_equal(h.memory.live, 0);
         if (st != TERN_OK && st != TERN_E_MEMORY)
             fail_msg("allocation %ld: status %d, %s", i, st, err.message);
         if (st != TERN_OK && !err.message[0]) fail_msg("allocation %ld: no message", i);
-        if (st == TERN_OK && h.left >= 0) {
+        if (st == TERN_OK && h.memory.left >= 0) {
             assert_true(i > 30);
             break;
         }

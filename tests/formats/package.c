@@ -18,6 +18,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "fixture/scarce.h"
+
 static char path[256];
 
 /* META, a section of two tensors and one of odd size. */
@@ -326,35 +328,15 @@ static void abandoned_writer_leaves_the_old_file(void **state) {
     assert_null(w);
 }
 
-typedef struct failing {
-    long left, live;
-} failing;
-
-static void *failing_alloc(void *user, size_t n, size_t align) {
-    failing *f = user;
-    void *p = NULL;
-    if (f->left-- == 0 || posix_memalign(&p, align, n)) return NULL;
-    f->live++;
-    return p;
-}
-
-static void failing_release(void *user, void *p) {
-    ((failing *)user)->live--;
-    free(p);
-}
-
 static void memory_runs_out(void **state) {
     (void)state;
     for (int reading = 0; reading < 2; reading++) {
         tern_error err = {0};
         tern_status st = TERN_E_MEMORY;
         for (long i = 0; st != TERN_OK; i++) {
-            failing f = {.left = i};
+            scarce f = {.left = i};
             tern_hooks h;
-            tern_hooks_defaults(&h);
-            h.alloc = failing_alloc;
-            h.release = failing_release;
-            h.user = &f;
+            scarce_hooks(&h, &f);
             tn_ctx ctx;
             tn_ctx_init(&ctx, &h);
             st = reading ? read_package(&ctx, &err) : write_package(&ctx, &err);

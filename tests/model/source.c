@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/scarce.h"
+
 #define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/"
 
 static tn_ctx ctx;
@@ -597,23 +599,6 @@ static void a_trained_model(void **state) {
     tn_tokenizer_close(&t);
 }
 
-typedef struct scarce {
-    int left; /* allocations that still succeed; -1: all */
-} scarce;
-
-static void *scarce_alloc(void *user, size_t n_bytes, size_t align) {
-    scarce *u = user;
-    if (!u->left) return NULL;
-    if (u->left > 0) u->left--;
-    void *p = NULL;
-    return posix_memalign(&p, align, n_bytes) ? NULL : p;
-}
-
-static void scarce_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
 static void every_allocation_may_fail(void **state) {
     (void)state;
     char tiny[512];
@@ -626,10 +611,7 @@ static void every_allocation_may_fail(void **state) {
         for (int n = 0; st != TERN_OK; n += i == 2 && n > 40 ? 37 : 1) {
             scarce u = {.left = n};
             tern_hooks hooks;
-            tern_hooks_defaults(&hooks);
-            hooks.alloc = scarce_alloc;
-            hooks.release = scarce_release;
-            hooks.user = &u;
+            scarce_hooks(&hooks, &u);
             tn_ctx poor;
             tn_ctx_init(&poor, &hooks);
             tn_source *s;

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/scarce.h"
+
 static uint64_t seed_of(void) {
     const char *s = getenv("TERN_SEED");
     return s ? strtoull(s, NULL, 0) : 20240817;
@@ -1176,24 +1178,8 @@ static void test_completion(void **state) {
 
 /* ---- allocation -------------------------------------------------------------------------------------- */
 
-typedef struct miser {
-    int n_allocs, fail_at; /* allocation number fail_at (from 0) fails; -1: none */
-} miser;
-
-static void *miser_alloc(void *user, size_t n, size_t align) {
-    miser *m = user;
-    void *p = NULL;
-    if (m->n_allocs++ == m->fail_at) return NULL;
-    return posix_memalign(&p, align, n) ? NULL : p;
-}
-
-static void miser_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
 /* A life from open to close; the first failure ends it. Returns its status. */
-static tern_status short_life(tn_ctx *ctx, const char *backend, miser *m) {
+static tern_status short_life(tn_ctx *ctx, const char *backend, scarce *m) {
     tn_npu_device *d = NULL;
     tn_npu_graph *g = NULL;
     tn_npu_weights *w = NULL;
@@ -1210,11 +1196,11 @@ static tern_status short_life(tn_ctx *ctx, const char *backend, miser *m) {
     }
     if (st == TERN_OK) st = tn_npu_mem_alloc(d, 48 * 4, &out, NULL);
     if (st == TERN_OK) {
-        int before = m->n_allocs; /* executing allocates nothing */
+        long before = m->made; /* executing allocates nothing */
         tn_npu_job j = {.graph = g, .n_rows = 1, .in = {in}, .out = {out}};
         assert_int_equal(tn_npu_submit(&j, NULL), TERN_OK);
         assert_int_equal(tn_npu_wait(&j), TERN_OK);
-        assert_int_equal(m->n_allocs, before);
+        assert_int_equal(m->made, before);
     }
     if (d) tn_npu_mem_free(d, out);
     tn_npu_graph_close(&g);
@@ -1228,12 +1214,9 @@ static void test_allocation_failures(void **state) {
     for (size_t i = 0; tn_npu_backend_name(i); i++) {
         int n_failures = 0;
         for (int at = 0;; at++) {
-            miser m = {.fail_at = at};
+            scarce m = {.left = at};
             tern_hooks h;
-            tern_hooks_defaults(&h);
-            h.alloc = miser_alloc;
-            h.release = miser_release;
-            h.user = &m;
+            scarce_hooks(&h, &m);
             tn_ctx ctx;
             tn_ctx_init(&ctx, &h);
             tern_status st = short_life(&ctx, tn_npu_backend_name(i), &m);

@@ -21,6 +21,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fixture/scarce.h"
+
 enum { N_PROMPT = 333 };
 
 static char gguf[256], package[256], all_outliers[256];
@@ -475,34 +477,14 @@ static void damaged_rows_are_noticed(void **state) {
 }
 
 /* Every allocation fails once: an error each time, nothing leaks (ASan), the last run succeeds. */
-typedef struct failing {
-    atomic_long left, live; /* sections are read by several threads */
-} failing;
-
-static void *failing_alloc(void *user, size_t n, size_t align) {
-    failing *f = user;
-    void *p = NULL;
-    if (f->left-- == 0 || posix_memalign(&p, align, n)) return NULL;
-    f->live++;
-    return p;
-}
-
-static void failing_release(void *user, void *p) {
-    ((failing *)user)->live--;
-    free(p);
-}
-
 static void allocation_failures(void **state) {
     (void)state;
     bool quick = getenv("TERN_TEST_QUICK") != NULL;
     int n_tolerated = 0;
     for (long i = 0;; i += quick ? 17 : 1) {
-        failing f = {.left = i};
+        scarce f = {.left = i};
         tern_hooks h;
-        tern_hooks_defaults(&h);
-        h.alloc = failing_alloc;
-        h.release = failing_release;
-        h.user = &f;
+        scarce_hooks(&h, &f);
         tern_options o;
         tn_options_defaults(&o);
         o.hooks = &h;
@@ -529,12 +511,9 @@ static void allocation_failures(void **state) {
 /* Evaluating tokens allocates nothing. */
 static void no_allocation_while_running(void **state) {
     (void)state;
-    failing f = {.left = -1};
+    scarce f = {.left = -1};
     tern_hooks h;
-    tern_hooks_defaults(&h);
-    h.alloc = failing_alloc;
-    h.release = failing_release;
-    h.user = &f;
+    scarce_hooks(&h, &f);
     tern_options o;
     tn_options_defaults(&o);
     o.hooks = &h;

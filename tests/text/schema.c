@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fixture/scarce.h"
+
 static tn_ctx ctx;
 
 /* ---- an instance as text, in every order of its keys ---------------------------------------------- */
@@ -355,20 +357,6 @@ static void bounds(void **state) {
 
 /* ---- memory that fails at the N-th request --------------------------------------------------------- */
 
-static long fail_at;
-
-static void *failing_alloc(void *user, size_t n_bytes, size_t align) {
-    (void)user;
-    if (!--fail_at) return NULL;
-    void *p = NULL;
-    return posix_memalign(&p, align, n_bytes) ? NULL : p;
-}
-
-static void failing_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
 static void no_memory(void **state) {
     (void)state;
     static const char schema[] =
@@ -376,19 +364,18 @@ static void no_memory(void **state) {
         "\"enum\":[\"x\",2.5],\"pattern\":\"^x\"},\"c\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}}}";
     static const char text[] = "{\"a\":\"xyz\",\"b\":\"x\",\"c\":[{\"d\":1}]}";
     tern_hooks h;
-    tern_hooks_defaults(&h);
-    h.alloc = failing_alloc;
-    h.release = failing_release;
+    scarce memory = {.left = -1};
+    scarce_hooks(&h, &memory);
     tn_ctx own;
     tn_ctx_init(&own, &h);
     bool done = false;
-    for (long n = 1; !done; n++) {
+    for (long n = 0; !done; n++) {
         tern_error err = {0};
         tn_grammar *g;
-        fail_at = n;
+        memory.left = n;
         tern_status st = tn_grammar_open_schema(&own, schema, strlen(schema), &g, &err);
         if (st == TERN_OK) {
-            done = tn_grammar_accepts(g, text, strlen(text)) && fail_at > 0;
+            done = tn_grammar_accepts(g, text, strlen(text)) && memory.left >= 0;
             tn_grammar_close(&g);
         } else {
             assert_int_equal(st, TERN_E_MEMORY);
