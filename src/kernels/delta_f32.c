@@ -20,15 +20,16 @@ void tn_delta_f32_ref(const tn_delta_f32_args *a) {
         float d = a->decay[t * a->gate_stride], b = a->rate[t * a->gate_stride];
         for (size_t c = 0; c < a->n_cols; c++) {
             float known[2] = {0, 0}, out[2] = {0, 0}, *s = a->state + c;
-            for (size_t i = 0; i < a->d_key; i++)
+            for (size_t i = 0; !a->mamba && i < a->d_key; i++)
                 known[i % 2] = fmaf(s[i * a->state_stride], k[i], known[i % 2]);
-            float r = b * fmaf(-d, known[0] + known[1], v[c]);
+            float r = b * (a->mamba ? v[c] : fmaf(-d, known[0] + known[1], v[c]));
             for (size_t i = 0; i < a->d_key; i++) {
                 float *x = &s[i * a->state_stride];
                 *x = fmaf(k[i], r, d * *x);
                 out[i % 2] = fmaf(*x, q[i], out[i % 2]);
             }
-            a->out[t * a->out_stride + c] = out[0] + out[1];
+            float sum = out[0] + out[1];
+            a->out[t * a->out_stride + c] = a->mamba ? fmaf(a->past, v[c], sum) : sum;
         }
     }
 }

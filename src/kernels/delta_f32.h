@@ -1,10 +1,11 @@
-/* kernels/delta_f32.h - the recurrence of a gated delta net, for some value channels of one head.
+/* kernels/delta_f32.h - the recurrence of a gated delta net, or of Mamba 2, for some value channels of one head.
  *
  * The state S is a matrix [d_key][value channels]. A row with key k, query q, value v, decay d and rate b
  * makes
  *   r = b (v - d S^T k)      what of the value the state does not know yet
  *   S = d S + k r^T
  *   out = S^T q
+ * and of Mamba 2 r = b v, with out = S^T q + past v.
  * Value channels do not see each other, so a block of them passes through all rows while its part of S is
  * in the first cache. Rows are taken one after the other: a row's bits are the same alone and in any
  * chunk, which draft trees and prefix reuse need; and the chunked (parallel) form would be more
@@ -13,6 +14,7 @@
 #ifndef TN_KERNELS_DELTA_F32_H
 #define TN_KERNELS_DELTA_F32_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum {
@@ -31,10 +33,12 @@ typedef struct tn_delta_f32_args {
     float *out; /* [n_rows] rows of n_cols, out_stride floats apart */
     size_t out_stride;
     size_t n_rows, d_key, n_cols; /* d_key even; n_cols a multiple of TN_DELTA_COLS */
+    bool mamba;
+    float past; /* of Mamba 2 */
 } tn_delta_f32_args;
 
 /* Sums over key channels run in two chains of fused multiply-adds, of the even and of the odd ones, which
- * are then added; r = b * fma(-d, sum, v); S = fma(k, r, d * S). */
+ * are then added; r = b * fma(-d, sum, v), or b * v; S = fma(k, r, d * S); of Mamba 2, out = fma(past, v, sum). */
 typedef void (*tn_delta_f32_fn)(const tn_delta_f32_args *a);
 
 /* A convolution of few taps, every channel by itself: out[c] = sum over k of w[k][c] x[k][c], one chain of

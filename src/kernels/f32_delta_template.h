@@ -19,11 +19,11 @@ static void NAME(tn_taps_f32)(const float *const *x, const float *w, size_t ld_w
 }
 
 /* One row over n vectors of value channels. */
-INLINE void delta_row(int n, const float *q, const float *k, const float *v, float decay, float rate,
-                      float *state, size_t ld, size_t d_key, float *out) {
+INLINE void delta_row(int n, bool mamba, float past, const float *q, const float *k, const float *v,
+                      float decay, float rate, float *state, size_t ld, size_t d_key, float *out) {
     vf even[4], odd[4], r[4], d = f_set1(decay);
     UNROLL for (int j = 0; j < n; j++) even[j] = odd[j] = f_set1(0.0f);
-    for (size_t i = 0; i < d_key; i += 2) {
+    for (size_t i = 0; !mamba && i < d_key; i += 2) {
         const float *s0 = state + i * ld, *s1 = s0 + ld;
         vf k0 = f_set1(k[i]), k1 = f_set1(k[i + 1]);
         UNROLL for (int j = 0; j < n; j++) even[j] = f_fma(f_load(s0 + j * W), k0, even[j]);
@@ -31,7 +31,8 @@ INLINE void delta_row(int n, const float *q, const float *k, const float *v, flo
     }
     vf minus = f_set1(-decay), b = f_set1(rate);
     UNROLL for (int j = 0; j < n; j++) {
-        r[j] = f_mul(b, f_fma(minus, f_add(even[j], odd[j]), f_load(v + j * W)));
+        vf x = f_load(v + j * W);
+        r[j] = f_mul(b, mamba ? x : f_fma(minus, f_add(even[j], odd[j]), x));
         even[j] = odd[j] = f_set1(0.0f);
     }
     for (size_t i = 0; i < d_key; i += 2) {
@@ -48,7 +49,11 @@ INLINE void delta_row(int n, const float *q, const float *k, const float *v, flo
             odd[j] = f_fma(x, q1, odd[j]);
         }
     }
-    UNROLL for (int j = 0; j < n; j++) f_store(out + j * W, f_add(even[j], odd[j]));
+    vf by = f_set1(past);
+    UNROLL for (int j = 0; j < n; j++) {
+        vf sum = f_add(even[j], odd[j]);
+        f_store(out + j * W, mamba ? f_fma(by, f_load(v + j * W), sum) : sum);
+    }
 }
 
 /* A block of value channels at once, or as many as TN_DELTA_COLS channels are. */
@@ -64,8 +69,12 @@ static void NAME(tn_delta_f32)(const tn_delta_f32_args *a) {
             const float *q = a->q + t * a->stride, *k = a->k + t * a->stride, *v = a->v + t * a->stride + c;
             float decay = a->decay[t * a->gate_stride], rate = a->rate[t * a->gate_stride], *s = a->state + c,
                   *out = a->out + t * a->out_stride + c;
-            if (all) delta_row(ALL, q, k, v, decay, rate, s, a->state_stride, a->d_key, out);
-            else delta_row(FEW, q, k, v, decay, rate, s, a->state_stride, a->d_key, out);
+            if (a->mamba && all)
+                delta_row(ALL, true, a->past, q, k, v, decay, rate, s, a->state_stride, a->d_key, out);
+            else if (a->mamba)
+                delta_row(FEW, true, a->past, q, k, v, decay, rate, s, a->state_stride, a->d_key, out);
+            else if (all) delta_row(ALL, false, 0, q, k, v, decay, rate, s, a->state_stride, a->d_key, out);
+            else delta_row(FEW, false, 0, q, k, v, decay, rate, s, a->state_stride, a->d_key, out);
         }
         c += (size_t)(all ? ALL : FEW) * W;
     }

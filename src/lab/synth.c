@@ -140,6 +140,29 @@ static const shape shapes[] = {
      .spread = true},
     {"tiny-granitemoe", "granitemoe", 3, 64, 4, 2, 16, 64, 512, 4096, 1e4f, 1e-6f, true, .n_experts = 8,
      .n_used = 4, .spread = true},
+    {"tiny-granite4", "granitehybrid", 5, 64, 4, 2, 16, 128, 512, 4096, 1e4f, 1e-5f, true, .conv_len = 4,
+     .delta_heads = 4, .delta_keys = 2, .delta_d = 32, .spread = true},
+    {"tiny-granite4moe",
+     "granitehybrid",
+     5,
+     64,
+     4,
+     2,
+     16,
+     96,
+     512,
+     4096,
+     1e4f,
+     1e-5f,
+     true,
+     .conv_len = 4,
+     .n_experts = 8,
+     .n_used = 3,
+     .n_ff_exp = 48,
+     .delta_heads = 4,
+     .delta_keys = 1,
+     .delta_d = 32,
+     .spread = true},
     {"tiny-gpt-oss", "gpt-oss", 4, 96, 4, 2, 32, 64, 512, 4096, 150000, 1e-5f, false, .window = 100,
      .yarn = 32, .orig_ctx = 512, .n_experts = 8, .n_used = 4, .spread = true},
     {"tiny-phi3+partial", "phi3", 3, 128, 4, 2, 32, 128, 512, 4096, 1e4f, 1e-5f, true, .n_rot = 24,
@@ -287,7 +310,14 @@ static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
 }
 
 static bool is_turned(tn_role role) { return role == TN_W_CONV || role == TN_W_DELTA_CONV; }
-static bool always_f32(tn_role role) { return role == TN_W_ROUTER || role == TN_W_DELTA_CONV; }
+/* Steps and shares of the heads of Mamba 2 are columns, and its norm is a row for every group. */
+static bool is_column(const synth *s, tn_role role) {
+    return s->arch->mamba && (role == TN_W_DELTA_A || role == TN_W_MAMBA_D);
+}
+static bool always_f32(tn_role role) {
+    return role == TN_W_ROUTER || role == TN_W_DELTA_CONV || role == TN_W_DELTA_A || role == TN_W_MAMBA_D ||
+           role == TN_W_DELTA_NORM;
+}
 
 /* Finds a role's tensor: its name and shape. Returns false when the file has none, or the role is part of a
  * fused one named elsewhere. */
@@ -301,6 +331,13 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
         *rows = *cols, *cols = taps;
     }
     if (s->arch->attn_gate && role == TN_W_Q) *rows *= 2;
+    if (is_column(s, role)) *rows = *cols, *cols = 1;
+    if (s->arch->mamba && role == TN_W_DELTA_NORM) *rows = s->h.delta.n_key_heads, *cols /= *rows;
+    if (s->arch->mamba && role == TN_W_DELTA_Q) { /* gate, values, keys, queries, steps */
+        *rows = tn_delta_channels(&s->h.delta) + s->h.delta.n_heads * (s->h.delta.d_value + 1);
+        return true;
+    }
+    if (s->arch->mamba && (role == TN_W_DELTA_GATE || role == TN_W_DELTA_DECAY)) return false;
     if (role == TN_W_DELTA_Q) *rows = tn_delta_channels(&s->h.delta);
     if (role == TN_W_ATT_GATE || role == TN_W_DELTA_K || role == TN_W_DELTA_V) return false;
     if (!s->arch->delta_apart && role == TN_W_DELTA_RATE) {
@@ -322,6 +359,7 @@ static void declare(synth *s, int layer, tn_role role) {
     int64_t rows, cols;
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return;
     uint64_t dims[3] = {(uint64_t)s->h.n_experts, (uint64_t)rows, (uint64_t)cols};
+    bool vector = rows == 1 && !(s->arch->mamba && role == TN_W_DELTA_NORM);
     if (tn_role_of_experts(role)) { /* one behind the other, as one more dimension */
         dims[rows == 1 ? 2 : 1] /= dims[0];
         if (rows == 1) dims[1] = dims[0];
@@ -332,7 +370,7 @@ static void declare(synth *s, int layer, tn_role role) {
     dims[0] = dims[1];
     dims[1] = dims[2];
     tn_dtype dtype = always_f32(role) ? TN_F32 : dtype_of(s, rows, cols);
-    tn_gguf_add_tensor(s->w, name, dtype, rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
+    tn_gguf_add_tensor(s->w, name, dtype, vector ? 1 : 2, vector ? dims + 1 : dims);
 }
 
 static tern_status produce(synth *s, int layer, tn_role role) {
@@ -343,8 +381,9 @@ static tern_status produce(synth *s, int layer, tn_role role) {
               .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56,
               .n = (uint64_t)(rows * cols),
               .out = s->buf};
-    f.scale = rows == 1 ? 0.02f : 1 / sqrtf((float)cols);
-    if (s->spread && rows == 1) f.scale = 0.25f;
+    bool vector = rows == 1 || is_column(s, role) || role == TN_W_DELTA_NORM;
+    f.scale = vector ? 0.02f : 1 / sqrtf((float)cols);
+    if (s->spread && vector) f.scale = 0.25f;
     if (s->spread && (role == TN_W_Q || role == TN_W_K)) f.scale *= 2; /* attention is far from uniform */
     if (s->spread && role == TN_W_OUT) f.scale *= 3;
     if (s->spread && role == TN_W_ROUTER) f.scale *= 3;
@@ -352,7 +391,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM;
-    if (is_norm || role == TN_W_DELTA_NORM) f.offset = 1;
+    if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
     if (role == TN_W_DELTA_A)
         f.offset = -1; /* decays of about 0.95, some of little and some of long memory */
     if (role == TN_W_DELTA_DT) f.offset = -3, f.scale = 1;
@@ -387,10 +426,12 @@ static void put_delta_keys(synth *s, const shape *p) {
                 {"ssm.state_size", n->d_key},        {"ssm.time_step_rank", n->n_heads},
                 {"ssm.group_count", n->n_key_heads}, {"full_attention_interval", 4}};
     char key[96];
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    for (size_t i = 0; i < sizeof keys / sizeof *keys - n->mamba;
+         i++) { /* KV heads tell which layers attend */
         snprintf(key, sizeof key, "%s.%s", p->arch, keys[i].tail);
         tn_gguf_put_u32(s->w, key, (uint32_t)keys[i].v);
     }
+    if (n->mamba) return;
     snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
     tn_gguf_put_arr_i32(s->w, key, sections, 4);
 }
@@ -403,12 +444,14 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("block_count"), (uint32_t)p->n_layers);
     tn_gguf_put_u32(s->w, KEY("context_length"), (uint32_t)p->ctx);
     tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
-    tn_gguf_put_u32(s->w, KEY("feed_forward_length"), (uint32_t)p->n_ff);
+    /* Granite 4 says here how large its experts are */
+    tn_gguf_put_u32(s->w, KEY("feed_forward_length"),
+                    (uint32_t)(s->arch->shared_ungated ? p->n_ff_exp : p->n_ff));
     tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
-    if (s->arch->conv) {
-        tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
+    if (s->arch->conv) tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
+    if (s->arch->conv || s->arch->mamba) {
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
     } else {
         tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
@@ -460,6 +503,7 @@ static void put_keys(synth *s, const shape *p) {
         tn_gguf_put_f32(s->w, KEY("logit_scale"), s->arch->scales == TN_SCALES_GRANITE ? 0.25f : 2);
     }
     if (s->arch->scales == TN_SCALES_GRANITE) tn_gguf_put_f32(s->w, KEY("attention.scale"), 0.15f);
+    if (s->arch->mamba) tn_gguf_put_bool(s->w, KEY("rope.scaling.finetuned"), false);
 #undef KEY
 }
 
@@ -504,7 +548,7 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
                TERN_E_INVALID, "weights can be written as F32, F16, Q8_0 or Q4_0");
     synth s = {.ctx = ctx,
                .pool = pool,
-               .arch = tn_arch_by_gguf(p->arch, strlen(p->arch)),
+               .arch = tn_arch_variant(tn_arch_by_gguf(p->arch, strlen(p->arch)), p->n_experts > 0),
                .dtype = dtype,
                .spread = p->spread,
                .err = err};
@@ -525,7 +569,8 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
         if (s.arch->conv && i % 3 != 2) s.h.layer_kind[i] = TN_LAYER_CONVOLVES;
         if (s.arch->delta && (i + 1) % 4) s.h.layer_kind[i] = TN_LAYER_DELTA;
     }
-    s.h.delta = (tn_delta_net){p->delta_heads, p->delta_keys, p->delta_d, p->delta_d, s.arch->delta_tiled};
+    s.h.delta = (tn_delta_net){p->delta_heads, p->delta_keys,       p->delta_d,
+                               p->delta_d,     s.arch->delta_tiled, s.arch->mamba};
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;
     s.h.experts_bias = s.arch->experts_sigmoid;

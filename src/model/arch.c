@@ -176,6 +176,71 @@ static const tn_arch table[] = {
                   [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
                   [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
                   [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
+    {.name = "granite4",
+     .hf = "granitemoehybrid",
+     .gguf = "granitehybrid",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .scales = TN_SCALES_GRANITE,
+     .delta = true,
+     .mamba = true,
+     .gguf_names = {[TN_W_DELTA_Q] = "ssm_in.weight",
+                    [TN_W_DELTA_K] = "ssm_in.weight",
+                    [TN_W_DELTA_V] = "ssm_in.weight",
+                    [TN_W_DELTA_GATE] = "ssm_in.weight",
+                    [TN_W_DELTA_DECAY] = "ssm_in.weight"},
+     .hf_names = {[TN_W_DELTA_Q] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_K] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_V] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_GATE] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_DECAY] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_OUT] = "mamba.out_proj.weight",
+                  [TN_W_DELTA_CONV] = "mamba.conv1d.weight",
+                  [TN_W_DELTA_A] = "mamba.A_log",
+                  [TN_W_DELTA_DT] = "mamba.dt_bias",
+                  [TN_W_DELTA_NORM] = "mamba.norm.weight",
+                  [TN_W_GATE] = "shared_mlp.input_linear.weight",
+                  [TN_W_UP] = "shared_mlp.input_linear.weight",
+                  [TN_W_DOWN] = "shared_mlp.output_linear.weight"}},
+    {.name = "granite4moe",
+     .hf = "granitemoehybrid",
+     .gguf = "granitehybrid",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .scales = TN_SCALES_GRANITE,
+     .delta = true,
+     .mamba = true,
+     .shared_expert = true,
+     .shared_ungated = true,
+     .experts = true,
+     .experts_norm = true,
+     .gguf_names = {[TN_W_DELTA_Q] = "ssm_in.weight",
+                    [TN_W_DELTA_K] = "ssm_in.weight",
+                    [TN_W_DELTA_V] = "ssm_in.weight",
+                    [TN_W_DELTA_GATE] = "ssm_in.weight",
+                    [TN_W_DELTA_DECAY] = "ssm_in.weight",
+                    [TN_W_GATE] = "ffn_gate_shexp.weight",
+                    [TN_W_UP] = "ffn_up_shexp.weight",
+                    [TN_W_DOWN] = "ffn_down_shexp.weight"},
+     .hf_names = {[TN_W_DELTA_Q] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_K] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_V] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_GATE] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_DECAY] = "mamba.in_proj.weight",
+                  [TN_W_DELTA_OUT] = "mamba.out_proj.weight",
+                  [TN_W_DELTA_CONV] = "mamba.conv1d.weight",
+                  [TN_W_DELTA_A] = "mamba.A_log",
+                  [TN_W_DELTA_DT] = "mamba.dt_bias",
+                  [TN_W_DELTA_NORM] = "mamba.norm.weight",
+                  [TN_W_GATE] = "shared_mlp.input_linear.weight",
+                  [TN_W_UP] = "shared_mlp.input_linear.weight",
+                  [TN_W_DOWN] = "shared_mlp.output_linear.weight",
+                  [TN_W_ROUTER] = "block_sparse_moe.router.layer.weight",
+                  [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
+                  [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
+                  [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
     {.name = "gpt-oss",
      .hf = "gpt_oss",
      .gguf = "gpt-oss",
@@ -320,6 +385,12 @@ const tn_arch *tn_arch_named(const char *name) {
     return NULL;
 }
 
+const tn_arch *tn_arch_variant(const tn_arch *a, bool experts) {
+    for (int i = 0; i < N_ARCHS; i++)
+        if (!strcmp(table[i].gguf, a->gguf) && table[i].experts == experts) return &table[i];
+    return a;
+}
+
 void tn_arch_list(char *buf, size_t cap) {
     size_t n = 0;
     for (int i = 0; i < N_ARCHS && n < cap; i++)
@@ -390,6 +461,8 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
         [TN_W_DELTA_DT] = "linear_attn.dt_bias",
         [TN_W_DELTA_NORM] = "linear_attn.norm.weight",
         [TN_W_SHARED_GATE] = "mlp.shared_expert_gate.weight",
+        [TN_W_MAMBA_CONV_B] = "mamba.conv1d.bias",
+        [TN_W_MAMBA_D] = "mamba.D",
     };
     const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
     if (!name) return false;
@@ -454,6 +527,8 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
         [TN_W_DELTA_NORM] = "ssm_norm.weight",
         [TN_W_SHARED_GATE] = "ffn_gate_inp_shexp.weight",
         [TN_W_EXPERTS_BIAS] = "exp_probs_b.bias",
+        [TN_W_MAMBA_CONV_B] = "ssm_conv1d.bias",
+        [TN_W_MAMBA_D] = "ssm_d",
     };
     const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
     if (is_model_level(role)) snprintf(buf, cap, "%s", name);
@@ -462,7 +537,8 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
 }
 
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
-    if (tn_role_of_delta(role)) return a->delta;
+    if (tn_role_of_mamba(role)) return a->mamba;
+    if (tn_role_of_delta(role)) return a->delta && !(a->mamba && role == TN_W_DELTA_RATE);
     switch (role) {
     case TN_W_EMBD:
     case TN_W_OUT_NORM:
@@ -525,7 +601,8 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->experts_norm = a->experts_norm;
     h->experts_sigmoid = a->experts_sigmoid;
     h->experts_scale = 1;
-    h->shared_expert = h->shared_gate = a->shared_expert;
+    h->shared_expert = a->shared_expert;
+    h->shared_gate = a->shared_expert && !a->shared_ungated;
     h->attn_gate = a->attn_gate;
     h->swiglu_limit = a->swiglu_limit;
     h->sinks = a->sinks;

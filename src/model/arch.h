@@ -26,7 +26,9 @@ typedef struct tn_arch {
     bool delta;       /* all but every fourth layer, or as the file says, are gated delta nets */
     bool delta_tiled; /* GGUF holds their heads so that head h reads key head h % n_key_heads */
     bool delta_apart; /* their projections are tensors of their own; else interleaved by key head */
-    bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate */
+    bool mamba;       /* they are state spaces of Mamba 2, in the layers that the file says; with delta */
+    bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
+    bool shared_ungated;                            /* ... or none */
     bool dense_first;   /* the first layers may be dense, though the others have experts */
     bool next_token;    /* files may hold layers that guess one token further, behind the others */
     bool gguf_only;     /* its folders hold tensors that are not read */
@@ -50,6 +52,8 @@ typedef struct tn_arch {
 const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
 const tn_arch *tn_arch_by_gguf(const char *name, size_t n);
 const tn_arch *tn_arch_named(const char *name); /* by our own name */
+/* The row of the files' name that has experts, or has none, where one name stands for both (Granite 4); else a. */
+const tn_arch *tn_arch_variant(const tn_arch *a, bool experts);
 /* "llama, mistral, ..." for messages and help */
 void tn_arch_list(char *buf, size_t cap);
 

@@ -180,8 +180,8 @@ static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
     return k->st;
 }
 
-/* KV heads layer by layer: where there are none, the layer convolves. */
-static tern_status gguf_conv(keys *k, tn_hparams *h) {
+/* KV heads layer by layer: where there are none, the layer is of the other kind. */
+static tern_status gguf_kv_heads(keys *k, tn_hparams *h, tn_layer_kind other) {
     char buf[128];
     int64_t n = tn_gguf_arr_n(k->g, key_of(k, "attention.head_count_kv", buf));
     TN_FAIL_IF(n != h->n_layers || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
@@ -192,15 +192,14 @@ static tern_status gguf_conv(keys *k, tn_hparams *h) {
                   (!v || !h->n_kv_heads || v == h->n_kv_heads);
         TN_FAIL_IF(!ok, k->err, TERN_E_FORMAT, "%s: '%s' is %" PRId64 " in layer %d", tn_gguf_path(k->g), buf,
                    v, i);
-        h->layer_kind[i] = v ? TN_LAYER_ATTENDS : TN_LAYER_CONVOLVES;
+        h->layer_kind[i] = (uint8_t)(v ? TN_LAYER_ATTENDS : other);
         if (v) h->n_kv_heads = (int32_t)v;
     }
     TN_FAIL_IF(!h->n_kv_heads, k->err, TERN_E_UNSUPPORTED, "%s: no layer attends", tn_gguf_path(k->g));
-    h->conv_len = int_key(k, "shortconv.l_cache", true, 0);
     return k->st;
 }
 
-/* Which layers attend: every so many-th. The sizes of delta nets are said as those of state space models. */
+/* Which layers attend: every so many-th, where KV heads do not tell. The sizes of delta nets are said as those of state space models. */
 static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
     int32_t every = int_key(k, "full_attention_interval", false, 4),
             inner = int_key(k, "ssm.inner_size", true, 0);
@@ -208,14 +207,15 @@ static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
     h->delta = (tn_delta_net){.n_heads = int_key(k, "ssm.time_step_rank", true, 0),
                               .n_key_heads = int_key(k, "ssm.group_count", true, 0),
                               .d_key = int_key(k, "ssm.state_size", true, 0),
-                              .tiled = a->delta_tiled};
+                              .tiled = a->delta_tiled,
+                              .mamba = a->mamba};
     TN_TRY(k->st);
     TN_FAIL_IF(every < 1 || every > h->n_layers, k->err, TERN_E_FORMAT,
                "%s: every %d-th of %d layers attends", tn_gguf_path(k->g), every, h->n_layers);
     TN_FAIL_IF(h->delta.n_heads < 1 || inner < 1 || inner % h->delta.n_heads, k->err, TERN_E_FORMAT,
                "%s: %d values of a delta net for %d heads", tn_gguf_path(k->g), inner, h->delta.n_heads);
     h->delta.d_value = inner / h->delta.n_heads;
-    for (int32_t i = 0; i < h->n_layers; i++)
+    for (int32_t i = 0; i < h->n_layers && !a->mamba; i++)
         h->layer_kind[i] = (i + 1) % every ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
     return TERN_OK;
 }
@@ -388,7 +388,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_TRY(k.st);
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
-    if (a->conv) TN_TRY(gguf_conv(&k, h));
+    if (a->conv || a->mamba) TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);
@@ -413,6 +413,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
                "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
                d_value);
     TN_TRY(check_keys(&k, a));
+    if (a->conv) h->conv_len = int_key(&k, "shortconv.l_cache", true, 0);
     if (a->delta) TN_TRY(gguf_delta(&k, a, h));
     TN_TRY(gguf_windows(&k, a, h));
     TN_TRY(gguf_scales(&k, a, h));

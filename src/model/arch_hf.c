@@ -266,7 +266,8 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
     h->n_experts = whole(c, "num_experts", false, whole(c, "num_local_experts", false, 0));
     h->n_experts_used = whole(c, "num_experts_per_tok", true, 1);
     h->n_ff_exp = whole(c, "moe_intermediate_size", false, h->n_ff);
-    if (a->shared_expert) h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
+    if (a->mamba) h->n_ff = whole(c, "shared_intermediate_size", true, h->n_ff);
+    else if (a->shared_expert) h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
     else if (!a->dense_first) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = whole(c, "num_dense_layers", false, 0);
     h->experts_scale = (float)number(c, c->o, "routed_scaling_factor", false, 1);
@@ -278,9 +279,46 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
                         "%s: experts in some layers only ('decoder_sparse_step') are not supported", c->file);
 }
 
+/* Granite 4: layers of Mamba 2 and of attention, which may be without rope. */
+static tern_status parse_mamba(config *c, tn_hparams *h) {
+    const json_t *types = json_object_get(c->o, "layer_types");
+    const char *rope = json_string_value(json_object_get(c->o, "position_embedding_type"));
+    int32_t groups = whole(c, "mamba_n_groups", true, 0);
+    h->conv_len = whole(c, "mamba_d_conv", true, 0);
+    h->delta = (tn_delta_net){.n_heads = whole(c, "mamba_n_heads", true, 0),
+                              .n_key_heads = groups,
+                              .d_key = whole(c, "mamba_d_state", true, 0),
+                              .d_value = whole(c, "mamba_d_head", true, 0),
+                              .mamba = true};
+    if (!h->n_experts) h->n_ff = whole(c, "shared_intermediate_size", true, 0);
+    if (!rope || strcmp(rope, "rope")) h->no_rope_pattern = 1;
+    TN_TRY(c->st);
+    TN_FAIL_IF(
+        groups != 1, c->err, TERN_E_UNSUPPORTED,
+        "%s: 'mamba_n_groups' is %d, and norms over several groups differ between the folders' and the GGUF "
+        "files' reading; want 1",
+        c->file, groups);
+    TN_FAIL_IF(truth(c, "mamba_proj_bias") || !truth(c, "mamba_conv_bias"), c->err, TERN_E_UNSUPPORTED,
+               "%s: want 'mamba_conv_bias' true and 'mamba_proj_bias' false", c->file);
+    TN_FAIL_IF((int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
+               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
+               h->n_layers);
+    bool any = false;
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        const char *t = json_string_value(json_array_get(types, (size_t)i));
+        bool mamba = t && !strcmp(t, "mamba");
+        h->layer_kind[i] = mamba ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
+        any = any || !mamba;
+        TN_FAIL_IF(!mamba && !(t && !strcmp(t, "attention")), c->err, TERN_E_UNSUPPORTED,
+                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
+    }
+    TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
+    return TERN_OK;
+}
+
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
 static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
-    if (!a->delta) return TERN_OK;
+    if (!a->delta || a->mamba) return a->mamba ? parse_mamba(c, h) : TERN_OK;
     h->conv_len = whole(c, "linear_conv_kernel_dim", true, 0);
     h->delta = (tn_delta_net){.n_heads = whole(c, "linear_num_value_heads", true, 0),
                               .n_key_heads = whole(c, "linear_num_key_heads", true, 0),
@@ -395,7 +433,8 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
                     (a->conv && !strcmp(keys[i].key, "conv_L_cache")) ||
                     (a->experts &&
                      (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts"))) ||
-                    (a->delta && is_of_delta(keys[i].key));
+                    (a->delta && is_of_delta(keys[i].key)) ||
+                    (a->mamba && !strcmp(keys[i].key, "shared_intermediate_size"));
         double n = json_number_value(v);
         bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
                             (json_is_array(v) && !json_array_size(v)) ||

@@ -109,7 +109,8 @@ static void put_in(tn_delta *d, tn_delta_layer *layer, const float *note) {
                                .out = d->out,
                                .n_rows = 1,
                                .d_key = dk,
-                               .n_cols = dv};
+                               .n_cols = dv,
+                               .mamba = n->mamba};
         d->kernel(&a);
     }
 }

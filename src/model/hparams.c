@@ -25,7 +25,9 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers;
     int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
-    if (tn_role_of_delta(r)) return inside && kind == TN_LAYER_DELTA;
+    if (tn_role_of_mamba(r)) return inside && kind == TN_LAYER_DELTA && h->delta.mamba;
+    if (tn_role_of_delta(r))
+        return inside && kind == TN_LAYER_DELTA && !(h->delta.mamba && r == TN_W_DELTA_RATE);
     switch (r) {
     case TN_W_CONV_IN:
     case TN_W_CONV:
@@ -62,10 +64,10 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
 }
 
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
-    TN_W_ATTN_NORM,  TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
-    TN_W_FFN_NORM_B, TN_W_FFN_POST_NORM, TN_W_Q_NORM,         TN_W_K_NORM,
-    TN_W_SINKS,      TN_W_CONV,          TN_W_DELTA_CONV,     TN_W_DELTA_A,
-    TN_W_DELTA_DT,   TN_W_DELTA_NORM,    TN_W_SHARED_GATE,    TN_W_EXPERTS_BIAS,
+    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B,  TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,   TN_W_FFN_NORM_B,
+    TN_W_FFN_POST_NORM, TN_W_Q_NORM,       TN_W_K_NORM,         TN_W_SINKS,      TN_W_CONV,
+    TN_W_DELTA_CONV,    TN_W_DELTA_A,      TN_W_DELTA_DT,       TN_W_DELTA_NORM, TN_W_SHARED_GATE,
+    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B, TN_W_MAMBA_D,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -146,6 +148,8 @@ const char *tn_role_name(tn_role r) {
         [TN_W_DELTA_NORM] = "delta_norm",
         [TN_W_SHARED_GATE] = "shared expert's gate",
         [TN_W_EXPERTS_BIAS] = "experts' bias",
+        [TN_W_MAMBA_CONV_B] = "delta_conv bias",
+        [TN_W_MAMBA_D] = "delta_d",
     };
     return names[r];
 }
@@ -208,9 +212,11 @@ void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_c
         [TN_W_DELTA_CONV] = {taps, 2 * dk + dv},
         [TN_W_DELTA_A] = {1, dh},
         [TN_W_DELTA_DT] = {1, dh},
-        [TN_W_DELTA_NORM] = {1, h->delta.d_value},
+        [TN_W_DELTA_NORM] = {1, h->delta.mamba ? dv : h->delta.d_value},
         [TN_W_SHARED_GATE] = {1, e},
         [TN_W_EXPERTS_BIAS] = {1, x},
+        [TN_W_MAMBA_CONV_B] = {1, 2 * dk + dv},
+        [TN_W_MAMBA_D] = {1, dh},
     };
     assert(r < TN_W_N_ROLES);
     *n_rows = shapes[r].rows;

@@ -13,7 +13,7 @@ typedef enum tn_norm_kind { TN_NORM_RMS, TN_NORM_LAYER } tn_norm_kind;
 typedef enum tn_layer_kind {
     TN_LAYER_ATTENDS,
     TN_LAYER_CONVOLVES, /* a short convolution (LFM2) */
-    TN_LAYER_DELTA,     /* a gated delta net (Qwen3-Next) */
+    TN_LAYER_DELTA,     /* a gated delta net (Qwen3-Next), or the state space of Mamba 2 (Granite 4) */
     TN_N_LAYER_KINDS
 } tn_layer_kind;
 
@@ -24,6 +24,11 @@ enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024, TN_MAX_CONV
 typedef struct tn_delta_net {
     int32_t n_heads, n_key_heads, d_key, d_value;
     bool tiled; /* head h reads key head h % n_key_heads; else those of a key head lie side by side */
+    /* The state space of Mamba 2, which is the same memory: d_key values of a state for each of a head's d_value,
+     * B as keys, C as queries, a group of heads for every key head. A row is put in whole, without what the state
+     * knows of it already, and rates are the steps that decays follow from; values also pass by the state (D);
+     * the gate comes in front of the norm, which is of a group's heads together. */
+    bool mamba;
 } tn_delta_net;
 
 /* What its convolution takes: q, k and v of all heads. */
@@ -147,9 +152,11 @@ typedef enum tn_role {
     TN_W_DELTA_CONV,   /* [conv_len][channels], the oldest first */
     TN_W_DELTA_A,      /* [n_heads] negative: what a decay is a power of e to */
     TN_W_DELTA_DT,     /* [n_heads] bias of decays */
-    TN_W_DELTA_NORM,   /* [d_value] */
+    TN_W_DELTA_NORM,   /* [d_value]; of a state space [n_heads * d_value] */
     TN_W_SHARED_GATE,  /* [n_embd] */
     TN_W_EXPERTS_BIAS, /* [n_experts] */
+    TN_W_MAMBA_CONV_B, /* [channels] of a state space's convolution */
+    TN_W_MAMBA_D,      /* [n_heads] share of the values that pass by the state */
     TN_W_N_ROLES
 } tn_role;
 
@@ -169,7 +176,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 16, TN_N_LAYER_LINEARS = 17, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 18, TN_N_LAYER_LINEARS = 17, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -185,6 +192,7 @@ static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
 /* Is it a tensor of a delta net? */
 static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM; }
+static inline bool tn_role_of_mamba(tn_role r) { return r == TN_W_MAMBA_CONV_B || r == TN_W_MAMBA_D; }
 /* Is it a tensor of all experts, weights or biases? */
 static inline bool tn_role_of_experts(tn_role r) { return r >= TN_W_GATE_EXPS && r <= TN_W_DOWN_EXPS_B; }
 

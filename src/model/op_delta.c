@@ -1,4 +1,4 @@
-/* DELTA: the recurrence of a gated delta net (kernels/delta_f32.h) over the rows, by blocks of value
+/* DELTA: the recurrence of a gated delta net or of Mamba 2 (kernels/delta_f32.h) over the rows, by blocks of value
  * channels of a head: tn_delta_items of them, which may run beside each other. The last of a chunk's ops
  * that reads what the convolution read, so it also remembers that: item 0 does. A row of a draft tree
  * continues from its own ancestors: where they do not lie right in front of it, they are put in again. */
@@ -112,7 +112,9 @@ void tn_delta_run(const tn_op *op, const tn_frame *f, int32_t item) {
                 .state_stride = stride,
                 .out_stride = (size_t)op->width,
                 .d_key = (size_t)n->d_key,
-                .n_cols = (size_t)n_cols}};
+                .n_cols = (size_t)n_cols,
+                .mamba = n->mamba,
+                .past = n->mamba ? tn_model_vector(f->m, op->layer, TN_W_MAMBA_D)[head] : 0}};
     if (r->tree_mask) {
         run_tree(&b, layer->state[0] + off, stride);
     } else {
@@ -127,7 +129,7 @@ static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
     const tn_delta_net *n = &op->delta.net;
     double state = (double)n->n_heads * n->d_key * n->d_value, values = (double)n->n_heads * n->d_value;
-    c->macs = n_rows * (4 * state + 2 * values); /* known, decayed, taken in, asked */
+    c->macs = n_rows * ((n->mamba ? 3 : 4) * state + 2 * values); /* known, decayed, taken in, asked */
     c->values = n_rows * values + state;
     c->bytes = 4 * (n_rows * (double)tn_delta_channels(n) + state) + 8 * c->values;
 }

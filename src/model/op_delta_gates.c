@@ -1,5 +1,5 @@
 /* DELTA_GATES: of every head of a gated delta net, in place: decay = exp(A softplus(decay + bias)), rate =
- * sigmoid(rate). */
+ * sigmoid(rate). Of Mamba 2, whose rate is the step itself: rate = softplus(decay + bias), decay = exp(A rate). */
 #include "model/op.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
         for (int32_t h = 0; h < n; h++) {
             double x = (double)decay[h] + (double)bias[h], softplus = x > 20 ? x : log1p(exp(x));
             decay[h] = (float)exp((double)a[h] * softplus);
-            rate[h] = (float)(1 / (1 + exp(-(double)rate[h])));
+            rate[h] = (float)(op->delta.net.mamba ? softplus : 1 / (1 + exp(-(double)rate[h])));
         }
     }
 }

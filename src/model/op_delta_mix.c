@@ -1,6 +1,6 @@
 /* DELTA_MIX: what a gated delta net reads. q, k and v of all its heads pass through a short convolution
  * over the row and those before it, each channel by itself, and SiLU; queries and keys are then scaled to
- * length 1, queries by 1 / sqrt(d_key) besides. */
+ * length 1, queries by 1 / sqrt(d_key) besides. Mamba 2 has a bias in front of SiLU, and no lengths. */
 #include "model/op.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@ static const tn_buffer parts[3] = {TN_BUF_DELTA_Q, TN_BUF_DELTA_K, TN_BUF_DELTA_
 static void convolve(const tn_op *op, const tn_frame *f, int32_t i, float *out) {
     const tn_rows *r = f->r;
     const tn_delta_net *n = &op->delta.net;
-    const float *w = tn_model_vector(f->m, op->layer, TN_W_DELTA_CONV);
+    const float *w = tn_model_vector(f->m, op->layer, TN_W_DELTA_CONV),
+                *bias = n->mamba ? tn_model_vector(f->m, op->layer, TN_W_MAMBA_CONV_B) : NULL;
     int32_t len = op->delta.len, channels = tn_delta_channels(n),
             base = r->tree_mask ? r->tree_base : r->pos[0];
     const float *tail = tn_delta_of(r->delta, op->layer)->tail[tn_delta_at(r->delta, base)];
@@ -28,6 +29,7 @@ static void convolve(const tn_op *op, const tn_frame *f, int32_t i, float *out) 
         r->kern->taps_f32(x, w + c0, (size_t)channels, (size_t)len, out + c0, (size_t)width);
         c0 += width;
     }
+    for (int32_t c = 0; bias && c < channels; c++) out[c] += bias[c];
     r->kern->act_f32(TN_ACT_SILU, out, (size_t)channels);
 }
 
@@ -46,6 +48,7 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
     for (int32_t i = row0; i < row1; i++) {
         float *out = tn_frame_row(f, op->out, op->width, i);
         convolve(op, f, i, out);
+        if (n->mamba) continue;
         to_length(f->r->kern, out, n->n_key_heads, n->d_key, 1 / sqrtf((float)n->d_key));
         to_length(f->r->kern, out + keys, n->n_key_heads, n->d_key, 1);
     }
@@ -53,7 +56,8 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
-    double n = op->width, keys = 2.0 * op->delta.net.n_key_heads * op->delta.net.d_key;
+    double n = op->width,
+           keys = op->delta.net.mamba ? 0 : 2.0 * op->delta.net.n_key_heads * op->delta.net.d_key;
     c->macs = n_rows * (n * (op->delta.len + 1) + 2 * keys);
     c->values = n_rows * n;
     c->bytes = 4 * (n_rows * n + n * op->delta.len) + 8 * c->values;

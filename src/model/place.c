@@ -57,6 +57,28 @@ static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, i
     return tn_file_tensor(f, name);
 }
 
+/* Gate, values, keys, queries and steps of Mamba 2 are one tensor, in this order; its convolution has the channels
+ * of values, keys, queries, which are the other way round here. */
+static bool part_of_mamba(const tn_delta_net *n, tn_role role, tn_place *p, uint64_t *n_rows) {
+    int64_t keys = (int64_t)n->n_key_heads * n->d_key, values = (int64_t)n->n_heads * n->d_value;
+    switch (role) {
+    case TN_W_DELTA_GATE: p->row0 = 0; break;
+    case TN_W_DELTA_V: p->row0 = values; break;
+    case TN_W_DELTA_K: p->row0 = 2 * values; break;
+    case TN_W_DELTA_Q: p->row0 = 2 * values + keys; break;
+    case TN_W_DELTA_DECAY: p->row0 = 2 * values + 2 * keys; break;
+    case TN_W_DELTA_CONV:
+    case TN_W_MAMBA_CONV_B:
+        p->parts[0] = keys;
+        p->parts[1] = keys;
+        p->parts[2] = values;
+        return false; /* a tensor of its own */
+    default: return false;
+    }
+    *n_rows = (uint64_t)(2 * values + 2 * keys + n->n_heads);
+    return true;
+}
+
 /* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the
  * whole one. Returns false where the role is a tensor of its own. */
 static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
@@ -73,6 +95,12 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows = (uint64_t)(2 * f->h->n_heads * f->h->d_head);
         return true;
     }
+    if (f->arch->mamba && (role == TN_W_GATE || role == TN_W_UP) && !f->gguf) {
+        p->row0 = role == TN_W_UP ? f->h->n_ff : 0;
+        *n_rows = 2 * (uint64_t)f->h->n_ff;
+        return true;
+    }
+    if (f->arch->mamba) return part_of_mamba(n, role, p, n_rows);
     if (role < TN_W_DELTA_Q || role > TN_W_DELTA_RATE) return false;
     snprintf(where, sizeof where, f->gguf ? "blk.%d." : "model.layers.%d.linear_attn.", layer);
     snprintf(gates, sizeof gates, "%s%s", where, f->gguf ? "ssm_ba.weight" : "in_proj_ba.weight");
@@ -123,6 +151,12 @@ void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, 
 
 /* Interleaved order puts the pair (i, i + d/2) at rows (2i, 2i + 1). */
 int64_t tn_place_row(const tn_model_file *f, const tn_place *p, int64_t row) {
+    if (p->parts[0]) { /* the last part comes first */
+        int64_t first = p->parts[0], second = p->parts[1], third = p->parts[2];
+        return row < first            ? third + second + row
+               : row < first + second ? third + row - first
+                                      : row - first - second;
+    }
     if (p->group_rows) return row / p->group_rows * p->group_stride + row % p->group_rows + p->row0;
     if (!p->permuted_heads) return p->row0 + row;
     int64_t d = f->h->d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);

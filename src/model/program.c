@@ -95,22 +95,25 @@ static const recipe convolving[] = {
     RESIDUAL(TN_W_ATTN_POST_NORM),
 };
 
-/* A gated delta net. */
-static const recipe recurrent[] = {
-    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "delta in", TN_BUF_NORMED, TN_W_DELTA_Q, TN_W_DELTA_K, TN_W_DELTA_V, TN_W_DELTA_GATE,
-            TN_W_DELTA_DECAY, TN_W_DELTA_RATE),
-    {.kind = TN_OP_DELTA_GATES, .name = "delta gates", .in = TN_BUF_DELTA_DECAY, .out = TN_BUF_DELTA_DECAY},
-    {.kind = TN_OP_DELTA_MIX, .name = "delta mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},
-    {.kind = TN_OP_DELTA, .name = "delta net", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA},
-    {.kind = TN_OP_DELTA_NORM,
-     .name = "delta norm",
-     .in = TN_BUF_DELTA,
-     .out = TN_BUF_DELTA,
-     .weight = TN_W_DELTA_NORM},
-    LINEARS(TN_SITE_O, "delta out", TN_BUF_DELTA, TN_W_DELTA_OUT),
-    RESIDUAL(TN_W_ATTN_POST_NORM),
-};
+/* A gated delta net; the state space of Mamba 2, which has no rates of its own. */
+#define RECURRENT(NAME)                                                                                      \
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),                                                          \
+        LINEARS(TN_SITE_QKV, NAME " in", TN_BUF_NORMED, TN_W_DELTA_Q, TN_W_DELTA_K, TN_W_DELTA_V,            \
+                TN_W_DELTA_GATE, TN_W_DELTA_DECAY, TN_W_DELTA_RATE),                                         \
+        {.kind = TN_OP_DELTA_GATES,                                                                          \
+         .name = NAME " gates",                                                                              \
+         .in = TN_BUF_DELTA_DECAY,                                                                           \
+         .out = TN_BUF_DELTA_DECAY},                                                                         \
+        {.kind = TN_OP_DELTA_MIX, .name = NAME " mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},     \
+        {.kind = TN_OP_DELTA, .name = NAME " net", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA},           \
+        {.kind = TN_OP_DELTA_NORM,                                                                           \
+         .name = NAME " norm",                                                                               \
+         .in = TN_BUF_DELTA,                                                                                 \
+         .out = TN_BUF_DELTA,                                                                                \
+         .weight = TN_W_DELTA_NORM},                                                                         \
+        LINEARS(TN_SITE_O, NAME " out", TN_BUF_DELTA, TN_W_DELTA_OUT), RESIDUAL(TN_W_ATTN_POST_NORM)
+static const recipe recurrent[] = {RECURRENT("delta")};
+static const recipe state_space[] = {RECURRENT("mamba")};
 
 /* ---- and then feeds forward: */
 
@@ -200,6 +203,7 @@ static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[2]) {
     else if (h->parallel_block) out[0] = (recipes)RECIPES(parallel);
     else {
         out[0] = mixing[h->layer_kind[layer]];
+        if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.mamba) out[0] = (recipes)RECIPES(state_space);
         out[1] = !tn_layer_has_experts(h, layer) ? (recipes)RECIPES(feeding)
                  : h->shared_expert              ? (recipes)RECIPES(with_shared_expert)
                                                  : (recipes)RECIPES(with_experts);
@@ -221,6 +225,7 @@ static bool has_role(const tn_hparams *h, tn_role role) {
     case TN_W_GATE: return h->gated;
     case TN_W_SINKS: return h->sinks;
     case TN_W_ATT_GATE: return h->attn_gate;
+    case TN_W_DELTA_RATE: return !h->delta.mamba;
     case TN_W_Q_NORM:
     case TN_W_K_NORM: return h->qk_norm;
     case TN_W_ATTN_POST_NORM:
@@ -293,7 +298,7 @@ static void specialise_delta(const tn_hparams *h, tn_op *o) {
         return;
     }
     if (o->kind == TN_OP_DELTA_GATES) {
-        o->reads |= gates;
+        o->reads |= h->delta.mamba ? 0 : gates;
         o->writes |= gates;
         return;
     }
@@ -534,7 +539,9 @@ static bool op_uses(const tn_op *o, tn_role role) {
                (role == TN_W_SHARED_GATE && o->experts.shared_gate) ||
                (role == TN_W_EXPERTS_BIAS && o->experts.bias);
     if (o->kind == TN_OP_DELTA_GATES) return role == TN_W_DELTA_A || role == TN_W_DELTA_DT;
-    if (o->kind == TN_OP_DELTA_MIX) return role == TN_W_DELTA_CONV;
+    if (o->kind == TN_OP_DELTA_MIX)
+        return role == TN_W_DELTA_CONV || (role == TN_W_MAMBA_CONV_B && o->delta.net.mamba);
+    if (o->kind == TN_OP_DELTA) return role == TN_W_MAMBA_D && o->delta.net.mamba;
     for (int32_t i = 0; o->kind == TN_OP_LINEARS && i < o->linears.n_ops; i++)
         if (o->linears.roles[i] == role || o->linears.biases[i] == role) return true;
     return false;

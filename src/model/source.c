@@ -126,6 +126,8 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                t->off_bytes);
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
     if (!s->gguf && role == TN_W_SHARED_GATE) ok = t->dims[0] == 1 && t->dims[1] == n0 && t->dims[2] == 1;
+    if (s->gguf && role == TN_W_DELTA_NORM && s->h.delta.mamba) /* group by group */
+        ok = t->dims[0] * t->dims[1] == n0 && t->dims[2] == 1 && t->dims[3] == 1;
     if (!s->gguf && p->turned)
         ok = t->dims[0] == n0 && t->dims[1] == 1 && t->dims[2] == n1 && t->dims[3] == 1;
     TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
@@ -191,6 +193,10 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
                path, (int)(n < 40 ? n : 40), name, list);
     TN_FAIL_IF(!tn_gguf_n_tensors(s->gguf), err, TERN_E_FORMAT,
                "%s: a vocabulary without weights (tern tokenize reads it)", path);
+    char key[64];
+    int64_t n_experts = 0;
+    snprintf(key, sizeof key, "%s.expert_count", s->arch->gguf);
+    s->arch = tn_arch_variant(s->arch, tn_gguf_i64(s->gguf, key, &n_experts) && n_experts > 0);
     TN_TRY(tn_arch_hparams_gguf(s->arch, s->gguf, &s->h, err));
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .gguf = s->gguf};
     return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
@@ -220,6 +226,9 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file,
                      type, list);
     }
+    if (st == TERN_OK)
+        s->arch =
+            tn_arch_variant(s->arch, json_integer_value(json_object_get(config, "num_local_experts")) > 0);
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
@@ -374,9 +383,10 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     if (p->turned) {
         for (int64_t c = 0; c < cols; c++) {
             float taps[TN_MAX_CONV];
-            tn_dequantise(d, p->t->data + (uint64_t)(c * rows) * (uint64_t)tn_dtype_block_bytes(d), taps,
+            int64_t at = tn_place_row(&s->file, p, c) * rows;
+            tn_dequantise(d, p->t->data + (uint64_t)at * (uint64_t)tn_dtype_block_bytes(d), taps,
                           (uint64_t)rows);
-            TN_TRY(check_finite(p, taps, rows, c * rows, err));
+            TN_TRY(check_finite(p, taps, rows, at, err));
             for (int64_t k = row0; k < row1; k++) dst[(k - row0) * cols + c] = taps[k];
         }
         return check_whole(s, err);

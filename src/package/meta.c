@@ -97,6 +97,7 @@ static void no_unknown(reader *r) {
                                         "delta_d_key",
                                         "delta_d_value",
                                         "delta_tiled",
+                                        "delta_mamba",
                                         "layer_kinds",
                                         "sinks",
                                         "experts",
@@ -138,7 +139,8 @@ static void mixing_of(reader *r, tn_hparams *h) {
         .n_key_heads = (int32_t)extra_of(r, "delta_key_heads", 0, delta, delta ? 1 << 12 : 0),
         .d_key = (int32_t)extra_of(r, "delta_d_key", 0, delta ? 2 : 0, delta ? TN_MAX_DELTA : 0),
         .d_value = (int32_t)extra_of(r, "delta_d_value", 0, delta ? TN_DELTA_COLS : 0, delta ? 1 << 12 : 0),
-        .tiled = extra_of(r, "delta_tiled", 0, 0, 1) != 0};
+        .tiled = extra_of(r, "delta_tiled", 0, 0, 1) != 0,
+        .mamba = extra_of(r, "delta_mamba", 0, 0, 1) != 0};
     if (r->ok && delta &&
         (h->delta.n_heads % h->delta.n_key_heads || h->delta.d_key % 2 || h->delta.d_value % TN_DELTA_COLS))
         miss(r, "delta_heads");

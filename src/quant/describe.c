@@ -130,6 +130,7 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                       {"delta_d_key", h->delta.d_key, 0},
                       {"delta_d_value", h->delta.d_value, 0},
                       {"delta_tiled", h->delta.tiled, 0},
+                      {"delta_mamba", h->delta.mamba, 0},
                       {"sinks", h->sinks, 0},
                       {"experts", h->n_experts, 0},
                       {"experts_used", h->n_experts_used, 0},

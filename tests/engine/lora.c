@@ -368,10 +368,10 @@ static void as_merged(const char *name) {
 
 static const struct {
     const char *name, *arch;
-} ggufs[] = {{"tiny-llama", "llama"},     {"tiny-qwen2", "qwen2"},      {"tiny-gemma3", "gemma3"},
-             {"tiny-phi2", "phi2"},       {"tiny-phi3", "phi3"},        {"tiny-olmo2", "olmo2"},
-             {"tiny-granite", "granite"}, {"tiny-lfm2", "lfm2"},        {"tiny-qwen3next", "qwen3next"},
-             {"tiny-qwen35", "qwen35"},   {"tiny-qwen3moe", "qwen3moe"}};
+} ggufs[] = {{"tiny-llama", "llama"},     {"tiny-qwen2", "qwen2"},       {"tiny-gemma3", "gemma3"},
+             {"tiny-phi2", "phi2"},       {"tiny-phi3", "phi3"},         {"tiny-olmo2", "olmo2"},
+             {"tiny-granite", "granite"}, {"tiny-lfm2", "lfm2"},         {"tiny-qwen3next", "qwen3next"},
+             {"tiny-qwen35", "qwen35"},   {"tiny-qwen3moe", "qwen3moe"}, {"tiny-granite4", "granitehybrid"}};
 enum { N_GGUFS = sizeof ggufs / sizeof *ggufs };
 
 static void from_gguf(void **state) {
@@ -380,8 +380,8 @@ static void from_gguf(void **state) {
     as_merged(ggufs[i].name);
 }
 
-static const char *const folders[] = {"qwen2",  "gemma2",    "phi3-short", "lfm2",
-                                      "qwen35", "qwen3next", "olmo2",      "phi2"};
+static const char *const folders[] = {"qwen2",     "gemma2", "phi3-short", "lfm2",    "qwen35",
+                                      "qwen3next", "olmo2",  "phi2",       "granite4"};
 enum { N_FOLDERS = sizeof folders / sizeof *folders };
 
 static void from_folder(void **state) {

@@ -177,12 +177,9 @@ static void from_files(void **state) {
     static const struct {
         const char *name;
         tn_dtype dtype;
-    } models[] = {{"tiny-lfm2", TN_F16},
-                  {"tiny-qwen35", TN_F16},
-                  {"tiny-gemma3", TN_Q8_0},
-                  {"tiny-gpt-oss", TN_F16},
-                  {"tiny-qwen3moe", TN_Q4_0}};
-    int n = getenv("TERN_TEST_QUICK") ? 3 : 5;
+    } models[] = {{"tiny-lfm2", TN_F16},    {"tiny-qwen35", TN_F16},    {"tiny-gemma3", TN_Q8_0},
+                  {"tiny-gpt-oss", TN_F16}, {"tiny-qwen3moe", TN_Q4_0}, {"tiny-granite4", TN_F16}};
+    int n = getenv("TERN_TEST_QUICK") ? 3 : 6;
     for (int i = 0; i < n; i++) {
         tern_options o;
         synthesise(models[i].name, models[i].dtype);

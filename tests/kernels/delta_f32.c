@@ -1,4 +1,4 @@
-/* The recurrence of a gated delta net: every variant against the scalar reference bit for bit, the
+/* The recurrence of a gated delta net and of Mamba 2: every variant against the scalar reference bit for bit, the
  * reference against the definition in double precision, and rows in one call against rows one by one. */
 #include "check.h"
 #include "f32_variants.h"
@@ -7,9 +7,13 @@
 
 typedef struct shape {
     size_t d_key, n_cols, n_rows;
+    bool mamba;
 } shape;
 
-static const shape shapes[] = {{2, 16, 1}, {16, 16, 3}, {32, 32, 7}, {64, 48, 5}, {128, 128, 9}, {30, 80, 2}};
+static const shape shapes[] = {
+    {2, 16, 1, false},  {16, 16, 3, false}, {32, 32, 7, false}, {64, 48, 5, false}, {128, 128, 9, false},
+    {30, 80, 2, false}, {2, 16, 1, true},   {64, 48, 5, true},  {128, 64, 9, true}, {30, 80, 2, true}};
+static const float past = 0.75f; /* of Mamba 2 */
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 typedef struct inputs {
@@ -59,7 +63,9 @@ static void run(const tn_kernels *k, const inputs *in, size_t t0, size_t t1, flo
                            .out_stride = in->s.n_cols,
                            .n_rows = t1 - t0,
                            .d_key = in->s.d_key,
-                           .n_cols = in->s.n_cols};
+                           .n_cols = in->s.n_cols,
+                           .mamba = in->s.mamba,
+                           .past = past};
     k->delta_f32(&a);
 }
 
@@ -94,7 +100,7 @@ static void same_bits(void **state) {
     }
 }
 
-/* S, then S (1 - b k k^T) decayed + b v k^T, in double precision. */
+/* S, then S (1 - b k k^T) decayed + b v k^T, or S decayed + b v k^T of Mamba 2, in double precision. */
 static void as_defined(void **state) {
     (void)state;
     tn_kernels k;
@@ -115,9 +121,10 @@ static void as_defined(void **state) {
                 double known = 0, want = 0;
                 for (size_t j = 0; j < dk; j++) s[j * dv + c] *= (double)g[0];
                 for (size_t j = 0; j < dk; j++) known += s[j * dv + c] * (double)x[j];
-                double r = (double)g[1] * ((double)x[2 * dk + c] - known);
+                double v = (double)x[2 * dk + c], r = (double)g[1] * (in.s.mamba ? v : v - known);
                 for (size_t j = 0; j < dk; j++) s[j * dv + c] += (double)x[j] * r;
                 for (size_t j = 0; j < dk; j++) want += s[j * dv + c] * (double)x[dk + j];
+                if (in.s.mamba) want += (double)past * v;
                 if (fabs((double)out[t * dv + c] - want) > 1e-4 * (1 + fabs(want)))
                     fail_msg("row %zu, channel %zu: %g, want %g", t, c, (double)out[t * dv + c], want);
             }

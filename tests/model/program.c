@@ -39,7 +39,7 @@ static void for_each(void (*fn)(const each *)) {
     for (char *name = strtok(list, ", "); name; name = strtok(NULL, ", ")) {
         for (int tied = 0; tied < 2; tied++) {
             tern_error err = {0};
-            each e = {.a = tn_arch_by_gguf(name, strlen(name))};
+            each e = {.a = tn_arch_named(name)};
             assert_non_null(e.a);
             tn_arch of_folder = *e.a; /* of those that are read from GGUF only, too */
             of_folder.gguf_only = false;
@@ -62,6 +62,9 @@ static void for_each(void (*fn)(const each *)) {
                               {"num_experts_per_tok", 2},
                               {"moe_intermediate_size", 96},
                               {"shared_expert_intermediate_size", 64}},
+              of_mamba[] = {{"mamba_d_conv", 4},     {"mamba_n_heads", 6}, {"mamba_n_groups", 1},
+                            {"mamba_d_state", 8},    {"mamba_d_head", 16}, {"shared_intermediate_size", 64},
+                            {"num_local_experts", 6}},
               of_delta[] = {{"linear_conv_kernel_dim", 4},
                             {"linear_num_value_heads", 6},
                             {"linear_num_key_heads", 2},
@@ -71,6 +74,16 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, of_experts[i].key, json_integer(of_experts[i].v)));
             for (int i = 0; e.a->delta && i < 5; i++)
                 assert_false(json_object_set_new(j, of_delta[i].key, json_integer(of_delta[i].v)));
+            for (int i = 0; e.a->mamba && i < 6 + e.a->experts; i++)
+                assert_false(json_object_set_new(j, of_mamba[i].key, json_integer(of_mamba[i].v)));
+            if (e.a->mamba) {
+                json_t *types = json_array();
+                for (int i = 0; i < 5; i++)
+                    assert_false(
+                        json_array_append_new(types, json_string(i % 3 == 2 ? "attention" : "mamba")));
+                assert_false(json_object_set_new(j, "layer_types", types));
+                assert_false(json_object_set_new(j, "mamba_conv_bias", json_true()));
+            }
             if (e.a->dense_first) assert_false(json_object_set_new(j, "num_dense_layers", json_integer(2)));
             if (e.a->experts_sigmoid) assert_false(json_object_set_new(j, "use_expert_bias", json_true()));
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -306,7 +319,7 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             int32_t keys = h->delta.n_key_heads * h->delta.d_key,
                     values = h->delta.n_heads * h->delta.d_value;
             for (int32_t i = 0; i < 2 * keys + values; i++) n += h->conv_len + 1; /* taps, the activation */
-            for (int32_t i = 0; i < 2 * keys; i++) n += 2;                        /* lengths */
+            for (int32_t i = 0; !h->delta.mamba && i < 2 * keys; i++) n += 2;     /* lengths */
             break;
         }
         case TN_OP_DELTA_GATES:
@@ -315,8 +328,9 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
         case TN_OP_DELTA:
             for (int32_t head = 0; head < h->delta.n_heads; head++)
                 for (int32_t v = 0; v < h->delta.d_value; v++) {
-                    for (int32_t k = 0; k < h->delta.d_key; k++) n += 4; /* S k, d S, + k r, S q */
-                    n += 2;                                              /* r */
+                    for (int32_t k = 0; k < h->delta.d_key; k++)
+                        n += h->delta.mamba ? 3 : 4; /* S k but of Mamba 2, d S, + k r, S q */
+                    n += 2;                          /* r; of Mamba 2 what passes by, too */
                 }
             break;
         case TN_OP_DELTA_NORM:

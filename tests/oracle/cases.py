@@ -113,6 +113,34 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
         if not cfg["tie_word_embeddings"]:
             matrix("lm_head", v, c)
         return out
+    if family == "granitemoehybrid":
+        inner = cfg["mamba_n_heads"] * cfg["mamba_d_head"]
+        channels = inner + 2 * cfg["mamba_d_state"]
+        for i, kind in enumerate(cfg["layer_types"]):
+            p = f"model.layers.{i}."
+            norm(p + "input_layernorm")
+            norm(p + "post_attention_layernorm")
+            if kind == "mamba":
+                matrix(p + "mamba.in_proj", inner + channels + cfg["mamba_n_heads"], c, 1.5)
+                matrix(p + "mamba.out_proj", c, inner)
+                out[p + "mamba.conv1d.weight"] = Stored(uniform(name + p + "conv", (channels, 1, cfg["mamba_d_conv"])), dtype)
+                vector(p + "mamba.conv1d.bias", channels, 0.0, 0.5)
+                for part, mean, width in (("A_log", 0.0, 0.5), ("dt_bias", -1.5, 1.0), ("D", 1.0, 0.5)):
+                    vector(p + "mamba." + part, cfg["mamba_n_heads"], mean, width)
+                vector(p + "mamba.norm.weight", inner, 1.0, 0.5)
+            else:
+                for n, rows in (("q_proj", n_heads * d), ("k_proj", n_kv * d), ("v_proj", n_kv * d), ("o_proj", c)):
+                    matrix(p + "self_attn." + n, rows, c, 1.5)
+            size = cfg["shared_intermediate_size"]
+            matrix(p + "shared_mlp.input_linear", 2 * size, c, 1.5)
+            matrix(p + "shared_mlp.output_linear", c, size)
+            if cfg["num_local_experts"]:
+                n, moe = cfg["num_local_experts"], p + "block_sparse_moe."
+                matrix(moe + "router.layer", n, c, 3.0)
+                for key, rows, cols, gain in (("input_linear", 2 * f, c, 1.5), ("output_linear", c, f, 1.0)):
+                    out[moe + key + ".weight"] = Stored(uniform(name + moe + key, (n, rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
+        norm("model.norm")
+        return out
     if family in ("lfm2", "lfm2_moe"):
         for i, kind in enumerate(cfg["layer_types"]):
             p = f"model.layers.{i}."
@@ -219,6 +247,12 @@ GEMMA2 = dict(
     head_dim=16, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", max_position_embeddings=64,
     rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False, attn_logit_softcapping=3.0,
     final_logit_softcapping=4.0, sliding_window=8,
+)
+
+GRANITE4 = dict(
+    tie_word_embeddings=True, embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.3, logits_scaling=4.0,
+    mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=24, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=256,
+    mamba_conv_bias=True, mamba_proj_bias=False,
 )
 
 # name: config, storage type of matrices and of vectors, tokens, and what must show in the logits: changes to the config
@@ -479,6 +513,25 @@ CASES |= {
             use_expert_bias=True, routed_scaling_factor=1.5,
         ),
         dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(num_experts_per_tok=3), dict(routed_scaling_factor=1.0), dict(drop="expert_bias")],
+    ),
+    "granite4": dict(
+        cfg=config(
+            "GraniteMoeHybridForCausalLM", "granitemoehybrid", 48, 32, 24, 5, 4, 2, **MODERN, **GRANITE4,
+            layer_types=["mamba", "mamba", "attention", "mamba", "attention"], num_local_experts=0, num_experts_per_tok=0,
+            shared_intermediate_size=48, position_embedding_type="nope",
+        ),
+        dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320,
+        shows=[dict(position_embedding_type="rope"), dict(drop="A_log"), dict(drop="dt_bias"), dict(drop="mamba.D"), dict(drop="conv1d.bias")],
+    ),
+    "granite4moe": dict(
+        cfg=config(
+            "GraniteMoeHybridForCausalLM", "granitemoehybrid", 48, 32, 24, 4, 4, 2, **MODERN, **GRANITE4,
+            layer_types=["mamba", "attention", "mamba", "mamba"], num_local_experts=6, num_experts_per_tok=2,
+            shared_intermediate_size=16, position_embedding_type="rope",
+        ),
+        dtype="F16", vectors="F16", n_tok=40,
+        shows=[dict(num_experts_per_tok=3), dict(position_embedding_type="nope"), dict(drop="conv1d.weight"), dict(drop="mamba.norm.weight"),
+               dict(drop="shared_mlp.output_linear.weight")],
     ),
     "qwen3next": dict(
         cfg=config(

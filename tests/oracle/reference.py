@@ -263,7 +263,7 @@ def gated(x, gate, up, down, act):
 def experts(cfg, w, p, x, act):
     """Of every row the experts with the largest router scores, weighted: by the softmax over all experts, made to add up
     to 1 where the configuration says so; Granite's by the softmax over the chosen."""
-    granite = cfg["model_type"] == "granitemoe"
+    granite = cfg["model_type"] in ("granitemoe", "granitemoehybrid")
     n, used = cfg["num_local_experts" if granite else "num_experts"], cfg["num_experts_per_tok"]
     score = linear(x, w(p + ("block_sparse_moe.router.layer.weight" if granite else "mlp.gate.weight")))
     chosen = np.argsort(-score, axis=1, kind="stable")[:, :used]
@@ -430,6 +430,54 @@ def forward_next(cfg, w, ids, n_ctx):
     return linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight" if cfg["tie_word_embeddings"] else "lm_head.weight"))
 
 
+def mamba2(cfg, w, p, x):
+    """Mamba 2 as it is defined, token by token: one projection gives the gate, the values, keys (B), queries (C) and steps;
+    values, keys and queries pass a causal convolution with a bias, and SiLU; the state of a head forgets at the rate
+    exp(-exp(A_log) step), takes step times key by value, and is asked by the query; values pass by it (D); the gated result is
+    normed as a whole."""
+    n_h, d_h, n_s, n_tok = cfg["mamba_n_heads"], cfg["mamba_d_head"], cfg["mamba_d_state"], x.shape[0]
+    inner = n_h * d_h
+    z, xbc, dt = np.split(linear(x, w(p + "in_proj.weight")), [inner, 2 * inner + 2 * n_s], axis=1)
+    xbc = silu(causal_convolution(xbc, w(p + "conv1d.weight")[:, 0]) + w(p + "conv1d.bias"))
+    v, key, query = np.split(xbc, [inner, inner + n_s], axis=1)
+    v, step = v.reshape(n_tok, n_h, d_h), np.log1p(np.exp(dt + w(p + "dt_bias")))
+    decay = np.exp(-np.exp(w(p + "A_log")) * step)
+    out = np.zeros_like(v)
+    for h in range(n_h):
+        state = np.zeros((d_h, n_s))
+        for t in range(n_tok):
+            state = decay[t, h] * state + step[t, h] * v[t, h][:, None] * key[t]
+            out[t, h] = np.add.reduce(state * query[t], axis=1) + w(p + "D")[h] * v[t, h]
+    y = rms_norm(out.reshape(n_tok, inner) * silu(z), w(p + "norm.weight"), cfg["rms_norm_eps"])
+    return linear(y, w(p + "out_proj.weight"))
+
+
+def forward_granite4(cfg, w, ids, n_ctx):
+    """Granite 4: layers of Mamba 2 and of attention without rope; a feed-forward block, which is shared beside experts where
+    there are some; Granite's multipliers."""
+    n_heads, n_kv, d = geometry(cfg)
+    norm = lambda x, name: rms_norm(x, w(name), cfg["rms_norm_eps"])
+    freq, mscale = rope_frequencies(cfg, d, n_ctx)
+    turn = (lambda a: rotate(a, freq, mscale)) if cfg["position_embedding_type"] == "rope" else (lambda a: a)
+    x = w("model.embed_tokens.weight")[ids] * cfg["embedding_multiplier"]
+    for i, kind in enumerate(cfg["layer_types"]):
+        p = f"model.layers.{i}."
+        h = norm(x, p + "input_layernorm.weight")
+        if kind == "mamba":
+            a = mamba2(cfg, w, p + "mamba.", h)
+        else:
+            q, k, v = (heads(linear(h, w(p + f"self_attn.{n}_proj.weight")), m) for n, m in zip("qkv", (n_heads, n_kv, n_kv)))
+            a = linear(attention(turn(q), turn(k), v, cfg["attention_multiplier"]), w(p + "self_attn.o_proj.weight"))
+        x = x + cfg["residual_multiplier"] * a
+        h = norm(x, p + "post_attention_layernorm.weight")
+        gate, up = np.split(w(p + "shared_mlp.input_linear.weight"), 2)
+        y = gated(h, gate, up, w(p + "shared_mlp.output_linear.weight"), silu)
+        if cfg["num_local_experts"]:
+            y = y + experts(cfg, w, p, h, silu)
+        x = x + cfg["residual_multiplier"] * y
+    return linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight")) / cfg["logits_scaling"]
+
+
 def forward_lfm2(cfg, w, ids, n_ctx):
     """LFM2: most layers convolve: b, c, x from one projection; c times the causal convolution of b x, projected. The
     others attend with normed heads."""
@@ -460,6 +508,7 @@ def forward_lfm2(cfg, w, ids, n_ctx):
 FORWARD = {
     "lfm2": forward_lfm2,
     "lfm2_moe": forward_lfm2,
+    "granitemoehybrid": forward_granite4,
     "qwen3_next": forward_next,
     "qwen3_5_text": forward_next,
     "qwen3_5_moe_text": forward_next,

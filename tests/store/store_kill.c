@@ -78,11 +78,14 @@ static void nothing_reported_is_lost(void **state) {
         close(fds[1]);
         rng = rng * 6364136223846793005u + 1442695040888963407u;
         /* half of them within the first milliseconds: opening, setting up, recovering the log of the one
-         * killed before */
+         * killed before; the others while something is written behind the first one reported, however long
+         * that takes on a busy machine */
+        int status, i;
+        bool reports = kill_i % 2 == 0 && read(fds[0], &i, sizeof i) == sizeof i;
+        if (reports) reported[i] = 1, n_reported++, first = i + 1;
         long ns = (long)((rng >> 33) % (kill_i % 2 ? 4000000 : 40000000));
         nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
         kill(pid, SIGKILL);
-        int status, i;
         waitpid(pid, &status, 0);
         assert_true(WIFSIGNALED(status)); /* not: failed */
         while (read(fds[0], &i, sizeof i) == sizeof i) {
@@ -110,7 +113,7 @@ static void nothing_reported_is_lost(void **state) {
         tn_store_close(&s);
     }
     print_message("%d kills, %d sequences reported as stored, %d present\n", n_kills, n_reported, n_present);
-    assert_true(n_reported > n_kills / 4);
+    assert_true(n_reported >= n_kills / 2);
     snprintf(cmd, sizeof cmd, "rm -r %s", folder);
     assert_int_equal(system(cmd), 0);
 }
