@@ -143,7 +143,7 @@ int cmd_pack(int argc, char **argv) {
          "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
          "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
         {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0,
-         "with gram: a quarter of the time; 6 bits for every weight unless --bits says otherwise, 512 "
+         "with gram: a third of the time; 6 bits for every weight unless --bits says otherwise, 512 "
          "tokens, coarser "
          "rounding. tern-tiny loses 0.55 ± 0.17 % by it, 0.28 ± 0.14 % by 5 bits without, in 0.86 of the "
          "bytes"},

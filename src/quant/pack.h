@@ -58,7 +58,7 @@ typedef struct tn_pack_options {
                        the most that perplexity can be expected to lose) that all roundings together are to stay
                        below, measured on calibration text kept apart; 0 (default): 0.005 */
     bool
-        quick; /* gram: in a quarter of the time, with more loss: one pass with the same width for all (6 bits unless
+        quick; /* gram: in a third of the time, with more loss: one pass with the same width for all (6 bits unless
                    given), whose errors are made good among few channels (default: false) */
     tn_allocation
         allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
