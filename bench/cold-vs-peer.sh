@@ -1,23 +1,31 @@
 #!/usr/bin/env bash
 # Process start to first token with the files out of the page cache: tern beside a llama.cpp binary, interleaved, on the same random weights.
-#   LLAMA_BENCH=path bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS]
-# e.g. LLAMA_BENCH=../llama.cpp/build/bin/llama-bench bench/cold-vs-peer.sh qwen2.5-1.5b 128,512 3 2 5
-# llama-bench evaluates the prompt once without a warm-up run; its start is over when it prints that result. Q8_0 and Q4_0 (every matrix, also the
-# output's, which llama-quantize would store wider), with mmap and without. tern: an edgeflow package of BITS bits.
+#   LLAMA_BENCH=path bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS] [TYPES]
+# e.g. LLAMA_BENCH=../llama.cpp/build/bin/llama-bench bench/cold-vs-peer.sh qwen2.5-1.5b 128,512 3 2 5 q4_0
+#      PACKAGE=1.5b.tern FILES=1.5b.Q5_K_M.gguf,1.5b.Q4_0.gguf LLAMA_BENCH=... bench/cold-vs-peer.sh qwen2.5-1.5b 128 3
+# llama-bench evaluates the prompt once without a warm-up run; its start is over when it prints that result. TYPES (q8_0,q4_0): what `tern synth` writes of them, every
+# matrix, also the output's, which llama-quantize would store wider. FILES, GGUF files with commas between, stand in their place: any type. Both with
+# mmap and without. tern: PACKAGE, or an edgeflow package of BITS bits.
 # PRIME=0: do not touch memory before each start (see docs/reference/cold-start.md).
 set -euo pipefail
-arch=${1:?usage: bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS]}
-prompts=${2:-128,512} rounds=${3:-3} threads=${4:-2} bits=${5:-5}
+arch=${1:?usage: bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS] [TYPES]}
+prompts=${2:-128,512} rounds=${3:-3} threads=${4:-2} bits=${5:-5} types=${6:-q8_0,q4_0}
 tern=${TERN:-build/tern} work=${WORK:-build/cold-vs-peer}
 : "${LLAMA_BENCH:?path of a llama-bench binary}"
 mkdir -p "$work"
-for type in q8_0 q4_0; do
-    [ -s "$work/$arch.$type.gguf" ] || "$tern" synth --arch "$arch" --type $type -o "$work/$arch.$type.gguf"
-done
-[ -s "$work/$arch.ef$bits.tern" ] || "$tern" pack "$work/$arch.q8_0.gguf" -o "$work/$arch.ef$bits.tern" --scheme edgeflow --bits "$bits" --calib-tokens 512 >/dev/null
-exec python3 - "$tern" "$LLAMA_BENCH" "$work/$arch" "$prompts" "$rounds" "$threads" "$bits" "${PRIME:-1}" <<'PY'
+if [ -z "${FILES:-}" ]; then
+    for type in ${types//,/ }; do
+        [ -s "$work/$arch.$type.gguf" ] || "$tern" synth --arch "$arch" --type "$type" -o "$work/$arch.$type.gguf"
+        FILES=${FILES:+$FILES,}$work/$arch.$type.gguf
+    done
+fi
+if [ -z "${PACKAGE:-}" ]; then
+    PACKAGE=$work/$arch.ef$bits.tern
+    [ -s "$PACKAGE" ] || "$tern" pack "${FILES%%,*}" -o "$PACKAGE" --scheme edgeflow --bits "$bits" --calib-tokens 512 >/dev/null
+fi
+exec python3 - "$tern" "$LLAMA_BENCH" "$PACKAGE" "$FILES" "$prompts" "$rounds" "$threads" "${PRIME:-1}" <<'PY'
 import json, mmap, os, statistics, subprocess, sys, time
-tern, llama, base, prompts, rounds, threads, bits, prime = sys.argv[1:]
+tern, llama, package, files, prompts, rounds, threads, prime = sys.argv[1:]
 rounds, prime = int(rounds), int(prime)
 
 def drop(path):
@@ -53,8 +61,9 @@ def of_llama(line, t0): return (time.monotonic_ns() - t0) * 1e-6 if line.startsw
 for n in prompts.split(","):
     def peer(model, mm): return lambda: start(model, [llama, "-m", model, "-p", n, "-n", "0", "-r", "1", "--no-warmup", "-t", threads, "-mmp", mm, "-o", "jsonl"], of_llama)
     def ours(model, *more): return lambda: start(model, [tern, "bench", "-m", model, "-p", n, "-t", threads, "--once", "@START", *more], of_tern)
-    ef, q8, q4 = f"{base}.ef{bits}.tern", base + ".q8_0.gguf", base + ".q4_0.gguf"
-    runs = {f"tern, edgeflow {bits} bits": ours(ef), "llama.cpp Q8_0, mmap": peer(q8, "1"), "llama.cpp Q8_0, read": peer(q8, "0"), "llama.cpp Q4_0, mmap": peer(q4, "1"), "llama.cpp Q4_0, read": peer(q4, "0")}
+    runs = {f"tern, {os.path.basename(package)}": ours(package)}
+    for f in files.split(","):
+        for mm, how in (("1", "mmap"), ("0", "read")): runs[f"llama.cpp {os.path.basename(f)}, {how}"] = peer(f, mm)
     times = {k: [] for k in runs}
     for _ in range(rounds):
         for k, f in runs.items(): times[k].append(f())

@@ -18,7 +18,7 @@ static void print_name(const char *s) {
 
 static int list(const char *folder, tn_ctx *ctx, bool json) {
     tn_cache_entry *e;
-    size_t n;
+    size_t n, n_unfinished = 0;
     tern_error err;
     if (tn_cache_list(ctx, folder, &e, &n, &err) != TERN_OK) return cli_failed(&err);
     uint64_t total = 0;
@@ -26,9 +26,9 @@ static int list(const char *folder, tn_ctx *ctx, bool json) {
     for (size_t i = 0; i < n; i++) {
         total += e[i].bytes;
         if (json) {
-            tn_json_append(&all,
-                           tn_json_pack("{s:s, s:s, s:I, s:I}", "key", e[i].key, "source", e[i].source,
-                                        "bytes", (json_int_t)e[i].bytes, "used", (json_int_t)e[i].used_s));
+            tn_json_append(&all, tn_json_pack("{s:s, s:s, s:I, s:I, s:b}", "key", e[i].key, "source",
+                                              e[i].source, "bytes", (json_int_t)e[i].bytes, "used",
+                                              (json_int_t)e[i].used_s, "unfinished", e[i].unfinished));
             continue;
         }
         char when[32] = "";
@@ -37,11 +37,15 @@ static int list(const char *folder, tn_ctx *ctx, bool json) {
         if (localtime_r(&t, &tm)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
         printf("%s  %8.1f MiB  %s  ", e[i].key, (double)e[i].bytes / 1048576, when);
         print_name(e[i].source);
+        if (e[i].unfinished) fputs("  (unfinished)", stdout);
+        n_unfinished += e[i].unfinished;
         putchar('\n');
     }
     tn_free(ctx, e);
     if (json) return cli_emit_json(all, JSON_INDENT(2));
-    printf("%zu packages, %.1f MiB, in %s\n", n, (double)total / 1048576, folder);
+    printf("%zu packages, ", n - n_unfinished);
+    if (n_unfinished) printf("%zu unfinished, ", n_unfinished);
+    printf("%.1f MiB, in %s\n", (double)total / 1048576, folder);
     return EXIT_OK;
 }
 
@@ -93,7 +97,9 @@ int cmd_cache(int argc, char **argv) {
     };
     const command c = {
         "cache", "ls | add MODEL | rm KEY | clear | limit [SIZE] | path",
-        "Packages made of models, so that the next start is quick. ls: what is there, used last first; "
+        "Packages made of models, so that the next start is quick. ls: what is there, used last first, with "
+        "what a "
+        "process that was killed left unfinished (it goes on when the model is packed again); "
         "add: make a model's package now; rm, clear: remove one, or all; limit: what they may take together "
         "(20G, say; used longest ago goes first), set or shown; path: the folder.",
         specs, 2};

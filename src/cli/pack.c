@@ -57,6 +57,17 @@ static int choose(const command *c, const char *scheme, const char *outliers, co
     return -1;
 }
 
+/* Seconds by the clock and of all threads. */
+static json_t *stages(const tn_pack_report *r) {
+    static const char *const names[TN_N_STAGES] = {"open",   "sense", "forward", "choose",
+                                                   "factor", "round", "judge",   "write"};
+    json_t *all = json_object();
+    for (int i = 0; i < TN_N_STAGES; i++)
+        tn_json_set(&all, names[i],
+                    tn_json_pack("{s:f, s:f}", "wall_s", r->stages[i].wall_s, "cpu_s", r->stages[i].cpu_s));
+    return all;
+}
+
 static int report(const char *out, const char *scheme, const tn_pack_report *r, bool json) {
     double share = r->n_values ? 100.0 * (double)r->n_outliers / (double)r->n_values : 0;
     if (json) {
@@ -69,6 +80,9 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
             (json_int_t)r->hot_row_bytes, "all_row_bytes", (json_int_t)r->all_row_bytes, "calibration_tokens",
             (json_int_t)r->n_calib_tokens, "bits", r->bits, "kl", r->kl, "kl_stderr", r->kl_stderr,
             "held_tokens", (json_int_t)r->n_held_tokens);
+        tn_json_set(&j, "passes", json_integer(r->n_passes));
+        tn_json_set(&j, "resumed_layers", json_integer(r->n_resumed));
+        tn_json_set(&j, "stages", stages(r));
         return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,
@@ -115,7 +129,7 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
 
 int cmd_pack(int argc, char **argv) {
     const char *out = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor", *allocation = NULL;
-    bool json = false, quick = false;
+    bool json = false;
     float bits = 0, quality = 0;
     tn_pack_options o;
     tn_pack_defaults(&o);
@@ -128,7 +142,11 @@ int cmd_pack(int argc, char **argv) {
         {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
          "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
          "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
-        {"quick", 0, NULL, ARG_FLAG, &quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
+        {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0,
+         "with gram: a third of the time; 6 bits for every weight unless --bits says otherwise, 512 "
+         "tokens, coarser "
+         "rounding. tern-tiny loses 0.55 ± 0.17 % by it, 0.28 ± 0.14 % by 5 bits without, in 0.86 of the "
+         "bytes"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
          "measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq"},
@@ -181,7 +199,7 @@ int cmd_pack(int argc, char **argv) {
             "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
     o.bits = (double)bits;
     o.quality = (double)quality / 100;
-    if (quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
+    if (o.quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
     rc = choose(&c, scheme, outliers, allocation, scope, &o);
     if (rc >= 0) return rc;
     return run_pack(words[0], out, scheme, &o, json);

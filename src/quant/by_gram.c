@@ -3,12 +3,16 @@
  * the fewest that lose no more than is asked for, in as many passes as that takes. */
 #include "base/status.h"
 #include "quant/allocate.h"
+#include "quant/cache.h"
+#include "quant/gram.h"
 #include "quant/judge.h"
 #include "quant/packer.h"
 #include "quant/sense.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum {
     HELD_WINDOW = 128,
@@ -28,6 +32,7 @@ typedef struct gram_pack {
     float *cost;         /* [n] by the law cost 4^-bits, nats a token; NULL: everyone gets the same */
     uint32_t *n_weights; /* [n] */
     tn_loss loss;        /* of the pass that was last */
+    uint64_t n_passes;   /* begun */
 } gram_pack;
 
 /* ---- one pass ---------------------------------------------------------------------------------------- */
@@ -51,11 +56,18 @@ static void capture_qk(void *user, int layer, const float *q, const float *k, in
     tn_head_profile_observe(&((hook_user *)user)->p->heads, layer, q, k, n_rows);
 }
 
+static void plan_sites(packer *p, int32_t first, int32_t n) {
+    for (int32_t i = first; i < first + n; i++)
+        p->plans[i] =
+            (site_plan){.clip = p->made[i].clip, .smooth = p->made[i].smooth, .rotated = p->made[i].rotated};
+}
+
 /* One pass over the layer, kept: everything about its sites is decided from it, down to the codes. */
 static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, int layer) {
     packer *p = g->p;
     hook_user u = {.p = p};
     const tn_program *prog = &p->m->program;
+    tn_stage_enter(&p->clock, TN_STAGE_FORWARD);
     TN_TRY(tn_capture_open(p->ctx, prog, layer, corpus->n_tok, &u.c, p->err));
     tern_status st = tn_corpus_begin_layer(corpus, layer, p->err);
     if (st == TERN_OK) {
@@ -63,21 +75,21 @@ static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, 
             .site_input = capture_input, .routed = capture_route, .qk = capture_qk, .user = &u};
         tn_corpus_pass(corpus, layer, &hooks, true);
     }
+    const uint8_t *bits = p->model_bits + p->n_model_bits;
     int32_t first, n = tn_program_layer_sites(prog, layer, &first);
     for (int32_t i = first; i < first + n && st == TERN_OK; i++) {
         tn_site kind = prog->sites[i].kind;
         const tn_site_ops *ops = tn_program_linears(prog, i);
         tn_recipe_site *made = &p->made[i];
         const tn_inputs in = tn_capture_inputs(&u.c, kind);
-        st = tn_recipe_site_make(&g->r, layer, kind, ops, &in, p->model_bits + p->n_model_bits, made, p->err);
-        p->n_model_bits += (size_t)ops->n_total;
-        p->plans[i].clip = made->clip;
-        p->plans[i].smooth = made->smooth;
-        p->plans[i].rotated = made->rotated;
+        st = tn_recipe_site_make(&g->r, layer, kind, ops, &in, bits, made, p->err);
+        bits += ops->n_total;
     }
     tn_capture_close(&u.c);
+    tn_stage_enter(&p->clock, TN_STAGE_JUDGE);
     if (st == TERN_OK) st = tn_judge_layer(judge, layer, &p->made[first], p->err);
     tn_corpus_end_layer(corpus, layer);
+    plan_sites(p, first, n);
     return st;
 }
 
@@ -100,7 +112,7 @@ static tern_status make_tables(gram_pack *g, tn_corpus *corpus) {
     }
     const tn_inputs in = tn_capture_inputs(&c, TN_SITE_LM_HEAD);
     tern_status st = tn_recipe_site_make(&g->r, -1, TN_SITE_LM_HEAD, ops, &in, bits, made, p->err);
-    p->plans[last].clip = made->clip;
+    plan_sites(p, last, 1);
     if (st == TERN_OK && ops->roles[0] != TN_W_EMBD)
         st = tn_recipe_table_make(&g->r, TN_W_EMBD, ops->n[0], ops->k, bits + ops->n[0], &p->embedding,
                                   p->err);
@@ -119,33 +131,134 @@ static void forget(packer *p) {
     p->n_model_bits = 0;
 }
 
-/* The whole model with the widths as they are. */
-static tern_status pass(gram_pack *g) {
+/* Where the record of a layer, or of the tables, gets its values from, and where it puts them. */
+static tn_partial_layer record_of(gram_pack *g, const tn_corpus *corpus, const tn_judge *judge, int layer) {
+    packer *p = g->p;
+    const tn_program *prog = &p->m->program;
+    int32_t first = prog->n_sites - 1;
+    if (layer < prog->n_layers) (void)tn_program_layer_sites(prog, layer, &first);
+    tn_partial_layer l = {
+        .program = prog, .layer = layer, .made = &p->made[first], .bits = p->model_bits + p->n_model_bits};
+    if (layer == prog->n_layers) {
+        l.embedding = p->m->h.tied ? NULL : &p->embedding;
+        return l;
+    }
+    const size_t e = (size_t)p->m->h.n_embd;
+    l.residuals[0] = corpus->x;
+    l.n_residuals[0] = corpus->n_tok * e;
+    l.residuals[1] = judge->c.x;
+    l.n_residuals[1] = judge->c.n_tok * e;
+    l.head[0] = (double)p->heads.scale_q[layer];
+    l.head[1] = (double)p->heads.scale_k[layer];
+    l.head[2] = (double)p->heads.seen[layer];
+    l.head[3] = p->heads.n_windows[layer];
+    return l;
+}
+
+/* The layer's share of the widths is behind us. */
+static void step_over(packer *p, int layer) {
+    int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++)
+        p->n_model_bits += (size_t)tn_program_linears(&p->m->program, i)->n_total;
+}
+
+/* What an earlier process did of this pass. Returns how many layers, and with *tables whether it is all. */
+static int restore(gram_pack *g, const tn_corpus *corpus, const tn_judge *judge, bool *tables) {
+    packer *p = g->p;
+    int layer = 0, n_layers = p->m->h.n_layers;
+    *tables = false;
+    for (; layer < n_layers; layer++) {
+        tn_partial_layer l = record_of(g, corpus, judge, layer);
+        if (!tn_partial_next_layer(&p->partial, &l)) break;
+        p->heads.scale_q[layer] = (float)l.head[0];
+        p->heads.scale_k[layer] = (float)l.head[1];
+        p->heads.seen[layer] = (size_t)l.head[2];
+        p->heads.n_windows[layer] = (int32_t)l.head[3];
+        int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
+        plan_sites(p, first, n);
+        step_over(p, layer);
+    }
+    if (!layer) return 0;
+    tn_partial_layer l = record_of(g, corpus, judge, layer - 1);
+    if (!tn_partial_residuals(&p->partial, &l)) return -1;
+    l = record_of(g, corpus, judge, n_layers);
+    *tables = layer == n_layers && tn_partial_next_layer(&p->partial, &l);
+    if (*tables) plan_sites(p, p->m->program.n_sites - 1, 1);
+    p->report->n_resumed += layer;
+    return layer;
+}
+
+/* Nothing is made yet. */
+static tern_status begin_pass(gram_pack *g, tn_corpus *corpus, tn_judge *judge) {
     enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
     packer *p = g->p;
+    tn_judge_close(judge);
+    tn_corpus_close(corpus);
     forget(p);
+    tn_partial_begin_pass(&p->partial, g->n_passes);
     TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
-    tn_corpus corpus = {.kern = &p->kern,
-                        .pool = p->pool,
-                        .src = p->src,
-                        .m = p->m,
-                        .ids = g->chosen,
-                        .n_tok = g->n_chosen,
-                        .window = g->window};
-    tn_judge judge = {0};
+    *corpus = (tn_corpus){.kern = &p->kern,
+                          .pool = p->pool,
+                          .src = p->src,
+                          .m = p->m,
+                          .ids = g->chosen,
+                          .n_tok = g->n_chosen,
+                          .window = g->window};
+    TN_TRY(tn_corpus_open(corpus, p->err));
     /* The embedding's rows are the last, or those of the output layer, which then are. */
     const uint8_t *embedding = p->model_bits + g->n - (size_t)p->m->h.n_vocab;
-    tern_status st = tn_corpus_open(&corpus, p->err);
-    if (st == TERN_OK)
-        st = tn_judge_open(&judge, &g->r, p->m, g->held, (int32_t)g->n_held, g->held_window, embedding,
-                           p->err);
-    for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
-        st = make_layer(g, &corpus, &judge, i);
-        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers))
+    return tn_judge_open(judge, &g->r, p->m, g->held, (int32_t)g->n_held, g->held_window, embedding, p->err);
+}
+
+static tern_status make_rest(gram_pack *g, tn_corpus *corpus, tn_judge *judge, int first, bool tables) {
+    packer *p = g->p;
+    const int n_layers = p->m->h.n_layers;
+    tern_status st = TERN_OK;
+    for (int i = first; i < n_layers && st == TERN_OK; i++) {
+        st = make_layer(g, corpus, judge, i);
+        tn_partial_layer l = record_of(g, corpus, judge, i);
+        if (st == TERN_OK) tn_partial_put_layer(&p->partial, &l);
+        step_over(p, i);
+        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / n_layers))
             st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
     }
-    if (st == TERN_OK) st = make_tables(g, &corpus);
-    if (st == TERN_OK) st = tn_judge_end(&judge, &p->made[p->m->program.n_sites - 1], &g->loss, p->err);
+    if (st == TERN_OK && !tables) {
+        st = make_tables(g, corpus);
+        tn_partial_layer l = record_of(g, corpus, judge, n_layers);
+        if (st == TERN_OK) tn_partial_put_layer(&p->partial, &l);
+    }
+    tn_stage_enter(&p->clock, TN_STAGE_JUDGE);
+    if (st == TERN_OK) st = tn_judge_end(judge, &p->made[p->m->program.n_sites - 1], &g->loss, p->err);
+    if (st == TERN_OK) tn_partial_put_loss(&p->partial, &g->loss);
+    return st;
+}
+
+/* The whole model with the widths as they are; what an earlier process did of it is not done again. */
+static tern_status pass(gram_pack *g) {
+    packer *p = g->p;
+    const uint64_t n_ended = p->partial.head.n_losses;
+    const bool ended = g->n_passes < n_ended;
+    p->report->n_passes++;
+    if (ended) g->loss = p->partial.head.losses[g->n_passes];
+    if (g->n_passes + 1 < n_ended) {
+        g->n_passes++;
+        return TERN_OK; /* another pass came behind it */
+    }
+    tn_corpus corpus = {0};
+    tn_judge judge = {0};
+    bool tables = false;
+    tn_stage_enter(&p->clock, TN_STAGE_FORWARD);
+    tern_status st = begin_pass(g, &corpus, &judge);
+    int first = st == TERN_OK ? restore(g, &corpus, &judge, &tables) : 0;
+    if (first < 0) { /* of residuals that are damaged nothing can be made */
+        first = 0;
+        st = begin_pass(g, &corpus, &judge);
+    }
+    if (st == TERN_OK && !(ended && tables)) {
+        if (ended) tn_partial_drop_losses(&p->partial, g->n_passes);
+        st = make_rest(g, &corpus, &judge, first, tables);
+    }
+    g->n_passes++;
     tn_judge_close(&judge);
     tn_corpus_close(&corpus);
     return st;
@@ -186,7 +299,10 @@ static tern_status sense(gram_pack *g) {
                              .n_ids = g->n_chosen,
                              .progress = sensing,
                              .user = p};
-    return tn_sense_measure(&a, g->cost, p->err);
+    if (tn_partial_costs(&p->partial, g->cost, g->n)) return TERN_OK;
+    TN_TRY(tn_sense_measure(&a, g->cost, p->err));
+    tn_partial_put_costs(&p->partial, g->cost, g->n);
+    return TERN_OK;
 }
 
 static double wanted_kl(const packer *p) {
@@ -200,7 +316,9 @@ static tern_status enough_bits(gram_pack *g) {
     const double asked = wanted_kl(p);
     bool large = p->m->n_params > LARGE, known = false; /* known: hi was tried, and is good */
     int lo = 3 * STEPS, hi = 8 * STEPS, at = lo, left = large ? 2 : 6;
-    for (double kl = INFINITY; kl > asked && at<hi; at += kl> asked)
+    /* What the inputs' rounding adds is not known before a pass; a large model leaves room for it at once. */
+    const double first = large ? asked / 2 : asked;
+    for (double kl = INFINITY; kl > first && at<hi; at += kl> first)
         TN_TRY(hand_out(g, at / (double)STEPS, &kl));
     for (double kl;;) {
         TN_TRY(hand_out(g, at / (double)STEPS, &kl));
@@ -264,6 +382,21 @@ static tern_status split(gram_pack *g, const int32_t *ids, size_t n, int32_t **b
     return TERN_OK;
 }
 
+/* Everything that the package's bytes depend on says whose the file is. */
+static tern_status open_partial(gram_pack *g, const int32_t *ids, size_t n_ids) {
+    packer *p = g->p;
+    const tn_pack_options *o = p->o;
+    char key[TN_CACHE_KEY], text[256];
+    TN_TRY(tn_cache_key(p->source_path, key, p->err));
+    int n =
+        snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d quick %d",
+                 TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window, (int)o->quick);
+    const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(ids, n_ids * sizeof *ids)};
+    size_t n_residuals = (g->n_chosen + 2 * g->n_held) * (size_t)p->m->h.n_embd;
+    return tn_partial_open(&p->partial, p->ctx, p->partial_path, id, &p->m->program, g->n, n_residuals,
+                           p->err);
+}
+
 tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     gram_pack g = {.p = p, .window = window};
     g.r = (tn_recipe){.ctx = p->ctx,
@@ -271,12 +404,16 @@ tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t wi
                       .kern = &p->kern,
                       .src = p->src,
                       .h = &p->m->h,
-                      .program = &p->m->program};
+                      .program = &p->m->program,
+                      .block_max = p->o->quick ? TN_GRAM_BLOCK_QUICK : TN_GRAM_BLOCK_MAX,
+                      .clock = &p->clock};
     int32_t *both = NULL;
     double kl;
     tern_status st = split(&g, ids, n_ids, &both);
     if (st == TERN_OK) st = open_rows(&g);
+    if (st == TERN_OK) st = open_partial(&g, ids, n_ids);
     bool same = p->allocation == TN_ALLOCATE_UNIFORM || p->o->bits == 8;
+    tn_stage_enter(&p->clock, TN_STAGE_SENSE);
     if (st == TERN_OK && !same) st = sense(&g);
     if (st == TERN_OK && !p->o->bits && !same) {
         st = enough_bits(&g);

@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "formats/package.h"
 #include "model/source.h"
+#include "quant/partial.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -165,6 +166,9 @@ static void read_source(const char *path, char out[TN_CACHE_PATH]) {
     close(fd);
 }
 
+/* What a process left that was killed while it packed (quant/partial.h). */
+static const char PARTIAL[] = ".tern" TN_PARTIAL_ENDING;
+
 tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err) {
     *out = NULL;
     *n = 0;
@@ -178,11 +182,11 @@ tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out,
         char path[TN_CACHE_PATH], source[TN_CACHE_PATH], key[TN_CACHE_KEY] = "";
         struct stat sb;
         size_t len = strlen(e->d_name);
-        if (len != TN_CACHE_KEY - 1 + 5 || strcmp(e->d_name + len - 5, ".tern") ||
-            !is_key(e->d_name, len - 5))
-            continue;
+        const char *ending = len < TN_CACHE_KEY - 1 ? "" : e->d_name + TN_CACHE_KEY - 1;
+        bool unfinished = !strcmp(ending, PARTIAL);
+        if ((strcmp(ending, ".tern") && !unfinished) || !is_key(e->d_name, TN_CACHE_KEY - 1)) continue;
         memcpy(key, e->d_name, TN_CACHE_KEY - 1);
-        if ((st = entry_path(folder, key, ".tern", path, err)) != TERN_OK ||
+        if ((st = entry_path(folder, key, ending, path, err)) != TERN_OK ||
             (st = entry_path(folder, key, ".source", source, err)) != TERN_OK || lstat(path, &sb))
             continue; /* it went meanwhile */
         tn_cache_entry *more = tn_realloc(ctx, TN_MEM_OTHER, *out, *n + 1, sizeof *more);
@@ -192,7 +196,8 @@ tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out,
         }
         *out = more;
         tn_cache_entry *x = &more[(*n)++];
-        *x = (tn_cache_entry){.bytes = (uint64_t)sb.st_size, .used_s = sb.st_mtim.tv_sec};
+        *x = (tn_cache_entry){
+            .bytes = (uint64_t)sb.st_size, .used_s = sb.st_mtim.tv_sec, .unfinished = unfinished};
         memcpy(x->key, key, sizeof key);
         read_source(source, x->source);
         if (!lstat(source, &sb)) x->used_s = sb.st_mtim.tv_sec;
@@ -210,11 +215,14 @@ tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out,
 
 tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err) {
     static const char *const endings[] = {".source", ".tern.profile", ".lock"};
+    bool unfinished;
     char path[TN_CACHE_PATH];
     TN_FAIL_IF(!is_key(key, strlen(key)), err, TERN_E_INVALID,
                "%s is no key of a package; tern cache ls lists them", key);
+    TN_TRY(entry_path(folder, key, PARTIAL, path, err));
+    unfinished = !unlink(path);
     TN_TRY(entry_path(folder, key, ".tern", path, err));
-    if (unlink(path)) {
+    if (unlink(path) && !unfinished) {
         TN_FAIL_IF(errno == ENOENT, err, TERN_E_INVALID, "no package %s; tern cache ls lists what is there",
                    key);
         return tn_fail(err, TERN_E_IO, "%s: cannot be removed: %s", path, strerror(errno));
@@ -296,7 +304,8 @@ static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint
     for (size_t i = 0; i < n; i++) total += e[i].bytes;
     tern_status st = TERN_OK;
     for (size_t i = n; i-- && total > limit_bytes && st == TERN_OK;) {
-        if (!strcmp(e[i].key, keep)) continue;
+        if (!strcmp(e[i].key, keep))
+            continue; /* what is unfinished may be another process's: it ends it all the same */
         st = tn_cache_remove(folder, e[i].key, err);
         if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else was quicker */
         total -= e[i].bytes;
@@ -348,7 +357,7 @@ tern_status tn_cache_set_limit(tn_ctx *ctx, const char *folder, uint64_t bytes, 
 
 tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, const tn_pack_options *opt,
                           uint64_t limit_bytes, bool *busy, tern_error *err) {
-    char key[TN_CACHE_KEY], after[TN_CACHE_KEY], path[TN_CACHE_PATH];
+    char key[TN_CACHE_KEY], after[TN_CACHE_KEY], path[TN_CACHE_PATH], part[TN_CACHE_PATH] = "";
     *busy = false;
     TN_FAIL_IF(tn_pkg_is(model), err, TERN_E_INVALID, "%s is a package already", model);
     TN_TRY(tn_cache_key(model, key, err));
@@ -363,6 +372,8 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     else if ((st = tn_cache_options(ctx, model, &o, err)) != TERN_OK) goto out;
     if ((st = entry_path(folder, key, ".tern", path, err)) != TERN_OK) goto out;
     (void)unlink(path); /* what is there is no package of ours */
+    if ((st = entry_path(folder, key, PARTIAL, part, err)) != TERN_OK) goto out;
+    if (tn_outfile_may(part, &tn_partial_kind, NULL) != TERN_OK) (void)unlink(part);
     if ((st = put_source(folder, key, model, err)) != TERN_OK) goto out;
     if ((st = tn_pack(ctx, model, path, &o, NULL, err)) != TERN_OK) goto out;
     (void)chmod(path, 0600);
@@ -373,7 +384,8 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     }
     if (st == TERN_OK) st = evict(ctx, folder, key, limit_bytes, err);
 out:
-    if (!tn_cache_find(folder, key, path) && entry_path(folder, key, ".source", path, NULL) == TERN_OK)
+    if (!tn_cache_find(folder, key, path) && access(part, F_OK) &&
+        entry_path(folder, key, ".source", path, NULL) == TERN_OK)
         (void)unlink(path);
     release_lock(folder, key, fd);
     return st;

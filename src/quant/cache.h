@@ -4,7 +4,8 @@
  * model's path, whose time says when the package was last used. KEY stands for what the model's files hold,
  * not for where they lie: their sizes and times, their beginnings and samples of the rest. A package appears
  * whole or not at all. Two processes never make the same one. Those used longest ago go when the folder
- * outgrows its limit. */
+ * outgrows its limit. What a killed process did of a package lies beside it as KEY.tern.part (quant/partial.h), and
+ * counts like one. */
 #ifndef TN_QUANT_CACHE_H
 #define TN_QUANT_CACHE_H
 
@@ -17,7 +18,8 @@ typedef struct tn_cache_entry {
     char key[TN_CACHE_KEY];
     char source[TN_CACHE_PATH]; /* "": not known */
     uint64_t bytes;
-    int64_t used_s; /* since 1970 */
+    int64_t used_s;  /* since 1970 */
+    bool unfinished; /* no package yet: a process that packed it was killed, or is at it */
 } tn_cache_entry;
 
 /* Finds $XDG_CACHE_HOME/tern/packages, or ~/.cache/tern/packages. With `make` its folders are made. A folder
@@ -39,9 +41,9 @@ tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *ou
  * tn_cache_options. */
 tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, const tn_pack_options *opt,
                           uint64_t limit_bytes, bool *busy, tern_error *err);
-/* Lists what is there, used last first. The caller frees *out with tn_free. */
+/* Lists what is there, finished or not, used last first. The caller frees *out with tn_free. */
 tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err);
-/* Removes a package. It fails with TERN_E_INVALID when there is none of that key. */
+/* Removes a package, and what there is of one. It fails with TERN_E_INVALID when there is none of that key. */
 tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err);
 
 #endif

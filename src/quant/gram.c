@@ -177,8 +177,8 @@ static tern_status make_block(tn_ctx *ctx, tn_pool *pool, work *w, float damping
 }
 
 tern_status tn_factor_make(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const float *x, int32_t n_rows,
-                           int32_t k, float damping, tn_factor *out, tern_error *err) {
-    int32_t n = (k + TN_GRAM_BLOCK_MAX - 1) / TN_GRAM_BLOCK_MAX, step = ((k + n - 1) / n + 63) / 64 * 64;
+                           int32_t k, float damping, int32_t block_max, tn_factor *out, tern_error *err) {
+    int32_t n = (k + block_max - 1) / block_max, step = ((k + n - 1) / n + 63) / 64 * 64;
     *out = (tn_factor){.ctx = ctx, .k = k, .n_blocks = (k + step - 1) / step};
     out->blocks = tn_calloc(ctx, TN_MEM_OTHER, (size_t)out->n_blocks, sizeof *out->blocks);
     TN_FAIL_IF(!out->blocks, err, TERN_E_MEMORY, "no memory for a Gram matrix");

@@ -5,7 +5,8 @@
  * that is the square of L^T e, whose component j knows only channels j and later. So a row is rounded from
  * its last channel to its first, each channel to the code that makes its own component least, given all
  * codes behind it: error-compensated rounding (GPTQ, OBQ), without an inverse. Channels with most energy
- * go first, hence lie last. Wide sites are cut into blocks of channels that know nothing of each other. */
+ * go first, hence lie last. Wide sites are cut into blocks of channels that know nothing of each other;
+ * small ones make the factor and the rounding quicker, and worse. */
 #ifndef TN_QUANT_GRAM_H
 #define TN_QUANT_GRAM_H
 
@@ -13,7 +14,7 @@
 #include "base/status.h"
 #include "kernels/kernels.h"
 
-enum { TN_GRAM_BLOCK_MAX = 2304 };
+enum { TN_GRAM_BLOCK_MAX = 2304, TN_GRAM_BLOCK_QUICK = 256 };
 
 typedef struct tn_factor_block {
     int32_t first, k; /* channels first .. first + k - 1 */
@@ -29,9 +30,9 @@ typedef struct tn_factor {
 } tn_factor;
 
 /* x [n_rows][k]: the inputs as the device's weights see them. damping: of the mean energy, added to every
- * channel's; raised where the matrix has no factor in floats. */
+ * channel's; raised where the matrix has no factor in floats. block_max: channels of a block at most. */
 tern_status tn_factor_make(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const float *x, int32_t n_rows,
-                           int32_t k, float damping, tn_factor *out, tern_error *err);
+                           int32_t k, float damping, int32_t block_max, tn_factor *out, tern_error *err);
 void tn_factor_close(tn_factor *f);
 
 #endif

@@ -41,12 +41,14 @@ void tn_pack_defaults(tn_pack_options *o) {
 
 const tn_npu_layout tn_pack_layout = {.id = TN_NPU_LAYOUT_16X4, .tile_n = 16, .tile_k = 4};
 
-static tern_status name_journal(packer *p, const char *out) {
-    size_t cap = strlen(out) + sizeof ".heads";
-    p->journal = tn_alloc(p->ctx, TN_MEM_OTHER, cap, 1);
-    TN_FAIL_IF(!p->journal, p->err, TERN_E_MEMORY, "no memory for a file's name");
-    snprintf(p->journal, cap, "%s.heads", out);
-    return tn_outfile_may(p->journal, &tn_heads_journal_kind, p->err);
+/* A file beside the package, while that is made. */
+static tern_status name_beside(packer *p, const char *out, const char *ending, const tn_outkind *kind,
+                               char **path) {
+    size_t cap = strlen(out) + strlen(ending) + 1;
+    *path = tn_alloc(p->ctx, TN_MEM_OTHER, cap, 1);
+    TN_FAIL_IF(!*path, p->err, TERN_E_MEMORY, "no memory for a file's name");
+    snprintf(*path, cap, "%s%s", out, ending);
+    return tn_outfile_may(*path, kind, p->err);
 }
 
 /* A package can take the place of another, never that of what it is made from. */
@@ -85,15 +87,18 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
 static tern_status settle(packer *p, tern_error *err) {
     const tn_pack_options *o = p->o;
     bool gram = o->scheme == TN_SCHEME_GRAM, edgeflow = gram || o->scheme == TN_SCHEME_EDGEFLOW;
-    p->bits = o->bits ? o->bits : edgeflow ? 5 : 8;
+    p->bits = o->bits ? o->bits : o->quick ? 6 : edgeflow ? 5 : 8;
     TN_FAIL_IF(!(o->quality >= 0 && o->quality < 1), err, TERN_E_INVALID, "loss %g: want 0 to 1", o->quality);
     TN_FAIL_IF(
         o->quality > 0 && (!gram || o->bits || o->allocation == TN_ALLOCATE_UNIFORM), err, TERN_E_INVALID,
         "a wanted loss chooses the bits of scheme gram; it goes with no others and with no other scheme");
-    p->allocation = o->allocation ? o->allocation
-                    : gram        ? TN_ALLOCATE_LOSS
-                    : edgeflow    ? TN_ALLOCATE_RE
-                                  : TN_ALLOCATE_UNIFORM;
+    TN_FAIL_IF(o->quick && (!gram || o->quality > 0), err, TERN_E_INVALID,
+               "quick belongs to scheme gram, and goes with no wanted loss");
+    bool measured = gram && !(o->quick && p->bits == floor(p->bits));
+    p->allocation = o->allocation       ? o->allocation
+                    : measured          ? TN_ALLOCATE_LOSS
+                    : edgeflow && !gram ? TN_ALLOCATE_RE
+                                        : TN_ALLOCATE_UNIFORM;
     bool fits = gram ? p->allocation == TN_ALLOCATE_LOSS || p->allocation == TN_ALLOCATE_UNIFORM
                      : p->allocation != TN_ALLOCATE_LOSS;
     TN_FAIL_IF(gram && o->outliers == TN_OUTLIERS_ON, err, TERN_E_INVALID,
@@ -121,9 +126,12 @@ static tern_status decide(packer *p, const char *out, tern_error *err) {
     tern_status st = tn_pack_ids(p, &ids, &n_ids, err);
     if (window > p->m->h.ctx_train) window = p->m->h.ctx_train;
     p->report->n_calib_tokens = n_ids;
+    if (st == TERN_OK && gram)
+        st = name_beside(p, out, TN_PARTIAL_ENDING, &tn_partial_kind, &p->partial_path);
     if (st == TERN_OK)
         st = gram ? tn_pack_gram(p, ids, n_ids, window) : tn_pack_calibrate(p, ids, n_ids, window);
-    if (st == TERN_OK && o->head_importance) st = name_journal(p, out);
+    if (st == TERN_OK && o->head_importance)
+        st = name_beside(p, out, ".heads", &tn_heads_journal_kind, &p->journal);
     if (st == TERN_OK && o->head_importance) st = tn_pack_importance(p, ids, n_ids, window);
     if (st == TERN_OK && o->output_int8) st = tn_pack_outputs(p, ids, n_ids, window);
     tn_free(p->ctx, ids);
@@ -155,6 +163,7 @@ static void close_packer(packer *p) {
     tn_free(ctx, p->plans);
     tn_free(ctx, p->model_bits);
     tn_free(ctx, p->journal);
+    tn_free(ctx, p->partial_path);
     if (p->cal.sites) tn_calibration_close(&p->cal);
     tn_head_profile_close(&p->heads);
     tn_model_close(&p->m);
@@ -180,17 +189,22 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (!report) report = &dummy;
     *report = (tn_pack_report){0};
     TN_TRY(check_options(opt, err));
-    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err};
+    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err, .partial.fd = -1, .source_path = src};
     TN_TRY(settle(&p, err));
     TN_TRY(target(src, out, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
+    tn_stage_enter(&p.clock, TN_STAGE_OPEN);
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = open_model(&p, src, err);
     if (st == TERN_OK) st = decide(&p, out, err);
+    tn_stage_enter(&p.clock, TN_STAGE_WRITE);
     if (st == TERN_OK) st = tn_pack_write(&p, out, err);
+    tn_stage_enter(&p.clock, TN_STAGE_OPEN);
+    memcpy(report->stages, p.clock.spent, sizeof report->stages);
     if (st == TERN_OK && p.journal) unlink(p.journal);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
+    tn_partial_close(&p.partial, st == TERN_E_CANCELLED);
     close_packer(&p);
     return st;
 }

@@ -4,6 +4,7 @@
 
 #include "base/ctx.h"
 #include "model/hparams.h"
+#include "quant/stages.h"
 
 typedef enum tn_scheme {
     TN_SCHEME_LLM_NPU, /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites
@@ -56,6 +57,9 @@ typedef struct tn_pack_options {
         quality; /* gram without bits: the loss (0.005 = 0.5 %: a KL divergence of log 1.005, which is about
                        the most that perplexity can be expected to lose) that all roundings together are to stay
                        below, measured on calibration text kept apart; 0 (default): 0.005 */
+    bool
+        quick; /* gram: in a third of the time, with more loss: one pass with the same width for all (6 bits unless
+                   given), whose errors are made good among few channels (default: false) */
     tn_allocation
         allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
     bool bits_of_model;       /* ... of all of them together; false (default): of every one */
@@ -89,6 +93,9 @@ typedef struct tn_pack_report {
                              was decided on (quant/judge.h) ... */
     uint64_t n_held_tokens; /* ... of so many tokens */
     bool not_enough;        /* more than was to be lost, with as many bits as were tried */
+    int32_t n_passes;       /* scheme gram: times that the whole model was rounded ... */
+    int32_t n_resumed;      /* ... and layers of them that an earlier process had done */
+    tn_stage_time stages[TN_N_STAGES];
 } tn_pack_report;
 
 /* tn_pack_options.quality when nothing is asked for. */

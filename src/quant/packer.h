@@ -11,6 +11,7 @@
 #include "quant/calibrate.h"
 #include "quant/heads.h"
 #include "quant/pack.h"
+#include "quant/partial.h"
 #include "quant/recipe.h"
 
 #include <stdatomic.h>
@@ -37,14 +38,18 @@ typedef struct packer {
     double bits; /* what the options mean */
     tn_allocation allocation;
     tn_pack_report *report;
+    tn_stage_clock clock;
     tn_source *src;
     tn_pool *pool;
     tn_kernels kern;
     tn_model *m;
     tn_calibration cal;
     tn_head_profile heads;
-    char *journal;           /* of their importance, beside the package until that is there */
-    tn_recipe_site *made;    /* of scheme gram: what becomes of every site; as plans */
+    char *journal;        /* of their importance, beside the package until that is there */
+    tn_recipe_site *made; /* of scheme gram: what becomes of every site; as plans */
+    tn_partial partial;   /* ... kept until the package is there */
+    const char *source_path;
+    char *partial_path;
     tn_rounded embedding;    /* ... and of the embedding, unless it is the output layer */
     site_plan *plans;        /* as tn_calibration's sites */
     tn_output_plan *outputs; /* [n_sites][TN_SITE_MAX_OPS], without lm_head; NULL: outputs in float */

@@ -20,6 +20,29 @@ void tn_rounded_free(tn_ctx *ctx, tn_rounded *r) {
     *r = (tn_rounded){0};
 }
 
+tern_status tn_rounded_open(tn_ctx *ctx, int32_t n, int32_t k, const uint8_t *bits, bool with_codes,
+                            tn_rounded *out, tern_error *err) {
+    size_t rows = (size_t)n, pad = (rows + TILE - 1) / TILE * TILE;
+    *out = (tn_rounded){0};
+    out->bits = tn_calloc(ctx, TN_MEM_OTHER, tn_channel_bits_bytes(rows), 1);
+    TN_FAIL_IF(!out->bits, err, TERN_E_MEMORY, "no memory for a linear's codes");
+    for (size_t i = 0; i < rows; i++) tn_channel_bits_put(out->bits, i, bits[i]);
+    out->n_bytes = tn_weightlets_bytes(out->bits, 0, rows, (size_t)k);
+    if (with_codes) out->weightlets = tn_calloc(ctx, TN_MEM_OTHER, out->n_bytes, 1);
+    out->col_sum = tn_calloc(ctx, TN_MEM_OTHER, pad, sizeof *out->col_sum);
+    out->scale = tn_calloc(ctx, TN_MEM_OTHER, pad, sizeof *out->scale);
+    TN_FAIL_IF((with_codes && !out->weightlets) || !out->col_sum || !out->scale, err, TERN_E_MEMORY,
+               "no memory for a linear's codes");
+    return TERN_OK;
+}
+
+void tn_recipe_codes_free(tn_ctx *ctx, tn_recipe_site *s) {
+    for (int i = 0; i < TN_SITE_MAX_OPS; i++) {
+        tn_free(ctx, s->ops[i].weightlets);
+        s->ops[i].weightlets = NULL;
+    }
+}
+
 void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s) {
     for (int i = 0; i < TN_SITE_MAX_OPS; i++) tn_rounded_free(ctx, &s->ops[i]);
     tn_free(ctx, s->smooth);
@@ -126,22 +149,6 @@ static void round_item(void *arg, int i_item, int i_thread) {
     tn_free(ctx, q);
 }
 
-/* Room for a linear of n rows. */
-static tern_status open_rounded(const tn_recipe *r, int32_t n, int32_t k, const uint8_t *bits,
-                                tn_rounded *out, tern_error *err) {
-    size_t rows = (size_t)n, pad = (rows + TILE - 1) / TILE * TILE;
-    out->bits = tn_calloc(r->ctx, TN_MEM_OTHER, tn_channel_bits_bytes(rows), 1);
-    TN_FAIL_IF(!out->bits, err, TERN_E_MEMORY, "no memory for a linear's codes");
-    for (size_t i = 0; i < rows; i++) tn_channel_bits_put(out->bits, i, bits[i]);
-    out->n_bytes = tn_weightlets_bytes(out->bits, 0, rows, (size_t)k);
-    out->weightlets = tn_calloc(r->ctx, TN_MEM_OTHER, out->n_bytes, 1);
-    out->col_sum = tn_calloc(r->ctx, TN_MEM_OTHER, pad, sizeof *out->col_sum);
-    out->scale = tn_calloc(r->ctx, TN_MEM_OTHER, pad, sizeof *out->scale);
-    TN_FAIL_IF(!out->weightlets || !out->col_sum || !out->scale, err, TERN_E_MEMORY,
-               "no memory for a linear's codes");
-    return TERN_OK;
-}
-
 /* Rows row0 .. row1 - 1 of a linear that has room, for the inputs of f. */
 static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t row0,
                               int32_t row1, const uint8_t *bits, tn_recipe_site *site, tn_rounded *out,
@@ -168,7 +175,7 @@ static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const
 
 static tern_status round_linear(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t n,
                                 const uint8_t *bits, tn_recipe_site *site, tn_rounded *out, tern_error *err) {
-    TN_TRY(open_rounded(r, n, f->k, bits, out, err));
+    TN_TRY(tn_rounded_open(r->ctx, n, f->k, bits, true, out, err));
     return round_rows(r, layer, role, f, 0, n, bits, site, out, err);
 }
 
@@ -206,15 +213,17 @@ static tern_status round_experts(const tn_recipe *r, int layer, const tn_site_op
     size_t room = ((size_t)in->n_rows + SHARED_ROWS) * (size_t)ops->k;
     const uint8_t *at = bits;
     for (int32_t op = 0; op < ops->n_ops; at += ops->n[op++])
-        TN_TRY(open_rounded(r, ops->n[op], ops->k, at, &out->ops[op], err));
+        TN_TRY(tn_rounded_open(r->ctx, ops->n[op], ops->k, at, true, &out->ops[op], err));
     float *mix = tn_alloc(r->ctx, TN_MEM_OTHER, room, sizeof *mix);
     TN_FAIL_IF(!mix, err, TERN_E_MEMORY, "no memory for the inputs of experts");
     tern_status st = TERN_OK;
     for (int32_t e = 0; e < ops->n_experts && st == TERN_OK; e++) {
         tn_factor f;
+        tn_stage_enter(r->clock, TN_STAGE_FACTOR);
         int32_t n_rows = mix_rows(in, ops->k, e, mix);
-        st = tn_factor_make(r->ctx, r->pool, r->kern, mix, n_rows, ops->k, DAMPING, &f, err);
+        st = tn_factor_make(r->ctx, r->pool, r->kern, mix, n_rows, ops->k, DAMPING, r->block_max, &f, err);
         if (st != TERN_OK) break;
+        tn_stage_enter(r->clock, TN_STAGE_ROUND);
         at = bits;
         for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; at += ops->n[op++]) {
             int32_t n = tn_site_op_n(ops, op);
@@ -230,12 +239,16 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
                                 const tn_inputs *in, const uint8_t *bits, tn_recipe_site *out,
                                 tern_error *err) {
     *out = (tn_recipe_site){0};
+    tn_stage_enter(r->clock, TN_STAGE_CHOOSE);
     TN_TRY(choose(r, layer, site, ops, in->x, in->n_rows, out, err));
     if (ops->n_experts) return round_experts(r, layer, ops, in, bits, out, err);
     tn_factor f;
+    tn_stage_enter(r->clock, TN_STAGE_FACTOR);
     /* The rows of a matrix that is also the embedding are looked up too: errors shall not be moved far. */
     float damping = site == TN_SITE_LM_HEAD && ops->roles[0] == TN_W_EMBD ? TIED_DAMPING : DAMPING;
-    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, &f, err));
+    TN_TRY(
+        tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, r->block_max, &f, err));
+    tn_stage_enter(r->clock, TN_STAGE_ROUND);
     tern_status st = TERN_OK;
     for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
         st = round_linear(r, layer, ops->roles[op], &f, ops->n[op], bits, out, &out->ops[op], err);

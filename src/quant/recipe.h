@@ -10,6 +10,7 @@
 #include "model/program.h"
 #include "model/source.h"
 #include "quant/capture.h"
+#include "quant/stages.h"
 
 /* One linear as the package stores it. */
 typedef struct tn_rounded {
@@ -35,7 +36,9 @@ typedef struct tn_recipe {
     tn_source *src;
     const tn_hparams *h;
     const tn_program *program;
-    double bits; /* on average, for the choice of smoothing */
+    double bits;       /* on average, for the choice of smoothing */
+    int32_t block_max; /* of the factors (gram.h) */
+    tn_stage_clock *clock;
 } tn_recipe;
 
 /* A site of a layer (-1: of the model). What it reads is changed. bits: of every row of its linears, in
@@ -46,7 +49,12 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
 /* The embedding, whose rows are looked up: each weight for itself. */
 tern_status tn_recipe_table_make(const tn_recipe *r, tn_role role, int32_t n, int32_t k, const uint8_t *bits,
                                  tn_rounded *out, tern_error *err);
+/* Room for a linear of n rows; without its codes if they come later. The result belongs to the caller also after a
+ * failure. */
+tern_status tn_rounded_open(tn_ctx *ctx, int32_t n, int32_t k, const uint8_t *bits, bool with_codes,
+                            tn_rounded *out, tern_error *err);
 void tn_rounded_free(tn_ctx *ctx, tn_rounded *r);
+void tn_recipe_codes_free(tn_ctx *ctx, tn_recipe_site *s); /* the codes alone */
 void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s);
 
 #endif

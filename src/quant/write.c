@@ -284,6 +284,7 @@ static tern_status add_router(packer *p, hoard *h, int layer, tern_error *err) {
 static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
     int8_t *rows[TN_N_SITES] = {0};
     int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
+    if (p->made) TN_TRY(tn_partial_fetch(&p->partial, &p->m->program, layer, &p->made[first], err));
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_LAYER, layer, err));
     for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
         tn_role role = tn_layer_vectors[i];
@@ -295,6 +296,7 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
         TN_TRY(add_site(p, h, layer, p->m->program.sites[first + i].kind, &rows[i], err));
     }
     TN_TRY(tn_pkg_end(p->w, err));
+    for (int32_t i = first; p->made && i < first + n; i++) tn_recipe_codes_free(p->ctx, &p->made[i]);
     tn_source_release(p->src, layer);
     return put_outlier_rows(p, layer, rows, first, n, err);
 }

@@ -9,7 +9,8 @@ export XDG_CACHE_HOME=$tmp/cache
 unset TERN_PACK
 fail() { echo "FAILED: $*"; cat "$tmp/err" 2>/dev/null; exit 1; }
 ask() { "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos --pack "$1" >"$tmp/out" 2>"$tmp/err"; }
-packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(len(json.load(sys.stdin)))'; }
+packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(sum(not e["unfinished"] for e in json.load(sys.stdin)))'; }
+unfinished() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(sum(e["unfinished"] for e in json.load(sys.stdin)))'; }
 
 "$tern" synth --arch tiny-llama --type q4_0 -o "$tmp/m.gguf" || fail synth
 [ "$("$tern" cache path)" = "$tmp/cache/tern/packages" ] || fail "path"
@@ -100,8 +101,18 @@ ask now || fail "a damaged limit cost the answer"
 ask now || fail "now, within a limit"
 [ "$(packages)" = 1 ] || fail "the package of a model that fits"
 
+# what a killed process did of a package is counted, goes on, and goes away
+key=$("$tern" cache ls --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["key"])')
+mv "$tmp/cache/tern/packages/$key.tern" "$tmp/cache/tern/packages/$key.tern.part"
+[ "$(packages)" = 0 ] && [ "$(unfinished)" = 1 ] || fail "an unfinished package is not counted"
+"$tern" cache ls | grep -q "^0 packages, 1 unfinished, [0-9]" || fail "ls says nothing of an unfinished package"
+"$tern" cache limit --json | python3 -c 'import json,sys; sys.exit(not json.load(sys.stdin)["used_bytes"])' || fail "the limit does not count it"
+"$tern" cache rm "$key" || fail "rm of an unfinished package"
+[ "$(unfinished)" = 0 ] || fail "rm left an unfinished package"
+ask now || fail "now, once more"
+cp "$package" "$package.part"
 "$tern" cache clear || fail clear
-[ "$(packages)" = 0 ] || fail "clear left something"
+[ -z "$(find "$tmp/cache/tern/packages" -name '*.tern*')" ] || fail "clear left something"
 
 # no cache at all: one notice, and the answer
 chmod 777 "$tmp/cache/tern/packages"

@@ -4,6 +4,7 @@
 #include "model/experts.h"
 #include "quant/capture.h"
 #include "quant/corpus.h"
+#include "quant/gram.h"
 #include "quant/recipe.h"
 #include "quant/round.h"
 
@@ -163,6 +164,7 @@ static double rounded_for(tn_site site, bool own) {
     in.x = x;
     in.readers = readers;
     const tn_recipe r = {.ctx = &ctx,
+                         .block_max = TN_GRAM_BLOCK_MAX,
                          .pool = pool,
                          .kern = &kern,
                          .src = src,

@@ -32,6 +32,14 @@ static void refused(void **state) {
     o.bits = 1.5; /* by loss no channel has fewer than 2 */
     assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);
     tn_pack_defaults(&o);
+    o.quick = true;
+    o.quality = 0.01; /* quick has one pass */
+    assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);
+    tn_pack_defaults(&o);
+    o.quick = true;
+    o.scheme = TN_SCHEME_EDGEFLOW;
+    assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);
+    tn_pack_defaults(&o);
     o.scheme = TN_SCHEME_EDGEFLOW;
     o.allocation = TN_ALLOCATE_LOSS;
     assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);

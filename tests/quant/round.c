@@ -87,7 +87,8 @@ static void one(tn_rng *rng, int32_t n, int32_t k, const uint8_t *bits, int32_t 
     memset(w, 0, (size_t)k * sizeof *w); /* row 0: all zero */
     tn_factor f;
     tern_error err;
-    assert_int_equal(tn_factor_make(&ctx, pool, &kern, x, n, k, damping, &f, &err), TERN_OK);
+    assert_int_equal(tn_factor_make(&ctx, pool, &kern, x, n, k, damping, TN_GRAM_BLOCK_MAX, &f, &err),
+                     TERN_OK);
     int8_t *q = malloc((size_t)n_rows * (size_t)k);
     float *scale = malloc((size_t)n_rows * sizeof *scale), *error = malloc((size_t)n_rows * sizeof *error),
           *scratch = aligned_alloc(64, (tn_round_scratch(&f, n_rows) * sizeof *scratch + 63) / 64 * 64);
@@ -138,10 +139,12 @@ static void strange_inputs(void **state) {
     static float x[N * K];
     tn_factor f;
     tern_error err;
-    assert_int_equal(tn_factor_make(&ctx, pool, &kern, x, N, K, 0.01f, &f, &err), TERN_OK); /* all zero */
+    assert_int_equal(tn_factor_make(&ctx, pool, &kern, x, N, K, 0.01f, TN_GRAM_BLOCK_MAX, &f, &err),
+                     TERN_OK); /* all zero */
     tn_factor_close(&f);
     x[77] = INFINITY;
-    assert_int_equal(tn_factor_make(&ctx, pool, &kern, x, N, K, 0.01f, &f, &err), TERN_E_FORMAT);
+    assert_int_equal(tn_factor_make(&ctx, pool, &kern, x, N, K, 0.01f, TN_GRAM_BLOCK_MAX, &f, &err),
+                     TERN_E_FORMAT);
     assert_null(f.blocks);
 }
 
