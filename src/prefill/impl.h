@@ -23,6 +23,7 @@ enum { TN_FEW_ROWS = 4 }; /* fewer are one part: handing them out costs more tha
  * out_cap. */
 typedef struct quantised {
     uint8_t *x;
+    float *own; /* rows divided for the site, where others read them as they are */
     uint32_t *n_out, *channel;
     float *resid;
     float *share; /* [rows][share_n]: what outliers and adapters give the outputs; rows with some only */

@@ -11,7 +11,7 @@ void tn_quantise_row(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32
     uint8_t *out = q->x + (size_t)row * (size_t)s->in_stride;
     size_t k = (size_t)s->ops.k;
     if (s->inverse) { /* others read x as it is */
-        float *own = c->f.buf[TN_BUF_GATHERED] + (size_t)row * k;
+        float *own = q->own + (size_t)row * k;
         for (size_t i = 0; i < k; i++) own[i] = x[i] * s->inverse[i];
         x = own;
     }

@@ -33,17 +33,26 @@ static void embed(const void *user, int32_t id, float *out) {
     tn_npu_model_embed(m, &m->model->h, id, out);
 }
 
+/* Channels of the widest site whose inputs are divided where they are quantised. */
+static size_t widest_divided(const tn_npu_model *m) {
+    int32_t k = 0;
+    for (int32_t i = 0; i < m->n_sites; i++)
+        if (m->sites[i].inverse && m->sites[i].ops.k > k) k = m->sites[i].ops.k;
+    return (size_t)k;
+}
+
 static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_error *err) {
     const tn_hparams *h = &p->model->h;
     const tn_program *prog = &p->model->program;
     chunk *c = &p->chunks[i];
     size_t rows = (size_t)p->n_rows, cap = p->m->any_outliers ? (size_t)p->out_cap : 0,
            n_outs = (size_t)p->share_n, n = 0;
-    slice plan[TN_N_BUFFERS + 11] = {
+    slice plan[TN_N_BUFFERS + 12] = {
         {(void **)&c->pos, rows * sizeof *c->pos},
         {(void **)&c->slot, rows * sizeof *c->slot},
         {(void **)&c->rope_cs, rows * (size_t)(tn_rope_tables(h) * h->n_rot) * sizeof(float)},
         {(void **)&c->in.x, rows * (size_t)p->m->max_stride},
+        {(void **)&c->in.own, rows * widest_divided(p->m) * sizeof *c->in.own},
         {(void **)&c->in.n_out, rows * sizeof *c->in.n_out},
         {(void **)&c->in.channel, rows * cap * sizeof *c->in.channel},
         {(void **)&c->in.resid, rows * cap * sizeof(float)},
@@ -52,7 +61,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         {(void **)&c->expert_x, rows * (size_t)h->n_experts_used * (size_t)p->m->max_stride},
         {(void **)&c->expert_jobs, (size_t)h->n_experts * sizeof *c->expert_jobs},
     };
-    n = 11;
+    n = 12;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         if (b == TN_BUF_NORMED) continue; /* quantised at once: a row takes its row of BRANCH, free then */
         plan[n].at = (void **)&c->f.buf[b];

@@ -17,7 +17,9 @@ static void check(const tn_hparams *h) {
     for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
         bool of_experts = tn_role_of_experts((tn_role)r) || r == TN_W_ROUTER || r == TN_W_ROUTER_B ||
                           r == TN_W_EXPERTS_BIAS;
-        if ((of_experts && !h->n_experts) || (tn_role_of_delta((tn_role)r) && !h->delta.n_heads)) continue;
+        if ((of_experts && !h->n_experts) || (tn_role_of_delta((tn_role)r) && !h->delta.n_heads) ||
+            (tn_role_of_mamba((tn_role)r) && !h->delta.mamba))
+            continue;
         if (r == TN_W_CONV && !h->conv_len) continue;
         tn_role_shape(h, (tn_role)r, &rows, &cols);
         ok = rows >= 1 && cols >= 1;
@@ -26,27 +28,43 @@ static void check(const tn_hparams *h) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const types[] = {"llama",        "mistral",
-                                        "qwen2",        "qwen3",
-                                        "gemma",        "gemma2",
-                                        "phi",          "phi3",
-                                        "phonelm",      "gemma3_text",
-                                        "smollm3",      "olmo3",
-                                        "exaone4",      "hunyuan_v1_dense",
-                                        "granite",      "minicpm",
-                                        "ministral3",   "lfm2",
-                                        "qwen3_moe",    "olmoe",
-                                        "granitemoe",   "gpt_oss",
-                                        "lfm2_moe",     "qwen3_next",
-                                        "qwen3_5_text", "qwen3_5_moe_text"};
+    static const char *const types[] = {"llama",
+                                        "mistral",
+                                        "qwen2",
+                                        "qwen3",
+                                        "gemma",
+                                        "gemma2",
+                                        "phi",
+                                        "phi3",
+                                        "phonelm",
+                                        "gemma3_text",
+                                        "smollm3",
+                                        "olmo3",
+                                        "exaone4",
+                                        "hunyuan_v1_dense",
+                                        "granite",
+                                        "minicpm",
+                                        "ministral3",
+                                        "lfm2",
+                                        "qwen3_moe",
+                                        "olmoe",
+                                        "granitemoe",
+                                        "gpt_oss",
+                                        "lfm2_moe",
+                                        "qwen3_next",
+                                        "qwen3_5_text",
+                                        "qwen3_5_moe_text",
+                                        "granitemoehybrid"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        tn_hparams h;
-        tern_error err = {0};
-        if (tn_arch_hparams_hf(tn_arch_by_hf(types[i]), config, "config.json", &h, &err) == TERN_OK)
-            check(&h);
-        else if (!err.message[0] || !strstr(err.message, "config.json")) abort();
+        for (int experts = 0; experts < 2; experts++) {
+            const tn_arch *a = tn_arch_variant(tn_arch_by_hf(types[i]), experts);
+            tn_hparams h;
+            tern_error err = {0};
+            if (tn_arch_hparams_hf(a, config, "config.json", &h, &err) == TERN_OK) check(&h);
+            else if (!err.message[0] || !strstr(err.message, "config.json")) abort();
+        }
     }
     json_decref(config);
     return 0;
