@@ -199,7 +199,8 @@ static tern_status gguf_kv_heads(keys *k, tn_hparams *h, tn_layer_kind other) {
     return k->st;
 }
 
-/* Which layers attend: every so many-th, where KV heads do not tell. The sizes of delta nets are said as those of state space models. */
+/* Which layers attend: every so many-th, where KV heads do not tell. The sizes of delta nets are said as those of
+ * state space models. */
 static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
     int32_t every = int_key(k, "full_attention_interval", false, 4),
             inner = int_key(k, "ssm.inner_size", true, 0);

@@ -279,9 +279,31 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
                         "%s: experts in some layers only ('decoder_sparse_step') are not supported", c->file);
 }
 
+/* Which layers attend and which are of the other kind, by their words in 'layer_types'. Without these all but every
+ * so many-th layer are of the other kind; every 0: the words must be there. */
+static tern_status parse_layer_kinds(config *c, tn_hparams *h, const char *other, const char *attends,
+                                     tn_layer_kind kind, int32_t every) {
+    const json_t *types = json_object_get(c->o, "layer_types");
+    bool said = json_is_array(types) || !every, any = false;
+    TN_FAIL_IF(said && (int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
+               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
+               h->n_layers);
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        const char *t = said              ? json_string_value(json_array_get(types, (size_t)i))
+                        : (i + 1) % every ? other
+                                          : attends;
+        bool is_other = t && !strcmp(t, other);
+        h->layer_kind[i] = (uint8_t)(is_other ? kind : TN_LAYER_ATTENDS);
+        any = any || !is_other;
+        TN_FAIL_IF(!is_other && !(t && !strcmp(t, attends)), c->err, TERN_E_UNSUPPORTED,
+                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
+    }
+    TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
+    return TERN_OK;
+}
+
 /* Granite 4: layers of Mamba 2 and of attention, which may be without rope. */
 static tern_status parse_mamba(config *c, tn_hparams *h) {
-    const json_t *types = json_object_get(c->o, "layer_types");
     const char *rope = json_string_value(json_object_get(c->o, "position_embedding_type"));
     int32_t groups = whole(c, "mamba_n_groups", true, 0);
     h->conv_len = whole(c, "mamba_d_conv", true, 0);
@@ -300,20 +322,7 @@ static tern_status parse_mamba(config *c, tn_hparams *h) {
         c->file, groups);
     TN_FAIL_IF(truth(c, "mamba_proj_bias") || !truth(c, "mamba_conv_bias"), c->err, TERN_E_UNSUPPORTED,
                "%s: want 'mamba_conv_bias' true and 'mamba_proj_bias' false", c->file);
-    TN_FAIL_IF((int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
-               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
-               h->n_layers);
-    bool any = false;
-    for (int32_t i = 0; i < h->n_layers; i++) {
-        const char *t = json_string_value(json_array_get(types, (size_t)i));
-        bool mamba = t && !strcmp(t, "mamba");
-        h->layer_kind[i] = mamba ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
-        any = any || !mamba;
-        TN_FAIL_IF(!mamba && !(t && !strcmp(t, "attention")), c->err, TERN_E_UNSUPPORTED,
-                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
-    }
-    TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
-    return TERN_OK;
+    return parse_layer_kinds(c, h, "mamba", "attention", TN_LAYER_DELTA, 0);
 }
 
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
@@ -324,25 +333,10 @@ static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
                               .n_key_heads = whole(c, "linear_num_key_heads", true, 0),
                               .d_key = whole(c, "linear_key_head_dim", true, 0),
                               .d_value = whole(c, "linear_value_head_dim", true, 0)};
-    const json_t *types = json_object_get(c->o, "layer_types");
     int32_t every = whole(c, "full_attention_interval", false, 4);
     TN_TRY(c->st);
     TN_FAIL_IF(every < 1, c->err, TERN_E_FORMAT, "%s: 'full_attention_interval' is %d", c->file, every);
-    TN_FAIL_IF(json_is_array(types) && (int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
-               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
-               h->n_layers);
-    bool any = false;
-    for (int32_t i = 0; i < h->n_layers; i++) {
-        const char *t = json_is_array(types) ? json_string_value(json_array_get(types, (size_t)i))
-                        : (i + 1) % every    ? "linear_attention"
-                                             : "full_attention";
-        bool delta = t && !strcmp(t, "linear_attention");
-        h->layer_kind[i] = delta ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
-        any = any || !delta;
-        TN_FAIL_IF(!delta && !(t && !strcmp(t, "full_attention")), c->err, TERN_E_UNSUPPORTED,
-                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
-    }
-    TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
+    TN_TRY(parse_layer_kinds(c, h, "linear_attention", "full_attention", TN_LAYER_DELTA, every));
     const json_t *gate = json_object_get(c->o, "attn_output_gate");
     TN_FAIL_IF(gate && !json_is_true(gate), c->err, TERN_E_UNSUPPORTED,
                "%s: 'attn_output_gate' is not true, which is not supported for model type %s", c->file,
@@ -354,20 +348,7 @@ static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
  * before it is adjusted. */
 static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->conv) return TERN_OK;
-    const json_t *types = json_object_get(c->o, "layer_types");
-    TN_FAIL_IF((int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
-               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
-               h->n_layers);
-    bool any = false;
-    for (int32_t i = 0; i < h->n_layers; i++) {
-        const char *t = json_string_value(json_array_get(types, (size_t)i));
-        bool conv = t && !strcmp(t, "conv");
-        h->layer_kind[i] = conv ? TN_LAYER_CONVOLVES : TN_LAYER_ATTENDS;
-        any = any || !conv;
-        TN_FAIL_IF(!conv && !(t && !strcmp(t, "full_attention")), c->err, TERN_E_UNSUPPORTED,
-                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
-    }
-    TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
+    TN_TRY(parse_layer_kinds(c, h, "conv", "full_attention", TN_LAYER_CONVOLVES, 0));
     h->conv_len = whole(c, "conv_L_cache", true, 0);
     h->norm_eps = (float)number(c, c->o, "norm_eps", false, (double)h->norm_eps);
     const json_t *tied = json_object_get(c->o, "tie_embedding");
