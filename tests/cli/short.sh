@@ -163,7 +163,7 @@ until(lambda s: re.search(rb"\n> [^\n]*$", s), at)
 said = seen[at:]
 full = said.find(b"tern: the context of 128 tokens is full")
 assert full > 0 and said[full - 1:full] == b"\n" and said[full:].count(b"\n") == 1, said[-600:]
-os.write(fd, b"\x04")
+os.write(fd, b"/exit\r") # a line is kept whoever has the terminal
 rest(fd)
 assert os.waitpid(pid, 0)[1] == 0
 pid, fd = start("chat", "-m", "models/tern-tiny", "--no-store", "--temp", "1", "--seed", "3", "-n", "-1", "-c", "65536", "--ignore-eos")
