@@ -122,6 +122,8 @@ static int get_char(EditLine *e, wchar_t *out) {
         t->pasting = queue[4] == L'0';
         n_queue = at = 0;
     }
+    /* A Ctrl-D typed before the editor had the terminal was its end of input, which the system keeps as a zero. */
+    if (!*out) *out = L'\004';
     if (t->pasting && (*out == L'\r' || *out == L'\n')) *out = NEWLINE_SIGN;
     else if (t->pasting && *out == L'\t') *out = L' ';
     return 1;

@@ -163,26 +163,21 @@ until(lambda s: re.search(rb"\n> [^\n]*$", s), at)
 said = seen[at:]
 full = said.find(b"tern: the context of 128 tokens is full")
 assert full > 0 and said[full - 1:full] == b"\n" and said[full:].count(b"\n") == 1, said[-600:]
-import select
-def press(key, found): # again where it came while the terminal went from one hand to the other, which loses it
-    global seen
-    while not found(seen):
-        os.write(fd, key)
-        while not found(seen) and select.select([fd], [], [], 2)[0]:
-            try:
-                seen += os.read(fd, 4096)
-            except OSError:
-                return
-press(b"\x04", lambda s: False)
-assert os.waitpid(pid, 0)[1] == 0
+os.write(fd, b"And the mail?\r")
+until(lambda s: len(s) > 150, at + len(said))
+os.write(fd, b"\x04")  # within an answer: the system keeps a zero for it, which leaves behind the answer
+seen = rest(fd, seen)
+assert os.waitpid(pid, 0)[1] == 0, seen[-300:]
 pid, fd = start("chat", "-m", "models/tern-tiny", "--no-store", "--temp", "1", "--seed", "3", "-n", "-1", "-c", "65536", "--ignore-eos")
 seen = b""
 at = until(lambda s: b"> " in s)
 os.write(fd, b"And the sky?\r")
 until(lambda s: len(s) > 150, at)
-press(b"\x03", lambda s: b"tern: stopped" in s)
+os.write(fd, b"\x03")
+until(lambda s: b"tern: stopped" in s)
 assert b"cancelled" not in seen, seen[-300:]
-press(b"\x04", lambda s: False)
+os.write(fd, b"\x04")
+seen = rest(fd, seen)
 assert os.waitpid(pid, 0)[1] == 0, seen[-300:]
 END
 echo "the short way: fine"
