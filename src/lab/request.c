@@ -159,8 +159,10 @@ static bool has(void *user, const tn_step *step) {
 }
 
 static double attention_ns(const job *j, int32_t chunk) {
-    double rows = j->r->n_chunk, q = (double)j->m->n_heads * j->m->d_head;
-    return 2 * rows * (chunk + 1) * rows * q * (j->r->one_core ? j->c->core_mac_ns : j->c->attn_mac_ns);
+    const tn_soc *c = j->c;
+    double rows = j->r->n_chunk, q = (double)j->m->n_heads * j->m->d_head, keys = (chunk + 1) * rows;
+    if (c->device_attention) return 2 * rows * fmax(keys, c->prefill_context) * q * c->mac_ns;
+    return 2 * rows * keys * q * (j->r->one_core ? c->core_mac_ns : c->attn_mac_ns);
 }
 
 tern_status tn_sim_attention_kernel(const tn_soc *c, const tn_sim_model *m, double rows, double keys,
@@ -257,12 +259,14 @@ static void fill(void *user, const tn_step *step, tn_task *t) {
         ns = j->plan_us[t->chunk] * 1e3;
         break;
     case TN_STEP_ATTENTION:
+        if (c->device_attention) t->lane = TN_LANE_NPU;
         ns = r->attention == TN_SIM_FULL ? attention_ns(j, t->chunk) : j->attn_us[t->chunk] * 1e3;
         break;
     default: ns = rows_step(j, w, t);
     }
     t->est_us[t->lane] = (float)(ns / 1e3);
-    if (r->stage_major) t->plan = t->layer * PLACES + t->subgraph;
+    /* linears of one site share a place, so that Q, K and V of a chunk come together */
+    if (r->stage_major) t->plan = t->layer * PLACES + t->subgraph - (w->alone ? w->alone - 1 : 0);
 }
 
 /* ---- weights in the file --------------------------------------------------------------------------- */
@@ -322,7 +326,7 @@ static double step_ns(const tn_sim_request *r) {
     const tn_soc *c = r->soc;
     const tn_sim_model *m = r->model;
     double bytes = tn_sim_weight_bytes(m) * c->step_weight_bits / 8 + (double)m->n_vocab * m->n_embd +
-                   4.0 * m->n_layers * m->n_kv_heads * m->d_head * c->step_context;
+                   2.0 * m->n_layers * m->n_kv_heads * m->d_head * c->step_context * c->step_kv_bytes;
     return (r->model->n_layers * c->step_layer_ns + bytes * c->step_byte_ns) *
            (r->accepted > 1 ? c->verify_slower : 1);
 }

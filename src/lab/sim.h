@@ -54,6 +54,10 @@ typedef struct tn_soc {
     double step_weight_bits; /* of the layers' weights that a decode step reads; the output layer's have 8 */
     double
         step_context; /* positions whose keys and values it reads, however many there are; 0: not counted */
+    double step_kv_bytes;  /* of one value of those */
+    bool device_attention; /* attention is the device's, at the products' rate, */
+    double
+        prefill_context; /* over a static graph's positions, however many there are; 0: over those that are there */
     double idle_w, cpu_w, npu_w, flash_w; /* the last three: more while busy */
     double products_residual, flash_residual,
         estimate_residual; /* root mean square of the fit's relative errors */

@@ -19,7 +19,7 @@ typedef struct raw {
     double step_layer_ms, step_gb, verify;
     double idle_w, cpu_w, npu_w, flash_w;
     double est_rows, est_keys, est_d;
-    double weight_bits, context; /* whole_runs */
+    double weight_bits, kv_bits, context; /* whole_runs */
 } raw;
 
 typedef struct field {
@@ -65,6 +65,7 @@ static const field fields[] = {
     F("npu_estimate", "keys", est_keys, 1e6),
     F("npu_estimate", "d_head", est_d, 1024),
     F("whole_runs", "weight_bits", weight_bits, 8),
+    F("whole_runs", "kv_bits", kv_bits, 16),
     F("whole_runs", "context", context, 1e6),
 };
 
@@ -171,8 +172,9 @@ static tern_status solve(const double a[2], const double b[2], const double c[2]
     return TERN_OK;
 }
 
-/* Two models that ran wholly on the device give a layer's time, which holds attention and all else but the
- * products, in the launches, and the time per multiplication; their decoding a layer's and a byte's time. */
+/* Two models that ran wholly on the device give a layer's time, which holds all else but the products and attention,
+ * in the launches, and the time per multiplication, of attention over the whole context too; their decoding a
+ * layer's and a byte's time. */
 static tern_status fit_whole_runs(tn_soc *c, const raw *r, const rows *runs, tern_error *err) {
     enum { TOKENS, LAYERS, EMBD, HEADS, KV, D, FF, VOCAB, MS, SPEED };
     double layers[2], macs[2], bytes[2], prefill_ns[2], step_ns[2];
@@ -180,16 +182,18 @@ static tern_status fit_whole_runs(tn_soc *c, const raw *r, const rows *runs, ter
     for (int i = 0; i < 2; i++) {
         const double *v = runs->v[i];
         double weights = v[LAYERS] * (v[EMBD] * (2 * v[HEADS] + 2 * v[KV]) * v[D] + 3 * v[EMBD] * v[FF]);
-        layers[i] = v[LAYERS], macs[i] = weights * v[TOKENS];
+        layers[i] = v[LAYERS];
+        macs[i] = v[TOKENS] * (weights + 2 * v[LAYERS] * v[HEADS] * v[D] * r->context);
         bytes[i] = weights * r->weight_bits / 8 + v[VOCAB] * v[EMBD] +
-                   4 * v[LAYERS] * v[KV] * v[D] * r->context; /* keys and values in 16 bits */
+                   2 * v[LAYERS] * v[KV] * v[D] * r->context * r->kv_bits / 8;
         prefill_ns[i] = v[MS] * 1e6, step_ns[i] = 1e9 / v[SPEED];
     }
     TN_TRY(solve(layers, macs, prefill_ns, &c->launch_ns, &c->mac_ns, err));
     TN_TRY(solve(layers, bytes, step_ns, &c->step_layer_ns, &c->step_byte_ns, err));
     c->launch_ns /= 4;                                      /* a layer has four graphs: qkv, o, ffn, down */
     c->byte_ns = c->handover_ns = c->products_residual = 0; /* two equations for two unknowns */
-    c->step_weight_bits = r->weight_bits, c->step_context = r->context;
+    c->step_weight_bits = r->weight_bits, c->step_context = r->context, c->step_kv_bytes = r->kv_bits / 8;
+    c->device_attention = true, c->prefill_context = r->context;
     return TERN_OK;
 }
 

@@ -211,6 +211,30 @@ static void a_gpu_computes_floats(void **state) {
     assert_string_equal(gpu.float_lane, "GPU");
 }
 
+/* A device that computes everything attends over its static graph's whole context, at the products' rate, and reads
+ * that many keys and values, of 8 bits, in every step. */
+static void the_whole_context_is_attended(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof path, "%s/share/soc/sd8elite-v79.json", TN_SOURCE_DIR);
+    tn_soc kept = soc;
+    assert_int_equal(tn_soc_load(&soc, path, NULL), TERN_OK);
+    assert_true(soc.device_attention && soc.prefill_context == 4096 && soc.step_context == 4096);
+    assert_true(soc.step_kv_bytes == 1);
+    tn_sim_request r = request("llama3.2-3b", 128, 128, TN_POLICY_OOE);
+    r.n_gen = 1;
+    tn_sim_result whole = simulate(&r, NULL);
+    soc.prefill_context = soc.step_context = 0;
+    tn_sim_result there = simulate(&r, NULL);
+    soc = kept;
+    tn_soc v79;
+    assert_int_equal(tn_soc_load(&v79, path, NULL), TERN_OK);
+    double macs = 2.0 * 128 * (4096 - 128) * 24 * 128 * 28, bytes = 2.0 * 28 * 8 * 128 * 4096;
+    assert_true(fabs((whole.ttft_ms - there.ttft_ms) / (macs * v79.mac_ns / 1e6) - 1) < 1e-3);
+    assert_true(fabs((whole.step_ms - there.step_ms) / (bytes * v79.step_byte_ns / 1e6) - 1) < 1e-9);
+    assert_true(there.work_ns[TN_LANE_CPU] < there.work_ns[TN_LANE_NPU] / 50);
+}
+
 /* A device ten times slower is the bottleneck; one ten thousand times faster is not. */
 static void bottlenecks_are_named(void **state) {
     (void)state;
@@ -374,6 +398,7 @@ int main(void) {
         cmocka_unit_test(decoding_is_counted),
         cmocka_unit_test(memory_and_stealing),
         cmocka_unit_test(a_gpu_computes_floats),
+        cmocka_unit_test(the_whole_context_is_attended),
         cmocka_unit_test(bottlenecks_are_named),
         cmocka_unit_test(measured_times_are_used),
         cmocka_unit_test(nonsense_is_refused),
