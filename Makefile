@@ -56,7 +56,7 @@ torture: setup all
 mutate: setup
 	@tools/mutate.sh
 
-# A whole 0.5B model on the emulated Hexagon, to the host's bits. (Some minutes.)
+# A whole 0.5B model on the emulated Hexagon, to the host's bits. (Up to half an hour.)
 hexagon-stack: setup all
 	@scripts/hexagon-stack.sh $(BUILD)
 

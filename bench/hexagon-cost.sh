@@ -45,8 +45,10 @@ for at, n in runs.items():
     elif name == "tn_hex_pack_rows": key = "rows"
     elif re.match(r"unpack_\d", name): key = "weightlets"
     elif name == "tn_hex_transpose": key = "transpose"
+    elif name in ("count_from", "count_row"): key = "counting"
+    elif name == "write_positions": key = "positions"
     elif re.match("tn_hex_dma|copy", name): key = "DMA"
-    elif re.match("tn_hex_(linear|product|unpack)|begin|tn_hex_unpack_channel|__hexagon", name): key = "staging"
+    elif re.match("tn_hex_(linear|product|unpack|topk)|begin|next|tn_hex_unpack_channel|__hexagon", name): key = "staging"
     else: continue # messages
     for i in range(3): total[key][i] += blocks[at][i + 1] * n
 units, ghz = int(os.environ["UNITS"]), float(os.environ["GHZ"])
@@ -56,7 +58,7 @@ density = f"{total['product'][2] / total['product'][0]:.2f}" if total["product"]
 print(f"| {os.environ['TITLE']} | {1000 * work[1] / units:.2f} | {1000 * work[0] / units:.2f} | {density} | {detail} | {units / work[0] * ghz:.1f} |")
 PY
 }
-echo "Instructions and packets per 1000 multiply-adds (linear, Q.K) or weights (unpacking); vrmpy per packet of the product; share of the packets in %;"
+echo "Instructions and packets per 1000 multiply-adds (linear, Q.K), weights (unpacking) or scores (top-k); vrmpy per packet of the product; share of the packets in %;"
 echo "ESTIMATE of 10^9 multiply-adds or weights a second, one HVX thread at $GHZ GHz, a packet per cycle, no stalls, DMA behind the computation:"
 echo
 echo "| kernel | instructions | packets | vrmpy/packet | packets of | estimate |"
@@ -68,4 +70,6 @@ count "linear 1 x 512, K 1536, f32" $((512 * 1536)) linear 1 512 1536 0
 count "linear 256 x 512, K 1536, s8" $((256 * 512 * 1536)) linear 256 512 1536 3
 count "Q.K 64 x 1024, d 64, s32" $((64 * 1024 * 64)) qk 64 1024 64 1
 count "Q.K 64 x 1024, d 128, s32" $((64 * 1024 * 128)) qk 64 1024 128 1
+count "top 20 % of 1024, 64 rows" $((64 * 1024)) topk 64 1024 205
+count "top 20 % of 4096, 16 rows" $((16 * 4096)) topk 16 4096 819
 for b in 1 2 3 4 5 6 7 8; do count "unpacking $b bits, 256 x 1536" $((256 * 1536)) unpack $b 256 1536; done

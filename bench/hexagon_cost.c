@@ -1,7 +1,10 @@
 /* One job on the Hexagon backend, so that bench/hexagon-cost.sh can count what the DSP executes:
- *   bench_hexagon_cost linear M N K FORM | qk M N K FORM | unpack BITS N K      (FORM: 0 f32, 1 s32, 2 u8, 3
- * s8) */
+ *   bench_hexagon_cost linear M N K FORM | qk M N K FORM | unpack BITS N K | topk ROWS N K
+ * (FORM: 0 f32, 1 s32, 2 u8, 3 s8). Top-k is asked of the DSP itself, for scores as estimates have them. */
 #include "kernels/unpack.h"
+#include "base/rng.h"
+#include "npu/hexagon/message.h"
+#include "npu/hexagon/transport.h"
 #include "npu/npu.h"
 
 #include <stdio.h>
@@ -16,10 +19,49 @@ static int must(tern_status st, const tern_error *err) {
     return 0;
 }
 
+static void ask(tn_hex_link *l, tn_hex_request g) {
+    tn_hex_reply r;
+    if (!tn_hex_transport_here.send(l, &g, sizeof g) ||
+        tn_hex_transport_here.receive(l, &r, sizeof r, 60000) != TN_HEX_CAME || r.status != TN_HEX_OK) {
+        fprintf(stderr, "the DSP refuses\n");
+        exit(1);
+    }
+}
+
+static int topk(tn_ctx *ctx, uint32_t rows, uint32_t n, uint32_t k) {
+    enum { WINDOW = 4096, WINDOW_BYTES = 1 << 20, AREA = 2 << 20 };
+    tern_error err;
+    tn_hex_link *l;
+    must(tn_hex_transport_here.open(ctx, &l, &err), &err);
+    ask(l, (tn_hex_request){.what = TN_HEX_HELLO,
+                            .hello = {.version = TN_HEX_VERSION,
+                                      .arena_bytes = l->arena_bytes,
+                                      .window = WINDOW,
+                                      .window_bytes = WINDOW_BYTES,
+                                      .vtcm_bytes = TN_HEX_VTCM_MOST,
+                                      .n_threads = 1}});
+    ask(l, (tn_hex_request){.what = TN_HEX_MAP, .map = {AREA, (n + k) * 4}});
+    tn_rng r = {1};
+    for (uint32_t row = 0; row < rows; row++) {
+        for (uint32_t p = 0; p < n; p++) { /* nearly normal */
+            int32_t sum = 0;
+            for (int i = 0; i < 6; i++) sum += (int32_t)tn_rng_below(&r, 60001) - 30000;
+            ((int32_t *)(l->arena + AREA))[p] = sum;
+        }
+        ask(l,
+            (tn_hex_request){.what = TN_HEX_TOPK,
+                             .topk = {.n_rows = 1, .bound = 180000, .rows = {{AREA, n, k, AREA + n * 4}}}});
+    }
+    tn_hex_transport_here.close(&l);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 5) return 2;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
+    if (!strcmp(argv[1], "topk"))
+        return topk(&ctx, (uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]));
     tn_npu_device *d;
     tern_error err;
     must(tn_npu_open(&ctx, "hexagon", NULL, &d, &err), &err);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A whole model of 0.5B (24 layers of Qwen2.5's shapes, random weights) on the emulated Hexagon: tokens and their probabilities must be the host
-# backend's to the bit, with one thread and with several, weights unpacked by the device, little VTCM, and attention estimated there. Some minutes and 2 GB:
+# backend's to the bit, with one thread and with several, weights unpacked by the device, little VTCM, and attention estimated there. Up to half an hour and 2 GB:
 # no part of the suite (make hexagon-stack).
 #   scripts/hexagon-stack.sh [BUILD [NUMBERS IN THE PROMPT]]
 set -euo pipefail

@@ -1,6 +1,7 @@
 /* The DSP program itself, spoken to without the backend: what it refuses, what it survives, and its unpacking
  * of weightlets. */
 #include "base/rng.h"
+#include "kernels/topk.h"
 #include "kernels/unpack.h"
 #include "npu/npu.h"
 
@@ -240,6 +241,19 @@ static void test_unpack_refusals(void **state) {
     tn_hex_transport_here.close(&l);
 }
 
+/* ---- top-k ------------------------------------------------------------------------------------------ */
+
+enum { SCORES = AREA, IDX = AREA + (480 << 10), TOP_MOST = 15000 };
+
+static tn_hex_request top(uint32_t n_rows, uint32_t bound) {
+    tn_hex_request g = {.what = TN_HEX_TOPK, .topk = {.n_rows = n_rows, .bound = bound}};
+    for (uint32_t r = 0; r < TN_HEX_TOP_ROWS; r++) {
+        g.topk.rows[r].scores = SCORES + r * 4 * TOP_MOST, g.topk.rows[r].idx = IDX + r * 4 * TOP_MOST;
+        g.topk.rows[r].n = 100, g.topk.rows[r].k = 20;
+    }
+    return g;
+}
+
 /* Sound requests with random damage: each is answered, and nothing outside mapped memory is written. */
 static void test_hostile(void **state) {
     (void)state;
@@ -267,6 +281,11 @@ static void test_hostile(void **state) {
             g.run.ops[0].tiles = AREA;
         }
         if (!tn_rng_below(&r, 12)) g = (tn_hex_request){.what = TN_HEX_FREE, .id = id};
+        if (!tn_rng_below(&r, 8)) {
+            g = top(1 + (uint32_t)tn_rng_below(&r, 3), 7);
+            for (uint32_t j = 0; j < 3; j++)
+                g.topk.rows[j].scores = AREA, g.topk.rows[j].idx = AREA + 4096 + 128 * j;
+        }
         uint32_t *words = (uint32_t *)&g;
         for (uint64_t n = tn_rng_below(&r, 3); n--;) {
             uint32_t w = (uint32_t)tn_rng_below(&r, tn_rng_below(&r, 2) ? 12 : sizeof g / 4),
@@ -353,6 +372,96 @@ static void test_threads(void **state) {
     tn_hex_transport_here.close(&l);
 }
 
+static int32_t score_of(tn_rng *r, int kind, int32_t bound) {
+    int32_t half = bound / 2 > 0 ? bound / 2 : 1;
+    switch (kind) {
+    case 0: return (int32_t)tn_rng_below(r, 2 * (uint64_t)bound + 1) - bound;
+    case 1: return (int32_t)tn_rng_below(r, 3) - 1;      /* many that are equal */
+    case 2: return tn_rng_below(r, 50) ? -bound : bound; /* only the ends */
+    case 3: return -bound / 3;                           /* all equal */
+    default: /* around nothing, as real scores are, with a few far off */
+        return (int32_t)((tn_rng_below(r, (uint64_t)half) + tn_rng_below(r, (uint64_t)half)) /
+                         (tn_rng_below(r, 9) ? 16 : 1)) -
+               half / 16;
+    }
+}
+
+/* The host's selection to the position, whatever the scores, of as many rows as a message takes, however many threads
+ * share them, where VTCM holds a row and where it does not. */
+static void test_topk(void **state) {
+    (void)state;
+    void *scratch = aligned_alloc(64, (tn_topk_scratch(TOP_MOST) + 63) / 64 * 64);
+    static uint32_t want[TOP_MOST + 32];
+    tn_rng r = {17};
+    for (int way = 0; way < 3; way++) {
+        tn_hex_link *l = start();
+        tn_hex_request h = hello(l);
+        h.hello.vtcm_bytes = way == 0 ? 16 << 10 : 200 << 10, h.hello.n_threads = way == 2 ? 3 : 1;
+        h.hello.flags = TN_HEX_POISON;
+        assert_int_equal(ask(l, h), TN_HEX_OK);
+        assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, CAP)), TN_HEX_OK);
+        for (int i = 0; i < 90; i++) {
+            uint32_t n_rows = 1 + (uint32_t)tn_rng_below(&r, TN_HEX_TOP_ROWS),
+                     bound = i % 3 ? 1 + (uint32_t)tn_rng_below(&r, 1 << 20) : TN_HEX_MAX_BOUND;
+            tn_hex_request g = top(n_rows, bound);
+            for (uint32_t row = 0; row < n_rows; row++) {
+                uint32_t n = 1 + (uint32_t)tn_rng_below(&r, tn_rng_below(&r, 3) ? 300 : TOP_MOST);
+                g.topk.rows[row].n = n;
+                g.topk.rows[row].k = tn_rng_below(&r, 8) ? 1 + (uint32_t)tn_rng_below(&r, n) : n;
+                int32_t *scores = (int32_t *)(l->arena + g.topk.rows[row].scores);
+                for (uint32_t p = 0; p < n; p++) scores[p] = score_of(&r, i % 5, (int32_t)bound);
+            }
+            memset(l->arena + IDX, 0x77, TN_HEX_TOP_ROWS * 4 * TOP_MOST);
+            tn_hex_reply said = send(l, g);
+            assert_int_equal(said.status, TN_HEX_OK);
+            assert_int_equal(said.n_threads, way == 2 ? (n_rows < 3 ? n_rows : 3) : 1);
+            for (uint32_t row = 0; row < n_rows; row++) {
+                uint32_t n = g.topk.rows[row].n, k = g.topk.rows[row].k;
+                const uint32_t *got = (const uint32_t *)(l->arena + g.topk.rows[row].idx);
+                tn_topk_ref(&(tn_topk_args){.scores = (const int32_t *)(l->arena + g.topk.rows[row].scores),
+                                            .n = n,
+                                            .k = k,
+                                            .bound = (int32_t)bound,
+                                            .idx = want,
+                                            .scratch = scratch});
+                if (memcmp(got, want, k * sizeof *want))
+                    fail_msg("way %d, scores of kind %d up to %u: %u of %u are others", way, i % 5, bound, k,
+                             n);
+                assert_int_equal(k < TOP_MOST ? got[k] : 0x77777777, 0x77777777);
+            }
+        }
+        tn_hex_transport_here.close(&l);
+    }
+    free(scratch);
+}
+
+/* What is wrong is refused; scores beyond their bound give some positions, and no more than were asked for. */
+static void test_topk_refusals(void **state) {
+    (void)state;
+    tn_hex_link *l = start();
+    assert_int_equal(ask(l, hello(l)), TN_HEX_OK);
+    assert_int_equal(ask(l, top(8, 5)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, CAP)), TN_HEX_OK);
+    REFUSED(top(8, 5), topk.n_rows, 0, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.n_rows, TN_HEX_TOP_ROWS + 1, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.bound, 0, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.bound, TN_HEX_MAX_BOUND + 1, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.rows[7].n, 0, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.rows[7].n, TN_HEX_MAX_N + 1, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.rows[7].n, TN_HEX_MAX_N, TN_HEX_E_PLACE);
+    REFUSED(top(8, 5), topk.rows[7].k, 0, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.rows[7].k, 101, TN_HEX_E_SHAPE);
+    REFUSED(top(8, 5), topk.rows[7].scores, AREA + 2, TN_HEX_E_PLACE);
+    REFUSED(top(8, 5), topk.rows[7].scores, AREA + CAP - 396, TN_HEX_E_PLACE);
+    REFUSED(top(8, 5), topk.rows[7].idx, UINT32_MAX - 3, TN_HEX_E_PLACE);
+    REFUSED(top(8, 5), topk.rows[7].idx, AREA + CAP - 76, TN_HEX_E_PLACE);
+    for (uint32_t p = 0; p < 100; p++) ((int32_t *)(l->arena + SCORES))[p] = p % 2 ? INT32_MAX : INT32_MIN;
+    memset(l->arena + IDX, 0x77, 400);
+    assert_int_equal(ask(l, top(1, 5)), TN_HEX_OK);
+    assert_int_equal(((uint32_t *)(l->arena + IDX))[20], 0x77777777);
+    tn_hex_transport_here.close(&l);
+}
+
 /* ---- weightlets, through the backend ----------------------------------------------------------------- */
 
 static int n_warnings;
@@ -426,10 +535,12 @@ static void test_unpack(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),   cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_graphs),  cmocka_unit_test(test_unpack_refusals),
-                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_threads),
-                                       cmocka_unit_test(test_unpack)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_graphs),        cmocka_unit_test(test_unpack_refusals),
+        cmocka_unit_test(test_hostile),       cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_topk_refusals), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #else

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum {
-    TN_HEX_VERSION = 3,
+    TN_HEX_VERSION = 4,
     TN_HEX_MAX_OPS = 8,
     TN_HEX_MAX_GRAPHS = 4096,
     TN_HEX_MAX_MAPS = 16384,
@@ -21,6 +21,8 @@ enum {
     TN_HEX_VTCM_LEAST = 16 << 10,
     TN_HEX_MAX_THREADS = 8,
     TN_HEX_IN_ALIGN = 8, /* of RUN's inputs and their stride */
+    TN_HEX_TOP_ROWS = 8, /* of one TOPK */
+    TN_HEX_MAX_BOUND = 1 << 30,
 };
 
 typedef enum tn_hex_what {
@@ -31,6 +33,7 @@ typedef enum tn_hex_what {
     TN_HEX_RUN,                /* a loaded graph */
     TN_HEX_FREE,               /* a loaded graph; its number is free again */
     TN_HEX_UNPACK,             /* weightlets to tiles (kernels/unpack.h) */
+    TN_HEX_TOPK,               /* the largest of rows of scores (kernels/topk.h) */
 } tn_hex_what;
 
 typedef enum tn_hex_status {
@@ -81,6 +84,15 @@ typedef struct tn_hex_unpack {
     uint8_t bits[(TN_HEX_MAX_CHANNELS * 3 + 7) / 8 + 4];
 } tn_hex_unpack;
 
+/* idx gets the positions of the k largest of n scores, ascending; of equal ones the lowest positions. Scores are s32, of
+ * bound at most. */
+typedef struct tn_hex_topk_rows {
+    uint32_t n_rows, bound;
+    struct {
+        uint32_t scores, n, k, idx;
+    } rows[TN_HEX_TOP_ROWS];
+} tn_hex_topk_rows;
+
 typedef struct tn_hex_request {
     uint32_t what, serial, id;
     union {
@@ -89,6 +101,7 @@ typedef struct tn_hex_request {
         tn_hex_load load;
         tn_hex_run run;
         tn_hex_unpack unpack;
+        tn_hex_topk_rows topk;
     };
 } tn_hex_request;
 

@@ -20,6 +20,16 @@ typedef struct tn_hex_op {
     uint8_t *out;
 } tn_hex_op;
 
+/* A row of scores, |score| <= bound <= 2^30, and where the positions of its k largest go, 1 <= k <= n. */
+typedef struct tn_hex_top {
+    const int32_t *scores;
+    uint32_t n, k;
+    int32_t bound;
+    uint32_t *idx;
+} tn_hex_top;
+
+void tn_hex_topk(const tn_hex_scratch *s, const tn_hex_top *t);
+
 void tn_hex_linear(const tn_hex_scratch *s, const tn_hex_op *op);
 /* Unpacks channels of these widths; src holds all their bytes. */
 void tn_hex_unpack_tiles(const tn_hex_scratch *s, const uint8_t *src, const uint8_t *widths,

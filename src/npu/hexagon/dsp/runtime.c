@@ -79,12 +79,13 @@ static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
 /* ---- threads ---------------------------------------------------------------------------------------------
  */
 
-/* What all threads of a product or an unpacking do: columns or channels, in parts that are multiples of a step. Every
+/* What all threads of a product, a selection or an unpacking do: columns, rows or channels, in parts that are multiples of a step. Every
  * thread has its own part of VTCM and its own transfers, and stages the rows for itself. */
 typedef struct shared_work {
     const tn_hex_runtime *t;
     tn_hex_dma *dma;
-    const tn_hex_op *op; /* or NULL: unpack */
+    const tn_hex_op *op;          /* or NULL: */
+    const tn_hex_topk_rows *rows; /* or NULL: unpack */
     uint32_t n, step, n_threads;
     const uint8_t *src, *widths;
     uint8_t *tiles;
@@ -107,6 +108,16 @@ static void one_part(void *arg, uint32_t i) {
         tn_hex_linear(&s, &part);
         return;
     }
+    for (uint32_t r = from; w->rows && r < to; r++) {
+        uint8_t *base = w->t->base;
+        tn_hex_top top = {.scores = (const int32_t *)(base + w->rows->rows[r].scores),
+                          .n = w->rows->rows[r].n,
+                          .k = w->rows->rows[r].k,
+                          .bound = (int32_t)w->rows->bound,
+                          .idx = (uint32_t *)(base + w->rows->rows[r].idx)};
+        tn_hex_topk(&s, &top);
+    }
+    if (w->rows) return;
     const uint8_t *src = w->src;
     for (uint32_t c = 0; c < from; c++) src += w->widths[c] * ((w->k + 127) / 128) * 16;
     tn_hex_unpack_tiles(&s, src, w->widths + from, to - from, w->k, w->tiles + from * k4);
@@ -219,6 +230,22 @@ static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     return TN_HEX_OK;
 }
 
+static tn_hex_status topk(tn_hex_runtime *t, const tn_hex_topk_rows *r) {
+    if (!r->n_rows || r->n_rows > TN_HEX_TOP_ROWS || !r->bound || r->bound > TN_HEX_MAX_BOUND)
+        return TN_HEX_E_SHAPE;
+    for (uint32_t i = 0; i < r->n_rows; i++) {
+        uint32_t n = r->rows[i].n, k = r->rows[i].k;
+        if (!n || n > TN_HEX_MAX_N || !k || k > n) return TN_HEX_E_SHAPE;
+        if (!mapped(t, r->rows[i].scores, (uint64_t)n * 4, 4) ||
+            !mapped(t, r->rows[i].idx, (uint64_t)k * 4, 4))
+            return TN_HEX_E_PLACE;
+    }
+    for (uint32_t i = 0; i < r->n_rows; i++) forget(t, r->rows[i].scores, (uint64_t)r->rows[i].n * 4);
+    in_parts(t, (shared_work){.rows = r, .n = r->n_rows, .step = 1});
+    for (uint32_t i = 0; i < r->n_rows; i++) write_back(t, r->rows[i].idx, (uint64_t)r->rows[i].k * 4);
+    return TN_HEX_OK;
+}
+
 /* ---- messages --------------------------------------------------------------------------------------------
  */
 
@@ -251,6 +278,7 @@ void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *rep
     else if (g->what == TN_HEX_LOAD) st = load(t, g->id, &g->load);
     else if (g->what == TN_HEX_RUN) st = run(t, g->id, &g->run);
     else if (g->what == TN_HEX_UNPACK) st = unpack(t, &g->unpack);
+    else if (g->what == TN_HEX_TOPK) st = topk(t, &g->topk);
     else if (g->what == TN_HEX_FREE) {
         st = g->id < TN_HEX_MAX_GRAPHS && t->graphs[g->id].loaded ? TN_HEX_OK : TN_HEX_E_GRAPH;
         if (st == TN_HEX_OK) t->graphs[g->id].loaded = 0;
