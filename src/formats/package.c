@@ -2,12 +2,14 @@
 
 #include "base/checked.h"
 #include "base/file.h"
+#include "base/half.h"
 #include "base/outfile.h"
 #include "kernels/unpack.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -102,8 +104,8 @@ tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, 
     TN_BAIL_IF(!w->path || !w->sections || !w->toc, err, TERN_E_MEMORY, "no memory to write %s", path);
     if ((st = tn_outfile_open(ctx, path, &tn_pkg_kind_of_file, &w->file, err)) != TERN_OK) goto out;
     w->fd = tn_outfile_fd(w->file);
-    w->off =
-        align_up(INDEX_OFF + (uint64_t)max_sections * sizeof(tn_pkg_section) + cap_toc_bytes, TN_PKG_ALIGN);
+    w->off = align_up(INDEX_OFF + (uint64_t)max_sections * sizeof(tn_pkg_section) + cap_toc_bytes,
+                      TN_PKG_SHORT_ALIGN);
     *out = w;
     return TERN_OK;
 out:
@@ -138,7 +140,7 @@ tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer
     TN_TRY(write_at(w, data, n_bytes, w->off, err));
     s->size_bytes = n_bytes;
     s->xxh64 = XXH64(data, n_bytes, 0);
-    w->off = align_up(w->off + n_bytes, TN_PKG_ALIGN);
+    w->off = align_up(w->off + n_bytes, TN_PKG_SHORT_ALIGN);
     return TERN_OK;
 }
 
@@ -226,7 +228,8 @@ tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err) {
     hashes = n_blocks(end);
     for (uint32_t i = 0; i < w->n_records; i++) {
         if (!tn_pkg_is_large(w->records[i].part)) continue;
-        w->records[i].off_bytes = align_up(end, TN_PKG_ALIGN);
+        uint64_t align = w->records[i].size_bytes < TN_PKG_BLOCK ? TN_PKG_SHORT_ALIGN : TN_PKG_ALIGN;
+        w->records[i].off_bytes = align_up(w->off + end, align) - w->off;
         end = w->records[i].off_bytes + w->records[i].size_bytes;
         hashes += n_blocks(w->records[i].size_bytes);
     }
@@ -252,13 +255,14 @@ tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err) {
     s->toc_off_bytes = (uint32_t)w->n_toc_bytes; /* finish adds the length of the section table */
     s->toc_bytes = (uint32_t)toc_bytes;
     w->n_toc_bytes += toc_bytes;
-    w->off = align_up(w->off + end, TN_PKG_ALIGN);
+    w->off = align_up(w->off + end, TN_PKG_SHORT_ALIGN);
     return TERN_OK;
 }
 
 tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err) {
     assert(!w->sealed && !w->open);
     w->sealed = true;
+    w->off = align_up(w->off, TN_PKG_ALIGN); /* whole pages can be read up to the end */
     uint64_t table_bytes = w->n_sections * sizeof *w->sections;
     for (uint32_t i = 0; i < w->n_sections; i++) {
         if (w->sections[i].toc_bytes) w->sections[i].toc_off_bytes += (uint32_t)table_bytes;
@@ -359,7 +363,7 @@ static tern_status check_toc(const tn_pkg *p, const tn_pkg_section *s, uint64_t 
     for (uint32_t i = 0; i < head->n_records && ok; i++) {
         bool large = tn_pkg_is_large(r[i].part);
         ok = tn_range_ok(r[i].off_bytes, r[i].size_bytes, large ? s->size_bytes : head->small_bytes) &&
-             r[i].off_bytes % (large ? TN_PKG_ALIGN : TN_PKG_TENSOR_ALIGN) == 0 &&
+             r[i].off_bytes % (large ? TN_PKG_SHORT_ALIGN : TN_PKG_TENSOR_ALIGN) == 0 &&
              (!large || r[i].off_bytes >= head->small_bytes) && r[i].n >= 0 && r[i].k >= 0;
         if (large) hashes += n_blocks(r[i].size_bytes);
         TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
@@ -403,7 +407,8 @@ static tern_status read_index(tn_pkg *p, tern_error *err) {
                "%s: index damaged (checksum differs)", p->path);
     for (uint32_t i = 0; i < h.n_sections; i++) {
         const tn_pkg_section *s = &p->sections[i];
-        TN_FAIL_IF(!tn_range_ok(s->off_bytes, s->size_bytes, p->file_bytes) || s->off_bytes % TN_PKG_ALIGN,
+        TN_FAIL_IF(!tn_range_ok(s->off_bytes, s->size_bytes, p->file_bytes) ||
+                       s->off_bytes % TN_PKG_SHORT_ALIGN,
                    err, TERN_E_FORMAT,
                    "%s: section %u needs [%" PRIu64 ", +%" PRIu64 "), the file has %" PRIu64 " bytes",
                    p->path, i, s->off_bytes, s->size_bytes, p->file_bytes);
@@ -563,6 +568,43 @@ const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, 
         if (records[i].role == role && records[i].part == part) return &records[i];
     }
     return NULL;
+}
+
+bool tn_pkg_rows16_pack(const float *scale, const int32_t *col_sum, size_t n_pad, uint16_t *rows16,
+                        float *by) {
+    float top = 0;
+    for (size_t i = 0; i < n_pad; i++) top = scale[i] > top ? scale[i] : top;
+    *by = top > 0 ? top : 1;
+    for (size_t i = 0; i < n_pad; i++) {
+        rows16[i] = tn_f32_f16(scale[i] / *by);
+        rows16[n_pad + i] = (uint16_t)(int16_t)col_sum[i];
+        float back = tn_f16_f32(rows16[i]) * *by;
+        if (!(fabsf(back - scale[i]) <= ldexpf(scale[i], -11)) || (int16_t)col_sum[i] != col_sum[i])
+            return false;
+    }
+    return true;
+}
+
+tern_status tn_pkg_rows(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
+                        size_t n_pad, float *scale, int32_t *col_sum, tern_error *err) {
+    const tn_pkg_record *r = tn_pkg_record_find(records, n_records, role, TN_PKG_ROWS16),
+                        *l = tn_pkg_record_find(records, n_records, role, TN_PKG_SCALE),
+                        *sums = tn_pkg_record_find(records, n_records, role, TN_PKG_COL_SUM);
+    TN_FAIL_IF(r ? r->size_bytes != 4 * (uint64_t)n_pad
+                 : !l || !sums || l->size_bytes != 4 * (uint64_t)n_pad || sums->size_bytes != l->size_bytes,
+               err, TERN_E_FORMAT, "scales and sums of role %u are missing or not of %zu rows", role, n_pad);
+    if (!scale) return TERN_OK;
+    if (!r) {
+        memcpy(scale, (const char *)base + l->off_bytes, 4 * n_pad);
+        memcpy(col_sum, (const char *)base + sums->off_bytes, 4 * n_pad);
+        return TERN_OK;
+    }
+    const uint16_t *rows16 = (const uint16_t *)((const char *)base + r->off_bytes);
+    for (size_t i = 0; i < n_pad; i++) {
+        scale[i] = tn_f16_f32(rows16[i]) * r->act_scale;
+        col_sum[i] = (int16_t)rows16[n_pad + i];
+    }
+    return TERN_OK;
 }
 
 tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,

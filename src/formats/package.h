@@ -1,12 +1,12 @@
 /* formats/package.h - the .tern package: one file, sections in load order, each with its checksums.
  *
- * File: pkg_header | index: section table, tables of contents | sections, each aligned to 4096 bytes so that
- * direct I/O can read it. Everything a reader must know to place every tensor lies in the index, in front. So
- * a package can be used while it arrives. A section of tensors has a table of contents (records and the
- * checksums of blocks of 256 KiB). Its small tensors come first, back to back ("the small part"). Every large
- * one (tn_pkg_is_large) begins at a multiple of 4096, so that each can be read alone, directly, to where it
- * stays, and be checked block by block while it is. docs/reference/package-format.md specifies every byte.
- * All numbers are little-endian.
+ * File: pkg_header | index: section table, tables of contents | sections. Everything a reader must know to
+ * place every tensor lies in the index, in front. So a package can be used while it arrives. A section of
+ * tensors has a table of contents (records and the checksums of blocks of 256 KiB). Its small tensors come
+ * first, back to back ("the small part"), then the large ones (tn_pkg_is_large). Those of a block or more
+ * begin at multiples of 4096 in the file, so that each can be read alone, directly, to where it stays, and be
+ * checked block by block while it is; shorter ones share their first and last page with what lies beside
+ * them. docs/reference/package-format.md specifies every byte. All numbers are little-endian.
  *
  * A writer streams sections in order; nothing appears under the final name before finish has synced it all. A
  * reader trusts no length or offset; bytes are checked against their checksums when they are read. */
@@ -19,11 +19,13 @@
 
 #include <stdint.h>
 
-/* Version 5 may have weightlets in HEAD, version 4 knows TN_PKG_ROTATED; both and version 3 are read. */
+/* Version 6 has TN_PKG_ROWS16 and packs what is short, version 5 may have weightlets in HEAD, version 4 knows
+ * TN_PKG_ROTATED; all of them and version 3 are read. */
 enum {
-    TN_PKG_VERSION = 5,
+    TN_PKG_VERSION = 6,
     TN_PKG_OLDEST = 3,
-    TN_PKG_ALIGN = 4096,
+    TN_PKG_ALIGN = 4096,      /* of large tensors of a block or more, in the file; of the file's end */
+    TN_PKG_SHORT_ALIGN = 128, /* of shorter ones, and of sections */
     TN_PKG_TENSOR_ALIGN = 64,
     TN_PKG_BLOCK = 256 << 10
 };
@@ -72,8 +74,10 @@ typedef enum tn_pkg_part {
         14, /* f32 [k]: what a site's inputs are multiplied by before they are quantised, where no
                             tensor in front of it could take that (first linear of the site; absent: 1) */
     TN_PKG_EXPERT_HASH =
-        15, /* u32 [n experts]: XXH32 (seed 0) of each expert's part of TILES or WEIGHTLETS, which
+        15,             /* u32 [n experts]: XXH32 (seed 0) of each expert's part of TILES or WEIGHTLETS, which
                                 may be read alone */
+    TN_PKG_ROWS16 = 16, /* f16 [n rounded up to the tile], then s16 alike: scales, to be multiplied by the
+                           record's act_scale, and sums; instead of SCALE and COL_SUM */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {
@@ -181,6 +185,15 @@ tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_
 const tn_pkg_record *tn_pkg_records(const tn_pkg *p, const tn_pkg_section *s, size_t *n);
 /* Returns the record with this role and part, or NULL. */
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part);
+
+/* Scales and sums of a linear's n_pad rows (n rounded up to the tile), short or long. Short ones are within
+ * 2^-11 of what they were made of. Returns false where some do not fit: then they are to be written long. */
+bool tn_pkg_rows16_pack(const float *scale, const int32_t *col_sum, size_t n_pad, uint16_t *rows16,
+                        float *by);
+/* Where the record that says them is missing or has another size, it fails with TERN_E_FORMAT. scale NULL:
+ * that is all it looks at. */
+tern_status tn_pkg_rows(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
+                        size_t n_pad, float *scale, int32_t *col_sum, tern_error *err);
 
 /* Finds an [n][k] linear in weightlets: its widths, at base (the section, or its small part, as read), and
  * the record of its weights, whose size fits them, so that any part may be unpacked (tn_weightlets_unpack).

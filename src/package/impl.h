@@ -33,10 +33,18 @@ static inline uint64_t tn_padded(const tn_npu_model *m, int64_t n) {
     return (uint64_t)((n + tile_n - 1) / tile_n * tile_n);
 }
 
-/* A room says where the weights of a layer go: in the process's memory, or in the device's. */
+/* A room says where the weights of a layer go: in the process's memory, or in the device's; and their scales
+ * and sums. */
 typedef struct tile_room {
     int8_t *at[2];
+    char *rows;
 } tile_room;
+
+/* How far into its first page a tensor begins in the file. Whole pages are read, so it begins there in memory
+ * too. */
+static inline uint64_t tn_file_phase(const tn_pkg_section *s, const tn_pkg_record *r) {
+    return (s->off_bytes + (r ? r->off_bytes : 0)) % TN_AIO_ALIGN;
+}
 
 /* The first makes room for the small tensors of model (-1) or a layer, the second for its weights (-1:
  * lm_head and embedding). */
@@ -51,6 +59,8 @@ void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s);
 tern_status tn_site_load_expert(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int8_t *const *parts,
                                 tern_error *err);
 void tn_site_drop_expert(const tn_npu_site *s, int32_t e);
+/* Reads scales and sums of a layer's linears (-1: the model level's); their small tensors are there. */
+tern_status tn_sites_read_rows(tn_npu_model *m, int layer, tern_error *err);
 /* Reads the hot channels; their rows are there. */
 tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err);
 

@@ -22,6 +22,7 @@ typedef struct unit_op {
     tn_role role;
     int8_t *tiles;                /* what stays: tiles, or packed weights */
     const uint8_t *packed, *bits; /* weightlets to be unpacked; NULL: what comes stays as it is */
+    uint64_t phase;               /* bytes of its first page that belong to what lies in front of it */
     int32_t part0;                /* first of its parts */
     tn_aio_read read;
 } unit_op;
@@ -71,8 +72,8 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
-/* Checks a piece. Only some of its bytes belong to the tensor, because direct reads bring what lies behind it
- * too. */
+/* Checks a piece of what begins with a page. Only some of its bytes belong to the tensor, because direct reads
+ * bring what lies behind it too. */
 static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
     const unit *u = user;
     const unit_op *op =
@@ -81,6 +82,14 @@ static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, ui
     if (at >= size) return TERN_OK;
     return tn_pkg_check(u->l->m->pkg, u->section, op->r, at, (const char *)r->dst + at,
                         n < size - at ? n : size - at, err);
+}
+
+/* What begins within a page is no longer than a block, or a layer's small tensors: it is checked when it is all
+ * there. */
+static tern_status check_short(const unit *u, const unit_op *op, tern_error *err) {
+    const tn_pkg *pkg = u->l->m->pkg;
+    uint64_t size = op->r ? op->r->size_bytes : tn_pkg_small_bytes(pkg, u->section);
+    return tn_pkg_check(pkg, u->section, op->r, 0, (const char *)op->read.dst + op->phase, size, err);
 }
 
 /* Queues the reads of every unit whose place is free. The caller holds mu. */
@@ -157,6 +166,7 @@ static tern_status read_unit(unit *u, tern_error *err) {
             tern_error one;
             tern_status rc = tn_aio_wait(l->aio, &op->read,
                                          &one); /* all of them, so that none is in flight after a failure */
+            if (rc == TERN_OK && op->phase) rc = check_short(u, op, &one);
             if (rc != TERN_OK && st == TERN_OK) {
                 st = rc;
                 if (err) *err = one;
@@ -170,6 +180,8 @@ static tern_status read_unit(unit *u, tern_error *err) {
             st = tn_pkg_check(m->pkg, u->section, op->r, 0, op->packed, op->r->size_bytes, err);
         }
     }
+    /* what the sites behind may load before this one is */
+    if (st == TERN_OK && u->kind == TN_UNIT_SMALL) st = tn_sites_read_rows(m, u->layer, err);
     if (st == TERN_OK && u->site) st = find_weightlets(u, err);
     return st;
 }
@@ -191,8 +203,7 @@ static bool in_ring(const tn_loader *l, const tn_pkg_record *r) {
 /* Counts the bytes that pass through the ring. */
 static uint64_t packed_bytes(const unit *u) {
     uint64_t n = 0;
-    for (int32_t i = 0; i < u->n_ops; i++)
-        n += in_ring(u->l, u->ops[i].r) ? aligned(u->ops[i].r->size_bytes) : 0;
+    for (int32_t i = 0; i < u->n_ops; i++) n += in_ring(u->l, u->ops[i].r) ? u->ops[i].read.n_bytes : 0;
     return n;
 }
 
@@ -415,9 +426,9 @@ static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *
         l->graph_units[i].after = oldest - 1;
         for (int32_t o = 0; o < u->n_ops; o++) {
             if (!in_ring(l, u->ops[o].r)) continue;
-            u->ops[o].packed = l->ring + at;
+            u->ops[o].packed = l->ring + at + u->ops[o].phase;
             u->ops[o].read.dst = l->ring + at;
-            at += aligned(u->ops[o].r->size_bytes);
+            at += u->ops[o].read.n_bytes;
         }
     }
     tn_free(l->m->ctx, off);
@@ -439,15 +450,21 @@ static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_sit
     return u;
 }
 
+/* The pages of the file that n bytes at off lie on. */
+static tn_aio_read pages_of(unit *u, const unit_op *op, uint64_t off, uint64_t n) {
+    return (tn_aio_read){.off_bytes = off - op->phase,
+                         .n_bytes = aligned(op->phase + n),
+                         .check = op->phase ? NULL : check_piece,
+                         .user = u};
+}
+
 static void add_small(tn_loader *l, int32_t layer) {
     const tn_pkg_section *s = tn_pkg_find(l->m->pkg, TN_PKG_LAYER, layer);
     unit *u = add_unit(l, TN_UNIT_SMALL, layer, NULL, s);
     u->n_ops = tn_pkg_small_bytes(l->m->pkg, s) > 0;
-    u->ops[0].read = (tn_aio_read){.off_bytes = s->off_bytes,
-                                   .n_bytes = aligned(tn_pkg_small_bytes(l->m->pkg, s)),
-                                   .dst = l->m->small[layer + 1],
-                                   .check = check_piece,
-                                   .user = u};
+    u->ops[0].phase = tn_file_phase(s, NULL);
+    u->ops[0].read = pages_of(u, &u->ops[0], s->off_bytes, tn_pkg_small_bytes(l->m->pkg, s));
+    u->ops[0].read.dst = l->m->small[layer + 1] - u->ops[0].phase;
 }
 
 /* Adds one linear of a unit, and where the model wants it. */
@@ -455,12 +472,10 @@ static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, i
     unit_op *op = &u->ops[u->n_ops++];
     bool unpacked = in_ring(u->l, r);
     *op = (unit_op){.r = r, .role = role, .tiles = place, .part0 = u->n_ops > 1 ? u->n_parts : 0};
-    op->read = (tn_aio_read){.off_bytes = u->section->off_bytes + r->off_bytes,
-                             .n_bytes = aligned(r->size_bytes),
-                             .dst = place,
-                             .check = check_piece,
-                             .user = u};
-    if (u->l->map && unpacked) op->packed = u->l->map->data + op->read.off_bytes;
+    op->phase = tn_file_phase(u->section, r);
+    op->read = pages_of(u, op, u->section->off_bytes + r->off_bytes, r->size_bytes);
+    op->read.dst = unpacked ? NULL : (int8_t *)place - op->phase;
+    if (u->l->map && unpacked) op->packed = u->l->map->data + u->section->off_bytes + r->off_bytes;
     if (u->n_ops == 1) u->n_parts = 0;
     u->n_parts += unpacked ? (int32_t)((n + CHANNELS_PER_PART - 1) / CHANNELS_PER_PART) : 0;
 }

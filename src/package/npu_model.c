@@ -71,14 +71,19 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     m->embd_weights = h->tied  ? m->embd_packed ? (const int8_t *)image->packed : image->tiles
                       : m->map ? (const int8_t *)m->map->data +
                                      tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1)->off_bytes + r->off_bytes
-                               : room.at[0];
+                               : room.at[0] + tn_file_phase(tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1), r);
     TN_TRY(open_embedding(m, &v, r, err));
-    m->embd_scale = tn_section_payload(&v, TN_W_EMBD, TN_PKG_SCALE, tn_padded(m, h->n_vocab) * 4, -1, err);
-    m->embd_tile_hash =
-        m->embd_scale
-            ? tn_section_payload(&v, TN_W_EMBD, TN_PKG_TILE_HASH,
-                                 tn_padded(m, h->n_vocab) / (uint64_t)m->layout->tile_n * 4, -1, err)
-            : NULL;
+    TN_TRY(tn_sites_read_rows(m, -1, err));
+    m->embd_rotated = h->tied && lm_head->rotated;
+    m->embd_scale = image->scale;
+    if (!h->tied) {
+        size_t n_pad = tn_padded(m, h->n_vocab);
+        m->embd_scale = (const float *)room.rows;
+        TN_TRY(tn_pkg_rows(v.records, v.n, v.base, TN_W_EMBD, n_pad, (float *)room.rows,
+                           (int32_t *)(room.rows + 4 * n_pad), err));
+    }
+    m->embd_tile_hash = tn_section_payload(
+        &v, TN_W_EMBD, TN_PKG_TILE_HASH, tn_padded(m, h->n_vocab) / (uint64_t)m->layout->tile_n * 4, -1, err);
     return m->embd_tile_hash ? TERN_OK : TERN_E_FORMAT;
 }
 
@@ -145,12 +150,13 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     m->small = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small);
     m->small_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small_blocks);
     m->tile_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->tile_blocks);
+    m->row_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->row_blocks);
     m->device_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->device_blocks);
     m->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)model->program.n_sites, sizeof *m->sites);
     m->n_sites = model->program.n_sites;
     model->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *model->layers);
-    TN_FAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites ||
-                   !model->layers,
+    TN_FAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->row_blocks || !m->device_blocks ||
+                   !m->sites || !model->layers,
                err, TERN_E_MEMORY, "no memory for a model");
     if (opt->load == TN_LOAD_MMAP) TN_TRY(tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err));
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
@@ -338,10 +344,12 @@ void tn_npu_model_close(tn_npu_model **pm) {
     for (int i = 0; i < m->n_layers + 1; i++) {
         if (m->small_blocks) tn_free(m->ctx, m->small_blocks[i]);
         if (m->tile_blocks) tn_free(m->ctx, m->tile_blocks[i]);
+        if (m->row_blocks) tn_free(m->ctx, m->row_blocks[i]);
     }
     tn_free(m->ctx, m->small);
     tn_free(m->ctx, m->small_blocks);
     tn_free(m->ctx, m->tile_blocks);
+    tn_free(m->ctx, m->row_blocks);
     tn_free(m->ctx, m->graph_section);
     tn_file_close(&m->map);
     tn_free(m->ctx, m->sites);
@@ -361,4 +369,5 @@ void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, 
         float v = (float)q[i] * m->embd_scale[id];
         memcpy((char *)out + (size_t)i * sizeof v, &v, sizeof v);
     }
+    if (m->embd_rotated) m->kern->hadamard_f32(out, (size_t)h->n_embd); /* its own inverse */
 }

@@ -131,6 +131,7 @@ typedef struct tn_npu_model {
      * file's column tiles begin. */
     const int8_t *embd_weights;
     bool embd_packed;
+    bool embd_rotated; /* rows are those of an output layer whose inputs are rotated */
     const uint8_t *embd_bits;
     uint64_t *embd_off;
     const float *embd_scale;
@@ -138,6 +139,7 @@ typedef struct tn_npu_model {
     tn_file *map;                 /* the package, where it is mapped */
     char **small, **small_blocks; /* [n_layers + 1]: small tensors of model and layers as read; the memory
                                      they are in (NULL when mapped) */
+    char **row_blocks;            /* [n_layers + 1]: scales and sums of linears */
     int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed; of
                                               sites on a device with memory of its own, in there */
     void *graph_section;                   /* of the package, with its table */

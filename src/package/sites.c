@@ -48,7 +48,24 @@ tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hpara
     return TERN_OK;
 }
 
+enum { ROW_ALIGN = 64 };
+
 static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN; }
+
+/* What a tensor takes that is read in whole pages. */
+static uint64_t room_of(const tn_pkg_section *s, const tn_pkg_record *r) {
+    return aligned(tn_file_phase(s, r) + r->size_bytes);
+}
+
+/* scale NULL: are they there? */
+static tern_status rows_of(const tn_npu_model *m, const section_view *v, tn_role role, int64_t n, int layer,
+                           float *scale, int32_t *col_sum, tern_error *err) {
+    tern_status st =
+        tn_pkg_rows(v->records, v->n, v->base, (uint32_t)role, tn_padded(m, n), scale, col_sum, NULL);
+    return st == TERN_OK ? st
+                         : tn_fail(err, st, "layer %d: %s has no scales and sums of its %" PRId64 " rows",
+                                   layer, tn_role_name(role), n);
+}
 
 /* The large record of a linear, tiles or weightlets, of the right shape. */
 const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
@@ -66,10 +83,11 @@ const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64
     return NULL;
 }
 
-/* Finds scales, sums and biases of a linear, beside tiles (r NULL) or the weightlets of record r. */
+/* Finds biases of a linear, beside tiles (r NULL) or the weightlets of record r, and a place for its scales and
+ * sums, which are read when they are there. */
 static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_role role, int64_t n,
-                               int layer, int8_t *weights, const tn_pkg_record *r, tn_npu_weights_data *d,
-                               tern_error *err) {
+                               int layer, int8_t *weights, const tn_pkg_record *r, tile_room *room,
+                               tn_npu_weights_data *d, tern_error *err) {
     /* the device takes pointers to writable memory; borrowed weights are only read */
     *d = (tn_npu_weights_data){.tiles = r ? NULL : weights};
     if (r) {
@@ -80,13 +98,25 @@ static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_
         if (!d->bits) return TERN_E_FORMAT;
     }
     bool has_bias = tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_BIAS) != NULL;
-    d->col_sum = (int32_t *)tn_section_payload(v, role, TN_PKG_COL_SUM, tn_padded(m, n) * 4, layer, err);
-    d->scale = d->col_sum
-                   ? (float *)tn_section_payload(v, role, TN_PKG_SCALE, tn_padded(m, n) * 4, layer, err)
-                   : NULL;
-    if (d->scale && has_bias)
+    TN_TRY(rows_of(m, v, role, n, layer, NULL, NULL, err));
+    d->scale = (float *)room->rows;
+    d->col_sum = (int32_t *)(room->rows + 4 * tn_padded(m, n));
+    room->rows += 8 * tn_padded(m, n);
+    if (has_bias)
         d->bias = (float *)tn_section_payload(v, role, TN_PKG_BIAS, tn_padded(m, n) * 4, layer, err);
-    return d->scale && (!has_bias || d->bias) ? TERN_OK : TERN_E_FORMAT;
+    return !has_bias || d->bias ? TERN_OK : TERN_E_FORMAT;
+}
+
+tern_status tn_sites_read_rows(tn_npu_model *m, int layer, tern_error *err) {
+    const section_view v = tn_section_view(m, layer);
+    int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++) {
+        const tn_npu_site *s = &m->sites[i];
+        for (int32_t op = 0; op < s->ops.n_ops; op++)
+            TN_TRY(rows_of(m, &v, s->ops.roles[op], s->ops.n[op], layer, s->image[op].scale,
+                           s->image[op].col_sum, err));
+    }
+    return TERN_OK;
 }
 
 /* Tells whether the site's graphs are loaded one at a time. The head has one form only. */
@@ -411,12 +441,19 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
         if (!r) return TERN_E_FORMAT;
         bool packed = tn_npu_stays_packed(m, r);
         int8_t **at = &room->at[in_device(m, s, site == TN_SITE_LM_HEAD)], *weights = *at;
-        if (tn_npu_on_demand(m, s)) weights = NULL;
-        else if (m->map && (packed || r->part == TN_PKG_TILES))
+        if (tn_npu_on_demand(m, s)) {
+            weights = NULL;
+        } else if (m->map && (packed || r->part == TN_PKG_TILES)) {
             weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
-        else *at += aligned(packed ? r->size_bytes : tn_npu_tiles_bytes(m->layout, s->ops.n[i], s->ops.k));
+        } else if (packed || r->part == TN_PKG_TILES) {
+            weights += tn_file_phase(section, r);
+            *at += room_of(section, r);
+        } else {
+            *at += aligned(tn_npu_tiles_bytes(m->layout, s->ops.n[i], s->ops.k));
+        }
         tn_npu_weights_data *d = &s->image[i];
-        TN_TRY(linear_data(m, &v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, d, err));
+        TN_TRY(linear_data(m, &v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, room, d,
+                           err));
         if (s->ops.n_experts) continue; /* each has a part of them */
         if (keeps_one_form(m, s, site == TN_SITE_LM_HEAD))
             TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
@@ -453,15 +490,32 @@ tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err) {
         m->small[layer + 1] = (char *)m->map->data + s->off_bytes;
         return TERN_OK;
     }
-    uint64_t n = aligned(tn_pkg_small_bytes(m->pkg, s));
+    uint64_t phase = tn_file_phase(s, NULL), n = aligned(phase + tn_pkg_small_bytes(m->pkg, s));
     char *block = m->small_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n + TN_AIO_ALIGN, 1);
     TN_FAIL_IF(!block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n);
-    m->small[layer + 1] = block + aligned((uintptr_t)block) - (uintptr_t)block;
+    m->small[layer + 1] = block + aligned((uintptr_t)block) - (uintptr_t)block + phase;
+    return TERN_OK;
+}
+
+/* Makes room for scales and sums of a layer's linears (-1: of head and embedding). */
+static tern_status room_rows(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room,
+                             tern_error *err) {
+    int32_t first, n_sites = tn_program_layer_sites(&m->model->program, layer, &first);
+    uint64_t n = layer < 0 && !h->tied ? tn_padded(m, h->n_vocab) : 0;
+    for (int32_t s = first; s < first + n_sites; s++) {
+        const tn_site_ops *o = tn_program_linears(&m->model->program, s);
+        for (int i = 0; i < o->n_ops; i++) n += tn_padded(m, o->n[i]);
+    }
+    char *block = m->row_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, 8 * n + ROW_ALIGN, 1);
+    TN_FAIL_IF(!block, err, TERN_E_MEMORY, "no memory for the scales of %" PRIu64 " channels", n);
+    room->rows = block + (ROW_ALIGN - (uintptr_t)block % ROW_ALIGN) % ROW_ALIGN;
     return TERN_OK;
 }
 
 /* Makes room for the weights of a layer (-1: head and embedding). */
 tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
+    const tn_pkg_section *section = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_LM_HEAD : TN_PKG_LAYER, layer);
+    TN_TRY(room_rows(m, h, layer, room, err));
     uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
     int32_t first, n_sites = tn_program_layer_sites(&m->model->program, layer, &first);
     for (int32_t s = first; s < first + n_sites; s++) {
@@ -470,15 +524,15 @@ tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_
             const tn_pkg_record *r = tn_section_tiles(m, o->roles[i], o->n[i], o->k, layer, err);
             if (!r) return TERN_E_FORMAT;
             bool device = in_device(m, &m->sites[s], layer < 0);
-            if (tn_npu_stays_packed(m, r)) n[device] += m->map ? 0 : aligned(r->size_bytes);
-            else if (!m->map || r->part != TN_PKG_TILES)
-                n[device] += aligned(tn_npu_tiles_bytes(m->layout, o->n[i], o->k));
+            if (tn_npu_stays_packed(m, r) || r->part == TN_PKG_TILES)
+                n[device] += m->map ? 0 : room_of(section, r);
+            else n[device] += aligned(tn_npu_tiles_bytes(m->layout, o->n[i], o->k));
         }
     }
     if (layer < 0 && !h->tied && !m->map) {
         const tn_pkg_record *r = tn_section_tiles(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
         if (!r) return TERN_E_FORMAT;
-        n[0] += aligned(r->size_bytes);
+        n[0] += room_of(section, r);
     }
     if (n[0] > TN_AIO_ALIGN) {
         m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n[0], 1);

@@ -112,7 +112,7 @@ tern_status tn_plan_edgeflow_clips(packer *p);
 /* Memory of one section while it is put together; freed together. */
 typedef struct hoard {
     tn_ctx *ctx;
-    void *blocks[128];
+    void *blocks[256];
     int n;
 } hoard;
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 void *tn_hoard_keep(hoard *h, size_t n, size_t size) {
-    void *p = h->n < 128 ? tn_calloc(h->ctx, TN_MEM_OTHER, n, size) : NULL;
+    void *p = h->n < 256 ? tn_calloc(h->ctx, TN_MEM_OTHER, n, size) : NULL;
     if (p) h->blocks[h->n++] = p;
     return p;
 }

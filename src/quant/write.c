@@ -109,6 +109,20 @@ static tern_status add_expert_hashes(packer *p, hoard *h, const tn_pkg_record *r
                       hash, n * sizeof *hash, err);
 }
 
+/* Scales and sums of a linear's rows: short, or where some are too wide for that, long. */
+static tern_status add_rows(packer *p, hoard *h, const quantise_job *j, int64_t n_pad, tern_error *err) {
+    tn_pkg_record r = {.role = j->role, .part = TN_PKG_ROWS16, .n = j->n, .k = 1};
+    uint16_t *rows16 = tn_hoard_keep(h, 2 * (size_t)n_pad, sizeof *rows16);
+    TN_FAIL_IF(!rows16, err, TERN_E_MEMORY, "no memory to pack");
+    if (tn_pkg_rows16_pack(j->scale, j->col_sum, (size_t)n_pad, rows16, &r.act_scale))
+        return tn_pkg_add(p->w, &r, rows16, 4 * (uint64_t)n_pad, err);
+    r.act_scale = 0;
+    r.part = TN_PKG_SCALE;
+    TN_TRY(tn_pkg_add(p->w, &r, j->scale, 4 * (uint64_t)n_pad, err));
+    r.part = TN_PKG_COL_SUM;
+    return tn_pkg_add(p->w, &r, j->col_sum, 4 * (uint64_t)n_pad, err);
+}
+
 /* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column
  * offset n_off of n_total. */
 static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias,
@@ -163,10 +177,7 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
         TN_TRY(add_expert_hashes(p, h, &r, weights, j.bits, n_bytes, err));
     if (layer >= 0) TN_TRY(tn_pkg_add(p->w, &r, weights, n_bytes, err));
     else TN_TRY(put_off(p, h, &r, weights, j.bits, n_bytes, err));
-    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale,
-                      (uint64_t)n_pad * 4, err));
-    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum,
-                      (uint64_t)n_pad * 4, err));
+    TN_TRY(add_rows(p, h, &j, n_pad, err));
     if (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias)) {
         float *b = tn_hoard_keep(h, (size_t)n_pad, sizeof *b);
         TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory to pack");
@@ -364,27 +375,59 @@ static tern_status put_smoothing(packer *p, tern_error *err) {
     return st;
 }
 
-/* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles,
- * rows, hot rows, rest). */
-static uint64_t toc_bound(const tn_model *m) {
-    const tn_hparams *h = &m->h;
-    uint64_t total = 0;
-    for (int32_t i = 0; i < m->program.n_sites; i++) {
-        const tn_site_ops *ops = tn_program_linears(&m->program, i);
-        total += (uint64_t)ops->k * ((uint64_t)ops->n_total + 64);
+/* Records of a site in a layer's section at most, and what its weights take in 8 bits. */
+static uint32_t count_records(const packer *p, int32_t i_site, uint64_t *n_bytes) {
+    const tn_site_ops *ops = tn_program_linears(&p->m->program, i_site);
+    const site_plan *plan = &p->plans[i_site];
+    uint64_t wide = ((uint64_t)ops->k + TN_WEIGHTLET_GROUP - 1) / TN_WEIGHTLET_GROUP * TN_WEIGHTLET_GROUP;
+    const int layer = tn_program_site_layer(&p->m->program, i_site);
+    uint32_t n = plan->smooth != NULL;
+    for (int32_t op = 0; op < ops->n_ops; op++) {
+        tn_role bias = ops->biases[op];
+        n += 4 + (ops->n_experts > 0) + (output_of(p, i_site, op) != NULL) +
+             (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias));
+        *n_bytes += ((uint64_t)ops->n[op] + 64) * (wide + 64);
     }
-    total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
-    /* a layer has at most 16 vectors, 6 records a linear and 3 an outlier path, one for a router and for each
-     * site of its own; a SHADOW section one a
-     * site */
-    total += (uint64_t)h->n_layers * (uint64_t)h->n_experts * (uint64_t)h->n_embd; /* routers */
-    return tn_pkg_toc_bound(96, 0) * ((uint64_t)h->n_layers + 3) +
-           tn_pkg_toc_bound(8, 0) * ((uint64_t)h->n_layers + 1) + tn_pkg_toc_bound(0, 4 * total);
+    if (plan->outliers) { /* hot rows at most as many as there are channels */
+        n += 3;
+        *n_bytes += (uint64_t)ops->k * (uint64_t)(ops->n_total + 8);
+    }
+    return n;
+}
+
+/* Bytes of the tables of contents at most. */
+static uint64_t toc_bound(const packer *p) {
+    const tn_hparams *h = &p->m->h;
+    uint64_t bound = 0, n_bytes, embedding = (uint64_t)h->n_vocab * ((uint64_t)h->n_embd + 128);
+    for (int layer = 0; layer < h->n_layers; layer++) {
+        int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
+        uint32_t n_records = 2; /* a router and its bias */
+        n_bytes = 4 * (uint64_t)h->n_experts * (uint64_t)h->n_embd;
+        for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
+            int64_t rows = 0, cols = 0;
+            if (!tn_source_has(p->src, layer, tn_layer_vectors[i])) continue;
+            tn_role_shape(h, tn_layer_vectors[i], &rows, &cols);
+            n_bytes += 4 * (uint64_t)(rows * cols) + TN_PKG_TENSOR_ALIGN;
+            n_records++;
+        }
+        for (int32_t i = first; i < first + n; i++) {
+            n_records += count_records(p, i, &n_bytes);
+            if (p->plans[i].outliers) /* its rows, in the section behind */
+                bound += tn_pkg_toc_bound(1, (uint64_t)tn_program_linears(&p->m->program, i)->k *
+                                                 (uint64_t)tn_program_linears(&p->m->program, i)->n_total);
+        }
+        bound += tn_pkg_toc_bound(n_records, n_bytes);
+    }
+    n_bytes = embedding;
+    const uint32_t n_top = 12 + count_records(p, p->m->program.n_sites - 1, &n_bytes);
+    /* the model level, its large tensors, and the head's outlier rows */
+    return bound + tn_pkg_toc_bound(n_top, n_bytes) + tn_pkg_toc_bound(2, n_bytes) +
+           tn_pkg_toc_bound(1, n_bytes);
 }
 
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 7, toc_bound(p->m), &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 7, toc_bound(p), &p->w, err));
     TN_TRY(tn_pack_put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <glob.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,22 @@ static void must_fail(tn_ctx *ctx, const char *what, size_t at) {
     assert_true(strlen(err.message) > 10);
 }
 
+/* An index that lies, with true checksums over it. */
+static void put_index(uint8_t *b, size_t n) {
+    enum { N_SECTIONS = 3, TOC_OFF = 64 + N_SECTIONS * sizeof(tn_pkg_section) };
+    uint64_t index_bytes, hash;
+    uint32_t toc_bytes;
+    memcpy(&index_bytes, b + 24, 8);
+    memcpy(&toc_bytes, b + 64 + 40 + 36, 4);
+    hash = XXH64(b + TOC_OFF, toc_bytes < 4000 ? toc_bytes : 4000, 0);
+    memcpy(b + 64 + 40 + 24, &hash, 8);
+    hash = XXH64(b + 64, index_bytes, 0);
+    memcpy(b + 32, &hash, 8);
+    hash = XXH64(b, 48, 0);
+    memcpy(b + 48, &hash, 8);
+    put(b, n);
+}
+
 static void every_bit_counts(void **state) {
     (void)state;
     tn_ctx ctx;
@@ -106,7 +123,8 @@ static void every_bit_counts(void **state) {
         uint64_t small = s.toc_bytes ? tn_pkg_small_bytes(p, &s) : s.size_bytes;
         for (uint64_t at = s.off_bytes; at < s.off_bytes + s.size_bytes; at++) {
             if (at == s.off_bytes + small)
-                at = s.off_bytes + 4096; /* nothing lies between the small tensors and the large one */
+                at = s.off_bytes +
+                     TN_PKG_SHORT_ALIGN; /* nothing lies between the small tensors and the large one */
             b[at] ^= (uint8_t)(1u << at % 8);
             put(b, n);
             must_fail(&ctx, "a flipped bit", at);
@@ -126,6 +144,10 @@ static void every_bit_counts(void **state) {
         put(b, cut);
         must_fail(&ctx, "a cut", cut);
     }
+    for (b[8] = TN_PKG_OLDEST; b[8] < TN_PKG_VERSION; b[8]++) { /* older ones are read */
+        put_index(b, n);
+        assert_int_equal(read_package(&ctx, &err), TERN_OK);
+    }
     b[8] = TN_PKG_VERSION + 1;
     put(b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
@@ -137,22 +159,6 @@ static void every_bit_counts(void **state) {
     free(b);
     unlink(path);
     assert_int_equal(read_package(&ctx, &err), TERN_E_IO);
-}
-
-/* An index that lies, with true checksums over it. */
-static void put_index(uint8_t *b, size_t n) {
-    enum { N_SECTIONS = 3, TOC_OFF = 64 + N_SECTIONS * sizeof(tn_pkg_section) };
-    uint64_t index_bytes, hash;
-    uint32_t toc_bytes;
-    memcpy(&index_bytes, b + 24, 8);
-    memcpy(&toc_bytes, b + 64 + 40 + 36, 4);
-    hash = XXH64(b + TOC_OFF, toc_bytes < 4000 ? toc_bytes : 4000, 0);
-    memcpy(b + 64 + 40 + 24, &hash, 8);
-    hash = XXH64(b + 64, index_bytes, 0);
-    memcpy(b + 32, &hash, 8);
-    hash = XXH64(b, 48, 0);
-    memcpy(b + 48, &hash, 8);
-    put(b, n);
 }
 
 static void tables_lie(void **state) {
@@ -181,9 +187,9 @@ static void tables_lie(void **state) {
     memcpy(toc, good, sizeof good);
     const tn_pkg_record bad_large[] = {{.part = TN_PKG_TILES, .off_bytes = 64, .size_bytes = 70},
                                        {.part = TN_PKG_TILES, .off_bytes = 0, .size_bytes = 70},
-                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 71},
-                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 0},
-                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = UINT64_MAX}};
+                                       {.part = TN_PKG_TILES, .off_bytes = 128, .size_bytes = 71},
+                                       {.part = TN_PKG_TILES, .off_bytes = 256, .size_bytes = 0},
+                                       {.part = TN_PKG_TILES, .off_bytes = 128, .size_bytes = UINT64_MAX}};
     for (size_t i = 0; i < sizeof bad_large / sizeof bad_large[0]; i++) {
         memcpy(toc + 16 + 56, &bad_large[i], 56);
         put_index(b, n);
@@ -237,7 +243,9 @@ static void blocks_are_told(void **state) {
     size_t n;
     const tn_pkg_record *records = tn_pkg_records(p, s, &n);
     assert_int_equal(n, 2);
-    assert_int_equal(records[0].off_bytes, 4096); /* behind the small one */
+    const size_t at = (size_t)(s->off_bytes + records[0].off_bytes);
+    assert_int_equal(at % TN_PKG_ALIGN, 0); /* it can be read directly, */
+    assert_true(records[0].off_bytes >= 4); /* and lies behind the small one */
     assert_int_equal(records[1].off_bytes, 0);
     assert_int_equal(tn_pkg_check(p, s, &records[0], 0, data, size, &err), TERN_OK);
     assert_int_equal(tn_pkg_check(p, s, NULL, 0, "abcd", 4, &err), TERN_OK);
@@ -248,12 +256,94 @@ static void blocks_are_told(void **state) {
         tn_pkg_check(p, s, &records[0], TN_PKG_BLOCK, data + TN_PKG_BLOCK, size - TN_PKG_BLOCK, &err),
         TERN_E_FORMAT);
     char want[64];
-    snprintf(want, sizeof want, "offset %zu", (size_t)s->off_bytes + 4096 + 2 * TN_PKG_BLOCK);
+    snprintf(want, sizeof want, "offset %zu", at + 2 * TN_PKG_BLOCK);
     assert_non_null(strstr(err.message, want));
     assert_non_null(strstr(err.message, "layer 3"));
     tn_pkg_close(&p);
     unlink(path);
     free(data);
+}
+
+/* Short tensors lie one behind the other; what is of a block or more begins with a page. */
+static void short_ones_share_pages(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tern_error err = {0};
+    tn_ctx_init(&ctx, NULL);
+    static uint8_t data[TN_PKG_BLOCK];
+    const size_t sizes[] = {130, 129, TN_PKG_BLOCK, 5, TN_PKG_BLOCK - 1};
+    enum { N = sizeof sizes / sizeof *sizes };
+    tn_pkg_writer *w;
+    assert_int_equal(tn_pkg_create(&ctx, path, 2, tn_pkg_toc_bound(N + 1, 3 * TN_PKG_BLOCK), &w, &err),
+                     TERN_OK);
+    assert_int_equal(tn_pkg_put_section(w, TN_PKG_META, -1, "{}", 2, &err), TERN_OK);
+    assert_int_equal(tn_pkg_begin(w, TN_PKG_LAYER, 0, &err), TERN_OK);
+    for (uint32_t i = 0; i < N; i++) {
+        memset(data, (int)i + 1, sizeof data);
+        tn_pkg_record r = {.role = i, .part = TN_PKG_WEIGHTLETS, .n = 1, .k = 1};
+        assert_int_equal(tn_pkg_add(w, &r, data, sizes[i], &err), TERN_OK);
+    }
+    assert_int_equal(tn_pkg_end(w, &err), TERN_OK);
+    assert_int_equal(tn_pkg_finish(&w, &err), TERN_OK);
+    tn_pkg *p;
+    assert_int_equal(tn_pkg_open(&ctx, path, &p, &err), TERN_OK);
+    assert_int_equal(tn_pkg_file_bytes(p) % TN_PKG_ALIGN, 0);
+    const tn_pkg_section *s = tn_pkg_section_at(p, 1);
+    size_t n;
+    const tn_pkg_record *r = tn_pkg_records(p, s, &n);
+    uint64_t end = s->off_bytes;
+    assert_int_equal(s->off_bytes % TN_PKG_SHORT_ALIGN, 0);
+    assert_true(s->off_bytes < TN_PKG_ALIGN);
+    for (size_t i = 0; i < N; i++) {
+        uint64_t at = s->off_bytes + r[i].off_bytes, align = i == 2 ? TN_PKG_ALIGN : TN_PKG_SHORT_ALIGN;
+        assert_int_equal(at, (end + align - 1) / align * align);
+        end = at + r[i].size_bytes;
+    }
+    tn_pkg_close(&p);
+    unlink(path);
+}
+
+/* Scales and sums of 32 rows, and of as many that do not fit into 16 bits. */
+static void rows_in_16_bits(void **state) {
+    (void)state;
+    enum { N = 32 };
+    float scale[N], back[N], by;
+    int32_t sum[N], back_sum[N];
+    uint16_t rows16[2 * N];
+    for (int i = 0; i < N; i++) {
+        scale[i] = i < 29 ? ldexpf(1 + 0.03f * (float)i, -10 - i % 13) : 0; /* the last are padding */
+        sum[i] = i < 29 ? (i % 2 ? -1 : 1) * (32767 - 1000 * i) : 0;
+    }
+    sum[1] = -32768;
+    assert_true(tn_pkg_rows16_pack(scale, sum, N, rows16, &by));
+    tn_pkg_record r[2] = {{.role = 9, .part = TN_PKG_ROWS16, .size_bytes = sizeof rows16, .act_scale = by}};
+    tern_error err = {0};
+    assert_int_equal(tn_pkg_rows(r, 1, rows16, 9, N, back, back_sum, &err), TERN_OK);
+    for (int i = 0; i < N; i++) {
+        assert_true(fabsf(back[i] - scale[i]) <= scale[i] / 2048);
+        assert_int_equal(back_sum[i], sum[i]);
+    }
+    assert_int_equal(tn_pkg_rows(r, 1, rows16, 9, N, NULL, NULL, &err), TERN_OK);
+    assert_int_equal(tn_pkg_rows(r, 1, rows16, 8, N, back, back_sum, &err), TERN_E_FORMAT);
+    assert_int_equal(tn_pkg_rows(r, 1, rows16, 9, N + 16, back, back_sum, &err), TERN_E_FORMAT);
+    sum[7] = 32768; /* one too many */
+    assert_false(tn_pkg_rows16_pack(scale, sum, N, rows16, &by));
+    sum[7] = 0;
+    scale[7] = scale[0] * 1e-7f; /* a thousandth of the least that 16 bits hold exactly enough */
+    assert_false(tn_pkg_rows16_pack(scale, sum, N, rows16, &by));
+    struct {
+        float scale[N];
+        int32_t sum[N];
+    } longer;
+    memcpy(longer.scale, scale, sizeof scale);
+    memcpy(longer.sum, sum, sizeof sum);
+    r[0] = (tn_pkg_record){.role = 9, .part = TN_PKG_SCALE, .size_bytes = sizeof scale};
+    r[1] = (tn_pkg_record){
+        .role = 9, .part = TN_PKG_COL_SUM, .off_bytes = sizeof scale, .size_bytes = sizeof sum};
+    assert_int_equal(tn_pkg_rows(r, 2, &longer, 9, N, back, back_sum, &err), TERN_OK);
+    assert_memory_equal(back, scale, sizeof scale);
+    assert_memory_equal(back_sum, sum, sizeof sum);
+    assert_int_equal(tn_pkg_rows(r, 1, &longer, 9, N, back, back_sum, &err), TERN_E_FORMAT);
 }
 
 static void nothing_beside(void) {
@@ -356,6 +446,8 @@ int main(void) {
         cmocka_unit_test(every_bit_counts),
         cmocka_unit_test(tables_lie),
         cmocka_unit_test(blocks_are_told),
+        cmocka_unit_test(short_ones_share_pages),
+        cmocka_unit_test(rows_in_16_bits),
         cmocka_unit_test(killed_and_full),
         cmocka_unit_test(abandoned_writer_leaves_the_old_file),
         cmocka_unit_test(memory_runs_out),

@@ -87,6 +87,7 @@ def safetensors_files():
 
 
 F32, TILES, SCALE, COL_SUM, BIAS, HOT, HOT_ROWS, ROWS, WEIGHTLETS, CHANNEL_BITS, ROW_HASH, TILE_HASH = range(1, 13)  # parts of a package's tensors
+ROWS16 = 16
 LARGE = (TILES, WEIGHTLETS, ROWS)
 BLOCK = 256 << 10
 EMBD, OUT_NORM, ATTN_NORM, Q, K, V, O, FFN_NORM, GATE, UP, DOWN, ROUTER, GATES, UPS, DOWNS = 0, 1, 5, 7, 8, 9, 10, 18, 20, 21, 22, 28, 30, 31, 32
@@ -94,13 +95,14 @@ SITES = (((Q, K, V), (16, 8, 8), 16), ((O,), (16,), 16), ((GATE, UP), (32, 32), 
 EXPERTS = SITES[:2] + (((GATES, UPS), (32, 32), 16), ((DOWNS,), (32,), 16))  # two of 16 channels
 
 
-def tensors(records, claimed=None):
-    """records: (role, part, n, k, size, flags). Returns the table of contents, with room for the checksums, and the section."""
+def tensors(records, claimed=None, page=4096):
+    """records: (role, part, n, k, size, flags). Returns the table of contents, with room for the checksums, and the section. page: where
+    large tensors begin; in version 6 short ones do at 128."""
     at, places = 0, {}
     for large in (False, True):
         for i, (_, part, _, _, size, _) in enumerate(records):
             if (part in LARGE) == large:
-                places[i] = -(-at // (4096 if large else 64)) * (4096 if large else 64)
+                places[i] = -(-at // (page if large else 64)) * (page if large else 64)
                 at = places[i] + size
         small = small if large else at
     blocks = -(-small // BLOCK) + sum(-(-r[4] // BLOCK) for r in records if r[1] in LARGE)
@@ -113,17 +115,17 @@ def vector(role, n):
     return [(role, F32, 1, n, 4 * n, 0)]
 
 
-def site(roles, outputs, k, shadow, packed=False):
+def site(roles, outputs, k, shadow, packed=False, short=False):
     out = []
     for role, n in zip(roles, outputs):
         padded = -(-n // 16) * 16
         out += [(role, CHANNEL_BITS, n, 1, -(-3 * n // 8), 0), (role, WEIGHTLETS, n, k, 16 * -(-k // 128) * n, int(shadow))] if packed else \
                [(role, TILES, n, k, padded * k, int(shadow))]
-        out += [(role, SCALE, n, 1, 4 * padded, 0), (role, COL_SUM, n, 1, 4 * padded, 0)]
+        out += [(role, ROWS16, n, 1, 4 * padded, 0)] if short else [(role, SCALE, n, 1, 4 * padded, 0), (role, COL_SUM, n, 1, 4 * padded, 0)]
     return out + ([(roles[0], HOT, 1, 1, 4, 0), (roles[0], HOT_ROWS, 1, sum(outputs), sum(outputs), 0), (roles[0], ROW_HASH, k, 1, 4 * k, 0)] if shadow else [])
 
 
-def package(shadow=False, packed=False, claimed=None, sites=SITES):
+def package(shadow=False, packed=False, claimed=None, sites=SITES, short=False):
     """Checksums and the file's length are left out: the target puts them in. Packed: every channel has 1 bit."""
     meta = {"format": "tern", "scheme": "llm-npu", "layout": 2, "source": "x", "n_params": 1,
             "hparams": {"arch": "llama", "name": "x", "n_layers": 1, "n_embd": 16, "n_heads": 2, "n_kv_heads": 1, "d_head": 8, "n_ff": 32, "n_vocab": 32, "ctx_train": 64},
@@ -132,12 +134,13 @@ def package(shadow=False, packed=False, claimed=None, sites=SITES):
             "rope": {"n_rot": 8, "rope_base": 1e4, "rope_orig_ctx": 0, "rope_mscale": 1.0}}
     if sites is EXPERTS:
         meta["operators"] |= {"experts": 2, "experts_used": 1, "experts_ff": 16, "experts_norm": 1}
-    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + (vector(ROUTER, 32) if sites is EXPERTS else []) + [r for roles, outputs, k in sites for r in site(roles, outputs, k, shadow, packed)]
-    head = site((EMBD,), (32,), 16, False)
+    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + (vector(ROUTER, 32) if sites is EXPERTS else []) + [r for roles, outputs, k in sites for r in site(roles, outputs, k, shadow, packed, short)]
+    head = site((EMBD,), (32,), 16, False, short=short)
+    page = 128 if short else 4096
     graphs = struct.pack("<IIiIiII", 1, 0, 0, 0, 256, 28, 4) + b"TNPG"
     sections = [(1, -1, b"", json.dumps(meta, separators=(",", ":")).encode()),
                 (3, -1, *tensors(vector(OUT_NORM, 16) + head[1:] + [(EMBD, TILE_HASH, 2, 1, 8, 0)] + vector(15, 4) + vector(16, 4))),
-                (4, 0, *tensors(layer)), (7, -1, *tensors(head[:1]))]
+                (4, 0, *tensors(layer, page=page)), (7, -1, *tensors(head[:1]))]
     if shadow:
         sections.append((5, 0, *tensors([(roles[0], ROWS, k, sum(outputs), k * sum(outputs), 0) for roles, outputs, k in SITES], claimed)))
     if packed:
@@ -146,8 +149,9 @@ def package(shadow=False, packed=False, claimed=None, sites=SITES):
     for kind, index, toc, body in sections:
         table += struct.pack("<IiQQQII", kind, index, 8192 + len(data), len(body), 0, 40 * len(sections) + len(tocs) if toc else 0, len(toc))
         tocs += toc
-        data += body + bytes(-len(body) % 4096)
+        data += body + bytes(-len(body) % page)
     index = table + tocs
+    data += bytes(-len(data) % 4096)
     head = b"TERNPKG\n" + struct.pack("<IIQQQQQ", 3, len(sections), 8192 + len(data), len(index), 0, 0, 0) + bytes(8) + index
     return head + bytes(8192 - len(head)) + data
 
@@ -156,6 +160,8 @@ def packages():
     yield "plain", package()
     yield "outliers", package(shadow=True)
     yield "packed", package(packed=True)
+    yield "short", package(short=True)
+    yield "short_packed", package(packed=True, short=True)
     yield "experts", package(sites=EXPERTS)
     yield "experts_packed", package(packed=True, sites=EXPERTS)
     yield "long_table", package(shadow=True, claimed=120)

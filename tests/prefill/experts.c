@@ -190,7 +190,13 @@ static void products(const rig *r, tn_site kind, int32_t n_parts) {
     assert_int_equal(first[o->n_experts], N_ROWS * o->n_used);
     int8_t *w = malloc((size_t)o->k);
     for (int32_t op = 0; op < o->n_ops; op++) {
-        const float *scale = part(r, o->roles[op], TN_PKG_SCALE), *bias = part(r, o->roles[op], TN_PKG_BIAS);
+        const float *bias = part(r, o->roles[op], TN_PKG_BIAS);
+        size_t n_pad = (size_t)(o->n[op] + 15) / 16 * 16;
+        float *scale = malloc(2 * n_pad * sizeof *scale);
+        assert_non_null(scale);
+        must(tn_pkg_rows(r->records, r->n_records, r->bytes, (uint32_t)o->roles[op], n_pad, scale,
+                         (int32_t *)(scale + n_pad), &err),
+             &err);
         int32_t n_each = tn_site_op_n(o, op);
         for (int32_t n = 0; n < o->n[op]; n++) {
             weights(r, o, op, n, w);
@@ -206,6 +212,7 @@ static void products(const rig *r, tn_site kind, int32_t n_parts) {
                              (double)got, (double)want);
             }
         }
+        free(scale);
     }
     free(w);
 }
@@ -447,7 +454,7 @@ static void lies_are_refused(void **state) {
         {NULL, NAN, TN_W_ROUTER, TN_PKG_F32, false, "router"},
         {NULL, 0, TN_W_GATE_EXPS, TN_PKG_WEIGHTLETS, true, "experts' gate"},
         {NULL, 0, TN_W_UP_EXPS, TN_PKG_CHANNEL_BITS, true, "experts' up"},
-        {NULL, 0, TN_W_DOWN_EXPS, TN_PKG_SCALE, true, "experts' down"},
+        {NULL, 0, TN_W_DOWN_EXPS, TN_PKG_ROWS16, true, "experts' down"},
         {NULL, 0, TN_W_GATE_EXPS, TN_PKG_INVERSE, false, "experts' gate"},
         {NULL, INFINITY, TN_W_DOWN_EXPS, TN_PKG_INVERSE, false, "experts' down"},
         {NULL, -1, TN_W_GATE_EXPS, TN_PKG_INVERSE, false, "experts' gate"},

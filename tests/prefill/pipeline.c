@@ -219,6 +219,17 @@ static const void *part(const bytes *b, tn_role role, tn_pkg_part what, const tn
     return found ? b->data + found->off_bytes : NULL;
 }
 
+static float *scales(const bytes *b, tn_role role, int32_t n) {
+    size_t n_pad = (size_t)(n + 15) / 16 * 16;
+    float *scale = malloc(2 * n_pad * sizeof *scale);
+    tern_error err = {0};
+    assert_non_null(scale);
+    if (tn_pkg_rows(b->r, b->n, b->data, (uint32_t)role, n_pad, scale, (int32_t *)(scale + n_pad), &err) !=
+        TERN_OK)
+        fail_msg("%s", err.message);
+    return scale;
+}
+
 /* Weight [n][k] in tiles of 16 outputs by 4 inputs (docs/reference/package-format.md). */
 static double weight(const int8_t *tiles, int64_t n, int64_t k, int64_t n_k) {
     int64_t quads = (n_k + 3) / 4;
@@ -239,9 +250,9 @@ static void brute_force_site(void **state) {
     const int8_t *embd = part(&head, TN_W_EMBD, TN_PKG_TILES, NULL),
                  *w = part(&layer, TN_W_V, TN_PKG_TILES, NULL);
     part(&layer, TN_W_Q, TN_PKG_TILES, &site);
-    const float *embd_scale = part(&model, TN_W_EMBD, TN_PKG_SCALE, NULL),
-                *norm = part(&layer, TN_W_ATTN_NORM, TN_PKG_F32, NULL);
-    const float *w_scale = part(&layer, TN_W_V, TN_PKG_SCALE, NULL),
+    float *embd_scale = scales(&model, TN_W_EMBD, h->n_vocab),
+          *w_scale = scales(&layer, TN_W_V, h->n_kv_heads * h->d_head);
+    const float *norm = part(&layer, TN_W_ATTN_NORM, TN_PKG_F32, NULL),
                 *bias = part(&layer, TN_W_V, TN_PKG_BIAS, NULL);
     assert_true(embd && w && site && embd_scale && norm && w_scale && bias);
     assert_true(site->flags & TN_PKG_HAS_OUTLIERS);
@@ -285,6 +296,8 @@ static void brute_force_site(void **state) {
     assert_true(n_checked > N_PROMPT * h->d_head / 2); /* most rows had no doubtful rounding */
     free(x);
     free(q);
+    free(embd_scale);
+    free(w_scale);
     tn_free(ctx, model.data);
     tn_free(ctx, head.data);
     tn_free(ctx, layer.data);
