@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { STREAM_MAX_M = 19, STREAM_AHEAD_BYTES = 8192, BLOCK_TILES = 4, BLOCK_ROWS = 6 };
+enum { STREAM_MAX_M = 19, STREAM_AHEAD_BYTES = 8192, BLOCK_TILES = 4, BLOCK_ROWS = 6, AHEAD_GROUPS = 16 };
 
 static inline __m512i load_a(const uint8_t *p) {
     int32_t v;
@@ -23,10 +23,11 @@ static inline __m512i load_a(const uint8_t *p) {
     return _mm512_set1_epi32(v);
 }
 
-/* R rows from m, T tiles from column n. One line at `ahead` is prefetched to L2 per step of k. The
+/* R rows from m, T tiles from column n. What begins at `ahead` is prefetched to L2, `per_k` bytes a step of k. The
  * accumulators have names (acc_rt) because compilers keep an array of 24 registers in memory; what R and T
  * exclude is never live. */
-INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {
+INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead,
+                  size_t per_k) {
     size_t k4 = (g->k + 3) / 4, tile_bytes = k4 * 64, lda = g->lda;
     const int8_t *w = g->tiles + n / TN_TILE_N * tile_bytes;
     const uint8_t *a = g->a + m * lda;
@@ -58,7 +59,8 @@ INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, co
     START(0) START(1) START(2) START(3) START(4) START(5)
         /* clang-format on */
         for (size_t k = 0; k < k4; k++) {
-        _mm_prefetch(ahead + k * 64, _MM_HINT_T1);
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        ahead += per_k;
         __m512i b_0 = _mm512_load_si512(w + k * 64), b_1 = b_0, b_2 = b_0, b_3 = b_0;
         if (T > 1) b_1 = _mm512_load_si512(w + tile_bytes + k * 64);
         if (T > 2) b_2 = _mm512_load_si512(w + 2 * tile_bytes + k * 64);
@@ -69,27 +71,29 @@ INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, co
 }
 
 #define BLOCK(R, T)                                                                                          \
-    static void block_##R##x##T(const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {           \
-        block(R, T, g, m, n, ahead);                                                                         \
+    static void block_##R##x##T(const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead,             \
+                                size_t per_k) {                                                              \
+        block(R, T, g, m, n, ahead, per_k);                                                                  \
     }
 /* clang-format off */
 BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6, 3) BLOCK(6, 4)
     /* clang-format on */
 
     static void gemm_blocked(const tn_gemm_s8_args *g) {
-    static void (*const blocks[2][BLOCK_TILES])(const tn_gemm_s8_args *, size_t, size_t, const char *) = {
+    static void (*const blocks[2][BLOCK_TILES])(const tn_gemm_s8_args *, size_t, size_t, const char *,
+                                                size_t) = {
         {block_5x1, block_5x2, block_5x3, block_5x4},
         {block_6x1, block_6x2, block_6x3, block_6x4},
     };
-    size_t tile_bytes = (g->k + 3) / 4 * 64;
+    size_t k4 = (g->k + 3) / 4, tile_bytes = k4 * 64;
     /* Rows are dealt evenly: n_groups groups of 6 or 5, which M >= 20 always allows. */
     size_t n_groups = (g->m + BLOCK_ROWS - 1) / BLOCK_ROWS;
     for (size_t n = g->n0; n < g->n1; n += BLOCK_TILES * TN_TILE_N) {
         size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
         if (n_tiles > BLOCK_TILES) n_tiles = BLOCK_TILES;
-        /* The next tiles lie right behind these, or what comes next is elsewhere, or nobody knows; group i
-         * prefetches the i-th share. What is of no use must not be prefetched: it drives activations out
-         * of L2. */
+        /* The next tiles lie right behind these, or what comes next is elsewhere, or nobody knows. The last
+         * groups prefetch a share each: what comes earlier has left L2 again by the time it is used, and so
+         * have activations that what is of no use drove out. */
         bool more = n + n_tiles * TN_TILE_N < g->n1;
         uintptr_t next = (uintptr_t)(more      ? g->tiles + (n / TN_TILE_N + n_tiles) * tile_bytes
                                      : g->next ? g->next
@@ -97,11 +101,15 @@ BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6,
         size_t n_next = more      ? n_tiles * tile_bytes
                         : g->next ? g->next_bytes
                                   : 0,
-               share = (n_next / n_groups + 63) & ~(size_t)63;
+               n_ahead = n_groups < AHEAD_GROUPS ? n_groups : AHEAD_GROUPS,
+               per_k = (n_next / n_ahead + k4 - 1) / k4;
         for (size_t i = 0, m = 0; i < n_groups; i++) {
             size_t n_rows = (g->m - m) / (n_groups - i);
             assert(n_rows >= 5 && n_rows <= BLOCK_ROWS);
-            blocks[n_rows - 5][n_tiles - 1](g, m, n, (const char *)(next + i * share));
+            bool ahead = i + n_ahead >= n_groups;
+            blocks[n_rows - 5][n_tiles - 1](
+                g, m, n, (const char *)(ahead ? next + (i + n_ahead - n_groups) * per_k * k4 : next),
+                ahead ? per_k : 0);
             m += n_rows;
         }
     }

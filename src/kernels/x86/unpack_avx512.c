@@ -1,50 +1,158 @@
-/* kernels/x86/unpack_avx512.c - weightlets to tiles. A group of 128 weights is two registers per channel;
- * sixteen channels are transposed as 32-bit units, four consecutive k, which is the tile's own order. */
-#include "kernels/x86/transpose_avx512.h"
-#include "kernels/x86/weightlets_avx512.h"
+/* kernels/x86/unpack_avx512.c - weightlets to tiles. The packed bits of sixteen channels are transposed as
+ * 32-bit units before they are taken apart: they are fewer than the weights, and behind it every lane is a
+ * channel, so that widths that differ are one vector of rotations, masks and zeros for the whole tile and
+ * what remains is the same for all lanes.
+ *
+ * A unit is four consecutive k, a tile's line is one unit of every channel. Line l of a group of 32 finds its
+ *   4-bit weightlets in unit l % 16 of theirs, 4 * (l / 16) bits up,
+ *   2-bit weightlets in unit l % 8, 2 * (l / 8) bits up,
+ *   1-bit weightlets in unit l % 4, l / 4 bits up. */
+#include "kernels/unpack.h"
 
-#include <string.h>
+#include <immintrin.h>
 
-enum { GROUP = TN_WEIGHTLET_GROUP };
+enum { GROUP = TN_WEIGHTLET_GROUP, PLANES = 4 /* of 1, 2, 4 and 8 bits */, AHEAD = 8 /* groups */ };
 
-/* Line i of out = 16 units, i of every channel. */
-static inline __attribute__((always_inline)) void transpose(const __m512i *in, size_t step, int8_t *out,
-                                                            size_t n_lines) {
-    __m512i line[16];
-    transpose_avx512(in, step, line);
-    if (n_lines >= 16) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) _mm512_store_si512(out + 64 * i, line[i]);
-    } else {
-        for (size_t i = 0; i < n_lines; i++) _mm512_store_si512(out + 64 * i, line[i]);
+#define INLINE static inline __attribute__((always_inline))
+
+/* What a tile's channels have in common with no other tile. Codes are assembled doubled, so that a weight is
+ * one subtraction away. */
+typedef struct lanes {
+    size_t step;                                  /* bytes of a group of all channels */
+    _Alignas(64) uint32_t off[PLANES][TN_TILE_N]; /* of each channel's weightlets in a group */
+    unsigned have;                                /* bits of the widths that occur */
+    __m512i up1, up2;                             /* rotations that bring the first weightlet to its place */
+    __m512i mask1, mask2, mask4, zero;            /* of all bytes of a lane; zero: 2^B - 1 */
+    __mmask16 whole;                              /* channels of 8 bits */
+} lanes;
+
+/* x moved up by n lanes, zeros below. */
+#define LANES_UP(x, n) _mm512_alignr_epi32(x, _mm512_setzero_si512(), 16 - (n))
+
+/* Where channels of `which` find their weightlets; others read where the first of those does, and masks drop
+ * that. */
+INLINE void place(lanes *t, int plane, __m512i at, __mmask16 which) {
+    __m512i first = _mm512_set1_epi32(which ? __builtin_ctz(which) : 0);
+    _mm512_store_si512(t->off[plane], _mm512_mask_mov_epi32(_mm512_permutexvar_epi32(first, at), which, at));
+    t->have |= (which != 0) * (1u << plane);
+}
+
+INLINE void lanes_of(lanes *t, const uint8_t *bits, size_t n_cols) {
+    const __m512i width = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8((__mmask16)((1u << n_cols) - 1), bits)),
+                  one = _mm512_set1_epi32(1), two = _mm512_set1_epi32(2), four = _mm512_set1_epi32(4);
+    const __mmask16 has1 = _mm512_test_epi32_mask(width, one), has2 = _mm512_test_epi32_mask(width, two),
+                    has4 = _mm512_test_epi32_mask(width, four);
+    t->whole = _mm512_test_epi32_mask(width, _mm512_set1_epi32(8));
+    __m512i sum = _mm512_add_epi32(width, LANES_UP(width, 1)); /* of the widths up to a channel */
+    sum = _mm512_add_epi32(sum, LANES_UP(sum, 2));
+    sum = _mm512_add_epi32(sum, LANES_UP(sum, 4));
+    sum = _mm512_add_epi32(sum, LANES_UP(sum, 8));
+    const __m512i from = _mm512_sub_epi32(sum, width), with4 = _mm512_and_si512(width, four),
+                  with6 = _mm512_and_si512(width, _mm512_set1_epi32(6));
+    t->step = GROUP / 8 * (size_t)(uint32_t)_mm_extract_epi32(_mm512_extracti32x4_epi32(sum, 3), 3);
+    t->have = 0;
+    place(t, 3, _mm512_slli_epi32(from, 4), t->whole);
+    place(t, 2, _mm512_slli_epi32(from, 4), has4);
+    place(t, 1, _mm512_slli_epi32(_mm512_add_epi32(from, with4), 4), has2);
+    place(t, 0, _mm512_slli_epi32(_mm512_add_epi32(from, with6), 4), has1);
+    t->up1 = _mm512_add_epi32(with6, one);
+    t->up2 = _mm512_add_epi32(with4, one);
+    t->mask1 = _mm512_maskz_sllv_epi32(has1, _mm512_set1_epi32(0x01010101), t->up1);
+    t->mask2 = _mm512_maskz_sllv_epi32(has2, _mm512_set1_epi32(0x03030303), t->up2);
+    t->mask4 = _mm512_maskz_set1_epi32(has4, 0x1e1e1e1e);
+    t->zero = _mm512_sub_epi8(_mm512_sllv_epi32(_mm512_set1_epi32(0x01010101), width),
+                              _mm512_set1_epi32(0x01010101));
+}
+
+/* Lane c of unit[i] = unit i of the 16 bytes at src + off[c]. */
+INLINE void units(const uint8_t *src, const uint32_t *off, __m512i unit[static 4]) {
+    __m512i r[4], t[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(src + off[i])));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(src + off[4 + i])), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(src + off[8 + i])), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(src + off[12 + i])), 3);
+    }
+    t[0] = _mm512_unpacklo_epi32(r[0], r[1]);
+    t[1] = _mm512_unpackhi_epi32(r[0], r[1]);
+    t[2] = _mm512_unpacklo_epi32(r[2], r[3]);
+    t[3] = _mm512_unpackhi_epi32(r[2], r[3]);
+    unit[0] = _mm512_unpacklo_epi64(t[0], t[2]);
+    unit[1] = _mm512_unpackhi_epi64(t[0], t[2]);
+    unit[2] = _mm512_unpacklo_epi64(t[1], t[3]);
+    unit[3] = _mm512_unpackhi_epi64(t[1], t[3]);
+}
+
+/* acc | (x & mask) */
+#define PUT(acc, x, mask) _mm512_ternarylogic_epi32(acc, x, mask, 0xf8)
+
+/* A group's 32 lines to out; have: bits of which widths the tile has weightlets. */
+INLINE void group(const uint8_t *src, const lanes *t, unsigned have, int8_t *out) {
+    __m512i one[4] = {{0}}, two[4] = {{0}}, four[4] = {{0}}, whole[4] = {{0}};
+    if (have & 1) {
+        units(src, t->off[0], one);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) one[i] = _mm512_rolv_epi32(one[i], t->up1);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        const int q = j % 2 * 2 + j / 2; /* lines 4q..4q+3 and 16 on from those: 0, 2, 1, 3 */
+        if (have & 2 && j % 2 == 0) {
+            units(src + 16 * (q % 2), t->off[1], two);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) two[i] = _mm512_rolv_epi32(two[i], t->up2);
+        }
+        if (have & 4) units(src + 16 * q, t->off[2], four);
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            if (have & 8) units(src + 64 * h + 16 * q, t->off[3], whole);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                __m512i w = _mm512_setzero_si512();
+                if (have & 4)
+                    w = _mm512_and_si512(h ? _mm512_ror_epi32(four[i], 3) : _mm512_add_epi8(four[i], four[i]),
+                                         t->mask4);
+                if (have & 2) w = PUT(w, _mm512_ror_epi32(two[i], 2 * (q / 2) + 4 * h), t->mask2);
+                if (have & 1) w = PUT(w, _mm512_ror_epi32(one[i], q + 4 * h), t->mask1);
+                w = _mm512_sub_epi8(w, t->zero);
+                if (have & 8) w = _mm512_mask_mov_epi32(w, t->whole, whole[i]);
+                _mm512_store_si512(out + 64 * (16 * h + 4 * q + i), w);
+            }
+        }
+    }
+}
+
+/* All groups of a tile. The last one may have fewer lines than it holds weights for. */
+INLINE void groups(const uint8_t *src, const lanes *t, size_t n_lines, unsigned have, int8_t *tile) {
+    _Alignas(64) int8_t rest[GROUP * TN_TILE_N];
+    for (size_t line = 0; line < n_lines; line += GROUP / TN_TILE_K, src += t->step) {
+        /* The loads of a group leave the hardware's prefetcher behind (a third of the rate from memory and L3).
+         * What is fetched may lie behind the tile: the next one does, and a prefetch is not a read. */
+        const uintptr_t next = (uintptr_t)src + AHEAD * t->step;
+        for (size_t i = 0; i < t->step; i += 64) _mm_prefetch((const char *)(next + i), _MM_HINT_T1);
+        const size_t left = n_lines - line;
+        group(src, t, have, left < GROUP / TN_TILE_K ? rest : tile + line * 64);
+        for (size_t i = 0; left < GROUP / TN_TILE_K && i < left; i++)
+            _mm512_store_si512(tile + (line + i) * 64, _mm512_load_si512(rest + i * 64));
     }
 }
 
 size_t tn_unpack_tile_avx512(const uint8_t *src, const uint8_t *bits, size_t n_cols, size_t k, int8_t *tile) {
-    const uint8_t *begin = src;
-    size_t n_lines = (k + TN_TILE_K - 1) / TN_TILE_K;
-    __m512i w[TN_TILE_N][2];
-    memset(w, 0, sizeof w); /* channels that do not exist */
-    for (size_t line = 0; line < n_lines; line += GROUP / TN_TILE_K) {
-        for (size_t c = 0; c < n_cols; c++) {
-            switch (bits[c]) {
-            case 1: src = weightlets_avx512(src, 1, w[c]); break;
-            case 2: src = weightlets_avx512(src, 2, w[c]); break;
-            case 3: src = weightlets_avx512(src, 3, w[c]); break;
-            case 4: src = weightlets_avx512(src, 4, w[c]); break;
-            case 5: src = weightlets_avx512(src, 5, w[c]); break;
-            case 6: src = weightlets_avx512(src, 6, w[c]); break;
-            case 7: src = weightlets_avx512(src, 7, w[c]); break;
-            default: src = weightlets_avx512(src, 8, w[c]); break;
-            }
-        }
-        size_t left = n_lines - line;
-        transpose(&w[0][0], 2, tile + line * 64, left);
-        if (left > 16) transpose(&w[0][1], 2, tile + (line + 16) * 64, left - 16);
+    lanes t;
+    lanes_of(&t, bits, n_cols);
+    const size_t n_lines = (k + TN_TILE_K - 1) / TN_TILE_K;
+    switch (t.have) {
+    case 4: groups(src, &t, n_lines, 4, tile); break;
+    case 5: groups(src, &t, n_lines, 5, tile); break;
+    case 6: groups(src, &t, n_lines, 6, tile); break;
+    case 7: groups(src, &t, n_lines, 7, tile); break;
+    case 8: groups(src, &t, n_lines, 8, tile); break;
+    default: groups(src, &t, n_lines, t.have, tile); break;
     }
     if (k % TN_TILE_K) { /* k that do not exist are zero, whatever their codes stood for */
         __m512i *last = (__m512i *)(tile + (n_lines - 1) * 64);
         *last = _mm512_and_si512(*last, _mm512_set1_epi32((int)((1u << k % TN_TILE_K * 8) - 1)));
     }
-    return (size_t)(src - begin);
+    return (k + GROUP - 1) / GROUP * t.step;
 }
