@@ -39,7 +39,8 @@ static int topk(tn_ctx *ctx, uint32_t rows, uint32_t n, uint32_t k) {
                                       .window = WINDOW,
                                       .window_bytes = WINDOW_BYTES,
                                       .vtcm_bytes = TN_HEX_VTCM_MOST,
-                                      .n_threads = 1}});
+                                      .n_threads = 1,
+                                      .n_arenas = 1}});
     ask(l, (tn_hex_request){.what = TN_HEX_MAP, .map = {AREA, (n + k) * 4}});
     tn_rng r = {1};
     for (uint32_t row = 0; row < rows; row++) {

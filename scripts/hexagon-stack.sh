@@ -26,14 +26,14 @@ for attention in full shadow; do
     flags=(--attention "$attention")
     [ "$attention" = full ] || flags+=(--attention-threshold 1)
     run want --npu host "${flags[@]}"
-    for way in 1:8388608 4:8388608 4:262144; do
-        threads=${way%:*} vtcm=${way#*:}
+    for way in 1:8388608:1280 4:8388608:1280 4:262144:200; do # the last in several arenas
+        IFS=: read -r threads vtcm arena <<<"$way"
         t0=$SECONDS
-        TERN_HEXAGON_THREADS=$threads run got --npu hexagon --npu-vtcm "$vtcm" "${flags[@]}"
+        TERN_HEXAGON_ARENA_MB=$arena TERN_HEXAGON_THREADS=$threads run got --npu hexagon --npu-vtcm "$vtcm" "${flags[@]}"
         cmp -s "$tmp/want" "$tmp/got" || fail "$attention attention, $threads threads, $vtcm bytes of VTCM: $(diff "$tmp/want" "$tmp/got" | head -c 400)"
         [ ! -s "$tmp/got.err" ] || fail "$(cat "$tmp/got.err")"
         unpacked=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["prefill"]["unpacked_by_device"])' "$tmp/got.json")
         [ "$unpacked" -gt 300000000 ] || fail "the device unpacked only $unpacked weights"
-        echo "$attention attention, $threads threads, $vtcm bytes of VTCM: the host's bits, $unpacked weights unpacked by the device, $((SECONDS - t0)) s"
+        echo "$attention attention, $threads threads, $vtcm bytes of VTCM, arenas of $arena MiB: the host's bits, $unpacked weights unpacked by the device, $((SECONDS - t0)) s"
     done
 done

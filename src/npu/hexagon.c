@@ -103,10 +103,31 @@ static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
 
 /* ---- arena ----------------------------------------------------------------------------------------- */
 
-/* Returns a pointer's place in the arena, or 0 for what lies elsewhere. */
+/* Returns a pointer's place in the arenas, or 0 for what lies elsewhere. */
 static uint32_t place(const hexagon *h, const void *p) {
-    uintptr_t off = (uintptr_t)p - (uintptr_t)h->link->arena;
-    return p && off < h->link->arena_bytes ? (uint32_t)off : 0;
+    const tn_hex_link *l = h->link;
+    for (uint32_t i = 0; p && i < l->n_arenas; i++) {
+        uintptr_t off = (uintptr_t)p - (uintptr_t)l->arenas[i];
+        if (off < l->arena_bytes) return i * l->arena_bytes + (uint32_t)off;
+    }
+    return 0;
+}
+
+/* Returns the first place from `at` on where so many bytes lie in one arena; behind the last there is no end. */
+static uint32_t in_one(const tn_hex_link *l, uint32_t at, uint32_t room) {
+    uint32_t inside = at % l->arena_bytes;
+    return inside + room <= l->arena_bytes ? at : at - inside + l->arena_bytes;
+}
+
+/* Finds a gap for b among the blocks. Returns the link that is to lead to it. */
+static block **gap(hexagon *h, block *b) {
+    block **p = &h->blocks;
+    b->at = WINDOW + WINDOW_BYTES;
+    for (;; p = &(*p)->next) {
+        b->at = in_one(h->link, b->at, b->room);
+        if (!*p || ((*p)->at >= b->at && (*p)->at - b->at >= b->room)) return p;
+        if ((*p)->at + (*p)->room > b->at) b->at = (*p)->at + (*p)->room;
+    }
 }
 
 static bool owns(tn_npu_device *d, const void *p) { return place(d->impl, p) != 0; }
@@ -114,18 +135,17 @@ static bool owns(tn_npu_device *d, const void *p) { return place(d->impl, p) != 
 static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out,
                                tern_error *err) {
     hexagon *h = d->impl;
-    uint32_t arena = h->link->arena_bytes;
-    TN_FAIL_IF(n_bytes > arena - WINDOW - WINDOW_BYTES, err, TERN_E_LIMIT,
-               "%" PRIu64 " bytes in one piece; the DSP's arena has %u", n_bytes, arena);
-    block *b = tn_calloc(d->ctx, cat, 1, sizeof *b), **p;
+    uint32_t arena = h->link->arena_bytes, all = arena * h->link->n_arenas;
+    TN_FAIL_IF(n_bytes > arena - (h->link->n_arenas > 1 ? ALIGN : WINDOW + WINDOW_BYTES), err, TERN_E_LIMIT,
+               "%" PRIu64 " bytes in one piece; an arena of the DSP has %u", n_bytes, arena);
+    block *b = tn_calloc(d->ctx, cat, 1, sizeof *b);
     TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory for a block of the DSP's arena");
     b->cat = cat;
     b->n_bytes = (uint32_t)(n_bytes ? n_bytes : 1);
     b->room = (b->n_bytes + ALIGN - 1) & ~(uint32_t)(ALIGN - 1);
-    b->at = WINDOW + WINDOW_BYTES;
     pthread_mutex_lock(&h->talk);
-    for (p = &h->blocks; *p && (*p)->at - b->at < b->room; p = &(*p)->next) b->at = (*p)->at + (*p)->room;
-    bool fits = b->room <= arena - b->at;
+    block **p = gap(h, b);
+    bool fits = b->at < all && b->room <= all - b->at;
     tn_hex_request g = {.what = TN_HEX_MAP, .map = {b->at, b->n_bytes}};
     uint32_t st = fits ? ask_for(h, &g, h->wait_ms) : 0;
     bool refused = st == TN_HEX_E_LIMIT;
@@ -137,7 +157,7 @@ static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat ca
     pthread_mutex_unlock(&h->talk);
     if (fits && !refused) {
         atomic_fetch_add_explicit(&d->ctx->live_bytes[cat], b->n_bytes, memory_order_relaxed);
-        *out = h->link->arena + b->at;
+        *out = h->link->arenas[b->at / arena] + b->at % arena;
         return TERN_OK;
     }
     tn_free(d->ctx, b);
@@ -146,9 +166,9 @@ static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat ca
                " bytes more (a smaller --npu-memory leaves more to the CPU)",
                n_bytes);
     return tn_fail(err, TERN_E_LIMIT,
-                   "the DSP's arena of %u bytes has no room for %" PRIu64
+                   "the DSP's memory of %u bytes has no room for %" PRIu64
                    " more (a smaller --npu-memory leaves more to the CPU)",
-                   arena, n_bytes);
+                   all, n_bytes);
 }
 
 static void arena_free(tn_npu_device *d, void *mem) {
@@ -430,7 +450,8 @@ static tern_status greet(hexagon *h, const tn_npu_options *opt, tern_error *err)
                           .window_bytes = WINDOW_BYTES,
                           .vtcm_bytes = opt->scratch_bytes ? (uint32_t)opt->scratch_bytes : TN_HEX_VTCM_MOST,
                           .flags = getenv("TERN_HEXAGON_POISON") ? TN_HEX_POISON : 0,
-                          .n_threads = 4}; /* a v73 has four HVX contexts */
+                          .n_threads = 4, /* a v73 has four HVX contexts */
+                          .n_arenas = h->link->n_arenas};
     const char *threads = getenv("TERN_HEXAGON_THREADS");
     if (threads && atoi(threads) >= 1 && atoi(threads) <= TN_HEX_MAX_THREADS)
         hello.n_threads = (uint32_t)atoi(threads);
@@ -438,8 +459,10 @@ static tern_status greet(hexagon *h, const tn_npu_options *opt, tern_error *err)
                    (opt->scratch_bytes < TN_HEX_VTCM_LEAST || opt->scratch_bytes > TN_HEX_VTCM_MOST),
                err, TERN_E_INVALID, "%" PRIu64 " bytes of VTCM: want %d to %d", opt->scratch_bytes,
                TN_HEX_VTCM_LEAST, TN_HEX_VTCM_MOST);
-    /* what neither the window takes nor gaps between blocks may; the cap of the user if that is less */
-    uint64_t room = h->link->arena_bytes - WINDOW - WINDOW_BYTES - h->link->arena_bytes / 64,
+    /* What neither the window takes nor gaps between blocks may, nor the ends of arenas that the next block
+     * does not fit; the cap of the user if that is less. */
+    uint64_t arena = h->link->arena_bytes, n = h->link->n_arenas,
+             room = n * arena - WINDOW - WINDOW_BYTES - arena / 64 - (n - 1) * (arena / 16),
              cap = h->dev->caps.memory_cap_bytes;
     h->dev->caps.memory_cap_bytes = cap && cap < room ? cap : room;
     hello.cap_bytes = (uint32_t)h->dev->caps.memory_cap_bytes;

@@ -51,7 +51,8 @@ static tn_hex_request hello(const tn_hex_link *l) {
                                       .window_bytes = WINDOW_BYTES,
                                       .cap_bytes = CAP,
                                       .vtcm_bytes = VTCM,
-                                      .n_threads = 3}};
+                                      .n_threads = 3,
+                                      .n_arenas = 1}};
 }
 
 static tn_hex_request map(uint32_t what, uint32_t place, uint32_t size) {
@@ -210,6 +211,49 @@ static void test_graphs(void **state) {
     end.id = TN_HEX_MAX_GRAPHS;
     assert_int_equal(ask(l, end), TN_HEX_E_GRAPH);
     tn_hex_transport_here.close(&l);
+}
+
+/* A product whose tiles, factors, rows and results lie in four arenas. Nothing may reach from one into the next. */
+static void test_arenas(void **state) {
+    (void)state;
+    setenv("TERN_HEXAGON_ARENA_MB", "34", 1);
+    tn_hex_link *l = start();
+    assert_int_equal(l->n_arenas, TN_HEX_MAX_ARENAS);
+    assert_int_equal(l->arena_bytes, 34 << 20);
+    uint32_t size = l->arena_bytes;
+    REFUSED(hello(l), hello.n_arenas, 0, TN_HEX_E_PLACE);
+    REFUSED(hello(l), hello.n_arenas, TN_HEX_MAX_ARENAS + 1, TN_HEX_E_PLACE);
+    tn_hex_request h = hello(l);
+    h.hello.n_arenas = 8, h.hello.arena_bytes = 1u << 29;
+    assert_int_equal(ask(l, h), TN_HEX_E_PLACE); /* 4 GiB: a place has 32 bits */
+    h = hello(l), h.hello.n_arenas = l->n_arenas;
+    assert_int_equal(ask(l, h), TN_HEX_OK);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, size - 64, 128)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 8 * size, 64)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 8 * size - 64, 128)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, size, 4800)), TN_HEX_OK);            /* the second's begin */
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 4 * size - 192, 192)), TN_HEX_OK);   /* the fourth's end */
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 5 * size + 4096, 1040)), TN_HEX_OK); /* the sixth */
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 8 * size - 1600, 1600)), TN_HEX_OK); /* the last's end */
+    tn_hex_request g = graph(5), r = run(5);
+    g.load.ops[0].tiles = size, g.load.ops[0].scale = 4 * size - 192;
+    r.run.ops[0].in = 5 * size + 4096, r.run.ops[0].out = 8 * size - 1600;
+    for (int i = 0; i < 10 * 104; i++) l->arenas[5][4096 + i] = (uint8_t)(128 + i % 3);
+    memset(l->arenas[1], 1, 4800);
+    for (int i = 0; i < 48; i++) ((float *)(l->arenas[3] + size - 192))[i] = 2;
+    assert_int_equal(ask(l, g), TN_HEX_OK);
+    assert_int_equal(ask(l, r), TN_HEX_OK);
+    for (int m = 0; m < 10; m++) {
+        int sum = 0;
+        for (int k = 0; k < 100; k++) sum += (m * 104 + k) % 3;
+        for (int n = 0; n < 40; n++)
+            assert_true(((float *)(l->arenas[7] + size - 1600))[m * 40 + n] == (float)(2 * sum));
+    }
+    tn_hex_transport_here.close(&l);
+    setenv("TERN_HEXAGON_ARENA_MB", "33", 1); /* no room for more than the window */
+    tern_error err;
+    assert_int_equal(tn_hex_transport_here.open(&ctx, &l, &err), TERN_E_INVALID);
+    unsetenv("TERN_HEXAGON_ARENA_MB");
 }
 
 static tn_hex_request packed(void) {
@@ -502,6 +546,79 @@ static void check_unpack(tn_npu_device *d, tn_rng *r, size_t n, size_t k, unsign
     free(widths);
 }
 
+/* A product of 20 rows by 500 columns on the device. Its bits are judged in conformance.c; here they are to stay. */
+static void product(tn_npu_device *d, float *out) {
+    enum { M = 20, N = 500, K = 200 };
+    tern_error err;
+    tn_npu_weights *w;
+    tn_npu_graph *graph;
+    void *in, *to;
+    tn_npu_graph_desc g = {.kind = TN_NPU_LINEARS, .m = M, .k = K, .in_stride = K, .n_ops = 1};
+    g.ops[0] = (tn_npu_op){.n = N, .act_scale = 0.01f, .out = TN_NPU_OUT_F32, .out_stride = N};
+    if (tn_npu_weights_open(d, N, K, false, &w, &err) != TERN_OK) fail_msg("%s", err.message);
+    tn_npu_weights_data data = tn_npu_weights_get(w);
+    uint64_t n_tiles = tn_npu_tiles_bytes(&tn_npu_device_caps(d)->layout, N, K);
+    for (uint64_t i = 0; i < n_tiles; i++) data.tiles[i] = (int8_t)(i * 7 % 23 - 11);
+    for (int i = 0; i < (N + 15) / 16 * 16; i++) data.scale[i] = (float)(1 + i % 5), data.col_sum[i] = 0;
+    assert_int_equal(tn_npu_mem_alloc(d, M * K, &in, &err), TERN_OK);
+    assert_int_equal(tn_npu_mem_alloc(d, M * N * 4, &to, &err), TERN_OK);
+    for (int i = 0; i < M * K; i++) ((uint8_t *)in)[i] = (uint8_t)(i * 13);
+    if (tn_npu_compile(d, &g, &graph, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tn_npu_load(graph, &w, &err) != TERN_OK) fail_msg("%s", err.message);
+    tn_npu_job j = {.graph = graph, .n_rows = M, .in = {in}, .out = {to}};
+    assert_int_equal(tn_npu_submit(&j, &err), TERN_OK);
+    assert_int_equal(tn_npu_wait(&j), TERN_OK);
+    memcpy(out, to, M * N * 4);
+    tn_npu_graph_close(&graph);
+    tn_npu_weights_close(&w);
+    tn_npu_mem_free(d, in), tn_npu_mem_free(d, to);
+}
+
+/* Blocks fill one arena after the other, up to the cap, and what lies between them is computed with all the same. */
+static void test_arenas_fill(void **state) {
+    (void)state;
+    enum { MB = 1 << 20, MOST = 16 };
+    static float want[20 * 500], got[20 * 500];
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = on_log;
+    tn_ctx c;
+    tn_ctx_init(&c, &hooks);
+    tn_npu_device *d;
+    tern_error err;
+    assert_int_equal(tn_npu_open(&c, "hexagon", NULL, &d, &err), TERN_OK); /* all in one arena */
+    product(d, want);
+    tn_npu_close(&d);
+    setenv("TERN_HEXAGON_ARENA_MB", "40", 1);
+    if (tn_npu_open(&c, "hexagon", NULL, &d, &err) != TERN_OK) fail_msg("%s", err.message);
+    uint64_t cap = tn_npu_device_caps(d)->memory_cap_bytes;
+    assert_in_range(cap, 8 * 35 * MB - 32 * MB, 8 * 40 * MB - 32 * MB);
+    tn_rng r = {9};
+    void *small, *big[MOST];
+    assert_int_equal(tn_npu_mem_alloc(d, 41 * MB, &small, &err), TERN_E_LIMIT);
+    assert_int_equal(tn_npu_mem_alloc(d, 8 * MB - 8192, &small, &err), TERN_OK); /* the first is full */
+    int n = 0;
+    for (; n < MOST && tn_npu_mem_alloc(d, 19 * MB, &big[n], &err) == TERN_OK; n++) {
+        memset(big[n], n, 19 * MB);
+        product(d, got);
+        assert_memory_equal(got, want, sizeof want);
+        check_unpack(d, &r, 100, 700, 0, true);
+    }
+    assert_int_equal(err.code, TERN_E_LIMIT);
+    assert_in_range(n, 11, 14); /* two in each of seven, as far as the cap goes */
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(((uint8_t *)big[i])[0], i);
+        assert_memory_equal(big[i], (uint8_t *)big[i] + 1, 19 * MB - 1);
+    }
+    tn_npu_mem_free(d, big[3]);
+    assert_int_equal(tn_npu_mem_alloc(d, 10 * MB, &big[3], &err), TERN_OK); /* where there is room again */
+    for (int i = 0; i < n; i++) tn_npu_mem_free(d, big[i]);
+    tn_npu_mem_free(d, small);
+    tn_npu_close(&d);
+    unsetenv("TERN_HEXAGON_ARENA_MB");
+    assert_int_equal(n_warnings, 0); /* the DSP was there to the end */
+}
+
 static void test_unpack(void **state) {
     (void)state;
     static const size_t ks[] = {1, 3, 4, 5, 63, 64, 124, 127, 128, 129, 130, 200, 255, 256, 257, 960, 2051},
@@ -537,7 +654,8 @@ static void test_unpack(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_graphs),        cmocka_unit_test(test_unpack_refusals),
+        cmocka_unit_test(test_graphs),        cmocka_unit_test(test_arenas),
+        cmocka_unit_test(test_arenas_fill),   cmocka_unit_test(test_unpack_refusals),
         cmocka_unit_test(test_hostile),       cmocka_unit_test(test_topk),
         cmocka_unit_test(test_topk_refusals), cmocka_unit_test(test_threads),
         cmocka_unit_test(test_unpack)};

@@ -1,9 +1,9 @@
-/* npu/hexagon/fastrpc.c - the DSP of a device: an unsigned session on its compute DSP, the arena in memory
+/* npu/hexagon/fastrpc.c - the DSP of a device: an unsigned session on its compute DSP, arenas of memory
  * that FastRPC maps there, messages through a dspqueue. It is built only with a Hexagon SDK
  * (TERN_HEXAGON_SDK), in place of qemu.c.
  *
  * It has NEVER RUN: it was written against the public headers and compiled against them.
- * docs/reference/hexagon.md lists what has to be found out on a device. The arena is uncached for the CPU,
+ * docs/reference/hexagon.md lists what has to be found out on a device. The arenas are uncached for the CPU,
  * which is slow but needs no cache maintenance here. The DSP side does the maintenance of the DSP's cache. */
 #include "npu/hexagon/transport.h"
 
@@ -14,14 +14,15 @@
 
 #include "tern_dsp.h" /* made by qaic of tern_dsp.idl */
 
-enum { ARENA = 1 << 30, QUEUE_BYTES = 16 << 10 };
+/* A DSP process addresses 4 GiB, with code, VTCM and stacks among them. */
+enum { ARENA = 1 << 30, MOST_ARENAS = 3, QUEUE_BYTES = 16 << 10 };
 
 typedef struct fastrpc_link {
     tn_hex_link link;
     tn_ctx *ctx;
     remote_handle64 handle;
     dspqueue_t queue;
-    bool opened, mapped, started, killed;
+    bool opened, started, killed;
 } fastrpc_link;
 
 static void end(tn_hex_link *l) {
@@ -37,10 +38,22 @@ static void close_link(tn_hex_link **l) {
     *l = NULL;
     if (f->started && !f->killed) tern_dsp_stop(f->handle);
     if (f->queue) dspqueue_close(f->queue);
-    if (f->mapped) fastrpc_munmap(CDSP_DOMAIN_ID, rpcmem_to_fd(f->link.arena), f->link.arena, ARENA);
+    for (uint32_t i = 0; i < f->link.n_arenas; i++)
+        fastrpc_munmap(CDSP_DOMAIN_ID, rpcmem_to_fd(f->link.arenas[i]), f->link.arenas[i], ARENA);
     if (f->opened) tern_dsp_close(f->handle);
-    if (f->link.arena) rpcmem_free(f->link.arena);
+    for (uint32_t i = 0; i < f->link.n_arenas; i++) rpcmem_free(f->link.arenas[i]);
     tn_free(f->ctx, f);
+}
+
+/* Returns what went wrong: 0 for nothing, -1 for no memory, else FastRPC's error. */
+static int add_arena(fastrpc_link *f) {
+    uint8_t *p = rpcmem_alloc(RPCMEM_HEAP_ID_SYSTEM, RPCMEM_FLAG_UNCACHED, ARENA);
+    if (!p) return -1;
+    int fd = rpcmem_to_fd(p), rc = fastrpc_mmap(CDSP_DOMAIN_ID, fd, p, 0, ARENA, FASTRPC_MAP_FD);
+    if (!rc && (rc = tern_dsp_add_arena(f->handle, fd, ARENA))) fastrpc_munmap(CDSP_DOMAIN_ID, fd, p, ARENA);
+    if (rc) rpcmem_free(p);
+    else f->link.arenas[f->link.n_arenas++] = p;
+    return rc;
 }
 
 static tern_status start(fastrpc_link *f, tern_error *err) {
@@ -54,18 +67,17 @@ static tern_status start(fastrpc_link *f, tern_error *err) {
                "DSP_LIBRARY_PATH?)",
                rc);
     f->opened = true;
-    f->link.arena = rpcmem_alloc(RPCMEM_HEAP_ID_SYSTEM, RPCMEM_FLAG_UNCACHED, ARENA);
-    TN_FAIL_IF(!f->link.arena, err, TERN_E_MEMORY, "no memory to share with the DSP");
+    while (f->link.n_arenas < MOST_ARENAS && !(rc = add_arena(f))) {
+    }
+    TN_FAIL_IF(!f->link.n_arenas && rc == -1, err, TERN_E_MEMORY, "no memory to share with the DSP");
+    TN_FAIL_IF(!f->link.n_arenas, err, TERN_E_DEVICE, "no arena can be mapped on the DSP (error 0x%x)", rc);
+    f->link.arena = f->link.arenas[0];
     f->link.arena_bytes = ARENA;
-    int fd = rpcmem_to_fd(f->link.arena);
-    rc = fastrpc_mmap(CDSP_DOMAIN_ID, fd, f->link.arena, 0, ARENA, FASTRPC_MAP_FD);
-    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "the arena cannot be mapped on the DSP (error 0x%x)", rc);
-    f->mapped = true;
     uint64_t id;
     rc = dspqueue_create(CDSP_DOMAIN_ID, 0, QUEUE_BYTES, QUEUE_BYTES, NULL, NULL, NULL, &f->queue);
     if (!rc) rc = dspqueue_export(f->queue, &id);
     TN_FAIL_IF(rc, err, TERN_E_DEVICE, "no message queue to the DSP (error 0x%x)", rc);
-    rc = tern_dsp_start(f->handle, id, fd, ARENA);
+    rc = tern_dsp_start(f->handle, id);
     TN_FAIL_IF(rc, err, TERN_E_DEVICE, "the DSP's library does not start (error 0x%x)", rc);
     f->started = true;
     return TERN_OK;

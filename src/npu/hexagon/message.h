@@ -1,6 +1,6 @@
 /* npu/hexagon/message.h - what travels between host and DSP: one request of fixed size, answered by one
- * reply. Both sides are little-endian with 32-bit fields. Places are byte offsets into the shared arena;
- * nothing is an address. The DSP uses only places that were mapped, and counts what is mapped against the
+ * reply. Both sides are little-endian with 32-bit fields. Places are byte offsets into the shared arenas,
+ * which follow each other and are of one size; nothing is an address, and nothing crosses from one to the next. The DSP uses only places that were mapped, and counts what is mapped against the
  * memory cap of the HELLO. The area that the HELLO names (jobs' rows and packed weights on their way) is
  * mapped from the start and not counted. */
 #ifndef TN_HEXAGON_MESSAGE_H
@@ -9,7 +9,8 @@
 #include <stdint.h>
 
 enum {
-    TN_HEX_VERSION = 4,
+    TN_HEX_VERSION = 5,
+    TN_HEX_MAX_ARENAS = 8,
     TN_HEX_MAX_OPS = 8,
     TN_HEX_MAX_GRAPHS = 4096,
     TN_HEX_MAX_MAPS = 16384,
@@ -51,7 +52,8 @@ enum {
 
 typedef struct tn_hex_hello {
     uint32_t version, arena_bytes, window, window_bytes, cap_bytes /* 0: no limit */, vtcm_bytes, flags,
-        n_threads; /* at most so many compute at once, each with its part of VTCM */
+        n_threads, /* at most so many compute at once, each with its part of VTCM */
+        n_arenas;  /* of arena_bytes each; the window is in the first */
 } tn_hex_hello;
 
 typedef struct tn_hex_map {

@@ -1,5 +1,5 @@
-/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon. A memory file is the arena
- * (descriptor 3 there). A socket carries the messages (0 and 1 there) and tells of a peer that died. */
+/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon. Memory files are the
+ * arenas (descriptors from 3 on there). A socket carries the messages (0 and 1 there) and tells of a peer that died. */
 #ifdef TERN_HEXAGON
 #include "base/clock.h"
 #include "npu/hexagon/transport.h"
@@ -20,12 +20,13 @@
 
 extern char **environ;
 
-#define ARENA 0xa0000000u /* sparse; qemu 7.2 finds room for 2.75 GiB in the guest's 4 */
+/* Arenas are sparse. qemu 7.2 finds room for 2.75 GiB in the guest's 4. */
+enum { ARENA_MB = 1280, ALL_MB = 2560, LEAST_MB = 34 };
 
 typedef struct qemu_link {
     tn_hex_link link;
     tn_ctx *ctx;
-    int fd, sock;
+    int fd[TN_HEX_MAX_ARENAS], sock;
     pid_t pid; /* 0: none, or not any more */
 } qemu_link;
 
@@ -44,8 +45,10 @@ static void close_link(tn_hex_link **l) {
     *l = NULL;
     if (q->sock >= 0) close(q->sock);
     end(&q->link);
-    if (q->link.arena) munmap(q->link.arena, ARENA);
-    if (q->fd >= 0) close(q->fd);
+    for (int i = 0; i < TN_HEX_MAX_ARENAS; i++) {
+        if (q->link.arenas[i]) munmap(q->link.arenas[i], q->link.arena_bytes);
+        if (q->fd[i] >= 0) close(q->fd[i]);
+    }
     tn_free(q->ctx, q);
 }
 
@@ -62,18 +65,38 @@ static bool find_dsp(char path[PATH_MAX]) {
     return snprintf(path, PATH_MAX, "%s/../libexec/tern/hexagon-dsp", exe) < PATH_MAX && !access(path, R_OK);
 }
 
+/* TERN_HEXAGON_ARENA_MB makes smaller ones, as many as there may be: what lies in several is tried with little memory. */
+static tern_status make_arenas(qemu_link *q, tern_error *err) {
+    const char *given = getenv("TERN_HEXAGON_ARENA_MB");
+    int mb = given ? atoi(given) : ARENA_MB;
+    TN_FAIL_IF(mb < LEAST_MB || mb > ALL_MB, err, TERN_E_INVALID, "TERN_HEXAGON_ARENA_MB=%s: want %d to %d",
+               given, LEAST_MB, ALL_MB);
+    uint32_t n = (uint32_t)(ALL_MB / mb);
+    q->link.arena_bytes = (uint32_t)mb << 20;
+    q->link.n_arenas = n < TN_HEX_MAX_ARENAS ? n : TN_HEX_MAX_ARENAS;
+    for (uint32_t i = 0; i < q->link.n_arenas; i++) {
+        int fd = memfd_create("tern-hexagon", MFD_CLOEXEC);
+        /* above the descriptors that the DSP program gets, so that giving it one never takes another's place */
+        q->fd[i] = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3 + TN_HEX_MAX_ARENAS);
+        if (fd >= 0) close(fd);
+        TN_FAIL_IF(q->fd[i] < 0 || ftruncate(q->fd[i], q->link.arena_bytes), err, TERN_E_DEVICE,
+                   "no memory to share with the DSP: %s", strerror(errno));
+        void *p =
+            mmap(NULL, q->link.arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, q->fd[i], 0);
+        TN_FAIL_IF(p == MAP_FAILED, err, TERN_E_DEVICE, "no memory to share with the DSP: %s",
+                   strerror(errno));
+        q->link.arenas[i] = p;
+    }
+    q->link.arena = q->link.arenas[0];
+    return TERN_OK;
+}
+
 static tern_status start(qemu_link *q, tern_error *err) {
     char dsp[PATH_MAX];
     int pair[2];
     TN_FAIL_IF(!find_dsp(dsp), err, TERN_E_DEVICE,
                "the DSP program hexagon-dsp was not found (TERN_HEXAGON_DSP names it)");
-    q->fd = memfd_create("tern-hexagon", MFD_CLOEXEC);
-    TN_FAIL_IF(q->fd < 0 || ftruncate(q->fd, ARENA), err, TERN_E_DEVICE,
-               "no memory to share with the DSP: %s", strerror(errno));
-    void *p = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, q->fd, 0);
-    TN_FAIL_IF(p == MAP_FAILED, err, TERN_E_DEVICE, "no memory to share with the DSP: %s", strerror(errno));
-    q->link.arena = p;
-    q->link.arena_bytes = ARENA;
+    TN_TRY(make_arenas(q, err));
     TN_FAIL_IF(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), err, TERN_E_DEVICE,
                "no socket for the DSP: %s", strerror(errno));
     q->sock = pair[0];
@@ -82,7 +105,8 @@ static tern_status start(qemu_link *q, tern_error *err) {
     posix_spawn_file_actions_init(&fa);
     posix_spawn_file_actions_adddup2(&fa, pair[1], 0);
     posix_spawn_file_actions_adddup2(&fa, pair[1], 1);
-    posix_spawn_file_actions_adddup2(&fa, q->fd, 3);
+    for (uint32_t i = 0; i < q->link.n_arenas; i++)
+        posix_spawn_file_actions_adddup2(&fa, q->fd[i], 3 + (int)i);
     int rc = posix_spawnp(&q->pid, argv[0], &fa, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     close(pair[1]);
@@ -96,7 +120,8 @@ static tern_status open_link(tn_ctx *ctx, tn_hex_link **out, tern_error *err) {
     qemu_link *q = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *q);
     TN_FAIL_IF(!q, err, TERN_E_MEMORY, "no memory for the Hexagon NPU");
     q->ctx = ctx;
-    q->fd = q->sock = -1;
+    q->sock = -1;
+    for (int i = 0; i < TN_HEX_MAX_ARENAS; i++) q->fd[i] = -1;
     tn_hex_link *l = &q->link;
     tern_status st = start(q, err);
     if (st == TERN_OK) *out = l;

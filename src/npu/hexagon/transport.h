@@ -1,4 +1,4 @@
-/* npu/hexagon/transport.h - the way to a DSP: an arena of memory that both sides see, and messages there and
+/* npu/hexagon/transport.h - the way to a DSP: arenas of memory that both sides see, and messages there and
  * back. In qemu.c the DSP program is a co-process under qemu-hexagon. fastrpc.c is for a device; it is built
  * only with a Hexagon SDK and has never run (docs/reference/hexagon.md). */
 #ifndef TN_HEXAGON_TRANSPORT_H
@@ -6,18 +6,20 @@
 
 #include "base/ctx.h"
 #include "base/status.h"
+#include "npu/hexagon/message.h"
 
 /* An implementation begins its own struct with this one. */
 typedef struct tn_hex_link {
-    uint8_t *arena; /* aligned to a page */
-    uint32_t arena_bytes;
+    uint8_t *arena;                 /* the first; all are aligned to a page */
+    uint32_t arena_bytes, n_arenas; /* of each; together below 4 GiB */
+    uint8_t *arenas[TN_HEX_MAX_ARENAS];
 } tn_hex_link;
 
 typedef enum tn_hex_receipt { TN_HEX_CAME, TN_HEX_LATE, TN_HEX_ENDED } tn_hex_receipt;
 
 typedef struct tn_hex_transport {
     const char *name;
-    /* open starts the DSP program and makes the arena. */
+    /* open starts the DSP program and makes the arenas. */
     tern_status (*open)(tn_ctx *ctx, tn_hex_link **out, tern_error *err);
     /* send never waits. It returns false when the DSP is gone or its queue is full, which with one request at
      * a time is no better. */

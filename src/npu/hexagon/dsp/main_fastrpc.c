@@ -15,15 +15,17 @@
 typedef struct session {
     tn_hex_runtime runtime;
     dspqueue_t queue;
-    int arena_fd;
-    uint8_t *arena;
-    uint32_t arena_bytes;
+    int arena_fd[TN_HEX_MAX_ARENAS];
+    uint8_t *arena[TN_HEX_MAX_ARENAS];
+    uint32_t n_arenas, arena_bytes;
     unsigned int vtcm_id;
 } session;
 
 static session *the; /* one session per process of the DSP */
 
-static uint8_t *map_arena(uint32_t n_bytes) { return n_bytes == the->arena_bytes ? the->arena : NULL; }
+static uint8_t *map_arena(uint32_t i, uint32_t n_bytes) {
+    return i < the->n_arenas && n_bytes == the->arena_bytes ? the->arena[i] : NULL;
+}
 
 static uint8_t *get_vtcm(uint32_t n_bytes) {
     compute_res_attr_t attr;
@@ -70,23 +72,29 @@ int tern_dsp_open(const char *uri, remote_handle64 *handle) {
 int tern_dsp_close(remote_handle64 handle) {
     (void)handle;
     if (the->queue) tern_dsp_stop(handle);
+    while (the->n_arenas) HAP_mmap_put(the->arena_fd[--the->n_arenas]);
     free(the);
     the = NULL;
     return AEE_SUCCESS;
 }
 
-AEEResult tern_dsp_start(remote_handle64 handle, uint64 queue, int32 arena_fd, uint32 arena_bytes) {
+AEEResult tern_dsp_add_arena(remote_handle64 handle, int32 arena_fd, uint32 arena_bytes) {
     (void)handle;
     void *p = NULL;
-    if (the->queue) return AEE_EBADSTATE;
+    if (the->queue || the->n_arenas == TN_HEX_MAX_ARENAS) return AEE_EBADSTATE;
+    if (the->n_arenas && arena_bytes != the->arena_bytes) return AEE_EBADPARM;
     if (HAP_mmap_get(arena_fd, &p, NULL)) return AEE_ENOSUCHMAP;
-    the->arena = p;
-    the->arena_fd = arena_fd;
+    the->arena_fd[the->n_arenas] = arena_fd;
+    the->arena[the->n_arenas++] = p;
     the->arena_bytes = arena_bytes;
+    return AEE_SUCCESS;
+}
+
+AEEResult tern_dsp_start(remote_handle64 handle, uint64 queue) {
+    (void)handle;
+    if (the->queue) return AEE_EBADSTATE;
     the->runtime.platform = (tn_hex_platform){map_arena, get_vtcm, forget, write_back};
-    int rc = dspqueue_import(queue, on_packet, on_error, the, &the->queue);
-    if (rc) HAP_mmap_put(arena_fd);
-    return rc;
+    return dspqueue_import(queue, on_packet, on_error, the, &the->queue);
 }
 
 AEEResult tern_dsp_stop(remote_handle64 handle) {
@@ -95,6 +103,5 @@ AEEResult tern_dsp_stop(remote_handle64 handle) {
     dspqueue_close(the->queue);
     the->queue = NULL;
     if (the->vtcm_id) HAP_compute_res_release(the->vtcm_id);
-    HAP_mmap_put(the->arena_fd);
     return AEE_SUCCESS;
 }

@@ -1,5 +1,5 @@
 /* npu/hexagon/dsp/main_qemu.c - the DSP program under qemu-hexagon: a freestanding process with its requests
- * on descriptor 0, its replies on 1 and the arena on 3. The peer's death is the end of 0. "VTCM" is ordinary
+ * on descriptor 0, its replies on 1 and the arenas from 3 on. The peer's death is the end of 0. "VTCM" is ordinary
  * memory of that size. Its threads are cloned without a C library and wait for work at a futex. */
 #include "runtime.h"
 
@@ -22,8 +22,8 @@ static long call(long n, long a, long b, long c, long d, long e, long f) {
     return r0;
 }
 
-static uint8_t *map_arena(uint32_t n_bytes) {
-    long p = call(MMAP2, 0, (long)n_bytes, READ_WRITE, SHARED, ARENA_FD, 0);
+static uint8_t *map_arena(uint32_t i, uint32_t n_bytes) {
+    long p = call(MMAP2, 0, (long)n_bytes, READ_WRITE, SHARED, ARENA_FD + (long)i, 0);
     return (unsigned long)p < (unsigned long)-4096 ? (uint8_t *)p : NULL;
 }
 

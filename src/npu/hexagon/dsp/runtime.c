@@ -2,12 +2,19 @@
 
 #include "ops.h"
 
+/* Where a place is that was found to be mapped. */
+static uint8_t *at(const tn_hex_runtime *t, uint32_t place) {
+    uint32_t i = 0;
+    for (; place >= t->hello.arena_bytes && i + 1 < t->hello.n_arenas; i++) place -= t->hello.arena_bytes;
+    return t->arenas[i] + place;
+}
+
 static void forget(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
-    if (t->platform.forget && place) t->platform.forget(t->base + place, (uint32_t)bytes);
+    if (t->platform.forget && place) t->platform.forget(at(t, place), (uint32_t)bytes);
 }
 
 static void write_back(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
-    if (t->platform.write_back) t->platform.write_back(t->base + place, (uint32_t)bytes);
+    if (t->platform.write_back) t->platform.write_back(at(t, place), (uint32_t)bytes);
 }
 
 static uint64_t padded(uint32_t n) { return ((uint64_t)n + 15) / 16 * 16; }
@@ -44,7 +51,10 @@ static int disjoint(const tn_hex_map *a, uint32_t place, uint32_t size) {
 static tn_hex_status map(tn_hex_runtime *t, const tn_hex_map *m) {
     uint32_t i = find(t, m->place);
     tn_hex_map window = {t->hello.window, t->hello.window_bytes};
-    if (!m->size || !m->place || m->place > t->hello.arena_bytes || m->size > t->hello.arena_bytes - m->place)
+    uint32_t inside = m->place, arena = 0; /* where in which one: none reaches into the next */
+    for (; inside >= t->hello.arena_bytes && arena < t->hello.n_arenas; arena++)
+        inside -= t->hello.arena_bytes;
+    if (!m->size || !m->place || arena == t->hello.n_arenas || m->size > t->hello.arena_bytes - inside)
         return TN_HEX_E_PLACE;
     if (!disjoint(&window, m->place, m->size) || (i < t->n_maps && !disjoint(&t->maps[i], m->place, m->size)))
         return TN_HEX_E_PLACE;
@@ -109,12 +119,11 @@ static void one_part(void *arg, uint32_t i) {
         return;
     }
     for (uint32_t r = from; w->rows && r < to; r++) {
-        uint8_t *base = w->t->base;
-        tn_hex_top top = {.scores = (const int32_t *)(base + w->rows->rows[r].scores),
+        tn_hex_top top = {.scores = (const int32_t *)at(w->t, w->rows->rows[r].scores),
                           .n = w->rows->rows[r].n,
                           .k = w->rows->rows[r].k,
                           .bound = (int32_t)w->rows->bound,
-                          .idx = (uint32_t *)(base + w->rows->rows[r].idx)};
+                          .idx = (uint32_t *)at(w->t, w->rows->rows[r].idx)};
         tn_hex_topk(&s, &top);
     }
     if (w->rows) return;
@@ -177,11 +186,11 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
                                 .out_form = d->ops[i].out_form,
                                 .in_stride = r->ops[o].in_stride,
                                 .out_stride = r->ops[i].out_stride,
-                                .in = t->base + r->ops[o].in,
-                                .tiles = t->base + tiles,
-                                .scale = (const float *)(t->base + d->ops[i].scale),
-                                .bias = d->ops[i].bias ? (const float *)(t->base + d->ops[i].bias) : 0,
-                                .out = t->base + r->ops[i].out};
+                                .in = at(t, r->ops[o].in),
+                                .tiles = at(t, tiles),
+                                .scale = (const float *)at(t, d->ops[i].scale),
+                                .bias = d->ops[i].bias ? (const float *)at(t, d->ops[i].bias) : 0,
+                                .out = at(t, r->ops[i].out)};
                 if (d->is_qk || i == 0) forget(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4);
                 if (d->is_qk) forget(t, tiles, padded(cols) * k4);
                 in_parts(t, (shared_work){.op = &op, .n = cols, .step = TN_HEX_COLS, .k = k4});
@@ -222,9 +231,9 @@ static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     forget(t, u->src, u->src_bytes);
     in_parts(t, (shared_work){.n = u->n_channels,
                               .step = 16,
-                              .src = t->base + u->src,
+                              .src = at(t, u->src),
                               .widths = widths,
-                              .tiles = t->base + u->tiles,
+                              .tiles = at(t, u->tiles),
                               .k = u->k});
     write_back(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4));
     return TN_HEX_OK;
@@ -250,7 +259,10 @@ static tn_hex_status topk(tn_hex_runtime *t, const tn_hex_topk_rows *r) {
  */
 
 static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
-    if (t->base || h->version != TN_HEX_VERSION) return TN_HEX_E_MESSAGE;
+    if (t->arenas[0] || h->version != TN_HEX_VERSION) return TN_HEX_E_MESSAGE;
+    if (!h->n_arenas || h->n_arenas > TN_HEX_MAX_ARENAS ||
+        (uint64_t)h->n_arenas * h->arena_bytes > UINT32_MAX)
+        return TN_HEX_E_PLACE;
     if (!h->arena_bytes || !h->window || h->window > h->arena_bytes ||
         h->window_bytes > h->arena_bytes - h->window)
         return TN_HEX_E_PLACE;
@@ -258,7 +270,9 @@ static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
         h->n_threads > TN_HEX_MAX_THREADS)
         return TN_HEX_E_LIMIT;
     if (!t->vtcm) t->vtcm = t->platform.get_vtcm(h->vtcm_bytes);
-    if (!t->vtcm || !(t->base = t->platform.map_arena(h->arena_bytes))) return TN_HEX_E_LIMIT;
+    if (!t->vtcm) return TN_HEX_E_LIMIT;
+    for (uint32_t i = h->n_arenas; i--;) /* the first is last: it says that there are all */
+        if (!(t->arenas[i] = t->platform.map_arena(i, h->arena_bytes))) return TN_HEX_E_LIMIT;
     t->hello = *h;
     tn_hex_spreads_init(&t->spreads);
     for (uint32_t i = 0; i < TN_HEX_MAX_THREADS; i++) t->dma[i].poison = (h->flags & TN_HEX_POISON) != 0;
@@ -272,7 +286,7 @@ void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *rep
     tn_hex_status st = TN_HEX_E_MESSAGE;
     t->n_used = 0;
     if (g->what == TN_HEX_HELLO) st = hello(t, &g->hello);
-    else if (!t->base) st = TN_HEX_E_MESSAGE;
+    else if (!t->arenas[0]) st = TN_HEX_E_MESSAGE;
     else if (g->what == TN_HEX_MAP) st = map(t, &g->map);
     else if (g->what == TN_HEX_UNMAP) st = unmap(t, &g->map);
     else if (g->what == TN_HEX_LOAD) st = load(t, g->id, &g->load);

@@ -9,8 +9,8 @@
 
 /* The platform beneath offers these; the first two give NULL where they cannot. */
 typedef struct tn_hex_platform {
-    uint8_t *(*map_arena)(uint32_t n_bytes);
-    uint8_t *(*get_vtcm)(uint32_t n_bytes); /* aligned to 128 */
+    uint8_t *(*map_arena)(uint32_t i, uint32_t n_bytes); /* the i-th, for good */
+    uint8_t *(*get_vtcm)(uint32_t n_bytes);              /* aligned to 128 */
     /* These two are for the cache: forget drops what the host may have written since, the other writes back
      * what the host is to see. They are NULL where there is no need. */
     void (*forget)(const void *p, uint32_t n_bytes);
@@ -29,7 +29,7 @@ typedef struct tn_hex_graph {
 /* A runtime is zero at the start. There is one per DSP session. */
 typedef struct tn_hex_runtime {
     tn_hex_platform platform;
-    uint8_t *base, *vtcm;
+    uint8_t *arenas[TN_HEX_MAX_ARENAS], *vtcm;
     tn_hex_hello hello;
     uint32_t n_maps, used_bytes;
     tn_hex_map maps[TN_HEX_MAX_MAPS]; /* in order of place, disjoint */
