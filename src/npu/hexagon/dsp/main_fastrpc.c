@@ -1,5 +1,5 @@
 /* npu/hexagon/dsp/main_fastrpc.c - the DSP side on a device: a library that FastRPC opens. Messages come
- * through a dspqueue and are answered on its thread. It is built only with a Hexagon SDK. It has NEVER RUN
+ * through a dspqueue and are answered on its thread; with TERN_HEXAGON_QURT_THREADS, QuRT's threads help it. It is built only with a Hexagon SDK. It has NEVER RUN
  * and was never compiled, because the SDK's DSP headers are not public. */
 #include "runtime.h"
 
@@ -34,6 +34,87 @@ static uint8_t *get_vtcm(uint32_t n_bytes) {
     the->vtcm_id = HAP_compute_res_acquire(&attr, 1000000);
     return the->vtcm_id ? HAP_compute_res_attr_get_vtcm_ptr(&attr) : NULL;
 }
+
+#ifdef TERN_HEXAGON_QURT_THREADS
+/* ---- threads ---------------------------------------------------------------------------------------------
+ */
+
+enum { STACK = 64 << 10 };
+
+/* Each further thread waits at its own semaphore for a part, and keeps its HVX context. */
+static struct {
+    uint32_t n_threads, n; /* with the dspqueue's own; of the work at hand */
+    int end;
+    void (*fn)(void *arg, uint32_t i);
+    void *arg;
+    qurt_thread_t id[TN_HEX_MAX_THREADS];
+    void *stack[TN_HEX_MAX_THREADS];
+    qurt_sem_t go[TN_HEX_MAX_THREADS], done;
+} team = {.n_threads = 1};
+
+static void work_for_ever(void *arg) {
+    uint32_t i = (uint32_t)(uintptr_t)arg;
+    qurt_hvx_lock(QURT_HVX_MODE_128B);
+    for (;;) {
+        qurt_sem_down(&team.go[i]);
+        if (team.end) break;
+        team.fn(team.arg, i);
+        qurt_sem_up(&team.done);
+    }
+    qurt_hvx_unlock();
+    qurt_thread_exit(0);
+}
+
+static void end_threads(void) {
+    int status;
+    if (team.n_threads == 1) return;
+    team.end = 1;
+    for (; team.n_threads > 1; team.n_threads--) {
+        uint32_t i = team.n_threads - 1;
+        qurt_sem_up(&team.go[i]);
+        qurt_thread_join(team.id[i], &status);
+        qurt_sem_destroy(&team.go[i]);
+        free(team.stack[i]);
+    }
+    qurt_sem_destroy(&team.done);
+}
+
+/* More threads than there are HVX contexts of 128 bytes would wait for ever: then there is one. */
+static int make_threads(uint32_t n) {
+    if (n > ((uint32_t)qurt_hvx_get_units() >> 8 & 0xff)) return -1;
+    team.end = 0;
+    qurt_sem_init_val(&team.done, 0);
+    for (; team.n_threads < n; team.n_threads++) {
+        uint32_t i = team.n_threads;
+        qurt_thread_attr_t attr;
+        if (!(team.stack[i] = malloc(STACK))) break;
+        qurt_sem_init_val(&team.go[i], 0);
+        qurt_thread_attr_init(&attr);
+        qurt_thread_attr_set_name(&attr, "tern");
+        qurt_thread_attr_set_stack_addr(&attr, team.stack[i]);
+        qurt_thread_attr_set_stack_size(&attr, STACK);
+        qurt_thread_attr_set_priority(&attr, (unsigned short)qurt_thread_get_priority(qurt_thread_get_id()));
+        if (qurt_thread_create(&team.id[i], &attr, work_for_ever, (void *)(uintptr_t)i) != QURT_EOK) {
+            qurt_sem_destroy(&team.go[i]);
+            free(team.stack[i]);
+            break;
+        }
+    }
+    if (team.n_threads == n) return 0;
+    end_threads();
+    return -1;
+}
+
+static void on_threads(void (*fn)(void *arg, uint32_t i), void *arg, uint32_t n) {
+    team.fn = fn, team.arg = arg, team.n = n;
+    for (uint32_t i = 1; i < n; i++) qurt_sem_up(&team.go[i]);
+    fn(arg, 0);
+    for (uint32_t i = 1; i < n; i++) qurt_sem_down(&team.done);
+}
+#endif
+
+/* ---- the platform ----------------------------------------------------------------------------------------
+ */
 
 static void forget(const void *p, uint32_t n) {
     qurt_mem_cache_clean((qurt_addr_t)p, n, QURT_MEM_CACHE_INVALIDATE, QURT_MEM_DCACHE);
@@ -93,7 +174,16 @@ AEEResult tern_dsp_add_arena(remote_handle64 handle, int32 arena_fd, uint32 aren
 AEEResult tern_dsp_start(remote_handle64 handle, uint64 queue) {
     (void)handle;
     if (the->queue) return AEE_EBADSTATE;
-    the->runtime.platform = (tn_hex_platform){map_arena, get_vtcm, forget, write_back};
+    the->runtime.platform = (tn_hex_platform){
+        .map_arena = map_arena,
+        .get_vtcm = get_vtcm,
+        .forget = forget,
+        .write_back = write_back,
+#ifdef TERN_HEXAGON_QURT_THREADS
+        .make_threads = make_threads,
+        .on_threads = on_threads,
+#endif
+    };
     return dspqueue_import(queue, on_packet, on_error, the, &the->queue);
 }
 
@@ -102,6 +192,9 @@ AEEResult tern_dsp_stop(remote_handle64 handle) {
     if (!the->queue) return AEE_EBADSTATE;
     dspqueue_close(the->queue);
     the->queue = NULL;
+#ifdef TERN_HEXAGON_QURT_THREADS
+    end_threads();
+#endif
     if (the->vtcm_id) HAP_compute_res_release(the->vtcm_id);
     return AEE_SUCCESS;
 }
