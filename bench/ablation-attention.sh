@@ -26,6 +26,7 @@ rows=(
     "+ heads fused into one launch:--attention shadow --attention-pipeline on --attention-plan in-order,no-overlap"
     "+ stages of heads overlap:--attention shadow --attention-pipeline on --attention-plan in-order"
     "+ planned order:--attention shadow --attention-pipeline on"
+    "as printed (preset paper), beside full:--attention-preset paper"
 )
 device="--npu $device"
 [ "$device" != "--npu apart" ] || device="--npu host --npu-apart"
