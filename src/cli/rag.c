@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -137,7 +138,7 @@ static int sub_add(int argc, char **argv) {
                        "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
                        "and PDF where pdftotext is installed.\n"
                        "What did not change since is not read into it again; what is gone from a folder goes "
-                       "from the index.",
+                       "from the index. Fails where a file that is named itself cannot be read; others are added.",
                        specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = cli_args_parse(&c, argc, argv, paths);
@@ -167,8 +168,13 @@ static int sub_add(int argc, char **argv) {
     tn_rag_added sum = {0};
     signal(SIGINT, on_interrupt);
     double t0 = tn_now_s();
-    for (const char **p = paths; *p && st == TERN_OK; p++)
+    bool unread = false; /* a file that was named itself: in a folder some are expected to be no text */
+    for (const char **p = paths; *p && st == TERN_OK; p++) {
+        int64_t before = sum.n_skipped;
+        struct stat at;
         st = tn_rag_add(a.store, *p, &o, &stopped, &sum, &err);
+        unread |= sum.n_skipped > before && (stat(*p, &at) || !S_ISDIR(at.st_mode));
+    }
     tn_vectors_info vectors = {0};
     index_size size = {0};
     int64_t n_made = 0;
@@ -176,6 +182,7 @@ static int sub_add(int argc, char **argv) {
     if (a.terminal) fputs("\r\033[K", stderr);
     if (st == TERN_OK) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
     if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
+    if (st == TERN_OK && unread && rc == EXIT_OK) rc = EXIT_FAILED;
     if (st != TERN_OK) rc = cli_failed(&err);
     tn_store_close(&a.store);
     tn_tokenizer_close(&a.tok);

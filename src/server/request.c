@@ -229,6 +229,8 @@ static tern_status read_tools(tn_request *r, tern_error *err) {
     TN_FAIL_IF(choice && !json_is_null(choice) && !named && !none && !required &&
                    (!word || strcmp(word, "auto")),
                err, TERN_E_INVALID, "'tool_choice' must be none, auto, required or a function by its name");
+    TN_FAIL_IF(tools && !json_is_null(tools) && !json_is_array(tools), err, TERN_E_INVALID,
+               "'tools' must be a list");
     if (tn_says_nothing(tools)) tools = NULL;
     TN_FAIL_IF(!tools && (named || required), err, TERN_E_INVALID,
                "'tool_choice' asks for a call, and there are no tools");
@@ -341,8 +343,9 @@ static tern_status read_numbers(tn_request *r, tern_error *err) {
         r->n_top = (int32_t)top;
         return TERN_OK;
     }
-    TN_TRY(tn_field_number(r->body, "logprobs", 0, 0, true, &logprobs,
-                           err)); /* completions: alternatives, of which there are none */
+    TN_TRY(tn_field_number(r->body, "logprobs", 0, INT32_MAX, true, &logprobs, err));
+    TN_FAIL_IF(logprobs > 0, err, TERN_E_INVALID,
+               "'logprobs' of a completion must be 0: that of the token itself, without alternatives");
     r->logprobs = json_is_integer(json_object_get(r->body, "logprobs"));
     if (max < 0) r->max_tokens = 16; /* as the API has it */
     return TERN_OK;

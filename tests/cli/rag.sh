@@ -35,6 +35,8 @@ grep -q "binary.dat: skipped: it is binary" "$tmp/err" || fail "no notice of the
 [ "$("$tern" rag ls --json | json '.__len__()')" = 13 ] || fail "ls"
 set +e
 "$tern" rag add /no/such >/dev/null 2>&1; [ $? = 1 ] || fail "a missing path: exit status"
+"$tern" rag add "$tmp/docs/binary.dat" "$tmp/docs/page.html" >"$tmp/out" 2>/dev/null; [ $? = 1 ] || fail "a named file that is binary: exit status"
+grep -q "1 unchanged.* 1 skipped" "$tmp/out" || fail "what is said beside a binary file: $(cat "$tmp/out")"
 "$tern" rag frob >/dev/null 2>&1; [ $? = 2 ] || fail "unknown command: exit status"
 "$tern" rag rm >/dev/null 2>&1; [ $? = 2 ] || fail "rm of nothing: exit status"
 "$tern" rag rm "$tmp/docs/none" >/dev/null 2>&1; [ $? = 1 ] || fail "rm of what is not there: exit status"

@@ -378,6 +378,8 @@ def wrong(s):
         ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]}, 400, "function.name"),
         ("/v1/chat/completions", {"messages": [user], "top_logprobs": 3}, 400, "goes with 'logprobs'"),
         ("/v1/chat/completions", {"messages": [user], "top_logprobs": 21, "logprobs": True}, 400, "from 0 to 20"),
+        ("/v1/chat/completions", {"messages": [user], "tools": {}}, 400, "'tools' must be a list"),
+        ("/v1/completions", {"prompt": "x", "logprobs": 2}, 400, "without alternatives"),
         ("/v1/embeddings", {"input": ["a", ""]}, 400, "none of them empty"),
         ("/v1/embeddings", {"input": "a", "dimensions": 3}, 400, "'dimensions'"),
         ("/v1/chat/completions", {"messages": [user], "temprature": 1}, 400, "'temprature' is unknown"),
