@@ -134,12 +134,13 @@ static int sub_add(int argc, char **argv) {
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {"rag add", "PATH... [OPTIONS]",
-                       "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
-                       "and PDF where pdftotext is installed.\n"
-                       "What did not change since is not read into it again; what is gone from a folder goes "
-                       "from the index. Fails where a file that is named itself cannot be read; others are added.",
-                       specs, MAX_PATHS};
+    const command c = {
+        "rag add", "PATH... [OPTIONS]",
+        "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
+        "and PDF where pdftotext is installed.\n"
+        "What did not change since is not read into it again; what is gone from a folder goes "
+        "from the index. Fails where a file that is named itself cannot be read; others are added.",
+        specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = cli_args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
