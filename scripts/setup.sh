@@ -27,10 +27,14 @@ for a in "$@"; do
     esac
 done
 
+# A package named without an architecture is this machine's: one of arm64 (--aarch64) does not stand for it.
 missing_of() {
-    local p
+    local p arch native
+    native=$(dpkg --print-architecture)
     for p in "$@"; do
-        dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q "ok installed" || printf ' %s' "$p"
+        arch=$native
+        [ "$p" = "${p%:*}" ] || arch=${p##*:}
+        dpkg-query -W -f='${Status} ${Architecture}\n' "${p%:*}" 2>/dev/null | grep -qE "ok installed ($arch|all)$" || printf ' %s' "$p"
     done
 }
 run=""

@@ -17,6 +17,8 @@ strip=strip
 [ "$arch" = aarch64 ] || [ "$(uname -m)" = "$arch" ] || { echo "skipped: no compiler for $arch"; exit 77; }
 command -v $cc >/dev/null || { echo "skipped: no $cc"; exit 77; }
 build=$out/build-$program-$arch target=$program
+# CMake forgets all that it was told when its compiler becomes another one (musl-tools installed since).
+! grep -q "^CMAKE_C_COMPILER:" "$build/CMakeCache.txt" 2>/dev/null || grep -qE "^CMAKE_C_COMPILER:.*[/=]$cc\$" "$build/CMakeCache.txt" || rm -rf "$build"
 mkdir -p "$build"
 flags="-ffile-prefix-map=$root=. -ffile-prefix-map=$build=."
 if [ $program = tern ]; then
