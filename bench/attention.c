@@ -294,10 +294,8 @@ static double mode_us(tn_npu_device *dev, work *w, tn_attn_mode mode, double rat
                     .attn_scale = 1.0f / sqrtf((float)w->s.d)};
     tn_kv kv = {.ctx = &ctx,
                 .n_layers = 1,
-                .n_kv_heads = h.n_kv_heads,
-                .d_head = h.d_head,
+                .layers = {{h.n_kv_heads, h.d_head, w->n * w->s.d * sizeof(float), 0}},
                 .cap_tok = (int32_t)w->n,
-                .head_bytes = w->n * w->s.d * sizeof(float),
                 .k = (uint8_t *)w->k_panels,
                 .v = (uint8_t *)w->v};
     tn_npu_model m = {.ctx = &ctx,

@@ -42,11 +42,11 @@ static void must(tern_status st, const tern_error *err) {
 static void fill(const tn_kv *kv, int32_t n_layers, int32_t depth) {
     float k[512], v[512];
     tn_rng rng = {1};
-    for (int32_t d = 0; d < kv->d_head; d++) k[d] = v[d] = (float)(tn_rng_f64(&rng) - 0.5);
+    for (int32_t d = 0; d < kv->layers[0].d_head; d++) k[d] = v[d] = (float)(tn_rng_f64(&rng) - 0.5);
     for (int l = 0; l < n_layers; l++) {
-        for (int h = 0; kv->index[l] >= 0 && h < kv->n_kv_heads; h++) {
+        for (int h = 0; kv->index[l] >= 0 && h < kv->layers[0].n_kv_heads; h++) {
             for (int32_t p = 0; p < depth; p++) {
-                k[p % kv->d_head] = v[p % kv->d_head] = (float)(tn_rng_f64(&rng) - 0.5);
+                k[p % kv->layers[0].d_head] = v[p % kv->layers[0].d_head] = (float)(tn_rng_f64(&rng) - 0.5);
                 tn_kv_put(kv, l, h, p, k, v);
             }
         }

@@ -188,13 +188,13 @@ static tern_status open_keys(tn_sparse_attn *s, tern_error *err) {
                "baselines of attention, attention-check and heads that do not share need kv f32, not %s",
                tn_kv_type_name(s->kv->type));
     if (tn_sparse_uses_tiles(s) || s->o.decode) {
-        s->rows = tn_alloc(s->ctx, TN_MEM_KV, n_keys, s->kv->head_bytes);
+        s->rows = tn_alloc(s->ctx, TN_MEM_KV, n_keys, s->kv->layers[0].head_bytes);
         TN_FAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
-        s->fixed.bytes += n_keys * s->kv->head_bytes;
+        s->fixed.bytes += n_keys * s->kv->layers[0].head_bytes;
     }
     for (size_t i = 0; i < n_keys; i++) {
         s->keys[i].bucket = -1;
-        if (s->rows) s->keys[i].rows = s->rows + i * s->kv->head_bytes;
+        if (s->rows) s->keys[i].rows = s->rows + i * s->kv->layers[0].head_bytes;
         TN_TRY(tn_sparse_baseline_open(s, &s->keys[i], err));
     }
     return TERN_OK;
@@ -205,6 +205,10 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                                 int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out,
                                 tern_error *err) {
     *out = NULL;
+    TN_FAIL_IF(tn_layers_differ(h), err, TERN_E_UNSUPPORTED,
+               "sparse attention: layers of architecture %s differ in heads, or share keys and values, and "
+               "attend in full only",
+               h->arch);
     TN_FAIL_IF(o->decode && h->n_heads / h->n_kv_heads > TN_ATTN_MAX_TILE, err, TERN_E_UNSUPPORTED,
                "sparse attention when decoding: %d query heads share a KV head, at most %d may",
                h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
@@ -423,7 +427,7 @@ static const float *key_at(const tn_sparse_attn *s, const key_cache *k, const fl
     if (k->rows && s->kv->type == TN_KV_F32) return (const float *)k->rows + (size_t)pos * d;
     if (k->rows) {
         s->kern->kv_rows(s->kv->type, d, k->rows, (size_t)pos, 1, to);
-        tn_kv_query(s->kv, s->kern, to, 1); /* its own inverse */
+        tn_kv_query(s->kv, s->kern, d, to, 1); /* its own inverse */
         return to;
     }
     const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);

@@ -231,7 +231,7 @@ tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer,
     const float *query = q + at;
     if (s->kv->rotated) {
         query = memcpy(b.w->tile_q, query, (size_t)s->n_group * d * sizeof *q);
-        tn_kv_query(s->kv, s->kern, b.w->tile_q, s->n_group);
+        tn_kv_query(s->kv, s->kern, d, b.w->tile_q, s->n_group);
     }
     tn_attn_tile tile = {.q = query,
                          .out = out + at,

@@ -273,7 +273,7 @@ void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_
     tn_attn_tile tiles[TN_ATTN_ROWS];
     for (int32_t i = 0; i < b->n_rows; i++)
         memcpy(w->tile_q + (size_t)i * part, b->q + off + (size_t)i * row, part * sizeof(float));
-    tn_kv_query(s->kv, s->kern, w->tile_q, b->n_rows * s->n_group);
+    tn_kv_query(s->kv, s->kern, d, w->tile_q, b->n_rows * s->n_group);
     for (int32_t i = 0; i < n_tiles_of(b); i++)
         tiles[i] = tile_ready(b, i, lists + (size_t)i * s->idx_stride, n_idx[i]);
     tn_sparse_run_tiles(b, tiles, (size_t)n_tiles_of(b));

@@ -44,6 +44,14 @@ static void print_hparams(const tn_hparams *h) {
                h->n_ff_exp, h->shared_expert ? ", beside a shared one" : "");
     printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads,
            h->window ? ", sliding window" : "");
+    if (h->window_d_head || h->window_kv_heads)
+        printf("               with a window %d heads of %d, %d KV heads\n", h->n_heads,
+               h->window_d_head ? h->window_d_head : h->d_head,
+               h->window_kv_heads ? h->window_kv_heads : h->n_kv_heads);
+    if (h->n_kv_shared)
+        printf("               the last %d layers read keys and values of earlier ones; feed-forward %d\n",
+               h->n_kv_shared, h->n_ff_shared ? h->n_ff_shared : h->n_ff);
+    if (h->n_ple) printf("layer inputs   %d values of a token for every layer\n", h->n_ple);
     printf("vocabulary     %d%s\ncontext        %d tokens\n", h->n_vocab,
            h->tied ? " (head tied to the embedding)" : "", h->ctx_train);
 }
@@ -52,10 +60,10 @@ static uint64_t count_params(const tn_source *s) {
     const tn_hparams *h = tn_source_hparams(s);
     uint64_t n = 0;
     for (int layer = -1; layer < h->n_layers; layer++) {
-        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES);
-             r++) {
+        for (int r = 0; r < TN_W_N_ROLES; r++) {
+            if (tn_role_of_model((tn_role)r) != (layer < 0)) continue;
             int64_t rows, cols;
-            tn_role_shape(h, (tn_role)r, &rows, &cols);
+            tn_role_shape(h, layer, (tn_role)r, &rows, &cols);
             if (tn_source_has(s, layer, (tn_role)r)) n += (uint64_t)(rows * cols);
         }
     }
@@ -112,6 +120,13 @@ static const char *tokenizer_name(const tn_tokenizer *t) {
     return !t ? "none" : tn_tokenizer_kind(t) == TN_TOK_BPE_BYTES ? "byte-level BPE" : "SentencePiece BPE";
 }
 
+/* The kinds of state that a layer writes. */
+static uint32_t state_of(const tn_op *op, int32_t n) {
+    uint32_t kinds = 0;
+    for (int32_t i = 0; i < n; i++) kinds |= op[i].state_writes;
+    return kinds;
+}
+
 /* What a layer does, in one line: "norm, qkv, rope, attention of 512 tokens, o, residual, ...". */
 static void describe_layer(const tn_program *p, int32_t layer, char *line, size_t cap) {
     int32_t n;
@@ -123,6 +138,10 @@ static void describe_layer(const tn_program *p, int32_t layer, char *line, size_
             snprintf(more, sizeof more, " of %d tokens", op[i].attend.window);
         if (op[i].kind == TN_OP_ROPE && (!op[i].rope.n_rot || op[i].rope.table))
             snprintf(more, sizeof more, op[i].rope.table ? " (local)" : " (none)");
+        if (op[i].kind == TN_OP_ROPE && op[i].rope.v_is_k) snprintf(more, sizeof more, " (values as keys)");
+        if (op[i].kind == TN_OP_ATTEND && !(state_of(op, n) >> TN_STATE_KV & 1))
+            snprintf(more, sizeof more, " of an earlier layer%s",
+                     op[i].attend.window ? " within the window" : "");
         if (op[i].kind == TN_OP_CONV) snprintf(more, sizeof more, " of %d", op[i].conv.len);
         if (op[i].kind == TN_OP_ROUTE)
             snprintf(more, sizeof more, " %d of %d", op[i].experts.used, op[i].experts.n);

@@ -27,6 +27,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
         const tn_pkg_record *r = tn_pkg_records(p, s, &n);
         if (!n) *n_bytes += s->size_bytes; /* tokenizer, graphs, metadata */
         for (size_t k = 0; k < n; k++) {
+            if (s->kind == TN_PKG_TABLE && r[k].part == TN_PKG_ROWS) continue; /* read row by row */
             bool unpacked = r[k].part == TN_PKG_WEIGHTLETS && (!packed || r[k].flags & TN_PKG_HAS_OUTLIERS);
             *n_bytes += unpacked ? (uint64_t)r[k].n * (uint64_t)r[k].k : r[k].size_bytes;
         }
@@ -40,8 +41,10 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
  * part of the feed-forward network, that of all its experts, and rows of attention scores. */
 static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int32_t n_ctx, int n_threads) {
     int64_t rows = package ? 4 * (int64_t)chunk : TN_FLOAT_CHUNK;
-    int64_t wide = 3 * (int64_t)h->n_embd + 2 * (int64_t)h->n_heads * h->d_head +
-                   2 * (int64_t)h->n_kv_heads * h->d_head + 2 * (int64_t)h->n_ff +
+    int64_t d = tn_widest_head(h), ff = h->n_ff_shared > h->n_ff ? h->n_ff_shared : h->n_ff,
+            n_kv = h->window_kv_heads > h->n_kv_heads ? h->window_kv_heads : h->n_kv_heads;
+    int64_t wide = (h->n_ple ? 4 : 3) * (int64_t)h->n_embd + 2 * h->n_heads * d + 2 * n_kv * d + 2 * ff +
+                   (int64_t)h->n_ple * (h->n_layers + 2) +
                    (int64_t)h->n_experts_used * (2 * (int64_t)h->n_ff_exp + h->n_embd);
     if (rows > n_ctx) rows = n_ctx;
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
@@ -63,6 +66,7 @@ tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
 /* Sparse attention keeps the keys as INT8 panels and as rows. */
 static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, tn_kv_type kv) {
     const char *mode = tn_options_attention(o);
+    if (tn_layers_differ(h)) return 0; /* they attend in full */
     if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < TN_ATTN_FROM))
         return 0;
     return (uint64_t)n_ctx * (uint64_t)(tn_n_attending(h) * h->n_kv_heads) *

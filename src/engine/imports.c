@@ -89,7 +89,7 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uin
             int64_t rows, cols;
             if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
                 continue;
-            tn_role_shape(h, role, &rows, &cols);
+            tn_role_shape(h, layer, role, &rows, &cols);
             *n_bytes += rows == 1 ? (uint64_t)cols * sizeof(float)
                                   : tn_panels_bytes(tn_source_panel_dtype(src, layer, role), (size_t)rows,
                                                     (size_t)cols);

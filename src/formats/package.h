@@ -39,6 +39,9 @@ typedef enum tn_pkg_kind {
     TN_PKG_GRAPHS = 6,   /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
     TN_PKG_LM_HEAD =
         7, /* large tensors of the model level: embedding, head. Behind the layers: needed last */
+    TN_PKG_TABLE =
+        9, /* a part of the embeddings for every layer, whose rows are read when tokens want them; the
+              section's layer counts the parts */
     TN_PKG_SMOOTHING = 8, /* what the inputs of sites are divided by: for adapters, and read for them alone */
 } tn_pkg_kind;
 
@@ -108,6 +111,12 @@ _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
 /* A package holds these forms for every site: chunks of the prompt, and decoding (which is all the head
  * has). */
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
+
+/* Rows of a part of the table. A row is s8 codes, layer by layer, then an f32 scale for every layer. */
+enum { TN_PKG_TABLE_ROWS = 4096 };
+static inline size_t tn_pkg_table_row(int32_t n_layers, int32_t n) {
+    return n ? (size_t)n_layers * ((size_t)n + sizeof(float)) : 0;
+}
 
 enum {
     TN_PKG_HAS_OUTLIERS = 1, /* clipped activations of this linear are made good on the CPU */

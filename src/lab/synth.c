@@ -24,7 +24,12 @@ typedef struct shape {
     int32_t n_experts, n_used, conv_len; /* layers 2, 5, 8... attend, the others convolve */
     int32_t n_ff_exp, n_dense;           /* 0: n_ff; layers without experts */
     int32_t delta_heads, delta_keys,
-        delta_d;   /* heads and key heads of delta nets, and their sizes; 0: none */
+        delta_d; /* heads and key heads of delta nets, and their sizes; 0: none */
+    int32_t window_d,
+        window_kv; /* head size and KV heads of layers with a window, which have a base of 1e4 and
+                                    rotate all of it, the others a quarter; 0: no such differences */
+    int32_t period, n_shared, n_ff_shared, n_ple; /* see tn_hparams */
+    bool v_is_k;
     bool longrope; /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
@@ -165,6 +170,49 @@ static const shape shapes[] = {
      .spread = true},
     {"tiny-gpt-oss", "gpt-oss", 4, 96, 4, 2, 32, 64, 512, 4096, 150000, 1e-5f, false, .window = 100,
      .yarn = 32, .orig_ctx = 512, .n_experts = 8, .n_used = 4, .spread = true},
+    {"tiny-gemma4",
+     "gemma4",
+     9,
+     64,
+     4,
+     2,
+     64,
+     96,
+     512,
+     4096,
+     1e6f,
+     1e-6f,
+     true,
+     .window = 64,
+     .window_d = 32,
+     .window_kv = 2,
+     .period = 3,
+     .n_shared = 3,
+     .n_ff_shared = 192,
+     .n_ple = 32,
+     .spread = true},
+    {"tiny-gemma4+dense", "gemma4", 6, 64, 4, 1, 64, 128, 512, 4096, 1e6f, 1e-6f, true, .window = 64,
+     .window_d = 32, .window_kv = 2, .period = 3, .v_is_k = true, .spread = true},
+    {"gemma4-e2b",
+     "gemma4",
+     35,
+     1536,
+     8,
+     1,
+     512,
+     6144,
+     262144,
+     131072,
+     1e6f,
+     1e-6f,
+     true,
+     .window = 512,
+     .window_d = 256,
+     .window_kv = 1,
+     .period = 5,
+     .n_shared = 20,
+     .n_ff_shared = 12288,
+     .n_ple = 256},
     {"tiny-phi3+partial", "phi3", 3, 128, 4, 2, 32, 128, 512, 4096, 1e4f, 1e-5f, true, .n_rot = 24,
      .longrope = true, .orig_ctx = 512, .spread = true},
 };
@@ -324,12 +372,14 @@ static bool always_f32(tn_role role) {
 static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows,
                       int64_t *cols) {
     if (!present(s, layer, role)) return false;
-    tn_role_shape(&s->h, role, rows, cols);
+    if ((role == TN_W_PLE_IN || role == TN_W_PLE_NORM) && layer) return false; /* one for all layers */
+    tn_role_shape(&s->h, layer, role, rows, cols);
     tn_arch_gguf_name(s->arch, layer, role, name, cap);
     if (is_turned(role)) { /* in files, channels are rows */
         int64_t taps = *rows;
         *rows = *cols, *cols = taps;
     }
+    if (role == TN_W_PLE_IN) *rows *= s->h.n_layers;
     if (s->arch->attn_gate && role == TN_W_Q) *rows *= 2;
     if (is_column(s, role)) *rows = *cols, *cols = 1;
     if (s->arch->mamba && role == TN_W_DELTA_NORM) *rows = s->h.delta.n_key_heads, *cols /= *rows;
@@ -390,8 +440,11 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (role == TN_W_SINKS) f.scale = 1;
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
-                   role == TN_W_FFN_POST_NORM;
+                   role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM;
+    if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
+    /* scores are not scaled by the size of heads: norms are as small as it takes */
+    if (role == TN_W_K_NORM && s->arch->attn_scale > 0) f.offset = 0.3f, f.scale = 0.08f;
     if (role == TN_W_DELTA_A)
         f.offset = -1; /* decays of about 0.95, some of little and some of long memory */
     if (role == TN_W_DELTA_DT) f.offset = -3, f.scale = 1;
@@ -409,7 +462,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
  * later, and in those of Phi-3 for short and long texts. */
 static void rope_factors(const shape *p, bool longer, float out[TN_MAX_ROT / 2]) {
     for (int i = 0; p->longrope && i < p->n_rot / 2; i++) out[i] = 1 + (float)i * (longer ? 0.7f : 0.05f);
-    for (int i = 0; !p->longrope && i < p->d_head / 2; i++) {
+    for (int i = 0; p->period && i < p->d_head / 2; i++) out[i] = i < p->d_head / 8 ? 1 : 1e30f;
+    for (int i = 0; !p->longrope && !p->period && i < p->d_head / 2; i++) {
         double f = pow((double)p->rope_base, -2.0 * i / p->d_head), scaled = f;
         tn_rope_llama3(&scaled, 1, (double)p->llama3_factor, 1, 4, 8192);
         out[i] = (float)(f / scaled);
@@ -436,6 +490,30 @@ static void put_delta_keys(synth *s, const shape *p) {
     tn_gguf_put_arr_i32(s->w, key, sections, 4);
 }
 
+/* What layers with a window and without one differ in, and what they share. */
+static void put_layer_keys(synth *s, const shape *p) {
+    const tn_hparams *h = &s->h;
+    int32_t windowed[TN_MAX_LAYERS], kv_heads[TN_MAX_LAYERS], ff[TN_MAX_LAYERS];
+    size_t n = (size_t)p->n_layers;
+    char key[96];
+    for (int32_t i = 0; i < p->n_layers; i++) {
+        windowed[i] = tn_layer_window(h, i) > 0;
+        kv_heads[i] = tn_layer_kv_heads(h, i);
+        ff[i] = tn_layer_ff(h, i);
+    }
+#define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
+    tn_gguf_put_arr_i32(s->w, KEY("attention.sliding_window_pattern"), windowed, n);
+    tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, n);
+    tn_gguf_put_arr_i32(s->w, KEY("feed_forward_length"), ff, n);
+    tn_gguf_put_u32(s->w, KEY("attention.key_length_swa"), (uint32_t)p->window_d);
+    tn_gguf_put_u32(s->w, KEY("attention.value_length_swa"), (uint32_t)p->window_d);
+    tn_gguf_put_u32(s->w, KEY("rope.dimension_count_swa"), (uint32_t)p->window_d);
+    tn_gguf_put_f32(s->w, KEY("rope.freq_base_swa"), 10000);
+    tn_gguf_put_u32(s->w, KEY("attention.shared_kv_layers"), (uint32_t)p->n_shared);
+    tn_gguf_put_u32(s->w, KEY("embedding_length_per_layer_input"), (uint32_t)p->n_ple);
+#undef KEY
+}
+
 static void put_keys(synth *s, const shape *p) {
     char key[96];
 #define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
@@ -445,15 +523,17 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("context_length"), (uint32_t)p->ctx);
     tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
     /* Granite 4 says here how large its experts are */
-    tn_gguf_put_u32(s->w, KEY("feed_forward_length"),
-                    (uint32_t)(s->arch->shared_ungated ? p->n_ff_exp : p->n_ff));
+    if (s->arch->window_heads) put_layer_keys(s, p);
+    else
+        tn_gguf_put_u32(s->w, KEY("feed_forward_length"),
+                        (uint32_t)(s->arch->shared_ungated ? p->n_ff_exp : p->n_ff));
     tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
     if (s->arch->conv) tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
     if (s->arch->conv || s->arch->mamba) {
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
-    } else {
+    } else if (!s->arch->window_heads) {
         tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
     }
     tn_gguf_put_u32(s->w, KEY("attention.key_length"), (uint32_t)p->d_head);
@@ -512,7 +592,7 @@ static tern_status write_all(synth *s, const shape *p) {
     TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, s->err));
     float factors[2][TN_MAX_ROT / 2];
     uint64_t n_factors = (uint64_t)(p->n_rot ? p->n_rot : p->d_head) / 2;
-    int n_tables = p->longrope ? 2 : p->llama3_factor > 0;
+    int n_tables = p->longrope ? 2 : p->llama3_factor > 0 || p->period;
     static const char *const names[2][2] = {{"rope_freqs.weight", ""},
                                             {"rope_factors_long.weight", "rope_factors_short.weight"}};
     for (int i = 0; i < n_tables; i++) {
@@ -524,8 +604,8 @@ static tern_status write_all(synth *s, const shape *p) {
         for (int i = 0; pass && i < n_tables; i++)
             TN_TRY(tn_gguf_write(s->w, factors[i], n_factors * sizeof *factors[i], s->err));
         for (int layer = -1; layer < p->n_layers; layer++) {
-            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM;
-                 r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+            for (int r = 0; r < TN_W_N_ROLES; r++) {
+                if (tn_role_of_model((tn_role)r) != (layer < 0)) continue;
                 if (pass) TN_TRY(produce(s, layer, (tn_role)r));
                 else declare(s, layer, (tn_role)r);
             }
@@ -571,6 +651,17 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     }
     s.h.delta = (tn_delta_net){p->delta_heads, p->delta_keys,       p->delta_d,
                                p->delta_d,     s.arch->delta_tiled, s.arch->mamba};
+    if (p->period) {
+        s.h.window = p->window;
+        s.h.window_pattern = p->period;
+        s.h.window_d_head = p->window_d;
+        s.h.window_kv_heads = p->window_kv;
+        s.h.n_kv_shared = p->n_shared;
+        s.h.n_ff_shared = p->n_ff_shared;
+        s.h.n_ple = p->n_ple;
+        s.h.v_is_k = p->v_is_k;
+        s.h.layer_scale = true;
+    }
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;
     s.h.experts_bias = s.arch->experts_sigmoid;

@@ -360,6 +360,29 @@ static const tn_arch table[] = {
                   [TN_W_GATE_EXPS] = "mlp.experts.gate_up_proj",
                   [TN_W_UP_EXPS] = "mlp.experts.gate_up_proj",
                   [TN_W_DOWN_EXPS] = "mlp.experts.down_proj"}},
+    {.name = "gemma4",
+     .hf = "gemma4_text",
+     .hf_also = "gemma4",
+     .gguf = "gemma4",
+     .act = TN_ACT_GELU_TANH,
+     .gated = true,
+     .post_norms = true,
+     .qk_norm = true,
+     .v_norm = true,
+     .scale_embd = true,
+     .attn_scale = 1,
+     .logit_soft_cap = 30,
+     .window = true,
+     .window_pattern = 6,
+     .window_any = true,
+     .window_heads = true,
+     .local_rope = true,
+     .local_base = 10000,
+     .shared_kv = true,
+     .ple = true,
+     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
+                  [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",
+                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 enum { N_ARCHS = sizeof table / sizeof table[0] };
@@ -399,7 +422,10 @@ void tn_arch_list(char *buf, size_t cap) {
 
 /* ---- names --------------------------------------------------------------------------------------- */
 
-static bool is_model_level(tn_role r) { return r <= TN_W_OUT_B; }
+/* Of the model, or of all its layers together. */
+static bool is_whole_name(tn_role r, const char *name, const char *prefix) {
+    return tn_role_of_model(r) || !strncmp(name, prefix, strlen(prefix));
+}
 
 /* The projections of a delta net as tensors of their own (Qwen3.5). */
 static const char *hf_delta_apart(tn_role role) {
@@ -463,11 +489,18 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
         [TN_W_SHARED_GATE] = "mlp.shared_expert_gate.weight",
         [TN_W_MAMBA_CONV_B] = "mamba.conv1d.bias",
         [TN_W_MAMBA_D] = "mamba.D",
+        [TN_W_PLE_EMBD] = "model.embed_tokens_per_layer.weight",
+        [TN_W_PLE_IN] = "model.per_layer_model_projection.weight",
+        [TN_W_PLE_NORM] = "model.per_layer_projection_norm.weight",
+        [TN_W_PLE_GATE] = "per_layer_input_gate.weight",
+        [TN_W_PLE_OUT] = "per_layer_projection.weight",
+        [TN_W_PLE_POST_NORM] = "post_per_layer_input_norm.weight",
+        [TN_W_LAYER_SCALE] = "layer_scalar",
     };
     const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
     if (!name) return false;
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
-    if (is_model_level(role)) snprintf(buf, cap, "%s", name);
+    if (is_whole_name(role, name, "model.")) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "model.layers.%d.%s", layer, name);
     return true;
 }
@@ -529,15 +562,23 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
         [TN_W_EXPERTS_BIAS] = "exp_probs_b.bias",
         [TN_W_MAMBA_CONV_B] = "ssm_conv1d.bias",
         [TN_W_MAMBA_D] = "ssm_d",
+        [TN_W_PLE_EMBD] = "per_layer_token_embd.weight",
+        [TN_W_PLE_IN] = "per_layer_model_proj.weight",
+        [TN_W_PLE_NORM] = "per_layer_proj_norm.weight",
+        [TN_W_PLE_GATE] = "inp_gate.weight",
+        [TN_W_PLE_OUT] = "proj.weight",
+        [TN_W_PLE_POST_NORM] = "post_norm.weight",
+        [TN_W_LAYER_SCALE] = "layer_output_scale.weight",
     };
     const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
-    if (is_model_level(role)) snprintf(buf, cap, "%s", name);
+    if (is_whole_name(role, name, "per_layer_")) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "blk.%d.%s", layer, name);
     return true;
 }
 
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (tn_role_of_mamba(role)) return a->mamba;
+    if (tn_role_of_ple(role)) return h->n_ple > 0;
     if (tn_role_of_delta(role)) return a->delta && !(a->mamba && role == TN_W_DELTA_RATE);
     switch (role) {
     case TN_W_EMBD:
@@ -560,6 +601,7 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_DOWN_EXPS_B: return a->experts && a->o_bias;
     case TN_W_SINKS: return a->sinks;
     case TN_W_SHARED_GATE: return h->shared_gate;
+    case TN_W_LAYER_SCALE: return h->layer_scale;
     case TN_W_EXPERTS_BIAS: return h->experts_bias;
     case TN_W_ATT_GATE: return a->attn_gate;
     case TN_W_CONV_IN:
@@ -606,10 +648,39 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->attn_gate = a->attn_gate;
     h->swiglu_limit = a->swiglu_limit;
     h->sinks = a->sinks;
+    h->v_norm = a->v_norm;
+    h->attn_scale = a->attn_scale;
     h->no_rope_pattern = a->no_rope_pattern;
     h->window_pattern = a->window_pattern;
     h->embd_scale = h->rope_mscale = h->residual_scale = h->logit_scale = 1;
     h->rope_base = 10000;
+}
+
+/* What follows from the sizes, and the scales. */
+static tern_status finish_scales(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
+    if (a->scale_embd) h->embd_scale = sqrtf((float)h->n_embd);
+    if (h->attn_scale == 0) h->attn_scale = (float)(1 / sqrt((double)h->d_head));
+    if (!h->window) h->window_pattern = 0;
+    if (a->no_rope_where_all && h->window) h->no_rope_pattern = h->window_pattern;
+    h->local_rope = a->local_rope && h->window > 0;
+    TN_FAIL_IF(!(h->attn_scale > 0 && h->attn_scale < 1e6f) ||
+                   !(h->attn_soft_cap >= 0 && h->attn_soft_cap < 1e6f) ||
+                   !(h->logit_soft_cap >= 0 && h->logit_soft_cap < 1e6f),
+               err, TERN_E_FORMAT, "%s: attention scale %g, soft caps %g and %g", file, (double)h->attn_scale,
+               (double)h->attn_soft_cap, (double)h->logit_soft_cap);
+    const float scales[] = {h->embd_scale, h->residual_scale, h->logit_scale, h->rope_mscale,
+                            h->experts_scale};
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+        TN_FAIL_IF(!(scales[i] > 1e-6f && scales[i] < 1e6f), err, TERN_E_FORMAT,
+                   "%s: scales of embeddings %g, residuals %g, logits %g, rope %g and experts %g; want "
+                   "positive numbers",
+                   file, (double)h->embd_scale, (double)h->residual_scale, (double)h->logit_scale,
+                   (double)h->rope_mscale, (double)h->experts_scale);
+    }
+    TN_FAIL_IF(h->temp_scale != 0 && !(h->temp_scale > 0 && h->temp_scale < 100 && h->temp_every > 0), err,
+               TERN_E_FORMAT, "%s: temperature scale %g for every %d tokens", file, (double)h->temp_scale,
+               h->temp_every);
+    return TERN_OK;
 }
 
 tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
@@ -638,6 +709,12 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"experts", h->n_experts, a->experts ? 1 : 0, a->experts ? TN_MAX_EXPERTS : 0},
         {"experts used", h->n_experts_used, a->experts ? 1 : 0, h->n_experts},
         {"period of windows", h->window_pattern, 0, TN_MAX_LAYERS},
+        {"head size of layers with a window", h->window_d_head, h->window_d_head ? 4 : 0, 512},
+        {"KV heads of layers with a window", h->window_kv_heads, 0, h->n_heads},
+        {"rotated values of layers with a window", h->window_rot, 0, h->n_rot},
+        {"layers that share keys and values", h->n_kv_shared, 0, a->shared_kv ? h->n_layers - 1 : 0},
+        {"feed-forward size of layers that share", h->n_ff_shared, 0, h->n_kv_shared ? 1 << 18 : 0},
+        {"embedding for every layer", h->n_ple, h->n_ple ? 4 : 0, a->ple ? 1 << 12 : 0},
         {"period of layers without rope", h->no_rope_pattern, 0, TN_MAX_LAYERS},
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
@@ -657,95 +734,15 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
     TN_FAIL_IF(h->d_head % 4 || h->n_rot % 2, err, TERN_E_UNSUPPORTED,
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
+    const char *wrong = tn_layers_wrong(h);
+    TN_FAIL_IF(wrong, err, TERN_E_FORMAT,
+               "%s: %s (%d heads; of layers with a window %d KV heads of %d values, %d rotated; "
+               "%d layers share, each has %d values of a token)",
+               file, wrong, h->n_heads, h->window_kv_heads, h->window_d_head, h->window_rot, h->n_kv_shared,
+               h->n_ple);
     TN_FAIL_IF(!(h->norm_eps > 0 && h->norm_eps < 1), err, TERN_E_FORMAT, "%s: norm epsilon %g", file,
                (double)h->norm_eps);
     TN_FAIL_IF(!(h->rope_base > 1 && h->rope_base < 1e12), err, TERN_E_FORMAT, "%s: rope base %g", file,
                h->rope_base);
-    if (a->scale_embd) h->embd_scale = sqrtf((float)h->n_embd);
-    if (h->attn_scale == 0) h->attn_scale = (float)(1 / sqrt((double)h->d_head));
-    if (!h->window) h->window_pattern = 0;
-    if (a->no_rope_where_all && h->window) h->no_rope_pattern = h->window_pattern;
-    h->local_rope = a->local_rope && h->window > 0;
-    TN_FAIL_IF(!(h->attn_scale > 0 && h->attn_scale < 1e6f) ||
-                   !(h->attn_soft_cap >= 0 && h->attn_soft_cap < 1e6f) ||
-                   !(h->logit_soft_cap >= 0 && h->logit_soft_cap < 1e6f),
-               err, TERN_E_FORMAT, "%s: attention scale %g, soft caps %g and %g", file, (double)h->attn_scale,
-               (double)h->attn_soft_cap, (double)h->logit_soft_cap);
-    const float scales[] = {h->embd_scale, h->residual_scale, h->logit_scale, h->rope_mscale,
-                            h->experts_scale};
-    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
-        TN_FAIL_IF(!(scales[i] > 1e-6f && scales[i] < 1e6f), err, TERN_E_FORMAT,
-                   "%s: scales of embeddings %g, residuals %g, logits %g, rope %g and experts %g; want "
-                   "positive numbers",
-                   file, (double)h->embd_scale, (double)h->residual_scale, (double)h->logit_scale,
-                   (double)h->rope_mscale, (double)h->experts_scale);
-    }
-    TN_FAIL_IF(h->temp_scale != 0 && !(h->temp_scale > 0 && h->temp_scale < 100 && h->temp_every > 0), err,
-               TERN_E_FORMAT, "%s: temperature scale %g for every %d tokens", file, (double)h->temp_scale,
-               h->temp_every);
-    return TERN_OK;
-}
-
-void tn_rope_plain(const tn_hparams *h, double out[TN_MAX_ROT / 2]) {
-    for (int i = 0; i < h->n_rot / 2; i++) out[i] = pow(h->rope_base, -2.0 * i / h->n_rot);
-}
-
-void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]) {
-    for (int i = 0; i < h->n_rot / 2; i++) h->inv_freq[i] = h->inv_freq_long[i] = (float)f[i];
-}
-
-void tn_rope_set_local(tn_hparams *h, double base) {
-    for (int i = 0; i < h->n_rot / 2; i++) h->inv_freq_local[i] = (float)pow(base, -2.0 * i / h->n_rot);
-}
-
-bool tn_yarn_ok(const tn_yarn *y) {
-    return y->factor >= 1 && y->factor < 1e6 && y->orig_ctx >= 1 && y->beta_slow > 0 &&
-           y->beta_fast > y->beta_slow && y->beta_fast < 1e6;
-}
-
-double tn_yarn_mscale(double factor, double m) { return factor > 1 ? 1 + 0.1 * m * log(factor) : 1; }
-
-/* The pair that turns `turns` times in the original context. */
-static double pair_of(const tn_hparams *h, const tn_yarn *y, double turns) {
-    return h->n_rot * log(y->orig_ctx / (turns * 2 * M_PI)) / (2 * log(h->rope_base));
-}
-
-void tn_rope_yarn(const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2]) {
-    double low = pair_of(h, y, y->beta_fast), high = pair_of(h, y, y->beta_slow);
-    if (y->whole) low = floor(low), high = ceil(high);
-    low = fmax(low, 0);
-    high = fmin(high, h->n_rot - 1);
-    if (high - low < 1e-3) high = low + 1e-3;
-    for (int i = 0; i < h->n_rot / 2; i++) {
-        double slowed = fmin(fmax((i - low) / (high - low), 0), 1);
-        f[i] = slowed * f[i] / y->factor + (1 - slowed) * f[i];
-    }
-}
-
-void tn_rope_llama3(double *f, int n, double factor, double low, double high, double orig) {
-    for (int i = 0; i < n; i++) {
-        double wavelength = 2 * M_PI / f[i];
-        if (wavelength < orig / high) continue;
-        if (wavelength > orig / low) {
-            f[i] /= factor;
-            continue;
-        }
-        double smooth = (orig / wavelength - low) / (high - low);
-        f[i] = (1 - smooth) * f[i] / factor + smooth * f[i];
-    }
-}
-
-void tn_rope_long(tn_hparams *h, const double *short_f, const double *long_f, int32_t orig,
-                  double attn_factor) {
-    double f[TN_MAX_ROT / 2];
-    tn_rope_plain(h, f);
-    for (int i = 0; i < h->n_rot / 2; i++) {
-        h->inv_freq[i] = (float)(f[i] / short_f[i]);
-        h->inv_freq_long[i] = (float)(f[i] / long_f[i]);
-    }
-    h->rope_orig_ctx = orig;
-    double stretch = (double)h->ctx_train / orig;
-    h->rope_mscale = attn_factor > 0           ? (float)attn_factor
-                     : stretch > 1 && orig > 1 ? (float)sqrt(1 + log(stretch) / log((double)orig))
-                                               : 1;
+    return finish_scales(a, file, h, err);
 }

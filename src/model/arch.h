@@ -43,7 +43,12 @@ typedef struct tn_arch {
     int32_t window_pattern, no_rope_pattern; /* see tn_hparams */
     bool no_rope_where_all; /* a model of windows: the layers without one have no rope (EXAONE 4) */
     bool local_rope;        /* its layers with a window have a rope table of their own */
-    double local_base;      /* of that table, where the file does not say; 0: the model's base */
+    bool window_any;        /* the file says the period of windows layer by layer, whatever it is (Gemma 4) */
+    bool window_heads;      /* its layers with a window may have other heads than the rest */
+    bool v_norm;            /* see tn_hparams */
+    bool shared_kv, ple;    /* last layers may share keys and values; layers may have embeddings */
+    float attn_scale, logit_soft_cap; /* where the file does not say; 0: by the size of heads, none */
+    double local_base;                /* of that table, where the file does not say; 0: the model's base */
     const char
         *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers */
     const char *gguf_names[TN_W_N_ROLES];

@@ -88,6 +88,10 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
     h->rope_base = num_key(k, "rope.freq_base", 10000);
     h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
+    if (a->window_heads) h->window_rot = int_key(k, "rope.dimension_count_swa", false, h->window_d_head);
+    if (h->window_rot == h->n_rot) h->window_rot = 0;
+    TN_FAIL_IF(h->window_rot < 0 || h->window_rot > h->n_rot || h->window_rot % 2, k->err, TERN_E_FORMAT,
+               "%s: %d rotated values, %d in layers with a window", file, h->n_rot, h->window_rot);
     TN_FAIL_IF(h->n_rot < 0 || h->n_rot > TN_MAX_ROT || h->n_rot % 2 || !(h->rope_base > 1), k->err,
                TERN_E_FORMAT, "%s: %d rotated values, rope base %g", file, h->n_rot, h->rope_base);
     double f[TN_MAX_ROT / 2], short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
@@ -144,13 +148,85 @@ static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
                "%s: '%s' is not supported for architecture %s", tn_gguf_path(k->g), buf, a->name);
     TN_FAIL_IF(n != h->n_layers, k->err, TERN_E_FORMAT, "%s: '%s' has %" PRId64 " layers, the model %d",
                tn_gguf_path(k->g), buf, n, h->n_layers);
+    int32_t period = a->window_pattern;
+    for (int32_t i = 0; a->window_any && i < h->n_layers; i++) { /* up to the first without a window */
+        int64_t v = -1;
+        period = i + 1;
+        if (tn_gguf_arr_i64(k->g, buf, i, &v) && !v) break;
+    }
+    h->window_pattern = period;
     for (int32_t i = 0; i < h->n_layers; i++) {
         int64_t v = -1;
-        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || (v != 0) != ((i + 1) % a->window_pattern != 0),
-                   k->err, TERN_E_UNSUPPORTED, "%s: '%s' is not the pattern of this architecture at layer %d",
+        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || (v != 0) != ((i + 1) % period != 0), k->err,
+                   TERN_E_UNSUPPORTED, "%s: '%s' is not the pattern of this architecture at layer %d",
                    tn_gguf_path(k->g), buf, i);
     }
     return TERN_OK;
+}
+
+/* ---- layers that differ ---------------------------------------------------------------------------- */
+
+/* A number for every layer, or one for all. Those of layers 0 .. n - 1 where `first`, else of the others, must
+ * be the same: *out. is_first tells of which a layer is. */
+static tern_status two_kinds(keys *k, const char *tail, const tn_hparams *h,
+                             bool (*is_first)(const tn_hparams *, int32_t), int32_t *first, int32_t *other) {
+    char buf[128];
+    int64_t n = tn_gguf_arr_n(k->g, key_of(k, tail, buf));
+    if (n < 0) {
+        *first = *other = int_key(k, tail, true, 0);
+        return k->st;
+    }
+    TN_FAIL_IF(n != h->n_layers, k->err, TERN_E_FORMAT, "%s: '%s' has %" PRId64 " layers, the model %d",
+               tn_gguf_path(k->g), buf, n, h->n_layers);
+    *first = *other = 0;
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        int64_t v = -1;
+        int32_t *of = is_first(h, i) ? first : other;
+        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || v < 1 || v > 1 << 18, k->err, TERN_E_FORMAT,
+                   "%s: '%s' is %" PRId64 " in layer %d", tn_gguf_path(k->g), buf, v, i);
+        TN_FAIL_IF(*of && *of != v, k->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is %" PRId64
+                   " in layer %d and %d in another of its kind, which is not supported",
+                   tn_gguf_path(k->g), buf, v, i, *of);
+        *of = (int32_t)v;
+    }
+    if (!*first) *first = *other;
+    if (!*other) *other = *first;
+    return TERN_OK;
+}
+
+static bool has_window(const tn_hparams *h, int32_t layer) { return tn_layer_window(h, layer) > 0; }
+static bool has_own_kv(const tn_hparams *h, int32_t layer) { return layer < h->n_layers - h->n_kv_shared; }
+
+/* Heads of layers with a window and of the others; layers that share keys and values; embeddings for every
+ * layer. The windows have been read. */
+static tern_status gguf_layers(keys *k, const tn_arch *a, tn_hparams *h) {
+    char name[128];
+    if (!a->window_heads) return TERN_OK;
+    int32_t ff = 0;
+    h->n_kv_shared = int_key(k, "attention.shared_kv_layers", false, 0);
+    h->n_ple = int_key(k, "embedding_length_per_layer_input", false, 0);
+    TN_TRY(k->st);
+    TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared >= h->n_layers, k->err, TERN_E_FORMAT,
+               "%s: %d of %d layers share keys and values", tn_gguf_path(k->g), h->n_kv_shared, h->n_layers);
+    TN_TRY(two_kinds(k, "feed_forward_length", h, has_own_kv, &h->n_ff, &ff));
+    TN_TRY(two_kinds(k, "attention.head_count_kv", h, has_window, &h->window_kv_heads, &h->n_kv_heads));
+    h->n_ff_shared = h->n_kv_shared && ff != h->n_ff ? ff : 0;
+    if (h->window_kv_heads == h->n_kv_heads) h->window_kv_heads = 0;
+    h->window_d_head = int_key(k, "attention.key_length_swa", false, h->d_head);
+    int32_t d_value = int_key(k, "attention.value_length_swa", false, h->window_d_head);
+    TN_FAIL_IF(d_value != h->window_d_head, k->err, TERN_E_UNSUPPORTED,
+               "%s: keys of %d values and values of %d are not supported", tn_gguf_path(k->g),
+               h->window_d_head, d_value);
+    if (h->window_d_head == h->d_head || !h->window) h->window_d_head = 0;
+    int32_t all = 0; /* the first layer without a window */
+    while (all < h->n_layers - h->n_kv_shared && has_window(h, all)) all++;
+    snprintf(name, sizeof name, "blk.%d.attn_k.weight", all);
+    bool has_k = tn_gguf_tensor(k->g, name);
+    snprintf(name, sizeof name, "blk.%d.attn_v.weight", all);
+    h->v_is_k = has_k && !tn_gguf_tensor(k->g, name);
+    h->layer_scale = tn_gguf_tensor(k->g, "blk.0.layer_output_scale.weight");
+    return k->st;
 }
 
 /* ---- scales ---------------------------------------------------------------------------------------- */
@@ -259,6 +335,7 @@ typedef enum key_use {
     KEY_SHARED,     /* where it has no shared expert */
     KEY_DENSE,      /* where experts are in all layers */
     KEY_NEXT,       /* where it has no layers that guess further */
+    KEY_LAYERS,     /* where layers do not differ in heads, share nothing and have no embeddings */
     KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
     KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
 } key_use;
@@ -331,6 +408,10 @@ static const struct {
     {"expert_used_count", KEY_READ}, /* says nothing without experts */
     {"nextn_predict_layers", KEY_NEXT},
     {"use_parallel_residual", KEY_NONE_IS_0},
+    {"attention.shared_kv_layers", KEY_LAYERS},
+    {"attention.key_length_swa", KEY_LAYERS},
+    {"attention.value_length_swa", KEY_LAYERS},
+    {"embedding_length_per_layer_input", KEY_LAYERS},
 };
 
 static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
@@ -348,6 +429,7 @@ static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
         if (use == KEY_SHARED) use = a->shared_expert ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_DENSE) use = a->dense_first ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_NEXT) use = a->next_token ? KEY_READ : KEY_NONE_IS_0;
+        if (use == KEY_LAYERS) use = a->window_heads ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
         return use == KEY_READ || v == (use == KEY_NONE_IS_1 ? 1 : 0);
     }
@@ -390,16 +472,16 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
     if (a->conv || a->mamba) TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
-    else h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
-    h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
+    else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
+    if (!a->window_heads) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);
     h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     h->norm_eps = (float)num_key(
         &k, a->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
         1e-5);
     h->attn_soft_cap = (float)num_key(&k, "attn_logit_softcapping", 0);
-    h->logit_soft_cap = (float)num_key(&k, "final_logit_softcapping", 0);
-    h->attn_scale = (float)num_key(&k, "attention.scale", 0);
+    h->logit_soft_cap = (float)num_key(&k, "final_logit_softcapping", (double)a->logit_soft_cap);
+    h->attn_scale = (float)num_key(&k, "attention.scale", (double)a->attn_scale);
     /* the one model whose scale no key tells: Gemma 2 27B, known by its layers */
     if (a->post_norms && h->n_layers == 46 && h->attn_scale == 0 && h->n_heads > 0)
         h->attn_scale = (float)(1 / sqrt((double)h->n_embd / h->n_heads));
@@ -417,6 +499,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     if (a->conv) h->conv_len = int_key(&k, "shortconv.l_cache", true, 0);
     if (a->delta) TN_TRY(gguf_delta(&k, a, h));
     TN_TRY(gguf_windows(&k, a, h));
+    TN_TRY(gguf_layers(&k, a, h));
     TN_TRY(gguf_scales(&k, a, h));
     h->tied = !tn_gguf_tensor(g, "output.weight");
     const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");

@@ -148,6 +148,24 @@ static tern_status scale_rope(config *c, const json_t *r, const char *type, tn_h
     return TERN_OK;
 }
 
+/* Rotated values of the layers with a window, where these differ in heads. */
+static tern_status window_rot(config *c, const json_t *local, const tn_arch *a, tn_hparams *h) {
+    if (!a->window_heads) return TERN_OK;
+    double partial = number(c, local, "partial_rotary_factor", false, 1);
+    const char *type = json_string_value(json_object_get(local, "rope_type"));
+    TN_FAIL_IF(!(partial > 0 && partial <= 1) || (type && strcmp(type, "default")), c->err,
+               TERN_E_UNSUPPORTED,
+               "%s: rope of type '%.40s' with a partial_rotary_factor of %g in layers with "
+               "a window is not supported",
+               c->file, type ? type : "?", partial);
+    h->window_rot = (int32_t)((double)(h->window_d_head ? h->window_d_head : h->d_head) * partial) / 2 * 2;
+    if (h->window_rot == h->n_rot) h->window_rot = 0;
+    TN_FAIL_IF(h->window_rot < 0 || h->window_rot > h->n_rot, c->err, TERN_E_UNSUPPORTED,
+               "%s: %d rotated values in layers with a window, %d in the others", c->file, h->window_rot,
+               h->n_rot);
+    return c->st;
+}
+
 static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
     const json_t *r = rope_object(c, "full_attention"), *local = rope_object(c, "sliding_attention");
     h->rope_base = number(c, c->o, "rope_theta", false, number(c, r, "rope_theta", false, 10000));
@@ -162,15 +180,19 @@ static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
     TN_FAIL_IF(h->d_head < 4 || h->d_head > 512 || !(h->rope_base > 1) || !(local_base > 1), c->err,
                TERN_E_FORMAT, "%s: head size %d, rope bases %g and %g", c->file, h->d_head, h->rope_base,
                local_base);
-    h->n_rot = (int32_t)((double)h->d_head * partial) / 2 * 2;
-    TN_FAIL_IF(h->n_rot > TN_MAX_ROT || h->n_rot < 2, c->err, TERN_E_UNSUPPORTED,
-               "%s: %d rotated values, 2 to %d are possible", c->file, h->n_rot, TN_MAX_ROT);
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     if (!type) type = json_string_value(json_object_get(r, "type"));
+    bool proportional = a->window_heads && type && !strcmp(type, "proportional");
+    h->n_rot = proportional ? h->d_head / 2 * 2 : (int32_t)((double)h->d_head * partial) / 2 * 2;
+    TN_FAIL_IF(h->n_rot > TN_MAX_ROT || h->n_rot < 2, c->err, TERN_E_UNSUPPORTED,
+               "%s: %d rotated values, 2 to %d are possible", c->file, h->n_rot, TN_MAX_ROT);
+    TN_TRY(window_rot(c, local, a, h));
     if (type && (!strcmp(type, "longrope") || !strcmp(type, "su"))) return longrope(c, r, h);
     double f[TN_MAX_ROT / 2];
     tn_rope_plain(h, f);
-    TN_TRY(scale_rope(c, r, type, h, f));
+    if (!proportional) TN_TRY(scale_rope(c, r, type, h, f));
+    for (int i = (int)(partial * h->d_head / 2); proportional && i < h->n_rot / 2; i++)
+        f[i] = 0; /* these pairs stay as they are, and those before them turn as if all did */
     tn_rope_set(h, f);
     tn_rope_set_local(h, local_base);
     double beta = number(c, r, "llama_4_scaling_beta", false, 0);
@@ -218,6 +240,17 @@ static tern_status parse_windows(config *c, const tn_arch *a, tn_hparams *h) {
         TN_FAIL_IF(!n || n > 100 || strcmp(letters + n, "G"), c->err, TERN_E_UNSUPPORTED,
                    "%s: '%s' is '%.40s', want L and then one G", c->file, key, letters);
         h->window_pattern = (int32_t)n + 1;
+    } else if (a->window_any) { /* up to the first layer without one; check_layer_types sees to the rest */
+        const json_t *types = json_object_get(c->o, "layer_types");
+        size_t n = 0, all = json_array_size(types);
+        TN_FAIL_IF(!all && h->n_layers % a->window_pattern, c->err, TERN_E_FORMAT,
+                   "%s: 'layer_types' is missing", c->file);
+        if (!all) n = (size_t)a->window_pattern - 1;
+        for (; n + 1 < all && n + 1 < TN_MAX_LAYERS; n++) {
+            const char *t = json_string_value(json_array_get(types, n));
+            if (t && !strcmp(t, "full_attention")) break;
+        }
+        h->window_pattern = (int32_t)n + 1;
     } else if (a->window_pattern) {
         h->window_pattern = whole(c, key, false, a->window_pattern);
         TN_FAIL_IF(h->window_pattern < 2, c->err, TERN_E_FORMAT, "%s: '%s' is %d", c->file, key,
@@ -242,6 +275,31 @@ static tern_status parse_no_rope(config *c, tn_hparams *h) {
                    "%s: 'no_rope_layers' is no period of %d: layer %d", c->file, period, i);
     }
     return c->st;
+}
+
+/* Gemma 4: heads of layers with a window and of the others; layers that share keys and values, or have
+ * embeddings. */
+static tern_status parse_layers(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->window_heads) return TERN_OK;
+    int32_t window_d = h->d_head, n_all = whole(c, "num_global_key_value_heads", false, 0);
+    h->d_head = whole(c, "global_head_dim", false, window_d);
+    h->window_d_head = window_d != h->d_head && h->window ? window_d : 0;
+    h->v_is_k = truth(c, "attention_k_eq_v");
+    TN_FAIL_IF(n_all && n_all != h->n_kv_heads && !h->v_is_k, c->err, TERN_E_UNSUPPORTED,
+               "%s: 'num_global_key_value_heads' without 'attention_k_eq_v' is not supported", c->file);
+    if (n_all && n_all != h->n_kv_heads) {
+        h->window_kv_heads = h->n_kv_heads;
+        h->n_kv_heads = n_all;
+    }
+    h->n_kv_shared = whole(c, "num_kv_shared_layers", false, 0);
+    h->n_ple = whole(c, "hidden_size_per_layer_input", false, 0);
+    if (truth(c, "use_double_wide_mlp") && h->n_kv_shared > 0 && h->n_ff < 1 << 18)
+        h->n_ff_shared = 2 * h->n_ff;
+    h->layer_scale = true;
+    TN_TRY(c->st);
+    TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared >= h->n_layers, c->err, TERN_E_FORMAT,
+               "%s: 'num_kv_shared_layers' is %d of %d layers", c->file, h->n_kv_shared, h->n_layers);
+    return TERN_OK;
 }
 
 /* ---- scales ---------------------------------------------------------------------------------------- */
@@ -372,6 +430,13 @@ static bool is_of_delta(const char *key) {
            !strcmp(key, "linear_num_value_heads");
 }
 
+/* Keys that parse_layers reads; and images that see each other, of which text has none. */
+static bool is_of_layers(const char *key, const json_t *v) {
+    const char *of = json_string_value(v);
+    return !strcmp(key, "num_kv_shared_layers") || !strcmp(key, "hidden_size_per_layer_input") ||
+           (!strcmp(key, "use_bidirectional_attention") && of && !strcmp(of, "vision"));
+}
+
 /* Keys that change what a model computes. One that this architecture does not read must say nothing: be
  * absent, null, false, 0 or the number that stands for "none". */
 static tern_status check_neutral(const config *c, const tn_arch *a) {
@@ -406,6 +471,7 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
         {"num_kv_shared_layers", 0, TN_SCALES_NONE, false},
         {"hidden_size_per_layer_input", 0, TN_SCALES_NONE, false},
         {"use_bidirectional_attention", 0, TN_SCALES_NONE, false},
+        {"enable_moe_block", 0, TN_SCALES_NONE, false},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *v = json_object_get(c->o, keys[i].key);
@@ -415,6 +481,7 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
                     (a->experts &&
                      (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts"))) ||
                     (a->delta && is_of_delta(keys[i].key)) ||
+                    (a->window_heads && is_of_layers(keys[i].key, v)) ||
                     (a->mamba && !strcmp(keys[i].key, "shared_intermediate_size"));
         double n = json_number_value(v);
         bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
@@ -429,7 +496,7 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
                                tern_error *err) {
     const json_t *text = json_object_get(o, "text_config"); /* of a model that sees and reads */
-    if (a->delta && json_is_object(text)) o = text;
+    if ((a->delta || a->window_heads) && json_is_object(text)) o = text;
     config c = {.o = o, .file = file, .err = err};
     tn_arch_begin(a, h);
     const char *name = json_string_value(json_object_get(o, "_name_or_path"));
@@ -460,6 +527,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
                "%s: layers %d, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
     TN_TRY(check_neutral(&c, a));
     TN_TRY(parse_windows(&c, a, h));
+    TN_TRY(parse_layers(&c, a, h));
     TN_TRY(parse_no_rope(&c, h));
     TN_TRY(parse_conv(&c, a, h));
     TN_TRY(parse_delta(&c, a, h));

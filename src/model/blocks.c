@@ -49,7 +49,7 @@ static size_t tensor_room(const tn_source *s, int layer, tn_role role, int64_t n
     const tn_tensor *t = tn_source_tensor(s, layer, role);
     if (!t || !type_of(t->dtype, &type)) return 0;
     int64_t rows, cols;
-    tn_role_shape(tn_source_hparams(s), role, &rows, &cols);
+    tn_role_shape(tn_source_hparams(s), layer, role, &rows, &cols);
     return (size_t)n_linears * room_of(type, (size_t)(rows / n_linears), (size_t)cols);
 }
 

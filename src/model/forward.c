@@ -69,7 +69,8 @@ typedef struct run {
     tn_acts *a;
     const tn_forward_hooks *hooks; /* may be NULL */
     tn_frame f;
-    const tn_frame *texts; /* slices of f, where the rows are of several texts; else NULL */
+    tn_frame *texts;  /* slices of f, where the rows are of several texts; else NULL */
+    tn_rows *rows_of; /* [n_texts] theirs */
     int32_t n_texts;
     int32_t n_rows;
     /* of the op at work */
@@ -82,14 +83,19 @@ static void embed(const void *user, int32_t id, float *out) {
     tn_linear_row(l, (size_t)id, out);
 }
 
+static void embed_layers(const void *user, int32_t id, float *out) {
+    tn_linear_row(tn_model_linear(user, -1, TN_W_PLE_EMBD), (size_t)id, out);
+}
+
 static run begin(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, const int32_t *ids,
                  const tn_forward_hooks *hooks) {
-    run x = {.m = m,
-             .pool = pool,
-             .a = a,
-             .hooks = hooks,
-             .n_rows = r->n_rows,
-             .f = {.m = m, .r = r, .ids = ids, .embed = embed, .embed_user = m}};
+    run x = {
+        .m = m,
+        .pool = pool,
+        .a = a,
+        .hooks = hooks,
+        .n_rows = r->n_rows,
+        .f = {.m = m, .r = r, .ids = ids, .embed = embed, .embed_layers = embed_layers, .embed_user = m}};
     memcpy(x.f.buf, a->buf, sizeof a->buf);
     return x;
 }
@@ -296,8 +302,15 @@ static void run_op(run *x) {
         hooks->attention_out(hooks->user, x->op->layer, x->f.buf[x->op->out], x->n_rows);
 }
 
+/* Where the rows of a text lie in buffers that are not as wide in all layers. */
+static void slice_texts(run *x, int32_t layer) {
+    for (int32_t i = 0, row = 0; i < x->n_texts; row += x->rows_of[i++].n_rows)
+        tn_frame_slice(&x->f, &x->rows_of[i], row, layer, &x->texts[i]);
+}
+
 static void run_layer(run *x, int32_t layer) {
     int32_t n;
+    slice_texts(x, layer);
     const tn_op *op = tn_program_layer(&x->m->program, layer, &n);
     for (int32_t i = 0; i < n; i++) {
         x->op = &op[i];
@@ -343,12 +356,11 @@ void tn_forward_texts(const tn_model *m, tn_pool *pool, tn_rows *texts, const bo
     for (int32_t i = 0; i < n_texts; i++) all->n_rows += texts[i].n_rows;
     assert(all->n_rows <= a->max_rows);
     run x = begin(m, pool, all, a, ids, NULL);
-    for (int32_t i = 0, row = 0; i < n_texts; row += texts[i++].n_rows) {
-        tn_frame_slice(&x.f, &texts[i], row, &frames[i]);
-        tn_rows_rope_table(&texts[i], rope_long[i]);
-    }
     x.texts = frames;
+    x.rows_of = texts;
     x.n_texts = n_texts;
+    slice_texts(&x, -1);
+    for (int32_t i = 0; i < n_texts; i++) tn_rows_rope_table(&texts[i], rope_long[i]);
     for (int32_t layer = -1; layer < m->h.n_layers; layer++) run_layer(&x, layer);
 }
 

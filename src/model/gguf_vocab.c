@@ -60,9 +60,10 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     if (!tn_gguf_str(g, "tokenizer.ggml.model", &model, &n_model) ||
         tn_gguf_arr_n(g, "tokenizer.ggml.tokens") < 1)
         return TERN_OK;
-    bool spm = n_model == 5 && !memcmp(model, "llama", 5), bpe = n_model == 4 && !memcmp(model, "gpt2", 4);
-    TN_FAIL_IF(!spm && !bpe, err, TERN_E_UNSUPPORTED,
-               "%s: tokenizer model '%.*s' is not supported (llama and gpt2 are)", tn_gguf_path(g),
+    bool spm = n_model == 5 && !memcmp(model, "llama", 5), bpe = n_model == 4 && !memcmp(model, "gpt2", 4),
+         gemma4 = n_model == 6 && !memcmp(model, "gemma4", 6); /* SentencePiece's tokens by ranked merges */
+    TN_FAIL_IF(!spm && !bpe && !gemma4, err, TERN_E_UNSUPPORTED,
+               "%s: tokenizer model '%.*s' is not supported (llama, gpt2 and gemma4 are)", tn_gguf_path(g),
                (int)(n_model < 40 ? n_model : 40), model);
 
     char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL;
@@ -78,7 +79,7 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     if (tn_gguf_str(g, "tokenizer.chat_template.tool_use", &tmpl, &n_tmpl))
         tool_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
     tn_tokenizer_spec spec;
-    tn_tokenizer_spec_defaults(&spec, spm ? TN_TOK_BPE_SPM : TN_TOK_BPE_BYTES, pre_name);
+    tn_tokenizer_spec_defaults(&spec, bpe ? TN_TOK_BPE_BYTES : TN_TOK_BPE_SPM, gemma4 ? NULL : pre_name);
     spec.chat_template = tmpl_text;
     spec.tool_template = tool_text;
     spec.n_vocab = n_vocab;
@@ -89,7 +90,11 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     if (spm) spec.scores = scores;
     if ((st = read_types(ctx, g, n_vocab, &types, err)) != TERN_OK) goto out;
     spec.types = types;
-    if (bpe && tn_gguf_arr_n(g, "tokenizer.ggml.merges") >= 0) {
+    if (gemma4 && tn_gguf_arr_n(g, "tokenizer.ggml.merges") < 1) {
+        st = tn_fail(err, TERN_E_FORMAT, "%s: 'tokenizer.ggml.merges' is missing", tn_gguf_path(g));
+        goto out;
+    }
+    if (!spm && tn_gguf_arr_n(g, "tokenizer.ggml.merges") >= 0) {
         if ((st = read_strings(ctx, g, "tokenizer.ggml.merges", &merges, err)) != TERN_OK) goto out;
         spec.merges = merges.s;
         spec.merge_bytes = merges.n;
@@ -103,6 +108,7 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     (void)tn_gguf_bool(g, "tokenizer.ggml.add_bos_token", &spec.add_bos);
     (void)tn_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec.add_eos);
     (void)tn_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &spec.add_space_prefix);
+    if (gemma4) spec.add_bos = true; /* whatever the first files say */
     st = tn_tokenizer_open(ctx, &spec, out, err);
 out:
     tn_free(ctx, tokens.s);

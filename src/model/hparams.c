@@ -4,8 +4,48 @@
 
 int32_t tn_n_attending(const tn_hparams *h) {
     int32_t n = 0;
-    for (int32_t layer = 0; layer < h->n_layers; layer++) n += tn_layer_attends(h, layer);
+    for (int32_t layer = 0; layer < h->n_layers; layer++)
+        n += tn_layer_attends(h, layer) && tn_layer_kv(h, layer) == layer;
     return n;
+}
+
+int32_t tn_layer_kv(const tn_hparams *h, int32_t layer) {
+    int32_t own = h->n_layers - h->n_kv_shared, from = layer;
+    if (layer < own) return layer;
+    bool windowed = tn_layer_window(h, layer) > 0;
+    for (from = own - 1; from >= 0; from--)
+        if (tn_layer_attends(h, from) && (tn_layer_window(h, from) > 0) == windowed) break;
+    return from; /* tn_arch_finish has seen that there is one */
+}
+
+const char *tn_layers_wrong(const tn_hparams *h) {
+    int32_t d = h->window_d_head ? h->window_d_head : h->d_head;
+    if (h->window_kv_heads && h->n_heads % h->window_kv_heads) return "KV heads of layers with a window";
+    if (d % 4 || h->window_rot % 2 || tn_local_rot(h) > d) return "head size of layers with a window";
+    if ((int64_t)h->n_ple * h->n_layers > 1 << 20) return "embeddings for every layer";
+    for (int32_t l = h->n_layers - h->n_kv_shared; l < h->n_layers; l++)
+        if (tn_layer_kv(h, l) < 0)
+            return "layers that share keys and values: none before them is of their kind";
+    return NULL;
+}
+
+static bool is_windowed(const tn_hparams *h, int32_t layer) {
+    return layer >= 0 && layer < h->n_layers && tn_layer_window(h, layer) > 0;
+}
+
+int32_t tn_layer_d_head(const tn_hparams *h, int32_t layer) {
+    return h->window_d_head && is_windowed(h, layer) ? h->window_d_head : h->d_head;
+}
+
+int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer) {
+    return h->window_kv_heads && is_windowed(h, layer) ? h->window_kv_heads : h->n_kv_heads;
+}
+
+bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer) { return h->v_is_k && !is_windowed(h, layer); }
+
+int32_t tn_layer_ff(const tn_hparams *h, int32_t layer) {
+    return h->n_ff_shared && layer >= h->n_layers - h->n_kv_shared && layer < h->n_layers ? h->n_ff_shared
+                                                                                          : h->n_ff;
 }
 
 int32_t tn_layer_window(const tn_hparams *h, int32_t layer) {
@@ -25,6 +65,8 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers;
     int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
+    bool own_kv = !inside || kind != TN_LAYER_ATTENDS || tn_layer_kv(h, layer) == layer;
+    if (tn_role_of_ple(r)) return h->n_ple > 0 && inside == (r != TN_W_PLE_EMBD);
     if (tn_role_of_mamba(r)) return inside && kind == TN_LAYER_DELTA && h->delta.mamba;
     if (tn_role_of_delta(r))
         return inside && kind == TN_LAYER_DELTA && !(h->delta.mamba && r == TN_W_DELTA_RATE);
@@ -33,15 +75,16 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     case TN_W_CONV:
     case TN_W_CONV_OUT: return inside && kind == TN_LAYER_CONVOLVES;
     case TN_W_Q:
-    case TN_W_K:
-    case TN_W_V:
     case TN_W_O:
     case TN_W_Q_B:
-    case TN_W_K_B:
-    case TN_W_V_B:
     case TN_W_O_B:
-    case TN_W_Q_NORM:
-    case TN_W_K_NORM: return kind == TN_LAYER_ATTENDS;
+    case TN_W_Q_NORM: return kind == TN_LAYER_ATTENDS;
+    case TN_W_V:
+    case TN_W_V_B: return kind == TN_LAYER_ATTENDS && own_kv && !(inside && tn_layer_v_is_k(h, layer));
+    case TN_W_K:
+    case TN_W_K_B:
+    case TN_W_K_NORM: return kind == TN_LAYER_ATTENDS && own_kv;
+    case TN_W_LAYER_SCALE: return inside && h->layer_scale;
     case TN_W_ATT_GATE: return kind == TN_LAYER_ATTENDS && h->attn_gate;
     case TN_W_GATE:
     case TN_W_UP:
@@ -67,7 +110,8 @@ const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B,  TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,   TN_W_FFN_NORM_B,
     TN_W_FFN_POST_NORM, TN_W_Q_NORM,       TN_W_K_NORM,         TN_W_SINKS,      TN_W_CONV,
     TN_W_DELTA_CONV,    TN_W_DELTA_A,      TN_W_DELTA_DT,       TN_W_DELTA_NORM, TN_W_SHARED_GATE,
-    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B, TN_W_MAMBA_D,
+    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B, TN_W_MAMBA_D,        TN_W_PLE_NORM,   TN_W_PLE_POST_NORM,
+    TN_W_LAYER_SCALE,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -88,6 +132,9 @@ const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
     {TN_W_DELTA_DECAY, TN_W_N_ROLES},
     {TN_W_DELTA_RATE, TN_W_N_ROLES},
     {TN_W_DELTA_OUT, TN_W_N_ROLES},
+    {TN_W_PLE_IN, TN_W_N_ROLES},
+    {TN_W_PLE_GATE, TN_W_N_ROLES},
+    {TN_W_PLE_OUT, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
@@ -150,15 +197,22 @@ const char *tn_role_name(tn_role r) {
         [TN_W_EXPERTS_BIAS] = "experts' bias",
         [TN_W_MAMBA_CONV_B] = "delta_conv bias",
         [TN_W_MAMBA_D] = "delta_d",
+        [TN_W_PLE_EMBD] = "embeddings of the layers",
+        [TN_W_PLE_IN] = "layer_in",
+        [TN_W_PLE_NORM] = "layer_in norm",
+        [TN_W_PLE_GATE] = "layer_gate",
+        [TN_W_PLE_OUT] = "layer_out",
+        [TN_W_PLE_POST_NORM] = "layer_out norm",
+        [TN_W_LAYER_SCALE] = "layer scale",
     };
     return names[r];
 }
 
-void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
-    int64_t e = h->n_embd, q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head,
-            f = h->n_ff, v = h->n_vocab, x = h->n_experts, fx = h->n_ff_exp, taps = h->conv_len,
-            dh = h->delta.n_heads, dk = (int64_t)h->delta.n_key_heads * h->delta.d_key,
-            dv = dh * h->delta.d_value;
+void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+    int64_t d = tn_layer_d_head(h, layer), e = h->n_embd, q = h->n_heads * d,
+            kv = tn_layer_kv_heads(h, layer) * d, f = tn_layer_ff(h, layer), ple = h->n_ple, v = h->n_vocab,
+            x = h->n_experts, fx = h->n_ff_exp, taps = h->conv_len, dh = h->delta.n_heads,
+            dk = (int64_t)h->delta.n_key_heads * h->delta.d_key, dv = dh * h->delta.d_value;
     const struct {
         int64_t rows, cols;
     } shapes[TN_W_N_ROLES] = {
@@ -177,8 +231,8 @@ void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_c
         [TN_W_K_B] = {1, kv},
         [TN_W_V_B] = {1, kv},
         [TN_W_O_B] = {1, e},
-        [TN_W_Q_NORM] = {1, h->qk_norm_whole ? q : h->d_head},
-        [TN_W_K_NORM] = {1, h->qk_norm_whole ? kv : h->d_head},
+        [TN_W_Q_NORM] = {1, h->qk_norm_whole ? q : d},
+        [TN_W_K_NORM] = {1, h->qk_norm_whole ? kv : d},
         [TN_W_ATTN_POST_NORM] = {1, e},
         [TN_W_FFN_NORM] = {1, e},
         [TN_W_FFN_NORM_B] = {1, e},
@@ -217,6 +271,13 @@ void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_c
         [TN_W_EXPERTS_BIAS] = {1, x},
         [TN_W_MAMBA_CONV_B] = {1, 2 * dk + dv},
         [TN_W_MAMBA_D] = {1, dh},
+        [TN_W_PLE_EMBD] = {v, h->n_layers * ple},
+        [TN_W_PLE_IN] = {ple, e},
+        [TN_W_PLE_NORM] = {1, ple},
+        [TN_W_PLE_GATE] = {ple, e},
+        [TN_W_PLE_OUT] = {e, ple},
+        [TN_W_PLE_POST_NORM] = {1, e},
+        [TN_W_LAYER_SCALE] = {1, 1},
     };
     assert(r < TN_W_N_ROLES);
     *n_rows = shapes[r].rows;

@@ -17,7 +17,7 @@ typedef enum tn_layer_kind {
     TN_N_LAYER_KINDS
 } tn_layer_kind;
 
-enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16, TN_MAX_DELTA = 256 };
+enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 512, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16, TN_MAX_DELTA = 256 };
 
 /* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and
  * queries. */
@@ -94,6 +94,17 @@ typedef struct tn_hparams {
     tn_delta_net delta;                /* of the layers that are one */
     bool attn_gate; /* attention's output is multiplied by sigmoid of a projection beside Q (Qwen3-Next) */
     bool sinks;     /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
+    /* Of the layers with a window, where they differ from the others: size and number of KV heads, rotated
+     * values; 0: as the others (Gemma 4) */
+    int32_t window_d_head, window_kv_heads, window_rot;
+    /* So many last layers keep no keys and values, and read those of the last layer before them that is of
+     * their kind, with a window or without; their feed-forward size, 0: n_ff */
+    int32_t n_kv_shared, n_ff_shared;
+    bool v_norm;      /* V's heads are normed, without weights */
+    bool v_is_k;      /* layers without a window have no V of their own: it is K as projected */
+    bool layer_scale; /* what a layer leaves is multiplied by a number of its own */
+    /* Values of a token's embedding for every layer, which it adds behind its feed-forward block; 0: none */
+    int32_t n_ple;
 } tn_hparams;
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
@@ -157,6 +168,13 @@ typedef enum tn_role {
     TN_W_EXPERTS_BIAS, /* [n_experts] */
     TN_W_MAMBA_CONV_B, /* [channels] of a state space's convolution */
     TN_W_MAMBA_D,      /* [n_heads] share of the values that pass by the state */
+    TN_W_PLE_EMBD,     /* of the model: [n_vocab][n_layers * n_ple] what a token adds to every layer */
+    TN_W_PLE_IN,       /* [n_ple][n_embd] of the token's embedding */
+    TN_W_PLE_NORM,     /* [n_ple] of what PLE_IN gives; the same in all layers */
+    TN_W_PLE_GATE,     /* [n_ple][n_embd] of the residual stream */
+    TN_W_PLE_OUT,      /* [n_embd][n_ple] */
+    TN_W_PLE_POST_NORM,
+    TN_W_LAYER_SCALE, /* [1] */
     TN_W_N_ROLES
 } tn_role;
 
@@ -164,19 +182,39 @@ typedef enum tn_role {
 static inline bool tn_layer_attends(const tn_hparams *h, int32_t layer) {
     return h->layer_kind[layer] == TN_LAYER_ATTENDS;
 }
-/* How many do. */
+/* How many do, for themselves. */
 int32_t tn_n_attending(const tn_hparams *h);
+/* The layer whose keys and values a layer that attends reads: its own, or an earlier one's. */
+int32_t tn_layer_kv(const tn_hparams *h, int32_t layer);
+/* Heads of a layer: their size, those of keys and values; the widest of all layers. */
+int32_t tn_layer_d_head(const tn_hparams *h, int32_t layer);
+int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer);
+static inline int32_t tn_widest_head(const tn_hparams *h) {
+    return h->window_d_head > h->d_head ? h->window_d_head : h->d_head;
+}
+/* Do layers differ in their heads, or share keys and values? They attend in full then. */
+static inline bool tn_layers_differ(const tn_hparams *h) {
+    return h->window_d_head || h->window_kv_heads || h->n_kv_shared;
+}
+/* Is V what K is before its norm and rotation? */
+bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer);
+int32_t tn_layer_ff(const tn_hparams *h, int32_t layer);
+/* What is wrong with what layers differ in and share; NULL: nothing. The other fields are in their ranges. */
+const char *tn_layers_wrong(const tn_hparams *h);
 /* Tokens a row of this layer sees, itself included; 0: all before it. */
 int32_t tn_layer_window(const tn_hparams *h, int32_t layer);
 /* Does the layer rotate Q and K, and by which table: inv_freq_local? */
 bool tn_layer_has_rope(const tn_hparams *h, int32_t layer);
 bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer);
 /* Rope tables of a row: the model's, and the local one where there is one. */
+static inline int32_t tn_local_rot(const tn_hparams *h) {
+    return h->window_rot ? h->window_rot : h->n_rot; /* rotated by the local table; at most n_rot */
+}
 static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope ? 2 : 1; }
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 18, TN_N_LAYER_LINEARS = 17, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 21, TN_N_LAYER_LINEARS = 20, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -193,11 +231,15 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
 /* Is it a tensor of a delta net? */
 static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM; }
 static inline bool tn_role_of_mamba(tn_role r) { return r == TN_W_MAMBA_CONV_B || r == TN_W_MAMBA_D; }
+/* Is it a tensor of embeddings for every layer? */
+static inline bool tn_role_of_ple(tn_role r) { return r >= TN_W_PLE_EMBD && r <= TN_W_PLE_POST_NORM; }
+/* Is it a tensor of the model, of none of its layers? */
+static inline bool tn_role_of_model(tn_role r) { return r <= TN_W_OUT_B || r == TN_W_PLE_EMBD; }
 /* Is it a tensor of all experts, weights or biases? */
 static inline bool tn_role_of_experts(tn_role r) { return r >= TN_W_GATE_EXPS && r <= TN_W_DOWN_EXPS_B; }
 
 const char *tn_role_name(tn_role r); /* "attn_q", "ffn_down", ... */
-/* Rows and columns of a role's canonical tensor under h (vectors: rows = 1). */
-void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols);
+/* Rows and columns of a role's canonical tensor in a layer under h (vectors: rows = 1). */
+void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_rows, int64_t *n_cols);
 
 #endif

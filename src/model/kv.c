@@ -9,24 +9,35 @@
 
 uint64_t tn_kv_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type type) {
     uint64_t panels = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL;
-    return 2 * panels * (uint64_t)tn_n_attending(h) * (uint64_t)h->n_kv_heads *
-           tn_kv_panel_bytes(type, (size_t)h->d_head);
+    uint64_t n = 0;
+    for (int32_t l = 0; l < h->n_layers; l++)
+        if (tn_layer_attends(h, l) && tn_layer_kv(h, l) == l)
+            n += (uint64_t)tn_layer_kv_heads(h, l) * tn_kv_panel_bytes(type, (size_t)tn_layer_d_head(h, l));
+    return 2 * panels * n;
 }
 
 tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_type type, tn_kv *out,
                        tern_error *err) {
     assert(type < TN_N_KV_TYPES);
-    *out = (tn_kv){.ctx = ctx,
-                   .type = type,
-                   .rotated = type == TN_KV_INT4 && h->d_head % TN_HADAMARD_BLOCK == 0,
-                   .n_kv_heads = h->n_kv_heads,
-                   .d_head = h->d_head};
-    for (int32_t l = 0; l < h->n_layers; l++)
-        out->index[l] = tn_layer_attends(h, l) ? (int16_t)out->n_layers++ : -1;
     int32_t n_panels = (n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL;
-    out->cap_tok = n_panels * TN_KV_PANEL;
-    out->head_bytes = (size_t)n_panels * tn_kv_panel_bytes(type, (size_t)h->d_head);
-    size_t n = tn_kv_head_offset(out, out->n_layers, 0);
+    bool whole = h->d_head % TN_HADAMARD_BLOCK == 0 && h->window_d_head % TN_HADAMARD_BLOCK == 0;
+    size_t n = 0;
+    *out = (tn_kv){
+        .ctx = ctx, .type = type, .rotated = type == TN_KV_INT4 && whole, .cap_tok = n_panels * TN_KV_PANEL};
+    for (int32_t l = 0; l < h->n_layers; l++) {
+        out->index[l] = -1;
+        if (!tn_layer_attends(h, l)) continue;
+        int32_t from = tn_layer_kv(h, l), d = tn_layer_d_head(h, l);
+        out->index[l] = from == l ? (int16_t)out->n_layers++ : out->index[from];
+        if (from != l) continue;
+        struct tn_kv_layer *at = &out->layers[out->index[l]];
+        *at = (struct tn_kv_layer){.n_kv_heads = tn_layer_kv_heads(h, l),
+                                   .d_head = d,
+                                   .head_bytes = (size_t)n_panels * tn_kv_panel_bytes(type, (size_t)d),
+                                   .at = n};
+        n += (size_t)at->n_kv_heads * at->head_bytes;
+    }
+    out->layers[out->n_layers].at = n;
     out->k = tn_alloc(ctx, TN_MEM_KV, n, 1);
     out->v = tn_alloc(ctx, TN_MEM_KV, n, 1);
     if (out->k && out->v) return TERN_OK;
@@ -42,9 +53,8 @@ void tn_kv_close(tn_kv *kv) {
     kv->k = kv->v = NULL;
 }
 
-static void put_key(const tn_kv *kv, void *panels, int32_t pos, const float *k) {
+static void put_key(const tn_kv *kv, size_t d, void *panels, int32_t pos, const float *k) {
     float rotated[512];
-    size_t d = (size_t)kv->d_head;
     if (kv->rotated) {
         memcpy(rotated, k, d * sizeof *k);
         tn_hadamard_f32_ref(rotated, d);
@@ -54,15 +64,16 @@ static void put_key(const tn_kv *kv, void *panels, int32_t pos, const float *k) 
 }
 
 void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v) {
-    put_key(kv, tn_kv_k(kv, layer, head), pos, k);
-    tn_kv_put_value(kv->type, (size_t)kv->d_head, tn_kv_v(kv, layer, head), (size_t)pos, v);
+    size_t d = (size_t)tn_kv_layer_of(kv, layer)->d_head;
+    put_key(kv, d, tn_kv_k(kv, layer, head), pos, k);
+    tn_kv_put_value(kv->type, d, tn_kv_v(kv, layer, head), (size_t)pos, v);
 }
 
 void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
     if (from == to) return;
-    size_t d = (size_t)kv->d_head;
     for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++) {
+        size_t d = (size_t)kv->layers[l].d_head;
+        for (int h = 0; h < kv->layers[l].n_kv_heads; h++) {
             size_t at = tn_kv_head_offset(kv, l, h);
             tn_kv_copy_key(kv->type, d, kv->k + at, (size_t)from, (size_t)to);
             tn_kv_copy_value(kv->type, d, kv->v + at, (size_t)from, (size_t)to);
@@ -72,28 +83,28 @@ void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
 
 void tn_kv_convert(const tn_kv *from, int32_t n_tok, const tn_kv *to) {
     float k[512], v[512];
-    size_t d = (size_t)from->d_head;
     for (int l = 0; l < from->n_layers; l++) {
-        for (int h = 0; h < from->n_kv_heads; h++) {
+        size_t d = (size_t)from->layers[l].d_head;
+        for (int h = 0; h < from->layers[l].n_kv_heads; h++) {
             size_t in = tn_kv_head_offset(from, l, h), out = tn_kv_head_offset(to, l, h);
             for (int32_t p = 0; p < n_tok; p++) {
                 for (size_t i = 0; i < d; i++) k[i] = tn_kv_key(from->type, d, from->k + in, (size_t)p, i);
                 for (size_t i = 0; i < d; i++) v[i] = tn_kv_value(from->type, d, from->v + in, (size_t)p, i);
                 if (from->rotated) tn_hadamard_f32_ref(k, d);
-                put_key(to, to->k + out, p, k);
+                put_key(to, d, to->k + out, p, k);
                 tn_kv_put_value(to->type, d, to->v + out, (size_t)p, v);
             }
         }
     }
 }
 
-void tn_kv_query(const tn_kv *kv, const tn_kernels *kern, float *q, int32_t n) {
-    if (kv->rotated) kern->hadamard_f32(q, (size_t)n * (size_t)kv->d_head);
+void tn_kv_query(const tn_kv *kv, const tn_kernels *kern, size_t d, float *q, int32_t n) {
+    if (kv->rotated) kern->hadamard_f32(q, (size_t)n * d);
 }
 
 bool tn_kv_finite(const tn_kv *kv, const tn_kernels *kern, int layer, int head, int32_t n_tok) {
     float row[512];
-    size_t d = (size_t)kv->d_head;
+    size_t d = (size_t)tn_kv_layer_of(kv, layer)->d_head;
     const void *v = tn_kv_v(kv, layer, head);
     bool finite = true;
     for (int32_t p = 0; p < n_tok && finite; p++) {
@@ -123,8 +134,9 @@ enum { ZEROS = TN_KV_PANEL * sizeof(float) };
 /* The last panel of keys is saved whole, with zeros behind n_tok, so that files are reproducible. The
  * panel itself stays: the text may go on behind n_tok. A panel is runs of 32 elements; those of scales
  * have two bytes. */
-static void save_panel(const tn_kv *kv, uint8_t *panel, size_t in_panel, tn_state_io io, void *user) {
-    size_t d = (size_t)kv->d_head, left = tn_kv_panel_bytes(kv->type, d), i = 0,
+static void save_panel(const tn_kv *kv, size_t d, uint8_t *panel, size_t in_panel, tn_state_io io,
+                       void *user) {
+    size_t left = tn_kv_panel_bytes(kv->type, d), i = 0,
            unit = kv->type == TN_KV_F32   ? 4
                   : kv->type == TN_KV_F16 ? 2
                                           : 1,
@@ -140,14 +152,13 @@ static void save_panel(const tn_kv *kv, uint8_t *panel, size_t in_panel, tn_stat
 
 /* Per layer and KV head: panels of keys, then values. Those of floats end with the text, panels of codes
  * are saved whole. */
-static void transfer_head(const tn_kv *kv, size_t at, int32_t n_tok, bool saving, tn_state_io io,
+static void transfer_head(const tn_kv *kv, size_t d, size_t at, int32_t n_tok, bool saving, tn_state_io io,
                           void *user) {
-    size_t d = (size_t)kv->d_head, panel = tn_kv_panel_bytes(kv->type, d),
-           whole = (size_t)n_tok / TN_KV_PANEL, in_panel = (size_t)n_tok % TN_KV_PANEL,
-           n_panels = whole + (in_panel != 0);
+    size_t panel = tn_kv_panel_bytes(kv->type, d), whole = (size_t)n_tok / TN_KV_PANEL,
+           in_panel = (size_t)n_tok % TN_KV_PANEL, n_panels = whole + (in_panel != 0);
     uint8_t *k = kv->k + at, *v = kv->v + at;
     io(user, k, (saving ? whole : n_panels) * panel);
-    if (saving && in_panel) save_panel(kv, k + whole * panel, in_panel, io, user);
+    if (saving && in_panel) save_panel(kv, d, k + whole * panel, in_panel, io, user);
     size_t scales = kv->type <= TN_KV_F16 ? 0 : TN_KV_PANEL * tn_kv_groups(d) * sizeof(uint16_t),
            row = (panel - scales) / TN_KV_PANEL;
     io(user, v, whole * panel);
@@ -160,8 +171,9 @@ static void transfer_head(const tn_kv *kv, size_t at, int32_t n_tok, bool saving
 static void state_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
     const tn_kv *kv = self;
     for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++)
-            transfer_head(kv, tn_kv_head_offset(kv, l, h), n_tok, saving, io, user);
+        for (int h = 0; h < kv->layers[l].n_kv_heads; h++)
+            transfer_head(kv, (size_t)kv->layers[l].d_head, tn_kv_head_offset(kv, l, h), n_tok, saving, io,
+                          user);
     }
 }
 

@@ -14,13 +14,16 @@ typedef struct tn_kv {
     tn_ctx *ctx;
     tn_kv_type type;
     bool rotated;
-    int32_t n_layers; /* that attend */
-    int32_t n_kv_heads, d_head;
-    int32_t cap_tok; /* multiple of TN_KV_PANEL */
-    int16_t index
-        [TN_MAX_LAYERS]; /* of a layer among those that attend; -1: it does not, and must not be asked for */
-    size_t head_bytes;   /* of the keys of a KV head, and of its values */
-    uint8_t *k, *v;      /* [n_layers][kv head][head_bytes] */
+    int32_t n_layers; /* that attend, with keys and values of their own */
+    struct tn_kv_layer {
+        int32_t n_kv_heads, d_head;
+        size_t head_bytes;        /* of the keys of a KV head, and of its values */
+        size_t at;                /* where its heads begin */
+    } layers[TN_MAX_LAYERS + 1];  /* of those; behind the last one: `at` is the size */
+    int32_t cap_tok;              /* multiple of TN_KV_PANEL */
+    int16_t index[TN_MAX_LAYERS]; /* which of those a layer reads; -1: it does not attend, and must not be
+                                     asked for */
+    uint8_t *k, *v;               /* layer by layer [kv head][head_bytes] */
 } tn_kv;
 
 tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_type type, tn_kv *out,
@@ -29,9 +32,13 @@ void tn_kv_close(tn_kv *kv);
 /* What the caches of a model's layers take for n_ctx tokens. */
 uint64_t tn_kv_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type type);
 
-/* index: of the layer among those that attend. */
+/* index: of the layer among those that have their own. */
 static inline size_t tn_kv_head_offset(const tn_kv *kv, int index, int head) {
-    return ((size_t)index * (size_t)kv->n_kv_heads + (size_t)head) * kv->head_bytes;
+    return kv->layers[index].at + (size_t)head * kv->layers[index].head_bytes;
+}
+/* Heads of a layer of the model. */
+static inline const struct tn_kv_layer *tn_kv_layer_of(const tn_kv *kv, int layer) {
+    return &kv->layers[kv->index[layer]];
 }
 /* layer: of the model. */
 static inline void *tn_kv_k(const tn_kv *kv, int layer, int head) {
@@ -47,8 +54,8 @@ void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k
 void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to);
 /* The first n_tok positions of `from`, of another form, become those of `to`, which is of the same model. */
 void tn_kv_convert(const tn_kv *from, int32_t n_tok, const tn_kv *to);
-/* Turns n query heads [n][d_head] into what is multiplied with the keys, in place. */
-void tn_kv_query(const tn_kv *kv, const tn_kernels *kern, float *q, int32_t n);
+/* Turns n query heads [n][d] into what is multiplied with the keys, in place. */
+void tn_kv_query(const tn_kv *kv, const tn_kernels *kern, size_t d, float *q, int32_t n);
 /* Tells whether the values of positions up to n_tok are finite in a layer and head. */
 bool tn_kv_finite(const tn_kv *kv, const tn_kernels *kern, int layer, int head, int32_t n_tok);
 

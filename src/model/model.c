@@ -57,7 +57,7 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     *out = NULL;
     if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
-    tn_role_shape(&ld->m->h, role, &rows, &cols);
+    tn_role_shape(&ld->m->h, layer, role, &rows, &cols);
     assert(rows == 1 || role == TN_W_CONV || role == TN_W_DELTA_CONV);
     int64_t n_rows = rows;
     cols *= rows;
@@ -120,7 +120,7 @@ static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias
     *l = (tn_linear){0};
     if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
-    tn_role_shape(&ld->m->h, role, &rows, &cols);
+    tn_role_shape(&ld->m->h, layer, role, &rows, &cols);
     TN_TRY(load_rows(ld, layer, role, 0, rows, cols, l));
     return bias == TN_W_N_ROLES ? TERN_OK : load_vector(ld, layer, bias, &l->bias);
 }
@@ -131,7 +131,7 @@ static tern_status load_experts(loader *ld, int layer, const struct tn_layer_lin
     int64_t rows, cols, n = ld->m->h.n_experts;
     float *bias = NULL;
     if (!n || !tn_source_has(ld->src, layer, r->role)) return TERN_OK;
-    tn_role_shape(&ld->m->h, r->role, &rows, &cols);
+    tn_role_shape(&ld->m->h, layer, r->role, &rows, &cols);
     rows /= n;
     tn_linear *l = *out = tn_calloc(ctx, TN_MEM_WEIGHTS, (size_t)n, sizeof *l);
     TN_FAIL_IF(!l, ld->err, TERN_E_MEMORY, "no memory for %d experts", (int)n);
@@ -205,7 +205,7 @@ tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_mode
             if (!tn_source_has(src, layer, role) ||
                 (ld.m->h.tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
                 continue;
-            tn_role_shape(&ld.m->h, role, &rows, &cols);
+            tn_role_shape(&ld.m->h, layer, role, &rows, &cols);
             ld.m->n_params += (uint64_t)(rows * cols);
         }
     }
@@ -235,6 +235,7 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
     tn_linear *top = m->top.linears;
     if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &top[TN_W_EMBD])) != TERN_OK) goto out;
     if (!m->h.tied && (st = load_linear(&ld, -1, TN_W_OUT, TN_W_OUT_B, &top[TN_W_OUT])) != TERN_OK) goto out;
+    if ((st = load_linear(&ld, -1, TN_W_PLE_EMBD, TN_W_N_ROLES, &top[TN_W_PLE_EMBD])) != TERN_OK) goto out;
     if ((st = load_out_norm(&ld)) != TERN_OK) goto out;
     for (int i = 0; i < m->h.n_layers; i++) {
         if ((st = load_layer(&ld, i, &m->layers[i])) != TERN_OK) goto out;

@@ -21,6 +21,9 @@ static const tn_op_info *const table[TN_N_OP_KINDS] = {
     [TN_OP_DELTA] = &tn_op_delta,
     [TN_OP_DELTA_NORM] = &tn_op_delta_norm,
     [TN_OP_ATTN_GATE] = &tn_op_attn_gate,
+    [TN_OP_EMBED_LAYERS] = &tn_op_embed_layers,
+    [TN_OP_LAYER_MIX] = &tn_op_layer_mix,
+    [TN_OP_SCALE] = &tn_op_scale,
 };
 
 const tn_op_info *tn_op_info_of(tn_op_kind kind) { return table[kind]; }
@@ -31,12 +34,13 @@ tn_cost tn_op_cost(const tn_op *op, int32_t n_rows, int32_t pos0) {
     return c;
 }
 
-void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, tn_frame *out) {
+void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, int32_t layer, tn_frame *out) {
     *out = *f;
     out->r = r;
     out->ids = f->ids ? f->ids + row0 : NULL;
     for (int b = 0; b < TN_N_BUFFERS; b++) {
-        if (f->buf[b]) out->buf[b] = f->buf[b] + (size_t)row0 * (size_t)f->m->program.width[b];
+        if (f->buf[b])
+            out->buf[b] = f->buf[b] + (size_t)row0 * (size_t)tn_buffer_width(&f->m->h, layer, (tn_buffer)b);
     }
     r->rope_cs = tn_rows_rope(f->r, row0, 0);
 }

@@ -14,6 +14,8 @@ typedef struct tn_frame {
     float *buf[TN_N_BUFFERS];
     /* EMBED: writes the embedding of a token, unscaled */
     void (*embed)(const void *user, int32_t id, float *out);
+    /* EMBED_LAYERS: writes its embeddings for every layer, unscaled */
+    void (*embed_layers)(const void *user, int32_t id, float *out);
     const void *embed_user;
 } tn_frame;
 
@@ -37,14 +39,14 @@ static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width,
     return f->buf[b] + (size_t)row * (size_t)width;
 }
 
-/* The rows of one text, r, among those of f, which has several: they begin at row0. r gets its part of f's
- * rope tables. */
-void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, tn_frame *out);
+/* The rows of one text, r, among those of f, which has several: they begin at row0, in buffers as wide as in
+ * `layer`. r gets its part of f's rope tables. */
+void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, int32_t layer, tn_frame *out);
 
 extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_op_attend, tn_op_gate,
     tn_op_residual, tn_op_cap, tn_op_copy, tn_op_route, tn_op_gather, tn_op_expert_gate, tn_op_expert_sum,
     tn_op_conv, tn_op_conv_gate, tn_op_delta_gates, tn_op_delta_mix, tn_op_delta, tn_op_delta_norm,
-    tn_op_attn_gate;
+    tn_op_attn_gate, tn_op_embed_layers, tn_op_layer_mix, tn_op_scale;
 
 /* DELTA: its work in items, which may run beside each other once the rows of DELTA_MIX are there. */
 int32_t tn_delta_items(const tn_op *op);

@@ -95,6 +95,11 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows = (uint64_t)(2 * f->h->n_heads * f->h->d_head);
         return true;
     }
+    if (role == TN_W_PLE_IN) { /* layer by layer in one tensor */
+        p->row0 = (int64_t)layer * f->h->n_ple;
+        *n_rows = (uint64_t)f->h->n_layers * (uint64_t)f->h->n_ple;
+        return true;
+    }
     if (f->arch->mamba && (role == TN_W_GATE || role == TN_W_UP) && !f->gguf) {
         p->row0 = role == TN_W_UP ? f->h->n_ff : 0;
         *n_rows = 2 * (uint64_t)f->h->n_ff;

@@ -3,13 +3,15 @@
 #include "base/status.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 const char *tn_buffer_name(tn_buffer b) {
     static const char *const names[TN_N_BUFFERS] = {
-        "x",     "normed",  "q",        "k",           "v",          "att",   "attn gate", "gate",  "up",
-        "bcx",   "delta q", "delta k",  "delta v",     "delta gate", "decay", "rate",      "mixed", "delta",
-        "route", "chosen",  "gathered", "expert gate", "expert up",  "given", "branch",    "logits"};
+        "x",         "normed", "q",        "k",          "v",        "att",         "attn gate", "gate",
+        "up",        "bcx",    "delta q",  "delta k",    "delta v",  "delta gate",  "decay",     "rate",
+        "mixed",     "delta",  "route",    "chosen",     "gathered", "expert gate", "expert up", "given",
+        "embedding", "layers", "layer in", "layer gate", "branch",   "logits"};
     return names[b];
 }
 
@@ -35,6 +37,9 @@ tn_buffer tn_role_buffer(tn_role r) {
     case TN_W_GATE_EXPS: return TN_BUF_EXPERT_GATE;
     case TN_W_UP_EXPS: return TN_BUF_EXPERT_UP;
     case TN_W_DOWN_EXPS: return TN_BUF_GIVEN;
+    case TN_W_PLE_IN: return TN_BUF_LAYER_IN;
+    case TN_W_PLE_GATE: return TN_BUF_LAYER_GATE;
+    case TN_W_PLE_OUT: return TN_BUF_BRANCH;
     case TN_W_OUT:
     case TN_W_EMBD: return TN_BUF_LOGITS;
     default: assert(!"not a linear"); return TN_BUF_X;
@@ -71,7 +76,7 @@ typedef struct recipe {
         }                                                                                                    \
     }
 
-enum { MAX_LAYER_OPS = 20 };
+enum { MAX_LAYER_OPS = 32 };
 
 /* ---- a layer mixes tokens: */
 
@@ -174,8 +179,35 @@ static const recipe parallel[] = {
     RESIDUAL(0),
 };
 
+/* ---- and adds what it takes of the token's embedding: */
+
+static const recipe adding[] = {
+    {.kind = TN_OP_COPY, .name = "layer embedding", .in = TN_BUF_EMB, .out = TN_BUF_NORMED},
+    LINEARS(TN_SITE_LAYER_IN, "layer in", TN_BUF_NORMED, TN_W_PLE_IN),
+    {.kind = TN_OP_COPY, .name = "layer residual", .in = TN_BUF_X, .out = TN_BUF_NORMED},
+    LINEARS(TN_SITE_LAYER_GATE, "layer gate", TN_BUF_NORMED, TN_W_PLE_GATE),
+    {.kind = TN_OP_LAYER_MIX,
+     .name = "layer mix",
+     .in = TN_BUF_LAYER_GATE,
+     .out = TN_BUF_LAYER_GATE,
+     .weight = TN_W_PLE_NORM},
+    LINEARS(TN_SITE_LAYER_OUT, "layer out", TN_BUF_LAYER_GATE, TN_W_PLE_OUT),
+    RESIDUAL(TN_W_PLE_POST_NORM),
+};
+
+static const recipe scaling[] = {
+    {.kind = TN_OP_SCALE, .name = "layer scale", .in = TN_BUF_X, .out = TN_BUF_X, .weight = TN_W_LAYER_SCALE},
+};
+
 static const recipe before[] = {
     {.kind = TN_OP_EMBED, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_X},
+};
+
+/* Where layers read it again. */
+static const recipe before_adding[] = {
+    {.kind = TN_OP_EMBED, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_X},
+    {.kind = TN_OP_COPY, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_EMB},
+    {.kind = TN_OP_EMBED_LAYERS, .name = "embed", .in = TN_BUF_LAYERS, .out = TN_BUF_LAYERS},
 };
 
 static const recipe behind[] = {
@@ -192,13 +224,15 @@ typedef struct recipes {
 #define RECIPES(LIST)                                                                                        \
     { LIST, sizeof LIST / sizeof *LIST }
 
-/* The list of a layer, in up to two parts; where the layers of a model differ, they differ here. */
-static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[2]) {
+enum { MAX_PARTS = 4 };
+
+/* The list of a layer, in parts; where the layers of a model differ, they differ here. */
+static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS]) {
     static const recipes mixing[TN_N_LAYER_KINDS] = {[TN_LAYER_ATTENDS] = RECIPES(attending),
                                                      [TN_LAYER_CONVOLVES] = RECIPES(convolving),
                                                      [TN_LAYER_DELTA] = RECIPES(recurrent)};
-    out[1] = (recipes){0};
-    if (layer < 0) out[0] = (recipes)RECIPES(before);
+    memset(out, 0, MAX_PARTS * sizeof *out);
+    if (layer < 0) out[0] = h->n_ple ? (recipes)RECIPES(before_adding) : (recipes)RECIPES(before);
     else if (layer == h->n_layers) out[0] = (recipes)RECIPES(behind);
     else if (h->parallel_block) out[0] = (recipes)RECIPES(parallel);
     else {
@@ -207,6 +241,8 @@ static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[2]) {
         out[1] = !tn_layer_has_experts(h, layer) ? (recipes)RECIPES(feeding)
                  : h->shared_expert              ? (recipes)RECIPES(with_shared_expert)
                                                  : (recipes)RECIPES(with_experts);
+        if (h->n_ple) out[2] = (recipes)RECIPES(adding);
+        if (h->layer_scale) out[3] = (recipes)RECIPES(scaling);
     }
 }
 
@@ -220,14 +256,16 @@ static tn_role bias_of(tn_role linear) {
     return TN_W_OUT_B;
 }
 
-static bool has_role(const tn_hparams *h, tn_role role) {
+static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     switch (role) {
     case TN_W_GATE: return h->gated;
     case TN_W_SINKS: return h->sinks;
     case TN_W_ATT_GATE: return h->attn_gate;
     case TN_W_DELTA_RATE: return !h->delta.mamba;
-    case TN_W_Q_NORM:
-    case TN_W_K_NORM: return h->qk_norm;
+    case TN_W_K:
+    case TN_W_V: return tn_layer_may_have(h, layer, role);
+    case TN_W_K_NORM: return h->qk_norm && tn_layer_may_have(h, layer, role);
+    case TN_W_Q_NORM: return h->qk_norm;
     case TN_W_ATTN_POST_NORM:
     case TN_W_FFN_POST_NORM: return h->post_norms;
     case TN_W_ATTN_NORM:
@@ -238,17 +276,17 @@ static bool has_role(const tn_hparams *h, tn_role role) {
     }
 }
 
-static tn_role role_or_none(const tn_hparams *h, tn_role role) {
-    return has_role(h, role) ? role : TN_W_N_ROLES;
+static tn_role role_or_none(const tn_hparams *h, int32_t layer, tn_role role) {
+    return has_role(h, layer, role) ? role : TN_W_N_ROLES;
 }
 
-static tn_site_ops linears_of(const tn_hparams *h, const recipe *r) {
+static tn_site_ops linears_of(const tn_hparams *h, int32_t layer, const recipe *r) {
     tn_site_ops o = {0};
     for (int i = 0; r->linears[i]; i++) {
-        if (!has_role(h, r->linears[i])) continue;
+        if (!has_role(h, layer, r->linears[i])) continue;
         tn_role role = r->linears[i] == TN_W_OUT && h->tied ? TN_W_EMBD : r->linears[i];
         int64_t n, k;
-        tn_role_shape(h, role, &n, &k);
+        tn_role_shape(h, layer, role, &n, &k);
         o.roles[o.n_ops] = role;
         o.biases[o.n_ops] = bias_of(r->linears[i]);
         o.n[o.n_ops++] = (int32_t)n;
@@ -259,15 +297,18 @@ static tn_site_ops linears_of(const tn_hparams *h, const recipe *r) {
     return o;
 }
 
-static int32_t width_of(const tn_hparams *h, tn_buffer b) {
+int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     switch (b) {
     case TN_BUF_Q:
     case TN_BUF_ATT:
-    case TN_BUF_ATT_GATE: return h->n_heads * h->d_head;
+    case TN_BUF_ATT_GATE: return h->n_heads * tn_layer_d_head(h, layer);
     case TN_BUF_K:
-    case TN_BUF_V: return h->n_kv_heads * h->d_head;
+    case TN_BUF_V: return tn_layer_kv_heads(h, layer) * tn_layer_d_head(h, layer);
     case TN_BUF_GATE:
-    case TN_BUF_UP: return h->n_ff;
+    case TN_BUF_UP: return tn_layer_ff(h, layer);
+    case TN_BUF_LAYERS: return h->n_layers * h->n_ple;
+    case TN_BUF_LAYER_IN:
+    case TN_BUF_LAYER_GATE: return h->n_ple;
     case TN_BUF_BCX: return 3 * h->n_embd;
     case TN_BUF_DELTA_Q:
     case TN_BUF_DELTA_K: return h->delta.n_key_heads * h->delta.d_key;
@@ -331,6 +372,40 @@ static void specialise_experts(const tn_hparams *h, tn_op *o) {
     o->experts.limit = h->swiglu_limit;
 }
 
+static void specialise_rope(const tn_hparams *h, tn_op *o) {
+    bool own = tn_layer_kv(h, o->layer) == o->layer;
+    o->rope.v_is_k = own && tn_layer_v_is_k(h, o->layer);
+    o->rope.v_norm = own && h->v_norm;
+    o->reads = o->writes = bit(TN_BUF_Q);
+    if (own) {
+        o->reads |= bit(TN_BUF_K) | (o->rope.v_is_k ? 0 : bit(TN_BUF_V));
+        o->writes |= bit(TN_BUF_K) | (o->rope.v_is_k || o->rope.v_norm ? bit(TN_BUF_V) : 0);
+        o->state_writes = bit(TN_STATE_KV);
+    }
+    o->positional = true;
+    o->rope.q_norm = role_or_none(h, o->layer, TN_W_Q_NORM);
+    o->rope.k_norm = role_or_none(h, o->layer, TN_W_K_NORM);
+    o->rope.n_heads = h->n_heads;
+    o->rope.n_kv_heads = own ? tn_layer_kv_heads(h, o->layer) : 0;
+    o->rope.d_head = tn_layer_d_head(h, o->layer);
+    o->rope.table = tn_layer_rope_is_local(h, o->layer);
+    o->rope.n_rot = !tn_layer_has_rope(h, o->layer) ? 0 : o->rope.table ? tn_local_rot(h) : h->n_rot;
+    o->rope.whole = h->qk_norm_whole;
+    o->rope.behind = h->qk_norm_last;
+    o->rope.temp_scale = h->temp_scale;
+    o->rope.temp_every = h->temp_every;
+}
+
+static void specialise_mix(const tn_hparams *h, tn_op *o) {
+    o->reads |= bit(TN_BUF_LAYER_IN) | bit(TN_BUF_LAYERS);
+    o->writes |= bit(TN_BUF_LAYER_IN); /* its norm works in place */
+    o->mix.n = h->n_ple;
+    o->mix.first = o->layer * h->n_ple;
+    o->mix.n_all = h->n_layers * h->n_ple;
+    o->mix.in_scale = (float)(1 / sqrt((double)h->n_embd));
+    o->mix.act = h->act;
+}
+
 /* What is particular to the kind. Returns false where the model has no such op. */
 static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
     switch (r->kind) {
@@ -341,7 +416,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
     case TN_OP_LINEARS:
         o->lane = TN_LANE_NPU;
         o->site = r->site;
-        o->linears = linears_of(h, r);
+        o->linears = linears_of(h, o->layer, r);
         o->out = tn_role_buffer(o->linears.roles[0]);
         o->writes = 0;
         for (int32_t i = 0; i < o->linears.n_ops; i++) o->writes |= bit(tn_role_buffer(o->linears.roles[i]));
@@ -349,31 +424,16 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
             o->writes |= bit(TN_BUF_GIVEN);
         if (o->linears.n_experts) o->reads |= bit(TN_BUF_CHOSEN);
         return true;
-    case TN_OP_ROPE:
-        o->reads = bit(TN_BUF_Q) | bit(TN_BUF_K) | bit(TN_BUF_V);
-        o->writes = bit(TN_BUF_Q) | bit(TN_BUF_K);
-        o->state_writes = bit(TN_STATE_KV);
-        o->positional = true;
-        o->rope.q_norm = role_or_none(h, TN_W_Q_NORM);
-        o->rope.k_norm = role_or_none(h, TN_W_K_NORM);
-        o->rope.n_heads = h->n_heads;
-        o->rope.n_kv_heads = h->n_kv_heads;
-        o->rope.d_head = h->d_head;
-        o->rope.n_rot = tn_layer_has_rope(h, o->layer) ? h->n_rot : 0;
-        o->rope.table = tn_layer_rope_is_local(h, o->layer);
-        o->rope.whole = h->qk_norm_whole;
-        o->rope.behind = h->qk_norm_last;
-        o->rope.temp_scale = h->temp_scale;
-        o->rope.temp_every = h->temp_every;
-        return true;
+    case TN_OP_ROPE: specialise_rope(h, o); return true;
     case TN_OP_ATTEND:
         o->state_reads = bit(TN_STATE_KV);
         o->positional = true;
         o->attend.n_heads = h->n_heads;
-        o->attend.n_kv_heads = h->n_kv_heads;
-        o->attend.d_head = h->d_head;
+        o->attend.n_kv_heads = tn_layer_kv_heads(h, o->layer);
+        o->attend.d_head = tn_layer_d_head(h, o->layer);
         o->attend.window = tn_layer_window(h, o->layer);
-        o->attend.sinks = role_or_none(h, TN_W_SINKS);
+        o->attend.sinks = role_or_none(h, o->layer, TN_W_SINKS);
+        o->attend.v_normed = h->v_norm;
         return true;
     case TN_OP_CONV_GATE: o->conv.n_embd = h->n_embd; return true;
     case TN_OP_CONV:
@@ -396,6 +456,11 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->gate.act = h->act;
         o->gate.gated = h->gated;
         return true;
+    case TN_OP_EMBED_LAYERS:
+        o->reads = 0;
+        o->scale = (float)sqrt((double)h->n_ple);
+        return true;
+    case TN_OP_LAYER_MIX: specialise_mix(h, o); return true;
     case TN_OP_RESIDUAL:
         o->reads |= bit(TN_BUF_X);
         if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
@@ -424,10 +489,10 @@ static bool expand(const tn_hparams *h, int32_t layer, const recipe *r, tn_op *o
                  .writes = bit(r->out),
                  .site = TN_NO_SITE,
                  .feeds = TN_NO_SITE,
-                 .weight = role_or_none(h, r->weight),
-                 .bias = role_or_none(h, r->bias)};
+                 .weight = role_or_none(h, layer, r->weight),
+                 .bias = role_or_none(h, layer, r->bias)};
     if (!specialise(h, r, o)) return false;
-    o->width = width_of(h, o->out);
+    o->width = tn_buffer_width(h, layer, o->out);
     return true;
 }
 
@@ -442,18 +507,20 @@ static void feed(tn_program *p, int32_t i) {
 
 static void fill(tn_program *p, const tn_hparams *h) {
     for (int32_t layer = -1; layer <= p->n_layers; layer++) {
-        recipes list[2];
+        recipes list[MAX_PARTS];
         recipes_of(h, layer, list);
         p->first[layer + 1] = p->n_ops;
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < MAX_PARTS; k++)
             for (int32_t i = 0; i < list[k].n; i++)
                 p->n_ops += expand(h, layer, &list[k].at[i], &p->ops[p->n_ops]);
     }
     p->first[p->n_layers + 2] = p->n_ops;
     for (int32_t i = 0; i < p->n_ops; i++) {
         const tn_op *o = &p->ops[i];
-        for (int b = 0; b < TN_N_BUFFERS; b++)
-            if ((o->reads | o->writes) & bit(b)) p->width[b] = width_of(h, (tn_buffer)b);
+        for (int b = 0; b < TN_N_BUFFERS; b++) {
+            int32_t width = (o->reads | o->writes) & bit(b) ? tn_buffer_width(h, o->layer, (tn_buffer)b) : 0;
+            if (width > p->width[b]) p->width[b] = width;
+        }
         if (o->kind != TN_OP_LINEARS) continue;
         feed(p, i);
         /* in order of the kinds within a layer, as packages hold them */
@@ -511,8 +578,9 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
 }
 
 bool tn_program_divides_alone(const tn_program *p, int32_t site) {
-    tn_op_kind from = tn_program_source(p, site)->kind;
-    return from == TN_OP_DELTA_NORM || from == TN_OP_CONV;
+    const tn_op *from = tn_program_source(p, site);
+    return from->kind == TN_OP_DELTA_NORM || from->kind == TN_OP_CONV ||
+           (from->kind == TN_OP_ATTEND && from->attend.v_normed) || tn_site_of_ple(p->sites[site].kind);
 }
 
 bool tn_program_divides(const tn_program *p, int32_t site) {
@@ -557,5 +625,5 @@ bool tn_program_uses(const tn_program *p, int32_t layer, tn_role role) {
     const tn_op *o = tn_program_layer(p, layer < 0 ? p->n_layers : layer, &n);
     for (int32_t i = 0; i < n; i++)
         if (op_uses(&o[i], role)) return true;
-    return layer < 0 && role == TN_W_EMBD;
+    return layer < 0 && (role == TN_W_EMBD || (role == TN_W_PLE_EMBD && p->width[TN_BUF_LAYERS]));
 }

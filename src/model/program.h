@@ -43,6 +43,10 @@ typedef enum tn_buffer {
     TN_BUF_EXPERT_GATE, /* of a chunk's rows by expert, as many as the row has experts */
     TN_BUF_EXPERT_UP,
     TN_BUF_GIVEN,  /* what they give, in the same order */
+    TN_BUF_EMB,    /* the token's embedding, which layers read again */
+    TN_BUF_LAYERS, /* its embeddings for every layer */
+    TN_BUF_LAYER_IN,
+    TN_BUF_LAYER_GATE,
     TN_BUF_BRANCH, /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
@@ -57,23 +61,26 @@ typedef enum tn_op_kind {
     TN_OP_EMBED, /* X = the token's embedding, scaled */
     TN_OP_NORM,  /* out = norm(in) */
     TN_OP_COPY,  /* out = in, where an architecture has no norm: the residual stream is quantised as it is */
-    TN_OP_LINEARS,     /* the linears of a site: every output = in W^T + bias */
-    TN_OP_ROPE,        /* per-head norms and rotation of Q and K; K and V go to the state */
-    TN_OP_ATTEND,      /* att = softmax(q k^T) v over the state */
-    TN_OP_CONV_GATE,   /* x = b x of a convolution's row b, c, x */
-    TN_OP_CONV,        /* att = c * convolution(b x) over the row and those before it */
-    TN_OP_ATTN_GATE,   /* att *= sigmoid(gate) */
-    TN_OP_DELTA_GATES, /* decays and rates of the heads */
-    TN_OP_DELTA_MIX,   /* mixed = convolution of q, k, v */
-    TN_OP_DELTA,       /* out = the recurrence of a gated delta net over the rows */
-    TN_OP_DELTA_NORM,  /* out = norm(out) silu(gate), head by head */
-    TN_OP_GATE,        /* up = act(gate) up, or act(up) */
-    TN_OP_ROUTE,       /* chosen = the experts of a row, by its scores */
-    TN_OP_GATHER,      /* the places of a chunk's rows, expert by expert */
-    TN_OP_EXPERT_GATE, /* up = act(gate) up of the experts */
-    TN_OP_EXPERT_SUM,  /* branch = sum over the row's experts of weight * given, beside the shared one */
-    TN_OP_RESIDUAL,    /* X += scale norm(in), or X += scale in */
-    TN_OP_CAP,         /* logits *= scale; logits = cap tanh(logits / cap) */
+    TN_OP_LINEARS,      /* the linears of a site: every output = in W^T + bias */
+    TN_OP_ROPE,         /* per-head norms and rotation of Q and K; K and V go to the state */
+    TN_OP_ATTEND,       /* att = softmax(q k^T) v over the state */
+    TN_OP_CONV_GATE,    /* x = b x of a convolution's row b, c, x */
+    TN_OP_CONV,         /* att = c * convolution(b x) over the row and those before it */
+    TN_OP_ATTN_GATE,    /* att *= sigmoid(gate) */
+    TN_OP_DELTA_GATES,  /* decays and rates of the heads */
+    TN_OP_DELTA_MIX,    /* mixed = convolution of q, k, v */
+    TN_OP_DELTA,        /* out = the recurrence of a gated delta net over the rows */
+    TN_OP_DELTA_NORM,   /* out = norm(out) silu(gate), head by head */
+    TN_OP_GATE,         /* up = act(gate) up, or act(up) */
+    TN_OP_ROUTE,        /* chosen = the experts of a row, by its scores */
+    TN_OP_GATHER,       /* the places of a chunk's rows, expert by expert */
+    TN_OP_EXPERT_GATE,  /* up = act(gate) up of the experts */
+    TN_OP_EXPERT_SUM,   /* branch = sum over the row's experts of weight * given, beside the shared one */
+    TN_OP_RESIDUAL,     /* X += scale norm(in), or X += scale in */
+    TN_OP_EMBED_LAYERS, /* LAYERS = the token's embeddings for every layer, scaled */
+    TN_OP_LAYER_MIX,    /* gate = act(gate) (norm(in) + the layer's embedding) / sqrt(2) */
+    TN_OP_SCALE,        /* X *= the layer's number */
+    TN_OP_CAP,          /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
 
@@ -94,18 +101,20 @@ typedef struct tn_op {
     union {
         tn_site_ops linears; /* LINEARS; their outputs go to tn_role_buffer(role) */
         struct {
-            tn_role q_norm, k_norm; /* TN_W_N_ROLES: none */
-            int32_t n_heads, n_kv_heads, d_head;
-            int32_t n_rot;      /* rotated values of a head; 0: this layer has no rope */
-            int32_t table;      /* which of the rows' rope tables; 1: the local one */
-            bool whole, behind; /* a norm is of all heads together; it comes behind the rotation */
-            float temp_scale;   /* of queries, by position; 0: none */
+            tn_role q_norm, k_norm;              /* TN_W_N_ROLES: none */
+            int32_t n_heads, n_kv_heads, d_head; /* KV heads 0: keys and values are an earlier layer's */
+            int32_t n_rot;                       /* rotated values of a head; 0: this layer has no rope */
+            int32_t table;                       /* which of the rows' rope tables; 1: the local one */
+            bool whole, behind;  /* a norm is of all heads together; it comes behind the rotation */
+            bool v_norm, v_is_k; /* V is normed, without weights; it is K as projected */
+            float temp_scale;    /* of queries, by position; 0: none */
             int32_t temp_every;
         } rope;
         struct {
             int32_t n_heads, n_kv_heads, d_head;
             int32_t window; /* tokens a row sees, itself included; 0: all */
             tn_role sinks;  /* TN_W_N_ROLES: none */
+            bool v_normed;  /* the values it passes on were normed */
         } attend;
         struct {
             int32_t n_embd, len;
@@ -126,7 +135,13 @@ typedef struct tn_op {
             tn_act act;
             bool gated;
         } gate;
-        float scale; /* EMBED, RESIDUAL */
+        float scale; /* EMBED, EMBED_LAYERS, RESIDUAL */
+        struct {
+            int32_t n, first; /* values of a layer; where this one's begin in LAYERS */
+            int32_t n_all;    /* of all layers */
+            float in_scale;   /* of what the norm reads */
+            tn_act act;
+        } mix; /* LAYER_MIX */
         struct {
             float scale, cap; /* cap 0: none */
         } logits;             /* CAP */
@@ -179,15 +194,17 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site);
 tn_role tn_program_absorber(const tn_program *p, int32_t site);
 /* Are the inputs of a layer's site divided where they are quantised, because others read them as they are
  * (the router beside a shared expert), or no tensor could take the scales (experts; what a delta net or a
- * convolution gives)? It can be smoothed then,
+ * convolution gives; normed values; what layers add of an embedding)? It can be smoothed then,
  * and nothing absorbs. */
 bool tn_program_divides(const tn_program *p, int32_t site);
-/* Of those, the sites behind delta nets and convolutions, which packages of before had not smoothed. */
+/* Of those, all but experts' and routers', which packages of before had not smoothed. */
 bool tn_program_divides_alone(const tn_program *p, int32_t site);
 /* Does an op of the layer (-1: of the model) compute with this tensor? Biases of linears and norms may be
  * absent all the same. */
 bool tn_program_uses(const tn_program *p, int32_t layer, tn_role role);
 
+/* Values of a row of a buffer in a layer (-1 .. n_layers). */
+int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b);
 /* Where the output of a linear goes. */
 tn_buffer tn_role_buffer(tn_role r);
 

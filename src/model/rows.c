@@ -36,7 +36,7 @@ void tn_rows_rope_table(const tn_rows *r, bool use_long) {
     for (int32_t i = 0; i < r->n_rows; i++) {
         angles(tn_rows_rope(r, i, 0), use_long ? h->inv_freq_long : h->inv_freq, h->n_rot, r->pos[i],
                h->rope_mscale);
-        if (h->local_rope) angles(tn_rows_rope(r, i, 1), h->inv_freq_local, h->n_rot, r->pos[i], 1);
+        if (h->local_rope) angles(tn_rows_rope(r, i, 1), h->inv_freq_local, tn_local_rot(h), r->pos[i], 1);
     }
 }
 
@@ -62,8 +62,8 @@ enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel 
 void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head, const float *q, float *out,
                        int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
-    size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
-    int kv_head = head / (h->n_heads / h->n_kv_heads);
+    size_t d = (size_t)tn_layer_d_head(h, layer), stride = (size_t)h->n_heads * d;
+    int kv_head = head / (h->n_heads / tn_layer_kv_heads(h, layer));
     int32_t first[ATTN_ROWS], end[ATTN_ROWS];
     float sink[ATTN_ROWS], *turned = scratch;
     int32_t most = r->kv->rotated ? 2 * GROUP_ROWS : ATTN_ROWS;
@@ -77,7 +77,7 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
         size_t off = (size_t)b * stride + (size_t)head * d;
         for (int32_t i = 0; r->kv->rotated && i < n; i++)
             memcpy(turned + (size_t)i * d, q + off + (size_t)i * stride, d * sizeof *q);
-        if (r->kv->rotated) tn_kv_query(r->kv, r->kern, turned, n);
+        if (r->kv->rotated) tn_kv_query(r->kv, r->kern, d, turned, n);
         tn_attn_f32_args a = {
             .q = r->kv->rotated ? turned : q + off,
             .q_stride = r->kv->rotated ? d : stride,
@@ -105,8 +105,8 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
 void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int kv_head, const float *q,
                              float *out, int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
-    size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
-    int32_t n_group = h->n_heads / h->n_kv_heads, head0 = kv_head * n_group;
+    size_t d = (size_t)tn_layer_d_head(h, layer), stride = (size_t)h->n_heads * d;
+    int32_t n_group = h->n_heads / tn_layer_kv_heads(h, layer), head0 = kv_head * n_group;
     if (n_group == 1 || n_group > GROUP_ROWS || r->n_tree_words > 1) {
         for (int32_t g = 0; g < n_group; g++)
             tn_rows_attention(r, layer, sinks, head0 + g, q, out, row0, row1, scratch);
@@ -129,7 +129,7 @@ void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, in
             memcpy(gathered + (size_t)(i * n_group) * d, q + (size_t)(b + i) * stride + (size_t)head0 * d,
                    (size_t)n_group * d * sizeof *q);
         }
-        tn_kv_query(r->kv, r->kern, gathered, n * n_group);
+        tn_kv_query(r->kv, r->kern, d, gathered, n * n_group);
         tn_attn_f32_args a = {
             .q = gathered,
             .q_stride = d,
@@ -159,5 +159,6 @@ void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, in
 }
 
 size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok) {
-    return tn_attn_f32_scratch((size_t)h->d_head, (size_t)cap_tok) + 2 * GROUP_ROWS * (size_t)h->d_head;
+    size_t d = (size_t)tn_widest_head(h);
+    return tn_attn_f32_scratch(d, (size_t)cap_tok) + 2 * GROUP_ROWS * d;
 }

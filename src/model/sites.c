@@ -1,7 +1,8 @@
 #include "model/sites.h"
 
 const char *tn_site_name(tn_site s) {
-    static const char *const names[TN_N_SITES] = {"qkv",     "o",       "ffn",         "down",
-                                                  "lm_head", "experts", "experts down"};
+    static const char *const names[TN_N_SITES] = {"qkv",        "o",        "ffn",          "down",
+                                                  "lm_head",    "experts",  "experts down", "layer in",
+                                                  "layer gate", "layer out"};
     return names[s];
 }

@@ -15,6 +15,9 @@ typedef enum tn_site {
     TN_SITE_LM_HEAD, /* of the model, behind the layers */
     TN_SITE_EXPERTS, /* gate and up of all experts of a layer */
     TN_SITE_EXPERTS_DOWN,
+    TN_SITE_LAYER_IN, /* what a layer takes of a token's embedding, where every layer adds some of it (n_ple) */
+    TN_SITE_LAYER_GATE,
+    TN_SITE_LAYER_OUT,
     TN_N_SITES,
     TN_NO_SITE = TN_N_SITES
 } tn_site;
@@ -25,6 +28,8 @@ static inline bool tn_site_in_layers(tn_site s) { return s != TN_SITE_LM_HEAD; }
 /* Packages cut a matrix of all experts at multiples of so many channels: the device's column tile. */
 enum { TN_EXPERT_CHANNELS = 16 };
 
+/* Is it of what a layer adds of the token's embedding? */
+static inline bool tn_site_of_ple(tn_site s) { return s >= TN_SITE_LAYER_IN && s <= TN_SITE_LAYER_OUT; }
 /* Is it of experts? Each row passes some of them. */
 static inline bool tn_site_of_experts(tn_site s) { return s == TN_SITE_EXPERTS || s == TN_SITE_EXPERTS_DOWN; }
 
@@ -55,6 +60,7 @@ static inline double tn_site_macs(const tn_site_ops *o) {
     return o->n_experts ? all / o->n_experts * o->n_used : all;
 }
 
-const char *tn_site_name(tn_site s); /* "qkv", "o", "ffn", "down", "lm_head", "experts", "experts down" */
+const char *tn_site_name(
+    tn_site s); /* "qkv", "o", "ffn", "down", "lm_head", "experts", "experts down", "layer in", ... */
 
 #endif

@@ -72,7 +72,7 @@ static tern_status find_each_expert(tn_source *s, tn_place *p, const char *name,
 static tern_status find_experts(tn_source *s, int layer, tn_role role, const char *name, tern_error *err) {
     tn_place *p = place_of(s, layer, role);
     int64_t rows, cols, x = s->h.n_experts;
-    tn_role_shape(&s->h, role, &rows, &cols);
+    tn_role_shape(&s->h, layer, role, &rows, &cols);
     bool vector = rows == 1, router = role == TN_W_ROUTER || role == TN_W_ROUTER_B;
     uint64_t dims[3] = {(uint64_t)(vector ? cols : rows), (uint64_t)(vector ? 1 : cols), 1};
     if (!router && !vector) dims[0] = (uint64_t)x, dims[1] = (uint64_t)(rows / x), dims[2] = (uint64_t)cols;
@@ -99,7 +99,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     char name[160];
     bool named = s->gguf ? tn_arch_gguf_name(s->arch, layer, role, name, sizeof name)
                          : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
-    if (layer >= 0 && !tn_layer_may_have(&s->h, layer, role)) return TERN_OK;
+    if (!tn_layer_may_have(&s->h, layer, role)) return TERN_OK;
     bool pre_norm = role == TN_W_ATTN_NORM || role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM ||
                     role == TN_W_FFN_NORM_B;
     if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated) ||
@@ -108,7 +108,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     if (tn_role_of_experts(role) || role == TN_W_ROUTER || role == TN_W_ROUTER_B)
         return s->h.n_experts ? find_experts(s, layer, role, name, err) : TERN_OK;
     int64_t rows, cols;
-    tn_role_shape(&s->h, role, &rows, &cols);
+    tn_role_shape(&s->h, layer, role, &rows, &cols);
     /* a vector's elements are its rows */
     uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
     p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV;
@@ -151,6 +151,20 @@ static bool behind_layers(const tn_source *s, const char *number) {
            layer < s->h.n_layers + 8;
 }
 
+/* Keys and values of layers that share those of another: some files have them, and nobody reads them. */
+static bool of_sharing_layer(const tn_source *s, const char *number) {
+    static const char *const unread[] = {"attn_k.weight",           "attn_v.weight",
+                                         "attn_k_norm.weight",      "self_attn.k_proj.weight",
+                                         "self_attn.v_proj.weight", "self_attn.k_norm.weight"};
+    int layer, n = 0;
+    if (sscanf(number, "%d.%n", &layer, &n) != 1 || layer < s->h.n_layers - s->h.n_kv_shared ||
+        layer >= s->h.n_layers)
+        return false;
+    for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
+        if (!strcmp(number + n, unread[i])) return true;
+    return false;
+}
+
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
 static tern_status check_all_taken(const tn_source *s, tern_error *err) {
     const char *prefix = s->gguf ? "blk." : "model.layers.";
@@ -158,7 +172,8 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         bool taken = strncmp(t->name, prefix, strlen(prefix)) || strstr(t->name, "rotary_emb.inv_freq") ||
-                     strstr(t->name, "attn_rot_embd") || behind_layers(s, t->name + strlen(prefix));
+                     strstr(t->name, "attn_rot_embd") || behind_layers(s, t->name + strlen(prefix)) ||
+                     of_sharing_layer(s, t->name + strlen(prefix));
         for (size_t k = 0; k < n_places && !taken; k++) {
             const tn_place *p = &s->places[k];
             taken = p->t == t;
@@ -302,10 +317,8 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
         if (!s->places) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d layers", s->h.n_layers);
     }
     for (int layer = -1; st == TERN_OK && layer < s->h.n_layers; layer++) {
-        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM;
-             st == TERN_OK && r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
-            st = find_place(s, layer, (tn_role)r, err);
-        }
+        for (int r = 0; st == TERN_OK && r < TN_W_N_ROLES; r++)
+            if (tn_role_of_model((tn_role)r) == (layer < 0)) st = find_place(s, layer, (tn_role)r, err);
     }
     if (st == TERN_OK) st = check_all_taken(s, err);
     if (st == TERN_OK && s->tokenizer && tn_tokenizer_n_vocab(s->tokenizer) > (size_t)s->h.n_vocab) {
@@ -375,7 +388,7 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     const tn_place *p = place_of(s, layer, role);
     TN_FAIL_IF(!p->t, err, TERN_E_INVALID, "%s of layer %d is not in the file", tn_role_name(role), layer);
     int64_t rows, cols;
-    tn_role_shape(&s->h, role, &rows, &cols);
+    tn_role_shape(&s->h, layer, role, &rows, &cols);
     TN_FAIL_IF(row0 < 0 || row1 > rows || row0 > row1, err, TERN_E_INVALID, "rows %lld to %lld of %lld",
                (long long)row0, (long long)row1, (long long)rows);
     if (row0 == row1) return TERN_OK;
@@ -419,7 +432,7 @@ const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_
     const tn_place *p = place_of(s, layer, role);
     const tn_tensor *t = p->t;
     int64_t rows, cols;
-    tn_role_shape(&s->h, role, &rows, &cols);
+    tn_role_shape(&s->h, layer, role, &rows, &cols);
     if (p->experts) {
         int64_t each = rows / s->h.n_experts;
         t = p->experts[row / each];

@@ -7,6 +7,9 @@
 
 /* ---- meta.c ---- */
 /* Reads what sparse attention needs. A package without it works in every other way. */
+/* The embeddings for every layer, where the model has some. */
+tern_status tn_table_open(tn_npu_model *m, const tn_hparams *h, tern_error *err);
+void tn_table_close(tn_npu_model *m);
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err);
 
 /* ---- sites.c ---- */

@@ -110,7 +110,16 @@ static void no_unknown(reader *r) {
                                         "experts_scale",
                                         "shared_expert",
                                         "shared_gate",
-                                        "swiglu_limit"};
+                                        "swiglu_limit",
+                                        "window_d_head",
+                                        "window_kv_heads",
+                                        "window_rot",
+                                        "kv_shared",
+                                        "ff_shared",
+                                        "v_norm",
+                                        "v_is_k",
+                                        "layer_scale",
+                                        "layer_embedding"};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)r->o, key, v) {
@@ -166,6 +175,20 @@ static void experts_of(reader *r, tn_hparams *h) {
         miss(r, "experts");
 }
 
+/* What layers differ in, and share. */
+static void layers_of(reader *r, tn_hparams *h) {
+    h->window_d_head = (int32_t)extra_of(r, "window_d_head", 0, 0, 512);
+    h->window_kv_heads = (int32_t)extra_of(r, "window_kv_heads", 0, 0, h->n_heads);
+    h->window_rot = (int32_t)extra_of(r, "window_rot", 0, 0, TN_MAX_ROT);
+    h->n_kv_shared = (int32_t)extra_of(r, "kv_shared", 0, 0, h->n_layers - 1);
+    h->n_ff_shared = (int32_t)extra_of(r, "ff_shared", 0, 0, h->n_kv_shared ? 1 << 18 : 0);
+    h->v_norm = extra_of(r, "v_norm", 0, 0, 1) != 0;
+    h->v_is_k = extra_of(r, "v_is_k", 0, 0, 1) != 0;
+    h->layer_scale = extra_of(r, "layer_scale", 0, 0, 1) != 0;
+    h->n_ple = (int32_t)extra_of(r, "layer_embedding", 0, 0, 1 << 12);
+    if (r->ok && tn_layers_wrong(h)) miss(r, tn_layers_wrong(h));
+}
+
 static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     r->o = json_object_get(meta, "hparams");
     text_of(r, "arch", h->arch, sizeof h->arch);
@@ -206,13 +229,17 @@ static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     h->sinks = extra_of(r, "sinks", 0, 0, 1) != 0;
     mixing_of(r, h);
     experts_of(r, h);
-    no_unknown(r);
+    const json_t *operators = r->o;
     r->o = json_object_get(meta, "rope");
     h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);
     h->rope_base = (double)range_of(r, "rope_base", 1, 1e12f, false);
     h->rope_orig_ctx = int_of(r, "rope_orig_ctx", 0, INT32_MAX);
     h->rope_mscale = range_of(r, "rope_mscale", 0, 1e3f, false);
     if (r->ok && (h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4)) miss(r, "n_rot");
+    r->o = operators;
+    layers_of(r, h);
+    if (r->ok && h->window_rot > h->n_rot) miss(r, "window_rot");
+    no_unknown(r);
 }
 
 static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern_error *err) {

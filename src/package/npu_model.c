@@ -39,6 +39,7 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     tn_hparams *h = &model->h;
     TN_FAIL_IF(!tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1), err, TERN_E_FORMAT,
                "%s: the section of lm_head is missing", tn_pkg_path(m->pkg));
+    TN_TRY(tn_table_open(m, h, err));
     TN_TRY(tn_room_small(m, -1, err));
     const tn_pkg_section *section = tn_pkg_find(m->pkg, TN_PKG_MODEL, -1);
     if (!m->map) TN_TRY(tn_pkg_read_small(m->pkg, section, m->small[0], err));
@@ -161,8 +162,10 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     if (opt->load == TN_LOAD_MMAP) TN_TRY(tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err));
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
-        if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_LM_HEAD) continue;
-        model->weight_bytes += s->size_bytes;
+        bool table = s->kind == TN_PKG_TABLE;
+        if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_LM_HEAD && !table)
+            continue;
+        if (!table) model->weight_bytes += s->size_bytes; /* it stays in the file */
         model->fingerprint = XXH64(&s->xxh64, sizeof(uint64_t), model->fingerprint);
     }
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
@@ -346,6 +349,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
         if (m->tile_blocks) tn_free(m->ctx, m->tile_blocks[i]);
         if (m->row_blocks) tn_free(m->ctx, m->row_blocks[i]);
     }
+    tn_table_close(m);
     tn_free(m->ctx, m->small);
     tn_free(m->ctx, m->small_blocks);
     tn_free(m->ctx, m->tile_blocks);

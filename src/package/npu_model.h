@@ -20,6 +20,8 @@
 #include "npu/npu.h"
 #include "sched/switch.h"
 
+#include <stdatomic.h>
+
 typedef enum tn_form { TN_FORM_CHUNK, TN_FORM_DECODE, TN_N_FORMS } tn_form;
 
 /* A prefill keeps at most so many chunks in flight. */
@@ -130,6 +132,14 @@ typedef struct tn_npu_model {
      * scales. embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: where the
      * file's column tiles begin. */
     const int8_t *embd_weights;
+    /* embeddings for every layer: where their parts lie in the file, of which rows are read when tokens want
+     * them, and the hashes of all rows; set when one could not be read */
+    struct tn_table_part {
+        const tn_pkg_section *section;
+        uint64_t off_bytes;
+    } * table;
+    uint32_t *table_hash;
+    atomic_bool *table_failed;
     bool embd_packed;
     bool embd_rotated; /* rows are those of an output layer whose inputs are rotated */
     const uint8_t *embd_bits;
@@ -222,6 +232,10 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
 /* Reads the embedding of one token: out [n_embd], unscaled. Before everything is loaded it reads only rows
  * that the loader was asked for. */
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
+/* Reads its embeddings for every layer: out [n_layers * n_ple], unscaled. Where that fails, zeros, and
+ * tn_npu_model_table_ok tells, once. */
+void tn_npu_model_embed_layers(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
+tern_status tn_npu_model_table_ok(const tn_npu_model *m, tern_error *err);
 
 /* Reads what a package says of the times of sparse attention; zeros mean that it says nothing. */
 tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times *out, tern_error *err);

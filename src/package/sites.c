@@ -38,7 +38,7 @@ tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hpara
     *out = NULL;
     if (!required && !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_F32)) return TERN_OK;
     int64_t rows, cols;
-    tn_role_shape(h, role, &rows, &cols);
+    tn_role_shape(h, layer, role, &rows, &cols);
     cols *= rows; /* the taps of a convolution are rows */
     const void *p = tn_section_payload(v, role, TN_PKG_F32, (uint64_t)cols * sizeof(float), layer, err);
     if (!p) return TERN_E_FORMAT;

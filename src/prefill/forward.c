@@ -30,6 +30,16 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n
     begin_jobs(p, i, n);
 }
 
+/* Where the rows of texts lie in buffers that are not as wide in all layers. */
+static void slice_texts(tn_pipeline *p, int32_t layer) {
+    for (int32_t i = 0; i < p->n_texts; i++) {
+        text *t = &p->texts[i];
+        const int32_t *ids = t->f.ids;
+        tn_frame_slice(&p->chunks[0].f, &t->r, t->row0, layer, &t->f);
+        t->f.ids = ids;
+    }
+}
+
 /* The rows of all texts lie one behind the other in chunk 0. */
 static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts) {
     chunk *c = &p->chunks[0];
@@ -50,7 +60,7 @@ static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_
             c->pos[row0 + k] = from->pos0 + (tree ? tree->depth[k] : k);
             c->slot[row0 + k] = from->pos0 + k;
         }
-        tn_frame_slice(&c->f, &t->r, row0, &t->f);
+        tn_frame_slice(&c->f, &t->r, row0, -1, &t->f);
         t->f.ids = from->ids;
         tn_rows_rope_table(&t->r, from->rope_long);
         if (t->sparse) tn_sparse_attn_rewind(t->sparse, from->pos0);
@@ -191,6 +201,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
         if (step->kind == TN_STEP_PLAN) continue;
         if (step->layer != layer) {
             layer = step->layer;
+            slice_texts(p, layer);
             TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
                        "cancelled in layer %d", layer);
             if (p->loading)
@@ -199,7 +210,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
         }
         TN_TRY(run_small(&s, n, timeline, err));
     }
-    return TERN_OK;
+    return tn_npu_model_table_ok(p->m, err);
 }
 
 /* ---- waves ----------------------------------------------------------------------------------------- */
@@ -300,7 +311,7 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
         tn_wave_learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
     if (p->plan_wave >= 0) p->plan_wave++;
     note_stats(p, n_chunks, &rs);
-    return TERN_OK;
+    return tn_npu_model_table_ok(p->m, err);
 }
 
 /* ---- forward --------------------------------------------------------------------------------------- */

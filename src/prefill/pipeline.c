@@ -33,6 +33,11 @@ static void embed(const void *user, int32_t id, float *out) {
     tn_npu_model_embed(m, &m->model->h, id, out);
 }
 
+static void embed_layers(const void *user, int32_t id, float *out) {
+    const tn_npu_model *m = user;
+    tn_npu_model_embed_layers(m, &m->model->h, id, out);
+}
+
 /* Channels of the widest site whose inputs are divided where they are quantised. */
 static size_t widest_divided(const tn_npu_model *m) {
     int32_t k = 0;
@@ -81,6 +86,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     c->f.m = p->model;
     c->f.r = &c->r;
     c->f.embed = embed;
+    c->f.embed_layers = embed_layers;
     c->f.embed_user = p->m;
     for (int32_t s = 0; s < p->m->n_sites; s++) {
         const tn_site_ops *ops = &p->m->sites[s].ops;

@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct embedding {
@@ -20,6 +21,96 @@ static void embed_token(void *arg, int i_item, int i_thread) {
         *st = tn_source_read(e->c->src, -1, TN_W_EMBD, id, id + 1, x, &e->error[i_thread % 64]);
     for (int32_t j = 0; j < h->n_embd && h->embd_scale != 1.0f; j++) x[j] *= h->embd_scale;
 }
+
+/* ---- what layers read besides the residual ----------------------------------------------------------- */
+
+static bool is_shared(const tn_hparams *h, int32_t layer) {
+    bool any = false;
+    for (int32_t l = h->n_layers - h->n_kv_shared; l < h->n_layers && !any; l++)
+        any = tn_layer_kv(h, l) == layer;
+    return any;
+}
+
+/* What is kept of a window for the layers before this one. */
+static size_t kept_before(const tn_corpus *c, int32_t layer) {
+    const struct tn_kv_layer *kv = c->state.kv.layers;
+    size_t n = 0;
+    for (int32_t l = 0; l < layer; l++)
+        if (is_shared(&c->m->h, l)) n += 2 * (kv[c->state.kv.index[l] + 1].at - kv[c->state.kv.index[l]].at);
+    return n;
+}
+
+/* Keys and values of the window that begins at token `at`, of a layer that others share, lie here. Windows of
+ * different parts of x begin at multiples of the window behind the part's begin, so no two have one number. */
+static uint8_t *kept_at(const tn_corpus *c, int32_t layer, size_t at) {
+    size_t i = (at + (size_t)c->window - 1) / (size_t)c->window;
+    return c->kept + i * c->kept_bytes + kept_before(c, layer);
+}
+
+static void keep_kv(const tn_corpus *c, int32_t layer, size_t at, bool back) {
+    const tn_kv *kv = &c->state.kv;
+    int32_t i = kv->index[layer];
+    size_t n = kv->layers[i + 1].at - kv->layers[i].at;
+    uint8_t *kept = kept_at(c, layer, at), *k = kv->k + kv->layers[i].at, *v = kv->v + kv->layers[i].at;
+    memcpy(back ? k : kept, back ? kept : k, n);
+    memcpy(back ? v : kept + n, back ? kept + n : v, n);
+}
+
+static tern_status open_kept(tn_corpus *c, tern_error *err) {
+    const tn_hparams *h = &c->m->h;
+    if (!h->n_kv_shared) return TERN_OK;
+    c->kept_bytes = kept_before(c, h->n_layers);
+    c->kept = tn_alloc(c->m->ctx, TN_MEM_OTHER, c->n_tok / (size_t)c->window + 2, c->kept_bytes);
+    TN_FAIL_IF(!c->kept, err, TERN_E_MEMORY, "no memory for keys and values that layers share");
+    return TERN_OK;
+}
+
+/* The second embedding of a token. */
+static tern_status read_layers(const tn_corpus *c, size_t i, float *out, tern_error *err) {
+    const tn_hparams *h = &c->m->h;
+    const float scale = sqrtf((float)h->n_ple);
+    TN_TRY(tn_source_read(c->src, -1, TN_W_PLE_EMBD, c->ids[i], c->ids[i] + 1, out, err));
+    for (int32_t j = 0; j < h->n_layers * h->n_ple; j++) out[j] *= scale;
+    return TERN_OK;
+}
+
+static tern_status open_embeddings(tn_corpus *c, tern_error *err) {
+    const tn_hparams *h = &c->m->h;
+    size_t n = c->n_tok * (size_t)h->n_embd;
+    if (!h->n_ple) return TERN_OK;
+    c->emb = tn_alloc(c->m->ctx, TN_MEM_OTHER, n, sizeof *c->emb);
+    TN_FAIL_IF(!c->emb, err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    memcpy(c->emb, c->x, n * sizeof *c->emb);
+    for (size_t i = 0; i < c->n_tok; i++) /* they can be read; passes have nobody to tell if they could not */
+        TN_TRY(read_layers(c, i, c->acts.buf[TN_BUF_LAYERS], err));
+    return TERN_OK;
+}
+
+/* What the rows from token `at` on find in front of a layer. */
+static void begin_window(tn_corpus *c, int32_t layer, size_t at, int32_t n) {
+    const tn_hparams *h = &c->m->h;
+    size_t e = (size_t)h->n_embd, all = (size_t)h->n_layers * (size_t)h->n_ple;
+    int32_t from = tn_layer_attends(h, layer) ? tn_layer_kv(h, layer) : layer;
+    memcpy(c->acts.buf[TN_BUF_X], c->all + at * e, (size_t)n * e * sizeof *c->all);
+    if (from != layer) keep_kv(c, from, at, true);
+    if (!h->n_ple) return;
+    memcpy(c->acts.buf[TN_BUF_EMB], c->emb + at * e, (size_t)n * e * sizeof *c->emb);
+    for (int32_t i = 0; i < n; i++) {
+        float *row = c->acts.buf[TN_BUF_LAYERS] + (size_t)i * all;
+        tern_error none;
+        if (read_layers(c, at + (size_t)i, row, &none) != TERN_OK) memset(row, 0, all * sizeof *row);
+    }
+}
+
+void tn_corpus_copy(tn_corpus *c, size_t from, size_t to, size_t n) {
+    const tn_hparams *h = &c->m->h;
+    size_t e = (size_t)h->n_embd, w = (size_t)c->window;
+    memcpy(c->all + to * e, c->all + from * e, n * e * sizeof *c->all);
+    for (size_t at = 0; c->kept && at < n; at += w)
+        memcpy(kept_at(c, 0, to + at), kept_at(c, 0, from + at), c->kept_bytes);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
 
 tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
     tn_ctx *ctx = c->m->ctx;
@@ -40,6 +131,9 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
             st = e->status[i];
             if (st != TERN_OK && err) *err = e->error[i];
         }
+        c->all = c->x;
+        if (st == TERN_OK) st = open_embeddings(c, err);
+        if (st == TERN_OK) st = open_kept(c, err);
         tn_source_release(c->src, -1);
     }
     tn_free(ctx, e);
@@ -53,6 +147,8 @@ void tn_corpus_close(tn_corpus *c) {
     if (c->acts.ctx) tn_acts_close(&c->acts);
     tn_free(c->m->ctx, c->pos);
     tn_free(c->m->ctx, c->x);
+    tn_free(c->m->ctx, c->emb);
+    tn_free(c->m->ctx, c->kept);
     *c = (tn_corpus){0};
 }
 
@@ -74,8 +170,10 @@ void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool
                      .slot = c->pos,
                      .tree_base = -1};
         tn_forward_begin(&r, &c->acts, false);
-        memcpy(c->acts.buf[TN_BUF_X], c->x + at * e, (size_t)n * e * sizeof *c->x);
+        size_t first = (size_t)(c->x - c->all) / e + at;
+        begin_window(c, layer, first, n);
         tn_forward_layer(c->m, c->pool, &r, &c->acts, layer, hooks);
+        if (is_shared(&c->m->h, layer)) keep_kv(c, layer, first, false);
         if (keep) memcpy(c->x + at * e, c->acts.buf[TN_BUF_X], (size_t)n * e * sizeof *c->x);
     }
 }

@@ -16,8 +16,13 @@ typedef struct tn_corpus {
     size_t n_tok;
     int32_t window; /* windows know nothing of each other */
     /* its own */
-    float *x;       /* [n_tok][n_embd] residual in front of the layer */
-    tn_state state; /* always of no tokens: every window begins anew */
+    float *x;          /* [n_tok][n_embd] residual in front of the layer; moved within `all` by those who pass
+                       a part of it */
+    float *all;        /* where x begins */
+    float *emb;        /* the same in front of the first layer, where layers read it again; else NULL */
+    uint8_t *kept;     /* keys and values of layers that later ones share, window by window; else NULL */
+    size_t kept_bytes; /* of a window */
+    tn_state state;    /* always of no tokens: every window begins anew */
     tn_acts acts;
     int32_t *pos;
 } tn_corpus;
@@ -27,6 +32,9 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err);
 void tn_corpus_close(tn_corpus *c); /* may be zero */
 
 tern_status tn_corpus_begin_layer(tn_corpus *c, int layer, tern_error *err);
+/* What n tokens left in front of the layer becomes that of others, keys and values too: first tokens of both,
+ * at the beginnings of windows. */
+void tn_corpus_copy(tn_corpus *c, size_t from, size_t to, size_t n);
 /* All windows through the layer; hooks see it. keep: the residuals become those behind the layer. */
 void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool keep);
 void tn_corpus_end_layer(tn_corpus *c, int layer);

@@ -96,6 +96,17 @@ static json_t *attention_meta(const packer *p) {
     return j;
 }
 
+/* What layers mix their tokens by, where some do not attend. */
+static void put_layer_kinds(const tn_hparams *h, json_t **ops) {
+    bool mixed = false;
+    for (int32_t l = 0; l < h->n_layers; l++) mixed = mixed || !tn_layer_attends(h, l);
+    if (mixed) {
+        char kinds[TN_MAX_LAYERS + 1] = {0};
+        for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = "acd"[h->layer_kind[l]];
+        tn_json_set(ops, "layer_kinds", tn_json_string(kinds, (size_t)h->n_layers));
+    }
+}
+
 tern_status tn_pack_put_meta(packer *p, tern_error *err) {
     const tn_hparams *h = &p->m->h;
     json_t *hp = tn_json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name",
@@ -142,25 +153,29 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                       {"experts_scale", (double)h->experts_scale, 1},
                       {"shared_expert", h->shared_expert, 0},
                       {"shared_gate", h->shared_gate, 0},
-                      {"swiglu_limit", (double)h->swiglu_limit, 0}};
+                      {"swiglu_limit", (double)h->swiglu_limit, 0},
+                      {"window_d_head", h->window_d_head, 0},
+                      {"window_kv_heads", h->window_kv_heads, 0},
+                      {"window_rot", h->window_rot, 0},
+                      {"kv_shared", h->n_kv_shared, 0},
+                      {"ff_shared", h->n_ff_shared, 0},
+                      {"v_norm", h->v_norm, 0},
+                      {"v_is_k", h->v_is_k, 0},
+                      {"layer_scale", h->layer_scale, 0},
+                      {"layer_embedding", h->n_ple, 0}};
     for (size_t i = 0; i < sizeof numbers_of / sizeof numbers_of[0]; i++) {
         if (numbers_of[i].value != numbers_of[i].none)
             tn_json_set(&ops, numbers_of[i].key, tn_json_real(numbers_of[i].value));
     }
-    if (tn_n_attending(h) < h->n_layers) {
-        char kinds[TN_MAX_LAYERS + 1] = {0};
-        for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = "acd"[h->layer_kind[l]];
-        tn_json_set(&ops, "layer_kinds", tn_json_string(kinds, (size_t)h->n_layers));
-    }
+    put_layer_kinds(h, &ops);
     json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
                                 "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
-    json_t *attention = attention_meta(p);
-    json_t *meta =
-        tn_json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o, s:o, s:o, s:o}", "format", "tern", "scheme",
-                     tn_scheme_name(p->o->scheme), "layout", (int)tn_pack_layout.id, "source",
-                     p->m->description, "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
-                     (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent,
-                     "hparams", hp, "operators", ops, "rope", rope, "attention", attention);
+    json_t *meta = tn_json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o, s:o, s:o}", "format", "tern",
+                                "scheme", tn_scheme_name(p->o->scheme), "layout", (int)tn_pack_layout.id,
+                                "source", p->m->description, "n_params", (json_int_t)p->m->n_params,
+                                "calibration_tokens", (json_int_t)p->report->n_calib_tokens, "prune_percent",
+                                (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope);
+    if (!tn_layers_differ(h)) tn_json_set(&meta, "attention", attention_meta(p));
     char *text;
     tern_status st = tn_json_text(meta, JSON_COMPACT | JSON_REAL_PRECISION(17), &text, err);
     json_decref(meta);

@@ -41,7 +41,7 @@ void tn_head_profile_observe(void *user, int layer, const float *q, const float 
     const tn_hparams *h = p->h;
     size_t d = (size_t)h->d_head, left = p->n_tok - p->seen[layer];
     int32_t n = (size_t)n_rows < left ? n_rows : (int32_t)left;
-    if (!n) return;
+    if (!n || tn_layers_differ(h)) return; /* they attend in full: nobody asks */
     double sum_q = 0, sum_k = 0;
     for (int32_t a = 0; a < h->n_heads; a++)
         sum_q += (double)largest(q + (size_t)a * d, (size_t)h->n_heads * d, n, h->d_head) / h->n_heads;
@@ -369,7 +369,7 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
     bool ok = out->scale_q && out->scale_k && out->weight && out->seen && out->n_windows;
     for (size_t i = 0; ok && i < n_all; i++) out->weight[i] = 1;
     for (size_t i = 0; ok && i < n_layers; i++) /* nobody asks for those of other layers */
-        if (!tn_layer_attends(h, (int32_t)i)) out->scale_q[i] = out->scale_k[i] = 1;
+        if (!tn_layer_attends(h, (int32_t)i) || tn_layers_differ(h)) out->scale_q[i] = out->scale_k[i] = 1;
     if (ok) return TERN_OK;
     tn_head_profile_close(out);
     return tn_fail(err, TERN_E_MEMORY, "no memory to measure the heads");

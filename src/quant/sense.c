@@ -179,6 +179,7 @@ static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *e
         for (int32_t op = 0; op < ops->n_ops; cost += ops->n[op++]) {
             TN_TRY(round_linears(s, layer, site, ops, op, cost, err));
             tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[site][op]);
+            tn_corpus_copy(&s->c, 0, (size_t)trial_copy(s) * (size_t)s->n_tok, (size_t)s->n_trial);
             memcpy(copy_of(s, trial_copy(s)), s->before, (size_t)s->n_trial * s->n_embd * sizeof(float));
             pass(s, layer, trial_copy(s), 1, s->n_trial, NULL);
             share_out(s, layer, trial_moved(s), cost, ops->n[op]);
@@ -197,7 +198,8 @@ static tern_status sense_layer(sensing *s, int layer, float *cost, tern_error *e
         memset(s->energy[p->sites[first + i].kind], 0,
                (size_t)tn_program_linears(p, first + i)->k * sizeof(double));
     memcpy(s->before, copy_of(s, 0), bytes);
-    if (layer % s->layers_per_group == 0) memcpy(copy_of(s, group + 1), s->before, bytes);
+    if (layer % s->layers_per_group == 0)
+        tn_corpus_copy(&s->c, 0, (size_t)(group + 1) * (size_t)s->n_tok, (size_t)s->n_tok);
     tn_forward_hooks hooks = {.site_input = see_energy, .user = s};
     pass(s, layer, 0, 1, s->n_tok, &hooks);
     if (group) pass(s, layer, 1, group, s->n_tok, NULL);
@@ -337,6 +339,9 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     for (int32_t t = 0; t < s->n_tok; t++)
         tn_round_plain(a->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->n_embd, ones,
                        (int32_t)s->n_embd, TN_SENSE_BITS);
+    if (s->c.emb) /* layers read it again */
+        memcpy(s->c.emb + (size_t)embedding_copy(s) * (size_t)s->n_tok * s->n_embd,
+               copy_of(s, embedding_copy(s)), (size_t)s->n_tok * s->n_embd * sizeof *s->c.emb);
     return TERN_OK;
 }
 

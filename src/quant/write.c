@@ -5,6 +5,7 @@
 #include "quant/packer.h"
 #include "quant/readback.h"
 
+#include <math.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -12,7 +13,7 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
                               tern_error *err) {
     if (!tn_source_has(p->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
-    tn_role_shape(&p->m->h, role, &rows, &cols);
+    tn_role_shape(&p->m->h, layer, role, &rows, &cols);
     int64_t n_rows = rows;
     cols *= rows; /* the taps of a convolution are rows */
     float *v = tn_hoard_keep(h, (size_t)cols, sizeof *v);
@@ -66,7 +67,9 @@ static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, 
                             tern_error *err) {
     const float *smooth = NULL;
     bool folds = p->o->scheme == TN_SCHEME_EDGEFLOW || p->o->scheme == TN_SCHEME_GRAM;
-    if (folds && role == TN_W_V) smooth = plan_of(p, layer, TN_SITE_O)->smooth;
+    if (folds && role == TN_W_V &&
+        !tn_program_divides(&p->m->program, tn_program_site_index(&p->m->program, layer, TN_SITE_O)))
+        smooth = plan_of(p, layer, TN_SITE_O)->smooth;
     if (folds && role == TN_W_UP) smooth = plan_of(p, layer, TN_SITE_DOWN)->smooth;
     *out = NULL;
     if (!smooth) return TERN_OK;
@@ -337,6 +340,49 @@ static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err
     return tn_pkg_end(p->w, err);
 }
 
+/* Codes of a row of the table, layer by layer, then their scales. row: as the model has it. */
+static void put_row(const tn_hparams *h, const float *row, uint8_t *out) {
+    uint8_t *scales = out + (size_t)h->n_layers * (size_t)h->n_ple;
+    for (int32_t l = 0; l < h->n_layers; l++, row += h->n_ple) {
+        float max = 0;
+        for (int32_t i = 0; i < h->n_ple; i++) max = fmaxf(max, fabsf(row[i]));
+        for (int32_t i = 0; i < h->n_ple; i++)
+            *out++ = (uint8_t)(int8_t)(max > 0 ? lrintf(row[i] * (127 / max)) : 0);
+        max /= 127;
+        memcpy(scales + (size_t)l * sizeof max, &max, sizeof max);
+    }
+}
+
+/* The embeddings for every layer, in parts whose rows are read one by one. */
+static tern_status put_table(packer *p, hoard *h, tern_error *err) {
+    const tn_hparams *hp = &p->m->h;
+    size_t n_row = tn_pkg_table_row(hp->n_layers, hp->n_ple),
+           width = (size_t)hp->n_layers * (size_t)hp->n_ple;
+    for (int32_t first = 0; hp->n_ple && first < hp->n_vocab; first += TN_PKG_TABLE_ROWS) {
+        int32_t left = hp->n_vocab - first;
+        size_t n = (size_t)(left < TN_PKG_TABLE_ROWS ? left : TN_PKG_TABLE_ROWS);
+        float *x = tn_hoard_keep(h, width, sizeof *x);
+        uint8_t *rows = tn_hoard_keep(h, n, n_row);
+        uint32_t *hash = tn_hoard_keep(h, n, sizeof *hash);
+        TN_FAIL_IF(!x || !rows || !hash, err, TERN_E_MEMORY, "no memory to pack");
+        for (size_t i = 0; i < n; i++) {
+            int64_t id = first + (int64_t)i;
+            TN_TRY(tn_source_read(p->src, -1, TN_W_PLE_EMBD, id, id + 1, x, err));
+            put_row(hp, x, rows + i * n_row);
+            hash[i] = XXH32(rows + i * n_row, n_row, 0);
+        }
+        TN_TRY(tn_pkg_begin(p->w, TN_PKG_TABLE, first / TN_PKG_TABLE_ROWS, err));
+        tn_pkg_record r = {.role = TN_W_PLE_EMBD, .part = TN_PKG_ROW_HASH, .n = (int64_t)n, .k = 1};
+        TN_TRY(tn_pkg_add(p->w, &r, hash, n * sizeof *hash, err));
+        r = (tn_pkg_record){.role = TN_W_PLE_EMBD, .part = TN_PKG_ROWS, .n = (int64_t)n, .k = (int64_t)n_row};
+        TN_TRY(tn_pkg_add(p->w, &r, rows, n * n_row, err));
+        TN_TRY(tn_pkg_end(p->w, err));
+        tn_hoard_drop(h);
+    }
+    if (hp->n_ple) tn_source_release(p->src, -1);
+    return TERN_OK;
+}
+
 static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_LM_HEAD, -1, err));
     for (int32_t i = 0; i < p->n_head; i++)
@@ -406,7 +452,7 @@ static uint64_t toc_bound(const packer *p) {
         for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
             int64_t rows = 0, cols = 0;
             if (!tn_source_has(p->src, layer, tn_layer_vectors[i])) continue;
-            tn_role_shape(h, tn_layer_vectors[i], &rows, &cols);
+            tn_role_shape(h, layer, tn_layer_vectors[i], &rows, &cols);
             n_bytes += 4 * (uint64_t)(rows * cols) + TN_PKG_TENSOR_ALIGN;
             n_records++;
         }
@@ -420,6 +466,11 @@ static uint64_t toc_bound(const packer *p) {
     }
     n_bytes = embedding;
     const uint32_t n_top = 12 + count_records(p, p->m->program.n_sites - 1, &n_bytes);
+    if (h->n_ple) { /* parts of the table: the hashes of its rows, and these */
+        uint32_t n_parts = (uint32_t)(h->n_vocab / TN_PKG_TABLE_ROWS) + 1;
+        bound += n_parts * tn_pkg_toc_bound(2, TN_PKG_TABLE_ROWS *
+                                                   (uint64_t)(tn_pkg_table_row(h->n_layers, h->n_ple) + 4));
+    }
     /* the model level, its large tensors, and the head's outlier rows */
     return bound + tn_pkg_toc_bound(n_top, n_bytes) + tn_pkg_toc_bound(2, n_bytes) +
            tn_pkg_toc_bound(1, n_bytes);
@@ -427,7 +478,8 @@ static uint64_t toc_bound(const packer *p) {
 
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 7, toc_bound(p), &p->w, err));
+    uint32_t n_parts = p->m->h.n_ple ? (uint32_t)(p->m->h.n_vocab / TN_PKG_TABLE_ROWS) + 1 : 0;
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 7 + n_parts, toc_bound(p), &p->w, err));
     TN_TRY(tn_pack_put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;
@@ -442,6 +494,8 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     }
     tn_hoard_drop(&h);
     if (st == TERN_OK) st = put_head(p, rows, err);
+    if (st == TERN_OK) st = put_table(p, &h, err);
+    tn_hoard_drop(&h);
     tn_hoard_drop(&model);
     if (st == TERN_OK) st = put_smoothing(p, err);
     if (st == TERN_OK) st = tn_pkg_seal(p->w, err);

@@ -188,7 +188,7 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
                "the package became shorter while it was in use: its weights are gone");
     if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
     for (int l = 0; l < h->n_layers; l++) {
-        for (int i = 0; tn_layer_attends(h, l) && i < kv->n_kv_heads; i++)
+        for (int i = 0; tn_layer_attends(h, l) && i < tn_kv_layer_of(kv, l)->n_kv_heads; i++)
             TN_FAIL_IF(!tn_kv_finite(kv, &s->e->kern, l, i, end), err, TERN_E_FORMAT,
                        "the model computes values that are not finite: layer %d is the first that has some",
                        l);

@@ -319,7 +319,7 @@ out:
 static bool ends_by_name(const uint8_t *p, size_t n, bool harmony) {
     static const char *const names[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>",         "<|endoftext|>",
                                         "<end_of_turn>", "<|eom_id|>", "<|end_of_text|>", "<|end_of_turn|>",
-                                        "<EOT>",         "_<EOT>",     "<|EOT|>"};
+                                        "<EOT>",         "_<EOT>",     "<|EOT|>",         "<turn|>"};
     static const char *const of_harmony[] = {"<|call|>",
                                              "<|return|>"}; /* there <|end|> ends one of several messages */
     if (harmony && n == 7 && !memcmp(p, "<|end|>", 7)) return false;

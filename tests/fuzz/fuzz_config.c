@@ -13,7 +13,11 @@ static void check(const tn_hparams *h) {
               isfinite(h->attn_scale) && isfinite(h->rope_mscale);
     for (int i = 0; ok && i < h->n_rot / 2; i++)
         ok = isfinite(h->inv_freq[i]) && isfinite(h->inv_freq_long[i]);
-    for (int i = 0; ok && i < h->n_rot / 2 && h->local_rope; i++) ok = isfinite(h->inv_freq_local[i]);
+    for (int i = 0; ok && i < tn_local_rot(h) / 2 && h->local_rope; i++) ok = isfinite(h->inv_freq_local[i]);
+    for (int32_t l = 0; ok && l < h->n_layers; l++)
+        ok = tn_layer_kv(h, l) >= 0 && tn_layer_kv(h, l) <= l && h->n_heads % tn_layer_kv_heads(h, l) == 0 &&
+             tn_layer_d_head(h, l) <= 512 &&
+             tn_layer_d_head(h, l) >= (tn_layer_rope_is_local(h, l) ? tn_local_rot(h) : h->n_rot);
     for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
         bool of_experts = tn_role_of_experts((tn_role)r) || r == TN_W_ROUTER || r == TN_W_ROUTER_B ||
                           r == TN_W_EXPERTS_BIAS;
@@ -21,8 +25,11 @@ static void check(const tn_hparams *h) {
             (tn_role_of_mamba((tn_role)r) && !h->delta.mamba))
             continue;
         if (r == TN_W_CONV && !h->conv_len) continue;
-        tn_role_shape(h, (tn_role)r, &rows, &cols);
-        ok = rows >= 1 && cols >= 1;
+        if (tn_role_of_ple((tn_role)r) && !h->n_ple) continue;
+        for (int32_t l = 0; ok && l < h->n_layers; l++) {
+            tn_role_shape(h, l, (tn_role)r, &rows, &cols);
+            ok = rows >= 1 && cols >= 1;
+        }
     }
     if (!ok) abort();
 }
@@ -54,7 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                         "qwen3_next",
                                         "qwen3_5_text",
                                         "qwen3_5_moe_text",
-                                        "granitemoehybrid"};
+                                        "granitemoehybrid",
+                                        "gemma4_text"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

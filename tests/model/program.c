@@ -84,6 +84,25 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "layer_types", types));
                 assert_false(json_object_set_new(j, "mamba_conv_bias", json_true()));
             }
+            if (e.a->window_heads) { /* layers 2 and 4 see all; 3 and 4 read the keys and values of 1 and 2 */
+                static const struct {
+                    const char *key;
+                    int v;
+                } of_layers[] = {{"global_head_dim", 32},
+                                 {"num_global_key_value_heads", 1},
+                                 {"num_kv_shared_layers", 2},
+                                 {"hidden_size_per_layer_input", 8},
+                                 {"num_attention_heads", 6}};
+                json_t *types = json_array();
+                for (int i = 0; i < 5; i++)
+                    assert_false(json_array_append_new(
+                        types, json_string(i % 2 ? "full_attention" : "sliding_attention")));
+                assert_false(json_object_set_new(j, "layer_types", types));
+                for (size_t i = 0; i < sizeof of_layers / sizeof *of_layers; i++)
+                    assert_false(json_object_set_new(j, of_layers[i].key, json_integer(of_layers[i].v)));
+                assert_false(json_object_set_new(j, "attention_k_eq_v", json_true()));
+                assert_false(json_object_set_new(j, "use_double_wide_mlp", json_true()));
+            }
             if (e.a->dense_first) assert_false(json_object_set_new(j, "num_dense_layers", json_integer(2)));
             if (e.a->experts_sigmoid) assert_false(json_object_set_new(j, "use_expert_bias", json_true()));
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -104,10 +123,14 @@ static void read_what_was_written(const each *e) {
     int32_t seen = 0;
     for (int32_t layer = -1; layer <= e->p.n_layers; layer++) {
         uint32_t state = 0;
-        int32_t n;
+        int32_t n, n_of;
         const tn_op *op = tn_program_layer(&e->p, layer, &n);
         assert_true(n > 0);
-        for (int32_t i = 0; i < n; i++) state |= op[i].state_writes; /* of the tokens before, too */
+        /* of the tokens before, too; keys and values may be an earlier layer's */
+        int32_t of = layer >= 0 && layer < e->p.n_layers ? tn_layer_kv(&e->h, layer) : layer;
+        assert_true(of <= layer);
+        const tn_op *from = tn_program_layer(&e->p, of, &n_of);
+        for (int32_t i = 0; i < n_of; i++) state |= from[i].state_writes;
         for (int32_t i = 0; i < n; i++, seen++) {
             if (op[i].layer != layer) fail_msg("%s: %s is not of layer %d", e->a->name, op[i].name, layer);
             if (op[i].reads & ~written)
@@ -157,7 +180,7 @@ static bool optional_bias(tn_role r) {
 
 static void tensors_of(const each *e) {
     for (int role = 0; role < TN_W_N_ROLES; role++) {
-        bool model_level = role <= TN_W_OUT_B;
+        bool model_level = tn_role_of_model((tn_role)role);
         for (int32_t layer = model_level ? -1 : 0; layer < (model_level ? 0 : e->p.n_layers); layer++) {
             bool must = tn_arch_required(e->a, &e->h, (tn_role)role) &&
                         tn_layer_may_have(&e->h, layer, (tn_role)role),
@@ -205,8 +228,8 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-qwen2", "tiny-gemma2",   "tiny-phi2",
-                                        "tiny-llama", "tiny-qwen3moe", "tiny-qwen35moe"};
+    static const char *const names[] = {"tiny-qwen2",    "tiny-gemma2",    "tiny-phi2",  "tiny-llama",
+                                        "tiny-qwen3moe", "tiny-qwen35moe", "tiny-gemma4"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
@@ -282,14 +305,20 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                     bool windowed = h->window && (h->window_pattern <= 1 ||
                                                   op->layer % h->window_pattern != h->window_pattern - 1);
                     if (windowed && key + h->window <= pos0 + row) continue;
-                    for (int32_t d = 0; d < h->d_head; d++) n += 2; /* q k, p v */
+                    for (int32_t d = 0; d < tn_layer_d_head(h, op->layer); d++) n += 2; /* q k, p v */
                 }
             break;
         case TN_OP_ROPE:
-            for (int32_t head = 0; head < h->n_heads + h->n_kv_heads; head++) {
+            for (int32_t head = 0,
+                         n_kv = tn_layer_kv(h, op->layer) == op->layer ? tn_layer_kv_heads(h, op->layer) : 0,
+                         size = tn_layer_d_head(h, op->layer);
+                 head < h->n_heads + n_kv; head++) {
+                bool local = tn_layer_rope_is_local(h, op->layer);
+                for (int32_t d = 0; d < size && head >= h->n_heads && h->v_norm; d++) n += 2;
                 bool rope = !(h->no_rope_pattern && (op->layer + 1) % h->no_rope_pattern == 0);
-                for (int32_t d = 0; d < h->d_head && h->qk_norm; d++) n += 2;
-                for (int32_t pair = 0; pair < h->n_rot / 2 && rope; pair++) n += 4;
+                for (int32_t d = 0; d < size && h->qk_norm; d++) n += 2;
+                for (int32_t pair = 0; pair < (local ? tn_local_rot(h) : h->n_rot) / 2 && rope; pair++)
+                    n += 4;
                 for (int32_t d = 0; d < h->d_head && head < h->n_heads && h->temp_scale != 0; d++) n++;
             }
             break;
@@ -343,7 +372,16 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             for (int32_t i = 0; i < h->n_embd; i++) n += h->post_norms ? 3 : 1;
             break;
         case TN_OP_GATE:
-            for (int32_t i = 0; i < h->n_ff; i++) n += h->gated ? 2 : 1;
+            for (int32_t i = 0; i < tn_layer_ff(h, op->layer); i++) n += h->gated ? 2 : 1;
+            break;
+        case TN_OP_EMBED_LAYERS:
+            for (int32_t i = 0; i < h->n_layers * h->n_ple; i++) n++;
+            break;
+        case TN_OP_LAYER_MIX:
+            for (int32_t i = 0; i < h->n_ple; i++) n += 6; /* scale, norm, half, activation, product */
+            break;
+        case TN_OP_SCALE:
+            for (int32_t i = 0; i < h->n_embd; i++) n++;
             break;
         case TN_OP_EMBED: n += h->embd_scale == 1 ? 0 : h->n_embd; break;
         case TN_OP_CAP: n += (2 + (h->logit_scale != 1)) * h->n_vocab; break;

@@ -1,5 +1,6 @@
 /* Is a model the same weights whatever file it came in, and is what a broken one lacks named in one line? */
 #include "formats/gguf.h"
+#include "lab/synth.h"
 #include "model/arch.h"
 #include "model/source.h"
 
@@ -29,7 +30,7 @@ static tn_source *open_ok(const char *path) {
 
 static float *read_all(const tn_source *s, int layer, tn_role role, int64_t *n) {
     int64_t rows, cols;
-    tn_role_shape(tn_source_hparams(s), role, &rows, &cols);
+    tn_role_shape(tn_source_hparams(s), layer, role, &rows, &cols);
     *n = rows * cols;
     float *v = malloc((size_t)*n * sizeof *v); /* exact: writes beyond it are seen by ASan */
     assert_non_null(v);
@@ -169,7 +170,7 @@ static void rows_alone_and_from_threads(void **state) {
     pthread_t t[3];
     for (int i = 0; i < 3; i++) {
         r[i] = (reader){.s = s, .want = all};
-        tn_role_shape(tn_source_hparams(s), TN_W_Q, &r[i].rows, &r[i].cols);
+        tn_role_shape(tn_source_hparams(s), 1, TN_W_Q, &r[i].rows, &r[i].cols);
         assert_int_equal(pthread_create(&t[i], NULL, read_rows, &r[i]), 0);
     }
     for (int i = 0; i < 3; i++) {
@@ -225,7 +226,8 @@ static void save(const file *f) {
 static void refused(tern_status want, const char *part) {
     tn_source *s;
     tern_error err = {0};
-    assert_int_equal(tn_source_open(&ctx, broken_path, &s, &err), want);
+    tern_status st = tn_source_open(&ctx, broken_path, &s, &err);
+    if (st != want) fail_msg("status %d, '%s'", (int)st, err.message);
     if (!strstr(err.message, broken_path) || !strstr(err.message, part))
         fail_msg("'%s' lacks '%s'", err.message, part);
     assert_null(s);
@@ -297,6 +299,63 @@ static void broken_gguf(void **state) {
     free(f.b);
 }
 
+static void set_u32(file *f, const char *key, uint32_t v) { memcpy(after_name(f, key) + 4, &v, 4); }
+
+/* What layers of Gemma 4 differ in and share. The tensors are those of the right numbers. */
+static void broken_layers(void **state) {
+    (void)state;
+    tern_error err = {0};
+    tn_pool *pool;
+    char good[600];
+    snprintf(broken_path, sizeof broken_path, "%s/broken.gguf", folder);
+    snprintf(good, sizeof good, "%s/gemma4.gguf", folder);
+    assert_int_equal(tn_pool_open(&ctx, 1, &pool, &err), TERN_OK);
+    if (tn_synth(&ctx, pool, "tiny-gemma4", good, 1, TN_F32, &err) != TERN_OK) fail_msg("%s", err.message);
+    tn_pool_close(&pool);
+    static const struct {
+        const char *key;
+        uint32_t v;
+        tern_status want;
+        const char *part;
+    } cases[] = {
+        {"gemma4.attention.shared_kv_layers", 9, TERN_E_FORMAT, "9 of 9 layers share keys and values"},
+        {"gemma4.attention.shared_kv_layers", 8, TERN_E_UNSUPPORTED, "in another of its kind"},
+        {"gemma4.attention.shared_kv_layers", 2, TERN_E_UNSUPPORTED, "in another of its kind"},
+        {"gemma4.embedding_length_per_layer_input", 16, TERN_E_FORMAT,
+         "tensor per_layer_token_embd.weight at offset "},
+        {"gemma4.embedding_length_per_layer_input", 100000, TERN_E_FORMAT,
+         "embedding for every layer 100000"},
+        {"gemma4.attention.key_length_swa", 48, TERN_E_UNSUPPORTED, "keys of 48 values and values of 32"},
+        {"gemma4.attention.value_length_swa", 0, TERN_E_UNSUPPORTED, "keys of 32 values and values of 0"},
+        {"gemma4.rope.dimension_count_swa", 64, TERN_E_FORMAT, "head size of layers with a window"},
+        {"gemma4.rope.dimension_count_swa", 66, TERN_E_FORMAT, "66 in layers with a window"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        file f = load(good);
+        set_u32(&f, cases[i].key, cases[i].v), save(&f);
+        refused(cases[i].want, cases[i].part);
+        free(f.b);
+    }
+    file f = load(good); /* elements of an array: u32 type, u64 how many */
+    uint32_t v = 0;
+    memcpy(after_name(&f, "gemma4.attention.head_count_kv") + 16, &v, 4), save(&f);
+    refused(TERN_E_FORMAT, "'gemma4.attention.head_count_kv' is 0 in layer 0");
+    free(f.b), f = load(good);
+    memcpy(after_name(&f, "gemma4.attention.sliding_window_pattern") + 16 + 4, &v, 4), save(&f);
+    refused(TERN_E_UNSUPPORTED, "is not the pattern of this architecture at layer 2");
+    free(f.b), f = load(good);
+    find(&f, "per_layer_token_embd.weight")[4] = 'x', save(&f);
+    refused(TERN_E_FORMAT, "tensor per_layer_token_embd.weight is missing");
+    free(f.b), f = load(good);
+    find(&f, "blk.4.layer_output_scale.weight")[8] = 'x', save(&f);
+    refused(TERN_E_FORMAT, "tensor blk.4.layer_output_scale.weight is missing");
+    free(f.b), f = load(good); /* a layer that shares has no keys, and nobody misses them */
+    find(&f, "blk.5.attn_k.weight")[4] = '6', save(&f);
+    refused(TERN_E_FORMAT, "tensor blk.5.attn_k.weight is missing");
+    free(f.b);
+    unlink(good);
+}
+
 /* Mistral's files name the architecture llama, and their window. */
 static void llama_with_a_window(void **state) {
     (void)state;
@@ -348,7 +407,7 @@ static void weights_that_are_no_numbers(void **state) {
             free(f.b);
             tn_source *s = open_ok(broken_path);
             int64_t rows, cols;
-            tn_role_shape(tn_source_hparams(s), roles[k].role, &rows, &cols);
+            tn_role_shape(tn_source_hparams(s), 0, roles[k].role, &rows, &cols);
             float *v = malloc((size_t)(rows * cols) * sizeof *v);
             char part[128];
             snprintf(part, sizeof part, "broken.gguf: tensor %s at offset %llu holds %s at element 5",
@@ -554,6 +613,70 @@ static void configs(void **state) {
         {"llama", "{\"rms_norm_eps\":-1}", TERN_E_FORMAT, "norm epsilon -1"},
         {"phi", "{\"partial_rotary_factor\":7}", TERN_E_FORMAT, "partial_rotary_factor 7"},
         {"phi", "{\"qk_layernorm\":true}", TERN_E_UNSUPPORTED, "qk_layernorm"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8}",
+         TERN_OK, NULL},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"global_head_dim\":16,\"hidden_size_per_layer_input\":8}",
+         TERN_OK, NULL},
+        {"gemma4_text", "{\"sliding_window\":8}", TERN_E_FORMAT, "'layer_types' is missing"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"num_kv_shared_layers\":2}",
+         TERN_E_FORMAT, "'num_kv_shared_layers' is 2 of 2 layers"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"num_kv_shared_layers\":-1}",
+         TERN_E_FORMAT, "'num_kv_shared_layers' is -1"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"num_kv_shared_layers\":1}",
+         TERN_E_FORMAT, "none before them is of their kind"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"global_head_dim\":100000}",
+         TERN_E_FORMAT, "head size 100000"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"global_head_dim\":0}",
+         TERN_E_FORMAT, "head size 0"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"global_head_dim\":4}",
+         TERN_E_UNSUPPORTED, "8 rotated values in layers with a window, 4 in the others"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"hidden_size_per_layer_input\":5000}",
+         TERN_E_FORMAT, "embedding for every layer 5000, want 4 to 4096"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"hidden_size_per_layer_input\":-8}",
+         TERN_E_FORMAT, "'hidden_size_per_layer_input' is -8, out of range"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"num_global_key_value_heads\":1}",
+         TERN_E_UNSUPPORTED, "without 'attention_k_eq_v'"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"num_global_key_value_heads\":3,\"attention_k_eq_v\":true}",
+         TERN_E_FORMAT, "4 heads do not share 3 KV heads evenly"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"enable_moe_block\":true}",
+         TERN_E_UNSUPPORTED, "'enable_moe_block' is not supported"},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"use_bidirectional_attention\":\"vision\"}",
+         TERN_OK, NULL},
+        {"gemma4_text",
+         "{\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":8,\"head_dim\":8,"
+         "\"use_bidirectional_attention\":\"all\"}",
+         TERN_E_UNSUPPORTED, "'use_bidirectional_attention' is not supported"},
+        {"gemma3_text", "{\"num_kv_shared_layers\":1}", TERN_E_UNSUPPORTED,
+         "'num_kv_shared_layers' is not supported"},
+        {"llama", "{\"hidden_size_per_layer_input\":8}", TERN_E_UNSUPPORTED,
+         "'hidden_size_per_layer_input' is not supported"},
         {"qwen2", "{\"use_sliding_window\":true,\"max_window_layers\":1}", TERN_E_UNSUPPORTED,
          "use_sliding_window"},
     };
@@ -634,6 +757,7 @@ int main(void) {
         cmocka_unit_test(fused_tensors_are_cut_in_order),
         cmocka_unit_test(rows_alone_and_from_threads),
         cmocka_unit_test(broken_gguf),
+        cmocka_unit_test(broken_layers),
         cmocka_unit_test(llama_with_a_window),
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(broken_folder),

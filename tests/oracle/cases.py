@@ -141,6 +141,38 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
                     out[moe + key + ".weight"] = Stored(uniform(name + moe + key, (n, rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
         norm("model.norm")
         return out
+    if family == "gemma4_text":
+        n, ple = cfg["num_hidden_layers"], cfg["hidden_size_per_layer_input"]
+        own = n - cfg["num_kv_shared_layers"]
+        if ple:
+            matrix("model.embed_tokens_per_layer", v, n * ple)
+            matrix("model.per_layer_model_projection", n * ple, c, 2.0)
+            norm("model.per_layer_projection_norm", ple)
+        for i, kind in enumerate(cfg["layer_types"]):
+            p, sliding = f"model.layers.{i}.", kind == SLIDING
+            d = cfg["head_dim"] if sliding else cfg["global_head_dim"]
+            same = cfg["attention_k_eq_v"] and not sliding
+            kv = (cfg["num_global_key_value_heads"] if same else n_kv) * d
+            ff = 2 * f if cfg["use_double_wide_mlp"] and i >= own else f
+            for key in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+                norm(p + key + "_layernorm")
+            matrix(p + "self_attn.q_proj", n_heads * d, c, 1.5)
+            vector(p + "self_attn.q_norm.weight", d, 1.0, 0.5)
+            if i < own:
+                matrix(p + "self_attn.k_proj", kv, c, 1.5)
+                vector(p + "self_attn.k_norm.weight", d, 1.0, 0.5)
+            if i < own and not same:
+                matrix(p + "self_attn.v_proj", kv, c, 1.5)
+            matrix(p + "self_attn.o_proj", c, n_heads * d)
+            for key, rows, cols in (("gate", ff, c), ("up", ff, c), ("down", c, ff)):
+                matrix(p + f"mlp.{key}_proj", rows, cols, 1.5)
+            if ple:
+                matrix(p + "per_layer_input_gate", ple, c, 1.5)
+                matrix(p + "per_layer_projection", c, ple)
+                norm(p + "post_per_layer_input_norm")
+            vector(p + "layer_scalar", 1, 0.75, 0.25)
+        norm("model.norm")
+        return out
     if family in ("lfm2", "lfm2_moe"):
         for i, kind in enumerate(cfg["layer_types"]):
             p = f"model.layers.{i}."
@@ -399,6 +431,14 @@ MODERN = dict(
     hidden_act="silu", max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False,
 )
 SLIDING, FULL, DELTA = "sliding_attention", "full_attention", "linear_attention"
+GEMMA4_ROPE = lambda local, part: {
+    FULL: {"rope_theta": 10000.0, "rope_type": "proportional", "partial_rotary_factor": part},
+    SLIDING: {"rope_theta": local, "rope_type": "default"},
+}
+GEMMA4 = dict(
+    hidden_activation="gelu_pytorch_tanh", max_position_embeddings=256, rms_norm_eps=1e-6, attention_bias=False,
+    final_logit_softcapping=4.0, tie_word_embeddings=True, enable_moe_block=False, rope_parameters=GEMMA4_ROPE(100.0, 0.5),
+)
 CASES |= {
     "gemma3": dict(
         cfg=config(
@@ -411,6 +451,27 @@ CASES |= {
         dtype="BF16", vectors="BF16", n_tok=40,
         shows=[dict(rope_local_base_freq=100000.0), dict(rope_scaling=None, at_least=1e-3), dict(sliding_window=9), dict(query_pre_attn_scalar=16),
                dict(layer_types=[SLIDING] * 4 + [FULL] + [SLIDING] * 2)],
+    ),
+    "gemma4": dict(
+        cfg=config(
+            "Gemma4ForCausalLM", "gemma4_text", 48, 32, 48, 6, 4, 2, head_dim=8, global_head_dim=16, sliding_window=8,
+            layer_types=[SLIDING, FULL] * 3, num_kv_shared_layers=2, use_double_wide_mlp=True,
+            hidden_size_per_layer_input=8, vocab_size_per_layer_input=48, attention_k_eq_v=False,
+            num_global_key_value_heads=None, **GEMMA4,
+        ),
+        dtype="F32", vectors="F32", n_tok=40,
+        shows=[dict(sliding_window=9), dict(final_logit_softcapping=None, at_least=1e-3), dict(rms_norm_eps=0.1),
+               dict(rope_parameters=GEMMA4_ROPE(1000.0, 0.5)), dict(rope_parameters=GEMMA4_ROPE(100.0, 0.25)),
+               dict(drop="layer_scalar"), dict(drop="embed_tokens_per_layer.weight"),
+               dict(drop="per_layer_model_projection.weight")],
+    ),
+    "gemma4-dense": dict(
+        cfg=config(
+            "Gemma4ForCausalLM", "gemma4_text", 48, 32, 48, 4, 4, 2, head_dim=8, global_head_dim=16, sliding_window=8,
+            layer_types=[SLIDING, FULL] * 2, num_kv_shared_layers=0, use_double_wide_mlp=False,
+            hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1, **GEMMA4,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(sliding_window=9), dict(rms_norm_eps=0.1)],
     ),
     "smollm3": dict(
         cfg=config(

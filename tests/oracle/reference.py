@@ -505,7 +505,52 @@ def forward_lfm2(cfg, w, ids, n_ctx):
     return linear(rms_norm(x, w("model.embedding_norm.weight"), eps), w("model.embed_tokens.weight"))
 
 
+def forward_gemma4(cfg, w, ids, n_ctx):
+    """Gemma 4: layers with a window have heads of another size than the others; the last layers read the keys and values
+    of the last layer before them that is of their kind; every layer adds, gated, what it takes of the token's embedding
+    and of a second embedding of its own. Scores are not scaled: queries, keys and values are normed."""
+    n, eps, act = cfg["num_hidden_layers"], cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_activation"]]
+    n_heads, ple = cfg["num_attention_heads"], cfg.get("hidden_size_per_layer_input") or 0
+    norm = lambda x, name: rms_norm(x, w(name), eps)
+    emb = w("model.embed_tokens.weight")[ids] * math.sqrt(cfg["hidden_size"])
+    x, kept = emb, {}
+    own = n - cfg.get("num_kv_shared_layers", 0)
+    if ple:
+        taken = linear(emb, w("model.per_layer_model_projection.weight")) * cfg["hidden_size"] ** -0.5
+        taken = norm(taken.reshape(len(ids), n, ple), "model.per_layer_projection_norm.weight")
+        second = w("model.embed_tokens_per_layer.weight")[ids].reshape(len(ids), n, ple) * math.sqrt(ple)
+        layer_input = (taken + second) / math.sqrt(2)
+    for i, kind in enumerate(cfg["layer_types"]):
+        p, sliding = f"model.layers.{i}.", kind == "sliding_attention"
+        rope = cfg["rope_parameters"][kind]
+        d = cfg["head_dim"] if sliding else cfg["global_head_dim"]
+        same = cfg.get("attention_k_eq_v", False) and not sliding
+        n_kv = cfg["num_global_key_value_heads"] if same else cfg["num_key_value_heads"]
+        freq = rope["rope_theta"] ** (-np.arange(0, d, 2) / d)
+        if rope["rope_type"] == "proportional":
+            freq = np.where(np.arange(d // 2) < int(rope["partial_rotary_factor"] * d / 2), freq, 0)
+        h = norm(x, p + "input_layernorm.weight")
+        q = rotate(norm(heads(linear(h, w(p + "self_attn.q_proj.weight")), n_heads), p + "self_attn.q_norm.weight"), freq, 1)
+        if i < own:
+            k = heads(linear(h, w(p + "self_attn.k_proj.weight")), n_kv)
+            v = k if same else heads(linear(h, w(p + "self_attn.v_proj.weight")), n_kv)
+            k = rotate(norm(k, p + "self_attn.k_norm.weight"), freq, 1)
+            kept[kind] = k, rms_norm(v, 1.0, eps)
+        a = attention(q, *kept[kind], 1.0, cfg["sliding_window"] if sliding else None)
+        x = x + norm(linear(a, w(p + "self_attn.o_proj.weight")), p + "post_attention_layernorm.weight")
+        h = norm(x, p + "pre_feedforward_layernorm.weight")
+        h = gated(h, *(w(p + f"mlp.{m}_proj.weight") for m in ("gate", "up", "down")), act)
+        x = x + norm(h, p + "post_feedforward_layernorm.weight")
+        if ple:
+            h = act(linear(x, w(p + "per_layer_input_gate.weight"))) * layer_input[:, i]
+            x = x + norm(linear(h, w(p + "per_layer_projection.weight")), p + "post_per_layer_input_norm.weight")
+        x = x * w(p + "layer_scalar")
+    logits = linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight"))
+    return soft_cap(logits, cfg.get("final_logit_softcapping"))
+
+
 FORWARD = {
+    "gemma4_text": forward_gemma4,
     "lfm2": forward_lfm2,
     "lfm2_moe": forward_lfm2,
     "granitemoehybrid": forward_granite4,

@@ -96,7 +96,7 @@ static void estimate_is_the_cosine(void **state) {
     for (int layer = 0; layer < tn_source_hparams(src)->n_layers; layer += 3) {
         for (size_t role = 0; role < sizeof roles / sizeof *roles; role++) {
             int64_t rows, cols;
-            tn_role_shape(tn_source_hparams(src), roles[role], &rows, &cols);
+            tn_role_shape(tn_source_hparams(src), layer, roles[role], &rows, &cols);
             float *w = malloc((size_t)cols * sizeof *w);
             for (int bits = 3; bits <= 8; bits++) {
                 double sum_exact = 0, sum_estimate = 0;

@@ -1,0 +1,69 @@
+/* Tables of rope, and what scales them. */
+#include "model/arch_impl.h"
+
+#include <math.h>
+
+void tn_rope_plain(const tn_hparams *h, double out[TN_MAX_ROT / 2]) {
+    for (int i = 0; i < h->n_rot / 2; i++) out[i] = pow(h->rope_base, -2.0 * i / h->n_rot);
+}
+
+void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]) {
+    for (int i = 0; i < h->n_rot / 2; i++) h->inv_freq[i] = h->inv_freq_long[i] = (float)f[i];
+}
+
+void tn_rope_set_local(tn_hparams *h, double base) {
+    int32_t n = tn_local_rot(h);
+    for (int i = 0; i < n / 2; i++) h->inv_freq_local[i] = (float)pow(base, -2.0 * i / n);
+}
+
+bool tn_yarn_ok(const tn_yarn *y) {
+    return y->factor >= 1 && y->factor < 1e6 && y->orig_ctx >= 1 && y->beta_slow > 0 &&
+           y->beta_fast > y->beta_slow && y->beta_fast < 1e6;
+}
+
+double tn_yarn_mscale(double factor, double m) { return factor > 1 ? 1 + 0.1 * m * log(factor) : 1; }
+
+/* The pair that turns `turns` times in the original context. */
+static double pair_of(const tn_hparams *h, const tn_yarn *y, double turns) {
+    return h->n_rot * log(y->orig_ctx / (turns * 2 * M_PI)) / (2 * log(h->rope_base));
+}
+
+void tn_rope_yarn(const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2]) {
+    double low = pair_of(h, y, y->beta_fast), high = pair_of(h, y, y->beta_slow);
+    if (y->whole) low = floor(low), high = ceil(high);
+    low = fmax(low, 0);
+    high = fmin(high, h->n_rot - 1);
+    if (high - low < 1e-3) high = low + 1e-3;
+    for (int i = 0; i < h->n_rot / 2; i++) {
+        double slowed = fmin(fmax((i - low) / (high - low), 0), 1);
+        f[i] = slowed * f[i] / y->factor + (1 - slowed) * f[i];
+    }
+}
+
+void tn_rope_llama3(double *f, int n, double factor, double low, double high, double orig) {
+    for (int i = 0; i < n; i++) {
+        double wavelength = 2 * M_PI / f[i];
+        if (wavelength < orig / high) continue;
+        if (wavelength > orig / low) {
+            f[i] /= factor;
+            continue;
+        }
+        double smooth = (orig / wavelength - low) / (high - low);
+        f[i] = (1 - smooth) * f[i] / factor + smooth * f[i];
+    }
+}
+
+void tn_rope_long(tn_hparams *h, const double *short_f, const double *long_f, int32_t orig,
+                  double attn_factor) {
+    double f[TN_MAX_ROT / 2];
+    tn_rope_plain(h, f);
+    for (int i = 0; i < h->n_rot / 2; i++) {
+        h->inv_freq[i] = (float)(f[i] / short_f[i]);
+        h->inv_freq_long[i] = (float)(f[i] / long_f[i]);
+    }
+    h->rope_orig_ctx = orig;
+    double stretch = (double)h->ctx_train / orig;
+    h->rope_mscale = attn_factor > 0           ? (float)attn_factor
+                     : stretch > 1 && orig > 1 ? (float)sqrt(1 + log(stretch) / log((double)orig))
+                                               : 1;
+}
