@@ -1,0 +1,81 @@
+/* The calibration corpus goes layer by layer over windows: is what it leaves behind the layers what the whole
+ * model computes of each window, where layers share keys and values and read the embedding again? */
+#include "base/cpu.h"
+#include "model/forward.h"
+#include "model/state.h"
+#include "quant/corpus.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixture/fixture.h"
+
+enum { N_TOK = 100, WINDOW = 40 };
+
+static void windows(void **state) {
+    char path[FIXTURE_PATH];
+    tn_ctx ctx;
+    tn_pool *pool;
+    tn_kernels kern;
+    tn_source *src;
+    tn_model *whole, *outline;
+    tern_error err = {0};
+    int32_t ids[N_TOK], pos[WINDOW];
+    fixture_model(path, "m.gguf", *state, 3, TN_F32);
+    fixture_prompt(ids, N_TOK);
+    tn_ctx_init(&ctx, NULL);
+    tn_kernels_init(&kern, tn_cpu_flags(NULL));
+    must(tn_pool_open(&ctx, 2, &pool, &err), &err);
+    must(tn_source_open(&ctx, path, &src, &err), &err);
+    must(tn_model_load(&ctx, pool, src, TN_FLOAT, &whole, &err), &err);
+    tn_source_close(&src);
+    must(tn_source_open(&ctx, path, &src, &err), &err);
+    must(tn_model_outline(&ctx, pool, src, &outline, &err), &err);
+    tn_corpus c = {
+        .kern = &kern, .pool = pool, .src = src, .m = outline, .ids = ids, .n_tok = N_TOK, .window = WINDOW};
+    must(tn_corpus_open(&c, &err), &err);
+    for (int32_t l = 0; l < outline->h.n_layers; l++) {
+        must(tn_corpus_begin_layer(&c, l, &err), &err);
+        tn_corpus_pass(&c, l, NULL, false); /* as often as it takes */
+        tn_corpus_pass(&c, l, NULL, true);
+        tn_corpus_end_layer(&c, l);
+    }
+    tn_state st;
+    tn_acts acts;
+    size_t e = (size_t)whole->h.n_embd;
+    for (int32_t i = 0; i < WINDOW; i++) pos[i] = i;
+    must(tn_state_open(&ctx, &whole->program, &whole->h, WINDOW, TN_KV_F32, &st, &err), &err);
+    must(tn_acts_open(&ctx, whole, WINDOW, st.kv.cap_tok, 2, &acts, &err), &err);
+    for (int32_t at = 0; at < N_TOK; at += WINDOW) {
+        int32_t n = N_TOK - at < WINDOW ? N_TOK - at : WINDOW;
+        tn_rows r = {.h = &whole->h,
+                     .kern = &kern,
+                     .kv = &st.kv,
+                     .n_rows = n,
+                     .pos = pos,
+                     .slot = pos,
+                     .tree_base = -1};
+        must(tn_forward_rows(whole, pool, &r, &acts, ids + at, false, NULL, NULL, &err), &err);
+        assert_memory_equal(acts.buf[TN_BUF_X], c.x + (size_t)at * e, (size_t)n * e * sizeof(float));
+    }
+    tn_acts_close(&acts);
+    tn_state_close(&st);
+    tn_corpus_close(&c);
+    tn_model_close(&whole);
+    tn_model_close(&outline);
+    tn_source_close(&src);
+    tn_pool_close(&pool);
+}
+
+int main(void) {
+    static char gemma4[] = "tiny-gemma4", gemma3[] = "tiny-gemma3";
+    const struct CMUnitTest tests[] = {
+        {"shared keys and values, embeddings of layers", windows, NULL, NULL, gemma4},
+        {"windows", windows, NULL, NULL, gemma3},
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
