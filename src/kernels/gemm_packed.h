@@ -28,6 +28,10 @@ void tn_gemm_packed_avx2(const tn_gemm_s8_args *g, const uint8_t *packed, const 
                          uint8_t *scratch);
 void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                                uint8_t *scratch);
+void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                            uint8_t *scratch);
+void tn_gemm_packed_i8mm(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                         uint8_t *scratch);
 
 /* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of rows, of TN_PACKED_FEW each of
  * whole groups and TN_PACKED_ROOM bytes more. */

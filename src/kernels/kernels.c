@@ -106,8 +106,15 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->topk = tn_topk_neon;
         k->topk_merge = tn_topk_merge_neon;
     }
-    if (cpu & TN_CPU_DOTPROD) k->gemm_s8 = tn_gemm_s8_dotprod;
-    if (cpu & TN_CPU_I8MM) k->gemm_s8 = tn_gemm_s8_i8mm;
+    if (cpu & TN_CPU_DOTPROD) {
+        k->gemm_s8 = tn_gemm_s8_dotprod;
+        k->gemm_packed = tn_gemm_packed_dotprod;
+        k->packed_rows = TN_PACKED_FEW;
+    }
+    if (cpu & TN_CPU_I8MM) {
+        k->gemm_s8 = tn_gemm_s8_i8mm;
+        k->gemm_packed = tn_gemm_packed_i8mm;
+    }
 #endif
 }
 

@@ -85,9 +85,13 @@ static void all(const tn_kernels *kern) {
 static void variants(void **state) {
     (void)state;
     const uint32_t cpu = tn_cpu_flags(NULL),
-                   masks[] = {cpu, cpu & (TN_CPU_AVX2 | TN_CPU_AVX512), cpu & (TN_CPU_AVX2 | TN_CPU_NEON), 0};
+                   masks[] = {cpu, cpu & (TN_CPU_AVX2 | TN_CPU_AVX512), cpu & (TN_CPU_AVX2 | TN_CPU_NEON),
+                              cpu & (TN_CPU_NEON | TN_CPU_DOTPROD), 0};
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         tn_kernels k;
+        bool again = false; /* on this processor the same as one before */
+        for (size_t j = 0; j < i; j++) again = again || masks[j] == masks[i];
+        if (again) continue;
         tn_kernels_init(&k, masks[i]);
         all(&k);
     }

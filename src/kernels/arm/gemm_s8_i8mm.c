@@ -31,25 +31,32 @@ static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm
     int32x4_t s[MAX_ROWS / 2][8]; /* [row pair][column pair]: r0c0 r0c1 r1c0 r1c1 */
     for (int r = 0; r < 2 * n_pairs; r++)
         a[r] = g->a + (m + (size_t)(r < R ? r : R - 1)) * g->lda; /* an odd row pairs with itself */
+#pragma GCC unroll 2
     for (int p = 0; p < n_pairs; p++) {
+#pragma GCC unroll 8
         for (int c = 0; c < 8; c++) s[p][c] = vdupq_n_s32(0);
     }
     for (size_t k = 0; k < k4; k += 2) {
         int two = k + 2 <= k4;
         int8x16_t x[MAX_ROWS / 2];
+#pragma GCC unroll 2
         for (int p = 0; p < n_pairs; p++) x[p] = load_pair(a[2 * p] + k * 4, a[2 * p + 1] + k * 4, two);
+#pragma GCC unroll 4
         for (int q = 0; q < 4; q++) {
             int32x4_t w0 = vreinterpretq_s32_s8(vld1q_s8(w + k * 64 + (size_t)q * 16)), w1 = vdupq_n_s32(0);
             if (two) w1 = vreinterpretq_s32_s8(vld1q_s8(w + (k + 1) * 64 + (size_t)q * 16));
             int8x16_t c01 = vreinterpretq_s8_s32(vzip1q_s32(w0, w1)),
                       c23 = vreinterpretq_s8_s32(vzip2q_s32(w0, w1));
+#pragma GCC unroll 2
             for (int p = 0; p < n_pairs; p++) {
                 s[p][2 * q] = vmmlaq_s32(s[p][2 * q], x[p], c01);
                 s[p][2 * q + 1] = vmmlaq_s32(s[p][2 * q + 1], x[p], c23);
             }
         }
     }
+#pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
+#pragma GCC unroll 4
         for (int q = 0; q < 4; q++) {
             int32x4_t c01 = s[r / 2][2 * q], c23 = s[r / 2][2 * q + 1];
             acc[r][q] = r % 2 ? vcombine_s32(vget_high_s32(c01), vget_high_s32(c23))

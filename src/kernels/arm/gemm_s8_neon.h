@@ -2,43 +2,18 @@
  * variant, which defines before MAX_ROWS (rows per pass, 2 or 4) and tile_rows(R, g, m, w, acc)  acc[r][q] =
  * the exact sums of row m + r and columns 4q..4q+3 of the tile at w, r < R <= MAX_ROWS on activations turned
  * to s8 (u8 ^ 0x80), so that col_sum is not needed. */
-#include <assert.h>
+#include "kernels/arm/epilogue_neon.h"
 
-/* Four columns from n of row m; n_lanes of them (1..4) exist. */
-static inline void store4(const tn_gemm_s8_args *g, size_t m, size_t n, size_t n_lanes, int32x4_t acc) {
-    size_t at = m * g->ldo + n;
-    if (g->out_s32) {
-        int32_t v[4];
-        vst1q_s32(v, acc);
-        memcpy(g->out_s32 + at, v, n_lanes * sizeof *v);
-        return;
-    }
-    float s[4] = {0}, b[4] = {0}, v[4];
-    memcpy(s, g->scale + n, n_lanes * sizeof *s);
-    float32x4_t y = vcvtq_f32_s32(acc);
-    if (g->bias) {
-        memcpy(b, g->bias + n, n_lanes * sizeof *b);
-        y = vfmaq_f32(vld1q_f32(b), y, vld1q_f32(s));
-    } else {
-        y = vmulq_f32(y, vld1q_f32(s));
-    }
-    if (g->out_f32) {
-        vst1q_f32(v, y);
-        memcpy(g->out_f32 + at, v, n_lanes * sizeof *v);
-        return;
-    }
-    y = vminq_f32(vmaxq_f32(y, vdupq_n_f32(-127)), vdupq_n_f32(127)); /* NaN stays and converts to 0 */
-    int32_t q[4];
-    vst1q_s32(q, vaddq_s32(vcvtnq_s32_f32(y), vdupq_n_s32(128)));
-    for (size_t i = 0; i < n_lanes; i++) g->out_u8[at + i] = (uint8_t)q[i];
-}
+#include <assert.h>
 
 static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm_s8_args *g, size_t m,
                                                             size_t n) {
     size_t n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N;
     int32x4_t acc[MAX_ROWS][4];
     tile_rows(R, g, m, g->tiles + n / TN_TILE_N * ((g->k + 3) / 4) * 64, acc);
+#pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
+#pragma GCC unroll 4
         for (size_t c = 0; c < n_cols; c += 4)
             store4(g, m + (size_t)r, n + c, n_cols - c < 4 ? n_cols - c : 4, acc[r][c / 4]);
     }

@@ -1,54 +1,24 @@
 /* kernels/arm/unpack_neon.c - weightlets to tiles on 128-bit vectors: eight registers hold a channel's group
  * of 128 weights, sixteen channels are transposed as 32-bit units, four channels by four units at a time.
  * Codes are assembled doubled, as in unpack_avx512.c, so that the weight is one subtraction away. */
-#include "kernels/unpack.h"
+#include "kernels/arm/weightlets_neon.h"
 
-#include <arm_neon.h>
 #include <string.h>
 
-enum { GROUP = TN_WEIGHTLET_GROUP, REGS = GROUP / 16 };
-
-/* Bits of x from position `from` of every byte to position `to`; shifts by a register, so that either
- * direction is one instruction. */
-static inline __attribute__((always_inline)) uint8x16_t moved(uint8x16_t x, int from, int to, int width) {
-    return vandq_u8(vshlq_u8(x, vdupq_n_s8((int8_t)(to - from))),
-                    vdupq_n_u8((uint8_t)(((1 << width) - 1) << to)));
-}
+enum { GROUP = TN_WEIGHTLET_GROUP };
 
 static inline __attribute__((always_inline)) const uint8_t *channel(const uint8_t *src, int bits,
                                                                     int8_t *out) {
-    uint8x16_t w[REGS];
+    uint8x16_t w[WEIGHTLET_REGS];
     if (bits == 8) {
         memcpy(out, src, GROUP);
         return src + GROUP;
     }
-    for (int i = 0; i < REGS; i++) w[i] = vdupq_n_u8(0);
-    int place = 1;
-    if (bits & 4) {
-        for (int i = 0; i < 4; i++) {
-            uint8x16_t x = vld1q_u8(src + 16 * i);
-            w[i] = moved(x, 0, 1, 4);
-            w[4 + i] = moved(x, 4, 1, 4);
-        }
-        src += 64;
-        place = 5;
-    }
-    if (bits & 2) {
-        for (int i = 0; i < 2; i++) {
-            uint8x16_t x = vld1q_u8(src + 16 * i);
-            for (int s = 0; s < 4; s++) w[2 * s + i] = vorrq_u8(w[2 * s + i], moved(x, 2 * s, place, 2));
-        }
-        src += 32;
-        place += 2;
-    }
-    if (bits & 1) {
-        uint8x16_t x = vld1q_u8(src);
-        for (int s = 0; s < 8; s++) w[s] = vorrq_u8(w[s], moved(x, s, place, 1));
-        src += 16;
-    }
+    weightlets_placed_neon(src, bits, 1, w);
     uint8x16_t zero = vdupq_n_u8((uint8_t)((1 << bits) - 1));
-    for (int i = 0; i < REGS; i++) vst1q_s8(out + 16 * i, vreinterpretq_s8_u8(vsubq_u8(w[i], zero)));
-    return src;
+    for (int i = 0; i < WEIGHTLET_REGS; i++)
+        vst1q_s8(out + 16 * i, vreinterpretq_s8_u8(vsubq_u8(w[i], zero)));
+    return src + GROUP / 8 * bits;
 }
 
 /* Four channels, four units each: lines 0..3 get 16 bytes. */
