@@ -19,7 +19,8 @@ hidden channels; the pool and the down-projection channels are those whose value
 
 --energies FILE: not chosen but measured. FILE is an importance matrix of a real model (llama.cpp's legacy format: the mean square of every input
 channel of every linear). Every channel is scaled so that the channels of a site, relative to their median, are as unlike as those of the same site
-at the same depth there: the r-th largest of n channels takes what the r N / n-th largest of N has, so the largest stays the largest.
+at the same depth there: the r-th largest of n channels takes what the r N / n-th largest of N has, so the largest stays the largest. With a --seed
+other than 1 "largest" is by the logarithm and a normal deviate of 1/2, so that other channels of much the same size stand out.
 
 Keys: a few channels of a head are far larger than the rest on all tokens (KIVI, KVQuant). With --keys X every KV head gets one such pair of channels, that which
 matters most to the scores; both of a pair, because rope mixes them. --strength 1 --keys X: nothing else.
@@ -143,8 +144,9 @@ def read_energies(path):
     return out
 
 
-def plan_energies(cfg, w, ids, energies):
+def plan_energies(cfg, w, ids, energies, seed):
     """As plan, from a real model's channels."""
+    rng = np.random.default_rng(seed)
     seen, out, L = {}, [], cfg["num_hidden_layers"]
     hd, kv, G = cfg["head_dim"], cfg["num_key_value_heads"], cfg["num_attention_heads"] // cfg["num_key_value_heads"]
     forward(cfg, w, ids, lambda n, x: seen.__setitem__(n, np.sqrt((x * x).mean(0)) + 1e-12))
@@ -159,7 +161,8 @@ def plan_energies(cfg, w, ids, energies):
             if site == "value":  # query heads of a group share a channel of V
                 own = np.sqrt((own.reshape(kv, G, hd) ** 2).mean(1)).reshape(-1)
             target = np.sort(np.sqrt(e))[::-1] / np.median(np.sqrt(e))
-            for r, c in enumerate(np.argsort(-own)):
+            order = np.log(own) + (0.5 * rng.standard_normal(len(own)) if seed != 1 else 0)
+            for r, c in enumerate(np.argsort(-order)):
                 want = max(target[r * len(target) // len(own)], 1e-3)
                 s = 2.0 ** np.clip(np.round(np.log2(want / (own[c] / np.median(own)))), -8, 12)
                 if s != 1:
@@ -234,7 +237,7 @@ def main():
         ids = tok.encode(f.read(8 * a.tokens))[: a.tokens]
     steps = plan(cfg, w, ids, a.seed, a.strength) if a.strength > 1 and not a.energies else []
     if a.energies:
-        steps = plan_energies(cfg, w, ids, read_energies(a.energies))
+        steps = plan_energies(cfg, w, ids, read_energies(a.energies), a.seed)
     if a.keys > 1:
         steps += plan_keys(cfg, w, ids, a.keys)
     if a.only:

@@ -123,7 +123,9 @@ enum {
     TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
     TN_PKG_OUTPUT_INT8 = 4,  /* its outputs leave the device in 8 bits */
     TN_PKG_DIVIDED = 8,   /* its inputs are those behind a delta net or a convolution, and have an INVERSE */
-    TN_PKG_ALL_FLAGS = 15 /* a reader refuses others */
+    TN_PKG_WIDER = 16,    /* rotated in blocks of 256 */
+    TN_PKG_WIDEST = 32,   /* rotated in blocks of 1024 */
+    TN_PKG_ALL_FLAGS = 63 /* a reader refuses others */
 };
 
 /* ---- writing ------------------------------------------------------------------------------------- */

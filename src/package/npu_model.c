@@ -75,7 +75,7 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
                                : room.at[0] + tn_file_phase(tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1), r);
     TN_TRY(open_embedding(m, &v, r, err));
     TN_TRY(tn_sites_read_rows(m, -1, err));
-    m->embd_rotated = h->tied && lm_head->rotated;
+    m->embd_rotated = h->tied ? lm_head->rotated : 0;
     m->embd_scale = image->scale;
     if (!h->tied) {
         size_t n_pad = tn_padded(m, h->n_vocab);
@@ -373,5 +373,6 @@ void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, 
         float v = (float)q[i] * m->embd_scale[id];
         memcpy((char *)out + (size_t)i * sizeof v, &v, sizeof v);
     }
-    if (m->embd_rotated) m->kern->hadamard_f32(out, (size_t)h->n_embd); /* its own inverse */
+    if (m->embd_rotated) /* its own inverse */
+        tn_hadamard_wide(m->kern->hadamard_f32, out, (size_t)h->n_embd, (size_t)m->embd_rotated);
 }

@@ -92,7 +92,8 @@ typedef struct tn_npu_site {
      * a site or none. */
     const float *out_factor[TN_SITE_MAX_OPS];
     float out_scale[TN_SITE_MAX_OPS];
-    bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
+    int32_t rotated;         /* 0, or inputs pass through kernels/hadamard.h, in such blocks, before they are
+                                quantised */
     bool has_outliers;       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
     const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
@@ -141,7 +142,7 @@ typedef struct tn_npu_model {
     uint32_t *table_hash;
     atomic_bool *table_failed;
     bool embd_packed;
-    bool embd_rotated; /* rows are those of an output layer whose inputs are rotated */
+    int32_t embd_rotated; /* rows are those of an output layer whose inputs are rotated in such blocks */
     const uint8_t *embd_bits;
     uint64_t *embd_off;
     const float *embd_scale;

@@ -471,14 +471,21 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
     TN_FAIL_IF(s->tiles[0]->flags & ~(uint32_t)TN_PKG_ALL_FLAGS, err, TERN_E_UNSUPPORTED,
                "layer %d: %s has flags %#x, made by a newer tern", layer, tn_role_name(s->ops.roles[0]),
                s->tiles[0]->flags);
-    s->rotated = (s->tiles[0]->flags & TN_PKG_ROTATED) != 0;
+    const uint32_t wide = s->tiles[0]->flags & (TN_PKG_WIDER | TN_PKG_WIDEST);
+    TN_FAIL_IF(wide && (!(s->tiles[0]->flags & TN_PKG_ROTATED) || wide == (TN_PKG_WIDER | TN_PKG_WIDEST)),
+               err, TERN_E_FORMAT, "layer %d: inputs of %s are rotated in two ways", layer,
+               tn_site_name(site));
+    s->rotated = wide == TN_PKG_WIDEST                 ? TN_HADAMARD_WIDEST
+                 : wide                                ? 256
+                 : s->tiles[0]->flags & TN_PKG_ROTATED ? TN_HADAMARD_BLOCK
+                                                       : 0;
     TN_FAIL_IF(s->ops.n_experts && s->tiles[0]->flags & (TN_PKG_HAS_OUTLIERS | TN_PKG_OUTPUT_INT8), err,
                TERN_E_UNSUPPORTED,
                "layer %d: %s has an outlier path or outputs in 8 bits, which experts cannot have", layer,
                tn_role_name(s->ops.roles[0]));
-    TN_FAIL_IF(s->rotated && s->ops.k % TN_HADAMARD_BLOCK, err, TERN_E_FORMAT,
+    TN_FAIL_IF(s->rotated && s->ops.k % s->rotated, err, TERN_E_FORMAT,
                "layer %d: inputs of %s are rotated, but %d is no multiple of %d", layer, tn_site_name(site),
-               s->ops.k, TN_HADAMARD_BLOCK);
+               s->ops.k, s->rotated);
     return s->tiles[0]->flags & TN_PKG_HAS_OUTLIERS ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
 }
 

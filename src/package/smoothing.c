@@ -74,7 +74,8 @@ static void inputs(const void *user, int32_t site, float *row) {
     const tn_smoothing *s = user;
     size_t k = (size_t)tn_program_linears(s->p, site)->k;
     for (size_t i = 0; s->of[site] && i < k; i++) row[i] *= s->of[site][i];
-    if (s->m->sites[site].rotated) s->m->kern->hadamard_f32(row, k);
+    const int32_t rotated = s->m->sites[site].rotated;
+    if (rotated) tn_hadamard_wide(s->m->kern->hadamard_f32, row, k, (size_t)rotated);
 }
 
 /* V and up take back what the site behind them is multiplied by. */

@@ -61,7 +61,7 @@ void tn_experts_route(const tn_pipeline *p, const chunk *c, const tn_op *op, int
 static void quantise(const tn_pipeline *p, const tn_npu_site *s, float *x, uint8_t *out) {
     size_t k = (size_t)s->ops.k;
     for (size_t i = 0; s->inverse && i < k; i++) x[i] *= s->inverse[i];
-    if (s->rotated) p->kern->hadamard_f32(x, k);
+    if (s->rotated) tn_hadamard_wide(p->kern->hadamard_f32, x, k, (size_t)s->rotated);
     p->kern->quantise_s8(x, s->inv_scale, out, k);
 }
 

@@ -15,7 +15,7 @@ void tn_quantise_row(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32
         for (size_t i = 0; i < k; i++) own[i] = x[i] * s->inverse[i];
         x = own;
     }
-    if (s->rotated) p->kern->hadamard_f32(x, k);
+    if (s->rotated) tn_hadamard_wide(p->kern->hadamard_f32, x, k, (size_t)s->rotated);
     if (!s->has_outliers) {
         p->kern->quantise_s8(x, s->inv_scale, out, k);
         return;

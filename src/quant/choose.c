@@ -92,7 +92,7 @@ typedef struct trial {
 
 static void transform(const trial *t, const float *from, const float *by, float *to) {
     for (int32_t i = 0; i < t->a->k; i++) to[i] = from[i] * by[i];
-    if (t->a->rotate) t->a->kern->hadamard_f32(to, (size_t)t->a->k);
+    if (t->a->rotate) tn_hadamard_wide(t->a->kern->hadamard_f32, to, (size_t)t->a->k, (size_t)t->a->rotate);
 }
 
 static void set_alpha(trial *t, float alpha) {
@@ -105,10 +105,11 @@ static void set_alpha(trial *t, float alpha) {
     /* what an error costs behind the rotation: the mean of its block */
     for (int32_t i = 0; i < t->a->k; i++)
         t->cost[i] = (float)(t->column[i] * (double)t->scale[i] * (double)t->scale[i]);
-    for (int32_t b = 0; t->a->rotate && b < t->a->k; b += TN_HADAMARD_BLOCK) {
+    const int32_t block = t->a->rotate;
+    for (int32_t b = 0; block && b < t->a->k; b += block) {
         float mean = 0;
-        for (int32_t i = 0; i < TN_HADAMARD_BLOCK; i++) mean += t->cost[b + i] / TN_HADAMARD_BLOCK;
-        for (int32_t i = 0; i < TN_HADAMARD_BLOCK; i++) t->cost[b + i] = mean;
+        for (int32_t i = 0; i < block; i++) mean += t->cost[b + i] / (float)block;
+        for (int32_t i = 0; i < block; i++) t->cost[b + i] = mean;
     }
 }
 

@@ -19,7 +19,7 @@ typedef struct tn_choose_args {
     double bits;         /* of the weights, on average */
     bool can_smooth;     /* the inverse of input scales can be folded */
     const int32_t *tied; /* [k] channels with the same number share a scale; NULL: each has its own */
-    bool rotate;         /* k is a multiple of TN_HADAMARD_BLOCK then */
+    int32_t rotate;      /* in blocks of so many, of which k is a multiple; 0: not */
 } tn_choose_args;
 
 typedef struct tn_choice {

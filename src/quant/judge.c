@@ -15,16 +15,20 @@ static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 /* ---- a site as the device computes it ----------------------------------------------------------------- */
 
+static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size_t k) {
+    if (s->rotated) tn_hadamard_wide(kern->hadamard_f32, x, k, (size_t)s->rotated);
+}
+
 /* An input row as the device sees it, back in the place where the float model has it. */
 static void round_input(const tn_kernels *kern, const tn_recipe_site *s, float *x, size_t k) {
     float step = s->clip / 127, inv = 1 / step;
     for (size_t i = 0; s->smooth && i < k; i++) x[i] /= s->smooth[i];
-    if (s->rotated) kern->hadamard_f32(x, k);
+    turn(kern, s, x, k);
     for (size_t i = 0; i < k; i++) {
         float u = x[i] * inv;
         x[i] = nearest(u < -127 ? -127 : u > 127 ? 127 : u) * step;
     }
-    if (s->rotated) kern->hadamard_f32(x, k); /* its own inverse */
+    turn(kern, s, x, k); /* its own inverse */
     for (size_t i = 0; s->smooth && i < k; i++) x[i] *= s->smooth[i];
 }
 
@@ -34,7 +38,7 @@ static void weights_of(const tn_kernels *kern, const tn_recipe_site *s, const tn
                        const uint8_t *tile, size_t n, size_t n_all, size_t k, int8_t *q, float *out) {
     tn_weightlets_row(tile, l->bits, n, n_all, k, q);
     for (size_t i = 0; i < k; i++) out[i] = (float)q[i] * l->scale[n];
-    if (s->rotated) kern->hadamard_f32(out, k);
+    turn(kern, s, out, k);
     for (size_t i = 0; s->smooth && i < k; i++) out[i] /= s->smooth[i];
 }
 

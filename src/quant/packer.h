@@ -20,7 +20,8 @@
 typedef struct site_plan {
     float clip;       /* largest magnitude the device sees */
     float importance; /* largest magnitude / outlier threshold */
-    bool outliers, rotated;
+    bool outliers;
+    int32_t rotated; /* in blocks of so many inputs; 0: not */
     int32_t n_hot;
     int32_t *hot;  /* ascending */
     float *smooth; /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */

@@ -122,11 +122,13 @@ static void move_site(stream *s, const tn_site_ops *ops, tn_recipe_site *m, cons
         float clip, alpha;
         double error;
         uint64_t rotated, smooth;
-    } fixed = {m->clip, m->alpha, m->error, m->rotated, m->smooth != NULL};
+    } fixed = {m->clip, m->alpha, m->error, (uint64_t)m->rotated, m->smooth != NULL};
     move(s, &fixed, sizeof fixed);
     if (!s->is_writing && s->ok) {
-        *m = (tn_recipe_site){
-            .clip = fixed.clip, .alpha = fixed.alpha, .rotated = fixed.rotated, .error = fixed.error};
+        *m = (tn_recipe_site){.clip = fixed.clip,
+                              .alpha = fixed.alpha,
+                              .rotated = (int32_t)fixed.rotated,
+                              .error = fixed.error};
         if (fixed.smooth) m->smooth = tn_alloc(s->f->ctx, TN_MEM_OTHER, (size_t)ops->k, sizeof *m->smooth);
         s->ok = !fixed.smooth || m->smooth;
     }

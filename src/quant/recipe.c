@@ -82,7 +82,7 @@ static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_
             st = tn_source_read(r->src, layer, ops->roles[op], n, n + 1, w + (size_t)n_w++ * k, err);
     }
     if (st == TERN_OK) st = tie_channels(r, absorber, ops->k, &tied, err);
-    out->rotated = rotates(site) && ops->k % TN_HADAMARD_BLOCK == 0;
+    out->rotated = rotates(site) ? tn_hadamard_block(ops->k) : 0;
     tn_choice c = {0};
     if (st == TERN_OK)
         st = tn_choose(r->ctx,
@@ -140,7 +140,8 @@ static void round_item(void *arg, int i_item, int i_thread) {
         for (int32_t n = 0; n < n1 - n0; n++) {
             float *row = w + (size_t)n * k;
             for (size_t i = 0; j->site->smooth && i < k; i++) row[i] *= j->site->smooth[i];
-            if (j->site->rotated) j->r->kern->hadamard_f32(row, k);
+            if (j->site->rotated)
+                tn_hadamard_wide(j->r->kern->hadamard_f32, row, k, (size_t)j->site->rotated);
         }
         tn_round_rows(j->f, j->r->kern, w, n1 - n0, j->bits + n0, q, j->out->scale + n0, j->error + n0,
                       scratch);

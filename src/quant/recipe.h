@@ -23,9 +23,9 @@ typedef struct tn_rounded {
 
 typedef struct tn_recipe_site {
     float clip, alpha;
-    float *smooth; /* [k] or NULL */
-    bool rotated;
-    double error; /* mean square error of the outputs by the weights' rounding, summed over them */
+    float *smooth;   /* [k] or NULL */
+    int32_t rotated; /* in blocks of so many inputs; 0: not */
+    double error;    /* mean square error of the outputs by the weights' rounding, summed over them */
     tn_rounded ops[TN_SITE_MAX_OPS];
 } tn_recipe_site;
 

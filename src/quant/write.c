@@ -165,6 +165,9 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
         .k = k,
         .act_scale = plan->clip / 127,
         .flags = (plan->outliers ? TN_PKG_HAS_OUTLIERS : 0u) | (plan->rotated ? TN_PKG_ROTATED : 0u) |
+                 (plan->rotated == 256                  ? TN_PKG_WIDER
+                  : plan->rotated == TN_HADAMARD_WIDEST ? TN_PKG_WIDEST
+                                                        : 0u) |
                  (output ? TN_PKG_OUTPUT_INT8 : 0u) |
                  (plan->smooth && tn_program_divides_alone(&p->m->program, (int32_t)(plan - p->plans))
                       ? TN_PKG_DIVIDED

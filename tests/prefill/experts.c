@@ -130,7 +130,7 @@ static void codes(const rig *r, const tn_npu_site *s, const float *x, uint8_t *o
     const float *inverse = part(r, s->ops.roles[0], TN_PKG_INVERSE);
     float *own = malloc((size_t)s->ops.k * sizeof *own);
     for (int32_t k = 0; k < s->ops.k; k++) own[k] = x[k] * (inverse ? inverse[k] : 1);
-    if (s->rotated) r->p->kern->hadamard_f32(own, (size_t)s->ops.k);
+    if (s->rotated) tn_hadamard_wide(r->p->kern->hadamard_f32, own, (size_t)s->ops.k, (size_t)s->rotated);
     for (int32_t k = 0; k < s->ops.k; k++)
         out[k] = (uint8_t)(128 + nearbyintf(fmaxf(-127, fminf(127, own[k] * s->inv_scale))));
     free(own);

@@ -130,7 +130,7 @@ static double output_error(const tn_inputs *in, const tn_site_ops *ops, const tn
         must(tn_source_read(src, LAYER, ops->roles[0], n, n + 1, d, &err), &err);
         float *row = malloc(k * sizeof *row);
         for (size_t i = 0; i < k; i++) row[i] = (float)q[i] * l->scale[n];
-        if (made->rotated) kern.hadamard_f32(row, k);
+        if (made->rotated) tn_hadamard_wide(kern.hadamard_f32, row, k, (size_t)made->rotated);
         for (size_t i = 0; i < k; i++) d[i] -= row[i] / (made->smooth ? made->smooth[i] : 1);
         for (int32_t r = 0; r < in->n_rows; r++) {
             bool reads = false;
