@@ -29,6 +29,15 @@ check_ipo_supported(RESULT TERN_LTO OUTPUT TERN_LTO_REFUSED LANGUAGES C)
 set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ${TERN_LTO}) # a twentieth smaller
 add_link_options(-Wl,--gc-sections -Wl,--as-needed -Wl,--no-undefined)
 add_link_options(-Wl,-z,noseparate-code) # code shares pages with constants: two pages less
+# 1,250 tables' pointers in 200 bytes instead of 30,000. The GNU C library reads them from 2.36 on and says so where it is older; others may
+# read them wrongly in silence.
+include(CheckSymbolExists)
+include(CheckLinkerFlag)
+check_symbol_exists(__GLIBC__ features.h TERN_GLIBC)
+check_linker_flag(C -Wl,-z,pack-relative-relocs TERN_PACKED_RELOCATIONS)
+if(TERN_GLIBC AND TERN_PACKED_RELOCATIONS)
+  add_link_options(-Wl,-z,pack-relative-relocs)
+endif()
 add_library(tern_objects OBJECT ${SOURCES})
 target_include_directories(tern_objects PUBLIC src include src/lean/include ${CMAKE_BINARY_DIR}/include)
 target_link_libraries(tern_objects PUBLIC Threads::Threads m)
