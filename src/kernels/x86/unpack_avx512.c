@@ -84,6 +84,12 @@ INLINE void units(const uint8_t *src, const uint32_t *off, __m512i unit[static 4
     unit[3] = _mm512_unpackhi_epi64(t[1], t[3]);
 }
 
+/* Every lane rotated right by n < 32. The intrinsic wants a number where it stands, and -O1 unrolls nothing. */
+INLINE __m512i turned(__m512i x, unsigned n) {
+    __v16su u = (__v16su)x;
+    return n ? (__m512i)(u >> n | u << (32 - n)) : x;
+}
+
 /* acc | (x & mask) */
 #define PUT(acc, x, mask) _mm512_ternarylogic_epi32(acc, x, mask, 0xf8)
 
@@ -111,10 +117,10 @@ INLINE void group(const uint8_t *src, const lanes *t, unsigned have, int8_t *out
             for (int i = 0; i < 4; i++) {
                 __m512i w = _mm512_setzero_si512();
                 if (have & 4)
-                    w = _mm512_and_si512(h ? _mm512_ror_epi32(four[i], 3) : _mm512_add_epi8(four[i], four[i]),
+                    w = _mm512_and_si512(h ? turned(four[i], 3) : _mm512_add_epi8(four[i], four[i]),
                                          t->mask4);
-                if (have & 2) w = PUT(w, _mm512_ror_epi32(two[i], 2 * (q / 2) + 4 * h), t->mask2);
-                if (have & 1) w = PUT(w, _mm512_ror_epi32(one[i], q + 4 * h), t->mask1);
+                if (have & 2) w = PUT(w, turned(two[i], (unsigned)(2 * (q / 2) + 4 * h)), t->mask2);
+                if (have & 1) w = PUT(w, turned(one[i], (unsigned)(q + 4 * h)), t->mask1);
                 w = _mm512_sub_epi8(w, t->zero);
                 if (have & 8) w = _mm512_mask_mov_epi32(w, t->whole, whole[i]);
                 _mm512_store_si512(out + 64 * (16 * h + 4 * q + i), w);
