@@ -1,13 +1,8 @@
 /* text/tokenizer.c - making a tokenizer from its description or its blob, and ids back to text.
  *
- * tn_tokenizer_open translates the description into the core (tokenizer_impl.h), tn_tokenizer_load reads the
- * core from a blob; both end in finish(), which checks nothing again but derives the tables.
- *
- * Blob, little-endian, no padding: "TNTOKEN1", u64 XXH3 of what follows, then
- *   u32 kind, n_vocab, n_merges, n_patterns, n_ends, n_bytes, flags (BLOB_*), i32 bos, eos, eot, unk, pad,
- *   u32 length[n_vocab], u8 bytes[n_bytes], u8 type[n_vocab], f32 score[n_vocab] if BLOB_SCORES,
- *   u32 merge[n_merges][3], u8 direct[(n_vocab + 7) / 8], i32 ends[n_ends],
- *   per pattern, for the template if BLOB_TEMPLATE and for that of tools if BLOB_TOOL_TEMPLATE: u32 length, bytes. */
+ * tn_tokenizer_open translates the description into the core (tokenizer_impl.h), tn_tokenizer_load
+ * (tokenizer_blob.c) reads the core from a blob; both end in tn_tokenizer_derive(), which checks nothing again
+ * but derives the tables. */
 #include "text/tokenizer_impl.h"
 
 #include "base/checked.h"
@@ -396,10 +391,6 @@ static void mark_phi3(tn_tokenizer *t) {
     }
 }
 
-static int32_t checked_id(const tn_tokenizer *t, int32_t id) {
-    return id >= 0 && (uint32_t)id < t->n_vocab ? id : -1;
-}
-
 static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
     TN_FAIL_IF(s->n_vocab == 0 || s->n_vocab > TN_TOK_MAX_VOCAB, err, TERN_E_FORMAT,
                "vocabulary of %zu tokens, allowed are 1..%u", s->n_vocab, TN_TOK_MAX_VOCAB);
@@ -437,11 +428,11 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     t->nfc = s->nfc;
     t->add_bos = s->add_bos;
     t->add_eos = s->add_eos;
-    t->bos = checked_id(t, s->bos);
-    t->eos = checked_id(t, s->eos);
-    t->eot = checked_id(t, s->eot);
-    t->unk = checked_id(t, s->unk);
-    t->pad = checked_id(t, s->pad);
+    t->bos = tn_tok_checked_id(t, s->bos);
+    t->eos = tn_tok_checked_id(t, s->eos);
+    t->eot = tn_tok_checked_id(t, s->eot);
+    t->unk = tn_tok_checked_id(t, s->unk);
+    t->pad = tn_tok_checked_id(t, s->pad);
 
     const char *const *patterns = s->pre_regex;
     if (!patterns && t->kind == TN_TOK_BPE_BYTES) { /* SentencePiece vocabularies name no family */
@@ -487,215 +478,9 @@ out:
     return st;
 }
 
-/* ---- blob --------------------------------------------------------------------------------------- */
-
-#define BLOB_MAGIC "TNTOKEN1"
-enum { BLOB_HEAD = 16, BLOB_FIELDS = 12 };
-enum {
-    BLOB_SCORES = 1,
-    BLOB_TEMPLATE = 2,
-    BLOB_IGNORE_MERGES = 4,
-    BLOB_SPACE_PREFIX = 8,
-    BLOB_SPACE_PREFIX_FIRST = 16,
-    BLOB_NFC = 32,
-    BLOB_ADD_BOS = 64,
-    BLOB_ADD_EOS = 128,
-    BLOB_SPACE_PREFIX_MISSING = 256,
-    BLOB_TOOL_TEMPLATE = 512,
-    BLOB_ALL_FLAGS = 1023
-};
-
-static uint8_t *put_u32(uint8_t *p, uint32_t v) {
-    for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> 8 * i);
-    return p + 4;
-}
-static uint8_t *put(uint8_t *p, const void *data, size_t n) {
-    memcpy(p, data, n);
-    return p + n;
-}
-static uint32_t load_u32(const uint8_t *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-static uint64_t load_u64(const uint8_t *p) { return load_u32(p) | (uint64_t)load_u32(p + 4) << 32; }
-
-tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_bytes, tern_error *err) {
-    *blob = NULL;
-    *n_bytes = 0;
-    size_t n_text = t->off[t->n_vocab], n_direct = (t->n_vocab + 7) / 8;
-    size_t template_bytes = t->chat_template ? strlen(t->chat_template) : 0;
-    size_t tool_bytes = t->tool_template ? strlen(t->tool_template) : 0;
-    size_t n = BLOB_HEAD + BLOB_FIELDS * 4 + (size_t)t->n_vocab * (t->scores ? 9 : 5) + n_text +
-               (size_t)t->n_merges * 12 + n_direct + (size_t)t->n_ends * 4 +
-               (t->chat_template ? 4 + template_bytes : 0) + (t->tool_template ? 4 + tool_bytes : 0);
-    for (uint32_t i = 0; i < t->n_patterns; i++) n += 4 + strlen(t->patterns[i]);
-    uint8_t *b = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1), *p = b;
-    TN_FAIL_IF(!b, err, TERN_E_MEMORY, "out of memory for a tokenizer blob of %zu bytes", n);
-
-    uint32_t flags = (t->scores ? BLOB_SCORES : 0) | (t->chat_template ? BLOB_TEMPLATE : 0) |
-                     (t->tool_template ? BLOB_TOOL_TEMPLATE : 0) |
-                     (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) | (t->space_prefix ? BLOB_SPACE_PREFIX : 0) |
-                     (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
-                     (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) | (t->nfc ? BLOB_NFC : 0) |
-                     (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0);
-    const uint32_t fields[BLOB_FIELDS] = {
-        t->kind, t->n_vocab,       t->n_merges,      t->n_patterns,    t->n_ends,        (uint32_t)n_text,
-        flags,   (uint32_t)t->bos, (uint32_t)t->eos, (uint32_t)t->eot, (uint32_t)t->unk, (uint32_t)t->pad};
-    p += BLOB_HEAD;
-    for (int i = 0; i < BLOB_FIELDS; i++) p = put_u32(p, fields[i]);
-    for (uint32_t i = 0; i < t->n_vocab; i++) p = put_u32(p, t->off[i + 1] - t->off[i]);
-    p = put(p, t->bytes, n_text);
-    p = put(p, t->types, t->n_vocab);
-    for (uint32_t i = 0; t->scores && i < t->n_vocab; i++) {
-        uint32_t u;
-        memcpy(&u, &t->scores[i], 4);
-        p = put_u32(p, u);
-    }
-    for (uint32_t i = 0; i < t->n_merges; i++)
-        p = put_u32(put_u32(put_u32(p, t->merges[i].left), t->merges[i].right), t->merges[i].result);
-    for (size_t i = 0; i < n_direct; i++) *p++ = (uint8_t)(t->direct[i / 8] >> (i % 8 * 8));
-    for (uint32_t i = 0; i < t->n_ends; i++) p = put_u32(p, (uint32_t)t->ends[i]);
-    for (uint32_t i = 0; i < t->n_patterns; i++) {
-        size_t len = strlen(t->patterns[i]);
-        p = put(put_u32(p, (uint32_t)len), t->patterns[i], len);
-    }
-    if (t->chat_template) p = put(put_u32(p, (uint32_t)template_bytes), t->chat_template, template_bytes);
-    if (t->tool_template) p = put(put_u32(p, (uint32_t)tool_bytes), t->tool_template, tool_bytes);
-    assert(p == b + n);
-
-    memcpy(b, BLOB_MAGIC, 8);
-    uint64_t sum = XXH3_64bits(b + BLOB_HEAD, n - BLOB_HEAD);
-    put_u32(put_u32(b + 8, (uint32_t)sum), (uint32_t)(sum >> 32));
-    *blob = b;
-    *n_bytes = n;
-    return TERN_OK;
-}
-
-/* Takes a string with its length in front, as a fresh zero-terminated copy. */
-static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, char **out,
-                               tern_error *err) {
-    TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends inside a string");
-    uint32_t n = load_u32(*p);
-    *p += 4;
-    TN_FAIL_IF(n > (size_t)(end - *p), err, TERN_E_FORMAT,
-               "tokenizer blob has a string of %u bytes, %zu are left", n, (size_t)(end - *p));
-    TN_FAIL_IF(memchr(*p, 0, n), err, TERN_E_FORMAT, "tokenizer blob has a string with a zero byte");
-    *out = tn_strndup(t->ctx, TN_MEM_TEXT, (const char *)*p, n);
-    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "out of memory for a string of %u bytes", n);
-    *p += n;
-    return TERN_OK;
-}
-
-static tern_status alloc_core(tn_tokenizer *t, uint32_t n_text, uint32_t flags, tern_error *err) {
-    size_t n_words = (t->n_vocab + 63) / 64;
-    t->off = alloc(t, (size_t)t->n_vocab + 1, sizeof *t->off);
-    t->bytes = alloc(t, n_text, 1);
-    t->types = alloc(t, t->n_vocab, 1);
-    t->scores = flags & BLOB_SCORES ? alloc(t, t->n_vocab, sizeof *t->scores) : NULL;
-    t->merges = alloc(t, t->n_merges, sizeof *t->merges);
-    t->direct = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *t->direct);
-    t->ends = alloc(t, t->n_ends, sizeof *t->ends);
-    TN_FAIL_IF(!t->off || !t->bytes || !t->types || (flags & BLOB_SCORES && !t->scores) || !t->merges ||
-                   !t->direct || !t->ends,
-               err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
-    return TERN_OK;
-}
-
-/* The tokens' lengths, bytes, types and scores, from *pp on. */
-static tern_status read_tokens(tn_tokenizer *t, const uint8_t **pp, uint32_t n_text, tern_error *err) {
-    const uint8_t *p = *pp;
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < t->n_vocab; i++, p += 4) {
-        uint32_t len = load_u32(p);
-        t->off[i] = at;
-        TN_FAIL_IF(len > n_text - at, err, TERN_E_FORMAT, "tokenizer blob: token %u of %u bytes, %u are left",
-                   i, len, n_text - at);
-        at += len;
-    }
-    t->off[t->n_vocab] = at;
-    TN_FAIL_IF(at != n_text, err, TERN_E_FORMAT, "tokenizer blob: tokens take %u bytes of %u", at, n_text);
-    memcpy(t->bytes, p, n_text);
-    p += n_text;
-    for (uint32_t i = 0; i < t->n_vocab; i++, p++) {
-        TN_FAIL_IF((*p & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE, err, TERN_E_FORMAT,
-                   "tokenizer blob: token %u of type %u", i, *p);
-        t->types[i] = *p;
-    }
-    for (uint32_t i = 0; t->scores && i < t->n_vocab; i++, p += 4) {
-        uint32_t u = load_u32(p);
-        memcpy(&t->scores[i], &u, 4);
-    }
-    *pp = p;
-    return TERN_OK;
-}
-
-static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_bytes, tern_error *err) {
-    TN_FAIL_IF(n_bytes < BLOB_HEAD + BLOB_FIELDS * 4 || memcmp(blob, BLOB_MAGIC, 8), err, TERN_E_FORMAT,
-               "not a tokenizer blob (%zu bytes)", n_bytes);
-    TN_FAIL_IF(load_u64(blob + 8) != XXH3_64bits(blob + BLOB_HEAD, n_bytes - BLOB_HEAD), err, TERN_E_FORMAT,
-               "tokenizer blob of %zu bytes is damaged (checksum)", n_bytes);
-    /* The checksum is against accidents only: everything below is still checked. */
-    const uint8_t *p = blob + BLOB_HEAD, *end = blob + n_bytes;
-    uint32_t f[BLOB_FIELDS];
-    for (int i = 0; i < BLOB_FIELDS; i++, p += 4) f[i] = load_u32(p);
-    uint32_t n_patterns = f[3], n_ends = f[4], n_text = f[5], flags = f[6];
-    TN_FAIL_IF(f[0] > TN_TOK_BPE_SPM || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX ||
-                   flags > BLOB_ALL_FLAGS || n_text > INT32_MAX,
-               err, TERN_E_FORMAT, "tokenizer blob: kind %u, %u tokens of %u bytes, %u patterns, flags %#x",
-               f[0], f[1], n_text, n_patterns, flags);
-    t->kind = (tn_tok_kind)f[0];
-    t->n_vocab = f[1];
-    size_t n_direct = (t->n_vocab + 7) / 8;
-    uint64_t need = (uint64_t)t->n_vocab * (flags & BLOB_SCORES ? 9 : 5) + n_text + (uint64_t)f[2] * 12 +
-                    n_direct + (uint64_t)n_ends * 4;
-    TN_FAIL_IF(need > (size_t)(end - p), err, TERN_E_FORMAT,
-               "tokenizer blob needs %" PRIu64 " more bytes, has %zu", need, (size_t)(end - p));
-    t->n_merges = f[2];
-    t->n_ends = n_ends;
-    t->ignore_merges = flags & BLOB_IGNORE_MERGES;
-    t->space_prefix = flags & BLOB_SPACE_PREFIX;
-    t->space_prefix_first = flags & BLOB_SPACE_PREFIX_FIRST;
-    t->space_prefix_missing = flags & BLOB_SPACE_PREFIX_MISSING;
-    t->nfc = flags & BLOB_NFC;
-    t->add_bos = flags & BLOB_ADD_BOS;
-    t->add_eos = flags & BLOB_ADD_EOS;
-    int32_t *ids[] = {&t->bos, &t->eos, &t->eot, &t->unk, &t->pad};
-    for (int i = 0; i < 5; i++) *ids[i] = checked_id(t, (int32_t)f[7 + i]);
-
-    TN_TRY(alloc_core(t, n_text, flags, err));
-    TN_TRY(read_tokens(t, &p, n_text, err));
-    for (uint32_t i = 0; i < t->n_merges; i++, p += 12) {
-        tn_merge m = {load_u32(p), load_u32(p + 4), load_u32(p + 8)};
-        TN_FAIL_IF(m.left >= t->n_vocab || m.right >= t->n_vocab || m.result >= t->n_vocab, err,
-                   TERN_E_FORMAT, "tokenizer blob: merge %u of tokens %u %u to %u, the vocabulary has %u", i,
-                   m.left, m.right, m.result, t->n_vocab);
-        t->merges[i] = m;
-    }
-    for (size_t i = 0; i < n_direct; i++) t->direct[i / 8] |= (uint64_t)*p++ << (i % 8 * 8);
-    for (uint32_t i = 0; i < n_ends; i++, p += 4) {
-        t->ends[i] = (int32_t)load_u32(p);
-        TN_FAIL_IF(checked_id(t, t->ends[i]) < 0, err, TERN_E_FORMAT,
-                   "tokenizer blob: end token %d, the vocabulary has %u", t->ends[i], t->n_vocab);
-    }
-    for (; t->n_patterns < n_patterns; t->n_patterns++)
-        TN_TRY(take_string(t, &p, end, &t->patterns[t->n_patterns], err));
-    if (flags & BLOB_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->chat_template, err));
-    if (flags & BLOB_TOOL_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->tool_template, err));
-    TN_FAIL_IF(p != end, err, TERN_E_FORMAT, "tokenizer blob has %zu bytes too many", (size_t)(end - p));
-    return TERN_OK;
-}
-
-tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, tn_tokenizer **out,
-                              tern_error *err) {
-    *out = NULL;
-    tn_tokenizer *t = tn_calloc(ctx, TN_MEM_TEXT, 1, sizeof *t);
-    TN_FAIL_IF(!t, err, TERN_E_MEMORY, "out of memory for the tokenizer");
-    t->ctx = ctx;
-    tern_status st = read_core(t, blob, n_bytes, err);
-    if (st == TERN_OK) st = finish(t, err);
-    if (st == TERN_OK) st = build_guarded(t, err);
-    if (st != TERN_OK) tn_tokenizer_close(&t);
-    *out = t;
-    return st;
+tern_status tn_tokenizer_derive(tn_tokenizer *t, tern_error *err) {
+    TN_TRY(finish(t, err));
+    return build_guarded(t, err);
 }
 
 /* ---- questions ---------------------------------------------------------------------------------- */

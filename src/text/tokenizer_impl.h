@@ -2,7 +2,7 @@
  *
  * Tokens are kept as the bytes they stand for: byte-level tokens out of the GPT-2 alphabet, SentencePiece
  * tokens with plain spaces. Encoding works on those bytes, so nothing is translated at run time.
- * `core` is what a blob stores; everything behind it is derived by tn_tokenizer_finish. */
+ * `core` is what a blob stores; everything behind it is derived by tn_tokenizer_derive. */
 #ifndef TN_TEXT_TOKENIZER_IMPL_H
 #define TN_TEXT_TOKENIZER_IMPL_H
 
@@ -70,6 +70,13 @@ struct tn_tokenizer {
     tn_pretok *pretok;
 };
 
+/* Fills in everything derived of a core that is there. */
+tern_status tn_tokenizer_derive(tn_tokenizer *t, tern_error *err);
+
+/* -1: there is no such token. */
+static inline int32_t tn_tok_checked_id(const tn_tokenizer *t, int32_t id) {
+    return id >= 0 && (uint32_t)id < t->n_vocab ? id : -1;
+}
 static inline tn_token_type tn_tok_type(const tn_tokenizer *t, uint32_t id) {
     return (tn_token_type)(t->types[id] & TN_TOK_TYPE_MASK);
 }

@@ -29,11 +29,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (int32_t id = -1; id < 300; id++) tn_token_bytes(t, id, true, out, sizeof out);
         const tern_message hi = {"user", "Hi"};
         tn_chat_render(t, &hi, 1, NULL, out, sizeof out, &n, &err);
-        uint8_t *again;
-        size_t n_again;
-        if (tn_tokenizer_save(t, &again, &n_again, &err) == TERN_OK) {
-            if (n_again > size) abort(); /* what was read cannot have been more than there was */
+        uint8_t *again, *twice;
+        size_t n_again, n_twice;
+        tn_tokenizer *u;
+        if (tn_tokenizer_save(t, &again, &n_again, &err) ==
+            TERN_OK) { /* what was read is saved the same way twice */
+            if (tn_tokenizer_load(&ctx, again, n_again, &u, &err) != TERN_OK) abort();
+            if (tn_tokenizer_save(u, &twice, &n_twice, &err) != TERN_OK) abort();
+            if (n_again != n_twice || memcmp(again, twice, n_twice)) abort();
             tn_free(&ctx, again);
+            tn_free(&ctx, twice);
+            tn_tokenizer_close(&u);
         }
         tn_tokenizer_close(&t);
     }

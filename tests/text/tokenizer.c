@@ -492,6 +492,57 @@ static void blob_same(void **state) {
     }
 }
 
+static uint8_t *corpus(const char *name, size_t *n) {
+    char at[300];
+    snprintf(at, sizeof at, TN_SOURCE_DIR "/tests/fuzz/corpus/tokenizer_blob/%s.blob", name);
+    FILE *f = fopen(at, "rb");
+    assert_non_null(f);
+    uint8_t *b = malloc(1 << 16);
+    *n = fread(b, 1, 1 << 16, f);
+    fclose(f);
+    XXH64_hash_t h = XXH3_64bits(b + 16, *n - 16);
+    memcpy(b + 8, &h, 8);
+    return b;
+}
+
+/* Blobs of packages before version 6 are read, and what is written of them is the same tokenizer. */
+static void blob_of_before(void **state) {
+    (void)state;
+    static const char *const names[] = {"byte_level", "scores", "gemma"};
+    for (int k = 0; k < 3; k++) {
+        size_t n, n_new;
+        uint8_t *old = corpus(names[k], &n), *new;
+        tn_tokenizer *t, *u;
+        tern_error err = {0};
+        assert_memory_equal(old, "TNTOKEN1", 8);
+        if (tn_tokenizer_load(&ctx, old, n, &t, &err) != TERN_OK) fail_msg("%s: %s", names[k], err.message);
+        assert_int_equal(tn_tokenizer_save(t, &new, &n_new, &err), TERN_OK);
+        assert_memory_equal(new, "TNTOKEN2", 8);
+        assert_true(n_new < n);
+        if (tn_tokenizer_load(&ctx, new, n_new, &u, &err) != TERN_OK)
+            fail_msg("%s: %s", names[k], err.message);
+        assert_int_equal(tn_tokenizer_n_vocab(t), tn_tokenizer_n_vocab(u));
+        for (int32_t id = 0; id < (int32_t)tn_tokenizer_n_vocab(t); id++) {
+            char a[64], b[64];
+            size_t len = tn_token_bytes(t, id, true, a, sizeof a);
+            assert_int_equal(tn_token_bytes(u, id, true, b, sizeof b), len);
+            assert_memory_equal(a, b, len < sizeof a ? len : sizeof a);
+        }
+        tn_rng rng = {3};
+        for (int rep = 0; rep < 100; rep++) {
+            char text[TEXT_CAP];
+            int32_t a[ID_CAP], b[ID_CAP];
+            size_t len = random_utf8(&rng, text, 200), na = encode(t, text, len, true, a);
+            assert_int_equal(encode(u, text, len, true, b), na);
+            assert_memory_equal(a, b, na * sizeof *a);
+        }
+        free(old);
+        tn_free(&ctx, new);
+        tn_tokenizer_close(&t);
+        tn_tokenizer_close(&u);
+    }
+}
+
 static void blob_damage(void **state) {
     (void)state;
     tn_tokenizer *t = open_small(), *u;
@@ -663,6 +714,7 @@ int main(void) {
         cmocka_unit_test(nfc),
         cmocka_unit_test(specials),
         cmocka_unit_test(blob_same),
+        cmocka_unit_test(blob_of_before),
         cmocka_unit_test(blob_damage),
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(shared_by_threads),
