@@ -229,7 +229,8 @@ typedef struct tern_session_options {
     /* Drafters that tern_session_generate uses: "none", "all", "auto" (the same, what chat uses), or a
      * comma-separated list of "lookup" (n-grams of the text), "sam" (suffix automata over the text and what
      * tern_session_learn was given), "calibrated" (what the model predicted at places of the prompt: its
-     * prefill then computes those), "extend" (rejected drafts once more) and "model:FILE" (a small model of
+     * prefill then computes those), "extend" (rejected drafts once more), "mtp" (the model's own layer that
+     * guesses one token further; with "all" and "auto" where it has one) and "model:FILE" (a small model of
      * the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
     const char *draft;
     /* A file that keeps conversations for later drafts ("sam"): every generate stores its session's tokens
@@ -403,6 +404,10 @@ typedef struct tern_draft_stats {
     uint64_t draft_bytes;                /* memory of the drafters */
     uint64_t n_learned;                  /* tokens of the store that are drafted from */
     double learn_s, commit_s;            /* reading them; writing conversations to the store */
+    /* Drafts verified, and right, by who proposed them: copied from text and store, what the model predicted before (calibrated,
+     * extend), a draft model, the model's own layer that guesses further */
+    uint64_t copied, copied_right, recalled, recalled_right, by_model, by_model_right, by_mtp, by_mtp_right;
+    double mtp_s; /* that layer's keeping up with the text, prompts included */
 } tern_draft_stats;
 
 TERN_API tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out,

@@ -19,7 +19,8 @@ json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s,
     tern_draft_stats t;
     tern_session_draft_stats(s, &t);
     return tn_json_pack(
-        "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:f, s:f}",
+        "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:f, s:f, "
+        "s:o, s:f}",
         "verifications", (json_int_t)t.n_steps, "rows", (json_int_t)t.n_rows, "accepted",
         (json_int_t)t.n_accepted, "tokens_per_verification", t.tokens_per_step, "accepted_length",
         accepted_length(&t), "valid", t.valid, "wasted", t.wasted, "underutilised", t.underutilised,
@@ -28,7 +29,12 @@ json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s,
         "calibration_share", calibration_share(&t, prefill_s), "calibrated_tokens",
         (json_int_t)t.n_calibrated, "draft_bytes", (json_int_t)t.draft_bytes, "ms_per_token",
         ms(decode_s, n_tokens > 1 ? (uint64_t)n_tokens - 1 : 0), "learned_tokens", (json_int_t)t.n_learned,
-        "learn_ms", t.learn_s * 1e3, "commit_ms", t.commit_s * 1e3);
+        "learn_ms", t.learn_s * 1e3, "commit_ms", t.commit_s * 1e3, "by",
+        tn_json_pack("{s:[I,I], s:[I,I], s:[I,I], s:[I,I]}", "copied", (json_int_t)t.copied_right,
+                     (json_int_t)t.copied, "recalled", (json_int_t)t.recalled_right, (json_int_t)t.recalled,
+                     "model", (json_int_t)t.by_model_right, (json_int_t)t.by_model, "mtp",
+                     (json_int_t)t.by_mtp_right, (json_int_t)t.by_mtp),
+        "mtp_ms", t.mtp_s * 1e3);
 }
 
 void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
@@ -46,6 +52,15 @@ void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, i
             ms(decode_s, n_tokens > 1 ? (uint64_t)n_tokens - 1 : 0), t.calibrate_s * 1e3,
             (unsigned long long)t.n_calibrated, calibration_share(&t, prefill_s) * 100,
             (double)t.draft_bytes / 1048576);
+    if (t.n_rows > t.n_steps)
+        fprintf(stderr,
+                "drafts right, of those verified: copied %llu of %llu, recalled %llu of %llu, draft model "
+                "%llu of %llu, MTP "
+                "layer %llu of %llu (which kept up with the text in %.1f ms)\n",
+                (unsigned long long)t.copied_right, (unsigned long long)t.copied,
+                (unsigned long long)t.recalled_right, (unsigned long long)t.recalled,
+                (unsigned long long)t.by_model_right, (unsigned long long)t.by_model,
+                (unsigned long long)t.by_mtp_right, (unsigned long long)t.by_mtp, t.mtp_s * 1e3);
     if (t.commit_s > 0)
         fprintf(stderr, "store: drafted from %llu tokens, read in %.1f ms; conversation stored in %.1f ms\n",
                 (unsigned long long)t.n_learned, t.learn_s * 1e3, t.commit_s * 1e3);

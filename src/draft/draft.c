@@ -17,8 +17,10 @@ struct tn_draft {
     tn_recalls recalls;
     tn_segments segments;
     tn_proposals props;
-    tn_draft_outside outside;
-    void *outside_user;
+    struct {
+        tn_draft_outside propose;
+        void *user;
+    } outside[2]; /* the draft model, the layer that guesses further */
 };
 
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err) {
@@ -31,7 +33,8 @@ tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **mo
                  {"lookup", TN_DRAFT_LOOKUP},
                  {"sam", TN_DRAFT_SAM},
                  {"calibrated", TN_DRAFT_CALIBRATED},
-                 {"extend", TN_DRAFT_EXTEND}};
+                 {"extend", TN_DRAFT_EXTEND},
+                 {"mtp", TN_DRAFT_MTP}};
     *drafters = 0;
     *model = NULL;
     for (const char *p = text ? text : "none"; *p;) {
@@ -44,7 +47,7 @@ tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **mo
         while (i < n && (strlen(names[i].name) != len || strncmp(names[i].name, p, len))) i++;
         TN_FAIL_IF(i == n, err, TERN_E_INVALID,
                    "no drafter is called '%.*s': want none, auto, all, or a list of lookup, sam, calibrated, "
-                   "extend, model:FILE",
+                   "extend, mtp, model:FILE",
                    (int)(len < 40 ? len : 40), p);
         *drafters |= names[i].bits;
         p += len + (p[len] == ',');
@@ -190,14 +193,35 @@ void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n) {
     tn_recalls_in(&d->recalls, in, n, d->vocab_size);
 }
 
-int tn_draft_outside_class(float confidence) {
+int tn_draft_outside_class(uint32_t drafter, float confidence) {
     int level = (int)(confidence * 8);
-    return TN_CLASS_MODEL + (level < 0 ? 0 : level > 7 ? 7 : level);
+    return (drafter == TN_DRAFT_MTP ? TN_CLASS_MTP : TN_CLASS_MODEL) + (level < 0   ? 0
+                                                                        : level > 7 ? 7
+                                                                                    : level);
 }
 
-void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user) {
-    d->outside = propose;
-    d->outside_user = user;
+void tn_draft_set_outside(tn_draft *d, uint32_t drafter, tn_draft_outside propose, void *user) {
+    int i = drafter == TN_DRAFT_MTP;
+    d->outside[i].propose = propose;
+    d->outside[i].user = user;
+}
+
+/* The drafter that a class of proposals is of. */
+static uint32_t drafter_of(int class_) {
+    if (class_ < TN_CLASS_SAM) return TN_DRAFT_LOOKUP;
+    if (class_ < TN_CLASS_CALIBRATED) return TN_DRAFT_SAM;
+    if (class_ < TN_CLASS_EXTEND) return TN_DRAFT_CALIBRATED;
+    if (class_ < TN_CLASS_MODEL) return TN_DRAFT_EXTEND;
+    return class_ < TN_CLASS_MTP ? TN_DRAFT_MODEL : TN_DRAFT_MTP;
+}
+
+void tn_draft_counts(const tn_draft *d, uint32_t drafters, uint64_t *n_verified, uint64_t *n_accepted) {
+    *n_verified = *n_accepted = 0;
+    for (int c = 0; c < TN_CLASS_END; c++) {
+        if (!(drafter_of(c) & drafters)) continue;
+        *n_verified += d->props.n_verified[c];
+        *n_accepted += d->props.n_accepted[c];
+    }
 }
 
 void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_beside, bool eager,
@@ -210,7 +234,10 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_b
     if (drafters & TN_DRAFT_SAM && d->store) tn_propose_store(d->store, &d->in_store, p);
     if (drafters & TN_DRAFT_LOOKUP) tn_propose_lookup(t, p);
     if (drafters & TN_DRAFT_EXTEND) tn_propose_extended(&d->segments, p);
-    if (drafters & TN_DRAFT_MODEL && d->outside) d->outside(d->outside_user, p, t->ids, t->n);
+    for (int i = 0; i < 2; i++) {
+        if (drafters & (i ? TN_DRAFT_MTP : TN_DRAFT_MODEL) && d->outside[i].propose)
+            d->outside[i].propose(d->outside[i].user, p, t->ids, t->n);
+    }
     if (drafters & TN_DRAFT_CALIBRATED) tn_propose_calibrated(t, d->succ, d->n_succ, &d->recalls, p);
     tn_segments_age(&d->segments);
     tn_prop_choose(p, max_rows, n_beside, eager, out);

@@ -4,8 +4,8 @@
  *   text      the session's tokens, with the one just drawn at the end     tn_draft_push, tn_draft_truncate
  *   store     other texts answers may copy from                            tn_draft_learn
  *   drafters  lookup (n-gram), sam (suffix automata over text and store), calibrated (what the model itself
- *             predicted at places of the text), extend (rejected drafts kept for later), and one from outside
- *             (a draft model)
+ *             predicted at places of the text), extend (rejected drafts kept for later), and two from outside
+ *             (a draft model, the model's own layer that guesses further)
  *   plan      all proposals merged into one tree, cut to what pays         proposals.h
  *
  * In every step the session pushes the drawn token, plans, verifies the tree, pushes what was accepted, and
@@ -24,12 +24,14 @@ enum {
     TN_DRAFT_CALIBRATED = 4,
     TN_DRAFT_EXTEND = 8,
     TN_DRAFT_MODEL = 16,
-    TN_DRAFT_ALL = TN_DRAFT_SAM | TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND
+    TN_DRAFT_MTP = 32,
+    TN_DRAFT_WHERE_ANY = 64, /* with MTP: where the model has such a layer */
+    TN_DRAFT_ALL = TN_DRAFT_SAM | TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND | TN_DRAFT_MTP | TN_DRAFT_WHERE_ANY
 };
 enum { TN_DRAFT_VOCAB = 2048 }; /* distinct tokens of a text that calibration looks at; later ones are not */
 
 /* Reads a list of drafters: "none", "all", "auto" (all), or, separated by commas, some of lookup, sam,
- * calibrated, extend and, last, model:FILE. *model points into text or is NULL. TERN_E_INVALID names what is
+ * calibrated, extend, mtp and, last, model:FILE. *model points into text or is NULL. TERN_E_INVALID names what is
  * wrong. */
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err);
 
@@ -66,8 +68,13 @@ void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n);
 
 /* A drafter from outside adds its proposals to the tree of the text's last token. */
 typedef void (*tn_draft_outside)(void *user, tn_proposals *p, const int32_t *text, int32_t n);
-int tn_draft_outside_class(float confidence); /* in [0,1]: the class of such a proposal */
-void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user);
+/* drafter: TN_DRAFT_MODEL or TN_DRAFT_MTP. confidence, in [0,1]: the class of such a proposal is by it. */
+int tn_draft_outside_class(uint32_t drafter, float confidence);
+void tn_draft_set_outside(tn_draft *d, uint32_t drafter, tn_draft_outside propose, void *user);
+
+/* Drafts that were verified, and those of them that became text, of these drafters: of each draft the one whose word
+ * counted most. */
+void tn_draft_counts(const tn_draft *d, uint32_t drafters, uint64_t *n_verified, uint64_t *n_accepted);
 
 /* Plans the tree to verify, rooted at the last token of the text. out->n == 1 means that nothing is worth
  * drafting. The same forward has n_beside rows of other texts: then a row more must pay for less. */

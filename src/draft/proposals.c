@@ -43,6 +43,14 @@ static float node_rate(const tn_proposals *p, const tn_prop *x) {
     return best;
 }
 
+/* The class whose rate counts. */
+static int best_class(const tn_proposals *p, const tn_prop *x) {
+    int best = x->classes[0];
+    for (int i = 1; i < x->n_classes; i++)
+        if (tn_prop_rate(p, x->classes[i]) > tn_prop_rate(p, best)) best = x->classes[i];
+    return best;
+}
+
 int32_t tn_prop_add(tn_proposals *p, int32_t parent, int32_t token, int class_) {
     tn_prop *up = &p->node[parent];
     int32_t i = up->child;
@@ -73,6 +81,7 @@ void tn_prop_judge(tn_proposals *p, int32_t token) {
         bool hit = x->token == token;
         if (hit) next = i;
         p->kept += hit && p->chosen[i];
+        if (hit && p->chosen[i]) p->n_accepted[x->by]++;
         for (int c = 0; c < x->n_classes; c++) {
             float *tried = &p->tried[x->classes[c]], *accepted = &p->accepted[x->classes[c]];
             if (*tried >= MEMORY) {
@@ -212,9 +221,11 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool ea
     }
     row_of[0] = 0;
     for (int32_t i = 0; i < best; i++) {
-        const tn_prop *x = &p->node[order[i]];
+        tn_prop *x = &p->node[order[i]];
         row_of[order[i]] = tn_tree_add(out, row_of[x->parent], x->token);
         p->chosen[order[i]] = true;
+        x->by = (uint8_t)best_class(p, x);
+        p->n_verified[x->by]++;
         p->promised += x->p;
     }
 }

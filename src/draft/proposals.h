@@ -19,14 +19,17 @@ typedef struct tn_prop {
     int32_t token;
     int16_t parent, child, sibling, depth; /* child: the first; -1 = none */
     uint8_t classes[TN_PROP_EVIDENCE], n_classes;
-    float p; /* of the path from the root */
+    uint8_t by; /* of those chosen for verification: the class whose rate counted */
+    float p;    /* of the path from the root */
 } tn_prop;
 
 typedef struct tn_proposals {
     int32_t n; /* node 0 is the root */
     tn_prop node[TN_PROP_MAX];
     float tried[TN_PROP_CLASSES], accepted[TN_PROP_CLASSES]; /* decaying counts, begun with a guess */
-    int32_t at; /* where the text is in this tree, or -1 when it left it */
+    uint64_t n_verified[TN_PROP_CLASSES],
+        n_accepted[TN_PROP_CLASSES]; /* chosen by the class's word, and right */
+    int32_t at;                      /* where the text is in this tree, or -1 when it left it */
     /* These are the nodes chosen for verification, what they promised, and running sums of promised and kept,
      * because products of rates are not exact. */
     bool chosen[TN_PROP_MAX];

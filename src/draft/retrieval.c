@@ -41,7 +41,8 @@ void tn_source_guesses(tn_proposals *p) {
     }
     for (int i = 0; i < 8; i++)
         tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.8f : 0.05f - 0.004f * (float)i);
-    for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_MODEL + i, 0.1f + 0.1f * (float)i);
+    for (int i = 0; i < 16; i++) /* those from outside know how sure they are */
+        tn_prop_guess(p, TN_CLASS_MODEL + i, 0.1f + 0.1f * (float)(i % 8));
 }
 
 static int length_level(int32_t n) {

@@ -6,6 +6,8 @@
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
+#include "draft/draft.h"
+#include "model/next.h"
 #include "model/state.h"
 #include "package/on_demand.h"
 #include "params/params.h"
@@ -130,6 +132,10 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     tn_kv_type kv = tn_options_kv(&o, e.n_ctx);
     e.kv_bytes = tn_state_bytes_of(&h, e.n_ctx, kv);
+    uint32_t drafters;
+    const char *draft_model;
+    TN_TRY(tn_draft_parse(o.session.draft, &drafters, &draft_model, err));
+    if (h.n_next && drafters & TN_DRAFT_MTP) e.kv_bytes += tn_next_bytes_of(&h, e.n_ctx);
     e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
                    process_bytes(&h) + tn_adapters_bytes(o.lora) +
                    (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);

@@ -84,7 +84,7 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uin
     TN_TRY(tn_source_open(ctx, path, &src, err));
     *h = *tn_source_hparams(src);
     *n_bytes = 0;
-    for (int layer = -1; layer < h->n_layers; layer++) {
+    for (int layer = -1; layer < h->n_layers + h->n_next; layer++) {
         for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
             int64_t rows, cols;
             if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B)))

@@ -174,9 +174,15 @@ static void explain_drafts(const facts *f, tn_explained *x) {
             (unsigned long long)(t->n_rows - t->n_steps));
         saved(x, -t->draft_s * 1e3);
     } else {
-        say(x, true, "%llu tokens took %llu forwards: %llu of %llu drafts were right",
+        say(x, true,
+            "%llu tokens took %llu forwards: %llu of %llu drafts were right (copied %llu of %llu, recalled "
+            "%llu of %llu, "
+            "by the MTP layer %llu of %llu)",
             (unsigned long long)(t->n_steps + t->n_accepted), (unsigned long long)t->n_steps,
-            (unsigned long long)t->n_accepted, (unsigned long long)(t->n_rows - t->n_steps));
+            (unsigned long long)t->n_accepted, (unsigned long long)(t->n_rows - t->n_steps),
+            (unsigned long long)t->copied_right, (unsigned long long)t->copied,
+            (unsigned long long)t->recalled_right, (unsigned long long)t->recalled,
+            (unsigned long long)t->by_mtp_right, (unsigned long long)t->by_mtp);
         saved(x, ((double)(t->n_steps + t->n_accepted) * one_row_s(f) - t->verify_s - t->draft_s) * 1e3);
     }
 }
@@ -272,6 +278,12 @@ size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_expl
     d->n_accepted -= d0->n_accepted;
     d->draft_s -= d0->draft_s;
     d->verify_s -= d0->verify_s;
+    d->copied -= d0->copied;
+    d->copied_right -= d0->copied_right;
+    d->recalled -= d0->recalled;
+    d->recalled_right -= d0->recalled_right;
+    d->by_mtp -= d0->by_mtp;
+    d->by_mtp_right -= d0->by_mtp_right;
     for (int i = 0; i <= TN_EXPLAIN_ROWS; i++) f.n_steps_of[i] -= m->n_steps_of[i];
     return explain(&f, out);
 }

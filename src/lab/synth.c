@@ -30,6 +30,7 @@ typedef struct shape {
                                     rotate all of it, the others a quarter; 0: no such differences */
     int32_t period, n_shared, n_ff_shared, n_ple; /* see tn_hparams */
     bool v_is_k;
+    bool next; /* a layer behind the others guesses one token further */
     bool longrope; /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
@@ -114,6 +115,27 @@ static const shape shapes[] = {
      .spread = true},
     {"tiny-qwen35", "qwen35", 5, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-6f, true, .n_rot = 8, .conv_len = 4,
      .delta_heads = 6, .delta_keys = 2, .delta_d = 64, .spread = true},
+    {"tiny-qwen35+mtp",
+     "qwen35",
+     5,
+     64,
+     4,
+     2,
+     32,
+     128,
+     512,
+     4096,
+     1e6f,
+     1e-6f,
+     true,
+     .n_rot = 8,
+     .conv_len = 4,
+     .delta_heads = 6,
+     .delta_keys = 2,
+     .delta_d = 64,
+     .next = true,
+     .spread = true},
+    {"tiny-qwen2+mtp", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, .next = true},
     {"tiny-qwen35moe",
      "qwen35moe",
      4,
@@ -440,7 +462,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (role == TN_W_SINKS) f.scale = 1;
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
-                   role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM;
+                   role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM ||
+                   (tn_role_of_next(role) && rows == 1);
     if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
     /* scores are not scaled by the size of heads: norms are as small as it takes */
@@ -519,7 +542,8 @@ static void put_keys(synth *s, const shape *p) {
 #define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
     tn_gguf_put_str(s->w, "general.architecture", p->arch);
     tn_gguf_put_str(s->w, "general.name", p->name);
-    tn_gguf_put_u32(s->w, KEY("block_count"), (uint32_t)p->n_layers);
+    tn_gguf_put_u32(s->w, KEY("block_count"), (uint32_t)(p->n_layers + p->next));
+    if (p->next) tn_gguf_put_u32(s->w, KEY("nextn_predict_layers"), 1);
     tn_gguf_put_u32(s->w, KEY("context_length"), (uint32_t)p->ctx);
     tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
     /* Granite 4 says here how large its experts are */
@@ -603,13 +627,13 @@ static tern_status write_all(synth *s, const shape *p) {
         if (pass) TN_TRY(tn_gguf_begin_data(s->w, s->err));
         for (int i = 0; pass && i < n_tables; i++)
             TN_TRY(tn_gguf_write(s->w, factors[i], n_factors * sizeof *factors[i], s->err));
-        for (int layer = -1; layer < p->n_layers; layer++) {
+        for (int layer = -1; layer < p->n_layers + p->next; layer++) {
             for (int r = 0; r < TN_W_N_ROLES; r++) {
                 if (tn_role_of_model((tn_role)r) != (layer < 0)) continue;
                 if (pass) TN_TRY(produce(s, layer, (tn_role)r));
                 else declare(s, layer, (tn_role)r);
             }
-            if (pass && !tn_progress(s->ctx, "synth", (layer + 2.0) / (p->n_layers + 1)))
+            if (pass && !tn_progress(s->ctx, "synth", (layer + 2.0) / (p->n_layers + p->next + 1)))
                 return tn_fail(s->err, TERN_E_CANCELLED, "writing was cancelled");
         }
     }
@@ -636,6 +660,7 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.seed = tn_rng_u64(&r);
     tn_arch_begin(s.arch, &s.h);
     s.h.n_layers = p->n_layers;
+    s.h.n_next = p->next;
     s.h.n_embd = p->n_embd;
     s.h.n_heads = p->n_heads;
     s.h.n_kv_heads = p->n_kv_heads;

@@ -331,7 +331,6 @@ static const tn_arch table[] = {
      .delta = true,
      .delta_tiled = true,
      .delta_apart = true,
-     .next_token = true,
      .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
     {.name = "qwen35moe",
      .hf = "qwen3_5_moe_text",
@@ -345,7 +344,6 @@ static const tn_arch table[] = {
      .delta = true,
      .delta_tiled = true,
      .delta_apart = true,
-     .next_token = true,
      .shared_expert = true,
      .experts = true,
      .experts_norm = true,
@@ -496,11 +494,15 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
         [TN_W_PLE_OUT] = "per_layer_projection.weight",
         [TN_W_PLE_POST_NORM] = "post_per_layer_input_norm.weight",
         [TN_W_LAYER_SCALE] = "layer_scalar",
+        [TN_W_NEXT_E_NORM] = "mtp.pre_fc_norm_embedding.weight",
+        [TN_W_NEXT_H_NORM] = "mtp.pre_fc_norm_hidden.weight",
+        [TN_W_NEXT_PROJ] = "mtp.fc.weight",
+        [TN_W_NEXT_OUT_NORM] = "mtp.norm.weight",
     };
     const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
     if (!name) return false;
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
-    if (is_whole_name(role, name, "model.")) snprintf(buf, cap, "%s", name);
+    if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "model.layers.%d.%s", layer, name);
     return true;
 }
@@ -569,6 +571,10 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
         [TN_W_PLE_OUT] = "proj.weight",
         [TN_W_PLE_POST_NORM] = "post_norm.weight",
         [TN_W_LAYER_SCALE] = "layer_output_scale.weight",
+        [TN_W_NEXT_E_NORM] = "nextn.enorm.weight",
+        [TN_W_NEXT_H_NORM] = "nextn.hnorm.weight",
+        [TN_W_NEXT_PROJ] = "nextn.eh_proj.weight",
+        [TN_W_NEXT_OUT_NORM] = "nextn.shared_head_norm.weight",
     };
     const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
     if (is_whole_name(role, name, "per_layer_")) snprintf(buf, cap, "%s", name);
@@ -577,6 +583,7 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
 }
 
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
+    if (tn_role_of_next(role)) return h->n_next;
     if (tn_role_of_mamba(role)) return a->mamba;
     if (tn_role_of_ple(role)) return h->n_ple > 0;
     if (tn_role_of_delta(role)) return a->delta && !(a->mamba && role == TN_W_DELTA_RATE);
@@ -624,6 +631,29 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_OUT_B: return a->biases;
     default: return false;
     }
+}
+
+void tn_arch_hf_next(char *name, size_t cap) {
+    char tail[160];
+    int at = 0;
+    if (sscanf(name, "model.layers.%*d.%n", &at) != 0 || !at) return;
+    snprintf(tail, sizeof tail, "%s", name + at);
+    snprintf(name, cap, "mtp.layers.0.%s", tail);
+}
+
+tern_status tn_arch_next(const tn_arch *a, const char *file, int32_t said, bool any, tn_hparams *h,
+                         tern_error *err) {
+    TN_FAIL_IF(said < 0 || said > TN_MAX_NEXT, err, TERN_E_FORMAT,
+               "%s: %d layers that guess one token further, want 0 to %d", file, said, TN_MAX_NEXT);
+    h->n_next = any;
+    bool plain = a->norm == TN_NORM_RMS && !a->parallel_block && !a->window && !a->no_rope_pattern &&
+                 !a->mamba && !a->sinks;
+    TN_FAIL_IF(any && !plain, err, TERN_E_UNSUPPORTED,
+               "%s: layers that guess one token further are not supported for architecture %s", file,
+               a->name);
+    TN_FAIL_IF(any && h->n_layers >= TN_MAX_LAYERS, err, TERN_E_FORMAT,
+               "%s: layers %d and one more, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
+    return TERN_OK;
 }
 
 /* ---- what both sides share ------------------------------------------------------------------------ */

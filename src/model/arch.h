@@ -7,6 +7,9 @@
 
 #include <jansson.h>
 
+/* A file has at most so many layers that guess further; the first is used. */
+enum { TN_MAX_NEXT = 8 };
+
 /* Which words a file has for the scales of embeddings, residuals, attention and logits. */
 typedef enum tn_scales { TN_SCALES_NONE, TN_SCALES_GRANITE, TN_SCALES_MINICPM } tn_scales;
 
@@ -30,7 +33,6 @@ typedef struct tn_arch {
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
     bool dense_first;   /* the first layers may be dense, though the others have experts */
-    bool next_token;    /* files may hold layers that guess one token further, behind the others */
     bool gguf_only;     /* its folders hold tensors that are not read */
     bool temperature;   /* queries are scaled by their position (Ministral 3) */
     bool qkv_bias;      /* Q, K and V have biases */
@@ -65,6 +67,11 @@ void tn_arch_list(char *buf, size_t cap);
 /* Tensor name of a role: in the file's own naming. Returns false when the role cannot occur. */
 bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
 bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
+/* The layer that guesses further: "model.layers.N.x" becomes "mtp.layers.0.x" in folders. */
+void tn_arch_hf_next(char *name, size_t cap);
+/* What a file says it has of layers that guess further, and whether it has any of their tensors: h->n_next. */
+tern_status tn_arch_next(const tn_arch *a, const char *file, int32_t said, bool any, tn_hparams *h,
+                         tern_error *err);
 /* Must the tensor be there? */
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role);
 

@@ -334,7 +334,6 @@ typedef enum key_use {
     KEY_EXPERTS,    /* where it has no experts */
     KEY_SHARED,     /* where it has no shared expert */
     KEY_DENSE,      /* where experts are in all layers */
-    KEY_NEXT,       /* where it has no layers that guess further */
     KEY_LAYERS,     /* where layers do not differ in heads, share nothing and have no embeddings */
     KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
     KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
@@ -406,7 +405,7 @@ static const struct {
     {"expert_weights_scale", KEY_EXPERTS},
     {"leading_dense_block_count", KEY_DENSE},
     {"expert_used_count", KEY_READ}, /* says nothing without experts */
-    {"nextn_predict_layers", KEY_NEXT},
+    {"nextn_predict_layers", KEY_READ},
     {"use_parallel_residual", KEY_NONE_IS_0},
     {"attention.shared_kv_layers", KEY_LAYERS},
     {"attention.key_length_swa", KEY_LAYERS},
@@ -428,7 +427,6 @@ static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
         if (use == KEY_DELTA) use = a->delta ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_SHARED) use = a->shared_expert ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_DENSE) use = a->dense_first ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_NEXT) use = a->next_token ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_LAYERS) use = a->window_heads ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
         return use == KEY_READ || v == (use == KEY_NONE_IS_1 ? 1 : 0);
@@ -455,6 +453,15 @@ static tern_status check_keys(const keys *k, const tn_arch *a) {
 
 /* ---- all ------------------------------------------------------------------------------------------- */
 
+/* Some files have lost the tensors of layers that their keys still count. */
+static bool has_tensors_of(const tn_gguf *g, int32_t layer) {
+    char prefix[32];
+    int n = snprintf(prefix, sizeof prefix, "blk.%d.", layer);
+    for (size_t i = 0; i < tn_gguf_n_tensors(g); i++)
+        if (!strncmp(tn_gguf_tensor_at(g, i)->name, prefix, (size_t)n)) return true;
+    return false;
+}
+
 tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err) {
     keys k = {.g = g, .prefix = a->gguf, .err = err};
     tn_arch_begin(a, h);
@@ -462,15 +469,15 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     size_t n_name;
     if (tn_gguf_str(g, "general.name", &name, &n_name))
         snprintf(h->name, sizeof h->name, "%.*s", (int)(n_name < 120 ? n_name : 120), name);
-    int32_t n_next = a->next_token ? int_key(&k, "nextn_predict_layers", false, 0) : 0;
-    TN_FAIL_IF(n_next < 0 || n_next > 8, err, TERN_E_FORMAT,
-               "%s: %d layers that guess the next token but one, want 0 to 8", tn_gguf_path(g), n_next);
-    h->n_layers = int_key(&k, "block_count", true, 0) - n_next;
+    int32_t n_next = int_key(&k, "nextn_predict_layers", false, 0);
+    h->n_layers = int_key(&k, "block_count", true, 0);
+    if (n_next > 0 && n_next <= TN_MAX_NEXT) h->n_layers -= n_next;
     h->n_embd = int_key(&k, "embedding_length", true, 0);
     h->n_heads = int_key(&k, "attention.head_count", true, 1);
     TN_TRY(k.st);
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
+    TN_TRY(tn_arch_next(a, tn_gguf_path(g), n_next, n_next > 0 && has_tensors_of(g, h->n_layers), h, err));
     if (a->conv || a->mamba) TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     if (!a->window_heads) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);

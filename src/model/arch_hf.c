@@ -525,6 +525,8 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
         file, a->hf);
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
+    h->n_next = whole(&c, "mtp_num_hidden_layers", false, 0); /* whether they are there, the tensors tell */
+    TN_TRY(c.st);
     TN_TRY(check_neutral(&c, a));
     TN_TRY(parse_windows(&c, a, h));
     TN_TRY(parse_layers(&c, a, h));

@@ -334,6 +334,16 @@ void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, 
     run_layer(&x, layer);
 }
 
+void tn_forward_stores(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer) {
+    run x = begin(m, pool, r, a, NULL, NULL);
+    int32_t n;
+    x.op = tn_program_layer(&m->program, layer, &n);
+    for (int32_t i = 0; i < n; i++, x.op++) {
+        run_op(&x);
+        if (x.op->state_writes) return;
+    }
+}
+
 tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids,
                             bool rope_long, const _Atomic bool *cancel, const tn_forward_hooks *hooks,
                             tern_error *err) {

@@ -48,6 +48,9 @@ void tn_forward_embed(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, 
 void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer,
                       const tn_forward_hooks *hooks);
 
+/* The layer as far as its keys and values: what later rows read of these. */
+void tn_forward_stores(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer);
+
 /* Evaluate r->n_rows tokens: buffer X holds the last layer's residual afterwards. ids [n_rows]. Fills the
  * cache. cancel may be NULL; TERN_E_CANCELLED leaves the cache slots of these rows undefined. hooks may be
  * NULL. */

@@ -63,7 +63,8 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 }
 
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
-    bool inside = layer >= 0 && layer < h->n_layers;
+    bool inside = layer >= 0 && layer < h->n_layers + h->n_next;
+    if (tn_role_of_next(r)) return inside && layer == h->n_layers;
     int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
     bool own_kv = !inside || kind != TN_LAYER_ATTENDS || tn_layer_kv(h, layer) == layer;
     if (tn_role_of_ple(r)) return h->n_ple > 0 && inside == (r != TN_W_PLE_EMBD);
@@ -111,7 +112,7 @@ const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_FFN_POST_NORM, TN_W_Q_NORM,       TN_W_K_NORM,         TN_W_SINKS,      TN_W_CONV,
     TN_W_DELTA_CONV,    TN_W_DELTA_A,      TN_W_DELTA_DT,       TN_W_DELTA_NORM, TN_W_SHARED_GATE,
     TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B, TN_W_MAMBA_D,        TN_W_PLE_NORM,   TN_W_PLE_POST_NORM,
-    TN_W_LAYER_SCALE,
+    TN_W_LAYER_SCALE,   TN_W_NEXT_E_NORM,  TN_W_NEXT_H_NORM,    TN_W_NEXT_OUT_NORM,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -135,6 +136,7 @@ const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
     {TN_W_PLE_IN, TN_W_N_ROLES},
     {TN_W_PLE_GATE, TN_W_N_ROLES},
     {TN_W_PLE_OUT, TN_W_N_ROLES},
+    {TN_W_NEXT_PROJ, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
@@ -204,6 +206,10 @@ const char *tn_role_name(tn_role r) {
         [TN_W_PLE_OUT] = "layer_out",
         [TN_W_PLE_POST_NORM] = "layer_out norm",
         [TN_W_LAYER_SCALE] = "layer scale",
+        [TN_W_NEXT_E_NORM] = "nextn_enorm",
+        [TN_W_NEXT_H_NORM] = "nextn_hnorm",
+        [TN_W_NEXT_PROJ] = "nextn_eh_proj",
+        [TN_W_NEXT_OUT_NORM] = "nextn_head_norm",
     };
     return names[r];
 }
@@ -278,6 +284,10 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
         [TN_W_PLE_OUT] = {e, ple},
         [TN_W_PLE_POST_NORM] = {1, e},
         [TN_W_LAYER_SCALE] = {1, 1},
+        [TN_W_NEXT_E_NORM] = {1, e},
+        [TN_W_NEXT_H_NORM] = {1, e},
+        [TN_W_NEXT_PROJ] = {e, 2 * e},
+        [TN_W_NEXT_OUT_NORM] = {1, e},
     };
     assert(r < TN_W_N_ROLES);
     *n_rows = shapes[r].rows;

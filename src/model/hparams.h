@@ -43,6 +43,7 @@ typedef struct tn_hparams {
     char arch[32]; /* canonical name: a row of the table in arch.c */
     char name[128];
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab, ctx_train;
+    int32_t n_next; /* 1: the file has a layer behind the others that guesses one token further (next.h) */
     tn_norm_kind norm;
     float norm_eps;
     tn_act act;
@@ -175,6 +176,10 @@ typedef enum tn_role {
     TN_W_PLE_OUT,      /* [n_embd][n_ple] */
     TN_W_PLE_POST_NORM,
     TN_W_LAYER_SCALE, /* [1] */
+    TN_W_NEXT_E_NORM,  /* [n_embd] of the layer that guesses further: of the token's embedding */
+    TN_W_NEXT_H_NORM,  /* of the hidden state in front of it */
+    TN_W_NEXT_PROJ,    /* [n_embd][2 n_embd] embedding, state */
+    TN_W_NEXT_OUT_NORM,
     TN_W_N_ROLES
 } tn_role;
 
@@ -214,7 +219,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 21, TN_N_LAYER_LINEARS = 20, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 24, TN_N_LAYER_LINEARS = 21, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -228,6 +233,8 @@ static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
 }
 /* May a layer have this tensor, by what it mixes tokens and feeds forward with? */
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
+/* Is it one that only the layer that guesses further has? */
+static inline bool tn_role_of_next(tn_role r) { return r >= TN_W_NEXT_E_NORM && r <= TN_W_NEXT_OUT_NORM; }
 /* Is it a tensor of a delta net? */
 static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM; }
 static inline bool tn_role_of_mamba(tn_role r) { return r == TN_W_MAMBA_CONV_B || r == TN_W_MAMBA_D; }

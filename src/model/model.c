@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "model/blocks.h"
+#include "model/next.h"
 
 #include <assert.h>
 #include <string.h>
@@ -167,6 +168,21 @@ static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
     return TERN_OK;
 }
 
+/* The layer that guesses further, in the model's own form; its parameters are not counted as the model's, and tell
+ * nothing about which model it is. */
+static tern_status load_next(loader *ld) {
+    const tn_hparams *h = &ld->m->h;
+    uint64_t n_params = ld->m->n_params;
+    if (!h->n_next || (ld->m->scheme != TN_FLOAT && ld->m->scheme != TN_FLOAT_BLOCKS)) return TERN_OK;
+    ld->hash = NULL;
+    TN_TRY(tn_next_make(ld->m, ld->err));
+    tn_layer *layer = &ld->m->next->layers[0];
+    tern_status st = load_layer(ld, h->n_layers, layer);
+    ld->m->n_params = n_params;
+    if (st == TERN_OK && ld->m->scheme == TN_FLOAT_BLOCKS) tn_source_release(ld->src, h->n_layers);
+    return st;
+}
+
 static tern_status load_out_norm(loader *ld) {
     float **vectors = ld->m->top.vectors;
     TN_TRY(load_vector(ld, -1, TN_W_OUT_NORM, &vectors[TN_W_OUT_NORM]));
@@ -244,8 +260,12 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
                    "loading was cancelled");
     }
     if (scheme == TN_FLOAT_BLOCKS) tn_source_release(src, -1);
-    m->tokenizer = tn_source_take_tokenizer(src);
     m->fingerprint = XXH64_digest(ld.hash);
+    XXH64_state_t *hash = ld.hash;
+    st = load_next(&ld);
+    ld.hash = hash;
+    if (st != TERN_OK) goto out;
+    m->tokenizer = tn_source_take_tokenizer(src);
     *out = m;
     m = NULL;
 out:
@@ -291,6 +311,7 @@ void tn_model_close(tn_model **pm) {
     *pm = NULL;
     for (int i = 0; m->layers && i < m->h.n_layers; i++) tn_model_drop_layer(m, i);
     free_layer(m->ctx, &m->top, 0);
+    tn_model_close(&m->next);
     tn_program_free(&m->program);
     tn_free(m->ctx, m->layers);
     tn_tokenizer_close(&m->tokenizer);

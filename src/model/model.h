@@ -32,7 +32,8 @@ typedef struct tn_layer {
     void *room;
 } tn_layer;
 
-typedef struct tn_model {
+typedef struct tn_model tn_model;
+struct tn_model {
     tn_ctx *ctx;
     tn_hparams h;
     tn_tokenizer *tokenizer; /* NULL: the file has none */
@@ -45,7 +46,9 @@ typedef struct tn_model {
     char description[64];
     tn_lora *loras[TN_MAX_LORAS]; /* owned: adapters that texts may be read with */
     int32_t n_loras;
-} tn_model;
+    tn_model
+        *next; /* the layer that guesses one token further, as a model of one layer (next.h); NULL: none */
+};
 
 /* Load every weight of the source: as float panels, rounded as the scheme rounds; with TN_FLOAT_BLOCKS in the
  * file's blocks where it has some. Takes the source's tokenizer. Reports progress "load". */

@@ -21,10 +21,14 @@ struct tn_source {
     tn_safetensors *st;
     tn_tokenizer *tokenizer;
     tn_model_file file; /* of the above */
-    tn_place *places;   /* [n_layers + 1][TN_W_N_ROLES], model level first */
+    tn_place *places;   /* [n_layers + 1 + n_next][TN_W_N_ROLES], model level first */
     char path[512];
     char description[64];
 };
+
+static size_t n_places(const tn_source *s) {
+    return ((size_t)s->h.n_layers + 1 + (size_t)s->h.n_next) * TN_W_N_ROLES;
+}
 
 static tn_place *place_of(const tn_source *s, int layer, tn_role role) {
     return &s->places[(size_t)(layer + 1) * TN_W_N_ROLES + (size_t)role];
@@ -100,6 +104,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     bool named = s->gguf ? tn_arch_gguf_name(s->arch, layer, role, name, sizeof name)
                          : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
     if (!tn_layer_may_have(&s->h, layer, role)) return TERN_OK;
+    if (s->st && layer == s->h.n_layers) tn_arch_hf_next(name, sizeof name);
     bool pre_norm = role == TN_W_ATTN_NORM || role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM ||
                     role == TN_W_FFN_NORM_B;
     if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated) ||
@@ -139,16 +144,22 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                tn_dtype_name(t->dtype));
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM || role == TN_W_Q_NORM ||
-                   role == TN_W_K_NORM;
+                   role == TN_W_K_NORM || (tn_role_of_next(role) && rows == 1);
     p->plus_one = s->st && s->arch->norm_plus_one && is_norm;
     return TERN_OK;
 }
 
-/* Of a layer that guesses one token further: it changes nothing of what the others compute. */
-static bool behind_layers(const tn_source *s, const char *number) {
-    int layer;
-    return s->arch->next_token && sscanf(number, "%d.", &layer) == 1 && layer >= s->h.n_layers &&
-           layer < s->h.n_layers + 8;
+/* Of a second layer that guesses one token further, or a later one: the first is used. */
+static bool behind_next(const tn_source *s, const char *name) {
+    int layer, first = s->gguf ? s->h.n_layers : 0;
+    return s->h.n_next && sscanf(name, s->gguf ? "blk.%d." : "mtp.layers.%d.", &layer) == 1 &&
+           layer > first && layer < first + TN_MAX_NEXT;
+}
+
+/* Names of tensors that some role must take. */
+static bool is_of_layer(const tn_source *s, const char *name) {
+    if (s->gguf) return !strncmp(name, "blk.", 4);
+    return !strncmp(name, "model.layers.", 13) || (s->h.n_next && !strncmp(name, "mtp.", 4));
 }
 
 /* Keys and values of layers that share those of another: some files have them, and nobody reads them. */
@@ -167,14 +178,12 @@ static bool of_sharing_layer(const tn_source *s, const char *number) {
 
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
 static tern_status check_all_taken(const tn_source *s, tern_error *err) {
-    const char *prefix = s->gguf ? "blk." : "model.layers.";
-    size_t n_places = ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES;
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
-        bool taken = strncmp(t->name, prefix, strlen(prefix)) || strstr(t->name, "rotary_emb.inv_freq") ||
-                     strstr(t->name, "attn_rot_embd") || behind_layers(s, t->name + strlen(prefix)) ||
-                     of_sharing_layer(s, t->name + strlen(prefix));
-        for (size_t k = 0; k < n_places && !taken; k++) {
+        bool taken = !is_of_layer(s, t->name) || strstr(t->name, "rotary_emb.inv_freq") ||
+                     strstr(t->name, "attn_rot_embd") || behind_next(s, t->name) ||
+                     of_sharing_layer(s, t->name + strlen(s->gguf ? "blk." : "model.layers."));
+        for (size_t k = 0; k < n_places(s) && !taken; k++) {
             const tn_place *p = &s->places[k];
             taken = p->t == t;
             for (int32_t e = 0; p->experts && e < s->h.n_experts && !taken; e++) taken = p->experts[e] == t;
@@ -223,6 +232,12 @@ static bool exists(const char *folder, const char *name) {
     return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && !stat(path, &sb);
 }
 
+static bool has_next(const tn_safetensors *st) {
+    for (size_t i = 0; i < tn_safetensors_n_tensors(st); i++)
+        if (!strncmp(tn_safetensors_tensor_at(st, i)->name, "mtp.", 4)) return true;
+    return false;
+}
+
 static tern_status open_folder(tn_source *s, const char *path, tern_error *err) {
     char file[4096];
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
@@ -246,6 +261,7 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
             tn_arch_variant(s->arch, json_integer_value(json_object_get(config, "num_local_experts")) > 0);
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
+    if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
     /* configs leave the flag out where the family's default ties: then the weights tell */
     if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") &&
@@ -312,11 +328,10 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
         if (whole != TERN_OK) st = whole;
     }
     if (st == TERN_OK) {
-        s->places =
-            tn_calloc(ctx, TN_MEM_OTHER, ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES, sizeof *s->places);
+        s->places = tn_calloc(ctx, TN_MEM_OTHER, n_places(s), sizeof *s->places);
         if (!s->places) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d layers", s->h.n_layers);
     }
-    for (int layer = -1; st == TERN_OK && layer < s->h.n_layers; layer++) {
+    for (int layer = -1; st == TERN_OK && layer < s->h.n_layers + s->h.n_next; layer++) {
         for (int r = 0; st == TERN_OK && r < TN_W_N_ROLES; r++)
             if (tn_role_of_model((tn_role)r) == (layer < 0)) st = find_place(s, layer, (tn_role)r, err);
     }
@@ -341,8 +356,7 @@ void tn_source_close(tn_source **ps) {
     tn_tokenizer_close(&s->tokenizer);
     tn_gguf_close(&s->gguf);
     tn_safetensors_close(&s->st);
-    for (size_t k = 0; s->places && k < ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES; k++)
-        tn_free(s->ctx, s->places[k].experts);
+    for (size_t k = 0; s->places && k < n_places(s); k++) tn_free(s->ctx, s->places[k].experts);
     tn_free(s->ctx, s->places);
     tn_free(s->ctx, s);
 }

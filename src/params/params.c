@@ -39,7 +39,7 @@ static const tn_param table[] = {
     {"ignore-eos", 0, TN_PARAM_FLAG, LAB, ANSWER, AT(generate.ignore_end), .dflt = "off",
      .help = "go on after the end-of-text token"},
     {"draft", 0, TN_PARAM_TEXT, DEVICE, DRAFTS, AT(session.draft), .unit = "LIST", .dflt = "auto",
-     .help = "drafters: none, auto, all, or some of lookup,sam,calibrated,extend,model:FILE; the text is the same with any"},
+     .help = "drafters: none, auto, all, or some of lookup,sam,calibrated,extend,mtp,model:FILE; the text is the same with any"},
     {"draft-nodes", 0, TN_PARAM_INT, DEVICE, DRAFTS, AT(generate.draft_nodes), .min = 1, .max = 32, .unit = "N", .dflt = "32",
      .help = "tokens verified in one forward at most"},
     {"draft-eager", 0, TN_PARAM_FLAG, LAB, DRAFTS, AT(generate.draft_eager), .dflt = "off",

@@ -6,6 +6,7 @@
 #include "prefill/impl.h"
 
 #include <assert.h>
+#include <string.h>
 
 _Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated in the decode form");
 
@@ -464,24 +465,21 @@ static void add_loras(tn_pipeline *p, int32_t row0, int32_t n, float *logits) {
     }
 }
 
-tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
-    assert(n > 0 && n <= TN_DECODE_M);
+/* Of p->lm_head_rows, which are the last forward's rows from row0 on; row0 -1: none of those. */
+static tern_status head_of(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
     const tn_npu_site *s = tn_npu_site_at(p->m, 0, TN_SITE_LM_HEAD);
     /* lm_head borrows chunk 0's outlier lists; its rows are few */
     chunk c = p->chunks[0];
     c.in.x = p->lm_head_x;
     c.f.buf[TN_BUF_LOGITS] = logits;
-    for (int32_t i = 0; i < n; i++) {
-        float *row = p->lm_head_rows + (size_t)i * (size_t)s->ops.k;
-        tn_forward_out_norm(p->model, p->kern, tn_pipeline_row(p, row0 + i), row, 1);
-        tn_quantise_row(p, &c, s, i, row);
-    }
+    for (int32_t i = 0; i < n; i++)
+        tn_quantise_row(p, &c, s, i, p->lm_head_rows + (size_t)i * (size_t)s->ops.k);
     TN_TRY(run_lm_head(p, s, n, logits, err));
     if (s->has_outliers) {
         TN_TRY(tn_outlier_rows(p, &c, s, 0, n, 0, err));
         tn_outliers_merge(p, &c, s, 0, n);
     }
-    add_loras(p, row0, n, logits);
+    if (row0 >= 0) add_loras(p, row0, n, logits);
     tn_frame f = {.m = p->model, .buf = {[TN_BUF_LOGITS] = logits}};
     int32_t n_ops;
     const tn_op *op = tn_program_layer(&p->model->program, p->m->n_layers, &n_ops);
@@ -491,4 +489,19 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
         behind = behind || op[i].site == TN_SITE_LM_HEAD;
     }
     return TERN_OK;
+}
+
+tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
+    assert(n > 0 && n <= TN_DECODE_M);
+    const size_t k = (size_t)tn_npu_site_at(p->m, 0, TN_SITE_LM_HEAD)->ops.k;
+    for (int32_t i = 0; i < n; i++)
+        tn_forward_out_norm(p->model, p->kern, tn_pipeline_row(p, row0 + i), p->lm_head_rows + (size_t)i * k,
+                            1);
+    return head_of(p, row0, n, logits, err);
+}
+
+tern_status tn_pipeline_head(tn_pipeline *p, const float *states, int32_t n, float *logits, tern_error *err) {
+    assert(n > 0 && n <= TN_DECODE_M);
+    memcpy(p->lm_head_rows, states, (size_t)n * (size_t)p->model->h.n_embd * sizeof *states);
+    return head_of(p, -1, n, logits, err);
 }

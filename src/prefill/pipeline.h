@@ -107,6 +107,9 @@ const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 /* Computes logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */
 tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err);
 
+/* The same of n <= TN_DECODE_M states [n][n_embd] behind a last norm, without adapters. */
+tern_status tn_pipeline_head(tn_pipeline *p, const float *states, int32_t n, float *logits, tern_error *err);
+
 const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p);
 
 /* Tells the simulator what its waves look like, and the profile's times. */

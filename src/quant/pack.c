@@ -175,6 +175,11 @@ static void close_packer(packer *p) {
 static tern_status open_model(packer *p, const char *src, tern_error *err) {
     TN_TRY(tn_source_open(p->ctx, src, &p->src, err));
     const tn_hparams *h = tn_source_hparams(p->src);
+    if (h->n_next)
+        tn_log(p->ctx, TERN_LOG_WARN,
+               "the layer of %s that guesses one token further (MTP) is not kept in the package: drafts are "
+               "without it",
+               src);
     TN_FAIL_IF(
         h->n_experts && (h->n_ff_exp % TN_EXPERT_CHANNELS || h->n_embd % TN_EXPERT_CHANNELS), err,
         TERN_E_UNSUPPORTED,

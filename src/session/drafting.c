@@ -29,6 +29,12 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     const char *path = NULL;
     *drafters = d->drafters;
     if (text) TN_TRY(tn_draft_parse(text, drafters, &path, err));
+    bool has_next = s->e->model->next;
+    TN_FAIL_IF(*drafters & TN_DRAFT_MTP && !has_next && !(*drafters & TN_DRAFT_WHERE_ANY), err,
+               TERN_E_INVALID,
+               "the drafter mtp needs a model with a layer that guesses one token further, which this one %s",
+               s->e->model->h.n_next ? "has, but not under this scheme" : "has not");
+    *drafters &= ~(uint32_t)(TN_DRAFT_WHERE_ANY | (has_next ? 0 : TN_DRAFT_MTP));
     if (path && (!d->model_path || strcmp(path, d->model_path))) {
         char *copy = tn_strdup(ctx, TN_MEM_TEXT, path);
         TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for a file name");
@@ -40,7 +46,10 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     TN_TRY(open_draft(s, err));
     if (*drafters & TN_DRAFT_MODEL && !d->model)
         TN_TRY(tn_draft_model_open(s->e, d->model_path, s->n_ctx, &d->model, err));
-    tn_draft_set_outside(d->draft, tn_draft_model_propose, d->model);
+    if (*drafters & TN_DRAFT_MTP && !d->mtp)
+        TN_TRY(tn_mtp_open(s->e, s->pipeline, s->n_ctx, tn_session_rope_long(s), &d->mtp, err));
+    tn_draft_set_outside(d->draft, TN_DRAFT_MODEL, tn_draft_model_propose, d->model);
+    tn_draft_set_outside(d->draft, TN_DRAFT_MTP, tn_mtp_propose, d->mtp);
     return TERN_OK;
 }
 
@@ -96,6 +105,7 @@ void tn_drafting_close(tern_session *s) {
     tn_drafting *d = &s->drafting;
     tn_ctx *ctx = &s->e->ctx;
     tn_draft_model_close(&d->model);
+    tn_mtp_close(&d->mtp);
     tn_draft_close(&d->draft);
     tn_free(ctx, d->model_path);
     tn_free(ctx, d->head_ids);
@@ -117,7 +127,7 @@ tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_sta
     if (!s) return TERN_E_INVALID;
     const tn_drafting *d = &s->drafting;
     double offered = d->n_offered ? (double)d->n_offered : 1, kept = (double)(d->n_steps + d->n_accepted);
-    const tern_draft_stats t = {
+    tern_draft_stats t = {
         .n_steps = d->n_steps,
         .n_rows = d->n_rows,
         .n_accepted = d->n_accepted,
@@ -134,7 +144,17 @@ tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_sta
         .n_learned = s->storing.n_learned,
         .learn_s = (double)s->storing.learn_ns * 1e-9,
         .commit_s = (double)s->storing.commit_ns * 1e-9,
+        .mtp_s = d->mtp ? (double)tn_mtp_note_ns(d->mtp) * 1e-9 : 0,
     };
+    struct {
+        uint32_t drafters;
+        uint64_t *n_verified, *n_accepted;
+    } of[] = {{TN_DRAFT_LOOKUP | TN_DRAFT_SAM, &t.copied, &t.copied_right},
+              {TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND, &t.recalled, &t.recalled_right},
+              {TN_DRAFT_MODEL, &t.by_model, &t.by_model_right},
+              {TN_DRAFT_MTP, &t.by_mtp, &t.by_mtp_right}};
+    for (size_t i = 0; d->draft && i < sizeof of / sizeof of[0]; i++)
+        tn_draft_counts(d->draft, of[i].drafters, of[i].n_verified, of[i].n_accepted);
     return tn_sized_out(out, size_bytes, &t, sizeof t, TN_SIZE_UP_TO(tern_draft_stats, draft_bytes));
 }
 
@@ -321,7 +341,8 @@ void tn_draft_model_propose(void *model, tn_proposals *p, const int32_t *text, i
         const float *logits = tern_session_logits(m->s);
         int32_t token = tn_argmax(logits, m->n_vocab);
         node =
-            tn_prop_add(p, node, token, tn_draft_outside_class(expf(tn_logprob(logits, m->n_vocab, token))));
+            tn_prop_add(p, node, token,
+                        tn_draft_outside_class(TN_DRAFT_MODEL, expf(tn_logprob(logits, m->n_vocab, token))));
         if (node < 0 || (tn_prop_step_ns(p) > 0 && p->node[node].p * tn_prop_step_ns(p) < (float)m->step_ns))
             return;
         int64_t t0 = tn_now_ns();

@@ -4,6 +4,7 @@
 #define TN_SESSION_DRAFTING_H
 
 #include "draft/draft.h"
+#include "session/mtp.h"
 
 typedef struct tn_draft_model tn_draft_model;
 
@@ -12,6 +13,7 @@ typedef struct tn_drafting {
     uint32_t drafters;     /* of the session */
     char *model_path;      /* of the draft model or NULL */
     tn_draft_model *model; /* opened by the first call that uses it */
+    tn_mtp *mtp;           /* the same of the model's own layer that guesses further */
     /* Calibration has the output weights of the text's own tokens here, so that a prompt row costs hundreds
      * of products, not the whole vocabulary. */
     int32_t *head_ids; /* [TN_DRAFT_VOCAB] */

@@ -199,6 +199,12 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
         h->n_layers - 1);
 }
 
+/* The residual behind the last layer of row i of a session's last forward. */
+static const float *residual(const tern_session *s, int32_t i) {
+    return s->pipeline ? tn_pipeline_row(s->pipeline, i)
+                       : s->acts.buf[TN_BUF_X] + (size_t)i * (size_t)s->e->model->program.width[TN_BUF_X];
+}
+
 static tern_status raw_logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
                                  tern_error *err) {
     if (s->pipeline) return tn_pipeline_logits(s->pipeline, row0, n, logits, err);
@@ -221,9 +227,7 @@ static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows,
     int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
     for (; scorer->on_hidden && i < n_rows; i++) {
         const tn_model *m = s->e->model;
-        const float *x = s->pipeline ? tn_pipeline_row(s->pipeline, i)
-                                     : s->acts.buf[TN_BUF_X] + (size_t)i * (size_t)m->program.width[TN_BUF_X];
-        tn_forward_out_norm(m, &s->e->kern, x, scorer->row, 1);
+        tn_forward_out_norm(m, &s->e->kern, residual(s, i), scorer->row, 1);
         scorer->on_hidden(scorer->user, done + (size_t)i, scorer->row);
     }
     while (i < n_rows) {
@@ -239,11 +243,20 @@ static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows,
     return TERN_OK;
 }
 
+/* For drafts of the layer that guesses further: tokens at pos.. are text, and their rows lie one behind the other. */
+static void note(tern_session *s, int32_t pos, const int32_t *tokens, int32_t n, const tern_session *in,
+                 int32_t row) {
+    for (int32_t i = 0; s->drafting.mtp && i < n; i++)
+        tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], residual(in, row + i));
+}
+
 /* The rows just evaluated become part of the text. */
-static void keep_rows(tern_session *s, const int32_t *tokens, int32_t n) {
+static void keep_rows(tern_session *s, const int32_t *tokens, int32_t n, const tern_session *in,
+                      int32_t row) {
     memcpy(s->tokens + s->n_tok, tokens, (size_t)n * sizeof *tokens);
     tn_state_append(&s->state, n);
     s->n_tok += n;
+    note(s, s->n_tok - n, tokens, n, in, row);
 }
 
 enum { MARK_EVERY = 256, MARKED_ROWS = 64 }; /* tokens */
@@ -282,7 +295,7 @@ static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scor
     if (st == TERN_OK && last) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
     if (st != TERN_OK) return st;
     if (p->calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
-    keep_rows(s, tokens, rows);
+    keep_rows(s, tokens, rows, s, 0);
     TN_TRY(mark(s, rows >= MARKED_ROWS || (last && p->n > 1), err));
     p->done += (size_t)rows;
     s->has_logits = last;
@@ -330,6 +343,8 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
     TN_TRY(tree_logits(s, err));
     tn_rows r;
     s->has_logits = false;
+    s->rows_in = s;
+    s->rows_at = 0;
     tern_status st = evaluate(s, tree->token, tree->n, tree, &r, err);
     if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
     return st == TERN_OK ? logits_of(s, &r, 0, tree->n, s->tree_logits, err) : st;
@@ -391,14 +406,16 @@ static tern_status forward_together(tn_turn *const *t, int32_t n, tn_rows *all, 
 
 /* Gives every session its logits: those of all rows are lead's, in the order of the turns. */
 static void share_out(tn_turn *const *t, int32_t n, const float *logits) {
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0, row = 0; i < n; row += t[i++]->tree.n) {
         tern_session *s = t[i]->s;
         int32_t k = t[i]->tree.n;
+        s->rows_in = t[0]->s;
+        s->rows_at = row;
         size_t n_vocab = (size_t)s->e->model->h.n_vocab;
         t[i]->status = check_logits(s, logits, k, s->n_tok + k, &t[i]->err);
         if (k == 1) {
             memcpy(s->logits, logits, n_vocab * sizeof *logits);
-            keep_rows(s, t[i]->tree.token, 1);
+            keep_rows(s, t[i]->tree.token, 1, t[0]->s, row);
             (void)mark(s, false, NULL);
             s->has_logits = t[i]->status == TERN_OK;
         } else if (i) {
@@ -447,6 +464,7 @@ void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
      * needs */
     tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
     s->tokens[s->n_tok++] = tree->token[row];
+    note(s, s->n_tok - 1, &tree->token[row], 1, s->rows_in, s->rows_at + row);
     (void)mark(s, false, NULL); /* without memory the way back is longer */
 }
 

@@ -30,8 +30,11 @@ struct tern_session {
     float *logits;         /* [n_vocab] after token n_tok-1 */
     bool has_logits;
     size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them the session knew */
-    float *tree_logits;       /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
-    float *score_logits;      /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
+    /* where the rows of the last forward of few lie: in this session's buffers, from this one on */
+    const tern_session *rows_in;
+    int32_t rows_at;
+    float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
+    float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     tn_drafting drafting;
     tn_storing storing;
     tn_constraint constraint;

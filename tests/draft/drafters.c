@@ -53,7 +53,8 @@ static void names(void **state) {
                 {"all", TN_DRAFT_ALL, NULL},
                 {"lookup", TN_DRAFT_LOOKUP, NULL},
                 {"sam,extend", TN_DRAFT_SAM | TN_DRAFT_EXTEND, NULL},
-                {"all,model:a,b", TN_DRAFT_ALL | TN_DRAFT_MODEL, "a,b"}};
+                {"all,model:a,b", TN_DRAFT_ALL | TN_DRAFT_MODEL, "a,b"},
+                {"sam,mtp", TN_DRAFT_SAM | TN_DRAFT_MTP, NULL}};
     uint32_t bits;
     const char *model;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {

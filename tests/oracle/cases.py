@@ -68,8 +68,9 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
 
     matrix("model.embed_tokens", v, c, 1.0 if gemma else c**0.5 / 2)
     if family in NEXT:
-        for i, kind in enumerate(cfg["layer_types"]):
-            p = f"model.layers.{i}."
+        further = "mtp_use_dedicated_embeddings" in cfg
+        for i, kind in enumerate(cfg["layer_types"] + ["full_attention"] * further):
+            p = f"model.layers.{i}." if i < len(cfg["layer_types"]) else "mtp.layers.0."
             vector(p + "input_layernorm.weight", c, 0.0, 0.5)
             vector(p + "post_attention_layernorm.weight", c, 0.0, 0.5)
             if kind == "linear_attention":
@@ -109,6 +110,10 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
                 matrix(p + block + "gate_proj", size, c, 1.5)
                 matrix(p + block + "up_proj", size, c, 1.5)
                 matrix(p + block + "down_proj", c, size)
+        if further:
+            matrix("mtp.fc", c, 2 * c, 1.5)
+            for n in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+                vector(f"mtp.{n}.weight", c, 0.0, 0.5)
         vector("model.norm.weight", c, 0.0, 0.5)
         if not cfg["tie_word_embeddings"]:
             matrix("lm_head", v, c)
@@ -619,6 +624,19 @@ CASES |= {
         dtype="F16", vectors="F16", n_tok=300, n_ctx=320, gguf=True,
         shows=[dict(layer_types=[DELTA] * 3 + [FULL, DELTA], linear_num_key_heads=2, drop="A_log"), dict(drop="self_attn.q_norm.weight")],
     ),
+    "qwen35-mtp": dict(  # with a layer that guesses one token further
+        cfg=config(
+            "Qwen3_5ForCausalLM", "qwen3_5_text", 48, 32, 48, 2, 4, 2,
+            **{k: v for k, v in MODERN.items() if k != "rope_theta"}, tie_word_embeddings=True, head_dim=16,
+            attn_output_gate=True, linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=16,
+            linear_num_key_heads=2, linear_num_value_heads=4, full_attention_interval=2, mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+            layer_types=[DELTA, FULL],
+        ),
+        dtype="F16", vectors="F16", n_tok=70, n_ctx=80, gguf=True, shows=[dict(drop="A_log")],
+        mtp_shows=["mtp.pre_fc_norm_hidden.weight", "mtp.pre_fc_norm_embedding.weight", "mtp.norm.weight",
+                   "mtp.layers.0.self_attn.k_norm.weight", "mtp.layers.0.mlp.up_proj.weight"],
+    ),
     "qwen35moe": dict(
         cfg=config(
             "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 48, 32, 40, 4, 4, 2,
@@ -691,10 +709,19 @@ def make_case(name, case, out, gguf_f32=None):
     around_edges = {0, 1, 6, 7, 8, 9, 31, 32, 100, 255, 256, 257, 511, 512, n_tok // 2, n_tok - 2, n_tok - 1}
     positions = sorted(p for p in around_edges if p < n_tok)
     lines = ",\n    ".join(json.dumps(rounded(logits[p])) for p in positions)
+    further = ""
+    if "mtp_use_dedicated_embeddings" in cfg:
+        guesses = [reference.guess_further(cfg, values, ids, p) for p in positions if p < n_tok - 2]
+        for drop in case["mtp_shows"]:
+            lost = {k: (v * 0 if k == drop else v) for k, v in values.items()}
+            if relative_error(reference.guess_further(cfg, lost, ids, 32)[1], reference.guess_further(cfg, values, ids, 32)[1]) < MUST_SHOW:
+                raise SystemExit(f"{name}: {drop} does not show in the second guess")
+        rows = ",\n    ".join(json.dumps([rounded(a), rounded(b)]) for a, b in guesses)
+        further = f',\n  "further": [\n    {rows}\n  ]'
     (out / name / "vectors.json").write_text(
         "{\n"
         f'  "n_ctx": {n_ctx},\n  "tokens": {json.dumps(ids)},\n  "perplexity": {reference.perplexity(logits, ids):.9g},\n'
-        f'  "positions": {json.dumps(positions)},\n  "logits": [\n    {lines}\n  ]\n}}\n'
+        f'  "positions": {json.dumps(positions)},\n  "logits": [\n    {lines}\n  ]{further}\n}}\n'
     )
 
 

@@ -202,14 +202,21 @@ def gguf_next(cfg, tensors, name, widen):
         return np.moveaxis(moved, 0, axis).reshape(shape)
 
     out, experts = {}, {}
+    n_layers = cfg["num_hidden_layers"]
+    if cfg.get("full_attention_interval", 4) != 4:  # what readers take where nothing is said
+        meta[f"{arch}.full_attention_interval"] = cfg["full_attention_interval"]
+    next_names = {"mtp.fc": "eh_proj", "mtp.norm": "shared_head_norm", "mtp.pre_fc_norm_embedding": "enorm", "mtp.pre_fc_norm_hidden": "hnorm"}
+    if any(n.startswith("mtp.") for n in tensors):  # the layer that guesses further is one more, and counted
+        meta[f"{arch}.block_count"], meta[f"{arch}.nextn_predict_layers"] = n_layers + 1, 1
     for hf_name, t in tensors.items():
         v = t.values
+        hf_name = hf_name.replace("mtp.layers.0.", f"model.layers.{n_layers}.")
         if ".experts." in hf_name:
             layer, part = hf_name.split(".")[2], hf_name.split(".")[6].split("_")[0]
             experts.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", []).append(t)
             continue
         stem, end = hf_name.rsplit(".", 1)
-        if stem.endswith("norm") and not stem.endswith("linear_attn.norm"):
+        if (stem.endswith("norm") or "pre_fc_norm" in stem) and not stem.endswith("linear_attn.norm"):
             v = v + 1
         if hf_name.endswith("A_log"):
             v = -np.exp(v)
@@ -227,7 +234,9 @@ def gguf_next(cfg, tensors, name, widen):
                 v = np.concatenate([v[: 2 * keys], tiled(v[2 * keys :], d_v)])
             if part.startswith("out_proj"):
                 v = tiled(v, d_v, axis=1)
-        if not stem.startswith("model.layers."):
+        if stem in next_names:
+            new = f"blk.{n_layers}.nextn.{next_names[stem]}.{end}"
+        elif not stem.startswith("model.layers."):
             new = f"{GGUF_NAMES[stem]}.{end}"
         else:
             layer, part = hf_name[len("model.layers.") :].split(".", 1)

@@ -400,7 +400,7 @@ def delta_net(cfg, w, p, x):
     return linear(out.reshape(n_tok, -1), w(p + "out_proj.weight"))
 
 
-def forward_next(cfg, w, ids, n_ctx):
+def forward_next(cfg, w, ids, n_ctx, states=False):
     """Qwen3-Next and Qwen3.5: three layers of four are gated delta nets; attention rotates a part of every head and gates
     what it gives; feed-forward blocks are dense, or experts beside a shared one that has a gate."""
     n_heads, n_kv, d = geometry(cfg)
@@ -427,7 +427,37 @@ def forward_next(cfg, w, ids, n_ctx):
             x = x + experts(cfg, w, p, h, silu) + share * shared
         else:
             x = x + gated(h, *(w(p + f"mlp.{n}_proj.weight") for n in ("gate", "up", "down")), silu)
+    if states:
+        return norm(x, "model.norm.weight")
     return linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight" if cfg["tie_word_embeddings"] else "lm_head.weight"))
+
+
+def guess_further(cfg, tensors, ids, last):
+    """Qwen3.5's layer that guesses one token further, of the text ids[0..last + 1]: row i reads the embedding of token i + 1
+    and the model's hidden state i behind its last norm, each normed, side by side through one projection; then comes a decoder
+    layer that attends, a norm, and the model's output layer: logits of token last + 2. And those of token last + 3, where a
+    row more reads token last + 2 beside the first guess's normed state."""
+    w = lambda name: tensors[name].astype(np.float64) if name in tensors else None
+    n_heads, n_kv, d = geometry(cfg)
+    norm = lambda x, name: rms_norm(x, 1 + w(name), cfg["rms_norm_eps"])
+    freq, mscale = rope_frequencies(cfg, int(cfg["rope_parameters"]["partial_rotary_factor"] * d), len(ids))
+    states, out = forward_next(cfg, w, np.array(ids[: last + 1]), len(ids), states=True), []
+    for n in (last + 1, last + 2):
+        e = w("model.embed_tokens.weight")[np.array(ids[1 : n + 1])]
+        both = np.concatenate([norm(e, "mtp.pre_fc_norm_embedding.weight"), norm(states, "mtp.pre_fc_norm_hidden.weight")], axis=1)
+        x, p = linear(both, w("mtp.fc.weight")), "mtp.layers.0."
+        h = norm(x, p + "input_layernorm.weight")
+        q, gate = np.split(heads(linear(h, w(p + "self_attn.q_proj.weight")), n_heads), 2, axis=2)
+        k, v = (heads(linear(h, w(p + f"self_attn.{m}_proj.weight")), n_kv) for m in "kv")
+        q, k = norm(q, p + "self_attn.q_norm.weight"), norm(k, p + "self_attn.k_norm.weight")
+        a = attention(rotate(q, freq, mscale), rotate(k, freq, mscale), v, 1 / math.sqrt(d))
+        x = x + linear(a / (1 + np.exp(-gate.reshape(n, -1))), w(p + "self_attn.o_proj.weight"))
+        h = norm(x, p + "post_attention_layernorm.weight")
+        x = x + gated(h, *(w(p + f"mlp.{m}_proj.weight") for m in ("gate", "up", "down")), silu)
+        guess = norm(x, "mtp.norm.weight")[-1:]
+        out.append(linear(guess, w("model.embed_tokens.weight"))[0])
+        states = np.concatenate([states, guess])
+    return out
 
 
 def mamba2(cfg, w, p, x):

@@ -174,6 +174,15 @@ class tern_draft_stats(C.Structure):
         ("n_learned", C.c_uint64),
         ("learn_s", C.c_double),
         ("commit_s", C.c_double),
+        ("copied", C.c_uint64),
+        ("copied_right", C.c_uint64),
+        ("recalled", C.c_uint64),
+        ("recalled_right", C.c_uint64),
+        ("by_model", C.c_uint64),
+        ("by_model_right", C.c_uint64),
+        ("by_mtp", C.c_uint64),
+        ("by_mtp_right", C.c_uint64),
+        ("mtp_s", C.c_double),
     ]
 
 

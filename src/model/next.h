@@ -1,0 +1,45 @@
+/* model/next.h - the layer that guesses one token further (MTP, "nextn"), which some files have behind the others.
+ *
+ * It reads, for the token at position i + 1, that token's embedding and the hidden state that the model has behind
+ * position i and its last norm; each is normed, and a projection of both is what a decoder layer of the model's kind
+ * gets. Behind that layer and a norm of its own, the model's output layer says what comes at position i + 2. The normed
+ * state takes the place of the model's for a guess further. Its keys and values are its own.
+ *
+ * It is held as a tn_model of one layer, m->next, without embedding and output layer: those are m's. */
+#ifndef TN_MODEL_NEXT_H
+#define TN_MODEL_NEXT_H
+
+#include "model/forward.h"
+#include "model/state.h"
+#include "model/tree.h"
+
+/* m->next without weights. */
+tern_status tn_next_make(tn_model *m, tern_error *err);
+
+/* A text that is guessed for: keys and values of rows 0 .. n - 1, as far as they were computed. */
+typedef struct tn_next_text {
+    tn_ctx *ctx;
+    const tn_model *m; /* of one layer */
+    const tn_kernels *kern;
+    tn_pool *pool;
+    tn_state state;
+    tn_acts acts;
+    float *pairs;          /* [TN_TREE_MAX][2 n_embd] */
+    tn_blocks_act *blocks; /* as many quantised rows of that width; or one of n_embd, for the output layer */
+    int32_t pos[TN_TREE_MAX], slot[TN_TREE_MAX];
+    bool rope_long;
+} tn_next_text;
+
+/* For at most n_ctx rows. */
+tern_status tn_next_open(tn_ctx *ctx, const tn_model *next, const tn_kernels *kern, tn_pool *pool,
+                         int32_t n_ctx, bool rope_long, tn_next_text *out, tern_error *err);
+void tn_next_close(tn_next_text *t);
+uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx); /* of the model's hyperparameters */
+
+/* Rows row0 .. row0 + n - 1, n at most TN_TREE_MAX: embeddings [n][n_embd], scaled as the model's, and states [n][n_embd]
+ * behind the last norm. Keys and values of these rows are stored over what was there. out: NULL, or where the last
+ * row's normed state goes, for the output layer; without it nothing but keys and values is computed. */
+void tn_next_rows(tn_next_text *t, int32_t row0, int32_t n, const float *embeddings, const float *states,
+                  float *out);
+
+#endif

@@ -1,0 +1,191 @@
+#include "session/mtp.h"
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "draft/draft.h"
+#include "model/next.h"
+#include "model/sampler.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum { DEPTH = 8, TOGETHER = 8, TRY_EVERY = 32 };
+static const float LIKELY = 0.6f,
+                   LIKELY_SHARE = 0.05f; /* of a first guess: what is thought before any, and how it learns */
+
+struct tn_mtp {
+    tn_ctx *ctx;
+    tern_engine *e;
+    tn_pipeline *pipeline;
+    tn_next_text text;
+    int32_t first, end; /* positions of the session's text that are noted: first .. end - 1 */
+    int32_t
+        n_waiting; /* of the rows first .. end - 2, the last: their keys and values are not computed yet */
+    int32_t
+        guessed; /* token of the row behind the text whose keys and values are computed already; -1: none */
+    bool knows;  /* the state behind position end - 1; else it is zeros */
+    /* [TN_TREE_MAX + 1] of the rows that wait; behind them the state of position end - 1 */
+    float *embeddings, *states;
+    float *out; /* [n_embd] state of a guess */
+    float *logits;
+    double step_ns; /* of a guess: running mean */
+    float likely;   /* that a first guess is right: running mean of what was thought */
+    int32_t n_skipped;
+    int64_t note_ns;
+};
+
+tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bool rope_long, tn_mtp **out,
+                        tern_error *err) {
+    tn_ctx *ctx = &e->ctx;
+    const tn_hparams *h = &e->model->h;
+    size_t n = (TN_TREE_MAX + 1) * (size_t)h->n_embd;
+    tn_mtp *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
+    TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory to guess further");
+    *m = (tn_mtp){.ctx = ctx, .e = e, .pipeline = pipeline, .guessed = -1, .likely = LIKELY};
+    /* guesses lie behind the text, which may fill the context */
+    tern_status st =
+        tn_next_open(ctx, e->model->next, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
+    m->embeddings = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n, sizeof *m->embeddings);
+    m->states = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n, sizeof *m->states);
+    m->out = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_embd, sizeof *m->out);
+    m->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *m->logits);
+    if (st == TERN_OK && (!m->embeddings || !m->states || !m->out || !m->logits))
+        st = tn_fail(err, TERN_E_MEMORY, "no memory to guess further");
+    if (st != TERN_OK) tn_mtp_close(out);
+    return st;
+}
+
+void tn_mtp_close(tn_mtp **pm) {
+    tn_mtp *m = *pm;
+    if (!m) return;
+    *pm = NULL;
+    tn_next_close(&m->text);
+    tn_free(m->ctx, m->embeddings);
+    tn_free(m->ctx, m->states);
+    tn_free(m->ctx, m->out);
+    tn_free(m->ctx, m->logits);
+    tn_free(m->ctx, m);
+}
+
+int64_t tn_mtp_note_ns(const tn_mtp *m) { return m->note_ns; }
+
+static size_t width(const tn_mtp *m) { return (size_t)m->e->model->h.n_embd; }
+
+static void embed(const tn_mtp *m, int32_t token, float *out) {
+    const tn_hparams *h = &m->e->model->h;
+    if (m->e->npu) tn_npu_model_embed(m->e->npu, h, token, out);
+    else tn_linear_row(tn_model_linear(m->e->model, -1, TN_W_EMBD), (size_t)token, out);
+    for (size_t i = 0; h->embd_scale != 1.0f && i < width(m); i++) out[i] *= h->embd_scale;
+}
+
+/* ---- keeping up ------------------------------------------------------------------------------------- */
+
+/* The row that comes after all that wait. */
+static int32_t next_row(const tn_mtp *m) { return m->end - m->first - 1; }
+
+static void flush(tn_mtp *m) {
+    if (!m->n_waiting) return;
+    size_t e = width(m);
+    tn_next_rows(&m->text, next_row(m) - m->n_waiting, m->n_waiting, m->embeddings, m->states, NULL);
+    memmove(m->states, m->states + (size_t)m->n_waiting * e, e * sizeof *m->states);
+    m->n_waiting = 0;
+}
+
+/* Goes back to a text of n tokens, or begins anew behind them. */
+static void go_back(tn_mtp *m, int32_t n) {
+    flush(m);
+    m->guessed = -1;
+    if (n <= m->first || n > m->end) m->first = n;
+    m->end = n;
+    m->knows = false;
+    memset(m->states, 0, width(m) * sizeof *m->states);
+}
+
+/* The token at position end is known: the row in front of it is complete. */
+static void complete(tn_mtp *m, int32_t token) {
+    bool done = m->guessed == token; /* and nothing waits in front of it */
+    m->guessed = -1;
+    if (m->end == m->first || done) return;
+    embed(m, token, m->embeddings + (size_t)m->n_waiting++ * width(m));
+}
+
+void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
+    int64_t t0 = tn_now_ns();
+    if (pos != m->end) go_back(m, pos);
+    complete(m, token);
+    tn_forward_out_norm(m->e->model, &m->e->kern, x, m->states + (size_t)m->n_waiting * width(m), 1);
+    m->knows = true;
+    m->end++;
+    if (m->n_waiting == TN_TREE_MAX) flush(m);
+    m->note_ns += tn_now_ns() - t0;
+}
+
+/* ---- guessing --------------------------------------------------------------------------------------- */
+
+static bool compute_logits(tn_mtp *m) {
+    const tn_model *model = m->e->model;
+    if (m->pipeline) return tn_pipeline_head(m->pipeline, m->out, 1, m->logits, NULL) == TERN_OK;
+    const tn_linear *l = tn_model_linear(model, -1, model->h.tied ? TN_W_EMBD : TN_W_OUT);
+    size_t e = width(m);
+    tn_linear_run(l, &m->e->kern, m->e->pool, m->out, e, m->logits, (size_t)l->n, 1, m->text.blocks);
+    int32_t n_ops;
+    const tn_op *op = tn_program_layer(&model->program, model->h.n_layers, &n_ops);
+    tn_frame f = {.m = model, .buf = {[TN_BUF_LOGITS] = m->logits}};
+    for (int32_t i = 0; i < n_ops; i++)
+        if (op[i].kind == TN_OP_CAP) tn_op_info_of(op[i].kind)->rows(&op[i], &f, 0, 1, NULL);
+    return true;
+}
+
+/* The first guess: the rows that wait and that of the token drawn; they stay as they are for tn_mtp_note. */
+static bool first_guess(tn_mtp *m, int32_t token) {
+    if (!m->knows || m->end - m->first >= m->text.state.kv.cap_tok - DEPTH) return false;
+    if (m->n_waiting >= TOGETHER) flush(m); /* the end of a prompt */
+    embed(m, token, m->embeddings + (size_t)m->n_waiting * width(m));
+    tn_next_rows(&m->text, next_row(m) - m->n_waiting, m->n_waiting + 1, m->embeddings, m->states, m->out);
+    /* what waited is computed; the state of the last token stays */
+    memmove(m->states, m->states + (size_t)m->n_waiting * width(m), width(m) * sizeof *m->states);
+    m->n_waiting = 0;
+    m->guessed = token;
+    return compute_logits(m);
+}
+
+/* A guess behind a guess. */
+static bool further(tn_mtp *m, int32_t row, int32_t token) {
+    float *e = m->embeddings + TN_TREE_MAX * width(m); /* nothing waits there */
+    embed(m, token, e);
+    tn_next_rows(&m->text, row, 1, e, m->out, m->out);
+    return compute_logits(m);
+}
+
+const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth) {
+    return (depth ? further(m, next_row(m) + depth, token) : first_guess(m, token)) ? m->logits : NULL;
+}
+
+/* Others' proposals come first where they are surer than a first guess is; nothing is guessed where guessing takes longer
+ * than it saves, but for a try now and then. */
+static bool worth(tn_mtp *m, const tn_proposals *p) {
+    for (int32_t i = p->node[0].child; i >= 0; i = p->node[i].sibling)
+        if (p->node[i].p > m->likely) return false;
+    if (tn_prop_step_ns(p) <= 0 || m->likely * tn_prop_step_ns(p) > (float)m->step_ns) return true;
+    return ++m->n_skipped % TRY_EVERY == 0;
+}
+
+void tn_mtp_propose(void *user, tn_proposals *p, const int32_t *text, int32_t n) {
+    tn_mtp *m = user;
+    if (!m || n - 1 != m->end || !worth(m, p)) return;
+    size_t n_vocab = (size_t)m->e->model->h.n_vocab;
+    int32_t node = 0, token = text[n - 1], row = next_row(m);
+    for (int32_t i = 0; i < DEPTH; i++) {
+        int64_t t0 = tn_now_ns();
+        if (!(i ? further(m, row + i, token) : first_guess(m, token))) return;
+        token = tn_argmax(m->logits, n_vocab);
+        int class_ = tn_draft_outside_class(TN_DRAFT_MTP, expf(tn_logprob(m->logits, n_vocab, token)));
+        node = tn_prop_add(p, node, token, class_);
+        double ns = (double)(tn_now_ns() - t0);
+        m->step_ns = m->step_ns > 0 ? 0.9 * m->step_ns + 0.1 * ns : ns;
+        if (node < 0) return;
+        if (!i) m->likely += LIKELY_SHARE * (p->node[node].p - m->likely);
+        if (tn_prop_step_ns(p) > 0 && p->node[node].p * tn_prop_step_ns(p) < (float)m->step_ns) return;
+    }
+}
