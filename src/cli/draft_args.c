@@ -20,7 +20,7 @@ json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s,
     tern_session_draft_stats(s, &t);
     return tn_json_pack(
         "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:f, s:f, "
-        "s:o, s:f}",
+        "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}",
         "verifications", (json_int_t)t.n_steps, "rows", (json_int_t)t.n_rows, "accepted",
         (json_int_t)t.n_accepted, "tokens_per_verification", t.tokens_per_step, "accepted_length",
         accepted_length(&t), "valid", t.valid, "wasted", t.wasted, "underutilised", t.underutilised,
@@ -29,12 +29,11 @@ json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s,
         "calibration_share", calibration_share(&t, prefill_s), "calibrated_tokens",
         (json_int_t)t.n_calibrated, "draft_bytes", (json_int_t)t.draft_bytes, "ms_per_token",
         ms(decode_s, n_tokens > 1 ? (uint64_t)n_tokens - 1 : 0), "learned_tokens", (json_int_t)t.n_learned,
-        "learn_ms", t.learn_s * 1e3, "commit_ms", t.commit_s * 1e3, "by",
-        tn_json_pack("{s:[I,I], s:[I,I], s:[I,I], s:[I,I]}", "copied", (json_int_t)t.copied_right,
-                     (json_int_t)t.copied, "recalled", (json_int_t)t.recalled_right, (json_int_t)t.recalled,
-                     "model", (json_int_t)t.by_model_right, (json_int_t)t.by_model, "mtp",
-                     (json_int_t)t.by_mtp_right, (json_int_t)t.by_mtp),
-        "mtp_ms", t.mtp_s * 1e3);
+        "learn_ms", t.learn_s * 1e3, "commit_ms", t.commit_s * 1e3, "copied", (json_int_t)t.copied,
+        "copied_right", (json_int_t)t.copied_right, "recalled", (json_int_t)t.recalled, "recalled_right",
+        (json_int_t)t.recalled_right, "by_model", (json_int_t)t.by_model, "by_model_right",
+        (json_int_t)t.by_model_right, "by_mtp", (json_int_t)t.by_mtp, "by_mtp_right",
+        (json_int_t)t.by_mtp_right, "mtp_ms", t.mtp_s * 1e3);
 }
 
 void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {

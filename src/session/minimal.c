@@ -1,6 +1,7 @@
-/* session/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of storing.c and lora.c. */
+/* session/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of storing.c, lora.c and mtp.c. */
 #include "base/status.h"
 #include "engine/adapters.h"
+#include "model/next.h"
 #include "session/session.h"
 
 tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err) {
@@ -22,4 +23,31 @@ tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error 
     tn_lora_mix mix;
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     return tn_mix_parse(s->e, adapters, &mix, err);
+}
+
+/* Packages have no layer that guesses further, so nobody opens one. */
+tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bool rope_long, tn_mtp **out,
+                        tern_error *err) {
+    (void)e, (void)pipeline, (void)n_ctx, (void)rope_long, (void)out;
+    return tn_fail(err, TERN_E_UNSUPPORTED, "this build of tern has no drafts by an MTP layer");
+}
+
+void tn_mtp_close(tn_mtp **m) { (void)m; }
+
+void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
+    (void)m, (void)pos, (void)token, (void)x;
+}
+
+void tn_mtp_propose(void *m, tn_proposals *p, const int32_t *text, int32_t n) {
+    (void)m, (void)p, (void)text, (void)n;
+}
+
+int64_t tn_mtp_note_ns(const tn_mtp *m) {
+    (void)m;
+    return 0;
+}
+
+uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx) {
+    (void)h, (void)n_ctx;
+    return 0;
 }
