@@ -244,7 +244,8 @@ int cmd_serve(int argc, char **argv) {
          "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
         TEMPLATE_ARG(s.template),
         {"draft", 0, "LIST", ARG_STR, &s.draft, 0, 0,
-         "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, mtp, model:FILE (default auto)"},
+         "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, mtp, model:FILE (default "
+         "auto)"},
         {0},
     };
     const command cmd = {"serve", "-m MODEL | --models DIR [OPTIONS]",

@@ -30,7 +30,7 @@ typedef struct shape {
                                     rotate all of it, the others a quarter; 0: no such differences */
     int32_t period, n_shared, n_ff_shared, n_ple; /* see tn_hparams */
     bool v_is_k;
-    bool next; /* a layer behind the others guesses one token further */
+    bool next;     /* a layer behind the others guesses one token further */
     bool longrope; /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */

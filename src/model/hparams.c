@@ -108,10 +108,10 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
 }
 
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
-    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B,  TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,   TN_W_FFN_NORM_B,
-    TN_W_FFN_POST_NORM, TN_W_Q_NORM,       TN_W_K_NORM,         TN_W_SINKS,      TN_W_CONV,
-    TN_W_DELTA_CONV,    TN_W_DELTA_A,      TN_W_DELTA_DT,       TN_W_DELTA_NORM, TN_W_SHARED_GATE,
-    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B, TN_W_MAMBA_D,        TN_W_PLE_NORM,   TN_W_PLE_POST_NORM,
+    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B,  TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,      TN_W_FFN_NORM_B,
+    TN_W_FFN_POST_NORM, TN_W_Q_NORM,       TN_W_K_NORM,         TN_W_SINKS,         TN_W_CONV,
+    TN_W_DELTA_CONV,    TN_W_DELTA_A,      TN_W_DELTA_DT,       TN_W_DELTA_NORM,    TN_W_SHARED_GATE,
+    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B, TN_W_MAMBA_D,        TN_W_PLE_NORM,      TN_W_PLE_POST_NORM,
     TN_W_LAYER_SCALE,   TN_W_NEXT_E_NORM,  TN_W_NEXT_H_NORM,    TN_W_NEXT_OUT_NORM,
 };
 

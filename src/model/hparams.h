@@ -176,9 +176,9 @@ typedef enum tn_role {
     TN_W_PLE_OUT,      /* [n_embd][n_ple] */
     TN_W_PLE_POST_NORM,
     TN_W_LAYER_SCALE, /* [1] */
-    TN_W_NEXT_E_NORM,  /* [n_embd] of the layer that guesses further: of the token's embedding */
-    TN_W_NEXT_H_NORM,  /* of the hidden state in front of it */
-    TN_W_NEXT_PROJ,    /* [n_embd][2 n_embd] embedding, state */
+    TN_W_NEXT_E_NORM, /* [n_embd] of the layer that guesses further: of the token's embedding */
+    TN_W_NEXT_H_NORM, /* of the hidden state in front of it */
+    TN_W_NEXT_PROJ,   /* [n_embd][2 n_embd] embedding, state */
     TN_W_NEXT_OUT_NORM,
     TN_W_N_ROLES
 } tn_role;

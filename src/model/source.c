@@ -182,7 +182,8 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         bool taken = !is_of_layer(s, t->name) || strstr(t->name, "rotary_emb.inv_freq") ||
                      strstr(t->name, "attn_rot_embd") || behind_next(s, t->name) ||
-                     of_sharing_layer(s, t->name + strlen(s->gguf ? "blk." : "model.layers."));
+                     (strncmp(t->name, "mtp.", 4) &&
+                      of_sharing_layer(s, t->name + strlen(s->gguf ? "blk." : "model.layers.")));
         for (size_t k = 0; k < n_places(s) && !taken; k++) {
             const tn_place *p = &s->places[k];
             taken = p->t == t;
