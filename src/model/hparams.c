@@ -66,7 +66,8 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers + h->n_next;
     if (tn_role_of_next(r)) return inside && layer == h->n_layers;
     int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
-    bool own_kv = !inside || kind != TN_LAYER_ATTENDS || tn_layer_kv(h, layer) == layer;
+    bool own_kv =
+        !inside || layer == h->n_layers || kind != TN_LAYER_ATTENDS || tn_layer_kv(h, layer) == layer;
     if (tn_role_of_ple(r)) return h->n_ple > 0 && inside == (r != TN_W_PLE_EMBD);
     if (tn_role_of_mamba(r)) return inside && kind == TN_LAYER_DELTA && h->delta.mamba;
     if (tn_role_of_delta(r))
