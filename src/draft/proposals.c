@@ -158,6 +158,14 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
 
 float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].floor_ns : 0; }
 
+static float trust(const tn_proposals *p) { return p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1; }
+
+float tn_prop_gain_ns(const tn_proposals *p, float rate) {
+    float cost[TN_TREE_MAX + 1];
+    fill_costs(p, cost);
+    return (1 + trust(p) * rate - MARGIN * cost[2]) * tn_prop_step_ns(p);
+}
+
 /* Computes the probability of every node. Siblings exclude each other: the likeliest keeps its rate, the
  * others share what that leaves. */
 static void settle(tn_proposals *p) {
@@ -205,13 +213,12 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool ea
     }
     int32_t best = n;
     if (!eager) {
-        float cost[TN_TREE_MAX + 1], sum = 1 + (float)n_beside, best_gain,
-                                     trust = p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1;
+        float cost[TN_TREE_MAX + 1], sum = 1 + (float)n_beside, best_gain, kept = trust(p);
         fill_costs(p, cost);
         best = 0;
         best_gain = MARGIN * sum / cost[n_beside + 1]; /* every row beside gives a token */
         for (int32_t i = 0; i < n; i++) {
-            sum += trust * p->node[order[i]].p;
+            sum += kept * p->node[order[i]].p;
             float gain = sum / cost[n_beside + i + 2];
             if (gain > best_gain) {
                 best_gain = gain;

@@ -41,8 +41,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
 
 /* Rows in flight: a chunk of a float model, a wave of a package; each has its residual, its projections, its
  * part of the feed-forward network, that of all its experts, and rows of attention scores. */
-static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int32_t n_ctx, int n_threads) {
-    int64_t rows = package ? 4 * (int64_t)chunk : TN_FLOAT_CHUNK;
+static uint64_t work_bytes(const tn_hparams *h, int64_t rows, int32_t n_ctx, int n_threads) {
     int64_t d = tn_widest_head(h), ff = h->n_ff_shared > h->n_ff ? h->n_ff_shared : h->n_ff,
             n_kv = h->window_kv_heads > h->n_kv_heads ? h->window_kv_heads : h->n_kv_heads;
     int64_t wide = (h->n_ple ? 4 : 3) * (int64_t)h->n_embd + 2 * h->n_heads * d + 2 * n_kv * d + 2 * ff +
@@ -50,6 +49,11 @@ static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int
                    (int64_t)h->n_experts_used * (2 * (int64_t)h->n_ff_exp + h->n_embd);
     if (rows > n_ctx) rows = n_ctx;
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
+}
+
+/* The layer that guesses further has rows, logits and scores of its own. */
+static uint64_t next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_threads) {
+    return work_bytes(h, TN_TREE_MAX, n_ctx, n_threads) + tn_next_work_bytes(h, n_ctx, n_threads);
 }
 
 /* A process has code, libraries and buffers of its own, and a tokenizer's tables grow with the vocabulary:
@@ -135,10 +139,14 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     uint32_t drafters;
     const char *draft_model;
     TN_TRY(tn_draft_parse(o.session.draft, &drafters, &draft_model, err));
-    if (h.n_next && drafters & TN_DRAFT_MTP) e.kv_bytes += tn_next_bytes_of(&h, e.n_ctx);
-    e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
-                   process_bytes(&h) + tn_adapters_bytes(o.lora) +
-                   (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);
+    const int n_threads = o.n_threads ? o.n_threads : 2;
+    const int64_t n_rows = package ? 4 * (int64_t)(o.chunk ? o.chunk : 256) : TN_FLOAT_CHUNK;
+    e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
+                   tn_adapters_bytes(o.lora) + (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);
+    if (h.n_next && drafters & TN_DRAFT_MTP) {
+        e.kv_bytes += tn_next_bytes_of(&h, e.n_ctx);
+        e.work_bytes += next_work_bytes(&h, e.n_ctx, n_threads);
+    }
     leave_for_experts(&o, &experts, &e, experts_bytes);
     *out = e;
     return TERN_OK;

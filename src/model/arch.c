@@ -645,14 +645,9 @@ tern_status tn_arch_next(const tn_arch *a, const char *file, int32_t said, bool 
                          tern_error *err) {
     TN_FAIL_IF(said < 0 || said > TN_MAX_NEXT, err, TERN_E_FORMAT,
                "%s: %d layers that guess one token further, want 0 to %d", file, said, TN_MAX_NEXT);
-    h->n_next = any;
     bool plain = a->norm == TN_NORM_RMS && !a->parallel_block && !a->window && !a->no_rope_pattern &&
                  !a->mamba && !a->sinks;
-    TN_FAIL_IF(any && !plain, err, TERN_E_UNSUPPORTED,
-               "%s: layers that guess one token further are not supported for architecture %s", file,
-               a->name);
-    TN_FAIL_IF(any && h->n_layers >= TN_MAX_LAYERS, err, TERN_E_FORMAT,
-               "%s: layers %d and one more, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
+    h->n_next = any && plain && h->n_layers < TN_MAX_LAYERS;
     return TERN_OK;
 }
 

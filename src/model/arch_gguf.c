@@ -477,7 +477,11 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_TRY(k.st);
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
-    TN_TRY(tn_arch_next(a, tn_gguf_path(g), n_next, n_next > 0 && has_tensors_of(g, h->n_layers), h, err));
+    bool any = n_next > 0 && has_tensors_of(g, h->n_layers);
+    TN_TRY(tn_arch_next(a, tn_gguf_path(g), n_next, any, h, err));
+    TN_FAIL_IF(any && !h->n_next, err, TERN_E_UNSUPPORTED,
+               "%s: layers that guess one token further are not supported for architecture %s with %d others",
+               tn_gguf_path(g), a->name, h->n_layers);
     if (a->conv || a->mamba) TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     if (!a->window_heads) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);

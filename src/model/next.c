@@ -32,6 +32,12 @@ uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx) {
     return tn_state_bytes_of(&one, n_ctx, TN_KV_F32);
 }
 
+uint64_t tn_next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_threads) {
+    const size_t e = (size_t)h->n_embd, gate = h->attn_gate ? (size_t)(h->n_heads * h->d_head) : 0;
+    return tn_blocks_acts(2 * e, TN_TREE_MAX) * sizeof(tn_blocks_act) +
+           (TN_TREE_MAX * (4 * e + gate) + (size_t)n_threads * tn_rows_scratch(h, n_ctx)) * sizeof(float);
+}
+
 tern_status tn_next_open(tn_ctx *ctx, const tn_model *next, const tn_kernels *kern, tn_pool *pool,
                          int32_t n_ctx, bool rope_long, tn_next_text *out, tern_error *err) {
     *out = (tn_next_text){.ctx = ctx, .m = next, .kern = kern, .pool = pool, .rope_long = rope_long};

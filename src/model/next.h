@@ -36,6 +36,10 @@ tern_status tn_next_open(tn_ctx *ctx, const tn_model *next, const tn_kernels *ke
 void tn_next_close(tn_next_text *t);
 uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx); /* of the model's hyperparameters */
 
+/* What a text and its drafter take beside that and a forward's rows: each row's embedding and state, waiting, side by side
+ * and quantised; and what threads attend in. */
+uint64_t tn_next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_threads);
+
 /* Rows row0 .. row0 + n - 1, n at most TN_TREE_MAX: embeddings [n][n_embd], scaled as the model's, and states [n][n_embd]
  * behind the last norm. Keys and values of these rows are stored over what was there. out: NULL, or where the last
  * row's normed state goes, for the output layer; without it nothing but keys and values is computed. */

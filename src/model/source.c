@@ -24,10 +24,29 @@ struct tn_source {
     tn_place *places;   /* [n_layers + 1 + n_next][TN_W_N_ROLES], model level first */
     char path[512];
     char description[64];
+    char without_next[256]; /* why a layer that guesses further is not used; "": it is, or there is none */
 };
 
 static size_t n_places(const tn_source *s) {
     return ((size_t)s->h.n_layers + 1 + (size_t)s->h.n_next) * TN_W_N_ROLES;
+}
+
+/* A layer that guesses further is not needed for the text: where it is not whole, nobody guesses. The first reason is
+ * kept. */
+static void leave_next(tn_source *s, const char *verb, const char *tensor) {
+    if (*s->without_next) return;
+    snprintf(s->without_next, sizeof s->without_next,
+             "its layer that guesses one token further (MTP) %s %.120s: it is not drafted with", verb,
+             tensor);
+}
+
+static tern_status missing(tn_source *s, int layer, const char *tensor, tern_error *err) {
+    if (layer == s->h.n_layers) {
+        leave_next(s, "lacks tensor", tensor);
+        return TERN_OK;
+    }
+    return tn_fail(err, TERN_E_FORMAT, "%s: tensor %s is missing (architecture %s needs it)", s->path, tensor,
+                   s->arch->name);
 }
 
 static tn_place *place_of(const tn_source *s, int layer, tn_role role) {
@@ -51,8 +70,8 @@ static tern_status check_tensor(const tn_tensor *t, const uint64_t dims[3], bool
 }
 
 /* A tensor for every expert, named by its number. name: that of expert 0. */
-static tern_status find_each_expert(tn_source *s, tn_place *p, const char *name, const uint64_t dims[3],
-                                    tern_error *err) {
+static tern_status find_each_expert(tn_source *s, int layer, tn_place *p, const char *name,
+                                    const uint64_t dims[3], tern_error *err) {
     const char *zero = strstr(name, ".experts.0.");
     size_t n = (size_t)s->h.n_experts;
     if (!zero) return TERN_OK;
@@ -63,8 +82,7 @@ static tern_status find_each_expert(tn_source *s, tn_place *p, const char *name,
         snprintf(one, sizeof one, "%.*s.experts.%zu.%s", (int)(zero - name), name, e,
                  zero + strlen(".experts.0."));
         p->experts[e] = tn_file_tensor(&s->file, one);
-        TN_FAIL_IF(!p->experts[e], err, TERN_E_FORMAT, "%s: tensor %s is missing (architecture %s needs it)",
-                   s->path, one, s->arch->name);
+        if (!p->experts[e]) return missing(s, layer, one, err);
         TN_FAIL_IF(p->experts[e]->dtype != p->experts[0]->dtype, err, TERN_E_UNSUPPORTED,
                    "%s: the experts of %s are stored in different types", s->path, one);
         TN_TRY(check_tensor(p->experts[e], dims, false, err));
@@ -84,11 +102,9 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     p->t = tn_file_tensor(&s->file, name);
     if (p->t && strstr(name, ".experts.0.")) {
         const uint64_t one[3] = {dims[1], dims[2], 1};
-        return find_each_expert(s, p, name, one, err);
+        return find_each_expert(s, layer, p, name, one, err);
     }
-    TN_FAIL_IF(!p->t && tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT,
-               "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
-    if (!p->t) return TERN_OK;
+    if (!p->t) return tn_arch_required(s->arch, &s->h, role) ? missing(s, layer, name, err) : TERN_OK;
     if (!s->gguf && (strstr(name, "input_linear") || strstr(name, "gate_up_proj"))) { /* gate, then up */
         p->group_rows = (int64_t)dims[1];
         p->group_stride = 2 * p->group_rows;
@@ -120,11 +136,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     p->negative_exp = s->st && role == TN_W_DELTA_A;
     if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
     tn_place_find(&s->file, layer, role, name, sizeof name, p, &n0);
-    if (!p->t) {
-        TN_FAIL_IF(tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT,
-                   "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
-        return TERN_OK;
-    }
+    if (!p->t) return tn_arch_required(s->arch, &s->h, role) ? missing(s, layer, name, err) : TERN_OK;
     const tn_tensor *t = p->t;
     TN_FAIL_IF(t->dtype >= TN_N_DTYPES, err, TERN_E_UNSUPPORTED,
                "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name,
@@ -149,11 +161,13 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     return TERN_OK;
 }
 
-/* Of a second layer that guesses one token further, or a later one: the first is used. */
-static bool behind_next(const tn_source *s, const char *name) {
+/* Of a layer that guesses one token further: which, from 0; -1: of another. */
+static int number_of_next(const tn_source *s, const char *name) {
     int layer, first = s->gguf ? s->h.n_layers : 0;
-    return s->h.n_next && sscanf(name, s->gguf ? "blk.%d." : "mtp.layers.%d.", &layer) == 1 &&
-           layer > first && layer < first + TN_MAX_NEXT;
+    if (!s->h.n_next) return -1;
+    if (sscanf(name, s->gguf ? "blk.%d." : "mtp.layers.%d.", &layer) == 1)
+        return layer >= first && layer < first + TN_MAX_NEXT ? layer - first : -1;
+    return !s->gguf && !strncmp(name, "mtp.", 4) ? 0 : -1;
 }
 
 /* Names of tensors that some role must take. */
@@ -177,11 +191,11 @@ static bool of_sharing_layer(const tn_source *s, const char *number) {
 }
 
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
-static tern_status check_all_taken(const tn_source *s, tern_error *err) {
+static tern_status check_all_taken(tn_source *s, tern_error *err) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         bool taken = !is_of_layer(s, t->name) || strstr(t->name, "rotary_emb.inv_freq") ||
-                     strstr(t->name, "attn_rot_embd") || behind_next(s, t->name) ||
+                     strstr(t->name, "attn_rot_embd") || number_of_next(s, t->name) > 0 || /* not used */
                      (strncmp(t->name, "mtp.", 4) &&
                       of_sharing_layer(s, t->name + strlen(s->gguf ? "blk." : "model.layers.")));
         for (size_t k = 0; k < n_places(s) && !taken; k++) {
@@ -189,9 +203,31 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
             taken = p->t == t;
             for (int32_t e = 0; p->experts && e < s->h.n_experts && !taken; e++) taken = p->experts[e] == t;
         }
+        if (!taken && number_of_next(s, t->name) == 0) {
+            leave_next(s, "has an unknown tensor", t->name);
+            taken = true;
+        }
         TN_FAIL_IF(!taken, err, TERN_E_UNSUPPORTED, "%s: tensor %s is none that architecture %s has", t->file,
                    t->name, s->arch->name);
     }
+    return TERN_OK;
+}
+
+/* Leaves out the layer that guesses further where it is not whole. A layer of the model that the file's keys take for one
+ * is an error: without it the model would be another. */
+static tern_status drop_next(tn_source *s, tern_error *err) {
+    if (!*s->without_next || !s->h.n_next) return TERN_OK;
+    bool any = s->st;
+    for (tn_role r = 0; r < TN_W_N_ROLES; r++) {
+        tn_place *p = place_of(s, s->h.n_layers, r);
+        any |= tn_role_of_next(r) && p->t;
+        tn_free(s->ctx, p->experts);
+        *p = (tn_place){0};
+    }
+    TN_FAIL_IF(!any, err, TERN_E_FORMAT,
+               "%s: layer %d has no tensor of one that guesses one token further, which its keys take it for",
+               s->path, s->h.n_layers);
+    s->h.n_next = 0;
     return TERN_OK;
 }
 
@@ -263,6 +299,8 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
+    if (st == TERN_OK && !s->h.n_next && has_next(s->st))
+        leave_next(s, "is not supported for architecture", s->arch->name);
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
     /* configs leave the flag out where the family's default ties: then the weights tell */
     if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") &&
@@ -337,6 +375,7 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
             if (tn_role_of_model((tn_role)r) == (layer < 0)) st = find_place(s, layer, (tn_role)r, err);
     }
     if (st == TERN_OK) st = check_all_taken(s, err);
+    if (st == TERN_OK) st = drop_next(s, err);
     if (st == TERN_OK && s->tokenizer && tn_tokenizer_n_vocab(s->tokenizer) > (size_t)s->h.n_vocab) {
         st = tn_fail(err, TERN_E_FORMAT, "%s: the tokenizer has %zu tokens, the embedding %d", path,
                      tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);
@@ -372,6 +411,7 @@ const tn_tensor *tn_source_tensor_at(const tn_source *s, size_t i) {
     return s->gguf ? tn_gguf_tensor_at(s->gguf, i) : tn_safetensors_tensor_at(s->st, i);
 }
 
+const char *tn_source_without_next(const tn_source *s) { return *s->without_next ? s->without_next : NULL; }
 const char *tn_source_description(const tn_source *s) { return s->description; }
 bool tn_source_has(const tn_source *s, int layer, tn_role role) {
     return place_of(s, layer, role)->t != NULL;

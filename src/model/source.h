@@ -22,6 +22,9 @@ const tn_hparams *tn_source_hparams(const tn_source *s);
 const tn_tokenizer *tn_source_tokenizer(const tn_source *s);
 tn_tokenizer *tn_source_take_tokenizer(tn_source *s);
 
+/* Why a layer of the file that guesses one token further is not among the hyperparameters'; NULL: it is, or there is none. */
+const char *tn_source_without_next(const tn_source *s);
+
 bool tn_source_has(const tn_source *s, int layer, tn_role role);
 /* Narrowest panel type that holds the stored values exactly (F16 and BF16 files: those; everything else F32).
  */

@@ -51,3 +51,8 @@ uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx) {
     (void)h, (void)n_ctx;
     return 0;
 }
+
+uint64_t tn_next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_threads) {
+    (void)h, (void)n_ctx, (void)n_threads;
+    return 0;
+}

@@ -10,9 +10,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { DEPTH = 8, TOGETHER = 8, TRY_EVERY = 32 };
+enum { DEPTH = 8, TOGETHER = 8, TRY_FIRST = 32, TRY_LAST = 256 };
 static const float LIKELY = 0.6f,
                    LIKELY_SHARE = 0.05f; /* of a first guess: what is thought before any, and how it learns */
+static const float STEP_RISE = 1.01f;
 
 struct tn_mtp {
     tn_ctx *ctx;
@@ -29,9 +30,10 @@ struct tn_mtp {
     float *embeddings, *states;
     float *out; /* [n_embd] state of a guess */
     float *logits;
-    double step_ns; /* of a guess: running mean */
-    float likely;   /* that a first guess is right: running mean of what was thought */
-    int32_t n_skipped;
+    float step_ns; /* of a guess: the quick end of what was measured, as that of steps is (proposals.h) */
+    float likely;  /* that a first guess is right: running mean of what was thought */
+    int32_t n_skipped, try_after; /* steps without a guess, and how many of them until the next try */
+    uint64_t n_guesses;
     int64_t note_ns;
 };
 
@@ -42,7 +44,8 @@ tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bo
     size_t n = (TN_TREE_MAX + 1) * (size_t)h->n_embd;
     tn_mtp *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory to guess further");
-    *m = (tn_mtp){.ctx = ctx, .e = e, .pipeline = pipeline, .guessed = -1, .likely = LIKELY};
+    *m = (tn_mtp){
+        .ctx = ctx, .e = e, .pipeline = pipeline, .guessed = -1, .likely = LIKELY, .try_after = TRY_FIRST};
     /* guesses lie behind the text, which may fill the context */
     tern_status st =
         tn_next_open(ctx, e->model->next, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
@@ -69,6 +72,7 @@ void tn_mtp_close(tn_mtp **pm) {
 }
 
 int64_t tn_mtp_note_ns(const tn_mtp *m) { return m->note_ns; }
+uint64_t tn_mtp_n_guesses(const tn_mtp *m) { return m->n_guesses; }
 
 static size_t width(const tn_mtp *m) { return (size_t)m->e->model->h.n_embd; }
 
@@ -162,13 +166,21 @@ const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth) {
     return (depth ? further(m, next_row(m) + depth, token) : first_guess(m, token)) ? m->logits : NULL;
 }
 
-/* Others' proposals come first where they are surer than a first guess is; nothing is guessed where guessing takes longer
- * than it saves, but for a try now and then. */
+/* Others' proposals come first where they are surer than a first guess is; nothing is guessed before a step was timed, nor
+ * where guessing takes longer than it saves, but for a try now and then, and ever more seldom. */
 static bool worth(tn_mtp *m, const tn_proposals *p) {
     for (int32_t i = p->node[0].child; i >= 0; i = p->node[i].sibling)
         if (p->node[i].p > m->likely) return false;
-    if (tn_prop_step_ns(p) <= 0 || m->likely * tn_prop_step_ns(p) > (float)m->step_ns) return true;
-    return ++m->n_skipped % TRY_EVERY == 0;
+    if (tn_prop_step_ns(p) <= 0) return p->cost_given;
+    if (tn_prop_gain_ns(p, m->likely) > m->step_ns) {
+        m->n_skipped = 0;
+        m->try_after = TRY_FIRST;
+        return true;
+    }
+    if (++m->n_skipped < m->try_after) return false;
+    m->n_skipped = 0;
+    m->try_after = m->try_after < TRY_LAST ? 2 * m->try_after : TRY_LAST;
+    return true;
 }
 
 void tn_mtp_propose(void *user, tn_proposals *p, const int32_t *text, int32_t n) {
@@ -179,13 +191,14 @@ void tn_mtp_propose(void *user, tn_proposals *p, const int32_t *text, int32_t n)
     for (int32_t i = 0; i < DEPTH; i++) {
         int64_t t0 = tn_now_ns();
         if (!(i ? further(m, row + i, token) : first_guess(m, token))) return;
+        m->n_guesses++;
         token = tn_argmax(m->logits, n_vocab);
         int class_ = tn_draft_outside_class(TN_DRAFT_MTP, expf(tn_logprob(m->logits, n_vocab, token)));
         node = tn_prop_add(p, node, token, class_);
-        double ns = (double)(tn_now_ns() - t0);
-        m->step_ns = m->step_ns > 0 ? 0.9 * m->step_ns + 0.1 * ns : ns;
+        float ns = (float)(tn_now_ns() - t0), risen = m->step_ns * STEP_RISE;
+        m->step_ns = m->step_ns > 0 && risen < ns ? risen : ns;
         if (node < 0) return;
         if (!i) m->likely += LIKELY_SHARE * (p->node[node].p - m->likely);
-        if (tn_prop_step_ns(p) > 0 && p->node[node].p * tn_prop_step_ns(p) < (float)m->step_ns) return;
+        if (tn_prop_step_ns(p) > 0 && tn_prop_gain_ns(p, p->node[node].p) < m->step_ns) return;
     }
 }

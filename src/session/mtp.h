@@ -27,5 +27,6 @@ void tn_mtp_propose(void *m, tn_proposals *p, const int32_t *text, int32_t n);
  * one more, where it follows the token of the call before. NULL: the state in front of it is not known. */
 const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth);
 int64_t tn_mtp_note_ns(const tn_mtp *m); /* time spent in keeping up */
+uint64_t tn_mtp_n_guesses(const tn_mtp *m);
 
 #endif

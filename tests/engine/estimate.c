@@ -68,6 +68,40 @@ static void as_it_will_be(void **state) {
     }
 }
 
+/* The layer that guesses further: what a session takes more with it than without is in the estimate. */
+static void guesses_further(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH];
+    static const char *const models[] = {"tiny-qwen2+mtp", "tiny-qwen35+mtp"};
+    for (int i = 0; i < 2; i++) {
+        tern_estimate m[2];
+        uint64_t kv[2], work[2];
+        fixture_model(path, "next.gguf", models[i], 1, TN_F16);
+        for (int with = 0; with < 2; with++) {
+            tern_options *o;
+            tern_engine *e;
+            tern_error err = {0};
+            assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+            assert_int_equal(tern_options_set(o, "ctx-size", "300", &err), TERN_OK);
+            assert_int_equal(tern_options_set(o, "threads", "2", &err), TERN_OK);
+            assert_int_equal(tern_options_set(o, "draft", with ? "sam,mtp" : "sam", &err), TERN_OK);
+            must(tern_engine_estimate(path, o, &m[with], &err), &err);
+            must(tern_engine_open(path, o, &e, &err), &err);
+            tern_session *s = fixture_session(e, 300, with ? "sam,mtp" : "sam");
+            kv[with] = e->ctx.live_bytes[TN_MEM_KV];
+            work[with] = e->ctx.live_bytes[TN_MEM_ACTIVATIONS];
+            tern_session_close(&s);
+            tern_engine_close(&e);
+            tern_options_free(&o);
+        }
+        uint64_t more = work[1] - work[0], said = m[1].work_bytes - m[0].work_bytes, more_kv = kv[1] - kv[0],
+                 said_kv = m[1].kv_bytes - m[0].kv_bytes;
+        if (said < more * 9 / 10 || said > more * 2 || said_kv < more_kv * 9 / 10 || said_kv > more_kv * 2)
+            fail_msg("%s: said %llu and %llu bytes, took %llu and %llu", models[i], (unsigned long long)said,
+                     (unsigned long long)said_kv, (unsigned long long)more, (unsigned long long)more_kv);
+    }
+}
+
 /* The promise of max-memory: what fits opens, with a context that is shorter where it has to be; what does
  * not is refused with the numbers, before anything is loaded. */
 static uint64_t needed(const char *path, const char *weights, const char *kv, int32_t n_ctx,
@@ -258,6 +292,7 @@ int main(void) {
         cmocka_unit_test(forms_of_keys_and_values),
         cmocka_unit_test(memory_takes_bits_first),
         cmocka_unit_test(layers_without_attention_keep_no_keys),
+        cmocka_unit_test(guesses_further),
         cmocka_unit_test(fails_as_opening_would),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
