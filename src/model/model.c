@@ -174,7 +174,7 @@ static tern_status load_next(loader *ld) {
     const tn_hparams *h = &ld->m->h;
     uint64_t n_params = ld->m->n_params;
     if (tn_source_without_next(ld->src))
-        tn_log(ld->m->ctx, TERN_LOG_WARN, "%s: %s", h->name, tn_source_without_next(ld->src));
+        tn_log(ld->m->ctx, TERN_LOG_WARN, "%s", tn_source_without_next(ld->src));
     if (!h->n_next || (ld->m->scheme != TN_FLOAT && ld->m->scheme != TN_FLOAT_BLOCKS)) return TERN_OK;
     ld->hash = NULL;
     TN_TRY(tn_next_make(ld->m, ld->err));

@@ -24,7 +24,7 @@ struct tn_source {
     tn_place *places;   /* [n_layers + 1 + n_next][TN_W_N_ROLES], model level first */
     char path[512];
     char description[64];
-    char without_next[256]; /* why a layer that guesses further is not used; "": it is, or there is none */
+    char without_next[800]; /* why a layer that guesses further is not used; "": it is, or there is none */
 };
 
 static size_t n_places(const tn_source *s) {
@@ -36,8 +36,8 @@ static size_t n_places(const tn_source *s) {
 static void leave_next(tn_source *s, const char *verb, const char *tensor) {
     if (*s->without_next) return;
     snprintf(s->without_next, sizeof s->without_next,
-             "its layer that guesses one token further (MTP) %s %.120s: it is not drafted with", verb,
-             tensor);
+             "%s: its layer that guesses one token further (MTP) %s %.120s: it is not drafted with", s->path,
+             verb, tensor);
 }
 
 static tern_status missing(tn_source *s, int layer, const char *tensor, tern_error *err) {
