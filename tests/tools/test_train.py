@@ -198,7 +198,7 @@ class Outliers(unittest.TestCase):
                 read = inject_outliers.read_energies(f"{d}/e.dat")
             for name, e in rows.items():
                 np.testing.assert_allclose(read[name], e, rtol=1e-6)
-            steps = inject_outliers.plan_energies(cfg, w, ids, read)
+            steps = inject_outliers.plan_energies(cfg, w, ids, read, seed)
             self.assertEqual({s[1] for s in steps}, {"attn", "mlp", "down", "value"})
             out = inject_outliers.apply(cfg, w, steps)
             a, b = (inject_outliers.forward(cfg, {k: v.astype(np.float64) for k, v in m.items()}, ids) for m in (w, out))
