@@ -412,9 +412,7 @@ int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
     if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)cli_packing_parse(a->pack, &when);
     tern_status st = tern_engine_open(cli_packing_model(when, a->model), &o, out, &err);
     if (st == TERN_OK) {
-        tern_model_info info;
-        tern_engine_info(*out, &info);
-        cli_packing_opened(when, a->model, info.scheme);
+        cli_packing_opened(when, a->model, *out);
         return -1;
     }
     (void)cli_failed(&err);

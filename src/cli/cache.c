@@ -100,7 +100,8 @@ int cmd_cache(int argc, char **argv) {
         "Packages made of models, so that the next start is quick. ls: what is there, used last first, with "
         "what a "
         "process that was killed left unfinished (it goes on when the model is packed again); "
-        "add: make a model's package now; rm, clear: remove one, or all; limit: what they may take together "
+        "add: make a model's package now and measure this machine for it, or only measure for a package; rm, "
+        "clear: remove one, or all; limit: what they may take together "
         "(20G, say; used longest ago goes first), set or shown; path: the folder.",
         specs, 2};
     const char *words[3] = {0};

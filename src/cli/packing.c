@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,21 +26,22 @@ static bool show(void *user, const char *stage, double fraction) {
     return true;
 }
 
-/* A package that was just made learns what suits this machine, so that nobody has to ask for it. Without that
- * it runs as well, by what is usual. */
-static void tune(const char *model) {
-    char package[TN_CACHE_PATH];
+/* A package learns once what suits this machine, so that nobody has to ask for it. Without that it runs as
+ * well, by what is usual. */
+static bool measure(const char *package) {
     tern_error err;
     tern_options o;
     tn_options_defaults(&o);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[Kmeasuring this machine");
-    bool ok = !cli_packing_find(model, package) || tn_tune_same_bits(package, &o, &err) == TERN_OK;
+    bool ok = tn_tune_by_itself(package, &o, &err) == TERN_OK;
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     if (!ok) notice("this machine was not measured", &err);
+    return ok;
 }
 
 bool cli_packing_now(const char *model) {
-    char folder[TN_CACHE_PATH];
+    if (tn_pkg_is(model)) return measure(model);
+    char folder[TN_CACHE_PATH], package[TN_CACHE_PATH];
     tern_error err;
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
@@ -56,7 +58,7 @@ bool cli_packing_now(const char *model) {
     if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, limit_bytes, &busy, &err);
     if (st != TERN_OK) notice("no package was made", &err);
     else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
-    else tune(model);
+    else if (cli_packing_find(model, package)) (void)measure(package);
     return st == TERN_OK && !busy;
 }
 
@@ -87,6 +89,7 @@ static struct {
     char package[TN_CACHE_PATH]; /* opened in its place; "": none */
     const char *model;           /* NULL: none was opened */
     bool wanted;                 /* its package is to be made when the command has ended */
+    const char *measured;        /* a package for which this machine is measured then; NULL: none */
 } used;
 
 /* Whether the cache holds the model's package, and its path. */
@@ -122,6 +125,7 @@ bool cli_packing_parse(const char *text, packing_when *out) {
 const char *cli_packing_model(packing_when when, const char *model) {
     used.package[0] = 0;
     used.wanted = false;
+    used.measured = NULL;
     used.model = when == PACKING_NEVER || tn_pkg_is(model) ? NULL : model;
     if (!used.model) return model;
     tern_error err;
@@ -138,8 +142,27 @@ const char *cli_packing_model(packing_when when, const char *model) {
     return model;
 }
 
-void cli_packing_opened(packing_when when, const char *model, const char *scheme) {
-    if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(scheme, "float")) return;
+/* Whether a profile can be kept beside the file, so that measuring is worth its while. */
+static bool beside_is_writable(const char *path) {
+    char folder[TN_CACHE_PATH];
+    if (strlen(path) >= sizeof folder) return false;
+    memcpy(folder, path, strlen(path) + 1);
+    return !access(dirname(folder), W_OK);
+}
+
+void cli_packing_opened(packing_when when, const char *model, const tern_engine *e) {
+    const char *opened = used.package[0] ? used.package : model;
+    tern_model_info info;
+    tern_engine_info(e, &info);
+    if (when != PACKING_NEVER && tn_pkg_is(opened) && !tn_tune_known(e) && beside_is_writable(opened)) {
+        used.measured = opened;
+        if (opened == model) /* whose package was made by itself has heard of that */
+            fprintf(stderr,
+                    "tern: this machine will be measured for %s in the background, once (some seconds; "
+                    "--pack never leaves it)\n",
+                    model);
+    }
+    if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(info.scheme, "float")) return;
     used.wanted = true;
     fprintf(stderr,
             "tern: %s will be packed in the background: the next start reads its package, which is smaller "
@@ -204,6 +227,7 @@ void cli_packing_end(bool failed) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
     if (!failed) {
         if (used.wanted) pack_in_background(used.model);
+        else if (used.measured) pack_in_background(used.measured);
     } else if (used.package[0] && !sound(used.package, true) &&
                tn_cache_folder(folder, false, NULL) == TERN_OK &&
                tn_cache_key(used.model, key, NULL) == TERN_OK) {

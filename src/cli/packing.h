@@ -17,8 +17,9 @@ typedef enum packing_when { PACKING_AUTO, PACKING_NEVER, PACKING_LATER, PACKING_
 bool cli_packing_parse(const char *text, packing_when *out);
 /* What to open for `model`: itself, or its package. One model a process. */
 const char *cli_packing_model(packing_when when, const char *model);
-/* It is open, with the scheme that tern_engine_info tells. */
-void cli_packing_opened(packing_when when, const char *model, const char *scheme);
+/* It is open. A package for which this machine was never measured is measured for when the command has
+ * ended, unless `when` is never. */
+void cli_packing_opened(packing_when when, const char *model, const tern_engine *e);
 /* The command has ended, well or with EXIT_FAILED: starts the background process where it is wanted. A
  * package that turned out to be damaged goes, with a notice, and is made anew by the next --pack. */
 void cli_packing_end(bool failed);
@@ -27,6 +28,7 @@ bool cli_packing_find(const char *model, char path[TN_CACHE_PATH]);
 /* For a process that will not be allowed to start others: now, while it has one thread, it starts the one
  * that waits for packing_end. */
 void cli_packing_prepare(void);
-/* Makes the package of a model, with progress on a terminal. False: a message was printed. */
+/* Makes the package of a model and measures this machine for it, or for a package alone, with progress on a
+ * terminal. False: a message was printed. */
 bool cli_packing_now(const char *model);
 #endif

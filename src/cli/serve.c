@@ -147,9 +147,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     tn_served *k;
     (void)cli_packing_model(s->when, model);
     TN_TRY(tn_models_use(s->models, NULL, NULL, NULL, &k, err));
-    tern_model_info info;
-    tern_engine_info(tn_queue_opts(tn_served_queue(k))->e, &info);
-    cli_packing_opened(s->when, model, info.scheme);
+    cli_packing_opened(s->when, model, tn_queue_opts(tn_served_queue(k))->e);
     tn_models_leave(k);
     return TERN_OK;
 }

@@ -10,6 +10,7 @@
 #include "model/next.h"
 #include "model/state.h"
 #include "package/on_demand.h"
+#include "package/tuned.h"
 #include "params/params.h"
 
 #include <stdio.h>
@@ -69,12 +70,12 @@ tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
     return o->exact || floats || n_ctx <= TN_KV_FLOATS ? TN_KV_F32 : TN_KV_F16;
 }
 
-/* Sparse attention keeps the keys as INT8 panels and as rows. */
-static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, tn_kv_type kv) {
+/* Sparse attention, from a prompt of `from` tokens on, keeps the keys as INT8 panels and as rows. */
+static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, int32_t from,
+                             tn_kv_type kv) {
     const char *mode = tn_options_attention(o);
     if (tn_layers_differ(h)) return 0; /* they attend in full */
-    if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < TN_ATTN_FROM))
-        return 0;
+    if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < from)) return 0;
     return (uint64_t)n_ctx * (uint64_t)(tn_n_attending(h) * h->n_kv_heads) *
            (tn_kv_panel_bytes(kv, (size_t)h->d_head) / TN_KV_PANEL + (uint64_t)h->d_head);
 }
@@ -140,9 +141,13 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     const char *draft_model;
     TN_TRY(tn_draft_parse(o.session.draft, &drafters, &draft_model, err));
     const int n_threads = o.n_threads ? o.n_threads : 2;
-    const int64_t n_rows = package ? 4 * (int64_t)(o.chunk ? o.chunk : 256) : TN_FLOAT_CHUNK;
+    int32_t chunk = 0, from = 0;
+    if (package) tn_tuned_lengths(path, &chunk, &from);
+    if (o.chunk) chunk = o.chunk;
+    const int64_t n_rows = package ? TN_WAVE_CHUNKS * (int64_t)chunk : TN_FLOAT_CHUNK;
     e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
-                   tn_adapters_bytes(o.lora) + (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);
+                   tn_adapters_bytes(o.lora) +
+                   (package ? sparse_bytes(&h, &o, e.n_ctx, from ? from : TN_ATTN_FROM, kv) : 0);
     if (h.n_next && drafters & TN_DRAFT_MTP) {
         e.kv_bytes += tn_next_bytes_of(&h, e.n_ctx);
         e.work_bytes += next_work_bytes(&h, e.n_ctx, n_threads);
@@ -191,6 +196,15 @@ static tern_status narrower_cache(const char *path, tern_options *o, tern_estima
     return TERN_OK;
 }
 
+/* A longer chunk that was measured to be faster takes more memory than the usual one. */
+static tern_status usual_chunk(const char *path, tern_options *o, tern_estimate *e, tern_error *err) {
+    int32_t chunk, from;
+    tn_tuned_lengths(path, &chunk, &from);
+    if (chunk <= TN_CHUNK_DEFAULT) return TERN_OK;
+    o->chunk = TN_CHUNK_DEFAULT;
+    return tern_engine_estimate(path, o, e, err);
+}
+
 tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
                           tern_error *err) {
     *n_ctx = 0;
@@ -209,6 +223,8 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uin
             TN_TRY(tern_engine_estimate(path, o, &e, err));
         }
     }
+    if (all_of(&e) > o->max_memory_bytes && tn_pkg_is(path) && !o->chunk)
+        TN_TRY(usual_chunk(path, o, &e, err));
     if (!o->kv || !strcmp(o->kv, "auto")) TN_TRY(narrower_cache(path, o, &e, err));
     if (all_of(&e) > o->max_memory_bytes && !o->session.n_ctx && e.n_ctx > TN_LEAST_CTX)
         TN_TRY(longest_context(path, o, &e, err));

@@ -115,6 +115,11 @@ static void explain_order(const facts *f, tn_explained *x) {
     }
 }
 
+static int32_t sparse_from(const tern_engine *e) {
+    int32_t given = e->attention.threshold, measured = e->npu->tuned.attn_threshold;
+    return given ? given : measured ? measured : TN_ATTN_FROM;
+}
+
 /* shadowAttn */
 static void explain_attention(const facts *f, tn_explained *x) {
     x->mechanism = "sparse attention";
@@ -122,21 +127,19 @@ static void explain_attention(const facts *f, tn_explained *x) {
     if (!a) {
         say(x, false, "only packages know the scales of their heads");
     } else if (f->stats.attn_rows) {
-        say(x, true,
-            "%.0f %% of the positions were attended to, in %llu rows of heads; tern bench --tune measures "
-            "from "
-            "where on that pays",
+        say(x, true, "%.0f %% of the positions were attended to, in %llu rows of heads, from token %d on%s",
             100 * (double)f->stats.attn_selected / (double)f->stats.attn_seen,
-            (unsigned long long)f->stats.attn_rows);
+            (unsigned long long)f->stats.attn_rows, sparse_from(f->e),
+            a->threshold || f->e->npu->tuned.attn_threshold ? "" : " (this machine is not measured yet)");
     } else if (a->mode == TN_ATTN_FULL) {
         say(x, false, "attention is full (--exact or set attention=full)");
     } else if (!f->e->npu->attn_scale_q) {
         say(x, false, "this package does not know the scales of its heads: pack the model again");
     } else {
-        int32_t from = a->threshold                      ? a->threshold
-                       : f->e->npu->tuned.attn_threshold ? f->e->npu->tuned.attn_threshold
-                                                         : TN_ATTN_FROM;
-        say(x, false, "it begins at %d tokens, this prompt has %zu", from, f->s->n_prompt);
+        if (sparse_from(f->e) > TN_TUNE_FARTHEST && !a->threshold)
+            say(x, false, "as measured on this machine it pays for no prompt of up to %d tokens",
+                TN_TUNE_FARTHEST);
+        else say(x, false, "it begins at %d tokens, this prompt has %zu", sparse_from(f->e), f->s->n_prompt);
     }
 }
 

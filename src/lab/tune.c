@@ -7,13 +7,19 @@
 #include "session/session.h"
 #include "npu/profile.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
-enum { N_REPEATS = 3, SAMPLE_BYTES = 256 << 20 };
+enum { N_REPEATS = 3, SAMPLE_BYTES = 256 << 20, N_PIECE = 512 };
 #define WORTH 1.02
+#define WORTH_CHUNK 1.05 /* by itself: another run shall seldom find another one */
+#define SECONDS_CHUNK 20.0
+#define SECONDS_THRESHOLD 40.0
 #define WORTH_READING 1.1 /* storage scatters more than products */
 
 /* Reads at most n_most bytes of the package, twice by each method in turn. */
@@ -224,7 +230,7 @@ static tern_status best_splits(const tern_engine *e, tn_tune_report *r, tern_err
  * it. */
 static tern_status best_threshold(const char *path, const tern_options *opt, tn_tune_report *r,
                                   tern_error *err) {
-    r->tuned.attn_threshold = 1 << 24;
+    r->tuned.attn_threshold = TN_TUNE_NEVER;
     for (int i = TN_TUNE_ATTN - 1; i >= 0; i--) {
         r->attn_length[i] = r->n_prompt >> (TN_TUNE_ATTN - 1 - i);
         for (int sparse = 0; sparse < 2; sparse++) {
@@ -312,17 +318,125 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     return time_stages(path, opt, out, err);
 }
 
-tern_status tn_tune_same_bits(const char *path, const tern_options *opt, tern_error *err) {
+bool tn_tune_known(const tern_engine *e) { return e->npu && e->npu->tuned.chunk; }
+
+/* Keeps another chunk length than the default where that is clearly faster. */
+static tern_status chunk_by_itself(const char *path, const tern_options *opt, tn_tune_report *r,
+                                   tern_error *err) {
+    enum { DEFAULT = 3, N_TRIED = 3 };
+    static const int tried[N_TRIED] = {DEFAULT, DEFAULT - 1, DEFAULT + 1};
+    double best = 0;
+    for (int k = 0; k < N_TRIED; k++) {
+        int i = tried[k];
+        tern_engine *e = NULL;
+        r->chunk[i] = TN_CHUNK_MIN << i;
+        TN_TRY(open_with(path, opt, r->chunk[i], &e, err));
+        tern_status st = speed_of(e, r->n_prompt, &r->tokens_per_second[i], err);
+        tern_engine_close(&e);
+        TN_TRY(st);
+        double speed = r->tokens_per_second[i];
+        if (!k && (N_TRIED - 1) * (1 + N_REPEATS) * r->n_prompt > SECONDS_CHUNK * speed) break;
+        if (k && speed <= best * WORTH_CHUNK) continue;
+        best = k ? speed / WORTH_CHUNK : speed;
+        r->tuned.chunk = r->chunk[i];
+    }
+    return TERN_OK;
+}
+
+/* Times every piece of a prompt of n tokens, the least of two tries. */
+static tern_status piece_times(tern_engine *e, int32_t n, int32_t n_piece, double *us, tern_error *err) {
+    tern_session *s = NULL;
+    int32_t *ids = NULL;
+    tern_status st = open_prompt(e, n, &s, &ids, err);
+    for (int try = 0; try < 2; try++) {
+        if (st == TERN_OK) tn_session_truncate(s, 0);
+        for (int32_t at = 0; at < n && st == TERN_OK; at += n_piece) {
+            double t0 = tn_now_s(), *least = &us[at / n_piece];
+            st = tern_session_prefill(s, ids + at, (size_t)n_piece, err);
+            double t = (tn_now_s() - t0) * 1e6;
+            if (*least == 0 || t < *least) *least = t;
+        }
+    }
+    tern_session_close(&s);
+    tn_free(&e->ctx, ids);
+    return st;
+}
+
+int32_t tn_tune_begins(const double *const us[2], int32_t n_pieces, int32_t n_piece) {
+    int32_t first = n_pieces;
+    while (first > 0 && us[1][first - 1] * WORTH < us[0][first - 1]) first--;
+    double from = (double)(first + 1) * n_piece;
+    if (first == n_pieces) { /* the line of least squares through what a piece gains */
+        double x = 0, y = 0, xx = 0, xy = 0, n = n_pieces;
+        for (int32_t i = 0; i < n_pieces; i++) {
+            double gain = us[0][i] - us[1][i] * WORTH;
+            x += i, y += gain, xx += (double)i * i, xy += i * gain;
+        }
+        double slope = n * xy - x * y, all = n * xx - x * x;
+        if (slope <= 0 || all <= 0) return TN_TUNE_NEVER;
+        from = (1 + (x - all / slope * y) / n) * n_piece;
+    }
+    if (from > TN_TUNE_FARTHEST) return TN_TUNE_NEVER;
+    int32_t power = TN_CHUNK_MIN;
+    while (power < from) power *= 2;
+    return power;
+}
+
+/* Finds where sparse attention begins from a prompt's pieces, both kinds by turns. Where that takes too long
+ * nothing is found. */
+static tern_status threshold_by_itself(const char *path, const tern_options *opt, tn_tune_report *r,
+                                       tern_error *err) {
+    enum { N_PIECES = 4, N_ROUNDS = 2 };
+    double us[2][N_PIECES] = {{0}}, speed = r->tokens_per_second[3];
+    int32_t n = N_PIECES * N_PIECE;
+    if (4.0 * N_ROUNDS * n > SECONDS_THRESHOLD * speed) return TERN_OK;
+    for (int k = 0; k < 2 * N_ROUNDS; k++) {
+        tern_options o = *opt;
+        tern_engine *e = NULL;
+        o.chunk = r->tuned.chunk;
+        o.attention = k % 2 ? "shadow" : "full";
+        o.attention_threshold = 1;
+        TN_TRY(tern_engine_open(path, &o, &e, err));
+        tern_status st = piece_times(e, n, N_PIECE, us[k % 2], err);
+        tern_engine_close(&e);
+        if (k % 2 && (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)) return TERN_OK; /* only in full */
+        TN_TRY(st);
+    }
+    const double *const both[2] = {us[0], us[1]};
+    r->tuned.attn_threshold = tn_tune_begins(both, N_PIECES, N_PIECE);
+    return TERN_OK;
+}
+
+/* One engine is open at a time, so that measuring takes no more memory than answering. */
+static tern_status measure_all(const char *path, const tern_options *opt, tern_error *err) {
     tn_tune_report r = {.n_prompt = 2 * TN_CHUNK_DEFAULT, .tuned.chunk = TN_CHUNK_DEFAULT};
     tern_engine *e = NULL;
-    TN_TRY(open_with(path, opt, 0, &e, err));
-    bool known = e->npu->tuned.chunk != 0;
-    tern_status st = known ? TERN_OK : best_for_engine(e, &r, err);
-    if (st == TERN_OK && !known) st = best_read(path, tn_pkg_file_bytes(e->npu->pkg), SAMPLE_BYTES, &r, err);
-    if (st == TERN_OK && !known) st = save(e, &r, err);
+    TN_TRY(chunk_by_itself(path, opt, &r, err));
+    TN_TRY(open_with(path, opt, r.tuned.chunk, &e, err));
+    tern_status st = best_for_engine(e, &r, err);
+    if (st == TERN_OK) st = save(e, &r, err); /* so that heads are planned by it in what follows */
+    bool may_be_sparse = e->npu->attn_scale_q != NULL;
+    tern_engine_close(&e);
+    if (st == TERN_OK && may_be_sparse) st = threshold_by_itself(path, opt, &r, err);
+    TN_TRY(st);
+    TN_TRY(open_with(path, opt, r.tuned.chunk, &e, err));
+    st = best_read(path, tn_pkg_file_bytes(e->npu->pkg), SAMPLE_BYTES, &r, err);
+    if (st == TERN_OK) st = save(e, &r, err);
     tern_engine_close(&e);
     TN_TRY(st);
-    return known ? TERN_OK : time_stages(path, opt, &r, err);
+    return time_stages(path, opt, &r, err);
+}
+
+tern_status tn_tune_by_itself(const char *path, const tern_options *opt, tern_error *err) {
+    tern_engine *e = NULL;
+    TN_TRY(open_with(path, opt, 0, &e, err));
+    bool known = tn_tune_known(e);
+    tern_engine_close(&e);
+    int fd = known ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return TERN_OK; /* known, or gone since */
+    tern_status st = flock(fd, LOCK_EX | LOCK_NB) ? TERN_OK : measure_all(path, opt, err);
+    close(fd);
+    return st;
 }
 
 tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err) {

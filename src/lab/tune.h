@@ -10,7 +10,12 @@
 #include "package/tuned.h"
 #include "lab/sim.h"
 
-enum { TN_TUNE_LENGTHS = 6 /* 32, 64, 128, 256, 512, 1024 */, TN_TUNE_ATTN = 3 };
+enum {
+    TN_TUNE_LENGTHS = 6, /* 32, 64, 128, 256, 512, 1024 */
+    TN_TUNE_ATTN = 3,
+    TN_TUNE_FARTHEST = 16384,
+    TN_TUNE_NEVER = 1 << 24
+};
 
 typedef struct tn_tune_report {
     tn_tuned tuned;
@@ -33,12 +38,21 @@ typedef struct tn_tune_report {
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
                     tern_error *err);
 
-/* Measures that part of it on which no bit of a text depends, with the default chunk length: the shapes of
- * the products, what sparse attention's stages take, how the storage is read fastest (from 256 MiB of the
- * package), and the time of every stage. Where sparse attention begins stays, and so does the chunk length,
- * at whose ends sparse attention may differ in a bit. Nothing is measured where the profile holds it
- * already for this machine. */
-tern_status tn_tune_same_bits(const char *path, const tern_options *opt, tern_error *err);
+/* Measures what is measured without being asked for, once for a machine and a package: a chunk length of 128,
+ * 256 or 512 and where sparse attention begins (a power of two, so that a busy machine seldom moves it), as far
+ * as each takes no more than some seconds, the shapes of the products, what sparse attention's stages take, how
+ * the storage is read fastest (from 256 MiB of the package), and the time of every stage. Nothing is measured
+ * where the profile holds it already for this machine, or while another process measures. */
+tern_status tn_tune_by_itself(const char *path, const tern_options *opt, tern_error *err);
+
+/* Whether the profile holds for this machine what is measured without being asked for. */
+bool tn_tune_known(const tern_engine *e);
+
+/* Finds where sparse attention begins to pay. us[0][i] is the time of the i-th piece of a prompt in full, us[1][i]
+ * with sparse attention; a piece has n_piece tokens. It begins with the first piece that is faster and has none
+ * behind it that is not, or where the lines through both kinds' times cross, at the next power of two. Returns
+ * TN_TUNE_NEVER where it pays nowhere up to TN_TUNE_FARTHEST tokens. */
+int32_t tn_tune_begins(const double *const us[2], int32_t n_pieces, int32_t n_piece);
 
 /* Returns the engine's model as the simulator sees it. */
 tn_sim_model tn_tuned_shape(const tern_engine *e);

@@ -67,7 +67,7 @@ static const tn_param table[] = {
     {"ratio", 0, TN_PARAM_PERCENT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_ratio), .min = 1, .max = 100, .unit = "PERCENT",
      .dflt = "20, and 10 when decoding", .help = "sparse attention: mean share of the positions a row attends to"},
     {"attention-threshold", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_threshold), .max = 1 << 24, .unit = "N",
-     .dflt = "as tern bench --tune measured, or 1024", .help = "sparse attention: in full until the prompt has N tokens"},
+     .dflt = "as measured, or 1024", .help = "sparse attention: in full until the prompt has N tokens"},
     {"weights", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(weights), .unit = "FORM", .dflt = "auto", .choices = "auto|packed|tiles",
      .help = "weights of fewer than 8 bits in memory: packed (as in the file: less memory, decoding at the rate they are read), tiles (unpacked once) "
              "or auto (packed where the processor has the kernels for it)"},
@@ -79,7 +79,7 @@ static const tn_param table[] = {
     {"read", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(read), .unit = "BY", .dflt = "what suits",
      .choices = "threads|threads-direct|uring|uring-direct", .help = "how the file is read"},
     {"chunk", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(PACKAGE), AT(chunk), .min = 32, .max = 1024, .step = 32, .unit = "L",
-     .dflt = "as tern bench --tune measured, or 256", .help = "prompt tokens per chunk"},
+     .dflt = "as measured, or 256", .help = "prompt tokens per chunk"},
     {"policy", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(policy), .unit = "NAME", .dflt = "ooe", .choices = "in-order|overlap|ooe|synergy",
      .help = "which task runs next"},
     {"steal", 0, TN_PARAM_STEAL, DEVICE, ALL, NEEDS(PACKAGE), AT(steal), .min = 1, .max = 1 << 20, .unit = "HOW", .dflt = "share-cores",

@@ -1,4 +1,5 @@
 /* What tern_engine_estimate says before a model is opened, beside what it then takes. */
+#include "package/tuned.h"
 #include "session/session.h"
 
 #include <setjmp.h>
@@ -121,8 +122,8 @@ static uint64_t needed(const char *path, const char *weights, const char *kv, in
     return m.weight_bytes + m.kv_bytes + m.work_bytes;
 }
 
-static tern_status open_within(const char *path, const char *weights, const char *kv, uint64_t limit,
-                               tern_engine **e, tern_error *err) {
+static tern_status open_long(const char *path, const char *weights, const char *kv, int32_t n_ctx,
+                             uint64_t limit, tern_engine **e, tern_error *err) {
     tern_options *o;
     char bytes[32];
     snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)limit);
@@ -130,9 +131,16 @@ static tern_status open_within(const char *path, const char *weights, const char
     if (weights) assert_int_equal(tern_options_set(o, "weights", weights, err), TERN_OK);
     if (kv) assert_int_equal(tern_options_set(o, "kv", kv, err), TERN_OK);
     assert_int_equal(tern_options_set(o, "max-memory", bytes, err), TERN_OK);
+    snprintf(bytes, sizeof bytes, "%d", n_ctx);
+    if (n_ctx) assert_int_equal(tern_options_set(o, "ctx-size", bytes, err), TERN_OK);
     tern_status st = tern_engine_open(path, o, e, err);
     tern_options_free(&o);
     return st;
+}
+
+static tern_status open_within(const char *path, const char *weights, const char *kv, uint64_t limit,
+                               tern_engine **e, tern_error *err) {
+    return open_long(path, weights, kv, 0, limit, e, err);
 }
 
 static void promise(const char *path, const char *weights) {
@@ -183,6 +191,38 @@ static void takes_the_form_that_fits(void **state) {
         tern_engine_close(&e);
         assert_int_equal(open_within(package[i], NULL, NULL, least - 1, &e, &err), TERN_E_LIMIT);
     }
+}
+
+/* A chunk length that was measured to be faster takes more, so where that does not fit it is the usual one. */
+static void measured_lengths(void **state) {
+    (void)state;
+    enum { N_CTX = 4096 };
+    char profile[FIXTURE_PATH + 16];
+    snprintf(profile, sizeof profile, "%s.profile", package[0]);
+    remove(profile);
+    tern_engine *e = NULL;
+    tern_error err = {0};
+    const uint64_t usual = needed(package[0], "tiles", "f16", N_CTX, NULL);
+    if (open_long(package[0], "tiles", "f16", N_CTX, 1 << 30, &e, &err) != TERN_OK)
+        fail_msg("%s", err.message);
+    char key[40];
+    tn_tuned_key(e->kern.cpu, e->n_lane_workers, key);
+    const uint64_t print = e->model->fingerprint;
+    tern_engine_close(&e);
+    FILE *f = fopen(profile, "w");
+    assert_non_null(f);
+    fprintf(f, "{\"tuned\": {\"key\": \"%s\", \"fingerprint\": \"%016llx\", \"chunk\": 512}}\n", key,
+            (unsigned long long)print);
+    fclose(f);
+    const uint64_t more = needed(package[0], "tiles", "f16", N_CTX, NULL);
+    assert_true(more > usual);
+    for (int fits = 0; fits < 2; fits++) {
+        if (open_long(package[0], "tiles", "f16", N_CTX, fits ? more : usual, &e, &err) != TERN_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(e->npu->chunk, fits ? 512 : TN_CHUNK_DEFAULT);
+        tern_engine_close(&e);
+    }
+    remove(profile);
 }
 
 static void form_is(const char *path, const char *kv, int32_t n_ctx, bool exact, tn_kv_type want) {
@@ -289,6 +329,7 @@ int main(void) {
         cmocka_unit_test(as_it_will_be),
         cmocka_unit_test(memory_is_promised),
         cmocka_unit_test(takes_the_form_that_fits),
+        cmocka_unit_test(measured_lengths),
         cmocka_unit_test(forms_of_keys_and_values),
         cmocka_unit_test(memory_takes_bits_first),
         cmocka_unit_test(layers_without_attention_keep_no_keys),
