@@ -56,8 +56,12 @@ static uint16_t codes_of(tn_kv_type type, const float *x, size_t n, int8_t code[
 static size_t code_bytes(tn_kv_type type) { return type == TN_KV_INT8 ? TN_KV_GROUP : TN_KV_GROUP / 2; }
 
 static void pack(tn_kv_type type, const int8_t *code, uint8_t *out) {
-    for (size_t i = 0; i < code_bytes(type); i++)
-        out[i] = type == TN_KV_INT8 ? (uint8_t)code[i] : (uint8_t)((code[i] + 8) | (code[i + 16] + 8) << 4);
+    if (type == TN_KV_INT8) {
+        memcpy(out, code, TN_KV_GROUP);
+        return;
+    }
+    const size_t half = TN_KV_GROUP / 2;
+    for (size_t i = 0; i < half; i++) out[i] = (uint8_t)((code[i] + 8) | (code[i + half] + 8) << 4);
 }
 
 static int8_t unpacked(tn_kv_type type, const uint8_t *bytes, size_t stride, size_t i) {

@@ -255,7 +255,8 @@ await check("stop keeps what there is", async () => {
   const id = (await server.call("POST", "/page/talks", {})).json.id;
   await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: STORY, settings: LONG });
   await show(page, id);
-  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 20, null, { timeout: PATIENCE });
+  const written = () => !document.querySelector("article.assistant .waiting") && (document.querySelector("article.assistant .body")?.textContent || "").length > 20; // not "Waiting for its turn"
+  await page.waitForFunction(written, null, { timeout: PATIENCE });
   await page.keyboard.press("Escape");
   await complete(page);
   const t = await server.talk(id);
