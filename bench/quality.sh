@@ -7,33 +7,50 @@
 # LLAMA_BIN=folder with llama-quantize adds them (TYPES names which; needs NumPy, PYTHON names the interpreter). ARGS: options of tern pack.
 # TEXT, CALIB: other texts. WORK: where the files go.
 # ENERGIES=FILE (an importance matrix of a real model): the table of FOLDER with that model's outlier channels (tools/inject_outliers.py, needs
-# NumPy), once for each of SEEDS (default 1 2 3 4), and the means over them with the least and the most.
+# NumPy), once for each of SEEDS (default 1 2 3 4), and the means over them with standard errors, the least and the most.
+# PARTS=N: CALIB cut into N, each part of it the calibration of packages of their own, and the means over them.
 set -euo pipefail
 model=${1:-models/tern-tiny}
 shift $(($# < 1 ? $# : 1))
 [ $# -gt 0 ] || set -- 3 3.5 4 4.5 5 6 8
 tern=${TERN:-build/tern} work=${WORK:-build/quality} text=${TEXT:-$model/eval/english.txt} calib=${CALIB:-$model/calib.txt}
 mkdir -p "$work"
-if [ -n "${ENERGIES:-}" ]; then
-    for seed in ${SEEDS:-1 2 3 4}; do
-        "${PYTHON:-python3}" tools/inject_outliers.py "$model" "$work/outliers$seed" --energies "$ENERGIES" --seed "$seed" >/dev/null
-        echo "seed $seed:"
-        ENERGIES='' TEXT=$text CALIB=$calib WORK=$work/seed$seed "$0" "$work/outliers$seed" "$@" | tee "$work/seed$seed.md"
-    done
-    python3 - "$work"/seed*.md <<'PY'
-import sys
+means() { # FILE...: the tables of the seeds
+    python3 - "$@" <<'PY'
+import statistics, sys
 rows = {}
 for path in sys.argv[1:]:
     for line in open(path, encoding="utf-8"):
         c = [x.strip() for x in line.strip("|\n ").split("|")]
         if len(c) == 8 and c[1][:1].isdigit():
             rows.setdefault(c[0], []).append((float(c[1]), float(c[4]), float(c[5].split()[0]), float(c[7].split()[0])))
-print("means over", len(sys.argv) - 1, "seeds (least to most)\n\n| | MB | % | KL | same top % |\n|---|---|---|---|---|")
+n = len(sys.argv) - 1
+print("means over", n, "seeds ± their standard errors (least to most)\n\n| | MB | % | KL | same top % |\n|---|---|---|---|---|")
 for label, of in rows.items():
     mean = [sum(c) / len(c) for c in zip(*of)]
     low, high = [min(c) for c in zip(*of)], [max(c) for c in zip(*of)]
-    print(f"| {label} | {mean[0]:.2f} | {mean[1]:+.2f} ({low[1]:+.2f} to {high[1]:+.2f}) | {mean[2]:.4f} ({low[2]:.4f} to {high[2]:.4f}) | {mean[3]:.1f} |")
+    error = [statistics.stdev(c) / len(c) ** 0.5 if len(c) > 1 else 0 for c in zip(*of)]
+    print(f"| {label} | {mean[0]:.2f} | {mean[1]:+.2f} ± {error[1]:.2f} ({low[1]:+.2f} to {high[1]:+.2f}) | "
+          f"{mean[2]:.4f} ± {error[2]:.4f} ({low[2]:.4f} to {high[2]:.4f}) | {mean[3]:.1f} |")
 PY
+}
+if [ -n "${ENERGIES:-}" ]; then
+    for seed in ${SEEDS:-1 2 3 4}; do
+        "${PYTHON:-python3}" tools/inject_outliers.py "$model" "$work/outliers$seed" --energies "$ENERGIES" --seed "$seed" >/dev/null
+        echo "seed $seed:"
+        ENERGIES='' TEXT=$text CALIB=$calib WORK=$work/seed$seed "$0" "$work/outliers$seed" "$@" | tee "$work/seed$seed.md"
+    done
+    means "$work"/seed*.md
+    exit 0
+fi
+if [ -n "${PARTS:-}" ]; then
+    split -d -n "l/$PARTS" "$calib" "$work/part"
+    for ((part = 0; part < PARTS; part++)); do
+        echo "part $part:"
+        PARTS='' TEXT=$text CALIB=$work/part$(printf %02d "$part") WORK=$work/$part "$0" "$model" "$@" | tee "$work/part$part.md"
+        LLAMA_BIN='' # its files take no calibration here
+    done
+    means "$work"/part*.md
     exit 0
 fi
 row() { # FILE LABEL
