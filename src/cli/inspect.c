@@ -51,6 +51,13 @@ static void print_hparams(const tn_hparams *h) {
     if (h->n_kv_shared)
         printf("               the last %d layers read keys and values of earlier ones; feed-forward %d\n",
                h->n_kv_shared, h->n_ff_shared ? h->n_ff_shared : h->n_ff);
+    if (h->n_streams)
+        printf("streams        %d, of which layers work on the first (AltUp); rank of the product beside "
+               "attention %d\n",
+               h->n_streams, h->laurel_rank);
+    if (h->n_sparse)
+        printf("sparse gates   in %d layers, of what is %g deviations above the mean\n", h->n_sparse,
+               (double)h->sparse_deviations);
     if (h->n_ple) printf("layer inputs   %d values of a token for every layer\n", h->n_ple);
     printf("vocabulary     %d%s\ncontext        %d tokens\n", h->n_vocab,
            h->tied ? " (head tied to the embedding)" : "", h->ctx_train);

@@ -177,15 +177,17 @@ static void explain_drafts(const facts *f, tn_explained *x) {
             (unsigned long long)(t->n_rows - t->n_steps));
         saved(x, -t->draft_s * 1e3);
     } else {
+        char by_mtp[80] = "";
+        if (f->e->model->next)
+            (void)snprintf(by_mtp, sizeof by_mtp, ", by the MTP layer %llu of %llu",
+                           (unsigned long long)t->by_mtp_right, (unsigned long long)t->by_mtp);
         say(x, true,
             "%llu tokens took %llu forwards: %llu of %llu drafts were right (copied %llu of %llu, recalled "
-            "%llu of %llu, "
-            "by the MTP layer %llu of %llu)",
+            "%llu of %llu%s)",
             (unsigned long long)(t->n_steps + t->n_accepted), (unsigned long long)t->n_steps,
             (unsigned long long)t->n_accepted, (unsigned long long)(t->n_rows - t->n_steps),
             (unsigned long long)t->copied_right, (unsigned long long)t->copied,
-            (unsigned long long)t->recalled_right, (unsigned long long)t->recalled,
-            (unsigned long long)t->by_mtp_right, (unsigned long long)t->by_mtp);
+            (unsigned long long)t->recalled_right, (unsigned long long)t->recalled, by_mtp);
         saved(x, ((double)(t->n_steps + t->n_accepted) * one_row_s(f) - t->verify_s - t->draft_s) * 1e3);
     }
 }

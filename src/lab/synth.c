@@ -30,8 +30,9 @@ typedef struct shape {
                                     rotate all of it, the others a quarter; 0: no such differences */
     int32_t period, n_shared, n_ff_shared, n_ple; /* see tn_hparams */
     bool v_is_k;
-    bool next;     /* a layer behind the others guesses one token further */
-    bool longrope; /* factors for every pair, from orig_ctx tokens */
+    int32_t rank, n_sparse; /* of the product beside attention, layers with sparse gates (Gemma 3n) */
+    bool next;              /* a layer behind the others guesses one token further */
+    bool longrope;          /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
 } shape;
@@ -235,6 +236,29 @@ static const shape shapes[] = {
      .n_shared = 20,
      .n_ff_shared = 12288,
      .n_ple = 256},
+    /* llama.cpp has its count of streams, rank, layer embeddings, sparse gates and own keys and values built in */
+    {"tiny-gemma3n",
+     "gemma3n",
+     25,
+     64,
+     4,
+     2,
+     32,
+     256,
+     512,
+     4096,
+     1e6f,
+     1e-6f,
+     true,
+     .window = 64,
+     .period = 5,
+     .n_shared = 5,
+     .n_ple = 256,
+     .rank = 64,
+     .n_sparse = 10,
+     .spread = true},
+    {"gemma3n-e2b", "gemma3n", 30, 2048, 8, 2, 256, 8192, 262144, 32768, 1e6f, 1e-6f, true, .window = 512,
+     .period = 5, .n_shared = 10, .n_ple = 256, .rank = 64, .n_sparse = 10},
     {"tiny-phi3+partial", "phi3", 3, 128, 4, 2, 32, 128, 512, 4096, 1e4f, 1e-5f, true, .n_rot = 24,
      .longrope = true, .orig_ctx = 512, .spread = true},
 };
@@ -370,7 +394,10 @@ typedef struct synth {
     tern_error *err;
 } synth;
 
+/* Gemma 3n's files have keys and values of layers that read others', too. */
 static bool present(const synth *s, int layer, tn_role role) {
+    if (s->arch->streams && layer >= 0 && (role == TN_W_K || role == TN_W_V || role == TN_W_K_NORM))
+        return true;
     return tn_arch_required(s->arch, &s->h, role) && tn_layer_may_have(&s->h, layer, role);
 }
 
@@ -386,8 +413,10 @@ static bool is_column(const synth *s, tn_role role) {
 }
 static bool always_f32(tn_role role) {
     return role == TN_W_ROUTER || role == TN_W_DELTA_CONV || role == TN_W_DELTA_A || role == TN_W_MAMBA_D ||
-           role == TN_W_DELTA_NORM;
+           role == TN_W_DELTA_NORM || (role >= TN_W_ALTUP_ROUTER && role <= TN_W_ALTUP_CORRECT);
 }
+/* What the streams begin with is one tensor, and so is what they leave. */
+static bool is_stream(tn_role role) { return role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3; }
 
 /* Finds a role's tensor: its name and shape. Returns false when the file has none, or the role is part of a
  * fused one named elsewhere. */
@@ -402,6 +431,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
         *rows = *cols, *cols = taps;
     }
     if (role == TN_W_PLE_IN) *rows *= s->h.n_layers;
+    if (is_stream(role)) *rows *= TN_STREAMS - 1;
+    if (is_stream(role) && role != TN_W_ALTUP_IN_1 && role != TN_W_ALTUP_OUT_1) return false;
     if (s->arch->attn_gate && role == TN_W_Q) *rows *= 2;
     if (is_column(s, role)) *rows = *cols, *cols = 1;
     if (s->arch->mamba && role == TN_W_DELTA_NORM) *rows = s->h.delta.n_key_heads, *cols /= *rows;
@@ -439,6 +470,11 @@ static void declare(synth *s, int layer, tn_role role) {
                            rows == 1 ? dims + 1 : dims);
         return;
     }
+    if (is_stream(role)) {
+        dims[0] = TN_STREAMS - 1, dims[1] = dims[2];
+        tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), 3, dims);
+        return;
+    }
     dims[0] = dims[1];
     dims[1] = dims[2];
     tn_dtype dtype = always_f32(role) ? TN_F32 : dtype_of(s, rows, cols);
@@ -459,15 +495,23 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (s->spread && (role == TN_W_Q || role == TN_W_K)) f.scale *= 2; /* attention is far from uniform */
     if (s->spread && role == TN_W_OUT) f.scale *= 3;
     if (s->spread && role == TN_W_ROUTER) f.scale *= 3;
+    if (role == TN_W_ALTUP_ROUTER) f.scale = sqrtf((float)cols); /* scores are divided by the row's size */
+    if (role == TN_W_ALTUP_PREDICT) f.scale = 0.1f;              /* more would make the model chaotic */
+    if (role == TN_W_ALTUP_CORRECT) f.scale = 0.25f;
     if (role == TN_W_SINKS) f.scale = 1;
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM ||
+                   role == TN_W_ALTUP_NORM || role == TN_W_ALTUP_SCALE || role == TN_W_LAUREL_NORM ||
                    (tn_role_of_next(role) && rows == 1);
     if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
     /* scores are not scaled by the size of heads: norms are as small as it takes */
     if (role == TN_W_K_NORM && s->arch->attn_scale > 0) f.offset = 0.3f, f.scale = 0.08f;
+    /* nor what blocks add to a stream, of which every layer makes twice its part: the model would be chaotic */
+    if (s->arch->streams && (role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM ||
+                             role == TN_W_LAUREL_NORM || role == TN_W_PLE_POST_NORM))
+        f.offset = 0.3f, f.scale = 0.08f;
     if (role == TN_W_DELTA_A)
         f.offset = -1; /* decays of about 0.95, some of little and some of long memory */
     if (role == TN_W_DELTA_DT) f.offset = -3, f.scale = 1;
@@ -485,8 +529,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
  * later, and in those of Phi-3 for short and long texts. */
 static void rope_factors(const shape *p, bool longer, float out[TN_MAX_ROT / 2]) {
     for (int i = 0; p->longrope && i < p->n_rot / 2; i++) out[i] = 1 + (float)i * (longer ? 0.7f : 0.05f);
-    for (int i = 0; p->period && i < p->d_head / 2; i++) out[i] = i < p->d_head / 8 ? 1 : 1e30f;
-    for (int i = 0; !p->longrope && !p->period && i < p->d_head / 2; i++) {
+    for (int i = 0; p->window_d && i < p->d_head / 2; i++) out[i] = i < p->d_head / 8 ? 1 : 1e30f;
+    for (int i = 0; !p->longrope && !p->window_d && i < p->d_head / 2; i++) {
         double f = pow((double)p->rope_base, -2.0 * i / p->d_head), scaled = f;
         tn_rope_llama3(&scaled, 1, (double)p->llama3_factor, 1, 4, 8192);
         out[i] = (float)(f / scaled);
@@ -528,12 +572,24 @@ static void put_layer_keys(synth *s, const shape *p) {
     tn_gguf_put_arr_i32(s->w, KEY("attention.sliding_window_pattern"), windowed, n);
     tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, n);
     tn_gguf_put_arr_i32(s->w, KEY("feed_forward_length"), ff, n);
-    tn_gguf_put_u32(s->w, KEY("attention.key_length_swa"), (uint32_t)p->window_d);
-    tn_gguf_put_u32(s->w, KEY("attention.value_length_swa"), (uint32_t)p->window_d);
-    tn_gguf_put_u32(s->w, KEY("rope.dimension_count_swa"), (uint32_t)p->window_d);
+    if (p->window_d) {
+        tn_gguf_put_u32(s->w, KEY("attention.key_length_swa"), (uint32_t)p->window_d);
+        tn_gguf_put_u32(s->w, KEY("attention.value_length_swa"), (uint32_t)p->window_d);
+        tn_gguf_put_u32(s->w, KEY("rope.dimension_count_swa"), (uint32_t)p->window_d);
+    }
     tn_gguf_put_f32(s->w, KEY("rope.freq_base_swa"), 10000);
     tn_gguf_put_u32(s->w, KEY("attention.shared_kv_layers"), (uint32_t)p->n_shared);
     tn_gguf_put_u32(s->w, KEY("embedding_length_per_layer_input"), (uint32_t)p->n_ple);
+    if (!s->arch->streams) return;
+    tn_gguf_put_u32(s->w, KEY("altup.num_inputs"), TN_STREAMS);
+    tn_gguf_put_u32(s->w, KEY("altup.active_idx"), 0);
+    /* llama.cpp divides the squares by one less than their number, and Gemma 3n by their number: the key says
+     * what makes the two the same, and at the published size differs in the fifth digit. */
+    float sparse[TN_MAX_LAYERS];
+    for (int32_t i = 0; i < p->n_layers; i++)
+        sparse[i] =
+            i < p->n_sparse ? 1.6448533535f * sqrtf((float)p->n_ff / (float)(p->n_ff - 1)) : -INFINITY;
+    tn_gguf_put_arr_f32(s->w, KEY("activation_sparsity_scale"), sparse, n);
 #undef KEY
 }
 
@@ -616,7 +672,7 @@ static tern_status write_all(synth *s, const shape *p) {
     TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, s->err));
     float factors[2][TN_MAX_ROT / 2];
     uint64_t n_factors = (uint64_t)(p->n_rot ? p->n_rot : p->d_head) / 2;
-    int n_tables = p->longrope ? 2 : p->llama3_factor > 0 || p->period;
+    int n_tables = p->longrope ? 2 : p->llama3_factor > 0 || p->window_d;
     static const char *const names[2][2] = {{"rope_freqs.weight", ""},
                                             {"rope_factors_long.weight", "rope_factors_short.weight"}};
     for (int i = 0; i < n_tables; i++) {
@@ -685,7 +741,9 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
         s.h.n_ff_shared = p->n_ff_shared;
         s.h.n_ple = p->n_ple;
         s.h.v_is_k = p->v_is_k;
-        s.h.layer_scale = true;
+        s.h.layer_scale = !s.arch->streams;
+        s.h.n_streams = s.arch->streams ? TN_STREAMS : 0;
+        s.h.laurel_rank = p->rank;
     }
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;

@@ -381,6 +381,30 @@ static const tn_arch table[] = {
      .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
                   [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",
                   [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
+    {.name = "gemma3n",
+     .hf = "gemma3n_text",
+     .hf_also = "gemma3n",
+     .gguf = "gemma3n",
+     .act = TN_ACT_GELU_TANH,
+     .gated = true,
+     .post_norms = true,
+     .qk_norm = true,
+     .v_norm = true,
+     .scale_embd = true,
+     .attn_scale = 1,
+     .logit_soft_cap = 30,
+     .window = true,
+     .window_pattern = 5,
+     .window_any = true,
+     .window_heads = true,
+     .local_rope = true,
+     .local_base = 10000,
+     .shared_kv = true,
+     .ple = true,
+     .streams = true,
+     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
+                  [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",
+                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 enum { N_ARCHS = sizeof table / sizeof table[0] };
@@ -418,174 +442,13 @@ void tn_arch_list(char *buf, size_t cap) {
         n += (size_t)snprintf(buf + n, cap - n, "%s%s", i ? ", " : "", table[i].name);
 }
 
-/* ---- names --------------------------------------------------------------------------------------- */
-
-/* Of the model, or of all its layers together. */
-static bool is_whole_name(tn_role r, const char *name, const char *prefix) {
-    return tn_role_of_model(r) || !strncmp(name, prefix, strlen(prefix));
-}
-
-/* The projections of a delta net as tensors of their own (Qwen3.5). */
-static const char *hf_delta_apart(tn_role role) {
-    switch (role) {
-    case TN_W_DELTA_Q:
-    case TN_W_DELTA_K:
-    case TN_W_DELTA_V: return "linear_attn.in_proj_qkv.weight";
-    case TN_W_DELTA_GATE: return "linear_attn.in_proj_z.weight";
-    case TN_W_DELTA_DECAY: return "linear_attn.in_proj_a.weight";
-    case TN_W_DELTA_RATE: return "linear_attn.in_proj_b.weight";
-    default: return NULL;
-    }
-}
-
-bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
-    static const char *const names[TN_W_N_ROLES] = {
-        [TN_W_EMBD] = "model.embed_tokens.weight",
-        [TN_W_OUT_NORM] = "model.norm.weight",
-        [TN_W_OUT_NORM_B] = "model.norm.bias",
-        [TN_W_OUT] = "lm_head.weight",
-        [TN_W_OUT_B] = "lm_head.bias",
-        [TN_W_ATTN_NORM] = "input_layernorm.weight",
-        [TN_W_ATTN_NORM_B] = "input_layernorm.bias",
-        [TN_W_Q] = "self_attn.q_proj.weight",
-        [TN_W_K] = "self_attn.k_proj.weight",
-        [TN_W_V] = "self_attn.v_proj.weight",
-        [TN_W_O] = "self_attn.o_proj.weight",
-        [TN_W_Q_B] = "self_attn.q_proj.bias",
-        [TN_W_K_B] = "self_attn.k_proj.bias",
-        [TN_W_V_B] = "self_attn.v_proj.bias",
-        [TN_W_O_B] = "self_attn.o_proj.bias",
-        [TN_W_Q_NORM] = "self_attn.q_norm.weight",
-        [TN_W_K_NORM] = "self_attn.k_norm.weight",
-        [TN_W_FFN_NORM] = "post_attention_layernorm.weight",
-        [TN_W_FFN_NORM_B] = "post_attention_layernorm.bias",
-        [TN_W_GATE] = "mlp.gate_proj.weight",
-        [TN_W_UP] = "mlp.up_proj.weight",
-        [TN_W_DOWN] = "mlp.down_proj.weight",
-        [TN_W_GATE_B] = "mlp.gate_proj.bias",
-        [TN_W_UP_B] = "mlp.up_proj.bias",
-        [TN_W_DOWN_B] = "mlp.down_proj.bias",
-        [TN_W_ROUTER] = "mlp.gate.weight",
-        [TN_W_GATE_EXPS] = "mlp.experts.0.gate_proj.weight",
-        [TN_W_UP_EXPS] = "mlp.experts.0.up_proj.weight",
-        [TN_W_DOWN_EXPS] = "mlp.experts.0.down_proj.weight",
-        [TN_W_CONV_IN] = "conv.in_proj.weight",
-        [TN_W_CONV] = "conv.conv.weight",
-        [TN_W_CONV_OUT] = "conv.out_proj.weight",
-        [TN_W_ATT_GATE] = "self_attn.q_proj.weight",
-        [TN_W_DELTA_Q] = "linear_attn.in_proj_qkvz.weight",
-        [TN_W_DELTA_K] = "linear_attn.in_proj_qkvz.weight",
-        [TN_W_DELTA_V] = "linear_attn.in_proj_qkvz.weight",
-        [TN_W_DELTA_GATE] = "linear_attn.in_proj_qkvz.weight",
-        [TN_W_DELTA_DECAY] = "linear_attn.in_proj_ba.weight",
-        [TN_W_DELTA_RATE] = "linear_attn.in_proj_ba.weight",
-        [TN_W_DELTA_OUT] = "linear_attn.out_proj.weight",
-        [TN_W_DELTA_CONV] = "linear_attn.conv1d.weight",
-        [TN_W_DELTA_A] = "linear_attn.A_log",
-        [TN_W_DELTA_DT] = "linear_attn.dt_bias",
-        [TN_W_DELTA_NORM] = "linear_attn.norm.weight",
-        [TN_W_SHARED_GATE] = "mlp.shared_expert_gate.weight",
-        [TN_W_MAMBA_CONV_B] = "mamba.conv1d.bias",
-        [TN_W_MAMBA_D] = "mamba.D",
-        [TN_W_PLE_EMBD] = "model.embed_tokens_per_layer.weight",
-        [TN_W_PLE_IN] = "model.per_layer_model_projection.weight",
-        [TN_W_PLE_NORM] = "model.per_layer_projection_norm.weight",
-        [TN_W_PLE_GATE] = "per_layer_input_gate.weight",
-        [TN_W_PLE_OUT] = "per_layer_projection.weight",
-        [TN_W_PLE_POST_NORM] = "post_per_layer_input_norm.weight",
-        [TN_W_LAYER_SCALE] = "layer_scalar",
-        [TN_W_NEXT_E_NORM] = "mtp.pre_fc_norm_embedding.weight",
-        [TN_W_NEXT_H_NORM] = "mtp.pre_fc_norm_hidden.weight",
-        [TN_W_NEXT_PROJ] = "mtp.fc.weight",
-        [TN_W_NEXT_OUT_NORM] = "mtp.norm.weight",
-    };
-    const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
-    if (!name) return false;
-    if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
-    if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
-    else snprintf(buf, cap, "model.layers.%d.%s", layer, name);
-    return true;
-}
-
-bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
-    static const char *const names[TN_W_N_ROLES] = {
-        [TN_W_EMBD] = "token_embd.weight",
-        [TN_W_OUT_NORM] = "output_norm.weight",
-        [TN_W_OUT_NORM_B] = "output_norm.bias",
-        [TN_W_OUT] = "output.weight",
-        [TN_W_OUT_B] = "output.bias",
-        [TN_W_ATTN_NORM] = "attn_norm.weight",
-        [TN_W_ATTN_NORM_B] = "attn_norm.bias",
-        [TN_W_Q] = "attn_q.weight",
-        [TN_W_K] = "attn_k.weight",
-        [TN_W_V] = "attn_v.weight",
-        [TN_W_O] = "attn_output.weight",
-        [TN_W_Q_B] = "attn_q.bias",
-        [TN_W_K_B] = "attn_k.bias",
-        [TN_W_V_B] = "attn_v.bias",
-        [TN_W_O_B] = "attn_output.bias",
-        [TN_W_Q_NORM] = "attn_q_norm.weight",
-        [TN_W_K_NORM] = "attn_k_norm.weight",
-        [TN_W_ATTN_POST_NORM] = "post_attention_norm.weight",
-        [TN_W_FFN_NORM] = "ffn_norm.weight",
-        [TN_W_FFN_NORM_B] = "ffn_norm.bias",
-        [TN_W_GATE] = "ffn_gate.weight",
-        [TN_W_UP] = "ffn_up.weight",
-        [TN_W_DOWN] = "ffn_down.weight",
-        [TN_W_GATE_B] = "ffn_gate.bias",
-        [TN_W_UP_B] = "ffn_up.bias",
-        [TN_W_DOWN_B] = "ffn_down.bias",
-        [TN_W_FFN_POST_NORM] = "post_ffw_norm.weight",
-        [TN_W_SINKS] = "attn_sinks.weight",
-        [TN_W_ROUTER] = "ffn_gate_inp.weight",
-        [TN_W_ROUTER_B] = "ffn_gate_inp.bias",
-        [TN_W_GATE_EXPS] = "ffn_gate_exps.weight",
-        [TN_W_UP_EXPS] = "ffn_up_exps.weight",
-        [TN_W_DOWN_EXPS] = "ffn_down_exps.weight",
-        [TN_W_GATE_EXPS_B] = "ffn_gate_exps.bias",
-        [TN_W_UP_EXPS_B] = "ffn_up_exps.bias",
-        [TN_W_DOWN_EXPS_B] = "ffn_down_exps.bias",
-        [TN_W_CONV_IN] = "shortconv.in_proj.weight",
-        [TN_W_CONV] = "shortconv.conv.weight",
-        [TN_W_CONV_OUT] = "shortconv.out_proj.weight",
-        [TN_W_ATT_GATE] = "attn_q.weight",
-        [TN_W_DELTA_Q] = "attn_qkv.weight",
-        [TN_W_DELTA_K] = "attn_qkv.weight",
-        [TN_W_DELTA_V] = "attn_qkv.weight",
-        [TN_W_DELTA_GATE] = "attn_gate.weight",
-        [TN_W_DELTA_DECAY] = "ssm_alpha.weight",
-        [TN_W_DELTA_RATE] = "ssm_beta.weight",
-        [TN_W_DELTA_OUT] = "ssm_out.weight",
-        [TN_W_DELTA_CONV] = "ssm_conv1d.weight",
-        [TN_W_DELTA_A] = "ssm_a",
-        [TN_W_DELTA_DT] = "ssm_dt.bias",
-        [TN_W_DELTA_NORM] = "ssm_norm.weight",
-        [TN_W_SHARED_GATE] = "ffn_gate_inp_shexp.weight",
-        [TN_W_EXPERTS_BIAS] = "exp_probs_b.bias",
-        [TN_W_MAMBA_CONV_B] = "ssm_conv1d.bias",
-        [TN_W_MAMBA_D] = "ssm_d",
-        [TN_W_PLE_EMBD] = "per_layer_token_embd.weight",
-        [TN_W_PLE_IN] = "per_layer_model_proj.weight",
-        [TN_W_PLE_NORM] = "per_layer_proj_norm.weight",
-        [TN_W_PLE_GATE] = "inp_gate.weight",
-        [TN_W_PLE_OUT] = "proj.weight",
-        [TN_W_PLE_POST_NORM] = "post_norm.weight",
-        [TN_W_LAYER_SCALE] = "layer_output_scale.weight",
-        [TN_W_NEXT_E_NORM] = "nextn.enorm.weight",
-        [TN_W_NEXT_H_NORM] = "nextn.hnorm.weight",
-        [TN_W_NEXT_PROJ] = "nextn.eh_proj.weight",
-        [TN_W_NEXT_OUT_NORM] = "nextn.shared_head_norm.weight",
-    };
-    const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
-    if (is_whole_name(role, name, "per_layer_")) snprintf(buf, cap, "%s", name);
-    else snprintf(buf, cap, "blk.%d.%s", layer, name);
-    return true;
-}
+/* ---- what must be there ----------------------------------------------------------------------------- */
 
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (tn_role_of_next(role)) return h->n_next;
     if (tn_role_of_mamba(role)) return a->mamba;
     if (tn_role_of_ple(role)) return h->n_ple > 0;
+    if (tn_role_of_streams(role)) return h->n_streams > 0;
     if (tn_role_of_delta(role)) return a->delta && !(a->mamba && role == TN_W_DELTA_RATE);
     switch (role) {
     case TN_W_EMBD:
@@ -631,14 +494,6 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_OUT_B: return a->biases;
     default: return false;
     }
-}
-
-void tn_arch_hf_next(char *name, size_t cap) {
-    char tail[160];
-    int at = 0;
-    if (sscanf(name, "model.layers.%*d.%n", &at) != 0 || !at) return;
-    snprintf(tail, sizeof tail, "%s", name + at);
-    snprintf(name, cap, "mtp.layers.0.%s", tail);
 }
 
 tern_status tn_arch_next(const tn_arch *a, const char *file, int32_t said, bool any, tn_hparams *h,
@@ -739,7 +594,11 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"rotated values of layers with a window", h->window_rot, 0, h->n_rot},
         {"layers that share keys and values", h->n_kv_shared, 0, a->shared_kv ? h->n_layers - 1 : 0},
         {"feed-forward size of layers that share", h->n_ff_shared, 0, h->n_kv_shared ? 1 << 18 : 0},
-        {"embedding for every layer", h->n_ple, h->n_ple ? 4 : 0, a->ple ? 1 << 12 : 0},
+        {"embedding for every layer", h->n_ple, h->n_ple || a->streams ? 4 : 0, a->ple ? 1 << 12 : 0},
+        {"residual streams", h->n_streams, a->streams ? TN_STREAMS : 0, a->streams ? TN_STREAMS : 0},
+        {"rank of the product beside attention", h->laurel_rank, a->streams, a->streams ? 1 << 14 : 0},
+        {"layers with sparse gates", h->n_sparse, 0, a->streams ? h->n_layers : 0},
+        {"rows of the embedding that stand for no text", h->n_vocab_rest, 0, 1 << 20},
         {"period of layers without rope", h->no_rope_pattern, 0, TN_MAX_LAYERS},
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
@@ -765,6 +624,8 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
                "%d layers share, each has %d values of a token)",
                file, wrong, h->n_heads, h->window_kv_heads, h->window_d_head, h->window_rot, h->n_kv_shared,
                h->n_ple);
+    TN_FAIL_IF(h->n_sparse && !(h->sparse_deviations > 0 && h->sparse_deviations < 100), err, TERN_E_FORMAT,
+               "%s: gates that are kept from %g deviations on", file, (double)h->sparse_deviations);
     TN_FAIL_IF(!(h->norm_eps > 0 && h->norm_eps < 1), err, TERN_E_FORMAT, "%s: norm epsilon %g", file,
                (double)h->norm_eps);
     TN_FAIL_IF(!(h->rope_base > 1 && h->rope_base < 1e12), err, TERN_E_FORMAT, "%s: rope base %g", file,

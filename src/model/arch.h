@@ -48,6 +48,7 @@ typedef struct tn_arch {
     bool window_any;        /* the file says the period of windows layer by layer, whatever it is (Gemma 4) */
     bool window_heads;      /* its layers with a window may have other heads than the rest */
     bool v_norm;            /* see tn_hparams */
+    bool streams;           /* several residual streams, a low-rank product beside attention (Gemma 3n) */
     bool shared_kv, ple;    /* last layers may share keys and values; layers may have embeddings */
     float attn_scale, logit_soft_cap; /* where the file does not say; 0: by the size of heads, none */
     double local_base;                /* of that table, where the file does not say; 0: the model's base */

@@ -229,6 +229,42 @@ static tern_status gguf_layers(keys *k, const tn_arch *a, tn_hparams *h) {
     return k->st;
 }
 
+/* ---- several residual streams ---------------------------------------------------------------------- */
+
+/* Deviations layer by layer: the same number in the first ones, and what is no positive number in the others. */
+static tern_status gguf_sparse(keys *k, tn_hparams *h) {
+    char buf[128];
+    int64_t n = tn_gguf_arr_n(k->g, key_of(k, "activation_sparsity_scale", buf));
+    TN_FAIL_IF(n != h->n_layers, k->err, TERN_E_FORMAT, "%s: '%s' has %" PRId64 " layers, the model %d",
+               tn_gguf_path(k->g), buf, n, h->n_layers);
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        double v = 0;
+        bool said = tn_gguf_arr_f64(k->g, buf, i, &v), sparse = said && v > 0;
+        TN_FAIL_IF(!said || (sparse && (h->n_sparse < i || (i && (float)v != h->sparse_deviations))), k->err,
+                   TERN_E_UNSUPPORTED,
+                   "%s: '%s' is not one number in the first layers and none in the others: layer %d",
+                   tn_gguf_path(k->g), buf, i);
+        if (!sparse) continue;
+        h->sparse_deviations = (float)v;
+        h->n_sparse = i + 1;
+    }
+    return TERN_OK;
+}
+
+static tern_status gguf_streams(keys *k, const tn_arch *a, tn_hparams *h) {
+    if (!a->streams) return TERN_OK;
+    h->n_streams = int_key(k, "altup.num_inputs", true, 0);
+    int32_t active = int_key(k, "altup.active_idx", false, 0);
+    TN_TRY(k->st);
+    TN_FAIL_IF(active, k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s.altup.active_idx' is %d, want 0: layers work on the first stream",
+               tn_gguf_path(k->g), k->prefix, active);
+    const tn_tensor *t = tn_gguf_tensor(k->g, "blk.0.laurel_l.weight");
+    TN_FAIL_IF(!t, k->err, TERN_E_FORMAT, "%s: tensor blk.0.laurel_l.weight is missing", tn_gguf_path(k->g));
+    h->laurel_rank = t->dims[0] <= 1 << 14 ? (int32_t)t->dims[0] : -1;
+    return gguf_sparse(k, h);
+}
+
 /* ---- scales ---------------------------------------------------------------------------------------- */
 
 static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
@@ -334,6 +370,7 @@ typedef enum key_use {
     KEY_EXPERTS,    /* where it has no experts */
     KEY_SHARED,     /* where it has no shared expert */
     KEY_DENSE,      /* where experts are in all layers */
+    KEY_STREAMS,    /* where it has one residual stream */
     KEY_LAYERS,     /* where layers do not differ in heads, share nothing and have no embeddings */
     KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
     KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
@@ -411,6 +448,9 @@ static const struct {
     {"attention.key_length_swa", KEY_LAYERS},
     {"attention.value_length_swa", KEY_LAYERS},
     {"embedding_length_per_layer_input", KEY_LAYERS},
+    {"altup.num_inputs", KEY_STREAMS},
+    {"altup.active_idx", KEY_STREAMS},
+    {"activation_sparsity_scale", KEY_STREAMS},
 };
 
 static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
@@ -428,8 +468,10 @@ static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
         if (use == KEY_SHARED) use = a->shared_expert ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_DENSE) use = a->dense_first ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_LAYERS) use = a->window_heads ? KEY_READ : KEY_NONE_IS_0;
+        if (use == KEY_STREAMS) use = a->streams ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
-        return use == KEY_READ || v == (use == KEY_NONE_IS_1 ? 1 : 0);
+        bool says = tn_gguf_arr_n(k->g, buf) > 0; /* numbers layer by layer */
+        return use == KEY_READ || (!says && v == (use == KEY_NONE_IS_1 ? 1 : 0));
     }
     return false;
 }
@@ -511,6 +553,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     if (a->delta) TN_TRY(gguf_delta(&k, a, h));
     TN_TRY(gguf_windows(&k, a, h));
     TN_TRY(gguf_layers(&k, a, h));
+    TN_TRY(gguf_streams(&k, a, h));
     TN_TRY(gguf_scales(&k, a, h));
     h->tied = !tn_gguf_tensor(g, "output.weight");
     const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");

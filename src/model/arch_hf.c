@@ -295,11 +295,81 @@ static tern_status parse_layers(config *c, const tn_arch *a, tn_hparams *h) {
     h->n_ple = whole(c, "hidden_size_per_layer_input", false, 0);
     if (truth(c, "use_double_wide_mlp") && h->n_kv_shared > 0 && h->n_ff < 1 << 18)
         h->n_ff_shared = 2 * h->n_ff;
-    h->layer_scale = true;
+    h->layer_scale = !a->streams;
     TN_TRY(c->st);
     TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared >= h->n_layers, c->err, TERN_E_FORMAT,
                "%s: 'num_kv_shared_layers' is %d of %d layers", c->file, h->n_kv_shared, h->n_layers);
     return TERN_OK;
+}
+
+/* ---- several residual streams ---------------------------------------------------------------------- */
+
+/* How many deviations above the mean of a normal distribution a share p of it ends. */
+static double deviations_of(double p) {
+    double low = 0, high = 40;
+    for (int i = 0; i < 80; i++) {
+        double x = (low + high) / 2;
+        if (0.5 * erfc(-x / sqrt(2)) < p) low = x;
+        else high = x;
+    }
+    return low;
+}
+
+/* Shares of the gates that are cut, layer by layer: the same in the first ones, 0 in the others. */
+static tern_status parse_sparse(config *c, tn_hparams *h) {
+    const json_t *shares = json_object_get(c->o, "activation_sparsity_pattern");
+    TN_FAIL_IF(!json_is_array(shares) || (int32_t)json_array_size(shares) != h->n_layers, c->err,
+               TERN_E_FORMAT, "%s: 'activation_sparsity_pattern' has %zu layers, the model %d", c->file,
+               json_array_size(shares), h->n_layers);
+    double first = json_number_value(json_array_get(shares, 0));
+    TN_FAIL_IF(first != 0 && !(first > 0.5 && first < 1), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'activation_sparsity_pattern' begins with %g, want 0, or more than 0.5 and less than 1",
+               c->file, first);
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        const json_t *v = json_array_get(shares, (size_t)i);
+        bool sparse = json_number_value(v) != 0;
+        TN_FAIL_IF(!json_is_number(v) || (sparse && (h->n_sparse < i || json_number_value(v) != first)),
+                   c->err, TERN_E_UNSUPPORTED,
+                   "%s: 'activation_sparsity_pattern' is not one number in the first layers and 0 in the "
+                   "others: layer %d",
+                   c->file, i);
+        if (sparse) h->n_sparse = i + 1;
+    }
+    if (h->n_sparse) h->sparse_deviations = (float)deviations_of(first);
+    return TERN_OK;
+}
+
+/* Gemma 3n. Its vocabulary goes on behind the text's with rows that stand for pictures and sounds. */
+static tern_status parse_streams(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->streams) return TERN_OK;
+    h->n_streams = whole(c, "altup_num_inputs", true, 0);
+    h->laurel_rank = whole(c, "laurel_rank", true, 0);
+    int32_t active = whole(c, "altup_active_idx", false, 0),
+            n_text = whole(c, "vocab_size_per_layer_input", false, h->n_vocab);
+    TN_TRY(c->st);
+    TN_FAIL_IF(active, c->err, TERN_E_UNSUPPORTED,
+               "%s: 'altup_active_idx' is %d, want 0: layers work on the first stream", c->file, active);
+    TN_FAIL_IF(json_is_false(json_object_get(c->o, "altup_correct_scale")), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'altup_correct_scale' is false, which is not supported", c->file);
+    TN_FAIL_IF(n_text < 1 || n_text > h->n_vocab, c->err, TERN_E_FORMAT,
+               "%s: 'vocab_size_per_layer_input' is %d, the vocabulary %d", c->file, n_text, h->n_vocab);
+    h->n_vocab_rest = h->n_vocab - n_text;
+    h->n_vocab = n_text;
+    return parse_sparse(c, h);
+}
+
+/* A number, or the same one for every layer. */
+static int32_t same_in_layers(config *c, const char *key, bool required, int32_t fallback) {
+    const json_t *all = json_object_get(c->o, key), *v;
+    size_t i;
+    if (!json_is_array(all)) return whole(c, key, required, fallback);
+    json_int_t first = json_integer_value(json_array_get(all, 0));
+    bool same = first > 0 && first <= INT32_MAX;
+    json_array_foreach(all, i, v) same = same && json_is_integer(v) && json_integer_value(v) == first;
+    if (!same && c->st == TERN_OK)
+        c->st = tn_fail(c->err, TERN_E_UNSUPPORTED, "%s: '%s' is not the same number in all layers", c->file,
+                        key);
+    return same ? (int32_t)first : -1;
 }
 
 /* ---- scales ---------------------------------------------------------------------------------------- */
@@ -437,6 +507,12 @@ static bool is_of_layers(const char *key, const json_t *v) {
            (!strcmp(key, "use_bidirectional_attention") && of && !strcmp(of, "vision"));
 }
 
+/* Keys that parse_streams reads. */
+static bool is_of_streams(const char *key) {
+    return !strcmp(key, "altup_num_inputs") || !strcmp(key, "laurel_rank") ||
+           !strcmp(key, "activation_sparsity_pattern");
+}
+
 /* Keys that change what a model computes. One that this architecture does not read must say nothing: be
  * absent, null, false, 0 or the number that stands for "none". */
 static tern_status check_neutral(const config *c, const tn_arch *a) {
@@ -472,6 +548,9 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
         {"hidden_size_per_layer_input", 0, TN_SCALES_NONE, false},
         {"use_bidirectional_attention", 0, TN_SCALES_NONE, false},
         {"enable_moe_block", 0, TN_SCALES_NONE, false},
+        {"altup_num_inputs", 1, TN_SCALES_NONE, false},
+        {"laurel_rank", 0, TN_SCALES_NONE, false},
+        {"activation_sparsity_pattern", 0, TN_SCALES_NONE, false},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *v = json_object_get(c->o, keys[i].key);
@@ -482,6 +561,7 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
                      (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts"))) ||
                     (a->delta && is_of_delta(keys[i].key)) ||
                     (a->window_heads && is_of_layers(keys[i].key, v)) ||
+                    (a->streams && is_of_streams(keys[i].key)) ||
                     (a->mamba && !strcmp(keys[i].key, "shared_intermediate_size"));
         double n = json_number_value(v);
         bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
@@ -505,7 +585,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     h->n_embd = whole(&c, "hidden_size", true, 0);
     h->n_heads = whole(&c, "num_attention_heads", true, 1);
     h->n_kv_heads = whole(&c, "num_key_value_heads", false, h->n_heads);
-    h->n_ff = whole(&c, "intermediate_size", !a->shared_expert, 0);
+    h->n_ff = same_in_layers(&c, "intermediate_size", !a->shared_expert, 0);
     h->n_vocab = whole(&c, "vocab_size", true, 0);
     h->ctx_train = whole(&c, "max_position_embeddings", true, 0);
     h->d_head = whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
@@ -530,6 +610,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(check_neutral(&c, a));
     TN_TRY(parse_windows(&c, a, h));
     TN_TRY(parse_layers(&c, a, h));
+    TN_TRY(parse_streams(&c, a, h));
     TN_TRY(parse_no_rope(&c, h));
     TN_TRY(parse_conv(&c, a, h));
     TN_TRY(parse_delta(&c, a, h));

@@ -68,6 +68,10 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
     bool own_kv =
         !inside || layer == h->n_layers || kind != TN_LAYER_ATTENDS || tn_layer_kv(h, layer) == layer;
+    if (tn_role_of_streams(r)) {
+        bool first = r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_IN_3, last = r >= TN_W_ALTUP_OUT_1;
+        return inside && h->n_streams && (!first || layer == 0) && (!last || layer == h->n_layers - 1);
+    }
     if (tn_role_of_ple(r)) return h->n_ple > 0 && inside == (r != TN_W_PLE_EMBD);
     if (tn_role_of_mamba(r)) return inside && kind == TN_LAYER_DELTA && h->delta.mamba;
     if (tn_role_of_delta(r))
@@ -109,11 +113,12 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
 }
 
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
-    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B,  TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,      TN_W_FFN_NORM_B,
-    TN_W_FFN_POST_NORM, TN_W_Q_NORM,       TN_W_K_NORM,         TN_W_SINKS,         TN_W_CONV,
-    TN_W_DELTA_CONV,    TN_W_DELTA_A,      TN_W_DELTA_DT,       TN_W_DELTA_NORM,    TN_W_SHARED_GATE,
-    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B, TN_W_MAMBA_D,        TN_W_PLE_NORM,      TN_W_PLE_POST_NORM,
-    TN_W_LAYER_SCALE,   TN_W_NEXT_E_NORM,  TN_W_NEXT_H_NORM,    TN_W_NEXT_OUT_NORM,
+    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,      TN_W_FFN_NORM_B,
+    TN_W_FFN_POST_NORM, TN_W_Q_NORM,        TN_W_K_NORM,         TN_W_SINKS,         TN_W_CONV,
+    TN_W_DELTA_CONV,    TN_W_DELTA_A,       TN_W_DELTA_DT,       TN_W_DELTA_NORM,    TN_W_SHARED_GATE,
+    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B,  TN_W_MAMBA_D,        TN_W_PLE_NORM,      TN_W_PLE_POST_NORM,
+    TN_W_LAYER_SCALE,   TN_W_NEXT_E_NORM,   TN_W_NEXT_H_NORM,    TN_W_NEXT_OUT_NORM, TN_W_ALTUP_NORM,
+    TN_W_ALTUP_ROUTER,  TN_W_ALTUP_PREDICT, TN_W_ALTUP_CORRECT,  TN_W_ALTUP_SCALE,   TN_W_LAUREL_NORM,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -138,81 +143,119 @@ const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
     {TN_W_PLE_GATE, TN_W_N_ROLES},
     {TN_W_PLE_OUT, TN_W_N_ROLES},
     {TN_W_NEXT_PROJ, TN_W_N_ROLES},
+    {TN_W_LAUREL_IN, TN_W_N_ROLES},
+    {TN_W_LAUREL_OUT, TN_W_N_ROLES},
+    {TN_W_ALTUP_IN_1, TN_W_N_ROLES},
+    {TN_W_ALTUP_IN_2, TN_W_N_ROLES},
+    {TN_W_ALTUP_IN_3, TN_W_N_ROLES},
+    {TN_W_ALTUP_OUT_1, TN_W_N_ROLES},
+    {TN_W_ALTUP_OUT_2, TN_W_N_ROLES},
+    {TN_W_ALTUP_OUT_3, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
     {TN_W_GATE_EXPS, TN_W_GATE_EXPS_B}, {TN_W_UP_EXPS, TN_W_UP_EXPS_B}, {TN_W_DOWN_EXPS, TN_W_DOWN_EXPS_B}};
 
-const char *tn_role_name(tn_role r) {
-    static const char *const names[TN_W_N_ROLES] = {
-        [TN_W_EMBD] = "token_embd",
-        [TN_W_OUT_NORM] = "output_norm",
-        [TN_W_OUT_NORM_B] = "output_norm bias",
-        [TN_W_OUT] = "output",
-        [TN_W_OUT_B] = "output bias",
-        [TN_W_ATTN_NORM] = "attn_norm",
-        [TN_W_ATTN_NORM_B] = "attn_norm bias",
-        [TN_W_Q] = "attn_q",
-        [TN_W_K] = "attn_k",
-        [TN_W_V] = "attn_v",
-        [TN_W_O] = "attn_output",
-        [TN_W_Q_B] = "attn_q bias",
-        [TN_W_K_B] = "attn_k bias",
-        [TN_W_V_B] = "attn_v bias",
-        [TN_W_O_B] = "attn_output bias",
-        [TN_W_Q_NORM] = "attn_q_norm",
-        [TN_W_K_NORM] = "attn_k_norm",
-        [TN_W_ATTN_POST_NORM] = "attn_post_norm",
-        [TN_W_FFN_NORM] = "ffn_norm",
-        [TN_W_FFN_NORM_B] = "ffn_norm bias",
-        [TN_W_GATE] = "ffn_gate",
-        [TN_W_UP] = "ffn_up",
-        [TN_W_DOWN] = "ffn_down",
-        [TN_W_GATE_B] = "ffn_gate bias",
-        [TN_W_UP_B] = "ffn_up bias",
-        [TN_W_DOWN_B] = "ffn_down bias",
-        [TN_W_FFN_POST_NORM] = "ffn_post_norm",
-        [TN_W_SINKS] = "attn_sinks",
-        [TN_W_ROUTER] = "router",
-        [TN_W_ROUTER_B] = "router bias",
-        [TN_W_GATE_EXPS] = "experts' gate",
-        [TN_W_UP_EXPS] = "experts' up",
-        [TN_W_DOWN_EXPS] = "experts' down",
-        [TN_W_GATE_EXPS_B] = "experts' gate bias",
-        [TN_W_UP_EXPS_B] = "experts' up bias",
-        [TN_W_DOWN_EXPS_B] = "experts' down bias",
-        [TN_W_CONV_IN] = "conv_in",
-        [TN_W_CONV] = "conv",
-        [TN_W_CONV_OUT] = "conv_out",
-        [TN_W_ATT_GATE] = "attn_gate",
-        [TN_W_DELTA_Q] = "delta_q",
-        [TN_W_DELTA_K] = "delta_k",
-        [TN_W_DELTA_V] = "delta_v",
-        [TN_W_DELTA_GATE] = "delta_gate",
-        [TN_W_DELTA_DECAY] = "delta_decay",
-        [TN_W_DELTA_RATE] = "delta_rate",
-        [TN_W_DELTA_OUT] = "delta_out",
-        [TN_W_DELTA_CONV] = "delta_conv",
-        [TN_W_DELTA_A] = "delta_a",
-        [TN_W_DELTA_DT] = "delta_decay bias",
-        [TN_W_DELTA_NORM] = "delta_norm",
-        [TN_W_SHARED_GATE] = "shared expert's gate",
-        [TN_W_EXPERTS_BIAS] = "experts' bias",
-        [TN_W_MAMBA_CONV_B] = "delta_conv bias",
-        [TN_W_MAMBA_D] = "delta_d",
-        [TN_W_PLE_EMBD] = "embeddings of the layers",
-        [TN_W_PLE_IN] = "layer_in",
-        [TN_W_PLE_NORM] = "layer_in norm",
-        [TN_W_PLE_GATE] = "layer_gate",
-        [TN_W_PLE_OUT] = "layer_out",
-        [TN_W_PLE_POST_NORM] = "layer_out norm",
-        [TN_W_LAYER_SCALE] = "layer scale",
-        [TN_W_NEXT_E_NORM] = "nextn_enorm",
-        [TN_W_NEXT_H_NORM] = "nextn_hnorm",
-        [TN_W_NEXT_PROJ] = "nextn_eh_proj",
-        [TN_W_NEXT_OUT_NORM] = "nextn_head_norm",
-    };
-    return names[r];
+static const char *const role_names[TN_W_N_ROLES] = {
+    [TN_W_EMBD] = "token_embd",
+    [TN_W_OUT_NORM] = "output_norm",
+    [TN_W_OUT_NORM_B] = "output_norm bias",
+    [TN_W_OUT] = "output",
+    [TN_W_OUT_B] = "output bias",
+    [TN_W_ATTN_NORM] = "attn_norm",
+    [TN_W_ATTN_NORM_B] = "attn_norm bias",
+    [TN_W_Q] = "attn_q",
+    [TN_W_K] = "attn_k",
+    [TN_W_V] = "attn_v",
+    [TN_W_O] = "attn_output",
+    [TN_W_Q_B] = "attn_q bias",
+    [TN_W_K_B] = "attn_k bias",
+    [TN_W_V_B] = "attn_v bias",
+    [TN_W_O_B] = "attn_output bias",
+    [TN_W_Q_NORM] = "attn_q_norm",
+    [TN_W_K_NORM] = "attn_k_norm",
+    [TN_W_ATTN_POST_NORM] = "attn_post_norm",
+    [TN_W_FFN_NORM] = "ffn_norm",
+    [TN_W_FFN_NORM_B] = "ffn_norm bias",
+    [TN_W_GATE] = "ffn_gate",
+    [TN_W_UP] = "ffn_up",
+    [TN_W_DOWN] = "ffn_down",
+    [TN_W_GATE_B] = "ffn_gate bias",
+    [TN_W_UP_B] = "ffn_up bias",
+    [TN_W_DOWN_B] = "ffn_down bias",
+    [TN_W_FFN_POST_NORM] = "ffn_post_norm",
+    [TN_W_SINKS] = "attn_sinks",
+    [TN_W_ROUTER] = "router",
+    [TN_W_ROUTER_B] = "router bias",
+    [TN_W_GATE_EXPS] = "experts' gate",
+    [TN_W_UP_EXPS] = "experts' up",
+    [TN_W_DOWN_EXPS] = "experts' down",
+    [TN_W_GATE_EXPS_B] = "experts' gate bias",
+    [TN_W_UP_EXPS_B] = "experts' up bias",
+    [TN_W_DOWN_EXPS_B] = "experts' down bias",
+    [TN_W_CONV_IN] = "conv_in",
+    [TN_W_CONV] = "conv",
+    [TN_W_CONV_OUT] = "conv_out",
+    [TN_W_ATT_GATE] = "attn_gate",
+    [TN_W_DELTA_Q] = "delta_q",
+    [TN_W_DELTA_K] = "delta_k",
+    [TN_W_DELTA_V] = "delta_v",
+    [TN_W_DELTA_GATE] = "delta_gate",
+    [TN_W_DELTA_DECAY] = "delta_decay",
+    [TN_W_DELTA_RATE] = "delta_rate",
+    [TN_W_DELTA_OUT] = "delta_out",
+    [TN_W_DELTA_CONV] = "delta_conv",
+    [TN_W_DELTA_A] = "delta_a",
+    [TN_W_DELTA_DT] = "delta_decay bias",
+    [TN_W_DELTA_NORM] = "delta_norm",
+    [TN_W_SHARED_GATE] = "shared expert's gate",
+    [TN_W_EXPERTS_BIAS] = "experts' bias",
+    [TN_W_MAMBA_CONV_B] = "delta_conv bias",
+    [TN_W_MAMBA_D] = "delta_d",
+    [TN_W_PLE_EMBD] = "embeddings of the layers",
+    [TN_W_PLE_IN] = "layer_in",
+    [TN_W_PLE_NORM] = "layer_in norm",
+    [TN_W_PLE_GATE] = "layer_gate",
+    [TN_W_PLE_OUT] = "layer_out",
+    [TN_W_PLE_POST_NORM] = "layer_out norm",
+    [TN_W_LAYER_SCALE] = "layer scale",
+    [TN_W_NEXT_E_NORM] = "nextn_enorm",
+    [TN_W_NEXT_H_NORM] = "nextn_hnorm",
+    [TN_W_NEXT_PROJ] = "nextn_eh_proj",
+    [TN_W_NEXT_OUT_NORM] = "nextn_head_norm",
+    [TN_W_ALTUP_NORM] = "altup_router norm",
+    [TN_W_ALTUP_ROUTER] = "altup_router",
+    [TN_W_ALTUP_PREDICT] = "altup_predict",
+    [TN_W_ALTUP_CORRECT] = "altup_correct",
+    [TN_W_ALTUP_SCALE] = "altup_correct scale",
+    [TN_W_LAUREL_IN] = "laurel_l",
+    [TN_W_LAUREL_OUT] = "laurel_r",
+    [TN_W_LAUREL_NORM] = "laurel norm",
+    [TN_W_ALTUP_IN_1] = "altup_in 1",
+    [TN_W_ALTUP_IN_2] = "altup_in 2",
+    [TN_W_ALTUP_IN_3] = "altup_in 3",
+    [TN_W_ALTUP_OUT_1] = "altup_out 1",
+    [TN_W_ALTUP_OUT_2] = "altup_out 2",
+    [TN_W_ALTUP_OUT_3] = "altup_out 3",
+};
+
+const char *tn_role_name(tn_role r) { return role_names[r]; }
+
+/* Of several residual streams. */
+static void stream_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+    int64_t e = h->n_embd, n = h->n_streams, rank = h->laurel_rank;
+    *n_rows = *n_cols = e;
+    switch (r) {
+    case TN_W_ALTUP_NORM:
+    case TN_W_ALTUP_SCALE:
+    case TN_W_LAUREL_NORM: *n_rows = 1; break;
+    case TN_W_ALTUP_ROUTER: *n_rows = n; break;
+    case TN_W_ALTUP_PREDICT: *n_rows = n * n, *n_cols = n; break;
+    case TN_W_ALTUP_CORRECT: *n_rows = *n_cols = n; break;
+    case TN_W_LAUREL_IN: *n_rows = rank; break;
+    case TN_W_LAUREL_OUT: *n_cols = rank; break;
+    default: break; /* from stream to stream */
+    }
 }
 
 void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_rows, int64_t *n_cols) {
@@ -293,4 +336,5 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
     assert(r < TN_W_N_ROLES);
     *n_rows = shapes[r].rows;
     *n_cols = shapes[r].cols;
+    if (tn_role_of_streams(r)) stream_shape(h, r, n_rows, n_cols);
 }

@@ -17,6 +17,8 @@ typedef enum tn_layer_kind {
     TN_N_LAYER_KINDS
 } tn_layer_kind;
 
+/* The number of streams that models with several have. */
+enum { TN_STREAMS = 4 };
 enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 512, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16, TN_MAX_DELTA = 256 };
 
 /* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and
@@ -106,6 +108,15 @@ typedef struct tn_hparams {
     bool layer_scale; /* what a layer leaves is multiplied by a number of its own */
     /* Values of a token's embedding for every layer, which it adds behind its feed-forward block; 0: none */
     int32_t n_ple;
+    /* So many residual streams lie side by side, and a layer works on the first and corrects all (AltUp, Gemma
+     * 3n); 0: one. */
+    int32_t n_streams;
+    int32_t laurel_rank; /* of the low-rank product that goes beside attention (Gemma 3n); 0: none */
+    /* In so many first layers a gate is kept only as far as it is above its row's mean by so many deviations;
+     * 0: in none */
+    int32_t n_sparse;
+    float sparse_deviations;
+    int32_t n_vocab_rest; /* rows of the embedding behind n_vocab that stand for no text */
 } tn_hparams;
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
@@ -180,6 +191,20 @@ typedef enum tn_role {
     TN_W_NEXT_H_NORM, /* of the hidden state in front of it */
     TN_W_NEXT_PROJ,   /* [n_embd][2 n_embd] embedding, state */
     TN_W_NEXT_OUT_NORM,
+    TN_W_ALTUP_NORM,    /* [n_embd] of what scores the streams */
+    TN_W_ALTUP_ROUTER,  /* [n_streams][n_embd] */
+    TN_W_ALTUP_PREDICT, /* [n_streams * n_streams][n_streams] */
+    TN_W_ALTUP_CORRECT, /* [n_streams][n_streams] */
+    TN_W_ALTUP_SCALE,   /* [n_embd] of the stream that reads the layer's embedding */
+    TN_W_LAUREL_IN,     /* [laurel_rank][n_embd] */
+    TN_W_LAUREL_OUT,    /* [n_embd][laurel_rank] */
+    TN_W_LAUREL_NORM,
+    TN_W_ALTUP_IN_1, /* of the first layer: [n_embd][n_embd] what the other streams begin with */
+    TN_W_ALTUP_IN_2,
+    TN_W_ALTUP_IN_3,
+    TN_W_ALTUP_OUT_1, /* of the last layer: what they leave */
+    TN_W_ALTUP_OUT_2,
+    TN_W_ALTUP_OUT_3,
     TN_W_N_ROLES
 } tn_role;
 
@@ -197,9 +222,14 @@ int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer);
 static inline int32_t tn_widest_head(const tn_hparams *h) {
     return h->window_d_head > h->d_head ? h->window_d_head : h->d_head;
 }
-/* Do layers differ in their heads, or share keys and values? They attend in full then. */
+/* Do layers differ in their heads, share keys and values, or work on one of several streams? They attend in
+ * full then. */
 static inline bool tn_layers_differ(const tn_hparams *h) {
-    return h->window_d_head || h->window_kv_heads || h->n_kv_shared;
+    return h->window_d_head || h->window_kv_heads || h->n_kv_shared || h->n_streams;
+}
+/* Values of a row of the residual: all its streams. */
+static inline int32_t tn_residual_width(const tn_hparams *h) {
+    return h->n_streams ? h->n_streams * h->n_embd : h->n_embd;
 }
 /* Is V what K is before its norm and rotation? */
 bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer);
@@ -219,7 +249,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 24, TN_N_LAYER_LINEARS = 21, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 30, TN_N_LAYER_LINEARS = 29, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -240,6 +270,12 @@ static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <
 static inline bool tn_role_of_mamba(tn_role r) { return r == TN_W_MAMBA_CONV_B || r == TN_W_MAMBA_D; }
 /* Is it a tensor of embeddings for every layer? */
 static inline bool tn_role_of_ple(tn_role r) { return r >= TN_W_PLE_EMBD && r <= TN_W_PLE_POST_NORM; }
+/* Is it a tensor of several streams, or of the low-rank product that goes with them? */
+static inline bool tn_role_of_streams(tn_role r) { return r >= TN_W_ALTUP_NORM && r <= TN_W_ALTUP_OUT_3; }
+/* Is it a vector that has several rows? */
+static inline bool tn_role_of_rows(tn_role r) {
+    return r == TN_W_CONV || r == TN_W_DELTA_CONV || (r >= TN_W_ALTUP_ROUTER && r <= TN_W_ALTUP_CORRECT);
+}
 /* Is it a tensor of the model, of none of its layers? */
 static inline bool tn_role_of_model(tn_role r) { return r <= TN_W_OUT_B || r == TN_W_PLE_EMBD; }
 /* Is it a tensor of all experts, weights or biases? */

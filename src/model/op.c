@@ -24,6 +24,13 @@ static const tn_op_info *const table[TN_N_OP_KINDS] = {
     [TN_OP_EMBED_LAYERS] = &tn_op_embed_layers,
     [TN_OP_LAYER_MIX] = &tn_op_layer_mix,
     [TN_OP_SCALE] = &tn_op_scale,
+    [TN_OP_NORM_ADD] = &tn_op_norm_add,
+    [TN_OP_GATE_SPARSE] = &tn_op_gate_sparse,
+    [TN_OP_STREAMS] = &tn_op_streams,
+    [TN_OP_ALTUP_PREDICT] = &tn_op_altup_predict,
+    [TN_OP_ALTUP_CORRECT] = &tn_op_altup_correct,
+    [TN_OP_ALTUP_ADD] = &tn_op_altup_add,
+    [TN_OP_ALTUP_MERGE] = &tn_op_altup_merge,
 };
 
 const tn_op_info *tn_op_info_of(tn_op_kind kind) { return table[kind]; }

@@ -1,4 +1,4 @@
-/* COPY: out = in. It stands where other architectures have a norm, so that what is quantised or rounded
+/* COPY: out = in, or the part of in that is one of several residual streams. It stands where other architectures have a norm, so that what is quantised or rounded
  * for the linears behind it is no longer the residual stream itself. */
 #include "model/op.h"
 
@@ -6,8 +6,11 @@
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
     (void)scratch;
-    memcpy(tn_frame_row(f, op->out, op->width, row0), tn_frame_row(f, op->in, op->width, row0),
-           (size_t)(row1 - row0) * (size_t)op->width * sizeof(float));
+    if (op->in == op->out) return; /* what linears left, which others read: it is only quantised */
+    for (int32_t r = row0; r < row1; r++)
+        memcpy(tn_frame_row(f, op->out, op->width, r),
+               tn_frame_row(f, op->in, op->in_width, r) + op->stream * op->width,
+               (size_t)op->width * sizeof(float));
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {

@@ -1,4 +1,4 @@
-/* EMBED: X[row] = embedding[ids[row]] * scale. */
+/* EMBED: X[row] = embedding[ids[row]] * scale; of several streams, the first. */
 #include "model/op.h"
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
@@ -7,14 +7,14 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
         float *x = tn_frame_row(f, op->out, op->width, i);
         f->embed(f->embed_user, f->ids[i], x);
         if (op->scale == 1.0f) continue;
-        for (int32_t j = 0; j < op->width; j++) x[j] *= op->scale;
+        for (int32_t j = 0; j < op->in_width; j++) x[j] *= op->scale;
     }
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
     c->values = (double)n_rows * op->width;
-    c->macs = op->scale == 1.0f ? 0 : c->values;
+    c->macs = op->scale == 1.0f ? 0 : (double)n_rows * op->in_width;
     c->bytes = c->values + 4 * c->values;
 }
 

@@ -3,9 +3,11 @@
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
     (void)scratch;
-    tn_rows_norm(f->r, tn_model_vector(f->m, op->layer, op->weight),
-                 op->bias == TN_W_N_ROLES ? NULL : tn_model_vector(f->m, op->layer, op->bias), f->buf[op->in],
-                 f->buf[op->out], row0, row1);
+    const float *w = tn_model_vector(f->m, op->layer, op->weight),
+                *b = op->bias == TN_W_N_ROLES ? NULL : tn_model_vector(f->m, op->layer, op->bias);
+    for (int32_t r = row0; r < row1; r++) /* of several streams, the first is read */
+        tn_rows_norm(f->r, w, b, tn_frame_row(f, op->in, op->in_width, r),
+                     tn_frame_row(f, op->out, op->width, r), 0, 1);
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {

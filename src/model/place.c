@@ -100,6 +100,15 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows = (uint64_t)f->h->n_layers * (uint64_t)f->h->n_ple;
         return true;
     }
+    if (f->gguf && role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3) { /* stream by stream in one tensor */
+        p->row0 = (int64_t)((role - TN_W_ALTUP_IN_1) % (TN_STREAMS - 1)) * f->h->n_embd;
+        *n_rows *= TN_STREAMS - 1;
+        return true;
+    }
+    if (role == TN_W_EMBD && f->h->n_vocab_rest) {
+        *n_rows += (uint64_t)f->h->n_vocab_rest;
+        return true;
+    }
     if (f->arch->mamba && (role == TN_W_GATE || role == TN_W_UP) && !f->gguf) {
         p->row0 = role == TN_W_UP ? f->h->n_ff : 0;
         *n_rows = 2 * (uint64_t)f->h->n_ff;

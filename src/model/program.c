@@ -8,10 +8,11 @@
 
 const char *tn_buffer_name(tn_buffer b) {
     static const char *const names[TN_N_BUFFERS] = {
-        "x",         "normed", "q",        "k",          "v",        "att",         "attn gate", "gate",
-        "up",        "bcx",    "delta q",  "delta k",    "delta v",  "delta gate",  "decay",     "rate",
-        "mixed",     "delta",  "route",    "chosen",     "gathered", "expert gate", "expert up", "given",
-        "embedding", "layers", "layer in", "layer gate", "branch",   "logits"};
+        "x",           "normed",    "q",        "k",         "v",        "att",      "attn gate",
+        "gate",        "up",        "bcx",      "delta q",   "delta k",  "delta v",  "delta gate",
+        "decay",       "rate",      "mixed",    "delta",     "route",    "chosen",   "gathered",
+        "expert gate", "expert up", "given",    "embedding", "layers",   "layer in", "layer gate",
+        "active",      "laurel",    "stream 1", "stream 2",  "stream 3", "branch",   "logits"};
     return names[b];
 }
 
@@ -40,6 +41,14 @@ tn_buffer tn_role_buffer(tn_role r) {
     case TN_W_PLE_IN: return TN_BUF_LAYER_IN;
     case TN_W_PLE_GATE: return TN_BUF_LAYER_GATE;
     case TN_W_PLE_OUT: return TN_BUF_BRANCH;
+    case TN_W_LAUREL_IN: return TN_BUF_LAUREL;
+    case TN_W_ALTUP_IN_1: return TN_BUF_STREAM_1;
+    case TN_W_ALTUP_IN_2: return TN_BUF_STREAM_2;
+    case TN_W_ALTUP_IN_3: return TN_BUF_STREAM_3;
+    case TN_W_LAUREL_OUT:
+    case TN_W_ALTUP_OUT_1:
+    case TN_W_ALTUP_OUT_2:
+    case TN_W_ALTUP_OUT_3: return TN_BUF_BRANCH;
     case TN_W_OUT:
     case TN_W_EMBD: return TN_BUF_LOGITS;
     default: assert(!"not a linear"); return TN_BUF_X;
@@ -55,6 +64,7 @@ typedef struct recipe {
     tn_buffer in, out;
     tn_role weight, bias; /* norms; 0: none (no norm's weight has the number 0) */
     tn_site site;
+    int32_t stream;                       /* COPY, ALTUP_MERGE */
     tn_role linears[TN_SITE_MAX_OPS + 1]; /* ends with 0, the embedding, which no layer multiplies by */
 } recipe;
 
@@ -76,7 +86,7 @@ typedef struct recipe {
         }                                                                                                    \
     }
 
-enum { MAX_LAYER_OPS = 32 };
+enum { MAX_LAYER_OPS = 64 };
 
 /* ---- a layer mixes tokens: */
 
@@ -199,6 +209,77 @@ static const recipe scaling[] = {
     {.kind = TN_OP_SCALE, .name = "layer scale", .in = TN_BUF_X, .out = TN_BUF_X, .weight = TN_W_LAYER_SCALE},
 };
 
+/* ---- several residual streams, of which a layer works on one (AltUp): */
+
+#define FROM_STREAM(I, NAME)                                                                                 \
+    { .kind = TN_OP_COPY, .name = NAME, .in = TN_BUF_X, .out = TN_BUF_NORMED, .stream = I }
+#define TO_ACTIVE(W)                                                                                         \
+    { .kind = TN_OP_RESIDUAL, .name = "residual", .in = TN_BUF_BRANCH, .out = TN_BUF_ACTIVE, .weight = W }
+
+/* In front of the first layer. */
+static const recipe beginning_streams[] = {
+    FROM_STREAM(0, "embedding"),
+    LINEARS(TN_SITE_ALTUP_IN, "streams in", TN_BUF_NORMED, TN_W_ALTUP_IN_1, TN_W_ALTUP_IN_2, TN_W_ALTUP_IN_3),
+    {.kind = TN_OP_STREAMS, .name = "streams", .in = TN_BUF_STREAM_1, .out = TN_BUF_X},
+};
+
+/* What the norm leaves goes by itself too, and through a product of low rank (Laurel). */
+static const recipe attending_in_stream[] = {
+    {.kind = TN_OP_ALTUP_PREDICT, .name = "predict", .in = TN_BUF_X, .out = TN_BUF_ACTIVE},
+    {.kind = TN_OP_NORM_ADD,
+     .name = "norm",
+     .in = TN_BUF_ACTIVE,
+     .out = TN_BUF_NORMED,
+     .weight = TN_W_ATTN_NORM},
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V, TN_W_LAUREL_IN),
+    {.kind = TN_OP_COPY, .name = "laurel in", .in = TN_BUF_LAUREL, .out = TN_BUF_LAUREL},
+    LINEARS(TN_SITE_LAUREL, "laurel", TN_BUF_LAUREL, TN_W_LAUREL_OUT),
+    TO_ACTIVE(TN_W_LAUREL_NORM),
+    ROPE,
+    ATTEND,
+    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
+    TO_ACTIVE(TN_W_ATTN_POST_NORM),
+    {.kind = TN_OP_SCALE, .name = "halves", .in = TN_BUF_ACTIVE, .out = TN_BUF_ACTIVE},
+};
+
+static const recipe feeding_in_stream[] = {
+    {.kind = TN_OP_NORM, .name = "norm2", .in = TN_BUF_ACTIVE, .out = TN_BUF_NORMED, .weight = TN_W_FFN_NORM},
+    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
+    {.kind = TN_OP_GATE_SPARSE, .name = "sparse gate", .in = TN_BUF_GATE, .out = TN_BUF_GATE},
+    GATE,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    TO_ACTIVE(TN_W_FFN_POST_NORM),
+    {.kind = TN_OP_ALTUP_CORRECT, .name = "correct", .in = TN_BUF_ACTIVE, .out = TN_BUF_X},
+};
+
+static const recipe adding_to_streams[] = {
+    {.kind = TN_OP_COPY, .name = "layer embedding", .in = TN_BUF_EMB, .out = TN_BUF_NORMED},
+    LINEARS(TN_SITE_LAYER_IN, "layer in", TN_BUF_NORMED, TN_W_PLE_IN),
+    {.kind = TN_OP_COPY, .name = "layer residual", .in = TN_BUF_ACTIVE, .out = TN_BUF_NORMED},
+    LINEARS(TN_SITE_LAYER_GATE, "layer gate", TN_BUF_NORMED, TN_W_PLE_GATE),
+    {.kind = TN_OP_LAYER_MIX,
+     .name = "layer mix",
+     .in = TN_BUF_LAYER_GATE,
+     .out = TN_BUF_LAYER_GATE,
+     .weight = TN_W_PLE_NORM},
+    LINEARS(TN_SITE_LAYER_OUT, "layer out", TN_BUF_LAYER_GATE, TN_W_PLE_OUT),
+    {.kind = TN_OP_ALTUP_ADD,
+     .name = "residuals",
+     .in = TN_BUF_BRANCH,
+     .out = TN_BUF_X,
+     .weight = TN_W_PLE_POST_NORM},
+};
+
+#define LEAVE(I)                                                                                             \
+    FROM_STREAM(I, "stream"),                                                                                \
+        LINEARS(TN_SITE_ALTUP_OUT_##I, "stream out", TN_BUF_NORMED, TN_W_ALTUP_OUT_##I), {                   \
+        .kind = TN_OP_ALTUP_MERGE, .name = "merge", .in = TN_BUF_BRANCH, .out = TN_BUF_ACTIVE, .stream = I   \
+    }
+
+/* Behind the last layer. */
+static const recipe leaving_streams[] = {LEAVE(1), LEAVE(2), LEAVE(3)};
+_Static_assert(TN_STREAMS == 4, "a site for what every stream but the first leaves");
+
 static const recipe before[] = {
     {.kind = TN_OP_EMBED, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_X},
 };
@@ -224,7 +305,15 @@ typedef struct recipes {
 #define RECIPES(LIST)                                                                                        \
     { LIST, sizeof LIST / sizeof *LIST }
 
-enum { MAX_PARTS = 4 };
+enum { MAX_PARTS = 5 };
+
+static void streams_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS]) {
+    if (!layer) out[0] = (recipes)RECIPES(beginning_streams);
+    out[1] = (recipes)RECIPES(attending_in_stream);
+    out[2] = (recipes)RECIPES(feeding_in_stream);
+    out[3] = (recipes)RECIPES(adding_to_streams);
+    if (layer == h->n_layers - 1) out[4] = (recipes)RECIPES(leaving_streams);
+}
 
 /* The list of a layer, in parts; where the layers of a model differ, they differ here. */
 static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS]) {
@@ -234,6 +323,7 @@ static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS
     memset(out, 0, MAX_PARTS * sizeof *out);
     if (layer < 0) out[0] = h->n_ple ? (recipes)RECIPES(before_adding) : (recipes)RECIPES(before);
     else if (layer == h->n_layers) out[0] = (recipes)RECIPES(behind);
+    else if (h->n_streams) streams_of(h, layer, out);
     else if (h->parallel_block) out[0] = (recipes)RECIPES(parallel);
     else {
         out[0] = mixing[h->layer_kind[layer]];
@@ -306,6 +396,8 @@ int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     case TN_BUF_V: return tn_layer_kv_heads(h, layer) * tn_layer_d_head(h, layer);
     case TN_BUF_GATE:
     case TN_BUF_UP: return tn_layer_ff(h, layer);
+    case TN_BUF_X: return tn_residual_width(h);
+    case TN_BUF_LAUREL: return h->laurel_rank;
     case TN_BUF_LAYERS: return h->n_layers * h->n_ple;
     case TN_BUF_LAYER_IN:
     case TN_BUF_LAYER_GATE: return h->n_ple;
@@ -328,10 +420,11 @@ int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     }
 }
 
-static uint32_t bit(int i) { return 1u << i; }
+static uint64_t bit(int i) { return UINT64_C(1) << i; }
+_Static_assert(TN_N_BUFFERS <= 64, "a bit for every buffer");
 
 static void specialise_delta(const tn_hparams *h, tn_op *o) {
-    uint32_t gates = bit(TN_BUF_DELTA_DECAY) | bit(TN_BUF_DELTA_RATE);
+    uint64_t gates = bit(TN_BUF_DELTA_DECAY) | bit(TN_BUF_DELTA_RATE);
     o->delta.net = h->delta;
     o->delta.len = h->conv_len;
     if (o->kind == TN_OP_DELTA_NORM) {
@@ -347,9 +440,9 @@ static void specialise_delta(const tn_hparams *h, tn_op *o) {
     o->reads |= bit(TN_BUF_DELTA_Q) | bit(TN_BUF_DELTA_K) | bit(TN_BUF_DELTA_V);
     if (o->kind == TN_OP_DELTA) {
         o->reads |= gates;
-        o->state_writes = bit(TN_STATE_DELTA);
+        o->state_writes = (uint32_t)bit(TN_STATE_DELTA);
     }
-    o->state_reads = bit(TN_STATE_DELTA);
+    o->state_reads = (uint32_t)bit(TN_STATE_DELTA);
     o->positional = true;
 }
 
@@ -380,7 +473,7 @@ static void specialise_rope(const tn_hparams *h, tn_op *o) {
     if (own) {
         o->reads |= bit(TN_BUF_K) | (o->rope.v_is_k ? 0 : bit(TN_BUF_V));
         o->writes |= bit(TN_BUF_K) | (o->rope.v_is_k || o->rope.v_norm ? bit(TN_BUF_V) : 0);
-        o->state_writes = bit(TN_STATE_KV);
+        o->state_writes = (uint32_t)bit(TN_STATE_KV);
     }
     o->positional = true;
     o->rope.q_norm = role_or_none(h, o->layer, TN_W_Q_NORM);
@@ -406,6 +499,30 @@ static void specialise_mix(const tn_hparams *h, tn_op *o) {
     o->mix.act = h->act;
 }
 
+/* Ops of several streams. */
+static bool specialise_streams(const tn_hparams *h, const recipe *r, tn_op *o) {
+    switch (r->kind) {
+    case TN_OP_GATE_SPARSE: o->deviations = h->sparse_deviations; return o->layer < h->n_sparse;
+    case TN_OP_NORM_ADD: o->writes |= bit(o->in); return true;
+    case TN_OP_STREAMS: o->reads |= bit(TN_BUF_STREAM_2) | bit(TN_BUF_STREAM_3) | bit(TN_BUF_X); return true;
+    case TN_OP_ALTUP_PREDICT: o->writes |= bit(o->in); return true;
+    case TN_OP_ALTUP_CORRECT:
+        o->reads |= bit(o->out);
+        o->writes |= bit(o->in) | bit(TN_BUF_NORMED); /* which the scores are computed from */
+        return true;
+    case TN_OP_ALTUP_ADD:
+        o->reads |= bit(o->out);
+        o->writes |= bit(o->in);
+        return true;
+    case TN_OP_ALTUP_MERGE:
+        o->reads |= bit(TN_BUF_X) | (r->stream > 1 ? bit(o->out) : 0);
+        o->writes |= r->stream == TN_STREAMS - 1 ? bit(TN_BUF_X) : 0;
+        o->stream = r->stream;
+        return true;
+    default: return true;
+    }
+}
+
 /* What is particular to the kind. Returns false where the model has no such op. */
 static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
     switch (r->kind) {
@@ -426,7 +543,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         return true;
     case TN_OP_ROPE: specialise_rope(h, o); return true;
     case TN_OP_ATTEND:
-        o->state_reads = bit(TN_STATE_KV);
+        o->state_reads = (uint32_t)bit(TN_STATE_KV);
         o->positional = true;
         o->attend.n_heads = h->n_heads;
         o->attend.n_kv_heads = tn_layer_kv_heads(h, o->layer);
@@ -437,7 +554,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         return true;
     case TN_OP_CONV_GATE: o->conv.n_embd = h->n_embd; return true;
     case TN_OP_CONV:
-        o->state_reads = o->state_writes = bit(TN_STATE_CONV);
+        o->state_reads = o->state_writes = (uint32_t)bit(TN_STATE_CONV);
         o->positional = true;
         o->conv.n_embd = h->n_embd;
         o->conv.len = h->conv_len;
@@ -462,18 +579,22 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         return true;
     case TN_OP_LAYER_MIX: specialise_mix(h, o); return true;
     case TN_OP_RESIDUAL:
-        o->reads |= bit(TN_BUF_X);
+        o->reads |= bit(o->out);
         if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
         o->scale = h->residual_scale;
         return true;
     case TN_OP_NORM:
         if (o->weight == TN_W_N_ROLES) o->kind = TN_OP_COPY;
         return true;
+    case TN_OP_COPY: o->stream = r->stream; return true;
+    case TN_OP_SCALE:
+        o->scale = (float)sqrt(0.5); /* where the layer has no number: the mean of two, as large as one */
+        return true;
     case TN_OP_CAP:
         o->logits.scale = h->logit_scale;
         o->logits.cap = h->logit_soft_cap;
         return h->logit_soft_cap > 0 || h->logit_scale != 1;
-    default: return true;
+    default: return specialise_streams(h, r, o);
     }
 }
 
@@ -493,6 +614,7 @@ static bool expand(const tn_hparams *h, int32_t layer, const recipe *r, tn_op *o
                  .bias = role_or_none(h, layer, r->bias)};
     if (!specialise(h, r, o)) return false;
     o->width = tn_buffer_width(h, layer, o->out);
+    o->in_width = r->kind == TN_OP_EMBED ? h->n_embd : tn_buffer_width(h, layer, o->in);
     return true;
 }
 
@@ -571,7 +693,7 @@ int32_t tn_program_layer_sites(const tn_program *p, int32_t layer, int32_t *firs
 
 const tn_op *tn_program_source(const tn_program *p, int32_t site) {
     const tn_op *o = &p->ops[p->sites[site].op];
-    uint32_t in = bit(o->in);
+    uint64_t in = bit(o->in);
     do o--;
     while (!(o->writes & in));
     return o;
@@ -579,8 +701,9 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
 
 bool tn_program_divides_alone(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site);
-    return from->kind == TN_OP_DELTA_NORM || from->kind == TN_OP_CONV ||
-           (from->kind == TN_OP_ATTEND && from->attend.v_normed) || tn_site_of_ple(p->sites[site].kind);
+    return from->kind == TN_OP_DELTA_NORM || from->kind == TN_OP_CONV || from->kind == TN_OP_NORM_ADD ||
+           (from->kind == TN_OP_ATTEND && from->attend.v_normed) || tn_site_of_ple(p->sites[site].kind) ||
+           tn_site_of_streams(p->sites[site].kind);
 }
 
 bool tn_program_divides(const tn_program *p, int32_t site) {
@@ -615,6 +738,9 @@ static bool op_uses(const tn_op *o, tn_role role) {
     if (o->kind == TN_OP_DELTA_MIX)
         return role == TN_W_DELTA_CONV || (role == TN_W_MAMBA_CONV_B && o->delta.net.mamba);
     if (o->kind == TN_OP_DELTA) return role == TN_W_MAMBA_D && o->delta.net.mamba;
+    if (o->kind == TN_OP_ALTUP_PREDICT)
+        return role == TN_W_ALTUP_NORM || role == TN_W_ALTUP_ROUTER || role == TN_W_ALTUP_PREDICT;
+    if (o->kind == TN_OP_ALTUP_CORRECT) return role == TN_W_ALTUP_CORRECT || role == TN_W_ALTUP_SCALE;
     for (int32_t i = 0; o->kind == TN_OP_LINEARS && i < o->linears.n_ops; i++)
         if (o->linears.roles[i] == role || o->linears.biases[i] == role) return true;
     return false;

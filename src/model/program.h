@@ -19,7 +19,7 @@
 
 /* What ops pass to each other: one row for every token of the chunk. */
 typedef enum tn_buffer {
-    TN_BUF_X,      /* residual stream */
+    TN_BUF_X,      /* residual stream, or streams side by side */
     TN_BUF_NORMED, /* what a norm leaves for the linears behind it */
     TN_BUF_Q,
     TN_BUF_K,
@@ -47,6 +47,11 @@ typedef enum tn_buffer {
     TN_BUF_LAYERS, /* its embeddings for every layer */
     TN_BUF_LAYER_IN,
     TN_BUF_LAYER_GATE,
+    TN_BUF_ACTIVE,   /* of several streams: the one that a layer works on */
+    TN_BUF_LAUREL,   /* what is left of it for the low-rank product */
+    TN_BUF_STREAM_1, /* what the others begin with */
+    TN_BUF_STREAM_2,
+    TN_BUF_STREAM_3,
     TN_BUF_BRANCH, /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
@@ -58,29 +63,36 @@ const char *tn_buffer_name(tn_buffer b);
 typedef enum tn_state_kind { TN_STATE_KV, TN_STATE_CONV, TN_STATE_DELTA, TN_N_STATE_KINDS } tn_state_kind;
 
 typedef enum tn_op_kind {
-    TN_OP_EMBED, /* X = the token's embedding, scaled */
-    TN_OP_NORM,  /* out = norm(in) */
-    TN_OP_COPY,  /* out = in, where an architecture has no norm: the residual stream is quantised as it is */
-    TN_OP_LINEARS,      /* the linears of a site: every output = in W^T + bias */
-    TN_OP_ROPE,         /* per-head norms and rotation of Q and K; K and V go to the state */
-    TN_OP_ATTEND,       /* att = softmax(q k^T) v over the state */
-    TN_OP_CONV_GATE,    /* x = b x of a convolution's row b, c, x */
-    TN_OP_CONV,         /* att = c * convolution(b x) over the row and those before it */
-    TN_OP_ATTN_GATE,    /* att *= sigmoid(gate) */
-    TN_OP_DELTA_GATES,  /* decays and rates of the heads */
-    TN_OP_DELTA_MIX,    /* mixed = convolution of q, k, v */
-    TN_OP_DELTA,        /* out = the recurrence of a gated delta net over the rows */
-    TN_OP_DELTA_NORM,   /* out = norm(out) silu(gate), head by head */
-    TN_OP_GATE,         /* up = act(gate) up, or act(up) */
-    TN_OP_ROUTE,        /* chosen = the experts of a row, by its scores */
-    TN_OP_GATHER,       /* the places of a chunk's rows, expert by expert */
-    TN_OP_EXPERT_GATE,  /* up = act(gate) up of the experts */
-    TN_OP_EXPERT_SUM,   /* branch = sum over the row's experts of weight * given, beside the shared one */
-    TN_OP_RESIDUAL,     /* X += scale norm(in), or X += scale in */
-    TN_OP_EMBED_LAYERS, /* LAYERS = the token's embeddings for every layer, scaled */
-    TN_OP_LAYER_MIX,    /* gate = act(gate) (norm(in) + the layer's embedding) / sqrt(2) */
-    TN_OP_SCALE,        /* X *= the layer's number */
-    TN_OP_CAP,          /* logits *= scale; logits = cap tanh(logits / cap) */
+    TN_OP_EMBED,    /* X = the token's embedding, scaled */
+    TN_OP_NORM,     /* out = norm(in) */
+    TN_OP_NORM_ADD, /* out = norm(in); in += out */
+    TN_OP_COPY, /* out = in, or the part of it that is one of several streams, where an architecture has no norm: the residual stream is quantised as it is */
+    TN_OP_LINEARS,       /* the linears of a site: every output = in W^T + bias */
+    TN_OP_ROPE,          /* per-head norms and rotation of Q and K; K and V go to the state */
+    TN_OP_ATTEND,        /* att = softmax(q k^T) v over the state */
+    TN_OP_CONV_GATE,     /* x = b x of a convolution's row b, c, x */
+    TN_OP_CONV,          /* att = c * convolution(b x) over the row and those before it */
+    TN_OP_ATTN_GATE,     /* att *= sigmoid(gate) */
+    TN_OP_DELTA_GATES,   /* decays and rates of the heads */
+    TN_OP_DELTA_MIX,     /* mixed = convolution of q, k, v */
+    TN_OP_DELTA,         /* out = the recurrence of a gated delta net over the rows */
+    TN_OP_DELTA_NORM,    /* out = norm(out) silu(gate), head by head */
+    TN_OP_GATE,          /* up = act(gate) up, or act(up) */
+    TN_OP_ROUTE,         /* chosen = the experts of a row, by its scores */
+    TN_OP_GATHER,        /* the places of a chunk's rows, expert by expert */
+    TN_OP_EXPERT_GATE,   /* up = act(gate) up of the experts */
+    TN_OP_EXPERT_SUM,    /* branch = sum over the row's experts of weight * given, beside the shared one */
+    TN_OP_RESIDUAL,      /* X += scale norm(in), or X += scale in */
+    TN_OP_EMBED_LAYERS,  /* LAYERS = the token's embeddings for every layer, scaled */
+    TN_OP_LAYER_MIX,     /* gate = act(gate) (norm(in) + the layer's embedding) / sqrt(2) */
+    TN_OP_SCALE,         /* out *= the layer's number, or a number of the op */
+    TN_OP_GATE_SPARSE,   /* gate = what of it is above its row's mean by so many deviations */
+    TN_OP_STREAMS,       /* X = its first stream, and the others, as large as it */
+    TN_OP_ALTUP_PREDICT, /* X = what its streams are expected to be behind the layer; active = the first */
+    TN_OP_ALTUP_CORRECT, /* X += what active tells of it; active = the first, scaled */
+    TN_OP_ALTUP_ADD,     /* the other streams of X += norm(in) */
+    TN_OP_ALTUP_MERGE,   /* active = sum of streams, each as large as the first; the last: X = their mean */
+    TN_OP_CAP,           /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
 
@@ -91,13 +103,13 @@ typedef struct tn_op {
     tn_lane lane;       /* CPU: float, row by row; NPU: static INT8 */
     int32_t layer;      /* -1 before the layers, n_layers behind them */
     tn_buffer in, out;
-    uint32_t reads, writes;             /* bits of tn_buffer */
+    uint64_t reads, writes;             /* bits of tn_buffer */
     uint32_t state_reads, state_writes; /* bits of tn_state_kind */
     bool positional;                    /* its result depends on where the rows lie in the text */
     tn_site site;                       /* LINEARS: their site */
     tn_site feeds;                      /* site whose input `out` is; TN_NO_SITE: none */
     tn_role weight, bias;               /* of a norm; TN_W_N_ROLES: none */
-    int32_t width;                      /* values of a row of `out` */
+    int32_t width, in_width;            /* values of a row of `out`; of `in`, or of an embedding */
     union {
         tn_site_ops linears; /* LINEARS; their outputs go to tn_role_buffer(role) */
         struct {
@@ -135,7 +147,9 @@ typedef struct tn_op {
             tn_act act;
             bool gated;
         } gate;
-        float scale; /* EMBED, EMBED_LAYERS, RESIDUAL */
+        float scale;      /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
+        float deviations; /* GATE_SPARSE */
+        int32_t stream;   /* COPY, ALTUP_MERGE: number of the stream */
         struct {
             int32_t n, first; /* values of a layer; where this one's begin in LAYERS */
             int32_t n_all;    /* of all layers */

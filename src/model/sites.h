@@ -18,6 +18,11 @@ typedef enum tn_site {
     TN_SITE_LAYER_IN, /* what a layer takes of a token's embedding, where every layer adds some of it (n_ple) */
     TN_SITE_LAYER_GATE,
     TN_SITE_LAYER_OUT,
+    TN_SITE_LAUREL,      /* the way back of the low-rank product beside attention */
+    TN_SITE_ALTUP_IN,    /* what several residual streams begin with, in the first layer */
+    TN_SITE_ALTUP_OUT_1, /* what they leave, in the last */
+    TN_SITE_ALTUP_OUT_2,
+    TN_SITE_ALTUP_OUT_3,
     TN_N_SITES,
     TN_NO_SITE = TN_N_SITES
 } tn_site;
@@ -30,6 +35,8 @@ enum { TN_EXPERT_CHANNELS = 16 };
 
 /* Is it of what a layer adds of the token's embedding? */
 static inline bool tn_site_of_ple(tn_site s) { return s >= TN_SITE_LAYER_IN && s <= TN_SITE_LAYER_OUT; }
+/* Is it of several residual streams? */
+static inline bool tn_site_of_streams(tn_site s) { return s >= TN_SITE_LAUREL && s <= TN_SITE_ALTUP_OUT_3; }
 /* Is it of experts? Each row passes some of them. */
 static inline bool tn_site_of_experts(tn_site s) { return s == TN_SITE_EXPERTS || s == TN_SITE_EXPERTS_DOWN; }
 

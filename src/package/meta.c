@@ -119,7 +119,11 @@ static void no_unknown(reader *r) {
                                         "v_norm",
                                         "v_is_k",
                                         "layer_scale",
-                                        "layer_embedding"};
+                                        "layer_embedding",
+                                        "streams",
+                                        "laurel_rank",
+                                        "sparse_layers",
+                                        "sparse_deviations"};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)r->o, key, v) {
@@ -186,6 +190,13 @@ static void layers_of(reader *r, tn_hparams *h) {
     h->v_is_k = extra_of(r, "v_is_k", 0, 0, 1) != 0;
     h->layer_scale = extra_of(r, "layer_scale", 0, 0, 1) != 0;
     h->n_ple = (int32_t)extra_of(r, "layer_embedding", 0, 0, 1 << 12);
+    h->n_streams = (int32_t)extra_of(r, "streams", 0, 0, TN_STREAMS);
+    const int32_t any = h->n_streams > 0;
+    h->laurel_rank = (int32_t)extra_of(r, "laurel_rank", 0, any, any ? 1 << 14 : 0);
+    h->n_sparse = (int32_t)extra_of(r, "sparse_layers", 0, 0, any ? h->n_layers : 0);
+    h->sparse_deviations = (float)extra_of(r, "sparse_deviations", 0, 0, h->n_sparse ? 100 : 0);
+    if (r->ok && any && (h->n_streams != TN_STREAMS || !h->n_ple || h->parallel_block || !h->gated))
+        miss(r, "streams");
     if (r->ok && tn_layers_wrong(h)) miss(r, tn_layers_wrong(h));
 }
 

@@ -414,7 +414,8 @@ int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0) { return p->n
 
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
     if (i + p->n_skipped >= p->n_rows) i += p->n_skipped;
-    return p->chunks[i / p->n_rows].f.buf[TN_BUF_X] + (size_t)(i % p->n_rows) * (size_t)p->model->h.n_embd;
+    return p->chunks[i / p->n_rows].f.buf[TN_BUF_X] +
+           (size_t)(i % p->n_rows) * (size_t)p->model->program.width[TN_BUF_X];
 }
 
 /* ---- logits ---------------------------------------------------------------------------------------- */

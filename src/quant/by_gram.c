@@ -103,11 +103,11 @@ static tern_status make_tables(gram_pack *g, tn_corpus *corpus) {
     tn_recipe_site *made = &p->made[last];
     tn_capture c;
     TN_TRY(tn_capture_open(p->ctx, prog, prog->n_layers, corpus->n_tok, &c, p->err));
-    size_t e = (size_t)ops->k, window = (size_t)corpus->window;
+    size_t e = (size_t)ops->k, window = (size_t)corpus->window, width = (size_t)tn_residual_width(&p->m->h);
     float *normed = corpus->acts.buf[TN_BUF_NORMED];
     for (size_t at = 0; at < corpus->n_tok; at += window) {
         int32_t n = (int32_t)(corpus->n_tok - at < window ? corpus->n_tok - at : window);
-        tn_forward_out_norm(p->m, corpus->kern, corpus->x + at * e, normed, n);
+        tn_forward_out_norm(p->m, corpus->kern, corpus->x + at * width, normed, n);
         tn_capture_add(&c, TN_SITE_LM_HEAD, normed, e, n);
     }
     const tn_inputs in = tn_capture_inputs(&c, TN_SITE_LM_HEAD);
@@ -143,7 +143,7 @@ static tn_partial_layer record_of(gram_pack *g, const tn_corpus *corpus, const t
         l.embedding = p->m->h.tied ? NULL : &p->embedding;
         return l;
     }
-    const size_t e = (size_t)p->m->h.n_embd;
+    const size_t e = (size_t)tn_residual_width(&p->m->h);
     l.residuals[0] = corpus->x;
     l.n_residuals[0] = corpus->n_tok * e;
     l.residuals[1] = judge->c.x;
@@ -392,7 +392,7 @@ static tern_status open_partial(gram_pack *g, const int32_t *ids, size_t n_ids) 
         snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d quick %d",
                  TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window, (int)o->quick);
     const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(ids, n_ids * sizeof *ids)};
-    size_t n_residuals = (g->n_chosen + 2 * g->n_held) * (size_t)p->m->h.n_embd;
+    size_t n_residuals = (g->n_chosen + 2 * g->n_held) * (size_t)tn_residual_width(&p->m->h);
     return tn_partial_open(&p->partial, p->ctx, p->partial_path, id, &p->m->program, g->n, n_residuals,
                            p->err);
 }

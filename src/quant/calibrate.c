@@ -164,7 +164,7 @@ void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, cons
 
 void tn_calibrate_lm_head(tn_calibration *c, tn_corpus *corpus, double outlier_share) {
     const tn_model *m = corpus->m;
-    size_t e = (size_t)m->h.n_embd;
+    size_t e = (size_t)m->h.n_embd, width = (size_t)tn_residual_width(&m->h);
     tn_site_stats *s = tn_calibration_site(c, 0, TN_SITE_LM_HEAD);
     for (int pass = 0; pass < 2; pass++) {
         observer o = {.c = c, .second_pass = pass};
@@ -172,7 +172,7 @@ void tn_calibrate_lm_head(tn_calibration *c, tn_corpus *corpus, double outlier_s
             int32_t n =
                 corpus->n_tok - at < (size_t)corpus->window ? (int32_t)(corpus->n_tok - at) : corpus->window;
             float *normed = corpus->acts.buf[TN_BUF_NORMED];
-            tn_forward_out_norm(m, corpus->kern, corpus->x + at * e, normed, n);
+            tn_forward_out_norm(m, corpus->kern, corpus->x + at * width, normed, n);
             observe(&o, s, NULL, normed, e, n);
         }
         if (!pass) find_threshold(s, outlier_share);

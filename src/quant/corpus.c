@@ -15,11 +15,13 @@ static void embed_token(void *arg, int i_item, int i_thread) {
     embedding *e = arg;
     const tn_hparams *h = &e->c->m->h;
     tern_status *st = &e->status[i_thread % 64];
-    float *x = e->c->x + (size_t)i_item * (size_t)h->n_embd;
+    const size_t width = (size_t)tn_residual_width(h);
+    float *x = e->c->x + (size_t)i_item * width;
     int32_t id = e->c->ids[i_item];
     if (*st == TERN_OK)
         *st = tn_source_read(e->c->src, -1, TN_W_EMBD, id, id + 1, x, &e->error[i_thread % 64]);
     for (int32_t j = 0; j < h->n_embd && h->embd_scale != 1.0f; j++) x[j] *= h->embd_scale;
+    for (size_t j = (size_t)h->n_embd; j < width; j++) x[j] = 0; /* streams that the first layer begins */
 }
 
 /* ---- what layers read besides the residual ----------------------------------------------------------- */
@@ -76,11 +78,11 @@ static tern_status read_layers(const tn_corpus *c, size_t i, float *out, tern_er
 
 static tern_status open_embeddings(tn_corpus *c, tern_error *err) {
     const tn_hparams *h = &c->m->h;
-    size_t n = c->n_tok * (size_t)h->n_embd;
+    size_t e = (size_t)h->n_embd, width = (size_t)tn_residual_width(h);
     if (!h->n_ple) return TERN_OK;
-    c->emb = tn_alloc(c->m->ctx, TN_MEM_OTHER, n, sizeof *c->emb);
+    c->emb = tn_alloc(c->m->ctx, TN_MEM_OTHER, c->n_tok, e * sizeof *c->emb);
     TN_FAIL_IF(!c->emb, err, TERN_E_MEMORY, "no memory for the calibration corpus");
-    memcpy(c->emb, c->x, n * sizeof *c->emb);
+    for (size_t i = 0; i < c->n_tok; i++) memcpy(c->emb + i * e, c->x + i * width, e * sizeof *c->emb);
     for (size_t i = 0; i < c->n_tok; i++) /* they can be read; passes have nobody to tell if they could not */
         TN_TRY(read_layers(c, i, c->acts.buf[TN_BUF_LAYERS], err));
     return TERN_OK;
@@ -89,9 +91,10 @@ static tern_status open_embeddings(tn_corpus *c, tern_error *err) {
 /* What the rows from token `at` on find in front of a layer. */
 static void begin_window(tn_corpus *c, int32_t layer, size_t at, int32_t n) {
     const tn_hparams *h = &c->m->h;
-    size_t e = (size_t)h->n_embd, all = (size_t)h->n_layers * (size_t)h->n_ple;
+    size_t e = (size_t)h->n_embd, all = (size_t)h->n_layers * (size_t)h->n_ple,
+           width = (size_t)tn_residual_width(h);
     int32_t from = tn_layer_attends(h, layer) ? tn_layer_kv(h, layer) : layer;
-    memcpy(c->acts.buf[TN_BUF_X], c->all + at * e, (size_t)n * e * sizeof *c->all);
+    memcpy(c->acts.buf[TN_BUF_X], c->all + at * width, (size_t)n * width * sizeof *c->all);
     if (from != layer) keep_kv(c, from, at, true);
     if (!h->n_ple) return;
     memcpy(c->acts.buf[TN_BUF_EMB], c->emb + at * e, (size_t)n * e * sizeof *c->emb);
@@ -104,7 +107,7 @@ static void begin_window(tn_corpus *c, int32_t layer, size_t at, int32_t n) {
 
 void tn_corpus_copy(tn_corpus *c, size_t from, size_t to, size_t n) {
     const tn_hparams *h = &c->m->h;
-    size_t e = (size_t)h->n_embd, w = (size_t)c->window;
+    size_t e = (size_t)tn_residual_width(h), w = (size_t)c->window;
     memcpy(c->all + to * e, c->all + from * e, n * e * sizeof *c->all);
     for (size_t at = 0; c->kept && at < n; at += w)
         memcpy(kept_at(c, 0, to + at), kept_at(c, 0, from + at), c->kept_bytes);
@@ -115,7 +118,7 @@ void tn_corpus_copy(tn_corpus *c, size_t from, size_t to, size_t n) {
 tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
     tn_ctx *ctx = c->m->ctx;
     c->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)c->window, sizeof *c->pos);
-    c->x = tn_alloc(ctx, TN_MEM_OTHER, c->n_tok * (size_t)c->m->h.n_embd, sizeof *c->x);
+    c->x = tn_alloc(ctx, TN_MEM_OTHER, c->n_tok * (size_t)tn_residual_width(&c->m->h), sizeof *c->x);
     embedding *e = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *e);
     tern_status st =
         c->pos && c->x && e ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
@@ -157,7 +160,7 @@ tern_status tn_corpus_begin_layer(tn_corpus *c, int layer, tern_error *err) {
 }
 
 void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool keep) {
-    size_t e = (size_t)c->m->h.n_embd;
+    size_t e = (size_t)tn_residual_width(&c->m->h);
     for (size_t at = 0; at < c->n_tok; at += (size_t)c->window) {
         int32_t n = c->n_tok - at < (size_t)c->window ? (int32_t)(c->n_tok - at) : c->window;
         tn_rows r = {.h = &c->m->h,

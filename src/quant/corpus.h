@@ -16,10 +16,12 @@ typedef struct tn_corpus {
     size_t n_tok;
     int32_t window; /* windows know nothing of each other */
     /* its own */
-    float *x;          /* [n_tok][n_embd] residual in front of the layer; moved within `all` by those who pass
+    float
+        *x; /* [n_tok][tn_residual_width] residual in front of the layer; moved within `all` by those who pass
                        a part of it */
-    float *all;        /* where x begins */
-    float *emb;        /* the same in front of the first layer, where layers read it again; else NULL */
+    float *all; /* where x begins */
+    float *
+        emb; /* [n_tok][n_embd] of the first stream in front of the first layer, where layers read it again; else NULL */
     uint8_t *kept;     /* keys and values of layers that later ones share, window by window; else NULL */
     size_t kept_bytes; /* of a window */
     tn_state state;    /* always of no tokens: every window begins anew */

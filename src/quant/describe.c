@@ -107,6 +107,14 @@ static void put_layer_kinds(const tn_hparams *h, json_t **ops) {
     }
 }
 
+static void put_streams(const tn_hparams *h, json_t **ops) {
+    if (!h->n_streams) return;
+    tn_json_set(ops, "streams", tn_json_real(h->n_streams));
+    tn_json_set(ops, "laurel_rank", tn_json_real(h->laurel_rank));
+    tn_json_set(ops, "sparse_layers", tn_json_real(h->n_sparse));
+    tn_json_set(ops, "sparse_deviations", tn_json_real((double)h->sparse_deviations));
+}
+
 tern_status tn_pack_put_meta(packer *p, tern_error *err) {
     const tn_hparams *h = &p->m->h;
     json_t *hp = tn_json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name",
@@ -168,6 +176,7 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
             tn_json_set(&ops, numbers_of[i].key, tn_json_real(numbers_of[i].value));
     }
     put_layer_kinds(h, &ops);
+    put_streams(h, &ops);
     json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
                                 "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
     json_t *meta = tn_json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o, s:o, s:o}", "format", "tern",

@@ -15,34 +15,6 @@ static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 /* ---- a site as the device computes it ----------------------------------------------------------------- */
 
-enum { LANES = 16 }; /* values at a time: loops of a known length become vectors */
-
-static void divide(float *x, const float *by, size_t k) {
-    size_t i = 0;
-    for (; i + LANES <= k; i += LANES)
-        for (size_t l = 0; l < LANES; l++) x[i + l] /= by[i + l];
-    for (; i < k; i++) x[i] /= by[i];
-}
-
-static void multiply(float *x, const float *by, size_t k) {
-    size_t i = 0;
-    for (; i + LANES <= k; i += LANES)
-        for (size_t l = 0; l < LANES; l++) x[i + l] *= by[i + l];
-    for (; i < k; i++) x[i] *= by[i];
-}
-
-static void widen_codes(float *x, const int8_t *q, float scale, size_t k) {
-    size_t i = 0;
-    for (; i + LANES <= k; i += LANES)
-        for (size_t l = 0; l < LANES; l++) x[i + l] = (float)q[i + l] * scale;
-    for (; i < k; i++) x[i] = (float)q[i] * scale;
-}
-
-static inline float on_grid(float x, float step, float inv) {
-    float u = x * inv;
-    return nearest(u < -127 ? -127 : u > 127 ? 127 : u) * step;
-}
-
 static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size_t k) {
     if (s->rotated) tn_hadamard_wide(kern->hadamard_f32, x, k, (size_t)s->rotated);
 }
@@ -50,14 +22,14 @@ static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size
 /* An input row as the device sees it, back in the place where the float model has it. */
 static void round_input(const tn_kernels *kern, const tn_recipe_site *s, float *x, size_t k) {
     float step = s->clip / 127, inv = 1 / step;
-    if (s->smooth) divide(x, s->smooth, k);
+    for (size_t i = 0; s->smooth && i < k; i++) x[i] /= s->smooth[i];
     turn(kern, s, x, k);
-    size_t i = 0;
-    for (; i + LANES <= k; i += LANES)
-        for (size_t l = 0; l < LANES; l++) x[i + l] = on_grid(x[i + l], step, inv);
-    for (; i < k; i++) x[i] = on_grid(x[i], step, inv);
+    for (size_t i = 0; i < k; i++) {
+        float u = x[i] * inv;
+        x[i] = nearest(u < -127 ? -127 : u > 127 ? 127 : u) * step;
+    }
     turn(kern, s, x, k); /* its own inverse */
-    if (s->smooth) multiply(x, s->smooth, k);
+    for (size_t i = 0; s->smooth && i < k; i++) x[i] *= s->smooth[i];
 }
 
 /* Row n of a linear as it stands in the package, in the tile that begins there, for inputs in the float
@@ -65,9 +37,9 @@ static void round_input(const tn_kernels *kern, const tn_recipe_site *s, float *
 static void weights_of(const tn_kernels *kern, const tn_recipe_site *s, const tn_rounded *l,
                        const uint8_t *tile, size_t n, size_t n_all, size_t k, int8_t *q, float *out) {
     tn_weightlets_row(tile, l->bits, n, n_all, k, q);
-    widen_codes(out, q, l->scale[n], k);
+    for (size_t i = 0; i < k; i++) out[i] = (float)q[i] * l->scale[n];
     turn(kern, s, out, k);
-    if (s->smooth) divide(out, s->smooth, k);
+    for (size_t i = 0; s->smooth && i < k; i++) out[i] /= s->smooth[i];
 }
 
 typedef struct unpack_job {
@@ -149,7 +121,7 @@ static void round_site(void *user, int layer, tn_site site, float *x, size_t ldx
 static void run_copy(tn_judge *j, int layer, int copy, const tn_forward_hooks *hooks) {
     float *x = j->c.x;
     size_t n = (size_t)j->n_tok;
-    j->c.x += (size_t)copy * n * (size_t)j->c.m->h.n_embd;
+    j->c.x += (size_t)copy * n * (size_t)tn_residual_width(&j->c.m->h);
     j->c.n_tok = n;
     tn_corpus_pass(&j->c, layer, hooks, true);
     j->c.x = x;
@@ -302,7 +274,7 @@ static void sum_up(const head *h, tn_loss *out) {
 tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, tern_error *err) {
     tn_ctx *ctx = j->r->ctx;
     const tn_model *m = j->c.m;
-    size_t e = (size_t)m->h.n_embd, n = (size_t)j->n_tok,
+    size_t e = (size_t)m->h.n_embd, width = (size_t)tn_residual_width(&m->h), n = (size_t)j->n_tok,
            n_panel = tn_panels_bytes(TN_PANEL_F32, VOCAB, e) / sizeof(float);
     *out = (tn_loss){0};
     sums *s = tn_alloc(ctx, TN_MEM_OTHER, n, sizeof *s);
@@ -313,7 +285,7 @@ tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, 
         h.panels[c] = block + c * n_panel;
         h.x[c] = block + 2 * n_panel + c * n * e;
         h.logits[c] = block + 2 * (n_panel + n * e) + c * n * VOCAB;
-        tn_forward_out_norm(m, j->r->kern, j->c.x + c * n * e, h.x[c], j->n_tok);
+        tn_forward_out_norm(m, j->r->kern, j->c.x + c * n * width, h.x[c], j->n_tok);
         for (size_t i = 0; c && i < n; i++) round_input(j->r->kern, made, h.x[c] + i * e, e);
     }
     for (size_t i = 0; i < n && st == TERN_OK; i++) s[i] = (sums){.max_p = -INFINITY, .max_q = -INFINITY};
@@ -331,7 +303,7 @@ tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, 
 
 tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const int32_t *ids, int32_t n_tok,
                           int32_t window, const uint8_t *embedding_bits, tern_error *err) {
-    size_t n = (size_t)n_tok, e = (size_t)m->h.n_embd;
+    size_t n = (size_t)n_tok, e = (size_t)m->h.n_embd, width = (size_t)tn_residual_width(&m->h);
     *j = (tn_judge){.r = r, .n_tok = n_tok};
     j->ids = tn_alloc(r->ctx, TN_MEM_OTHER, 2 * n, sizeof *j->ids);
     float *ones = tn_alloc(r->ctx, TN_MEM_OTHER, e, sizeof *ones);
@@ -350,7 +322,7 @@ tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const in
     }
     for (size_t i = 0; i < e && ones; i++) ones[i] = 1;
     for (size_t t = 0; t < n && st == TERN_OK; t++)
-        (void)tn_round_plain(r->kern, j->c.x + (n + t) * e, ones, (int32_t)e, embedding_bits[ids[t]]);
+        (void)tn_round_plain(r->kern, j->c.x + (n + t) * width, ones, (int32_t)e, embedding_bits[ids[t]]);
     tn_free(r->ctx, ones);
     if (st != TERN_OK) tn_judge_close(j);
     return st;

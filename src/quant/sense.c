@@ -24,8 +24,8 @@ typedef struct sensing {
     int32_t n_tok, window; /* of a copy */
     int32_t n_trial;       /* of its tokens, while linears are tried one by one */
     int32_t n_groups, layers_per_group;
-    size_t n_embd;
-    float *before, *after;      /* [n_tok][n_embd] the clean copy in front of and behind a layer */
+    size_t n_embd, width;       /* of the residual, which may be several streams */
+    float *before, *after;      /* [n_tok][width] the clean copy in front of and behind a layer */
     double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
     int32_t n_seen;             /* rows of the pass so far: the clean copy is the first */
     tn_stand_in rounded[TN_N_SITES][TN_SITE_MAX_OPS]; /* the layer's linears, at TN_SENSE_BITS */
@@ -117,7 +117,7 @@ static void pass(sensing *s, int layer, int32_t first, int32_t n, int32_t n_last
                  const tn_forward_hooks *hooks) {
     float *x = s->c.x;
     size_t n_tok = s->c.n_tok;
-    s->c.x += (size_t)first * (size_t)s->n_tok * s->n_embd;
+    s->c.x += (size_t)first * (size_t)s->n_tok * s->width;
     s->c.n_tok = (size_t)(n - 1) * (size_t)s->n_tok + (size_t)n_last;
     tn_corpus_pass(&s->c, layer, hooks, true);
     s->c.x = x;
@@ -125,7 +125,7 @@ static void pass(sensing *s, int layer, int32_t first, int32_t n, int32_t n_last
 }
 
 static float *copy_of(const sensing *s, int32_t i) {
-    return s->c.x + (size_t)i * (size_t)s->n_tok * s->n_embd;
+    return s->c.x + (size_t)i * (size_t)s->n_tok * s->width;
 }
 
 /* How far the trial's copy is from the clean one: squares relative to the token's own. */
@@ -134,9 +134,9 @@ static double trial_moved(const sensing *s) {
     double sum = 0;
     for (int32_t t = 0; t < s->n_trial; t++) {
         double far = 0, square = 1e-30;
-        for (size_t j = 0; j < s->n_embd; j++) {
-            double clean = (double)s->after[(size_t)t * s->n_embd + j],
-                   d = (double)x[(size_t)t * s->n_embd + j] - clean;
+        for (size_t j = 0; j < s->width; j++) {
+            double clean = (double)s->after[(size_t)t * s->width + j],
+                   d = (double)x[(size_t)t * s->width + j] - clean;
             far += d * d;
             square += clean * clean;
         }
@@ -180,7 +180,7 @@ static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *e
             TN_TRY(round_linears(s, layer, site, ops, op, cost, err));
             tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[site][op]);
             tn_corpus_copy(&s->c, 0, (size_t)trial_copy(s) * (size_t)s->n_tok, (size_t)s->n_trial);
-            memcpy(copy_of(s, trial_copy(s)), s->before, (size_t)s->n_trial * s->n_embd * sizeof(float));
+            memcpy(copy_of(s, trial_copy(s)), s->before, (size_t)s->n_trial * s->width * sizeof(float));
             pass(s, layer, trial_copy(s), 1, s->n_trial, NULL);
             share_out(s, layer, trial_moved(s), cost, ops->n[op]);
             tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[site][op]); /* the others' trials are
@@ -191,7 +191,7 @@ static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *e
 }
 
 static tern_status sense_layer(sensing *s, int layer, float *cost, tern_error *err) {
-    size_t bytes = (size_t)s->n_tok * s->n_embd * sizeof(float);
+    size_t bytes = (size_t)s->n_tok * s->width * sizeof(float);
     const tn_program *p = &s->c.m->program;
     int32_t first, n = tn_program_layer_sites(p, layer, &first), group = layer / s->layers_per_group;
     for (int32_t i = 0; i < n; i++)
@@ -257,7 +257,7 @@ static tern_status open_head(const sensing *s, const float *energy, head *h, ter
 
 static void logits_of(const sensing *s, const head *h, float *panels, int32_t copy, int32_t t0, int32_t n,
                       float *out) {
-    tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, copy) + (size_t)t0 * s->n_embd, h->normed, n);
+    tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, copy) + (size_t)t0 * s->width, h->normed, n);
     const tn_linear l = {.n = h->n, .k = (int32_t)s->n_embd, .dtype = TN_PANEL_F32, .panels = panels};
     tn_linear_run(&l, s->a->kern, s->a->pool, h->normed, s->n_embd, out, (size_t)h->n, (size_t)n, NULL);
 }
@@ -282,7 +282,7 @@ static double divergence(const float *p, const float *q, int32_t n) {
 static void head_energy(const sensing *s, float *normed, float *energy) {
     memset(energy, 0, s->n_embd * sizeof *energy);
     for (int32_t t = 0; t < s->n_tok; t++) {
-        tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, 0) + (size_t)t * s->n_embd, normed, 1);
+        tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, 0) + (size_t)t * s->width, normed, 1);
         for (size_t j = 0; j < s->n_embd; j++) energy[j] += normed[j] * normed[j] / (float)s->n_tok;
     }
 }
@@ -337,11 +337,11 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     float *ones = s->after; /* free until the first layer */
     for (size_t j = 0; j < s->n_embd; j++) ones[j] = 1;
     for (int32_t t = 0; t < s->n_tok; t++)
-        tn_round_plain(a->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->n_embd, ones,
+        tn_round_plain(a->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->width, ones,
                        (int32_t)s->n_embd, TN_SENSE_BITS);
-    if (s->c.emb) /* layers read it again */
-        memcpy(s->c.emb + (size_t)embedding_copy(s) * (size_t)s->n_tok * s->n_embd,
-               copy_of(s, embedding_copy(s)), (size_t)s->n_tok * s->n_embd * sizeof *s->c.emb);
+    size_t first = (size_t)embedding_copy(s) * (size_t)s->n_tok;
+    for (size_t t = first; s->c.emb && t < first + (size_t)s->n_tok; t++) /* layers read it again */
+        memcpy(s->c.emb + t * s->n_embd, s->c.x + t * s->width, s->n_embd * sizeof *s->c.emb);
     return TERN_OK;
 }
 
@@ -414,7 +414,11 @@ tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *er
     size_t window = n < WINDOW ? n : WINDOW;
     if (window > (size_t)a->m->h.ctx_train) window = (size_t)a->m->h.ctx_train;
     n -= n % window;
-    sensing s = {.a = a, .n_tok = (int32_t)n, .window = (int32_t)window, .n_embd = (size_t)a->m->h.n_embd};
+    sensing s = {.a = a,
+                 .n_tok = (int32_t)n,
+                 .window = (int32_t)window,
+                 .n_embd = (size_t)a->m->h.n_embd,
+                 .width = (size_t)tn_residual_width(&a->m->h)};
     s.n_trial = (int32_t)((n / window + 1) / 2 * window);
     s.layers_per_group = (n_layers + MAX_GROUPS - 1) / MAX_GROUPS;
     s.n_groups = (n_layers + s.layers_per_group - 1) / s.layers_per_group;
@@ -426,8 +430,8 @@ tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *er
     double *energy = tn_alloc(ctx, TN_MEM_OTHER, TN_N_SITES * (size_t)widest, sizeof *energy);
     double *kl = tn_calloc(ctx, TN_MEM_OTHER, (size_t)s.n_groups + 2, sizeof *kl);
     s.group_moved = tn_calloc(ctx, TN_MEM_OTHER, (size_t)s.n_groups, sizeof *s.group_moved);
-    s.before = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.before);
-    s.after = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.after);
+    s.before = tn_alloc(ctx, TN_MEM_OTHER, n * s.width, sizeof *s.before);
+    s.after = tn_alloc(ctx, TN_MEM_OTHER, n * s.width, sizeof *s.after);
     tern_status st = ids && energy && kl && s.before && s.after && s.group_moved
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory to measure what errors cost");

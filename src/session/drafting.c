@@ -256,8 +256,9 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
     for (int32_t i = 0; i < n_rows;) {
         int32_t n = n_rows - i < CALIBRATED_ROWS ? n_rows - i : CALIBRATED_ROWS;
         for (int32_t j = 0; j < n; j++) {
-            const float *x = s->pipeline ? tn_pipeline_row(s->pipeline, i + j)
-                                         : s->acts.buf[TN_BUF_X] + (size_t)(i + j) * e;
+            const float *x =
+                s->pipeline ? tn_pipeline_row(s->pipeline, i + j)
+                            : s->acts.buf[TN_BUF_X] + (size_t)(i + j) * (size_t)m->program.width[TN_BUF_X];
             float *row = d->head_rows + (size_t)j * e;
             tn_forward_out_norm(m, kern, x, row, 1);
         }

@@ -25,6 +25,7 @@ explained "by['sparse attention']['on'] and str(d['attention']['rows']) in by['s
 explained "f\"{round(100 * d['attention']['selected_share'])} %\" in by['sparse attention']['text']"
 explained "d['draft']['verifications'] + d['draft']['accepted'] == d['tokens']"
 explained "by['drafts']['on'] == (d['draft']['rows'] > d['draft']['verifications'])"
+explained "'MTP' not in by['drafts']['text']" # this model has no such layer
 # waves behind those that wait for weights are measured, so that the next run plans by them: this one tells what order saves
 run
 explained "by['out of order']['on'] and 'saved_ms' in by['out of order']"

@@ -26,6 +26,7 @@ static void check(const tn_hparams *h) {
             continue;
         if (r == TN_W_CONV && !h->conv_len) continue;
         if (tn_role_of_ple((tn_role)r) && !h->n_ple) continue;
+        if (tn_role_of_streams((tn_role)r) && !h->n_streams) continue;
         for (int32_t l = 0; ok && l < h->n_layers; l++) {
             tn_role_shape(h, l, (tn_role)r, &rows, &cols);
             ok = rows >= 1 && cols >= 1;
@@ -62,7 +63,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                         "qwen3_5_text",
                                         "qwen3_5_moe_text",
                                         "granitemoehybrid",
-                                        "gemma4_text"};
+                                        "gemma4_text",
+                                        "gemma3n_text"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

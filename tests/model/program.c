@@ -103,6 +103,14 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "attention_k_eq_v", json_true()));
                 assert_false(json_object_set_new(j, "use_double_wide_mlp", json_true()));
             }
+            if (e.a->streams) {
+                json_t *shares = json_array();
+                for (int i = 0; i < 5; i++)
+                    assert_false(json_array_append_new(shares, json_real(i < 2 ? 0.95 : 0)));
+                assert_false(json_object_set_new(j, "activation_sparsity_pattern", shares));
+                assert_false(json_object_set_new(j, "altup_num_inputs", json_integer(4)));
+                assert_false(json_object_set_new(j, "laurel_rank", json_integer(12)));
+            }
             if (e.a->dense_first) assert_false(json_object_set_new(j, "num_dense_layers", json_integer(2)));
             if (e.a->experts_sigmoid) assert_false(json_object_set_new(j, "use_expert_bias", json_true()));
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -119,7 +127,7 @@ static void for_each(void (*fn)(const each *)) {
 /* ---- buffers and states ----------------------------------------------------------------------------- */
 
 static void read_what_was_written(const each *e) {
-    uint32_t written = 0;
+    uint64_t written = 0;
     int32_t seen = 0;
     for (int32_t layer = -1; layer <= e->p.n_layers; layer++) {
         uint32_t state = 0;
@@ -134,8 +142,8 @@ static void read_what_was_written(const each *e) {
         for (int32_t i = 0; i < n; i++, seen++) {
             if (op[i].layer != layer) fail_msg("%s: %s is not of layer %d", e->a->name, op[i].name, layer);
             if (op[i].reads & ~written)
-                fail_msg("%s, layer %d: %s reads buffers %x that nothing has written", e->a->name, layer,
-                         op[i].name, op[i].reads & ~written);
+                fail_msg("%s, layer %d: %s reads buffers %llx that nothing has written", e->a->name, layer,
+                         op[i].name, (unsigned long long)(op[i].reads & ~written));
             if (op[i].state_reads & ~state)
                 fail_msg("%s, layer %d: %s reads a state that the layer does not keep", e->a->name, layer,
                          op[i].name);
@@ -228,8 +236,8 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-qwen2",    "tiny-gemma2",    "tiny-phi2",  "tiny-llama",
-                                        "tiny-qwen3moe", "tiny-qwen35moe", "tiny-gemma4"};
+    static const char *const names[] = {"tiny-qwen2",    "tiny-gemma2",    "tiny-phi2",   "tiny-llama",
+                                        "tiny-qwen3moe", "tiny-qwen35moe", "tiny-gemma4", "tiny-gemma3n"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
@@ -383,6 +391,26 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
         case TN_OP_SCALE:
             for (int32_t i = 0; i < h->n_embd; i++) n++;
             break;
+        case TN_OP_NORM_ADD:
+            for (int32_t i = 0; i < h->n_embd; i++) n += 3; /* squares, weights, the sum */
+            break;
+        case TN_OP_GATE_SPARSE:
+            for (int32_t i = 0; i < h->n_ff; i++) n += 3; /* mean, deviation, cut */
+            break;
+        case TN_OP_STREAMS:
+            for (int32_t s = 0; s < 4; s++) n += s ? 2 * h->n_embd : h->n_embd; /* squares, sizes */
+            break;
+        case TN_OP_ALTUP_PREDICT:
+            n += 2 * h->n_embd + 4 * (h->n_embd + 1); /* norm, scores */
+            for (int32_t s = 0; s < 4; s++) n += 4 * (4 + h->n_embd);
+            break;
+        case TN_OP_ALTUP_CORRECT:
+            n += 2 * h->n_embd + 4 * (h->n_embd + 1);
+            for (int32_t s = 0; s < 4; s++) n += 4 + h->n_embd;
+            n += 2 * h->n_embd; /* what differs, scale */
+            break;
+        case TN_OP_ALTUP_ADD: n += 2 * h->n_embd + 3 * h->n_embd; break;
+        case TN_OP_ALTUP_MERGE: n += (3 + (op->stream == 3)) * h->n_embd; break;
         case TN_OP_EMBED: n += h->embd_scale == 1 ? 0 : h->n_embd; break;
         case TN_OP_CAP: n += (2 + (h->logit_scale != 1)) * h->n_vocab; break;
         default: fail_msg("op kind %d is not counted here", (int)op->kind);

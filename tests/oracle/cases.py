@@ -146,6 +146,36 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
                     out[moe + key + ".weight"] = Stored(uniform(name + moe + key, (n, rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
         norm("model.norm")
         return out
+    if family == "gemma3n_text":
+        n, ple, rank, streams = cfg["num_hidden_layers"], cfg["hidden_size_per_layer_input"], cfg["laurel_rank"], cfg["altup_num_inputs"]
+        matrix("model.embed_tokens_per_layer", cfg["vocab_size_per_layer_input"], n * ple)
+        matrix("model.per_layer_model_projection", n * ple, c, 2.0)
+        norm("model.per_layer_projection_norm", ple)
+        for i in range(streams - 1):
+            matrix(f"model.altup_projections.{i}", c, c, 1.5)
+            matrix(f"model.altup_unembed_projections.{i}", c, c, 1.5)
+        for i in range(n):
+            p = f"model.layers.{i}."
+            for key in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+                norm(p + key + "_layernorm")
+            for key, rows, cols in (("q", n_heads * d, c), ("k", n_kv * d, c), ("v", n_kv * d, c), ("o", c, n_heads * d)):
+                matrix(p + f"self_attn.{key}_proj", rows, cols, 1.5)
+            vector(p + "self_attn.q_norm.weight", d, 1.0, 0.5)
+            vector(p + "self_attn.k_norm.weight", d, 1.0, 0.5)
+            for key, rows, cols in (("gate", f[i], c), ("up", f[i], c), ("down", c, f[i])):
+                matrix(p + f"mlp.{key}_proj", rows, cols, 1.5)
+            matrix(p + "altup.modality_router", streams, c, c**0.5)
+            matrix(p + "altup.prediction_coefs", streams**2, streams, 0.3)
+            matrix(p + "altup.correction_coefs", streams, streams, 0.5)
+            vector(p + "altup.correct_output_scale", c, 1.0, 0.5)
+            matrix(p + "laurel.linear_left", rank, c, 1.5)
+            matrix(p + "laurel.linear_right", c, rank, 1.5)
+            matrix(p + "per_layer_input_gate", ple, c, 1.5)
+            matrix(p + "per_layer_projection", c, ple)
+            for key in ("altup.router_norm", "laurel.post_laurel_norm", "post_per_layer_input_norm"):
+                norm(p + key)
+        norm("model.norm")
+        return out
     if family == "gemma4_text":
         n, ple = cfg["num_hidden_layers"], cfg["hidden_size_per_layer_input"]
         own = n - cfg["num_kv_shared_layers"]
@@ -470,6 +500,25 @@ CASES |= {
                dict(drop="layer_scalar"), dict(drop="embed_tokens_per_layer.weight"),
                dict(drop="per_layer_model_projection.weight")],
     ),
+    "gemma3n": dict(  # rows 44 to 47 of the embedding stand for no text
+        cfg=config(
+            "Gemma3nForCausalLM", "gemma3n_text", 48, 32, [48] * 6, 6, 4, 2, head_dim=8, sliding_window=8,
+            layer_types=[SLIDING, SLIDING, FULL] * 2, num_kv_shared_layers=2, hidden_activation="gelu_pytorch_tanh",
+            hidden_size_per_layer_input=8, vocab_size_per_layer_input=44, altup_num_inputs=4, altup_active_idx=0,
+            altup_coef_clip=120.0, altup_correct_scale=True, laurel_rank=6, activation_sparsity_pattern=[0.75] * 3 + [0.0] * 3,
+            max_position_embeddings=256, rms_norm_eps=1e-6, attention_bias=False, final_logit_softcapping=4.0,
+            rope_theta=10000.0, rope_local_base_freq=100.0, rope_scaling=None, tie_word_embeddings=True,
+        ),
+        dtype="F32", vectors="F32", n_tok=40,
+        shows=[dict(sliding_window=9), dict(final_logit_softcapping=None, at_least=1e-3), dict(rms_norm_eps=0.1),
+               dict(rope_local_base_freq=200.0), dict(activation_sparsity_pattern=[0.75] * 2 + [0.0] * 4),
+               dict(activation_sparsity_pattern=[0.8] * 3 + [0.0] * 3),
+               dict(drop="altup.correct_output_scale"), dict(drop="altup.prediction_coefs.weight"),
+               dict(drop="altup.correction_coefs.weight"), dict(drop="altup.router_norm.weight"),
+               dict(drop="laurel.linear_right.weight"), dict(drop="embed_tokens_per_layer.weight"),
+               dict(drop="altup_projections.1.weight"), dict(drop="altup_unembed_projections.2.weight"),
+               dict(drop="per_layer_model_projection.weight")],
+    ),
     "gemma4-dense": dict(
         cfg=config(
             "Gemma4ForCausalLM", "gemma4_text", 48, 32, 48, 4, 4, 2, head_dim=8, global_head_dim=16, sliding_window=8,
@@ -693,7 +742,8 @@ def make_case(name, case, out, gguf_f32=None):
     stored = checkpoint(name, cfg, case["dtype"], case["vectors"], case.get("mlp", case["dtype"]))
     values = {k: t.values for k, t in stored.items()}
     n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
-    ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * cfg["vocab_size"]).astype(int).tolist()
+    n_text = cfg.get("vocab_size_per_layer_input", cfg["vocab_size"])
+    ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * n_text).astype(int).tolist()
     meta, tensors = gguf_from_hf(cfg, stored, name, widen=gguf_f32 is not None) if case.get("gguf") else ({}, {})
     if gguf_f32:
         if tensors:

@@ -579,7 +579,70 @@ def forward_gemma4(cfg, w, ids, n_ctx):
     return soft_cap(logits, cfg.get("final_logit_softcapping"))
 
 
+def deviations_above(share):
+    """How many deviations above the mean of a normal distribution this share of it ends: by bisection."""
+    low, high = 0.0, 40.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 0.5 * math.erfc(-middle / math.sqrt(2)) < share else (low, middle)
+    return low
+
+
+def forward_gemma3n(cfg, w, ids, n_ctx):
+    """Gemma 3n: several residual streams, of which a layer works on the first. What all will be behind it is predicted from
+    what they are, and corrected by what the layer gave (AltUp); what the layer's first norm leaves goes by itself and
+    through a product of low rank beside attention (Laurel); the first layers keep the largest gates; the last ones read the keys and
+    values of earlier ones; and what a layer takes of the token's embedding and of a second one goes to the other streams."""
+    n, eps, act, e = cfg["num_hidden_layers"], cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_activation"]], cfg["hidden_size"]
+    n_heads, n_kv, d = geometry(cfg)
+    ple, n_s = cfg["hidden_size_per_layer_input"], cfg["altup_num_inputs"]
+    norm = lambda x, name: rms_norm(x, w(name), eps)
+    size = lambda x: np.sqrt(row_sum(x * x) / e)
+    alike = lambda x, first: x * size(first) / np.sqrt(np.maximum(size(x) ** 2, 1e-5))
+    emb, kept = w("model.embed_tokens.weight")[ids] * math.sqrt(e), {}
+    taken = linear(emb, w("model.per_layer_model_projection.weight")) * e**-0.5
+    taken = norm(taken.reshape(len(ids), n, ple), "model.per_layer_projection_norm.weight")
+    second = w("model.embed_tokens_per_layer.weight")[ids].reshape(len(ids), n, ple) * math.sqrt(ple)
+    layer_input = (taken + second) / math.sqrt(2)
+    streams = [emb] + [alike(linear(emb, w(f"model.altup_projections.{i}.weight")), emb) for i in range(n_s - 1)]
+    for i, kind in enumerate(cfg["layer_types"]):
+        p, sliding = f"model.layers.{i}.", kind == "sliding_attention"
+        scores = lambda x: np.tanh(linear(norm(x, p + "altup.router_norm.weight") / e, w(p + "altup.modality_router.weight")))
+        c = linear(scores(streams[0]), w(p + "altup.prediction_coefs.weight")).reshape(-1, n_s, n_s)
+        expected = [s + sum(c[:, j, k : k + 1] * streams[k] for k in range(n_s)) for j, s in enumerate(streams)]
+        x = expected[0]
+        h = norm(x, p + "input_layernorm.weight")
+        laurel = linear(linear(h, w(p + "laurel.linear_left.weight")), w(p + "laurel.linear_right.weight"))
+        laurel = h + norm(laurel, p + "laurel.post_laurel_norm.weight")
+        freq = (cfg["rope_local_base_freq"] if sliding else cfg["rope_theta"]) ** (-np.arange(0, d, 2) / d)
+        q = rotate(norm(heads(linear(h, w(p + "self_attn.q_proj.weight")), n_heads), p + "self_attn.q_norm.weight"), freq, 1)
+        if i < n - cfg["num_kv_shared_layers"]:
+            k, v = (heads(linear(h, w(p + f"self_attn.{m}_proj.weight")), n_kv) for m in "kv")
+            kept[kind] = rotate(norm(k, p + "self_attn.k_norm.weight"), freq, 1), rms_norm(v, 1.0, eps)
+        a = attention(q, *kept[kind], 1.0, cfg["sliding_window"] if sliding else None)
+        a = norm(linear(a, w(p + "self_attn.o_proj.weight")), p + "post_attention_layernorm.weight")
+        x = (x + a + laurel) / math.sqrt(2)
+        h = norm(x, p + "pre_feedforward_layernorm.weight")
+        gate, up = (linear(h, w(p + f"mlp.{m}_proj.weight")) for m in ("gate", "up"))
+        if cfg["activation_sparsity_pattern"][i] > 0:
+            mean = row_sum(gate) / gate.shape[1]
+            deviation = np.sqrt(row_sum((gate - mean) ** 2) / gate.shape[1])
+            gate = np.maximum(gate - mean - deviations_above(cfg["activation_sparsity_pattern"][i]) * deviation, 0)
+        h = linear(act(gate) * up, w(p + "mlp.down_proj.weight"))
+        x = x + norm(h, p + "post_feedforward_layernorm.weight")
+        c = linear(scores(x), w(p + "altup.correction_coefs.weight")) + 1
+        streams = [s + c[:, j : j + 1] * (x - expected[0]) for j, s in enumerate(expected)]
+        h = act(linear(streams[0] * w(p + "altup.correct_output_scale"), w(p + "per_layer_input_gate.weight"))) * layer_input[:, i]
+        h = norm(linear(h, w(p + "per_layer_projection.weight")), p + "post_per_layer_input_norm.weight")
+        streams = [streams[0]] + [s + h for s in streams[1:]]
+    left = [alike(linear(s, w(f"model.altup_unembed_projections.{i}.weight")), streams[0]) for i, s in enumerate(streams[1:])]
+    x = sum(left, streams[0]) / n_s
+    logits = linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight")[: cfg["vocab_size_per_layer_input"]])
+    return soft_cap(logits, cfg.get("final_logit_softcapping"))
+
+
 FORWARD = {
+    "gemma3n_text": forward_gemma3n,
     "gemma4_text": forward_gemma4,
     "lfm2": forward_lfm2,
     "lfm2_moe": forward_lfm2,

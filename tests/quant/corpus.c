@@ -46,7 +46,7 @@ static void windows(void **state) {
     }
     tn_state st;
     tn_acts acts;
-    size_t e = (size_t)whole->h.n_embd;
+    size_t e = (size_t)tn_residual_width(&whole->h);
     for (int32_t i = 0; i < WINDOW; i++) pos[i] = i;
     must(tn_state_open(&ctx, &whole->program, &whole->h, WINDOW, TN_KV_F32, &st, &err), &err);
     must(tn_acts_open(&ctx, whole, WINDOW, st.kv.cap_tok, 2, &acts, &err), &err);
@@ -72,10 +72,11 @@ static void windows(void **state) {
 }
 
 int main(void) {
-    static char gemma4[] = "tiny-gemma4", gemma3[] = "tiny-gemma3";
+    static char gemma4[] = "tiny-gemma4", gemma3[] = "tiny-gemma3", gemma3n[] = "tiny-gemma3n";
     const struct CMUnitTest tests[] = {
         {"shared keys and values, embeddings of layers", windows, NULL, NULL, gemma4},
         {"windows", windows, NULL, NULL, gemma3},
+        {"several residual streams", windows, NULL, NULL, gemma3n},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

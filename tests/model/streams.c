@@ -1,0 +1,204 @@
+/* Gemma 3n: is what its files may say wrong of several residual streams named in one line, and what the published
+ * configuration says read as it is meant? tests/oracle and tests/model/peers.c tell whether it is computed right. */
+#include "formats/gguf.h"
+#include "lab/synth.h"
+#include "model/arch.h"
+#include "model/source.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fixture/fixture.h"
+
+#define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/"
+
+static tn_ctx ctx;
+
+/* ---- folders --------------------------------------------------------------------------------------- */
+
+static json_t *config_of(const char *patch) {
+    json_error_t e;
+    json_t *c = json_load_file(FIXTURES "gemma3n/config.json", 0, &e), *p = json_loads(patch, 0, &e);
+    assert_true(c && p);
+    assert_false(json_object_update(c, p));
+    json_decref(p);
+    return c;
+}
+
+static void configurations(void **state) {
+    (void)state;
+    static const struct {
+        const char *patch;
+        tern_status want;
+        const char *part;
+    } cases[] = {
+        {"{}", TERN_OK, NULL},
+        {"{\"activation_sparsity_pattern\":[0,0,0,0,0,0]}", TERN_OK, NULL},
+        {"{\"altup_num_inputs\":2}", TERN_E_FORMAT, "residual streams 2, want 4 to 4"},
+        {"{\"altup_num_inputs\":null}", TERN_E_FORMAT, "'altup_num_inputs' is not a number"},
+        {"{\"altup_active_idx\":1}", TERN_E_UNSUPPORTED, "'altup_active_idx' is 1, want 0"},
+        {"{\"altup_correct_scale\":false}", TERN_E_UNSUPPORTED, "'altup_correct_scale' is false"},
+        {"{\"laurel_rank\":0}", TERN_E_FORMAT, "rank of the product beside attention 0, want 1 to"},
+        {"{\"laurel_rank\":100000}", TERN_E_FORMAT, "rank of the product beside attention 100000"},
+        {"{\"hidden_size_per_layer_input\":0}", TERN_E_FORMAT, "embedding for every layer 0, want 4 to"},
+        {"{\"vocab_size_per_layer_input\":49}", TERN_E_FORMAT, "is 49, the vocabulary 48"},
+        {"{\"vocab_size_per_layer_input\":0}", TERN_E_FORMAT, "is 0, the vocabulary 48"},
+        {"{\"activation_sparsity_pattern\":[0.9]}", TERN_E_FORMAT, "has 1 layers, the model 6"},
+        {"{\"activation_sparsity_pattern\":0.9}", TERN_E_FORMAT, "has 0 layers, the model 6"},
+        {"{\"activation_sparsity_pattern\":[0,0.9,0,0,0,0]}", TERN_E_UNSUPPORTED, "others: layer 1"},
+        {"{\"activation_sparsity_pattern\":[0.9,0.8,0,0,0,0]}", TERN_E_UNSUPPORTED, "others: layer 1"},
+        {"{\"activation_sparsity_pattern\":[0.9,0,0.9,0,0,0]}", TERN_E_UNSUPPORTED, "others: layer 2"},
+        {"{\"activation_sparsity_pattern\":[0.3,0,0,0,0,0]}", TERN_E_UNSUPPORTED, "begins with 0.3"},
+        {"{\"activation_sparsity_pattern\":[1,0,0,0,0,0]}", TERN_E_UNSUPPORTED, "begins with 1"},
+        {"{\"intermediate_size\":[48,48,48,48,48,64]}", TERN_E_UNSUPPORTED,
+         "'intermediate_size' is not the same number in all layers"},
+        {"{\"intermediate_size\":[]}", TERN_E_UNSUPPORTED, "'intermediate_size' is not the same number"},
+        {"{\"model_type\":\"gemma4_text\"}", TERN_E_UNSUPPORTED, "'altup_num_inputs' is not supported"},
+        {"{\"model_type\":\"gemma4_text\",\"altup_num_inputs\":1,\"laurel_rank\":0}", TERN_E_UNSUPPORTED,
+         "'activation_sparsity_pattern' is not supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *c = config_of(cases[i].patch);
+        const char *type = json_string_value(json_object_get(c, "model_type"));
+        tn_hparams h;
+        tern_error err = {0};
+        tern_status st = tn_arch_hparams_hf(tn_arch_by_hf(type), c, "config.json", &h, &err);
+        if (st != cases[i].want || (cases[i].part && !strstr(err.message, cases[i].part)))
+            fail_msg("%s: status %d, '%s'", cases[i].patch, (int)st, err.message);
+        json_decref(c);
+    }
+}
+
+/* What E2B's configuration says. Rows behind the text's stand for pictures and sounds. */
+static void the_published_one(void **state) {
+    (void)state;
+    tern_error err = {0};
+    tn_hparams h;
+    json_t *text = json_object(), *kinds = json_array(), *shares = json_array(), *ff = json_array();
+    static const struct {
+        const char *key;
+        double v;
+    } numbers[] = {{"vocab_size", 262400},
+                   {"vocab_size_per_layer_input", 262144},
+                   {"hidden_size", 2048},
+                   {"hidden_size_per_layer_input", 256},
+                   {"num_hidden_layers", 30},
+                   {"num_attention_heads", 8},
+                   {"num_key_value_heads", 2},
+                   {"head_dim", 256},
+                   {"num_kv_shared_layers", 10},
+                   {"altup_num_inputs", 4},
+                   {"altup_active_idx", 0},
+                   {"altup_coef_clip", 120},
+                   {"laurel_rank", 64},
+                   {"sliding_window", 512},
+                   {"max_position_embeddings", 32768},
+                   {"rope_theta", 1e6},
+                   {"rope_local_base_freq", 1e4},
+                   {"rms_norm_eps", 1e-6},
+                   {"final_logit_softcapping", 30}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        assert_false(json_object_set_new(text, numbers[i].key,
+                                         numbers[i].v == floor(numbers[i].v)
+                                             ? json_integer((json_int_t)numbers[i].v)
+                                             : json_real(numbers[i].v)));
+    for (int i = 0; i < 30; i++) {
+        json_array_append_new(kinds, json_string(i % 5 == 4 ? "full_attention" : "sliding_attention"));
+        json_array_append_new(shares, json_real(i < 10 ? 0.95 : 0));
+        json_array_append_new(ff, json_integer(8192));
+    }
+    assert_false(json_object_set_new(text, "layer_types", kinds));
+    assert_false(json_object_set_new(text, "activation_sparsity_pattern", shares));
+    assert_false(json_object_set_new(text, "intermediate_size", ff));
+    assert_false(json_object_set_new(text, "altup_correct_scale", json_true()));
+    assert_false(json_object_set_new(text, "hidden_activation", json_string("gelu_pytorch_tanh")));
+    json_t *whole = json_pack("{s:s, s:o}", "model_type", "gemma3n", "text_config", text);
+    assert_non_null(whole);
+    if (tn_arch_hparams_hf(tn_arch_by_hf("gemma3n"), whole, "config.json", &h, &err) != TERN_OK)
+        fail_msg("%s", err.message);
+    json_decref(whole);
+    assert_true(h.n_vocab == 262144 && h.n_vocab_rest == 256 && h.n_ff == 8192 && h.n_sparse == 10);
+    assert_true(h.window == 512 && h.window_pattern == 5 && h.n_kv_shared == 10 && h.attn_scale == 1);
+    assert_true(fabs((double)h.sparse_deviations - 1.6448536269514722) < 1e-6);
+    assert_true(tn_layer_kv(&h, 24) == 19 && tn_layer_kv(&h, 25) == 18 && tn_layer_kv(&h, 19) == 19);
+    assert_true(!h.window_d_head && !h.window_rot && !h.layer_scale && h.local_rope);
+}
+
+/* ---- GGUF ------------------------------------------------------------------------------------------ */
+
+static char good[FIXTURE_PATH], broken[FIXTURE_PATH];
+
+static char *load(size_t *n) {
+    FILE *f = fopen(good, "rb");
+    assert_non_null(f);
+    assert_false(fseek(f, 0, SEEK_END));
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *b = malloc(*n);
+    assert_non_null(b);
+    assert_int_equal(fread(b, 1, *n, f), *n);
+    fclose(f);
+    return b;
+}
+
+/* `n` bytes at `at` behind the name become `with`. */
+static void refused(const char *name, size_t at, const void *with, size_t n, tern_status want,
+                    const char *part) {
+    size_t size;
+    char *b = load(&size), *p = memmem(b, size, name, strlen(name));
+    if (!p) fail_msg("the model has no %s", name);
+    memcpy(p + strlen(name) + at, with, n);
+    FILE *f = fopen(broken, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(b, 1, size, f), size);
+    fclose(f);
+    free(b);
+    tn_source *s;
+    tern_error err = {0};
+    tern_status st = tn_source_open(&ctx, broken, &s, &err);
+    if (st != want || !strstr(err.message, part)) fail_msg("%s: status %d, '%s'", name, (int)st, err.message);
+    assert_null(s);
+}
+
+static void files(void **state) {
+    (void)state;
+    const uint32_t two = 2;
+    const uint64_t wide = 63;
+    const float other = 1.5f, none = -INFINITY;
+    fixture_model(good, "good.gguf", "tiny-gemma3n", 1, TN_F32);
+    fixture_file(broken, "broken.gguf");
+    refused("gemma3n.altup.num_inputs", 4, &two, 4, TERN_E_FORMAT, "residual streams 2, want 4 to 4");
+    refused("gemma3n.altup.active_idx", 4, &two, 4, TERN_E_UNSUPPORTED, "'gemma3n.altup.active_idx' is 2");
+    refused("gemma3n.altup.num_input", 0, "x", 1, TERN_E_UNSUPPORTED,
+            "'gemma3n.altup.num_inputx' may change");
+    refused("gemma3n.activation_sparsity_scal", 0, "x", 1, TERN_E_UNSUPPORTED,
+            "'gemma3n.activation_sparsity_scalx' may change what the model computes");
+    /* behind the key: its type, that of its elements, u64 how many */
+    refused("gemma3n.activation_sparsity_scale", 16, &other, 4, TERN_E_UNSUPPORTED, "others: layer 1");
+    refused("gemma3n.activation_sparsity_scale", 16, &none, 4, TERN_E_UNSUPPORTED, "others: layer 1");
+    refused("gemma3n.activation_sparsity_scale", 16 + 4 * 12, &other, 4, TERN_E_UNSUPPORTED,
+            "others: layer 12");
+    refused("blk.3.laurel_l", 0, "x", 1, TERN_E_FORMAT, "tensor blk.3.laurel_l.weight is missing");
+    refused("blk.0.laurel_l", 0, "x", 1, TERN_E_FORMAT, "tensor blk.0.laurel_l.weight is missing");
+    refused("blk.7.altup_predict_coef", 0, "x", 1, TERN_E_FORMAT, "tensor blk.7.altup_predict_coef.weight");
+    refused("altup_unembd_proj", 0, "x", 1, TERN_E_FORMAT, "tensor altup_unembd_proj.weight is missing");
+    refused("altup_proj.weight", 4, &wide, 8, TERN_E_FORMAT, "tensor altup_proj.weight at offset");
+    refused("blk.2.altup_router.weight", 4, &wide, 8, TERN_E_FORMAT, "tensor blk.2.altup_router.weight at");
+}
+
+int main(void) {
+    tn_ctx_init(&ctx, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(configurations),
+        cmocka_unit_test(the_published_one),
+        cmocka_unit_test(files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
