@@ -307,6 +307,28 @@ static void completed(void *user, connection *c, void **state, enum MHD_RequestT
     *state = NULL;
 }
 
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Decodes %41 to A in place. %00 stays as it is, because what stands behind it would be cut off an address, and
+ * another one meant. */
+static size_t unescape(void *user, struct MHD_Connection *c, char *s) {
+    (void)user;
+    (void)c;
+    char *to = s;
+    for (const char *at = s; *at; at++) {
+        int high = *at == '%' ? hex_digit(at[1]) : -1, low = high >= 0 ? hex_digit(at[2]) : -1;
+        *to++ = low < 0 || !(high | low) ? *at : (char)(high << 4 | low);
+        if (low >= 0 && (high | low)) at += 2;
+    }
+    *to = 0;
+    return (size_t)(to - s);
+}
+
 /* Where it will listen, or where the socket given listens: IPv4, and this machine alone where there are no
  * keys. */
 static tern_status address_of(const tn_http_options *o, struct sockaddr_in *a, tern_error *err) {
@@ -352,8 +374,9 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
         NULL, handle, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&a, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)TN_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TN_CONNECTION_IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)TN_HTTP_HEADERS_MAX, MHD_OPTION_NOTIFY_COMPLETED,
-        completed, h, MHD_OPTION_THREAD_STACK_SIZE, (size_t)(512 << 10),
-        o->listen_fd >= 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, o->listen_fd, MHD_OPTION_END);
+        completed, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_STACK_SIZE,
+        (size_t)(512 << 10), o->listen_fd >= 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, o->listen_fd,
+        MHD_OPTION_END);
     if (!h->d) {
         (void)tn_fail(err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port,
                       errno ? strerror(errno) : "refused");
