@@ -9,7 +9,8 @@ enum { N = 256, K = 512, Q4_0 = 18, Q8_0 = 34, BLOCKS = K / 32 };
 
 typedef void repacked(int n, float *s, size_t bs, const void *vx, const void *vy, int nr, int nc);
 repacked ggml_gemv_q4_0_4x4_q8_0, ggml_gemm_q4_0_4x4_q8_0, ggml_gemv_q4_0_4x8_q8_0, ggml_gemm_q4_0_4x8_q8_0;
-void ggml_vec_dot_q8_0_q8_0(int n, float *s, size_t bs, const void *vx, size_t bx, const void *vy, size_t by, int nrc);
+void ggml_vec_dot_q8_0_q8_0(int n, float *s, size_t bs, const void *vx, size_t bx, const void *vy, size_t by,
+                            int nrc);
 
 int main(int argc, char **argv) {
     if (argc != 4) return 2;

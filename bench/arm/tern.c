@@ -35,7 +35,15 @@ static void blocks(const tn_kernels *kern, size_t m, int times) {
     tn_blocks_act *act = room(m * (K / TN_BLOCKS_CHUNK) * sizeof *act);
     float *x = room(m * K * sizeof *x), *y = room(m * N * sizeof *y);
     for (size_t i = 0; i < m; i++) kern->blocks_quantise(TN_BLOCKS_Q4_0, x + i * K, K, act + i, m);
-    tn_blocks_args g = {.type = TN_BLOCKS_Q4_0, .tiles = tiles, .a = act, .m = m, .n = N, .k = K, .n1 = N, .out = y, .ldo = N};
+    tn_blocks_args g = {.type = TN_BLOCKS_Q4_0,
+                        .tiles = tiles,
+                        .a = act,
+                        .m = m,
+                        .n = N,
+                        .k = K,
+                        .n1 = N,
+                        .out = y,
+                        .ldo = N};
     for (int i = 0; i < times; i++) kern->blocks_gemm(&g);
 }
 
@@ -61,8 +69,17 @@ int main(int argc, char **argv) {
     tn_tiles_s8_pack(tiles, sums, w, 0, N, K);
     tn_weightlets_pack(packed, widths, w, 0, N, K);
     float *scale = room(N * sizeof *scale), *y = room(m * N * sizeof *y);
-    tn_gemm_s8_args g = {.a = room(m * K), .lda = K, .tiles = tiles, .col_sum = sums, .m = m, .n = N, .k = K,
-                         .n1 = N, .out_f32 = y, .ldo = N, .scale = scale};
+    tn_gemm_s8_args g = {.a = room(m * K),
+                         .lda = K,
+                         .tiles = tiles,
+                         .col_sum = sums,
+                         .m = m,
+                         .n = N,
+                         .k = K,
+                         .n1 = N,
+                         .out_f32 = y,
+                         .ldo = N,
+                         .scale = scale};
     int8_t *scratch = room(tn_gemm_packed_scratch_bytes(K));
     for (int i = 0; i < times; i++) {
         if (bits == 8) kern.gemm_s8(&g);
