@@ -171,6 +171,9 @@ class Bench:
 
     def fresh(self):
         shutil.rmtree(self.work, ignore_errors=True)
+        while os.path.exists(self.work):  # a reader outlives the killed program that started it by a moment
+            time.sleep(0.01)
+            shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.master, self.work)
 
     def reference(self, job):
