@@ -185,6 +185,14 @@ void tn_file_close(tn_file **pf) {
     tn_free(f->ctx, f);
 }
 
+void tn_file_flush(int fd, uint64_t off_bytes, uint64_t n_bytes) {
+#if defined(__linux__)
+    (void)sync_file_range(fd, (off_t)off_bytes, (off_t)n_bytes, SYNC_FILE_RANGE_WRITE);
+#else
+    (void)fd, (void)off_bytes, (void)n_bytes;
+#endif
+}
+
 void tn_file_release(const void *p, uint64_t n_bytes) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)p + page - 1) / page * page,
               to = ((uintptr_t)p + n_bytes) / page * page;

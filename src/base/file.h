@@ -35,6 +35,8 @@ tern_status tn_file_slurp(const char *path, uint64_t max_bytes, char **out, size
  * where the file ends before. */
 tern_status tn_file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off_bytes,
                             tern_error *err);
+/* Asks the system to write what was changed of these bytes now, so that a later fsync finds little left. A hint. */
+void tn_file_flush(int fd, uint64_t off_bytes, uint64_t n_bytes);
 /* Lets the pages that lie wholly within [p, p + n_bytes) of a mapped file leave this process's memory until
  * they are touched again. */
 void tn_file_release(const void *p, uint64_t n_bytes);

@@ -255,6 +255,7 @@ tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err) {
     s->toc_off_bytes = (uint32_t)w->n_toc_bytes; /* finish adds the length of the section table */
     s->toc_bytes = (uint32_t)toc_bytes;
     w->n_toc_bytes += toc_bytes;
+    tn_file_flush(w->fd, w->off, end);
     w->off = align_up(w->off + end, TN_PKG_SHORT_ALIGN);
     return TERN_OK;
 }

@@ -17,8 +17,35 @@ static float value(tn_panel_dtype dtype, const void *panels, size_t i) {
     }
 }
 
+/* A panel that has all its rows, whose elements are as those of the panel. */
+static void turn_f32(float *panel, const float *w, size_t k) {
+    for (size_t i = 0; i < k; i++, panel += TN_PANEL_N)
+        for (size_t j = 0; j < TN_PANEL_N; j++) panel[j] = w[j * k + i];
+}
+
+static void turn_u16(uint16_t *panel, const uint16_t *w, size_t k) {
+    for (size_t i = 0; i < k; i++, panel += TN_PANEL_N)
+        for (size_t j = 0; j < TN_PANEL_N; j++) panel[j] = w[j * k + i];
+}
+
+void tn_panels_pack_halves(uint16_t *panels, const uint16_t *w, size_t n0, size_t n1, size_t k) {
+    for (size_t n = n0; n < n1; n += TN_PANEL_N, w += TN_PANEL_N * k) {
+        uint16_t *panel = panels + n * k;
+        if (n1 - n >= TN_PANEL_N) {
+            turn_u16(panel, w, k);
+            continue;
+        }
+        for (size_t i = 0; i < k; i++)
+            for (size_t j = 0; j < TN_PANEL_N; j++) panel[i * TN_PANEL_N + j] = j < n1 - n ? w[j * k + i] : 0;
+    }
+}
+
 void tn_panels_pack(tn_panel_dtype dtype, void *panels, const float *w, size_t n0, size_t n1, size_t k) {
     for (size_t p = n0 / TN_PANEL_N; p * TN_PANEL_N < n1; p++) {
+        if (dtype == TN_PANEL_F32 && n1 - p * TN_PANEL_N >= TN_PANEL_N) {
+            turn_f32((float *)panels + p * TN_PANEL_N * k, w + (p * TN_PANEL_N - n0) * k, k);
+            continue;
+        }
         for (size_t i = 0; i < k; i++) {
             for (size_t j = 0; j < TN_PANEL_N; j++) {
                 size_t n = p * TN_PANEL_N + j, at = (p * k + i) * TN_PANEL_N + j;

@@ -24,25 +24,51 @@ unsigned tn_channel_bits_get(const uint8_t *packed, size_t n) {
 }
 
 size_t tn_weightlets_bytes(const uint8_t *packed_bits, size_t n0, size_t n1, size_t k) {
-    size_t sum = 0;
-    for (size_t n = n0; n < n1; n++) sum += tn_channel_bits_get(packed_bits, n);
+    size_t sum = 0, n = n0;
+    for (; n < n1 && n % 8; n++) sum += tn_channel_bits_get(packed_bits, n);
+    for (; n + 8 <= n1; n += 8) { /* three bytes; neighbours are added first, in fields of six bits */
+        const uint8_t *p = packed_bits + n / 8 * 3;
+        uint32_t v = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16,
+                 two = (v & 0x1c71c7u) + (v >> 3 & 0x1c71c7u);
+        sum += 8 + (two & 63) + (two >> 6 & 63) + (two >> 12 & 63) + (two >> 18);
+    }
+    for (; n < n1; n++) sum += tn_channel_bits_get(packed_bits, n);
     return sum * n_groups(k) * (GROUP / 8);
 }
 
-static void pack_group(uint8_t *dst, const uint8_t *code, unsigned bits) {
-    unsigned low = 0;
-    for (unsigned width = 4; width; width /= 2) {
-        if (!(bits & width)) continue;
-        size_t n_bytes = GROUP / 8 * width;
-        for (size_t j = 0; j < n_bytes; j++) {
-            unsigned v = 0;
-            for (unsigned s = 0; s < 8 / width; s++)
-                v |= (unsigned)(code[s * n_bytes + j] >> low & ((1u << width) - 1)) << s * width;
-            dst[j] = (uint8_t)v;
+/* Weightlets of one width of a group, taken from the codes or put into them from bit `low` up. They go as words of
+ * eight bytes, whose bytes do not mix: every shift is by less than eight, and masked. */
+static inline void take(uint8_t *dst, const uint8_t *code, unsigned width, unsigned low) {
+    const uint64_t mask = 0x0101010101010101u * ((1u << width) - 1);
+    const size_t n_bytes = GROUP / 8 * width;
+    for (size_t j = 0; j < n_bytes; j += 8) {
+        uint64_t v = 0, c;
+        for (unsigned s = 0; s < 8 / width; s++) {
+            memcpy(&c, code + s * n_bytes + j, sizeof c);
+            v |= (c >> low & mask) << s * width;
         }
-        dst += n_bytes;
-        low += width;
+        memcpy(dst + j, &v, sizeof v);
     }
+}
+
+static inline void put(uint8_t *code, const uint8_t *src, unsigned width, unsigned low) {
+    const uint64_t mask = 0x0101010101010101u * ((1u << width) - 1);
+    const size_t n_bytes = GROUP / 8 * width;
+    for (size_t j = 0; j < n_bytes; j += 8) {
+        uint64_t v, c;
+        memcpy(&v, src + j, sizeof v);
+        for (unsigned s = 0; s < 8 / width; s++) {
+            memcpy(&c, code + s * n_bytes + j, sizeof c);
+            c |= (v >> s * width & mask) << low;
+            memcpy(code + s * n_bytes + j, &c, sizeof c);
+        }
+    }
+}
+
+static void pack_group(uint8_t *dst, const uint8_t *code, unsigned bits) {
+    if (bits & 4) take(dst, code, 4, 0), dst += GROUP / 2;
+    if (bits & 2) take(dst, code, 2, bits & 4), dst += GROUP / 4;
+    if (bits & 1) take(dst, code, 1, bits & 6);
 }
 
 static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
@@ -51,18 +77,23 @@ static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
         return;
     }
     uint8_t code[GROUP] = {0};
-    unsigned low = 0;
-    for (unsigned width = 4; width; width /= 2) {
-        if (!(bits & width)) continue;
-        size_t n_bytes = GROUP / 8 * width;
-        for (size_t j = 0; j < GROUP; j++) {
-            unsigned v = (unsigned)src[j % n_bytes] >> j / n_bytes * width & ((1u << width) - 1);
-            code[j] = (uint8_t)(code[j] | v << low);
-        }
-        src += n_bytes;
-        low += width;
+    if (bits & 4) put(code, src, 4, 0), src += GROUP / 2;
+    if (bits & 2) put(code, src, 2, bits & 4), src += GROUP / 4;
+    if (bits & 1) put(code, src, 1, bits & 6);
+    const uint8_t top = (uint8_t)((1 << bits) - 1);
+    for (size_t j = 0; j < GROUP; j++) out[j] = (int8_t)(uint8_t)(2u * code[j] - top);
+}
+
+/* code [128]: n weights of fewer than eight bits become their codes, and what is behind them zeros. */
+static void to_codes(uint8_t *code, size_t n, unsigned bits) {
+    const unsigned top = (1u << bits) - 1;
+    for (size_t j = 0; j < n; j++) {
+        const uint8_t twice = (uint8_t)(code[j] + top);
+        (void)twice;
+        assert(twice % 2 == 0 && twice <= 2 * top);
     }
-    for (size_t j = 0; j < GROUP; j++) out[j] = (int8_t)(2 * code[j] - ((1 << bits) - 1));
+    for (size_t j = 0; j < GROUP; j++) code[j] = (uint8_t)((uint8_t)(code[j] + top) >> 1);
+    memset(code + n, 0, GROUP - n);
 }
 
 void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *w, size_t n0, size_t n1,
@@ -76,14 +107,13 @@ void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *
                 unsigned bits = tn_channel_bits_get(packed_bits, n);
                 const int8_t *row = w + (n - n0) * k + g * GROUP;
                 uint8_t code[GROUP] = {0};
-                if (bits == 8) memcpy(code, row, n_k);
-                for (size_t j = 0; bits < 8 && j < n_k; j++) {
-                    int u = row[j] + (1 << bits) - 1;
-                    assert(u >= 0 && u % 2 == 0 && u / 2 < 1 << bits);
-                    code[j] = (uint8_t)(u / 2);
+                memcpy(code, row, n_k);
+                if (bits == 8) {
+                    memcpy(dst, code, GROUP);
+                } else {
+                    to_codes(code, n_k, bits);
+                    pack_group(dst, code, bits);
                 }
-                if (bits == 8) memcpy(dst, code, GROUP);
-                else pack_group(dst, code, bits);
                 dst += GROUP / 8 * bits;
             }
         }

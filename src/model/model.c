@@ -31,6 +31,14 @@ typedef struct pack_job {
     tern_error error[64];
 } pack_job;
 
+/* Rows that the panels hold as the file does. */
+static void pack_halves(pack_job *j, int64_t n0, int64_t n1, uint16_t *rows, int i_thread) {
+    tern_status *st = &j->status[i_thread % 64];
+    *st = tn_source_read_halves(j->ld->src, j->layer, j->role, j->row0 + n0, j->row0 + n1, rows,
+                                &j->error[i_thread % 64]);
+    if (*st == TERN_OK) tn_panels_pack_halves(j->l->panels, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
+}
+
 static void pack_rows(void *arg, int i_item, int i_thread) {
     pack_job *j = arg;
     tern_status *st = &j->status[i_thread % 64];
@@ -41,6 +49,11 @@ static void pack_rows(void *arg, int i_item, int i_thread) {
     float *rows = tn_alloc(ctx, TN_MEM_OTHER, (size_t)(n1 - n0) * (size_t)j->l->k, sizeof *rows);
     if (!rows) {
         *st = tn_fail(&j->error[i_thread % 64], TERN_E_MEMORY, "no memory to read %s", tn_role_name(j->role));
+        return;
+    }
+    if (j->l->dtype != TN_PANEL_F32 && tn_source_has_halves(j->ld->src, j->layer, j->role)) {
+        pack_halves(j, n0, n1, (uint16_t *)rows, i_thread);
+        tn_free(ctx, rows);
         return;
     }
     *st = tn_source_read(j->ld->src, j->layer, j->role, j->row0 + n0, j->row0 + n1, rows,

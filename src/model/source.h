@@ -33,6 +33,10 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
  * weights are an error that names the tensor and the element. */
 tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
                            float *dst, tern_error *err);
+/* Whether rows of a matrix are panels' elements of two bytes as the file has them; and these rows. */
+bool tn_source_has_halves(const tn_source *s, int layer, tn_role role);
+tern_status tn_source_read_halves(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
+                                  uint16_t *dst, tern_error *err);
 /* As the file stores it: the tensor a role is (a part of), NULL when it is absent; and a row of a matrix,
  * the bytes of its blocks. */
 const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role);

@@ -61,16 +61,37 @@ static double loading(double bits) {
     return b == 8 ? at[8] : at[b] + (at[b + 1] - at[b]) * (bits - b);
 }
 
+/* Sums have eight lanes, so that one addition need not wait for the one before. */
+static double squares(const float *x, int32_t k) {
+    double lane[8] = {0}, sum = 0;
+    int32_t i = 0;
+    for (; i + 8 <= k; i += 8)
+        for (int l = 0; l < 8; l++) lane[l] += (double)x[i + l] * (double)x[i + l];
+    for (; i < k; i++) sum += (double)x[i] * (double)x[i];
+    for (int l = 0; l < 8; l++) sum += lane[l];
+    return sum;
+}
+
+static float largest(const float *x, int32_t k) {
+    float lane[16] = {0}, max = 0;
+    int32_t i = 0;
+    for (; i + 16 <= k; i += 16) {
+        for (int l = 0; l < 16; l++) {
+            float a = fabsf(x[i + l]);
+            lane[l] = a > lane[l] ? a : lane[l];
+        }
+    }
+    for (; i < k; i++) lane[0] = fabsf(x[i]) > lane[0] ? fabsf(x[i]) : lane[0];
+    for (int l = 0; l < 16; l++) max = lane[l] > max ? lane[l] : max;
+    return max;
+}
+
 /* Noise of the weights' rounding in a row's output: a step for the row and uniform errors. Rounding with
  * knowledge of the inputs is taken to save half of that, at every width; what it saves is not known before
  * the factor is. */
 static double weight_noise(const float *w, int32_t k, double bits, double energy) {
-    double max = 0, square = 0;
-    for (int32_t i = 0; i < k; i++) {
-        max = fmax(max, (double)fabsf(w[i]));
-        square += (double)w[i] * (double)w[i];
-    }
-    double range = fmin(max, loading(bits) * sqrt(square / k) * 1.15), step = 2 * range / exp2(bits);
+    double max = (double)largest(w, k), square = squares(w, k),
+           range = fmin(max, loading(bits) * sqrt(square / k) * 1.15), step = 2 * range / exp2(bits);
     return 0.5 * step * step / 12 * energy;
 }
 
@@ -91,7 +112,10 @@ typedef struct trial {
 } trial;
 
 static void transform(const trial *t, const float *from, const float *by, float *to) {
-    for (int32_t i = 0; i < t->a->k; i++) to[i] = from[i] * by[i];
+    int32_t i = 0;
+    for (; i + 16 <= t->a->k; i += 16)
+        for (int l = 0; l < 16; l++) to[i + l] = from[i + l] * by[i + l];
+    for (; i < t->a->k; i++) to[i] = from[i] * by[i];
     if (t->a->rotate) tn_hadamard_wide(t->a->kern->hadamard_f32, to, (size_t)t->a->k, (size_t)t->a->rotate);
 }
 
@@ -135,7 +159,7 @@ static void try_item(void *arg, int i_item, int i_thread) {
     for (int32_t r = first; r < a->n_rows; r += step, n++) {
         transform(t, a->x + (size_t)r * (size_t)a->k, t->inverse, t->row);
         observe(&t->h, t->row, t->cost, a->k);
-        for (int32_t i = 0; i < a->k; i++) energy += (double)t->row[i] * (double)t->row[i];
+        energy += squares(t->row, a->k);
     }
     for (int32_t r = 0; r < a->n_w; r++) {
         transform(t, a->w + (size_t)r * (size_t)a->k, t->scale, t->row);

@@ -15,6 +15,34 @@ static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 /* ---- a site as the device computes it ----------------------------------------------------------------- */
 
+enum { LANES = 16 }; /* values at a time: loops of a known length become vectors */
+
+static void divide(float *x, const float *by, size_t k) {
+    size_t i = 0;
+    for (; i + LANES <= k; i += LANES)
+        for (size_t l = 0; l < LANES; l++) x[i + l] /= by[i + l];
+    for (; i < k; i++) x[i] /= by[i];
+}
+
+static void multiply(float *x, const float *by, size_t k) {
+    size_t i = 0;
+    for (; i + LANES <= k; i += LANES)
+        for (size_t l = 0; l < LANES; l++) x[i + l] *= by[i + l];
+    for (; i < k; i++) x[i] *= by[i];
+}
+
+static void widen_codes(float *x, const int8_t *q, float scale, size_t k) {
+    size_t i = 0;
+    for (; i + LANES <= k; i += LANES)
+        for (size_t l = 0; l < LANES; l++) x[i + l] = (float)q[i + l] * scale;
+    for (; i < k; i++) x[i] = (float)q[i] * scale;
+}
+
+static inline float on_grid(float x, float step, float inv) {
+    float u = x * inv;
+    return nearest(u < -127 ? -127 : u > 127 ? 127 : u) * step;
+}
+
 static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size_t k) {
     if (s->rotated) tn_hadamard_wide(kern->hadamard_f32, x, k, (size_t)s->rotated);
 }
@@ -22,14 +50,14 @@ static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size
 /* An input row as the device sees it, back in the place where the float model has it. */
 static void round_input(const tn_kernels *kern, const tn_recipe_site *s, float *x, size_t k) {
     float step = s->clip / 127, inv = 1 / step;
-    for (size_t i = 0; s->smooth && i < k; i++) x[i] /= s->smooth[i];
+    if (s->smooth) divide(x, s->smooth, k);
     turn(kern, s, x, k);
-    for (size_t i = 0; i < k; i++) {
-        float u = x[i] * inv;
-        x[i] = nearest(u < -127 ? -127 : u > 127 ? 127 : u) * step;
-    }
+    size_t i = 0;
+    for (; i + LANES <= k; i += LANES)
+        for (size_t l = 0; l < LANES; l++) x[i + l] = on_grid(x[i + l], step, inv);
+    for (; i < k; i++) x[i] = on_grid(x[i], step, inv);
     turn(kern, s, x, k); /* its own inverse */
-    for (size_t i = 0; s->smooth && i < k; i++) x[i] *= s->smooth[i];
+    if (s->smooth) multiply(x, s->smooth, k);
 }
 
 /* Row n of a linear as it stands in the package, in the tile that begins there, for inputs in the float
@@ -37,9 +65,9 @@ static void round_input(const tn_kernels *kern, const tn_recipe_site *s, float *
 static void weights_of(const tn_kernels *kern, const tn_recipe_site *s, const tn_rounded *l,
                        const uint8_t *tile, size_t n, size_t n_all, size_t k, int8_t *q, float *out) {
     tn_weightlets_row(tile, l->bits, n, n_all, k, q);
-    for (size_t i = 0; i < k; i++) out[i] = (float)q[i] * l->scale[n];
+    widen_codes(out, q, l->scale[n], k);
     turn(kern, s, out, k);
-    for (size_t i = 0; s->smooth && i < k; i++) out[i] /= s->smooth[i];
+    if (s->smooth) divide(out, s->smooth, k);
 }
 
 typedef struct unpack_job {

@@ -7,6 +7,7 @@
 
 /* Reads the sealed file of w as whoever opens it will: every checksum, the metadata, the tokenizer. An error
  * where it cannot be read, or is not the package of m. */
-tern_status tn_pack_read_back(tn_ctx *ctx, const tn_pkg_writer *w, const tn_model *m, tern_error *err);
+tern_status tn_pack_read_back(tn_ctx *ctx, tn_pool *pool, const tn_pkg_writer *w, const tn_model *m,
+                              tern_error *err);
 
 #endif

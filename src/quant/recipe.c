@@ -122,6 +122,16 @@ typedef struct job {
     tern_error err; /* of the first thread that failed */
 } job;
 
+static int32_t sum_of(const int8_t *q, size_t k) {
+    int32_t lane[16] = {0}, sum = 0;
+    size_t i = 0;
+    for (; i + 16 <= k; i += 16)
+        for (int l = 0; l < 16; l++) lane[l] += q[i + (size_t)l];
+    for (; i < k; i++) sum += q[i];
+    for (int l = 0; l < 16; l++) sum += lane[l];
+    return sum;
+}
+
 static void round_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     job *j = arg;
@@ -146,7 +156,7 @@ static void round_item(void *arg, int i_item, int i_thread) {
         tn_round_rows(j->f, j->r->kern, w, n1 - n0, j->bits + n0, q, j->out->scale + n0, j->error + n0,
                       scratch);
         for (int32_t n = 0; n < n1 - n0; n++) {
-            for (size_t i = 0; i < k; i++) j->out->col_sum[n0 + n] += q[(size_t)n * k + i];
+            j->out->col_sum[n0 + n] = sum_of(q + (size_t)n * k, k);
         }
         tn_weightlets_pack(j->out->weightlets + tn_weightlets_bytes(j->out->bits, 0, (size_t)n0, k),
                            j->out->bits, q, (size_t)n0, (size_t)n1, k);

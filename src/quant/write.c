@@ -502,7 +502,7 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     tn_hoard_drop(&model);
     if (st == TERN_OK) st = put_smoothing(p, err);
     if (st == TERN_OK) st = tn_pkg_seal(p->w, err);
-    if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->w, p->m, err);
+    if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->pool, p->w, p->m, err);
     if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);
     return st;
 }

@@ -86,6 +86,22 @@ static void plain_types(void **state) {
     assert_true(out[0] == 1.0f && out[1] == -3.0f);
 }
 
+/* Every half, many at once and one by one, whatever is left behind whole vectors. */
+static void every_half(void **state) {
+    (void)state;
+    enum { N = 65536 + 5 };
+    uint16_t *half = malloc(N * sizeof *half);
+    float *out = malloc(N * sizeof *out);
+    for (size_t i = 0; i < N; i++) half[i] = (uint16_t)i;
+    tn_dequantise(TN_F16, (const uint8_t *)half, out, N);
+    for (size_t i = 0; i < N; i++) {
+        float want = tn_f16_f32(half[i]);
+        assert_memory_equal(&out[i], &want, sizeof want);
+    }
+    free(half);
+    free(out);
+}
+
 static void q8_0_is_within_half_a_step(void **state) {
     (void)state;
     enum { N = 32 * 64 };
@@ -107,8 +123,9 @@ static void q8_0_is_within_half_a_step(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_matches_its_definition), cmocka_unit_test(every_type_equals_ggml),
-        cmocka_unit_test(plain_types), cmocka_unit_test(q8_0_is_within_half_a_step)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_matches_its_definition),
+                                       cmocka_unit_test(every_type_equals_ggml),
+                                       cmocka_unit_test(plain_types), cmocka_unit_test(every_half),
+                                       cmocka_unit_test(q8_0_is_within_half_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

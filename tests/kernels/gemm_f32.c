@@ -176,6 +176,26 @@ static void test_pack(void **state) {
     }
 }
 
+/* Elements of two bytes come where the same values come as floats. */
+static void test_pack_halves(void **state) {
+    (void)state;
+    enum { N = 77, K = 37 };
+    tn_rng rng = {check_seed()};
+    uint16_t h[N * K];
+    float w[N * K];
+    for (size_t i = 0; i < N * K; i++) {
+        h[i] = (uint16_t)(tn_rng_u64(&rng) & 0xbfffu); /* finite */
+        w[i] = tn_f16_f32(h[i]);
+    }
+    check_buf a = check_new(tn_panels_bytes(TN_PANEL_F16, N, K)), b = check_new(a.n_bytes);
+    tn_panels_pack(TN_PANEL_F16, a.p, w, 0, N, K);
+    tn_panels_pack_halves((uint16_t *)b.p, h, 0, 64, K);
+    tn_panels_pack_halves((uint16_t *)b.p, h + (size_t)64 * K, 64, N, K);
+    assert_memory_equal(a.p, b.p, a.n_bytes);
+    check_free(&a);
+    check_free(&b);
+}
+
 /* Every 16-bit pattern survives the way to float and back, and rounding goes to the nearest neighbour, ties
  * to even. */
 static void test_half(void **state) {
@@ -203,6 +223,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants),
                                        cmocka_unit_test(test_reference_is_the_product),
                                        cmocka_unit_test(test_rows_do_not_depend_on_batch),
-                                       cmocka_unit_test(test_pack), cmocka_unit_test(test_half)};
+                                       cmocka_unit_test(test_pack),
+                                       cmocka_unit_test(test_pack_halves),
+                                       cmocka_unit_test(test_half)};
     return cmocka_run_group_tests_name("gemm_f32", tests, NULL, NULL);
 }

@@ -74,8 +74,24 @@ static void bytes(void **state) {
     for (int j = 0; j < 16; j++) assert_int_equal(dst[96 + j], 0xf0);
 }
 
+/* Sums of widths from anywhere to anywhere. */
+static void sums(void **state) {
+    (void)state;
+    enum { N = 75 };
+    tn_rng r = {check_seed()};
+    uint8_t bits[(N * 3 + 7) / 8] = {0};
+    unsigned width[N];
+    assert_int_equal(sizeof bits, tn_channel_bits_bytes(N));
+    for (size_t n = 0; n < N; n++) tn_channel_bits_put(bits, n, width[n] = 1 + (unsigned)tn_rng_below(&r, 8));
+    for (size_t a = 0; a <= N; a++) {
+        size_t sum = 0;
+        for (size_t b = a; b <= N; sum += b < N ? width[b] : 0, b++)
+            assert_int_equal(tn_weightlets_bytes(bits, a, b, 130), sum * 2 * 16);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(reference), cmocka_unit_test(chosen),
-                                       cmocka_unit_test(bytes)};
+                                       cmocka_unit_test(bytes), cmocka_unit_test(sums)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -386,6 +386,7 @@ static void weights_that_are_no_numbers(void **state) {
     (void)state;
     snprintf(broken_path, sizeof broken_path, "%s/broken.gguf", folder);
     static const uint8_t bits[2][4] = {{0xff, 0xff, 0xff, 0xff}, {0, 0, 0x80, 0x7f}};
+    int n_halves = 0;
     tern_error err = {0};
     tn_gguf *g;
     assert_int_equal(tn_gguf_open(&ctx, FIXTURES "llama-linear-rope.gguf", &g, &err), TERN_OK);
@@ -415,10 +416,19 @@ static void weights_that_are_no_numbers(void **state) {
             assert_int_equal(tn_source_read(s, roles[k].layer, roles[k].role, 0, rows, v, &err),
                              TERN_E_FORMAT);
             if (!strstr(err.message, part)) fail_msg("'%s' lacks '%s'", err.message, part);
+            if (tn_source_has_halves(s, roles[k].layer, roles[k].role)) {
+                err.message[0] = 0;
+                assert_int_equal(
+                    tn_source_read_halves(s, roles[k].layer, roles[k].role, 0, rows, (uint16_t *)v, &err),
+                    TERN_E_FORMAT);
+                if (!strstr(err.message, part)) fail_msg("'%s' lacks '%s'", err.message, part);
+                n_halves++;
+            }
             free(v);
             tn_source_close(&s);
         }
     }
+    assert_int_equal(n_halves, 2);
     tn_gguf_close(&g);
 }
 
