@@ -17,19 +17,24 @@ void tn_hadamard_f32_ref(float *x, size_t n) {
     }
 }
 
+/* Two stages over 16 values of four parts that do not overlap; a loop of a known length becomes vectors. */
+static inline void two_stages(float *restrict x0, float *restrict x1, float *restrict x2,
+                              float *restrict x3) {
+    for (size_t i = 0; i < 16; i++) {
+        const float p = x0[i] + x1[i], q = x0[i] - x1[i], r = x2[i] + x3[i], s = x2[i] - x3[i];
+        x0[i] = 0.5f * (p + r);
+        x1[i] = 0.5f * (q + s);
+        x2[i] = 0.5f * (p - r);
+        x3[i] = 0.5f * (q - s);
+    }
+}
+
 void tn_hadamard_wide(tn_hadamard_f32_fn fn, float *x, size_t n, size_t block) {
     assert(n % block == 0);
     fn(x, n);
     for (size_t h = TN_HADAMARD_BLOCK; h < block; h *= 4) {
         for (float *b = x; b < x + n; b += 4 * h) {
-            for (size_t i = 0; i < h; i++) {
-                const float p = b[i] + b[i + h], q = b[i] - b[i + h], r = b[i + 2 * h] + b[i + 3 * h],
-                            s = b[i + 2 * h] - b[i + 3 * h];
-                b[i] = 0.5f * (p + r);
-                b[i + h] = 0.5f * (q + s);
-                b[i + 2 * h] = 0.5f * (p - r);
-                b[i + 3 * h] = 0.5f * (q - s);
-            }
+            for (size_t i = 0; i < h; i += 16) two_stages(b + i, b + h + i, b + 2 * h + i, b + 3 * h + i);
         }
     }
 }

@@ -22,6 +22,7 @@ _Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_B
 typedef struct scratch {
     int8_t *tiles;
     size_t n_bytes;
+    pthread_t last; /* who had it: its lines are in that one's cache */
 } scratch;
 
 typedef struct host {
@@ -55,14 +56,19 @@ static scratch take_scratch(host *h, size_t n_bytes) {
     pthread_mutex_lock(&h->scratch_mu);
     if (n_bytes < h->scratch_bytes) n_bytes = h->scratch_bytes; /* all of one size */
     for (;;) {
+        int32_t at = -1;
         for (int32_t i = 0; i < h->n_scratch; i++) {
-            scratch s = h->scratch[i];
-            if (s.n_bytes < n_bytes) continue;
-            h->scratch[i] = h->scratch[--h->n_scratch];
+            if (h->scratch[i].n_bytes < n_bytes) continue;
+            at = i;
+            if (pthread_equal(h->scratch[i].last, pthread_self())) break;
+        }
+        if (at >= 0) {
+            scratch s = h->scratch[at];
+            h->scratch[at] = h->scratch[--h->n_scratch];
             pthread_mutex_unlock(&h->scratch_mu);
             return s;
         }
-        scratch s = {tn_alloc(h->dev->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes};
+        scratch s = {tn_alloc(h->dev->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes, pthread_self()};
         if (s.tiles) {
             pthread_mutex_unlock(&h->scratch_mu);
             return s;
@@ -72,6 +78,7 @@ static scratch take_scratch(host *h, size_t n_bytes) {
 }
 
 static void give_scratch(host *h, scratch s) {
+    s.last = pthread_self();
     pthread_mutex_lock(&h->scratch_mu);
     if (h->n_scratch < MAX_THREADS) {
         h->scratch[h->n_scratch++] = s;
@@ -94,7 +101,7 @@ static tern_status load_graph(tn_npu_device *d, tn_npu_graph *g, tern_error *err
     h->scratch_bytes = there ? h->scratch_bytes : n_bytes;
     pthread_mutex_unlock(&h->scratch_mu);
     if (there) return TERN_OK;
-    scratch s = {tn_alloc(d->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes};
+    scratch s = {tn_alloc(d->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes, pthread_self()};
     TN_FAIL_IF(!s.tiles, err, TERN_E_MEMORY, "no memory for a block of unpacked weights");
     give_scratch(h, s);
     return TERN_OK;
