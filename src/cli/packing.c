@@ -154,7 +154,8 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
     const char *opened = used.package[0] ? used.package : model;
     tern_model_info info;
     tern_engine_info(e, &info);
-    if (when != PACKING_NEVER && tn_pkg_is(opened) && !tn_tune_known(e) && beside_is_writable(opened)) {
+    if (when != PACKING_NEVER && tn_pkg_is(opened) && beside_is_writable(opened) &&
+        tn_tune_wanted(e, opened)) {
         used.measured = opened;
         if (opened == model) /* whose package was made by itself has heard of that */
             fprintf(stderr,

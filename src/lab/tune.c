@@ -318,7 +318,22 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     return time_stages(path, opt, out, err);
 }
 
-bool tn_tune_known(const tern_engine *e) { return e->npu && e->npu->tuned.chunk; }
+static bool known(const tern_engine *e) { return e->npu && e->npu->tuned.chunk; }
+
+/* Opens the file for who measures for it. Returns a descriptor, whose closing lets others measure, or -1 while
+ * another process measures. */
+static int lock(const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+bool tn_tune_wanted(const tern_engine *e, const char *path) {
+    int fd = known(e) ? -1 : lock(path);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
 
 /* Keeps another chunk length than the default where that is clearly faster. */
 static tern_status chunk_by_itself(const char *path, const tern_options *opt, tn_tune_report *r,
@@ -429,13 +444,13 @@ static tern_status measure_all(const char *path, const tern_options *opt, tern_e
 
 tern_status tn_tune_by_itself(const char *path, const tern_options *opt, tern_error *err) {
     tern_engine *e = NULL;
-    TN_TRY(open_with(path, opt, 0, &e, err));
-    bool known = tn_tune_known(e);
+    int fd = lock(path);
+    if (fd < 0 && !access(path, R_OK)) return TERN_OK;
+    tern_status st = open_with(path, opt, 0, &e, err);
+    bool measures = st == TERN_OK && !known(e);
     tern_engine_close(&e);
-    int fd = known ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return TERN_OK; /* known, or gone since */
-    tern_status st = flock(fd, LOCK_EX | LOCK_NB) ? TERN_OK : measure_all(path, opt, err);
-    close(fd);
+    if (measures) st = measure_all(path, opt, err);
+    if (fd >= 0) close(fd);
     return st;
 }
 

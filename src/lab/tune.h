@@ -45,8 +45,9 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
  * where the profile holds it already for this machine, or while another process measures. */
 tern_status tn_tune_by_itself(const char *path, const tern_options *opt, tern_error *err);
 
-/* Whether the profile holds for this machine what is measured without being asked for. */
-bool tn_tune_known(const tern_engine *e);
+/* Whether it would measure: the profile of the open package holds nothing for this machine, and no other
+ * process measures. */
+bool tn_tune_wanted(const tern_engine *e, const char *path);
 
 /* Finds where sparse attention begins to pay. us[0][i] is the time of the i-th piece of a prompt in full, us[1][i]
  * with sparse attention; a piece has n_piece tokens. It begins with the first piece that is faster and has none

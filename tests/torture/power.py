@@ -254,7 +254,7 @@ def main():
     os.mkdir(work)
 
     def call(args, **env):
-        e = dict(os.environ, XDG_DATA_HOME=work + "/data", XDG_CACHE_HOME=work + "/cache", TMPDIR=work, **env)
+        e = dict(os.environ, XDG_DATA_HOME=work + "/data", XDG_CACHE_HOME=work + "/cache", TMPDIR=work, TERN_PACK="never", **env)
         p = subprocess.run([tern] + [a.replace("@", work + "/") for a in args], capture_output=True, env=e, cwd=work)
         if p.returncode:
             raise SystemExit(f"{args}: {p.stderr.decode()}")

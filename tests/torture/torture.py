@@ -55,6 +55,9 @@ def tree(folder):
     return out
 
 
+os.environ["TERN_PACK"] = "never"  # what goes on behind a command would disturb the next one
+
+
 class Job:
     """A command in a folder of its own, which setup has filled."""
 
@@ -63,7 +66,7 @@ class Job:
             name, args, json_out, stdin, writes, shim_from
 
     def run(self, tern, folder, env=None, timeout=60, kill_after=None):
-        e = dict(os.environ, XDG_DATA_HOME=folder + "/data", XDG_CACHE_HOME=folder + "/cache", TERN_PACK="never", TMPDIR=folder)
+        e = dict(os.environ, XDG_DATA_HOME=folder + "/data", XDG_CACHE_HOME=folder + "/cache", TMPDIR=folder)
         e.update(env or {})
         args = [a.replace("@", folder + "/") for a in self.args]
         p = subprocess.Popen([tern] + args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -171,9 +174,6 @@ class Bench:
 
     def fresh(self):
         shutil.rmtree(self.work, ignore_errors=True)
-        while os.path.exists(self.work):  # a reader outlives the killed program that started it by a moment
-            time.sleep(0.01)
-            shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.master, self.work)
 
     def reference(self, job):
