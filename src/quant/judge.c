@@ -350,7 +350,8 @@ tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const in
     }
     for (size_t i = 0; i < e && ones; i++) ones[i] = 1;
     for (size_t t = 0; t < n && st == TERN_OK; t++)
-        (void)tn_round_plain(r->kern, j->c.x + (n + t) * width, ones, (int32_t)e, embedding_bits[ids[t]]);
+        tn_round_embedding(r->kern, j->c.x + (n + t) * width, ones, (int32_t)e, embedding_bits[ids[t]],
+                           m->h.tied);
     tn_free(r->ctx, ones);
     if (st != TERN_OK) tn_judge_close(j);
     return st;

@@ -72,6 +72,14 @@ float tn_round_plain(const tn_kernels *kern, float *w, const float *weight, int3
     return error;
 }
 
+void tn_round_embedding(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits,
+                        bool tied) {
+    size_t block = tied ? (size_t)tn_hadamard_block(k) : 0;
+    if (block) tn_hadamard_wide(kern->hadamard_f32, w, (size_t)k, block);
+    (void)tn_round_plain(kern, w, weight, k, bits);
+    if (block) tn_hadamard_wide(kern->hadamard_f32, w, (size_t)k, block);
+}
+
 enum { ROWS = TN_ROUND_ROWS };
 
 size_t tn_round_scratch(const tn_factor *f, int32_t n_rows) {

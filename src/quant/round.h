@@ -20,4 +20,9 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
  * weighted by weight[k]; returns that error. */
 float tn_round_plain(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits);
 
+/* The same with an embedding's row of a model before its codes are known. One that is the output layer too (tied) is
+ * rounded rotated (recipe.c), which matters where part of it is zero: codes below 8 bits have no zero. */
+void tn_round_embedding(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits,
+                        bool tied);
+
 #endif

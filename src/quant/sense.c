@@ -337,8 +337,8 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     float *ones = s->after; /* free until the first layer */
     for (size_t j = 0; j < s->n_embd; j++) ones[j] = 1;
     for (int32_t t = 0; t < s->n_tok; t++)
-        tn_round_plain(a->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->width, ones,
-                       (int32_t)s->n_embd, TN_SENSE_BITS);
+        tn_round_embedding(a->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->width, ones,
+                           (int32_t)s->n_embd, TN_SENSE_BITS, a->m->h.tied);
     size_t first = (size_t)embedding_copy(s) * (size_t)s->n_tok;
     for (size_t t = first; s->c.emb && t < first + (size_t)s->n_tok; t++) /* layers read it again */
         memcpy(s->c.emb + t * s->n_embd, s->c.x + t * s->width, s->n_embd * sizeof *s->c.emb);

@@ -1,5 +1,5 @@
 /* Is the factor one of the inputs' Gram matrix, is the error that rounding reports the error of the
- * outputs, and is it less than that of rounding each weight for itself? */
+ * outputs, and is it less than that of rounding each weight for itself? Is an embedding rounded as it will be? */
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "quant/round.h"
@@ -162,7 +162,28 @@ static int tear_down(void **state) {
     return 0;
 }
 
+/* An embedding that is the output layer too is rounded rotated: what is zero in whole blocks comes back as zero but
+ * for one value of a block, where rounded as it is all of them are half a step away, on one side. */
+static void padded_embeddings(void **state) {
+    (void)state;
+    enum { K = 512, HALF = K / 2 };
+    tn_rng rng = {11};
+    static float plain[K], tied[K], ones[K];
+    for (int i = 0; i < K; i++) {
+        ones[i] = 1;
+        plain[i] = tied[i] = i < HALF ? (float)(tn_rng_f64(&rng) - 0.5) : 0;
+    }
+    tn_round_embedding(&kern, plain, ones, K, 4, false);
+    tn_round_embedding(&kern, tied, ones, K, 4, true);
+    for (int i = HALF; i < K; i++) {
+        assert_true(fabsf(plain[i]) > 0.01f && plain[i] == plain[HALF]);
+        if (i > HALF) assert_true(fabsf(tied[i]) < 1e-5f);
+    }
+    for (int i = 0; i < HALF; i++) assert_true(tied[i] != 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(knows_the_inputs), cmocka_unit_test(strange_inputs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(knows_the_inputs), cmocka_unit_test(strange_inputs),
+                                       cmocka_unit_test(padded_embeddings)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
