@@ -41,7 +41,10 @@ static void print_hparams(const tn_hparams *h) {
     printf("layers         %d of width %d, feed-forward %d\n", h->n_layers, h->n_embd, h->n_ff);
     if (h->n_experts)
         printf("experts        %d of %d a token, feed-forward %d%s\n", h->n_experts_used, h->n_experts,
-               h->n_ff_exp, h->shared_expert ? ", beside a shared one" : "");
+               h->n_ff_exp,
+               h->shared_expert    ? ", beside a shared one"
+               : h->experts_beside ? ", beside a dense block"
+                                   : "");
     printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads,
            h->window ? ", sliding window" : "");
     if (h->window_d_head || h->window_kv_heads)

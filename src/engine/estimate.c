@@ -45,7 +45,9 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
 static uint64_t work_bytes(const tn_hparams *h, int64_t rows, int32_t n_ctx, int n_threads) {
     int64_t d = tn_widest_head(h), ff = h->n_ff_shared > h->n_ff ? h->n_ff_shared : h->n_ff,
             n_kv = h->window_kv_heads > h->n_kv_heads ? h->window_kv_heads : h->n_kv_heads;
-    int64_t streams = h->n_streams ? (2 * h->n_streams - 1) * (int64_t)h->n_embd + h->laurel_rank : 0;
+    int64_t streams = h->n_streams        ? (2 * h->n_streams - 1) * (int64_t)h->n_embd + h->laurel_rank
+                      : h->experts_beside ? h->n_embd
+                                          : 0;
     int64_t wide = streams + (h->n_ple ? 4 : 3) * (int64_t)h->n_embd + 2 * h->n_heads * d + 2 * n_kv * d +
                    2 * ff + (int64_t)h->n_ple * (h->n_layers + 2) +
                    (int64_t)h->n_experts_used * (2 * (int64_t)h->n_ff_exp + h->n_embd);

@@ -216,6 +216,28 @@ static const shape shapes[] = {
      .spread = true},
     {"tiny-gemma4+dense", "gemma4", 6, 64, 4, 1, 64, 128, 512, 4096, 1e6f, 1e-6f, true, .window = 64,
      .window_d = 32, .window_kv = 2, .period = 3, .v_is_k = true, .spread = true},
+    {"tiny-gemma4moe",
+     "gemma4",
+     6,
+     64,
+     4,
+     1,
+     64,
+     128,
+     512,
+     4096,
+     1e6f,
+     1e-6f,
+     true,
+     .window = 64,
+     .n_experts = 8,
+     .n_used = 3,
+     .n_ff_exp = 48,
+     .window_d = 32,
+     .window_kv = 2,
+     .period = 3,
+     .v_is_k = true,
+     .spread = true},
     {"gemma4-e2b",
      "gemma4",
      35,
@@ -431,6 +453,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
         *rows = *cols, *cols = taps;
     }
     if (role == TN_W_PLE_IN) *rows *= s->h.n_layers;
+    if (s->arch->experts_beside && role == TN_W_UP_EXPS) return false; /* one tensor with the gates */
+    if (s->arch->experts_beside && role == TN_W_GATE_EXPS) *rows *= 2;
     if (is_stream(role)) *rows *= TN_STREAMS - 1;
     if (is_stream(role) && role != TN_W_ALTUP_IN_1 && role != TN_W_ALTUP_OUT_1) return false;
     if (s->arch->attn_gate && role == TN_W_Q) *rows *= 2;
@@ -495,6 +519,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (s->spread && (role == TN_W_Q || role == TN_W_K)) f.scale *= 2; /* attention is far from uniform */
     if (s->spread && role == TN_W_OUT) f.scale *= 3;
     if (s->spread && role == TN_W_ROUTER) f.scale *= 3;
+    if (role == TN_W_ROUTER && s->arch->experts_beside) f.scale *= sqrtf((float)cols); /* and so are these */
     if (role == TN_W_ALTUP_ROUTER) f.scale = sqrtf((float)cols); /* scores are divided by the row's size */
     if (role == TN_W_ALTUP_PREDICT) f.scale = 0.1f;              /* more would make the model chaotic */
     if (role == TN_W_ALTUP_CORRECT) f.scale = 0.25f;
@@ -503,7 +528,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM ||
                    role == TN_W_ALTUP_NORM || role == TN_W_ALTUP_SCALE || role == TN_W_LAUREL_NORM ||
-                   (tn_role_of_next(role) && rows == 1);
+                   tn_role_of_beside(role) || (tn_role_of_next(role) && rows == 1);
     if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
     /* scores are not scaled by the size of heads: norms are as small as it takes */

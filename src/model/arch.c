@@ -381,6 +381,37 @@ static const tn_arch table[] = {
      .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
                   [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",
                   [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
+    {.name = "gemma4moe",
+     .hf = "gemma4_text",
+     .hf_also = "gemma4",
+     .gguf = "gemma4",
+     .act = TN_ACT_GELU_TANH,
+     .gated = true,
+     .post_norms = true,
+     .qk_norm = true,
+     .v_norm = true,
+     .scale_embd = true,
+     .attn_scale = 1,
+     .logit_soft_cap = 30,
+     .window = true,
+     .window_pattern = 6,
+     .window_any = true,
+     .window_heads = true,
+     .local_rope = true,
+     .local_base = 10000,
+     .shared_kv = true,
+     .ple = true,
+     .experts = true,
+     .experts_norm = true,
+     .experts_beside = true,
+     .gguf_names = {[TN_W_GATE_EXPS] = "ffn_gate_up_exps.weight", [TN_W_UP_EXPS] = "ffn_gate_up_exps.weight"},
+     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
+                  [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",
+                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight",
+                  [TN_W_ROUTER] = "router.proj.weight",
+                  [TN_W_GATE_EXPS] = "experts.gate_up_proj",
+                  [TN_W_UP_EXPS] = "experts.gate_up_proj",
+                  [TN_W_DOWN_EXPS] = "experts.down_proj"}},
     {.name = "gemma3n",
      .hf = "gemma3n_text",
      .hf_also = "gemma3n",
@@ -449,6 +480,7 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (tn_role_of_mamba(role)) return a->mamba;
     if (tn_role_of_ple(role)) return h->n_ple > 0;
     if (tn_role_of_streams(role)) return h->n_streams > 0;
+    if (tn_role_of_beside(role)) return h->experts_beside;
     if (tn_role_of_delta(role)) return a->delta && !(a->mamba && role == TN_W_DELTA_RATE);
     switch (role) {
     case TN_W_EMBD:
@@ -458,9 +490,9 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_V:
     case TN_W_O: return true;
     case TN_W_UP:
-    case TN_W_DOWN: return !a->experts || h->shared_expert || h->n_dense;
+    case TN_W_DOWN: return !a->experts || h->shared_expert || h->n_dense || h->experts_beside;
     case TN_W_OUT: return !h->tied;
-    case TN_W_GATE: return a->gated && (!a->experts || h->shared_expert || h->n_dense);
+    case TN_W_GATE: return a->gated && (!a->experts || h->shared_expert || h->n_dense || h->experts_beside);
     case TN_W_ROUTER:
     case TN_W_GATE_EXPS:
     case TN_W_UP_EXPS:
@@ -526,6 +558,7 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->shared_expert = a->shared_expert;
     h->shared_gate = a->shared_expert && !a->shared_ungated;
     h->attn_gate = a->attn_gate;
+    h->experts_beside = a->experts_beside;
     h->swiglu_limit = a->swiglu_limit;
     h->sinks = a->sinks;
     h->v_norm = a->v_norm;

@@ -22,7 +22,7 @@ typedef struct tn_arch {
     tn_act act; /* where the file does not say */
     bool gated, parallel_block, post_norms, no_pre_norms, qk_norm, qk_norm_whole, qk_norm_last;
     tn_scales scales;
-    bool experts, experts_norm, sinks; /* see tn_hparams */
+    bool experts, experts_norm, experts_beside, sinks; /* see tn_hparams */
     float swiglu_limit;
     bool o_bias;      /* so has what attention gives; with experts: router and experts too */
     bool conv;        /* some layers convolve instead of attending (LFM2) */

@@ -344,7 +344,7 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     h->n_experts_used = int_key(k, "expert_used_count", true, 1);
     h->n_ff_exp = int_key(k, "expert_feed_forward_length", false, h->n_ff);
     if (a->shared_expert) h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, h->n_ff_exp);
-    else if (!a->dense_first) h->n_ff = h->n_ff_exp;
+    else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
     h->experts_scale = (float)num_key(k, "expert_weights_scale", 1);
     int32_t gating = int_key(k, "expert_gating_func", false, a->experts_sigmoid ? 2 : 1);

@@ -392,11 +392,11 @@ static void parse_scales(config *c, const tn_arch *a, tn_hparams *h) {
 static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->experts) return;
     h->n_experts = whole(c, "num_experts", false, whole(c, "num_local_experts", false, 0));
-    h->n_experts_used = whole(c, "num_experts_per_tok", true, 1);
-    h->n_ff_exp = whole(c, "moe_intermediate_size", false, h->n_ff);
+    h->n_experts_used = whole(c, a->experts_beside ? "top_k_experts" : "num_experts_per_tok", true, 1);
+    h->n_ff_exp = whole(c, "moe_intermediate_size", a->experts_beside, h->n_ff);
     if (a->mamba) h->n_ff = whole(c, "shared_intermediate_size", true, h->n_ff);
     else if (a->shared_expert) h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
-    else if (!a->dense_first) h->n_ff = h->n_ff_exp;
+    else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = whole(c, "num_dense_layers", false, 0);
     h->experts_scale = (float)number(c, c->o, "routed_scaling_factor", false, 1);
     h->experts_bias = a->experts_sigmoid && truth(c, "use_expert_bias");
@@ -562,6 +562,7 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
                     (a->delta && is_of_delta(keys[i].key)) ||
                     (a->window_heads && is_of_layers(keys[i].key, v)) ||
                     (a->streams && is_of_streams(keys[i].key)) ||
+                    (a->experts_beside && !strcmp(keys[i].key, "enable_moe_block")) ||
                     (a->mamba && !strcmp(keys[i].key, "shared_intermediate_size"));
         double n = json_number_value(v);
         bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||

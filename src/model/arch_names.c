@@ -6,9 +6,9 @@
 
 /* Of the model, or of all its layers together. */
 static bool is_whole_name(tn_role r, const char *name, const char *prefix) {
-    return tn_role_of_model(r) || r >= TN_W_ALTUP_IN_1 || !strncmp(name, prefix, strlen(prefix));
+    return tn_role_of_model(r) || (r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_OUT_3) ||
+           !strncmp(name, prefix, strlen(prefix));
 }
-_Static_assert(TN_W_ALTUP_OUT_3 == TN_W_N_ROLES - 1, "roles behind the first of these are whole");
 
 /* The projections of a delta net as tensors of their own (Qwen3.5). */
 static const char *hf_delta_apart(tn_role role) {
@@ -96,6 +96,11 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_ALTUP_OUT_1] = "model.altup_unembed_projections.0.weight",
     [TN_W_ALTUP_OUT_2] = "model.altup_unembed_projections.1.weight",
     [TN_W_ALTUP_OUT_3] = "model.altup_unembed_projections.2.weight",
+    [TN_W_ROUTER_NORM] = "router.scale",
+    [TN_W_EXPERTS_SCALE] = "router.per_expert_scale",
+    [TN_W_EXPERTS_NORM] = "pre_feedforward_layernorm_2.weight",
+    [TN_W_EXPERTS_POST_NORM] = "post_feedforward_layernorm_2.weight",
+    [TN_W_FFN_OWN_NORM] = "post_feedforward_layernorm_1.weight",
 };
 
 bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
@@ -188,6 +193,11 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_ALTUP_OUT_1] = "altup_unembd_proj.weight",
     [TN_W_ALTUP_OUT_2] = "altup_unembd_proj.weight",
     [TN_W_ALTUP_OUT_3] = "altup_unembd_proj.weight",
+    [TN_W_ROUTER_NORM] = "ffn_gate_inp.scale",
+    [TN_W_EXPERTS_SCALE] = "ffn_down_exps.scale",
+    [TN_W_EXPERTS_NORM] = "pre_ffw_norm_2.weight",
+    [TN_W_EXPERTS_POST_NORM] = "post_ffw_norm_2.weight",
+    [TN_W_FFN_OWN_NORM] = "post_ffw_norm_1.weight",
 };
 
 bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {

@@ -68,6 +68,7 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
     bool own_kv =
         !inside || layer == h->n_layers || kind != TN_LAYER_ATTENDS || tn_layer_kv(h, layer) == layer;
+    if (tn_role_of_beside(r)) return inside && tn_layer_has_experts(h, layer) && h->experts_beside;
     if (tn_role_of_streams(r)) {
         bool first = r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_IN_3, last = r >= TN_W_ALTUP_OUT_1;
         return inside && h->n_streams && (!first || layer == 0) && (!last || layer == h->n_layers - 1);
@@ -113,12 +114,24 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
 }
 
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
-    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,      TN_W_FFN_NORM_B,
-    TN_W_FFN_POST_NORM, TN_W_Q_NORM,        TN_W_K_NORM,         TN_W_SINKS,         TN_W_CONV,
-    TN_W_DELTA_CONV,    TN_W_DELTA_A,       TN_W_DELTA_DT,       TN_W_DELTA_NORM,    TN_W_SHARED_GATE,
-    TN_W_EXPERTS_BIAS,  TN_W_MAMBA_CONV_B,  TN_W_MAMBA_D,        TN_W_PLE_NORM,      TN_W_PLE_POST_NORM,
-    TN_W_LAYER_SCALE,   TN_W_NEXT_E_NORM,   TN_W_NEXT_H_NORM,    TN_W_NEXT_OUT_NORM, TN_W_ALTUP_NORM,
-    TN_W_ALTUP_ROUTER,  TN_W_ALTUP_PREDICT, TN_W_ALTUP_CORRECT,  TN_W_ALTUP_SCALE,   TN_W_LAUREL_NORM,
+    TN_W_ATTN_NORM,      TN_W_ATTN_NORM_B,
+    TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
+    TN_W_FFN_NORM_B,     TN_W_FFN_POST_NORM,
+    TN_W_Q_NORM,         TN_W_K_NORM,
+    TN_W_SINKS,          TN_W_CONV,
+    TN_W_DELTA_CONV,     TN_W_DELTA_A,
+    TN_W_DELTA_DT,       TN_W_DELTA_NORM,
+    TN_W_SHARED_GATE,    TN_W_EXPERTS_BIAS,
+    TN_W_MAMBA_CONV_B,   TN_W_MAMBA_D,
+    TN_W_PLE_NORM,       TN_W_PLE_POST_NORM,
+    TN_W_LAYER_SCALE,    TN_W_NEXT_E_NORM,
+    TN_W_NEXT_H_NORM,    TN_W_NEXT_OUT_NORM,
+    TN_W_ALTUP_NORM,     TN_W_ALTUP_ROUTER,
+    TN_W_ALTUP_PREDICT,  TN_W_ALTUP_CORRECT,
+    TN_W_ALTUP_SCALE,    TN_W_LAUREL_NORM,
+    TN_W_ROUTER_NORM,    TN_W_EXPERTS_SCALE,
+    TN_W_EXPERTS_NORM,   TN_W_EXPERTS_POST_NORM,
+    TN_W_FFN_OWN_NORM,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -237,18 +250,28 @@ static const char *const role_names[TN_W_N_ROLES] = {
     [TN_W_ALTUP_OUT_1] = "altup_out 1",
     [TN_W_ALTUP_OUT_2] = "altup_out 2",
     [TN_W_ALTUP_OUT_3] = "altup_out 3",
+    [TN_W_ROUTER_NORM] = "router norm",
+    [TN_W_EXPERTS_SCALE] = "experts' scale",
+    [TN_W_EXPERTS_NORM] = "experts' norm",
+    [TN_W_EXPERTS_POST_NORM] = "experts' post_norm",
+    [TN_W_FFN_OWN_NORM] = "ffn_own_norm",
 };
 
 const char *tn_role_name(tn_role r) { return role_names[r]; }
 
-/* Of several residual streams. */
-static void stream_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+/* Of several residual streams, and of experts beside a dense block. */
+static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
     int64_t e = h->n_embd, n = h->n_streams, rank = h->laurel_rank;
     *n_rows = *n_cols = e;
     switch (r) {
     case TN_W_ALTUP_NORM:
     case TN_W_ALTUP_SCALE:
-    case TN_W_LAUREL_NORM: *n_rows = 1; break;
+    case TN_W_LAUREL_NORM:
+    case TN_W_ROUTER_NORM:
+    case TN_W_EXPERTS_NORM:
+    case TN_W_EXPERTS_POST_NORM:
+    case TN_W_FFN_OWN_NORM: *n_rows = 1; break;
+    case TN_W_EXPERTS_SCALE: *n_rows = 1, *n_cols = h->n_experts; break;
     case TN_W_ALTUP_ROUTER: *n_rows = n; break;
     case TN_W_ALTUP_PREDICT: *n_rows = n * n, *n_cols = n; break;
     case TN_W_ALTUP_CORRECT: *n_rows = *n_cols = n; break;
@@ -336,5 +359,5 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
     assert(r < TN_W_N_ROLES);
     *n_rows = shapes[r].rows;
     *n_cols = shapes[r].cols;
-    if (tn_role_of_streams(r)) stream_shape(h, r, n_rows, n_cols);
+    if (tn_role_of_streams(r) || tn_role_of_beside(r)) shape_of_few(h, r, n_rows, n_cols);
 }

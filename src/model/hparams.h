@@ -88,7 +88,10 @@ typedef struct tn_hparams {
     bool experts_bias;    /* added to weights where experts are chosen, and nowhere else (LFM2-MoE) */
     float experts_scale;  /* multiplies the weights; 1: none */
     bool shared_expert;   /* a feed-forward block of size n_ff beside them, which all rows pass */
-    bool shared_gate;     /* its result is multiplied by the sigmoid of a score of its own */
+    /* The experts read a norm of their own beside a dense block's, and the router another; what either gives is
+     * normed before the sum (Gemma 4) */
+    bool experts_beside;
+    bool shared_gate; /* its result is multiplied by the sigmoid of a score of its own */
     float
         swiglu_limit; /* gate at most, up within +-limit, (up + 1) gate sigmoid(1.702 gate); 0: act(gate) up (gpt-oss) */
     /* Convolutions: values a row sees of every channel, itself included; 0: none */
@@ -205,6 +208,11 @@ typedef enum tn_role {
     TN_W_ALTUP_OUT_1, /* of the last layer: what they leave */
     TN_W_ALTUP_OUT_2,
     TN_W_ALTUP_OUT_3,
+    TN_W_ROUTER_NORM,   /* [n_embd] of what the router reads, where experts stand beside a dense block */
+    TN_W_EXPERTS_SCALE, /* [n_experts] what each gives is multiplied by */
+    TN_W_EXPERTS_NORM,  /* [n_embd] of what they read */
+    TN_W_EXPERTS_POST_NORM,
+    TN_W_FFN_OWN_NORM, /* of what the dense block gives, before the sum */
     TN_W_N_ROLES
 } tn_role;
 
@@ -249,7 +257,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 30, TN_N_LAYER_LINEARS = 29, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 35, TN_N_LAYER_LINEARS = 29, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -259,7 +267,7 @@ static inline bool tn_layer_has_experts(const tn_hparams *h, int32_t layer) {
     return h->n_experts && layer >= h->n_dense;
 }
 static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
-    return !tn_layer_has_experts(h, layer) || h->shared_expert;
+    return !tn_layer_has_experts(h, layer) || h->shared_expert || h->experts_beside;
 }
 /* May a layer have this tensor, by what it mixes tokens and feeds forward with? */
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
@@ -272,6 +280,8 @@ static inline bool tn_role_of_mamba(tn_role r) { return r == TN_W_MAMBA_CONV_B |
 static inline bool tn_role_of_ple(tn_role r) { return r >= TN_W_PLE_EMBD && r <= TN_W_PLE_POST_NORM; }
 /* Is it a tensor of several streams, or of the low-rank product that goes with them? */
 static inline bool tn_role_of_streams(tn_role r) { return r >= TN_W_ALTUP_NORM && r <= TN_W_ALTUP_OUT_3; }
+/* Is it a tensor of experts that stand beside a dense block? */
+static inline bool tn_role_of_beside(tn_role r) { return r >= TN_W_ROUTER_NORM && r <= TN_W_FFN_OWN_NORM; }
 /* Is it a vector that has several rows? */
 static inline bool tn_role_of_rows(tn_role r) {
     return r == TN_W_CONV || r == TN_W_DELTA_CONV || (r >= TN_W_ALTUP_ROUTER && r <= TN_W_ALTUP_CORRECT);

@@ -1,6 +1,6 @@
 /* ROUTE: the scores of a row choose `used` experts, the lower number where scores are equal. Weights are the
  * softmax of the scores, over the chosen ones where `norm`, or their sigmoids, which a bias is added to for
- * the choice. Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of
+ * the choice. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale. Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of
  * its own. The caller has computed the scores: by tn_route_scores, or over a pool. */
 #include "model/experts.h"
 
@@ -16,12 +16,16 @@ static void largest(const float *value, int32_t n, int32_t used, bool *taken) {
     }
 }
 
-static void choose(const tn_op *op, const float *bias, const float *score, float *chosen) {
+/* bias, scale: of the experts, or NULL. score [n] is lost. */
+static void choose(const tn_op *op, const float *bias, const float *scale, float *score, float *chosen) {
     int32_t used = op->experts.used, n = op->experts.n;
     bool taken[TN_MAX_EXPERTS] = {0};
     float weight[TN_MAX_EXPERTS], biased[TN_MAX_EXPERTS], max = -INFINITY, sum = 0;
-    for (int32_t e = 0; e < n; e++)
+    float by = op->experts.beside ? 1 / sqrtf((float)op->experts.n_embd) : 1;
+    for (int32_t e = 0; e < n; e++) {
+        score[e] *= by;
         if (score[e] > max) max = score[e];
+    }
     for (int32_t e = 0; e < n; e++) {
         weight[e] = op->experts.sigmoid ? 1 / (1 + tn_expf(-score[e])) : tn_expf(score[e] - max);
         if (bias) biased[e] = weight[e] + bias[e];
@@ -33,7 +37,7 @@ static void choose(const tn_op *op, const float *bias, const float *score, float
     for (int32_t e = 0; e < n; e++) {
         if (!taken[e]) continue;
         chosen[0] = (float)e;
-        chosen[1] = weight[e] / sum * op->experts.scale;
+        chosen[1] = weight[e] / sum * op->experts.scale * (scale ? scale[e] : 1);
         chosen += 3;
     }
 }
@@ -57,10 +61,11 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
     (void)scratch;
     int32_t used = op->experts.used;
     const float *bias = op->experts.bias ? tn_model_vector(f->m, op->layer, TN_W_EXPERTS_BIAS) : NULL,
-                *shared = tn_model_vector(f->m, op->layer, TN_W_SHARED_GATE);
+                *shared = tn_model_vector(f->m, op->layer, TN_W_SHARED_GATE),
+                *scale = op->experts.beside ? tn_model_vector(f->m, op->layer, TN_W_EXPERTS_SCALE) : NULL;
     for (int32_t r = row0; r < row1; r++) {
         float *chosen = tn_frame_row(f, op->out, op->width, r);
-        choose(op, bias, tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, r), chosen);
+        choose(op, bias, scale, tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, r), chosen);
         chosen[3 * used] = shared_weight(op, shared, tn_frame_row(f, op->in, op->experts.n_embd, r));
     }
 }

@@ -176,6 +176,38 @@ static const recipe with_shared_expert[] = {
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
+/* A dense block beside the experts: each reads a norm of its own, the router another, and what they give is
+ * normed, added up and normed again. */
+static const recipe beside_experts[] = {
+    NORM("router norm", TN_W_ROUTER_NORM, 0),
+    {.kind = TN_OP_ROUTE, .name = "route", .in = TN_BUF_NORMED, .out = TN_BUF_CHOSEN},
+    NORM("experts norm", TN_W_EXPERTS_NORM, 0),
+    {.kind = TN_OP_GATHER, .name = "gather", .in = TN_BUF_NORMED, .out = TN_BUF_GATHERED},
+    EXPERTS,
+    EXPERT_GATE,
+    EXPERTS_DOWN,
+    EXPERT_SUM,
+    {.kind = TN_OP_NORM,
+     .name = "experts post norm",
+     .in = TN_BUF_BRANCH,
+     .out = TN_BUF_ACTIVE,
+     .weight = TN_W_EXPERTS_POST_NORM},
+    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
+    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
+    GATE,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    {.kind = TN_OP_RESIDUAL,
+     .name = "both",
+     .in = TN_BUF_BRANCH,
+     .out = TN_BUF_ACTIVE,
+     .weight = TN_W_FFN_OWN_NORM},
+    {.kind = TN_OP_RESIDUAL,
+     .name = "residual",
+     .in = TN_BUF_ACTIVE,
+     .out = TN_BUF_X,
+     .weight = TN_W_FFN_POST_NORM},
+};
+
 /* Both read one norm (Phi-2). */
 static const recipe parallel[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
@@ -329,6 +361,7 @@ static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS
         out[0] = mixing[h->layer_kind[layer]];
         if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.mamba) out[0] = (recipes)RECIPES(state_space);
         out[1] = !tn_layer_has_experts(h, layer) ? (recipes)RECIPES(feeding)
+                 : h->experts_beside             ? (recipes)RECIPES(beside_experts)
                  : h->shared_expert              ? (recipes)RECIPES(with_shared_expert)
                                                  : (recipes)RECIPES(with_experts);
         if (h->n_ple) out[2] = (recipes)RECIPES(adding);
@@ -457,6 +490,7 @@ static void specialise_experts(const tn_hparams *h, tn_op *o) {
     o->experts.sigmoid = h->experts_sigmoid;
     o->experts.bias = h->experts_bias;
     o->experts.scale = h->experts_scale;
+    o->experts.beside = h->experts_beside;
     o->experts.shared = h->shared_expert;
     o->experts.shared_gate = h->shared_gate;
     o->experts.n_embd = h->n_embd;
@@ -733,7 +767,8 @@ static bool op_uses(const tn_op *o, tn_role role) {
     if (o->kind == TN_OP_ROUTE)
         return role == TN_W_ROUTER || role == TN_W_ROUTER_B ||
                (role == TN_W_SHARED_GATE && o->experts.shared_gate) ||
-               (role == TN_W_EXPERTS_BIAS && o->experts.bias);
+               (role == TN_W_EXPERTS_BIAS && o->experts.bias) ||
+               (role == TN_W_EXPERTS_SCALE && o->experts.beside);
     if (o->kind == TN_OP_DELTA_GATES) return role == TN_W_DELTA_A || role == TN_W_DELTA_DT;
     if (o->kind == TN_OP_DELTA_MIX)
         return role == TN_W_DELTA_CONV || (role == TN_W_MAMBA_CONV_B && o->delta.net.mamba);

@@ -47,7 +47,7 @@ typedef enum tn_buffer {
     TN_BUF_LAYERS, /* its embeddings for every layer */
     TN_BUF_LAYER_IN,
     TN_BUF_LAYER_GATE,
-    TN_BUF_ACTIVE,   /* of several streams: the one that a layer works on */
+    TN_BUF_ACTIVE, /* of several streams: the one that a layer works on; what experts and a dense block give together */
     TN_BUF_LAUREL,   /* what is left of it for the low-rank product */
     TN_BUF_STREAM_1, /* what the others begin with */
     TN_BUF_STREAM_2,
@@ -139,6 +139,8 @@ typedef struct tn_op {
             int32_t n, used, n_ff, n_embd;
             bool norm;                               /* the weights of those chosen add up to 1 */
             bool sigmoid, bias, shared, shared_gate; /* see tn_hparams */
+            bool
+                beside; /* scores are divided by the root of n_embd, weights multiplied by the experts' scales */
             float scale;
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */

@@ -107,7 +107,8 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
         return find_each_expert(s, layer, p, name, one, err);
     }
     if (!p->t) return tn_arch_required(s->arch, &s->h, role) ? missing(s, layer, name, err) : TERN_OK;
-    if (!s->gguf && (strstr(name, "input_linear") || strstr(name, "gate_up_proj"))) { /* gate, then up */
+    if (strstr(name, "input_linear") || strstr(name, "gate_up_proj") ||
+        strstr(name, "gate_up_exps")) { /* gate, then up */
         p->group_rows = (int64_t)dims[1];
         p->group_stride = 2 * p->group_rows;
         p->row0 = role == TN_W_UP_EXPS ? p->group_rows : 0;
@@ -279,6 +280,13 @@ static bool has_next(const tn_safetensors *st) {
     return false;
 }
 
+/* Where one name stands for models with experts and without. */
+static bool has_experts(const json_t *config) {
+    const json_t *text = json_object_get(config, "text_config");
+    return json_integer_value(json_object_get(config, "num_local_experts")) > 0 ||
+           json_is_true(json_object_get(json_is_object(text) ? text : config, "enable_moe_block"));
+}
+
 static tern_status open_folder(tn_source *s, const char *path, tern_error *err) {
     char file[4096];
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
@@ -297,9 +305,7 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file,
                      type, list);
     }
-    if (st == TERN_OK)
-        s->arch =
-            tn_arch_variant(s->arch, json_integer_value(json_object_get(config, "num_local_experts")) > 0);
+    if (st == TERN_OK) s->arch = tn_arch_variant(s->arch, has_experts(config));
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);

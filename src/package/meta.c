@@ -110,6 +110,7 @@ static void no_unknown(reader *r) {
                                         "experts_scale",
                                         "shared_expert",
                                         "shared_gate",
+                                        "experts_beside",
                                         "swiglu_limit",
                                         "window_d_head",
                                         "window_kv_heads",
@@ -173,6 +174,7 @@ static void experts_of(reader *r, tn_hparams *h) {
     h->experts_scale = (float)extra_of(r, "experts_scale", 1, 1e-6, 1e6);
     h->shared_expert = extra_of(r, "shared_expert", 0, 0, any) != 0;
     h->shared_gate = extra_of(r, "shared_gate", 0, 0, h->shared_expert) != 0;
+    h->experts_beside = extra_of(r, "experts_beside", 0, 0, any && !h->shared_expert && !h->n_dense) != 0;
     h->swiglu_limit = (float)extra_of(r, "swiglu_limit", 0, 0, 1e6);
     if (r->ok && h->n_ff_exp % TN_EXPERT_CHANNELS) miss(r, "experts_ff");
     if (r->ok && any && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block || !h->gated))

@@ -23,8 +23,9 @@ static uint8_t *place_of(const chunk *c, const tn_npu_site *s, int64_t place) {
 static void predict(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row) {
     const tn_program *prog = &p->model->program;
     int32_t layer = op->layer + 1;
+    tn_role norm = op->experts.beside ? TN_W_ROUTER_NORM : TN_W_FFN_NORM;
     while (layer < prog->n_layers && !tn_layer_has_experts(&p->model->h, layer)) layer++;
-    const float *w = layer < prog->n_layers ? tn_model_vector(p->model, layer, TN_W_FFN_NORM) : NULL;
+    const float *w = layer < prog->n_layers ? tn_model_vector(p->model, layer, norm) : NULL;
     if (!w || p->model->h.norm != TN_NORM_RMS) return;
     size_t n_embd = (size_t)op->experts.n_embd, n = (size_t)op->experts.n;
     float normed[MAX_EMBD], score[TN_MAX_EXPERTS];

@@ -25,7 +25,7 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
  * needs the choices of all of them. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
     return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA ||
-           b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
+           a->kind == TN_OP_ROUTE || b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
 }
 
 /* Counts the ops of the step that begins with op i. Ops behind the layers belong to none. */

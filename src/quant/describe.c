@@ -108,6 +108,7 @@ static void put_layer_kinds(const tn_hparams *h, json_t **ops) {
 }
 
 static void put_streams(const tn_hparams *h, json_t **ops) {
+    if (h->experts_beside) tn_json_set(ops, "experts_beside", tn_json_real(1));
     if (!h->n_streams) return;
     tn_json_set(ops, "streams", tn_json_real(h->n_streams));
     tn_json_set(ops, "laurel_rank", tn_json_real(h->laurel_rank));

@@ -27,6 +27,7 @@ static void check(const tn_hparams *h) {
         if (r == TN_W_CONV && !h->conv_len) continue;
         if (tn_role_of_ple((tn_role)r) && !h->n_ple) continue;
         if (tn_role_of_streams((tn_role)r) && !h->n_streams) continue;
+        if (tn_role_of_beside((tn_role)r) && !h->experts_beside) continue;
         for (int32_t l = 0; ok && l < h->n_layers; l++) {
             tn_role_shape(h, l, (tn_role)r, &rows, &cols);
             ok = rows >= 1 && cols >= 1;

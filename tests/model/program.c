@@ -103,6 +103,7 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "attention_k_eq_v", json_true()));
                 assert_false(json_object_set_new(j, "use_double_wide_mlp", json_true()));
             }
+            if (e.a->experts_beside) assert_false(json_object_set_new(j, "top_k_experts", json_integer(2)));
             if (e.a->streams) {
                 json_t *shares = json_array();
                 for (int i = 0; i < 5; i++)
@@ -236,8 +237,9 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-qwen2",    "tiny-gemma2",    "tiny-phi2",   "tiny-llama",
-                                        "tiny-qwen3moe", "tiny-qwen35moe", "tiny-gemma4", "tiny-gemma3n"};
+    static const char *const names[] = {"tiny-qwen2",  "tiny-gemma2",   "tiny-phi2",
+                                        "tiny-llama",  "tiny-qwen3moe", "tiny-qwen35moe",
+                                        "tiny-gemma4", "tiny-gemma3n",  "tiny-gemma4moe"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());

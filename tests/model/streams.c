@@ -1,5 +1,5 @@
-/* Gemma 3n: is what its files may say wrong of several residual streams named in one line, and what the published
- * configuration says read as it is meant? tests/oracle and tests/model/peers.c tell whether it is computed right. */
+/* Gemma 3n, and Gemma 4 with experts: is what their files may say wrong of several residual streams, and of experts
+ * beside a dense block, named in one line, and what the published configuration says read as it is meant? tests/oracle and tests/model/peers.c tell whether it is computed right. */
 #include "formats/gguf.h"
 #include "lab/synth.h"
 #include "model/arch.h"
@@ -23,9 +23,11 @@ static tn_ctx ctx;
 
 /* ---- folders --------------------------------------------------------------------------------------- */
 
-static json_t *config_of(const char *patch) {
+static json_t *config_of(const char *of, const char *patch) {
     json_error_t e;
-    json_t *c = json_load_file(FIXTURES "gemma3n/config.json", 0, &e), *p = json_loads(patch, 0, &e);
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "%s/config.json", of);
+    json_t *c = json_load_file(path, 0, &e), *p = json_loads(patch, 0, &e);
     assert_true(c && p);
     assert_false(json_object_update(c, p));
     json_decref(p);
@@ -65,13 +67,45 @@ static void configurations(void **state) {
          "'activation_sparsity_pattern' is not supported"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *c = config_of(cases[i].patch);
+        json_t *c = config_of("gemma3n", cases[i].patch);
         const char *type = json_string_value(json_object_get(c, "model_type"));
         tn_hparams h;
         tern_error err = {0};
         tern_status st = tn_arch_hparams_hf(tn_arch_by_hf(type), c, "config.json", &h, &err);
         if (st != cases[i].want || (cases[i].part && !strstr(err.message, cases[i].part)))
             fail_msg("%s: status %d, '%s'", cases[i].patch, (int)st, err.message);
+        json_decref(c);
+    }
+}
+
+static void experts_in_configurations(void **state) {
+    (void)state;
+    static const struct {
+        const char *patch;
+        bool with;
+        tern_status want;
+        const char *part;
+    } cases[] = {
+        {"{}", true, TERN_OK, NULL},
+        {"{}", false, TERN_E_UNSUPPORTED, "'num_experts' is not supported"},
+        {"{\"num_experts\":null}", false, TERN_E_UNSUPPORTED, "'enable_moe_block' is not supported"},
+        {"{\"num_experts\":0}", true, TERN_E_FORMAT, "experts 0, want 1 to"},
+        {"{\"num_experts\":100000}", true, TERN_E_FORMAT, "experts 100000"},
+        {"{\"top_k_experts\":7}", true, TERN_E_FORMAT, "experts used 7, want 1 to 6"},
+        {"{\"top_k_experts\":null}", true, TERN_E_FORMAT, "'top_k_experts' is not a number"},
+        {"{\"moe_intermediate_size\":null}", true, TERN_E_FORMAT, "'moe_intermediate_size' is not a number"},
+        {"{\"moe_intermediate_size\":0}", true, TERN_E_FORMAT, "feed-forward size of an expert 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *c = config_of("gemma4-moe", cases[i].patch);
+        tn_hparams h;
+        tern_error err = {0};
+        const tn_arch *a = tn_arch_variant(tn_arch_by_hf("gemma4_text"), cases[i].with);
+        tern_status st = tn_arch_hparams_hf(a, c, "config.json", &h, &err);
+        if (st != cases[i].want || (cases[i].part && !strstr(err.message, cases[i].part)))
+            fail_msg("%s: status %d, '%s'", cases[i].patch, (int)st, err.message);
+        if (st == TERN_OK)
+            assert_true(h.n_experts == 6 && h.n_experts_used == 2 && h.n_ff == 48 && h.n_ff_exp == 16);
         json_decref(c);
     }
 }
@@ -193,12 +227,34 @@ static void files(void **state) {
     refused("blk.2.altup_router.weight", 4, &wide, 8, TERN_E_FORMAT, "tensor blk.2.altup_router.weight at");
 }
 
+static void files_with_experts(void **state) {
+    (void)state;
+    const uint64_t few = 7;
+    const uint32_t nine = 9, none = 0;
+    fixture_model(good, "good.gguf", "tiny-gemma4moe", 1, TN_F32);
+    fixture_file(broken, "broken.gguf");
+    refused("blk.1.ffn_gate_inp.scal", 0, "x", 1, TERN_E_FORMAT,
+            "tensor blk.1.ffn_gate_inp.scale is missing");
+    refused("blk.1.ffn_down_exps.scal", 0, "x", 1, TERN_E_FORMAT,
+            "tensor blk.1.ffn_down_exps.scale is missing");
+    refused("blk.5.pre_ffw_norm_", 0, "x", 1, TERN_E_FORMAT, "tensor blk.5.pre_ffw_norm_2.weight is missing");
+    refused("blk.3.ffn_gate_up_exp", 0, "x", 1, TERN_E_FORMAT,
+            "tensor blk.3.ffn_gate_up_exps.weight is missing");
+    refused("blk.2.ffn_down_exps.scale", 4, &few, 8, TERN_E_FORMAT,
+            "tensor blk.2.ffn_down_exps.scale at offset");
+    refused("gemma4.expert_used_count", 4, &nine, 4, TERN_E_FORMAT, "experts used 9, want 1 to 8");
+    refused("gemma4.expert_feed_forward_length", 4, &none, 4, TERN_E_FORMAT,
+            "feed-forward size of an expert 0");
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configurations),
         cmocka_unit_test(the_published_one),
         cmocka_unit_test(files),
+        cmocka_unit_test(experts_in_configurations),
+        cmocka_unit_test(files_with_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,6 +205,16 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
                 matrix(p + "per_layer_input_gate", ple, c, 1.5)
                 matrix(p + "per_layer_projection", c, ple)
                 norm(p + "post_per_layer_input_norm")
+            if cfg["enable_moe_block"]:
+                n_x, size = cfg["num_experts"], cfg["moe_intermediate_size"]
+                matrix(p + "router.proj", n_x, c, 3.0 * c**0.5)
+                vector(p + "router.scale", c, 1.0, 0.5)
+                vector(p + "router.per_expert_scale", n_x, 1.0, 0.5)
+                for key, shape in (("gate_up_proj", (n_x, 2 * size, c)), ("down_proj", (n_x, c, size))):
+                    key = p + "experts." + key
+                    out[key] = Stored(uniform(name + key, shape) * 1.5 * (3 / shape[2]) ** 0.5, dtype)
+                for key in ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2"):
+                    norm(p + key)
             vector(p + "layer_scalar", 1, 0.75, 0.25)
         norm("model.norm")
         return out
@@ -526,6 +536,18 @@ CASES |= {
             hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1, **GEMMA4,
         ),
         dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(sliding_window=9), dict(rms_norm_eps=0.1)],
+    ),
+    "gemma4-moe": dict(
+        cfg=config(
+            "Gemma4ForCausalLM", "gemma4_text", 48, 32, 48, 4, 4, 2, head_dim=8, global_head_dim=16, sliding_window=8,
+            layer_types=[SLIDING, FULL] * 2, num_kv_shared_layers=0, use_double_wide_mlp=False,
+            hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1,
+            num_experts=6, top_k_experts=2, moe_intermediate_size=16, **{**GEMMA4, "enable_moe_block": True},
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(top_k_experts=3), dict(rms_norm_eps=0.1), dict(drop="router.scale"), dict(drop="router.per_expert_scale"),
+               dict(drop="pre_feedforward_layernorm_2.weight"), dict(drop="post_feedforward_layernorm_1.weight"),
+               dict(drop="post_feedforward_layernorm_2.weight"), dict(drop="mlp.down_proj.weight")],
     ),
     "smollm3": dict(
         cfg=config(

@@ -535,6 +535,20 @@ def forward_lfm2(cfg, w, ids, n_ctx):
     return linear(rms_norm(x, w("model.embedding_norm.weight"), eps), w("model.embed_tokens.weight"))
 
 
+def experts_beside(cfg, w, p, x, act):
+    """The experts of Gemma 4: the router reads the residual by a norm of its own, divided by the root of its size; a row's
+    experts share the softmax of their scores, and each has a scale."""
+    eps = cfg["rms_norm_eps"]
+    scores = linear(rms_norm(x, w(p + "router.scale"), eps) / math.sqrt(cfg["hidden_size"]), w(p + "router.proj.weight"))
+    h, y = rms_norm(x, w(p + "pre_feedforward_layernorm_2.weight"), eps), np.zeros_like(x)
+    for t in range(x.shape[0]):
+        chosen = np.argsort(-scores[t], kind="stable")[: cfg["top_k_experts"]]
+        for e, share in zip(chosen, softmax(scores[t][chosen][None])[0]):
+            gate, up = np.split(w(p + "experts.gate_up_proj")[e], 2)
+            y[t] += share * w(p + "router.per_expert_scale")[e] * gated(h[t : t + 1], gate, up, w(p + "experts.down_proj")[e], act)[0]
+    return rms_norm(y, w(p + "post_feedforward_layernorm_2.weight"), eps)
+
+
 def forward_gemma4(cfg, w, ids, n_ctx):
     """Gemma 4: layers with a window have heads of another size than the others; the last layers read the keys and values
     of the last layer before them that is of their kind; every layer adds, gated, what it takes of the token's embedding
@@ -570,6 +584,8 @@ def forward_gemma4(cfg, w, ids, n_ctx):
         x = x + norm(linear(a, w(p + "self_attn.o_proj.weight")), p + "post_attention_layernorm.weight")
         h = norm(x, p + "pre_feedforward_layernorm.weight")
         h = gated(h, *(w(p + f"mlp.{m}_proj.weight") for m in ("gate", "up", "down")), act)
+        if cfg["enable_moe_block"]:
+            h = norm(h, p + "post_feedforward_layernorm_1.weight") + experts_beside(cfg, w, p, x, act)
         x = x + norm(h, p + "post_feedforward_layernorm.weight")
         if ple:
             h = act(linear(x, w(p + "per_layer_input_gate.weight"))) * layer_input[:, i]
