@@ -68,7 +68,9 @@ static void count(tn_ctx *ctx, tn_mem_cat cat, size_t n_bytes, bool add) {
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
-    size_t align = n_bytes >= HUGE_MIN ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
+    /* Keys and values fill up slowly and in many places: the first position of each would clear a huge page. */
+    bool huge = n_bytes >= HUGE_MIN && cat != TN_MEM_KV;
+    size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
     if (__builtin_add_overflow(n_bytes, (size_t)ALIGN, &total)) return NULL;
     char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);
     if (!base) return NULL;
