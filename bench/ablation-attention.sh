@@ -6,6 +6,7 @@
 # "apart": the host device on threads of its own. Then "shared" is what one lane does head by head, and the pipeline is what it would be on a phone;
 # on the host's own device (default) both lanes are the same cores.
 set -euo pipefail
+export TERN_PACK=never # nothing is measured behind a run
 package=$1 tokens=${2:-4096} rounds=${3:-3} device=${4:-host}
 tern=${TERN:-build/tern} work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -5,6 +5,7 @@
 # times each: median time from the first estimate to the last attend of a layer, the planned time, launches of a layer, planning time of a layer. FLAGS are for all rows: --attention-share -1 makes
 # every query head a unit, as in the paper. Run tern bench --tune with the same FLAGS and --npu-apart first, so that plans come from measured times.
 set -euo pipefail
+export TERN_PACK=never # nothing is measured behind a run
 package=$1 tokens=${2:-1024} rounds=${3:-5}
 shift $(($# < 3 ? $# : 3))
 tern=${TERN:-build/tern} work=$(mktemp -d)

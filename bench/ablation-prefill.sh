@@ -2,6 +2,7 @@
 # The ablation ladder of llm.npu on this machine: what each mechanism adds to prefill speed, with the bubble rate of both lanes.
 #   bench/ablation-prefill.sh MODEL [TOKENS] [ROUNDS]      MODEL: a float model; its packages are made once, in $WORK
 set -euo pipefail
+export TERN_PACK=never # nothing is measured behind a run
 model=$1 tokens=${2:-1024} rounds=${3:-3}
 tern=${TERN:-build/tern} work=${WORK:-build/ablation}
 mkdir -p "$work"

@@ -7,6 +7,7 @@
 # PROMPT_FILE is a document with a question behind it whose answer copies (default: tern-tiny's calendar and mails, eleven times: 4,000 tokens, then
 # its question). All rows answer greedily; a row whose text is not that of the row before says so: sparse attention alone may change it.
 set -euo pipefail
+export TERN_PACK=never # nothing is measured behind a run
 model=$1 prompt=${2:-} n=${3:-64} rounds=${4:-3} tern=${TERN:-build/tern}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

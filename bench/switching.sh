@@ -3,6 +3,7 @@
 # Prefill and one decoded token (which needs the decode graphs), interleaved: graphs that share weights, then progressive, async, sync.
 # Lanes are kept apart, as on a phone. Prints medians: total time, time of loading, of that exposed.
 set -euo pipefail
+export TERN_PACK=never # nothing is measured behind a run
 tern=$1 package=$2 n=${3:-1024} rounds=${4:-5}
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
