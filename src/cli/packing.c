@@ -158,10 +158,11 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
         tn_tune_wanted(e, opened)) {
         used.measured = opened;
         if (opened == model) /* whose package was made by itself has heard of that */
-            fprintf(stderr,
-                    "tern: this machine will be measured for %s in the background, once (some seconds; "
-                    "--pack never leaves it)\n",
-                    model);
+            fprintf(
+                stderr,
+                "tern: this machine will be measured for %s in the background, once (seconds; minutes for a "
+                "large model; --pack never leaves it)\n",
+                model);
     }
     if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(info.scheme, "float")) return;
     used.wanted = true;

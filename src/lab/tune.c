@@ -77,6 +77,7 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
                      "tokens_per_second", speed, "attention_from", (int)r->tuned.attn_threshold);
     if (r->tuned.attn_times.n_widths)
         tn_json_set(&tuned, "attention_times", tn_attn_times_json(&r->tuned.attn_times));
+    if (r->tuned.unfinished) tn_json_set(&tuned, "unfinished", json_true());
     tn_json_set(&j, "tuned", tuned);
     if (r->read_gb_per_second[r->i_read] > 0) {
         json_t *gb = json_object();
@@ -318,7 +319,7 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     return time_stages(path, opt, out, err);
 }
 
-static bool known(const tern_engine *e) { return e->npu && e->npu->tuned.chunk; }
+static bool known(const tern_engine *e) { return e->npu && e->npu->tuned.chunk && !e->npu->tuned.unfinished; }
 
 /* Opens the file for who measures for it. Returns a descriptor, whose closing lets others measure, or -1 while
  * another process measures. */
@@ -401,11 +402,12 @@ int32_t tn_tune_begins(const double *const us[2], int32_t n_pieces, int32_t n_pi
  * nothing is found. */
 static tern_status threshold_by_itself(const char *path, const tern_options *opt, tn_tune_report *r,
                                        tern_error *err) {
-    enum { N_PIECES = 4, N_ROUNDS = 2 };
+    enum { N_PIECES = 4 };
     double us[2][N_PIECES] = {{0}}, speed = r->tokens_per_second[3];
-    int32_t n = N_PIECES * N_PIECE;
-    if (4.0 * N_ROUNDS * n > SECONDS_THRESHOLD * speed) return TERN_OK;
-    for (int k = 0; k < 2 * N_ROUNDS; k++) {
+    int32_t n = N_PIECES * N_PIECE, n_rounds = 2;
+    while (n_rounds && 4.0 * n_rounds * n > SECONDS_THRESHOLD * speed) n_rounds--;
+    if (!n_rounds) return TERN_OK;
+    for (int k = 0; k < 2 * n_rounds; k++) {
         tern_options o = *opt;
         tern_engine *e = NULL;
         o.chunk = r->tuned.chunk;
@@ -426,6 +428,7 @@ static tern_status threshold_by_itself(const char *path, const tern_options *opt
 static tern_status measure_all(const char *path, const tern_options *opt, tern_error *err) {
     tn_tune_report r = {.n_prompt = 2 * TN_CHUNK_DEFAULT, .tuned.chunk = TN_CHUNK_DEFAULT};
     tern_engine *e = NULL;
+    r.tuned.unfinished = true;
     TN_TRY(chunk_by_itself(path, opt, &r, err));
     TN_TRY(open_with(path, opt, r.tuned.chunk, &e, err));
     tern_status st = best_for_engine(e, &r, err);
@@ -436,6 +439,7 @@ static tern_status measure_all(const char *path, const tern_options *opt, tern_e
     TN_TRY(st);
     TN_TRY(open_with(path, opt, r.tuned.chunk, &e, err));
     st = best_read(path, tn_pkg_file_bytes(e->npu->pkg), SAMPLE_BYTES, &r, err);
+    r.tuned.unfinished = false;
     if (st == TERN_OK) st = save(e, &r, err);
     tern_engine_close(&e);
     TN_TRY(st);

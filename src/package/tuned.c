@@ -53,6 +53,7 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
             out->rows_per_run[s] = rows > 0 && rows <= chunk ? (int32_t)rows : 0;
         }
         out->attn_threshold = threshold_in(t);
+        out->unfinished = json_is_true(json_object_get(t, "unfinished"));
         (void)tn_attn_times_read(json_object_get(t, "attention_times"), &out->attn_times);
     }
     json_decref(j);

@@ -101,6 +101,16 @@ answer || fail "the own package, again"
 if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$own"; fi
 until grep -q '"stage_us": {$' "$own.profile" && grep -q '"attention_from": [1-9]' "$own.profile"; do sleep 0.1; done
 "$tern" cache add "$own" || fail "measured twice" # it waits for nobody, and measures nothing that is known
+# where who measured was killed, the next one measures
+until grep -q '"stage_us": {$' "$own.profile"; do sleep 0.1; done
+python3 - "$own.profile" <<'PY'
+import json, sys
+p = json.load(open(sys.argv[1]))
+p["tuned"].update(unfinished=True, attention_from=0)
+json.dump(p, open(sys.argv[1], "w"))
+PY
+"$tern" cache add "$own" || fail "after one that was killed"
+measured "$own.profile" && ! grep -q unfinished "$own.profile" || fail "what was left unfinished stayed so"
 answer || fail "the own package, measured"
 [ ! -s "$tmp/err" ] || fail "a notice where all is known"
 until measured "$own.profile" 2>/dev/null; do sleep 0.1; done
