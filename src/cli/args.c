@@ -412,7 +412,7 @@ int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
     if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)cli_packing_parse(a->pack, &when);
     tern_status st = tern_engine_open(cli_packing_model(when, a->model), &o, out, &err);
     if (st == TERN_OK) {
-        cli_packing_opened(when, a->model, *out);
+        cli_packing_opened(when, a->model, *out, !o.max_memory_bytes); /* measuring takes as much again */
         return -1;
     }
     (void)cli_failed(&err);

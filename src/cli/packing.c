@@ -1,6 +1,7 @@
 #include "cli/packing.h"
 
 #include "cli/args.h"
+#include "cli/output.h"
 
 #include "formats/package.h"
 #include "lab/tune.h"
@@ -33,9 +34,10 @@ static bool measure(const char *package) {
     tern_options o;
     tn_options_defaults(&o);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[Kmeasuring this machine");
-    bool ok = tn_tune_by_itself(package, &o, &err) == TERN_OK;
+    bool busy = false, ok = tn_tune_by_itself(package, &o, &busy, &err) == TERN_OK;
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     if (!ok) notice("this machine was not measured", &err);
+    else if (busy) fprintf(stderr, "tern: another process is measuring for %s\n", cli_shown(package));
     return ok;
 }
 
@@ -150,11 +152,11 @@ static bool beside_is_writable(const char *path) {
     return !access(dirname(folder), W_OK);
 }
 
-void cli_packing_opened(packing_when when, const char *model, const tern_engine *e) {
+void cli_packing_opened(packing_when when, const char *model, const tern_engine *e, bool measures) {
     const char *opened = used.package[0] ? used.package : model;
     tern_model_info info;
     tern_engine_info(e, &info);
-    if (when != PACKING_NEVER && tn_pkg_is(opened) && beside_is_writable(opened) &&
+    if (measures && when != PACKING_NEVER && tn_pkg_is(opened) && beside_is_writable(opened) &&
         tn_tune_wanted(e, opened)) {
         used.measured = opened;
         if (opened == model) /* whose package was made by itself has heard of that */
@@ -162,7 +164,7 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
                 stderr,
                 "tern: this machine will be measured for %s in the background, once (seconds; minutes for a "
                 "large model; --pack never leaves it)\n",
-                model);
+                cli_shown(model));
     }
     if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(info.scheme, "float")) return;
     used.wanted = true;
@@ -170,13 +172,14 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
             "tern: %s will be packed in the background: the next start reads its package, which is smaller "
             "and faster "
             "(tern cache; --pack never leaves the file as it is)\n",
-            model);
+            cli_shown(model));
 }
 
 /* nobody's terminal, nobody's files */
 static void become_packer(const char *model) {
     int null = open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; fd++) (void)dup2(null, fd);
+    (void)close_range(3, ~0U, 0); /* others wait for the ends of these, and for locks */
     (void)!nice(19);
     execl("/proc/self/exe", "tern", "cache", "add", "--", model, (char *)NULL);
     _exit(127);

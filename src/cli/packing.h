@@ -18,8 +18,8 @@ bool cli_packing_parse(const char *text, packing_when *out);
 /* What to open for `model`: itself, or its package. One model a process. */
 const char *cli_packing_model(packing_when when, const char *model);
 /* It is open. A package for which this machine was never measured is measured for when the command has
- * ended, unless `when` is never. */
-void cli_packing_opened(packing_when when, const char *model, const tern_engine *e);
+ * ended if `measures`, unless `when` is never. */
+void cli_packing_opened(packing_when when, const char *model, const tern_engine *e, bool measures);
 /* The command has ended, well or with EXIT_FAILED: starts the background process where it is wanted. A
  * package that turned out to be damaged goes, with a notice, and is made anew by the next --pack. */
 void cli_packing_end(bool failed);

@@ -147,7 +147,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     tn_served *k;
     (void)cli_packing_model(s->when, model);
     TN_TRY(tn_models_use(s->models, NULL, NULL, NULL, &k, err));
-    cli_packing_opened(s->when, model, tn_queue_opts(tn_served_queue(k))->e);
+    cli_packing_opened(s->when, model, tn_queue_opts(tn_served_queue(k))->e, !s->ma.o.max_memory_bytes);
     tn_models_leave(k);
     return TERN_OK;
 }

@@ -1,10 +1,22 @@
 /* What options mean for a package: the engine's lanes, policy and attention, and how the model is opened. */
+#include "base/cpu.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "package/tuned.h"
 
 #include <stdio.h>
 #include <string.h>
+
+int tn_engine_threads(const tern_options *o) {
+    int n = o->n_threads ? o->n_threads : tn_cpu_count();
+    return n > 64 ? 64 : n;
+}
+
+void tn_engine_lanes(const tern_options *o, int n_threads, int32_t *n_lane_workers) {
+    n_lane_workers[TN_LANE_CPU] = o->cpu_threads ? o->cpu_threads : 1;
+    n_lane_workers[TN_LANE_NPU] = o->npu_threads ? o->npu_threads : n_threads > 1 ? n_threads - 1 : 0;
+    n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
+}
 
 /* Sets the lanes. Both are cores of one machine here, so no core stays idle unless the user wants to see a
  * phone's lanes. */
@@ -19,9 +31,7 @@ static tern_status lanes_of(tern_engine *e, const tern_options *o, int n_threads
     else if (o->steal > 0) policy.steal_above = o->steal;
     e->policy = policy;
     e->trace = o->trace;
-    e->n_lane_workers[TN_LANE_CPU] = o->cpu_threads ? o->cpu_threads : 1;
-    e->n_lane_workers[TN_LANE_NPU] = o->npu_threads ? o->npu_threads : n_threads > 1 ? n_threads - 1 : 0;
-    e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
+    tn_engine_lanes(o, n_threads, e->n_lane_workers);
     return TERN_OK;
 }
 

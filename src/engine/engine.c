@@ -75,8 +75,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     int32_t n_ctx_fits;
     uint64_t experts_bytes;
     TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, &experts_bytes, err));
-    int n_threads = o.n_threads ? o.n_threads : tn_cpu_count();
-    if (n_threads > 64) n_threads = 64;
+    int n_threads = tn_engine_threads(&o);
 
     tn_ctx boot; /* the engine's own memory comes from the hooks too */
     tn_ctx_init(&boot, o.hooks);

@@ -49,6 +49,10 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uin
                           tern_error *err);
 /* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is
  * opened. */
+/* Gives the workers of the lanes, by tn_lane, as a package opened with o has them. */
+void tn_engine_lanes(const tern_options *o, int n_threads, int32_t *n_lane_workers);
+/* Returns the threads that o means. */
+int tn_engine_threads(const tern_options *o);
 tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
                                 int n_threads, tn_npu_model_options *out, tern_error *err);
 

@@ -17,13 +17,15 @@
 #include <string.h>
 
 static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, tn_hparams *h,
-                                   uint64_t *n_bytes, tn_experts_need *experts, tern_error *err) {
+                                   uint64_t *n_bytes, tn_experts_need *experts, uint64_t *fingerprint,
+                                   tern_error *err) {
     char scheme[24], description[64];
     uint64_t n_params;
     tn_pkg *p;
     TN_TRY(tn_pkg_open(ctx, path, &p, err));
     tern_status st = tn_package_hparams(ctx, p, h, scheme, description, &n_params, err);
     *n_bytes = 0;
+    *fingerprint = tn_package_fingerprint(p);
     for (size_t i = 0; st == TERN_OK && i < tn_pkg_n_sections(p); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
         size_t n;
@@ -119,6 +121,21 @@ static void leave_for_experts(const tern_options *o, const tn_experts_need *need
     e->weight_bytes -= need->all_bytes - *experts_bytes;
 }
 
+/* Gives the chunk length and where sparse attention begins as the engine will have them: as given, as measured
+ * for this package by these lanes of this machine, or the usual ones. */
+static void measured_lengths(const char *path, const tern_options *o, uint64_t fingerprint, int32_t *chunk,
+                             int32_t *from) {
+    char profile[4096];
+    int32_t n_lane_workers[TN_N_LANES];
+    tn_tuned t = {0};
+    tn_engine_lanes(o, tn_engine_threads(o), n_lane_workers);
+    if ((size_t)snprintf(profile, sizeof profile, "%s.profile", path) < sizeof profile)
+        tn_tuned_load(profile, tn_cpu_flags(NULL), n_lane_workers, &t);
+    const bool ours = t.chunk && t.fingerprint == fingerprint;
+    *chunk = o->chunk ? o->chunk : ours ? t.chunk : TN_CHUNK_DEFAULT;
+    *from = ours && *chunk == t.chunk && t.attn_threshold ? t.attn_threshold : TN_ATTN_FROM;
+}
+
 static tern_status estimate(const char *path, const tern_options *opt, tern_estimate *out,
                             uint64_t *experts_bytes, tern_error *err) {
     TN_FAIL_IF(!path || !*path || !out, err, TERN_E_INVALID,
@@ -134,7 +151,9 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     tern_estimate e = {0};
     tn_experts_need experts = {0};
     bool package = tn_pkg_is(path), packed = stays_packed(&o);
-    if (package) TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &experts, err));
+    uint64_t fingerprint = 0;
+    if (package)
+        TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &experts, &fingerprint, err));
     else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
@@ -144,13 +163,11 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     const char *draft_model;
     TN_TRY(tn_draft_parse(o.session.draft, &drafters, &draft_model, err));
     const int n_threads = o.n_threads ? o.n_threads : 2;
-    int32_t chunk = 0, from = 0;
-    if (package) tn_tuned_lengths(path, &chunk, &from);
-    if (o.chunk) chunk = o.chunk;
+    int32_t chunk = o.chunk, from = TN_ATTN_FROM;
+    if (package) measured_lengths(path, &o, fingerprint, &chunk, &from);
     const int64_t n_rows = package ? TN_WAVE_CHUNKS * (int64_t)chunk : TN_FLOAT_CHUNK;
     e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
-                   tn_adapters_bytes(o.lora) +
-                   (package ? sparse_bytes(&h, &o, e.n_ctx, from ? from : TN_ATTN_FROM, kv) : 0);
+                   tn_adapters_bytes(o.lora) + (package ? sparse_bytes(&h, &o, e.n_ctx, from, kv) : 0);
     if (h.n_next && drafters & TN_DRAFT_MTP) {
         e.kv_bytes += tn_next_bytes_of(&h, e.n_ctx);
         e.work_bytes += next_work_bytes(&h, e.n_ctx, n_threads);
@@ -199,15 +216,6 @@ static tern_status narrower_cache(const char *path, tern_options *o, tern_estima
     return TERN_OK;
 }
 
-/* A longer chunk that was measured to be faster takes more memory than the usual one. */
-static tern_status usual_chunk(const char *path, tern_options *o, tern_estimate *e, tern_error *err) {
-    int32_t chunk, from;
-    tn_tuned_lengths(path, &chunk, &from);
-    if (chunk <= TN_CHUNK_DEFAULT) return TERN_OK;
-    o->chunk = TN_CHUNK_DEFAULT;
-    return tern_engine_estimate(path, o, e, err);
-}
-
 tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
                           tern_error *err) {
     *n_ctx = 0;
@@ -226,8 +234,14 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uin
             TN_TRY(tern_engine_estimate(path, o, &e, err));
         }
     }
-    if (all_of(&e) > o->max_memory_bytes && tn_pkg_is(path) && !o->chunk)
-        TN_TRY(usual_chunk(path, o, &e, err));
+    if (all_of(&e) > o->max_memory_bytes && tn_pkg_is(path) && !o->chunk) {
+        /* A longer chunk that was measured to be faster takes more memory than the usual one. */
+        tern_estimate usual;
+        o->chunk = TN_CHUNK_DEFAULT;
+        TN_TRY(tern_engine_estimate(path, o, &usual, err));
+        if (all_of(&usual) < all_of(&e)) e = usual;
+        else o->chunk = 0;
+    }
     if (!o->kv || !strcmp(o->kv, "auto")) TN_TRY(narrower_cache(path, o, &e, err));
     if (all_of(&e) > o->max_memory_bytes && !o->session.n_ctx && e.n_ctx > TN_LEAST_CTX)
         TN_TRY(longest_context(path, o, &e, err));

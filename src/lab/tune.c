@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "session/session.h"
+#include "engine/engine.h"
 #include "npu/profile.h"
 
 #include <fcntl.h>
@@ -13,9 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { N_REPEATS = 3, SAMPLE_BYTES = 256 << 20, N_PIECE = 512 };
+enum { N_REPEATS = 3, SAMPLE_BYTES = 256 << 20, N_PIECE = 512, MOST_OTHERS = 8 };
 #define WORTH 1.02
 #define WORTH_CHUNK 1.05 /* by itself: another run shall seldom find another one */
 #define SECONDS_CHUNK 20.0
@@ -52,6 +54,17 @@ static tern_status best_read(const char *path, uint64_t n_bytes, uint64_t n_most
     return TERN_OK;
 }
 
+/* What was measured last by other lanes, or on another machine, stays under its key; of MOST_OTHERS at most. */
+static void keep_others(json_t **j, const char *key) {
+    json_t *last = json_object_get(*j, "tuned"), *others = json_object_get(*j, "tuned_else");
+    const char *before = json_string_value(json_object_get(last, "key"));
+    others = json_is_object(others) && json_object_size(others) < MOST_OTHERS ? json_incref(others)
+                                                                              : json_object();
+    json_object_del(others, key);
+    if (before && strcmp(before, key)) tn_json_set(&others, before, json_incref(last));
+    tn_json_set(j, "tuned_else", others);
+}
+
 static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_error *err) {
     json_t *j;
     if (tn_json_read(e->profile_path, 0, &j, err) == TERN_E_MEMORY) return TERN_E_MEMORY;
@@ -77,6 +90,7 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
                      "tokens_per_second", speed, "attention_from", (int)r->tuned.attn_threshold);
     if (r->tuned.attn_times.n_widths)
         tn_json_set(&tuned, "attention_times", tn_attn_times_json(&r->tuned.attn_times));
+    keep_others(&j, key);
     if (r->tuned.unfinished) tn_json_set(&tuned, "unfinished", json_true());
     tn_json_set(&j, "tuned", tuned);
     if (r->read_gb_per_second[r->i_read] > 0) {
@@ -331,7 +345,14 @@ static int lock(const char *path) {
 }
 
 bool tn_tune_wanted(const tern_engine *e, const char *path) {
-    int fd = known(e) ? -1 : lock(path);
+    tern_options usual;
+    int32_t n_lane_workers[TN_N_LANES];
+    struct stat st;
+    tn_options_defaults(&usual);
+    tn_engine_lanes(&usual, tn_engine_threads(&usual), n_lane_workers);
+    bool wanted = !known(e) && !memcmp(n_lane_workers, e->n_lane_workers, sizeof n_lane_workers) &&
+                  (lstat(e->profile_path, &st) || (S_ISREG(st.st_mode) && !access(e->profile_path, W_OK)));
+    int fd = wanted ? lock(path) : -1;
     if (fd >= 0) close(fd);
     return fd >= 0;
 }
@@ -356,6 +377,16 @@ static tern_status chunk_by_itself(const char *path, const tern_options *opt, tn
         best = k ? speed / WORTH_CHUNK : speed;
         r->tuned.chunk = r->chunk[i];
     }
+    if (r->tuned.chunk == TN_CHUNK_DEFAULT) return TERN_OK;
+    double again[2]; /* other work on the machine is seldom the same twice */
+    for (int k = 0; k < 2; k++) {
+        tern_engine *e = NULL;
+        TN_TRY(open_with(path, opt, k ? r->tuned.chunk : TN_CHUNK_DEFAULT, &e, err));
+        tern_status st = speed_of(e, r->n_prompt, &again[k], err);
+        tern_engine_close(&e);
+        TN_TRY(st);
+    }
+    if (again[1] <= again[0] * WORTH_CHUNK) r->tuned.chunk = TN_CHUNK_DEFAULT;
     return TERN_OK;
 }
 
@@ -403,7 +434,7 @@ int32_t tn_tune_begins(const double *const us[2], int32_t n_pieces, int32_t n_pi
 static tern_status threshold_by_itself(const char *path, const tern_options *opt, tn_tune_report *r,
                                        tern_error *err) {
     enum { N_PIECES = 4 };
-    double us[2][N_PIECES] = {{0}}, speed = r->tokens_per_second[3];
+    double us[2][2][N_PIECES] = {{{0}}}, speed = r->tokens_per_second[3];
     int32_t n = N_PIECES * N_PIECE, n_rounds = 2;
     while (n_rounds && 4.0 * n_rounds * n > SECONDS_THRESHOLD * speed) n_rounds--;
     if (!n_rounds) return TERN_OK;
@@ -414,17 +445,24 @@ static tern_status threshold_by_itself(const char *path, const tern_options *opt
         o.attention = k % 2 ? "shadow" : "full";
         o.attention_threshold = 1;
         TN_TRY(tern_engine_open(path, &o, &e, err));
-        tern_status st = piece_times(e, n, N_PIECE, us[k % 2], err);
+        tern_status st = piece_times(e, n, N_PIECE, us[k / 2][k % 2], err);
         tern_engine_close(&e);
         if (k % 2 && (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)) return TERN_OK; /* only in full */
         TN_TRY(st);
     }
-    const double *const both[2] = {us[0], us[1]};
-    r->tuned.attn_threshold = tn_tune_begins(both, N_PIECES, N_PIECE);
+    int32_t from[2];
+    for (int i = 0; i < 2; i++) {
+        const double *const both[2] = {us[n_rounds == 2 ? i : 0][0], us[n_rounds == 2 ? i : 0][1]};
+        from[i] = tn_tune_begins(both, N_PIECES, N_PIECE);
+    }
+    /* Rounds that differ by more than one power of two tell of other work on the machine: as usual then. */
+    if (from[0] <= 2 * from[1] && from[1] <= 2 * from[0])
+        r->tuned.attn_threshold = from[0] > from[1] ? from[0] : from[1];
     return TERN_OK;
 }
 
-/* One engine is open at a time, so that measuring takes no more memory than answering. */
+/* One engine is open at a time: measuring takes the memory of answering and what empties the caches between two
+ * products (npu/profile.h). */
 static tern_status measure_all(const char *path, const tern_options *opt, tern_error *err) {
     tn_tune_report r = {.n_prompt = 2 * TN_CHUNK_DEFAULT, .tuned.chunk = TN_CHUNK_DEFAULT};
     tern_engine *e = NULL;
@@ -446,12 +484,29 @@ static tern_status measure_all(const char *path, const tern_options *opt, tern_e
     return time_stages(path, opt, &r, err);
 }
 
-tern_status tn_tune_by_itself(const char *path, const tern_options *opt, tern_error *err) {
+/* Writes the profile as it is, so that a place that takes none costs no measuring. */
+static tern_status writable(const tern_engine *e, tern_error *err) {
+    json_t *j;
+    if (tn_json_read(e->profile_path, 0, &j, err) == TERN_E_MEMORY) return TERN_E_MEMORY;
+    if (!json_is_object(j)) {
+        json_decref(j);
+        j = json_object();
+    }
+    bool ok = j && tn_profile_put((tn_ctx *)&e->ctx, e->profile_path, j);
+    json_decref(j);
+    TN_FAIL_IF(!ok, err, TERN_E_IO, "%s: cannot be written, so nothing is measured", e->profile_path);
+    return TERN_OK;
+}
+
+tern_status tn_tune_by_itself(const char *path, const tern_options *opt, bool *busy, tern_error *err) {
     tern_engine *e = NULL;
     int fd = lock(path);
-    if (fd < 0 && !access(path, R_OK)) return TERN_OK;
+    *busy = fd < 0 && !access(path, R_OK);
+    if (*busy) return TERN_OK;
     tern_status st = open_with(path, opt, 0, &e, err);
     bool measures = st == TERN_OK && !known(e);
+    if (measures) st = writable(e, err);
+    measures = measures && st == TERN_OK;
     tern_engine_close(&e);
     if (measures) st = measure_all(path, opt, err);
     if (fd >= 0) close(fd);

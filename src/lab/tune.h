@@ -42,11 +42,12 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
  * 256 or 512 and where sparse attention begins (a power of two, so that a busy machine seldom moves it), as far
  * as each takes no more than some seconds, the shapes of the products, what sparse attention's stages take, how
  * the storage is read fastest (from 256 MiB of the package), and the time of every stage. Nothing is measured
- * where the profile holds it already for this machine, or while another process measures. */
-tern_status tn_tune_by_itself(const char *path, const tern_options *opt, tern_error *err);
+ * where the profile holds it already for this machine and these lanes, or while another process measures, which
+ * busy tells. */
+tern_status tn_tune_by_itself(const char *path, const tern_options *opt, bool *busy, tern_error *err);
 
-/* Whether it would measure: the profile of the open package holds nothing for this machine, and no other
- * process measures. */
+/* Whether it would measure with the default options: the engine has their lanes, the profile of its package holds
+ * nothing for them and may be written, and no other process measures. */
 bool tn_tune_wanted(const tern_engine *e, const char *path);
 
 /* Finds where sparse attention begins to pay. us[0][i] is the time of the i-th piece of a prompt in full, us[1][i]

@@ -140,6 +140,17 @@ static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blo
     return TERN_OK;
 }
 
+uint64_t tn_package_fingerprint(const tn_pkg *p) {
+    uint64_t print = 0;
+    for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
+        const tn_pkg_section *s = tn_pkg_section_at(p, i);
+        if (s->kind == TN_PKG_MODEL || s->kind == TN_PKG_LAYER || s->kind == TN_PKG_LM_HEAD ||
+            s->kind == TN_PKG_TABLE)
+            print = XXH64(&s->xxh64, sizeof(uint64_t), print);
+    }
+    return print;
+}
+
 /* Makes the arrays, of the size that the index says. */
 static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *path,
                                const tn_npu_model_options *opt, tern_error *err) {
@@ -166,8 +177,8 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
         if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_LM_HEAD && !table)
             continue;
         if (!table) model->weight_bytes += s->size_bytes; /* it stays in the file */
-        model->fingerprint = XXH64(&s->xxh64, sizeof(uint64_t), model->fingerprint);
     }
+    model->fingerprint = tn_package_fingerprint(m->pkg);
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
     m->chunk = opt->chunk ? opt->chunk : tuned ? opt->tuned.chunk : TN_CHUNK_DEFAULT;
     if (tuned && m->chunk == opt->tuned.chunk) m->tuned = opt->tuned;

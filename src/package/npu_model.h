@@ -55,6 +55,9 @@ typedef enum tn_weights_form {
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed", "auto" */
 
+/* Returns a hash of a package's weights, by their sections' checksums: whose profile lies beside it. */
+uint64_t tn_package_fingerprint(const tn_pkg *p);
+
 /* tn_tuned is what lab/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */

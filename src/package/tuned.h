@@ -18,10 +18,6 @@ void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o);
  * caller compares the fingerprint. */
 bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out);
 
-/* Gives the chunk length and where sparse attention begins (0: not measured) as the profile beside a package
- * says, whatever machine it was measured on: what memory is estimated by. */
-void tn_tuned_lengths(const char *package, int32_t *chunk, int32_t *attn_threshold);
-
 /* Makes the key under which it is kept. */
 void tn_tuned_key(uint32_t cpu, const int32_t *n_lane_workers, char key[40]);
 

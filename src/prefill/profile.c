@@ -67,9 +67,8 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
                      const tn_step_profile *p) {
     json_t *old;
     if (!f->path || tn_json_read(f->path, 0, &old, NULL) == TERN_E_MEMORY)
-        return; /* what is there shall not be lost */
-    json_t *tuned = json_object_get(old, "tuned"),
-           *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
+        return;                                                        /* what is there shall not be lost */
+    static const char *const kept[] = {"tuned", "tuned_else", "read"}; /* tune.h's: stay as they are */
     json_t *us = json_object(), *cpu_us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {
         tn_json_append(&rows, tn_json_real((double)p->forward_rows[i]));
@@ -85,8 +84,10 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
         tn_json_pack("{s:s, s:o, s:o, s:f, s:f, s:f, s:o, s:o}", "key", f->key, "stage_us", us, "cpu_us",
                      cpu_us, "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
                      "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);
-    if (tuned) tn_json_set(&j, "tuned", json_incref(tuned));
-    if (read) tn_json_set(&j, "read", json_incref(read));
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        json_t *as_it_is = json_object_get(old, kept[i]);
+        if (as_it_is) tn_json_set(&j, kept[i], json_incref(as_it_is));
+    }
     json_decref(old);
     /* a folder that cannot be written costs one measured wave per process, nothing else */
     if (j && !tn_profile_put(ctx, f->path, j)) {

@@ -193,6 +193,14 @@ static void takes_the_form_that_fits(void **state) {
     }
 }
 
+static void tuned(const char *profile, const char *key, uint64_t fingerprint) {
+    FILE *f = fopen(profile, "w");
+    assert_non_null(f);
+    fprintf(f, "{\"tuned\": {\"key\": \"%s\", \"fingerprint\": \"%016llx\", \"chunk\": 512}}\n", key,
+            (unsigned long long)fingerprint);
+    fclose(f);
+}
+
 /* A chunk length that was measured to be faster takes more, so where that does not fit it is the usual one. */
 static void measured_lengths(void **state) {
     (void)state;
@@ -209,11 +217,11 @@ static void measured_lengths(void **state) {
     tn_tuned_key(e->kern.cpu, e->n_lane_workers, key);
     const uint64_t print = e->model->fingerprint;
     tern_engine_close(&e);
-    FILE *f = fopen(profile, "w");
-    assert_non_null(f);
-    fprintf(f, "{\"tuned\": {\"key\": \"%s\", \"fingerprint\": \"%016llx\", \"chunk\": 512}}\n", key,
-            (unsigned long long)print);
-    fclose(f);
+    tuned(profile, "another-machine", print);
+    assert_int_equal(needed(package[0], "tiles", "f16", N_CTX, NULL), usual);
+    tuned(profile, key, print + 1); /* another package lay there */
+    assert_int_equal(needed(package[0], "tiles", "f16", N_CTX, NULL), usual);
+    tuned(profile, key, print);
     const uint64_t more = needed(package[0], "tiles", "f16", N_CTX, NULL);
     assert_true(more > usual);
     for (int fits = 0; fits < 2; fits++) {
