@@ -204,7 +204,7 @@ tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out,
     }
     closedir(d);
     if (st == TERN_OK) {
-        qsort(*out, *n, sizeof **out, by_use);
+        if (*n) qsort(*out, *n, sizeof **out, by_use);
     } else {
         tn_free(ctx, *out);
         *out = NULL;
