@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -509,6 +510,10 @@ tern_status tn_tune_by_itself(const char *path, const tern_options *opt, bool *b
     measures = measures && st == TERN_OK;
     tern_engine_close(&e);
     if (measures) st = measure_all(path, opt, err);
+    char profile[4096];
+    int n = snprintf(profile, sizeof profile, "%s.profile", path);
+    if (access(path, F_OK) && n < (int)sizeof profile)
+        (void)unlink(profile); /* somebody removed the package */
     if (fd >= 0) close(fd);
     return st;
 }

@@ -123,8 +123,9 @@ PY
 flock -n "$tmp/lock" true || fail "the process in the background holds its caller's files"
 [ "$(grep -c 'will be measured' "$tmp/err")" = 1 ] || fail "no notice on another machine"
 if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$own"; fi
-until measured "$own.profile" 2>/dev/null && ! grep -q unfinished "$own.profile"; do sleep 0.1; done
-python3 -c 'import json, sys; p = json.load(open(sys.argv[1])); assert list(p["tuned_else"]) == ["another"] and p["tuned"]["key"] != "another", p' "$own.profile" || fail "another machine's measurements are lost"
+until python3 -c 'import json, sys; sys.exit(json.load(open(sys.argv[1]))["tuned"]["key"] == "another")' "$own.profile" && ! grep -q unfinished "$own.profile"; do sleep 0.1; done
+measured "$own.profile" || fail "what was measured on another machine"
+python3 -c 'import json, sys; assert list(json.load(open(sys.argv[1]))["tuned_else"]) == ["another"]' "$own.profile" || fail "another machine's measurements are lost"
 answer -t 1 || fail "the own package, other lanes"
 [ ! -s "$tmp/err" ] || fail "a promise to measure for lanes that are not measured"
 answer || fail "the own package, measured"
