@@ -1,6 +1,7 @@
 /* lean/json_read.c - JSON text to values. */
 #include "lean/json.h"
 
+#include "base/hex.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -48,10 +49,9 @@ static bool hex4(reader *r, uint32_t *out) {
     *out = 0;
     if (r->end - r->p < 4) return false;
     for (int i = 0; i < 4; i++, r->p++) {
-        uint8_t c = *r->p, low = c | 0x20;
-        bool digit = c >= '0' && c <= '9', letter = low >= 'a' && low <= 'f';
-        if (!digit && !letter) return false;
-        *out = *out << 4 | (uint32_t)(digit ? c - '0' : low - 'a' + 10);
+        int digit = tn_hex_digit((char)*r->p);
+        if (digit < 0) return false;
+        *out = *out << 4 | (uint32_t)digit;
     }
     return true;
 }

@@ -1,6 +1,7 @@
 #include "server/http.h"
 
 #include "base/clock.h"
+#include "base/hex.h"
 #include "server/api.h"
 #include "server/page.h"
 
@@ -307,13 +308,6 @@ static void completed(void *user, connection *c, void **state, enum MHD_RequestT
     *state = NULL;
 }
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* Decodes %41 to A in place. %00 stays as it is, because what stands behind it would be cut off an address, and
  * another one meant. */
 static size_t unescape(void *user, struct MHD_Connection *c, char *s) {
@@ -321,7 +315,7 @@ static size_t unescape(void *user, struct MHD_Connection *c, char *s) {
     (void)c;
     char *to = s;
     for (const char *at = s; *at; at++) {
-        int high = *at == '%' ? hex_digit(at[1]) : -1, low = high >= 0 ? hex_digit(at[2]) : -1;
+        int high = *at == '%' ? tn_hex_digit(at[1]) : -1, low = high >= 0 ? tn_hex_digit(at[2]) : -1;
         *to++ = low < 0 || !(high | low) ? *at : (char)(high << 4 | low);
         if (low >= 0 && (high | low)) at += 2;
     }

@@ -5,6 +5,7 @@
  * attached messages are read. */
 #include "store/documents.h"
 
+#include "base/hex.h"
 #include "base/status.h"
 #include "store/extract.h"
 
@@ -135,10 +136,6 @@ static size_t from_base64(span s, char *dst) {
     return out;
 }
 
-static int hex_value(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
-
 /* dst has n bytes. in_header: an underscore is a space (RFC 2047). */
 static size_t from_quoted(span s, bool in_header, char *dst) {
     size_t out = 0;
@@ -147,7 +144,7 @@ static size_t from_quoted(span s, bool in_header, char *dst) {
             dst[out++] = in_header && s.p[i] == '_' ? ' ' : s.p[i];
             continue;
         }
-        int hi = i + 2 < s.n ? hex_value(s.p[i + 1]) : -1, lo = hi >= 0 ? hex_value(s.p[i + 2]) : -1;
+        int hi = i + 2 < s.n ? tn_hex_digit(s.p[i + 1]) : -1, lo = hi >= 0 ? tn_hex_digit(s.p[i + 2]) : -1;
         size_t end = i + 1;
         while (end < s.n && (s.p[end] == ' ' || s.p[end] == '\t' || s.p[end] == '\r')) end++;
         if (lo >= 0) {

@@ -5,6 +5,7 @@
  *   xlsx  xl/sharedStrings.xml, xl/worksheets/sheetN.xml */
 #include "store/documents.h"
 
+#include "base/hex.h"
 #include "base/status.h"
 #include "store/extract.h"
 #include "store/markup.h"
@@ -462,17 +463,13 @@ static int by_id(const void *a, const void *b) {
     return strcmp(((const item *)a)->id, ((const item *)b)->id);
 }
 
-static int hex_of(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
-
 /* Resolves a reference beside the OPF file, %XX decoded, without its fragment. */
 static void beside(const char *opf, const char *href, char out[2 * NAME]) {
     const char *slash = strrchr(opf, '/');
     size_t n = slash ? (size_t)(slash + 1 - opf) : 0;
     memcpy(out, opf, n);
     for (const char *p = href; *p && *p != '#' && n + 1 < 2 * NAME; p++) {
-        int hi = *p == '%' ? hex_of(p[1]) : -1, lo = hi >= 0 ? hex_of(p[2]) : -1;
+        int hi = *p == '%' ? tn_hex_digit(p[1]) : -1, lo = hi >= 0 ? tn_hex_digit(p[2]) : -1;
         out[n++] = lo >= 0 ? (char)(hi * 16 + lo) : *p;
         if (lo >= 0) p += 2;
     }

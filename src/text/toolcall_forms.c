@@ -1,4 +1,5 @@
 /* text/toolcall_forms.c - reads one call as each family writes it, to a name and a JSON object. */
+#include "base/hex.h"
 #include "base/json.h"
 #include "text/toolcall_impl.h"
 
@@ -255,11 +256,7 @@ static int hex(const char *p, const char *end, int digits) {
     int v = 0;
     if (end - p < digits) return -1;
     for (int i = 0; i < digits; i++) {
-        char c = p[i];
-        int d = is_digit(c)            ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
+        int d = tn_hex_digit(p[i]);
         if (d < 0) return -1;
         v = v * 16 + d;
     }

@@ -1,5 +1,6 @@
 #include "text/grammar/gbnf.h"
 
+#include "base/hex.h"
 #include "base/status.h"
 #include "text/utf8.h"
 
@@ -79,13 +80,9 @@ static uint32_t character(reader *r) {
     }
     uint32_t x = 0;
     for (int i = 0; i < digits; i++) {
-        char h = r->p < r->end ? *r->p : 0;
-        uint32_t v = h >= '0' && h <= '9'   ? (uint32_t)(h - '0')
-                     : h >= 'a' && h <= 'f' ? (uint32_t)(h - 'a' + 10)
-                     : h >= 'A' && h <= 'F' ? (uint32_t)(h - 'A' + 10)
-                                            : 16u;
-        if (v > 15) return bad(r, "an escape lacks hexadecimal digits");
-        x = x << 4 | v;
+        int v = r->p < r->end ? tn_hex_digit(*r->p) : -1;
+        if (v < 0) return bad(r, "an escape lacks hexadecimal digits");
+        x = x << 4 | (uint32_t)v;
         r->p++;
     }
     if (x > 0x10ffff || (x >= 0xd800 && x < 0xe000)) return bad(r, "an escape names no character");

@@ -1,5 +1,6 @@
 #include "text/grammar/schema.h"
 
+#include "base/hex.h"
 #include "base/status.h"
 #include "text/grammar/schema_impl.h"
 
@@ -149,20 +150,13 @@ unsigned tn_sc_types(tn_sc *c, const json_t *schema) {
 
 /* ---- references ----------------------------------------------------------------------------------- */
 
-static int hex(char h) {
-    return h >= '0' && h <= '9'   ? h - '0'
-           : h >= 'a' && h <= 'f' ? h - 'a' + 10
-           : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                  : -1;
-}
-
 /* Takes one step of a JSON pointer out of *p, its escapes (%41, ~0, ~1) undone. */
 static bool pointer_step(const char **p, char *out, size_t cap) {
     size_t n = 0;
     for (; **p && **p != '/'; (*p)++) {
         char x = **p;
-        if (x == '%' && hex((*p)[1]) >= 0 && hex((*p)[2]) >= 0) {
-            x = (char)(hex((*p)[1]) << 4 | hex((*p)[2]));
+        if (x == '%' && tn_hex_digit((*p)[1]) >= 0 && tn_hex_digit((*p)[2]) >= 0) {
+            x = (char)(tn_hex_digit((*p)[1]) << 4 | tn_hex_digit((*p)[2]));
             *p += 2;
         }
         if (n && out[n - 1] == '~' && (x == '0' || x == '1')) out[n - 1] = x == '0' ? '\001' : '/';

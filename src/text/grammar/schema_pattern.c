@@ -2,6 +2,7 @@
  * string. */
 #include "text/grammar/schema_impl.h"
 
+#include "base/hex.h"
 #include "base/json.h"
 #include "text/grammar/machine.h"
 #include "text/utf8.h"
@@ -85,11 +86,7 @@ static uint32_t hex(regex *r, int n, bool braces) {
     uint32_t x = 0;
     int i = 0;
     for (; i < n && r->p < r->end; i++, r->p++) {
-        char h = *r->p;
-        int v = h >= '0' && h <= '9'   ? h - '0'
-                : h >= 'a' && h <= 'f' ? h - 'a' + 10
-                : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                       : -1;
+        int v = tn_hex_digit(*r->p);
         if (v < 0) break;
         x = x << 4 | (uint32_t)v;
     }

@@ -3,6 +3,7 @@
  * and "+". */
 #include "text/jinja/impl.h"
 
+#include "base/hex.h"
 #include "text/utf8.h"
 
 #include <errno.h>
@@ -106,11 +107,7 @@ static void add_text(lexer *l, size_t to, char sign, bool strips_line) {
 static int hex_digits(const char *p, const char *end, int n, uint32_t *v) {
     *v = 0;
     for (int i = 0; i < n; i++) {
-        char c = p + i < end ? p[i] : 0;
-        int d = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
+        int d = p + i < end ? tn_hex_digit(p[i]) : -1;
         if (d < 0) return 0;
         *v = *v * 16 + (uint32_t)d;
     }
