@@ -29,11 +29,10 @@ static inline uint16_t tn_f32_bf16(float f) {
 static inline float tn_round_bf16(float f) { return tn_bf16_f32(tn_f32_bf16(f)); }
 
 static inline float tn_f16_f32(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 0x3ffu;
-    if (e == 31) return tn_bits_f32(sign | 0x7f800000u | (m << 13));
-    if (e) return tn_bits_f32(sign | ((e + 112u) << 23) | (m << 13));
-    float f = (float)m * 0x1p-24f; /* subnormal or zero */
-    return sign ? -f : f;
+    /* There are no branches, so that a compiler computes many at once. */
+    uint32_t m = h & 0x7fffu, normal = (m << 13) + (m < 0x7c00u ? 112u << 23 : 224u << 23),
+             subnormal = tn_f32_bits((float)(int32_t)m * 0x1p-24f);
+    return tn_bits_f32((m < 0x400u ? subnormal : normal) | (uint32_t)(h & 0x8000u) << 16);
 }
 
 static inline uint16_t tn_f32_f16(float f) {

@@ -185,19 +185,12 @@ static void iq4_xs(const uint8_t *b, float *y) {
     }
 }
 
-/* As tn_f16_f32, without branches, so that the compiler computes many at once. */
-static inline float widened(uint16_t h) {
-    uint32_t m = h & 0x7fffu, normal = (m << 13) + (m < 0x7c00u ? 112u << 23 : 224u << 23),
-             subnormal = tn_f32_bits((float)(int32_t)m * 0x1p-24f);
-    return tn_bits_f32((m < 0x400u ? subnormal : normal) | (uint32_t)(h & 0x8000u) << 16);
-}
-
 static void f16_row(const uint8_t *src, float *dst, uint64_t n) {
     uint64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         uint16_t h[16];
         memcpy(h, src + 2 * i, sizeof h);
-        for (int l = 0; l < 16; l++) dst[i + (uint64_t)l] = widened(h[l]);
+        for (int l = 0; l < 16; l++) dst[i + (uint64_t)l] = tn_f16_f32(h[l]);
     }
     for (; i < n; i++) dst[i] = f16_at(src + 2 * i);
 }

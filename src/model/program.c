@@ -223,17 +223,20 @@ static const recipe parallel[] = {
 
 /* ---- and adds what it takes of the token's embedding: */
 
+#define TAKE(FROM)                                                                                           \
+    {.kind = TN_OP_COPY, .name = "layer embedding", .in = TN_BUF_EMB, .out = TN_BUF_NORMED},                 \
+        LINEARS(TN_SITE_LAYER_IN, "layer in", TN_BUF_NORMED, TN_W_PLE_IN),                                   \
+        {.kind = TN_OP_COPY, .name = "layer residual", .in = FROM, .out = TN_BUF_NORMED},                    \
+        LINEARS(TN_SITE_LAYER_GATE, "layer gate", TN_BUF_NORMED, TN_W_PLE_GATE),                             \
+        {.kind = TN_OP_LAYER_MIX,                                                                            \
+         .name = "layer mix",                                                                                \
+         .in = TN_BUF_LAYER_GATE,                                                                            \
+         .out = TN_BUF_LAYER_GATE,                                                                           \
+         .weight = TN_W_PLE_NORM},                                                                           \
+        LINEARS(TN_SITE_LAYER_OUT, "layer out", TN_BUF_LAYER_GATE, TN_W_PLE_OUT)
+
 static const recipe adding[] = {
-    {.kind = TN_OP_COPY, .name = "layer embedding", .in = TN_BUF_EMB, .out = TN_BUF_NORMED},
-    LINEARS(TN_SITE_LAYER_IN, "layer in", TN_BUF_NORMED, TN_W_PLE_IN),
-    {.kind = TN_OP_COPY, .name = "layer residual", .in = TN_BUF_X, .out = TN_BUF_NORMED},
-    LINEARS(TN_SITE_LAYER_GATE, "layer gate", TN_BUF_NORMED, TN_W_PLE_GATE),
-    {.kind = TN_OP_LAYER_MIX,
-     .name = "layer mix",
-     .in = TN_BUF_LAYER_GATE,
-     .out = TN_BUF_LAYER_GATE,
-     .weight = TN_W_PLE_NORM},
-    LINEARS(TN_SITE_LAYER_OUT, "layer out", TN_BUF_LAYER_GATE, TN_W_PLE_OUT),
+    TAKE(TN_BUF_X),
     RESIDUAL(TN_W_PLE_POST_NORM),
 };
 
@@ -285,16 +288,7 @@ static const recipe feeding_in_stream[] = {
 };
 
 static const recipe adding_to_streams[] = {
-    {.kind = TN_OP_COPY, .name = "layer embedding", .in = TN_BUF_EMB, .out = TN_BUF_NORMED},
-    LINEARS(TN_SITE_LAYER_IN, "layer in", TN_BUF_NORMED, TN_W_PLE_IN),
-    {.kind = TN_OP_COPY, .name = "layer residual", .in = TN_BUF_ACTIVE, .out = TN_BUF_NORMED},
-    LINEARS(TN_SITE_LAYER_GATE, "layer gate", TN_BUF_NORMED, TN_W_PLE_GATE),
-    {.kind = TN_OP_LAYER_MIX,
-     .name = "layer mix",
-     .in = TN_BUF_LAYER_GATE,
-     .out = TN_BUF_LAYER_GATE,
-     .weight = TN_W_PLE_NORM},
-    LINEARS(TN_SITE_LAYER_OUT, "layer out", TN_BUF_LAYER_GATE, TN_W_PLE_OUT),
+    TAKE(TN_BUF_ACTIVE),
     {.kind = TN_OP_ALTUP_ADD,
      .name = "residuals",
      .in = TN_BUF_BRANCH,
