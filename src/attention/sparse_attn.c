@@ -132,7 +132,7 @@ static void fill_ratios(tn_sparse_attn *s, float mean) {
 }
 
 /* Returns the length of the prompt from which chunks attend sparsely. */
-static int32_t attend_from(const tn_npu_model *m, const tn_attn_options *o) {
+int32_t tn_sparse_attn_from(const tn_npu_model *m, const tn_attn_options *o) {
     if (o->threshold) return o->threshold;
     return o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
 }
@@ -145,7 +145,7 @@ static void choose_tiles(tn_sparse_attn *s, const tn_attn_options *o) {
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL)
         s->o.share_rows = 0; /* they have lists of their own, or none */
     else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
-    s->o.threshold = attend_from(s->m, &s->o);
+    s->o.threshold = tn_sparse_attn_from(s->m, &s->o);
     while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads
               : s->o.share_rows                             ? s->n_group
@@ -320,7 +320,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
 }
 
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) {
-    return m->attn_scale_q && n_ctx >= attend_from(m, o);
+    return m->attn_scale_q && n_ctx >= tn_sparse_attn_from(m, o);
 }
 
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) {

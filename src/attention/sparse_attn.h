@@ -115,6 +115,9 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                                 tern_error *err);
 void tn_sparse_attn_close(tn_sparse_attn **s);
 
+/* Gives the token from which on chunks are attended sparsely: as given, as measured, or the usual one. */
+int32_t tn_sparse_attn_from(const tn_npu_model *m, const tn_attn_options *o);
+
 /* Tells whether prompts of a context of n_ctx tokens can gain from it at all: the package must know its
  * scales, and the context must be long enough to pay. */
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx);

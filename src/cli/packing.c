@@ -90,8 +90,7 @@ static void remove_damaged(const char *folder, const char *key, const char *mode
 static struct {
     char package[TN_CACHE_PATH]; /* opened in its place; "": none */
     const char *model;           /* NULL: none was opened */
-    bool wanted;                 /* its package is to be made when the command has ended */
-    const char *measured;        /* a package for which this machine is measured then; NULL: none */
+    const char *later;           /* packed, or this machine measured for it, behind the command; NULL: none */
 } used;
 
 /* Whether the cache holds the model's package, and its path. */
@@ -126,8 +125,7 @@ bool cli_packing_parse(const char *text, packing_when *out) {
 
 const char *cli_packing_model(packing_when when, const char *model) {
     used.package[0] = 0;
-    used.wanted = false;
-    used.measured = NULL;
+    used.later = NULL;
     used.model = when == PACKING_NEVER || tn_pkg_is(model) ? NULL : model;
     if (!used.model) return model;
     tern_error err;
@@ -138,7 +136,7 @@ const char *cli_packing_model(packing_when when, const char *model) {
     } else if (when == PACKING_NOW && cli_packing_now(model) && find(model, used.package, &err)) {
         return used.package;
     } else {
-        used.wanted = when == PACKING_LATER;
+        if (when == PACKING_LATER) used.later = model;
     }
     used.package[0] = 0;
     return model;
@@ -158,7 +156,7 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
     tern_engine_info(e, &info);
     if (measures && when != PACKING_NEVER && tn_pkg_is(opened) && beside_is_writable(opened) &&
         tn_tune_wanted(e, opened)) {
-        used.measured = opened;
+        used.later = opened;
         if (opened == model) /* whose package was made by itself has heard of that */
             fprintf(
                 stderr,
@@ -167,7 +165,7 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
                 cli_shown(model));
     }
     if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(info.scheme, "float")) return;
-    used.wanted = true;
+    used.later = model;
     fprintf(stderr,
             "tern: %s will be packed in the background: the next start reads its package, which is smaller "
             "and faster "
@@ -231,8 +229,7 @@ static void pack_in_background(const char *model) {
 void cli_packing_end(bool failed) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
     if (!failed) {
-        if (used.wanted) pack_in_background(used.model);
-        else if (used.measured) pack_in_background(used.measured);
+        if (used.later) pack_in_background(used.later);
     } else if (used.package[0] && !sound(used.package, true) &&
                tn_cache_folder(folder, false, NULL) == TERN_OK &&
                tn_cache_key(used.model, key, NULL) == TERN_OK) {

@@ -72,7 +72,7 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
     size_t cap = strlen(path) + 16;
     e->profile_path = tn_alloc(&e->ctx, TN_MEM_OTHER, cap, 1);
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
-    snprintf(e->profile_path, cap, "%s.profile", path);
+    (void)tn_tuned_path(path, e->profile_path, cap); /* it has room */
     *out = (tn_npu_model_options){.backend = o->npu,
                                   .n_threads = e->n_lane_workers[TN_LANE_NPU],
                                   .memory_cap_bytes = o->npu_memory_bytes,

@@ -129,7 +129,7 @@ static void measured_lengths(const char *path, const tern_options *o, uint64_t f
     int32_t n_lane_workers[TN_N_LANES];
     tn_tuned t = {0};
     tn_engine_lanes(o, tn_engine_threads(o), n_lane_workers);
-    if ((size_t)snprintf(profile, sizeof profile, "%s.profile", path) < sizeof profile)
+    if (tn_tuned_path(path, profile, sizeof profile))
         tn_tuned_load(profile, tn_cpu_flags(NULL), n_lane_workers, &t);
     const bool ours = t.chunk && t.fingerprint == fingerprint;
     *chunk = o->chunk ? o->chunk : ours ? t.chunk : TN_CHUNK_DEFAULT;

@@ -115,11 +115,6 @@ static void explain_order(const facts *f, tn_explained *x) {
     }
 }
 
-static int32_t sparse_from(const tern_engine *e) {
-    int32_t given = e->attention.threshold, measured = e->npu->tuned.attn_threshold;
-    return given ? given : measured ? measured : TN_ATTN_FROM;
-}
-
 /* shadowAttn */
 static void explain_attention(const facts *f, tn_explained *x) {
     x->mechanism = "sparse attention";
@@ -129,17 +124,18 @@ static void explain_attention(const facts *f, tn_explained *x) {
     } else if (f->stats.attn_rows) {
         say(x, true, "%.0f %% of the positions were attended to, in %llu rows of heads, from token %d on%s",
             100 * (double)f->stats.attn_selected / (double)f->stats.attn_seen,
-            (unsigned long long)f->stats.attn_rows, sparse_from(f->e),
+            (unsigned long long)f->stats.attn_rows, tn_sparse_attn_from(f->e->npu, a),
             a->threshold || f->e->npu->tuned.attn_threshold ? "" : " (this machine is not measured yet)");
     } else if (a->mode == TN_ATTN_FULL) {
         say(x, false, "attention is full (--exact or set attention=full)");
     } else if (!f->e->npu->attn_scale_q) {
         say(x, false, "this package does not know the scales of its heads: pack the model again");
+    } else if (tn_sparse_attn_from(f->e->npu, a) > TN_TUNE_FARTHEST && !a->threshold) {
+        say(x, false, "as measured on this machine it pays for no prompt of up to %d tokens",
+            TN_TUNE_FARTHEST);
     } else {
-        if (sparse_from(f->e) > TN_TUNE_FARTHEST && !a->threshold)
-            say(x, false, "as measured on this machine it pays for no prompt of up to %d tokens",
-                TN_TUNE_FARTHEST);
-        else say(x, false, "it begins at %d tokens, this prompt has %zu", sparse_from(f->e), f->s->n_prompt);
+        say(x, false, "it begins at %d tokens, this prompt has %zu", tn_sparse_attn_from(f->e->npu, a),
+            f->s->n_prompt);
     }
 }
 

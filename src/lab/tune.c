@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 enum { N_REPEATS = 3, SAMPLE_BYTES = 256 << 20, N_PIECE = 512, MOST_OTHERS = 8 };
+enum { I_DEFAULT = 3 }; /* where the default stands among the lengths of chunks */
+_Static_assert(TN_CHUNK_MIN << I_DEFAULT == TN_CHUNK_DEFAULT, "another default of chunks");
 #define WORTH 1.02
 #define WORTH_CHUNK 1.05 /* by itself: another run shall seldom find another one */
 #define SECONDS_CHUNK 20.0
@@ -66,14 +68,19 @@ static void keep_others(json_t **j, const char *key) {
     tn_json_set(j, "tuned_else", others);
 }
 
+/* Reads the profile; one that is missing or damaged is an empty one. */
+static tern_status read_profile(const tern_engine *e, json_t **j, tern_error *err) {
+    if (tn_json_read(e->profile_path, 0, j, err) == TERN_E_MEMORY) return TERN_E_MEMORY;
+    if (json_is_object(*j)) return TERN_OK;
+    json_decref(*j);
+    *j = json_object();
+    return TERN_OK;
+}
+
 static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_error *err) {
     json_t *j;
-    if (tn_json_read(e->profile_path, 0, &j, err) == TERN_E_MEMORY) return TERN_E_MEMORY;
+    TN_TRY(read_profile(e, &j, err));
     json_t *rows = json_object(), *speed = json_object();
-    if (!json_is_object(j)) {
-        json_decref(j);
-        j = json_object();
-    }
     for (int s = 0; s < TN_N_SITES; s++)
         if (r->has_shape[s])
             tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
@@ -276,16 +283,22 @@ static tern_status open_with(const char *path, const tern_options *opt, int32_t 
     return tn_fail(err, TERN_E_INVALID, "%s: only packages are tuned", path);
 }
 
+/* Measures tokens/s of a prefill in chunks of a given length. */
+static tern_status speed_with(const char *path, const tern_options *opt, int32_t chunk, int32_t n_prompt,
+                              double *out, tern_error *err) {
+    tern_engine *e = NULL;
+    TN_TRY(open_with(path, opt, chunk, &e, err));
+    tern_status st = speed_of(e, n_prompt, out, err);
+    tern_engine_close(&e);
+    return st;
+}
+
 static tern_status best_chunk(const char *path, const tern_options *opt, tn_tune_report *r, tern_error *err) {
     double best = 0;
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
-        tern_engine *e = NULL;
         r->chunk[i] = TN_CHUNK_MIN << i;
         if (r->chunk[i] > r->n_prompt) continue;
-        TN_TRY(open_with(path, opt, r->chunk[i], &e, err));
-        tern_status st = speed_of(e, r->n_prompt, &r->tokens_per_second[i], err);
-        tern_engine_close(&e);
-        TN_TRY(st);
+        TN_TRY(speed_with(path, opt, r->chunk[i], r->n_prompt, &r->tokens_per_second[i], err));
         if (r->tokens_per_second[i] <= best * WORTH) continue; /* longer chunks take more memory */
         best = r->tokens_per_second[i];
         r->tuned.chunk = r->chunk[i];
@@ -361,17 +374,13 @@ bool tn_tune_wanted(const tern_engine *e, const char *path) {
 /* Keeps another chunk length than the default where that is clearly faster. */
 static tern_status chunk_by_itself(const char *path, const tern_options *opt, tn_tune_report *r,
                                    tern_error *err) {
-    enum { DEFAULT = 3, N_TRIED = 3 };
-    static const int tried[N_TRIED] = {DEFAULT, DEFAULT - 1, DEFAULT + 1};
+    enum { N_TRIED = 3 };
+    static const int tried[N_TRIED] = {I_DEFAULT, I_DEFAULT - 1, I_DEFAULT + 1};
     double best = 0;
     for (int k = 0; k < N_TRIED; k++) {
         int i = tried[k];
-        tern_engine *e = NULL;
         r->chunk[i] = TN_CHUNK_MIN << i;
-        TN_TRY(open_with(path, opt, r->chunk[i], &e, err));
-        tern_status st = speed_of(e, r->n_prompt, &r->tokens_per_second[i], err);
-        tern_engine_close(&e);
-        TN_TRY(st);
+        TN_TRY(speed_with(path, opt, r->chunk[i], r->n_prompt, &r->tokens_per_second[i], err));
         double speed = r->tokens_per_second[i];
         if (!k && (N_TRIED - 1) * (1 + N_REPEATS) * r->n_prompt > SECONDS_CHUNK * speed) break;
         if (k && speed <= best * WORTH_CHUNK) continue;
@@ -380,13 +389,8 @@ static tern_status chunk_by_itself(const char *path, const tern_options *opt, tn
     }
     if (r->tuned.chunk == TN_CHUNK_DEFAULT) return TERN_OK;
     double again[2]; /* other work on the machine is seldom the same twice */
-    for (int k = 0; k < 2; k++) {
-        tern_engine *e = NULL;
-        TN_TRY(open_with(path, opt, k ? r->tuned.chunk : TN_CHUNK_DEFAULT, &e, err));
-        tern_status st = speed_of(e, r->n_prompt, &again[k], err);
-        tern_engine_close(&e);
-        TN_TRY(st);
-    }
+    TN_TRY(speed_with(path, opt, TN_CHUNK_DEFAULT, r->n_prompt, &again[0], err));
+    TN_TRY(speed_with(path, opt, r->tuned.chunk, r->n_prompt, &again[1], err));
     if (again[1] <= again[0] * WORTH_CHUNK) r->tuned.chunk = TN_CHUNK_DEFAULT;
     return TERN_OK;
 }
@@ -435,7 +439,7 @@ int32_t tn_tune_begins(const double *const us[2], int32_t n_pieces, int32_t n_pi
 static tern_status threshold_by_itself(const char *path, const tern_options *opt, tn_tune_report *r,
                                        tern_error *err) {
     enum { N_PIECES = 4 };
-    double us[2][2][N_PIECES] = {{{0}}}, speed = r->tokens_per_second[3];
+    double us[2][2][N_PIECES] = {{{0}}}, speed = r->tokens_per_second[I_DEFAULT];
     int32_t n = N_PIECES * N_PIECE, n_rounds = 2;
     while (n_rounds && 4.0 * n_rounds * n > SECONDS_THRESHOLD * speed) n_rounds--;
     if (!n_rounds) return TERN_OK;
@@ -451,14 +455,15 @@ static tern_status threshold_by_itself(const char *path, const tern_options *opt
         if (k % 2 && (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)) return TERN_OK; /* only in full */
         TN_TRY(st);
     }
-    int32_t from[2];
-    for (int i = 0; i < 2; i++) {
-        const double *const both[2] = {us[n_rounds == 2 ? i : 0][0], us[n_rounds == 2 ? i : 0][1]};
-        from[i] = tn_tune_begins(both, N_PIECES, N_PIECE);
+    int32_t least = INT32_MAX, most = 0;
+    for (int i = 0; i < n_rounds; i++) {
+        const double *const both[2] = {us[i][0], us[i][1]};
+        int32_t from = tn_tune_begins(both, N_PIECES, N_PIECE);
+        if (from < least) least = from;
+        if (from > most) most = from;
     }
     /* Rounds that differ by more than one power of two tell of other work on the machine: as usual then. */
-    if (from[0] <= 2 * from[1] && from[1] <= 2 * from[0])
-        r->tuned.attn_threshold = from[0] > from[1] ? from[0] : from[1];
+    if (most <= 2 * least) r->tuned.attn_threshold = most;
     return TERN_OK;
 }
 
@@ -488,11 +493,7 @@ static tern_status measure_all(const char *path, const tern_options *opt, tern_e
 /* Writes the profile as it is, so that a place that takes none costs no measuring. */
 static tern_status writable(const tern_engine *e, tern_error *err) {
     json_t *j;
-    if (tn_json_read(e->profile_path, 0, &j, err) == TERN_E_MEMORY) return TERN_E_MEMORY;
-    if (!json_is_object(j)) {
-        json_decref(j);
-        j = json_object();
-    }
+    TN_TRY(read_profile(e, &j, err));
     bool ok = j && tn_profile_put((tn_ctx *)&e->ctx, e->profile_path, j);
     json_decref(j);
     TN_FAIL_IF(!ok, err, TERN_E_IO, "%s: cannot be written, so nothing is measured", e->profile_path);
@@ -505,14 +506,12 @@ tern_status tn_tune_by_itself(const char *path, const tern_options *opt, bool *b
     *busy = fd < 0 && !access(path, R_OK);
     if (*busy) return TERN_OK;
     tern_status st = open_with(path, opt, 0, &e, err);
-    bool measures = st == TERN_OK && !known(e);
-    if (measures) st = writable(e, err);
-    measures = measures && st == TERN_OK;
+    bool unknown = st == TERN_OK && !known(e);
+    if (unknown) st = writable(e, err);
     tern_engine_close(&e);
-    if (measures) st = measure_all(path, opt, err);
+    if (unknown && st == TERN_OK) st = measure_all(path, opt, err);
     char profile[4096];
-    int n = snprintf(profile, sizeof profile, "%s.profile", path);
-    if (access(path, F_OK) && n < (int)sizeof profile)
+    if (access(path, F_OK) && tn_tuned_path(path, profile, sizeof profile))
         (void)unlink(profile); /* somebody removed the package */
     if (fd >= 0) close(fd);
     return st;

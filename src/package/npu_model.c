@@ -140,13 +140,16 @@ static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blo
     return TERN_OK;
 }
 
+static bool is_of_weights(const tn_pkg_section *s) {
+    return s->kind == TN_PKG_MODEL || s->kind == TN_PKG_LAYER || s->kind == TN_PKG_LM_HEAD ||
+           s->kind == TN_PKG_TABLE;
+}
+
 uint64_t tn_package_fingerprint(const tn_pkg *p) {
     uint64_t print = 0;
     for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
-        if (s->kind == TN_PKG_MODEL || s->kind == TN_PKG_LAYER || s->kind == TN_PKG_LM_HEAD ||
-            s->kind == TN_PKG_TABLE)
-            print = XXH64(&s->xxh64, sizeof(uint64_t), print);
+        if (is_of_weights(s)) print = XXH64(&s->xxh64, sizeof(uint64_t), print);
     }
     return print;
 }
@@ -173,10 +176,8 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     if (opt->load == TN_LOAD_MMAP) TN_TRY(tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err));
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
-        bool table = s->kind == TN_PKG_TABLE;
-        if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_LM_HEAD && !table)
-            continue;
-        if (!table) model->weight_bytes += s->size_bytes; /* it stays in the file */
+        if (is_of_weights(s) && s->kind != TN_PKG_TABLE) /* which stays in the file */
+            model->weight_bytes += s->size_bytes;
     }
     model->fingerprint = tn_package_fingerprint(m->pkg);
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;

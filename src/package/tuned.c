@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool tn_tuned_path(const char *package, char *out, size_t cap) {
+    return (size_t)snprintf(out, cap, "%s.profile", package) < cap;
+}
+
 void tn_tuned_key(uint32_t cpu, const int32_t *n_lane_workers, char key[40]) {
     snprintf(key, 40, "%08x-w%d.%d", cpu, n_lane_workers[TN_LANE_CPU], n_lane_workers[TN_LANE_NPU]);
 }

@@ -18,6 +18,9 @@ void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o);
  * caller compares the fingerprint. */
 bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out);
 
+/* Makes the path of the profile that stands beside a package. Returns false where it has more than cap bytes. */
+bool tn_tuned_path(const char *package, char *out, size_t cap);
+
 /* Makes the key under which it is kept. */
 void tn_tuned_key(uint32_t cpu, const int32_t *n_lane_workers, char key[40]);
 

@@ -66,8 +66,8 @@ bool tn_profile_put(tn_ctx *ctx, const char *path, const json_t *j) {
 void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *program,
                      const tn_step_profile *p) {
     json_t *old;
-    if (!f->path || tn_json_read(f->path, 0, &old, NULL) == TERN_E_MEMORY)
-        return;                                                        /* what is there shall not be lost */
+    if (!f->path) return;
+    if (tn_json_read(f->path, 0, &old, NULL) == TERN_E_MEMORY) return; /* what is there shall not be lost */
     static const char *const kept[] = {"tuned", "tuned_else", "read"}; /* tune.h's: stay as they are */
     json_t *us = json_object(), *cpu_us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {

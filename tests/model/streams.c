@@ -144,9 +144,10 @@ static void the_published_one(void **state) {
                                              ? json_integer((json_int_t)numbers[i].v)
                                              : json_real(numbers[i].v)));
     for (int i = 0; i < 30; i++) {
-        json_array_append_new(kinds, json_string(i % 5 == 4 ? "full_attention" : "sliding_attention"));
-        json_array_append_new(shares, json_real(i < 10 ? 0.95 : 0));
-        json_array_append_new(ff, json_integer(8192));
+        assert_false(
+            json_array_append_new(kinds, json_string(i % 5 == 4 ? "full_attention" : "sliding_attention")));
+        assert_false(json_array_append_new(shares, json_real(i < 10 ? 0.95 : 0)));
+        assert_false(json_array_append_new(ff, json_integer(8192)));
     }
     assert_false(json_object_set_new(text, "layer_types", kinds));
     assert_false(json_object_set_new(text, "activation_sparsity_pattern", shares));
