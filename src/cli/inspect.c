@@ -17,8 +17,8 @@
 #include <string.h>
 
 static const char *kind_name(uint32_t kind) {
-    static const char *const names[] = {"?",      "meta",   "tokenizer", "model",    "layer",
-                                        "shadow", "graphs", "head",      "smoothing"};
+    static const char *const names[] = {"?",      "meta", "tokenizer", "model", "layer", "shadow",
+                                        "graphs", "head", "smoothing", "table", "mtp"};
     return kind < sizeof names / sizeof names[0] ? names[kind] : "?";
 }
 
@@ -28,6 +28,7 @@ static json_t *hparams_json(const tn_hparams *h) {
                              h->n_heads, "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward",
                              h->n_ff, "vocabulary", h->n_vocab, "context", h->ctx_train, "tied", h->tied,
                              "window", h->window, "rope_base", h->rope_base);
+    if (h->n_next) tn_json_set(&j, "mtp_layers", json_integer(h->n_next));
     if (h->n_experts)
         tn_json_set(&j, "experts",
                     tn_json_pack("{s:i, s:i, s:i, s:b, s:i}", "number", h->n_experts, "used",
@@ -62,6 +63,7 @@ static void print_hparams(const tn_hparams *h) {
         printf("sparse gates   in %d layers, of what is %g deviations above the mean\n", h->n_sparse,
                (double)h->sparse_deviations);
     if (h->n_ple) printf("layer inputs   %d values of a token for every layer\n", h->n_ple);
+    if (h->n_next) printf("guesses        one token further by a layer of its own (MTP)\n");
     printf("vocabulary     %d%s\ncontext        %d tokens\n", h->n_vocab,
            h->tied ? " (head tied to the embedding)" : "", h->ctx_train);
 }

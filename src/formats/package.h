@@ -43,6 +43,7 @@ typedef enum tn_pkg_kind {
         9, /* a part of the embeddings for every layer, whose rows are read when tokens want them; the
               section's layer counts the parts */
     TN_PKG_SMOOTHING = 8, /* what the inputs of sites are divided by: for adapters, and read for them alone */
+    TN_PKG_NEXT = 10,     /* tensors of the layer that guesses one token further, all small */
 } tn_pkg_kind;
 
 typedef struct tn_pkg_section {
@@ -81,6 +82,7 @@ typedef enum tn_pkg_part {
                                 may be read alone */
     TN_PKG_ROWS16 = 16, /* f16 [n rounded up to the tile], then s16 alike: scales, to be multiplied by the
                            record's act_scale, and sums; instead of SCALE and COL_SUM */
+    TN_PKG_BLOCKS = 17, /* [n][k] linear as tiles of Q8_0 (kernels/blocks_s8.h), for the CPU; k % 32 == 0 */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {

@@ -253,6 +253,15 @@ tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int 
     return st;
 }
 
+tern_status tn_model_load_next(tn_model *m, tn_pool *pool, tn_source *src, tern_error *err) {
+    loader ld = {.src = src, .m = m, .pool = pool, .to_q8 = true, .err = err};
+    uint64_t n_params = m->n_params;
+    TN_TRY(tn_next_make(m, err));
+    tern_status st = load_layer(&ld, m->h.n_layers, &m->next->layers[0]);
+    m->n_params = n_params;
+    return st;
+}
+
 static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, bool to_q8,
                               tn_model **out, tern_error *err) {
     *out = NULL;

@@ -60,6 +60,9 @@ tern_status tn_model_load_q8(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_mode
 /* The same without embedding, lm_head and layers (weight_bytes and fingerprint tell nothing then): for work
  * that goes layer by layer in little memory. */
 tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);
+/* The layer of an outline's source that guesses further, into m->next: its linears in blocks of 8 bits, as packages
+ * hold them. Each one's inputs are a multiple of 32. */
+tern_status tn_model_load_next(tn_model *m, tn_pool *pool, tn_source *src, tern_error *err);
 tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int layer, tern_error *err);
 void tn_model_drop_layer(tn_model *m, int layer);
 void tn_model_close(tn_model **m);

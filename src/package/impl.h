@@ -12,6 +12,12 @@ tern_status tn_table_open(tn_npu_model *m, const tn_hparams *h, tern_error *err)
 void tn_table_close(tn_npu_model *m);
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err);
 
+/* ---- next.c ---- */
+/* The layer that guesses further, where the package has one: m->model->next without weights, and room for them. */
+tern_status tn_package_next_open(tn_npu_model *m, tern_error *err);
+/* The loader calls this when they are there. */
+tern_status tn_package_next_ready(tn_npu_model *m, tern_error *err);
+
 /* ---- sites.c ---- */
 /* A section view says where the small tensors of a section are, or will be. */
 typedef struct section_view {
@@ -49,8 +55,10 @@ static inline uint64_t tn_file_phase(const tn_pkg_section *s, const tn_pkg_recor
     return (s->off_bytes + (r ? r->off_bytes : 0)) % TN_AIO_ALIGN;
 }
 
-/* The first makes room for the small tensors of model (-1) or a layer, the second for its weights (-1:
- * lm_head and embedding). */
+/* The first makes room for the small tensors of a section (*at; *block: the memory it is in), the second for those of
+ * model (-1) or a layer, the third for its weights (-1: lm_head and embedding). */
+tern_status tn_room_section(tn_npu_model *m, const tn_pkg_section *s, char **at, char **block,
+                            tern_error *err);
 tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err);
 tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err);
 /* Decides which sites are the device's, under a cap of its memory. */

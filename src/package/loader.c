@@ -76,8 +76,9 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
  * bring what lies behind it too. */
 static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
     const unit *u = user;
-    const unit_op *op =
-        u->kind == TN_UNIT_SMALL ? &u->ops[0] : (const unit_op *)((const char *)r - offsetof(unit_op, read));
+    const unit_op *op = u->kind == TN_UNIT_SMALL || u->kind == TN_UNIT_NEXT
+                            ? &u->ops[0]
+                            : (const unit_op *)((const char *)r - offsetof(unit_op, read));
     uint64_t size = op->r ? op->r->size_bytes : tn_pkg_small_bytes(u->l->m->pkg, u->section);
     if (at >= size) return TERN_OK;
     return tn_pkg_check(u->l->m->pkg, u->section, op->r, at, (const char *)r->dst + at,
@@ -236,6 +237,7 @@ static tern_status load_unit(unit *u, tern_error *err) {
     case TN_UNIT_SMALL: return tn_npu_model_small_ready(u->l->m, u->layer, err);
     case TN_UNIT_SITE:
     case TN_UNIT_HEAD: return tn_npu_model_site_ready(u->l->m, u->site, err);
+    case TN_UNIT_NEXT: return tn_package_next_ready(u->l->m, err);
     default: return TERN_OK;
     }
 }
@@ -458,13 +460,13 @@ static tn_aio_read pages_of(unit *u, const unit_op *op, uint64_t off, uint64_t n
                          .user = u};
 }
 
-static void add_small(tn_loader *l, int32_t layer) {
-    const tn_pkg_section *s = tn_pkg_find(l->m->pkg, TN_PKG_LAYER, layer);
-    unit *u = add_unit(l, TN_UNIT_SMALL, layer, NULL, s);
+/* All small tensors of a section, and where the model wants them. */
+static void add_small(tn_loader *l, tn_unit_kind kind, int32_t layer, const tn_pkg_section *s, char *place) {
+    unit *u = add_unit(l, kind, layer, NULL, s);
     u->n_ops = tn_pkg_small_bytes(l->m->pkg, s) > 0;
     u->ops[0].phase = tn_file_phase(s, NULL);
     u->ops[0].read = pages_of(u, &u->ops[0], s->off_bytes, tn_pkg_small_bytes(l->m->pkg, s));
-    u->ops[0].read.dst = l->m->small[layer + 1] - u->ops[0].phase;
+    u->ops[0].read.dst = place - u->ops[0].phase;
 }
 
 /* Adds one linear of a unit, and where the model wants it. */
@@ -518,18 +520,19 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
     l->map = m->map;
     pthread_mutex_init(&l->run_mu, NULL);
     pthread_mutex_init(&l->mu, NULL);
-    size_t cap = (size_t)(m->n_layers + m->n_sites) + 1;
+    size_t cap = (size_t)(m->n_layers + m->n_sites) + 2;
     tern_status st = TERN_OK;
     l->units = tn_calloc(m->ctx, TN_MEM_OTHER, cap, sizeof *l->units);
     l->graph_units = tn_calloc(m->ctx, TN_MEM_OTHER, cap, sizeof *l->graph_units);
     TN_BAIL_IF(!l->units || !l->graph_units, err, TERN_E_MEMORY, "no memory for a loader");
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
-        add_small(l, layer);
+        add_small(l, TN_UNIT_SMALL, layer, tn_pkg_find(m->pkg, TN_PKG_LAYER, layer), m->small[layer + 1]);
         for (int32_t i = 0; i < m->n_sites; i++)
             if (m->sites[i].layer == layer) add_site(l, &m->sites[i]);
     }
     add_site(l, tn_npu_site_at(m, 0, TN_SITE_LM_HEAD));
     add_embedding(l);
+    if (m->next) add_small(l, TN_UNIT_NEXT, -1, tn_pkg_find(m->pkg, TN_PKG_NEXT, -1), m->next);
     if (!l->map) {
         if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;
         if ((st = tn_aio_open_fd(m->ctx, tn_pkg_fd(m->pkg), path, &opt->io, &l->aio, err)) != TERN_OK)

@@ -1,7 +1,8 @@
 /* package/loader.h - a package's weights on their way from the file to the device (EdgeFlow 4.2-4.3).
  *
  * The way is cut into units, in the order of the file: of each layer its small tensors (norms, scales,
- * biases, hot rows), then its sites one by one; last the head and the embedding. A unit is read
+ * biases, hot rows), then its sites one by one; then the head and the embedding, last the layer that guesses
+ * further. A unit is read
  * (asynchronously, checked block by block as it arrives), unpacked (weightlets to the device's tiles; tiles
  * are read to where they stay) and loaded (its graphs become resident). Packed weights pass through a ring of
  * fixed size, so that little memory is needed beside the one copy of the weights. A unit's read begins when
@@ -18,7 +19,13 @@
 #include "sched/prefill_graph.h"
 
 /* The kind says where a unit belongs and what waits for it. */
-typedef enum tn_unit_kind { TN_UNIT_SMALL, TN_UNIT_SITE, TN_UNIT_HEAD, TN_UNIT_EMBD } tn_unit_kind;
+typedef enum tn_unit_kind {
+    TN_UNIT_SMALL,
+    TN_UNIT_SITE,
+    TN_UNIT_HEAD,
+    TN_UNIT_EMBD,
+    TN_UNIT_NEXT
+} tn_unit_kind;
 
 /* Opens a loader. path is the package that m was opened from. Sections, sites and memory of m are in place;
  * reading begins. */

@@ -319,6 +319,14 @@ tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times 
     return TERN_OK;
 }
 
+bool tn_package_holds_next(const tn_hparams *h) {
+    bool plain = h->norm == TN_NORM_RMS && !h->parallel_block && !h->window && !h->no_rope_pattern &&
+                 !h->sinks && !h->delta.mamba && !h->n_experts && !h->n_streams && !h->n_ple &&
+                 !h->n_kv_shared && !h->layer_scale;
+    return plain && h->n_layers < TN_MAX_LAYERS && h->n_embd % 32 == 0 && h->n_ff % 32 == 0 &&
+           h->n_heads * h->d_head % 32 == 0;
+}
+
 tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24],
                                char description[64], uint64_t *n_params, tern_error *err) {
     memset(h, 0, sizeof *h);
@@ -332,6 +340,9 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
     int32_t layout = int_of(&r, "layout", 1, 1 << 20);
     *n_params = (uint64_t)json_integer_value(json_object_get(meta, "n_params"));
     parse_hparams(&r, meta, h);
+    r.o = meta;
+    if (json_object_get(meta, "next_layers")) h->n_next = int_of(&r, "next_layers", 1, 1);
+    if (r.ok && h->n_next && !tn_package_holds_next(h)) miss(&r, "next_layers");
     json_decref(meta);
     TN_FAIL_IF(!r.ok, err, TERN_E_FORMAT, "package metadata: '%s' is missing or out of range", r.missing);
     TN_FAIL_IF(layout != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED,

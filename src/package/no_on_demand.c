@@ -1,8 +1,9 @@
-/* package/no_on_demand.c - what a minimal build (TERN_MINIMAL) has in place of on_demand.c: experts are all in memory,
- * and nothing behind the refusal can be reached. */
+/* package/no_on_demand.c - what a minimal build (TERN_MINIMAL) has in place of on_demand.c and next.c: experts are all in
+ * memory, and nothing behind the refusal can be reached; a layer that guesses further stays in the file. */
 #include "package/on_demand.h"
 
 #include "base/status.h"
+#include "package/impl.h"
 
 #include <string.h>
 
@@ -45,4 +46,14 @@ void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts,
 void tn_on_demand_stats_get(tn_on_demand *d, tn_on_demand_stats *out) {
     (void)d;
     memset(out, 0, sizeof *out);
+}
+
+tern_status tn_package_next_open(tn_npu_model *m, tern_error *err) {
+    (void)m, (void)err;
+    return TERN_OK;
+}
+
+tern_status tn_package_next_ready(tn_npu_model *m, tern_error *err) {
+    (void)m, (void)err;
+    return TERN_OK;
 }

@@ -176,8 +176,8 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     if (opt->load == TN_LOAD_MMAP) TN_TRY(tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err));
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
-        if (is_of_weights(s) && s->kind != TN_PKG_TABLE) /* which stays in the file */
-            model->weight_bytes += s->size_bytes;
+        bool there = is_of_weights(s) && s->kind != TN_PKG_TABLE; /* which stays in the file */
+        if (there || (s->kind == TN_PKG_NEXT && model->h.n_next)) model->weight_bytes += s->size_bytes;
     }
     model->fingerprint = tn_package_fingerprint(m->pkg);
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
@@ -271,6 +271,7 @@ static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path
     TN_TRY(open_pkg_graphs(m, err));
     TN_TRY(open_model_level(m, model, err));
     for (int i = 0; i < m->n_layers; i++) TN_TRY(open_layer(m, &model->h, i, err));
+    TN_TRY(tn_package_next_open(m, err));
     if (m->n_compiled)
         tn_log(m->ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path,
                m->n_compiled);
@@ -362,6 +363,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
         if (m->row_blocks) tn_free(m->ctx, m->row_blocks[i]);
     }
     tn_table_close(m);
+    tn_free(m->ctx, m->next_block);
     tn_free(m->ctx, m->small);
     tn_free(m->ctx, m->small_blocks);
     tn_free(m->ctx, m->tile_blocks);

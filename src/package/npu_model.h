@@ -58,6 +58,10 @@ bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", 
 /* Returns a hash of a package's weights, by their sections' checksums: whose profile lies beside it. */
 uint64_t tn_package_fingerprint(const tn_pkg *p);
 
+/* Whether a package of such a model holds its layer that guesses one token further, where it has one. That of a mixture
+ * of experts would take as much memory as all experts of a layer, for guesses. */
+bool tn_package_holds_next(const tn_hparams *h);
+
 /* tn_tuned is what lab/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */
@@ -157,7 +161,9 @@ typedef struct tn_npu_model {
     char **row_blocks;            /* [n_layers + 1]: scales and sums of linears */
     int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed; of
                                               sites on a device with memory of its own, in there */
-    void *graph_section;                   /* of the package, with its table */
+    char *next,
+        *next_block; /* section of the layer that guesses further, as read; its memory, NULL when mapped */
+    void *graph_section; /* of the package, with its table */
     const tn_pkg_graph *pkg_graphs;
     uint32_t n_pkg_graphs;
     int32_t n_compiled;           /* graphs that were not in the package in this form */

@@ -489,19 +489,24 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
     return s->tiles[0]->flags & TN_PKG_HAS_OUTLIERS ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
 }
 
-/* Makes room for the small tensors of model (-1) or a layer. Where the package is mapped, they are there. */
-tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err) {
-    const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, layer);
-    TN_FAIL_IF(!s, err, TERN_E_FORMAT, "%s: the section of layer %d is missing", tn_pkg_path(m->pkg), layer);
+/* Where the package is mapped, small tensors are there. */
+tern_status tn_room_section(tn_npu_model *m, const tn_pkg_section *s, char **at, char **block,
+                            tern_error *err) {
     if (m->map) {
-        m->small[layer + 1] = (char *)m->map->data + s->off_bytes;
+        *at = (char *)m->map->data + s->off_bytes;
         return TERN_OK;
     }
     uint64_t phase = tn_file_phase(s, NULL), n = aligned(phase + tn_pkg_small_bytes(m->pkg, s));
-    char *block = m->small_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n + TN_AIO_ALIGN, 1);
-    TN_FAIL_IF(!block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n);
-    m->small[layer + 1] = block + aligned((uintptr_t)block) - (uintptr_t)block + phase;
+    *block = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n + TN_AIO_ALIGN, 1);
+    TN_FAIL_IF(!*block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n);
+    *at = *block + aligned((uintptr_t)*block) - (uintptr_t)*block + phase;
     return TERN_OK;
+}
+
+tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err) {
+    const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, layer);
+    TN_FAIL_IF(!s, err, TERN_E_FORMAT, "%s: the section of layer %d is missing", tn_pkg_path(m->pkg), layer);
+    return tn_room_section(m, s, &m->small[layer + 1], &m->small_blocks[layer + 1], err);
 }
 
 /* Makes room for scales and sums of a layer's linears (-1: of head and embedding). */

@@ -123,7 +123,7 @@ static tern_status hash_folder(XXH3_state_t *h, const char *path, tern_error *er
 }
 
 tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err) {
-    static const char version[] = "tern packages 3"; /* another number: packages are made another way */
+    static const char version[] = "tern packages 4"; /* another number: packages are made another way */
     struct stat sb;
     TN_FAIL_IF(stat(model, &sb), err, TERN_E_IO, "%s: %s", model, strerror(errno));
     XXH3_state_t *h = XXH3_createState();

@@ -185,6 +185,7 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                                 "source", p->m->description, "n_params", (json_int_t)p->m->n_params,
                                 "calibration_tokens", (json_int_t)p->report->n_calib_tokens, "prune_percent",
                                 (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope);
+    if (h->n_next) tn_json_set(&meta, "next_layers", json_integer(h->n_next));
     if (!tn_layers_differ(h)) tn_json_set(&meta, "attention", attention_meta(p));
     char *text;
     tern_status st = tn_json_text(meta, JSON_COMPACT | JSON_REAL_PRECISION(17), &text, err);

@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "package/npu_model.h"
 #include "quant/packer.h"
 
 #include <math.h>
@@ -175,18 +176,22 @@ static void close_packer(packer *p) {
 static tern_status open_model(packer *p, const char *src, tern_error *err) {
     TN_TRY(tn_source_open(p->ctx, src, &p->src, err));
     const tn_hparams *h = tn_source_hparams(p->src);
-    if (h->n_next)
+    const bool kept = h->n_next && tn_package_holds_next(h);
+    if (h->n_next && !kept)
         tn_log(p->ctx, TERN_LOG_WARN,
                "the layer of %s that guesses one token further (MTP) is not kept in the package: drafts are "
-               "without it",
+               "without it (packages hold those without experts, of widths that are multiples of 32)",
                src);
+    if (tn_source_without_next(p->src)) tn_log(p->ctx, TERN_LOG_WARN, "%s", tn_source_without_next(p->src));
     TN_FAIL_IF(
         h->n_experts && (h->n_ff_exp % TN_EXPERT_CHANNELS || h->n_embd % TN_EXPERT_CHANNELS), err,
         TERN_E_UNSUPPORTED,
         "%s: experts of %d channels in a model of %d: packages hold those that are multiples of %d; tern "
         "run opens the file itself",
         src, h->n_ff_exp, h->n_embd, TN_EXPERT_CHANNELS);
-    return tn_model_outline(p->ctx, p->pool, p->src, &p->m, err);
+    TN_TRY(tn_model_outline(p->ctx, p->pool, p->src, &p->m, err));
+    p->m->h.n_next = kept;
+    return TERN_OK;
 }
 
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,

@@ -45,7 +45,7 @@ tern_status tn_pack_read_back(tn_ctx *ctx, tn_pool *pool, const tn_pkg_writer *w
     const tn_hparams *m = &model->h;
     if (st == TERN_OK && (!r.tok || tn_tokenizer_n_vocab(r.tok) != tn_tokenizer_n_vocab(model->tokenizer) ||
                           h.n_layers != m->n_layers || h.n_embd != m->n_embd || h.n_vocab != m->n_vocab ||
-                          n_params != model->n_params))
+                          h.n_next != m->n_next || n_params != model->n_params))
         st = tn_fail(err, TERN_E_IO, "%s: what was written reads back as another model", tn_pkg_path(pkg));
     tn_tokenizer_close(&r.tok);
     tn_pkg_close(&pkg);

@@ -386,6 +386,39 @@ static tern_status put_table(packer *p, hoard *h, tern_error *err) {
     return TERN_OK;
 }
 
+/* A linear of the layer that guesses further, as the loaded one has it, and its bias. */
+static tern_status add_blocks(packer *p, const tn_linear *l, const struct tn_layer_linear *of,
+                              tern_error *err) {
+    tn_pkg_record r = {.role = of->role, .part = TN_PKG_BLOCKS, .n = l->n, .k = l->k};
+    if (!l->n) return TERN_OK;
+    TN_TRY(tn_pkg_add(p->w, &r, l->blocks, tn_blocks_bytes(l->blocks_type, (size_t)l->n, (size_t)l->k), err));
+    r = (tn_pkg_record){.role = of->bias, .part = TN_PKG_F32, .n = 1, .k = l->n};
+    return l->bias ? tn_pkg_add(p->w, &r, l->bias, (uint64_t)l->n * sizeof *l->bias, err) : TERN_OK;
+}
+
+/* The layer that guesses further: for the CPU, so that nothing of it is calibrated. */
+static tern_status put_next(packer *p, tern_error *err) {
+    const tn_hparams *h = &p->m->h;
+    if (!h->n_next) return TERN_OK;
+    TN_TRY(tn_model_load_next(p->m, p->pool, p->src, err));
+    const tn_layer *layer = &p->m->next->layers[0];
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_NEXT, -1, err));
+    for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
+        int64_t rows, cols;
+        tn_role role = tn_layer_vectors[i];
+        if (!layer->vectors[role]) continue;
+        tn_role_shape(h, h->n_layers, role, &rows, &cols);
+        tn_pkg_record r = {.role = role, .part = TN_PKG_F32, .n = 1, .k = rows * cols};
+        TN_TRY(tn_pkg_add(p->w, &r, layer->vectors[role], (uint64_t)(rows * cols) * sizeof(float), err));
+    }
+    for (int i = 0; i < TN_N_LAYER_LINEARS; i++)
+        TN_TRY(add_blocks(p, &layer->linears[tn_layer_linears[i].role], &tn_layer_linears[i], err));
+    TN_TRY(tn_pkg_end(p->w, err));
+    tn_model_close(&p->m->next);
+    tn_source_release(p->src, h->n_layers);
+    return TERN_OK;
+}
+
 static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_LM_HEAD, -1, err));
     for (int32_t i = 0; i < p->n_head; i++)
@@ -444,6 +477,21 @@ static uint32_t count_records(const packer *p, int32_t i_site, uint64_t *n_bytes
     return n;
 }
 
+/* Of the layer that guesses further; its small tensors take no more than they do as floats. */
+static uint64_t next_toc_bound(const packer *p) {
+    const tn_hparams *h = &p->m->h;
+    uint64_t n_bytes = 0;
+    uint32_t n_records = 0;
+    for (tn_role role = 0; h->n_next && role < TN_W_N_ROLES; role++) {
+        int64_t rows, cols;
+        if (!tn_source_has(p->src, h->n_layers, role)) continue;
+        tn_role_shape(h, h->n_layers, role, &rows, &cols);
+        n_bytes += 4 * (uint64_t)(rows * cols) + 64 * (uint64_t)cols + TN_PKG_TENSOR_ALIGN;
+        n_records++;
+    }
+    return n_records ? tn_pkg_toc_bound(n_records, n_bytes) : 0;
+}
+
 /* Bytes of the tables of contents at most. */
 static uint64_t toc_bound(const packer *p) {
     const tn_hparams *h = &p->m->h;
@@ -475,14 +523,14 @@ static uint64_t toc_bound(const packer *p) {
                                                    (uint64_t)(tn_pkg_table_row(h->n_layers, h->n_ple) + 4));
     }
     /* the model level, its large tensors, and the head's outlier rows */
-    return bound + tn_pkg_toc_bound(n_top, n_bytes) + tn_pkg_toc_bound(2, n_bytes) +
+    return bound + next_toc_bound(p) + tn_pkg_toc_bound(n_top, n_bytes) + tn_pkg_toc_bound(2, n_bytes) +
            tn_pkg_toc_bound(1, n_bytes);
 }
 
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
     uint32_t n_parts = p->m->h.n_ple ? (uint32_t)(p->m->h.n_vocab / TN_PKG_TABLE_ROWS) + 1 : 0;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 7 + n_parts, toc_bound(p), &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 8 + n_parts, toc_bound(p), &p->w, err));
     TN_TRY(tn_pack_put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;
@@ -498,6 +546,7 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     tn_hoard_drop(&h);
     if (st == TERN_OK) st = put_head(p, rows, err);
     if (st == TERN_OK) st = put_table(p, &h, err);
+    if (st == TERN_OK) st = put_next(p, err);
     tn_hoard_drop(&h);
     tn_hoard_drop(&model);
     if (st == TERN_OK) st = put_smoothing(p, err);

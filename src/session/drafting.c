@@ -33,7 +33,7 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     TN_FAIL_IF(*drafters & TN_DRAFT_MTP && !has_next && !(*drafters & TN_DRAFT_WHERE_ANY), err,
                TERN_E_INVALID,
                "the drafter mtp needs a model with a layer that guesses one token further, which this one %s",
-               s->e->model->h.n_next ? "has, but not under this scheme" : "has not");
+               s->e->model->h.n_next ? "has, but not under this scheme or in this build" : "has not");
     *drafters &= ~(uint32_t)(TN_DRAFT_WHERE_ANY | (has_next ? 0 : TN_DRAFT_MTP));
     if (path && (!d->model_path || strcmp(path, d->model_path))) {
         char *copy = tn_strdup(ctx, TN_MEM_TEXT, path);

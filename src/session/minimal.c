@@ -25,7 +25,7 @@ tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error 
     return tn_mix_parse(s->e, adapters, &mix, err);
 }
 
-/* Packages have no layer that guesses further, so nobody opens one. */
+/* Nobody opens one: the layer that guesses further stays in its package (package/no_on_demand.c). */
 tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bool rope_long, tn_mtp **out,
                         tern_error *err) {
     (void)e, (void)pipeline, (void)n_ctx, (void)rope_long, (void)out;

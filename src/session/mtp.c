@@ -193,7 +193,9 @@ void tn_mtp_propose(void *user, tn_proposals *p, const int32_t *text, int32_t n)
         if (!(i ? further(m, row + i, token) : first_guess(m, token))) return;
         m->n_guesses++;
         token = tn_argmax(m->logits, n_vocab);
-        int class_ = tn_draft_outside_class(TN_DRAFT_MTP, expf(tn_logprob(m->logits, n_vocab, token)));
+        float confidence = expf(tn_logprob(m->logits, n_vocab, token));
+        if (!(confidence >= 0)) return; /* weights that are no numbers */
+        int class_ = tn_draft_outside_class(TN_DRAFT_MTP, confidence);
         node = tn_prop_add(p, node, token, class_);
         float ns = (float)(tn_now_ns() - t0), risen = m->step_ns * STEP_RISE;
         m->step_ns = m->step_ns > 0 && risen < ns ? risen : ns;

@@ -69,6 +69,11 @@ json "d['sites']==9 and d['bytes']>10000"
 check "pack to weightlets" 0 "$tern" pack "$tmp/m.gguf" -o "$tmp/e.tern" --scheme edgeflow --bits 4.5
 check "run weightlets" 0 "$tern" run -m "$tmp/e.tern" -p "Once" -n 4 --temp 0
 check "inspect weightlets" 0 "$tern" inspect "$tmp/e.tern" --json; grep -q channels_by_bits "$tmp/out" || { echo "FAILED: no histogram of bits"; exit 1; }
+"$tern" synth --arch tiny-qwen2+mtp -o "$tmp/next.gguf" --seed 1 2>/dev/null
+check "pack with a layer that guesses further" 0 "$tern" pack "$tmp/next.gguf" -o "$tmp/next.tern" --quick
+check "inspect that layer" 0 "$tern" inspect "$tmp/next.tern" --json
+json "d['hyperparameters']['mtp_layers']==1 and [s['bytes'] > 10000 for s in d['sections'] if s['kind']=='mtp']==[True]"
+check "run with it" 0 "$tern" run -m "$tmp/next.tern" -p "Once" -n 4 --temp 0 --draft mtp
 check "pack, too many bits" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme edgeflow --bits 9; one_line
 check "pack, unknown scheme" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme best; one_line
 check "pack into nowhere" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/no/such/z.tern"; one_line

@@ -19,7 +19,8 @@
 #include "fixture/scarce.h"
 
 enum { N_CTX = 160, MAX_TOKENS = 200 };
-static char gguf[FIXTURE_PATH], hybrid[FIXTURE_PATH], small[FIXTURE_PATH], package[FIXTURE_PATH];
+static char gguf[FIXTURE_PATH], hybrid[FIXTURE_PATH], small[FIXTURE_PATH], package[FIXTURE_PATH],
+    packed_hybrid[FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
@@ -31,6 +32,7 @@ static int setup(void **state) {
     fixture_model(hybrid, "hybrid.gguf", "tiny-qwen35+mtp", 5, TN_Q8_0);
     fixture_model(small, "small.gguf", "tiny-qwen2", 4, TN_F32);
     fixture_package(package, "m.tern", gguf, &o);
+    fixture_package(packed_hybrid, "hybrid.tern", hybrid, &o);
     return 0;
 }
 
@@ -143,7 +145,8 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
     tern_session *plain = fixture_session(e, N_CTX, NULL),
                  *drafted = fixture_session(e, N_CTX, session_draft);
     const float rows = 8, cheap = 1.05f; /* of the hybrid's layer every guess is made, whatever it costs */
-    if (path == hybrid) tn_draft_give_costs(drafted->drafting.draft, &rows, &cheap, 1, true);
+    const bool is_hybrid = path == hybrid || path == packed_hybrid;
+    if (is_hybrid) tn_draft_give_costs(drafted->drafting.draft, &rows, &cheap, 1, true);
     char model[FIXTURE_PATH + 16];
     snprintf(model, sizeof model, "sam,model:%s", seed & 1 ? small : gguf);
     const char *const drafts[] = {NULL,         "none", "lookup", "sam",        "sam,calibrated",
@@ -160,11 +163,11 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
     }
     tern_draft_stats t;
     tern_session_draft_stats(drafted, &t);
-    assert_true(path == hybrid || /* its text does not repeat itself */
+    assert_true(is_hybrid || /* its text does not repeat itself */
                 t.n_accepted >
                     (uint64_t)n_cases); /* the test is of drafts that are taken, and of drafts that are not */
     assert_true(t.n_rows - t.n_steps - t.n_accepted > (uint64_t)n_cases);
-    assert_true(path != hybrid || t.by_mtp > (uint64_t)n_cases);
+    assert_true(!is_hybrid || t.by_mtp > (uint64_t)n_cases);
     tern_session_close(&plain);
     tern_session_close(&drafted);
     tern_engine_close(&e);
@@ -192,6 +195,7 @@ static void a_package(void **state) {
     cases(package, 1, NULL, "all", scaled(600), seed_of(3));
     cases(package, 2, "synergy", "all", scaled(400), seed_of(4));
     cases(package, 2, "in-order", NULL, scaled(400), seed_of(5));
+    cases(packed_hybrid, 2, NULL, "all", scaled(60), seed_of(7));
 }
 
 /* With a temperature, drafted text follows the distribution of exact sampling: sequences of three tokens out

@@ -78,6 +78,8 @@ def main():
     ap.add_argument("--minutes", type=float, default=30)
     ap.add_argument("--rows", type=int, default=6)
     ap.add_argument("--ctx", type=int, default=256)
+    ap.add_argument("--qa", type=int, default=4, help="questions about one document")
+    ap.add_argument("--english", type=float, default=1.0, help="as in the stages of train.py")
     ap.add_argument("--lr", type=float, default=0.02)
     ap.add_argument("--seed", type=int, default=1)
     a = ap.parse_args()
@@ -86,7 +88,8 @@ def main():
     p = {k: torch.from_numpy(v) for k, v in safetensors.read(f"{a.model}/model.safetensors").items()}
     q = begin(p, cfg, a.seed)
     stream = Stream(Tokenizer.load(f"{a.model}/tokenizer.json"), English(a.text), a.seed)
-    stage = {"ctx": a.ctx, "lengths": [60, 100, 128, 160, 192, 240], "qa": 4, "english": 1.0, "drill": 0.05}
+    lengths = [n for n in (60, 100, 160, 250, 350, 500) if n < a.ctx]
+    stage = {"ctx": a.ctx, "lengths": lengths, "qa": a.qa, "english": a.english, "drill": 0.05}
     freq = cfg.rope_theta ** (-torch.arange(0, cfg.d_head, 2) / cfg.d_head)
     angle = torch.arange(a.ctx - 1)[:, None] * torch.cat([freq, freq])
     matrices = [v for v in q.values() if v.dim() == 2]
@@ -94,8 +97,9 @@ def main():
     momentum = [torch.zeros_like(v) for v in matrices]
     t0, step, saved = time.time(), 0, time.time()
     while (done := (time.time() - t0) / 60 / a.minutes) < 1:
-        ids, _, _ = stream.batch(stage, a.rows * a.ctx, "cpu")
+        ids, _, weight = stream.batch(stage, a.rows * a.ctx, "cpu")
         B, T = ids.shape
+        weight = weight.view(B, T)
         with torch.no_grad():
             h = M.forward(p, cfg, ids).view(B, T, -1).float()
             truth = F.softmax(F.linear(h, p["model.embed_tokens.weight"]), -1)
@@ -106,8 +110,9 @@ def main():
             state = layer(p, q, cfg, ids[:, 1 + depth:], state[:, cut], angle.cos()[cut], angle.sin()[cut])
             logits = F.linear(state, p["model.embed_tokens.weight"])
             want = truth[:, 1 + depth:]
-            loss = loss + (1, 0.5)[depth] * -(want * F.log_softmax(logits, -1)).sum(-1).mean()
-            right.append((logits.argmax(-1) == want.argmax(-1)).float().mean().item())
+            w = weight[:, 1 + depth:] / weight[:, 1 + depth:].sum()
+            loss = loss + (1, 0.5)[depth] * -((want * F.log_softmax(logits, -1)).sum(-1) * w).sum()
+            right.append(((logits.argmax(-1) == want.argmax(-1)) * w).sum().item())
         share = min(1, (step + 1) / 10) * (0.05 + 0.95 * (1 - done))
         opt.param_groups[0]["lr"] = share * a.lr / 10
         opt.zero_grad()

@@ -1,0 +1,102 @@
+/* The layer of a package that guesses one token further (model/next.h). It only drafts, so that it needs neither the
+ * device nor frozen scales: its linears are blocks of 8 bits, which the CPU reads where they lie. */
+#include "package/impl.h"
+
+#include "base/status.h"
+#include "model/next.h"
+
+/* Its tensors, as far as the index says; the program of the one layer tells which there must be. */
+typedef struct next_view {
+    section_view s;
+    const tn_npu_model *m;
+    size_t n_found;
+} next_view;
+
+static next_view view_of(const tn_npu_model *m) {
+    next_view v = {.m = m, .s = {.base = m->next}};
+    v.s.records = tn_pkg_records(m->pkg, tn_pkg_find(m->pkg, TN_PKG_NEXT, -1), &v.s.n);
+    return v;
+}
+
+static const tn_pkg_record *find(next_view *v, tn_role role, tn_pkg_part part) {
+    const tn_pkg_record *r = tn_pkg_record_find(v->s.records, v->s.n, (uint32_t)role, (uint32_t)part);
+    v->n_found += r != NULL;
+    return r;
+}
+
+static tern_status wrong(const next_view *v, tn_role role, tern_error *err) {
+    return tn_fail(err, TERN_E_FORMAT,
+                   "%s: %s of the layer that guesses one token further (MTP) is missing, or odd",
+                   tn_pkg_path(v->m->pkg), tn_role_name(role));
+}
+
+static tern_status check_vector(next_view *v, tn_role role, bool required, tern_error *err) {
+    const tn_hparams *h = &v->m->model->h;
+    const tn_pkg_record *r = find(v, role, TN_PKG_F32);
+    int64_t rows, cols;
+    if (!r) return required ? wrong(v, role, err) : TERN_OK;
+    tn_role_shape(h, h->n_layers, role, &rows, &cols);
+    bool used = tn_role_of_next(role) || tn_program_uses(&v->m->model->next->program, 0, role);
+    return used && r->size_bytes == (uint64_t)(rows * cols) * sizeof(float) ? TERN_OK : wrong(v, role, err);
+}
+
+static tern_status check_linear(next_view *v, const struct tn_layer_linear *l, tern_error *err) {
+    const tn_hparams *h = &v->m->model->h;
+    const tn_pkg_record *r = find(v, l->role, TN_PKG_BLOCKS);
+    int64_t n, k;
+    tn_role_shape(h, h->n_layers, l->role, &n, &k);
+    bool used = l->role == TN_W_NEXT_PROJ || tn_program_uses(&v->m->model->next->program, 0, l->role);
+    if (used != (r != NULL)) return wrong(v, l->role, err);
+    if (r && (r->n != n || r->k != k || k % 32 ||
+              r->size_bytes != tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)n, (size_t)k)))
+        return wrong(v, l->role, err);
+    return l->bias == TN_W_N_ROLES ? TERN_OK : check_vector(v, l->bias, false, err);
+}
+
+static bool is_required(const tn_npu_model *m, tn_role role) {
+    bool bias = role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM_B;
+    return tn_role_of_next(role) || (!bias && tn_program_uses(&m->model->next->program, 0, role));
+}
+
+tern_status tn_package_next_open(tn_npu_model *m, tern_error *err) {
+    const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_NEXT, -1);
+    TN_FAIL_IF(!s != !m->model->h.n_next, err, TERN_E_FORMAT,
+               "%s: %s of a layer that guesses one token further (MTP)", tn_pkg_path(m->pkg),
+               s ? "a section that its metadata does not tell" : "its metadata tells, and it has no section");
+    if (!s) return TERN_OK;
+    TN_TRY(tn_next_make(m->model, err));
+    m->model->next->scheme = TN_FLOAT_BLOCKS;
+    next_view v = view_of(m);
+    for (int i = 0; i < TN_N_LAYER_VECTORS; i++)
+        TN_TRY(check_vector(&v, tn_layer_vectors[i], is_required(m, tn_layer_vectors[i]), err));
+    for (int i = 0; i < TN_N_LAYER_LINEARS; i++) TN_TRY(check_linear(&v, &tn_layer_linears[i], err));
+    TN_FAIL_IF(v.n_found != v.s.n, err, TERN_E_FORMAT,
+               "%s: the layer that guesses one token further (MTP) has %zu tensors, of which %zu are known",
+               tn_pkg_path(m->pkg), v.s.n, v.n_found);
+    return tn_room_section(m, s, &m->next, &m->next_block, err);
+}
+
+tern_status tn_package_next_ready(tn_npu_model *m, tern_error *err) {
+    const next_view v = view_of(m);
+    const tn_hparams *h = &m->model->h;
+    tn_layer *layer = &m->model->next->layers[0];
+    for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
+        tn_role role = tn_layer_vectors[i];
+        TN_TRY(tn_section_vector(m->ctx, &v.s, h, h->n_layers, role, is_required(m, role),
+                                 &layer->vectors[role], err));
+    }
+    for (int i = 0; i < TN_N_LAYER_LINEARS; i++) {
+        const struct tn_layer_linear *of = &tn_layer_linears[i];
+        const tn_pkg_record *r = tn_pkg_record_find(v.s.records, v.s.n, (uint32_t)of->role, TN_PKG_BLOCKS);
+        tn_linear *l = &layer->linears[of->role];
+        if (!r) continue;
+        l->n = (int32_t)r->n;
+        l->k = (int32_t)r->k;
+        l->blocks = (void *)(uintptr_t)(v.s.base + r->off_bytes);
+        l->blocks_type = TN_BLOCKS_Q8_0;
+        l->blocks_in_room = true;
+        if (of->bias != TN_W_N_ROLES)
+            TN_TRY(tn_section_vector(m->ctx, &v.s, h, h->n_layers, of->bias, false, &l->bias, err));
+    }
+    return TERN_OK;
+}
