@@ -73,6 +73,7 @@ tern_status tn_package_next_open(tn_npu_model *m, tern_error *err) {
     TN_FAIL_IF(v.n_found != v.s.n, err, TERN_E_FORMAT,
                "%s: the layer that guesses one token further (MTP) has %zu tensors, of which %zu are known",
                tn_pkg_path(m->pkg), v.s.n, v.n_found);
+    m->model->weight_bytes += s->size_bytes;
     return tn_room_section(m, s, &m->next, &m->next_block, err);
 }
 

@@ -176,8 +176,8 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     if (opt->load == TN_LOAD_MMAP) TN_TRY(tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err));
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
-        bool there = is_of_weights(s) && s->kind != TN_PKG_TABLE; /* which stays in the file */
-        if (there || (s->kind == TN_PKG_NEXT && model->h.n_next)) model->weight_bytes += s->size_bytes;
+        if (is_of_weights(s) && s->kind != TN_PKG_TABLE) /* which stays in the file */
+            model->weight_bytes += s->size_bytes;
     }
     model->fingerprint = tn_package_fingerprint(m->pkg);
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;

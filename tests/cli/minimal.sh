@@ -44,6 +44,13 @@ and   a bird — with “quotes” and 日本語." "" "threads=1"
 same "Once upon a time" "--raw" "raw=yes"
 same "Once upon a time there was" "--raw --draft all" "raw=yes draft=all"
 
+
+# A layer that guesses further stays in the package, and the text is the same.
+mv "$tmp/m.tern" "$tmp/tiny.tern"
+"$tern" synth --arch tiny-qwen2+mtp -o "$tmp/next.gguf" --seed 1 >"$tmp/log" 2>&1 && "$tern" pack "$tmp/next.gguf" -o "$tmp/m.tern" --quick >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
+same "Once upon a time" "--raw --draft mtp" "raw=yes"
+mv "$tmp/tiny.tern" "$tmp/m.tern"
+
 # Memory: the whole of tern-mini with the bundled model, in KiB.
 kib=$(python3 -c 'import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)

@@ -166,9 +166,9 @@ static void every_load(void **state) {
 typedef struct lie {
     int32_t next_layers; /* in the metadata; -1: as it is, 0: no key */
     bool no_section;
-    uint32_t role, part;     /* of a record: */
-    bool gone, other, twice; /* it is not there; has another shape; is there as another part too */
-    const char *says;        /* the error; NULL: it opens, without the layer */
+    uint32_t role, part;              /* of a record: */
+    bool gone, other, shorter, twice; /* it is not there; says another shape; lacks bytes; is there twice */
+    const char *says;                 /* the error; NULL: it opens, without the layer */
 } lie;
 
 static void copy_meta(tn_pkg_writer *w, const char *bytes, size_t n, int32_t next_layers) {
@@ -198,7 +198,8 @@ static void copy_section(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_section
         tn_pkg_record as = r[k];
         if (it && l->other) as.n++, as.k--;
         if (!it || !l->gone)
-            must(tn_pkg_add(w, &as, bytes + r[k].off_bytes, r[k].size_bytes - (it && l->other ? 4 : 0), &err),
+            must(tn_pkg_add(w, &as, bytes + r[k].off_bytes, r[k].size_bytes - (it && l->shorter ? 4 : 0),
+                            &err),
                  &err);
         as.part = TN_PKG_HOT;
         if (it && l->twice) must(tn_pkg_add(w, &as, bytes + r[k].off_bytes, r[k].size_bytes, &err), &err);
@@ -240,10 +241,10 @@ static void odd_packages(void **state) {
         {-1, .role = TN_W_NEXT_PROJ, .part = TN_PKG_BLOCKS, .gone = true, .says = "nextn_eh_proj"},
         {-1, .role = TN_W_NEXT_PROJ, .part = TN_PKG_BLOCKS, .other = true, .says = "nextn_eh_proj"},
         {-1, .role = TN_W_DOWN, .part = TN_PKG_BLOCKS, .gone = true, .says = "ffn_down"},
-        {-1, .role = TN_W_Q, .part = TN_PKG_BLOCKS, .other = true, .says = "attn_q"},
+        {-1, .role = TN_W_Q, .part = TN_PKG_BLOCKS, .shorter = true, .says = "attn_q"},
         {-1, .role = TN_W_NEXT_OUT_NORM, .part = TN_PKG_F32, .gone = true, .says = "nextn_head_norm"},
         {-1, .role = TN_W_ATTN_NORM, .part = TN_PKG_F32, .gone = true, .says = "attn_norm"},
-        {-1, .role = TN_W_ATTN_NORM, .part = TN_PKG_F32, .other = true, .says = "attn_norm"},
+        {-1, .role = TN_W_ATTN_NORM, .part = TN_PKG_F32, .shorter = true, .says = "attn_norm"},
         {-1, .role = TN_W_UP, .part = TN_PKG_BLOCKS, .twice = true, .says = "tensors, of which"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
