@@ -19,6 +19,7 @@ except ImportError:
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path[:0] = [os.path.join(TOP, "tools"), os.path.join(TOP, "tools", "train")]
+import as_shape  # noqa: E402
 import bpe  # noqa: E402
 import data  # noqa: E402
 import inject_outliers  # noqa: E402
@@ -140,6 +141,27 @@ class Safetensors(unittest.TestCase):
     def test_bf16_rounds_to_nearest_even(self):
         x = np.array([1.0, 1.00390625, 1.01171875, -3.14159], np.float32)
         np.testing.assert_array_equal(safetensors.from_bf16(safetensors.to_bf16(x)), np.array([1.0, 1.0, 1.015625, -3.140625], np.float32))
+
+
+class AsShape(unittest.TestCase):
+    def test_same_logits_in_another_shape(self):
+        shape = (5, 96, 6, 16, 80, 320)
+        cfg, w = tiny_llama(1)
+        w["mtp.fc.weight"] = np.arange(32 * 64, dtype=np.float32).reshape(32, 64)
+        ids = np.random.default_rng(1).integers(0, 300, 40)
+        of, rng = as_shape.plan(cfg, w, shape), np.random.default_rng(1)
+        big = {n: as_shape.grown(w[o], o, cfg, shape, rng, n != o) for n, o in of.items()}
+        for n, t in big.items():
+            self.assertEqual(t.shape, as_shape.shape_of(n, shape), n)
+        self.assertTrue(big["model.layers.4.mlp.up_proj.weight"].any())
+        fc = big.pop("mtp.fc.weight")  # a row's first half is of the token, its second of the state
+        np.testing.assert_array_equal(fc[:32, :32], w["mtp.fc.weight"][:, :32])
+        np.testing.assert_array_equal(fc[:32, 96:128], w.pop("mtp.fc.weight")[:, 32:])
+        self.assertEqual(np.count_nonzero(fc), 32 * 64 - 1)
+        want = inject_outliers.forward(cfg, {k: v.astype(np.float64) for k, v in w.items()}, ids)
+        got = inject_outliers.forward(as_shape.config_of(cfg, shape), {k: v.astype(np.float64) for k, v in big.items()}, ids)
+        np.testing.assert_allclose(got[:, :300], want, rtol=0, atol=1e-5 * np.abs(want).max())
+        self.assertEqual(np.abs(got[:, 300:]).max(), 0)
 
 
 class Outliers(unittest.TestCase):
