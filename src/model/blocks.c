@@ -184,50 +184,84 @@ tern_status tn_blocks_from_panels(tn_ctx *ctx, tn_pool *pool, tn_linear *l, size
 
 size_t tn_blocks_acts(size_t k, size_t n_rows) { return tn_blocks_n_chunks(k) * n_rows; }
 
+/* Products of one form of quantised rows. */
 typedef struct run_job {
-    const tn_linear *l;
+    const tn_product *p;
+    size_t n_products, k, ldx;
     const tn_kernels *kern;
     const float *x;
-    size_t ldx, n_per_item;
     tn_blocks_act *acts;
-    tn_blocks_args g;
+    size_t n_per_item;
+    int first_rows[TN_MAX_PRODUCTS + 1], first_item[TN_MAX_PRODUCTS + 1]; /* items before each product */
 } run_job;
+
+static tn_blocks_act *acts_of(const run_job *j, const tn_product *p) {
+    return j->acts + tn_blocks_acts(j->k, p->row0);
+}
+
+/* The product that an item is of; *i_item is left counted from its own first one. */
+static const tn_product *product_of(const run_job *j, const int *first, int *i_item) {
+    size_t i = 0;
+    while (*i_item >= first[i + 1]) i++;
+    *i_item -= first[i];
+    return &j->p[i];
+}
 
 static void quantise_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run_job *j = arg;
-    size_t m0 = (size_t)i_item * ROWS_AT_ONCE, m1 = m0 + ROWS_AT_ONCE < j->g.m ? m0 + ROWS_AT_ONCE : j->g.m;
+    const tn_product *p = product_of(j, j->first_rows, &i_item);
+    size_t m0 = (size_t)i_item * ROWS_AT_ONCE, m1 = m0 + ROWS_AT_ONCE < p->m ? m0 + ROWS_AT_ONCE : p->m;
     for (size_t m = m0; m < m1; m++)
-        j->kern->blocks_quantise(j->l->blocks_type, j->x + m * j->ldx, j->g.k, j->acts + m, j->g.m);
+        j->kern->blocks_quantise(p->l->blocks_type, j->x + (p->row0 + m) * j->ldx, j->k, acts_of(j, p) + m,
+                                 p->m);
 }
 
 static void product_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run_job *j = arg;
-    tn_blocks_args g = j->g;
-    g.n0 = (size_t)i_item * j->n_per_item;
-    g.n1 = g.n0 + j->n_per_item < g.n ? g.n0 + j->n_per_item : g.n;
-    j->kern->blocks_gemm(&g);
+    const tn_product *p = product_of(j, j->first_item, &i_item);
+    size_t n = (size_t)p->l->n, n0 = (size_t)i_item * j->n_per_item, n1 = n0 + j->n_per_item;
+    j->kern->blocks_gemm(&(tn_blocks_args){.type = p->l->blocks_type,
+                                           .tiles = p->l->blocks,
+                                           .a = acts_of(j, p),
+                                           .bias = p->l->bias,
+                                           .out = p->out,
+                                           .ldo = p->ldo,
+                                           .m = p->m,
+                                           .n = n,
+                                           .k = j->k,
+                                           .n0 = n0,
+                                           .n1 = n1 < n ? n1 : n});
 }
 
-void tn_blocks_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
-                   float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
+static size_t n_pairs(const tn_linear *l) { return ((size_t)l->n + 2 * TN_BLOCKS_N - 1) / (2 * TN_BLOCKS_N); }
+
+static bool same_form(const tn_linear *a, const tn_linear *b) {
+    const tn_blocks_traits *s = &tn_blocks_traits_of[a->blocks_type],
+                           *t = &tn_blocks_traits_of[b->blocks_type];
+    return s->group == t->group && s->offset == t->offset && s->has_min == t->has_min;
+}
+
+void tn_blocks_run(const tn_product *p, size_t n, const tn_kernels *kern, tn_pool *pool, const float *x,
+                   size_t ldx, tn_blocks_act *acts) {
+    run_job j = {.kern = kern, .x = x, .ldx = ldx, .k = (size_t)p->l->k, .acts = acts, .p = p};
+    while (j.n_products < n && j.n_products < TN_MAX_PRODUCTS && same_form(p->l, p[j.n_products].l))
+        j.n_products++;
     /* Pairs of tiles are what the products work on; few enough an item that threads of unequal speed
      * finish together, and two at least, because an item's first lines are not prefetched. */
-    size_t n_pairs = ((size_t)l->n + 2 * TN_BLOCKS_N - 1) / (2 * TN_BLOCKS_N),
-           n_threads = (size_t)tn_pool_size(pool), per_item = n_pairs / (n_threads * 16);
-    if (per_item < 2) per_item = n_pairs < 4 * n_threads ? 1 : 2;
-    run_job j = {
-        .l = l, .kern = kern, .x = x, .ldx = ldx, .n_per_item = per_item * 2 * TN_BLOCKS_N, .acts = acts};
-    j.g = (tn_blocks_args){.type = l->blocks_type,
-                           .tiles = l->blocks,
-                           .a = acts,
-                           .bias = l->bias,
-                           .out = out,
-                           .ldo = ldo,
-                           .m = m,
-                           .n = (size_t)l->n,
-                           .k = (size_t)l->k};
-    tn_pool_for(pool, (int)((m + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE), quantise_item, &j);
-    tn_pool_for(pool, (int)((n_pairs + per_item - 1) / per_item), product_item, &j);
+    size_t pairs = 0, n_threads = (size_t)tn_pool_size(pool);
+    for (size_t i = 0; i < j.n_products; i++) pairs += n_pairs(p[i].l);
+    size_t per_item = pairs / (n_threads * 16);
+    if (per_item < 2) per_item = pairs < 4 * n_threads ? 1 : 2;
+    j.n_per_item = per_item * 2 * TN_BLOCKS_N;
+    for (size_t i = 0; i < j.n_products; i++) { /* the same rows are quantised once */
+        bool known = i && p[i].row0 == p[i - 1].row0;
+        j.first_rows[i + 1] =
+            j.first_rows[i] + (known ? 0 : (int)((p[i].m + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE));
+        j.first_item[i + 1] = j.first_item[i] + (int)((n_pairs(p[i].l) + per_item - 1) / per_item);
+    }
+    tn_pool_for(pool, j.first_rows[j.n_products], quantise_item, &j);
+    tn_pool_for(pool, j.first_item[j.n_products], product_item, &j);
+    if (j.n_products < n) tn_blocks_run(p + j.n_products, n - j.n_products, kern, pool, x, ldx, acts);
 }

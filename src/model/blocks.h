@@ -19,10 +19,10 @@ tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
  * inputs are no multiple of 32 stays as it is. *n_bytes: of its weights then. */
 tern_status tn_blocks_from_panels(tn_ctx *ctx, tn_pool *pool, tn_linear *l, size_t *n_bytes, tern_error *err);
 
-/* Quantised rows of a linear of k input channels, as tn_linear_run wants them: how many for n_rows rows. */
+/* Quantised rows of a linear of k input channels, as tn_linears_run wants them: how many for n_rows rows. */
 size_t tn_blocks_acts(size_t k, size_t n_rows);
-/* tn_linear_run of such a linear. acts: [tn_blocks_acts(l->k, m)]. */
-void tn_blocks_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
-                   float *out, size_t ldo, size_t m, tn_blocks_act *acts);
+/* tn_linears_run of such linears. Those whose blocks want rows in one form are one loop of the pool. */
+void tn_blocks_run(const tn_product *p, size_t n, const tn_kernels *kern, tn_pool *pool, const float *x,
+                   size_t ldx, tn_blocks_act *acts);
 
 #endif

@@ -19,7 +19,30 @@ static void gather_item(void *arg, int i_item, int i_thread) {
         memcpy(own + (ptrdiff_t)tn_chosen_place(chosen, k) * j->l->k, x, (size_t)j->l->k * sizeof *x);
 }
 
-void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, tn_blocks_act *acts) {
+/* The products of as many experts, from *e on, as there is room for: few rows of many experts are one loop. */
+static size_t products_from(const tn_op *op, const tn_frame *f, const int32_t *first, int32_t max_rows,
+                            int32_t *e, tn_product *out) {
+    const tn_site_ops *l = &op->linears;
+    size_t n = 0;
+    int32_t n_all;
+    for (int32_t at = first[*e]; *e < l->n_experts; ++*e) {
+        size_t m = (size_t)(first[*e + 1] - first[*e]);
+        if (first[*e + 1] - at > max_rows || n + (size_t)l->n_ops > TN_MAX_PRODUCTS) break;
+        for (int32_t i = 0; i < l->n_ops && m; i++) {
+            const tn_linear *w = &tn_model_linears(f->m, op->layer, l->roles[i], &n_all)[*e];
+            size_t width = (size_t)w->n;
+            out[n++] = (tn_product){.l = w,
+                                    .row0 = (size_t)(first[*e] - at),
+                                    .m = m,
+                                    .ldo = width,
+                                    .out = f->buf[tn_role_buffer(l->roles[i])] + (size_t)first[*e] * width};
+        }
+    }
+    return n;
+}
+
+void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, int32_t max_rows,
+                    tn_blocks_act *acts) {
     const tn_site_ops *l = &op->linears;
     int32_t first[TN_MAX_EXPERTS + 1];
     const float *in = f->buf[op->in];
@@ -30,14 +53,10 @@ void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, tn_blocks
         in = f->buf[TN_BUF_GIVEN];
     }
     tn_experts_count(f, l->n_experts, l->n_used, first);
-    for (int32_t e = 0; e < l->n_experts; e++) {
-        size_t at = (size_t)first[e], m = (size_t)(first[e + 1] - first[e]);
-        for (int32_t i = 0; i < l->n_ops && m; i++) {
-            int32_t n_all;
-            const tn_linear *all = tn_model_linears(f->m, op->layer, l->roles[i], &n_all);
-            size_t n = (size_t)all[e].n;
-            tn_linear_run(&all[e], f->r->kern, pool, in + at * k, k,
-                          f->buf[tn_role_buffer(l->roles[i])] + at * n, n, m, acts);
-        }
+    tn_product p[TN_MAX_PRODUCTS];
+    for (int32_t e = 0; e < l->n_experts;) {
+        const float *x = in + (size_t)first[e] * k;
+        size_t n = products_from(op, f, first, max_rows, &e, p);
+        tn_linears_run(p, n, f->r->kern, pool, x, k, acts);
     }
 }

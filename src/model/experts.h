@@ -30,7 +30,8 @@ void tn_route_scores(const tn_op *op, const tn_frame *f, int32_t row0, int32_t r
 /* first[e] .. first[e + 1] - 1: the places of expert e of all rows of f; first [n + 1]. */
 void tn_experts_count(const tn_frame *f, int32_t n, int32_t used, int32_t *first);
 
-/* The float linears of a site of experts over all rows of f. acts: what tn_linear_run asks for. */
-void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, tn_blocks_act *acts);
+/* The float linears of a site of experts over all rows of f. acts: what tn_linears_run asks for, of max_rows rows,
+ * which are no fewer than those of f. */
+void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, int32_t max_rows, tn_blocks_act *acts);
 
 #endif

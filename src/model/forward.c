@@ -242,7 +242,7 @@ static void run_experts(run *x) {
     if (hooks && hooks->site_input)
         hooks->site_input(hooks->user, x->op->layer, x->op->site, x->f.buf[x->op->in], (size_t)s->k,
                           (int32_t)tn_site_rows(x->op->site, s, x->n_rows));
-    tn_experts_run(x->op, &x->f, x->pool, x->a->blocks);
+    tn_experts_run(x->op, &x->f, x->pool, x->a->max_rows, x->a->blocks);
 }
 
 static void route_item(void *arg, int i_item, int i_thread) {
@@ -272,11 +272,15 @@ static void run_linears(run *x) {
         x->hooks->site_input(x->hooks->user, x->op->layer, x->op->site, j.in, j.ldx, x->n_rows);
     if (in_layer && x->m->scheme != TN_FLOAT && x->m->scheme != TN_FLOAT_BLOCKS)
         tn_pool_for(x->pool, x->n_rows, round_item, &j);
+    tn_product p[TN_SITE_MAX_OPS];
+    for (int32_t i = 0; i < s->n_ops; i++)
+        p[i] = (tn_product){.l = tn_model_linear(x->m, x->op->layer, s->roles[i]),
+                            .m = (size_t)x->n_rows,
+                            .ldo = (size_t)s->n[i],
+                            .out = x->f.buf[tn_role_buffer(s->roles[i])]};
+    tn_linears_run(p, (size_t)s->n_ops, x->f.r->kern, x->pool, j.in, j.ldx, x->a->blocks);
     for (int32_t i = 0; i < s->n_ops; i++) {
-        j.l = tn_model_linear(x->m, x->op->layer, s->roles[i]);
-        j.out = x->f.buf[tn_role_buffer(s->roles[i])];
-        j.ldo = (size_t)s->n[i];
-        tn_linear_run(j.l, x->f.r->kern, x->pool, j.in, j.ldx, j.out, j.ldo, (size_t)x->n_rows, x->a->blocks);
+        j.l = p[i].l, j.out = p[i].out, j.ldo = p[i].ldo;
         if (j.l->full) tn_pool_for(x->pool, (j.l->n + TN_PANEL_N - 1) / TN_PANEL_N, outlier_item, &j);
         if (in_layer && x->hooks && x->hooks->output)
             x->hooks->output(x->hooks->user, x->op->layer, s->roles[i], j.out, s->n[i], x->n_rows);

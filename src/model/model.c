@@ -359,27 +359,38 @@ static void linear_item(void *arg, int i_item, int i_thread) {
     j->fn(j->x, j->ldx, j->l->panels, j->l->bias, j->out, j->ldo, j->m, n0, n1, (size_t)j->l->k);
 }
 
-void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
-                   float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
-    if (l->blocks) {
-        tn_blocks_run(l, kern, pool, x, ldx, out, ldo, m, acts);
-        return;
-    }
+static void run_panels(const tn_product *p, const tn_kernels *kern, tn_pool *pool, const float *x,
+                       size_t ldx) {
+    const tn_linear *l = p->l;
     /* Few enough panels that threads of unequal speed finish together, and an even number: the products work
      * on two (many rows) or four (few rows) at once, and a single one left over runs at half the speed. Rows
      * in plenty make two panels worth an item. */
     size_t n_panels = ((size_t)l->n + TN_PANEL_N - 1) / TN_PANEL_N,
            panels_per_item = n_panels / ((size_t)tn_pool_size(pool) * 16) / 4 * 4;
-    if (m > 8 || panels_per_item < 2) panels_per_item = 2;
+    if (p->m > 8 || panels_per_item < 2) panels_per_item = 2;
     linear_job j = {.l = l,
                     .fn = kern->gemm_f32[l->dtype],
-                    .x = x,
-                    .out = out,
+                    .x = x + p->row0 * ldx,
+                    .out = p->out,
                     .ldx = ldx,
-                    .ldo = ldo,
-                    .m = m,
+                    .ldo = p->ldo,
+                    .m = p->m,
                     .n_per_item = panels_per_item * TN_PANEL_N};
     tn_pool_for(pool, (int)((n_panels + panels_per_item - 1) / panels_per_item), linear_item, &j);
+}
+
+void tn_linears_run(const tn_product *p, size_t n, const tn_kernels *kern, tn_pool *pool, const float *x,
+                    size_t ldx, tn_blocks_act *acts) {
+    for (size_t i = 0, n_blocks = 0; i < n; i += n_blocks ? n_blocks : 1) {
+        for (n_blocks = 0; i + n_blocks < n && p[i + n_blocks].l->blocks;) n_blocks++;
+        if (n_blocks) tn_blocks_run(p + i, n_blocks, kern, pool, x, ldx, acts);
+        else run_panels(p + i, kern, pool, x, ldx);
+    }
+}
+
+void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
+                   float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
+    tn_linears_run(&(tn_product){.l = l, .m = m, .ldo = ldo, .out = out}, 1, kern, pool, x, ldx, acts);
 }
 
 void tn_linear_row(const tn_linear *l, size_t n, float *out) {

@@ -84,8 +84,21 @@ static inline const tn_linear *tn_model_linear(const tn_model *m, int32_t layer,
     return &tn_model_layer(m, layer)->linears[role];
 }
 
-/* out = x W^T + bias over m rows, spread over the pool. acts: what model/blocks.h asks for where
- * l->blocks, else NULL. */
+enum { TN_MAX_PRODUCTS = 32 }; /* that are one loop of the pool */
+
+/* Rows row0 .. row0 + m - 1 through a linear: out [m][ldo]. */
+typedef struct tn_product {
+    const tn_linear *l;
+    size_t row0, m, ldo;
+    float *out;
+} tn_product;
+
+/* out = x W^T + bias of n products, spread over the pool. They have the same number of input channels, and those of
+ * the same first row have the same rows. x [][ldx]; acts: what model/blocks.h asks for where any has blocks, of the
+ * rows up to the last; else NULL. */
+void tn_linears_run(const tn_product *p, size_t n, const tn_kernels *kern, tn_pool *pool, const float *x,
+                    size_t ldx, tn_blocks_act *acts);
+/* One product of m rows. */
 void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
                    float *out, size_t ldo, size_t m, tn_blocks_act *acts);
 /* Row n of the weights, widened: out [k]. */
