@@ -3,8 +3,11 @@
  * rows, and the same bits alone, in a batch and on any number of threads. A block that holds no number is
  * refused with its tensor's name. */
 #include "params/options.h"
+#include "base/cpu.h"
 #include "base/half.h"
+#include "base/rng.h"
 #include "formats/gguf.h"
+#include "model/blocks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -168,9 +171,69 @@ static void a_scale_that_is_no_number(void **state) {
         fail_msg("%s", err.message);
 }
 
+/* A linear of random blocks, whose bytes are such that no scale is NaN or large. */
+static void make_linear(tn_blocks_type type, int32_t n, int32_t k, tn_rng *rng, tn_linear *out) {
+    size_t bytes = tn_blocks_bytes(type, (size_t)n, (size_t)k);
+    uint8_t *tiles = NULL;
+    assert_false(posix_memalign((void **)&tiles, 64, bytes));
+    for (size_t i = 0; i < bytes; i++) tiles[i] = (uint8_t)tn_rng_below(rng, 48);
+    *out = (tn_linear){.n = n, .k = k, .blocks = tiles, .blocks_type = type};
+}
+
+/* Linears of a site in several types, and experts each of rows of its own: what the kernels' references say of
+ * each alone. */
+static void many_linears_at_once(void **state) {
+    (void)state;
+    enum { K = 512, N_ROWS = 16, N_PRODUCTS = 40, MOST = 80 };
+    static const tn_blocks_type types[] = {TN_BLOCKS_Q4_K, TN_BLOCKS_Q4_K, TN_BLOCKS_Q6_K, TN_BLOCKS_Q4_0,
+                                           TN_BLOCKS_Q8_0};
+    static float x[N_ROWS * K], out[N_PRODUCTS][N_ROWS * MOST], want[N_ROWS * MOST];
+    static tn_blocks_act acts[2 * N_ROWS], own[2 * N_ROWS];
+    tn_linear linears[N_PRODUCTS];
+    tn_product p[N_PRODUCTS];
+    tn_rng rng = {7};
+    tn_kernels kern;
+    tn_pool *pool;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_kernels_init(&kern, tn_cpu_flags(NULL));
+    assert_int_equal(tn_pool_open(&ctx, 2, &pool, NULL), TERN_OK);
+    for (size_t i = 0; i < N_ROWS * K; i++) x[i] = (float)tn_rng_below(&rng, 2001) / 1000 - 1;
+    for (int same_rows = 0; same_rows < 2; same_rows++) {
+        size_t row = 0;
+        for (int i = 0; i < N_PRODUCTS; i++) {
+            tn_blocks_type type = types[same_rows ? i % 5 : i / 20 * 3];
+            make_linear(type, 48 + i % 3 * 16, K, &rng, &linears[i]);
+            size_t m = same_rows ? N_ROWS : 1 + (size_t)(i / 2 % 3) % 2;
+            if (i % 2 == 0) row = i % 20 ? row + p[i - 1].m : 0; /* two products of every row */
+            p[i] = (tn_product){&linears[i], same_rows ? 0 : row, m, MOST, out[i]};
+        }
+        memset(out, 0, sizeof out);
+        for (int i = 0; i < N_PRODUCTS; i += 20) tn_linears_run(p + i, 20, &kern, pool, x, K, acts);
+        for (int i = 0; i < N_PRODUCTS; i++) {
+            for (size_t m = 0; m < p[i].m; m++)
+                tn_blocks_quantise_ref(linears[i].blocks_type, x + (p[i].row0 + m) * K, K, own + m, p[i].m);
+            memset(want, 0, sizeof want);
+            tn_blocks_gemm_ref(&(tn_blocks_args){.type = linears[i].blocks_type,
+                                                 .tiles = linears[i].blocks,
+                                                 .a = own,
+                                                 .out = want,
+                                                 .ldo = MOST,
+                                                 .m = p[i].m,
+                                                 .n = (size_t)linears[i].n,
+                                                 .k = K,
+                                                 .n1 = (size_t)linears[i].n});
+            assert_memory_equal(out[i], want, sizeof want);
+            free(linears[i].blocks);
+        }
+    }
+    tn_pool_close(&pool);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(close_to_the_widened_weights), cmocka_unit_test(rows_and_threads),
-        cmocka_unit_test(one_copy_of_the_files_size), cmocka_unit_test(a_scale_that_is_no_number)};
+        cmocka_unit_test(one_copy_of_the_files_size), cmocka_unit_test(a_scale_that_is_no_number),
+        cmocka_unit_test(many_linears_at_once)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
