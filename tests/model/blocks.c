@@ -22,19 +22,23 @@
 enum { N_TOK = 40, N_VOCAB_MAX = 600 };
 
 static const char fixture[] = TN_SOURCE_DIR "/tests/oracle/fixtures/qwen2-quantised.gguf"; /* Q8_0 and Q4_0 */
-static char made[256];
+static char made[256], experts[256];
 
 static int setup(void **state) {
     (void)state;
-    char cmd[600];
+    char cmd[900];
     snprintf(made, sizeof made, TN_BINARY_DIR "/blocks-%ld.gguf", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama --type q4_0 -o %s", made);
+    snprintf(experts, sizeof experts, TN_BINARY_DIR "/blocks-%ld-experts.gguf", (long)getpid());
+    snprintf(cmd, sizeof cmd,
+             TN_TERN " synth --arch tiny-llama --type q4_0 -o %s && " TN_TERN
+                     " synth --arch tiny-qwen3moe --type q4_0 -o %s",
+             made, experts);
     return system(cmd) ? -1 : 0;
 }
 
 static int teardown(void **state) {
     (void)state;
-    return unlink(made);
+    return unlink(made) | unlink(experts);
 }
 
 static tern_engine *open_engine(const char *path, const char *scheme, int n_threads) {
@@ -85,8 +89,8 @@ static void logits(const char *path, const char *scheme, int n_threads, int step
 
 static void close_to_the_widened_weights(void **state) {
     (void)state;
-    const char *paths[] = {fixture, made};
-    for (int p = 0; p < 2; p++) {
+    const char *paths[] = {fixture, made, experts};
+    for (int p = 0; p < 3; p++) {
         static float exact[N_VOCAB_MAX], blocks[N_VOCAB_MAX];
         tern_engine *e = open_engine(paths[p], NULL, 1);
         size_t n = (size_t)n_vocab(e);
@@ -110,8 +114,8 @@ static void close_to_the_widened_weights(void **state) {
 
 static void rows_and_threads(void **state) {
     (void)state;
-    const char *paths[] = {fixture, made};
-    for (int p = 0; p < 2; p++) {
+    const char *paths[] = {fixture, made, experts};
+    for (int p = 0; p < 3; p++) {
         static float all[N_VOCAB_MAX], some[N_VOCAB_MAX], alone[N_VOCAB_MAX], one_thread[N_VOCAB_MAX];
         logits(paths[p], NULL, 2, N_TOK, all);
         logits(paths[p], NULL, 2, N_TOK / 4, some);
