@@ -245,6 +245,8 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_b
 
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns) { tn_prop_timed(&d->props, n_rows, ns); }
 
+uint64_t tn_draft_refused(const tn_draft *d) { return d->props.n_refused; }
+
 void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, int n, bool fixed) {
     tn_proposals *p = &d->props;
     memset(p->cost, 0, sizeof p->cost);

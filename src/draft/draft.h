@@ -82,6 +82,8 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_b
                    tn_tree *out);
 /* Reports that a forward of n rows took so long. */
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns);
+/* Steps that verified nothing because of what forwards of several rows take here. */
+uint64_t tn_draft_refused(const tn_draft *d);
 /* Gives times known beforehand, relative to a forward of one row: those of n classes. With fixed they stand
  * instead of what will be measured, else they are what it begins with. */
 void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, int n, bool fixed);

@@ -11,7 +11,8 @@ static const float ROW_COST = 0.015f;     /* of a row more, relative to a forwar
 static const float TRUST = 0.95f;         /* how slowly the share of promises kept forgets */
 static const float FLOOR_RISE = 1.01f;    /* of a floor with every new time */
 static const float RELATIVE_SHARE = 0.1f; /* of a new relative time in the running one */
-enum { FEW_TIMES = 3, FRESH_STEPS = 200 }; /* a floor needs so many times, and counts for so many steps */
+enum { FEW_TIMES = 3, FRESH_STEPS = 200 };  /* a floor needs so many times, and counts for so many steps */
+enum { PATIENCE = 8, MOST_FORGOTTEN = 16 }; /* steps before times are forgotten, doubled as often */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -193,6 +194,41 @@ static bool needs_measure(const tn_proposals *p) {
     return true;
 }
 
+/* How many of the likeliest nodes are worth their rows; cost: relative times by number of rows. */
+static int32_t paying(const tn_proposals *p, const int32_t *order, int32_t n, int32_t n_beside,
+                      const float *cost) {
+    float sum = 1 + (float)n_beside, kept = trust(p),
+          best_gain = MARGIN * sum / cost[n_beside + 1]; /* every row beside gives a token */
+    int32_t best = 0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += kept * p->node[order[i]].p;
+        float gain = sum / cost[n_beside + i + 2];
+        if (gain <= best_gain) continue;
+        best_gain = gain;
+        best = i + 1;
+    }
+    return best;
+}
+
+/* The same by the times that are known. */
+static int32_t paying_here(tn_proposals *p, const int32_t *order, int32_t n, int32_t n_beside) {
+    float cost[TN_TREE_MAX + 1];
+    fill_costs(p, cost);
+    int32_t best = paying(p, order, n, n_beside, cost);
+    if (best || p->cost_given) return best;
+    for (int32_t i = 1; i <= TN_TREE_MAX; i++) cost[i] = 1 + ROW_COST * (float)(i - 1);
+    best = paying(p, order, n, n_beside, cost);
+    if (!best) return 0;
+    if (++p->n_waited <= PATIENCE << p->n_forgotten) {
+        p->n_refused++;
+        return 0;
+    }
+    for (int c = 1; c < TN_PROP_COSTS; c++) p->cost[c].known = false, p->cost[c].n = 0;
+    p->n_waited = 0;
+    if (p->n_forgotten < MOST_FORGOTTEN) p->n_forgotten++;
+    return best;
+}
+
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out) {
     int32_t order[TN_PROP_MAX], row_of[TN_PROP_MAX], n = 0;
     *out = (tn_tree){0};
@@ -211,21 +247,7 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool ea
         for (; j > 0 && p->node[order[j - 1]].p < x; j--) order[j] = order[j - 1];
         order[j] = i;
     }
-    int32_t best = n;
-    if (!eager) {
-        float cost[TN_TREE_MAX + 1], sum = 1 + (float)n_beside, best_gain, kept = trust(p);
-        fill_costs(p, cost);
-        best = 0;
-        best_gain = MARGIN * sum / cost[n_beside + 1]; /* every row beside gives a token */
-        for (int32_t i = 0; i < n; i++) {
-            sum += kept * p->node[order[i]].p;
-            float gain = sum / cost[n_beside + i + 2];
-            if (gain > best_gain) {
-                best_gain = gain;
-                best = i + 1;
-            }
-        }
-    }
+    int32_t best = eager ? n : paying_here(p, order, n, n_beside);
     row_of[0] = 0;
     for (int32_t i = 0; i < best; i++) {
         tn_prop *x = &p->node[order[i]];

@@ -43,6 +43,10 @@ typedef struct tn_proposals {
         bool known;      /* relative is more than a guess */
     } cost[TN_PROP_COSTS];
     int32_t n_steps;
+    /* Steps whose drafts would have paid but for what was measured: all, those since times were last forgotten,
+     * and how often that was. */
+    uint64_t n_refused;
+    int32_t n_waited, n_forgotten;
     bool cost_given; /* known beforehand: what is measured does not count */
 } tn_proposals;
 
@@ -68,7 +72,9 @@ float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured ye
 float tn_prop_gain_ns(const tn_proposals *p, float rate);
 
 /* Chooses the tree to verify, at most max_rows rows with its root, beside n_beside rows of other texts. An
- * eager one has as many nodes as fit, else only what pays. */
+ * eager one has as many nodes as fit, else only what pays. Where it is measured times that speak against every
+ * draft, they are forgotten after 8 such steps, 16 more, 32 more and so on: they may be of a moment when the
+ * machine was busy, and who verifies nothing measures nothing. */
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out);
 
 #endif

@@ -165,6 +165,9 @@ static void explain_drafts(const facts *f, tn_explained *x) {
         say(x, false, "they are switched off (set draft=auto)");
     } else if (!t->n_steps) {
         say(x, false, "no token was generated");
+    } else if (t->n_rows == t->n_steps && tn_draft_refused(f->s->drafting.draft)) {
+        say(x, false, "%llu steps had drafts, which cost more than they save as this machine was measured",
+            (unsigned long long)tn_draft_refused(f->s->drafting.draft));
     } else if (t->n_rows == t->n_steps) {
         say(x, false, "the text never continued as something known, so nothing was proposed");
     } else if (!t->n_accepted) {

@@ -32,7 +32,15 @@ open(sys.argv[2], "w").write("\n\n".join([document] * 11 + [question]) + "\n")
 END
 run() { "$tern" run -m "$tmp/long.tern" -f "$tmp/prompt.txt" --chat --temp 0 -n 48 "$@"; }
 run --json --explain --trace "$tmp/trace.json" >"$tmp/all" 2>"$tmp/err" || fail "run"
-run --json --explain >"$tmp/again" 2>"$tmp/err" || fail "run again" # by the times that the first one measured
+# by the times that the first one measured; those of several rows are made the same on a busy machine
+python3 - "$tmp/long.tern.profile" <<'END' || fail "times in the profile"
+import json, sys
+profile = json.load(open(sys.argv[1]))
+assert len(profile["forward_rows"]) == len(profile["forward_relative"]) >= 4, profile
+profile["forward_relative"] = [1 + 0.02 * rows for rows in profile["forward_rows"]]
+json.dump(profile, open(sys.argv[1], "w"))
+END
+run --json --explain >"$tmp/again" 2>"$tmp/err" || fail "run again"
 run --json --set load=sequential --set policy=in-order --set attention=full --set draft=none >"$tmp/none" 2>"$tmp/err" || fail "run without"
 python3 - "$tmp" $demo <<'END' || fail "one request through all four"
 import json, sys

@@ -277,6 +277,56 @@ static void best_nodes(void **state) {
     }
 }
 
+/* Steps that verify something, of n whose next token is all but certain, on a machine where a forward of rows takes
+ * so long; and the most steps between two of them. */
+static int tries(tn_proposals *p, int n, int64_t ns_of_a_row_more, int *most_between) {
+    int n_tries = 0, last = -1;
+    *most_between = 0;
+    for (int i = 0; i < n; i++) {
+        tn_tree t;
+        tn_prop_begin(p, 0);
+        tn_prop_add(p, 0, 5, 0);
+        tn_prop_choose(p, 32, 0, false, &t);
+        tn_prop_judge(p, 5);
+        tn_prop_timed(p, t.n, 1000 + (t.n - 1) * ns_of_a_row_more);
+        if (t.n == 1) continue;
+        if (i - last - 1 > *most_between) *most_between = i - last - 1;
+        last = i;
+        n_tries++;
+    }
+    return n_tries;
+}
+
+static void a_busy_moment_is_forgotten(void **state) {
+    (void)state;
+    static const int32_t rows[] = {2, 4, 8, 16};
+    static tn_proposals p;
+    for (int k = 0; k < 3; k++) {
+        bool dear = k == 1, for_good = k == 2;
+        memset(&p, 0, sizeof p);
+        p.at = -1;
+        p.cost_given = for_good;
+        tn_prop_guess(&p, 0, 0.95f);
+        for (int i = 0; i < 4; i++) {
+            int c = tn_prop_cost_class(rows[i]);
+            p.cost[c].rows = (float)rows[i];
+            p.cost[c].relative = (float)rows[i] + 3;
+            p.cost[c].known = true;
+        }
+        int between, n = tries(&p, 400, dear ? 1500 : 20, &between);
+        if (for_good) {
+            assert_int_equal(n, 0);
+        } else if (dear) { /* three times after 8, 16, 32, ... steps */
+            assert_in_range(n, 12, 18);
+            assert_in_range(between, 100, 256);
+            assert_int_equal(p.n_refused, 400 - n);
+        } else {
+            assert_int_equal(n, 400 - 8);
+            assert_int_equal(p.n_refused, 8);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names),
                                        cmocka_unit_test(copies_of_the_text),
@@ -285,6 +335,7 @@ int main(void) {
                                        cmocka_unit_test(rejected_rows_calibrate),
                                        cmocka_unit_test(rejects_come_back),
                                        cmocka_unit_test(throttling),
-                                       cmocka_unit_test(best_nodes)};
+                                       cmocka_unit_test(best_nodes),
+                                       cmocka_unit_test(a_busy_moment_is_forgotten)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
