@@ -5,13 +5,16 @@
 
 #include "check.h"
 
+/* fixed_bits: of all channels; 0: any, 8 + B: B or B + 1 each, so that a tile has many of both. */
 static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k, unsigned fixed_bits,
                 int form, bool extreme) {
     size_t n_up = (n + 15) / 16 * 16, lda = (k + 3) / 4 * 4, ldo = n + 3, elem = form == 2 ? 1 : 4;
     uint8_t *bits = calloc(tn_channel_bits_bytes(n), 1);
     int8_t *w = malloc(n * k);
     for (size_t i = 0; i < n; i++) {
-        unsigned b = fixed_bits ? fixed_bits : 1 + (unsigned)tn_rng_below(r, 8);
+        unsigned b = fixed_bits > 8 ? fixed_bits - 8 + (unsigned)tn_rng_below(r, 2)
+                     : fixed_bits   ? fixed_bits
+                                    : 1 + (unsigned)tn_rng_below(r, 8);
         tn_channel_bits_put(bits, i, b);
         for (size_t j = 0; j < k; j++)
             w[i * k + j] = extreme  ? (int8_t)((1 << b) - 1 > 127 ? 127 : (1 << b) - 1)
@@ -63,19 +66,20 @@ static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k,
 }
 
 static void all(const tn_kernels *kern) {
-    static const size_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 31, 32, 33},
+    static const size_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 24, 31, 32, 33},
                         ns[] = {1, 15, 16, 17, 64, 100},
                         ks[] = {1, 3, 63, 64, 65, 127, 128, 129, 192, 513, 1537, 2200, 3073, 4097};
     tn_rng r = {check_seed()};
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {
             for (size_t l = 0; l < sizeof ks / sizeof *ks; l++)
-                one(&r, kern, ms[i], ns[j], ks[l], (unsigned)tn_rng_below(&r, 9), (int)tn_rng_below(&r, 3),
+                one(&r, kern, ms[i], ns[j], ks[l], (unsigned)tn_rng_below(&r, 16), (int)tn_rng_below(&r, 3),
                     false);
         }
     }
     /* sums of 16 bits that just fit, for every width */
     for (unsigned bits = 1; bits <= 8; bits++) {
+        one(&r, kern, 1, 17, 300, bits, 0, true);
         one(&r, kern, 3, 17, 300, bits, 0, true);
         one(&r, kern, 40, 17, 300, bits, 0, true);
     }

@@ -1,21 +1,131 @@
 /* kernels/arm/gemm_packed_dotprod.c - few rows against weightlets on SDOT: sums run along k, four to a register,
- * and are added up across it at the end of a block; 4 rows x 4 channels share their loads. */
+ * and are added up across it at the end. One row takes codes as registers to the product, four channels of a
+ * width at a time, which share the loads of activations. More rows take them from a tile's codes of a block of
+ * k, unpacked once into L1; 4 rows x 4 channels share their loads. */
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ROW_STEP = 1, ROWS = 4, STRIDE = 1024 /* of a row or channel in a block of k */ };
+/* Four rows or channels side by side, 32 bytes of each in turn. */
+enum { ROWS = 4, FOUR = 4 * 512 /* bytes of four in a block of k */, ROW_UNIT = 4 * 32, CODE_UNIT = ROW_UNIT };
 
-static inline size_t lane_offset(size_t r, size_t k) { return r * STRIDE + k; }
-static inline size_t code_offset(size_t c, size_t k) { return c * STRIDE + k; }
-static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
-                          int32_t (*sums)[16]);
-
+static inline int8_t *row_at(int8_t *block, size_t r) { return block + r / 4 * FOUR + r % 4 * 32; }
+static inline int8_t *code_at(int8_t *block, size_t c) { return row_at(block, c); }
+static inline void put32(int8_t *to, int8x16_t lo, int8x16_t hi) {
+    vst1q_s8(to, lo);
+    vst1q_s8(to + 16, hi);
+}
 #include "kernels/arm/gemm_packed_neon.h"
 
-_Static_assert((int)STRIDE == (int)BLOCK_K, "a row's block has its room");
+_Static_assert((int)FOUR == 4 * (int)BLOCK_K, "a block has its room");
 
-/* R rows and four channels. */
+/* ---- one row --------------------------------------------------------------------------------------- */
+
+/* A tile against one row. */
+typedef struct span {
+    const tile *t;
+    const uint8_t *src;
+    size_t n_groups;
+    const int8_t *a; /* in the order of codes */
+    uintptr_t next;  /* is prefetched as weights are read; it may lie behind the matrix: a prefetch is not a read */
+} span;
+
+/* C channels of one width, numbers [C]; their sums go to sums by channel. */
+INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32_t *sums) {
+    const uint8_t *src[4];
+    const int8_t *a = s->a;
+    const size_t step = s->t->step;
+    uintptr_t next = s->next;
+    int32x4_t acc[4][2];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c++) {
+        src[c] = s->src + tile_off(s->t, numbers[c]);
+        acc[c][0] = acc[c][1] = vdupq_n_s32(0);
+    }
+    for (size_t i = s->n_groups; i; i--, a += GROUP) {
+#pragma GCC unroll 8
+        for (int j = 0; j < C * bits * 16; j += 64) __builtin_prefetch((const void *)(next + (size_t)j), 0, 2);
+        next += (uintptr_t)(C * bits * 16);
+#pragma GCC unroll 2
+        for (int half = 0; half < WEIGHTLET_PAIRS; half += 2) {
+            int8x16_t x[4];
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) x[j] = vld1q_s8(a + 32 * half + 16 * j);
+            __asm__("" : "+w"(x[0]), "+w"(x[1]), "+w"(x[2]), "+w"(x[3])); /* loaded together: two instructions */
+#pragma GCC unroll 4
+            for (int c = 0; c < C; c++) {
+#pragma GCC unroll 2
+                for (int j = 0; j < 2; j++) {
+                    uint8x16_t lo, hi;
+                    weightlet_pair(src[c], bits, half + j, &lo, &hi);
+                    acc[c][0] = vdotq_s32(acc[c][0], vreinterpretq_s8_u8(lo), x[2 * j]);
+                    acc[c][1] = vdotq_s32(acc[c][1], vreinterpretq_s8_u8(hi), x[2 * j + 1]);
+                }
+            }
+            __asm__ volatile("" ::: "memory"); /* gcc loads everything first otherwise, more than it has registers for */
+        }
+#pragma GCC unroll 4
+        for (int c = 0; c < C; c++) src[c] += step;
+    }
+    s->next = next;
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c++) sums[numbers[c]] = vaddvq_s32(vaddq_s32(acc[c][0], acc[c][1]));
+}
+
+INLINE void channels_of(int bits, span *s, const uint8_t *numbers, size_t n, int32_t *sums) {
+    for (; n >= 4; n -= 4, numbers += 4) channels_row(4, bits, s, numbers, sums);
+    for (; n; n--, numbers++) channels_row(1, bits, s, numbers, sums);
+}
+
+BY_WIDTH(run, channels_of, (span *s, const uint8_t *numbers, size_t n, int32_t *sums), s, numbers, n, sums)
+
+/* A tile's channels by width to their products. */
+static void runs_of(span *s, int32_t *sums) {
+    const tile *t = s->t;
+    uint8_t numbers[TN_TILE_N];
+    if (t->uniform) {
+        for (size_t c = 0; c < TN_TILE_N; c++) numbers[c] = (uint8_t)c;
+        run[t->width[0]](s, numbers, t->n_cols, sums);
+        return;
+    }
+    uint64_t count = 0, at; /* a byte for each width */
+    for (size_t c = 0; c < t->n_cols; c++) count += 1ull << (t->width[c] - 1) * 8;
+    at = count * 0x0101010101010100u; /* where the first of each width goes */
+    for (size_t c = 0; c < t->n_cols; c++) {
+        const int shift = (t->width[c] - 1) * 8;
+        numbers[at >> shift & 15] = (uint8_t)c;
+        at += 1ull << shift;
+    }
+    const uint8_t *from = numbers;
+    for (int width = 1; count; width++, count >>= 8) {
+        const size_t n = count & 31;
+        if (n) run[width](s, from, n, sums);
+        from += n;
+    }
+}
+
+static void one_row(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, int8_t *a) {
+    const size_t n_groups = (g->k + GROUP - 1) / GROUP;
+    int32_t sums[1][TN_TILE_N] = {{0}};
+    const int32_t row_sum = copy_row(g->a, 0, g->k, n_groups * GROUP, a, 32);
+    for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
+        const tile t = tile_of(g, bits, n);
+        span s = {.t = &t, .src = packed, .n_groups = n_groups, .a = a};
+        packed += t.step * n_groups;
+        s.next = (uintptr_t)packed;
+        runs_of(&s, sums[0]);
+        finish(g, &t, n, 1, sums, &row_sum);
+    }
+}
+
+/* ---- several rows ---------------------------------------------------------------------------------- */
+
+static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *codes) {
+    for (size_t c = 0; c < t->n_cols; c++)
+        codes_of[t->width[c]](src + tile_off(t, c), t->step, n_k, code_at(codes, c));
+}
+
+/* R rows and four channels, c and on. */
 INLINE void rows(int R, size_t n_k, const int8_t *codes, const int8_t *a, int32_t (*sums)[16], size_t c) {
     int32x4_t acc[ROWS][4];
 #pragma GCC unroll 4
@@ -23,15 +133,17 @@ INLINE void rows(int R, size_t n_k, const int8_t *codes, const int8_t *a, int32_
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) acc[r][i] = vdupq_n_s32(0);
     }
-    for (size_t k = 0; k < n_k; k += 16) {
-        int8x16_t x[ROWS];
+    for (const int8_t *end = a + 4 * n_k; a < end; a += ROW_UNIT, codes += CODE_UNIT) {
+        int8x16_t x[ROWS][2];
 #pragma GCC unroll 4
-        for (int r = 0; r < R; r++) x[r] = vld1q_s8(a + (size_t)r * STRIDE + k);
+        for (int r = 0; r < R; r++) x[r][0] = vld1q_s8(a + r * 32), x[r][1] = vld1q_s8(a + r * 32 + 16);
 #pragma GCC unroll 4
-        for (size_t i = 0; i < 4; i++) {
-            int8x16_t w = vld1q_s8(codes + (c + i) * STRIDE + k);
+        for (int i = 0; i < 4; i++) {
+            int8x16_t lo = vld1q_s8(codes + i * 32), hi = vld1q_s8(codes + i * 32 + 16);
 #pragma GCC unroll 4
-            for (int r = 0; r < R; r++) acc[r][i] = vdotq_s32(acc[r][i], w, x[r]);
+            for (int r = 0; r < R; r++) acc[r][i] = vdotq_s32(acc[r][i], lo, x[r][0]);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) acc[r][i] = vdotq_s32(acc[r][i], hi, x[r][1]);
         }
     }
 #pragma GCC unroll 4
@@ -43,18 +155,21 @@ INLINE void rows(int R, size_t n_k, const int8_t *codes, const int8_t *a, int32_
 
 static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
                           int32_t (*sums)[16]) {
-    for (size_t c = 0; c < TN_TILE_N; c += 4) {
+    for (size_t c = 0; c < TN_TILE_N; c += 4, codes += FOUR) {
+        const int8_t *x = a;
         size_t r = 0;
-        for (; r + ROWS <= n_rows; r += ROWS) rows(4, n_k, codes, a + r * STRIDE, sums + r, c);
+        for (; r + ROWS <= n_rows; r += ROWS, x += FOUR) rows(4, n_k, codes, x, sums + r, c);
         switch (n_rows - r) {
-        case 3: rows(3, n_k, codes, a + r * STRIDE, sums + r, c); break;
-        case 2: rows(2, n_k, codes, a + r * STRIDE, sums + r, c); break;
-        case 1: rows(1, n_k, codes, a + r * STRIDE, sums + r, c); break;
+        case 3: rows(3, n_k, codes, x, sums + r, c); break;
+        case 2: rows(2, n_k, codes, x, sums + r, c); break;
+        case 1: rows(1, n_k, codes, x, sums + r, c); break;
         }
     }
 }
 
 void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                             uint8_t *scratch) {
-    gemm_packed(g, packed, bits, scratch);
+    assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
+    if (g->m == 1) one_row(g, packed, bits, (int8_t *)scratch);
+    else if (g->m) several_rows(g, packed, bits, (int8_t *)scratch);
 }

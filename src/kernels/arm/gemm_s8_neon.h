@@ -12,10 +12,11 @@ static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm
     int32x4_t acc[MAX_ROWS][4];
     tile_rows(R, g, m, g->tiles + n / TN_TILE_N * ((g->k + 3) / 4) * 64, acc);
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
+    for (size_t q = 0; q < 4; q++) {
+        if (4 * q >= n_cols) break;
+        const columns4 c = columns4_of(g, n + 4 * q, n_cols - 4 * q < 4 ? n_cols - 4 * q : 4);
 #pragma GCC unroll 4
-        for (size_t c = 0; c < n_cols; c += 4)
-            store4(g, m + (size_t)r, n + c, n_cols - c < 4 ? n_cols - c : 4, acc[r][c / 4]);
+        for (int r = 0; r < R; r++) store4(g, m + (size_t)r, &c, acc[r][q]);
     }
 }
 

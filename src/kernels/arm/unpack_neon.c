@@ -1,6 +1,6 @@
 /* kernels/arm/unpack_neon.c - weightlets to tiles on 128-bit vectors: eight registers hold a channel's group
  * of 128 weights, sixteen channels are transposed as 32-bit units, four channels by four units at a time.
- * Codes are assembled doubled, as in unpack_avx512.c, so that the weight is one subtraction away. */
+ */
 #include "kernels/arm/weightlets_neon.h"
 
 #include <string.h>
@@ -9,15 +9,18 @@ enum { GROUP = TN_WEIGHTLET_GROUP };
 
 static inline __attribute__((always_inline)) const uint8_t *channel(const uint8_t *src, int bits,
                                                                     int8_t *out) {
-    uint8x16_t w[WEIGHTLET_REGS];
     if (bits == 8) {
         memcpy(out, src, GROUP);
         return src + GROUP;
     }
-    weightlets_placed_neon(src, bits, 1, w);
-    uint8x16_t zero = vdupq_n_u8((uint8_t)((1 << bits) - 1));
-    for (int i = 0; i < WEIGHTLET_REGS; i++)
-        vst1q_s8(out + 16 * i, vreinterpretq_s8_u8(vsubq_u8(w[i], zero)));
+    const uint8x16_t top = vdupq_n_u8((uint8_t)((1 << bits) - 1));
+#pragma GCC unroll 4
+    for (int i = 0; i < WEIGHTLET_PAIRS; i++) {
+        uint8x16_t lo, hi;
+        weightlet_pair(src, bits, i, &lo, &hi);
+        vst1q_s8(out + 16 * i, vreinterpretq_s8_u8(lo + lo - top));
+        vst1q_s8(out + 64 + 16 * i, vreinterpretq_s8_u8(hi + hi - top));
+    }
     return src + GROUP / 8 * bits;
 }
 

@@ -1,5 +1,5 @@
-/* kernels/arm/weightlets_neon.h - a group of 128 weightlets to eight registers of codes, shared by the kernels
- * that unpack. */
+/* kernels/arm/weightlets_neon.h - a group of 128 weightlets to registers of codes, shared by the kernels that
+ * unpack. */
 #ifndef TN_KERNELS_ARM_WEIGHTLETS_NEON_H
 #define TN_KERNELS_ARM_WEIGHTLETS_NEON_H
 
@@ -7,51 +7,54 @@
 
 #include <arm_neon.h>
 
-enum { WEIGHTLET_REGS = TN_WEIGHTLET_GROUP / 16 };
+enum { WEIGHTLET_PAIRS = TN_WEIGHTLET_GROUP / 32 };
 
 /* All bytes of x moved up by `by` bits, down where that is negative; a constant where this is inlined. */
 static inline __attribute__((always_inline)) uint8x16_t shifted(uint8x16_t x, int by) {
     return by > 0 ? x << by : by < 0 ? x >> -by : x;
 }
 
-/* acc with `width` bits from position `from` of x at `to`; nothing lies above those in acc. */
-static inline __attribute__((always_inline)) uint8x16_t put(uint8x16_t acc, uint8x16_t x, int from, int to,
-                                                            int width) {
-    if (from + width == 8 && !to) return shifted(x, -from);
-    return vbslq_u8(vdupq_n_u8((uint8_t)(((1 << width) - 1) << to)), shifted(x, to - from), acc);
+/* Registers of a group that codes 16 i .. and 64 + 16 i .. (i < 4) come from: nibbles, 2 bits, single bits; of 8 bits
+ * the codes. */
+typedef struct weightlet_regs {
+    uint8x16_t four, two, one;
+} weightlet_regs;
+
+/* Reads no more than the group's 16 * bits bytes at src; bits and i are constants where this is inlined. */
+static inline __attribute__((always_inline)) weightlet_regs weightlet_load(const uint8_t *src, int bits, int i) {
+    if (bits == 8) return (weightlet_regs){vld1q_u8(src + 16 * i), vld1q_u8(src + 64 + 16 * i), vdupq_n_u8(0)};
+    const uint8_t *two = src + (bits & 4 ? 64 : 0), *one = two + (bits & 2 ? 32 : 0);
+    return (weightlet_regs){bits & 4 ? vld1q_u8(src + 16 * i) : vdupq_n_u8(0),
+                            bits & 2 ? vld1q_u8(two + 16 * (i % 2)) : vdupq_n_u8(0),
+                            bits & 1 ? vld1q_u8(one) : vdupq_n_u8(0)};
 }
 
-/* Codes of a group with bits < 8, moved up by `place` bits; reads its 16 * bits bytes at src and no more; bits
- * is a constant where this is inlined. */
-static inline __attribute__((always_inline)) void
-weightlets_placed_neon(const uint8_t *src, int bits, int place, uint8x16_t w[static WEIGHTLET_REGS]) {
-#pragma GCC unroll 8
-    for (int i = 0; i < WEIGHTLET_REGS; i++) w[i] = vdupq_n_u8(0);
-    if (bits & 4) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            uint8x16_t x = vld1q_u8(src + 16 * i);
-            w[i] = put(w[i], x, 0, place, 4);
-            w[4 + i] = put(w[4 + i], x, 4, place, 4);
-        }
-        src += 64;
-        place += 4;
+/* The codes; of 8 bits the weights. What lies above the nibbles of both lies four bits apart in a byte, as these do: it
+ * is cut out together, and one insertion puts it above a nibble and takes that out of its byte. */
+static inline __attribute__((always_inline)) void weightlet_codes(weightlet_regs from, int bits, int i,
+                                                                  uint8x16_t *lo, uint8x16_t *hi) {
+    if (bits == 8) {
+        *lo = from.four;
+        *hi = from.two;
+        return;
     }
-    if (bits & 2) {
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; i++) {
-            uint8x16_t x = vld1q_u8(src + 16 * i);
-#pragma GCC unroll 4
-            for (int s = 0; s < 4; s++) w[2 * s + i] = put(w[2 * s + i], x, 2 * s, place, 2);
-        }
-        src += 32;
-        place += 2;
+    uint8x16_t top = vdupq_n_u8(0);
+    if (bits & 2) top = shifted(from.two, -(i / 2 * 2)) & 0x33;
+    if (bits & 1)
+        top = bits & 2 ? vbslq_u8(vdupq_n_u8(0x44), shifted(from.one, 2 - i), top)
+                       : shifted(from.one, -i) & 0x11;
+    if (bits < 4) {
+        *lo = top & 15;
+        *hi = top >> 4;
+        return;
     }
-    if (bits & 1) {
-        uint8x16_t x = vld1q_u8(src);
-#pragma GCC unroll 8
-        for (int s = 0; s < 8; s++) w[s] = put(w[s], x, s, place, 1);
-    }
+    *lo = bits == 4 ? from.four & 15 : vsliq_n_u8(from.four, top, 4);
+    *hi = bits == 4 ? from.four >> 4 : vsriq_n_u8(top, from.four, 4);
+}
+
+static inline __attribute__((always_inline)) void weightlet_pair(const uint8_t *src, int bits, int i,
+                                                                 uint8x16_t *lo, uint8x16_t *hi) {
+    weightlet_codes(weightlet_load(src, bits, i), bits, i, lo, hi);
 }
 
 #endif
