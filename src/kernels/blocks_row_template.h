@@ -5,9 +5,10 @@
 
 enum {
     ROW_AHEAD = 8192, /* bytes: how far ahead weights are prefetched */
-    /* Vectors of a line that meet in registers. With two of NEON's four its code would be twice as large. */
-    AT_ONCE = VECTORS == 2 ? 2 : 1
 };
+/* Vectors of a line that meet in registers. With two of NEON's four the code of types of whole chunks, whose groups
+ * are all written out, would be twice as large. */
+#define AT_ONCE(whole) (VECTORS == 4 && !(whole) ? 4 : VECTORS == 2 ? 2 : 1)
 
 /* Where the two fields of values lie. */
 typedef struct fields {
@@ -89,7 +90,13 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
         }
 #endif
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) sum = dot(sum, weights(w[i], wide), act_load(x + i * 4), wide);
+        for (int i = 0; i < 4; i++) {
+#ifdef SIXTEEN
+            sum = dot(sum, weights(w[i], wide), act_load(x), wide, i);
+#else
+            sum = dot(sum, weights(w[i], wide), act_load(x + i * 4), wide);
+#endif
+        }
     }
     return sum;
 }
@@ -98,13 +105,15 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
  * src. */
 INLINE void add_group(tn_blocks_type type, size_t G, bool min, bool wide, const uint8_t *src,
                       const uint8_t *high, int half, int l, const tn_blocks_act *a, size_t g, const panel *s,
-                      size_t v, vf *p) {
-#pragma GCC unroll 2
-    for (size_t i = 0; i < AT_ONCE; i++) {
+                      size_t v, bool whole, vf *p) {
+    const size_t n_v = AT_ONCE(whole);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < n_v; i++) {
         vi sum = min || (wide && SIGNED) ? i_zero() : i_set1(a->of.start[g]);
         sum = group_sum(type, G, wide, src, high, half, l, (v + i) * SLICE, a->q + g * G, sum);
         p[i] = f_fma(f_cvt(sum), f_load(s->s[g] + (v + i) * LANES), p[i]);
         if (min) p[i] = f_fma(f_load(s->b[g] + (v + i) * LANES), f_set1(a->of.sum[g]), p[i]);
+        if (i % 2) in_turn();
     }
 }
 
@@ -118,6 +127,7 @@ INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool w
                       size_t n32, const tn_blocks_act *a, uintptr_t ahead, size_t share, vf *acc) {
     const fields f = fields_of(type);
     const int n_groups = TN_BLOCKS_ACT / (int)G, n_lines = (int)G / 4;
+    const size_t n_v = AT_ONCE(whole);
     const uint8_t *high = src + n32 * f.lines * LINE;
     panel s;
     scales(type, high + n32 * f.high_lines * LINE, n32, &s);
@@ -127,24 +137,24 @@ INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool w
         prefetch_row(ahead + (size_t)half * share, share);
         const size_t g0 = (size_t)half * TN_BLOCKS_ACT / G;
 #pragma GCC unroll 1
-        for (size_t v = 0; v < VECTORS; v += AT_ONCE) {
-            vf p[AT_ONCE];
-#pragma GCC unroll 2
-            for (size_t i = 0; i < AT_ONCE; i++) p[i] = f_zero();
+        for (size_t v = 0; v < VECTORS; v += n_v) {
+            vf p[AT_ONCE(false)];
+#pragma GCC unroll 4
+            for (size_t i = 0; i < n_v; i++) p[i] = f_zero();
             const uint8_t *lines = src + (size_t)half * 4 * f.lines * LINE,
                           *more = high + (f.high_shared ? 0 : (size_t)half * 4 * f.high_lines * LINE);
             if (whole) {
 #pragma GCC unroll 8
                 for (int g = 0; g < n_groups; g++)
                     add_group(type, G, min, wide, lines, more, half, g * n_lines, a, g0 + (size_t)g, &s, v,
-                              p);
+                              whole, p);
             } else {
                 for (size_t g = g0; g < g0 + 4 && g < n32;
                      g++, lines += f.lines * LINE, more += f.high_lines * LINE)
-                    add_group(type, G, min, wide, lines, more, 0, 0, a, g, &s, v, p);
+                    add_group(type, G, min, wide, lines, more, 0, 0, a, g, &s, v, whole, p);
             }
-#pragma GCC unroll 2
-            for (size_t i = 0; i < AT_ONCE; i++) acc[v + i] = f_fma(p[i], f_set1(a->scale[half]), acc[v + i]);
+#pragma GCC unroll 4
+            for (size_t i = 0; i < n_v; i++) acc[v + i] = f_fma(p[i], f_set1(a->scale[half]), acc[v + i]);
         }
     }
 }

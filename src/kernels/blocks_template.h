@@ -7,11 +7,19 @@
  *   f_load f_store f_set1 f_fma(a,b,c) f_cvt (from int32) f_zero()   i_set1 i_zero()
  *   struct act, act_load(p)      four activations, in all lanes
  *   dot(acc, w, act, wide)       acc[n] += sum over 4 input channels, exact; wide: values of eight bits
+ *   SIXTEEN                      where defined, act_load loads sixteen activations, and dot takes the number of the
+ *                                line as well, whose four it wants
+ *   MICRO                        where defined, the file that has micro
+ *   in_turn()                    where defined, what loads behind it stay behind
  *   PAIRS                        1: there are, for values that are not wide, pairs_of(w, act), the sums of two input
  *                                channels in 16 bits; pairs_add; and pairs_widen(acc, pairs) */
 #include "kernels/blocks_unpack.h"
 
 #include <assert.h>
+
+#ifndef in_turn
+#define in_turn()
+#endif
 
 enum { VECTORS = N / LANES, SLAB_ROWS = 32 };
 
@@ -49,6 +57,9 @@ INLINE void prefetch_share(const ahead *next, int C, size_t g) {
 }
 
 /* R rows of C tiles over n32 x 32 input channels. */
+#ifdef MICRO
+#include MICRO
+#else
 INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, size_t n32,
                   const tn_blocks_act *a, const sums *to, const ahead *next) {
     size_t n_groups = n32 * 32 / G, per_act = TN_BLOCKS_ACT / G;
@@ -131,6 +142,8 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
     }
 }
 
+#endif
+
 #define ROWS(R, C, G, min, wide)                                                                             \
     case R:                                                                                                  \
         micro(R, C, G, min, wide, p, n32, a, &part, &ahead_of);                                              \
@@ -143,6 +156,12 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
     ROWS(4, __VA_ARGS__);                                                                                    \
     ROWS(5, __VA_ARGS__);                                                                                    \
     ROWS(6, __VA_ARGS__)
+#elif MAX_ROWS == 4
+#define ALL_ROWS(...)                                                                                        \
+    ROWS(1, __VA_ARGS__);                                                                                    \
+    ROWS(2, __VA_ARGS__);                                                                                    \
+    ROWS(3, __VA_ARGS__);                                                                                    \
+    ROWS(4, __VA_ARGS__)
 #elif MAX_ROWS == 3
 #define ALL_ROWS(...)                                                                                        \
     ROWS(1, __VA_ARGS__);                                                                                    \

@@ -5,6 +5,7 @@
  *   LANES                 floats of a register
  *   lookup(i, table)      a slice of indices below 16 to the table's bytes
  *   halves(src)           LANES f16 to floats
+ *   BYTE_SHIFTS           1: bytes are shifted by one instruction
  *   floats(v, at, sign)   bytes at.. of 16, LANES of them, taken with a sign or without, to floats */
 #include "kernels/blocks_s8.h"
 
@@ -15,7 +16,12 @@
 #define INLINE static inline __attribute__((always_inline))
 
 #define SLICE (LANES * 4)
-enum { LINE = 64, CHUNK_LINES = TN_BLOCKS_CHUNK / 4, N = TN_BLOCKS_N };
+enum {
+    LINE = 64,
+    CHUNK_LINES = TN_BLOCKS_CHUNK / 4,
+    N = TN_BLOCKS_N,
+    AT_A_TIME = LANES == 4 ? 4 : 1 /* slices of a line that are loaded before any is stored */
+};
 
 typedef uint8_t slice __attribute__((vector_size(SLICE), aligned(1), may_alias));
 typedef uint16_t slice_pairs __attribute__((vector_size(SLICE), aligned(1), may_alias));
@@ -42,6 +48,9 @@ INLINE void put(uint8_t *p, slice v) { *(slice *)p = v; }
 /* Bits `from`.. of every byte brought to bit `to`, those in mask kept: what a mask keeps comes from its own
  * byte. */
 INLINE slice bring(slice v, int from, int to, uint8_t mask) {
+#if BYTE_SHIFTS
+    if (from >= to && mask == 0xff >> (from - to)) return v >> (from - to);
+#endif
     slice_pairs x = (slice_pairs)v;
     x = from < to ? x << (to - from) : x >> (from - to);
     return (slice)x & mask;
@@ -53,10 +62,16 @@ INLINE const uint8_t *nibbles(const uint8_t *src, size_t n_lines, size_t span, p
                               const uint8_t *table) {
     for (size_t i = 0; i < n_lines; i++, src += LINE) {
         uint8_t *q = p->q[i / span * 2 * span + i % span];
-        for (size_t o = 0; o < LINE; o += SLICE) {
-            slice v = load(src + o), lo = v & 15, hi = bring(v, 4, 0, 15);
-            put(q + o, table ? lookup(lo, table) : lo);
-            put(q + span * LINE + o, table ? lookup(hi, table) : hi);
+        for (size_t o = 0; o < LINE; o += AT_A_TIME * SLICE) {
+            slice v[AT_A_TIME];
+#pragma GCC unroll 4
+            for (size_t j = 0; j < AT_A_TIME; j++) v[j] = load(src + o + j * SLICE);
+#pragma GCC unroll 4
+            for (size_t j = 0; j < AT_A_TIME; j++) {
+                slice lo = v[j] & 15, hi = bring(v[j], 4, 0, 15);
+                put(q + o + j * SLICE, table ? lookup(lo, table) : lo);
+                put(q + span * LINE + o + j * SLICE, table ? lookup(hi, table) : hi);
+            }
         }
     }
     return src;
@@ -139,8 +154,13 @@ INLINE const uint8_t *pairs(const uint8_t *src, bool bits, panel *p) {
 INLINE slice_floats *floats_at(float *p, size_t at) { return (slice_floats *)(p + at); }
 
 INLINE const uint8_t *half_scales(const uint8_t *src, size_t n32, float (*dst)[N]) {
-    for (size_t g = 0; g < n32; g++, src += 2 * N)
-        for (size_t c = 0; c < N; c += LANES) *floats_at(dst[g], c) = halves(src + 2 * c);
+    for (size_t g = 0; g < n32; g++, src += 2 * N) {
+        for (size_t c = 0; c < N; c += AT_A_TIME * LANES) {
+#pragma GCC unroll 4
+            for (size_t j = c; j < c + AT_A_TIME * LANES; j += LANES)
+                *floats_at(dst[g], j) = halves(src + 2 * j);
+        }
+    }
     return src;
 }
 

@@ -1,12 +1,14 @@
-/* kernels/arm/blocks_s8_128.h - what the 128-bit products over blocks share. Their files define struct act,
- * act_load and dot before. */
+/* kernels/arm/blocks_s8_128.h - what the 128-bit products over blocks share. Their files define MAX_ROWS,
+ * struct act, act_load and dot before. */
 typedef float32x4_t vf;
 typedef int32x4_t vi;
 #define LANES 4
-#define MAX_ROWS 3
 #define TILES 1
 #define SIGNED 1
 #define PAIRS 0
+#define BYTE_SHIFTS 1
+/* gcc would load everything first otherwise, more than there are registers. */
+#define in_turn() __asm__ volatile("" ::: "memory")
 #define f_load vld1q_f32
 #define f_store vst1q_f32
 #define f_set1 vdupq_n_f32

@@ -2,6 +2,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
+#define MAX_ROWS 3
 struct act {
     int8x16_t v;
 };
