@@ -17,11 +17,18 @@ static void *room(size_t bytes) {
     return memset(p, 0, (bytes + 4095) / 64 * 64);
 }
 
-static void codes(int8_t *w, unsigned bits) {
+/* Widths as a package of about 4 bits has them: every other tile has one, the others any of 2 to 6. */
+static unsigned mixed_width(tn_rng *r, size_t n) {
+    return n / TN_TILE_N % 2 ? 2 + (unsigned)tn_rng_below(r, 5) : 2 + n / TN_TILE_N / 2 % 5;
+}
+
+static void codes(int8_t *w, const uint8_t *widths) {
     tn_rng r = {1};
-    for (size_t i = 0; i < (size_t)N * K; i++)
+    for (size_t i = 0; i < (size_t)N * K; i++) {
+        const unsigned bits = tn_channel_bits_get(widths, i / K);
         w[i] = bits == 8 ? (int8_t)((int)tn_rng_below(&r, 255) - 127)
                          : (int8_t)(2 * (int)tn_rng_below(&r, 1u << bits) - ((1 << bits) - 1));
+    }
 }
 
 static void blocks(const tn_kernels *kern, size_t m, int times) {
@@ -51,7 +58,10 @@ int main(int argc, char **argv) {
     if (argc != 4) return 2;
     size_t m = (size_t)atoi(argv[2]);
     int times = atoi(argv[3]);
-    unsigned bits = !strcmp(argv[1], "packed4") ? 4 : !strcmp(argv[1], "packed5") ? 5 : 8;
+    unsigned bits = !strcmp(argv[1], "packed4")   ? 4
+                    : !strcmp(argv[1], "packed5") ? 5
+                    : !strcmp(argv[1], "mixed")   ? 0
+                                                  : 8;
     if (!m || m > MOST_ROWS || times < 0) return 2;
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
@@ -61,8 +71,9 @@ int main(int argc, char **argv) {
     }
     int8_t *w = room((size_t)N * K);
     uint8_t *widths = room(tn_channel_bits_bytes(N));
-    codes(w, bits);
-    for (size_t i = 0; i < N; i++) tn_channel_bits_put(widths, i, bits);
+    tn_rng r = {2};
+    for (size_t i = 0; i < N; i++) tn_channel_bits_put(widths, i, bits ? bits : mixed_width(&r, i));
+    codes(w, widths);
     int8_t *tiles = room(tn_tiles_s8_bytes(N, K));
     int32_t *sums = room(N * sizeof *sums);
     uint8_t *packed = room(tn_weightlets_bytes(widths, 0, N, K));

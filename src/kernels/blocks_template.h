@@ -18,7 +18,7 @@
 #include <assert.h>
 
 #ifndef in_turn
-#define in_turn()
+#define in_turn() (void)0
 #endif
 
 enum { VECTORS = N / LANES, SLAB_ROWS = 32 };

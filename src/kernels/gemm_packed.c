@@ -5,10 +5,10 @@
 #include <assert.h>
 
 size_t tn_gemm_packed_scratch_bytes(size_t k) {
-    size_t tiles = tn_tiles_s8_bytes(TN_PACKED_BLOCK, k),
-           row = (k + TN_WEIGHTLET_GROUP - 1) / TN_WEIGHTLET_GROUP * TN_WEIGHTLET_GROUP + TN_PACKED_ROOM,
-           few = TN_PACKED_FEW * row;
-    size_t most = tiles > few ? tiles : few;
+    size_t row = (k + TN_WEIGHTLET_GROUP - 1) / TN_WEIGHTLET_GROUP * TN_WEIGHTLET_GROUP,
+           few = TN_PACKED_FEW * (row + TN_PACKED_ROOM), most = tn_tiles_s8_bytes(TN_PACKED_BLOCK, k);
+    if (most < few) most = few;
+    if (most < TN_PACKED_MOST * row) most = TN_PACKED_MOST * row;
     return most > TN_PACKED_MANY_BYTES ? most : TN_PACKED_MANY_BYTES;
 }
 

@@ -1,10 +1,10 @@
 /* kernels/gemm_packed.h - gemm_s8 over weights that stay packed: weightlets (unpack.h) instead of tiles, the
  * same bits.
  *
- * With few rows a product lives on the bytes it reads, and 5 bits are fewer than 8. Up to TN_PACKED_FEW rows
- * run along k: a channel's weightlets become registers of codes and meet copies of the rows there. More rows
- * go by blocks of TN_PACKED_BLOCK columns through a scratch buffer of tiles that stays in cache, which costs
- * what unpacking costs. */
+ * With few rows a product lives on the bytes it reads, and 5 bits are fewer than 8. They run along k: a
+ * channel's weightlets become registers of codes and meet copies of the rows there. Where that does not pay for
+ * more than TN_PACKED_FEW rows, they go by blocks of TN_PACKED_BLOCK columns through a scratch buffer of tiles
+ * that stays in cache, which costs what unpacking costs. */
 #ifndef TN_KERNELS_GEMM_PACKED_H
 #define TN_KERNELS_GEMM_PACKED_H
 
@@ -14,6 +14,7 @@ enum {
     TN_PACKED_FEW = 16,
     TN_PACKED_BLOCK = 64,
     TN_PACKED_ROOM = 1536,
+    TN_PACKED_MOST = 32,             /* rows of one pass of the Arm forms */
     TN_PACKED_ROWS = 8,              /* of one pass of the AVX2 form */
     TN_PACKED_MANY_BYTES = 600 << 10 /* what it needs for more rows */
 };
@@ -33,8 +34,8 @@ void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, con
 void tn_gemm_packed_i8mm(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                          uint8_t *scratch);
 
-/* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of rows, of TN_PACKED_FEW each of
- * whole groups and TN_PACKED_ROOM bytes more. */
+/* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of rows in whole groups, of TN_PACKED_MOST or
+ * of TN_PACKED_FEW with TN_PACKED_ROOM bytes more each. */
 size_t tn_gemm_packed_scratch_bytes(size_t k);
 /* As tn_gemm_s8_fn for any m, rows_per_run rows at a time (> 0). scratch: 64-byte aligned. */
 void tn_gemm_packed(const struct tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run,

@@ -109,7 +109,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
     if (cpu & TN_CPU_DOTPROD) {
         k->gemm_s8 = tn_gemm_s8_dotprod;
         k->gemm_packed = tn_gemm_packed_dotprod;
-        k->packed_rows = TN_PACKED_FEW;
+        k->packed_rows = SIZE_MAX; /* any number in fewer instructions than tiles */
     }
     if (cpu & TN_CPU_I8MM) {
         k->gemm_s8 = tn_gemm_s8_i8mm;

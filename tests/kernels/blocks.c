@@ -167,7 +167,7 @@ static void one(tn_rng *r, const tn_kernels *kern, tn_blocks_type type, bool lar
 
 static void variants(void **state) {
     (void)state;
-    static const size_t ms[] = {1, 2, 3, 5, 6, 7, 12, 33, 35}, ns[] = {1, 15, 16, 17, 32, 48, 70},
+    static const size_t ms[] = {1, 2, 3, 4, 5, 6, 7, 12, 33, 35}, ns[] = {1, 15, 16, 17, 32, 48, 70},
                         ks[] = {32, 64, 128, 160, 224, 256, 288, 512, 896};
     const uint32_t cpu = tn_cpu_flags(NULL),
                    masks[] = {cpu, cpu & (TN_CPU_AVX2 | TN_CPU_AVXVNNI), cpu & (TN_CPU_AVX2 | TN_CPU_NEON),

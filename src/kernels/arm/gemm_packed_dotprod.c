@@ -1,4 +1,4 @@
-/* kernels/arm/gemm_packed_dotprod.c - few rows against weightlets on SDOT: sums run along k, four to a register,
+/* kernels/arm/gemm_packed_dotprod.c - rows against weightlets on SDOT: sums run along k, four to a register,
  * and are added up across it at the end. One row takes codes as registers to the product, four channels of a
  * width at a time, which share the loads of activations. More rows take them from a tile's codes of a block of
  * k, unpacked once into L1; 4 rows x 4 channels share their loads. */
@@ -7,7 +7,12 @@
 #include <stdint.h>
 
 /* Four rows or channels side by side, 32 bytes of each in turn. */
-enum { ROWS = 4, FOUR = 4 * 512 /* bytes of four in a block of k */, ROW_UNIT = 4 * 32, CODE_UNIT = ROW_UNIT };
+enum {
+    ROWS = 4,
+    FOUR = 4 * 512 /* bytes of four in a block of k */,
+    ROW_UNIT = 4 * 32,
+    CODE_UNIT = ROW_UNIT
+};
 
 static inline int8_t *row_at(int8_t *block, size_t r) { return block + r / 4 * FOUR + r % 4 * 32; }
 static inline int8_t *code_at(int8_t *block, size_t c) { return row_at(block, c); }
@@ -27,7 +32,8 @@ typedef struct span {
     const uint8_t *src;
     size_t n_groups;
     const int8_t *a; /* in the order of codes */
-    uintptr_t next;  /* is prefetched as weights are read; it may lie behind the matrix: a prefetch is not a read */
+    uintptr_t
+        next; /* is prefetched as weights are read; it may lie behind the matrix: a prefetch is not a read */
 } span;
 
 /* C channels of one width, numbers [C]; their sums go to sums by channel. */
@@ -44,14 +50,16 @@ INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32
     }
     for (size_t i = s->n_groups; i; i--, a += GROUP) {
 #pragma GCC unroll 8
-        for (int j = 0; j < C * bits * 16; j += 64) __builtin_prefetch((const void *)(next + (size_t)j), 0, 2);
+        for (int j = 0; j < C * bits * 16; j += 64)
+            __builtin_prefetch((const void *)(next + (size_t)j), 0, 2);
         next += (uintptr_t)(C * bits * 16);
 #pragma GCC unroll 2
         for (int half = 0; half < WEIGHTLET_PAIRS; half += 2) {
             int8x16_t x[4];
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) x[j] = vld1q_s8(a + 32 * half + 16 * j);
-            __asm__("" : "+w"(x[0]), "+w"(x[1]), "+w"(x[2]), "+w"(x[3])); /* loaded together: two instructions */
+            __asm__(""
+                    : "+w"(x[0]), "+w"(x[1]), "+w"(x[2]), "+w"(x[3])); /* loaded together: two instructions */
 #pragma GCC unroll 4
             for (int c = 0; c < C; c++) {
 #pragma GCC unroll 2
@@ -62,7 +70,9 @@ INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32
                     acc[c][1] = vdotq_s32(acc[c][1], vreinterpretq_s8_u8(hi), x[2 * j + 1]);
                 }
             }
-            __asm__ volatile("" ::: "memory"); /* gcc loads everything first otherwise, more than it has registers for */
+            __asm__ volatile(
+                "" ::
+                    : "memory"); /* gcc loads everything first otherwise, more than it has registers for */
         }
 #pragma GCC unroll 4
         for (int c = 0; c < C; c++) src[c] += step;
@@ -77,7 +87,7 @@ INLINE void channels_of(int bits, span *s, const uint8_t *numbers, size_t n, int
     for (; n; n--, numbers++) channels_row(1, bits, s, numbers, sums);
 }
 
-BY_WIDTH(run, channels_of, (span *s, const uint8_t *numbers, size_t n, int32_t *sums), s, numbers, n, sums)
+BY_WIDTH(run, channels_of, (span * s, const uint8_t *numbers, size_t n, int32_t *sums), s, numbers, n, sums)
 
 /* A tile's channels by width to their products. */
 static void runs_of(span *s, int32_t *sums) {
@@ -104,7 +114,8 @@ static void runs_of(span *s, int32_t *sums) {
     }
 }
 
-static void one_row(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, int8_t *a) {
+static void one_row(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch) {
+    int8_t *a = (int8_t *)scratch;
     const size_t n_groups = (g->k + GROUP - 1) / GROUP;
     int32_t sums[1][TN_TILE_N] = {{0}};
     const int32_t row_sum = copy_row(g->a, 0, g->k, n_groups * GROUP, a, 32);
@@ -169,7 +180,5 @@ static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const 
 
 void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                             uint8_t *scratch) {
-    assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
-    if (g->m == 1) one_row(g, packed, bits, (int8_t *)scratch);
-    else if (g->m) several_rows(g, packed, bits, (int8_t *)scratch);
+    in_parts(g, packed, bits, scratch, one_row);
 }

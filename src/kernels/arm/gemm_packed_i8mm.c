@@ -1,4 +1,4 @@
-/* kernels/arm/gemm_packed_i8mm.c - few rows against weightlets on SMMLA: one instruction is 2 rows x 2 channels
+/* kernels/arm/gemm_packed_i8mm.c - rows against weightlets on SMMLA: one instruction is 2 rows x 2 channels
  * x 8 k. Rows and codes are laid out by pairs, eight k of each in turn, so nothing is zipped; 4 rows x 16
  * channels share their loads. One row goes by SDOT. */
 #include <arm_neon.h>
@@ -27,7 +27,8 @@ static inline void put32(int8_t *to, int8x16_t lo, int8x16_t hi) {
 }
 #include "kernels/arm/gemm_packed_neon.h"
 
-_Static_assert((int)FOUR == 4 * (int)BLOCK_K && 2 * (int)CHANNEL_PAIRS == (int)TN_TILE_N, "a block has its room");
+_Static_assert((int)FOUR == 4 * (int)BLOCK_K && 2 * (int)CHANNEL_PAIRS == (int)TN_TILE_N,
+               "a block has its room");
 
 static inline uint8x16_t low_halves(uint8x16_t a, uint8x16_t b) {
     return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
@@ -37,7 +38,8 @@ static inline uint8x16_t high_halves(uint8x16_t a, uint8x16_t b) {
 }
 
 /* Two channels' codes at once: their weightlets are paired, which are fewer. */
-INLINE void pair_codes(int bits, const uint8_t *src, const uint8_t *other, size_t step, size_t n_k, int8_t *to) {
+INLINE void pair_codes(int bits, const uint8_t *src, const uint8_t *other, size_t step, size_t n_k,
+                       int8_t *to) {
     for (; n_k; n_k -= GROUP, src += step, other += step, to += WEIGHTLET_PAIRS * CODE_UNIT) {
 #pragma GCC unroll 4
         for (int i = 0; i < WEIGHTLET_PAIRS; i++) {
@@ -45,8 +47,8 @@ INLINE void pair_codes(int bits, const uint8_t *src, const uint8_t *other, size_
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 uint8x16_t lo, hi;
-                weightlet_codes(half ? (weightlet_regs){high_halves(a.four, b.four), high_halves(a.two, b.two),
-                                                        high_halves(a.one, b.one)}
+                weightlet_codes(half ? (weightlet_regs){high_halves(a.four, b.four),
+                                                        high_halves(a.two, b.two), high_halves(a.one, b.one)}
                                      : (weightlet_regs){low_halves(a.four, b.four), low_halves(a.two, b.two),
                                                         low_halves(a.one, b.one)},
                                 bits, i, &lo, &hi);
@@ -57,9 +59,8 @@ INLINE void pair_codes(int bits, const uint8_t *src, const uint8_t *other, size_
     }
 }
 
-BY_WIDTH(pair_of, pair_codes,
-         (const uint8_t *src, const uint8_t *other, size_t step, size_t n_k, int8_t *to), src, other, step, n_k,
-         to)
+BY_WIDTH(pair_of, pair_codes, (const uint8_t *src, const uint8_t *other, size_t step, size_t n_k, int8_t *to),
+         src, other, step, n_k, to)
 
 static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *codes) {
     for (size_t c = 0; c < t->n_cols; c += 2) {
@@ -122,7 +123,5 @@ static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const 
 
 void tn_gemm_packed_i8mm(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                          uint8_t *scratch) {
-    assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
-    if (g->m == 1) tn_gemm_packed_dotprod(g, packed, bits, scratch);
-    else if (g->m) several_rows(g, packed, bits, (int8_t *)scratch);
+    in_parts(g, packed, bits, scratch, tn_gemm_packed_dotprod);
 }

@@ -1,4 +1,4 @@
-/* kernels/arm/gemm_packed_neon.h - few rows against weightlets on 128-bit vectors: what the products of one row
+/* kernels/arm/gemm_packed_neon.h - rows against weightlets on 128-bit vectors: what the products of one row
  * and of several share. Included once by each variant, which defines before
  *   put32(to, lo, hi)                        32 activations of a row, or codes of a channel, to where they lie in a
  *                                            block of k of rows or channels
@@ -22,7 +22,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { GROUP = TN_WEIGHTLET_GROUP, BLOCK_K = 4 * GROUP };
+enum {
+    GROUP = TN_WEIGHTLET_GROUP,
+    BLOCK_K = 4 * GROUP,       /* a tile's codes and the rows of a block stay in L1 */
+    MOST_ROWS = TN_PACKED_MOST /* that share a tile's codes */
+};
 
 /* Up to 16 channels. */
 typedef struct tile {
@@ -52,8 +56,8 @@ static tile tile_of(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
     const uint8x16_t v = vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(all), vcreate_u64(0))),
                      zero = vdupq_n_u8(0);
     uint8x16_t width = vcombine_u8(eight_widths(v, bytes_lo), eight_widths(v, bytes_hi)), to;
-    width = vandq_u8(vaddq_u8(width, vdupq_n_u8(1)),
-                     vcltq_u8(vld1q_u8(number), vdupq_n_u8((uint8_t)t.n_cols)));
+    width =
+        vandq_u8(vaddq_u8(width, vdupq_n_u8(1)), vcltq_u8(vld1q_u8(number), vdupq_n_u8((uint8_t)t.n_cols)));
     vst1q_u8(t.width, width);
     to = vaddq_u8(width, vextq_u8(zero, width, 15)); /* sums of the widths so far */
     to = vaddq_u8(to, vextq_u8(zero, to, 14));
@@ -76,8 +80,7 @@ static inline void widen16(uint8x16_t v, int32_t *out) {
 /* A tile's sums of products with codes, of n_rows rows, to the outputs. */
 static void finish(const tn_gemm_s8_args *g, const tile *t, size_t n, size_t n_rows,
                    int32_t (*sums)[TN_TILE_N], const int32_t *row_sum) {
-    const uint8x16_t width = vld1q_u8(t->width), one = vdupq_n_u8(1),
-                     narrow = vcltq_u8(width, vdupq_n_u8(8));
+    const uint8x16_t width = vld1q_u8(t->width), one = vdupq_n_u8(1), narrow = vcltq_u8(width, vdupq_n_u8(8));
     int32_t up[TN_TILE_N], less[TN_TILE_N];
     widen16(vandq_u8(narrow, one), up);
     widen16(vandq_u8(narrow, vsubq_u8(vshlq_u8(one, vreinterpretq_s8_u8(width)), one)), less);
@@ -167,19 +170,19 @@ INLINE void channel_codes(int bits, const uint8_t *src, size_t step, size_t n_k,
     static void name##_6 args { one(6, __VA_ARGS__); }                                                       \
     static void name##_7 args { one(7, __VA_ARGS__); }                                                       \
     static void name##_8 args { one(8, __VA_ARGS__); }                                                       \
-    static void(*const name[9]) args = {NULL,     name##_1, name##_2, name##_3, name##_4,                    \
-                                        name##_5, name##_6, name##_7, name##_8};
+    static void(*const name[9])                                                                              \
+        args = {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
 
-BY_WIDTH(codes_of, channel_codes, (const uint8_t *src, size_t step, size_t n_k, int8_t *to), src, step, n_k, to)
+BY_WIDTH(codes_of, channel_codes, (const uint8_t *src, size_t step, size_t n_k, int8_t *to), src, step, n_k,
+         to)
 
 static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *codes);
 static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
                           int32_t (*sums)[TN_TILE_N]);
 
 static void several_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, int8_t *a) {
-    const size_t k_up = (g->k + GROUP - 1) / GROUP * GROUP,
-                 n_rows = (g->m + 3) / 4 * 4;
-    int32_t row_sum[TN_PACKED_FEW] = {0}, sums[TN_PACKED_FEW][TN_TILE_N];
+    const size_t k_up = (g->k + GROUP - 1) / GROUP * GROUP, n_rows = (g->m + 3) / 4 * 4;
+    int32_t row_sum[MOST_ROWS] = {0}, sums[MOST_ROWS][TN_TILE_N];
     int8_t codes[TN_TILE_N * BLOCK_K];
     memset(codes, 0, sizeof codes);
     copy_rows(g, n_rows, k_up, a, row_sum);
@@ -193,5 +196,27 @@ static void several_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const 
         }
         finish(g, &t, n, g->m, sums, row_sum);
         packed += k_up / GROUP * t.step;
+    }
+}
+
+/* Rows m0 .. m0 + m - 1 as a product of their own. */
+static tn_gemm_s8_args rows_of(const tn_gemm_s8_args *g, size_t m0, size_t m) {
+    tn_gemm_s8_args p = *g;
+    p.a += m0 * g->lda;
+    p.m = m;
+    if (p.out_s32) p.out_s32 += m0 * g->ldo;
+    if (p.out_f32) p.out_f32 += m0 * g->ldo;
+    if (p.out_u8) p.out_u8 += m0 * g->ldo;
+    return p;
+}
+
+/* MOST_ROWS at a time; one alone by `one`. */
+static inline void in_parts(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                            uint8_t *scratch, tn_gemm_packed_fn one) {
+    assert(g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
+    for (size_t m = 0; m < g->m; m += MOST_ROWS) {
+        const tn_gemm_s8_args p = rows_of(g, m, g->m - m < MOST_ROWS ? g->m - m : MOST_ROWS);
+        if (p.m == 1) one(&p, packed, bits, scratch);
+        else several_rows(&p, packed, bits, (int8_t *)scratch);
     }
 }

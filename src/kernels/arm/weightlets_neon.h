@@ -21,8 +21,10 @@ typedef struct weightlet_regs {
 } weightlet_regs;
 
 /* Reads no more than the group's 16 * bits bytes at src; bits and i are constants where this is inlined. */
-static inline __attribute__((always_inline)) weightlet_regs weightlet_load(const uint8_t *src, int bits, int i) {
-    if (bits == 8) return (weightlet_regs){vld1q_u8(src + 16 * i), vld1q_u8(src + 64 + 16 * i), vdupq_n_u8(0)};
+static inline __attribute__((always_inline)) weightlet_regs weightlet_load(const uint8_t *src, int bits,
+                                                                           int i) {
+    if (bits == 8)
+        return (weightlet_regs){vld1q_u8(src + 16 * i), vld1q_u8(src + 64 + 16 * i), vdupq_n_u8(0)};
     const uint8_t *two = src + (bits & 4 ? 64 : 0), *one = two + (bits & 2 ? 32 : 0);
     return (weightlet_regs){bits & 4 ? vld1q_u8(src + 16 * i) : vdupq_n_u8(0),
                             bits & 2 ? vld1q_u8(two + 16 * (i % 2)) : vdupq_n_u8(0),
@@ -39,17 +41,17 @@ static inline __attribute__((always_inline)) void weightlet_codes(weightlet_regs
         return;
     }
     uint8x16_t top = vdupq_n_u8(0);
-    if (bits & 2) top = shifted(from.two, -(i / 2 * 2)) & 0x33;
+    if (bits & 2) top = vandq_u8(shifted(from.two, -(i / 2 * 2)), vdupq_n_u8(0x33));
     if (bits & 1)
         top = bits & 2 ? vbslq_u8(vdupq_n_u8(0x44), shifted(from.one, 2 - i), top)
-                       : shifted(from.one, -i) & 0x11;
+                       : vandq_u8(shifted(from.one, -i), vdupq_n_u8(0x11));
     if (bits < 4) {
-        *lo = top & 15;
-        *hi = top >> 4;
+        *lo = vandq_u8(top, vdupq_n_u8(15));
+        *hi = shifted(top, -4);
         return;
     }
-    *lo = bits == 4 ? from.four & 15 : vsliq_n_u8(from.four, top, 4);
-    *hi = bits == 4 ? from.four >> 4 : vsriq_n_u8(top, from.four, 4);
+    *lo = bits == 4 ? vandq_u8(from.four, vdupq_n_u8(15)) : vsliq_n_u8(from.four, top, 4);
+    *hi = bits == 4 ? shifted(from.four, -4) : vsriq_n_u8(top, from.four, 4);
 }
 
 static inline __attribute__((always_inline)) void weightlet_pair(const uint8_t *src, int bits, int i,
