@@ -67,4 +67,7 @@ static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm
 
 #include "kernels/arm/gemm_s8_neon.h"
 
-void tn_gemm_s8_i8mm(const tn_gemm_s8_args *g) { gemm(g); }
+void tn_gemm_s8_i8mm(const tn_gemm_s8_args *g) {
+    if (g->m < MAX_ROWS) tn_gemm_s8_dotprod(g); /* half of a pair's products would be for nothing */
+    else gemm(g);
+}
