@@ -1,6 +1,6 @@
 /* kernels/arm/gemm_packed_dotprod.c - rows against weightlets on SDOT: sums run along k, four to a register,
- * and are added up across it at the end. One row takes codes as registers to the product, four channels of a
- * width at a time, which share the loads of activations. More rows take them from a tile's codes of a block of
+ * and are added up across it at the end. Up to FEW rows take codes as registers to the product, four channels of
+ * a width at a time, which share the loads of activations. More rows take them from a tile's codes of a block of
  * k, unpacked once into L1; 4 rows x 4 channels share their loads. */
 #include <arm_neon.h>
 #include <stddef.h>
@@ -24,14 +24,20 @@ static inline void put32(int8_t *to, int8x16_t lo, int8x16_t hi) {
 
 _Static_assert((int)FOUR == 4 * (int)BLOCK_K, "a block has its room");
 
-/* ---- one row --------------------------------------------------------------------------------------- */
+/* ---- few rows -------------------------------------------------------------------------------------- */
 
-/* A tile against one row. */
+#ifdef TERN_MINIMAL /* the code for more takes 40 KB */
+enum { FEW = 1 };
+#else
+enum { FEW = 4 };
+#endif
+
+/* A tile against few rows. */
 typedef struct span {
     const tile *t;
     const uint8_t *src;
     size_t n_groups;
-    const int8_t *a; /* in the order of codes */
+    const int8_t *a; /* of all rows, 32 of each in turn, in the order of codes */
     uintptr_t
         next; /* is prefetched as weights are read; it may lie behind the matrix: a prefetch is not a read */
 } span;
@@ -82,15 +88,86 @@ INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32
     for (int c = 0; c < C; c++) sums[numbers[c]] = vaddvq_s32(vaddq_s32(acc[c][0], acc[c][1]));
 }
 
-INLINE void channels_of(int bits, span *s, const uint8_t *numbers, size_t n, int32_t *sums) {
-    for (; n >= 4; n -= 4, numbers += 4) channels_row(4, bits, s, numbers, sums);
-    for (; n; n--, numbers++) channels_row(1, bits, s, numbers, sums);
+/* The same of R rows: sums[r] gets theirs. */
+INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *numbers,
+                          int32_t (*sums)[TN_TILE_N]) {
+    const uint8_t *src[4];
+    const int8_t *a = s->a;
+    const size_t step = s->t->step;
+    uintptr_t next = s->next;
+    int32x4_t acc[4][FEW];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c++) {
+        src[c] = s->src + tile_off(s->t, numbers[c]);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) acc[c][r] = vdupq_n_s32(0);
+    }
+    for (size_t i = s->n_groups; i; i--, a += GROUP * R) {
+#pragma GCC unroll 8
+        for (int j = 0; j < C * bits * 16; j += 64)
+            __builtin_prefetch((const void *)(next + (size_t)j), 0, 2);
+        next += (uintptr_t)(C * bits * 16);
+#pragma GCC unroll 4
+        for (int i_pair = 0; i_pair < WEIGHTLET_PAIRS; i_pair++) {
+            int8x16_t x[FEW][2];
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) {
+                x[r][0] = vld1q_s8(a + (i_pair * R + r) * 32);
+                x[r][1] = vld1q_s8(a + (i_pair * R + r) * 32 + 16);
+                __asm__("" : "+w"(x[r][0]), "+w"(x[r][1]));
+            }
+#pragma GCC unroll 4
+            for (int c = 0; c < C; c++) {
+                uint8x16_t lo, hi;
+                weightlet_pair(src[c], bits, i_pair, &lo, &hi);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; r++)
+                    acc[c][r] = vdotq_s32(acc[c][r], vreinterpretq_s8_u8(lo), x[r][0]);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; r++)
+                    acc[c][r] = vdotq_s32(acc[c][r], vreinterpretq_s8_u8(hi), x[r][1]);
+            }
+            __asm__ volatile("" ::: "memory");
+        }
+#pragma GCC unroll 4
+        for (int c = 0; c < C; c++) src[c] += step;
+    }
+    s->next = next;
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) sums[r][numbers[c]] = vaddvq_s32(acc[c][r]);
+    }
 }
 
-BY_WIDTH(run, channels_of, (span * s, const uint8_t *numbers, size_t n, int32_t *sums), s, numbers, n, sums)
+INLINE void channels_of(int bits, span *s, const uint8_t *numbers, size_t n, int32_t (*sums)[TN_TILE_N],
+                        int R) {
+    for (; n >= 4; n -= 4, numbers += 4) {
+        if (R == 1) channels_row(4, bits, s, numbers, sums[0]);
+        else channels_rows(4, R, bits, s, numbers, sums);
+    }
+    for (; n; n--, numbers++) {
+        if (R == 1) channels_row(1, bits, s, numbers, sums[0]);
+        else channels_rows(1, R, bits, s, numbers, sums);
+    }
+}
+
+#define RUN(name, R)                                                                                         \
+    BY_WIDTH(name, channels_of, (span * s, const uint8_t *numbers, size_t n, int32_t(*sums)[TN_TILE_N]), s,  \
+             numbers, n, sums, R)
+typedef void (*run_fn)(span *, const uint8_t *, size_t, int32_t (*)[TN_TILE_N]);
+RUN(run1, 1)
+#ifdef TERN_MINIMAL
+static run_fn const *const runs[FEW] = {run1};
+#else
+RUN(run2, 2)
+RUN(run3, 3)
+RUN(run4, 4)
+static run_fn const *const runs[FEW] = {run1, run2, run3, run4};
+#endif
 
 /* A tile's channels by width to their products. */
-static void runs_of(span *s, int32_t *sums) {
+static void runs_of(span *s, run_fn const *run, int32_t (*sums)[TN_TILE_N]) {
     const tile *t = s->t;
     uint8_t numbers[TN_TILE_N];
     if (t->uniform) {
@@ -114,18 +191,19 @@ static void runs_of(span *s, int32_t *sums) {
     }
 }
 
-static void one_row(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch) {
+static void few_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch) {
     int8_t *a = (int8_t *)scratch;
     const size_t n_groups = (g->k + GROUP - 1) / GROUP;
-    int32_t sums[1][TN_TILE_N] = {{0}};
-    const int32_t row_sum = copy_row(g->a, 0, g->k, n_groups * GROUP, a, 32);
+    int32_t sums[FEW][TN_TILE_N] = {{0}}, row_sum[FEW] = {0};
+    for (size_t r = 0; r < g->m; r++)
+        row_sum[r] = copy_row(g->a + r * g->lda, 0, g->k, n_groups * GROUP, a + r * 32, g->m * 32);
     for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
         const tile t = tile_of(g, bits, n);
         span s = {.t = &t, .src = packed, .n_groups = n_groups, .a = a};
         packed += t.step * n_groups;
         s.next = (uintptr_t)packed;
-        runs_of(&s, sums[0]);
-        finish(g, &t, n, 1, sums, &row_sum);
+        runs_of(&s, runs[g->m - 1], sums);
+        finish(g, &t, n, g->m, sums, row_sum);
     }
 }
 
@@ -180,5 +258,5 @@ static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const 
 
 void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                             uint8_t *scratch) {
-    in_parts(g, packed, bits, scratch, one_row);
+    in_parts(g, packed, bits, scratch, few_rows, FEW);
 }

@@ -1,6 +1,6 @@
 /* kernels/arm/gemm_packed_i8mm.c - rows against weightlets on SMMLA: one instruction is 2 rows x 2 channels
  * x 8 k. Rows and codes are laid out by pairs, eight k of each in turn, so nothing is zipped; 4 rows x 16
- * channels share their loads. One row goes by SDOT. */
+ * channels share their loads. Up to three rows go by SDOT. */
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -123,5 +123,5 @@ static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const 
 
 void tn_gemm_packed_i8mm(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                          uint8_t *scratch) {
-    in_parts(g, packed, bits, scratch, tn_gemm_packed_dotprod);
+    in_parts(g, packed, bits, scratch, tn_gemm_packed_dotprod, 3);
 }

@@ -210,13 +210,13 @@ static tn_gemm_s8_args rows_of(const tn_gemm_s8_args *g, size_t m0, size_t m) {
     return p;
 }
 
-/* MOST_ROWS at a time; one alone by `one`. */
+/* MOST_ROWS at a time; up to n_few of them by `few`. */
 static inline void in_parts(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
-                            uint8_t *scratch, tn_gemm_packed_fn one) {
+                            uint8_t *scratch, tn_gemm_packed_fn few, size_t n_few) {
     assert(g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
     for (size_t m = 0; m < g->m; m += MOST_ROWS) {
         const tn_gemm_s8_args p = rows_of(g, m, g->m - m < MOST_ROWS ? g->m - m : MOST_ROWS);
-        if (p.m == 1) one(&p, packed, bits, scratch);
+        if (p.m <= n_few) few(&p, packed, bits, scratch);
         else several_rows(&p, packed, bits, (int8_t *)scratch);
     }
 }
