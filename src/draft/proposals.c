@@ -161,10 +161,10 @@ float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].
 
 static float trust(const tn_proposals *p) { return p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1; }
 
-float tn_prop_gain_ns(const tn_proposals *p, float rate) {
+float tn_prop_gain(const tn_proposals *p, float rate) {
     float cost[TN_TREE_MAX + 1];
     fill_costs(p, cost);
-    return (1 + trust(p) * rate - MARGIN * cost[2]) * tn_prop_step_ns(p);
+    return 1 + trust(p) * rate - MARGIN * cost[2];
 }
 
 /* Computes the probability of every node. Siblings exclude each other: the likeliest keeps its rate, the

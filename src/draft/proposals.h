@@ -68,8 +68,9 @@ int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
 /* Returns a bound: a node less likely than this cannot pay, whatever else is in the tree. */
 float tn_prop_worth(const tn_proposals *p);
 float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
-/* What verifying one draft that is right with this probability saves, where it is the only one: as tn_prop_choose counts. */
-float tn_prop_gain_ns(const tn_proposals *p, float rate);
+/* What verifying one draft that is right with this probability saves, in steps of one row, where it is the only one: as
+ * tn_prop_choose counts. */
+float tn_prop_gain(const tn_proposals *p, float rate);
 
 /* Chooses the tree to verify, at most max_rows rows with its root, beside n_beside rows of other texts. An
  * eager one has as many nodes as fit, else only what pays. Where it is measured times that speak against every

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { DEPTH = 8, TOGETHER = 8, TRY_FIRST = 32, TRY_LAST = 256 };
+enum { DEPTH = 8, TOGETHER = 8, TRY_FIRST = 32, TRY_LAST = 256, COLD = 4 };
 static const float LIKELY = 0.6f,
                    LIKELY_SHARE = 0.05f; /* of a first guess: what is thought before any, and how it learns */
 static const float STEP_RISE = 1.01f;
@@ -30,8 +30,9 @@ struct tn_mtp {
     float *embeddings, *states;
     float *out; /* [n_embd] state of a guess */
     float *logits;
-    float step_ns; /* of a guess: the quick end of what was measured, as that of steps is (proposals.h) */
-    float likely;  /* that a first guess is right: running mean of what was thought */
+    float step_ns;    /* of a guess: the quick end of what was measured, as that of steps is (proposals.h) */
+    float given_cost; /* of a guess, in steps; 0: step_ns says it */
+    float likely;     /* that a first guess is right: running mean of what was thought */
     int32_t n_skipped, try_after; /* steps without a guess, and how many of them until the next try */
     uint64_t n_guesses;
     int64_t note_ns;
@@ -166,13 +167,30 @@ const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth) {
     return (depth ? further(m, next_row(m) + depth, token) : first_guess(m, token)) ? m->logits : NULL;
 }
 
-/* Others' proposals come first where they are surer than a first guess is; nothing is guessed before a step was timed, nor
- * where guessing takes longer than it saves, but for a try now and then, and ever more seldom. */
+/* Whether a guess that is right with this probability saves more than it takes. The first guesses read weights that nobody
+ * has read before, and their times tell nothing: answers are short, and one that was held up would be the last. */
+static bool pays(const tn_mtp *m, const tn_proposals *p, float rate) {
+    float gain = tn_prop_gain(p, rate);
+    if (m->given_cost > 0) return gain > m->given_cost;
+    return m->n_guesses < COLD ? gain > 0 : gain * tn_prop_step_ns(p) > m->step_ns;
+}
+
+void tn_mtp_give_cost(tn_mtp *m, float steps) { m->given_cost = steps; }
+
+static bool is_timed(const tn_mtp *m, const tn_proposals *p) {
+    return m->given_cost > 0 || tn_prop_step_ns(p) > 0;
+}
+
+/* Others' proposals come first: a guess is worth what it is where these are wrong, and nothing where they are surer than
+ * a first guess is. Nothing is guessed before a step was timed, nor where guessing takes longer than it saves, but for a
+ * try now and then, and ever more seldom. */
 static bool worth(tn_mtp *m, const tn_proposals *p) {
+    float proposed = 0;
     for (int32_t i = p->node[0].child; i >= 0; i = p->node[i].sibling)
-        if (p->node[i].p > m->likely) return false;
-    if (tn_prop_step_ns(p) <= 0) return p->cost_given;
-    if (tn_prop_gain_ns(p, m->likely) > m->step_ns) {
+        proposed = p->node[i].p > proposed ? p->node[i].p : proposed;
+    if (proposed > m->likely) return false;
+    if (!is_timed(m, p)) return p->cost_given;
+    if (pays(m, p, m->likely * (1 - proposed))) {
         m->n_skipped = 0;
         m->try_after = TRY_FIRST;
         return true;
@@ -201,6 +219,7 @@ void tn_mtp_propose(void *user, tn_proposals *p, const int32_t *text, int32_t n)
         m->step_ns = m->step_ns > 0 && risen < ns ? risen : ns;
         if (node < 0) return;
         if (!i) m->likely += LIKELY_SHARE * (p->node[node].p - m->likely);
-        if (tn_prop_step_ns(p) > 0 && tn_prop_gain_ns(p, p->node[node].p) < m->step_ns) return;
+        if (is_timed(m, p) && !pays(m, p, p->node[node].p)) return;
+        if (p->node[node].child >= 0) return; /* others have proposed it, and what follows */
     }
 }

@@ -26,6 +26,8 @@ void tn_mtp_propose(void *m, tn_proposals *p, const int32_t *text, int32_t n);
 /* The logits of what the layer guesses behind `token`, float[n_vocab], for tests: depth 0, where it follows the noted text;
  * one more, where it follows the token of the call before. NULL: the state in front of it is not known. */
 const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth);
+/* For measurements: decides as if a guess took so many steps of one row, not by what is timed. */
+void tn_mtp_give_cost(tn_mtp *m, float steps);
 int64_t tn_mtp_note_ns(const tn_mtp *m); /* time spent in keeping up */
 uint64_t tn_mtp_n_guesses(const tn_mtp *m);
 

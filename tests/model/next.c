@@ -156,6 +156,39 @@ static void behind_less(void **state) {
     tern_engine_close(&e);
 }
 
+/* Guessing ends where others have proposed the same, and what follows. */
+static void meets_others(void **state) {
+    (void)state;
+    enum { N = 40, DEPTH = 8 };
+    tern_engine *e;
+    tern_error err = {0};
+    char path[FIXTURE_PATH];
+    int32_t text[N + 1], first = -1;
+    fixture_model(path, "m.gguf", "tiny-qwen2+mtp", 3, TN_Q8_0);
+    tern_session *s = open_session(path, NULL, &e);
+    tn_mtp *m = s->drafting.mtp;
+    memcpy(text, vectors.ids, N * sizeof *text);
+    text[N] = 7;
+    must(tern_session_prefill(s, text, N, &err), &err);
+    static const uint64_t want[] = {DEPTH, DEPTH,
+                                    1}; /* others proposed nothing; that alone; and what follows */
+    for (int i = 0; i < 3; i++) {
+        static tn_proposals p;
+        memset(&p, 0, sizeof p);
+        p.cost_given = true;
+        for (int c = 0; c < TN_PROP_CLASSES; c++) tn_prop_guess(&p, c, 0.1f);
+        tn_prop_begin(&p, text[N]);
+        int32_t same = i ? tn_prop_add(&p, 0, first, 0) : -1;
+        if (i == 2) assert_true(tn_prop_add(&p, same, 3, 0) > 0);
+        uint64_t before = tn_mtp_n_guesses(m);
+        tn_mtp_propose(m, &p, text, N + 1);
+        assert_int_equal(tn_mtp_n_guesses(m) - before, want[i]);
+        first = p.node[1].token;
+    }
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
 /* ---- files ------------------------------------------------------------------------------------------ */
 
 /* A copy of the file in which every `from` is `to`, which is as long. */
@@ -356,10 +389,14 @@ static void none(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_reference),    cmocka_unit_test(behind_drafts),
-        cmocka_unit_test(behind_less),         cmocka_unit_test(odd_files),
-        cmocka_unit_test(not_whole),           cmocka_unit_test(folder_not_whole),
-        cmocka_unit_test(skipped_where_wrong), cmocka_unit_test(none)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
+                                       cmocka_unit_test(behind_drafts),
+                                       cmocka_unit_test(behind_less),
+                                       cmocka_unit_test(meets_others),
+                                       cmocka_unit_test(odd_files),
+                                       cmocka_unit_test(not_whole),
+                                       cmocka_unit_test(folder_not_whole),
+                                       cmocka_unit_test(skipped_where_wrong),
+                                       cmocka_unit_test(none)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
