@@ -173,11 +173,16 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
             cli_shown(model));
 }
 
-/* nobody's terminal, nobody's files */
-static void become_packer(const char *model) {
+/* Nobody's terminal, nobody's files: others wait for the ends of these, and for locks. The process that is waited for
+ * does it, so that nothing is held when the command has ended. It reads `from`; -1: nothing. */
+static bool let_go(int from) {
     int null = open("/dev/null", O_RDWR);
-    for (int fd = 0; fd < 3; fd++) (void)dup2(null, fd);
-    (void)close_range(3, ~0U, 0); /* others wait for the ends of these, and for locks */
+    for (int fd = 0; fd < 3; fd++) (void)dup2(fd || from < 0 ? null : from, fd);
+    (void)close_range(3, ~0U, 0);
+    return null >= 0 && setsid() >= 0;
+}
+
+static void become_packer(const char *model) {
     (void)!nice(19);
     execl("/proc/self/exe", "tern", "cache", "add", "--", model, (char *)NULL);
     _exit(127);
@@ -193,8 +198,7 @@ void cli_packing_prepare(void) {
         char model[TN_CACHE_PATH] = "";
         size_t n = 0;
         ssize_t k;
-        if (setsid() < 0 || fork() || dup2(ends[0], 0)) _exit(0);
-        (void)close_range(3, ~0U, 0); /* others wait for the ends of these */
+        if (!let_go(ends[0]) || fork()) _exit(0);
         while (n < sizeof model - 1 && (k = read(0, model + n, sizeof model - 1 - n)) != 0) {
             if (k > 0) n += (size_t)k;
             else if (errno != EINTR) break;
@@ -220,7 +224,7 @@ static void pack_in_background(const char *model) {
     }
     if (!child) {
         /* twice, so that nobody has to wait for it */
-        if (setsid() < 0 || fork()) _exit(0);
+        if (!let_go(-1) || fork()) _exit(0);
         become_packer(model);
     }
     (void)waitpid(child, NULL, 0);
