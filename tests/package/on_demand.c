@@ -359,31 +359,25 @@ static void files_that_change(void **state) {
 
 /* ---- refusals ---------------------------------------------------------------------------------------- */
 
+static void drop_checksums(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_section *s, const void *user) {
+    (void)user;
+    tern_error err;
+    size_t n;
+    const tn_pkg_record *r = tn_pkg_records(p, s, &n);
+    char *bytes = malloc(s->size_bytes + 1);
+    must(tn_pkg_read(p, s, bytes, &err), &err);
+    if (!n) must(tn_pkg_put_section(w, (tn_pkg_kind)s->kind, s->layer, bytes, s->size_bytes, &err), &err);
+    if (n) must(tn_pkg_begin(w, (tn_pkg_kind)s->kind, s->layer, &err), &err);
+    for (size_t k = 0; k < n; k++)
+        if (r[k].part != TN_PKG_EXPERT_HASH)
+            must(tn_pkg_add(w, &r[k], bytes + r[k].off_bytes, r[k].size_bytes, &err), &err);
+    if (n) must(tn_pkg_end(w, &err), &err);
+    free(bytes);
+}
+
 /* The package as those of before were: without the experts' checksums. */
 static void without_checksums(const char *path, const char *out) {
-    tn_ctx ctx;
-    tern_error err;
-    tn_pkg *p;
-    tn_pkg_writer *w;
-    tn_ctx_init(&ctx, NULL);
-    must(tn_pkg_open(&ctx, path, &p, &err), &err);
-    must(tn_pkg_create(&ctx, out, (uint32_t)tn_pkg_n_sections(p), 1 << 20, &w, &err), &err);
-    for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
-        const tn_pkg_section *s = tn_pkg_section_at(p, i);
-        size_t n;
-        const tn_pkg_record *r = tn_pkg_records(p, s, &n);
-        char *bytes = malloc(s->size_bytes + 1);
-        must(tn_pkg_read(p, s, bytes, &err), &err);
-        if (!n) must(tn_pkg_put_section(w, (tn_pkg_kind)s->kind, s->layer, bytes, s->size_bytes, &err), &err);
-        if (n) must(tn_pkg_begin(w, (tn_pkg_kind)s->kind, s->layer, &err), &err);
-        for (size_t k = 0; k < n; k++)
-            if (r[k].part != TN_PKG_EXPERT_HASH)
-                must(tn_pkg_add(w, &r[k], bytes + r[k].off_bytes, r[k].size_bytes, &err), &err);
-        if (n) must(tn_pkg_end(w, &err), &err);
-        free(bytes);
-    }
-    must(tn_pkg_finish(&w, &err), &err);
-    tn_pkg_close(&p);
+    fixture_rewrite(path, out, drop_checksums, NULL);
 }
 
 static void refusals(void **state) {
