@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
 #   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--deb] [--site] [--optional]
-# --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with and call.
+# --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with, call and count with.
 # --static: what makes static programs to hand out (make dist, make board).
 # --bindings: what tests of the bindings and of the completions use; --browser: what the server's page is tested with.
 # --deb: what makes Debian packages and tries them in a bare system; --site: what makes the site of the documents.
@@ -12,7 +12,7 @@ packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-de
 hexagon="qemu-user clang-16 lld-16"
 aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64 zlib1g-dev:arm64 liblzma-dev:arm64 libzstd-dev:arm64 libbz2-dev:arm64"
 lint="clang-format-14 abigail-tools"
-oracle="python3-jinja2 curl"
+oracle="python3-jinja2 curl valgrind"
 bindings="python3-numpy mypy g++ fish zsh"
 static="musl-tools zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev libbsd-dev libncurses-dev"
 browser="chromium nodejs npm"

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -312,9 +313,17 @@ struct tn_pkg {
     int fd;
     uint64_t file_bytes;
     uint32_t n_sections;
-    tn_pkg_section *sections; /* the front of the index */
+    tn_pkg_section *sections;       /* the front of the index */
+    const tn_pkg_section **by_kind; /* the same, by kind, layer and place */
     char *index;
 };
+
+static int by_kind_and_layer(const void *a, const void *b) {
+    const tn_pkg_section *x = *(const tn_pkg_section *const *)a, *y = *(const tn_pkg_section *const *)b;
+    if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+    return (x > y) - (x < y);
+}
 
 static tern_status read_at(const tn_pkg *p, void *dst, uint64_t n, uint64_t off, tern_error *err) {
     return tn_file_read_at(p->fd, p->path, dst, n, off, err);
@@ -415,6 +424,10 @@ static tern_status read_index(tn_pkg *p, tern_error *err) {
                    p->path, i, s->off_bytes, s->size_bytes, p->file_bytes);
         if (s->toc_bytes) TN_TRY(check_toc(p, s, h.index_bytes, err));
     }
+    p->by_kind = tn_calloc(p->ctx, TN_MEM_OTHER, h.n_sections ? h.n_sections : 1, sizeof *p->by_kind);
+    TN_FAIL_IF(!p->by_kind, err, TERN_E_MEMORY, "no memory for %u sections", h.n_sections);
+    for (uint32_t i = 0; i < h.n_sections; i++) p->by_kind[i] = &p->sections[i];
+    qsort(p->by_kind, h.n_sections, sizeof *p->by_kind, by_kind_and_layer);
     p->n_sections = h.n_sections;
     return TERN_OK;
 }
@@ -465,6 +478,7 @@ void tn_pkg_close(tn_pkg **pp) {
     if (!p) return;
     *pp = NULL;
     if (p->fd >= 0) close(p->fd);
+    tn_free(p->ctx, p->by_kind);
     tn_free(p->ctx, p->index);
     tn_free(p->ctx, p->path);
     tn_free(p->ctx, p);
@@ -488,10 +502,16 @@ size_t tn_pkg_n_sections(const tn_pkg *p) { return p->n_sections; }
 const tn_pkg_section *tn_pkg_section_at(const tn_pkg *p, size_t i) { return &p->sections[i]; }
 
 const tn_pkg_section *tn_pkg_find(const tn_pkg *p, tn_pkg_kind kind, int32_t layer) {
-    for (uint32_t i = 0; i < p->n_sections; i++) {
-        if (p->sections[i].kind == (uint32_t)kind && p->sections[i].layer == layer) return &p->sections[i];
+    uint32_t begin = 0, end = p->n_sections; /* the first that is not before it is in [begin, end] */
+    while (begin < end) {
+        uint32_t middle = begin + (end - begin) / 2;
+        const tn_pkg_section *s = p->by_kind[middle];
+        bool before = s->kind != (uint32_t)kind ? s->kind < (uint32_t)kind : s->layer < layer;
+        if (before) begin = middle + 1;
+        else end = middle;
     }
-    return NULL;
+    const tn_pkg_section *s = begin < p->n_sections ? p->by_kind[begin] : NULL;
+    return s && s->kind == (uint32_t)kind && s->layer == layer ? s : NULL;
 }
 
 const tn_pkg_record *tn_pkg_records(const tn_pkg *p, const tn_pkg_section *s, size_t *n) {
