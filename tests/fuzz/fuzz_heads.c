@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static size_t n_whole;
     if (!model) {
         tern_error err = {0};
-        tiny_make(false);
+        tiny_make("tiny-llama", false);
         tn_ctx_init(&ctx, NULL);
         tn_kernels_init(&kern, 0);
         snprintf(path, sizeof path, "%s/x", tiny_folder);

@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static char *own;
     static json_t *key, *tuned;
     if (!e) {
-        tiny_make(true);
+        tiny_make("tiny-llama", true);
         e = tiny_engine(tiny_package);
         own = e->profile_path;
         tern_error err;

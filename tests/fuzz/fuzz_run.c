@@ -1,80 +1,34 @@
-/* A package that is opened, prefilled and asked for tokens. The input is a list of changes to a true package:
- * what is changed gets true checksums again, so the fuzzer works on what lies behind them. Coverage leads it:
- * with libFuzzer, changes are made and crossed by LLVMFuzzerCustomMutator.
+/* A package that is opened, prefilled and asked for tokens, without drafts and with. The input is a list of
+ * changes to one of two true packages: what is changed gets true checksums again, so the fuzzer works on what
+ * lies behind them. Coverage leads it: with libFuzzer, changes are made and crossed by LLVMFuzzerCustomMutator.
  *
- * A change: u8 section, u8 kind, u16 where, u8 n, then n bytes.
+ * A change: u8 section (the first one's highest bit chooses the package), u8 kind, u16 where, u8 n, then n bytes.
  *   kind 0  bytes at `where` (scaled to the section's length) of what the section holds
  *        1  bytes at `where` of its table of contents      2  field `where` of its entry in the index
  *        3  metadata: the number that is `where`-th in its JSON is replaced by the text of n bytes */
 #include "tiny.h"
-
-#include "formats/package.h"
+#include "true_package.h"
 
 #include <math.h>
-#include <xxhash.h>
 
-enum { HEADER = 56, INDEX = 64, SECTION = sizeof(tn_pkg_section), MAX_PACKAGE = 2 << 20 };
+/* Both with a layer that guesses further; the second with delta nets. */
+static const char *const kinds[] = {"tiny-qwen2+mtp", "tiny-qwen35+mtp"};
+enum { N_KINDS = sizeof kinds / sizeof *kinds, MAX_PACKAGE = 2 << 20 };
 
-static uint8_t *whole, *b;
-static size_t n_whole;
-
-static void put(uint8_t *p, uint64_t v, int n) {
-    for (int i = 0; i < n; i++) p[i] = (uint8_t)(v >> 8 * i);
-}
+static uint8_t *wholes[N_KINDS], *whole, *b;
+static size_t n_wholes[N_KINDS], n_whole;
 
 static void setup(void) {
-    tiny_make(true);
-    FILE *f = fopen(tiny_package, "rb");
-    whole = malloc(MAX_PACKAGE);
     b = malloc(MAX_PACKAGE);
-    if (!f || !whole || !b) abort();
-    n_whole = fread(whole, 1, MAX_PACKAGE, f);
-    if (n_whole == MAX_PACKAGE) abort();
-    fclose(f);
-}
-
-static void true_hashes(const tn_pkg_section *s, uint8_t *toc) {
-    uint32_t n_records, n_hashes, h = 0;
-    uint64_t small;
-    memcpy(&n_records, toc, 4);
-    memcpy(&n_hashes, toc + 4, 4);
-    memcpy(&small, toc + 8, 8);
-    if (n_records > (s->toc_bytes - 16) / sizeof(tn_pkg_record) ||
-        n_hashes > (s->toc_bytes - 16 - n_records * sizeof(tn_pkg_record)) / 8)
-        return;
-    uint8_t *hashes = toc + 16 + n_records * sizeof(tn_pkg_record);
-    for (uint32_t i = 0; i <= n_records; i++) {
-        tn_pkg_record r = {.part = TN_PKG_TILES, .size_bytes = small};
-        if (i) memcpy(&r, toc + 16 + (i - 1) * sizeof r, sizeof r);
-        if (!tn_pkg_is_large(r.part) || s->off_bytes > n_whole || r.off_bytes > n_whole - s->off_bytes ||
-            r.size_bytes > n_whole - s->off_bytes - r.off_bytes)
-            continue;
-        for (uint64_t at = 0; at < r.size_bytes && h < n_hashes; at += TN_PKG_BLOCK, h++) {
-            uint64_t n = r.size_bytes - at < TN_PKG_BLOCK ? r.size_bytes - at : TN_PKG_BLOCK;
-            put(hashes + 8 * h, XXH3_64bits(b + s->off_bytes + r.off_bytes + at, n), 8);
-        }
+    for (int i = 0; i < N_KINDS; i++) {
+        tiny_make(kinds[i], true);
+        FILE *f = fopen(tiny_package, "rb");
+        wholes[i] = malloc(MAX_PACKAGE);
+        if (!f || !wholes[i] || !b) abort();
+        n_wholes[i] = fread(wholes[i], 1, MAX_PACKAGE, f);
+        if (n_wholes[i] == MAX_PACKAGE) abort();
+        fclose(f);
     }
-}
-
-static void make_true(void) {
-    uint32_t n;
-    uint64_t index_bytes;
-    memcpy(&n, b + 12, 4);
-    memcpy(&index_bytes, b + 24, 8);
-    for (uint32_t i = 0; i < n; i++) {
-        uint8_t *entry = b + INDEX + SECTION * i;
-        tn_pkg_section s;
-        memcpy(&s, entry, SECTION);
-        if (s.toc_bytes >= 16 && s.toc_off_bytes <= index_bytes &&
-            s.toc_bytes <= index_bytes - s.toc_off_bytes) {
-            true_hashes(&s, b + INDEX + s.toc_off_bytes);
-            put(entry + 24, XXH64(b + INDEX + s.toc_off_bytes, s.toc_bytes, 0), 8);
-        } else if (s.off_bytes <= n_whole && s.size_bytes <= n_whole - s.off_bytes) {
-            put(entry + 24, XXH64(b + s.off_bytes, s.size_bytes, 0), 8);
-        }
-    }
-    put(b + 32, XXH64(b + INDEX, index_bytes, 0), 8);
-    put(b + 48, XXH64(b, 48, 0), 8);
 }
 
 /* The nth number of a JSON text becomes other text, where it fits: blanks fill up, or the end of the
@@ -95,20 +49,20 @@ static void change(const uint8_t *c, size_t n) {
     uint32_t n_sections;
     memcpy(&n_sections, b + 12, 4);
     if (!n_sections || !n) return;
-    uint8_t *entry = b + INDEX + SECTION * (c[0] % n_sections);
+    uint8_t *entry = b + PACKAGE_INDEX + PACKAGE_SECTION * ((c[0] & 127) % n_sections);
     tn_pkg_section s;
-    memcpy(&s, whole + (entry - b), SECTION); /* where things lie, the true package says */
+    memcpy(&s, whole + (entry - b), PACKAGE_SECTION); /* where things lie, the true package says */
     size_t where = (size_t)c[2] | (size_t)c[3] << 8;
     uint8_t *to;
     size_t room;
     switch (c[1] % 4) {
     case 1:
-        to = b + INDEX + s.toc_off_bytes;
+        to = b + PACKAGE_INDEX + s.toc_off_bytes;
         room = s.toc_bytes;
         break;
     case 2:
         to = entry;
-        room = SECTION;
+        room = PACKAGE_SECTION;
         break;
     case 3:
         if (s.kind == TN_PKG_META)
@@ -126,14 +80,16 @@ static void change(const uint8_t *c, size_t n) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (!whole) setup();
+    if (!b) setup();
+    int kind = size > 0 && data[0] > 127;
+    whole = wholes[kind], n_whole = n_wholes[kind];
     memcpy(b, whole, n_whole);
     for (size_t at = 0; at + 5 <= size;) {
         size_t n = data[at + 4] < size - at - 5 ? data[at + 4] : size - at - 5;
         change(data + at, n);
         at += 5 + n;
     }
-    make_true();
+    package_make_true(b, n_whole);
     char path[64];
     int fd = tiny_file(b, n_whole, path);
     tern_engine *e = NULL;
@@ -145,6 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = 64;
+    so.draft = "auto"; /* the layer guesses where there is one */
     tern_status st = tern_engine_open(path, o, &e, &err);
     if (st == TERN_OK) st = tern_session_open(e, &so, &s, &err);
     if (st == TERN_OK) st = tern_session_prefill(s, (const int32_t[]){1, 2, 3, 4, 5}, 5, &err);
@@ -156,6 +113,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             if (!isfinite(l[k])) abort(); /* they are an error, not an answer */
         st = tern_session_step(s, 7 + i, &err);
     }
+    tern_generate_options g;
+    tern_generate_options_defaults(&g);
+    g.max_tokens = 8;
+    g.ignore_end = g.draft_eager = true;
+    if (st == TERN_OK) st = tern_session_generate(s, &g, NULL, &err);
     if (st != TERN_OK && !err.message[0]) abort();
     tern_session_close(&s);
     tern_engine_close(&e);

@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static size_t n_whole;
     tern_error err;
     if (!e) {
-        tiny_make(false);
+        tiny_make("tiny-llama", false);
         e = tiny_engine(tiny_gguf);
         char path[300];
         snprintf(path, sizeof path, "%s/x", tiny_folder);

@@ -35,8 +35,8 @@ static inline void tiny_place(void) {
     atexit(tiny_remove);
 }
 
-/* The model as a file, and as a package where `packed`. */
-static inline void tiny_make(bool packed) {
+/* A model of this name (tern synth) as a file, and as a package where `packed`; the one before it goes. */
+static inline void tiny_make(const char *name, bool packed) {
     tn_ctx ctx;
     tn_pool *pool;
     tern_error err = {0};
@@ -45,9 +45,10 @@ static inline void tiny_make(bool packed) {
     tn_pack_defaults(&o);
     o.calib_tokens = 64;
     o.n_threads = 1;
+    if (tiny_folder[0]) tiny_remove();
     tiny_place();
     if (tn_pool_open(&ctx, 1, &pool, &err) != TERN_OK ||
-        tn_synth(&ctx, pool, "tiny-llama", tiny_gguf, 7, TN_F32, &err) != TERN_OK ||
+        tn_synth(&ctx, pool, name, tiny_gguf, 7, TN_F32, &err) != TERN_OK ||
         (packed && tn_pack(&ctx, tiny_gguf, tiny_package, &o, NULL, &err) != TERN_OK)) {
         fprintf(stderr, "%s\n", err.message);
         abort();
