@@ -29,7 +29,7 @@ typedef struct shape {
         window_kv; /* head size and KV heads of layers with a window, which have a base of 1e4 and
                                     rotate all of it, the others a quarter; 0: no such differences */
     int32_t period, n_shared, n_ff_shared, n_ple; /* see tn_hparams */
-    bool v_is_k;
+    bool v_is_k, no_norm;                         /* of a state space: what it gives is gated alone */
     int32_t rank, n_sparse; /* of the product beside attention, layers with sparse gates (Gemma 3n) */
     bool next;              /* a layer behind the others guesses one token further */
     bool longrope;          /* factors for every pair, from orig_ctx tokens */
@@ -191,6 +191,10 @@ static const shape shapes[] = {
      .delta_keys = 1,
      .delta_d = 32,
      .spread = true},
+    {"tiny-falcon-h1", "falcon-h1", 4, 64, 4, 2, 32, 128, 512, 4096, 1e11f, 1e-5f, true, .conv_len = 4,
+     .delta_heads = 4, .delta_keys = 2, .delta_d = 32, .no_norm = true, .spread = true},
+    {"tiny-falcon-h1+norm", "falcon-h1", 3, 64, 4, 2, 16, 128, 512, 4096, 1e11f, 1e-5f, false, .conv_len = 4,
+     .delta_heads = 6, .delta_keys = 2, .delta_d = 32, .spread = true},
     {"tiny-gpt-oss", "gpt-oss", 4, 96, 4, 2, 32, 64, 512, 4096, 150000, 1e-5f, false, .window = 100,
      .yarn = 32, .orig_ctx = 512, .n_experts = 8, .n_used = 4, .spread = true},
     {"tiny-gemma4",
@@ -519,6 +523,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (s->spread && (role == TN_W_Q || role == TN_W_K)) f.scale *= 2; /* attention is far from uniform */
     if (s->spread && role == TN_W_OUT) f.scale *= 3;
     if (s->spread && role == TN_W_ROUTER) f.scale *= 3;
+    /* where no norm takes back what values, keys and queries make of each other, multipliers are below a half */
+    if (s->h.delta.no_norm && role == TN_W_DELTA_Q) f.scale *= 0.4f;
     if (role == TN_W_ROUTER && s->arch->experts_beside) f.scale *= sqrtf((float)cols); /* and so are these */
     if (role == TN_W_ALTUP_ROUTER) f.scale = sqrtf((float)cols); /* scores are divided by the row's size */
     if (role == TN_W_ALTUP_PREDICT) f.scale = 0.1f;              /* more would make the model chaotic */
@@ -636,7 +642,7 @@ static void put_keys(synth *s, const shape *p) {
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
     if (s->arch->conv) tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
-    if (s->arch->conv || s->arch->mamba) {
+    if (s->arch->conv || (s->arch->mamba && !s->arch->mamba_beside)) {
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
     } else if (!s->arch->window_heads) {
         tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
@@ -688,7 +694,8 @@ static void put_keys(synth *s, const shape *p) {
         tn_gguf_put_f32(s->w, KEY("logit_scale"), s->arch->scales == TN_SCALES_GRANITE ? 0.25f : 2);
     }
     if (s->arch->scales == TN_SCALES_GRANITE) tn_gguf_put_f32(s->w, KEY("attention.scale"), 0.15f);
-    if (s->arch->mamba) tn_gguf_put_bool(s->w, KEY("rope.scaling.finetuned"), false);
+    if (s->arch->mamba && !s->arch->mamba_beside)
+        tn_gguf_put_bool(s->w, KEY("rope.scaling.finetuned"), false);
 #undef KEY
 }
 
@@ -754,9 +761,15 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     for (int i = 0; i < p->n_layers; i++) {
         if (s.arch->conv && i % 3 != 2) s.h.layer_kind[i] = TN_LAYER_CONVOLVES;
         if (s.arch->delta && (i + 1) % 4) s.h.layer_kind[i] = TN_LAYER_DELTA;
+        if (s.arch->mamba_beside) s.h.layer_kind[i] = TN_LAYER_BOTH;
     }
-    s.h.delta = (tn_delta_net){p->delta_heads, p->delta_keys,       p->delta_d,
-                               p->delta_d,     s.arch->delta_tiled, s.arch->mamba};
+    s.h.delta = (tn_delta_net){.n_heads = p->delta_heads,
+                               .n_key_heads = p->delta_keys,
+                               .d_key = p->delta_d,
+                               .d_value = p->delta_d,
+                               .tiled = s.arch->delta_tiled,
+                               .mamba = s.arch->mamba,
+                               .no_norm = p->no_norm};
     if (p->period) {
         s.h.window = p->window;
         s.h.window_pattern = p->period;

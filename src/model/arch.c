@@ -20,6 +20,14 @@
     .scale_embd = true, .attn_scale = 1, .logit_soft_cap = 30, .window = true, .window_any = true,           \
     .window_heads = true, .local_rope = true, .local_base = 10000, .shared_kv = true, .ple = true
 
+/* The state spaces of hybrids. */
+#define HF_MAMBA                                                                                             \
+    [TN_W_DELTA_Q] = "mamba.in_proj.weight", [TN_W_DELTA_K] = "mamba.in_proj.weight",                        \
+    [TN_W_DELTA_V] = "mamba.in_proj.weight", [TN_W_DELTA_GATE] = "mamba.in_proj.weight",                     \
+    [TN_W_DELTA_DECAY] = "mamba.in_proj.weight", [TN_W_DELTA_OUT] = "mamba.out_proj.weight",                 \
+    [TN_W_DELTA_CONV] = "mamba.conv1d.weight", [TN_W_DELTA_A] = "mamba.A_log",                               \
+    [TN_W_DELTA_DT] = "mamba.dt_bias", [TN_W_DELTA_NORM] = "mamba.norm.weight"
+
 static const tn_arch table[] = {
     {.name = "llama",
      .hf = "llama",
@@ -198,19 +206,9 @@ static const tn_arch table[] = {
                     [TN_W_DELTA_V] = "ssm_in.weight",
                     [TN_W_DELTA_GATE] = "ssm_in.weight",
                     [TN_W_DELTA_DECAY] = "ssm_in.weight"},
-     .hf_names = {[TN_W_DELTA_Q] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_K] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_V] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_GATE] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_DECAY] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_OUT] = "mamba.out_proj.weight",
-                  [TN_W_DELTA_CONV] = "mamba.conv1d.weight",
-                  [TN_W_DELTA_A] = "mamba.A_log",
-                  [TN_W_DELTA_DT] = "mamba.dt_bias",
-                  [TN_W_DELTA_NORM] = "mamba.norm.weight",
-                  [TN_W_GATE] = "shared_mlp.input_linear.weight",
-                  [TN_W_UP] = "shared_mlp.input_linear.weight",
-                  [TN_W_DOWN] = "shared_mlp.output_linear.weight"}},
+     .hf_names =
+         {HF_MAMBA, [TN_W_GATE] = "shared_mlp.input_linear.weight",
+          [TN_W_UP] = "shared_mlp.input_linear.weight", [TN_W_DOWN] = "shared_mlp.output_linear.weight"}},
     {.name = "granite4moe",
      .hf = "granitemoehybrid",
      .gguf = "granitehybrid",
@@ -232,23 +230,30 @@ static const tn_arch table[] = {
                     [TN_W_GATE] = "ffn_gate_shexp.weight",
                     [TN_W_UP] = "ffn_up_shexp.weight",
                     [TN_W_DOWN] = "ffn_down_shexp.weight"},
-     .hf_names = {[TN_W_DELTA_Q] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_K] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_V] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_GATE] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_DECAY] = "mamba.in_proj.weight",
-                  [TN_W_DELTA_OUT] = "mamba.out_proj.weight",
-                  [TN_W_DELTA_CONV] = "mamba.conv1d.weight",
-                  [TN_W_DELTA_A] = "mamba.A_log",
-                  [TN_W_DELTA_DT] = "mamba.dt_bias",
-                  [TN_W_DELTA_NORM] = "mamba.norm.weight",
-                  [TN_W_GATE] = "shared_mlp.input_linear.weight",
-                  [TN_W_UP] = "shared_mlp.input_linear.weight",
-                  [TN_W_DOWN] = "shared_mlp.output_linear.weight",
-                  [TN_W_ROUTER] = "block_sparse_moe.router.layer.weight",
-                  [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
-                  [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
-                  [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
+     .hf_names =
+         {HF_MAMBA, [TN_W_GATE] = "shared_mlp.input_linear.weight",
+          [TN_W_UP] = "shared_mlp.input_linear.weight", [TN_W_DOWN] = "shared_mlp.output_linear.weight",
+          [TN_W_ROUTER] = "block_sparse_moe.router.layer.weight",
+          [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
+          [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
+          [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
+    {.name = "falcon-h1",
+     .hf = "falcon_h1",
+     .gguf = "falcon-h1",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .delta = true,
+     .mamba = true,
+     .mamba_beside = true,
+     .gguf_names = {[TN_W_DELTA_Q] = "ssm_in.weight",
+                    [TN_W_DELTA_K] = "ssm_in.weight",
+                    [TN_W_DELTA_V] = "ssm_in.weight",
+                    [TN_W_DELTA_GATE] = "ssm_in.weight",
+                    [TN_W_DELTA_DECAY] = "ssm_in.weight",
+                    [TN_W_FFN_NORM] = "ffn_norm"}, /* as converters name it */
+     .hf_names = {HF_MAMBA, [TN_W_OUT_NORM] = "model.final_layernorm.weight",
+                  [TN_W_FFN_NORM] = "pre_ff_layernorm.weight", [TN_W_GATE] = "feed_forward.gate_proj.weight",
+                  [TN_W_UP] = "feed_forward.up_proj.weight", [TN_W_DOWN] = "feed_forward.down_proj.weight"}},
     {.name = "gpt-oss",
      .hf = "gpt_oss",
      .gguf = "gpt-oss",
@@ -439,7 +444,7 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (tn_role_of_ple(role)) return h->n_ple > 0;
     if (tn_role_of_streams(role)) return h->n_streams > 0;
     if (tn_role_of_beside(role)) return h->experts_beside;
-    if (tn_role_of_delta(role)) return a->delta && !(a->mamba && role == TN_W_DELTA_RATE);
+    if (tn_role_of_delta(role)) return a->delta && tn_delta_has(&h->delta, role);
     switch (role) {
     case TN_W_EMBD:
     case TN_W_OUT_NORM:

@@ -24,12 +24,13 @@ typedef struct tn_arch {
     tn_scales scales;
     bool experts, experts_norm, experts_beside, sinks; /* see tn_hparams */
     float swiglu_limit;
-    bool o_bias;      /* so has what attention gives; with experts: router and experts too */
-    bool conv;        /* some layers convolve instead of attending (LFM2) */
-    bool delta;       /* all but every fourth layer, or as the file says, are gated delta nets */
-    bool delta_tiled; /* GGUF holds their heads so that head h reads key head h % n_key_heads */
-    bool delta_apart; /* their projections are tensors of their own; else interleaved by key head */
-    bool mamba;       /* they are state spaces of Mamba 2, in the layers that the file says; with delta */
+    bool o_bias;       /* so has what attention gives; with experts: router and experts too */
+    bool conv;         /* some layers convolve instead of attending (LFM2) */
+    bool delta;        /* all but every fourth layer, or as the file says, are gated delta nets */
+    bool delta_tiled;  /* GGUF holds their heads so that head h reads key head h % n_key_heads */
+    bool delta_apart;  /* their projections are tensors of their own; else interleaved by key head */
+    bool mamba;        /* they are state spaces of Mamba 2, in the layers that the file says; with delta */
+    bool mamba_beside; /* or in every layer, beside attention (Falcon-H1) */
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
     bool dense_first;   /* the first layers may be dense, though the others have experts */
@@ -80,6 +81,10 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role);
  * those between blended. */
 void tn_rope_llama3(double *freq, int n, double factor, double low, double high, double orig_ctx);
 
+/* What a folder's tensors are multiplied by where they are read, because its configuration says so of what they give
+ * (Falcon-H1; GGUF files hold the products): by[role], or 0 for nothing. */
+tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *config, const char *file,
+                                   float by[TN_W_N_ROLES], tern_error *err);
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h,
                                tern_error *err);
 tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err);

@@ -323,13 +323,16 @@ static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
                               .tiled = a->delta_tiled,
                               .mamba = a->mamba};
     TN_TRY(k->st);
-    TN_FAIL_IF(every < 1 || every > h->n_layers, k->err, TERN_E_FORMAT,
+    TN_FAIL_IF(!a->mamba && (every < 1 || every > h->n_layers), k->err, TERN_E_FORMAT,
                "%s: every %d-th of %d layers attends", tn_gguf_path(k->g), every, h->n_layers);
     TN_FAIL_IF(h->delta.n_heads < 1 || inner < 1 || inner % h->delta.n_heads, k->err, TERN_E_FORMAT,
                "%s: %d values of a delta net for %d heads", tn_gguf_path(k->g), inner, h->delta.n_heads);
     h->delta.d_value = inner / h->delta.n_heads;
-    for (int32_t i = 0; i < h->n_layers && !a->mamba; i++)
-        h->layer_kind[i] = (i + 1) % every ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
+    h->delta.no_norm = a->mamba_beside && !tn_gguf_tensor(k->g, "blk.0.ssm_norm.weight");
+    for (int32_t i = 0; i < h->n_layers && (!a->mamba || a->mamba_beside); i++)
+        h->layer_kind[i] = a->mamba_beside   ? TN_LAYER_BOTH
+                           : (i + 1) % every ? TN_LAYER_DELTA
+                                             : TN_LAYER_ATTENDS;
     return TERN_OK;
 }
 
@@ -524,7 +527,8 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_FAIL_IF(any && !h->n_next, err, TERN_E_UNSUPPORTED,
                "%s: layers that guess one token further are not supported for architecture %s with %d others",
                tn_gguf_path(g), a->name, h->n_layers);
-    if (a->conv || a->mamba) TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
+    if (a->conv || (a->mamba && !a->mamba_beside))
+        TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     if (!a->window_heads) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);

@@ -453,9 +453,123 @@ static tern_status parse_mamba(config *c, tn_hparams *h) {
     return parse_layer_kinds(c, h, "mamba", "attention", TN_LAYER_DELTA, 0);
 }
 
+/* Falcon-H1's multipliers, of what linears give. */
+static const char *const multipliers[] = {
+    "embedding_multiplier",    "lm_head_multiplier",       "key_multiplier",
+    "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier",
+    "ssm_out_multiplier",      "ssm_multipliers",          "mlp_multipliers"};
+
+static bool is_multiplier(const char *key) {
+    for (size_t i = 0; i < sizeof multipliers / sizeof *multipliers; i++)
+        if (!strcmp(key, multipliers[i])) return true;
+    return false;
+}
+
+/* What would be another model: said by keys that are true, or false. */
+static tern_status check_mamba_beside(config *c) {
+    static const struct {
+        const char *key;
+        bool want, said; /* where it is left out */
+    } flags[] = {{"attention_bias", false, false},  {"mlp_bias", false, false},
+                 {"projectors_bias", false, false}, {"mamba_proj_bias", false, false},
+                 {"mamba_conv_bias", true, true},   {"mamba_use_mlp", true, true}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        const json_t *v = json_object_get(c->o, flags[i].key);
+        bool is = !v || json_is_null(v) ? flags[i].said : json_is_true(v);
+        TN_FAIL_IF(is != flags[i].want, c->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is not %s, which is not supported", c->file, flags[i].key,
+                   flags[i].want ? "true" : "false");
+    }
+    const char *act = json_string_value(json_object_get(c->o, "hidden_act"));
+    TN_FAIL_IF(act && strcmp(act, "silu") && strcmp(act, "swish"), c->err, TERN_E_UNSUPPORTED,
+               "%s: activation '%.40s' is not supported for this model type", c->file, act);
+    const json_t *some = json_object_get(c->o, "attn_layer_indices"),
+                 *steps = json_object_get(c->o, "time_step_limit");
+    TN_FAIL_IF(some && !json_is_null(some), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'attn_layer_indices' is not supported: all layers attend", c->file);
+    double least = json_number_value(json_array_get(steps, 0));
+    TN_FAIL_IF(least > 0 || json_is_number(json_array_get(steps, 1)), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'time_step_limit' is not supported", c->file);
+    return TERN_OK;
+}
+
+/* Falcon-H1: attention and a state space in every layer. */
+static tern_status parse_mamba_beside(config *c, tn_hparams *h) {
+    const json_t *each = json_object_get(c->o, "mamba_d_head"),
+                 *first = json_object_get(c->o, "mamba_norm_before_gate");
+    int32_t heads = whole(c, "mamba_n_heads", true, 0), expand = whole(c, "mamba_expand", false, 2),
+            inner = whole(c, "mamba_d_ssm", false, 0);
+    bool norm = truth(c, "mamba_rms_norm"), said = each && !json_is_null(each) && !json_is_string(each);
+    TN_TRY(c->st);
+    TN_TRY(check_mamba_beside(c));
+    if (!inner && expand > 0 && h->n_embd > 0 && h->n_embd <= 1 << 16 && expand <= 1 << 10)
+        inner = expand * h->n_embd;
+    int32_t d_value = said ? whole(c, "mamba_d_head", true, 0) : heads > 0 ? inner / heads : 0;
+    TN_TRY(c->st);
+    TN_FAIL_IF(heads < 1 || (int64_t)heads * d_value != inner, c->err, TERN_E_FORMAT,
+               "%s: %d values of a state space for %d heads of %d", c->file, inner, heads, d_value);
+    h->conv_len = whole(c, "mamba_d_conv", true, 0);
+    h->delta = (tn_delta_net){.n_heads = heads,
+                              .n_key_heads = whole(c, "mamba_n_groups", true, 0),
+                              .d_key = whole(c, "mamba_d_state", true, 0),
+                              .d_value = d_value,
+                              .mamba = true,
+                              .no_norm = !norm,
+                              .norm_first = norm && !json_is_false(first)};
+    h->embd_scale = (float)number(c, c->o, "embedding_multiplier", false, 1);
+    h->logit_scale = (float)number(c, c->o, "lm_head_multiplier", false, 1);
+    for (int32_t i = 0; i < h->n_layers; i++) h->layer_kind[i] = TN_LAYER_BOTH;
+    return c->st;
+}
+
+/* n numbers of a list, or 1 each where there is none. */
+static void list_of(config *c, const char *key, size_t n, double *out) {
+    const json_t *v = json_object_get(c->o, key);
+    bool none = !v || json_is_null(v);
+    if (!none && json_array_size(v) != n && c->st == TERN_OK)
+        c->st = tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' are %zu numbers, want %zu", c->file, key,
+                        json_array_size(v), n);
+    for (size_t i = 0; i < n; i++) out[i] = none ? 1 : json_number_value(json_array_get(v, i));
+}
+
+tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char *file,
+                                   float by[TN_W_N_ROLES], tern_error *err) {
+    config c = {.o = o, .file = file, .err = err};
+    memset(by, 0, TN_W_N_ROLES * sizeof *by);
+    if (!a->mamba_beside) return TERN_OK;
+    double in = number(&c, o, "attention_in_multiplier", false, 1), mlp[2], ssm[5],
+           ssm_in = number(&c, o, "ssm_in_multiplier", false, 1);
+    list_of(&c, "mlp_multipliers", 2, mlp);
+    list_of(&c, "ssm_multipliers", 5, ssm); /* gate, values, keys, queries, steps */
+    const struct {
+        tn_role role;
+        double by;
+    } all[] = {{TN_W_Q, in},
+               {TN_W_K, in * number(&c, o, "key_multiplier", false, 1)},
+               {TN_W_V, in},
+               {TN_W_O, number(&c, o, "attention_out_multiplier", false, 1)},
+               {TN_W_GATE, mlp[0]},
+               {TN_W_DOWN, mlp[1]},
+               {TN_W_DELTA_GATE, ssm_in * ssm[0]},
+               {TN_W_DELTA_V, ssm_in * ssm[1]},
+               {TN_W_DELTA_K, ssm_in * ssm[2]},
+               {TN_W_DELTA_Q, ssm_in * ssm[3]},
+               {TN_W_DELTA_DECAY, ssm_in * ssm[4]},
+               {TN_W_DELTA_OUT, number(&c, o, "ssm_out_multiplier", false, 1)}};
+    TN_TRY(c.st);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        TN_FAIL_IF(!(all[i].by > 1e-6 && all[i].by < 1e6), err, TERN_E_FORMAT,
+                   "%s: the configuration multiplies %s by %g; want a positive number", file,
+                   tn_role_name(all[i].role), all[i].by);
+        by[all[i].role] = all[i].by == 1 ? 0 : (float)all[i].by;
+    }
+    return TERN_OK;
+}
+
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
 static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
-    if (!a->delta || a->mamba) return a->mamba ? parse_mamba(c, h) : TERN_OK;
+    if (!a->delta) return TERN_OK;
+    if (a->mamba) return a->mamba_beside ? parse_mamba_beside(c, h) : parse_mamba(c, h);
     h->conv_len = whole(c, "linear_conv_kernel_dim", true, 0);
     h->delta = (tn_delta_net){.n_heads = whole(c, "linear_num_value_heads", true, 0),
                               .n_key_heads = whole(c, "linear_num_key_heads", true, 0),
@@ -551,6 +665,14 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
         {"altup_num_inputs", 1, TN_SCALES_NONE, false},
         {"laurel_rank", 0, TN_SCALES_NONE, false},
         {"activation_sparsity_pattern", 0, TN_SCALES_NONE, false},
+        {"lm_head_multiplier", 1, TN_SCALES_NONE, false},
+        {"key_multiplier", 1, TN_SCALES_NONE, false},
+        {"attention_in_multiplier", 1, TN_SCALES_NONE, false},
+        {"attention_out_multiplier", 1, TN_SCALES_NONE, false},
+        {"ssm_in_multiplier", 1, TN_SCALES_NONE, false},
+        {"ssm_out_multiplier", 1, TN_SCALES_NONE, false},
+        {"ssm_multipliers", 1, TN_SCALES_NONE, false},
+        {"mlp_multipliers", 1, TN_SCALES_NONE, false},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *v = json_object_get(c->o, keys[i].key);
@@ -563,7 +685,8 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
                     (a->window_heads && is_of_layers(keys[i].key, v)) ||
                     (a->streams && is_of_streams(keys[i].key)) ||
                     (a->experts_beside && !strcmp(keys[i].key, "enable_moe_block")) ||
-                    (a->mamba && !strcmp(keys[i].key, "shared_intermediate_size"));
+                    (a->mamba_beside && is_multiplier(keys[i].key)) ||
+                    (a->mamba && !a->mamba_beside && !strcmp(keys[i].key, "shared_intermediate_size"));
         double n = json_number_value(v);
         bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
                             (json_is_array(v) && !json_array_size(v)) ||

@@ -23,7 +23,7 @@ static size_t layer_floats(const tn_delta_net *n, int32_t conv_len) {
 uint64_t tn_delta_floats(const tn_hparams *h) {
     uint64_t n = 0;
     for (int32_t l = 0; l < h->n_layers; l++)
-        n += h->layer_kind[l] == TN_LAYER_DELTA ? layer_floats(&h->delta, h->conv_len) : 0;
+        n += tn_layer_recurs(h, l) ? layer_floats(&h->delta, h->conv_len) : 0;
     return n ? n + (uint64_t)h->delta.d_value : 0;
 }
 
@@ -33,7 +33,7 @@ tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
     out->kernel = kern.delta_f32;
     for (int32_t l = 0; l < h->n_layers; l++)
-        out->index[l] = h->layer_kind[l] == TN_LAYER_DELTA ? (int16_t)out->n_layers++ : -1;
+        out->index[l] = tn_layer_recurs(h, l) ? (int16_t)out->n_layers++ : -1;
     size_t n = (size_t)tn_delta_floats(h), s = state_floats(&h->delta),
            t = tail_floats(&h->delta, h->conv_len);
     out->layers = tn_calloc(ctx, TN_MEM_KV, (size_t)out->n_layers, sizeof *out->layers);

@@ -9,6 +9,13 @@ int32_t tn_n_attending(const tn_hparams *h) {
     return n;
 }
 
+bool tn_only_attends(const tn_hparams *h) {
+    bool only = true;
+    for (int32_t layer = 0; layer < h->n_layers; layer++)
+        only = only && h->layer_kind[layer] == TN_LAYER_ATTENDS;
+    return only;
+}
+
 int32_t tn_layer_kv(const tn_hparams *h, int32_t layer) {
     int32_t own = h->n_layers - h->n_kv_shared, from = layer;
     if (layer < own) return layer;
@@ -65,34 +72,32 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers + h->n_next;
     if (tn_role_of_next(r)) return inside && layer == h->n_layers;
-    int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
-    bool own_kv =
-        !inside || layer == h->n_layers || kind != TN_LAYER_ATTENDS || tn_layer_kv(h, layer) == layer;
+    bool attends = !inside || tn_layer_attends(h, layer), recurs = inside && tn_layer_recurs(h, layer);
+    bool own_kv = !inside || layer == h->n_layers || !attends || tn_layer_kv(h, layer) == layer;
     if (tn_role_of_beside(r)) return inside && tn_layer_has_experts(h, layer) && h->experts_beside;
     if (tn_role_of_streams(r)) {
         bool first = r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_IN_3, last = r >= TN_W_ALTUP_OUT_1;
         return inside && h->n_streams && (!first || layer == 0) && (!last || layer == h->n_layers - 1);
     }
     if (tn_role_of_ple(r)) return h->n_ple > 0 && inside == (r != TN_W_PLE_EMBD);
-    if (tn_role_of_mamba(r)) return inside && kind == TN_LAYER_DELTA && h->delta.mamba;
-    if (tn_role_of_delta(r))
-        return inside && kind == TN_LAYER_DELTA && !(h->delta.mamba && r == TN_W_DELTA_RATE);
+    if (tn_role_of_mamba(r)) return recurs && h->delta.mamba;
+    if (tn_role_of_delta(r)) return recurs && tn_delta_has(&h->delta, r);
     switch (r) {
     case TN_W_CONV_IN:
     case TN_W_CONV:
-    case TN_W_CONV_OUT: return inside && kind == TN_LAYER_CONVOLVES;
+    case TN_W_CONV_OUT: return inside && h->layer_kind[layer] == TN_LAYER_CONVOLVES;
     case TN_W_Q:
     case TN_W_O:
     case TN_W_Q_B:
     case TN_W_O_B:
-    case TN_W_Q_NORM: return kind == TN_LAYER_ATTENDS;
+    case TN_W_Q_NORM: return attends;
     case TN_W_V:
-    case TN_W_V_B: return kind == TN_LAYER_ATTENDS && own_kv && !(inside && tn_layer_v_is_k(h, layer));
+    case TN_W_V_B: return attends && own_kv && !(inside && tn_layer_v_is_k(h, layer));
     case TN_W_K:
     case TN_W_K_B:
-    case TN_W_K_NORM: return kind == TN_LAYER_ATTENDS && own_kv;
+    case TN_W_K_NORM: return attends && own_kv;
     case TN_W_LAYER_SCALE: return inside && h->layer_scale;
-    case TN_W_ATT_GATE: return kind == TN_LAYER_ATTENDS && h->attn_gate;
+    case TN_W_ATT_GATE: return attends && h->attn_gate;
     case TN_W_GATE:
     case TN_W_UP:
     case TN_W_DOWN:

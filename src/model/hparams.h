@@ -14,6 +14,7 @@ typedef enum tn_layer_kind {
     TN_LAYER_ATTENDS,
     TN_LAYER_CONVOLVES, /* a short convolution (LFM2) */
     TN_LAYER_DELTA,     /* a gated delta net (Qwen3-Next), or the state space of Mamba 2 (Granite 4) */
+    TN_LAYER_BOTH,      /* attention and a state space read one norm, and both are added (Falcon-H1) */
     TN_N_LAYER_KINDS
 } tn_layer_kind;
 
@@ -31,6 +32,8 @@ typedef struct tn_delta_net {
      * knows of it already, and rates are the steps that decays follow from; values also pass by the state (D);
      * the gate comes in front of the norm, which is of a group's heads together. */
     bool mamba;
+    bool no_norm;    /* what it gives is gated alone */
+    bool norm_first; /* the norm comes in front of the gate */
 } tn_delta_net;
 
 /* What its convolution takes: q, k and v of all heads. */
@@ -178,7 +181,7 @@ typedef enum tn_role {
     TN_W_DELTA_CONV,   /* [conv_len][channels], the oldest first */
     TN_W_DELTA_A,      /* [n_heads] negative: what a decay is a power of e to */
     TN_W_DELTA_DT,     /* [n_heads] bias of decays */
-    TN_W_DELTA_NORM,   /* [d_value]; of a state space [n_heads * d_value] */
+    TN_W_DELTA_NORM,   /* [d_value]; of a state space [n_heads * d_value], where it has one */
     TN_W_SHARED_GATE,  /* [n_embd] */
     TN_W_EXPERTS_BIAS, /* [n_experts] */
     TN_W_MAMBA_CONV_B, /* [channels] of a state space's convolution */
@@ -218,8 +221,14 @@ typedef enum tn_role {
 
 /* Does the layer keep keys and values? */
 static inline bool tn_layer_attends(const tn_hparams *h, int32_t layer) {
-    return h->layer_kind[layer] == TN_LAYER_ATTENDS;
+    return h->layer_kind[layer] == TN_LAYER_ATTENDS || h->layer_kind[layer] == TN_LAYER_BOTH;
 }
+/* And the memory of a delta net or of a state space? */
+static inline bool tn_layer_recurs(const tn_hparams *h, int32_t layer) {
+    return h->layer_kind[layer] == TN_LAYER_DELTA || h->layer_kind[layer] == TN_LAYER_BOTH;
+}
+/* Do all layers attend, and nothing else? */
+bool tn_only_attends(const tn_hparams *h);
 /* How many do, for themselves. */
 int32_t tn_n_attending(const tn_hparams *h);
 /* The layer whose keys and values a layer that attends reads: its own, or an earlier one's. */
@@ -275,6 +284,10 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
 static inline bool tn_role_of_next(tn_role r) { return r >= TN_W_NEXT_E_NORM && r <= TN_W_NEXT_OUT_NORM; }
 /* Is it a tensor of a delta net? */
 static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM; }
+/* Has a net of this form the tensor? */
+static inline bool tn_delta_has(const tn_delta_net *n, tn_role r) {
+    return !(n->mamba && r == TN_W_DELTA_RATE) && !(n->no_norm && r == TN_W_DELTA_NORM);
+}
 static inline bool tn_role_of_mamba(tn_role r) { return r == TN_W_MAMBA_CONV_B || r == TN_W_MAMBA_D; }
 /* Is it a tensor of embeddings for every layer? */
 static inline bool tn_role_of_ple(tn_role r) { return r >= TN_W_PLE_EMBD && r <= TN_W_PLE_POST_NORM; }

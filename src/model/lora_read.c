@@ -335,6 +335,12 @@ static tern_status open_folder(tn_ctx *ctx, const char *path, const tn_hparams *
     char file[4096], *config;
     size_t n;
     tn_safetensors *st = NULL;
+    const tn_arch *arch = tn_arch_named(h->arch);
+    TN_FAIL_IF(
+        arch && arch->mamba_beside, err, TERN_E_UNSUPPORTED,
+        "%s: a folder with an adapter for architecture %s, whose configuration multiplies what linears give: "
+        "convert it to GGUF, which holds the products",
+        path, h->arch);
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/adapter_model.safetensors", path) >= sizeof file, err,
                TERN_E_INVALID, "%s: path too long", path);
     snprintf(file, sizeof file, "%s/adapter_config.json", path);

@@ -109,7 +109,7 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows += (uint64_t)f->h->n_vocab_rest;
         return true;
     }
-    if (f->arch->mamba && (role == TN_W_GATE || role == TN_W_UP) && !f->gguf) {
+    if (f->arch->mamba && !f->arch->mamba_beside && (role == TN_W_GATE || role == TN_W_UP) && !f->gguf) {
         p->row0 = role == TN_W_UP ? f->h->n_ff : 0;
         *n_rows = 2 * (uint64_t)f->h->n_ff;
         return true;

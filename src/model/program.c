@@ -111,24 +111,36 @@ static const recipe convolving[] = {
 };
 
 /* A gated delta net; the state space of Mamba 2, which has no rates of its own. */
+#define MEMORY(NAME)                                                                                         \
+    {.kind = TN_OP_DELTA_GATES, .name = NAME " gates", .in = TN_BUF_DELTA_DECAY, .out = TN_BUF_DELTA_DECAY}, \
+        {.kind = TN_OP_DELTA_MIX, .name = NAME " mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},     \
+        {.kind = TN_OP_DELTA, .name = NAME " net", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA}, {         \
+        .kind = TN_OP_DELTA_NORM, .name = NAME " norm", .in = TN_BUF_DELTA, .out = TN_BUF_DELTA,             \
+        .weight = TN_W_DELTA_NORM                                                                            \
+    }
 #define RECURRENT(NAME)                                                                                      \
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),                                                          \
         LINEARS(TN_SITE_QKV, NAME " in", TN_BUF_NORMED, TN_W_DELTA_Q, TN_W_DELTA_K, TN_W_DELTA_V,            \
                 TN_W_DELTA_GATE, TN_W_DELTA_DECAY, TN_W_DELTA_RATE),                                         \
-        {.kind = TN_OP_DELTA_GATES,                                                                          \
-         .name = NAME " gates",                                                                              \
-         .in = TN_BUF_DELTA_DECAY,                                                                           \
-         .out = TN_BUF_DELTA_DECAY},                                                                         \
-        {.kind = TN_OP_DELTA_MIX, .name = NAME " mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},     \
-        {.kind = TN_OP_DELTA, .name = NAME " net", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA},           \
-        {.kind = TN_OP_DELTA_NORM,                                                                           \
-         .name = NAME " norm",                                                                               \
-         .in = TN_BUF_DELTA,                                                                                 \
-         .out = TN_BUF_DELTA,                                                                                \
-         .weight = TN_W_DELTA_NORM},                                                                         \
-        LINEARS(TN_SITE_O, NAME " out", TN_BUF_DELTA, TN_W_DELTA_OUT), RESIDUAL(TN_W_ATTN_POST_NORM)
+        MEMORY(NAME), LINEARS(TN_SITE_O, NAME " out", TN_BUF_DELTA, TN_W_DELTA_OUT),                         \
+        RESIDUAL(TN_W_ATTN_POST_NORM)
 static const recipe recurrent[] = {RECURRENT("delta")};
 static const recipe state_space[] = {RECURRENT("mamba")};
+
+/* Both: one product of the norm's rows gives what either reads. The state space goes first, so that the device
+ * computes its way out while attention of other rows has the CPU. */
+static const recipe beside_attention[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V, TN_W_DELTA_Q, TN_W_DELTA_K,
+            TN_W_DELTA_V, TN_W_DELTA_GATE, TN_W_DELTA_DECAY),
+    ROPE,
+    MEMORY("mamba"),
+    LINEARS(TN_SITE_MAMBA_OUT, "mamba out", TN_BUF_DELTA, TN_W_DELTA_OUT),
+    {.kind = TN_OP_RESIDUAL, .name = "mamba residual", .in = TN_BUF_BRANCH, .out = TN_BUF_X},
+    ATTEND,
+    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
+    RESIDUAL(0),
+};
 
 /* ---- and then feeds forward: */
 
@@ -345,7 +357,8 @@ static void streams_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS
 static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS]) {
     static const recipes mixing[TN_N_LAYER_KINDS] = {[TN_LAYER_ATTENDS] = RECIPES(attending),
                                                      [TN_LAYER_CONVOLVES] = RECIPES(convolving),
-                                                     [TN_LAYER_DELTA] = RECIPES(recurrent)};
+                                                     [TN_LAYER_DELTA] = RECIPES(recurrent),
+                                                     [TN_LAYER_BOTH] = RECIPES(beside_attention)};
     memset(out, 0, MAX_PARTS * sizeof *out);
     if (layer < 0) out[0] = h->n_ple ? (recipes)RECIPES(before_adding) : (recipes)RECIPES(before);
     else if (layer == h->n_layers) out[0] = (recipes)RECIPES(behind);
@@ -378,7 +391,8 @@ static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     case TN_W_GATE: return h->gated;
     case TN_W_SINKS: return h->sinks;
     case TN_W_ATT_GATE: return h->attn_gate;
-    case TN_W_DELTA_RATE: return !h->delta.mamba;
+    case TN_W_DELTA_RATE:
+    case TN_W_DELTA_NORM: return tn_delta_has(&h->delta, role);
     case TN_W_K:
     case TN_W_V: return tn_layer_may_have(h, layer, role);
     case TN_W_K_NORM: return h->qk_norm && tn_layer_may_have(h, layer, role);

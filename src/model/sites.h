@@ -23,6 +23,7 @@ typedef enum tn_site {
     TN_SITE_ALTUP_OUT_1, /* what they leave, in the last */
     TN_SITE_ALTUP_OUT_2,
     TN_SITE_ALTUP_OUT_3,
+    TN_SITE_MAMBA_OUT, /* of a state space beside attention, whose own is TN_SITE_O */
     TN_N_SITES,
     TN_NO_SITE = TN_N_SITES
 } tn_site;
@@ -40,7 +41,7 @@ static inline bool tn_site_of_streams(tn_site s) { return s >= TN_SITE_LAUREL &&
 /* Is it of experts? Each row passes some of them. */
 static inline bool tn_site_of_experts(tn_site s) { return s == TN_SITE_EXPERTS || s == TN_SITE_EXPERTS_DOWN; }
 
-enum { TN_SITE_MAX_OPS = 6 };
+enum { TN_SITE_MAX_OPS = 8 }; /* as many as a graph of the device has (npu.h) */
 
 typedef struct tn_site_ops {
     int32_t n_ops;

@@ -22,8 +22,9 @@ struct tn_source {
     tn_gguf *gguf;
     tn_safetensors *st;
     tn_tokenizer *tokenizer;
-    tn_model_file file; /* of the above */
-    tn_place *places;   /* [n_layers + 1 + n_next][TN_W_N_ROLES], model level first */
+    tn_model_file file;     /* of the above */
+    float by[TN_W_N_ROLES]; /* see tn_arch_multipliers_hf */
+    tn_place *places;       /* [n_layers + 1 + n_next][TN_W_N_ROLES], model level first */
     char path[512];
     char description[64];
     char without_next[800]; /* why a layer that guesses further is not used; "": it is, or there is none */
@@ -137,6 +138,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
     p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV;
     p->negative_exp = s->st && role == TN_W_DELTA_A;
+    p->scale = s->by[role];
     if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
     tn_place_find(&s->file, layer, role, name, sizeof name, p, &n0);
     if (!p->t) return tn_arch_required(s->arch, &s->h, role) ? missing(s, layer, name, err) : TERN_OK;
@@ -307,6 +309,7 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     }
     if (st == TERN_OK) s->arch = tn_arch_variant(s->arch, has_experts(config));
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
+    if (st == TERN_OK) st = tn_arch_multipliers_hf(s->arch, config, file, s->by, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
@@ -434,8 +437,9 @@ tn_tokenizer *tn_source_take_tokenizer(tn_source *s) {
 }
 
 tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role) {
-    const tn_tensor *t = place_of(s, layer, role)->t;
-    return t && t->dtype == TN_F16 ? TN_PANEL_F16 : t && t->dtype == TN_BF16 ? TN_PANEL_BF16 : TN_PANEL_F32;
+    const tn_place *p = place_of(s, layer, role);
+    if (!p->t || p->scale != 0) return TN_PANEL_F32; /* products are not rounded again */
+    return p->t->dtype == TN_F16 ? TN_PANEL_F16 : p->t->dtype == TN_BF16 ? TN_PANEL_BF16 : TN_PANEL_F32;
 }
 
 static tern_status check_finite(const tn_place *p, const float *v, int64_t n, int64_t first,
@@ -491,6 +495,7 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     for (int64_t r = row0; r < row1; r++) {
         float *out = dst + (r - row0) * cols;
         tn_dequantise(d, tn_source_row(s, layer, role, r), out, (uint64_t)cols);
+        for (int64_t c = 0; p->scale != 0 && c < cols; c++) out[c] *= p->scale;
         TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, out, cols, tn_place_row(&s->file, p, r) * cols, err));
     }
@@ -501,7 +506,8 @@ bool tn_source_has_halves(const tn_source *s, int layer, tn_role role) {
     const tn_place *p = place_of(s, layer, role);
     int64_t rows, cols;
     tn_role_shape(&s->h, layer, role, &rows, &cols);
-    return p->t && rows > 1 && !p->turned && (p->t->dtype == TN_F16 || p->t->dtype == TN_BF16);
+    return p->t && rows > 1 && !p->turned && p->scale == 0 &&
+           (p->t->dtype == TN_F16 || p->t->dtype == TN_BF16);
 }
 
 /* Whether the exponents of n halves are those of finite values. */

@@ -98,6 +98,8 @@ static void no_unknown(reader *r) {
                                         "delta_d_value",
                                         "delta_tiled",
                                         "delta_mamba",
+                                        "delta_no_norm",
+                                        "delta_norm_first",
                                         "layer_kinds",
                                         "sinks",
                                         "experts",
@@ -141,9 +143,10 @@ static void mixing_of(reader *r, tn_hparams *h) {
     if (!r->ok) return;
     if (kinds && strlen(kinds) != (size_t)h->n_layers) miss(r, "layer_kinds");
     for (int32_t l = 0; r->ok && kinds && l < h->n_layers; l++) {
-        const char *at = strchr("acd", kinds[l]);
+        static const char letters[] = "acdb"; /* of tn_layer_kind, in its order */
+        const char *at = kinds[l] ? strchr(letters, kinds[l]) : NULL;
         if (!at) miss(r, "layer_kinds");
-        else h->layer_kind[l] = (uint8_t)(at - strchr("acd", 'a')), conv |= *at == 'c', delta |= *at == 'd';
+        else h->layer_kind[l] = (uint8_t)(at - letters), conv |= *at == 'c', delta |= tn_layer_recurs(h, l);
     }
     if (r->ok && !tn_n_attending(h)) miss(r, "layer_kinds");
     h->attn_gate = extra_of(r, "attn_gate", 0, 0, 1) != 0;
@@ -155,6 +158,12 @@ static void mixing_of(reader *r, tn_hparams *h) {
         .d_value = (int32_t)extra_of(r, "delta_d_value", 0, delta ? TN_DELTA_COLS : 0, delta ? 1 << 12 : 0),
         .tiled = extra_of(r, "delta_tiled", 0, 0, 1) != 0,
         .mamba = extra_of(r, "delta_mamba", 0, 0, 1) != 0};
+    h->delta.no_norm = extra_of(r, "delta_no_norm", 0, 0, h->delta.mamba) != 0;
+    h->delta.norm_first = extra_of(r, "delta_norm_first", 0, 0, h->delta.mamba) != 0;
+    for (int32_t l = 0; r->ok && l < h->n_layers; l++) /* which has a list of its own */
+        if (h->layer_kind[l] == TN_LAYER_BOTH &&
+            (!h->delta.mamba || h->attn_gate || h->post_norms || h->no_pre_norms || h->parallel_block))
+            miss(r, "layer_kinds");
     if (r->ok && delta &&
         (h->delta.n_heads % h->delta.n_key_heads || h->delta.d_key % 2 || h->delta.d_value % TN_DELTA_COLS))
         miss(r, "delta_heads");

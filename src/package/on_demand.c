@@ -17,6 +17,9 @@ typedef enum unit_state {
     READY
 } unit_state;
 
+/* Slots that a unit is counted with where there are few. */
+enum { UNIT_SLOTS = 6 };
+
 typedef struct unit {
     unit_state state;
     bool fresh; /* nobody has taken it since it was read */
@@ -233,7 +236,7 @@ void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *exp
     for (int32_t i = 0; i < n; i++) {
         unit *u = unit_of(d, s, experts[i]);
         if (u->state != ABSENT) continue;
-        if ((d->n_coming + 1) * TN_SITE_MAX_OPS * 2 > d->n_slots || !make_room(d, s->ops.n_ops)) break;
+        if ((d->n_coming + 1) * UNIT_SLOTS * 2 > d->n_slots || !make_room(d, s->ops.n_ops)) break;
         begin(d, u, false);
         if (!pass) u->used = ++d->clock;
         u->state = COMING;
@@ -341,9 +344,9 @@ static tern_status open_slots(tn_on_demand *d, const char *path, uint64_t budget
                               const tn_aio_options *io, tern_error *err) {
     tn_ctx *ctx = d->m->ctx;
     d->slot_bytes = (d->slot_bytes + 63) / 64 * 64;
-    const uint64_t n = budget_bytes / d->slot_bytes, all = (uint64_t)d->n_units * TN_SITE_MAX_OPS;
+    const uint64_t n = budget_bytes / d->slot_bytes, all = (uint64_t)d->n_units * UNIT_SLOTS;
     d->n_slots = (int32_t)(n < all ? n : all);
-    TN_FAIL_IF(n < 2 * TN_SITE_MAX_OPS, err, TERN_E_LIMIT,
+    TN_FAIL_IF(n < 2 * UNIT_SLOTS, err, TERN_E_LIMIT,
                "%s: %" PRIu64 " bytes are left for experts, whose linears have up to %" PRIu64, path,
                budget_bytes, d->slot_bytes);
     d->block = tn_alloc(ctx, TN_MEM_WEIGHTS, (uint64_t)d->n_slots * d->slot_bytes + TN_AIO_ALIGN, 1);

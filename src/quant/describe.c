@@ -96,13 +96,13 @@ static json_t *attention_meta(const packer *p) {
     return j;
 }
 
-/* What layers mix their tokens by, where some do not attend. */
+/* What layers mix their tokens by, where some do not attend, or not alone. */
 static void put_layer_kinds(const tn_hparams *h, json_t **ops) {
-    bool mixed = false;
-    for (int32_t l = 0; l < h->n_layers; l++) mixed = mixed || !tn_layer_attends(h, l);
-    if (mixed) {
+    if (h->delta.no_norm) tn_json_set(ops, "delta_no_norm", tn_json_real(1));
+    if (h->delta.norm_first) tn_json_set(ops, "delta_norm_first", tn_json_real(1));
+    if (!tn_only_attends(h)) {
         char kinds[TN_MAX_LAYERS + 1] = {0};
-        for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = "acd"[h->layer_kind[l]];
+        for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = "acdb"[h->layer_kind[l]];
         tn_json_set(ops, "layer_kinds", tn_json_string(kinds, (size_t)h->n_layers));
     }
 }

@@ -123,9 +123,10 @@ static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
 
 tern_status tn_pack_outputs(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     const tn_hparams *h = &p->m->h;
-    TN_FAIL_IF(tn_n_attending(h) < h->n_layers, p->err, TERN_E_UNSUPPORTED,
-               "outputs in 8 bits: layers without attention keep theirs in float; architecture %s has some",
-               h->arch);
+    TN_FAIL_IF(
+        !tn_only_attends(h), p->err, TERN_E_UNSUPPORTED,
+        "outputs in 8 bits: layers that convolve or recur keep theirs in float; architecture %s has some",
+        h->arch);
     p->outputs =
         tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)p->m->program.n_sites * TN_SITE_MAX_OPS, sizeof *p->outputs);
     TN_FAIL_IF(!p->outputs, p->err, TERN_E_MEMORY, "no memory to calibrate outputs");

@@ -376,11 +376,11 @@ static void as_merged(const char *name) {
 
 static const struct {
     const char *name, *arch;
-} ggufs[] = {{"tiny-llama", "llama"},     {"tiny-qwen2", "qwen2"},       {"tiny-gemma3", "gemma3"},
-             {"tiny-phi2", "phi2"},       {"tiny-phi3", "phi3"},         {"tiny-olmo2", "olmo2"},
-             {"tiny-granite", "granite"}, {"tiny-lfm2", "lfm2"},         {"tiny-qwen3next", "qwen3next"},
-             {"tiny-qwen35", "qwen35"},   {"tiny-qwen3moe", "qwen3moe"}, {"tiny-granite4", "granitehybrid"},
-             {"tiny-gemma3n", "gemma3n"}};
+} ggufs[] = {{"tiny-llama", "llama"},     {"tiny-qwen2", "qwen2"},        {"tiny-gemma3", "gemma3"},
+             {"tiny-phi2", "phi2"},       {"tiny-phi3", "phi3"},          {"tiny-olmo2", "olmo2"},
+             {"tiny-granite", "granite"}, {"tiny-lfm2", "lfm2"},          {"tiny-qwen3next", "qwen3next"},
+             {"tiny-qwen35", "qwen35"},   {"tiny-qwen3moe", "qwen3moe"},  {"tiny-granite4", "granitehybrid"},
+             {"tiny-gemma3n", "gemma3n"}, {"tiny-falcon-h1", "falcon-h1"}};
 enum { N_GGUFS = sizeof ggufs / sizeof *ggufs };
 
 static void from_gguf(void **state) {
@@ -664,6 +664,9 @@ static void wrong_files(void **state) {
     assert_non_null(strstr(err.message, "an adapter, not a model"));
     unlink(path);
     refused(adapter, "adapter_config.json");
+    /* what is learned there is multiplied too, and the model's multipliers are in its weights */
+    make_folder("falcon-h1");
+    refused(adapter, "convert it to GGUF");
 }
 
 /* A package that does not say what its inputs were divided by is told from one that divides by nothing. */

@@ -65,7 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                         "qwen3_5_moe_text",
                                         "granitemoehybrid",
                                         "gemma4_text",
-                                        "gemma3n_text"};
+                                        "gemma3n_text",
+                                        "falcon_h1"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -73,8 +74,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             const tn_arch *a = tn_arch_variant(tn_arch_by_hf(types[i]), experts);
             tn_hparams h;
             tern_error err = {0};
-            if (tn_arch_hparams_hf(a, config, "config.json", &h, &err) == TERN_OK) check(&h);
-            else if (!err.message[0] || !strstr(err.message, "config.json")) abort();
+            float by[TN_W_N_ROLES];
+            bool ok = tn_arch_hparams_hf(a, config, "config.json", &h, &err) == TERN_OK;
+            if (ok) check(&h);
+            if (ok) ok = tn_arch_multipliers_hf(a, config, "config.json", by, &err) == TERN_OK;
+            for (int r = 0; ok && r < TN_W_N_ROLES; r++)
+                if (!(by[r] >= 0 && by[r] <= 1e6f)) abort();
+            if (!ok && (!err.message[0] || !strstr(err.message, "config.json"))) abort();
         }
     }
     json_decref(config);

@@ -237,7 +237,7 @@ def main():
         for name, data in files:
             (HERE / "corpus" / folder / name).write_bytes(data)
     (HERE / "corpus" / "config").mkdir(parents=True, exist_ok=True)
-    for name in ("gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-moe", "llama-linear-rope", "llama3-rope", "llama3-rope-v5", "mistral-window", "phi2", "phi3-long", "phonelm", "qwen2", "qwen3"):
+    for name in ("falcon-h1-norm", "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-moe", "llama-linear-rope", "llama3-rope", "llama3-rope-v5", "mistral-window", "phi2", "phi3-long", "phonelm", "qwen2", "qwen3"):
         config = json.loads((FIXTURES / name / "config.json").read_text())
         (HERE / "corpus" / "config" / f"{name}.json").write_text(json.dumps(config, separators=(",", ":")) + "\n")
     (HERE / "corpus" / "config" / "nulls.json").write_text('{"hidden_size":null,"num_hidden_layers":1e99,"rope_scaling":[]}\n')

@@ -76,7 +76,11 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, of_delta[i].key, json_integer(of_delta[i].v)));
             for (int i = 0; e.a->mamba && i < 6 + e.a->experts; i++)
                 assert_false(json_object_set_new(j, of_mamba[i].key, json_integer(of_mamba[i].v)));
-            if (e.a->mamba) {
+            if (e.a->mamba_beside) { /* with a norm in one of the two */
+                assert_false(json_object_del(j, "shared_intermediate_size"));
+                assert_false(json_object_set_new(j, "mamba_d_ssm", json_integer(96)));
+                assert_false(json_object_set_new(j, "mamba_rms_norm", json_boolean(tied)));
+            } else if (e.a->mamba) {
                 json_t *types = json_array();
                 for (int i = 0; i < 5; i++)
                     assert_false(
@@ -237,9 +241,9 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-qwen2",  "tiny-gemma2",   "tiny-phi2",
-                                        "tiny-llama",  "tiny-qwen3moe", "tiny-qwen35moe",
-                                        "tiny-gemma4", "tiny-gemma3n",  "tiny-gemma4moe"};
+    static const char *const names[] = {"tiny-qwen2",     "tiny-gemma2",    "tiny-phi2",   "tiny-llama",
+                                        "tiny-qwen3moe",  "tiny-qwen35moe", "tiny-gemma4", "tiny-gemma3n",
+                                        "tiny-gemma4moe", "tiny-falcon-h1"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
@@ -373,7 +377,7 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                 }
             break;
         case TN_OP_DELTA_NORM:
-            for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += 4;
+            for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += h->delta.no_norm ? 2 : 4;
             break;
         case TN_OP_NORM:
             for (int32_t i = 0; i < h->n_embd; i++) n += 2;

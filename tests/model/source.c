@@ -709,6 +709,76 @@ static void configs(void **state) {
     }
 }
 
+/* Falcon-H1, with one entry changed; and what it multiplies its tensors by. */
+static void configs_of_both(void **state) {
+    (void)state;
+    static const char base[] =
+        "{\"hidden_size\":32,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"intermediate_size\":64,\"vocab_size\":48,\"max_position_embeddings\":64,\"mamba_n_heads\":4,"
+        "\"mamba_d_head\":16,\"mamba_d_ssm\":64,\"mamba_n_groups\":2,\"mamba_d_state\":8,\"mamba_d_conv\":4,"
+        "\"attention_in_multiplier\":2,\"key_multiplier\":0.25,\"ssm_in_multiplier\":0.5,"
+        "\"ssm_multipliers\":[1,2,3,4,5]}";
+    static const struct {
+        const char *patch;
+        tern_status want;
+        const char *part;
+    } cases[] = {
+        {"{}", TERN_OK, NULL},
+        {"{\"mamba_d_head\":\"auto\",\"mamba_rms_norm\":true}", TERN_OK, NULL},
+        {"{\"mamba_d_ssm\":null,\"mamba_d_head\":\"auto\",\"mamba_expand\":2}", TERN_OK, NULL},
+        {"{\"time_step_limit\":[0.0,null],\"attn_layer_indices\":null}", TERN_OK, NULL},
+        {"{\"mamba_d_ssm\":72}", TERN_E_FORMAT, "72 values of a state space for 4 heads of 16"},
+        {"{\"mamba_n_heads\":0}", TERN_E_FORMAT, "64 values of a state space for 0 heads of 16"},
+        {"{\"mamba_n_heads\":3,\"mamba_d_head\":\"auto\"}", TERN_E_FORMAT, "for 3 heads of 21"},
+        {"{\"mamba_n_groups\":3}", TERN_E_UNSUPPORTED, "4 heads over 3 key heads"},
+        {"{\"mamba_d_state\":100000}", TERN_E_FORMAT, "keys of a delta net 100000, want 2 to 256"},
+        {"{\"mamba_d_conv\":1}", TERN_E_FORMAT, "values of a convolution 1, want 2 to"},
+        {"{\"projectors_bias\":true}", TERN_E_UNSUPPORTED, "'projectors_bias' is not false"},
+        {"{\"mamba_conv_bias\":false}", TERN_E_UNSUPPORTED, "'mamba_conv_bias' is not true"},
+        {"{\"attn_layer_indices\":[0]}", TERN_E_UNSUPPORTED, "'attn_layer_indices' is not supported"},
+        {"{\"time_step_limit\":[0.0,0.5]}", TERN_E_UNSUPPORTED, "'time_step_limit' is not supported"},
+        {"{\"hidden_act\":\"gelu\"}", TERN_E_UNSUPPORTED, "activation 'gelu' is not supported"},
+        {"{\"residual_multiplier\":0.5}", TERN_E_UNSUPPORTED, "'residual_multiplier' is not supported"},
+        {"{\"lm_head_multiplier\":0}", TERN_E_FORMAT, "logits 0"},
+        {"{\"key_multiplier\":-1}", TERN_E_FORMAT, "multiplies attn_k by -2"},
+        {"{\"ssm_out_multiplier\":\"1\"}", TERN_E_FORMAT, "'ssm_out_multiplier' is not a number"},
+        {"{\"mlp_multipliers\":[1]}", TERN_E_FORMAT, "'mlp_multipliers' are 1 numbers, want 2"},
+        {"{\"mlp_multipliers\":[1,\"1\"]}", TERN_E_FORMAT, "multiplies ffn_down by 0"},
+    };
+    const tn_arch *a = tn_arch_by_hf("falcon_h1");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *c = json_loads(base, 0, NULL), *patch = json_loads(cases[i].patch, 0, NULL);
+        assert_true(c && patch);
+        json_object_update(c, patch);
+        tn_hparams h;
+        float by[TN_W_N_ROLES];
+        tern_error err = {0};
+        tern_status st = tn_arch_hparams_hf(a, c, "config.json", &h, &err);
+        if (st == TERN_OK) st = tn_arch_multipliers_hf(a, c, "config.json", by, &err);
+        if (st != cases[i].want ||
+            (cases[i].part && (!strstr(err.message, cases[i].part) || !strstr(err.message, "config.json"))))
+            fail_msg("%s: status %d, '%s'", cases[i].patch, st, err.message);
+        for (int r = 0; st == TERN_OK && r < TN_W_N_ROLES; r++) {
+            float want = r == TN_W_Q || r == TN_W_V            ? 2
+                         : r == TN_W_K || r == TN_W_DELTA_GATE ? 0.5f
+                         : r == TN_W_DELTA_K                   ? 1.5f
+                         : r == TN_W_DELTA_Q                   ? 2
+                         : r == TN_W_DELTA_DECAY               ? 2.5f
+                                                               : 0; /* of values: 1 */
+            assert_true(by[r] == want);
+        }
+        json_decref(c);
+        json_decref(patch);
+    }
+    json_t *c = json_loads(base, 0, NULL); /* another architecture would leave them out */
+    tn_hparams h;
+    tern_error err = {0};
+    assert_int_equal(tn_arch_hparams_hf(tn_arch_by_hf("llama"), c, "config.json", &h, &err),
+                     TERN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "'key_multiplier' is not supported"));
+    json_decref(c);
+}
+
 static void a_trained_model(void **state) {
     (void)state;
     const char *data = getenv("TERN_DATA");
@@ -772,6 +842,7 @@ int main(void) {
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(broken_folder),
         cmocka_unit_test(configs),
+        cmocka_unit_test(configs_of_both),
         cmocka_unit_test(a_trained_model),
         cmocka_unit_test(every_allocation_may_fail),
     };

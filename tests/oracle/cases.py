@@ -146,6 +146,29 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
                     out[moe + key + ".weight"] = Stored(uniform(name + moe + key, (n, rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
         norm("model.norm")
         return out
+    if family == "falcon_h1":
+        inner, n_h = cfg["mamba_d_ssm"], cfg["mamba_n_heads"]
+        channels = inner + 2 * cfg["mamba_n_groups"] * cfg["mamba_d_state"]
+        for i in range(cfg["num_hidden_layers"]):
+            p = f"model.layers.{i}."
+            norm(p + "input_layernorm")
+            norm(p + "pre_ff_layernorm")
+            matrix(p + "mamba.in_proj", inner + channels + n_h, c, 1.5)
+            matrix(p + "mamba.out_proj", c, inner)
+            out[p + "mamba.conv1d.weight"] = Stored(uniform(name + p + "conv", (channels, 1, cfg["mamba_d_conv"])), dtype)
+            vector(p + "mamba.conv1d.bias", channels, 0.0, 0.5)
+            for part, mean, width in (("A_log", 0.0, 0.5), ("dt_bias", -1.5, 1.0), ("D", 1.0, 0.5)):
+                vector(p + "mamba." + part, n_h, mean, width)
+            if cfg["mamba_rms_norm"]:
+                vector(p + "mamba.norm.weight", inner, 1.0, 0.5)
+            for n, rows, cols in (("q", n_heads * d, c), ("k", n_kv * d, c), ("v", n_kv * d, c), ("o", c, n_heads * d)):
+                matrix(p + f"self_attn.{n}_proj", rows, cols, 3.0 if n in "qk" else 1.5)
+            for n, rows, cols in (("gate", f, c), ("up", f, c), ("down", c, f)):
+                matrix(p + f"feed_forward.{n}_proj", rows, cols, 1.5)
+        norm("model.final_layernorm")
+        if not cfg["tie_word_embeddings"]:
+            matrix("lm_head", v, c)
+        return out
     if family == "gemma3n_text":
         n, ple, rank, streams = cfg["num_hidden_layers"], cfg["hidden_size_per_layer_input"], cfg["laurel_rank"], cfg["altup_num_inputs"]
         matrix("model.embed_tokens_per_layer", cfg["vocab_size_per_layer_input"], n * ple)
@@ -330,6 +353,13 @@ GRANITE4 = dict(
     tie_word_embeddings=True, embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.3, logits_scaling=4.0,
     mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=24, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=256,
     mamba_conv_bias=True, mamba_proj_bias=False,
+)
+FALCON_H1 = dict(
+    head_dim=16, mamba_d_ssm=96, mamba_n_heads=6, mamba_d_head=16, mamba_d_state=24, mamba_d_conv=4, mamba_expand=2,
+    mamba_chunk_size=128, mamba_conv_bias=True, mamba_proj_bias=False, projectors_bias=False, mlp_bias=False,
+    mamba_use_mlp=True, attn_layer_indices=None, sliding_window=None, rope_scaling=None,
+    embedding_multiplier=2.5, lm_head_multiplier=0.4, key_multiplier=0.6, attention_in_multiplier=1.3, attention_out_multiplier=0.7,
+    ssm_in_multiplier=1.25, ssm_out_multiplier=0.55, ssm_multipliers=[0.8, 0.6, 1.4, 0.9, 0.45], mlp_multipliers=[0.75, 0.6],
 )
 
 # name: config, storage type of matrices and of vectors, tokens, and what must show in the logits: changes to the config
@@ -659,6 +689,36 @@ CASES |= {
         ),
         dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320,
         shows=[dict(position_embedding_type="rope"), dict(drop="A_log"), dict(drop="dt_bias"), dict(drop="mamba.D"), dict(drop="conv1d.bias")],
+    ),
+    "falcon-h1": dict(  # gated alone, as most published ones
+        cfg=config(
+            "FalconH1ForCausalLM", "falcon_h1", 48, 32, 48, 3, 4, 2, **{**MODERN, "rope_theta": 1e11}, **FALCON_H1,
+            tie_word_embeddings=False, mamba_n_groups=2, mamba_rms_norm=False, mamba_norm_before_gate=False,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320,
+        shows=[dict(rope_theta=1e4), dict(embedding_multiplier=1.0), dict(lm_head_multiplier=1.0), dict(key_multiplier=1.0),
+               dict(attention_in_multiplier=1.0), dict(attention_out_multiplier=1.0), dict(ssm_in_multiplier=1.0),
+               dict(ssm_out_multiplier=1.0), dict(mlp_multipliers=[1.0, 0.6]), dict(mlp_multipliers=[0.75, 1.0]),
+               dict(ssm_multipliers=[1.0, 0.6, 1.4, 0.9, 0.45]), dict(ssm_multipliers=[0.8, 1.0, 1.4, 0.9, 0.45]),
+               dict(ssm_multipliers=[0.8, 0.6, 0.9, 1.4, 0.45]), dict(ssm_multipliers=[0.8, 0.6, 1.4, 0.9, 1.0]),
+               dict(drop="A_log"), dict(drop="dt_bias"), dict(drop="mamba.D"), dict(drop="conv1d.bias")],
+    ),
+    "falcon-h1-norm": dict(  # normed behind the gate; the head is the embedding, each with its multiplier
+        cfg=config(
+            "FalconH1ForCausalLM", "falcon_h1", 48, 32, 48, 2, 4, 2, **{**MODERN, "rope_theta": 1e11}, **FALCON_H1,
+            tie_word_embeddings=True, mamba_n_groups=2, mamba_rms_norm=True, mamba_norm_before_gate=False,
+        ),
+        dtype="F16", vectors="F16", n_tok=40,
+        shows=[dict(mamba_norm_before_gate=True), dict(mamba_rms_norm=False), dict(embedding_multiplier=1.0), dict(lm_head_multiplier=1.0)],
+    ),
+    "falcon-h1-norm-first": dict(  # and in front of it
+        cfg=config(
+            "FalconH1ForCausalLM", "falcon_h1", 48, 32, 48, 2, 4, 2, **{**MODERN, "rope_theta": 1e11},
+            **{**FALCON_H1, "mamba_d_head": "auto"},
+            tie_word_embeddings=False, mamba_n_groups=3, mamba_rms_norm=True, mamba_norm_before_gate=True,
+        ),
+        dtype="F16", vectors="F16", n_tok=40,
+        shows=[dict(mamba_norm_before_gate=False), dict(mamba_rms_norm=False)],
     ),
     "granite4moe": dict(
         cfg=config(

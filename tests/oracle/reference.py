@@ -464,22 +464,55 @@ def mamba2(cfg, w, p, x):
     """Mamba 2 as it is defined, token by token: one projection gives the gate, the values, keys (B), queries (C) and steps;
     values, keys and queries pass a causal convolution with a bias, and SiLU; the state of a head forgets at the rate
     exp(-exp(A_log) step), takes step times key by value, and is asked by the query; values pass by it (D); the gated result is
-    normed as a whole."""
-    n_h, d_h, n_s, n_tok = cfg["mamba_n_heads"], cfg["mamba_d_head"], cfg["mamba_d_state"], x.shape[0]
-    inner = n_h * d_h
-    z, xbc, dt = np.split(linear(x, w(p + "in_proj.weight")), [inner, 2 * inner + 2 * n_s], axis=1)
+    normed, the heads that share keys together. Falcon-H1 multiplies the five parts of the projection, and may norm in front of
+    the gate, or not at all."""
+    n_h, n_s, n_g, n_tok = *(cfg["mamba_" + n] for n in ("n_heads", "d_state", "n_groups")), x.shape[0]
+    d_h = w(p + "out_proj.weight").shape[1] // n_h
+    inner, keys = n_h * d_h, n_g * n_s
+    by = np.repeat(cfg.get("ssm_multipliers", [1.0] * 5), [inner, inner, keys, keys, n_h])
+    row = linear(x * cfg.get("ssm_in_multiplier", 1.0), w(p + "in_proj.weight")) * by
+    z, xbc, dt = np.split(row, [inner, 2 * inner + 2 * keys], axis=1)
     xbc = silu(causal_convolution(xbc, w(p + "conv1d.weight")[:, 0]) + w(p + "conv1d.bias"))
-    v, key, query = np.split(xbc, [inner, inner + n_s], axis=1)
+    v, key, query = np.split(xbc, [inner, inner + keys], axis=1)
+    key, query = heads(key, n_g), heads(query, n_g)
     v, step = v.reshape(n_tok, n_h, d_h), np.log1p(np.exp(dt + w(p + "dt_bias")))
     decay = np.exp(-np.exp(w(p + "A_log")) * step)
     out = np.zeros_like(v)
     for h in range(n_h):
-        state = np.zeros((d_h, n_s))
+        state, g = np.zeros((d_h, n_s)), h // (n_h // n_g)
         for t in range(n_tok):
-            state = decay[t, h] * state + step[t, h] * v[t, h][:, None] * key[t]
-            out[t, h] = np.add.reduce(state * query[t], axis=1) + w(p + "D")[h] * v[t, h]
-    y = rms_norm(out.reshape(n_tok, inner) * silu(z), w(p + "norm.weight"), cfg["rms_norm_eps"])
+            state = decay[t, h] * state + step[t, h] * v[t, h][:, None] * key[t, g]
+            out[t, h] = np.add.reduce(state * query[t, g], axis=1) + w(p + "D")[h] * v[t, h]
+    y, first = out.reshape(n_tok, inner), cfg.get("mamba_norm_before_gate", False)
+    norm = lambda y: rms_norm(heads(y, n_g), w(p + "norm.weight").reshape(n_g, -1), cfg["rms_norm_eps"]).reshape(n_tok, inner)
+    if not cfg.get("mamba_rms_norm", True):
+        y = y * silu(z)
+    else:
+        y = norm(y) * silu(z) if first else norm(y * silu(z))
     return linear(y, w(p + "out_proj.weight"))
+
+
+def forward_falcon_h1(cfg, w, ids, n_ctx):
+    """Falcon-H1: attention and Mamba 2 read one norm and are added together; multipliers of what linears read and give."""
+    n_heads, n_kv, d = geometry(cfg)
+    norm = lambda x, name: rms_norm(x, w(name), cfg["rms_norm_eps"])
+    freq, mscale = rope_frequencies(cfg, d, n_ctx)
+    x = w("model.embed_tokens.weight")[ids] * cfg["embedding_multiplier"]
+    for i in range(cfg["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        h = norm(x, p + "input_layernorm.weight")
+        q, k, v = (heads(linear(h * cfg["attention_in_multiplier"], w(p + f"self_attn.{n}_proj.weight")), m)
+                   for n, m in zip("qkv", (n_heads, n_kv, n_kv)))
+        k = k * cfg["key_multiplier"]
+        a = attention(rotate(q, freq, mscale), rotate(k, freq, mscale), v, 1 / math.sqrt(d))
+        a = linear(a, w(p + "self_attn.o_proj.weight")) * cfg["attention_out_multiplier"]
+        x = x + a + mamba2(cfg, w, p + "mamba.", h) * cfg["ssm_out_multiplier"]
+        h = norm(x, p + "pre_ff_layernorm.weight")
+        gate, up = (linear(h, w(p + f"feed_forward.{n}_proj.weight")) for n in ("gate", "up"))
+        h = linear(silu(gate * cfg["mlp_multipliers"][0]) * up, w(p + "feed_forward.down_proj.weight"))
+        x = x + h * cfg["mlp_multipliers"][1]
+    head = w("model.embed_tokens.weight" if cfg["tie_word_embeddings"] else "lm_head.weight")
+    return linear(norm(x, "model.final_layernorm.weight"), head) * cfg["lm_head_multiplier"]
 
 
 def forward_granite4(cfg, w, ids, n_ctx):
@@ -663,6 +696,7 @@ FORWARD = {
     "lfm2": forward_lfm2,
     "lfm2_moe": forward_lfm2,
     "granitemoehybrid": forward_granite4,
+    "falcon_h1": forward_falcon_h1,
     "qwen3_next": forward_next,
     "qwen3_5_text": forward_next,
     "qwen3_5_moe_text": forward_next,
