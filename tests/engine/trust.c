@@ -246,6 +246,53 @@ static void values_that_are_not_finite(void **state) {
     }
 }
 
+/* A package of this metadata, with true checksums, is refused with the key's name. Takes j. */
+static void metadata_refused(tn_ctx *ctx, json_t *j, const char *key) {
+    tern_error err;
+    char *text = json_dumps(j, JSON_REAL_PRECISION(17));
+    tn_pkg_writer *w;
+    unlink(target);
+    assert_int_equal(tn_pkg_create(ctx, target, 1, 0, &w, &err), TERN_OK);
+    assert_int_equal(tn_pkg_put_section(w, TN_PKG_META, -1, text, strlen(text), &err), TERN_OK);
+    assert_int_equal(tn_pkg_finish(&w, &err), TERN_OK);
+    free(text);
+    json_decref(j);
+    tern_engine *e = NULL;
+    assert_int_equal(tern_engine_open(target, NULL, &e, &err), TERN_E_FORMAT);
+    if (!strstr(err.message, key)) fail_msg("%s: %s", key, err.message);
+}
+
+/* What layers mix their tokens by must be a program that there is. */
+static void kinds_of_layers(tn_ctx *ctx, const char *meta) {
+    static const struct {
+        char kind;
+        const char *more, *told;
+    } cases[] = {{'b', "{}", "layer_kinds"}, /* a gated delta net is not beside attention */
+                 {'b', "{\"delta_mamba\":1,\"attn_gate\":1}", "layer_kinds"},
+                 {'b', "{\"delta_mamba\":1,\"delta_heads\":3}", "delta_heads"},
+                 {'e', "{}", "layer_kinds"},
+                 {'d', "{\"delta_no_norm\":1}", "delta_no_norm"},
+                 {'d', "{\"delta_norm_first\":1}", "delta_norm_first"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char kinds[TN_MAX_LAYERS + 1] = {0};
+        json_t *j = json_loads(meta, 0, NULL), *o = json_object_get(j, "operators"),
+               *delta = json_loads("{\"delta_heads\":4,\"delta_key_heads\":2,\"delta_d_key\":8,"
+                                   "\"delta_d_value\":16,\"conv_len\":4}",
+                                   0, NULL),
+               *more = json_loads(cases[i].more, 0, NULL);
+        json_int_t n = json_integer_value(json_object_get(json_object_get(j, "hparams"), "n_layers"));
+        assert_true(delta && more && n > 1 && n < TN_MAX_LAYERS);
+        memset(kinds, cases[i].kind, (size_t)n);
+        if (cases[i].kind == 'd') kinds[0] = 'a';
+        json_object_update(o, delta);
+        json_object_update(o, more);
+        json_object_set_new(o, "layer_kinds", json_string(kinds));
+        json_decref(delta);
+        json_decref(more);
+        metadata_refused(ctx, j, cases[i].told);
+    }
+}
+
 /* Metadata of a package, with true checksums, is held to what config.json is held to. */
 static void metadata_out_of_range(void **state) {
     (void)state;
@@ -269,18 +316,9 @@ static void metadata_out_of_range(void **state) {
         json_t *j = json_loads(meta, 0, NULL), *o = json_object_get(j, cases[i].section);
         assert_non_null(json_object_get(o, cases[i].key));
         json_object_set_new(o, cases[i].key, json_real(cases[i].value));
-        char *text = json_dumps(j, JSON_REAL_PRECISION(17));
-        tn_pkg_writer *w;
-        unlink(target);
-        assert_int_equal(tn_pkg_create(&ctx, target, 1, 0, &w, &err), TERN_OK);
-        assert_int_equal(tn_pkg_put_section(w, TN_PKG_META, -1, text, strlen(text), &err), TERN_OK);
-        assert_int_equal(tn_pkg_finish(&w, &err), TERN_OK);
-        free(text);
-        json_decref(j);
-        tern_engine *e = NULL;
-        assert_int_equal(tern_engine_open(target, NULL, &e, &err), TERN_E_FORMAT);
-        if (!strstr(err.message, cases[i].key)) fail_msg("%s: %s", cases[i].key, err.message);
+        metadata_refused(&ctx, j, cases[i].key);
     }
+    kinds_of_layers(&ctx, meta);
     free(meta);
     tn_pkg_close(&p);
 }
