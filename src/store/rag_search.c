@@ -377,7 +377,7 @@ void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *question, const cha
     if (!v.n) gather(&v, hits, n, NULL, answer); /* it only says the question's words again */
     for (int32_t i = 0; i < n; i++) {
         int32_t found = 0;
-        for (int32_t w = 0; w < v.n; w++) found += v.in[w] >> i & 1;
+        for (int32_t w = 0; w < v.n; w++) found += (int32_t)(v.in[w] >> i & 1);
         hits[i].support = v.n ? (float)found / (float)v.n : 0;
         hits[i].cited = false;
     }
