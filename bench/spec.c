@@ -1,7 +1,7 @@
 /* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the
  * share of verification that was of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in
  * shape.
- *   bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
+ *   bench_spec MODEL [-n ITEMS] [-s SKIPPED] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
  *   SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b | constant:
  *   decide, and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead
  *   of by
@@ -14,8 +14,8 @@
  *      and values), not the time of MODEL's forwards. So a real text's acceptance meets a large model's real
  *      forwards; prefill and calibration are not replayed.
  *   bench_spec MODEL -v [-c CONTEXT] [-w packed]                     one forward of 1, 2, 4 .. 32 rows behind
- *   CONTEXT tokens -x N: every answer N times by turns, the quickest counts (for machines that others use
- *   too) -o 1,5: only these of the modes (0: none, always .. 6: all, store)
+ *   CONTEXT tokens -s N: not the first N items of a set, so that what is chosen by some is measured on others
+ *   -x N: every answer N times by turns, the quickest counts (for machines that others use too) -o 1,5: only these of the modes (0: none, always .. 6: all, store)
  * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain
  * text is sampled at temperature 1, so that there is nothing to copy. */
 #include "base/clock.h"
@@ -322,8 +322,8 @@ static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, 
         *hash = (int32_t)((uint32_t)*hash * 31 + (uint32_t)m->s->tokens[i]);
 }
 
-static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int repeats,
-                      int32_t max_tokens, int32_t n_ctx, bool eager, const struct curve *curve,
+static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int n_skipped,
+                      int repeats, int32_t max_tokens, int32_t n_ctx, bool eager, const struct curve *curve,
                       tern_session *shape, const struct costs *shape_costs) {
     FILE *f = fopen(path, "r");
     if (!f) {
@@ -349,7 +349,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
             if (getline(&line, &cap, f) < 0) break;
             st = prompt_of(e, line, ids, room, &n_ids);
         }
-        if (st != TERN_OK || !n_ids) continue;
+        if (st != TERN_OK || !n_ids || n_skipped-- > 0) continue;
         int32_t want = 0;
         double best[MAX_MODES];
         for (int k = 0; k < n_modes * repeats; k++) {
@@ -389,7 +389,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
                                 (double)m->n_tokens
                           : none;
         }
-        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.1f | %.3f | %.3f | %.1f |\n",
+        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.1f | %.3f | %.3f | %.1f | %.2f |\n",
                i ? "" : name, m->draft, m->stores ? ", store" : "", i ? kept / steps : 1, per_token,
                none / per_token, kept / offered * 100, ((double)t->n_rows - kept) / offered * 100,
                t->n_offered ? 100 - (double)t->n_rows / offered * 100 : 0,
@@ -397,7 +397,8 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
                (double)t->verify_ns * 1e-6 / steps,
                m->prefill_s > 0
                    ? (double)t->calibrate_ns * 1e-9 / (m->prefill_s - (double)t->calibrate_ns * 1e-9) * 100
-                   : 0);
+                   : 0,
+               (double)m->n_guesses / steps);
         fflush(stdout);
         free(m->answers);
         free(m->recalled);
@@ -409,12 +410,13 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
 int main(int argc, char **argv) {
     if (argc < 3) {
         fprintf(stderr,
-                "usage: bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m DRAFTERS]... [-o MODE,...] "
-                "[-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT] [-w WEIGHTS]\n");
+                "usage: bench_spec MODEL [-n ITEMS] [-s SKIPPED] [-x REPEATS] [-t TOKENS] [-m DRAFTERS]... "
+                "[-o MODE,...] [-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT] "
+                "[-w WEIGHTS]\n");
         return 2;
     }
     const char *model = argv[1];
-    int n_items = 20, n_modes = 7, repeats = 1, opt;
+    int n_items = 20, n_skipped = 0, n_modes = 7, repeats = 1, opt;
     int32_t max_tokens = 96, n_ctx = 512;
     bool eager = false, verify = false;
     mode modes[MAX_MODES] = {{.draft = "none"},
@@ -428,9 +430,10 @@ int main(int argc, char **argv) {
     argc--;
     const struct curve *curve = NULL;
     const char *shape_path = NULL, *weights = NULL;
-    while ((opt = getopt(argc, argv, "n:t:m:o:evc:k:r:x:w:")) >= 0) {
+    while ((opt = getopt(argc, argv, "n:s:t:m:o:evc:k:r:x:w:")) >= 0) {
         switch (opt) {
         case 'n': n_items = atoi(optarg); break;
+        case 's': n_skipped = atoi(optarg); break;
         case 't': max_tokens = atoi(optarg); break;
         case 'm':
             if (n_modes < MAX_MODES) modes[n_modes++].draft = optarg;
@@ -497,10 +500,10 @@ int main(int argc, char **argv) {
     } else {
         printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | "
                "recovered %% | draft ms/step | forward ms/step | calibration, %% of prefill "
-               "|\n|---|---|---|---|---|---|---|---|---|---|\n");
+               "| guesses a step |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
         for (int i = optind; i < argc; i++)
-            bench_set(e, argv[i], modes, n_modes, n_items, repeats, max_tokens, n_set_ctx, eager, curve,
-                      shape, &shape_costs);
+            bench_set(e, argv[i], modes, n_modes, n_items, n_skipped, repeats, max_tokens, n_set_ctx, eager,
+                      curve, shape, &shape_costs);
     }
     tern_session_close(&shape);
     tern_engine_close(&shape_engine);

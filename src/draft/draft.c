@@ -224,12 +224,20 @@ void tn_draft_counts(const tn_draft *d, uint32_t drafters, uint64_t *n_verified,
     }
 }
 
+static void propose_behind(void *user, tn_proposals *p, int32_t node) {
+    const tn_draft *d = user;
+    tn_propose_behind(d->sam, tn_sam_self(d->sam), TN_CLASS_SAM, node, p);
+    if (d->store) tn_propose_behind(d->store, d->in_store, TN_CLASS_STORE, node, p);
+}
+
 void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_beside, bool eager,
                    tn_tree *out) {
     tn_text *t = &d->text;
     tn_proposals *p = &d->props;
     assert(t->n > 0);
     tn_prop_begin(p, t->ids[t->n - 1]);
+    p->behind = drafters & TN_DRAFT_SAM ? propose_behind : NULL;
+    p->behind_user = d;
     if (drafters & TN_DRAFT_SAM) tn_propose_sam(d->sam, p);
     if (drafters & TN_DRAFT_SAM && d->store) tn_propose_store(d->store, &d->in_store, p);
     if (drafters & TN_DRAFT_LOOKUP) tn_propose_lookup(t, p);
@@ -257,6 +265,7 @@ void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, 
         p->cost[c].known = true;
     }
     p->cost_given = fixed;
+    p->is_filled = false;
 }
 
 int tn_draft_costs(const tn_draft *d, float *rows, float *relative) {

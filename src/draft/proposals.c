@@ -21,7 +21,47 @@ void tn_prop_guess(tn_proposals *p, int class_, float rate) {
 
 float tn_prop_rate(const tn_proposals *p, int class_) { return p->accepted[class_] / p->tried[class_]; }
 
+int tn_prop_cost_class(int32_t n_rows) {
+    static const int32_t up_to[TN_PROP_COSTS] = {1, 2, 4, 8, 12, 16, 20, 24, TN_TREE_MAX};
+    int c = 0;
+    while (n_rows > up_to[c]) c++;
+    return c;
+}
+
+/* Fills in the relative time of every number of rows: straight lines between the classes known, the slope of
+ * the last beyond. It never falls, because n rows take no longer than more rows do. So what exceeds the time
+ * of a larger class was disturbed when it was measured. Without what was measured it is the line of ROW_COST. */
+static void fill_costs(const tn_proposals *p, bool measured, float *cost) {
+    float r0 = 1, t0 = 1, slope = ROW_COST, at_most[TN_PROP_COSTS], least = INFINITY;
+    int32_t i = 2;
+    cost[1] = 1;
+    for (int c = TN_PROP_COSTS - 1; c > 0; c--) {
+        if (measured && p->cost[c].known && p->cost[c].relative < least) least = p->cost[c].relative;
+        at_most[c] = least;
+    }
+    for (int c = 1; c < TN_PROP_COSTS; c++) {
+        if (!measured || !p->cost[c].known) continue;
+        float r1 = p->cost[c].rows, t1 = at_most[c] > t0 ? at_most[c] : t0;
+        slope = (t1 - t0) / (r1 - r0);
+        for (; i <= TN_TREE_MAX && (float)i <= r1; i++) cost[i] = t0 + slope * ((float)i - r0);
+        r0 = r1;
+        t0 = t1;
+    }
+    for (; i <= TN_TREE_MAX; i++) cost[i] = t0 + slope * ((float)i - r0);
+}
+
+/* Those of now: filled in once a step, or where they have changed. */
+static const float *costs(tn_proposals *p) {
+    if (!p->is_filled) fill_costs(p, true, p->cost_of);
+    p->is_filled = true;
+    return p->cost_of;
+}
+
 void tn_prop_begin(tn_proposals *p, int32_t root) {
+    p->last_tokens = p->n_rows ? 1 + p->kept : 0;
+    p->last_cost = p->n_rows ? costs(p)[p->n_rows] + p->spent : 0;
+    p->n_rows = 0;
+    p->spent = 0;
     if (p->promised > 0) {
         p->sum_promised = TRUST * p->sum_promised + p->promised;
         p->sum_kept = TRUST * p->sum_kept + p->kept;
@@ -96,47 +136,18 @@ void tn_prop_judge(tn_proposals *p, int32_t token) {
     p->at = next;
 }
 
-int tn_prop_cost_class(int32_t n_rows) {
-    static const int32_t up_to[TN_PROP_COSTS] = {1, 2, 4, 8, 12, 16, 20, 24, TN_TREE_MAX};
-    int c = 0;
-    while (n_rows > up_to[c]) c++;
-    return c;
-}
-
-/* Fills in the relative time of every number of rows: straight lines between the classes known, the slope of
- * the last beyond. It never falls, because n rows take no longer than more rows do. So what exceeds the time
- * of a larger class was disturbed when it was measured. */
-static void fill_costs(const tn_proposals *p, float *cost) {
-    float r0 = 1, t0 = 1, slope = ROW_COST, at_most[TN_PROP_COSTS], least = INFINITY;
-    int32_t i = 2;
-    cost[1] = 1;
-    for (int c = TN_PROP_COSTS - 1; c > 0; c--) {
-        if (p->cost[c].known && p->cost[c].relative < least) least = p->cost[c].relative;
-        at_most[c] = least;
-    }
-    for (int c = 1; c < TN_PROP_COSTS; c++) {
-        if (!p->cost[c].known) continue;
-        float r1 = p->cost[c].rows, t1 = at_most[c] > t0 ? at_most[c] : t0;
-        slope = (t1 - t0) / (r1 - r0);
-        for (; i <= TN_TREE_MAX && (float)i <= r1; i++) cost[i] = t0 + slope * ((float)i - r0);
-        r0 = r1;
-        t0 = t1;
-    }
-    for (; i <= TN_TREE_MAX; i++) cost[i] = t0 + slope * ((float)i - r0);
-}
-
-float tn_prop_worth(const tn_proposals *p) {
-    float cost[TN_TREE_MAX + 1], half_row;
-    fill_costs(p, cost);
-    half_row = 0.5f * (cost[8] - cost[1]) / 7; /* of the few first; half: it is no more than an estimate */
+float tn_prop_worth(tn_proposals *p) {
+    const float *cost = costs(p);
+    float half_row =
+        0.5f * (cost[8] - cost[1]) / 7; /* of the few first; half: it is no more than an estimate */
     return half_row > MIN_P ? half_row : MIN_P;
 }
 
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
     if (p->cost_given) return;
     int c = tn_prop_cost_class(n_rows);
-    float cost[TN_TREE_MAX + 1], x = (float)ns;
-    fill_costs(p, cost);
+    const float *cost = costs(p);
+    float x = (float)ns;
     if (p->cost[c].rows <= 0) p->cost[c].rows = (float)n_rows;
     /* as if it had been the class's own number of rows */
     float rows = p->cost[c].rows, below = cost[(int)rows],
@@ -155,16 +166,20 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
         *relative = p->cost[c].known ? *relative + (now - *relative) * RELATIVE_SHARE : now;
         p->cost[c].known = true;
     }
+    p->is_filled = false;
 }
 
-float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].floor_ns : 0; }
+float tn_prop_step_ns(tn_proposals *p) {
+    for (int c = 0; c < TN_PROP_COSTS; c++)
+        if (p->cost[c].n) return p->cost[c].floor_ns / costs(p)[c ? (int)(p->cost[c].rows + 0.5f) : 1];
+    return 0;
+}
 
 static float trust(const tn_proposals *p) { return p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1; }
 
-float tn_prop_gain(const tn_proposals *p, float rate) {
-    float cost[TN_TREE_MAX + 1];
-    fill_costs(p, cost);
-    return 1 + trust(p) * rate - MARGIN * cost[2];
+float tn_prop_gain(tn_proposals *p, float tokens, float price, int32_t n_rows) {
+    const float *cost = costs(p);
+    return trust(p) * tokens * price - (cost[n_rows < TN_TREE_MAX ? n_rows + 1 : TN_TREE_MAX] - cost[n_rows]);
 }
 
 /* Computes the probability of every node. Siblings exclude each other: the likeliest keeps its rate, the
@@ -212,18 +227,18 @@ static int32_t paying(const tn_proposals *p, const int32_t *order, int32_t n, in
 
 /* The same by the times that are known. */
 static int32_t paying_here(tn_proposals *p, const int32_t *order, int32_t n, int32_t n_beside) {
-    float cost[TN_TREE_MAX + 1];
-    fill_costs(p, cost);
-    int32_t best = paying(p, order, n, n_beside, cost);
+    int32_t best = paying(p, order, n, n_beside, costs(p));
     if (best || p->cost_given) return best;
-    for (int32_t i = 1; i <= TN_TREE_MAX; i++) cost[i] = 1 + ROW_COST * (float)(i - 1);
-    best = paying(p, order, n, n_beside, cost);
+    float unmeasured[TN_TREE_MAX + 1];
+    fill_costs(p, false, unmeasured);
+    best = paying(p, order, n, n_beside, unmeasured);
     if (!best) return 0;
     if (++p->n_waited <= PATIENCE << p->n_forgotten) {
         p->n_refused++;
         return 0;
     }
     for (int c = 1; c < TN_PROP_COSTS; c++) p->cost[c].known = false, p->cost[c].n = 0;
+    p->is_filled = false;
     p->n_waited = 0;
     if (p->n_forgotten < MOST_FORGOTTEN) p->n_forgotten++;
     return best;
@@ -233,6 +248,7 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool ea
     int32_t order[TN_PROP_MAX], row_of[TN_PROP_MAX], n = 0;
     *out = (tn_tree){0};
     tn_tree_add(out, -1, p->node[0].token);
+    p->n_rows = 1;
     if (max_rows > TN_TREE_MAX - n_beside) max_rows = TN_TREE_MAX - n_beside;
     if (max_rows <= 1 || p->n == 1 || (!eager && needs_measure(p))) return;
     settle(p);
@@ -257,4 +273,5 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool ea
         p->n_verified[x->by]++;
         p->promised += x->p;
     }
+    p->n_rows = out->n;
 }

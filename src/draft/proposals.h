@@ -48,6 +48,16 @@ typedef struct tn_proposals {
     uint64_t n_refused;
     int32_t n_waited, n_forgotten;
     bool cost_given; /* known beforehand: what is measured does not count */
+    /* The relative time of every number of rows by what is known above, while is_filled. */
+    float cost_of[TN_TREE_MAX + 1];
+    bool is_filled;
+    /* The step before this one: what it took, in steps of one row, and the tokens that it gave; 0: there is none. spent is
+     * what drafters from outside take of this one, n_rows what is verified in it. */
+    float last_cost, last_tokens, spent;
+    int32_t n_rows;
+    /* Proposes what comes behind a node that a drafter from outside has proposed; NULL: nobody does. */
+    void (*behind)(void *user, struct tn_proposals *p, int32_t node);
+    void *behind_user;
 } tn_proposals;
 
 /* Sets the first guess of a class's acceptance rate. */
@@ -66,11 +76,12 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
 
 int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
 /* Returns a bound: a node less likely than this cannot pay, whatever else is in the tree. */
-float tn_prop_worth(const tn_proposals *p);
-float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
-/* What verifying one draft that is right with this probability saves, in steps of one row, where it is the only one: as
- * tn_prop_choose counts. */
-float tn_prop_gain(const tn_proposals *p, float rate);
+float tn_prop_worth(tn_proposals *p);
+/* The time of a forward of one row, by the fewest rows that were measured; 0: nothing was yet. */
+float tn_prop_step_ns(tn_proposals *p);
+/* What verifying drafts saves, in steps of one row, that promise so many tokens of which each takes so much without them:
+ * less what a row takes that comes after n_rows others. */
+float tn_prop_gain(tn_proposals *p, float tokens, float price, int32_t n_rows);
 
 /* Chooses the tree to verify, at most max_rows rows with its root, beside n_beside rows of other texts. An
  * eager one has as many nodes as fit, else only what pays. Where it is measured times that speak against every

@@ -1,12 +1,15 @@
 /* These drafters copy from the text and from the store. */
 #include "draft/source.h"
 
+#include <assert.h>
+
 enum {
     LOOKUP_NGRAM = 3,
     LOOKUP_TOKENS = 10,
     LOOKUP_PLACES = 256
 }; /* as prompt lookup decoding: 3-grams, 10 tokens */
 enum { MAIN_TOKENS = TN_TREE_MAX - 1, OTHER_TOKENS = 8, N_OTHERS = 3, N_SHORTER = 2 };
+enum { BEHIND_LENGTH = 2 }; /* a match behind a proposal must have; one token alone says little */
 
 void tn_source_guesses(tn_proposals *p) {
     /* what was seen over the sets of bench/spec.sh, roughly: a session begins with it and learns its own */
@@ -69,11 +72,12 @@ void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     }
 }
 
-/* Copies at most n tokens from position `at`. A copy that reaches the end of the text goes on with itself (a
- * period). */
-static void copy(const tn_sam *s, int32_t at, int32_t length, int32_t n, int class0, tn_proposals *p) {
+/* Copies at most n tokens from position `at` behind a node. A copy that reaches the end of the text goes on with
+ * itself (a period). */
+static void copy(const tn_sam *s, int32_t at, int32_t length, int32_t n, int class0, int32_t node,
+                 tn_proposals *p) {
     int32_t copied[TN_TREE_MAX], end = tn_sam_length(s);
-    for (int32_t i = 0, node = 0; i < n && node >= 0; i++) {
+    for (int32_t i = 0; i < n && node >= 0; i++) {
         int32_t token = at + i < end ? tn_sam_token(s, at + i)
                         : at < end   ? copied[at + i - end]
                                      : TN_SAM_SEPARATOR;
@@ -87,7 +91,7 @@ static void propose_match(const tn_sam *s, const tn_sam_match *m, int latest, in
                           tn_proposals *p) {
     int32_t pos[1 + N_OTHERS], n = tn_sam_next(s, m, pos, 1 + N_OTHERS);
     for (int32_t i = 0; i < n; i++)
-        copy(s, pos[i], m->length, i ? OTHER_TOKENS : n_latest, i ? others : latest, p);
+        copy(s, pos[i], m->length, i ? OTHER_TOKENS : n_latest, i ? others : latest, 0, p);
 }
 
 void tn_propose_sam(const tn_sam *text, tn_proposals *p) {
@@ -103,4 +107,13 @@ void tn_propose_sam(const tn_sam *text, tn_proposals *p) {
 
 void tn_propose_store(const tn_sam *store, const tn_sam_match *m, tn_proposals *p) {
     if (m->length) propose_match(store, m, TN_CLASS_STORE, TN_CLASS_STORE_OTHER, MAIN_TOKENS, p);
+}
+
+void tn_propose_behind(const tn_sam *s, tn_sam_match m, int class0, int32_t node, tn_proposals *p) {
+    int32_t path[TN_TREE_MAX], at, n = p->node[node].depth;
+    assert(n <= TN_TREE_MAX);
+    for (int32_t i = n, up = node; i > 0; up = p->node[up].parent) path[--i] = p->node[up].token;
+    for (int32_t i = 0; i < n; i++) tn_sam_follow(s, &m, path[i]);
+    if (m.length >= BEHIND_LENGTH && tn_sam_next(s, &m, &at, 1))
+        copy(s, at, m.length, OTHER_TOKENS, class0, node, p);
 }

@@ -12,7 +12,11 @@
 
 enum { DEPTH = 8, TOGETHER = 8, TRY_FIRST = 32, TRY_LAST = 256, COLD = 4 };
 static const float LIKELY = 0.6f,
-                   LIKELY_SHARE = 0.05f; /* of a first guess: what is thought before any, and how it learns */
+                   LIKELY_SHARE = 0.05f; /* of a guess: what is thought before any, and how it learns */
+/* A token takes a step each, so many steps long, before any; and how those are forgotten. */
+static const float PRICED_STEPS = 4, PRICE_KEPT = 0.9f;
+static const float TAIL = 0.5f, TAIL_SHARE = 0.1f;
+static const float MARGIN = 1.2f; /* what a guess must save, of what it takes: both are estimates */
 static const float STEP_RISE = 1.01f;
 
 struct tn_mtp {
@@ -32,7 +36,12 @@ struct tn_mtp {
     float *logits;
     float step_ns;    /* of a guess: the quick end of what was measured, as that of steps is (proposals.h) */
     float given_cost; /* of a guess, in steps; 0: step_ns says it */
-    float likely;     /* that a first guess is right: running mean of what was thought */
+    /* That a guess is right, a first one and one behind it: running means of what was thought. */
+    float likely[2];
+    /* What a token took lately, and the tokens that came behind right guesses without another: see learn. */
+    float sum_price, sum_steps, tail;
+    int32_t n_path, text_end; /* of the step before this one: what was guessed, behind a text so long */
+    int32_t path[DEPTH];
     int32_t n_skipped, try_after; /* steps without a guess, and how many of them until the next try */
     uint64_t n_guesses;
     int64_t note_ns;
@@ -45,8 +54,15 @@ tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bo
     size_t n = (TN_TREE_MAX + 1) * (size_t)h->n_embd;
     tn_mtp *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory to guess further");
-    *m = (tn_mtp){
-        .ctx = ctx, .e = e, .pipeline = pipeline, .guessed = -1, .likely = LIKELY, .try_after = TRY_FIRST};
+    *m = (tn_mtp){.ctx = ctx,
+                  .e = e,
+                  .pipeline = pipeline,
+                  .guessed = -1,
+                  .try_after = TRY_FIRST,
+                  .likely = {LIKELY, LIKELY},
+                  .sum_price = PRICED_STEPS,
+                  .sum_steps = PRICED_STEPS,
+                  .tail = TAIL};
     /* guesses lie behind the text, which may fill the context */
     tern_status st =
         tn_next_open(ctx, e->model->next, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
@@ -167,59 +183,101 @@ const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth) {
     return (depth ? further(m, next_row(m) + depth, token) : first_guess(m, token)) ? m->logits : NULL;
 }
 
-/* Whether a guess that is right with this probability saves more than it takes. The first guesses read weights that nobody
- * has read before, and their times tell nothing: answers are short, and one that was held up would be the last. */
-static bool pays(const tn_mtp *m, const tn_proposals *p, float rate) {
-    float gain = tn_prop_gain(p, rate);
-    if (m->given_cost > 0) return gain > m->given_cost;
-    return m->n_guesses < COLD ? gain > 0 : gain * tn_prop_step_ns(p) > m->step_ns;
+/* What a guess takes, in steps of one row. */
+static float cost_of(const tn_mtp *m, tn_proposals *p) {
+    if (m->given_cost > 0) return m->given_cost;
+    return tn_prop_step_ns(p) > 0 ? m->step_ns / tn_prop_step_ns(p) : 0;
 }
 
 void tn_mtp_give_cost(tn_mtp *m, float steps) { m->given_cost = steps; }
 
-static bool is_timed(const tn_mtp *m, const tn_proposals *p) {
-    return m->given_cost > 0 || tn_prop_step_ns(p) > 0;
+static bool is_timed(const tn_mtp *m, tn_proposals *p) { return m->given_cost > 0 || tn_prop_step_ns(p) > 0; }
+
+/* Learns from the step before this one what a token takes: the sooner the text goes on without guesses, the less is one
+ * worth that is right. And what a right guess brings beside itself: where the text then goes on as it did before, retrieval
+ * knows what follows. */
+static void learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t n) {
+    int32_t n_right = 0;
+    if (p->last_tokens > 0) {
+        m->sum_price = PRICE_KEPT * m->sum_price + p->last_cost / p->last_tokens;
+        m->sum_steps = PRICE_KEPT * m->sum_steps + 1;
+    }
+    while (n_right < m->n_path && m->text_end + n_right < n &&
+           text[m->text_end + n_right] == m->path[n_right])
+        n_right++;
+    if (m->n_path && n_right == m->n_path && p->last_tokens > (float)n_right)
+        m->tail += TAIL_SHARE * (p->last_tokens - 1 - (float)n_right - m->tail);
+    m->n_path = 0;
+    m->text_end = n;
 }
 
-/* Others' proposals come first: a guess is worth what it is where these are wrong, and nothing where they are surer than
- * a first guess is. Nothing is guessed before a step was timed, nor where guessing takes longer than it saves, but for a
- * try now and then, and ever more seldom. */
-static bool worth(tn_mtp *m, const tn_proposals *p) {
-    float proposed = 0;
-    for (int32_t i = p->node[0].child; i >= 0; i = p->node[i].sibling)
+/* How likely a guess behind this node is to bring what others do not propose there: it is worth what it is where they are
+ * wrong, and nothing where they are surer than a guess is. */
+static float fresh(const tn_mtp *m, const tn_proposals *p, int32_t node) {
+    const tn_prop *at = &p->node[node];
+    float likely = m->likely[node > 0], proposed = 0;
+    for (int32_t i = at->child; i >= 0; i = p->node[i].sibling)
         proposed = p->node[i].p > proposed ? p->node[i].p : proposed;
-    if (proposed > m->likely) return false;
+    proposed = at->p > 0 ? proposed / at->p : 0;
+    return proposed > likely ? 0 : likely * (1 - proposed);
+}
+
+/* Whether such a guess is likely to save more than it takes. The first guesses read weights that nobody has read before, and
+ * their times tell nothing: answers are short, and one that was held up would be the last. Nothing is guessed before a
+ * forward was timed. */
+static bool pays(const tn_mtp *m, tn_proposals *p, int32_t node) {
     if (!is_timed(m, p)) return p->cost_given;
-    if (pays(m, p, m->likely * (1 - proposed))) {
+    float price = m->sum_price / m->sum_steps, tokens = p->node[node].p * fresh(m, p, node) * (1 + m->tail);
+    float gain = tn_prop_gain(p, tokens, price < 1 ? price : 1, p->node[node].depth + 1);
+    return gain > (m->given_cost > 0 || m->n_guesses >= COLD ? MARGIN * cost_of(m, p) : 0);
+}
+
+/* Where guessing takes longer than it saves it is tried now and then, and ever more seldom. */
+static bool worth(tn_mtp *m, tn_proposals *p) {
+    if (fresh(m, p, 0) <= 0) return false;
+    if (pays(m, p, 0)) {
         m->n_skipped = 0;
         m->try_after = TRY_FIRST;
         return true;
     }
-    if (++m->n_skipped < m->try_after) return false;
+    if (!is_timed(m, p) || ++m->n_skipped < m->try_after) return false;
     m->n_skipped = 0;
     m->try_after = m->try_after < TRY_LAST ? 2 * m->try_after : TRY_LAST;
     return true;
 }
 
+/* Guesses what comes behind the node, and returns the node of that; -1: there is none, or nothing is to come behind it. */
+static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
+    size_t n_vocab = (size_t)m->e->model->h.n_vocab;
+    int64_t t0 = tn_now_ns();
+    int32_t token = p->node[node].token;
+    if (!(depth ? further(m, next_row(m) + depth, token) : first_guess(m, token))) return -1;
+    m->n_guesses++;
+    token = tn_argmax(m->logits, n_vocab);
+    float confidence = expf(tn_logprob(m->logits, n_vocab, token));
+    if (!(confidence >= 0)) return -1; /* weights that are no numbers */
+    int class_ = tn_draft_outside_class(TN_DRAFT_MTP, confidence);
+    node = tn_prop_add(p, node, token, class_);
+    float ns = (float)(tn_now_ns() - t0), risen = m->step_ns * STEP_RISE;
+    m->step_ns = m->step_ns > 0 && risen < ns ? risen : ns;
+    p->spent += cost_of(m, p);
+    if (node < 0) return -1;
+    m->likely[depth > 0] += LIKELY_SHARE * (tn_prop_rate(p, class_) - m->likely[depth > 0]);
+    m->path[m->n_path++] = token;
+    if (p->node[node].child >= 0) { /* others have proposed it, and what follows: no merit of the guess */
+        m->n_path = 0;
+        return -1;
+    }
+    if (p->behind) p->behind(p->behind_user, p, node);
+    return node;
+}
+
 void tn_mtp_propose(void *user, tn_proposals *p, const int32_t *text, int32_t n) {
     tn_mtp *m = user;
-    if (!m || n - 1 != m->end || !worth(m, p)) return;
-    size_t n_vocab = (size_t)m->e->model->h.n_vocab;
-    int32_t node = 0, token = text[n - 1], row = next_row(m);
-    for (int32_t i = 0; i < DEPTH; i++) {
-        int64_t t0 = tn_now_ns();
-        if (!(i ? further(m, row + i, token) : first_guess(m, token))) return;
-        m->n_guesses++;
-        token = tn_argmax(m->logits, n_vocab);
-        float confidence = expf(tn_logprob(m->logits, n_vocab, token));
-        if (!(confidence >= 0)) return; /* weights that are no numbers */
-        int class_ = tn_draft_outside_class(TN_DRAFT_MTP, confidence);
-        node = tn_prop_add(p, node, token, class_);
-        float ns = (float)(tn_now_ns() - t0), risen = m->step_ns * STEP_RISE;
-        m->step_ns = m->step_ns > 0 && risen < ns ? risen : ns;
-        if (node < 0) return;
-        if (!i) m->likely += LIKELY_SHARE * (p->node[node].p - m->likely);
-        if (is_timed(m, p) && !pays(m, p, p->node[node].p)) return;
-        if (p->node[node].child >= 0) return; /* others have proposed it, and what follows */
-    }
+    if (!m) return;
+    learn(m, p, text, n);
+    if (n - 1 != m->end || !worth(m, p)) return;
+    int32_t node = guess(m, p, 0, 0);
+    for (int32_t i = 1; i < DEPTH && node >= 0 && fresh(m, p, node) > 0 && pays(m, p, node); i++)
+        node = guess(m, p, node, i);
 }

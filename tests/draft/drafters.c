@@ -327,6 +327,83 @@ static void a_busy_moment_is_forgotten(void **state) {
     }
 }
 
+/* A drafter from outside that says 3, and 4 behind it, and asks what comes behind each. */
+static void says_3_4(void *user, tn_proposals *p, const int32_t *text, int32_t n) {
+    (void)text, (void)n;
+    bool *asked = user;
+    int32_t node = 0;
+    *asked = p->behind;
+    for (int32_t i = 3; i < 5; i++) {
+        node = tn_prop_add(p, node, i, tn_draft_outside_class(TN_DRAFT_MTP, 1));
+        if (p->behind) p->behind(p->behind_user, p, node);
+    }
+}
+
+/* Behind a guess that leads back to where the text, or the store, has been, comes what followed there. */
+static void copies_behind_guesses(void **state) {
+    (void)state;
+    static const int32_t text[] = {2, 3, 4, 5, 6, 7, 3, 9, 40}, want[] = {3, 4, 5, 6, 7}, one[] = {3, 9},
+                         beyond[] = {3, 4, 50, 51};
+    bool asked;
+    tn_tree t;
+    tn_draft *d = draft_of(text, 9);
+    tn_draft_set_outside(d, TN_DRAFT_MTP, says_3_4, &asked);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
+    assert_int_equal(t.n, 1); /* 40 is new */
+    tn_draft_plan(d, TN_DRAFT_MTP, 32, 0, true, &t);
+    assert_false(asked); /* without the drafter whose proposals those are */
+    assert_int_equal(t.n, 3);
+    tn_draft_plan(d, TN_DRAFT_SAM | TN_DRAFT_MTP, 32, 0, true, &t);
+    well_formed(&t, 32);
+    assert_true(asked && has_path(&t, want, 5));
+    assert_false(has_path(&t, one, 2)); /* one token alone says little */
+    assert_int_equal(tn_draft_learn(d, (const int32_t[]){40, 3, 4, 50, 51}, 5, &err), TERN_OK);
+    tn_draft_plan(d, TN_DRAFT_SAM | TN_DRAFT_MTP, 32, 0, true, &t);
+    assert_true(has_path(&t, want, 5) && has_path(&t, beyond, 4));
+    tn_draft_close(&d);
+}
+
+/* What the step before took and gave is known, and what a row saves is by what a token takes and by the rows in front. */
+static void steps_are_accounted(void **state) {
+    (void)state;
+    static const float rows[] = {1, 4, 8}, ms[] = {1, 1.3f, 2.1f};
+    tn_tree t;
+    static tn_proposals p;
+    p = (tn_proposals){.at = -1, .cost_given = true};
+    for (int i = 1; i < 3; i++) {
+        int c = tn_prop_cost_class((int32_t)rows[i]);
+        p.cost[c].rows = rows[i];
+        p.cost[c].relative = ms[i];
+        p.cost[c].known = true;
+    }
+    tn_prop_guess(&p, 0, 0.9f);
+    tn_prop_begin(&p, 1);
+    assert_true(p.last_tokens == 0); /* there was none */
+    int32_t a = tn_prop_add(&p, 0, 2, 0);
+    (void)tn_prop_add(&p, a, 3, 0);
+    p.spent = 0.5f;
+    tn_prop_choose(&p, 32, 0, false, &t);
+    assert_int_equal(t.n, 3);
+    tn_prop_judge(&p, 2);
+    tn_prop_judge(&p, 9);
+    tn_prop_begin(&p, 9);
+    assert_true(p.last_tokens == 2);
+    assert_true(fabsf(p.last_cost - 1.7f) < 1e-6f); /* three rows, and what was guessed */
+    tn_prop_choose(&p, 32, 0, false, &t);
+    tn_prop_begin(&p, 9);
+    assert_true(p.last_tokens == 1 && p.last_cost == 1);
+    p.sum_kept = p.sum_promised = 1;
+    assert_true(fabsf(tn_prop_gain(&p, 0.8f, 1, 1) - 0.7f) < 1e-6f);
+    assert_true(fabsf(tn_prop_gain(&p, 0.8f, 0.25f, 1) - 0.1f) < 1e-6f);
+    assert_true(fabsf(tn_prop_gain(&p, 0.8f, 1, 5) - 0.6f) < 1e-6f);
+    assert_true(tn_prop_step_ns(&p) == 0);
+    p.cost_given = false;
+    tn_prop_timed(&p, 4, 2600); /* nobody has evaluated one row alone yet */
+    assert_true(fabsf(tn_prop_step_ns(&p) - 2000) < 1);
+    tn_prop_timed(&p, 1, 1900);
+    assert_true(tn_prop_step_ns(&p) == 1900);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names),
                                        cmocka_unit_test(copies_of_the_text),
@@ -336,6 +413,8 @@ int main(void) {
                                        cmocka_unit_test(rejects_come_back),
                                        cmocka_unit_test(throttling),
                                        cmocka_unit_test(best_nodes),
-                                       cmocka_unit_test(a_busy_moment_is_forgotten)};
+                                       cmocka_unit_test(a_busy_moment_is_forgotten),
+                                       cmocka_unit_test(copies_behind_guesses),
+                                       cmocka_unit_test(steps_are_accounted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,6 +189,53 @@ static void meets_others(void **state) {
     tern_engine_close(&e);
 }
 
+/* Steps of which each gave so many tokens at the cost of one row: returns how many guesses are made in them. */
+static uint64_t guesses_in(tn_mtp *m, const int32_t *text, int32_t n, int n_steps, float tokens,
+                           tn_proposals *p) {
+    uint64_t before = tn_mtp_n_guesses(m);
+    for (int i = 0; i < n_steps; i++) {
+        memset(p, 0, sizeof *p);
+        for (int c = 0; c < TN_PROP_CLASSES; c++) tn_prop_guess(p, c, 0.8f);
+        tn_prop_begin(p, text[n - 1]);
+        p->last_cost = 1;
+        p->last_tokens = tokens;
+        tn_mtp_propose(m, p, text, n);
+    }
+    return tn_mtp_n_guesses(m) - before;
+}
+
+/* A guess is worth the time of what it brings: less where steps give many tokens without it, more where right guesses bring
+ * others that are copied behind them. */
+static void worth_what_it_saves(void **state) {
+    (void)state;
+    enum { N = 40, DEPTH = 8, STEPS = 60, COPIED = 7 };
+    tern_engine *e;
+    tern_error err = {0};
+    char path[FIXTURE_PATH];
+    int32_t text[N + 1 + DEPTH + COPIED];
+    static tn_proposals p;
+    fixture_model(path, "m.gguf", "tiny-qwen2+mtp", 3, TN_Q8_0);
+    tern_session *s = open_session(path, NULL, &e);
+    tn_mtp *m = s->drafting.mtp;
+    for (int i = 0; i < N + 1 + DEPTH + COPIED; i++) text[i] = vectors.ids[i % (int)vectors.n];
+    must(tern_session_prefill(s, text, N, &err), &err);
+    tn_mtp_give_cost(m, 0.3f);
+    assert_true(guesses_in(m, text, N + 1, STEPS, 1, &p) >= STEPS);
+    (void)guesses_in(m, text, N + 1, STEPS, 12, &p);
+    assert_in_range(guesses_in(m, text, N + 1, STEPS, 12, &p), 0, 2); /* but for a try now and then */
+    (void)guesses_in(m, text, N + 1, STEPS, 1, &p);
+    for (int i = 0; i < STEPS; i++) {
+        int32_t n = N + 1 + (int32_t)guesses_in(m, text, N + 1, 1, 1, &p);
+        assert_true(n > N + 1);
+        for (int32_t k = N + 1; k < n; k++) text[k] = p.node[k - N].token;
+        (void)guesses_in(m, text, n + COPIED, 1, (float)(n - N - 1 + COPIED), &p); /* all were right */
+    }
+    (void)guesses_in(m, text, N + 1, STEPS, 12, &p);
+    assert_true(guesses_in(m, text, N + 1, STEPS, 12, &p) >= STEPS);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
 /* ---- files ------------------------------------------------------------------------------------------ */
 
 /* A copy of the file in which every `from` is `to`, which is as long. */
@@ -389,14 +436,11 @@ static void none(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
-                                       cmocka_unit_test(behind_drafts),
-                                       cmocka_unit_test(behind_less),
-                                       cmocka_unit_test(meets_others),
-                                       cmocka_unit_test(odd_files),
-                                       cmocka_unit_test(not_whole),
-                                       cmocka_unit_test(folder_not_whole),
-                                       cmocka_unit_test(skipped_where_wrong),
-                                       cmocka_unit_test(none)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_the_reference),    cmocka_unit_test(behind_drafts),
+        cmocka_unit_test(behind_less),         cmocka_unit_test(meets_others),
+        cmocka_unit_test(worth_what_it_saves), cmocka_unit_test(odd_files),
+        cmocka_unit_test(not_whole),           cmocka_unit_test(folder_not_whole),
+        cmocka_unit_test(skipped_where_wrong), cmocka_unit_test(none)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
