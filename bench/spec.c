@@ -24,6 +24,7 @@
 #include "model/sampler.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,9 +153,10 @@ typedef struct mode {
         *s; /* of one item: nothing but the store and the times of forwards is known from items before */
     double decode_s, prefill_s;
     int64_t n_tokens;
-    uint64_t n_guesses; /* of an MTP layer */
-    tn_drafting sum;    /* counts of all items */
-    int32_t *answers;   /* [n_answers], ended by TN_SAM_SEPARATOR each */
+    uint64_t n_guesses;                        /* of an MTP layer */
+    tn_drafting sum;                           /* counts of all items */
+    double kept_kept, kept_steps, steps_steps; /* sums over items of their products, for the standard error */
+    int32_t *answers;                          /* [n_answers], ended by TN_SAM_SEPARATOR each */
     size_t n_answers;
     int32_t *recalled; /* [n_recalled] as the store keeps it */
     size_t n_recalled;
@@ -165,6 +167,10 @@ static void end_session(mode *m, bool others_times) {
     tn_drafting *d = &m->s->drafting, *sum = &m->sum;
     for (int i = 0; i <= TN_TREE_MAX; i++) sum->n_steps_of[i] += d->n_steps_of[i];
     if (d->mtp) m->n_guesses += tn_mtp_n_guesses(d->mtp);
+    double kept = (double)(d->n_steps + d->n_accepted), steps = (double)d->n_steps;
+    m->kept_kept += kept * kept;
+    m->kept_steps += kept * steps;
+    m->steps_steps += steps * steps;
     sum->n_steps += d->n_steps;
     sum->n_rows += d->n_rows;
     sum->n_accepted += d->n_accepted;
@@ -175,6 +181,12 @@ static void end_session(mode *m, bool others_times) {
     if (d->draft && others_times)
         tn_draft_give_costs(d->draft, NULL, NULL, 0, true); /* not into this package's profile */
     tern_session_close(&m->s);
+}
+
+/* Of the accepted length, a ratio of two sums over n items, each repeated (linearised, as for any ratio estimate). */
+static double standard_error(const mode *m, double n, double repeats, double steps, double length) {
+    double squares = m->kept_kept - 2 * length * m->kept_steps + length * length * m->steps_steps;
+    return n > 1 && squares > 0 ? sqrt(squares * repeats * n / (n - 1)) / steps : 0;
 }
 
 static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct curve *curve,
@@ -389,9 +401,11 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
                                 (double)m->n_tokens
                           : none;
         }
-        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.1f | %.3f | %.3f | %.1f | %.2f |\n",
-               i ? "" : name, m->draft, m->stores ? ", store" : "", i ? kept / steps : 1, per_token,
-               none / per_token, kept / offered * 100, ((double)t->n_rows - kept) / offered * 100,
+        printf("| %s | %s%s | %.2f ± %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.1f | %.3f | %.3f | %.1f | "
+               "%.2f |\n",
+               i ? "" : name, m->draft, m->stores ? ", store" : "", i ? kept / steps : 1,
+               i ? standard_error(m, n, repeats, steps, kept / steps) : 0, per_token, none / per_token,
+               kept / offered * 100, ((double)t->n_rows - kept) / offered * 100,
                t->n_offered ? 100 - (double)t->n_rows / offered * 100 : 0,
                recovered(i ? kept / steps : 1) * 100, (double)t->draft_ns * 1e-6 / steps,
                (double)t->verify_ns * 1e-6 / steps,
@@ -498,7 +512,8 @@ int main(int argc, char **argv) {
     if (verify) {
         verify_cost(e, n_ctx);
     } else {
-        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | "
+        printf("| set | drafters | accepted length and its standard error | ms/token | speed | valid / "
+               "wasted / unused %% | "
                "recovered %% | draft ms/step | forward ms/step | calibration, %% of prefill "
                "| guesses a step |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
         for (int i = optind; i < argc; i++)
