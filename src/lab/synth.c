@@ -437,9 +437,11 @@ static bool is_turned(tn_role role) { return role == TN_W_CONV || role == TN_W_D
 static bool is_column(const synth *s, tn_role role) {
     return s->arch->mamba && (role == TN_W_DELTA_A || role == TN_W_MAMBA_D);
 }
+/* As converters write them, and as other engines want them. */
 static bool always_f32(tn_role role) {
-    return role == TN_W_ROUTER || role == TN_W_DELTA_CONV || role == TN_W_DELTA_A || role == TN_W_MAMBA_D ||
-           role == TN_W_DELTA_NORM || (role >= TN_W_ALTUP_ROUTER && role <= TN_W_ALTUP_CORRECT);
+    return role == TN_W_ROUTER || role == TN_W_CONV || role == TN_W_DELTA_CONV || role == TN_W_DELTA_A ||
+           role == TN_W_MAMBA_D || role == TN_W_DELTA_NORM ||
+           (role >= TN_W_ALTUP_ROUTER && role <= TN_W_ALTUP_CORRECT);
 }
 /* What the streams begin with is one tensor, and so is what they leave. */
 static bool is_stream(tn_role role) { return role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3; }

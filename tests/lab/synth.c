@@ -117,7 +117,7 @@ static void bytes_depend_on_the_seed_only(void **state) {
     free(b);
 }
 
-/* Phi-3 as other engines want it, Llama 3's scaling as a tensor. */
+/* Phi-3 as other engines want it, Llama 3's scaling as a tensor, convolutions in floats. */
 static void tensors_others_look_for(void **state) {
     (void)state;
     tern_error err = {0};
@@ -137,6 +137,11 @@ static void tensors_others_look_for(void **state) {
     memcpy(v, f->data, sizeof v);
     assert_true(v[0] == 1 &&
                 v[7] == 8); /* the shortest wavelength is kept, the longest stretched by the whole factor */
+    tn_gguf_close(&g);
+    make("tiny-lfm2", path, 1, TN_Q4_0, 1);
+    assert_int_equal(tn_gguf_open(&ctx, path, &g, &err), TERN_OK);
+    const tn_tensor *conv = tn_gguf_tensor(g, "blk.0.shortconv.conv.weight");
+    assert_true(conv && conv->dtype == TN_F32); /* llama.cpp takes no other */
     tn_gguf_close(&g);
 }
 
