@@ -51,8 +51,8 @@ typedef struct tn_proposals {
     /* The relative time of every number of rows by what is known above, while is_filled. */
     float cost_of[TN_TREE_MAX + 1];
     bool is_filled;
-    /* The step before this one: what it took, in steps of one row, and the tokens that it gave; 0: there is none. spent is
-     * what drafters from outside take of this one, n_rows what is verified in it. */
+    /* The step before this one: what it took, in steps of one row, and the tokens that it gave; 0: there is none.
+     * spent is what drafters from outside take of this one, n_rows what is verified in it. */
     float last_cost, last_tokens, spent;
     int32_t n_rows;
     /* Proposes what comes behind a node that a drafter from outside has proposed; NULL: nobody does. */
@@ -79,8 +79,8 @@ int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
 float tn_prop_worth(tn_proposals *p);
 /* The time of a forward of one row, by the fewest rows that were measured; 0: nothing was yet. */
 float tn_prop_step_ns(tn_proposals *p);
-/* What verifying drafts saves, in steps of one row, that promise so many tokens of which each takes so much without them:
- * less what a row takes that comes after n_rows others. */
+/* What verifying drafts saves, in steps of one row, that promise so many tokens of which each takes so much without
+ * them: less what a row takes that comes after n_rows others. */
 float tn_prop_gain(tn_proposals *p, float tokens, float price, int32_t n_rows);
 
 /* Chooses the tree to verify, at most max_rows rows with its root, beside n_beside rows of other texts. An

@@ -193,9 +193,9 @@ void tn_mtp_give_cost(tn_mtp *m, float steps) { m->given_cost = steps; }
 
 static bool is_timed(const tn_mtp *m, tn_proposals *p) { return m->given_cost > 0 || tn_prop_step_ns(p) > 0; }
 
-/* Learns from the step before this one what a token takes: the sooner the text goes on without guesses, the less is one
- * worth that is right. And what a right guess brings beside itself: where the text then goes on as it did before, retrieval
- * knows what follows. */
+/* Learns from the step before this one what a token takes: the sooner the text goes on without guesses, the less
+ * is one worth that is right. And what a right guess brings beside itself: where the text then goes on as it did
+ * before, retrieval knows what follows. */
 static void learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t n) {
     int32_t n_right = 0;
     if (p->last_tokens > 0) {
@@ -211,8 +211,8 @@ static void learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t
     m->text_end = n;
 }
 
-/* How likely a guess behind this node is to bring what others do not propose there: it is worth what it is where they are
- * wrong, and nothing where they are surer than a guess is. */
+/* How likely a guess behind this node is to bring what others do not propose there: it is worth what it is where
+ * they are wrong, and nothing where they are surer than a guess is. */
 static float fresh(const tn_mtp *m, const tn_proposals *p, int32_t node) {
     const tn_prop *at = &p->node[node];
     float likely = m->likely[node > 0], proposed = 0;
@@ -222,9 +222,9 @@ static float fresh(const tn_mtp *m, const tn_proposals *p, int32_t node) {
     return proposed > likely ? 0 : likely * (1 - proposed);
 }
 
-/* Whether such a guess is likely to save more than it takes. The first guesses read weights that nobody has read before, and
- * their times tell nothing: answers are short, and one that was held up would be the last. Nothing is guessed before a
- * forward was timed. */
+/* Whether such a guess is likely to save more than it takes. The first guesses read weights that nobody has read
+ * before, and their times tell nothing: answers are short, and one that was held up would be the last. Nothing is
+ * guessed before a forward was timed. */
 static bool pays(const tn_mtp *m, tn_proposals *p, int32_t node) {
     if (!is_timed(m, p)) return p->cost_given;
     float price = m->sum_price / m->sum_steps, tokens = p->node[node].p * fresh(m, p, node) * (1 + m->tail);
@@ -246,7 +246,8 @@ static bool worth(tn_mtp *m, tn_proposals *p) {
     return true;
 }
 
-/* Guesses what comes behind the node, and returns the node of that; -1: there is none, or nothing is to come behind it. */
+/* Guesses what comes behind the node, and returns the node of that; -1: there is none, or nothing is to come
+ * behind it. */
 static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
     size_t n_vocab = (size_t)m->e->model->h.n_vocab;
     int64_t t0 = tn_now_ns();

@@ -275,20 +275,15 @@ static void kinds_of_layers(tn_ctx *ctx, const char *meta) {
                  {'d', "{\"delta_norm_first\":1}", "delta_norm_first"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char kinds[TN_MAX_LAYERS + 1] = {0};
-        json_t *j = json_loads(meta, 0, NULL), *o = json_object_get(j, "operators"),
-               *delta = json_loads("{\"delta_heads\":4,\"delta_key_heads\":2,\"delta_d_key\":8,"
-                                   "\"delta_d_value\":16,\"conv_len\":4}",
-                                   0, NULL),
-               *more = json_loads(cases[i].more, 0, NULL);
+        json_t *j = json_loads(meta, 0, NULL), *o = json_object_get(j, "operators");
         json_int_t n = json_integer_value(json_object_get(json_object_get(j, "hparams"), "n_layers"));
-        assert_true(delta && more && n > 1 && n < TN_MAX_LAYERS);
+        assert_true(n > 1 && n < TN_MAX_LAYERS);
         memset(kinds, cases[i].kind, (size_t)n);
         if (cases[i].kind == 'd') kinds[0] = 'a';
-        json_object_update(o, delta);
-        json_object_update(o, more);
-        json_object_set_new(o, "layer_kinds", json_string(kinds));
-        json_decref(delta);
-        json_decref(more);
+        fixture_patch(o, "{\"delta_heads\":4,\"delta_key_heads\":2,\"delta_d_key\":8,"
+                         "\"delta_d_value\":16,\"conv_len\":4}");
+        fixture_patch(o, cases[i].more);
+        assert_int_equal(json_object_set_new(o, "layer_kinds", json_string(kinds)), 0);
         metadata_refused(ctx, j, cases[i].told);
     }
 }

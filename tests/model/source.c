@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
 #include "fixture/scarce.h"
 
 #define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/"
@@ -694,9 +695,7 @@ static void configs(void **state) {
         json_t *c = json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "hidden_size", 32, "num_hidden_layers", 2,
                               "num_attention_heads", 4, "num_key_value_heads", 2, "intermediate_size", 64,
                               "vocab_size", 48, "max_position_embeddings", 64);
-        json_t *patch = json_loads(cases[i].patch, 0, NULL);
-        assert_true(c && patch);
-        json_object_update(c, patch);
+        fixture_patch(c, cases[i].patch);
         tn_hparams h;
         tern_error err = {0};
         tern_status st = tn_arch_hparams_hf(tn_arch_by_hf(cases[i].arch), c, "config.json", &h, &err);
@@ -705,7 +704,6 @@ static void configs(void **state) {
             fail_msg("%s %s: status %d, '%s'", cases[i].arch, cases[i].patch, st, err.message);
         }
         json_decref(c);
-        json_decref(patch);
     }
 }
 
@@ -747,9 +745,8 @@ static void configs_of_both(void **state) {
     };
     const tn_arch *a = tn_arch_by_hf("falcon_h1");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        json_t *c = json_loads(base, 0, NULL), *patch = json_loads(cases[i].patch, 0, NULL);
-        assert_true(c && patch);
-        json_object_update(c, patch);
+        json_t *c = json_loads(base, 0, NULL);
+        fixture_patch(c, cases[i].patch);
         tn_hparams h;
         float by[TN_W_N_ROLES];
         tern_error err = {0};
@@ -768,7 +765,6 @@ static void configs_of_both(void **state) {
             assert_true(by[r] == want);
         }
         json_decref(c);
-        json_decref(patch);
     }
     json_t *c = json_loads(base, 0, NULL); /* another architecture would leave them out */
     tn_hparams h;

@@ -27,10 +27,8 @@ static json_t *config_of(const char *of, const char *patch) {
     json_error_t e;
     char path[512];
     snprintf(path, sizeof path, FIXTURES "%s/config.json", of);
-    json_t *c = json_load_file(path, 0, &e), *p = json_loads(patch, 0, &e);
-    assert_true(c && p);
-    assert_false(json_object_update(c, p));
-    json_decref(p);
+    json_t *c = json_load_file(path, 0, &e);
+    fixture_patch(c, patch);
     return c;
 }
 
