@@ -16,15 +16,16 @@
 #include <stdio.h>
 #include <string.h>
 
+/* *next_bytes: of them, the layer's that guesses further. */
 static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, tn_hparams *h,
-                                   uint64_t *n_bytes, tn_experts_need *experts, uint64_t *fingerprint,
-                                   tern_error *err) {
+                                   uint64_t *n_bytes, uint64_t *next_bytes, tn_experts_need *experts,
+                                   uint64_t *fingerprint, tern_error *err) {
     char scheme[24], description[64];
     uint64_t n_params;
     tn_pkg *p;
     TN_TRY(tn_pkg_open(ctx, path, &p, err));
     tern_status st = tn_package_hparams(ctx, p, h, scheme, description, &n_params, err);
-    *n_bytes = 0;
+    *n_bytes = *next_bytes = 0;
     *fingerprint = tn_package_fingerprint(p);
     for (size_t i = 0; st == TERN_OK && i < tn_pkg_n_sections(p); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
@@ -35,6 +36,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
             if (s->kind == TN_PKG_TABLE && r[k].part == TN_PKG_ROWS) continue; /* read row by row */
             bool unpacked = r[k].part == TN_PKG_WEIGHTLETS && (!packed || r[k].flags & TN_PKG_HAS_OUTLIERS);
             *n_bytes += unpacked ? (uint64_t)r[k].n * (uint64_t)r[k].k : r[k].size_bytes;
+            *next_bytes += s->kind == TN_PKG_NEXT ? r[k].size_bytes : 0;
         }
     }
     if (st == TERN_OK) tn_experts_need_of(p, h, packed, experts);
@@ -109,15 +111,20 @@ static bool may_be_on_demand(const tern_options *o) {
 }
 
 /* Where max-memory is not enough for all experts, weights are those of the others and what is left for experts;
- * *experts_bytes is that, or 0 where all are in memory. */
-static void leave_for_experts(const tern_options *o, const tn_experts_need *need, tern_estimate *e,
-                              uint64_t *experts_bytes) {
+ * *experts_bytes is that, or 0 where all are in memory. next: of *e, what the layer that guesses further takes, which
+ * is left out then. */
+static void leave_for_experts(const tern_options *o, const tn_experts_need *need, const tern_estimate *next,
+                              tern_estimate *e, uint64_t *experts_bytes) {
     *experts_bytes = 0;
     if (!o->max_memory_bytes || all_of(e) <= o->max_memory_bytes || !need->can || !may_be_on_demand(o))
         return;
+    e->weight_bytes -= next->weight_bytes;
+    e->kv_bytes -= next->kv_bytes;
+    e->work_bytes -= next->work_bytes;
     uint64_t others = all_of(e) - need->all_bytes;
     *experts_bytes = need->least_bytes;
     if (o->max_memory_bytes > others + need->least_bytes) *experts_bytes = o->max_memory_bytes - others;
+    if (*experts_bytes > need->all_bytes) *experts_bytes = need->all_bytes;
     e->weight_bytes -= need->all_bytes - *experts_bytes;
 }
 
@@ -148,12 +155,13 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     tn_ctx ctx;
     tn_ctx_init(&ctx, o.hooks);
     tn_hparams h;
-    tern_estimate e = {0};
+    tern_estimate e = {0}, next = {0};
     tn_experts_need experts = {0};
     bool package = tn_pkg_is(path), packed = stays_packed(&o);
     uint64_t fingerprint = 0;
     if (package)
-        TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &experts, &fingerprint, err));
+        TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &next.weight_bytes, &experts,
+                               &fingerprint, err));
     else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
@@ -169,10 +177,10 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
                    tn_adapters_bytes(o.lora) + (package ? sparse_bytes(&h, &o, e.n_ctx, from, kv) : 0);
     if (h.n_next && drafters & TN_DRAFT_MTP) {
-        e.kv_bytes += tn_next_bytes_of(&h, e.n_ctx);
-        e.work_bytes += next_work_bytes(&h, e.n_ctx, n_threads);
+        e.kv_bytes += next.kv_bytes = tn_next_bytes_of(&h, e.n_ctx);
+        e.work_bytes += next.work_bytes = next_work_bytes(&h, e.n_ctx, n_threads);
     }
-    leave_for_experts(&o, &experts, &e, experts_bytes);
+    leave_for_experts(&o, &experts, &next, &e, experts_bytes);
     *out = e;
     return TERN_OK;
 }

@@ -33,6 +33,9 @@ const void *tn_section_payload(const section_view *v, tn_role role, tn_pkg_part 
                                int layer, tern_error *err);
 tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer,
                               tn_role role, bool required, float **out, tern_error *err);
+/* Reads a layer's router: float, for the CPU. */
+tern_status tn_section_router(tn_npu_model *m, const section_view *v, int32_t layer, tn_linear *l,
+                              tern_error *err);
 /* Returns the large record of a linear, of the right shape: tiles or, in layers only, weightlets. */
 const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
                                       tern_error *err);

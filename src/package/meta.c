@@ -330,10 +330,11 @@ tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times 
 
 bool tn_package_holds_next(const tn_hparams *h) {
     bool plain = h->norm == TN_NORM_RMS && !h->parallel_block && !h->window && !h->no_rope_pattern &&
-                 !h->sinks && !h->delta.mamba && !h->n_experts && !h->n_streams && !h->n_ple &&
+                 !h->sinks && !h->delta.mamba && !h->experts_beside && !h->n_streams && !h->n_ple &&
                  !h->n_kv_shared && !h->layer_scale;
-    return plain && h->n_layers < TN_MAX_LAYERS && h->n_embd % 32 == 0 && h->n_ff % 32 == 0 &&
-           h->n_heads * h->d_head % 32 == 0;
+    bool dense = !h->n_experts || h->shared_expert;
+    return plain && h->n_layers < TN_MAX_LAYERS && h->n_embd % 32 == 0 && (!dense || h->n_ff % 32 == 0) &&
+           (!h->n_experts || h->n_ff_exp % 32 == 0) && h->n_heads * h->d_head % 32 == 0;
 }
 
 tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24],

@@ -58,8 +58,8 @@ bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", 
 /* Returns a hash of a package's weights, by their sections' checksums: whose profile lies beside it. */
 uint64_t tn_package_fingerprint(const tn_pkg *p);
 
-/* Whether a package of such a model holds its layer that guesses one token further, where it has one. That of a mixture
- * of experts would take as much memory as all experts of a layer, for guesses. */
+/* Whether a package of such a model holds its layer that guesses one token further, where it has one: of widths that are
+ * whole blocks. */
 bool tn_package_holds_next(const tn_hparams *h);
 
 /* tn_tuned is what lab/tune.h found best for a package on this machine. */

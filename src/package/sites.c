@@ -563,10 +563,9 @@ tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_
     return TERN_OK;
 }
 
-/* Reads the router: float, on the CPU. */
-static tern_status read_router(tn_npu_model *m, const section_view *v, int32_t layer, tern_error *err) {
+tern_status tn_section_router(tn_npu_model *m, const section_view *v, int32_t layer, tn_linear *l,
+                              tern_error *err) {
     const tn_hparams *h = &m->model->h;
-    tn_linear *l = &m->model->layers[layer].linears[TN_W_ROUTER];
     size_t n = (size_t)h->n_experts, k = (size_t)h->n_embd;
     const float *w = tn_section_payload(v, TN_W_ROUTER, TN_PKG_F32, n * k * sizeof *w, layer, err);
     if (!w) return TERN_E_FORMAT;
@@ -593,7 +592,8 @@ static tern_status check_inverse(const tn_npu_site *s, tern_error *err) {
 tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err) {
     const tn_hparams *h = &m->model->h;
     const section_view v = tn_section_view(m, layer);
-    if (tn_layer_has_experts(h, layer)) TN_TRY(read_router(m, &v, layer, err));
+    if (tn_layer_has_experts(h, layer))
+        TN_TRY(tn_section_router(m, &v, layer, &m->model->layers[layer].linears[TN_W_ROUTER], err));
     float **vectors = m->model->layers[layer].vectors;
     for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
         tn_role role = tn_layer_vectors[i];

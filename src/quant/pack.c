@@ -180,7 +180,7 @@ static tern_status open_model(packer *p, const char *src, tern_error *err) {
     if (h->n_next && !kept)
         tn_log(p->ctx, TERN_LOG_WARN,
                "the layer of %s that guesses one token further (MTP) is not kept in the package: drafts are "
-               "without it (packages hold those without experts, of widths that are multiples of 32)",
+               "without it (packages hold those of widths that are multiples of 32)",
                src);
     if (tn_source_without_next(p->src)) tn_log(p->ctx, TERN_LOG_WARN, "%s", tn_source_without_next(p->src));
     TN_FAIL_IF(

@@ -396,13 +396,33 @@ static tern_status add_blocks(packer *p, const tn_linear *l, const struct tn_lay
     return l->bias ? tn_pkg_add(p->w, &r, l->bias, (uint64_t)l->n * sizeof *l->bias, err) : TERN_OK;
 }
 
+/* A linear of all its experts: one expert's blocks behind the other's, which go as they are copied. */
+static tern_status add_experts(packer *p, hoard *h, tn_linear *each, const struct tn_layer_linear *of,
+                               tern_error *err) {
+    const int64_t n_experts = p->m->h.n_experts;
+    tn_pkg_record r = {.role = of->role, .part = TN_PKG_BLOCKS, .n = n_experts * each->n, .k = each->k};
+    const size_t size = tn_blocks_bytes(each->blocks_type, (size_t)each->n, (size_t)each->k);
+    uint8_t *all = tn_hoard_keep(h, (size_t)n_experts, size);
+    TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory to pack");
+    for (int64_t e = 0; e < n_experts; e++) {
+        memcpy(all + (size_t)e * size, each[e].blocks, size);
+        tn_free(p->ctx, each[e].blocks);
+        each[e].blocks = NULL;
+    }
+    TN_TRY(tn_pkg_add(p->w, &r, all, (uint64_t)n_experts * size, err));
+    return add_vector(p, h, p->m->h.n_layers, of->bias, NULL, err);
+}
+
 /* The layer that guesses further: for the CPU, so that nothing of it is calibrated. */
-static tern_status put_next(packer *p, tern_error *err) {
+static tern_status put_next(packer *p, hoard *hoarded, tern_error *err) {
     const tn_hparams *h = &p->m->h;
     if (!h->n_next) return TERN_OK;
     TN_TRY(tn_model_load_next(p->m, p->pool, p->src, err));
     const tn_layer *layer = &p->m->next->layers[0];
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_NEXT, -1, err));
+    if (h->n_experts) TN_TRY(add_router(p, hoarded, h->n_layers, err));
+    for (int i = 0; i < TN_N_EXPERT_LINEARS; i++)
+        if (layer->experts[i]) TN_TRY(add_experts(p, hoarded, layer->experts[i], &tn_expert_linears[i], err));
     for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
         int64_t rows, cols;
         tn_role role = tn_layer_vectors[i];
@@ -546,7 +566,7 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     tn_hoard_drop(&h);
     if (st == TERN_OK) st = put_head(p, rows, err);
     if (st == TERN_OK) st = put_table(p, &h, err);
-    if (st == TERN_OK) st = put_next(p, err);
+    if (st == TERN_OK) st = put_next(p, &h, err);
     tn_hoard_drop(&h);
     tn_hoard_drop(&model);
     if (st == TERN_OK) st = put_smoothing(p, err);

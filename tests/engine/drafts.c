@@ -20,7 +20,7 @@
 
 enum { N_CTX = 160, MAX_TOKENS = 200 };
 static char gguf[FIXTURE_PATH], hybrid[FIXTURE_PATH], small[FIXTURE_PATH], package[FIXTURE_PATH],
-    packed_hybrid[FIXTURE_PATH];
+    packed_hybrid[FIXTURE_PATH], packed_experts[FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
@@ -33,6 +33,9 @@ static int setup(void **state) {
     fixture_model(small, "small.gguf", "tiny-qwen2", 4, TN_F32);
     fixture_package(package, "m.tern", gguf, &o);
     fixture_package(packed_hybrid, "hybrid.tern", hybrid, &o);
+    char experts[FIXTURE_PATH];
+    fixture_model(experts, "experts.gguf", "tiny-qwen35moe+mtp", 5, TN_Q8_0);
+    fixture_package(packed_experts, "experts.tern", experts, &o);
     return 0;
 }
 
@@ -145,14 +148,14 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
     tern_session *plain = fixture_session(e, N_CTX, NULL),
                  *drafted = fixture_session(e, N_CTX, session_draft);
     const float rows = 8, cheap = 1.05f; /* of the hybrid's layer every guess is made, whatever it costs */
-    const bool is_hybrid = path == hybrid || path == packed_hybrid;
+    const bool packed = path == packed_hybrid || path == packed_experts, is_hybrid = path == hybrid || packed;
     if (is_hybrid) tn_draft_give_costs(drafted->drafting.draft, &rows, &cheap, 1, true);
     char model[FIXTURE_PATH + 16];
     snprintf(model, sizeof model, "sam,model:%s", seed & 1 ? small : gguf);
     const char *const drafts[] = {NULL,         "none", "lookup", "sam",        "sam,calibrated",
                                   "sam,extend", "all",  "auto",   "calibrated", "extend,lookup",
                                   model,        "mtp",  "sam,mtp"};
-    const int n_all = sizeof drafts / sizeof *drafts, first = path == packed_hybrid ? n_all - 2 : 0;
+    const int n_all = sizeof drafts / sizeof *drafts, first = packed ? n_all - 2 : 0;
     const int n_drafts = n_all - first - (e->model->next ? 0 : 2);
     tn_rng rng = {seed};
     for (int i = 0; i < n_cases; i++) {
@@ -170,7 +173,7 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
     assert_true(t.n_rows - t.n_steps - t.n_accepted > (uint64_t)n_cases);
     assert_true(path != hybrid || t.by_mtp > (uint64_t)n_cases);
     /* a package's step is quick, and a guess beside it may take too long: then it is tried now and then */
-    assert_true(path != packed_hybrid || tn_mtp_n_guesses(drafted->drafting.mtp));
+    assert_true(!packed || tn_mtp_n_guesses(drafted->drafting.mtp));
     tern_session_close(&plain);
     tern_session_close(&drafted);
     tern_engine_close(&e);
@@ -199,6 +202,7 @@ static void a_package(void **state) {
     cases(package, 2, "synergy", "all", scaled(400), seed_of(4));
     cases(package, 2, "in-order", NULL, scaled(400), seed_of(5));
     cases(packed_hybrid, 2, NULL, "all", scaled(60), seed_of(7));
+    cases(packed_experts, 2, NULL, "all", scaled(20), seed_of(8));
 }
 
 /* With a temperature, drafted text follows the distribution of exact sampling: sequences of three tokens out

@@ -74,12 +74,12 @@ static void as_it_will_be(void **state) {
 static void guesses_further(void **state) {
     (void)state;
     char path[FIXTURE_PATH], gguf[FIXTURE_PATH];
-    static const char *const models[] = {"tiny-qwen2+mtp", "tiny-qwen35+mtp"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const models[] = {"tiny-qwen2+mtp", "tiny-qwen35+mtp", "tiny-qwen35moe+mtp"};
+    for (int i = 0; i < 6; i++) {
         tern_estimate m[2];
         uint64_t kv[2], work[2];
-        fixture_model(i < 2 ? path : gguf, "next.gguf", models[i % 2], 1, TN_F16);
-        if (i >= 2) fixture_package(path, "next.tern", gguf, NULL);
+        fixture_model(i < 3 ? path : gguf, "next.gguf", models[i % 3], 1, TN_F16);
+        if (i >= 3) fixture_package(path, "next.tern", gguf, NULL);
         for (int with = 0; with < 2; with++) {
             tern_options *o;
             tern_engine *e;

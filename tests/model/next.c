@@ -16,7 +16,9 @@
 
 #include "fixture/fixture.h"
 
-#define CASE TN_SOURCE_DIR "/tests/oracle/fixtures/qwen35-mtp"
+#define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/"
+#define CASE FIXTURES "qwen35-mtp"
+#define OF_EXPERTS FIXTURES "qwen35moe-mtp"
 
 enum { MAX_TOK = 128, MAX_VOCAB = 64 };
 static const double tolerance = 1e-5; /* of the largest logit, as tests/model/oracle.c has it */
@@ -30,11 +32,11 @@ typedef struct oracle {
 
 static oracle vectors;
 
-static int setup(void **state) {
-    (void)state;
-    json_t *j = json_load_file(CASE "/vectors.json", 0, NULL), *ids = json_object_get(j, "tokens"),
+static int read_vectors(const char *file) {
+    json_t *j = json_load_file(file, 0, NULL), *ids = json_object_get(j, "tokens"),
            *all = json_object_get(j, "further"), *x;
     size_t i, k;
+    vectors = (oracle){0};
     vectors.n = json_array_size(ids);
     vectors.n_pos = json_array_size(all);
     if (!vectors.n_pos || vectors.n > MAX_TOK) return -1;
@@ -50,6 +52,11 @@ static int setup(void **state) {
     }
     json_decref(j);
     return 0;
+}
+
+static int setup(void **state) {
+    (void)state;
+    return read_vectors(CASE "/vectors.json");
 }
 
 static tern_session *open_session(const char *path, const char *scheme, tern_engine **e) {
@@ -79,8 +86,10 @@ static void compare(tern_session *s, size_t i, const char *how) {
 
 static void as_the_reference(void **state) {
     (void)state;
-    static const char *const files[] = {CASE, CASE ".gguf"};
-    for (int f = 0; f < 2; f++) {
+    static const char *const files[] = {OF_EXPERTS, OF_EXPERTS ".gguf", CASE, CASE ".gguf"};
+    for (int f = 0; f < 4; f++) {
+        if (f % 2 == 0)
+            assert_int_equal(read_vectors(f ? CASE "/vectors.json" : OF_EXPERTS "/vectors.json"), 0);
         tern_engine *e;
         tern_error err = {0};
         tern_session *s = open_session(files[f], "float", &e);

@@ -768,6 +768,20 @@ CASES |= {
         mtp_shows=["mtp.pre_fc_norm_hidden.weight", "mtp.pre_fc_norm_embedding.weight", "mtp.norm.weight",
                    "mtp.layers.0.self_attn.k_norm.weight", "mtp.layers.0.mlp.up_proj.weight"],
     ),
+    "qwen35moe-mtp": dict(  # whose feed-forward block is experts, too
+        cfg=config(
+            "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 48, 32, 40, 2, 4, 2,
+            **{k: v for k, v in MODERN.items() if k != "rope_theta"}, tie_word_embeddings=False, head_dim=16,
+            attn_output_gate=True, linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=16,
+            linear_num_key_heads=2, linear_num_value_heads=4, full_attention_interval=2, mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=False,
+            moe_intermediate_size=24, shared_expert_intermediate_size=16, num_experts=6, num_experts_per_tok=2,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+            layer_types=[DELTA, FULL],
+        ),
+        dtype="F16", vectors="F16", n_tok=70, n_ctx=80, gguf=True, shows=[dict(num_experts_per_tok=3)],
+        mtp_shows=["mtp.pre_fc_norm_hidden.weight", "mtp.layers.0.mlp.gate.weight", "mtp.layers.0.mlp.experts.down_proj",
+                   "mtp.layers.0.mlp.shared_expert_gate.weight", "mtp.layers.0.mlp.shared_expert.up_proj.weight"],
+    ),
     "qwen35moe": dict(
         cfg=config(
             "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 48, 32, 40, 4, 4, 2,

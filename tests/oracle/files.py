@@ -165,7 +165,7 @@ GGUF_NAMES_GEMMA2 = {
 def gguf_next(cfg, tensors, name, widen):
     """Qwen3-Next and Qwen3.5: decays as the factors they stand for, convolutions without their empty dimension, experts
     one behind the other; Qwen3.5's value heads so that those of one key head are n_k apart instead of side by side."""
-    arch = {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35"}[cfg["model_type"]]
+    arch = {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}[cfg["model_type"]]
     n_k, n_v, d_v = cfg["linear_num_key_heads"], cfg["linear_num_value_heads"], cfg["linear_value_head_dim"]
     keys = n_k * cfg["linear_key_head_dim"]
     rope = cfg.get("rope_parameters") or cfg
@@ -212,8 +212,15 @@ def gguf_next(cfg, tensors, name, widen):
         v = t.values
         hf_name = hf_name.replace("mtp.layers.0.", f"model.layers.{n_layers}.")
         if ".experts." in hf_name:
-            layer, part = hf_name.split(".")[2], hf_name.split(".")[6].split("_")[0]
-            experts.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", []).append(t)
+            layer, part = hf_name.split(".")[2], hf_name.split(".")[-2 if hf_name.endswith("weight") else -1].split("_")[0]
+            if hf_name.endswith("gate_up_proj"):  # of all experts, and gate and up, in one
+                for e in t.values:
+                    for part, rows in zip(("gate", "up"), np.split(e, 2)):
+                        experts.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", []).append(Stored(rows, t.dtype))
+            elif not hf_name.endswith("weight"):
+                experts[f"blk.{layer}.ffn_{part}_exps.weight"] = [Stored(e, t.dtype) for e in t.values]
+            else:
+                experts.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", []).append(t)
             continue
         stem, end = hf_name.rsplit(".", 1)
         if (stem.endswith("norm") or "pre_fc_norm" in stem) and not stem.endswith("linear_attn.norm"):
@@ -224,7 +231,7 @@ def gguf_next(cfg, tensors, name, widen):
             v = v[:, 0]
         if stem.endswith("shared_expert_gate"):
             v = v[0]
-        if arch == "qwen35":
+        if arch != "qwen3next":
             part = hf_name.split("linear_attn.")[-1]
             if part.split(".")[0] in ("in_proj_b", "in_proj_a", "A_log", "dt_bias"):
                 v = tiled(v, 1)
@@ -253,7 +260,7 @@ def gguf_from_hf(cfg, tensors, name, widen=False):
     """(meta, tensors) by the conventions of GGUF files in circulation: vectors in F32, Llama's interleaved Q/K, Gemma's norm
     weights with their +1, rope factors as tensors. widen: all in F32, for engines that round activations to F16."""
     family = cfg["model_type"]
-    if family in ("qwen3_next", "qwen3_5_text"):
+    if family in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"):
         return gguf_next(cfg, tensors, name, widen)
     arch = {"phi": "phi2", "mistral": "llama"}.get(family, family)
     n_heads = cfg["num_attention_heads"]

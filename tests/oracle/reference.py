@@ -400,6 +400,13 @@ def delta_net(cfg, w, p, x):
     return linear(out.reshape(n_tok, -1), w(p + "out_proj.weight"))
 
 
+def feed_forward_next(cfg, w, p, h):
+    if not cfg.get("num_experts"):
+        return gated(h, *(w(p + f"mlp.{n}_proj.weight") for n in ("gate", "up", "down")), silu)
+    shared = gated(h, *(w(p + f"mlp.shared_expert.{n}_proj.weight") for n in ("gate", "up", "down")), silu)
+    return experts(cfg, w, p, h, silu) + shared / (1 + np.exp(-linear(h, w(p + "mlp.shared_expert_gate.weight"))))
+
+
 def forward_next(cfg, w, ids, n_ctx, states=False):
     """Qwen3-Next and Qwen3.5: three layers of four are gated delta nets; attention rotates a part of every head and gates
     what it gives; feed-forward blocks are dense, or experts beside a shared one that has a gate."""
@@ -421,12 +428,7 @@ def forward_next(cfg, w, ids, n_ctx, states=False):
             a = attention(rotate(q, freq, mscale), rotate(k, freq, mscale), v, 1 / math.sqrt(d))
             x = x + linear(a / (1 + np.exp(-gate.reshape(n_tok, -1))), w(p + "self_attn.o_proj.weight"))
         h = norm(x, p + "post_attention_layernorm.weight")
-        if cfg.get("num_experts"):
-            shared = gated(h, *(w(p + f"mlp.shared_expert.{n}_proj.weight") for n in ("gate", "up", "down")), silu)
-            share = 1 / (1 + np.exp(-linear(h, w(p + "mlp.shared_expert_gate.weight"))))
-            x = x + experts(cfg, w, p, h, silu) + share * shared
-        else:
-            x = x + gated(h, *(w(p + f"mlp.{n}_proj.weight") for n in ("gate", "up", "down")), silu)
+        x = x + feed_forward_next(cfg, w, p, h)
     if states:
         return norm(x, "model.norm.weight")
     return linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight" if cfg["tie_word_embeddings"] else "lm_head.weight"))
@@ -453,9 +455,9 @@ def guess_further(cfg, tensors, ids, last):
         a = attention(rotate(q, freq, mscale), rotate(k, freq, mscale), v, 1 / math.sqrt(d))
         x = x + linear(a / (1 + np.exp(-gate.reshape(n, -1))), w(p + "self_attn.o_proj.weight"))
         h = norm(x, p + "post_attention_layernorm.weight")
-        x = x + gated(h, *(w(p + f"mlp.{m}_proj.weight") for m in ("gate", "up", "down")), silu)
+        x = x + feed_forward_next(cfg, w, p, h)
         guess = norm(x, "mtp.norm.weight")[-1:]
-        out.append(linear(guess, w("model.embed_tokens.weight"))[0])
+        out.append(linear(guess, w("model.embed_tokens.weight" if cfg["tie_word_embeddings"] else "lm_head.weight"))[0])
         states = np.concatenate([states, guess])
     return out
 

@@ -18,8 +18,8 @@
 
 #include "fixture/fixture.h"
 
-enum { N_KINDS = 2, N_PROMPT = 45 };
-static const char *const kinds[N_KINDS] = {"tiny-qwen2+mtp", "tiny-qwen35+mtp"};
+enum { N_KINDS = 3, N_PROMPT = 45 };
+static const char *const kinds[N_KINDS] = {"tiny-qwen2+mtp", "tiny-qwen35+mtp", "tiny-qwen35moe+mtp"};
 static char models[N_KINDS][FIXTURE_PATH], packages[N_KINDS][FIXTURE_PATH], odd[FIXTURE_PATH];
 
 static int setup(void **state) {
@@ -50,6 +50,26 @@ static tern_engine *open_as(const char *path, const char *load, const char *sche
 
 /* ---- what is in it ---------------------------------------------------------------------------------- */
 
+static void as_near(const char *name, const tn_linear *w, const tn_linear *g) {
+    float a[512], b[512];
+    assert_int_equal(w->n, g->n);
+    assert_int_equal(w->k, g->k);
+    assert_int_equal(!w->bias, !g->bias);
+    if (w->bias) assert_memory_equal(w->bias, g->bias, (size_t)w->n * sizeof(float));
+    assert_true(w->k <= 512);
+    for (int32_t n = 0; n < w->n; n++) {
+        tn_linear_row(w, (size_t)n, a);
+        tn_linear_row(g, (size_t)n, b);
+        for (int32_t k = 0; k < w->k; k++) {
+            float max = 0;
+            for (int32_t j = k / 32 * 32; j < k / 32 * 32 + 32; j++) max = fmaxf(max, fabsf(a[j]));
+            if (fabsf(a[k] - b[k]) > max / 127 * 0.56f) /* a half, and the scale's own rounding */
+                fail_msg("%s: row %d, input %d is %g, in the file %g", name, n, k, (double)b[k],
+                         (double)a[k]);
+        }
+    }
+}
+
 /* Every block of 32 weights is as near to the file's as 8 bits with a scale of its own bring it; norms and biases are the
  * file's. */
 static void as_the_file(void **state) {
@@ -70,24 +90,19 @@ static void as_the_file(void **state) {
                                     (size_t)(rows * cols) * sizeof(float));
             if (!w->n) continue;
             n_linears++;
-            assert_int_equal(w->k, g->k);
-            assert_int_equal(!w->bias, !g->bias);
-            if (w->bias) assert_memory_equal(w->bias, g->bias, (size_t)w->n * sizeof(float));
-            float a[512], b[512];
-            assert_true(w->k <= 512);
-            for (int32_t n = 0; n < w->n; n++) {
-                tn_linear_row(w, (size_t)n, a);
-                tn_linear_row(g, (size_t)n, b);
-                for (int32_t k = 0; k < w->k; k++) {
-                    float max = 0;
-                    for (int32_t j = k / 32 * 32; j < k / 32 * 32 + 32; j++) max = fmaxf(max, fabsf(a[j]));
-                    if (fabsf(a[k] - b[k]) > max / 127 * 0.56f) /* a half, and the scale's own rounding */
-                        fail_msg("%s: row %d, input %d is %g, in the file %g", tn_role_name(role), n, k,
-                                 (double)b[k], (double)a[k]);
-                }
-            }
+            as_near(tn_role_name(role), w, g);
         }
-        assert_in_range(n_linears, 8, 9);
+        const int32_t n_experts = file->model->h.n_experts;
+        for (int l = 0; l < TN_N_EXPERT_LINEARS; l++) {
+            assert_int_equal(!want->experts[l], !n_experts);
+            assert_int_equal(!got->experts[l], !n_experts);
+            for (int32_t x = 0; x < n_experts; x++)
+                as_near(tn_role_name(tn_expert_linears[l].role), &want->experts[l][x], &got->experts[l][x]);
+        }
+        if (n_experts) /* the router is the file's */
+            assert_memory_equal(want->linears[TN_W_ROUTER].panels, got->linears[TN_W_ROUTER].panels,
+                                tn_panels_bytes(TN_PANEL_F32, (size_t)n_experts, 64));
+        assert_in_range(n_linears, 8, 10);
         tern_engine_close(&file);
         tern_engine_close(&package);
     }
@@ -234,9 +249,21 @@ static void odd_packages(void **state) {
         {-1, .role = TN_W_ATTN_NORM, .part = TN_PKG_F32, .shorter = true, .says = "attn_norm"},
         {-1, .role = TN_W_UP, .part = TN_PKG_BLOCKS, .twice = true, .says = "tensors, of which"},
     };
+    static const lie of_experts[] = {
+        {-1, .role = TN_W_ROUTER, .part = TN_PKG_F32, .gone = true, .says = "router of the layer"},
+        {-1, .role = TN_W_ROUTER, .part = TN_PKG_F32, .shorter = true, .says = "router of the layer"},
+        {-1, .role = TN_W_GATE_EXPS, .part = TN_PKG_BLOCKS, .gone = true, .says = "experts' gate"},
+        {-1, .role = TN_W_DOWN_EXPS, .part = TN_PKG_BLOCKS, .other = true, .says = "experts' down"},
+        {-1, .role = TN_W_UP_EXPS, .part = TN_PKG_BLOCKS, .shorter = true, .says = "experts' up"},
+        {-1, .role = TN_W_SHARED_GATE, .part = TN_PKG_F32, .gone = true, .says = "shared"},
+    };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         tell(packages[0], &lies[i]);
         refused(lies[i].says);
+    }
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++) {
+        tell(packages[2], &of_experts[i]);
+        refused(of_experts[i].says);
     }
 }
 
@@ -322,7 +349,11 @@ static void other_widths(void **state) {
     assert_true(tn_package_holds_next(&h));
     h.n_ff = 100;
     assert_false(tn_package_holds_next(&h));
-    h.n_ff = 96, h.n_experts = 4;
+    h.n_experts = 4, h.n_ff_exp = 64; /* no dense block, so that n_ff is nobody's width */
+    assert_true(tn_package_holds_next(&h));
+    h.shared_expert = true;
+    assert_false(tn_package_holds_next(&h));
+    h.n_ff = 96, h.n_ff_exp = 48;
     assert_false(tn_package_holds_next(&h));
     h.n_experts = 0, h.window = 128;
     assert_false(tn_package_holds_next(&h));

@@ -194,6 +194,53 @@ static void within_the_budget(void **state) {
     }
 }
 
+/* A layer of experts that guesses further is left out where the model's own have no room, and counts as nothing. */
+static void nobody_guesses(void **state) {
+    (void)state;
+    char gguf[FIXTURE_PATH], path[FIXTURE_PATH];
+    tn_pack_options po;
+    tn_pack_defaults(&po);
+    po.quick = true;
+    po.calib_tokens = 256;
+    fixture_model(gguf, "next.gguf", "tiny-qwen35moe+mtp", 5, TN_F16);
+    fixture_package(path, "next.tern", gguf, &po);
+    tern_options o = options(1);
+    tern_error err;
+    tern_estimate all, some;
+    tn_experts_need need;
+    o.session.draft = "sam,mtp";
+    must(tern_engine_estimate(path, &o, &all, &err), &err);
+    tern_engine *e[2];
+    tern_session *s[2];
+    e[0] = fixture_engine(path, &o);
+    assert_non_null(e[0]->model->next);
+    o.max_memory_bytes = memory_for(path, &o, 0.2, &need);
+    must(tern_engine_estimate(path, &o, &some, &err), &err);
+    e[1] = fixture_engine(path, &o);
+    assert_null(e[1]->model->next);
+    assert_non_null(e[1]->npu->on_demand);
+    /* what it took is the experts' now */
+    assert_true(some.weight_bytes + some.kv_bytes + some.work_bytes <= o.max_memory_bytes);
+    assert_true(some.kv_bytes < all.kv_bytes && some.work_bytes < all.work_bytes);
+    uint64_t freed = (all.kv_bytes - some.kv_bytes) + (all.work_bytes - some.work_bytes) + 200000;
+    if (!(e[1]->experts_bytes > need.all_bytes / 5 + freed)) /* its weights are 219 KiB */
+        fail_msg("%llu bytes for experts of %llu, %llu are free", (unsigned long long)e[1]->experts_bytes,
+                 (unsigned long long)need.all_bytes, (unsigned long long)freed);
+    for (int i = 0; i < 2; i++) {
+        s[i] = fixture_session(e[i], N_CTX, "auto");
+        assert_int_equal(!s[i]->drafting.mtp, i);
+        must(tern_session_prefill(s[i], prompt, N_PROMPT, &err), &err);
+    }
+    assert_memory_equal(tern_session_logits(s[0]), tern_session_logits(s[1]), N_VOCAB * sizeof(float));
+    tern_session_close(&s[1]);
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.draft = "mtp";
+    assert_int_equal(tern_session_open(e[1], &so, &s[1], &err), TERN_E_INVALID);
+    tern_session_close(&s[0]);
+    for (int i = 0; i < 2; i++) tern_engine_close(&e[i]);
+}
+
 /* ---- what goes --------------------------------------------------------------------------------------- */
 
 typedef struct replay { /* a plain list: the unit taken longest ago comes first */
@@ -406,6 +453,7 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),
+        cmocka_unit_test(nobody_guesses),
         cmocka_unit_test(within_the_budget),
         cmocka_unit_test(longest_ago_goes_first),
         cmocka_unit_test(passes_keep_what_fits),
