@@ -8,6 +8,7 @@
 #include "cli/prompt.h"
 #include "cli/store_args.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,10 @@ static int talk(chat *c) {
     const char *text;
     for (terminal_event e; rc == EXIT_OK && (e = cli_terminal_read(c->typed, &text)) != TERMINAL_END;) {
         if (e == TERMINAL_CLEAR) continue;
+        if (e == TERMINAL_FAILED) {
+            rc = cli_failed_text("cannot read a message: %s", strerror(errno));
+            break;
+        }
         if (text[0] == '/') {
             if (!cli_chat_command(c, text)) break;
         } else if (!cli_chat_turn(c, text) && !c->terminal) {

@@ -167,9 +167,10 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
     cli_interrupts_cancel(o->s);
     if (r->load) st = tern_session_load(o->s, r->load, err);
     double t0 = tn_now_s();
-    if (r->stats || r->json || r->trace) {
+    if (st == TERN_OK && (r->stats || r->json || r->trace)) {
         tn_ctx_init(&o->ctx, NULL);
-        if (tn_power_open(&o->ctx, tn_machine_root(), &o->power, NULL) == TERN_OK) tn_power_start(o->power);
+        st = tn_power_open(&o->ctx, tn_machine_root(), &o->power, err);
+        if (st == TERN_OK) tn_power_start(o->power);
     }
     if (st == TERN_OK) st = cli_prefill_shown(o->s, o->ids, o->n_ids, err);
     o->prefill_s = tn_now_s() - t0;

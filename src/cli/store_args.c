@@ -10,11 +10,16 @@
 char *cli_store_path(const char *given) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    char *place = given ? NULL : tn_store_default_path(&ctx), *copy = NULL;
-    if (given || place) copy = strdup(given ? given : place);
-    else
-        cli_failed_text(
-            "no place for a store: neither XDG_DATA_HOME nor HOME is set; give --store FILE or --no-store");
+    tern_error err;
+    char *place = NULL, *copy;
+    tern_status st = given ? TERN_OK : tn_store_default_path(&ctx, &place, &err);
+    if (st != TERN_OK) {
+        if (st == TERN_E_MEMORY) cli_failed(&err);
+        else cli_failed_text("%s; give --store FILE or --no-store", err.message);
+        return NULL;
+    }
+    copy = strdup(given ? given : place);
+    if (!copy) cli_failed_text("no memory for a path");
     tn_free(&ctx, place);
     return copy;
 }

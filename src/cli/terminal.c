@@ -263,11 +263,11 @@ static terminal_event read_interactive(terminal *t) {
         }
         size_t n = strcspn(line, "\n");
         bool is_quote = n == 3 && !memcmp(line, "\"\"\"", 3), goes_on = n && line[n - 1] == '\\' && !quoted;
-        if (!is_quote && !append(t, line, n - goes_on)) return TERMINAL_CLEAR;
+        if (!is_quote && !append(t, line, n - goes_on)) return TERMINAL_FAILED;
         if (is_quote) quoted = !quoted;
         t->more = quoted || goes_on;
         if (!t->more) break;
-        if (!is_quote && !append(t, NEWLINE_UTF8, 3)) return TERMINAL_CLEAR;
+        if (!is_quote && !append(t, NEWLINE_UTF8, 3)) return TERMINAL_FAILED;
     }
     t->more = false;
     return TERMINAL_TEXT;
@@ -288,9 +288,9 @@ void cli_terminal_suggest(terminal *t, const char *text) {
 static terminal_event read_piped(terminal *t) {
     t->n = 0;
     ssize_t n = getline(&t->line, &t->cap_line, stdin);
-    if (n < 0) return TERMINAL_END;
+    if (n < 0) return feof(stdin) ? TERMINAL_END : TERMINAL_FAILED;
     if (n && t->line[n - 1] == '\n') n--;
-    return append(t, t->line, (size_t)n) ? TERMINAL_TEXT : TERMINAL_END;
+    return append(t, t->line, (size_t)n) ? TERMINAL_TEXT : TERMINAL_FAILED;
 }
 
 terminal_event cli_terminal_read(terminal *t, const char **text) {

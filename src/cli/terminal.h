@@ -15,6 +15,7 @@ typedef enum terminal_event {
     TERMINAL_TEXT,  /* a message; empty ones are not given */
     TERMINAL_CLEAR, /* Ctrl-C: what was typed is gone */
     TERMINAL_END,   /* Ctrl-D, end of input */
+    TERMINAL_FAILED /* a line was lost: no memory for it, or input that cannot be read; errno says which */
 } terminal_event;
 
 /* Opens a terminal. Returns NULL when there is no memory. history is a file, or NULL for none that lasts. */

@@ -44,12 +44,16 @@ static int encode(const tn_tokenizer *t, const char *text, size_t n, bool ids_on
     }
     size_t cap_buf = tn_tokenizer_max_token_bytes(t) + 1;
     char *buf = malloc(cap_buf);
+    if (!buf) {
+        free(ids);
+        return cli_failed_text("no memory for a token");
+    }
     for (size_t i = 0; i < n_ids; i++) {
         if (ids_only) {
             printf("%s%d", i ? " " : "", ids[i]);
             continue;
         }
-        size_t len = buf ? tn_token_bytes(t, ids[i], true, buf, cap_buf) : 0;
+        size_t len = tn_token_bytes(t, ids[i], true, buf, cap_buf);
         printf("%7d  '", ids[i]);
         for (size_t b = 0; b < len && b < cap_buf; b++) {
             unsigned char ch = (unsigned char)buf[b];

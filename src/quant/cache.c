@@ -1,5 +1,6 @@
 #include "quant/cache.h"
 
+#include "base/file.h"
 #include "base/outfile.h"
 #include "base/status.h"
 #include "formats/package.h"
@@ -74,24 +75,20 @@ enum { HEADER_BYTES = 65536, SAMPLE_BYTES = 4096, N_SAMPLES = 64 };
 /* Hashes a file's size, time, beginning and samples spread over the rest, its end among them. */
 static tern_status hash_file(XXH3_state_t *h, const char *path, tern_error *err) {
     static _Thread_local uint8_t buf[HEADER_BYTES];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not keep us waiting for a writer */
-    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
     struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
     tern_status st = TERN_OK;
-    if (fstat(fd, &sb)) {
-        st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
-    } else if (!S_ISREG(sb.st_mode)) {
-        st = tn_fail(err, TERN_E_IO, "%s: not a regular file", path);
-    } else {
-        int64_t facts[3] = {sb.st_size, sb.st_mtim.tv_sec, sb.st_mtim.tv_nsec};
-        XXH3_128bits_update(h, facts, sizeof facts);
-    }
+    int64_t facts[3] = {sb.st_size, sb.st_mtim.tv_sec, sb.st_mtim.tv_nsec};
+    XXH3_128bits_update(h, facts, sizeof facts);
     for (int i = 0; st == TERN_OK && i <= N_SAMPLES; i++) {
         off_t at = i ? (sb.st_size - SAMPLE_BYTES) / N_SAMPLES * i : 0;
         if (i == N_SAMPLES) at = sb.st_size - SAMPLE_BYTES;
-        ssize_t n = pread(fd, buf, i ? SAMPLE_BYTES : HEADER_BYTES, at < 0 ? 0 : at);
-        if (n < 0) st = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
-        else XXH3_128bits_update(h, buf, (size_t)n);
+        if (at < 0) at = 0;
+        off_t n = i ? SAMPLE_BYTES : HEADER_BYTES;
+        if (n > sb.st_size - at) n = sb.st_size - at;
+        st = tn_file_read_at(fd, path, buf, (uint64_t)n, (uint64_t)at, err);
+        if (st == TERN_OK) XXH3_128bits_update(h, buf, (size_t)n);
     }
     close(fd);
     return st;

@@ -75,8 +75,8 @@ static void title_of(const tn_uploads *u, const char *path, char out[TN_UPLOAD_N
 }
 
 static tern_status open_store(tn_uploads *u, tn_store **out, tern_error *err) {
-    char *path = tn_store_default_path(u->ctx);
-    TN_FAIL_IF(!path, err, TERN_E_IO, "no folder for documents: neither XDG_DATA_HOME nor HOME names one");
+    char *path;
+    TN_TRY(tn_store_default_path(u->ctx, &path, err));
     tern_status st = tn_store_open(u->ctx, path, NULL, out, err);
     tn_free(u->ctx, path);
     return st;

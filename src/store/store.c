@@ -130,17 +130,20 @@ const char *tn_store_path(const tn_store *s) { return s->path; }
 
 /* ---- open ------------------------------------------------------------------------------------------ */
 
-char *tn_store_default_path(tn_ctx *ctx) {
+tern_status tn_store_default_path(tn_ctx *ctx, char **out, tern_error *err) {
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME"), *middle = "";
     if (!data || data[0] != '/') { /* the specification: relative paths are ignored */
         data = home;
         middle = "/.local/share";
     }
-    if (!data || !*data) return NULL;
+    *out = NULL;
+    TN_FAIL_IF(!data || !*data, err, TERN_E_IO,
+               "no place for a store: neither XDG_DATA_HOME nor HOME is set");
     size_t cap = strlen(data) + strlen(middle) + sizeof "/tern/store.db";
-    char *path = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
-    if (path) snprintf(path, cap, "%s%s/tern/store.db", data, middle);
-    return path;
+    *out = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for a path");
+    snprintf(*out, cap, "%s%s/tern/store.db", data, middle);
+    return TERN_OK;
 }
 
 /* Makes the folders above path. The store holds what was said, so its own folder is for the user alone. */
@@ -155,8 +158,8 @@ static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) 
 /* Narrows the folder that tern itself made for stores. One that the user chose stays as it is. */
 static void narrow_default_folder(tn_ctx *ctx, const char *path) {
     struct stat sb;
-    char *folder = tn_store_default_path(ctx);
-    if (folder && !strcmp(folder, path)) {
+    char *folder;
+    if (tn_store_default_path(ctx, &folder, NULL) == TERN_OK && !strcmp(folder, path)) {
         *strrchr(folder, '/') = 0;
         if (!stat(folder, &sb) && sb.st_mode & 077 && !chmod(folder, 0700))
             tn_log(ctx, TERN_LOG_WARN, "%s: others could look into it (mode %o); it is yours alone now",

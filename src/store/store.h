@@ -46,9 +46,9 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
                           tern_error *err);
 void tn_store_close(tn_store **s);
 
-/* Returns $XDG_DATA_HOME/tern/store.db, or the same under ~/.local/share. The caller frees it with tn_free.
- * NULL means no home, or no memory. */
-char *tn_store_default_path(tn_ctx *ctx);
+/* Gives $XDG_DATA_HOME/tern/store.db, or the same under ~/.local/share. The caller frees it with tn_free.
+ * It fails with TERN_E_IO where there is no home, or with TERN_E_MEMORY. */
+tern_status tn_store_default_path(tn_ctx *ctx, char **out, tern_error *err);
 
 /* From now on sequences of this vocabulary are used (tn_tokenizer_fingerprint). */
 tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err);

@@ -390,14 +390,19 @@ static void processes_at_once(void **state) {
 static void default_place(void **state) {
     (void)state;
     setenv("XDG_DATA_HOME", "/somewhere/data", 1);
-    char *p = tn_store_default_path(&ctx);
+    char *p;
+    tern_error err;
+    assert_int_equal(tn_store_default_path(&ctx, &p, &err), TERN_OK);
     assert_string_equal(p, "/somewhere/data/tern/store.db");
     tn_free(&ctx, p);
     setenv("XDG_DATA_HOME", "relative", 1);
     setenv("HOME", "/home/someone", 1);
-    p = tn_store_default_path(&ctx);
+    assert_int_equal(tn_store_default_path(&ctx, &p, &err), TERN_OK);
     assert_string_equal(p, "/home/someone/.local/share/tern/store.db");
     tn_free(&ctx, p);
+    unsetenv("HOME");
+    assert_int_equal(tn_store_default_path(&ctx, &p, &err), TERN_E_IO);
+    assert_null(p);
 }
 
 int main(void) {

@@ -29,7 +29,9 @@ def normal(v, key=""):
 
 def difference(a, b, where=""):
     """The first place where two values differ."""
-    if type(a) is type(b) is dict and a.keys() == b.keys():
+    if type(a) is type(b) is dict and a.keys() != b.keys():
+        return f"{where}: one has, the other lacks {sorted(a.keys() ^ b.keys())}"
+    if type(a) is type(b) is dict:
         return next((difference(a[k], b[k], where + "." + k) for k in a if a[k] != b[k]), "")
     if type(a) is type(b) is list and len(a) == len(b):
         return next((difference(x, y, f"{where}[{i}]") for i, (x, y) in enumerate(zip(a, b)) if x != y), "")
@@ -138,7 +140,7 @@ JOBS = [
     Job("rag-rm", ["rag", "rm", "--store", "@s.db", "@doc.txt"]),
     Job("eval", ["eval", "-m", "@m.tern", "-t", "1", "--task", "ppl", "--data", "@text.txt", "-c", "64", "--json"], True),
 ]
-# The slice that the tests run: (job, kind, module the call comes from or None)
+# The slice that the tests run: (job, kind, module the call comes from or None, how many places of them)
 SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), ("inspect-cpu", "alloc", "jansson"),
          ("rag-ls", "alloc", "jansson"), ("run", "alloc", "jansson"), ("pack", "alloc", "jansson"),
          ("pack", "write", None), ("pack", "sync", None), ("pack", "rename", None), ("pack", "open", None),
@@ -146,7 +148,9 @@ SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), 
          ("run", "map", None), ("run", "open", None), ("run", "thread", None), ("run", "interrupt", None),
          ("run-float", "interrupt", None), ("pack", "interrupt", None), ("save", "interrupt", None),
          ("tokenize", "interrupt", None), ("ask", "interrupt", None), ("chat", "interrupt", None),
-         ("rag-add", "interrupt", None), ("rag-rm", "interrupt", None), ("eval", "interrupt", None)]
+         ("rag-add", "interrupt", None), ("rag-rm", "interrupt", None), ("eval", "interrupt", None),
+         ("pack-edgeflow", "interrupt", None, 60), ("run", "alloc", "/tern", 160), ("tokenize", "alloc", "/tern", 60),
+         ("rag-ls", "alloc", "libc.so"), ("chat", "alloc", "libc.so")]
 
 
 def make_master(tern, folder):
@@ -268,9 +272,9 @@ class Bench:
         return 1 if self.findings else 0
 
 
-def some(numbers):
-    """At most 40 of them, evenly: a test has a minute."""
-    return numbers if len(numbers) <= 40 else [numbers[i * len(numbers) // 40] for i in range(40)]
+def some(numbers, most):
+    """At most so many of them, evenly: a test has a minute."""
+    return numbers if len(numbers) <= most else [numbers[i * len(numbers) // most] for i in range(most)]
 
 
 def main():
@@ -280,13 +284,13 @@ def main():
     b = Bench(tern, shim)
     if mode == "slice":
         wanted = sys.argv[4:]
-        for name, kind, module in SLICE:
+        for name, kind, module, *most in SLICE:
             if wanted and name not in wanted:
                 continue
             numbers = b.places(by_name[name], kind, module)
             if not numbers and module:
                 raise SystemExit(f"{name}: no call of kind {kind} from {module}: the shim does not work")
-            for n in some(numbers):
+            for n in some(numbers, *most or [40]):
                 b.one(by_name[name], kind, module, n)
         return b.close("torture")
     seed = int(os.environ.get("TERN_SEED", time.time()))
