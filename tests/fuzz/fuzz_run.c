@@ -1,8 +1,9 @@
 /* A package that is opened, prefilled and asked for tokens, without drafts and with. The input is a list of
- * changes to one of two true packages: what is changed gets true checksums again, so the fuzzer works on what
+ * changes to one of four true packages: what is changed gets true checksums again, so the fuzzer works on what
  * lies behind them. Coverage leads it: with libFuzzer, changes are made and crossed by LLVMFuzzerCustomMutator.
  *
- * A change: u8 section (the first one's highest bit chooses the package), u8 kind, u16 where, u8 n, then n bytes.
+ * A change: u8 section (the first one's two highest bits choose the package), u8 kind, u16 where, u8 n, then n
+ * bytes.
  *   kind 0  bytes at `where` (scaled to the section's length) of what the section holds
  *        1  bytes at `where` of its table of contents      2  field `where` of its entry in the index
  *        3  metadata: the number that is `where`-th in its JSON is replaced by the text of n bytes */
@@ -11,25 +12,14 @@
 
 #include <math.h>
 
-/* Both with a layer that guesses further; the second with delta nets. */
-static const char *const kinds[] = {"tiny-qwen2+mtp", "tiny-qwen35+mtp"};
+/* A layer that guesses further; layers that attend beside a state space; delta nets and a layer that guesses;
+ * state spaces and layers that attend by turns. */
+static const char *const kinds[] = {"tiny-qwen2+mtp", "tiny-falcon-h1+norm", "tiny-qwen35+mtp",
+                                    "tiny-granite4"};
 enum { N_KINDS = sizeof kinds / sizeof *kinds, MAX_PACKAGE = 2 << 20 };
 
 static uint8_t *wholes[N_KINDS], *whole, *b;
 static size_t n_wholes[N_KINDS], n_whole;
-
-static void setup(void) {
-    b = malloc(MAX_PACKAGE);
-    for (int i = 0; i < N_KINDS; i++) {
-        tiny_make(kinds[i], true);
-        FILE *f = fopen(tiny_package, "rb");
-        wholes[i] = malloc(MAX_PACKAGE);
-        if (!f || !wholes[i] || !b) abort();
-        n_wholes[i] = fread(wholes[i], 1, MAX_PACKAGE, f);
-        if (n_wholes[i] == MAX_PACKAGE) abort();
-        fclose(f);
-    }
-}
 
 /* The nth number of a JSON text becomes other text, where it fits: blanks fill up, or the end of the
  * object is lost. */
@@ -49,7 +39,7 @@ static void change(const uint8_t *c, size_t n) {
     uint32_t n_sections;
     memcpy(&n_sections, b + 12, 4);
     if (!n_sections || !n) return;
-    uint8_t *entry = b + PACKAGE_INDEX + PACKAGE_SECTION * ((c[0] & 127) % n_sections);
+    uint8_t *entry = b + PACKAGE_INDEX + PACKAGE_SECTION * ((c[0] & 63) % n_sections);
     tn_pkg_section s;
     memcpy(&s, whole + (entry - b), PACKAGE_SECTION); /* where things lie, the true package says */
     size_t where = (size_t)c[2] | (size_t)c[3] << 8;
@@ -78,20 +68,10 @@ static void change(const uint8_t *c, size_t n) {
     memcpy(to + where, c + 5, n < room - where ? n : room - where);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (!b) setup();
-    int kind = size > 0 && data[0] > 127;
-    whole = wholes[kind], n_whole = n_wholes[kind];
-    memcpy(b, whole, n_whole);
-    for (size_t at = 0; at + 5 <= size;) {
-        size_t n = data[at + 4] < size - at - 5 ? data[at + 4] : size - at - 5;
-        change(data + at, n);
-        at += 5 + n;
-    }
-    package_make_true(b, n_whole);
+/* Opens the package, prefills, takes steps and generates. */
+static tern_status ask(const uint8_t *bytes, size_t n_bytes) {
     char path[64];
-    int fd = tiny_file(b, n_whole, path);
+    int fd = tiny_file(bytes, n_bytes, path);
     tern_engine *e = NULL;
     tern_session *s = NULL;
     tern_options *o = NULL;
@@ -123,6 +103,37 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tern_engine_close(&e);
     tern_options_free(&o);
     close(fd);
+    return st;
+}
+
+static void setup(void) {
+    b = malloc(MAX_PACKAGE);
+    for (int i = 0; i < N_KINDS; i++) {
+        tiny_make(kinds[i], true);
+        FILE *f = fopen(tiny_package, "rb");
+        wholes[i] = malloc(MAX_PACKAGE);
+        if (!f || !wholes[i] || !b) abort();
+        n_wholes[i] = fread(wholes[i], 1, MAX_PACKAGE, f);
+        if (n_wholes[i] == MAX_PACKAGE) abort();
+        fclose(f);
+        if (ask(wholes[i], n_wholes[i]) != TERN_OK)
+            abort(); /* or nothing behind its opening would be tried */
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (!b) setup();
+    int kind = size > 0 ? data[0] >> 6 : 0;
+    whole = wholes[kind], n_whole = n_wholes[kind];
+    memcpy(b, whole, n_whole);
+    for (size_t at = 0; at + 5 <= size;) {
+        size_t n = data[at + 4] < size - at - 5 ? data[at + 4] : size - at - 5;
+        change(data + at, n);
+        at += 5 + n;
+    }
+    package_make_true(b, n_whole);
+    (void)ask(b, n_whole);
     return 0;
 }
 

@@ -182,10 +182,11 @@ def runs():
         yield f"data{i}", change(i, 0, 9000 * i, bytes([0, 0, 192, 127] * 8))  # NaN as F32
         yield f"records{i}", change(i, 1, 16 + 56 * i, bytes([255] * 8))
     yield "index", change(1, 2, 4, b"\x01\0\0\0")
-    for i in range(12):  # the other package, to its last section: the layer that guesses further
-        yield f"hybrid_data{i}", change(128 | i, 0, 5000 * i, bytes([0, 0, 192, 127] * 8))
-        yield f"hybrid_records{i}", change(128 | i, 1, 16 + 56 * i, bytes([255] * 8))
-    yield "hybrid_meta", b"".join(change(128 if k == 0 else 0, 3, 8 * k, b"7") for k in range(8))
+    for name, choice in (("beside", 64), ("hybrid", 128), ("mamba", 192)):  # the other packages, to their last sections
+        for i in range(12):
+            yield f"{name}_data{i}", change(choice | i, 0, 5000 * i, bytes([0, 0, 192, 127] * 8))
+            yield f"{name}_records{i}", change(choice | i, 1, 16 + 56 * i, bytes([255] * 8))
+        yield f"{name}_meta", b"".join(change(choice if k == 0 else 0, 3, 8 * k, b"7") for k in range(8))
 
 
 def sessions():
