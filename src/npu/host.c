@@ -18,11 +18,12 @@ _Static_assert(GROUP % TN_TILE_N == 0, "groups are whole tiles");
 _Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK,
                "packed weights are found by the same blocks");
 
-/* A buffer of tiles is for one thread that works on packed weights. */
+/* A buffer of tiles is for one thread at a time that works on packed weights. */
 typedef struct scratch {
-    int8_t *tiles;
+    atomic_bool taken;
+    atomic_uintptr_t last; /* who had it: its lines are in that one's cache. Relaxed: a preference */
+    int8_t *tiles;         /* these belong to whoever has taken it */
     size_t n_bytes;
-    pthread_t last; /* who had it: its lines are in that one's cache */
 } scratch;
 
 typedef struct host {
@@ -38,79 +39,100 @@ typedef struct host {
         n_waiting; /* unclaimed parts; relaxed: tells spinning workers that looking under mu is worth while */
     int32_t n_threads;
     pthread_t threads[MAX_THREADS];
-    pthread_mutex_t scratch_mu; /* taken last */
+    scratch scratch[MAX_THREADS];
+    atomic_int scratch_wanted;  /* who waits for one */
+    pthread_mutex_t scratch_mu; /* guards sleeping for one, taken last */
     pthread_cond_t scratch_back;
-    scratch scratch[MAX_THREADS]; /* those nobody has; guarded by scratch_mu */
-    int32_t n_scratch;
-    size_t scratch_bytes; /* of the largest there is */
 } host;
 
 /* ---- computing ------------------------------------------------------------------------------------- */
 
 static int32_t n_groups(int32_t n_cols) { return (n_cols + GROUP - 1) / GROUP; }
 
-/* Whoever works on packed weights takes a buffer and gives it back. Loading a graph has made one that is
- * large enough. More are made as more threads ask at once; where there is no memory for that they wait for
- * each other. */
-static scratch take_scratch(host *h, size_t n_bytes) {
-    pthread_mutex_lock(&h->scratch_mu);
-    if (n_bytes < h->scratch_bytes) n_bytes = h->scratch_bytes; /* all of one size */
-    for (;;) {
-        int32_t at = -1;
-        for (int32_t i = 0; i < h->n_scratch; i++) {
-            if (h->scratch[i].n_bytes < n_bytes) continue;
-            at = i;
-            if (pthread_equal(h->scratch[i].last, pthread_self())) break;
-        }
-        if (at >= 0) {
-            scratch s = h->scratch[at];
-            h->scratch[at] = h->scratch[--h->n_scratch];
-            pthread_mutex_unlock(&h->scratch_mu);
-            return s;
-        }
-        scratch s = {tn_alloc(h->dev->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes, pthread_self()};
-        if (s.tiles) {
-            pthread_mutex_unlock(&h->scratch_mu);
-            return s;
-        }
-        pthread_cond_wait(&h->scratch_back, &h->scratch_mu);
-    }
+static scratch *take_one(host *h, int32_t i) {
+    scratch *s = &h->scratch[i];
+    return atomic_load(&s->taken) || atomic_exchange(&s->taken, true) ? NULL : s;
 }
 
-static void give_scratch(host *h, scratch s) {
-    s.last = pthread_self();
+static void put_back(scratch *s) { atomic_store(&s->taken, false); }
+
+/* Tells who waits that a buffer is back. Who begins to wait says so first and then looks once more. */
+static void tell(host *h) {
+    if (!atomic_load(&h->scratch_wanted)) return;
     pthread_mutex_lock(&h->scratch_mu);
-    if (h->n_scratch < MAX_THREADS) {
-        h->scratch[h->n_scratch++] = s;
-        s.tiles = NULL;
-    }
-    pthread_cond_signal(&h->scratch_back);
+    pthread_cond_broadcast(&h->scratch_back);
     pthread_mutex_unlock(&h->scratch_mu);
-    tn_free(h->dev->ctx, s.tiles);
+}
+
+static void give_scratch(host *h, scratch *s) {
+    put_back(s);
+    tell(h);
+}
+
+/* Returns a buffer of n_bytes that nobody has: best the one that this thread had last, else one that is large
+ * enough, else one that is made so. NULL: all are taken, or there is no memory for another. */
+static scratch *find_scratch(host *h, size_t n_bytes, uintptr_t self) {
+    scratch *s = NULL;
+    for (int32_t i = 0; i < MAX_THREADS; i++) {
+        if (atomic_load_explicit(&h->scratch[i].last, memory_order_relaxed) != self) continue;
+        s = take_one(h, i);
+        if (s && s->n_bytes >= n_bytes) return s;
+        if (s) put_back(s);
+    }
+    for (int32_t grow = 0; grow < 2; grow++) {
+        for (int32_t i = 0; i < MAX_THREADS; i++) {
+            if (!(s = take_one(h, i))) continue;
+            int8_t *more =
+                grow && s->n_bytes < n_bytes ? tn_alloc(h->dev->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1) : NULL;
+            if (more) {
+                tn_free(h->dev->ctx, s->tiles);
+                s->tiles = more;
+                s->n_bytes = n_bytes;
+            }
+            if (s->n_bytes >= n_bytes) return s;
+            put_back(s);
+            if (grow) return NULL;
+        }
+    }
+    return NULL;
+}
+
+/* Whoever works on packed weights takes a buffer and gives it back: all threads at the beginning of each product,
+ * so there is no lock that they would wait for. Loading a graph has made one that is large enough. More are made
+ * as more threads ask at once; where there is no memory for that they wait for each other. */
+static scratch *take_scratch(host *h, size_t n_bytes) {
+    static _Thread_local char self; /* its address tells threads apart */
+    scratch *s = find_scratch(h, n_bytes, (uintptr_t)&self);
+    tell(h); /* another may have looked while this one had what it did not want */
+    if (!s) {
+        pthread_mutex_lock(&h->scratch_mu);
+        atomic_fetch_add(&h->scratch_wanted, 1);
+        while (!(s = find_scratch(h, n_bytes, (uintptr_t)&self)))
+            pthread_cond_wait(&h->scratch_back, &h->scratch_mu);
+        atomic_fetch_sub(&h->scratch_wanted, 1);
+        pthread_mutex_unlock(&h->scratch_mu);
+    }
+    atomic_store_explicit(&s->last, (uintptr_t)&self, memory_order_relaxed);
+    return s;
 }
 
 static tern_status load_graph(tn_npu_device *d, tn_npu_graph *g, tern_error *err) {
     host *h = d->impl;
-    size_t n_bytes = tn_gemm_packed_scratch_bytes((size_t)g->desc.k);
     bool packed = false;
     for (int32_t i = 0; i < g->desc.n_ops; i++)
         packed = packed || (g->weights[i] && g->weights[i]->block_off);
     if (!packed) return TERN_OK;
-    pthread_mutex_lock(&h->scratch_mu);
-    bool there = h->scratch_bytes >= n_bytes;
-    h->scratch_bytes = there ? h->scratch_bytes : n_bytes;
-    pthread_mutex_unlock(&h->scratch_mu);
-    if (there) return TERN_OK;
-    scratch s = {tn_alloc(d->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes, pthread_self()};
-    TN_FAIL_IF(!s.tiles, err, TERN_E_MEMORY, "no memory for a block of unpacked weights");
+    scratch *s = find_scratch(h, tn_gemm_packed_scratch_bytes((size_t)g->desc.k), 0);
+    tell(h);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for a block of unpacked weights");
     give_scratch(h, s);
     return TERN_OK;
 }
 
 static void run_packed(host *h, const tn_npu_weights *w, const tn_gemm_s8_args *a, int32_t rows_per_run) {
-    scratch s = take_scratch(h, tn_gemm_packed_scratch_bytes(a->k));
+    scratch *s = take_scratch(h, tn_gemm_packed_scratch_bytes(a->k));
     tn_gemm_packed(h->kernels, a, (size_t)rows_per_run, w->data.packed + w->block_off[a->n0 / GROUP],
-                   w->data.bits, s.tiles);
+                   w->data.bits, s->tiles);
     give_scratch(h, s);
 }
 
@@ -260,7 +282,7 @@ static void close_device(tn_npu_device *d) {
     pthread_cond_broadcast(&h->wake);
     pthread_mutex_unlock(&h->mu);
     for (int32_t i = 0; i < h->n_threads; i++) pthread_join(h->threads[i], NULL);
-    for (int32_t i = 0; i < h->n_scratch; i++) tn_free(d->ctx, h->scratch[i].tiles);
+    for (int32_t i = 0; i < MAX_THREADS; i++) tn_free(d->ctx, h->scratch[i].tiles);
     pthread_cond_destroy(&h->scratch_back);
     pthread_mutex_destroy(&h->scratch_mu);
     pthread_cond_destroy(&h->wake);
@@ -301,6 +323,7 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
     d->caps.out_forms = (1u << TN_NPU_N_OUTS) - 1;
     d->caps.shared_memory = !opt->separate_weights;
     d->caps.has_parts = !opt->apart;
+    d->caps.part_n = opt->apart ? 0 : GROUP;
     d->caps.has_weightlets = !opt->separate_weights;
     d->caps.packed_pays = d->caps.has_weightlets && h->kernels->gemm_packed;
     d->caps.n_threads = opt->n_threads;

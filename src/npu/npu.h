@@ -90,6 +90,7 @@ typedef struct tn_npu_caps {
                         is copied */
     bool unpacks;    /* tn_npu_unpack runs on the device */
     bool has_parts;  /* tn_npu_run_part and tn_npu_help do something */
+    int32_t part_n;  /* parts are cut between so many channels of an op; 0: there are none */
     bool
         cpu_computes; /* tn_npu_compute_here: the CPU can do the device's work from the device's own memory */
     bool has_weightlets; /* weights may stay packed: tn_npu_weights_data.packed */

@@ -288,6 +288,7 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
     bool full = n >= p->n_rows && !p->loading; /* its first chunk, if not all */
     bool later = n == n_chunks * p->n_rows && pos0 > 0 && p->profile->later_waves && !p->switcher;
     TN_TRY(choose_wave(p, n_chunks, &w, &full, err));
+    tn_wave_fit(p, w);
     tn_form form_before[TN_MAX_LAYERS];
     for (int32_t i = 0; p->switcher && i < p->m->n_layers; i++)
         form_before[i] = tn_switcher_form(p->switcher, i);
@@ -440,8 +441,8 @@ static tern_status run_lm_head(tn_pipeline *p, const tn_npu_site *s, int32_t n, 
         .job = {.graph = s->graphs[TN_FORM_DECODE], .n_rows = n, .in = {p->lm_head_x}, .out = {logits}}};
     tern_status rc = TERN_OK;
     if (tn_site_has_parts(p, s)) {
-        int32_t tiles = tn_site_tiles(p, s);
-        x.n_parts = tn_pool_size(p->pool) * 4 < tiles ? tn_pool_size(p->pool) * 4 : tiles;
+        int32_t blocks = tn_site_blocks(p, s, -1);
+        x.n_parts = tn_pool_size(p->pool) * 4 < blocks ? tn_pool_size(p->pool) * 4 : blocks;
         tn_pool_for(p->pool, x.n_parts, lm_head_item, &x);
         if (atomic_load(&x.failed)) rc = TERN_E_DEVICE;
     } else {

@@ -168,8 +168,8 @@ bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step);
 /* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is
  * scratch; the inputs are what chunk 0 holds. */
 tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us, tern_error *err);
-/* Counts the column tiles of a site's product. */
-int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s);
+/* Counts the blocks of channels between which a site's product may be cut, or that of one linear of it (-1: all). */
+int32_t tn_site_blocks(const tn_pipeline *p, const tn_npu_site *s, int32_t linear);
 int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows);
 tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
                         int i_worker, bool here, tern_error *err);
@@ -187,6 +187,7 @@ static inline const tn_npu_site *tn_step_site(const tn_pipeline *p, int32_t step
 /* ---- waves.c ---- */
 tern_status tn_wave_build(tn_pipeline *p, int32_t n_chunks, tern_error *err);
 tern_status tn_wave_build_switching(tn_pipeline *p, int32_t n_chunks, tern_error *err);
+void tn_wave_fit(tn_pipeline *p, wave *w);
 tern_status tn_wave_build_cold(tn_pipeline *p, int32_t n_chunks, tern_error *err);
 void tn_wave_drop_cold(tn_pipeline *p);
 size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);

@@ -265,6 +265,16 @@ void tn_wave_drop_cold(tn_pipeline *p) {
     p->cold_args = NULL;
 }
 
+/* A graph is made for full chunks; a short one has fewer parts of rows. */
+void tn_wave_fit(tn_pipeline *p, wave *w) {
+    for (int32_t i = 0; i < w->graph->n_tasks; i++) {
+        tn_task *t = &w->graph->tasks[i];
+        if (t->fn != tn_task_run) continue;
+        const task_arg *a = t->arg;
+        t->n_parts = tn_step_parts(p, a->step, a->kind, p->chunks[a->i_chunk].r.n_rows);
+    }
+}
+
 /* ---- what a run tells ------------------------------------------------------------------------------ */
 
 /* Returns the time of attention of a layer, all its tasks, in chunk i_chunk of a wave. */

@@ -3,6 +3,8 @@
 #include "base/status.h"
 #include "prefill/impl.h"
 
+#include <assert.h>
+
 enum {
     ROW_BLOCK = 16,  /* rows of a part of a row-wise step */
     ATTN_BLOCK = 32, /* rows of a part of attention */
@@ -28,17 +30,29 @@ bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step) {
     return c->has_parts || (c->cpu_computes && !p->switcher);
 }
 
-static int32_t tiles_of(const tn_pipeline *p, const tn_npu_site *s, int32_t n) {
-    int32_t tile_n = tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout.tile_n;
-    return (n + tile_n - 1) / tile_n;
+int32_t tn_site_blocks(const tn_pipeline *p, const tn_npu_site *s, int32_t linear) {
+    int32_t n = 0, part_n = tn_npu_device_caps(tn_npu_site_device(p->m, s))->part_n;
+    for (int32_t i = 0; i < s->ops.n_ops; i++)
+        if (linear < 0 || i == linear) n += (s->ops.n[i] + part_n - 1) / part_n;
+    return n;
 }
-
-int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s) { return tiles_of(p, s, s->ops.n_total); }
 
 /* Returns how many rows a part of a row-wise step has. */
 static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
     if (p->form == TN_FORM_DECODE) return p->small_rows;
     return kind == TN_STEP_ATTENTION ? ATTN_BLOCK : ROW_BLOCK;
+}
+
+/* Returns how many parts a product of so many blocks of channels has. With few rows it waits for memory, which
+ * long parts read best. A chunk's parts are several for each worker, so that none waits long for the last one,
+ * and equally long where that can be. */
+static int32_t product_parts(const tn_pipeline *p, int32_t blocks) {
+    enum { FEW_ROWS = 2, LEAST = 4, MOST = 8 }; /* for each worker */
+    int32_t n = p->n_compute, most = p->form == TN_FORM_DECODE ? FEW_ROWS : MOST;
+    if (blocks <= most * n) return blocks;
+    for (int32_t each = LEAST; each <= most; each++)
+        if (blocks % (each * n) == 0) return each * n;
+    return (most < LEAST ? most : LEAST) * n;
 }
 
 int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows) {
@@ -50,9 +64,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
         int32_t linear = tn_step_linear(p, step);
         if (linear < 0 && p->steps.work[step].alone > 1) return 1; /* nothing: the first is the whole site */
         if (!tn_site_has_parts(p, s)) return linear < 0 && tn_site_by_operator(p, s) ? s->ops.n_ops : 1;
-        int32_t tiles = tn_site_tiles(p, s), n = p->n_compute * 2;
-        if (linear >= 0) tiles = tiles_of(p, s, s->ops.n[linear]);
-        return tiles < n ? tiles : n;
+        return product_parts(p, tn_site_blocks(p, s, linear));
     }
     const tn_op *op = p->steps.work[step].ops;
     if (op->kind == TN_OP_DELTA) {
@@ -223,7 +235,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     }
     int32_t block = row_block(p, kind), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
-    if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
+    assert(row0 < row1);
     if (kind == TN_STEP_OUTLIERS)
         return tn_outlier_rows(p, c, tn_step_site(p, step), row0, row1, i_worker, err);
     if (w->merges >= 0) tn_outputs_take(p, i_chunk, w->merges, row0, row1);
@@ -247,7 +259,7 @@ tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err
     bool here = w->lane == TN_LANE_CPU && tn_executor_lane_workers(p->exec, TN_LANE_NPU) > 0;
     if (p->switcher) tn_switcher_compute(p->switcher, true);
     if (!tn_step_is_head(a->kind))
-        rc = tn_step_run(p, a->i_chunk, a->step, part, tn_step_parts(p, a->step, a->kind, p->n_rows),
+        rc = tn_step_run(p, a->i_chunk, a->step, part, tn_step_parts(p, a->step, a->kind, c->r.n_rows),
                          w->i_worker, here, err);
     else if (sparse_chunk(p, c))
         rc = tn_sparse_attn_slot(p->sparse, &c->r, a->i_chunk, op->layer, a->kind, a->i_block, a->slot, part,

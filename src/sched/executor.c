@@ -254,7 +254,11 @@ tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], t
     e->spin = n - n_workers[TN_LANE_IO] <= tn_cpu_count();
     e->n_spins = SPIN_MAX;
     pthread_mutex_init(&e->run_mu, NULL);
-    pthread_mutex_init(&e->mu, NULL);
+    pthread_mutexattr_t adaptive;
+    pthread_mutexattr_init(&adaptive);
+    pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&e->mu, &adaptive);
+    pthread_mutexattr_destroy(&adaptive);
     for (int l = 0; l < TN_N_LANES; l++) pthread_cond_init(&e->wake[l], NULL);
     e->n_started = 1;
     tern_status st = tn_sched_open(ctx, &e->sched, err);

@@ -40,7 +40,7 @@ enum { TN_GRAPH_MAX_TASKS = 1 << 24 };
 
 typedef struct tn_graph {
     tn_ctx *ctx;
-    tn_task *tasks; /* fn, arg, name may be changed between runs; est_us only by tn_graph_set_est */
+    tn_task *tasks; /* fn, arg, name, n_parts may be changed between runs; est_us only by tn_graph_set_est */
     int32_t n_tasks, cap_tasks;
     int32_t *edges; /* pairs (before, after) as added */
     int32_t n_edges, cap_edges;

@@ -1125,6 +1125,118 @@ static void test_parts_on_threads(void **state) {
     }
 }
 
+/* Succeeds until it is shut. */
+typedef struct door {
+    atomic_bool shut;
+} door;
+
+static void *door_alloc(void *user, size_t n_bytes, size_t align) {
+    void *p = NULL;
+    return ((door *)user)->shut || posix_memalign(&p, align, n_bytes ? n_bytes : 1) ? NULL : p;
+}
+
+static void door_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+typedef struct packed_part {
+    part_of part;
+    const float *got, *want; /* [M][N] of the job */
+    int m, n, n0, n1;        /* the part's columns */
+    bool other;
+} packed_part;
+
+static void *many_parts(void *arg) {
+    packed_part *p = arg;
+    for (int k = 0; k < 200; k++) {
+        one_part(&p->part);
+        for (int m = 0; m < p->m; m++) {
+            size_t at = (size_t)(m * p->n + p->n0);
+            p->other |= memcmp(p->got + at, p->want + at, (size_t)(p->n1 - p->n0) * sizeof(float)) != 0;
+        }
+    }
+    return NULL;
+}
+
+/* More threads work on packed weights than there are buffers for, of two sizes, and there is no memory for more:
+ * they wait for each other, and none computes in the buffer of another. */
+static void test_packed_without_memory(void **state) {
+    (void)state;
+    enum { N = 1024, M = 64, N_THREADS = 8 };
+    door way = {false};
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.alloc = door_alloc;
+    hooks.release = door_release;
+    hooks.user = &way;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    tn_npu_device *d;
+    tern_error err;
+    must(tn_npu_open(&ctx, "host", NULL, &d, &err), &err);
+    tn_rng r = {11};
+    static uint8_t bits[N * 3 / 8 + 8], in[M * 640];
+    static float scale[N], bias[N], out[2][M * N], alone[2][M * N];
+    static int32_t col_sum[N];
+    for (int n = 0; n < N; n++) tn_channel_bits_put(bits, (size_t)n, 4), scale[n] = (float)(n % 7 + 1);
+    for (int i = 0; i < M * 640; i++) in[i] = (uint8_t)tn_rng_below(&r, 256);
+    tn_npu_graph *graph[2];
+    tn_npu_weights *weights[2];
+    uint8_t *packed[2];
+    tn_npu_job job[2];
+    packed_part parts[N_THREADS];
+    pthread_t t[N_THREADS];
+    for (int g = 0; g < 2; g++) {
+        const int k = g ? 640 : 128;
+        size_t n_packed = tn_weightlets_bytes(bits, 0, N, (size_t)k);
+        int8_t *w = malloc((size_t)(N * k));
+        packed[g] = malloc(n_packed);
+        for (int i = 0; i < N * k; i++) w[i] = (int8_t)(2 * (int)tn_rng_below(&r, 16) - 15);
+        tn_weightlets_pack(packed[g], bits, w, 0, N, (size_t)k);
+        free(w);
+        tn_npu_weights_data data = {.packed = packed[g],
+                                    .bits = bits,
+                                    .packed_bytes = n_packed,
+                                    .col_sum = col_sum,
+                                    .scale = scale,
+                                    .bias = bias};
+        tn_npu_graph_desc desc = {.kind = TN_NPU_LINEARS,
+                                  .m = M,
+                                  .k = k,
+                                  .in_stride = 640,
+                                  .n_ops = 1,
+                                  .ops = {{.n = N, .act_scale = 0.5f, .out = TN_NPU_OUT_F32}}};
+        must(tn_npu_weights_borrow(d, N, k, &data, &weights[g], &err), &err);
+        must(tn_npu_compile(d, &desc, &graph[g], &err), &err);
+        must(tn_npu_load(graph[g], &weights[g], &err), &err);
+        job[g] = (tn_npu_job){.graph = graph[g], .n_rows = M, .in = {in}, .out = {alone[g]}};
+        must(tn_npu_run_part(&job[g], 0, 1, &err), &err);
+        job[g].out[0] = out[g];
+    }
+    way.shut = true;
+    for (int i = 0; i < N_THREADS; i++) {
+        enum { EACH = N / (N_THREADS / 2) };
+        parts[i] = (packed_part){{&job[i % 2], i / 2, N_THREADS / 2},
+                                 out[i % 2],
+                                 alone[i % 2],
+                                 M,
+                                 N,
+                                 i / 2 * EACH,
+                                 (i / 2 + 1) * EACH,
+                                 false};
+        assert_int_equal(pthread_create(&t[i], NULL, many_parts, &parts[i]), 0);
+    }
+    for (int i = 0; i < N_THREADS; i++) pthread_join(t[i], NULL), assert_false(parts[i].other);
+    for (int g = 0; g < 2; g++) {
+        tn_npu_graph_close(&graph[g]);
+        tn_npu_weights_close(&weights[g]);
+        free(packed[g]);
+    }
+    tn_npu_close(&d);
+    assert_int_equal(ctx.live_bytes[TN_MEM_ACTIVATIONS], 0);
+}
+
 /* Each completion submits the next job; the last is seen by wait alone. */
 typedef struct relay {
     tn_npu_job jobs[6];
@@ -1231,25 +1343,16 @@ static void test_allocation_failures(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_definition),
-        cmocka_unit_test(test_random_graphs),
-        cmocka_unit_test(test_host_instruction_sets),
-        cmocka_unit_test(test_staging),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_longest_sum),
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_job_misuse),
-        cmocka_unit_test(test_binding),
-        cmocka_unit_test(test_memory_cap),
-        cmocka_unit_test(test_sharing),
-        cmocka_unit_test(test_borrowed_weights),
-        cmocka_unit_test(test_packed_weights),
-        cmocka_unit_test(test_damaged_blobs),
-        cmocka_unit_test(test_concurrent),
-        cmocka_unit_test(test_parts_on_threads),
-        cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_layouts),          cmocka_unit_test(test_definition),
+        cmocka_unit_test(test_random_graphs),    cmocka_unit_test(test_host_instruction_sets),
+        cmocka_unit_test(test_staging),          cmocka_unit_test(test_large),
+        cmocka_unit_test(test_longest_sum),      cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_job_misuse),       cmocka_unit_test(test_binding),
+        cmocka_unit_test(test_memory_cap),       cmocka_unit_test(test_sharing),
+        cmocka_unit_test(test_borrowed_weights), cmocka_unit_test(test_packed_weights),
+        cmocka_unit_test(test_damaged_blobs),    cmocka_unit_test(test_concurrent),
+        cmocka_unit_test(test_parts_on_threads), cmocka_unit_test(test_packed_without_memory),
+        cmocka_unit_test(test_completion),       cmocka_unit_test(test_allocation_failures),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
