@@ -7,7 +7,8 @@
  *   out = S^T q
  * and of Mamba 2 r = b v, with out = S^T q + past v.
  * Value channels do not see each other, so a block of them passes through all rows while its part of S is
- * in the first cache. Rows are taken one after the other: a row's bits are the same alone and in any
+ * in the first cache; of a single row, whose S comes from memory, it is all there is to do, so the next block is
+ * fetched meanwhile. Rows are taken one after the other: a row's bits are the same alone and in any
  * chunk, which draft trees and prefix reuse need; and the chunked (parallel) form would be more
  * multiply-adds, 3 d_key + 2 (d_key + d_value) a value channel and row at chunks of 64, against 3 d_key
  * here. */
@@ -28,8 +29,10 @@ typedef struct tn_delta_f32_args {
     const float *decay, *rate; /* of the first row, and every gate_stride floats behind */
     size_t stride;             /* floats between rows of q, k and v */
     size_t gate_stride;
-    float *state; /* [d_key] rows of n_cols, state_stride floats apart; read and written */
+    const float *from; /* the state in front of the first row, as `state` lies; may be `state` */
+    float *state;      /* what the last row leaves: [d_key] rows of n_cols, state_stride floats apart */
     size_t state_stride;
+    bool far;   /* the state is read from memory and not soon again: one row's passes around the caches */
     float *out; /* [n_rows] rows of n_cols, out_stride floats apart */
     size_t out_stride;
     size_t n_rows, d_key, n_cols; /* d_key even; n_cols a multiple of TN_DELTA_COLS */

@@ -102,6 +102,7 @@ static float act_of(tn_act act, float x) {
     case TN_ACT_GELU_ERF: return 0.5f * x * (1.0f + erf_poly(x * 0.7071067812f));
     case TN_ACT_RELU: return x > 0 ? x : 0;
     case TN_ACT_RELU2: return x > 0 ? x * x : 0;
+    case TN_ACT_SIGMOID: return 1.0f / (1.0f + tn_expf(-x));
     }
     return x;
 }

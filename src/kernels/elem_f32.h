@@ -20,7 +20,14 @@ typedef void (*tn_layernorm_f32_fn)(const float *x, const float *w, const float 
  * cosine and sine are cs[2i], cs[2i+1], i < n_rot/2. */
 typedef void (*tn_rope_f32_fn)(float *x, const float *cs, size_t n_rot);
 
-typedef enum tn_act { TN_ACT_SILU, TN_ACT_GELU_TANH, TN_ACT_GELU_ERF, TN_ACT_RELU, TN_ACT_RELU2 } tn_act;
+typedef enum tn_act {
+    TN_ACT_SILU,
+    TN_ACT_GELU_TANH,
+    TN_ACT_GELU_ERF,
+    TN_ACT_RELU,
+    TN_ACT_RELU2,
+    TN_ACT_SIGMOID, /* of gates; packages hold the numbers of those before */
+} tn_act;
 /* out[i] = act(gate[i]) * up[i]. out may be gate or up. */
 typedef void (*tn_glu_f32_fn)(tn_act act, const float *gate, const float *up, float *out, size_t n);
 /* x[i] = act(x[i]) */

@@ -13,6 +13,7 @@
  *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
  *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2,
  *       1 f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j < 16
+ *       f_stream, optional: f_store to a whole vector's boundary, around the caches; f_fence() behind them
  *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
 #include "kernels/kernels.h"
 
@@ -25,6 +26,10 @@
 #define CAT(a, b) CAT2(a, b)
 #define NAME(stem) CAT(stem, ISA)
 #define INLINE static inline __attribute__((always_inline))
+#ifndef f_stream
+#define f_stream f_store
+#define f_fence() (void)0
+#endif
 /* Loops of constant length over accumulators: unrolled, so that the accumulators live in registers (both
  * compilers keep arrays that a loop indexes on the stack, at a quarter of the speed). */
 #ifdef __clang__
@@ -282,6 +287,7 @@ static inline vf v_act(tn_act act, vf x) {
         return f_mul(f_mul(f_set1(0.5f), x), f_add(f_set1(1.0f), v_erf(f_mul(x, f_set1(0.7071067812f)))));
     case TN_ACT_RELU: return f_sel(f_gt(x, f_set1(0.0f)), x, f_set1(0.0f));
     case TN_ACT_RELU2: return f_sel(f_gt(x, f_set1(0.0f)), f_mul(x, x), f_set1(0.0f));
+    case TN_ACT_SIGMOID: return f_div(f_set1(1.0f), f_add(f_set1(1.0f), v_exp(f_sub(f_set1(-0.0f), x))));
     }
     return x;
 }

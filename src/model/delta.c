@@ -8,6 +8,9 @@
 #include <assert.h>
 #include <string.h>
 
+/* A token passes through all of it and through the weights, of which such a model has many times as much. */
+enum { FAR_BYTES = 4 << 20 };
+
 static size_t state_floats(const tn_delta_net *n) {
     return (size_t)n->n_heads * (size_t)n->d_key * (size_t)n->d_value;
 }
@@ -36,6 +39,7 @@ tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_
         out->index[l] = tn_layer_recurs(h, l) ? (int16_t)out->n_layers++ : -1;
     size_t n = (size_t)tn_delta_floats(h), s = state_floats(&h->delta),
            t = tail_floats(&h->delta, h->conv_len);
+    out->far = (size_t)out->n_layers * s * sizeof(float) >= FAR_BYTES;
     out->layers = tn_calloc(ctx, TN_MEM_KV, (size_t)out->n_layers, sizeof *out->layers);
     float *at = out->base = tn_calloc(ctx, TN_MEM_KV, n, sizeof *out->base);
     if (!out->layers || !out->base) {
@@ -104,6 +108,7 @@ static void put_in(tn_delta *d, tn_delta_layer *layer, const float *note) {
                                .v = mixed + 2 * (size_t)n->n_key_heads * dk + (size_t)head * dv,
                                .decay = gates + 2 * head,
                                .rate = gates + 2 * head + 1,
+                               .from = layer->state[0] + (size_t)head * dk * dv,
                                .state = layer->state[0] + (size_t)head * dk * dv,
                                .state_stride = dv,
                                .out = d->out,

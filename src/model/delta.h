@@ -29,6 +29,7 @@ typedef struct tn_delta {
     int32_t conv_len, n_layers; /* layers with one */
     int32_t n_tok;              /* of the text */
     int32_t note0;              /* slot of the first noted row */
+    bool far;                   /* so large that it has left the caches when the next row comes */
     tn_delta_f32_fn kernel;     /* with which kept rows are put in */
     int16_t index[TN_MAX_LAYERS];
     tn_delta_layer *layers; /* [n_layers] */

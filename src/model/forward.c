@@ -156,11 +156,16 @@ static void run_attend(run *x) {
     else tn_pool_for(x->pool, x->op->attend.n_heads * n_spans(x), attend_item, x);
 }
 
+/* Of a text: heads where rows are few, else all items. */
+static int32_t delta_parts(const run *x) {
+    return x->n_rows <= TN_TREE_MAX ? x->op->delta.net.n_heads : tn_delta_items(x->op);
+}
+
 static void delta_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *x = arg;
-    int32_t n = tn_delta_items(x->op);
-    tn_delta_run(x->op, x->texts ? &x->texts[i_item / n] : &x->f, i_item % n);
+    int32_t n = delta_parts(x), each = tn_delta_items(x->op) / n, first = i_item % n * each;
+    tn_delta_run(x->op, x->texts ? &x->texts[i_item / n] : &x->f, first, first + each);
 }
 
 /* ---- linears ------------------------------------------------------------------------------------- */
@@ -296,7 +301,7 @@ static void run_op(run *x) {
     else if (x->op->kind == TN_OP_ATTEND) run_attend(x);
     else if (x->op->kind == TN_OP_ROUTE || x->op->kind == TN_OP_GATHER) run_route(x);
     else if (x->op->kind == TN_OP_DELTA)
-        tn_pool_for(x->pool, tn_delta_items(x->op) * (x->texts ? x->n_texts : 1), delta_item, x);
+        tn_pool_for(x->pool, delta_parts(x) * (x->texts ? x->n_texts : 1), delta_item, x);
     else run_rows(x);
     const tn_forward_hooks *hooks = x->hooks;
     if (!hooks) return;

@@ -55,8 +55,9 @@ void tn_altup_scores(const tn_op *op, const tn_frame *f, const float *x, float *
 /* By how much a stream's n values must grow to be as large as the first's. */
 float tn_stream_ratio(const float *first, const float *x, int32_t n);
 
-/* DELTA: its work in items, which may run beside each other once the rows of DELTA_MIX are there. */
+/* DELTA: its work in items, which may run beside each other once the rows of DELTA_MIX are there; items of one call are
+ * quicker together where rows are few. */
 int32_t tn_delta_items(const tn_op *op);
-void tn_delta_run(const tn_op *op, const tn_frame *f, int32_t item);
+void tn_delta_run(const tn_op *op, const tn_frame *f, int32_t item0, int32_t item1);
 
 #endif

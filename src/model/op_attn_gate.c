@@ -6,7 +6,7 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
     for (int32_t i = row0; i < row1; i++) {
         float *out = tn_frame_row(f, op->out, op->width, i);
         const float *gate = tn_frame_row(f, TN_BUF_ATT_GATE, op->width, i);
-        for (int32_t c = 0; c < op->width; c++) out[c] = out[c] / (1 + tn_expf(-gate[c]));
+        f->r->kern->glu_f32(TN_ACT_SIGMOID, gate, out, out, (size_t)op->width);
     }
 }
 

@@ -44,7 +44,7 @@ static void copy_block(const block *b, const float *from, size_t from_stride, fl
 static void run_tree(block *b, const float *settled, size_t stride) {
     const tn_rows *r = b->f->r;
     float state[MAX_BLOCK];
-    b->a.state = state;
+    b->a.from = b->a.state = state;
     b->a.state_stride = (size_t)b->n_cols;
     int32_t held = -1; /* the row whose state is there; -1: the settled one's */
     copy_block(b, settled, stride, state, b->a.state_stride);
@@ -94,12 +94,13 @@ static void remember(const tn_op *op, const tn_frame *f) {
     layer->other_n = r->tree_mask ? -1 : r->pos[0] + r->n_rows;
 }
 
-void tn_delta_run(const tn_op *op, const tn_frame *f, int32_t item) {
+/* n_blocks of a head from an item on. */
+static void run_blocks(const tn_op *op, const tn_frame *f, int32_t item, int32_t n_blocks) {
     const tn_rows *r = f->r;
     const tn_delta_net *n = &op->delta.net;
     const tn_delta_layer *layer = tn_delta_of(r->delta, op->layer);
-    int32_t head = item / blocks(n), c0 = item % blocks(n) * TN_DELTA_BLOCK,
-            n_cols = n->d_value - c0 < TN_DELTA_BLOCK ? n->d_value - c0 : TN_DELTA_BLOCK;
+    int32_t head = item / blocks(n), c0 = item % blocks(n) * TN_DELTA_BLOCK, most = n_blocks * TN_DELTA_BLOCK,
+            n_cols = n->d_value - c0 < most ? n->d_value - c0 : most;
     size_t off = (size_t)head * (size_t)(n->d_key * n->d_value) + (size_t)c0, stride = (size_t)n->d_value;
     block b = {f,
                op,
@@ -108,21 +109,28 @@ void tn_delta_run(const tn_op *op, const tn_frame *f, int32_t item) {
                n_cols,
                {.stride = (size_t)tn_delta_channels(n),
                 .gate_stride = (size_t)n->n_heads,
+                .from = layer->state[tn_delta_at(r->delta, r->pos[0])] + off,
                 .state = layer->state[1] + off,
                 .state_stride = stride,
+                .far = r->delta->far,
                 .out_stride = (size_t)op->width,
                 .d_key = (size_t)n->d_key,
                 .n_cols = (size_t)n_cols,
                 .mamba = n->mamba,
                 .past = n->mamba ? tn_model_vector(f->m, op->layer, TN_W_MAMBA_D)[head] : 0}};
-    if (r->tree_mask) {
-        run_tree(&b, layer->state[0] + off, stride);
-    } else {
-        bool begins = !tn_delta_at(r->delta, r->pos[0]);
-        if (begins) copy_block(&b, layer->state[0] + off, stride, layer->state[1] + off, stride);
-        run_rows(&b, 0, r->n_rows);
+    if (r->tree_mask) run_tree(&b, layer->state[0] + off, stride);
+    else run_rows(&b, 0, r->n_rows);
+}
+
+void tn_delta_run(const tn_op *op, const tn_frame *f, int32_t item0, int32_t item1) {
+    int32_t of_head = blocks(&op->delta.net), n;
+    for (int32_t i = item0; i < item1; i += n) {
+        /* a single row passes through each block once, so a call may have several */
+        int32_t left = of_head - i % of_head < item1 - i ? of_head - i % of_head : item1 - i;
+        n = f->r->tree_mask || f->r->n_rows > 1 ? 1 : left;
+        run_blocks(op, f, i, n);
     }
-    if (!item) remember(op, f);
+    if (!item0) remember(op, f);
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {

@@ -86,11 +86,11 @@ const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, i
     return &p->texts[i].f;
 }
 
-/* Runs an item of a delta net, for every text that the rows are of. */
-static void run_delta(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t item) {
-    if (p->form != TN_FORM_DECODE) tn_delta_run(op, &c->f, item);
+/* Runs items of a delta net, for every text that the rows are of. */
+static void run_delta(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t item0, int32_t item1) {
+    if (p->form != TN_FORM_DECODE) tn_delta_run(op, &c->f, item0, item1);
     for (int32_t i = 0; p->form == TN_FORM_DECODE && i < p->n_texts; i++)
-        tn_delta_run(op, &p->texts[i].f, item);
+        tn_delta_run(op, &p->texts[i].f, item0, item1);
 }
 
 /* Runs the ops of a step on one row, each followed by the quantising of what it left for a site. */
@@ -229,8 +229,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     }
     if (w->ops->kind == TN_OP_DELTA) {
         int32_t items = tn_delta_items(w->ops);
-        for (int32_t i = part * items / n_parts; i < (part + 1) * items / n_parts; i++)
-            run_delta(p, c, w->ops, i);
+        run_delta(p, c, w->ops, part * items / n_parts, (part + 1) * items / n_parts);
         return TERN_OK;
     }
     int32_t block = row_block(p, kind), row0 = part * block, row1 = row0 + block;

@@ -48,7 +48,8 @@ static void inputs_free(inputs *in) {
 }
 
 /* Rows t0 .. t1 - 1. */
-static void run(const tn_kernels *k, const inputs *in, size_t t0, size_t t1, float *state, float *out) {
+static void run_from(const tn_kernels *k, const inputs *in, size_t t0, size_t t1, const float *from,
+                     float *state, bool far, float *out) {
     const float *x = (const float *)in->rows.p + t0 * in->stride, *g = (const float *)in->gates.p + 2 * t0;
     tn_delta_f32_args a = {.k = x,
                            .q = x + in->s.d_key,
@@ -57,7 +58,9 @@ static void run(const tn_kernels *k, const inputs *in, size_t t0, size_t t1, flo
                            .decay = g,
                            .rate = g + 1,
                            .gate_stride = 2,
+                           .from = from,
                            .state = state,
+                           .far = far,
                            .state_stride = in->s.n_cols,
                            .out = out + t0 * in->s.n_cols,
                            .out_stride = in->s.n_cols,
@@ -67,6 +70,10 @@ static void run(const tn_kernels *k, const inputs *in, size_t t0, size_t t1, flo
                            .mamba = in->s.mamba,
                            .past = past};
     k->delta_f32(&a);
+}
+
+static void run(const tn_kernels *k, const inputs *in, size_t t0, size_t t1, float *state, float *out) {
+    run_from(k, in, t0, t1, state, state, false, out);
 }
 
 static void same_bits(void **state) {
@@ -96,6 +103,37 @@ static void same_bits(void **state) {
         }
         check_free(&want);
         check_free(&want_state);
+        inputs_free(&in);
+    }
+}
+
+/* What is read from one place and written to another, around the caches or not, is what is changed in place. */
+static void elsewhere(void **state) {
+    (void)state;
+    f32_variant v[4];
+    int n_v = f32_variants(v);
+    tn_rng rng = {check_seed() + 2};
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        inputs in = inputs_of(shapes[i], &rng);
+        size_t n_state = in.s.d_key * in.s.n_cols, n_out = in.s.n_rows * in.s.n_cols;
+        float *want_out = malloc(n_out * 4), *out = malloc(n_out * 4), *want = malloc(n_state * 4),
+              *got = aligned_alloc(64, (n_state * 4 + 63) / 64 * 64);
+        assert_true(want_out && out && want && got);
+        for (size_t n_rows = 1; n_rows <= in.s.n_rows; n_rows += in.s.n_rows > 1 ? in.s.n_rows - 1 : 1) {
+            memcpy(want, in.state.p, n_state * 4);
+            run(&v[0].k, &in, 0, n_rows, want, want_out);
+            for (int k = 0; k < 2 * n_v; k++) {
+                memset(got, 0xff, n_state * 4);
+                run_from(&v[k / 2].k, &in, 0, n_rows, in.state.p, got, k % 2, out);
+                if (memcmp(out, want_out, n_rows * in.s.n_cols * 4) || memcmp(got, want, n_state * 4))
+                    fail_msg("%s (far %d) gives other bits at %zu keys, %zu values, %zu rows", v[k / 2].name,
+                             k % 2, in.s.d_key, in.s.n_cols, n_rows);
+            }
+        }
+        free(want_out);
+        free(out);
+        free(want);
+        free(got);
         inputs_free(&in);
     }
 }
@@ -137,6 +175,7 @@ static void as_defined(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(as_defined)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(elsewhere),
+                                       cmocka_unit_test(as_defined)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,8 @@ typedef __m256i vi;
 typedef __m256 vm;
 #define f_load _mm256_loadu_ps
 #define f_store _mm256_storeu_ps
+#define f_stream _mm256_stream_ps
+#define f_fence _mm_sfence
 #define f_set1 _mm256_set1_ps
 #define f_fma _mm256_fmadd_ps
 #define f_add _mm256_add_ps

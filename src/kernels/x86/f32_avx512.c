@@ -11,6 +11,8 @@ typedef __m512i vi;
 typedef __mmask16 vm;
 #define f_load _mm512_loadu_ps
 #define f_store _mm512_storeu_ps
+#define f_stream _mm512_stream_ps
+#define f_fence _mm_sfence
 #define f_set1 _mm512_set1_ps
 #define f_fma _mm512_fmadd_ps
 #define f_add _mm512_add_ps
