@@ -241,6 +241,7 @@ static tern_status migrate(tn_store *s, tern_error *err) {
 
 static int see_stranger(void *user, int n, char **values, char **names) {
     (void)n, (void)names;
+    if (!values[0]) return 1; /* without memory the pragma has no value, and SQLite calls that a success */
     *(bool *)user = strcmp(values[0], "0") != 0;
     return 0;
 }
@@ -250,6 +251,7 @@ static tern_status patiently(tn_store *s, const char *sql, bool *stranger, int32
     for (int32_t waited = 0;; waited += 10) {
         int rc = sqlite3_exec(s->db, sql, stranger ? see_stranger : NULL, stranger, NULL);
         if (rc == SQLITE_OK) return TERN_OK;
+        TN_FAIL_IF(rc == SQLITE_ABORT, err, TERN_E_MEMORY, "%s: no memory to open it", s->path);
         if ((rc & 0xff) != SQLITE_BUSY || waited >= busy_ms) return tn_store_failed(s, "open it", err);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }

@@ -387,6 +387,39 @@ static void processes_at_once(void **state) {
     tn_store_close(&s);
 }
 
+static sqlite3_mem_methods real_memory;
+static int allocations_left;
+
+static void *fails_once(int n) { return --allocations_left ? real_memory.xMalloc(n) : NULL; }
+
+/* SQLite may answer NULL where an allocation failed, and call that a success. */
+static void without_memory(void **state) {
+    (void)state;
+    tn_store *s = open_store(NULL, 1);
+    tn_store_close(&s);
+    sqlite3_shutdown();
+    sqlite3_config(SQLITE_CONFIG_GETMALLOC, &real_memory);
+    sqlite3_mem_methods failing = real_memory;
+    failing.xMalloc = fails_once;
+    sqlite3_config(SQLITE_CONFIG_MALLOC, &failing);
+    int n_refused = 0, left = 0;
+    for (int n = 1; left <= 0; n++) {
+        tern_error err = {0};
+        allocations_left = n;
+        tern_status st = tn_store_open(&ctx, path, NULL, &s, &err);
+        left = allocations_left;
+        if (st != TERN_OK) {
+            n_refused++;
+            assert_int_equal(st, TERN_E_MEMORY);
+            assert_non_null(strstr(err.message, "memory"));
+        }
+        tn_store_close(&s);
+    }
+    sqlite3_shutdown();
+    sqlite3_config(SQLITE_CONFIG_MALLOC, &real_memory);
+    assert_true(n_refused > 50);
+}
+
 static void default_place(void **state) {
     (void)state;
     setenv("XDG_DATA_HOME", "/somewhere/data", 1);
@@ -416,6 +449,7 @@ int main(void) {
                                        T(strangers),
                                        T(damaged_files),
                                        T(processes_at_once),
+                                       T(without_memory),
                                        T(default_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
