@@ -44,18 +44,19 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
                           sizeof(tn_npu_graph *));
     s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps),
                                sizeof(tn_npu_graph *));
-    s->tiles = tn_calloc(s->ctx, TN_MEM_KV, n_layers * n_kv, (size_t)tiles);
+    s->tiles = tn_calloc(s->ctx, TN_MEM_KV, (size_t)tn_n_sparse(s->h) * n_kv, (size_t)tiles);
     TN_FAIL_IF(!s->graphs || !s->part_graphs || !s->tiles, err, TERN_E_MEMORY, "no memory for INT8 keys");
-    for (size_t i = 0; i < n_layers * n_kv; i++) {
+    for (size_t i = 0, at = 0; i < n_layers * n_kv; i++) {
         key_cache *k = &s->keys[i];
-        k->tiles = s->tiles + i * (size_t)tiles;
+        if (!tn_layer_may_be_sparse(s->h, (int32_t)(i / n_kv))) continue;
+        k->tiles = s->tiles + at++ * (size_t)tiles;
         k->sum = tn_calloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
         k->panel_max = tn_calloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
         TN_FAIL_IF(!k->sum || !k->panel_max, err, TERN_E_MEMORY, "no memory for INT8 keys");
         s->fixed.bytes += tiles + n_sum * sizeof *k->sum + cap / TN_KV_PANEL * sizeof *k->panel_max;
     }
     for (size_t l = 0; l < n_layers; l++) {
-        for (int q = 0; q < s->n_steps; q++) {
+        for (int q = 0; q < s->n_steps && tn_layer_may_be_sparse(s->h, (int32_t)l); q++) {
             for (int k = 0; k < s->n_steps; k++) {
                 tn_npu_graph_desc g = {.kind = TN_NPU_QK, .m = TN_ATTN_ROWS, .k = s->h->d_head, .n_ops = 1};
                 g.ops[0] = (tn_npu_op){.n = s->kv->cap_tok,
@@ -125,10 +126,26 @@ float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head) {
     return sum / (float)s->n_group;
 }
 
-static void fill_ratios(tn_sparse_attn *s, float mean) {
-    size_t n = (size_t)s->h->n_layers * (size_t)s->h->n_heads;
-    for (size_t i = 0; i < n && s->o.no_head_ratios; i++) s->ratio[i] = mean;
-    if (!s->o.no_head_ratios) tn_head_ratios(s->m->attn_head_weight, n, mean, s->ratio);
+/* The mean is that of the heads that may attend sparsely; those of other layers have it too. */
+static tern_status fill_ratios(tn_sparse_attn *s, float mean, tern_error *err) {
+    const size_t n_heads = (size_t)s->h->n_heads, n_layers = (size_t)s->h->n_layers;
+    for (size_t i = 0; i < n_layers * n_heads; i++) s->ratio[i] = mean;
+    if (s->o.no_head_ratios) return TERN_OK;
+    float *weight = tn_alloc(s->ctx, TN_MEM_OTHER, 2 * n_layers * n_heads, sizeof *weight),
+          *ratio = weight + n_layers * n_heads;
+    size_t n = 0;
+    TN_FAIL_IF(!weight, err, TERN_E_MEMORY, "no memory for sparse attention");
+    for (size_t l = 0; l < n_layers; l++) {
+        if (!tn_layer_may_be_sparse(s->h, (int32_t)l)) continue;
+        memcpy(weight + n, s->m->attn_head_weight + l * n_heads, n_heads * sizeof *weight);
+        n += n_heads;
+    }
+    tn_head_ratios(weight, n, mean, ratio);
+    for (size_t l = n_layers; l-- > 0;)
+        if (tn_layer_may_be_sparse(s->h, (int32_t)l))
+            memcpy(s->ratio + l * n_heads, ratio + (n -= n_heads), n_heads * sizeof *ratio);
+    tn_free(s->ctx, weight);
+    return TERN_OK;
 }
 
 /* Returns the length of the prompt from which chunks attend sparsely. */
@@ -157,12 +174,12 @@ static void choose_tiles(tn_sparse_attn *s, const tn_attn_options *o) {
 }
 
 /* The heads' shares of positions, and from the widest the positions that a list has room for. */
-static void measure_room(tn_sparse_attn *s) {
+static tern_status measure_room(tn_sparse_attn *s, tern_error *err) {
     size_t n_all = (size_t)s->h->n_layers * (size_t)s->h->n_heads,
            n_kv = (size_t)s->h->n_layers * (size_t)s->h->n_kv_heads;
-    fill_ratios(s, s->o.decode_ratio);
+    TN_TRY(fill_ratios(s, s->o.decode_ratio, err));
     for (size_t i = 0; i < n_kv; i++) s->decode_ratio[i] = tn_sparse_mean_ratio(s, i * (size_t)s->n_group);
-    fill_ratios(s, s->o.ratio);
+    TN_TRY(fill_ratios(s, s->o.ratio, err));
     float widest = s->o.ratio;
     for (size_t i = 0; i < n_all; i += s->o.share_rows ? (size_t)s->n_group : 1) {
         float r = s->o.share_rows ? tn_sparse_mean_ratio(s, i) : s->ratio[i];
@@ -173,11 +190,13 @@ static void measure_room(tn_sparse_attn *s) {
     if (s->o.decode && s->room < TN_ATTN_DECODE_LEAST) s->room = TN_ATTN_DECODE_LEAST;
     if (s->room > (size_t)s->kv->cap_tok) s->room = (size_t)s->kv->cap_tok;
     s->idx_stride = s->room + 32;
+    return TERN_OK;
 }
 
 static tern_status open_keys(tn_sparse_attn *s, tern_error *err) {
     const tn_hparams *h = s->h;
-    size_t n_keys = (size_t)h->n_layers * (size_t)h->n_kv_heads;
+    const size_t n_keys = (size_t)h->n_layers * (size_t)h->n_kv_heads,
+                 head_bytes = tn_kv_layer_of(s->kv, tn_first_sparse(h))->head_bytes;
     s->keys = tn_calloc(s->ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
     TN_FAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
     bool floats = s->kv->type == TN_KV_F32, baseline = s->o.mode == TN_ATTN_BLOCK_SPARSE ||
@@ -188,13 +207,15 @@ static tern_status open_keys(tn_sparse_attn *s, tern_error *err) {
                "baselines of attention, attention-check and heads that do not share need kv f32, not %s",
                tn_kv_type_name(s->kv->type));
     if (tn_sparse_uses_tiles(s) || s->o.decode) {
-        s->rows = tn_alloc(s->ctx, TN_MEM_KV, n_keys, s->kv->layers[0].head_bytes);
+        size_t n = (size_t)tn_n_sparse(h) * (size_t)h->n_kv_heads;
+        s->rows = tn_alloc(s->ctx, TN_MEM_KV, n, head_bytes);
         TN_FAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
-        s->fixed.bytes += n_keys * s->kv->layers[0].head_bytes;
+        s->fixed.bytes += n * head_bytes;
     }
-    for (size_t i = 0; i < n_keys; i++) {
+    for (size_t i = 0, at = 0; i < n_keys; i++) {
         s->keys[i].bucket = -1;
-        if (s->rows) s->keys[i].rows = s->rows + i * s->kv->layers[0].head_bytes;
+        if (!tn_layer_may_be_sparse(h, (int32_t)i / h->n_kv_heads)) continue;
+        if (s->rows) s->keys[i].rows = s->rows + at++ * head_bytes;
         TN_TRY(tn_sparse_baseline_open(s, &s->keys[i], err));
     }
     return TERN_OK;
@@ -205,17 +226,11 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                                 int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out,
                                 tern_error *err) {
     *out = NULL;
-    TN_FAIL_IF(tn_layers_differ(h), err, TERN_E_UNSUPPORTED,
-               "sparse attention: layers of architecture %s differ in heads, or share keys and values, and "
-               "attend in full only",
-               h->arch);
+    const char *why_not = tn_sparse_attn_why_not(h);
+    TN_FAIL_IF(why_not, err, TERN_E_UNSUPPORTED, "sparse attention: architecture %s: %s", h->arch, why_not);
     TN_FAIL_IF(o->decode && h->n_heads / h->n_kv_heads > TN_ATTN_MAX_TILE, err, TERN_E_UNSUPPORTED,
                "sparse attention when decoding: %d query heads share a KV head, at most %d may",
                h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
-    TN_FAIL_IF(
-        h->sinks, err, TERN_E_UNSUPPORTED,
-        "sparse attention: heads of architecture %s have sinks, which take part in full attention only",
-        h->arch);
     TN_FAIL_IF(
         !m->attn_scale_q, err, TERN_E_UNSUPPORTED,
         "the package does not know the scales of its heads: pack the model again for sparse attention");
@@ -252,7 +267,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
             s->scale_k[l * steps + i] = m->attn_scale_k[l] * f;
         }
     }
-    measure_room(s);
+    if ((st = measure_room(s, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_chunks; i++) {
         s->plans[i].q_bucket =
             tn_calloc(ctx, TN_MEM_OTHER, (size_t)(h->n_kv_heads * s->n_units_kv), sizeof(int32_t));
@@ -319,12 +334,18 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     tn_free(s->ctx, s);
 }
 
+const char *tn_sparse_attn_why_not(const tn_hparams *h) {
+    return tn_first_sparse(h) < 0 ? "no layer of this model sees more than a window"
+           : h->sinks             ? "its heads have sinks, which take part in full attention only"
+                                  : NULL;
+}
+
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) {
     return m->attn_scale_q && n_ctx >= tn_sparse_attn_from(m, o);
 }
 
-bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) {
-    return s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold;
+bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int layer, int32_t n_pos) {
+    return tn_layer_may_be_sparse(s->h, layer) && s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold;
 }
 
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {

@@ -115,6 +115,9 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                                 tern_error *err);
 void tn_sparse_attn_close(tn_sparse_attn **s);
 
+/* Why layers of such a model attend in full, whatever its package knows; NULL where some need not. */
+const char *tn_sparse_attn_why_not(const tn_hparams *h);
+
 /* Gives the token from which on chunks are attended sparsely: as given, as measured, or the usual one. */
 int32_t tn_sparse_attn_from(const tn_npu_model *m, const tn_attn_options *o);
 
@@ -122,8 +125,8 @@ int32_t tn_sparse_attn_from(const tn_npu_model *m, const tn_attn_options *o);
  * scales, and the context must be long enough to pay. */
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx);
 
-/* Tells whether it is worth it for a chunk whose last row sees n_pos positions. */
-bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos);
+/* Tells whether a layer attends sparsely in a chunk whose last row sees n_pos positions. */
+bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int layer, int32_t n_pos);
 
 /* Notes that only the first n_pos positions of the cache are still what they were. It is called before every
  * forward. */

@@ -27,8 +27,8 @@ static int32_t border_of(int32_t pos) {
 /* Tells whether a row attends sparsely in this layer, unless its heads' share is all. */
 static bool is_long(const tn_sparse_attn *s, int layer, int32_t pos) {
     int32_t first = tn_rows_first_pos(s->h, layer, pos);
-    return s->o.decode && s->o.decode_ratio < 1 && pos + 1 - first >= s->decode_from &&
-           border_of(pos) > first;
+    return s->o.decode && tn_layer_may_be_sparse(s->h, layer) && s->o.decode_ratio < 1 &&
+           pos + 1 - first >= s->decode_from && border_of(pos) > first;
 }
 
 int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer) {

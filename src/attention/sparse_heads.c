@@ -103,6 +103,7 @@ static tern_status open_graphs(tn_sparse_attn *s, heads *p, tern_error *err) {
     TN_FAIL_IF(!p->graphs, err, TERN_E_MEMORY, "no memory for graphs");
     for (size_t i = 0; i < n; i++) {
         size_t pair = i / (size_t)p->n_widths, layer = pair / (steps * steps);
+        if (!tn_layer_may_be_sparse(s->h, (int32_t)layer)) continue;
         tn_npu_graph_desc g = {.kind = TN_NPU_QK,
                                .m = p->n_scored * p->block_rows,
                                .k = s->h->d_head,
@@ -551,7 +552,7 @@ tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_d
     tn_hparams one = *h;
     one.n_layers = 1;
     one.layer_kind[0] = TN_LAYER_ATTENDS;
-    one.window = 0;
+    one.window = one.window_d_head = one.window_kv_heads = one.n_kv_shared = 0;
     float scale = 1.0f / 127, *weight = tn_alloc(ctx, TN_MEM_OTHER, (size_t)h->n_heads, sizeof *weight);
     size_t d = (size_t)h->d_head, n_q = (size_t)MEASURE_ROWS * (size_t)h->n_heads * d;
     float *q = tn_alloc(ctx, TN_MEM_OTHER, 2 * n_q + 2 * d, sizeof *q), *k = q + 2 * n_q;

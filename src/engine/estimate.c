@@ -81,9 +81,9 @@ tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
 static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, int32_t from,
                              tn_kv_type kv) {
     const char *mode = tn_options_attention(o);
-    if (tn_layers_differ(h)) return 0; /* they attend in full */
+    if (tn_sparse_attn_why_not(h)) return 0;
     if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < from)) return 0;
-    return (uint64_t)n_ctx * (uint64_t)(tn_n_attending(h) * h->n_kv_heads) *
+    return (uint64_t)n_ctx * (uint64_t)(tn_n_sparse(h) * h->n_kv_heads) *
            (tn_kv_panel_bytes(kv, (size_t)h->d_head) / TN_KV_PANEL + (uint64_t)h->d_head);
 }
 

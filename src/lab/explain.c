@@ -128,6 +128,8 @@ static void explain_attention(const facts *f, tn_explained *x) {
             a->threshold || f->e->npu->tuned.attn_threshold ? "" : " (this machine is not measured yet)");
     } else if (a->mode == TN_ATTN_FULL) {
         say(x, false, "attention is full (--exact or set attention=full)");
+    } else if (tn_sparse_attn_why_not(&f->e->model->h)) {
+        say(x, false, "%s", tn_sparse_attn_why_not(&f->e->model->h));
     } else if (!f->e->npu->attn_scale_q) {
         say(x, false, "this package does not know the scales of its heads: pack the model again");
     } else if (tn_sparse_attn_from(f->e->npu, a) > TN_TUNE_FARTHEST && !a->threshold) {

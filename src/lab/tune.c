@@ -306,12 +306,16 @@ static tern_status best_chunk(const char *path, const tern_options *opt, tn_tune
     return TERN_OK;
 }
 
+static bool may_attend_sparsely(const tern_engine *e) {
+    return e->npu->attn_scale_q && !tn_sparse_attn_why_not(&e->model->h);
+}
+
 /* What an open engine tells of its own package: shapes of the products, what sparse attention's stages take.
  */
 static tern_status best_for_engine(tern_engine *e, tn_tune_report *r, tern_error *err) {
     r->tuned.fingerprint = e->model->fingerprint;
     TN_TRY(best_splits(e, r, err));
-    if (!e->npu->attn_scale_q) return TERN_OK;
+    if (!may_attend_sparsely(e)) return TERN_OK;
     tern_status st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention,
                                             &r->tuned.attn_times, err);
     if (st != TERN_E_UNSUPPORTED && st != TERN_E_LIMIT) return st;
@@ -339,7 +343,7 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err));
     tern_status st = best_for_engine(e, out, err);
     if (st == TERN_OK) st = save(e, out, err); /* so that they are planned by in what follows */
-    if (st == TERN_OK && e->npu->attn_scale_q) st = best_threshold(path, opt, out, err);
+    if (st == TERN_OK && may_attend_sparsely(e)) st = best_threshold(path, opt, out, err);
     if (st == TERN_OK) st = best_read(path, tn_pkg_file_bytes(e->npu->pkg), 1u << 30, out, err);
     if (st == TERN_OK) st = save(e, out, err);
     tern_engine_close(&e);
@@ -477,7 +481,7 @@ static tern_status measure_all(const char *path, const tern_options *opt, tern_e
     TN_TRY(open_with(path, opt, r.tuned.chunk, &e, err));
     tern_status st = best_for_engine(e, &r, err);
     if (st == TERN_OK) st = save(e, &r, err); /* so that heads are planned by it in what follows */
-    bool may_be_sparse = e->npu->attn_scale_q != NULL;
+    bool may_be_sparse = may_attend_sparsely(e);
     tern_engine_close(&e);
     if (st == TERN_OK && may_be_sparse) st = threshold_by_itself(path, opt, &r, err);
     TN_TRY(st);

@@ -48,6 +48,23 @@ int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer) {
     return h->window_kv_heads && is_windowed(h, layer) ? h->window_kv_heads : h->n_kv_heads;
 }
 
+bool tn_layer_may_be_sparse(const tn_hparams *h, int32_t layer) {
+    bool differ = h->window_d_head || h->window_kv_heads || h->n_kv_shared;
+    return tn_layer_attends(h, layer) && !(differ && is_windowed(h, layer));
+}
+
+int32_t tn_n_sparse(const tn_hparams *h) {
+    int32_t n = 0;
+    for (int32_t layer = 0; layer < h->n_layers; layer++) n += tn_layer_may_be_sparse(h, layer);
+    return n;
+}
+
+int32_t tn_first_sparse(const tn_hparams *h) {
+    for (int32_t layer = 0; layer < h->n_layers; layer++)
+        if (tn_layer_may_be_sparse(h, layer)) return layer;
+    return -1;
+}
+
 bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer) { return h->v_is_k && !is_windowed(h, layer); }
 
 int32_t tn_layer_ff(const tn_hparams *h, int32_t layer) {

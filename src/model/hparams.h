@@ -239,11 +239,12 @@ int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer);
 static inline int32_t tn_widest_head(const tn_hparams *h) {
     return h->window_d_head > h->d_head ? h->window_d_head : h->d_head;
 }
-/* Do layers differ in their heads, share keys and values, or work on one of several streams? They attend in
- * full then. */
-static inline bool tn_layers_differ(const tn_hparams *h) {
-    return h->window_d_head || h->window_kv_heads || h->n_kv_shared || h->n_streams;
-}
+/* May the layer attend sparsely? Not where some layers have heads of another shape than the others, or read an
+ * earlier one's keys and values, and this one has a window: such see little anyway. So all that may have heads of one
+ * shape. How many may; the first of them, or -1. */
+bool tn_layer_may_be_sparse(const tn_hparams *h, int32_t layer);
+int32_t tn_n_sparse(const tn_hparams *h);
+int32_t tn_first_sparse(const tn_hparams *h);
 /* Values of a row of the residual: all its streams. */
 static inline int32_t tn_residual_width(const tn_hparams *h) {
     return h->n_streams ? h->n_streams * h->n_embd : h->n_embd;

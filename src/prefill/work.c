@@ -118,16 +118,16 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
     }
 }
 
-/* Tells whether this chunk attends sparsely. Where it ends decides, so it is the same in every schedule. */
-static bool sparse_chunk(const tn_pipeline *p, const chunk *c) {
-    return p->sparse_now && tn_sparse_attn_wanted(p->sparse, c->pos[c->r.n_rows - 1] + 1);
+/* Tells whether this chunk attends sparsely in a layer. Where it ends decides, so it is the same in every schedule. */
+static bool sparse_chunk(const tn_pipeline *p, const chunk *c, int layer) {
+    return p->sparse_now && tn_sparse_attn_wanted(p->sparse, layer, c->pos[c->r.n_rows - 1] + 1);
 }
 
 static tern_status run_attention(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t row0, int32_t row1,
                                  int i_worker, tern_error *err) {
     chunk *c = &p->chunks[i_chunk];
     const tn_op *op = p->steps.work[step].ops;
-    bool sparse = sparse_chunk(p, c);
+    bool sparse = sparse_chunk(p, c, op->layer);
     if (sparse && !p->heads.n_slots)
         TN_TRY(tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, op->layer, c->f.buf[op->in], c->f.buf[op->out],
                                    row0, row1, i_worker, err));
@@ -223,9 +223,10 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         return run_job(p, tn_job_of(p, i_chunk, w->site), step, part, n_parts, here, err);
     }
     if (kind == TN_STEP_PLAN) {
-        return sparse_chunk(p, c) ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, w->ops->layer, part,
-                                                        c->f.buf[w->ops->in], err)
-                                  : TERN_OK;
+        return sparse_chunk(p, c, w->ops->layer)
+                   ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, w->ops->layer, part, c->f.buf[w->ops->in],
+                                         err)
+                   : TERN_OK;
     }
     if (w->ops->kind == TN_OP_DELTA) {
         int32_t items = tn_delta_items(w->ops);
@@ -260,7 +261,7 @@ tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err
     if (!tn_step_is_head(a->kind))
         rc = tn_step_run(p, a->i_chunk, a->step, part, tn_step_parts(p, a->step, a->kind, c->r.n_rows),
                          w->i_worker, here, err);
-    else if (sparse_chunk(p, c))
+    else if (sparse_chunk(p, c, op->layer))
         rc = tn_sparse_attn_slot(p->sparse, &c->r, a->i_chunk, op->layer, a->kind, a->i_block, a->slot, part,
                                  c->f.buf[op->in], c->f.buf[op->out], w->i_worker, err);
     if (p->switcher) tn_switcher_compute(p->switcher, false);

@@ -88,6 +88,8 @@ static json_t *numbers(const float *x, size_t n) {
 /* What sparse attention wants to know of the heads. */
 static json_t *attention_meta(const packer *p) {
     const tn_head_profile *hp = &p->heads;
+    for (int32_t l = 0; l < hp->n_layers; l++) /* of keys that are an earlier layer's */
+        if (tn_layer_may_be_sparse(hp->h, l)) hp->scale_k[l] = hp->scale_k[tn_layer_kv(hp->h, l)];
     json_t *weights = json_array();
     for (int32_t l = 0; l < hp->n_layers; l++)
         tn_json_append(&weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
@@ -186,7 +188,7 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                                 "calibration_tokens", (json_int_t)p->report->n_calib_tokens, "prune_percent",
                                 (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope);
     if (h->n_next) tn_json_set(&meta, "next_layers", json_integer(h->n_next));
-    if (!tn_layers_differ(h)) tn_json_set(&meta, "attention", attention_meta(p));
+    tn_json_set(&meta, "attention", attention_meta(p));
     char *text;
     tern_status st = tn_json_text(meta, JSON_COMPACT | JSON_REAL_PRECISION(17), &text, err);
     json_decref(meta);

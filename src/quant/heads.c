@@ -41,11 +41,11 @@ void tn_head_profile_observe(void *user, int layer, const float *q, const float 
     const tn_hparams *h = p->h;
     size_t d = (size_t)h->d_head, left = p->n_tok - p->seen[layer];
     int32_t n = (size_t)n_rows < left ? n_rows : (int32_t)left;
-    if (!n || tn_layers_differ(h)) return; /* they attend in full: nobody asks */
+    if (!n || !tn_layer_may_be_sparse(h, layer)) return;
     double sum_q = 0, sum_k = 0;
     for (int32_t a = 0; a < h->n_heads; a++)
         sum_q += (double)largest(q + (size_t)a * d, (size_t)h->n_heads * d, n, h->d_head) / h->n_heads;
-    for (int32_t a = 0; a < h->n_kv_heads; a++)
+    for (int32_t a = 0; a < h->n_kv_heads && tn_layer_kv(h, layer) == layer; a++)
         sum_k += (double)largest(k + (size_t)a * d, (size_t)h->n_kv_heads * d, n, h->d_head) / h->n_kv_heads;
     double w = 1.0 / ++p->n_windows[layer];
     p->scale_q[layer] += (float)(w * (fmax(sum_q / 127, 1e-12) - (double)p->scale_q[layer]));
@@ -113,7 +113,7 @@ static void take_part(run_state *s, int32_t part) {
 static int32_t losses_of(observer *o, run_state *s, int32_t part, int from, double *loss) {
     take_part(s, part);
     int32_t at = part_begin(s, part), n = s->r.n_rows < s->n_tok - 1 - at ? s->r.n_rows : s->n_tok - 1 - at;
-    size_t width = (size_t)o->m->h.n_embd;
+    size_t width = (size_t)tn_residual_width(&o->m->h);
     tn_forward_hooks hooks = {.attention_out = on_attention, .user = o};
     memcpy(s->acts.buf[TN_BUF_X], s->residual + (size_t)at * width,
            (size_t)s->r.n_rows * width * sizeof *s->residual);
@@ -153,7 +153,7 @@ static bool is_judged(const damage *d, double layer_loss, int32_t n_tok) {
 /* ---- journal: what parts lose in the order they are measured, so that a process that was killed goes on where it was */
 
 const tn_outkind tn_heads_journal_kind = {
-    .what = "a journal of heads", .begins = {"TNHEADS2", "TNHEADS1"}, .is_private = true};
+    .what = "a journal of heads", .begins = {"TNHEADS3", "TNHEADS2"}, .is_private = true};
 
 typedef struct journal_header {
     char magic[8];
@@ -195,7 +195,7 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
                    path, strerror(errno));
         return;
     }
-    journal_header want = {.magic = "TNHEADS2",
+    journal_header want = {.magic = "TNHEADS3",
                            .n_layers = h->n_layers,
                            .n_heads = h->n_heads,
                            .n_tok = n,
@@ -291,7 +291,7 @@ static tern_status measure_damage(observer *o, run_state *s, double layer_loss, 
 
 /* The residual in front of the first layer, and what the tokens lose with all heads. */
 static double measure_base(observer *o, run_state *s) {
-    size_t width = (size_t)o->m->h.n_embd;
+    size_t width = (size_t)tn_residual_width(&o->m->h);
     double sum = 0;
     o->layer = -1;
     for (int32_t part = 0; part < s->n_parts; part++) {
@@ -308,7 +308,7 @@ static double measure_base(observer *o, run_state *s) {
 
 /* Takes the residual through a layer, with all heads. */
 static void pass_layer(const observer *o, run_state *s) {
-    size_t width = (size_t)o->m->h.n_embd;
+    size_t width = (size_t)tn_residual_width(&o->m->h);
     for (int32_t part = 0; part < s->n_parts; part++) {
         take_part(s, part);
         float *at = s->residual + (size_t)part_begin(s, part) * width;
@@ -322,7 +322,7 @@ static void pass_layer(const observer *o, run_state *s) {
 static tern_status measure_importance(tn_head_profile *p, observer *o, run_state *s, const char *path,
                                       tern_error *err) {
     const tn_hparams *h = &o->m->h;
-    const size_t n_all = (size_t)h->n_layers * (size_t)h->n_heads;
+    const size_t n_heads = (size_t)h->n_heads;
     const double head_cost = 1, all_cost = h->n_layers * (h->n_layers + 1) / 2.0 +
                                            head_cost * h->n_layers; /* in layers, of one ablation a layer */
     double done = 0, sum = 0;
@@ -331,7 +331,9 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
     journal_open(o->m->ctx, path, h, s->ids, s->n_tok, measure_base(o, s), &j);
     for (o->layer = 0; o->layer < h->n_layers && st == TERN_OK; o->layer++) {
         double cost = (h->n_layers - o->layer + head_cost) / (h->n_heads + 1) / all_cost, layer_loss = 0;
-        for (o->head = -1; o->head < h->n_heads && st == TERN_OK; o->head++, done += cost) {
+        const bool asked = tn_layer_may_be_sparse(h, o->layer);
+        if (!asked) done += cost * (h->n_heads + 1);
+        for (o->head = -1; asked && o->head < h->n_heads && st == TERN_OK; o->head++, done += cost) {
             damage d = {0};
             /* heads of a layer without which nothing is lost weigh the least, whatever they do */
             bool idle = o->head >= 0 && layer_loss <= 0;
@@ -349,7 +351,10 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
         pass_layer(o, s);
     }
     if (j.fd >= 0) close(j.fd);
-    for (size_t i = 0; i < n_all; i++) p->weight[i] = (float)((double)p->weight[i] * (double)n_all / sum);
+    const double n_sparse = (double)tn_n_sparse(h) * h->n_heads;
+    for (size_t i = 0; i < (size_t)h->n_layers * n_heads; i++)
+        if (tn_layer_may_be_sparse(h, (int32_t)(i / n_heads)))
+            p->weight[i] = (float)((double)p->weight[i] * n_sparse / sum);
     return st;
 }
 
@@ -369,7 +374,7 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
     bool ok = out->scale_q && out->scale_k && out->weight && out->seen && out->n_windows;
     for (size_t i = 0; ok && i < n_all; i++) out->weight[i] = 1;
     for (size_t i = 0; ok && i < n_layers; i++) /* nobody asks for those of other layers */
-        if (!tn_layer_attends(h, (int32_t)i) || tn_layers_differ(h)) out->scale_q[i] = out->scale_k[i] = 1;
+        if (!tn_layer_may_be_sparse(h, (int32_t)i)) out->scale_q[i] = out->scale_k[i] = 1;
     if (ok) return TERN_OK;
     tn_head_profile_close(out);
     return tn_fail(err, TERN_E_MEMORY, "no memory to measure the heads");
@@ -382,7 +387,7 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
     observer o = {.m = m};
     run_state s = {.pool = pool, .ids = ids, .n_tok = n, .n_parts = n >= PARTS * MIN_PART ? PARTS : 1};
     int32_t *pos = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *pos);
-    s.residual = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n * (size_t)h->n_embd, sizeof *s.residual);
+    s.residual = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n * (size_t)tn_residual_width(h), sizeof *s.residual);
     s.base = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *s.base);
     s.logits = tn_alloc(m->ctx, TN_MEM_OTHER, LOGIT_ROWS * (size_t)h->n_vocab, sizeof(float));
     tern_status st = TERN_OK;
@@ -399,7 +404,8 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
                     .conv = tn_state_conv(&s.state),
                     .delta = tn_state_delta(&s.state),
                     .tree_base = -1};
-    if (s.r.conv || s.r.delta) s.n_parts = 1; /* their states cannot be read from the middle again */
+    /* states that cannot be read from the middle again, and what layers read beside the residual */
+    if (s.r.conv || s.r.delta || h->n_ple || h->n_streams) s.n_parts = 1;
     st = measure_importance(p, &o, &s, journal_path, err);
 out:
     tn_state_close(&s.state);

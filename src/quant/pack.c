@@ -133,8 +133,7 @@ static tern_status decide(packer *p, const char *out, tern_error *err) {
         st = gram ? tn_pack_gram(p, ids, n_ids, window) : tn_pack_calibrate(p, ids, n_ids, window);
     if (st == TERN_OK && o->head_importance)
         st = name_beside(p, out, ".heads", &tn_heads_journal_kind, &p->journal);
-    if (st == TERN_OK && o->head_importance && !tn_layers_differ(&p->m->h))
-        st = tn_pack_importance(p, ids, n_ids, window);
+    if (st == TERN_OK && o->head_importance) st = tn_pack_importance(p, ids, n_ids, window);
     if (st == TERN_OK && o->output_int8) st = tn_pack_outputs(p, ids, n_ids, window);
     tn_free(p->ctx, ids);
     if (st == TERN_OK && !gram) st = tn_plan_sites(p);

@@ -36,8 +36,8 @@ static const family families[] = {{"tiny-gemma3", 0.1, true},        {"tiny-smol
                                   {"tiny-granitemoe", 0.25, false},  {"tiny-gpt-oss", 1, false},
                                   {"tiny-lfm2moe", 0.1, true},       {"tiny-qwen3next", 1, false},
                                   {"tiny-qwen35moe", 1, true},       {"tiny-granite4", 0.1, true},
-                                  {"tiny-granite4moe", 0.25, true},  {"tiny-gemma4", 0.1, false},
-                                  {"tiny-gemma4+dense", 0.1, false}, {"tiny-gemma3n", 0.1, false},
+                                  {"tiny-granite4moe", 0.25, true},  {"tiny-gemma4", 0.1, true},
+                                  {"tiny-gemma4+dense", 0.1, false}, {"tiny-gemma3n", 0.1, true},
                                   {"tiny-gemma4moe", 0.25, false},   {"tiny-falcon-h1", 0.1, true},
                                   {"tiny-falcon-h1+norm", 0.1, true}};
 enum { N_NAMES = sizeof families / sizeof families[0] };

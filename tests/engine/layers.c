@@ -22,7 +22,7 @@
 
 enum { N_PROMPT = 70, N_TEXTS = 3, N_CTX = 512 };
 
-static const char *model, *arch;
+static const char *model;
 static char gguf[FIXTURE_PATH], package[FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 
@@ -125,24 +125,6 @@ static void damaged_row(void **state) {
     tern_engine_close(&e);
 }
 
-static void sparse_attention_is_refused(void **state) {
-    (void)state;
-    tern_options o;
-    tern_error err = {0};
-    tern_engine *e = NULL;
-    tern_session *s = NULL;
-    tern_session_options so;
-    tn_options_defaults(&o);
-    o.attention = "shadow";
-    tern_session_options_defaults(&so);
-    so.n_ctx = N_CTX;
-    tern_status st = tern_engine_open(package, &o, &e, &err);
-    if (st == TERN_OK) st = tern_session_open(e, &so, &s, &err);
-    assert_int_equal(st, TERN_E_UNSUPPORTED);
-    if (!strstr(err.message, arch) || !strstr(err.message, "differ in heads")) fail_msg("'%s'", err.message);
-    tern_engine_close(&e);
-}
-
 /* Spaces are shown, merges are ranked, what has no token is bytes, and a text begins with <bos>. */
 static void tokens_of_files(void **state) {
     (void)state;
@@ -209,13 +191,12 @@ int main(void) {
         {"texts together in a package", together, NULL, NULL, &of_package},
         cmocka_unit_test(streamed),
         cmocka_unit_test(damaged_row),
-        cmocka_unit_test(sparse_attention_is_refused),
         cmocka_unit_test(tokens_of_files),
     };
-    static const char *const models[][2] = {{"tiny-gemma4", "gemma4"}, {"tiny-gemma3n", "gemma3n"}};
+    static const char *const models[] = {"tiny-gemma4", "tiny-gemma3n"};
     int failed = 0;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        model = models[i][0], arch = models[i][1];
+        model = models[i];
         failed += cmocka_run_group_tests(tests, setup, NULL);
     }
     return failed;

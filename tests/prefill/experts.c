@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "formats/package.h"
 #include "kernels/unpack.h"
+#include "lab/tune.h"
 #include "model/experts.h"
 #include "prefill/impl.h"
 #include "quant/pack.h"
@@ -496,6 +497,13 @@ static void what_cannot_be_is_said(void **state) {
     assert_int_equal(tern_session_open(e, NULL, &s, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "sinks"));
     tern_engine_close(&e);
+    tn_tune_report r; /* tuning does not ask where it begins */
+    char profile[FIXTURE_PATH + 16];
+    tn_options_defaults(&o);
+    must(tn_tune(packages[1], &o, TN_CHUNK_MIN, &r, &err), &err);
+    assert_int_equal(r.tuned.attn_threshold, 0);
+    snprintf(profile, sizeof profile, "%s.profile", packages[1]);
+    assert_int_equal(unlink(profile), 0);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
