@@ -12,8 +12,9 @@ targets=$(basename -s .c tests/fuzz/fuzz_*.c)
 cmake --build build-fuzz --target $targets >/dev/null
 [ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || export TMPDIR=/dev/shm # targets that sync what they write wait for no disk
 
-# Only edges count, or hundreds would stay for how often they take one, and only inputs of at most 16 KiB. An input that fails would
-# be left out without a word: it is a finding and ends it. The time is wide, because a loaded machine is none.
+# Only edges count, or hundreds would stay for how often they take one, and only inputs of at most 16 KiB (a longer one
+# that is worth it gets a name by hand). An input that fails would be left out without a word: it is a finding and ends it. The time is
+# wide, because a loaded machine is none.
 minimise() {
     local short=${1#fuzz_} kept=build-fuzz/kept/seeds found=build-fuzz/kept/found n
     local seeds=tests/fuzz/corpus/$short log=build-fuzz/$1.log
