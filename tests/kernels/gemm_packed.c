@@ -83,6 +83,7 @@ static void all(const tn_kernels *kern) {
         one(&r, kern, 3, 17, 300, bits, 0, true);
         one(&r, kern, 40, 17, 300, bits, 0, true);
     }
+    for (unsigned bits = 4; bits <= 8; bits += 4) one(&r, kern, 1, 16, TN_S8_MAX_K, bits, 0, true);
     one(&r, kern, 300, 80, 2100, 0, 1, false); /* several runs of rows, blocks of columns and of k */
 }
 

@@ -8,7 +8,8 @@
  * The codes u are the unsigned side of vpdpbusd and activations a = u8 - 128 the signed one. A weight is
  * 2u - (2^B - 1), or u - 128 with 8 bits, so that
  *     sum a w = (sum a u) * 2 - (2^B - 1) * sum a         (8 bits: sum a u - 128 * sum a)
- * which fits int32 for k <= TN_S8_MAX_K; unpacking is a shift and a mask. */
+ * which fits int32 for k <= TN_S8_MAX_K; unpacking is a shift and a mask. Where a group's halves are summed up
+ * apart, the second one's narrow codes stay 16 times as large, and the sum is shifted once. */
 #include "kernels/gemm_packed.h"
 
 #include "kernels/x86/epilogue_avx512.h"
@@ -96,7 +97,7 @@ INLINE void channel(int R, int bits, const span *s, const uint8_t *src, uintptr_
 #pragma GCC unroll 4
     for (int r = 0; r < TWO; r++) hi[r] = zero;
     for (size_t g = s->n_groups; g; g--, src += step, a += GROUP) {
-        weightlet_codes_avx512(src, bits, w);
+        weightlet_codes_avx512(src, bits, R <= TWO, w);
         /* Into L2: L1 waits for too few misses at once to read at the rate of memory (Zen 4: 12 of 25 GB/s).
          * Two streams: one leaves a tenth of the rate. */
         _mm_prefetch((const char *)next, _MM_HINT_T1);
@@ -112,7 +113,8 @@ INLINE void channel(int R, int bits, const span *s, const uint8_t *src, uintptr_
         }
     }
 #pragma GCC unroll 4
-    for (int r = 0; R <= TWO && r < R; r++) lo[r] = _mm512_add_epi32(lo[r], hi[r]);
+    for (int r = 0; R <= TWO && r < R; r++)
+        lo[r] = _mm512_add_epi32(lo[r], bits <= 4 ? _mm512_srai_epi32(hi[r], 4) : hi[r]);
     if (R > NARROW && s->last) {
         *sums = add_across(lo, 1);
     } else {
