@@ -44,11 +44,11 @@ static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
 }
 
 /* Returns how many parts a product of so many blocks of channels has. With few rows it waits for memory, which
- * long parts read best. A chunk's parts are several for each worker, so that none waits long for the last one,
- * and equally long where that can be. */
+ * long parts read best: one for each of two workers; more of them may be of unlike cores, and have two. A chunk's
+ * parts are several for each worker, so that none waits long for the last one, and equally long where that can be. */
 static int32_t product_parts(const tn_pipeline *p, int32_t blocks) {
-    enum { FEW_ROWS = 2, LEAST = 4, MOST = 8 }; /* for each worker */
-    int32_t n = p->n_compute, most = p->form == TN_FORM_DECODE ? FEW_ROWS : MOST;
+    enum { LEAST = 4, MOST = 8 }; /* for each worker */
+    int32_t n = p->n_compute, few = n > 2 ? 2 : 1, most = p->form == TN_FORM_DECODE ? few : MOST;
     if (blocks <= most * n) return blocks;
     for (int32_t each = LEAST; each <= most; each++)
         if (blocks % (each * n) == 0) return each * n;

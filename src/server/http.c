@@ -316,8 +316,9 @@ static size_t unescape(void *user, struct MHD_Connection *c, char *s) {
     char *to = s;
     for (const char *at = s; *at; at++) {
         int high = *at == '%' ? tn_hex_digit(at[1]) : -1, low = high >= 0 ? tn_hex_digit(at[2]) : -1;
-        *to++ = low < 0 || !(high | low) ? *at : (char)(high << 4 | low);
-        if (low >= 0 && (high | low)) at += 2;
+        bool byte = low >= 0 && (high | low);
+        *to++ = *at;
+        if (byte) to[-1] = (char)(high << 4 | low), at += 2;
     }
     *to = 0;
     return (size_t)(to - s);

@@ -8,68 +8,6 @@
 #include <immintrin.h>
 #include <stdbool.h>
 
-/* acc | (rotate(x) & mask): a weightlet put at its place in every byte */
-#define PLACE(acc, x, rot, mask) _mm512_ternarylogic_epi32(acc, _mm512_rolv_epi32(x, rot), mask, 0xf8)
-
-/* Rotations that bring stripe s of `width`-bit weightlets to bit `place` of the byte; a register holds
- * stripes s0.. of `n` lanes each. */
-static inline __m512i rotations(int place, int width, int s0) {
-    int r[16];
-    for (int i = 0; i < 16; i++) r[i] = (place - width * (s0 + i * 4 / (16 * width)) + 32) % 32;
-    return _mm512_loadu_si512(r);
-}
-
-/* Codes of a group with bits < 8, moved up by `place` bits; reads its 16 * bits bytes at src and no more. */
-static inline __attribute__((always_inline)) const uint8_t *
-weightlets_placed_avx512(const uint8_t *src, int bits, int place, __m512i w[static 2]) {
-    __m512i a = _mm512_setzero_si512(), b = a;
-    if (bits & 4) {
-        __m512i x = _mm512_loadu_si512(src), mask = _mm512_set1_epi8((char)(0xf << place));
-        __asm__("" : "+v"(x)); /* one load for both uses: most of them cross a line */
-        a = _mm512_and_si512(place ? _mm512_rol_epi32(x, 1) : x, mask);
-        b = _mm512_and_si512(place ? _mm512_ror_epi32(x, 3) : _mm512_srli_epi32(x, 4), mask);
-        src += 64;
-        place += 4;
-    }
-    if (bits & 2) {
-        __m512i x = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)src)),
-                mask = _mm512_set1_epi8((char)(3 << place));
-        __m512i r0 = _mm512_inserti64x4(_mm512_set1_epi32(place), _mm256_set1_epi32((place + 30) % 32), 1);
-        __m512i r1 =
-            _mm512_inserti64x4(_mm512_set1_epi32((place + 28) % 32), _mm256_set1_epi32((place + 26) % 32), 1);
-        a = PLACE(a, x, r0, mask);
-        b = PLACE(b, x, r1, mask);
-        src += 32;
-        place += 2;
-    }
-    if (bits & 1) {
-        __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)src)),
-                mask = _mm512_set1_epi8((char)(1 << place));
-        a = PLACE(a, x, rotations(place, 1, 0), mask);
-        b = PLACE(b, x, rotations(place, 1, 4), mask);
-        src += 16;
-    }
-    w[0] = a;
-    w[1] = b;
-    return src;
-}
-
-/* Reads the group's 16 * bits bytes at src and no more; bits is a constant where this is inlined. Returns
- * what follows. Codes are assembled doubled, so that the weight is one subtraction away. */
-static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(const uint8_t *src, int bits,
-                                                                              __m512i w[static 2]) {
-    if (bits == 8) {
-        w[0] = _mm512_loadu_si512(src);
-        w[1] = _mm512_loadu_si512(src + 64);
-        return src + TN_WEIGHTLET_GROUP;
-    }
-    src = weightlets_placed_avx512(src, bits, 1, w);
-    __m512i zero = _mm512_set1_epi8((char)((1 << bits) - 1));
-    w[0] = _mm512_sub_epi8(w[0], zero);
-    w[1] = _mm512_sub_epi8(w[1], zero);
-    return src;
-}
-
 #define SELECT(mask, x, y) _mm512_ternarylogic_epi32(mask, x, y, 0xca)
 
 /* Codes of 1 to 3 bits: those of the first register in the low halves of bytes, those of the second in the
@@ -114,6 +52,21 @@ static inline __attribute__((always_inline)) void weightlet_codes_avx512(const u
         w[0] = SELECT(low, x, _mm512_slli_epi32(y, 4));
         w[1] = SELECT(low, _mm512_srli_epi32(x, 4), y);
     }
+}
+
+/* Reads the group's 16 * bits bytes at src and no more, as int8; bits is a constant where this is inlined. Returns
+ * what follows. */
+static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(const uint8_t *src, int bits,
+                                                                              __m512i w[static 2]) {
+    const __m512i zero = _mm512_set1_epi8((char)((1 << bits) - 1));
+    if (bits == 8) {
+        w[0] = _mm512_loadu_si512(src);
+        w[1] = _mm512_loadu_si512(src + 64);
+    } else {
+        weightlet_codes_avx512(src, bits, false, w);
+        for (int i = 0; i < 2; i++) w[i] = _mm512_sub_epi8(_mm512_add_epi8(w[i], w[i]), zero);
+    }
+    return src + TN_WEIGHTLET_GROUP / 8 * bits;
 }
 
 #endif
