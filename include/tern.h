@@ -472,7 +472,8 @@ TERN_API tern_status tern_session_stats_sized(const tern_session *s, tern_stats 
 /* The recorded tasks as Chrome trace JSON (opens in Perfetto). TERN_E_INVALID unless opened with trace. */
 TERN_API tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err);
 
-/* The same as a chart of text on file descriptor fd; width 0 = 100 columns. Colours when fd is a terminal. */
+/* The same as a chart of text on file descriptor fd; width 0 = 100 columns. Colours when fd is a terminal.
+ * TERN_E_UNSUPPORTED in a build with TERN_MINIMAL. */
 TERN_API tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err);
 
 /* Save/load tokens and KV cache. A state loads only into an engine of the same model (checked). */

@@ -89,6 +89,7 @@ enum {
     DELTA_FEW = TN_DELTA_COLS / W < 4 ? TN_DELTA_COLS / W : 4
 };
 
+#ifndef TERN_MINIMAL /* one more copy of every form */
 /* One row around the caches: whole lines, so that none is read to be overwritten. */
 INLINE void delta_far(const tn_delta_f32_args *a, bool mamba) {
     for (size_t c = 0; c < a->n_cols; c += DELTA_ALL * W) {
@@ -98,6 +99,7 @@ INLINE void delta_far(const tn_delta_f32_args *a, bool mamba) {
     }
     f_fence();
 }
+#endif
 
 /* All rows over n vectors of value channels from c on. */
 INLINE void delta_near(const tn_delta_f32_args *a, int n, bool mamba, size_t c) {
@@ -109,6 +111,7 @@ INLINE void delta_near(const tn_delta_f32_args *a, int n, bool mamba, size_t c) 
 /* A block of value channels at once, or as many as TN_DELTA_COLS channels are. */
 static void NAME(tn_delta_f32)(const tn_delta_f32_args *a) {
     assert(a->d_key % 2 == 0 && a->n_cols % TN_DELTA_COLS == 0);
+#ifndef TERN_MINIMAL
     bool lines =
         (uintptr_t)a->state % 64 == 0 && a->state_stride % 16 == 0 && a->n_cols % TN_DELTA_BLOCK == 0;
     if (a->far && a->n_rows == 1 && a->from != a->state && lines) {
@@ -116,6 +119,7 @@ static void NAME(tn_delta_f32)(const tn_delta_f32_args *a) {
         else delta_far(a, false);
         return;
     }
+#endif
     for (size_t c = 0, n; c < a->n_cols; c += n) {
         bool all = c + DELTA_ALL * W <= a->n_cols;
         n = (size_t)(all ? DELTA_ALL : DELTA_FEW) * W;

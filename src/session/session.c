@@ -655,6 +655,11 @@ tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t widt
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
                "nothing was recorded: open a package with the trace option");
+#ifdef TERN_MINIMAL
+    (void)fd, (void)width;
+    return tn_fail(err, TERN_E_UNSUPPORTED,
+                   "this build of tern draws no charts: tern_session_write_trace writes the same as JSON");
+#else
     int copy = dup(fd);
     FILE *f = copy >= 0 ? fdopen(copy, "w") : NULL;
     if (!f && copy >= 0) close(copy);
@@ -663,4 +668,5 @@ tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t widt
     if (st == TERN_OK) st = tn_timeline_write_summary(s->timeline, -1, f, err);
     fclose(f);
     return st;
+#endif
 }
