@@ -48,11 +48,12 @@ static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
  * parts are several for each worker, so that none waits long for the last one, and equally long where that can be. */
 static int32_t product_parts(const tn_pipeline *p, int32_t blocks) {
     enum { LEAST = 4, MOST = 8 }; /* for each worker */
-    int32_t n = p->n_compute, few = n > 2 ? 2 : 1, most = p->form == TN_FORM_DECODE ? few : MOST;
-    if (blocks <= most * n) return blocks;
-    for (int32_t each = LEAST; each <= most; each++)
+    int32_t n = p->n_compute, few = n > 2 ? 2 * n : n;
+    if (p->form == TN_FORM_DECODE) return blocks < few ? blocks : few;
+    if (blocks <= MOST * n) return blocks;
+    for (int32_t each = LEAST; each <= MOST; each++)
         if (blocks % (each * n) == 0) return each * n;
-    return (most < LEAST ? most : LEAST) * n;
+    return LEAST * n;
 }
 
 int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows) {

@@ -88,8 +88,6 @@ static json_t *numbers(const float *x, size_t n) {
 /* What sparse attention wants to know of the heads. */
 static json_t *attention_meta(const packer *p) {
     const tn_head_profile *hp = &p->heads;
-    for (int32_t l = 0; l < hp->n_layers; l++) /* of keys that are an earlier layer's */
-        if (tn_layer_may_be_sparse(hp->h, l)) hp->scale_k[l] = hp->scale_k[tn_layer_kv(hp->h, l)];
     json_t *weights = json_array();
     for (int32_t l = 0; l < hp->n_layers; l++)
         tn_json_append(&weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));

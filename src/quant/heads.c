@@ -35,21 +35,25 @@ static float largest(const float *x, size_t ld, int32_t n_rows, int32_t d) {
     return max;
 }
 
-/* scale_q and scale_k are running means of the windows' maxima. */
+/* scale_q and scale_k are running means of the windows' maxima. Keys that are an earlier layer's, which came before in
+ * the same window, have its scale. */
 void tn_head_profile_observe(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
     tn_head_profile *p = user;
     const tn_hparams *h = p->h;
     size_t d = (size_t)h->d_head, left = p->n_tok - p->seen[layer];
     int32_t n = (size_t)n_rows < left ? n_rows : (int32_t)left;
     if (!n || !tn_layer_may_be_sparse(h, layer)) return;
+    const int32_t source = tn_layer_kv(h, layer);
     double sum_q = 0, sum_k = 0;
     for (int32_t a = 0; a < h->n_heads; a++)
         sum_q += (double)largest(q + (size_t)a * d, (size_t)h->n_heads * d, n, h->d_head) / h->n_heads;
-    for (int32_t a = 0; a < h->n_kv_heads && tn_layer_kv(h, layer) == layer; a++)
+    for (int32_t a = 0; a < h->n_kv_heads && source == layer; a++)
         sum_k += (double)largest(k + (size_t)a * d, (size_t)h->n_kv_heads * d, n, h->d_head) / h->n_kv_heads;
     double w = 1.0 / ++p->n_windows[layer];
     p->scale_q[layer] += (float)(w * (fmax(sum_q / 127, 1e-12) - (double)p->scale_q[layer]));
-    p->scale_k[layer] += (float)(w * (fmax(sum_k / 127, 1e-12) - (double)p->scale_k[layer]));
+    if (source == layer)
+        p->scale_k[layer] += (float)(w * (fmax(sum_k / 127, 1e-12) - (double)p->scale_k[layer]));
+    else p->scale_k[layer] = p->scale_k[source];
     p->seen[layer] += (size_t)n;
 }
 

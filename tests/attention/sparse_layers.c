@@ -37,15 +37,12 @@ static int32_t prompt[N_PROMPT];
 static int setup(void **state) {
     (void)state;
     for (int i = 0; i < N_MODELS; i++) {
-        char gguf[FIXTURE_PATH], name[32];
         tn_pack_options o;
         tn_pack_defaults(&o);
         o.quick = true;
         o.calib_tokens = 256;
         o.head_importance = true;
-        fixture_model(gguf, "m.gguf", models[i].name, 7, TN_F16);
-        snprintf(name, sizeof name, "%d.tern", i);
-        fixture_package(packages[i], name, gguf, &o);
+        fixture_both(NULL, packages[i], i, models[i].name, 7, TN_F16, &o);
     }
     fixture_prompt(prompt, N_PROMPT);
     return 0;

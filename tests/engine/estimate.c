@@ -17,13 +17,7 @@ static char model[N_ARCHS][FIXTURE_PATH], package[N_ARCHS][FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
-    for (int i = 0; i < N_ARCHS; i++) {
-        char file[16];
-        snprintf(file, sizeof file, "%d.gguf", i);
-        fixture_model(model[i], file, archs[i], 1, TN_F16);
-        snprintf(file, sizeof file, "%d.tern", i);
-        fixture_package(package[i], file, model[i], NULL);
-    }
+    for (int i = 0; i < N_ARCHS; i++) fixture_both(model[i], package[i], i, archs[i], 1, TN_F16, NULL);
     return 0;
 }
 

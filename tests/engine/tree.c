@@ -27,13 +27,7 @@ static int setup(void **state) {
     o.scheme = TN_SCHEME_LLM_NPU;
     o.calib_tokens = 256;
     o.outlier_share = 0.01f;
-    for (int i = 0; i < N_MODELS; i++) {
-        char file[16];
-        snprintf(file, sizeof file, "%d.gguf", i);
-        fixture_model(gguf[i], file, names[i], 5, TN_F32);
-        snprintf(file, sizeof file, "%d.tern", i);
-        fixture_package(package[i], file, gguf[i], &o);
-    }
+    for (int i = 0; i < N_MODELS; i++) fixture_both(gguf[i], package[i], i, names[i], 5, TN_F32, &o);
     return 0;
 }
 

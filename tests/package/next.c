@@ -28,13 +28,7 @@ static int setup(void **state) {
     tn_pack_defaults(&o);
     o.quick = true;
     o.calib_tokens = 256;
-    for (int i = 0; i < N_KINDS; i++) {
-        char file[32];
-        snprintf(file, sizeof file, "%d.gguf", i);
-        fixture_model(models[i], file, kinds[i], 5, TN_F32);
-        snprintf(file, sizeof file, "%d.tern", i);
-        fixture_package(packages[i], file, models[i], &o);
-    }
+    for (int i = 0; i < N_KINDS; i++) fixture_both(models[i], packages[i], i, kinds[i], 5, TN_F32, &o);
     fixture_file(odd, "odd.tern");
     return 0;
 }

@@ -38,15 +38,12 @@ static float want[(N_STEPS + 1) * N_VOCAB], got[(N_STEPS + 1) * N_VOCAB];
 static int setup(void **state) {
     (void)state;
     for (int i = 0; i < N_MIXTURES; i++) {
-        char gguf[FIXTURE_PATH], name[32];
         tn_pack_options o;
         tn_pack_defaults(&o);
         o.scheme = mixtures[i].scheme;
         o.bits = o.scheme == TN_SCHEME_NAIVE ? 0 : mixtures[i].bits;
         o.calib_tokens = 512;
-        fixture_model(gguf, "m.gguf", mixtures[i].arch, 5, TN_F16);
-        snprintf(name, sizeof name, "%d.tern", i);
-        fixture_package(packages[i], name, gguf, &o);
+        fixture_both(NULL, packages[i], i, mixtures[i].arch, 5, TN_F16, &o);
     }
     fixture_prompt(prompt, N_PROMPT);
     return 0;

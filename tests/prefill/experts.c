@@ -43,15 +43,12 @@ static int32_t prompt[N_PROMPT];
 static int setup(void **state) {
     (void)state;
     for (int i = 0; i < N_MIXTURES; i++) {
-        char gguf[FIXTURE_PATH], name[32];
         tn_pack_options o;
         tn_pack_defaults(&o);
         o.scheme = mixtures[i].scheme;
         o.bits = o.scheme == TN_SCHEME_NAIVE ? 0 : mixtures[i].bits;
         o.calib_tokens = 512;
-        fixture_model(gguf, "m.gguf", mixtures[i].arch, 5, TN_F16);
-        snprintf(name, sizeof name, "%d.tern", i);
-        fixture_package(packages[i], name, gguf, &o);
+        fixture_both(NULL, packages[i], i, mixtures[i].arch, 5, TN_F16, &o);
     }
     fixture_file(bad, "bad.tern");
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
