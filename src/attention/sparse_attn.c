@@ -44,14 +44,14 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
                           sizeof(tn_npu_graph *));
     s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps),
                                sizeof(tn_npu_graph *));
-    s->tiles = tn_calloc(s->ctx, TN_MEM_KV, (size_t)tn_n_sparse(s->h) * n_kv, (size_t)tiles);
+    s->tiles = tn_alloc(s->ctx, TN_MEM_KV, (size_t)tn_n_sparse(s->h) * n_kv, (size_t)tiles);
     TN_FAIL_IF(!s->graphs || !s->part_graphs || !s->tiles, err, TERN_E_MEMORY, "no memory for INT8 keys");
     for (size_t i = 0, at = 0; i < n_layers * n_kv; i++) {
         key_cache *k = &s->keys[i];
         if (!tn_layer_may_be_sparse(s->h, (int32_t)(i / n_kv))) continue;
         k->tiles = s->tiles + at++ * (size_t)tiles;
-        k->sum = tn_calloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
-        k->panel_max = tn_calloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
+        k->sum = tn_alloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
+        k->panel_max = tn_alloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
         TN_FAIL_IF(!k->sum || !k->panel_max, err, TERN_E_MEMORY, "no memory for INT8 keys");
         s->fixed.bytes += tiles + n_sum * sizeof *k->sum + cap / TN_KV_PANEL * sizeof *k->panel_max;
     }
@@ -397,10 +397,17 @@ float tn_sparse_magnitude(const float *x, size_t n, float max) {
     return max;
 }
 
+/* Positions come in order, from one that was there or from 0, so the first of a tile clears it: memory of positions
+ * that nobody fills is never touched, and a session opens without waiting for it. */
 static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint8_t *q, size_t d) {
     size_t tn = (size_t)y->tile_n, tk = (size_t)y->tile_k, n_k = (d + tk - 1) / tk;
-    int8_t *tile = k->tiles + pos / tn * n_k * tn * tk + pos % tn * tk;
+    int8_t *tile = k->tiles + pos / tn * n_k * tn * tk;
     int32_t sum = 0;
+    if (pos % tn == 0) {
+        memset(tile, 0, n_k * tn * tk);
+        memset(k->sum + pos, 0, tn * sizeof *k->sum);
+    }
+    tile += pos % tn * tk;
     for (size_t i = 0; i < d; tile += tn * tk) {
         for (size_t j = 0; j < tk && i < d; j++, i++) {
             int8_t v = (int8_t)(q[i] - 128);

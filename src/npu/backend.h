@@ -30,6 +30,8 @@ typedef struct tn_npu_backend {
      * frozen. g->impl is the backend's. */
     tern_status (*load)(tn_npu_device *d, tn_npu_graph *g, tern_error *err);
     void (*unload)(tn_npu_device *d, tn_npu_graph *g);
+    /* Its load takes a factor for every column, also where accumulators leave as they are and need none. */
+    bool wants_all_factors;
     /* These are optional, together, for caps.has_parts. */
     void (*run_part)(tn_npu_device *d, const tn_npu_job *job, int32_t i, int32_t n);
     int32_t (*n_parts)(const tn_npu_device *d, const tn_npu_job *job);

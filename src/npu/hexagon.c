@@ -516,5 +516,6 @@ const tn_npu_backend tn_npu_hexagon = {.name = "hexagon",
                                        .owns = owns,
                                        .unpack = unpack,
                                        .load = load,
-                                       .unload = unload};
+                                       .unload = unload,
+                                       .wants_all_factors = true};
 #endif

@@ -443,9 +443,10 @@ typedef struct op_plan {
     bool own_bias;
 } op_plan;
 
-/* Accumulators as they are need no factors. But a backend with a load of its own gets them for every op. */
+/* Accumulators as they are need no factors. The graphs of sparse attention, hundreds with one column for each
+ * position, would take megabytes of them. */
 static int32_t n_factors(const tn_npu_graph *g, const tn_npu_op *op) {
-    return op->out == TN_NPU_OUT_S32 && !g->dev->be->load ? 1 : op->n;
+    return op->out == TN_NPU_OUT_S32 && !g->dev->be->wants_all_factors ? 1 : op->n;
 }
 
 /* Plans all ops and returns how many floats they take. */

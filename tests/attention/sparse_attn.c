@@ -10,9 +10,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { N_PROMPT = 700, N_LONG = 1301, CTX = 1344 };
@@ -315,6 +317,111 @@ static void ways_to_share(void **state) {
     }
 }
 
+/* ---- memory as it comes ------------------------------------------------------------------------------ */
+
+enum { LARGE = 1 << 18, MAX_BLOCKS = 512 };
+typedef struct arena {
+    int fill; /* -1: pages as the kernel gives them */
+    struct {
+        void *at;
+        size_t n_bytes;
+    } block[MAX_BLOCKS]; /* the large ones */
+    pthread_mutex_t mu;
+} arena;
+
+/* Large blocks lie on pages of their own, so that one can ask which pages were touched. */
+static void *arena_alloc(void *user, size_t n, size_t align) {
+    arena *a = user;
+    void *p = NULL;
+    if (n < LARGE || a->fill >= 0) {
+        if (!posix_memalign(&p, align, n) && a->fill >= 0) memset(p, a->fill, n);
+        return p;
+    }
+    p = mmap(NULL, n + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    (void)madvise(p, n + align, MADV_NOHUGEPAGE);
+    pthread_mutex_lock(&a->mu);
+    for (int i = 0; i < MAX_BLOCKS; i++) {
+        if (a->block[i].at) continue;
+        a->block[i].at = p;
+        a->block[i].n_bytes = n + align;
+        break;
+    }
+    pthread_mutex_unlock(&a->mu);
+    return (char *)p + (align - (uintptr_t)p % align) % align;
+}
+
+static void arena_release(void *user, void *p) {
+    arena *a = user;
+    pthread_mutex_lock(&a->mu);
+    for (int i = 0; i < MAX_BLOCKS; i++) {
+        if ((char *)p < (char *)a->block[i].at || (char *)p >= (char *)a->block[i].at + a->block[i].n_bytes)
+            continue;
+        munmap(a->block[i].at, a->block[i].n_bytes);
+        a->block[i].at = NULL;
+        a->block[i].n_bytes = 0;
+        p = NULL;
+    }
+    pthread_mutex_unlock(&a->mu);
+    free(p);
+}
+
+static size_t touched(const arena *a, size_t *n_all) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 0;
+    *n_all = 0;
+    for (int i = 0; i < MAX_BLOCKS; i++) {
+        size_t pages = (a->block[i].n_bytes + page - 1) / page;
+        unsigned char *in = calloc(pages + 1, 1);
+        if (pages) assert_int_equal(mincore(a->block[i].at, a->block[i].n_bytes, in), 0);
+        for (size_t j = 0; j < pages; j++) n += (in[j] & 1) * page;
+        *n_all += a->block[i].n_bytes;
+        free(in);
+    }
+    return n;
+}
+
+/* Opening a session waits for no memory of positions that are not there, and none of it needs zeros. */
+static void memory_is_taken_as_it_comes(void **state) {
+    (void)state;
+    arena pages = {.fill = -1}, zeros = {.fill = 0}, ones = {.fill = 0xff};
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.alloc = arena_alloc;
+    hooks.release = arena_release;
+    for (int m = 0; m < 2; m++) {
+        float *got[2];
+        for (int i = 0; i < 2; i++) {
+            tern_options o = options(m ? "npu-full" : "shadow", 0.2f);
+            hooks.user = i ? &ones : &zeros;
+            o.hooks = &hooks;
+            got[i] = logits_of(&o, N_PROMPT, NULL);
+        }
+        assert_memory_equal(got[0], got[1], N_VOCAB_BYTES);
+        free(got[0]);
+        free(got[1]);
+    }
+    tern_options o = options("shadow", 0.2f);
+    hooks.user = &pages;
+    o.hooks = &hooks;
+    tern_engine *e = NULL;
+    tern_session *s = NULL;
+    tern_error err = {0};
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = 16384;
+    size_t before, after, n_engine, n_all;
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_OK);
+    before = touched(&pages, &n_engine);
+    if (tern_session_open(e, &so, &s, &err) != TERN_OK) fail_msg("%s", err.message);
+    after = touched(&pages, &n_all);
+    print_message("%zu KiB of large blocks for the session, %zu touched\n", (n_all - n_engine) >> 10,
+                  (after - before) >> 10);
+    assert_true(n_all - n_engine > 8u << 20);
+    assert_true(after - before < (n_all - n_engine) / 100);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
 static void refusals(void **state) {
     (void)state;
     tern_engine *e = NULL;
@@ -366,6 +473,7 @@ int main(void) {
         cmocka_unit_test(odd_lengths),
         cmocka_unit_test(part_by_part),
         cmocka_unit_test(ways_to_share),
+        cmocka_unit_test(memory_is_taken_as_it_comes),
         cmocka_unit_test(refusals),
         cmocka_unit_test(ratios),
     };
