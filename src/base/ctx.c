@@ -25,7 +25,10 @@ static void *default_alloc(void *user, size_t n_bytes, size_t align) {
     void *p = NULL;
     if (posix_memalign(&p, align, n_bytes)) return NULL;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (align >= HUGE_ALIGN) (void)madvise(p, n_bytes, MADV_HUGEPAGE);
+    if (align >= HUGE_ALIGN) {
+        (void)madvise(p, HUGE_ALIGN, MADV_NOHUGEPAGE); /* of this only the head is touched */
+        (void)madvise((char *)p + HUGE_ALIGN, n_bytes - HUGE_ALIGN, MADV_HUGEPAGE);
+    }
 #endif
     return p;
 }
@@ -65,18 +68,25 @@ static void count(tn_ctx *ctx, tn_mem_cat cat, size_t n_bytes, bool add) {
     }
 }
 
+static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); }
+
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
     /* Keys and values fill up slowly and in many places: the first position of each would clear a huge page. */
     bool huge = n_bytes >= HUGE_MIN && cat != TN_MEM_KV;
     size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
-    if (__builtin_add_overflow(n_bytes, (size_t)ALIGN, &total)) return NULL;
+    /* A head at the begin of a huge page would clear all of it here, on the thread that opens a model, where the
+     * threads that fill the block could. Addresses that nobody touches cost nothing; another's allocator may think
+     * otherwise. */
+    size_t front = huge && ctx->hooks.alloc == default_alloc ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
+    if (__builtin_add_overflow(n_bytes, front, &total)) return NULL;
     char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);
     if (!base) return NULL;
-    *(block_head *)base = (block_head){.base = base, .n_bytes = n_bytes, .cat = cat};
+    char *p = base + front;
+    *head_of(p) = (block_head){.base = base, .n_bytes = n_bytes, .cat = cat};
     count(ctx, cat, n_bytes, true);
-    return base + ALIGN;
+    return p;
 }
 
 void *tn_calloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
@@ -84,8 +94,6 @@ void *tn_calloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     if (p) memset(p, 0, n * size);
     return p;
 }
-
-static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); }
 
 void tn_free(tn_ctx *ctx, void *p) {
     if (!p) return;
