@@ -751,6 +751,7 @@ bool tn_program_divides_alone(const tn_program *p, int32_t site) {
 bool tn_program_divides(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site), *last = &p->ops[p->sites[site].op];
     bool others = tn_site_of_experts(p->sites[site].kind) || tn_program_divides_alone(p, site);
+    if (from->kind == TN_OP_EXPERT_GATE) return from->experts.limit > 0; /* what is clamped is not linear */
     for (const tn_op *o = from + 1; o < last; o++) others = others || o->kind == TN_OP_ROUTE;
     return others;
 }
@@ -764,6 +765,7 @@ tn_role tn_program_absorber(const tn_program *p, int32_t site) {
     case TN_OP_ATTEND:
     case TN_OP_ATTN_GATE: return TN_W_V;
     case TN_OP_GATE: return from->gate.gated ? TN_W_UP : TN_W_N_ROLES;
+    case TN_OP_EXPERT_GATE: return TN_W_UP_EXPS; /* those of a clamped gate are divided */
     default: return TN_W_N_ROLES;
     }
 }

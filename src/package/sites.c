@@ -188,11 +188,12 @@ static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *e
     return TERN_OK;
 }
 
-/* Finds what the inputs are multiplied by before they are quantised. */
+/* Finds what the inputs are multiplied by before they are quantised. Packages of before have it also of what the
+ * experts' down reads, where each expert's up takes it now. */
 static tern_status open_inverse(const tn_program *p, tn_npu_site *s, int32_t i_site, const section_view *v,
                                 int layer, tern_error *err) {
     tn_role role = s->ops.roles[0];
-    if (!tn_program_divides(p, i_site) ||
+    if ((!tn_program_divides(p, i_site) && s->kind != TN_SITE_EXPERTS_DOWN) ||
         (!(s->tiles[0]->flags & TN_PKG_DIVIDED) &&
          !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_INVERSE)))
         return TERN_OK;

@@ -58,8 +58,10 @@ static void capture_qk(void *user, int layer, const float *q, const float *k, in
 
 static void plan_sites(packer *p, int32_t first, int32_t n) {
     for (int32_t i = first; i < first + n; i++)
-        p->plans[i] =
-            (site_plan){.clip = p->made[i].clip, .smooth = p->made[i].smooth, .rotated = p->made[i].rotated};
+        p->plans[i] = (site_plan){.clip = p->made[i].clip,
+                                  .smooth = p->made[i].smooth,
+                                  .n_smooth = p->made[i].n_smooth,
+                                  .rotated = p->made[i].rotated};
 }
 
 /* One pass over the layer, kept: everything about its sites is decided from it, down to the codes. */

@@ -1,6 +1,7 @@
 #include "quant/judge.h"
 
 #include "base/status.h"
+#include "model/experts.h"
 #include "kernels/unpack.h"
 #include "quant/round.h"
 #include "quant/stand_in.h"
@@ -47,17 +48,18 @@ static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size
     if (s->rotated) tn_hadamard_wide(kern->hadamard_f32, x, k, (size_t)s->rotated);
 }
 
-/* An input row as the device sees it, back in the place where the float model has it. */
-static void round_input(const tn_kernels *kern, const tn_recipe_site *s, float *x, size_t k) {
+/* An input row, which was divided by smooth, as the device sees it, back in the place where the float model has it. */
+static void round_input(const tn_kernels *kern, const tn_recipe_site *s, const float *smooth, float *x,
+                        size_t k) {
     float step = s->clip / 127, inv = 1 / step;
-    if (s->smooth) divide(x, s->smooth, k);
+    if (smooth) divide(x, smooth, k);
     turn(kern, s, x, k);
     size_t i = 0;
     for (; i + LANES <= k; i += LANES)
         for (size_t l = 0; l < LANES; l++) x[i + l] = on_grid(x[i + l], step, inv);
     for (; i < k; i++) x[i] = on_grid(x[i], step, inv);
     turn(kern, s, x, k); /* its own inverse */
-    if (s->smooth) multiply(x, s->smooth, k);
+    if (smooth) multiply(x, smooth, k);
 }
 
 /* Row n of a linear as it stands in the package, in the tile that begins there, for inputs in the float
@@ -67,7 +69,8 @@ static void weights_of(const tn_kernels *kern, const tn_recipe_site *s, const tn
     tn_weightlets_row(tile, l->bits, n, n_all, k, q);
     widen_codes(out, q, l->scale[n], k);
     turn(kern, s, out, k);
-    if (s->smooth) divide(out, s->smooth, k);
+    const float *smooth = tn_recipe_smooth(s, (int64_t)n, (int64_t)n_all, (int32_t)k);
+    if (smooth) divide(out, smooth, k);
 }
 
 typedef struct unpack_job {
@@ -119,11 +122,13 @@ typedef struct rounding {
     const tn_judge *j;
     const tn_recipe_site *made; /* of the layer's sites */
     int32_t first;              /* of them */
+    const float *chosen;        /* of the chunk that comes, where the layer has experts */
 } rounding;
 
 typedef struct round_rows {
     const tn_kernels *kern;
     const tn_recipe_site *site;
+    const float *smooth; /* of these rows, or NULL */
     float *x;
     size_t ldx, k;
 } round_rows;
@@ -131,7 +136,7 @@ typedef struct round_rows {
 static void round_row(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const round_rows *r = arg;
-    round_input(r->kern, r->site, r->x + (size_t)i_item * r->ldx, r->k);
+    round_input(r->kern, r->site, r->smooth, r->x + (size_t)i_item * r->ldx, r->k);
 }
 
 static void round_site(void *user, int layer, tn_site site, float *x, size_t ldx, int32_t n_rows) {
@@ -140,10 +145,29 @@ static void round_site(void *user, int layer, tn_site site, float *x, size_t ldx
     int32_t i = tn_program_site_index(p, layer, site);
     round_rows r = {.kern = w->j->r->kern,
                     .site = &w->made[i - w->first],
+                    .smooth = w->made[i - w->first].smooth,
                     .x = x,
                     .ldx = ldx,
                     .k = (size_t)tn_program_linears(p, i)->k};
-    tn_pool_for(w->j->r->pool, n_rows, round_row, &r);
+    if (!r.site->n_smooth) {
+        tn_pool_for(w->j->r->pool, n_rows, round_row, &r);
+        return;
+    }
+    const int32_t used = tn_program_linears(p, i)->n_used;
+    for (int32_t e = 0; e < r.site->n_smooth; e++) { /* rows lie expert by expert */
+        int32_t n = 0;
+        for (int32_t t = 0; t < n_rows / used; t++)
+            for (int32_t u = 0; u < used; u++)
+                n += tn_chosen_expert(w->chosen + (ptrdiff_t)t * tn_chosen_width(used), u) == e;
+        tn_pool_for(w->j->r->pool, n, round_row, &r);
+        r.x += (size_t)n * ldx;
+        r.smooth += r.k;
+    }
+}
+
+static void on_route(void *user, int layer, const float *chosen) {
+    (void)layer;
+    ((rounding *)user)->chosen = chosen;
 }
 
 static void run_copy(tn_judge *j, int layer, int copy, const tn_forward_hooks *hooks) {
@@ -187,7 +211,7 @@ tern_status tn_judge_layer(tn_judge *j, int layer, const tn_recipe_site *made, t
             st = unpack_linears(j, layer, &made[i], ops, op, &packed[i][op], err);
     }
     rounding w = {.j = j, .made = made, .first = first};
-    tn_forward_hooks hooks = {.site_input = round_site, .user = &w};
+    tn_forward_hooks hooks = {.site_input = round_site, .routed = on_route, .user = &w};
     for (int pass = 0; pass < 2 && st == TERN_OK; pass++) { /* in, and back */
         for (int32_t i = 0; i < n; i++) {
             const tn_site_ops *ops = tn_program_linears(p, first + i);
@@ -314,7 +338,7 @@ tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, 
         h.x[c] = block + 2 * n_panel + c * n * e;
         h.logits[c] = block + 2 * (n_panel + n * e) + c * n * VOCAB;
         tn_forward_out_norm(m, j->r->kern, j->c.x + c * n * width, h.x[c], j->n_tok);
-        for (size_t i = 0; c && i < n; i++) round_input(j->r->kern, made, h.x[c] + i * e, e);
+        for (size_t i = 0; c && i < n; i++) round_input(j->r->kern, made, made->smooth, h.x[c] + i * e, e);
     }
     for (size_t i = 0; i < n && st == TERN_OK; i++) s[i] = (sums){.max_p = -INFINITY, .max_q = -INFINITY};
     for (h.first = 0; h.first < m->h.n_vocab && st == TERN_OK; h.first += VOCAB) {

@@ -23,8 +23,9 @@ typedef struct site_plan {
     bool outliers;
     int32_t rotated; /* in blocks of so many inputs; 0: not */
     int32_t n_hot;
-    int32_t *hot;  /* ascending */
-    float *smooth; /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
+    int32_t *hot;     /* ascending */
+    float *smooth;    /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
+    int32_t n_smooth; /* 0: one for all; n: one for each expert, [n][k] */
 } site_plan;
 
 /* How a linear's outputs become 8 bits: divided by factor, channel by channel, then by one scale. */

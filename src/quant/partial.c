@@ -14,7 +14,8 @@
 
 enum { ALIGN = 4096, PIECE = 1 << 20 };
 
-const tn_outkind tn_partial_kind = {.what = "a partial package", .begins = {"TNPART01"}, .is_private = true};
+const tn_outkind tn_partial_kind = {
+    .what = "a partial package", .begins = {"TNPART02", "TNPART01"}, .is_private = true};
 
 /* In front of what a record holds; check, of all that, is written last. */
 typedef struct record {
@@ -121,18 +122,24 @@ static void move_site(stream *s, const tn_site_ops *ops, tn_recipe_site *m, cons
     struct {
         float clip, alpha;
         double error;
-        uint64_t rotated, smooth;
-    } fixed = {m->clip, m->alpha, m->error, (uint64_t)m->rotated, m->smooth != NULL};
+        uint32_t rotated, n_smooth, smooth, unused;
+    } fixed = {m->clip,           m->alpha, m->error, (uint32_t)m->rotated, (uint32_t)m->n_smooth,
+               m->smooth != NULL, 0};
+    const uint64_t k = (uint64_t)ops->k;
     move(s, &fixed, sizeof fixed);
     if (!s->is_writing && s->ok) {
         *m = (tn_recipe_site){.clip = fixed.clip,
                               .alpha = fixed.alpha,
                               .rotated = (int32_t)fixed.rotated,
+                              .n_smooth = (int32_t)fixed.n_smooth,
                               .error = fixed.error};
-        if (fixed.smooth) m->smooth = tn_alloc(s->f->ctx, TN_MEM_OTHER, (size_t)ops->k, sizeof *m->smooth);
-        s->ok = !fixed.smooth || m->smooth;
+        s->ok = !fixed.n_smooth || (fixed.smooth && fixed.n_smooth == (uint32_t)ops->n_experts);
+        const size_t n = (size_t)k * (fixed.n_smooth ? fixed.n_smooth : 1);
+        if (s->ok && fixed.smooth) m->smooth = tn_alloc(s->f->ctx, TN_MEM_OTHER, n, sizeof *m->smooth);
+        s->ok = s->ok && (!fixed.smooth || m->smooth);
     }
-    if (s->ok && fixed.smooth) move(s, m->smooth, (uint64_t)ops->k * sizeof *m->smooth);
+    if (s->ok && fixed.smooth)
+        move(s, m->smooth, k * (fixed.n_smooth ? fixed.n_smooth : 1) * sizeof *m->smooth);
     for (int32_t op = 0; op < ops->n_ops && s->ok; bits += ops->n[op++])
         move_linear(s, &m->ops[op], ops->n[op], ops->k, bits, &places[op], keep);
 }

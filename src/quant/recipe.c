@@ -8,7 +8,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { SAMPLE_ROWS = 256, SHARED_ROWS = 512, ROWS_PER_ITEM = 32, TILE = 16 };
+enum {
+    SAMPLE_ROWS = 256,
+    SHARED_ROWS = 512,
+    ROWS_PER_ITEM = 32,
+    TILE = 16,
+    EXPERT_ROWS = 64, /* an expert that read fewer is smoothed as the layer is: its own would be chance */
+    EXPERT_SAMPLE = 64,
+    LAYER_ROWS = 2048 /* what a layer's smoothing is chosen on, where experts have their own */
+};
 
 static const float DAMPING = 0.03f, TIED_DAMPING = 1.0f;
 
@@ -69,21 +77,23 @@ static bool rotates(tn_site site) {
     return site == TN_SITE_DOWN || site == TN_SITE_EXPERTS_DOWN || site == TN_SITE_LM_HEAD;
 }
 
-static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
-                          int32_t n_rows, tn_recipe_site *out, tern_error *err) {
-    int32_t step = (ops->n_total + SAMPLE_ROWS - 1) / SAMPLE_ROWS, n_w = 0, *tied = NULL;
-    const int32_t i_site = tn_program_site_index(r->program, layer, site);
+/* For the inputs x, which become what is quantised, of all the site's matrices, or of one of its experts (-1: all). */
+static tern_status choose_for(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
+                              int32_t expert, float *x, int32_t n_rows, tn_choice *c, tern_error *err) {
+    const int32_t parts = expert < 0 ? 1 : ops->n_experts, most = expert < 0 ? SAMPLE_ROWS : EXPERT_SAMPLE,
+                  total = ops->n_total / parts, step = (total + most - 1) / most,
+                  i_site = tn_program_site_index(r->program, layer, site);
+    int32_t n_w = 0, *tied = NULL;
     tn_role absorber = tn_program_absorber(r->program, i_site);
     size_t k = (size_t)ops->k;
     float *w = tn_alloc(r->ctx, TN_MEM_OTHER, (SAMPLE_ROWS + TN_SITE_MAX_OPS) * k, sizeof *w);
     tern_status st = w ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a sample of the weights");
     for (int32_t op = 0; op < ops->n_ops; op++) {
-        for (int32_t n = 0; n < ops->n[op] && st == TERN_OK; n += step)
+        const int32_t each = ops->n[op] / parts, first = expert < 0 ? 0 : expert * each;
+        for (int32_t n = first; n < first + each && st == TERN_OK; n += step)
             st = tn_source_read(r->src, layer, ops->roles[op], n, n + 1, w + (size_t)n_w++ * k, err);
     }
     if (st == TERN_OK) st = tie_channels(r, absorber, ops->k, &tied, err);
-    out->rotated = rotates(site) ? tn_hadamard_block(ops->k) : 0;
-    tn_choice c = {0};
     if (st == TERN_OK)
         st = tn_choose(r->ctx,
                        &(tn_choose_args){.kern = r->kern,
@@ -93,18 +103,26 @@ static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_
                                          .k = ops->k,
                                          .w = w,
                                          .n_w = n_w,
-                                         .w_share = (double)ops->n_total / n_w,
+                                         .w_share = (double)total / n_w,
                                          .bits = r->bits,
                                          .can_smooth = absorber != TN_W_N_ROLES ||
                                                        tn_program_divides(r->program, i_site),
                                          .tied = tied,
-                                         .rotate = out->rotated},
-                       &c, err);
+                                         .rotate = rotates(site) ? tn_hadamard_block(ops->k) : 0},
+                       c, err);
+    tn_free(r->ctx, tied);
+    tn_free(r->ctx, w);
+    return st;
+}
+
+static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
+                          int32_t n_rows, tn_recipe_site *out, tern_error *err) {
+    tn_choice c = {0};
+    out->rotated = rotates(site) ? tn_hadamard_block(ops->k) : 0;
+    tern_status st = choose_for(r, layer, site, ops, -1, x, n_rows, &c, err);
     out->clip = c.clip;
     out->alpha = c.alpha;
     out->smooth = c.smooth;
-    tn_free(r->ctx, tied);
-    tn_free(r->ctx, w);
     return st;
 }
 
@@ -114,6 +132,7 @@ typedef struct job {
     tn_role role;
     const tn_recipe_site *site;
     const tn_factor *f;
+    const float *smooth; /* of the rows' inputs, or NULL */
     int32_t row0, row1;  /* rows of the linear that it is for */
     const uint8_t *bits; /* of all its rows */
     tn_rounded *out;
@@ -149,7 +168,7 @@ static void round_item(void *arg, int i_item, int i_thread) {
     if (st == TERN_OK) {
         for (int32_t n = 0; n < n1 - n0; n++) {
             float *row = w + (size_t)n * k;
-            for (size_t i = 0; j->site->smooth && i < k; i++) row[i] *= j->site->smooth[i];
+            for (size_t i = 0; j->smooth && i < k; i++) row[i] *= j->smooth[i];
             if (j->site->rotated)
                 tn_hadamard_wide(j->r->kern->hadamard_f32, row, k, (size_t)j->site->rotated);
         }
@@ -167,10 +186,10 @@ static void round_item(void *arg, int i_item, int i_thread) {
     tn_free(ctx, q);
 }
 
-/* Rows row0 .. row1 - 1 of a linear that has room, for the inputs of f. */
-static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t row0,
-                              int32_t row1, const uint8_t *bits, tn_recipe_site *site, tn_rounded *out,
-                              tern_error *err) {
+/* Rows row0 .. row1 - 1 of a linear that has room, for the inputs of f, which were divided by smooth. */
+static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const tn_factor *f,
+                              const float *smooth, int32_t row0, int32_t row1, const uint8_t *bits,
+                              tn_recipe_site *site, tn_rounded *out, tern_error *err) {
     float *error = tn_calloc(r->ctx, TN_MEM_OTHER, (size_t)row1, sizeof *error);
     TN_FAIL_IF(!error, err, TERN_E_MEMORY, "no memory for a linear's codes");
     job j = {.r = r,
@@ -178,6 +197,7 @@ static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const
              .role = role,
              .site = site,
              .f = f,
+             .smooth = smooth,
              .row0 = row0,
              .row1 = row1,
              .bits = bits,
@@ -194,7 +214,7 @@ static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const
 static tern_status round_linear(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t n,
                                 const uint8_t *bits, tn_recipe_site *site, tn_rounded *out, tern_error *err) {
     TN_TRY(tn_rounded_open(r->ctx, n, f->k, bits, true, out, err));
-    return round_rows(r, layer, role, f, 0, n, bits, site, out, err);
+    return round_rows(r, layer, role, f, site->smooth, 0, n, bits, site, out, err);
 }
 
 /* ---- experts --------------------------------------------------------------------------------------- */
@@ -225,6 +245,74 @@ static int32_t mix_rows(const tn_inputs *in, int32_t k, int32_t e, float *mix) {
     return n_own + n_all;
 }
 
+/* Rows of the inputs that expert e reads, or of all (-1) every step-th; out [n][k]. */
+static int32_t rows_of(const tn_inputs *in, int32_t k, int32_t e, int32_t step, float *out) {
+    int32_t n = 0;
+    for (int32_t row = 0; row < in->n_rows; row += step)
+        if (e < 0 || reads(in, row, e))
+            memcpy(out + (size_t)n++ * (size_t)k, in->x + (size_t)row * (size_t)k, (size_t)k * sizeof *out);
+    return n;
+}
+
+/* An expert's rows, which were not chosen on, as its choice leaves them. */
+static void transform(const tn_recipe *r, const tn_choice *c, int32_t rotated, size_t k, float *x,
+                      int32_t n) {
+    for (int32_t row = 0; row < n; row++, x += k) {
+        for (size_t i = 0; c->smooth && i < k; i++) x[i] /= c->smooth[i];
+        if (rotated) tn_hadamard_wide(r->kern->hadamard_f32, x, k, (size_t)rotated);
+    }
+}
+
+/* Every expert's choice is made on its own rows; what few have read is smoothed and clipped as all rows together are
+ * (choices[n_experts]). The inputs become what is quantised, but for the one scale of the site. */
+static tern_status choose_each(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
+                               const tn_inputs *in, int32_t rotated, float *own, tn_choice *choices,
+                               tern_error *err) {
+    const size_t k = (size_t)ops->k;
+    int32_t n = rows_of(in, ops->k, -1, (in->n_rows + LAYER_ROWS - 1) / LAYER_ROWS, own);
+    TN_TRY(choose_for(r, layer, site, ops, -1, own, n, &choices[ops->n_experts], err));
+    for (int32_t e = 0; e < ops->n_experts; e++) {
+        n = rows_of(in, ops->k, e, 1, own);
+        if (n < EXPERT_ROWS) transform(r, &choices[ops->n_experts], rotated, k, own, n);
+        else TN_TRY(choose_for(r, layer, site, ops, e, own, n, &choices[e], err));
+        for (int32_t row = 0, i = 0; row < in->n_rows; row++)
+            if (reads(in, row, e)) memcpy(in->x + (size_t)row * k, own + (size_t)i++ * k, k * sizeof *own);
+    }
+    return TERN_OK;
+}
+
+/* A smoothing for each expert, of inputs that one expert reads and its up takes. All have the site's static scale,
+ * so what each clips at is smoothed away too: as good as a scale for each. */
+static tern_status choose_experts(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
+                                  const tn_inputs *in, tn_recipe_site *out, tern_error *err) {
+    const size_t k = (size_t)ops->k, n = (size_t)ops->n_experts;
+    float *own = tn_alloc(r->ctx, TN_MEM_OTHER, (size_t)in->n_rows * k, sizeof *own);
+    tn_choice *choices = tn_calloc(r->ctx, TN_MEM_OTHER, n + 1, sizeof *choices);
+    out->rotated = rotates(site) ? tn_hadamard_block(ops->k) : 0;
+    out->smooth = tn_alloc(r->ctx, TN_MEM_OTHER, n * k, sizeof *out->smooth);
+    out->n_smooth = ops->n_experts;
+    tern_status st = own && choices && out->smooth
+                         ? choose_each(r, layer, site, ops, in, out->rotated, own, choices, err)
+                         : tn_fail(err, TERN_E_MEMORY, "no memory to smooth the inputs of experts");
+    for (size_t e = 0; e < n && st == TERN_OK; e++) {
+        if (!(choices[e].clip > 0)) continue;
+        out->clip = choices[e].clip > out->clip ? choices[e].clip : out->clip;
+    }
+    if (!(out->clip > 0) && st == TERN_OK) out->clip = choices[n].clip;
+    for (size_t e = 0; e < n && st == TERN_OK; e++) {
+        const tn_choice *c = choices[e].clip > 0 ? &choices[e] : &choices[n];
+        const float by = c->clip / out->clip;
+        out->alpha += c->alpha / (float)n;
+        for (size_t i = 0; i < k; i++) out->smooth[e * k + i] = (c->smooth ? c->smooth[i] : 1) * by;
+        for (int32_t row = 0; row < in->n_rows; row++)
+            for (size_t i = 0; reads(in, row, (int32_t)e) && i < k; i++) in->x[(size_t)row * k + i] /= by;
+    }
+    for (size_t e = 0; choices && e <= n; e++) tn_free(r->ctx, choices[e].smooth);
+    tn_free(r->ctx, choices);
+    tn_free(r->ctx, own);
+    return st;
+}
+
 /* All experts' linears, each expert rounded for what it reads. */
 static tern_status round_experts(const tn_recipe *r, int layer, const tn_site_ops *ops, const tn_inputs *in,
                                  const uint8_t *bits, tn_recipe_site *out, tern_error *err) {
@@ -245,7 +333,9 @@ static tern_status round_experts(const tn_recipe *r, int layer, const tn_site_op
         at = bits;
         for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; at += ops->n[op++]) {
             int32_t n = tn_site_op_n(ops, op);
-            st = round_rows(r, layer, ops->roles[op], &f, e * n, (e + 1) * n, at, out, &out->ops[op], err);
+            const float *smooth = tn_recipe_smooth(out, (int64_t)e * n, ops->n[op], ops->k);
+            st = round_rows(r, layer, ops->roles[op], &f, smooth, e * n, (e + 1) * n, at, out, &out->ops[op],
+                            err);
         }
         tn_factor_close(&f);
     }
@@ -258,7 +348,9 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
                                 tern_error *err) {
     *out = (tn_recipe_site){0};
     tn_stage_enter(r->clock, TN_STAGE_CHOOSE);
-    TN_TRY(choose(r, layer, site, ops, in->x, in->n_rows, out, err));
+    const tn_role absorber = tn_program_absorber(r->program, tn_program_site_index(r->program, layer, site));
+    if (absorber == TN_W_UP_EXPS) TN_TRY(choose_experts(r, layer, site, ops, in, out, err));
+    else TN_TRY(choose(r, layer, site, ops, in->x, in->n_rows, out, err));
     if (ops->n_experts) return round_experts(r, layer, ops, in, bits, out, err);
     tn_factor f;
     tn_stage_enter(r->clock, TN_STAGE_FACTOR);

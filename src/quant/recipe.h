@@ -23,11 +23,17 @@ typedef struct tn_rounded {
 
 typedef struct tn_recipe_site {
     float clip, alpha;
-    float *smooth;   /* [k] or NULL */
-    int32_t rotated; /* in blocks of so many inputs; 0: not */
-    double error;    /* mean square error of the outputs by the weights' rounding, summed over them */
+    float *smooth;    /* [k] or NULL */
+    int32_t n_smooth; /* 0: one for all; n: one for each expert, [n][k] */
+    int32_t rotated;  /* in blocks of so many inputs; 0: not */
+    double error;     /* mean square error of the outputs by the weights' rounding, summed over them */
     tn_rounded ops[TN_SITE_MAX_OPS];
 } tn_recipe_site;
+
+/* What the inputs of row n of n_all of one of the site's linears are divided by; NULL: nothing. */
+static inline const float *tn_recipe_smooth(const tn_recipe_site *s, int64_t n, int64_t n_all, int32_t k) {
+    return s->n_smooth ? s->smooth + n / (n_all / s->n_smooth) * k : s->smooth;
+}
 
 typedef struct tn_recipe {
     tn_ctx *ctx;

@@ -62,21 +62,31 @@ static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
 }
 
 /* What the outputs of a linear are divided by, so that the next linear finds its inputs smoothed: V for o,
- * up for down. The row's scale takes it, its codes do not change. *out [n]; NULL: nothing. */
+ * up for down, each expert's up for its down. The row's scale takes it, its codes do not change. *out [n]; NULL:
+ * nothing. */
 static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, int64_t n, const float **out,
                             tern_error *err) {
+    const site_plan *experts = NULL;
     const float *smooth = NULL;
     bool folds = p->o->scheme == TN_SCHEME_EDGEFLOW || p->o->scheme == TN_SCHEME_GRAM;
     if (folds && role == TN_W_V &&
         !tn_program_divides(&p->m->program, tn_program_site_index(&p->m->program, layer, TN_SITE_O)))
         smooth = plan_of(p, layer, TN_SITE_O)->smooth;
     if (folds && role == TN_W_UP) smooth = plan_of(p, layer, TN_SITE_DOWN)->smooth;
+    if (folds && role == TN_W_UP_EXPS &&
+        !tn_program_divides(&p->m->program,
+                            tn_program_site_index(&p->m->program, layer, TN_SITE_EXPERTS_DOWN)))
+        experts = plan_of(p, layer, TN_SITE_EXPERTS_DOWN);
+    if (experts) smooth = experts->smooth;
     *out = NULL;
     if (!smooth) return TERN_OK;
     float *d = tn_hoard_keep(h, (size_t)n, sizeof *d);
     TN_FAIL_IF(!d, err, TERN_E_MEMORY, "no memory to pack");
     int32_t group = p->m->h.n_heads / p->m->h.n_kv_heads, width = p->m->h.d_head;
-    for (int64_t i = 0; i < n; i++) d[i] = smooth[role == TN_W_V ? i / width * group * width + i % width : i];
+    for (int64_t i = 0; i < n; i++)
+        d[i] = smooth[role == TN_W_V                  ? i / width * group * width + i % width
+                      : experts && !experts->n_smooth ? i % p->m->h.n_ff_exp
+                                                      : i];
     *out = d;
     return TERN_OK;
 }
@@ -447,8 +457,9 @@ static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
-/* Where inputs are divided when they are quantised, adapters read them as the model has them. */
+/* Where inputs are divided when they are quantised, adapters read them as the model has them; experts take none. */
 static const float *smoothed(const packer *p, size_t i_site) {
+    if (tn_site_of_experts(p->m->program.sites[i_site].kind)) return NULL;
     return tn_program_divides(&p->m->program, (int32_t)i_site) ? NULL : p->plans[i_site].smooth;
 }
 

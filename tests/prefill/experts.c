@@ -369,7 +369,7 @@ static void bits_do_not_depend_on_how(void **state) {
 /* ---- packages that lie ------------------------------------------------------------------------------- */
 
 /* What is different in a copy of a package: a number of its operators, or a tensor of a layer, which is left
- * out, or whose first value becomes another. */
+ * out, or whose first value becomes another. An INVERSE of the experts' down is added, as packages of before had it. */
 typedef struct lie {
     const char *key; /* NULL: a tensor */
     double value;
@@ -404,8 +404,15 @@ static void copy_section(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_section
         must(tn_pkg_put_section(w, (tn_pkg_kind)s->kind, s->layer, bytes, s->size_bytes, &err), &err);
     if (n) must(tn_pkg_begin(w, (tn_pkg_kind)s->kind, s->layer, &err), &err);
     for (size_t k = 0; k < n; k++) {
-        bool it = !l->key && s->layer == 2 && r[k].role == l->role && r[k].part == l->part;
+        bool it = !l->key && s->layer == 2 && r[k].role == l->role && r[k].part == l->part,
+             old = !l->key && l->role == TN_W_DOWN_EXPS && l->part == TN_PKG_INVERSE;
         float v = (float)l->value;
+        if (old && r[k].role == TN_W_DOWN_EXPS && r[k].part == TN_PKG_WEIGHTLETS) {
+            float inverse[256];
+            for (int64_t i = 0; i < r[k].k; i++) inverse[i] = i ? 0.5f + (float)(i % 5) / 4 : v;
+            const tn_pkg_record add = {.role = TN_W_DOWN_EXPS, .part = TN_PKG_INVERSE, .n = 1, .k = r[k].k};
+            must(tn_pkg_add(w, &add, inverse, (uint64_t)r[k].k * sizeof *inverse, &err), &err);
+        }
         if (it && l->gone) continue;
         if (it) memcpy(bytes + r[k].off_bytes, &v, sizeof v);
         must(tn_pkg_add(w, &r[k], bytes + r[k].off_bytes, r[k].size_bytes, &err), &err);
@@ -467,9 +474,12 @@ static void lies_are_refused(void **state) {
 
 static void as_plain_loops_compute(void **state) {
     (void)state;
-    static const lie scaled = {"experts_scale", 2.5, .told = NULL};
+    static const lie scaled = {"experts_scale", 2.5, .told = NULL},
+                     old = {NULL, 2, TN_W_DOWN_EXPS, TN_PKG_INVERSE, false, NULL};
     for (int i = 0; i < 2 * N_MIXTURES; i++) all_layers(packages[i / 2], i % 2);
     tell(packages[2], &scaled); /* the models have none */
+    all_layers(bad, false);
+    tell(packages[0], &old);
     all_layers(bad, false);
 }
 

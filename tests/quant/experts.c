@@ -1,10 +1,12 @@
-/* What is captured for a layer's experts is what each of them reads, in the order of the tokens; and an expert is
- * rounded for what it reads, not for what the others do. */
+/* What is captured for a layer's experts is what each of them reads, in the order of the tokens; an expert is rounded
+ * for what it reads, not for what the others do, and smoothed for it, which its up and its down take back. */
 #include "base/cpu.h"
+#include "formats/package.h"
 #include "model/experts.h"
 #include "quant/capture.h"
 #include "quant/corpus.h"
 #include "quant/gram.h"
+#include "quant/pack.h"
 #include "quant/recipe.h"
 #include "quant/round.h"
 
@@ -131,7 +133,8 @@ static double output_error(const tn_inputs *in, const tn_site_ops *ops, const tn
         float *row = malloc(k * sizeof *row);
         for (size_t i = 0; i < k; i++) row[i] = (float)q[i] * l->scale[n];
         if (made->rotated) tn_hadamard_wide(kern.hadamard_f32, row, k, (size_t)made->rotated);
-        for (size_t i = 0; i < k; i++) d[i] -= row[i] / (made->smooth ? made->smooth[i] : 1);
+        const float *smooth = tn_recipe_smooth(made, n, ops->n[0], ops->k);
+        for (size_t i = 0; i < k; i++) d[i] -= row[i] / (smooth ? smooth[i] : 1);
         for (int32_t r = 0; r < in->n_rows; r++) {
             bool reads = false;
             for (int32_t i = 0; i < in->n_readers; i++)
@@ -191,10 +194,185 @@ static void experts_are_rounded_for_their_own(void **state) {
     }
 }
 
+/* ---- smoothing ------------------------------------------------------------------------------------- */
+
+static tn_recipe_site made_for(const tn_inputs *in) {
+    const tn_site_ops *ops = ops_of(TN_SITE_EXPERTS_DOWN);
+    uint8_t *bits = malloc((size_t)ops->n_total);
+    tn_recipe_site made;
+    tern_error err;
+    memset(bits, 8, (size_t)ops->n_total);
+    const tn_recipe r = {.ctx = &ctx,
+                         .block_max = TN_GRAM_BLOCK_MAX,
+                         .pool = pool,
+                         .kern = &kern,
+                         .src = src,
+                         .h = &m->h,
+                         .program = &m->program,
+                         .bits = 8};
+    must(tn_recipe_site_make(&r, LAYER, TN_SITE_EXPERTS_DOWN, ops, in, bits, &made, &err), &err);
+    assert_int_equal(made.n_smooth, ops->n_experts);
+    free(bits);
+    return made;
+}
+
+static int by_size(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static float median(const float *x, size_t n) {
+    float *sorted = malloc(n * sizeof *sorted);
+    memcpy(sorted, x, n * sizeof *x);
+    qsort(sorted, n, sizeof *sorted, by_size);
+    float at = sorted[n / 2];
+    free(sorted);
+    return at;
+}
+
+/* A channel of each expert stands out a hundredfold, which only its own smoothing takes away; and the floats that
+ * its down gives stay what they were. Experts 0 and 1 read too little to be smoothed for it. */
+static void each_is_smoothed_for_its_own(void **state) {
+    (void)state;
+    enum { FEW = 20 };
+    const tn_site_ops *ops = ops_of(TN_SITE_EXPERTS_DOWN);
+    const tn_inputs plain = tn_capture_inputs(&cap, TN_SITE_EXPERTS_DOWN);
+    const size_t k = (size_t)ops->k, n = (size_t)plain.n_rows;
+    float *raw = malloc(2 * n * k * sizeof *raw), *x = raw + n * k, *w = malloc(k * sizeof *w);
+    int16_t *readers = malloc(n * sizeof *readers);
+    int32_t seen[2] = {0};
+    tern_error err;
+    for (size_t r = 0; r < n; r++) {
+        int32_t e = plain.readers[r];
+        if (e < 2 && seen[e]++ >= FEW) e += 2;
+        readers[r] = (int16_t)e;
+        memcpy(raw + r * k, plain.x + r * k, k * sizeof *raw);
+        raw[r * k + 3 + (size_t)e] *= 100;
+    }
+    memcpy(x, raw, n * k * sizeof *raw);
+    const tn_inputs in = {x, plain.n_rows, readers, 1};
+    tn_recipe_site made = made_for(&in);
+    for (int32_t e = 2; e < ops->n_experts; e++) {
+        const float *smooth = made.smooth + (size_t)e * k, usual = median(smooth, k);
+        for (int32_t other = 0; other < ops->n_experts; other++)
+            if ((smooth[3 + other] > 4 * usual) != (other == e))
+                fail_msg("expert %d, channel of %d: %g of usually %g", e, other, (double)smooth[3 + other],
+                         (double)usual);
+    }
+    assert_memory_equal(made.smooth, made.smooth + k, k * sizeof *made.smooth); /* the layer's */
+    for (size_t r = 0; r < n; r += 11) {
+        const int32_t e = readers[r], each = ops->n[0] / ops->n_experts;
+        for (int32_t row = e * each; row < (e + 1) * each; row += 17) {
+            double want = 0, got = 0, size = 0;
+            must(tn_source_read(src, LAYER, ops->roles[0], row, row + 1, w, &err), &err);
+            for (size_t i = 0; i < k; i++) {
+                want += (double)w[i] * (double)raw[r * k + i];
+                size += fabs((double)w[i] * (double)raw[r * k + i]);
+                w[i] *= made.smooth[(size_t)e * k + i];
+            }
+            tn_hadamard_wide(kern.hadamard_f32, w, k, (size_t)made.rotated);
+            for (size_t i = 0; i < k; i++) got += (double)w[i] * (double)x[r * k + i];
+            if (fabs(got - want) > 1e-5 * size)
+                fail_msg("row %zu of expert %d: %.9g, want %.9g", r, e, got, want);
+        }
+    }
+    tn_recipe_site_free(&ctx, &made);
+    free(raw);
+    free(readers);
+    free(w);
+}
+
+typedef struct section {
+    char *bytes;
+    const tn_pkg_record *records;
+    size_t n;
+} section;
+
+static const void *part(const section *s, tn_role role, tn_pkg_part what) {
+    const tn_pkg_record *r = tn_pkg_record_find(s->records, s->n, (uint32_t)role, (uint32_t)what);
+    return r ? s->bytes + r->off_bytes : NULL;
+}
+
+/* All rows of a linear of n x k as floats; what its inputs are multiplied by is in them. */
+static float *as_packed(const section *s, tn_role first, tn_role role, size_t n, size_t k, size_t rotated) {
+    const uint8_t *packed = part(s, role, TN_PKG_WEIGHTLETS), *bits = part(s, role, TN_PKG_CHANNEL_BITS);
+    const float *inverse = part(s, first, TN_PKG_INVERSE);
+    float *w = malloc(n * k * sizeof *w), *scale = malloc(2 * n * sizeof *scale);
+    int8_t *q = malloc(k);
+    tern_error err;
+    must(tn_pkg_rows(s->records, s->n, s->bytes, (uint32_t)role, n, scale, (int32_t *)(scale + n), &err),
+         &err);
+    for (size_t row = 0; row < n; row++) {
+        tn_weightlets_row(packed + tn_weightlets_bytes(bits, 0, row / 16 * 16, k), bits, row, n, k, q);
+        for (size_t i = 0; i < k; i++) w[row * k + i] = (float)q[i] * scale[row];
+        if (rotated) tn_hadamard_wide(kern.hadamard_f32, w + row * k, k, rotated);
+        for (size_t i = 0; inverse && i < k; i++) w[row * k + i] *= inverse[i];
+    }
+    free(scale);
+    free(q);
+    return w;
+}
+
+static double times(const float *a, const float *b, size_t n, size_t step) {
+    double over = 0, under = 0;
+    for (size_t i = 0; i < n; i++) {
+        over += (double)a[i * step] * (double)b[i * step];
+        under += (double)b[i * step] * (double)b[i * step];
+    }
+    return over / under;
+}
+
+/* In a package, row c of an expert's up is divided by what column c of its down, and of no other's, is multiplied
+ * by. */
+static void up_takes_what_its_down_has(void **state) {
+    (void)state;
+    char package[FIXTURE_PATH], gguf[FIXTURE_PATH];
+    tn_pack_options o;
+    tern_error err;
+    tn_pkg *pkg;
+    tn_pack_defaults(&o);
+    o.bits = 8;
+    o.calib_tokens = 2048;
+    fixture_file(gguf, "m.gguf");
+    fixture_package(package, "m.tern", gguf, &o);
+    must(tn_pkg_open(&ctx, package, &pkg, &err), &err);
+    const tn_pkg_section *f = tn_pkg_find(pkg, TN_PKG_LAYER, LAYER);
+    section s = {.bytes = malloc(f->size_bytes)};
+    must(tn_pkg_read(pkg, f, s.bytes, &err), &err);
+    s.records = tn_pkg_records(pkg, f, &s.n);
+    const size_t e = (size_t)m->h.n_embd, x = (size_t)m->h.n_ff_exp, n = (size_t)m->h.n_experts;
+    float *up = as_packed(&s, TN_W_GATE_EXPS, TN_W_UP_EXPS, n * x, e, 0),
+          *file = malloc(2 * n * x * e * sizeof *file),
+          *down =
+              as_packed(&s, TN_W_DOWN_EXPS, TN_W_DOWN_EXPS, n * e, x, (size_t)tn_hadamard_block((int32_t)x));
+    assert_null(part(&s, TN_W_DOWN_EXPS, TN_PKG_INVERSE));
+    must(tn_source_read(src, LAYER, TN_W_UP_EXPS, 0, (int64_t)(n * x), file, &err), &err);
+    must(tn_source_read(src, LAYER, TN_W_DOWN_EXPS, 0, (int64_t)(n * e), file + n * x * e, &err), &err);
+    double *in = malloc(2 * n * x * sizeof *in), *out = in + n * x;
+    size_t differ = 0;
+    for (size_t i = 0; i < n * x; i++) {
+        const size_t at = i / x * e * x + i % x;
+        in[i] = times(up + i * e, file + i * e, e, 1);
+        out[i] = times(down + at, file + n * x * e + at, e, x);
+        if (fabs(in[i] * out[i] - 1) > 0.02) fail_msg("channel %zu: up %g, down %g", i, in[i], out[i]);
+    }
+    for (size_t i = 0; i < n * x; i++) differ += fabs(in[i] * out[(i + x) % (n * x)] - 1) > 0.04;
+    print_message("another expert's differ by more than 4 %% in %zu of %zu channels\n", differ, n * x);
+    assert_true(differ > n * x / 2);
+    free(in);
+    free(up);
+    free(down);
+    free(file);
+    free(s.bytes);
+    tn_pkg_close(&pkg);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_what_each_expert_reads),
         cmocka_unit_test(experts_are_rounded_for_their_own),
+        cmocka_unit_test(each_is_smoothed_for_its_own),
+        cmocka_unit_test(up_takes_what_its_down_has),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
