@@ -16,8 +16,9 @@ static void largest(const float *value, int32_t n, int32_t used, bool *taken) {
     }
 }
 
-/* bias, scale: of the experts, or NULL. score [n] is lost. */
-static void choose(const tn_op *op, const float *bias, const float *scale, float *score, float *chosen) {
+void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *chosen) {
+    const float *bias = op->experts.bias ? tn_model_vector(m, op->layer, TN_W_EXPERTS_BIAS) : NULL,
+                *scale = op->experts.beside ? tn_model_vector(m, op->layer, TN_W_EXPERTS_SCALE) : NULL;
     int32_t used = op->experts.used, n = op->experts.n;
     bool taken[TN_MAX_EXPERTS] = {0};
     float weight[TN_MAX_EXPERTS], biased[TN_MAX_EXPERTS], max = -INFINITY, sum = 0;
@@ -60,12 +61,10 @@ void tn_route_scores(const tn_op *op, const tn_frame *f, int32_t row0, int32_t r
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
     (void)scratch;
     int32_t used = op->experts.used;
-    const float *bias = op->experts.bias ? tn_model_vector(f->m, op->layer, TN_W_EXPERTS_BIAS) : NULL,
-                *shared = tn_model_vector(f->m, op->layer, TN_W_SHARED_GATE),
-                *scale = op->experts.beside ? tn_model_vector(f->m, op->layer, TN_W_EXPERTS_SCALE) : NULL;
+    const float *shared = tn_model_vector(f->m, op->layer, TN_W_SHARED_GATE);
     for (int32_t r = row0; r < row1; r++) {
         float *chosen = tn_frame_row(f, op->out, op->width, r);
-        choose(op, bias, scale, tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, r), chosen);
+        tn_route_choose(op, f->m, tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, r), chosen);
         chosen[3 * used] = shared_weight(op, shared, tn_frame_row(f, op->in, op->experts.n_embd, r));
     }
 }

@@ -35,6 +35,14 @@ void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *exp
     (void)d, (void)s, (void)experts, (void)n, (void)pass;
 }
 
+void tn_on_demand_correct(tn_on_demand *d, int32_t layer, float *scores) {
+    (void)d, (void)layer, (void)scores;
+}
+
+void tn_on_demand_learn(tn_on_demand *d, int32_t layer, const float *scores) {
+    (void)d, (void)layer, (void)scores;
+}
+
 void tn_on_demand_predict(tn_on_demand *d, int32_t layer, const int32_t *experts, int32_t n) {
     (void)d, (void)layer, (void)experts, (void)n;
 }

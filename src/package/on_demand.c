@@ -23,6 +23,7 @@ enum { UNIT_SLOTS = 6 };
 typedef struct unit {
     unit_state state;
     bool fresh; /* nobody has taken it since it was read */
+    bool vain;  /* it is COMING, but was not chosen: it goes first, and does not count as coming */
     int32_t n_users;
     uint64_t used; /* when it was taken last; 0: in a pass only */
     uint64_t came; /* when its reads began */
@@ -61,6 +62,9 @@ struct tn_on_demand {
     uint64_t clock;
     int32_t predicted_layer; /* -1: none */
     bool predicted[TN_MAX_EXPERTS];
+    int32_t corrected_layer;       /* -1: none */
+    float guessed[TN_MAX_EXPERTS]; /* its scores, not corrected */
+    float *drift;                  /* [n_layers][n_experts] what scores differ by */
     tn_on_demand_stats stats;
 };
 
@@ -86,12 +90,13 @@ static void drop(tn_on_demand *d, unit *u) {
     if (u->state == COMING) {
         for (int32_t i = 0; i < s->ops.n_ops; i++)
             (void)tn_aio_wait(d->aio, &d->slots[u->slot[i]].read, NULL);
-        d->n_coming--;
+        d->n_coming -= !u->vain;
     } else {
         tn_site_drop_expert(s, u->expert);
     }
     for (int32_t i = 0; i < s->ops.n_ops; i++) d->free_slots[d->n_free++] = u->slot[i];
     u->state = ABSENT;
+    u->vain = false;
 }
 
 /* Which of two units gives way first. */
@@ -102,18 +107,19 @@ static bool gives_way(const unit *a, const unit *b) {
     return a->came > b->came;
 }
 
-/* Frees slots until there are n; a unit that is coming is left alone. Returns false where too many are in use. */
+static bool may_go(const unit *u) { return (u->state == READY && !u->n_users) || u->vain; }
+
+/* Frees slots until there are n; a unit that is coming for somebody is left alone. Returns false where too many are in use. */
 static bool make_room(tn_on_demand *d, int32_t n) {
     int32_t n_there = d->n_free;
     for (int32_t i = 0; i < d->n_units && n_there < n; i++)
-        if (d->units[i].state == READY && !d->units[i].n_users)
-            n_there += d->m->sites[d->units[i].i_site].ops.n_ops;
+        if (may_go(&d->units[i])) n_there += d->m->sites[d->units[i].i_site].ops.n_ops;
     if (n_there < n) return false;
     while (d->n_free < n) {
         unit *out = NULL;
         for (int32_t i = 0; i < d->n_units; i++) {
             unit *u = &d->units[i];
-            if (u->state == READY && !u->n_users && gives_way(u, out)) out = u;
+            if (may_go(u) && gives_way(u, out)) out = u;
         }
         drop(d, out);
     }
@@ -198,7 +204,8 @@ tern_status tn_on_demand_take(tn_on_demand *d, const tn_npu_site *s, int32_t exp
         if (u->state == TAKING) {
             pthread_cond_wait(&d->changed, &d->mu);
         } else if (u->state == COMING) {
-            d->n_coming--;
+            d->n_coming -= !u->vain;
+            u->vain = false;
             st = fetch(d, u, err);
         } else if (make_room_by_force(d, s->ops.n_ops)) {
             hinted = false;
@@ -231,10 +238,14 @@ void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *exp
     pthread_mutex_lock(&d->mu);
     for (int32_t i = 0; i < n && !pass; i++) { /* those that are there stay for it */
         unit *u = unit_of(d, s, experts[i]);
-        if (u->state == READY) u->used = ++d->clock;
+        if (u->state == READY || u->vain) u->used = ++d->clock;
     }
     for (int32_t i = 0; i < n; i++) {
         unit *u = unit_of(d, s, experts[i]);
+        if (u->vain) {
+            u->vain = false;
+            d->n_coming++;
+        }
         if (u->state != ABSENT) continue;
         if ((d->n_coming + 1) * UNIT_SLOTS * 2 > d->n_slots || !make_room(d, s->ops.n_ops)) break;
         begin(d, u, false);
@@ -246,6 +257,29 @@ void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *exp
 }
 
 /* ---- predictions ----------------------------------------------------------------------------------- */
+
+void tn_on_demand_correct(tn_on_demand *d, int32_t layer, float *scores) {
+    const int32_t n = d->m->model->h.n_experts;
+    const float *drift = d->drift + (ptrdiff_t)layer * n;
+    pthread_mutex_lock(&d->mu);
+    d->corrected_layer = layer;
+    for (int32_t e = 0; e < n; e++) {
+        d->guessed[e] = scores[e];
+        scores[e] += drift[e];
+    }
+    pthread_mutex_unlock(&d->mu);
+}
+
+void tn_on_demand_learn(tn_on_demand *d, int32_t layer, const float *scores) {
+    const float NEW = 0.05f; /* the twentieth part of it is the last token's */
+    const int32_t n = d->m->model->h.n_experts;
+    float *drift = d->drift + (ptrdiff_t)layer * n;
+    pthread_mutex_lock(&d->mu);
+    for (int32_t e = 0; e < n && d->corrected_layer == layer; e++)
+        drift[e] += NEW * (scores[e] - d->guessed[e] - drift[e]);
+    d->corrected_layer = -1;
+    pthread_mutex_unlock(&d->mu);
+}
 
 void tn_on_demand_predict(tn_on_demand *d, int32_t layer, const int32_t *experts, int32_t n) {
     pthread_mutex_lock(&d->mu);
@@ -261,6 +295,14 @@ void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts,
     for (int32_t i = 0; i < n && d->predicted_layer == layer; i++) {
         d->stats.n_predicted++;
         d->stats.n_right += d->predicted[experts[i]];
+    }
+    unit *first = unit_of(d, tn_npu_site_at(d->m, layer, TN_SITE_EXPERTS), 0);
+    for (int32_t e = 0; e < d->m->model->h.n_experts && d->predicted_layer == layer; e++) {
+        unit *u = first + e; /* guessed, and chosen by no row: they are hinted at anew below */
+        if (u->state != COMING || u->vain) continue;
+        u->vain = true;
+        u->used = 0;
+        d->n_coming--;
     }
     pthread_mutex_unlock(&d->mu);
     tn_on_demand_hint(d, tn_npu_site_at(d->m, layer, TN_SITE_EXPERTS), experts, n, false);
@@ -333,7 +375,9 @@ static tern_status open_units(tn_on_demand *d, tern_error *err) {
             TN_TRY(open_linear(d, i, op, err));
     }
     d->units = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)d->n_units, sizeof *d->units);
-    TN_FAIL_IF(!d->units, err, TERN_E_MEMORY, "no memory for %d experts", d->n_units);
+    d->drift = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)m->model->h.n_layers * (size_t)m->model->h.n_experts,
+                         sizeof *d->drift);
+    TN_FAIL_IF(!d->units || !d->drift, err, TERN_E_MEMORY, "no memory for %d experts", d->n_units);
     for (int32_t i = 0; i < m->n_sites; i++)
         for (int32_t e = 0; e < m->sites[i].ops.n_experts; e++)
             d->units[d->first_unit[i] + e] = (unit){.i_site = i, .expert = e};
@@ -372,7 +416,7 @@ tern_status tn_on_demand_open(tn_npu_model *m, const char *path, uint64_t budget
     tn_on_demand *d = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *d);
     TN_FAIL_IF(!d, err, TERN_E_MEMORY, "no memory for experts on demand");
     d->m = m;
-    d->predicted_layer = -1;
+    d->predicted_layer = d->corrected_layer = -1;
     pthread_mutex_init(&d->mu, NULL);
     pthread_cond_init(&d->changed, NULL);
     tern_status st = open_units(d, err);
@@ -395,6 +439,7 @@ void tn_on_demand_close(tn_on_demand **pd) {
     tn_free(ctx, d->units);
     tn_free(ctx, d->free_slots);
     tn_free(ctx, d->slots);
+    tn_free(ctx, d->drift);
     tn_free(ctx, d->block);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->mu);

@@ -7,8 +7,9 @@
  *
  * take() keeps a unit resident until give(), and reads it where it is not. hint() begins to read units that will be
  * taken soon, as far as nothing else must give way that was hinted at or is in use. The unit taken longest ago goes
- * first. A prompt passes through all experts of a layer, chunk after chunk, where that rule would keep nothing: what
- * such a pass reads goes before all else, the latest first, so that those that are there stay and are hits. */
+ * first; in front of it what was hinted at and not chosen. A prompt passes through all experts of a layer, chunk
+ * after chunk, where that rule would keep nothing: what such a pass reads goes before all else, the latest first, so
+ * that those that are there stay and are hits. */
 #ifndef TN_PACKAGE_ON_DEMAND_H
 #define TN_PACKAGE_ON_DEMAND_H
 
@@ -39,7 +40,11 @@ void tn_on_demand_give(tn_on_demand *d, const tn_npu_site *s, int32_t expert);
 /* experts [n], in the order in which they will be taken. */
 void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *experts, int32_t n, bool pass);
 
-/* Experts that the next layer with some will probably choose: they are hinted at, and compared with what it chooses. */
+/* Scores of a layer's experts as they are before the layer has begun become what they will probably be: what earlier
+ * ones turned out to differ by, newer ones counting more, is added. learn: what they are. */
+void tn_on_demand_correct(tn_on_demand *d, int32_t layer, float *scores);
+void tn_on_demand_learn(tn_on_demand *d, int32_t layer, const float *scores);
+/* Experts that a layer will probably choose: they are hinted at, and compared with what it chooses. */
 void tn_on_demand_predict(tn_on_demand *d, int32_t layer, const int32_t *experts, int32_t n);
 void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts, int32_t n);
 

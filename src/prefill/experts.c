@@ -18,43 +18,51 @@ static uint8_t *place_of(const chunk *c, const tn_npu_site *s, int64_t place) {
     return c->expert_x + place * s->in_stride;
 }
 
-/* The experts that the next layer with some would choose for a row as it is now, before this layer's experts and
- * the next layer's attention have added to it. */
-static void predict(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row) {
-    const tn_program *prog = &p->model->program;
-    int32_t layer = op->layer + 1;
+static bool foresees(const tn_pipeline *p, const chunk *c) {
+    return p->m->on_demand && p->form == TN_FORM_DECODE && c->f.r->n_rows < TN_FEW_ROWS;
+}
+
+/* The experts that a layer would choose for a row if it did nothing before. What attention is going to add to their
+ * scores is guessed to be what it has lately. */
+static void foresee(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row) {
     tn_role norm = op->experts.beside ? TN_W_ROUTER_NORM : TN_W_FFN_NORM;
-    while (layer < prog->n_layers && !tn_layer_has_experts(&p->model->h, layer)) layer++;
-    const float *w = layer < prog->n_layers ? tn_model_vector(p->model, layer, norm) : NULL;
-    if (!w || p->model->h.norm != TN_NORM_RMS) return;
+    const float *w = tn_model_vector(p->model, op->layer, norm);
     size_t n_embd = (size_t)op->experts.n_embd, n = (size_t)op->experts.n;
-    float normed[MAX_EMBD], score[TN_MAX_EXPERTS];
+    float normed[MAX_EMBD], score[TN_MAX_EXPERTS], chosen[3 * TN_MAX_EXPERTS + 1];
     int32_t likely[TN_MAX_EXPERTS];
-    if (n_embd > MAX_EMBD) return;
+    if (!w || p->model->h.norm != TN_NORM_RMS || n_embd > MAX_EMBD) return;
     p->kern->rmsnorm_f32(tn_frame_row(&c->f, TN_BUF_X, (int32_t)n_embd, row), w, p->model->h.norm_eps, normed,
                          n_embd);
-    const tn_linear *l = tn_model_linear(p->model, layer, TN_W_ROUTER);
+    const tn_linear *l = tn_model_linear(p->model, op->layer, TN_W_ROUTER);
     p->kern->gemm_f32[l->dtype](normed, n_embd, l->panels, l->bias, score, n, 1, 0, n, n_embd);
-    for (int32_t k = 0; k < op->experts.used; k++) {
-        int32_t best = 0;
-        for (int32_t e = 1; e < (int32_t)n; e++)
-            if (score[e] > score[best]) best = e;
-        likely[k] = best;
-        score[best] = -INFINITY;
+    tn_on_demand_correct(p->m->on_demand, op->layer, score);
+    tn_route_choose(op, p->model, score, chosen);
+    for (int32_t k = 0; k < op->experts.used; k++) likely[k] = tn_chosen_expert(chosen, k);
+    tn_on_demand_predict(p->m->on_demand, op->layer, likely, op->experts.used);
+}
+
+void tn_experts_foresee(const tn_pipeline *p, const chunk *c, const tn_op *ops, int32_t n_ops) {
+    const tn_program *prog = &p->model->program;
+    for (int32_t i = 0; foresees(p, c) && i < n_ops; i++) {
+        int32_t layer = ops[i].layer, n;
+        if (layer < 1 || layer >= prog->n_layers) continue; /* the first chooses by more than an embedding */
+        const tn_op *first = tn_program_layer(prog, layer, &n);
+        for (const tn_op *op = first; &ops[i] == first && op < first + n; op++)
+            if (op->kind == TN_OP_ROUTE) foresee(p, c, op, c->f.r->n_rows - 1);
     }
-    tn_on_demand_predict(p->m->on_demand, layer, likely, op->experts.used);
 }
 
 void tn_experts_route(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row0, int32_t row1) {
     tn_route_scores(op, &c->f, row0, row1);
+    if (foresees(p, c) && row1 == c->f.r->n_rows)
+        tn_on_demand_learn(p->m->on_demand, op->layer,
+                           tn_frame_row(&c->f, TN_BUF_ROUTE, op->experts.n, row1 - 1));
     tn_op_info_of(op->kind)->rows(op, &c->f, row0, row1, NULL);
-    if (!p->m->on_demand || p->form != TN_FORM_DECODE || c->f.r->n_rows >= TN_FEW_ROWS) return;
-    for (int32_t row = row0; row < row1; row++) {
+    for (int32_t row = row0; foresees(p, c) && row < row1; row++) {
         const float *chosen = tn_frame_row(&c->f, op->out, op->width, row);
         int32_t experts[TN_MAX_EXPERTS];
         for (int32_t k = 0; k < op->experts.used; k++) experts[k] = tn_chosen_expert(chosen, k);
         tn_on_demand_chosen(p->m->on_demand, op->layer, experts, op->experts.used);
-        if (row + 1 == row1) predict(p, c, op, row);
     }
 }
 

@@ -146,6 +146,8 @@ bool tn_site_has_beside(const tn_pipeline *p, int32_t site);
 /* ---- experts.c ---- */
 /* The rows of an op of experts, each with what it quantises. */
 void tn_experts_route(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row0, int32_t row1);
+/* Where one of these ops, which have run, begins a layer: its experts are guessed, to be read ahead. */
+void tn_experts_foresee(const tn_pipeline *p, const chunk *c, const tn_op *ops, int32_t n_ops);
 void tn_experts_gather(tn_pipeline *p, chunk *c, const tn_op *op, int32_t row0, int32_t row1);
 void tn_experts_quantise(tn_pipeline *p, chunk *c, const tn_npu_site *s, const tn_op *op, int32_t row);
 /* Into how many parts their products may be cut. */

@@ -247,6 +247,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         return TERN_OK;
     }
     for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);
+    tn_experts_foresee(p, c, w->ops, w->n_ops);
     return TERN_OK;
 }
 

@@ -1,5 +1,6 @@
 /* Experts read on demand: the bits of everything in memory, within the budget, as many reads as an independent
- * replay says, and one clear error where the file is not what it was. */
+ * replay says, guesses that are right where nothing changes them, and one clear error where the file is not what it
+ * was. */
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "formats/package.h"
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -331,6 +333,114 @@ static void passes_keep_what_fits(void **state) {
     tern_engine_close(&e);
 }
 
+/* ---- guesses ----------------------------------------------------------------------------------------- */
+
+/* What attention and convolutions give becomes nothing: scales of their last product are 0. */
+static void without_attention(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_section *s, const void *user) {
+    (void)user;
+    tern_error err;
+    size_t n;
+    const tn_pkg_record *r = tn_pkg_records(p, s, &n);
+    char *bytes = malloc(s->size_bytes + 1);
+    must(tn_pkg_read(p, s, bytes, &err), &err);
+    if (!n) must(tn_pkg_put_section(w, (tn_pkg_kind)s->kind, s->layer, bytes, s->size_bytes, &err), &err);
+    if (n) must(tn_pkg_begin(w, (tn_pkg_kind)s->kind, s->layer, &err), &err);
+    for (size_t k = 0; k < n; k++) {
+        if ((r[k].role == TN_W_O || r[k].role == TN_W_CONV_OUT) && r[k].part == TN_PKG_ROWS16)
+            memset(bytes + r[k].off_bytes, 0, r[k].size_bytes / 2); /* sums lie behind them */
+        must(tn_pkg_add(w, &r[k], bytes + r[k].off_bytes, r[k].size_bytes, &err), &err);
+    }
+    if (n) must(tn_pkg_end(w, &err), &err);
+    free(bytes);
+}
+
+/* Where nothing comes between a layer's beginning and its router, every choice behind the first layer is foreseen,
+ * by scores and by sigmoids with a bias. */
+static void what_does_not_change_is_foreseen(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH];
+    fixture_file(path, "still.tern");
+    for (int p = 0; p < N_MIXTURES; p += 2) { /* attention, and convolutions */
+        tern_options o = options(2);
+        tn_experts_need need;
+        tn_on_demand_stats s;
+        fixture_rewrite(packages[p], path, without_attention, NULL);
+        o.max_memory_bytes = memory_for(path, &o, 0.5, &need);
+        tern_engine *e = fixture_engine(path, &o);
+        logits_of(e, N_PROMPT, got);
+        tn_on_demand_stats_get(e->npu->on_demand, &s);
+        int32_t n_layers = 0;
+        for (int32_t l = 1; l < e->model->h.n_layers; l++) n_layers += tn_layer_has_experts(&e->model->h, l);
+        assert_int_equal(s.n_predicted, N_STEPS * n_layers * e->model->h.n_experts_used);
+        if (s.n_right != s.n_predicted)
+            fail_msg("%s: %llu of %llu foreseen", mixtures[p].arch, (unsigned long long)s.n_right,
+                     (unsigned long long)s.n_predicted);
+        tern_engine_close(&e);
+    }
+    unlink(path);
+}
+
+/* What scores always differ by is known soon; that of one layer is no other's, and scores of a layer that was not
+ * guessed tell nothing. */
+static void scores_are_corrected(void **state) {
+    (void)state;
+    enum { N = 200 };
+    tern_options o = options(1);
+    tn_experts_need need;
+    o.max_memory_bytes = memory_for(packages[0], &o, 0.5, &need);
+    tern_engine *e = fixture_engine(packages[0], &o);
+    tn_on_demand *d = e->npu->on_demand;
+    const int32_t n = e->model->h.n_experts;
+    float guess[TN_MAX_EXPERTS], is[TN_MAX_EXPERTS];
+    for (int32_t i = 0; i <= N; i++) {
+        for (int32_t layer = 1; layer <= 2; layer++) {
+            for (int32_t x = 0; x < n; x++) {
+                guess[x] = (float)((i * 7 + x * 3) % 5);
+                is[x] = guess[x] + (float)x * (layer == 1 ? 0.25f : -0.5f);
+            }
+            tn_on_demand_correct(d, layer, guess);
+            for (int32_t x = 0; x < n && i == N; x++) assert_true(fabsf(guess[x] - is[x]) < 1e-3f);
+            for (int32_t x = 0; x < n && !i; x++)
+                assert_true(guess[x] == (float)(x * 3 % 5)); /* nothing is known yet */
+            tn_on_demand_learn(d, layer, is);
+            memset(guess, 0x3f, sizeof guess);
+            tn_on_demand_learn(d, 3 - layer, guess);
+        }
+    }
+    tern_engine_close(&e);
+}
+
+/* Guesses that were wrong keep neither room nor the place of later ones: those that are right are still read ahead. */
+static void wrong_guesses_go(void **state) {
+    (void)state;
+    tern_options o = options(1);
+    tern_error err;
+    tn_experts_need need;
+    tn_on_demand_stats s;
+    o.max_memory_bytes = memory_for(packages[0], &o, 0.4, &need);
+    tern_engine *e = fixture_engine(packages[0], &o);
+    tn_on_demand *d = e->npu->on_demand;
+    const int32_t n = e->model->h.n_experts, n_layers = e->model->h.n_layers;
+    const int N = 300;
+    for (int32_t i = 0; i < N; i++) {
+        int32_t layer = 1 + i % (n_layers - 1), right = i * 5 % n, wrong = (right + 3) % n;
+        int32_t guessed[2] = {right, wrong};
+        const tn_npu_site *site = tn_npu_site_at(e->npu, layer, TN_SITE_EXPERTS);
+        tn_on_demand_predict(d, layer, guessed, 2);
+        tn_on_demand_chosen(d, layer, &right, 1);
+        must(tn_on_demand_take(d, site, right, false, &err), &err);
+        tn_on_demand_give(d, site, right);
+        site = tn_npu_site_at(e->npu, layer, TN_SITE_EXPERTS_DOWN);
+        must(tn_on_demand_take(d, site, right, false, &err), &err);
+        tn_on_demand_give(d, site, right);
+    }
+    tn_on_demand_stats_get(d, &s);
+    assert_int_equal(s.n_taken, 2 * N);
+    assert_int_equal(s.n_hits + s.n_ahead, 2 * N);
+    assert_int_equal(s.n_right, N);
+    tern_engine_close(&e);
+}
+
 /* ---- files that change ------------------------------------------------------------------------------- */
 
 static void copy_file(const char *from, const char *to) {
@@ -454,6 +564,9 @@ int main(void) {
         cmocka_unit_test(within_the_budget),
         cmocka_unit_test(longest_ago_goes_first),
         cmocka_unit_test(passes_keep_what_fits),
+        cmocka_unit_test(what_does_not_change_is_foreseen),
+        cmocka_unit_test(scores_are_corrected),
+        cmocka_unit_test(wrong_guesses_go),
         cmocka_unit_test(files_that_change),
         cmocka_unit_test(refusals),
     };
