@@ -39,7 +39,8 @@ static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **
     tern_engine_info(*e, &info);
     tern_session_options so;
     tern_session_options_defaults(&so);
-    so.n_ctx = n_prompt + 1;
+    const int32_t usual = info.ctx_train < 4096 ? info.ctx_train : 4096; /* what a session has by default */
+    so.n_ctx = n_prompt < usual ? 0 : n_prompt + 1;
     st = tern_session_open(*e, &so, s, err);
     if (st != TERN_OK) return st;
     ms[1] = tn_now_s();
