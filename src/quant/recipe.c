@@ -13,7 +13,7 @@ enum {
     SHARED_ROWS = 512,
     ROWS_PER_ITEM = 32,
     TILE = 16,
-    EXPERT_ROWS = 64, /* an expert that read fewer is smoothed as the layer is: its own would be chance */
+    EXPERT_ROWS = 32, /* an expert that read fewer is smoothed as the layer is: its own would be chance */
     EXPERT_SAMPLE = 64,
     LAYER_ROWS = 2048 /* what a layer's smoothing is chosen on, where experts have their own */
 };
