@@ -10,69 +10,11 @@ enum {
  * are all written out, would be twice as large. */
 #define AT_ONCE(whole) (VECTORS == 4 && !(whole) ? 4 : VECTORS == 2 ? 2 : 1)
 
-/* Where the two fields of values lie. */
-typedef struct fields {
-    size_t lines, high_lines; /* for 32 input channels */
-    bool high_shared;         /* each line of the second field serves the whole chunk */
-} fields;
-
-INLINE fields fields_of(tn_blocks_type type) {
-    switch (type) {
-    case TN_BLOCKS_Q8_0: return (fields){8, 0, false};
-    case TN_BLOCKS_Q5_0:
-    case TN_BLOCKS_Q5_1: return (fields){4, 1, false};
-    case TN_BLOCKS_Q5_K: return (fields){4, 1, true};
-    case TN_BLOCKS_Q6_K: return (fields){4, 2, false};
-    case TN_BLOCKS_Q2_K: return (fields){2, 0, false};
-    case TN_BLOCKS_Q3_K: return (fields){2, 1, true};
-    default: return (fields){4, 0, false};
-    }
-}
-
-/* Four lines of values from value line l on (of the half, l % 4 == 0), LANES channels of each, from byte o of
- * the line on. src, high: the half's lines, or the chunk's where high is shared. Of types without whole
- * chunks src and high are a block's. */
-INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *high, int half, int l,
-                       size_t o, slice *w) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        slice v;
-        switch (type) {
-        case TN_BLOCKS_Q8_0: w[i] = load(src + (l + i) * LINE + o) ^ 0x80; break;
-        case TN_BLOCKS_Q5_0:
-        case TN_BLOCKS_Q5_1:
-            v = bring(load(high + o), l + i, 4, 16);
-            w[i] = bring(load(src + i * LINE + o), l, 0, 15) | v;
-            break;
-        case TN_BLOCKS_Q4_K:
-            w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15);
-            break;
-        case TN_BLOCKS_Q5_K:
-            v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 4, 16);
-            w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15) | v;
-            break;
-        case TN_BLOCKS_Q6_K:
-            v = bring(load(high + (l % 8 + i) * LINE + o), l / 8 * 2, 4, 48);
-            w[i] = bring(load(src + (l % 16 + i) * LINE + o), l / 16 * 4, 0, 15) | v;
-            break;
-        case TN_BLOCKS_Q2_K: w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3); break;
-        case TN_BLOCKS_Q3_K:
-            v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 2, 4);
-            w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3) | v;
-            break;
-        default: /* nibbles of blocks of 32 */
-            v = bring(load(src + (l / 8 * 4 + i) * LINE + o), l % 8, 0, 15);
-            w[i] = type == TN_BLOCKS_MXFP4                                ? lookup(v, mxfp4_values)
-                   : type == TN_BLOCKS_IQ4_NL || type == TN_BLOCKS_IQ4_XS ? lookup(v, iq4_values)
-                                                                          : v;
-        }
-    }
-}
-
 /* sum + the products of G / 4 lines from line l on with the activations at a. */
 INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src, const uint8_t *high,
                     int half, int l, size_t o, const int8_t *a, vi sum) {
     const int n_lines = (int)G / 4;
+    (void)wide;
 #pragma GCC unroll 2
     for (int at = 0; at < n_lines; at += 4) {
         slice w[4];
@@ -80,10 +22,10 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
         const int8_t *x = a + at * 4;
 #if PAIRS
         if (!wide) { /* values below 32 in groups of 32, below 64 in groups of 16 (micro) */
-            vi pair = pairs_of(weights(w[0], false), act_load(x)), next;
-            pair = pairs_add(pair, pairs_of(weights(w[1], false), act_load(x + 4)));
-            next = pairs_of(weights(w[2], false), act_load(x + 8));
-            next = pairs_add(next, pairs_of(weights(w[3], false), act_load(x + 12)));
+            vi pair = pairs_of((vi)w[0], act_load(x)), next;
+            pair = pairs_add(pair, pairs_of((vi)w[1], act_load(x + 4)));
+            next = pairs_of((vi)w[2], act_load(x + 8));
+            next = pairs_add(next, pairs_of((vi)w[3], act_load(x + 12)));
             sum =
                 G == 32 ? pairs_widen(sum, pairs_add(pair, next)) : pairs_widen(pairs_widen(sum, pair), next);
             continue;
@@ -92,9 +34,9 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
 #ifdef SIXTEEN
-            sum = dot(sum, weights(w[i], wide), act_load(x), wide, i);
+            sum = dot(sum, (vi)w[i], act_load(x), wide, i);
 #else
-            sum = dot(sum, weights(w[i], wide), act_load(x + i * 4), wide);
+            sum = dot(sum, (vi)w[i], act_load(x + i * 4), wide);
 #endif
         }
     }

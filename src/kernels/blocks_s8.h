@@ -130,5 +130,6 @@ void tn_blocks_gemm_avxvnni(const tn_blocks_args *g);
 void tn_blocks_gemm_avx512vnni(const tn_blocks_args *g);
 void tn_blocks_gemm_neon(const tn_blocks_args *g);
 void tn_blocks_gemm_dotprod(const tn_blocks_args *g);
+void tn_blocks_gemm_i8mm(const tn_blocks_args *g);
 
 #endif

@@ -2,7 +2,7 @@
  * instruction set's file, which defines before, beside what blocks_unpack.h wants:
  *   LANES             floats of a vector: 4, 8 or 16
  *   MAX_ROWS, TILES   rows and tiles that meet in registers
- *   SIGNED            1: dot takes signed weights, so that values of eight bits are turned to s8 first
+ *   SIGNED            1: dot takes signed weights, so that values of eight bits are turned to s8 as they are unpacked
  *   vf, vi            vectors of float and of int32
  *   f_load f_store f_set1 f_fma(a,b,c) f_cvt (from int32) f_zero()   i_set1 i_zero()
  *   struct act, act_load(p)      four activations, in all lanes
@@ -10,6 +10,8 @@
  *   SIXTEEN                      where defined, act_load loads sixteen activations, and dot takes the number of the
  *                                line as well, whose four it wants
  *   MICRO                        where defined, the file that has micro
+ *   ONE_ROW                      where defined, the product of one row
+ *   FEW_ROWS(g)                  where defined, takes tiles of few rows from n0 on; the channel behind them
  *   in_turn()                    where defined, what loads behind it stay behind
  *   PAIRS                        1: there are, for values that are not wide, pairs_of(w, act), the sums of two input
  *                                channels in 16 bits; pairs_add; and pairs_widen(acc, pairs) */
@@ -23,15 +25,12 @@
 
 enum { VECTORS = N / LANES, SLAB_ROWS = 32 };
 
-/* Values of LANES channels of a line as dot takes them. */
-INLINE vi weights(slice v, bool wide) {
-    if (wide && SIGNED) v ^= 0x80;
-    return (vi)v;
+#ifndef MICRO
+/* Vector v of a line of panels side by side. */
+INLINE vi panel_weights(const panel *p, int v, size_t line) {
+    return (vi)load(p[v / VECTORS].q[line] + v % VECTORS * SLICE);
 }
-/* The same of vector v of a line of panels side by side. */
-INLINE vi panel_weights(const panel *p, int v, size_t line, bool wide) {
-    return weights(load(p[v / VECTORS].q[line] + v % VECTORS * SLICE), wide);
-}
+#endif
 
 /* Where the sums of some rows go: [row][TILES * 16]. */
 typedef struct sums {
@@ -92,7 +91,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                     for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + (l0 + l) * 4));
 #pragma GCC unroll 8
                     for (int v = 0; v < V; v++) {
-                        vi w = panel_weights(p, v, g * G / 4 + l0 + l, wide);
+                        vi w = panel_weights(p, v, g * G / 4 + l0 + l);
 #pragma GCC unroll 8
                         for (int r = 0; r < R; r++)
                             pair[r][v] = l ? pairs_add(pair[r][v], pairs_of(w, x[r])) : pairs_of(w, x[r]);
@@ -112,7 +111,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + l * 4));
 #pragma GCC unroll 8
                 for (int v = 0; v < V; v++) {
-                    vi w = panel_weights(p, v, g * G / 4 + l, wide);
+                    vi w = panel_weights(p, v, g * G / 4 + l);
 #pragma GCC unroll 8
                     for (int r = 0; r < R; r++) sum[r][v] = dot(sum[r][v], w, x[r], wide);
                 }
@@ -148,7 +147,8 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
     case R:                                                                                                  \
         micro(R, C, G, min, wide, p, n32, a, &part, &ahead_of);                                              \
         break
-#if MAX_ROWS == 6
+#ifdef ALL_ROWS /* as MICRO has them */
+#elif MAX_ROWS == 6
 #define ALL_ROWS(...)                                                                                        \
     ROWS(1, __VA_ARGS__);                                                                                    \
     ROWS(2, __VA_ARGS__);                                                                                    \
@@ -171,14 +171,19 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
 #define ALL_ROWS(...) ROWS(1, __VA_ARGS__)
 #endif
 
-/* All rows of one shape, dealt evenly over passes of at most MAX_ROWS. */
+/* Of m rows left for n passes of at most MAX_ROWS, those of the next: dealt evenly unless MICRO knows better. */
+#ifndef DEALT
+#define DEALT(m, n) ((m) / (n))
+#endif
+
+/* All rows of one shape. */
 #define SHAPE(name, C, G, min, wide)                                                                         \
     static void name(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to,           \
                      const ahead *next) {                                                                    \
         sums part = *to;                                                                                     \
         ahead ahead_of = *next;                                                                              \
         for (size_t i = (m + MAX_ROWS - 1) / MAX_ROWS, n_rows; i; i--, m -= n_rows, a += n_rows) {           \
-            n_rows = m / i;                                                                                  \
+            n_rows = DEALT(m, i);                                                                            \
             switch (n_rows) { ALL_ROWS(C, G, min, wide); }                                                   \
             part.p += n_rows * part.ld;                                                                      \
             ahead_of.share = 0;                                                                              \
@@ -233,15 +238,22 @@ static void columns(const tn_blocks_args *g, size_t n, int n_tiles, const tn_blo
     }
 }
 
+#ifndef ONE_ROW
+#define ONE_ROW one_row
 #include "kernels/blocks_row_template.h"
+#endif
+
+#ifndef FEW_ROWS
+#define FEW_ROWS(g) ((g)->n0)
+#endif
 
 static void gemm(const tn_blocks_args *g) {
     assert(g->n0 % N == 0 && g->n1 <= g->n && (g->n1 % N == 0 || g->n1 == g->n) && g->k % 32 == 0);
     if (g->m == 1) {
-        one_row(g);
+        ONE_ROW(g);
         return;
     }
-    for (size_t n = g->n0; n < g->n1;) {
+    for (size_t n = FEW_ROWS(g); n < g->n1;) {
         size_t left = g->n1 - n;
         if (left >= N) {
             int n_tiles = left >= TILES * N ? TILES : 1;

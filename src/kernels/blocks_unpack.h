@@ -5,6 +5,9 @@
  *   LANES                 floats of a register
  *   lookup(i, table)      a slice of indices below 16 to the table's bytes
  *   halves(src)           LANES f16 to floats
+ *   all_halves(src, dst)  where defined, sixteen of them
+ *   SIGNED                1: the product takes signed weights
+ *   BY_FOURS              where defined, the file that says how lines lie in a panel
  *   BYTE_SHIFTS           1: bytes are shifted by one instruction
  *   floats(v, at, sign)   bytes at.. of 16, LANES of them, taken with a sign or without, to floats */
 #include "kernels/blocks_s8.h"
@@ -20,7 +23,7 @@ enum {
     LINE = 64,
     CHUNK_LINES = TN_BLOCKS_CHUNK / 4,
     N = TN_BLOCKS_N,
-    AT_A_TIME = LANES == 4 ? 4 : 1 /* slices of a line that are loaded before any is stored */
+    AT_A_TIME = LANES == 4 ? 2 : 1 /* slices of a line that are loaded by one instruction */
 };
 
 typedef uint8_t slice __attribute__((vector_size(SLICE), aligned(1), may_alias));
@@ -37,8 +40,11 @@ typedef struct panel {
     float s[TN_BLOCKS_GROUPS][N], b[TN_BLOCKS_GROUPS][N];
 } panel;
 
-static const uint8_t iq4_values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
-                                       129, 141, 153, 166, 181, 197, 217, 241}; /* + 128 */
+/* Values of eight bits, which are v - 128, as the product takes them. EIGHT(0x80) makes them of s8. */
+#define EIGHT(v) ((uint8_t)((v) ^ (SIGNED ? 0x80 : 0)))
+static const uint8_t iq4_values[16] = {EIGHT(1),   EIGHT(24),  EIGHT(45),  EIGHT(63),  EIGHT(79),  EIGHT(93),
+                                       EIGHT(106), EIGHT(118), EIGHT(129), EIGHT(141), EIGHT(153), EIGHT(166),
+                                       EIGHT(181), EIGHT(197), EIGHT(217), EIGHT(241)};
 static const uint8_t mxfp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                          12, 11, 10, 9,  8,  6,  4,  0}; /* + 12 */
 
@@ -56,24 +62,140 @@ INLINE slice bring(slice v, int from, int to, uint8_t mask) {
     return (slice)x & mask;
 }
 
+/* Where the two fields of values lie. */
+typedef struct fields {
+    size_t lines, high_lines; /* for 32 input channels */
+    bool high_shared;         /* each line of the second field serves the whole chunk */
+} fields;
+
+INLINE fields fields_of(tn_blocks_type type) {
+    switch (type) {
+    case TN_BLOCKS_Q8_0: return (fields){8, 0, false};
+    case TN_BLOCKS_Q5_0:
+    case TN_BLOCKS_Q5_1: return (fields){4, 1, false};
+    case TN_BLOCKS_Q5_K: return (fields){4, 1, true};
+    case TN_BLOCKS_Q6_K: return (fields){4, 2, false};
+    case TN_BLOCKS_Q2_K: return (fields){2, 0, false};
+    case TN_BLOCKS_Q3_K: return (fields){2, 1, true};
+    default: return (fields){4, 0, false};
+    }
+}
+
+/* Four lines of values from value line l on (of the half, l % 4 == 0), LANES channels of each, from byte o of
+ * the line on. src, high: the half's lines, or the chunk's where high is shared. Of types without whole
+ * chunks src and high are a block's. */
+INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *high, int half, int l,
+                       size_t o, slice *w) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        slice v;
+        switch (type) {
+        case TN_BLOCKS_Q8_0: w[i] = load(src + (l + i) * LINE + o) ^ EIGHT(0x80); break;
+        case TN_BLOCKS_Q5_0:
+        case TN_BLOCKS_Q5_1:
+            v = bring(load(high + o), l + i, 4, 16);
+            w[i] = bring(load(src + i * LINE + o), l, 0, 15) | v;
+            break;
+        case TN_BLOCKS_Q4_K:
+            w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15);
+            break;
+        case TN_BLOCKS_Q5_K:
+            v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 4, 16);
+            w[i] = bring(load(src + (l / 16 * 8 + l % 8 + i) * LINE + o), l / 8 % 2 * 4, 0, 15) | v;
+            break;
+        case TN_BLOCKS_Q6_K:
+            v = bring(load(high + (l % 8 + i) * LINE + o), l / 8 * 2, 4, 48);
+            w[i] = bring(load(src + (l % 16 + i) * LINE + o), l / 16 * 4, 0, 15) | v;
+            break;
+        case TN_BLOCKS_Q2_K: w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3); break;
+        case TN_BLOCKS_Q3_K:
+            v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 2, 4);
+            w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3) | v;
+            break;
+        default: /* nibbles of blocks of 32 */
+            v = bring(load(src + (l / 8 * 4 + i) * LINE + o), l % 8, 0, 15);
+            w[i] = type == TN_BLOCKS_MXFP4                                ? lookup(v, mxfp4_values)
+                   : type == TN_BLOCKS_IQ4_NL || type == TN_BLOCKS_IQ4_XS ? lookup(v, iq4_values)
+                                                                          : v;
+        }
+    }
+}
+
+/* How lines lie in a panel: as they are, or as a file of the instruction set has them. */
+#ifdef BY_FOURS
+#include BY_FOURS
+#else
+INLINE void arrange(slice *four) { (void)four; }
+INLINE uint8_t *four_at(panel *p, size_t four) { return p->q[4 * four]; }
+INLINE size_t place(size_t o, size_t i) { return i * LINE + o; }
+#endif
+
+/* Slices of the four lines from src on, side by side as a register's loads are. */
+INLINE void load4(const uint8_t *src, slice (*v)[4]) {
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+#pragma GCC unroll 2
+        for (size_t j = 0; j < AT_A_TIME; j++) v[j][i] = load(src + i * LINE + j * SLICE);
+    }
+#pragma GCC unroll 2
+    for (size_t j = 0; j < AT_A_TIME; j++) arrange(v[j]);
+}
+
+/* Slices of four lines of values to where the first of these begins in a panel. */
+INLINE void put4(uint8_t *at, size_t o, const slice *v) {
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) put(at + place(o, i), v[i]);
+}
+
+/* The n_fields fields of `mask` bits, `width` apart, of four lines v to those of values `apart` fours apart. more: what comes beside them, of the same lines, NULL: nothing; field f of it is bit or pair
+ * more_from + f * more_apart, brought to bit `to`. */
+typedef struct cut {
+    int n_fields, width;
+    uint8_t mask;
+    size_t apart;
+    int more_from, more_apart, to;
+    uint8_t more_mask;
+} cut;
+
+INLINE void put_fields(uint8_t *const *at, size_t o, cut c, const slice *v, const slice *more,
+                       const uint8_t *table) {
+#pragma GCC unroll 4
+    for (int f = 0; f < c.n_fields; f++) {
+        slice x[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            x[i] = bring(v[i], f * c.width, 0, c.mask);
+            if (more) x[i] |= bring(more[i], c.more_from + f * c.more_apart, c.to, c.more_mask);
+            if (table) x[i] = lookup(x[i], table);
+        }
+        put4(at[f], o, x);
+    }
+}
+
+/* Four lines at src, and at high where there are any, by fields to a panel. */
+INLINE void four_by_fields(const uint8_t *src, const uint8_t *high, panel *p, size_t four, cut c,
+                           const uint8_t *table) {
+    uint8_t *at[4] = {NULL};
+#pragma GCC unroll 4
+    for (int f = 0; f < c.n_fields; f++) at[f] = four_at(p, four + (size_t)f * c.apart);
+#pragma GCC unroll 2
+    for (size_t o = 0; o < LINE; o += AT_A_TIME * SLICE) {
+        slice v[AT_A_TIME][4], h[AT_A_TIME][4];
+        load4(src + o, v);
+        if (high) load4(high + o, h);
+#pragma GCC unroll 2
+        for (size_t j = 0; j < AT_A_TIME; j++)
+            put_fields(at, o + j * SLICE, c, v[j], high ? h[j] : NULL, table);
+    }
+}
+
 /* Nibbles of n_lines lines: of every `span` lines the low ones are `span` lines of values, then the high
  * ones. */
 INLINE const uint8_t *nibbles(const uint8_t *src, size_t n_lines, size_t span, panel *p,
                               const uint8_t *table) {
-    for (size_t i = 0; i < n_lines; i++, src += LINE) {
-        uint8_t *q = p->q[i / span * 2 * span + i % span];
-        for (size_t o = 0; o < LINE; o += AT_A_TIME * SLICE) {
-            slice v[AT_A_TIME];
-#pragma GCC unroll 4
-            for (size_t j = 0; j < AT_A_TIME; j++) v[j] = load(src + o + j * SLICE);
-#pragma GCC unroll 4
-            for (size_t j = 0; j < AT_A_TIME; j++) {
-                slice lo = v[j] & 15, hi = bring(v[j], 4, 0, 15);
-                put(q + o + j * SLICE, table ? lookup(lo, table) : lo);
-                put(q + span * LINE + o + j * SLICE, table ? lookup(hi, table) : hi);
-            }
-        }
-    }
+    const cut c = {.n_fields = 2, .width = 4, .mask = 15, .apart = span / 4};
+    for (size_t i = 0; i < n_lines / 4; i++, src += 4 * LINE)
+        four_by_fields(src, NULL, p, i / (span / 4) * 2 * (span / 4) + i % (span / 4), c, table);
     return src;
 }
 
@@ -81,13 +203,24 @@ INLINE const uint8_t *nibbles(const uint8_t *src, size_t n_lines, size_t span, p
 INLINE const uint8_t *small_fives(const uint8_t *src, size_t n32, panel *p) {
     const uint8_t *high = src + n32 * 4 * LINE;
     for (size_t g = 0; g < n32; g++, high += LINE, src += 4 * LINE) {
-        for (size_t o = 0; o < LINE; o += SLICE) {
-            slice h = load(high + o);
+        uint8_t *const at[2] = {four_at(p, g * 2), four_at(p, g * 2 + 1)};
+#pragma GCC unroll 2
+        for (size_t o = 0; o < LINE; o += AT_A_TIME * SLICE) {
+            slice v[AT_A_TIME][4];
+            load4(src + o, v);
+#pragma GCC unroll 2
+            for (size_t j = 0; j < AT_A_TIME; j++) {
+                slice h = load(high + o + j * SLICE);
+#pragma GCC unroll 2
+                for (int f = 0; f < 2; f++) {
+                    slice x[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                slice v = load(src + i * LINE + o);
-                put(p->q[g * 8 + (size_t)i] + o, (v & 15) | bring(h, i, 4, 16));
-                put(p->q[g * 8 + (size_t)i + 4] + o, bring(v, 4, 0, 15) | bring(h, i + 4, 4, 16));
+                    for (int i = 0; i < 4; i++) x[i] = bring(h, 4 * f + i, 4, 16);
+                    arrange(x);
+#pragma GCC unroll 4
+                    for (int i = 0; i < 4; i++) x[i] |= bring(v[j][i], 4 * f, 0, 15);
+                    put4(at[f], o + j * SLICE, x);
+                }
             }
         }
     }
@@ -99,14 +232,9 @@ INLINE const uint8_t *wide_fives(const uint8_t *src, panel *p) {
     const uint8_t *high = src + 32 * LINE;
 #pragma GCC unroll 4
     for (int g = 0; g < 8; g += 2) {
-        for (int i = 0; i < 8; i++, src += LINE) {
-            uint8_t *q = p->q[g * 8 + i];
-            for (size_t o = 0; o < LINE; o += SLICE) {
-                slice v = load(src + o), h = load(high + i * LINE + o);
-                put(q + o, (v & 15) | bring(h, g, 4, 16));
-                put(q + 8 * LINE + o, bring(v, 4, 0, 15) | bring(h, g + 1, 4, 16));
-            }
-        }
+        const cut c = {2, 4, 15, 2, g, 1, 4, 16};
+        for (size_t i = 0; i < 2; i++, src += 4 * LINE)
+            four_by_fields(src, high + i * 4 * LINE, p, (size_t)g * 2 + i, c, NULL);
     }
     return high + 8 * LINE;
 }
@@ -114,17 +242,12 @@ INLINE const uint8_t *wide_fives(const uint8_t *src, panel *p) {
 /* Q6_K: nibbles and pairs above them. */
 INLINE const uint8_t *sixes(const uint8_t *src, panel *p) {
     const uint8_t *high = src + 32 * LINE;
-    for (int half = 0; half < 2; half++, high += 8 * LINE) {
+    for (size_t half = 0; half < 2; half++, high += 8 * LINE) {
 #pragma GCC unroll 2
-        for (int i0 = 0; i0 < 16; i0 += 8) {
-            for (int i = 0; i < 8; i++, src += LINE) {
-                uint8_t *q = p->q[half * 32 + i0 + i];
-                for (size_t o = 0; o < LINE; o += SLICE) {
-                    slice v = load(src + o), h = load(high + i * LINE + o);
-                    put(q + o, (v & 15) | bring(h, i0 / 4, 4, 48));
-                    put(q + 16 * LINE + o, bring(v, 4, 0, 15) | bring(h, 4 + i0 / 4, 4, 48));
-                }
-            }
+        for (int i0 = 0; i0 < 4; i0 += 2) {
+            const cut c = {2, 4, 15, 4, i0, 4, 4, 48};
+            for (size_t i = 0; i < 2; i++, src += 4 * LINE)
+                four_by_fields(src, high + i * 4 * LINE, p, half * 8 + (size_t)i0 + i, c, NULL);
         }
     }
     return high;
@@ -135,31 +258,41 @@ INLINE const uint8_t *pairs(const uint8_t *src, bool bits, panel *p) {
     const uint8_t *high = src + 16 * LINE;
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
-        for (int i = 0; i < 8; i++, src += LINE) {
-            for (size_t o = 0; o < LINE; o += SLICE) {
-                slice v = load(src + o), h = v;
-                if (bits) h = load(high + i * LINE + o);
+        const cut c = {4, 2, 3, 2, half * 4, 1, 2, 4};
+        for (size_t i = 0; i < 2; i++, src += 4 * LINE)
+            four_by_fields(src, bits ? high + i * 4 * LINE : NULL, p, (size_t)half * 8 + i, c, NULL);
+    }
+    return bits ? high + 8 * LINE : src;
+}
+
+/* Q8_0. */
+INLINE const uint8_t *bytes(const uint8_t *src, size_t n_lines, panel *p) {
+    for (size_t i = 0; i < n_lines / 4; i++, src += 4 * LINE) {
+        uint8_t *const at = four_at(p, i);
+#pragma GCC unroll 2
+        for (size_t o = 0; o < LINE; o += AT_A_TIME * SLICE) {
+            slice v[AT_A_TIME][4];
+            load4(src + o, v);
+#pragma GCC unroll 2
+            for (size_t j = 0; j < AT_A_TIME; j++) {
 #pragma GCC unroll 4
-                for (int j = 0; j < 4; j++) {
-                    slice x = bring(v, 2 * j, 0, 3);
-                    if (bits) x |= bring(h, half * 4 + j, 2, 4);
-                    put(p->q[half * 32 + j * 8 + i] + o, x);
-                }
+                for (int c = 0; c < 4; c++) v[j][c] ^= EIGHT(0x80);
+                put4(at, o + j * SLICE, v[j]);
             }
         }
     }
-    return bits ? high + 8 * LINE : src;
+    return src;
 }
 
 INLINE slice_floats *floats_at(float *p, size_t at) { return (slice_floats *)(p + at); }
 
 INLINE const uint8_t *half_scales(const uint8_t *src, size_t n32, float (*dst)[N]) {
     for (size_t g = 0; g < n32; g++, src += 2 * N) {
-        for (size_t c = 0; c < N; c += AT_A_TIME * LANES) {
-#pragma GCC unroll 4
-            for (size_t j = c; j < c + AT_A_TIME * LANES; j += LANES)
-                *floats_at(dst[g], j) = halves(src + 2 * j);
-        }
+#ifdef all_halves
+        all_halves(src, dst[g]);
+#else
+        for (size_t c = 0; c < N; c += LANES) *floats_at(dst[g], c) = halves(src + 2 * c);
+#endif
     }
     return src;
 }
@@ -246,10 +379,7 @@ INLINE void scales(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p
 
 static inline void unpack(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p) {
     switch (type) {
-    case TN_BLOCKS_Q8_0:
-        for (size_t i = 0; i < n32 * 8 * LINE; i += SLICE) put(p->q[0] + i, load(src + i) ^ 0x80);
-        src += n32 * 8 * LINE;
-        break;
+    case TN_BLOCKS_Q8_0: src = bytes(src, n32 * 8, p); break;
     case TN_BLOCKS_Q4_0:
     case TN_BLOCKS_Q4_1: src = nibbles(src, n32 * 4, 4, p, NULL); break;
     case TN_BLOCKS_Q5_0:

@@ -22,6 +22,7 @@ static void init_blocks(tn_kernels *k, uint32_t cpu) {
         k->blocks_quantise = tn_blocks_quantise_neon;
     }
     if (cpu & TN_CPU_DOTPROD) k->blocks_gemm = tn_blocks_gemm_dotprod;
+    if (cpu & TN_CPU_I8MM) k->blocks_gemm = tn_blocks_gemm_i8mm;
 #endif
 #endif
 }

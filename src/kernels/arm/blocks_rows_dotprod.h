@@ -39,8 +39,8 @@ INLINE void half_tile(int R, size_t v, size_t G, bool min, bool wide, const pane
                     __asm__("" : "+w"(w[0]), "+w"(w[1])); /* by one instruction */
 #pragma GCC unroll 4
                     for (int r = 0; r < R; r++) {
-                        sum[r][0] = dot(sum[r][0], weights(w[0], wide), x[r], wide, line);
-                        sum[r][1] = dot(sum[r][1], weights(w[1], wide), x[r], wide, line);
+                        sum[r][0] = dot(sum[r][0], (vi)w[0], x[r], wide, line);
+                        sum[r][1] = dot(sum[r][1], (vi)w[1], x[r], wide, line);
                     }
                     in_turn();
                 }

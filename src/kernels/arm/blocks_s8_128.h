@@ -3,7 +3,9 @@
 typedef float32x4_t vf;
 typedef int32x4_t vi;
 #define LANES 4
+#ifndef TILES
 #define TILES 1
+#endif
 #define SIGNED 1
 #define PAIRS 0
 #define BYTE_SHIFTS 1
@@ -21,6 +23,14 @@ typedef int32x4_t vi;
 #define lookup(i, table) ((slice)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)(i)))
 #define halves(src)                                                                                          \
     ((slice_floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(const void *)(src)))))
+static inline void all_halves(const uint8_t *src, float *dst) {
+    const float16x8_t a = vreinterpretq_f16_u8(vld1q_u8(src)), b = vreinterpretq_f16_u8(vld1q_u8(src + 16));
+    vst1q_f32(dst, vcvt_f32_f16(vget_low_f16(a)));
+    vst1q_f32(dst + 4, vcvt_high_f32_f16(a));
+    vst1q_f32(dst + 8, vcvt_f32_f16(vget_low_f16(b)));
+    vst1q_f32(dst + 12, vcvt_high_f32_f16(b));
+}
+#define all_halves all_halves
 static inline float32x4_t quarter(uint8x16_t v, int i, int sign) {
     uint8x8_t half = i < 2 ? vget_low_u8(v) : vget_high_u8(v);
     if (sign) {

@@ -107,27 +107,34 @@ INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *number
         for (int j = 0; j < C * bits * 16; j += 64)
             __builtin_prefetch((const void *)(next + (size_t)j), 0, 2);
         next += (uintptr_t)(C * bits * 16);
-#pragma GCC unroll 4
-        for (int i_pair = 0; i_pair < WEIGHTLET_PAIRS; i_pair++) {
-            int8x16_t x[FEW][2];
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++) {
-                x[r][0] = vld1q_s8(a + (i_pair * R + r) * 32);
-                x[r][1] = vld1q_s8(a + (i_pair * R + r) * 32 + 16);
-                __asm__("" : "+w"(x[r][0]), "+w"(x[r][1]));
-            }
+#pragma GCC unroll 2
+        for (int i_pair = 0; i_pair < WEIGHTLET_PAIRS; i_pair += 2) {
+            weightlet_regs w[4][2]; /* two registers of a channel by one load */
 #pragma GCC unroll 4
             for (int c = 0; c < C; c++) {
-                uint8x16_t lo, hi;
-                weightlet_pair(src[c], bits, i_pair, &lo, &hi);
-#pragma GCC unroll 4
-                for (int r = 0; r < R; r++)
-                    acc[c][r] = vdotq_s32(acc[c][r], vreinterpretq_s8_u8(lo), x[r][0]);
-#pragma GCC unroll 4
-                for (int r = 0; r < R; r++)
-                    acc[c][r] = vdotq_s32(acc[c][r], vreinterpretq_s8_u8(hi), x[r][1]);
+                w[c][0] = weightlet_load(src[c], bits, i_pair);
+                w[c][1] = weightlet_load(src[c], bits, i_pair + 1);
+                if (bits & 4 || bits == 8) __asm__("" : "+w"(w[c][0].four), "+w"(w[c][1].four));
             }
-            __asm__ volatile("" ::: "memory");
+#pragma GCC unroll 2
+            for (int j = 0; j < 2; j++) {
+                uint8x16_t lo[4], hi[4];
+#pragma GCC unroll 4
+                for (int c = 0; c < C; c++) weightlet_codes(w[c][j], bits, i_pair + j, &lo[c], &hi[c]);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; r++) {
+                    const int8_t *from = a + ((i_pair + j) * R + r) * 32;
+                    int8x16_t x = vld1q_s8(from), y = vld1q_s8(from + 16);
+                    __asm__("" : "+w"(x), "+w"(y));
+#pragma GCC unroll 4
+                    for (int c = 0; c < C; c++)
+                        acc[c][r] = vdotq_s32(acc[c][r], vreinterpretq_s8_u8(lo[c]), x);
+#pragma GCC unroll 4
+                    for (int c = 0; c < C; c++)
+                        acc[c][r] = vdotq_s32(acc[c][r], vreinterpretq_s8_u8(hi[c]), y);
+                    __asm__ volatile("" ::: "memory");
+                }
+            }
         }
 #pragma GCC unroll 4
         for (int c = 0; c < C; c++) src[c] += step;
@@ -139,6 +146,38 @@ INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *number
         for (int r = 0; r < R; r++) sums[r][numbers[c]] = vaddvq_s32(acc[c][r]);
     }
 }
+
+#ifndef TERN_MINIMAL
+/* One row and all channels of a tile, which have one width: they are read in turn, one behind the other, and the
+ * tile behind them begins where they end, so that nothing is prefetched. */
+INLINE void uniform_row(int bits, span *s, int32_t *sums) {
+    const uint8_t *src = s->src;
+    const int8_t *a = s->a;
+    int32x4_t acc[TN_TILE_N];
+#pragma GCC unroll 16
+    for (int c = 0; c < TN_TILE_N; c++) acc[c] = vdupq_n_s32(0);
+    for (size_t i = s->n_groups; i; i--, a += GROUP, src += TN_TILE_N * 16 * bits) {
+        int8x16_t x[2 * WEIGHTLET_PAIRS];
+#pragma GCC unroll 8
+        for (int j = 0; j < 2 * WEIGHTLET_PAIRS; j++) x[j] = vld1q_s8(a + 16 * j);
+#pragma GCC unroll 16
+        for (int c = 0; c < TN_TILE_N; c++) {
+#pragma GCC unroll 4
+            for (int j = 0; j < WEIGHTLET_PAIRS; j++) {
+                uint8x16_t lo, hi;
+                weightlet_pair(src + c * 16 * bits, bits, j, &lo, &hi);
+                acc[c] = vdotq_s32(acc[c], vreinterpretq_s8_u8(lo), x[2 * j]);
+                acc[c] = vdotq_s32(acc[c], vreinterpretq_s8_u8(hi), x[2 * j + 1]);
+            }
+            __asm__ volatile("" ::: "memory");
+        }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < TN_TILE_N; c += 4)
+        vst1q_s32(sums + c, vpaddq_s32(vpaddq_s32(acc[c], acc[c + 1]), vpaddq_s32(acc[c + 2], acc[c + 3])));
+}
+BY_WIDTH(uniform_row_of, uniform_row, (span * s, int32_t *sums), s, sums)
+#endif
 
 INLINE void channels_of(int bits, span *s, const uint8_t *numbers, size_t n, int32_t (*sums)[TN_TILE_N],
                         int R) {
@@ -197,12 +236,17 @@ static void few_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const uint
     int32_t sums[FEW][TN_TILE_N] = {{0}}, row_sum[FEW] = {0};
     for (size_t r = 0; r < g->m; r++)
         row_sum[r] = copy_row(g->a + r * g->lda, 0, g->k, n_groups * GROUP, a + r * 32, g->m * 32);
+    tile t = {0};
     for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
-        const tile t = tile_of(g, bits, n);
+        next_tile(&t, g, bits, n);
         span s = {.t = &t, .src = packed, .n_groups = n_groups, .a = a};
         packed += t.step * n_groups;
         s.next = (uintptr_t)packed;
-        runs_of(&s, runs[g->m - 1], sums);
+#ifndef TERN_MINIMAL
+        if (t.uniform && g->m == 1) uniform_row_of[t.width[0]](&s, sums[0]);
+        else
+#endif
+            runs_of(&s, runs[g->m - 1], sums);
         finish(g, &t, n, g->m, sums, row_sum);
     }
 }
@@ -215,7 +259,8 @@ static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *co
 }
 
 /* R rows and four channels, c and on. */
-INLINE void rows(int R, size_t n_k, const int8_t *codes, const int8_t *a, int32_t (*sums)[16], size_t c) {
+INLINE void rows(int R, bool add, size_t n_k, const int8_t *codes, const int8_t *a, int32_t (*sums)[16],
+                 size_t c) {
     int32x4_t acc[ROWS][4];
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
@@ -238,22 +283,28 @@ INLINE void rows(int R, size_t n_k, const int8_t *codes, const int8_t *a, int32_
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
         int32x4_t s = vpaddq_s32(vpaddq_s32(acc[r][0], acc[r][1]), vpaddq_s32(acc[r][2], acc[r][3]));
-        vst1q_s32(sums[r] + c, vaddq_s32(vld1q_s32(sums[r] + c), s));
+        vst1q_s32(sums[r] + c, add ? vaddq_s32(vld1q_s32(sums[r] + c), s) : s);
     }
 }
 
-static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
+static void codes_product(bool add, size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
                           int32_t (*sums)[16]) {
     for (size_t c = 0; c < TN_TILE_N; c += 4, codes += FOUR) {
         const int8_t *x = a;
         size_t r = 0;
-        for (; r + ROWS <= n_rows; r += ROWS, x += FOUR) rows(4, n_k, codes, x, sums + r, c);
+        for (; r + ROWS <= n_rows; r += ROWS, x += FOUR) rows(4, add, n_k, codes, x, sums + r, c);
         switch (n_rows - r) {
-        case 3: rows(3, n_k, codes, x, sums + r, c); break;
-        case 2: rows(2, n_k, codes, x, sums + r, c); break;
-        case 1: rows(1, n_k, codes, x, sums + r, c); break;
+        case 3: rows(3, add, n_k, codes, x, sums + r, c); break;
+        case 2: rows(2, add, n_k, codes, x, sums + r, c); break;
+        case 1: rows(1, add, n_k, codes, x, sums + r, c); break;
         }
     }
+}
+
+static bool uniform_tile(size_t n_rows, int bits, const uint8_t *src, size_t n_k, const int8_t *a,
+                         int32_t (*sums)[TN_TILE_N]) {
+    (void)n_rows, (void)bits, (void)src, (void)n_k, (void)a, (void)sums;
+    return false; /* few rows go another way */
 }
 
 void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,

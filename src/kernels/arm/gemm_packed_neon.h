@@ -6,7 +6,8 @@
  *   code_at(block, c), CODE_UNIT             the same of channel c
  *   tile_codes(t, src, n_k, codes)           a tile's codes of n_k inputs, a whole number of groups; channels that
  *                                            do not exist keep what was there
- *   codes_product(R, n_k, codes, a, sums)    sums[r][c] += the products of R rows (and rows up to the next
+ *   uniform_tile(R, bits, src, n_k, a, sums) whether it has made the sums of a tile whose channels have one width
+ *   codes_product(add, R, n_k, codes, a, sums)  sums[r][c] = (or, with add, +=) the products of R rows (and rows up to the next
  *                                            four, if it likes) and 16 channels over n_k inputs
  *
  * A code u of B < 8 bits is a small positive int8, so both sides of the product are signed:
@@ -32,6 +33,7 @@ enum {
 typedef struct tile {
     size_t n_cols, step;                   /* step: bytes of a group of all of them */
     bool uniform;                          /* all of one width */
+    uint64_t fields;                       /* the widths as they are stored */
     _Alignas(16) uint8_t width[TN_TILE_N]; /* 0: there is no such channel */
     uint8_t at[TN_TILE_N];                 /* where each begins in a group, in 16 bytes */
 } tile;
@@ -45,15 +47,12 @@ static inline uint8x8_t eight_widths(uint8x16_t bits, const uint8_t *from) {
     return vmovn_u16(vandq_u16(vshlq_u16(both, vld1q_s16(down)), vdupq_n_u16(7)));
 }
 
-static tile tile_of(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
+static tile new_tile(uint64_t fields, size_t n_cols) {
     static const uint8_t bytes_lo[16] = {0, 1, 0, 1, 0, 1, 1, 2, 1, 2, 1, 2, 2, 3, 2, 3},
                          bytes_hi[16] = {3, 4, 3, 4, 3, 4, 4, 5, 4, 5, 4, 5, 5, 6, 5, 6},
                          number[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    tile t = {.n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N};
-    uint64_t all = 0;
-    if (t.n_cols == TN_TILE_N) memcpy(&all, bits + n * 3 / 8, 6);
-    else memcpy(&all, bits + n * 3 / 8, tn_channel_bits_bytes(t.n_cols));
-    const uint8x16_t v = vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(all), vcreate_u64(0))),
+    tile t = {.n_cols = n_cols, .fields = fields};
+    const uint8x16_t v = vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(fields), vcreate_u64(0))),
                      zero = vdupq_n_u8(0);
     uint8x16_t width = vcombine_u8(eight_widths(v, bytes_lo), eight_widths(v, bytes_hi)), to;
     width =
@@ -69,6 +68,15 @@ static tile tile_of(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
     return t;
 }
 
+/* From the tile before, which is empty or mostly alike, to the one at channel n. */
+static inline void next_tile(tile *t, const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
+    const size_t n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N;
+    uint64_t fields = 0;
+    if (n_cols == TN_TILE_N) memcpy(&fields, bits + n * 3 / 8, 6);
+    else memcpy(&fields, bits + n * 3 / 8, tn_channel_bits_bytes(n_cols));
+    if (fields != t->fields || n_cols != t->n_cols) *t = new_tile(fields, n_cols);
+}
+
 static inline void widen16(uint8x16_t v, int32_t *out) {
     uint16x8_t lo = vmovl_u8(vget_low_u8(v)), hi = vmovl_u8(vget_high_u8(v));
     vst1q_s32(out, vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(lo))));
@@ -77,9 +85,37 @@ static inline void widen16(uint8x16_t v, int32_t *out) {
     vst1q_s32(out + 12, vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(hi))));
 }
 
+/* As finish, of channels of one width to floats. */
+INLINE void finish_uniform(const tn_gemm_s8_args *g, bool biased, int width, size_t n, size_t n_rows,
+                           int32_t (*sums)[TN_TILE_N], const int32_t *row_sum) {
+    columns4 to[4];
+    float *out = g->out_f32 + n;
+    const int32x4_t up = vdupq_n_s32(width < 8);
+    const int32_t less = width < 8 ? (1 << width) - 1 : 0;
+#pragma GCC unroll 4
+    for (size_t c = 0; c < 4; c++) {
+        to[c].scale = vld1q_f32(g->scale + n + 4 * c);
+        if (biased) to[c].bias = vld1q_f32(g->bias + n + 4 * c);
+    }
+    for (size_t r = 0; r < n_rows; r++, out += g->ldo) {
+        const int32x4_t l = vdupq_n_s32(less * row_sum[r]);
+        int32x4_t s[4];
+#pragma GCC unroll 4
+        for (size_t c = 0; c < 4; c++) s[c] = vld1q_s32(sums[r] + 4 * c);
+#pragma GCC unroll 4
+        for (size_t c = 0; c < 4; c++)
+            vst1q_f32(out + 4 * c, scaled(&to[c], biased, vsubq_s32(vshlq_s32(s[c], up), l)));
+    }
+}
+
 /* A tile's sums of products with codes, of n_rows rows, to the outputs. */
 static void finish(const tn_gemm_s8_args *g, const tile *t, size_t n, size_t n_rows,
                    int32_t (*sums)[TN_TILE_N], const int32_t *row_sum) {
+    if (t->uniform && g->out_f32) {
+        if (g->bias) finish_uniform(g, true, t->width[0], n, n_rows, sums, row_sum);
+        else finish_uniform(g, false, t->width[0], n, n_rows, sums, row_sum);
+        return;
+    }
     const uint8x16_t width = vld1q_u8(t->width), one = vdupq_n_u8(1), narrow = vcltq_u8(width, vdupq_n_u8(8));
     int32_t up[TN_TILE_N], less[TN_TILE_N];
     widen16(vandq_u8(narrow, one), up);
@@ -177,8 +213,10 @@ BY_WIDTH(codes_of, channel_codes, (const uint8_t *src, size_t step, size_t n_k, 
          to)
 
 static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *codes);
-static void codes_product(size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
+static void codes_product(bool add, size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
                           int32_t (*sums)[TN_TILE_N]);
+static bool uniform_tile(size_t n_rows, int bits, const uint8_t *src, size_t n_k, const int8_t *a,
+                         int32_t (*sums)[TN_TILE_N]);
 
 static void several_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, int8_t *a) {
     const size_t k_up = (g->k + GROUP - 1) / GROUP * GROUP, n_rows = (g->m + 3) / 4 * 4;
@@ -186,16 +224,19 @@ static void several_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const 
     int8_t codes[TN_TILE_N * BLOCK_K];
     memset(codes, 0, sizeof codes);
     copy_rows(g, n_rows, k_up, a, row_sum);
-    for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
-        const tile t = tile_of(g, bits, n);
-        memset(sums, 0, n_rows * sizeof *sums);
+    tile t = {0};
+    for (size_t n = g->n0; n < g->n1; n += TN_TILE_N, packed += k_up / GROUP * t.step) {
+        next_tile(&t, g, bits, n);
+        if (t.uniform && uniform_tile(g->m, t.width[0], packed, k_up, a, sums)) {
+            finish(g, &t, n, g->m, sums, row_sum);
+            continue;
+        }
         for (size_t k0 = 0; k0 < k_up; k0 += BLOCK_K) {
             const size_t n_k = k_up - k0 < BLOCK_K ? k_up - k0 : BLOCK_K;
             tile_codes(&t, packed + k0 / GROUP * t.step, n_k, codes);
-            codes_product(g->m, n_k, codes, a + k0 * n_rows, sums);
+            codes_product(k0, g->m, n_k, codes, a + k0 * n_rows, sums);
         }
         finish(g, &t, n, g->m, sums, row_sum);
-        packed += k_up / GROUP * t.step;
     }
 }
 
