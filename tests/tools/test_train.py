@@ -19,6 +19,7 @@ except ImportError:
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path[:0] = [os.path.join(TOP, "tools"), os.path.join(TOP, "tools", "train")]
+import as_q4_0  # noqa: E402
 import as_shape  # noqa: E402
 import bpe  # noqa: E402
 import data  # noqa: E402
@@ -256,6 +257,17 @@ class Outliers(unittest.TestCase):
                     inject_outliers.main()
             self.assertIn("nothing was written", str(e.exception))
             self.assertEqual(os.listdir(d), [])
+
+
+class Blocks(unittest.TestCase):
+    def test_q4_0(self):
+        code = np.arange(32) % 16 - 8
+        block = code * np.array([[0.5], [-0.25], [0]], np.float32)  # what the format can say stays
+        np.testing.assert_array_equal(as_q4_0.rounded(block), block)
+        x = np.random.default_rng(1).normal(size=(64, 96)).astype(np.float32)
+        error, top = np.abs(as_q4_0.rounded(x) - x).reshape(-1, 32), np.abs(x).reshape(-1, 32).max(1)
+        self.assertTrue((error <= top[:, None] / 8 * 1.001).all())  # a whole step at the end that has no code of its own
+        self.assertGreater(error.mean(), top.mean() / 64)
 
 
 if __name__ == "__main__":
