@@ -398,6 +398,7 @@ static void copy_section(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_section
     size_t n;
     const tn_pkg_record *r = tn_pkg_records(p, s, &n);
     char *bytes = malloc(s->size_bytes + 1);
+    float inverse[256]; /* the writer reads what it was given when a section ends */
     must(tn_pkg_read(p, s, bytes, &err), &err);
     if (s->kind == TN_PKG_META) copy_meta(w, p, s, l);
     else if (!n)
@@ -408,7 +409,6 @@ static void copy_section(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_section
              old = !l->key && l->role == TN_W_DOWN_EXPS && l->part == TN_PKG_INVERSE;
         float v = (float)l->value;
         if (old && r[k].role == TN_W_DOWN_EXPS && r[k].part == TN_PKG_WEIGHTLETS) {
-            float inverse[256];
             for (int64_t i = 0; i < r[k].k; i++) inverse[i] = i ? 0.5f + (float)(i % 5) / 4 : v;
             const tn_pkg_record add = {.role = TN_W_DOWN_EXPS, .part = TN_PKG_INVERSE, .n = 1, .k = r[k].k};
             must(tn_pkg_add(w, &add, inverse, (uint64_t)r[k].k * sizeof *inverse, &err), &err);
