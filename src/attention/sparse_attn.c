@@ -397,8 +397,8 @@ float tn_sparse_magnitude(const float *x, size_t n, float max) {
     return max;
 }
 
-/* Positions come in order, from one that was there or from 0, so the first of a tile clears it: memory of positions
- * that nobody fills is never touched, and a session opens without waiting for it. */
+/* Positions come in order, from one that was there or from 0, so the first of a tile clears it: memory of
+ * positions that nobody fills is never touched, and a session opens without waiting for it. */
 static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint8_t *q, size_t d) {
     size_t tn = (size_t)y->tile_n, tk = (size_t)y->tile_k, n_k = (d + tk - 1) / tk;
     int8_t *tile = k->tiles + pos / tn * n_k * tn * tk;

@@ -73,12 +73,13 @@ static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); 
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
-    /* Keys and values fill up slowly and in many places: the first position of each would clear a huge page. */
+    /* Keys and values fill up slowly and in many places: the first position of each would clear a huge
+     * page. */
     bool huge = n_bytes >= HUGE_MIN && cat != TN_MEM_KV;
     size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
-    /* A head at the begin of a huge page would clear all of it here, on the thread that opens a model, where the
-     * threads that fill the block could. Addresses that nobody touches cost nothing; another's allocator may think
-     * otherwise. */
+    /* A head at the begin of a huge page would clear all of it here, on the thread that opens a model, where
+     * the threads that fill the block could. Addresses that nobody touches cost nothing; another's allocator
+     * may think otherwise. */
     size_t front = huge && ctx->hooks.alloc == default_alloc ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
     if (__builtin_add_overflow(n_bytes, front, &total)) return NULL;
     char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);

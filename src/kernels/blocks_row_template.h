@@ -6,8 +6,8 @@
 enum {
     ROW_AHEAD = 8192, /* bytes: how far ahead weights are prefetched */
 };
-/* Vectors of a line that meet in registers. With two of NEON's four the code of types of whole chunks, whose groups
- * are all written out, would be twice as large. */
+/* Vectors of a line that meet in registers. With two of NEON's four the code of types of whole chunks, whose
+ * groups are all written out, would be twice as large. */
 #define AT_ONCE(whole) (VECTORS == 4 && !(whole) ? 4 : VECTORS == 2 ? 2 : 1)
 
 /* sum + the products of G / 4 lines from line l on with the activations at a. */
@@ -43,8 +43,8 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
     return sum;
 }
 
-/* A group's part of p, for AT_ONCE vectors from v on. g: the group's number in the chunk; l: its first line in
- * src. */
+/* A group's part of p, for AT_ONCE vectors from v on. g: the group's number in the chunk; l: its first line
+ * in src. */
 INLINE void add_group(tn_blocks_type type, size_t G, bool min, bool wide, const uint8_t *src,
                       const uint8_t *high, int half, int l, const tn_blocks_act *a, size_t g, const panel *s,
                       size_t v, bool whole, vf *p) {

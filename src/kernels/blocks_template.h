@@ -41,8 +41,8 @@ typedef struct sums {
 } sums;
 
 /* What the first pass of rows prefetches meanwhile, by shares of a group: the chunk after next of each tile.
- * It may lie behind the matrix: a prefetch is not a read. Into L2, because L1 waits for too few misses at once
- * to read at the rate of memory, and not in a burst, which holds up the loads behind it. */
+ * It may lie behind the matrix: a prefetch is not a read. Into L2, because L1 waits for too few misses at
+ * once to read at the rate of memory, and not in a burst, which holds up the loads behind it. */
 typedef struct ahead {
     uintptr_t at[TILES];
     size_t share;
@@ -171,7 +171,8 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
 #define ALL_ROWS(...) ROWS(1, __VA_ARGS__)
 #endif
 
-/* Of m rows left for n passes of at most MAX_ROWS, those of the next: dealt evenly unless MICRO knows better. */
+/* Of m rows left for n passes of at most MAX_ROWS, those of the next: dealt evenly unless MICRO knows
+ * better. */
 #ifndef DEALT
 #define DEALT(m, n) ((m) / (n))
 #endif

@@ -147,8 +147,9 @@ INLINE void put4(uint8_t *at, size_t o, const slice *v) {
     for (size_t i = 0; i < 4; i++) put(at + place(o, i), v[i]);
 }
 
-/* The n_fields fields of `mask` bits, `width` apart, of four lines v to those of values `apart` fours apart. more: what comes beside them, of the same lines, NULL: nothing; field f of it is bit or pair
- * more_from + f * more_apart, brought to bit `to`. */
+/* The n_fields fields of `mask` bits, `width` apart, of four lines v to those of values `apart` fours apart.
+ * more: what comes beside them, of the same lines, NULL: nothing; field f of it is bit or pair more_from + f
+ * * more_apart, brought to bit `to`. */
 typedef struct cut {
     int n_fields, width;
     uint8_t mask;

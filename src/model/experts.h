@@ -27,14 +27,15 @@ static inline int32_t tn_chosen_place(const float *row, int32_t i) { return (int
 /* ROUTE: scores of rows row0 .. row1 - 1, by the router's panels. */
 void tn_route_scores(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1);
 
-/* The experts that scores [n], which are lost, choose: a row of CHOSEN without places and the shared expert's. */
+/* The experts that scores [n], which are lost, choose: a row of CHOSEN without places and the shared
+ * expert's. */
 void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *chosen);
 
 /* first[e] .. first[e + 1] - 1: the places of expert e of all rows of f; first [n + 1]. */
 void tn_experts_count(const tn_frame *f, int32_t n, int32_t used, int32_t *first);
 
-/* The float linears of a site of experts over all rows of f. acts: what tn_linears_run asks for, of max_rows rows,
- * which are no fewer than those of f. */
+/* The float linears of a site of experts over all rows of f. acts: what tn_linears_run asks for, of max_rows
+ * rows, which are no fewer than those of f. */
 void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, int32_t max_rows, tn_blocks_act *acts);
 
 #endif

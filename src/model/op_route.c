@@ -1,7 +1,8 @@
 /* ROUTE: the scores of a row choose `used` experts, the lower number where scores are equal. Weights are the
  * softmax of the scores, over the chosen ones where `norm`, or their sigmoids, which a bias is added to for
- * the choice. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale. Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of
- * its own. The caller has computed the scores: by tn_route_scores, or over a pool. */
+ * the choice. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale.
+ * Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of its own. The
+ * caller has computed the scores: by tn_route_scores, or over a pool. */
 #include "model/experts.h"
 
 #include <math.h>

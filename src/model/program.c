@@ -127,8 +127,8 @@ static const recipe convolving[] = {
 static const recipe recurrent[] = {RECURRENT("delta")};
 static const recipe state_space[] = {RECURRENT("mamba")};
 
-/* Both: one product of the norm's rows gives what either reads. The state space goes first, so that the device
- * computes its way out while attention of other rows has the CPU. */
+/* Both: one product of the norm's rows gives what either reads. The state space goes first, so that the
+ * device computes its way out while attention of other rows has the CPU. */
 static const recipe beside_attention[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
     LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V, TN_W_DELTA_Q, TN_W_DELTA_K,

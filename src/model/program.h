@@ -205,13 +205,13 @@ static inline const tn_site_ops *tn_program_linears(const tn_program *p, int32_t
 /* The op whose output site i quantises. */
 const tn_op *tn_program_source(const tn_program *p, int32_t site);
 /* The tensor that can take the inverse of scales that the inputs of a layer's site are multiplied by: a
- * norm's weights; rows of V, which attention passes on; rows of up, which a gated activation is linear in; rows of
- * the experts' up, each for itself. TN_W_N_ROLES: none can. */
+ * norm's weights; rows of V, which attention passes on; rows of up, which a gated activation is linear in;
+ * rows of the experts' up, each for itself. TN_W_N_ROLES: none can. */
 tn_role tn_program_absorber(const tn_program *p, int32_t site);
 /* Are the inputs of a layer's site divided where they are quantised, because others read them as they are
- * (the router beside a shared expert), or no tensor could take the scales (what experts read, and what they give
- * behind clamped gates; what a delta net or a convolution gives; normed values; what layers add of an embedding)?
- * It can be smoothed then, and nothing absorbs. */
+ * (the router beside a shared expert), or no tensor could take the scales (what experts read, and what they
+ * give behind clamped gates; what a delta net or a convolution gives; normed values; what layers add of an
+ * embedding)? It can be smoothed then, and nothing absorbs. */
 bool tn_program_divides(const tn_program *p, int32_t site);
 /* Of those, all but experts' and routers', which packages of before had not smoothed. */
 bool tn_program_divides_alone(const tn_program *p, int32_t site);

@@ -113,7 +113,8 @@ static uint32_t place(const hexagon *h, const void *p) {
     return 0;
 }
 
-/* Returns the first place from `at` on where so many bytes lie in one arena; behind the last there is no end. */
+/* Returns the first place from `at` on where so many bytes lie in one arena; behind the last there is no
+ * end. */
 static uint32_t in_one(const tn_hex_link *l, uint32_t at, uint32_t room) {
     uint32_t inside = at % l->arena_bytes;
     return inside + room <= l->arena_bytes ? at : at - inside + l->arena_bytes;

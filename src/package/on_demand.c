@@ -109,7 +109,8 @@ static bool gives_way(const unit *a, const unit *b) {
 
 static bool may_go(const unit *u) { return (u->state == READY && !u->n_users) || u->vain; }
 
-/* Frees slots until there are n; a unit that is coming for somebody is left alone. Returns false where too many are in use. */
+/* Frees slots until there are n; a unit that is coming for somebody is left alone. Returns false where too
+ * many are in use. */
 static bool make_room(tn_on_demand *d, int32_t n) {
     int32_t n_there = d->n_free;
     for (int32_t i = 0; i < d->n_units && n_there < n; i++)

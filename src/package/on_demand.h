@@ -27,8 +27,8 @@ typedef struct tn_experts_need {
 /* packed: weightlets stay what they are. */
 void tn_experts_need_of(const tn_pkg *pkg, const tn_hparams *h, bool packed, tn_experts_need *out);
 
-/* The sites' small tensors are in place, and so are their graphs. path is for messages. TERN_E_LIMIT where the
- * budget holds too few slots. */
+/* The sites' small tensors are in place, and so are their graphs. path is for messages. TERN_E_LIMIT where
+ * the budget holds too few slots. */
 tern_status tn_on_demand_open(tn_npu_model *m, const char *path, uint64_t budget_bytes,
                               const tn_aio_options *io, tn_on_demand **out, tern_error *err);
 void tn_on_demand_close(tn_on_demand **d); /* NULL-safe; nothing is taken any more */
@@ -40,8 +40,8 @@ void tn_on_demand_give(tn_on_demand *d, const tn_npu_site *s, int32_t expert);
 /* experts [n], in the order in which they will be taken. */
 void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *experts, int32_t n, bool pass);
 
-/* Scores of a layer's experts as they are before the layer has begun become what they will probably be: what earlier
- * ones turned out to differ by, newer ones counting more, is added. learn: what they are. */
+/* Scores of a layer's experts as they are before the layer has begun become what they will probably be: what
+ * earlier ones turned out to differ by, newer ones counting more, is added. learn: what they are. */
 void tn_on_demand_correct(tn_on_demand *d, int32_t layer, float *scores);
 void tn_on_demand_learn(tn_on_demand *d, int32_t layer, const float *scores);
 /* Experts that a layer will probably choose: they are hinted at, and compared with what it chooses. */

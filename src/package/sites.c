@@ -83,8 +83,8 @@ const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64
     return NULL;
 }
 
-/* Finds biases of a linear, beside tiles (r NULL) or the weightlets of record r, and a place for its scales and
- * sums, which are read when they are there. */
+/* Finds biases of a linear, beside tiles (r NULL) or the weightlets of record r, and a place for its scales
+ * and sums, which are read when they are there. */
 static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_role role, int64_t n,
                                int layer, int8_t *weights, const tn_pkg_record *r, tile_room *room,
                                tn_npu_weights_data *d, tern_error *err) {
@@ -188,8 +188,8 @@ static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *e
     return TERN_OK;
 }
 
-/* Finds what the inputs are multiplied by before they are quantised. Packages of before have it also of what the
- * experts' down reads, where each expert's up takes it now. */
+/* Finds what the inputs are multiplied by before they are quantised. Packages of before have it also of what
+ * the experts' down reads, where each expert's up takes it now. */
 static tern_status open_inverse(const tn_program *p, tn_npu_site *s, int32_t i_site, const section_view *v,
                                 int layer, tern_error *err) {
     tn_role role = s->ops.roles[0];
@@ -273,8 +273,8 @@ void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s) {
     tn_free(m->ctx, s->expert_weights);
 }
 
-/* Where weights stay packed, *off says where an expert's part of a linear begins, and becomes where the next one's
- * does: that depends on the channels' widths. */
+/* Where weights stay packed, *off says where an expert's part of a linear begins, and becomes where the next
+ * one's does: that depends on the channels' widths. */
 static int8_t *expert_part(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int i, uint64_t *off) {
     const tn_npu_weights_data *all = &s->image[i];
     size_t n = (size_t)tn_site_op_n(&s->ops, i), at = (size_t)e * n;

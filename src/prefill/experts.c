@@ -1,5 +1,5 @@
-/* Experts in a prefill: the rows that chose one are gathered, quantised, in front of its graphs, so that a chunk
- * goes to each expert once; what it gives is summed up row by row (model/experts.h). */
+/* Experts in a prefill: the rows that chose one are gathered, quantised, in front of its graphs, so that a
+ * chunk goes to each expert once; what it gives is summed up row by row (model/experts.h). */
 #include "model/experts.h"
 
 #include "base/status.h"
@@ -22,8 +22,8 @@ static bool foresees(const tn_pipeline *p, const chunk *c) {
     return p->m->on_demand && p->form == TN_FORM_DECODE && c->f.r->n_rows < TN_FEW_ROWS;
 }
 
-/* The experts that a layer would choose for a row if it did nothing before. What attention is going to add to their
- * scores is guessed to be what it has lately. */
+/* The experts that a layer would choose for a row if it did nothing before. What attention is going to add to
+ * their scores is guessed to be what it has lately. */
 static void foresee(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row) {
     tn_role norm = op->experts.beside ? TN_W_ROUTER_NORM : TN_W_FFN_NORM;
     const float *w = tn_model_vector(p->model, op->layer, norm);
@@ -129,8 +129,8 @@ static tern_status run_whole(const tn_pipeline *p, chunk *c, const tn_npu_site *
     return st;
 }
 
-/* On demand an expert is one piece, so that a chunk brings it in once, and a part brings in the next one while it
- * runs this one. */
+/* On demand an expert is one piece, so that a chunk brings it in once, and a part brings in the next one
+ * while it runs this one. */
 static tern_status run_on_demand(tn_pipeline *p, const chunk *c, const tn_npu_site *s, const int32_t *first,
                                  const int32_t *mine, int32_t n, tern_error *err) {
     tn_on_demand *d = p->m->on_demand;

@@ -162,15 +162,16 @@ const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, i
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
 /* Tells whether parts of a site's product are its linears. */
 bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s);
-/* The linear of its site that a product computes alone, or -1: all of them, and with `alone` above 1 none. Sites whose
- * graphs are exchanged have none of single linears. */
+/* The linear of its site that a product computes alone, or -1: all of them, and with `alone` above 1 none.
+ * Sites whose graphs are exchanged have none of single linears. */
 int32_t tn_step_linear(const tn_pipeline *p, int32_t step);
 /* Tells whether the CPU lane can compute a product that it takes from the device's queue. */
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step);
 /* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is
  * scratch; the inputs are what chunk 0 holds. */
 tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us, tern_error *err);
-/* Counts the blocks of channels between which a site's product may be cut, or that of one linear of it (-1: all). */
+/* Counts the blocks of channels between which a site's product may be cut, or that of one linear of it (-1:
+ * all). */
 int32_t tn_site_blocks(const tn_pipeline *p, const tn_npu_site *s, int32_t linear);
 int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows);
 tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,

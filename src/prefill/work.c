@@ -43,9 +43,10 @@ static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
     return kind == TN_STEP_ATTENTION ? ATTN_BLOCK : ROW_BLOCK;
 }
 
-/* Returns how many parts a product of so many blocks of channels has. With few rows it waits for memory, which
- * long parts read best: one for each of two workers; more of them may be of unlike cores, and have two. A chunk's
- * parts are several for each worker, so that none waits long for the last one, and equally long where that can be. */
+/* Returns how many parts a product of so many blocks of channels has. With few rows it waits for memory,
+ * which long parts read best: one for each of two workers; more of them may be of unlike cores, and have two.
+ * A chunk's parts are several for each worker, so that none waits long for the last one, and equally long
+ * where that can be. */
 static int32_t product_parts(const tn_pipeline *p, int32_t blocks) {
     enum { LEAST = 4, MOST = 8 }; /* for each worker */
     int32_t n = p->n_compute, few = n > 2 ? 2 * n : n;
@@ -119,7 +120,8 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
     }
 }
 
-/* Tells whether this chunk attends sparsely in a layer. Where it ends decides, so it is the same in every schedule. */
+/* Tells whether this chunk attends sparsely in a layer. Where it ends decides, so it is the same in every
+ * schedule. */
 static bool sparse_chunk(const tn_pipeline *p, const chunk *c, int layer) {
     return p->sparse_now && tn_sparse_attn_wanted(p->sparse, layer, c->pos[c->r.n_rows - 1] + 1);
 }

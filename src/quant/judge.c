@@ -48,7 +48,8 @@ static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size
     if (s->rotated) tn_hadamard_wide(kern->hadamard_f32, x, k, (size_t)s->rotated);
 }
 
-/* An input row, which was divided by smooth, as the device sees it, back in the place where the float model has it. */
+/* An input row, which was divided by smooth, as the device sees it, back in the place where the float model
+ * has it. */
 static void round_input(const tn_kernels *kern, const tn_recipe_site *s, const float *smooth, float *x,
                         size_t k) {
     float step = s->clip / 127, inv = 1 / step;

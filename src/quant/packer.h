@@ -76,8 +76,8 @@ static inline site_plan *plan_of(const packer *p, int layer, tn_site s) {
 
 /* The text to calibrate on as tokens. */
 tern_status tn_pack_ids(packer *p, int32_t **ids, size_t *n, tern_error *err);
-/* Takes the text through the model, and calls layer for every one. *corpus is there afterwards, whatever happened, and
- * the caller closes it. stage is what progress is called. */
+/* Takes the text through the model, and calls layer for every one. *corpus is there afterwards, whatever
+ * happened, and the caller closes it. stage is what progress is called. */
 tern_status tn_pack_by_layer(packer *p, const int32_t *ids, size_t n_ids, int32_t window, const char *stage,
                              tern_status (*layer)(packer *p, tn_corpus *corpus, int layer),
                              tn_corpus *corpus);

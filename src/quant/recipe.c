@@ -70,14 +70,15 @@ static tern_status tie_channels(const tn_recipe *r, tn_role absorber, int32_t k,
     return TERN_OK;
 }
 
-/* Inputs of down are products and have long tails. Those of an output layer that is the embedding too cannot be
- * smoothed, and a channel that stands out there costs more than all layers (tern-tiny at 8 bits: KL .00053 of
- * .0015, rotated .00011). Elsewhere rotations gain nothing once inputs are smoothed. */
+/* Inputs of down are products and have long tails. Those of an output layer that is the embedding too cannot
+ * be smoothed, and a channel that stands out there costs more than all layers (tern-tiny at 8 bits: KL .00053
+ * of .0015, rotated .00011). Elsewhere rotations gain nothing once inputs are smoothed. */
 static bool rotates(tn_site site) {
     return site == TN_SITE_DOWN || site == TN_SITE_EXPERTS_DOWN || site == TN_SITE_LM_HEAD;
 }
 
-/* For the inputs x, which become what is quantised, of all the site's matrices, or of one of its experts (-1: all). */
+/* For the inputs x, which become what is quantised, of all the site's matrices, or of one of its experts (-1:
+ * all). */
 static tern_status choose_for(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                               int32_t expert, float *x, int32_t n_rows, tn_choice *c, tern_error *err) {
     const int32_t parts = expert < 0 ? 1 : ops->n_experts, most = expert < 0 ? SAMPLE_ROWS : EXPERT_SAMPLE,
@@ -226,8 +227,8 @@ static bool reads(const tn_inputs *in, int32_t row, int32_t e) {
 }
 
 /* What expert e is rounded for: its own rows, and some of all, which few of its own are not enough without.
- * Its Gram matrix becomes w G(own) + (1 - w) G(all), w = own / (own + k / 4): as many own rows as a quarter of
- * the channels count as much as all others'. mix [n_rows][k] has room for them. */
+ * Its Gram matrix becomes w G(own) + (1 - w) G(all), w = own / (own + k / 4): as many own rows as a quarter
+ * of the channels count as much as all others'. mix [n_rows][k] has room for them. */
 static int32_t mix_rows(const tn_inputs *in, int32_t k, int32_t e, float *mix) {
     int32_t n_own = 0, step = (in->n_rows + SHARED_ROWS - 1) / SHARED_ROWS,
             n_all = (in->n_rows + step - 1) / step;
@@ -263,8 +264,9 @@ static void transform(const tn_recipe *r, const tn_choice *c, int32_t rotated, s
     }
 }
 
-/* Every expert's choice is made on its own rows; what few have read is smoothed and clipped as all rows together are
- * (choices[n_experts]). The inputs become what is quantised, but for the one scale of the site. */
+/* Every expert's choice is made on its own rows; what few have read is smoothed and clipped as all rows
+ * together are (choices[n_experts]). The inputs become what is quantised, but for the one scale of the
+ * site. */
 static tern_status choose_each(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                                const tn_inputs *in, int32_t rotated, float *own, tn_choice *choices,
                                tern_error *err) {
@@ -281,8 +283,8 @@ static tern_status choose_each(const tn_recipe *r, int layer, tn_site site, cons
     return TERN_OK;
 }
 
-/* A smoothing for each expert, of inputs that one expert reads and its up takes. All have the site's static scale,
- * so what each clips at is smoothed away too: as good as a scale for each. */
+/* A smoothing for each expert, of inputs that one expert reads and its up takes. All have the site's static
+ * scale, so what each clips at is smoothed away too: as good as a scale for each. */
 static tern_status choose_experts(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                                   const tn_inputs *in, tn_recipe_site *out, tern_error *err) {
     const size_t k = (size_t)ops->k, n = (size_t)ops->n_experts;

@@ -55,8 +55,8 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
 /* The embedding, whose rows are looked up: each weight for itself. */
 tern_status tn_recipe_table_make(const tn_recipe *r, tn_role role, int32_t n, int32_t k, const uint8_t *bits,
                                  tn_rounded *out, tern_error *err);
-/* Room for a linear of n rows; without its codes if they come later. The result belongs to the caller also after a
- * failure. */
+/* Room for a linear of n rows; without its codes if they come later. The result belongs to the caller also
+ * after a failure. */
 tern_status tn_rounded_open(tn_ctx *ctx, int32_t n, int32_t k, const uint8_t *bits, bool with_codes,
                             tn_rounded *out, tern_error *err);
 void tn_rounded_free(tn_ctx *ctx, tn_rounded *r);

@@ -61,8 +61,8 @@ static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
     return NULL;
 }
 
-/* What the outputs of a linear are divided by, so that the next linear finds its inputs smoothed: V for o,
- * up for down, each expert's up for its down. The row's scale takes it, its codes do not change. *out [n]; NULL:
+/* What the outputs of a linear are divided by, so that the next linear finds its inputs smoothed: V for o, up
+ * for down, each expert's up for its down. The row's scale takes it, its codes do not change. *out [n]; NULL:
  * nothing. */
 static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, int64_t n, const float **out,
                             tern_error *err) {
@@ -457,7 +457,8 @@ static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
-/* Where inputs are divided when they are quantised, adapters read them as the model has them; experts take none. */
+/* Where inputs are divided when they are quantised, adapters read them as the model has them; experts take
+ * none. */
 static const float *smoothed(const packer *p, size_t i_site) {
     if (tn_site_of_experts(p->m->program.sites[i_site].kind)) return NULL;
     return tn_program_divides(&p->m->program, (int32_t)i_site) ? NULL : p->plans[i_site].smooth;

@@ -517,7 +517,8 @@ static void test_longest_sum(void **state) {
     drop_sample(&s);
 }
 
-/* Sparse attention loads hundreds of such graphs: where nobody applies factors, they take none for each position. */
+/* Sparse attention loads hundreds of such graphs: where nobody applies factors, they take none for each
+ * position. */
 static void test_accumulators_without_factors(void **state) {
     (void)state;
     tn_npu_graph_desc g = {.kind = TN_NPU_QK, .m = 32, .k = 64, .n_ops = 1};
@@ -1177,8 +1178,8 @@ static void *many_parts(void *arg) {
     return NULL;
 }
 
-/* More threads work on packed weights than there are buffers for, of two sizes, and there is no memory for more:
- * they wait for each other, and none computes in the buffer of another. */
+/* More threads work on packed weights than there are buffers for, of two sizes, and there is no memory for
+ * more: they wait for each other, and none computes in the buffer of another. */
 static void test_packed_without_memory(void **state) {
     (void)state;
     enum { N = 1024, M = 64, N_THREADS = 8 };

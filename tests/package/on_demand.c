@@ -1,6 +1,6 @@
-/* Experts read on demand: the bits of everything in memory, within the budget, as many reads as an independent
- * replay says, guesses that are right where nothing changes them, and one clear error where the file is not what it
- * was. */
+/* Experts read on demand: the bits of everything in memory, within the budget, as many reads as an
+ * independent replay says, guesses that are right where nothing changes them, and one clear error where the
+ * file is not what it was. */
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "formats/package.h"
@@ -193,7 +193,8 @@ static void within_the_budget(void **state) {
     }
 }
 
-/* A layer of experts that guesses further is left out where the model's own have no room, and counts as nothing. */
+/* A layer of experts that guesses further is left out where the model's own have no room, and counts as
+ * nothing. */
 static void nobody_guesses(void **state) {
     (void)state;
     char gguf[FIXTURE_PATH], path[FIXTURE_PATH];
@@ -354,8 +355,8 @@ static void without_attention(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_se
     free(bytes);
 }
 
-/* Where nothing comes between a layer's beginning and its router, every choice behind the first layer is foreseen,
- * by scores and by sigmoids with a bias. */
+/* Where nothing comes between a layer's beginning and its router, every choice behind the first layer is
+ * foreseen, by scores and by sigmoids with a bias. */
 static void what_does_not_change_is_foreseen(void **state) {
     (void)state;
     char path[FIXTURE_PATH];
@@ -380,8 +381,8 @@ static void what_does_not_change_is_foreseen(void **state) {
     unlink(path);
 }
 
-/* What scores always differ by is known soon; that of one layer is no other's, and scores of a layer that was not
- * guessed tell nothing. */
+/* What scores always differ by is known soon; that of one layer is no other's, and scores of a layer that was
+ * not guessed tell nothing. */
 static void scores_are_corrected(void **state) {
     (void)state;
     enum { N = 200 };
@@ -410,7 +411,8 @@ static void scores_are_corrected(void **state) {
     tern_engine_close(&e);
 }
 
-/* Guesses that were wrong keep neither room nor the place of later ones: those that are right are still read ahead. */
+/* Guesses that were wrong keep neither room nor the place of later ones: those that are right are still read
+ * ahead. */
 static void wrong_guesses_go(void **state) {
     (void)state;
     tern_options o = options(1);

@@ -1,6 +1,6 @@
-/* Mixtures of experts in packages. Step by step against plain loops over the package's bytes: which experts a row
- * goes to, what each reads, its products to the last bit, the weighted sum. The same bits whatever runs them.
- * Packages that lie about their experts are refused. */
+/* Mixtures of experts in packages. Step by step against plain loops over the package's bytes: which experts a
+ * row goes to, what each reads, its products to the last bit, the weighted sum. The same bits whatever runs
+ * them. Packages that lie about their experts are refused. */
 #include "base/json.h"
 #include "base/rng.h"
 #include "formats/package.h"
@@ -26,8 +26,8 @@
 
 enum { N_PROMPT = 333, N_ROWS = 100, N_VOCAB = 512, N_LOGITS = 4 * N_VOCAB };
 
-/* What differs: shared experts and their gate, biases, limits, sigmoids, dense layers in front; bits that stay
- * packed, tiles of 8. */
+/* What differs: shared experts and their gate, biases, limits, sigmoids, dense layers in front; bits that
+ * stay packed, tiles of 8. */
 static const struct mixture {
     const char *arch;
     tn_scheme scheme;
@@ -369,7 +369,8 @@ static void bits_do_not_depend_on_how(void **state) {
 /* ---- packages that lie ------------------------------------------------------------------------------- */
 
 /* What is different in a copy of a package: a number of its operators, or a tensor of a layer, which is left
- * out, or whose first value becomes another. An INVERSE of the experts' down is added, as packages of before had it. */
+ * out, or whose first value becomes another. An INVERSE of the experts' down is added, as packages of before
+ * had it. */
 typedef struct lie {
     const char *key; /* NULL: a tensor */
     double value;

@@ -1,5 +1,6 @@
-/* What is captured for a layer's experts is what each of them reads, in the order of the tokens; an expert is rounded
- * for what it reads, not for what the others do, and smoothed for it, which its up and its down take back. */
+/* What is captured for a layer's experts is what each of them reads, in the order of the tokens; an expert is
+ * rounded for what it reads, not for what the others do, and smoothed for it, which its up and its down take
+ * back. */
 #include "base/cpu.h"
 #include "formats/package.h"
 #include "model/experts.h"
@@ -230,8 +231,8 @@ static float median(const float *x, size_t n) {
     return at;
 }
 
-/* A channel of each expert stands out a hundredfold, which only its own smoothing takes away; and the floats that
- * its down gives stay what they were. Experts 0 and 1 read too little to be smoothed for it. */
+/* A channel of each expert stands out a hundredfold, which only its own smoothing takes away; and the floats
+ * that its down gives stay what they were. Experts 0 and 1 read too little to be smoothed for it. */
 static void each_is_smoothed_for_its_own(void **state) {
     (void)state;
     enum { FEW = 20 };
@@ -322,8 +323,8 @@ static double times(const float *a, const float *b, size_t n, size_t step) {
     return over / under;
 }
 
-/* In a package, row c of an expert's up is divided by what column c of its down, and of no other's, is multiplied
- * by. */
+/* In a package, row c of an expert's up is divided by what column c of its down, and of no other's, is
+ * multiplied by. */
 static void up_takes_what_its_down_has(void **state) {
     (void)state;
     char package[FIXTURE_PATH], gguf[FIXTURE_PATH];

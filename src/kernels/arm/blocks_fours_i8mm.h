@@ -1,7 +1,7 @@
 /* kernels/arm/blocks_fours_i8mm.h - where lines go in a panel for SMMLA, for blocks_unpack.h. */
 
-/* Slices of lines 0 .. 3, four channels each, to eight input channels of two channels each: those of lines 0 and 1 and of
- * 2 and 3 of the first two channels, then of the others. */
+/* Slices of lines 0 .. 3, four channels each, to eight input channels of two channels each: those of lines 0
+ * and 1 and of 2 and 3 of the first two channels, then of the others. */
 INLINE void arrange(slice *four) {
     const int32x4_t a = (int32x4_t)four[0], b = (int32x4_t)four[1], c = (int32x4_t)four[2],
                     d = (int32x4_t)four[3];

@@ -1,5 +1,5 @@
-/* kernels/arm/blocks_rows_dotprod.h - several rows of a tile on SDOT, for blocks_template.h: 4 rows x half a tile
- * meet in registers, and a load of sixteen activations of a row serves four lines. */
+/* kernels/arm/blocks_rows_dotprod.h - several rows of a tile on SDOT, for blocks_template.h: 4 rows x half a
+ * tile meet in registers, and a load of sixteen activations of a row serves four lines. */
 
 /* The vectors v and v + 1 of R rows over n32 x 32 input channels. */
 INLINE void half_tile(int R, size_t v, size_t G, bool min, bool wide, const panel *p, size_t n32,

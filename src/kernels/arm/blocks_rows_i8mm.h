@@ -1,6 +1,6 @@
-/* kernels/arm/blocks_rows_i8mm.h - several rows of a tile on SMMLA, for blocks_template.h: 4 rows meet a whole tile,
- * whose 16 sums of floats stay in registers; two pairs of channels at a time make the sums of a group and add them to
- * these. Weights come from a panel or, of few rows, as the file has them. */
+/* kernels/arm/blocks_rows_i8mm.h - several rows of a tile on SMMLA, for blocks_template.h: 4 rows meet a
+ * whole tile, whose 16 sums of floats stay in registers; two pairs of channels at a time make the sums of a
+ * group and add them to these. Weights come from a panel or, of few rows, as the file has them. */
 
 enum { CHANNEL_PAIRS = N / 2 };
 
@@ -15,8 +15,8 @@ static inline float32x4_t twice(const float *p) {
     return vreinterpretq_f32_f64(vdupq_n_f64(*(const two_floats *)p));
 }
 
-/* A chunk of two pairs of rows. A row without a partner is its own: its results are the same and go to the same
- * place. */
+/* A chunk of two pairs of rows. A row without a partner is its own: its results are the same and go to the
+ * same place. */
 typedef struct row_pairs {
     int8_t q[TN_BLOCKS_CHUNK / 32][2][4][16]; /* [pair] eight of either row */
     int32_t of[TN_BLOCKS_GROUPS][2][4];       /* tn_blocks_act.of of a pair: r0 r0 r1 r1 */

@@ -1,6 +1,7 @@
-/* kernels/arm/blocks_s8_i8mm.c - products over ggml's blocks on SMMLA: one instruction is 2 rows x 2 channels x 8 input
- * channels. Lines are zipped as the file has them, before their fields are cut apart: a panel has 32 input channels of
- * eight pairs of channels in turn, eight input channels of a channel beside those of its neighbour. */
+/* kernels/arm/blocks_s8_i8mm.c - products over ggml's blocks on SMMLA: one instruction is 2 rows x 2 channels
+ * x 8 input channels. Lines are zipped as the file has them, before their fields are cut apart: a panel has
+ * 32 input channels of eight pairs of channels in turn, eight input channels of a channel beside those of its
+ * neighbour. */
 #include "kernels/blocks_s8.h"
 
 #include <arm_neon.h>

@@ -1,7 +1,7 @@
 /* kernels/arm/gemm_packed_dotprod.c - rows against weightlets on SDOT: sums run along k, four to a register,
- * and are added up across it at the end. Up to FEW rows take codes as registers to the product, four channels of
- * a width at a time, which share the loads of activations. More rows take them from a tile's codes of a block of
- * k, unpacked once into L1; 4 rows x 4 channels share their loads. */
+ * and are added up across it at the end. Up to FEW rows take codes as registers to the product, four channels
+ * of a width at a time, which share the loads of activations. More rows take them from a tile's codes of a
+ * block of k, unpacked once into L1; 4 rows x 4 channels share their loads. */
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -148,8 +148,8 @@ INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *number
 }
 
 #ifndef TERN_MINIMAL
-/* One row and all channels of a tile, which have one width: they are read in turn, one behind the other, and the
- * tile behind them begins where they end, so that nothing is prefetched. */
+/* One row and all channels of a tile, which have one width: they are read in turn, one behind the other, and
+ * the tile behind them begins where they end, so that nothing is prefetched. */
 INLINE void uniform_row(int bits, span *s, int32_t *sums) {
     const uint8_t *src = s->src;
     const int8_t *a = s->a;

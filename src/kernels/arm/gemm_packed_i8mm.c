@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Eight k of a row or channel lie beside eight of its neighbour; 32 of two such pairs of rows, or of the eight of
- * channels, side by side. */
+/* Eight k of a row or channel lie beside eight of its neighbour; 32 of two such pairs of rows, or of the
+ * eight of channels, side by side. */
 enum {
     FOUR = 4 * 512, /* bytes of four rows in a block of k */
     PAIR = 2 * 32,
@@ -86,7 +86,8 @@ static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *co
     }
 }
 
-/* The sums of P pairs of rows and C of channels, r0c0 r0c1 r1c0 r1c1, by rows; added to what is there or put. */
+/* The sums of P pairs of rows and C of channels, r0c0 r0c1 r1c0 r1c1, by rows; added to what is there or
+ * put. */
 INLINE void put_sums(int P, int C, bool add, int32x4_t (*acc)[CHANNEL_PAIRS], int32_t (*sums)[16], int c) {
 #pragma GCC unroll 4
     for (int p = 0; p < P; p++) {
