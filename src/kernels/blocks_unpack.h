@@ -148,8 +148,8 @@ INLINE void put4(uint8_t *at, size_t o, const slice *v) {
 }
 
 /* The n_fields fields of `mask` bits, `width` apart, of four lines v to those of values `apart` fours apart.
- * more: what comes beside them, of the same lines, NULL: nothing; field f of it is bit or pair more_from + f
- * * more_apart, brought to bit `to`. */
+ * more: what comes beside them, of the same lines, NULL: nothing; field f of it is bit or pair
+ * more_from + f * more_apart, brought to bit `to`. */
 typedef struct cut {
     int n_fields, width;
     uint8_t mask;
