@@ -69,5 +69,5 @@ for (name, _), got in zip(rows, runs):
         explained = got[-1]["explain"]
 print(f"\n{runs[0][0]['prompt_tokens']} tokens of prompt, {runs[0][0]['tokens']} of answer, {rounds} rounds by turns; all of them:")
 for x in explained:
-    print(f"- {x['mechanism']}: {'on' if x['on'] else 'off'}; {x['text']}" + (f"; saved about {x['saved_ms']:.0f} ms" if "saved_ms" in x else ""))
+    print(f"- {x['mechanism']}: {'on' if x['on'] else 'off'}; {x['text']}" + ("; {count} of {of} {unit}".format(**x["saved"]) if "saved" in x else ""))
 PY

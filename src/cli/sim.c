@@ -265,32 +265,45 @@ static int write_trace(const tn_timeline *tl, const char *path) {
     return tn_timeline_save_trace(tl, &ctx, path, &err) == TERN_OK ? EXIT_OK : cli_failed(&err);
 }
 
+/* What the command line says; NULL and 0 where it says nothing. */
+typedef struct sim_args {
+    const char *soc_name, *model, *policy, *trace, *load, *attention, *switching, *vary, *svg, *float_lane;
+    int32_t n_prompt, chunk, n_gen, steal;
+    float bits, ratio, accepted;
+    uint64_t npu_memory;
+    bool list, json, one_core;
+} sim_args;
+
 /* ---- this machine ---------------------------------------------------------------------------------- */
 
-/* Predicts a package's prefill on this machine's own lanes and policy, from the stage times beside the
- * package. This is the calibration test. */
-static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
+/* Predicts a package's prefill on this machine's own lanes, from the stage times beside the package. This is
+ * the calibration test. */
+static int this_machine(const sim_args *a) {
     tern_engine *e = NULL;
     tern_error err;
-    if (tern_engine_open(path, NULL, &e, &err) != TERN_OK) return cli_failed(&err);
+    tern_options eo;
+    tn_options_defaults(&eo);
+    eo.policy = a->policy;
+    if (tern_engine_open(a->model, &eo, &e, &err) != TERN_OK) return cli_failed(&err);
     tn_measured_steps measured;
     tn_sim_model shape;
     tn_sim_result o;
     tn_sim s = {0};
     tn_timeline *tl = NULL;
     tern_status st = tn_tuned_measured(e, &measured, &shape, &err);
-    tn_sim_request r = {.measured = &measured, .model = &shape, .n_tokens = n_prompt};
+    tn_sim_request r = {.measured = &measured, .model = &shape, .n_tokens = a->n_prompt};
     if (st == TERN_OK) {
         r.policy = e->policy, r.n_chunk = e->npu->chunk;
+        if (a->steal != INT32_MIN) r.policy.steal_above = a->steal, r.policy.keep_busy = false;
         tn_timeline_options topt = {.cap_events = 1 << 18, .cap_flows = 1 << 20};
         memcpy(topt.n_workers, measured.n_workers, sizeof topt.n_workers);
-        if (trace) st = tn_timeline_open(&e->ctx, &topt, &tl, &err);
+        if (a->trace) st = tn_timeline_open(&e->ctx, &topt, &tl, &err);
     }
     if (st == TERN_OK) st = tn_sim_open(&e->ctx, &s, &err);
     if (st == TERN_OK) st = tn_sim_run(&s, &r, tl, &o, &err);
     int rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
-    if (rc == EXIT_OK) (json ? print_json : print_text)(&r, &o);
-    if (rc == EXIT_OK && trace) rc = write_trace(tl, trace);
+    if (rc == EXIT_OK) (a->json ? print_json : print_text)(&r, &o);
+    if (rc == EXIT_OK && a->trace) rc = write_trace(tl, a->trace);
     tn_timeline_close(&tl);
     tn_sim_close(&s);
     tern_engine_close(&e);
@@ -386,15 +399,6 @@ static int simulate(tn_sim_request *r, const char *vary, bool json, const char *
     return rc;
 }
 
-/* What the command line says. */
-typedef struct sim_args {
-    const char *soc_name, *model, *policy, *trace, *load, *attention, *switching, *vary, *svg, *float_lane;
-    int32_t n_prompt, chunk, n_gen, steal;
-    float bits, ratio, accepted;
-    uint64_t npu_memory;
-    bool list, json, one_core;
-} sim_args;
-
 /* What is no simulated request: lists, the papers' results, this machine; and what does not go together.
  * Returns -1 to go on or an exit status. */
 static int other_than_requests(const command *c, const sim_args *a, const char *const *words,
@@ -419,9 +423,14 @@ static int other_than_requests(const command *c, const sim_args *a, const char *
         return cli_usage_error(c, "sweep writes CSV: it takes none of --trace, --svg and --json");
     if (!sweeping && a->vary) return cli_usage_error(c, "--vary is for sweep");
     if (!a->model) return cli_usage_error(c, "--model is required");
-    if (!strcmp(a->soc_name, "this-machine"))
-        return sweeping ? cli_usage_error(c, "sweep is for SoCs")
-                        : this_machine(a->model, a->n_prompt, a->json, a->trace);
+    if (!strcmp(a->soc_name, "this-machine")) {
+        if (sweeping) return cli_usage_error(c, "sweep is for SoCs");
+        if (a->load || a->attention || a->switching || a->svg || a->float_lane || a->chunk || a->n_gen ||
+            a->bits > 0 || a->ratio > 0 || a->accepted > 0 || a->npu_memory || a->one_core)
+            return cli_usage_error(
+                c, "this-machine takes --model, --prompt, --policy, --steal-above, --trace and --json alone");
+        return this_machine(a);
+    }
     *sweep_them = sweeping;
     return -1;
 }
@@ -432,25 +441,25 @@ static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim
                          : sweeping ? "stream"
                                     : "warm",
                          load_name, TN_N_SIM_LOADS),
-        i_attention = by_name(a->attention, attention_name, TN_N_SIM_ATTENTIONS);
+        i_attention = by_name(a->attention ? a->attention : "full", attention_name, TN_N_SIM_ATTENTIONS);
     if (i_load < 0) return cli_usage_error(c, "no way of loading is called '%s'", a->load);
     if (i_attention < 0) return cli_usage_error(c, "no attention is called '%s'", a->attention);
     *r = (tn_sim_request){.model = tn_sim_model_find(a->model),
                           .n_tokens = a->n_prompt,
-                          .n_chunk = a->chunk,
+                          .n_chunk = a->chunk ? a->chunk : 256,
                           .n_gen = a->n_gen,
                           .bits = (double)a->bits,
                           .ratio = (double)a->ratio / 100,
-                          .accepted = (double)a->accepted,
+                          .accepted = a->accepted > 0 ? (double)a->accepted : 1,
                           .npu_memory = (double)a->npu_memory,
                           .one_core = a->one_core,
                           .load = (tn_sim_load)i_load,
                           .attention = (tn_sim_attention)i_attention,
                           .one_form = a->switching};
-    if (strcmp(a->float_lane, "cpu") && strcmp(a->float_lane, "gpu"))
+    if (a->float_lane && strcmp(a->float_lane, "cpu") && strcmp(a->float_lane, "gpu"))
         return cli_usage_error(c, "no float lane is called '%s'; there are cpu and gpu", a->float_lane);
     if (!r->model) return cli_usage_error(c, "model '%s' is unknown (see --list)", a->model);
-    if (!tn_policy_parse(a->policy, &r->policy) || r->policy.kind == TN_POLICY_PLAN)
+    if (!tn_policy_parse(a->policy ? a->policy : "ooe", &r->policy) || r->policy.kind == TN_POLICY_PLAN)
         return cli_usage_error(c, "policy '%s' is unknown", a->policy);
     if (a->steal != INT32_MIN) r->policy.steal_above = a->steal;
     if (a->switching && !tn_switch_parse(a->switching, &r->switching))
@@ -459,14 +468,7 @@ static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim
 }
 
 int cmd_sim(int argc, char **argv) {
-    sim_args a = {.soc_name = "sd8gen3",
-                  .policy = "ooe",
-                  .attention = "full",
-                  .float_lane = "cpu",
-                  .n_prompt = 512,
-                  .chunk = 256,
-                  .steal = INT32_MIN,
-                  .accepted = 1};
+    sim_args a = {.soc_name = "sd8gen3", .n_prompt = 512, .steal = INT32_MIN};
     const arg_spec specs[] = {
         {"soc", 0, "NAME", ARG_STR, &a.soc_name, 0, 0,
          "sd8gen2, sd8gen3 (default), sd8elite, sd8elite-v79 (its NPU alone), a path to a SoC's data file, "
@@ -525,7 +527,7 @@ int cmd_sim(int argc, char **argv) {
     tn_soc soc;
     rc = load_soc(a.soc_name, &soc);
     if (rc != EXIT_OK) return rc;
-    if (!strcmp(a.float_lane, "gpu")) soc = tn_soc_with_gpu(&soc);
+    if (a.float_lane && !strcmp(a.float_lane, "gpu")) soc = tn_soc_with_gpu(&soc);
     r.soc = &soc;
     return simulate(&r, sweeping ? (a.vary ? a.vary : "chunk,steal,bits,ratio,npu,flash") : NULL, a.json,
                     a.trace, a.svg);

@@ -173,7 +173,10 @@ json_t *cli_explain_json(const tern_session *s, const tn_explain_mark *since) {
     for (size_t i = 0; i < n; i++) {
         json_t *one = tn_json_pack("{s:s, s:b, s:s}", "mechanism", all[i].mechanism, "on", all[i].on, "text",
                                    all[i].text);
-        if (all[i].knows_saved) tn_json_set(&one, "saved_ms", tn_json_real(all[i].saved_ms));
+        if (all[i].of)
+            tn_json_set(&one, "saved",
+                        tn_json_pack("{s:I, s:I, s:s}", "count", (json_int_t)all[i].saved, "of",
+                                     (json_int_t)all[i].of, "unit", all[i].unit));
         tn_json_append(&list, one);
     }
     return list;
@@ -184,9 +187,9 @@ void cli_explain_print(const tern_session *s, const tn_explain_mark *since) {
     size_t n = since ? tn_explain_since(s, since, all) : tn_explain(s, all);
     for (size_t i = 0; i < n; i++) {
         fprintf(stderr, "%-16s  %-3s  %s", all[i].mechanism, all[i].on ? "on" : "off", all[i].text);
-        if (all[i].knows_saved && all[i].saved_ms >= 0)
-            fprintf(stderr, "; saved about %.0f ms", all[i].saved_ms);
-        else if (all[i].knows_saved) fprintf(stderr, "; cost about %.0f ms", -all[i].saved_ms);
+        if (all[i].of)
+            fprintf(stderr, "; %llu of %llu %s", (unsigned long long)all[i].saved,
+                    (unsigned long long)all[i].of, all[i].unit);
         fputc('\n', stderr);
     }
 }

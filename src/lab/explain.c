@@ -2,8 +2,8 @@
 
 #include "session/session.h"
 #include "lab/tune.h"
+#include "package/loader.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,8 +13,8 @@ typedef struct facts {
     const tern_engine *e;
     tern_stats stats;
     tern_draft_stats drafts;
-    uint64_t n_steps_of[TN_EXPLAIN_ROWS + 1];
-    bool was_loaded; /* before the request */
+    uint64_t n_tasks, n_ahead, n_beside; /* of waves, as tn_sched_counts has them */
+    bool was_loaded;                     /* before the request */
 } facts;
 
 __attribute__((format(printf, 3, 4))) static void say(tn_explained *x, bool on, const char *format, ...) {
@@ -25,13 +25,13 @@ __attribute__((format(printf, 3, 4))) static void say(tn_explained *x, bool on, 
     va_end(args);
 }
 
-static void saved(tn_explained *x, double ms) {
-    x->knows_saved = isfinite(ms);
-    x->saved_ms = x->knows_saved ? ms : 0;
+static void counted(tn_explained *x, uint64_t saved, uint64_t of, const char *unit) {
+    x->saved = saved;
+    x->of = of;
+    x->unit = unit;
 }
 
-/* EdgeFlow: reading and unpacking hide behind the first prompt. What stood out of it is the time in which
- * the lanes had nothing to do. */
+/* EdgeFlow: what is read after the first product could begin hides beside the work. */
 static void explain_start(const facts *f, tn_explained *x) {
     const tern_stats *t = &f->stats;
     x->mechanism = "cold start";
@@ -48,13 +48,11 @@ static void explain_start(const facts *f, tn_explained *x) {
         say(x, false, "%.0f MB were loaded before the prompt (set load=stream to hide that)", mb);
         return;
     }
-    int32_t n_workers = f->e->n_lane_workers[TN_LANE_CPU] + f->e->n_lane_workers[TN_LANE_NPU];
-    double exposed = t->wall_s - (t->cpu_busy_s + t->npu_busy_s) / n_workers;
-    if (exposed > t->loaded_s) exposed = t->loaded_s;
-    if (exposed < 0) exposed = 0;
-    say(x, true, "%.0f MB came by %s in %.0f ms while the prompt was computed; weights %s", mb,
-        t->read_method, t->loaded_s * 1e3, f->e->npu->packed ? "stay packed" : "are tiles of 8 bits");
-    saved(x, (t->loaded_s - exposed) * 1e3);
+    tn_loader_stats l;
+    tn_loader_stats_get(f->e->npu->loader, &l);
+    say(x, true, "%.0f MB came by %s in %.0f ms; weights %s", mb, t->read_method, t->loaded_s * 1e3,
+        f->e->npu->packed ? "stay packed" : "are tiles of 8 bits");
+    counted(x, l.n_read_bytes - l.n_first_bytes, l.n_read_bytes, "bytes read beside the first prompt's work");
 }
 
 /* llm.npu: static INT8 graphs, and the outliers in float beside them. */
@@ -72,29 +70,6 @@ static void explain_prefill(const facts *f, tn_explained *x) {
         f->e->npu->n_sites, (unsigned long long)f->stats.n_outliers);
 }
 
-/* The prefill's time under a policy, from this session's stage times; NAN: none are known. */
-static double predicted_ms(const facts *f, tn_policy_kind kind) {
-    if (!f->s->profile.measured) return NAN;
-    tn_measured_steps measured;
-    tn_sim sim;
-    tn_sim_result out;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
-    const tn_sim_model shape = tn_tuned_shape(f->e);
-    tn_pipeline_measured(f->s->pipeline, &measured);
-    memcpy(measured.n_workers, f->e->n_lane_workers, sizeof measured.n_workers);
-    tn_sim_request q = {.measured = &measured,
-                        .model = &shape,
-                        .n_tokens = (int32_t)(f->s->n_prompt - f->s->n_known),
-                        .n_chunk = f->e->npu->chunk,
-                        .policy = f->e->policy};
-    if (kind != f->e->policy.kind) q.policy = tn_policy_defaults(kind);
-    if (tn_sim_open(&ctx, &sim, NULL) != TERN_OK) return NAN;
-    tern_status st = tn_sim_run(&sim, &q, NULL, &out, NULL);
-    tn_sim_close(&sim);
-    return st == TERN_OK ? out.ttft_ms : NAN;
-}
-
 /* llm.npu 3.4: subgraphs out of order. */
 static void explain_order(const facts *f, tn_explained *x) {
     x->mechanism = "out of order";
@@ -104,14 +79,20 @@ static void explain_order(const facts *f, tn_explained *x) {
         say(x, false, "the policy is in-order");
     } else if (f->stats.wall_s <= 0) {
         say(x, false, "nothing of the prompt was long enough for a chunk");
+    } else if (!f->n_ahead) {
+        say(x, false, "%s; %llu of %llu tasks ran beside one of the other lane",
+            f->e->policy.kind == TN_POLICY_OVERLAP
+                ? "the policy is overlap: each lane keeps the chunks' order"
+                : "no task could begin before an earlier one of its lane",
+            (unsigned long long)f->n_beside, (unsigned long long)f->n_tasks);
     } else {
         say(x, true,
-            "%.0f ms of work on two lanes took %.0f ms; the CPU lane idled %.0f %%, the device's %.0f %%; in "
-            "order they wait for "
-            "each other",
-            (f->stats.cpu_busy_s + f->stats.npu_busy_s) * 1e3, f->stats.wall_s * 1e3,
-            f->stats.cpu_bubble * 100, f->stats.npu_bubble * 100);
-        saved(x, predicted_ms(f, TN_POLICY_IN_ORDER) - predicted_ms(f, f->e->policy.kind));
+            "policy %s; %llu tasks ran beside one of the other lane; the CPU lane idled %.0f %%, the "
+            "device's "
+            "%.0f %%",
+            tn_policy_name(f->e->policy.kind), (unsigned long long)f->n_beside, f->stats.cpu_bubble * 100,
+            f->stats.npu_bubble * 100);
+        counted(x, f->n_ahead, f->n_tasks, "tasks begun before an earlier one of their lane");
     }
 }
 
@@ -126,6 +107,8 @@ static void explain_attention(const facts *f, tn_explained *x) {
             100 * (double)f->stats.attn_selected / (double)f->stats.attn_seen,
             (unsigned long long)f->stats.attn_rows, tn_sparse_attn_from(f->e->npu, a),
             a->threshold || f->e->npu->tuned.attn_threshold ? "" : " (this machine is not measured yet)");
+        counted(x, f->stats.attn_seen - f->stats.attn_selected, f->stats.attn_seen,
+                "positions not attended to");
     } else if (a->mode == TN_ATTN_FULL) {
         say(x, false, "attention is full (--exact or set attention=full)");
     } else if (tn_sparse_attn_why_not(&f->e->model->h)) {
@@ -139,24 +122,6 @@ static void explain_attention(const facts *f, tn_explained *x) {
         say(x, false, "it begins at %d tokens, this prompt has %zu", tn_sparse_attn_from(f->e->npu, a),
             f->s->n_prompt);
     }
-}
-
-/* Forwards of several rows cost more than those of one: what one costs follows from all. */
-static double one_row_s(const facts *f) {
-    const tn_step_profile *p = &f->s->profile;
-    double weight = 0;
-    for (int r = 1; r <= TN_TREE_MAX; r++) {
-        double relative = 1;
-        for (int i = 0; i < p->n_forwards; i++) /* of the next number of rows that was measured */
-            if (p->forward_rows[i] >= (float)r) {
-                relative = (double)p->forward_relative[i];
-                break;
-            }
-        weight += (double)f->n_steps_of[r] * (r == 1 ? 1 : relative);
-    }
-    return weight > 0 && (p->n_forwards || f->drafts.n_rows == f->drafts.n_steps)
-               ? f->drafts.verify_s / weight
-               : NAN;
 }
 
 /* sd.npu */
@@ -176,7 +141,6 @@ static void explain_drafts(const facts *f, tn_explained *x) {
         say(x, t->n_rows > t->n_steps,
             "%llu were verified and none was right: the answer repeats nothing known",
             (unsigned long long)(t->n_rows - t->n_steps));
-        saved(x, -t->draft_s * 1e3);
     } else {
         char by_mtp[80] = "";
         if (f->e->model->next)
@@ -189,15 +153,16 @@ static void explain_drafts(const facts *f, tn_explained *x) {
             (unsigned long long)t->n_accepted, (unsigned long long)(t->n_rows - t->n_steps),
             (unsigned long long)t->copied_right, (unsigned long long)t->copied,
             (unsigned long long)t->recalled_right, (unsigned long long)t->recalled, by_mtp);
-        saved(x, ((double)(t->n_steps + t->n_accepted) * one_row_s(f) - t->verify_s - t->draft_s) * 1e3);
+        counted(x, t->n_accepted, t->n_steps + t->n_accepted, "forwards not run");
     }
 }
 
 static void explain_reuse(const facts *f, tn_explained *x) {
     x->mechanism = "prompt reuse";
-    if (f->s->n_known)
+    if (f->s->n_known) {
         say(x, true, "%zu of %zu tokens of the prompt were known from before", f->s->n_known, f->s->n_prompt);
-    else say(x, false, "the prompt shares no beginning with what this session had read");
+        counted(x, f->s->n_known, f->s->n_prompt, "tokens not computed");
+    } else say(x, false, "the prompt shares no beginning with what this session had read");
 }
 
 /* What reading them cost is the time in which threads waited for them; reads beside the work cost less. */
@@ -214,11 +179,8 @@ static void explain_experts(const facts *f, tn_explained *x) {
         (unsigned long long)t->experts_taken, 100 * (double)t->experts_hits / taken,
         100 * (double)t->experts_ahead / taken, (double)t->experts_read_bytes * 1e-6,
         100 * (double)t->experts_foreseen / chosen);
-    saved(x,
-          -t->experts_wait_s * 1e3 / (f->e->n_lane_workers[TN_LANE_CPU] + f->e->n_lane_workers[TN_LANE_NPU]));
+    counted(x, t->experts_hits + t->experts_ahead, t->experts_taken, "experts not waited for");
 }
-
-_Static_assert((int)TN_EXPLAIN_ROWS == (int)TN_TREE_MAX, "every forward is counted");
 
 static size_t explain(const facts *f, tn_explained out[TN_EXPLAIN_MAX]) {
     static void (*const parts[])(const facts *, tn_explained *) = {
@@ -238,7 +200,10 @@ static facts facts_of(const tern_session *s) {
     facts f = {.s = s, .e = s->e};
     tern_session_stats(s, &f.stats);
     tern_session_draft_stats(s, &f.drafts);
-    memcpy(f.n_steps_of, s->drafting.n_steps_of, sizeof f.n_steps_of);
+    if (s->pipeline) {
+        const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);
+        f.n_tasks = p->n_tasks, f.n_ahead = p->n_ahead, f.n_beside = p->n_beside;
+    }
     return f;
 }
 
@@ -249,8 +214,11 @@ size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]) {
 
 void tn_explain_mark_set(const tern_session *s, tn_explain_mark *m) {
     const facts f = facts_of(s);
-    *m = (tn_explain_mark){.stats = f.stats, .drafts = f.drafts};
-    memcpy(m->n_steps_of, f.n_steps_of, sizeof m->n_steps_of);
+    *m = (tn_explain_mark){.stats = f.stats,
+                           .drafts = f.drafts,
+                           .n_tasks = f.n_tasks,
+                           .n_ahead = f.n_ahead,
+                           .n_beside = f.n_beside};
 }
 
 size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_explained out[TN_EXPLAIN_MAX]) {
@@ -290,6 +258,8 @@ size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_expl
     d->recalled_right -= d0->recalled_right;
     d->by_mtp -= d0->by_mtp;
     d->by_mtp_right -= d0->by_mtp_right;
-    for (int i = 0; i <= TN_EXPLAIN_ROWS; i++) f.n_steps_of[i] -= m->n_steps_of[i];
+    f.n_tasks -= m->n_tasks;
+    f.n_ahead -= m->n_ahead;
+    f.n_beside -= m->n_beside;
     return explain(&f, out);
 }

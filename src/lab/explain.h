@@ -1,6 +1,6 @@
-/* lab/explain.h - what each mechanism did for a request: was it on, why not, what it saved. Figures that
- * one run cannot measure, because the other way was not taken, are estimates from stage times that were
- * measured; the text says so. */
+/* lab/explain.h - what each mechanism did for a request: was it on, why not, what it saved. Every figure is
+ * counted or measured in the request itself; the time that it would have taken another way is not known, and
+ * so not told. */
 #ifndef TN_LAB_EXPLAIN_H
 #define TN_LAB_EXPLAIN_H
 
@@ -9,13 +9,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { TN_EXPLAIN_MAX = 8, TN_EXPLAIN_TEXT = 320, TN_EXPLAIN_ROWS = 32 /* of a forward with drafts */ };
+enum { TN_EXPLAIN_MAX = 8, TN_EXPLAIN_TEXT = 320 };
 
 typedef struct tn_explained {
-    const char *mechanism;      /* a string constant, as docs/reference/cli.md lists them */
-    bool on;                    /* it took part in this request */
-    bool knows_saved;           /* saved_ms says something */
-    double saved_ms;            /* against the request without it; below 0: it cost */
+    const char *mechanism; /* a string constant, as docs/reference/cli.md lists them */
+    bool on;               /* it took part in this request */
+    uint64_t saved, of;    /* what it spared or did beside other work, of how much in all; of 0: nothing */
+    const char *unit;      /* of both, a phrase: "tokens not computed" */
     char text[TN_EXPLAIN_TEXT]; /* what it did, or why it was off */
 } tn_explained;
 
@@ -27,7 +27,7 @@ size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]);
 typedef struct tn_explain_mark {
     tern_stats stats;
     tern_draft_stats drafts;
-    uint64_t n_steps_of[TN_EXPLAIN_ROWS + 1]; /* forwards by number of rows */
+    uint64_t n_tasks, n_ahead, n_beside;
 } tn_explain_mark;
 void tn_explain_mark_set(const tern_session *s, tn_explain_mark *m);
 /* The same as tn_explain, of what the session did since m. */

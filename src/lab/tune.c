@@ -205,7 +205,8 @@ static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err)
     enum { PER_POS = TN_MAX_STEP_TYPES, REST, WALL, N_KINDS };
     double us[N_KINDS][N_TIMES];
     for (int i = -1; i < N_TIMES && st == TERN_OK; i++) {
-        s->profile.measured = i < 0; /* the first prefill warms up */
+        s->profile.measured = i < 0;                                          /* the first prefill warms up */
+        s->profile.n_waves = i < 0 ? TN_PROFILE_WAVES : TN_PROFILE_WAVES - 1; /* one wave of each prefill */
         s->profile.later_waves = i >= 0;
         tn_session_truncate(s, 0);
         double t0 = tn_now_s();

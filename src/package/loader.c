@@ -53,6 +53,8 @@ struct tn_loader {
     pthread_mutex_t mu;     /* guards what follows */
     int32_t n_prefix;       /* the units before this one are loaded */
     int32_t n_submitted;
+    bool any_site;          /* a site was loaded, */
+    uint64_t n_first_bytes; /* and so many bytes had been read when the first was */
     int32_t n_in_ring;  /* units that pass through the ring and are not loaded; with the last the ring goes */
     tern_status status; /* first failure */
     tern_error error;
@@ -252,6 +254,12 @@ tern_status tn_loader_load(tn_loader *l, int32_t i, tern_error *err) {
     atomic_fetch_add_explicit(&l->load_ns, now - t0, memory_order_relaxed);
     pthread_mutex_lock(&l->mu);
     atomic_store_explicit(&u->loaded, true, memory_order_release);
+    if (u->kind == TN_UNIT_SITE && !l->any_site && l->aio) {
+        tn_aio_stats s;
+        tn_aio_stats_get(l->aio, &s);
+        l->n_first_bytes = s.n_bytes;
+        l->any_site = true;
+    }
     while (l->n_prefix < l->n_units && is_loaded(&l->units[l->n_prefix])) l->n_prefix++;
     pump(l);
     bool last = l->n_prefix == l->n_units;
@@ -589,4 +597,7 @@ void tn_loader_stats_get(tn_loader *l, tn_loader_stats *out) {
     tn_aio_stats_get(l->aio, &s);
     out->n_read_bytes = s.n_bytes;
     out->read_ns = s.busy_ns;
+    pthread_mutex_lock(&l->mu);
+    out->n_first_bytes = l->n_first_bytes;
+    pthread_mutex_unlock(&l->mu);
 }

@@ -65,7 +65,9 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed);
 
 typedef struct tn_loader_stats {
     uint64_t n_read_bytes;
-    int64_t read_ns;               /* something was being read */
+    uint64_t
+        n_first_bytes; /* of those, read before the first product could begin; the rest came beside the work */
+    int64_t read_ns;   /* something was being read */
     int64_t unpack_ns, load_ns;    /* summed over the threads */
     uint64_t n_unpacked_by_device; /* weights */
     int64_t done_ns;               /* from opening to everything loaded; 0: not yet */

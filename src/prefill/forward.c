@@ -223,6 +223,9 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
     s->n_decisions += r->n_decisions;
     s->decide_ns += r->decide_ns;
     s->n_stolen += r->n_stolen;
+    s->n_tasks += r->counts.n_tasks;
+    s->n_ahead += r->counts.n_ahead;
+    s->n_beside += r->counts.n_beside;
     if (r->decide_max_ns > s->decide_max_ns) s->decide_max_ns = r->decide_max_ns;
     for (int l = 0; l < TN_N_LANES; l++) s->busy_ns[l] += r->busy_ns[l];
     s->n_subgraphs = n_chunks * p->m->n_layers * SUBGRAPHS;
@@ -285,7 +288,8 @@ static tern_status choose_wave(tn_pipeline *p, int32_t n_chunks, wave **out, boo
 static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int32_t pos0,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     wave *w;
-    bool full = n >= p->n_rows && !p->loading; /* its first chunk, if not all */
+    bool full = n >= p->n_rows && !p->loading && /* its first chunk, if not all */
+                p->profile->n_waves < TN_PROFILE_WAVES;
     bool later = n == n_chunks * p->n_rows && pos0 > 0 && p->profile->later_waves && !p->switcher;
     TN_TRY(choose_wave(p, n_chunks, &w, &full, err));
     tn_wave_fit(p, w);
@@ -303,11 +307,11 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
                   .policy = policy,
                   .cancel = cancel,
                   .timeline = timeline,
-                  .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
+                  .task_ns = p->switcher || later || full ? w->task_ns : NULL};
     if (run.task_ns) run.stolen_ns = w->stolen_ns;
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
-    if (full && !p->profile->measured) tn_wave_learn(p, w, n / p->n_rows, pos0);
+    if (full) tn_wave_learn(p, w, n / p->n_rows, pos0);
     if (later) tn_wave_learn_growth(p, w, n_chunks, pos0);
     if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped)
         tn_wave_learn_forms(p, w, form_before, n_chunks, rs.wall_ns);

@@ -196,7 +196,7 @@ void tn_wave_drop_cold(tn_pipeline *p);
 size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
 /* Tells whether the plan begins a load in the next wave. */
 bool tn_wave_switches(const tn_pipeline *p);
-/* Learns the profile's times from the first full wave, and how attention grows from a later one. */
+/* Learns the profile's times from a full wave, and how attention grows from a later one. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 /* Learns what products take on the CPU, where it can take them from a device with silicon of its own and
  * nobody knows: once, by computing one of each type. */

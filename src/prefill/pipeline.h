@@ -19,7 +19,10 @@ typedef struct tn_pipeline tn_pipeline;
 
 /* The profile has the time of every type of step (tn_step_types_of the model's program) of a full chunk on
  * its lane, measured. The policies decide by it. */
-enum { TN_PROFILE_FORWARDS = 9 };
+enum {
+    TN_PROFILE_FORWARDS = 9,
+    TN_PROFILE_WAVES = 8 /* one wave may meet another process; so many seldom all do */
+};
 typedef struct tn_step_profile {
     double us[TN_MAX_STEP_TYPES]; /* attention: at position 0 */
     double cpu_us
@@ -30,6 +33,7 @@ typedef struct tn_step_profile {
      * token's logits), and of a part beyond its work. */
     double rest_us, part_us;
     bool measured;
+    int32_t n_waves;  /* waves that us is the least of; from TN_PROFILE_WAVES on none is measured any more */
     bool later_waves; /* while tuning: the growth of attention is learned from every full wave, so from the
                          last one */
     float forward_rows[TN_PROFILE_FORWARDS],
@@ -43,6 +47,7 @@ typedef struct tn_pipeline_stats {
     uint64_t n_outliers, n_rows,
         n_dropped; /* clipped activations of sites with outlier paths; rows quantised; beyond capacity */
     uint64_t hot_hits, cold_misses;             /* weight rows found resident, and read from the package */
+    uint64_t n_tasks, n_ahead, n_beside;        /* as tn_sched_counts has them, of all waves */
     uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and with
                                                    some for each of its chunks */
     int32_t n_subgraphs,
@@ -54,7 +59,7 @@ typedef struct tn_pipeline_stats {
 
 /* Opens a pipeline with buffers for chunks of m->chunk rows. Waves are planned, and their graphs are built on
  * first use. kv and the others are borrowed. There are options for attention of chunks of the prompt and of
- * decoding. profile has times to decide by; the first full wave fills it when it is not measured yet. */
+ * decoding. profile has times to decide by; the first TN_PROFILE_WAVES full waves measure them. */
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model,
                              const tn_kernels *kern, const tn_kv *kv, tn_pool *pool, tn_executor *exec,
                              tn_policy policy, const tn_attn_options *attention, tn_step_profile *profile,

@@ -287,11 +287,23 @@ static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk)
     return us / p->m->n_layers;
 }
 
+/* The times of another wave of the same steps: the least of both, because whatever else the machine does only
+ * adds to them. How attention grows is told by the wave that took less. */
+static void take_least(const tn_pipeline *p, const tn_step_profile *before) {
+    double was = 0, is = 0;
+    for (int t = 0; t < p->steps.types.n; t++) was += before->us[t], is += p->profile->us[t];
+    if (was < is) p->profile->attn_us_per_pos = before->attn_us_per_pos;
+    for (int t = 0; t < p->steps.types.n; t++)
+        if (before->us[t] > 0 && (before->us[t] < p->profile->us[t] || p->profile->us[t] <= 0))
+            p->profile->us[t] = before->us[t];
+}
+
 /* Learns the mean time of each type of step over the layers and the first n_chunks chunks, all full, of a
  * wave that begins at position pos0. The time of attention is carried back to position 0 along its growth. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
     double sum[TN_MAX_STEP_TYPES] = {0};
     int64_t count[TN_MAX_STEP_TYPES] = {0};
+    const tn_step_profile before = *p->profile;
     for (int32_t i = 0; i < w->graph->n_tasks; i++) {
         const task_arg *a = &w->args[i];
         if (a->i_chunk >= n_chunks || (is_attention(a->kind) && a->i_chunk > 0)) continue;
@@ -313,7 +325,9 @@ void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0
     if (share < 0.01) share = 0.01;                            /* times are noisy, and none is zero */
     for (int t = 0; t < p->steps.types.n && pos0; t++)
         if (is_attention(p->steps.types.at[t].kind)) p->profile->us[t] *= share;
+    if (before.measured) take_least(p, &before);
     p->profile->measured = true;
+    p->profile->n_waves++;
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }
 

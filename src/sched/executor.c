@@ -225,6 +225,7 @@ tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *sta
     pthread_mutex_lock(&e->mu);
     e->run = NULL;
     e->stats.wall_ns = tn_now_ns() - begin;
+    e->stats.counts = *tn_sched_counted(e->sched);
     if (stats) *stats = e->stats;
     st = e->status;
     if (st && err) *err = e->error;

@@ -37,6 +37,7 @@ typedef struct tn_run_stats {
     int64_t decide_ns, decide_max_ns; /* time of all decisions, of the longest */
     int64_t busy_ns[TN_N_LANES];
     int64_t n_stolen; /* parts run by another lane's worker */
+    tn_sched_counts counts;
 } tn_run_stats;
 
 /* Runs a graph. It returns when all tasks are finished. After the first failure (with its status and message)

@@ -27,9 +27,10 @@ struct tn_sched {
     uint8_t serves[TN_N_LANES];    /* lanes a worker of this lane works for: bit set */
     queue q[TN_N_LANES][N_SORTS];
     int32_t open[TN_N_LANES][N_SORTS]; /* a task with parts left to hand out, or -1 */
-    int32_t
-        next_rank[TN_N_LANES]; /* strict orders: rank of the first task of the lane that has not started */
+    int32_t next_rank[TN_N_LANES];     /* rank of the first task of the lane that has not started */
+    int32_t n_open[TN_N_LANES];        /* tasks of the lane that have started and not finished */
     int32_t n_started, n_running, n_finished;
+    tn_sched_counts counts;
 
     void *block;
     size_t block_bytes;
@@ -38,7 +39,7 @@ struct tn_sched {
     int32_t *n_left;       /* unfinished predecessors */
     int32_t *last_pred;    /* XOR of the unfinished predecessors' ids */
     int32_t *slot;         /* place in its queue while ready */
-    int32_t *part, *seq;   /* parts handed out; number of its start */
+    int32_t *part, *seq;   /* parts handed out; number of its start, -1: it has not started */
     int32_t *n_unfinished; /* parts not finished, of a started task */
 };
 
@@ -243,11 +244,19 @@ tern_status tn_sched_bind(tn_sched *s, const tn_graph *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* Moves next_rank to the next task of the lane in the order, if any is left. */
+/* Moves next_rank to the next task of the lane in the order that has not started, if any is left. */
 static void skip_others(tn_sched *s, tn_lane lane) {
     int32_t r = s->next_rank[lane];
-    while (r < s->g->n_tasks && s->g->tasks[s->by_rank[r]].lane != lane) r++;
+    while (r < s->g->n_tasks && (s->g->tasks[s->by_rank[r]].lane != lane || s->seq[s->by_rank[r]] >= 0)) r++;
     s->next_rank[lane] = r;
+}
+
+static void count_start(tn_sched *s, tn_lane lane, int32_t t) {
+    s->n_open[lane]++;
+    if (lane == TN_LANE_IO) return;
+    s->counts.n_tasks++;
+    s->counts.n_ahead += s->rank[t] > s->next_rank[lane];
+    s->counts.n_beside += s->n_open[lane == TN_LANE_CPU ? TN_LANE_NPU : TN_LANE_CPU] > 0;
 }
 
 void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES]) {
@@ -269,9 +278,12 @@ void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_worker
             s->open[l][sort] = -1;
         }
         s->next_rank[l] = 0;
-        skip_others(s, (tn_lane)l);
+        s->n_open[l] = 0;
     }
+    memset(s->seq, 0xff, n * sizeof *s->seq);
+    for (int l = 0; l < TN_N_LANES; l++) skip_others(s, (tn_lane)l);
     s->n_started = s->n_running = s->n_finished = 0;
+    s->counts = (tn_sched_counts){0};
     memcpy(s->n_left, g->n_preds, n * sizeof *s->n_left);
     if (policy->kind == TN_POLICY_OOE) {
         memcpy(s->last_pred, g->pred_xor, n * sizeof *s->last_pred);
@@ -299,14 +311,12 @@ bool tn_sched_pick(tn_sched *s, tn_lane lane, tn_pick *out) {
     }
     int32_t t = pop(s, &s->q[c.lane][c.sort]);
     s->part[t] = 1;
+    count_start(s, c.lane, t);
     s->seq[t] = s->n_started++;
     s->n_unfinished[t] = s->g->tasks[t].n_parts;
     s->n_running++;
     if (s->n_unfinished[t] > 1) *open = t;
-    if (s->next_rank[c.lane] == s->rank[t]) {
-        s->next_rank[c.lane]++;
-        skip_others(s, c.lane);
-    }
+    skip_others(s, c.lane);
     *out = (tn_pick){.task = t, .part = 0, .seq = s->seq[t]};
     return true;
 }
@@ -316,6 +326,7 @@ bool tn_sched_done(tn_sched *s, int32_t t) {
     assert(s->n_unfinished[t] > 0);
     if (--s->n_unfinished[t]) return false;
     s->n_running--;
+    s->n_open[g->tasks[t].lane]--;
     s->n_finished++;
     bool ooe = s->policy.kind == TN_POLICY_OOE;
     for (int32_t e = g->succ_off[t]; e < g->succ_off[t + 1]; e++) {
@@ -335,5 +346,7 @@ bool tn_sched_done(tn_sched *s, int32_t t) {
 }
 
 bool tn_sched_finished(const tn_sched *s) { return s->n_finished == s->g->n_tasks; }
+
+const tn_sched_counts *tn_sched_counted(const tn_sched *s) { return &s->counts; }
 
 const tn_graph *tn_sched_graph(const tn_sched *s) { return s->g; }

@@ -48,6 +48,14 @@ typedef struct tn_pick {
 
 typedef struct tn_sched tn_sched;
 
+/* What the policy did with its freedom in a run, counted over the tasks of the CPU's and the device's lane. */
+typedef struct tn_sched_counts {
+    int32_t n_tasks; /* started */
+    int32_t
+        n_ahead; /* of those, started before an earlier one of their lane: in no order of chunks would they */
+    int32_t n_beside; /* of those, started while one of the other lane was unfinished */
+} tn_sched_counts;
+
 tern_status tn_sched_open(tn_ctx *ctx, tn_sched **out, tern_error *err);
 void tn_sched_close(tn_sched **s);
 /* Borrows the sealed graph until the next bind. It allocates only when the graph is larger than any
@@ -62,7 +70,8 @@ bool tn_sched_pick(tn_sched *s, tn_lane lane, tn_pick *out);
 bool tn_sched_can_pick(const tn_sched *s, tn_lane lane);
 /* Reports that a picked part is finished. Returns true when that finished its task. */
 bool tn_sched_done(tn_sched *s, int32_t task);
-bool tn_sched_finished(const tn_sched *s);         /* every task is */
+bool tn_sched_finished(const tn_sched *s); /* every task is */
+const tn_sched_counts *tn_sched_counted(const tn_sched *s);
 const tn_graph *tn_sched_graph(const tn_sched *s); /* the bound one */
 
 #endif

@@ -50,6 +50,7 @@ void tn_virtual_run(tn_sched *s, const tn_policy *policy, const int32_t n_worker
     }
     assert(tn_sched_finished(s));
     out->makespan_ns = now;
+    out->counts = *tn_sched_counted(s);
     for (int l = 0; l < TN_N_LANES; l++)
         if (n_workers[l] && now) out->bubble[l] = 1 - (double)out->busy_ns[l] / ((double)now * n_workers[l]);
 }

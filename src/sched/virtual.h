@@ -15,6 +15,7 @@ typedef struct tn_virtual_result {
     double bubble[TN_N_LANES];   /* idle share of the lane's workers from 0 to makespan; 0 for a lane without
                                     workers */
     int32_t n_stolen;            /* parts run by another lane's worker */
+    tn_sched_counts counts;
 } tn_virtual_result;
 
 /* Runs the graph bound to s, with n_workers for each lane, 1 to TN_VIRTUAL_MAX_WORKERS in all. tl may be

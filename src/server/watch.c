@@ -165,7 +165,10 @@ json_t *tn_watch_explained(tn_watch *w) {
         const tn_explained *x = &w->explained[i];
         json_t *v =
             tn_json_pack("{s:s, s:b, s:s}", "mechanism", x->mechanism, "on", (int)x->on, "text", x->text);
-        if (x->knows_saved) tn_json_set(&v, "saved_ms", tn_json_real(x->saved_ms));
+        if (x->of)
+            tn_json_set(&v, "saved",
+                        tn_json_pack("{s:I, s:I, s:s}", "count", (json_int_t)x->saved, "of",
+                                     (json_int_t)x->of, "unit", x->unit));
         tn_json_append(&list, v);
     }
     pthread_mutex_unlock(&w->mu);

@@ -115,6 +115,16 @@ for p in 40 200; do
     check "sim --soc this-machine" 0 "$tern" sim --soc this-machine --model "$tmp/m.tern" --prompt $p --json --trace "$tmp/t.json"
     json "d['prompt_tokens']==$p and d['ttft_ms']>0 and d['chunk'] in (32,64)"
 done
+for p in in-order ooe; do
+    check "sim --soc this-machine under a policy" 0 "$tern" sim --soc this-machine --model "$tmp/m.tern" --prompt 200 --policy $p --steal-above -1 --json
+    json "d['policy']=='$p'"
+    cp "$tmp/out" "$tmp/this-$p.json"
+done
+python3 -c "
+import json
+a, b = (json.load(open('$tmp/this-%s.json' % p)) for p in ('in-order', 'ooe'))
+assert a['ttft_ms'] > b['ttft_ms'], (a, b)" || { echo "FAILED: this-machine ignores --policy"; exit 1; }
+check "sim --soc this-machine with what it does not know" 2 "$tern" sim --soc this-machine --model "$tmp/m.tern" --attention shadow
 check "sim of an unmeasured package" 1 "$tern" sim --soc this-machine --model "$tmp/e.tern"; one_line
 check "sim" 0 "$tern" sim --soc sd8elite --model llama3-8b --prompt 700 --gen 9 --load stream --bits 5 --attention shadow --ratio 10 --switch progressive --accepted 2 --npu-memory 4000000000 --svg "$tmp/g.svg" --json
 json "d['ttft_ms']>d['exposed_io_ms']>0 and d['ms_per_token']>0 and d['exposed_switch_ms']>=0 and d['energy_j']>0 and d['memory_bytes']>7e9 and d['load']=='stream' and d['attention']=='shadow'"

@@ -224,6 +224,21 @@ static void measured_times_reach_the_graphs(void **state) {
     }
     assert_true(n_types >= 8);
     assert_true(p->waves[4].graph->tasks[1].est_us[TN_LANE_CPU] != (float)before);
+    /* A wave that met another process is forgotten: the least of several waves counts. */
+    double busy = 0, healed = 0;
+    for (int32_t type = 0; type < p->steps.types.n; type++) busy += p->profile->us[type] *= 1000;
+    p->profile->attn_us_per_pos *= 1000;
+    tn_session_truncate(r.s, 0);
+    assert_int_equal(tern_session_prefill(r.s, prompt, 128, NULL), TERN_OK);
+    for (int32_t type = 0; type < p->steps.types.n; type++) healed += p->profile->us[type];
+    assert_true(healed < busy / 2);
+    assert_int_equal(p->profile->n_waves, 2);
+    double least[TN_MAX_STEP_TYPES];
+    for (int32_t type = 0; type < p->steps.types.n; type++) least[type] = p->profile->us[type] *= 1e-6;
+    tn_session_truncate(r.s, 0);
+    assert_int_equal(tern_session_prefill(r.s, prompt, 128, NULL), TERN_OK);
+    assert_memory_equal(least, p->profile->us,
+                        (size_t)p->steps.types.n * sizeof *least); /* none took so little */
     close_run(&r);
     /* and they outlive the process */
     tern_error err = {0};
@@ -231,6 +246,7 @@ static void measured_times_reach_the_graphs(void **state) {
     assert_int_equal(tern_engine_open(package, &o, &again.e, &err), TERN_OK);
     assert_int_equal(tern_session_open(again.e, NULL, &again.s, &err), TERN_OK);
     assert_true(again.s->pipeline->profile->measured);
+    assert_int_equal(again.s->pipeline->profile->n_waves, 3);
     close_run(&again);
 }
 

@@ -73,6 +73,21 @@ static void ooe_prefers_what_feeds_the_npu(void **state) {
     assert_int_equal(tn_graph_seal(g, NULL), TERN_OK);
     assert_int_equal(kind_us(TN_POLICY_OOE), 14);     /* y 0-4, z 4-14, x 4-8 */
     assert_int_equal(kind_us(TN_POLICY_SYNERGY), 18); /* x 0-4, y 4-8, z 8-18 */
+    /* What a run tells of its order: y began before x, and x beside z, under out of order alone. */
+    static const struct {
+        tn_policy_kind kind;
+        int32_t n_ahead, n_beside;
+    } want[] = {{TN_POLICY_OOE, 1, 1},
+                {TN_POLICY_OVERLAP, 0, 0},
+                {TN_POLICY_SYNERGY, 0, 0},
+                {TN_POLICY_IN_ORDER, 0, 0}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        tn_virtual_result r;
+        run_us(tn_policy_defaults(want[i].kind), ONE_EACH, &r);
+        assert_int_equal(r.counts.n_tasks, 3);
+        assert_int_equal(r.counts.n_ahead, want[i].n_ahead);
+        assert_int_equal(r.counts.n_beside, want[i].n_beside);
+    }
 }
 
 static void ooe_follows_gains_that_change(void **state) {

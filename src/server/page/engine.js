@@ -61,15 +61,14 @@ export class Engine {
     const p = how.progress, list = how.explained || [];
     if (p.state === "done" && p.decode_s > 0) this.ended = `${p.tokens} tokens, ${(p.tokens / p.decode_s).toFixed(1)} tokens/s`;
     $("engine-state").textContent = this.ended || "";
-    const most = Math.max(1, ...list.map((x) => Math.abs(x.saved_ms || 0)));
     if (!list.length) return;
     $("saved").replaceChildren(...list.map((x) => {
-      const saved = x.saved_ms, bar = el("i"), name = el("span", { class: "name" }, x.on ? "● " : "○ ", x.mechanism);
+      const saved = x.saved, bar = el("i"), name = el("span", { class: "name" }, x.on ? "● " : "○ ", x.mechanism);
       if (x.on && saved !== undefined) {
-        name.append(el("span", { class: saved < 0 ? "ms cost" : "ms" }, saved < 0 ? `cost ${(-saved).toFixed(0)} ms` : `saved about ${saved.toFixed(0)} ms`));
-        bar.style.width = Math.max(0, 100 * saved / most).toFixed(1) + "%";
+        name.append(el("span", { class: "ms" }, `${saved.count} of ${saved.of} ${saved.unit}`));
+        bar.style.width = (100 * saved.count / saved.of).toFixed(1) + "%";
       }
-      return el("li", { class: x.on ? "on" : "off" }, name, x.on && saved > 0 ? el("div", { class: "track" }, bar) : null, el("p", {}, x.text));
+      return el("li", { class: x.on ? "on" : "off" }, name, x.on && saved ? el("div", { class: "track" }, bar) : null, el("p", {}, x.text));
     }));
   }
 }
