@@ -16,10 +16,10 @@ while IFS=: read -r file _ include; do
     [ "${height[$to]}" -le "${height[$from]}" ] || { echo "$file includes upwards: $include"; bad=1; }
 done < <(grep -rnoE '#include "[a-z0-9_]+/[a-z0-9_/.]+"' src)
 [ $bad = 0 ] && echo "lint: includes point down"
-# Every JSON value is built and written by base/json.h, whose results cannot be forgotten.
-raw='\bjson_(pack|vpack|sprintf|string|stringn|real|dump|dumps|dumpf|dumpb|dump_file|load_file|object_set|object_update|array_append|array_insert|array_set)(_new|_nocheck|_ex)*\('
-if grep -rnE "$raw" src --include='*.[ch]' | grep -v '^src/base/json\.'; then
-    echo "lint: jansson's own builders and file functions are for src/base/json.c; use tn_json_*"
+# Every JSON value is read, built and written by base/json.h, whose results cannot be forgotten and whose depth is bounded.
+raw='\bjson_(pack|vpack|sprintf|string|stringn|real|dump|dumps|dumpf|dumpb|dump_file|load|loads|loadf|loadb|loadfd|load_file|load_callback|object_set|object_update|array_append|array_insert|array_set)(_new|_nocheck|_ex)*\('
+if grep -rnE "$raw" src --include='*.[ch]' | grep -v '^src/base/json\.\|^src/lean/'; then
+    echo "lint: jansson's own builders and readers are for src/base/json.c; use tn_json_*"
     bad=1
 fi
 # No file and no function is long.

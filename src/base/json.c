@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -133,13 +134,38 @@ tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *
     return TERN_OK;
 }
 
+/* Returns how deep brackets nest, as far as `most` + 1. What is no JSON may be counted wrongly: the reader
+ * refuses it. */
+static int nesting(const char *text, size_t n, int most) {
+    int depth = 0, deepest = 0;
+    for (const char *p = text, *end = text + n; p < end && deepest <= most; p++) {
+        if (*p == '"') {
+            for (p++; p < end && *p != '"'; p++) p += *p == '\\';
+        } else if (*p == '[' || *p == '{') {
+            if (++depth > deepest) deepest = depth;
+        } else if (*p == ']' || *p == '}') {
+            depth--;
+        }
+    }
+    return deepest;
+}
+
+json_t *tn_json_parse(const char *text, size_t n, size_t flags, json_error_t *je) {
+    if (nesting(text, n, TN_JSON_MAX_DEPTH) <= TN_JSON_MAX_DEPTH) return json_loadb(text, n, flags, je);
+    if (!je) return NULL;
+    json_decref(json_loadb("", 0, 0, je)); /* for the code of a text that is no JSON */
+    je->line = 1;
+    snprintf(je->text, sizeof je->text, "nested deeper than %d", TN_JSON_MAX_DEPTH);
+    return NULL;
+}
+
 tern_status tn_json_read(const char *path, size_t flags, json_t **out, tern_error *err) {
     char *text;
     size_t n;
     json_error_t je;
     *out = NULL;
     TN_TRY(tn_file_slurp(path, TN_JSON_MAX_FILE, &text, &n, err));
-    *out = json_loadb(text, n, flags, &je);
+    *out = tn_json_parse(text, n, flags, &je);
     free(text);
     if (*out) return TERN_OK;
     bool memory = json_error_code(&je) == json_error_out_of_memory;

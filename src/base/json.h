@@ -5,10 +5,11 @@
  * into text, has to ask. Text from outside may hold anything: bytes that are no UTF-8 become U+FFFD. A number
  * that is not finite becomes null, because JSON has no other word for it.
  *
- * Reading: a file is a regular file of a bounded size, read whole. A pipe or a device never blocks the
- * reader.
+ * Reading: a text nests at most TN_JSON_MAX_DEPTH deep, because the reader and most walks over a value
+ * recurse, and some run on threads with small stacks. A file is a regular file of a bounded size, read whole.
+ * A pipe or a device never blocks the reader.
  *
- * scripts/lint.sh refuses jansson's own builders and file functions everywhere else. */
+ * scripts/lint.sh refuses jansson's own builders and readers everywhere else. */
 #ifndef TN_BASE_JSON_H
 #define TN_BASE_JSON_H
 
@@ -31,7 +32,10 @@ void tn_json_append(json_t **array, json_t *value);
  * with TERN_E_MEMORY, also when j is NULL. */
 tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *err);
 
-enum { TN_JSON_MAX_FILE = 64 << 20 };
+enum { TN_JSON_MAX_FILE = 64 << 20, TN_JSON_MAX_DEPTH = 128 };
+
+/* Reads a text with jansson's flags: json_loadb, with a limit of depth that *je tells. je may be NULL. */
+json_t *tn_json_parse(const char *text, size_t n, size_t flags, json_error_t *je);
 
 /* Reads a file. *out is the caller's. It fails with TERN_E_IO when the file is absent, no regular file or
  * cannot be read, with TERN_E_LIMIT when it has more than TN_JSON_MAX_FILE bytes, with TERN_E_FORMAT when it

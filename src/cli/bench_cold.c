@@ -5,6 +5,7 @@
 
 #include "base/aio.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/rng.h"
 
 #include <errno.h>
@@ -162,7 +163,11 @@ static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     }
     close(fds[1]);
     FILE *f = fdopen(fds[0], "r");
-    json_t *j = f ? json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+    char *text = NULL;
+    size_t cap = 0;
+    ssize_t n_text = f ? getdelim(&text, &cap, 0, f) : -1;
+    json_t *j = n_text > 0 ? tn_json_parse(text, (size_t)n_text, 0, NULL) : NULL;
+    free(text);
     if (f) fclose(f);
     int status = 0;
     if (pid > 0) waitpid(pid, &status, 0);

@@ -88,7 +88,7 @@ static tern_status parse_file(tn_safetensors *s, const char *name, const uint8_t
                " bytes, the file has %" PRIu64,
                name, header, n_bytes);
     json_error_t je;
-    json_t *j = json_loadb((const char *)data + 8, header, JSON_REJECT_DUPLICATES, &je);
+    json_t *j = tn_json_parse((const char *)data + 8, header, JSON_REJECT_DUPLICATES, &je);
     tern_status st = TERN_OK;
     if (!json_is_object(j))
         st = tn_fail(err, TERN_E_FORMAT, "%s: header at offset 8 is not a JSON object: %s", name,

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "lab/eval_text.h"
 
 #include "base/status.h"
@@ -230,7 +231,7 @@ static tern_status eval_jsonl(evaluator *ev, char *text) {
         i_line++;
         if (line[strspn(line, " \t\r")]) {
             json_error_t je;
-            json_t *item = json_loads(line, 0, &je);
+            json_t *item = tn_json_parse(line, strlen(line), 0, &je);
             TN_FAIL_IF(!item, ev->err, TERN_E_FORMAT, "%s line %lld: not JSON: %s", ev->o->data,
                        (long long)i_line, je.text);
             bool known;

@@ -282,7 +282,7 @@ static tern_status read_all(reader *r, const char *config) {
         TN_TRY(read_metadata(r));
     } else {
         json_error_t je;
-        json_t *c = json_loads(config, 0, &je);
+        json_t *c = tn_json_parse(config, strlen(config), 0, &je);
         tern_status st =
             c ? read_config(r, c) : tn_fail(r->err, TERN_E_FORMAT, "%s: no JSON: %s", r->path, je.text);
         json_decref(c);

@@ -1,4 +1,5 @@
 /* What a package says of itself: hyperparameters, the heads' scales, times. */
+#include "base/json.h"
 #include "package/impl.h"
 
 #include "base/status.h"
@@ -271,7 +272,7 @@ static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern
     TN_FAIL_IF(!text, err, TERN_E_MEMORY, "no memory for package metadata");
     tern_status st = tn_pkg_read(pkg, s, text, err);
     json_error_t je;
-    *meta = st == TERN_OK ? json_loadb(text, s->size_bytes, 0, &je) : NULL;
+    *meta = st == TERN_OK ? tn_json_parse(text, s->size_bytes, 0, &je) : NULL;
     tn_free(ctx, text);
     if (st != TERN_OK) return st;
     TN_FAIL_IF(!*meta, err, TERN_E_FORMAT, "package metadata is not JSON: %s", je.text);

@@ -1,6 +1,7 @@
 #include "server/answers.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "server/refusals.h"
 #include "server/talk_nodes.h"
 #include "server/watch.h"
@@ -65,7 +66,7 @@ static void put(answer *a, tn_bytes *to, const json_t *text) {
 
 /* One event of the stream, as OpenAI's API has it. */
 static void event(answer *a, const char *data) {
-    json_t *v = json_loads(data, 0, NULL);
+    json_t *v = tn_json_parse(data, strlen(data), 0, NULL);
     const json_t *delta = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta"),
                  *message = json_object_get(json_object_get(v, "error"), "message");
     put(a, &a->content, json_object_get(delta, "content"));

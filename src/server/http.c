@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/hex.h"
+#include "base/json.h"
 #include "server/api.h"
 #include "server/page.h"
 
@@ -16,7 +17,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { CLOSING_MS = 5000 };
+enum { CLOSING_MS = 5000, THREAD_STACK_BYTES = 4 << 20 };
 
 struct tn_http {
     tn_http_options o;
@@ -130,7 +131,7 @@ static result detokenize(const tn_api_call *a, const json_t *body) {
 
 static result with_body(const tn_api_call *a, result (*route)(const tn_api_call *, const json_t *)) {
     json_error_t je;
-    json_t *body = json_loadb(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je);
+    json_t *body = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je);
     if (!json_is_object(body)) {
         bool no_json = !body;
         json_decref(body);
@@ -370,8 +371,8 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
         (unsigned)TN_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TN_CONNECTION_IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)TN_HTTP_HEADERS_MAX, MHD_OPTION_NOTIFY_COMPLETED,
         completed, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)(512 << 10), o->listen_fd >= 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, o->listen_fd,
-        MHD_OPTION_END);
+        (size_t)THREAD_STACK_BYTES, o->listen_fd >= 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END,
+        o->listen_fd, MHD_OPTION_END);
     if (!h->d) {
         (void)tn_fail(err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port,
                       errno ? strerror(errno) : "refused");

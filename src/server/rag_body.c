@@ -1,5 +1,7 @@
 #include "server/rag_body.h"
 
+#include "base/json.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +9,7 @@ enum { QUESTION_MAX = 1 << 16 };
 
 static tern_status object_of(const char *body, size_t n, json_t **out, tern_error *err) {
     json_error_t je;
-    json_t *v = json_loadb(body, n, JSON_REJECT_DUPLICATES, &je);
+    json_t *v = tn_json_parse(body, n, JSON_REJECT_DUPLICATES, &je);
     *out = NULL;
     TN_FAIL_IF(!v, err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line, je.text);
     if (json_is_object(v)) {

@@ -1,6 +1,8 @@
 /* server/reply_messages.c - replies as Anthropic's API has them. */
 #include "server/reply.h"
 
+#include "base/json.h"
+
 #include <string.h>
 
 static json_t *usage(const tn_job *j, bool all) {
@@ -69,8 +71,8 @@ json_t *tn_message_delta(const tn_job *j) {
 
 /* Reads a call's arguments. Whole numbers beyond 63 bits are told as fractions are. */
 static json_t *input_of(const char *arguments) {
-    json_t *v = json_loads(arguments, 0, NULL);
-    return v ? v : json_loads(arguments, JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *v = tn_json_parse(arguments, strlen(arguments), 0, NULL);
+    return v ? v : tn_json_parse(arguments, strlen(arguments), JSON_DECODE_INT_AS_REAL, NULL);
 }
 
 json_t *tn_message_whole(const tn_job *j) {

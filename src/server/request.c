@@ -1,5 +1,6 @@
 #include "server/request.h"
 
+#include "base/json.h"
 #include "text/toolcall.h"
 
 #include <math.h>
@@ -384,7 +385,7 @@ static tern_status read_all(tn_request *r, tern_error *err) {
 
 static tern_status read_body(const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
     json_error_t je;
-    r->body = json_loadb(body, n_bytes, JSON_REJECT_DUPLICATES, &je);
+    r->body = tn_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, &je);
     TN_FAIL_IF(!r->body, err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line,
                je.text);
     tern_status st = TERN_OK;

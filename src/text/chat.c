@@ -38,7 +38,7 @@ static tern_status choose(const tn_tokenizer *t, const tern_chat_options *o, con
 
 static tern_status parse(const char *what, const char *text, bool array, json_t **out, tern_error *err) {
     json_error_t je;
-    *out = json_loads(text, 0, &je);
+    *out = tn_json_parse(text, strlen(text), 0, &je);
     TN_FAIL_IF(!*out && json_error_code(&je) == json_error_out_of_memory, err, TERN_E_MEMORY,
                "out of memory for the conversation");
     TN_FAIL_IF(!*out, err, TERN_E_INVALID, "%s: line %d is not JSON", what, je.line);
@@ -89,7 +89,9 @@ static tern_status open_arguments(const char *source, json_t *messages, tern_err
         json_t *f = json_object_get(call, "function");
         if (!json_is_object(f)) f = call;
         json_t *args = json_object_get(f, "arguments");
-        json_t *object = json_is_string(args) ? json_loads(json_string_value(args), 0, NULL) : NULL;
+        json_t *object = json_is_string(args)
+                             ? tn_json_parse(json_string_value(args), json_string_length(args), 0, NULL)
+                             : NULL;
         if (!json_is_object(object)) json_decref(object);
         else if (!put(f, "arguments", object)) return no_memory(err);
     }

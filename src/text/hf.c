@@ -6,6 +6,7 @@
 #include "text/hf.h"
 
 #include "base/checked.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "text/pretok.h"
 #include "text/utf8.h"
@@ -146,7 +147,7 @@ static bool is(const json_t *o, const char *key, const char *value) { return !st
 
 static tern_status parse_json(draft *d, const char *name, const char *text, size_t n, json_t **out) {
     json_error_t je;
-    *out = json_loadb(text, n, JSON_ALLOW_NUL, &je);
+    *out = tn_json_parse(text, n, JSON_ALLOW_NUL, &je);
     if (*out) return TERN_OK;
     for (char *c = je.text; *c; c++)
         if ((uint8_t)*c < ' ') *c = ' ';

@@ -76,7 +76,7 @@ static bool may_call(const tn_calls *c, const char *name, size_t n) {
 /* Reads JSON, or returns NULL. Out of memory is told apart from what is none. */
 static json_t *load(tn_sb *b, const char *p, size_t n, size_t flags) {
     json_error_t je;
-    json_t *v = json_loadb(p, n, flags | JSON_DECODE_INT_AS_REAL, &je);
+    json_t *v = tn_json_parse(p, n, flags | JSON_DECODE_INT_AS_REAL, &je);
     if (!v && json_error_code(&je) == json_error_out_of_memory) b->failed = true;
     return v;
 }

@@ -80,13 +80,12 @@ tern_status tn_tools_check(const json_t *tools, tern_error *err) {
 /* ---- as a schema ----------------------------------------------------------------------------------- */
 
 /* Copies a schema that lies at `at` of a larger one: its references begin there. Returns NULL when there is
- * no memory, or when it is too deep. */
-static json_t *moved(const json_t *v, const char *at, int depth) {
-    if (depth > 256) return NULL;
+ * no memory. It is no deeper than tn_json_parse lets a text be. */
+static json_t *moved(const json_t *v, const char *at) {
     if (json_is_array(v)) {
         json_t *list = json_array();
         for (size_t i = 0; i < json_array_size(v); i++)
-            tn_json_append(&list, moved(json_array_get(v, i), at, depth + 1));
+            tn_json_append(&list, moved(json_array_get(v, i), at));
         return list;
     }
     if (!json_is_object(v)) return json_deep_copy(v);
@@ -95,7 +94,7 @@ static json_t *moved(const json_t *v, const char *at, int depth) {
     json_object_foreach((json_t *)(uintptr_t)v, key, m) {
         const char *ref = json_string_value(m);
         if (strcmp(key, "$ref") || !ref || *ref != '#') {
-            tn_json_set(&out, key, moved(m, at, depth + 1));
+            tn_json_set(&out, key, moved(m, at));
             continue;
         }
         size_t n = strlen(at), k = strlen(ref);
@@ -112,7 +111,7 @@ static json_t *moved(const json_t *v, const char *at, int depth) {
 
 static json_t *call_schema(const json_t *f, const char *arguments, const char *at) {
     const json_t *params = json_object_get(f, "parameters");
-    json_t *args = json_object_size(params) ? moved(params, at, 0) : tn_json_pack("{s:s}", "type", "object");
+    json_t *args = json_object_size(params) ? moved(params, at) : tn_json_pack("{s:s}", "type", "object");
     if (args && !json_object_get(args, "type")) tn_json_set(&args, "type", tn_json_string("object", 6));
     json_t *required = json_array(), *props = json_object();
     tn_json_append(&required, tn_json_string("name", 4));

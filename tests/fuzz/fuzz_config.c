@@ -1,5 +1,6 @@
 /* A config.json from anywhere, read as each architecture: refused with a status, or hyperparameters in their
  * ranges. */
+#include "base/json.h"
 #include "model/arch.h"
 
 #include <math.h>
@@ -67,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                         "gemma4_text",
                                         "gemma3n_text",
                                         "falcon_h1"};
-    json_t *config = json_loadb((const char *)data, size, 0, NULL);
+    json_t *config = tn_json_parse((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         for (int experts = 0; experts < 2; experts++) {

@@ -1,6 +1,7 @@
 /* What the server's page sends, on a conversation that was damaged or made by someone else: two lines, the
  * conversation's file and a body. It is changed, something is said in it, and a request for the answer is
  * made of it. */
+#include "base/json.h"
 #include "server/talk_nodes.h"
 
 #include <string.h>
@@ -9,8 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *text = (const char *)data, *nl = size ? memchr(text, '\n', size) : NULL;
     tern_error err;
     if (!nl) return 0;
-    json_t *talk = json_loadb(text, (size_t)(nl - text), JSON_REJECT_DUPLICATES, NULL),
-           *body = json_loadb(nl + 1, size - (size_t)(nl - text) - 1, JSON_REJECT_DUPLICATES, NULL),
+    json_t *talk = tn_json_parse(text, (size_t)(nl - text), JSON_REJECT_DUPLICATES, NULL),
+           *body = tn_json_parse(nl + 1, size - (size_t)(nl - text) - 1, JSON_REJECT_DUPLICATES, NULL),
            *list = json_array();
     int64_t asked, node;
     tn_request r;

@@ -1,6 +1,7 @@
 #include "text/grammar/schema.h"
 
 #include "base/hex.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "text/grammar/schema_impl.h"
 
@@ -433,7 +434,7 @@ static tn_gx goal_expr(tn_sc *c, const tn_goal *given, int depth) {
 
 tern_status tn_schema_read(tn_gb *b, const char *json, size_t n_bytes, tn_grule *root, tern_error *err) {
     json_error_t je;
-    json_t *s = json_loadb(json, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &je);
+    json_t *s = tn_json_parse(json, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &je);
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "json schema: not valid JSON, line %d: %.200s", je.line, je.text);
     tn_sc c = {.b = b, .root = s, .err = err};
     c.slots = tn_calloc(b->ctx, TN_MEM_TEXT, TN_SCHEMA_SLOTS, sizeof *c.slots);

@@ -183,12 +183,8 @@ static tn_gx group(regex *r) {
     return x;
 }
 
-static tn_gx term(regex *r, bool *single) {
-    *single = true;
-    if (take(r, '(')) {
-        *single = false;
-        return group(r);
-    }
+/* It stays out of `term`, whose frame lies on the stack once for every open group: a charset has kilobytes. */
+__attribute__((noinline)) static tn_gx one_char(regex *r) {
     if (take(r, '[')) return char_class(r);
     charset s = {.n = 0};
     if (take(r, '.')) {
@@ -208,6 +204,11 @@ static tn_gx term(regex *r, bool *single) {
         add(r, &s, cp, cp);
     }
     return r->c->st == TERN_OK ? tn_sc_char_of(r->c, s.v, s.n) : TN_GX_NEVER;
+}
+
+static tn_gx term(regex *r, bool *single) {
+    *single = !take(r, '(');
+    return *single ? one_char(r) : group(r);
 }
 
 static bool count(regex *r, uint32_t *x) {

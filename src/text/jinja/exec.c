@@ -9,6 +9,7 @@ tn_jscope *tn_jscope_new(tn_jinja *j, tn_jscope *parent) {
 }
 
 void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v) {
+    tn_jsteps(j, s->n / 8);
     for (size_t i = 0; i < s->n; i++) {
         if (!tn_jstr_eq(s->vars[i].name, name)) continue;
         s->vars[i].value = v;
@@ -21,7 +22,6 @@ void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v) {
         s->vars = more;
         s->cap = cap;
     }
-    tn_jsteps(j, s->n / 8);
     s->vars[s->n++] = (tn_jvar){name, v};
 }
 
@@ -63,9 +63,12 @@ static const tn_jstr *text_of(tn_jinja *j, const tn_jnode *list) {
 static tn_jval filtered(tn_jinja *j, const tn_jnode *filter, tn_jval text) {
     tn_jargs a;
     if (!filter) return text;
+    tn_jenter(j);
     text = filtered(j, filter->a, text);
     tn_jeval_args(j, filter->kids, &a);
-    return tn_jfilter(j, filter->name, text, &a);
+    text = tn_jfilter(j, filter->name, text, &a);
+    tn_jleave(j);
+    return text;
 }
 
 /* ---- loops ---- */
@@ -119,7 +122,8 @@ tn_jval tn_jrun_loop(tn_jinja *j, const tn_jnode *n, tn_jval over, int depth0) {
 
 /* ---- macros ---- */
 
-static tn_jval *take_named(const tn_jargs *a, bool *used, const tn_jstr *name) {
+static tn_jval *take_named(tn_jinja *j, const tn_jargs *a, bool *used, const tn_jstr *name) {
+    tn_jsteps(j, a->n_named / 8);
     for (size_t i = 0; i < a->n_named; i++) {
         if (used[i] || !tn_jstr_eq(a->names[i], name)) continue;
         used[i] = true;
@@ -133,7 +137,7 @@ static tn_jval *take_named(const tn_jargs *a, bool *used, const tn_jstr *name) {
 static void bind_extras(tn_jinja *j, const tn_jnode *m, const tn_jargs *a, bool *used, size_t n_pos) {
     static const tn_jstr varargs = {.p = "varargs", .n = 7}, kwargs = {.p = "kwargs", .n = 6},
                          caller = {.p = "caller", .n = 6};
-    tn_jval *by = take_named(a, used, &caller);
+    tn_jval *by = take_named(j, a, used, &caller);
     if (by && !(m->op & 4)) tn_jfail(j, TERN_E_INVALID, "the macro does not call its caller");
     if (m->op & 4) tn_jset(j, j->scope, &caller, by ? *by : tn_j_undefined(j, "no caller is defined"));
     if (n_pos < a->n_pos && !(m->op & 1))
@@ -147,8 +151,8 @@ static void bind_extras(tn_jinja *j, const tn_jnode *m, const tn_jargs *a, bool 
     for (size_t i = 0; i < a->n_named; i++) {
         if (used[i]) continue;
         if (!(m->op & 2))
-            tn_jfail(j, TERN_E_INVALID, "the macro has no argument '%.*s'", (int)a->names[i]->n,
-                     a->names[i]->p);
+            tn_jfail(j, TERN_E_INVALID, "the macro has no argument '%.*s'",
+                     (int)(a->names[i]->n < 60 ? a->names[i]->n : 60), a->names[i]->p);
         tn_j_put(j, named, tn_j_str(a->names[i]), a->named[i]);
     }
     if (m->op & 2) tn_jset(j, j->scope, &kwargs, named);
@@ -162,9 +166,10 @@ tn_jval tn_jcall_macro(tn_jinja *j, const tn_jfunc *f, const tn_jargs *a) {
     tn_jenter(j);
     j->scope = tn_jscope_new(j, f->scope);
     for (const tn_jnode *p = m->kids; p; p = p->next) {
-        tn_jval *named = take_named(a, used, p->name);
+        tn_jval *named = take_named(j, a, used, p->name);
         if (named && n_pos < a->n_pos)
-            tn_jfail(j, TERN_E_INVALID, "the argument '%.*s' is given twice", (int)p->name->n, p->name->p);
+            tn_jfail(j, TERN_E_INVALID, "the argument '%.*s' is given twice",
+                     (int)(p->name->n < 60 ? p->name->n : 60), p->name->p);
         tn_jval v = n_pos < a->n_pos ? a->pos[n_pos++]
                     : named          ? *named
                     : p->a           ? tn_jeval(j, p->a)

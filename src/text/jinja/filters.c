@@ -58,12 +58,20 @@ static tn_jval f_replace(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     return tn_j_str(tn_jstr_replace(j, text(j, v), text(j, *p[0]), text(j, *p[1]), count));
 }
 
+/* A width or a length; sums of two do not overflow. */
+static int64_t small_int(tn_jinja *j, tn_jval v, const char *what) {
+    int64_t i = tn_j_as_int(j, v, what);
+    if (i > INT32_MAX || i < -INT32_MAX) tn_jfail(j, TERN_E_LIMIT, "%s is too large", what);
+    tn_jsteps(j, i > 0 ? (uint64_t)i / 16 : 0);
+    return i;
+}
+
 static tn_jval f_indent(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     (void)a;
     tn_jbuf pad = {0}, b = {0};
     if (p[0] && p[0]->type == J_STRING) tn_jbuf_str(j, &pad, p[0]->u.s);
     else
-        for (int64_t n = p[0] ? tn_j_as_int(j, *p[0], "indent's width") : 4; n > 0; n--)
+        for (int64_t n = p[0] ? small_int(j, *p[0], "indent's width") : 4; n > 0; n--)
             tn_jbuf_text(j, &pad, " ");
     const tn_jstr *in = tn_jbuf_take(j, &pad);
     bool first = flag(j, p[1]), blank = flag(j, p[2]);
@@ -83,7 +91,8 @@ static tn_jval f_indent(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
 static tn_jval f_center(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     (void)a;
     const tn_jstr *s = text(j, v);
-    int64_t width = p[0] ? tn_j_as_int(j, *p[0], "center's width") : 80,
+    tn_jsteps(j, s->n / 16);
+    int64_t width = p[0] ? small_int(j, *p[0], "center's width") : 80,
             pad = width - (int64_t)tn_jstr_length(s);
     int64_t left = pad > 0 ? pad / 2 + (pad & width & 1) : 0;
     tn_jbuf b = {0};
@@ -98,8 +107,9 @@ static tn_jval f_truncate(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     if (v.type == J_UNDEFINED) return v;
     const tn_jstr *s = tn_j_need_str(j, v, "truncate"),
                   *end = p[2] ? text(j, *p[2]) : tn_jstr_span(j, "...", 3, false);
-    int64_t length = p[0] ? tn_j_as_int(j, *p[0], "truncate's length") : 255;
-    int64_t leeway = p[3] && p[3]->type != J_NONE ? tn_j_as_int(j, *p[3], "truncate's leeway") : 5;
+    int64_t length = p[0] ? small_int(j, *p[0], "truncate's length") : 255;
+    int64_t leeway = p[3] && p[3]->type != J_NONE ? small_int(j, *p[3], "truncate's leeway") : 5;
+    tn_jsteps(j, (s->n + end->n) / 16);
     int64_t zero = 0, stop = length - (int64_t)tn_jstr_length(end);
     if (stop < 0) tn_jfail(j, TERN_E_INVALID, "truncate to fewer characters than its end has");
     if ((int64_t)tn_jstr_length(s) <= length + leeway) return tn_j_str(s);
@@ -120,6 +130,7 @@ static tn_jval f_wordcount(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) 
     const tn_jstr *s = text(j, v);
     int64_t n = 0;
     bool in = false;
+    tn_jsteps(j, s->n / 16);
     for (size_t i = 0; i < s->n;) {
         uint32_t cp;
         i += tn_jstr_char(s, i, &cp);
@@ -437,8 +448,9 @@ static tn_jval f_attr(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     if (!p[0]) tn_jfail(j, TERN_E_INVALID, "attr wants a name");
     const tn_jstr *name = tn_j_need_str(j, *p[0], "attr");
     if (v.type == J_NAMESPACE || v.type == J_LOOP) return tn_j_attr(j, v, name);
-    return tn_jmethod(j, v, name, &out) ? out
-                                        : tn_j_undefined(j, "no attribute '%.*s'", (int)name->n, name->p);
+    return tn_jmethod(j, v, name, &out)
+               ? out
+               : tn_j_undefined(j, "no attribute '%.*s'", (int)(name->n < 60 ? name->n : 60), name->p);
 }
 
 /* ---- map and select ---- */
@@ -561,7 +573,10 @@ tn_jval tn_jfilter(tn_jinja *j, const tn_jstr *name, tn_jval v, const tn_jargs *
     for (size_t i = 0; i < sizeof filters / sizeof *filters; i++) {
         if (!tn_jstr_is(name, filters[i].name)) continue;
         if (*filters[i].params != '*') tn_jbind(j, filters[i].name, a, filters[i].params, p);
-        return filters[i].fn(j, v, a, p);
+        tn_jenter(j); /* map calls filters, and may call itself */
+        v = filters[i].fn(j, v, a, p);
+        tn_jleave(j);
+        return v;
     }
     tn_jfail(j, TERN_E_UNSUPPORTED, "the filter '%.*s' is not supported", (int)(name->n < 60 ? name->n : 60),
              name->p);

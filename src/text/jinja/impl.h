@@ -252,6 +252,8 @@ size_t tn_jstr_length(const tn_jstr *s);                         /* characters *
 size_t tn_jstr_char(const tn_jstr *s, size_t at, uint32_t *cp);  /* its bytes; 0xdc00+b for a bad one */
 bool tn_jstr_content(const tn_jstr *s, size_t at, size_t *hint); /* of the byte; *hint starts at 0 */
 size_t tn_jstr_find(const tn_jstr *s, const tn_jstr *what, size_t from); /* SIZE_MAX: not there */
+/* The last place of `what` that ends at `end` or before it; SIZE_MAX: not there. */
+size_t tn_jstr_rfind(tn_jinja *j, const tn_jstr *s, const tn_jstr *what, size_t end);
 const tn_jstr *tn_jstr_slice(tn_jinja *j, const tn_jstr *s, const int64_t *start, const int64_t *stop,
                              int64_t step);
 bool tn_j_is_space(uint32_t cp);

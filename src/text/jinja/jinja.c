@@ -208,6 +208,20 @@ void tn_jglobals(tn_jinja *j) {
                 tn_jfunc_new(j, all[i].name, all[i].call, tn_j_none()));
 }
 
+/* Refuses a width or precision that the C library would spend seconds on. */
+static void check_width(tn_jinja *j, const char *spec, size_t n) {
+    enum { WIDEST = 400 };
+    for (size_t i = 0, width = 0; i < n; i++) {
+        width = spec[i] >= '0' && spec[i] <= '9' ? 10 * width + (size_t)(spec[i] - '0') : 0;
+        if (width > WIDEST) tn_jfail(j, TERN_E_LIMIT, "a format wider than %d", WIDEST);
+    }
+}
+
+static void put_number(tn_jinja *j, tn_jbuf *b, const char *num, size_t cap, int printed) {
+    if (printed < 0 || (size_t)printed >= cap) tn_jfail(j, TERN_E_LIMIT, "a format too wide");
+    tn_jbuf_text(j, b, num);
+}
+
 /* Formats as Python's "%s" % (...) does: s, r, d, i, x, X, f, e, g and %%, with width and precision for
  * numbers. */
 tn_jval tn_j_format(tn_jinja *j, const tn_jstr *f, const tn_jlist *args) {
@@ -223,6 +237,7 @@ tn_jval tn_j_format(tn_jinja *j, const tn_jstr *f, const tn_jlist *args) {
         for (i = at + 1; i < f->n && n < 12 && f->p[i] && strchr("-+ 0123456789.", f->p[i]); i++)
             spec[n++] = f->p[i];
         char kind = i < f->n ? f->p[i++] : 0;
+        check_width(j, spec, n);
         if (kind == '%' && n == 1) {
             tn_jbuf_text(j, &b, "%");
             continue;
@@ -233,18 +248,16 @@ tn_jval tn_j_format(tn_jinja *j, const tn_jstr *f, const tn_jlist *args) {
             if (kind == 's') tn_jbuf_str(j, &b, tn_j_to_str(j, v));
             else tn_j_repr(j, &b, v);
         } else if (kind && strchr("dixX", kind)) {
+            if (v.type == J_FLOAT && !(v.u.f > -9e18 && v.u.f < 9e18))
+                tn_jfail(j, TERN_E_LIMIT, "an integer beyond 64 bits");
             int64_t x = v.type == J_FLOAT ? (int64_t)v.u.f : tn_j_as_int(j, v, "a number to format");
             if ((kind == 'x' || kind == 'X') && x < 0)
                 tn_jfail(j, TERN_E_UNSUPPORTED, "negative hexadecimal numbers");
             snprintf(spec + n, sizeof spec - n, "ll%c", kind);
-            if (snprintf(num, sizeof num, spec, (long long)x) >= (int)sizeof num)
-                tn_jfail(j, TERN_E_LIMIT, "a format too wide");
-            tn_jbuf_text(j, &b, num);
+            put_number(j, &b, num, sizeof num, snprintf(num, sizeof num, spec, (long long)x));
         } else if (kind && strchr("feg", kind) && tn_j_is_number(v)) {
             snprintf(spec + n, sizeof spec - n, "%c", kind);
-            if (snprintf(num, sizeof num, spec, tn_j_as_float(v)) >= (int)sizeof num)
-                tn_jfail(j, TERN_E_LIMIT, "a format too wide");
-            tn_jbuf_text(j, &b, num);
+            put_number(j, &b, num, sizeof num, snprintf(num, sizeof num, spec, tn_j_as_float(v)));
         } else {
             tn_jfail(j, TERN_E_UNSUPPORTED, "the format '%s%.1s' is not supported", spec, kind ? &kind : "");
         }

@@ -28,6 +28,7 @@ static tn_jtoken *add(lexer *l, tn_jtoken_type type) {
         l->cap_tok = cap;
     }
     tn_jtoken *t = &l->tok[l->n_tok++];
+    tn_jsteps(l->j, 1);
     *t = (tn_jtoken){.type = type, .line = l->line};
     return t;
 }

@@ -64,16 +64,17 @@ static tn_jval s_replace(tn_jinja *j, tn_jval v, params p) {
     return tn_j_str(tn_jstr_replace(j, v.u.s, from, to, int_or(j, p[2], -1)));
 }
 
-static bool at_side(const tn_jstr *s, const tn_jstr *part, bool end) {
+static bool at_side(tn_jinja *j, const tn_jstr *s, const tn_jstr *part, bool end) {
+    tn_jsteps(j, 1 + part->n / 64);
     return s->n >= part->n && !memcmp(s->p + (end ? s->n - part->n : 0), part->p, part->n);
 }
 
 static tn_jval starts_or_ends(tn_jinja *j, tn_jval v, params p, bool end) {
     if (p[1]) tn_jfail(j, TERN_E_UNSUPPORTED, "startswith and endswith know no bounds");
     if (!p[0]) tn_jfail(j, TERN_E_INVALID, "startswith and endswith want a string");
-    if (p[0]->type != J_LIST) return tn_j_bool(at_side(v.u.s, need(j, p[0], "startswith"), end));
+    if (p[0]->type != J_LIST) return tn_j_bool(at_side(j, v.u.s, need(j, p[0], "startswith"), end));
     for (size_t i = 0; i < p[0]->u.l->n; i++)
-        if (at_side(v.u.s, tn_j_need_str(j, p[0]->u.l->v[i], "startswith"), end)) return tn_j_bool(true);
+        if (at_side(j, v.u.s, tn_j_need_str(j, p[0]->u.l->v[i], "startswith"), end)) return tn_j_bool(true);
     return tn_j_bool(false);
 }
 static tn_jval s_startswith(tn_jinja *j, tn_jval v, params p) { return starts_or_ends(j, v, p, false); }
@@ -81,11 +82,11 @@ static tn_jval s_endswith(tn_jinja *j, tn_jval v, params p) { return starts_or_e
 
 static tn_jval s_removeprefix(tn_jinja *j, tn_jval v, params p) {
     const tn_jstr *part = need(j, p[0], "removeprefix");
-    return at_side(v.u.s, part, false) ? tn_j_str(tn_jstr_sub(j, v.u.s, part->n, v.u.s->n)) : v;
+    return at_side(j, v.u.s, part, false) ? tn_j_str(tn_jstr_sub(j, v.u.s, part->n, v.u.s->n)) : v;
 }
 static tn_jval s_removesuffix(tn_jinja *j, tn_jval v, params p) {
     const tn_jstr *part = need(j, p[0], "removesuffix");
-    return at_side(v.u.s, part, true) ? tn_j_str(tn_jstr_sub(j, v.u.s, 0, v.u.s->n - part->n)) : v;
+    return at_side(j, v.u.s, part, true) ? tn_j_str(tn_jstr_sub(j, v.u.s, 0, v.u.s->n - part->n)) : v;
 }
 
 static tn_jval s_join(tn_jinja *j, tn_jval v, params p) {
@@ -112,8 +113,7 @@ static int64_t position(tn_jinja *j, tn_jval v, params p, bool last) {
     s = tn_jstr_slice(j, s, &from, &to, 1);
     size_t at = SIZE_MAX;
     if (!last) at = tn_jstr_find(s, what, 0);
-    for (size_t i = s->n + 1; last && at == SIZE_MAX && i-- > 0;)
-        if (s->n - i >= what->n && !memcmp(s->p + i, what->p, what->n)) at = i;
+    else at = tn_jstr_rfind(j, s, what, s->n);
     return at == SIZE_MAX ? -1 : from + (int64_t)tn_jstr_length(tn_jstr_sub(j, s, 0, at));
 }
 static tn_jval s_find(tn_jinja *j, tn_jval v, params p) { return tn_j_int(position(j, v, p, false)); }
@@ -135,7 +135,7 @@ static tn_jval partition(tn_jinja *j, tn_jval v, params p, bool last) {
     const tn_jstr *sep = need(j, p[0], "partition"), *s = v.u.s;
     if (!sep->n) tn_jfail(j, TERN_E_INVALID, "partition by an empty string");
     size_t at = SIZE_MAX;
-    for (size_t i = 0; (i = tn_jstr_find(s, sep, i)) != SIZE_MAX && (last || at == SIZE_MAX); i++) at = i;
+    at = last ? tn_jstr_rfind(j, s, sep, s->n) : tn_jstr_find(s, sep, 0);
     tn_jval out = tn_j_list(j, 3, J_TUPLE), none = tn_j_text(j, "");
     bool found = at != SIZE_MAX;
     tn_j_push(j, out, found ? tn_j_str(tn_jstr_sub(j, s, 0, at)) : last ? none : v);
@@ -353,8 +353,9 @@ enum { N_METHODS = sizeof methods / sizeof *methods };
 static tn_jval call_method(tn_jinja *j, const struct method *m, tn_jval self, const tn_jargs *a) {
     const tn_jval *p[TN_J_MAX_PARAMS];
     tn_jbind(j, m->name, a, m->params, p);
-    if (self.type == J_STRING) tn_jsteps(j, self.u.s->n / 32);
+    if (self.type == J_STRING) tn_jsteps(j, self.u.s->n / 16);
     if (self.type == J_LIST) tn_jsteps(j, self.u.l->n / 4);
+    if (self.type == J_DICT) tn_jsteps(j, self.u.d->n / 4);
     return m->fn(j, self, p);
 }
 

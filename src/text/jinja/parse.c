@@ -555,8 +555,9 @@ static void parameters(parser *p, tn_jnode *n) {
 
 /* Finds what a macro's body may refer to beyond its parameters, as bits of `op`. jinja2 gives a macro varargs
  * or kwargs only when it names them, and refuses extra arguments otherwise. */
-static int extras_named(const tn_jtoken *from, const tn_jtoken *to) {
+static int extras_named(tn_jinja *j, const tn_jtoken *from, const tn_jtoken *to) {
     int found = 0;
+    tn_jsteps(j, (uint64_t)(to - from) / 4); /* macros in macros are looked through again */
     for (; from < to; from++) {
         if (from->type != JT_NAME) continue;
         found |= tn_jstr_is(from->s, "varargs") | tn_jstr_is(from->s, "kwargs") << 1 |
@@ -575,7 +576,7 @@ static tn_jnode *macro_statement(parser *p) {
     p->loops = 0;
     n->body = body(p, ends);
     p->loops = loops;
-    n->op = extras_named(from, p->t);
+    n->op = extras_named(p->j, from, p->t);
     take(p);
     end_block(p);
     return n;
@@ -590,7 +591,7 @@ static tn_jnode *call_block(parser *p) {
     if (n->a->kind != JN_CALL) tn_jfail(p->j, TERN_E_FORMAT, "a call block without a call");
     const tn_jtoken *from = p->t;
     n->body = body(p, ends);
-    n->op = extras_named(from, p->t);
+    n->op = extras_named(p->j, from, p->t);
     take(p);
     end_block(p);
     return n;

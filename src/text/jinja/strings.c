@@ -38,19 +38,24 @@ void tn_jbuf_text(tn_jinja *j, tn_jbuf *b, const char *text) {
     tn_jbuf_bytes(j, b, text, strlen(text), false);
 }
 
+/* Returns the first segment that ends behind `at`. */
+static size_t segment_of(const tn_jstr *s, size_t at) {
+    size_t lo = 0, hi = s->n_seg;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (s->seg[mid].end <= at) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
 void tn_jbuf_sub(tn_jinja *j, tn_jbuf *b, const tn_jstr *s, size_t from, size_t to) {
     assert(from <= to && to <= s->n);
     if (!s->seg) {
         tn_jbuf_bytes(j, b, s->p + from, to - from, s->content);
         return;
     }
-    size_t lo = 0, hi = s->n_seg; /* the first segment that ends behind `from` */
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (s->seg[mid].end <= from) lo = mid + 1;
-        else hi = mid;
-    }
-    for (; from < to; lo++) {
+    for (size_t lo = segment_of(s, from); from < to; lo++) {
         size_t end = s->seg[lo].end < to ? s->seg[lo].end : to;
         tn_jbuf_bytes(j, b, s->p + from, end - from, s->seg[lo].content);
         from = end;
@@ -90,10 +95,7 @@ const tn_jstr *tn_jstr_sub(tn_jinja *j, const tn_jstr *s, size_t from, size_t to
     tn_jstr *r = tn_jalloc(j, 1, sizeof *r);
     *r = (tn_jstr){.p = s->p + from, .n = to - from, .content = s->content};
     if (!s->seg || from == to) return r;
-    size_t first = 0;
-    while (s->seg[first].end <= from) first++;
-    size_t last = first;
-    while (s->seg[last].end < to) last++;
+    size_t first = segment_of(s, from), last = segment_of(s, to - 1);
     if (first == last) {
         r->content = s->seg[first].content;
         return r;
@@ -146,6 +148,15 @@ size_t tn_jstr_find(const tn_jstr *s, const tn_jstr *what, size_t from) {
     return p ? (size_t)(p - s->p) : SIZE_MAX;
 }
 
+size_t tn_jstr_rfind(tn_jinja *j, const tn_jstr *s, const tn_jstr *what, size_t end) {
+    if (end < what->n) return SIZE_MAX;
+    for (size_t at = end - what->n;; at--) {
+        tn_jsteps(j, what->n / 64); /* a short one is counted with the string that it is looked for in */
+        if (!memcmp(s->p + at, what->p, what->n)) return at;
+        if (!at) return SIZE_MAX;
+    }
+}
+
 bool tn_j_is_space(uint32_t cp) {
     return (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x20) || cp == 0x85 || cp == 0xa0 || cp == 0x1680 ||
            (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f ||
@@ -196,8 +207,10 @@ static bool strips(uint32_t cp, const tn_jstr *chars) {
 const tn_jstr *tn_jstr_strip(tn_jinja *j, const tn_jstr *s, const tn_jstr *chars, int sides) {
     size_t from = 0, to = s->n;
     uint32_t cp;
+    tn_jsteps(j, s->n / 64);
     while (sides & TN_J_LEFT && from < to) {
         size_t len = tn_jstr_char(s, from, &cp);
+        tn_jsteps(j, chars ? chars->n / 8 : 0);
         if (!strips(cp, chars)) break;
         from += len;
     }
@@ -208,6 +221,7 @@ const tn_jstr *tn_jstr_strip(tn_jinja *j, const tn_jstr *s, const tn_jstr *chars
             k = to - 1;
             cp = 0xdc00 + (uint8_t)s->p[k];
         }
+        tn_jsteps(j, chars ? chars->n / 8 : 0);
         if (!strips(cp, chars)) break;
         to = k;
     }
@@ -221,17 +235,10 @@ tn_jval tn_jstr_split(tn_jinja *j, const tn_jstr *s, const tn_jstr *sep, int64_t
     if (right && max >= 0) { /* from the end, at most max cuts */
         tn_jval back = tn_j_list(j, 4, J_PLAIN);
         const tn_jstr *rest = sep ? s : tn_jstr_strip(j, s, NULL, TN_J_RIGHT);
-        size_t end = rest->n, at = end;
+        size_t end = rest->n, at;
         if (!sep) tn_jfail(j, TERN_E_UNSUPPORTED, "rsplit at white space with a limit is not supported");
-        while (max && at >= sep->n) {
-            if (memcmp(s->p + at - sep->n, sep->p, sep->n)) {
-                at--;
-                continue;
-            }
-            tn_j_push(j, back, tn_j_str(tn_jstr_sub(j, s, at, end)));
-            end = at -= sep->n;
-            max--;
-        }
+        for (; max && (at = tn_jstr_rfind(j, s, sep, end)) != SIZE_MAX; max--, end = at)
+            tn_j_push(j, back, tn_j_str(tn_jstr_sub(j, s, at + sep->n, end)));
         tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, 0, end)));
         for (size_t i = back.u.l->n; i-- > 0;) tn_j_push(j, list, back.u.l->v[i]);
         return list;
@@ -334,6 +341,7 @@ const tn_jstr *tn_jstr_replace(tn_jinja *j, const tn_jstr *s, const tn_jstr *fro
                                int64_t count) {
     tn_jbuf b = {0};
     size_t at = 0;
+    tn_jsteps(j, s->n / 16);
     if (!from->n) { /* between all characters */
         uint32_t cp;
         for (; count; count--) {

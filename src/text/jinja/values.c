@@ -161,6 +161,7 @@ bool tn_j_truth(tn_jinja *j, tn_jval v) {
 static bool dicts_equal(tn_jinja *j, const tn_jdict *a, const tn_jdict *b) {
     if (a->n != b->n) return false;
     for (size_t i = 0; i < a->n; i++) {
+        tn_jsteps(j, 1);
         const tn_jval *v = tn_j_get(j, b, a->keys[i]);
         if (!v || !tn_j_equal(j, a->vals[i], *v)) return false;
     }
@@ -176,16 +177,23 @@ bool tn_j_equal(tn_jinja *j, tn_jval a, tn_jval b) {
     if (a.type != b.type) return false;
     bool same = true;
     switch (a.type) {
-    case J_STRING: return tn_jstr_eq(a.u.s, b.u.s);
+    case J_STRING:
+        if (a.u.s->n == b.u.s->n) tn_jsteps(j, a.u.s->n / 64);
+        return tn_jstr_eq(a.u.s, b.u.s);
     case J_LIST:
         if (a.u.l == b.u.l) return true;
         if (a.u.l->kind == J_GENERATOR || a.u.l->n != b.u.l->n || a.u.l->kind != b.u.l->kind) return false;
         tn_jenter(j);
-        for (size_t i = 0; same && i < a.u.l->n; i++) same = tn_j_equal(j, a.u.l->v[i], b.u.l->v[i]);
+        tn_jsteps(j, 1); /* lists may share parts: as many comparisons as their trees have leaves */
+        for (size_t i = 0; same && i < a.u.l->n; i++) {
+            tn_jsteps(j, 1);
+            same = tn_j_equal(j, a.u.l->v[i], b.u.l->v[i]);
+        }
         tn_jleave(j);
         return same;
     case J_DICT:
         tn_jenter(j);
+        tn_jsteps(j, 1);
         same = dicts_equal(j, a.u.d, b.u.d);
         tn_jleave(j);
         return same;
@@ -207,11 +215,16 @@ int tn_j_order(tn_jinja *j, tn_jval a, tn_jval b, const char *op) {
         double x = tn_j_as_float(a), y = tn_j_as_float(b);
         return (x > y) - (x < y);
     }
-    if (a.type == J_STRING && b.type == J_STRING) return tn_jstr_cmp(a.u.s, b.u.s);
+    if (a.type == J_STRING && b.type == J_STRING) {
+        tn_jsteps(j, (a.u.s->n < b.u.s->n ? a.u.s->n : b.u.s->n) / 64);
+        return tn_jstr_cmp(a.u.s, b.u.s);
+    }
     if (a.type == J_LIST && b.type == J_LIST && a.u.l->kind == b.u.l->kind && a.u.l->kind <= J_TUPLE) {
         const tn_jlist *x = a.u.l, *y = b.u.l;
         tn_jenter(j);
+        tn_jsteps(j, 1);
         for (size_t i = 0; i < x->n && i < y->n; i++) {
+            tn_jsteps(j, 1);
             if (tn_j_equal(j, x->v[i], y->v[i])) continue;
             int c = tn_j_order(j, x->v[i], y->v[i], op);
             tn_jleave(j);
@@ -234,7 +247,6 @@ bool tn_j_contains(tn_jinja *j, tn_jval where, tn_jval what) {
     if (where.type != J_LIST)
         tn_jfail(j, TERN_E_INVALID, "'in' wants a string, list or dict, not %s", tn_j_type_name(where));
     const tn_jlist *l = tn_j_iter(j, where);
-    tn_jsteps(j, l->n);
     for (size_t i = 0; i < l->n; i++)
         if (tn_j_equal(j, l->v[i], what)) return true;
     return false;
@@ -242,7 +254,7 @@ bool tn_j_contains(tn_jinja *j, tn_jval where, tn_jval what) {
 
 int64_t tn_j_length(tn_jinja *j, tn_jval v) {
     switch (v.type) {
-    case J_STRING: return (int64_t)tn_jstr_length(v.u.s);
+    case J_STRING: tn_jsteps(j, v.u.s->n / 16); return (int64_t)tn_jstr_length(v.u.s);
     case J_LIST:
         if (v.u.l->kind == J_GENERATOR) tn_jfail(j, TERN_E_INVALID, "a generator has no length");
         return (int64_t)v.u.l->n;
@@ -254,6 +266,8 @@ int64_t tn_j_length(tn_jinja *j, tn_jval v) {
 }
 
 tn_jlist *tn_j_iter(tn_jinja *j, tn_jval v) {
+    /* whoever asks goes through all of it: filters, tests and methods count no items of their own */
+    if (v.type == J_LIST || v.type == J_DICT) tn_jsteps(j, v.type == J_LIST ? v.u.l->n : v.u.d->n);
     if (v.type == J_LIST && v.u.l->kind != J_GENERATOR) return v.u.l;
     if (v.type == J_LIST) { /* once */
         tn_jlist *all = tn_jalloc(j, 1, sizeof *all);
