@@ -26,7 +26,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
     TN_TRY(tn_pkg_open(ctx, path, &p, err));
     tern_status st = tn_package_hparams(ctx, p, h, scheme, description, &n_params, err);
     *n_bytes = *next_bytes = 0;
-    *fingerprint = tn_package_fingerprint(p);
+    *fingerprint = st == TERN_OK ? tn_package_fingerprint(p, h) : 0;
     for (size_t i = 0; st == TERN_OK && i < tn_pkg_n_sections(p); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
         size_t n;

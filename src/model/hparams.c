@@ -1,6 +1,8 @@
 #include "model/hparams.h"
 
 #include <assert.h>
+#include <string.h>
+#include <xxhash.h>
 
 int32_t tn_n_attending(const tn_hparams *h) {
     int32_t n = 0;
@@ -382,4 +384,12 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
     *n_rows = shapes[r].rows;
     *n_cols = shapes[r].cols;
     if (tn_role_of_streams(r) || tn_role_of_beside(r)) shape_of_few(h, r, n_rows, n_cols);
+}
+
+uint64_t tn_hparams_identity(const tn_hparams *h) {
+    tn_hparams all;
+    memcpy(&all, h, sizeof all); /* with what lies between the fields */
+    memset(all.name, 0, sizeof all.name);
+    all.n_next = 0;
+    return XXH64(&all, sizeof all, 0);
 }

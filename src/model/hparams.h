@@ -229,6 +229,10 @@ static inline bool tn_layer_recurs(const tn_hparams *h, int32_t layer) {
 }
 /* Do all layers attend, and nothing else? */
 bool tn_only_attends(const tn_hparams *h);
+
+/* A number of all that the fields say, whichever they are; what only proposes (n_next) and the name, which changes
+ * no bit, are left out. The struct was cleared before it was filled, and copied whole. */
+uint64_t tn_hparams_identity(const tn_hparams *h);
 /* How many do, for themselves. */
 int32_t tn_n_attending(const tn_hparams *h);
 /* The layer whose keys and values a layer that attends reads: its own, or an earlier one's. */

@@ -122,8 +122,7 @@ static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, 
     size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
     if (!bytes) TN_TRY(load_panels(ld, layer, role, row0, l, &bytes));
     if (ld->to_q8 && !l->blocks) TN_TRY(tn_blocks_from_panels(ld->m->ctx, ld->pool, l, &bytes, ld->err));
-    if (ld->hash) /* a sample is enough to tell models apart */
-        XXH64_update(ld->hash, l->blocks ? l->blocks : l->panels, bytes < 4096 ? bytes : 4096);
+    if (ld->hash) XXH64_update(ld->hash, l->blocks ? l->blocks : l->panels, bytes);
     ld->m->n_params += (uint64_t)(rows * cols);
     ld->m->weight_bytes += bytes;
     return TERN_OK;
@@ -271,7 +270,8 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
     if (st != TERN_OK) goto out;
     TN_BAIL_IF(!ld.hash, err, TERN_E_MEMORY, "no memory for a hash");
     XXH64_reset(ld.hash, 0);
-    XXH64_update(ld.hash, m->h.arch, sizeof m->h.arch);
+    uint64_t identity = tn_hparams_identity(&m->h);
+    XXH64_update(ld.hash, &identity, sizeof identity);
     tn_linear *top = m->top.linears;
     if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &top[TN_W_EMBD])) != TERN_OK) goto out;
     if (!m->h.tied && (st = load_linear(&ld, -1, TN_W_OUT, TN_W_OUT_B, &top[TN_W_OUT])) != TERN_OK) goto out;
@@ -284,12 +284,14 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
                    "loading was cancelled");
     }
     if (scheme == TN_FLOAT_BLOCKS) tn_source_release(src, -1);
-    m->fingerprint = XXH64_digest(ld.hash);
     XXH64_state_t *hash = ld.hash;
     st = load_next(&ld);
     ld.hash = hash;
     if (st != TERN_OK) goto out;
     m->tokenizer = tn_source_take_tokenizer(src);
+    identity = tn_tokenizer_fingerprint(m->tokenizer);
+    XXH64_update(ld.hash, &identity, sizeof identity);
+    m->fingerprint = XXH64_digest(ld.hash);
     *out = m;
     m = NULL;
 out:

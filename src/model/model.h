@@ -42,7 +42,8 @@ struct tn_model {
     tn_layer *layers;
     tn_float_scheme scheme;
     uint64_t n_params, weight_bytes;
-    uint64_t fingerprint; /* of shapes and a sample of the weights: ties saved states to their model */
+    uint64_t
+        fingerprint; /* of every hyperparameter, all weights and the tokenizer: ties saved states to their model */
     char description[64];
     tn_lora *loras[TN_MAX_LORAS]; /* owned: adapters that texts may be read with */
     int32_t n_loras;

@@ -145,11 +145,12 @@ static bool is_of_weights(const tn_pkg_section *s) {
            s->kind == TN_PKG_TABLE;
 }
 
-uint64_t tn_package_fingerprint(const tn_pkg *p) {
-    uint64_t print = 0;
+uint64_t tn_package_fingerprint(const tn_pkg *p, const tn_hparams *h) {
+    uint64_t print = tn_hparams_identity(h);
     for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
-        if (is_of_weights(s)) print = XXH64(&s->xxh64, sizeof(uint64_t), print);
+        if (is_of_weights(s) || s->kind == TN_PKG_TOKENIZER)
+            print = XXH64(&s->xxh64, sizeof(uint64_t), print);
     }
     return print;
 }
@@ -179,7 +180,7 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
         if (is_of_weights(s) && s->kind != TN_PKG_TABLE) /* which stays in the file */
             model->weight_bytes += s->size_bytes;
     }
-    model->fingerprint = tn_package_fingerprint(m->pkg);
+    model->fingerprint = tn_package_fingerprint(m->pkg, &model->h);
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
     m->chunk = opt->chunk ? opt->chunk : tuned ? opt->tuned.chunk : TN_CHUNK_DEFAULT;
     if (tuned && m->chunk == opt->tuned.chunk) m->tuned = opt->tuned;

@@ -55,8 +55,9 @@ typedef enum tn_weights_form {
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed", "auto" */
 
-/* Returns a hash of a package's weights, by their sections' checksums: whose profile lies beside it. */
-uint64_t tn_package_fingerprint(const tn_pkg *p);
+/* Returns a hash of hyperparameters, tokenizer and weights, by their sections' checksums: whose profile lies
+ * beside it. */
+uint64_t tn_package_fingerprint(const tn_pkg *p, const tn_hparams *h);
 
 /* Whether a package of such a model holds its layer that guesses one token further, where it has one: of widths that are
  * whole blocks. */

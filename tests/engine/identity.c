@@ -1,0 +1,125 @@
+/* Identity as a class: a session saved with one model is refused by every other: each number of the file's metadata
+ * that the program reads, and weights from the first to the last, changed one at a time. */
+#include "engine/engine.h"
+#include "fixture/fixture.h"
+#include "model/model.h"
+#include "tern.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char gguf[FIXTURE_PATH], other[FIXTURE_PATH], saved[FIXTURE_PATH];
+
+static uint8_t *bytes;
+static size_t n_bytes;
+static int n_refused, n_unread;
+
+static void read_model(void) {
+    FILE *f = fopen(gguf, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    n_bytes = (size_t)ftell(f);
+    rewind(f);
+    bytes = malloc(n_bytes);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, n_bytes, f), n_bytes);
+    fclose(f);
+}
+
+/* Opens the changed model: it refuses the state of the one before, and has another identity. */
+static void state_is_refused(const char *what, bool must_open) {
+    tern_engine *e;
+    tern_error err;
+    FILE *f = fopen(other, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, f), n_bytes);
+    assert_int_equal(fclose(f), 0);
+    tern_status st = tern_engine_open(other, NULL, &e, &err);
+    if (st != TERN_OK) { /* no model any more */
+        if (must_open) fail_msg("%s: %s", what, err.message);
+        n_unread++;
+        return;
+    }
+    tern_session *s = fixture_session(e, 64, "none");
+    st = tern_session_load(s, saved, &err);
+    if (st != TERN_E_INVALID && st != TERN_E_FORMAT && st != TERN_E_UNSUPPORTED)
+        fail_msg("%s: the state of another model is taken (%d)", what, (int)st);
+    n_refused++;
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
+/* A float of the metadata, by the end of its key. */
+static void number(const char *key, float by) {
+    uint8_t *at = memmem(bytes, n_bytes, key, strlen(key));
+    if (!at) fail_msg("the file has no %s", key);
+    at += strlen(key) + 4;
+    float was, is;
+    memcpy(&was, at, sizeof was);
+    is = was * by;
+    memcpy(at, &is, sizeof is);
+    state_is_refused(key, true);
+    memcpy(at, &was, sizeof was);
+}
+
+static void every_part(void **state) {
+    (void)state;
+    tern_error err;
+    tern_engine *e = fixture_engine(gguf, NULL), *again;
+    tern_session *s = fixture_session(e, 64, "none");
+    int32_t prompt[16];
+    fixture_prompt(prompt, 16);
+    assert_int_equal(tern_session_prefill(s, prompt, 16, &err), TERN_OK);
+    assert_int_equal(tern_session_save(s, saved, &err), TERN_OK);
+    again = fixture_engine(gguf, NULL);
+    assert_true(again->model->fingerprint == e->model->fingerprint);
+    tern_session *t = fixture_session(again, 64, "none");
+    assert_int_equal(tern_session_load(t, saved, &err), TERN_OK);
+    tern_session_close(&t);
+    tern_session_close(&s);
+    tern_engine_close(&again);
+    tern_engine_close(&e);
+
+    read_model();
+    number("rope.freq_base", 2);
+    number("layer_norm_rms_epsilon", 2);
+    for (int i = 1; i <= 24; i++) { /* the last bits of weights: the data is the file's greater part */
+        size_t at = (n_bytes - 4 - (n_bytes / 2) * (size_t)(i - 1) / 24) & ~(size_t)3;
+        bytes[at] ^= 1;
+        char what[64];
+        snprintf(what, sizeof what, "byte %zu of %zu", at, n_bytes);
+        state_is_refused(what, false);
+        bytes[at] ^= 1;
+    }
+    assert_true(n_refused >= 20); /* none of them for another reason */
+    free(bytes);
+}
+
+/* Every byte of the hyperparameters counts, but for the two fields that change nothing. */
+static void every_field(void **state) {
+    (void)state;
+    tn_hparams h;
+    memset(&h, 0, sizeof h);
+    uint64_t none = tn_hparams_identity(&h);
+    for (size_t i = 0; i < sizeof h; i++) {
+        bool counts =
+            (i < offsetof(tn_hparams, name) || i >= offsetof(tn_hparams, name) + sizeof h.name) &&
+            (i < offsetof(tn_hparams, n_next) || i >= offsetof(tn_hparams, n_next) + sizeof h.n_next);
+        ((uint8_t *)&h)[i] = 1;
+        assert_true((tn_hparams_identity(&h) != none) == counts);
+        ((uint8_t *)&h)[i] = 0;
+    }
+}
+
+int main(void) {
+    fixture_llama(gguf, "identity.gguf", 5);
+    fixture_file(other, "identity-other.gguf");
+    fixture_file(saved, "identity.state");
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field), cmocka_unit_test(every_part)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
