@@ -368,6 +368,13 @@ static void nested_schema(buf *b, size_t n) {
     puts_(b, "true");
     repeat(b, "}", n / 9);
 }
+/* Each value of an enum was looked for in all of it. */
+static void many_values(buf *b, size_t n) {
+    char piece[40];
+    puts_(b, "{\"enum\":[0");
+    for (size_t i = 0; i < n / 24; i++) put(b, piece, (size_t)snprintf(piece, sizeof piece, ",\"%zu\"", i));
+    puts_(b, "],\"x-last\":0}");
+}
 static void open_schema(const buf *b) {
     tn_grammar *g;
     tern_error err;
@@ -504,6 +511,7 @@ static const struct kase {
     {"schema: properties", properties, open_schema},
     {"schema: choices", choices, open_schema},
     {"schema: nested", nested_schema, open_schema},
+    {"schema: values", many_values, open_schema},
     {"html: angles", html_angles, read_html},
     {"html: comments", html_comments, read_html},
     {"html: scripts", html_scripts, read_html},

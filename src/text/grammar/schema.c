@@ -321,6 +321,7 @@ static bool requires(const json_t *s, const char *name) {
  * require. */
 static bool apart(tn_sc *c, const json_t *a, const json_t *b, int depth) {
     if (json_is_false(a) || json_is_false(b)) return true;
+    if (!tn_sc_steps(c, 1)) return false;
     a = deref(c, a);
     b = deref(c, b);
     if (!json_is_object(a) || !json_is_object(b) || depth > 4) return false;
@@ -328,7 +329,8 @@ static bool apart(tn_sc *c, const json_t *a, const json_t *b, int depth) {
     if (!both) return true;
     if (values_of(a, 0) && values_of(b, 0)) {
         const json_t *x, *y;
-        for (size_t i = 0; (x = values_of(a, i)); i++)
+        for (size_t i = 0;
+             (x = values_of(a, i)) && tn_sc_steps(c, 1 + json_array_size(json_object_get(b, "enum"))); i++)
             for (size_t j = 0; (y = values_of(b, j)); j++)
                 if (tn_json_same(x, y)) return false;
         return true;
@@ -376,26 +378,40 @@ static tn_gx branch(tn_sc *c, const tn_goal *g, size_t i, const char *word, uint
     return x;
 }
 
+/* Makes the schemas of a goal without what was passed over: alternatives chosen are schemas of their own here. */
+static bool flatten(tn_sc *c, const tn_goal *g, json_t *flat[TN_SCHEMA_ATOMS]) {
+    static const char *const words[] = {"$ref", "allOf", "anyOf", "oneOf"};
+    bool ok = true;
+    for (size_t k = 0; k < g->n; k++) {
+        flat[k] = json_copy((json_t *)(uintptr_t)g->a[k].s);
+        ok = ok && flat[k];
+        for (int i = 0; i < 4 && flat[k]; i++)
+            if (g->a[k].skip >> i & 1) json_object_del(flat[k], words[i]);
+        if (flat[k]) json_object_del(flat[k], "$id");
+    }
+    if (!ok) tn_sc_fail(c, TERN_E_MEMORY, "no memory");
+    return ok;
+}
+
 /* Compiles the values that a const or enum lists and every schema of the goal takes. */
 static tn_gx listed(tn_sc *c, const tn_goal *g, const json_t *from) {
-    tn_gx x = TN_GX_NEVER;
+    json_t *flat[TN_SCHEMA_ATOMS];
+    tn_gx *all = NULL, x = TN_GX_NEVER;
+    size_t n = 0, cap = 0;
     const json_t *v;
-    for (size_t i = 0; (v = values_of(from, i)) && c->st == TERN_OK; i++) {
+    bool ok = flatten(c, g, flat);
+    for (size_t i = 0; ok && (v = values_of(from, i)) && c->st == TERN_OK; i++) {
         bool fits = true;
-        for (size_t k = 0; k < g->n && fits; k++) {
-            /* alternatives chosen are schemas of their own here; what was passed over must not count */
-            json_t *flat = json_copy((json_t *)(uintptr_t)g->a[k].s);
-            if (!flat) return tn_sc_fail(c, TERN_E_MEMORY, "no memory");
-            if (g->a[k].skip & TN_SKIP_ANY) json_object_del(flat, "anyOf");
-            if (g->a[k].skip & TN_SKIP_ONE) json_object_del(flat, "oneOf");
-            if (g->a[k].skip & TN_SKIP_ALL) json_object_del(flat, "allOf");
-            if (g->a[k].skip & TN_SKIP_REF) json_object_del(flat, "$ref");
-            json_object_del(flat, "$id");
-            fits = tn_sc_fits(c, v, flat, 0);
-            json_decref(flat);
-        }
-        if (fits) x = TN_GX_ALT(c->b, x, tn_sc_value(c, v));
+        for (size_t k = 0; k < g->n && fits; k++) fits = tn_sc_fits(c, v, flat[k], 0);
+        if (!fits) continue;
+        ok = TN_GVEC_ROOM(c->b->ctx, all, cap, n + 1);
+        if (ok) all[n++] = tn_sc_value(c, v);
     }
+    if (ok) x = tn_gx_alt(c->b, all, n);
+    else tn_sc_fail(c, TERN_E_MEMORY, "no memory");
+    tn_sc_forget_sorted(c); /* they are of the schemas that go here */
+    tn_free(c->b->ctx, all);
+    for (size_t k = 0; k < g->n; k++) json_decref(flat[k]);
     return x;
 }
 

@@ -19,7 +19,8 @@ enum {
     TN_SCHEMA_GOALS = 20000,
     TN_SCHEMA_SLOTS = 1 << 16,
     TN_SCHEMA_BRANCHES = 512,
-    TN_SCHEMA_DEPTH = 64
+    TN_SCHEMA_DEPTH = 64,
+    TN_SCHEMA_STEPS = 20000000 /* keywords, values and alternatives looked at: under a second */
 };
 
 /* These are parts of a schema that a goal has taken care of. */
@@ -51,6 +52,13 @@ typedef struct tn_known_goal {
     tn_grule rule;
 } tn_known_goal;
 
+/* The values of an enum in order, so that membership is a search: of `list`, the schema's own. */
+typedef struct tn_sorted {
+    const json_t *list;
+    const json_t **v;
+    size_t n;
+} tn_sorted;
+
 typedef struct tn_sc {
     tn_gb *b;
     const json_t *root;
@@ -61,7 +69,10 @@ typedef struct tn_sc {
     tn_known_goal *goals; /* rules made, the first n_done of them compiled */
     size_t n_goals, cap_goals, n_done;
     uint32_t *slots; /* [TN_SCHEMA_SLOTS]: a number in goals plus one, by the hash of its atoms; 0: free */
-    int branches;    /* alternatives of the goal at hand */
+    uint64_t n_steps;
+    tn_sorted sorted[TN_SCHEMA_ATOMS]; /* the enums of the values at hand; older ones give way */
+    size_t n_sorted;
+    int branches; /* alternatives of the goal at hand */
     tn_gx ws, string, chars, key_end, one_char, number,
         integer; /* rules of every schema, made when first used */
 } tn_sc;
@@ -105,6 +116,12 @@ typedef struct tn_bounds {
 } tn_bounds;
 tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer);
 
+/* Counts work. Returns false beyond TN_SCHEMA_STEPS, when the schema is refused. */
+bool tn_sc_steps(tn_sc *c, size_t n);
+void tn_sc_forget_sorted(tn_sc *c);
+
+/* An order of all values, in which those that are the same are equal. */
+int tn_json_order(const json_t *a, const json_t *b);
 /* Compares as JSON does: 1 and 1.0 are the same. */
 bool tn_json_same(const json_t *a, const json_t *b);
 /* Tells whether a value fits a schema. It is also false after a failure. */

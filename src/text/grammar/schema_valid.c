@@ -5,32 +5,61 @@
 #include "base/status.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-bool tn_json_same(const json_t *a, const json_t *b) {
-    if (json_is_number(a) && json_is_number(b)) {
-        if (json_is_integer(a) && json_is_integer(b)) return json_integer_value(a) == json_integer_value(b);
-        return json_number_value(a) == json_number_value(b);
+static int sign_of(bool more, bool less) { return more - less; }
+
+static int number_order(const json_t *a, const json_t *b) {
+    if (json_is_integer(a) && json_is_integer(b)) {
+        json_int_t x = json_integer_value(a), y = json_integer_value(b);
+        return sign_of(x > y, x < y);
     }
-    if (json_typeof(a) != json_typeof(b)) return false;
-    if (json_is_array(a)) {
-        if (json_array_size(a) != json_array_size(b)) return false;
-        for (size_t i = 0; i < json_array_size(a); i++)
-            if (!tn_json_same(json_array_get(a, i), json_array_get(b, i))) return false;
-        return true;
-    }
-    if (json_is_object(a)) {
-        const char *name;
-        json_t *v;
-        if (json_object_size(a) != json_object_size(b)) return false;
-        json_object_foreach((json_t *)(uintptr_t)a, name, v) {
-            const json_t *w = json_object_get(b, name);
-            if (!w || !tn_json_same(v, w)) return false;
-        }
-        return true;
-    }
-    return json_equal(a, b);
+    /* long double holds every integer of 64 bits, so that the order is one */
+    long double x = json_is_integer(a) ? (long double)json_integer_value(a) : (long double)json_real_value(a),
+                y = json_is_integer(b) ? (long double)json_integer_value(b) : (long double)json_real_value(b);
+    return sign_of(x > y, x < y);
 }
+
+/* Objects are ordered by the first key, in the order of keys, in which they differ; a key that lacks is the least. */
+static int object_order(const json_t *a, const json_t *b) {
+    const char *key, *first = NULL;
+    json_t *v;
+    int order = 0;
+    json_object_foreach((json_t *)(uintptr_t)a, key, v) {
+        const json_t *w = json_object_get(b, key);
+        if (first && strcmp(key, first) >= 0) continue;
+        int c = w ? tn_json_order(v, w) : 1;
+        if (c) first = key, order = c;
+    }
+    json_object_foreach((json_t *)(uintptr_t)b, key, v) {
+        if (json_object_get(a, key) || (first && strcmp(key, first) >= 0)) continue;
+        first = key, order = -1;
+    }
+    return order;
+}
+
+int tn_json_order(const json_t *a, const json_t *b) {
+    if (json_is_number(a) && json_is_number(b)) return number_order(a, b);
+    int x = json_is_number(a) ? JSON_INTEGER : json_typeof(a),
+        y = json_is_number(b) ? JSON_INTEGER : json_typeof(b);
+    if (x != y) return sign_of(x > y, x < y);
+    if (x == JSON_OBJECT) return object_order(a, b);
+    if (x == JSON_STRING) {
+        size_t n = json_string_length(a), m = json_string_length(b);
+        int c = memcmp(json_string_value(a), json_string_value(b), n < m ? n : m);
+        return c ? c : sign_of(n > m, n < m);
+    }
+    if (x != JSON_ARRAY) return 0;
+    size_t n = json_array_size(a), m = json_array_size(b);
+    for (size_t i = 0; i < n && i < m; i++) {
+        int c = tn_json_order(json_array_get(a, i), json_array_get(b, i));
+        if (c) return c;
+    }
+    return sign_of(n > m, n < m);
+}
+
+bool tn_json_same(const json_t *a, const json_t *b) { return !tn_json_order(a, b); }
 
 static unsigned type_of(const json_t *v) {
     switch (json_typeof(v)) {
@@ -55,6 +84,7 @@ static bool bound(const json_t *s, const char *word, double x, int sign,
 static bool object_fits(tn_sc *c, const json_t *v, const json_t *s, int depth) {
     const json_t *own = json_object_get(s, "properties"), *list = json_object_get(s, "required");
     const json_t *more = json_object_get(s, "additionalProperties");
+    if (!tn_sc_steps(c, json_array_size(list))) return false;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
         if (name && !json_object_get(v, name)) return false;
@@ -96,10 +126,48 @@ static bool string_fits(tn_sc *c, const json_t *v, const json_t *s) {
     return !json_is_string(p) || tn_sc_matches(c, text, n, json_string_value(p));
 }
 
-static bool listed(const json_t *v, const json_t *s) {
+bool tn_sc_steps(tn_sc *c, size_t n) {
+    c->n_steps += n;
+    if (c->n_steps > TN_SCHEMA_STEPS)
+        tn_sc_fail(c, TERN_E_LIMIT, "it takes more than %d steps to read", TN_SCHEMA_STEPS);
+    return c->st == TERN_OK;
+}
+
+static int by_order(const void *a, const void *b) {
+    return tn_json_order(*(const json_t *const *)a, *(const json_t *const *)b);
+}
+
+void tn_sc_forget_sorted(tn_sc *c) {
+    for (size_t i = 0; i < c->n_sorted; i++) tn_free(c->b->ctx, c->sorted[i].v);
+    c->n_sorted = 0;
+}
+
+static const tn_sorted *sorted_of(tn_sc *c, const json_t *list) {
+    for (size_t i = 0; i < c->n_sorted; i++)
+        if (c->sorted[i].list == list) return &c->sorted[i];
+    if (c->n_sorted == TN_SCHEMA_ATOMS) tn_sc_forget_sorted(c);
+    size_t n = json_array_size(list);
+    const json_t **v = tn_alloc(c->b->ctx, TN_MEM_TEXT, n, sizeof *v);
+    if (!v) {
+        tn_sc_fail(c, TERN_E_MEMORY, "no memory");
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++) v[i] = json_array_get(list, i);
+    qsort(v, n, sizeof *v, by_order);
+    (void)tn_sc_steps(c, 4 * n);
+    c->sorted[c->n_sorted] = (tn_sorted){list, v, n};
+    return &c->sorted[c->n_sorted++];
+}
+
+static bool listed(tn_sc *c, const json_t *v, const json_t *s) {
+    enum { FEW = 16 };
     const json_t *k = json_object_get(s, "const"), *list = json_object_get(s, "enum");
     if (k && !tn_json_same(v, k)) return false;
     if (!list) return true;
+    if (json_array_size(list) > FEW) {
+        const tn_sorted *in = sorted_of(c, list);
+        return in && bsearch(&v, in->v, in->n, sizeof *in->v, by_order);
+    }
     for (size_t i = 0; i < json_array_size(list); i++)
         if (tn_json_same(v, json_array_get(list, i))) return true;
     return false;
@@ -120,7 +188,7 @@ static bool alternatives_fit(tn_sc *c, const json_t *v, const json_t *s, int dep
 
 bool tn_sc_fits(tn_sc *c, const json_t *v, const json_t *s, int depth) {
     if (depth > TN_SCHEMA_DEPTH) tn_sc_fail(c, TERN_E_LIMIT, "listed values are nested too deeply");
-    if (c->st != TERN_OK || json_is_false(s)) return false;
+    if (!tn_sc_steps(c, 1 + json_object_size(s)) || json_is_false(s)) return false;
     if (!json_is_object(s)) return true;
     unsigned type = type_of(v), types = tn_sc_types(c, s);
     if (!tn_sc_keywords(c, s, type) || !(types & type)) return false;
@@ -129,7 +197,7 @@ bool tn_sc_fits(tn_sc *c, const json_t *v, const json_t *s, int depth) {
         const json_t *to = tn_sc_resolve(c, ref);
         if (!to || !tn_sc_fits(c, v, to, depth + 1)) return false;
     }
-    if (!listed(v, s) || !alternatives_fit(c, v, s, depth)) return false;
+    if (!listed(c, v, s) || !alternatives_fit(c, v, s, depth)) return false;
     switch (type) {
     case TN_J_OBJ: return object_fits(c, v, s, depth);
     case TN_J_ARR: return array_fits(c, v, s, depth);
