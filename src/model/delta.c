@@ -173,7 +173,7 @@ static void state_snapshot(const void *self, void *out) {
 
 static void state_restore(void *self, const void *from) {
     int32_t n_tok = 0;
-    char *at = (char *)(uintptr_t)from + MARK_HEAD;
+    char *at = from ? (char *)(uintptr_t)from + MARK_HEAD : NULL; /* NULL: an empty memory */
     if (from) memcpy(&n_tok, from, sizeof n_tok);
     state_transfer(self, n_tok, false, from ? from_mark : zeros, &at);
 }

@@ -52,7 +52,7 @@ void tn_profile_load(const tn_profile_file *f, const tn_program *program, tn_ste
 }
 
 bool tn_profile_put(tn_ctx *ctx, const char *path, const json_t *j) {
-    static const tn_outkind kind = {.what = "a profile", .begins = {"{"}};
+    static const tn_outkind kind = {.what = "a profile", .begins = {"{"}, .is_private = true};
     char *text;
     tn_outfile *file = NULL;
     if (!path || tn_json_text(j, JSON_INDENT(1) | JSON_REAL_PRECISION(6), &text, NULL) != TERN_OK)

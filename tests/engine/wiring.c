@@ -2,6 +2,7 @@
  * theirs, the heaviest products on a device that is too small, measured times in the graphs that are
  * scheduled by them. */
 #include "session/session.h"
+#include "base/json.h"
 #include "model/sampler.h"
 #include "prefill/impl.h"
 #include "quant/pack.h"
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fixture/fixture.h"
@@ -250,9 +252,29 @@ static void measured_times_reach_the_graphs(void **state) {
     close_run(&again);
 }
 
+/* A profile says what its owner runs: nobody else's to read or write, whatever the umask. */
+static void a_profile_is_private(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    char path[FIXTURE_PATH];
+    struct stat sb;
+    tn_ctx_init(&ctx, NULL);
+    fixture_file(path, "private.profile");
+    unlink(path);
+    json_t *j = tn_json_pack("{s:i}", "waves", 1);
+    mode_t was = umask(0);
+    assert_true(tn_profile_put(&ctx, path, j));
+    umask(was);
+    assert_int_equal(stat(path, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0600);
+    json_decref(j);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_of_the_last_token), cmocka_unit_test(successors_are_of_their_position),
-        cmocka_unit_test(a_cap_takes_the_heaviest), cmocka_unit_test(measured_times_reach_the_graphs)};
+        cmocka_unit_test(a_cap_takes_the_heaviest), cmocka_unit_test(measured_times_reach_the_graphs),
+        cmocka_unit_test(a_profile_is_private)};
     return cmocka_run_group_tests_name("wiring", tests, setup, NULL);
 }
