@@ -35,6 +35,7 @@ static void refused_here(void) {
     errno = 0;
     WANT(execv(argv[0], argv) == -1 && errno == EPERM);
     WANT(syscall(SYS_execveat, AT_FDCWD, argv[0], argv, NULL, 0) == -1 && errno == EPERM);
+    WANT(syscall(SYS_io_uring_setup, 4, NULL) == -1 && errno == EPERM);
     pid_t pid = fork();
     if (!pid) _exit(0);
     WANT(pid == -1 && errno == EPERM);
