@@ -24,6 +24,7 @@ typedef struct span {
 typedef struct mail {
     tn_doc_text *t;
     int n_parts;
+    const char *too_much; /* why not all of it was read; NULL: it was */
     tern_error *err;
 } mail;
 
@@ -366,7 +367,9 @@ static tern_status put_multipart(mail *m, const part *x, int depth) {
 }
 
 static tern_status put_part(mail *m, span s, int depth) {
-    if (depth > TN_DOC_MAIL_DEPTH || ++m->n_parts > TN_DOC_MAIL_PARTS) return TERN_OK;
+    if (depth > TN_DOC_MAIL_DEPTH) m->too_much = "its parts lie in each other more than 8 deep";
+    else if (++m->n_parts > TN_DOC_MAIL_PARTS) m->too_much = "it has more than 256 parts";
+    if (m->too_much) return TERN_OK;
     part x = part_of(s);
     bool html = !strcasecmp(x.type, "text/html");
     if (!strncasecmp(x.type, "multipart/", 10)) return put_multipart(m, &x, depth);
@@ -388,5 +391,7 @@ tern_status tn_doc_mail(tn_doc_text *t, const char *bytes, size_t n, const char 
     span all = {bytes, n}, body;
     *why = NULL;
     TN_TRY(put_headers(&m, split_head(all, &body)));
-    return put_part(&m, all, 0);
+    TN_TRY(put_part(&m, all, 0));
+    *why = m.too_much; /* half a message would be taken for the whole */
+    return TERN_OK;
 }
