@@ -45,20 +45,33 @@ typedef struct outlet {
     const char *stopped_by;
 } outlet;
 
-/* Returns how many bytes of out->buf can go: all of it, less a tail that a stop string may begin with. It
- * sets stopped on a match. */
-static size_t releasable(outlet *t) {
-    size_t go = t->n;
+/* Returns where the first stop string ends that is whole in buf; among those that end there, the longest
+ * one. So the text does not depend on the order of stop strings, nor on where tokens end. Sets *start, and
+ * *which to the stop string; returns 0 where none is whole. */
+static size_t whole_stop(const outlet *t, size_t *start, const char **which) {
+    size_t end = 0;
     for (const char *const *p = t->o->stop; p && *p; p++) {
         size_t len = strlen(*p);
-        if (!len) continue;
-        for (size_t i = 0; i < t->n && i < go; i++) {
-            size_t rest = t->n - i, cmp = rest < len ? rest : len;
-            if (memcmp(t->buf + i, *p, cmp)) continue;
-            if (cmp == len) t->stopped = true, t->stopped_by = *p;
-            go = i;
-            break;
-        }
+        const char *at = len ? memmem(t->buf, t->n, *p, len) : NULL;
+        if (!at) continue;
+        size_t from = (size_t)(at - t->buf), to = from + len;
+        if (!end || to < end || (to == end && from < *start)) end = to, *start = from, *which = *p;
+    }
+    return end;
+}
+
+/* Returns how many bytes of buf can go: all that precedes a stop string, or all of it, less the longest tail
+ * that a stop string may begin with. Sets stopped on a match. */
+static size_t releasable(outlet *t) {
+    size_t go = t->n;
+    if (whole_stop(t, &go, &t->stopped_by)) {
+        t->stopped = true;
+        return go;
+    }
+    for (const char *const *p = t->o->stop; p && *p; p++) {
+        size_t len = strlen(*p);
+        for (size_t i = t->n > len ? t->n - len : 0; i < go; i++)
+            if (!memcmp(t->buf + i, *p, t->n - i)) go = i;
     }
     return go;
 }

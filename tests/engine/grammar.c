@@ -174,6 +174,43 @@ static void thoughts(void **state) {
     tern_session_close(&s);
 }
 
+/* What stands before the stop string that is whole first comes out, in whatever order stop strings are given
+ * and however much of a longer one has come. */
+static void stops_in_any_order(void **state) {
+    (void)state;
+    static const struct {
+        const char *answer, *stops[3], *text, *by;
+    } cases[] = {
+        {"abxyEND", {"END", "xyENDz"}, "abxy", "END"},
+        {"abxyENDz", {"END", "xyENDz"}, "abxy", "END"},    /* END is whole first */
+        {"abxyEND", {"END", "xyEND", "D"}, "ab", "xyEND"}, /* all end there: the longest */
+        {"aaab", {"aab", "aaaa"}, "a", "aab"},             /* a partial match begins earlier */
+        {"abcabd", {"abd", "abcabe"}, "abc", "abd"},
+        {"abxyEN", {"END", "xyENDz"}, "abxyEN", NULL}, /* held back, then let go */
+    };
+    tern_session *s = open_session();
+    static heard h;
+    int32_t prompt[] = {1, 2, 3};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int turned = 0; turned < 2; turned++) {
+            const char *stops[4] = {0};
+            int n = 0;
+            while (n < 3 && cases[i].stops[n]) n++;
+            for (int k = 0; k < n; k++) stops[k] = cases[i].stops[turned ? n - 1 - k : k];
+            char grammar[64];
+            snprintf(grammar, sizeof grammar, "root ::= \"%s\"", cases[i].answer);
+            tern_generate_options o;
+            tern_generate_options_defaults(&o);
+            o.grammar = grammar;
+            o.stop = stops;
+            answer(s, prompt, 3, &o, &h);
+            assert_string_equal(h.text, cases[i].text);
+            assert_int_equal(h.res.reason, cases[i].by ? TERN_STOP_STRING : TERN_STOP_END);
+            if (cases[i].by) assert_string_equal(s->stopped_by, cases[i].by);
+        }
+    tern_session_close(&s);
+}
+
 static void errors(void **state) {
     (void)state;
     static const struct {
@@ -213,6 +250,6 @@ static void errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kept), cmocka_unit_test(thoughts),
-                                       cmocka_unit_test(errors)};
+                                       cmocka_unit_test(stops_in_any_order), cmocka_unit_test(errors)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
