@@ -289,7 +289,7 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
     ld.hash = hash;
     if (st != TERN_OK) goto out;
     m->tokenizer = tn_source_take_tokenizer(src);
-    identity = tn_tokenizer_fingerprint(m->tokenizer);
+    identity = m->tokenizer ? tn_tokenizer_fingerprint(m->tokenizer) : 0; /* a folder may have none */
     XXH64_update(ld.hash, &identity, sizeof identity);
     m->fingerprint = XXH64_digest(ld.hash);
     *out = m;
