@@ -2,6 +2,7 @@
 #include "model/arch_impl.h"
 
 #include "base/status.h"
+#include "model/keys.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -363,120 +364,14 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
 
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
-/* What a key of the architecture means to a reader of this one. */
-typedef enum key_use {
-    KEY_READ,      /* it is read, or says nothing of what is computed */
-    KEY_NONE_IS_0, /* it changes what is computed unless it is 0, or false */
-    KEY_NONE_IS_1,
-    KEY_CONV,       /* KEY_NONE_IS_0 where it has no convolutions */
-    KEY_DELTA,      /* where it has no delta nets */
-    KEY_EXPERTS,    /* where it has no experts */
-    KEY_SHARED,     /* where it has no shared expert */
-    KEY_DENSE,      /* where experts are in all layers */
-    KEY_STREAMS,    /* where it has one residual stream */
-    KEY_LAYERS,     /* where layers do not differ in heads, share nothing and have no embeddings */
-    KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
-    KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
-} key_use;
-
-static const struct {
-    const char *tail;
-    key_use use;
-} known[] = {
-    {"block_count", KEY_READ},
-    {"context_length", KEY_READ},
-    {"embedding_length", KEY_READ},
-    {"feed_forward_length", KEY_READ},
-    {"vocab_size", KEY_READ},
-    {"tensor_data_layout", KEY_READ},
-    {"file_type", KEY_READ},
-    {"pooling_type", KEY_READ},
-    {"attn_logit_softcapping", KEY_READ},
-    {"final_logit_softcapping", KEY_READ},
-    {"attention.head_count", KEY_READ},
-    {"attention.head_count_kv", KEY_READ},
-    {"attention.key_length", KEY_READ},
-    {"attention.value_length", KEY_READ},
-    {"attention.layer_norm_epsilon", KEY_READ},
-    {"attention.layer_norm_rms_epsilon", KEY_READ},
-    {"attention.sliding_window", KEY_READ},
-    {"attention.sliding_window_pattern", KEY_READ},
-    {"attention.scale", KEY_READ},
-    {"attention.causal", KEY_NONE_IS_1},
-    {"attention.clamp_kqv", KEY_NONE_IS_0},
-    {"attention.max_alibi_bias", KEY_NONE_IS_0},
-    {"attention.output_scale", KEY_NONE_IS_1},
-    {"attention.temperature_scale", KEY_TEMPERATURE},
-    {"attention.temperature_length", KEY_READ}, /* says nothing without a scale */
-    {"rope.dimension_count", KEY_READ},
-    {"shortconv.l_cache", KEY_CONV},
-    {"rope.freq_base", KEY_READ},
-    {"rope.freq_base_swa", KEY_READ},
-    {"rope.dimension_count_swa", KEY_READ},
-    {"rope.scale_linear", KEY_NONE_IS_1},
-    {"rope.scaling.type", KEY_READ},
-    {"rope.scaling.factor", KEY_READ},
-    {"rope.scaling.attn_factor", KEY_READ},
-    {"rope.scaling.original_context_length", KEY_READ},
-    {"rope.scaling.finetuned", KEY_READ},
-    {"rope.scaling.yarn_log_multiplier", KEY_READ},
-    {"rope.scaling.yarn_ext_factor", KEY_READ},
-    {"rope.scaling.yarn_attn_factor", KEY_READ},
-    {"rope.scaling.yarn_beta_fast", KEY_READ},
-    {"rope.scaling.yarn_beta_slow", KEY_READ},
-    {"embedding_scale", KEY_SCALES},
-    {"residual_scale", KEY_SCALES},
-    {"logit_scale", KEY_SCALES},
-    {"expert_count", KEY_EXPERTS},
-    {"expert_feed_forward_length", KEY_EXPERTS},
-    {"expert_shared_count", KEY_NONE_IS_0},
-    {"expert_shared_feed_forward_length", KEY_SHARED},
-    {"expert_gating_func", KEY_EXPERTS},
-    {"expert_weights_norm", KEY_EXPERTS},
-    {"full_attention_interval", KEY_DELTA},
-    {"ssm.conv_kernel", KEY_DELTA},
-    {"ssm.inner_size", KEY_DELTA},
-    {"ssm.state_size", KEY_DELTA},
-    {"ssm.time_step_rank", KEY_DELTA},
-    {"ssm.group_count", KEY_DELTA},
-    {"rope.dimension_sections", KEY_DELTA}, /* text has the same position in all of them */
-    {"expert_group_count", KEY_NONE_IS_0},
-    {"expert_group_used_count", KEY_NONE_IS_0},
-    {"expert_weights_scale", KEY_EXPERTS},
-    {"leading_dense_block_count", KEY_DENSE},
-    {"expert_used_count", KEY_READ}, /* says nothing without experts */
-    {"nextn_predict_layers", KEY_READ},
-    {"use_parallel_residual", KEY_NONE_IS_0},
-    {"attention.shared_kv_layers", KEY_LAYERS},
-    {"attention.key_length_swa", KEY_LAYERS},
-    {"attention.value_length_swa", KEY_LAYERS},
-    {"embedding_length_per_layer_input", KEY_LAYERS},
-    {"altup.num_inputs", KEY_STREAMS},
-    {"altup.active_idx", KEY_STREAMS},
-    {"activation_sparsity_scale", KEY_STREAMS},
-};
-
 static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
     char buf[128];
     double v = 0;
     int64_t i;
-    for (size_t j = 0; j < sizeof known / sizeof known[0]; j++) {
-        if (strcmp(known[j].tail, tail)) continue;
-        if (!tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && tn_gguf_i64(k->g, buf, &i)) v = (double)i;
-        key_use use = known[j].use;
-        if (use == KEY_SCALES) use = a->scales == TN_SCALES_NONE ? KEY_NONE_IS_1 : KEY_READ;
-        if (use == KEY_CONV) use = a->conv ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_EXPERTS) use = a->experts ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_DELTA) use = a->delta ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_SHARED) use = a->shared_expert ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_DENSE) use = a->dense_first ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_LAYERS) use = a->window_heads ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_STREAMS) use = a->streams ? KEY_READ : KEY_NONE_IS_0;
-        if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
-        bool says = tn_gguf_arr_n(k->g, buf) > 0; /* numbers layer by layer */
-        return use == KEY_READ || (!says && v == (use == KEY_NONE_IS_1 ? 1 : 0));
-    }
-    return false;
+    bool flag, number = tn_gguf_f64(k->g, key_of(k, tail, buf), &v);
+    if (!number && tn_gguf_i64(k->g, buf, &i)) v = (double)i, number = true;
+    if (!number && tn_gguf_bool(k->g, buf, &flag)) v = flag, number = true;
+    return tn_key_ok_gguf(a, tail, number ? &v : NULL);
 }
 
 /* A key under the architecture's name that is not known may change what the model computes: it is refused. */

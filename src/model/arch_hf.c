@@ -2,6 +2,7 @@
 #include "model/arch_impl.h"
 
 #include "base/status.h"
+#include "model/keys.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -263,7 +264,7 @@ static tern_status parse_windows(config *c, const tn_arch *a, tn_hparams *h) {
 static tern_status parse_no_rope(config *c, tn_hparams *h) {
     const json_t *layers = json_object_get(c->o, "no_rope_layers");
     int32_t period = whole(c, "no_rope_layer_interval", false, h->no_rope_pattern);
-    if (!h->no_rope_pattern) return c->st; /* other architectures: refused by check_neutral */
+    if (!h->no_rope_pattern) return c->st; /* other architectures: refused by check_keys */
     TN_FAIL_IF(period < 2, c->err, TERN_E_FORMAT, "%s: 'no_rope_layer_interval' is %d", c->file, period);
     h->no_rope_pattern = period;
     TN_FAIL_IF(json_is_array(layers) && (int32_t)json_array_size(layers) != h->n_layers, c->err,
@@ -453,18 +454,6 @@ static tern_status parse_mamba(config *c, tn_hparams *h) {
     return parse_layer_kinds(c, h, "mamba", "attention", TN_LAYER_DELTA, 0);
 }
 
-/* Falcon-H1's multipliers, of what linears give. */
-static const char *const multipliers[] = {
-    "embedding_multiplier",    "lm_head_multiplier",       "key_multiplier",
-    "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier",
-    "ssm_out_multiplier",      "ssm_multipliers",          "mlp_multipliers"};
-
-static bool is_multiplier(const char *key) {
-    for (size_t i = 0; i < sizeof multipliers / sizeof *multipliers; i++)
-        if (!strcmp(key, multipliers[i])) return true;
-    return false;
-}
-
 /* What would be another model: said by keys that are true, or false. */
 static tern_status check_mamba_beside(config *c) {
     static const struct {
@@ -608,91 +597,30 @@ static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
     return c->st;
 }
 
-/* Keys that parse_delta reads. */
-static bool is_of_delta(const char *key) {
-    return !strcmp(key, "attn_output_gate") || !strcmp(key, "full_attention_interval") ||
-           !strcmp(key, "linear_num_value_heads");
+/* ---- keys that nobody reads ------------------------------------------------------------------------ */
+
+/* A key that is not known may change what the model computes: it is refused. prefix: "", or "rope." */
+static tern_status check_object(const config *c, const tn_arch *a, const json_t *o, const char *prefix) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)o, key, v) {
+        char name[96];
+        bool whole = (size_t)snprintf(name, sizeof name, "%s%s", prefix, key) < sizeof name;
+        TN_FAIL_IF(!whole || !tn_key_ok_hf(a, name, v), c->err, TERN_E_UNSUPPORTED,
+                   "%s: '%.80s' is not supported for model type %s", c->file, key, a->hf);
+    }
+    return TERN_OK;
 }
 
-/* Keys that parse_layers reads; and images that see each other, of which text has none. */
-static bool is_of_layers(const char *key, const json_t *v) {
-    const char *of = json_string_value(v);
-    return !strcmp(key, "num_kv_shared_layers") || !strcmp(key, "hidden_size_per_layer_input") ||
-           (!strcmp(key, "use_bidirectional_attention") && of && !strcmp(of, "vision"));
-}
-
-/* Keys that parse_streams reads. */
-static bool is_of_streams(const char *key) {
-    return !strcmp(key, "altup_num_inputs") || !strcmp(key, "laurel_rank") ||
-           !strcmp(key, "activation_sparsity_pattern");
-}
-
-/* Keys that change what a model computes. One that this architecture does not read must say nothing: be
- * absent, null, false, 0 or the number that stands for "none". */
-static tern_status check_neutral(const config *c, const tn_arch *a) {
-    static const struct {
-        const char *key;
-        double none;
-        tn_scales read_by;
-        bool layers_without_rope; /* read where the architecture has some */
-    } keys[] = {
-        {"num_experts", 1, TN_SCALES_NONE, false},
-        {"num_local_experts", 1, TN_SCALES_NONE, false},
-        {"mlp_only_layers", 0, TN_SCALES_NONE, false},
-        {"shared_intermediate_size", 0, TN_SCALES_NONE, false},
-        {"n_routed_experts", 1, TN_SCALES_NONE, false},
-        {"embedding_multiplier", 1, TN_SCALES_GRANITE, false},
-        {"residual_multiplier", 1, TN_SCALES_GRANITE, false},
-        {"attention_multiplier", 0, TN_SCALES_GRANITE, false},
-        {"logits_scaling", 1, TN_SCALES_GRANITE, false},
-        {"scale_emb", 1, TN_SCALES_MINICPM, false},
-        {"scale_depth", 0, TN_SCALES_MINICPM, false},
-        {"dim_model_base", 0, TN_SCALES_MINICPM, false},
-        {"no_rope_layers", 0, TN_SCALES_NONE, true},
-        {"no_rope_layer_interval", 0, TN_SCALES_NONE, true},
-        {"conv_L_cache", 0, TN_SCALES_NONE, false},
-        {"clip_qkv", 0, TN_SCALES_NONE, false},
-        {"qk_layernorm", 0, TN_SCALES_NONE, false},
-        {"use_cla", 0, TN_SCALES_NONE, false},
-        {"alibi", 0, TN_SCALES_NONE, false},
-        {"attn_output_gate", 0, TN_SCALES_NONE, false},
-        {"full_attention_interval", 0, TN_SCALES_NONE, false},
-        {"linear_num_value_heads", 0, TN_SCALES_NONE, false},
-        {"num_kv_shared_layers", 0, TN_SCALES_NONE, false},
-        {"hidden_size_per_layer_input", 0, TN_SCALES_NONE, false},
-        {"use_bidirectional_attention", 0, TN_SCALES_NONE, false},
-        {"enable_moe_block", 0, TN_SCALES_NONE, false},
-        {"altup_num_inputs", 1, TN_SCALES_NONE, false},
-        {"laurel_rank", 0, TN_SCALES_NONE, false},
-        {"activation_sparsity_pattern", 0, TN_SCALES_NONE, false},
-        {"lm_head_multiplier", 1, TN_SCALES_NONE, false},
-        {"key_multiplier", 1, TN_SCALES_NONE, false},
-        {"attention_in_multiplier", 1, TN_SCALES_NONE, false},
-        {"attention_out_multiplier", 1, TN_SCALES_NONE, false},
-        {"ssm_in_multiplier", 1, TN_SCALES_NONE, false},
-        {"ssm_out_multiplier", 1, TN_SCALES_NONE, false},
-        {"ssm_multipliers", 1, TN_SCALES_NONE, false},
-        {"mlp_multipliers", 1, TN_SCALES_NONE, false},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        const json_t *v = json_object_get(c->o, keys[i].key);
-        bool read = (keys[i].read_by && keys[i].read_by == a->scales) ||
-                    (keys[i].layers_without_rope && a->no_rope_pattern) ||
-                    (a->conv && !strcmp(keys[i].key, "conv_L_cache")) ||
-                    (a->experts &&
-                     (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts"))) ||
-                    (a->delta && is_of_delta(keys[i].key)) ||
-                    (a->window_heads && is_of_layers(keys[i].key, v)) ||
-                    (a->streams && is_of_streams(keys[i].key)) ||
-                    (a->experts_beside && !strcmp(keys[i].key, "enable_moe_block")) ||
-                    (a->mamba_beside && is_multiplier(keys[i].key)) ||
-                    (a->mamba && !a->mamba_beside && !strcmp(keys[i].key, "shared_intermediate_size"));
-        double n = json_number_value(v);
-        bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
-                            (json_is_array(v) && !json_array_size(v)) ||
-                            (json_is_number(v) && (n == 0 || n == keys[i].none));
-        TN_FAIL_IF(!read && !says_nothing, c->err, TERN_E_UNSUPPORTED,
-                   "%s: '%s' is not supported for model type %s", c->file, keys[i].key, a->hf);
+static tern_status check_keys(const config *c, const tn_arch *a) {
+    static const char *const objects[] = {"rope_parameters", "rope_scaling"}, *const kinds[] = {
+                                                                                  "full_attention",
+                                                                                  "sliding_attention"};
+    TN_TRY(check_object(c, a, c->o, ""));
+    for (int i = 0; i < 2; i++) {
+        const json_t *rope = json_object_get(c->o, objects[i]);
+        TN_TRY(check_object(c, a, rope, "rope."));
+        for (int k = 0; k < 2; k++) TN_TRY(check_object(c, a, json_object_get(rope, kinds[k]), "rope."));
     }
     return TERN_OK;
 }
@@ -731,7 +659,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
                "%s: layers %d, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
     h->n_next = whole(&c, "mtp_num_hidden_layers", false, 0); /* whether they are there, the tensors tell */
     TN_TRY(c.st);
-    TN_TRY(check_neutral(&c, a));
+    TN_TRY(check_keys(&c, a));
     TN_TRY(parse_windows(&c, a, h));
     TN_TRY(parse_layers(&c, a, h));
     TN_TRY(parse_streams(&c, a, h));

@@ -1,0 +1,359 @@
+#include "model/keys.h"
+
+#include <string.h>
+
+typedef bool trait(const tn_arch *a);
+static bool nobody(const tn_arch *a) { return !a; }
+static bool only(const tn_arch *a) { return !a; } /* nobody reads it, and not even 0 is neutral */
+static bool granite(const tn_arch *a) { return a->scales == TN_SCALES_GRANITE; }
+static bool minicpm(const tn_arch *a) { return a->scales == TN_SCALES_MINICPM; }
+static bool experts(const tn_arch *a) { return a->experts; }
+static bool beside(const tn_arch *a) { return a->experts_beside; }
+static bool shared(const tn_arch *a) { return a->shared_expert; }
+static bool shared_net(const tn_arch *a) { return a->shared_expert && !a->mamba; }
+static bool sigmoid(const tn_arch *a) { return a->experts_sigmoid; }
+static bool dense_first(const tn_arch *a) { return a->dense_first; }
+static bool conv(const tn_arch *a) { return a->conv; }
+static bool recurs(const tn_arch *a) { return a->delta; }
+static bool delta_net(const tn_arch *a) { return a->delta && !a->mamba; }
+static bool mamba(const tn_arch *a) { return a->mamba; }
+static bool mamba_alone(const tn_arch *a) { return a->mamba && !a->mamba_beside; }
+static bool mamba_beside(const tn_arch *a) { return a->mamba_beside; }
+static bool layers_differ(const tn_arch *a) { return a->window_heads; }
+static bool streams(const tn_arch *a) { return a->streams; }
+static bool some_without_rope(const tn_arch *a) { return a->no_rope_pattern > 0; }
+static bool windows(const tn_arch *a) { return a->window; }
+static bool temperature(const tn_arch *a) { return a->temperature; }
+static bool hunyuan(const tn_arch *a) { return a->qk_norm_last; }
+
+/* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
+ * and `none` asks for maths that the model would not get. */
+static const struct {
+    const char *hf, *gguf;
+    trait *read_by;
+    double none;
+} keys[] = {
+    {"num_hidden_layers", "block_count", NULL, 0},
+    {"hidden_size", "embedding_length", NULL, 0},
+    {"intermediate_size", "feed_forward_length", NULL, 0},
+    {"num_attention_heads", "attention.head_count", NULL, 0},
+    {"num_key_value_heads", "attention.head_count_kv", NULL, 0},
+    {"head_dim", "attention.key_length", NULL, 0},
+    {NULL, "attention.value_length", NULL, 0},
+    {"vocab_size", "vocab_size", NULL, 0},
+    {"max_position_embeddings", "context_length", NULL, 0},
+    {"rms_norm_eps", "attention.layer_norm_rms_epsilon", NULL, 0},
+    {"layer_norm_eps", "attention.layer_norm_epsilon", NULL, 0},
+    {"norm_eps", NULL, conv, 0},
+    {"hidden_act", NULL, NULL, 0},
+    {"hidden_activation", NULL, NULL, 0},
+    {"tie_word_embeddings", NULL, NULL, 0},
+    {"tie_embedding", NULL, conv, 0},
+    {"mtp_num_hidden_layers", "nextn_predict_layers", NULL, 0},
+    {"num_nextn_predict_layers", NULL, NULL, 0}, /* as the one above; their tensors tell */
+    /* attention */
+    {"query_pre_attn_scalar", "attention.scale", NULL, 0},
+    {"attn_logit_softcapping", "attn_logit_softcapping", NULL, 0},
+    {"final_logit_softcapping", "final_logit_softcapping", NULL, 0},
+    {"sliding_window", "attention.sliding_window", NULL, 0}, /* without windows: see use_sliding_window */
+    {"sliding_window_pattern", "attention.sliding_window_pattern", windows, 0},
+    {"_sliding_window_pattern", NULL, windows, 0},
+    {"use_sliding_window", NULL, NULL, 0},
+    {"max_window_layers", NULL, NULL, 0},
+    {"layer_types", NULL, NULL, 0},
+    {"no_rope_layers", NULL, some_without_rope, 0},
+    {"no_rope_layer_interval", NULL, some_without_rope, 0},
+    {NULL, "attention.causal", only, 1},
+    {"clip_qkv", "attention.clamp_kqv", nobody, 0},
+    {"alibi", "attention.max_alibi_bias", nobody, 0},
+    {NULL, "attention.output_scale", nobody, 1},
+    {NULL, "attention.temperature_scale", temperature, 0},
+    {NULL, "use_parallel_residual", nobody, 0},
+    {"qk_layernorm", NULL, nobody, 0},
+    {"use_qk_norm", NULL, hunyuan, 0},
+    {"use_cla", NULL, nobody, 0},
+    {"use_bidirectional_attention", NULL, nobody, 0},
+    {"use_rotary_pos_emb", NULL, only, 1},
+    {"use_pos_enc", NULL, only, 1},
+    {"block_use_swiglu", NULL, only, 1},
+    /* rope */
+    {"rope_theta", "rope.freq_base", NULL, 0},
+    {"rope.rope_theta", NULL, NULL, 0},
+    {"rope_local_base_freq", "rope.freq_base_swa", NULL, 0},
+    {"partial_rotary_factor", NULL, NULL, 0},
+    {"rope.partial_rotary_factor", NULL, NULL, 0},
+    {NULL, "rope.dimension_count", NULL, 0},
+    {NULL, "rope.dimension_count_swa", NULL, 0},
+    {"rope_scaling", NULL, NULL, 0},
+    {"rope_parameters", NULL, NULL, 0},
+    {"rope.rope_type", "rope.scaling.type", NULL, 0},
+    {"rope.type", NULL, NULL, 0},
+    {"rope.factor", "rope.scaling.factor", NULL, 0},
+    {"rope.low_freq_factor", NULL, NULL, 0},
+    {"rope.high_freq_factor", NULL, NULL, 0},
+    {"rope.original_max_position_embeddings", "rope.scaling.original_context_length", NULL, 0},
+    {"original_max_position_embeddings", NULL, NULL, 0},
+    {"rope.short_factor", NULL, NULL, 0},
+    {"rope.long_factor", NULL, NULL, 0},
+    {"rope.attention_factor", "rope.scaling.attn_factor", NULL, 0},
+    {"rope.beta_fast", "rope.scaling.yarn_beta_fast", NULL, 0},
+    {"rope.beta_slow", "rope.scaling.yarn_beta_slow", NULL, 0},
+    {"rope.mscale", NULL, NULL, 0},
+    {"rope.mscale_all_dim", "rope.scaling.yarn_log_multiplier", NULL, 0},
+    {NULL, "rope.scaling.yarn_attn_factor", NULL, 0},
+    {"rope.truncate", NULL, NULL, 0},
+    {NULL, "rope.scaling.yarn_ext_factor", NULL, 0},
+    {"rope.alpha", NULL, NULL, 0},
+    {"rope.llama_4_scaling_beta", NULL, NULL, 0}, /* parse_rope refuses it where it is not read */
+    {"rope.mrope_section", "rope.dimension_sections", delta_net,
+     0}, /* text has one position in all sections */
+    {"rope.mrope_interleaved", NULL, delta_net, 0},
+    {"rope.full_attention", NULL, NULL, 0},
+    {"rope.sliding_attention", NULL, NULL, 0},
+    {"position_embedding_type", NULL, mamba_alone, 0},
+    {NULL, "rope.scaling.finetuned", NULL, 0},
+    {NULL, "rope.scale_linear", nobody, 1},
+    /* scales */
+    {"embedding_multiplier", "embedding_scale", granite, 1},
+    {"residual_multiplier", "residual_scale", granite, 1},
+    {"attention_multiplier", NULL, granite, 0},
+    {"logits_scaling", "logit_scale", granite, 1},
+    {"scale_emb", "embedding_scale", minicpm, 1},
+    {"scale_depth", "residual_scale", minicpm, 0},
+    {"dim_model_base", "logit_scale", minicpm, 0},
+    {"embedding_multiplier", NULL, mamba_beside, 1},
+    {"lm_head_multiplier", NULL, mamba_beside, 1},
+    {"key_multiplier", NULL, mamba_beside, 1},
+    {"attention_in_multiplier", NULL, mamba_beside, 1},
+    {"attention_out_multiplier", NULL, mamba_beside, 1},
+    {"ssm_in_multiplier", NULL, mamba_beside, 1},
+    {"ssm_out_multiplier", NULL, mamba_beside, 1},
+    {"ssm_multipliers", NULL, mamba_beside, 1},
+    {"mlp_multipliers", NULL, mamba_beside, 1},
+    /* experts */
+    {"num_experts", "expert_count", experts, 1},
+    {"num_local_experts", NULL, experts, 1},
+    {"n_routed_experts", NULL, nobody, 1},
+    {"num_experts_per_tok", "expert_used_count", NULL, 0}, /* these say nothing without experts */
+    {"top_k_experts", NULL, NULL, 0},
+    {"moe_intermediate_size", "expert_feed_forward_length", NULL, 0},
+    {"shared_expert_intermediate_size", NULL, shared_net, 0},
+    {NULL, "expert_shared_feed_forward_length", shared, 0},
+    {"shared_intermediate_size", NULL, mamba_alone, 0},
+    {"num_dense_layers", "leading_dense_block_count", dense_first, 0},
+    {"routed_scaling_factor", "expert_weights_scale", NULL, 1},
+    {"use_expert_bias", NULL, sigmoid, 0},
+    {"norm_topk_prob", "expert_weights_norm", NULL, 0},
+    {NULL, "expert_gating_func", experts, 0},
+    {NULL, "expert_shared_count", nobody, 0},
+    {NULL, "expert_group_count", nobody, 0},
+    {NULL, "expert_group_used_count", nobody, 0},
+    {"n_group", NULL, nobody, 1},
+    {"topk_group", NULL, nobody, 1},
+    {"decoder_sparse_step", NULL, NULL, 1},
+    {"mlp_only_layers", NULL, nobody, 0},
+    {"enable_moe_block", NULL, beside, 0},
+    /* convolutions, delta nets, state spaces */
+    {"conv_L_cache", "shortconv.l_cache", conv, 0},
+    {"conv_bias", NULL, conv, 0},
+    {"block_ff_dim", NULL, conv, 0},
+    {"block_auto_adjust_ff_dim", NULL, conv, 0},
+    {"block_ffn_dim_multiplier", NULL, conv, 0},
+    {"block_multiple_of", NULL, conv, 0},
+    {"full_attention_interval", "full_attention_interval", delta_net, 0},
+    {"attn_output_gate", NULL, delta_net, 0},
+    {"linear_conv_kernel_dim", "ssm.conv_kernel", delta_net, 0},
+    {"linear_num_value_heads", "ssm.time_step_rank", delta_net, 0},
+    {"linear_num_key_heads", "ssm.group_count", delta_net, 0},
+    {"linear_key_head_dim", "ssm.state_size", delta_net, 0},
+    {"linear_value_head_dim", NULL, delta_net, 0},
+    {"mamba_d_conv", "ssm.conv_kernel", mamba, 0},
+    {"mamba_n_heads", "ssm.time_step_rank", mamba, 0},
+    {"mamba_n_groups", "ssm.group_count", mamba, 0},
+    {"mamba_d_state", "ssm.state_size", mamba, 0},
+    {"mamba_d_head", NULL, mamba, 0},
+    {NULL, "ssm.inner_size", recurs, 0},
+    {"mamba_expand", NULL, mamba, 0},
+    {"mamba_proj_bias", NULL, mamba, 0},
+    {"mamba_conv_bias", NULL, mamba, 0},
+    {"mamba_d_ssm", NULL, mamba_beside, 0},
+    {"mamba_rms_norm", NULL, mamba_beside, 0},
+    {"mamba_norm_before_gate", NULL, mamba_beside, 0},
+    {"mamba_use_mlp", NULL, mamba_beside, 0},
+    {"projectors_bias", NULL, mamba_beside, 0},
+    {"attn_layer_indices", NULL, mamba_beside, 0},
+    {"time_step_limit", NULL, mamba_beside, 0},
+    /* layers that differ, and streams */
+    {"global_head_dim", NULL, layers_differ, 0},
+    {"num_global_key_value_heads", NULL, layers_differ, 0},
+    {NULL, "attention.key_length_swa", layers_differ, 0},
+    {NULL, "attention.value_length_swa", layers_differ, 0},
+    {"attention_k_eq_v", NULL, layers_differ, 0},
+    {"num_kv_shared_layers", "attention.shared_kv_layers", layers_differ, 0},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input", layers_differ, 0},
+    {"vocab_size_per_layer_input", NULL, layers_differ, 0},
+    {"use_double_wide_mlp", NULL, layers_differ, 0},
+    {"altup_num_inputs", "altup.num_inputs", streams, 1},
+    {"altup_active_idx", "altup.active_idx", streams, 0},
+    {"altup_correct_scale", NULL, streams, 1},
+    {"laurel_rank", NULL, streams, 0},
+    {"activation_sparsity_pattern", "activation_sparsity_scale", streams, 0},
+};
+
+/* Keys that say nothing of what is computed: of the file itself, of training, of other programs, of tokens (the
+ * tokenizer's own files count), of pictures; and biases, which their tensors tell. */
+static const char *const idle_hf[] = {"architectures",
+                                      "auto_map",
+                                      "model_type",
+                                      "torch_dtype",
+                                      "dtype",
+                                      "transformers_version",
+                                      "use_cache",
+                                      "initializer_range",
+                                      "initializer_factor",
+                                      "init_method",
+                                      "init_std",
+                                      "attention_dropout",
+                                      "hidden_dropout",
+                                      "hidden_dropout_prob",
+                                      "attention_probs_dropout_prob",
+                                      "embd_pdrop",
+                                      "resid_pdrop",
+                                      "attn_pdrop",
+                                      "residual_dropout",
+                                      "embedding_dropout",
+                                      "classifier_dropout",
+                                      "summary_first_dropout",
+                                      "dropout",
+                                      "layerdrop",
+                                      "pretraining_tp",
+                                      "output_router_logits",
+                                      "router_aux_loss_coef",
+                                      "router_z_loss_coef",
+                                      "router_jitter_noise",
+                                      "output_attentions",
+                                      "output_hidden_states",
+                                      "return_dict",
+                                      "gradient_checkpointing",
+                                      "use_flash_attn",
+                                      "flash_attn",
+                                      "attn_implementation",
+                                      "cache_implementation",
+                                      "tokenizer_class",
+                                      "task_specific_params",
+                                      "problem_type",
+                                      "id2label",
+                                      "label2id",
+                                      "chunk_size_feed_forward",
+                                      "is_decoder",
+                                      "torchscript",
+                                      "use_bfloat16",
+                                      "unsloth_version",
+                                      "unsloth_fixed",
+                                      "language",
+                                      "license",
+                                      "base_model_name_or_path",
+                                      "attention_bias",
+                                      "mlp_bias",
+                                      "use_bias",
+                                      "qkv_bias",
+                                      "num_logits_to_keep",
+                                      "logits_to_keep",
+                                      "mup_denominator",
+                                      "mamba_chunk_size",
+                                      "mamba_ssm_dtype",
+                                      "time_step_min",
+                                      "time_step_max",
+                                      "time_step_floor",
+                                      "time_step_rank",
+                                      "adjusted_ff_dim",
+                                      "altup_coef_clip",
+                                      "altup_lr_multiplier",
+                                      "block_dim",
+                                      "block_mlp_init_scale",
+                                      "block_norm_eps",
+                                      "block_out_init_scale",
+                                      "block_use_xavier_init",
+                                      "conv_dim",
+                                      "conv_dim_out",
+                                      "conv_use_xavier_init",
+                                      "full_attn_idxs",
+                                      "num_heads",
+                                      "theta",
+                                      "mtp_use_dedicated_embeddings",
+                                      "cla_share_factor",
+                                      "attention_head_dim",
+                                      "class_num",
+                                      "num_media_embeds",
+                                      "dense_list",
+                                      "org_vocab_size",
+                                      "max_sequence_length",
+                                      "seq_length",
+                                      "use_mrope",
+                                      "vision_config",
+                                      "audio_config",
+                                      "mm_tokens_per_image",
+                                      "head_dtype"};
+static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "pooling_type",
+                                        "attention.temperature_length"};
+
+/* Words that say nothing new. */
+static const struct {
+    const char *key, *word;
+    trait *of;
+} idle_words[] = {{"use_bidirectional_attention", "vision", layers_differ}, /* text has no pictures */
+                  {"position_embedding_type", "rope", NULL},
+                  {"norm_type", "rms", NULL},
+                  {"normalization_function", "rmsnorm", NULL},
+                  {"pool_type", "last", NULL}};
+
+static bool ends_in(const char *s, const char *tail) {
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && !strcmp(s + n - k, tail);
+}
+
+static bool listed(const char *key, const char *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(key, list[i])) return true;
+    return false;
+}
+
+/* Is the key read? Else *none is its neutral value, and *strict tells that 0 is not one too. */
+static bool is_read(const tn_arch *a, const char *key, bool hf, double *none, bool *strict) {
+    *none = 0, *strict = false;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const char *name = hf ? keys[i].hf : keys[i].gguf;
+        if (!name || strcmp(name, key)) continue;
+        if (!keys[i].read_by || keys[i].read_by(a)) return true;
+        *none = keys[i].none;
+        *strict = keys[i].read_by == only;
+    }
+    return false;
+}
+
+bool tn_key_ok_gguf(const tn_arch *a, const char *key, const double *value) {
+    double none;
+    bool strict;
+    if (is_read(a, key, false, &none, &strict) ||
+        listed(key, idle_gguf, sizeof idle_gguf / sizeof *idle_gguf))
+        return true;
+    return value && (*value == none || (*value == 0 && !strict));
+}
+
+bool tn_key_ok_hf(const tn_arch *a, const char *key, const json_t *v) {
+    double none;
+    bool strict;
+    if (is_read(a, key, true, &none, &strict) || key[0] == '_' || ends_in(key, "_token_id") ||
+        ends_in(key, "_token_ids") || ends_in(key, "_token_index") ||
+        listed(key, idle_hf, sizeof idle_hf / sizeof *idle_hf))
+        return true;
+    const char *word = json_string_value(v);
+    for (size_t i = 0; word && i < sizeof idle_words / sizeof *idle_words; i++)
+        if (!strcmp(key, idle_words[i].key) && !strcmp(word, idle_words[i].word))
+            return !idle_words[i].of || idle_words[i].of(a);
+    if (json_is_null(v) || (json_is_array(v) && !json_array_size(v)) ||
+        (json_is_object(v) && !json_object_size(v)) || (word && !*word))
+        return true;
+    double n = json_is_true(v) ? 1 : json_number_value(v);
+    return (json_is_number(v) || json_is_boolean(v)) && (n == none || (n == 0 && !strict));
+}
