@@ -10,13 +10,10 @@ static bool minicpm(const tn_arch *a) { return a->scales == TN_SCALES_MINICPM; }
 static bool experts(const tn_arch *a) { return a->experts; }
 static bool beside(const tn_arch *a) { return a->experts_beside; }
 static bool shared(const tn_arch *a) { return a->shared_expert; }
-static bool shared_net(const tn_arch *a) { return a->shared_expert && !a->mamba; }
 static bool sigmoid(const tn_arch *a) { return a->experts_sigmoid; }
 static bool dense_first(const tn_arch *a) { return a->dense_first; }
 static bool conv(const tn_arch *a) { return a->conv; }
 static bool recurs(const tn_arch *a) { return a->delta; }
-static bool delta_net(const tn_arch *a) { return a->delta && !a->mamba; }
-static bool mamba(const tn_arch *a) { return a->mamba; }
 static bool mamba_alone(const tn_arch *a) { return a->mamba && !a->mamba_beside; }
 static bool mamba_beside(const tn_arch *a) { return a->mamba_beside; }
 static bool layers_differ(const tn_arch *a) { return a->window_heads; }
@@ -105,9 +102,8 @@ static const struct {
     {NULL, "rope.scaling.yarn_ext_factor", NULL, 0},
     {"rope.alpha", NULL, NULL, 0},
     {"rope.llama_4_scaling_beta", NULL, NULL, 0}, /* parse_rope refuses it where it is not read */
-    {"rope.mrope_section", "rope.dimension_sections", delta_net,
-     0}, /* text has one position in all sections */
-    {"rope.mrope_interleaved", NULL, delta_net, 0},
+    {"rope.mrope_section", "rope.dimension_sections", recurs, 0}, /* text has one position in all sections */
+    {"rope.mrope_interleaved", NULL, recurs, 0},
     {"rope.full_attention", NULL, NULL, 0},
     {"rope.sliding_attention", NULL, NULL, 0},
     {"position_embedding_type", NULL, mamba_alone, 0},
@@ -137,7 +133,7 @@ static const struct {
     {"num_experts_per_tok", "expert_used_count", NULL, 0}, /* these say nothing without experts */
     {"top_k_experts", NULL, NULL, 0},
     {"moe_intermediate_size", "expert_feed_forward_length", NULL, 0},
-    {"shared_expert_intermediate_size", NULL, shared_net, 0},
+    {"shared_expert_intermediate_size", NULL, NULL, 0},
     {NULL, "expert_shared_feed_forward_length", shared, 0},
     {"shared_intermediate_size", NULL, mamba_alone, 0},
     {"num_dense_layers", "leading_dense_block_count", dense_first, 0},
@@ -160,22 +156,22 @@ static const struct {
     {"block_auto_adjust_ff_dim", NULL, conv, 0},
     {"block_ffn_dim_multiplier", NULL, conv, 0},
     {"block_multiple_of", NULL, conv, 0},
-    {"full_attention_interval", "full_attention_interval", delta_net, 0},
-    {"attn_output_gate", NULL, delta_net, 0},
-    {"linear_conv_kernel_dim", "ssm.conv_kernel", delta_net, 0},
-    {"linear_num_value_heads", "ssm.time_step_rank", delta_net, 0},
-    {"linear_num_key_heads", "ssm.group_count", delta_net, 0},
-    {"linear_key_head_dim", "ssm.state_size", delta_net, 0},
-    {"linear_value_head_dim", NULL, delta_net, 0},
-    {"mamba_d_conv", "ssm.conv_kernel", mamba, 0},
-    {"mamba_n_heads", "ssm.time_step_rank", mamba, 0},
-    {"mamba_n_groups", "ssm.group_count", mamba, 0},
-    {"mamba_d_state", "ssm.state_size", mamba, 0},
-    {"mamba_d_head", NULL, mamba, 0},
+    {"full_attention_interval", "full_attention_interval", recurs, 0},
+    {"attn_output_gate", NULL, recurs, 0},
+    {"linear_conv_kernel_dim", "ssm.conv_kernel", recurs, 0},
+    {"linear_num_value_heads", "ssm.time_step_rank", recurs, 0},
+    {"linear_num_key_heads", "ssm.group_count", recurs, 0},
+    {"linear_key_head_dim", "ssm.state_size", recurs, 0},
+    {"linear_value_head_dim", NULL, recurs, 0},
+    {"mamba_d_conv", "ssm.conv_kernel", recurs, 0},
+    {"mamba_n_heads", "ssm.time_step_rank", recurs, 0},
+    {"mamba_n_groups", "ssm.group_count", recurs, 0},
+    {"mamba_d_state", "ssm.state_size", recurs, 0},
+    {"mamba_d_head", NULL, recurs, 0},
     {NULL, "ssm.inner_size", recurs, 0},
-    {"mamba_expand", NULL, mamba, 0},
-    {"mamba_proj_bias", NULL, mamba, 0},
-    {"mamba_conv_bias", NULL, mamba, 0},
+    {"mamba_expand", NULL, recurs, 0},
+    {"mamba_proj_bias", NULL, recurs, 0},
+    {"mamba_conv_bias", NULL, recurs, 0},
     {"mamba_d_ssm", NULL, mamba_beside, 0},
     {"mamba_rms_norm", NULL, mamba_beside, 0},
     {"mamba_norm_before_gate", NULL, mamba_beside, 0},

@@ -8,9 +8,8 @@
 #define END "{% endfor %}"
 /* Families that know no system role put its text in front of the first question. */
 #define MOVE_SYSTEM                                                                                          \
-    "{% if messages and messages[0].role == 'system' %}{% set first = messages[0].content %}"                \
-    "{% set turns = messages[1:] %}{% else %}{% set turns = messages %}{% endif %}"                          \
-    "{% for message in turns %}"                                                                             \
+    "{% set t = messages %}{% if messages and messages[0].role == 'system' %}"                               \
+    "{% set sys = messages[0].content %}{% set t = messages[1:] %}{% endif %}{% for message in t %}"         \
     "{% if message.role != ('assistant' if loop.index0 % 2 else 'user') %}"                                  \
     "{{ raise_exception('user and assistant take turns') }}{% endif %}"
 
@@ -26,16 +25,16 @@ static const struct {
      "{% endif %}"},
     {"llama2",
      MOVE_SYSTEM "{% if message.role == 'user' %}{{ bos_token + '[INST] ' }}"
-                 "{% if loop.first and first is defined %}{{ '<<SYS>>\\n' + first + '\\n<</SYS>>\\n\\n' }}"
+                 "{% if loop.first and sys is defined %}{{ '<<SYS>>\\n' + sys + '\\n<</SYS>>\\n\\n' }}"
                  "{% endif %}{{ message.content | trim + ' [/INST]' }}{% else %}"
                  "{{ ' ' + message.content | trim + ' ' + eos_token }}{% endif %}" END},
     {"mistral", "{{ bos_token }}" MOVE_SYSTEM
-                "{% if message.role == 'user' %}{{ '[INST] ' }}{% if loop.first and first is defined %}"
-                "{{ first + '\\n\\n' }}{% endif %}{{ message.content + ' [/INST]' }}{% else %}"
+                "{% if message.role == 'user' %}{{ '[INST] ' }}{% if loop.first and sys is defined %}"
+                "{{ sys + '\\n\\n' }}{% endif %}{{ message.content + ' [/INST]' }}{% else %}"
                 "{{ message.content + eos_token }}{% endif %}" END},
     {"gemma", "{{ bos_token }}" MOVE_SYSTEM
               "{{ '<start_of_turn>' + ('model' if message.role == 'assistant' else 'user') + '\\n' }}"
-              "{% if loop.first and first is defined %}{{ first + '\\n\\n' }}{% endif %}"
+              "{% if loop.first and sys is defined %}{{ sys + '\\n\\n' }}{% endif %}"
               "{{ message.content | trim + '<end_of_turn>\\n' }}" END
               "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"},
     {"phi3", TURNS "{{ '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}" END

@@ -194,20 +194,21 @@ tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
 #define TIME                                                                                                 \
     "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?" ZONE                                       \
     "|23:59:60(?:\\.[0-9]+)?(?:[zZ]|[+-]00:00))"
-#define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define OCTET "(?:25[0-5]|(?:2[0-4]|1[0-9]|[1-9])?[0-9])"
 
 #define ALNUM "[0-9A-Za-z]{1,12}"
 #define LABEL ALNUM "(?:-" ALNUM "){0,2}" /* of at most 38 letters; "--" is for encoded ones */
 #define HOSTNAME LABEL "(?:\\." LABEL "){0,3}"
 #define ATOM "[0-9A-Za-z!#$%&'*+/=?^_`{|}~-]{1,20}"
 #define EMAIL ATOM "(?:\\." ATOM "){0,2}@" HOSTNAME
-#define H16 "[0-9a-fA-F]{1,4}"
+#define HEX "[\\da-fA-F]"
+#define H16 HEX "{1,4}"
 #define LS32 "(?:" H16 ":" H16 "|" OCTET "(?:\\." OCTET "){3})"
 #define BEFORE(n) "(?:(?:" H16 ":){0," n "}" H16 ")?::"
 #define IPV6 /* RFC 3986 */                                                                                  \
-    "(?:(?:" H16 ":){6}" LS32 "|::(?:" H16 ":){5}" LS32 "|(?:" H16 ")?::(?:" H16 ":){4}" LS32                \
-    "|" BEFORE("1") "(?:" H16 ":){3}" LS32 "|" BEFORE("2") "(?:" H16 ":){2}" LS32 "|" BEFORE("3") H16        \
-        ":" LS32 "|" BEFORE("4") LS32 "|" BEFORE("5") H16 "|" BEFORE("6") ")"
+    "(?:(?:(?:" H16 ":){6}|::(?:" H16 ":){5}|(?:" H16 ")?::(?:" H16                                          \
+    ":){4}|" BEFORE("1") "(?:" H16 ":){3}|" BEFORE("2") "(?:" H16 ":){2}|" BEFORE("3") H16                   \
+        ":|" BEFORE("4") ")" LS32 "|" BEFORE("5") H16 "|" BEFORE("6") ")"
 #define DIGITS "[0-9]{1,9}"
 #define DAYS DIGITS "D"
 #define MONTHS DIGITS "M(?:" DAYS ")?"
@@ -216,12 +217,12 @@ tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
 #define CLOCK "T(?:" DIGITS "H(?:" MINUTES ")?|" MINUTES "|" SECONDS ")"
 #define DURATION /* RFC 3339, appendix A */                                                                  \
     "P(?:(?:" DIGITS "Y(?:" MONTHS ")?|" MONTHS "|" DAYS ")(?:" CLOCK ")?|" CLOCK "|" DIGITS "W)"
-#define ESCAPED "%[0-9A-Fa-f]{2}"
-#define PCHAR "(?:[0-9A-Za-z._~!$&'()*+,;=:@-]|" ESCAPED ")"
+#define UNIT(more) "(?:[0-9A-Za-z._~!$&'()*+,;=" more "-]|%" HEX "{2})"
+#define PCHAR UNIT(":@")
 #define URI /* RFC 3986, without names of users */                                                           \
-    "[A-Za-z][0-9A-Za-z+.-]*:(?://(?:\\[" IPV6 "\\]|(?:[0-9A-Za-z._~!$&'()*+,;=-]|" ESCAPED                  \
-    ")*)(?::[0-9]{0,5})?(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR "*)*)?|(?:" PCHAR "+(?:/" PCHAR           \
-    "*)*)?)(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
+    "[A-Za-z][0-9A-Za-z+.-]*:(?://(?:\\[" IPV6                                                               \
+    "\\]|" UNIT("") "*)(?::[0-9]{0,5})?(?:/" PCHAR "*)*|/?(?:" PCHAR "+(?:/" PCHAR                           \
+                    "*)*)?)(?:\\?" UNIT(":@/?") "*)?(?:#" UNIT(":@/?") "*)?"
 
 tn_gx tn_sc_format(tn_sc *c, const char *name) {
     static const struct {
@@ -230,7 +231,7 @@ tn_gx tn_sc_format(tn_sc *c, const char *name) {
         {"date", "^" DATE "$"},
         {"time", "^" TIME "$"},
         {"date-time", "^" DATE "[tT]" TIME "$"},
-        {"uuid", "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"},
+        {"uuid", "^" HEX "{8}(?:-" HEX "{4}){3}-" HEX "{12}$"},
         {"ipv4", "^" OCTET "(?:\\." OCTET "){3}$"},
         {"ipv6", "^" IPV6 "$"},
         {"hostname", "^" HOSTNAME "$"},
