@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test site board clean
+.PHONY: lines all setup emulators demo test check test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test packages site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -12,7 +12,7 @@ setup:
 
 # The tools of the processors that are not here; the tests that need them are skipped without.
 emulators: setup
-	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site
+	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site --compilers
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -25,20 +25,31 @@ demo: $(BUILD)/build.ninja
 	@$(BUILD)/tern models/tern-tiny - --temp 0 -n 96 --stats <models/tern-tiny/demo.txt
 	@echo; echo "With a model of yours:  $(BUILD)/tern MODEL.gguf \"a question\"    ($(BUILD)/tern models lists what is on this machine)"
 
-# Everything that CI runs.
-test: emulators
+# The suite, the house's rules, and a build where no optional tool is in sight. Tests whose tools are missing are skipped.
+test: setup
+	@bash scripts/setup.sh --optional --lint --oracle
 	@$(MAKE) --no-print-directory all
-	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 	@bash scripts/lint.sh
+	@ctest --test-dir $(BUILD) --output-on-failure -j 2
+	@bash scripts/compilers.sh bare
+
+# What takes longer: the tests that `make test` skipped, with their tools installed; sanitizers, AArch64, other compilers. CI runs both.
+check: emulators
+	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) -U 'HEX_*' -U TERN_HEXAGON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+	@cmake --build $(BUILD)
+	@TERN_GROWTH=all ctest --test-dir $(BUILD) --output-on-failure -j 2 -R "$(NEED_TOOLS)|^lab/growth"
+	@bash scripts/compilers.sh clang musl
 	@bash scripts/sanitized.sh
 	@bash scripts/aarch64.sh
+# What skips itself in `make test` on a bare machine.
+NEED_TOOLS = ^npu/(hexagon|conformance)|^cli/(hexagon|completions)|^bindings/|^server/(page|clients)|^tools/(site|deb|hexagon)
 
-# Every test on AArch64 under QEMU (`make test` runs the kernels and the device's).
+# Every test on AArch64 under QEMU (`make check` runs the kernels and the device's).
 test-aarch64: setup
 	@bash scripts/setup.sh --aarch64
 	@bash scripts/aarch64.sh all
 
-# The whole suite under ASan + UBSan, then TSan (longer than `make test`, which runs the sensitive part of it).
+# The whole suite under ASan + UBSan, then TSan (longer than `make check`, which runs the sensitive part of it).
 sanitize: setup
 	@bash scripts/sanitized.sh all
 
@@ -67,7 +78,7 @@ power: setup all
 
 # The source and static programs to hand out, in build/dist.
 dist: setup
-	@bash scripts/setup.sh --optional --static --aarch64
+	@bash scripts/setup.sh --optional --ask --static --aarch64
 	@bash scripts/dist.sh
 
 # The same bytes twice; the source without git, the programs where there is nothing else (minutes, and as root).
@@ -85,15 +96,23 @@ deb-test: setup
 	@bash scripts/deb.sh --twice
 	@bash scripts/deb-test.sh
 
+# What registries take: a Python wheel and a Node package, each with libtern in it, in build/packages. Nothing is sent anywhere.
+packages: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target packages_of_bindings
+
 # The documents as pages for a browser, in build/site.
 site:
 	@bash scripts/setup.sh --site
 	@python3 scripts/site.py
 
-# tern-mini as on a small board: AArch64 under QEMU and musl, its size, memory and text.
+# tern-mini as on a small board: AArch64 under QEMU, its size, memory and text.
 board: setup all
 	@bash scripts/setup.sh --optional --static --aarch64
 	@bash scripts/board.sh $(BUILD)/tern
 
+# Lines of code, product by product.
+lines:
+	@python3 scripts/lines.py -v
+
 clean:
-	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64 build-bare build-clang build-musl

@@ -10,7 +10,7 @@
  * the selected positions are scattered, which is the hard case for the cache. Times are medians of 7 runs (3
  * where they are long) in microseconds per query row and head. full is attn_f32. shadow, float-sparse,
  * block-sparse and npu-full are what the engine runs (attention/sparse_attn.h): the plan of a chunk of these
- * 32 rows and their attention; the number behind a time is how many times as fast as full it is. Then
+ * 32 rows and their attention; the number after a time is how many times as fast as full it is. Then
  * shadow's stages, each alone: the share in brackets is of the limit that binds it (fp32 peak, INT8 peak;
  * attend counts gathering as well). */
 #include "base/cpu.h"
@@ -227,7 +227,7 @@ static void share_estimate(work *w, size_t head) {
         share_estimate_rows(w, head / w->n_group, e);
 }
 
-/* Merging part by part, as behind an estimate. */
+/* Merging part by part, as after an estimate. */
 static void share_select(work *w, size_t head) {
     for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) {
         for (size_t p = 0; p < w->n; p += PART) {
@@ -272,7 +272,7 @@ typedef struct mode_run {
     bool failed;
 } mode_run;
 
-/* A chunk of ROWS rows behind a context whose keys were planned before. */
+/* A chunk of ROWS rows after a context whose keys were planned before. */
 static void run_mode(mode_run *r) {
     tern_error err;
     tn_sparse_attn_rewind(r->s, (int32_t)r->w->n - ROWS);

@@ -163,7 +163,7 @@ static const variant variants[] = {
 typedef struct job {
     tn_gemm_s8_fn gemm;
     tn_gemm_s8_args g;
-    const int8_t *weights; /* n_copies matrices one behind the other */
+    const int8_t *weights; /* n_copies matrices one after another */
     size_t copy_bytes, n_copies;
 } job;
 

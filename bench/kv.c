@@ -1,4 +1,4 @@
-/* bench/kv.c - decoding behind long texts, by the form of keys and values.
+/* bench/kv.c - decoding after long texts, by the form of keys and values.
  *
  *   bench_kv MODEL [DEPTH] [STEPS]      defaults 8192 and 16
  *

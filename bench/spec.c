@@ -13,7 +13,7 @@
  *      forwards and of all the rest of a step (drafting, drawing a token from SHAPE's logits, moving its keys
  *      and values), not the time of MODEL's forwards. So a real text's acceptance meets a large model's real
  *      forwards; prefill and calibration are not replayed.
- *   bench_spec MODEL -v [-c CONTEXT] [-w packed]                     one forward of 1, 2, 4 .. 32 rows behind
+ *   bench_spec MODEL -v [-c CONTEXT] [-w packed]                     one forward of 1, 2, 4 .. 32 rows after
  *   CONTEXT tokens -s N: not the first N items of a set, so that what is chosen by some is measured on others
  *   -x N: every answer N times by turns, the quickest counts (for machines that others use too) -o 1,5: only these of the modes (0: none, always .. 6: all, store)
  * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain
@@ -220,7 +220,7 @@ static void keep_answer(mode *m, size_t n_prompt) {
     m->answers[m->n_answers++] = TN_SAM_SEPARATOR;
 }
 
-/* Greedy decoding of `text`, which has evaluated its prompt; every forward again in `shape`, behind as many
+/* Greedy decoding of `text`, which has evaluated its prompt; every forward again in `shape`, after as many
  * tokens, and timed there. The loop of engine/generate.c for two sessions. */
 static void replay(mode *m, tern_session *shape, const tern_generate_options *o) {
     tern_session *text = m->s;

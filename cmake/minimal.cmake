@@ -1,6 +1,6 @@
 # TERN_MINIMAL: libtern for packages alone and tern-mini, a program that answers a prompt. Both need the C library only:
-# src/lean stands in for jansson, PCRE2 and utf8proc, and xxHash is compiled from its header.
-set(FLOORS base lean kernels sched text formats npu model package attention prefill draft params engine session)
+# jansson, PCRE2 and utf8proc are linked into them from their static libraries, and xxHash is compiled from its header.
+set(FLOORS base kernels sched text formats npu model package attention prefill draft params engine session)
 set(SOURCES)
 foreach(f ${FLOORS})
   file(GLOB s CONFIGURE_DEPENDS src/${f}/*.c)
@@ -9,7 +9,7 @@ endforeach()
 file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
 list(APPEND SOURCES ${s})
 # Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
-set(LEFT_OUT text/pretok text/hf formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
+set(LEFT_OUT text/grammar/ending text/grammar/schema_later text/hf text/spm formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
              model/next session/mtp model/gguf_vocab model/catalogue engine/adapters engine/imports session/lora session/storing model/lora model/lora_read
              model/place base/machine package/smoothing package/tokens package/on_demand package/next attention/sparse_baselines attention/sparse_own kernels/attn_sparse)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
@@ -19,9 +19,10 @@ include(cmake/isa.cmake)
 # large as everything else that computes.
 list(FILTER SOURCES EXCLUDE REGEX "_avx512[a-z0-9]*\\.c$|gemm_packed_avx2\\.c$|/peak_|kernels/limits\\.c$")
 
-# The header alone, so that another C library's compiler (musl-gcc) does not find the host's headers beside it.
-find_file(XXHASH_HEADER xxhash.h HINTS /usr/include REQUIRED NO_CMAKE_FIND_ROOT_PATH)
-configure_file(${XXHASH_HEADER} ${CMAKE_BINARY_DIR}/include/xxhash.h COPYONLY)
+foreach(l jansson pcre2-8 utf8proc)
+  find_library(STATIC_${l} lib${l}.a REQUIRED)
+  list(APPEND STATIC_LIBRARIES ${STATIC_${l}})
+endforeach()
 add_compile_definitions(TERN_MINIMAL TERN_NO_AVX512)
 add_compile_options(-ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables)
 include(CheckIPOSupported)
@@ -38,11 +39,12 @@ check_linker_flag(C -Wl,-z,pack-relative-relocs TERN_PACKED_RELOCATIONS)
 if(TERN_GLIBC AND TERN_PACKED_RELOCATIONS)
   add_link_options(-Wl,-z,pack-relative-relocs)
 endif()
-add_library(tern_objects OBJECT ${SOURCES})
-target_include_directories(tern_objects PUBLIC src include src/lean/include ${CMAKE_BINARY_DIR}/include)
-target_link_libraries(tern_objects PUBLIC Threads::Threads m)
+add_library(tern_objects OBJECT ${SOURCES} tools/mini/libraries.c)
+target_include_directories(tern_objects PUBLIC src include)
+target_link_libraries(tern_objects PUBLIC ${STATIC_LIBRARIES} Threads::Threads m)
 add_library(tern SHARED)
 target_link_libraries(tern PRIVATE tern_objects)
+target_link_options(tern PRIVATE -Wl,--wrap=stdin)
 set_target_properties(tern PROPERTIES VERSION 0.1.0 SOVERSION 0)
 target_link_options(tern PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/tern.map)
 add_executable(tern-mini tools/mini/mini.c)

@@ -5,13 +5,15 @@
  *          only tern_session_cancel may be called from another thread.
  *
  * Every function that can fail returns a tern_status and, where it takes `err`, fills it with one clear line
- * (err may be NULL). The library never exits, never prints and keeps no global state.
+ * (err may be NULL). The library never exits and never prints. Of
+ * the process it keeps one thing: a handler of SIGBUS, installed with the first file that is mapped, which
+ * reads zeros where such a file has shrunk and passes every other fault on to the handler of before.
  *
  * NULL: any pointer may be NULL. A function that returns a tern_status then returns TERN_E_INVALID, unless
  * NULL has a meaning that is told there; others return 0, NULL or false, or do nothing.
  *
  * Sizes: structs grow at their end, so every call is told how large the caller's struct is, and nothing is
- * read or written behind that. The macros below say sizeof; other languages call the functions with the
+ * read or written after that. The macros below say sizeof; other languages call the functions with the
  * size of their own declaration. A size smaller than the first version's is refused. A struct larger than
  * this library's is accepted when what this library does not know is zero. tern_error, tern_message,
  * tern_sampling and tern_generate_result never change. */
@@ -115,7 +117,8 @@ TERN_API tern_status tern_options_get(const tern_options *o, const char *name, c
 TERN_API tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, tern_error *err);
 
 /* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out
- * is NULL. The path is opened once: whoever renames another file over it changes nothing for this engine.
+ * is NULL. What path names is what is opened: the packages that `tern run` and `tern serve` make by
+ * themselves (tern cache) take no file's place here; `package` of tern_model_info tells. The path is opened once: whoever renames another file over it changes nothing for this engine.
  * A float model is mapped while it is opened, and a package as long as it is open with load "mmap". From
  * the first mapping on the process has a handler for SIGBUS: where a mapped file was made shorter by
  * others, the call that reads it returns TERN_E_IO instead of ending the process. The handler passes on
@@ -151,6 +154,7 @@ typedef struct tern_model_info {
     const char *scheme;    /* "float", or the package's: "llm-npu", ... */
     int32_t ctx_train;     /* longest context the model was trained for, tokens */
     uint64_t weight_bytes; /* bytes the weights take in memory */
+    bool package;          /* a .tern package was opened; else the model's own file */
 } tern_model_info;
 
 TERN_API tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, size_t size_bytes);
@@ -198,7 +202,7 @@ typedef struct tern_chat_options {
         *chat_template; /* Jinja source, or chatml, llama2, llama3, mistral, gemma, phi3, zephyr; NULL =
                                   the model's (default) */
     int64_t now_s;  /* the time a template with dates tells, seconds since 1970; 0 = the present (default) */
-    bool no_answer; /* end behind the last message, not where the assistant answers (default false) */
+    bool no_answer; /* end after the last message, not where the assistant answers (default false) */
 } tern_chat_options;
 
 /* Does the model bring a chat template? */
@@ -249,7 +253,7 @@ TERN_API tern_status tern_session_open(tern_engine *e, const tern_session_option
 TERN_API void tern_session_close(tern_session **s);
 
 /* The name of adapter i of those that the option lora opened with the engine, owned by the engine; NULL
- * behind the last. */
+ * after the last. */
 TERN_API const char *tern_engine_lora(const tern_engine *e, size_t i);
 
 /* Which adapters the session's text is read with from now on: "NAME[:SCALE],...", "none" for the model as
@@ -308,7 +312,7 @@ TERN_API tern_status tern_sampling_init(tern_sampling *p, size_t size_bytes);
 
 typedef struct tern_generate_options {
     size_t size_bytes;  /* set by tern_generate_options_defaults */
-    int32_t max_tokens; /* default 128; -1 = until the end token or a full context */
+    int32_t max_tokens; /* default -1: until the end token or a full context */
     bool ignore_end;    /* do not stop at end tokens (default false) */
     tern_sampling sampling;
     const char *const *stop; /* stop strings, NULL-terminated array, or NULL */
@@ -329,7 +333,7 @@ typedef struct tern_generate_options {
     const char *grammar;     /* NULL = none (default) */
     const char *json_schema; /* NULL = none (default) */
     const char
-        *grammar_after; /* the grammar begins behind this text, and white space: "</think>" leaves a model its
+        *grammar_after; /* the grammar begins after this text, and white space: "</think>" leaves a model its
                                   thoughts; NULL = at once, or "</think>" where the prompt ends with "<think>" (default) */
     /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a
      * token with -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none
@@ -485,10 +489,15 @@ TERN_API tern_status tern_session_load(tern_session *s, const char *path, tern_e
 typedef struct tern_pack_options {
     size_t size_bytes;       /* set by tern_pack_options_defaults */
     const tern_hooks *hooks; /* memory, log and progress, whose false cancels; NULL = none (default) */
-    const char *scheme;      /* "edgeflow" (default when NULL), "llm-npu", "naive-w8a8" or "smoothquant" */
-    float bits; /* average per weight of the layers, 1 to 8; 0 = 5 with edgeflow, else 8 (default) */
-    const char *calibration; /* a text file; NULL = a small text of the library's own (default) */
-    int32_t n_threads;       /* 1 to 64; 0 = one per core (default) */
+    /* "gram" (default when NULL), "edgeflow", "llm-npu", "naive-w8a8" or "smoothquant" */
+    const char *scheme;
+    /* Average per weight of the layers, 1 to 8. 0 (default): 5 with edgeflow, 8 with the others but gram, which
+     * takes the fewest that lose little on its calibration text. */
+    float bits;
+    const char
+        *calibration;  /* a text file; NULL = a small text of the library's own and, with gram, what the model
+                                writes by itself (default) */
+    int32_t n_threads; /* 1 to 64; 0 = one per core (default) */
 } tern_pack_options;
 
 TERN_API tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Cross-builds tern for 64-bit Arm and runs its tests under qemu-aarch64 on three processors: without dotprod, with it, with i8mm.
-# Without an argument the part that `make test` includes (base, kernels, formats, device, and a generated text); with "all" every test.
+# Without an argument the part that `make check` includes (base, kernels, formats, device, and a generated text); with "all" every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for tool in qemu-aarch64 aarch64-linux-gnu-gcc; do

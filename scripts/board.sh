@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tern-mini as on a small board: static, for x86-64 (musl) and for AArch64 under QEMU as a Cortex-A53, one thread, the model of the repository.
+# tern-mini as on a small board: static, for x86-64 and for AArch64 under QEMU as a Cortex-A53, one thread, the model of the repository.
 #   scripts/board.sh TERN [FOLDER]        (make board; default folder: build/static)
 # Both must write the text of the full program within 40 MiB. The size of the library is the business of tests/cli/minimal.sh.
 set -euo pipefail

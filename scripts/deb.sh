@@ -19,7 +19,9 @@ copy() { # folder
 }
 build() { # folder of the copy, log
     # the system's own tools, whatever a developer has put before them
-    (cd "$1" && export PATH=/usr/sbin:/usr/bin:/sbin:/bin && dpkg-buildpackage -us -uc -b) >"$2" 2>&1 || { tail -40 "$2"; echo "FAILED: dpkg-buildpackage; all it said: $2"; exit 1; }
+    (cd "$1" && export PATH=/usr/sbin:/usr/bin:/sbin:/bin && dpkg-buildpackage -us -uc -b) >"$2" 2>&1 &
+    bash "$root/scripts/progress.sh" $! "$2"
+    wait $! || { tail -40 "$2"; echo "FAILED: dpkg-buildpackage; all it said: $2"; exit 1; }
 }
 
 rm -rf "$out"

@@ -13,7 +13,7 @@ export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 # Whose code is in the static programs beside tern's.
 linked="libc6-dev libedit-dev libncurses-dev libbsd-dev libmd-dev libsqlite3-dev libarchive-dev libxml2-dev libmicrohttpd-dev libpcre2-dev libutf8proc-dev
     libjansson-dev libxxhash-dev zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev"
-linked_mini="libc6-dev musl-dev libxxhash-dev"
+linked_mini="libc6-dev libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev"
 mkdir -p "$out/work"
 rm -f "$out"/*.tar.gz
 

@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile", "CMakeLists.txt"]
 TOPS = "src docs tests bench scripts tools include examples models share cmake man abi bindings".split()
 MADE = ["models/tern-tiny-outliers", "build"]
-ENDS = (".c", ".h", ".md", ".sh", ".py", ".svg", ".txt", ".json", ".jsonl", ".cmake", ".idl", ".1", ".abi")
+ENDS = (".c", ".h", ".md", ".sh", ".py", ".svg", ".png", ".txt", ".json", ".jsonl", ".cmake", ".idl", ".1", ".abi")
 WORD = re.compile(r"[A-Za-z0-9_.\-]+(?:/[A-Za-z0-9_.\-]+)+/?")
 
 

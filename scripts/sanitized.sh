@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the tests under sanitizers. Without an argument: the quick part that `make test` includes;
+# Builds and runs the tests under sanitizers. Without an argument: the quick part that `make check` includes;
 # with "all": every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ run() { # name, sanitizers, folders of tests or "all"
     echo "tests under $2:"
     ctest --test-dir "build-$1" --output-on-failure -j 2 -R "$only" -E "$skipped"
 }
-quick_asan="base lean text formats kernels npu model package attention prefill quant draft store engine lab server fuzz"
+quick_asan="base text formats kernels npu model package attention prefill quant draft store engine lab server fuzz"
 quick_tsan="base sched npu package attention prefill store engine server"
 skipped="^server/(serve|clients|edges|page|rag)$" # whole programs of clients take minutes; server/crowd has the threads
 if [ "${1:-}" = all ]; then quick_asan=all quick_tsan=all skipped="^$"; fi

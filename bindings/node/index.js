@@ -1,6 +1,6 @@
 // tern: language models on your own machine. index.d.ts says what there is; docs/guide/node.md shows it.
 import { randomBytes } from "node:crypto";
-import { Handle, Struct, TernError, address, call, callback, constants, counted, later, lib, string, text, utf8, view } from "./library.js";
+import { Handle, Struct, TernError, address, call, callback, constants, copied, counted, int, later, lib, string, text, utf8 } from "./library.js";
 
 export { TernError };
 export const version = () => lib.tern_version();
@@ -36,7 +36,8 @@ function answerOf(options, given) {
   return [session, generate];
 }
 
-const idsOf = (model, prompt) => (typeof prompt === "string" ? model.tokenize(prompt) : Int32Array.from(prompt));
+const idOf = (id) => int(id, "a token id");
+const idsOf = (model, prompt) => (typeof prompt === "string" ? model.tokenize(prompt) : Int32Array.from(Array.from(prompt, idOf)));
 
 /** One text over a model. One call at a time; cancel() may come during one. */
 export class Session {
@@ -48,10 +49,12 @@ export class Session {
     this.asked = false;
     const o = optionsOf(options);
     try {
-      call(lib.tern_session_open, model.handle.pointer, answerOf(o, options)[0].buffer, this.handle.place);
+      call(lib.tern_session_open, model.pointer, answerOf(o, options)[0].buffer, this.handle.place);
     } finally {
       o.close();
     }
+    this.nVocab = model.info.n_vocab;
+    model.sessions.add(this);
   }
   /** A cancel that came too late for the call before is not for this one. */
   async run(f, ...args) {
@@ -77,7 +80,8 @@ export class Session {
     const ids = idsOf(this.model, prompt);
     await this.alone(() => this.run(lib.tern_session_prefill, ids, ids.length));
   }
-  step(token) {
+  async step(token) {
+    idOf(token);
     return this.alone(() => this.run(lib.tern_session_step, token));
   }
   /** The pieces of an answer behind the text, or behind a prompt. */
@@ -139,18 +143,24 @@ export class Session {
     this.asked = true;
     lib.tern_session_cancel(this.handle.pointer);
   }
-  /** Logits behind the last token, where they lie: valid until the next call. */
+  /** What another thread is writing is neither read nor copied. */
+  resting() {
+    if (this.busy) throw new Error("the session is at work: await what it does first");
+  }
+  /** Logits after the last token, copied. */
   get logits() {
-    return view(lib.tern_session_logits(this.handle.pointer), this.model.info.n_vocab, Float32Array);
+    this.resting();
+    return copied(lib.tern_session_logits(this.handle.pointer), this.nVocab, Float32Array);
   }
   get tokens() {
-    const there = view(lib.tern_session_tokens(this.handle.pointer), this.length, Int32Array);
-    return there ? Int32Array.from(there) : new Int32Array(0);
+    this.resting();
+    return copied(lib.tern_session_tokens(this.handle.pointer), this.length, Int32Array) ?? new Int32Array(0);
   }
   get length() {
     return Number(lib.tern_session_length(this.handle.pointer));
   }
-  truncate(n) {
+  async truncate(n) {
+    int(n, "n", Number.MAX_SAFE_INTEGER);
     return this.alone(() => this.run(lib.tern_session_truncate, n));
   }
   save(path) {
@@ -162,7 +172,16 @@ export class Session {
   close() {
     if (this.busy) throw new Error("the session is at work: await what it does first");
     this.handle.close();
+    this.model.sessions.delete(this);
+    this.model.end();
   }
+}
+
+/** A message whose content is a list of parts, as OpenAI's API has them, with their text: a line each, the assistant's without a break. */
+function joined(message) {
+  if (!Array.isArray(message?.content)) return message;
+  for (const p of message.content) if (p?.type !== "text" || typeof p.text !== "string") throw new TypeError("only parts of type text are supported");
+  return { ...message, content: message.content.map((p) => p.text).join(message.role === "assistant" ? "" : "\n") };
 }
 
 export class Model {
@@ -172,6 +191,8 @@ export class Model {
     model.given = options;
     model.handle = new Handle(lib.tern_engine_close);
     model.idle = null;
+    model.closed = false;
+    model.sessions = new Set(); // that are open
     const o = optionsOf(options);
     try {
       await later(lib.tern_engine_open, path, o.pointer, model.handle.place);
@@ -180,23 +201,28 @@ export class Model {
     }
     return model;
   }
+  get pointer() {
+    if (this.closed) throw new Error("the model is closed");
+    return this.handle.pointer;
+  }
   get info() {
     const info = new Struct("tern_model_info");
-    lib.tern_engine_info_sized(this.handle.pointer, info.buffer, info.size);
+    lib.tern_engine_info_sized(this.pointer, info.buffer, info.size);
     const all = info.all();
     return { ...all, arch: string(all.arch), name: string(all.name), scheme: string(all.scheme) };
   }
   tokenize(s, { special = true, parseSpecial = false } = {}) {
-    return counted(lib.tern_tokenize, this.handle.pointer, s, Buffer.byteLength(s), special, parseSpecial);
+    return counted(lib.tern_tokenize, this.pointer, s, Buffer.byteLength(s), special, parseSpecial);
   }
   detokenize(ids, { special = false } = {}) {
     const parts = [];
     for (const id of ids) {
       let buf = Buffer.alloc(256);
-      let n = Number(lib.tern_token_bytes(this.handle.pointer, id, special, buf, buf.length));
+      idOf(id);
+      let n = Number(lib.tern_token_bytes(this.pointer, id, special, buf, buf.length));
       if (n > buf.length) {
         buf = Buffer.alloc(n);
-        n = Number(lib.tern_token_bytes(this.handle.pointer, id, special, buf, n));
+        n = Number(lib.tern_token_bytes(this.pointer, id, special, buf, n));
       }
       parts.push(buf.subarray(0, n));
     }
@@ -205,11 +231,11 @@ export class Model {
   chatTokens(messages, { tools, variables, chatTemplate } = {}) {
     const c = new Struct("tern_chat_options");
     lib.tern_chat_options_init(c.buffer, c.size);
-    c.set("messages", JSON.stringify(typeof messages === "string" ? [{ role: "user", content: messages }] : messages));
+    c.set("messages", JSON.stringify(typeof messages === "string" ? [{ role: "user", content: messages }] : messages.map(joined)));
     if (tools) c.set("tools", JSON.stringify(tools));
     if (variables) c.set("variables", JSON.stringify(variables));
     if (chatTemplate) c.set("chat_template", chatTemplate);
-    return counted(lib.tern_chat_tokens, this.handle.pointer, null, 0, c.buffer);
+    return counted(lib.tern_chat_tokens, this.pointer, null, 0, c.buffer);
   }
   session(options = {}) {
     return new Session(this, { ...this.given, ...options });
@@ -221,7 +247,7 @@ export class Model {
     try {
       yield* own.generate(ids, options);
     } finally {
-      if (this.idle || options.ctxSize || !this.handle.place.readBigUInt64LE()) own.close();
+      if (this.idle || options.ctxSize || this.closed) own.close();
       else this.idle = own;
     }
   }
@@ -250,10 +276,15 @@ export class Model {
     }
     return out;
   }
+  /** Nothing new is asked of it. What its open sessions need goes with the last of them. */
   close() {
+    this.closed = true;
     this.idle?.close();
     this.idle = null;
-    this.handle.close();
+    this.end();
+  }
+  end() {
+    if (this.closed && !this.sessions.size) this.handle.close();
   }
 }
 
@@ -264,8 +295,8 @@ export async function pack(src, out, { scheme, bits = 0, calibration, threads = 
   lib.tern_pack_options_init(c.buffer, c.size);
   if (scheme) c.set("scheme", scheme);
   if (calibration) c.set("calibration", calibration);
-  c.set("bits", bits);
-  c.set("n_threads", threads);
+  c.set("bits", int(bits, "bits"));
+  c.set("n_threads", int(threads, "threads"));
   let hook = null, failure = null;
   if (progress) {
     const hooks = new Struct("tern_hooks");

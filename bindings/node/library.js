@@ -1,6 +1,7 @@
 // libtern through koffi. Its declarations are abi.json, which scripts/bindings.py writes from the headers.
 // Structs are buffers of the size that C gives them; pointers in them are addresses of buffers that the caller keeps.
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import koffi from "koffi";
 
 const abi = JSON.parse(readFileSync(new URL("./abi.json", import.meta.url), "utf8"));
@@ -31,7 +32,8 @@ for (const [name, c] of Object.entries(abi.callbacks)) {
 }
 
 function load() {
-  const file = process.env.TERN_LIBRARY ?? "libtern.so.0";
+  const beside = fileURLToPath(new URL(`./lib/linux-${process.arch}/libtern.so.0`, import.meta.url)); // in a package of a registry
+  const file = process.env.TERN_LIBRARY ?? (existsSync(beside) ? beside : "libtern.so.0");
   let library;
   try {
     library = koffi.load(file);
@@ -59,6 +61,18 @@ export class TernError extends Error {
   }
 }
 
+/** Text for C, which ends at the first zero: what is behind one would be lost in silence. */
+function whole(s) {
+  if (s.includes("\0")) throw new TypeError("texts for the library must not contain NUL characters");
+  return s;
+}
+
+/** A number for C, which would take another one for what is too large or not whole. */
+export function int(value, what, last = 2 ** 31 - 1) {
+  if (!Number.isInteger(value) || value < 0 || value > last) throw new RangeError(`${what} is ${value}: want a whole number from 0 to ${last}`);
+  return value;
+}
+
 /** A struct in memory of its own: `c.buffer` is passed to C, fields are read and written with get and set. */
 export class Struct {
   constructor(name, values = {}) {
@@ -79,7 +93,7 @@ export class Struct {
   /** A string, a buffer or another struct becomes its address, and is kept. */
   set(field, value) {
     const { offset, type } = this.type.members[field];
-    if (typeof value === "string") value = Buffer.from(value + "\0");
+    if (typeof value === "string") value = text(value);
     if (value instanceof Struct) {
       this.kept.push(value);
       value = value.buffer;
@@ -93,7 +107,7 @@ export class Struct {
 }
 
 /** The address of text that C finds there as long as the result is kept. */
-export const text = (s) => Buffer.from(s + "\0");
+export const text = (s) => Buffer.from(whole(s) + "\0");
 export const address = (buffer) => koffi.address(buffer);
 /** A JS function for C; free() when the call that it was for is over. */
 export function callback(name, f) {
@@ -104,23 +118,27 @@ export function callback(name, f) {
 export const utf8 = (pointer, n) => (n ? Buffer.from(koffi.view(pointer, Number(n))).toString("utf8") : "");
 /** Text with an end at a pointer that C gave. */
 export const string = (pointer) => (pointer ? koffi.decode.string(pointer) : "");
-/** Numbers at a pointer that C gave, where they lie. */
-export const view = (pointer, n, Kind) => (pointer ? new Kind(koffi.view(pointer, n * Kind.BYTES_PER_ELEMENT)) : null);
+/** Numbers at a pointer that C gave, copied: a view could be read and written when their owner is closed. */
+export const copied = (pointer, n, Kind) => (pointer ? Kind.from(new Kind(koffi.view(pointer, n * Kind.BYTES_PER_ELEMENT))) : null);
 
 function check(status, err) {
   if (status === constants.TERN_OK) return;
   throw new TernError(err.get("message") || lib.tern_status_text(status), status);
 }
 
+const checked = (args) => args.map((a) => (typeof a === "string" ? whole(a) : a));
+
 /** Calls a function that ends in tern_error *err, at once. */
 export function call(f, ...args) {
   const err = new Struct("tern_error");
+  args = checked(args);
   check(f(...args, err.buffer), err);
 }
 
 /** The same on another thread. */
-export function later(f, ...args) {
+export async function later(f, ...args) {
   const err = new Struct("tern_error");
+  args = checked(args);
   return new Promise((resolve, reject) => {
     f.async(...args, err.buffer, (failure, status) => {
       try {
@@ -150,13 +168,13 @@ export class Handle {
   }
 }
 
-/** The cap rule of tern.h: asks for the number, then for the items. */
+/** The cap rule of tern.h: asks for the number, then for the items. Text among the arguments has its length beside it, and any characters. */
 export function counted(f, ...args) {
   const n = Buffer.alloc(8);
   const err = new Struct("tern_error");
   const status = f(...args, null, 0, n, err.buffer);
   if (status !== constants.TERN_E_LIMIT) check(status, err);
   const ids = new Int32Array(Number(n.readBigUInt64LE()));
-  if (ids.length) call(f, ...args, ids, ids.length, n);
+  if (ids.length) check(f(...args, ids, ids.length, n, err.buffer), err);
   return ids;
 }

@@ -57,6 +57,12 @@ test("an embedding is a vector of length 1", async () => {
   assert.ok(product(a, b) < 0.999);
 });
 
+test("parts of text are joined", () => {
+  const parts = [{ type: "text", text: "Who is" }, { type: "text", text: "Lily?" }];
+  assert.deepEqual(model.chatTokens([{ role: "user", content: parts }]), model.chatTokens("Who is\nLily?"));
+  assert.throws(() => model.chatTokens([{ role: "user", content: [{ type: "image_url" }] }]), /only parts of type text/);
+});
+
 test("a session is saved, loaded, looked into", async () => {
   const path = join(folder, "s");
   const s = model.session();
@@ -115,4 +121,70 @@ test("errors are the library's", async () => {
   await assert.rejects(Model.open("nowhere.gguf"), (e) => e instanceof TernError && /nowhere.gguf: cannot open/.test(e.message));
   await assert.rejects(Model.open(PATH, { thread: 1 }), /no parameter is called 'thread'/);
   await assert.rejects(model.complete("a", { temp: "hot" }), /temp hot: want a number/);
+});
+
+test("numbers and texts are not cut", async () => {
+  const s = model.session();
+  for (const bad of [2 ** 32 + 5, 2 ** 31, -1, 1.5, NaN, "5", undefined]) {
+    for (const call of [() => s.prefill([1, bad]), () => s.step(bad), async () => model.detokenize([bad]), () => all(s.generate([bad])), () => s.truncate(bad === 2 ** 32 + 5 || bad === 2 ** 31 ? -2 : bad)])
+      await assert.rejects(call(), RangeError, String(bad));
+  }
+  await assert.rejects(pack(PATH, join(folder, "no"), { threads: 2 ** 32 + 1 }), RangeError);
+  for (const bits of [2 ** 32 + 4, -4, 4.5, "4"]) await assert.rejects(pack(PATH, join(folder, "no"), { bits }), RangeError);
+  assert.ok(!existsSync(join(folder, "no")));
+  await s.prefill("Once");
+  const path = join(folder, "cut");
+  for (const call of [() => s.save(path + "\0more"), () => s.load(path + "\0more"), () => Model.open(PATH + "\0more"), () => Model.open(PATH, { draft: "none\0more" }),
+    () => Model.open(PATH, { "temp\0more": 0 }), () => all(s.generate(null, { grammar: 'root ::= "yes"\0 | "no"' })), () => all(s.generate(null, { schema: '{"type": "string"}\0' })),
+    () => all(s.generate(null, { stop: ["a\0b"] })), async () => model.chatTokens("Hello", { chatTemplate: "{{ x }}\0" }), () => pack(PATH, path + "\0"), () => pack(PATH, path, { scheme: "gram\0" })])
+    await assert.rejects(call(), /NUL/);
+  assert.ok(!existsSync(path));
+  assert.equal(model.detokenize(model.tokenize("a\0b", { special: false })), "a\0b");
+  s.close();
+});
+
+test("nothing reads or writes what is closed", async () => {
+  const own = await Model.open(PATH, { temp: 0, nPredict: 4, threads: 2 });
+  const s = own.session();
+  await s.prefill("Once upon a time");
+  const kept = s.logits, before = Float32Array.from(kept);
+  const want = await all(model.session().generate("Once upon a time", { nPredict: 4 }));
+  kept.fill(1e9); // its own memory: the session's is as before
+  own.close(); // the engine outlives the session that is open
+  assert.throws(() => own.session(), /closed/);
+  assert.throws(() => own.tokenize("x"), /closed/);
+  assert.equal(await all(s.generate()), want);
+  assert.deepEqual(Array.from(kept.subarray(0, 3)), [1e9, 1e9, 1e9]);
+  assert.equal(s.logits.length, before.length);
+  s.close();
+  assert.throws(() => s.logits, /closed/);
+  own.close();
+});
+
+test("what another thread writes is not looked into", async () => {
+  const s = model.session();
+  const work = s.prefill("Once upon a time there was a house. ".repeat(8));
+  assert.throws(() => s.logits, /at work/); // its memory moves meanwhile
+  assert.throws(() => s.tokens, /at work/);
+  assert.throws(() => s.close(), /at work/);
+  await work;
+  assert.equal(s.tokens.length, s.length);
+  assert.ok(s.logits.length > 0);
+  s.close();
+});
+
+test("whatever is given in the place of texts and lists is refused or taken whole", async () => {
+  const s = model.session();
+  const huge = { length: 2 ** 40, [Symbol.iterator]: function* () { yield 1; yield 2n ** 70n; } };
+  for (const bad of [huge, [1n], [{ valueOf: () => 5 }], [[5]], [true], [null]]) await assert.rejects(s.prefill(bad), RangeError);
+  assert.equal(model.detokenize(model.tokenize("a\ud800b", { special: false })), "a\ufffdb"); // half a pair is no character
+  for (const bad of [5, null, {}, ["x"]]) assert.throws(() => model.tokenize(bad), TypeError);
+  await assert.rejects(model.complete("a", { seed: "18446744073709551616" }), TernError); // 2^64
+  await assert.rejects(all(s.generate("a", { stop: [5] })), Error);
+  const broken = all(s.generate("Once", { nPredict: 4, onEnd: () => { throw new Error("mine"); } }));
+  await assert.rejects(broken, /mine/);
+  assert.ok(await all(s.generate("Once", { nPredict: 4 })), "the session goes on after what its caller threw");
+  for await (const piece of s.generate("Once upon", { nPredict: 40 })) { assert.ok(piece); break; } // left in the middle
+  assert.equal(typeof (await all(s.generate("Once", { nPredict: 2 }))), "string");
+  s.close();
 });

@@ -1,5 +1,5 @@
 /* attention/no_baselines.c - what a minimal build (TERN_MINIMAL) has in place of sparse_baselines.c and
- * sparse_own.c, whose modes are for comparisons: a refusal, and nothing that could be reached behind it. */
+ * sparse_own.c, whose modes are for comparisons: a refusal, and nothing that could be reached after it. */
 #include "attention/sparse_impl.h"
 
 #include "base/status.h"

@@ -136,7 +136,7 @@ void tern_shadow_close(tern_shadow **ps) {
 tern_status tern_shadow_append(tern_shadow *s, const float *k, const float *v, int32_t n, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no attention given");
     TN_FAIL_IF(n < 0 || n > s->max_tokens - s->n_tokens, err, TERN_E_LIMIT,
-               "%d more positions behind %d: there is room for %d", n, s->n_tokens, s->max_tokens);
+               "%d more positions after %d: there is room for %d", n, s->n_tokens, s->max_tokens);
     TN_FAIL_IF(n && (!k || !v), err, TERN_E_INVALID, "%d more positions without %s", n,
                k ? "values" : "keys");
     size_t d = (size_t)s->h.d_head;

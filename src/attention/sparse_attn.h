@@ -7,7 +7,7 @@
  * keys of the chunk are quantised into the device's tile layout; all keys are when their bucket has changed.
  * Where heads share, what is estimated is not a head but a pool of heads of one KV head, their queries added.
  * Then attention takes one of two forms, with the same bits:
- *   in place    any number of threads attend blocks of rows, one stage behind the other while all is in cache
+ *   in place    any number of threads attend blocks of rows, one stage after another while all is in cache
  *               (tn_sparse_attn_rows): for a device that works in our caches
  *   pipelined   head by head on two lanes, planned (shadowAttn 3.4): tasks of the prefill graph
  *               (tn_sparse_attn_slot): for a device with silicon of its own

@@ -149,8 +149,7 @@ void tn_sparse_attend_blocks(const block *b, float *out) {
     }
 }
 
-/* ---- both products in INT8 --------------------------------------------------------------------------------
- */
+/* ---- both products in INT8 --------------------------------------------------------------------------- */
 
 /* Attends in INT8. Softmax is float; its weights have a step of 1 / 127, as a frozen output scale would give.
  * The values have one scale a KV head, that of the largest so far (a device's would be frozen too). The

@@ -55,7 +55,7 @@ void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32
 
 typedef struct choice {
     size_t first, border; /* positions to select from */
-    size_t n_tail, k;     /* those kept in any case, behind the border; to select before it */
+    size_t n_tail, k;     /* those kept in any case, after the border; to select before it */
 } choice;
 
 /* Returns false when all is kept. */

@@ -36,7 +36,7 @@ typedef struct key_cache {
     float *means;   /* block-sparse: [cap / BLOCK + 1][d] mean keys of the blocks that are whole */
     int32_t n_means;
     int8_t *v_tiles; /* npu-full: values as weights W [d][cap] of a product, a tile of 16 columns cap * 16
-                        bytes behind the one before */
+                        bytes after the one before */
     int32_t *v_sum;  /* [cap / TN_KV_PANEL][d up to a multiple of 16] sums of W over the positions up to a
                         panel's end */
     float *v_panel_max, v_max;
@@ -120,7 +120,7 @@ float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
 float tn_sparse_magnitude(const float *x, size_t n, float max);
 /* Returns the nearest of n scales. */
 int32_t tn_sparse_nearest(const float *scales, int32_t n, float want);
-/* Adds n heads' queries, one behind the other, to one as large as one of them (if they are unlike). It is in
+/* Adds n heads' queries, one after another, to one as large as one of them (if they are unlike). It is in
  * `to`, but for n = 1. */
 const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *to);
 /* Returns the query that stands for pool i_pool of a KV head in a row of q. */
@@ -145,7 +145,7 @@ typedef struct block {
 
 /* Estimates the scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in
  * one launch, for rows i0..i0+n-1 of the block: n rows a pool, of positions p0..p1-1, p0 a multiple of PART.
- * Row 0 of pool 0 goes to `out`, the next ld behind: s->ld, or PART_LD of a part. With 0, for heads that do
+ * Row 0 of pool 0 goes to `out`, the next ld after: s->ld, or PART_LD of a part. With 0, for heads that do
  * not share, each goes from `out` on. */
 tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n,
                                int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err);
@@ -192,7 +192,7 @@ tern_status tn_sparse_heads_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_
                                  int32_t kv_head, const float *q, tern_error *err);
 void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out);
 /* Baselines: what only they keep of a KV head; keys and values up to position end; rows of all heads of a KV
- * head, of one head behind its estimates. */
+ * head, of one head after its estimates. */
 tern_status tn_sparse_baseline_open(tn_sparse_attn *s, key_cache *k, tern_error *err);
 void tn_sparse_baseline_plan(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);
 void tn_sparse_attend_blocks(const block *b, float *out);

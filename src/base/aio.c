@@ -466,8 +466,7 @@ void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out) {
     pthread_mutex_unlock(&a->mu);
 }
 
-/* ---- the page cache --------------------------------------------------------------------------------------
- */
+/* ---- the page cache ---------------------------------------------------------------------------------- */
 
 tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) {
     *stays = 0;
@@ -493,16 +492,25 @@ tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) 
     return st;
 }
 
+#ifdef RWF_NOWAIT
+static bool cached_at(int fd, off_t at) {
+    char byte;
+    struct iovec v = {&byte, 1};
+#ifdef __GLIBC__
+    return preadv2(fd, &v, 1, at, RWF_NOWAIT) == 1;
+#else /* older musl has the flag without the function; the last but one argument is for machines of 32 bits */
+    return syscall(SYS_preadv2, fd, &v, 1, at, 0, RWF_NOWAIT) == 1;
+#endif
+}
+#endif
+
 double tn_aio_cached_share(int fd) {
     int n = 0, n_places = 64;
 #ifdef RWF_NOWAIT
     struct stat sb;
     if (!fstat(fd, &sb) && sb.st_size > 0) {
-        for (int i = 0; i < n_places; i++) {
-            char byte;
-            struct iovec v = {&byte, 1};
-            n += preadv2(fd, &v, 1, (off_t)((double)sb.st_size * (i + 0.5) / n_places), RWF_NOWAIT) == 1;
-        }
+        for (int i = 0; i < n_places; i++)
+            n += cached_at(fd, (off_t)((double)sb.st_size * (i + 0.5) / n_places));
     }
 #else
     (void)fd;

@@ -89,7 +89,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         uintptr_t base = atomic_load(&watched.slots[i].base);
         size_t n = atomic_load(&watched.slots[i].n_bytes);
         if (!base || at < base || at - base >= (n + page - 1) / page * page) continue;
-        /* nothing behind here is in the file any more: zeros from here to the end */
+        /* nothing after here is in the file any more: zeros from here to the end */
         uintptr_t from = at / page * page;
         if (mmap((void *)from, base + n - from, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
             MAP_FAILED)
@@ -139,6 +139,16 @@ bool tn_file_shrank(const tn_file *f) {
     return f && f->slot >= 0 && atomic_load_explicit(&watched.slots[f->slot].shrank, memory_order_acquire);
 }
 
+static int64_t written_ns(const struct stat *sb) {
+    return (int64_t)sb->st_mtim.tv_sec * 1000000000 + sb->st_mtim.tv_nsec;
+}
+
+bool tn_file_was_written(const tn_file *f, int fd) {
+    struct stat sb;
+    return f && !fstat(fd, &sb) &&
+           (written_ns(&sb) != f->written_ns || (uint64_t)sb.st_size != f->size_bytes);
+}
+
 tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, tern_error *err) {
     static const uint8_t empty[1];
     *out = NULL;
@@ -150,6 +160,7 @@ tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, te
         return tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
     }
     f->ctx = ctx;
+    f->written_ns = written_ns(&sb);
     f->slot = -1;
     f->data = empty;
     void *p = sb.st_size ? mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0) : (void *)empty;

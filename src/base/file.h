@@ -15,7 +15,8 @@ typedef struct tn_file {
     char *path;
     const uint8_t *data; /* [size_bytes]; not NULL even when empty */
     uint64_t size_bytes;
-    int slot; /* of the mappings that are watched; -1: none */
+    int64_t written_ns; /* when the file was written to last, as it was mapped */
+    int slot;           /* of the mappings that are watched; -1: none */
 } tn_file;
 
 /* Opens and maps a file. It fails with TERN_E_IO, the path and the reason; a folder is an error. */
@@ -24,6 +25,9 @@ tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_erro
 tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, tern_error *err);
 /* Tells whether bytes of the mapping were gone when somebody read them. f may be NULL. */
 bool tn_file_shrank(const tn_file *f);
+/* Tells whether somebody has written to the file, which is open as fd too, since it was mapped: what the mapping
+ * holds may be anything. f may be NULL. */
+bool tn_file_was_written(const tn_file *f, int fd);
 void tn_file_close(tn_file **f);
 /* Opens a regular file for reading and tells its size and identity. Anything else, a pipe or a device too, is
  * an error at once. Returns the descriptor, or -1 with TERN_E_IO in err. */

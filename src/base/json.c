@@ -58,6 +58,20 @@ void tn_json_append(json_t **array, json_t *value) {
     *array = NULL;
 }
 
+static json_t *copy(const json_t *v, bool deep) {
+    json_t *own = (json_t *)(uintptr_t)v; /* jansson has no const */
+    if (!json_is_object(v) && !json_is_array(v)) return json_deep_copy(own);
+    json_t *out = json_is_object(v) ? json_object() : json_array(), *x;
+    const char *key;
+    size_t i;
+    json_object_foreach(own, key, x) tn_json_set(&out, key, deep ? copy(x, true) : json_incref(x));
+    json_array_foreach(own, i, x) tn_json_append(&out, deep ? copy(x, true) : json_incref(x));
+    return out;
+}
+
+json_t *tn_json_copy(const json_t *v) { return copy(v, true); }
+json_t *tn_json_copy_flat(const json_t *v) { return copy(v, false); }
+
 typedef struct packing {
     const char *at;
     va_list ap;
@@ -132,31 +146,6 @@ tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *
     if (!ok) free(t.p);
     TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for the JSON text");
     return TERN_OK;
-}
-
-/* Returns how deep brackets nest, as far as `most` + 1. What is no JSON may be counted wrongly: the reader
- * refuses it. */
-static int nesting(const char *text, size_t n, int most) {
-    int depth = 0, deepest = 0;
-    for (const char *p = text, *end = text + n; p < end && deepest <= most; p++) {
-        if (*p == '"') {
-            for (p++; p < end && *p != '"'; p++) p += *p == '\\';
-        } else if (*p == '[' || *p == '{') {
-            if (++depth > deepest) deepest = depth;
-        } else if (*p == ']' || *p == '}') {
-            depth--;
-        }
-    }
-    return deepest;
-}
-
-json_t *tn_json_parse(const char *text, size_t n, size_t flags, json_error_t *je) {
-    if (nesting(text, n, TN_JSON_MAX_DEPTH) <= TN_JSON_MAX_DEPTH) return json_loadb(text, n, flags, je);
-    if (!je) return NULL;
-    json_decref(json_loadb("", 0, 0, je)); /* for the code of a text that is no JSON */
-    je->line = 1;
-    snprintf(je->text, sizeof je->text, "nested deeper than %d", TN_JSON_MAX_DEPTH);
-    return NULL;
 }
 
 tern_status tn_json_read(const char *path, size_t flags, json_t **out, tern_error *err) {

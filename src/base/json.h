@@ -27,6 +27,10 @@ json_t *tn_json_real(double v);
 /* Both take value. When that fails *object or *array is released and becomes NULL. */
 void tn_json_set(json_t **object, const char *key, json_t *value);
 void tn_json_append(json_t **array, json_t *value);
+/* A copy of a value and all in it, or of an object or array alone, whose values are shared; NULL: no memory. jansson's
+ * own copies leave out what they have no memory for. */
+json_t *tn_json_copy(const json_t *v);
+json_t *tn_json_copy_flat(const json_t *v);
 
 /* Writes the text of j with jansson's flags. *out is zero-terminated; the caller frees it with free. It fails
  * with TERN_E_MEMORY, also when j is NULL. */
@@ -34,7 +38,8 @@ tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *
 
 enum { TN_JSON_MAX_FILE = 64 << 20, TN_JSON_MAX_DEPTH = 128 };
 
-/* Reads a text with jansson's flags: json_loadb, with a limit of depth that *je tells. je may be NULL. */
+/* Reads a text with jansson's flags (json_parse.c): what jansson's json_loadb reads, less what is nested too deep. je,
+ * which may be NULL, tells what is wrong and where; its code is json_error_out_of_memory whenever memory failed. */
 json_t *tn_json_parse(const char *text, size_t n, size_t flags, json_error_t *je);
 
 /* Reads a file. *out is the caller's. It fails with TERN_E_IO when the file is absent, no regular file or

@@ -24,7 +24,7 @@ tern_status tn_outfile_may(const char *path, const tn_outkind *kind, tern_error 
 tern_status tn_outfile_open(tn_ctx *ctx, const char *path, const tn_outkind *kind, tn_outfile **out,
                             tern_error *err);
 int tn_outfile_fd(const tn_outfile *o); /* to write to and read from; not to be closed */
-/* Writes all n bytes behind what this function wrote before. A full disk is TERN_E_IO and is named. */
+/* Writes all n bytes after what this function wrote before. A full disk is TERN_E_IO and is named. */
 tern_status tn_outfile_write(tn_outfile *o, const void *data, uint64_t n, tern_error *err);
 /* Syncs the file and gives it its name. It closes o whatever happens. */
 tern_status tn_outfile_commit(tn_outfile **o, tern_error *err);

@@ -1,4 +1,4 @@
-/* base/sized.h - structs of tern.h whose caller says how large they are. Nothing is read or written behind
+/* base/sized.h - structs of tern.h whose caller says how large they are. Nothing is read or written after
  * that size. */
 #ifndef TN_BASE_SIZED_H
 #define TN_BASE_SIZED_H
@@ -6,11 +6,11 @@
 #include "tern.h"
 
 /* Copies what a caller gave into what this library knows; other fields keep their defaults. `least` is the
- * size of the struct's first version. What a newer caller has behind `have` must be zero. */
+ * size of the struct's first version. What a newer caller has after `have` must be zero. */
 tern_status tn_sized_in(void *dst, size_t have, const void *src, size_t given, size_t least, const char *name,
                         tern_error *err);
 
-/* Copies what this library knows into a caller's struct of `given` bytes. A longer struct gets zeros behind
+/* Copies what this library knows into a caller's struct of `given` bytes. A longer struct gets zeros after
  * that. NULL, and less than the first version, is TERN_E_INVALID; nothing is written then. */
 tern_status tn_sized_out(void *dst, size_t given, const void *src, size_t have, size_t least);
 

@@ -18,7 +18,7 @@ static void on_interrupt(int sig) {
 
 void cli_interrupts_cancel(tern_session *s) {
     cancelled_by_signal = s;
-    /* A write to a terminal that is full goes on behind the handler: one that failed would end the answer
+    /* A write to a terminal that is full goes on after the handler: one that failed would end the answer
      * as if the output were closed. */
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
     sigemptyset(&a.sa_mask);
@@ -63,6 +63,19 @@ void cli_answer_free(answer *a) {
     *a = (answer){0};
 }
 
+void cli_answer_tell_cut(const tern_engine *e, const tern_session *s, tern_stop_reason r, int32_t n_tokens,
+                         bool closes) {
+    const char *closed = closes ? "; what its grammar had opened was closed where the limit left room" : "";
+    tern_model_info i;
+    if (r == TERN_STOP_LENGTH && n_tokens)
+        fprintf(stderr, "tern: the answer was cut after %d tokens (-n)%s\n", n_tokens, closed);
+    if (r != TERN_STOP_CONTEXT) return;
+    tern_engine_info(e, &i);
+    fprintf(stderr, "tern: the context of %d tokens is full: the answer ends here%s%s\n",
+            tern_session_capacity(s), tern_session_capacity(s) < i.ctx_train ? " (-c N is larger)" : "",
+            closed);
+}
+
 const char *cli_stop_reason_text(tern_stop_reason r) {
     switch (r) {
     case TERN_STOP_LENGTH: return "length";
@@ -72,6 +85,25 @@ const char *cli_stop_reason_text(tern_stop_reason r) {
     case TERN_STOP_CONTEXT: return "context";
     }
     return "?";
+}
+
+bool cli_prompt_fits(const tern_engine *e, const tern_session *s, size_t n) {
+    tern_model_info i;
+    size_t cap = (size_t)tern_session_capacity(s);
+    if (n <= cap) return true;
+    tern_engine_info(e, &i);
+    size_t more = n + n / 8 + 256;
+    if (more <= (size_t)i.ctx_train)
+        cli_failed_text(
+            "the prompt has %zu tokens and does not fit the context of %zu: -c %zu has room for it and an "
+            "answer",
+            n, cap, more);
+    else
+        cli_failed_text(
+            "the prompt has %zu tokens and does not fit the context of %zu; the model was trained for %d: "
+            "shorten it, or let tern rag add FILE and tern ask find what matters in it",
+            n, cap, i.ctx_train);
+    return false;
 }
 
 tern_status cli_prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err) {

@@ -22,11 +22,18 @@ bool cli_answer_on_token(void *user, int32_t token, const char *text, size_t n, 
 void cli_answer_clear(answer *a); /* for the next one; keeps the memory */
 void cli_answer_free(answer *a);
 
+/* Says on standard error where a limit cut an answer of n_tokens. With `closes` the answer keeps to a grammar. */
+void cli_answer_tell_cut(const tern_engine *e, const tern_session *s, tern_stop_reason r, int32_t n_tokens,
+                         bool closes);
+
 const char *cli_stop_reason_text(tern_stop_reason r);
 
 /* Lets Ctrl-C cancel this session. With NULL it cancels only what shows progress. A second one ends the
  * process. */
 void cli_interrupts_cancel(tern_session *s);
+
+/* Whether a prompt of n tokens fits the context; what would help was printed where it does not. */
+bool cli_prompt_fits(const tern_engine *e, const tern_session *s, size_t n);
 
 /* Prefills, and shows progress on a terminal: tokens read and the time left. */
 tern_status cli_prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err);

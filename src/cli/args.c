@@ -1,7 +1,9 @@
 #include "cli/args.h"
 
+#include "cli/foreign.h"
 #include "cli/output.h"
 #include "cli/packing.h"
+#include "cli/pull_name.h"
 
 #include "base/clock.h"
 #include "params/params.h"
@@ -161,6 +163,7 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
     bool bounded = s->min != 0 || s->max != 0;
     switch ((int)s->kind & ~ARG_PLACES) {
     case ARG_FLAG: *(bool *)s->dst = true; return -1;
+    case ARG_LEVEL: *(int32_t *)s->dst = value ? 2 : 1; return -1;
     case ARG_STR: *(const char **)s->dst = value; return -1;
     case ARG_MODEL: ((model_args *)s->dst)->model = value; return -1;
     case ARG_LIST: {
@@ -226,7 +229,31 @@ static int set_param(const command *c, const char *assignment) {
     return cli_usage_error(c, "--set %s: %s", assignment, err.message);
 }
 
-/* Parses one option at argv[*i], with its value from behind = or from the next argument. Returns -1 or an
+static int parse_option(const command *c, int argc, char **argv, int *i);
+
+/* Takes an option as llama.cpp spells it, and says what it means here. Returns -1, or an exit status. */
+static int parse_foreign(const command *c, const foreign_option *f, int argc, char **argv, int *i) {
+    char word[4096];
+    char *name = argv[*i], *value = NULL;
+    bool more = f->values && *i + 1 < argc && (f->values == 1 || cli_foreign_value(argv[*i + 1]));
+    if (more) value = argv[++*i];
+    if (f->values == 1 && !value) return cli_usage_error(c, "%s needs a value", name);
+    fprintf(stderr, "tern: %s%s%s: %s\n", name, value ? " " : "", value ? cli_shown(value) : "", f->says);
+    if (!f->instead) return -1;
+    const char *at = !strcmp(f->instead, "--grammar") ? "@" : "", *as = cli_foreign_word(f, value);
+    if ((size_t)snprintf(word, sizeof word, "%s%s", at, as) >= sizeof word)
+        return cli_usage_error(c, "%s: its value is too long", name);
+    if (!strcmp(f->instead, "--model"))
+        word[strcspn(word, ":")] = 0; /* of the quantised ones the cache has what it has */
+    char *kept = strdup(word);        /* options keep what they are given until the process ends */
+    if (!kept) return cli_failed_text("no memory for the options");
+    char option[32], *both[] = {option, kept};
+    snprintf(option, sizeof option, "%s", f->instead);
+    int at_first = 0;
+    return parse_option(c, 2, both, &at_first);
+}
+
+/* Parses one option at argv[*i], with its value from after = or from the next argument. Returns -1 or an
  * exit status. */
 static int parse_option(const command *c, int argc, char **argv, int *i) {
     const char *a = argv[*i], *eq = a[1] == '-' ? strchr(a, '=') : NULL, *fixed = NULL;
@@ -234,11 +261,16 @@ static int parse_option(const command *c, int argc, char **argv, int *i) {
     const arg_spec *s = find(c, a, n);
     const tn_param *p = s ? NULL : find_param(c, a, n, &fixed);
     bool set = !s && !p && params_of(c) && n == 5 && !strncmp(a, "--set", 5);
-    if (!s && !p && !set) return cli_usage_error(c, "unknown option '%s'", a);
-    bool flag = s ? (s->kind & ~ARG_PLACES) == ARG_FLAG : p ? fixed || p->kind == TN_PARAM_FLAG : false;
+    if (!s && !p && !set) {
+        const foreign_option *f = params_of(c) ? cli_foreign_find(a) : NULL;
+        return f ? parse_foreign(c, f, argc, argv, i) : cli_usage_error(c, "unknown option '%s'", a);
+    }
+    const int kind = s ? (int)s->kind & ~ARG_PLACES : ARG_STR;
+    if (kind == ARG_LEVEL && eq && !strcmp(eq, "=all")) return store(c, s, a, eq + 1);
+    bool flag = s ? kind == ARG_FLAG || kind == ARG_LEVEL : p ? fixed || p->kind == TN_PARAM_FLAG : false;
     const char *value = fixed;
     if (flag) {
-        if (eq) return cli_usage_error(c, "%s takes no value", a);
+        if (eq) return cli_usage_error(c, "%s takes no value%s", a, kind == ARG_LEVEL ? " but all" : "");
     } else if (eq) {
         value = eq + 1;
     } else if (++*i < argc) {
@@ -247,6 +279,11 @@ static int parse_option(const command *c, int argc, char **argv, int *i) {
         return cli_usage_error(c, "%s needs a value", a);
     }
     if (set) return set_param(c, value);
+    if (p && !strcmp(p->name, "seed") && !strcmp(value, "-1")) return -1; /* random, as without it */
+    if (p && !strcmp(p->name, "ctx-size") && !strcmp(value, "0")) {
+        params_of(c)->whole_context = true;
+        return -1;
+    }
     if (s) return store(c, s, a, value);
     tern_error err;
     if (tn_param_set(&params_of(c)->o, p, value, &err) == TERN_OK) return -1;
@@ -295,13 +332,43 @@ void cli_model_args_defaults(model_args *a, uint32_t takes) {
     a->model = NULL;
     a->takes = takes;
     a->pack = NULL;
+    a->whole_context = false;
+    a->from = NULL;
     a->packs = takes & (TN_IN_RUN | TN_IN_CHAT | TN_IN_ASK | TN_IN_SERVE);
     tn_options_defaults(&a->o);
 }
 
+/* The one model of a folder; a second one makes it none. */
+typedef struct only_model {
+    char path[4096];
+    int n;
+} only_model;
+
+static bool count_model(void *user, const tn_catalogue_entry *e) {
+    only_model *m = user;
+    if (strcasestr(e->name, "mmproj")) return true; /* reads images for the other one */
+    snprintf(m->path, sizeof m->path, "%s", e->path);
+    return ++m->n < 2;
+}
+
 void cli_args_model_path(model_args *a) {
-    static char path[4096];
-    if (a->model && access(a->model, F_OK) && tn_catalogue_find(a->model, path, sizeof path)) a->model = path;
+    static only_model m;
+    char config[4096];
+    struct stat sb;
+    if (!a->model) return;
+    if (stat(a->model, &sb)) {
+        if (tn_catalogue_find(a->model, m.path, sizeof m.path) ||
+            cli_pull_found(a->model, m.path, sizeof m.path))
+            a->model = m.path;
+        return;
+    }
+    if (!S_ISDIR(sb.st_mode) ||
+        (size_t)snprintf(config, sizeof config, "%s/config.json", a->model) >= sizeof config ||
+        !access(config, F_OK))
+        return;
+    m.n = 0;
+    tn_catalogue_folder(a->model, count_model, &m);
+    if (m.n == 1) a->model = m.path; /* a folder with a GGUF file in it */
 }
 
 bool cli_args_given(const model_args *a, const char *name) {
@@ -367,10 +434,13 @@ void cli_log_line(void *user, tern_log_level level, const char *line) {
 
 static atomic_bool stopped;
 static atomic_bool line_open; /* something stands on the terminal's last line */
+static bool quiet;            /* set before threads are there */
 static size_t n_prompt;
 static double prompt_s; /* when reading it began */
 
 void cli_progress_stop(void) { atomic_store(&stopped, true); }
+
+void cli_progress_quiet(void) { quiet = true; }
 
 void cli_progress_of_prompt(size_t n) {
     n_prompt = n;
@@ -384,6 +454,7 @@ void cli_progress_done(void) {
 static bool show_progress(void *user, const char *stage, double fraction) {
     (void)user;
     if (atomic_load(&stopped)) return false;
+    if (quiet) return true;
     if (fraction >= 1) {
         cli_progress_done();
         return true;
@@ -399,8 +470,17 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     return true;
 }
 
+void cli_use_context(model_args *a, const tern_engine *e) {
+    tern_model_info info;
+    if (!a->whole_context) return;
+    tern_engine_info(e, &info);
+    a->o.session.n_ctx = info.ctx_train;
+    fprintf(stderr, "tern: -c 0: the model's own context, %d tokens\n", info.ctx_train);
+}
+
 int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
     if (!a->model) return cli_usage_error(c, "-m MODEL is required");
+    if (access(a->model, F_OK) && errno == ENOENT) return cli_no_model(a->model);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     hooks.log = cli_log_line;
@@ -410,9 +490,16 @@ int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
     tern_error err;
     packing_when when = PACKING_NEVER; /* where the file itself was asked for too */
     if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)cli_packing_parse(a->pack, &when);
-    tern_status st = tern_engine_open(cli_packing_model(when, a->model), &o, out, &err);
+    tern_status st = tern_engine_open(a->packs ? cli_packing_model(when, a->model) : a->model, &o, out, &err);
+    size_t n_ids;
+    if (st == TERN_OK &&
+        a->packs) { /* a command that answers needs text: better told before than after a package */
+        st = tern_tokenize(*out, "", 0, false, false, NULL, 0, &n_ids, &err);
+        if (st != TERN_OK) tern_engine_close(out);
+    }
     if (st == TERN_OK) {
-        cli_packing_opened(when, a->model, *out, !o.max_memory_bytes); /* measuring takes as much again */
+        if (a->packs)
+            cli_packing_opened(when, a->model, *out, !o.max_memory_bytes); /* measuring takes as much again */
         return -1;
     }
     (void)cli_failed(&err);

@@ -19,6 +19,7 @@ typedef enum arg_kind {
     ARG_STR,
     ARG_LIST,
     ARG_MODEL,
+    ARG_LEVEL, /* int32_t: a flag, 1, which takes "=all", 2 */
     /* These say where --help shows the row: below what the answer is like, or only in `tern help COMMAND`. */
     ARG_ANSWER = 32,
     ARG_MORE = 64,
@@ -44,10 +45,12 @@ typedef struct arg_spec {
 /* This is a model and what it is asked to do. */
 typedef struct model_args {
     const char *model;
-    uint32_t takes;   /* TN_IN_...: the parameters of params/params.h that the command takes */
-    tern_options o;   /* texts are those of argv */
-    const char *pack; /* --pack; NULL: not given */
-    bool packs;       /* the command answers: a package may take the model's place (cli/packing.h) */
+    uint32_t takes;     /* TN_IN_...: the parameters of params/params.h that the command takes */
+    tern_options o;     /* texts are those of argv */
+    const char *pack;   /* --pack; NULL: not given */
+    bool whole_context; /* -c 0 */
+    const char *from;   /* of cli_packing_measured; else NULL */
+    bool packs;         /* the command answers: a package may take the model's place (cli/packing.h) */
 } model_args;
 
 typedef struct command {
@@ -86,6 +89,8 @@ void cli_model_args_defaults(model_args *a, uint32_t takes);
     }
 /* A model that is no path may be the name of one that `tern models` lists. args_parse does this for -m. */
 void cli_args_model_path(model_args *a);
+/* Says of a name that is no model what would work. Returns EXIT_FAILED. */
+int cli_no_model(const char *name);
 /* Tells whether a parameter was given on the command line. */
 bool cli_args_given(const model_args *a, const char *name);
 
@@ -98,12 +103,16 @@ int cli_help_set(void);
 void cli_progress_stop(void);
 void cli_progress_of_prompt(size_t n);
 void cli_progress_done(void);
+/* From now on a command shows progress of its own, and what the model does in between is not shown. */
+void cli_progress_quiet(void);
 
 /* Writes lines to standard error, for tern_hooks. */
 void cli_log_line(void *user, tern_log_level level, const char *line);
 /* Opens the model with a progress line on a terminal. c may be NULL when there is a model. Returns -1 to go
  * on or an exit status. */
 int cli_open_engine(const command *c, const model_args *a, tern_engine **out);
+/* -c 0 becomes the context that the model was trained for, and that is said. */
+void cli_use_context(model_args *a, const tern_engine *e);
 
 double cli_process_age_s(void); /* seconds since this process started */
 uint64_t cli_peak_rss_bytes(void);

@@ -1,4 +1,6 @@
 /* tern ask - answer a question from the documents of the store, and say from which. */
+#include "cli/ask.h"
+
 #include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/commands.h"
@@ -19,10 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Writes the question with the first n passages as the model wants it: in its chat template, or as plain text
- * where it has none. */
-static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
-                        const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
+int32_t *cli_ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
+                     const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
     char *user = tn_rag_prompt(ctx, question, hits, n);
     if (!user) {
         cli_failed_text("no memory for the prompt");
@@ -51,20 +51,22 @@ static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, c
     return ids;
 }
 
-static int by_support(const void *a, const void *b) {
+int cli_by_support(const void *a, const void *b) {
     const tn_rag_hit *x = a, *y = b;
     if (x->support != y->support) return x->support > y->support ? -1 : 1;
     return (x->score < y->score) - (x->score > y->score);
 }
 
-static json_t *sources_json(const tn_rag_hit *hits, int32_t n) {
+json_t *cli_ask_sources(const tn_rag_hit *hits, int32_t n) {
     json_t *all = json_array();
     for (int32_t i = 0; i < n; i++) {
-        tn_json_append(&all, tn_json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:b, s:s}", "path", hits[i].path,
-                                          "passage", (int)hits[i].number, "score", (double)hits[i].score,
-                                          "similarity", (double)hits[i].similarity, "coverage",
-                                          (double)hits[i].coverage, "support", (double)hits[i].support,
-                                          "cited", (int)hits[i].cited, "text", hits[i].text));
+        json_t *v = tn_json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:b, s:s}", "path", hits[i].path, "passage",
+                                 (int)hits[i].number, "score", (double)hits[i].score, "similarity",
+                                 (double)hits[i].similarity, "coverage", (double)hits[i].coverage, "support",
+                                 (double)hits[i].support, "cited", (int)hits[i].cited, "text", hits[i].text);
+        if (hits[i].line) tn_json_set(&v, "line", json_integer(hits[i].line));
+        if (hits[i].page) tn_json_set(&v, "page", json_integer(hits[i].page));
+        tn_json_append(&all, v);
     }
     return all;
 }
@@ -80,9 +82,12 @@ static void print_sources(const tn_rag_hit *hits, int32_t n, bool fits) {
     for (int32_t i = 0, number = 1; i < n; i++) {
         if (any && !hits[i].cited) continue;
         printf("[%d] %s, passage %d", number++, cli_shown(hits[i].path), hits[i].number);
+        if (hits[i].line) printf(", line %d", hits[i].line);
+        if (hits[i].page) printf(", page %d", hits[i].page);
         if (any) printf(" (%.0f %% of the answer's words)", (double)hits[i].support * 100);
         putchar('\n');
     }
+    if (n) puts("tern rag show PATH NUMBER prints a passage.");
 }
 
 /* Keeps the documents that were answered from. Later sessions draft from all of them, not only from these
@@ -116,7 +121,8 @@ typedef struct asking {
     model_args ma;
     const char *system, *store, *trace, *template, *question;
     int32_t k;
-    bool json, stats, explain, no_store, no_sources, words;
+    int32_t stats;
+    bool json, explain, no_store, no_sources, words;
     /* what the request is made of */
     tn_ctx ctx;
     char *file, *source;
@@ -168,6 +174,7 @@ static int make_prompt(const command *c, asking *q) {
     q->ma.o.trace = q->trace != NULL;
     int rc = cli_open_engine(c, &q->ma, &q->e);
     if (rc >= 0) return rc;
+    cli_use_context(&q->ma, q->e);
     tern_session_options so = q->ma.o.session;
     so.store = q->no_store ? NULL : q->file;
     if (tern_session_open(q->e, &so, &q->s, &err) != TERN_OK) return cli_failed(&err);
@@ -176,10 +183,11 @@ static int make_prompt(const command *c, asking *q) {
     size_t reserve = wanted < room / 4 ? wanted : room / 4;
     for (;; q->n_hits--) { /* the worst passages go until the rest fits with an answer */
         free(q->ids);
-        q->ids = ask_ids(q->e, &q->ctx, q->source, q->system, q->question, q->hits, q->n_hits, &q->n_ids);
+        q->ids = cli_ask_ids(q->e, &q->ctx, q->source, q->system, q->question, q->hits, q->n_hits, &q->n_ids);
         if (!q->ids) return EXIT_FAILED;
         if (q->n_ids + reserve <= room || !q->n_hits) break;
     }
+    if (!cli_prompt_fits(q->e, q->s, q->n_ids)) return EXIT_FAILED;
     if (q->fits && q->n_hits < q->n_found)
         fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", q->n_hits, q->n_found,
                 room);
@@ -210,17 +218,17 @@ static int print_answer(asking *q) {
     tern_stats ts;
     tern_session_stats(q->s, &ts);
     tn_rag_support(q->hits, q->n_hits, q->question, text);
-    qsort(q->hits, (size_t)q->n_hits, sizeof *q->hits, by_support);
+    qsort(q->hits, (size_t)q->n_hits, sizeof *q->hits, cli_by_support);
     double pp = q->prefill_s > 0 ? (double)q->n_ids / q->prefill_s : 0,
            tg = res->n_tokens > 1 && res->decode_s > 0 ? (res->n_tokens - 1) / res->decode_s : 0;
     if (q->json) {
-        json_t *j =
-            tn_json_pack("{s:s%, s:o, s:b, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", text, q->out.n,
-                         "sources", sources_json(q->hits, q->n_hits), "fits", (int)q->fits, "tokens",
-                         (int)res->n_tokens, "prompt_tokens", (int)q->n_ids, "search_ms", q->search_s * 1e3,
-                         "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
-                         "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)cli_peak_rss_bytes(),
-                         "draft", cli_draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
+        json_t *j = tn_json_pack(
+            "{s:s%, s:s, s:o, s:b, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", text, q->out.n, "stop",
+            cli_stop_reason_text(res->reason), "sources", cli_ask_sources(q->hits, q->n_hits), "fits",
+            (int)q->fits, "tokens", (int)res->n_tokens, "prompt_tokens", (int)q->n_ids, "search_ms",
+            q->search_s * 1e3, "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
+            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)cli_peak_rss_bytes(), "draft",
+            cli_draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
         if (ts.wall_s > 0) tn_json_set(&j, "prefill", cli_prefill_json(&ts));
         if (ts.attn_rows) tn_json_set(&j, "attention", cli_attention_json(&ts));
         if (ts.experts_bytes) tn_json_set(&j, "experts", cli_experts_json(&ts));
@@ -232,8 +240,9 @@ static int print_answer(asking *q) {
         putchar('\n');
         if (!q->no_sources) print_sources(q->hits, q->n_hits, q->fits);
     }
-    if (q->stats && ts.wall_s > 0) cli_prefill_print(&ts);
-    if (q->stats) {
+    if (q->stats == 1) cli_stats_line(res->n_tokens, tg, q->out.first_s);
+    if (q->stats > 1 && ts.wall_s > 0) cli_prefill_print(&ts);
+    if (q->stats > 1) {
         cli_draft_print(q->s, q->prefill_s, res->decode_s, res->n_tokens);
         fprintf(stderr,
                 "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at "
@@ -243,6 +252,7 @@ static int print_answer(asking *q) {
     }
     if (q->explain && !q->json) cli_explain_print(q->s, NULL);
     fflush(stdout);
+    cli_answer_tell_cut(q->e, q->s, res->reason, res->n_tokens, false);
     return -1;
 }
 
@@ -261,7 +271,6 @@ static void asking_close(asking *q) {
 int cmd_ask(int argc, char **argv) {
     asking q = {.k = TN_RAG_K};
     cli_model_args_defaults(&q.ma, TN_IN_ASK);
-    q.ma.o.generate.max_tokens = 256;
     q.ma.o.generate.sampling.temperature = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(q.ma),
@@ -280,19 +289,26 @@ int cmd_ask(int argc, char **argv) {
         {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &q.trace, 0, 0,
          "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
         {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.json, 0, 0, "print one JSON object"},
-        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.stats, 0, 0, "print times and memory on standard error"},
+        {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &q.stats, 0, 0,
+         "print one line on standard error: tokens, speed, time to the first one, memory (--stats=all: all "
+         "that was "
+         "counted)"},
         {"explain", 0, NULL, ARG_FLAG | ARG_MORE, &q.explain, 0, 0,
          "print on standard error what each mechanism did and saved, or why it was off; with --json, in it"},
         {0},
     };
-    const command c = {"ask", "-m MODEL TEXT [OPTIONS]",
+    const command c = {"ask", "MODEL TEXT [OPTIONS]  or  -m MODEL TEXT [OPTIONS]",
                        "Answer a question from the documents that tern rag add brought in, greedily unless "
                        "--temp says otherwise.",
-                       specs, 1};
-    const char *words[2];
+                       specs, 2};
+    const char *words[3];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    q.question = words[0];
+    if (q.ma.model && words[0] && words[1]) return cli_usage_error(&c, "unexpected argument '%s'", words[1]);
+    if (words[0] && words[1]) q.ma.model = words[0];
+    q.question = words[0] && words[1] ? words[1] : words[0];
+    if (!q.ma.model) return cli_usage_error(&c, "MODEL is required, then the question");
+    cli_args_model_path(&q.ma);
     if (!q.question || !q.question[strspn(q.question, " \t\r\n")])
         return cli_usage_error(&c, "a question is required");
     cli_store_ctx(&q.ctx);

@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/output.h"
+#include "cli/packing.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
 
@@ -97,6 +98,7 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
                                      "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
                                      sp.median, "min", sp.min, "max", sp.max, "model", ma->model, "scheme",
                                      info.scheme, "repeats", (int)repeats, "power", cli_power_json(&power));
+            tn_json_set(&j, "from", tn_json_string(ma->from, strlen(ma->from)));
             if (power.source != TN_POWER_NONE && (n_prompt || !depth)) /* what is in front costs, too */
                 tn_json_set(&j, "joules_per_token", tn_json_real(power.joules / n_tok));
             tn_json_append(&all, j);
@@ -115,7 +117,7 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     return rc;
 }
 
-/* One greedy answer of n_gen tokens behind ids: tokens a second; with figures also what drafting did. */
+/* One greedy answer of n_gen tokens after ids: tokens a second; with figures also what drafting did. */
 static tern_status one_answer(tern_engine *e, const model_args *ma, const int32_t *ids, size_t n_ids,
                               int32_t n_gen, const char *draft, double *speed, json_t **figures,
                               double *per_forward, tern_error *err) {
@@ -168,7 +170,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
     tern_status st = ids && n_ids ? TERN_OK : TERN_E_INVALID;
     if (st != TERN_OK) snprintf(err.message, sizeof err.message, "%s: no tokens to go on from", text);
     if (st == TERN_OK && !json) {
-        printf("%s, %s (%s), %d threads, behind %zu tokens\n\n| %8s | %28s | %12s | %22s | %15s "
+        printf("%s, %s (%s), %d threads, after %zu tokens\n\n| %8s | %28s | %12s | %22s | %15s "
                "|\n|----------|------------------------------|--------------|------------------------|-------"
                "----------|\n",
                ma->model, info.arch, info.scheme, ma->o.n_threads, n_ids, "test", "drafters", "tokens/s",
@@ -198,6 +200,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
                                          sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
                                          "scheme", info.scheme, "repeats", (int)repeats, "prompt_tokens",
                                          (int)n_ids, "drafters", drafted ? draft : "none");
+                tn_json_set(&j, "from", tn_json_string(ma->from, strlen(ma->from)));
                 if (drafted) tn_json_set(&j, "draft", json_incref(figures));
                 tn_json_append(&all, j);
             } else {
@@ -229,6 +232,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
     for (int s = 0; s < TN_N_SITES; s++)
         if (r.has_shape[s])
             tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
+    const tn_packed_form *forms = r.forms;
     json_t *reads = json_object();
     int rc = EXIT_OK;
     for (int i = 0; i < TN_TUNED_READS && r.read_gb_per_second[r.i_read] > 0; i++)
@@ -238,6 +242,12 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
             tn_json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt,
                          "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
                          "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
+        json_t *speeds = json_object();
+        for (int i = 0; i < TN_PACKED_FORMS_MOST && r.form_speed[i] > 0; i++)
+            tn_json_set(&speeds, forms[i].name, tn_json_real(r.form_speed[i]));
+        const char *form = *r.tuned.packed_form ? r.tuned.packed_form : "usual";
+        if (r.form_speed[0] > 0) tn_json_set(&j, "packed_form", tn_json_string(form, strlen(form)));
+        tn_json_set(&j, "packed_forms", speeds);
         if (r.tuned.attn_times.n_widths)
             tn_json_set(&j, "attention_times", tn_attn_times_json(&r.tuned.attn_times));
         rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
@@ -264,6 +274,9 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
         else if (r.tuned.attn_threshold)
             printf("sparse attention pays for chunks that end at %d tokens or later\n",
                    r.tuned.attn_threshold);
+        for (int i = 0; i < TN_PACKED_FORMS_MOST && r.form_speed[i] > 0; i++)
+            printf("one row, weights fetched %-8s %8.2f tokens/s%s\n", forms[i].name, r.form_speed[i],
+                   strcmp(r.tuned.packed_form, i ? forms[i].name : "") ? "" : " kept");
         for (int i = 0; i < TN_TUNED_READS && json_object_size(reads); i++) {
             printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tuned_read_names[i], r.read_gb_per_second[i],
                    i == r.i_read ? " kept" : "");
@@ -284,6 +297,7 @@ int cmd_bench(int argc, char **argv) {
     uint64_t once_ns = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        PACK_ARG(ma),
         {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0,
          "packages: measure chunk lengths, equivalent shapes and from where on sparse attention pays on a "
          "prompt of -p tokens (default 1024), keep the best for every later run"},
@@ -291,7 +305,7 @@ int cmd_bench(int argc, char **argv) {
          "prompt lengths, comma-separated; 0 = none (default 512)"},
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0,
          "tokens to decode, comma-separated; 0 = none (default 64)"},
-        {"depth", 0, "N", ARG_INT, &depth, 0, 1 << 20, "decode behind so many tokens (default: one)"},
+        {"depth", 0, "N", ARG_INT, &depth, 0, 1 << 20, "decode after so many tokens (default: one)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
         {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0,
          "from a fresh process with the file out of the page cache to the first token, for each of -p"},
@@ -302,7 +316,7 @@ int cmd_bench(int argc, char **argv) {
          "what --cold runs in that process: one start, which began at this time of the monotonic clock; "
          "prints JSON"},
         {"text", 0, "FILE", ARG_STR, &text, 0, 0,
-         "decode behind this text instead of random tokens, greedily, plain and with --draft by turns"},
+         "decode after this text instead of random tokens, greedily, plain and with --draft by turns"},
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
          "limits: a large file to read cold (default: one is written and removed)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
@@ -320,6 +334,7 @@ int cmd_bench(int argc, char **argv) {
     if (words[0] && strcmp(words[0], "limits"))
         return cli_usage_error(&c, "unexpected argument '%s'", words[0]);
     if (words[0]) return cli_bench_limits(ma.o.n_threads, file, json);
+    cli_packing_measured(&ma);
     tern_error err;
     if (tn_cores_use(ma.o.cores, &err) != TERN_OK) return cli_failed(&err);
     if (!ma.o.n_threads) ma.o.n_threads = tn_cpu_count();

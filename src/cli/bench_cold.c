@@ -28,8 +28,7 @@ spread cli_spread_of(double *v, int n) {
     return (spread){.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, .min = v[0], .max = v[n - 1]};
 }
 
-/* ---- one start ------------------------------------------------------------------------------------------
- */
+/* ---- one start --------------------------------------------------------------------------------------- */
 
 static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **s, tern_engine **e,
                          int32_t **ids, double ms[3], tern_stats *before, tern_error *err) {
@@ -105,8 +104,7 @@ int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int
     return st == TERN_OK ? rc : cli_failed(&err);
 }
 
-/* ---- many -------------------------------------------------------------------------------------------------
- */
+/* ---- many -------------------------------------------------------------------------------------------- */
 
 static bool drop_cache(const char *path) {
     tern_error err;

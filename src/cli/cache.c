@@ -26,18 +26,21 @@ static int list(const char *folder, tn_ctx *ctx, bool json) {
     for (size_t i = 0; i < n; i++) {
         total += e[i].bytes;
         if (json) {
-            tn_json_append(&all, tn_json_pack("{s:s, s:s, s:I, s:I, s:b}", "key", e[i].key, "source",
-                                              e[i].source, "bytes", (json_int_t)e[i].bytes, "used",
-                                              (json_int_t)e[i].used_s, "unfinished", e[i].unfinished));
+            json_t *j = tn_json_pack("{s:s, s:s, s:I, s:I, s:b}", "key", e[i].key, "source", e[i].source,
+                                     "bytes", (json_int_t)e[i].bytes, "used", (json_int_t)e[i].used_s,
+                                     "unfinished", e[i].unfinished);
+            tn_cache_about_json(&e[i].about, &j);
+            tn_json_append(&all, j);
             continue;
         }
-        char when[32] = "";
+        char when[32] = "", words[160];
         struct tm tm;
         time_t t = (time_t)e[i].used_s;
         if (localtime_r(&t, &tm)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
         printf("%s  %8.1f MiB  %s  ", e[i].key, (double)e[i].bytes / 1048576, when);
         print_name(e[i].source);
         if (e[i].unfinished) fputs("  (unfinished)", stdout);
+        else printf("\n    %s", cli_packing_words(&e[i].about, words, sizeof words));
         n_unfinished += e[i].unfinished;
         putchar('\n');
     }

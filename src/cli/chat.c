@@ -7,6 +7,7 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/store_args.h"
+#include "store/reader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@ static int talk(chat *c) {
     }
     if (c->terminal) fprintf(stderr, "%s; /help lists the commands, Ctrl-D leaves\n", cli_shown(c->model));
     int rc = EXIT_OK;
+    bool failed = false; /* a message or a command of a script, which must see it; what followed went on */
     const char *text;
     for (terminal_event e; rc == EXIT_OK && (e = cli_terminal_read(c->typed, &text)) != TERMINAL_END;) {
         if (e == TERMINAL_CLEAR) continue;
@@ -37,11 +39,15 @@ static int talk(chat *c) {
             break;
         }
         if (text[0] == '/') {
-            if (!cli_chat_command(c, text)) break;
+            bool goes_on = cli_chat_command(c, text);
+            failed = failed || c->undone;
+            if (!goes_on) break;
         } else if (!cli_chat_turn(c, text) && !c->terminal) {
-            rc = EXIT_FAILED; /* a script must see it */
+            failed = failed || c->refused;
+            if (!c->refused) rc = EXIT_FAILED; /* a script must see it */
         }
     }
+    if (failed && !c->terminal && rc == EXIT_OK) rc = EXIT_FAILED;
     c->answer.view = NULL;
     cli_terminal_close(&c->typed);
     return rc;
@@ -71,6 +77,7 @@ static void end(chat *c) {
     free(c->source);
     free(c->store);
     free(c->attached);
+    free(c->too_long);
     tern_session_close(&c->s);
     tern_engine_close(&c->e);
 }
@@ -79,10 +86,10 @@ int cmd_chat(int argc, char **argv) {
     model_args ma;
     cli_model_args_defaults(&ma, TN_IN_CHAT);
     const char *system = NULL, *store = NULL, *template = NULL, *on_full = "shift";
-    bool stats = false, no_store = false;
+    bool no_store = false;
+    int32_t stats = 0;
     chat c = {0};
     grammar_args ga = {0};
-    ma.o.generate.max_tokens = 1024;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         PACK_ARG(ma),
@@ -92,10 +99,10 @@ int cmd_chat(int argc, char **argv) {
         TEMPLATE_ARG(template),
         GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
-        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0,
-         "print what drafting did on standard error at the end"},
+        {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &stats, 0, 0,
+         "print turns, tokens and speed on standard error at the end (--stats=all: also what drafting did)"},
         {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &c.explains, 0, 0,
-         "print on standard error behind every answer what each mechanism did and saved, or why it was off"},
+         "print on standard error after every answer what each mechanism did and saved, or why it was off"},
         {0},
     };
     const command cmd = {"chat", "MODEL [OPTIONS]  or  -m MODEL [OPTIONS]",
@@ -110,15 +117,21 @@ int cmd_chat(int argc, char **argv) {
         return cli_usage_error(&cmd, "--on-full %s: want shift or stop", on_full);
     if (words[0]) ma.model = words[0];
     cli_args_model_path(&ma);
+    tern_error err;
+    if (tn_reader_open(1, &c.reader, &err) != TERN_OK)
+        return cli_failed(&err); /* while there is one thread */
     bool ready = cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
     rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
+    if (rc < 0) cli_use_context(&ma, c.e);
     if (rc < 0) rc = begin(&c, &ma, store, no_store);
     if (rc < 0) {
         if (system) cli_chat_push(&c, "system", system);
         rc = talk(&c);
-        if (stats) cli_draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
+        if (stats) cli_chat_print_stats(&c);
+        if (stats > 1) cli_draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
     }
     end(&c);
+    tn_reader_close(&c.reader);
     cli_grammar_args_free(&ga);
     return rc;
 }

@@ -6,40 +6,60 @@
 #include "cli/stats.h"
 #include "cli/store_args.h"
 #include "session/session.h"
-#include "store/rag.h"
+#include "store/reader.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+static bool has_system(const chat *c) { return c->n_msgs && !strcmp(c->msgs[0].role, "system"); }
+
 static void print_history(const chat *c, FILE *f) {
-    for (size_t i = 0; i < c->n_msgs; i++) fprintf(f, "%s: %s\n", c->msgs[i].role, c->msgs[i].content);
+    for (size_t i = 0; i < c->n_msgs; i++) {
+        if (c->n_left && i == has_system(c) + c->n_left)
+            fprintf(f, "(the %zu messages up to here have left the context: the model does not see them)\n",
+                    c->n_left);
+        fprintf(f, "%s: %s\n", c->msgs[i].role, c->msgs[i].content);
+    }
 }
 
-static void save(const chat *c, const char *path) {
+static void save(chat *c, const char *path) {
     static const tn_outkind kind = {
         .what = "a saved conversation", .begins = {"system: ", "user: "}, .is_private = true};
     output_file f;
+    if (!c->n_msgs) {
+        fputs("there is nothing to save\n", stderr); /* and an older conversation stays */
+        return;
+    }
+    c->undone = true;
     if (!cli_output_open(&f, path, &kind)) return;
     for (size_t i = 0; i < c->n_msgs; i++) cli_chat_file_write(f.stream, c->msgs[i].role, c->msgs[i].content);
-    (void)cli_output_close(&f);
+    if (cli_output_close(&f) != EXIT_OK) return;
+    fprintf(stderr, "%zu messages are in %s\n", c->n_msgs, cli_shown(path));
+    c->undone = false;
 }
 
 static void load(chat *c, const char *path) {
     size_t n, had = c->n_msgs;
     char *text = cli_read_text_file(path, &n);
+    c->undone = true;
     if (!text) return;
     char *at = text, *content;
     const char *role = NULL;
-    bool ok = strlen(text) == n;
-    while (ok && *at) ok = (content = cli_chat_file_next(&at, &role)) && cli_chat_push(c, role, content);
+    bool ok = strlen(text) == n, pushed = true;
+    while (ok && *at) {
+        ok = (content = cli_chat_file_next(&at, &role)) != NULL;
+        ok = ok && (pushed = cli_chat_push(c, role, content));
+    }
     bool whole = ok && c->n_msgs > had && role && strcmp(role, "user");
     free(text);
     if (!whole) {
         cli_chat_pop(c, c->n_msgs - had);
-        cli_failed_text("%s: not a conversation that /save wrote", path);
+        if (pushed) cli_failed_text("%s: not a conversation that /save wrote", path);
         return;
     }
+    c->undone = false;
     /* what was there goes, the loaded takes its place */
     for (size_t i = 0; i < had; i++) free((char *)c->msgs[i].content);
     c->n_msgs -= had;
@@ -50,35 +70,39 @@ static void load(chat *c, const char *path) {
 
 /* The text of a file, for the next question; several gather. */
 static void attach(chat *c, const char *path) {
-    tn_ctx ctx;
-    cli_store_ctx(&ctx);
     tern_error err;
     char *text = NULL, *all = NULL;
     size_t n;
-    if (tn_rag_file_text(&ctx, path, 4 << 20, &text, &n, &err) != TERN_OK) {
-        cli_failed(&err);
+    c->undone = true;
+    if (tn_reader_text(c->reader, path, 4 << 20, &text, &n, &err) != TERN_OK) {
+        cli_failed_text("%s: %s", path, err.message);
         return;
     }
+    for (char *p = text; (p = strchr(p, '\f'));) *p = '\n'; /* between pages */
     const char *slash = strrchr(path, '/');
     int len = asprintf(&all, "%s%s%s:\n\n%s\n", c->attached ? c->attached : "", c->attached ? "\n" : "",
                        slash && slash[1] ? slash + 1 : path, text);
-    tn_free(&ctx, text);
+    free(text);
     if (len < 0) {
         cli_failed_text("no memory for %s", path);
         return;
     }
     free(c->attached);
     c->attached = all;
+    c->undone = false;
     fprintf(stderr, "%zu bytes of text go with the next message\n", n);
+}
+
+static void clear(chat *c) {
+    cli_chat_pop(c, c->n_msgs - has_system(c));
+    free(c->attached);
+    c->attached = NULL;
+    c->n_left = 0;
 }
 
 /* This conversation leaves the screen's memory, the session, the history of lines and the store. */
 static void forget(chat *c) {
-    size_t keep = c->n_msgs && !strcmp(c->msgs[0].role, "system");
-    cli_chat_pop(c, c->n_msgs - keep);
-    free(c->attached);
-    c->attached = NULL;
-    c->n_left = 0;
+    clear(c);
     tern_error err;
     int64_t id = c->s->storing.id, n = 0;
     tn_session_truncate(c->s, 0);
@@ -95,6 +119,7 @@ static void forget(chat *c) {
             tn_store_close(&s);
         }
         if (st != TERN_OK) {
+            c->undone = true;
             cli_failed(&err);
             return;
         }
@@ -110,7 +135,7 @@ static void print_model(const chat *c) {
             tern_session_capacity(c->s), i.ctx_train);
 }
 
-static void print_stats(const chat *c) {
+void cli_chat_print_stats(const chat *c) {
     fprintf(stderr, "%d turns; %zu of %d tokens in the context", c->n_turns, tern_session_length(c->s),
             tern_session_capacity(c->s));
     if (c->n_left) fprintf(stderr, ", %zu messages left it", c->n_left);
@@ -124,99 +149,143 @@ static void explain(const chat *c) {
     else fputs("there is no answer yet\n", stderr);
 }
 
+static const struct {
+    const char *name, *arg, *help;
+} commands[] = {
+    {"/attach", "FILE", "the text of a file goes with the next message"},
+    {"/clear", NULL, "start a new conversation"},
+    {"/cut", NULL, "send the message that was too long, as far as it fits"},
+    {"/edit", NULL, "change the last question"},
+    {"/exit", NULL, "leave (also end of input)"},
+    {"/explain", NULL, "what each mechanism did for the last answer"},
+    {"/forget", NULL, "start anew, and erase this conversation from the store"},
+    {"/help", NULL, "this list"},
+    {"/history", NULL, "print the conversation"},
+    {"/load", "FILE", "go on with a conversation that /save wrote"},
+    {"/model", NULL, "which model this is"},
+    {"/regen", NULL, "answer the last question anew"},
+    {"/save", "FILE", "save the conversation as text"},
+    {"/stats", NULL, "turns, tokens in the context, speed"},
+    {"/system", "TEXT", "set the system message and start anew"},
+    {"/temp", "T", "set the temperature"},
+    {"/tokens", NULL, "tokens in the context"},
+    {"/undo", NULL, "take the last exchange back"},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
 static void help(void) {
-    fputs("/attach FILE    the text of a file goes with the next message\n"
-          "/clear          start a new conversation\n"
-          "/edit           change the last question\n"
-          "/exit           leave (also end of input)\n"
-          "/explain        what each mechanism did for the last answer\n"
-          "/forget         start anew, and erase this conversation from the store\n"
-          "/help           this list\n"
-          "/history        print the conversation\n"
-          "/load FILE      go on with a conversation that /save wrote\n"
-          "/model          which model this is\n"
-          "/regen          answer the last question anew\n"
-          "/save FILE      save the conversation as text\n"
-          "/stats          turns, tokens in the context, speed\n"
-          "/system TEXT    set the system message and start anew\n"
-          "/temp T         set the temperature\n"
-          "/tokens         tokens in the context\n"
-          "/undo           take the last exchange back\n",
-          stderr);
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(stderr, "%-9s %-6s %s\n", commands[i].name, commands[i].arg ? commands[i].arg : "",
+                commands[i].help);
 }
 
-/* Takes the last question back, and its answer. NULL: there is none, or no memory. */
-static char *last_question(chat *c) {
-    if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) return NULL;
-    char *text = strdup(c->msgs[c->n_msgs - 2].content);
-    if (text) cli_chat_pop(c, 2);
-    return text;
-}
-
+/* Asks the last question again, or lets it be changed. Where that fails the exchange stays as it was. */
 static void again(chat *c, bool edit) {
-    char *question = last_question(c);
-    if (!question) fputs("there is no answer yet\n", stderr);
-    else if (edit && c->terminal) cli_terminal_suggest(c->typed, question);
-    else {
-        c->g.sampling.seed++;
-        (void)cli_chat_turn(c, question);
+    if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) {
+        fputs("there is no answer yet\n", stderr);
+        return;
     }
-    free(question);
+    size_t at = c->n_msgs - 2, n_left = c->n_left;
+    const tern_message was[2] = {c->msgs[at], c->msgs[at + 1]};
+    c->n_msgs = at;
+    if (c->n_left > at) c->n_left = at;
+    if (edit && c->terminal) {
+        c->undone = !cli_terminal_suggest(c->typed, was[0].content);
+        if (c->undone) cli_failed_text("no memory for a line");
+    } else {
+        c->g.sampling.seed++;
+        c->undone = !cli_chat_turn(c, was[0].content);
+    }
+    if (c->undone) {
+        memcpy(c->msgs + at, was, sizeof was);
+        c->n_msgs = at + 2;
+        c->n_left = n_left;
+        return;
+    }
+    for (int i = 0; i < 2; i++) free((char *)(uintptr_t)was[i].content);
 }
 
-static void clear(chat *c) {
-    bool keep = c->n_msgs && !strcmp(c->msgs[0].role, "system");
-    cli_chat_pop(c, c->n_msgs - keep);
-    free(c->attached);
-    c->attached = NULL;
-    c->n_left = 0;
+static void undo(chat *c) {
+    if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) {
+        fputs("there is no exchange to take back\n", stderr);
+        return;
+    }
+    cli_chat_pop(c, 2);
+    fprintf(stderr, "the last exchange is taken back; %zu messages are left\n", c->n_msgs);
+}
+
+static void cut(chat *c) {
+    bool any = c->too_long != NULL, sent = cli_chat_cut(c);
+    c->undone = any && !sent;
+}
+
+static void set_temperature(chat *c, const char *text) {
+    tern_options o;
+    tern_error err;
+    tn_options_defaults(&o);
+    if (tn_param_set(&o, tn_param_find("temp", 4), text, &err) != TERN_OK) {
+        fprintf(stderr, "tern: /%s; it stays %.7g\n", err.message, (double)c->g.sampling.temperature);
+        return;
+    }
+    c->g.sampling.temperature = o.generate.sampling.temperature;
+    fprintf(stderr, "the temperature is %.7g\n", (double)c->g.sampling.temperature);
+}
+
+static void set_system(chat *c, const char *text) {
+    char *copy = strdup(text);
+    if (!copy) {
+        c->undone = true;
+        cli_failed_text("no memory for a message");
+        return;
+    }
+    cli_chat_pop(c, c->n_msgs);
+    clear(c);
+    c->msgs[c->n_msgs++] = (tern_message){"system", copy};
+    fputs("the system message is set; a new conversation\n", stderr);
 }
 
 /* Those without an argument. */
-static bool plain_command(chat *c, const char *name) {
-    if (!strcmp(name, "/clear")) clear(c);
+static void plain_command(chat *c, const char *name) {
+    if (!strcmp(name, "/clear")) clear(c), fputs("a new conversation\n", stderr);
+    else if (!strcmp(name, "/cut")) cut(c);
     else if (!strcmp(name, "/regen") || !strcmp(name, "/edit")) again(c, name[1] == 'e');
     else if (!strcmp(name, "/explain")) explain(c);
     else if (!strcmp(name, "/forget")) forget(c);
     else if (!strcmp(name, "/help")) help();
     else if (!strcmp(name, "/history")) print_history(c, stderr);
     else if (!strcmp(name, "/model")) print_model(c);
-    else if (!strcmp(name, "/stats")) print_stats(c);
+    else if (!strcmp(name, "/stats")) cli_chat_print_stats(c);
     else if (!strcmp(name, "/tokens"))
         fprintf(stderr, "%zu of %d tokens\n", tern_session_length(c->s), tern_session_capacity(c->s));
-    else if (!strcmp(name, "/undo")) {
-        if (c->n_msgs >= 2 && !strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) cli_chat_pop(c, 2);
-    } else return false;
-    return true;
+    else if (!strcmp(name, "/undo")) undo(c);
 }
 
-static bool command_with(chat *c, const char *name, const char *arg) {
+static void command_with(chat *c, const char *name, const char *arg) {
     if (!strcmp(name, "/attach")) attach(c, arg);
     else if (!strcmp(name, "/load")) load(c, arg);
     else if (!strcmp(name, "/save")) save(c, arg);
-    else if (!strcmp(name, "/system")) {
-        cli_chat_pop(c, c->n_msgs);
-        clear(c);
-        cli_chat_push(c, "system", arg);
-    } else if (!strcmp(name, "/temp") && strtof(arg, NULL) >= 0)
-        c->g.sampling.temperature = strtof(arg, NULL);
-    else return false;
-    return true;
+    else if (!strcmp(name, "/system")) set_system(c, arg);
+    else if (!strcmp(name, "/temp")) set_temperature(c, arg);
 }
 
 bool cli_chat_command(chat *c, const char *text) {
     char *line = strdup(text);
+    c->undone = !line;
     if (!line) return cli_failed_text("no memory for a command"), true;
-    char *arg = strchr(line, ' ');
-    if (arg) {
-        *arg++ = 0;
-        arg += strspn(arg, " ");
-    }
-    bool leave = !strcmp(line, "/exit") || !strcmp(line, "/quit");
-    if (!leave && !(arg && *arg ? command_with(c, line, arg) : false) && !plain_command(c, line)) {
-        fprintf(stderr, "%s is not a command, or lacks its argument\n", cli_shown(line));
-        help();
-    }
+    size_t n = strcspn(line, " \t\n");
+    char *arg = line + n + strspn(line + n, " \t\n");
+    bool leave = false;
+    int i = 0;
+    line[n] = 0;
+    for (size_t k = strlen(arg); k && strchr(" \t\n", arg[k - 1]);) arg[--k] = 0;
+    if (!strcmp(line, "/quit")) memcpy(line, "/exit", 5);
+    while (i < N_COMMANDS && strcmp(commands[i].name, line)) i++;
+    if (i == N_COMMANDS) fprintf(stderr, "tern: %s is no command; /help lists them\n", cli_shown(line));
+    else if (commands[i].arg && !*arg)
+        fprintf(stderr, "tern: %s %s: %s\n", line, commands[i].arg, commands[i].help);
+    else if (!commands[i].arg && *arg) fprintf(stderr, "tern: %s takes nothing with it\n", line);
+    else if (commands[i].arg) command_with(c, line, arg);
+    else if (!(leave = !strcmp(line, "/exit"))) plain_command(c, line);
     free(line);
     return !leave;
 }

@@ -9,6 +9,7 @@
 #include "session/session.h"
 
 #include <stdio.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ bool cli_chat_push(chat *c, const char *role, const char *content) {
 
 static size_t first_turn(const chat *c) { return c->n_msgs && !strcmp(c->msgs[0].role, "system"); }
 
-/* What was typed and answered, one behind the other. */
+/* What was typed and answered, one after another. */
 static int32_t *plain_ids(const chat *c, size_t from, size_t *n_ids) {
     size_t n = 1, at = 0;
     for (size_t i = from; i < c->n_msgs; i++) n += strlen(c->msgs[i].content) + 1;
@@ -92,11 +93,53 @@ static int32_t *make_room(chat *c, int32_t *ids, size_t *n_ids) {
     return ids;
 }
 
+/* The tokens that a question may have at most, the system message with it; the others are for its answer. */
+static size_t most_asked(const chat *c) {
+    size_t cap = (size_t)tern_session_capacity(c->s), room = cap / 16;
+    return cap - (c->g.max_tokens >= 0 && (size_t)c->g.max_tokens < room ? (size_t)c->g.max_tokens : room);
+}
+
+/* The tokens of the last message, with the system message alone. false: it cannot be told, and why was
+ * printed. */
+static bool tokens_alone(chat *c, size_t *n) {
+    size_t left = c->n_left;
+    c->n_left = c->n_msgs - first_turn(c) - 1;
+    int32_t *ids = render_ids(c, n);
+    c->n_left = left;
+    free(ids);
+    return ids != NULL;
+}
+
+static void refuse(chat *c, size_t n_tokens) {
+    c->refused = true;
+    fprintf(
+        stderr,
+        "tern: this message has %zu tokens, and the context of %d holds %zu of a message: nothing was sent, "
+        "and nothing left the conversation. /cut sends what fits; -c N is a larger context; of long "
+        "documents "
+        "tern rag add FILE and tern ask find what matters\n",
+        n_tokens, tern_session_capacity(c->s), most_asked(c));
+}
+
+/* The conversation with its last message, as far as it fits. NULL: it does not, or cannot be told; why was
+ * printed. */
 static int32_t *fitting_ids(chat *c, size_t *n_ids) {
-    size_t cap = (size_t)tern_session_capacity(c->s), room = cap / 4;
+    size_t cap = (size_t)tern_session_capacity(c->s), room = cap / 4, alone;
     int32_t *ids = render_ids(c, n_ids);
     if (c->g.max_tokens >= 0 && (size_t)c->g.max_tokens < room) room = (size_t)c->g.max_tokens;
-    return ids && c->shift && *n_ids + room > cap ? make_room(c, ids, n_ids) : ids;
+    if (!ids || *n_ids + room <= cap) return ids;
+    bool fits = tokens_alone(c, &alone) && alone <= most_asked(c);
+    if (fits && c->shift) return make_room(c, ids, n_ids);
+    if (fits && *n_ids < cap) return ids;
+    if (!fits) refuse(c, alone);
+    else
+        cli_failed_text(
+            "the context of %zu tokens is full: with this message the conversation has %zu (/clear "
+            "starts anew; --on-full shift lets the oldest turns leave, -c N is larger)",
+            cap, *n_ids);
+    c->refused = true;
+    free(ids);
+    return NULL;
 }
 
 /* A context that fills up within an answer: turns leave, and the answer goes on where it was. NULL: none
@@ -126,6 +169,9 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
     tern_generate_result res = {0};
     tern_status st = TERN_OK;
     size_t n_prompt = n_ids;
+    /* turns that leave make room for ever: no answer is longer than the context */
+    if (g.max_tokens < 0 && c->shift) g.max_tokens = tern_session_capacity(c->s);
+    c->said = 0;
     while (ids) {
         double t0 = tn_now_s();
         st = cli_prefill_shown(c->s, ids, n_ids, err);
@@ -135,27 +181,65 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
         ids = NULL;
         c->decode_s += res.decode_s;
         c->n_decoded += res.n_tokens;
+        c->said += res.n_tokens;
         if (st != TERN_OK || res.reason != TERN_STOP_CONTEXT) break;
         if (g.max_tokens >= 0) g.max_tokens -= res.n_tokens;
         if (c->shift && !g.grammar && !g.json_schema) ids = going_on(c, &n_prompt, &n_ids);
     }
-    c->cut = st == TERN_OK && res.reason == TERN_STOP_CONTEXT;
+    bool whole_context = c->g.max_tokens < 0 && res.reason == TERN_STOP_LENGTH;
+    c->ended = whole_context ? TERN_STOP_CONTEXT : res.reason;
     return st;
 }
 
-bool cli_chat_turn(chat *c, const char *text) {
+/* The question, with the files that go with it. */
+static bool push_question(chat *c, const char *text) {
     char *with = NULL;
-    if (c->attached) {
-        if (asprintf(&with, "%s\n%s", c->attached, text) < 0)
-            return cli_failed_text("no memory for a message"), false;
-        text = with;
-    }
-    bool pushed = cli_chat_push(c, "user", text), ok = false;
+    if (c->attached && asprintf(&with, "%s\n%s", c->attached, text) < 0)
+        return cli_failed_text("no memory for a message"), false;
+    bool pushed = cli_chat_push(c, "user", with ? with : text);
     free(with);
-    if (!pushed) return false;
+    return pushed;
+}
+
+/* Makes text, the attached files or the question, so short that both fit. */
+static bool cut_to_fit(chat *c, char *text, const char *question) {
+    size_t fits = 0, too_long = strlen(text), n_all = too_long, n;
+    while (too_long - fits > 1) {
+        size_t at = fits + (too_long - fits) / 2;
+        char here = text[at];
+        text[at] = 0;
+        bool told = push_question(c, question) && tokens_alone(c, &n);
+        text[at] = here;
+        if (!told) return false;
+        cli_chat_pop(c, 1);
+        *(n <= most_asked(c) ? &fits : &too_long) = at;
+    }
+    while (fits && ((uint8_t)text[fits] & 0xc0) == 0x80) fits--; /* no half characters */
+    text[fits] = 0;
+    fprintf(stderr, "tern: the first %zu of %zu bytes are sent\n", fits, n_all);
+    return fits > 0;
+}
+
+bool cli_chat_cut(chat *c) {
+    char *text = c->too_long;
+    if (!text) return fputs("tern: no message was too long\n", stderr), false;
+    c->too_long = NULL;
+    bool ok = cut_to_fit(c, c->attached ? c->attached : text, text) && cli_chat_turn(c, text);
+    free(text);
+    return ok;
+}
+
+bool cli_chat_turn(chat *c, const char *text) {
+    bool ok = false;
+    size_t had_left = c->n_left;
+    c->refused = false;
+    free(c->too_long);
+    c->too_long = NULL;
+    if (!push_question(c, text)) return false;
     tern_error err;
     size_t n_ids;
     int32_t *ids = fitting_ids(c, &n_ids);
+    if (c->refused) c->too_long = strdup(text);
     tell(c);
     if (ids) {
         cli_answer_clear(&c->answer);
@@ -170,9 +254,8 @@ bool cli_chat_turn(chat *c, const char *text) {
             st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
         ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
         tell(c);
-        if (c->cut)
-            fprintf(stderr, "tern: the context of %d tokens is full: the answer ends here\n",
-                    tern_session_capacity(c->s));
+        if (st == TERN_OK)
+            cli_answer_tell_cut(c->e, c->s, c->ended, c->said, c->g.grammar || c->g.json_schema);
         if (st == TERN_E_CANCELLED && c->terminal)
             fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
         else if (st != TERN_OK) cli_failed(&err);
@@ -185,5 +268,6 @@ bool cli_chat_turn(chat *c, const char *text) {
         return true;
     }
     cli_chat_pop(c, 1);
+    c->n_left = had_left;
     return false;
 }

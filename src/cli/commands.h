@@ -9,9 +9,11 @@
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_forget(int argc, char **argv);
+int cmd_pull(int argc, char **argv);
 int cmd_models(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_ask(int argc, char **argv);
+int cmd_mcp(int argc, char **argv);
 int cmd_rag(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_eval(int argc, char **argv);

@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/packing.h"
 #include "cli/stats.h"
 
 #include "lab/eval.h"
@@ -12,13 +13,13 @@
 #include <unistd.h>
 
 typedef struct outcome {
-    const char *task;
+    const char *task, *model, *from;
     json_t *items, *by_sum; /* NULL: not asked for */
 } outcome;
 
 static void show(void *user, int64_t done, int64_t total, double value) {
     const char *task = ((outcome *)user)->task;
-    fprintf(stderr, "\r%s %lld/%lld: %.4f", task, (long long)done, (long long)total, value);
+    fprintf(stderr, "\r\033[K%s %lld/%lld: %.4f", task, (long long)done, (long long)total, value);
     if (done == total) fprintf(stderr, "\r\033[K");
 }
 
@@ -84,6 +85,8 @@ static int print_eval_json(const tn_eval_options *o, const tn_eval_result *r, co
     json_t *j = tn_json_pack("{s:s, s:I, s:f, s:f}", "task", o->task, r->is_ppl ? "tokens" : "items",
                              (json_int_t)r->n_items, r->is_ppl ? "perplexity" : "accuracy", r->value,
                              "stderr", r->stderr_);
+    tn_json_set(&j, "model", tn_json_string(out->model, strlen(out->model)));
+    tn_json_set(&j, "from", tn_json_string(out->from, strlen(out->from)));
     if (!r->is_ppl) {
         tn_json_set(&j, "skipped", json_integer(r->n_skipped));
         tn_json_set(&j, "answer_perplexity", tn_json_real(r->perplexity));
@@ -96,7 +99,7 @@ static int print_eval_json(const tn_eval_options *o, const tn_eval_result *r, co
     return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
 }
 
-static int print_eval(const tn_eval_result *r, bool is_choice) {
+static int print_eval(const tn_eval_result *r, const outcome *out) {
     if (r->is_ppl)
         printf("perplexity %.4f +- %.4f over %lld tokens\n", r->value, r->stderr_, (long long)r->n_items);
     else
@@ -104,9 +107,12 @@ static int print_eval(const tn_eval_result *r, bool is_choice) {
                "%.3f\n",
                r->value * 100, r->stderr_ * 100, (long long)r->n_items, (long long)r->n_skipped,
                r->perplexity);
-    if (is_choice)
+    if (!strcmp(out->task, "choice"))
         printf("by the log-probability of whole endings, not per byte: accuracy %.2f %%\n", r->by_sum * 100);
     print_comparisons(r);
+    printf("measured: %s\n", !strcmp(out->from, "cache")  ? "the model's package (tern cache)"
+                             : !strcmp(out->from, "file") ? "the model's file"
+                                                          : "a package");
     return EXIT_OK;
 }
 
@@ -119,6 +125,7 @@ int cmd_eval(int argc, char **argv) {
     bool json = false, items = false;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        PACK_ARG(ma),
         {"task", 0, "NAME", ARG_STR, &o.task, 0, 0,
          "ppl (text), lambada, choice (ARC, PIQA, Winogrande jsonl; HellaSwag txt), exact (prompt, answer "
          "jsonl)"},
@@ -148,8 +155,7 @@ int cmd_eval(int argc, char **argv) {
     const char *words[1];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!o.task) return cli_usage_error(&c, "--task is required");
-    if (!o.data) return cli_usage_error(&c, "--data is required");
+    if (!o.task || !o.data) return cli_usage_error(&c, "--%s is required", o.task ? "data" : "task");
     if (strcmp(draft, "none"))
         return cli_usage_error(&c,
                                "--draft %s: every task scores given texts and decodes nothing, so there is "
@@ -158,6 +164,8 @@ int cmd_eval(int argc, char **argv) {
     tern_engine *e = NULL;
     if (!cli_args_given(&ma, "attention") && !cli_args_given(&ma, "attention-preset"))
         ma.o.attention = "full"; /* models are compared, not where they attend */
+    const char *model = ma.model;
+    cli_packing_measured(&ma);
     rc = cli_open_engine(&c, &ma, &e);
     if (rc < 0 && kl) rc = open_other(&c, &ma, kl, &o.source);
     if (rc < 0 && against) rc = open_other(&c, &ma, against, &o.against);
@@ -167,11 +175,12 @@ int cmd_eval(int argc, char **argv) {
         return rc;
     }
     o.limit = limit;
-    if (isatty(STDERR_FILENO)) {
-        o.progress = show;
-    }
-    outcome out = {
-        .task = o.task, .items = items ? json_array() : NULL, .by_sum = items ? json_array() : NULL};
+    if (isatty(STDERR_FILENO)) o.progress = show, cli_progress_quiet();
+    outcome out = {.task = o.task,
+                   .model = model,
+                   .from = ma.from,
+                   .items = items ? json_array() : NULL,
+                   .by_sum = items ? json_array() : NULL};
     o.user = &out;
     if (items) o.on_item = on_item;
     tn_eval_result r;
@@ -182,7 +191,7 @@ int cmd_eval(int argc, char **argv) {
     tern_engine_close(&e);
     if (st != TERN_OK) rc = cli_failed(&err);
     else if (json) rc = print_eval_json(&o, &r, &out);
-    else rc = print_eval(&r, !strcmp(o.task, "choice"));
+    else rc = print_eval(&r, &out);
     json_decref(out.items);
     json_decref(out.by_sum);
     return rc;

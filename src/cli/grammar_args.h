@@ -28,7 +28,7 @@ typedef struct grammar_args {
          "the answer is JSON that is valid under this schema; TEXT begins with {"},                          \
     {                                                                                                        \
         "grammar-after", 0, "TEXT", ARG_STR | ARG_MORE, &(a).after, 0, 0,                                    \
-            "with these: the grammar begins behind TEXT, for thoughts in front of the answer"                \
+            "with these: the grammar begins after TEXT, for thoughts in front of the answer"                 \
     }
 
 /* Puts the grammar into the options and reads its files. Returns false with a message printed. */

@@ -1,7 +1,9 @@
 /* tern inspect - what is in a model file, and what this processor can do. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/inspect.h"
 #include "cli/output.h"
+#include "cli/packing.h"
 #include "cli/stats.h"
 
 #include "base/cpu.h"
@@ -187,10 +189,35 @@ static void print_program(tn_ctx *ctx, const tn_hparams *h) {
     tn_program_free(&p);
 }
 
+/* Which of the two answers come from, the file or a package that tern made of it. */
+static json_t *answers_json(const char *path) {
+    char package[TN_CACHE_PATH];
+    packing_when when;
+    tn_cache_about about;
+    if (!cli_packing_parse(NULL, &when) || when == PACKING_NEVER || !cli_packing_find(path, package))
+        return tn_json_pack("{s:s}", "from", "file");
+    json_t *j = tn_json_pack("{s:s, s:s}", "from", "cache", "package", package);
+    tn_cache_about_get(package, &about);
+    tn_cache_about_json(&about, &j);
+    return j;
+}
+
+static void print_answers(const json_t *answers) {
+    const char *package = json_string_value(json_object_get(answers, "package"));
+    tn_cache_about about;
+    char words[160];
+    if (!package) return;
+    tn_cache_about_get(package, &about);
+    printf("answers        from its package, unless --pack never: %s\n               %s\n",
+           cli_packing_words(&about, words, sizeof words), cli_shown(package));
+}
+
 static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors) {
     tn_source *s;
     tern_error err;
-    if (tn_source_open(ctx, path, &s, &err) != TERN_OK) return cli_failed(&err);
+    tern_status st = tn_source_open(ctx, path, &s, &err);
+    if (st == TERN_E_UNSUPPORTED) return cli_inspect_foreign(ctx, path, &err, json, tensors);
+    if (st != TERN_OK) return cli_failed(&err);
     const tn_hparams *h = tn_source_hparams(s);
     const tn_tokenizer *t = tn_source_tokenizer(s);
     uint64_t n_params = count_params(s);
@@ -201,6 +228,7 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
                                  tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
                                  (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "tokenizer",
                                  tokenizer_name(t), "storage", storage, "hyperparameters", hparams_json(h));
+        tn_json_set(&j, "answers", answers_json(path));
         if (tensors) tn_json_set(&j, "tensors", tensors_json(s));
         rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     } else if (rc == EXIT_OK) {
@@ -217,6 +245,9 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
                    (double)json_integer_value(json_object_get(v, "bytes")) * 1e-6);
         }
         putchar('\n');
+        json_t *answers = answers_json(path);
+        print_answers(answers);
+        json_decref(answers);
         print_program(ctx, h);
         if (tensors) print_tensors(s);
     }

@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/packing.h"
+#include "cli/pull_name.h"
 #include "session/session.h"
 #include "model/catalogue.h"
 
@@ -16,9 +17,11 @@ static const struct {
 } commands[] = {
     {"run", "answer one prompt", cmd_run},
     {"chat", "talk with a model", cmd_chat},
+    {"pull", "fetch a model (nothing else opens a connection)", cmd_pull},
     {"models", "the models on this machine", cmd_models},
     {"serve", "answer requests over HTTP, with OpenAI's interface", cmd_serve},
     {"ask", "answer a question from your documents", cmd_ask},
+    {"mcp", "your documents as tools of an agent (Model Context Protocol)", cmd_mcp},
     {"rag", "the documents that ask answers from", cmd_rag},
     {"forget", "erase conversations and documents that are kept", cmd_forget},
     {"tokenize", "text to token ids and back", cmd_tokenize},
@@ -36,6 +39,8 @@ enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 static void print_start(void) {
     fputs("tern MODEL \"question\"          answers; tern MODEL chats\n"
           "tern models                    lists the models on this machine\n"
+          "tern pull ORG/NAME             fetches one from Hugging Face; tern pull qwen3:0.6b from Ollama's "
+          "registry\n"
           "... | tern MODEL - \"question\" asks about a text\n"
           "tern pack MODEL -o FILE.tern   makes a package, which starts and runs faster\n"
           "tern --help                    lists the commands; MODEL: a GGUF file, a Hugging Face folder, a "
@@ -72,12 +77,39 @@ static int written(int rc) {
     return lost && rc == EXIT_OK ? cli_failed_text("cannot write the output") : rc;
 }
 
+/* How many letters are to be changed, added or left out to make b of a; long words are unlike. */
+static size_t distance(const char *a, const char *b) {
+    size_t row[16], n = strlen(b);
+    if (n > 15) return n;
+    for (size_t k = 0; k <= n; k++) row[k] = k;
+    for (; *a; a++) {
+        size_t diagonal = row[0]++;
+        for (size_t k = 1; k <= n; k++) {
+            size_t same = diagonal + (*a != b[k - 1]),
+                   least = row[k] < row[k - 1] ? row[k] + 1 : row[k - 1] + 1;
+            diagonal = row[k];
+            row[k] = same < least ? same : least;
+        }
+    }
+    return row[n];
+}
+
+static const char *nearest_command(const char *word) {
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (distance(word, commands[i].name) <= (strlen(word) > 4 ? 2 : 1)) return commands[i].name;
+    return NULL;
+}
+
 /* Handles tern MODEL and tern MODEL TEXT: chat, or answer. */
 static int short_way(int argc, char **argv) {
     char path[4096];
-    if (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path))) {
-        fprintf(stderr, "tern: '%s' is neither a command nor a model (see tern --help, tern models)\n",
-                argv[1]);
+    if (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path) &&
+                              !cli_pull_found(argv[1], path, sizeof path))) {
+        const char *meant = nearest_command(argv[1]);
+        bool name = argv[1][0] != '-' && strpbrk(argv[1], "/:.0123456789");
+        if (name && !meant) return cli_no_model(argv[1]), EXIT_USAGE;
+        fprintf(stderr, "tern: '%s' is neither a command nor a model%s%s%s (see tern --help, tern models)\n",
+                argv[1], meant ? "; did you mean tern " : "", meant ? meant : "", meant ? "?" : "");
         return EXIT_USAGE;
     }
     bool text = argc > 2 && (argv[2][0] != '-' || !argv[2][1]);

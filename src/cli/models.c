@@ -6,12 +6,28 @@
 #include "model/catalogue.h"
 
 #include <stdio.h>
+#include <string.h>
+
+enum { NAME = 34, LINE = 80 }; /* columns */
 
 typedef struct listing {
     bool is_json; /* else a table */
     json_t *json;
     int n;
 } listing;
+
+/* Prints a text below its line, over as many lines as it takes. */
+static void print_below(const char *text) {
+    static const char margin[] = "    ";
+    int at = 0;
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (!at || at + 1 + n > LINE) at = printf("%s%s%.*s", at ? "\n" : "", margin, n, text) - (at > 0);
+        else at += printf(" %.*s", n, text);
+        text += n + (text[n] == ' ');
+    }
+    putchar('\n');
+}
 
 static bool list_one(void *user, const tn_catalogue_entry *e) {
     listing *l = user;
@@ -29,10 +45,16 @@ static bool list_one(void *user, const tn_catalogue_entry *e) {
                                     (json_int_t)(runs ? m.kv_bytes + m.work_bytes : 0)));
         return l->json != NULL;
     }
-    if (l->n == 1) printf("%-44s %9s  %-10s %11s  %s\n", "NAME", "MiB", "ARCH", "MEMORY MiB", "WHERE");
-    printf("%-44s %9.0f  %-10s ", e->name, (double)e->n_bytes / mib, runs ? m.arch : "-");
-    if (runs) printf("%11.0f  %s\n", memory, e->where);
-    else printf("%11s  %s: %s\n", "does not run", e->where, err.message);
+    if (l->n == 1) printf("%-*s %8s %10s  %-10s %s\n", NAME, "NAME", "MiB", "MEMORY MiB", "ARCH", "WHERE");
+    const char *name = cli_shown(e->name);
+    printf("%-*s", NAME, name);
+    if (strlen(name) > NAME) printf("\n%-*s", NAME, ""); /* on a line of its own */
+    printf(" %8.0f ", (double)e->n_bytes / mib);
+    if (runs) printf("%10.0f  %-10s %s\n", memory, m.arch, e->where);
+    else {
+        printf("%10s  %-10s %s\n", "-", "-", e->where);
+        print_below(cli_shown(err.message));
+    }
     return !ferror(stdout);
 }
 

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/outfile.h"
 
-/* Takes j, a value of base/json.h's builders, and prints it on standard output with a newline behind it.
+/* Takes j, a value of base/json.h's builders, and prints it on standard output with a newline after it.
  * Returns EXIT_OK. When there was no memory for it (j is NULL then) it returns EXIT_FAILED with a message,
  * and prints nothing. */
 int cli_emit_json(json_t *j, size_t flags);

@@ -2,36 +2,15 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/pack_progress.h"
+#include "cli/packing.h"
 
-#include "base/clock.h"
 #include "formats/package.h"
 #include "quant/pack.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-typedef struct progress {
-    char stage[24];
-    double started_s, first; /* when the first step of the stage was done, and how much of the stage it was */
-} progress;
-
-static bool show_progress(void *user, const char *stage, double fraction) {
-    progress *p = user;
-    double now = (double)tn_now_ns() * 1e-9;
-    if (strncmp(p->stage, stage, sizeof p->stage - 1)) {
-        snprintf(p->stage, sizeof p->stage, "%s", stage);
-        p->started_s = now; /* behind the first step: the next ones take as long as each other */
-        p->first = fraction;
-    }
-    fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
-    double left = fraction > p->first ? (now - p->started_s) * (1 - fraction) / (fraction - p->first) : 0;
-    if (left > 2)
-        fprintf(stderr, ", about %.0f %s left", left < 100 ? left : left / 60, left < 100 ? "s" : "min");
-    if (fraction >= 1) fprintf(stderr, "\r\033[K");
-    return true;
-}
 
 /* The names' meanings. Returns -1 to go on or an exit status. */
 static int choose(const command *c, const char *scheme, const char *outliers, const char *allocation,
@@ -69,6 +48,7 @@ static json_t *stages(const tn_pack_report *r) {
 }
 
 static int report(const char *out, const char *scheme, const tn_pack_report *r, bool json) {
+    char loss[48];
     double share = r->n_values ? 100.0 * (double)r->n_outliers / (double)r->n_values : 0;
     if (json) {
         json_t *j = tn_json_pack(
@@ -80,6 +60,19 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
             (json_int_t)r->hot_row_bytes, "all_row_bytes", (json_int_t)r->all_row_bytes, "calibration_tokens",
             (json_int_t)r->n_calib_tokens, "bits", r->bits, "kl", r->kl, "kl_stderr", r->kl_stderr,
             "held_tokens", (json_int_t)r->n_held_tokens);
+        json_t *by = json_object();
+        for (int k = 0; k < TN_N_WORDS; k++) {
+            const struct tn_pack_loss *l = &r->by_words[k];
+            static const char *const names[TN_N_WORDS] = {"own", "chat", "text"};
+            if (l->n_held_tokens)
+                tn_json_set(&by, names[k],
+                            tn_json_pack("{s:f, s:f, s:I}", "kl", l->kl, "kl_stderr", l->kl_stderr,
+                                         "held_tokens", (json_int_t)l->n_held_tokens));
+        }
+        tn_json_set(&j, "kl_by_text", by);
+        tn_json_set(&j, "own_tokens", json_integer((json_int_t)r->n_own_tokens));
+        tn_json_set(&j, "text_nats_a_byte", tn_json_pack("f", r->surprise));
+        tn_json_set(&j, "text_not_read", json_boolean(r->text_not_read));
         tn_json_set(&j, "passes", json_integer(r->n_passes));
         tn_json_set(&j, "resumed_layers", json_integer(r->n_resumed));
         tn_json_set(&j, "stages", stages(r));
@@ -88,12 +81,25 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,
            scheme, (unsigned long long)r->n_calib_tokens);
     if (r->bits > 0) printf("%.2f bits a weight, output layer and embedding counted", r->bits);
-    if (r->n_held_tokens)
-        printf("; what is lost by them: %.2f ± %.2f %% (KL divergence on %llu tokens of the calibration text "
-               "that "
-               "nothing was decided on)",
-               100 * expm1(r->kl), 100 * r->kl_stderr, (unsigned long long)r->n_held_tokens);
+    if (r->n_held_tokens) {
+        printf("; what is lost by them: %s%s (KL divergence on %llu tokens of %s that nothing was decided on",
+               r->text_not_read ? "at least " : "",
+               cli_loss_words(r->kl, r->kl_stderr, r->n_held_tokens, loss),
+               (unsigned long long)r->n_held_tokens, tn_words_name(r->worst));
+        for (int k = 0; k < TN_N_WORDS; k++)
+            if (k != (int)r->worst && r->by_words[k].n_held_tokens)
+                printf("; %s on %s",
+                       cli_loss_words(r->by_words[k].kl, r->by_words[k].kl_stderr,
+                                      r->by_words[k].n_held_tokens, loss),
+                       tn_words_name((tn_words)k));
+        printf(")");
+    }
     if (r->bits > 0) puts("");
+    if (r->text_not_read)
+        printf("this model does not read the built-in text (%.1f nats a byte): it is judged on its own words "
+               "alone; "
+               "--calib FILE takes text of yours\n",
+               r->surprise);
     if (r->not_enough)
         puts("that is more than was asked for (--quality): more calibration text helps (--calib), or more "
              "bits (--bits, to 8)");
@@ -115,16 +121,36 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
                     bool json) {
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
-    progress shown = {0};
+    pack_progress shown = {0};
     hooks.user = &shown;
     hooks.log = cli_log_line;
-    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
+    if (isatty(STDERR_FILENO)) hooks.progress = cli_pack_progress_show;
     tn_ctx ctx;
     tn_pack_report r;
     tern_error err;
     tn_ctx_init(&ctx, &hooks);
-    if (tn_pack(&ctx, src, out, o, &r, &err) != TERN_OK) return cli_failed(&err);
+    tern_status st = tn_pack(&ctx, src, out, o, &r, &err);
+    cli_pack_progress_done(&shown);
+    if (st != TERN_OK) return cli_failed(&err);
     return report(out, scheme, &r, json);
+}
+
+static bool names_other_format(const char *out) {
+    const char *ending = strrchr(out, '.');
+    return ending && (!strcmp(ending, ".gguf") || !strcmp(ending, ".safetensors") || !strcmp(ending, ".bin"));
+}
+
+/* Returns -1 to go on or an exit status. */
+static int check_names(const command *c, const char *src, const char *out) {
+    if (!src) return cli_usage_error(c, "SRC is required");
+    if (!out) return cli_usage_error(c, "-o OUT.tern is required");
+    if (names_other_format(out))
+        return cli_usage_error(
+            c, "-o %s: a package is none of that format; give it a name that ends in .tern", out);
+    if (tn_pkg_is(src))
+        return cli_failed_text(
+            "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", src);
+    return -1;
 }
 
 int cmd_pack(int argc, char **argv) {
@@ -160,6 +186,10 @@ int cmd_pack(int argc, char **argv) {
          "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7,
          "tokens of it to use at most (default 4096; 2048 for models of over a billion parameters)"},
+        {"own-words", 0, "N", ARG_INT, &o.own_tokens, 0, 1 << 20,
+         "tokens that the model writes by itself, to be calibrated on besides (default with gram: 2048, half "
+         "of that "
+         "for models of over a billion parameters, none with --calib)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5,
          "context while calibrating (default 512)"},
         {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100,
@@ -192,11 +222,8 @@ int cmd_pack(int argc, char **argv) {
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!words[0]) return cli_usage_error(&c, "SRC is required");
-    if (!out) return cli_usage_error(&c, "-o OUT.tern is required");
-    if (tn_pkg_is(words[0]))
-        return cli_failed_text(
-            "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
+    rc = check_names(&c, words[0], out);
+    if (rc >= 0) return rc;
     o.bits = (double)bits;
     o.quality = (double)quality / 100;
     if (o.quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;

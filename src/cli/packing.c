@@ -2,6 +2,7 @@
 
 #include "cli/args.h"
 #include "cli/output.h"
+#include "cli/pack_progress.h"
 
 #include "formats/package.h"
 #include "lab/tune.h"
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,15 +18,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { TRUSTED_TOKENS = 1000 }; /* a loss measured on fewer has no scatter worth telling */
+
 static void notice(const char *what, const tern_error *err) {
     fprintf(stderr, "tern: %s: %s\n", what, err->message);
-}
-
-static bool show(void *user, const char *stage, double fraction) {
-    (void)user;
-    if (fraction < 1) fprintf(stderr, "\r\033[Kpacking: %s %3.0f %%", stage, fraction * 100);
-    else fprintf(stderr, "\r\033[K");
-    return true;
 }
 
 /* A package learns once what suits this machine, so that nobody has to ask for it. Without that it runs as
@@ -48,7 +45,9 @@ bool cli_packing_now(const char *model) {
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     hooks.log = cli_log_line;
-    if (isatty(STDERR_FILENO)) hooks.progress = show;
+    pack_progress shown = {0};
+    hooks.user = &shown;
+    if (isatty(STDERR_FILENO)) hooks.progress = cli_pack_progress_show;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
     tn_pack_options o;
@@ -58,6 +57,7 @@ bool cli_packing_now(const char *model) {
     if (st == TERN_OK) st = tn_cache_options(&ctx, model, &o, &err);
     if (st == TERN_OK) st = tn_cache_limit(folder, &limit_bytes, &err);
     if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, limit_bytes, &busy, &err);
+    cli_pack_progress_done(&shown);
     if (st != TERN_OK) notice("no package was made", &err);
     else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
     else if (cli_packing_find(model, package)) (void)measure(package);
@@ -90,7 +90,7 @@ static void remove_damaged(const char *folder, const char *key, const char *mode
 static struct {
     char package[TN_CACHE_PATH]; /* opened in its place; "": none */
     const char *model;           /* NULL: none was opened */
-    const char *later;           /* packed, or this machine measured for it, behind the command; NULL: none */
+    const char *later;           /* packed, or this machine measured for it, after the command; NULL: none */
 } used;
 
 /* Whether the cache holds the model's package, and its path. */
@@ -150,8 +150,64 @@ static bool beside_is_writable(const char *path) {
     return !access(dirname(folder), W_OK);
 }
 
+const char *cli_loss_words(double kl, double kl_stderr, uint64_t n_tokens, char out[48]) {
+    const double loss = 100 * expm1(kl), scatter = 100 * kl_stderr;
+    if (n_tokens >= TRUSTED_TOKENS && scatter < loss / 2) snprintf(out, 48, "%.2f ± %.2f %%", loss, scatter);
+    else snprintf(out, 48, "about %.*g %%", loss < 10 ? 1 : 2, loss);
+    return out;
+}
+
+const char *cli_packing_words(const tn_cache_about *a, char *out, size_t cap) {
+    char loss[48];
+    if (a->bits <= 0) snprintf(out, cap, "what it loses is not known");
+    else if (!a->n_held_tokens)
+        snprintf(out, cap, "%.3g bits a weight; what that loses was not measured", a->bits);
+    else
+        snprintf(out, cap, "%.3g bits a weight, %s lost on text like the model's own, perhaps more on other",
+                 a->bits, cli_loss_words(a->kl, a->kl_stderr, a->n_held_tokens, loss));
+    return out;
+}
+
+/* Who asks for a model reads once that its package answers. */
+void cli_packing_tell(const char *model, const char *package) {
+    tn_cache_about about;
+    char words[160];
+    tn_cache_about_get(package, &about);
+    if (about.told) return;
+    cli_progress_done();
+    fprintf(stderr,
+            "tern: %s: this and later answers come from its package: %s; texts differ from the file's "
+            "(--pack never stays with the file)\n",
+            cli_shown(model), cli_packing_words(&about, words, sizeof words));
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    about.told = true;
+    (void)tn_cache_about_put(&ctx, package, &about, NULL); /* else it is told again, which is no harm */
+}
+
+void cli_packing_measured(model_args *a) {
+    packing_when when = PACKING_NEVER; /* where the file itself was asked for too */
+    if (!a->model || tn_pkg_is(a->model)) {
+        a->from = a->model ? "package" : "file";
+        return;
+    }
+    if (a->pack || !(a->o.exact || a->o.scheme)) (void)cli_packing_parse(a->pack, &when);
+    a->from = "file";
+    const char *opened = cli_packing_model(when, a->model);
+    if (opened == a->model) return;
+    tn_cache_about about;
+    char words[160];
+    tn_cache_about_get(opened, &about);
+    fprintf(stderr,
+            "tern: %s: measured is its package, as answers come from that: %s (--pack never: the file)\n",
+            cli_shown(a->model), cli_packing_words(&about, words, sizeof words));
+    a->model = opened;
+    a->from = "cache";
+}
+
 void cli_packing_opened(packing_when when, const char *model, const tern_engine *e, bool measures) {
     const char *opened = used.package[0] ? used.package : model;
+    if (used.package[0]) cli_packing_tell(model, used.package);
     tern_model_info info;
     tern_engine_info(e, &info);
     if (measures && when != PACKING_NEVER && tn_pkg_is(opened) && beside_is_writable(opened) &&

@@ -3,6 +3,8 @@
 #ifndef TN_CLI_PACKING_H
 #define TN_CLI_PACKING_H
 
+#include "cli/args.h"
+
 #include "quant/cache.h"
 
 /* --pack WHEN, which $TERN_PACK says where the option does not:
@@ -17,6 +19,14 @@ typedef enum packing_when { PACKING_AUTO, PACKING_NEVER, PACKING_LATER, PACKING_
 bool cli_packing_parse(const char *text, packing_when *out);
 /* What to open for `model`: itself, or its package. One model a process. */
 const char *cli_packing_model(packing_when when, const char *model);
+/* For a command that measures or describes: a->model becomes what answers come from, which is the package in the cache where
+ * there is one and --pack and $TERN_PACK allow it; none is made unless --pack says so. Standard error is told of one.
+ * a->from becomes "file", "package" (which a->model was), or "cache". */
+void cli_packing_measured(model_args *a);
+/* "5.50 bits a weight, about 0.4 % lost (...)"; without a measurement what is known. */
+const char *cli_packing_words(const tn_cache_about *about, char *out, size_t cap);
+/* What a KL divergence means in words: "0.41 ± 0.03 %", or "about 0.4 %" where it was measured on too little for more. */
+const char *cli_loss_words(double kl, double kl_stderr, uint64_t n_tokens, char out[48]);
 /* It is open. A package for which this machine was never measured is measured for when the command has
  * ended if `measures`, unless `when` is never. */
 void cli_packing_opened(packing_when when, const char *model, const tern_engine *e, bool measures);
@@ -25,6 +35,8 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
 void cli_packing_end(bool failed);
 /* The package of any model in the cache, where there is a sound one; it may be asked about several. */
 bool cli_packing_find(const char *model, char path[TN_CACHE_PATH]);
+/* Standard error hears that a package answers in the place of a model, unless it heard it before. */
+void cli_packing_tell(const char *model, const char *package);
 /* For a process that will not be allowed to start others: now, while it has one thread, it starts the one
  * that waits for packing_end. */
 void cli_packing_prepare(void);

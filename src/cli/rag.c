@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "server/checkpoints.h"
 #include "store/rag.h"
+#include "store/reader.h"
 #include "package/tokens.h"
 
 #include <signal.h>
@@ -112,6 +113,13 @@ static int report_added(const tn_rag_added *sum, const index_size *size, const t
     return EXIT_OK;
 }
 
+static void close_adding(adding *a, tn_reader **reader) {
+    tn_reader_close(reader);
+    tn_store_close(&a->store);
+    tn_tokenizer_close(&a->tok);
+    free(a->ids);
+}
+
 static int sub_add(int argc, char **argv) {
     const char *store = NULL, *model = NULL, *embed = NULL, *pooling = NULL;
     int32_t max_tokens = TN_RAG_PASSAGE_TOKENS, overlap = TN_RAG_OVERLAP_TOKENS, max_mib = 32;
@@ -151,12 +159,14 @@ static int sub_add(int argc, char **argv) {
     if (pooling && (!embed || (!last && strcmp(pooling, "mean"))))
         return cli_usage_error(&c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
     tn_ctx ctx;
-    cli_store_ctx(&ctx);
     tern_error err;
+    cli_store_ctx(&ctx);
     adding a = {.terminal = isatty(STDERR_FILENO)};
     char *file = cli_store_path(store);
     if (!file) return EXIT_FAILED;
-    tern_status st = model ? tn_tokens_open(&ctx, model, &a.tok, &err) : TERN_OK;
+    tn_reader *reader;
+    tern_status st = tn_reader_open(1, &reader, &err); /* while there is one thread */
+    if (st == TERN_OK && model) st = tn_tokens_open(&ctx, model, &a.tok, &err);
     if (st == TERN_OK) st = tn_store_open(&ctx, file, NULL, &a.store, &err);
     const tn_rag_options o = {.passages = {.max_tokens = (size_t)max_tokens,
                                            .overlap_tokens = (size_t)overlap,
@@ -165,7 +175,8 @@ static int sub_add(int argc, char **argv) {
                               .max_file_bytes = (uint64_t)max_mib << 20,
                               .notice = notice,
                               .progress = progress,
-                              .user = &a};
+                              .user = &a,
+                              .reader = reader};
     tn_rag_added sum = {0};
     signal(SIGINT, on_interrupt);
     double t0 = tn_now_s();
@@ -185,9 +196,7 @@ static int sub_add(int argc, char **argv) {
     if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
     if (st == TERN_OK && unread && rc == EXIT_OK) rc = EXIT_FAILED;
     if (st != TERN_OK) rc = cli_failed(&err);
-    tn_store_close(&a.store);
-    tn_tokenizer_close(&a.tok);
-    free(a.ids);
+    close_adding(&a, &reader);
     free(file);
     return rc;
 }
@@ -285,14 +294,59 @@ static int sub_rm(int argc, char **argv) {
     return missing ? EXIT_FAILED : EXIT_OK;
 }
 
+static int sub_show(int argc, char **argv) {
+    const char *store = NULL;
+    bool json = false;
+    const arg_spec specs[] = {
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
+        {0},
+    };
+    const command c = {"rag show", "PATH NUMBER [OPTIONS]",
+                       "Print a passage of a document, as tern ask names it among its sources.", specs, 2};
+    const char *words[3] = {0};
+    int rc = cli_args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    int32_t number;
+    if (!words[0] || !words[1]) return cli_usage_error(&c, "want PATH and the passage's NUMBER");
+    if (cli_parse_int_list(words[1], &number, 1, INT32_MAX) != 1)
+        return cli_usage_error(&c, "%s: want the number of a passage", words[1]);
+    tn_ctx ctx;
+    cli_store_ctx(&ctx);
+    tern_error err;
+    tn_rag_hit *hit = NULL;
+    tn_store *s = cli_store_open_existing(&ctx, store, &rc);
+    if (!s) return rc == EXIT_OK ? cli_failed_text("%s: not in the index", words[0]) : rc;
+    char *path = realpath(words[0], NULL); /* a file that is gone is named as it is in the index */
+    tern_status st = tn_rag_passage(s, path ? path : words[0], number, &hit, &err);
+    free(path);
+    tn_store_close(&s);
+    if (st != TERN_OK) return cli_failed(&err);
+    if (json) {
+        rc = cli_emit_json(tn_json_pack("{s:s, s:i, s:i, s:i, s:s}", "path", hit->path, "passage",
+                                        (int)hit->number, "line", (int)hit->line, "page", (int)hit->page,
+                                        "text", hit->text),
+                           JSON_INDENT(2));
+    } else {
+        if (hit->line) printf("%s, line %d:\n", cli_shown(hit->path), hit->line);
+        else if (hit->page) printf("%s, page %d:\n", cli_shown(hit->path), hit->page);
+        else printf("%s:\n", cli_shown(hit->path));
+        cli_put_answer(hit->text, strlen(hit->text));
+        putchar('\n');
+        rc = EXIT_OK;
+    }
+    tn_rag_hits_free(&ctx, &hit, 1);
+    return rc;
+}
+
 int cmd_rag(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } subs[] = {{"add", sub_add}, {"ls", sub_ls}, {"rm", sub_rm}};
+    } subs[] = {{"add", sub_add}, {"ls", sub_ls}, {"rm", sub_rm}, {"show", sub_show}};
     static const arg_spec none[] = {{0}};
     const command c = {
-        "rag", "add PATH... | ls | rm PATH...",
+        "rag", "add PATH... | ls | rm PATH... | show PATH NUMBER",
         "The documents that tern ask answers from. tern rag add --help and so on tell the options of each.",
         none, 1};
     for (size_t i = 0; argc > 1 && i < sizeof subs / sizeof subs[0]; i++) {
@@ -302,5 +356,5 @@ int cmd_rag(int argc, char **argv) {
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     return words[0] ? cli_usage_error(&c, "unknown command '%s'", words[0])
-                    : cli_usage_error(&c, "want add, ls or rm");
+                    : cli_usage_error(&c, "want add, ls, rm or show");
 }

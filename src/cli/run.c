@@ -20,7 +20,8 @@ typedef struct request {
     model_args ma;
     const char *words[4]; /* MODEL and TEXT, unless -m and -p say them; - is standard input */
     const char *prompt, *file, *system, *load, *save, *store, *trace, *template;
-    bool gantt, chat, raw, json, stats, explain, logprobs;
+    bool gantt, chat, raw, json, explain, logprobs;
+    int32_t stats;
     bool by_words; /* the short way: through the chat template where there is one */
     arg_list stop;
     grammar_args ga;
@@ -35,6 +36,7 @@ typedef struct outcome {
     char *text; /* the prompt */
     size_t n_text, n_ids;
     answer answer;
+    bool told; /* why it failed was printed */
     double loaded_s, prefill_s;
     tern_generate_result res;
     tern_stats stats;
@@ -93,8 +95,10 @@ static int parse(int argc, char **argv, request *r) {
         {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->json, 0, 0, "print one JSON object instead of the text"},
         {"logprobs", 0, NULL, ARG_FLAG | ARG_MORE, &r->logprobs, 0, 0,
          "with --json: every token with its log-probability"},
-        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->stats, 0, 0,
-         "print times and memory on standard error"},
+        {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &r->stats, 0, 0,
+         "print one line on standard error: tokens, speed, time to the first one, memory (--stats=all: all "
+         "that was "
+         "counted)"},
         {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->explain, 0, 0,
          "print on standard error what each mechanism did and saved, or why it was off; with --json, in it"},
         {0},
@@ -164,6 +168,10 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
     so.store = r->store;
     tern_status st = tern_session_open(o->e, &so, &o->s, err);
     if (st != TERN_OK) return st;
+    if (!cli_prompt_fits(o->e, o->s, o->n_ids)) {
+        o->told = true;
+        return TERN_E_LIMIT;
+    }
     cli_interrupts_cancel(o->s);
     if (r->load) st = tern_session_load(o->s, r->load, err);
     double t0 = tn_now_s();
@@ -234,7 +242,11 @@ static int print_json(const request *r, outcome *o) {
     return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
-static void print_stats(const outcome *o) {
+static void print_stats(const outcome *o, bool all) {
+    if (!all) {
+        cli_stats_line(o->res.n_tokens, answer_speed(o), o->answer.first_s);
+        return;
+    }
     if (o->stats.wall_s > 0) cli_prefill_print(&o->stats);
     cli_draft_print(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens);
     fprintf(stderr,
@@ -256,19 +268,22 @@ static int run(request *r, outcome *o) {
     int rc = cli_open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
     o->loaded_s = cli_process_age_s();
+    cli_use_context(&r->ma, o->e);
     if (!tokenise_prompt(r, o)) return EXIT_FAILED;
     if (compute(r, o, &err) != TERN_OK) {
         if (o->answer.n && !r->json)
             putchar('\n'); /* what there is of the answer ends on a line of its own */
         fflush(stdout);
-        return cli_failed(&err);
+        return o->told ? EXIT_FAILED : cli_failed(&err);
     }
+    const tern_generate_options *g = &r->ma.o.generate;
     rc = write_files(r, o);
     if (rc == EXIT_OK && r->json) rc = print_json(r, o);
     if (rc != EXIT_OK) return rc;
     if (!r->json) putchar('\n');
     fflush(stdout); /* before the statistics: both may go to one terminal */
-    if (r->stats) print_stats(o);
+    cli_answer_tell_cut(o->e, o->s, o->res.reason, o->res.n_tokens, g->grammar || g->json_schema);
+    if (r->stats) print_stats(o, r->stats > 1);
     if (r->explain) cli_explain_print(o->s, NULL);
     return EXIT_OK;
 }

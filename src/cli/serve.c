@@ -4,11 +4,13 @@
 #include "cli/draft_args.h"
 #include "cli/packing.h"
 #include "cli/prompt.h"
+#include "cli/serve_files.h"
 #include "model/catalogue.h"
 #include "server/checkpoints.h"
 #include "server/http.h"
-#include "server/reader.h"
-#include "server/sandbox.h"
+#include "server/origins.h"
+#include "store/reader.h"
+#include "store/sandbox.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -18,11 +20,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Waits for a signal to end. SIGINT and SIGTERM are blocked in every thread. */
-static void wait_for_end(const sigset_t *ends) {
-    int sig;
+/* Waits for a signal to end. SIGINT and SIGTERM are blocked in every thread. Then what is being answered may end
+ * within a time, unless a second signal comes. */
+static void wait_for_end(const sigset_t *ends, tn_http *h, int64_t drain_ns) {
+    enum { STEP_NS = 50 * 1000 * 1000 };
+    int sig, n;
     while (sigwait(ends, &sig)) {
     }
+    if (!drain_ns) return;
+    tn_http_drain(h);
+    if (!(n = tn_http_busy(h))) return;
+    fprintf(stderr, "tern serve: %d answer%s may end within %.0f s; a second signal ends %s at once\n", n,
+            n == 1 ? "" : "s", (double)drain_ns * 1e-9, n == 1 ? "it" : "them");
+    const struct timespec step = {.tv_nsec = STEP_NS};
+    for (int64_t left = drain_ns; left > 0 && (n = tn_http_busy(h)); left -= STEP_NS)
+        if (sigtimedwait(ends, NULL, &step) > 0) break;
+    if ((n = tn_http_busy(h)))
+        fprintf(stderr, "tern serve: %d answer%s cut off\n", n, n == 1 ? " is" : "s are");
 }
 
 /* Reads the keys of a file that others may not read. Returns NULL with a message printed. */
@@ -66,10 +80,12 @@ static bool parse_time(const char *text, int64_t *ns) {
 /* What the server's options say, and what is open while it serves. */
 typedef struct serving {
     model_args ma;
-    const char *host, *key_file, *draft, *name, *template, *on_full, *folder, *idle;
+    const char *host, *key_file, *draft, *name, *template, *on_full, *folder, *idle, *drain;
     int32_t port, n_ctx, n_sessions, max_waiting, cache_mib;
+    const char *origins;
+    bool strict;
     packing_when when;
-    int64_t idle_ns;
+    int64_t idle_ns, drain_ns;
     char *source, *keys;
     int listen_fd;
     tern_hooks hooks;
@@ -83,6 +99,7 @@ static void place(void *user, const char *path, char out[TN_MODELS_PATH]) {
     const serving *s = user;
     _Static_assert((int)TN_MODELS_PATH >= (int)TN_CACHE_PATH, "a package's path fits");
     if (s->when == PACKING_NEVER || !cli_packing_find(path, out)) snprintf(out, TN_MODELS_PATH, "%s", path);
+    else if (s->folder) cli_packing_tell(path, out); /* of the one model of -m it is told when it is open */
 }
 
 static void say(void *user, const char *line) {
@@ -95,9 +112,17 @@ static bool add_model(void *user, const tn_catalogue_entry *e) {
     return tn_models_add(s->models, e->name, e->path, &s->err) == TERN_OK;
 }
 
+/* Models that came into the folder since. What is wrong with one is told when it is asked for. */
+static void look(void *user) {
+    serving *s = user;
+    if (!strcmp(s->folder, "all")) tn_catalogue_each(add_model, s);
+    else tn_catalogue_folder(s->folder, add_model, s);
+}
+
 /* What goes together, and what the texts mean. Returns -1 to go on, or an exit status. */
 static int check(const command *cmd, serving *s) {
-    if (!s->ma.model && !s->folder) return cli_usage_error(cmd, "-m MODEL or --models DIR is required");
+    if (!s->ma.model && !s->folder) return cli_usage_error(cmd, "MODEL or --models DIR is required");
+    if (s->ma.model && access(s->ma.model, F_OK)) return cli_no_model(s->ma.model);
     if (strcmp(s->on_full, "shift") && strcmp(s->on_full, "stop"))
         return cli_usage_error(cmd, "--on-full %s: want shift or stop", s->on_full);
     if (s->folder && s->template)
@@ -107,9 +132,14 @@ static int check(const command *cmd, serving *s) {
     if (!s->idle) s->idle = s->folder ? "5m" : "0";
     if (!parse_time(s->idle, &s->idle_ns))
         return cli_usage_error(cmd, "--idle %s: want a time such as 90s, 5m or 1h; 0 = never", s->idle);
+    if (!parse_time(s->drain, &s->drain_ns))
+        return cli_usage_error(cmd, "--drain %s: want a time such as 10s or 1m; 0 = end at once", s->drain);
     s->when = PACKING_NEVER; /* where the file itself was asked for too */
     if (s->ma.pack || !(s->ma.o.exact || s->ma.o.scheme)) (void)cli_packing_parse(s->ma.pack, &s->when);
     if (!passed_socket(&s->listen_fd) || !cli_prompt_template(s->template, &s->source)) return EXIT_FAILED;
+    tern_error err;
+    if (s->origins && tn_origins_check(s->origins, s->key_file != NULL, &err) != TERN_OK)
+        return cli_usage_error(cmd, "%s", err.message);
     if (s->key_file && !(s->keys = read_keys(s->key_file))) return EXIT_FAILED;
     return -1;
 }
@@ -133,12 +163,12 @@ static tern_status open_models(serving *s, tern_error *err) {
                                   .idle_ns = s->idle_ns,
                                   .any_name = !s->folder,
                                   .place = place,
+                                  .look = s->folder ? look : NULL,
                                   .tell = s->folder || s->idle_ns ? say : NULL,
                                   .user = s};
     TN_TRY(tn_models_open(&mo, &s->models, err));
     if (model) TN_TRY(tn_models_add(s->models, name, model, err));
-    if (s->folder && !strcmp(s->folder, "all")) tn_catalogue_each(add_model, s);
-    else if (s->folder) tn_catalogue_folder(s->folder, add_model, s);
+    if (s->folder) look(s);
     if (s->err.code != TERN_OK) *err = s->err;
     if (s->err.code != TERN_OK) return s->err.code;
     TN_FAIL_IF(!tn_models_count(s->models), err, TERN_E_IO, "there are no models in %s", s->folder);
@@ -155,6 +185,11 @@ static tern_status open_models(serving *s, tern_error *err) {
 static void announce(const serving *s, const tn_http *h) {
     char folder[TN_CHECKPOINTS_PATH];
     const size_t n = tn_models_count(s->models);
+    if (!tn_http_is_private(h))
+        fprintf(stderr,
+                "tern serve: this kernel does not tell whose a connection is: every user of this machine may "
+                "read and erase the conversations and documents of this server (--api-key-file FILE keeps "
+                "them out)\n");
     if (s->cache_mib && tn_checkpoints_place(folder))
         fprintf(stderr,
                 "tern keeps conversations in %s (--cache-size 0: nowhere; tern forget --all erases them)\n",
@@ -166,12 +201,17 @@ static void announce(const serving *s, const tn_http *h) {
                 s->name                     ? s->name
                 : strrchr(s->ma.model, '/') ? strrchr(s->ma.model, '/') + 1
                                             : s->ma.model);
-    fprintf(stderr, " on http://%s:%d\n", s->listen_fd < 0 ? s->host : "127.0.0.1", tn_http_port(h));
+    const bool brackets = s->listen_fd < 0 && strchr(s->host, ':') && s->host[0] != '[';
+    fprintf(stderr, " on http://%s%s%s:%d%s\n", brackets ? "[" : "", s->listen_fd < 0 ? s->host : "127.0.0.1",
+            brackets ? "]" : "", tn_http_port(h),
+            s->keys                 ? " to who has a key"
+            : tn_http_is_private(h) ? " to this user's programs"
+                                    : "");
 }
 
-static int serve(serving *s) {
+static int serve(serving *s, char **argv) {
     sigset_t ends;
-    tern_error err = {0};
+    tern_error err = {0}, no_files = {0};
     tn_http *h = NULL;
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
@@ -180,9 +220,11 @@ static int serve(serving *s) {
     signal(SIGPIPE, SIG_IGN);
     /* now, while there is one thread and no sandbox */
     if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare();
-    if (tn_reader_open(&s->reader, &err) != TERN_OK)
+    if (tn_reader_open(TN_READERS, &s->reader, &err) != TERN_OK)
         fprintf(stderr, "tern serve: the server reads no documents: %s\n", err.message);
-    tern_status st = open_models(s, &err);
+    tern_status st = cli_serve_files(argv, s->ma.model, s->folder, &no_files); /* its threads inherit it */
+    if (st == TERN_OK || st == TERN_E_UNSUPPORTED) st = open_models(s, &err);
+    else err = no_files;
     bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
     if (st == TERN_OK) {
         const tn_http_options ho = {.models = s->models,
@@ -190,15 +232,20 @@ static int serve(serving *s) {
                                     .host = s->host,
                                     .port = s->port,
                                     .listen_fd = s->listen_fd,
+                                    .strict = s->strict,
+                                    .origins = s->origins,
                                     .keys = s->keys};
         st = tn_http_open(&ho, &h, &err);
     }
     if (st != TERN_OK) {
         (void)cli_failed(&err);
     } else {
-        if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
+        if (tn_sandbox_enter(TN_SANDBOX_SERVER, &err) != TERN_OK)
+            fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
+        if (no_files.code != TERN_OK)
+            fprintf(stderr, "tern serve: no sandbox of files: %s\n", no_files.message);
         announce(s, h);
-        wait_for_end(&ends);
+        wait_for_end(&ends, h, s->drain_ns);
     }
     tn_models_stop(s->models); /* connections wait for their jobs */
     tn_http_close(&h);
@@ -209,6 +256,7 @@ static int serve(serving *s) {
 
 int cmd_serve(int argc, char **argv) {
     serving s = {.host = "127.0.0.1",
+                 .drain = "10s",
                  .draft = "auto",
                  .on_full = "stop",
                  .port = 8080,
@@ -221,18 +269,25 @@ int cmd_serve(int argc, char **argv) {
         MODEL_ARGS(s.ma),
         PACK_ARG(s.ma),
         {"models", 0, "DIR", ARG_STR, &s.folder, 0, 0,
-         "serve all models in DIR (all: those that tern models lists), each loaded when it is asked for"},
+         "serve all models in DIR, also those that come later (all: those that tern models lists), each "
+         "loaded when it is "
+         "asked for"},
         {"idle", 0, "TIME", ARG_STR, &s.idle, 0, 0,
          "a model that nobody asks for so long leaves memory; 0 = never (default 5m with --models, else 0)"},
         {"host", 0, "ADDRESS", ARG_STR, &s.host, 0, 0,
-         "IPv4 address to listen on; other machines reach only one with --api-key-file (default 127.0.0.1)"},
+         "address to listen on, of IPv4 or IPv6, or localhost; other machines reach only one with "
+         "--api-key-file "
+         "(default 127.0.0.1)"},
         {"port", 0, "N", ARG_INT, &s.port, 0, 65535, "port; 0 = any that is free (default 8080)"},
+        {"drain", 0, "TIME", ARG_STR, &s.drain, 0, 0,
+         "after SIGTERM or SIGINT answers may end within TIME; a second signal or 0 ends them at once "
+         "(default 10s)"},
         {"api-key-file", 0, "FILE", ARG_STR, &s.key_file, 0, 0,
          "requests need one of the keys in FILE, one a line, which others may not read"},
         {"model-name", 0, "NAME", ARG_STR, &s.name, 0, 0,
          "what replies call the model of -m (default: its file)"},
-        {"ctx-size", 'c', "N", ARG_INT, &s.n_ctx, 1, 1 << 24,
-         "context of a conversation in tokens (default: the smaller of 4096 and the model's)"},
+        {"ctx-size", 'c', "N", ARG_INT, &s.n_ctx, 0, 1 << 24,
+         "context of a conversation in tokens (0, default: the smaller of 4096 and the model's)"},
         {"sessions", 0, "N", ARG_INT, &s.n_sessions, 1, 256,
          "conversations kept in memory for their next turn, of which 8 are answered together (default 8)"},
         {"queue", 0, "N", ARG_INT, &s.max_waiting, 1, 1000, "requests that may wait (default 32)"},
@@ -240,18 +295,29 @@ int cmd_serve(int argc, char **argv) {
          "conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)"},
         {"on-full", 0, "shift|stop", ARG_STR, &s.on_full, 0, 0,
          "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
+        {"allow-origin", 0, "LIST", ARG_STR, &s.origins, 0, 0,
+         "pages of other sites that may ask: https://a.example,app://obsidian.md,http://localhost:* "
+         "(default: none)"},
+        {"strict", 0, NULL, ARG_FLAG, &s.strict, 0, 0,
+         "refuse requests with fields that are not followed; else the reply's header X-Tern-Ignored names "
+         "them"},
         TEMPLATE_ARG(s.template),
         {"draft", 0, "LIST", ARG_STR, &s.draft, 0, 0,
          "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, mtp, model:FILE (default "
          "auto)"},
         {0},
     };
-    const command cmd = {"serve", "-m MODEL | --models DIR [OPTIONS]",
-                         "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 0};
-    const char *words[1];
+    const command cmd = {"serve", "MODEL | -m MODEL | --models DIR [OPTIONS]",
+                         "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 1};
+    const char *words[2];
     int rc = cli_args_parse(&cmd, argc, argv, words);
+    if (rc < 0 && words[0]) {
+        if (s.ma.model) return cli_usage_error(&cmd, "unexpected argument '%s'", words[0]);
+        s.ma.model = words[0];
+        cli_args_model_path(&s.ma);
+    }
     if (rc < 0) rc = check(&cmd, &s);
-    if (rc < 0) rc = serve(&s);
+    if (rc < 0) rc = serve(&s, argv);
     free(s.keys);
     free(s.source);
     return rc;

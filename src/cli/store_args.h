@@ -23,7 +23,7 @@ int cli_open_stored_session(tern_engine *e, tern_session_options *so, const char
 char *cli_store_path(const char *given);
 
 /* Opens a store and makes none. NULL with EXIT_OK in *rc where the default place has none yet, and with
- * another status behind a message where it cannot be opened. */
+ * another status after a message where it cannot be opened. */
 tn_store *cli_store_open_existing(tn_ctx *ctx, const char *given, int *rc);
 
 /* The lines typed in chat: $XDG_STATE_HOME/tern-history or ~/.tern_history. false: there is no such place. */

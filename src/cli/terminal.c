@@ -1,5 +1,8 @@
 #include "cli/terminal.h"
 
+#include "base/outfile.h"
+#include "base/status.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <histedit.h>
@@ -18,6 +21,7 @@
  * given. */
 #define NEWLINE_SIGN L'\x2424'
 #define NEWLINE_UTF8 "\xe2\x90\xa4"
+#define PAST_BEGINS "_HiStOrY_V2_" /* libedit's */
 
 struct terminal {
     bool interactive;
@@ -27,6 +31,9 @@ struct terminal {
     bool has_typed; /* since the last forgetting; the first such line has the number first_typed */
     int first_typed;
     bool more, pasting;
+    bool failed; /* the terminal could not be read, and errno tells why */
+    bool told;   /* that lines are not kept */
+    tn_ctx ctx;
     char *text, *line; /* the message; a line of a pipe */
     size_t n, cap, cap_line;
 };
@@ -129,6 +136,19 @@ static int get_char(EditLine *e, wchar_t *out) {
     return 1;
 }
 
+/* Reads the lines of earlier days. A history that cannot be read is not written over. */
+static void load_past(terminal *t) {
+    HistEvent ev;
+    struct stat st;
+    if (!t->history_path || history(t->past, &ev, H_LOAD, t->history_path) >= 0) return;
+    int why = errno;
+    if (stat(t->history_path, &st) ? errno == ENOENT : !st.st_size) return; /* there is none yet */
+    fprintf(stderr, "tern: %s is no history that can be read, so nothing is added to it: %s\n",
+            t->history_path, why ? strerror(why) : "not its format");
+    free(t->history_path);
+    t->history_path = NULL;
+}
+
 static bool open_editor(terminal *t) {
     HistEvent ev;
     t->edit = el_init("tern", stdin, stderr, stderr);
@@ -136,7 +156,7 @@ static bool open_editor(terminal *t) {
     if (!t->edit || !t->past) return false;
     history(t->past, &ev, H_SETSIZE, 1000);
     history(t->past, &ev, H_SETUNIQUE, 1);
-    if (t->history_path) history(t->past, &ev, H_LOAD, t->history_path);
+    load_past(t);
     el_set(t->edit, EL_CLIENTDATA, t);
     el_set(t->edit, EL_PROMPT, prompt);
     el_set(t->edit, EL_EDITOR, "emacs");
@@ -150,12 +170,13 @@ static bool open_editor(terminal *t) {
 terminal *cli_terminal_open(const char *history_path) {
     terminal *t = calloc(1, sizeof *t);
     if (!t) return NULL;
+    tn_ctx_init(&t->ctx, NULL);
     t->interactive = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
     if (!t->interactive) return t;
     setlocale(LC_CTYPE, "");
     if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
-    if (history_path) t->history_path = strdup(history_path);
-    if ((wake[0] >= 0 || !pipe2(wake, O_CLOEXEC | O_NONBLOCK)) && open_editor(t)) return t;
+    bool kept = !history_path || (t->history_path = strdup(history_path));
+    if (kept && (wake[0] >= 0 || !pipe2(wake, O_CLOEXEC | O_NONBLOCK)) && open_editor(t)) return t;
     cli_terminal_close(&t);
     return NULL;
 }
@@ -189,16 +210,30 @@ static bool append(terminal *t, const char *s, size_t n) {
     return true;
 }
 
-/* Writes the history. The file is private from its first byte on, whatever the umask. */
-static void save_history(const terminal *t) {
+/* Writes the history, whole or not at all: lines of last week are not lost with this one. Its file is a
+ * regular one of the user's own, and private whatever the umask. What cannot be written is said once. */
+static void save_history(terminal *t) {
+    static const tn_outkind kind = {
+        .what = "a history of typed lines", .begins = {PAST_BEGINS}, .is_private = true};
     HistEvent ev;
-    if (!t->history_path) return;
-    int fd = open(t->history_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return;
     struct stat st;
-    bool ours = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !fchmod(fd, 0600);
-    close(fd);
-    if (ours) history(t->past, &ev, H_SAVE, t->history_path);
+    tn_outfile *f = NULL;
+    tern_error err = {0};
+    if (!t->history_path ||
+        (!lstat(t->history_path, &st) && (!S_ISREG(st.st_mode) || st.st_uid != geteuid())))
+        return;
+    bool ok = tn_outfile_open(&t->ctx, t->history_path, &kind, &f, &err) == TERN_OK;
+    int fd = ok ? dup(tn_outfile_fd(f)) : -1;
+    FILE *to = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!to && fd >= 0) close(fd);
+    bool written = to && history(t->past, &ev, H_SAVE_FP, to) >= 0;
+    written = to && !fclose(to) && written;
+    if (ok && !written)
+        (void)tn_fail(&err, TERN_E_IO, "%s: cannot write: %s", t->history_path, strerror(errno));
+    ok = written && tn_outfile_commit(&f, &err) == TERN_OK;
+    tn_outfile_abort(&f);
+    if (!ok && !t->told) fprintf(stderr, "tern: what is typed is not kept: %s\n", err.message);
+    t->told = t->told || !ok;
 }
 
 static void keep(terminal *t, const char *line) {
@@ -241,41 +276,52 @@ static const char *edit_line(terminal *t) {
     calm();
     t->pasting = false;
     sigaction(SIGINT, &ours, &before);
+    errno = 0;
     const char *line = el_gets(t->edit, &n);
+    t->failed = !line && n < 0 && errno && !interrupted;
     sigaction(SIGINT, &before, NULL);
     if (!line || n <= 0) return NULL;
-    if (interrupted) raise(SIGINT); /* it came behind the line: it is for what the line begins */
+    if (interrupted) raise(SIGINT); /* it came after the line: it is for what the line begins */
     return line;
 }
 
-static terminal_event read_interactive(terminal *t) {
+/* Returns a line of a pipe, or NULL at its end or where it cannot be read. */
+static const char *next_line(terminal *t) {
+    return getline(&t->line, &t->cap_line, stdin) < 0 ? NULL : t->line;
+}
+
+/* What ends a message without a line. In a pipe what came before its end is one. */
+static terminal_event no_line(terminal *t) {
+    bool clear = interrupted != 0;
+    if (t->failed) return TERMINAL_FAILED;
+    if (!t->interactive) return !feof(stdin) ? TERMINAL_FAILED : t->n ? TERMINAL_TEXT : TERMINAL_END;
+    fputc('\n', stderr);
+    el_reset(t->edit);
+    return clear || t->more ? TERMINAL_CLEAR : TERMINAL_END;
+}
+
+/* Reads a line, those between two of """, or one that ends in a backslash with the next. */
+static terminal_event read_message(terminal *t) {
+    const char *newline = t->interactive ? NEWLINE_UTF8 : "\n";
     bool quoted = false;
     t->n = 0;
     t->more = false;
-    for (;;) {
-        const char *line = edit_line(t);
-        if (!line) {
-            bool clear = interrupted != 0;
-            fputc('\n', stderr);
-            el_reset(t->edit);
-            if (clear || t->more) return TERMINAL_CLEAR;
-            return TERMINAL_END;
-        }
+    do {
+        const char *line = t->interactive ? edit_line(t) : next_line(t);
+        if (!line) return no_line(t);
         size_t n = strcspn(line, "\n");
         bool is_quote = n == 3 && !memcmp(line, "\"\"\"", 3), goes_on = n && line[n - 1] == '\\' && !quoted;
         if (!is_quote && !append(t, line, n - goes_on)) return TERMINAL_FAILED;
         if (is_quote) quoted = !quoted;
         t->more = quoted || goes_on;
-        if (!t->more) break;
-        if (!is_quote && !append(t, NEWLINE_UTF8, 3)) return TERMINAL_FAILED;
-    }
-    t->more = false;
+        if (t->more && !is_quote && !append(t, newline, strlen(newline))) return TERMINAL_FAILED;
+    } while (t->more);
     return TERMINAL_TEXT;
 }
 
-void cli_terminal_suggest(terminal *t, const char *text) {
+bool cli_terminal_suggest(terminal *t, const char *text) {
     char *copy = t->interactive ? malloc(3 * strlen(text) + 1) : NULL, *to = copy;
-    if (!copy) return;
+    if (!copy) return false;
     for (; *text; text++) {
         if (*text == '\n') to = memcpy(to, NEWLINE_UTF8, 3), to += 3;
         else *to++ = *text;
@@ -283,26 +329,19 @@ void cli_terminal_suggest(terminal *t, const char *text) {
     *to = 0;
     el_push(t->edit, copy);
     free(copy);
-}
-
-static terminal_event read_piped(terminal *t) {
-    t->n = 0;
-    ssize_t n = getline(&t->line, &t->cap_line, stdin);
-    if (n < 0) return feof(stdin) ? TERMINAL_END : TERMINAL_FAILED;
-    if (n && t->line[n - 1] == '\n') n--;
-    return append(t, t->line, (size_t)n) ? TERMINAL_TEXT : TERMINAL_FAILED;
+    return true;
 }
 
 terminal_event cli_terminal_read(terminal *t, const char **text) {
     for (;;) {
-        terminal_event e = t->interactive ? read_interactive(t) : read_piped(t);
+        terminal_event e = read_message(t);
         if (e != TERMINAL_TEXT) return e;
         if (!t->n) continue;
         if (t->interactive) {
             keep(t, t->text);
             restore_newlines(t->text);
-            for (size_t n = strlen(t->text); n && t->text[n - 1] == '\n';) t->text[--n] = 0;
         }
+        for (size_t n = strlen(t->text); n && t->text[n - 1] == '\n';) t->text[--n] = 0;
         if (t->text[strspn(t->text, " \t\n")]) {
             *text = t->text;
             return TERMINAL_TEXT;

@@ -1,8 +1,8 @@
 /* cli/terminal.h - messages that a person types or pastes: a line editor with a history (libedit) on a
  * terminal, lines elsewhere.
  *
- * On a terminal pasted text of several lines is one message (bracketed paste). So is text between two lines
- * of """, and a line that ends in a backslash goes on. The history is private: a file of mode 0600. */
+ * Text between two lines of """ is one message, and a line that ends in a backslash goes on. On a terminal
+ * pasted text of several lines is one message too (bracketed paste). The history is private: a file of mode 0600. */
 #ifndef TN_CLI_TERMINAL_H
 #define TN_CLI_TERMINAL_H
 
@@ -26,8 +26,8 @@ bool cli_terminal_is_interactive(const terminal *t);
 /* Reads a message. *text is zero-terminated and stays until the next call. */
 terminal_event cli_terminal_read(terminal *t, const char **text);
 
-/* Begins the next message with this, to be changed. It does nothing where nobody types. */
-void cli_terminal_suggest(terminal *t, const char *text);
+/* Begins the next message with this, to be changed. false: nobody types, or there is no memory. */
+bool cli_terminal_suggest(terminal *t, const char *text);
 /* Takes what was typed since it was opened, or since this was called last, out of the history and its file. */
 void cli_terminal_forget(terminal *t);
 

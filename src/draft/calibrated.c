@@ -1,8 +1,8 @@
 /* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree. What is
  * sampled are the likeliest successors of each place of the prompt, among the tokens of the text, and those
  * of every row that a forward evaluated since, whether its draft was accepted or not, among all tokens. Then
- * a search looks up the places of a proposed token, those behind the same token first, and proposes their
- * successors behind it, and so on; likelier paths come first. */
+ * a search looks up the places of a proposed token, those after the same token first, and proposes their
+ * successors after it, and so on; likelier paths come first. */
 #include "draft/source.h"
 
 #include "model/sampler.h"

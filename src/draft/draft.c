@@ -146,9 +146,6 @@ tern_status tn_draft_sync(tn_draft *d, const int32_t *tokens, int32_t n, tern_er
     return TERN_OK;
 }
 
-int32_t tn_draft_length(const tn_draft *d) { return d->text.n; }
-const int32_t *tn_draft_text(const tn_draft *d) { return d->text.ids; }
-
 tern_status tn_draft_learn(tn_draft *d, const int32_t *tokens, size_t n, tern_error *err) {
     for (size_t i = 0; i < n; i++) {
         TN_FAIL_IF(tokens[i] < 0 || tokens[i] >= d->vocab_size, err, TERN_E_INVALID,

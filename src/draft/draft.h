@@ -46,15 +46,13 @@ tern_status tn_draft_push(tn_draft *d, int32_t token, tern_error *err);
 tern_status tn_draft_truncate(tn_draft *d, int32_t n, tern_error *err);
 /* Makes the text tokens[0..n) and keeps what is the same. */
 tern_status tn_draft_sync(tn_draft *d, const int32_t *tokens, int32_t n, tern_error *err);
-int32_t tn_draft_length(const tn_draft *d);
-const int32_t *tn_draft_text(const tn_draft *d);
 
 /* Adds another text to draft from; it is kept until the end. */
 tern_status tn_draft_learn(tn_draft *d, const int32_t *tokens, size_t n, tern_error *err);
 
 /* Calibration begins here. This returns the distinct tokens of the text, at most TN_DRAFT_VOCAB. */
 const int32_t *tn_draft_vocabulary(const tn_draft *d, int32_t *n);
-/* Takes logits [n_vocabulary] of those tokens at a position of the text: what the model expects behind it. */
+/* Takes logits [n_vocabulary] of those tokens at a position of the text: what the model expects after it. */
 void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t n_vocabulary);
 /* Takes logits [tree->n][vocabulary] of the rows of a forward. The text has not grown by its root yet. */
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits);
@@ -88,7 +86,7 @@ uint64_t tn_draft_refused(const tn_draft *d);
  * instead of what will be measured, else they are what it begins with. */
 void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, int n, bool fixed);
 int tn_draft_costs(const tn_draft *d, float *rows, float *relative); /* as measured, at most TN_PROP_COSTS */
-/* Reports that the text left the tree behind row `last`, with logits [tree->n][n_vocab] of its rows. What the
+/* Reports that the text left the tree after row `last`, with logits [tree->n][n_vocab] of its rows. What the
  * model agreed with below the rejection is kept for later drafts. */
 void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits);
 

@@ -1,4 +1,4 @@
-/* Draft extension (sd.npu 4.4): what the model agreed with behind a rejection is likely to come once the
+/* Draft extension (sd.npu 4.4): what the model agreed with after a rejection is likely to come once the
  * divergence is over. */
 #include "draft/source.h"
 

@@ -2,7 +2,7 @@
  * is, learned from what the model made of earlier ones; and which of them are worth verifying.
  *
  * Every proposal carries a class (drafter and strength of its evidence). A class's acceptance rate is counted
- * whenever the text goes on behind a proposal, whether it was verified or not. So trying nothing still
+ * whenever the text goes on after a proposal, whether it was verified or not. So trying nothing still
  * teaches. The probability of a node is the product along its path. The sum over the chosen nodes is the
  * expected number of draft tokens accepted. So the best tree of n nodes is the n likeliest nodes, and the
  * best n is where (1 + sum) / cost(n rows) is largest. */
@@ -55,7 +55,7 @@ typedef struct tn_proposals {
      * spent is what drafters from outside take of this one, n_rows what is verified in it. */
     float last_cost, last_tokens, spent;
     int32_t n_rows;
-    /* Proposes what comes behind a node that a drafter from outside has proposed; NULL: nobody does. */
+    /* Proposes what comes after a node that a drafter from outside has proposed; NULL: nobody does. */
     void (*behind)(void *user, struct tn_proposals *p, int32_t node);
     void *behind_user;
 } tn_proposals;
@@ -66,7 +66,7 @@ float tn_prop_rate(const tn_proposals *p, int class_);
 
 /* Begins an empty tree under this token, which the text now ends with. */
 void tn_prop_begin(tn_proposals *p, int32_t root);
-/* Proposes `token` behind node `parent`. The same proposal made twice is one node with both pieces of
+/* Proposes `token` after node `parent`. The same proposal made twice is one node with both pieces of
  * evidence. Returns -1 when there is no room. */
 int32_t tn_prop_add(tn_proposals *p, int32_t parent, int32_t token, int class_);
 /* Reports that the text goes on with this token, and counts it for every proposal made at this place. */

@@ -9,7 +9,7 @@ enum {
     LOOKUP_PLACES = 256
 }; /* as prompt lookup decoding: 3-grams, 10 tokens */
 enum { MAIN_TOKENS = TN_TREE_MAX - 1, OTHER_TOKENS = 8, N_OTHERS = 3, N_SHORTER = 2 };
-enum { BEHIND_LENGTH = 2 }; /* a match behind a proposal must have; one token alone says little */
+enum { BEHIND_LENGTH = 2 }; /* a match after a proposal must have; one token alone says little */
 
 void tn_source_guesses(tn_proposals *p) {
     /* what was seen over the sets of bench/spec.sh, roughly: a session begins with it and learns its own */
@@ -55,7 +55,7 @@ static int length_level(int32_t n) {
     return i;
 }
 
-/* Looks the prompt up: it proposes what is behind the latest place where the last 3, 2 or 1 tokens
+/* Looks the prompt up: it proposes what is after the latest place where the last 3, 2 or 1 tokens
  * occurred. */
 void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     int32_t best = 0, at = -1, n_seen = 0;
@@ -72,7 +72,7 @@ void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     }
 }
 
-/* Copies at most n tokens from position `at` behind a node. A copy that reaches the end of the text goes on with
+/* Copies at most n tokens from position `at` after a node. A copy that reaches the end of the text goes on with
  * itself (a period). */
 static void copy(const tn_sam *s, int32_t at, int32_t length, int32_t n, int class0, int32_t node,
                  tn_proposals *p) {

@@ -27,11 +27,11 @@ typedef struct tn_sam_match {
 /* Returns the longest suffix of the whole text that occurs earlier in it, at its latest known earlier
  * place. */
 tn_sam_match tn_sam_self(const tn_sam *s);
-/* Follows a foreign text: behind *m its next token is this one. It starts with a zeroed match. */
+/* Follows a foreign text: after *m its next token is this one. It starts with a zeroed match. */
 void tn_sam_follow(const tn_sam *s, tn_sam_match *m, int32_t token);
 /* Returns a shorter suffix of the same text that occurs in more places. */
 tn_sam_match tn_sam_shorter(const tn_sam *s, const tn_sam_match *m);
-/* Lists tokens seen behind the match, and where each was seen last (the position of the token): at most cap,
+/* Lists tokens seen after the match, and where each was seen last (the position of the token): at most cap,
  * the latest first. */
 int32_t tn_sam_next(const tn_sam *s, const tn_sam_match *m, int32_t *pos, int32_t cap);
 

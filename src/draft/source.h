@@ -39,7 +39,7 @@ void tn_propose_lookup(const tn_text *t, tn_proposals *p);
 /* Both propose continuations of the longest matches: in the text itself, or in the store at *m. */
 void tn_propose_sam(const tn_sam *text, tn_proposals *p);
 void tn_propose_store(const tn_sam *store, const tn_sam_match *m, tn_proposals *p);
-/* Proposes behind a node what followed where the text's end, which matches so, was last continued as the node is. */
+/* Proposes after a node what followed where the text's end, which matches so, was last continued as the node is. */
 void tn_propose_behind(const tn_sam *s, tn_sam_match m, int class0, int32_t node, tn_proposals *p);
 
 /* ---- calibrated.c: in-context distribution calibration ---- */

@@ -36,6 +36,9 @@ tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pk
     mo.pkg = pkg;
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
+#ifndef TERN_MINIMAL
+    (void)tn_packed_form_use(&e->kern, e->npu->tuned.packed_form); /* "": as it is; a minimal build has one */
+#endif
     /* cores are shared only with a device that works on them: nobody can lend silicon a core, or a core
      * silicon */
     e->policy.keep_busy = e->policy.keep_busy && tn_npu_device_caps(e->npu->dev)->has_parts;
@@ -154,6 +157,7 @@ tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, s
         .n_vocab = h->n_vocab,
         .ctx_train = h->ctx_train,
         .weight_bytes = e->model->weight_bytes,
+        .package = e->npu != NULL,
     };
     return tn_sized_out(out, size_bytes, &info, sizeof info, TN_SIZE_UP_TO(tern_model_info, weight_bytes));
 }
@@ -162,8 +166,10 @@ tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, s
 
 static tern_status need_tokenizer(const tern_engine *e, tern_error *err) {
     TN_FAIL_IF(!e, err, TERN_E_INVALID, "no engine given");
-    TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED,
-               "this model has no tokenizer; give token ids instead of text");
+    TN_FAIL_IF(
+        !e->model->tokenizer, err, TERN_E_UNSUPPORTED,
+        "the model has no tokenizer: copy tokenizer.json (or tokenizer.model) into its folder from where the "
+        "model came from, or give token ids instead of text");
     return TERN_OK;
 }
 

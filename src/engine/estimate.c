@@ -162,7 +162,7 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     if (package)
         TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &next.weight_bytes, &experts,
                                &fingerprint, err));
-    else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
+    else TN_TRY(tn_import_estimate(&ctx, path, o.scheme, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     tn_kv_type kv = tn_options_kv(&o, e.n_ctx);

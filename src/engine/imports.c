@@ -78,23 +78,18 @@ tern_status tn_import_open(tern_engine *e, const char *path, const tern_options 
     return open_float(e, path, o->scheme, o->attention, o->attention_decode, err);
 }
 
-tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uint64_t *n_bytes,
-                               tern_error *err) {
+tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme_name, tn_hparams *h,
+                               uint64_t *n_bytes, tern_error *err) {
     tn_source *src;
+    tn_float_scheme scheme = TN_FLOAT;
+    bool named = scheme_name && tn_float_scheme_parse(scheme_name, &scheme);
     TN_TRY(tn_source_open(ctx, path, &src, err));
     *h = *tn_source_hparams(src);
     *n_bytes = 0;
-    for (int layer = -1; layer < h->n_layers + h->n_next; layer++) {
-        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
-            int64_t rows, cols;
-            if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
-                continue;
-            tn_role_shape(h, layer, role, &rows, &cols);
-            *n_bytes += rows == 1 ? (uint64_t)cols * sizeof(float)
-                                  : tn_panels_bytes(tn_source_panel_dtype(src, layer, role), (size_t)rows,
-                                                    (size_t)cols);
-        }
-    }
+    if (!named && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
+    for (int layer = -1; layer < h->n_layers + h->n_next; layer++)
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++)
+            *n_bytes += tn_model_role_bytes(src, scheme, layer, role);
     tn_source_close(&src);
     return TERN_OK;
 }

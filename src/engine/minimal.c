@@ -19,9 +19,9 @@ tern_status tn_import_open(tern_engine *e, const char *path, const tern_options 
     return no_package(path, err);
 }
 
-tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uint64_t *n_bytes,
-                               tern_error *err) {
-    (void)ctx, (void)h, (void)n_bytes;
+tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme, tn_hparams *h,
+                               uint64_t *n_bytes, tern_error *err) {
+    (void)ctx, (void)scheme, (void)h, (void)n_bytes;
     return no_package(path, err);
 }
 

@@ -335,6 +335,17 @@ static tern_status sort_keys(tn_gguf *g, tern_error *err) {
     return TERN_OK;
 }
 
+/* Returns how many bytes of the data section lie after the file's end. */
+static uint64_t missing_bytes(const tn_gguf *g, uint64_t data_off) {
+    uint64_t need = 0, end;
+    for (uint64_t i = 0; i < g->n_tensors; i++) {
+        const tn_tensor *t = &g->tensors[i];
+        if (!tn_add_u64(data_off, t->off_bytes, &end) || !tn_add_u64(end, t->size_bytes, &end)) return 0;
+        if (end > need) need = end;
+    }
+    return need > g->size ? need - g->size : 0;
+}
+
 /* Places the tensors in the data section. It refuses overlaps and names that occur twice. */
 static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignment, tern_error *err) {
     const tn_tensor **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *order);
@@ -345,8 +356,14 @@ static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignme
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         tn_tensor *t = &g->tensors[i];
         uint64_t off;
-        bool ok = t->off_bytes % alignment == 0 && tn_add_u64(data_off, t->off_bytes, &off) &&
-                  tn_range_ok(off, t->size_bytes, g->size);
+        bool aligned = t->off_bytes % alignment == 0 && tn_add_u64(data_off, t->off_bytes, &off),
+             ok = aligned && tn_range_ok(off, t->size_bytes, g->size);
+        uint64_t missing = aligned && !ok ? missing_bytes(g, data_off) : 0;
+        TN_BAIL_IF(missing, err, TERN_E_FORMAT,
+                   "%s: the file is cut off, as by a download that stopped: it has %" PRIu64
+                   " bytes, and %" PRIu64 " more are missing (tensor %.100s needs [%" PRIu64 ", +%" PRIu64
+                   ") of the data at offset %" PRIu64 ")",
+                   g->path, g->size, missing, t->name, t->off_bytes, t->size_bytes, data_off);
         TN_BAIL_IF(!ok, err, TERN_E_FORMAT,
                    "%s: tensor %.100s needs [%" PRIu64 ", +%" PRIu64 ") of the data at offset %" PRIu64
                    " (alignment %" PRIu64 "), the file has %" PRIu64 " bytes",
@@ -389,8 +406,8 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
     TN_TRY(take_u64(&c, &n_pairs, "key count"));
     /* a key takes at least 8 + 4 + 1 bytes, a tensor 8 + 4 + 8 + 4 + 8 */
     TN_FAIL_IF(n_pairs > g->size / 13 || n_tensors > g->size / 32, err, TERN_E_FORMAT,
-               "%s: %" PRIu64 " keys and %" PRIu64 " tensors do not fit %" PRIu64 " bytes", g->path, n_pairs,
-               n_tensors, g->size);
+               "%s: %" PRIu64 " keys and %" PRIu64 " tensors do not fit %" PRIu64 " bytes: cut off?", g->path,
+               n_pairs, n_tensors, g->size);
     g->pairs = tn_calloc(g->ctx, TN_MEM_OTHER, n_pairs, sizeof *g->pairs);
     g->tensors = tn_calloc(g->ctx, TN_MEM_OTHER, n_tensors, sizeof *g->tensors);
     TN_FAIL_IF(!g->pairs || !g->tensors, err, TERN_E_MEMORY,

@@ -1,4 +1,4 @@
-/* Writes GGUF v3: header and keys are collected in memory, tensors are streamed behind them. */
+/* Writes GGUF v3: header and keys are collected in memory, tensors are streamed after them. */
 #include "formats/gguf.h"
 
 #include "base/outfile.h"

@@ -37,8 +37,7 @@ typedef enum tn_pkg_kind {
     TN_PKG_LAYER = 4, /* tensors of one layer */
     TN_PKG_OUTLIERS = 5, /* rows of weights by input channel of one layer, for outliers of cold channels */
     TN_PKG_GRAPHS = 6,   /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
-    TN_PKG_LM_HEAD =
-        7, /* large tensors of the model level: embedding, head. Behind the layers: needed last */
+    TN_PKG_LM_HEAD = 7, /* large tensors of the model level: embedding, head. After the layers: needed last */
     TN_PKG_TABLE =
         9, /* a part of the embeddings for every layer, whose rows are read when tokens want them; the
               section's layer counts the parts */
@@ -124,7 +123,7 @@ enum {
     TN_PKG_HAS_OUTLIERS = 1, /* clipped activations of this linear are made good on the CPU */
     TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
     TN_PKG_OUTPUT_INT8 = 4,  /* its outputs leave the device in 8 bits */
-    TN_PKG_DIVIDED = 8,   /* its inputs are those behind a delta net or a convolution, and have an INVERSE */
+    TN_PKG_DIVIDED = 8,   /* its inputs are those after a delta net or a convolution, and have an INVERSE */
     TN_PKG_WIDER = 16,    /* rotated in blocks of 256 */
     TN_PKG_WIDEST = 32,   /* rotated in blocks of 1024 */
     TN_PKG_ALL_FLAGS = 63 /* a reader refuses others */

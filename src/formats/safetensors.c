@@ -77,6 +77,18 @@ static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t
     return TERN_OK;
 }
 
+/* Returns how many bytes of the tensors lie after the end of the data. */
+static uint64_t missing_bytes(const json_t *tensors, uint64_t data_bytes) {
+    json_int_t need = 0;
+    const char *key;
+    json_t *info;
+    json_object_foreach((json_t *)(uintptr_t)tensors, key, info) {
+        json_int_t end = json_integer_value(json_array_get(json_object_get(info, "data_offsets"), 1));
+        if (end > need) need = end;
+    }
+    return (uint64_t)need > data_bytes ? (uint64_t)need - data_bytes : 0;
+}
+
 static tern_status parse_file(tn_safetensors *s, const char *name, const uint8_t *data, uint64_t n_bytes,
                               tern_error *err) {
     uint64_t header;
@@ -95,7 +107,14 @@ static tern_status parse_file(tn_safetensors *s, const char *name, const uint8_t
                      j ? "another value" : je.text);
     const char *key;
     json_t *info;
+    uint64_t missing = st == TERN_OK ? missing_bytes(j, n_bytes - 8 - header) : 0;
+    if (missing)
+        st = tn_fail(err, TERN_E_FORMAT,
+                     "%s: the file is cut off, as by a download that stopped: it has %" PRIu64
+                     " bytes, and %" PRIu64 " more are missing",
+                     name, n_bytes, missing);
     json_object_foreach(j, key, info) {
+        if (st != TERN_OK) break;
         if (!strcmp(key, "__metadata__")) continue;
         if ((st = add_tensor(s, name, data + 8 + header, n_bytes - 8 - header, 8 + header, key, info, err)) !=
             TERN_OK)

@@ -23,7 +23,7 @@ typedef struct tn_attn_f32_args {
     /* Draft trees: NULL, or per row a mask of n_tree_words 64-bit words over cache slots tree_base..: bit j
      * of row i says that row i's text goes on through slot tree_base + j (end_pos[i] == tree_base then). Its
      * r-th set bit is position tree_base + r of that text, for the window and for the order of summation: a
-     * row has the bits it would have had were its ancestors stored one behind the other. first_pos may then
+     * row has the bits it would have had were its ancestors stored one after another. first_pos may then
      * lie beyond tree_base. */
     const uint64_t *tree_mask;
     size_t tree_base, n_tree_words;

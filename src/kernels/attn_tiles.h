@@ -52,7 +52,7 @@ static inline size_t tn_attn_tiles_scratch(size_t n_rows, size_t n_idx, size_t d
     return lanes > copy ? lanes : copy;
 }
 
-/* Every row as by attn_f32.h over a cache that holds the listed positions one behind the other, bit for bit;
+/* Every row as by attn_f32.h over a cache that holds the listed positions one after another, bit for bit;
  * so a list of all positions gives the bits of full attention. */
 typedef void (*tn_attn_tiles_fn)(const tn_attn_tiles_args *a);
 void tn_attn_tiles_ref(const tn_attn_tiles_args *a);

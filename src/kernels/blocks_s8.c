@@ -75,7 +75,7 @@ static float exponent(uint8_t e) { return ldexpf(1.0f, e - 128); }
 static const uint8_t *values(tn_blocks_type type, const uint8_t *src, size_t n_k, size_t n, uint8_t *q) {
     static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     static const int8_t mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    const uint8_t *second = src + n_k * N / 2; /* behind nibbles */
+    const uint8_t *second = src + n_k * N / 2; /* after nibbles */
     if (type == TN_BLOCKS_Q2_K || type == TN_BLOCKS_Q3_K) second = src + n_k * N / 4;
     for (size_t k = 0; k < n_k; k++) {
         switch (type) {

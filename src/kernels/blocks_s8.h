@@ -5,7 +5,7 @@
  * quantised to s8 with a scale for 128 channels; products of bytes are exact, groups are added in float.
  *
  * In memory the weights are tiles of 16 output channels, made once from the file's rows and as many bytes:
- * a tile is its chunks of TN_BLOCKS_CHUNK input channels one behind the other, the last one shorter. A chunk
+ * a tile is its chunks of TN_BLOCKS_CHUNK input channels one after another, the last one shorter. A chunk
  * holds first the bytes of the values as the file's blocks have them, in words of four: [word][16
  * channels][4], field by field and in each field block by block; a line is one such word of all channels.
  * Then come the scales:
@@ -96,7 +96,7 @@ static inline size_t tn_blocks_n_chunks(size_t k) { return (k + TN_BLOCKS_CHUNK 
 
 /* One row x [K] for weights of a type; chunk c goes to out[c * stride]. Within each TN_BLOCKS_ACT channels:
  * scale = max |x| / 127, q = clip(round_half_even(x * (127 / max |x|)), -127, 127), q = 0 for NaN and where
- * all are zero. An infinity makes the scale infinite. What lies behind K in the last chunk is not written. */
+ * all are zero. An infinity makes the scale infinite. What lies after K in the last chunk is not written. */
 typedef void (*tn_blocks_quantise_fn)(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out,
                                       size_t stride);
 void tn_blocks_quantise_ref(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out, size_t stride);

@@ -36,13 +36,13 @@ INLINE vi panel_weights(const panel *p, int v, size_t line) {
 typedef struct sums {
     float *p;
     size_t ld;
-    const float *bias; /* added behind the last chunk; NULL: none */
+    const float *bias; /* added after the last chunk; NULL: none */
     bool first, last;  /* chunk */
 } sums;
 
 /* What the first pass of rows prefetches meanwhile, by shares of a group: the chunk after next of each tile.
- * It may lie behind the matrix: a prefetch is not a read. Into L2, because L1 waits for too few misses at
- * once to read at the rate of memory, and not in a burst, which holds up the loads behind it. */
+ * It may lie after the matrix: a prefetch is not a read. Into L2, because L1 waits for too few misses at
+ * once to read at the rate of memory, and not in a burst, which holds up the loads after it. */
 typedef struct ahead {
     uintptr_t at[TILES];
     size_t share;

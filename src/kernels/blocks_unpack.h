@@ -308,7 +308,7 @@ INLINE bytes16 six_bits(const uint8_t *src, int i) {
     return high_pair(l[0]) | (bytes16)((pairs16)mid << 2) | (bytes16)((pairs16)top << 4);
 }
 
-/* s (and b) of 8 groups from six-bit scales (and minima behind them) and d (and dmin). */
+/* s (and b) of 8 groups from six-bit scales (and minima after them) and d (and dmin). */
 INLINE void six_bit_scales(const uint8_t *src, bool min, panel *p) {
     const uint8_t *d = src + (min ? 12 : 6) * N, *m = src + 14 * N;
 #pragma GCC unroll 8
@@ -362,7 +362,7 @@ INLINE void mxfp4_scales(const uint8_t *src, size_t n32, panel *p) {
     }
 }
 
-/* A type's scales at src, behind the chunk's values. */
+/* A type's scales at src, after the chunk's values. */
 INLINE void scales(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p) {
     switch (type) {
     case TN_BLOCKS_Q4_1:

@@ -26,7 +26,7 @@ enum {
 typedef struct tn_delta_f32_args {
     const float *q, *k;        /* first row: [d_key] */
     const float *v;            /* first row: [n_cols] */
-    const float *decay, *rate; /* of the first row, and every gate_stride floats behind */
+    const float *decay, *rate; /* of the first row, and every gate_stride floats after */
     size_t stride;             /* floats between rows of q, k and v */
     size_t gate_stride;
     const float *from; /* the state in front of the first row, as `state` lies; may be `state` */

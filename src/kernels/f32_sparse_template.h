@@ -60,7 +60,7 @@ INLINE void span_scores(size_t n16, const float *q, const float *rows, size_t p0
     if (c == c1) return;
     uint32_t last[16];
     uint32_t lo = idx[c], hi = idx[c1 - 1];
-    for (size_t j = 0; j < 16; j++) { /* what comes behind the list may be anything */
+    for (size_t j = 0; j < 16; j++) { /* what comes after the list may be anything */
         uint32_t p = idx[c + j] < hi ? idx[c + j] : hi;
         last[j] = p > lo ? p : lo;
     }
@@ -267,7 +267,7 @@ static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const
     }
 }
 
-/* Scores of n <= TILE_POS neighbours in the list (behind the last, of the last), rows r0.. of nv vectors;
+/* Scores of n <= TILE_POS neighbours in the list (after the last, of the last), rows r0.. of nv vectors;
  * masked: some rows do not see some of them. */
 INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w,
                         const listed *keys, size_t at, size_t n, size_t r0, bool masked) {
@@ -460,7 +460,7 @@ static bool is_few(const tn_attn_tiles_args *a) {
     return few;
 }
 
-/* Keys of n <= TN_KV_PANEL list entries, behind the last those of the last, as a panel. */
+/* Keys of n <= TN_KV_PANEL list entries, after the last those of the last, as a panel. */
 static void turn_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *wide, float *panel) {
     const listed k = take(a, a->k, idx, n, wide);
     for (size_t i = 0; i < TN_KV_PANEL; i += 16) {

@@ -5,16 +5,21 @@
  * per block of the matrix product for up to 3 and up to MR rows, so that rows * vectors accumulators fit the
  * register file), types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below.
  * Bits are those of the scalar references: the same chains, the same lanes.
- *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b
- *       f_load_s8, f_load_low4, f_load_high4 (of W bytes: as signed numbers; their low or high halves, less 8)
- *       f_round(nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a
- *       & ~m
- *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
- *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
- *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2,
- *       1 f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j < 16
- *       f_stream, optional: f_store to a whole vector's boundary, around the caches; f_fence() behind them
- *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
+ *
+ *   vf: f_load f_store f_set1 f_fma(a, b, c) f_add f_sub f_mul f_div
+ *       f_max(a, b) = a > b ? a : b
+ *       f_load_s8, f_load_low4, f_load_high4: W bytes as signed numbers; their low or high halves, less 8
+ *       f_round (to the nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or
+ *       f_andnot(m, a) = a & ~m
+ *   vm: f_lt(a, b) f_gt(a, b) f_unord(a)
+ *       f_sel(mask, a, b) = mask ? a : b
+ *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1
+ *
+ * Optional:
+ *   f_transpose16(src, ld_src, dst, ld_dst): dst[i][j] = src[j][i] of 16 x 16 floats
+ *   f_fold16(vf[16]), with W = 16: a vector of the 16 sums, each added pairwise at stride 8, 4, 2, 1
+ *   f_transpose_rows16(row[16], d, dst, ld_dst): dst[i][j] = row[j][d + i], i, j < 16
+ *   f_stream: f_store to a whole vector's boundary, around the caches; f_fence() after them */
 #include "kernels/kernels.h"
 
 #include <assert.h>
@@ -517,7 +522,7 @@ static seen seen_of(const tn_attn_f32_args *a, size_t row) {
     return v;
 }
 
-/* Scores of the row's draft-tree slots move to the positions they stand for, one behind the other. */
+/* Scores of the row's draft-tree slots move to the positions they stand for, one after another. */
 static void pack_tree(const tn_attn_f32_args *a, seen *v, float *s) {
     size_t to = a->tree_base;
     for (size_t i = 0; i < a->n_tree_words; i++) {

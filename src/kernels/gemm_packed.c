@@ -1,8 +1,26 @@
 #include "kernels/gemm_packed.h"
 
+#include "base/cpu.h"
 #include "kernels/kernels.h"
 
 #include <assert.h>
+#include <string.h>
+
+const tn_packed_form *tn_packed_forms(uint32_t cpu) {
+#if defined(__x86_64__) && !defined(TERN_NO_AVX512)
+    if (cpu & TN_CPU_AVX512VNNI) return tn_packed_forms_avx512vnni;
+#endif
+    (void)cpu;
+    return NULL;
+}
+
+bool tn_packed_form_use(tn_kernels *kern, const char *name) {
+    const tn_packed_form *f = tn_packed_forms(kern->cpu);
+    while (f && f->name && strcmp(f->name, name) != 0) f++;
+    if (!f || !f->name) return false;
+    kern->gemm_packed = f->fn;
+    return true;
+}
 
 size_t tn_gemm_packed_scratch_bytes(size_t k) {
     size_t row = (k + TN_WEIGHTLET_GROUP - 1) / TN_WEIGHTLET_GROUP * TN_WEIGHTLET_GROUP,

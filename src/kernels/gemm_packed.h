@@ -10,6 +10,8 @@
 
 #include "kernels/unpack.h"
 
+#include <stdbool.h>
+
 enum {
     TN_PACKED_FEW = 16,
     TN_PACKED_BLOCK = 64,
@@ -33,6 +35,22 @@ void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, con
                             uint8_t *scratch);
 void tn_gemm_packed_i8mm(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                          uint8_t *scratch);
+
+/* Forms of a product that fetch one row's weights in other ways: the same bits, and which is fastest is a matter of
+ * the machine (lab/tune.h measures it). Lists end with a name of NULL; the first form is the one of tn_kernels_init. */
+typedef struct tn_packed_form {
+    const char *name;
+    tn_gemm_packed_fn fn;
+} tn_packed_form;
+
+enum { TN_PACKED_FORMS_MOST = 8 };
+
+extern const tn_packed_form tn_packed_forms_avx512vnni[];
+
+/* Returns the forms for TN_CPU_* flags, or NULL where there is but one. */
+const tn_packed_form *tn_packed_forms(uint32_t cpu);
+/* Makes kern use the form of that name. Returns false, and changes nothing, where its processor has none such. */
+bool tn_packed_form_use(struct tn_kernels *kern, const char *name);
 
 /* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of rows in whole groups, of TN_PACKED_MOST or
  * of TN_PACKED_FEW with TN_PACKED_ROOM bytes more each. */

@@ -1,7 +1,7 @@
 /* kernels/gemm_s8.h - the host NPU's matrix product: int8 x int8 -> int32, exact, with its epilogue.
  *
  * Weights W [N][K] s8 in [-127,127] lie in tiles: ceil(N/16) column tiles, each [ceil(K/4)][16][4] bytes:
- * element (n,k) at (n/16)*ceil(K/4)*64 + (k/4)*64 + (n%16)*4 + k%4; missing n and k are zero. Behind the
+ * element (n,k) at (n/16)*ceil(K/4)*64 + (k/4)*64 + (n%16)*4 + k%4; missing n and k are zero. After the
  * tiles nothing is read. One tile row is one 64-byte line, a tile is one sequential stream: prefill walks
  * several tiles at once, decode reads them in turn. Activations are u8 = s8 + 128 (the device's native type,
  * made by quantise_s8); col_sum[n] = sum_k W[n][k] undoes the offset. */

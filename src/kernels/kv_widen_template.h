@@ -74,7 +74,7 @@ enum { MOST_SCALES = TN_KV_PANEL * 512 / TN_KV_GROUP };
 /* Scales of n positions of a panel of values, from position `in` of it on. scales has room for W more. */
 INLINE void widen_scales(const uint8_t *panel, size_t groups, size_t in, size_t n, float *scales) {
     const uint16_t *halves = (const uint16_t *)panel + in * groups;
-    for (size_t i = 0; i < n * groups; i += W) /* behind the last scale there are codes */
+    for (size_t i = 0; i < n * groups; i += W) /* after the last scale there are codes */
         f_store(scales + i, f_load_f16(halves + i));
 }
 

@@ -84,7 +84,7 @@ static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
     for (size_t j = 0; j < GROUP; j++) out[j] = (int8_t)(uint8_t)(2u * code[j] - top);
 }
 
-/* code [128]: n weights of fewer than eight bits become their codes, and what is behind them zeros. */
+/* code [128]: n weights of fewer than eight bits become their codes, and what is after them zeros. */
 static void to_codes(uint8_t *code, size_t n, unsigned bits) {
     const unsigned top = (1u << bits) - 1;
     for (size_t j = 0; j < n; j++) {

@@ -60,7 +60,7 @@ static tern_status tokens_of(evaluator *ev, const char *text, size_t n_bytes, bo
     return st;
 }
 
-/* Scores `answer` behind `prompt`. *fits is false when the item is longer than the context. */
+/* Scores `answer` after `prompt`. *fits is false when the item is longer than the context. */
 static tern_status score(evaluator *ev, const char *prompt, const char *answer, answer_score *a, bool *fits) {
     size_t n_prompt = strlen(prompt), n_answer = strlen(answer), n_before, n_all;
     *fits = false;

@@ -200,8 +200,8 @@ static facts facts_of(const tern_session *s) {
     facts f = {.s = s, .e = s->e};
     tern_session_stats(s, &f.stats);
     tern_session_draft_stats(s, &f.drafts);
-    if (s->pipeline) {
-        const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);
+    if (tn_session_pipeline(s)) {
+        const tn_pipeline_stats *p = tn_pipeline_stats_get(tn_session_pipeline(s));
         f.n_tasks = p->n_tasks, f.n_ahead = p->n_ahead, f.n_beside = p->n_beside;
     }
     return f;

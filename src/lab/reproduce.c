@@ -387,7 +387,7 @@ static tern_status ef_ablation(tn_book *b, tern_error *err) {
     tn_book_add(
         b, TN_CLAIM_PREDICTED, "5.3", "adaptive 5 bits in the mix saves against INT8", "%", 3.3, adaptive,
         "two models, five lengths; too little because the mix reads 6 % fewer bytes and reading is hidden "
-        "behind long prompts");
+        "after long prompts");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.3", "packing, most for llama3-8b", "x", 1.36, pack[0], "");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.3", "packing, most for phi3-3.8b", "x", 1.22, pack[1], "");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.3", "pipeline saves, long prompts", "%", 12.7, pipe_long,

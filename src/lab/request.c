@@ -385,11 +385,11 @@ static tern_status check(const tn_sim_request *r, tern_error *err) {
                    r->n_gen < 0 || r->n_gen > 131072,
                err, TERN_E_INVALID, "%d tokens in chunks of %d and %d more are out of range", r->n_tokens,
                r->n_chunk, r->n_gen);
-    TN_FAIL_IF(r->bits && !(r->bits >= 1 && r->bits <= 8), err, TERN_E_INVALID, "%g bits are out of range",
-               r->bits);
-    TN_FAIL_IF(r->ratio && !(r->ratio > 0 && r->ratio <= 1), err, TERN_E_INVALID,
+    TN_FAIL_IF(r->bits != 0 && !(r->bits >= 1 && r->bits <= 8), err, TERN_E_INVALID,
+               "%g bits are out of range", r->bits);
+    TN_FAIL_IF(r->ratio != 0 && !(r->ratio > 0 && r->ratio <= 1), err, TERN_E_INVALID,
                "a ratio of %g is out of range", r->ratio);
-    TN_FAIL_IF(r->accepted && !(r->accepted >= 1 && r->accepted <= 1000), err, TERN_E_INVALID,
+    TN_FAIL_IF(r->accepted != 0 && !(r->accepted >= 1 && r->accepted <= 1000), err, TERN_E_INVALID,
                "%g accepted tokens are out of range", r->accepted);
     TN_FAIL_IF(r->measured && (r->load != TN_SIM_WARM || r->attention != TN_SIM_FULL), err, TERN_E_INVALID,
                "measured times are those of a warm prefill with its own attention");

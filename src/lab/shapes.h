@@ -27,7 +27,7 @@ typedef struct tn_synth_shape {
     int32_t period, n_shared, n_ff_shared, n_ple; /* see tn_hparams */
     bool v_is_k, no_norm;                         /* of a state space: what it gives is gated alone */
     int32_t rank, n_sparse; /* of the product beside attention, layers with sparse gates (Gemma 3n) */
-    bool next;              /* a layer behind the others guesses one token further */
+    bool next;              /* a layer after the others guesses one token further */
     bool longrope;          /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */

@@ -73,7 +73,7 @@ tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err);
  * sums, power, decoding, unpacking, one core's attention. */
 tn_soc tn_soc_with_gpu(const tn_soc *soc);
 
-/* Both return a model, the first by name. They return NULL when it is unknown, and the second behind the
+/* Both return a model, the first by name. They return NULL when it is unknown, and the second after the
  * last. */
 const tn_sim_model *tn_sim_model_find(const char *name);
 const tn_sim_model *tn_sim_model_at(int32_t i);

@@ -219,7 +219,7 @@ static void declare(synth *s, int layer, tn_role role) {
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return;
     uint64_t dims[3] = {(uint64_t)s->h.n_experts, (uint64_t)rows, (uint64_t)cols};
     bool vector = rows == 1 && !(s->arch->mamba && role == TN_W_DELTA_NORM);
-    if (tn_role_of_experts(role)) { /* one behind the other, as one more dimension */
+    if (tn_role_of_experts(role)) { /* one after another, as one more dimension */
         dims[rows == 1 ? 2 : 1] /= dims[0];
         if (rows == 1) dims[1] = dims[0];
         tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), rows == 1 ? 2 : 3,

@@ -25,6 +25,7 @@ _Static_assert(TN_CHUNK_MIN << I_DEFAULT == TN_CHUNK_DEFAULT, "another default o
 #define WORTH_CHUNK 1.05 /* by itself: another run shall seldom find another one */
 #define SECONDS_CHUNK 20.0
 #define SECONDS_THRESHOLD 40.0
+#define WORTH_FORM 1.05
 #define WORTH_READING 1.1 /* storage scatters more than products */
 
 /* Reads at most n_most bytes of the package, twice by each method in turn. */
@@ -98,6 +99,9 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
                      "tokens_per_second", speed, "attention_from", (int)r->tuned.attn_threshold);
     if (r->tuned.attn_times.n_widths)
         tn_json_set(&tuned, "attention_times", tn_attn_times_json(&r->tuned.attn_times));
+    if (*r->tuned.packed_form)
+        tn_json_set(&tuned, "packed_form",
+                    tn_json_string(r->tuned.packed_form, strlen(r->tuned.packed_form)));
     keep_others(&j, key);
     if (r->tuned.unfinished) tn_json_set(&tuned, "unfinished", json_true());
     tn_json_set(&j, "tuned", tuned);
@@ -156,7 +160,8 @@ static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *
     return st;
 }
 
-tn_sim_model tn_tuned_shape(const tern_engine *e) {
+/* The engine's model as the simulator sees it. */
+static tn_sim_model shape_of(const tern_engine *e) {
     const tn_hparams *h = &e->model->h;
     return (tn_sim_model){.name = "package",
                           .n_layers = h->n_layers,
@@ -172,11 +177,11 @@ tn_sim_model tn_tuned_shape(const tern_engine *e) {
  * shared out. */
 static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
     tn_measured_steps measured;
-    tn_sim_model shape = tn_tuned_shape(e);
+    tn_sim_model shape = shape_of(e);
     tn_sim_result o;
     tn_sim sim;
     s->profile.part_us = 0;
-    tn_pipeline_measured(s->pipeline, &measured);
+    tn_pipeline_measured(tn_session_pipeline(s), &measured);
     memcpy(measured.n_workers, e->n_lane_workers, sizeof measured.n_workers);
     TN_TRY(tn_sim_open(&e->ctx, &sim, err));
     tern_status st = tn_sim_run(&sim,
@@ -210,14 +215,15 @@ static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err)
         s->profile.later_waves = i >= 0;
         tn_session_truncate(s, 0);
         double t0 = tn_now_s();
-        int64_t wave_ns = tn_pipeline_stats_get(s->pipeline)->wall_ns;
+        int64_t wave_ns = tn_pipeline_stats_get(tn_session_pipeline(s))->wall_ns;
         st = tern_session_prefill(s, ids, (size_t)n, err);
         if (i < 0) continue;
         for (int k = 0; k < TN_MAX_STEP_TYPES; k++) us[k][i] = s->profile.us[k];
         us[PER_POS][i] = s->profile.attn_us_per_pos;
         us[WALL][i] = (tn_now_s() - t0) * 1e6;
         us[REST][i] =
-            fmax(0, us[WALL][i] - (double)(tn_pipeline_stats_get(s->pipeline)->wall_ns - wave_ns) * 1e-3);
+            fmax(0, us[WALL][i] -
+                        (double)(tn_pipeline_stats_get(tn_session_pipeline(s))->wall_ns - wave_ns) * 1e-3);
     }
     if (st == TERN_OK) {
         for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], ascending);
@@ -313,9 +319,45 @@ static bool may_attend_sparsely(const tern_engine *e) {
 
 /* What an open engine tells of its own package: shapes of the products, what sparse attention's stages take.
  */
+/* Decodes with every form of one row's products by turns and keeps the fastest. Each has its least time: what else
+ * the machine does only takes away. */
+static tern_status best_form(tern_engine *e, tn_tune_report *r, tern_error *err) {
+    enum { ROUNDS = 4, TOKENS = 4 };
+    const tn_packed_form *forms = r->forms = tn_packed_forms(e->kern.cpu);
+    tern_session *s = NULL;
+    int32_t *ids = NULL;
+    double least[TN_PACKED_FORMS_MOST] = {0};
+    int best = 0;
+    *r->tuned.packed_form = 0;
+    if (!forms || !e->npu->packed) return TERN_OK;
+    tern_status st = open_prompt(e, 2 * TOKENS, &s, &ids, err);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; forms[i].name; i++) {
+            (void)tn_packed_form_use(&e->kern, forms[i].name);
+            if (st == TERN_OK) tn_session_truncate(s, 0);
+            for (int t = 0; t <= TOKENS && st == TERN_OK; t++) { /* the first warms up */
+                double t0 = tn_now_s();
+                st = tern_session_prefill(s, ids + t, 1, err);
+                double took = tn_now_s() - t0;
+                if (t && (least[i] == 0 || took < least[i])) least[i] = took;
+            }
+        }
+    }
+    (void)tn_packed_form_use(&e->kern, forms[0].name);
+    for (int i = 0; forms[i].name && st == TERN_OK; i++) {
+        r->form_speed[i] = 1 / least[i];
+        if (least[i] * (best ? 1 : WORTH_FORM) < least[best]) best = i;
+    }
+    if (best) snprintf(r->tuned.packed_form, sizeof r->tuned.packed_form, "%s", forms[best].name);
+    tern_session_close(&s);
+    tn_free(&e->ctx, ids);
+    return st;
+}
+
 static tern_status best_for_engine(tern_engine *e, tn_tune_report *r, tern_error *err) {
     r->tuned.fingerprint = e->model->fingerprint;
     TN_TRY(best_splits(e, r, err));
+    TN_TRY(best_form(e, r, err));
     if (!may_attend_sparsely(e)) return TERN_OK;
     tern_status st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention,
                                             &r->tuned.attn_times, err);
@@ -530,11 +572,11 @@ tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_mod
     tern_session *s = NULL;
     TN_TRY(tern_session_open(e, &so, &s, err));
     bool measured = s->profile.measured;
-    tn_pipeline_measured(s->pipeline, out);
+    tn_pipeline_measured(tn_session_pipeline(s), out);
     tern_session_close(&s);
     TN_FAIL_IF(!measured, err, TERN_E_INVALID,
                "%s has no step times for these settings: run tern bench --tune first", e->profile_path);
     memcpy(out->n_workers, e->n_lane_workers, sizeof out->n_workers);
-    *shape = tn_tuned_shape(e);
+    *shape = shape_of(e);
     return TERN_OK;
 }

@@ -24,8 +24,11 @@ typedef struct tn_tune_report {
     int32_t chunk[TN_TUNE_LENGTHS];
     double tokens_per_second[TN_TUNE_LENGTHS]; /* 0: not tried, longer than the prompt */
     int32_t attn_length[TN_TUNE_ATTN];         /* prompts of a quarter, half and all of the tokens */
-    double attn_speed[TN_TUNE_ATTN][2]; /* tokens per second in full, and with sparse attention from the
+    double attn_speed[TN_TUNE_ATTN][2];      /* tokens per second in full, and with sparse attention from the
                                            beginning; 0: not measured */
+    const tn_packed_form *forms;             /* of the engine's processor; NULL: nothing to choose from */
+    double form_speed[TN_PACKED_FORMS_MOST]; /* tokens per second of decoding with each form of one row's
+                                                products over packed weights; 0: not measured */
     double read_gb_per_second[TN_TUNED_READS]; /* of a file that is not in the page cache, by
                                                   tn_tuned_read_names; 0: not measured */
     int32_t i_read;                            /* the fastest */
@@ -52,12 +55,9 @@ bool tn_tune_wanted(const tern_engine *e, const char *path);
 
 /* Finds where sparse attention begins to pay. us[0][i] is the time of the i-th piece of a prompt in full, us[1][i]
  * with sparse attention; a piece has n_piece tokens. It begins with the first piece that is faster and has none
- * behind it that is not, or where the lines through both kinds' times cross, at the next power of two. Returns
+ * after it that is not, or where the lines through both kinds' times cross, at the next power of two. Returns
  * TN_TUNE_NEVER where it pays nowhere up to TN_TUNE_FARTHEST tokens. */
 int32_t tn_tune_begins(const double *const us[2], int32_t n_pieces, int32_t n_piece);
-
-/* Returns the engine's model as the simulator sees it. */
-tn_sim_model tn_tuned_shape(const tern_engine *e);
 
 /* Gives the profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. It fails with
  * TERN_E_INVALID when this is no package, or one that was never measured. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A new architecture is a row here and, at most, one new operator. */
-/* Norms in front of and behind both blocks, by their names in folders. */
+/* Norms in front of and after both blocks, by their names in folders. */
 #define HF_NORMS_AROUND                                                                                      \
     [TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",                                               \
     [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",                                                    \

@@ -340,7 +340,7 @@ static tern_status parse_sparse(config *c, tn_hparams *h) {
     return TERN_OK;
 }
 
-/* Gemma 3n. Its vocabulary goes on behind the text's with rows that stand for pictures and sounds. */
+/* Gemma 3n. Its vocabulary goes on after the text's with rows that stand for pictures and sounds. */
 static tern_status parse_streams(config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->streams) return TERN_OK;
     h->n_streams = whole(c, "altup_num_inputs", true, 0);

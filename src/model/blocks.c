@@ -39,6 +39,12 @@ bool tn_blocks_in_source(const tn_source *s) {
     return false;
 }
 
+size_t tn_blocks_role_bytes(const tn_source *s, int layer, tn_role role, int64_t rows, int64_t cols) {
+    tn_blocks_type type;
+    const tn_tensor *t = tn_source_tensor(s, layer, role);
+    return t && type_of(t->dtype, &type) ? tn_blocks_bytes(type, (size_t)rows, (size_t)cols) : 0;
+}
+
 /* What a linear takes of a room: whole lines. */
 static size_t room_of(tn_blocks_type type, size_t n, size_t k) {
     return (tn_blocks_bytes(type, n, k) + LINE - 1) / LINE * LINE;

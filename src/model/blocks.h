@@ -9,8 +9,10 @@
 bool tn_blocks_in_source(const tn_source *s);
 /* Bytes of the room that the linears of a layer take for what they have in blocks; layer >= 0. */
 size_t tn_blocks_room(const tn_source *s, int layer);
+/* Bytes of rows x cols of a role as blocks; 0: it is not stored in blocks. */
+size_t tn_blocks_role_bytes(const tn_source *s, int layer, tn_role role, int64_t rows, int64_t cols);
 /* l (n, k are set) takes the tensor as it is stored; where it is not stored in blocks, l->blocks stays
- * NULL and nothing happens. row0: where its rows begin in the tensor. room: where tiles go, moved on behind
+ * NULL and nothing happens. row0: where its rows begin in the tensor. room: where tiles go, moved on after
  * them; NULL or *room NULL: l gets its own memory. Numbers that are none are an error that names the tensor. */
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
                            int64_t row0, uint8_t **room, tn_linear *l, tern_error *err);

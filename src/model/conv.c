@@ -29,7 +29,7 @@ static uint64_t state_bytes(const void *self) {
     return (uint64_t)c->n_layers * tn_conv_floats(c->n_embd, c->len) * sizeof(float);
 }
 
-/* Slots behind the text that a forward may have written, kept or not: a chunk, or a draft tree. */
+/* Slots after the text that a forward may have written, kept or not: a chunk, or a draft tree. */
 enum { AHEAD = 256 };
 
 static float *ring_of(const tn_conv *c, int32_t i_layer, int32_t pos) {

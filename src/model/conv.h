@@ -3,7 +3,7 @@
  *
  * Inputs lie in a ring by cache slot, so that a row of a draft tree can be kept and the text can go back a
  * little; further back it goes to a snapshot. A forward writes those of its rows that the ring can hold;
- * the chunks behind its first one read them there. What the text left is kept apart (the tail), so that a
+ * the chunks after its first one read them there. What the text left is kept apart (the tail), so that a
  * forward of many chunks that fails has changed nothing. */
 #ifndef TN_MODEL_CONV_H
 #define TN_MODEL_CONV_H

@@ -65,9 +65,9 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
 void tn_forward_texts(const tn_model *m, tn_pool *pool, tn_rows *texts, const bool *rope_long,
                       int32_t n_texts, tn_acts *a, const int32_t *ids, tn_rows *all);
 
-/* The norm behind the last layer over n rows: what lm_head reads. */
+/* The norm after the last layer over n rows: what lm_head reads. */
 void tn_forward_out_norm(const tn_model *m, const tn_kernels *kern, const float *x, float *out, int32_t n);
-/* logits [n][n_vocab] of rows row0..row0+n-1 of buffer X: what the program has behind the layers. */
+/* logits [n][n_vocab] of rows row0..row0+n-1 of buffer X: what the program has after the layers. */
 void tn_forward_logits(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, int32_t row0,
                        int32_t n, float *logits);
 

@@ -20,7 +20,14 @@ typedef enum tn_layer_kind {
 
 /* The number of streams that models with several have. */
 enum { TN_STREAMS = 4 };
-enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 512, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16, TN_MAX_DELTA = 256 };
+enum {
+    TN_MAX_FF = 1 << 19,
+    TN_MAX_LAYERS = 512,
+    TN_MAX_ROT = 512,
+    TN_MAX_EXPERTS = 1024,
+    TN_MAX_CONV = 16,
+    TN_MAX_DELTA = 256
+};
 
 /* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and
  * queries. */
@@ -48,7 +55,7 @@ typedef struct tn_hparams {
     char arch[32]; /* canonical name: a row of the table in arch.c */
     char name[128];
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab, ctx_train;
-    int32_t n_next; /* 1: the file has a layer behind the others that guesses one token further (next.h) */
+    int32_t n_next; /* 1: the file has a layer after the others that guesses one token further (next.h) */
     tn_norm_kind norm;
     float norm_eps;
     tn_act act;
@@ -58,7 +65,7 @@ typedef struct tn_hparams {
     bool no_pre_norms;   /* and none in front of them (OLMo 2, EXAONE 4) */
     bool qk_norm;        /* RMS norm of each Q and K head before rope (Qwen3) */
     bool qk_norm_whole;  /* of all heads' values together (OLMo 2) */
-    bool qk_norm_last;   /* behind rope (Hunyuan) */
+    bool qk_norm_last;   /* after rope (Hunyuan) */
     bool tied;           /* output head is the embedding */
     float embd_scale;    /* multiplies embeddings (Gemma: sqrt(n_embd)); 1 = none */
     float attn_scale;    /* multiplies q.k; normally 1/sqrt(d_head) */
@@ -84,7 +91,7 @@ typedef struct tn_hparams {
     float rope_mscale;
     bool local_rope; /* layers with a window rotate by inv_freq_local, unscaled (Gemma 3) */
     float inv_freq_local[TN_MAX_ROT / 2];
-    /* A mixture of experts in place of feed-forward blocks, behind the first n_dense layers; 0: none */
+    /* A mixture of experts in place of feed-forward blocks, after the first n_dense layers; 0: none */
     int32_t n_experts, n_experts_used, n_ff_exp, n_dense;
     bool experts_norm;    /* the weights of those chosen add up to 1; else they are shares of all */
     bool experts_sigmoid; /* a score's weight is its sigmoid; else softmax */
@@ -112,7 +119,7 @@ typedef struct tn_hparams {
     bool v_norm;      /* V's heads are normed, without weights */
     bool v_is_k;      /* layers without a window have no V of their own: it is K as projected */
     bool layer_scale; /* what a layer leaves is multiplied by a number of its own */
-    /* Values of a token's embedding for every layer, which it adds behind its feed-forward block; 0: none */
+    /* Values of a token's embedding for every layer, which it adds after its feed-forward block; 0: none */
     int32_t n_ple;
     /* So many residual streams lie side by side, and a layer works on the first and corrects all (AltUp, Gemma
      * 3n); 0: one. */
@@ -122,7 +129,7 @@ typedef struct tn_hparams {
      * 0: in none */
     int32_t n_sparse;
     float sparse_deviations;
-    int32_t n_vocab_rest; /* rows of the embedding behind n_vocab that stand for no text */
+    int32_t n_vocab_rest; /* rows of the embedding after n_vocab that stand for no text */
 } tn_hparams;
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
@@ -161,7 +168,7 @@ typedef enum tn_role {
     TN_W_SINKS,  /* [n_heads] */
     TN_W_ROUTER, /* [n_experts][n_embd] */
     TN_W_ROUTER_B,
-    TN_W_GATE_EXPS, /* the experts' tensors one behind the other: [n_experts * n_ff][n_embd] */
+    TN_W_GATE_EXPS, /* the experts' tensors one after another: [n_experts * n_ff][n_embd] */
     TN_W_UP_EXPS,
     TN_W_DOWN_EXPS, /* [n_experts * n_embd][n_ff] */
     TN_W_GATE_EXPS_B,

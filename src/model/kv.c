@@ -123,7 +123,7 @@ static uint64_t state_bytes(const void *self) {
 
 static void state_keep(void *self, int32_t slot, int32_t n_tok) { tn_kv_move(self, slot, n_tok); }
 
-/* What lies behind the text is never read, and overwritten by the next rows. */
+/* What lies after the text is never read, and overwritten by the next rows. */
 static void state_truncate(void *self, int32_t n_tok) {
     (void)self;
     (void)n_tok;
@@ -131,8 +131,8 @@ static void state_truncate(void *self, int32_t n_tok) {
 
 enum { ZEROS = TN_KV_PANEL * sizeof(float) };
 
-/* The last panel of keys is saved whole, with zeros behind n_tok, so that files are reproducible. The
- * panel itself stays: the text may go on behind n_tok. A panel is runs of 32 elements; those of scales
+/* The last panel of keys is saved whole, with zeros after n_tok, so that files are reproducible. The
+ * panel itself stays: the text may go on after n_tok. A panel is runs of 32 elements; those of scales
  * have two bytes. */
 static void save_panel(const tn_kv *kv, size_t d, uint8_t *panel, size_t in_panel, tn_state_io io,
                        void *user) {

@@ -19,7 +19,7 @@ typedef struct tn_kv {
         int32_t n_kv_heads, d_head;
         size_t head_bytes;        /* of the keys of a KV head, and of its values */
         size_t at;                /* where its heads begin */
-    } layers[TN_MAX_LAYERS + 1];  /* of those; behind the last one: `at` is the size */
+    } layers[TN_MAX_LAYERS + 1];  /* of those; after the last one: `at` is the size */
     int32_t cap_tok;              /* multiple of TN_KV_PANEL */
     int16_t index[TN_MAX_LAYERS]; /* which of those a layer reads; -1: it does not attend, and must not be
                                      asked for */

@@ -118,7 +118,7 @@ static const tn_tensor *tensor_of(const reader *r, const char *name) {
     return r->file.gguf ? tn_gguf_tensor(r->file.gguf, name) : tn_safetensors_tensor(r->file.st, name);
 }
 
-/* The other one of a pair: its name has the other letter behind the last "lora_". */
+/* The other one of a pair: its name has the other letter after the last "lora_". */
 static const tn_tensor *partner(const reader *r, const tn_tensor *t) {
     char name[400];
     if ((size_t)snprintf(name, sizeof name, "%s", t->name) >= sizeof name) return NULL;

@@ -85,9 +85,38 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     return TERN_OK;
 }
 
+static bool is_rounded(tn_float_scheme scheme, int layer) {
+    return layer >= 0 && (scheme == TN_FLOAT_LLM_INT8 || scheme == TN_FLOAT_GROUP_W8A8);
+}
+
+/* Returns how many linears the role's tensor is, one an expert; 0: it is a vector. */
+static int64_t linears_of(const tn_hparams *h, int layer, tn_role role) {
+    if (layer < 0) return role == TN_W_EMBD || role == TN_W_OUT || role == TN_W_PLE_EMBD;
+    for (int i = 0; i < TN_N_LAYER_LINEARS; i++)
+        if (tn_layer_linears[i].role == role) return 1;
+    for (int i = 0; i < TN_N_EXPERT_LINEARS; i++)
+        if (tn_expert_linears[i].role == role) return h->n_experts;
+    return role == TN_W_ROUTER;
+}
+
+uint64_t tn_model_role_bytes(const tn_source *src, tn_float_scheme scheme, int layer, tn_role role) {
+    const tn_hparams *h = tn_source_hparams(src);
+    int64_t rows, cols, n = linears_of(h, layer, role);
+    if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B))) return 0;
+    tn_role_shape(h, layer, role, &rows, &cols);
+    if (!n) return (uint64_t)(rows * cols) * sizeof(float);
+    rows /= n;
+    size_t bytes = scheme == TN_FLOAT_BLOCKS ? tn_blocks_role_bytes(src, layer, role, rows, cols) : 0;
+    bool rounded = is_rounded(scheme, layer);
+    tn_panel_dtype dtype = rounded ? TN_PANEL_F32 : tn_source_panel_dtype(src, layer, role);
+    if (!bytes) bytes = tn_panels_bytes(dtype, (size_t)rows, (size_t)cols);
+    /* llm-int8 has the weights before they were rounded too */
+    return (uint64_t)n * bytes * (rounded && scheme == TN_FLOAT_LLM_INT8 ? 2 : 1);
+}
+
 static tern_status load_panels(loader *ld, int layer, tn_role role, int64_t row0, tn_linear *l,
                                size_t *n_bytes) {
-    bool rounded = layer >= 0 && (ld->m->scheme == TN_FLOAT_LLM_INT8 || ld->m->scheme == TN_FLOAT_GROUP_W8A8);
+    bool rounded = is_rounded(ld->m->scheme, layer);
     l->dtype = rounded ? TN_PANEL_F32 : tn_source_panel_dtype(ld->src, layer, role);
     *n_bytes = tn_panels_bytes(l->dtype, (size_t)l->n, (size_t)l->k);
     size_t bytes = *n_bytes;
@@ -193,7 +222,7 @@ static tern_status load_next(loader *ld) {
     tn_layer *layer = &ld->m->next->layers[0];
     tern_status st = load_layer(ld, h->n_layers, layer);
     ld->m->n_params = n_params;
-    if (st == TERN_OK && ld->m->scheme == TN_FLOAT_BLOCKS) tn_source_release(ld->src, h->n_layers);
+    if (st == TERN_OK) tn_source_release(ld->src, h->n_layers);
     return st;
 }
 
@@ -279,11 +308,11 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
     if ((st = load_out_norm(&ld)) != TERN_OK) goto out;
     for (int i = 0; i < m->h.n_layers; i++) {
         if ((st = load_layer(&ld, i, &m->layers[i])) != TERN_OK) goto out;
-        if (scheme == TN_FLOAT_BLOCKS) tn_source_release(src, i);
+        tn_source_release(src, i);
         TN_BAIL_IF(!tn_progress(ctx, "load", (i + 1.0) / m->h.n_layers), err, TERN_E_CANCELLED,
                    "loading was cancelled");
     }
-    if (scheme == TN_FLOAT_BLOCKS) tn_source_release(src, -1);
+    tn_source_release(src, -1);
     XXH64_state_t *hash = ld.hash;
     st = load_next(&ld);
     ld.hash = hash;

@@ -27,7 +27,7 @@ typedef struct tn_layer {
     tn_linear linears[TN_W_N_ROLES];
     tn_linear
         *experts[TN_N_EXPERT_LINEARS]; /* gate, up, down: [n_experts] each; NULL: the layer has no experts */
-    /* What the layer's linears have in blocks, one behind the other: pages of 2 MiB are for large pieces of
+    /* What the layer's linears have in blocks, one after another: pages of 2 MiB are for large pieces of
      * memory only, and decoding from 4 KiB pages is a quarter slower. NULL: nothing. */
     void *room;
 } tn_layer;
@@ -50,6 +50,9 @@ struct tn_model {
     tn_model
         *next; /* the layer that guesses one token further, as a model of one layer (next.h); NULL: none */
 };
+
+/* What the weights of a role take in memory once a model of this scheme is loaded; 0: they are not there. */
+uint64_t tn_model_role_bytes(const tn_source *src, tn_float_scheme scheme, int layer, tn_role role);
 
 /* Load every weight of the source: as float panels, rounded as the scheme rounds; with TN_FLOAT_BLOCKS in the
  * file's blocks where it has some. Takes the source's tokenizer. Reports progress "load". */

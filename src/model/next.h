@@ -1,8 +1,8 @@
-/* model/next.h - the layer that guesses one token further (MTP, "nextn"), which some files have behind the others.
+/* model/next.h - the layer that guesses one token further (MTP, "nextn"), which some files have after the others.
  *
- * It reads, for the token at position i + 1, that token's embedding and the hidden state that the model has behind
+ * It reads, for the token at position i + 1, that token's embedding and the hidden state that the model has after
  * position i and its last norm; each is normed, and a projection of both is what a decoder layer of the model's kind
- * gets. Behind that layer and a norm of its own, the model's output layer says what comes at position i + 2. The normed
+ * gets. After that layer and a norm of its own, the model's output layer says what comes at position i + 2. The normed
  * state takes the place of the model's for a guess further. Its keys and values are its own.
  *
  * It is held as a tn_model of one layer, m->next, without embedding and output layer: those are m's. */
@@ -41,7 +41,7 @@ uint64_t tn_next_bytes_of(const tn_hparams *h, int32_t n_ctx); /* of the model's
 uint64_t tn_next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_threads);
 
 /* Rows row0 .. row0 + n - 1, n at most TN_TREE_MAX: embeddings [n][n_embd], scaled as the model's, and states [n][n_embd]
- * behind the last norm. Keys and values of these rows are stored over what was there. out: NULL, or where the last
+ * after the last norm. Keys and values of these rows are stored over what was there. out: NULL, or where the last
  * row's normed state goes, for the output layer; without it nothing but keys and values is computed. */
 void tn_next_rows(tn_next_text *t, int32_t row0, int32_t n, const float *embeddings, const float *states,
                   float *out);

@@ -1,5 +1,5 @@
 /* ALTUP_MERGE: active = the first stream of X + in, for stream 1; active += in for the others: `in` is what linears
- * made of a stream, scaled so that it is as large as the first. Behind the last, the first stream becomes the mean
+ * made of a stream, scaled so that it is as large as the first. After the last, the first stream becomes the mean
  * of all. */
 #include "model/op.h"
 

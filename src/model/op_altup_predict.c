@@ -1,4 +1,4 @@
-/* ALTUP_PREDICT: what X's streams are expected to be behind the layer, before it has been computed. The first
+/* ALTUP_PREDICT: what X's streams are expected to be after the layer, before it has been computed. The first
  * stream scores all: s = tanh(router norm(x_0) / n_embd). Every stream becomes x_i + sum over j of c_ij x_j,
  * c_ij = sum over k of predict[i * n + j][k] s_k. Active, which the layer works on, is the first of them. */
 #include "model/op.h"

@@ -1,4 +1,4 @@
-/* CONV: the row of a convolution is three vectors b, c and, behind CONV_GATE, b x. out = c * sum over k of
+/* CONV: the row of a convolution is three vectors b, c and, after CONV_GATE, b x. out = c * sum over k of
  * w[k] * (b x) of the row len-1-k positions before, oldest first, zeros in front of the text. A row of a
  * draft tree looks back along its own branch. Every row remembers its own b x: no other of its forward
  * reads that from the state. */

@@ -1,5 +1,5 @@
 /* COPY: out = in, or the part of in that is one of several residual streams. It stands where other architectures have a norm, so that what is quantised or rounded
- * for the linears behind it is no longer the residual stream itself. */
+ * for the linears after it is no longer the residual stream itself. */
 #include "model/op.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* NORM_ADD: out = norm(in), and in += out: a block whose input, normed, goes by itself too (Gemma 3n). It is one
- * op because what quantises `out` for the linears behind it may change it. */
+ * op because what quantises `out` for the linears after it may change it. */
 #include "model/op.h"
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {

@@ -1,5 +1,5 @@
 /* ROPE: Q and K head by head: their norms where the layer has them, then pairs (j, j + n_rot/2) rotated by
- * the angles of the row's position; K and V are stored at the row's slot. Some architectures norm behind the
+ * the angles of the row's position; K and V are stored at the row's slot. Some architectures norm after the
  * rotation, or all heads of a row together; some scale queries by their position. Some norm V too, without
  * weights, or have K as projected for it. A layer without KV heads leaves to an earlier one what is stored. */
 #include "model/op.h"

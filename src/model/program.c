@@ -6,16 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-const char *tn_buffer_name(tn_buffer b) {
-    static const char *const names[TN_N_BUFFERS] = {
-        "x",           "normed",    "q",        "k",         "v",        "att",      "attn gate",
-        "gate",        "up",        "bcx",      "delta q",   "delta k",  "delta v",  "delta gate",
-        "decay",       "rate",      "mixed",    "delta",     "route",    "chosen",   "gathered",
-        "expert gate", "expert up", "given",    "embedding", "layers",   "layer in", "layer gate",
-        "active",      "laurel",    "stream 1", "stream 2",  "stream 3", "branch",   "logits"};
-    return names[b];
-}
-
 tn_buffer tn_role_buffer(tn_role r) {
     switch (r) {
     case TN_W_Q: return TN_BUF_Q;
@@ -314,7 +304,7 @@ static const recipe adding_to_streams[] = {
         .kind = TN_OP_ALTUP_MERGE, .name = "merge", .in = TN_BUF_BRANCH, .out = TN_BUF_ACTIVE, .stream = I   \
     }
 
-/* Behind the last layer. */
+/* After the last layer. */
 static const recipe leaving_streams[] = {LEAVE(1), LEAVE(2), LEAVE(3)};
 _Static_assert(TN_STREAMS == 4, "a site for what every stream but the first leaves");
 

@@ -20,7 +20,7 @@
 /* What ops pass to each other: one row for every token of the chunk. */
 typedef enum tn_buffer {
     TN_BUF_X,      /* residual stream, or streams side by side */
-    TN_BUF_NORMED, /* what a norm leaves for the linears behind it */
+    TN_BUF_NORMED, /* what a norm leaves for the linears after it */
     TN_BUF_Q,
     TN_BUF_K,
     TN_BUF_V,
@@ -35,7 +35,7 @@ typedef enum tn_buffer {
     TN_BUF_DELTA_GATE,
     TN_BUF_DELTA_DECAY,
     TN_BUF_DELTA_RATE,
-    TN_BUF_DELTA_MIXED, /* q, k and v behind its convolution */
+    TN_BUF_DELTA_MIXED, /* q, k and v after its convolution */
     TN_BUF_DELTA,       /* what it gives */
     TN_BUF_ROUTE,       /* scores of the experts */
     TN_BUF_CHOSEN,      /* experts of the row (experts.h) */
@@ -56,8 +56,6 @@ typedef enum tn_buffer {
     TN_BUF_LOGITS,
     TN_N_BUFFERS
 } tn_buffer;
-
-const char *tn_buffer_name(tn_buffer b);
 
 /* What a layer remembers between tokens (state.h). */
 typedef enum tn_state_kind { TN_STATE_KV, TN_STATE_CONV, TN_STATE_DELTA, TN_N_STATE_KINDS } tn_state_kind;
@@ -88,7 +86,7 @@ typedef enum tn_op_kind {
     TN_OP_SCALE,         /* out *= the layer's number, or a number of the op */
     TN_OP_GATE_SPARSE,   /* gate = what of it is above its row's mean by so many deviations */
     TN_OP_STREAMS,       /* X = its first stream, and the others, as large as it */
-    TN_OP_ALTUP_PREDICT, /* X = what its streams are expected to be behind the layer; active = the first */
+    TN_OP_ALTUP_PREDICT, /* X = what its streams are expected to be after the layer; active = the first */
     TN_OP_ALTUP_CORRECT, /* X += what active tells of it; active = the first, scaled */
     TN_OP_ALTUP_ADD,     /* the other streams of X += norm(in) */
     TN_OP_ALTUP_MERGE,   /* active = sum of streams, each as large as the first; the last: X = their mean */
@@ -101,7 +99,7 @@ typedef struct tn_op {
     const char *name;   /* of the step that ends with it: "norm", "qkv"... */
     const char *beside; /* LINEARS: name of the float step beside the product: "qkv outliers" */
     tn_lane lane;       /* CPU: float, row by row; NPU: static INT8 */
-    int32_t layer;      /* -1 before the layers, n_layers behind them */
+    int32_t layer;      /* -1 before the layers, n_layers after them */
     tn_buffer in, out;
     uint64_t reads, writes;             /* bits of tn_buffer */
     uint32_t state_reads, state_writes; /* bits of tn_state_kind */
@@ -117,7 +115,7 @@ typedef struct tn_op {
             int32_t n_heads, n_kv_heads, d_head; /* KV heads 0: keys and values are an earlier layer's */
             int32_t n_rot;                       /* rotated values of a head; 0: this layer has no rope */
             int32_t table;                       /* which of the rows' rope tables; 1: the local one */
-            bool whole, behind;  /* a norm is of all heads together; it comes behind the rotation */
+            bool whole, behind;  /* a norm is of all heads together; it comes after the rotation */
             bool v_norm, v_is_k; /* V is normed, without weights; it is K as projected */
             float temp_scale;    /* of queries, by position; 0: none */
             int32_t temp_every;
@@ -210,7 +208,7 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site);
 tn_role tn_program_absorber(const tn_program *p, int32_t site);
 /* Are the inputs of a layer's site divided where they are quantised, because others read them as they are
  * (the router beside a shared expert), or no tensor could take the scales (what experts read, and what they
- * give behind clamped gates; what a delta net or a convolution gives; normed values; what layers add of an
+ * give after clamped gates; what a delta net or a convolution gives; normed values; what layers add of an
  * embedding)? It can be smoothed then, and nothing absorbs. */
 bool tn_program_divides(const tn_program *p, int32_t site);
 /* Of those, all but experts' and routers', which packages of before had not smoothed. */

@@ -12,7 +12,7 @@ typedef enum tn_site {
     TN_SITE_O,
     TN_SITE_FFN,
     TN_SITE_DOWN,
-    TN_SITE_LM_HEAD, /* of the model, behind the layers */
+    TN_SITE_LM_HEAD, /* of the model, after the layers */
     TN_SITE_EXPERTS, /* gate and up of all experts of a layer */
     TN_SITE_EXPERTS_DOWN,
     TN_SITE_LAYER_IN, /* what a layer takes of a token's embedding, where every layer adds some of it (n_ple) */
@@ -49,7 +49,7 @@ typedef struct tn_site_ops {
     int32_t k;                                               /* input channels */
     int32_t n[TN_SITE_MAX_OPS];                              /* output channels of each op */
     int32_t n_total;
-    /* A site of experts: each linear is those of n_experts, one behind the other, so n counts the channels of
+    /* A site of experts: each linear is those of n_experts, one after another, so n counts the channels of
      * all; a row passes n_used of them. Else 0. */
     int32_t n_experts, n_used;
 } tn_site_ops;

@@ -257,6 +257,11 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     s->arch = tn_arch_by_gguf(name, n);
     char list[512];
     tn_arch_list(list, sizeof list);
+    TN_FAIL_IF(
+        n == 4 && !memcmp(name, "clip", 4), err, TERN_E_UNSUPPORTED,
+        "%s: the part of a model that reads images or sound (mmproj), which is no model by itself: give the "
+        "language model's file",
+        path);
     TN_FAIL_IF(!s->arch, err, TERN_E_UNSUPPORTED, "%s: architecture '%.*s' is not supported; there are %s",
                path, (int)(n < 40 ? n : 40), name, list);
     TN_FAIL_IF(!tn_gguf_n_tensors(s->gguf), err, TERN_E_FORMAT,
@@ -296,6 +301,10 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     json_t *config;
     TN_FAIL_IF(!exists(path, "config.json") && exists(path, "adapter_config.json"), err, TERN_E_INVALID,
                "%s: an adapter, not a model: open its model with the option lora", path);
+    TN_FAIL_IF(!exists(path, "config.json"), err, TERN_E_FORMAT,
+               "%s: a folder without config.json is no Hugging Face model; of a folder with GGUF files give "
+               "the file",
+               path);
     TN_TRY(tn_json_read(file, 0, &config, err));
     const char *type = json_string_value(json_object_get(config, "model_type"));
     tern_status st = TERN_OK;

@@ -197,32 +197,32 @@ static void from_memory(void *user, void *p, size_t n) {
     m->n += n;
 }
 
-static tern_status copy_part(tn_ctx *ctx, const struct tn_state_part *to, const struct tn_state_part *from,
-                             int32_t n_tok, tern_error *err) {
-    memory m = {0};
-    if (from->ops == &tn_kv_state && ((const tn_kv *)from->self)->type != ((const tn_kv *)to->self)->type) {
-        tn_kv_convert(from->self, n_tok, to->self);
-        return TERN_OK;
-    }
-    from->ops->transfer(from->self, n_tok, true, count, &m);
-    m.data = tn_alloc(ctx, TN_MEM_OTHER, m.n + 1, 1);
-    TN_FAIL_IF(!m.data, err, TERN_E_MEMORY, "no memory to copy what the layers remember of %d tokens", n_tok);
-    m.n = 0;
-    from->ops->transfer(from->self, n_tok, true, to_memory, &m);
-    m.n = 0;
-    to->ops->transfer(to->self, n_tok, false, from_memory, &m);
-    tn_free(ctx, m.data);
-    return TERN_OK;
+/* Keys and values in two forms are converted where they lie. */
+static bool converts(const struct tn_state_part *to, const struct tn_state_part *from) {
+    return from->ops == &tn_kv_state && ((const tn_kv *)from->self)->type != ((const tn_kv *)to->self)->type;
 }
 
-static tern_status copy_marks(tn_state *dst, const tn_state *s, int32_t n, tern_error *err) {
+/* All that can fail: what is to be copied, in memory of dst's. */
+static tern_status read_all(tn_state *dst, const tn_state *s, int32_t n_tok, bool all, int32_t n_marks,
+                            memory parts[], void *marks[], tern_error *err) {
     size_t size = 0;
     for (int32_t i = 0; i < s->n_parts; i++) size += snapshot_bytes(&s->parts[i]);
-    for (int32_t i = 0; i < n; i++) {
-        void *data = tn_alloc(dst->ctx, TN_MEM_KV, size, 1);
-        TN_FAIL_IF(!data, err, TERN_E_MEMORY, "no memory for a snapshot of %zu bytes", size);
-        memcpy(data, s->marks[i].data, size);
-        dst->marks[dst->n_marks++] = (tn_state_mark){.n_tok = s->marks[i].n_tok, .data = data};
+    for (int32_t i = 0; i < n_marks; i++) {
+        marks[i] = tn_alloc(dst->ctx, TN_MEM_KV, size, 1);
+        TN_FAIL_IF(!marks[i], err, TERN_E_MEMORY, "no memory for a snapshot of %zu bytes", size);
+        memcpy(marks[i], s->marks[i].data, size);
+    }
+    for (int32_t i = 0; i < s->n_parts; i++) {
+        const struct tn_state_part *from = &s->parts[i];
+        memory *m = &parts[i];
+        if (converts(&dst->parts[i], from) || !(all || is_free(from))) continue;
+        from->ops->transfer(from->self, n_tok, true, count, m);
+        m->data = tn_alloc(dst->ctx, TN_MEM_OTHER, m->n + 1, 1);
+        TN_FAIL_IF(!m->data, err, TERN_E_MEMORY, "no memory to copy what the layers remember of %d tokens",
+                   n_tok);
+        m->n = 0;
+        from->ops->transfer(from->self, n_tok, true, to_memory, m);
+        m->n = 0;
     }
     return TERN_OK;
 }
@@ -230,16 +230,26 @@ static tern_status copy_marks(tn_state *dst, const tn_state *s, int32_t n, tern_
 tern_status tn_state_copy(tn_state *dst, const tn_state *s, int32_t n_tok, tern_error *err) {
     int32_t n = marks_before(s, n_tok);
     bool reaches = n_tok == s->n_tok || tn_state_reaches(s, n_tok);
+    memory parts[TN_N_STATE_KINDS + 1] = {0};
+    void *marks[TN_STATE_MARKS] = {0};
     assert(n_tok == tn_state_left(s, n_tok) && dst->n_parts == s->n_parts);
-    (void)tn_state_truncate(dst, 0);
-    tern_status st = copy_marks(dst, s, n, err);
-    if (!reaches) restore(dst, n ? dst->marks[n - 1].data : NULL);
-    for (int32_t i = 0; st == TERN_OK && i < s->n_parts; i++) {
-        if (reaches || is_free(&s->parts[i]))
-            st = copy_part(dst->ctx, &dst->parts[i], &s->parts[i], n_tok, err);
+    tern_status st = read_all(dst, s, n_tok, reaches, n, parts, marks, err);
+    if (st == TERN_OK) {
+        (void)tn_state_truncate(dst, 0);
+        for (int32_t i = 0; i < n; i++)
+            dst->marks[i] = (tn_state_mark){.n_tok = s->marks[i].n_tok, .data = marks[i]};
+        dst->n_marks = n;
+        if (!reaches) restore(dst, n ? dst->marks[n - 1].data : NULL);
+        dst->n_tok = n_tok;
     }
-    dst->n_tok = n_tok;
-    if (st != TERN_OK) (void)tn_state_truncate(dst, 0);
+    for (int32_t i = 0; i < s->n_parts; i++) {
+        const struct tn_state_part *to = &dst->parts[i];
+        if (st == TERN_OK && parts[i].data) to->ops->transfer(to->self, n_tok, false, from_memory, &parts[i]);
+        else if (st == TERN_OK && converts(to, &s->parts[i]))
+            tn_kv_convert(s->parts[i].self, n_tok, to->self);
+        tn_free(dst->ctx, parts[i].data);
+    }
+    for (int32_t i = 0; st != TERN_OK && i < n; i++) tn_free(dst->ctx, marks[i]);
     return st;
 }
 

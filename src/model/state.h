@@ -2,7 +2,7 @@
  *
  * A state is made of kinds: keys and values of attention (kv.h) are the first. Sessions, drafts, saved
  * files and prefix caches know this interface only; the ops that read and write a kind know the kind.
- * Lifecycle: a forward writes rows behind position n_tok (rows of a draft tree into slots from n_tok on);
+ * Lifecycle: a forward writes rows after position n_tok (rows of a draft tree into slots from n_tok on);
  * tn_state_append makes them part of the text, tn_state_keep one of them; truncate goes back. Some kinds
  * can go back to any position. Others (a recurrent matrix) hold the last position only, and go back to a
  * snapshot; so truncate says how far back it went. One thread at a time. */
@@ -21,7 +21,7 @@ typedef void (*tn_state_io)(void *user, void *data, size_t n_bytes);
 typedef struct tn_state_ops {
     const char *name;
     uint64_t (*bytes)(const void *self);
-    /* Rows written behind n_tok become positions n_tok .. n_tok + n - 1. NULL: nothing to do. */
+    /* Rows written after n_tok become positions n_tok .. n_tok + n - 1. NULL: nothing to do. */
     void (*append)(void *self, int32_t n_tok, int32_t n);
     /* The row in `slot` becomes position n_tok. */
     void (*keep)(void *self, int32_t slot, int32_t n_tok);
@@ -43,7 +43,7 @@ typedef struct tn_state_ops {
 /* A place to go back to. It holds as long as the text has not been truncated in front of it. */
 typedef struct tn_state_mark {
     int32_t n_tok;
-    void *data; /* of the kinds that need one, one behind the other */
+    void *data; /* of the kinds that need one, one after another */
 } tn_state_mark;
 
 extern const tn_state_ops tn_kv_state;    /* self: a tn_kv (kv.c) */
@@ -92,7 +92,7 @@ int32_t tn_state_truncate(tn_state *s, int32_t n_tok);
 /* What truncate would leave. */
 int32_t tn_state_left(const tn_state *s, int32_t n_tok);
 /* dst becomes what s was, or would be, after n_tok positions, marks too: n_tok is what tn_state_left says.
- * Both are of one model; keys and values are converted where the forms differ. On failure dst is empty. */
+ * Both are of one model; keys and values are converted where the forms differ. On failure dst is as before. */
 tern_status tn_state_copy(tn_state *dst, const tn_state *s, int32_t n_tok, tern_error *err);
 /* Positions since the last mark, where marks are needed; else 0. */
 int32_t tn_state_unmarked(const tn_state *s);

@@ -84,10 +84,6 @@ struct tn_npu_graph {
 /* Ends a job. It calls on_done, then lets waiters go; the job may be gone when this returns. */
 void tn_npu_complete(tn_npu_device *d, tn_npu_job *job, tern_status st);
 
-/* Checks desc against the rules and d's capabilities and writes it to out with its defaults filled in. */
-tern_status tn_npu_check(const tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph_desc *out,
-                         tern_error *err);
-
 /* Both return what both sides of an op read: W or K, and its column sums. */
 static inline const int8_t *tn_npu_op_tiles(const tn_npu_job *j, int32_t i_op) {
     const tn_npu_weights *w = j->graph->weights[i_op];

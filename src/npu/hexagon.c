@@ -21,7 +21,7 @@ enum {
     START_MS = 10000,
     RUN_MS = 30000,
     TILE_N = 16,
-    /* the window, behind place 0, which means none */
+    /* the window, after place 0, which means none */
     WINDOW = 4096,
     IN_BYTES = 8 << 20,
     K_BYTES = 8 << 20, /* 8 ops' column tile of the longest K */
@@ -113,7 +113,7 @@ static uint32_t place(const hexagon *h, const void *p) {
     return 0;
 }
 
-/* Returns the first place from `at` on where so many bytes lie in one arena; behind the last there is no
+/* Returns the first place from `at` on where so many bytes lie in one arena; after the last there is no
  * end. */
 static uint32_t in_one(const tn_hex_link *l, uint32_t at, uint32_t room) {
     uint32_t inside = at % l->arena_bytes;

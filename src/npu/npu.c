@@ -309,13 +309,6 @@ uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool 
     return plan_weights(&d->caps.layout, n, k, has_bias).n_bytes;
 }
 
-tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w) {
-    pthread_mutex_lock(&w->dev->mu);
-    w->n_refs++;
-    pthread_mutex_unlock(&w->dev->mu);
-    return w;
-}
-
 void tn_npu_weights_close(tn_npu_weights **pw) {
     tn_npu_weights *w = *pw;
     if (!w) return;
@@ -377,8 +370,9 @@ static tern_status check_op(const tn_npu_caps *c, const tn_npu_graph_desc *g, in
     return TERN_OK;
 }
 
-tern_status tn_npu_check(const tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph_desc *out,
-                         tern_error *err) {
+/* Checks desc against the rules and d's capabilities and writes it to out with its defaults filled in. */
+static tern_status check_graph(const tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph_desc *out,
+                               tern_error *err) {
     const tn_npu_caps *c = &d->caps;
     TN_FAIL_IF((unsigned)desc->kind >= TN_NPU_N_KINDS, err, TERN_E_INVALID, "unknown kind of graph %d",
                (int)desc->kind);
@@ -426,7 +420,7 @@ tern_status tn_npu_compile(tn_npu_device *d, const tn_npu_graph_desc *desc, tn_n
                            tern_error *err) {
     *out = NULL;
     tn_npu_graph_desc checked;
-    TN_TRY(tn_npu_check(d, desc, &checked, err));
+    TN_TRY(check_graph(d, desc, &checked, err));
     tn_npu_graph *g = tn_calloc(d->ctx, TN_MEM_GRAPHS, 1, sizeof *g);
     TN_FAIL_IF(!g, err, TERN_E_MEMORY, "no memory for a graph");
     g->dev = d;

@@ -159,7 +159,6 @@ tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
 /* Copies channel n, out [k], in whichever form the weights are. Packed ones must have been loaded by a
  * graph once. */
 void tn_npu_weights_row(const tn_npu_weights *w, int64_t n, int8_t *out);
-tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w);
 /* Returns what an [N][K] matrix will take of the memory cap, for placement under it. */

@@ -75,7 +75,7 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
 /* Checks a piece of what begins with a page. Only some of its bytes belong to the tensor, because direct reads
- * bring what lies behind it too. */
+ * bring what lies after it too. */
 static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
     const unit *u = user;
     const unit_op *op = u->kind == TN_UNIT_SMALL || u->kind == TN_UNIT_NEXT
@@ -183,7 +183,7 @@ static tern_status read_unit(unit *u, tern_error *err) {
             st = tn_pkg_check(m->pkg, u->section, op->r, 0, op->packed, op->r->size_bytes, err);
         }
     }
-    /* what the sites behind may load before this one is */
+    /* what the sites after may load before this one is */
     if (st == TERN_OK && u->kind == TN_UNIT_SMALL) st = tn_sites_read_rows(m, u->layer, err);
     if (st == TERN_OK && u->site) st = find_weightlets(u, err);
     return st;
@@ -210,8 +210,7 @@ static uint64_t packed_bytes(const unit *u) {
     return n;
 }
 
-/* ---- unpacking and loading ------------------------------------------------------------------------------
- */
+/* ---- unpacking and loading --------------------------------------------------------------------------- */
 
 tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *err) {
     (void)err;
@@ -310,8 +309,7 @@ tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_er
     return TERN_OK;
 }
 
-/* ---- rows of the embedding ------------------------------------------------------------------------------
- */
+/* ---- rows of the embedding --------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b) {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
@@ -399,8 +397,7 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed) {
                            : (uint64_t)tile * tn_npu_tiles_bytes(m->layout, m->layout->tile_n, l->embd->k));
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------
- */
+/* ---- life -------------------------------------------------------------------------------------------- */
 
 /* Gives places in the ring, in order. A unit's place may be one that others had. */
 static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
@@ -574,6 +571,10 @@ void tn_loader_close(tn_loader **pl) {
 }
 
 bool tn_loader_done(const tn_loader *l) { return atomic_load_explicit(&l->done, memory_order_acquire); }
+bool tn_loader_is_broken(tn_loader *l) {
+    tern_status st = failed_before(l, NULL);
+    return st == TERN_E_MEMORY || st == TERN_E_IO;
+}
 void tn_loader_lock(tn_loader *l) { pthread_mutex_lock(&l->run_mu); }
 void tn_loader_unlock(tn_loader *l) { pthread_mutex_unlock(&l->run_mu); }
 int32_t tn_loader_n_units(const tn_loader *l) { return l->n_units; }

@@ -35,6 +35,8 @@ void tn_loader_close(tn_loader **l);
 
 /* Tells whether everything is loaded, and acquires what was loaded. */
 bool tn_loader_done(const tn_loader *l);
+/* Tells whether loading has failed for want of memory or in a read, which another opening may not meet again. */
+bool tn_loader_is_broken(tn_loader *l);
 /* Whoever loads, or waits for it, holds this lock. */
 void tn_loader_lock(tn_loader *l);
 void tn_loader_unlock(tn_loader *l);

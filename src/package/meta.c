@@ -1,10 +1,10 @@
 /* What a package says of itself: hyperparameters, the heads' scales, times. */
 #include "base/json.h"
+#include "model/properties.h"
 #include "package/impl.h"
 
 #include "base/status.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,238 +31,117 @@ static int32_t int_of(reader *r, const char *key, int32_t min, int32_t max) {
     return (int32_t)i;
 }
 
-static float float_of(reader *r, const char *key) {
-    const json_t *v = json_object_get(r->o, key);
-    double d = json_number_value(v);
-    if (!json_is_number(v) || !isfinite(d)) miss(r, key);
-    return (float)d;
-}
-
-/* Reads a number between min and max, both excluded; 0 counts too where `zero` allows it. config.json and
- * GGUF are held to the same ranges. */
-static float range_of(reader *r, const char *key, float min, float max, bool zero) {
-    float v = float_of(r, key);
-    if (!((v > min || (zero && v == 0)) && v < max)) miss(r, key);
-    return v;
-}
-
-static bool bool_of(reader *r, const char *key) {
-    const json_t *v = json_object_get(r->o, key);
-    if (!json_is_boolean(v)) miss(r, key);
-    return json_is_true(v);
-}
-
 static void text_of(reader *r, const char *key, char *dst, size_t cap) {
     const char *s = json_string_value(json_object_get(r->o, key));
     if (!s || strlen(s) >= cap) miss(r, key);
     else memcpy(dst, s, strlen(s) + 1);
 }
 
-/* A number that packages of most architectures do not have. */
-static double extra_of(reader *r, const char *key, double fallback, double min, double max) {
-    const json_t *v = json_object_get(r->o, key);
-    double d = v ? json_number_value(v) : fallback;
-    if ((v && !json_is_number(v)) || !(d >= min && d <= max)) miss(r, key);
-    return d >= min && d <= max ? d : min;
+/* What the layers mix their tokens by: a letter for each where some do not attend. */
+static void kinds_of(reader *r, const tn_property *p, const json_t *v, tn_hparams *h) {
+    const char *kinds = json_string_value(v);
+    if (!kinds || strlen(kinds) != (size_t)h->n_layers) {
+        miss(r, p->key);
+        return;
+    }
+    for (int32_t l = 0; l < h->n_layers; l++) {
+        const char *at = strchr(tn_layer_letters, kinds[l]);
+        if (!at) miss(r, p->key);
+        else h->layer_kind[l] = (uint8_t)(at - tn_layer_letters);
+    }
+}
+
+static void property_of(reader *r, const tn_property *p, const json_t *v, tn_hparams *h) {
+    if (p->type == TN_PROPERTY_KINDS) {
+        if (v) kinds_of(r, p, v, h);
+        return;
+    }
+    const bool plain = p->always && p->type == TN_PROPERTY_BOOL;
+    const double x = !v ? p->none : plain ? json_is_true(v) : json_number_value(v);
+    const bool typed = !v                                        ? !p->always
+                       : plain                                   ? json_is_boolean(v)
+                       : p->always && p->type == TN_PROPERTY_INT ? json_is_integer(v)
+                                                                 : json_is_number(v);
+    if (!typed || !tn_property_ok(p, x)) miss(r, p->key);
+    else tn_property_set(p, h, x);
 }
 
 /* An operator that this program does not know would be left out of what is computed. */
-static void no_unknown(reader *r) {
-    static const char *const known[] = {"norm",
-                                        "norm_eps",
-                                        "act",
-                                        "gated",
-                                        "parallel_block",
-                                        "post_norms",
-                                        "qk_norm",
-                                        "tied",
-                                        "embd_scale",
-                                        "attn_scale",
-                                        "attn_soft_cap",
-                                        "logit_soft_cap",
-                                        "window",
-                                        "window_pattern",
-                                        "no_pre_norms",
-                                        "qk_norm_whole",
-                                        "qk_norm_last",
-                                        "residual_scale",
-                                        "logit_scale",
-                                        "temp_scale",
-                                        "temp_every",
-                                        "no_rope_pattern",
-                                        "local_rope",
-                                        "attn_gate",
-                                        "conv_len",
-                                        "delta_heads",
-                                        "delta_key_heads",
-                                        "delta_d_key",
-                                        "delta_d_value",
-                                        "delta_tiled",
-                                        "delta_mamba",
-                                        "delta_no_norm",
-                                        "delta_norm_first",
-                                        "layer_kinds",
-                                        "sinks",
-                                        "experts",
-                                        "experts_used",
-                                        "experts_ff",
-                                        "experts_behind",
-                                        "experts_norm",
-                                        "experts_sigmoid",
-                                        "experts_bias",
-                                        "experts_scale",
-                                        "shared_expert",
-                                        "shared_gate",
-                                        "experts_beside",
-                                        "swiglu_limit",
-                                        "window_d_head",
-                                        "window_kv_heads",
-                                        "window_rot",
-                                        "kv_shared",
-                                        "ff_shared",
-                                        "v_norm",
-                                        "v_is_k",
-                                        "layer_scale",
-                                        "layer_embedding",
-                                        "streams",
-                                        "laurel_rank",
-                                        "sparse_layers",
-                                        "sparse_deviations"};
+static void no_unknown(reader *r, const tn_property *p, size_t n) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)r->o, key, v) {
         bool found = false;
-        for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++) found = !strcmp(known[i], key);
+        for (size_t i = 0; i < n && !found; i++)
+            found = !strcmp(p[i].section, "operators") && !strcmp(p[i].key, key);
         if (!found) miss(r, "operators (one of them is unknown)");
     }
 }
 
-/* What the layers mix their tokens by: a letter for each where some do not attend. */
-static void mixing_of(reader *r, tn_hparams *h) {
-    const char *kinds = json_string_value(json_object_get(r->o, "layer_kinds"));
-    bool conv = false, delta = false;
-    if (!r->ok) return;
-    if (kinds && strlen(kinds) != (size_t)h->n_layers) miss(r, "layer_kinds");
-    for (int32_t l = 0; r->ok && kinds && l < h->n_layers; l++) {
-        static const char letters[] = "acdb"; /* of tn_layer_kind, in its order */
-        const char *at = kinds[l] ? strchr(letters, kinds[l]) : NULL;
-        if (!at) miss(r, "layer_kinds");
-        else h->layer_kind[l] = (uint8_t)(at - letters), conv |= *at == 'c', delta |= tn_layer_recurs(h, l);
+/* Says which property does not go with the others, by its key; NULL: all do. Each expert's channels are whole
+ * column tiles, because its weights are a part of all experts' (sites.c). */
+static const char *does_not_fit(const tn_hparams *h) {
+    bool conv = false, delta = false, both = false;
+    for (int32_t l = 0; l < h->n_layers; l++) {
+        conv |= h->layer_kind[l] == TN_LAYER_CONVOLVES;
+        both |= h->layer_kind[l] == TN_LAYER_BOTH;
+        delta |= tn_layer_recurs(h, l);
     }
-    if (r->ok && !tn_n_attending(h)) miss(r, "layer_kinds");
-    h->attn_gate = extra_of(r, "attn_gate", 0, 0, 1) != 0;
-    h->conv_len = (int32_t)extra_of(r, "conv_len", 0, conv || delta ? 2 : 0, conv || delta ? TN_MAX_CONV : 0);
-    h->delta = (tn_delta_net){
-        .n_heads = (int32_t)extra_of(r, "delta_heads", 0, delta, delta ? 1 << 12 : 0),
-        .n_key_heads = (int32_t)extra_of(r, "delta_key_heads", 0, delta, delta ? 1 << 12 : 0),
-        .d_key = (int32_t)extra_of(r, "delta_d_key", 0, delta ? 2 : 0, delta ? TN_MAX_DELTA : 0),
-        .d_value = (int32_t)extra_of(r, "delta_d_value", 0, delta ? TN_DELTA_COLS : 0, delta ? 1 << 12 : 0),
-        .tiled = extra_of(r, "delta_tiled", 0, 0, 1) != 0,
-        .mamba = extra_of(r, "delta_mamba", 0, 0, 1) != 0};
-    h->delta.no_norm = extra_of(r, "delta_no_norm", 0, 0, h->delta.mamba) != 0;
-    h->delta.norm_first = extra_of(r, "delta_norm_first", 0, 0, h->delta.mamba) != 0;
-    for (int32_t l = 0; r->ok && l < h->n_layers; l++) /* which has a list of its own */
-        if (h->layer_kind[l] == TN_LAYER_BOTH &&
-            (!h->delta.mamba || h->attn_gate || h->post_norms || h->no_pre_norms || h->parallel_block))
-            miss(r, "layer_kinds");
-    if (r->ok && delta &&
-        (h->delta.n_heads % h->delta.n_key_heads || h->delta.d_key % 2 || h->delta.d_value % TN_DELTA_COLS))
-        miss(r, "delta_heads");
-}
-
-/* A mixture of experts, where there is one. Each one's channels are whole column tiles, because its weights are
- * a part of all experts' (sites.c). */
-static void experts_of(reader *r, tn_hparams *h) {
-    h->n_experts = (int32_t)extra_of(r, "experts", 0, 0, TN_MAX_EXPERTS);
-    const int32_t any = h->n_experts > 0;
-    h->n_experts_used = (int32_t)extra_of(r, "experts_used", 0, any, h->n_experts);
-    h->n_ff_exp = (int32_t)extra_of(r, "experts_ff", 0, any, any ? 1 << 18 : 0);
-    h->n_dense = (int32_t)extra_of(r, "experts_behind", 0, 0, any ? h->n_layers - 1 : 0);
-    h->experts_norm = extra_of(r, "experts_norm", 0, 0, any) != 0;
-    h->experts_sigmoid = extra_of(r, "experts_sigmoid", 0, 0, any) != 0;
-    h->experts_bias = extra_of(r, "experts_bias", 0, 0, any) != 0;
-    h->experts_scale = (float)extra_of(r, "experts_scale", 1, 1e-6, 1e6);
-    h->shared_expert = extra_of(r, "shared_expert", 0, 0, any) != 0;
-    h->shared_gate = extra_of(r, "shared_gate", 0, 0, h->shared_expert) != 0;
-    h->experts_beside = extra_of(r, "experts_beside", 0, 0, any && !h->shared_expert && !h->n_dense) != 0;
-    h->swiglu_limit = (float)extra_of(r, "swiglu_limit", 0, 0, 1e6);
-    if (r->ok && h->n_ff_exp % TN_EXPERT_CHANNELS) miss(r, "experts_ff");
-    if (r->ok && any && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block || !h->gated))
-        miss(r, "experts");
-}
-
-/* What layers differ in, and share. */
-static void layers_of(reader *r, tn_hparams *h) {
-    h->window_d_head = (int32_t)extra_of(r, "window_d_head", 0, 0, 512);
-    h->window_kv_heads = (int32_t)extra_of(r, "window_kv_heads", 0, 0, h->n_heads);
-    h->window_rot = (int32_t)extra_of(r, "window_rot", 0, 0, TN_MAX_ROT);
-    h->n_kv_shared = (int32_t)extra_of(r, "kv_shared", 0, 0, h->n_layers - 1);
-    h->n_ff_shared = (int32_t)extra_of(r, "ff_shared", 0, 0, h->n_kv_shared ? 1 << 18 : 0);
-    h->v_norm = extra_of(r, "v_norm", 0, 0, 1) != 0;
-    h->v_is_k = extra_of(r, "v_is_k", 0, 0, 1) != 0;
-    h->layer_scale = extra_of(r, "layer_scale", 0, 0, 1) != 0;
-    h->n_ple = (int32_t)extra_of(r, "layer_embedding", 0, 0, 1 << 12);
-    h->n_streams = (int32_t)extra_of(r, "streams", 0, 0, TN_STREAMS);
-    const int32_t any = h->n_streams > 0;
-    h->laurel_rank = (int32_t)extra_of(r, "laurel_rank", 0, any, any ? 1 << 14 : 0);
-    h->n_sparse = (int32_t)extra_of(r, "sparse_layers", 0, 0, any ? h->n_layers : 0);
-    h->sparse_deviations = (float)extra_of(r, "sparse_deviations", 0, 0, h->n_sparse ? 100 : 0);
-    if (r->ok && any && (h->n_streams != TN_STREAMS || !h->n_ple || h->parallel_block || !h->gated))
-        miss(r, "streams");
-    if (r->ok && tn_layers_wrong(h)) miss(r, tn_layers_wrong(h));
+    const tn_delta_net *d = &h->delta;
+    const bool experts = h->n_experts > 0, streams = h->n_streams > 0;
+    const struct {
+        bool wrong;
+        const char *key;
+    } rules[] = {
+        {h->n_heads % h->n_kv_heads, "n_kv_heads"},
+        {h->temp_scale > 0 && !h->temp_every, "temp_every"},
+        {!tn_n_attending(h), "layer_kinds"},
+        /* such a layer has a list of its own */
+        {both && (!d->mamba || h->attn_gate || h->post_norms || h->no_pre_norms || h->parallel_block),
+         "layer_kinds"},
+        {conv || delta ? h->conv_len < 2 : h->conv_len > 0, "conv_len"},
+        {delta != (d->n_heads > 0), "delta_heads"},
+        {delta != (d->n_key_heads > 0), "delta_key_heads"},
+        {delta ? d->d_key < 2 : d->d_key > 0, "delta_d_key"},
+        {delta ? d->d_value < TN_DELTA_COLS : d->d_value > 0, "delta_d_value"},
+        {d->no_norm && !d->mamba, "delta_no_norm"},
+        {d->norm_first && !d->mamba, "delta_norm_first"},
+        {delta && d->n_key_heads > 0 && d->n_heads % d->n_key_heads, "delta_heads"},
+        {delta && (d->d_key % 2 || d->d_value % TN_DELTA_COLS), "delta_heads"},
+        {experts != (h->n_experts_used > 0) || h->n_experts_used > h->n_experts, "experts_used"},
+        {experts != (h->n_ff_exp > 0) || h->n_ff_exp % TN_EXPERT_CHANNELS, "experts_ff"},
+        {h->n_dense > (experts ? h->n_layers - 1 : 0), "experts_behind"},
+        {!experts && (h->experts_norm || h->experts_sigmoid || h->experts_bias || h->shared_expert),
+         "experts"},
+        {h->shared_gate && !h->shared_expert, "shared_gate"},
+        {h->experts_beside && (!experts || h->shared_expert || h->n_dense), "experts_beside"},
+        {experts && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block || !h->gated), "experts"},
+        {h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4, "n_rot"},
+        {h->window_kv_heads > h->n_heads, "window_kv_heads"},
+        {h->window_rot > h->n_rot, "window_rot"},
+        {h->n_kv_shared > h->n_layers - 1, "kv_shared"},
+        {h->n_ff_shared && !h->n_kv_shared, "ff_shared"},
+        {streams != (h->laurel_rank > 0), "laurel_rank"},
+        {h->n_sparse > (streams ? h->n_layers : 0), "sparse_layers"},
+        {h->sparse_deviations > 0 && !h->n_sparse, "sparse_deviations"},
+        {streams && (h->n_streams != TN_STREAMS || !h->n_ple || h->parallel_block || !h->gated), "streams"}};
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (rules[i].wrong) return rules[i].key;
+    return tn_layers_wrong(h);
 }
 
 static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     r->o = json_object_get(meta, "hparams");
     text_of(r, "arch", h->arch, sizeof h->arch);
     text_of(r, "name", h->name, sizeof h->name);
-    h->n_layers = int_of(r, "n_layers", 1, TN_MAX_LAYERS);
-    h->n_embd = int_of(r, "n_embd", 1, 1 << 16);
-    h->n_heads = int_of(r, "n_heads", 1, 1 << 12);
-    h->n_kv_heads = int_of(r, "n_kv_heads", 1, 1 << 12);
-    h->d_head = int_of(r, "d_head", 1, 512);
-    h->n_ff = int_of(r, "n_ff", 1, TN_NPU_MAX_OPS << 16);
-    h->n_vocab = int_of(r, "n_vocab", 1, 1 << 24);
-    h->ctx_train = int_of(r, "ctx_train", 1, 1 << 24);
-    if (r->ok && h->n_heads % h->n_kv_heads) miss(r, "n_kv_heads");
+    size_t n;
+    const tn_property *p = tn_properties(&n);
+    for (size_t i = 0; r->ok && i < n; i++) /* the number of layers comes first */
+        property_of(r, &p[i], json_object_get(json_object_get(meta, p[i].section), p[i].key), h);
     r->o = json_object_get(meta, "operators");
-    h->norm = (tn_norm_kind)int_of(r, "norm", TN_NORM_RMS, TN_NORM_LAYER);
-    h->norm_eps = range_of(r, "norm_eps", 0, 1, false);
-    h->act = (tn_act)int_of(r, "act", TN_ACT_SILU, TN_ACT_RELU2);
-    h->gated = bool_of(r, "gated");
-    h->parallel_block = bool_of(r, "parallel_block");
-    h->post_norms = bool_of(r, "post_norms");
-    h->qk_norm = bool_of(r, "qk_norm");
-    h->tied = bool_of(r, "tied");
-    h->embd_scale = range_of(r, "embd_scale", 0, 1e6f, false);
-    h->attn_scale = range_of(r, "attn_scale", 0, 1e6f, false);
-    h->attn_soft_cap = range_of(r, "attn_soft_cap", 0, 1e6f, true);
-    h->logit_soft_cap = range_of(r, "logit_soft_cap", 0, 1e6f, true);
-    h->window = int_of(r, "window", 0, INT32_MAX);
-    h->window_pattern = int_of(r, "window_pattern", 0, TN_MAX_LAYERS);
-    h->no_pre_norms = extra_of(r, "no_pre_norms", 0, 0, 1) != 0;
-    h->qk_norm_whole = extra_of(r, "qk_norm_whole", 0, 0, 1) != 0;
-    h->qk_norm_last = extra_of(r, "qk_norm_last", 0, 0, 1) != 0;
-    h->residual_scale = (float)extra_of(r, "residual_scale", 1, 1e-6, 1e6);
-    h->logit_scale = (float)extra_of(r, "logit_scale", 1, 1e-6, 1e6);
-    h->temp_scale = (float)extra_of(r, "temp_scale", 0, 0, 100);
-    h->temp_every = (int32_t)extra_of(r, "temp_every", 0, h->temp_scale > 0, INT32_MAX);
-    h->no_rope_pattern = (int32_t)extra_of(r, "no_rope_pattern", 0, 0, TN_MAX_LAYERS);
-    h->local_rope = extra_of(r, "local_rope", 0, 0, 1) != 0;
-    h->sinks = extra_of(r, "sinks", 0, 0, 1) != 0;
-    mixing_of(r, h);
-    experts_of(r, h);
-    const json_t *operators = r->o;
-    r->o = json_object_get(meta, "rope");
-    h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);
-    h->rope_base = (double)range_of(r, "rope_base", 1, 1e12f, false);
-    h->rope_orig_ctx = int_of(r, "rope_orig_ctx", 0, INT32_MAX);
-    h->rope_mscale = range_of(r, "rope_mscale", 0, 1e3f, false);
-    if (r->ok && (h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4)) miss(r, "n_rot");
-    r->o = operators;
-    layers_of(r, h);
-    if (r->ok && h->window_rot > h->n_rot) miss(r, "window_rot");
-    no_unknown(r);
+    no_unknown(r, p, n);
+    const char *wrong = r->ok ? does_not_fit(h) : NULL;
+    if (wrong) miss(r, wrong);
 }
 
 static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern_error *err) {

@@ -66,7 +66,7 @@ static tern_status check_router(next_view *v, tern_error *err) {
     return TERN_OK;
 }
 
-/* Of the linears of experts, which lie expert behind expert in whole tiles, one of them tells them all. */
+/* Of the linears of experts, which lie expert after expert in whole tiles, one of them tells them all. */
 static tern_status check_experts(next_view *v, tern_error *err) {
     if (!v->m->model->h.n_experts) return TERN_OK;
     TN_TRY(check_router(v, err));
@@ -135,7 +135,7 @@ static tern_status experts_ready(const next_view *v, const struct tn_layer_linea
     TN_FAIL_IF(!l, err, TERN_E_MEMORY, "no memory for %d experts", h->n_experts);
     TN_TRY(tn_section_vector(m->ctx, &v->s, h, h->n_layers, of->bias, false, &bias, err));
     for (int32_t e = 0; e < h->n_experts; e++) {
-        float *own = l[e].bias; /* of a run that was cancelled behind this */
+        float *own = l[e].bias; /* of a run that was cancelled after this */
         if (bias && !own) own = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n, sizeof *own);
         if (bias && own) memcpy(own, bias + (size_t)e * n, n * sizeof *own);
         l[e] = in_blocks(v->s.base + r->off_bytes + (size_t)e * size, (int32_t)n, (int32_t)r->k);

@@ -1,5 +1,5 @@
 /* package/no_on_demand.c - what a minimal build (TERN_MINIMAL) has in place of on_demand.c and next.c:
- * experts are all in memory, and nothing behind the refusal can be reached; a layer that guesses further
+ * experts are all in memory, and nothing after the refusal can be reached; a layer that guesses further
  * stays in the file. */
 #include "package/on_demand.h"
 

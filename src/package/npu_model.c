@@ -185,6 +185,7 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     m->chunk = opt->chunk ? opt->chunk : tuned ? opt->tuned.chunk : TN_CHUNK_DEFAULT;
     if (tuned && m->chunk == opt->tuned.chunk) m->tuned = opt->tuned;
     if (tuned) m->tuned.attn_times = opt->tuned.attn_times; /* for chunks of any length */
+    if (tuned) memcpy(m->tuned.packed_form, opt->tuned.packed_form, sizeof m->tuned.packed_form);
     return TERN_OK;
 }
 
@@ -276,7 +277,7 @@ static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path
     if (m->n_compiled)
         tn_log(m->ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path,
                m->n_compiled);
-    /* behind the loader's reads the tokenizer's would wait; making it takes some time, in which layers
+    /* after the loader's reads the tokenizer's would wait; making it takes some time, in which layers
      * arrive */
     uint8_t *tokenizer = NULL;
     tern_status rc = read_tokenizer(m, &tokenizer, err);

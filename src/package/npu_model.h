@@ -69,6 +69,7 @@ typedef struct tn_tuned {
     int32_t chunk;
     int32_t rows_per_run[TN_N_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
     int32_t attn_threshold;   /* chunks that end before so many tokens attend in full; 0: not measured */
+    char packed_form[16];     /* of one row's products (gemm_packed.h); "": the usual one */
     bool unfinished;          /* who measured was interrupted: what is missing is measured anew */
     tn_attn_times attn_times; /* of its heads' pipeline */
 } tn_tuned;

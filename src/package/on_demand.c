@@ -171,7 +171,7 @@ static tern_status arrive(tn_on_demand *d, unit *u, tern_error *err) {
     for (int32_t i = 0; i < s->ops.n_ops; i++) {
         tern_error one = {0};
         tern_status rc = tn_aio_wait(d->aio, &d->slots[u->slot[i]].read,
-                                     &one); /* all: none stays in flight behind a failure */
+                                     &one); /* all: none stays in flight after a failure */
         if (rc != TERN_OK && st == TERN_OK) {
             st = rc;
             if (err) *err = one;

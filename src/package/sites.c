@@ -34,7 +34,7 @@ const void *tn_section_payload(const section_view *v, tn_role role, tn_pkg_part 
 
 tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer,
                               tn_role role, bool required, float **out, tern_error *err) {
-    tn_free(ctx, *out); /* of a run that was cancelled behind this */
+    tn_free(ctx, *out); /* of a run that was cancelled after this */
     *out = NULL;
     if (!required && !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_F32)) return TERN_OK;
     int64_t rows, cols;
@@ -573,7 +573,7 @@ tern_status tn_section_router(tn_npu_model *m, const section_view *v, int32_t la
     for (size_t i = 0; i < n * k; i++)
         TN_FAIL_IF(!isfinite(w[i]), err, TERN_E_FORMAT, "layer %d: the router holds a value that is none",
                    layer);
-    tn_free(m->ctx, l->panels); /* of a run that was cancelled behind this */
+    tn_free(m->ctx, l->panels); /* of a run that was cancelled after this */
     *l = (tn_linear){.n = (int32_t)n, .k = (int32_t)k, .dtype = TN_PANEL_F32, .bias = l->bias};
     l->panels = tn_alloc(m->ctx, TN_MEM_WEIGHTS, tn_panels_bytes(TN_PANEL_F32, n, k), 1);
     TN_FAIL_IF(!l->panels, err, TERN_E_MEMORY, "no memory for the router of layer %d", layer);

@@ -78,7 +78,7 @@ static void inputs(const void *user, int32_t site, float *row) {
     if (rotated) tn_hadamard_wide(s->m->kern->hadamard_f32, row, k, (size_t)rotated);
 }
 
-/* V and up take back what the site behind them is multiplied by. */
+/* V and up take back what the site after them is multiplied by. */
 static float output(const void *user, int32_t site, int32_t op, int32_t i) {
     const tn_smoothing *s = user;
     tn_role role = tn_program_linears(s->p, site)->roles[op];

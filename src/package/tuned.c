@@ -40,6 +40,10 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
             out->rows_per_run[s] = rows > 0 && rows <= chunk ? (int32_t)rows : 0;
         }
         out->attn_threshold = from > 0 && from <= 1 << 24 ? (int32_t)from : 0;
+#ifndef TERN_MINIMAL /* has but one */
+        const char *form = json_string_value(json_object_get(t, "packed_form"));
+        if (form && strlen(form) < sizeof out->packed_form) strcpy(out->packed_form, form);
+#endif
         out->unfinished = json_is_true(json_object_get(t, "unfinished"));
         (void)tn_attn_times_read(json_object_get(t, "attention_times"), &out->attn_times);
     }

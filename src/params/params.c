@@ -20,8 +20,8 @@
 
 /* clang-format off */
 static const tn_param table[] = {
-    {"n-predict", 'n', TN_PARAM_INT, USER, ANSWER, AT(generate.max_tokens), .min = -1, .max = 1e9, .unit = "N", .dflt = "128",
-     .help = "tokens to generate at most, -1: until the model ends"},
+    {"n-predict", 'n', TN_PARAM_INT, USER, ANSWER, AT(generate.max_tokens), .min = -1, .max = 1e9, .unit = "N", .dflt = "-1",
+     .help = "tokens to generate at most, -1: until the model ends or the context is full"},
     {"temp", 0, TN_PARAM_FLOAT, USER, ANSWER, AT(generate.sampling.temperature), .max = 100, .unit = "T", .dflt = "0.8",
      .help = "temperature, 0: always the likeliest token"},
     {"top-k", 0, TN_PARAM_INT, USER, ANSWER, AT(generate.sampling.top_k), .max = 1e9, .unit = "K", .dflt = "40",
@@ -52,7 +52,7 @@ static const tn_param table[] = {
     {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
      .dflt = "the smaller of 4096 and the model's", .help = "context in tokens"},
     {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",
-     .help = "adapters of the model, [NAME=]FILE[:SCALE] and more behind commas: GGUF files or PEFT folders; with a scale of 0 one waits until it "
+     .help = "adapters of the model, [NAME=]FILE[:SCALE] and more after commas: GGUF files or PEFT folders; with a scale of 0 one waits until it "
              "is asked for"},
     {"exact", 0, TN_PARAM_FLAG, USER, ALL, AT(exact), .dflt = "off",
      .help = "turn off whatever may change a bit against full attention"},
@@ -131,7 +131,7 @@ static const tn_param table[] = {
      .dflt = "auto: where the device has silicon of its own", .choices = "auto|on|off",
      .help = "attention shadow: heads as tasks of two lanes; the same bits"},
     {"attention-plan", 0, TN_PARAM_TEXT, LAB, ALL, NEEDS(SHADOW), AT(attention_plan), .unit = "HOW", .dflt = "paper",
-     .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 and no search behind it"},
+     .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 and no search after it"},
     {"attention-preset", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SPARSE), AT(attention_preset), .unit = "WHOSE", .dflt = "ours",
      .choices = "ours|paper",
      .help = "paper: sparse attention as printed, of prompts of any length: every row and head its own selection of 20 percent, 9 buckets, heads as a "

@@ -68,7 +68,7 @@ typedef struct tn_param {
 } tn_param;
 
 size_t tn_params_count(void);
-const tn_param *tn_param_at(size_t i); /* in the order of --help; NULL behind the last */
+const tn_param *tn_param_at(size_t i); /* in the order of --help; NULL after the last */
 const tn_param *tn_param_find(const char *name, size_t n_name);
 
 /* An alias is a spelling of earlier versions: `name` stands for `now`, with `value` when it took none. */

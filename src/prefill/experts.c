@@ -148,7 +148,7 @@ static tern_status run_on_demand(tn_pipeline *p, const chunk *c, const tn_npu_si
     return TERN_OK;
 }
 
-/* The pieces of all experts lie one behind the other, each as long as it costs: its rows, and reading its
+/* The pieces of all experts lie one after another, each as long as it costs: its rows, and reading its
  * weights. A part runs those whose middle lies in its stretch. So parts are even, and the same whoever runs them.
  */
 static tern_status run_pieces(tn_pipeline *p, const chunk *c, const tn_npu_site *s, const int32_t *first,

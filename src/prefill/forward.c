@@ -41,7 +41,7 @@ static void slice_texts(tn_pipeline *p, int32_t layer) {
     }
 }
 
-/* The rows of all texts lie one behind the other in chunk 0. */
+/* The rows of all texts lie one after another in chunk 0. */
 static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts) {
     chunk *c = &p->chunks[0];
     int32_t row0 = 0;

@@ -59,7 +59,7 @@ typedef struct cold_cache { /* per worker: weight rows read from the package for
 typedef struct task_arg {
     tn_pipeline *p;
     int32_t i_chunk, step;
-    tn_step_kind kind;     /* the step's, or one of the pipeline of heads behind it */
+    tn_step_kind kind;     /* the step's, or one of the pipeline of heads after it */
     int32_t i_block, slot; /* of the pipeline of heads */
 } task_arg;
 
@@ -160,8 +160,6 @@ tern_status tn_experts_product(tn_pipeline *p, int32_t i_chunk, const tn_npu_sit
 /* Gives the frame that knows the row's text, and the row's number there. */
 const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own);
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
-/* Tells whether parts of a site's product are its linears. */
-bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s);
 /* The linear of its site that a product computes alone, or -1: all of them, and with `alone` above 1 none.
  * Sites whose graphs are exchanged have none of single linears. */
 int32_t tn_step_linear(const tn_pipeline *p, int32_t step);

@@ -93,7 +93,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         tn_npu_job *job = tn_job_of(p, i, s);
         if (ops->n_experts) continue; /* a job for each that is chosen */
         *job = (tn_npu_job){.in = {c->in.x}};
-        uint8_t *out8 = c->out8; /* of one linear behind the other */
+        uint8_t *out8 = c->out8; /* of one linear after another */
         for (int32_t op = 0; op < ops->n_ops; op++) {
             bool int8 = p->m->sites[s].out_factor[op];
             job->out[op] = int8 ? (void *)out8 : c->f.buf[tn_role_buffer(ops->roles[op])];

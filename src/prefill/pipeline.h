@@ -96,7 +96,7 @@ typedef struct tn_pipeline_text {
 
 /* Evaluates the next tokens of several texts together, at most TN_DECODE_M in all, in one pass over the
  * weights. A row gets the bits that it gets alone. tn_pipeline_row and tn_pipeline_logits of p then count
- * the rows of all texts, one text behind the other. p is the pipeline of one of them: none has more room.
+ * the rows of all texts, one text after another. p is the pipeline of one of them: none has more room.
  * tn_pipeline_can_share tells whether all weights are there, which it needs. */
 tern_status tn_pipeline_forward_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts,
                                       tn_timeline *timeline, tern_error *err);
@@ -112,7 +112,7 @@ const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 /* Computes logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */
 tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err);
 
-/* The same of n <= TN_DECODE_M states [n][n_embd] behind a last norm, without adapters. */
+/* The same of n <= TN_DECODE_M states [n][n_embd] after a last norm, without adapters. */
 tern_status tn_pipeline_head(tn_pipeline *p, const float *states, int32_t n, float *logits, tern_error *err);
 
 const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p);

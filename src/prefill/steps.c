@@ -20,7 +20,7 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
 
 /* ---- ops that are one step ------------------------------------------------------------------------- */
 
-/* Tells whether a new step begins with op b, right behind op a. A delta net is a step of its own: its
+/* Tells whether a new step begins with op b, right after op a. A delta net is a step of its own: its
  * parts are heads, not rows. So is routing, whose scores are products over many rows, and gathering, which
  * needs the choices of all of them. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
@@ -28,7 +28,7 @@ static bool begins_step(const tn_op *a, const tn_op *b) {
            a->kind == TN_OP_ROUTE || b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
 }
 
-/* Counts the ops of the step that begins with op i. Ops behind the layers belong to none. */
+/* Counts the ops of the step that begins with op i. Ops after the layers belong to none. */
 static int32_t n_ops_of_step(const tn_program *p, int32_t i) {
     int32_t end = p->first[p->n_layers + 1], n = 1;
     while (i + n < end && !begins_step(&p->ops[i + n - 1], &p->ops[i + n])) n++;

@@ -3,7 +3,7 @@
  * The device's linears are steps of their own. What the CPU does between two of them is one step: its ops run
  * row after row, while a row is in cache. A step that recalls a state begins anew, because it waits for other
  * chunks. So a plain decoder layer is: norm | qkv | rope | attention | o | norm2 | ffn | glu | down, where
- * "norm" begins with the residual of the layer before, and the step behind the last layer is its residual.
+ * "norm" begins with the residual of the layer before, and the step after the last layer is its residual.
  * Sites with an outlier path have a step for it beside their product, and sparse attention has a plan before
  * it. */
 #ifndef TN_PREFILL_STEPS_H

@@ -173,7 +173,7 @@ static void add_loads(void *user, tn_graph *g) {
                      .name = "switch graphs",
                      .chunk = 0,
                      .layer = a->layer0,
-                     .subgraph = 2 * p->steps.n, /* behind the layer's steps */
+                     .subgraph = 2 * p->steps.n, /* after the layer's steps */
                      .n_parts = 1,
                      .lane = TN_LANE_IO};
         int32_t id = tn_graph_add(g, &t);
@@ -378,7 +378,7 @@ void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_befo
         if (form_before[i] == tn_switcher_form(p->switcher, i) && form_before[i] < TN_N_FORMS)
             n_layers[form_before[i]]++;
     }
-    int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* of the steps: loads come behind them */
+    int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* of the steps: loads come after them */
     for (int32_t i = 0; i < n_tasks; i++) {
         const task_arg *a = &w->args[i];
         int32_t layer = p->steps.at[a->step].layer;

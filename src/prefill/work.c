@@ -16,13 +16,14 @@ bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s) {
     return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts;
 }
 
-bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s) {
+/* Are the parts of a site's product its linears? */
+static bool by_operator(const tn_pipeline *p, const tn_npu_site *s) {
     return p->form == TN_FORM_CHUNK && s->op_graphs[0];
 }
 
 int32_t tn_step_linear(const tn_pipeline *p, int32_t step) {
     int32_t alone = p->steps.work[step].alone;
-    return alone && !p->switcher && tn_site_by_operator(p, tn_step_site(p, step)) ? alone - 1 : -1;
+    return alone && !p->switcher && by_operator(p, tn_step_site(p, step)) ? alone - 1 : -1;
 }
 
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step) {
@@ -65,7 +66,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
         if (s->ops.n_experts) return tn_experts_parts(p, s);
         int32_t linear = tn_step_linear(p, step);
         if (linear < 0 && p->steps.work[step].alone > 1) return 1; /* nothing: the first is the whole site */
-        if (!tn_site_has_parts(p, s)) return linear < 0 && tn_site_by_operator(p, s) ? s->ops.n_ops : 1;
+        if (!tn_site_has_parts(p, s)) return linear < 0 && by_operator(p, s) ? s->ops.n_ops : 1;
         return product_parts(p, tn_site_blocks(p, s, linear));
     }
     const tn_op *op = p->steps.work[step].ops;
@@ -221,7 +222,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         if (linear >= 0) return run_operator(p, i_chunk, step, linear, part, n_parts, here, err);
         if (w->alone > 1) return TERN_OK; /* the first of the site's linears was all of them */
         if (p->switcher) return run_switched(p, i_chunk, step, part, n_parts, err);
-        if (tn_site_by_operator(p, tn_step_site(p, step)) && !tn_site_has_parts(p, tn_step_site(p, step)))
+        if (by_operator(p, tn_step_site(p, step)) && !tn_site_has_parts(p, tn_step_site(p, step)))
             return run_operator(p, i_chunk, step, part, 0, 1, here, err);
         return run_job(p, tn_job_of(p, i_chunk, w->site), step, part, n_parts, here, err);
     }

@@ -17,7 +17,7 @@
 tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n,
                              double average, uint8_t *bits, tern_error *err);
 /* The same with at least `least` bits each; average >= least. What is left when the next in turn cannot
- * pay goes to those behind it that can. */
+ * pay goes to those after it that can. */
 tern_status tn_allocate_bits_from(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n,
                                   double average, unsigned least, uint8_t *bits, tern_error *err);
 

@@ -25,13 +25,16 @@ enum {
 typedef struct gram_pack {
     packer *p;
     tn_recipe r;
-    const int32_t *chosen, *held; /* tokens; those decisions are made on, and those they are judged on */
-    size_t n_chosen, n_held;
-    int32_t window, held_window;
+    const int32_t *chosen; /* tokens that decisions are made on */
+    size_t n_chosen;
+    tn_held held; /* those they are judged on */
+    size_t n_held;
+    int32_t window;
     size_t n;            /* rows of all linears, with those of the output layer and the embedding */
     float *cost;         /* [n] by the law cost 4^-bits, nats a token; NULL: everyone gets the same */
     uint32_t *n_weights; /* [n] */
-    tn_loss loss;        /* of the pass that was last */
+    tn_losses losses;    /* of the pass that was last ... */
+    tn_loss loss;        /* ... and of the kind of text that loses most */
     uint64_t n_passes;   /* begun */
 } gram_pack;
 
@@ -209,7 +212,7 @@ static tern_status begin_pass(gram_pack *g, tn_corpus *corpus, tn_judge *judge) 
     TN_TRY(tn_corpus_open(corpus, p->err));
     /* The embedding's rows are the last, or those of the output layer, which then are. */
     const uint8_t *embedding = p->model_bits + g->n - (size_t)p->m->h.n_vocab;
-    return tn_judge_open(judge, &g->r, p->m, g->held, (int32_t)g->n_held, g->held_window, embedding, p->err);
+    return tn_judge_open(judge, &g->r, p->m, &g->held, embedding, p->err);
 }
 
 static tern_status make_rest(gram_pack *g, tn_corpus *corpus, tn_judge *judge, int first, bool tables) {
@@ -230,8 +233,8 @@ static tern_status make_rest(gram_pack *g, tn_corpus *corpus, tn_judge *judge, i
         if (st == TERN_OK) tn_partial_put_layer(&p->partial, &l);
     }
     tn_stage_enter(&p->clock, TN_STAGE_JUDGE);
-    if (st == TERN_OK) st = tn_judge_end(judge, &p->made[p->m->program.n_sites - 1], &g->loss, p->err);
-    if (st == TERN_OK) tn_partial_put_loss(&p->partial, &g->loss);
+    if (st == TERN_OK) st = tn_judge_end(judge, &p->made[p->m->program.n_sites - 1], &g->losses, p->err);
+    if (st == TERN_OK) tn_partial_put_loss(&p->partial, &g->losses);
     return st;
 }
 
@@ -241,10 +244,11 @@ static tern_status pass(gram_pack *g) {
     const uint64_t n_ended = p->partial.head.n_losses;
     const bool ended = g->n_passes < n_ended;
     p->report->n_passes++;
-    if (ended) g->loss = p->partial.head.losses[g->n_passes];
+    if (ended) g->losses = p->partial.head.losses[g->n_passes];
+    g->loss = g->losses.of[tn_losses_worst(&g->losses)];
     if (g->n_passes + 1 < n_ended) {
         g->n_passes++;
-        return TERN_OK; /* another pass came behind it */
+        return TERN_OK; /* another pass came after it */
     }
     tn_corpus corpus = {0};
     tn_judge judge = {0};
@@ -261,6 +265,7 @@ static tern_status pass(gram_pack *g) {
         st = make_rest(g, &corpus, &judge, first, tables);
     }
     g->n_passes++;
+    g->loss = g->losses.of[tn_losses_worst(&g->losses)];
     tn_judge_close(&judge);
     tn_corpus_close(&corpus);
     return st;
@@ -363,29 +368,77 @@ static tern_status open_rows(gram_pack *g) {
     return TERN_OK;
 }
 
-/* Windows from all over the text are kept apart; the others, joined, are what decisions are made on. */
-static tern_status split(gram_pack *g, const int32_t *ids, size_t n, int32_t **both) {
-    size_t window = n / (2 * HELD_SHARE) < HELD_WINDOW ? n / (2 * HELD_SHARE) : HELD_WINDOW, most = HELD_MAX;
-    *both = tn_alloc(g->p->ctx, TN_MEM_OTHER, n, sizeof **both);
-    TN_FAIL_IF(!*both, g->p->err, TERN_E_MEMORY, "no memory for the calibration corpus");
-    if (g->p->m->n_params > LARGE) most /= 2;
-    size_t n_held = n / window / HELD_SHARE < most / window ? n / window / HELD_SHARE : most / window;
-    int32_t *chosen = *both, *held = *both + n - n_held * window;
-    g->chosen = chosen;
-    g->held = held;
-    g->held_window = (int32_t)window;
+/* Windows from all over a kind's text are kept apart; the others, joined, are what decisions are made on. */
+static void split_kind(const int32_t *ids, size_t n, size_t window, size_t most, int32_t *chosen,
+                       size_t *n_chosen, int32_t *held, size_t *n_held) {
+    const size_t wanted = n / window / HELD_SHARE < most / window ? n / window / HELD_SHARE : most / window;
+    size_t kept = 0;
     for (size_t at = 0, i = 0; at < n; at += window, i++) {
         size_t some = n - at < window ? n - at : window,
-               next = g->n_held / window * (n / window) / n_held + HELD_SHARE / 2;
-        bool keep = some == window && g->n_held < n_held * window && i >= next;
-        memcpy(keep ? held + g->n_held : chosen + g->n_chosen, ids + at, some * sizeof *ids);
-        *(keep ? &g->n_held : &g->n_chosen) += some;
+               next = wanted ? kept * (n / window) / wanted + HELD_SHARE / 2 : 0;
+        bool keep = some == window && kept < wanted && i >= next;
+        memcpy(keep ? held + *n_held : chosen + *n_chosen, ids + at, some * sizeof *ids);
+        *(keep ? n_held : n_chosen) += some;
+        kept += keep;
     }
-    return TERN_OK;
+}
+
+/* Kinds take turns, window by window, each spread over the whole: what decides about scales looks at the first half
+ * and what decides about clips at the second (quant/choose.c), and both are to see every kind. */
+static void take_turns(int32_t window, const size_t n_of[TN_N_WORDS], const int32_t *by_kind, int32_t *out) {
+    size_t taken[TN_N_WORDS] = {0}, n = 0, all = 0;
+    for (int k = 0; k < TN_N_WORDS; k++) all += n_of[k];
+    while (n < all) {
+        int next = -1;
+        double least = INFINITY;
+        const int32_t *from = by_kind, *of_next = NULL;
+        for (int k = 0; k < TN_N_WORDS;
+             from += n_of[k++]) { /* the kind of which the smallest share was taken */
+            double share = ((double)taken[k] + window / 2.0) / (double)n_of[k];
+            if (taken[k] == n_of[k] || share >= least) continue;
+            least = share;
+            next = k;
+            of_next = from;
+        }
+        size_t left = n_of[next] - taken[next], some = left < (size_t)window ? left : (size_t)window;
+        memcpy(out + n, of_next + taken[next], some * sizeof *out);
+        taken[next] += some;
+        n += some;
+    }
+}
+
+static tern_status split(gram_pack *g, const tn_calib_text *text, int32_t **chosen, int32_t **held) {
+    tn_ctx *ctx = g->p->ctx;
+    size_t window = HELD_WINDOW, most = HELD_MAX, n_of[TN_N_WORDS];
+    for (int k = 0; k < TN_N_WORDS;
+         k++) { /* every kind has windows enough for one of them to be kept apart */
+        size_t longest = text->n_of[k] / (2 * HELD_SHARE);
+        if (text->n_of[k] >= 64 && longest < window) window = longest;
+    }
+    *chosen = tn_alloc(ctx, TN_MEM_OTHER, text->n, sizeof **chosen);
+    *held = tn_alloc(ctx, TN_MEM_OTHER, text->n, sizeof **held);
+    int32_t *by_kind = tn_alloc(ctx, TN_MEM_OTHER, text->n, sizeof *by_kind);
+    tern_status st = *chosen && *held && by_kind
+                         ? TERN_OK
+                         : tn_fail(g->p->err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    if (g->p->m->n_params > LARGE) most /= 2;
+    g->chosen = *chosen;
+    g->held = (tn_held){.ids = *held, .window = (int32_t)window};
+    for (size_t k = 0, at = 0; k < TN_N_WORDS && st == TERN_OK; at += text->n_of[k++]) {
+        const size_t n_chosen = g->n_chosen, n_held = g->n_held;
+        const bool judged = k != TN_WORDS_TEXT || !g->p->report->text_not_read;
+        split_kind(text->ids + at, text->n_of[k], window, judged ? most : 0, by_kind, &g->n_chosen, *held,
+                   &g->n_held);
+        n_of[k] = g->n_chosen - n_chosen;
+        g->held.n[k] = (int32_t)(g->n_held - n_held);
+    }
+    if (st == TERN_OK) take_turns(g->window, n_of, by_kind, *chosen);
+    tn_free(ctx, by_kind);
+    return st;
 }
 
 /* Everything that the package's bytes depend on says whose the file is. */
-static tern_status open_partial(gram_pack *g, const int32_t *ids, size_t n_ids) {
+static tern_status open_partial(gram_pack *g, const tn_calib_text *t) {
     packer *p = g->p;
     const tn_pack_options *o = p->o;
     char key[TN_CACHE_KEY], text[256];
@@ -393,13 +446,13 @@ static tern_status open_partial(gram_pack *g, const int32_t *ids, size_t n_ids) 
     int n =
         snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d quick %d",
                  TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window, (int)o->quick);
-    const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(ids, n_ids * sizeof *ids)};
+    const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(t->ids, t->n * sizeof *t->ids)};
     size_t n_residuals = (g->n_chosen + 2 * g->n_held) * (size_t)tn_residual_width(&p->m->h);
     return tn_partial_open(&p->partial, p->ctx, p->partial_path, id, &p->m->program, g->n, n_residuals,
                            p->err);
 }
 
-tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+tern_status tn_pack_gram(packer *p, const tn_calib_text *words, int32_t window) {
     gram_pack g = {.p = p, .window = window};
     g.r = (tn_recipe){.ctx = p->ctx,
                       .pool = p->pool,
@@ -409,15 +462,15 @@ tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t wi
                       .program = &p->m->program,
                       .block_max = p->o->quick ? TN_GRAM_BLOCK_QUICK : TN_GRAM_BLOCK_MAX,
                       .clock = &p->clock};
-    int32_t *both = NULL;
+    int32_t *chosen = NULL, *held = NULL;
     double kl;
-    tern_status st = split(&g, ids, n_ids, &both);
+    tern_status st = split(&g, words, &chosen, &held);
     if (st == TERN_OK) st = open_rows(&g);
-    if (st == TERN_OK) st = open_partial(&g, ids, n_ids);
+    if (st == TERN_OK) st = open_partial(&g, words);
     bool same = p->allocation == TN_ALLOCATE_UNIFORM || p->o->bits == 8;
     tn_stage_enter(&p->clock, TN_STAGE_SENSE);
     if (st == TERN_OK && !same) st = sense(&g);
-    if (st == TERN_OK && !p->o->bits && !same) {
+    if (st == TERN_OK && p->o->bits == 0 && !same) {
         st = enough_bits(&g);
         p->report->not_enough = g.loss.kl > wanted_kl(p);
     } else {
@@ -425,11 +478,17 @@ tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t wi
         if (st == TERN_OK) st = pass(&g);
     }
     p->report->n_calib_tokens = g.n_chosen;
+    p->report->worst = tn_losses_worst(&g.losses);
+    for (int k = 0; k < TN_N_WORDS; k++) {
+        const tn_loss *l = &g.losses.of[k];
+        p->report->by_words[k] = (struct tn_pack_loss){l->kl, l->stderr_, (uint64_t)l->n_tok};
+    }
     p->report->n_held_tokens = (uint64_t)g.loss.n_tok;
     p->report->kl = g.loss.kl;
     p->report->kl_stderr = g.loss.stderr_;
     tn_free(p->ctx, g.cost);
     tn_free(p->ctx, g.n_weights);
-    tn_free(p->ctx, both);
+    tn_free(p->ctx, chosen);
+    tn_free(p->ctx, held);
     return st;
 }

@@ -72,14 +72,17 @@ static bool is_key(const char *s, size_t n) {
 
 enum { HEADER_BYTES = 65536, SAMPLE_BYTES = 4096, N_SAMPLES = 64 };
 
-/* Hashes a file's size, time, beginning and samples spread over the rest, its end among them. */
+/* Hashes a file's size, its times, its beginning and samples spread over the rest, its end among them. The time of its
+ * last change nobody can set: another file in its place, or another byte between the samples, is another model, also where
+ * size and time of writing were kept. A copy is another file, then, and has a package of its own. */
 static tern_status hash_file(XXH3_state_t *h, const char *path, tern_error *err) {
     static _Thread_local uint8_t buf[HEADER_BYTES];
     struct stat sb;
     int fd = tn_file_open_regular(path, &sb, err);
     if (fd < 0) return TERN_E_IO;
     tern_status st = TERN_OK;
-    int64_t facts[3] = {sb.st_size, sb.st_mtim.tv_sec, sb.st_mtim.tv_nsec};
+    int64_t facts[5] = {sb.st_size, sb.st_mtim.tv_sec, sb.st_mtim.tv_nsec, sb.st_ctim.tv_sec,
+                        sb.st_ctim.tv_nsec};
     XXH3_128bits_update(h, facts, sizeof facts);
     for (int i = 0; st == TERN_OK && i <= N_SAMPLES; i++) {
         off_t at = i ? (sb.st_size - SAMPLE_BYTES) / N_SAMPLES * i : 0;
@@ -120,7 +123,7 @@ static tern_status hash_folder(XXH3_state_t *h, const char *path, tern_error *er
 }
 
 tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err) {
-    static const char version[] = "tern packages 4"; /* another number: packages are made another way */
+    static const char version[] = "tern packages 6"; /* another number: packages are made another way */
     struct stat sb;
     TN_FAIL_IF(stat(model, &sb), err, TERN_E_IO, "%s: %s", model, strerror(errno));
     XXH3_state_t *h = XXH3_createState();
@@ -198,6 +201,7 @@ tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out,
         memcpy(x->key, key, sizeof key);
         read_source(source, x->source);
         if (!lstat(source, &sb)) x->used_s = sb.st_mtim.tv_sec;
+        if (!unfinished) tn_cache_about_get(path, &x->about);
     }
     closedir(d);
     if (st == TERN_OK) {
@@ -211,7 +215,7 @@ tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out,
 }
 
 tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err) {
-    static const char *const endings[] = {".source", ".tern.profile", ".lock"};
+    static const char *const endings[] = {".source", ".tern.profile", ".about", ".lock"};
     bool unfinished;
     char path[TN_CACHE_PATH];
     TN_FAIL_IF(!is_key(key, strlen(key)), err, TERN_E_INVALID,
@@ -363,6 +367,7 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     TN_TRY(take_lock(folder, key, &fd, busy, err));
     if (*busy) return TERN_OK;
     tn_pack_options o;
+    tn_pack_report r = {0};
     tern_status st = TERN_OK;
     if (tn_cache_find(folder, key, path)) goto out; /* made while we asked for the lock */
     if (opt) o = *opt;
@@ -372,9 +377,13 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     if ((st = entry_path(folder, key, PARTIAL, part, err)) != TERN_OK) goto out;
     if (tn_outfile_may(part, &tn_partial_kind, NULL) != TERN_OK) (void)unlink(part);
     if ((st = put_source(folder, key, model, err)) != TERN_OK) goto out;
-    if ((st = tn_pack(ctx, model, path, &o, NULL, err)) != TERN_OK) goto out;
+    if ((st = tn_pack(ctx, model, path, &o, &r, err)) != TERN_OK) goto out;
     (void)chmod(path, 0600);
-    st = tn_cache_key(model, after, err);
+    const tn_cache_about about = {
+        .bits = r.bits, .kl = r.kl, .kl_stderr = r.kl_stderr, .n_held_tokens = r.n_held_tokens};
+    st = tn_cache_about_put(ctx, path, &about, err);
+    if (st != TERN_OK) (void)tn_cache_remove(folder, key, NULL);
+    if (st == TERN_OK) st = tn_cache_key(model, after, err);
     if (st == TERN_OK && strcmp(key, after)) {
         (void)tn_cache_remove(folder, key, NULL);
         st = tn_fail(err, TERN_E_IO, "%s was replaced while it was packed", model);

@@ -9,10 +9,18 @@
 #ifndef TN_QUANT_CACHE_H
 #define TN_QUANT_CACHE_H
 
+#include "base/json.h"
 #include "quant/pack.h"
 
 enum { TN_CACHE_KEY = 33, TN_CACHE_PATH = 4096 };
 #define TN_CACHE_LIMIT_BYTES (UINT64_C(32) << 30) /* until another limit is set */
+
+/* What is known of a package beside its bytes, in KEY.about. */
+typedef struct tn_cache_about {
+    double bits, kl, kl_stderr; /* of tn_pack_report; 0: not known */
+    uint64_t n_held_tokens;     /* on which kl was measured; 0: it was not */
+    bool told;                  /* whoever asks for the model has read that the package answers */
+} tn_cache_about;
 
 typedef struct tn_cache_entry {
     char key[TN_CACHE_KEY];
@@ -20,6 +28,7 @@ typedef struct tn_cache_entry {
     uint64_t bytes;
     int64_t used_s;  /* since 1970 */
     bool unfinished; /* no package yet: a process that packed it was killed, or is at it */
+    tn_cache_about about;
 } tn_cache_entry;
 
 /* Finds $XDG_CACHE_HOME/tern/packages, or ~/.cache/tern/packages. With `make` its folders are made. A folder
@@ -43,6 +52,13 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
                           uint64_t limit_bytes, bool *busy, tern_error *err);
 /* Lists what is there, finished or not, used last first. The caller frees *out with tn_free. */
 tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err);
+/* Reads and replaces what is known of a package of the cache, by the package's path. What cannot be read is all zero: packages of
+ * earlier versions have none of it. */
+void tn_cache_about_get(const char *package, tn_cache_about *out);
+/* The same as fields bits, loss_percent, loss_stderr_percent and held_tokens, as far as they are known. */
+void tn_cache_about_json(const tn_cache_about *about, json_t **into);
+tern_status tn_cache_about_put(tn_ctx *ctx, const char *package, const tn_cache_about *about,
+                               tern_error *err);
 /* Removes a package, and what there is of one. It fails with TERN_E_INVALID when there is none of that key. */
 tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err);
 

@@ -35,7 +35,7 @@ typedef struct tn_calibration {
 tern_status tn_calibration_open(tn_ctx *ctx, const tn_program *p, tn_calibration *out, tern_error *err);
 /* The layer, begun by the caller, twice: magnitudes, then outliers above the threshold that leaves
  * `outlier_share` of the values outside. qk, with qk_user, may be NULL: sees Q and K of the first pass
- * (forward.h). keep: the corpus moves behind the layer. */
+ * (forward.h). keep: the corpus moves after the layer. */
 void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share,
                         void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
                         bool keep);
@@ -43,7 +43,7 @@ void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double 
  * threshold and outliers become those of the inputs divided by it, channel by channel. */
 void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by,
                            double outlier_share, bool keep);
-/* lm_head's inputs, from the residuals behind the last layer. */
+/* lm_head's inputs, from the residuals after the last layer. */
 void tn_calibrate_lm_head(tn_calibration *c, tn_corpus *corpus, double outlier_share);
 void tn_calibration_close(tn_calibration *c);
 /* NULL where the layer has no such site; layer is ignored for lm_head. */

@@ -66,7 +66,7 @@ void tn_capture_add(tn_capture *c, tn_site site, const float *x, size_t ldx, int
     for (int32_t i = 0; c->x[site] && i < n_rows / each; i++) {
         if (c->seen[site]++ % c->step || c->rows[site] == c->cap_tok * each) continue;
         for (int32_t e = 0; e < each; e++) {
-            ptrdiff_t at = (ptrdiff_t)i * each; /* behind an expert, rows lie with those of their experts */
+            ptrdiff_t at = (ptrdiff_t)i * each; /* after an expert, rows lie with those of their experts */
             if (site == TN_SITE_EXPERTS_DOWN) at += tn_chosen_place(chosen_of(c, i), e);
             keep(c, site, x + at * (ptrdiff_t)ldx, i, e);
         }

@@ -24,7 +24,7 @@ typedef struct tn_choose_args {
 
 typedef struct tn_choice {
     float *smooth; /* [k] inputs are divided by this (allocated from ctx); NULL: no smoothing */
-    float clip;    /* largest magnitude behind smoothing and rotation */
+    float clip;    /* largest magnitude after smoothing and rotation */
     float alpha;
 } tn_choice;
 

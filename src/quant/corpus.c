@@ -43,7 +43,7 @@ static size_t kept_before(const tn_corpus *c, int32_t layer) {
 }
 
 /* Keys and values of the window that begins at token `at`, of a layer that others share, lie here. Windows of
- * different parts of x begin at multiples of the window behind the part's begin, so no two have one number. */
+ * different parts of x begin at multiples of the window after the part's begin, so no two have one number. */
 static uint8_t *kept_at(const tn_corpus *c, int32_t layer, size_t at) {
     size_t i = (at + (size_t)c->window - 1) / (size_t)c->window;
     return c->kept + i * c->kept_bytes + kept_before(c, layer);

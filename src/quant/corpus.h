@@ -37,7 +37,7 @@ tern_status tn_corpus_begin_layer(tn_corpus *c, int layer, tern_error *err);
 /* What n tokens left in front of the layer becomes that of others, keys and values too: first tokens of both,
  * at the beginnings of windows. */
 void tn_corpus_copy(tn_corpus *c, size_t from, size_t to, size_t n);
-/* All windows through the layer; hooks see it. keep: the residuals become those behind the layer. */
+/* All windows through the layer; hooks see it. keep: the residuals become those after the layer. */
 void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool keep);
 void tn_corpus_end_layer(tn_corpus *c, int layer);
 

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "model/properties.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -96,90 +97,29 @@ static json_t *attention_meta(const packer *p) {
     return j;
 }
 
-/* What layers mix their tokens by, where some do not attend, or not alone. */
-static void put_layer_kinds(const tn_hparams *h, json_t **ops) {
-    if (h->delta.no_norm) tn_json_set(ops, "delta_no_norm", tn_json_real(1));
-    if (h->delta.norm_first) tn_json_set(ops, "delta_norm_first", tn_json_real(1));
-    if (!tn_only_attends(h)) {
+static void put_property(const tn_property *p, const tn_hparams *h, json_t **into) {
+    if (p->type == TN_PROPERTY_KINDS) {
         char kinds[TN_MAX_LAYERS + 1] = {0};
-        for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = "acdb"[h->layer_kind[l]];
-        tn_json_set(ops, "layer_kinds", tn_json_string(kinds, (size_t)h->n_layers));
+        for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = tn_layer_letters[h->layer_kind[l]];
+        if (!tn_only_attends(h)) tn_json_set(into, p->key, tn_json_string(kinds, (size_t)h->n_layers));
+        return;
     }
-}
-
-static void put_streams(const tn_hparams *h, json_t **ops) {
-    if (h->experts_beside) tn_json_set(ops, "experts_beside", tn_json_real(1));
-    if (!h->n_streams) return;
-    tn_json_set(ops, "streams", tn_json_real(h->n_streams));
-    tn_json_set(ops, "laurel_rank", tn_json_real(h->laurel_rank));
-    tn_json_set(ops, "sparse_layers", tn_json_real(h->n_sparse));
-    tn_json_set(ops, "sparse_deviations", tn_json_real((double)h->sparse_deviations));
+    double v = tn_property_get(p, h);
+    if (p->always && p->type == TN_PROPERTY_INT) tn_json_set(into, p->key, json_integer((json_int_t)v));
+    else if (p->always && p->type == TN_PROPERTY_BOOL) tn_json_set(into, p->key, json_boolean(v != 0));
+    else if (p->always || v != p->none) tn_json_set(into, p->key, tn_json_real(v));
 }
 
 tern_status tn_pack_put_meta(packer *p, tern_error *err) {
-    const tn_hparams *h = &p->m->h;
-    json_t *hp = tn_json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name",
-                              h->name, "n_layers", h->n_layers, "n_embd", h->n_embd, "n_heads", h->n_heads,
-                              "n_kv_heads", h->n_kv_heads, "d_head", h->d_head, "n_ff", h->n_ff, "n_vocab",
-                              h->n_vocab, "ctx_train", h->ctx_train);
-    json_t *ops =
-        tn_json_pack("{s:i, s:f, s:i, s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:i, s:i}", "norm",
-                     (int)h->norm, "norm_eps", (double)h->norm_eps, "act", (int)h->act, "gated", h->gated,
-                     "parallel_block", h->parallel_block, "post_norms", h->post_norms, "qk_norm", h->qk_norm,
-                     "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale",
-                     (double)h->attn_scale, "attn_soft_cap", (double)h->attn_soft_cap, "logit_soft_cap",
-                     (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
-    const bool any = h->n_experts > 0;
-    /* Written where they say something: packages of older architectures stay the same bytes. */
-    const struct {
-        const char *key;
-        double value, none;
-    } numbers_of[] = {{"no_pre_norms", h->no_pre_norms, 0},
-                      {"qk_norm_whole", h->qk_norm_whole, 0},
-                      {"qk_norm_last", h->qk_norm_last, 0},
-                      {"residual_scale", (double)h->residual_scale, 1},
-                      {"logit_scale", (double)h->logit_scale, 1},
-                      {"temp_scale", (double)h->temp_scale, 0},
-                      {"temp_every", h->temp_every, 0},
-                      {"no_rope_pattern", h->no_rope_pattern, 0},
-                      {"local_rope", h->local_rope, 0},
-                      {"attn_gate", h->attn_gate, 0},
-                      {"conv_len", h->conv_len, 0},
-                      {"delta_heads", h->delta.n_heads, 0},
-                      {"delta_key_heads", h->delta.n_key_heads, 0},
-                      {"delta_d_key", h->delta.d_key, 0},
-                      {"delta_d_value", h->delta.d_value, 0},
-                      {"delta_tiled", h->delta.tiled, 0},
-                      {"delta_mamba", h->delta.mamba, 0},
-                      {"sinks", h->sinks, 0},
-                      {"experts", h->n_experts, 0},
-                      {"experts_used", h->n_experts_used, 0},
-                      {"experts_ff", h->n_ff_exp, 0},
-                      {"experts_behind", h->n_dense, 0},
-                      {"experts_norm", any && h->experts_norm, 0},
-                      {"experts_sigmoid", any && h->experts_sigmoid, 0},
-                      {"experts_bias", h->experts_bias, 0},
-                      {"experts_scale", (double)h->experts_scale, 1},
-                      {"shared_expert", h->shared_expert, 0},
-                      {"shared_gate", h->shared_gate, 0},
-                      {"swiglu_limit", (double)h->swiglu_limit, 0},
-                      {"window_d_head", h->window_d_head, 0},
-                      {"window_kv_heads", h->window_kv_heads, 0},
-                      {"window_rot", h->window_rot, 0},
-                      {"kv_shared", h->n_kv_shared, 0},
-                      {"ff_shared", h->n_ff_shared, 0},
-                      {"v_norm", h->v_norm, 0},
-                      {"v_is_k", h->v_is_k, 0},
-                      {"layer_scale", h->layer_scale, 0},
-                      {"layer_embedding", h->n_ple, 0}};
-    for (size_t i = 0; i < sizeof numbers_of / sizeof numbers_of[0]; i++) {
-        if (numbers_of[i].value != numbers_of[i].none)
-            tn_json_set(&ops, numbers_of[i].key, tn_json_real(numbers_of[i].value));
-    }
-    put_layer_kinds(h, &ops);
-    put_streams(h, &ops);
-    json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
-                                "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
+    tn_hparams known = p->m->h;
+    const tn_hparams *h = &known;
+    if (!h->n_experts) known.experts_norm = known.experts_sigmoid = false; /* they say nothing then */
+    json_t *hp = tn_json_pack("{s:s, s:s}", "arch", h->arch, "name", h->name);
+    json_t *ops = json_object(), *rope = json_object();
+    size_t n;
+    const tn_property *all = tn_properties(&n);
+    for (size_t i = 0; i < n; i++)
+        put_property(&all[i], h, all[i].section[0] == 'h' ? &hp : all[i].section[0] == 'o' ? &ops : &rope);
     json_t *meta = tn_json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o, s:o, s:o}", "format", "tern",
                                 "scheme", tn_scheme_name(p->o->scheme), "layout", (int)tn_pack_layout.id,
                                 "source", p->m->description, "n_params", (json_int_t)p->m->n_params,

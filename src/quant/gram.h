@@ -4,7 +4,7 @@
  * The error of a linear's output is e G e^T for a row's error e and G = X^T X / tokens. With G = L L^T
  * that is the square of L^T e, whose component j knows only channels j and later. So a row is rounded from
  * its last channel to its first, each channel to the code that makes its own component least, given all
- * codes behind it: error-compensated rounding (GPTQ, OBQ), without an inverse. Channels with most energy
+ * codes after it: error-compensated rounding (GPTQ, OBQ), without an inverse. Channels with most energy
  * go first, hence lie last. Wide sites are cut into blocks of channels that know nothing of each other;
  * small ones make the factor and the rounding quicker, and worse. */
 #ifndef TN_QUANT_GRAM_H

@@ -15,7 +15,7 @@
  * is left without positions. */
 static const float IMPORTANCE_MAX = 1e-3f, IMPORTANCE_MIN = 1e-5f;
 
-/* A window is read in so many parts, each behind those before it, and a head that is judged by the first of them is
+/* A window is read in so many parts, each after those before it, and a head that is judged by the first of them is
  * not asked about the others: where two standard errors do not reach a clamp it is beyond, where the error is below a
  * tenth of what it loses, and where half of the window does not tell what it loses from nothing. Parts are no shorter than MIN_PART tokens; PARTS times a part's rows are enough for the
  * products to be bound by arithmetic, so that several ablations in one batch would gain nothing. */
@@ -78,7 +78,7 @@ typedef struct run_state {
     const int32_t *ids;     /* the window's tokens */
     int32_t n_tok, n_parts; /* part i begins at token n_tok * i / n_parts */
     float *residual;        /* [n_tok][n_embd] in front of the layer that is tested */
-    double *base;           /* [n_tok] loss of the token behind each, with all heads */
+    double *base;           /* [n_tok] loss of the token after each, with all heads */
 } run_state;
 
 enum { LOGIT_ROWS = 16 };
@@ -104,7 +104,7 @@ static int32_t part_begin(const run_state *s, int32_t part) {
     return (int32_t)((int64_t)s->n_tok * part / s->n_parts);
 }
 
-/* The rows of a part, whose keys and values go behind those of the parts before it. */
+/* The rows of a part, whose keys and values go after those of the parts before it. */
 static void take_part(run_state *s, int32_t part) {
     int32_t at = part_begin(s, part);
     s->r.pos = s->r.slot = s->pos + at;
@@ -112,7 +112,7 @@ static void take_part(run_state *s, int32_t part) {
     tn_forward_begin(&s->r, &s->acts, false);
 }
 
-/* Negative log-likelihoods of the tokens behind a part's, without what o says, from the residual of the part in
+/* Negative log-likelihoods of the tokens after a part's, without what o says, from the residual of the part in
  * front of layer `from`; the parts before it were read in the same way just before. Returns how many. */
 static int32_t losses_of(observer *o, run_state *s, int32_t part, int from, double *loss) {
     take_part(s, part);
@@ -216,10 +216,10 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
                r.check == record_check(j, &r, j->n_known))
             j->n_known++;
         if (is_whole)
-            tn_log(ctx, TERN_LOG_WARN, "%s: is damaged behind %zu measurements; measuring from there", path,
+            tn_log(ctx, TERN_LOG_WARN, "%s: is damaged after %zu measurements; measuring from there", path,
                    j->n_known);
         else if (j->n_known)
-            tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu measurements", path, j->n_known);
+            tn_log(ctx, TERN_LOG_INFO, "%s: goes on after %zu measurements", path, j->n_known);
     } else if (!empty) {
         tn_log(ctx, TERN_LOG_WARN, "%s: is damaged or of another model or text; measuring from the beginning",
                path);

@@ -307,29 +307,39 @@ static tern_status vocabulary(head *h, tern_error *err) {
     return TERN_OK;
 }
 
-static void sum_up(const head *h, tn_loss *out) {
+/* The predictions of tokens t0 .. t0 + n - 1. */
+static tn_loss sum_up(const head *h, int32_t t0, int32_t n) {
+    tn_loss out = {0};
     double square = 0;
-    for (int32_t t = 0; t < h->j->n_tok; t++) {
+    for (int32_t t = t0; t < t0 + n; t++) {
         if (t % h->j->c.window == h->j->c.window - 1) continue; /* what follows is of another window */
         const sums *s = &h->s[t];
         double lp = log(s->p) + s->max_p, lq = log(s->q) + s->max_q, kl = s->p_diff / s->p - lp + lq;
-        out->kl += kl;
+        out.kl += kl;
         square += kl * kl;
-        out->nll_diff += (lq - s->next_q) - (lp - s->next_p);
-        out->n_tok++;
+        out.nll_diff += (lq - s->next_q) - (lp - s->next_p);
+        out.n_tok++;
     }
-    double n = out->n_tok;
-    out->kl /= n;
-    out->nll_diff /= n;
-    out->stderr_ = sqrt(fmax(square / n - out->kl * out->kl, 0) / n);
+    if (!out.n_tok) return out;
+    out.kl /= out.n_tok;
+    out.nll_diff /= out.n_tok;
+    out.stderr_ = sqrt(fmax(square / out.n_tok - out.kl * out.kl, 0) / out.n_tok);
+    return out;
 }
 
-tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, tern_error *err) {
+tn_words tn_losses_worst(const tn_losses *l) {
+    tn_words worst = 0;
+    for (tn_words k = 1; k < TN_N_WORDS; k++)
+        if (l->of[k].n_tok && (!l->of[worst].n_tok || l->of[k].kl > l->of[worst].kl)) worst = k;
+    return worst;
+}
+
+tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_losses *out, tern_error *err) {
     tn_ctx *ctx = j->r->ctx;
     const tn_model *m = j->c.m;
     size_t e = (size_t)m->h.n_embd, width = (size_t)tn_residual_width(&m->h), n = (size_t)j->n_tok,
            n_panel = tn_panels_bytes(TN_PANEL_F32, VOCAB, e) / sizeof(float);
-    *out = (tn_loss){0};
+    *out = (tn_losses){0};
     sums *s = tn_alloc(ctx, TN_MEM_OTHER, n, sizeof *s);
     float *block = tn_alloc(ctx, TN_MEM_OTHER, 2 * (n_panel + n * (e + VOCAB)), sizeof *block);
     tern_status st = s && block ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to judge the predictions");
@@ -346,7 +356,8 @@ tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, 
         h.n = m->h.n_vocab - h.first < VOCAB ? m->h.n_vocab - h.first : VOCAB;
         st = vocabulary(&h, err);
     }
-    if (st == TERN_OK) sum_up(&h, out);
+    for (int32_t k = 0, at = 0; k < TN_N_WORDS && st == TERN_OK; at += j->held.n[k++])
+        out->of[k] = sum_up(&h, at, j->held.n[k]);
     tn_free(ctx, s);
     tn_free(ctx, block);
     return st;
@@ -354,23 +365,27 @@ tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, 
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const int32_t *ids, int32_t n_tok,
-                          int32_t window, const uint8_t *embedding_bits, tern_error *err) {
+tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const tn_held *held,
+                          const uint8_t *embedding_bits, tern_error *err) {
+    int32_t n_tok = 0;
+    for (int32_t k = 0; k < TN_N_WORDS; k++) n_tok += held->n[k];
     size_t n = (size_t)n_tok, e = (size_t)m->h.n_embd, width = (size_t)tn_residual_width(&m->h);
-    *j = (tn_judge){.r = r, .n_tok = n_tok};
+    const int32_t *ids = held->ids;
+    *j = (tn_judge){.r = r, .held = *held, .n_tok = n_tok};
     j->ids = tn_alloc(r->ctx, TN_MEM_OTHER, 2 * n, sizeof *j->ids);
     float *ones = tn_alloc(r->ctx, TN_MEM_OTHER, e, sizeof *ones);
     tern_status st = j->ids && ones ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to judge");
     if (st == TERN_OK) {
         memcpy(j->ids, ids, n * sizeof *ids);
         memcpy(j->ids + n, ids, n * sizeof *ids);
+        j->held.ids = j->ids;
         j->c = (tn_corpus){.kern = r->kern,
                            .pool = r->pool,
                            .src = r->src,
                            .m = m,
                            .ids = j->ids,
                            .n_tok = 2 * n,
-                           .window = window};
+                           .window = held->window};
         st = tn_corpus_open(&j->c, err);
     }
     for (size_t i = 0; i < e && ones; i++) ones[i] = 1;

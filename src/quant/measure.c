@@ -2,55 +2,161 @@
  * look like. */
 #include "base/status.h"
 #include "quant/builtin_corpus.h"
+#include "quant/own_words.h"
 #include "quant/packer.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
-    LARGE = 1000 * 1000 * 1000
-}; /* parameters; a layer's inputs are kept of some 2000 tokens then, not of all */
+    LARGE =
+        1000 * 1000 * 1000, /* parameters; a layer's inputs are kept of some 2000 tokens then, not of all */
+    OWN = 2048,             /* tokens that the model writes, or half of that */
+    SHORTEST = 64,          /* of a stream */
+    SURPRISE = 1024         /* tokens of a text tell whether a model reads it */
+};
 
-tern_status tn_pack_ids(packer *p, int32_t **ids, size_t *n, tern_error *err) {
-    TN_FAIL_IF(!p->m->tokenizer, err, TERN_E_UNSUPPORTED,
-               "the model has no tokenizer: it cannot be calibrated on text");
-    int32_t most = p->o->calib_tokens ? p->o->calib_tokens : p->m->n_params > LARGE ? 2048 : 4096;
-    const char *text = tn_builtin_corpus;
-    char *file_text = NULL;
-    size_t n_bytes = strlen(text);
-    if (p->o->calib_path) {
-        FILE *f = fopen(p->o->calib_path, "rb");
-        TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(errno));
-        size_t cap = (size_t)most * 16 + 1; /* enough text for the tokens wanted */
-        file_text = malloc(cap);
-        n_bytes = file_text ? fread(file_text, 1, cap - 1, f) : 0;
-        int failed = ferror(f) ? errno : 0;
-        fclose(f);
-        TN_FAIL_IF(!file_text, err, TERN_E_MEMORY, "no memory for the calibration corpus");
-        if (failed) {
-            free(file_text);
-            return tn_fail(err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(failed));
-        }
-        file_text[n_bytes] = 0;
-        while (n_bytes && ((unsigned char)file_text[n_bytes - 1] & 0xc0) == 0x80)
-            n_bytes--; /* no half character at the end */
-        text = file_text;
+/* A model that is surprised by more than this by a byte of a text, in nats, does not read it: it knows how often
+ * letters come, and no more. */
+static const double READS = 2.2;
+
+/* Of the text; a large model's inputs are of so many tokens together. */
+static size_t text_tokens(const packer *p, size_t n_own) {
+    if (p->o->calib_tokens) return (size_t)p->o->calib_tokens;
+    if (p->m->n_params <= LARGE) return 4096;
+    return n_own < 1024 ? 2048 - n_own : 1024;
+}
+
+static size_t own_tokens(const packer *p) {
+    const tn_pack_options *o = p->o;
+    if (o->own_tokens >= 0) return (size_t)o->own_tokens;
+    if (o->scheme != TN_SCHEME_GRAM || o->calib_path) return 0;
+    size_t n = p->m->n_params > LARGE ? OWN / 2 : OWN;
+    return o->calib_tokens && (size_t)o->calib_tokens < n ? (size_t)o->calib_tokens : n;
+}
+
+/* ---- text of the user's, or the built-in one ---------------------------------------------------------- */
+
+static tern_status read_file(const packer *p, size_t most_bytes, char **text, size_t *n_bytes,
+                             tern_error *err) {
+    FILE *f = fopen(p->o->calib_path, "rb");
+    TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(errno));
+    *text = malloc(most_bytes + 1);
+    *n_bytes = *text ? fread(*text, 1, most_bytes, f) : 0;
+    int failed = ferror(f) ? errno : 0;
+    fclose(f);
+    TN_FAIL_IF(!*text, err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    if (failed) {
+        free(*text);
+        return tn_fail(err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(failed));
     }
-    size_t cap = n_bytes + 16;
-    *ids = tn_alloc(p->ctx, TN_MEM_OTHER, cap, sizeof **ids);
-    tern_status st = *ids ? tn_tokenize(p->m->tokenizer, text, n_bytes, true, true, *ids, cap, n, err)
-                          : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
-    free(file_text);
-    if (st != TERN_OK) return st;
-    if (*n > (size_t)most) *n = (size_t)most;
-    TN_FAIL_IF(*n < 64, err, TERN_E_INVALID, "the calibration corpus has %zu tokens, at least 64 are needed",
-               *n);
+    while (*n_bytes && ((unsigned char)(*text)[*n_bytes - 1] & 0xc0) == 0x80)
+        (*n_bytes)--; /* no half character at the end */
     return TERN_OK;
 }
 
-/* The layer's inputs are measured, with edgeflow also behind smoothing; nothing is decided that other layers
+/* At most so many tokens of it, with how many bytes a token has. */
+static tern_status tokens_of_text(const packer *p, size_t most, int32_t **ids, size_t *n,
+                                  double *bytes_a_token, tern_error *err) {
+    const char *text = tn_builtin_corpus;
+    char *file_text = NULL;
+    size_t n_bytes = strlen(text);
+    if (p->o->calib_path)
+        TN_TRY(read_file(p, most * 16 /* enough for the tokens wanted */, &file_text, &n_bytes, err));
+    size_t cap = n_bytes + 16;
+    *ids = tn_alloc(p->ctx, TN_MEM_OTHER, cap, sizeof **ids);
+    tern_status st = *ids ? tn_tokenize(p->m->tokenizer, file_text ? file_text : text, n_bytes, true, true,
+                                        *ids, cap, n, err)
+                          : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    free(file_text);
+    *bytes_a_token = st == TERN_OK && *n ? (double)n_bytes / (double)*n : 1;
+    if (st == TERN_OK && *n > most) *n = most;
+    return st;
+}
+
+/* ---- what the model writes ---------------------------------------------------------------------------- */
+
+static bool writing(void *user, double fraction) {
+    return tn_progress(((packer *)user)->ctx, "sample", fraction);
+}
+
+/* The model in 8 bits lies in memory while it writes. */
+static bool has_memory_to_write(const packer *p) {
+    const double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    return (double)p->m->n_params * 1.1 < bytes / 2;
+}
+
+/* At least n tokens of the model's own in as many beginnings as go forward together, and what a token of `text`
+ * surprises it by. */
+static tern_status own_words(packer *p, size_t n, const tn_calib_text *text, tn_own_words *out, double *nats,
+                             tern_error *err) {
+    tn_model *m = NULL;
+    int32_t most = p->o->calib_window < p->m->h.ctx_train ? p->o->calib_window : p->m->h.ctx_train;
+    int32_t window = (int32_t)(n / TN_MAX_TEXTS), n_streams = TN_MAX_TEXTS;
+    window = window < SHORTEST ? SHORTEST : window;
+    window = window > most ? most : window;
+    while ((size_t)n_streams * (size_t)window < n) n_streams += 2;
+    TN_TRY(tn_model_load_q8(p->ctx, p->pool, p->src, &m, err));
+    const tn_own_words_args a = {.ctx = p->ctx,
+                                 .pool = p->pool,
+                                 .kern = &p->kern,
+                                 .m = m,
+                                 .t = p->m->tokenizer,
+                                 .n_streams = n_streams,
+                                 .window = window,
+                                 .progress = writing,
+                                 .user = p};
+    tern_status st = tn_own_words_write(&a, out, err);
+    if (st == TERN_OK)
+        st = tn_own_words_surprise(&a, text->ids, text->n < SURPRISE ? text->n : SURPRISE, nats, err);
+    tn_model_close(&m);
+    return st;
+}
+
+tern_status tn_pack_text(packer *p, tn_calib_text *out, tern_error *err) {
+    const tn_pack_options *o = p->o;
+    size_t n_own = own_tokens(p);
+    const size_t most = text_tokens(p, n_own);
+    tn_own_words own = {0};
+    tn_calib_text text = {0};
+    double nats = 0, bytes_a_token = 1;
+    TN_FAIL_IF(!p->m->tokenizer, err, TERN_E_UNSUPPORTED,
+               "the model has no tokenizer: it cannot be calibrated on text");
+    tern_status st = tokens_of_text(p, most, &text.ids, &text.n, &bytes_a_token, err);
+    if (st == TERN_OK && n_own && !has_memory_to_write(p)) {
+        tn_log(p->ctx, TERN_LOG_WARN,
+               "this machine's memory is too small for the model to write text of its own: it is calibrated "
+               "on %s alone",
+               o->calib_path ? o->calib_path : "the built-in text");
+        n_own = 0;
+    }
+    if (st == TERN_OK && n_own) st = own_words(p, n_own, &text, &own, &nats, err);
+    p->report->surprise = nats / bytes_a_token;
+    p->report->n_own_tokens = own.n_free + own.n_chat;
+    p->report->text_not_read = !o->calib_path && p->report->surprise > READS;
+    *out = (tn_calib_text){
+        .n = own.n_free + own.n_chat + text.n,
+        .n_of = {[TN_WORDS_OWN] = own.n_free, [TN_WORDS_CHAT] = own.n_chat, [TN_WORDS_TEXT] = text.n}};
+    if (st == TERN_OK && out->n < 64)
+        st = tn_fail(err, TERN_E_INVALID, "the calibration corpus has %zu tokens, at least 64 are needed",
+                     out->n);
+    if (st == TERN_OK) out->ids = tn_alloc(p->ctx, TN_MEM_OTHER, out->n, sizeof *out->ids);
+    if (st == TERN_OK && !out->ids) st = tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    if (st == TERN_OK) {
+        if (own.ids) memcpy(out->ids, own.ids, (own.n_free + own.n_chat) * sizeof *out->ids);
+        memcpy(out->ids + own.n_free + own.n_chat, text.ids, text.n * sizeof *out->ids);
+    }
+    tn_own_words_free(&own);
+    tn_free(p->ctx, text.ids);
+    return st;
+}
+
+/* ---- layers -------------------------------------------------------------------------------------------- */
+
+/* The layer's inputs are measured, with edgeflow also after smoothing; nothing is decided that other layers
  * have a say in. */
 static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
     bool smooth = p->o->scheme == TN_SCHEME_EDGEFLOW;

@@ -12,7 +12,7 @@
 typedef struct seen {
     float *max; /* [n] largest magnitude per channel */
     uint64_t *hist;
-    float scaled_max; /* behind the division */
+    float scaled_max; /* after the division */
     uint64_t n_values;
 } seen;
 

@@ -19,6 +19,12 @@ const char *tn_scheme_name(tn_scheme s) {
     return names[s];
 }
 
+const char *tn_words_name(tn_words k) {
+    static const char *const names[TN_N_WORDS] = {"the model's own text", "the model's own conversations",
+                                                  "the calibration text"};
+    return names[k];
+}
+
 bool tn_allocation_parse(const char *name, tn_allocation *out) {
     static const char *const names[TN_N_ALLOCATIONS] = {"", "re", "uniform", "cmpq", "loss"};
     for (int i = 1; i < TN_N_ALLOCATIONS; i++) {
@@ -32,6 +38,7 @@ bool tn_allocation_parse(const char *name, tn_allocation *out) {
 void tn_pack_defaults(tn_pack_options *o) {
     *o = (tn_pack_options){.scheme = TN_SCHEME_GRAM,
                            .calib_window = 512,
+                           .own_tokens = -1,
                            .prune_percent = 85,
                            .prune_error = 0.001f,
                            .outlier_share = 0.002f,
@@ -41,6 +48,8 @@ void tn_pack_defaults(tn_pack_options *o) {
 }
 
 const tn_npu_layout tn_pack_layout = {.id = TN_NPU_LAYOUT_16X4, .tile_n = 16, .tile_k = 4};
+
+enum { MOST_OWN_TOKENS = 1 << 20 };
 
 /* A file beside the package, while that is made. */
 static tern_status name_beside(packer *p, const char *out, const char *ending, const tn_outkind *kind,
@@ -79,6 +88,8 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
                "outlier share %g: want 0 to 0.5", (double)o->outlier_share);
     TN_FAIL_IF(!(o->output_beta >= 0 && o->output_beta <= 1), err, TERN_E_INVALID,
                "output beta %g: want 0 to 1", (double)o->output_beta);
+    TN_FAIL_IF(o->own_tokens < -1 || o->own_tokens > MOST_OWN_TOKENS, err, TERN_E_INVALID,
+               "%d tokens of the model's own: want 0 to %d", o->own_tokens, MOST_OWN_TOKENS);
     TN_FAIL_IF((o->calib_tokens && o->calib_tokens < 64) || o->calib_window < 16, err, TERN_E_INVALID,
                "calibration wants at least 64 tokens in windows of at least 16");
     return TERN_OK;
@@ -88,10 +99,11 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
 static tern_status settle(packer *p, tern_error *err) {
     const tn_pack_options *o = p->o;
     bool gram = o->scheme == TN_SCHEME_GRAM, edgeflow = gram || o->scheme == TN_SCHEME_EDGEFLOW;
-    p->bits = o->bits ? o->bits : o->quick ? 6 : edgeflow ? 5 : 8;
+    p->bits = o->bits != 0 ? o->bits : o->quick ? 6 : edgeflow ? 5 : 8;
     TN_FAIL_IF(!(o->quality >= 0 && o->quality < 1), err, TERN_E_INVALID, "loss %g: want 0 to 1", o->quality);
     TN_FAIL_IF(
-        o->quality > 0 && (!gram || o->bits || o->allocation == TN_ALLOCATE_UNIFORM), err, TERN_E_INVALID,
+        o->quality > 0 && (!gram || o->bits != 0 || o->allocation == TN_ALLOCATE_UNIFORM), err,
+        TERN_E_INVALID,
         "a wanted loss chooses the bits of scheme gram; it goes with no others and with no other scheme");
     TN_FAIL_IF(o->quick && (!gram || o->quality > 0), err, TERN_E_INVALID,
                "quick belongs to scheme gram, and goes with no wanted loss");
@@ -122,20 +134,21 @@ static tern_status settle(packer *p, tern_error *err) {
 static tern_status decide(packer *p, const char *out, tern_error *err) {
     const tn_pack_options *o = p->o;
     bool gram = o->scheme == TN_SCHEME_GRAM;
-    int32_t *ids = NULL, window = o->calib_window, n_sites = p->m->program.n_sites;
-    size_t n_ids = 0;
-    tern_status st = tn_pack_ids(p, &ids, &n_ids, err);
+    tn_calib_text text = {0};
+    int32_t window = o->calib_window, n_sites = p->m->program.n_sites;
     if (window > p->m->h.ctx_train) window = p->m->h.ctx_train;
+    tern_status st = tn_pack_text(p, &text, err);
+    const int32_t *ids = text.ids;
+    const size_t n_ids = text.n;
     p->report->n_calib_tokens = n_ids;
     if (st == TERN_OK && gram)
         st = name_beside(p, out, TN_PARTIAL_ENDING, &tn_partial_kind, &p->partial_path);
-    if (st == TERN_OK)
-        st = gram ? tn_pack_gram(p, ids, n_ids, window) : tn_pack_calibrate(p, ids, n_ids, window);
+    if (st == TERN_OK) st = gram ? tn_pack_gram(p, &text, window) : tn_pack_calibrate(p, ids, n_ids, window);
     if (st == TERN_OK && o->head_importance)
         st = name_beside(p, out, ".heads", &tn_heads_journal_kind, &p->journal);
     if (st == TERN_OK && o->head_importance) st = tn_pack_importance(p, ids, n_ids, window);
     if (st == TERN_OK && o->output_int8) st = tn_pack_outputs(p, ids, n_ids, window);
-    tn_free(p->ctx, ids);
+    tn_free(p->ctx, text.ids);
     if (st == TERN_OK && !gram) st = tn_plan_sites(p);
     if (st == TERN_OK && gram) {
         p->report->n_sites = n_sites;

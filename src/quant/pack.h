@@ -36,13 +36,26 @@ typedef enum tn_allocation {
     TN_N_ALLOCATIONS
 } tn_allocation;
 
+/* Kinds of text to calibrate on. */
+typedef enum tn_words {
+    TN_WORDS_OWN,  /* written by the model itself as it likes (quant/own_words.h) ... */
+    TN_WORDS_CHAT, /* ... and in conversations through its template */
+    TN_WORDS_TEXT, /* the user's, or a small built-in one */
+    TN_N_WORDS
+} tn_words;
+
+const char *tn_words_name(tn_words k); /* "the model's own text", ... */
+
 bool tn_allocation_parse(const char *name, tn_allocation *out); /* "re", "uniform", "cmpq", "loss" */
 
 typedef struct tn_pack_options {
     tn_scheme scheme;
     const char *calib_path; /* text; NULL: a small built-in one */
-    int32_t
-        calib_tokens; /* at most so many of it; 0 (default): 4096, 2048 for models of over 10^9 parameters */
+    /* At most so many of its tokens; 0 (default): 4096; for models of over 10^9 parameters 2048 with the next. */
+    int32_t calib_tokens;
+    /* Tokens that the model writes by itself to be calibrated on besides (quant/own_words.h); -1 (default): with gram
+     * and no text of the user's 2048, 1024 for models of over 10^9 parameters; else none. */
+    int32_t own_tokens;
     int32_t calib_window; /* tokens (default 512) */
     float prune_percent;  /* least important sites without an outlier path, 0..100 (default 85) */
     float prune_error;    /* ... but never a site whose other values would lose more than this of their energy
@@ -88,13 +101,21 @@ typedef struct tn_pack_report {
     uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
     uint64_t package_bytes, n_calib_tokens;
     double bits; /* per weight of all matrices, the output layer's and the embedding's too */
-    double kl,
-        kl_stderr; /* scheme gram: nats a token by which predictions differ on calibration text that nothing
-                             was decided on (quant/judge.h) ... */
-    uint64_t n_held_tokens; /* ... of so many tokens */
-    bool not_enough;        /* more than was to be lost, with as many bits as were tried */
-    int32_t n_passes;       /* scheme gram: times that the whole model was rounded ... */
-    int32_t n_resumed;      /* ... and layers of them that an earlier process had done */
+    /* Scheme gram: nats a token by which predictions differ on calibration text that nothing was decided on
+     * (quant/judge.h), of so many tokens; for every kind of text, and of the kind that loses most. */
+    double kl, kl_stderr;
+    uint64_t n_held_tokens;
+    tn_words worst;
+    struct tn_pack_loss {
+        double kl, kl_stderr;
+        uint64_t n_held_tokens; /* 0: no text of this kind */
+    } by_words[TN_N_WORDS];
+    uint64_t n_own_tokens; /* that the model wrote */
+    bool text_not_read;    /* the model does not know the built-in text's language: nothing is judged by it */
+    double surprise;       /* of the model by a byte of that text, nats; 0: not measured */
+    bool not_enough;       /* more than was to be lost, with as many bits as were tried */
+    int32_t n_passes;      /* scheme gram: times that the whole model was rounded ... */
+    int32_t n_resumed;     /* ... and layers of them that an earlier process had done */
     tn_stage_time stages[TN_N_STAGES];
 } tn_pack_report;
 

@@ -59,7 +59,7 @@ typedef struct packer {
     uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor
                             by tensor */
     size_t n_model_bits; /* taken so far */
-    /* large tensors of the model level wait for their place behind the layers */
+    /* large tensors of the model level wait for their place after the layers */
     tn_pkg_record head[2];
     const void *head_data[2];
     int32_t n_head;
@@ -74,8 +74,14 @@ static inline site_plan *plan_of(const packer *p, int layer, tn_site s) {
 
 /* ---- measure.c --------------------------------------------------------------------------------------- */
 
-/* The text to calibrate on as tokens. */
-tern_status tn_pack_ids(packer *p, int32_t **ids, size_t *n, tern_error *err);
+/* Text to calibrate on, kind by kind. */
+typedef struct tn_calib_text {
+    int32_t *ids;
+    size_t n, n_of[TN_N_WORDS]; /* tokens; of each kind */
+} tn_calib_text;
+
+/* The caller frees out->ids. */
+tern_status tn_pack_text(packer *p, tn_calib_text *out, tern_error *err);
 /* Takes the text through the model, and calls layer for every one. *corpus is there afterwards, whatever
  * happened, and the caller closes it. stage is what progress is called. */
 tern_status tn_pack_by_layer(packer *p, const int32_t *ids, size_t n_ids, int32_t window, const char *stage,
@@ -99,7 +105,7 @@ static inline const tn_output_plan *output_of(const packer *p, int32_t i_site, i
 /* ---- by_gram.c --------------------------------------------------------------------------------------- */
 
 /* Scheme gram: everything is decided and rounded; p->made and p->plans hold it. */
-tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
+tern_status tn_pack_gram(packer *p, const tn_calib_text *text, int32_t window);
 
 /* ---- plan.c ------------------------------------------------------------------------------------------ */
 

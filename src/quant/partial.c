@@ -15,7 +15,7 @@
 enum { ALIGN = 4096, PIECE = 1 << 20 };
 
 const tn_outkind tn_partial_kind = {
-    .what = "a partial package", .begins = {"TNPART02", "TNPART01"}, .is_private = true};
+    .what = "a partial package", .begins = {"TNPART03", "TNPART02"}, .is_private = true};
 
 /* In front of what a record holds; check, of all that, is written last. */
 typedef struct record {
@@ -269,7 +269,7 @@ void tn_partial_begin_pass(tn_partial *f, uint64_t pass) {
     f->end = f->log_at;
 }
 
-void tn_partial_put_loss(tn_partial *f, const tn_loss *loss) {
+void tn_partial_put_loss(tn_partial *f, const tn_losses *loss) {
     if (f->head.n_losses == TN_PARTIAL_PASSES) return;
     f->head.losses[f->head.n_losses++] = *loss;
     put_header(f);

@@ -1,12 +1,12 @@
 /* quant/partial.h - what packing by scheme gram has done so far, in a file beside the package until that is there.
  *
  * A process that was killed leaves it, and the next one that packs the same model with the same options into the
- * same place goes on behind the last whole layer; the package is the same, byte for byte. The codes of layers that
+ * same place goes on after the last whole layer; the package is the same, byte for byte. The codes of layers that
  * are done lie here and not in memory. The file, of this user alone (0600):
  *
  *   header        what is packed, and how; what the passes that have ended lost
  *   costs         what errors cost (sense.h), floats
- *   2 places      the residuals behind a layer: an even one's and an odd one's, so that one of them is always whole
+ *   2 places      the residuals after a layer: an even one's and an odd one's, so that one of them is always whole
  *   records       of the pass at hand: one a layer, then one of the output layer and the embedding
  *
  * Everything has a check, which is written last; what is damaged or of another run is not used. Without the file,
@@ -20,7 +20,7 @@
 enum { TN_PARTIAL_PASSES = 8 };
 
 extern const tn_outkind tn_partial_kind;
-#define TN_PARTIAL_ENDING ".part" /* behind the package's name */
+#define TN_PARTIAL_ENDING ".part" /* after the package's name */
 
 typedef struct tn_partial_header {
     char magic[8];
@@ -28,7 +28,7 @@ typedef struct tn_partial_header {
     uint64_t n_costs; /* 0: not measured yet */
     uint64_t costs_check;
     uint64_t n_losses;
-    tn_loss losses[TN_PARTIAL_PASSES];
+    tn_losses losses[TN_PARTIAL_PASSES];
     uint64_t check; /* of what is in front of it */
 } tn_partial_header;
 
@@ -40,7 +40,7 @@ typedef struct tn_partial_layer {
     const uint8_t *bits;   /* of the rows of all its linears, in order, then of the embedding */
     tn_rounded *embedding; /* NULL: none of its own */
     double head[4];        /* what was seen of its attention heads */
-    float *residuals[2];   /* behind the layer: of the calibration text, and of what is kept apart */
+    float *residuals[2];   /* after the layer: of the calibration text, and of what is kept apart */
     size_t n_residuals[2];
 } tn_partial_layer;
 
@@ -69,8 +69,8 @@ void tn_partial_put_costs(tn_partial *f, const float *cost, size_t n);
 /* Begins with the first record of a pass. What is there of another becomes worthless. */
 void tn_partial_begin_pass(tn_partial *f, uint64_t pass);
 /* The pass at hand has ended. */
-void tn_partial_put_loss(tn_partial *f, const tn_loss *loss);
-/* A pass that has ended, and those behind it, are to be made again. */
+void tn_partial_put_loss(tn_partial *f, const tn_losses *loss);
+/* A pass that has ended, and those after it, are to be made again. */
 void tn_partial_drop_losses(tn_partial *f, uint64_t n_left);
 
 /* Writes the record of a layer, of which the codes then leave the memory, if it can. */
@@ -78,7 +78,7 @@ void tn_partial_put_layer(tn_partial *f, tn_partial_layer *l);
 /* Reads the next record, which is to be the layer's; the codes stay in the file, but for those of the output layer
  * and the embedding. False: it is not there, and nothing is changed. */
 bool tn_partial_next_layer(tn_partial *f, tn_partial_layer *l);
-/* The residuals behind a layer; false: they are damaged. */
+/* The residuals after a layer; false: they are damaged. */
 bool tn_partial_residuals(tn_partial *f, tn_partial_layer *l);
 /* Brings a layer's codes into memory, where they are not. */
 tern_status tn_partial_fetch(const tn_partial *f, const tn_program *program, int32_t layer,

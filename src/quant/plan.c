@@ -79,7 +79,7 @@ tern_status tn_plan_sites(packer *p) {
     return st;
 }
 
-/* SmoothQuant (alpha 0.5): s_k = sqrt(max |X_k| / max |W_k|) for the sites behind a norm. */
+/* SmoothQuant (alpha 0.5): s_k = sqrt(max |X_k| / max |W_k|) for the sites after a norm. */
 tern_status tn_plan_smooth(packer *p, int layer, tn_site site) {
     const tn_site_ops ops =
         *tn_program_linears(&p->m->program, tn_program_site_index(&p->m->program, layer, site));
@@ -154,7 +154,7 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
     const int32_t i_site = tn_program_site_index(&p->m->program, layer, site);
     tn_role absorber = tn_program_absorber(&p->m->program, i_site);
-    /* behind delta nets and convolutions this scheme's scales lose more than they gain (tests/engine/families.c) */
+    /* after delta nets and convolutions this scheme's scales lose more than they gain (tests/engine/families.c) */
     bool can = absorber != TN_W_N_ROLES || (tn_program_divides(&p->m->program, i_site) &&
                                             !tn_program_divides_alone(&p->m->program, i_site));
     p->report->n_unsmoothed += !can;

@@ -105,7 +105,7 @@ static void set_grids(lanes *l, const uint8_t *bits, const float *scale, int32_t
     }
 }
 
-/* One panel of places of up to 16 rows: tmp[row][32] has what the errors behind the panel ask for. */
+/* One panel of places of up to 16 rows: tmp[row][32] has what the errors after the panel ask for. */
 static void round_panel(const tn_factor_block *b, const tn_kernels *kern, int32_t place, int32_t n, lanes *l,
                         const float *w, const float *tmp, int32_t n_rows, size_t ldw, float *e, int8_t *q,
                         float *error) {

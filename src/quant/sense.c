@@ -15,7 +15,7 @@ enum {
     SHORT = 768, /* who gives fewer tokens is in a hurry */
     WINDOW = 64,
     MAX_VOCAB = 8192,
-    MAX_GROUPS = 12 /* of layers; every one is a copy that runs through all layers behind it */
+    MAX_GROUPS = 12 /* of layers; every one is a copy that runs through all layers after it */
 };
 
 typedef struct sensing {
@@ -25,7 +25,7 @@ typedef struct sensing {
     int32_t n_trial;       /* of its tokens, while linears are tried one by one */
     int32_t n_groups, layers_per_group;
     size_t n_embd, width;       /* of the residual, which may be several streams */
-    float *before, *after;      /* [n_tok][width] the clean copy in front of and behind a layer */
+    float *before, *after;      /* [n_tok][width] the clean copy in front of and after a layer */
     double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
     int32_t n_seen;             /* rows of the pass so far: the clean copy is the first */
     tn_stand_in rounded[TN_N_SITES][TN_SITE_MAX_OPS]; /* the layer's linears, at TN_SENSE_BITS */

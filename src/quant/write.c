@@ -24,7 +24,7 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
                       (uint64_t)cols * sizeof *v, err);
 }
 
-/* Weights of the model level (bits: weightlets, NULL: tiles), written behind the layers; the hashes of
+/* Weights of the model level (bits: weightlets, NULL: tiles), written after the layers; the hashes of
  * their column tiles go in front, so that rows can be looked up before all is read. */
 static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
                            const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
@@ -92,7 +92,7 @@ static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, 
 }
 
 /* Outputs in 8 bits: the device's are divided by the plan's factors, and the CPU multiplies by what is
- * left of them behind *divide_by, which becomes what the device divides by. */
+ * left of them after *divide_by, which becomes what the device divides by. */
 static tern_status add_output(packer *p, hoard *h, tn_role role, const tn_output_plan *output, int64_t n,
                               const float **divide_by, tern_error *err) {
     int64_t n_pad = (n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n * tn_pack_layout.tile_n;
@@ -406,7 +406,7 @@ static tern_status add_blocks(packer *p, const tn_linear *l, const struct tn_lay
     return l->bias ? tn_pkg_add(p->w, &r, l->bias, (uint64_t)l->n * sizeof *l->bias, err) : TERN_OK;
 }
 
-/* A linear of all its experts: one expert's blocks behind the other's, which go as they are copied. */
+/* A linear of all its experts: one expert's blocks after the other's, which go as they are copied. */
 static tern_status add_experts(packer *p, hoard *h, tn_linear *each, const struct tn_layer_linear *of,
                                tern_error *err) {
     const int64_t n_experts = p->m->h.n_experts;
@@ -541,7 +541,7 @@ static uint64_t toc_bound(const packer *p) {
         }
         for (int32_t i = first; i < first + n; i++) {
             n_records += count_records(p, i, &n_bytes);
-            if (p->plans[i].outliers) /* its rows, in the section behind */
+            if (p->plans[i].outliers) /* its rows, in the section after */
                 bound += tn_pkg_toc_bound(1, (uint64_t)tn_program_linears(&p->m->program, i)->k *
                                                  (uint64_t)tn_program_linears(&p->m->program, i)->n_total);
         }

@@ -277,7 +277,7 @@ static bool change(planner *p, candidate *a) {
     return i != j;
 }
 
-/* Returns a time that no plan can beat: every stage does its work behind the least of those before it and in
+/* Returns a time that no plan can beat: every stage does its work after the least of those before it and in
  * front of the least of those after it. */
 static double bound_us(const planner *p) {
     const tn_headplan_costs *c = p->c;

@@ -1,10 +1,10 @@
 /* sched/headplan.h - in which order heads pass through sparse attention's three stages, and which share a
  * launch (shadowAttn 3.4, Algorithm 1). It knows neither threads nor clocks.
  *
- *   estimate   on the device, launch behind launch; heads of one bucket (the same frozen scales) may share a
+ *   estimate   on the device, launch after launch; heads of one bucket (the same frozen scales) may share a
  *              launch
- *   top-k      on the CPU, behind the estimate of its head
- *   attend     on the CPU, behind the top-k of its head
+ *   top-k      on the CPU, after the estimate of its head
+ *   attend     on the CPU, after the top-k of its head
  *
  * Every stage takes its heads one at a time and in the plan's order. Top-k of a head runs beside attend of
  * another when they have workers of their own (the paper's recurrence); else one CPU lane does both.

@@ -11,7 +11,7 @@ const char *tn_head_step_name(tn_step_kind k) {
     return names[k - TN_STEP_ESTIMATE];
 }
 
-tn_lane tn_head_step_lane(tn_step_kind k) { return k == TN_STEP_ESTIMATE ? TN_LANE_NPU : TN_LANE_CPU; }
+static tn_lane head_step_lane(tn_step_kind k) { return k == TN_STEP_ESTIMATE ? TN_LANE_NPU : TN_LANE_CPU; }
 
 static const struct load_info {
     const char *name;
@@ -20,14 +20,13 @@ static const struct load_info {
                             [TN_LD_UNPACK] = {"unpack", TN_LANE_CPU},
                             [TN_LD_LOAD] = {"load", TN_LANE_NPU}};
 
-const char *tn_load_step_name(tn_load_step s) { return loads[s].name; }
-
 static bool is_first(const tn_prefill_spec *spec, int32_t step) {
     return !step || spec->steps[step - 1].layer != spec->steps[step].layer;
 }
 
-/* Every other number is free, because the pipeline of heads takes the one behind its plan. */
-int32_t tn_prefill_place(const tn_prefill_spec *spec, int32_t step) {
+/* Where a step stands in its layer; tasks have it in `subgraph`. Every other number is free, because the
+ * pipeline of heads takes the one after its plan. */
+static int32_t place_of(const tn_prefill_spec *spec, int32_t step) {
     int32_t place = 0;
     for (; !is_first(spec, step); step--) place += 2;
     return place;
@@ -60,7 +59,7 @@ static void add_loads(const builder *b) {
         for (int s = 0; s < TN_N_LOAD_STEPS; s++) {
             tn_task t = {.name = loads[s].name,
                          .layer = unit->layer,
-                         .subgraph = step < spec->n_steps ? tn_prefill_place(spec, step) : 0,
+                         .subgraph = step < spec->n_steps ? place_of(spec, step) : 0,
                          .lane = loads[s].lane,
                          .n_parts = 1,
                          .can_steal = s != TN_LD_READ};
@@ -80,7 +79,7 @@ static void add_loads(const builder *b) {
     }
 }
 
-/* Adds the pipeline of heads behind the task `plan`. Returns its first task. The three tasks of slot i in
+/* Adds the pipeline of heads after the task `plan`. Returns its first task. The three tasks of slot i in
  * block b begin 3 * (b * n_head_slots + i) later. */
 static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, int32_t place, int32_t plan) {
     enum { EST, SELECT, ATTEND, N };
@@ -98,7 +97,7 @@ static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, i
                              .chunk = chunk,
                              .layer = step->layer,
                              .subgraph = place + 1,
-                             .lane = tn_head_step_lane(head),
+                             .lane = head_step_lane(head),
                              .n_parts = 1,
                              .can_steal = true};
                 spec->fill_head(spec->user, step, head, b, i, &t);
@@ -121,7 +120,7 @@ static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, i
 /* Makes a step wait for earlier chunks' steps that remember what this one recalls. */
 static void wait_for_memory(const builder *b, int32_t chunk, int32_t step, int32_t id) {
     const tn_step *steps = b->spec->steps;
-    int32_t last = step; /* one that remembers may come behind one that recalls */
+    int32_t last = step; /* one that remembers may come after one that recalls */
     while (last + 1 < b->spec->n_steps && steps[last + 1].layer == steps[step].layer) last++;
     for (int32_t s = last; s >= 0 && steps[s].layer == steps[step].layer; s--) {
         if (!(steps[s].remembers & steps[step].recalls)) continue;

@@ -4,11 +4,11 @@
  * The steps of a chunk come as a list (prefill/steps.h makes it from the model's program). A step waits for
  * the one before it, and besides:
  *   - of the linears of one input, where each is a product by itself, all wait for what the first waits for, and
- *     the step behind them waits for all
- *   - the outlier path of a product runs beside it: it waits for what the product waits for, and the step behind
+ *     the step after them waits for all
+ *   - the outlier path of a product runs beside it: it waits for what the product waits for, and the step after
  *     the product waits for both;
  *   - a step that recalls what its layer remembers waits for the steps of all earlier chunks that remember it;
- *   - the plan of sparse attention waits for attention, the step behind it, of the chunk before, whose keys it
+ *   - the plan of sparse attention waits for attention, the step after it, of the chunk before, whose keys it
  *     may replace.
  *
  * Sparse attention head by head (shadowAttn 3.4) lies between a plan and its attention. A chunk's rows are
@@ -16,11 +16,11 @@
  * selected together). Which unit a slot takes, and which units share a launch, is planned while the graph
  * runs (headplan.h). Launches run in the order of first need, so the slots' dependencies are the same for
  * every plan:
- *   estimate  npu  the launch that slot i is the first to need, if there is one; behind those of the slots
+ *   estimate  npu  the launch that slot i is the first to need, if there is one; after those of the slots
  *                  before. There are two places for scores and lists, so a block's first estimate waits for all
  *                  that the block before the last one has to attend
- *   select    cpu  the largest scores of slot i's unit, behind its estimate
- *   attend    cpu  behind its select; attention waits for all
+ *   select    cpu  the largest scores of slot i's unit, after its estimate
+ *   attend    cpu  after its select; attention waits for all
  *
  * In a cold start (EdgeFlow 4.3) the weights are still in the file. They come in units, each in three steps,
  * in the same graph:
@@ -47,7 +47,6 @@ typedef enum tn_step_kind {
 /* Tells whether a step belongs to the pipeline of heads. */
 static inline bool tn_step_is_head(tn_step_kind k) { return k >= TN_STEP_ESTIMATE && k <= TN_STEP_ATTEND; }
 const char *tn_head_step_name(tn_step_kind k); /* "estimate", "select", "attend" */
-tn_lane tn_head_step_lane(tn_step_kind k);
 
 enum { TN_NO_WEIGHTS = -1 };
 
@@ -65,8 +64,6 @@ typedef struct tn_step {
 
 typedef enum tn_load_step { TN_LD_READ, TN_LD_UNPACK, TN_LD_LOAD, TN_N_LOAD_STEPS } tn_load_step;
 
-const char *tn_load_step_name(tn_load_step s);
-
 /* A unit is a part of the weights. */
 typedef struct tn_prefill_unit {
     int32_t layer; /* n_layers: what only follows the prefill needs (lm_head) */
@@ -82,9 +79,9 @@ typedef struct tn_prefill_spec {
     /* fill completes a task that has its name, lane, place and can_steal. It sets fn, arg, n_parts and
      * estimates, and may choose another lane. */
     void (*fill)(void *user, const tn_step *step, tn_task *t);
-    /* The pipeline of heads behind plan steps has n_head_slots in a block and n_head_blocks in a chunk. With
+    /* The pipeline of heads after plan steps has n_head_slots in a block and n_head_blocks in a chunk. With
      * 0, attention is one task. These tasks share one place (subgraph), so that in order a slot's three come
-     * one behind the other. */
+     * one after another. */
     int32_t n_head_slots, n_head_blocks;
     bool no_head_overlap; /* one stage of a block at a time */
     void (*fill_head)(void *user, const tn_step *plan, tn_step_kind head, int32_t block, int32_t slot,
@@ -99,9 +96,6 @@ typedef struct tn_prefill_spec {
      * have the ids 0, 1, 2... in the order of filling. NULL adds nothing. */
     void (*finish)(void *user, tn_graph *g);
 } tn_prefill_spec;
-
-/* Returns where a step stands in its layer; tasks have it in `subgraph`. */
-int32_t tn_prefill_place(const tn_prefill_spec *spec, int32_t step);
 
 /* Adds the tasks and dependencies to an open, empty graph and seals it. */
 tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err);

@@ -6,8 +6,6 @@
 
 static const char *const names[TN_N_SWITCHES] = {"progressive", "async", "sync"};
 
-const char *tn_switch_name(tn_switch_kind kind) { return names[kind]; }
-
 bool tn_switch_parse(const char *name, tn_switch_kind *out) {
     for (int i = 0; i < TN_N_SWITCHES; i++) {
         if (strcmp(names[i], name)) continue;

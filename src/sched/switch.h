@@ -29,7 +29,7 @@ typedef enum tn_switch_kind {
 
 enum { TN_SWITCH_MAX_BLOCKS = 64, TN_SWITCH_MAX_STEPS = 1 << 20 };
 
-const char *tn_switch_name(tn_switch_kind kind); /* "progressive", "async", "sync" */
+/* Knows "progressive", "async" and "sync". */
 bool tn_switch_parse(const char *name, tn_switch_kind *out);
 
 typedef struct tn_switch_costs {

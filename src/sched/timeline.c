@@ -126,6 +126,20 @@ int32_t tn_timeline_take(tn_timeline *t, int32_t i_track, tn_event *out, int32_t
     return (int32_t)(i - from);
 }
 
+void tn_timeline_note(tn_timeline *t, const char *name, int64_t start_ns, int64_t end_ns) {
+    if (!t) return;
+    tn_event e = {.start_ns = start_ns,
+                  .end_ns = end_ns,
+                  .name = name,
+                  .run = -1,
+                  .task = -1,
+                  .chunk = -1,
+                  .layer = -1,
+                  .n_parts = 1,
+                  .lane = TN_LANE_CPU};
+    tn_timeline_add(t, tn_timeline_n_workers(t), &e);
+}
+
 void tn_timeline_add_task(tn_timeline *t, int32_t i_track, int32_t run, const tn_graph *g,
                           const tn_pick *pick, int64_t start_ns, int64_t end_ns) {
     const tn_task *k = &g->tasks[pick->task];

@@ -52,6 +52,9 @@ int32_t tn_timeline_n_workers(const tn_timeline *t);
 /* Returns a number for the events of one run (0, 1, 2, ...). One caller at a time may ask. */
 int32_t tn_timeline_begin_run(tn_timeline *t);
 void tn_timeline_add(tn_timeline *t, int32_t track, const tn_event *e);
+/* Adds what the thread that asks did between scheduled runs, to the track after the workers'. t may be NULL; name is
+ * a string constant. */
+void tn_timeline_note(tn_timeline *t, const char *name, int64_t start_ns, int64_t end_ns);
 /* Adds a finished part of g's task. With part 0 its dependencies are recorded too. */
 void tn_timeline_add_task(tn_timeline *t, int32_t track, int32_t run, const tn_graph *g, const tn_pick *pick,
                           int64_t start_ns, int64_t end_ns);

@@ -1,100 +1,49 @@
 #include "server/answering.h"
 
+#include "base/clock.h"
 #include "engine/adapters.h"
-#include "session/session.h"
 #include "server/reply.h"
 #include "server/watch.h"
+#include "session/session.h"
+#include "text/grammar/grammar.h"
+#include "text/chat.h"
 #include "text/tokenizer_impl.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
-bool tn_bytes_add(tn_bytes *b, const char *p, size_t n) {
-    if (b->n + n + 1 > b->cap) {
-        size_t cap = 2 * (b->n + n + 1);
-        char *more = realloc(b->p, cap);
-        if (!more) return false;
-        b->p = more;
-        b->cap = cap;
-    }
-    if (n) memcpy(b->p + b->n, p, n);
-    b->p[b->n += n] = 0;
-    return true;
-}
+/* ---- events ------------------------------------------------------------------------------------------- */
 
-/* ---- out to the connection ------------------------------------------------------------------------- */
-
-/* Takes text (free). false without memory; text may be NULL for that. */
-static bool put_out(tn_job *j, const char *before, char *text, const char *after) {
-    tn_queue_lock(j->q);
-    size_t n = j->out.n;
-    bool ok = text && tn_bytes_add(&j->out, before, strlen(before)) &&
-              tn_bytes_add(&j->out, text, strlen(text)) && tn_bytes_add(&j->out, after, strlen(after));
-    if (!ok) j->out.n = n; /* never a part of an event */
-    else pthread_cond_signal(&j->changed);
-    tn_queue_unlock(j->q);
-    free(text);
+static bool put_piece(tn_answering *a, bool ok) {
+    ok = ok && (!a->piece.n || a->o.put(a->o.user, a->piece.p, a->piece.n));
+    a->piece.n = 0;
     return ok;
 }
 
-/* Takes value. Anthropic's events have their type as a name. */
-static bool event(tn_job *j, json_t *value) {
-    char *text = NULL, head[64] = "data: ";
-    const char *type = json_string_value(json_object_get(value, "type"));
-    if (j->r.api == TN_API_MESSAGES && type) snprintf(head, sizeof head, "event: %.40s\ndata: ", type);
-    (void)tn_json_text(value, JSON_COMPACT, &text, NULL);
-    json_decref(value);
-    return put_out(j, head, text, "\n\n");
-}
-
-static bool begin(tn_job *j) {
-    if (j->begun) return true;
-    j->begun = true;
-    return j->r.api == TN_API_CHAT       ? event(j, tn_reply_role(j))
-           : j->r.api == TN_API_MESSAGES ? event(j, tn_message_start(j))
-                                         : true;
-}
-
-static bool close_block(tn_job *j) {
-    if (!j->block) return true;
-    j->block = 0;
-    bool ok = event(j, tn_message_block_stop(j));
-    j->n_blocks++;
-    return ok;
-}
-
-/* Log-probabilities that wait, for the next event; NULL: none. */
-static json_t *waiting_logprobs(tn_job *j) {
-    if (!j->r.logprobs || !json_array_size(j->logprobs)) return NULL;
-    json_t *v = j->logprobs;
-    j->logprobs = json_array();
-    return v;
-}
-
-static bool stream_text(tn_job *j, char kind, const char *p, size_t n) {
-    if (!begin(j)) return false;
-    if (j->r.api != TN_API_MESSAGES)
-        return event(
-            j, tn_reply_delta(j, kind == 't' ? "content" : "reasoning_content", p, n, waiting_logprobs(j)));
-    if (j->block != kind) {
-        if (!close_block(j) || !event(j, tn_message_block_start(j, kind, 0))) return false;
-        j->block = kind;
-    }
-    return event(j, tn_message_block_delta(j, kind, p, n));
+/* Says nothing where the request wants no stream. */
+static bool say(tn_answering *a, tn_saying_kind kind, const char *text, size_t n) {
+    static const tn_saying begin = {.kind = TN_SAYS_BEGIN, .text = ""};
+    const tn_saying e = {.kind = kind, .text = text, .n = n};
+    if (!a->r.stream) return true;
+    bool ok = a->begun || a->sink->say(&a->said, &begin, &a->piece);
+    a->begun = true;
+    return put_piece(a, ok && a->sink->say(&a->said, &e, &a->piece));
 }
 
 /* ---- what the answer is made of -------------------------------------------------------------------- */
 
 static bool on_text(void *user, const char *p, size_t n) {
-    tn_job *j = user;
-    return j->r.stream ? stream_text(j, 't', p, n) : tn_bytes_add(&j->text, p, n);
+    tn_answering *a = user;
+    return tn_bytes_add(&a->said.text, p, n) && say(a, TN_SAYS_TEXT, p, n);
 }
 
 static bool on_thought(void *user, const char *p, size_t n) {
-    tn_job *j = user;
-    return j->r.stream ? stream_text(j, 'T', p, n) : tn_bytes_add(&j->thought, p, n);
+    tn_answering *a = user;
+    return tn_bytes_add(&a->said.thought, p, n) && say(a, TN_SAYS_THOUGHT, p, n);
 }
 
 /* Nine letters and digits: the only form that every template takes. */
@@ -107,49 +56,48 @@ static void new_id(char out[10]) {
 }
 
 static bool on_call(void *user, const char *name, const char *arguments) {
-    tn_job *j = user;
+    tn_answering *a = user;
+    tn_said *s = &a->said;
     char id[10];
-    if (j->r.one_call && j->n_calls) return true;
+    if (a->r.one_call && s->n_calls) return true;
     new_id(id);
-    tn_json_append(&j->calls,
+    tn_json_append(&s->calls,
                    tn_json_pack("{s:s, s:s, s:s}", "id", id, "name", name, "arguments", arguments));
-    if (!j->calls) return false;
-    size_t i = j->n_calls++;
-    j->enough = j->r.one_call;
-    if (!j->r.stream) return true;
-    if (!begin(j)) return false;
-    if (j->r.api == TN_API_CHAT) return event(j, tn_reply_call(j, i));
-    if (!close_block(j) || !event(j, tn_message_block_start(j, 'c', i))) return false;
-    j->block = 'c';
-    return event(j, tn_message_block_delta(j, 'c', arguments, strlen(arguments))) && close_block(j);
+    if (!s->calls) return false;
+    s->n_calls++;
+    a->enough = a->r.one_call;
+    return say(a, TN_SAYS_CALL, "", 0) && say(a, TN_SAYS_ARGUMENTS, arguments, strlen(arguments)) &&
+           say(a, TN_SAYS_CALLED, "", 0);
 }
 
 static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    tn_job *j = user;
-    if (atomic_load(&j->cancelled)) return false;
-    tn_watch_token(j->r.watch, token);
-    if (token >= 0) tn_queue_first(j);
-    if (j->r.logprobs && token >= 0) {
-        tn_json_append(&j->logprobs, tn_reply_logprob(tn_queue_opts(j->q)->e, token, logprob,
-                                                      j->top ? j->top : json_array()));
-        j->top = NULL;
-        if (!j->logprobs) return false;
+    tn_answering *a = user;
+    tn_said *s = &a->said;
+    if (atomic_load(a->o.cancelled)) return false;
+    tn_watch_token(a->r.watch, token);
+    if (token >= 0) {
+        a->o.token(a->o.user);
+        tn_shaping_took(&a->shaping, token);
+        if (s->tokens) tn_json_append(&s->tokens, json_integer(token));
+        if (a->r.tokens && !s->tokens) return false;
     }
-    if (j->r.stream && !begin(j)) return false;
-    if (j->reader) {
-        if (!tn_answer_put(j->reader, text, n) || j->enough) return false;
-    } else if (n && !on_text(j, text, n)) {
+    if (a->r.logprobs && token >= 0) {
+        tn_json_append(&s->logprobs, tn_said_logprob(s->e, token, logprob, a->top ? a->top : json_array()));
+        a->top = NULL;
+        if (!s->logprobs) return false;
+    }
+    if (a->reader) {
+        if (!tn_answer_put(a->reader, text, n) || a->enough) return false;
+    } else if (n && !on_text(a, text, n)) {
         return false;
     }
-    json_t *lps = j->r.stream ? waiting_logprobs(j) : NULL; /* of a token whose text is held back */
-    return !lps || event(j, tn_reply_delta(j, "content", "", 0, lps));
+    return say(a, TN_SAYS_TOKEN, "", 0);
 }
 
 /* The likeliest tokens, told with the one drawn next. */
-static bool on_logits(void *user, float *logits, size_t n_vocab) {
-    tn_job *j = user;
+static bool note_top(tn_answering *a, const float *logits, size_t n_vocab) {
     int32_t best[TN_REQUEST_TOP];
-    int32_t n = 0, want = j->r.n_top;
+    int32_t n = 0, want = a->r.n_top;
     float max = logits[0];
     for (size_t i = 1; i < n_vocab; i++) max = logits[i] > max ? logits[i] : max;
     double sum = 0;
@@ -160,25 +108,74 @@ static bool on_logits(void *user, float *logits, size_t n_vocab) {
         for (; k && logits[best[k - 1]] < logits[i]; k--) best[k] = best[k - 1];
         best[k] = (int32_t)i;
     }
-    json_decref(j->top);
-    j->top = json_array();
+    json_decref(a->top);
+    a->top = json_array();
     for (int32_t k = 0; k < n; k++)
-        tn_json_append(&j->top, tn_reply_logprob(tn_queue_opts(j->q)->e, best[k],
-                                                 (float)((double)(logits[best[k]] - max) - log(sum)), NULL));
-    return j->top != NULL;
+        tn_json_append(&a->top, tn_said_logprob(a->said.e, best[k],
+                                                (float)((double)(logits[best[k]] - max) - log(sum)), NULL));
+    return a->top != NULL;
+}
+
+static bool on_logits(void *user, float *logits, size_t n_vocab) {
+    tn_answering *a = user;
+    if (a->r.n_top && !note_top(a, logits, n_vocab)) return false;
+    tn_shaping_apply(&a->shaping, logits, n_vocab);
+    return true;
 }
 
 /* ---- the prompt ------------------------------------------------------------------------------------ */
 
+/* Templates of before strftime_now are told the day, in the words that each has for it. */
+static tern_status put_date(tn_answering *a, tern_error *err) {
+    static const char *const names[][2] = {{"date_string", "%d %b %Y"}, {"datetime", "%b %d %Y"}};
+    time_t now = time(NULL);
+    struct tm day;
+    json_t *all = json_object();
+    TN_FAIL_IF(!localtime_r(&now, &day), err, TERN_E_INVALID, "the time cannot be told");
+    for (int i = 0; i < 2; i++) {
+        char text[40];
+        size_t n = strftime(text, sizeof text, names[i][1], &day);
+        tn_json_set(&all, names[i][0], tn_json_string(text, n));
+    }
+    const char *name;
+    json_t *v;
+    json_object_foreach(a->r.variables, name, v) tn_json_set(&all, name, json_incref(v));
+    TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for the prompt");
+    json_decref(a->r.variables);
+    a->r.variables = all;
+    return TERN_OK;
+}
+
+/* The prompt as a text, and what is begun of the answer. */
+static tern_status render(tn_answering *a, const tern_chat_options *o, tern_error *err) {
+    const tn_tokenizer *t = a->o.e->model->tokenizer;
+    size_t cap = 0, n = 0;
+    char *text = NULL;
+    TN_FAIL_IF(!t, err, TERN_E_UNSUPPORTED, "the model has no tokenizer");
+    tern_status st = tn_chat_render(t, NULL, 0, o, NULL, 0, &n, err);
+    while (st == TERN_E_LIMIT && n > cap) {
+        free(text);
+        text = malloc(cap = n);
+        st = text ? tn_chat_render(t, NULL, 0, o, text, cap, &n, err)
+                  : tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
+    }
+    bool ok = st != TERN_OK || (tn_bytes_add(&a->said.text, text ? text : "", n) &&
+                                tn_bytes_add(&a->said.text, a->r.begun ? json_string_value(a->r.begun) : "",
+                                             json_string_length(a->r.begun)));
+    free(text);
+    return ok ? st : tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
+}
+
 /* One prompt after the other until it fits: the number needed is told. */
-static tern_status chat_ids(tn_job *j, const tern_engine *e, tern_error *err) {
-    tn_request *r = &j->r;
+static tern_status chat_ids(tn_answering *a, tern_error *err) {
+    tn_request *r = &a->r;
     char *messages = NULL, *tools = NULL, *variables = NULL;
     json_t *as_text = NULL;
     tern_status st = TERN_OK;
-    if (!j->form.knows_tools) st = tn_tools_as_text(r->messages, r->tools, &as_text, err);
+    if (!a->form.knows_tools) st = tn_tools_as_text(r->messages, r->tools, &as_text, err);
     if (st == TERN_OK) st = tn_json_text(as_text ? as_text : r->messages, JSON_COMPACT, &messages, err);
     if (st == TERN_OK && r->tools && !as_text) st = tn_json_text(r->tools, JSON_COMPACT, &tools, err);
+    if (st == TERN_OK) st = put_date(a, err);
     if (st == TERN_OK && json_object_size(r->variables))
         st = tn_json_text(r->variables, JSON_COMPACT, &variables, err);
     tern_chat_options o;
@@ -186,13 +183,16 @@ static tern_status chat_ids(tn_job *j, const tern_engine *e, tern_error *err) {
     o.messages = messages;
     o.tools = tools;
     o.variables = variables;
-    o.chat_template = tn_queue_opts(j->q)->chat_template;
-    for (size_t cap = 0; st == TERN_OK || (st == TERN_E_LIMIT && cap < j->n_ids);) {
-        free(j->ids);
-        cap = j->n_ids;
-        j->ids = malloc((cap + 64) * sizeof *j->ids); /* and a prefix */
-        if (!j->ids) st = tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
-        else st = tern_chat_tokens(e, NULL, 0, &o, j->ids, cap, &j->n_ids, err);
+    o.chat_template = a->o.chat_template;
+    o.no_answer = r->no_answer;
+    if (st == TERN_OK && r->renders) st = render(a, &o, err);
+    for (size_t cap = 0; !r->renders && (st == TERN_OK || (st == TERN_E_LIMIT && cap < a->said.n_ids));) {
+        free(a->said.ids);
+        free(a->said.later);
+        cap = a->said.n_ids;
+        a->said.ids = malloc((cap + 64) * sizeof *a->said.ids); /* and a prefix */
+        if (!a->said.ids) st = tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
+        else st = tern_chat_tokens(a->o.e, NULL, 0, &o, a->said.ids, cap, &a->said.n_ids, err);
         if (st == TERN_OK) break;
     }
     free(messages);
@@ -202,7 +202,7 @@ static tern_status chat_ids(tn_job *j, const tern_engine *e, tern_error *err) {
     return st;
 }
 
-/* The first message of a user behind `from`, but not the last message; 0: there is none. */
+/* The first message of a user after `from`, but not the last message; 0: there is none. */
 static size_t next_turn(const json_t *messages, size_t from) {
     for (size_t i = from + 1; i + 1 < json_array_size(messages); i++) {
         const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
@@ -213,12 +213,12 @@ static size_t next_turn(const json_t *messages, size_t from) {
 
 /* Oldest turns leave until the prompt leaves a quarter of the context to the answer; by halves of what is
  * too much, so that the cut stays where it is for some turns. */
-static tern_status shift(tn_job *j, const tern_engine *e, tern_error *err) {
-    size_t n_ctx = (size_t)tn_queue_opts(j->q)->n_ctx, most = n_ctx - n_ctx / 4, wanted = n_ctx / 2;
-    json_t *all = j->r.messages;
+static tern_status shift(tn_answering *a, tern_error *err) {
+    size_t n_ctx = (size_t)a->o.n_ctx, most = n_ctx - n_ctx / 4, wanted = n_ctx / 2;
+    json_t *all = a->r.messages;
     const char *role = json_string_value(json_object_get(json_array_get(all, 0), "role"));
     size_t sys = role && !strcmp(role, "system");
-    if (j->n_ids <= most) return TERN_OK;
+    if (a->said.n_ids <= most) return TERN_OK;
     for (size_t cut = next_turn(all, sys), block = 0; cut; cut = next_turn(all, cut)) {
         if (cut / 8 == block && next_turn(all, cut)) continue; /* eight messages at a time */
         block = cut / 8;
@@ -226,58 +226,76 @@ static tern_status shift(tn_job *j, const tern_engine *e, tern_error *err) {
         for (size_t i = 0; i < json_array_size(all); i++)
             if (i < sys || i >= cut) tn_json_append(&rest, json_incref(json_array_get(all, i)));
         TN_FAIL_IF(!rest, err, TERN_E_MEMORY, "no memory for the request");
-        j->r.messages = rest;
-        tern_status st = chat_ids(j, e, err);
-        j->r.messages = all;
+        a->r.messages = rest;
+        tern_status st = chat_ids(a, err);
+        a->r.messages = all;
         json_decref(rest);
-        if (st != TERN_OK || j->n_ids <= wanted) return st;
+        if (st != TERN_OK || a->said.n_ids <= wanted) return st;
     }
     return TERN_OK;
 }
 
 /* The markup in front of a call that must come, where the model would have written it. */
-static tern_status put_prefix(tn_job *j, const tern_engine *e, tern_error *err) {
-    const char *p = tn_tools_prefix(j->form.calls);
+static tern_status put_prefix(tn_answering *a, tern_error *err) {
+    const char *p = tn_tools_prefix(a->form.calls);
     size_t n = 0;
-    if (!*p || !j->form.knows_tools || j->thinking) return TERN_OK;
-    TN_TRY(tern_tokenize(e, p, strlen(p), false, true, j->ids + j->n_ids, 64, &n, err));
-    j->n_ids += n;
+    if (!*p || !a->form.knows_tools || a->thinking) return TERN_OK;
+    TN_TRY(tern_tokenize(a->o.e, p, strlen(p), false, true, a->said.ids + a->said.n_ids, 64, &n, err));
+    a->said.n_ids += n;
     return TERN_OK;
 }
 
-static tern_status open_chat(tn_job *j, const tern_engine *e, tern_error *err) {
-    const tn_tokenizer *t = e->model->tokenizer;
-    tn_request *r = &j->r;
-    const char *source = tn_queue_opts(j->q)->chat_template;
+/* A thought that the template opened is closed first: what is begun is the answer. */
+static tern_status put_begun(tn_answering *a, const json_t *text, tern_error *err) {
+    tn_said *s = &a->said;
+    const char *ends = a->thinking ? a->form.think_ends : "";
+    size_t n = 0, n_text = json_string_length(text), cap = s->n_ids + n_text + 64;
+    int32_t *more = realloc(s->ids, cap * sizeof *more);
+    TN_FAIL_IF(!more, err, TERN_E_MEMORY, "no memory for the prompt");
+    s->ids = more;
+    TN_TRY(tern_tokenize(s->e, ends, strlen(ends), false, true, s->ids + s->n_ids, 48, &n, err));
+    s->n_ids += n;
+    a->thinking = false;
+    TN_TRY(tn_text_ids(s->e, json_string_value(text), n_text, s->ids + s->n_ids, cap - s->n_ids, &n, err));
+    s->n_ids += n;
+    return TERN_OK;
+}
+
+static tern_status open_chat(tn_answering *a, tern_error *err) {
+    const tn_tokenizer *t = a->o.e->model->tokenizer;
+    tn_request *r = &a->r;
+    const char *source = a->o.chat_template;
     if (!source && t) source = r->tools && t->tool_template ? t->tool_template : t->chat_template;
-    j->form = tn_answer_form_of(source);
-    TN_FAIL_IF(r->tools && j->form.foreign, err, TERN_E_UNSUPPORTED,
-               "the model writes calls of tools in a form that is not read (%s)", j->form.foreign);
-    TN_TRY(chat_ids(j, e, err));
-    if (tn_queue_opts(j->q)->shift) TN_TRY(shift(j, e, err));
-    j->thinking = j->form.think && tn_prompt_ends_with(t, j->ids, j->n_ids, j->form.think);
+    a->form = tn_answer_form_of(source);
+    TN_FAIL_IF(r->tools && a->form.foreign, err, TERN_E_UNSUPPORTED,
+               "the model writes calls of tools in a form that is not read (%s)", a->form.foreign);
+    TN_TRY(chat_ids(a, err));
+    if (r->renders) return TERN_OK;
+    if (a->o.shift) TN_TRY(shift(a, err));
+    a->thinking = a->form.think && tn_prompt_ends_with(t, a->said.ids, a->said.n_ids, a->form.think);
+    if (r->begun) TN_TRY(put_begun(a, r->begun, err));
     if (r->forced) {
-        tn_call_form form = j->form.knows_tools ? j->form.calls : TN_CALLS_GENERIC;
+        tn_call_form form = a->form.knows_tools ? a->form.calls : TN_CALLS_GENERIC;
         TN_TRY(tn_tools_schema(r->tools, r->forced_tool, form, &r->schema, err));
-        TN_TRY(put_prefix(j, e, err));
+        TN_TRY(put_prefix(a, err));
     }
-    const tn_answer_options o = {.form = j->form,
+    const tn_answer_options o = {.form = a->form,
                                  .tools = r->tools,
-                                 .thinking = j->thinking,
+                                 .thinking = a->thinking,
                                  .forced = r->forced,
-                                 .on = {on_text, on_thought, on_call, j}};
-    return tn_answer_open((tn_ctx *)&e->ctx, &o, &j->reader, err);
+                                 .on = {on_text, on_thought, on_call, a}};
+    return tn_answer_open((tn_ctx *)&a->o.e->ctx, &o, &a->reader, err);
 }
 
 /* Reads `lora`: adapters by name, "NAME[:SCALE],...", or as llama.cpp's server has it, [{"id": 0, "scale":
  * 0.5}], where those that are not in the list have no part. */
-static tern_status read_adapters(tn_job *j, const tern_engine *e, tern_error *err) {
+static tern_status read_adapters(tn_answering *a, tern_error *err) {
     enum { EACH = TN_LORA_NAME + 32 };
-    const json_t *v = json_object_get(j->r.body, "lora");
+    const json_t *v = json_object_get(a->r.body, "lora");
     char text[TN_LORA_MIX * EACH] = "none";
     size_t n = 0;
-    if (!v || json_is_null(v)) return tn_mix_parse(e, NULL, &j->mix, err);
-    if (json_is_string(v)) return tn_mix_parse(e, json_string_value(v), &j->mix, err);
+    if (!v || json_is_null(v)) return tn_mix_parse(a->o.e, NULL, &a->mix, err);
+    if (json_is_string(v)) return tn_mix_parse(a->o.e, json_string_value(v), &a->mix, err);
     TN_FAIL_IF(!json_is_array(v), err, TERN_E_INVALID,
                "'lora' must be a text or a list of {\"id\", \"scale\"}");
     TN_FAIL_IF(json_array_size(v) > TN_LORA_MIX, err, TERN_E_LIMIT, "'lora' has more than %d adapters",
@@ -286,82 +304,107 @@ static tern_status read_adapters(tn_job *j, const tern_engine *e, tern_error *er
         const json_t *id = json_object_get(json_array_get(v, i), "id"),
                      *scale = json_object_get(json_array_get(v, i), "scale");
         const char *name = json_is_integer(id) && json_integer_value(id) >= 0
-                               ? tern_engine_lora(e, (size_t)json_integer_value(id))
+                               ? tern_engine_lora(a->o.e, (size_t)json_integer_value(id))
                                : NULL;
         TN_FAIL_IF(!name || !json_is_number(scale), err, TERN_E_INVALID,
                    "lora[%zu]: want the \"id\" of an adapter, counted from 0, and a \"scale\"", i);
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s:%.9g", i ? "," : "", name,
                               json_number_value(scale));
     }
-    return tn_mix_parse(e, text, &j->mix, err);
+    return tn_mix_parse(a->o.e, text, &a->mix, err);
 }
 
-tern_status tn_answering_open(tn_job *j, const tern_engine *e, tern_error *err) {
-    int32_t n_ctx = tn_queue_opts(j->q)->n_ctx;
-    TN_TRY(read_adapters(j, e, err));
-    if (j->r.api != TN_API_COMPLETIONS) {
-        TN_TRY(open_chat(j, e, err));
-    } else {
-        size_t cap = j->r.n_prompt + 16;
-        j->ids = malloc(cap * sizeof *j->ids);
-        TN_FAIL_IF(!j->ids, err, TERN_E_MEMORY, "no memory for the prompt");
-        TN_TRY(tern_tokenize(e, j->r.prompt, j->r.n_prompt, true, false, j->ids, cap, &j->n_ids, err));
-    }
-    TN_FAIL_IF(!j->n_ids, err, TERN_E_INVALID, "the prompt is empty: it has no tokens");
-    TN_FAIL_IF(j->n_ids >= (size_t)n_ctx, err, TERN_E_LIMIT,
-               "the prompt has %zu tokens and the context %d, of which one at least is for the answer",
-               j->n_ids, n_ctx);
+static tern_status make_prompt(tn_answering *a, tern_error *err) {
+    tn_said *s = &a->said;
+    TN_FAIL_IF(!s->calls || !s->logprobs, err, TERN_E_MEMORY, "no memory for the request");
+    TN_TRY(read_adapters(a, err));
+    TN_TRY(a->r.prompt ? tn_prompt_ids(&a->r, s, err) : open_chat(a, err));
+    if (a->r.renders) return TERN_OK;
+    TN_TRY(tn_shaping_open(&a->shaping, &a->r, s->e, err));
+    TN_FAIL_IF(!s->n_ids, err, TERN_E_INVALID, "the prompt is empty: it has no tokens");
+    if (s->n_ids >= (size_t)a->o.n_ctx) return tn_fail_context(s->n_ids, a->o.n_ctx, err);
     return TERN_OK;
 }
 
-void tn_answering_options(tn_job *j, tern_generate_options *o) {
+tern_status tn_answering_open(tn_answering *a, tn_request *r, const tn_answering_options *o,
+                              tern_error *err) {
+    *a = (tn_answering){.r = *r, .o = *o};
+    *r = (tn_request){0};
+    a->sink = a->r.sink ? a->r.sink : tn_sink_of(a->r.api);
+    a->said = (tn_said){.r = &a->r,
+                        .e = o->e,
+                        .model = o->model,
+                        .choice = a->r.choice,
+                        .created = (int64_t)time(NULL),
+                        .n_ctx = o->n_ctx,
+                        .calls = json_array(),
+                        .logprobs = json_array(),
+                        .tokens = a->r.tokens ? json_array() : NULL,
+                        .user = a->r.sink_user};
+    tn_request_name(&a->r);
+    snprintf(a->said.id, sizeof a->said.id, "%s%016llx%08llx", a->sink->prefix,
+             (unsigned long long)a->r.id[0], (unsigned long long)(a->r.id[1] & 0xffffffff));
+    return make_prompt(a, err);
+}
+
+void tn_answering_options_of(tn_answering *a, tern_generate_options *o) {
     tern_generate_options_defaults(o);
-    o->max_tokens = j->r.max_tokens;
-    o->sampling = j->r.sampling;
-    o->stop = j->r.stop;
-    o->grammar = j->r.grammar;
-    o->json_schema = j->r.schema;
-    if (j->thinking && (o->grammar || o->json_schema)) o->grammar_after = j->form.think_ends;
-    o->special_text = j->reader && j->form.has_markers &&
-                      (j->r.tools || j->form.calls == TN_CALLS_HARMONY || j->form.think);
-    o->no_logprobs = !j->r.logprobs;
+    o->max_tokens = a->r.max_tokens;
+    o->sampling = a->r.sampling;
+    o->stop = a->r.stop;
+    o->grammar = a->r.grammar;
+    o->json_schema = a->r.schema;
+    if (a->thinking && (o->grammar || o->json_schema)) o->grammar_after = a->form.think_ends;
+    o->special_text = a->reader && a->form.has_markers &&
+                      (a->r.tools || a->form.calls == TN_CALLS_HARMONY || a->form.think);
+    o->no_logprobs = !a->r.logprobs;
     o->on_token = on_token;
-    if (j->r.n_top) o->on_logits = on_logits;
-    o->user = j;
+    o->ignore_end = a->r.ignore_end;
+    if (a->r.n_top || tn_shaping_any(&a->shaping)) o->on_logits = on_logits;
+    o->user = a;
 }
 
-static bool finish_stream(tn_job *j) {
-    if (!begin(j)) return false;
-    if (j->r.api == TN_API_MESSAGES)
-        return close_block(j) && event(j, tn_message_delta(j)) &&
-               event(j, tn_json_pack("{s:s}", "type", "message_stop"));
-    return event(j, tn_reply_end(j)) && (!j->r.include_usage || event(j, tn_reply_usage_event(j))) &&
-           put_out(j, "data: ", strdup("[DONE]"), "\n\n");
+bool tn_answering_read(tn_answering *a, size_t n_read) {
+    a->said.n_read = n_read;
+    return !a->r.progress || say(a, TN_SAYS_PROGRESS, "", 0);
 }
 
-bool tn_answering_finish(tn_job *j, tern_status st, const tern_error *err) {
-    if (st == TERN_OK && j->reader && !tn_answer_end(j->reader)) return false;
-    if (st == TERN_OK && j->r.stream) return finish_stream(j);
-    if (st == TERN_OK) {
-        char *text = NULL;
-        json_t *v = j->r.api == TN_API_MESSAGES ? tn_message_whole(j) : tn_reply_whole(j);
-        (void)tn_json_text(v, JSON_COMPACT, &text, NULL);
-        json_decref(v);
-        return put_out(j, "", text, "\n");
-    }
-    if (j->r.stream && j->out.n)
-        (void)event(j, tn_reply_error(err, tn_reply_status(err), j->r.api == TN_API_MESSAGES));
-    return true;
+bool tn_answering_checks(const tn_answering *a) {
+    return !a->r.forced && (a->sink == &tn_sink_chat || a->sink == &tn_sink_completions);
 }
 
-void tn_answering_free(tn_job *j) {
-    tn_answer_close(&j->reader);
-    json_decref(j->calls);
-    json_decref(j->logprobs);
-    json_decref(j->top);
-    free(j->ids);
-    free(j->out.p);
-    free(j->text.p);
-    free(j->thought.p);
-    free(j->vector);
+tern_status tn_answering_later(tn_answering *a, const char *keywords, tern_error *err) {
+    a->said.later = keywords ? strdup(keywords) : NULL;
+    TN_FAIL_IF(keywords && !a->said.later, err, TERN_E_MEMORY, "no memory for the request");
+    return TERN_OK;
+}
+
+static void check(tn_answering *a) {
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    a->said.fits = tn_schema_fits(&ctx, a->r.schema, strlen(a->r.schema),
+                                  a->said.text.p ? a->said.text.p : "", a->said.text.n);
+}
+
+bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err) {
+    if (st == TERN_OK && a->reader && !tn_answer_end(a->reader)) return false;
+    if (st == TERN_OK && a->said.later) check(a);
+    if (st == TERN_OK) return a->told = say(a, TN_SAYS_END, "", 0);
+    /* where nothing was said, the reply is the failure's own */
+    return !a->begun || (a->told = put_piece(a, a->sink->fail(err, &a->piece)));
+}
+
+void tn_answering_free(tn_answering *a) {
+    tn_answer_close(&a->reader);
+    json_decref(a->said.calls);
+    json_decref(a->said.logprobs);
+    json_decref(a->said.tokens);
+    json_decref(a->said.items);
+    json_decref(a->top);
+    free(a->said.ids);
+    free(a->said.text.p);
+    free(a->said.thought.p);
+    free(a->piece.p);
+    tn_shaping_close(&a->shaping);
+    tn_request_free(&a->r);
 }

@@ -1,15 +1,55 @@
-/* server/answering.h - one job: its prompt, and its answer as it comes, in the form of its API. */
+/* server/answering.h - one answer: from a request to a prompt's tokens, and from the tokens that the model
+ * draws to events (sink.h), written into `put` in the form of the API. It knows no queue. */
 #ifndef TN_SERVER_ANSWERING_H
 #define TN_SERVER_ANSWERING_H
 
-#include "server/queue.h"
+#include "model/lora.h"
+#include "server/prompts.h"
+#include "text/toolcall.h"
 
-/* The prompt's tokens into the job, and what reads its answer. */
-tern_status tn_answering_open(tn_job *j, const tern_engine *e, tern_error *err);
+#include <stdatomic.h>
+
+typedef struct tn_answering_options {
+    tern_engine *e;
+    const char *model; /* its name in replies */
+    int32_t n_ctx;
+    const char *chat_template; /* its source, or NULL: the model's */
+    bool shift;                /* the oldest turns of a conversation that is too long leave it */
+    /* Of whoever has the answer. */
+    bool (*put)(void *user, const char *text, size_t n); /* a stream goes on; false: no memory */
+    void (*token)(void *user);                           /* a token is drawn */
+    const atomic_bool *cancelled;
+    void *user;
+} tn_answering_options;
+
+typedef struct tn_answering {
+    tn_request r;
+    tn_said said;
+    tn_answering_options o;
+    const tn_sink *sink;
+    tn_lora_mix mix; /* adapters that it is answered with */
+    tn_answer_form form;
+    bool thinking;     /* the prompt ends within a thought */
+    tn_answer *reader; /* of chats */
+    tn_shaping shaping;
+    json_t *top;        /* alternatives of the token drawn next */
+    tn_bytes piece;     /* what an event says */
+    bool begun, enough; /* enough: the one call asked for is there */
+    bool told;          /* the last event of its stream says how it ended */
+} tn_answering;
+
+/* Takes the request, also on failure, and makes its prompt. a stays where it is until it is freed. */
+tern_status tn_answering_open(tn_answering *a, tn_request *r, const tn_answering_options *o, tern_error *err);
 /* What is asked of the engine. */
-void tn_answering_options(tn_job *j, tern_generate_options *o);
-/* The end, good or bad, into the job's output. false: no memory. */
-bool tn_answering_finish(tn_job *j, tern_status st, const tern_error *err);
-void tn_answering_free(tn_job *j);
+void tn_answering_options_of(tn_answering *a, tern_generate_options *o);
+/* So many tokens of the prompt are read. false: no memory. */
+bool tn_answering_read(tn_answering *a, size_t n_read);
+/* Tells whether the reply can say that the text was checked for keywords of its schema that were not held. */
+bool tn_answering_checks(const tn_answering *a);
+tern_status tn_answering_later(tn_answering *a, const char *keywords,
+                               tern_error *err); /* NULL: all are held */
+/* The end, good or bad. false: no memory. */
+bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err);
+void tn_answering_free(tn_answering *a);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "server/refusals.h"
+#include "server/sink.h"
 #include "server/talk_nodes.h"
 #include "server/watch.h"
 
@@ -26,13 +27,11 @@ typedef struct answer {
     /* guarded by all->mu */
     struct answer *next;
     int n_followers;
-    bool stop, done;
+    bool stop, done, no_memory;
     tn_bytes content, thinking;
     json_t *end; /* the node as it was saved last */
     /* its thread's */
-    tn_bytes line;
     char error[sizeof((tern_error *)0)->message];
-    bool no_memory;
 } answer;
 
 struct tn_answers {
@@ -55,36 +54,26 @@ struct tn_follower {
 
 /* ---- an answer's own thread --------------------------------------------------------------------------- */
 
-static void put(answer *a, tn_bytes *to, const json_t *text) {
-    size_t n = json_string_length(text);
-    if (!n) return;
+/* The page's sink: an answer's texts, as the followers read them. */
+static bool hear(tn_said *s, const tn_saying *e, tn_bytes *out) {
+    answer *a = s->user;
+    (void)out; /* nothing goes to a connection */
+    if (e->kind != TN_SAYS_TEXT && e->kind != TN_SAYS_THOUGHT) return true;
     pthread_mutex_lock(&a->all->mu);
-    if (!tn_bytes_add(to, json_string_value(text), n)) a->no_memory = true;
+    bool ok = tn_bytes_add(e->kind == TN_SAYS_TEXT ? &a->content : &a->thinking, e->text, e->n);
+    a->no_memory |= !ok;
     pthread_cond_broadcast(&a->all->changed);
     pthread_mutex_unlock(&a->all->mu);
+    return ok;
 }
 
-/* One event of the stream, as OpenAI's API has it. */
-static void event(answer *a, const char *data) {
-    json_t *v = tn_json_parse(data, strlen(data), 0, NULL);
-    const json_t *delta = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta"),
-                 *message = json_object_get(json_object_get(v, "error"), "message");
-    put(a, &a->content, json_object_get(delta, "content"));
-    put(a, &a->thinking, json_object_get(delta, "reasoning_content"));
-    if (message) snprintf(a->error, sizeof a->error, "%s", json_string_value(message));
-    json_decref(v);
+static bool no_event(const tern_error *err, tn_bytes *out) {
+    (void)err; /* the answer's thread tells it */
+    (void)out;
+    return true;
 }
 
-static void feed(answer *a, const char *p, size_t n) {
-    for (const char *end = p + n; p < end;) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p)), *to = nl ? nl : end;
-        if (!tn_bytes_add(&a->line, p, (size_t)(to - p))) a->no_memory = true;
-        p = to + 1;
-        if (!nl) return;
-        if (a->line.n > 6 && !strncmp(a->line.p, "data: {", 7)) event(a, a->line.p + 6);
-        a->line.n = 0;
-    }
-}
+static const tn_sink page_sink = {.prefix = "page-", .say = hear, .fail = no_event};
 
 /* Writes what there is into the conversation. A conversation that was erased meanwhile stays erased. */
 static void save(answer *a, const char *state) {
@@ -118,17 +107,18 @@ static void save(answer *a, const char *state) {
 static void *write_down(void *user) {
     answer *a = user;
     tn_answers *all = a->all;
-    char buf[4096];
     int64_t saved_ns = tn_now_ns();
-    for (bool done = false, cancelled = false; !done;) {
-        size_t n = tn_job_take(a->j, buf, sizeof buf, &done);
-        feed(a, buf, n);
+    size_t n_saved = 0;
+    bool begun;
+    for (bool cancelled = false; !tn_job_done(a->j, &begun);) {
         pthread_mutex_lock(&all->mu);
         bool stop = a->stop || a->no_memory;
+        size_t n = a->content.n + a->thinking.n;
         pthread_mutex_unlock(&all->mu);
         if (stop && !cancelled) tn_job_cancel(a->j), cancelled = true;
-        if (n && tn_now_ns() - saved_ns > SAVE_NS) save(a, "writing"), saved_ns = tn_now_ns();
-        if (!n && !done) tn_job_wait(a->j, LOOK_MS);
+        if (n > n_saved && tn_now_ns() - saved_ns > SAVE_NS)
+            save(a, "writing"), saved_ns = tn_now_ns(), n_saved = n;
+        tn_job_wait(a->j, LOOK_MS);
     }
     const tern_error *err = &a->j->err; /* it stays as it is */
     bool stopped = err->code == TERN_E_CANCELLED || err->code == TN_E_CLOSING,
@@ -153,7 +143,6 @@ static void answer_free(answer *a) {
     tn_watch_close(&a->watch);
     free(a->content.p);
     free(a->thinking.p);
-    free(a->line.p);
     json_decref(a->end);
     free(a);
 }
@@ -240,6 +229,8 @@ static tern_status start(tn_answers *all, const char *id, int64_t node, tn_reque
         return tn_fail(err, TERN_E_MEMORY, "no memory for an answer");
     }
     r->watch = a->watch;
+    r->sink = &page_sink;
+    r->sink_user = a;
     a->all = all;
     a->model = model;
     a->node = node;

@@ -6,9 +6,29 @@
 #include <stdio.h>
 #include <xxhash.h>
 
+enum MHD_Result tn_api_body_of(const tn_api_call *a, int status, const char *type, struct MHD_Response *body,
+                               const char *ignored) {
+    tn_header headers[6] = {{"Cache-Control", "no-store"}};
+    size_t n = 1;
+    if (status == 401) headers[n][0] = "WWW-Authenticate", headers[n++][1] = "Bearer";
+    if (a->origin) {
+        headers[n][0] = "Access-Control-Allow-Origin", headers[n++][1] = a->origin;
+        headers[n][0] = "Access-Control-Expose-Headers", headers[n++][1] = "X-Tern-Ignored";
+        headers[n][0] = "Vary", headers[n++][1] = "Origin";
+    }
+    if (*ignored) headers[n][0] = "X-Tern-Ignored", headers[n++][1] = ignored;
+    return tn_respond(a->c, status, type, headers, n, body);
+}
+
 enum MHD_Result tn_api_body(const tn_api_call *a, int status, const char *type, struct MHD_Response *body) {
-    static const tn_header headers[] = {{"Cache-Control", "no-store"}, {"WWW-Authenticate", "Bearer"}};
-    return tn_respond(a->c, status, type, headers, status == 401 ? 2 : 1, body);
+    return tn_api_body_of(a, status, type, body, "");
+}
+
+tern_status tn_api_strict(const tn_api_call *a, const char *ignored, tern_error *err) {
+    TN_FAIL_IF(a->strict && *ignored, err, TERN_E_UNSUPPORTED,
+               "the request has what is not followed: %.400s (without --strict it would be ignored)",
+               ignored);
+    return TERN_OK;
 }
 
 enum MHD_Result tn_api_json(const tn_api_call *a, int status, json_t *v) {
@@ -17,7 +37,7 @@ enum MHD_Result tn_api_json(const tn_api_call *a, int status, json_t *v) {
 
 enum MHD_Result tn_api_error(const tn_api_call *a, const tern_error *err, tn_api api) {
     int status = tn_reply_status(err);
-    return tn_api_json(a, status, tn_reply_error(err, status, api == TN_API_MESSAGES));
+    return tn_api_json(a, status, tn_sink_of(api)->error(err, status));
 }
 
 enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt, ...) {

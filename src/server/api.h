@@ -1,7 +1,7 @@
 /* server/api.h - one request of the API: what its routes are given, and how they answer.
  *
- *   completions.c  chats, completions, messages   embeddings.c  embeddings   rag.c  documents   http.c  the small routes
- */
+ *   routes.c  the addresses, and the small ones   completions.c  chats, completions, messages
+ *   embeddings.c  embeddings   rag.c  documents   ollama.c  Ollama's API */
 #ifndef TN_SERVER_API_H
 #define TN_SERVER_API_H
 
@@ -13,10 +13,13 @@
 typedef struct tn_api_call {
     struct MHD_Connection *c;
     tn_models *models;
-    tn_uploads *uploads; /* NULL: nobody reads documents */
-    const char *body;    /* complete; "" where there is none */
+    tn_uploads *uploads;            /* NULL: nobody reads documents */
+    struct tn_responses *responses; /* what is remembered of them */
+    const char *body;               /* complete; "" where there is none */
     size_t n_body;
-    uint64_t client; /* who asks, for fair turns */
+    const char *origin; /* of another site's page, which may read the reply; NULL: none */
+    bool strict;        /* fields that are not followed are refused, else the reply names them */
+    uint64_t client;    /* who asks, for fair turns */
     int64_t asked_ns;
 } tn_api_call;
 
@@ -24,6 +27,11 @@ typedef struct tn_api_call {
  * has the form of the API that was asked. */
 enum MHD_Result tn_api_json(const tn_api_call *a, int status, json_t *v);
 enum MHD_Result tn_api_body(const tn_api_call *a, int status, const char *type, struct MHD_Response *body);
+/* Like tn_api_body, and names fields that were not followed: "a, b", or "". */
+enum MHD_Result tn_api_body_of(const tn_api_call *a, int status, const char *type, struct MHD_Response *body,
+                               const char *ignored);
+/* What a strict server says of them: TERN_OK where there are none, or it is not strict. */
+tern_status tn_api_strict(const tn_api_call *a, const char *ignored, tern_error *err);
 enum MHD_Result tn_api_error(const tn_api_call *a, const tern_error *err, tn_api api);
 enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -37,12 +45,29 @@ uint64_t tn_api_client(const tn_api_call *a, const json_t *body);
 /* Asks the model and answers with what it says, streamed where that was asked for. It takes r. */
 enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r);
 
+/* The embeddings that the body asks for, as OpenAI has them; *out is the caller's. */
+tern_status tn_api_embed(const tn_api_call *a, const json_t *body, json_t **out, tern_error *err);
+
 /* ---- routes ----------------------------------------------------------------------------------------- */
 
+enum MHD_Result tn_api_route(const tn_api_call *a, const char *url, const char *method);
 enum MHD_Result tn_api_complete(const tn_api_call *a, tn_api api);
+enum MHD_Result tn_api_infill(const tn_api_call *a);
+enum MHD_Result tn_api_responses(const tn_api_call *a);
 enum MHD_Result tn_api_count_tokens(const tn_api_call *a);
-enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body);
-/* url is behind /v1/rag */
+enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body); /* as OpenAI has them */
+enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body);  /* as llama.cpp's server does */
+/* Ollama's */
+enum MHD_Result tn_ollama_chat(const tn_api_call *a);
+enum MHD_Result tn_ollama_generate(const tn_api_call *a);
+enum MHD_Result tn_ollama_embed(const tn_api_call *a);
+enum MHD_Result tn_ollama_embeddings(const tn_api_call *a);
+enum MHD_Result tn_ollama_tags(const tn_api_call *a);
+enum MHD_Result tn_ollama_show(const tn_api_call *a);
+enum MHD_Result tn_ollama_ps(const tn_api_call *a);
+enum MHD_Result tn_ollama_version(const tn_api_call *a);
+enum MHD_Result tn_ollama_unsupported(const tn_api_call *a);
+/* url is after /v1/rag */
 enum MHD_Result tn_api_rag(const tn_api_call *a, const char *url, const char *method);
 
 #endif

@@ -1,117 +1,224 @@
 /* Chats, completions and messages: from the request to the queue, and what the model says back to the
- * connection. */
+ * connection. A request may want several answers: they are a group of jobs on one connection, whose events
+ * go out one after the other as they come. */
 #include "server/api.h"
 #include "server/reply.h"
+#include "server/responses.h"
 
-#include <assert.h>
 #include <microhttpd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEARTBEAT_MS = 10000, LOOK_MS = 100 };
+enum {
+    HEAD_MS =
+        500, /* a stream's status is sent after that at the latest: what fails sooner has a status of its own */
+    PING_MS = 1000,
+    LOOK_MS = 50,
+    BLOCK_BYTES = 4096
+};
 
-typedef struct stream {
-    tn_job *j;
+typedef struct group {
+    tn_job **jobs;
+    tn_said **said; /* theirs, for the sink */
+    size_t n;
+    const tn_sink *sink;
     tn_served *model;
     struct MHD_Connection *c;
-} stream;
+    char ignored[sizeof((tn_request *)0)->ignored]; /* fields that were not followed */
+    /* of a stream */
+    size_t at;     /* the job whose output is next */
+    bool within;   /* and an event of it is not out whole */
+    tn_bytes more; /* what the connection itself says */
+    size_t n_more; /* of that sent */
+    bool begun, ended;
+} group;
+
+static void group_cancel(group *g) {
+    for (size_t i = 0; i < g->n; i++) tn_job_cancel(g->jobs[i]);
+}
+
+static void group_close(group *g) {
+    for (size_t i = 0; i < g->n; i++) tn_job_leave(g->jobs[i]);
+    if (g->model) tn_models_leave(g->model);
+    free(g->more.p);
+    free(g->jobs);
+    free(g->said);
+    free(g);
+}
+
+/* Puts a job for every answer. It takes r. */
+static tern_status group_put(group *g, tn_request *r, tern_error *err) {
+    size_t n = (size_t)r->n;
+    tn_request_name(r);
+    g->sink = r->sink ? r->sink : tn_sink_of(r->api);
+    g->jobs = calloc(n, sizeof *g->jobs);
+    g->said = calloc(n, sizeof *g->said);
+    tern_status st = g->jobs && g->said ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+    while (st == TERN_OK && g->n < n) {
+        tn_request one;
+        st = tn_request_copy(r, (int32_t)g->n, &one, err);
+        if (st == TERN_OK) st = tn_queue_put(tn_served_queue(g->model), &one, &g->jobs[g->n], err);
+        if (st != TERN_OK) break;
+        g->said[g->n] = &g->jobs[g->n]->a.said;
+        g->n++;
+    }
+    tn_request_free(r);
+    if (st != TERN_OK) group_cancel(g);
+    return st;
+}
+
+/* Tells whether all are done and, in *begun, whether something has been said; *err is the first failure. */
+static bool group_done(group *g, bool *begun, const tern_error **err) {
+    bool all = true;
+    *begun = false;
+    *err = NULL;
+    for (size_t i = 0; i < g->n; i++) {
+        bool has_begun, done = tn_job_done(g->jobs[i], &has_begun);
+        *begun |= has_begun;
+        all &= done;
+        if (done && g->jobs[i]->err.code != TERN_OK && !*err) *err = &g->jobs[i]->err;
+    }
+    return all;
+}
+
+/* ---- streams ------------------------------------------------------------------------------------------ */
+
+/* Whole events of one job, then those of the next one. */
+static size_t take_events(group *g, char *buf, size_t max) {
+    for (size_t i = 0; i < g->n; i++) {
+        bool done;
+        size_t n = tn_job_take(g->jobs[g->at], buf, max, &done);
+        g->within = n == max;
+        if (!g->within) g->at = (g->at + 1) % g->n;
+        if (n) g->begun = true;
+        if (n) return n;
+    }
+    return 0;
+}
+
+static size_t take_more(group *g, char *buf, size_t max) {
+    size_t n = g->more.n - g->n_more;
+    if (n > max) n = max;
+    if (n) memcpy(buf, g->more.p + g->n_more, n);
+    g->n_more += n;
+    if (g->n_more == g->more.n) g->n_more = g->more.n = 0;
+    return n;
+}
+
+/* What follows the last event. false: no memory. */
+static bool end_stream(group *g, const tern_error *err) {
+    g->ended = true;
+    if (!err) return g->sink->tail(g->said, g->n, &g->more);
+    for (size_t i = 0; i < g->n; i++)
+        if (g->jobs[i]->a.told && g->jobs[i]->err.code != TERN_OK) return true; /* its last event says it */
+    return g->sink->fail(err, &g->more);
+}
 
 static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
     (void)pos;
-    stream *s = user;
+    group *g = user;
     for (int waited = 0;; waited += LOOK_MS) {
-        bool done;
-        size_t n = tn_job_take(s->j, buf, max, &done);
+        bool begun;
+        const tern_error *err;
+        size_t n = take_more(g, buf, max);
         if (n) return (ssize_t)n;
-        if (done)
-            return s->j->err.code == TERN_OK || s->j->out.n ? MHD_CONTENT_READER_END_OF_STREAM
-                                                            : MHD_CONTENT_READER_END_WITH_ERROR;
-        if (tn_client_gone(s->c)) {
-            tn_job_cancel(s->j);
+        if (g->ended) return MHD_CONTENT_READER_END_OF_STREAM;
+        bool done = group_done(g, &begun, &err);
+        if (err && !done) group_cancel(g); /* one failure is that of the request */
+        n = take_events(g, buf, max);
+        if (n) return (ssize_t)n;
+        if (done && !end_stream(g, err)) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (done) continue;
+        if (tn_client_gone(g->c)) {
+            group_cancel(g);
             return MHD_CONTENT_READER_END_WITH_ERROR;
         }
-        if (waited >= HEARTBEAT_MS && max >= 9) { /* a comment: neither side gives up on a long prompt */
-            memcpy(buf, ": wait\n\n", 8);
-            return 8;
-        }
-        tn_job_wait(s->j, LOOK_MS);
+        /* neither side gives up on a long prompt */
+        if (waited >= PING_MS && g->sink->ping(g->said[0], g->begun, &g->more)) waited = 0;
+        else tn_job_wait(g->jobs[g->at], LOOK_MS);
     }
 }
 
 static void free_stream(void *user) {
-    stream *s = user;
-    tn_job_cancel(s->j); /* a client that left in the middle; nothing where it is done */
-    tn_job_leave(s->j);
-    tn_models_leave(s->model);
-    free(s);
+    group_cancel(user); /* a client that left in the middle; nothing where it is done */
+    group_close(user);
 }
 
-/* Takes the job, and the use of its model. */
-static enum MHD_Result send_stream(const tn_api_call *a, tn_job *j, tn_served *model) {
-    stream *s = malloc(sizeof *s);
-    struct MHD_Response *r = NULL;
-    if (s) {
-        *s = (stream){j, model, a->c};
-        r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, s, free_stream);
-    }
+/* Takes the group. */
+static enum MHD_Result send_stream(const tn_api_call *a, group *g) {
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, g, free_stream);
     if (!r) {
-        free(s);
-        tn_job_cancel(j);
-        tn_job_leave(j);
-        tn_models_leave(model);
+        free_stream(g);
         return MHD_NO;
     }
-    return tn_api_body(a, 200, "text/event-stream", r);
+    return tn_api_body_of(a, 200, g->sink->type, r, g->ignored);
 }
 
-/* Waits until the job is done, or with first until it has begun to answer. Returns false when its client is
- * gone. The connection is not idle meanwhile. */
-static bool wait_whole(const tn_api_call *a, tn_job *j, bool first) {
+/* ---- requests ----------------------------------------------------------------------------------------- */
+
+/* Waits until all are done, or with most_ms until a stream has begun, for so long. Returns false when the
+ * client is gone. The connection is not idle meanwhile. */
+static bool wait_for(const tn_api_call *a, group *g, int most_ms) {
     bool begun;
+    const tern_error *err;
     tn_connection_busy(a->c, true);
-    while (!tn_job_done(j, &begun) && !(first && begun)) {
-        if (tn_client_gone(a->c)) {
-            tn_job_cancel(j);
-            return false;
+    for (int waited = 0; !group_done(g, &begun, &err) && !(most_ms && (begun || waited >= most_ms));
+         waited += LOOK_MS) {
+        if (tn_client_gone(a->c) || err) group_cancel(g);
+        if (tn_client_gone(a->c)) return false;
+        for (size_t i = 0; i < g->n; i++) {
+            if (tn_job_done(g->jobs[i], &begun)) continue;
+            tn_job_wait(g->jobs[i], LOOK_MS);
+            break;
         }
-        tn_job_wait(j, LOOK_MS);
     }
     tn_connection_busy(a->c, false);
     return true;
 }
 
-static enum MHD_Result send_whole(const tn_api_call *a, tn_job *j) {
-    if (j->err.code != TERN_OK) return tn_api_error(a, &j->err, j->r.api);
-    char *text = malloc(j->out.n + 1);
-    bool done;
-    if (text) text[tn_job_take(j, text, j->out.n, &done)] = 0;
-    return tn_api_body(a, 200, "application/json", tn_body_text(text));
+/* Of a group that is done. */
+static enum MHD_Result send_whole(const tn_api_call *a, group *g) {
+    bool begun;
+    const tern_error *err;
+    (void)group_done(g, &begun, &err);
+    if (!err)
+        return tn_api_body_of(a, 200, "application/json", tn_body_json(g->sink->whole(g->said, g->n)),
+                              g->ignored);
+    int status = tn_reply_status(err);
+    return tn_api_json(a, status, g->sink->error(err, status));
 }
 
 enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r) {
     tern_error err = {0};
-    tn_api api = r->api;
-    tn_served *model;
-    tn_job *j = NULL;
+    const tn_sink *sink = r->sink ? r->sink : tn_sink_of(r->api);
+    bool streams = r->stream, begun;
+    const tern_error *failed;
     r->client = tn_api_client(a, r->body);
     r->asked_ns = a->asked_ns;
-    tern_status st = tn_api_use(a, r->body, &model, &err);
-    if (st == TERN_OK) st = tn_queue_put(tn_served_queue(model), r, &j, &err);
+    group *g = calloc(1, sizeof *g);
+    if (!g) {
+        tn_request_free(r);
+        return MHD_NO;
+    }
+    snprintf(g->ignored, sizeof g->ignored, "%s", r->ignored);
+    tern_status st = tn_api_strict(a, r->ignored, &err);
+    if (st == TERN_OK) st = tn_api_use(a, r->body, &g->model, &err);
+    if (st == TERN_OK && r->keeps) tn_models_keep(g->model, &r->keep_ns);
+    if (st == TERN_OK) st = group_put(g, r, &err);
     else tn_request_free(r);
     if (st != TERN_OK) {
-        if (model) tn_models_leave(model);
-        return tn_api_error(a, &err, api);
+        group_close(g);
+        int status = tn_reply_status(&err);
+        return tn_api_json(a, status, sink->error(&err, status));
     }
-    bool streams = j->r.stream, begun, ended, there = wait_whole(a, j, streams);
-    if (there) {
-        ended = tn_job_done(j, &begun); /* from the end on, what the job holds stays as it is */
-        if (streams && begun) return send_stream(a, j, model);
-        assert(ended);
-        (void)ended;
-    }
-    enum MHD_Result ok = there ? send_whole(a, j) : MHD_NO;
-    tn_job_leave(j);
-    tn_models_leave(model);
+    g->c = a->c;
+    bool there = wait_for(a, g, streams ? HEAD_MS : 0);
+    /* from the end on, what the jobs hold stays as it is */
+    if (there && streams && (!group_done(g, &begun, &failed) || begun)) return send_stream(a, g);
+    enum MHD_Result ok = there ? send_whole(a, g) : MHD_NO;
+    group_close(g);
     return ok;
 }
 
@@ -136,4 +243,18 @@ enum MHD_Result tn_api_count_tokens(const tn_api_call *a) {
     if (model) tn_models_leave(model);
     if (st != TERN_OK) return tn_api_error(a, &err, TN_API_MESSAGES);
     return tn_api_json(a, 200, tn_json_pack("{s:I}", "input_tokens", (json_int_t)n));
+}
+
+enum MHD_Result tn_api_infill(const tn_api_call *a) {
+    tern_error err = {0};
+    tn_request r;
+    tern_status st = tn_request_read_infill(a->body, a->n_body, &r, &err);
+    return st == TERN_OK ? tn_api_ask(a, &r) : tn_api_error(a, &err, TN_API_LLAMA);
+}
+
+enum MHD_Result tn_api_responses(const tn_api_call *a) {
+    tern_error err = {0};
+    tn_request r;
+    tern_status st = tn_responses_read(a->responses, a->body, a->n_body, &r, &err);
+    return st == TERN_OK ? tn_api_ask(a, &r) : tn_api_error(a, &err, TN_API_CHAT);
 }

@@ -2,12 +2,13 @@
 #include "engine/engine.h"
 #include "server/api.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct embedding {
-    float *v; /* [n] */
-    size_t n;
+    float *v;         /* [n] */
+    size_t n, n_told; /* n_told: the first of them that are told */
     bool base64, mean;
     size_t n_tokens; /* read so far */
 } embedding;
@@ -29,21 +30,35 @@ static json_t *base64_of(const float *v, size_t n) {
 }
 
 static json_t *vector_of(const embedding *e) {
-    if (e->base64) return base64_of(e->v, e->n);
+    double norm = 0;
+    for (size_t i = 0; i < e->n_told; i++) norm += (double)e->v[i] * (double)e->v[i];
+    for (size_t i = 0; e->n_told < e->n && norm > 0 && i < e->n_told; i++)
+        e->v[i] = (float)((double)e->v[i] / sqrt(norm)); /* length 1 again */
+    if (e->base64) return base64_of(e->v, e->n_told);
     json_t *list = json_array();
-    for (size_t i = 0; i < e->n; i++) tn_json_append(&list, tn_json_real((double)e->v[i]));
+    for (size_t i = 0; i < e->n_told; i++) tn_json_append(&list, tn_json_real((double)e->v[i]));
     return list;
 }
 
 static bool gone(void *c) { return tn_client_gone(c); }
 
+/* Tokens, among which may be texts. */
+static bool is_tokens(const json_t *v) {
+    bool any = false;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *x = json_array_get(v, i);
+        if (!json_is_integer(x) && !json_is_string(x)) return false;
+        any |= json_is_integer(x);
+    }
+    return any;
+}
+
 /* One text of the request as a vector of the list. */
 static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *text, embedding *e, size_t i,
                              json_t **list, tern_error *err) {
-    TN_FAIL_IF(!json_is_string(text) || !json_string_length(text), err, TERN_E_INVALID,
-               "'input' must be a text or a list of texts, none of them empty");
-    TN_TRY(tn_queue_embed(q, json_string_value(text), json_string_length(text), e->mean, a->client, gone,
-                          a->c, e->v, &e->n_tokens, err));
+    TN_FAIL_IF(!(json_is_string(text) && json_string_length(text)) && !is_tokens(text), err, TERN_E_INVALID,
+               "'input' must be a text, a list of tokens, or a list of those, none of them empty");
+    TN_TRY(tn_queue_embed(q, text, e->mean, a->client, gone, a->c, e->v, &e->n_tokens, err));
     tn_json_append(list, tn_json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i, "embedding",
                                       vector_of(e)));
     TN_FAIL_IF(!*list, err, TERN_E_MEMORY, "no memory for the embeddings");
@@ -51,23 +66,25 @@ static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *te
 }
 
 /* What the body asks for, beside the texts. */
-static tern_status read_fields(const json_t *body, size_t n_texts, embedding *e, tern_error *err) {
-    static const char *const known[] = {"input", "model", "encoding_format", "dimensions", "user", "pooling"};
-    const json_t *dims = json_object_get(body, "dimensions");
+static tern_status read_fields(const json_t *body, size_t n_texts, embedding *e, tn_request *ignored,
+                               tern_error *err) {
+    static const char *const known[] = {"input", "model",   "encoding_format", "dimensions",
+                                        "user",  "pooling", "content"};
     const char *format = json_string_value(json_object_get(body, "encoding_format")), *field,
                *pooling = json_string_value(json_object_get(body, "pooling"));
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)body, field, value) {
         bool is_known = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(field, known[i]);
-        TN_FAIL_IF(!is_known, err, TERN_E_UNSUPPORTED, "'%.60s' is not supported", field);
+        if (!is_known && !tn_says_nothing(value)) tn_request_ignore(ignored, field);
     }
     TN_FAIL_IF(format && strcmp(format, "float") && strcmp(format, "base64"), err, TERN_E_INVALID,
                "'encoding_format' must be float or base64");
     TN_FAIL_IF(pooling && strcmp(pooling, "mean") && strcmp(pooling, "last"), err, TERN_E_INVALID,
                "'pooling' must be mean or last");
-    TN_FAIL_IF(dims && json_integer_value(dims) != (json_int_t)e->n, err, TERN_E_INVALID,
-               "'dimensions' must be %zu, as the model has them", e->n);
+    double wanted = (double)e->n;
+    TN_TRY(tn_field_number(body, "dimensions", 1, (double)e->n, true, &wanted, err));
+    e->n_told = (size_t)wanted;
     TN_FAIL_IF(!n_texts || n_texts > 2048, err, TERN_E_INVALID, "'input' must have 1 to 2048 texts");
     e->base64 = format && !strcmp(format, "base64");
     e->mean = pooling && !strcmp(pooling, "mean");
@@ -76,35 +93,66 @@ static tern_status read_fields(const json_t *body, size_t n_texts, embedding *e,
     return TERN_OK;
 }
 
-enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body) {
+static json_t *openai_reply(json_t *list, const char *model, const embedding *e) { /* takes list */
+    return tn_json_pack("{s:s, s:o, s:s, s:{s:I, s:I}}", "object", "list", "data", list, "model", model,
+                        "usage", "prompt_tokens", (json_int_t)e->n_tokens, "total_tokens",
+                        (json_int_t)e->n_tokens);
+}
+
+/* [{index, embedding: [vector]}]. Takes v, OpenAI's form. */
+static json_t *llama_reply(json_t *v) {
+    const json_t *list = json_object_get(v, "data");
+    json_t *out = v ? json_array() : NULL;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *rows = json_array();
+        tn_json_append(&rows, json_incref(json_object_get(json_array_get(list, i), "embedding")));
+        tn_json_append(&out, tn_json_pack("{s:i, s:o}", "index", (int)i, "embedding", rows));
+    }
+    json_decref(v);
+    return out;
+}
+
+/* The reply in OpenAI's form, and fields that were not followed. */
+static tern_status embed(const tn_api_call *a, const json_t *body, tn_request *ignored, json_t **out,
+                         tern_error *err) {
     const json_t *input = json_object_get(body, "input");
-    size_t n = json_is_array(input) ? json_array_size(input) : 1;
+    if (!input) input = json_object_get(body, "content"); /* as llama.cpp's server has it */
+    bool many = json_is_array(input) && !is_tokens(input);
+    size_t n = many ? json_array_size(input) : 1;
     embedding e = {0};
     tn_served *model;
-    tern_error err = {0};
     tern_model_info info;
-    tern_status st = tn_api_use(a, body, &model, &err);
-    if (st != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
+    TN_TRY(tn_api_use(a, body, &model, err));
     tn_queue *q = tn_served_queue(model);
     tern_engine_info(tn_queue_opts(q)->e, &info);
     e.n = (size_t)info.n_embd;
-    st = read_fields(body, n, &e, &err);
+    tern_status st = read_fields(body, n, &e, ignored, err);
+    if (st == TERN_OK) st = tn_api_strict(a, ignored->ignored, err);
     json_t *list = json_array();
     tn_connection_busy(a->c, true);
     for (size_t i = 0; st == TERN_OK && i < n; i++)
-        st = embed_one(a, q, json_is_array(input) ? json_array_get(input, i) : input, &e, i, &list, &err);
+        st = embed_one(a, q, many ? json_array_get(input, i) : input, &e, i, &list, err);
     tn_connection_busy(a->c, false);
     free(e.v);
-    enum MHD_Result ok;
-    if (st == TERN_OK) {
-        ok = tn_api_json(a, 200,
-                         tn_json_pack("{s:s, s:o, s:s, s:{s:I, s:I}}", "object", "list", "data", list,
-                                      "model", tn_served_name(model), "usage", "prompt_tokens",
-                                      (json_int_t)e.n_tokens, "total_tokens", (json_int_t)e.n_tokens));
-    } else {
-        json_decref(list);
-        ok = tn_api_error(a, &err, TN_API_CHAT);
-    }
+    if (st == TERN_OK) *out = openai_reply(list, tn_served_name(model), &e);
+    else json_decref(list);
     tn_models_leave(model);
-    return ok;
+    return st;
 }
+
+tern_status tn_api_embed(const tn_api_call *a, const json_t *body, json_t **out, tern_error *err) {
+    tn_request ignored = {0};
+    return embed(a, body, &ignored, out, err);
+}
+
+static enum MHD_Result answer(const tn_api_call *a, const json_t *body, bool openai) {
+    tn_request ignored = {0}; /* of it the list of fields alone */
+    tern_error err = {0};
+    json_t *v = NULL;
+    if (embed(a, body, &ignored, &v, &err) != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
+    if (!openai) v = llama_reply(v);
+    return tn_api_body_of(a, 200, "application/json", tn_body_json(v), ignored.ignored);
+}
+
+enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body) { return answer(a, body, true); }
+enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body) { return answer(a, body, false); }

@@ -2,9 +2,12 @@
 
 #include "base/clock.h"
 #include "base/hex.h"
-#include "base/json.h"
 #include "server/api.h"
+#include "server/gate.h"
+#include "server/origins.h"
 #include "server/page.h"
+#include "server/responses.h"
+#include "server/peer.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,127 +25,26 @@ enum { CLOSING_MS = 5000, THREAD_STACK_BYTES = 4 << 20 };
 struct tn_http {
     tn_http_options o;
     struct MHD_Daemon *d;
-    int port; /* asked for, or of the socket that was passed */
+    int port;
     tn_page *page;
     tn_uploads *uploads; /* NULL: nobody reads documents */
-    atomic_int visits;   /* requests read whose replies are not out */
+    tn_responses *responses;
+    tn_gate *gate;
+    tn_peers *peers; /* NULL: there are keys, or the kernel does not tell */
+    atomic_size_t n_bodies;
+    atomic_bool ending; /* bytes */
 };
 
 typedef struct visit { /* one request */
     char *body;
     size_t n, cap;
+    bool refused; /* it has its answer, and its body is not read */
     bool too_large, no_memory;
-    bool counted; /* among tn_http's visits */
+    size_t n_come; /* bytes, kept or not */
 } visit;
 
 typedef struct MHD_Connection connection;
 typedef enum MHD_Result result;
-
-/* ---- the small routes ------------------------------------------------------------------------------ */
-
-static result models(const tn_api_call *a) {
-    return tn_api_json(a, 200,
-                       tn_json_pack("{s:s, s:o}", "object", "list", "data", tn_models_list(a->models, NULL)));
-}
-
-static result one_model(const tn_api_call *a, const char *name) {
-    json_t *v = tn_models_list(a->models, name);
-    return v ? tn_api_json(a, 200, v) : tn_api_refuse(a, 404, "there is no model '%.80s'", name);
-}
-
-static result metrics(const tn_api_call *a) {
-    return tn_api_body(a, 200, "text/plain; version=0.0.4", tn_body_text(tn_models_metrics(a->models)));
-}
-
-/* The model that the body names, and its engine; NULL after an answer of its own: *ok. */
-static tn_served *model_of(const tn_api_call *a, const json_t *body, const tern_engine **e, result *ok) {
-    tern_error err = {0};
-    tn_served *k;
-    if (tn_api_use(a, body, &k, &err) != TERN_OK) {
-        *ok = tn_api_error(a, &err, TN_API_CHAT);
-        return NULL;
-    }
-    *e = tn_queue_opts(tn_served_queue(k))->e;
-    return k;
-}
-
-static result tokenize(const tn_api_call *a, const json_t *body) {
-    const json_t *t = json_object_get(body, "content");
-    const tern_engine *e;
-    result ok;
-    if (!json_is_string(t)) return tn_api_refuse(a, 400, "'content' must be a text");
-    tn_served *model = model_of(a, body, &e, &ok);
-    if (!model) return ok;
-    size_t n = json_string_length(t), n_ids = 0, cap = n + 16;
-    int32_t *ids = malloc(cap * sizeof *ids);
-    tern_error err = {0};
-    tern_status st =
-        ids ? tern_tokenize(e, json_string_value(t), n, json_is_true(json_object_get(body, "add_special")),
-                            false, ids, cap, &n_ids, &err)
-            : tn_fail(&err, TERN_E_MEMORY, "no memory for the tokens");
-    tn_models_leave(model);
-    json_t *list = json_array();
-    for (size_t i = 0; st == TERN_OK && i < n_ids; i++) tn_json_append(&list, json_integer(ids[i]));
-    free(ids);
-    if (st == TERN_OK) return tn_api_json(a, 200, tn_json_pack("{s:o}", "tokens", list));
-    json_decref(list);
-    return tn_api_error(a, &err, TN_API_CHAT);
-}
-
-/* The text of tokens: *text is freed by the caller. */
-static tern_status text_of(const tern_engine *e, const json_t *list, char **text, size_t *n,
-                           tern_error *err) {
-    tern_model_info info;
-    tern_engine_info(e, &info);
-    size_t cap = 0;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *k = json_array_get(list, i);
-        json_int_t id = json_is_integer(k) ? json_integer_value(k) : -1;
-        TN_FAIL_IF(id < 0 || id >= info.n_vocab, err, TERN_E_INVALID,
-                   "tokens[%zu] is no token of this model: want 0 to %d", i, info.n_vocab - 1);
-        size_t more = tern_token_bytes(e, (int32_t)id, false, NULL, 0);
-        if (*n + more > cap) {
-            char *grown = realloc(*text, cap = 2 * (*n + more));
-            TN_FAIL_IF(!grown, err, TERN_E_MEMORY, "no memory for the text");
-            *text = grown;
-        }
-        *n += tern_token_bytes(e, (int32_t)id, false, *text + *n, more);
-    }
-    return TERN_OK;
-}
-
-static result detokenize(const tn_api_call *a, const json_t *body) {
-    const json_t *list = json_object_get(body, "tokens");
-    const tern_engine *e;
-    result ok;
-    if (!json_is_array(list)) return tn_api_refuse(a, 400, "'tokens' must be a list of token numbers");
-    tn_served *model = model_of(a, body, &e, &ok);
-    if (!model) return ok;
-    char *text = NULL;
-    size_t n = 0;
-    tern_error err = {0};
-    tern_status st = text_of(e, list, &text, &n, &err);
-    tn_models_leave(model);
-    ok = st == TERN_OK ? tn_api_json(a, 200, tn_json_pack("{s:s%}", "content", text ? text : "", n))
-                       : tn_api_error(a, &err, TN_API_CHAT);
-    free(text);
-    return ok;
-}
-
-static result with_body(const tn_api_call *a, result (*route)(const tn_api_call *, const json_t *)) {
-    json_error_t je;
-    json_t *body = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je);
-    if (!json_is_object(body)) {
-        bool no_json = !body;
-        json_decref(body);
-        return no_json
-                   ? tn_api_refuse(a, 400, "the body is not valid JSON, line %d: %.200s", je.line, je.text)
-                   : tn_api_refuse(a, 400, "the body is not a JSON object");
-    }
-    result ok = route(a, body);
-    json_decref(body);
-    return ok;
-}
 
 /* ---- who may ask ------------------------------------------------------------------------------------ */
 
@@ -184,6 +86,37 @@ static bool is_foreign(connection *c) {
     return !host || !name || strcmp(name + 3, host) != 0;
 }
 
+/* The origin of a request that its site may send: then the reply says so. NULL: there is none, or it may not. The page's
+ * own addresses are for the page alone. */
+static const char *allowed_origin(const tn_http *h, connection *c, const char *url) {
+    const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
+    return origin && !tn_page_owns(url) && tn_origin_allowed(h->o.origins, origin) ? origin : NULL;
+}
+
+/* A browser asks before it sends a request of another site. It sends no key with that. */
+static bool is_preflight(const tn_http *h, connection *c, const char *url, const char *method) {
+    return !strcmp(method, "OPTIONS") && allowed_origin(h, c, url) && (h->o.keys || host_ok(c));
+}
+
+static result preflight(const tn_http *h, connection *c, const char *url) {
+    const char *asked = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    const tn_header headers[] = {{"Access-Control-Allow-Origin", allowed_origin(h, c, url)},
+                                 {"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+                                 {"Access-Control-Allow-Headers", asked ? asked : "*"},
+                                 {"Access-Control-Max-Age", "600"},
+                                 {"Vary", "Origin"}};
+    return tn_respond(c, 200, "text/plain", headers, sizeof headers / sizeof *headers,
+                      tn_body_text(strdup("")));
+}
+
+/* Without keys: whose program asks. Root may read everything anyway. A connection that its program has closed is
+ * nobody's, so nobody can ask and leave before it is known who it was. */
+static bool is_ours(const tn_http *h, connection *c) {
+    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    uid_t uid;
+    return !h->peers || (i && tn_peers_uid(h->peers, i->connect_fd, &uid) && (!uid || uid == geteuid()));
+}
+
 static bool authorised(const tn_http *h, connection *c) {
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization"),
                *bare = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-api-key");
@@ -200,6 +133,9 @@ static uint64_t client_of(connection *c) {
     if (i && i->client_addr && i->client_addr->sa_family == AF_INET) {
         const struct sockaddr_in *a = (const struct sockaddr_in *)(const void *)i->client_addr;
         h = XXH64(&a->sin_addr, sizeof a->sin_addr, h);
+    } else if (i && i->client_addr && i->client_addr->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)(const void *)i->client_addr;
+        h = XXH64(&a->sin6_addr, sizeof a->sin6_addr, h);
     }
     for (size_t k = 0; k < sizeof told / sizeof *told; k++) {
         const char *v = MHD_lookup_connection_value(c, MHD_HEADER_KIND, told[k]);
@@ -208,199 +144,291 @@ static uint64_t client_of(connection *c) {
     return h;
 }
 
-/* ---- routes ------------------------------------------------------------------------------------------ */
-
-enum { MODELS_PATH_N = sizeof "/v1/models/" - 1 };
-
-static result api_route(const tn_api_call *a, size_t i) {
-    switch (i) {
-    case 0: return tn_api_complete(a, TN_API_CHAT);
-    case 1: return tn_api_complete(a, TN_API_COMPLETIONS);
-    case 2: return tn_api_complete(a, TN_API_MESSAGES);
-    case 3: return tn_api_count_tokens(a);
-    case 4: return with_body(a, tn_api_embeddings);
-    case 5: return with_body(a, tokenize);
-    case 6: return with_body(a, detokenize);
-    case 7: return models(a);
-    case 8: return tn_api_json(a, 200, tn_json_pack("{s:s}", "status", "ok"));
-    default: return metrics(a);
-    }
+static result too_large(connection *c) {
+    const tn_api_call a = {.c = c};
+    return tn_api_refuse(&a, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
 }
 
+/* What the head alone tells: the request is answered before its body is read. */
+static bool refused(const tn_http *h, connection *c, const char *url, const char *method, result *ok) {
+    const tn_api_call a = {.c = c, .origin = allowed_origin(h, c, url)};
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+    if (is_preflight(h, c, url, method)) *ok = preflight(h, c, url);
+    else if (h->o.keys && strcmp(url, "/health") && strcmp(url, "/v1/health") && !tn_page_is_public(url) &&
+             !authorised(h, c))
+        *ok = tn_api_refuse(&a, 401, "the API key is missing or wrong");
+    else if (!h->o.keys && !host_ok(c)) *ok = tn_api_refuse(&a, 403, "this server answers to localhost only");
+    else if (strcmp(url, "/health") && !tn_page_is_public(url) && !is_ours(h, c))
+        *ok =
+            tn_api_refuse(&a, 403,
+                          "this server answers its own user's programs: others need a key, which it has with "
+                          "--api-key-file");
+    else if (!tn_page_is_public(url) && !a.origin && is_foreign(c))
+        *ok = tn_api_refuse(&a, 403, "another site's page may not ask this server");
+    else if (length && strtoull(length, NULL, 10) > TN_HTTP_BODY_MAX) *ok = too_large(c);
+    else return false;
+    return true;
+}
+
+/* ---- requests ----------------------------------------------------------------------------------------- */
+
 static result route(tn_http *h, connection *c, const char *url, const char *method, const visit *v) {
-    static const struct {
-        const char *method, *url;
-    } all[] = {{"POST", "/v1/chat/completions"},
-               {"POST", "/v1/completions"},
-               {"POST", "/v1/messages"},
-               {"POST", "/v1/messages/count_tokens"},
-               {"POST", "/v1/embeddings"},
-               {"POST", "/tokenize"},
-               {"POST", "/detokenize"},
-               {"GET", "/v1/models"},
-               {"GET", "/health"},
-               {"GET", "/metrics"}};
     const tn_api_call a = {.c = c,
                            .models = h->o.models,
                            .uploads = h->uploads,
+                           .responses = h->responses,
+                           .strict = h->o.strict,
+                           .origin = allowed_origin(h, c, url),
                            .body = v->body ? v->body : "",
                            .n_body = v->n,
                            .client = client_of(c),
                            .asked_ns = tn_now_ns()};
-    size_t i = 0, n = sizeof all / sizeof *all;
-    while (i < n && strcmp(all[i].url, url)) i++;
-    bool one = !strncmp(url, "/v1/models/", MODELS_PATH_N), rag = !strncmp(url, "/v1/rag/", 8);
-    if (h->o.keys && strcmp(url, "/health") && !tn_page_is_public(url) && !authorised(h, c))
-        return tn_api_refuse(&a, 401, "the API key is missing or wrong");
-    if (!h->o.keys && !host_ok(c)) return tn_api_refuse(&a, 403, "this server answers to localhost only");
-    if (!tn_page_is_public(url) && is_foreign(c))
-        return tn_api_refuse(&a, 403, "another site's page may not ask this server");
-    if (v->too_large) return tn_api_refuse(&a, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
+    if (v->too_large) return too_large(c);
     if (v->no_memory) return tn_api_refuse(&a, 503, "no memory for the request");
     if (tn_page_owns(url)) return tn_page_answer(h->page, c, url, method, v->body, v->n);
-    if (rag) return tn_api_rag(&a, url + 7, method);
-    bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
-    if (one) return reads ? one_model(&a, url + MODELS_PATH_N) : tn_api_refuse(&a, 405, "a model wants GET");
-    if (i == n) return tn_api_refuse(&a, 404, "there is no such address");
-    if (strcmp(all[i].method, method) && !(all[i].method[0] == 'G' && reads))
-        return tn_api_refuse(&a, 405, "%s wants %s", all[i].url, all[i].method);
-    return api_route(&a, i);
+    return tn_api_route(&a, url, method);
 }
 
+static tn_guest *guest_of(connection *c) {
+    return MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+/* More of the body. It takes as much memory as has come, and all of them together have a limit. */
+static void keep_body(tn_http *h, visit *v, const char *data, size_t n) {
+    if (v->too_large || v->no_memory) return;
+    v->too_large = v->n + n > TN_HTTP_BODY_MAX;
+    if (v->too_large) return;
+    if (v->n + n > v->cap) {
+        size_t cap = 2 * (v->n + n), more = cap - v->cap;
+        bool fits = atomic_fetch_add(&h->n_bodies, more) + more <= TN_HTTP_BODIES_MAX;
+        char *to = fits ? realloc(v->body, cap) : NULL;
+        v->no_memory = !to;
+        if (!to) {
+            atomic_fetch_sub(&h->n_bodies, more);
+            return;
+        }
+        v->body = to;
+        v->cap = cap;
+    }
+    memcpy(v->body + v->n, data, n);
+    v->n += n;
+}
+
+/* It is called when a request's head has come, with each part of its body, and at its end. */
 static result handle(void *user, connection *c, const char *url, const char *method, const char *version,
                      const char *data, size_t *n_data, void **state) {
     (void)version;
+    tn_http *h = user;
     visit *v = *state;
     if (!v) {
+        if (!guest_of(c)) return MHD_NO; /* given up before it began */
         *state = v = calloc(1, sizeof *v);
-        return v ? MHD_YES : MHD_NO;
+        if (!v) return MHD_NO;
+        tn_gate_reading(guest_of(c));
+        result ok = MHD_YES;
+        v->refused = atomic_load(&h->ending);
+        if (v->refused) {
+            const tn_api_call a = {.c = c, .origin = allowed_origin(h, c, url)};
+            return tn_api_refuse(&a, 503, "the server is ending");
+        }
+        v->refused = refused(h, c, url, method, &ok);
+        return ok;
+    }
+    if (v->refused) {
+        *n_data = 0;
+        return MHD_YES;
     }
     if (*n_data) {
-        if (v->n + *n_data > TN_HTTP_BODY_MAX) {
-            v->too_large = true;
-        } else if (!v->too_large && !v->no_memory) {
-            if (v->n + *n_data > v->cap) {
-                char *more = realloc(v->body, v->cap = 2 * (v->n + *n_data));
-                if (!more) v->no_memory = true;
-                else v->body = more;
-            }
-            if (!v->no_memory) {
-                memcpy(v->body + v->n, data, *n_data);
-                v->n += *n_data;
-            }
-        }
+        keep_body(h, v, data, *n_data);
+        v->n_come += *n_data;
         *n_data = 0;
-        return v->too_large && v->n > 2u * TN_HTTP_BODY_MAX ? MHD_NO : MHD_YES;
+        return v->n_come > 2u * TN_HTTP_BODY_MAX ? MHD_NO : MHD_YES;
     }
-    tn_http *h = user;
-    if (!v->counted) atomic_fetch_add(&h->visits, 1);
-    v->counted = true;
+    if (!tn_gate_answering(guest_of(c))) return MHD_NO;
     return route(h, c, url, method, v);
 }
 
 static void completed(void *user, connection *c, void **state, enum MHD_RequestTerminationCode why) {
     tn_http *h = user;
-    (void)c;
     (void)why;
     visit *v = *state;
-    if (v && v->counted) atomic_fetch_sub(&h->visits, 1);
+    if (v) atomic_fetch_sub(&h->n_bodies, v->cap);
     if (v) free(v->body);
     free(v);
     *state = NULL;
+    if (guest_of(c)) tn_gate_idle(guest_of(c));
 }
 
-/* Decodes %41 to A in place. %00 stays as it is, because what stands behind it would be cut off an address, and
- * another one meant. */
+/* ---- connections -------------------------------------------------------------------------------------- */
+
+static void began_or_ended(void *user, connection *c, void **guest,
+                           enum MHD_ConnectionNotificationCode what) {
+    tn_http *h = user;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        *guest =
+            tn_gate_began(h->gate, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+    else if (*guest) tn_gate_left(*guest);
+}
+
+static bool enter(void *user, int fd, const struct sockaddr *a, socklen_t n) {
+    tn_http *h = user;
+    return MHD_add_connection(h->d, fd, a, n) == MHD_YES;
+}
+
+/* Tells whether a head that the gate has seen shows a key: then its connection may have a place that is kept. */
+static bool is_known(void *user, const char *head, size_t n) {
+    const tn_http *h = user;
+    static const char *const names[] = {"x-api-key", "Authorization"};
+    for (size_t i = 0; i < 2; i++) {
+        char key[512];
+        size_t n_value = 0, n_skip = i ? 7 : 0;
+        const char *v = tn_gate_header(head, n, names[i], &n_value);
+        if (!v || n_value <= n_skip || n_value - n_skip >= sizeof key) continue;
+        if (i && memcmp(v, "Bearer ", 7) != 0) continue;
+        snprintf(key, sizeof key, "%.*s", (int)(n_value - n_skip), v + n_skip);
+        if (tn_http_key_ok(h->o.keys, key)) return true;
+    }
+    return false;
+}
+
 static size_t unescape(void *user, struct MHD_Connection *c, char *s) {
     (void)user;
     (void)c;
-    char *to = s;
-    for (const char *at = s; *at; at++) {
-        int high = *at == '%' ? tn_hex_digit(at[1]) : -1, low = high >= 0 ? tn_hex_digit(at[2]) : -1;
-        bool byte = low >= 0 && (high | low);
-        *to++ = *at;
-        if (byte) to[-1] = (char)(high << 4 | low), at += 2;
-    }
-    *to = 0;
-    return (size_t)(to - s);
+    return tn_percent_decode(s);
 }
 
-/* Where it will listen, or where the socket given listens: IPv4, and this machine alone where there are no
- * keys. */
-static tern_status address_of(const tn_http_options *o, struct sockaddr_in *a, tern_error *err) {
-    *a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
-    char host[INET_ADDRSTRLEN];
+typedef union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} address;
+
+/* An address of IPv4 or IPv6, in brackets or not; localhost is this machine's of IPv4. */
+static bool read_address(const char *host, int port, address *a, socklen_t *n) {
+    char bare[INET6_ADDRSTRLEN + 2];
+    size_t len = strlen(host);
+    const bool brackets = len > 2 && host[0] == '[' && host[len - 1] == ']';
+    if (len >= sizeof bare) return false;
+    snprintf(bare, sizeof bare, "%.*s", (int)(brackets ? len - 2 : len), host + brackets);
+    *a = (address){.v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)}};
+    *n = sizeof a->v4;
+    if (!strcmp(bare, "localhost")) a->v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else if (brackets || inet_pton(AF_INET, bare, &a->v4.sin_addr) != 1) {
+        *a = (address){.v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)}};
+        *n = sizeof a->v6;
+        return inet_pton(AF_INET6, bare, &a->v6.sin6_addr) == 1;
+    }
+    return true;
+}
+
+static bool is_of_this_machine(const address *a) {
+    if (a->any.sa_family == AF_INET) return ntohl(a->v4.sin_addr.s_addr) >> 24 == 127;
+    const struct in6_addr *v6 = &a->v6.sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+}
+
+/* A socket that listens where the options say, or the one that they have: this machine alone where there are no
+ * keys. The address :: is every address of IPv4, too. */
+static tern_status listening(const tn_http_options *o, int *fd, int *port, tern_error *err) {
+    address a = {0};
+    socklen_t n = sizeof a, n_int = sizeof(int);
+    int listens = 0, on = 1, off = 0;
+    *fd = -1;
     if (o->listen_fd < 0) {
-        TN_FAIL_IF(inet_pton(AF_INET, o->host, &a->sin_addr) != 1, err, TERN_E_INVALID,
-                   "'%s' is not an IPv4 address", o->host);
+        TN_FAIL_IF(!read_address(o->host, o->port, &a, &n), err, TERN_E_INVALID,
+                   "'%s' is not an IPv4 or IPv6 address, nor localhost", o->host);
     } else {
-        int listens = 0;
-        socklen_t n = sizeof *a, n_int = sizeof listens;
-        bool ok = !getsockname(o->listen_fd, (struct sockaddr *)a, &n) && a->sin_family == AF_INET &&
+        bool ok = !getsockname(o->listen_fd, &a.any, &n) &&
+                  (a.any.sa_family == AF_INET || a.any.sa_family == AF_INET6) &&
                   !getsockopt(o->listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n_int) && listens;
         TN_FAIL_IF(!ok, err, TERN_E_INVALID,
-                   "the socket that was passed does not listen on an IPv4 address: want "
+                   "the socket that was passed does not listen on an address of the internet: want "
                    "ListenStream=127.0.0.1:PORT");
     }
-    TN_FAIL_IF(ntohl(a->sin_addr.s_addr) >> 24 != 127 && !o->keys, err, TERN_E_INVALID,
+    TN_FAIL_IF(!is_of_this_machine(&a) && !o->keys, err, TERN_E_INVALID,
                "address %s can be reached from elsewhere: give it keys (--api-key-file)",
-               inet_ntop(AF_INET, &a->sin_addr, host, sizeof host));
+               o->listen_fd < 0 ? o->host : "of the socket that was passed");
+    const int family = a.any.sa_family;
+    int s = o->listen_fd >= 0 ? o->listen_fd : socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = o->listen_fd >= 0 ||
+              (s >= 0 && !setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) &&
+               (family == AF_INET || !setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off)) &&
+               !bind(s, &a.any, n) && !listen(s, SOMAXCONN) && !getsockname(s, &a.any, &n));
+    int why = errno;
+    if (!ok && s >= 0) close(s);
+    TN_FAIL_IF(!ok, err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port, strerror(why));
+    *fd = s;
+    *port = ntohs(family == AF_INET ? a.v4.sin_port : a.v6.sin6_port);
     return TERN_OK;
+}
+
+/* The server's own threads; connections come from the gate. */
+static tern_status start(tn_http *h, tern_error *err) {
+    errno = 0;
+    h->d = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
+                                MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
+                            0, NULL, NULL, handle, h, MHD_OPTION_CONNECTION_LIMIT,
+                            2u * (TN_GATE_PLACES + TN_GATE_KEYS + TN_GATE_HEALTH),
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TN_CONNECTION_IDLE_S,
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)TN_GATE_HEAD,
+                            MHD_OPTION_NOTIFY_COMPLETED, completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+                            began_or_ended, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+                            MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK_BYTES, MHD_OPTION_END);
+    TN_FAIL_IF(!h->d, err, TERN_E_IO, "cannot serve: %s",
+               errno ? strerror(errno) : "no threads or descriptors");
+    return tn_gate_begin(h->gate, err);
 }
 
 tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *err) {
+    int fd, port;
     *out = NULL;
-    struct sockaddr_in a;
-    TN_TRY(address_of(o, &a, err));
+    TN_TRY(listening(o, &fd, &port, err));
     tn_http *h = calloc(1, sizeof *h);
-    TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for the server");
-    h->o = *o;
-    tern_error why;
-    if (o->reader && tn_uploads_open(tn_models_ctx(o->models), o->reader, &h->uploads, &why) != TERN_OK)
-        tn_log(tn_models_ctx(o->models), TERN_LOG_WARN, "documents cannot be kept: %s", why.message);
-    tern_status st = tn_page_open(o->models, h->uploads, &h->page, err);
+    const tn_gate_options go = {.fd = fd, .enter = enter, .is_known = o->keys ? is_known : NULL, .user = h};
+    tern_status st =
+        h ? tn_gate_open(&go, &h->gate, err) : tn_fail(err, TERN_E_MEMORY, "no memory for the server");
     if (st != TERN_OK) {
-        tn_uploads_close(&h->uploads);
+        if (o->listen_fd < 0) close(fd);
         free(h);
         return st;
     }
-    errno = 0;
-    h->d = MHD_start_daemon(
-        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0, NULL,
-        NULL, handle, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&a, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)TN_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TN_CONNECTION_IDLE_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)TN_HTTP_HEADERS_MAX, MHD_OPTION_NOTIFY_COMPLETED,
-        completed, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)THREAD_STACK_BYTES, o->listen_fd >= 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END,
-        o->listen_fd, MHD_OPTION_END);
-    if (!h->d) {
-        (void)tn_fail(err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port,
-                      errno ? strerror(errno) : "refused");
-        tn_page_close(&h->page);
-        tn_uploads_close(&h->uploads);
-        free(h);
-        return TERN_E_IO;
-    }
-    h->port = ntohs(a.sin_port);
+    h->o = *o;
+    h->port = port;
+    tern_error why;
+    if (o->reader && tn_uploads_open(tn_models_ctx(o->models), o->reader, &h->uploads, &why) != TERN_OK)
+        tn_log(tn_models_ctx(o->models), TERN_LOG_WARN, "documents cannot be kept: %s", why.message);
+    if (!o->keys) (void)tn_peers_open(TN_PEERS_ANY, &h->peers, &why); /* tn_http_is_private tells */
+    st = tn_page_open(o->models, h->uploads, &h->page, err);
+    if (st == TERN_OK) st = tn_responses_open(&h->responses, err);
+    if (st == TERN_OK) st = start(h, err);
     *out = h;
-    return TERN_OK;
+    if (st != TERN_OK) tn_http_close(out);
+    return st;
 }
 
-int tn_http_port(const tn_http *h) {
-    const union MHD_DaemonInfo *i = MHD_get_daemon_info(h->d, MHD_DAEMON_INFO_BIND_PORT);
-    return i && i->port ? i->port : h->port;
+int tn_http_port(const tn_http *h) { return h->port; }
+bool tn_http_is_private(const tn_http *h) { return h->o.keys || h->peers; }
+
+void tn_http_drain(tn_http *h) {
+    atomic_store(&h->ending, true);
+    tn_gate_stop(h->gate);
 }
+
+int tn_http_busy(tn_http *h) { return tn_gate_count(h->gate).busy; }
 
 void tn_http_close(tn_http **ph) {
     tn_http *h = *ph;
     if (!h) return;
     /* who asked gets its answer, unless it does not read */
-    int fd = MHD_quiesce_daemon(h->d);
-    for (int i = 0; i < CLOSING_MS / 10 && atomic_load(&h->visits); i++) poll(NULL, 0, 10);
-    MHD_stop_daemon(h->d);
-    if (fd >= 0) close(fd);
+    tn_gate_stop(h->gate);
+    for (int i = 0; i < CLOSING_MS / 10 && tn_gate_count(h->gate).busy; i++) poll(NULL, 0, 10);
+    tn_gate_end(h->gate);
+    if (h->d) MHD_stop_daemon(h->d);
+    tn_gate_close(&h->gate);
+    tn_peers_close(&h->peers);
     tn_page_close(&h->page);
     tn_uploads_close(&h->uploads);
+    tn_responses_close(&h->responses);
     free(h);
     *ph = NULL;
 }

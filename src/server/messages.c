@@ -1,5 +1,6 @@
 /* server/messages.c - requests in Anthropic's form (/v1/messages), as the same tn_request that OpenAI's
  * become. */
+#include "server/bytes.h"
 #include "server/request.h"
 #include "text/toolcall.h"
 
@@ -7,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"model",          "max_tokens",   "messages",    "system",
-                                    "stop_sequences", "stream",       "temperature", "top_p",
-                                    "top_k",          "tools",        "tool_choice", "metadata",
-                                    "thinking",       "service_tier", "lora"};
+static const char *const known[] = {
+    "model",       "max_tokens",   "messages", "system",        "stop_sequences", "stream",
+    "temperature", "top_p",        "top_k",    "tools",         "tool_choice",    "metadata",
+    "thinking",    "service_tier", "lora",     "cache_control", "output_config",  "output_format"};
 
 static tern_status no_memory(tern_error *err) {
     return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
@@ -41,14 +42,78 @@ static const char *tool_name(const json_t *messages, const char *id) {
     return NULL;
 }
 
+/* A document or a search's result as text: its title, what is said of it, then its words. */
+static tern_status document_text(const json_t *b, const char *where, json_t **out, tern_error *err) {
+    const char *type = json_string_value(json_object_get(b, "type"));
+    const json_t *source = json_object_get(b, "source"), *content = json_object_get(source, "content");
+    const char *form = json_string_value(json_object_get(source, "type"));
+    bool is_result = !strcmp(type, "search_result");
+    if (is_result) content = json_object_get(b, "content");
+    if (form && !strcmp(form, "text")) content = json_object_get(source, "data");
+    TN_FAIL_IF(
+        !is_result && (!form || (strcmp(form, "text") && strcmp(form, "content"))), err, TERN_E_UNSUPPORTED,
+        "%s: a document's source must be of type text or content: give the words of a PDF as text", where);
+    json_t *words = NULL;
+    TN_TRY(tn_content_text(content, where, true, &words, err));
+    const char *heads[] = {json_string_value(json_object_get(b, "title")),
+                           json_string_value(json_object_get(b, "context")),
+                           is_result ? json_string_value(source) : NULL};
+    tn_bytes text = {0};
+    bool ok = true;
+    for (int i = 0; i < 3; i++)
+        ok = ok && (!heads[i] || (tn_bytes_put(&text, heads[i]) && tn_bytes_put(&text, "\n")));
+    ok = ok && tn_bytes_add(&text, json_string_value(words), json_string_length(words));
+    json_decref(words);
+    *out = ok ? tn_json_string(text.p, text.n) : NULL;
+    free(text.p);
+    return *out ? TERN_OK : no_memory(err);
+}
+
+static bool is_document(const json_t *b) {
+    const char *type = json_string_value(json_object_get(b, "type"));
+    return type && (!strcmp(type, "document") || !strcmp(type, "search_result"));
+}
+
+/* Content whose documents are texts. *out is a new value. */
+static tern_status with_documents(const json_t *content, const char *where, json_t **out, tern_error *err) {
+    *out = json_incref((json_t *)(uintptr_t)content);
+    if (!json_is_array(content)) return TERN_OK;
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        json_t *b = json_array_get(content, i), *text = NULL;
+        if (!is_document(b)) {
+            tn_json_append(&list, json_incref(b));
+            continue;
+        }
+        tern_status st = document_text(b, where, &text, err);
+        if (st != TERN_OK) {
+            json_decref(list);
+            json_decref(*out);
+            *out = NULL;
+            return st;
+        }
+        tn_json_append(&list, tn_json_pack("{s:s, s:o}", "type", "text", "text", text));
+    }
+    json_decref(*out);
+    *out = list;
+    return list ? TERN_OK : no_memory(err);
+}
+
 static tern_status result_block(tn_request *r, const turn *t, const json_t *b, tern_error *err) {
     const char *id = json_string_value(json_object_get(b, "tool_use_id"));
     const json_t *c = json_object_get(b, "content");
     json_t *text = NULL;
     TN_FAIL_IF(strcmp(t->role, "user") || !id, err, TERN_E_INVALID,
                "%s: a tool_result is the user's, with a tool_use_id", t->where);
-    if (!c || json_is_null(c)) text = tn_json_string("", 0);
-    else TN_TRY(tn_content_text(c, t->where, &text, err));
+    if (!c || json_is_null(c)) {
+        text = tn_json_string("", 0);
+    } else {
+        json_t *plain = NULL;
+        TN_TRY(with_documents(c, t->where, &plain, err));
+        tern_status st = tn_content_text(plain, t->where, true, &text, err);
+        json_decref(plain);
+        if (st != TERN_OK) return st;
+    }
     const char *name = tool_name(r->messages, id);
     json_t *m = tn_json_pack("{s:s, s:o, s:s}", "role", "tool", "content", text, "tool_call_id", id);
     if (name) tn_json_set(&m, "name", tn_json_string(name, strlen(name)));
@@ -76,14 +141,18 @@ static tern_status block(tn_request *r, turn *t, const json_t *b, tern_error *er
     if (!strcmp(type, "tool_result")) return result_block(r, t, b, err);
     if (!strcmp(type, "tool_use")) return use_block(t, b, err);
     if (!strcmp(type, "text") && json_is_string(text)) {
-        tn_json_append(&t->text, json_deep_copy(b));
+        tn_json_append(&t->text, tn_json_copy(b));
     } else if (!strcmp(type, "thinking") && json_is_string(thought)) {
         tn_json_append(&t->thought,
                        tn_json_pack("{s:s, s:s}", "type", "text", "text", json_string_value(thought)));
-    } else {
+    } else if (is_document(b)) {
+        json_t *words = NULL;
+        TN_TRY(document_text(b, t->where, &words, err));
+        tn_json_append(&t->text, tn_json_pack("{s:s, s:o}", "type", "text", "text", words));
+    } else if (strcmp(type, "redacted_thinking")) { /* which nobody here can read */
         return tn_fail(err, TERN_E_UNSUPPORTED,
-                       "%s: blocks of type '%.40s' are not supported; there are text, tool_use, tool_result "
-                       "and thinking",
+                       "%s: blocks of type '%.40s' are not supported; there are text, document, "
+                       "search_result, tool_use, tool_result and thinking",
                        t->where, type);
     }
     return t->text && t->thought ? TERN_OK : no_memory(err);
@@ -95,11 +164,11 @@ static tern_status blocks(tn_request *r, turn *t, const json_t *content, tern_er
     if (!json_array_size(t->text) && !json_array_size(t->calls) && strcmp(t->role, "assistant"))
         return TERN_OK;
     json_t *text = NULL, *thought = NULL;
-    TN_TRY(tn_content_text(t->text, t->where, &text, err));
+    TN_TRY(tn_content_text(t->text, t->where, strcmp(t->role, "assistant") != 0, &text, err));
     json_t *m = tn_json_pack("{s:s, s:o}", "role", t->role, "content", text);
     if (json_array_size(t->calls)) tn_json_set(&m, "tool_calls", json_incref(t->calls));
     if (json_array_size(t->thought)) {
-        tern_status st = tn_content_text(t->thought, t->where, &thought, err);
+        tern_status st = tn_content_text(t->thought, t->where, true, &thought, err);
         if (st != TERN_OK) {
             json_decref(m);
             return st;
@@ -144,18 +213,26 @@ static tern_status tools(tn_request *r, tern_error *err) {
         const json_t *t = json_array_get(list, i), *schema = json_object_get(t, "input_schema");
         const char *name = json_string_value(json_object_get(t, "name")),
                    *kind = json_string_value(json_object_get(t, "type"));
-        if (!name || !json_is_object(schema) || (kind && strcmp(kind, "custom"))) {
+        if (kind && strcmp(kind, "custom")) { /* the API's own servers would run it */
+            char left_out[64];
+            snprintf(left_out, sizeof left_out, "tools.%.40s", kind);
+            tn_request_ignore(r, left_out);
+            continue;
+        }
+        if (!name || !json_is_object(schema)) {
             json_decref(out);
             return tn_fail(err, TERN_E_UNSUPPORTED,
                            "tools[%zu]: want a tool of one's own, with name and input_schema", i);
         }
         json_t *f = tn_json_pack("{s:s, s:O}", "name", name, "parameters", schema);
         const json_t *about = json_object_get(t, "description");
-        if (json_is_string(about)) tn_json_set(&f, "description", json_deep_copy(about));
+        if (json_is_string(about)) tn_json_set(&f, "description", tn_json_copy(about));
         tn_json_append(&out, tn_json_pack("{s:s, s:o}", "type", "function", "function", f));
     }
-    if (none) {
+    if (none || (out && !json_array_size(out))) {
         json_decref(out);
+        TN_FAIL_IF(!none && (any || one), err, TERN_E_INVALID,
+                   "'tool_choice' asks for a call, and none of the tools is one's own");
         return TERN_OK;
     }
     r->tools = out;
@@ -166,11 +243,27 @@ static tern_status tools(tn_request *r, tern_error *err) {
     return tn_tools_check(r->tools, err);
 }
 
+/* output_config: {"format": {"type": "json_schema", "schema"}, "effort"}; output_format is its older name. */
+static tern_status output(tn_request *r, tern_error *err) {
+    const json_t *config = json_object_get(r->body, "output_config"), *f = json_object_get(config, "format");
+    json_t *effort = json_object_get(config, "effort");
+    if (!f || json_is_null(f)) f = json_object_get(r->body, "output_format");
+    if (json_is_string(effort)) tn_json_set(&r->variables, "reasoning_effort", json_incref(effort));
+    if (!r->variables) return no_memory(err);
+    if (!f || json_is_null(f)) return TERN_OK;
+    const char *type = json_string_value(json_object_get(f, "type"));
+    TN_FAIL_IF(!type || strcmp(type, "json_schema") || !json_is_object(json_object_get(f, "schema")), err,
+               TERN_E_INVALID, "the format of the output must be {\"type\": \"json_schema\", \"schema\"}");
+    TN_FAIL_IF(r->forced, err, TERN_E_INVALID,
+               "a format for the answer, and 'tool_choice' that asks for a call: want one of them");
+    return tn_json_text(json_object_get(f, "schema"), JSON_COMPACT, &r->schema, err);
+}
+
 static tern_status system_text(tn_request *r, tern_error *err) {
     const json_t *s = json_object_get(r->body, "system");
     json_t *text = NULL;
     if (!s || json_is_null(s)) return TERN_OK;
-    TN_TRY(tn_content_text(s, "system", &text, err));
+    TN_TRY(tn_content_text(s, "system", true, &text, err));
     return add(r, tn_json_pack("{s:s, s:o}", "role", "system", "content", text), err);
 }
 
@@ -180,20 +273,21 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
     json_object_foreach(r->body, field, v) {
         bool is_known = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(field, known[i]);
-        TN_FAIL_IF(!is_known, err, TERN_E_UNSUPPORTED, "'%.60s' is not supported", field);
+        if (!is_known && !tn_says_nothing(v)) tn_request_ignore(r, field);
     }
     double temperature = 1, top_p = 1, top_k = 0, max = -1;
     TN_TRY(tn_field_flag(r->body, "stream", &r->stream, err));
     TN_TRY(tn_field_number(r->body, "temperature", 0, 100, false, &temperature, err));
-    TN_TRY(tn_field_number(r->body, "top_p", 1e-6, 1, false, &top_p, err));
+    TN_TRY(tn_field_number(r->body, "top_p", 0, 1, false, &top_p, err));
     TN_TRY(tn_field_number(r->body, "top_k", 0, 1e9, true, &top_k, err));
     TN_TRY(tn_field_number(r->body, "max_tokens", 1, TN_REQUEST_TOKENS, true, &max, err));
     TN_FAIL_IF(max < 0 && !r->counts, err, TERN_E_INVALID, "'max_tokens' is missing");
     tern_sampling_defaults(&r->sampling);
     r->sampling.temperature = (float)temperature;
-    r->sampling.top_p = (float)top_p;
-    r->sampling.top_k = (int32_t)top_k;
+    r->sampling.top_p = top_p >= 1e-6 ? (float)top_p : 1;
+    r->sampling.top_k = top_p >= 1e-6 ? (int32_t)top_k : 1; /* nothing but the likeliest is left */
     r->sampling.min_p = 0;
+    TN_TRY(tn_request_seed(r, err));
     r->max_tokens = (int32_t)max;
     TN_TRY(tn_field_stops(r, "stop_sequences", err));
     TN_TRY(tools(r, err));
@@ -209,6 +303,7 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
     if (thinking && !strcmp(thinking, "enabled")) tn_json_set(&r->variables, "enable_thinking", json_true());
     r->messages = json_array();
     if (!r->variables || !r->messages) return no_memory(err);
+    TN_TRY(output(r, err));
     TN_TRY(system_text(r, err));
     const json_t *list = json_object_get(r->body, "messages");
     size_t n = json_array_size(list);
@@ -220,5 +315,6 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
         snprintf(where, sizeof where, "messages[%zu]", i);
         TN_TRY(message(r, json_array_get(list, i), where, err));
     }
+    tn_request_split_begun(r);
     return TERN_OK;
 }

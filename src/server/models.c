@@ -1,7 +1,10 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "model/catalogue.h"
+#include "model/model.h"
+#include "package/loader.h"
 #include "server/models_impl.h"
+#include "text/chat.h"
 #include "server/refusals.h"
 
 #include <assert.h>
@@ -30,7 +33,7 @@ static double mib(uint64_t bytes) { return (double)bytes / 1048576; }
 
 /* ---- the list -------------------------------------------------------------------------------------- */
 
-tn_served *tn_models_find(const tn_models *m, const char *name) {
+static tn_served *find_exactly(const tn_models *m, const char *name) {
     tn_served *last_part = NULL;
     int n = 0;
     for (tn_served *k = m->first; k; k = k->next) {
@@ -39,6 +42,18 @@ tn_served *tn_models_find(const tn_models *m, const char *name) {
     }
     return n == 1 ? last_part : NULL;
 }
+
+tn_served *tn_models_find(const tn_models *m, const char *name) {
+    static const char tag[] = ":latest"; /* clients of Ollama put it after a name that has no tag */
+    char bare[TN_MODELS_NAME];
+    size_t n = strlen(name), n_tag = sizeof tag - 1;
+    tn_served *k = find_exactly(m, name);
+    if (k || n <= n_tag || n - n_tag >= sizeof bare || strcmp(name + n - n_tag, tag) != 0) return k;
+    snprintf(bare, sizeof bare, "%.*s", (int)(n - n_tag), name);
+    return find_exactly(m, bare);
+}
+
+static int64_t usual_idle(const tn_models *m) { return m->o.idle_ns ? m->o.idle_ns : -1; }
 
 static void model_free(tn_served *k) {
     tn_live_close(&k->live);
@@ -59,6 +74,7 @@ tern_status tn_models_add(tn_models *m, const char *name, const char *path, tern
     tn_served *k = calloc(1, sizeof *k);
     TN_FAIL_IF(!k, err, TERN_E_MEMORY, "no memory for the list of models");
     k->all = m;
+    k->idle_ns = usual_idle(m);
     k->name = strdup(name);
     k->path = strdup(path);
     tern_status st = tn_live_open(&k->live, err);
@@ -72,12 +88,22 @@ tern_status tn_models_add(tn_models *m, const char *name, const char *path, tern
         k->n_bytes = S_ISREG(sb.st_mode) ? (uint64_t)sb.st_size : 0;
         k->made_s = (int64_t)sb.st_mtim.tv_sec;
     }
-    pthread_mutex_lock(&m->mu); /* the keeper looks through the list */
-    if (m->last) m->last->next = k;
-    else m->first = k;
+    if (m->last) atomic_store(&m->last->next, k);
+    else atomic_store(&m->first, k);
     m->last = k;
-    pthread_mutex_unlock(&m->mu);
     return TERN_OK;
+}
+
+void tn_models_look_again(tn_models *m) {
+    enum { EVERY_NS = 1000 * 1000 * 1000 };
+    if (!m->o.look) return;
+    pthread_mutex_lock(&m->adding);
+    const int64_t now = tn_models_now(m);
+    if (!m->looked_ns || now - m->looked_ns >= EVERY_NS) {
+        m->o.look(m->o.user);
+        m->looked_ns = now;
+    }
+    pthread_mutex_unlock(&m->adding);
 }
 
 size_t tn_models_count(const tn_models *m) {
@@ -132,7 +158,15 @@ static tern_status load(tn_served *k, const char *path, const tern_options *o, t
     qo.e = k->e;
     qo.model = k->name;
     qo.path = k->opened;
-    qo.turns = m->first->next ? &m->turns : NULL;
+    qo.from = strcmp(path, k->path) ? "cache" : k->e->npu ? "package" : "file";
+    if (strcmp(path, k->path)) tn_cache_about_get(path, &qo.about);
+    if (!qo.chat_template && !tern_has_chat_template(k->e) && k->e->model->tokenizer) {
+        qo.chat_template = tn_chat_builtin("chatml");
+        tn_log(&m->ctx, TERN_LOG_WARN,
+               "%s has no chat template: conversations are written as ChatML (--chat-template names another)",
+               k->name);
+    }
+    qo.turns = m->o.look || atomic_load(&m->first)->next ? &m->turns : NULL;
     qo.room = room;
     qo.room_user = k;
     tern_status st = tn_queue_open(&qo, &k->q, err);
@@ -159,8 +193,15 @@ static void unload(tn_served *k, const char *why) {
     m->held_bytes -= k->held_bytes;
     k->held_bytes = 0;
     k->n_unloads++;
+    k->idle_ns = usual_idle(m);
     k->state = TN_SERVED_AWAY;
     pthread_cond_broadcast(&m->changed);
+}
+
+/* Weights are read while the first prompt is, and a failure stays with the engine. Where memory was missing or a read
+ * failed, the model is opened again; what is damaged stays refused. With the lock. */
+static bool is_broken(const tn_served *k) {
+    return k->state == TN_SERVED_READY && k->e->npu && tn_loader_is_broken(k->e->npu->loader);
 }
 
 /* The one that nobody uses and that was left longest ago; NULL: none. */
@@ -201,6 +242,10 @@ static bool serve_first(tn_models *m) {
     tern_options o;
     uint64_t need = 0, limit = m->o.engine.max_memory_bytes;
     tern_error err = {0};
+    if (is_broken(k)) {
+        if (!k->n_users) unload(k, "its weights could not be read: it is opened again");
+        return !k->n_users;
+    }
     if (k->state == TN_SERVED_READY) {
         answer_waiters(m, k, NULL);
         return true;
@@ -246,17 +291,18 @@ static bool serve_first(tn_models *m) {
  * meanwhile. */
 static int64_t let_idle_go(tn_models *m) {
     int64_t next = -1;
-    if (!m->o.idle_ns) return -1;
-    tn_served *k = oldest_idle(m);
-    if (k) {
-        next = k->used_ns + m->o.idle_ns - tn_models_now(m);
-        if (next > 0) return next;
-        char why[80];
-        snprintf(why, sizeof why, "nobody asked it for %.0f s", (double)m->o.idle_ns * 1e-9);
-        unload(k, why);
-        return 0;
+    for (tn_served *k = m->first; k; k = k->next) {
+        if (k->state != TN_SERVED_READY || k->n_users || k->idle_ns < 0) continue;
+        int64_t left = k->used_ns + k->idle_ns - tn_models_now(m);
+        if (left <= 0) {
+            char why[80];
+            snprintf(why, sizeof why, "nobody asked it for %.0f s", (double)k->idle_ns * 1e-9);
+            unload(k, why);
+            return 0;
+        }
+        if (next < 0 || left < next) next = left;
     }
-    return -1;
+    return next;
 }
 
 static void sleep_for(tn_models *m, int64_t ns) {
@@ -291,7 +337,12 @@ static void *keep(void *user) {
 static tern_status find(tn_models *m, const char *name, tn_served **out, tern_error *err) {
     bool named = name && *name && !m->o.any_name;
     *out = named ? tn_models_find(m, name) : (tn_served *)(uintptr_t)m->deflt;
-    if (!*out && !named && m->first && !m->first->next) *out = m->first;
+    if (!*out && named) {
+        tn_models_look_again(m);
+        *out = tn_models_find(m, name);
+    }
+    tn_served *first = m->first;
+    if (!*out && !named && first && !first->next) *out = first;
     TN_FAIL_IF(!*out && !named, err, TERN_E_INVALID,
                "'model' is missing: there are %zu models, which GET /v1/models lists", tn_models_count(m));
     TN_FAIL_IF(!*out, err, TN_E_ABSENT, "there is no model '%.80s'; GET /v1/models lists those there are",
@@ -308,7 +359,7 @@ tern_status tn_models_use(tn_models *m, const char *name, bool (*gone)(void *), 
     w.model = k;
     pthread_mutex_lock(&m->mu);
     tern_status st = TERN_OK;
-    bool ready = k->state == TN_SERVED_READY && !m->no_room && !m->closing;
+    bool ready = k->state == TN_SERVED_READY && !m->no_room && !m->closing && !is_broken(k);
     if (ready) k->n_users++;
     else if (!m->closing && m->n_waiting >= m->o.queue.max_waiting)
         st = tn_fail(err, TN_E_BUSY, "the queue is full: %d requests wait for a model", m->n_waiting);
@@ -363,6 +414,12 @@ void tn_models_leave(tn_served *k) {
     pthread_mutex_unlock(&m->mu);
 }
 
+void tn_models_keep(tn_served *k, const int64_t *ns) {
+    pthread_mutex_lock(&k->all->mu);
+    k->idle_ns = ns ? *ns : usual_idle(k->all);
+    pthread_mutex_unlock(&k->all->mu);
+}
+
 const char *tn_served_name(const tn_served *k) { return k->name; }
 tn_queue *tn_served_queue(const tn_served *k) { return k->q; }
 
@@ -387,9 +444,11 @@ tern_status tn_models_open(const tn_models_options *o, tn_models **out, tern_err
     pthread_cond_init(&m->changed, &a);
     pthread_condattr_destroy(&a);
     pthread_mutex_init(&m->mu, NULL);
+    pthread_mutex_init(&m->adding, NULL);
     if (!pthread_create(&m->keeper, NULL, keep, m)) return TERN_OK;
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->mu);
+    pthread_mutex_destroy(&m->adding);
     tn_turns_destroy(&m->turns);
     free(m);
     *out = NULL;
@@ -422,6 +481,7 @@ void tn_models_close(tn_models **pm) {
     }
     pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->mu);
+    pthread_mutex_destroy(&m->adding);
     tn_turns_destroy(&m->turns);
     free(m);
 }

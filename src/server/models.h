@@ -2,7 +2,7 @@
  * when somebody asks for them.
  *
  *   away --use--> loading --> ready --idle, or its room is wanted--> away
- *                    \--> failed (the next use tries again)
+ *                    \--> failed (the next use tries again; also where its weights could not be read later)
  *
  * A connection uses a model from before its request is put into the queue until after it has left its job,
  * and the model stays in memory that long. One thread, the keeper, loads and unloads. Where the memory
@@ -32,6 +32,8 @@ typedef struct tn_models_options {
     bool any_name;          /* there is one model, which answers whatever name is asked for */
     /* The file to open for a model, such as its package from the cache; NULL: its own. */
     void (*place)(void *user, const char *path, char out[TN_MODELS_PATH]);
+    /* Looks for models that came after the start, and adds them (tn_models_add); NULL: those there are stay all. */
+    void (*look)(void *user);
     void (*tell)(void *user, const char *line); /* what the server's log says of models; NULL: nothing */
     void *user;
     int64_t (*now_ns)(void); /* NULL: the monotonic clock; tests have their own */
@@ -44,7 +46,8 @@ void tn_models_stop(tn_models *m);
 /* Every use must have been left. */
 void tn_models_close(tn_models **m);
 
-/* Before the first use: a model is known from now on. A second one of a name or path is left out. */
+/* Before the first use, or from within look: a model is known from now on. A second one of a name or path is left
+ * out. */
 tern_status tn_models_add(tn_models *m, const char *name, const char *path, tern_error *err);
 size_t tn_models_count(const tn_models *m);
 /* What requests that name no model ask for; name NULL: nothing, so that they are refused where there are
@@ -58,6 +61,10 @@ void tn_models_default(tn_models *m, const char *name);
 tern_status tn_models_use(tn_models *m, const char *name, bool (*gone)(void *user), void *user,
                           tn_served **out, tern_error *err);
 void tn_models_leave(tn_served *model);
+
+/* While it is used: how long after its last use it stays in memory (0: it leaves at once, -1: for ever), until it
+ * leaves; ns NULL: as the options say. */
+void tn_models_keep(tn_served *model, const int64_t *ns);
 
 const char *tn_served_name(const tn_served *model);
 /* While it is used. */

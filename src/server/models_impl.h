@@ -6,6 +6,8 @@
 #include "server/models.h"
 #include "server/turns.h"
 
+#include <stdatomic.h>
+
 typedef enum tn_served_state {
     TN_SERVED_AWAY,
     TN_SERVED_LOADING,
@@ -15,7 +17,7 @@ typedef enum tn_served_state {
 
 struct tn_served {
     tn_models *all;
-    tn_served *next;
+    _Atomic(tn_served *) next;
     char *name, *path;
     uint64_t n_bytes; /* of its file; 0: a folder */
     int64_t made_s;   /* when that was changed last, since 1970 */
@@ -24,6 +26,7 @@ struct tn_served {
     tn_served_state state;
     int n_users;
     int64_t used_ns;                 /* when it was left last */
+    int64_t idle_ns;                 /* so long after that it leaves memory; -1: never */
     uint64_t held_bytes, need_bytes; /* counted against the limit; at least needed (0: never loaded) */
     tern_error why;                  /* the last loading failed; code TERN_OK: it did not */
     uint64_t n_loads, n_unloads;
@@ -48,7 +51,11 @@ struct tn_models {
     tn_models_options o;
     tn_ctx ctx;
     tn_turns turns;
-    tn_served *first, *last; /* fixed once the first is used */
+    _Atomic(tn_served *)
+        first; /* the list grows at its end and never shrinks: whoever reads it needs no lock */
+    tn_served *last;
+    pthread_mutex_t adding; /* who looks for models and adds them; last and looked_ns are theirs */
+    int64_t looked_ns;
     const tn_served *deflt;
     pthread_t keeper;
     pthread_mutex_t mu;
@@ -61,6 +68,8 @@ struct tn_models {
 };
 
 int64_t tn_models_now(const tn_models *m);
+/* Adds models that came since, where the options have a way to look for them; at most once a second. */
+void tn_models_look_again(tn_models *m);
 /* By its name, or the last part of it where one model alone has that; NULL: none. */
 tn_served *tn_models_find(const tn_models *m, const char *name);
 void tn_counts_add(tn_queue_counts *to, const tn_queue_counts *more);

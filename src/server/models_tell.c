@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void add_times(tn_times *to, const tn_times *t) {
+    for (int i = 0; i <= TN_TIMES; i++) to->n[i] += t->n[i];
+    to->count += t->count;
+    to->sum_s += t->sum_s;
+}
+
 void tn_counts_add(tn_queue_counts *to, const tn_queue_counts *n) {
     to->n_done += n->n_done;
     to->n_failed += n->n_failed;
@@ -19,8 +25,8 @@ void tn_counts_add(tn_queue_counts *to, const tn_queue_counts *n) {
     to->decode_s += n->decode_s;
     to->n_chunks += n->n_chunks;
     to->n_steps += n->n_steps;
-    to->n_first += n->n_first;
-    to->first_s += n->first_s;
+    add_times(&to->first, &n->first);
+    add_times(&to->between, &n->between);
     to->waiting += n->waiting;
     to->running += n->running;
     if (n->most_together > to->most_together) to->most_together = n->most_together;
@@ -59,11 +65,13 @@ uint64_t tn_models_memory(tn_models *m) {
 static json_t *details_of(const tn_served *k) {
     tern_model_info info;
     tern_engine_info(k->e, &info);
-    return tn_json_pack("{s:s, s:s, s:I, s:i, s:I, s:i, s:i, s:b, s:b}", "arch", info.arch, "scheme",
-                        info.scheme, "n_params", (json_int_t)info.n_params, "n_layers", (int)info.n_layers,
-                        "weight_bytes", (json_int_t)info.weight_bytes, "ctx_train", (int)info.ctx_train,
-                        "n_ctx", (int)tn_queue_opts(k->q)->n_ctx, "package", k->e->npu != NULL, "chat",
-                        tern_has_chat_template(k->e));
+    json_t *v = tn_json_pack("{s:s, s:s, s:I, s:i, s:I, s:i, s:i, s:b, s:b}", "arch", info.arch, "scheme",
+                             info.scheme, "n_params", (json_int_t)info.n_params, "n_layers",
+                             (int)info.n_layers, "weight_bytes", (json_int_t)info.weight_bytes, "ctx_train",
+                             (int)info.ctx_train, "n_ctx", (int)tn_queue_opts(k->q)->n_ctx, "package",
+                             k->e->npu != NULL, "chat", tern_has_chat_template(k->e));
+    tn_queue_tell_from(tn_queue_opts(k->q), &v);
+    return v;
 }
 
 static json_t *adapters_of(const tn_served *k) {
@@ -89,10 +97,13 @@ static json_t *entry_of(const tn_served *k) {
     if (first_s > 0) tn_json_set(&v, "first_token_s", tn_json_real(first_s));
     if (k->state == TN_SERVED_READY) tn_json_set(&v, "meta", details_of(k));
     if (k->state == TN_SERVED_READY) tn_json_set(&v, "adapters", adapters_of(k));
+    if (k->state == TN_SERVED_READY && k->idle_ns >= 0)
+        tn_json_set(&v, "idle_s", json_integer(k->idle_ns / 1000000000));
     return v;
 }
 
 json_t *tn_models_list(tn_models *m, const char *name) {
+    if (!name || !tn_models_find(m, name)) tn_models_look_again(m);
     const tn_served *one = name ? tn_models_find(m, name) : NULL;
     if (name && !one) return NULL;
     json_t *list = name ? NULL : json_array();
@@ -124,14 +135,22 @@ static void put_label(tn_bytes *b, const char *metric, const char *name) {
     put(b, "\"} ");
 }
 
+static void put_head(tn_bytes *b, const char *name, const char *type, const char *help) {
+    put(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
 static void put_models(const tn_models *m, tn_bytes *b) {
     static const struct {
-        const char *name, *type;
-    } all[] = {{"tern_model_ready", "gauge"},         {"tern_model_memory_bytes", "gauge"},
-               {"tern_model_loads_total", "counter"}, {"tern_model_unloads_total", "counter"},
-               {"tern_model_load_seconds", "gauge"},  {"tern_model_cold_first_token_seconds", "gauge"}};
+        const char *name, *type, *help;
+    } all[] = {{"tern_model_ready", "gauge", "Whether the model is in memory."},
+               {"tern_model_memory_bytes", "gauge", "Memory counted for the model."},
+               {"tern_model_loads_total", "counter", "Times that the model was loaded."},
+               {"tern_model_unloads_total", "counter", "Times that it left memory."},
+               {"tern_model_load_seconds", "gauge", "What the last loading took."},
+               {"tern_model_cold_first_token_seconds", "gauge",
+                "From the request that loaded the model to its first token."}};
     for (int i = 0; i < (int)(sizeof all / sizeof *all); i++) {
-        put(b, "# TYPE %s %s\n", all[i].name, all[i].type);
+        put_head(b, all[i].name, all[i].type, all[i].help);
         for (const tn_served *k = m->first; k; k = k->next) {
             bool ready = k->state == TN_SERVED_READY;
             double first_s = ready ? tn_queue_count(k->q).opened_first_s : k->first_s;
@@ -150,29 +169,44 @@ static void put_models(const tn_models *m, tn_bytes *b) {
     }
 }
 
+static void put_count(tn_bytes *b, const char *name, const char *help, uint64_t n) {
+    put_head(b, name, "counter", help);
+    put(b, "%s %" PRIu64 "\n", name, n);
+}
+
+static void put_number(tn_bytes *b, const char *name, const char *type, const char *help, double x) {
+    put_head(b, name, type, help);
+    put(b, "%s %.9g\n", name, x);
+}
+
+/* A class counts those before it too. */
+static void put_times(tn_bytes *b, const char *name, const char *help, const tn_times *t) {
+    uint64_t n = 0;
+    put_head(b, name, "histogram", help);
+    for (int i = 0; i < TN_TIMES; i++)
+        put(b, "%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, tn_times_s[i], n += t->n[i]);
+    put(b, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.6f\n%s_count %" PRIu64 "\n", name, t->count, name,
+        t->sum_s, name, t->count);
+}
+
 char *tn_models_metrics(tn_models *m) {
     const tn_queue_counts n = tn_models_counts(m);
     tn_bytes b = {0};
+    put_head(&b, "tern_requests_total", "counter", "Requests that are over, by how they ended.");
     put(&b,
-        "# TYPE tern_requests_total counter\n"
         "tern_requests_total{result=\"done\"} %" PRIu64 "\ntern_requests_total{result=\"failed\"} %" PRIu64
         "\ntern_requests_total{result=\"cancelled\"} %" PRIu64 "\n",
         n.n_done, n.n_failed, n.n_cancelled);
-    put(&b,
-        "# TYPE tern_prompt_tokens_total counter\ntern_prompt_tokens_total %" PRIu64
-        "\n# TYPE tern_cached_tokens_total counter\ntern_cached_tokens_total %" PRIu64
-        "\n# TYPE tern_output_tokens_total counter\ntern_output_tokens_total %" PRIu64 "\n",
-        n.prompt_tokens, n.cached_tokens, n.output_tokens);
-    put(&b,
-        "# TYPE tern_prefill_seconds_total counter\ntern_prefill_seconds_total %.6f\n"
-        "# TYPE tern_decode_seconds_total counter\ntern_decode_seconds_total %.6f\n"
-        "# TYPE tern_first_token_seconds summary\ntern_first_token_seconds_sum %.6f\n"
-        "tern_first_token_seconds_count %" PRIu64 "\n",
-        n.prefill_s, n.decode_s, n.first_s, n.n_first);
-    put(&b,
-        "# TYPE tern_requests_waiting gauge\ntern_requests_waiting %d\n"
-        "# TYPE tern_requests_running gauge\ntern_requests_running %d\n",
-        n.waiting, n.running);
+    put_count(&b, "tern_prompt_tokens_total", "Tokens of prompts, known before or not.", n.prompt_tokens);
+    put_count(&b, "tern_cached_tokens_total", "Tokens of prompts that were known before.", n.cached_tokens);
+    put_count(&b, "tern_output_tokens_total", "Tokens of answers.", n.output_tokens);
+    put_number(&b, "tern_prefill_seconds_total", "counter", "Time in which prompts were read.", n.prefill_s);
+    put_number(&b, "tern_decode_seconds_total", "counter", "Time from answers' first tokens to their last.",
+               n.decode_s);
+    put_times(&b, "tern_first_token_seconds", "From a request to the first token of its answer.", &n.first);
+    put_times(&b, "tern_token_seconds", "From a token of an answer to the next.", &n.between);
+    put_number(&b, "tern_requests_waiting", "gauge", "Requests that wait.", n.waiting);
+    put_number(&b, "tern_requests_running", "gauge", "Requests that are being answered.", n.running);
     pthread_mutex_lock(&m->mu);
     put_models(m, &b);
     pthread_mutex_unlock(&m->mu);

@@ -4,6 +4,7 @@
 #include "server/answers.h"
 #include "server/checkpoints.h"
 #include "server/connection.h"
+#include "server/refusals.h"
 #include "server/reply.h"
 #include "server/talk_nodes.h"
 
@@ -37,8 +38,12 @@ tern_status tn_page_open(tn_models *models, tn_uploads *uploads, tn_page **out, 
     p->uploads = uploads;
     p->started = (int64_t)time(NULL);
     tern_status st = TERN_OK;
-    if (tn_talks_open(tn_models_ctx(models), &p->talks, &p->no_talks) == TERN_OK)
+    if (tn_talks_open(tn_models_ctx(models), &p->talks, &p->no_talks) == TERN_OK) {
         st = tn_answers_open(models, p->talks, uploads, &p->answers, err);
+    } else {
+        tn_log(tn_models_ctx(models), TERN_LOG_WARN, "conversations cannot be kept: %s", p->no_talks.message);
+        (void)tn_own_files(&p->no_talks); /* clients are told */
+    }
     if (st != TERN_OK) tn_page_close(out);
     return st;
 }
@@ -90,8 +95,10 @@ static result refuse(connection *c, int status, const char *why) {
 /* Takes v, the reply where all went well. */
 static result send_result(connection *c, tern_status st, const tern_error *err, json_t *v) {
     if (st == TERN_OK) return send_json(c, 200, v);
+    tern_error shown = *err;
+    (void)tn_own_files(&shown);
     json_decref(v);
-    return send_error(c, err, tn_reply_status(err));
+    return send_error(c, &shown, tn_reply_status(&shown));
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------- */
@@ -326,7 +333,7 @@ static result documents(tn_page *p, connection *c, const char *rest, const char 
 
 /* ---- routes -------------------------------------------------------------------------------------------- */
 
-/* One conversation: url is behind /page/talks/. */
+/* One conversation: url is after /page/talks/. */
 static result talk(tn_page *p, connection *c, const char *url, const char *method, const json_t *body) {
     char id[TN_TALK_ID];
     const char *rest = strlen(url) < TN_TALK_ID - 1 ? "" : url + TN_TALK_ID - 1;

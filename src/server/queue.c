@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "session/decoder.h"
 #include "session/session.h"
-#include "server/answering.h"
 #include "server/refusals.h"
 #include "server/slots.h"
 #include "server/turns.h"
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 /* A seat is a job being answered: it waits for a slot, reads its prompt chunk by chunk, then decodes. */
@@ -23,7 +21,6 @@ typedef struct seat {
     tn_prefill prompt;
     tern_generate_options o;
     tn_decoder *d; /* NULL: the prompt is not read yet */
-    double prefill_s;
     uint64_t turn; /* of its last chunk */
 } seat;
 
@@ -83,11 +80,11 @@ static tn_job *next_job(tn_queue *q) {
     tn_job **best = NULL, *last = NULL;
     int fewest = 0;
     for (tn_job **p = &q->first; *p; p = &(*p)->next) {
-        uint64_t client = (*p)->r.client;
+        uint64_t client = (*p)->a.r.client;
         int n = 0;
-        for (int32_t i = 0; i < q->n_seats; i++) n += q->running[i] && q->running[i]->r.client == client;
+        for (int32_t i = 0; i < q->n_seats; i++) n += q->running[i] && q->running[i]->a.r.client == client;
         bool first = !best || n < fewest ||
-                     (n == fewest && turn_of(&q->seated, client) < turn_of(&q->seated, (*best)->r.client));
+                     (n == fewest && turn_of(&q->seated, client) < turn_of(&q->seated, (*best)->a.r.client));
         if (first) best = p, fewest = n;
     }
     if (!best) return NULL;
@@ -97,7 +94,7 @@ static tn_job *next_job(tn_queue *q) {
     for (tn_job *k = q->first; k; k = k->next) last = k;
     q->last = last;
     j->seated = ++q->n_seated;
-    was_served(&q->seated, j->r.client, j->seated);
+    was_served(&q->seated, j->a.r.client, j->seated);
     return j;
 }
 
@@ -106,16 +103,18 @@ static bool may_wait(const tn_queue *q, uint64_t client) {
     if (q->counts.waiting < q->o.max_waiting) return true;
     if (q->counts.waiting >= 2 * q->o.max_waiting) return false;
     for (const tn_job *j = q->first; j; j = j->next)
-        if (j->r.client == client) return false;
+        if (j->a.r.client == client) return false;
     return true;
 }
 
 /* ---- jobs ----------------------------------------------------------------------------------------- */
 
 static void job_free(tn_job *j) {
-    tn_request_free(&j->r);
     pthread_cond_destroy(&j->changed);
-    tn_answering_free(j);
+    tn_answering_free(&j->a);
+    tn_grammar_close(&j->grammar);
+    free(j->out.p);
+    free(j->vector);
     free(j);
 }
 
@@ -166,19 +165,38 @@ bool tn_job_done(tn_job *j, bool *begun) {
     return done;
 }
 
-void tn_queue_lock(tn_queue *q) { pthread_mutex_lock(&q->mu); }
-void tn_queue_unlock(tn_queue *q) { pthread_mutex_unlock(&q->mu); }
+/* ---- what an answer has of its job ------------------------------------------------------------------- */
 
-void tn_queue_first(tn_job *j) {
+static bool put_out(void *user, const char *text, size_t n) {
+    tn_job *j = user;
+    pthread_mutex_lock(&j->q->mu);
+    bool ok = tn_bytes_add(&j->out, text, n);
+    if (ok) pthread_cond_signal(&j->changed);
+    pthread_mutex_unlock(&j->q->mu);
+    return ok;
+}
+
+const double tn_times_s[TN_TIMES] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                     0.5,   1,      2.5,   5,    10,    30,   60};
+
+static void took(tn_times *t, double s) {
+    int i = 0;
+    while (i < TN_TIMES && s > tn_times_s[i]) i++;
+    t->n[i]++;
+    t->count++;
+    t->sum_s += s;
+}
+
+static void count_token(void *user) {
+    tn_job *j = user;
     tn_queue *q = j->q;
-    if (j->told_first) return;
-    j->told_first = true;
-    double s = (double)(tn_now_ns() - j->r.asked_ns) * 1e-9;
+    int64_t now = tn_now_ns();
+    double s = (double)(now - (j->token_ns ? j->token_ns : j->a.r.asked_ns)) * 1e-9;
     pthread_mutex_lock(&q->mu);
-    q->counts.n_first++;
-    q->counts.first_s += s;
-    if (q->counts.n_first == 1) q->counts.opened_first_s = s;
+    took(j->token_ns ? &q->counts.between : &q->counts.first, s);
+    if (!j->token_ns && q->counts.first.count == 1) q->counts.opened_first_s = s;
     pthread_mutex_unlock(&q->mu);
+    j->token_ns = now;
 }
 
 void tn_queue_hide_path(const char *path, const char *name, tern_error *err) {
@@ -189,6 +207,12 @@ void tn_queue_hide_path(const char *path, const char *name, tern_error *err) {
     snprintf(told.message, sizeof told.message, "%.*s%.200s%s", (int)(at - err->message), err->message, name,
              at + n);
     *err = told;
+}
+
+void tn_queue_tell_from(const tn_queue_options *o, json_t **into) {
+    if (!o->from) return;
+    tn_json_set(into, "from", tn_json_string(o->from, strlen(o->from)));
+    tn_cache_about_json(&o->about, into);
 }
 
 /* ---- the worker ------------------------------------------------------------------------------------ */
@@ -205,7 +229,7 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
     tn_job *j = a->j;
     tern_error why = *err;
     running_on(q, j, NULL);
-    tn_watch_end(j->r.watch);
+    tn_watch_end(j->a.r.watch);
     if (a->slot) tn_slots_give_back(&q->slots, a->slot);
     pthread_mutex_lock(&q->mu);
     bool closing = q->closing;
@@ -213,7 +237,7 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
     if (st == TERN_E_CANCELLED && closing) (void)tn_fail(&why, TN_E_CLOSING, "the server is closing");
     /* weights are read while the first prompt is: their damage is found now */
     if (st != TERN_OK && q->o.path) tn_queue_hide_path(q->o.path, q->o.model, &why);
-    bool ok = j->vector || tn_answering_finish(j, st, &why);
+    bool ok = j->vector || tn_answering_finish(&j->a, st, &why);
     pthread_mutex_lock(&q->mu);
     if (st != TERN_OK) j->err = why;
     else if (!ok) (void)tn_fail(&j->err, TERN_E_MEMORY, "no memory for the reply");
@@ -221,10 +245,10 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
     if (st == TERN_OK) c->n_done++;
     else if (st == TERN_E_CANCELLED) c->n_cancelled++;
     else c->n_failed++;
-    if (st == TERN_OK) c->prompt_tokens += j->n_ids, c->cached_tokens += j->n_cached;
-    c->output_tokens += (uint64_t)j->res.n_tokens;
-    c->prefill_s += a->prefill_s;
-    c->decode_s += j->res.decode_s;
+    if (st == TERN_OK) c->prompt_tokens += j->a.said.n_ids, c->cached_tokens += j->a.said.n_cached;
+    c->output_tokens += (uint64_t)j->a.said.res.n_tokens;
+    c->prefill_s += j->a.said.prefill_s;
+    c->decode_s += j->a.said.res.decode_s;
     c->running--;
     j->done = true;
     q->running[a - q->seats] = NULL;
@@ -239,9 +263,9 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
 static void finish_decoded(tn_queue *q, seat *a) {
     tn_job *j = a->j;
     tern_error err = {0};
-    tern_status st = tn_decoder_close(&a->d, &j->res, &err);
-    if (st == TERN_OK) j->stopped_by = a->slot->s->stopped_by;
-    if (st == TERN_OK && j->res.reason == TERN_STOP_CALLBACK && !j->enough)
+    tern_status st = tn_decoder_close(&a->d, &j->a.said.res, &err);
+    if (st == TERN_OK) j->a.said.stopped_by = a->slot->s->stopped_by;
+    if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && !j->a.enough)
         st = atomic_load(&j->cancelled) ? tn_fail(&err, TERN_E_CANCELLED, "cancelled")
                                         : tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
     finish(q, a, st, &err);
@@ -271,7 +295,7 @@ static int32_t decode_step(tn_queue *q) {
 
 /* ---- prompts: a chunk of one of them ------------------------------------------------------------------ */
 
-static tn_prompt prompt_of(const tn_job *j) { return (tn_prompt){j->ids, j->n_ids, &j->mix}; }
+static tn_prompt prompt_of(const tn_job *j) { return (tn_prompt){j->a.said.ids, j->a.said.n_ids, &j->a.mix}; }
 
 /* Someone else is reading much of the same text: a copy will cost less than reading it too. */
 static bool better_wait(const tn_queue *q, const seat *a) {
@@ -280,9 +304,10 @@ static bool better_wait(const tn_queue *q, const seat *a) {
     for (int32_t i = 0; i < q->n_seats; i++) {
         const seat *b = &q->seats[i];
         if (!b->slot || b->d) continue;
-        size_t same = tn_lora_mix_id(&b->j->mix) == tn_lora_mix_id(&j->mix)
-                          ? tn_shared_tokens(b->j->ids, b->j->n_ids, j->ids, j->n_ids)
-                          : 0;
+        size_t same =
+            tn_lora_mix_id(&b->j->a.mix) == tn_lora_mix_id(&j->a.mix)
+                ? tn_shared_tokens(b->j->a.said.ids, b->j->a.said.n_ids, j->a.said.ids, j->a.said.n_ids)
+                : 0;
         if (same > (size_t)b->slot->s->n_tok && same > soon) soon = same;
     }
     return soon && soon >= tn_slots_known(&q->slots, prompt_of(j)) + TN_CHECKPOINT_LEAST;
@@ -294,12 +319,12 @@ static tern_status begin_prompt(tn_queue *q, seat *a, tern_error *err) {
     tern_session *s = a->slot->s;
     running_on(q, j, s);
     /* the last token is evaluated again, for what follows it */
-    size_t same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->ids, j->n_ids - 1);
+    size_t same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->a.said.ids, j->a.said.n_ids - 1);
     tn_session_truncate(s, (int32_t)same);
-    j->n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
-    tn_answering_options(j, &a->o);
-    tn_watch_begin(j->r.watch, s, j->n_ids, j->n_cached);
-    return tn_prefill_begin(s, j->ids, j->n_ids, &a->prompt, err);
+    j->a.said.n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
+    tn_answering_options_of(&j->a, &a->o);
+    tn_watch_begin(j->a.r.watch, s, j->a.said.n_ids, j->a.said.n_cached);
+    return tn_prefill_begin(s, j->a.said.ids, j->a.said.n_ids, &a->prompt, err);
 }
 
 static void read_chunk(tn_queue *q, seat *a) {
@@ -309,9 +334,12 @@ static void read_chunk(tn_queue *q, seat *a) {
     double t0 = tn_now_s();
     if (!a->slot) st = begin_prompt(q, a, &err);
     if (st == TERN_OK) st = tn_prefill_chunk(&a->prompt, &err);
-    a->prefill_s += tn_now_s() - t0;
+    j->a.said.prefill_s += tn_now_s() - t0;
+    if (st == TERN_OK && !tn_answering_read(&j->a, j->a.said.n_cached + a->prompt.done))
+        st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
     if (st == TERN_OK && a->prompt.done == a->prompt.n) {
-        tn_watch_read(j->r.watch);
+        tn_watch_read(j->a.r.watch);
+        tn_constraint_give(a->slot->s, &a->o, &j->grammar);
         st = tn_decoder_open(a->slot->s, &a->o, &a->d, &err);
     }
     if (st != TERN_OK) finish(q, a, st, &err);
@@ -334,7 +362,7 @@ static void embed(tn_queue *q, seat *a) {
     }
     if (st == TERN_OK) {
         running_on(q, j, q->embedder);
-        st = tern_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector,
+        st = tern_session_embed(q->embedder, j->a.said.ids, j->a.said.n_ids, j->mean, j->vector,
                                 (size_t)q->o.e->model->h.n_embd, &err);
     }
     finish(q, a, st, &err);
@@ -350,13 +378,13 @@ static bool prompt_turn(tn_queue *q) {
         seat *a = &q->seats[i];
         waits = waits || a->d;
         if (!a->j || a->d || (!a->slot && !a->j->vector && (!any_slot || better_wait(q, a)))) continue;
-        uint64_t mine = turn_of(&q->read, a->j->r.client),
-                 his = next ? turn_of(&q->read, next->j->r.client) : 0;
+        uint64_t mine = turn_of(&q->read, a->j->a.r.client),
+                 his = next ? turn_of(&q->read, next->j->a.r.client) : 0;
         if (!next || mine < his || (mine == his && a->turn < next->turn)) next = a;
     }
     if (!next) return false;
     next->turn = ++q->turn;
-    was_served(&q->read, next->j->r.client, q->turn);
+    was_served(&q->read, next->j->a.r.client, q->turn);
     if (next->j->vector) embed(q, next);
     else read_chunk(q, next);
     pthread_mutex_lock(&q->mu);
@@ -397,7 +425,7 @@ static bool sit_down(tn_queue *q) {
 }
 
 /* A round is one step of everyone who decodes, and one chunk of one prompt. So nobody waits longer than a
- * chunk for his next token. Behind a chunk those who decode have half its time: a long prompt does not
+ * chunk for his next token. After a chunk those who decode have half its time: a long prompt does not
  * hold them up for its whole length. */
 static void *work(void *user) {
     tn_queue *q = user;
@@ -414,37 +442,53 @@ static void *work(void *user) {
 
 /* ---- the queue ------------------------------------------------------------------------------------- */
 
-static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_job **out, tern_error *err) {
-    tn_job *j = calloc(1, sizeof *j);
+/* A job with the prompt of the request, which it takes. *out is to be freed also where that fails; NULL: no
+ * memory. */
+static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error *err) {
+    tn_job *j = *out = calloc(1, sizeof *j);
     if (!j) {
         tn_request_free(r);
-        free(vector);
         return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
     }
+    const tn_answering_options o = {.e = q->o.e,
+                                    .model = q->o.model,
+                                    .n_ctx = q->o.n_ctx,
+                                    .chat_template = q->o.chat_template,
+                                    .shift = q->o.shift,
+                                    .put = put_out,
+                                    .token = count_token,
+                                    .cancelled = &j->cancelled,
+                                    .user = j};
     pthread_condattr_t a;
     pthread_condattr_init(&a);
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_cond_init(&j->changed, &a);
     pthread_condattr_destroy(&a);
     j->q = q;
+    j->owners = 2;
+    return tn_answering_open(&j->a, r, &o, err);
+}
+
+static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_job **out, tern_error *err) {
+    tn_job *j;
+    tern_status st = job_open(q, r, &j, err);
+    if (!j) {
+        free(vector);
+        return st;
+    }
     j->vector = vector;
     j->mean = mean;
-    j->r = *r;
-    *r = (tn_request){0};
-    if (!j->r.asked_ns) j->r.asked_ns = tn_now_ns();
-    j->created = (int64_t)time(NULL);
-    j->owners = 2;
-    uint64_t rnd[2] = {0};
-    if (getrandom(rnd, sizeof rnd, 0) != sizeof rnd) rnd[0] = (uint64_t)tn_now_ns();
-    static const char *const before[] = {"cmpl-", "chatcmpl-", "msg_"};
-    snprintf(j->id, sizeof j->id, "%s%08llx%08llx", before[j->r.api],
-             (unsigned long long)(rnd[0] & 0xffffffff), (unsigned long long)(rnd[1] & 0xffffffff));
-    j->logprobs = json_array();
-    j->calls = json_array();
-    tern_status st = tn_answering_open(j, q->o.e, err);
+    if (st == TERN_OK && !vector) {
+        tern_generate_options o;
+        tn_answering_options_of(&j->a, &o);
+        st = tn_constraint_compile(q->o.e, &o, tn_answering_checks(&j->a), &j->grammar, err);
+        if (st == TERN_OK && j->grammar) st = tn_answering_later(&j->a, tn_grammar_later(j->grammar), err);
+    }
+    if (!j->a.r.asked_ns) j->a.r.asked_ns = tn_now_ns();
     pthread_mutex_lock(&q->mu);
     if (st == TERN_OK && q->closing) st = tn_fail(err, TN_E_CLOSING, "the server is closing");
-    if (st == TERN_OK && !may_wait(q, j->r.client))
+    if (st == TERN_OK && !j->a.r.choice &&
+        !may_wait(q, j->a.r.client)) /* answers to one request come together */
         st = tn_fail(err, TN_E_BUSY, "the queue is full: %d requests wait", q->counts.waiting);
     if (st == TERN_OK) {
         if (q->last) q->last->next = j;
@@ -464,38 +508,40 @@ tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *e
 }
 
 tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err) {
-    tn_job *j = calloc(1, sizeof *j);
-    if (!j) {
-        tn_request_free(r);
-        return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
-    }
-    j->q = q;
-    j->r = *r;
-    *r = (tn_request){0};
-    pthread_cond_init(&j->changed, NULL);
-    tern_status st = tn_answering_open(j, q->o.e, err);
-    *n_tokens = j->n_ids;
+    tn_job *j;
+    tern_status st = job_open(q, r, &j, err);
+    if (!j) return st;
+    *n_tokens = j->a.said.n_ids;
     job_free(j);
     return st;
 }
 
-tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool mean, uint64_t client,
+tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_bytes, tern_error *err) {
+    tn_job *j;
+    r->renders = true;
+    tern_status st = job_open(q, r, &j, err);
+    if (!j) return st;
+    *text = j->a.said.text.p; /* the caller's now */
+    *n_bytes = j->a.said.text.n;
+    j->a.said.text = (tn_bytes){0};
+    job_free(j);
+    return st;
+}
+
+tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client,
                            bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
                            tern_error *err) {
     tern_model_info info;
     tern_engine_info(q->o.e, &info);
     float *v = malloc((size_t)info.n_embd * sizeof *v);
-    json_t *body = tn_json_pack("{s:s%}", "prompt", text, n_bytes);
+    json_t *body = tn_json_pack("{s:O}", "prompt", text);
     if (!v || !body) {
         free(v);
         json_decref(body);
         return tn_fail(err, TERN_E_MEMORY, "no memory for the embeddings");
     }
-    const json_t *prompt = json_object_get(body, "prompt");
-    tn_request r = {.body = body,
-                    .prompt = json_string_value(prompt),
-                    .n_prompt = json_string_length(prompt),
-                    .client = client};
+    tn_request r = {
+        .n = 1, .body = body, .per_prompt = 1, .prompt = json_object_get(body, "prompt"), .client = client};
     tn_job *j;
     tern_status st = put(q, &r, v, mean, &j, err); /* takes r and v */
     if (st != TERN_OK) return st;
@@ -507,7 +553,7 @@ tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool m
     st = j->err.code;
     if (st != TERN_OK && err) *err = j->err;
     if (st == TERN_OK) memcpy(out, j->vector, (size_t)info.n_embd * sizeof *out);
-    *n_tokens += j->n_ids;
+    *n_tokens += j->a.said.n_ids;
     tn_job_leave(j);
     return st;
 }
@@ -547,13 +593,6 @@ void tn_queue_stop(tn_queue *q) {
     }
     pthread_cond_signal(&q->work);
     pthread_mutex_unlock(&q->mu);
-}
-
-bool tn_queue_closing(tn_queue *q) {
-    pthread_mutex_lock(&q->mu);
-    bool closing = q->closing;
-    pthread_mutex_unlock(&q->mu);
-    return closing;
 }
 
 void tn_queue_close(tn_queue **pq) {

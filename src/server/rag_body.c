@@ -111,7 +111,7 @@ tern_status tn_rag_read_question(const char *body, size_t n_bytes, json_t **out,
 }
 
 tern_status tn_rag_request(const json_t *body, const char *prompt, tn_request *r, tern_error *err) {
-    json_t *chat = json_copy((json_t *)(uintptr_t)body);
+    json_t *chat = tn_json_copy_flat(body);
     char *text = NULL;
     if (chat) json_object_del(chat, "question");
     json_t *messages = json_array();

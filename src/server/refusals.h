@@ -8,5 +8,12 @@
 #define TN_E_ABSENT ((tern_status)100)  /* there is no such thing: 404 */
 #define TN_E_BUSY ((tern_status)101)    /* too many wait: 429 */
 #define TN_E_CLOSING ((tern_status)102) /* the server ends: 503 */
+#define TN_E_GONE ((tern_status)104)    /* there is none of that name any more: 404 */
+#define TN_E_CONTEXT ((tern_status)103) /* the prompt is longer than the context: 400 */
+#define TN_E_FULL ((tern_status)105)    /* the disk is full: 507 */
+
+/* What went wrong with the server's own files, for a client: where they lie is not his affair, and a full disk is no
+ * fault of his request. Returns the code. */
+tern_status tn_own_files(tern_error *err);
 
 #endif

@@ -1,62 +1,95 @@
 #include "server/request.h"
 
-#include "base/json.h"
-#include "text/toolcall.h"
+#include "base/clock.h"
+#include "server/bytes.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-/* These fields say nothing about the answer, or have the one value that is supported. */
-static const char *const ignored[] = {"model",
-                                      "user",
-                                      "metadata",
-                                      "store",
-                                      "service_tier",
-                                      "stream",
-                                      "stream_options",
-                                      "safety_identifier",
-                                      "verbosity",
-                                      "prompt_cache_key",
-                                      "seed",
-                                      "stop",
-                                      "temperature",
-                                      "top_p",
-                                      "top_k",
-                                      "min_p",
-                                      "max_tokens",
-                                      "response_format",
-                                      "grammar",
-                                      "json_schema",
-                                      "prompt",
-                                      "messages",
-                                      "logprobs",
-                                      "repeat_penalty",
-                                      "max_completion_tokens",
-                                      "parallel_tool_calls",
-                                      "tools",
-                                      "tool_choice",
-                                      "top_logprobs",
-                                      "reasoning_effort",
-                                      "chat_template_kwargs",
-                                      "lora"};
+enum { CHAT = 1, TEXT = 2, BOTH = 3 };
+static const double ANY = -1e300; /* whatever it is */
+
+/* The fields that are followed, and by which requests. */
 static const struct {
     const char *name;
-    double only; /* NAN: null, false, empty or absent */
-} fixed[] = {{"n", 1},
-             {"best_of", 1},
-             {"presence_penalty", 0},
-             {"frequency_penalty", 0},
-             {"functions", NAN},
-             {"logit_bias", NAN},
-             {"echo", NAN},
-             {"suffix", NAN},
-             {"audio", NAN},
-             {"modalities", NAN},
-             {"prediction", NAN},
-             {"web_search_options", NAN},
-             {"function_call", NAN}};
+    int where;
+} followed[] = {{"model", BOTH},
+                {"stream", BOTH},
+                {"stream_options", BOTH},
+                {"seed", BOTH},
+                {"stop", BOTH},
+                {"temperature", BOTH},
+                {"top_p", BOTH},
+                {"top_k", BOTH},
+                {"min_p", BOTH},
+                {"n", BOTH},
+                {"max_tokens", BOTH},
+                {"max_completion_tokens", BOTH},
+                {"n_predict", BOTH},
+                {"response_format", BOTH},
+                {"grammar", BOTH},
+                {"json_schema", BOTH},
+                {"logprobs", BOTH},
+                {"n_probs", BOTH},
+                {"repeat_penalty", BOTH},
+                {"repeat_last_n", BOTH},
+                {"presence_penalty", BOTH},
+                {"frequency_penalty", BOTH},
+                {"logit_bias", BOTH},
+                {"ignore_eos", BOTH},
+                {"return_tokens", BOTH},
+                {"return_progress", BOTH},
+                {"timings_per_token", BOTH},
+                {"lora", BOTH},
+                {"prompt", TEXT},
+                {"echo", TEXT},
+                {"suffix", TEXT},
+                {"response_fields", TEXT},
+                {"input_prefix", TEXT},
+                {"input_suffix", TEXT},
+                {"input_extra", TEXT},
+                {"messages", CHAT},
+                {"parallel_tool_calls", CHAT},
+                {"tools", CHAT},
+                {"tool_choice", CHAT},
+                {"top_logprobs", CHAT},
+                {"reasoning_effort", CHAT},
+                {"chat_template_kwargs", CHAT},
+                {"add_generation_prompt", CHAT}};
+
+/* Fields that change nothing where they have this value, and are ignored where they have another. */
+static const struct {
+    const char *name;
+    double neutral;
+} neutral[] = {{"user", ANY},
+               {"metadata", ANY},
+               {"store", ANY},
+               {"service_tier", ANY},
+               {"safety_identifier", ANY},
+               {"prompt_cache_key", ANY},
+               {"prompt_cache_retention", ANY},
+               {"verbosity", ANY},
+               {"prediction", ANY},
+               {"best_of", 1},
+               {"cache_prompt", 1},
+               {"id_slot", -1},
+               {"typical_p", 1},
+               {"typ_p", 1},
+               {"dynatemp_range", 0},
+               {"xtc_probability", 0},
+               {"dry_multiplier", 0},
+               {"mirostat", 0},
+               {"min_keep", 0},
+               {"n_keep", 0},
+               {"n_indent", 0},
+               {"n_discard", 0},
+               {"t_max_predict_ms", 0}};
+
+/* What would answer in another form is refused. */
+static const char *const refused[] = {"functions", "function_call", "audio", "web_search_options"};
 
 bool tn_says_nothing(const json_t *v) {
     return !v || json_is_null(v) || json_is_false(v) || (json_is_array(v) && !json_array_size(v)) ||
@@ -64,22 +97,48 @@ bool tn_says_nothing(const json_t *v) {
            (json_is_string(v) && (!strcmp(json_string_value(v), "none") || !json_string_length(v)));
 }
 
-static tern_status check_fields(const json_t *body, tern_error *err) {
+/* Names that go into a header are printable, and no list grows without end. */
+void tn_request_ignore(tn_request *r, const char *name) {
+    size_t at = strlen(r->ignored);
+    if (at + strlen(name) + 3 > sizeof r->ignored || strlen(name) > 60) return;
+    if (at) at += (size_t)snprintf(r->ignored + at, sizeof r->ignored - at, ", ");
+    for (; *name; name++) r->ignored[at++] = *name > ' ' && *name < 127 && *name != ',' ? *name : '?';
+    r->ignored[at] = 0;
+}
+
+static bool is_followed(const tn_request *r, const char *name) {
+    int where = r->api == TN_API_CHAT ? CHAT : TEXT;
+    for (size_t i = 0; i < sizeof followed / sizeof *followed; i++)
+        if (!strcmp(followed[i].name, name)) return (followed[i].where & where) != 0;
+    return false;
+}
+
+static bool changes_nothing(const char *name, const json_t *v) {
+    if (tn_says_nothing(v)) return true;
+    for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
+        if (strcmp(neutral[i].name, name)) continue;
+        double x = json_is_true(v) ? 1 : json_is_number(v) ? json_number_value(v) : NAN;
+        return neutral[i].neutral == ANY || x == neutral[i].neutral;
+    }
+    if (strcmp(name, "modalities")) return false;
+    const char *one = json_string_value(json_array_get(v, 0));
+    return json_array_size(v) == 1 && one && !strcmp(one, "text");
+}
+
+static tern_status check_fields(tn_request *r, tern_error *err) {
     const char *name;
     json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)body, name, v) {
+    json_object_foreach(r->body, name, v) {
+        if (is_followed(r, name)) continue;
         bool known = false;
-        for (size_t i = 0; i < sizeof ignored / sizeof *ignored && !known; i++)
-            known = !strcmp(ignored[i], name);
-        for (size_t i = 0; i < sizeof fixed / sizeof *fixed && !known; i++) {
-            if (strcmp(fixed[i].name, name)) continue;
-            known = true;
-            bool ok = json_is_null(v) ||
-                      (isnan(fixed[i].only) ? tn_says_nothing(v)
-                                            : json_is_number(v) && json_number_value(v) == fixed[i].only);
-            TN_FAIL_IF(!ok, err, TERN_E_UNSUPPORTED, "'%.60s' is not supported", name);
+        for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) known |= !strcmp(neutral[i].name, name);
+        for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+            known |= !strcmp(refused[i], name);
+            TN_FAIL_IF(!strcmp(refused[i], name) && !tn_says_nothing(v), err, TERN_E_UNSUPPORTED,
+                       "'%.60s' is not supported", name);
         }
-        TN_FAIL_IF(!known, err, TERN_E_UNSUPPORTED, "'%.60s' is unknown", name);
+        if (!(known ? changes_nothing(name, v) : !strcmp(name, "modalities") && changes_nothing(name, v)))
+            tn_request_ignore(r, name);
     }
     return TERN_OK;
 }
@@ -102,173 +161,6 @@ tern_status tn_field_flag(const json_t *body, const char *name, bool *out, tern_
     TN_FAIL_IF(v && !json_is_boolean(v) && !json_is_null(v), err, TERN_E_INVALID,
                "'%s' must be true or false", name);
     *out = json_is_true(v);
-    return TERN_OK;
-}
-
-tern_status tn_content_text(const json_t *content, const char *where, json_t **out, tern_error *err) {
-    size_t n = 0;
-    *out = NULL;
-    if (json_is_string(content)) {
-        *out = json_incref((json_t *)(uintptr_t)content);
-        return TERN_OK;
-    }
-    TN_FAIL_IF(!json_is_array(content), err, TERN_E_INVALID, "%s has no content: a text, or a list of parts",
-               where);
-    for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *p = json_array_get(content, i), *t = json_object_get(p, "text");
-        const char *type = json_string_value(json_object_get(p, "type"));
-        TN_FAIL_IF(!type || strcmp(type, "text") || !json_is_string(t), err, TERN_E_UNSUPPORTED,
-                   "%s.content[%zu]: only parts of type text are supported", where, i);
-        n += json_string_length(t);
-    }
-    char *s = malloc(n + 1);
-    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for the request");
-    n = 0;
-    for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *t = json_object_get(json_array_get(content, i), "text");
-        memcpy(s + n, json_string_value(t), json_string_length(t));
-        n += json_string_length(t);
-    }
-    *out = tn_json_string(s, n);
-    free(s);
-    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the request");
-    return TERN_OK;
-}
-
-/* Checks the calls of an assistant's message. The name of the one with this id is what a result is of. */
-static tern_status check_calls(const json_t *calls, const char *where, tern_error *err) {
-    TN_FAIL_IF(!json_is_array(calls), err, TERN_E_INVALID, "%s.tool_calls must be a list", where);
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *f = json_object_get(json_array_get(calls, i), "function");
-        TN_FAIL_IF(!json_is_string(json_object_get(f, "name")) ||
-                       !json_is_string(json_object_get(f, "arguments")),
-                   err, TERN_E_INVALID,
-                   "%s.tool_calls[%zu] needs function.name and function.arguments, both texts", where, i);
-    }
-    return TERN_OK;
-}
-
-static const char *name_of_call(const json_t *messages, const char *id) {
-    for (size_t i = json_array_size(messages); id && i-- > 0;) {
-        const json_t *calls = json_object_get(json_array_get(messages, i), "tool_calls");
-        for (size_t k = 0; k < json_array_size(calls); k++) {
-            const json_t *c = json_array_get(calls, k);
-            const char *its = json_string_value(json_object_get(c, "id"));
-            if (its && !strcmp(its, id))
-                return json_string_value(json_object_get(json_object_get(c, "function"), "name"));
-        }
-    }
-    return NULL;
-}
-
-static tern_status message(tn_request *r, const json_t *m, const char *where, tern_error *err) {
-    static const char *const roles[] = {"system", "user", "assistant", "tool"};
-    const char *role = json_string_value(json_object_get(m, "role"));
-    const json_t *c = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls"),
-                 *id = json_object_get(m, "tool_call_id"), *thought = json_object_get(m, "reasoning_content");
-    bool known = false;
-    TN_FAIL_IF(!role, err, TERN_E_INVALID, "%s has no role", where);
-    if (!strcmp(role, "developer")) role = "system";
-    for (int i = 0; i < 4; i++) known |= !strcmp(role, roles[i]);
-    TN_FAIL_IF(!known, err, TERN_E_UNSUPPORTED,
-               "%s: role '%.40s' is not supported; there are system, user, assistant and tool", where, role);
-    if (tn_says_nothing(calls)) calls = NULL;
-    TN_FAIL_IF(calls && strcmp(role, "assistant"), err, TERN_E_INVALID, "%s: only an assistant calls tools",
-               where);
-    if (calls) TN_TRY(check_calls(calls, where, err));
-    json_t *out = tn_json_pack("{s:s}", "role", role), *text = NULL;
-    if (calls && (!c || json_is_null(c))) {
-        text = tn_json_string("", 0);
-    } else {
-        tern_status st = tn_content_text(c, where, &text, err);
-        if (st != TERN_OK) {
-            json_decref(out);
-            return st;
-        }
-    }
-    tn_json_set(&out, "content", text);
-    if (calls) tn_json_set(&out, "tool_calls", json_deep_copy(calls));
-    if (json_is_string(thought)) tn_json_set(&out, "reasoning_content", json_deep_copy(thought));
-    if (!strcmp(role, "tool")) {
-        const char *name = json_string_value(json_object_get(m, "name"));
-        if (!name) name = name_of_call(r->messages, json_string_value(id));
-        if (json_is_string(id)) tn_json_set(&out, "tool_call_id", json_deep_copy(id));
-        if (name) tn_json_set(&out, "name", tn_json_string(name, strlen(name)));
-    }
-    tn_json_append(&r->messages, out);
-    TN_FAIL_IF(!r->messages, err, TERN_E_MEMORY, "no memory for the request");
-    return TERN_OK;
-}
-
-static tern_status messages(tn_request *r, tern_error *err) {
-    const json_t *list = json_object_get(r->body, "messages");
-    size_t n = json_array_size(list);
-    TN_FAIL_IF(!n, err, TERN_E_INVALID, "'messages' must be a list of at least one message");
-    TN_FAIL_IF(n > TN_REQUEST_MESSAGES, err, TERN_E_LIMIT, "%zu messages: at most %d are read", n,
-               TN_REQUEST_MESSAGES);
-    r->messages = json_array();
-    TN_FAIL_IF(!r->messages, err, TERN_E_MEMORY, "no memory for the request");
-    for (size_t i = 0; i < n; i++) {
-        char where[40];
-        snprintf(where, sizeof where, "messages[%zu]", i);
-        TN_TRY(message(r, json_array_get(list, i), where, err));
-    }
-    return TERN_OK;
-}
-
-/* Reads tools and tool_choice. With "none" the model is not told of any. */
-static tern_status read_tools(tn_request *r, tern_error *err) {
-    const json_t *tools = json_object_get(r->body, "tools"),
-                 *choice = json_object_get(r->body, "tool_choice");
-    const json_t *many = json_object_get(r->body, "parallel_tool_calls");
-    const char *word = json_string_value(choice),
-               *named = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-    TN_FAIL_IF(many && !json_is_boolean(many) && !json_is_null(many), err, TERN_E_INVALID,
-               "'parallel_tool_calls' must be true or false");
-    r->one_call = json_is_false(many);
-    bool none = word && !strcmp(word, "none"), required = word && !strcmp(word, "required");
-    TN_FAIL_IF(choice && !json_is_null(choice) && !named && !none && !required &&
-                   (!word || strcmp(word, "auto")),
-               err, TERN_E_INVALID, "'tool_choice' must be none, auto, required or a function by its name");
-    TN_FAIL_IF(tools && !json_is_null(tools) && !json_is_array(tools), err, TERN_E_INVALID,
-               "'tools' must be a list");
-    if (tn_says_nothing(tools)) tools = NULL;
-    TN_FAIL_IF(!tools && (named || required), err, TERN_E_INVALID,
-               "'tool_choice' asks for a call, and there are no tools");
-    if (!tools) return TERN_OK;
-    TN_TRY(tn_tools_check(tools, err));
-    if (none) return TERN_OK;
-    r->tools = json_deep_copy(tools);
-    TN_FAIL_IF(!r->tools, err, TERN_E_MEMORY, "no memory for the request");
-    r->forced = required || named;
-    r->forced_tool = named;
-    TN_FAIL_IF(
-        r->forced && (r->grammar || r->schema), err, TERN_E_INVALID,
-        "a grammar or format for the answer, and 'tool_choice' that asks for a call: want one of them");
-    return TERN_OK;
-}
-
-/* Reads what a template is told besides: {"enable_thinking": false}, and reasoning_effort under the names
- * that templates know. */
-static tern_status read_variables(tn_request *r, tern_error *err) {
-    const json_t *v = json_object_get(r->body, "chat_template_kwargs"),
-                 *e = json_object_get(r->body, "reasoning_effort");
-    static const char *const own[] = {"messages", "tools", "add_generation_prompt"};
-    TN_FAIL_IF(v && !json_is_object(v) && !json_is_null(v), err, TERN_E_INVALID,
-               "'chat_template_kwargs' must be an object");
-    for (int i = 0; i < 3; i++)
-        TN_FAIL_IF(json_object_get(v, own[i]), err, TERN_E_INVALID, "'chat_template_kwargs' cannot set '%s'",
-                   own[i]);
-    TN_FAIL_IF(e && !json_is_string(e) && !json_is_null(e), err, TERN_E_INVALID,
-               "'reasoning_effort' must be a text");
-    if (json_is_object(v)) r->variables = json_deep_copy(v);
-    else r->variables = json_object();
-    if (json_is_string(e)) {
-        bool none = !strcmp(json_string_value(e), "none");
-        if (none) tn_json_set(&r->variables, "enable_thinking", json_false());
-        else tn_json_set(&r->variables, "reasoning_effort", json_deep_copy(e));
-    }
-    TN_FAIL_IF(!r->variables, err, TERN_E_MEMORY, "no memory for the request");
     return TERN_OK;
 }
 
@@ -303,8 +195,11 @@ static tern_status format(tn_request *r, tern_error *err) {
         TN_FAIL_IF(schema && strcmp(type, "text"), err, TERN_E_INVALID,
                    "'response_format' and 'json_schema': want one of them");
         if (!strcmp(type, "json_object")) {
-            r->schema = strdup("{\"type\":\"object\"}");
-            TN_FAIL_IF(!r->schema, err, TERN_E_MEMORY, "no memory for the request");
+            schema = json_object_get(f, "schema");
+            TN_FAIL_IF(schema && !json_is_object(schema) && !json_is_boolean(schema), err, TERN_E_INVALID,
+                       "'response_format.schema' must be an object");
+            if (!schema) r->schema = strdup("{\"type\":\"object\"}");
+            TN_FAIL_IF(!schema && !r->schema, err, TERN_E_MEMORY, "no memory for the request");
         } else if (!strcmp(type, "json_schema")) {
             schema = json_object_get(json_object_get(f, "json_schema"), "schema");
             TN_FAIL_IF(!schema, err, TERN_E_INVALID, "'response_format.json_schema' has no schema");
@@ -318,42 +213,117 @@ static tern_status format(tn_request *r, tern_error *err) {
     return TERN_OK;
 }
 
-static tern_status read_numbers(tn_request *r, tern_error *err) {
-    double temperature = 1, top_p = 1, top_k = 0, min_p = 0, penalty = 1, seed = 0, max = -1, logprobs = 0;
+/* A seed that nobody gave is another one each time. */
+tern_status tn_request_seed(tn_request *r, tern_error *err) {
+    double seed = -1;
+    uint64_t any = 0;
+    TN_TRY(tn_field_number(r->body, "seed", -9007199254740992, 9007199254740992, true, &seed, err));
+    if (seed == -1 && getrandom(&any, sizeof any, 0) != sizeof any) any = (uint64_t)tn_now_ns();
+    r->sampling.seed = seed == -1 ? any >> 32 : (uint64_t)(int64_t)seed;
+    return TERN_OK;
+}
+
+static tern_status read_sampling(tn_request *r, tern_error *err) {
+    tern_sampling *s = &r->sampling;
+    tern_sampling_defaults(s);
+    bool own = r->api == TN_API_LLAMA; /* whose defaults are the sampler's */
+    double temperature = own ? (double)s->temperature : 1, top_p = own ? (double)s->top_p : 1,
+           top_k = own ? s->top_k : 0, min_p = own ? (double)s->min_p : 0, penalty = 1, last = 64,
+           presence = 0, frequency = 0;
     TN_TRY(tn_field_number(r->body, "temperature", 0, 100, false, &temperature, err));
-    TN_TRY(tn_field_number(r->body, "top_p", 1e-6, 1, false, &top_p, err));
-    TN_TRY(tn_field_number(r->body, "top_k", 0, 1e9, true, &top_k, err));
+    TN_TRY(tn_field_number(r->body, "top_p", 0, 1, false, &top_p, err));
+    TN_TRY(tn_field_number(r->body, "top_k", -1, 1e9, true, &top_k, err));
     TN_TRY(tn_field_number(r->body, "min_p", 0, 0.999, false, &min_p, err));
     TN_TRY(tn_field_number(r->body, "repeat_penalty", 0.01, 100, false, &penalty, err));
-    TN_TRY(tn_field_number(r->body, "seed", -9007199254740992, 9007199254740992, true, &seed, err));
-    TN_TRY(tn_field_number(r->body, "max_tokens", 0, TN_REQUEST_TOKENS, true, &max, err));
-    TN_TRY(tn_field_number(r->body, "max_completion_tokens", 0, TN_REQUEST_TOKENS, true, &max, err));
-    tern_sampling_defaults(&r->sampling);
-    r->sampling.temperature = (float)temperature;
-    r->sampling.top_p = (float)top_p;
-    r->sampling.top_k = (int32_t)top_k;
-    r->sampling.min_p = (float)min_p;
-    r->sampling.repeat_penalty = (float)penalty;
-    r->sampling.seed = (uint64_t)(int64_t)seed;
+    TN_TRY(tn_field_number(r->body, "repeat_last_n", -1, 1 << 24, true, &last, err));
+    TN_TRY(tn_field_number(r->body, "presence_penalty", -100, 100, false, &presence, err));
+    TN_TRY(tn_field_number(r->body, "frequency_penalty", -100, 100, false, &frequency, err));
+    s->temperature = (float)temperature;
+    s->top_p = top_p >= 1e-6 ? (float)top_p : 1;
+    s->top_k = top_p >= 1e-6 ? top_k > 0 ? (int32_t)top_k : 0 : 1; /* nothing but the likeliest is left */
+    s->min_p = (float)min_p;
+    s->repeat_penalty = last == 0 ? 1 : (float)penalty;
+    s->repeat_last_n = last == 0 ? 64 : (int32_t)last;
+    r->presence = (float)presence;
+    r->frequency = (float)frequency;
+    return tn_request_seed(r, err);
+}
+
+static tern_status read_limits(tn_request *r, tern_error *err) {
+    double max = r->api == TN_API_COMPLETIONS ? 16 : -1, n = 1; /* 16 as the API has it */
+    TN_TRY(tn_field_number(r->body, "n_predict", -1, TN_REQUEST_TOKENS, true, &max, err));
+    TN_TRY(tn_field_number(r->body, "max_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
+    TN_TRY(tn_field_number(r->body, "max_completion_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
+    TN_TRY(tn_field_number(r->body, "n", 1, TN_REQUEST_ANSWERS, true, &n, err));
     r->max_tokens = (int32_t)max;
-    if (r->api != TN_API_COMPLETIONS) {
-        double top = 0;
+    r->per_prompt = r->n = (int32_t)n;
+    return TERN_OK;
+}
+
+/* How many of the likeliest tokens are told; each API has its own words for that. */
+static tern_status read_logprobs(tn_request *r, tern_error *err) {
+    double top = -1, n_probs = 0;
+    TN_TRY(tn_field_number(r->body, "n_probs", 0, TN_REQUEST_TOP, true, &n_probs, err));
+    if (r->api == TN_API_CHAT) {
         TN_TRY(tn_field_flag(r->body, "logprobs", &r->logprobs, err));
         TN_TRY(tn_field_number(r->body, "top_logprobs", 0, TN_REQUEST_TOP, true, &top, err));
         TN_FAIL_IF(top > 0 && !r->logprobs, err, TERN_E_INVALID, "'top_logprobs' goes with 'logprobs'");
-        r->n_top = (int32_t)top;
-        return TERN_OK;
+    } else if (r->api == TN_API_COMPLETIONS) {
+        TN_TRY(tn_field_number(r->body, "logprobs", 0, TN_REQUEST_TOP, true, &top, err));
+        r->logprobs = top >= 0;
     }
-    TN_TRY(tn_field_number(r->body, "logprobs", 0, INT32_MAX, true, &logprobs, err));
-    TN_FAIL_IF(logprobs > 0, err, TERN_E_INVALID,
-               "'logprobs' of a completion must be 0: that of the token itself, without alternatives");
-    r->logprobs = json_is_integer(json_object_get(r->body, "logprobs"));
-    if (max < 0) r->max_tokens = 16; /* as the API has it */
+    if (n_probs > 0) r->logprobs = true;
+    r->n_top = (int32_t)(top > n_probs ? top : n_probs);
+    return TERN_OK;
+}
+
+/* A prompt is a text, a list of tokens and texts, or {"prompt_string"}; several are a list of those. */
+static bool is_sequence(const json_t *p) {
+    for (size_t i = 0; i < json_array_size(p); i++)
+        if (json_is_integer(json_array_get(p, i))) return true;
+    return false;
+}
+
+static tern_status check_prompt(const json_t *p, tern_error *err) {
+    if (json_is_object(p)) {
+        TN_FAIL_IF(!tn_says_nothing(json_object_get(p, "multimodal_data")), err, TERN_E_UNSUPPORTED,
+                   "'multimodal_data' is not supported: the model takes texts alone");
+        p = json_object_get(p, "prompt_string");
+    }
+    bool ok = json_is_string(p) || is_sequence(p);
+    for (size_t i = 0; i < json_array_size(p); i++) {
+        const json_t *x = json_array_get(p, i);
+        ok &= json_is_string(x) || json_is_integer(x);
+    }
+    TN_FAIL_IF(!ok, err, TERN_E_INVALID,
+               "'prompt' must be a text, a list of tokens and texts, or a list of those");
+    return TERN_OK;
+}
+
+static tern_status read_prompts(tn_request *r, tern_error *err) {
+    json_t *p = json_object_get(r->body, "prompt");
+    r->several = json_is_array(p) && !is_sequence(p);
+    size_t n = r->several ? json_array_size(p) : 1;
+    TN_FAIL_IF(!n || (size_t)r->per_prompt * n > TN_REQUEST_ANSWERS, err, TERN_E_LIMIT,
+               "'prompt' and 'n' ask for %zu answers: want 1 to %d", (size_t)r->per_prompt * n,
+               TN_REQUEST_ANSWERS);
+    for (size_t i = 0; i < n; i++) TN_TRY(check_prompt(r->several ? json_array_get(p, i) : p, err));
+    r->n = (int32_t)n * r->per_prompt;
+    r->prompt = r->several ? json_array_get(p, 0) : p;
+    TN_TRY(tn_field_flag(r->body, "echo", &r->echo, err));
+    TN_FAIL_IF(r->echo && r->logprobs, err, TERN_E_UNSUPPORTED,
+               "'echo' with 'logprobs' is not supported: those of the prompt are not computed");
+    const json_t *suffix = json_object_get(r->body, "suffix");
+    TN_FAIL_IF(suffix && !json_is_null(suffix) && !json_is_string(suffix), err, TERN_E_INVALID,
+               "'suffix' must be a text");
+    if (json_string_length(suffix)) r->suffix = json_string_value(suffix);
+    TN_FAIL_IF(r->suffix && !json_is_string(r->prompt), err, TERN_E_INVALID,
+               "'suffix' goes with a 'prompt' that is one text");
     return TERN_OK;
 }
 
 static tern_status read_all(tn_request *r, tern_error *err) {
-    TN_TRY(check_fields(r->body, err));
+    TN_TRY(check_fields(r, err));
     TN_TRY(tn_field_flag(r->body, "stream", &r->stream, err));
     const json_t *so = json_object_get(r->body, "stream_options");
     if (so && !json_is_null(so)) {
@@ -361,26 +331,61 @@ static tern_status read_all(tn_request *r, tern_error *err) {
                    "'stream_options' goes with 'stream'");
         TN_TRY(tn_field_flag(so, "include_usage", &r->include_usage, err));
     }
-    TN_TRY(read_numbers(r, err));
+    TN_TRY(read_sampling(r, err));
+    TN_TRY(read_limits(r, err));
+    TN_TRY(read_logprobs(r, err));
+    TN_TRY(tn_field_flag(r->body, "ignore_eos", &r->ignore_end, err));
+    TN_TRY(tn_field_flag(r->body, "return_tokens", &r->tokens, err));
+    r->tokens |= r->api == TN_API_LLAMA; /* whose streams have them */
+    TN_TRY(tn_field_flag(r->body, "return_progress", &r->progress, err));
     TN_TRY(tn_field_stops(r, "stop", err));
     TN_TRY(format(r, err));
-    if (r->api == TN_API_CHAT) {
-        TN_TRY(read_tools(r, err));
-        TN_TRY(read_variables(r, err));
-        return messages(r, err);
+    return r->api == TN_API_CHAT ? tn_chat_read(r, err) : read_prompts(r, err);
+}
+
+/* A file is filled in at one place: what is before, with other files in front of it, and what is after. */
+static tern_status read_infill(tn_request *r, tern_error *err) {
+    const json_t *before = json_object_get(r->body, "input_prefix"),
+                 *after = json_object_get(r->body, "input_suffix"),
+                 *here = json_object_get(r->body, "prompt"), *files = json_object_get(r->body, "input_extra");
+    TN_FAIL_IF(!json_is_string(before) || !json_is_string(after), err, TERN_E_INVALID,
+               "'input_prefix' and 'input_suffix' must be texts");
+    TN_FAIL_IF(here && !json_is_string(here), err, TERN_E_INVALID, "'prompt' must be a text");
+    TN_FAIL_IF(files && !json_is_array(files), err, TERN_E_INVALID, "'input_extra' must be a list");
+    tn_bytes text = {0};
+    bool ok = true;
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const json_t *f = json_array_get(files, i), *name = json_object_get(f, "filename"),
+                     *content = json_object_get(f, "text");
+        if (!json_is_string(content) || (name && !json_is_string(name))) {
+            free(text.p);
+            return tn_fail(err, TERN_E_INVALID, "input_extra[%zu]: want {\"filename\", \"text\"}, both texts",
+                           i);
+        }
+        ok = ok && (!name || (tn_bytes_put(&text, json_string_value(name)) && tn_bytes_put(&text, "\n"))) &&
+             tn_bytes_add(&text, json_string_value(content), json_string_length(content)) &&
+             tn_bytes_put(&text, "\n");
     }
-    static const char *const chat_only[] = {"tools", "tool_choice", "top_logprobs", "reasoning_effort",
-                                            "chat_template_kwargs"};
-    for (int i = 0; i < 5; i++)
-        TN_FAIL_IF(!tn_says_nothing(json_object_get(r->body, chat_only[i])) &&
-                       json_object_get(r->body, chat_only[i]),
-                   err, TERN_E_UNSUPPORTED, "'%s' belongs to a chat", chat_only[i]);
-    const json_t *p = json_object_get(r->body, "prompt");
-    if (json_is_array(p) && json_array_size(p) == 1) p = json_array_get(p, 0);
-    TN_FAIL_IF(!json_is_string(p), err, TERN_E_INVALID, "'prompt' must be one text");
-    r->prompt = json_string_value(p);
-    r->n_prompt = json_string_length(p);
+    ok = ok && tn_bytes_add(&text, json_string_value(before), json_string_length(before)) &&
+         tn_bytes_add(&text, here ? json_string_value(here) : "", json_string_length(here));
+    if (ok) tn_json_set(&r->body, "prompt", tn_json_string(text.p, text.n));
+    free(text.p);
+    TN_FAIL_IF(!ok || !r->body, err, TERN_E_MEMORY, "no memory for the request");
+    TN_TRY(read_all(r, err));
+    r->suffix = json_string_value(json_object_get(r->body, "input_suffix"));
     return TERN_OK;
+}
+
+/* Reads r->body, which it takes as its own. */
+static tern_status read_parsed(tn_request *r, tern_error *err) {
+    tern_status st = TERN_OK;
+    if (!json_is_object(r->body)) st = tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
+    if (st == TERN_OK)
+        st = r->api == TN_API_MESSAGES ? tn_messages_read(r, err)
+             : r->infill               ? read_infill(r, err)
+                                       : read_all(r, err);
+    if (st != TERN_OK) tn_request_free(r);
+    return st;
 }
 
 static tern_status read_body(const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
@@ -388,29 +393,66 @@ static tern_status read_body(const char *body, size_t n_bytes, tn_request *r, te
     r->body = tn_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, &je);
     TN_FAIL_IF(!r->body, err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line,
                je.text);
-    tern_status st = TERN_OK;
-    if (!json_is_object(r->body)) st = tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
-    if (st == TERN_OK) st = r->api == TN_API_MESSAGES ? tn_messages_read(r, err) : read_all(r, err);
-    if (st != TERN_OK) tn_request_free(r);
-    return st;
+    return read_parsed(r, err);
+}
+
+tern_status tn_request_of(tn_api api, json_t *body, tn_request *r, tern_error *err) {
+    *r = (tn_request){.api = api, .n = 1, .per_prompt = 1, .body = body};
+    return read_parsed(r, err);
 }
 
 tern_status tn_request_read(tn_api api, const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
-    *r = (tn_request){.api = api};
+    *r = (tn_request){.api = api, .n = 1, .per_prompt = 1};
+    return read_body(body, n_bytes, r, err);
+}
+
+tern_status tn_request_read_infill(const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
+    *r = (tn_request){.api = TN_API_LLAMA, .n = 1, .per_prompt = 1, .infill = true};
     return read_body(body, n_bytes, r, err);
 }
 
 tern_status tn_request_read_count(const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
-    *r = (tn_request){.api = TN_API_MESSAGES, .counts = true};
+    *r = (tn_request){.api = TN_API_MESSAGES, .n = 1, .per_prompt = 1, .counts = true};
     return read_body(body, n_bytes, r, err);
 }
 
 void tn_request_free(tn_request *r) {
-    json_decref(r->messages);
-    json_decref(r->tools);
+    const bool last = !r->sharers || atomic_fetch_sub(r->sharers, 1) == 1;
     json_decref(r->variables);
-    json_decref(r->sources);
     free(r->schema);
-    json_decref(r->body);
+    if (last) {
+        json_decref(r->messages);
+        json_decref(r->tools);
+        json_decref(r->begun);
+        json_decref(r->sources);
+        json_decref(r->kept);
+        json_decref(r->body);
+        free(r->sharers);
+    }
     *r = (tn_request){0};
+}
+
+void tn_request_name(tn_request *r) {
+    if (!r->id[0] && getrandom(r->id, sizeof r->id, 0) != sizeof r->id) r->id[0] = (uint64_t)tn_now_ns();
+}
+
+/* Answers are made by other threads than the one that reads the request, so what they share is counted as a whole: a
+ * value's own count is read by jansson without care for other threads. */
+tern_status tn_request_copy(tn_request *r, int32_t choice, tn_request *out, tern_error *err) {
+    if (!r->sharers) {
+        r->sharers = malloc(sizeof *r->sharers);
+        TN_FAIL_IF(!r->sharers, err, TERN_E_MEMORY, "no memory for the request");
+        atomic_init(r->sharers, 1);
+    }
+    *out = *r;
+    atomic_fetch_add(r->sharers, 1);
+    out->choice = choice;
+    out->schema = r->schema ? strdup(r->schema) : NULL;
+    out->variables = r->variables ? tn_json_copy(r->variables) : NULL;
+    if (r->several)
+        out->prompt = json_array_get(json_object_get(r->body, "prompt"), (size_t)(choice / r->per_prompt));
+    out->sampling.seed += (uint64_t)(choice % r->per_prompt);
+    if ((!r->schema || out->schema) && (!r->variables || out->variables)) return TERN_OK;
+    tn_request_free(out);
+    return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
 }

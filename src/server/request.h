@@ -1,46 +1,95 @@
-/* server/request.h - the body of a request for a completion, read and checked. Nothing in it is ignored
- * that would change the answer: what is not supported is refused by its name. */
+/* server/request.h - the body of a request for an answer, read and checked. What is wrong is refused by its
+ * name; fields that are not followed are named in `ignored`, and clients are told of them. */
 #ifndef TN_SERVER_REQUEST_H
 #define TN_SERVER_REQUEST_H
 
 #include "base/json.h"
 #include "base/status.h"
 
-enum { TN_REQUEST_TOP = 20, TN_REQUEST_STOPS = 16, TN_REQUEST_MESSAGES = 4096, TN_REQUEST_TOKENS = 1 << 20 };
+#include <stdatomic.h>
 
-typedef enum tn_api { TN_API_COMPLETIONS, TN_API_CHAT, TN_API_MESSAGES } tn_api;
+enum {
+    TN_REQUEST_TOP = 20,
+    TN_REQUEST_STOPS = 16,
+    TN_REQUEST_MESSAGES = 4096,
+    TN_REQUEST_TOKENS = 1 << 20,
+    TN_REQUEST_ANSWERS = 128
+};
+
+typedef enum tn_api {
+    TN_API_COMPLETIONS, /* OpenAI's */
+    TN_API_CHAT,
+    TN_API_MESSAGES, /* Anthropic's */
+    TN_API_LLAMA,    /* /completion of llama.cpp's server */
+    TN_API_N
+} tn_api;
 
 typedef struct tn_request {
     tn_api api;
     json_t *body; /* what texts below point into */
+    /* Requests that share body, messages, tools, begun, sources and kept, which none of them changes; the last to be
+     * freed frees these. NULL: this one alone has them. */
+    atomic_int *sharers;
     /* These are of chats, and owned: messages and tools in OpenAI's form, every content a text; variables of
      * the template or NULL. */
     json_t *messages, *tools, *variables;
+    json_t *begun;           /* owned: the answer goes on from this text; NULL: it begins anew */
+    bool no_answer;          /* the prompt ends with the last message */
     bool forced, one_call;   /* the answer is a call; no second one */
     const char *forced_tool; /* of this tool, or NULL: any */
-    const char *prompt;      /* completions: a text of n_prompt bytes */
-    size_t n_prompt;
-    bool counts; /* max_tokens is not needed */
+    const json_t *prompt;    /* completions: a text, a list of tokens and texts, or {"prompt_string"} */
+    bool several;            /* the body has a list of prompts, of which that is one */
+    bool echo;               /* the text begins with the prompt */
+    const char *suffix;      /* what comes after the text, or NULL */
+    bool renders;            /* the prompt is wanted as a text, and no answer */
+    bool infill;             /* a place in a file is filled in */
+    bool counts;             /* max_tokens is not needed */
     bool stream, include_usage, logprobs;
     int32_t n_top;      /* alternatives told for every token */
     int32_t max_tokens; /* -1: until the end */
     tern_sampling sampling;
     const char *stop[TN_REQUEST_STOPS + 1];
     const char *grammar;
-    char *schema;           /* owned */
-    json_t *sources;        /* owned, or NULL: the passages that the prompt quotes, told with the answer */
-    uint64_t client;        /* who asks, for fair turns */
-    int64_t asked_ns;       /* when; 0: when it is put into the queue */
-    struct tn_watch *watch; /* borrowed: told what the request does (server/watch.h); NULL: nobody asks */
+    char *schema;     /* owned */
+    json_t *sources;  /* owned, or NULL: the passages that the prompt quotes, told with the answer */
+    json_t *kept;     /* owned, or NULL: what the sink keeps of the request */
+    uint64_t client;  /* who asks, for fair turns */
+    int64_t asked_ns; /* when; 0: when it is put into the queue */
+    int32_t n, per_prompt, choice; /* answers wanted; to every prompt; which of them */
+    bool keeps;                    /* it says how long the model stays in memory after it: */
+    int64_t keep_ns;               /* -1: for ever */
+    uint64_t id[2];                /* of all answers to it; 0: one is made */
+    float presence, frequency;     /* penalties of tokens that the answer has */
+    bool ignore_end, tokens;       /* do not stop at the end; tell the tokens' numbers */
+    char ignored[1024];            /* fields that are not followed: "a, b" */
+    bool progress;                 /* a stream tells how much of the prompt is read */
+    struct tn_watch *watch;     /* borrowed: told what the request does (server/watch.h); NULL: nobody asks */
+    const struct tn_sink *sink; /* what the answer is given to (server/sink.h); NULL: that of the API */
+    void *sink_user;
 } tn_request;
 
 /* Reads a request. On failure *r holds nothing and err says what is wrong with the body. */
 tern_status tn_request_read(tn_api api, const char *body, size_t n_bytes, tn_request *r, tern_error *err);
+/* The same of a body that is parsed; takes it, also on failure. */
+tern_status tn_request_of(tn_api api, json_t *body, tn_request *r, tern_error *err);
 /* Reads a request that only counts tokens, which needs no max_tokens. */
 tern_status tn_request_read_count(const char *body, size_t n_bytes, tn_request *r, tern_error *err);
+/* Reads what llama.cpp's server takes at /infill. */
+tern_status tn_request_read_infill(const char *body, size_t n_bytes, tn_request *r, tern_error *err);
 void tn_request_free(tn_request *r);
+/* Gives it an id, where it has none. */
+void tn_request_name(tn_request *r);
+/* The request of one of its r->n answers, as if it were alone: with a seed of its own. */
+tern_status tn_request_copy(tn_request *r, int32_t choice, tn_request *out, tern_error *err);
 
-/* ---- for server/messages.c ------------------------------------------------------------------------- */
+/* ---- for the readers of each API --------------------------------------------------------------------- */
+
+/* Reads what OpenAI's chats have besides the fields of all. */
+tern_status tn_chat_read(tn_request *r, tern_error *err);
+tern_status tn_request_seed(tn_request *r, tern_error *err);
+/* A message of the assistant that stands last, without calls, is the beginning of the answer. */
+void tn_request_split_begun(tn_request *r);
+void tn_request_ignore(tn_request *r, const char *name);
 
 /* Reads the rest of a body of Anthropic's form. */
 tern_status tn_messages_read(tn_request *r, tern_error *err);
@@ -52,7 +101,9 @@ tern_status tn_field_number(const json_t *body, const char *name, double lo, dou
 tern_status tn_field_flag(const json_t *body, const char *name, bool *out, tern_error *err);
 /* Reads `stop`, or what it is called there. */
 tern_status tn_field_stops(tn_request *r, const char *name, tern_error *err);
-/* Reads a text, or joins parts of type text; where says whose it is. *out is a new value. */
-tern_status tn_content_text(const json_t *content, const char *where, json_t **out, tern_error *err);
+/* Reads a text, or joins parts of type text, as lines or as they are; where says whose it is. *out is a new
+ * value. */
+tern_status tn_content_text(const json_t *content, const char *where, bool lines, json_t **out,
+                            tern_error *err);
 
 #endif

@@ -10,10 +10,15 @@
 enum { TITLE_MAX = 200, TITLE_WORDS = 60 };
 
 json_t *tn_talk_node(const json_t *talk, int64_t id) {
-    const json_t *nodes = json_object_get(talk, "nodes");
-    for (size_t i = 0; i < json_array_size(nodes); i++) {
-        json_t *n = json_array_get(nodes, i);
-        if (json_integer_value(json_object_get(n, "id")) == id) return n;
+    const json_t *nodes = json_object_get(talk, "nodes"); /* their numbers ascend */
+    size_t from = 0, to = json_array_size(nodes);
+    while (from < to) {
+        size_t at = from + (to - from) / 2;
+        json_t *n = json_array_get(nodes, at);
+        int64_t here = json_integer_value(json_object_get(n, "id"));
+        if (here == id) return n;
+        if (here < id) from = at + 1;
+        else to = at;
     }
     return NULL;
 }

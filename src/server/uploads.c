@@ -63,15 +63,17 @@ static bool id_in(const tn_uploads *u, const char *path, char id[TN_TALK_ID]) {
 }
 
 /* What people call the document: the first line of the page's, the name of a file that `tern rag add` has
- * read. */
-static void title_of(const tn_uploads *u, const char *path, char out[TN_UPLOAD_NAME + 1]) {
+ * read. false: its file is there, and cannot be read now. */
+static bool title_of(const tn_uploads *u, const char *path, char out[TN_UPLOAD_NAME + 1]) {
     char id[TN_TALK_ID];
     const char *slash = strrchr(path, '/');
     snprintf(out, TN_UPLOAD_NAME + 1, "%.*s", TN_UPLOAD_NAME, slash ? slash + 1 : path);
     FILE *f = id_in(u, path, id) ? fopen(path, "re") : NULL;
-    if (!f) return;
-    if (fgets(out, TN_UPLOAD_NAME + 1, f)) out[strcspn(out, "\n")] = 0;
+    if (!f) return !id_in(u, path, id) || errno == ENOENT;
+    bool read = fgets(out, TN_UPLOAD_NAME + 1, f) || !ferror(f);
+    out[strcspn(out, "\n")] = 0;
     fclose(f);
+    return read;
 }
 
 static tern_status open_store(tn_uploads *u, tn_store **out, tern_error *err) {
@@ -125,12 +127,28 @@ static tern_status text_of(tn_uploads *u, const char *id, const char *name, cons
     return st;
 }
 
+/* Documents whose text is kept; those being read have other endings. */
 static size_t count(const tn_uploads *u) {
     DIR *d = opendir(u->folder);
     size_t n = 0;
-    for (struct dirent *f; d && (f = readdir(d));) n += f->d_name[0] != '.';
+    for (struct dirent *f; d && (f = readdir(d));) {
+        const char *dot = strrchr(f->d_name, '.');
+        n += dot && !strcmp(dot, ".txt");
+    }
     if (d) closedir(d);
     return n;
+}
+
+static tern_status check_room(const tn_uploads *u, tern_error *err) {
+    TN_FAIL_IF(count(u) >= TN_UPLOADS_MAX, err, TERN_E_LIMIT, "there are %d documents, and no more may be",
+               TN_UPLOADS_MAX);
+    return TERN_OK;
+}
+
+/* Why a file was left out, without its path. */
+static void note(void *user, const char *line) {
+    const char *why = strstr(line, ".txt: skipped: "); /* after the name that tern gave it */
+    snprintf(user, 200, "%s", why ? why + 15 : "it was left out");
 }
 
 static tern_status add(tn_uploads *u, const char *id, const char *title, const char *text, size_t n_text,
@@ -140,11 +158,14 @@ static tern_status add(tn_uploads *u, const char *id, const char *title, const c
     const size_t sizes[] = {strlen(title), 2, n_text};
     tn_store *s = NULL;
     path_of(u, id, "txt", path);
+    char why[200] = "";
+    const tn_rag_options o = {.notice = note, .user = why};
     TN_TRY(write_file(u, path, parts, sizes, 3, err));
     tern_status st = open_store(u, &s, err);
-    if (st == TERN_OK) st = tn_rag_add(s, path, NULL, NULL, sum, err);
+    if (st == TERN_OK) st = tn_rag_add(s, path, &o, NULL, sum, err);
     tn_store_close(&s);
-    if (st == TERN_OK && !sum->n_added) st = tn_fail(err, TERN_E_UNSUPPORTED, "there is no text in it");
+    if (st == TERN_OK && !sum->n_added)
+        st = tn_fail(err, TERN_E_IO, "the document's text could not be read back%s%s", *why ? ": " : "", why);
     if (st != TERN_OK) (void)tn_talks_erase_file(path, NULL);
     return st;
 }
@@ -160,16 +181,14 @@ tern_status tn_uploads_add(tn_uploads *u, const char *name, const char *bytes, s
         if ((unsigned char)*p < ' ' || *p == 127) *p = ' ';
     TN_FAIL_IF(!title[strspn(title, " ")], err, TERN_E_INVALID, "the document has no name");
     TN_TRY(tn_talk_new_id(id, err));
-    pthread_mutex_lock(&u->mu);
-    tern_status st =
-        count(u) < TN_UPLOADS_MAX
-            ? TERN_OK
-            : tn_fail(err, TERN_E_LIMIT, "there are %d documents, and no more may be", TN_UPLOADS_MAX);
+    tern_status st = check_room(u, err);
     if (st == TERN_OK) st = text_of(u, id, title, bytes, n, &text, &n_text, err);
+    pthread_mutex_lock(&u->mu); /* not while it was read: that may take minutes */
+    if (st == TERN_OK) st = check_room(u, err);
     if (st == TERN_OK) st = add(u, id, title, text, n_text, &sum, err);
     pthread_mutex_unlock(&u->mu);
     free(text);
-    if (st != TERN_OK) return st;
+    if (st != TERN_OK) return tn_own_files(err);
     *doc = tn_json_pack("{s:s, s:s, s:I, s:I, s:I}", "id", id, "title", title, "passages",
                         (json_int_t)sum.n_passages, "bytes", (json_int_t)n_text, "added",
                         (json_int_t)time(NULL));
@@ -183,6 +202,7 @@ typedef struct listing {
     const tn_uploads *u;
     json_t *list;
     int64_t others;
+    bool unread; /* a name could not be read */
 } listing;
 
 static bool list_one(void *user, const tn_rag_document *d) {
@@ -192,7 +212,7 @@ static bool list_one(void *user, const tn_rag_document *d) {
         l->others++;
         return true;
     }
-    title_of(l->u, d->path, title);
+    if (!title_of(l->u, d->path, title)) l->unread = true;
     tn_json_append(&l->list, tn_json_pack("{s:s, s:s, s:I, s:I, s:I}", "id", id, "title", title, "passages",
                                           (json_int_t)d->n_passages, "bytes", (json_int_t)d->n_bytes, "added",
                                           (json_int_t)d->added));
@@ -207,9 +227,13 @@ tern_status tn_uploads_list(tn_uploads *u, json_t **list, tern_error *err) {
     if (st == TERN_OK) st = tn_rag_list(s, list_one, &l, err);
     tn_store_close(&s);
     pthread_mutex_unlock(&u->mu);
+    if (st == TERN_OK && l.unread) st = tn_fail(err, TERN_E_IO, "a document's name cannot be read");
     *list = tn_json_pack("{s:o, s:I}", "documents", l.list, "others", (json_int_t)l.others);
     if (st == TERN_OK && !*list) st = tn_fail(err, TERN_E_MEMORY, "no memory for the list of documents");
-    return st;
+    if (st == TERN_OK) return st;
+    json_decref(*list);
+    *list = NULL;
+    return tn_own_files(err);
 }
 
 tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
@@ -227,7 +251,7 @@ tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
     int64_t n_prefixes;
     if (st == TERN_OK) st = tn_checkpoints_clear(&n_prefixes, err); /* prompts had its passages */
     TN_FAIL_IF(st == TERN_OK && !n, err, TN_E_ABSENT, "there is no such document");
-    return st;
+    return st == TERN_OK ? st : tn_own_files(err);
 }
 
 tern_status tn_uploads_clear(int64_t *n, tern_error *err) {
@@ -241,7 +265,8 @@ static tern_status entitle(tn_uploads *u, tn_rag_hit *hits, int32_t n, json_t **
     for (int32_t i = 0; i < n; i++) {
         char title[TN_UPLOAD_NAME + 1], id[TN_TALK_ID];
         bool own = id_in(u, hits[i].path, id);
-        title_of(u, hits[i].path, title);
+        TN_FAIL_IF(!title_of(u, hits[i].path, title), err, TERN_E_IO, "a document's name cannot be read: %s",
+                   strerror(errno));
         char *copy = tn_strdup(u->ctx, TN_MEM_TEXT, title);
         TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for the passages");
         tn_free(u->ctx, hits[i].path);
@@ -286,5 +311,5 @@ tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, j
     tn_free(u->ctx, text);
     if (st == TERN_OK && n_fit && !*prompt) st = tn_fail(err, TERN_E_MEMORY, "no memory for the passages");
     tn_rag_hits_free(u->ctx, &hits, n);
-    return st;
+    return st == TERN_OK ? st : tn_own_files(err);
 }

@@ -51,7 +51,7 @@ static size_t bytes_of(const tern_engine *e, int32_t token, char out[TOKEN_BYTES
     return n < TOKEN_BYTES ? n : TOKEN_BYTES;
 }
 
-/* The likeliest proposals behind row `last`, as far as they go: what was expected there and did not come. */
+/* The likeliest proposals after row `last`, as far as they go: what was expected there and did not come. */
 static json_t *wrong_text(const tern_engine *e, const tn_tree *t, int32_t last) {
     char text[WRONG_BYTES];
     size_t n = 0;
@@ -153,7 +153,7 @@ json_t *tn_watch_progress(tn_watch *w) {
 json_t *tn_watch_drafts(tn_watch *w) {
     pthread_mutex_lock(&w->mu);
     /* copies: the lists grow while the reader writes them out */
-    json_t *tokens = json_copy(w->tokens), *steps = json_copy(w->steps);
+    json_t *tokens = tn_json_copy_flat(w->tokens), *steps = tn_json_copy_flat(w->steps);
     pthread_mutex_unlock(&w->mu);
     return tn_json_pack("{s:o, s:o}", "tokens", tokens, "steps", steps);
 }

@@ -25,7 +25,7 @@ void tn_watch_end(tn_watch *w);
  * n_ctx}. */
 json_t *tn_watch_progress(tn_watch *w);
 /* How the text came: {tokens: [text], steps: [[accepted, proposed, "what was wrong"]]}. A step's root is
- * the token behind those of the steps before, and its accepted drafts follow. */
+ * the token after those of the steps before, and its accepted drafts follow. */
 json_t *tn_watch_drafts(tn_watch *w);
 /* [{mechanism, on, saved {count, of, unit} (absent: nothing was counted), text}], or an empty list before the end. */
 json_t *tn_watch_explained(tn_watch *w);

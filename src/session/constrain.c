@@ -28,21 +28,58 @@ static void forget(tern_session *s) {
     c->text = NULL;
 }
 
-static tern_status open_grammar(tern_session *s, const char *text, bool schema, tern_error *err) {
-    tn_constraint *c = &s->constraint;
-    tn_ctx *ctx = &s->e->ctx;
+static const char *text_of(const tern_generate_options *o) {
+    return o->json_schema ? o->json_schema : o->grammar;
+}
+
+tern_status tn_constraint_compile(tern_engine *e, const tern_generate_options *o, bool checked,
+                                  tn_grammar **out, tern_error *err) {
     const tn_gvocab *v;
-    if (c->text && c->schema == schema && !strcmp(c->text, text)) return TERN_OK;
-    forget(s);
-    TN_TRY(vocab_of(s->e, &v, err));
-    tern_status st = schema ? tn_grammar_open_schema(ctx, text, strlen(text), &c->grammar, err)
-                            : tn_grammar_open_gbnf(ctx, text, strlen(text), &c->grammar, err);
-    if (st == TERN_OK) st = tn_grammar_bind(c->grammar, v, err);
-    if (st == TERN_OK && !(c->text = tn_strdup(ctx, TN_MEM_TEXT, text)))
-        st = tn_fail(err, TERN_E_MEMORY, "no memory for the grammar");
-    c->schema = schema;
-    if (st != TERN_OK) forget(s);
+    const char *text = text_of(o);
+    *out = NULL;
+    if (!text || (o->grammar && o->json_schema)) return TERN_OK;
+    TN_TRY(vocab_of(e, &v, err));
+    tern_status st = o->json_schema ? tn_grammar_open_schema(&e->ctx, text, strlen(text), out, err)
+                                    : tn_grammar_open_gbnf(&e->ctx, text, strlen(text), out, err);
+    if (st == TERN_OK && !checked && tn_grammar_later(*out))
+        st = tn_fail(
+            err, TERN_E_UNSUPPORTED,
+            "json schema: '%s' is not supported here: only the server checks an answer after it was made",
+            tn_grammar_later(*out));
+    if (st == TERN_OK) st = tn_grammar_bind(*out, v, err);
+    if (st != TERN_OK) tn_grammar_close(out);
     return st;
+}
+
+static bool has(const tn_constraint *c, const tern_generate_options *o) {
+    return c->text && c->schema == (o->json_schema != NULL) && !strcmp(c->text, text_of(o)) &&
+           tn_grammar_is_whole(c->grammar);
+}
+
+/* *g becomes the session's; without memory for its text it stays the caller's. */
+static bool keep(tern_session *s, const tern_generate_options *o, tn_grammar **g) {
+    tn_constraint *c = &s->constraint;
+    char *text = tn_strdup(&s->e->ctx, TN_MEM_TEXT, text_of(o));
+    if (!text) return false;
+    forget(s);
+    c->text = text;
+    c->schema = o->json_schema != NULL;
+    c->grammar = *g;
+    *g = NULL;
+    return true;
+}
+
+void tn_constraint_give(tern_session *s, const tern_generate_options *o, tn_grammar **g) {
+    if (*g && (has(&s->constraint, o) || !keep(s, o, g))) tn_grammar_close(g);
+}
+
+static tern_status open_grammar(tern_session *s, const tern_generate_options *o, tern_error *err) {
+    tn_grammar *g;
+    if (has(&s->constraint, o)) return TERN_OK;
+    TN_TRY(tn_constraint_compile(s->e, o, false, &g, err));
+    if (keep(s, o, &g)) return TERN_OK;
+    tn_grammar_close(&g);
+    return tn_fail(err, TERN_E_MEMORY, "no memory for the grammar");
 }
 
 bool tn_prompt_ends_with(const tn_tokenizer *t, const int32_t *ids, size_t n_ids, const char *open) {
@@ -74,7 +111,7 @@ tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, t
     }
     TN_FAIL_IF(o->ignore_end, err, TERN_E_INVALID,
                "ignore_end: a text that keeps to a grammar ends where it ends");
-    TN_TRY(open_grammar(s, o->json_schema ? o->json_schema : o->grammar, o->json_schema != NULL, err));
+    TN_TRY(open_grammar(s, o, err));
     if (!c->shaped) {
         c->shaped =
             tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, (size_t)s->e->model->h.n_vocab, sizeof *c->shaped);
@@ -107,9 +144,8 @@ tern_status tn_constraint_shape(tn_constraint *c, const float **logits, size_t n
     return TERN_OK;
 }
 
-tern_status tn_constraint_took(tn_constraint *c, int32_t token, tern_error *err) {
+tern_status tn_constraint_took(tn_constraint *c, int32_t *token, int32_t left, bool *closing,
+                               tern_error *err) {
     /* the sampler draws from what is above -infinity, unless nothing is: logits that are no numbers */
-    TN_FAIL_IF(!tn_grammar_take(c->grammar, token), err, TERN_E_INVALID,
-               "the model's logits leave no token that the grammar allows");
-    return TERN_OK;
+    return tn_grammar_take_within(c->grammar, token, (size_t)left, closing, err);
 }

@@ -47,7 +47,7 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     if (*drafters & TN_DRAFT_MODEL && !d->model)
         TN_TRY(tn_draft_model_open(s->e, d->model_path, s->n_ctx, &d->model, err));
     if (*drafters & TN_DRAFT_MTP && !d->mtp)
-        TN_TRY(tn_mtp_open(s->e, s->pipeline, s->n_ctx, tn_session_rope_long(s), &d->mtp, err));
+        TN_TRY(tn_mtp_open(s->e, s->evaluator, s->n_ctx, tn_session_rope_long(s), &d->mtp, err));
     tn_draft_set_outside(d->draft, TN_DRAFT_MODEL, tn_draft_model_propose, d->model);
     tn_draft_set_outside(d->draft, TN_DRAFT_MTP, tn_mtp_propose, d->mtp);
     return TERN_OK;
@@ -87,7 +87,7 @@ tern_status tn_drafting_profile(tern_session *s, tern_error *err) {
     tn_step_profile *p = &s->profile;
     float rows[TN_PROP_COSTS], relative[TN_PROP_COSTS];
     int n;
-    if (!s->pipeline || p->n_forwards >= ENOUGH ||
+    if (!tn_session_pipeline(s) || p->n_forwards >= ENOUGH ||
         tn_draft_costs(s->drafting.draft, rows, relative) >= ENOUGH)
         return TERN_OK;
     int64_t t0 = tn_now_ns();
@@ -256,11 +256,8 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
     for (int32_t i = 0; i < n_rows;) {
         int32_t n = n_rows - i < CALIBRATED_ROWS ? n_rows - i : CALIBRATED_ROWS;
         for (int32_t j = 0; j < n; j++) {
-            const float *x =
-                s->pipeline ? tn_pipeline_row(s->pipeline, i + j)
-                            : s->acts.buf[TN_BUF_X] + (size_t)(i + j) * (size_t)m->program.width[TN_BUF_X];
             float *row = d->head_rows + (size_t)j * e;
-            tn_forward_out_norm(m, kern, x, row, 1);
+            tn_forward_out_norm(m, kern, tn_session_row(s, i + j), row, 1);
         }
         tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n,
                       NULL);

@@ -39,7 +39,7 @@ bool tn_drafting_calibrates(const tern_session *s, size_t n);
 tern_status tn_drafting_before(tern_session *s, const int32_t *tokens, size_t n, tern_error *err);
 tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows, tern_error *err);
 
-/* Measures forwards of some numbers of rows behind the session's text, relative to one of one row: the
+/* Measures forwards of some numbers of rows after the session's text, relative to one of one row: the
  * quickest of a few. Nothing is kept of them but the times, at most TN_PROP_COSTS. *n = 0 where the context
  * has no room. */
 tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err);

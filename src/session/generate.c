@@ -28,7 +28,7 @@ tern_status tern_sampling_init(tern_sampling *p, size_t size_bytes) {
 enum { LEAST_OPTIONS = TN_SIZE_UP_TO(tern_generate_options, user) };
 
 tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes) {
-    tern_generate_options d = {.size_bytes = size_bytes, .max_tokens = 128};
+    tern_generate_options d = {.size_bytes = size_bytes, .max_tokens = -1};
     tern_sampling_defaults(&d.sampling);
     return tn_sized_out(o, size_bytes, &d, sizeof d, LEAST_OPTIONS);
 }
@@ -109,13 +109,23 @@ struct tn_decoder {
     double t0;
     uint32_t drafters; /* 0: one token a forward */
     int32_t max_rows, n_prompt;
-    int32_t token; /* drawn and given out, not evaluated yet */
-    float *shaped; /* [n_vocab] for on_logits */
+    int32_t token;        /* drawn and given out, not evaluated yet */
+    float *shaped;        /* [n_vocab] for on_logits */
+    tern_stop_reason end; /* what an end is called: a limit's name, once the text was closed for its sake */
     bool more;
     tern_status status;
     tern_error err;
     int64_t draft_ns; /* of the plan at work */
 };
+
+/* Takes the token drawn, or one of the text's shortest ending where the limit leaves no room for more. */
+static tern_status keep_to_grammar(tn_decoder *g, tern_error *err) {
+    int32_t left = g->s->n_ctx - g->s->n_tok - 1, limit = g->o.max_tokens - g->res.n_tokens - 1;
+    bool limited = g->o.max_tokens >= 0 && limit <= left, closing = false;
+    tern_status st = tn_constraint_took(&g->s->constraint, &g->token, limited ? limit : left, &closing, err);
+    if (closing) g->res.reason = g->end = limited ? TERN_STOP_LENGTH : TERN_STOP_CONTEXT;
+    return st;
+}
 
 /* Draws the next token from logits and gives it out. Returns false when generation ends here, or *st tells
  * why it failed. */
@@ -134,7 +144,7 @@ static bool take(tn_decoder *g, const float *logits) {
         return false;
     }
     if (tn_constraint_done(&s->constraint)) {
-        g->res.reason = TERN_STOP_END;
+        g->res.reason = g->end;
         return false;
     }
     const float *shaped = logits; /* what is drawn from; log-probabilities are the model's own */
@@ -154,11 +164,11 @@ static bool take(tn_decoder *g, const float *logits) {
     g->token = tn_sampler_draw(&g->sampler, shaped, s->tokens, (size_t)s->n_tok);
     if (!g->res.n_tokens) g->t0 = tn_now_s();
     if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
-        g->res.reason = TERN_STOP_END;
+        g->res.reason = g->end;
         return false;
     }
-    if (s->constraint.active) *st = tn_constraint_took(&s->constraint, g->token, err);
-    if (*st != TERN_OK) return false;
+    if (s->constraint.active) *st = keep_to_grammar(g, err);
+    if (*st != TERN_OK || g->token < 0) return false;
     float logprob =
         o->on_token && !o->no_logprobs ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
     if (g->text.has_detok)
@@ -174,7 +184,7 @@ static bool take(tn_decoder *g, const float *logits) {
     return *st == TERN_OK;
 }
 
-/* Returns how many rows can still become text: the token drawn and those behind it. */
+/* Returns how many rows can still become text: the token drawn and those after it. */
 static int32_t useful_rows(const tn_decoder *g) {
     int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
     if (rows > context) rows = context;
@@ -319,6 +329,7 @@ tern_status tn_decoder_open(tern_session *s, const tern_generate_options *opt, t
     g->s = s;
     g->o = o;
     g->res.reason = TERN_STOP_LENGTH;
+    g->end = TERN_STOP_END;
     g->n_prompt = s->n_tok;
     g->max_rows = o.draft_nodes ? o.draft_nodes : TN_TREE_MAX;
     g->status = open_parts(g, &g->err);
@@ -334,7 +345,8 @@ tern_status tn_decoder_close(tn_decoder **pg, tern_generate_result *result, tern
     if (g->status == TERN_OK && g->text.has_detok &&
         !g->text.stopped) { /* what was held back, and half a character at the end */
         g->text.n += tn_detok_flush(&g->text.detok, g->text.buf + g->text.n, g->text.cap - g->text.n);
-        if (g->text.n && g->o.on_token) g->o.on_token(g->o.user, -1, g->text.buf, g->text.n, 0);
+        if (g->text.n && g->o.on_token && !g->o.on_token(g->o.user, -1, g->text.buf, g->text.n, 0))
+            g->res.reason = TERN_STOP_CALLBACK; /* whoever did not take it knows why */
     }
     s->stopped_by = g->text.stopped_by;
     tn_free(&s->e->ctx, g->text.buf);

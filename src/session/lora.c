@@ -5,11 +5,11 @@
 
 void tn_session_mix(tern_session *s, const tn_lora_mix *mix) {
     if (tn_lora_mix_id(mix) == tn_lora_mix_id(&s->mix)) return;
-    if (s->pipeline) tn_pipeline_forget(s->pipeline);
+    s->evaluator->ops->forget(s->evaluator);
     tn_session_truncate(s, 0); /* what it holds was computed with others */
     s->has_logits = false;
     s->mix = *mix;
-    if (s->pipeline) tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
+    s->evaluator->ops->adapt(s->evaluator, &s->mix);
 }
 
 tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err) {

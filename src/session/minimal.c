@@ -26,9 +26,9 @@ tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error 
 }
 
 /* Nobody opens one: the layer that guesses further stays in its package (package/no_on_demand.c). */
-tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bool rope_long, tn_mtp **out,
+tern_status tn_mtp_open(tern_engine *e, tn_evaluator *evaluator, int32_t n_ctx, bool rope_long, tn_mtp **out,
                         tern_error *err) {
-    (void)e, (void)pipeline, (void)n_ctx, (void)rope_long, (void)out;
+    (void)e, (void)evaluator, (void)n_ctx, (void)rope_long, (void)out;
     return tn_fail(err, TERN_E_UNSUPPORTED, "this build of tern has no drafts by an MTP layer");
 }
 

@@ -22,32 +22,32 @@ static const float STEP_RISE = 1.01f;
 struct tn_mtp {
     tn_ctx *ctx;
     tern_engine *e;
-    tn_pipeline *pipeline;
+    tn_evaluator *evaluator;
     tn_next_text text;
     int32_t first, end; /* positions of the session's text that are noted: first .. end - 1 */
     int32_t
         n_waiting; /* of the rows first .. end - 2, the last: their keys and values are not computed yet */
     int32_t
-        guessed; /* token of the row behind the text whose keys and values are computed already; -1: none */
-    bool knows;  /* the state behind position end - 1; else it is zeros */
-    /* [TN_TREE_MAX + 1] of the rows that wait; behind them the state of position end - 1 */
+        guessed; /* token of the row after the text whose keys and values are computed already; -1: none */
+    bool knows;  /* the state after position end - 1; else it is zeros */
+    /* [TN_TREE_MAX + 1] of the rows that wait; after them the state of position end - 1 */
     float *embeddings, *states;
     float *out; /* [n_embd] state of a guess */
     float *logits;
     float step_ns;    /* of a guess: the quick end of what was measured, as that of steps is (proposals.h) */
     float given_cost; /* of a guess, in steps; 0: step_ns says it */
-    /* That a guess is right, a first one and one behind it: running means of what was thought. */
+    /* That a guess is right, a first one and one after it: running means of what was thought. */
     float likely[2];
-    /* What a token took lately, and the tokens that came behind right guesses without another: see learn. */
+    /* What a token took lately, and the tokens that came after right guesses without another: see learn. */
     float sum_price, sum_steps, tail;
-    int32_t n_path, text_end; /* of the step before this one: what was guessed, behind a text so long */
+    int32_t n_path, text_end; /* of the step before this one: what was guessed, after a text so long */
     int32_t path[DEPTH];
     int32_t n_skipped, try_after; /* steps without a guess, and how many of them until the next try */
     uint64_t n_guesses;
     int64_t note_ns;
 };
 
-tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bool rope_long, tn_mtp **out,
+tern_status tn_mtp_open(tern_engine *e, tn_evaluator *evaluator, int32_t n_ctx, bool rope_long, tn_mtp **out,
                         tern_error *err) {
     tn_ctx *ctx = &e->ctx;
     const tn_hparams *h = &e->model->h;
@@ -56,14 +56,14 @@ tern_status tn_mtp_open(tern_engine *e, tn_pipeline *pipeline, int32_t n_ctx, bo
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory to guess further");
     *m = (tn_mtp){.ctx = ctx,
                   .e = e,
-                  .pipeline = pipeline,
+                  .evaluator = evaluator,
                   .guessed = -1,
                   .try_after = TRY_FIRST,
                   .likely = {LIKELY, LIKELY},
                   .sum_price = PRICED_STEPS,
                   .sum_steps = PRICED_STEPS,
                   .tail = TAIL};
-    /* guesses lie behind the text, which may fill the context */
+    /* guesses lie after the text, which may fill the context */
     tern_status st =
         tn_next_open(ctx, e->model->next, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
     m->embeddings = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n, sizeof *m->embeddings);
@@ -113,7 +113,7 @@ static void flush(tn_mtp *m) {
     m->n_waiting = 0;
 }
 
-/* Goes back to a text of n tokens, or begins anew behind them. */
+/* Goes back to a text of n tokens, or begins anew after them. */
 static void go_back(tn_mtp *m, int32_t n) {
     flush(m);
     m->guessed = -1;
@@ -145,17 +145,7 @@ void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
 /* ---- guessing --------------------------------------------------------------------------------------- */
 
 static bool compute_logits(tn_mtp *m) {
-    const tn_model *model = m->e->model;
-    if (m->pipeline) return tn_pipeline_head(m->pipeline, m->out, 1, m->logits, NULL) == TERN_OK;
-    const tn_linear *l = tn_model_linear(model, -1, model->h.tied ? TN_W_EMBD : TN_W_OUT);
-    size_t e = width(m);
-    tn_linear_run(l, &m->e->kern, m->e->pool, m->out, e, m->logits, (size_t)l->n, 1, m->text.blocks);
-    int32_t n_ops;
-    const tn_op *op = tn_program_layer(&model->program, model->h.n_layers, &n_ops);
-    tn_frame f = {.m = model, .buf = {[TN_BUF_LOGITS] = m->logits}};
-    for (int32_t i = 0; i < n_ops; i++)
-        if (op[i].kind == TN_OP_CAP) tn_op_info_of(op[i].kind)->rows(&op[i], &f, 0, 1, NULL);
-    return true;
+    return m->evaluator->ops->head(m->evaluator, m->out, m->logits, NULL) == TERN_OK;
 }
 
 /* The first guess: the rows that wait and that of the token drawn; they stay as they are for tn_mtp_note. */
@@ -171,7 +161,7 @@ static bool first_guess(tn_mtp *m, int32_t token) {
     return compute_logits(m);
 }
 
-/* A guess behind a guess. */
+/* A guess after a guess. */
 static bool further(tn_mtp *m, int32_t row, int32_t token) {
     float *e = m->embeddings + TN_TREE_MAX * width(m); /* nothing waits there */
     embed(m, token, e);
@@ -211,7 +201,7 @@ static void learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t
     m->text_end = n;
 }
 
-/* How likely a guess behind this node is to bring what others do not propose there: it is worth what it is where
+/* How likely a guess after this node is to bring what others do not propose there: it is worth what it is where
  * they are wrong, and nothing where they are surer than a guess is. */
 static float fresh(const tn_mtp *m, const tn_proposals *p, int32_t node) {
     const tn_prop *at = &p->node[node];
@@ -246,8 +236,8 @@ static bool worth(tn_mtp *m, tn_proposals *p) {
     return true;
 }
 
-/* Guesses what comes behind the node, and returns the node of that; -1: there is none, or nothing is to come
- * behind it. */
+/* Guesses what comes after the node, and returns the node of that; -1: there is none, or nothing is to come
+ * after it. */
 static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
     size_t n_vocab = (size_t)m->e->model->h.n_vocab;
     int64_t t0 = tn_now_ns();

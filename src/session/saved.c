@@ -102,9 +102,9 @@ out:
 
 tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err) {
     bool all = n == src->n_tok;
-    if (dst->pipeline) tn_pipeline_forget(dst->pipeline);
-    tn_session_truncate(dst, 0);
     TN_TRY(tn_state_copy(&dst->state, &src->state, n, err));
+    dst->evaluator->ops->forget(dst->evaluator);
+    tn_storing_truncate(&dst->storing, 0);
     memcpy(dst->tokens, src->tokens, (size_t)n * sizeof *src->tokens);
     if (all && src->has_logits)
         memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
@@ -200,7 +200,7 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     XXH64_reset(st.hash, 0);
     rc = get_head(&st, s, path, &head, err);
     if (rc != TERN_OK) goto out;
-    if (s->pipeline) tn_pipeline_forget(s->pipeline);
+    s->evaluator->ops->forget(s->evaluator);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */
     get(&st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
     rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, &st, err);

@@ -20,7 +20,7 @@ tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes
     return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_session_options, n_ctx));
 }
 
-static tern_status open_pipeline(tern_session *s, tern_error *err) {
+static tern_status open_packed(tern_session *s, tern_error *err) {
     tern_engine *e = s->e;
     tn_profile_file kept;
     tn_engine_profile(e, &kept);
@@ -32,11 +32,7 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
-    TN_TRY(tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
-                            &e->attention, &s->profile, &s->pipeline, err));
-    tn_pipeline_remembers(s->pipeline, tn_state_conv(&s->state), tn_state_delta(&s->state));
-    tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
-    return TERN_OK;
+    return tn_evaluator_open_packed(e, &s->state, &s->profile, &s->mix, &s->evaluator, err);
 }
 
 tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
@@ -68,12 +64,9 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for a session");
     s->e = e;
     s->n_ctx = n_ctx;
-    int32_t chunk = n_ctx < TN_FLOAT_CHUNK ? n_ctx : TN_FLOAT_CHUNK;
     s->tokens = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_ctx, sizeof *s->tokens);
-    s->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->pos);
-    s->slot = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->slot);
     s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
-    tern_status st = s->tokens && s->pos && s->slot && s->logits
+    tern_status st = s->tokens && s->logits
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_mix_parse(e, NULL, &s->mix, err);
@@ -81,9 +74,8 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
         st = tn_state_open(ctx, &e->model->program, h, n_ctx, n_ctx > TN_KV_FLOATS ? e->kv_long : e->kv_short,
                            &s->state, err);
     if (st == TERN_OK)
-        st = e->npu ? open_pipeline(s, err)
-                    : tn_acts_open(ctx, e->model, chunk, s->state.kv.cap_tok, tn_pool_size(e->pool), &s->acts,
-                                   err);
+        st = e->npu ? open_packed(s, err)
+                    : tn_evaluator_open_plain(e, &s->state, n_ctx, &s->mix, &s->evaluator, err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
     if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);
@@ -102,7 +94,8 @@ void tern_session_close(tern_session **ps) {
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
     float rows[TN_PROFILE_FORWARDS] = {0}, relative[TN_PROFILE_FORWARDS] = {0};
-    int n_times = s->pipeline && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, relative) : 0;
+    int n_times =
+        tn_session_pipeline(s) && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, relative) : 0;
     if (n_times) {
         memcpy(s->profile.forward_rows, rows, sizeof rows);
         memcpy(s->profile.forward_relative, relative, sizeof relative);
@@ -112,17 +105,14 @@ void tern_session_close(tern_session **ps) {
     tn_drafting_close(s);
     tn_storing_close(s);
     tn_state_close(&s->state);
-    if (s->acts.ctx) tn_acts_close(&s->acts);
-    if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) {
+    if ((s->profile.measured || s->profile.n_forwards) && tn_session_pipeline(s)) {
         tn_profile_file kept;
         tn_engine_profile(s->e, &kept);
         tn_profile_save(&s->e->ctx, &kept, &s->e->model->program, &s->profile);
     }
-    tn_pipeline_close(&s->pipeline);
+    tn_evaluator_close(&s->evaluator);
     tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);
-    tn_free(ctx, s->pos);
-    tn_free(ctx, s->slot);
     tn_free(ctx, s->tree_logits);
     tn_free(ctx, s->logits);
     tn_free(ctx, s->score_logits);
@@ -139,43 +129,17 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
     return TERN_OK;
 }
 
-/* Returns how many rows one evaluation takes at most: a chunk of the float forward, a wave of the
- * pipeline. */
-static int32_t max_rows(const tern_session *s) {
-    return s->pipeline ? tn_pipeline_wave_rows(s->pipeline, s->n_tok) : s->acts.max_rows;
+static int32_t max_rows(const tern_session *s) { return s->evaluator->ops->max_rows(s->evaluator, s->n_tok); }
+
+/* The next rows of the session's text. */
+static tn_evaluator_text rows_of(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree) {
+    return (tn_evaluator_text){s->evaluator, ids, n, s->n_tok, tree, tn_session_rope_long(s)};
 }
 
-static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
-    for (int32_t i = 0; i < n; i++) {
-        s->pos[i] = s->n_tok + (tree ? tree->depth[i] : i);
-        s->slot[i] = s->n_tok + i;
-    }
-    return (tn_rows){.h = &s->e->model->h,
-                     .kern = &s->e->kern,
-                     .kv = &s->state.kv,
-                     .conv = tn_state_conv(&s->state),
-                     .delta = tn_state_delta(&s->state),
-                     .lora = s->mix.n ? &s->mix : NULL,
-                     .n_rows = n,
-                     .pos = s->pos,
-                     .slot = s->slot,
-                     .tree_base = tree ? s->n_tok : -1,
-                     .tree_mask = tree ? tree->mask : NULL,
-                     .n_tree_words = tree ? 1 : 0};
-}
-
-static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree, tn_rows *r,
+static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree,
                             tern_error *err) {
-    bool rope_long = tn_session_rope_long(s);
-    if (s->pipeline)
-        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel,
-                                   tn_session_timeline(s), err);
-    *r = float_rows(s, n, tree);
-    int64_t start_ns = tn_now_ns();
-    tern_status st =
-        tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
-    tn_session_trace(s, "forward", start_ns, tn_now_ns());
-    return st;
+    tn_evaluator_text t = rows_of(s, ids, n, tree);
+    return s->evaluator->ops->evaluate(&t, &s->cancel, tn_session_timeline(s), err);
 }
 
 /* Refuses logits that are no numbers, because tokens would be drawn from them all the same. The values of the
@@ -186,6 +150,10 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
     const tn_hparams *h = &s->e->model->h;
     TN_FAIL_IF(s->e->npu && tn_file_shrank(s->e->npu->map), err, TERN_E_IO,
                "the package became shorter while it was in use: its weights are gone");
+    TN_FAIL_IF(
+        s->e->npu && tn_file_was_written(s->e->npu->map, tn_pkg_fd(s->e->npu->pkg)), err, TERN_E_IO,
+        "the package was written to while it was in use, and its weights are read from the file (load mmap): "
+        "open it again");
     if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
     for (int l = 0; l < h->n_layers; l++) {
         for (int i = 0; tn_layer_attends(h, l) && i < tn_kv_layer_of(kv, l)->n_kv_heads; i++)
@@ -193,46 +161,31 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
                        "the model computes values that are not finite: layer %d is the first that has some",
                        l);
     }
-    return tn_fail(
-        err, TERN_E_FORMAT,
-        "the model computes values that are not finite: behind the attention of layer %d, the last",
-        h->n_layers - 1);
+    return tn_fail(err, TERN_E_FORMAT,
+                   "the model computes values that are not finite: after the attention of layer %d, the last",
+                   h->n_layers - 1);
 }
 
-/* The residual behind the last layer of row i of a session's last forward. */
-static const float *residual(const tern_session *s, int32_t i) {
-    return s->pipeline ? tn_pipeline_row(s->pipeline, i)
-                       : s->acts.buf[TN_BUF_X] + (size_t)i * (size_t)s->e->model->program.width[TN_BUF_X];
-}
-
-static tern_status raw_logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
-                                 tern_error *err) {
-    if (s->pipeline) return tn_pipeline_logits(s->pipeline, row0, n, logits, err);
-    tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, row0, n, logits);
-    return TERN_OK;
-}
-
-/* Computes logits. r has n_rows rows, the last of which lie behind the session's tokens. */
-static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
-                             tern_error *err) {
-    TN_TRY(raw_logits_of(s, r, row0, n, logits, err));
+/* Computes logits of the last evaluation's rows, which come after the session's tokens. */
+static tern_status logits_of(tern_session *s, int32_t row0, int32_t n, float *logits, tern_error *err) {
+    TN_TRY(s->evaluator->ops->logits(s->evaluator, row0, n, logits, err));
     return check_logits(s, logits, n, s->n_tok + row0 + n, err);
 }
 
 /* Computes logits of the positions that a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time.
  * `done` is how many tokens are before them. */
-static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows, size_t done,
-                              const tn_scorer *scorer, tern_error *err) {
+static tern_status score_rows(tern_session *s, int32_t n_rows, size_t done, const tn_scorer *scorer,
+                              tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
     for (; scorer->on_hidden && i < n_rows; i++) {
         const tn_model *m = s->e->model;
-        tn_forward_out_norm(m, &s->e->kern, residual(s, i), scorer->row, 1);
+        tn_forward_out_norm(m, &s->e->kern, tn_session_row(s, i), scorer->row, 1);
         scorer->on_hidden(scorer->user, done + (size_t)i, scorer->row);
     }
     while (i < n_rows) {
         int32_t n = n_rows - i < TN_SCORE_ROWS ? n_rows - i : TN_SCORE_ROWS;
-        TN_TRY(logits_of(s, r, i, n, s->score_logits, err));
+        TN_TRY(logits_of(s, i, n, s->score_logits, err));
         for (int32_t j = 0; j < n; j++) {
             bool more = scorer->on_logits(scorer->user, done + (size_t)(i + j),
                                           s->score_logits + (size_t)j * n_vocab);
@@ -243,11 +196,11 @@ static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows,
     return TERN_OK;
 }
 
-/* For drafts of the layer that guesses further: tokens at pos.. are text, and their rows lie one behind the other. */
+/* For drafts of the layer that guesses further: tokens at pos.. are text, and their rows lie one after another. */
 static void note(tern_session *s, int32_t pos, const int32_t *tokens, int32_t n, const tern_session *in,
                  int32_t row) {
     for (int32_t i = 0; s->drafting.mtp && i < n; i++)
-        tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], residual(in, row + i));
+        tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], tn_session_row(in, row + i));
 }
 
 /* The rows just evaluated become part of the text. */
@@ -275,7 +228,7 @@ static tern_status begin_pieces(tern_session *s, const int32_t *tokens, size_t n
                "%zu tokens after %d do not fit a context of %d; open the session with a larger one", n,
                s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tokens, n, err));
-    if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
+    TN_TRY(s->evaluator->ops->begin(s->evaluator, (int32_t)n, s->n_tok, err));
     out->calibrates = tn_drafting_calibrates(s, n);
     return out->calibrates ? tn_drafting_before(s, tokens, n, err) : TERN_OK;
 }
@@ -286,13 +239,12 @@ static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scor
     const int32_t *tokens = p->tokens + p->done;
     int32_t rows = p->n - p->done < (size_t)most ? (int32_t)(p->n - p->done) : most;
     bool last = p->done + (size_t)rows == p->n;
-    tn_rows r;
     s->has_logits = false;
-    tern_status st = evaluate(s, tokens, rows, NULL, &r, err);
+    tern_status st = evaluate(s, tokens, rows, NULL, err);
     if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
     if (st == TERN_OK && scorer && scorer->first < p->done + (size_t)rows)
-        st = score_rows(s, &r, rows, p->done, scorer, err);
-    if (st == TERN_OK && last) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
+        st = score_rows(s, rows, p->done, scorer, err);
+    if (st == TERN_OK && last) st = logits_of(s, rows - 1, 1, s->logits, err);
     if (st != TERN_OK) return st;
     if (p->calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
     keep_rows(s, tokens, rows, s, 0);
@@ -319,8 +271,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
 tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err) {
     tern_session *s = p->s;
     if (p->done == p->n) return TERN_OK;
-    return next_piece(p, s->pipeline ? tn_pipeline_chunk_rows(s->pipeline, s->n_tok) : s->acts.max_rows, NULL,
-                      err);
+    return next_piece(p, s->evaluator->ops->chunk_rows(s->evaluator, s->n_tok), NULL, err);
 }
 
 static tern_status tree_logits(tern_session *s, tern_error *err) {
@@ -341,21 +292,18 @@ static tern_status check_tree(const tern_session *s, const tn_tree *tree, tern_e
 tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err) {
     TN_TRY(check_tree(s, tree, err));
     TN_TRY(tree_logits(s, err));
-    tn_rows r;
     s->has_logits = false;
     s->rows_in = s;
     s->rows_at = 0;
-    tern_status st = evaluate(s, tree->token, tree->n, tree, &r, err);
+    tern_status st = evaluate(s, tree->token, tree->n, tree, err);
     if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
-    return st == TERN_OK ? logits_of(s, &r, 0, tree->n, s->tree_logits, err) : st;
+    return st == TERN_OK ? logits_of(s, 0, tree->n, s->tree_logits, err) : st;
 }
 
 /* ---- several sessions in one forward ---------------------------------------------------------------- */
 
 /* The session whose buffers have room for all caches comes first. */
-static int32_t room(const tern_session *s) {
-    return s->pipeline ? tn_pipeline_room(s->pipeline) : s->state.kv.cap_tok;
-}
+static int32_t room(const tern_session *s) { return s->evaluator->ops->room(s->evaluator); }
 
 /* What can go together, roomiest first; what cannot has its error. Returns how many, and all their rows. */
 static int32_t line_up(tn_turn *turns, int32_t n, tn_turn **out, int32_t *n_rows) {
@@ -379,29 +327,15 @@ static int32_t line_up(tn_turn *turns, int32_t n, tn_turn **out, int32_t *n_rows
     return k;
 }
 
-static tern_status forward_together(tn_turn *const *t, int32_t n, tn_rows *all, tern_error *err) {
-    tern_session *lead = t[0]->s;
-    tn_pipeline_text texts[TN_MAX_TEXTS];
-    tn_rows rows[TN_MAX_TEXTS];
-    bool rope_long[TN_MAX_TEXTS];
-    int32_t ids[TN_TREE_MAX], n_ids = 0;
+static tern_status forward_together(tn_turn *const *t, int32_t n, tern_error *err) {
+    tn_evaluator_text texts[TN_MAX_TEXTS];
     for (int32_t i = 0; i < n; i++) {
-        tern_session *s = t[i]->s;
-        const tn_tree *tree = &t[i]->tree, *shape = tree->n > 1 ? tree : NULL;
-        s->has_logits = false;
-        rope_long[i] = tn_session_rope_long(s);
-        if (s->pipeline)
-            texts[i] = (tn_pipeline_text){s->pipeline, tree->token, tree->n, s->n_tok, shape, rope_long[i]};
-        else rows[i] = float_rows(s, tree->n, shape);
-        memcpy(ids + n_ids, tree->token, (size_t)tree->n * sizeof *ids);
-        n_ids += tree->n;
+        const tn_tree *tree = &t[i]->tree;
+        t[i]->s->has_logits = false;
+        texts[i] = rows_of(t[i]->s, tree->token, tree->n, tree->n > 1 ? tree : NULL);
     }
-    if (lead->pipeline)
-        return tn_pipeline_forward_texts(lead->pipeline, texts, n, tn_session_timeline(lead), err);
-    int64_t start_ns = tn_now_ns();
-    tn_forward_texts(lead->e->model, lead->e->pool, rows, rope_long, n, &lead->acts, ids, all);
-    tn_session_trace(lead, "forward", start_ns, tn_now_ns());
-    return TERN_OK;
+    tern_session *lead = t[0]->s;
+    return lead->evaluator->ops->together(texts, n, tn_session_timeline(lead), err);
 }
 
 /* Gives every session its logits: those of all rows are lead's, in the order of the turns. */
@@ -427,17 +361,13 @@ static void share_out(tn_turn *const *t, int32_t n, const float *logits) {
 
 void tn_sessions_forward(tn_turn *turns, int32_t n) {
     tn_turn *t[TN_MAX_TEXTS];
-    tn_rows all;
     tern_error err = {0};
     assert(n > 0 && n <= TN_MAX_TEXTS);
     int32_t n_rows = 0, k = n > 1 ? line_up(turns, n, t, &n_rows) : 0;
     assert(n_rows <= TN_TREE_MAX);
-    for (int32_t i = 0; i < k; i++) { /* logits of all rows come from one output layer */
-        const tern_session *s = t[i]->s;
-        if (!s->pipeline && tn_lora_at(&s->mix, s->e->model->program.n_sites - 1)) k = 0;
-    }
-    if (k < 2 || n_rows > max_rows(t[0]->s) ||
-        (t[0]->s->pipeline && !tn_pipeline_can_share(t[0]->s->pipeline))) {
+    bool share = k > 1;
+    for (int32_t i = 0; share && i < k; i++) share = t[i]->s->evaluator->ops->shares(t[i]->s->evaluator);
+    if (!share || n_rows > max_rows(t[0]->s)) {
         for (int32_t i = 0; i < n; i++) {
             tn_turn *x = &turns[i];
             x->status = x->tree.n > 1 ? tn_session_verify(x->s, &x->tree, &x->err)
@@ -447,8 +377,8 @@ void tn_sessions_forward(tn_turn *turns, int32_t n) {
     }
     tern_session *lead = t[0]->s;
     tern_status st = tree_logits(lead, &err);
-    if (st == TERN_OK) st = forward_together(t, k, &all, &err);
-    if (st == TERN_OK) st = raw_logits_of(lead, &all, 0, n_rows, lead->tree_logits, &err);
+    if (st == TERN_OK) st = forward_together(t, k, &err);
+    if (st == TERN_OK) st = lead->evaluator->ops->logits(lead->evaluator, 0, n_rows, lead->tree_logits, &err);
     if (st == TERN_OK) {
         share_out(t, k, lead->tree_logits);
         return;
@@ -460,7 +390,7 @@ void tn_sessions_forward(tn_turn *turns, int32_t n) {
 }
 
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
-    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one
+    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path after this one
      * needs */
     tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
     s->tokens[s->n_tok++] = tree->token[row];
@@ -480,18 +410,7 @@ tn_timeline *tn_session_timeline(const tern_session *s) {
 }
 
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
-    tn_timeline *t = tn_session_timeline(s);
-    if (!t) return;
-    tn_event e = {.start_ns = start_ns,
-                  .end_ns = end_ns,
-                  .name = name,
-                  .run = -1,
-                  .task = -1,
-                  .chunk = -1,
-                  .layer = -1,
-                  .n_parts = 1,
-                  .lane = TN_LANE_CPU};
-    tn_timeline_add(t, tn_timeline_n_workers(t), &e);
+    tn_timeline_note(tn_session_timeline(s), name, start_ns, end_ns);
 }
 
 void tn_session_truncate(tern_session *s, int32_t n) {
@@ -568,8 +487,8 @@ void tern_session_cancel(tern_session *s) {
 static tern_stats stats_of(const tern_session *s) {
     tern_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
     tern_stats *out = &all;
-    if (!s->pipeline) return all;
-    const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);
+    if (!tn_session_pipeline(s)) return all;
+    const tn_pipeline_stats *p = tn_pipeline_stats_get(tn_session_pipeline(s));
     const int32_t *w = s->e->n_lane_workers;
     double wall = (double)p->wall_ns;
     out->wall_s = wall * 1e-9;

@@ -1,4 +1,4 @@
-/* session/session.h - one request: a text that grows, what the layers remember of it, and the logits behind
+/* session/session.h - one request: a text that grows, what the layers remember of it, and the logits after
  * it (internal side of tern.h). One thread at a time has a session.
  *
  * Main path: tern_session_prefill and step (session.c) -> tern_session_generate (generate.c), which draws
@@ -11,6 +11,7 @@
 #include "model/state.h"
 #include "session/constrain.h"
 #include "session/drafting.h"
+#include "session/evaluator.h"
 #include "session/storing.h"
 
 enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when scoring */
@@ -18,15 +19,13 @@ enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when
 struct tern_session {
     tern_engine *e;
     int32_t n_ctx;
-    tn_state state;        /* what the layers remember of the text */
-    tn_acts acts;          /* float models */
-    tn_pipeline *pipeline; /* packages */
-    tn_lora_mix mix;       /* adapters that its text is read with */
+    tn_state state; /* what the layers remember of the text */
+    tn_evaluator *evaluator;
+    tn_lora_mix mix; /* adapters that its text is read with */
     tn_step_profile profile;
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens;       /* [n_ctx] */
     int32_t n_tok;         /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
-    int32_t *pos, *slot;   /* [chunk] scratch */
     float *logits;         /* [n_vocab] after token n_tok-1 */
     bool has_logits;
     size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them the session knew */
@@ -53,7 +52,7 @@ typedef struct tn_scorer {
     float *row;
 } tn_scorer;
 
-/* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last
+/* Evaluate tokens[0..n) after the session's prefix; afterwards the session's logits are those of the last
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
@@ -73,9 +72,9 @@ tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_to
  * is done stays the session's. Nothing else may change the session in between. */
 tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
 /* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left).
- * Both are of one engine and of one kind of rope factors, and n fits. On failure it is empty. */
+ * Both are of one engine and of one kind of rope factors, and n fits. On failure it is as before. */
 tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err);
-/* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
+/* Evaluate a draft tree after the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */
 tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
@@ -105,6 +104,16 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
  * be seen. TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
 tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
                             tern_error *err);
+
+/* The residual after the last layer of row i of the last evaluation. */
+static inline const float *tn_session_row(const tern_session *s, int32_t i) {
+    return s->evaluator->ops->row(s->evaluator, i);
+}
+
+/* A package's pipeline, for its times and counts; NULL: the session is of a file, or was not opened. */
+static inline tn_pipeline *tn_session_pipeline(const tern_session *s) {
+    return s->evaluator ? s->evaluator->pipeline : NULL;
+}
 
 /* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the
  * text becomes. */

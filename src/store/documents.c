@@ -56,10 +56,37 @@ static tern_status plain_text(tn_ctx *ctx, bool html, const char *bytes, size_t 
     return st;
 }
 
+static const char *const html[] = {".html", ".htm", ".xhtml", NULL};
+static const char *const mail[] = {".eml", ".mht", NULL};
+
+bool tn_document_has_lines(const char *name, const char *bytes, size_t n) {
+    bool zip = n >= 4 && !memcmp(bytes, "PK\3\4", 4), pdf = n >= 5 && !memcmp(bytes, "%PDF-", 5);
+    return !zip && !pdf && !has_suffix(name, html) && !(has_suffix(name, mail) && tn_doc_is_mail(bytes, n));
+}
+
+/* A text that says something, or why there is none. */
+static tern_status say_something(tn_ctx *ctx, char **out, size_t n, const char **why) {
+    if (*out && strspn(*out, " \n\t\f") < n) return TERN_OK;
+    tn_free(ctx, *out);
+    *out = NULL;
+    *why = "it has no text";
+    return TERN_OK;
+}
+
+tern_status tn_document_pages(tn_ctx *ctx, const char *bytes, size_t n, size_t max_text, char **out,
+                              size_t *n_out, const char **why, tern_error *err) {
+    *out = NULL;
+    *n_out = 0;
+    *why = n > max_text                  ? "it holds more text than a document may have"
+           : tn_text_is_binary(bytes, n) ? "it is binary"
+                                         : NULL;
+    if (*why) return TERN_OK;
+    TN_TRY(tn_text_decode_pages(ctx, bytes, n, out, n_out, err));
+    return say_something(ctx, out, *n_out, why);
+}
+
 tern_status tn_document_text(tn_ctx *ctx, const char *name, const char *bytes, size_t n, size_t max_text,
                              char **out, size_t *n_out, const char **why, tern_error *err) {
-    static const char *const html[] = {".html", ".htm", ".xhtml", NULL}, *const mail[] = {".eml", ".mht",
-                                                                                          NULL};
     bool zip = n >= 4 && !memcmp(bytes, "PK\3\4", 4),
          is_mail = !zip && has_suffix(name, mail) && tn_doc_is_mail(bytes, n);
     *out = NULL;
@@ -83,9 +110,5 @@ tern_status tn_document_text(tn_ctx *ctx, const char *name, const char *bytes, s
     } else {
         TN_TRY(plain_text(ctx, has_suffix(name, html), bytes, n, out, n_out, err));
     }
-    if (*out && strspn(*out, " \n\t") < *n_out) return TERN_OK;
-    tn_free(ctx, *out);
-    *out = NULL;
-    *why = "it has no text";
-    return TERN_OK;
+    return say_something(ctx, out, *n_out, why);
 }

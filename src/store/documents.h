@@ -19,6 +19,12 @@
 tern_status tn_document_text(tn_ctx *ctx, const char *name, const char *bytes, size_t n, size_t max_text,
                              char **out, size_t *n_out, const char **why, tern_error *err);
 
+/* The same of what pdftotext wrote: a form feed stays after every page. */
+tern_status tn_document_pages(tn_ctx *ctx, const char *bytes, size_t n, size_t max_text, char **out,
+                              size_t *n_out, const char **why, tern_error *err);
+/* Whether the text of a file has the lines of the file: plain text, Markdown, code. */
+bool tn_document_has_lines(const char *name, const char *bytes, size_t n);
+
 /* ---- between the files of this folder -------------------------------------------------------------- */
 
 /* This is a growing text of bounded length. After a failure nothing is added. */

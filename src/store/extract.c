@@ -11,6 +11,7 @@
 typedef struct text {
     char *p;
     size_t n, cap;
+    bool keep_pages; /* form feeds */
 } text;
 
 static tern_status text_open(tn_ctx *ctx, size_t cap, text *t, tern_error *err) {
@@ -74,13 +75,13 @@ static void put_plain(text *t, uint32_t c, bool *cr) {
     bool after_cr = *cr;
     *cr = c == '\r';
     if (c == '\n' && after_cr) return;
-    if (c == '\r' || c == '\f' || c == 0x2028 || c == 0x2029) c = '\n';
+    if (c == '\r' || (c == '\f' && !t->keep_pages) || c == 0x2028 || c == 0x2029) c = '\n';
     if (is_control(c) || c == 0xfeff) return;
     put_char(t, c);
 }
 
-tern_status tn_text_decode(tn_ctx *ctx, const char *bytes, size_t n, char **out, size_t *n_out,
-                           tern_error *err) {
+static tern_status decode(tn_ctx *ctx, const char *bytes, size_t n, bool keep_pages, char **out,
+                          size_t *n_out, tern_error *err) {
     static const uint16_t windows_1252[32] = {0x20ac, 0x81,   0x201a, 0x192,  0x201e, 0x2026, 0x2020, 0x2021,
                                               0x2c6,  0x2030, 0x160,  0x2039, 0x152,  0x8d,   0x17d,  0x8f,
                                               0x90,   0x2018, 0x2019, 0x201c, 0x201d, 0x2022, 0x2013, 0x2014,
@@ -91,6 +92,7 @@ tern_status tn_text_decode(tn_ctx *ctx, const char *bytes, size_t n, char **out,
     /* at most 3 bytes of UTF-8 for one of Windows-1252 or two of UTF-16; put_char wants 4 free */
     TN_FAIL_IF(n > SIZE_MAX / 4, err, TERN_E_LIMIT, "a text of %zu bytes", n);
     TN_TRY(text_open(ctx, (utf8 ? n : 3 * n) + 4, &t, err));
+    t.keep_pages = keep_pages;
     for (size_t i = 0; utf8 && i < n;) {
         utf8proc_int32_t c = 0;
         i += (size_t)utf8proc_iterate(b + i, (utf8proc_ssize_t)(n - i), &c);
@@ -112,6 +114,16 @@ tern_status tn_text_decode(tn_ctx *ctx, const char *bytes, size_t n, char **out,
         put_plain(&t, b[i] >= 0x80 && b[i] < 0xa0 ? windows_1252[b[i] - 0x80] : b[i], &cr);
     finish(&t, out, n_out);
     return TERN_OK;
+}
+
+tern_status tn_text_decode(tn_ctx *ctx, const char *bytes, size_t n, char **out, size_t *n_out,
+                           tern_error *err) {
+    return decode(ctx, bytes, n, false, out, n_out, err);
+}
+
+tern_status tn_text_decode_pages(tn_ctx *ctx, const char *bytes, size_t n, char **out, size_t *n_out,
+                                 tern_error *err) {
+    return decode(ctx, bytes, n, true, out, n_out, err);
 }
 
 /* ---- HTML ------------------------------------------------------------------------------------------ */

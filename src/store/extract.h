@@ -9,10 +9,13 @@
 bool tn_text_is_binary(const char *bytes, size_t n);
 
 /* Decodes UTF-8 and UTF-16 (by its byte order mark) as they are, anything else as Windows-1252. Each end of
- * line becomes one newline; other control characters go. *out is zero-terminated; the caller frees it with
+ * line becomes one newline, and so does a form feed; other control characters go. *out is zero-terminated; the caller frees it with
  * tn_free. */
 tern_status tn_text_decode(tn_ctx *ctx, const char *bytes, size_t n, char **out, size_t *n_out,
                            tern_error *err);
+/* The same, but form feeds stay. */
+tern_status tn_text_decode_pages(tn_ctx *ctx, const char *bytes, size_t n, char **out, size_t *n_out,
+                                 tern_error *err);
 
 /* Returns what a reader sees of an HTML page given as UTF-8: tags, comments, scripts and styles go, blocks
  * become paragraphs, entities their characters, white space collapses except in <pre>. It is no browser:

@@ -322,7 +322,7 @@ static part part_of(span s) {
     return x;
 }
 
-/* Finds the next part between boundary lines. *rest begins behind it. Returns false when there is none. */
+/* Finds the next part between boundary lines. *rest begins after it. Returns false when there is none. */
 static bool next_part(span *rest, const char *boundary, span *out) {
     size_t n = strlen(boundary);
     const char *begin = NULL;

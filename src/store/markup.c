@@ -19,7 +19,7 @@ static bool begins(const scan *s, const char *with) {
     return (size_t)(s->end - s->p) >= n && !memcmp(s->p, with, n);
 }
 
-/* Goes behind the next `mark`, or to the end. */
+/* Goes after the next `mark`, or to the end. */
 static void go_behind(scan *s, const char *mark) {
     const char *at = memmem(s->p, (size_t)(s->end - s->p), mark, strlen(mark));
     s->p = at ? at + strlen(mark) : s->end;
@@ -72,7 +72,8 @@ static void end_tag(scan *s) {
     go_behind(s, ">");
 }
 
-const char *tn_markup_refusal(const char *xml, size_t n) {
+/* Says why xml[0..n), UTF-8, is not read, a constant; NULL: it may be. Damaged XML may be as well. */
+static const char *refusal(const char *xml, size_t n) {
     scan s = {.p = xml, .end = xml + n};
     const char *why = NULL;
     while (!why && s.p < s.end && (s.p = memchr(s.p, '<', (size_t)(s.end - s.p)))) {
@@ -108,7 +109,7 @@ tern_status tn_markup_open(tn_ctx *ctx, const char *xml, size_t n, char **text, 
     size_t n_text;
     *out = NULL;
     TN_TRY(tn_text_decode(ctx, xml, n, text, &n_text, err));
-    if ((*why = tn_markup_refusal(*text, n_text)) == NULL && n_text > INT_MAX) *why = damaged;
+    if ((*why = refusal(*text, n_text)) == NULL && n_text > INT_MAX) *why = damaged;
     if (*why) return TERN_OK;
     *out = xmlReaderForMemory(*text, (int)n_text, NULL, "UTF-8",
                               XML_PARSE_NONET | XML_PARSE_NOERROR | XML_PARSE_NOWARNING | XML_PARSE_NOCDATA |

@@ -17,9 +17,6 @@ enum {
     TN_MARKUP_NAME_BYTES = 1 << 20 /* of all different names */
 };
 
-/* Says why xml[0..n), UTF-8, is not read, a constant; NULL: it may be. Damaged XML may be as well. */
-const char *tn_markup_refusal(const char *xml, size_t n);
-
 /* Opens a reader, which stands at the first node: no network, no files, no entities but the five. xml is in an
  * encoding that tn_text_decode tells. *out is NULL where *why, a constant, says what is wrong. *text is what
  * the reader reads; the caller frees it with tn_free after the reader. */

@@ -195,9 +195,9 @@ typedef struct dialect {
     const char *const *text;       /* character data counts in these only; NULL: everywhere in `body` */
     const char *const *body;       /* outermost elements that hold what is read; NULL: all */
     const char *const *skip;       /* elements whose inside is not read */
-    const char *const *paragraphs; /* a newline behind each */
-    const char *const *blocks;     /* an empty line behind each */
-    const char *const *cells;      /* a tab behind each */
+    const char *const *paragraphs; /* a newline after each */
+    const char *const *blocks;     /* an empty line after each */
+    const char *const *cells;      /* a tab after each */
     const char *const *tabs, *const *lines, *const *spaces; /* empty elements */
 } dialect;
 

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t'; }
+static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\f'; }
+static bool is_break(char c) { return c == '\n' || c == '\f'; }
 static bool is_word(char c) {
     return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c & 0x80);
 }
@@ -23,18 +24,22 @@ size_t tn_text_count(const char *text, size_t n) {
 /* A text is cut at these, from coarse to fine. */
 typedef enum cut { CUT_PARAGRAPH, CUT_LINE, CUT_SENTENCE, CUT_WORD, N_CUTS } cut;
 
-/* Tells whether a piece of this kind begins at i, behind i - 1. */
+/* Tells whether a piece of this kind begins at i, after i - 1. */
 static bool begins(const char *t, size_t i, cut c) {
     switch (c) {
     case CUT_PARAGRAPH:
-        if (t[i - 1] != '\n' || is_space(t[i])) return false;
+        if (!is_break(t[i - 1]) || is_space(t[i])) return false;
         if (t[i] == '#') return true; /* a heading of Markdown */
         for (size_t k = i - 1; k-- > 0 && is_space(t[k]);) {
-            if (t[k] == '\n') return true;
+            if (is_break(t[k])) return true;
         }
         return false;
-    case CUT_LINE: return t[i - 1] == '\n' && t[i] != '\n';
+    case CUT_LINE: return is_break(t[i - 1]) && !is_break(t[i]);
     case CUT_SENTENCE:
+        /* full stops of East Asia need no space after them */
+        if (i > 2 && (!memcmp(t + i - 3, "\xe3\x80\x82", 3) || !memcmp(t + i - 3, "\xef\xbc\x81", 3) ||
+                      !memcmp(t + i - 3, "\xef\xbc\x9f", 3)))
+            return true;
         return i > 1 && is_space(t[i - 1]) && !is_space(t[i]) &&
                (t[i - 2] == '.' || t[i - 2] == '!' || t[i - 2] == '?' || t[i - 2] == '\n');
     default: return is_space(t[i - 1]) && !is_space(t[i]);
@@ -85,7 +90,7 @@ static size_t prefix(const char *t, size_t n, size_t n_tokens, const tn_passage_
     return lo;
 }
 
-/* Cuts between characters: behind the last one of t[0..end), or behind the first one where that is none. */
+/* Cuts between characters: after the last one of t[0..end), or after the first one where that is none. */
 static size_t whole_characters(const char *t, size_t n, size_t end) {
     while (end > 0 && end < n && (t[end] & 0xc0) == 0x80) end--;
     if (!end) {

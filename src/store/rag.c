@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "store/documents.h"
+#include "store/reader.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -42,10 +43,14 @@ typedef struct indexer {
     tn_rag_added *out;
     sqlite3_stmt *find, *insert, *update, *passage, *words; /* prepared once */
     int64_t document, number;                               /* being written */
+    enum { NO_PLACES, LINES, PAGES } places;                /* what of the document can be counted */
+    const char *counted;                                    /* up to here ... */
+    int64_t place;                                          /* ... it is this line or page */
     uint64_t batch_bytes;
     int32_t batch_documents;
     tern_status st; /* of the callback that writes passages */
     tern_error *err;
+    char why[sizeof((tern_error *)0)->message]; /* a document has no text, in its reader's words */
 } indexer;
 
 /* ---- SQL ------------------------------------------------------------------------------------------- */
@@ -134,7 +139,7 @@ static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n,
     posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    char *argv[] = {"pdftotext", "-q", "-enc", "UTF-8", "-nopgbrk", (char *)path, "-", NULL};
+    char *argv[] = {"pdftotext", "-q", "-enc", "UTF-8", (char *)path, "-", NULL};
     pid_t pid;
     int rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -166,26 +171,52 @@ static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n,
     return TERN_OK;
 }
 
+static bool is_pdf(const char *bytes, size_t n) { return n >= 5 && !memcmp(bytes, "%PDF-", 5); }
+
+/* The same by a process that can do nothing else. What it says of the document is why it has no text. */
+static tern_status text_of_reader(indexer *x, const char *path, char **text, size_t *n_text, const char **why,
+                                  tern_error *err) {
+    char *read = NULL;
+    tern_error said;
+    *text = NULL;
+    tern_status st = tn_reader_text(x->o->reader, path, x->max_file_bytes, &read, n_text, &said);
+    if (st != TERN_OK && st != TERN_E_MEMORY) {
+        snprintf(x->why, sizeof x->why, "%s", said.message);
+        *why = x->why;
+        return TERN_OK;
+    }
+    if (st != TERN_OK) return tn_fail(err, st, "%s: %s", path, said.message);
+    *text = tn_alloc(x->ctx, TN_MEM_TEXT, *n_text + 1, 1);
+    if (*text) memcpy(*text, read, *n_text + 1);
+    free(read);
+    TN_FAIL_IF(!*text, err, TERN_E_MEMORY, "no memory for a document");
+    return TERN_OK;
+}
+
 /* Reads the text of a file as people read it. *why says why it has none. */
 static tern_status document_text(indexer *x, const char *path, const char *bytes, size_t n, char **text,
                                  size_t *n_text, const char **why, tern_error *err) {
-    if (n < 5 || memcmp(bytes, "%PDF-", 5) != 0)
+    if (x->o && x->o->reader) return text_of_reader(x, path, text, n_text, why, err);
+    if (!is_pdf(bytes, n))
         return tn_document_text(x->ctx, path, bytes, n, x->max_file_bytes, text, n_text, why, err);
     char *raw = NULL;
     size_t n_raw = 0;
     *text = NULL;
     TN_TRY(pdf_text(x, path, &raw, &n_raw, why, err));
     if (*why) return TERN_OK;
-    tern_status st = tn_document_text(x->ctx, "pdf", raw, n_raw, x->max_file_bytes, text, n_text, why, err);
+    tern_status st = tn_document_pages(x->ctx, raw, n_raw, x->max_file_bytes, text, n_text, why, err);
     tn_free(x->ctx, raw);
     return st;
 }
 
-tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes, char **out, size_t *n,
-                             tern_error *err) {
+tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes,
+                             tern_status (*seal)(void *user, const char *path, bool pdf, tern_error *err),
+                             void *user, char **out, size_t *n, tern_error *err) {
     indexer x = {.ctx = ctx, .max_file_bytes = max_bytes};
     char *real = realpath(path, NULL), *bytes = NULL;
-    int fd = real ? open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    int fd = -1;
+    while (real && (fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0 && errno == EINTR) {
+    }
     struct stat info;
     const char *why = NULL;
     size_t n_bytes;
@@ -197,6 +228,7 @@ tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes, ch
     else if ((uint64_t)info.st_size > max_bytes)
         st = tn_fail(err, TERN_E_LIMIT, "%s: it has more than %zu bytes", path, max_bytes);
     if (st == TERN_OK) st = read_all(ctx, fd, max_bytes, 0, &bytes, &n_bytes, &late, err);
+    if (st == TERN_OK && seal) st = seal(user, real, is_pdf(bytes, n_bytes), err);
     if (st == TERN_OK) st = document_text(&x, real, bytes, n_bytes, out, n, &why, err);
     if (st == TERN_OK && why) st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: %s", path, why);
     if (fd >= 0) close(fd);
@@ -210,7 +242,7 @@ tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes, ch
 static tern_status drop_passages(tn_store *s, const char *which, int64_t key, const char *path,
                                  tern_error *err) {
     static const char *const steps[] = {"INSERT INTO passage_fts(passage_fts, rowid, text) SELECT 'delete', "
-                                        "id, text FROM passage WHERE document IN (%s)",
+                                        "id, tern_words(text) FROM passage WHERE document IN (%s)",
                                         "DELETE FROM passage WHERE document IN (%s)"};
     for (int i = 0; i < 2; i++) {
         char sql[400];
@@ -235,11 +267,20 @@ static tern_status end_batch(indexer *x) {
     return tn_store_commit(x->s, x->err);
 }
 
+/* The line or page that a passage begins on. Passages come in their order. */
+static int64_t place_of(indexer *x, const char *text) {
+    for (; x->counted < text; x->counted++) {
+        x->place += *x->counted == (x->places == PAGES ? '\f' : '\n');
+    }
+    return x->places == PAGES ? -x->place : x->places == LINES ? x->place : 0;
+}
+
 static bool write_passage(void *user, const char *text, size_t n) {
     indexer *x = user;
     sqlite3_bind_int64(x->passage, 1, x->document);
     sqlite3_bind_int64(x->passage, 2, ++x->number);
     sqlite3_bind_text64(x->passage, 3, text, n, SQLITE_STATIC, SQLITE_UTF8);
+    sqlite3_bind_int64(x->passage, 4, place_of(x, text));
     x->st = run(x->s, x->passage, x->err);
     sqlite3_bind_int64(x->words, 1, sqlite3_last_insert_rowid(x->db));
     sqlite3_bind_text64(x->words, 2, text, n, SQLITE_STATIC, SQLITE_UTF8);
@@ -287,6 +328,8 @@ static tern_status write_document(indexer *x, const char *path, int64_t hash, si
         x->document = sqlite3_last_insert_rowid(x->db);
     }
     x->st = TERN_OK;
+    x->counted = text;
+    x->place = 1;
     tn_passages(text, n_text, &x->passages, write_passage, x);
     TN_TRY(x->st);
     sqlite3_bind_int64(x->update, 1, hash);
@@ -318,6 +361,7 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
         skip(x, path, why);
         return TERN_OK;
     }
+    x->places = is_pdf(bytes, n) ? PAGES : tn_document_has_lines(path, bytes, n) ? LINES : NO_PLACES;
     tern_status st = write_document(x, path, hash, n, text, n_text);
     tn_free(x->ctx, text);
     TN_TRY(st);
@@ -510,10 +554,13 @@ tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt,
             s, "UPDATE document SET hash = ?, n_bytes = ?, n_passages = ?, added = ? WHERE id = ?", &x.update,
             err);
     if (st == TERN_OK)
-        st = tn_store_prepare(s, "INSERT INTO passage(document, number, text) VALUES(?, ?, ?)", &x.passage,
-                              err);
+        st = tn_store_prepare(s,
+                              "INSERT INTO passage(document, number, text, place) VALUES(?, ?, replace(?, "
+                              "char(12), char(10)), ?)",
+                              &x.passage, err);
     if (st == TERN_OK)
-        st = tn_store_prepare(s, "INSERT INTO passage_fts(rowid, text) VALUES(?, ?)", &x.words, err);
+        st = tn_store_prepare(s, "INSERT INTO passage_fts(rowid, text) VALUES(?, tern_words(?))", &x.words,
+                              err);
     if (st == TERN_OK && stat(real, &info))
         st = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
     bool folder = st == TERN_OK && S_ISDIR(info.st_mode);

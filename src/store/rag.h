@@ -36,6 +36,8 @@ typedef struct tn_rag_options {
     /* progress is called after every document that was read. It may be NULL. */
     void (*progress)(void *user, const char *path, int64_t n_done);
     void *user;
+    struct tn_reader
+        *reader; /* looks into the documents (store/reader.h), borrowed; NULL: this process does */
 } tn_rag_options;
 
 typedef struct tn_rag_added {
@@ -58,9 +60,12 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
 /* Gives the document's id in the store, for tn_store_quoting, or 0 when it is not in the index. */
 tern_status tn_rag_id(tn_store *s, const char *path, int64_t *id, tern_error *err);
 
-/* The text of a file, as an index would read it, without one. *out is zero-terminated; free with tn_free. */
-tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes, char **out, size_t *n,
-                             tern_error *err);
+/* The text of a file, as an index would read it, without one. When its bytes are read, and before anybody looks into
+ * them, seal is called with the path and whether it is PDF, which pdftotext reads; NULL: nothing is. *out is
+ * zero-terminated; free with tn_free. */
+tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes,
+                             tern_status (*seal)(void *user, const char *path, bool pdf, tern_error *err),
+                             void *user, char **out, size_t *n, tern_error *err);
 
 typedef struct tn_rag_document {
     const char *path;                   /* borrowed during the callback */
@@ -74,13 +79,14 @@ tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages
 
 typedef struct tn_rag_hit {
     char *path, *text;
-    int32_t number;   /* of the passage in its document, from 1 */
-    float score;      /* larger is better: BM25; with vectors the sum of 1 / (60 + rank) over both lists */
-    float similarity; /* with vectors: as tn_vector_hit has it; 0 where it is not among the nearest */
-    float coverage;   /* share of the question's words that stand in it, rare words counting more */
-    bool fits;        /* by TN_RAG_COVERAGE or TN_RAG_STANDS_OUT */
-    float support;    /* tn_rag_support: share of the answer's words that stand in it */
-    bool cited;       /* tn_rag_support: the answer came from it */
+    int32_t number;     /* of the passage in its document, from 1 */
+    int32_t line, page; /* that it begins on, from 1; 0: not known, or the document has none */
+    float score;        /* larger is better: BM25; with vectors the sum of 1 / (60 + rank) over both lists */
+    float similarity;   /* with vectors: as tn_vector_hit has it; 0 where it is not among the nearest */
+    float coverage;     /* share of the question's words that stand in it, rare words counting more */
+    bool fits;          /* by TN_RAG_COVERAGE or TN_RAG_STANDS_OUT */
+    float support;      /* tn_rag_support: share of the answer's words that stand in it */
+    bool cited;         /* tn_rag_support: the answer came from it */
 } tn_rag_hit;
 
 /* Finds the k best passages, best first; *n gets how many there are. The query is words, whatever signs
@@ -90,6 +96,10 @@ typedef struct tn_rag_hit {
 tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, const tn_embedder *e, tn_rag_hit **out,
                           int32_t *n, tern_error *err);
 void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n);
+
+/* A passage of a document by its number: line, page and text; *hit is freed as above. TERN_E_INVALID: there is no such
+ * document or passage; the message says how many there are. */
+tern_status tn_rag_passage(tn_store *s, const char *path, int32_t number, tn_rag_hit **hit, tern_error *err);
 
 /* Returns the passages of a document one after the other, at most max_bytes of them. *out is zero-terminated,
  * freed with tn_free, and empty for a path that is not in the index. */

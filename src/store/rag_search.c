@@ -3,6 +3,7 @@
 #include "store/rag.h"
 
 #include "base/status.h"
+#include "store/words.h"
 
 #include <math.h>
 #include <sqlite3.h>
@@ -55,14 +56,30 @@ static bool next_word(const char **text, char *word, size_t cap, bool *adjacent)
     return n > 0;
 }
 
-/* These are words of questions that say nothing about their subject. */
+/* Pieces of a question that are all Hiragana are endings and particles. */
+static bool is_hiragana(const char *w) {
+    for (; *w; w += 3)
+        if (memcmp(w, "\xe3\x81", 2) && (memcmp(w, "\xe3\x82", 2) || (unsigned char)w[2] > 0x9f))
+            return false;
+    return true;
+}
+
+/* These are words of questions that say nothing about their subject; of scripts without spaces, their pieces. */
 static bool is_stop_word(const char *w) {
-    static const char list[] = " a about an and any are as at be been but by can could did do does find for "
-                               "from get give had has have he her his how i if in into is it its "
-                               "let like look may me mine my need no not of on or our please quote say says "
-                               "said she show should so some tell than that the their them then there "
-                               "these they this those to up us want was we were what when where which who "
-                               "whom whose why will with would you your ";
+    bool is_short;
+    if (tn_words_is_piece(w, &is_short) && is_hiragana(w)) return true;
+    static const char list[] =
+        " 什么 么时 时候 哪里 哪儿 在哪 哪个 哪些 哪一 怎么 么办 怎样 如何 为什 为何 多少 几个 几点 是谁 "
+        "谁是 是什 是几 请问 吗 呢 "
+        "何が 何を 何で 何は 誰が 誰で どこ いつ なぜ いく くら "
+        "อะไ ะไร ทไห ไหน เมอ มอไ อไร อไห ไหร อยา ยาง างไ งไร ทำไ ำไม ใคร ไดก เทา ทาไ าไร "
+        "어디 디에 에서 무엇 언제 누가 누구 얼마 나요 까요 인가 가요 "
+        "a about an and any are as at be been but by can could did do does find for "
+        "from get give had has have he her his how i if in into is it its "
+        "let like look may me mine my need no not of on or our please quote say says "
+        "said she show should so some tell than that the their them then there "
+        "these they this those to up us want was we were what when where which who "
+        "whom whose why will with would you your ";
     char key[MAX_WORD + 2];
     size_t n = strlen(w);
     if (n > MAX_WORD - 1) return false;
@@ -74,27 +91,35 @@ static bool is_stop_word(const char *w) {
 
 typedef struct term {
     char word[MAX_WORD];
-    bool stop, after; /* after: it followed the term before directly */
-    double weight;    /* of a term that is looked for: rare ones tell more */
+    bool piece, prefix; /* a piece of a run (words.h); shorter than one */
+    bool stop, after;   /* after: it followed the term before directly */
+    double weight;      /* of a term that is looked for: rare ones tell more */
 } term;
 
-static int32_t split_query(const char *query, term *terms) {
+static tern_status split_query(const char *question, term *terms, int32_t *n_terms, tern_error *err) {
     int32_t n = 0;
     bool adjacent;
+    size_t n_bytes;
+    char *pieces = tn_words_spread(question, strlen(question), TN_WORDS_QUERY, &n_bytes);
+    const char *query = pieces;
+    TN_FAIL_IF(!pieces, err, TERN_E_MEMORY, "no memory for a question");
     while (n < MAX_TERMS && next_word(&query, terms[n].word, MAX_WORD, &adjacent)) {
+        terms[n].piece = tn_words_is_piece(terms[n].word, &terms[n].prefix);
         terms[n].stop = is_stop_word(terms[n].word);
         terms[n].after = n && adjacent;
         terms[n].weight = 0;
         n++;
     }
-    return n;
+    free(pieces);
+    *n_terms = n;
+    return TERN_OK;
 }
 
 static char *append(char *p, const char *text) { return stpcpy(p, text); }
 
 /* A word is a quoted string to FTS5, in which it sees no syntax; next_word lets no quote through. */
-static void bind_word(sqlite3_stmt *q, const term *t, char quoted[MAX_WORD + 3]) {
-    append(append(append(quoted, "\""), t->word), "\"");
+static void bind_word(sqlite3_stmt *q, const term *t, char quoted[MAX_WORD + 4]) {
+    append(append(append(quoted, "\""), t->word), t->prefix ? "\"*" : "\"");
     sqlite3_bind_text(q, 1, quoted, -1, SQLITE_STATIC);
 }
 
@@ -126,7 +151,7 @@ static tern_status weigh_terms(tn_store *s, term *terms, int32_t n, tern_error *
             err);
     if (st != TERN_OK) return st;
     for (int32_t i = 0; i < n && st == TERN_OK; i++) {
-        char quoted[MAX_WORD + 3];
+        char quoted[MAX_WORD + 4];
         common[i] = terms[i].stop;
         if (any && terms[i].stop) continue;
         bind_word(q, &terms[i], quoted);
@@ -135,6 +160,7 @@ static tern_status weigh_terms(tn_store *s, term *terms, int32_t n, tern_error *
         common[i] = common[i] || found == limit;
         left += found > 0 && !common[i];
         terms[i].weight = log(2 + (double)n_passages / (double)(found + 1));
+        if (terms[i].piece && !found) terms[i].weight /= 2; /* many lie across the borders of words */
     }
     sqlite3_finalize(q);
     for (int32_t i = 0; i < n && left; i++) {
@@ -156,8 +182,9 @@ static void write_query(const term *terms, int32_t n, char *out) {
     *p = 0;
     for (int32_t i = 0; i < n; i++) {
         if (any && terms[i].stop) continue;
-        p = append(append(append(p, p > out ? " OR \"" : "\""), terms[i].word), "\"");
-        if (!terms[i].after || (any && terms[i - 1].stop)) continue;
+        p = append(append(append(p, p > out ? " OR \"" : "\""), terms[i].word),
+                   terms[i].prefix ? "\"*" : "\"");
+        if (!terms[i].after || terms[i].prefix || terms[i - 1].prefix || (any && terms[i - 1].stop)) continue;
         p = append(append(append(append(append(p, " OR \""), terms[i - 1].word), " "), terms[i].word), "\"");
     }
 }
@@ -235,7 +262,7 @@ static tern_status coverage_of(tn_store *s, sqlite3_stmt *q, const term *terms, 
     double in = 0, all = 0;
     for (int32_t i = 0; i < n; i++) {
         if (!(terms[i].weight > 0)) continue;
-        char quoted[MAX_WORD + 3];
+        char quoted[MAX_WORD + 4];
         int64_t found;
         bind_word(q, &terms[i], quoted);
         sqlite3_bind_int64(q, 2, passage);
@@ -250,7 +277,9 @@ static tern_status coverage_of(tn_store *s, sqlite3_stmt *q, const term *terms, 
 static tern_status take_hit(tn_ctx *ctx, sqlite3_stmt *q, tn_rag_hit *h, tern_error *err) {
     const char *path = (const char *)sqlite3_column_text(q, 0),
                *text = (const char *)sqlite3_column_text(q, 2);
-    *h = (tn_rag_hit){.number = sqlite3_column_int(q, 1)};
+    int place = sqlite3_column_int(q, 3);
+    *h = (tn_rag_hit){
+        .number = sqlite3_column_int(q, 1), .line = place > 0 ? place : 0, .page = place < 0 ? -place : 0};
     h->path = tn_strdup(ctx, TN_MEM_TEXT, path ? path : "");
     h->text = tn_strdup(ctx, TN_MEM_TEXT, text ? text : "");
     TN_FAIL_IF(!h->path || !h->text, err, TERN_E_MEMORY, "no memory for a passage");
@@ -261,10 +290,10 @@ static tern_status take_hit(tn_ctx *ctx, sqlite3_stmt *q, tn_rag_hit *h, tern_er
 static tern_status take_hits(tn_store *s, const candidates *all, const term *terms, int32_t n_terms,
                              bool fused, int32_t k, tn_rag_hit *hits, int32_t *n, tern_error *err) {
     sqlite3_stmt *q = NULL, *has = NULL;
-    tern_status st = tn_store_prepare(
-        s,
-        "SELECT d.path, p.number, p.text FROM passage p JOIN document d ON d.id = p.document WHERE p.id = ?",
-        &q, err);
+    tern_status st = tn_store_prepare(s,
+                                      "SELECT d.path, p.number, p.text, p.place FROM passage p JOIN document "
+                                      "d ON d.id = p.document WHERE p.id = ?",
+                                      &q, err);
     if (st == TERN_OK)
         st = tn_store_prepare(s, "SELECT 1 FROM passage_fts WHERE passage_fts MATCH ?1 AND rowid = ?2", &has,
                               err);
@@ -296,9 +325,9 @@ tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, const tn_em
     *n = 0;
     TN_FAIL_IF(k < 1 || k > TN_RAG_MAX_K, err, TERN_E_INVALID, "%d passages: want 1 to %d", k, TN_RAG_MAX_K);
     term terms[MAX_TERMS];
-    int32_t n_terms = split_query(query, terms), depth = !e                      ? k
-                                                         : k * DEPTH < DEPTH_MIN ? DEPTH_MIN
-                                                                                 : k * DEPTH;
+    int32_t n_terms;
+    TN_TRY(split_query(query, terms, &n_terms, err));
+    int32_t depth = !e ? k : k * DEPTH < DEPTH_MIN ? DEPTH_MIN : k * DEPTH;
     if (!n_terms && !e) return TERN_OK;
     TN_TRY(weigh_terms(s, terms, n_terms, err));
     candidates *all = tn_calloc(ctx, TN_MEM_TEXT, 1, sizeof *all);
@@ -315,6 +344,35 @@ tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, const tn_em
     tn_free(ctx, all);
     if (st == TERN_OK) *out = hits;
     else tn_rag_hits_free(ctx, &hits, *n);
+    return st;
+}
+
+tern_status tn_rag_passage(tn_store *s, const char *path, int32_t number, tn_rag_hit **hit, tern_error *err) {
+    tn_ctx *ctx = tn_store_ctx(s);
+    sqlite3_stmt *q;
+    *hit = NULL;
+    TN_TRY(tn_store_prepare(
+        s,
+        "SELECT d.path, p.number, p.text, p.place FROM passage p JOIN document d ON d.id = "
+        "p.document WHERE d.path = ?1 AND p.number = ?2 UNION ALL SELECT d.path, d.n_passages, "
+        "NULL, 0 FROM document d WHERE d.path = ?1",
+        &q, err));
+    sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
+    sqlite3_bind_int(q, 2, number);
+    tern_status st = TERN_OK;
+    int rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW && sqlite3_column_text(q, 2)) {
+        *hit = tn_calloc(ctx, TN_MEM_TEXT, 1, sizeof **hit);
+        st = *hit ? take_hit(ctx, q, *hit, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a passage");
+        if (st != TERN_OK) tn_rag_hits_free(ctx, hit, 1);
+    } else if (rc == SQLITE_ROW) {
+        st = tn_fail(err, TERN_E_INVALID, "%s has passages 1 to %d, none of number %d", path,
+                     sqlite3_column_int(q, 1), number);
+    } else {
+        st = rc == SQLITE_DONE ? tn_fail(err, TERN_E_INVALID, "%s: not in the index", path)
+                               : tn_store_failed(s, "read it", err);
+    }
+    sqlite3_finalize(q);
     return st;
 }
 
@@ -358,16 +416,30 @@ typedef struct evidence {
     int32_t n;
 } evidence;
 
+/* The text in pieces where its script has no spaces; the text itself without memory. *made is to be freed. */
+static const char *in_pieces(const char *text, tn_words_for use, char **made) {
+    size_t n;
+    *made = tn_words_spread(text, strlen(text), use, &n);
+    return *made ? *made : text;
+}
+
 static void gather(evidence *v, const tn_rag_hit *hits, int32_t n, const char *question, const char *answer) {
-    char word[MAX_WORD];
+    char word[MAX_WORD], *made[TN_RAG_MAX_K], *made_question = NULL, *made_answer;
+    const char *texts[TN_RAG_MAX_K];
     bool adjacent;
     v->n = 0;
+    if (question) question = in_pieces(question, TN_WORDS_INDEX, &made_question);
+    answer = in_pieces(answer, TN_WORDS_QUERY, &made_answer);
+    for (int32_t i = 0; i < n; i++) texts[i] = in_pieces(hits[i].text, TN_WORDS_INDEX, &made[i]);
     while (v->n < MAX_ANSWER_WORDS && next_word(&answer, word, sizeof word, &adjacent)) {
         if (is_stop_word(word) || (question && has_word(question, word))) continue;
         uint64_t in = 0;
-        for (int32_t i = 0; i < n; i++) in |= (uint64_t)has_word(hits[i].text, word) << i;
+        for (int32_t i = 0; i < n; i++) in |= (uint64_t)has_word(texts[i], word) << i;
         v->in[v->n++] = in;
     }
+    for (int32_t i = 0; i < n; i++) free(made[i]);
+    free(made_question);
+    free(made_answer);
 }
 
 void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *question, const char *answer) {

@@ -1,4 +1,5 @@
 #include "store/store.h"
+#include "store/words.h"
 
 #include "base/file.h"
 #include "base/status.h"
@@ -52,6 +53,14 @@ static const char *const migrations[TN_STORE_VERSION] = {
      "CREATE TABLE vector(passage INTEGER PRIMARY KEY REFERENCES passage(id) ON DELETE CASCADE, data BLOB "
      "NOT "
      "NULL)"),
+    /* place: the line of a passage in its document, less than zero: the page; 0: not known. Scripts without
+     * spaces are indexed in pieces (words.h) */
+    ("ALTER TABLE passage ADD COLUMN place INTEGER NOT NULL DEFAULT 0;"
+     "INSERT INTO passage_fts(passage_fts, rowid, text) SELECT 'delete', id, text FROM passage WHERE "
+     "tern_words(text) <> text;"
+     "INSERT INTO passage_fts(rowid, text) SELECT id, tern_words(text) FROM passage WHERE tern_words(text) "
+     "<> "
+     "text"),
 };
 
 struct tn_store {
@@ -79,7 +88,11 @@ tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err) {
     case SQLITE_TOOBIG: st = TERN_E_LIMIT; break;
     default: break;
     }
-    return tn_fail(err, st, "%s: cannot %s: %s", s->path, what, sqlite3_errmsg(s->db));
+    /* SQLite calls a full disk an I/O error where its shared memory has no room */
+    bool full = (sqlite3_errcode(s->db) & 0xff) == SQLITE_IOERR &&
+                (sqlite3_system_errno(s->db) == ENOSPC || sqlite3_system_errno(s->db) == EDQUOT);
+    return tn_fail(err, st, "%s: cannot %s: %s", s->path, what,
+                   full ? strerror(ENOSPC) : sqlite3_errmsg(s->db));
 }
 
 tern_status tn_store_run(tn_store *s, const char *sql, const char *what, tern_error *err) {
@@ -127,6 +140,16 @@ void tn_store_rollback(tn_store *s) {
 sqlite3 *tn_store_db(tn_store *s) { return s->db; }
 tn_ctx *tn_store_ctx(tn_store *s) { return s->ctx; }
 const char *tn_store_path(const tn_store *s) { return s->path; }
+
+/* tern_words(text), in SQL: what FTS5 is given of a passage. */
+static void words_of(sqlite3_context *c, int n_args, sqlite3_value **args) {
+    (void)n_args;
+    const char *text = (const char *)sqlite3_value_text(args[0]);
+    size_t n = 0;
+    char *out = tn_words_spread(text ? text : "", (size_t)sqlite3_value_bytes(args[0]), TN_WORDS_INDEX, &n);
+    if (out) sqlite3_result_text64(c, out, n, free, SQLITE_UTF8);
+    else sqlite3_result_error_nomem(c);
+}
 
 /* ---- open ------------------------------------------------------------------------------------------ */
 
@@ -301,6 +324,12 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
     int32_t busy_ms = opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS;
     sqlite3_busy_timeout(s->db, busy_ms);
     sqlite3_extended_result_codes(s->db, 1);
+    if (sqlite3_create_function(s->db, "tern_words", 1,
+                                SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_DIRECTONLY, NULL, words_of, NULL,
+                                NULL) != SQLITE_OK) {
+        st = tn_store_failed(s, "open it", err);
+        goto out;
+    }
     /* files from elsewhere may hold views and triggers: they get no rights */
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);

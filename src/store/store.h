@@ -28,7 +28,7 @@
 
 struct sqlite3;
 
-enum { TN_STORE_VERSION = 5, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
+enum { TN_STORE_VERSION = 6, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
 
 typedef enum tn_sequence_kind { TN_SEQUENCE_CHAT, TN_SEQUENCE_CORPUS } tn_sequence_kind;
 

@@ -7,7 +7,7 @@
 #include "text/tokenizer.h"
 
 /* Appends the rendered conversation to `out`, whose context is the caller's. opt may be NULL. Where the
- * tokenizer adds a BOS token, the text starts behind it. What the conversation holds must arrive. A system
+ * tokenizer adds a BOS token, the text starts after it. What the conversation holds must arrive. A system
  * message that the template refuses or leaves out is put in front of the first question instead; tools for a
  * template without tools are an error. */
 tern_status tn_chat_segments(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,

@@ -161,7 +161,7 @@ static void merge_short(encoder *e, const uint8_t *piece, symbol *s, size_t n) {
         s[best].id = res[best];
         s[best].len += s[best + 1].len;
         n--;
-        size_t tail = n - best - 1; /* symbols behind the merged one */
+        size_t tail = n - best - 1; /* symbols after the merged one */
         memmove(s + best + 1, s + best + 2, tail * sizeof *s);
         if (tail) {
             memmove(pri + best, pri + best + 1, tail * sizeof *pri);

@@ -1,5 +1,5 @@
 /* text/hf.c - tokenizers out of Hugging Face folders: tokenizer.json; else vocab.json + merges.txt; else a
- * tiktoken tokenizer.model; with what tokenizer_config.json, generation_config.json and config.json add.
+ * tokenizer.model, tiktoken's or SentencePiece's; with what tokenizer_config.json, generation_config.json and config.json add.
  *
  * Each reader fills a draft of the description; one place completes and opens it. What a file asks for and
  * tern does not do is an error that names it, never a silently different tokenisation. */
@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "text/pretok.h"
+#include "text/spm.h"
 #include "text/utf8.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ typedef struct draft {
     float *scores;
     const char **merges;
     size_t *merge_bytes;
-    size_t n_vocab, cap_vocab, n_merges, cap_merges;
+    size_t n_vocab, cap_vocab, n_merges, cap_merges, n_scores;
     const char *patterns[MAX_PATTERNS + 1];
     size_t n_patterns;
     bool byte_level, spaces_visible; /* what was seen of the two alphabets */
@@ -222,7 +223,7 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
         d->byte_level = true;
         if (json_is_true(json_object_get(p, "add_prefix_space"))) {
             TN_FAIL_IF(d->n_patterns, d->err, TERN_E_UNSUPPORTED,
-                       "ByteLevel with add_prefix_space behind another pre-tokenizer");
+                       "ByteLevel with add_prefix_space after another pre-tokenizer");
             d->spec.add_space_prefix = d->spec.space_prefix_missing = true;
         }
         const json_t *use = json_object_get(p, "use_regex"); /* absent: on */
@@ -504,6 +505,15 @@ static tern_status read_merges_txt(draft *d, const char *text, size_t n) {
     return TERN_OK;
 }
 
+/* Gives tokens a score that have none: those that other files add are not merged. */
+static tern_status score_all(draft *d) {
+    if (d->n_scores >= d->n_vocab) return TERN_OK;
+    if (!grow(d->ctx, &d->scores, sizeof *d->scores, d->cap_vocab)) return no_memory(d);
+    memset(d->scores + d->n_scores, 0, (d->cap_vocab - d->n_scores) * sizeof *d->scores);
+    d->n_scores = d->cap_vocab;
+    return TERN_OK;
+}
+
 static int base64_digit(char c) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const char *at = c ? strchr(digits, c) : NULL;
@@ -514,8 +524,6 @@ static int base64_digit(char c) {
 static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
     const char *end = text + n;
     long line = 1;
-    TN_FAIL_IF(n && text[0] == '\n', d->err, TERN_E_UNSUPPORTED,
-               "tokenizer.model is a SentencePiece file; tern needs its tokenizer.json or a GGUF");
     for (const char *p = text; p < end; line++) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
         if (!eol) eol = end;
@@ -551,7 +559,7 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
         TN_TRY(set_token(d, rank, token, m, TN_TOKEN_NORMAL));
         p = eol + 1;
     }
-    /* The file has the ranks only; the special tokens behind them are the family's. */
+    /* The file has the ranks only; the special tokens after them are the family's. */
     enum { LLAMA3_RANKS = 128000, LLAMA3_SPECIALS = 256 };
     TN_FAIL_IF(d->n_vocab != LLAMA3_RANKS, d->err, TERN_E_UNSUPPORTED,
                "tokenizer.model with %zu ranks; of this format only Llama 3's is known (%d)", d->n_vocab,
@@ -569,8 +577,7 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
         }
         TN_TRY(set_token(d, LLAMA3_RANKS + i, name, strlen(name), TN_TOKEN_CONTROL));
     }
-    d->scores = tn_alloc(d->ctx, TN_MEM_TEXT, d->n_vocab, sizeof *d->scores);
-    if (!d->scores) return no_memory(d);
+    TN_TRY(score_all(d));
     for (size_t i = 0; i < d->n_vocab; i++) d->scores[i] = -(float)i;
     d->spec.ignore_merges = true;
     d->spec.bos = LLAMA3_RANKS;
@@ -578,6 +585,28 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
     d->spec.eot = LLAMA3_RANKS + 9;
     d->spec.add_bos = true;
     return add_named_patterns(d, "llama-bpe");
+}
+
+static tern_status add_piece(void *user, int32_t id, const char *text, size_t n, float score,
+                             tn_token_type type) {
+    draft *d = user;
+    TN_TRY(set_token(d, id, text, n, (uint8_t)type));
+    TN_TRY(score_all(d));
+    d->scores[id] = score;
+    return TERN_OK;
+}
+
+/* Reads SentencePiece's own file; its text stays, for the pieces. */
+static tern_status read_sentencepiece(draft *d, const char *text, size_t n) {
+    tn_spm m;
+    tn_tokenizer_spec_defaults(&d->spec, TN_TOK_BPE_SPM, NULL);
+    TN_TRY(tn_spm_read(text, n, &m, add_piece, d, d->err));
+    d->spec.bos = m.bos;
+    d->spec.eos = m.eos;
+    d->spec.unk = m.unk;
+    d->spec.pad = m.pad;
+    d->spec.add_space_prefix = d->spec.space_prefix_first = m.dummy_prefix;
+    return TERN_OK;
 }
 
 /* ---- the folder --------------------------------------------------------------------------------- */
@@ -652,11 +681,14 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
                        "%.300s has no tokenizer.json, no vocab.json with merges.txt and no tokenizer.model",
                        folder);
             d.spec.kind = TN_TOK_BPE_BYTES;
-            if ((st = read_tiktoken(&d, ranks, n_ranks)) != TERN_OK) goto out;
+            st = tn_spm_is(ranks, n_ranks) ? read_sentencepiece(&d, ranks, n_ranks)
+                                           : read_tiktoken(&d, ranks, n_ranks);
+            if (st != TERN_OK) goto out;
         }
         if ((st = read_added_decoder(&d, json_object_get(doc[TOKENIZER_CONFIG], "added_tokens_decoder"))) !=
             TERN_OK)
             goto out;
+        if (d.scores && (st = score_all(&d)) != TERN_OK) goto out;
     }
     read_tokenizer_config(&d, doc[TOKENIZER_CONFIG]);
     if ((st = slurp(&d, folder, "chat_template.jinja", &jinja, &n_jinja)) != TERN_OK) goto out;

@@ -134,7 +134,7 @@ static size_t window_end(const char *text, size_t n, size_t from, size_t length)
     return end;
 }
 
-/* The next match at or behind `from`, *a = SIZE_MAX: there is none. */
+/* The next match at or after `from`, *a = SIZE_MAX: there is none. */
 static tern_status next_match(void *self, size_t stage, const char *text, size_t n, size_t from, size_t *a,
                               size_t *b) {
     run *r = self;

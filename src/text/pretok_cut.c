@@ -3,7 +3,8 @@
 #include "base/status.h"
 #include "base/utf8.h"
 
-size_t tn_pretok_next_char(const char *text, size_t n, size_t at) {
+/* Where the character that begins at `at` ends. */
+static size_t next_char(const char *text, size_t n, size_t at) {
     do at++;
     while (at < n && ((uint8_t)text[at] & 0xc0) == 0x80);
     return at;
@@ -30,8 +31,8 @@ static tern_status split(const tn_pretok_cut *c, size_t stage, const char *text,
         if (a == SIZE_MAX) break;
         TN_FAIL_IF(a < done || b < a || b > n, c->err, TERN_E_UNSUPPORTED,
                    "pre-tokenisation pattern %zu moves the start of its match", stage);
-        if (a == b) { /* nothing to cut out: look again behind the next character */
-            from = a < n ? tn_pretok_next_char(text, n, a) : n;
+        if (a == b) { /* nothing to cut out: look again after the next character */
+            from = a < n ? next_char(text, n, a) : n;
             continue;
         }
         if (a > done) TN_TRY(split(c, stage + 1, text + done, a - done));

@@ -1,5 +1,4 @@
-/* text/pretok_cut.h - what both builds' pre-tokenisers do with their matches: PCRE2's (pretok.c) and
- * lean/regex.h's (pretok_lean.c). Inside text/ alone. */
+/* text/pretok_cut.h - what the pre-tokeniser does with the matches of its patterns. Inside text/ alone. */
 #ifndef TN_TEXT_PRETOK_CUT_H
 #define TN_TEXT_PRETOK_CUT_H
 
@@ -8,7 +7,7 @@
 typedef struct tn_pretok_cut {
     size_t n_stages;
     const bool *grouped; /* [n_stages]: matches are runs of digits, cut in threes */
-    /* The next match of the stage's pattern in text[0..n) at or behind `from`; *a = SIZE_MAX: there is
+    /* The next match of the stage's pattern in text[0..n) at or after `from`; *a = SIZE_MAX: there is
      * none. */
     tern_status (*next)(void *self, size_t stage, const char *text, size_t n, size_t from, size_t *a,
                         size_t *b);
@@ -21,7 +20,5 @@ typedef struct tn_pretok_cut {
 /* Gives out the pieces of text[0..n). What is not UTF-8 is a piece by itself, so that patterns see valid
  * UTF-8 only. */
 tern_status tn_pretok_cut_all(const tn_pretok_cut *c, const char *text, size_t n);
-/* The place behind the character that begins at `at`. */
-size_t tn_pretok_next_char(const char *text, size_t n, size_t at);
 
 #endif

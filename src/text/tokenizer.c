@@ -376,7 +376,7 @@ static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json. GGUF has no
+/* Phi-3's files say which special tokens swallow the space after them only in tokenizer.json. GGUF has no
  * field for it, so this marks them. */
 static void mark_phi3(tn_tokenizer *t) {
     if (t->kind != TN_TOK_BPE_SPM || tn_tokenizer_find(t, "<|placeholder1|>") < 0) return;

@@ -2,7 +2,7 @@
  *
  * Tokens are kept as the bytes they stand for: byte-level tokens out of the GPT-2 alphabet, SentencePiece
  * tokens with plain spaces. Encoding works on those bytes, so nothing is translated at run time.
- * `core` is what a blob stores; everything behind it is derived by tn_tokenizer_derive. */
+ * `core` is what a blob stores; everything after it is derived by tn_tokenizer_derive. */
 #ifndef TN_TEXT_TOKENIZER_IMPL_H
 #define TN_TEXT_TOKENIZER_IMPL_H
 
@@ -65,7 +65,7 @@ struct tn_tokenizer {
     /* Bit per token: user-defined, but it marks turns or parts of them, so that content must not make it:
      * markup that the chat template writes, and ends of generation. NULL: there is none. */
     uint64_t *guarded;
-    bool cut_at_spaces; /* no token has a space behind a non-space: words merge on their own */
+    bool cut_at_spaces; /* no token has a space after a non-space: words merge on their own */
     uint32_t max_token_bytes;
     tn_pretok *pretok;
 };

@@ -16,7 +16,7 @@ typedef enum mode {
     AT_START, /* nothing but white space yet: a thought or a bare call may come */
     IN_THOUGHT,
     IN_TEXT,
-    AT_PAYLOAD, /* behind a marker */
+    AT_PAYLOAD, /* after a marker */
     IN_PAYLOAD,
     BEHIND_CALL,
     IN_HEADER, /* harmony */
@@ -537,4 +537,3 @@ bool tn_answer_end(tn_answer *a) {
 }
 
 bool tn_answer_failed(const tn_answer *a) { return a->calls.text.failed; }
-size_t tn_answer_calls(const tn_answer *a) { return a->n_calls; }

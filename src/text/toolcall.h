@@ -50,7 +50,7 @@ typedef struct tn_answer_options {
     const json_t *
         tools; /* as OpenAI's API has them: their names and types of arguments; NULL: no calls are read. Borrowed */
     bool thinking; /* the prompt ended within a thought */
-    bool forced;   /* the answer, behind its thoughts, is held to tn_tools_schema */
+    bool forced;   /* the answer, after its thoughts, is held to tn_tools_schema */
     tn_answer_events on;
 } tn_answer_options;
 
@@ -63,7 +63,6 @@ bool tn_answer_put(tn_answer *a, const char *text, size_t n);
 /* Ends the answer. Nothing follows, so what is held back goes out. */
 bool tn_answer_end(tn_answer *a);
 bool tn_answer_failed(const tn_answer *a);
-size_t tn_answer_calls(const tn_answer *a);
 
 /* ---- tools ----------------------------------------------------------------------------------------- */
 

@@ -20,7 +20,7 @@ void tn_sb_put(tn_sb *b, const char *s);
 void tn_sb_json(tn_sb *b, const char *s, size_t n); /* as a JSON string */
 void tn_sb_free(tn_sb *b);
 
-/* These are the calls of one payload, one behind the other: name, zero, arguments, zero. */
+/* These are the calls of one payload, one after another: name, zero, arguments, zero. */
 typedef struct tn_calls {
     tn_sb text;
     size_t n;

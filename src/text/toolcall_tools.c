@@ -88,7 +88,7 @@ static json_t *moved(const json_t *v, const char *at) {
             tn_json_append(&list, moved(json_array_get(v, i), at));
         return list;
     }
-    if (!json_is_object(v)) return json_deep_copy(v);
+    if (!json_is_object(v)) return tn_json_copy(v);
     json_t *out = json_object(), *m;
     const char *key;
     json_object_foreach((json_t *)(uintptr_t)v, key, m) {
@@ -241,7 +241,7 @@ tern_status tn_tools_as_text(const json_t *messages, const json_t *tools, json_t
             put_calls(&b, m);
             add_message(out, "assistant", &b);
         } else {
-            tn_json_append(out, json_deep_copy(m));
+            tn_json_append(out, tn_json_copy(m));
         }
         i++;
     }

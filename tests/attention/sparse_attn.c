@@ -90,7 +90,7 @@ static void prefill(run *r, const int32_t *text, size_t n) {
     if (tern_session_prefill(r->s, text, n, &err) != TERN_OK) fail_msg("%s", err.message);
 }
 
-/* The logits behind the prompt; closes the run. The caller frees. */
+/* The logits after the prompt; closes the run. The caller frees. */
 static float *take_logits(run *r, tern_stats *stats) {
     tern_model_info info;
     tern_engine_info(r->e, &info);

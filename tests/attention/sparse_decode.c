@@ -40,7 +40,7 @@ typedef struct rig {
     float scale_q, scale_k, weight[MAX_HEADS], ratio[MAX_HEADS];
     float *scratch;
     tn_rng rng;
-    float loud; /* keys are this much larger behind position `loud_from` */
+    float loud; /* keys are this much larger after position `loud_from` */
     int32_t loud_from;
 } rig;
 
@@ -199,7 +199,7 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
     }
 }
 
-/* A forward behind n0 positions: n rows, one behind the other or (parent given) a tree. */
+/* A forward after n0 positions: n rows, one after another or (parent given) a tree. */
 static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const char *what) {
     tern_error err = {0};
     int32_t pos[32], slot[32];
@@ -402,7 +402,7 @@ static run open_run(int model, const tern_options *o) {
     so.n_ctx = CTX;
     so.draft = "all";
     must(tern_engine_open(package[model], o, &r.e, &err), &err);
-    if (r.e->model->h.window) r.e->model->h.window = 400; /* so that windows begin behind the text's begin */
+    if (r.e->model->h.window) r.e->model->h.window = 400; /* so that windows begin after the text's begin */
     must(tern_session_open(r.e, &so, &r.s, &err), &err);
     return r;
 }
@@ -580,7 +580,7 @@ static void drafts_change_nothing(void **state) {
     }
 }
 
-/* A text taken back, saved, loaded, behind a prompt attended in full or sparsely: as if decoded at once. */
+/* A text taken back, saved, loaded, after a prompt attended in full or sparsely: as if decoded at once. */
 static void histories(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
@@ -604,7 +604,7 @@ static void histories(void **state) {
         same_logits(&a, &b);
         close_run(&a);
         close_run(&b);
-        /* in full behind `shadow`: only decoding differs */
+        /* in full after `shadow`: only decoding differs */
         o = options("shadow", true, 0.2f);
         a = open_run(m, &o);
         prefill(&a, prompt, N_PROMPT);

@@ -145,7 +145,7 @@ static void counters_of_processors(void **state) {
     put(RAPL "0/energy_uj", "9500000\n");
     put(RAPL "0:0/energy_uj", "400000\n");
     tn_power_take(p, 6 * (int64_t)SECOND);
-    put(RAPL "0/energy_uj", "250000\n"); /* over the end: .5 J to it and .25 behind */
+    put(RAPL "0/energy_uj", "250000\n"); /* over the end: .5 J to it and .25 after */
     put(RAPL "1/energy_uj", "2000100\n");
     tn_power_take(p, 8 * (int64_t)SECOND);
     tn_power_total t = tn_power_total_of(p);

@@ -8,7 +8,14 @@ trap 'rm -rf "$tmp"' EXIT
 export XDG_CACHE_HOME=$tmp/cache
 unset TERN_PACK
 fail() { echo "FAILED: $*"; cat "$tmp/err" 2>/dev/null; exit 1; }
-ask() { "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos --pack "$1" >"$tmp/out" 2>"$tmp/err"; }
+# What is said beside that the answer was cut.
+notices() {
+    local rc=0
+    "$@" >"$tmp/out" 2>"$tmp/all" || rc=$?
+    grep -v "the answer was cut after" "$tmp/all" >"$tmp/err"
+    return $rc
+}
+ask() { notices "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos --pack "$1"; }
 packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(sum(not e["unfinished"] for e in json.load(sys.stdin)))'; }
 unfinished() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(sum(e["unfinished"] for e in json.load(sys.stdin)))'; }
 
@@ -30,8 +37,32 @@ until [ "$(packages)" = 1 ]; do sleep 0.1; done
 "$tern" cache ls | grep -q "m.gguf" || fail "ls names no source"
 key=$("$tern" cache ls --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["key"])')
 [ "$(stat -c %a "$tmp/cache/tern/packages/$key.tern")" = 600 ] || fail "others may read the package"
+"$tern" cache ls | grep -q "bits a weight, .* lost on text like the model's own" || fail "ls does not say what the package loses"
+"$tern" cache ls --json | python3 -c 'import json,sys; e = json.load(sys.stdin)[0]; assert 1 < e["bits"] <= 8 and e["loss_percent"] > 0 and e["held_tokens"] > 0, e' || fail "ls --json"
+# the first answer of the package says once what changed, what it loses and how to stay
 ask later || fail "from the package"
+[ "$(wc -l <"$tmp/err")" = 1 ] && grep -q "m.gguf: this and later answers come from its package: .* bits a weight, .* lost .*--pack never" "$tmp/err" || fail "no notice that the package answers"
+ask later || fail "from the package, again"
 [ ! -s "$tmp/err" ] || fail "a notice where all is well"
+# what measures takes what answers, and says so; so does inspect
+seq 1 400 | tr '\n' ' ' >"$tmp/text.txt"
+from() { python3 -c 'import json,sys; j = json.load(open(sys.argv[1])); j = j[0] if isinstance(j, list) else j; print(j.get("from") or j["answers"]["from"])' "$1"; }
+for what in "eval --task ppl -c 64 --data $tmp/text.txt" "bench -p 8 -n 0 -r 1"; do
+    # shellcheck disable=SC2086
+    "$tern" $what -m "$tmp/m.gguf" --json >"$tmp/default" 2>"$tmp/err" || fail "$what"
+    [ "$(from "$tmp/default")" = cache ] && grep -q "measured is its package" "$tmp/err" || fail "$what measures another model than run"
+    # shellcheck disable=SC2086
+    "$tern" $what -m "$tmp/m.gguf" --json --pack never >"$tmp/plain" 2>"$tmp/err" || fail "$what --pack never"
+    [ "$(from "$tmp/plain")" = file ] && [ ! -s "$tmp/err" ] || fail "$what --pack never does not measure the file"
+done
+value() { "$tern" eval --task ppl -c 64 --data "$tmp/text.txt" --json "$@" 2>/dev/null | python3 -c 'import json,sys; print(json.load(sys.stdin)["perplexity"])'; }
+[ "$(value -m "$tmp/m.gguf")" = "$(value -m "$tmp/cache/tern/packages/$key.tern")" ] || fail "eval says that it measures the package and does not"
+[ "$(value -m "$tmp/m.gguf")" != "$(value -m "$tmp/m.gguf" --pack never)" ] || fail "eval --pack never is the package"
+"$tern" eval --task ppl -c 64 --data "$tmp/text.txt" -m "$tmp/m.gguf" 2>/dev/null | grep -q "^measured: the model's package" || fail "eval does not say what it measured"
+"$tern" inspect "$tmp/m.gguf" --json >"$tmp/default" && [ "$(from "$tmp/default")" = cache ] || fail "inspect --json"
+"$tern" inspect "$tmp/m.gguf" | grep -q "^answers  *from its package, unless --pack never: .* bits a weight" || fail "inspect"
+TERN_PACK=never "$tern" inspect "$tmp/m.gguf" --json >"$tmp/plain" && [ "$(from "$tmp/plain")" = file ] || fail "inspect, never"
+ask later || fail "from the package, once more"
 "$tern" run -m "$tmp/cache/tern/packages/$key.tern" -p "hello the world" -n 3 --temp 0 --ignore-eos >"$tmp/from_package" 2>"$tmp/err" || fail "the package alone"
 cmp -s "$tmp/out" "$tmp/from_package" || fail "the next answer is not the package's"
 
@@ -93,7 +124,7 @@ cmp -s "$package.profile" "$tmp/profile" || fail "measured again"
 # so has a package of one's own, after its first answer: one notice, and nothing where it shall be left alone
 own=$tmp/own.tern
 "$tern" pack "$tmp/m.gguf" -o "$own" >/dev/null 2>&1 || fail "pack"
-answer() { "$tern" run -m "$own" -p "hello the world" -n 3 --temp 0 --ignore-eos "$@" >"$tmp/out" 2>"$tmp/err"; }
+answer() { notices "$tern" run -m "$own" -p "hello the world" -n 3 --temp 0 --ignore-eos "$@"; }
 answer --pack never || fail "the own package"
 [ ! -s "$tmp/err" ] && ! grep -q '"tuned"' "$own.profile" || fail "measured where it shall not be"
 answer || fail "the own package, again"
@@ -158,7 +189,7 @@ mv "$tmp/cache/tern/packages/$key.tern" "$tmp/cache/tern/packages/$key.tern.part
 ask now || fail "now, once more"
 cp "$package" "$package.part"
 "$tern" cache clear || fail clear
-[ -z "$(find "$tmp/cache/tern/packages" -name '*.tern*')" ] || fail "clear left something"
+[ -z "$(find "$tmp/cache/tern/packages" -name '*.tern*' -o -name '*.about')" ] || fail "clear left something"
 
 # no cache at all: one notice, and the answer
 chmod 777 "$tmp/cache/tern/packages"
@@ -175,7 +206,7 @@ chmod 700 "$tmp/cache/tern/packages"
 # where the file itself was asked for
 "$tern" cache clear || fail clear
 "$tern" synth --arch tiny-llama --type f16 -o "$tmp/f.gguf" || fail "synth f16"
-plain() { "$tern" "$@" -p "hello the world" -n 3 --temp 0 --ignore-eos >"$tmp/out" 2>"$tmp/err"; }
+plain() { notices "$tern" "$@" -p "hello the world" -n 3 --temp 0 --ignore-eos; }
 TERN_PACK=never plain run -m "$tmp/f.gguf" || fail "TERN_PACK=never"
 [ ! -s "$tmp/err" ] || fail "a notice with TERN_PACK=never"
 cp "$tmp/out" "$tmp/from_file"

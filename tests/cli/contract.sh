@@ -84,8 +84,8 @@ check "pack onto a pipe" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/pipe"; one_line
 check "synth onto a pipe" 1 "$tern" synth --arch tiny-llama -o "$tmp/pipe"; one_line
 check "a session saved onto a pipe" 1 "$tern" run -m "$tmp/m.gguf" -p a -n 1 --save-session "$tmp/pipe"; one_line
 [ -p "$tmp/pipe" ] || { echo "FAILED: the pipe was replaced"; exit 1; }
-cp "$tmp/m.gguf" "$tmp/same.gguf"
-check "pack onto its source" 1 "$tern" pack "$tmp/same.gguf" -o "$tmp/same.gguf"; one_line
+cp "$tmp/m.gguf" "$tmp/same.gguf" && ln -s same.gguf "$tmp/same.tern"
+check "pack onto its source" 1 "$tern" pack "$tmp/same.gguf" -o "$tmp/same.tern"; one_line
 cmp -s "$tmp/m.gguf" "$tmp/same.gguf" || { echo "FAILED: pack replaced its source"; exit 1; }
 check "pack without room" 1 bash -c "trap '' XFSZ; ulimit -f 16; exec '$tern' pack '$tmp/m.gguf' -o '$tmp/full.tern'"
 ls "$tmp" | grep -q full && { echo "FAILED: pack left a file behind"; exit 1; }
@@ -105,6 +105,7 @@ json "sum(t['bytes'] for t in d['tensors'])==sum(s['bytes'] for s in d['storage'
 check "inspect --cpu" 0 "$tern" inspect --cpu --json
 json "'gemm_s8' in d['kernels']"
 check "bench --tune" 0 "$tern" bench -m "$tmp/m.tern" --tune -p 64 --json
+json "len(d['packed_forms'])>1 and d['packed_form'] in d['packed_forms'] or not d['packed_forms'] and 'packed_form' not in d"
 json "d['chunk'] in (32,64) and [l['chunk'] for l in d['lengths']]==[32,64] and set(d['rows_per_run'])=={'qkv','o','ffn','down'}"
 python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64)" || { echo "FAILED: the tuning is not kept"; exit 1; }
 ln "$tmp/m.tern.profile" "$tmp/old.profile" && cp "$tmp/old.profile" "$tmp/old.copy"

@@ -11,10 +11,10 @@ sanitized=1
 grep -q "TERN_SANITIZE:STRING=." "$(dirname "$tern")/CMakeCache.txt" 2>/dev/null || sanitized=
 bounded() { (ulimit -t 300; [ "$sanitized" ] || ulimit -v 1500000; exec timeout 600 "$@") >"$tmp/out" 2>"$tmp/err"; }
 
-# in the place of pdftotext: one that takes memory, time or place without end
+# in the place of pdftotext: one that takes memory, time or place without end. Where it runs only the system's files are seen.
 mkdir "$tmp/bin"
 cat >"$tmp/bin/pdftotext" <<'P'
-#!/usr/bin/env python3
+#!/usr/bin/python3
 import sys, resource
 words = open(sys.argv[-2], "rb").read()
 if b"limits" in words:
@@ -89,7 +89,7 @@ bounded "$tern" rag add "$tmp/docs/secret.txt" || fail "a link that a person nam
 # /attach reads in the same way
 [ -r models/tern-tiny/model.safetensors ] || { echo "ok, without /attach: no models/tern-tiny"; exit 0; }
 for name in zero.txt pipe.txt loop.txt folder.txt sparse.txt attributes.docx bomb.docx spaces.odt; do echo "/attach $tmp/docs/$name"; done >"$tmp/talk"
-bounded "$tern" chat -m models/tern-tiny --no-store <"$tmp/talk" || fail "/attach"
+bounded "$tern" chat -m models/tern-tiny --no-store <"$tmp/talk" && fail "a script does not see what /attach refuses"
 for words in "zero.txt: .*no ordinary" "pipe.txt: .*no ordinary" "loop.txt: .*Too many" "folder.txt: .*no ordinary" "sparse.txt: .*more than" "attributes.docx: .*too many" "bomb.docx: .*unfolds" "spaces.odt: .*more text"; do
     grep -q "$words" "$tmp/err" || fail "/attach: $words"
 done

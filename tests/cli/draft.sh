@@ -40,13 +40,13 @@ done
 [ $((forwards * 3)) -lt $((tokens * 2)) ] || fail "$forwards forwards for $tokens tokens"
 [ "$(field "$tmp/got" "all(0 <= d['draft'][k] <= 1 for k in ('valid','wasted','underutilised')) and d['draft']['draft_ms_max'] >= d['draft']['draft_ms_per_step'] >= 0 and d['draft']['calibrated_tokens'] > 0 and d['draft']['draft_bytes'] > 0 and abs(d['draft']['valid'] + d['draft']['wasted'] + d['draft']['underutilised'] - 1) < 1e-6")" = True ] || fail "figures: $(cat "$tmp/got")"
 
-"$tern" run -m "$tmp/m.tern" -f "$tmp/prompt0" -n 60 --temp 0 --draft-eager --trace "$tmp/trace" --stats >/dev/null 2>"$tmp/err" || fail "trace"
+"$tern" run -m "$tmp/m.tern" -f "$tmp/prompt0" -n 60 --temp 0 --draft-eager --trace "$tmp/trace" --stats=all >/dev/null 2>"$tmp/err" || fail "trace"
 grep -q "tokens per verification" "$tmp/err" || fail "--stats says nothing of drafts"
 for name in draft verify calibrate; do grep -q "\"$name\"" "$tmp/trace" || fail "no $name on the timeline"; done
 
 printf 'Copy this: the amber violin of Dalkaland is at 12 Selnas Street.\nAgain, please.\nOnce more: the amber violin of Dalkaland.\n' >"$tmp/talk"
 "$tern" chat -m "$tmp/m.tern" -n 40 --temp 0 --draft none <"$tmp/talk" >"$tmp/a" 2>/dev/null || fail "chat"
-"$tern" chat -m "$tmp/m.tern" -n 40 --temp 0 --draft-eager --stats <"$tmp/talk" >"$tmp/b" 2>"$tmp/err" || fail "chat with drafts"
+"$tern" chat -m "$tmp/m.tern" -n 40 --temp 0 --draft-eager --stats=all <"$tmp/talk" >"$tmp/b" 2>"$tmp/err" || fail "chat with drafts"
 cmp -s "$tmp/a" "$tmp/b" || fail "chat says something else with drafts"
 grep -q "tokens per verification" "$tmp/err" || fail "chat --stats"
 

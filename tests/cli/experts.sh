@@ -30,5 +30,5 @@ assert 0 < e["room_bytes"] < e["bytes"] and 0 < e["read_bytes"] and e["hits"] + 
 assert 0 < e["foreseen"] <= e["chosen"] and 0 <= e["hit_share"] <= 1, e
 assert any(x["mechanism"] == "experts on demand" and x["on"] for x in b["explain"]), b["explain"]
 PY
-run --max-memory ${kib}K --stats --explain 2>&1 >/dev/null | grep -q "experts on demand: room for" || fail "--stats says nothing"
+run --max-memory ${kib}K --stats=all --explain 2>&1 >/dev/null | grep -q "experts on demand: room for" || fail "--stats says nothing"
 echo "ok"

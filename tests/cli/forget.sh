@@ -29,7 +29,7 @@ grep -q "^user: notes.txt:" "$tmp/saved" && grep -q "^	The secret word" "$tmp/sa
 printf 'user: one\n\ttwo\n\tuser: three\nassistant: four\n' >"$tmp/given"
 printf '/load %s\n/save %s\n' "$tmp/given" "$tmp/back" | chat --no-store || fail "/load"
 cmp -s "$tmp/given" "$tmp/back" || fail "a conversation does not come back as it was saved"
-printf '/load %s\n/attach %s\n/model\n/help\n' "$tmp/notes.txt" "$tmp/none" | chat --no-store || fail "wrong files"
+printf '/load %s\n/attach %s\n/model\n/help\n' "$tmp/notes.txt" "$tmp/none" | chat --no-store && fail "a script does not see wrong files"
 grep -q "not a conversation that /save wrote" "$tmp/err" && grep -q "No such file" "$tmp/err" && grep -q "million parameters" "$tmp/err" || fail "messages"
 for c in attach clear edit exit forget help history load model regen save stats system temp tokens undo; do grep -q "^/$c " "$tmp/err" || fail "/help lacks $c"; done
 

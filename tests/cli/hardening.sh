@@ -15,7 +15,38 @@ for f in "$tern" "$build"/libtern*.so.[0-9]; do
     grep -qE 'BIND_NOW|FLAGS_1.*NOW' <<<"$dynamic" || fail "$f binds late: its RELRO is partial"
     grep -q 'GNU_STACK.* RW ' <<<"$segments" || fail "$f has a stack that can be executed"
     ! grep -q TEXTREL <<<"$dynamic" || fail "$f has relocations in its code"
+    for folder in "$PWD" "$(realpath "$build")"; do
+        ! grep -qaF "$folder" "$f" || fail "$f names the folder it was built in: $(strings -a "$f" | grep -F -m 1 "$folder")"
+    done
 done
+# Threads of the program have a megabyte of stack where the C library takes the size from here, four times what tests/server/depth.c nests on.
+grep -q 'GNU_STACK.* 0x100000 RW' <<<"$(readelf -lW "$tern")" || fail "$tern leaves the stacks of its threads to the C library"
+# Every file of ours has its branches marked (whether the whole program says so is decided by the C library's start files as well), and touches the
+# pages of large frames, wherever the compiler can.
+python3 - "$build" <<'PY'
+import json, os, re, subprocess, sys
+build = sys.argv[1]
+cache = open(os.path.join(build, "CMakeCache.txt")).read()
+can = {flag for flag, name in (("-fstack-clash-protection", "HAS_fstack_clash_protection"), ("-fcf-protection=full", "HAS_fcf_protection_full"),
+                               ("-mbranch-protection=standard", "HAS_mbranch_protection_standard")) if re.search(name + r":INTERNAL=1", cache)}
+objects = []
+for c in json.load(open(os.path.join(build, "compile_commands.json"))):
+    if "/src/" not in c["file"]:
+        continue
+    words = c["command"].split()
+    missing = [f for f in can if f not in words] + ([] if any(w.startswith("-ffile-prefix-map=") for w in words) else ["-ffile-prefix-map"])
+    assert not missing, f"{c['file']} is compiled without {missing}"
+    path = os.path.join(c["directory"], c["output"] if "output" in c else words[words.index("-o") + 1])
+    if os.path.exists(path):
+        objects.append(path)
+assert len(objects) > 200, len(objects)
+notes = subprocess.run(["readelf", "-nW", *objects], capture_output=True, text=True).stdout.split("\nFile: ")
+said = {n.split("\n", 1)[0].removeprefix("File: ").strip(): n for n in notes}
+want = "x86 feature: IBT, SHSTK" if "-fcf-protection=full" in can else "AArch64 feature: BTI, PAC" if "-mbranch-protection=standard" in can else ""
+bare = [o for o in objects if want not in said.get(o, "")]
+assert not want or not bare, f"without marks: {bare[:5]}"
+print(f"{len(objects)} objects, {sorted(can)}: {want or 'no marks on this processor'}")
+PY
 grep -q __stack_chk_fail <<<"$symbols" || fail "$tern has no stack protectors"
 grep -qE '__(mem|str|sn?printf|vsn?printf|read|pread).*_chk' <<<"$symbols" || fail "$tern has no fortified calls"
 if command -v hardening-check >/dev/null; then

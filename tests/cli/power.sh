@@ -14,7 +14,7 @@ echo 2500000 >"$TERN_SYS/class/power_supply/bms/power_now"
 echo 43500 >"$TERN_SYS/class/thermal/thermal_zone0/temp"
 "$tern" pack models/tern-tiny -o "$tmp/m.tern" --scheme llm-npu --calib-tokens 256 >/dev/null
 prompt=$(head -c 1500 models/tern-tiny/demo.txt)
-"$tern" run -m "$tmp/m.tern" -p "$prompt" -n 4 --temp 0 --stats --trace "$tmp/t.json" >/dev/null 2>"$tmp/stats"
+"$tern" run -m "$tmp/m.tern" -p "$prompt" -n 4 --temp 0 --stats=all --trace "$tmp/t.json" >/dev/null 2>"$tmp/stats"
 grep -q "power: .* 2.50 W (the whole device, by its battery); 44 C at the beginning, 44 C at most" "$tmp/stats" || { cat "$tmp/stats"; exit 1; }
 "$tern" run -m "$tmp/m.tern" -p "$prompt" -n 4 --temp 0 --json >"$tmp/run.json"
 "$tern" bench -m "$tmp/m.tern" -p 32 -n 4 -r 2 --json >"$tmp/bench.json"
@@ -35,7 +35,7 @@ for t in load("bench"):
 END
 # A machine that tells nothing: no line, and no joules.
 rm -r "$TERN_SYS/class"
-"$tern" run -m "$tmp/m.tern" -p "$prompt" -n 2 --temp 0 --stats >/dev/null 2>"$tmp/stats"
+"$tern" run -m "$tmp/m.tern" -p "$prompt" -n 2 --temp 0 --stats=all >/dev/null 2>"$tmp/stats"
 ! grep -q "power:" "$tmp/stats" || { cat "$tmp/stats"; exit 1; }
 "$tern" run -m "$tmp/m.tern" -p "$prompt" -n 2 --temp 0 --json | grep -q '"source": "none"'
 # Cores.

@@ -62,9 +62,19 @@ for n, (question, answer) in enumerate(questions):
 print(f"{right} of {len(questions)} answers are right")
 assert right >= 9
 PY
-"$tern" ask -m models/tern-tiny "$(python3 -c "import json; print(json.load(open('$tmp/questions.json'))[0][0])")" --stats >"$tmp/out" 2>"$tmp/err"
+"$tern" ask -m models/tern-tiny "$(python3 -c "import json; print(json.load(open('$tmp/questions.json'))[0][0])")" --stats=all >"$tmp/out" 2>"$tmp/err"
 grep -q "^Sources:" "$tmp/out" && grep -q "docs/00.txt, passage" "$tmp/out" || fail "no sources: $(cat "$tmp/out")"
 grep -q "passages of" "$tmp/err" || fail "no figures"
+# a source says its line, and its passage can be read
+grep -qE 'docs/00.txt, passage [0-9]+, line [0-9]+' "$tmp/out" || fail "a source without its line: $(cat "$tmp/out")"
+number=$(sed -n 's|.*docs/00.txt, passage \([0-9]*\),.*|\1|p' "$tmp/out")
+"$tern" rag show "$tmp/docs/00.txt" "$number" >"$tmp/out" 2>"$tmp/err" || fail "rag show"
+head -1 "$tmp/out" | grep -q "docs/00.txt, line [0-9]*:$" && [ "$(wc -l <"$tmp/out")" -ge 2 ] || fail "rag show prints no passage: $(cat "$tmp/out")"
+[ -n "$("$tern" rag show "$tmp/docs/00.txt" "$number" --json | json '["text"]')" ] || fail "rag show --json"
+"$tern" rag show "$tmp/docs/00.txt" 999 >"$tmp/out" 2>"$tmp/err" && fail "rag show of no passage"
+grep -q "none of number 999" "$tmp/err" || fail "rag show does not say how many there are"
+"$tern" rag show "$tmp/docs/00.txt" >"$tmp/out" 2>"$tmp/err" && rc=0 || rc=$?
+[ $rc = 2 ] || fail "rag show without a number"
 "$tern" ask -m models/tern-tiny 'when "does* (the library NEAR: of Zanfeld open' -k 1 -n 24 >"$tmp/out" 2>"$tmp/err" || fail "a hostile question"
 grep -q "page.html" "$tmp/out" || fail "the page is not found: $(cat "$tmp/out")"
 

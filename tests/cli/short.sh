@@ -38,11 +38,15 @@ check "--raw and --system" 2 "$tern" $tiny hi --raw --system x
 check "too many words" 2 "$tern" $tiny a b c
 check "two texts from outside" 2 "$tern" run $tiny - -f $demo </dev/null
 check "not a model" 2 "$tern" nothing-like-this; [ "$(wc -l <"$tmp/err")" = 1 ] || fail "not one line"
-check "no words" 2 "$tern"; [ "$(wc -l <"$tmp/err")" = 5 ] || fail "tern alone does not print five lines"
+check "no words" 2 "$tern"; [ "$(wc -l <"$tmp/err")" = 6 ] && grep -q "^tern pull" "$tmp/err" || fail "tern alone does not print six lines"
 
 # the answer ends its line before the statistics begin
-"$tern" run -m $tiny -p "The capital" --temp 0 -n 8 --stats >"$tmp/both" 2>&1
+"$tern" run -m $tiny -p "The capital" --temp 0 -n 8 --stats=all >"$tmp/both" 2>&1
 grep -q '^drafts: ' "$tmp/both" || fail "the statistics do not begin a line"
+# a person reads one line of them
+check "--stats" 0 "$tern" run -m $tiny -p "The capital" --temp 0 -n 8 --stats
+grep -v "the answer was cut" "$tmp/err" | grep -qxE '8 tokens at [0-9.]+ a second, the first after [0-9.]+ s, [0-9]+ MiB of memory' && [ "$(grep -cv "the answer was cut" "$tmp/err")" = 1 ] || fail "--stats is not one line"
+check "--stats=some" 2 "$tern" run -m $tiny -p "The capital" --stats=some
 
 # a model without a template: plain text, and said
 "$tern" synth --arch tiny-llama -o "$tmp/mine/plain.gguf" || fail synth
@@ -92,7 +96,13 @@ assert m["sub/part-00001-of-00003.gguf"]["bytes"] == sum(os.path.getsize(f"{sys.
 assert [m[n]["where"] for n in ("plain.gguf", "org/small", "tiny:0.1b", "maker/repo/studio.gguf")] == ["TERN_MODELS", "Hugging Face", "Ollama", "LM Studio"]
 END
 check "models" 0 "$tern" models
-[ "$(wc -l <"$tmp/out")" = 7 ] || fail "models does not print a head and six lines"
+[ "$(grep -vc '^    ' "$tmp/out")" = 7 ] || fail "models does not print a head and six lines"
+grep -q '^    .*GGUF' "$tmp/out" || fail "models does not say why a file does not run"
+mkdir "$tmp/mine/a-folder-with-a-long-name-as-they-are"
+cp "$tmp/mine/broken.gguf" "$tmp/mine/a-folder-with-a-long-name-as-they-are/Qwen2.5-Coder-0.5B-Instruct-Q4_K_M.gguf"
+check "models, a long name" 0 "$tern" models
+grep -qx "a-folder-with-a-long-name-as-they-are/Qwen2.5-Coder-0.5B-Instruct-Q4_K_M.gguf" "$tmp/out" && ! grep -v / "$tmp/out" | grep -qE '.{81}' || fail "models is wider than 80 columns"
+rm -r "$tmp/mine/a-folder-with-a-long-name-as-they-are"
 for name in tiny:0.1b studio maker/repo/studio.gguf part-00001-of-00003; do
     check "run $name" 0 "$tern" run -m $name -p "the inn" -n 12 --temp 0 --ignore-eos
     cmp -s "$tmp/out" "$tmp/want" || fail "$name gives another text"
@@ -128,7 +138,7 @@ seen = rest(fd)
 assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 0, seen
 shown = [int(x) for x in re.findall(rb"prompt: (\d+) of \d+ tokens", seen)]
 assert len(shown) >= 2 and shown == sorted(shown) and shown[0] > 0, seen[-300:]
-last = seen.rfind(b"tokens")
+last = seen.rfind(b"prompt: ")
 assert b"\r\x1b[K" in seen[last:], "the line is not cleared before the answer"
 
 pid, fd = start("run", "-m", f"{tmp}/mine/plain.gguf", "-p", "the inn", "-n", "-1", "-c", "1000000", "--ignore-eos", "--temp", "0", "--set", "draft=none")

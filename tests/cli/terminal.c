@@ -151,6 +151,19 @@ static bool in_history(const char *text) {
     return strstr(all, text) != NULL;
 }
 
+/* What is no history is not written over: it may be somebody's notes. */
+static void not_a_past(void **state) {
+    (void)state;
+    FILE *f = fopen(history, "w");
+    assert_non_null(f);
+    fputs("my notes\n", f);
+    assert_int_equal(fclose(f), 0);
+    TYPED("a\nb\n", "a\r", "b\r");
+    assert_true(in_history("my notes"));
+    assert_false(in_history("b"));
+    unlink(history);
+}
+
 /* What was typed since the last forgetting leaves the history and its file; what was typed before stays. */
 static void forgotten(void **state) {
     (void)state;
@@ -176,8 +189,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(messages), cmocka_unit_test(several_lines),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(messages),   cmocka_unit_test(several_lines),
                                        cmocka_unit_test(interrupts), cmocka_unit_test(past),
-                                       cmocka_unit_test(forgotten)};
+                                       cmocka_unit_test(not_a_past), cmocka_unit_test(forgotten)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -30,12 +30,13 @@ run=("$tern" run -m "$tmp/m.tern" -p "$(head -c 200 /dev/zero | tr '\0' a)" -n 1
 # outputs and what is there already
 refused "a trace over the model in use" "exists and is not a trace" "${run[@]}" --trace "$tmp/m.tern"
 refused "a session over the model in use" "exists and is not a saved session" "${run[@]}" --save-session "$tmp/m.tern"
-refused "a package over a GGUF file" "exists and is not a package" "$tern" pack "$tmp/keep.gguf" -o "$tmp/m.gguf" --calib-tokens 64
+cp "$tmp/m.gguf" "$tmp/m.packed" # a name of another format is refused before what it holds is looked at
+refused "a package over a GGUF file" "exists and is not a package" "$tern" pack "$tmp/keep.gguf" -o "$tmp/m.packed" --calib-tokens 64
 refused "a GGUF file over a package" "exists and is not a GGUF file" "$tern" synth --arch tiny-llama -o "$tmp/m.tern"
 refused "a figure over a package" "exists and is not an SVG figure" "$tern" sim --soc sd8gen3 --model llama3-8b --prompt 64 --svg "$tmp/m.tern"
 refused "a trace of the simulator over a package" "exists and is not a trace" "$tern" sim --soc sd8gen3 --model llama3-8b --prompt 64 --trace "$tmp/m.tern"
 printf 'my notes\n' >"$tmp/notes"
-printf '/save %s\n' "$tmp/notes" | "$tern" chat -m "$tmp/m.tern" --no-store >"$tmp/out" 2>"$tmp/err"
+printf 'hello\n/save %s\n' "$tmp/notes" | "$tern" chat -m "$tmp/m.tern" --no-store -n 2 >"$tmp/out" 2>"$tmp/err" && fail "a script does not see that /save failed"
 grep -q "exists and is not a saved conversation" "$tmp/err" || fail "/save over notes"
 [ "$(cat "$tmp/notes")" = "my notes" ] || fail "/save destroyed notes"
 printf 'my notes\n' >"$tmp/h.tern.heads"

@@ -81,7 +81,7 @@ static void copies_of_the_text(void **state) {
     tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     well_formed(&t, 32);
     assert_true(has_path(&t, full, 8));
-    assert_true(has_path(&t, other, 2)); /* behind the shorter match 3 4 */
+    assert_true(has_path(&t, other, 2)); /* after the shorter match 3 4 */
     tn_draft_plan(d, TN_DRAFT_SAM, 4, 0, true, &t);
     well_formed(&t, 4);
     assert_true(has_path(&t, full, 3)); /* the longer match is the likelier */
@@ -146,7 +146,7 @@ static void calibrated_tree(void **state) {
     tn_draft_close(&d);
 }
 
-/* What the model said at a rejected row is known when its token comes: 15 was rejected behind 9, and the
+/* What the model said at a rejected row is known when its token comes: 15 was rejected after 9, and the
  * model would have said 40, which the text does not know, then 41. */
 static void rejected_rows_calibrate(void **state) {
     (void)state;
@@ -327,7 +327,7 @@ static void a_busy_moment_is_forgotten(void **state) {
     }
 }
 
-/* A drafter from outside that says 3, and 4 behind it, and asks what comes behind each. */
+/* A drafter from outside that says 3, and 4 after it, and asks what comes after each. */
 static void says_3_4(void *user, tn_proposals *p, const int32_t *text, int32_t n) {
     (void)text, (void)n;
     bool *asked = user;
@@ -339,7 +339,7 @@ static void says_3_4(void *user, tn_proposals *p, const int32_t *text, int32_t n
     }
 }
 
-/* Behind a guess that leads back to where the text, or the store, has been, comes what followed there. */
+/* After a guess that leads back to where the text, or the store, has been, comes what followed there. */
 static void copies_behind_guesses(void **state) {
     (void)state;
     static const int32_t text[] = {2, 3, 4, 5, 6, 7, 3, 9, 40}, want[] = {3, 4, 5, 6, 7}, one[] = {3, 9},

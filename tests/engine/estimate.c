@@ -64,6 +64,25 @@ static void as_it_will_be(void **state) {
     }
 }
 
+/* Weights of quantised files stay in the file's blocks, dense ones and those of experts. */
+static void in_the_files_blocks(void **state) {
+    (void)state;
+    static const char *const of[] = {"tiny-llama", "tiny-qwen3moe", "tiny-qwen2+mtp"};
+    for (int i = 0; i < 6; i++) {
+        char path[FIXTURE_PATH];
+        tern_estimate m;
+        tern_model_info info;
+        tern_stats stats;
+        tern_error err = {0};
+        fixture_model(path, "blocks.gguf", of[i % 3], 1, i < 3 ? TN_Q8_0 : TN_Q4_0);
+        must(tern_engine_estimate(path, NULL, &m, &err), &err);
+        opened(path, 300, &info, &stats);
+        if (m.weight_bytes != info.weight_bytes)
+            fail_msg("%s: %llu bytes, really %llu", of[i % 3], (unsigned long long)m.weight_bytes,
+                     (unsigned long long)info.weight_bytes);
+    }
+}
+
 /* The layer that guesses further: what a session takes more with it than without is in the estimate. */
 static void guesses_further(void **state) {
     (void)state;
@@ -197,6 +216,39 @@ static void tuned(const char *profile, const char *key, uint64_t fingerprint) {
     fclose(f);
 }
 
+/* One row's products take the form that was measured to be the fastest here, with chunks of any length; another
+ * machine's, another package's or one that this processor has not is none. */
+static void measured_forms(void **state) {
+    (void)state;
+    char profile[FIXTURE_PATH + 16], key[40];
+    snprintf(profile, sizeof profile, "%s.profile", package[0]);
+    remove(profile);
+    tern_engine *e = NULL;
+    tern_error err = {0};
+    if (open_long(package[0], "packed", "f16", 64, 1 << 30, &e, &err) != TERN_OK) fail_msg("%s", err.message);
+    const tn_packed_form *forms = tn_packed_forms(e->kern.cpu);
+    const tn_gemm_packed_fn usual = e->kern.gemm_packed;
+    const uint64_t print = e->model->fingerprint;
+    tn_tuned_key(e->kern.cpu, e->n_lane_workers, key);
+    tern_engine_close(&e);
+    if (!forms) skip();
+    for (int i = 0; i < 4; i++) {
+        FILE *f = fopen(profile, "w");
+        assert_non_null(f);
+        fprintf(f,
+                "{\"tuned\": {\"key\": \"%s\", \"fingerprint\": \"%016llx\", \"chunk\": 512, "
+                "\"packed_form\": \"%s\"}}\n",
+                i == 2 ? "another-machine" : key, (unsigned long long)(print + (i == 1)),
+                i == 3 ? "none such" : forms[1].name);
+        fclose(f);
+        if (open_long(package[0], "packed", "f16", 64, 1 << 30, &e, &err) != TERN_OK)
+            fail_msg("%s", err.message);
+        assert_true(e->kern.gemm_packed == (i ? usual : forms[1].fn));
+        tern_engine_close(&e);
+    }
+    remove(profile);
+}
+
 /* A chunk length that was measured to be faster takes more, so where that does not fit it is the usual one. */
 static void measured_lengths(void **state) {
     (void)state;
@@ -233,7 +285,7 @@ static void form_is(const char *path, const char *kv, int32_t n_ctx, bool exact,
     tern_options *o;
     tern_estimate m;
     tern_engine *e;
-    tern_session *s;
+    tern_session *s = NULL;
     tern_stats stats;
     tern_error err = {0};
     char ctx[16];
@@ -333,11 +385,13 @@ int main(void) {
         cmocka_unit_test(as_it_will_be),
         cmocka_unit_test(memory_is_promised),
         cmocka_unit_test(takes_the_form_that_fits),
+        cmocka_unit_test(measured_forms),
         cmocka_unit_test(measured_lengths),
         cmocka_unit_test(forms_of_keys_and_values),
         cmocka_unit_test(memory_takes_bits_first),
         cmocka_unit_test(layers_without_attention_keep_no_keys),
         cmocka_unit_test(guesses_further),
+        cmocka_unit_test(in_the_files_blocks),
         cmocka_unit_test(fails_as_opening_would),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

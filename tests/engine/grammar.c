@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "fixture/fixture.h"
+#include "fixture/scarce.h"
 
 static char gguf[FIXTURE_PATH];
 static tern_engine *e;
@@ -131,7 +132,61 @@ static void kept(void **state) {
     tern_session_close(&drafted);
 }
 
-/* The grammar begins behind the thoughts, named or opened by the prompt. */
+/* Whatever the limit is, what a schema opened is closed within it, drafts or none; and the reason says that it was
+ * the limit. */
+static void closed(void **state) {
+    (void)state;
+    tern_session *plain = open_session(), *drafted = open_session(), *small = fixture_session(e, 90, NULL);
+    static const struct {
+        const char *schema;
+        int32_t least; /* more tokens than the shortest text has */
+    } of[] = {
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"]}", 24},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}}", 8},
+        {"{\"type\":\"string\",\"minLength\":5}", 8},
+    };
+    static heard a, b;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    int cut = 0;
+    for (int i = 0; i < 120; i++) {
+        size_t k = (size_t)i % (sizeof of / sizeof *of);
+        int32_t prompt[40], n = 4 + i % 30;
+        for (int32_t j = 0; j < n; j++) prompt[j] = (i * 37 + j * 11) % 250;
+        tern_generate_options o;
+        tern_generate_options_defaults(&o);
+        o.max_tokens = i % 4 ? of[k].least + i % 20 : -1; /* -1: the context is the limit */
+        o.json_schema = of[k].schema;
+        o.sampling.temperature = 1;
+        o.sampling.top_k = 0;
+        o.sampling.seed = (uint64_t)i;
+        answer(o.max_tokens < 0 ? small : plain, prompt, (size_t)n, &o, &a);
+        if (o.max_tokens >= 0) {
+            o.draft = "all";
+            o.draft_eager = i & 1;
+            answer(drafted, prompt, (size_t)n, &o, &b);
+            assert_string_equal(a.text, b.text);
+            assert_int_equal(a.res.reason, b.res.reason);
+            assert_true(a.n_ids <= o.max_tokens);
+        }
+        tern_error err = {0};
+        tn_grammar *g;
+        must(tn_grammar_open_schema(&ctx, of[k].schema, strlen(of[k].schema), &g, &err), &err);
+        if (!tn_grammar_accepts(g, a.text, a.n)) fail_msg("case %d: '%s' is cut", i, a.text);
+        if (a.res.reason != TERN_STOP_END) {
+            assert_int_equal(a.res.reason, o.max_tokens < 0 ? TERN_STOP_CONTEXT : TERN_STOP_LENGTH);
+            cut++;
+        }
+        tn_grammar_close(&g);
+    }
+    printf("%d of 120 answers were closed by a limit\n", cut);
+    assert_true(cut > 40);
+    tern_session_close(&plain);
+    tern_session_close(&drafted);
+    tern_session_close(&small);
+}
+
+/* The grammar begins after the thoughts, named or opened by the prompt. */
 static void thoughts(void **state) {
     (void)state;
     tern_session *s = open_session();
@@ -153,8 +208,11 @@ static void thoughts(void **state) {
             o.sampling.top_k = 0;
             o.sampling.seed = seed;
             answer(s, prompt, n, &o, &h);
-            if (!named) { /* a random model never closes its thought */
+            if (!named) { /* a random model never closes its thought: the limit does */
                 assert_int_equal(h.res.reason, TERN_STOP_LENGTH);
+                if (!(h.n > 2 && !strcmp(h.text + h.n - 2, "no")) &&
+                    !(h.n > 3 && !strcmp(h.text + h.n - 3, "yes")))
+                    fail_msg("seed %d: the thought is not closed", (int)seed);
                 continue;
             }
             if (h.res.reason == TERN_STOP_LENGTH) continue;
@@ -222,7 +280,7 @@ static void errors(void **state) {
         {NULL, NULL, "x", false, "goes with a grammar"},
         {"root ::= \"a\"", NULL, NULL, true, "ignore_end"},
         {"root ::= a", NULL, NULL, false, "not defined"},
-        {NULL, "{\"not\":{}}", NULL, false, "'not' is not supported"},
+        {NULL, "{\"not\":{\"minLength\":1}}", NULL, false, "'not' is not supported"},
     };
     tern_session *s = open_session();
     int32_t prompt[] = {1, 2, 3};
@@ -248,8 +306,58 @@ static void errors(void **state) {
     tern_session_close(&s);
 }
 
+/* Memory that is missing while a grammar is followed ends that answer. The session keeps what it compiled for the next text
+ * of the same schema: that one must be answered, and as if nothing had been. */
+static void after_missing_memory(void **state) {
+    (void)state;
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{"
+                                 "\"enum\":[\"x\",\"yes\"]}},\"required\":[\"a\",\"b\"]}";
+    const int32_t prompt[] = {1, 2, 3};
+    heard *h = malloc(sizeof *h), *want = malloc(sizeof *want);
+    scarce m = {.left = -1};
+    tern_hooks hooks;
+    tern_options eo;
+    tern_error err = {0};
+    int n_failed = 0;
+    assert_true(h && want);
+    scarce_hooks(&hooks, &m);
+    tn_options_defaults(&eo);
+    eo.n_threads = 1;
+    eo.hooks = &hooks;
+    tern_engine *own = fixture_engine(gguf, &eo);
+    for (long at = -1, failed = 1; failed; at++) {
+        tern_session *s = fixture_session(own, 256, "none");
+        tern_generate_options o;
+        tern_generate_options_defaults(&o);
+        o.json_schema = schema;
+        o.max_tokens = 40;
+        o.sampling.temperature = 0;
+        o.on_token = on_token;
+        o.user = h;
+        h->n = 0, h->n_ids = 0, h->text[0] = 0;
+        must(tern_session_prefill(s, prompt, 3, &err), &err);
+        m.left = at;
+        tern_status st = tern_session_generate(s, &o, &h->res, &err);
+        failed = at < 0 || m.left < 0;
+        m.left = -1;
+        if (at < 0) *want = *h;
+        n_failed += st != TERN_OK;
+        if (st != TERN_OK) {
+            assert_int_equal(st, TERN_E_MEMORY);
+            answer(s, prompt, 3, &o, h);
+        }
+        assert_string_equal(h->text, want->text);
+        tern_session_close(&s);
+    }
+    assert_true(n_failed > 20);
+    tern_engine_close(&own);
+    free(h);
+    free(want);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kept), cmocka_unit_test(thoughts),
-                                       cmocka_unit_test(stops_in_any_order), cmocka_unit_test(errors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kept),     cmocka_unit_test(closed),
+                                       cmocka_unit_test(thoughts), cmocka_unit_test(stops_in_any_order),
+                                       cmocka_unit_test(errors),   cmocka_unit_test(after_missing_memory)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

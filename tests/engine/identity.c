@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 #include "fixture/fixture.h"
 #include "model/model.h"
+#include "quant/pack.h"
 #include "tern.h"
 
 #include <setjmp.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char gguf[FIXTURE_PATH], other[FIXTURE_PATH], saved[FIXTURE_PATH];
 
@@ -100,6 +102,69 @@ static void every_part(void **state) {
     free(bytes);
 }
 
+/* What is changed in the file, before it is packed: a number, a token, weights of its first and of its last layer. */
+enum { SAME, NUMBER, TOKEN, FIRST, LAST, CHANGES };
+static const char *const changes[] = {"nothing", "a number", "a token", "weights at the beginning",
+                                      "weights at the end"};
+
+static void change(int what) {
+    static const char key[] = "rope.freq_base", token[] = "[unused300]";
+    uint8_t *at =
+        memmem(bytes, n_bytes, what == NUMBER ? key : token, what == NUMBER ? strlen(key) : strlen(token));
+    assert_non_null(at);
+    if (what == NUMBER) at[strlen(key) + 4 + 2] ^= 1; /* a bit of the mantissa */
+    if (what == TOKEN) at[1] = 'x';
+    for (size_t i = 0; i < 64 && (what == FIRST || what == LAST); i++) /* signs of floats */
+        bytes[((what == FIRST ? n_bytes / 2 : n_bytes - 4096) & ~(size_t)3) + 4 * i + 3] ^= 0x80;
+}
+
+/* The same of files and of the packages that are made of them: state of the one is refused by every other. */
+static void every_change(void **state) {
+    (void)state;
+    char package[FIXTURE_PATH];
+    int32_t prompt[16];
+    fixture_prompt(prompt, 16);
+    fixture_file(package, "identity-other.tern");
+    for (int packed = 0; packed < 2; packed++) {
+        for (int what = SAME; what < CHANGES; what++) {
+            tern_error err = {0};
+            tn_pack_options o;
+            tn_ctx ctx;
+            read_model();
+            if (what != SAME) change(what);
+            FILE *f = fopen(other, "wb");
+            assert_non_null(f);
+            assert_int_equal(fwrite(bytes, 1, n_bytes, f), n_bytes);
+            assert_int_equal(fclose(f), 0);
+            free(bytes);
+            tn_ctx_init(&ctx, NULL);
+            tn_pack_defaults(&o);
+            o.calib_tokens = 64;
+            unlink(package);
+            if (packed && tn_pack(&ctx, other, package, &o, NULL, &err) != TERN_OK)
+                fail_msg("%s: %s", changes[what], err.message);
+            tern_engine *e = fixture_engine(packed ? package : other, NULL);
+            tern_session *s = fixture_session(e, 64, "none");
+            if (what == SAME) {
+                assert_int_equal(tern_session_prefill(s, prompt, 16, &err), TERN_OK);
+                assert_int_equal(tern_session_save(s, saved, &err), TERN_OK);
+            }
+            if (packed) { /* whatever calibration makes of them: the numbers themselves count */
+                tn_hparams h = e->model->h;
+                h.norm_eps *= 2;
+                assert_true(tn_package_fingerprint(e->npu->pkg, &h) != e->model->fingerprint);
+            }
+            tern_status st = tern_session_load(s, saved, &err);
+            if ((st == TERN_OK) != (what == SAME))
+                fail_msg("%s was changed%s: %s", changes[what], packed ? " and packed" : "",
+                         st == TERN_OK ? "its state is taken" : err.message);
+            tern_session_close(&s);
+            tern_engine_close(&e);
+        }
+    }
+    unlink(package);
+}
+
 /* Every byte of the hyperparameters counts, but for the two fields that change nothing. */
 static void every_field(void **state) {
     (void)state;
@@ -120,6 +185,7 @@ int main(void) {
     fixture_llama(gguf, "identity.gguf", 5);
     fixture_file(other, "identity-other.gguf");
     fixture_file(saved, "identity.state");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field), cmocka_unit_test(every_part)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field), cmocka_unit_test(every_part),
+                                       cmocka_unit_test(every_change)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -614,7 +614,7 @@ static void wrong_files(void **state) {
         memcpy(kept, bytes, n);
         for (at = bytes; memcmp(at, from, 18); at++) {
         }
-        assert_memory_equal(at + 22, &alpha, 4); /* behind its kind */
+        assert_memory_equal(at + 22, &alpha, 4); /* after its kind */
         memcpy(at + 22, &bad[i], 4);
         spill(adapter, bytes, n);
         snprintf(path, sizeof path, "it=%s", adapter);

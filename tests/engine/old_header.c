@@ -1,5 +1,5 @@
 /* A caller compiled against an earlier header, and one compiled against a later one: nothing is read or
- * written behind the struct that the caller has, and sizes that no version had are refused. Uses
+ * written after the struct that the caller has, and sizes that no version had are refused. Uses
  * old_header.h, not tern.h. */
 #include "engine/old_header.h"
 
@@ -21,7 +21,7 @@ static int setup(void **state) {
     return 0;
 }
 
-/* A struct with bytes behind it that nobody may touch, as a caller's next variables would be. */
+/* A struct with bytes after it that nobody may touch, as a caller's next variables would be. */
 #define GUARDED(type)                                                                                        \
     struct {                                                                                                 \
         type s;                                                                                              \
@@ -116,7 +116,7 @@ static void sizes_no_version_had_are_refused(void **state) {
     tern_engine_close(&e);
 }
 
-/* A struct longer than this library's: fine as long as the caller wants nothing of what is behind. */
+/* A struct longer than this library's: fine as long as the caller wants nothing of what is after. */
 static void a_later_caller(void **state) {
     (void)state;
     struct {

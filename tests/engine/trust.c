@@ -235,7 +235,7 @@ static void values_that_are_not_finite(void **state) {
         const char *tensor, *where;
     } cases[] = {{"blk.0.ffn_down.weight", "layer 1 is the first"},
                  {"blk.1.attn_v.weight", "layer 1 is the first"},
-                 {"blk.1.ffn_down.weight", "behind the attention of layer 1, the last"}};
+                 {"blk.1.ffn_down.weight", "after the attention of layer 1, the last"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         tern_error err;
         event never = {.left = -1};

@@ -194,7 +194,7 @@ static void measured_times_reach_the_graphs(void **state) {
     o.attention = "full";
     o.load = "overlap"; /* a wave that brings its weights in tells nothing */
     run r = open_run(package, &o, "none");
-    tn_pipeline *p = r.s->pipeline;
+    tn_pipeline *p = tn_session_pipeline(r.s);
     assert_false(p->profile->measured);
     double before = p->waves[4].graph->tasks[1].est_us[TN_LANE_CPU];
     assert_int_equal(tern_session_prefill(r.s, prompt, 128, NULL), TERN_OK);
@@ -247,8 +247,8 @@ static void measured_times_reach_the_graphs(void **state) {
     run again = {0};
     assert_int_equal(tern_engine_open(package, &o, &again.e, &err), TERN_OK);
     assert_int_equal(tern_session_open(again.e, NULL, &again.s, &err), TERN_OK);
-    assert_true(again.s->pipeline->profile->measured);
-    assert_int_equal(again.s->pipeline->profile->n_waves, 3);
+    assert_true(tn_session_pipeline(again.s)->profile->measured);
+    assert_int_equal(tn_session_pipeline(again.s)->profile->n_waves, 3);
     close_run(&again);
 }
 

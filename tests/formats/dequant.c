@@ -86,7 +86,7 @@ static void plain_types(void **state) {
     assert_true(out[0] == 1.0f && out[1] == -3.0f);
 }
 
-/* Every half, many at once and one by one, whatever is left behind whole vectors. */
+/* Every half, many at once and one by one, whatever is left after whole vectors. */
 static void every_half(void **state) {
     (void)state;
     enum { N = 65536 + 5 };

@@ -235,7 +235,7 @@ static void every_truncation_is_refused(void **state) {
     FILE *f = fopen(path, "rb");
     static uint8_t b[4096];
     size_t n = fread(b, 1, sizeof b, f),
-           n_padding = 22; /* behind the last tensor: 32 - 10 bytes nobody needs */
+           n_padding = 22; /* after the last tensor: 32 - 10 bytes nobody needs */
     fclose(f);
     tern_error err;
     for (size_t k = 0; k < n - n_padding; k++) {

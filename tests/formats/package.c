@@ -245,7 +245,7 @@ static void blocks_are_told(void **state) {
     assert_int_equal(n, 2);
     const size_t at = (size_t)(s->off_bytes + records[0].off_bytes);
     assert_int_equal(at % TN_PKG_ALIGN, 0); /* it can be read directly, */
-    assert_true(records[0].off_bytes >= 4); /* and lies behind the small one */
+    assert_true(records[0].off_bytes >= 4); /* and lies after the small one */
     assert_int_equal(records[1].off_bytes, 0);
     assert_int_equal(tn_pkg_check(p, s, &records[0], 0, data, size, &err), TERN_OK);
     assert_int_equal(tn_pkg_check(p, s, NULL, 0, "abcd", 4, &err), TERN_OK);
@@ -264,7 +264,7 @@ static void blocks_are_told(void **state) {
     free(data);
 }
 
-/* Short tensors lie one behind the other; what is of a block or more begins with a page. */
+/* Short tensors lie one after another; what is of a block or more begins with a page. */
 static void short_ones_share_pages(void **state) {
     (void)state;
     tn_ctx ctx;

@@ -83,7 +83,7 @@ static void malformed(void **state) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", "tensor a in the header at offset 8 lacks"},
         {ONE("F32", "[1]", "[\"0\",\"4\"]"), "tensor a in the header at offset 8 lacks"},
         {ONE("F32", "[1]", "[0]"), "tensor a in the header at offset 8 lacks"},
-        {ONE("F32", "[1]", "[0,99]"), "tensor a needs bytes 0 to 99 of the data at offset"},
+        {ONE("F32", "[1]", "[0,99]"), " more are missing"},
         {ONE("F32", "[1]", "[4,0]"), "tensor a needs bytes 4 to 0"},
         {ONE("F32", "[1]", "[-4,0]"), "tensor a needs bytes -4 to 0"},
         {ONE("F32", "[-1]", "[0,4]"), "impossible dimensions"},

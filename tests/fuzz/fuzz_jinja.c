@@ -1,6 +1,7 @@
 /* A chat template from anywhere, run on a conversation whose text is the input's last bytes: it ends
  * within its limits, and nothing of the content comes out as the template's. */
 #include "text/jinja/jinja.h"
+#include "small_stack.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static void check(const tn_segments *out) {
     if (from != out->n_bytes) abort();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static void read_one(const uint8_t *data, size_t size) {
     tn_ctx ctx;
     tn_segments out;
     tern_error err;
@@ -30,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         "\x01\x02\x01", "tool_calls", "type", "function", "function", "name", "f\x01\x02\x01", "arguments",
         "a", "\x01\x02\x01", "role", "tool", "content", "z", "tools", "type", "function", "function", "name",
         "\x01\x02\x01", "add_generation_prompt", 1, "bos_token", "<s>");
-    if (!vars) return 0;
+    if (!vars) return;
     const tn_jinja_input in = {.source = (const char *)data,
                                .n_source = size,
                                .variables = vars,
@@ -43,5 +44,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tn_jinja_render(&ctx, &in, &out, &err) == TERN_OK && told) check(&out);
     tn_segments_free(&out);
     json_decref(vars);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    on_small_stack(read_one, data, size);
     return 0;
 }

@@ -1,9 +1,10 @@
-/* An adapter from anywhere, as a GGUF file (behind a byte 0) or as PEFT's configuration and tensors
- * (behind a byte 1 and the configuration's size in two bytes), for models of two architectures: refused
+/* An adapter from anywhere, as a GGUF file (after a byte 0) or as PEFT's configuration and tensors
+ * (after a byte 1 and the configuration's size in two bytes), for models of two architectures: refused
  * with a status, or rows go through it. */
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "model/lora.h"
+#include "../model/small_hparams.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,16 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tn_ctx_init(&ctx, NULL);
     if (size < 4) return 0;
     for (int i = 0; i < 2; i++) {
-        tn_hparams h = {.n_layers = 1,
-                        .n_embd = 8,
-                        .n_heads = 2,
-                        .n_kv_heads = 1,
-                        .d_head = 4,
-                        .n_ff = 12,
-                        .n_vocab = 16,
-                        .gated = true,
-                        .n_rot = 4};
-        strcpy(h.arch, archs[i]);
+        tn_hparams h = tn_test_small_hparams(archs[i]);
         tn_program p;
         tern_error err = {0};
         tn_gguf *g = NULL;

@@ -1,5 +1,5 @@
 /* Compiled graphs from outside: the bytes as they are, then with a true length and checksum so that the
- * fields behind them are reached. What is accepted must serialise to the same bytes and, if small, run within
+ * fields after them are reached. What is accepted must serialise to the same bytes and, if small, run within
  * its buffers. */
 #include "npu/npu.h"
 

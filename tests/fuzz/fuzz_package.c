@@ -1,5 +1,5 @@
 /* A package from anywhere: the bytes as they are, then with true length and checksums so that what lies
- * behind them is reached. */
+ * after them is reached. */
 #include "base/cpu.h"
 #include "package/npu_model.h"
 #include "true_package.h"

@@ -1,6 +1,6 @@
 /* A package that is opened, prefilled and asked for tokens, without drafts and with. The input is a list of
  * changes to one of four true packages: what is changed gets true checksums again, so the fuzzer works on what
- * lies behind them. Coverage leads it: with libFuzzer, changes are made and crossed by LLVMFuzzerCustomMutator.
+ * lies after them. Coverage leads it: with libFuzzer, changes are made and crossed by LLVMFuzzerCustomMutator.
  *
  * A change: u8 section (the first one's two highest bits choose the package), u8 kind, u16 where, u8 n, then n
  * bytes.
@@ -116,8 +116,7 @@ static void setup(void) {
         n_wholes[i] = fread(wholes[i], 1, MAX_PACKAGE, f);
         if (n_wholes[i] == MAX_PACKAGE) abort();
         fclose(f);
-        if (ask(wholes[i], n_wholes[i]) != TERN_OK)
-            abort(); /* or nothing behind its opening would be tried */
+        if (ask(wholes[i], n_wholes[i]) != TERN_OK) abort(); /* or nothing after its opening would be tried */
     }
 }
 

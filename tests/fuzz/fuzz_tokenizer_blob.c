@@ -1,4 +1,4 @@
-/* A tokenizer blob from anywhere, its checksum made right so that the checks behind it are reached. */
+/* A tokenizer blob from anywhere, its checksum made right so that the checks after it are reached. */
 #include "text/chat.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* tests/fuzz/true_package.h - checksums and lengths of a package whose bytes were changed become true again, so that a
- * fuzzer works on what lies behind them. */
+ * fuzzer works on what lies after them. */
 #ifndef TN_TESTS_FUZZ_TRUE_PACKAGE_H
 #define TN_TESTS_FUZZ_TRUE_PACKAGE_H
 

@@ -246,8 +246,7 @@ static void test_rows_do_not_depend_on_batch(void **state) {
     }
 }
 
-/* A row of a draft tree has the bits of a plain row over a cache where its ancestors lie one behind the
- * other. */
+/* A row of a draft tree has the bits of a plain row over a cache where its ancestors lie one after another. */
 static void test_tree_rows_are_plain_rows(void **state) {
     (void)state;
     enum { ROWS = 17, D = 36, N_SLOTS = 128 };

@@ -85,7 +85,7 @@ static void problem_free(problem *p) {
     }
 }
 
-/* All tiles' rows one behind the other. */
+/* All tiles' rows one after another. */
 static check_buf run(tn_attn_tiles_fn fn, problem *p) {
     size_t d = p->a.d_head;
     check_buf o = check_new(p->n_rows * d * 4),

@@ -1,4 +1,4 @@
-/* tests/kernels/check.h - what every kernel test needs: buffers that end at a guard page and begin behind a
+/* tests/kernels/check.h - what every kernel test needs: buffers that end at a guard page and begin after a
  * canary, poisoned outputs, fills. A kernel that reads or writes one byte too far dies here. */
 #ifndef TN_TESTS_KERNELS_CHECK_H
 #define TN_TESTS_KERNELS_CHECK_H

@@ -87,6 +87,33 @@ static void all(const tn_kernels *kern) {
     one(&r, kern, 300, 80, 2100, 0, 1, false); /* several runs of rows, blocks of columns and of k */
 }
 
+/* One row in every form of fetching: tiles of one width, of two and of any, whole and not. */
+static void forms(void **state) {
+    (void)state;
+    static const size_t ns[] = {15, 16, 17, 100}, ks[] = {1, 127, 129, 896, 3073, 6200};
+    tn_kernels k;
+    tn_kernels_init(&k, tn_cpu_flags(NULL));
+    const tn_packed_form *f = tn_packed_forms(k.cpu);
+    const tn_gemm_packed_fn usual = k.gemm_packed;
+    assert_false(tn_packed_form_use(&k, "no such form"));
+    assert_ptr_equal(k.gemm_packed, usual);
+    tn_rng r = {check_seed()};
+    for (int i = 0; f && f[i].name; i++) {
+        assert_true(tn_packed_form_use(&k, f[i].name));
+        assert_ptr_equal(k.gemm_packed, f[i].fn);
+        if (i == 0) assert_ptr_equal(k.gemm_packed, usual);
+        for (unsigned bits = 0; bits <= 15; bits++) {
+            for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {
+                for (size_t l = 0; l < sizeof ks / sizeof *ks; l++)
+                    one(&r, &k, 1, ns[j], ks[l], bits, (int)tn_rng_below(&r, 3), false);
+            }
+            if (bits >= 1 && bits <= 8) one(&r, &k, 1, 16, 300, bits, 0, true);
+        }
+        for (unsigned bits = 4; bits <= 8; bits += 4) one(&r, &k, 1, 16, TN_S8_MAX_K, bits, 0, true);
+        for (size_t m = 2; m <= 40; m += 7) one(&r, &k, m, 33, 1537, 0, 1, false);
+    }
+}
+
 static void variants(void **state) {
     (void)state;
     const uint32_t cpu = tn_cpu_flags(NULL),
@@ -103,6 +130,6 @@ static void variants(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(variants)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(variants), cmocka_unit_test(forms)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,7 +195,7 @@ static void paired_items(void **state) {
     tern_engine_close(&e);
 }
 
-/* Returns the log-probability of ending's tokens behind query's. */
+/* Returns the log-probability of ending's tokens after query's. */
 static long double ending_logp(tern_engine *e, const char *query, const char *ending, logits *p) {
     char text[512];
     int32_t ids[WINDOW];

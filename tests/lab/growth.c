@@ -1,4 +1,4 @@
-/* What does a hostile input cost? Every parser gets inputs of 1, 2 and 4 units that were made to be slow; the
+/* Growth as a class: what does a hostile input cost? Every parser gets inputs of 1, 2 and 4 units that were made to be slow; the
  * instructions it executes may grow as the input does. valgrind counts them, and those of the libraries it calls:
  * the program runs itself under it ("read" as its argument), each input once. What
  * valgrind cannot run (sanitizers, other processors) reads them all and is not counted. */
@@ -29,30 +29,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static tn_ctx ctx;
-static const char *program;
-static char folder[200], package[256], profile[300], saved[256];
-static tern_engine *engine;
-
-typedef struct buf {
-    char *p;
-    size_t n, cap;
-} buf;
-
-static void put(buf *b, const void *data, size_t n) {
-    if (b->cap - b->n < n) {
-        b->cap = 2 * b->cap + n;
-        b->p = realloc(b->p, b->cap);
-        assert_non_null(b->p);
-    }
-    if (n) memcpy(b->p + b->n, data, n);
-    b->n += n;
-}
-static void puts_(buf *b, const char *s) { put(b, s, strlen(s)); }
-static void put_number(buf *b, uint64_t v, size_t n) { put(b, &v, n); } /* little-endian hosts only */
-static void repeat(buf *b, const char *s, size_t n) {
-    for (size_t i = 0; i < n; i++) puts_(b, s);
-}
+#include "fixture/readers.h"
+#include "lab/growth_buf.h"
+#include "lab/growth_fields.h"
+#include "lab/growth_more.h"
 
 /* ---- GGUF ---------------------------------------------------------------------------------------- */
 
@@ -420,33 +400,6 @@ static void eml_dashes(buf *b, size_t n) {
     repeat(b, "\n--", n / 6);
 }
 
-static void office(buf *b, const char *entry, const char *head, const char *body, size_t n_body,
-                   const char *tail) {
-    struct archive *a = archive_write_new();
-    size_t cap = (1 << 20) + 8 * n_body * strlen(body), used = 0;
-    char *out = malloc(cap);
-    buf x = {0};
-    assert_true(a && out);
-    puts_(&x, head);
-    repeat(&x, body, n_body);
-    puts_(&x, tail);
-    archive_write_set_format_zip(a);
-    archive_write_zip_set_compression_store(a);
-    assert_int_equal(archive_write_open_memory(a, out, cap, &used), ARCHIVE_OK);
-    struct archive_entry *e = archive_entry_new();
-    archive_entry_set_pathname(e, entry);
-    archive_entry_set_filetype(e, AE_IFREG);
-    archive_entry_set_perm(e, 0600);
-    archive_entry_set_size(e, (int64_t)x.n);
-    assert_int_equal(archive_write_header(a, e), ARCHIVE_OK);
-    assert_int_equal(archive_write_data(a, x.p, x.n), (ssize_t)x.n);
-    archive_entry_free(e);
-    archive_write_close(a);
-    archive_write_free(a);
-    put(b, out, used);
-    free(out);
-    free(x.p);
-}
 static void docx(buf *b, size_t n) {
     office(b, "word/document.xml", "<w:document xmlns:w=\"w\"><w:body>", "<w:p><w:r><w:t>a</w:t></w:r></w:p>",
            n / 36, "</w:body></w:document>");
@@ -484,48 +437,108 @@ static void read_request(const buf *b) {
 /* ---- the measure ----------------------------------------------------------------------------------- */
 
 static const struct kase {
+    const char *target; /* tests/fuzz/fuzz_TARGET.c */
     const char *name;
     void (*make)(buf *b, size_t n);
     void (*run)(const buf *b);
 } cases[] = {
-    {"gguf: keys", many_keys, open_gguf},
-    {"gguf: doubled tokens", doubles, open_gguf},
-    {"gguf: doubled ends", ends, open_gguf},
-    {"gguf: markup", markup, open_gguf},
-    {"gguf: merges of spaces", merges_of_spaces, open_gguf},
-    {"gguf: tensors", many_tensors, open_gguf},
-    {"safetensors", shards, open_shards},
-    {"tokenizer.json", plain_json, open_tokenizer},
-    {"tokenizer.json: looks ahead", greedy_json, open_tokenizer},
-    {"tokenizer.json: looks back", lazy_json, open_tokenizer},
-    {"config.json", config, open_config},
-    {"package: sections", sections, open_package},
-    {"profile", profile_text, open_profile},
-    {"session", session, open_session},
-    {"jinja: parentheses", jinja_parens, render},
-    {"jinja: tags", jinja_tags, render},
-    {"jinja: loop", jinja_loop, render},
-    {"grammar: rules", rules, open_grammar},
-    {"grammar: nested", nested_rules, open_grammar},
-    {"grammar: alternatives", alternatives, open_grammar},
-    {"schema: properties", properties, open_schema},
-    {"schema: choices", choices, open_schema},
-    {"schema: nested", nested_schema, open_schema},
-    {"schema: values", many_values, open_schema},
-    {"html: angles", html_angles, read_html},
-    {"html: comments", html_comments, read_html},
-    {"html: scripts", html_scripts, read_html},
-    {"html: nested", html_nested, read_html},
-    {"html: entities", html_entities, read_html},
-    {"eml: headers", eml_headers, read_eml},
-    {"eml: parts", eml_parts, read_eml},
-    {"eml: dashes", eml_dashes, read_eml},
-    {"docx: paragraphs", docx, read_office},
-    {"docx: tables", docx_tables, read_office},
-    {"xlsx: rows", xlsx, read_office},
-    {"xlsx: shared strings", xlsx_shared, read_office},
-    {"request: parts", messages, read_request},
-    {"request: nested", nested_request, read_request},
+    {"gguf", "gguf: keys", many_keys, open_gguf},
+    {"gguf", "gguf: doubled tokens", doubles, open_gguf},
+    {"gguf", "gguf: doubled ends", ends, open_gguf},
+    {"gguf", "gguf: markup", markup, open_gguf},
+    {"gguf", "gguf: merges of spaces", merges_of_spaces, open_gguf},
+    {"gguf", "gguf: tensors", many_tensors, open_gguf},
+    {"safetensors", "safetensors", shards, open_shards},
+    {"tokenizer_json", "tokenizer.json", plain_json, open_tokenizer},
+    {"tokenizer_json", "tokenizer.json: looks ahead", greedy_json, open_tokenizer},
+    {"tokenizer_json", "tokenizer.json: looks back", lazy_json, open_tokenizer},
+    {"config", "config.json", config, open_config},
+    {"package", "package: sections", sections, open_package},
+    {"profile", "profile", profile_text, open_profile},
+    {"session", "session", session, open_session},
+    {"jinja", "jinja: parentheses", jinja_parens, render},
+    {"jinja", "jinja: tags", jinja_tags, render},
+    {"jinja", "jinja: loop", jinja_loop, render},
+    {"grammar", "grammar: rules", rules, open_grammar},
+    {"grammar", "grammar: nested", nested_rules, open_grammar},
+    {"grammar", "grammar: alternatives", alternatives, open_grammar},
+    {"schema", "schema: properties", properties, open_schema},
+    {"schema", "schema: choices", choices, open_schema},
+    {"schema", "schema: nested", nested_schema, open_schema},
+    {"schema", "schema: values", many_values, open_schema},
+    {"extract", "html: angles", html_angles, read_html},
+    {"extract", "html: comments", html_comments, read_html},
+    {"extract", "html: scripts", html_scripts, read_html},
+    {"extract", "html: nested", html_nested, read_html},
+    {"extract", "html: entities", html_entities, read_html},
+    {"documents", "eml: headers", eml_headers, read_eml},
+    {"documents", "eml: parts", eml_parts, read_eml},
+    {"documents", "eml: dashes", eml_dashes, read_eml},
+    {"documents", "docx: paragraphs", docx, read_office},
+    {"documents", "docx: tables", docx_tables, read_office},
+    {"documents", "xlsx: rows", xlsx, read_office},
+    {"documents", "xlsx: shared strings", xlsx_shared, read_office},
+    {"request", "request: parts", messages, read_request},
+    {"request", "request: nested", nested_request, read_request},
+    {"chat", "chat: messages", saved_messages, read_saved},
+    {"chat", "chat: lines of a message", saved_lines, read_saved},
+    {"config", "config.json: kinds of layers", layer_types, open_config},
+    {"config", "config.json: ends", ends_of_config, open_config},
+    {"documents", "eml: a long line", eml_line, read_eml},
+    {"documents", "eml: words", eml_words, read_eml},
+    {"documents", "eml: base64", eml_base64, read_eml},
+    {"documents", "eml: quoted", eml_quoted, read_eml},
+    {"documents", "docx: entries", many_entries, read_office},
+    {"documents", "docx: attributes", docx_attributes, read_office},
+    {"documents", "epub: chapters", epub, read_office},
+    {"documents", "pptx: slides", pptx, read_office},
+    {"documents", "odt: spaces", odt_spaces, read_office},
+    {"extract", "html: tables", html_tables, read_html},
+    {"extract", "html: attributes", html_attributes, read_html},
+    {"extract", "text: encodings", text_bytes, read_text},
+    {"gguf", "gguf: a long text", gguf_long_text, open_gguf},
+    {"grammar", "grammar: classes", classes, open_grammar},
+    {"grammar", "grammar: comments", comments, open_grammar},
+    {"grammar", "grammar: literals", literals, open_grammar},
+    {"jinja", "jinja: filters", jinja_filters, render},
+    {"jinja", "jinja: macros", jinja_macros, render},
+    {"jinja", "jinja: names", jinja_names, render},
+    {"json", "json: keys", json_keys, read_json},
+    {"json", "json: keys that are alike", json_alike, read_json},
+    {"json", "json: escapes", json_escapes, read_json},
+    {"json", "json: digits", json_digits, read_json},
+    {"json", "json: lists", json_lists, read_json},
+    {"json", "json: lines", json_lines, read_json},
+    {"lora", "lora: pairs", pairs, open_adapter},
+    {"mcp", "agent: arguments", agent_arguments, read_agent},
+    {"mcp", "agent: a long query", agent_query, read_agent},
+    {"package", "package: metadata", metadata, open_metadata},
+    {"page", "page: a long conversation", long_talk, read_talk},
+    {"page", "page: branches", wide_talk, read_talk},
+    {"rag", "rag: a document", rag_document, read_rag},
+    {"rag", "rag: a document in base64", rag_base64, read_rag},
+    {"safetensors", "safetensors: metadata", shard_metadata, open_shards},
+    {"schema", "schema: required", required, open_schema},
+    {"schema", "schema: definitions", definitions, open_schema},
+    {"schema", "schema: any of", any_of, open_schema},
+    {"schema", "schema: all of", all_of, open_schema},
+    {"schema", "schema: pattern", pattern, open_schema},
+    {"schema", "schema: pattern properties", pattern_properties, open_schema},
+    {"schema", "schema: a tuple", tuple, open_schema},
+    {"schema", "schema: a long const", long_const, open_schema},
+    {"spm", "spm: pieces", pieces, open_spm},
+    {"tokenizer_blob", "tokenizer blob", blob, open_blob},
+    {"tokenizer_json", "tokenizer.json: normalizers", normalizers, try_tokenizer},
+    {"tokenizer_json", "tokenizer.json: pre-tokenizers", pre_tokenizers, try_tokenizer},
+    {"tokenizer_json", "tokenizer.json: decoders", decoders, try_tokenizer},
+    {"tokenizer_json", "tokenizer.json: template", post_processors, try_tokenizer},
+    {"toolcall", "calls: beginnings", call_begins, read_calls},
+    {"toolcall", "calls: braces", call_braces, read_calls},
+    {"toolcall", "calls: one long", call_long, read_calls},
+    {"toolcall", "calls: many", call_many, read_calls},
+    {"toolcall", "calls: a list", call_list, read_calls},
+    {"toolcall", "calls: parameters", call_parameters, read_calls},
+    {"toolcall", "calls: angles", call_angles, read_calls},
 };
 
 static int setup(void) {
@@ -563,23 +576,45 @@ static int teardown(void) {
     return system(command);
 }
 
-enum { N_CASES = sizeof cases / sizeof *cases, UNIT = 64 << 10, SIZES = 3 };
-static uint64_t instructions[N_CASES][SIZES];
-static size_t bytes[N_CASES][SIZES];
+enum { N_CASES = sizeof cases / sizeof *cases, UNIT = 64 << 10, SIZES = 3, MOST = N_CASES + FIELDS };
+static uint64_t instructions[MOST][SIZES];
+static size_t bytes[MOST][SIZES];
+static int n_all; /* the cases, then each field of a request */
+
+static int setup(void);
+static int teardown(void);
+
+/* Counting all takes minutes: `make test` counts every fourth, `make check` all (TERN_GROWTH=all). */
+static bool is_counted(int c) {
+    const char *which = getenv("TERN_GROWTH");
+    return !TN_COUNTED || c % 4 == 0 || (which && !strcmp(which, "all"));
+}
 
 /* What valgrind counts, and of which it writes one total at each return. */
-__attribute__((noinline)) void tn_test_counted(const struct kase *k, const buf *b);
-void tn_test_counted(const struct kase *k, const buf *b) { k->run(b); }
+__attribute__((noinline)) void tn_test_counted(void (*run)(const void *), const void *input);
+void tn_test_counted(void (*run)(const void *), const void *input) { run(input); }
+
+static const struct kase *running;
+static void run_case(const void *input) { running->run(input); }
+static void run_field(const void *input) { (void)input, fields_run(); }
 
 /* Every input once, with its length on stdout: under valgrind this is what is counted. */
 static int read_all(void) {
     if (setup()) return 1;
-    for (int c = 0; c < N_CASES; c++)
-        for (int i = 0; i < SIZES; i++) {
+    for (int c = 0; c < n_all; c++)
+        for (int i = 0; i < SIZES && is_counted(c); i++) {
             buf b = {0};
-            cases[c].make(&b, (size_t)UNIT << i);
-            tn_test_counted(&cases[c], &b);
-            printf("%zu\n", b.n);
+            size_t n = c < N_CASES ? UNIT << i : FIELD_UNIT << i;
+            if (c < N_CASES) {
+                running = &cases[c];
+                cases[c].make(&b, n);
+                n = b.n;
+                tn_test_counted(run_case, &b);
+            } else {
+                fields_make(c - N_CASES, n);
+                tn_test_counted(run_field, NULL);
+            }
+            printf("%zu\n", n);
             free(b.p);
         }
     return teardown();
@@ -588,15 +623,17 @@ static int read_all(void) {
 static bool read_counts(const char *lengths, const char *totals) {
     FILE *l = fopen(lengths, "r"), *t = fopen(totals, "r");
     char line[512];
-    int n = 0;
-    while (l && n < N_CASES * SIZES && fscanf(l, "%zu", &bytes[n / SIZES][n % SIZES]) == 1) n++;
-    bool ok = n == N_CASES * SIZES;
-    n = 0;
-    while (t && n < N_CASES * SIZES && fgets(line, sizeof line, t))
-        if (sscanf(line, "totals: %" SCNu64, &instructions[n / SIZES][n % SIZES]) == 1) n++;
+    bool ok = l && t;
+    for (int c = 0; c < n_all && ok; c++)
+        for (int i = 0; i < SIZES && ok && is_counted(c); i++) {
+            ok = fscanf(l, "%zu", &bytes[c][i]) == 1;
+            while (ok && (ok = fgets(line, sizeof line, t) != NULL) &&
+                   sscanf(line, "totals: %" SCNu64, &instructions[c][i]) != 1) {
+            }
+        }
     if (l) fclose(l);
     if (t) fclose(t);
-    return ok && n == N_CASES * SIZES;
+    return ok;
 }
 
 static int count_all(void **state) {
@@ -618,27 +655,46 @@ static int count_all(void **state) {
 /* The square of four is sixteen; five leaves room for logarithms. What takes next to nothing at four units
  * has shown nothing. */
 static void growth_is_linear(void **state) {
-    const struct kase *k = *state;
-    const uint64_t *n = instructions[k - cases], nothing = 1000000;
-    print_message("%s: %zu, %zu, %zu bytes: %.2f, %.2f, %.2f million instructions\n", k->name,
-                  bytes[k - cases][0], bytes[k - cases][1], bytes[k - cases][2], (double)n[0] * 1e-6,
-                  (double)n[1] * 1e-6, (double)n[2] * 1e-6);
+    const int c = (int)((const uint64_t(*)[SIZES]) * state - instructions);
+    const uint64_t *n = instructions[c], nothing = 1000000;
+    if (!is_counted(c)) skip();
+    const char *name = c < N_CASES ? cases[c].name : field_name(c - N_CASES);
+    print_message("%s: %zu, %zu, %zu bytes: %.2f, %.2f, %.2f million instructions\n", name, bytes[c][0],
+                  bytes[c][1], bytes[c][2], (double)n[0] * 1e-6, (double)n[1] * 1e-6, (double)n[2] * 1e-6);
     assert_true(n[0] > 0);
     if (n[2] > 5 * n[0] + nothing || 2 * n[1] > 5 * n[0] + 2 * nothing)
-        fail_msg("%s: the work grows faster than the input", k->name);
+        fail_msg("%s: the work grows faster than the input", name);
+}
+
+static const char *target_at(size_t i) { return i < N_CASES ? cases[i].target : NULL; }
+
+/* No fuzz target is without a line. */
+static void every_reader(void **state) {
+    (void)state;
+    static const no_line none[] = {
+        {"heads", "a record is read once, and a model is run for each that is not there"},
+        {"npu_graph", "a graph has a few operators at most"},
+        {"run", "the packages of package, with true weights"},
+        {"store", "its file is SQLite's, which finds what is asked for by its indices"},
+    };
+    assert_true(tn_test_every_reader(TN_SOURCE_DIR, target_at, none, sizeof none / sizeof *none));
+    assert_in_range(n_fields, 60, FIELDS);
 }
 
 int main(int argc, char **argv) {
     program = argv[0];
+    fields_find();
+    n_all = N_CASES + n_fields;
     if (!TN_COUNTED || (argc > 1 && !strcmp(argv[1], "read"))) return read_all();
     if (system("command -v valgrind >/dev/null")) {
         fprintf(stderr, "needs valgrind to count instructions (scripts/setup.sh --oracle)\n");
         return 77;
     }
-    struct CMUnitTest tests[N_CASES];
-    for (int i = 0; i < N_CASES; i++)
-        tests[i] = (struct CMUnitTest){.name = cases[i].name,
+    static struct CMUnitTest tests[MOST + 1];
+    tests[n_all] = (struct CMUnitTest)cmocka_unit_test(every_reader);
+    for (int i = 0; i < n_all; i++)
+        tests[i] = (struct CMUnitTest){.name = i < N_CASES ? cases[i].name : strdup(field_name(i - N_CASES)),
                                        .test_func = growth_is_linear,
-                                       .initial_state = (void *)(uintptr_t)&cases[i]};
-    return cmocka_run_group_tests(tests, count_all, NULL);
+                                       .initial_state = &instructions[i]};
+    return _cmocka_run_group_tests("growth", tests, (size_t)n_all + 1, count_all, NULL);
 }

@@ -47,9 +47,9 @@ static void anchors_come_back(void **state) {
     tn_sim_request r = request("qwen1.5-1.8b", 256, 256, TN_POLICY_IN_ORDER);
     tn_sim_result o = simulate(&r, NULL);
     soc = kept;
-    assert_true(o.work_ns[TN_LANE_NPU] > 314.9e6 && o.work_ns[TN_LANE_NPU] < 315.1e6);
-    assert_true(o.work_ns[TN_LANE_CPU] > 157.5e6 * 0.999 &&
-                o.work_ns[TN_LANE_CPU] < 157.5e6 * 1.01); /* the last residual */
+    assert_true((double)o.work_ns[TN_LANE_NPU] > 314.9e6 && (double)o.work_ns[TN_LANE_NPU] < 315.1e6);
+    assert_true((double)o.work_ns[TN_LANE_CPU] > 157.5e6 * 0.999 &&
+                (double)o.work_ns[TN_LANE_CPU] < 157.5e6 * 1.01); /* the last residual */
     assert_true(soc.products_residual < 0.25 && soc.estimate_residual < 0.1 && soc.flash_residual < 0.15);
 }
 

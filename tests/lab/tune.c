@@ -22,7 +22,7 @@ static void within_the_prompt(void **state) {
     assert_int_equal(begins((double[]){100, 200, 300, 400}, (double[]){250, 270, 290, 310}), 2048);
     /* A piece in front of one that is slower does not count. */
     assert_int_equal(begins((double[]){100, 200, 300, 400}, (double[]){90, 110, 310, 350}), 2048);
-    /* What is faster by less than a fiftieth is not faster: these lines cross behind the prompt. */
+    /* What is faster by less than a fiftieth is not faster: these lines cross after the prompt. */
     assert_int_equal(begins((double[]){100, 200, 300, 400}, (double[]){397, 397, 397, 397}), 4096);
 }
 

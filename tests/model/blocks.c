@@ -104,7 +104,7 @@ static void close_to_the_widened_weights(void **state) {
             off += ((double)exact[i] - blocks[i]) * ((double)exact[i] - blocks[i]);
         }
         /* A row of INT8 loses about 1 / 127 / sqrt(12) of its largest value in every place; the values'
-         * rms is a third of that, so a product is off by 0.7 %, and by some times as much behind the
+         * rms is a third of that, so a product is off by 0.7 %, and by some times as much after the
          * products of two layers. */
         print_message("%s: off by %.2f %%\n", paths[p], 100 * sqrt(off / square));
         assert_true(sqrt(off / square) < 0.05);

@@ -1,5 +1,5 @@
 /* Does the layer that guesses one token further guess what the float64 reference says, from a folder and from GGUF,
- * however it came to know the text: in one prompt, token by token, behind rejected drafts, behind a shorter text? And are
+ * however it came to know the text: in one prompt, token by token, after rejected drafts, after a shorter text? And are
  * files refused whose layer is not what their keys say? */
 #include "session/session.h"
 #include "lab/synth.h"
@@ -141,7 +141,7 @@ static void behind_drafts(void **state) {
     tern_engine_close(&e);
 }
 
-/* Behind a text that became shorter one state is not known, and nothing is guessed before the next token. */
+/* After a text that became shorter one state is not known, and nothing is guessed before the next token. */
 static void behind_less(void **state) {
     (void)state;
     tern_engine *e;
@@ -214,7 +214,7 @@ static uint64_t guesses_in(tn_mtp *m, const int32_t *text, int32_t n, int n_step
 }
 
 /* A guess is worth the time of what it brings: less where steps give many tokens without it, more where right guesses bring
- * others that are copied behind them. */
+ * others that are copied after them. */
 static void worth_what_it_saves(void **state) {
     (void)state;
     enum { N = 40, DEPTH = 8, STEPS = 60, COPIED = 7 };
@@ -288,7 +288,7 @@ static void odd_files(void **state) {
     refused(odd, "nextn");
     changed(path, "blk.2.attn_output.weight", "blk.1.attn_xxxxxx.weight", 24, odd);
     refused(odd, "blk.1.attn_xxxxxx.weight is none");
-    /* its dimensions behind the name: two of 128 and 64 */
+    /* its dimensions after the name: two of 128 and 64 */
     changed(path, "nextn.eh_proj.weight\2\0\0\0\x80", "nextn.eh_proj.weight\2\0\0\0\x40", 25, odd);
     refused(odd, "nextn.eh_proj.weight");
 }
@@ -300,7 +300,7 @@ static void on_log(void *user, tern_log_level level, const char *line) {
     if (level <= TERN_LOG_WARN) snprintf(logged[n_logged++ % 4], sizeof *logged, "%s", line);
 }
 
-/* What the model says behind a prompt does not depend on a layer that is not whole; nobody drafts with that, and one line
+/* What the model says after a prompt does not depend on a layer that is not whole; nobody drafts with that, and one line
  * says which tensor it is about. */
 static void opens_without(const char *path, const char *with, const float *want) {
     tern_hooks hooks;

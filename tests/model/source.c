@@ -188,8 +188,7 @@ static void rows_alone_and_from_threads(void **state) {
     tn_source_close(&s);
 }
 
-/* ---- broken files ---------------------------------------------------------------------------------------
- */
+/* ---- broken files ------------------------------------------------------------------------------------ */
 
 static char folder[64] = "/tmp/tern-source-XXXXXX", broken_path[128];
 
@@ -296,7 +295,7 @@ static void broken_gguf(void **state) {
     type = 1, memcpy(after_name(&f, "rope_freqs.weight") + 12, &type, 4), save(&f),
     refused(TERN_E_FORMAT, "tensor rope_freqs.weight at offset ");
     free(f.b), f = load(good);
-    f.n /= 2, save(&f), refused(TERN_E_FORMAT, "the file has ");
+    f.n /= 2, save(&f), refused(TERN_E_FORMAT, "the file is cut off");
     free(f.b);
 }
 
@@ -437,7 +436,7 @@ static void broken_folder(void **state) {
     (void)state;
     char path[256];
     snprintf(broken_path, sizeof broken_path, "%s", folder);
-    refused(TERN_E_IO, "config.json");
+    refused(TERN_E_FORMAT, "config.json");
     file config = load(FIXTURES "phi3-short/config.json"),
          weights = load(FIXTURES "phi3-short/model.safetensors");
     static const struct {

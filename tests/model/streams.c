@@ -108,7 +108,7 @@ static void experts_in_configurations(void **state) {
     }
 }
 
-/* What E2B's configuration says. Rows behind the text's stand for pictures and sounds. */
+/* What E2B's configuration says. Rows after the text's stand for pictures and sounds. */
 static void the_published_one(void **state) {
     (void)state;
     tern_error err = {0};
@@ -181,7 +181,7 @@ static char *load(size_t *n) {
     return b;
 }
 
-/* `n` bytes at `at` behind the name become `with`. */
+/* `n` bytes at `at` after the name become `with`. */
 static void refused(const char *name, size_t at, const void *with, size_t n, tern_status want,
                     const char *part) {
     size_t size;
@@ -213,7 +213,7 @@ static void files(void **state) {
             "'gemma3n.altup.num_inputx' may change");
     refused("gemma3n.activation_sparsity_scal", 0, "x", 1, TERN_E_UNSUPPORTED,
             "'gemma3n.activation_sparsity_scalx' may change what the model computes");
-    /* behind the key: its type, that of its elements, u64 how many */
+    /* after the key: its type, that of its elements, u64 how many */
     refused("gemma3n.activation_sparsity_scale", 16, &other, 4, TERN_E_UNSUPPORTED, "others: layer 1");
     refused("gemma3n.activation_sparsity_scale", 16, &none, 4, TERN_E_UNSUPPORTED, "others: layer 1");
     refused("gemma3n.activation_sparsity_scale", 16 + 4 * 12, &other, 4, TERN_E_UNSUPPORTED,

@@ -59,7 +59,7 @@ static tn_hex_request map(uint32_t what, uint32_t place, uint32_t size) {
     return (tn_hex_request){.what = what, .map = {place, size}};
 }
 
-/* n 40, k 100: tiles of 48 x 100 at AREA, scales behind. */
+/* n 40, k 100: tiles of 48 x 100 at AREA, scales after. */
 static tn_hex_request graph(uint32_t id) {
     tn_hex_request g = {.what = TN_HEX_LOAD, .id = id, .load = {.m = 10, .k = 100, .n_ops = 1}};
     g.load.ops[0].n = 40;

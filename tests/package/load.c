@@ -75,8 +75,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* ---- an engine's inside, so that the disk can be made to misbehave ---------------------------------------
- */
+/* ---- an engine's inside, so that the disk can be made to misbehave ----------------------------------- */
 
 typedef struct rig {
     tn_ctx ctx;

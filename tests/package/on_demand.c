@@ -80,7 +80,7 @@ static tern_options options(int n_threads) {
     return o;
 }
 
-/* Logits behind the prompt, in pieces, and behind every one of some tokens. */
+/* Logits after the prompt, in pieces, and after every one of some tokens. */
 static void logits_of(tern_engine *e, size_t piece, float *out) {
     tern_session *s = fixture_session(e, N_CTX, "none");
     tern_error err;
@@ -348,14 +348,14 @@ static void without_attention(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_se
     if (n) must(tn_pkg_begin(w, (tn_pkg_kind)s->kind, s->layer, &err), &err);
     for (size_t k = 0; k < n; k++) {
         if ((r[k].role == TN_W_O || r[k].role == TN_W_CONV_OUT) && r[k].part == TN_PKG_ROWS16)
-            memset(bytes + r[k].off_bytes, 0, r[k].size_bytes / 2); /* sums lie behind them */
+            memset(bytes + r[k].off_bytes, 0, r[k].size_bytes / 2); /* sums lie after them */
         must(tn_pkg_add(w, &r[k], bytes + r[k].off_bytes, r[k].size_bytes, &err), &err);
     }
     if (n) must(tn_pkg_end(w, &err), &err);
     free(bytes);
 }
 
-/* Where nothing comes between a layer's beginning and its router, every choice behind the first layer is
+/* Where nothing comes between a layer's beginning and its router, every choice after the first layer is
  * foreseen, by scores and by sigmoids with a bias. */
 static void what_does_not_change_is_foreseen(void **state) {
     (void)state;
@@ -513,6 +513,40 @@ static void files_that_change(void **state) {
     }
 }
 
+/* Experts that are used where the file is mapped have no checksum that could be looked at again. */
+static void mapped_files_that_change(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH], other[FIXTURE_PATH];
+    fixture_file(path, "mapped.tern");
+    fixture_file(other, "moved.tern");
+    for (int what = 0; what < 3; what++) {
+        tern_options o = options(1);
+        o.load = "mmap";
+        copy_file(packages[0], path);
+        const struct timespec long_ago[2] = {{.tv_sec = 1000000000},
+                                             {.tv_sec = 1000000000}}; /* clocks of file systems are slow */
+        assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+        tern_engine *e = fixture_engine(path, &o);
+        logits_of(e, N_PROMPT, want);
+        if (what == 0) { /* another file under the name */
+            assert_int_equal(rename(path, other), 0);
+            copy_file(packages[1], path);
+            logits_of(e, N_PROMPT, got);
+            assert_memory_equal(want, got, sizeof got);
+            assert_int_equal(unlink(other), 0);
+            logits_of(e, N_PROMPT, got);
+            assert_memory_equal(want, got, sizeof got);
+        } else if (what == 1) { /* written over in place */
+            damage(e->npu, path);
+            fails_with(e, TERN_E_IO, "was written to while it was in use");
+        } else {
+            assert_int_equal(truncate(path, 4096), 0);
+            fails_with(e, TERN_E_IO, "while it was in use");
+        }
+        tern_engine_close(&e);
+    }
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------- */
 
 static void drop_checksums(tn_pkg_writer *w, const tn_pkg *p, const tn_pkg_section *s, const void *user) {
@@ -570,6 +604,7 @@ int main(void) {
         cmocka_unit_test(scores_are_corrected),
         cmocka_unit_test(wrong_guesses_go),
         cmocka_unit_test(files_that_change),
+        cmocka_unit_test(mapped_files_that_change),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

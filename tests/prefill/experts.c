@@ -295,7 +295,7 @@ static void all_layers(const char *path, bool apart) {
     rig r = {.e = fixture_engine(path, &o)};
     r.s = fixture_session(r.e, 512, "none");
     must(tern_session_prefill(r.s, prompt, N_ROWS, &err), &err);
-    r.p = r.s->pipeline;
+    r.p = tn_session_pipeline(r.s);
     r.c = &r.p->chunks[0];
     assert_int_equal(r.c->r.n_rows, N_ROWS);
     for (int32_t layer = 0; layer < r.e->model->h.n_layers; layer++)
@@ -306,7 +306,7 @@ static void all_layers(const char *path, bool apart) {
 
 /* ---- the same bits ----------------------------------------------------------------------------------- */
 
-/* Logits behind the prompt and behind three more tokens. */
+/* Logits after the prompt and after three more tokens. */
 static void logits_under(const char *path, const tern_options *o, size_t piece, float *out) {
     tern_engine *e = fixture_engine(path, o);
     tern_session *s = fixture_session(e, 512, "none");

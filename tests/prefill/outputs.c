@@ -1,5 +1,5 @@
 /* Products that leave the device in 8 bits: what the CPU takes up are whole steps of the frozen scale,
- * channels use them alike behind the output factor, and the bits depend on nothing else. */
+ * channels use them alike after the output factor, and the bits depend on nothing else. */
 #include "session/session.h"
 #include "quant/builtin_corpus.h"
 #include "quant/pack.h"
@@ -67,7 +67,7 @@ static void close_run(run *r) {
     tern_engine_close(&r->e);
 }
 
-/* Logits behind the prompt, read in pieces, and behind two more tokens. */
+/* Logits after the prompt, read in pieces, and after two more tokens. */
 static float *logits_of(const char *path, const tern_options *o, size_t piece) {
     run r = open_run(path, o);
     tern_error err = {0};

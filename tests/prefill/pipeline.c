@@ -611,7 +611,7 @@ static void stolen_products_are_the_cpus_work(void **state) {
         assert_memory_equal(tern_session_logits(r.s), want, N_VOCAB * sizeof *want);
         assert_int_equal(counted.n_jobs + counted.n_here,
                          N_CHUNKS * n_linears + 1); /* and the output layer */
-        assert_int_equal(counted.n_here, tn_pipeline_stats_get(r.s->pipeline)->n_stolen);
+        assert_int_equal(counted.n_here, tn_pipeline_stats_get(tn_session_pipeline(r.s))->n_stolen);
         assert_true(counted.n_here > 0 && counted.n_jobs > 1);
         close_run(&r);
         /* nothing is taken where nothing may be */
@@ -632,7 +632,7 @@ static bool waits_for(const tn_graph *g, int32_t task, int32_t for_) {
     return false;
 }
 
-/* q, k, v, gate and up by themselves: a job of the device each, none behind another of its input, all in front of
+/* q, k, v, gate and up by themselves: a job of the device each, none after another of its input, all in front of
  * what reads them; and the same bits on every device, by every policy, under every cap, decoding included. */
 static void operators_are_tasks(void **state) {
     (void)state;
@@ -669,7 +669,7 @@ static void operators_are_tasks(void **state) {
         if (tern_session_prefill(r.s, prompt, N_PROMPT, &err) != TERN_OK) fail_msg("%s", err.message);
         assert_memory_equal(tern_session_logits(r.s), want, N_VOCAB * sizeof *want);
         assert_int_equal(counted.n_jobs, (N_PROMPT + 31) / 32 * n_linears + 1); /* and the output layer */
-        const tn_pipeline *line = r.s->pipeline;
+        const tn_pipeline *line = tn_session_pipeline(r.s);
         const tn_graph *g = line->waves[1].graph;
         int n_siblings = 0;
         for (int32_t t = 1; t < g->n_tasks; t++) {
@@ -728,7 +728,7 @@ static void products_are_timed_on_both_lanes(void **state) {
     unlink(kept);
     for (int process = 0; process < 2; process++) {
         run r = open_run(package, &o);
-        tn_pipeline *p = r.s->pipeline;
+        tn_pipeline *p = tn_session_pipeline(r.s);
         assert_int_equal(p->profile->measured, process);
         assert_int_equal(tern_session_prefill(r.s, prompt, 256, NULL), TERN_OK);     /* measures the device */
         assert_int_equal(tern_session_prefill(r.s, prompt + 1, 256, NULL), TERN_OK); /* and the CPU */

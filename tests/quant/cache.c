@@ -83,16 +83,40 @@ static size_t n_files(void) {
     return n;
 }
 
+/* Another byte between the samples, or another file in its place: size and time of writing are kept, the key is not. */
+static void replaced(void **state) {
+    (void)state;
+    char a[TN_CACHE_KEY], b[TN_CACHE_KEY], big[300];
+    tern_error err;
+    snprintf(big, sizeof big, "%s/big.gguf", home);
+    shell("truncate -s 64M %s && touch -d '2001-02-03 04:05:06' %s", big, big);
+    assert_int_equal(tn_cache_key(big, a, &err), TERN_OK);
+    assert_int_equal(tn_cache_key(big, b, &err), TERN_OK);
+    assert_string_equal(a, b);
+    shell(
+        "printf x | dd of=%s bs=1 seek=500000 conv=notrunc 2>/dev/null && touch -d '2001-02-03 04:05:06' %s",
+        big, big);
+    assert_int_equal(tn_cache_key(big, b, &err), TERN_OK);
+    assert_string_not_equal(a, b);
+    shell("truncate -s 64M %s.new && printf y | dd of=%s.new bs=1 seek=500000 conv=notrunc 2>/dev/null && "
+          "touch -r %s %s.new && mv %s.new %s",
+          big, big, big, big, big, big);
+    assert_int_equal(tn_cache_key(big, a, &err), TERN_OK);
+    assert_string_not_equal(a, b);
+    shell("rm %s", big);
+}
+
 static void keys(void **state) {
     (void)state;
     char a[TN_CACHE_KEY], b[TN_CACHE_KEY];
     tern_error err;
     assert_int_equal(tn_cache_key(model, a, &err), TERN_OK);
-    shell("cp -p %s %s/moved.gguf", model, home);
+    shell("ln -s %s %s/moved.gguf", model, home);
     char moved[300];
     snprintf(moved, sizeof moved, "%s/moved.gguf", home);
     assert_int_equal(tn_cache_key(moved, b, &err), TERN_OK);
     assert_string_equal(a, b); /* the name does not matter */
+    shell("rm %s && cp -p %s %s", moved, model, moved);
     assert_int_equal(tn_cache_key(other, b, &err), TERN_OK);
     assert_string_not_equal(a, b);
     shell("touch -d '2001-02-03 04:05:06' %s", moved);
@@ -126,7 +150,10 @@ static void made_once(void **state) {
     assert_int_equal(first.st_ino, again.st_ino);
     assert_int_equal(stat(folder, &first), 0);
     assert_int_equal(first.st_mode & 0777, 0700);
-    assert_int_equal(n_files(), 2); /* the package and where it comes from */
+    assert_int_equal(n_files(), 3); /* the package, where it comes from, what is known of it */
+    tn_cache_about about;
+    tn_cache_about_get(path, &about);
+    assert_true(about.bits > 1 && about.kl > 0 && about.n_held_tokens > 0 && !about.told);
     tn_cache_entry *e;
     size_t n;
     assert_int_equal(tn_cache_list(&ctx, folder, &e, &n, &err), TERN_OK);
@@ -237,7 +264,7 @@ static void killed_in_between(void **state) {
     assert_false(there(model));
     make(model, no_limit); /* its lock is gone with it */
     assert_true(there(model));
-    assert_int_equal(n_files(), 2);
+    assert_int_equal(n_files(), 3);
 }
 
 static bool touch_model(void *user, const char *stage, double fraction) {
@@ -286,6 +313,7 @@ static void folders(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys),
+                                       cmocka_unit_test(replaced),
                                        cmocka_unit_test(made_once),
                                        cmocka_unit_test(one_makes_it),
                                        cmocka_unit_test(longest_unused_goes),

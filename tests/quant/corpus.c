@@ -1,4 +1,4 @@
-/* The calibration corpus goes layer by layer over windows: is what it leaves behind the layers what the whole
+/* The calibration corpus goes layer by layer over windows: is what it leaves after the layers what the whole
  * model computes of each window, where layers share keys and values and read the embedding again? */
 #include "base/cpu.h"
 #include "model/forward.h"

@@ -27,7 +27,7 @@ static bool on_progress(void *user, const char *stage, double fraction) {
     watch *w = user;
     if (strcmp(stage, "heads")) return true;
     w->n_steps++;
-    if (!w->stop_at || fraction < w->stop_at) return true;
+    if (w->stop_at == 0 || fraction < w->stop_at) return true;
     if (w->kill) raise(SIGKILL);
     return false;
 }

@@ -75,7 +75,7 @@ static struct world {
     int n_steps;
     planted_fault planted;
     strategy how;
-    /* SEARCH: choices[0..n_forced) are repeated; behind them the first is taken, which is to go on where
+    /* SEARCH: choices[0..n_forced) are repeated; after them the first is taken, which is to go on where
      * that is possible */
     int choices[MAX_CHOICES], options[MAX_CHOICES], n_choices, n_forced, n_preempted, bound;
     /* PCT */

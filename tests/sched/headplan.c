@@ -67,8 +67,7 @@ static void check_valid(const tn_headplan_costs *c, const tn_headplan *p) {
     for (int32_t l = 0; l < p->n_launches; l++) assert_int_equal(n_in[l], p->width[l]);
 }
 
-/* ---- the best there is: every order of heads, every cut of every bucket's heads into launches ------------
- */
+/* ---- the best there is: every order of heads, every cut of every bucket's heads into launches -------- */
 
 typedef struct search {
     const tn_headplan_costs *c;

@@ -1,5 +1,5 @@
 /* The pipeline of heads in the prefill graph: places are free before they are taken, a slot's stages come one
- * behind the other, launches in order, and nothing overlaps that should not; under every policy; and overlap
+ * after another, launches in order, and nothing overlaps that should not; under every policy; and overlap
  * hides the device's part. On the virtual clock. */
 #include "sched/prefill_graph.h"
 #include "sched/virtual.h"

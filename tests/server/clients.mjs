@@ -4,6 +4,7 @@ import { createInterface } from "node:readline";
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import Anthropic from "@anthropic-ai/sdk";
+import { Ollama } from "ollama";
 
 const [tern, model] = process.argv.slice(2);
 const server = spawn(tern, ["serve", "-m", model, "--port", "0", "-t", "2", "--cache-size", "0"], { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, TERN_PACK: "never" } });
@@ -63,10 +64,23 @@ const anthropic = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 })
     assert.ok(Math.abs(vectors[0].embedding.reduce((s, x) => s + x * x, 0) - 1) < 1e-4);
     const top = (await openai.chat.completions.create({ ...ask, logprobs: true, top_logprobs: 3 })).choices[0].logprobs.content;
     assert.equal(top[0].top_logprobs.length, 3);
-    await assert.rejects(openai.chat.completions.create({ ...ask, n: 2 }), (e) => e instanceof OpenAI.BadRequestError && /'n' is not supported/.test(e.message));
+    assert.deepEqual((await openai.chat.completions.create({ ...ask, n: 2 })).choices.map((c) => [c.index, c.message.content]), [[0, text], [1, text]]);
+    await assert.rejects(openai.chat.completions.create({ ...ask, messages: [{ role: "user", content: "word ".repeat(9000) }] }), (e) => e instanceof OpenAI.BadRequestError && e.code === "context_length_exceeded");
     const stream = await openai.chat.completions.create({ ...ask, stream: true, max_tokens: 400, temperature: 1 });
     for await (const _ of stream) break; // the client goes away
     assert.ok((await openai.completions.create({ model: "tern-tiny", prompt: "Once", max_tokens: 4 })).choices[0].text);
+    // Responses, with the client's own joining of events
+    const asked = { model: "tern-tiny", input: user.content, max_output_tokens: 16, temperature: 0 };
+    const response = await openai.responses.create(asked);
+    assert.equal(response.output_text, text);
+    assert.equal((await openai.responses.stream(asked).finalResponse()).output_text, text);
+    assert.ok((await openai.responses.create({ ...asked, input: "And?", previous_response_id: response.id })).output_text);
+    const fn = { type: "function", name: "weather", parameters, strict: true };
+    const call = (await openai.responses.stream({ ...asked, max_output_tokens: 200, tools: [fn], tool_choice: "required" }).finalResponse()).output[0];
+    assert.ok(JSON.parse(call.arguments).days >= 1);
+    const shaped = await openai.responses.parse({ ...asked, max_output_tokens: 200, text: { format: { type: "json_schema", name: "w", strict: true, schema: parameters } } });
+    assert.ok(JSON.parse(shaped.output_text).days >= 1);
+    assert.equal((await openai.responses.retrieve(response.id)).id, response.id);
     console.log("openai ok");
 }
 
@@ -97,6 +111,34 @@ const anthropic = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 })
     assert.ok((await anthropic.messages.countTokens({ model: "tern-tiny", messages: [user] })).input_tokens > 0);
     await assert.rejects(anthropic.messages.create({ ...ask, messages: [] }), (e) => e instanceof Anthropic.BadRequestError && /at least one message/.test(e.message));
     console.log("anthropic ok");
+}
+
+// ---- ollama
+{
+    const ollama = new Ollama({ host: url });
+    assert.deepEqual((await ollama.list()).models.map((m) => m.name), ["tern-tiny"]);
+    assert.ok((await ollama.show({ model: "tern-tiny" })).capabilities.includes("completion"));
+    assert.match((await ollama.version()).version, /^\d+\.\d+\.\d+$/);
+    const ask = { model: "tern-tiny", messages: [user], options: { temperature: 0, num_predict: 12 } };
+    const whole = (await ollama.chat(ask)).message.content;
+    let text = "", last;
+    for await (const part of await ollama.chat({ ...ask, stream: true })) {
+        text += part.message.content;
+        last = part;
+    }
+    assert.equal(text, whole);
+    assert.ok(last.done && last.eval_count > 0);
+    const tools = [{ type: "function", function: { name: "weather", description: "d", parameters } }];
+    const called = await ollama.chat({ ...ask, tools, options: { num_predict: 200, grammar: 'root ::= "<tool_call>{\\"name\\": \\"weather\\", \\"arguments\\": {\\"city\\": \\"Bonn\\", \\"days\\": 2}}</tool_call>"' } });
+    assert.deepEqual(called.message.tool_calls[0].function.arguments, { city: "Bonn", days: 2 });
+    assert.ok((await ollama.chat({ ...ask, tools, messages: [user, called.message, { role: "tool", tool_name: "weather", content: "Rain." }] })).message.content);
+    assert.ok(JSON.parse((await ollama.chat({ ...ask, format: parameters, options: { num_predict: 200 } })).message.content).days >= 1);
+    assert.ok((await ollama.generate({ model: "tern-tiny", prompt: "Once", options: ask.options })).response);
+    assert.equal((await ollama.embed({ model: "tern-tiny", input: ["a cat", "a dog"] })).embeddings.length, 2);
+    assert.equal((await ollama.ps()).models.length, 1);
+    await assert.rejects(ollama.chat({ ...ask, format: "xml" }), (e) => /'format'/.test(e.message));
+    await assert.rejects(ollama.pull({ model: "x" }), (e) => e.status_code === 501);
+    console.log("ollama ok");
 }
 
 server.removeAllListeners("exit");

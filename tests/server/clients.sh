@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The npm clients of OpenAI and Anthropic, as programs use them, against tern serve on loopback.
+# The npm clients of OpenAI, Anthropic and Ollama, as programs use them, against tern serve on loopback.
 set -u
 tern=$1
 skip() { echo "skipped: $*"; exit 77; }
@@ -8,7 +8,7 @@ command -v node >/dev/null && command -v npm >/dev/null || skip "no node or npm"
 [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 18 ] || skip "node is older than 18"
 [ -z "${TERN_EMULATED:-}" ] || skip "emulated"
 at=$(dirname "$tern")/npm-clients
-want="openai@6.49.0 @anthropic-ai/sdk@1.12.0"
+want="openai@6.49.0 @anthropic-ai/sdk@1.12.0 ollama@0.6.4"
 if [ "$(cat "$at/installed" 2>/dev/null)" != "$want" ]; then
     mkdir -p "$at"
     echo '{"private": true}' >"$at/package.json"

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,14 +88,10 @@ static tn_job *ask(tn_queue *q, const char *prompt, const char *more) { return a
 
 /* The text of the reply, which it leaves. */
 static void reply(tn_job *j, char out[MAX_REPLY]) {
-    bool begun, done;
+    bool begun;
     while (!tn_job_done(j, &begun)) tn_job_wait(j, 1000);
     assert_int_equal(j->err.code, TERN_OK);
-    size_t n = tn_job_take(j, out, MAX_REPLY - 1, &done);
-    out[n] = 0;
-    char *text = strstr(out, "\"text\":"), *rest = text ? strstr(text, ",\"finish_reason\"") : NULL;
-    if (rest) *rest = 0; /* what follows counts tokens that were known */
-    if (text) memmove(out, text, strlen(text) + 1);
+    snprintf(out, MAX_REPLY, "%s", j->a.said.text.p ? j->a.said.text.p : "");
     tn_job_leave(j);
 }
 
@@ -220,11 +217,11 @@ static void nobody_waits(void **state) {
     tn_turns_give(&turns);
     while (!tn_job_done(b, &begun)) tn_job_wait(b, 1000);
     size_t between = events(a);
-    assert_true(b->n_ids > 10 * CHUNK); /* letters are tokens of this model, nearly */
-    assert_false(b_done);               /* the short prompt did not wait for the long one */
+    assert_true(b->a.said.n_ids > 10 * CHUNK); /* letters are tokens of this model, nearly */
+    assert_false(b_done);                      /* the short prompt did not wait for the long one */
     assert_true(n.n_chunks <= 6);
     n = tn_queue_count(q);
-    assert_true(between + 1 >= b->n_ids / CHUNK);
+    assert_true(between + 1 >= b->a.said.n_ids / CHUNK);
     assert_int_equal(n.most_chunks_apart, 1);
     tn_job_cancel(a);
     tn_job_leave(a);
@@ -251,10 +248,10 @@ static void read_once(void **state) {
         bool begun;
         while (!tn_job_done(j[i], &begun)) tn_job_wait(j[i], 1000);
         assert_int_equal(j[i]->err.code, TERN_OK);
-        n_new += j[i]->n_ids - j[i]->n_cached;
-        assert_true(j[i]->n_ids > COMMON * 3 / 4);
+        n_new += j[i]->a.said.n_ids - j[i]->a.said.n_cached;
+        assert_true(j[i]->a.said.n_ids > COMMON * 3 / 4);
     }
-    assert_true(n_new < j[0]->n_ids + N_CLIENTS * 120);
+    assert_true(n_new < j[0]->a.said.n_ids + N_CLIENTS * 120);
     for (int i = 0; i < N_CLIENTS; i++) tn_job_leave(j[i]);
     tn_job_leave(hold);
     tn_queue_close(&q);
@@ -277,7 +274,7 @@ static void goes_on_where_it_was(void **state) {
             tn_job *j = ask(q, text, "\"max_tokens\": 2");
             while (!tn_job_done(j, &begun)) tn_job_wait(j, 1000);
             assert_int_equal(j->err.code, TERN_OK);
-            if (turn) assert_true(j->n_ids - j->n_cached < 60 + 20);
+            if (turn) assert_true(j->a.said.n_ids - j->a.said.n_cached < 60 + 20);
             tn_job_leave(j);
         }
     }
@@ -356,6 +353,52 @@ static void fills_the_queue(void **state) {
     tn_turns_destroy(&turns);
 }
 
+/* ---- without memory ------------------------------------------------------------------------------------ */
+
+static atomic_long left; /* allocations of jansson's before the one that fails; negative: none does */
+static pthread_t asker;  /* whose own never fail */
+static void *scarce_json(size_t n) {
+    bool counts = !pthread_equal(asker, pthread_self());
+    return counts && atomic_fetch_sub(&left, 1) == 0 ? NULL : malloc(n);
+}
+
+/* The stream of an answer, while an allocation fails: it ends with a reason or with an error, or it is known that it does
+ * not, so that its connection says so. */
+static void says_how_it_ended(void **state) {
+    (void)state;
+    tn_queue *q = open_queue("none");
+    char *out = malloc(MAX_REPLY);
+    int n_told = 0, n_untold = 0;
+    bool failed = true;
+    asker = pthread_self();
+    assert_non_null(out);
+    for (long at = 0; failed; at++) {
+        size_t n = 0;
+        bool done = false;
+        atomic_store(&left, at);
+        json_set_alloc_funcs(scarce_json, free);
+        tn_job *j = ask(q, "hello the world", "\"max_tokens\": 3, \"temperature\": 0, \"stream\": true");
+        while (!done) {
+            tn_job_wait(j, 1000);
+            n += tn_job_take(j, out + n, MAX_REPLY - 1 - n, &done);
+        }
+        failed = atomic_load(&left) < 0;
+        json_set_alloc_funcs(malloc, free);
+        out[n] = 0;
+        bool reason = strstr(out, "\"finish_reason\":\"length\"") != NULL,
+             error = strstr(out, "\"error\"") != NULL;
+        if (j->err.code == TERN_OK) assert_true(reason && !error);
+        else if (j->a.begun) assert_true(!reason && j->a.told == error);
+        n_told += j->err.code != TERN_OK && error;
+        n_untold += j->err.code != TERN_OK && j->a.begun && !error;
+        tn_job_leave(j);
+    }
+    print_message("%d failures are told by an event, %d are left to the connection\n", n_told, n_untold);
+    assert_true(n_told > 5 && n_untold > 2);
+    free(out);
+    tn_queue_close(&q);
+}
+
 static int setup(void **state) {
     (void)state;
     n_each = getenv("TERN_TEST_QUICK") ? 1 : MOST_EACH;
@@ -382,13 +425,45 @@ static int teardown(void **state) {
     return 0;
 }
 
+/* While somebody else's step holds the queue's worker, a grammar is compiled all the same: what is wrong with one is
+ * told at once, and the worker has nothing to compile when the turn comes. */
+static void compiles_beside(void **state) {
+    (void)state;
+    static const char *const bad[] = {"\"grammar\": \"root ::= (\"", "\"json_schema\": {\"type\": \"wish\"}"};
+    static char got[MAX_REPLY], want[MAX_REPLY];
+    const char *more = "\"max_tokens\": 12, \"temperature\": 0, \"grammar\": \"root ::= [a-c ]{30}\"";
+    tn_turns turns;
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(N_CTX, 8, 100, "none", &turns);
+    tn_turns_take(&turns);
+    for (int i = 0; i < 2; i++) {
+        tn_request r;
+        tn_job *j;
+        tern_error err = {0};
+        char body[200];
+        int n = snprintf(body, sizeof body, "{\"prompt\": \"x\", \"max_tokens\": 3, %s}", bad[i]);
+        must(tn_request_read(TN_API_COMPLETIONS, body, (size_t)n, &r, &err), &err);
+        assert_int_not_equal(tn_queue_put(q, &r, &j, &err), TERN_OK);
+    }
+    tn_job *j = ask(q, "It runs.", more);
+    assert_non_null(j->grammar);
+    tn_turns_give(&turns);
+    reply(j, want);
+    reply(ask(q, "It runs.", more), got); /* with the grammar that the session kept */
+    assert_string_equal(got, want);
+    tn_queue_close(&q);
+    tn_turns_destroy(&turns);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain),
+                                       cmocka_unit_test(compiles_beside),
                                        cmocka_unit_test(drafted),
                                        cmocka_unit_test(nobody_waits),
                                        cmocka_unit_test(read_once),
                                        cmocka_unit_test(goes_on_where_it_was),
                                        cmocka_unit_test(shares),
-                                       cmocka_unit_test(fills_the_queue)};
+                                       cmocka_unit_test(fills_the_queue),
+                                       cmocka_unit_test(says_how_it_ended)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

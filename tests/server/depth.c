@@ -1,15 +1,9 @@
-/* Depth as a class: every reader of texts from outside gets brackets in brackets, 10 to 10,000,000 of them, on
- * a stack that is half as large as that of any thread of ours. It reads them or refuses them, and comes back. */
-#include "base/json.h"
-#include "formats/safetensors.h"
-#include "server/rag_body.h"
-#include "server/request.h"
-#include "store/documents.h"
-#include "store/extract.h"
-#include "text/grammar/grammar.h"
-#include "text/hf.h"
-#include "text/jinja/jinja.h"
-#include "text/toolcall.h"
+/* Depth as a class: every reader of bytes from outside gets brackets in brackets, 10 to 10,000,000 of them, on
+ * a stack that is a quarter of any thread's of ours that reads. It reads them or refuses them, and comes back. Each line
+ * names its fuzz target, and a target without a line fails. */
+#include "fixture/readers.h"
+#include "fixture/zip.h"
+#include "server/depth_readers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STACK = 4 << 20 }; /* frames have redzones there */
@@ -26,257 +21,432 @@ enum { STACK = 4 << 20 }; /* frames have redzones there */
 enum { STACK = 256 << 10 };
 #endif
 
-static tn_ctx ctx;
+/* ---- what is no text -------------------------------------------------------------------------------- */
 
-/* ---- the readers ----------------------------------------------------------------------------------- */
+typedef struct job {
+    reader read;
+    char *text;
+    size_t n, cap;
+    tern_status st;
+    tern_error err;
+} job;
 
-/* A reader returns TERN_OK or why it refuses. */
-typedef tern_status (*reader)(const char *text, size_t n, tern_error *err);
-
-static tern_status json(const char *text, size_t n, tern_error *err) {
-    json_error_t je;
-    json_t *v = tn_json_parse(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &je),
-           *copy = json_deep_copy(v);
-    char *again = NULL;
-    if (!v) return tn_fail(err, TERN_E_INVALID, "%s", je.text);
-    tern_status st = tn_json_text(copy, JSON_ENCODE_ANY, &again, err);
-    free(again);
-    json_decref(copy);
-    json_decref(v);
-    return st;
-}
-
-static tern_status request_of(tn_api api, const char *text, size_t n, tern_error *err) {
-    tn_request r;
-    TN_TRY(tn_request_read(api, text, n, &r, err));
-    tn_request_free(&r);
-    return TERN_OK;
-}
-static tern_status chat(const char *text, size_t n, tern_error *err) {
-    return request_of(TN_API_CHAT, text, n, err);
-}
-static tern_status completion(const char *text, size_t n, tern_error *err) {
-    return request_of(TN_API_COMPLETIONS, text, n, err);
-}
-static tern_status messages(const char *text, size_t n, tern_error *err) {
-    return request_of(TN_API_MESSAGES, text, n, err);
-}
-
-static tern_status rag(const char *text, size_t n, tern_error *err) {
-    json_t *body;
-    const char *question;
-    TN_TRY(tn_rag_read_question(text, n, &body, &question, err));
-    json_decref(body);
-    return TERN_OK;
-}
-
-static tern_status close_grammar(tern_status st, tn_grammar *g) {
-    if (st == TERN_OK) {
-        (void)tn_grammar_accepts(g, "[[[[", 4);
-        tn_grammar_close(&g);
+/* n 0: of a text. Some readers want a zero after it. */
+static void grow(job *j, const void *bytes, size_t n) {
+    if (!n) n = strlen(bytes);
+    if (j->cap - j->n <= n) {
+        j->cap = 2 * j->cap + n + 64;
+        j->text = realloc(j->text, j->cap);
+        assert_non_null(j->text);
     }
-    return st;
-}
-static tern_status schema(const char *text, size_t n, tern_error *err) {
-    tn_grammar *g;
-    tern_status st = tn_grammar_open_schema(&ctx, text, n, &g, err);
-    return close_grammar(st, g);
-}
-static tern_status gbnf(const char *text, size_t n, tern_error *err) {
-    tn_grammar *g;
-    tern_status st = tn_grammar_open_gbnf(&ctx, text, n, &g, err);
-    return close_grammar(st, g);
+    memcpy(j->text + j->n, bytes, n);
+    j->n += n;
+    j->text[j->n] = 0;
 }
 
-static tern_status tokenizer(const char *text, size_t n, tern_error *err) {
-    tn_tokenizer *t;
-    TN_TRY(tn_hf_parse(&ctx, text, n, &t, err));
-    tn_tokenizer_close(&t);
-    return TERN_OK;
+/* Arrays in arrays, in the list of keys. */
+static void arrays(job *j, size_t deep) {
+    static const char head[] = "GGUF\3\0\0\0"
+                               "\0\0\0\0\0\0\0\0"
+                               "\1\0\0\0\0\0\0\0"
+                               "\1\0\0\0\0\0\0\0a"
+                               "\11\0\0\0",
+                      one[] = "\11\0\0\0\1\0\0\0\0\0\0\0";
+    grow(j, head, sizeof head - 1);
+    for (size_t i = 0; i < deep; i++) grow(j, one, sizeof one - 1);
+    grow(j, "\0\0\0\0\0\0\0\0\0\0\0\0", 12);
 }
 
-static tern_status template_of(const char *text, size_t n, tern_error *err) {
-    tn_segments out;
-    json_t *vars = tn_json_pack("{s:{s:s}}", "m", "a", "b");
-    const tn_jinja_input in = {.source = text, .n_source = n, .variables = vars};
-    tn_segments_init(&out, &ctx);
-    tern_status st = tn_jinja_render(&ctx, &in, &out, err);
-    tn_segments_free(&out);
-    json_decref(vars);
-    return st;
+/* Groups in groups, which the format had before messages; and messages in messages, whose lengths all go to the end. */
+static void groups(job *j, size_t deep) {
+    for (size_t i = 0; i < deep; i++) grow(j, "\13", 1);
 }
-
-static bool ignore(void *user, const char *p, size_t n) {
-    (void)user, (void)p, (void)n;
-    return true;
-}
-static bool ignore_call(void *user, const char *name, const char *arguments) {
-    (void)user, (void)name, (void)arguments;
-    return true;
-}
-/* The answer of a model, in every markup of calls. */
-static tern_status calls(const char *text, size_t n, tern_error *err) {
-    json_t *tools = tn_json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", "f"),
-           *list = json_array();
-    tn_json_append(&list, tools);
-    for (int form = 0; form <= TN_CALLS_LFM2 || form <= TN_CALLS_GENERIC || form <= TN_CALLS_HARMONY;
-         form++) {
-        tn_answer *a;
-        const tn_answer_options o = {.form = {.calls = (tn_call_form)form},
-                                     .tools = list,
-                                     .forced = true,
-                                     .on = {ignore, ignore, ignore_call, NULL}};
-        if (tn_answer_open(&ctx, &o, &a, err) != TERN_OK) continue;
-        (void)(tn_answer_put(a, text, n) && tn_answer_end(a));
-        tn_answer_close(&a);
+static void in_messages(job *j, size_t deep) {
+    for (size_t left = deep; left--;) { /* each holds the six bytes of every later one */
+        uint8_t head[6] = {0x12};
+        size_t n = 6 * left;
+        for (int i = 0; i < 5; i++, n >>= 7) head[1 + i] = (uint8_t)((n & 0x7f) | (i < 4 ? 0x80 : 0));
+        grow(j, head, sizeof head);
     }
-    json_decref(list);
-    return TERN_OK;
 }
 
-static tern_status document(const char *name, const char *text, size_t n, tern_error *err) {
-    char *out;
-    size_t n_out;
-    const char *why;
-    TN_TRY(tn_document_text(&ctx, name, text, n, 1 << 20, &out, &n_out, &why, err));
-    tn_free(&ctx, out);
-    return TERN_OK;
+static void header(job *j, size_t deep) {
+    uint64_t n = 2 * deep + 46;
+    grow(j, &n, 8); /* little-endian hosts only */
+    grow(j, "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4],\"shape\":", 0);
+    for (size_t i = 0; i < deep; i++) grow(j, "[", 1);
+    for (size_t i = 0; i < deep; i++) grow(j, "]", 1);
+    grow(j, "}}abcd", 6);
 }
-static tern_status html(const char *text, size_t n, tern_error *err) {
-    return document("a.html", text, n, err);
+
+/* Each rule names the next one, and so does each definition. */
+static void chain_of_rules(job *j, size_t deep) {
+    char line[80];
+    grow(j, "root ::= r0\n", 0);
+    for (size_t i = 0; i < deep; i++)
+        grow(j, line, (size_t)snprintf(line, sizeof line, "r%zu ::= r%zu | \"a\"\n", i, i + 1));
+    grow(j, line, (size_t)snprintf(line, sizeof line, "r%zu ::= \"a\"\n", deep));
 }
-static tern_status mail(const char *text, size_t n, tern_error *err) {
-    return document("a.eml", text, n, err);
+static void chain_of_references(job *j, size_t deep) {
+    char piece[80];
+    grow(j, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{", 0);
+    for (size_t i = 0; i < deep; i++)
+        grow(j, piece,
+             (size_t)snprintf(piece, sizeof piece, "\"d%zu\":{\"$ref\":\"#/$defs/d%zu\"},", i, i + 1));
+    grow(j, piece, (size_t)snprintf(piece, sizeof piece, "\"d%zu\":{\"type\":\"null\"}}}", deep));
+}
+
+/* Each node of a conversation follows the one before. */
+static void chain_of_nodes(job *j, size_t deep) {
+    char piece[120];
+    grow(j, "{\"nodes\":[", 0);
+    for (size_t i = 1; i <= deep; i++)
+        grow(j, piece,
+             (size_t)snprintf(piece, sizeof piece,
+                              "%s{\"id\":%zu,\"parent\":%zu,\"role\":\"%s\",\"content\":\"x\"}",
+                              i > 1 ? "," : "", i, i - 1, i % 2 ? "user" : "assistant"));
+    grow(j, "]}", 2);
+}
+
+/* A container with the document, which is a container. */
+static void zips(job *j, size_t deep) {
+    static const char *const names[] = {"word/document.xml", "a.docx", "content.xml"};
+    char *bytes =
+        strdup("<w:document xmlns:w=\"w\"><w:body><w:p><w:r><w:t>a</w:t></w:r></w:p></w:body></w:document>");
+    size_t n = strlen(bytes);
+    for (size_t i = 0; i < deep; i++) {
+        char *outer = tn_test_zip(names[i % 3], bytes, n, &n);
+        assert_non_null(outer);
+        free(bytes);
+        bytes = outer;
+    }
+    grow(j, bytes, n);
+    free(bytes);
+}
+
+static void in_office(job *j, size_t deep, const char *entry, const char *before, const char *open,
+                      const char *after) {
+    size_t n = strlen(before) + deep * strlen(open) + strlen(after), n_zip;
+    char *xml = malloc(n + 1), *to = stpcpy(xml, before);
+    for (size_t i = 0; i < deep; i++) to = stpcpy(to, open);
+    stpcpy(to, after);
+    char *bytes = tn_test_zip(entry, xml, n, &n_zip);
+    assert_non_null(bytes);
+    grow(j, bytes, n_zip);
+    free(bytes);
+    free(xml);
+}
+static void tables(job *j, size_t deep) {
+    in_office(j, deep, "word/document.xml", "<w:document xmlns:w=\"w\"><w:body>", "<w:tbl><w:tr><w:tc>",
+              "<w:p><w:r><w:t>a</w:t></w:r></w:p>");
+}
+static void cells(job *j, size_t deep) {
+    in_office(j, deep, "xl/worksheets/sheet1.xml", "<worksheet><sheetData>", "<row><c t=\"inlineStr\"><is>",
+              "<t>a</t>");
+}
+static void spans(job *j, size_t deep) {
+    in_office(j, deep, "content.xml",
+              "<office:document-content xmlns:office=\"o\" xmlns:text=\"t\"><office:body>", "<text:span>",
+              "a");
+}
+static void shapes(job *j, size_t deep) {
+    in_office(j, deep, "ppt/slides/slide1.xml", "<p:sld xmlns:p=\"p\" xmlns:a=\"a\">", "<p:grpSp>",
+              "<a:t>a</a:t>");
+}
+static void entities(job *j, size_t deep) { /* one inside the other */
+    char piece[80];
+    grow(j, "<!DOCTYPE x [<!ENTITY e0 \"a\">", 0);
+    job inner = {0};
+    grow(&inner, "<?xml version=\"1.0\"?><!DOCTYPE x [<!ENTITY e0 \"a\">", 0);
+    for (size_t i = 1; i <= deep; i++)
+        grow(&inner, piece,
+             (size_t)snprintf(piece, sizeof piece, "<!ENTITY e%zu \"&e%zu;&e%zu;\">", i, i - 1, i - 1));
+    grow(&inner, piece, (size_t)snprintf(piece, sizeof piece, "]><x><w:t>&e%zu;</w:t></x>", deep));
+    size_t n_zip;
+    char *bytes = tn_test_zip("word/document.xml", inner.text, inner.n, &n_zip);
+    assert_non_null(bytes);
+    free(inner.text);
+    j->n = 0;
+    grow(j, bytes, n_zip);
+    free(bytes);
+}
+
+/* Parts of a message, each with parts of its own. */
+static void parts(job *j, size_t deep) {
+    char piece[160];
+    grow(j, "From: a\n", 0);
+    for (size_t i = 0; i < deep; i++)
+        grow(j, piece,
+             (size_t)snprintf(piece, sizeof piece, "Content-Type: multipart/mixed; boundary=b%zu\n\n--b%zu\n",
+                              i, i));
+    grow(j, "Content-Type: text/plain\n\nx\n", 0);
 }
 
 /* ---- the nesting ------------------------------------------------------------------------------------ */
 
 static const struct nest {
+    const char *target; /* tests/fuzz/fuzz_TARGET.c */
     const char *what;
     reader read;
     const char *before, *open, *middle, *close, *after;
 } nests[] = {
-    {"JSON, lists", json, "", "[", "1", "]", ""},
-    {"JSON, objects", json, "", "{\"a\":", "1", "}", ""},
-    {"JSON that does not end", json, "", "[", "", "", ""},
-    {"body of a chat", chat, "", "[", "", "]", ""},
-    {"messages", chat, "{\"messages\":", "[", "", "]", "}"},
-    {"kwargs", chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"chat_template_kwargs\":{\"a\":",
-     "[", "1", "]", "}}"},
-    {"tools", chat,
+    {"json", "JSON, lists", json, "", "[", "1", "]", ""},
+    {"json", "JSON, objects", json, "", "{\"a\":", "1", "}", ""},
+    {"json", "JSON that does not end", json, "", "[", "", "", ""},
+    {"request", "body of a chat", chat, "", "[", "", "]", ""},
+    {"request", "messages", chat, "{\"messages\":", "[", "", "]", "}"},
+    {"request", "kwargs", chat,
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"chat_template_kwargs\":{\"a\":", "[", "1", "]",
+     "}}"},
+    {"request", "tools", chat,
      "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{"
      "\"name\":\"f\","
      "\"parameters\":",
      "{\"type\":\"array\",\"items\":", "{}", "}", "}}]}"},
-    {"schema of a request", completion, "{\"prompt\":\"x\",\"json_schema\":", "{\"items\":", "{}", "}", "}"},
-    {"tools of messages", messages,
+    {"request", "schema of a request", completion, "{\"prompt\":\"x\",\"json_schema\":", "{\"items\":", "{}",
+     "}", "}"},
+    {"request", "tools of messages", messages,
      "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":\"f\","
      "\"input_schema\":",
      "{\"items\":", "{}", "}", "}]}"},
-    {"question", rag, "{\"question\":\"x\",\"a\":", "[", "", "]", "}"},
-    {"schema, items", schema, "", "{\"type\":\"array\",\"items\":", "{\"type\":\"null\"}", "}", ""},
-    {"schema, anyOf", schema, "", "{\"anyOf\":[", "{\"type\":\"null\"}", "]}", ""},
-    {"schema, allOf", schema, "", "{\"allOf\":[", "{\"type\":\"null\"}", "]}", ""},
-    {"schema, const", schema, "{\"const\":", "[", "1", "]", "}"},
-    {"schema, enum", schema, "{\"type\":\"array\",\"enum\":[", "[", "1", "]", "]}"},
-    {"schema, pattern", schema, "{\"type\":\"string\",\"pattern\":\"", "(", "a", ")", "\"}"},
-    {"gbnf, brackets", gbnf, "root ::= ", "(", "\"a\"", ")", ""},
-    {"gbnf, repeats", gbnf, "root ::= ", "(", "\"a\"", "){1,2}", ""},
-    {"tokenizer.json", tokenizer, "{\"model\":", "{\"a\":", "1", "}", "}"},
-    {"normalizers", tokenizer, "{\"normalizer\":", "{\"type\":\"Sequence\",\"normalizers\":[", "", "]}", "}"},
-    {"a call in JSON", calls, "{\"name\":\"f\",\"arguments\":", "{\"a\":", "1", "}", "}"},
-    {"a call in tags", calls, "<tool_call>{\"name\":\"f\",\"arguments\":", "{\"a\":", "1", "}",
+    {"mcp", "arguments of an agent's call", mcp,
+     "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/"
+     "call\",\"params\":{\"name\":\"search_documents\",\"arguments\":{\"query\":\"x\",\"a\":",
+     "[", "1", "]", "}}}"},
+    {"rag", "question", rag, "{\"question\":\"x\",\"a\":", "[", "", "]", "}"},
+    {"schema", "schema, items", schema, "", "{\"type\":\"array\",\"items\":", "{\"type\":\"null\"}", "}", ""},
+    {"schema", "schema, anyOf", schema, "", "{\"anyOf\":[", "{\"type\":\"null\"}", "]}", ""},
+    {"schema", "schema, allOf", schema, "", "{\"allOf\":[", "{\"type\":\"null\"}", "]}", ""},
+    {"schema", "schema, const", schema, "{\"const\":", "[", "1", "]", "}"},
+    {"schema", "schema, enum", schema, "{\"type\":\"array\",\"enum\":[", "[", "1", "]", "]}"},
+    {"schema", "schema, pattern", schema, "{\"type\":\"string\",\"pattern\":\"", "(", "a", ")", "\"}"},
+    {"grammar", "gbnf, brackets", gbnf, "root ::= ", "(", "\"a\"", ")", ""},
+    {"grammar", "gbnf, repeats", gbnf, "root ::= ", "(", "\"a\"", "){1,2}", ""},
+    {"tokenizer_json", "tokenizer.json", tokenizer, "{\"model\":", "{\"a\":", "1", "}", "}"},
+    {"tokenizer_json", "normalizers", tokenizer,
+     "{\"normalizer\":", "{\"type\":\"Sequence\",\"normalizers\":[", "", "]}", "}"},
+    {"toolcall", "a call in JSON", calls, "{\"name\":\"f\",\"arguments\":", "{\"a\":", "1", "}", "}"},
+    {"toolcall", "a call in tags", calls, "<tool_call>{\"name\":\"f\",\"arguments\":", "{\"a\":", "1", "}",
      "}</tool_call>"},
-    {"a call in Python", calls, "<|tool_call_start|>[f(a=", "[", "1", "]", ")]<|tool_call_end|>"},
-    {"a call of Gemma", calls, "<start_function_call>call:f{a:", "{a:", "1", "}", "}<end_function_call>"},
-    {"HTML", html, "<html>", "<div>", "x", "</div>", "</html>"},
-    {"HTML, lists", html, "", "<ul><li>", "x", "", ""},
-    {"mail", mail, "From: a\n", "Content-Type: message/rfc822\n\nFrom: a\n", "\nx", "", ""},
-    {"template, brackets", template_of, "{{ ", "(", "1", ")", " }}"},
-    {"template, lists", template_of, "{{ ", "[", "1", "]", " }}"},
-    {"template, objects", template_of, "{{ ", "{1:", "1", "}", " }}"},
-    {"template, indices", template_of, "{{ m", "[m", "", "]", " }}"},
-    {"template, minus", template_of, "{{ ", "- ", "1", "", " }}"},
-    {"template, not", template_of, "{{ ", "not ", "1", "", " }}"},
-    {"template, sums", template_of, "{{ 1", "+1", "", "", " }}"},
-    {"template, powers", template_of, "{{ 1", "**1", "", "", " }}"},
-    {"template, and", template_of, "{{ 1", " and 1", "", "", " }}"},
-    {"template, conditions", template_of, "{{ 1", " if 1 else 1", "", "", " }}"},
-    {"template, attributes", template_of, "{{ m", ".a", "", "", " }}"},
-    {"template, filters", template_of, "{{ 'x'", "|upper", "", "", " }}"},
-    {"template, tests", template_of, "{{ 1", " is defined", "", "", " }}"},
-    {"template, blocks of filters", template_of, "{% filter upper", "|upper", "", "", " %}x{% endfilter %}"},
-    {"template, set with filters", template_of, "{% set x ", "|upper", "", "", " %}x{% endset %}"},
-    {"template, filters of map", template_of, "{{ 'x'|map('map'", ",'map'", "", "", ",'upper')|list }}"},
-    {"template, if", template_of, "", "{% if 1 %}", "x", "{% endif %}", ""},
-    {"template, elif", template_of, "{% if 0 %}", "{% elif 0 %}", "x", "", "{% endif %}"},
-    {"template, for", template_of, "", "{% for a in [1] %}", "x", "{% endfor %}", ""},
-    {"template, with", template_of, "", "{% with a=1 %}", "x", "{% endwith %}", ""},
-    {"template, macros", template_of, "", "{% macro a() %}", "x", "{% endmacro %}", ""},
-    {"template, calls", template_of, "{% macro f() %}{{ caller() }}{% endmacro %}", "{% call f() %}", "x",
-     "{% endcall %}", ""},
-    {"template, targets", template_of, "{% for ", "(", "a", ",)", " in [1] %}{% endfor %}"},
-    {"template, a macro in itself", template_of, "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "", "",
-     "", ""},
-    {"template, values that nest", template_of,
+    {"toolcall", "a call in Python", calls, "<|tool_call_start|>[f(a=", "[", "1", "]", ")]<|tool_call_end|>"},
+    {"toolcall", "a call of Gemma", calls, "<start_function_call>call:f{a:", "{a:", "1", "}",
+     "}<end_function_call>"},
+    {"documents", "HTML", html, "<html>", "<div>", "x", "</div>", "</html>"},
+    {"documents", "HTML, lists", html, "", "<ul><li>", "x", "", ""},
+    {"documents", "mail", mail, "From: a\n", "Content-Type: message/rfc822\n\nFrom: a\n", "\nx", "", ""},
+    {"jinja", "template, brackets", template_of, "{{ ", "(", "1", ")", " }}"},
+    {"jinja", "template, lists", template_of, "{{ ", "[", "1", "]", " }}"},
+    {"jinja", "template, objects", template_of, "{{ ", "{1:", "1", "}", " }}"},
+    {"jinja", "template, indices", template_of, "{{ m", "[m", "", "]", " }}"},
+    {"jinja", "template, minus", template_of, "{{ ", "- ", "1", "", " }}"},
+    {"jinja", "template, not", template_of, "{{ ", "not ", "1", "", " }}"},
+    {"jinja", "template, sums", template_of, "{{ 1", "+1", "", "", " }}"},
+    {"jinja", "template, powers", template_of, "{{ 1", "**1", "", "", " }}"},
+    {"jinja", "template, and", template_of, "{{ 1", " and 1", "", "", " }}"},
+    {"jinja", "template, conditions", template_of, "{{ 1", " if 1 else 1", "", "", " }}"},
+    {"jinja", "template, attributes", template_of, "{{ m", ".a", "", "", " }}"},
+    {"jinja", "template, filters", template_of, "{{ 'x'", "|upper", "", "", " }}"},
+    {"jinja", "template, tests", template_of, "{{ 1", " is defined", "", "", " }}"},
+    {"jinja", "template, blocks of filters", template_of, "{% filter upper", "|upper", "", "",
+     " %}x{% endfilter %}"},
+    {"jinja", "template, set with filters", template_of, "{% set x ", "|upper", "", "", " %}x{% endset %}"},
+    {"jinja", "template, filters of map", template_of, "{{ 'x'|map('map'", ",'map'", "", "",
+     ",'upper')|list }}"},
+    {"jinja", "template, if", template_of, "", "{% if 1 %}", "x", "{% endif %}", ""},
+    {"jinja", "template, elif", template_of, "{% if 0 %}", "{% elif 0 %}", "x", "", "{% endif %}"},
+    {"jinja", "template, for", template_of, "", "{% for a in [1] %}", "x", "{% endfor %}", ""},
+    {"jinja", "template, with", template_of, "", "{% with a=1 %}", "x", "{% endwith %}", ""},
+    {"jinja", "template, macros", template_of, "", "{% macro a() %}", "x", "{% endmacro %}", ""},
+    {"jinja", "template, calls", template_of, "{% macro f() %}{{ caller() }}{% endmacro %}", "{% call f() %}",
+     "x", "{% endcall %}", ""},
+    {"jinja", "template, targets", template_of, "{% for ", "(", "a", ",)", " in [1] %}{% endfor %}"},
+    {"jinja", "template, a macro in itself", template_of, "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+     "", "", "", ""},
+    {"jinja", "template, values that nest", template_of,
      "{% set n = namespace(x=[]) %}{% for i in range(3000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}{{ "
      "n.x|tojson }}",
      "", "", "", ""},
-    {"template, values that are compared", template_of,
+    {"jinja", "template, values that are compared", template_of,
      "{% set n = namespace(x=1, y=1) %}{% for i in range(300) %}{% set n.x = [n.x, n.x] %}{% set n.y = [n.y, "
      "n.y] %}{% endfor %}"
      "{{ n.x == n.y }}{{ n.x < n.y }}",
      "", "", "", ""},
+    {"request", "body of a completion", llama, "{\"prompt\":", "[", "\"x\"", "]", "}"},
+    {"request", "logit_bias", llama, "{\"prompt\":\"x\",\"logit_bias\":", "[", "", "]", "}"},
+    {"request", "stop", completion, "{\"prompt\":\"x\",\"stop\":", "[", "\"a\"", "]", "}"},
+    {"request", "lora", completion, "{\"prompt\":\"x\",\"lora\":", "[", "", "]", "}"},
+    {"request", "parts of a message", chat,
+     "{\"messages\":[{\"role\":\"user\",\"content\":", "[{\"type\":\"text\",\"text\":", "\"x\"", "}]", "}]}"},
+    {"request", "response_format", chat,
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"json_schema\","
+     "\"json_schema\":{\"schema\":",
+     "{\"anyOf\":[", "{}", "]}", "}}}"},
+    {"request", "tool_choice", chat,
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":", "{\"a\":", "1", "}", "}"},
+    {"request", "arguments of a call", chat,
+     "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":"
+     "\"f\",\"arguments\":\"",
+     "[", "", "]", "\"}}]}]}"},
+    {"request", "results of a tool", messages,
+     "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_"
+     "id\":\"a\",\"content\":",
+     "[{\"type\":\"tool_result\",\"content\":", "\"x\"", "}]", "}]}]}"},
+    {"request", "infill", infill, "{\"input_prefix\":\"x\",\"input_suffix\":\"y\",\"input_extra\":", "[", "",
+     "]", "}"},
+    {"request", "Ollama's format", ollama,
+     "{\"model\":\"x\",\"prompt\":\"x\",\"messages\":[],\"format\":", "{\"items\":", "{}", "}", "}"},
+    {"request", "Ollama's options", ollama,
+     "{\"model\":\"x\",\"prompt\":\"x\",\"messages\":[],\"options\":", "{\"stop\":", "[]", "}", "}"},
+    {"request", "items of a response", responses, "{\"input\":", "[", "", "]", "}"},
+    {"request", "content of an item", responses, "{\"input\":[{\"role\":\"user\",\"content\":",
+     "[{\"type\":\"input_text\",\"text\":", "\"x\"", "}]", "}]}"},
+    {"request", "tools of a response", responses,
+     "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":", "{\"items\":", "{}",
+     "}", "}]}"},
+    {"rag", "document", document_of_rag, "{\"name\":\"a\",\"text\":", "[", "\"x\"", "]", "}"},
+    {"page", "settings of a saved conversation", talk, "{\"nodes\":[],\"settings\":", "{\"a\":", "1", "}",
+     "}"},
+    {"page", "content of a node", talk,
+     "{\"nodes\":[{\"id\":1,\"parent\":0,\"role\":\"user\",\"content\":", "[", "\"x\"", "]", "}]}"},
+    {"chat", "a saved conversation", saved, "user: x", "\n\tuser: x\n\t", "", "", "\n"},
+    {"chat", "messages for a template", conversation, "[{\"role\":\"user\",\"content\":", "[", "\"x\"", "]",
+     "}]"},
+    {"chat", "a call's arguments for a template", conversation,
+     "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":"
+     "\"f\",\"arguments\":\"",
+     "[", "", "]", "\"}}]}]"},
+    {"profile", "stage times", profile, "{\"stage_us\":", "{\"a\":", "1", "}", "}"},
+    {"profile", "what was tuned", profile, "{\"tuned\":", "[", "1", "]", "}"},
+    {"package", "hyperparameters", metadata, "{\"hparams\":", "{\"a\":", "1", "}", "}"},
+    {"package", "attention", metadata, "{\"attention\":", "[", "1", "]", "}"},
+    {"config", "the configuration of a text model", config, "", "{\"text_config\":", "{}", "}", ""},
+    {"config", "scaling of positions", config,
+     "{\"model_type\":\"llama\",\"rope_scaling\":", "{\"rope_scaling\":", "{}", "}", "}"},
+    {"config", "kinds of layers", config, "{\"model_type\":\"llama\",\"layer_types\":", "[", "", "]", "}"},
+    {"lora", "what an adapter changes", adapter, "{\"peft_type\":\"LORA\",\"r\":4,\"target_modules\":", "[",
+     "\"q_proj\"", "]", "}"},
+    {"schema", "not", schema, "", "{\"not\":", "{}", "}", ""},
+    {"schema", "properties", schema, "", "{\"type\":\"object\",\"properties\":{\"a\":", "{\"type\":\"null\"}",
+     "}}", ""},
+    {"schema", "definitions", schema, "{\"$defs\":", "{\"$defs\":", "{}", "}", ",\"type\":\"null\"}"},
+    {"schema", "alternatives in a pattern", schema, "{\"type\":\"string\",\"pattern\":\"", "(a|", "b", ")",
+     "\"}"},
+    {"tokenizer_json", "the expression that cuts words", tokenizer,
+     "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Split\","
+     "\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"",
+     "(", "a", ")", "\"}}}"},
+    {"tokenizer_json", "looking ahead", tokenizer,
+     "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Split\","
+     "\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"",
+     "(?=", "a", ")", "\"}}}"},
+    {"tokenizer_json", "pre-tokenizers", tokenizer,
+     "{\"pre_tokenizer\":", "{\"type\":\"Sequence\",\"pretokenizers\":[", "", "]}", "}"},
+    {"tokenizer_json", "decoders", tokenizer, "{\"decoder\":", "{\"type\":\"Sequence\",\"decoders\":[", "",
+     "]}", "}"},
+    {"extract", "lists of a page", html, "<html>", "<ol><li>", "x", "</li></ol>", "</html>"},
+    {"extract", "tables of a page", html, "", "<table><tr><td>", "x", "", ""},
+    {"documents", "a page in a message", mail, "From: a\nContent-Type: text/html\n\n", "<div>", "x", "</div>",
+     ""},
+    {"documents", "comments of a mail's header", mail, "From: a\nContent-Type: text/plain", " (", "a", ")",
+     "\n\nx\n"},
 };
-
-typedef struct job {
-    const struct nest *nest;
-    char *text;
-    size_t n;
-    tern_status st;
-    tern_error err;
-} job;
+/* What is no text, or no repetition. */
+static const struct built {
+    const char *target, *what;
+    reader read;
+    void (*make)(job *j, size_t deep);
+    size_t most; /* it is not made deeper */
+} builts[] = {
+    {"page", "a long conversation", talk, chain_of_nodes, 12000},
+    {"safetensors", "shape of a tensor", safetensors, header, 10000000},
+    {"gguf", "arrays in arrays", gguf, arrays, 10000000},
+    {"spm", "groups", sentencepiece, groups, 10000000},
+    {"spm", "messages in messages", sentencepiece, in_messages, 100000},
+    {"grammar", "rules that name rules", gbnf, chain_of_rules, 100000},
+    {"schema", "references", schema, chain_of_references, 100000},
+    {"documents", "tables of a document", office, tables, 100000},
+    {"documents", "cells of a sheet", office, cells, 100000},
+    {"documents", "spans of a text", office, spans, 1000000},
+    {"documents", "shapes of a slide", office, shapes, 100000},
+    {"documents", "entities", office, entities, 100000},
+    {"documents", "containers in containers", office, zips, 390},
+    {"documents", "parts of a message", mail, parts, 100000},
+};
+enum { N_NESTS = sizeof nests / sizeof *nests, N_BUILTS = sizeof builts / sizeof *builts };
 
 static void *read_it(void *user) {
     job *j = user;
-    j->st = j->nest->read(j->text, j->n, &j->err);
+    j->st = j->read(j->text, j->n, &j->err);
     return NULL;
 }
 
-static void build(job *j, size_t deep) {
-    const struct nest *k = j->nest;
-    size_t n = strlen(k->before) + strlen(k->middle) + strlen(k->after) +
-               deep * (strlen(k->open) + strlen(k->close)) + 1;
-    char *to = j->text = malloc(n);
-    assert_non_null(to);
-    to = stpcpy(to, k->before);
-    for (size_t i = 0; i < deep; i++) to = stpcpy(to, k->open);
-    to = stpcpy(to, k->middle);
-    for (size_t i = 0; i < deep; i++) to = stpcpy(to, k->close);
-    to = stpcpy(to, k->after);
-    j->n = (size_t)(to - j->text);
+static void build(job *j, const struct nest *k, size_t deep) {
+    grow(j, " ", 1); /* a text is never NULL */
+    j->n = 0;
+    j->text[0] = 0;
+    if (*k->before) grow(j, k->before, 0);
+    for (size_t i = 0; i < deep; i++) grow(j, k->open, 0);
+    if (*k->middle) grow(j, k->middle, 0);
+    for (size_t i = 0; *k->close && i < deep; i++) grow(j, k->close, 0);
+    if (*k->after) grow(j, k->after, 0);
 }
+
+/* The reader comes back, and does not say that memory was missing. */
+static void on_small_stack(job *j, const char *what, size_t deep) {
+    pthread_attr_t small;
+    pthread_t t;
+    print_message("%s, %zu deep\n", what, deep);
+    pthread_attr_init(&small);
+    assert_int_equal(pthread_attr_setstacksize(&small, STACK), 0);
+    assert_int_equal(pthread_create(&t, &small, read_it, j), 0);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    pthread_attr_destroy(&small);
+    if (j->st == TERN_E_MEMORY) fail_msg("%s, %zu deep: %s", what, deep, j->err.message);
+    free(j->text);
+}
+
+static const size_t depths[] = {10, 60, 100, 127, 128, 129, 200, 390, 2000, 12000, 100000, 10000000};
+enum { N_DEPTHS = sizeof depths / sizeof *depths };
 
 static void everywhere(void **state) {
     (void)state;
-    static const size_t depths[] = {10, 60, 100, 127, 128, 129, 200, 390, 2000, 12000, 100000, 10000000};
-    pthread_attr_t small;
-    pthread_attr_init(&small);
-    assert_int_equal(pthread_attr_setstacksize(&small, STACK), 0);
-    for (size_t i = 0; i < sizeof nests / sizeof *nests; i++) {
-        for (size_t k = 0; k < sizeof depths / sizeof *depths && (k == 0 || *nests[i].open); k++) {
-            job j = {.nest = &nests[i]};
-            pthread_t t;
-            if (depths[k] > 1000000 && (nests[i].read == template_of || strlen(nests[i].open) > 2)) continue;
-            build(&j, depths[k]);
-            print_message("%s, %zu deep\n", nests[i].what, depths[k]);
-            assert_int_equal(pthread_create(&t, &small, read_it, &j), 0);
-            assert_int_equal(pthread_join(t, NULL), 0);
-            if (j.st == TERN_E_MEMORY) fail_msg("%s, %zu deep: %s", nests[i].what, depths[k], j.err.message);
-            free(j.text);
+    const char *only = getenv("TERN_TEST_ONLY"); /* lines whose name contains this */
+    for (size_t i = 0; i < N_NESTS; i++) {
+        const struct nest *k = &nests[i];
+        for (size_t d = 0; d < N_DEPTHS && (d == 0 || *k->open) && (!only || strstr(k->what, only)); d++) {
+            if (depths[d] > 1000000 && (k->read == template_of || strlen(k->open) > 2)) continue;
+            job j = {.read = k->read};
+            build(&j, k, depths[d]);
+            on_small_stack(&j, k->what, depths[d]);
         }
     }
-    pthread_attr_destroy(&small);
+    for (size_t i = 0; i < N_BUILTS; i++) {
+        const struct built *k = &builts[i];
+        for (size_t d = 0; d < N_DEPTHS && depths[d] <= k->most && (!only || strstr(k->what, only)); d++) {
+            job j = {.read = k->read};
+            k->make(&j, depths[d]);
+            on_small_stack(&j, k->what, depths[d]);
+        }
+    }
+}
+
+static const char *target_at(size_t i) {
+    return i < N_NESTS ? nests[i].target : i < N_NESTS + N_BUILTS ? builts[i - N_NESTS].target : NULL;
+}
+
+/* No fuzz target is without a line. */
+static void every_reader(void **state) {
+    (void)state;
+    static const no_line none[] = {
+        {"heads", "a journal is a head and records of one size"},
+        {"npu_graph", "a graph is a head and a list of operators"},
+        {"session", "a saved session is a head, and numbers in places that it gives"},
+        {"store", "a store is SQLite's file, and what it holds is flat"},
+        {"tokenizer_blob",
+         "lists of texts and numbers; its template is jinja's, its expression tokenizer.json's"},
+        {"run", "the packages of package, with true weights"},
+    };
+    assert_true(tn_test_every_reader(TN_SOURCE_DIR, target_at, none, sizeof none / sizeof *none));
 }
 
 /* The limit itself: 128 is read, 129 is refused with words that tell it. */
@@ -333,7 +503,7 @@ static void limits_of_templates(void **state) {
 
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_limit), cmocka_unit_test(limits_of_templates),
-                                       cmocka_unit_test(everywhere)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_reader), cmocka_unit_test(the_limit),
+                                       cmocka_unit_test(limits_of_templates), cmocka_unit_test(everywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

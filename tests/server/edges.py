@@ -109,6 +109,44 @@ def full_disk():
     same(os.listdir(folder), [], "what is left of them")
 
 
+def full_disk_of_documents():
+    """No file can grow beyond 64 KiB: who gives a document or says something long is told that the disk is full (507), and never where files lie;
+    what was there stays, and nothing half is left."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+    with tempfile.TemporaryDirectory(prefix="tern: own") as data:
+        env = dict(os.environ, XDG_DATA_HOME=data)
+        s = Server("--cache-size", "0", env=env)
+        kept = json.loads(s.ask("POST", "/page/documents?name=kept.txt", b"the document that was there")[1])["id"]
+        talk = json.loads(s.ask("POST", "/page/talks", {})[1])["id"]
+        s.stop()
+        s = Server("--cache-size", "0", env=env, preexec_fn=limit, restore_signals=False)
+        long = "word " * 20000
+        for method, path, body, want in (
+            ("POST", "/page/documents?name=long.txt", long, {507}),
+            ("POST", "/v1/rag/documents", {"name": "long.txt", "text": long}, {507}),
+            ("POST", "/page/documents?name=short.txt", "other words " * 3000, {500, 507}),  # its file fits, the index does not
+        ):
+            status, data_of = s.ask(method, path, body)
+            assert status in want, (path, status, data_of)
+            assert data.encode() not in data_of and b"uploads" not in data_of and b"store.db" not in data_of and b"/" not in data_of, data_of
+        same([d["id"] for d in s.json("/page/documents")[1]["documents"]], [kept], "the documents")
+        same(os.listdir(os.path.join(data, "tern", "uploads")), [kept + ".txt"], "the files")
+        s.stop()
+        less = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+        s = Server("--cache-size", "0", env=env, preexec_fn=less, restore_signals=False)
+        status, r = s.ask("POST", "/page/talks/%s/say" % talk, {"parent": 0, "content": "word " * 600})
+        assert status == 507 and b"/" not in r, (status, r)
+        same(s.json("/page/talks/" + talk)[1]["nodes"], [], "the conversation")
+        s.stop()
+        s = Server("--cache-size", "0", env=env)
+        os.chmod(os.path.join(data, "tern", "store.db"), 0o600)
+        with open(os.path.join(data, "tern", "store.db"), "r+b") as f:
+            f.write(b"damaged" * 200)
+        status, r = s.ask("GET", "/page/documents")
+        assert status == 500 and data.encode() not in r and b"store.db" not in r, (status, r)
+        s.stop()
+
+
 def packing():
     """A model in floats is packed when the server has ended, and not while it serves."""
     with tempfile.TemporaryDirectory() as cache:
@@ -132,6 +170,7 @@ def packing():
 
         s = Server("--cache-size", "0", model=model, env=dict(os.environ, TERN_PACK="auto", XDG_CACHE_HOME=cache))
         same(sum("in the background" in x for x in s.lines), 1, s.lines)
+        same(s.json_get("/v1/models")["data"][0]["meta"]["from"], "file", "what answers is named")
         for i in range(5):
             same(s.ask("POST", "/v1/completions", {"prompt": "hello the world", "max_tokens": 20})[0], 200, "an answer")
             same((packers(), packages()), ([], []), "it packs while it serves")
@@ -140,10 +179,24 @@ def packing():
             time.sleep(0.1)
         s = Server("--cache-size", "0", model=model, env=dict(os.environ, TERN_PACK="auto", XDG_CACHE_HOME=cache))
         same(sum("in the background" in x for x in s.lines), 0, s.lines)
+        same(sum("come from its package" in x for x in s.lines), 1, s.lines)
+        meta, props = s.json_get("/v1/models")["data"][0]["meta"], s.json_get("/props")
+        same((meta["from"], props["from"], props["bits"]), ("cache", "cache", meta["bits"]), "what answers is named")
+        assert meta["bits"] > 1 and meta["loss_percent"] > 0, meta
         same(s.ask("POST", "/v1/completions", {"prompt": "hello the world", "max_tokens": 20})[0], 200, "an answer of the package")
         s.stop()
+        # of several models it is told when one is loaded
+        os.mkdir(os.path.join(cache, "models"))
+        os.rename(model, os.path.join(cache, "models", "own.gguf"))
+        model = os.path.join(cache, "models", "own.gguf")
+        subprocess.run([TERN, "cache", "add", model], check=True, capture_output=True, env=dict(os.environ, XDG_CACHE_HOME=cache))
+        s = Server("--cache-size", "0", "--models", os.path.join(cache, "models"), model=None, env=dict(os.environ, TERN_PACK="auto", XDG_CACHE_HOME=cache))
+        same(s.ask("POST", "/v1/completions", {"model": "own", "prompt": "hello the world", "max_tokens": 20})[0], 200, "an answer of the package")
+        same(s.json_get("/v1/models")["data"][0]["meta"]["from"], "cache", "what answers is named")
+        s.stop()
+        same(sum("come from its package" in x for x in s.lines), 1, s.lines)
 
 
-for check in (passed, silent_readers, crowd, full_disk, packing):
+for check in (passed, silent_readers, crowd, full_disk, full_disk_of_documents, packing):
     check()
     print(check.__name__, "ok", flush=True)

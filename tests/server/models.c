@@ -1,7 +1,9 @@
 /* Models that come and go: by an own clock, within a limit, asked for by many at once, with readers of
  * their timelines and clients that leave. To be run under the thread sanitizer too. */
 #include "session/session.h"
+#include "fixture/scarce.h"
 #include "lab/synth.h"
+#include "quant/pack.h"
 #include "server/models.h"
 #include "server/refusals.h"
 
@@ -50,7 +52,7 @@ static void ask(tn_models *m, const char *name, int n_tokens, char out[MAX_REPLY
     tn_job *j;
     tern_error err = {0};
     char body[200];
-    bool begun, done;
+    bool begun;
     must(tn_models_use(m, name, NULL, NULL, &k, &err), &err);
     int n = snprintf(body, sizeof body,
                      "{\"prompt\": \"Once upon\", \"max_tokens\": %d, \"temperature\": 1, \"seed\": 5}",
@@ -59,11 +61,8 @@ static void ask(tn_models *m, const char *name, int n_tokens, char out[MAX_REPLY
     must(tn_queue_put(tn_served_queue(k), &r, &j, &err), &err);
     while (!tn_job_done(j, &begun)) tn_job_wait(j, 1000);
     assert_int_equal(j->err.code, TERN_OK);
-    out[tn_job_take(j, out, MAX_REPLY - 1, &done)] = 0;
-    char *text = strstr(out, "\"text\":"), *rest = strstr(out, ",\"finish_reason\"");
-    assert_true(text && rest);
-    *rest = 0;
-    memmove(out, text, strlen(text) + 1);
+    assert_true(j->a.said.text.n > 0);
+    snprintf(out, MAX_REPLY, "%s", j->a.said.text.p);
     tn_job_leave(j);
     tn_models_leave(k);
 }
@@ -84,6 +83,73 @@ static int64_t number(tn_models *m, const char *name, const char *what) {
 
 static void wait_until(tn_models *m, const char *name, const char *state) {
     while (!is(m, name, state)) poll(NULL, 0, 1);
+}
+
+/* ---- weights that cannot be read ---------------------------------------------------------------------- */
+
+static tern_status ask_once(tn_models *m, char out[MAX_REPLY]) {
+    static const char body[] = "{\"prompt\": \"Once upon\", \"max_tokens\": 3, \"temperature\": 0}";
+    tn_served *k;
+    tn_request r;
+    tn_job *j;
+    tern_error err = {0};
+    bool begun;
+    out[0] = 0;
+    tern_status st = tn_models_use(m, "p", NULL, NULL, &k, &err);
+    if (st != TERN_OK) return st;
+    st = tn_request_read(TN_API_COMPLETIONS, body, sizeof body - 1, &r, &err);
+    if (st == TERN_OK) st = tn_queue_put(tn_served_queue(k), &r, &j, &err);
+    if (st == TERN_OK) {
+        while (!tn_job_done(j, &begun)) tn_job_wait(j, 1000);
+        st = j->err.code;
+        if (st == TERN_OK) snprintf(out, MAX_REPLY, "%s", j->a.said.text.p);
+        tn_job_leave(j);
+    }
+    tn_models_leave(k);
+    return st;
+}
+
+/* Each allocation of a server's model fails once. Some are missed while the weights are read, after the model was opened:
+ * the next request must be answered all the same, and with the right text. */
+static void opens_again(void **state) {
+    (void)state;
+    char text[MAX_REPLY], want[MAX_REPLY] = "", package[300];
+    tern_error err = {0};
+    tn_ctx ctx;
+    tn_pack_options po;
+    int n_failed = 0;
+    bool failed = true;
+    tn_ctx_init(&ctx, NULL);
+    snprintf(package, sizeof package, "%s.tern", files[0]);
+    tn_pack_defaults(&po);
+    po.calib_tokens = 64;
+    must(tn_pack(&ctx, files[0], package, &po, NULL, &err), &err);
+    for (long at = -1; failed; at++) {
+        scarce s = {.left = at};
+        tern_hooks hooks;
+        tn_models *m;
+        scarce_hooks(&hooks, &s);
+        tn_models_options o = {.queue = {.n_ctx = 64, .n_sessions = 1, .max_waiting = 100, .draft = "none"}};
+        tn_options_defaults(&o.engine);
+        o.engine.n_threads = 1;
+        o.engine.hooks = &hooks;
+        tern_status st = tn_models_open(&o, &m, &err);
+        if (st == TERN_OK) st = tn_models_add(m, "p", package, &err);
+        if (st == TERN_OK) st = ask_once(m, text);
+        if (at < 0) snprintf(want, sizeof want, "%s", text);
+        failed = at < 0 || s.left < 0;
+        if (st == TERN_OK) assert_string_equal(text, want);
+        else n_failed++;
+        if (st != TERN_OK && m && failed) {
+            st = ask_once(m, text);
+            if (st != TERN_OK) fail_msg("without allocation %ld nothing is answered any more", at);
+            assert_string_equal(text, want);
+        }
+        tn_models_close(&m);
+    }
+    print_message("%d allocations that were missed\n", n_failed);
+    assert_true(n_failed > 50);
+    unlink(package);
 }
 
 /* ---- idle -------------------------------------------------------------------------------------------- */
@@ -159,7 +225,7 @@ static bool at_once(void *user) {
 }
 
 /* While one is used that leaves no room, another waits; who gives up is told so, and does not hold up
- * those behind it. */
+ * those after it. */
 static void waits_for_room(void **state) {
     (void)state;
     char text[MAX_REPLY];
@@ -314,8 +380,9 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(leaves_when_idle),
-                                       cmocka_unit_test(keeps_within_limit), cmocka_unit_test(waits_for_room),
-                                       cmocka_unit_test(many_at_once), cmocka_unit_test(closes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(leaves_when_idle), cmocka_unit_test(keeps_within_limit),
+        cmocka_unit_test(waits_for_room),   cmocka_unit_test(many_at_once),
+        cmocka_unit_test(closes),           cmocka_unit_test(opens_again)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -49,6 +49,29 @@ def label(s, name, model):
     return s.metric(f'{name}{{model="{model}"}}')
 
 
+def come_later(want):
+    """A model that comes into the folder while the server runs, in a folder of its own too, is listed and answers; one that comes and is no model says so."""
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copy(os.path.join(DIR.name, "one.gguf"), os.path.join(d, "one.gguf"))
+        s = Server("--models", d, "--cache-size", "0", model=None)
+        same([m["id"] for m in s.json_get("/v1/models")["data"]], ["one.gguf"], "the models at the start")
+        same(s.json("/v1/completions", dict(ASK, model="two.gguf"))[0], 404, "a model that has not come")
+        os.mkdir(os.path.join(d, "sub"))
+        shutil.copy(os.path.join(DIR.name, "sub/two.gguf"), os.path.join(d, "sub/two.gguf"))
+        open(os.path.join(d, "half.gguf"), "wb").write(open(os.path.join(d, "one.gguf"), "rb").read()[:5000])
+        while s.json("/v1/completions", dict(ASK, model="two.gguf"))[0] == 404:
+            time.sleep(0.05)
+        same(text(s, "two.gguf"), want["sub/two.gguf"][0], "the text of a model that came")
+        same(text(s, "one.gguf"), want["one.gguf"][0], "the text of the one before")
+        same(sorted(m["id"] for m in s.json_get("/v1/models")["data"]), ["half.gguf", "one.gguf", "sub/two.gguf"], "the models afterwards")
+        status, r = s.json("/v1/completions", dict(ASK, model="half.gguf"))
+        assert status >= 400 and status != 404, (status, r)
+        shutil.copy(os.path.join(d, "one.gguf"), os.path.join(d, "whole"))
+        os.rename(os.path.join(d, "whole"), os.path.join(d, "half.gguf"))
+        same(text(s, "half.gguf"), want["one.gguf"][0], "a download that has ended")
+        s.stop()
+
+
 def flood(want):
     """One model's queue is full behind a client that does not read, others send halves of requests, or ask for nobody's model: the other
     models answer, with their own texts."""
@@ -270,7 +293,7 @@ def beside(want):
 
 
 def options():
-    for args, status, words in [([], 2, "-m MODEL or --models DIR is required"), (["--models", DIR.name, "--idle", "soon"], 2, "--idle soon"), (["--models", CACHE.name], 1, "there are no models"),
+    for args, status, words in [([], 2, "MODEL or --models DIR is required"), (["--models", DIR.name, "--idle", "soon"], 2, "--idle soon"), (["--models", CACHE.name], 1, "there are no models"),
                                 (["--models", DIR.name, "--draft", "model:x.gguf"], 2, "for one model")]:
         r = subprocess.run([TERN, "serve", "--port", "0", *args], capture_output=True, text=True, timeout=250)
         assert r.returncode == status and words in r.stderr, (args, r)
@@ -281,6 +304,6 @@ options()
 print("options ok", flush=True)
 texts = {name: alone(name) for name in GOOD + ["tiny"]}
 same(len({t for t, _ in texts.values()}), 3, "models that answer differently")
-for check in (switching, idle, limit, both, beside, flood):
+for check in (come_later, switching, idle, limit, both, beside, flood):
     check(texts)
     print(check.__name__, "ok", flush=True)

@@ -285,7 +285,7 @@ await check("the engine's panel: lanes with tasks, chunks by layers, drafts, wha
   assert.ok(got.kinds.some(Boolean) && got.colours > 12, "tasks of several kinds are drawn: " + got.colours); // narrow ones blend
   assert.match(got.lanes.join("\n"), /attention/);
   assert.equal(got.saved.length, 6);
-  assert.match(got.saved.join("\n"), /out of order.*(saved|cost)/);
+  assert.match(got.saved.join("\n"), /out of order.*beg(in|un) before an earlier one/);
   assert.match(got.grid, /chunks of the prompt by \d+ layers/);
   assert.match(got.lanes[0], /CPU.*%/);
   await page.focus("#lanes");
@@ -493,6 +493,24 @@ await check("tern forget erases the page's conversations", async () => {
   const out = execFileSync(tern, ["forget", "--all"], { env, encoding: "utf8" });
   assert.match(out, new RegExp(`${had} conversations of the page`));
   assert.deepEqual(readdirSync(folder).filter((f) => f.endsWith(".json")), []);
+});
+
+// docs/figures/page.png is this one: cp build/page-shots/readme.png docs/figures/page.png
+await check("the picture of the README: a question about a document, and where its time went", async () => {
+  const s = await new Server().start(), p = await tab();
+  allowed.add(s.url);
+  await p.goto(s.url);
+  await p.waitForSelector("#model strong");
+  await p.keyboard.press("Alt+e");
+  await p.waitForSelector("#engine:not([hidden])");
+  await p.keyboard.press("Alt+m");
+  await p.fill("#box", readFileSync("models/tern-tiny/demo.txt", "utf8").trim());
+  await p.keyboard.press("Enter");
+  await complete(p);
+  await p.waitForFunction(() => document.querySelectorAll("#saved li.on").length >= 2, null, { timeout: PATIENCE });
+  assert.match(await p.textContent("article.assistant .body"), /4471/);
+  await shot(p, "readme");
+  assert.equal(await s.end("SIGTERM"), 0);
 });
 
 await browser.close();

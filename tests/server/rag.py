@@ -54,7 +54,7 @@ def asking(s, docs):
     assert "sources" not in bare
     events = s.events("/v1/rag/ask", dict(ask, stream_options={"include_usage": True}))
     same(events[0]["sources"], r["sources"], "the first event has the sources")
-    same("".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]), r["choices"][0]["message"]["content"], "the streamed text")
+    same("".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"]), r["choices"][0]["message"]["content"], "the streamed text")
     same(events[-1]["usage"]["completion_tokens"], 12, "usage")
     for q, word in [("What colour is the wool of Quillfeather sheep?", "Quillfeather"), ("When does the Umberline tide come?", "Umberline")]:
         assert word in s.json("/v1/rag/ask", dict(ask, question=q))[1]["sources"][0]["text"]
@@ -92,7 +92,7 @@ def wrong(s):
         ("POST", "/v1/rag/ask", {"question": "x" * 70000}, 400, "a question may have"),
         ("POST", "/v1/rag/ask", dict(q, messages=[]), 400, "the question alone"),
         ("POST", "/v1/rag/ask", dict(q, temperature=-1), 400, "'temperature'"),
-        ("POST", "/v1/rag/ask", dict(q, sources=[1]), 400, "'sources' is unknown"),
+        ("POST", "/v1/rag/ask", dict(q, functions=[1]), 400, "'functions' is not supported"),
         ("DELETE", "/v1/rag/documents/0123456789abcdef", None, 404, "no such document"),
         ("DELETE", "/v1/rag/documents/../../etc/passwd", None, 404, "no such document"),
         ("PUT", "/v1/rag/documents", b"x", 405, "GET or POST"),

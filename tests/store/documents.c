@@ -312,7 +312,7 @@ static void odd_mail(void **state) {
     mail_is("From: a\nContent-Type: text/plain; charset=koi8-r\nContent-Transfer-Encoding: "
             "quoted-printable\n\n=F0=D2=C9=D7=C5=D4=\n!=",
             "From: a\n\nПривет!=\n\n");
-    /* sets that iconv knows and mail does not have, and flags behind a name: the bytes are guessed */
+    /* sets that iconv knows and mail does not have, and flags after a name: the bytes are guessed */
     mail_is("From: a\nContent-Type: text/plain; charset=ibm037\n\n\xc1\xe9", "From: a\n\nÁé\n\n");
     mail_is("From: =?koi8-r//IGNORE?q?=C1?=\n\nx", "From: Á\n\nx\n\n");
     mail_is("From: a\nContent-Type: multipart/alternative; boundary=\"q\"\n\n--q\nContent-Type: "

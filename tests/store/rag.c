@@ -258,12 +258,20 @@ static void pdf(void **state) {
     assert_non_null(strstr(notices, "poppler-utils"));
     snprintf(cmd, sizeof cmd, "%s/pdftotext", bin);
     FILE *f = fopen(cmd, "w"); /* one that reads everything the same */
-    fprintf(f, "#!/bin/sh\ncase $5 in /*) echo 'Penguins swim under ice.';; *) exit 3;; esac\n");
+    fprintf(f, "#!/bin/sh\ncase $4 in /*) printf 'Of birds.\\n\\fPenguins swim under ice.\\n\\f';; *) exit "
+               "3;; esac\n");
     fclose(f);
     chmod(cmd, 0700);
     a = add(docs);
     assert_int_equal(a.n_added, 1);
     assert_string_equal(best("penguin"), "paper.pdf");
+    char paper[256];
+    tn_rag_hit *hit;
+    tern_error err;
+    snprintf(paper, sizeof paper, "%s/paper.pdf", docs);
+    assert_int_equal(tn_rag_passage(store, paper, 1, &hit, &err), TERN_OK);
+    assert_true(hit->page == 1 && hit->line == 0 && !strchr(hit->text, '\f'));
+    tn_rag_hits_free(&ctx, &hit, 1);
     f = fopen(cmd, "w");
     fprintf(f, "#!/bin/sh\nexit 1\n");
     fclose(f);
@@ -274,6 +282,36 @@ static void pdf(void **state) {
     assert_non_null(strstr(notices, "cannot read"));
     setenv("PATH", old, 1);
     free(old);
+}
+
+/* A passage says the line or page that it begins on, where its document has them. */
+static void places(void **state) {
+    (void)state;
+    char text[8192] = "", path[256];
+    size_t at = 0;
+    for (int i = 1; i <= 120; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "Line %d is about number %d.\r\n\r\n", i, i * 7);
+    write_text("lines.txt", text);
+    write_text("page.html", "<p>One.</p>\n\n\n<p>Two.</p>");
+    add(docs);
+    snprintf(path, sizeof path, "%s/lines.txt", docs);
+    tn_rag_hit *hit;
+    tern_error err;
+    for (int k = 1; k <= 4; k++) {
+        int number = 0;
+        assert_int_equal(tn_rag_passage(store, path, k, &hit, &err), TERN_OK);
+        assert_int_equal(sscanf(hit->text, "Line %d", &number), 1);
+        assert_int_equal(hit->line, 2 * number - 1);
+        assert_int_equal(hit->number, k);
+        tn_rag_hits_free(&ctx, &hit, 1);
+    }
+    assert_int_equal(tn_rag_passage(store, path, 99, &hit, &err), TERN_E_INVALID);
+    assert_non_null(strstr(err.message, "none of number 99"));
+    assert_int_equal(tn_rag_passage(store, "/none", 1, &hit, &err), TERN_E_INVALID);
+    snprintf(path, sizeof path, "%s/page.html", docs);
+    assert_int_equal(tn_rag_passage(store, path, 1, &hit, &err), TERN_OK);
+    assert_true(!hit->line && !hit->page);
+    tn_rag_hits_free(&ctx, &hit, 1);
 }
 
 static void whole_text(void **state) {
@@ -487,6 +525,7 @@ int main(void) {
                                        T(no_question_is_dangerous),
                                        T(pdf),
                                        T(whole_text),
+                                       T(places),
                                        T(bounds),
                                        T(out_of_memory),
                                        T(prompt_and_support),

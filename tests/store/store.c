@@ -251,18 +251,18 @@ static void versions(void **state) {
     assert_true(v->n == 1 && v->has[4] && !v->wrong);
     tn_store_close(&s);
     exec_sql(path, "INSERT INTO document VALUES(1, 'p', 0, 0, 0, 0)");
-    exec_sql(path, "DROP TABLE vector; DROP TABLE embedder; DROP TABLE quote; DROP TABLE recalled; PRAGMA "
-                   "user_version = 2");
+    exec_sql(path, "DROP TABLE vector; DROP TABLE embedder; DROP TABLE quote; DROP TABLE recalled; ALTER "
+                   "TABLE passage DROP COLUMN place; PRAGMA user_version = 2");
     s = open_store(NULL, 1);
     int32_t *said;
     size_t n_said;
     assert_int_equal(tn_store_get_recalled(s, 5, &said, &n_said, &err), TERN_OK);
     assert_null(said);
     tn_store_close(&s);
-    exec_sql(path, "PRAGMA user_version = 6");
+    exec_sql(path, "PRAGMA user_version = 7");
     assert_int_equal(open_status(&err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer"));
-    exec_sql(path, "PRAGMA user_version = 5; PRAGMA application_id = 7");
+    exec_sql(path, "PRAGMA user_version = 6; PRAGMA application_id = 7");
     assert_int_equal(open_status(&err), TERN_E_FORMAT);
     assert_non_null(strstr(err.message, "not a store"));
     FILE *f = fopen(path, "w");

@@ -78,7 +78,7 @@ static void nothing_reported_is_lost(void **state) {
         close(fds[1]);
         rng = rng * 6364136223846793005u + 1442695040888963407u;
         /* half of them within the first milliseconds: opening, setting up, recovering the log of the one
-         * killed before; the others while something is written behind the first one reported, however long
+         * killed before; the others while something is written after the first one reported, however long
          * that takes on a busy machine */
         int status, i;
         bool reports = kill_i % 2 == 0 && read(fds[0], &i, sizeof i) == sizeof i;

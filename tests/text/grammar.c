@@ -497,6 +497,158 @@ static void deep(void **state) {
     tn_grammar_close(&g);
 }
 
+/* Returns the bytes of the shortest text. */
+static size_t shortest(const re *r) {
+    uint8_t buf[4];
+    size_t a, b, none = 1 << 20;
+    switch (r->kind) {
+    case NEVER: return none;
+    case EMPTY: return 0;
+    case BYTE: return 1;
+    case CHARS: return tn_utf8_encode(r->lo, buf);
+    case REP: return r->lo ? r->lo * shortest(r->a) : 0;
+    default: break;
+    }
+    a = shortest(r->a);
+    b = shortest(r->b);
+    if (r->kind == SEQ) return a + b < none ? a + b : none;
+    return a < b ? a : b;
+}
+
+/* Random texts under a limit: whole where any text fits, and nothing is forced while there is room. */
+static void limited(tn_grammar *g, const re *r, tn_rng *rng, const char *text, uint64_t seed, int *n_forced) {
+    tern_error err = {0};
+    size_t least = shortest(r), left = least + tn_rng_below(rng, 8);
+    assert_int_equal(tn_grammar_begin(g, NULL, &err), TERN_OK);
+    while (left-- && !tn_grammar_must_end(g)) {
+        const uint64_t *mask;
+        bool forced = false;
+        assert_int_equal(tn_grammar_mask(g, &mask, &err), TERN_OK);
+        int32_t drawn = -1, id;
+        for (uint64_t i = 0, n = 0; i < N_TOKENS - 1; i++)
+            if (bit(mask, i) && !tn_rng_below(rng, ++n)) drawn = (int32_t)i;
+        assert_true(drawn >= 0);
+        size_t rest = shortest(derive_all(r, vocab.bytes[drawn], vocab.n[drawn]));
+        id = drawn;
+        if (tn_grammar_take_within(g, &id, left, &forced, &err) != TERN_OK) fail_msg("%s", err.message);
+        if (forced ? rest <= left : id != drawn)
+            fail_msg("seed %llu, %s: token %d for %d, %zu left for %zu", (unsigned long long)seed, text, id,
+                     drawn, left, rest);
+        *n_forced += forced;
+        if (id < 0) break;
+        r = derive_all(r, vocab.bytes[id], vocab.n[id]);
+    }
+    if (!nullable(r) || !tn_grammar_can_end(g))
+        fail_msg("seed %llu, %s: not ended", (unsigned long long)seed, text);
+}
+
+static void closed_in_time(void **state) {
+    (void)state;
+    const char *given = getenv("TERN_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : 3;
+    tn_rng rng = {seed};
+    int n_forced = 0;
+    for (int i = 0; i < 300; i++) {
+        static writer w;
+        memset(&w, 0, sizeof w);
+        forget_all();
+        const re *r;
+        random_re(&rng, 1 + (int)tn_rng_below(&rng, 4), &r, w.body, sizeof w.body, &w);
+        char text[17000];
+        snprintf(text, sizeof text, "root ::= %s\n%s", w.body, w.rules);
+        tern_error err = {0};
+        tn_grammar *g = gbnf(text);
+        assert_int_equal(tn_grammar_bind(g, vocab.v, &err), TERN_OK);
+        for (int k = 0; k < 8; k++) limited(g, r, &rng, text, seed, &n_forced);
+        tn_grammar_close(&g);
+    }
+    printf("%d tokens forced, seed %llu\n", n_forced, (unsigned long long)seed);
+    assert_true(n_forced > 200);
+}
+
+/* Takes ids one by one, `left` falling to 0 after the last, and writes what came of them. */
+static void taken(tn_grammar *g, const char *after, const char *drawn, size_t left, char *out) {
+    tern_error err = {0};
+    assert_int_equal(tn_grammar_begin(g, after, &err), TERN_OK);
+    size_t n = 0;
+    for (const char *p = drawn; !tn_grammar_must_end(g); left--) {
+        bool forced = false;
+        const uint64_t *mask;
+        assert_int_equal(tn_grammar_mask(g, &mask, &err), TERN_OK);
+        int32_t id = *p ? (uint8_t)*p++ : 0;
+        for (int32_t k = 255; k >= 0 && !bit(mask, (size_t)id); k--)
+            if (bit(mask, (size_t)k)) id = k;
+        if (tn_grammar_take_within(g, &id, left, &forced, &err) != TERN_OK) fail_msg("%s", err.message);
+        if (id < 0) break;
+        memcpy(out + n, vocab.bytes[id], vocab.n[id]);
+        n += vocab.n[id];
+        if (!left) break;
+    }
+    out[n] = 0;
+}
+
+/* What was opened is closed, inside first; thoughts too; brackets of any depth; and what can never fit is left
+ * alone. */
+static void closings(void **state) {
+    (void)state;
+    tern_error err = {0};
+    static const struct {
+        const char *grammar, *after, *drawn;
+        size_t left;
+        const char *text;
+    } all[] = {
+        {"root ::= \"{\" x \"}\"\nx ::= [a-z]* \"\\\"\"", NULL, "{hello", 5, "{hel\"}"},
+        {"root ::= \"(\" root \")\" | \"x\"", NULL, "((((((((", 7, "(((x)))"},
+        {"root ::= \"{\" [0-9]{4,} \"}\"", NULL, "{7", 5, "{7999}"},
+        {"root ::= \"{\" [0-9]{4,} \"}\"", NULL, "{711111", 4, "{7111"}, /* five tokens never are enough */
+        {"root ::= \"abcd\" | \"x\"", NULL, "abcd", 0, "x"},
+        {"root ::= \"x\" (\"abc\")?", NULL, "xabc", 1, "x"},
+        {"root ::= \"yes\" | \"no\"", "xy", "zzzzxzzzzz", 6, "zzzxyno"},
+        {"root ::= \"no\"", "xy", "zzzx", 6, "zzzxyno"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char text[100];
+        tn_grammar *g = gbnf(all[i].grammar);
+        assert_int_equal(tn_grammar_bind(g, vocab.v, &err), TERN_OK);
+        for (int k = 0; k < 2; k++) { /* and another text of the same grammar */
+            taken(g, all[i].after, all[i].drawn, all[i].left, text);
+            if (strcmp(text, all[i].text)) fail_msg("%s, %zu: '%s'", all[i].grammar, all[i].left, text);
+        }
+        tn_grammar_close(&g);
+    }
+}
+
+/* Brackets far deeper than a stack of calls, and rules that call rules. */
+static void closed_deep(void **state) {
+    (void)state;
+    tern_error err = {0};
+    enum { DEEP = 20000, RULES = 3000 };
+    char *text = malloc(RULES * 32), *p = text;
+    for (int i = 0; i < RULES; i++) p += sprintf(p, "r%d ::= \"a\"? r%d \"b\"?\n", i, i + 1);
+    sprintf(p, "r%d ::= \"{\" r0 \"}\" | \"a\"\nroot ::= r%d\n", RULES, RULES);
+    tn_grammar *g = gbnf("root ::= \"(\" root \")\" | \"x\""), *many = gbnf(text);
+    assert_int_equal(tn_grammar_bind(g, vocab.v, &err), TERN_OK);
+    assert_int_equal(tn_grammar_bind(many, vocab.v, &err), TERN_OK);
+    for (int i = 0; i < 2 * DEEP + 1; i++) {
+        bool forced = false;
+        int32_t id = i <= DEEP ? '(' : ')';
+        if (tn_grammar_take_within(g, &id, (size_t)(2 * DEEP - i), &forced, &err) != TERN_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(id, i < DEEP ? '(' : i == DEEP ? 'x' : ')');
+        assert_int_equal(forced, i == DEEP);
+        const uint64_t *mask; /* states are forgotten on the way */
+        if (i % 1000 == 0) assert_int_equal(tn_grammar_mask(g, &mask, &err), TERN_OK);
+    }
+    assert_true(tn_grammar_must_end(g));
+    bool forced = false;
+    int32_t id = '{';
+    assert_int_equal(tn_grammar_take_within(many, &id, 0, &forced, &err), TERN_OK);
+    assert_int_equal(id, 'a');
+    tn_grammar_close(&g);
+    tn_grammar_close(&many);
+    free(text);
+}
+
 /* A grammar that no token of the vocabulary can go on with is an error, not an endless loop. */
 static void lost(void **state) {
     (void)state;
@@ -538,9 +690,10 @@ static int done(void **state) {
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(meanings), cmocka_unit_test(errors),          cmocka_unit_test(masks),
-        cmocka_unit_test(counted),  cmocka_unit_test(behind_thinking), cmocka_unit_test(deep),
-        cmocka_unit_test(lost),
+        cmocka_unit_test(meanings),    cmocka_unit_test(errors),          cmocka_unit_test(masks),
+        cmocka_unit_test(counted),     cmocka_unit_test(behind_thinking), cmocka_unit_test(deep),
+        cmocka_unit_test(lost),        cmocka_unit_test(closed_in_time),  cmocka_unit_test(closings),
+        cmocka_unit_test(closed_deep),
     };
     return cmocka_run_group_tests(tests, NULL, done);
 }

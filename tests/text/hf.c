@@ -2,6 +2,7 @@
 #include "text/chat.h"
 #include "text/hf.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -271,10 +272,79 @@ static void folder(void **state) {
     rmdir(dir);
 }
 
+static void copy_file(const char *dir, const char *name, const char *from, size_t cut) {
+    char path[600];
+    static char buf[1 << 16];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
+    assert_true(in && out);
+    size_t n = fread(buf, 1, sizeof buf, in);
+    assert_true(n > cut && n < sizeof buf);
+    assert_int_equal(fwrite(buf, 1, n - cut, out), n - cut);
+    fclose(in);
+    fclose(out);
+}
+
+/* A folder with SentencePiece's own file alone. The file and the ids are those of spm_train and spm_encode 0.1.97
+ * (--model_type=bpe --byte_fallback --normalization_rule_name=identity --remove_extra_whitespaces=false
+ * --split_digits --user_defined_symbols='<user>', on models/tern-tiny/calib.txt). */
+static void sentencepieces_own_file(void **state) {
+    (void)state;
+    const char *model = TN_SOURCE_DIR "/tests/text/spm_small.model";
+    char dir[] = "/tmp/tern-spm-XXXXXX", line[2000];
+    tern_error err = {0};
+    tn_tokenizer *t;
+    assert_non_null(mkdtemp(dir));
+    copy_file(dir, "tokenizer.model", model, 0);
+    put_file(dir, "tokenizer_config.json",
+             "{\"add_bos_token\": false, \"added_tokens_decoder\": {\"420\": {\"content\": \"<|more|>\", "
+             "\"special\": true}}}");
+    if (tn_tokenizer_open_hf(&ctx, dir, &t, &err) != TERN_OK) fail_msg("%s", err.message);
+    assert_int_equal(tn_tokenizer_n_vocab(t), 421);
+    assert_int_equal(tn_tokenizer_bos(t), 1);
+    assert_int_equal(tn_tokenizer_eos(t), 2);
+    assert_int_equal(tn_tokenizer_find(t, "<|more|>"), 420);
+    FILE *f = fopen(TN_SOURCE_DIR "/tests/text/spm_vectors.jsonl", "r");
+    assert_non_null(f);
+    int n_lines = 0;
+    for (; fgets(line, sizeof line, f); n_lines++) {
+        json_t *j = json_loads(line, 0, NULL), *ids = json_object_get(j, "ids");
+        int32_t want[200];
+        size_t n = json_array_size(ids);
+        for (size_t i = 0; i < n; i++) want[i] = (int32_t)json_integer_value(json_array_get(ids, i));
+        check(t, json_string_value(json_object_get(j, "text")), true, want, n);
+        json_decref(j);
+    }
+    fclose(f);
+    assert_int_equal(n_lines, 7);
+    tn_tokenizer_close(&t);
+    static const struct {
+        size_t cut;
+        const char *words;
+    } broken[] = {{1, "cut off"}, {60, "cut off"}, {300, "missing"}, {3000, "cut off"}};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        copy_file(dir, "tokenizer.model", model, broken[i].cut);
+        assert_int_not_equal(tn_tokenizer_open_hf(&ctx, dir, &t, &err), TERN_OK);
+        if (!strstr(err.message, broken[i].words)) fail_msg("%s", err.message);
+    }
+    put_file(dir, "tokenizer.model",
+             "\n\x03\n\x01"
+             "a\x12\x02\x18\x01");
+    assert_int_equal(tn_tokenizer_open_hf(&ctx, dir, &t, &err), TERN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "unigram"));
+    put_file(dir, "tokenizer.model", NULL);
+    put_file(dir, "tokenizer_config.json", NULL);
+    rmdir(dir);
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(byte_level), cmocka_unit_test(merges_ignored),
-                                       cmocka_unit_test(normalised), cmocka_unit_test(sentencepiece),
-                                       cmocka_unit_test(refused),    cmocka_unit_test(folder)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sentencepieces_own_file),
+                                       cmocka_unit_test(byte_level),
+                                       cmocka_unit_test(merges_ignored),
+                                       cmocka_unit_test(normalised),
+                                       cmocka_unit_test(sentencepiece),
+                                       cmocka_unit_test(refused),
+                                       cmocka_unit_test(folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,7 +222,7 @@ static void characters(void **state) {
     }
     for (int trial = 0; trial < 200000; trial++) {
         uint8_t b[4], need = 0, lo = 0, hi = 0;
-        uint32_t cp;
+        uint32_t cp = 0;
         bool good = true;
         for (int i = 0; i < 4; i++)
             b[i] = (uint8_t)(tn_rng_below(&rng, 2) ? 0x80 + tn_rng_below(&rng, 64)

@@ -337,7 +337,7 @@ static void grouped(void **state) {
     } cases[] = {
         {"tiny_aya", "1234567 12", "1|234|567| |12"},
         {"tiny_aya", "ab12345", "ab|12|345"},
-        {"tiny_aya", "12345ab", "123|45|ab"},       /* no edge behind it: from the front */
+        {"tiny_aya", "12345ab", "123|45|ab"},       /* no edge after it: from the front */
         {"tiny_aya", "12345_ 12", "123|45|_| |12"}, /* nor there */
         {"tiny_aya", "\xd9\xa1\xd9\xa2\xd9\xa3\xd9\xa4", "\xd9\xa1|\xd9\xa2\xd9\xa3\xd9\xa4"},
         {"superbpe", "12345ab", "12|345|ab"},

@@ -375,7 +375,7 @@ static void spm_streaming(void **state) {
     assert_int_equal(ids[0], 1);
     decode(t, false, true, ids, n, out, sizeof out);
     assert_string_equal(out, text);
-    decode(t, false, false, ids, n, out, sizeof out); /* behind other text the space is meant */
+    decode(t, false, false, ids, n, out, sizeof out); /* after other text the space is meant */
     assert_string_equal(out, " Once upon \xf0\x9f\xa6\x99");
     decode(t, true, true, ids, n, out, sizeof out);
     assert_string_equal(out, "<s> Once upon \xf0\x9f\xa6\x99");
@@ -553,7 +553,7 @@ static void blob_damage(void **state) {
     tn_tokenizer_close(&t);
     uint8_t *copy = malloc(n);
     for (size_t len = 0; len < n; len++) {    /* cut, with and without a checksum that fits */
-        uint8_t *cut = malloc(len ? len : 1); /* its exact size: reading behind it shows */
+        uint8_t *cut = malloc(len ? len : 1); /* its exact size: reading after it shows */
         memcpy(cut, blob, len);
         for (int fix = 0; fix < 2; fix++) {
             if (fix && len >= 16) {
@@ -568,7 +568,7 @@ static void blob_damage(void **state) {
     tn_rng rng = {9};
     for (int rep = 0; rep < 1500; rep++) {
         memcpy(copy, blob, n);
-        /* the counts in front are worth more attempts than the text behind */
+        /* the counts in front are worth more attempts than the text after */
         size_t at = tn_rng_below(&rng, rep % 2 ? 64 : n);
         copy[at] ^= (uint8_t)(1u << tn_rng_below(&rng, 8));
         assert_int_equal(tn_tokenizer_load(&ctx, copy, n, &u, &err), TERN_E_FORMAT);

@@ -88,7 +88,7 @@ static void gguf_vectors(const char *name) {
     tern_status st = tn_tokenizer_open(&ctx, &v.spec, &t, &err);
     if (st != TERN_OK) fail_msg("%s", err.message);
     vocab_gguf_free(&v);
-    if (strstr(name, "phi-3")) { /* its special tokens swallow the white space behind them */
+    if (strstr(name, "phi-3")) { /* its special tokens swallow the white space after them */
         int32_t ids[8];
         size_t n;
         char word[8];

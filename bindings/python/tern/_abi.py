@@ -80,6 +80,7 @@ class tern_model_info(C.Structure):
         ("scheme", C.c_char_p),
         ("ctx_train", C.c_int32),
         ("weight_bytes", C.c_uint64),
+        ("package", C.c_bool),
     ]
 
 

@@ -1,7 +1,9 @@
 """The shared library, its errors, and calls that Ctrl-C can end."""
 from __future__ import annotations
 
+import array
 import ctypes as C
+import operator
 import os
 import secrets
 import threading
@@ -64,6 +66,30 @@ def callback(struct: Any, field: str, function: Callable[..., Any]) -> Any:
     return dict(struct._fields_)[field](function)
 
 
+def c_text(value: str, what: str) -> bytes:
+    """Text for C, which ends at the first zero: what is behind one would be lost in silence."""
+    data = value.encode()
+    if b"\0" in data:
+        raise ValueError(f"{what} must not contain NUL characters")
+    return data
+
+
+def c_path(path: Union[str, os.PathLike[str]]) -> bytes:
+    """A path for C."""
+    data = os.fsencode(path)
+    if b"\0" in data:
+        raise ValueError("a path must not contain NUL characters")
+    return data
+
+
+def whole(value: Any, what: str, last: int = 2**31 - 1) -> int:
+    """An int for C, which would take another number for one that is too large."""
+    n = operator.index(value)
+    if not 0 <= n <= last:
+        raise ValueError(f"{what} is {n}: want 0 to {last}")
+    return n
+
+
 class Options:
     """A tern_options: parameters by name, as `tern help set` lists them, with _ for -."""
 
@@ -74,7 +100,7 @@ class Options:
         try:
             for name, value in values.items():
                 text = ("on" if value else "off") if isinstance(value, bool) else str(value)
-                status = lib.tern_options_set(self.handle, name.replace("_", "-").encode(), text.encode(), C.byref(err))
+                status = lib.tern_options_set(self.handle, c_text(name.replace("_", "-"), "a parameter's name"), c_text(text, name), C.byref(err))
                 check(status, err)
         except BaseException:
             self.close()
@@ -166,7 +192,8 @@ def int_array(ids: Any) -> Any:
     try:
         view = memoryview(ids)
     except TypeError:
-        return (C.c_int32 * len(ids))(*ids)
+        numbers = array.array("i", [whole(i, "a token id") for i in ids])
+        return (C.c_int32 * len(numbers)).from_buffer(numbers)
     if view.ndim != 1 or not view.contiguous or view.itemsize != 4 or view.format.lstrip("<=@") not in ("i", "l"):
         raise TypeError("token ids are a sequence of int, or a buffer of int32")
     data = view.cast("B")

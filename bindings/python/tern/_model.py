@@ -9,7 +9,7 @@ import threading
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Union, overload
 
 from . import _abi as abi
-from ._lib import Error, Hooks, Options, Value, check, counted, int_array, interruptible, lib
+from ._lib import Error, Hooks, Options, Value, c_path, c_text, check, counted, int_array, interruptible, lib, whole
 from ._session import Answer, Handle, Path, Session
 from . import _session
 
@@ -38,6 +38,17 @@ class Estimate(NamedTuple):
     n_ctx: int
 
 
+def joined(message: Message) -> Message:
+    """A message whose content is a list of parts, as OpenAI's API has them, with their text: a line each, the assistant's without a break."""
+    parts = message.get("content")
+    if not isinstance(parts, (list, tuple)):
+        return message
+    for part in parts:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ValueError("only parts of type text are supported")
+    return {**message, "content": ("" if message.get("role") == "assistant" else "\n").join(p["text"] for p in parts)}
+
+
 class Engine:
     """A tern_engine with what it calls. It is closed with the last of those that hold it."""
 
@@ -48,7 +59,7 @@ class Engine:
         err = abi.tern_error()
         with Options(options) as o:
             check(lib.tern_options_set_hooks(o.handle, C.byref(hooks.c), C.byref(err)), err)
-            status = lib.tern_engine_open(os.fsencode(path), o.handle, C.byref(self.pointer), C.byref(err))
+            status = lib.tern_engine_open(c_path(path), o.handle, C.byref(self.pointer), C.byref(err))
         if hooks.raised:
             raise hooks.raised
         check(status, err)
@@ -100,7 +111,7 @@ class Model:
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of tokens. special: with that of control tokens."""
         out, buf = b"", C.create_string_buffer(256)
-        for token in ids:
+        for token in (whole(i, "a token id") for i in ids):
             n = lib.tern_token_bytes(self._engine.pointer, token, special, buf, len(buf))
             if n > len(buf):
                 buf = C.create_string_buffer(n)
@@ -115,10 +126,10 @@ class Model:
             messages = [{"role": "user", "content": messages}]
         c = abi.tern_chat_options()
         lib.tern_chat_options_init(C.byref(c), C.sizeof(c))
-        c.messages = json.dumps(list(messages)).encode()
+        c.messages = json.dumps([joined(m) if isinstance(m, Mapping) else m for m in messages]).encode()
         c.tools = json.dumps(list(tools)).encode() if tools else None
         c.variables = json.dumps(variables).encode() if variables else None
-        c.chat_template = chat_template.encode() if chat_template else None
+        c.chat_template = c_text(chat_template, "chat_template") if chat_template else None
         return list(counted(lambda out, cap, n, err: lib.tern_chat_tokens(self._engine.pointer, None, 0, C.byref(c), out, cap, n, err), C.c_int32))
 
     # ---- answers ----
@@ -173,17 +184,23 @@ class Model:
             raise Error(f"the JSON was cut off after {answer.n_tokens} tokens ({answer.reason}): give it more n_predict or ctx_size", abi.TERN_E_LIMIT)
         return json.loads(text)
 
-    def embed(self, text: str, *, mean: bool = False) -> Any:
-        """A text as a vector of length 1, float32: a NumPy array, or an array.array without NumPy. Of its last token, or with `mean` over all."""
-        ids, n = int_array(self.tokenize(text)), self.info["n_embd"]
-        out = array.array("f", bytes(4 * n))
-        floats = (C.c_float * n).from_buffer(out)
+    def embed(self, text: Union[str, Sequence[str]], *, mean: bool = False) -> Any:
+        """A text as a vector of length 1, float32: a NumPy array, or an array.array without NumPy. Of its last token, or with `mean` over all.
+        Of several texts their vectors: an array of rows, or a list without NumPy."""
+        texts = [text] if isinstance(text, str) else list(text)
+        n = self.info["n_embd"]
+        all_of = array.array("f", bytes(4 * n * len(texts)))
         session = self._borrow()
         try:
-            session._alone(lambda p, err: lib.tern_session_embed(p, ids, len(ids), mean, floats, n, err))
+            for i, one in enumerate(texts):
+                ids, floats = int_array(self.tokenize(one)), (C.c_float * n).from_buffer(all_of, 4 * n * i)
+                session._alone(lambda p, err: lib.tern_session_embed(p, ids, len(ids), mean, floats, n, err))
         finally:
             self._give_back(session)
-        return out if _session.numpy is None else _session.numpy.frombuffer(out, dtype=_session.numpy.float32)
+        if _session.numpy is not None:
+            rows = _session.numpy.frombuffer(all_of, dtype=_session.numpy.float32).reshape(len(texts), n)
+            return rows[0] if isinstance(text, str) else rows
+        return all_of if isinstance(text, str) else [all_of[n * i : n * (i + 1)] for i in range(len(texts))]
 
     def session(self, **options: Value) -> Session:
         """A text of your own over the model."""
@@ -196,10 +213,10 @@ def pack(src: Path, out: Path, *, scheme: Optional[str] = None, bits: float = 0,
     hooks, c, report, err = Hooks(progress, log), abi.tern_pack_options(), abi.tern_pack_report(), abi.tern_error()
     lib.tern_pack_options_init(C.byref(c), C.sizeof(c))
     c.hooks = C.pointer(hooks.c)
-    c.scheme = scheme.encode() if scheme else None
-    c.bits, c.n_threads = bits, threads
-    c.calibration = os.fsencode(calibration) if calibration else None
-    status = interruptible(lambda: lib.tern_pack_sized(os.fsencode(src), os.fsencode(out), C.byref(c), C.byref(report), C.sizeof(report), C.byref(err)),
+    c.scheme = c_text(scheme, "scheme") if scheme else None
+    c.bits, c.n_threads = bits, whole(threads, "threads")
+    c.calibration = c_path(calibration) if calibration else None
+    status = interruptible(lambda: lib.tern_pack_sized(c_path(src), c_path(out), C.byref(c), C.byref(report), C.sizeof(report), C.byref(err)),
                            hooks.stop)
     if hooks.raised:
         raise hooks.raised
@@ -211,5 +228,5 @@ def estimate(path: Path, **options: Value) -> Estimate:
     """What a model will take; nothing is loaded."""
     e, err = abi.tern_estimate(), abi.tern_error()
     with Options(options) as o:
-        check(lib.tern_engine_estimate_sized(os.fsencode(path), o.handle, C.byref(e), C.sizeof(e), C.byref(err)), err)
+        check(lib.tern_engine_estimate_sized(c_path(path), o.handle, C.byref(e), C.sizeof(e), C.byref(err)), err)
     return Estimate(e.arch.decode(), e.weight_bytes, e.kv_bytes, e.work_bytes, e.n_ctx)

@@ -1,6 +1,7 @@
 """A session: one text over a model, and answers that come piece by piece."""
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes as C
 import json
@@ -11,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _abi as abi
-from ._lib import Cancelled, Options, Value, callback, check, int_array, interruptible, lib
+from ._lib import Cancelled, Options, Value, c_path, c_text, callback, check, int_array, interruptible, lib, whole
 
 if TYPE_CHECKING:
     from ._model import Model
@@ -50,16 +51,19 @@ class Handle:
             self.engine.close_session(self.pointer)
 
 
-def view_of(pointer: Any, n: int, kind: Any, keep: Any, writable: bool = False) -> Any:
-    """n numbers where they lie: a NumPy array, or a memoryview where NumPy is not installed. It holds `keep`."""
-    array = (kind * n).from_address(C.addressof(pointer.contents))
+def numbers_of(array: Any, writable: bool) -> Any:
+    """A ctypes array of floats as a NumPy array, or as a memoryview where NumPy is not installed. It holds the array."""
+    view = memoryview(array).cast("B").cast("f")
+    if not writable:
+        view = view.toreadonly()  # of which NumPy makes nothing that can be made writable
+    return view if numpy is None else numpy.frombuffer(view, dtype=numpy.float32)
+
+
+def view_of(pointer: Any, n: int, keep: Any) -> Any:
+    """n floats where they lie, to be read. The view holds `keep`."""
+    array: Any = (C.c_float * n).from_address(C.addressof(pointer.contents))
     array._keep = keep
-    if numpy is None:
-        view = memoryview(array).cast("B").cast("f")
-        return view if writable else view.toreadonly()
-    numbers = numpy.frombuffer(array, dtype=numpy.float32)
-    numbers.flags.writeable = writable
-    return numbers
+    return numbers_of(array, False)
 
 
 class Writer:
@@ -81,7 +85,11 @@ class Writer:
         def change(_: Any, logits: Any, n: int) -> bool:
             try:
                 assert on_logits
-                return on_logits(view_of(logits, n, C.c_float, None, writable=True)) is not False
+                own = (C.c_float * n)()  # on_logits may keep what it sees for longer than the library keeps its own
+                C.memmove(own, logits, 4 * n)
+                goes_on = on_logits(numbers_of(own, True)) is not False
+                C.memmove(logits, own, 4 * n)
+                return goes_on
             except BaseException as e:  # it would be lost in the C code above
                 self.raised = e
                 return False
@@ -116,6 +124,7 @@ class Answer(Iterator[str]):
         self.reason = ""
         self._writer, self._keep, self._at_end = writer, keep, at_end
         self._started = self._ended = False
+        self._reading = threading.RLock()  # one thread at a time: with `async` they change
 
     def _end(self) -> None:
         if self._started:
@@ -137,6 +146,31 @@ class Answer(Iterator[str]):
         return None
 
     def __next__(self) -> str:
+        with self._reading:
+            return self._next()
+
+    def __aiter__(self) -> Answer:
+        return self
+
+    async def __anext__(self) -> str:
+        """The same for `async for`: the event loop goes on meanwhile. A task that is cancelled here ends the answer."""
+        try:
+            piece = await asyncio.get_running_loop().run_in_executor(None, lambda: next(self, None))
+        except asyncio.CancelledError:
+            self._writer.stop = True
+            self._writer.session.cancel()
+            raise
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    async def __aenter__(self) -> Answer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def _next(self) -> str:
         try:
             while not self._ended:
                 if not self._started:
@@ -158,15 +192,15 @@ class Answer(Iterator[str]):
 
     def close(self) -> None:
         """Ends the answer where it is. The session keeps what was written."""
-        if not self._started and not self._ended:
-            self._end()
-        if self._ended:
-            return
-        self._writer.stop = True
-        self._writer.session.cancel()  # a prompt may still be read
-        while not self._ended:
-            self._writer.wanted.release()
-            self._take()
+        if self._started and not self._ended:
+            self._writer.stop = True
+            self._writer.session.cancel()  # a prompt may still be read
+        with self._reading:
+            if not self._started and not self._ended:
+                self._end()
+            while not self._ended:
+                self._writer.wanted.release()
+                self._take()
 
     @property
     def text(self) -> str:
@@ -242,14 +276,16 @@ class Session:
 
     def step(self, token: int) -> None:
         """Appends one token and evaluates it."""
-        self._alone(lambda p, err: lib.tern_session_step(p, token, err))
+        n = whole(token, "a token id")
+        self._alone(lambda p, err: lib.tern_session_step(p, n, err))
 
     def generate(self, prompt: Union[str, Sequence[int], None] = None, *, schema: Union[Mapping[str, Any], bool, str, None] = None,
                  grammar: Optional[str] = None, stop: Sequence[str] = (), on_logits: Optional[Callable[[Any], Optional[bool]]] = None,
                  special_text: bool = False, **options: Value) -> Answer:
         """Goes on from what the session knows, or from a prompt. Options are those of `tern help set` with _ for -: n_predict, temp, seed...
 
-        on_logits gets the model's logits before every draw, float32 of the vocabulary's size, to change in place; False ends the answer."""
+        on_logits gets the model's logits before every draw, float32 of the vocabulary's size, to change in place; False ends the answer. What is
+        written after on_logits has returned changes nothing."""
         ids = None
         if prompt is not None:
             ids = int_array(self.model.tokenize(prompt) if isinstance(prompt, str) else prompt)
@@ -262,10 +298,10 @@ class Session:
         weakref.finalize(o, lib.tern_options_free, C.pointer(o.handle))
         _, c = o.answer(given)
         if schema is not None:
-            c.json_schema = (schema if isinstance(schema, str) else json.dumps(schema)).encode()
+            c.json_schema = c_text(schema if isinstance(schema, str) else json.dumps(schema), "schema")
         if grammar is not None:
-            c.grammar = grammar.encode()
-        stops = (C.c_char_p * (len(stop) + 1))(*[s.encode() for s in stop], None)
+            c.grammar = c_text(grammar, "grammar")
+        stops = (C.c_char_p * (len(stop) + 1))(*[c_text(s, "stop") for s in stop], None)
         if stop:
             c.stop = stops
         c.special_text = special_text
@@ -282,7 +318,7 @@ class Session:
     def logits(self) -> Any:
         """The logits behind the last token where they lie, not copied: valid until the next call on the session. None where there are none."""
         p = lib.tern_session_logits(self._pointer())
-        return view_of(p, self.model.info["n_vocab"], C.c_float, self._handle) if p else None
+        return view_of(p, self.model.info["n_vocab"], self._handle) if p else None
 
     @property
     def tokens(self) -> list[int]:
@@ -300,7 +336,8 @@ class Session:
 
     def truncate(self, n: int) -> None:
         """Forgets all but the first n tokens."""
-        self._alone(lambda p, err: lib.tern_session_truncate(p, n, err))
+        kept = whole(n, "n", 2**63 - 1)
+        self._alone(lambda p, err: lib.tern_session_truncate(p, kept, err))
 
     def copy(self) -> Session:
         """Another session that goes on from the same text."""
@@ -310,11 +347,13 @@ class Session:
 
     def save(self, path: Path) -> None:
         """Writes the tokens and what the model remembers of them to a file."""
-        self._alone(lambda p, err: lib.tern_session_save(p, os.fsencode(path), err))
+        name = c_path(path)
+        self._alone(lambda p, err: lib.tern_session_save(p, name, err))
 
     def load(self, path: Path) -> None:
         """Goes on from what `save` wrote, with the same model."""
-        self._alone(lambda p, err: lib.tern_session_load(p, os.fsencode(path), err))
+        name = c_path(path)
+        self._alone(lambda p, err: lib.tern_session_load(p, name, err))
 
     def stats(self) -> dict[str, Any]:
         """What the prompts did; docs of tern_stats in tern.h."""

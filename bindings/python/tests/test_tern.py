@@ -83,6 +83,61 @@ class Text(Base):
         self.assertLess(product(a, b), 0.999)
         self.assertLess(product(a, mean), 0.9999)
 
+    def test_parts(self):
+        parts = [{"type": "text", "text": "Who is"}, {"type": "text", "text": "Lily?"}]
+        self.assertEqual(self.model.chat_tokens([{"role": "user", "content": parts}]), self.model.chat_tokens("Who is\nLily?"))
+        for bad in ([{"type": "image_url", "image_url": {"url": "x"}}], ["text"], [{"type": "text"}]):
+            with self.assertRaises(ValueError):
+                self.model.chat_tokens([{"role": "user", "content": bad}])
+
+    def test_embed_several(self):
+        texts = ["a dog", "the stock market", ""]
+        rows = self.model.embed(texts[:2])
+        self.assertEqual(len(rows), 2)
+        for text, row in zip(texts, rows):
+            self.assertEqual(list(row), list(self.model.embed(text)))
+        self.assertEqual(len(self.model.embed([])), 0)
+
+    def test_async(self):
+        import asyncio
+
+        async def one(prompt):
+            return "".join([piece async for piece in self.model.chat(prompt, n_predict=8)])
+
+        async def several():
+            return await asyncio.gather(one("Who is Lily?"), one("Tell me a story."), one("Who is Lily?"))
+
+        a, b, c = asyncio.run(several())
+        self.assertEqual(a, c)
+        self.assertEqual(b, "".join(self.model.chat("Tell me a story.", n_predict=8)))
+
+        async def left():
+            async with self.model.chat("Tell me a story.", n_predict=200) as answer:
+                async for _ in answer:
+                    break
+            return answer.reason
+
+        self.assertEqual(asyncio.run(left()), "closed")
+
+        async def cancelled():
+            answer = self.model.chat("Tell me a story.", n_predict=100000, ignore_eos=True, ctx_size=512)
+
+            async def read():
+                async for _ in answer:
+                    pass
+
+            task = asyncio.ensure_future(read())
+            while not answer.tokens:
+                await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            await asyncio.get_running_loop().run_in_executor(None, answer.close)
+            return answer.reason
+
+        self.assertEqual(asyncio.run(cancelled()), "closed")
+        self.assertEqual("".join(self.model.chat("Who is Lily?", n_predict=8)), a)
+
     def test_threads_share_a_model(self):
         want, got = self.model.complete("Once upon a time"), []
         threads = [threading.Thread(target=lambda: got.append(self.model.complete("Once upon a time"))) for _ in range(3)]
@@ -157,6 +212,81 @@ class Sessions(Base):
 
         with self.assertRaisesRegex(KeyError, "mine"):
             list(self.model.session().generate("Once", on_logits=broken))
+
+    def test_what_on_logits_saw_is_pythons(self):
+        """A view that is kept reads nothing of the library's, and writes nothing there, while the answer goes on and when all is closed."""
+        seen = []
+
+        def keep(logits):
+            seen.append(logits)
+            for earlier in seen[:-1]:
+                earlier[7] = 1e9  # in the library's memory this would be the next token
+
+        def copy(logits):
+            copies.append(logits[:] if _session.numpy is None else logits.copy())
+            if _session.numpy is None:
+                copies[-1] = memoryview(bytes(copies[-1])).cast("f")
+
+        copies = []
+        session = self.model.session(draft="none")
+        want = "".join(session.generate("Once upon a time", on_logits=copy))
+        session = self.model.session(draft="none")
+        self.assertEqual("".join(session.generate("Once upon a time", on_logits=keep)), want)
+        there = ctypes.addressof(_lib.lib.tern_session_logits(session._pointer()).contents)
+        self.assertNotIn(there, [_address(v) for v in seen])
+        session.close()
+        del session
+        gc.collect()
+        self.assertEqual(len(seen[0]), self.model.info["n_vocab"])
+        seen[0][0] = 1.0  # Python's own memory
+
+    def test_views_of_logits_cannot_be_made_writable(self):
+        s = self.model.session()
+        s.prefill("Once upon a time")
+        view = s.logits
+        if _session.numpy is not None:
+            with self.assertRaises(ValueError):
+                view.flags.writeable = True
+        with self.assertRaises((TypeError, ValueError)):
+            view[0] = 1
+
+    def test_numbers_are_not_cut(self):
+        s = self.model.session()
+        for bad in (2**32 + 5, -1, 2**31, -(2**32) + 5):
+            for call in (lambda: s.prefill([bad]), lambda: s.prefill([1, bad]), lambda: s.step(bad), lambda: self.model.detokenize([bad]),
+                         lambda: list(s.generate([bad]))):
+                with self.assertRaisesRegex(ValueError, "token id"):
+                    call()
+        for bad in (1.5, "5", None):
+            with self.assertRaises(TypeError):
+                s.prefill([bad])
+        with self.assertRaises(tern.Error):
+            s.prefill([self.model.info["n_vocab"]])
+        s.prefill("Once upon a time")
+        n = len(s)
+        for bad in (2**64 + 1, -1):
+            with self.assertRaises(ValueError):
+                s.truncate(bad)
+        self.assertEqual(len(s), n)
+        with self.assertRaises(ValueError):
+            tern.pack(MODEL, os.path.join(self.tmp.name, "no.tern"), threads=2**32 + 1)
+
+    def test_text_is_not_cut_at_nul(self):
+        path = os.path.join(self.tmp.name, "cut")
+        s = self.model.session()
+        s.prefill("Once")
+        for call in (lambda: s.save(path + "\0.more"), lambda: s.load(path + "\0.more"), lambda: tern.Model(MODEL + "\0.more"),
+                     lambda: tern.Model(MODEL, draft="none\0more"), lambda: tern.Model(MODEL, **{"temp\0more": 0}), lambda: tern.estimate(MODEL + "\0.more"),
+                     lambda: s.generate(grammar='root ::= "yes"\0 | "no"'), lambda: s.generate(stop=["a\0b"]), lambda: s.generate(schema='{"type": "string"}\0'),
+                     lambda: self.model.chat("Hello", chat_template="{{ x }}\0"), lambda: tern.pack(MODEL, path + "\0.tern"),
+                     lambda: tern.pack(MODEL, path, scheme="gram\0")):
+            with self.assertRaisesRegex(ValueError, "NUL"):
+                call()
+        self.assertFalse(os.path.exists(path))
+        text = "a\0b"  # of texts it is a character as any other
+        self.assertEqual(self.model.detokenize(self.model.tokenize(text, special=False)), text)
+        with self.assertRaises(tern.Error):  # JSON has none
+            self.model.chat_tokens(text)
 
     def test_what_is_not_taken_is_not_computed(self):
         s = self.model.session()

@@ -73,7 +73,7 @@ INLINE void add_part(const float32x4_t *part, float *even, float *odd, const flo
     for (int i = 0; i < 4; i++) f_store(odd + 4 * i, y[i]);
 }
 
-/* Rows' outputs before the first chunk and behind the last. */
+/* Rows' outputs before the first chunk and after the last. */
 static void start_rows(const row_pairs *rows, int n, size_t at) {
     for (int r = 0; r < n; r++) memset(rows->out[r] + at, 0, N * sizeof(float));
 }

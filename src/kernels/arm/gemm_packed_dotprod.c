@@ -39,7 +39,7 @@ typedef struct span {
     size_t n_groups;
     const int8_t *a; /* of all rows, 32 of each in turn, in the order of codes */
     uintptr_t
-        next; /* is prefetched as weights are read; it may lie behind the matrix: a prefetch is not a read */
+        next; /* is prefetched as weights are read; it may lie after the matrix: a prefetch is not a read */
 } span;
 
 /* C channels of one width, numbers [C]; their sums go to sums by channel. */
@@ -148,8 +148,8 @@ INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *number
 }
 
 #ifndef TERN_MINIMAL
-/* One row and all channels of a tile, which have one width: they are read in turn, one behind the other, and
- * the tile behind them begins where they end, so that nothing is prefetched. */
+/* One row and all channels of a tile, which have one width: they are read in turn, one after another, and
+ * the tile after them begins where they end, so that nothing is prefetched. */
 INLINE void uniform_row(int bits, span *s, int32_t *sums) {
     const uint8_t *src = s->src;
     const int8_t *a = s->a;

@@ -205,7 +205,7 @@ INLINE void pairs(int P, int C, bool add, size_t n_k, const int8_t *codes, const
                 for (int p = 0; p < P; p++) acc[p][i] = vmmlaq_s32(acc[p][i], x[p][0], lo);
 #pragma GCC unroll 4
                 for (int p = 0; p < P; p++) acc[p][i] = vmmlaq_s32(acc[p][i], x[p][1], hi);
-                __asm__ volatile("" ::: "memory"); /* what comes behind is loaded behind */
+                __asm__ volatile("" ::: "memory"); /* what comes after is loaded after */
             }
         }
     }

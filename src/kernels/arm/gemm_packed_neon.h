@@ -2,7 +2,7 @@
  * and of several share. Included once by each variant, which defines before
  *   put32(to, lo, hi)                        32 activations of a row, or codes of a channel, to where they lie in a
  *                                            block of k of rows or channels
- *   row_at(block, r), ROW_UNIT               where the first 32 of row r lie, and how far behind them the next
+ *   row_at(block, r), ROW_UNIT               where the first 32 of row r lie, and how far after them the next
  *   code_at(block, c), CODE_UNIT             the same of channel c
  *   tile_codes(t, src, n_k, codes)           a tile's codes of n_k inputs, a whole number of groups; channels that
  *                                            do not exist keep what was there
@@ -156,7 +156,7 @@ INLINE int32x4_t copy_group(const uint8_t *group, int8_t *to, size_t unit, int32
     return sum;
 }
 
-/* n_k activations of a row (whole groups) from k on, zero behind k_end; returns their sum. */
+/* n_k activations of a row (whole groups) from k on, zero after k_end; returns their sum. */
 INLINE int32_t copy_row(const uint8_t *row, size_t k, size_t k_end, size_t n_k, int8_t *to, size_t unit) {
     int32x4_t sum = vdupq_n_s32(0);
     for (; n_k; n_k -= GROUP, k += GROUP, to += WEIGHTLET_PAIRS * unit) {
@@ -172,7 +172,7 @@ INLINE int32_t copy_row(const uint8_t *row, size_t k, size_t k_end, size_t n_k, 
     return vaddvq_s32(sum);
 }
 
-/* All rows, block by block of k, to out: less 128, zero behind k and in rows that fill up a step. */
+/* All rows, block by block of k, to out: less 128, zero after k and in rows that fill up a step. */
 static void copy_rows(const tn_gemm_s8_args *g, size_t n_rows, size_t k_up, int8_t *out, int32_t *row_sum) {
     for (size_t k0 = 0; k0 < k_up; k0 += BLOCK_K, out += n_rows * BLOCK_K) {
         const size_t n_k = k_up - k0 < BLOCK_K ? k_up - k0 : BLOCK_K;

@@ -13,6 +13,7 @@
  * from weightlets too. */
 #include "kernels/gemm_packed.h"
 
+#include "kernels/x86/packed_tile.h"
 #include "kernels/x86/weightlets_avx2.h"
 
 #include <assert.h>
@@ -33,20 +34,13 @@ enum {
     MANY_ROOM = MANY_GROUPS * GROUP + LINE
 };
 
-/* Up to 16 channels. */
-typedef struct tile {
-    size_t n_cols, step;   /* step: bytes of a group of all of them */
-    size_t off[TN_TILE_N]; /* of each in a group */
-    unsigned width[TN_TILE_N];
-} tile;
-
 /* A tile over a block of k. */
 typedef struct span {
     const uint8_t *src; /* weightlets: the tile's first group of the block; else codes [channel][MANY_ROOM] */
     size_t step;        /* to the next group of a channel */
     size_t n_groups;
     uintptr_t next;  /* is prefetched: the block that follows in memory, by each channel its share. It may lie
-                        behind the matrix: a prefetch is not a read */
+                        after the matrix: a prefetch is not a read */
     size_t share;    /* codes: bytes of it, or 0 */
     const int8_t *a; /* of R rows, each in the room of a block */
     bool first;      /* of the blocks of k: sums begin */
@@ -165,18 +159,6 @@ static const channels_fn packed_fns[] = {channels_1, channels_2, channels_3, cha
                          coded_fns[] = {coded_1, coded_2, coded_3, coded_4,
                                         coded_5, coded_6, coded_7, coded_8};
 
-static tile tile_of(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
-    tile t = {.n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N};
-    uint64_t widths = 0; /* 3 bits each, from a whole byte on */
-    memcpy(&widths, bits + n * 3 / 8, tn_channel_bits_bytes(t.n_cols));
-    for (size_t c = 0; c < t.n_cols; c++, widths >>= 3) {
-        t.width[c] = (unsigned)(widths & 7) + 1;
-        t.off[c] = t.step;
-        t.step += GROUP / 8 * t.width[c];
-    }
-    return t;
-}
-
 /* Lane c = sum of the lanes of s[c * step], c < 8. */
 INLINE __m256i add_across(const __m256i *s, size_t step) {
     __m256i quad[2];
@@ -204,7 +186,7 @@ static blocks blocks_of(size_t k, size_t most) {
 
 static size_t block_begin(const blocks *b, size_t i) { return b->n_groups * i / b->n; }
 
-/* Block i of n_rows rows from row0 on to out, `room` apart: less 128, zero behind k. row_sum [n_rows]
+/* Block i of n_rows rows from row0 on to out, `room` apart: less 128, zero after k. row_sum [n_rows]
  * grows by their sums. */
 static void copy_rows(const tn_gemm_s8_args *g, size_t row0, size_t n_rows, const blocks *b, size_t i,
                       size_t room, int8_t *out, int32_t *row_sum) {
@@ -252,8 +234,9 @@ static void few(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *
     for (size_t i = 0; i < b.n; i++) copy_rows(g, 0, g->m, &b, i, FEW_ROOM, a + i * g->m * FEW_ROOM, row_sum);
     __m256i partial[TN_TILE_N][ROWS];
     if (g->n1 % TN_TILE_N) memset(partial, 0, sizeof partial); /* channels that do not exist */
+    tile t = {0};
     for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
-        const tile t = tile_of(g, bits, n);
+        next_tile(g, bits, n, &t);
         for (size_t i = 0; i < b.n; i++) {
             size_t g0 = block_begin(&b, i), g1 = block_begin(&b, i + 1);
             span s = {.src = packed + g0 * t.step,
@@ -344,7 +327,8 @@ static void column_block(const tn_gemm_s8_args *g, const uint8_t *packed, const 
     const uint8_t *src[TN_PACKED_BLOCK / TN_TILE_N];
     size_t n_tiles = 0;
     for (size_t i = n; i < end; i += TN_TILE_N, n_tiles++) {
-        t[n_tiles] = tile_of(g, bits, i);
+        t[n_tiles] = n_tiles ? t[n_tiles - 1] : (tile){0};
+        next_tile(g, bits, i, &t[n_tiles]);
         src[n_tiles] = packed;
         packed += t[n_tiles].step * b->n_groups;
     }

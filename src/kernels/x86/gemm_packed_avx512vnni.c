@@ -13,6 +13,7 @@
 #include "kernels/gemm_packed.h"
 
 #include "kernels/x86/epilogue_avx512.h"
+#include "kernels/x86/packed_tile.h"
 #include "kernels/x86/transpose_avx512.h"
 #include "kernels/x86/weightlets_avx512.h"
 
@@ -24,6 +25,7 @@ enum {
     GROUP = TN_WEIGHTLET_GROUP,
     NARROW_GROUPS = 24, /* of a block of k, with up to NARROW rows: 3072 inputs */
     WIDE_GROUPS = 12,
+    LINE = 64,
     ROWS = 16,  /* of one pass */
     NARROW = 8, /* rows up to which sums are added up across registers once a tile, not once a channel */
 };
@@ -39,23 +41,16 @@ typedef struct pass {
     const tn_gemm_s8_args *g;
     size_t n_groups, n_blocks, block_bytes, row0, n_rows;
     const struct kind *kind; /* of its rows the last may not exist */
-    int8_t *a;               /* [n_blocks][kind->n_rows][block_bytes]: activations less 128, zero behind k */
+    int8_t *a;               /* [n_blocks][kind->n_rows][block_bytes]: activations less 128, zero after k */
     _Alignas(64) int32_t row_sum[ROWS];
 } pass;
-
-/* Up to 16 channels. */
-typedef struct tile {
-    size_t n_cols, step;   /* step: bytes of a group of all of them */
-    size_t off[TN_TILE_N]; /* of each in a group */
-    unsigned width[TN_TILE_N];
-} tile;
 
 typedef struct span {
     const uint8_t *src; /* the tile's first group of the block */
     size_t step;        /* to the next one */
     size_t n_groups;
     uintptr_t next;  /* is prefetched: the block that follows in memory, by each channel its share. It may lie
-                        behind the matrix: a prefetch is not a read */
+                        after the matrix: a prefetch is not a read */
     const int8_t *a; /* of R rows, each in the room of a block */
     bool first, last; /* of the blocks of k */
 } span;
@@ -154,6 +149,113 @@ CHANNELS(8)
 CHANNELS(12)
 CHANNELS(16)
 
+/* ---- one row, fetched otherwise ---------------------------------------------------------------------
+ * How weights come fastest from memory is a matter of the machine. With the loops above they are asked for in L2,
+ * by two streams, some lines twice. On some processors (Zen 5) it is a fifth faster to ask for every line once, some
+ * KB ahead, into L1; on others that takes twice as long (Intel's servers, non-temporal). So there are both, and
+ * what is faster is measured. */
+enum fetch { FETCH_L1, FETCH_L2, FETCH_ONCE, FETCH_TWO /* into L2, by two streams */ };
+
+INLINE void fetch(enum fetch how, uintptr_t line) {
+    if (how == FETCH_L1) _mm_prefetch((const char *)line, _MM_HINT_T0);
+    else if (how == FETCH_ONCE) _mm_prefetch((const char *)line, _MM_HINT_NTA);
+    else _mm_prefetch((const char *)line, _MM_HINT_T1);
+}
+
+/* 16 channels of one width, eight at a time, group by group: activations are loaded once for eight, and lines are
+ * asked for at an even pace. */
+INLINE void eights(enum fetch how, int bits, const span *s, __m512i (*partial)[ROWS]) {
+    enum { EIGHT = 8 };
+    const size_t each = GROUP / 8 * (size_t)bits, n_streams = how == FETCH_TWO ? 2 : 1,
+                 n_lines = EIGHT * each / LINE / n_streams, apart = s->n_groups * s->step / 2;
+    uintptr_t next = s->next & ~(uintptr_t)(LINE - 1);
+    for (size_t half = 0; half < TN_TILE_N / EIGHT; half++, partial += EIGHT) {
+        const uint8_t *src = s->src + half * EIGHT * each;
+        const int8_t *a = s->a;
+        __m512i lo[EIGHT], hi[EIGHT], w[2];
+#pragma GCC unroll 8
+        for (int c = 0; c < EIGHT; c++) {
+            lo[c] = s->first ? _mm512_setzero_si512() : partial[c][0];
+            hi[c] = _mm512_setzero_si512();
+        }
+        for (size_t g = s->n_groups; g; g--, src += s->step, a += GROUP, next += n_lines * LINE) {
+            const __m512i a0 = _mm512_load_si512(a), a1 = _mm512_load_si512(a + 64);
+#pragma GCC unroll 16
+            for (size_t l = 0; l < n_lines; l++) {
+                fetch(how, next + l * LINE);
+                if (how == FETCH_TWO) fetch(how, next + apart + l * LINE);
+            }
+#pragma GCC unroll 8
+            for (int c = 0; c < EIGHT; c++) {
+                weightlet_codes_avx512(src + (size_t)c * each, bits, true, w);
+                lo[c] = _mm512_dpbusd_epi32(lo[c], w[0], a0);
+                hi[c] = _mm512_dpbusd_epi32(hi[c], w[1], a1);
+            }
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < EIGHT; c++)
+            partial[c][0] = _mm512_add_epi32(lo[c], bits <= 4 ? _mm512_srai_epi32(hi[c], 4) : hi[c]);
+    }
+}
+
+/* One channel of a tile of several widths; its share of the lines is asked for before. */
+INLINE void single(enum fetch how, int bits, const span *s, size_t off, __m512i *partial) {
+    const uint8_t *src = s->src + off;
+    const int8_t *a = s->a;
+    const uintptr_t end = s->next + (off + GROUP / 8 * (size_t)bits) * s->n_groups;
+    for (uintptr_t line = (s->next + off * s->n_groups + LINE - 1) & ~(uintptr_t)(LINE - 1); line < end;
+         line += LINE)
+        fetch(how, line);
+    __m512i lo = s->first ? _mm512_setzero_si512() : *partial, hi = _mm512_setzero_si512(), w[2];
+    for (size_t g = s->n_groups; g; g--, src += s->step, a += GROUP) {
+        weightlet_codes_avx512(src, bits, true, w);
+        lo = _mm512_dpbusd_epi32(lo, w[0], _mm512_load_si512(a));
+        hi = _mm512_dpbusd_epi32(hi, w[1], _mm512_load_si512(a + 64));
+    }
+    *partial = _mm512_add_epi32(lo, bits <= 4 ? _mm512_srai_epi32(hi, 4) : hi);
+}
+
+INLINE void one_row(enum fetch how, const tile *t, const span *s, __m512i (*partial)[ROWS], __m512i *sums) {
+    switch (t->one_width) {
+    case 1: eights(how, 1, s, partial); return;
+    case 2: eights(how, 2, s, partial); return;
+    case 3: eights(how, 3, s, partial); return;
+    case 4: eights(how, 4, s, partial); return;
+    case 5: eights(how, 5, s, partial); return;
+    case 6: eights(how, 6, s, partial); return;
+    case 7: eights(how, 7, s, partial); return;
+    case 8: eights(how, 8, s, partial); return;
+    default: break;
+    }
+    if (how == FETCH_TWO) {
+        channels(1, t, s, partial, sums);
+        return;
+    }
+    for (size_t c = 0; c < t->n_cols; c++) {
+        switch (t->width[c]) {
+        case 1: single(how, 1, s, t->off[c], partial[c]); break;
+        case 2: single(how, 2, s, t->off[c], partial[c]); break;
+        case 3: single(how, 3, s, t->off[c], partial[c]); break;
+        case 4: single(how, 4, s, t->off[c], partial[c]); break;
+        case 5: single(how, 5, s, t->off[c], partial[c]); break;
+        case 6: single(how, 6, s, t->off[c], partial[c]); break;
+        case 7: single(how, 7, s, t->off[c], partial[c]); break;
+        default: single(how, 8, s, t->off[c], partial[c]); break;
+        }
+    }
+}
+
+#define ONE_ROW(name, how)                                                                                   \
+    static void one_row_##name(const tile *t, const span *s, __m512i(*partial)[ROWS], __m512i *sums) {       \
+        one_row(how, t, s, partial, sums);                                                                   \
+    }
+ONE_ROW(l1, FETCH_L1)
+ONE_ROW(l2, FETCH_L2)
+ONE_ROW(two, FETCH_TWO)
+ONE_ROW(once, FETCH_ONCE)
+
+/* ---- any rows ---------------------------------------------------------------------------------------- */
+
 static const struct kind {
     void (*channels)(const tile *, const span *, __m512i (*)[ROWS], __m512i *);
     size_t n_rows;
@@ -209,20 +311,9 @@ static void finish(const pass *p, const tile *t, size_t n, __m512i (*partial)[RO
     }
 }
 
-static tile tile_of(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
-    tile t = {.n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N};
-    uint64_t widths = 0; /* 3 bits each, from a whole byte on */
-    memcpy(&widths, bits + n * 3 / 8, tn_channel_bits_bytes(t.n_cols));
-    for (size_t c = 0; c < t.n_cols; c++, widths >>= 3) {
-        t.width[c] = (unsigned)(widths & 7) + 1;
-        t.off[c] = t.step;
-        t.step += GROUP / 8 * t.width[c];
-    }
-    return t;
-}
-
-void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
-                               uint8_t *scratch) {
+/* one, ahead: what one row is multiplied by, and bytes that it asks for after the next block. */
+static void product(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch,
+                    const struct kind *one, size_t ahead) {
     enum { MAX_PASSES = TN_PACKED_FEW / ROWS };
     assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
     if (!g->m) return;
@@ -233,20 +324,22 @@ void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, 
         n = (g->m - row) / (n_passes - i);
         at = prepare(&passes[i], g, row, n, at);
     }
+    if (g->m == 1) passes[0].kind = one;
     __m512i partial[MAX_PASSES][TN_TILE_N][ROWS], sums[MAX_PASSES][TN_TILE_N];
     if (g->n1 % TN_TILE_N) { /* channels that do not exist */
         memset(partial, 0, sizeof partial);
         memset(sums, 0, sizeof sums);
     }
+    tile t = {0};
     for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
-        const tile t = tile_of(g, bits, n);
+        next_tile(g, bits, n, &t);
         for (size_t i = 0; i < passes[0].n_blocks; i++) {
             size_t g0 = block_begin(&passes[0], i), g1 = block_begin(&passes[0], i + 1);
             for (size_t j = 0; j < n_passes; j++) {
                 span s = {.src = packed + g0 * t.step,
                           .step = t.step,
                           .n_groups = g1 - g0,
-                          .next = (uintptr_t)packed + g1 * t.step,
+                          .next = (uintptr_t)packed + g1 * t.step + ahead,
                           .a = passes[j].a + i * passes[j].kind->n_rows * passes[j].block_bytes,
                           .first = i == 0,
                           .last = i + 1 == passes[0].n_blocks};
@@ -257,3 +350,32 @@ void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, 
         packed += t.step * passes[0].n_groups;
     }
 }
+
+void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                               uint8_t *scratch) {
+    product(g, packed, bits, scratch, kinds, 0);
+}
+
+#define FORM(name, kbytes)                                                                                   \
+    static void name##_##kbytes(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,        \
+                                uint8_t *scratch) {                                                          \
+        static const struct kind one = {one_row_##name, 1};                                                  \
+        product(g, packed, bits, scratch, &one, (kbytes) * (size_t)1024);                                    \
+    }
+FORM(two, 0)
+FORM(l2, 8)
+FORM(l1, 3)
+FORM(l1, 6)
+FORM(once, 3)
+FORM(once, 6)
+
+const tn_packed_form tn_packed_forms_avx512vnni[] = {
+    {"usual", tn_gemm_packed_avx512vnni},
+    {"two", two_0},
+    {"l2-8k", l2_8},
+    {"l1-3k", l1_3},
+    {"l1-6k", l1_6},
+    {"once-3k", once_3},
+    {"once-6k", once_6},
+    {NULL, NULL},
+};

@@ -91,7 +91,7 @@ BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6,
     for (size_t n = g->n0; n < g->n1; n += BLOCK_TILES * TN_TILE_N) {
         size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
         if (n_tiles > BLOCK_TILES) n_tiles = BLOCK_TILES;
-        /* The next tiles lie right behind these, or what comes next is elsewhere, or nobody knows. The last
+        /* The next tiles lie right after these, or what comes next is elsewhere, or nobody knows. The last
          * groups prefetch a share each: what comes earlier has left L2 again by the time it is used, and so
          * have activations that what is of no use drove out. */
         bool more = n + n_tiles * TN_TILE_N < g->n1;

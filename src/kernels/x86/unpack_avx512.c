@@ -1,5 +1,5 @@
 /* kernels/x86/unpack_avx512.c - weightlets to tiles. The packed bits of sixteen channels are transposed as
- * 32-bit units before they are taken apart: they are fewer than the weights, and behind it every lane is a
+ * 32-bit units before they are taken apart: they are fewer than the weights, and after it every lane is a
  * channel, so that widths that differ are one vector of rotations, masks and zeros for the whole tile and
  * what remains is the same for all lanes.
  *

@@ -119,7 +119,7 @@ function codeBlock(code, lang) {
 // ---- blocks
 
 const LIST = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(.*)$/;
-const FENCE = /^(\s{0,3})(`{3,}|~{3,})\s*([^`]*)$/;
+const FENCE = /^(\s{0,3})(`{3,}|~{3,})([^`]*)$/;
 const RULE = /^\s{0,3}([-*_])(\s*\1){2,}\s*$/;
 const HEAD = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
 const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((c) => c.trim());
@@ -184,7 +184,8 @@ function special(lines, i, depth) {
     return { node: el("blockquote", {}, ...blocks(inner, depth + 1)), to: j };
   }
   if (depth < DEPTH && LIST.test(line)) return list(lines, i, depth);
-  if (line.includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[i + 1] || "") && lines[i + 1].includes("-")) return table(lines, i);
+  const next = (lines[i + 1] || "").trim(); // a long line is no rule of a table: the expression looks at spaces again and again
+  if (line.includes("|") && next.length < 2000 && next.includes("-") && /^\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?$/.test(next)) return table(lines, i);
   return null;
 }
 

@@ -1,5 +1,5 @@
 /* Compiles rules of expressions to nodes over bytes. An expression is compiled in front of the node that
- * comes behind it, so nothing is patched later. */
+ * comes after it, so nothing is patched later. */
 #include "text/grammar/program.h"
 
 #include "base/status.h"
@@ -261,8 +261,7 @@ static bool node_live(const tn_gprog *p, size_t i_node, const bool *live) {
 #undef LIVE
 }
 
-/* Gives the nodes that node i looks at, one by one. Returns false when there are no more. */
-static bool looks_at(const tn_gprog *p, size_t i, uint32_t nth, uint32_t *out) {
+bool tn_gprog_looks_at(const tn_gprog *p, size_t i, uint32_t nth, uint32_t *out) {
     const tn_gnode *n = &p->nodes[i];
     switch ((tn_gnode_kind)n->kind) {
     case TN_GN_END: return false;
@@ -286,12 +285,12 @@ static bool spread(const tn_gprog *p, bool *holds, bool (*rule)(const tn_gprog *
     uint32_t *at = tn_calloc(ctx, TN_MEM_TEXT, n + 2, sizeof *at);
     uint32_t *todo = tn_alloc(ctx, TN_MEM_TEXT, n + 1, sizeof *todo), *by = NULL;
     for (size_t i = 0; at && i < n; i++)
-        for (uint32_t k = 0; looks_at(p, i, k, &to); k++, total++) at[to + 2]++;
+        for (uint32_t k = 0; tn_gprog_looks_at(p, i, k, &to); k++, total++) at[to + 2]++;
     if (at) by = tn_alloc(ctx, TN_MEM_TEXT, total + 1, sizeof *by);
     bool ok = at && todo && by;
     for (size_t i = 0; ok && i < n; i++) at[i + 2] += at[i + 1];
     for (size_t i = 0; ok && i < n; i++)
-        for (uint32_t k = 0; looks_at(p, i, k, &to); k++) by[at[to + 1]++] = (uint32_t)i;
+        for (uint32_t k = 0; tn_gprog_looks_at(p, i, k, &to); k++) by[at[to + 1]++] = (uint32_t)i;
     for (size_t i = 0; ok && i < n; i++)
         if (rule(p, i, holds)) holds[i] = true, todo[n_todo++] = (uint32_t)i;
     while (n_todo) {
@@ -327,7 +326,7 @@ static bool node_empty(const tn_gprog *p, size_t i_node, const bool *empty) {
 }
 
 /* Gives the nodes entered without a byte from node i: out[0..3), more of a fork by `nth`. Calls enter their
- * rule, and go on behind it when it may be empty. Returns false when there are no more. */
+ * rule, and go on after it when it may be empty. Returns false when there are no more. */
 static bool entered(const tn_gprog *p, uint32_t i, uint32_t nth, const bool *empty, uint32_t *out) {
     const tn_gnode *n = &p->nodes[i];
     uint32_t rule, behind;

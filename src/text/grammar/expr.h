@@ -27,7 +27,7 @@ typedef enum tn_gx_kind {
     TN_GXK_EMPTY,
     TN_GXK_SET,  /* one code point: ranges[first..first+n), ascending and apart */
     TN_GXK_TEXT, /* bytes: text[first..first+n) */
-    TN_GXK_SEQ,  /* kids[first..first+n) behind each other */
+    TN_GXK_SEQ,  /* kids[first..first+n) one after another */
     TN_GXK_ALT,  /* one of kids[first..first+n) */
     TN_GXK_REP,  /* first, min to max times (TN_GX_INF: without end) */
     TN_GXK_RULE  /* rule first */
@@ -44,9 +44,12 @@ typedef struct tn_grule_def {
     bool defined;
 } tn_grule_def;
 
+enum { TN_GB_LATER = 240 };
+
 typedef struct tn_gb {
     tn_ctx *ctx;
-    tern_status st; /* of the first failure */
+    char later[TN_GB_LATER]; /* keywords of a schema that the rules do not hold, with commas */
+    tern_status st;          /* of the first failure */
     tn_gx_node *x;
     size_t n_x, cap_x;
     tn_grange *ranges;

@@ -3,7 +3,7 @@
  *   root  ::= "yes" | "no" [.!]? | list      # a comment
  *   list  ::= item (", " item){0,9}
  *
- * A rule ends with its line, except inside brackets and behind "|" and "::=". Literals are code points with
+ * A rule ends with its line, except inside brackets and after "|" and "::=". Literals are code points with
  * the escapes \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; [a-z], [^...] and "." stand for one. "." is any
  * character at all. */
 #ifndef TN_TEXT_GRAMMAR_GBNF_H

@@ -31,7 +31,7 @@ void tn_grammar_close(tn_grammar **g);
 /* Binds the grammar to v, which it borrows: v must outlive the grammar or the next bind. */
 tern_status tn_grammar_bind(tn_grammar *g, const tn_gvocab *v, tern_error *err);
 
-/* Begins anew. With `after` the text is free until `after` has come, and white space behind it too; no token
+/* Begins anew. With `after` the text is free until `after` has come, and white space after it too; no token
  * may end the text before that. With NULL the grammar begins at once. */
 tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err);
 /* mask[id / 64] >> id % 64 & 1 tells that token id may come next, for v->n_vocab bits. It is valid until the
@@ -41,11 +41,23 @@ tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *er
 /* Takes a token. Returns false when the grammar does not allow it here; the grammar stays where it is
  * then. */
 bool tn_grammar_take(tn_grammar *g, int32_t id);
+/* Takes a token where at most `left` may follow it. Where the text could not end within those, *forced becomes
+ * true and *id the next token of the shortest ending instead, or -1 where the text ends here. A text whose
+ * shortest form is longer from the beginning is left as it is. A token that is not allowed, or no memory, is an
+ * error. */
+tern_status tn_grammar_take_within(tn_grammar *g, int32_t *id, size_t left, bool *forced, tern_error *err);
 bool tn_grammar_can_end(const tn_grammar *g);
 bool tn_grammar_must_end(const tn_grammar *g); /* it can, and nothing may follow */
 
 /* Tells whether a whole text is accepted, whatever the place in another. */
 bool tn_grammar_accepts(tn_grammar *g, const char *text, size_t n_bytes);
+/* Tells whether it can still be followed: where memory was missing in it once, or it was too ambiguous, it cannot. */
+bool tn_grammar_is_whole(const tn_grammar *g);
+/* The keywords of the schema, with commas, that are not held wholly while a text is made; NULL: there are none. Then
+ * tn_schema_fits tells whether a finished text is an instance. */
+const char *tn_grammar_later(const tn_grammar *g);
+/* Tells whether a text is a valid instance of a schema. It is false also where that cannot be told. */
+bool tn_schema_fits(tn_ctx *ctx, const char *schema, size_t n_schema, const char *text, size_t n_bytes);
 /* These tell what the work was: states known, masks kept, times masks were computed, bytes of masks. */
 typedef struct tn_grammar_stats {
     size_t n_states, n_masks;

@@ -186,7 +186,7 @@ static bool note(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) {
     return true;
 }
 
-/* Walks the subtree of `at`, a child of the root, from the state behind its byte. */
+/* Walks the subtree of `at`, a child of the root, from the state after its byte. */
 static bool piece_walk(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) {
     const tn_gvocab *v = l->v;
     const uint8_t *class_of = m->prog.class_of;
@@ -273,7 +273,7 @@ static bool sort_one(sorting *o, uint32_t id, uint32_t round) {
 }
 
 /* Between the passes upto[r] becomes the place of the first of round r; the second pass makes it that
- * behind the last. */
+ * after the last. */
 static bool sort_place(sorting *o) {
     tn_grounds *to = o->to;
     for (size_t r = 0; r < to->n_rounds; r++) to->upto[r + 1] += to->upto[r];

@@ -58,7 +58,7 @@ typedef struct tn_glocal {
 /* A piece is a walk of one subtree of the root from one state. Nodes that differ in their first byte only
  * share most of them. */
 typedef struct tn_gpiece {
-    uint32_t state, at; /* behind the first byte; its node */
+    uint32_t state, at; /* after the first byte; its node */
     size_t first_id, n_ids, first_esc, n_esc, first_bulk, n_bulks;
 } tn_gpiece;
 

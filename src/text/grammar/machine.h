@@ -69,7 +69,7 @@ void tn_gmachine_close(tn_gmachine *m);
 tern_status tn_gmachine_status(const tn_gmachine *m, tern_error *err);
 
 uint32_t tn_gmachine_start(tn_gmachine *m);
-/* Computes the state behind one more byte of this class. */
+/* Computes the state after one more byte of this class. */
 uint32_t tn_gmachine_compute(tn_gmachine *m, uint32_t state, uint8_t byte_class);
 static inline uint32_t tn_gmachine_step(tn_gmachine *m, uint32_t state, uint8_t byte_class) {
     uint32_t to = m->next[(size_t)state * m->prog.n_classes + byte_class];
@@ -79,7 +79,7 @@ static inline uint32_t tn_gmachine_step(tn_gmachine *m, uint32_t state, uint8_t 
 uint32_t tn_gmachine_single(tn_gmachine *m, uint32_t node, uint32_t frame);
 /* Returns the state of some of a state's configurations: those whose node is not wide. */
 uint32_t tn_gmachine_narrow(tn_gmachine *m, uint32_t state);
-/* Returns what comes behind the end of the rule that runs over this frame. For a LOOP frame that is behind
+/* Returns what comes after the end of the rule that runs over this frame. For a LOOP frame that is after
  * its last round. */
 uint32_t tn_gmachine_return(tn_gmachine *m, uint32_t frame);
 /* Returns the frame under a loop's body when walked over the hole. */

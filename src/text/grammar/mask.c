@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "text/grammar/gbnf.h"
-#include "text/grammar/local.h"
+#include "text/grammar/grammar_impl.h"
 #include "text/grammar/schema.h"
 #include "text/tokenizer_impl.h"
 
@@ -13,27 +13,7 @@
 enum {
     MASK_BYTES_MAX = 64 << 20, /* kept; beyond it all are forgotten */
     STATES_KEPT = 1 << 15,
-    SPACE_MAX = 16 /* bytes of white space skipped behind free text */
-};
-
-struct tn_grammar {
-    tn_ctx *ctx;
-    tn_gmachine m;
-    const tn_gvocab *v;
-    size_t n_words; /* of a mask */
-    uint32_t start, state;
-    uint32_t *way; /* [max_depth + 1] states along a branch of the tree */
-    tn_glocals locals;
-    uint64_t *mask; /* where masks are made */
-    size_t n_masks;
-    uint64_t n_computed, n_asked;
-    /* free text in front */
-    char *after;
-    size_t n_after, matched, *fall; /* Knuth-Morris-Pratt */
-    bool is_free;
-    uint32_t space_left; /* bytes of white space that may still be skipped */
-    uint32_t *cross;     /* tokens that can hold an end of `after` and more behind it */
-    size_t n_cross, cap_cross;
+    SPACE_MAX = 16 /* bytes of white space skipped after free text */
 };
 
 /* ---- walks ---------------------------------------------------------------------------------------- */
@@ -128,12 +108,12 @@ static void compute(tn_grammar *g) {
     tn_gmachine *m = &g->m;
     g->n_computed++;
     memset(g->mask, 0, g->n_words * sizeof *g->mask);
-    tn_gstate s = m->states[g->state];
+    tn_gstate s = m->states[g->at.state];
     for (uint32_t i = 0; i < s.n_readers && m->st == TERN_OK; i++) {
         tn_gconf c = m->confs[s.first + i];
         if (m->prog.nodes[c.node].wide) add_wide(g, c);
     }
-    uint32_t narrow = tn_gmachine_narrow(m, g->state);
+    uint32_t narrow = tn_gmachine_narrow(m, g->at.state);
     if (narrow != TN_GS_DEAD) walk(g, 0, (uint32_t)g->v->n_nodes, 0, narrow);
     for (size_t i = 0; s.accept && i < g->v->n_ends; i++)
         g->mask[g->v->ends[i] >> 6] |= 1ull << (g->v->ends[i] & 63);
@@ -148,17 +128,7 @@ static size_t match_on(const tn_grammar *g, size_t matched, char c) {
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* A place is where a text leads. */
-typedef struct place {
-    uint32_t state;
-    size_t matched;
-    bool is_free;
-    uint32_t space_left;
-} place;
-
-static place here(const tn_grammar *g) { return (place){g->state, g->matched, g->is_free, g->space_left}; }
-
-static bool follow(tn_grammar *g, place *at, const char *p, size_t n) {
+bool tn_grammar_follow(tn_grammar *g, tn_gplace *at, const char *p, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (at->is_free) {
             at->matched = match_on(g, at->matched, p[i]);
@@ -180,7 +150,7 @@ static bool follow(tn_grammar *g, place *at, const char *p, size_t n) {
     return true;
 }
 
-/* Finds the tokens with text behind what may be the end of `after`. Only those can leave free text in the
+/* Finds the tokens with text after what may be the end of `after`. Only those can leave free text in the
  * wrong way. */
 static tern_status find_cross(tn_grammar *g, tern_error *err) {
     const tn_tokenizer *t = g->v->tok;
@@ -209,19 +179,19 @@ static void free_mask(tn_grammar *g) {
     for (size_t i = 0; i < g->n_cross; i++) {
         size_t n;
         const char *p = (const char *)tn_tok_text(g->v->tok, g->cross[i], &n);
-        place at = here(g);
-        if (!follow(g, &at, p, n)) g->mask[g->cross[i] >> 6] &= ~(1ull << (g->cross[i] & 63));
+        tn_gplace at = g->at;
+        if (!tn_grammar_follow(g, &at, p, n)) g->mask[g->cross[i] >> 6] &= ~(1ull << (g->cross[i] & 63));
     }
 }
 
 /* White space with which the grammar does not begin may still be skipped. So tokens of nothing else are
- * allowed, and tokens that go on behind it. */
+ * allowed, and tokens that go on after it. */
 static void space_mask(tn_grammar *g) {
     const tn_gvocab *v = g->v;
     for (uint32_t i = 0; i < v->n_nodes;) { /* spaces lead on, others into the grammar */
         const tn_gvocab_node *t = &v->nodes[i];
         bool begins = tn_gmachine_step(&g->m, g->start, g->m.prog.class_of[t->byte]) != TN_GS_DEAD;
-        if (begins || !is_space((char)t->byte) || t->depth > g->space_left) {
+        if (begins || !is_space((char)t->byte) || t->depth > g->at.space_left) {
             if (begins && t->depth > 1) walk(g, i, t->past, t->depth - 1u, g->start);
             i = t->past;
             continue;
@@ -256,17 +226,15 @@ tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err) 
         }
         TN_TRY(find_cross(g, err));
     }
-    g->state = g->start;
-    g->matched = 0;
-    g->is_free = n > 0;
-    g->space_left = 0;
+    g->at = (tn_gplace){.state = g->start, .is_free = n > 0};
+    tn_ending_forget(g->ending);
     return tn_gmachine_status(&g->m, err);
 }
 
 static bool forget_states(tn_grammar *g) {
     forget_masks(g);
     tn_glocals_renumbered(&g->locals);
-    g->state = tn_gmachine_forget(&g->m, g->state);
+    g->at.state = tn_gmachine_forget(&g->m, g->at.state);
     g->start = tn_gmachine_start(&g->m);
     return g->m.st == TERN_OK;
 }
@@ -277,29 +245,29 @@ tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *er
     *mask = g->mask;
     g->n_asked++;
     if (g->m.n_states > STATES_KEPT && !forget_states(g)) return tn_gmachine_status(&g->m, err);
-    if (g->is_free) {
+    if (g->at.is_free) {
         free_mask(g);
         return tn_gmachine_status(&g->m, err);
     }
-    uint64_t *kept = g->m.states[g->state].mask;
-    if (kept && !g->space_left) {
+    uint64_t *kept = g->m.states[g->at.state].mask;
+    if (kept && !g->at.space_left) {
         *mask = kept;
         return TERN_OK;
     }
     compute(g);
-    if (g->space_left) space_mask(g);
+    if (g->at.space_left) space_mask(g);
     TN_TRY(tn_gmachine_status(&g->m, err));
     uint64_t any = 0;
     for (size_t i = 0; i < g->n_words; i++) any |= g->mask[i];
     TN_FAIL_IF(!any, err, TERN_E_UNSUPPORTED,
                "the grammar wants text here that no token of the vocabulary begins%s",
-               g->m.states[g->state].accept ? ", and the vocabulary has no end token" : "");
-    if (g->space_left) return TERN_OK;
+               g->m.states[g->at.state].accept ? ", and the vocabulary has no end token" : "");
+    if (g->at.space_left) return TERN_OK;
     if ((g->n_masks + 1) * g->n_words * sizeof *g->mask > MASK_BYTES_MAX) forget_masks(g);
     kept = tn_alloc(g->ctx, TN_MEM_TEXT, g->n_words, sizeof *kept);
     if (kept) { /* without memory it is computed again */
         memcpy(kept, g->mask, g->n_words * sizeof *kept);
-        g->m.states[g->state].mask = kept;
+        g->m.states[g->at.state].mask = kept;
         g->n_masks++;
     }
     return TERN_OK;
@@ -310,29 +278,30 @@ bool tn_grammar_take(tn_grammar *g, int32_t id) {
     if (id < 0 || (uint32_t)id >= t->n_vocab) return false;
     if (tn_tokenizer_is_end(t, id)) return tn_grammar_can_end(g);
     tn_token_type ty = tn_tok_type(t, (uint32_t)id);
-    if (!g->is_free && ty != TN_TOKEN_NORMAL && ty != TN_TOKEN_USER && ty != TN_TOKEN_BYTE) return false;
+    if (!g->at.is_free && ty != TN_TOKEN_NORMAL && ty != TN_TOKEN_USER && ty != TN_TOKEN_BYTE) return false;
     size_t n;
     const char *p = (const char *)tn_tok_text(t, (uint32_t)id, &n);
-    place at = here(g);
-    if ((!n && !g->is_free) || !follow(g, &at, p, n)) return false;
-    g->state = at.state;
-    g->matched = at.matched;
-    g->is_free = at.is_free;
-    g->space_left = at.space_left;
+    tn_gplace at = g->at;
+    if ((!n && !g->at.is_free) || !tn_grammar_follow(g, &at, p, n)) return false;
+    g->at = at;
     return true;
 }
 
-bool tn_grammar_can_end(const tn_grammar *g) { return !g->is_free && g->m.states[g->state].accept; }
+bool tn_grammar_can_end(const tn_grammar *g) { return !g->at.is_free && g->m.states[g->at.state].accept; }
 
 bool tn_grammar_must_end(const tn_grammar *g) {
-    return tn_grammar_can_end(g) && !g->m.states[g->state].n_readers && !g->space_left;
+    return tn_grammar_can_end(g) && !g->m.states[g->at.state].n_readers && !g->at.space_left;
 }
 
 bool tn_grammar_accepts(tn_grammar *g, const char *text, size_t n_bytes) {
     if (g->m.n_states > STATES_KEPT && !forget_states(g)) return false;
-    place at = {.state = g->start};
-    return follow(g, &at, text, n_bytes) && g->m.states[at.state].accept;
+    tn_gplace at = {.state = g->start};
+    return tn_grammar_follow(g, &at, text, n_bytes) && g->m.states[at.state].accept &&
+           (!g->later || tn_schema_fits(g->ctx, g->schema, strlen(g->schema), text, n_bytes));
 }
+
+bool tn_grammar_is_whole(const tn_grammar *g) { return g->m.st == TERN_OK; }
+const char *tn_grammar_later(const tn_grammar *g) { return g->later; }
 
 tn_grammar_stats tn_grammar_get_stats(const tn_grammar *g) {
     return (tn_grammar_stats){g->m.n_states, g->n_masks, g->n_computed, g->n_asked};
@@ -342,6 +311,7 @@ tn_grammar_stats tn_grammar_get_stats(const tn_grammar *g) {
 
 static void unbind(tn_grammar *g) {
     forget_masks(g);
+    tn_ending_close(&g->ending);
     tn_glocals_close(&g->locals);
     tn_free(g->ctx, g->way);
     tn_free(g->ctx, g->mask);
@@ -375,8 +345,10 @@ static tern_status open_with(tn_ctx *ctx, const char *text, size_t n_bytes,
     tn_grule root = 0;
     tn_gprog prog = {.ctx = ctx};
     tn_gb_open(&b, ctx);
+    char later[TN_GB_LATER];
     tern_status st = read(&b, text, n_bytes, &root, err);
     if (st == TERN_OK) st = tn_gb_status(&b, err);
+    memcpy(later, b.later, sizeof later);
     if (st == TERN_OK) st = tn_gprog_make(&b, root, &prog, err);
     tn_gb_close(&b);
     TN_TRY(st);
@@ -388,8 +360,14 @@ static tern_status open_with(tn_ctx *ctx, const char *text, size_t n_bytes,
     g->ctx = ctx;
     st = tn_gmachine_open(&g->m, &prog, err);
     if (st == TERN_OK) {
-        g->start = g->state = tn_gmachine_start(&g->m);
+        g->start = g->at.state = tn_gmachine_start(&g->m);
         st = tn_gmachine_status(&g->m, err);
+    }
+    if (st == TERN_OK && later[0]) {
+        g->later = tn_strdup(ctx, TN_MEM_TEXT, later);
+        g->schema = tn_alloc(ctx, TN_MEM_TEXT, n_bytes + 1, 1);
+        if (!g->later || !g->schema) st = tn_fail(err, TERN_E_MEMORY, "no memory for the grammar");
+        else memcpy(g->schema, text, n_bytes), g->schema[n_bytes] = 0;
     }
     *out = g;
     if (st != TERN_OK) tn_grammar_close(out);
@@ -413,6 +391,8 @@ void tn_grammar_close(tn_grammar **pg) {
     unbind(g);
     tn_free(ctx, g->cross);
     tn_gmachine_close(&g->m);
+    tn_free(ctx, g->schema);
+    tn_free(ctx, g->later);
     tn_free(ctx, g);
     *pg = NULL;
 }

@@ -14,7 +14,7 @@ typedef struct tn_gnode {
     uint8_t kind;
     bool live;         /* some text leads from here to the end of the rule */
     bool wide;         /* edges: for so many bytes that its tokens are worth keeping (mask.c) */
-    uint32_t first, n; /* edges: edges[first..+n); fork: targets[first..+n); call: rule, node behind; loop:
+    uint32_t first, n; /* edges: edges[first..+n); fork: targets[first..+n); call: rule, node after; loop:
                           loops[first] */
 } tn_gnode;
 
@@ -51,5 +51,7 @@ typedef struct tn_gprog {
  * used and not defined, begins with itself, or root never ends. */
 tern_status tn_gprog_make(tn_gb *b, tn_grule root, tn_gprog *out, tern_error *err);
 void tn_gprog_free(tn_gprog *p);
+/* Gives the nodes that node i looks at, one by one. Returns false when there are no more. */
+bool tn_gprog_looks_at(const tn_gprog *p, size_t i, uint32_t nth, uint32_t *out);
 
 #endif

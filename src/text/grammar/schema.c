@@ -118,7 +118,7 @@ bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types) {
                            (!strcmp(name, "minProperties") && json_is_integer(v) && !json_integer_value(v)) ||
                            (strncmp(name, "uneval", 6) && empty_object(v) && strcmp(name, "not") &&
                             strcmp(name, "contains"));
-            if (!nothing) tn_sc_refuse(c, what);
+            if (!nothing && !tn_sc_later(c, name)) tn_sc_refuse(c, what);
         } else if ((!strcmp(name, "$id") || !strcmp(name, "id")) && json_is_string(v) && schema != c->root) {
             tn_sc_refuse(c, "'$id' inside a schema");
         }
@@ -362,7 +362,8 @@ static tn_gx branch(tn_sc *c, const tn_goal *g, size_t i, const char *word, uint
     if (skip == TN_SKIP_ONE) {
         for (size_t a = 0; a < n; a++)
             for (size_t b = 0; b < a; b++)
-                if (!apart(c, json_array_get(list, a), json_array_get(list, b), 0))
+                if (!apart(c, json_array_get(list, a), json_array_get(list, b), 0) &&
+                    !tn_sc_later(c, "oneOf"))
                     return tn_sc_fail(
                         c, TERN_E_UNSUPPORTED,
                         "'oneOf' whose alternatives %zu and %zu may both fit is not supported; 'anyOf' is",
@@ -383,7 +384,7 @@ static bool flatten(tn_sc *c, const tn_goal *g, json_t *flat[TN_SCHEMA_ATOMS]) {
     static const char *const words[] = {"$ref", "allOf", "anyOf", "oneOf"};
     bool ok = true;
     for (size_t k = 0; k < g->n; k++) {
-        flat[k] = json_copy((json_t *)(uintptr_t)g->a[k].s);
+        flat[k] = tn_json_copy_flat(g->a[k].s);
         ok = ok && flat[k];
         for (int i = 0; i < 4 && flat[k]; i++)
             if (g->a[k].skip >> i & 1) json_object_del(flat[k], words[i]);
@@ -435,6 +436,7 @@ static tn_gx goal_expr(tn_sc *c, const tn_goal *given, int depth) {
         if (e && !json_is_array(e)) return tn_sc_fail(c, TERN_E_INVALID, "'enum' must be a list");
         if (e && !json_array_size(e)) return TN_GX_NEVER;
     }
+    types = tn_sc_later_types(c, &g, types);
     for (size_t i = 0; i < g.n; i++)
         if (!tn_sc_keywords(c, g.a[i].s, types)) return TN_GX_NEVER;
     if (values) return listed(c, &g, values);
@@ -469,9 +471,11 @@ tern_status tn_schema_read(tn_gb *b, const char *json, size_t n_bytes, tn_grule 
         c.branches = 0;
         tn_gb_define(b, k.rule, goal_expr(&c, &g, 0));
     }
+    if (b->later[0] && c.st == TERN_OK) tn_sc_later_ready(&c);
     tn_free(b->ctx, c.atoms);
     tn_free(b->ctx, c.goals);
     tn_free(b->ctx, c.slots);
+    json_decref(c.text);
     json_decref(s);
     TN_TRY(c.st);
     return tn_gb_status(b, err);

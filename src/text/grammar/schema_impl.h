@@ -4,6 +4,7 @@
  *   schema_types.c   what a value of one type may be under a goal: objects, arrays, strings, numbers
  *   schema_text.c    strings: characters, patterns, formats, keys that are none of some names
  *   schema_number.c  numbers in a range
+ *   schema_later.c  keywords that the rules do not hold: the finished text is checked
  *   schema_valid.c   does this value fit this schema? (for enum and const beside other keywords)
  *
  * A goal is a conjunction: properties of several schemas meet in goals of their own, so allOf is exact. */
@@ -20,7 +21,9 @@ enum {
     TN_SCHEMA_SLOTS = 1 << 16,
     TN_SCHEMA_BRANCHES = 512,
     TN_SCHEMA_DEPTH = 64,
-    TN_SCHEMA_STEPS = 20000000 /* keywords, values and alternatives looked at: under a second */
+    TN_SCHEMA_STEPS = 20000000, /* keywords, values and alternatives looked at: under a second */
+    TN_SCHEMA_CHECK_STEPS =
+        500000 /* the same of a finished text, while others wait: about a tenth of a second */
 };
 
 /* These are parts of a schema that a goal has taken care of. */
@@ -69,9 +72,10 @@ typedef struct tn_sc {
     tn_known_goal *goals; /* rules made, the first n_done of them compiled */
     size_t n_goals, cap_goals, n_done;
     uint32_t *slots; /* [TN_SCHEMA_SLOTS]: a number in goals plus one, by the hash of its atoms; 0: free */
-    uint64_t n_steps;
+    uint64_t n_steps, most_steps;      /* most_steps 0: TN_SCHEMA_STEPS */
     tn_sorted sorted[TN_SCHEMA_ATOMS]; /* the enums of the values at hand; older ones give way */
     size_t n_sorted;
+    json_t *text; /* the schema of texts, made when first used */
     int branches; /* alternatives of the goal at hand */
     tn_gx ws, string, chars, key_end, one_char, number,
         integer; /* rules of every schema, made when first used */
@@ -87,6 +91,20 @@ void tn_goal_add(tn_sc *c, tn_goal *g, const json_t *schema); /* absent (NULL) a
 tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g);
 /* Returns the schema that a $ref names. */
 const json_t *tn_sc_resolve(tn_sc *c, const char *ref);
+/* Notes a keyword that the rules leave out or hold in part, so that the finished text is checked. Returns false
+ * where that cannot be done: then the caller refuses it. Rules with later keywords take more than the schema does,
+ * and never less. */
+bool tn_sc_later(tn_sc *c, const char *what);
+/* After a failure of what the check can do: the schema is read on without it. */
+bool tn_sc_forgive(tn_sc *c, const char *what);
+/* What can be held of keywords that are checked: types that "not" leaves, texts that it leaves (NEVER: it says
+ * nothing), keys by "propertyNames" (false: it says nothing) and members by "patternProperties". */
+unsigned tn_sc_later_types(tn_sc *c, const tn_goal *g, unsigned types);
+tn_gx tn_sc_later_string(tn_sc *c, const tn_goal *g);
+bool tn_sc_later_key(tn_sc *c, const tn_goal *g, const char *const *names, size_t n, tn_gx *key);
+tn_gx tn_sc_later_members(tn_sc *c, const tn_goal *g);
+/* Refuses what the check could not follow in the whole schema. */
+void tn_sc_later_ready(tn_sc *c);
 /* Refuses keywords that cannot be held for values of these types. */
 bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types);
 unsigned tn_sc_types(tn_sc *c, const json_t *schema); /* that "type" allows */
@@ -107,6 +125,7 @@ tn_gx tn_sc_char_of(tn_sc *c, const tn_grange *r, size_t n);    /* a character o
 tn_gx tn_sc_pattern(tn_sc *c, const char *pattern, size_t n, uint32_t min,
                     uint32_t max);                                 /* contents of a string */
 tn_gx tn_sc_format(tn_sc *c, const char *name);                    /* contents of a string */
+const char *tn_sc_format_pattern(const char *name);                /* NULL: not known */
 tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n); /* a string that is none of these */
 
 /* These are numbers between bounds; an open one is infinite. */
@@ -116,7 +135,7 @@ typedef struct tn_bounds {
 } tn_bounds;
 tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer);
 
-/* Counts work. Returns false beyond TN_SCHEMA_STEPS, when the schema is refused. */
+/* Counts work. Returns false beyond the most that is allowed, when the schema is refused. */
 bool tn_sc_steps(tn_sc *c, size_t n);
 void tn_sc_forget_sorted(tn_sc *c);
 

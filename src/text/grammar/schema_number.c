@@ -8,6 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A number that nothing bounds ends after so many digits, and so does a fraction: a small model wrote hundreds of them.
+ * Doubles hold no more. */
+enum { DIGITS_MOST = 17 };
+
 static tn_gx digits(tn_sc *c, char lo, char hi) {
     if (lo > hi) return TN_GX_NEVER;
     return tn_gx_set(c->b, &(tn_grange){(uint32_t)lo, (uint32_t)hi}, 1);
@@ -40,7 +44,8 @@ static tn_gx whole(tn_sc *c, uint64_t lo, uint64_t hi, bool endless) {
            n_z = (size_t)snprintf(z, sizeof z, "%" PRIu64, hi);
     tn_gx x = TN_GX_NEVER;
     if (endless) {
-        x = TN_GX_SEQ(c->b, digits(c, '1', '9'), any_digits(c, n_a, TN_GX_INF));
+        x = TN_GX_SEQ(c->b, digits(c, '1', '9'),
+                      any_digits(c, n_a, n_a < DIGITS_MOST ? DIGITS_MOST - 1 : (uint32_t)n_a));
         n_z = n_a;
     }
     for (size_t n = n_a; n <= n_z; n++) {
@@ -54,9 +59,9 @@ static tn_gx whole(tn_sc *c, uint64_t lo, uint64_t hi, bool endless) {
 }
 
 static tn_gx fraction(tn_sc *c, bool nonzero) {
-    tn_gx some = any_digits(c, 0, TN_GX_INF);
+    tn_gx some = any_digits(c, 0, DIGITS_MOST);
     if (nonzero) return TN_GX_SEQ(c->b, tn_gx_str(c->b, "."), some, digits(c, '1', '9'), some);
-    return TN_GX_SEQ(c->b, tn_gx_str(c->b, "."), any_digits(c, 1, TN_GX_INF));
+    return TN_GX_SEQ(c->b, tn_gx_str(c->b, "."), any_digits(c, 1, DIGITS_MOST));
 }
 
 /* Compiles numbers from lo >= 0 to hi, both whole, without a sign. */
@@ -69,7 +74,8 @@ static tn_gx positive(tn_sc *c, tn_bounds b, bool integer) {
         if (!endless && b.hi_open && !hi--) return TN_GX_NEVER;
         return whole(c, lo, hi, endless);
     }
-    tn_gx zeros = TN_GX_SEQ(c->b, tn_gx_str(c->b, "."), tn_gx_rep(c->b, tn_gx_str(c->b, "0"), 1, TN_GX_INF));
+    tn_gx zeros =
+        TN_GX_SEQ(c->b, tn_gx_str(c->b, "."), tn_gx_rep(c->b, tn_gx_str(c->b, "0"), 1, DIGITS_MOST));
     tn_gx x = TN_GX_NEVER, any = tn_gx_rep(c->b, fraction(c, false), 0, 1);
     if (!endless && !b.hi_open && (lo < hi || !b.lo_open)) /* the upper bound itself */
         x = TN_GX_SEQ(c->b, whole(c, hi, hi, false), tn_gx_rep(c->b, zeros, 0, 1));
@@ -91,9 +97,16 @@ tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer) {
     }
     const double most = 9007199254740992; /* 2^53: beyond it doubles are not whole numbers one by one */
     if ((!isinf(b.lo) && fabs(b.lo) > most) || (!isinf(b.hi) && fabs(b.hi) > most))
-        return tn_sc_refuse(c, "a bound of numbers beyond 2^53");
-    if ((!isinf(b.lo) && b.lo != floor(b.lo)) || (!isinf(b.hi) && b.hi != floor(b.hi)))
-        return tn_sc_refuse(c, "a bound with a fraction, for numbers that need not be integers,");
+        return tn_sc_later(c, "a bound of numbers beyond 2^53")
+                   ? tn_sc_any_number(c, integer)
+                   : tn_sc_refuse(c, "a bound of numbers beyond 2^53");
+    if ((!isinf(b.lo) && b.lo != floor(b.lo)) || (!isinf(b.hi) && b.hi != floor(b.hi))) {
+        if (!tn_sc_later(c, "a bound with a fraction"))
+            return tn_sc_refuse(c, "a bound with a fraction, for numbers that need not be integers,");
+        b.lo_open = b.lo_open && b.lo == floor(b.lo);
+        b.hi_open = b.hi_open && b.hi == floor(b.hi);
+        b.lo = floor(b.lo), b.hi = ceil(b.hi);
+    }
     if (b.lo > b.hi || (b.lo == b.hi && (b.lo_open || b.hi_open))) return TN_GX_NEVER;
     tn_gx x = TN_GX_NEVER;
     if (b.hi > 0 || (b.hi == 0 && !b.hi_open)) {
@@ -115,7 +128,7 @@ tn_gx tn_sc_any_number(tn_sc *c, bool integer) {
         if (!integer) {
             tn_gx e = tn_gx_set(c->b, (tn_grange[]){{'e', 'e'}, {'E', 'E'}}, 2);
             tn_gx sign = tn_gx_set(c->b, (tn_grange[]){{'+', '+'}, {'-', '-'}}, 2);
-            tn_gx power = TN_GX_SEQ(c->b, e, tn_gx_rep(c->b, sign, 0, 1), any_digits(c, 1, TN_GX_INF));
+            tn_gx power = TN_GX_SEQ(c->b, e, tn_gx_rep(c->b, sign, 0, 1), any_digits(c, 1, 3));
             x = TN_GX_SEQ(c->b, x, tn_gx_rep(c->b, fraction(c, false), 0, 1), tn_gx_rep(c->b, power, 0, 1));
         }
         tn_grule r = tn_gb_rule(c->b, "", 0);

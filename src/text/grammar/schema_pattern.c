@@ -94,7 +94,7 @@ static uint32_t hex(regex *r, int n, bool braces) {
     return x;
 }
 
-/* Reads the character behind a backslash. */
+/* Reads the character after a backslash. */
 static uint32_t char_escape(regex *r) {
     if (r->p == r->end) return refuse(r, "a backslash at the end");
     char x = *r->p++;

@@ -224,7 +224,9 @@ tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
     "\\]|" UNIT("") "*)(?::[0-9]{0,5})?(?:/" PCHAR "*)*|/?(?:" PCHAR "+(?:/" PCHAR                           \
                     "*)*)?)(?:\\?" UNIT(":@/?") "*)?(?:#" UNIT(":@/?") "*)?"
 
-tn_gx tn_sc_format(tn_sc *c, const char *name) {
+#define POINTER "(?:/(?:[^~/]|~[01])*)*"
+
+const char *tn_sc_format_pattern(const char *name) {
     static const struct {
         const char *name, *pattern;
     } known[] = {
@@ -238,10 +240,18 @@ tn_gx tn_sc_format(tn_sc *c, const char *name) {
         {"email", "^" EMAIL "$"},
         {"duration", "^" DURATION "$"},
         {"uri", "^" URI "$"},
+        {"json-pointer", "^" POINTER "$"},
+        {"relative-json-pointer", "^(?:0|[1-9][0-9]*)(?:#|" POINTER ")$"},
+        {"jwt", "^[\\w-]+\\.[\\w-]+\\.[\\w-]*$"},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(known[i].name, name))
-            return tn_sc_pattern(c, known[i].pattern, strlen(known[i].pattern), 0, TN_GX_INF);
+        if (!strcmp(known[i].name, name)) return known[i].pattern;
+    return NULL;
+}
+
+tn_gx tn_sc_format(tn_sc *c, const char *name) {
+    const char *pattern = tn_sc_format_pattern(name);
+    if (pattern) return tn_sc_pattern(c, pattern, strlen(pattern), 0, TN_GX_INF);
     char what[100];
     snprintf(what, sizeof what, "format '%.60s'", name);
     return tn_sc_refuse(c, what);

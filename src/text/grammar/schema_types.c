@@ -74,7 +74,7 @@ static property *property_of(tn_sc *c, properties *p, const char *name) {
     return &p->v[p->n - 1];
 }
 
-/* Finds names in the order of the schemas; required ones that have no schema come behind them. */
+/* Finds names in the order of the schemas; required ones that have no schema come after them. */
 static void find_properties(tn_sc *c, const tn_goal *g, properties *p) {
     for (size_t i = 0; i < g->n && c->st == TERN_OK; i++) {
         json_t *list = json_object_get(g->a[i].s, "properties"), *v;
@@ -99,7 +99,8 @@ static tn_gx property_value(tn_sc *c, const tn_goal *g, const char *name) {
     tn_goal sub = {.n = 0};
     for (size_t i = 0; i < g->n; i++) {
         const json_t *own = name ? json_object_get(json_object_get(g->a[i].s, "properties"), name) : NULL;
-        tn_goal_add(c, &sub, own ? own : json_object_get(g->a[i].s, "additionalProperties"));
+        bool other = !own && !json_object_get(g->a[i].s, "patternProperties"); /* it may be one of those */
+        tn_goal_add(c, &sub, other ? json_object_get(g->a[i].s, "additionalProperties") : own);
     }
     return tn_sc_goal(c, &sub);
 }
@@ -118,7 +119,11 @@ static tn_gx members(tn_sc *c, const tn_goal *g, const properties *p) {
     if (!names) return tn_sc_fail(c, TERN_E_MEMORY, "no memory");
     for (size_t i = 0; i < p->n; i++) names[i] = p->v[i].name;
     tn_gx other = property_value(c, g, NULL), more = TN_GX_NEVER;
-    if (other != TN_GX_NEVER) more = member(c, tn_sc_key_but(c, names, p->n), other);
+    tn_gx key = TN_GX_NEVER;
+    if (other != TN_GX_NEVER && !tn_sc_later_key(c, g, names, p->n, &key))
+        key = tn_sc_key_but(c, names, p->n);
+    if (other != TN_GX_NEVER) more = member(c, key, other);
+    more = TN_GX_ALT(c->b, more, tn_sc_later_members(c, g));
     tn_free(c->b->ctx, names);
     tn_gx tail = tn_gx_rep(c->b, TN_GX_SEQ(c->b, comma(c), more), 0, TN_GX_INF);
     tn_gx rest[2] = {tn_gx_rep(c->b, TN_GX_SEQ(c->b, more, tail), 0, 1), tail};
@@ -148,7 +153,7 @@ tn_gx tn_sc_object(tn_sc *c, const tn_goal *g) {
 
 /* ---- arrays --------------------------------------------------------------------------------------- */
 
-/* Returns the schema of item i, or with i = SIZE_MAX of those behind all that have their own. */
+/* Returns the schema of item i, or with i = SIZE_MAX of those after all that have their own. */
 static const json_t *item_schema(const json_t *s, size_t i) {
     const json_t *first = json_object_get(s, "prefixItems"), *rest = json_object_get(s, "items");
     if (json_is_array(rest)) { /* older drafts */
@@ -177,7 +182,7 @@ tn_gx tn_sc_array(tn_sc *c, const tn_goal *g) {
     if (own > 4096) return tn_sc_fail(c, TERN_E_LIMIT, "more than 4096 items with schemas of their own");
     tn_gx rest = item_value(c, g, SIZE_MAX), x = TN_GX_EMPTY;
     uint32_t more_min = min > own ? min - (uint32_t)own : 0;
-    if (max > own) { /* items behind those: with a comma each, but for the very first */
+    if (max > own) { /* items after those: with a comma each, but for the very first */
         uint32_t more_max = max == TN_GX_INF ? max : max - (uint32_t)own;
         tn_gx next = TN_GX_SEQ(c->b, comma(c), rest);
         if (own) {
@@ -200,30 +205,48 @@ tn_gx tn_sc_array(tn_sc *c, const tn_goal *g) {
 
 /* ---- strings and numbers -------------------------------------------------------------------------- */
 
+/* Compiles the first pattern of the goal that can be held with these lengths. Returns false when none can. */
+static bool pattern_of(tn_sc *c, const tn_goal *g, uint32_t min, uint32_t max, tn_gx *x) {
+    for (size_t i = 0; i < g->n; i++) {
+        const char *p = json_string_value(json_object_get(g->a[i].s, "pattern"));
+        if (!p) continue;
+        *x = tn_sc_pattern(c, p, strlen(p), min, max);
+        if (c->st == TERN_OK || !tn_sc_forgive(c, "pattern")) return true;
+    }
+    return false;
+}
+
 tn_gx tn_sc_string(tn_sc *c, const tn_goal *g) {
     uint32_t min = count_of(c, g, "minLength", true, 0), max = count_of(c, g, "maxLength", false, TN_GX_INF);
     const char *pattern = NULL, *format = NULL;
+    bool counted = min || max != TN_GX_INF;
     for (size_t i = 0; i < g->n; i++) {
         const json_t *p = json_object_get(g->a[i].s, "pattern"), *f = json_object_get(g->a[i].s, "format");
         if ((p && !json_is_string(p)) || (f && !json_is_string(f)))
             return tn_sc_fail(c, TERN_E_INVALID, "'%s' must be a text", p ? "pattern" : "format");
-        if (p && pattern && strcmp(pattern, json_string_value(p)))
+        if (p && pattern && strcmp(pattern, json_string_value(p)) && !tn_sc_later(c, "pattern"))
             return tn_sc_refuse(c, "more than one 'pattern' for a text");
-        if (f && format && strcmp(format, json_string_value(f)))
+        if (f && format && strcmp(format, json_string_value(f)) && !tn_sc_later(c, "format"))
             return tn_sc_refuse(c, "more than one 'format' for a text");
         if (p) pattern = json_string_value(p);
         if (f) format = json_string_value(f);
     }
     if (min > max || c->st != TERN_OK) return TN_GX_NEVER;
-    bool counted = min || max != TN_GX_INF;
-    if (format && (pattern || counted))
+    if (format && (pattern || counted) && !tn_sc_later(c, "format"))
         return tn_sc_refuse(c,
                             pattern ? "'format' together with 'pattern'" : "'format' together with a length");
-    tn_gx inside;
-    if (pattern) inside = tn_sc_pattern(c, pattern, strlen(pattern), min, max);
-    else if (format) inside = tn_sc_format(c, format);
-    else if (counted) inside = tn_gx_rep(c->b, tn_sc_one_char(c), min, max);
-    else return tn_sc_any_string(c);
+    tn_gx inside = TN_GX_NEVER;
+    bool held = pattern_of(c, g, min, max, &inside);
+    if (!held && counted) held = pattern_of(c, g, 0, TN_GX_INF, &inside);
+    if (!held && format && (!pattern || tn_sc_format_pattern(format))) {
+        inside = tn_sc_format(c, format);
+        held = true;
+    }
+    if (!held && counted) inside = tn_gx_rep(c->b, tn_sc_one_char(c), min, max);
+    else if (!held) {
+        inside = tn_sc_later_string(c, g); /* with its quotes */
+        return inside == TN_GX_NEVER ? tn_sc_any_string(c) : inside;
+    }
     return TN_GX_SEQ(c->b, tn_gx_str(c->b, "\""), inside, tn_gx_str(c->b, "\""));
 }
 

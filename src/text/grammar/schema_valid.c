@@ -93,7 +93,7 @@ static bool object_fits(tn_sc *c, const json_t *v, const json_t *s, int depth) {
     json_t *w;
     json_object_foreach((json_t *)(uintptr_t)v, name, w) {
         const json_t *q = json_object_get(own, name);
-        if (!q) q = more;
+        if (!q && !json_object_get(s, "patternProperties")) q = more;
         if (q && !tn_sc_fits(c, w, q, depth + 1)) return false;
     }
     return true;
@@ -121,15 +121,18 @@ static bool string_fits(tn_sc *c, const json_t *v, const json_t *s) {
     for (size_t i = 0; i < n; i++) points += (text[i] & 0xc0) != 0x80;
     if (!bound(s, "minLength", (double)points, 1, false) || !bound(s, "maxLength", (double)points, -1, false))
         return false;
-    if (json_object_get(s, "format")) tn_sc_refuse(c, "'format' together with 'enum' or 'const'");
+    if (json_object_get(s, "format") && !tn_sc_later(c, "format"))
+        tn_sc_refuse(c, "'format' together with 'enum' or 'const'");
     const json_t *p = json_object_get(s, "pattern");
-    return !json_is_string(p) || tn_sc_matches(c, text, n, json_string_value(p));
+    return !json_is_string(p) || tn_sc_matches(c, text, n, json_string_value(p)) ||
+           tn_sc_forgive(c, "pattern");
 }
 
 bool tn_sc_steps(tn_sc *c, size_t n) {
     c->n_steps += n;
-    if (c->n_steps > TN_SCHEMA_STEPS)
-        tn_sc_fail(c, TERN_E_LIMIT, "it takes more than %d steps to read", TN_SCHEMA_STEPS);
+    const uint64_t most = c->most_steps ? c->most_steps : TN_SCHEMA_STEPS;
+    if (c->n_steps > most)
+        tn_sc_fail(c, TERN_E_LIMIT, "it takes more than %llu steps to read", (unsigned long long)most);
     return c->st == TERN_OK;
 }
 
@@ -183,7 +186,7 @@ static bool alternatives_fit(tn_sc *c, const json_t *v, const json_t *s, int dep
         n_any += tn_sc_fits(c, v, json_array_get(any, i), depth + 1);
     for (size_t i = 0; i < json_array_size(one); i++)
         n_one += tn_sc_fits(c, v, json_array_get(one, i), depth + 1);
-    return (!any || n_any) && (!one || n_one == 1);
+    return (!any || n_any) && (!one || n_one == 1 || (n_one && c->b->later[0]));
 }
 
 bool tn_sc_fits(tn_sc *c, const json_t *v, const json_t *s, int depth) {

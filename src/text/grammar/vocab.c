@@ -149,6 +149,7 @@ tern_status tn_gvocab_open(tn_ctx *ctx, const tn_tokenizer *tok, size_t n_vocab,
     entry *e = tn_alloc(ctx, TN_MEM_TEXT, n_tok, sizeof *e);
     uint32_t *ends = tn_alloc(ctx, TN_MEM_TEXT, n_tok, sizeof *ends), *open = NULL;
     step *way = NULL;
+    if (v) v->ctx = ctx; /* to close it */
     TN_BAIL_IF(!v || !e || !ends, err, TERN_E_MEMORY, "no memory for a tree of %zu tokens", n_tok);
     *v = (tn_gvocab){.ctx = ctx, .tok = tok, .n_vocab = n_vocab > n_tok ? n_vocab : n_tok, .ends = ends};
     size_t n_ends = 0, n = collect(tok, e, ends, &n_ends), n_nodes = 0, longest = 0;

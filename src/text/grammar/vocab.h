@@ -6,7 +6,7 @@
 #include "text/tokenizer.h"
 
 typedef struct tn_gvocab_node {
-    uint32_t past;          /* the node behind this one's subtree */
+    uint32_t past;          /* the node after this one's subtree */
     uint32_t first_id : 31, /* ids[first_id..) are the tokens of the subtree, those that end here first */
         has_ids : 1;
     uint16_t depth; /* bytes to here, from 1 */

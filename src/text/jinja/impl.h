@@ -285,8 +285,7 @@ tn_jval tn_j_text(tn_jinja *j, const char *text); /* borrows; the template's */
 tn_jval tn_j_list(tn_jinja *j, size_t cap, tn_jlist_kind kind);
 tn_jval tn_j_dict(tn_jinja *j, size_t cap);
 void tn_j_push(tn_jinja *j, tn_jval list, tn_jval v);
-void tn_j_put(tn_jinja *j, tn_jval dict, tn_jval key, tn_jval v); /* replaces */
-void tn_j_put_name(tn_jinja *j, tn_jval dict, const char *key, tn_jval v);
+void tn_j_put(tn_jinja *j, tn_jval dict, tn_jval key, tn_jval v);     /* replaces */
 const tn_jval *tn_j_get(tn_jinja *j, const tn_jdict *d, tn_jval key); /* NULL: not there */
 tn_jval tn_j_pair(tn_jinja *j, tn_jval a, tn_jval b);
 const char *tn_j_type_name(tn_jval v);
@@ -302,7 +301,6 @@ int64_t tn_j_length(tn_jinja *j, tn_jval v);
 const tn_jstr *tn_j_to_str(tn_jinja *j, tn_jval v); /* str() */
 void tn_j_repr(tn_jinja *j, tn_jbuf *b, tn_jval v); /* repr() */
 const tn_jstr *tn_j_need_str(tn_jinja *j, tn_jval v, const char *who);
-void tn_j_float_text(double f, char buf[32]);
 void tn_j_check_defined(tn_jinja *j, tn_jval v);
 
 /* ---- json.c ---- */
@@ -346,7 +344,6 @@ tn_jval tn_jfilter(tn_jinja *j, const tn_jstr *name, tn_jval v, const tn_jargs *
 bool tn_jtest(tn_jinja *j, const tn_jstr *name, tn_jval v, const tn_jargs *a);
 /* Finds a method of a value. Returns false when it has none of this name. */
 bool tn_jmethod(tn_jinja *j, tn_jval v, const tn_jstr *name, tn_jval *out);
-void tn_jglobals(tn_jinja *j);
 tn_jval tn_jfunc_new(tn_jinja *j, const char *name, tn_jbuiltin call, tn_jval self);
 tn_jval tn_j_format(tn_jinja *j, const tn_jstr *format, const tn_jlist *args); /* Python's % */
 

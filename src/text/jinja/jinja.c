@@ -196,7 +196,7 @@ static tn_jval g_strftime(tn_jinja *j, tn_jval self, const tn_jargs *a) {
     return tn_j_str(tn_jstr_copy(j, text, n, false));
 }
 
-void tn_jglobals(tn_jinja *j) {
+static void define_globals(tn_jinja *j) {
     static const struct {
         const char *name;
         tn_jbuiltin call;
@@ -346,7 +346,7 @@ static void run(tn_jinja *j, const tn_jinja_input *in, tn_segments *out) {
     tn_jbuf text = {0};
     j->out = &text;
     j->scope = tn_jscope_new(j, NULL);
-    tn_jglobals(j);
+    define_globals(j);
     j->scope = tn_jscope_new(j, j->scope);
     set_variables(j, in->variables, true);
     set_variables(j, in->trusted, false);

@@ -1,5 +1,5 @@
 /* text/jinja/lex.c - a template as tokens, with jinja2's rules for white space: trim_blocks (the newline
- * behind a block's end goes) and lstrip_blocks (blanks in front of a block that begins its line go), "-"
+ * after a block's end goes) and lstrip_blocks (blanks in front of a block that begins its line go), "-"
  * and "+". */
 #include "text/jinja/impl.h"
 
@@ -115,7 +115,7 @@ static int hex_digits(const char *p, const char *end, int n, uint32_t *v) {
     return n;
 }
 
-/* Reads one escape of Python's strings at p (behind the backslash). Returns the bytes used. */
+/* Reads one escape of Python's strings at p (after the backslash). Returns the bytes used. */
 static size_t unescape(lexer *l, tn_jbuf *b, const char *p, const char *end) {
     static const char from[] = "ntrabfv\\'\"", to[] = "\n\t\r\a\b\f\v\\'\"";
     const char *known = *p ? strchr(from, *p) : NULL;

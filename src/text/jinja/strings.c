@@ -38,7 +38,7 @@ void tn_jbuf_text(tn_jinja *j, tn_jbuf *b, const char *text) {
     tn_jbuf_bytes(j, b, text, strlen(text), false);
 }
 
-/* Returns the first segment that ends behind `at`. */
+/* Returns the first segment that ends after `at`. */
 static size_t segment_of(const tn_jstr *s, size_t at) {
     size_t lo = 0, hi = s->n_seg;
     while (lo < hi) {

@@ -103,10 +103,6 @@ void tn_j_put(tn_jinja *j, tn_jval dict, tn_jval key, tn_jval v) {
     d->vals[d->n++] = v;
 }
 
-void tn_j_put_name(tn_jinja *j, tn_jval dict, const char *key, tn_jval v) {
-    tn_j_put(j, dict, tn_j_text(j, key), v);
-}
-
 /* ---- questions ---- */
 
 const char *tn_j_type_name(tn_jval v) {
@@ -294,7 +290,7 @@ tn_jlist *tn_j_iter(tn_jinja *j, tn_jval v) {
 /* ---- str and repr ---- */
 
 /* Prints a float as Python does: the shortest text that reads back the same. */
-void tn_j_float_text(double f, char buf[32]) {
+static void float_text(double f, char buf[32]) {
     if (isnan(f) || isinf(f)) {
         strcpy(buf, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
         return;
@@ -385,7 +381,7 @@ void tn_j_repr(tn_jinja *j, tn_jbuf *b, tn_jval v) {
         tn_jbuf_text(j, b, num);
         break;
     case J_FLOAT:
-        tn_j_float_text(v.u.f, num);
+        float_text(v.u.f, num);
         tn_jbuf_text(j, b, num);
         break;
     case J_STRING: repr_str(j, b, v.u.s); break;

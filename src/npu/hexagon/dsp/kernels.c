@@ -5,8 +5,7 @@
 
 enum { UNSIGN = 0x80808080 };
 
-/* ---- linear and Q.K --------------------------------------------------------------------------------------
- */
+/* ---- linear and Q.K ---------------------------------------------------------------------------------- */
 
 void tn_hex_pack_rows(uint32_t n_rows, const uint8_t *in, uint32_t stride, uint32_t n_bytes, uint64_t *panel,
                       int32_t *sums) {
@@ -148,8 +147,7 @@ void tn_hex_product(uint32_t n_rows, const uint64_t *panel, const HVX_Vector *w,
                    : product_1)(panel, w, n_units, sums, first, acc);
 }
 
-/* ---- epilogue --------------------------------------------------------------------------------------------
- */
+/* ---- epilogue ---------------------------------------------------------------------------------------- */
 
 /* Rounds once: with a bias in a fused operation, without one in a product, as npu.h says. */
 static inline __attribute__((always_inline)) float factored(int32_t acc, float scale, int biased,
@@ -158,7 +156,7 @@ static inline __attribute__((always_inline)) float factored(int32_t acc, float s
     return biased ? Q6_R_sfmpyacc_RR(bias, x, scale) : x * scale;
 }
 
-/* Clipping before rounding is the same as behind it, because the bounds are whole. The conversion rounds half
+/* Clipping before rounding is the same as after it, because the bounds are whole. The conversion rounds half
  * to even. Factors are finite, so there is no NaN. */
 static inline __attribute__((always_inline)) uint8_t requantised(float y, int32_t zero) {
     y = Q6_R_sfmax_RR(Q6_R_sfmin_RR(y, 127), -127);
@@ -232,8 +230,7 @@ __attribute__((noinline)) void tn_hex_finish(uint32_t out_form, const HVX_Vector
     else to_f32(a, n_rows, n_cols, scale, 0, bias, out, stride);
 }
 
-/* ---- weightlets ------------------------------------------------------------------------------------------
- */
+/* ---- weightlets -------------------------------------------------------------------------------------- */
 
 /* A group's weightlets of `width` bits lie in blocks of 16 * width bytes. Block j of the vector is to hold
  * those of the weights that are block j of the group. The butterfly network brings the block at byte `at` to

@@ -36,8 +36,7 @@ static uint8_t *get_vtcm(uint32_t n_bytes) {
 }
 
 #ifdef TERN_HEXAGON_QURT_THREADS
-/* ---- threads ---------------------------------------------------------------------------------------------
- */
+/* ---- threads ----------------------------------------------------------------------------------------- */
 
 enum { STACK = 64 << 10 };
 
@@ -113,8 +112,7 @@ static void on_threads(void (*fn)(void *arg, uint32_t i), void *arg, uint32_t n)
 }
 #endif
 
-/* ---- the platform ----------------------------------------------------------------------------------------
- */
+/* ---- the platform ------------------------------------------------------------------------------------ */
 
 static void forget(const void *p, uint32_t n) {
     qurt_mem_cache_clean((qurt_addr_t)p, n, QURT_MEM_CACHE_INVALIDATE, QURT_MEM_DCACHE);

@@ -29,8 +29,7 @@ static uint8_t *map_arena(uint32_t i, uint32_t n_bytes) {
 
 static uint8_t *get_vtcm(uint32_t n_bytes) { return n_bytes <= sizeof vtcm ? vtcm : NULL; }
 
-/* ---- threads ---------------------------------------------------------------------------------------------
- */
+/* ---- threads ----------------------------------------------------------------------------------------- */
 
 static uint8_t stacks[TN_HEX_MAX_THREADS][STACK] __attribute__((aligned(128)));
 
@@ -88,8 +87,7 @@ static void on_threads(void (*fn)(void *arg, uint32_t i), void *arg, uint32_t n)
         wait_while(&team.n_left, left);
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------- */
 
 __attribute__((used, noreturn)) static void serve(void) {
     tn_hex_request g;

@@ -10,8 +10,7 @@ enum { VECTOR = 128, LINE = 64, TILE_N = 16, GROUP = 128, CHANNEL_VECTORS = TILE
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/* ---- linear and Q.K --------------------------------------------------------------------------------------
- */
+/* ---- linear and Q.K ---------------------------------------------------------------------------------- */
 
 /* VTCM holds: sums [rows] | acc [rows][32], where k comes in blocks, else [8][32] | panel [rows][units][8] |
  * two halves for weights, each weights [units][2][32][4], scale [32], bias [32]. */
@@ -124,8 +123,7 @@ void tn_hex_linear(const tn_hex_scratch *s, const tn_hex_op *op) {
     }
 }
 
-/* ---- weightlets ------------------------------------------------------------------------------------------
- */
+/* ---- weightlets -------------------------------------------------------------------------------------- */
 
 /* A packed round is the groups of a tile that are staged together. */
 typedef struct packed_round {

@@ -19,10 +19,9 @@ static void write_back(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) 
 
 static uint64_t padded(uint32_t n) { return ((uint64_t)n + 15) / 16 * 16; }
 
-/* ---- mapped memory ---------------------------------------------------------------------------------------
- */
+/* ---- mapped memory ----------------------------------------------------------------------------------- */
 
-/* Finds the first map that ends behind place. */
+/* Finds the first map that ends after place. */
 static uint32_t find(const tn_hex_runtime *t, uint32_t place) {
     uint32_t lo = 0, hi = t->n_maps;
     while (lo < hi) {
@@ -86,8 +85,7 @@ static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
     return TN_HEX_OK;
 }
 
-/* ---- threads ---------------------------------------------------------------------------------------------
- */
+/* ---- threads ----------------------------------------------------------------------------------------- */
 
 /* What all threads of a product, a selection or an unpacking do: columns, rows or channels, in parts that are multiples of a step. Every
  * thread has its own part of VTCM and its own transfers, and stages the rows for itself. */
@@ -140,8 +138,7 @@ static void in_parts(tn_hex_runtime *t, shared_work w) {
     else one_part(&w, 0);
 }
 
-/* ---- graphs ----------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------ */
 
 static tn_hex_status load(tn_hex_runtime *t, uint32_t id, const tn_hex_load *d) {
     if (id >= TN_HEX_MAX_GRAPHS || t->graphs[id].loaded) return TN_HEX_E_GRAPH;
@@ -211,8 +208,7 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
     return TN_HEX_OK;
 }
 
-/* ---- weightlets ------------------------------------------------------------------------------------------
- */
+/* ---- weightlets -------------------------------------------------------------------------------------- */
 
 static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     uint8_t widths[TN_HEX_MAX_CHANNELS];
@@ -255,8 +251,7 @@ static tn_hex_status topk(tn_hex_runtime *t, const tn_hex_topk_rows *r) {
     return TN_HEX_OK;
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------- */
 
 static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
     if (t->arenas[0] || h->version != TN_HEX_VERSION) return TN_HEX_E_MESSAGE;

@@ -1,0 +1,80 @@
+#include "cli/foreign.h"
+
+#include <string.h>
+
+static const foreign_option all[] = {
+    {"-ngl --gpu-layers --n-gpu-layers", 1, NULL, "all layers run on the processor: tern uses no GPU"},
+    {"-sm --split-mode -ts --tensor-split -mg --main-gpu -dev --device", 1, NULL, "tern uses no GPU"},
+    {"-fa --flash-attn", 2, NULL, "attention always runs in blocks, as flash attention does"},
+    {"-b --batch-size -ub --ubatch-size", 1, NULL,
+     "tern chooses how much of the prompt is read at once (--set chunk)"},
+    {"--mlock", 0, NULL, "weights are in tern's own memory and are not locked there"},
+    {"--no-mmap", 0, NULL, "weights are read into memory; files are not mapped while a model runs"},
+    {"--mmap", 0, NULL, "weights are read into memory (--set load=mmap maps packages)"},
+    {"--no-warmup", 0, NULL, "there is no warm-up"},
+    {"--numa", 1, NULL, "threads run where --set cores says"},
+    {"-tb --threads-batch", 1, NULL, "-t is for the prompt and the answer"},
+    {"-ctk --cache-type-k", 1, "--kv", "keys and values are kept in one form (--kv f32, f16, int8, int4)"},
+    {"-ctv --cache-type-v", 1, "--kv", "keys and values are kept in one form (--kv f32, f16, int8, int4)"},
+    {"--jinja", 0, NULL, "chat templates are always run as Jinja"},
+    {"-hf -hfr --hf-repo", 1, "--model",
+     "the model is looked for in Hugging Face's cache on this machine; tern pull fetches it"},
+    {"-st --single-turn", 0, NULL, "tern run answers one message, tern chat goes on"},
+    {"-cnv --conversation", 0, NULL, "tern chat is a conversation; tern run TEXT uses the chat template too"},
+    {"-no-cnv --no-conversation", 0, NULL, "tern run -p reads plain text, without the chat template"},
+    {"-i --interactive -if --interactive-first", 0, NULL, "tern chat is interactive"},
+    {"-s", 1, "--seed", "it is --seed here"},
+    {"--predict --n-predict", 1, "-n", "it is -n here"},
+    {"--temperature", 1, "--temp", "it is --temp here"},
+    {"-sys --system-prompt", 1, "--system", "it is --system here"},
+    {"--no-display-prompt --no-prompt --simple-io --log-disable --color --no-perf -co", 0, NULL,
+     "the answer alone goes to standard output"},
+    {"-e --escape", 0, NULL, "texts are taken as they are"},
+    {"--no-escape", 0, NULL, "texts are taken as they are"},
+    {"-r --reverse-prompt", 1, "--stop", "it is --stop here"},
+    {"-j", 1, "--json-schema", "it is --json-schema here"},
+    {"-v --verbose --verbose-prompt --log-verbose", 0, NULL, "--stats=all and --explain tell what happened"},
+    {"-lv --verbosity --log-verbosity", 1, NULL, "--stats=all and --explain tell what happened"},
+    {"--keep", 1, NULL, "the system message always stays in a full context"},
+    {"--context-shift --no-context-shift", 0, NULL, "tern chat and tern serve have --on-full shift and stop"},
+    {"-np --parallel", 1, "--sessions", "it is --sessions here, which tern serve has"},
+    {"-a --alias", 1, "--model-name", "it is --model-name here, which tern serve has"},
+    {"--slots --metrics --props -cb --cont-batching", 0, NULL, "tern serve always does that"},
+    {"--embedding --embeddings", 0, NULL, "tern serve answers /v1/embeddings whatever it is told"},
+    {"-nkvo --no-kv-offload -kvu --kv-unified", 0, NULL, "keys and values are in memory"},
+    {"-cmoe --cpu-moe", 0, NULL, "experts run on the processor: tern uses no GPU"},
+    {"-ncmoe --n-cpu-moe", 1, NULL, "experts run on the processor: tern uses no GPU"},
+    {"--check-tensors", 0, NULL, "files are always checked while they are read"},
+    {"--chat-template-file", 1, "--chat-template", "it is --chat-template here"},
+    {"--grammar-file", 1, "--grammar", "it is --grammar @FILE here"},
+};
+
+static bool names(const char *list, const char *arg) {
+    size_t n = strlen(arg);
+    for (const char *p = list; (p = strstr(p, arg)); p += n)
+        if ((p == list || p[-1] == ' ') && (!p[n] || p[n] == ' ')) return true;
+    return false;
+}
+
+const foreign_option *cli_foreign_find(const char *arg) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (!strchr(arg, ' ') && names(all[i].names, arg)) return &all[i];
+    return NULL;
+}
+
+bool cli_foreign_value(const char *word) {
+    static const char *const words[] = {"on", "off", "auto", "0", "1", "-1"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (!strcmp(word, words[i])) return true;
+    return false;
+}
+
+const char *cli_foreign_word(const foreign_option *f, const char *value) {
+    static const char *const cache[][2] = {{"q8_0", "int8"},  {"q4_0", "int4"}, {"q4_1", "int4"},
+                                           {"q5_0", "int8"},  {"q5_1", "int8"}, {"bf16", "f16"},
+                                           {"iq4_nl", "int4"}};
+    if (!f->instead || strcmp(f->instead, "--kv")) return value;
+    for (size_t i = 0; i < sizeof cache / sizeof cache[0]; i++)
+        if (!strcmp(value, cache[i][0])) return cache[i][1];
+    return value;
+}

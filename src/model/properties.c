@@ -1,0 +1,134 @@
+#include "model/properties.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+const char tn_layer_letters[TN_N_LAYER_KINDS + 1] = "acdb";
+
+#define AT(field) offsetof(tn_hparams, field)
+#define ALWAYS(section, type, key, field, min, max)                                                          \
+    { section, key, TN_PROPERTY_##type, AT(field), true, NAN, min, max, false }
+/* Between min and max, both excluded. */
+#define WITHIN(section, type, key, field, min, max)                                                          \
+    { section, key, TN_PROPERTY_##type, AT(field), true, NAN, min, max, true }
+#define CAP(key, field)                                                                                      \
+    { "operators", key, TN_PROPERTY_FLOAT, AT(field), true, 0, 0, 1e6, true }
+/* Most architectures do not have these. */
+#define EXTRA(type, key, field, none, min, max)                                                              \
+    { "operators", key, TN_PROPERTY_##type, AT(field), false, none, min, max, false }
+#define FLAG(key, field) EXTRA(BOOL, key, field, 0, 0, 1)
+
+static const tn_property properties[] = {
+    ALWAYS("hparams", INT, "n_layers", n_layers, 1, TN_MAX_LAYERS),
+    ALWAYS("hparams", INT, "n_embd", n_embd, 1, 1 << 16),
+    ALWAYS("hparams", INT, "n_heads", n_heads, 1, 1 << 12),
+    ALWAYS("hparams", INT, "n_kv_heads", n_kv_heads, 1, 1 << 12),
+    ALWAYS("hparams", INT, "d_head", d_head, 1, 512),
+    ALWAYS("hparams", INT, "n_ff", n_ff, 1, TN_MAX_FF),
+    ALWAYS("hparams", INT, "n_vocab", n_vocab, 1, 1 << 24),
+    ALWAYS("hparams", INT, "ctx_train", ctx_train, 1, 1 << 24),
+    ALWAYS("operators", INT, "norm", norm, TN_NORM_RMS, TN_NORM_LAYER),
+    WITHIN("operators", FLOAT, "norm_eps", norm_eps, 0, 1),
+    ALWAYS("operators", INT, "act", act, TN_ACT_SILU, TN_ACT_RELU2),
+    ALWAYS("operators", BOOL, "gated", gated, 0, 1),
+    ALWAYS("operators", BOOL, "parallel_block", parallel_block, 0, 1),
+    ALWAYS("operators", BOOL, "post_norms", post_norms, 0, 1),
+    ALWAYS("operators", BOOL, "qk_norm", qk_norm, 0, 1),
+    ALWAYS("operators", BOOL, "tied", tied, 0, 1),
+    WITHIN("operators", FLOAT, "embd_scale", embd_scale, 0, 1e6),
+    WITHIN("operators", FLOAT, "attn_scale", attn_scale, 0, 1e6),
+    CAP("attn_soft_cap", attn_soft_cap),
+    CAP("logit_soft_cap", logit_soft_cap),
+    ALWAYS("operators", INT, "window", window, 0, INT32_MAX),
+    ALWAYS("operators", INT, "window_pattern", window_pattern, 0, TN_MAX_LAYERS),
+    FLAG("no_pre_norms", no_pre_norms),
+    FLAG("qk_norm_whole", qk_norm_whole),
+    FLAG("qk_norm_last", qk_norm_last),
+    EXTRA(FLOAT, "residual_scale", residual_scale, 1, 1e-6, 1e6),
+    EXTRA(FLOAT, "logit_scale", logit_scale, 1, 1e-6, 1e6),
+    EXTRA(FLOAT, "temp_scale", temp_scale, 0, 0, 100),
+    EXTRA(INT, "temp_every", temp_every, 0, 0, INT32_MAX),
+    EXTRA(INT, "no_rope_pattern", no_rope_pattern, 0, 0, TN_MAX_LAYERS),
+    FLAG("local_rope", local_rope),
+    FLAG("attn_gate", attn_gate),
+    EXTRA(INT, "conv_len", conv_len, 0, 0, TN_MAX_CONV),
+    EXTRA(INT, "delta_heads", delta.n_heads, 0, 0, 1 << 12),
+    EXTRA(INT, "delta_key_heads", delta.n_key_heads, 0, 0, 1 << 12),
+    EXTRA(INT, "delta_d_key", delta.d_key, 0, 0, TN_MAX_DELTA),
+    EXTRA(INT, "delta_d_value", delta.d_value, 0, 0, 1 << 12),
+    FLAG("delta_tiled", delta.tiled),
+    FLAG("delta_mamba", delta.mamba),
+    FLAG("sinks", sinks),
+    EXTRA(INT, "experts", n_experts, 0, 0, TN_MAX_EXPERTS),
+    EXTRA(INT, "experts_used", n_experts_used, 0, 0, TN_MAX_EXPERTS),
+    EXTRA(INT, "experts_ff", n_ff_exp, 0, 0, 1 << 18),
+    EXTRA(INT, "experts_behind", n_dense, 0, 0, TN_MAX_LAYERS),
+    FLAG("experts_norm", experts_norm),
+    FLAG("experts_sigmoid", experts_sigmoid),
+    FLAG("experts_bias", experts_bias),
+    EXTRA(FLOAT, "experts_scale", experts_scale, 1, 1e-6, 1e6),
+    FLAG("shared_expert", shared_expert),
+    FLAG("shared_gate", shared_gate),
+    EXTRA(FLOAT, "swiglu_limit", swiglu_limit, 0, 0, 1e6),
+    EXTRA(INT, "window_d_head", window_d_head, 0, 0, 512),
+    EXTRA(INT, "window_kv_heads", window_kv_heads, 0, 0, 1 << 12),
+    EXTRA(INT, "window_rot", window_rot, 0, 0, TN_MAX_ROT),
+    EXTRA(INT, "kv_shared", n_kv_shared, 0, 0, TN_MAX_LAYERS),
+    EXTRA(INT, "ff_shared", n_ff_shared, 0, 0, 1 << 18),
+    FLAG("v_norm", v_norm),
+    FLAG("v_is_k", v_is_k),
+    FLAG("layer_scale", layer_scale),
+    EXTRA(INT, "layer_embedding", n_ple, 0, 0, 1 << 12),
+    FLAG("delta_no_norm", delta.no_norm),
+    FLAG("delta_norm_first", delta.norm_first),
+    {"operators", "layer_kinds", TN_PROPERTY_KINDS, AT(layer_kind), false, 0, 0, 0, false},
+    FLAG("experts_beside", experts_beside),
+    EXTRA(INT, "streams", n_streams, 0, 0, TN_STREAMS),
+    EXTRA(INT, "laurel_rank", laurel_rank, 0, 0, 1 << 14),
+    EXTRA(INT, "sparse_layers", n_sparse, 0, 0, TN_MAX_LAYERS),
+    EXTRA(FLOAT, "sparse_deviations", sparse_deviations, 0, 0, 100),
+    ALWAYS("rope", INT, "n_rot", n_rot, 0, TN_MAX_ROT),
+    WITHIN("rope", DOUBLE, "rope_base", rope_base, 1, 1e12),
+    ALWAYS("rope", INT, "rope_orig_ctx", rope_orig_ctx, 0, INT32_MAX),
+    WITHIN("rope", FLOAT, "rope_mscale", rope_mscale, 0, 1e3),
+};
+
+const tn_property *tn_properties(size_t *n) {
+    *n = sizeof properties / sizeof properties[0];
+    return properties;
+}
+
+bool tn_property_ok(const tn_property *p, double v) {
+    if (p->type == TN_PROPERTY_INT && v != rint(v)) return false;
+    if (p->type == TN_PROPERTY_FLOAT) v = (double)(float)v;
+    if (p->open) return (v > p->min || (v == 0 && p->none == 0)) && v < p->max;
+    return v >= p->min && v <= p->max;
+}
+
+double tn_property_get(const tn_property *p, const tn_hparams *h) {
+    const char *at = (const char *)h + p->at;
+    int32_t i;
+    float f;
+    double d;
+    switch (p->type) {
+    case TN_PROPERTY_INT: return memcpy(&i, at, sizeof i), i;
+    case TN_PROPERTY_BOOL: return *(const bool *)at;
+    case TN_PROPERTY_FLOAT: return memcpy(&f, at, sizeof f), (double)f;
+    case TN_PROPERTY_DOUBLE: return memcpy(&d, at, sizeof d), d;
+    case TN_PROPERTY_KINDS: break;
+    }
+    assert(false);
+    return 0;
+}
+
+void tn_property_set(const tn_property *p, tn_hparams *h, double v) {
+    char *at = (char *)h + p->at;
+    switch (p->type) {
+    case TN_PROPERTY_INT: memcpy(at, &(int32_t){(int32_t)v}, sizeof(int32_t)); break;
+    case TN_PROPERTY_BOOL: *(bool *)at = v != 0; break;
+    case TN_PROPERTY_FLOAT: memcpy(at, &(float){(float)v}, sizeof(float)); break;
+    case TN_PROPERTY_DOUBLE: memcpy(at, &v, sizeof v); break;
+    case TN_PROPERTY_KINDS: assert(false);
+    }
+}

@@ -1,0 +1,39 @@
+/* quant/own_words.h - text that a model writes by itself, to calibrate it on: a Chinese model writes Chinese, a
+ * model of code writes code, and nobody has to look for a text that is like what it will read.
+ *
+ * Several streams go forward together. Half of them begin where the model's texts begin and go on as they like; the
+ * other half, of a model with a chat template, play both sides of conversations: the model writes a question between
+ * the template's marks, and then the answer. What ends is begun anew, until a stream has a window's tokens. Tokens are
+ * drawn from the whole distribution (temperature 1). The same model gives the same text. */
+#ifndef TN_QUANT_OWN_WORDS_H
+#define TN_QUANT_OWN_WORDS_H
+
+#include "model/model.h"
+
+typedef struct tn_own_words_args {
+    tn_ctx *ctx;
+    tn_pool *pool;
+    const tn_kernels *kern;
+    const tn_model *m;                             /* loaded */
+    const tn_tokenizer *t;                         /* its own; m has none where an outline took it */
+    int32_t n_streams;                             /* a multiple of 2 */
+    int32_t window;                                /* tokens of a stream */
+    bool (*progress)(void *user, double fraction); /* false: stop */
+    void *user;
+} tn_own_words_args;
+
+typedef struct tn_own_words {
+    tn_ctx *ctx;
+    int32_t *ids;          /* [n_free + n_chat], stream by stream, the free ones first */
+    size_t n_free, n_chat; /* tokens; n_chat: 0 without a chat template */
+} tn_own_words;
+
+/* TERN_E_CANCELLED when progress said so. */
+tern_status tn_own_words_write(const tn_own_words_args *a, tn_own_words *out, tern_error *err);
+void tn_own_words_free(tn_own_words *w); /* may be zero */
+
+/* What a token of a given text surprises the model by, nats, on average over n_ids tokens. */
+tern_status tn_own_words_surprise(const tn_own_words_args *a, const int32_t *ids, size_t n_ids, double *nats,
+                                  tern_error *err);
+
+#endif

@@ -1,0 +1,119 @@
+#include "server/responses.h"
+
+#include "server/refusals.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct kept {
+    struct kept *next;
+    char *id;
+    json_t *response, *messages;
+    size_t n_bytes;
+} kept;
+
+struct tn_responses {
+    pthread_mutex_t mu;
+    kept *first; /* guarded by mu; the one asked for last is first */
+    size_t n, n_bytes;
+};
+
+tern_status tn_responses_open(tn_responses **out, tern_error *err) {
+    tn_responses *x = *out = calloc(1, sizeof *x);
+    TN_FAIL_IF(!x, err, TERN_E_MEMORY, "no memory for the server");
+    pthread_mutex_init(&x->mu, NULL);
+    return TERN_OK;
+}
+
+static void kept_free(kept *k) {
+    json_decref(k->response);
+    json_decref(k->messages);
+    free(k->id);
+    free(k);
+}
+
+void tn_responses_close(tn_responses **px) {
+    tn_responses *x = *px;
+    *px = NULL;
+    if (!x) return;
+    for (kept *k = x->first, *next; k; k = next) {
+        next = k->next;
+        kept_free(k);
+    }
+    pthread_mutex_destroy(&x->mu);
+    free(x);
+}
+
+static size_t bytes_of(const json_t *v) {
+    char *text = NULL;
+    size_t n = 0;
+    if (tn_json_text(v, JSON_COMPACT, &text, NULL) == TERN_OK) n = strlen(text);
+    free(text);
+    return n;
+}
+
+/* Takes it from the list. With the lock. */
+static kept *take_out(tn_responses *x, const char *id) {
+    for (kept **p = &x->first; *p; p = &(*p)->next) {
+        kept *k = *p;
+        if (strcmp(k->id, id) != 0) continue;
+        *p = k->next;
+        x->n--;
+        x->n_bytes -= k->n_bytes;
+        return k;
+    }
+    return NULL;
+}
+
+static void put_in(tn_responses *x, kept *k) {
+    k->next = x->first;
+    x->first = k;
+    x->n++;
+    x->n_bytes += k->n_bytes;
+}
+
+void tn_responses_keep(tn_responses *x, const char *id, json_t *response, json_t *messages) {
+    kept *k = response && messages ? calloc(1, sizeof *k) : NULL;
+    if (k) k->id = strdup(id);
+    if (!k || !k->id) {
+        free(k);
+        json_decref(response);
+        json_decref(messages);
+        return;
+    }
+    k->response = response;
+    k->messages = messages;
+    k->n_bytes = bytes_of(response) + bytes_of(messages);
+    pthread_mutex_lock(&x->mu);
+    put_in(x, k);
+    while (x->first->next && (x->n > TN_RESPONSES_MAX || x->n_bytes > TN_RESPONSES_BYTES)) {
+        const kept *last = x->first;
+        while (last->next) last = last->next;
+        kept_free(take_out(x, last->id));
+    }
+    pthread_mutex_unlock(&x->mu);
+}
+
+tern_status tn_responses_find(tn_responses *x, const char *id, json_t **response, json_t **messages,
+                              tern_error *err) {
+    pthread_mutex_lock(&x->mu);
+    kept *k = take_out(x, id);
+    if (k) put_in(x, k);
+    if (k && response) *response = tn_json_copy(k->response);
+    if (k && messages) *messages = tn_json_copy(k->messages);
+    pthread_mutex_unlock(&x->mu);
+    TN_FAIL_IF(!k, err, TN_E_GONE, "there is no response '%.80s': it was not stored, or has left memory", id);
+    TN_FAIL_IF((response && !*response) || (messages && !*messages), err, TERN_E_MEMORY,
+               "no memory for the response");
+    return TERN_OK;
+}
+
+tern_status tn_responses_forget(tn_responses *x, const char *id, tern_error *err) {
+    pthread_mutex_lock(&x->mu);
+    kept *k = take_out(x, id);
+    pthread_mutex_unlock(&x->mu);
+    TN_FAIL_IF(!k, err, TN_E_GONE, "there is no response '%.80s'", id);
+    kept_free(k);
+    return TERN_OK;
+}

@@ -1,0 +1,325 @@
+/* Requests of Responses, in the words of a chat: then they are read as those are. */
+#include "server/responses.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tern_status no_memory(tern_error *err) {
+    return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+}
+
+static bool is(const json_t *v, const char *word) {
+    return json_is_string(v) && !strcmp(json_string_value(v), word);
+}
+
+/* ---- items -------------------------------------------------------------------------------------------- */
+
+/* What the model said is one message: its thought, its words and its calls, which are items here. */
+typedef struct turns {
+    json_t *list, *said; /* said: the message of the assistant that grows, or NULL */
+} turns;
+
+static void end_said(turns *t) {
+    if (t->said) tn_json_append(&t->list, t->said);
+    t->said = NULL;
+}
+
+static void begin_said(turns *t) {
+    if (!t->said) t->said = tn_json_pack("{s:s, s:s}", "role", "assistant", "content", "");
+}
+
+static void add_text(json_t **to, const char *key, const json_t *text) {
+    const char *before = json_string_value(json_object_get(*to, key));
+    tn_bytes b = {0};
+    bool ok = tn_bytes_put(&b, before ? before : "") &&
+              tn_bytes_add(&b, json_string_value(text), json_string_length(text));
+    tn_json_set(to, key, ok ? tn_json_string(b.p, b.n) : NULL);
+    free(b.p);
+}
+
+/* Content is a text, or parts, which become those of a chat. */
+static tern_status content_of(const json_t *content, size_t i, json_t **out, tern_error *err) {
+    if (json_is_string(content)) {
+        *out = json_incref((json_t *)(uintptr_t)content);
+        return TERN_OK;
+    }
+    TN_FAIL_IF(!json_is_array(content), err, TERN_E_INVALID,
+               "input[%zu] has no content: a text, or a list of parts", i);
+    json_t *list = json_array();
+    for (size_t k = 0; k < json_array_size(content); k++) {
+        const json_t *p = json_array_get(content, k), *type = json_object_get(p, "type"),
+                     *text = json_object_get(p, is(type, "refusal") ? "refusal" : "text");
+        bool ok = json_is_string(text) && (is(type, "input_text") || is(type, "output_text") ||
+                                           is(type, "text") || is(type, "refusal"));
+        if (!ok) {
+            json_decref(list);
+            return tn_fail(err, TERN_E_UNSUPPORTED,
+                           "input[%zu].content[%zu]: parts of type '%.40s' are not supported; there are "
+                           "input_text and output_text",
+                           i, k, json_is_string(type) ? json_string_value(type) : "");
+        }
+        tn_json_append(&list, tn_json_pack("{s:s, s:O}", "type", "text", "text", text));
+    }
+    *out = list;
+    return list ? TERN_OK : no_memory(err);
+}
+
+static tern_status read_message(turns *t, const json_t *item, size_t i, tern_error *err) {
+    const json_t *role = json_object_get(item, "role");
+    json_t *content = NULL, *text = NULL;
+    TN_TRY(content_of(json_object_get(item, "content"), i, &content, err));
+    if (!is(role, "assistant")) {
+        end_said(t);
+        json_t *m = json_object();
+        if (role) tn_json_set(&m, "role", json_incref((json_t *)(uintptr_t)role));
+        tn_json_set(&m, "content", content);
+        tn_json_append(&t->list, m);
+        return TERN_OK;
+    }
+    tern_status st = tn_content_text(content, "input", false, &text, err);
+    json_decref(content);
+    if (st != TERN_OK) return st;
+    if (json_object_get(t->said, "tool_calls")) end_said(t);
+    begin_said(t);
+    add_text(&t->said, "content", text);
+    json_decref(text);
+    return TERN_OK;
+}
+
+static tern_status read_call(turns *t, const json_t *item, size_t i, tern_error *err) {
+    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
+                 *args = json_object_get(item, "arguments");
+    TN_FAIL_IF(!json_is_string(id) || !json_is_string(name) || !json_is_string(args), err, TERN_E_INVALID,
+               "input[%zu]: a function_call needs call_id, name and arguments, all texts", i);
+    begin_said(t);
+    json_t *calls = json_object_get(t->said, "tool_calls")
+                        ? json_incref(json_object_get(t->said, "tool_calls"))
+                        : json_array();
+    tn_json_append(&calls, tn_json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
+                                        "name", name, "arguments", args));
+    tn_json_set(&t->said, "tool_calls", calls);
+    return TERN_OK;
+}
+
+static tern_status read_result(turns *t, const json_t *item, size_t i, tern_error *err) {
+    const json_t *id = json_object_get(item, "call_id");
+    json_t *content = NULL;
+    TN_FAIL_IF(!json_is_string(id), err, TERN_E_INVALID, "input[%zu]: a function_call_output needs a call_id",
+               i);
+    TN_TRY(content_of(json_object_get(item, "output"), i, &content, err));
+    end_said(t);
+    tn_json_append(&t->list,
+                   tn_json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", id, "content", content));
+    return TERN_OK;
+}
+
+/* The thought itself, where it came back, else its summary. */
+static void read_reasoning(turns *t, const json_t *item) {
+    const json_t *parts = json_object_get(item, "content");
+    if (!json_array_size(parts)) parts = json_object_get(item, "summary");
+    if (!json_array_size(parts)) return;
+    begin_said(t);
+    for (size_t k = 0; k < json_array_size(parts); k++) {
+        const json_t *text = json_object_get(json_array_get(parts, k), "text");
+        if (json_is_string(text)) add_text(&t->said, "reasoning_content", text);
+    }
+}
+
+static tern_status read_item(turns *t, const json_t *item, size_t i, tern_error *err) {
+    const json_t *type = json_object_get(item, "type");
+    TN_FAIL_IF(!json_is_object(item), err, TERN_E_INVALID, "input[%zu] is not an object", i);
+    if (!type || is(type, "message")) return read_message(t, item, i, err);
+    if (is(type, "function_call")) return read_call(t, item, i, err);
+    if (is(type, "function_call_output")) return read_result(t, item, i, err);
+    if (is(type, "reasoning")) {
+        read_reasoning(t, item);
+        return TERN_OK;
+    }
+    return tn_fail(err, TERN_E_UNSUPPORTED,
+                   "input[%zu]: items of type '%.40s' are not supported; there are message, function_call, "
+                   "function_call_output and reasoning",
+                   i, json_is_string(type) ? json_string_value(type) : "");
+}
+
+/* The new turns after those before; *list is taken and given back. */
+static tern_status read_input(const json_t *input, json_t **list, tern_error *err) {
+    turns t = {.list = *list};
+    tern_status st = TERN_OK;
+    if (json_is_string(input))
+        tn_json_append(&t.list, tn_json_pack("{s:s, s:O}", "role", "user", "content", input));
+    else if (!json_is_array(input))
+        st = tn_fail(err, TERN_E_INVALID, "'input' must be a text or a list of items");
+    for (size_t i = 0; st == TERN_OK && i < json_array_size(input); i++)
+        st = read_item(&t, json_array_get(input, i), i, err);
+    if (st == TERN_OK) end_said(&t);
+    else json_decref(t.said);
+    *list = t.list;
+    return st != TERN_OK || t.list ? st : no_memory(err);
+}
+
+/* ---- the rest ----------------------------------------------------------------------------------------- */
+
+/* Tools that the API's own servers would run are left out, and named. */
+static json_t *tools_of(const json_t *tools, tn_request *ignored) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *t = json_array_get(tools, i), *type = json_object_get(t, "type");
+        if (type && !is(type, "function")) {
+            char name[64];
+            snprintf(name, sizeof name, "tools.%.40s", json_is_string(type) ? json_string_value(type) : "?");
+            tn_request_ignore(ignored, name);
+            continue;
+        }
+        json_t *f = tn_json_copy_flat(t);
+        if (f) json_object_del(f, "type");
+        tn_json_append(&list, tn_json_pack("{s:s, s:o}", "type", "function", "function", f));
+    }
+    return list;
+}
+
+static json_t *named(const json_t *name) {
+    return tn_json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
+}
+
+static json_t *choice_of(const json_t *choice) {
+    if (json_is_string(choice)) return json_incref((json_t *)(uintptr_t)choice);
+    if (!is(json_object_get(choice, "type"), "allowed_tools")) return named(json_object_get(choice, "name"));
+    const json_t *tools = json_object_get(choice, "tools");
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        tn_json_append(&list, named(json_object_get(json_array_get(tools, i), "name")));
+    return tn_json_pack("{s:s, s:{s:O, s:o}}", "type", "allowed_tools", "allowed_tools", "mode",
+                        json_object_get(choice, "mode"), "tools", list);
+}
+
+static void put_format(const json_t *text, json_t **chat) {
+    json_t *f = json_object_get(text, "format");
+    const json_t *type = json_object_get(f, "type");
+    if (!json_is_object(f)) return;
+    if (is(type, "json_schema"))
+        tn_json_set(chat, "response_format",
+                    tn_json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema",
+                                 json_object_get(f, "schema")));
+    else tn_json_set(chat, "response_format", json_incref(f));
+}
+
+static void put_rest(const json_t *body, json_t **chat, tn_request *ignored) {
+    static const char *const same[][2] = {{"model", "model"},
+                                          {"stream", "stream"},
+                                          {"temperature", "temperature"},
+                                          {"top_p", "top_p"},
+                                          {"max_output_tokens", "max_tokens"},
+                                          {"parallel_tool_calls", "parallel_tool_calls"},
+                                          {"user", "user"},
+                                          {"seed", "seed"},
+                                          {"stop", "stop"},
+                                          {"grammar", "grammar"},
+                                          {"chat_template_kwargs", "chat_template_kwargs"},
+                                          {"lora", "lora"}};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (json_object_get(body, same[i][0]))
+            tn_json_set(chat, same[i][1], json_incref(json_object_get(body, same[i][0])));
+    const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
+    json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
+    if (json_array_size(tools)) tn_json_set(chat, "tools", tools_of(tools, ignored));
+    if (json_array_size(json_object_get(*chat, "tools")) && choice && !json_is_null(choice))
+        tn_json_set(chat, "tool_choice", choice_of(choice));
+    if (json_is_string(effort)) tn_json_set(chat, "reasoning_effort", json_incref(effort));
+    put_format(json_object_get(body, "text"), chat);
+}
+
+static void note_ignored(const json_t *body, tn_request *r) {
+    static const char *const known[] = {"model",
+                                        "stream",
+                                        "temperature",
+                                        "top_p",
+                                        "max_output_tokens",
+                                        "parallel_tool_calls",
+                                        "user",
+                                        "seed",
+                                        "stop",
+                                        "grammar",
+                                        "lora",
+                                        "tools",
+                                        "tool_choice",
+                                        "reasoning",
+                                        "text",
+                                        "input",
+                                        "instructions",
+                                        "metadata",
+                                        "store",
+                                        "chat_template_kwargs",
+                                        "previous_response_id",
+                                        "service_tier",
+                                        "prompt_cache_key",
+                                        "prompt_cache_retention",
+                                        "safety_identifier",
+                                        "stream_options",
+                                        "include"};
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)body, name, v) {
+        bool is_known = tn_says_nothing(v) || (!strcmp(name, "truncation") && is(v, "disabled"));
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(name, known[i]);
+        if (!is_known) tn_request_ignore(r, name);
+    }
+}
+
+/* The chat, and *kept: {body, messages} for the reply and the next turn. */
+static tern_status translate(tn_responses *x, const json_t *body, json_t **chat, json_t **kept,
+                             tn_request *ignored, tern_error *err) {
+    const json_t *before = json_object_get(body, "previous_response_id"),
+                 *instructions = json_object_get(body, "instructions");
+    json_t *list = NULL;
+    static const char *const refused[] = {"background", "conversation", "prompt"};
+    for (int i = 0; i < 3; i++)
+        TN_FAIL_IF(!tn_says_nothing(json_object_get(body, refused[i])), err, TERN_E_UNSUPPORTED,
+                   "'%s' is not supported", refused[i]);
+    TN_FAIL_IF(before && !json_is_null(before) && !json_is_string(before), err, TERN_E_INVALID,
+               "'previous_response_id' must be a text");
+    if (json_is_string(before)) TN_TRY(tn_responses_find(x, json_string_value(before), NULL, &list, err));
+    else list = json_array();
+    tern_status st = read_input(json_object_get(body, "input"), &list, err);
+    if (st != TERN_OK) {
+        json_decref(list);
+        return st;
+    }
+    json_t *all = json_array();
+    if (json_string_length(instructions))
+        tn_json_append(&all, tn_json_pack("{s:s, s:O}", "role", "system", "content", instructions));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        tn_json_append(&all, json_incref(json_array_get(list, i)));
+    *kept = tn_json_pack("{s:O, s:o}", "body", body, "messages", list);
+    tn_json_set(chat, "messages", all);
+    put_rest(body, chat, ignored);
+    return *chat && *kept ? TERN_OK : no_memory(err);
+}
+
+tern_status tn_responses_read(tn_responses *x, const char *body, size_t n_bytes, tn_request *r,
+                              tern_error *err) {
+    json_error_t je;
+    tn_request ignored = {0}; /* of it the list of fields alone */
+    json_t *in = tn_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, &je), *chat = json_object(),
+           *kept = NULL;
+    tern_status st = TERN_OK;
+    *r = (tn_request){0};
+    if (!in)
+        st = tn_fail(err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line, je.text);
+    else if (!json_is_object(in)) st = tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
+    if (st == TERN_OK) st = translate(x, in, &chat, &kept, &ignored, err);
+    if (st == TERN_OK) st = tn_request_of(TN_API_CHAT, json_incref(chat), r, err);
+    if (st == TERN_OK) {
+        note_ignored(in, &ignored);
+
+        memcpy(r->ignored, ignored.ignored, sizeof r->ignored);
+        r->kept = kept;
+        r->sink = &tn_sink_responses;
+        r->sink_user = x;
+        kept = NULL;
+    }
+    json_decref(kept);
+    json_decref(chat);
+    json_decref(in);
+    return st;
+}

@@ -1,0 +1,337 @@
+/* The addresses of the API, and the small ones of them. */
+#include "engine/engine.h"
+#include "server/api.h"
+#include "server/responses.h"
+#include "text/tokenizer_impl.h"
+#include "base/utf8.h"
+
+#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum MHD_Result result;
+
+/* ---- models ------------------------------------------------------------------------------------------- */
+
+static result models(const tn_api_call *a) {
+    return tn_api_json(a, 200,
+                       tn_json_pack("{s:s, s:o}", "object", "list", "data", tn_models_list(a->models, NULL)));
+}
+
+static result one_model(const tn_api_call *a, const char *name) {
+    json_t *v = tn_models_list(a->models, name);
+    return v ? tn_api_json(a, 200, v) : tn_api_refuse(a, 404, "there is no model '%.80s'", name);
+}
+
+static result metrics(const tn_api_call *a) {
+    return tn_api_body(a, 200, "text/plain; version=0.0.4", tn_body_text(tn_models_metrics(a->models)));
+}
+
+/* The model that the body names, and its engine; NULL after an answer of its own: *ok. */
+static tn_served *model_of(const tn_api_call *a, const json_t *body, const tern_engine **e, result *ok) {
+    tern_error err = {0};
+    tn_served *k;
+    if (tn_api_use(a, body, &k, &err) != TERN_OK) {
+        *ok = tn_api_error(a, &err, TN_API_CHAT);
+        return NULL;
+    }
+    *e = tn_queue_opts(tn_served_queue(k))->e;
+    return k;
+}
+
+static bool is_text(const char *p, size_t n) {
+    const uint8_t *at = (const uint8_t *)p, *end = at + n;
+    for (uint32_t cp; at < end;) {
+        size_t k = tn_utf8_decode(at, end, &cp);
+        if (!k) return false;
+        at += k;
+    }
+    return true;
+}
+
+/* A token's bytes, as a text where they are one. */
+static json_t *piece_of(const tern_engine *e, int32_t id) {
+    char buf[512];
+    size_t n = tern_token_bytes(e, id, true, buf, sizeof buf);
+    if (n > sizeof buf) n = sizeof buf;
+    if (is_text(buf, n)) return tn_json_string(buf, n);
+    json_t *bytes = json_array();
+    for (size_t i = 0; i < n; i++) tn_json_append(&bytes, json_integer((uint8_t)buf[i]));
+    return bytes;
+}
+
+static result tokenize(const tn_api_call *a, const json_t *body) {
+    const json_t *t = json_object_get(body, "content");
+    bool pieces = json_is_true(json_object_get(body, "with_pieces"));
+    const tern_engine *e;
+    result ok;
+    if (!json_is_string(t)) return tn_api_refuse(a, 400, "'content' must be a text");
+    tn_served *model = model_of(a, body, &e, &ok);
+    if (!model) return ok;
+    size_t n = json_string_length(t), n_ids = 0, cap = n + 16;
+    int32_t *ids = malloc(cap * sizeof *ids);
+    tern_error err = {0};
+    tern_status st =
+        ids ? tern_tokenize(e, json_string_value(t), n, json_is_true(json_object_get(body, "add_special")),
+                            !json_is_false(json_object_get(body, "parse_special")), ids, cap, &n_ids, &err)
+            : tn_fail(&err, TERN_E_MEMORY, "no memory for the tokens");
+    json_t *list = json_array();
+    for (size_t i = 0; st == TERN_OK && i < n_ids; i++) {
+        json_t *id = json_integer(ids[i]);
+        tn_json_append(&list,
+                       pieces ? tn_json_pack("{s:o, s:o}", "id", id, "piece", piece_of(e, ids[i])) : id);
+    }
+    tn_models_leave(model);
+    free(ids);
+    if (st == TERN_OK) return tn_api_json(a, 200, tn_json_pack("{s:o}", "tokens", list));
+    json_decref(list);
+    return tn_api_error(a, &err, TN_API_CHAT);
+}
+
+/* The text of tokens: *text is freed by the caller. */
+static tern_status text_of(const tern_engine *e, const json_t *list, char **text, size_t *n,
+                           tern_error *err) {
+    tern_model_info info;
+    tern_engine_info(e, &info);
+    size_t cap = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *k = json_array_get(list, i);
+        json_int_t id = json_is_integer(k) ? json_integer_value(k) : -1;
+        TN_FAIL_IF(id < 0 || id >= info.n_vocab, err, TERN_E_INVALID,
+                   "tokens[%zu] is no token of this model: want 0 to %d", i, info.n_vocab - 1);
+        size_t more = tern_token_bytes(e, (int32_t)id, true, NULL, 0);
+        if (*n + more > cap) {
+            char *grown = realloc(*text, cap = 2 * (*n + more));
+            TN_FAIL_IF(!grown, err, TERN_E_MEMORY, "no memory for the text");
+            *text = grown;
+        }
+        *n += tern_token_bytes(e, (int32_t)id, true, *text + *n, more);
+    }
+    return TERN_OK;
+}
+
+static result detokenize(const tn_api_call *a, const json_t *body) {
+    const json_t *list = json_object_get(body, "tokens");
+    const tern_engine *e;
+    result ok;
+    if (!json_is_array(list)) return tn_api_refuse(a, 400, "'tokens' must be a list of token numbers");
+    tn_served *model = model_of(a, body, &e, &ok);
+    if (!model) return ok;
+    char *text = NULL;
+    size_t n = 0;
+    tern_error err = {0};
+    tern_status st = text_of(e, list, &text, &n, &err);
+    tn_models_leave(model);
+    ok = st == TERN_OK ? tn_api_json(a, 200, tn_json_pack("{s:s%}", "content", text ? text : "", n))
+                       : tn_api_error(a, &err, TN_API_CHAT);
+    free(text);
+    return ok;
+}
+
+/* ---- what llama.cpp's server tells of itself ---------------------------------------------------------- */
+
+static result health(const tn_api_call *a) {
+    return tn_api_json(a, 200, tn_json_pack("{s:s}", "status", "ok"));
+}
+
+static json_t *text_of_token(const tern_engine *e, int32_t id) {
+    return id < 0 ? tn_json_string("", 0) : piece_of(e, id);
+}
+
+/* Its model_path is a name: clients are not told where files lie. */
+static json_t *props_of(const tn_queue_options *q) {
+    const tn_tokenizer *t = q->e->model->tokenizer;
+    const char *slash = q->path ? strrchr(q->path, '/') : NULL, *file = slash ? slash + 1 : q->path;
+    const char *template = q->chat_template        ? q->chat_template
+                           : t && t->chat_template ? t->chat_template
+                                                   : "";
+    tern_sampling s;
+    tern_sampling_defaults(&s);
+    json_t *params =
+        tn_json_pack("{s:I, s:f, s:i, s:f, s:f, s:f, s:i}", "seed", (json_int_t)0xffffffff, "temperature",
+                     (double)s.temperature, "top_k", (int)s.top_k, "top_p", (double)s.top_p, "min_p",
+                     (double)s.min_p, "repeat_penalty", (double)s.repeat_penalty, "n_predict", -1);
+    json_t *v = tn_json_pack("{s:{s:o, s:i}, s:i, s:s, s:s, s:s, s:s}", "default_generation_settings",
+                             "params", params, "n_ctx", (int)q->n_ctx, "total_slots", (int)q->n_sessions,
+                             "model_alias", q->model, "model_path", file ? file : q->model, "chat_template",
+                             template, "build_info", "tern-" TERN_VERSION_STRING);
+    tn_json_set(&v, "modalities", tn_json_pack("{s:b, s:b}", "vision", 0, "audio", 0));
+    tn_queue_tell_from(q, &v);
+    tn_json_set(&v, "bos_token", text_of_token(q->e, t ? t->bos : -1));
+    tn_json_set(&v, "eos_token", text_of_token(q->e, t ? t->eos : -1));
+    return v;
+}
+
+/* Answers with what `make` says of the model that the address names (?model=), or of the default. */
+static result of_model(const tn_api_call *a, json_t *(*make)(tn_queue *q)) {
+    const char *name = MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "model");
+    json_t *body = json_object();
+    const tern_engine *e;
+    result ok;
+    if (name) tn_json_set(&body, "model", tn_json_string(name, strlen(name)));
+    tn_served *model = model_of(a, body, &e, &ok);
+    json_decref(body);
+    if (!model) return ok;
+    json_t *v = make(tn_served_queue(model));
+    tn_models_leave(model);
+    return tn_api_json(a, 200, v);
+}
+
+static json_t *make_props(tn_queue *q) { return props_of(tn_queue_opts(q)); }
+
+/* Sessions are not bound to requests for longer than an answer: those that answer come first. */
+static json_t *make_slots(tn_queue *q) {
+    const tn_queue_options *o = tn_queue_opts(q);
+    const tn_queue_counts n = tn_queue_count(q);
+    json_t *list = json_array();
+    for (int i = 0; i < o->n_sessions; i++)
+        tn_json_append(&list, tn_json_pack("{s:i, s:i, s:b, s:b}", "id", i, "n_ctx", (int)o->n_ctx,
+                                           "speculative", (int)(strcmp(o->draft, "none") != 0),
+                                           "is_processing", (int)(i < n.running)));
+    return list;
+}
+
+static json_t *make_adapters(tn_queue *q) {
+    json_t *list = json_array();
+    const char *name;
+    for (size_t i = 0; (name = tern_engine_lora(tn_queue_opts(q)->e, i)); i++)
+        tn_json_append(&list,
+                       tn_json_pack("{s:I, s:s, s:s}", "id", (json_int_t)i, "path", name, "name", name));
+    return list;
+}
+
+static result props(const tn_api_call *a) { return of_model(a, make_props); }
+static result slots(const tn_api_call *a) { return of_model(a, make_slots); }
+static result adapters(const tn_api_call *a) { return of_model(a, make_adapters); }
+
+static result unsupported(const tn_api_call *a) {
+    return tn_api_refuse(a, 501,
+                         "this server does not do that: its models generate and embed, and its settings are "
+                         "those that it was started with");
+}
+
+/* ---- templates ---------------------------------------------------------------------------------------- */
+
+static result apply_template(const tn_api_call *a) {
+    tern_error err = {0};
+    tn_request r;
+    tn_served *model = NULL;
+    char *text = NULL;
+    size_t n = 0;
+    tern_status st = tn_request_read(TN_API_CHAT, a->body, a->n_body, &r, &err);
+    if (st == TERN_OK) {
+        st = tn_api_use(a, r.body, &model, &err);
+        if (st == TERN_OK) st = tn_queue_render(tn_served_queue(model), &r, &text, &n, &err);
+        else tn_request_free(&r);
+    }
+    if (model) tn_models_leave(model);
+    json_t *v = st == TERN_OK ? tn_json_pack("{s:s%}", "prompt", text, n) : NULL;
+    free(text);
+    return st == TERN_OK ? tn_api_json(a, 200, v) : tn_api_error(a, &err, TN_API_CHAT);
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------- */
+
+static result with_body(const tn_api_call *a, result (*route)(const tn_api_call *, const json_t *)) {
+    json_error_t je;
+    json_t *body = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je);
+    if (!json_is_object(body)) {
+        bool no_json = !body;
+        json_decref(body);
+        return no_json
+                   ? tn_api_refuse(a, 400, "the body is not valid JSON, line %d: %.200s", je.line, je.text)
+                   : tn_api_refuse(a, 400, "the body is not a JSON object");
+    }
+    result ok = route(a, body);
+    json_decref(body);
+    return ok;
+}
+static result chat(const tn_api_call *a) { return tn_api_complete(a, TN_API_CHAT); }
+static result completions(const tn_api_call *a) { return tn_api_complete(a, TN_API_COMPLETIONS); }
+static result completion(const tn_api_call *a) { return tn_api_complete(a, TN_API_LLAMA); }
+static result messages(const tn_api_call *a) { return tn_api_complete(a, TN_API_MESSAGES); }
+static result embeddings(const tn_api_call *a) { return with_body(a, tn_api_embeddings); }
+static result embedding(const tn_api_call *a) { return with_body(a, tn_api_embedding); }
+static result tokens(const tn_api_call *a) { return with_body(a, tokenize); }
+static result texts(const tn_api_call *a) { return with_body(a, detokenize); }
+
+static const struct {
+    const char *method, *url;
+    result (*answer)(const tn_api_call *a);
+} routes[] = {{"POST", "/v1/chat/completions", chat},
+              {"POST", "/chat/completions", chat},
+              {"POST", "/v1/completions", completions},
+              {"POST", "/completions", completion},
+              {"POST", "/completion", completion},
+              {"POST", "/v1/responses", tn_api_responses},
+              {"POST", "/responses", tn_api_responses},
+              {"POST", "/infill", tn_api_infill},
+              {"POST", "/v1/messages", messages},
+              {"POST", "/v1/messages/count_tokens", tn_api_count_tokens},
+              {"POST", "/v1/embeddings", embeddings},
+              {"POST", "/embeddings", embedding},
+              {"POST", "/embedding", embedding},
+              {"POST", "/tokenize", tokens},
+              {"POST", "/detokenize", texts},
+              {"POST", "/apply-template", apply_template},
+              {"POST", "/lora-adapters", unsupported},
+              {"POST", "/props", unsupported},
+              {"POST", "/rerank", unsupported},
+              {"POST", "/reranking", unsupported},
+              {"POST", "/v1/rerank", unsupported},
+              {"POST", "/v1/reranking", unsupported},
+              {"POST", "/api/chat", tn_ollama_chat},
+              {"POST", "/api/generate", tn_ollama_generate},
+              {"POST", "/api/embed", tn_ollama_embed},
+              {"POST", "/api/embeddings", tn_ollama_embeddings},
+              {"POST", "/api/show", tn_ollama_show},
+              {"POST", "/api/pull", tn_ollama_unsupported},
+              {"POST", "/api/push", tn_ollama_unsupported},
+              {"POST", "/api/create", tn_ollama_unsupported},
+              {"POST", "/api/copy", tn_ollama_unsupported},
+              {"DELETE", "/api/delete", tn_ollama_unsupported},
+              {"GET", "/api/tags", tn_ollama_tags},
+              {"GET", "/api/ps", tn_ollama_ps},
+              {"GET", "/api/version", tn_ollama_version},
+              {"GET", "/v1/models", models},
+              {"GET", "/models", models},
+              {"GET", "/health", health},
+              {"GET", "/v1/health", health},
+              {"GET", "/props", props},
+              {"GET", "/slots", slots},
+              {"GET", "/lora-adapters", adapters},
+              {"GET", "/metrics", metrics}};
+
+/* A response that is remembered; it can be erased. */
+static result one_response(const tn_api_call *a, const char *id, const char *method) {
+    tern_error err = {0};
+    json_t *v = NULL;
+    bool erases = !strcmp(method, "DELETE");
+    if (!erases && strcmp(method, "GET")) return tn_api_refuse(a, 405, "a response wants GET or DELETE");
+    tern_status st = erases ? tn_responses_forget(a->responses, id, &err)
+                            : tn_responses_find(a->responses, id, &v, NULL, &err);
+    if (st != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
+    if (erases) v = tn_json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1);
+    return tn_api_json(a, 200, v);
+}
+
+result tn_api_route(const tn_api_call *a, const char *url, const char *method) {
+    static const char *const of_models[] = {"/v1/models/", "/models/"};
+    bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    const char *wants = NULL;
+    if (!strncmp(url, "/v1/rag/", 8)) return tn_api_rag(a, url + 7, method);
+    if (!strncmp(url, "/v1/responses/", 14)) return one_response(a, url + 14, method);
+    for (size_t i = 0; i < 2; i++) {
+        size_t n = strlen(of_models[i]);
+        if (strncmp(url, of_models[i], n) != 0) continue;
+        return reads ? one_model(a, url + n) : tn_api_refuse(a, 405, "a model wants GET");
+    }
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (strcmp(routes[i].url, url) != 0) continue;
+        if (routes[i].method[0] == 'G' ? reads : !strcmp(routes[i].method, method))
+            return routes[i].answer(a);
+        wants = routes[i].method;
+    }
+    return wants ? tn_api_refuse(a, 405, "%s wants %s", url, wants)
+                 : tn_api_refuse(a, 404, "there is no such address");
+}

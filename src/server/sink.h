@@ -1,0 +1,101 @@
+/* server/sink.h - an answer as it is made, and how each API writes it.
+ *
+ * answering.c makes events of an answer and knows no API; a sink writes them in the form of one and knows
+ * neither the queue nor the connection. What was said so far stands in tn_said, which the worker changes
+ * until the answer has ended and nobody afterwards.
+ *
+ *   BEGIN  PROGRESS*  (TEXT | THOUGHT | CALL ARGUMENTS* CALLED | TOKEN)*  END
+ *
+ * Several answers to one request (choices, prompts) are several tn_said, each with its events; whole and tail
+ * write what belongs to all of them. */
+#ifndef TN_SERVER_SINK_H
+#define TN_SERVER_SINK_H
+
+#include "server/bytes.h"
+#include "server/request.h"
+
+typedef struct tn_said {
+    const tn_request *r;
+    const tern_engine *e;
+    const char *model; /* its name in replies */
+    char id[48];       /* the same for all answers to a request */
+    int64_t created;   /* seconds since 1970 */
+    int32_t choice;    /* which of the answers to the request */
+    int32_t n_ctx;
+    int32_t *ids; /* the prompt */
+    size_t n_ids, n_cached, n_read;
+    tn_bytes text, thought; /* all of it */
+    json_t *calls;          /* [{id, name, arguments}] */
+    size_t n_calls;
+    json_t *logprobs; /* one of tn_said_logprob a token; a stream takes them out as it sends them */
+    json_t *tokens;   /* their numbers, where the request wants them */
+    tern_generate_result res;
+    const char *stopped_by; /* one of r->stop, or NULL */
+    double prefill_s;
+    char *later; /* keywords of the schema that the finished text was checked for, or NULL; owned */
+    bool fits;   /* the text, the schema; where later is not NULL */
+    void *user;  /* of whoever brought its own sink */
+    /* the sink's own */
+    size_t n_sent, n_tokens_sent; /* of text; of tokens */
+    char block;                   /* the kind of the open block, or 0 */
+    int n_blocks, n_events;
+    json_t *items; /* blocks that are whole; owned, or NULL */
+} tn_said;
+
+typedef enum tn_saying_kind {
+    TN_SAYS_BEGIN,     /* what is known of the prompt is known: said.n_ids, n_cached */
+    TN_SAYS_PROGRESS,  /* n_read tokens of the prompt are read; for requests that want it */
+    TN_SAYS_TEXT,      /* more text */
+    TN_SAYS_THOUGHT,   /* more of a thought */
+    TN_SAYS_CALL,      /* a call begins: the last of said.calls */
+    TN_SAYS_ARGUMENTS, /* more of its arguments */
+    TN_SAYS_CALLED,    /* it is whole */
+    TN_SAYS_TOKEN,     /* a token is done: what text came of it has been given out, the rest is held back */
+    TN_SAYS_END        /* said.res says why */
+} tn_saying_kind;
+
+typedef struct tn_saying {
+    tn_saying_kind kind;
+    const char *text; /* [n]; "" where the kind has none */
+    size_t n;
+} tn_saying;
+
+typedef struct tn_sink {
+    const char *prefix; /* of ids */
+    const char *type;   /* of a stream's content; NULL: it has no stream */
+    /* Appends what a stream says of the event, whole events only. false: no memory. */
+    bool (*say)(tn_said *s, const tn_saying *e, tn_bytes *out);
+    /* Appends what ends a stream in which all went well. */
+    bool (*tail)(tn_said *const *all, size_t n, tn_bytes *out);
+    /* Appends what tells a client that its stream lives. begun: something was said. */
+    bool (*ping)(const tn_said *s, bool begun, tn_bytes *out);
+    /* Appends a failure, where a stream is under way. */
+    bool (*fail)(const tern_error *err, tn_bytes *out);
+    json_t *(*whole)(tn_said *const *all, size_t n); /* the reply of a request that wants no stream */
+    json_t *(*error)(const tern_error *err, int status);
+} tn_sink;
+
+extern const tn_sink tn_sink_chat, tn_sink_completions; /* OpenAI's (sink_openai.c) */
+extern const tn_sink tn_sink_messages;                  /* Anthropic's (sink_messages.c) */
+extern const tn_sink tn_sink_llama;                     /* llama.cpp's server's (sink_llama.c) */
+
+const tn_sink *tn_sink_of(tn_api api);
+
+/* ---- what sinks have in common ------------------------------------------------------------------------ */
+
+/* Appends a server-sent event. It takes value; name may be NULL. false, with nothing added: no memory. */
+bool tn_sink_event(tn_bytes *out, const char *name, json_t *value);
+/* A token and its log-probability, {id, token, logprob, bytes, top_logprobs}. It takes top, an array or
+ * NULL. */
+json_t *tn_said_logprob(const tern_engine *e, int32_t token, float logprob, json_t *top);
+/* Log-probabilities that no event has told yet; NULL: none. */
+json_t *tn_said_waiting(tn_said *s);
+/* A text gathered, which may be empty. */
+json_t *tn_said_text(const tn_bytes *b);
+/* {cache_n, prompt_n, prompt_ms, ..., predicted_per_second} as llama-server has them. */
+json_t *tn_said_timings(const tn_said *s);
+/* {total, cache, processed, time_ms} of the prompt, likewise */
+json_t *tn_said_progress(const tn_said *s);
+bool tn_said_length(const tn_said *s); /* it ended because there was no room */
+
+#endif

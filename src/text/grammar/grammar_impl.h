@@ -1,0 +1,42 @@
+/* text/grammar/grammar_impl.h - what a grammar is made of, for the files that follow its text. */
+#ifndef TN_TEXT_GRAMMAR_GRAMMAR_IMPL_H
+#define TN_TEXT_GRAMMAR_GRAMMAR_IMPL_H
+
+#include "text/grammar/ending.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/local.h"
+
+/* A place is where a text leads. */
+typedef struct tn_gplace {
+    uint32_t state;
+    size_t matched; /* bytes of `after` */
+    bool is_free;
+    uint32_t space_left; /* bytes of white space that may still be skipped */
+} tn_gplace;
+
+struct tn_grammar {
+    tn_ctx *ctx;
+    tn_gmachine m;
+    char *schema, *later; /* the schema, where finished texts are checked, and for which keywords */
+    const tn_gvocab *v;
+    size_t n_words; /* of a mask */
+    uint32_t start;
+    tn_gplace at;
+    uint32_t *way; /* [max_depth + 1] states along a branch of the tree */
+    tn_glocals locals;
+    uint64_t *mask; /* where masks are made */
+    size_t n_masks;
+    uint64_t n_computed, n_asked;
+    tn_ending *ending; /* NULL until a limit is told */
+    /* free text in front */
+    char *after;
+    size_t n_after, *fall; /* Knuth-Morris-Pratt */
+    uint32_t *cross;       /* tokens that can hold an end of `after` and more after it */
+    size_t n_cross, cap_cross;
+};
+
+/* Follows n bytes from a place. Returns false, and leaves *at anywhere, where the grammar does not allow
+ * them. */
+bool tn_grammar_follow(tn_grammar *g, tn_gplace *at, const char *p, size_t n);
+
+#endif

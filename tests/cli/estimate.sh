@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# What tern says beforehand that a model takes is what it then takes, within 15 %: every type of a file, every scheme.
+set -euo pipefail
+tern=$1
+! nm -D "$tern" 2>/dev/null | grep -qE '__(asan|tsan|ubsan)_' || { echo "skipped: a sanitizer's memory is another"; exit 77; }
+[ -z "${TERN_EMULATED:-}" ] || { echo "skipped: the emulator's memory is counted too"; exit 77; }
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+export XDG_CACHE_HOME=$tmp/cache
+"$tern" synth --arch tiny-llama --type f16 -o "$tmp/small.gguf"
+python3 - "$tern" "$tmp" <<'PY'
+import json, os, re, subprocess, sys
+tern, tmp = sys.argv[1:]
+CTX, failed = 1536, []
+open(tmp + "/long.txt", "w").write("hello the world " * 106)  # most of the context: keys and values are there once they are written
+
+
+def run(*args):
+    r = subprocess.run([tern, *args], capture_output=True, text=True)
+    return r.returncode, r.stdout, r.stderr
+
+
+def compare(label, path, *how):
+    common = ["run", "-m", path, "-c", str(CTX), "-t", "2", "--kv", "f32", "--set", "chunk=256", *how]
+    rc, out, err = run(*common, "-f", tmp + "/long.txt", "-n", "2", "--temp", "0", "--ignore-eos", "--json")
+    assert rc == 0, (label, err)
+    r = json.loads(out)
+    assert r["prompt_tokens"] > CTX * 0.85, r["prompt_tokens"]
+    rc, out, err = run(*common, "-p", "x", "--max-memory", "1M")
+    said = re.search(r"needs about (\d+) MiB .*weights (\d+), keys and values (\d+), work (\d+)", err)
+    assert rc == 1 and said, (label, err)
+    want, peak = int(said[1]), r["peak_rss_bytes"] / 2**20
+    print("%-24s told %4d MiB (weights %3s, keys and values %s, work %s), took %4.0f: %+.0f %%" % (label, *(said[i] if i > 1 else want for i in (1, 2, 3, 4)), peak, (want / peak - 1) * 100))
+    if abs(want / peak - 1) > 0.15:
+        failed.append(label)
+
+
+def make(kind):
+    path = "%s/%s.gguf" % (tmp, kind)
+    subprocess.run([sys.executable, "tests/cli/zeros.py", kind, path], stdin=open(tmp + "/small.gguf", "rb"), check=True)
+    return path
+
+
+for kind in "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4".split():
+    path = make(kind)
+    compare(kind, path, "--pack", "never")
+    os.unlink(path)
+path = make("random")
+for scheme in "float llm-int8 group-w8a8".split():
+    compare("f16, " + scheme, path, "--scheme", scheme)
+for scheme in (["gram"], ["gram", "--bits", "3"], ["edgeflow", "--bits", "5"], ["llm-npu"], ["naive-w8a8"], ["smoothquant"]):
+    package = tmp + "/m.tern"
+    rc, out, err = run("pack", path, "-o", package, "--calib-tokens", "256", *(["--quick"] if scheme[0] == "gram" else []), "--scheme", *scheme)
+    assert rc == 0, err
+    for form in ("tiles", "packed"):
+        if form == "tiles" or scheme[0] == "gram":
+            compare("%s, %s" % (" ".join(scheme), form), package, "--weights", form)
+    os.unlink(package)
+if failed:
+    sys.exit("FAILED: told more or less than 15 % beside what was taken: " + ", ".join(failed))
+PY
+echo "estimate: fine"

@@ -1,0 +1,104 @@
+/* The files that a server may open: its model, wherever links lead, and what is its own; no others. */
+#include "cli/serve_files.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SKIPPED = 77 };
+
+static char home[64], path[300];
+static int failures;
+#define WANT(what) ((what) ? (void)0 : (void)(failures++, fprintf(stderr, "not so: %s\n", #what)))
+
+static const char *at(const char *name) {
+    snprintf(path, sizeof path, "%s/%s", home, name);
+    return path;
+}
+
+static bool opens(const char *name, int flags) {
+    int fd = open(at(name), flags | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+static int make_home(void **state) {
+    static const char *const folders[] = {"model", "blobs", "hub", "hub/m", "other", ".ssh"},
+                             *const files[] = {"model/part.gguf", "blobs/weights", "blobs/neighbour",
+                                               "other/lora.gguf", "hub/m/a.gguf",  ".ssh/key"};
+    (void)state;
+    snprintf(home, sizeof home, "/tmp/tern-files-XXXXXX");
+    assert_non_null(mkdtemp(home));
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        assert_int_equal(mkdir(at(folders[i]), 0700), 0);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        assert_true(opens(files[i], O_WRONLY | O_CREAT));
+    char link[300];
+    snprintf(link, sizeof link, "%s", at("model/model.safetensors"));
+    assert_int_equal(symlink("../blobs/weights", link), 0);
+    return 0;
+}
+
+static int remove_home(void **state) {
+    char command[100];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", home);
+    return system(command);
+}
+
+static int inside(void) {
+    char model[300], hub[300], lora[320];
+    tern_error err;
+    snprintf(model, sizeof model, "%s", at("model"));
+    snprintf(hub, sizeof hub, "%s", at("hub"));
+    snprintf(lora, sizeof lora, "mine=%s:0.5", at("other/lora.gguf"));
+    char *argv[] = {"serve", "--lora", lora, "--port", "0", NULL};
+    setenv("HOME", home, 1);
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("XDG_DATA_HOME");
+    tern_status st = cli_serve_files(argv, model, hub, &err);
+    if (st == TERN_E_UNSUPPORTED) return SKIPPED;
+    WANT(st == TERN_OK);
+    WANT(opens("model/part.gguf", O_RDONLY));
+    WANT(opens("model/model.safetensors", O_RDONLY));
+    WANT(opens("other/lora.gguf", O_RDONLY));
+    WANT(opens("hub/m/a.gguf", O_RDONLY));
+    WANT(!opens(".ssh/key", O_RDONLY));
+    WANT(!opens("model/part.gguf", O_WRONLY));
+    WANT(!opens("model/new", O_WRONLY | O_CREAT));
+    WANT(!opens(".bashrc", O_WRONLY | O_CREAT));
+    WANT(opens(".cache/tern/new", O_WRONLY | O_CREAT));
+    WANT(opens(".local/share/tern/new", O_WRONLY | O_CREAT));
+    WANT(!unlink(at(".cache/tern/new")));
+    WANT(!opens("../../etc/tern-new", O_WRONLY | O_CREAT));
+    snprintf(path, sizeof path, "/proc/%d/mem", (int)getppid());
+    WANT(open(path, O_RDWR | O_CLOEXEC) < 0);
+    WANT(open("/etc/passwd", O_RDONLY | O_CLOEXEC) >= 0);
+    return failures != 0;
+}
+
+static void server(void **state) {
+    (void)state;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) _exit(inside());
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == SKIPPED) skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(server)};
+    return cmocka_run_group_tests(tests, make_home, remove_home);
+}

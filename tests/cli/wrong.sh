@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# What is given for a model and is none: one line that says what it is and what would work.
+set -euo pipefail
+tern=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+export HOME=$tmp XDG_DATA_HOME=$tmp/data XDG_CACHE_HOME=$tmp/cache XDG_STATE_HOME=$tmp/state TERN_MODELS=$tmp/none TERN_PACK=never
+unset HF_HOME HF_HUB_CACHE OLLAMA_MODELS
+refused() { # words, status, command: one line that says all of the words, separated by |
+    local words=$1 want=$2 rc=0
+    shift 2
+    "$@" >"$tmp/out" 2>"$tmp/err" || rc=$?
+    [ "$rc" = "$want" ] || { cat "$tmp/err"; echo "FAILED: status $rc of $*"; exit 1; }
+    [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" = 1 ] || { cat "$tmp/out" "$tmp/err"; echo "FAILED: not one line of $*"; exit 1; }
+    local IFS='|'
+    for w in $words; do grep -qF -- "$w" "$tmp/err" || { cat "$tmp/err"; echo "FAILED: no '$w' of $*"; exit 1; }; done
+}
+"$tern" synth --arch tiny-qwen2 -o "$tmp/m.gguf"
+
+# Names.
+refused "Qwen/Qwen3-0.6B|Hugging Face|tern pull Qwen/Qwen3-0.6B" 1 "$tern" run Qwen/Qwen3-0.6B hi
+refused "llama3.2|tern pull llama3.2|tern models" 1 "$tern" chat llama3.2
+refused "qwen3:0.6b|tern pull qwen3:0.6b" 2 "$tern" qwen3:0.6b "hi there"
+refused "opens no connection|tern pull" 1 "$tern" run https://example.com/m.gguf hi
+refused "no such file or folder|tern models" 1 "$tern" eval -m ./m.tern --task ppl --data "$tmp/m.gguf"
+mkdir -p "$tmp/models" && cp "$tmp/m.gguf" "$tmp/models/qwen2-small.gguf" && cp "$tmp/m.gguf" "$tmp/models/qwen2-large.gguf"
+TERN_MODELS=$tmp/models refused "a name like it: qwen2-large.gguf, qwen2-small.gguf" 1 "$tern" run Qwen/Qwen3-0.6B hi
+refused "did you mean tern chat?" 2 "$tern" chatt
+
+# A folder with one GGUF file in it is that file; one with more, or none, is told what to give.
+mkdir "$tmp/one" "$tmp/empty"
+cp "$tmp/m.gguf" "$tmp/one/"
+"$tern" run -m "$tmp/m.gguf" -p "the inn" --temp 0 -n 8 --ignore-eos >"$tmp/want" 2>/dev/null
+"$tern" run -m "$tmp/one" -p "the inn" --temp 0 -n 8 --ignore-eos >"$tmp/got" 2>/dev/null
+cmp "$tmp/want" "$tmp/got" || { echo "FAILED: a folder with a GGUF file"; exit 1; }
+printf 'GGUF\3\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\24\0\0\0\0\0\0\0general.architecture\10\0\0\0\4\0\0\0\0\0\0\0clip' >"$tmp/one/mmproj-m.gguf"
+"$tern" run -m "$tmp/one" -p "the inn" --temp 0 -n 8 --ignore-eos >"$tmp/got" 2>/dev/null
+cmp "$tmp/want" "$tmp/got" || { echo "FAILED: a folder with a GGUF file and what reads images for it"; exit 1; }
+refused "config.json|give the file" 1 "$tern" run -m "$tmp/models" -p hi
+refused "config.json|give the file" 1 "$tern" run -m "$tmp/empty" -p hi
+refused "mmproj|language model's file" 1 "$tern" run -m "$tmp/one/mmproj-m.gguf" -p hi
+
+# Downloads that stopped.
+size=$(stat -c %s "$tmp/m.gguf")
+head -c $((size - 1000)) "$tmp/m.gguf" >"$tmp/cut.gguf"
+refused "cut off|it has $((size - 1000)) bytes, and 1000 more are missing" 1 "$tern" run -m "$tmp/cut.gguf" -p hi
+head -c 200 "$tmp/m.gguf" >"$tmp/cut.gguf"
+refused "cut off?" 1 "$tern" run -m "$tmp/cut.gguf" -p hi
+cp -r models/tern-tiny "$tmp/folder"
+chmod -R u+w "$tmp/folder"
+truncate -s -12345 "$tmp/folder/model.safetensors"
+refused "cut off|12345 more are missing" 1 "$tern" run -m "$tmp/folder" -p hi
+
+# A folder without a tokenizer, before anything is packed; a tokenizer that lies elsewhere.
+cp models/tern-tiny/model.safetensors "$tmp/folder/"
+rm "$tmp/folder/tokenizer.json"
+TERN_PACK=auto refused "no tokenizer|tokenizer.json" 1 "$tern" run -m "$tmp/folder" -p hi
+[ ! -e "$XDG_CACHE_HOME/tern" ] || { echo "FAILED: a model that cannot answer is packed"; exit 1; }
+
+# Prompts that are longer than the context.
+printf 'the cat %.0s' {1..2000} >"$tmp/long.txt"
+refused "tokens and does not fit the context of 64|the model was trained for" 1 "$tern" run models/tern-tiny -f "$tmp/long.txt" -c 64
+head -c 900 "$tmp/long.txt" >"$tmp/short.txt"
+refused "tokens and does not fit the context of 64|-c " 1 "$tern" run models/tern-tiny -f "$tmp/short.txt" -c 64
+longer=$(sed 's/.*: -c \([0-9]*\).*/\1/' "$tmp/err")
+"$tern" run models/tern-tiny -f "$tmp/short.txt" -c "$longer" -n 4 --temp 0 >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; echo "FAILED: what was advised"; exit 1; }
+echo "wrong: fine"

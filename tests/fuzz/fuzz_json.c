@@ -1,0 +1,24 @@
+/* A text from anywhere, read as JSON by tern's reader and by jansson's: both refuse it, or both give the same value.
+ * The first byte is jansson's flags. */
+#include "base/json.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const size_t flags[] = {0, JSON_DECODE_ANY, JSON_REJECT_DUPLICATES,
+                                   JSON_ALLOW_NUL | JSON_DECODE_ANY, JSON_DECODE_INT_AS_REAL};
+    if (!size || memchr(data + 1, 0, size - 1))
+        return 0; /* jansson takes a zero byte for a blank in places */
+    size_t how = flags[data[0] % 5];
+    json_error_t je;
+    json_t *ours = tn_json_parse((const char *)data + 1, size - 1, how, &je);
+    bool deep = !ours && json_error_code(&je) == json_error_stack_overflow;
+    json_t *theirs = deep ? NULL : json_loadb((const char *)data + 1, size - 1, how, NULL);
+    if (!ours != !theirs || (ours && !json_equal(ours, theirs)) || (!ours && !je.text[0])) abort();
+    json_decref(ours);
+    json_decref(theirs);
+    return 0;
+}

@@ -1,0 +1,152 @@
+"""/v1/responses: its answers are those of a chat with the same turns, and its events add up to its reply."""
+import json
+import os
+
+from served import Server, same
+
+COLD = {"temperature": 0, "max_output_tokens": 10}
+TOOL = {"type": "function", "name": "clock", "description": "The time.", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"], "additionalProperties": False}}
+CALL = '<tool_call>{"name": "clock", "arguments": {"zone": "UTC"}}</tool_call>'
+
+
+def literal(text):
+    return "root ::= " + json.dumps(text)
+
+
+def chat(s, messages, **more):
+    status, r = s.json("/v1/chat/completions", dict({"messages": messages, "temperature": 0, "max_tokens": 10}, **more))
+    same(status, 200, r)
+    return r["choices"][0]["message"]["content"]
+
+
+def events(s, body):
+    status, data = s.ask("POST", "/v1/responses", dict(body, stream=True))
+    assert status == 200, data
+    out = []
+    for block in data.decode().split("\n\n"):
+        if block.startswith("event: "):
+            name, value = block.split("\n")
+            value = json.loads(value[6:])
+            same((name, value["sequence_number"]), ("event: " + value["type"], len(out)), value)
+            out.append(value)
+    same([e["type"] for e in out[:2]], ["response.created", "response.in_progress"], "how it begins")
+    same(out[0]["response"]["output"], [], "nothing yet")
+    return out
+
+
+def sum_of(s, body):
+    """The reply that the events add up to; each item's are checked on the way."""
+    e = events(s, body)
+    items, text = {}, {}
+    for x in e[2:-1]:
+        i, kind = x["output_index"], x["type"].split(".", 1)[1]
+        if kind == "output_item.added":
+            assert i == len(items) and x["item"]["status"] == "in_progress", x
+            items[i], text[i] = x["item"], ""
+            continue
+        if kind != "output_item.done":
+            same(x["item_id"], items[i]["id"], x)
+        if kind.endswith(".delta"):
+            text[i] += x["delta"]
+        if kind in ("output_text.done", "reasoning_text.done"):
+            same(x["text"], text[i], x)
+        if kind == "function_call_arguments.done":
+            same(x["arguments"], text[i], x)
+        if kind == "output_item.done":
+            same((x["item"]["id"], x["item"]["status"]), (items[i]["id"], "completed"), x)
+            items[i] = x["item"]
+    r = e[-1]["response"]
+    same((e[-1]["type"], r["output"], r["id"]), ("response." + r["status"], [items[i] for i in sorted(items)], e[0]["response"]["id"]), e[-1])
+    return r
+
+
+def bare(items):
+    """Items without their ids, which are new each time."""
+    return [{k: v for k, v in x.items() if k not in ("id", "call_id")} for x in items]
+
+
+def words(s):
+    want = chat(s, [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say a word."}])
+    ask = dict(COLD, model="m", instructions="Be brief.", input="Say a word.", metadata={"a": "b"})
+    status, r = s.json("/v1/responses", ask)
+    same(status, 200, r)
+    same([(x["type"], x["role"], x["content"]) for x in r["output"]], [("message", "assistant", [{"type": "output_text", "text": want, "annotations": [], "logprobs": []}])], r)
+    assert r["object"] == "response" and r["id"].startswith("resp_") and r["output"][0]["id"].startswith("msg_"), r
+    same((r["instructions"], r["metadata"], r["tool_choice"], r["tools"], r["max_output_tokens"], r["store"]), ("Be brief.", {"a": "b"}, "auto", [], 10, True), r)
+    u = r["usage"]
+    same((u["total_tokens"], u["output_tokens"]), (u["input_tokens"] + u["output_tokens"], 10), u)
+    same((r["status"], r["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}), r)
+    same(bare(sum_of(s, ask)["output"]), bare(r["output"]), "streamed")
+    parts = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say a word."}]}]
+    same(bare(s.json("/responses", dict(ask, input=parts))[1]["output"]), bare(r["output"]), "as items")
+    r = s.json("/v1/responses", dict(input="Hi", text={"format": {"type": "json_schema", "name": "x", "strict": True, "schema": {"const": "42"}}}))[1]
+    same((r["status"], r["output"][0]["content"][0]["text"]), ("completed", '"42"'), r)
+
+
+def turns(s):
+    """What is remembered is what the client could have sent again."""
+    ask = dict(COLD, input="Say a word.")
+    first = s.json("/v1/responses", ask)[1]
+    said = first["output"][0]["content"][0]["text"]
+    told = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": said}, {"role": "user", "content": "Another."}]
+    want = chat(s, told)
+    for stream in (False, True):
+        body = dict(COLD, input="Another.", previous_response_id=first["id"])
+        second = sum_of(s, body) if stream else s.json("/v1/responses", body)[1]
+        same((second["output"][0]["content"][0]["text"], second["previous_response_id"]), (want, first["id"]), second)
+    third = s.json("/v1/responses", dict(COLD, input="More.", previous_response_id=second["id"], instructions="Be loud."))[1]
+    same(third["output"][0]["content"][0]["text"], chat(s, [{"role": "system", "content": "Be loud."}] + told + [{"role": "assistant", "content": want}, {"role": "user", "content": "More."}]), "a third turn")
+    again = s.json("/v1/responses", dict(COLD, input=[{"role": "user", "content": "Say a word."}] + first["output"] + [{"role": "user", "content": "Another."}]))[1]
+    same(again["output"][0]["content"][0]["text"], want, "sent again")
+    same(s.json("/v1/responses/" + first["id"]), (200, first), "read again")
+    same(s.ask("DELETE", "/v1/responses/" + first["id"])[0], 200, "erased")
+    for r in (s.json("/v1/responses/" + first["id"]), s.json("/v1/responses", dict(ask, previous_response_id=first["id"]))):
+        same((r[0], r[1]["error"]["code"]), (404, "not_found"), r)
+    gone = s.json("/v1/responses", dict(ask, store=False))[1]["id"]
+    same(s.json("/v1/responses/" + gone)[0], 404, "not stored")
+
+
+def tools(s):
+    ask = dict(input="What time is it?", tools=[TOOL, {"type": "web_search"}], grammar=literal("Wait. " + CALL), max_output_tokens=200)
+    r = s.json("/v1/responses", ask)[1]
+    message, call = r["output"]
+    same((message["content"][0]["text"], call["type"], call["name"], json.loads(call["arguments"]), call["status"], r["status"]), ("Wait.", "function_call", "clock", {"zone": "UTC"}, "completed", "completed"), r)
+    assert call["id"].startswith("fc_") and call["call_id"], call
+    same(bare(sum_of(s, ask)["output"]), bare(r["output"]), "streamed")
+    back = {"type": "function_call_output", "call_id": call["call_id"], "output": "Noon."}
+    chats = [{"role": "user", "content": "What time is it?"}, {"role": "assistant", "content": "Wait.", "tool_calls": [{"id": call["call_id"], "type": "function", "function": {"name": "clock", "arguments": call["arguments"]}}]}, {"role": "tool", "tool_call_id": call["call_id"], "content": "Noon."}]
+    want = chat(s, chats, tools=[{"type": "function", "function": {k: v for k, v in TOOL.items() if k != "type"}}])
+    for body in (dict(previous_response_id=r["id"], input=[back]), dict(input=[{"role": "user", "content": "What time is it?"}] + r["output"] + [back])):
+        same(s.json("/v1/responses", dict(COLD, tools=[TOOL], **body))[1]["output"][0]["content"][0]["text"], want, "with the result")
+    other = dict(TOOL, name="other")
+    for choice in ("required", {"type": "function", "name": "clock"}, {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}):
+        r = s.json("/v1/responses", {"input": "Hi", "tools": [TOOL, other] if choice != "required" else [TOOL], "tool_choice": choice, "max_output_tokens": 200})[1]
+        same([(x["type"], x["name"]) for x in r["output"]], [("function_call", "clock")], choice)
+
+
+def wrong(s):
+    for body, status, words in (({}, 400, "'input'"), ({"input": 3}, 400, "'input'"), ({"input": [3]}, 400, "input[0]"), ({"input": [{"type": "computer_call"}]}, 400, "computer_call"), ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input_image"),
+                                ({"input": "x", "background": True}, 400, "background"), ({"input": "x", "previous_response_id": "resp_x"}, 404, "resp_x"), ({"input": "x", "tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "z"}]}}, 400, "'z'"),
+                                ({"input": "word " * 3000}, 400, "2048"), ({"input": [{"type": "function_call_output"}]}, 400, "call_id"), ({"input": "x", "max_output_tokens": "a"}, 400, "max_tokens")):
+        got, r = s.json("/v1/responses", body)
+        assert got == status and words in r["error"]["message"], (body, got, r)
+
+
+def thoughts():
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle/templates/")
+    s = Server("--chat-template", here + "Qwen-Qwen3-0.6B.jinja", "--cache-size", "0")
+    ask = {"input": "x", "grammar": literal("<think>\nHm.\n</think>\n\nYes."), "max_output_tokens": 100}
+    r = s.json("/v1/responses", ask)[1]
+    same([(x["type"], x["content"][0]["text"]) for x in r["output"]], [("reasoning", "Hm."), ("message", "Yes.")], r)
+    same(bare(sum_of(s, ask)["output"]), bare(r["output"]), "streamed")
+    same(s.json("/v1/responses", dict(COLD, input=[{"role": "user", "content": "x"}] + r["output"] + [{"role": "user", "content": "y"}]))[0], 200, "a thought that comes back")
+    s.stop()
+
+
+server = Server("--cache-size", "0")
+for check in (words, turns, tools, wrong):
+    check(server)
+    print(check.__name__, "ok", flush=True)
+server.stop()
+thoughts()
+print("thoughts ok")
