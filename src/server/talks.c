@@ -344,7 +344,7 @@ tern_status tn_talks_list(tn_talks *t, const char *query, json_t **out, tern_err
     int n_words = 0;
     folded q;
     *out = NULL;
-    bool ok = fold(query ? query : "", &q);
+    bool unread = false, ok = fold(query ? query : "", &q);
     for (char *w = ok ? strtok_r(q.p, " \t\r\n", &rest) : NULL; w && n_words < WORDS_MAX;
          w = strtok_r(NULL, " \t\r\n", &rest))
         words[n_words++] = w;
@@ -352,13 +352,22 @@ tern_status tn_talks_list(tn_talks *t, const char *query, json_t **out, tern_err
     json_t *list = json_array();
     for (struct dirent *f; d && (f = readdir(d));) {
         json_t *talk;
-        if (id_of(f->d_name, ".json", id) && tn_talks_get(t, id, &talk, NULL) == TERN_OK)
-            list_one(id, talk, words, n_words, &list);
+        if (!id_of(f->d_name, ".json", id)) continue;
+        /* What is damaged is not listed. What could not be read this time would be missing without a word. */
+        tern_status got = tn_talks_get(t, id, &talk, NULL);
+        unread = got == TERN_E_IO;
+        if (got == TERN_OK) list_one(id, talk, words, n_words, &list);
+        if (got == TERN_E_MEMORY || unread || !list) {
+            json_decref(list);
+            list = NULL;
+            break;
+        }
     }
-    tern_status st = !ok    ? tn_fail(err, TERN_E_MEMORY, "no memory for the search")
-                     : !d   ? tn_fail(err, TERN_E_IO, "%s: %s", t->folder, strerror(errno))
-                     : list ? sort(list, out, err)
-                            : tn_fail(err, TERN_E_MEMORY, "no memory for the list of conversations");
+    tern_status st = !ok      ? tn_fail(err, TERN_E_MEMORY, "no memory for the search")
+                     : !d     ? tn_fail(err, TERN_E_IO, "%s: %s", t->folder, strerror(errno))
+                     : unread ? tn_fail(err, TERN_E_IO, "conversation %s cannot be read", id)
+                     : list   ? sort(list, out, err)
+                              : tn_fail(err, TERN_E_MEMORY, "no memory for the list of conversations");
     if (d) closedir(d);
     unfold(&q);
     json_decref(list);
