@@ -35,6 +35,7 @@ test: setup
 
 # What takes longer: the tests that `make test` skipped, with their tools installed; sanitizers, AArch64, other compilers. CI runs both.
 check: emulators
+	@mkdir -p $(BUILD)
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) -U 'HEX_*' -U TERN_HEXAGON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD)
 	@TERN_GROWTH=all ctest --test-dir $(BUILD) --output-on-failure -j 2 -R "$(NEED_TOOLS)|^lab/growth"
