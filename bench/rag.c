@@ -1,7 +1,7 @@
 /* bench/rag.c - time of retrievals from a store: bench_rag STORE QUESTIONS, a file of lines
  * "path<tab>question". bench/rag.sh makes both. */
 #include "base/clock.h"
-#include "store/rag.h"
+#include "documents/rag.h"
 
 #include <stdio.h>
 #include <stdlib.h>

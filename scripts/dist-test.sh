@@ -41,7 +41,7 @@ for arch in x86_64 aarch64; do
     tar -C "$root" --strip-components=1 -xf "$tarball"
     cp -r models/tern-tiny "$root/model"
     mkdir "$root/docs"
-    cp tests/store/fixtures/report.* tests/store/fixtures/ships.xlsx "$root/docs/"
+    cp tests/documents/fixtures/report.* tests/documents/fixtures/ships.xlsx "$root/docs/"
     printf 'The ferry to Brenwick leaves at 9:40 from pier 4.\n' >"$root/docs/ferry.txt"
     for cpu in "" cortex-a53 max; do
         if [ "$(uname -m)" = $arch ]; then

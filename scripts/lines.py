@@ -8,7 +8,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRODUCTS = [
     ("the page", "what a browser runs, and what serves it", ["src/server/page/*", "src/server/page.*", "src/server/talk*"]),
-    ("documents", "readers, index, search", ["src/store/*", "!src/store/store.*", "!src/store/plugin.c"]),
+    ("documents", "readers, index, search", ["src/documents/*"]),
     ("tern-lab", "simulator, papers' tables, random models, evaluation", ["src/lab/*"]),
     ("tern", "command line and server", ["src/cli/*", "src/server/*"]),
     ("libtern", "the engine", ["src/*", "include/*"]),

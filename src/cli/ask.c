@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "session/session.h"
-#include "store/rag.h"
+#include "documents/rag.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define TN_CLI_ASK_H
 
 #include "base/json.h"
-#include "store/rag.h"
+#include "documents/rag.h"
 
 /* Writes the question with the first n passages as the model wants it: in its chat template, or as plain text where it
  * has none. source is a template's text, or NULL: the model's. The caller frees the ids with free; NULL after a message. */

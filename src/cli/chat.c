@@ -7,7 +7,7 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/store_args.h"
-#include "store/reader.h"
+#include "documents/reader.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "cli/stats.h"
 #include "cli/store_args.h"
 #include "session/session.h"
-#include "store/reader.h"
+#include "documents/reader.h"
 
 #include <stdint.h>
 #include <stdio.h>

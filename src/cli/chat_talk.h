@@ -31,7 +31,7 @@ typedef struct chat {
     char *source;             /* of the chat template, or NULL: the model's */
     const char *model;        /* its file */
     char *store;              /* the file, or NULL */
-    struct tn_reader *reader; /* of files that go with a question (store/reader.h) */
+    struct tn_reader *reader; /* of files that go with a question (documents/reader.h) */
     char *attached;           /* goes in front of the next question */
     bool refused;             /* the last message was longer than the context, or than what is left of it */
     char *too_long;           /* that message, for /cut; or NULL */

@@ -2,7 +2,7 @@
 #ifndef TN_CLI_EMBEDDING_H
 #define TN_CLI_EMBEDDING_H
 
-#include "session/embed.h"
+#include "documents/embed.h"
 
 typedef struct embedding {
     char *path; /* absolute */

@@ -8,7 +8,7 @@
 #include "server/checkpoints.h"
 #include "server/talks.h"
 #include "server/uploads.h"
-#include "store/rag.h"
+#include "documents/rag.h"
 
 #include <errno.h>
 #include <stdio.h>

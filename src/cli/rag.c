@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "server/checkpoints.h"
-#include "store/rag.h"
-#include "store/reader.h"
+#include "documents/rag.h"
+#include "documents/reader.h"
 #include "package/tokens.h"
 
 #include <signal.h>

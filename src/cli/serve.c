@@ -9,8 +9,8 @@
 #include "server/checkpoints.h"
 #include "server/http.h"
 #include "server/origins.h"
-#include "store/reader.h"
-#include "store/sandbox.h"
+#include "documents/reader.h"
+#include "documents/sandbox.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -2,7 +2,7 @@
 
 #include "base/file.h"
 #include "model/catalogue.h"
-#include "store/sandbox.h"
+#include "documents/sandbox.h"
 
 #include <dirent.h>
 #include <limits.h>

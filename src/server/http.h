@@ -9,7 +9,7 @@
 #define TN_SERVER_HTTP_H
 
 #include "server/models.h"
-#include "store/reader.h"
+#include "documents/reader.h"
 
 enum { TN_HTTP_BODY_MAX = 8 << 20, TN_HTTP_BODIES_MAX = 128 << 20 };
 

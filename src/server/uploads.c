@@ -5,7 +5,7 @@
 #include "server/checkpoints.h"
 #include "server/refusals.h"
 #include "server/talks.h"
-#include "store/rag.h"
+#include "documents/rag.h"
 
 #include <ctype.h>
 #include <dirent.h>

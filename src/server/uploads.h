@@ -1,6 +1,6 @@
 /* server/uploads.h - documents that a page gave: texts in the index that `tern ask` answers from as well.
  *
- *   bytes -> store/reader.h -> text -> a file of the folder $XDG_DATA_HOME/tern/uploads -> the store's index
+ *   bytes -> documents/reader.h -> text -> a file of the folder $XDG_DATA_HOME/tern/uploads -> the store's index
  *
  * Of a document its text is kept, not its bytes. The file (0600, folder 0700) is named by sixteen random
  * digits, and its first line is the document's name: no name from outside becomes a path. Any thread may
@@ -9,7 +9,7 @@
 #define TN_SERVER_UPLOADS_H
 
 #include "base/json.h"
-#include "store/reader.h"
+#include "documents/reader.h"
 
 typedef struct tn_uploads tn_uploads;
 

@@ -37,7 +37,7 @@ static const char *const migrations[TN_STORE_VERSION] = {
      "INTEGER NOT NULL, text TEXT NOT NULL);"
      "CREATE INDEX passage_document ON passage(document);"
      "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', "
-     "tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by store/rag.c: triggers would need
+     "tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by documents/rag.c: triggers would need
                                                               a trusted schema */
     ("CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model "
      "INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"

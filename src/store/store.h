@@ -13,10 +13,10 @@
  *
  * Schema versions are in PRAGMA user_version. Opening migrates an older file and refuses a newer one:
  *   1  vocab, sequence
- *   2  document, passage, passage_fts (store/rag.h)
+ *   2  document, passage, passage_fts (documents/rag.h)
  *   3  recalled
  *   4  quote: which sequences hold text of which document, so that they go with it
- *   5  embedder, vector (store/vectors.h): a vector goes with its passage
+ *   5  embedder, vector (documents/vectors.h): a vector goes with its passage
  *
  * The file is its owner's alone (0600); one that others could read is narrowed, with a notice. What is
  * deleted is overwritten with zeros, in the file and in the write-ahead log. A file from elsewhere is data
@@ -127,7 +127,7 @@ typedef struct tn_store_ops {
 #define TN_STORE_PLUGIN "tn_store_plugin"
 extern const tn_store_ops tn_store_plugin;
 
-/* ---- for store/rag.c and vectors.c, which keep their tables in the same file ----------------------- */
+/* ---- for documents/rag.c and vectors.c, which keep their tables in the same file ----------------------- */
 
 struct sqlite3 *tn_store_db(tn_store *s);
 struct sqlite3_stmt;

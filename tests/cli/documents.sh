@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Documents that nobody should write (tests/store/hostile.py): each gives a bounded text or one line that says why not, and what it refers
+# Documents that nobody should write (tests/documents/hostile.py): each gives a bounded text or one line that says why not, and what it refers
 # to is not read. The limits of time and memory are far above what is needed, and far below what each document was made for.
 set -u
 tern=$(realpath "$1")
@@ -28,7 +28,7 @@ P
 chmod +x "$tmp/bin/pdftotext"
 
 echo "the Quizzaciously secret" >"$tmp/secret"
-python3 -W ignore tests/store/hostile.py "$tmp/docs" "$tmp/secret" || fail "the documents"
+python3 -W ignore tests/documents/hostile.py "$tmp/docs" "$tmp/secret" || fail "the documents"
 for what in memory text limits; do printf '%%PDF-1.7\n%s\n' $what >"$tmp/docs/$what.pdf"; done
 bounded "$tern" rag add "$tmp/docs" || fail "rag add ends with $?"
 

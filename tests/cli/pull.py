@@ -467,7 +467,7 @@ def no_connections():
     same(r.returncode, 0, r.stderr)
     for words in (["models"], ["inspect", tiny], ["bench", "-m", tiny, "-p", "8", "-n", "0", "-r", "1"], ["rag", "add", "docs/guide"], ["ask", tiny, "What is a package?", "-n", "4"]):
         tern(*words, preexec_fn=no_sockets)
-    # A server asks once, with a connection to itself, whether the kernel tells whose a connection is; its sandbox refuses the rest (tests/store/sandbox.c).
+    # A server asks once, with a connection to itself, whether the kernel tells whose a connection is; its sandbox refuses the rest (tests/documents/sandbox.c).
     seen = TMP + "/connects"
     watched = ["strace", "-f", "-qq", "-e", "trace=connect", "-e", "signal=none", "-o", seen] if shutil.which("strace") else []
     p = subprocess.Popen([*watched, TERN, "serve", tiny, "--port", "0"], env=ENV, stderr=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
 /* Office documents, books and messages from outside: valid UTF-8 within its bound, or a reason. The first
  * byte says which name the file has. */
-#include "store/documents.h"
+#include "documents/documents.h"
 
 #include <stdlib.h>
 #include <string.h>

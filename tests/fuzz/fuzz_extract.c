@@ -1,6 +1,6 @@
 /* Documents from outside: decode, strip, cut up. What comes out is UTF-8 within its bounds, and passages lie
  * in the text. */
-#include "store/extract.h"
+#include "documents/extract.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * a status. */
 #include "tiny.h"
 
-#include "store/rag.h"
+#include "documents/rag.h"
 #include "store/store.h"
 
 static bool note_sequence(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n) {

@@ -12,7 +12,7 @@
 #include "model/gguf_vocab.h"
 #include "quant/pack.h"
 #include "server/request.h"
-#include "store/documents.h"
+#include "documents/documents.h"
 #include "text/grammar/grammar.h"
 #include "text/hf.h"
 #include "text/jinja/jinja.h"

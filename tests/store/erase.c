@@ -1,6 +1,6 @@
 /* What is removed is gone from the bytes of the store; what is private has its owner alone; a store from
  * elsewhere is data. */
-#include "store/rag.h"
+#include "documents/rag.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,26 @@
+/* documents/reader.h - processes of their own that read documents, because they come from anywhere and their formats are
+ * large.
+ *
+ * They are started while the program has one thread. Each reads one document at a time, in a process that ends with it
+ * and that gives up everything but the document and its way back (documents/sandbox.h) before it looks into it: no file but
+ * the system's own, no connection, no other program; for PDF pdftotext, which is held to the same files. A document that
+ * breaks its reader costs one error, and one that takes long keeps nobody waiting but those who come when all read. */
+#ifndef TN_DOCUMENTS_READER_H
+#define TN_DOCUMENTS_READER_H
+
+#include "base/ctx.h"
+
+typedef struct tn_reader tn_reader;
+
+enum { TN_READERS = 4 }; /* at most */
+
+/* n processes. Before the first thread is started. */
+tern_status tn_reader_open(int n, tn_reader **out, tern_error *err);
+void tn_reader_close(tn_reader **r);
+
+/* The text of a file, at most max_bytes of it; the message of an error does not name it. *out is
+ * zero-terminated; free it with free. Any thread may call. */
+tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
+                           tern_error *err);
+
+#endif
