@@ -89,13 +89,13 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
         ids[i] = (int32_t)tn_rng_below(
             &rng, (uint64_t)(n_ctx < 1200 ? n_ctx / 3 + 1 : 400)); /* as texts have them */
     must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
-    tern_draft_stats cold, t;
-    tern_session_draft_stats(s, &cold);
+    tn_draft_stats cold, t;
+    tn_session_draft_stats(s, &cold);
     ids[0] ^= 1;
     double t0 = tn_now_s();
     must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
     double all = tn_now_s() - t0;
-    tern_session_draft_stats(s, &t);
+    tn_session_draft_stats(s, &t);
     printf(
         "calibration of %d tokens: %.1f ms, %.2f %% of the rest of their prefill (%.1f ms the first time)\n",
         n_ctx, (t.calibrate_s - cold.calibrate_s) * 1e3,

@@ -96,6 +96,8 @@ TERN_API tern_status tern_hooks_init(tern_hooks *h, size_t size_bytes);
 
 typedef struct tern_engine tern_engine;
 typedef struct tern_session tern_session;
+typedef struct tern_answer tern_answer;
+typedef struct tern_grammar tern_grammar;
 
 /* How a model is opened and used, by name: threads, attention, temp... `tern help set` and
  * docs/reference/cli.md list the names with types, ranges and defaults. Values are text, as on the command
@@ -159,6 +161,11 @@ typedef struct tern_model_info {
 
 TERN_API tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, size_t size_bytes);
 #define tern_engine_info(e, out) tern_engine_info_sized((e), (out), sizeof *(out))
+
+/* The model's hyperparameters, one by one: the name of number i, static, with its value as text in buf
+ * (n_bytes with the terminating zero; cut if longer); NULL after the last. Numbers as C prints them, layer
+ * kinds as a letter each. */
+TERN_API const char *tern_engine_property(const tern_engine *e, size_t i, char *buf, size_t n_bytes);
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
@@ -289,6 +296,10 @@ TERN_API tern_status tern_session_copy(tern_session *dst, const tern_session *sr
 /* Logits after the last evaluated token: float[n_vocab], valid until the next call on the session; NULL if
  * none. */
 TERN_API const float *tern_session_logits(const tern_session *s);
+/* The k likeliest next tokens of those logits, likeliest first (of equals the smaller id), and the logarithms
+ * of their probabilities over the whole vocabulary. Returns how many there are, at most k; 0 without logits.
+ * tokens [k], logprobs [k]. */
+TERN_API size_t tern_session_likeliest(const tern_session *s, size_t k, int32_t *tokens, float *logprobs);
 TERN_API size_t tern_session_length(const tern_session *s);
 /* The evaluated tokens, tern_session_length of them, valid until the next call on the session; NULL if
  * none. */
@@ -342,6 +353,9 @@ typedef struct tern_generate_options {
     /* on_token gets the text of control tokens too, for whoever reads a model's markup ("<|python_tag|>");
      * tokens that end a turn have none (default false) */
     bool special_text;
+    /* A grammar that is compiled already, in place of grammar and json_schema; borrowed until the answer has
+     * ended, and by one answer at a time. NULL = none (default). */
+    tern_grammar *compiled;
 } tern_generate_options;
 
 TERN_API tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);
@@ -365,6 +379,28 @@ typedef struct tern_generate_result {
 /* Continue from the current logits. The generated tokens become part of the session. */
 TERN_API tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
                                            tern_generate_result *result, tern_error *err);
+
+/* The same in steps, so that several answers go forward together: the weights are read once for all.
+ *
+ * open draws the first token and gives it out; while there is more, a step evaluates it and gives out what
+ * follows; close gives out what was held back and tells how it ended. opt is copied; what it points to, and
+ * the session, stay until then. A session has one open answer at a time, and nothing else may change it
+ * meanwhile. Each answer has the text that it would have alone. */
+TERN_API tern_status tern_answer_open(tern_session *s, const tern_generate_options *opt, tern_answer **out,
+                                      tern_error *err);
+TERN_API bool tern_answer_more(const tern_answer *a);
+enum { TERN_ANSWERS_MAX = 8 }; /* of a step */
+/* One forward for answers[0..n), of different sessions of one engine, which all have more. What fails in one
+ * ends that one: close tells it. TERN_E_INVALID, and nothing done, where they cannot go together. */
+TERN_API tern_status tern_answers_step(tern_answer *const *answers, size_t n, tern_error *err);
+/* result and err may be NULL. */
+TERN_API tern_status tern_answer_close(tern_answer **a, tern_generate_result *result, tern_error *err);
+
+/* Compiles a grammar once for many answers, by any thread: GBNF or a JSON Schema, the other NULL, as in
+ * tern_generate_options. The engine outlives it. An answer that runs has it for itself. */
+TERN_API tern_status tern_grammar_open(tern_engine *e, const char *gbnf, const char *json_schema,
+                                       tern_grammar **out, tern_error *err);
+TERN_API void tern_grammar_close(tern_grammar **g);
 
 /* One answer in one call: opens a session, reads the messages, writes the answer piece by piece. The
  * options name what sessions and answers can be asked for (ctx-size, n-predict, temp, seed, draft...);
@@ -394,84 +430,14 @@ TERN_API tern_status tern_session_embed(tern_session *s, const int32_t *ids, siz
  * never evaluated. Kept until the session is closed. */
 TERN_API tern_status tern_session_learn(tern_session *s, const int32_t *tokens, size_t n, tern_error *err);
 
-/* What drafting did, since the session was opened. */
-typedef struct tern_draft_stats {
-    uint64_t n_steps;                    /* forwards while generating */
-    uint64_t n_rows;                     /* tokens they evaluated: one certain and the drafts */
-    uint64_t n_accepted;                 /* drafts that became text */
-    double tokens_per_step;              /* accepted length: 1 + accepted drafts a forward */
-    double valid, wasted, underutilised; /* shares of n_steps x draft_nodes: kept, rejected, not used */
-    double draft_s, draft_max_s;         /* finding drafts: in all, longest of a step */
-    double verify_s;                     /* forwards */
-    double calibrate_s;                  /* calibration during prefill */
-    uint64_t n_calibrated;               /* prompt tokens calibrated */
-    uint64_t draft_bytes;                /* memory of the drafters */
-    uint64_t n_learned;                  /* tokens of the store that are drafted from */
-    double learn_s, commit_s;            /* reading them; writing conversations to the store */
-    /* Drafts verified, and right, by who proposed them: copied from text and store, what the model predicted before (calibrated,
-     * extend), a draft model, the model's own layer that guesses further */
-    uint64_t copied, copied_right, recalled, recalled_right, by_model, by_model_right, by_mtp, by_mtp_right;
-    double mtp_s; /* that layer's keeping up with the text, prompts included */
-} tern_draft_stats;
-
-TERN_API tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out,
-                                                    size_t size_bytes);
-#define tern_session_draft_stats(s, out) tern_session_draft_stats_sized((s), (out), sizeof *(out))
-
 /* From any thread: the running prefill/step/generate returns TERN_E_CANCELLED soon. Cleared when it does. */
 TERN_API void tern_session_cancel(tern_session *s);
 
-/* What a session's prefills did, since it was opened. Packages only: zero for float models. */
-typedef struct tern_stats {
-    double wall_s;                       /* of all scheduled runs (chunks of the prompt) */
-    double cpu_busy_s, npu_busy_s;       /* summed over the lane's workers */
-    double cpu_bubble, npu_bubble;       /* idle share of the lane's workers */
-    double decision_us, decision_max_us; /* mean and longest time of a scheduling decision */
-    uint64_t n_decisions, n_stolen;      /* parts of tasks run by the other lane */
-    uint64_t n_outliers, n_dropped; /* clipped activations made good in float; and beyond a row's capacity */
-    uint64_t hot_hits, cold_misses; /* their weight rows found resident; read from the package */
-    int32_t n_subgraphs,
-        n_shared; /* (chunk, subgraph) pairs of the last wave; of those, served by a shared graph */
-    uint64_t kv_bytes, activation_bytes;
-    uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and were
-                                                   there some for each chunk */
-    /* Devices that hold one form of a graph at a time, all sessions of the engine together: layers whose form
-     * was replaced; time of that; of it, time in which nothing computed; blocks of the last plan and the
-     * exposed time it expected. */
-    uint64_t n_switched;
-    double switch_s, switch_exposed_s, switch_planned_stall_s;
-    int32_t switch_blocks;
-    /* How the weights came from the package (all sessions together): bytes read, time in which something was
-     * being read; unpacking them and making them resident, summed over the threads; from opening until all
-     * was there (0: not yet). */
-    uint64_t read_bytes;
-    double read_s, unpack_s, load_s, loaded_s;
-    const char *read_method;
-    uint64_t unpacked_by_device; /* weights that the device unpacked itself */
-    /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact
-     * largest, and how many of those were selected; estimates run on the device; times a head's keys were
-     * quantised anew; bytes of INT8 keys and graphs. */
-    uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised,
-        attn_bytes;
-    /* with attention_pipeline: heads estimated, in so many of the launches; plans made, their mean and
-     * longest time; time of the planned stages, and of the same from the first to the last of a chunk and
-     * layer, whatever ran between */
-    uint64_t attn_fused, attn_fused_launches, attn_plans;
-    double attn_plan_us, attn_plan_max_us, attn_planned_s, attn_took_s;
-    double attn_mass; /* with attention_check: share of the exact softmax weights that lies on selected
-                         positions, mean over attn_rows */
-    /* Experts that are read on demand, where max-memory has no place for all (all sessions together): their bytes in
-     * the file, and the memory they have; experts taken for a product; of those, in memory from before, and read ahead
-     * of it; bytes read on demand, and time in which threads waited for that; experts that decoding chose, and
-     * had foreseen a layer before. */
-    uint64_t experts_bytes, experts_room_bytes, experts_taken, experts_hits, experts_ahead,
-        experts_read_bytes;
-    double experts_wait_s;
-    uint64_t experts_chosen, experts_foreseen;
-} tern_stats;
-
-TERN_API tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes);
-#define tern_session_stats(s, out) tern_session_stats_sized((s), (out), sizeof *(out))
+/* What a session did since it was opened, as a list of counters: the name of number i, static, and its value so far;
+ * NULL after the last. Times end in _s or _us, sizes in _bytes; names that begin with draft_ are of drafting,
+ * the others of prompts (of packages; zero for other files). docs/reference/counters.md says what each counts.
+ * Later versions may know more. */
+TERN_API const char *tern_session_counter(const tern_session *s, size_t i, double *value);
 
 /* The recorded tasks as Chrome trace JSON (opens in Perfetto). TERN_E_INVALID unless opened with trace. */
 TERN_API tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err);
@@ -483,6 +449,13 @@ TERN_API tern_status tern_session_write_gantt(const tern_session *s, int fd, int
 /* Save/load tokens and KV cache. A state loads only into an engine of the same model (checked). */
 TERN_API tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err);
 TERN_API tern_status tern_session_load(tern_session *s, const char *path, tern_error *err);
+/* The same bytes to and from memory. write gets them in order, and returns false to stop
+ * (TERN_E_CANCELLED). */
+TERN_API tern_status tern_session_save_to(const tern_session *s,
+                                          bool (*write)(void *user, const void *bytes, size_t n_bytes),
+                                          void *user, tern_error *err);
+TERN_API tern_status tern_session_load_from(tern_session *s, const void *bytes, size_t n_bytes,
+                                            tern_error *err);
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 

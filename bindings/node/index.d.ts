@@ -23,6 +23,9 @@ export class Session {
   readonly logits: Float32Array | null;
   readonly tokens: Int32Array;
   readonly length: number;
+  /** What the session did, counted, by name. */
+  readonly counters: Record<string, number>;
+  likeliest(k: number): { token: number; logprob: number }[];
   prefill(prompt: string | ArrayLike<number>): Promise<void>;
   step(token: number): Promise<void>;
   generate(prompt?: string | ArrayLike<number> | null, options?: AnswerOptions): AsyncGenerator<string>;

@@ -152,6 +152,21 @@ export class Session {
     this.resting();
     return copied(lib.tern_session_logits(this.handle.pointer), this.nVocab, Float32Array);
   }
+  /** The k likeliest next tokens: [{ token, logprob }], likeliest first. */
+  likeliest(k) {
+    this.resting();
+    int(k, "k", 2 ** 31 - 1);
+    const most = Math.min(k, this.nVocab), ids = new Int32Array(most), logprobs = new Float32Array(most);
+    const n = Number(lib.tern_session_likeliest(this.handle.pointer, most, ids, logprobs));
+    return Array.from({ length: n }, (_, i) => ({ token: ids[i], logprob: logprobs[i] }));
+  }
+  /** What the session did, counted, by name. */
+  get counters() {
+    this.resting();
+    const value = new Float64Array(1), all = {};
+    for (let i = 0, name; (name = lib.tern_session_counter(this.handle.pointer, i, value)); i++) all[name] = value[0];
+    return all;
+  }
   get tokens() {
     this.resting();
     return copied(lib.tern_session_tokens(this.handle.pointer), this.length, Int32Array) ?? new Int32Array(0);

@@ -69,7 +69,11 @@ test("a session is saved, loaded, looked into", async () => {
   await s.prefill("Once upon a time there was a");
   await s.save(path);
   const best = s.logits.indexOf(Math.max(...s.logits));
+  const likeliest = s.likeliest(2);
+  assert.equal(likeliest[0].token, best);
+  assert.ok(likeliest.length === 2 && likeliest[0].logprob < 0 && likeliest[1].logprob <= likeliest[0].logprob);
   const want = await all(s.generate());
+  assert.ok(s.counters.kv_bytes > 0);
   assert.ok(want.startsWith(model.detokenize([best])));
   const t = model.session();
   await t.load(path);

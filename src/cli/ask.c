@@ -215,8 +215,8 @@ static int answer_question(asking *q) {
 static int print_answer(asking *q) {
     const tern_generate_result *res = &q->res;
     const char *text = q->out.text ? q->out.text : "";
-    tern_stats ts;
-    tern_session_stats(q->s, &ts);
+    tn_stats ts;
+    tn_session_stats(q->s, &ts);
     tn_rag_support(q->hits, q->n_hits, q->question, text);
     qsort(q->hits, (size_t)q->n_hits, sizeof *q->hits, cli_by_support);
     double pp = q->prefill_s > 0 ? (double)q->n_ids / q->prefill_s : 0,

@@ -1,5 +1,6 @@
 /* tern bench - prefill and decode speed; `tern bench limits` measures the machine. */
 #include "cli/args.h"
+#include "session/stats.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
@@ -138,8 +139,8 @@ static tern_status one_answer(tern_engine *e, const model_args *ma, const int32_
     if (st == TERN_OK) st = tern_session_generate(s, &g, &res, err);
     *speed = st == TERN_OK ? n_gen / res.decode_s : 0;
     if (st == TERN_OK && figures) {
-        tern_draft_stats d;
-        tern_session_draft_stats(s, &d);
+        tn_draft_stats d;
+        tn_session_draft_stats(s, &d);
         *per_forward = d.n_steps ? d.tokens_per_step : 1;
         *figures = cli_draft_json(s, prefill_s, res.decode_s, res.n_tokens);
     }

@@ -1,6 +1,7 @@
 /* tern bench --cold - process start to first token with the file out of the page cache, and where the time
  * goes. */
 #include "cli/bench.h"
+#include "session/stats.h"
 #include "cli/output.h"
 
 #include "base/aio.h"
@@ -31,7 +32,7 @@ spread cli_spread_of(double *v, int n) {
 /* ---- one start --------------------------------------------------------------------------------------- */
 
 static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **s, tern_engine **e,
-                         int32_t **ids, double ms[3], tern_stats *before, tern_error *err) {
+                         int32_t **ids, double ms[3], tn_stats *before, tern_error *err) {
     tern_status st = tern_engine_open(ma->model, &ma->o, e, err);
     if (st != TERN_OK) return st;
     ms[0] = tn_now_s();
@@ -44,7 +45,7 @@ static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **
     st = tern_session_open(*e, &so, s, err);
     if (st != TERN_OK) return st;
     ms[1] = tn_now_s();
-    tern_session_stats(*s, before);
+    tn_session_stats(*s, before);
     *ids = malloc(((size_t)n_prompt + 1) * sizeof **ids);
     if (!*ids) {
         snprintf(err->message, sizeof err->message, "no memory for a prompt of %d tokens", n_prompt);
@@ -69,12 +70,12 @@ int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int
     tern_session *s = NULL;
     int32_t *ids = NULL;
     tern_error err = {0};
-    tern_stats x = {0}, before = {0}; /* before the prefill: what was loaded when the model was opened */
+    tn_stats x = {0}, before = {0}; /* before the prefill: what was loaded when the model was opened */
     tern_status st = start(ma, n_prompt, &s, &e, &ids, t, &before, &err);
     int rc = EXIT_OK;
     uint64_t rss = cli_peak_rss_bytes();
     double warm_s = 0;
-    if (st == TERN_OK) tern_session_stats(s, &x);
+    if (st == TERN_OK) tn_session_stats(s, &x);
     for (int i = 0; i < 3 && st == TERN_OK; i++) { /* the same again, warm */
         int32_t other = ids[0] ? 0 : 1;
         st = tern_session_prefill(s, &other, 1, &err);

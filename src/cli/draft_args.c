@@ -1,23 +1,24 @@
 #include "cli/draft_args.h"
+#include "session/stats.h"
 
 #include "base/json.h"
 
 #include <stdio.h>
 
 /* Returns the share of calibration in the prompts' time without it. */
-static double calibration_share(const tern_draft_stats *t, double prefill_s) {
+static double calibration_share(const tn_draft_stats *t, double prefill_s) {
     return prefill_s > t->calibrate_s ? t->calibrate_s / (prefill_s - t->calibrate_s) : 0;
 }
 
-static double accepted_length(const tern_draft_stats *t) {
+static double accepted_length(const tn_draft_stats *t) {
     return t->n_steps ? (double)t->n_accepted / (double)t->n_steps : 0;
 }
 
 static double ms(double total_s, uint64_t n) { return n ? total_s * 1e3 / (double)n : 0; }
 
 json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
-    tern_draft_stats t;
-    tern_session_draft_stats(s, &t);
+    tn_draft_stats t;
+    tn_session_draft_stats(s, &t);
     return tn_json_pack(
         "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:f, s:f, "
         "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}",
@@ -37,8 +38,8 @@ json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s,
 }
 
 void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
-    tern_draft_stats t;
-    tern_session_draft_stats(s, &t);
+    tn_draft_stats t;
+    tn_session_draft_stats(s, &t);
     if (!t.n_steps) return;
     fprintf(stderr,
             "drafts: %.2f tokens per verification (accepted length %.2f; %llu of %llu drafts), forward "

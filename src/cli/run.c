@@ -1,5 +1,6 @@
 /* tern run - answer one prompt. */
 #include "cli/answer.h"
+#include "session/stats.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
@@ -39,7 +40,7 @@ typedef struct outcome {
     bool told; /* why it failed was printed */
     double loaded_s, prefill_s;
     tern_generate_result res;
-    tern_stats stats;
+    tn_stats stats;
     tn_ctx ctx;      /* of the meter */
     tn_power *power; /* NULL: nobody asks */
 } outcome;
@@ -199,7 +200,7 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
 
 static int write_files(const request *r, outcome *o) {
     tern_error err;
-    tern_session_stats(o->s, &o->stats);
+    tn_session_stats(o->s, &o->stats);
     if (r->ma.o.trace && o->stats.wall_s <= 0 && o->n_ids > 32)
         return cli_failed_text("--trace and --gantt show the tasks of a package; %s is a float model",
                                r->ma.model);
@@ -220,7 +221,7 @@ static double answer_speed(const outcome *o) {
 
 static int print_json(const request *r, outcome *o) {
     const answer *a = &o->answer;
-    const tern_stats *ts = &o->stats;
+    const tn_stats *ts = &o->stats;
     json_t *j = tn_json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", a->text ? a->text : "",
                              a->n, "tokens", (int)o->res.n_tokens, "prompt_tokens", (int)o->n_ids, "stop",
                              cli_stop_reason_text(o->res.reason), "load_ms", o->loaded_s * 1e3, "ttft_ms",

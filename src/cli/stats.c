@@ -16,7 +16,7 @@ void cli_stats_line(int32_t n_tokens, double tokens_per_second, double first_s) 
             (double)cli_peak_rss_bytes() / 1048576);
 }
 
-json_t *cli_prefill_json(const tern_stats *t) {
+json_t *cli_prefill_json(const tn_stats *t) {
     return tn_json_pack(
         "{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}",
         "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble, "npu_bubble", t->npu_bubble,
@@ -29,7 +29,7 @@ json_t *cli_prefill_json(const tern_stats *t) {
         (json_int_t)t->graph_bytes_unshared, "unpacked_by_device", (json_int_t)t->unpacked_by_device);
 }
 
-json_t *cli_attention_json(const tern_stats *t) {
+json_t *cli_attention_json(const tn_stats *t) {
     json_t *j = tn_json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share",
                              t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
                              (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised,
@@ -59,7 +59,7 @@ void cli_print_attn_times(const tn_attn_times *t) {
            t->select_us, t->select_kpos_us, t->attend_us, t->attend_kpos_us);
 }
 
-json_t *cli_switching_json(const tern_stats *t) {
+json_t *cli_switching_json(const tn_stats *t) {
     return tn_json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks",
                         (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
                         t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
@@ -67,7 +67,7 @@ json_t *cli_switching_json(const tern_stats *t) {
 
 static double share(uint64_t part, uint64_t of) { return of ? (double)part / (double)of : 0; }
 
-json_t *cli_experts_json(const tern_stats *t) {
+json_t *cli_experts_json(const tn_stats *t) {
     return tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:I}", "bytes",
                         (json_int_t)t->experts_bytes, "room_bytes", (json_int_t)t->experts_room_bytes,
                         "taken", (json_int_t)t->experts_taken, "hits", (json_int_t)t->experts_hits,
@@ -77,7 +77,7 @@ json_t *cli_experts_json(const tern_stats *t) {
                         (json_int_t)t->experts_chosen, "foreseen", (json_int_t)t->experts_foreseen);
 }
 
-static void print_experts(const tern_stats *t) {
+static void print_experts(const tn_stats *t) {
     fprintf(
         stderr,
         "experts on demand: room for %.1f of %.1f MiB; %llu taken, %.1f %% in memory from before, %.1f %% "
@@ -89,7 +89,7 @@ static void print_experts(const tern_stats *t) {
         t->experts_wait_s * 1e3, 100 * share(t->experts_foreseen, t->experts_chosen));
 }
 
-void cli_prefill_print(const tern_stats *t) {
+void cli_prefill_print(const tn_stats *t) {
     fprintf(stderr,
             "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu "
             "decisions of %.2f us (longest %.1f); %llu parts stolen\n"

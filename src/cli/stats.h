@@ -5,19 +5,18 @@
 #include "base/machine.h"
 #include "lab/explain.h"
 #include "model/attn_times.h"
-#include "tern.h"
+#include "session/stats.h"
 
 #include <jansson.h>
 
-json_t *cli_prefill_json(const tern_stats *t);
-json_t *cli_attention_json(const tern_stats *t); /* sparse attention */
-json_t *
-cli_switching_json(const tern_stats *t);       /* devices that hold one form of a graph: t->n_switched > 0 */
-json_t *cli_experts_json(const tern_stats *t); /* experts on demand: t->experts_bytes > 0 */
+json_t *cli_prefill_json(const tn_stats *t);
+json_t *cli_attention_json(const tn_stats *t); /* sparse attention */
+json_t *cli_switching_json(const tn_stats *t); /* devices that hold one form of a graph: t->n_switched > 0 */
+json_t *cli_experts_json(const tn_stats *t);   /* experts on demand: t->experts_bytes > 0 */
 void cli_print_attn_times(const tn_attn_times *t); /* on standard output */
 /* One line for a person: what was answered, how fast, after how long it began, and in how much memory. */
 void cli_stats_line(int32_t n_tokens, double tokens_per_second, double first_s);
-void cli_prefill_print(const tern_stats *t);
+void cli_prefill_print(const tn_stats *t);
 json_t *cli_power_json(const tn_power_total *t);
 void cli_power_print(
     const tn_power_total *t); /* on standard error; nothing where the machine tells nothing */

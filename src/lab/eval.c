@@ -331,7 +331,7 @@ static tern_status eval_items(tern_engine *e, const tn_eval_options *o, char *te
         }
     }
     free(ev.ids);
-    if (ev.s) tern_session_stats(ev.s, &ev.res.stats);
+    if (ev.s) tn_session_stats(ev.s, &ev.res.stats);
     tern_session_close(&ev.s);
     if (st == TERN_OK) *out = ev.res;
     return st;

@@ -15,7 +15,7 @@
 #ifndef TN_LAB_EVAL_H
 #define TN_LAB_EVAL_H
 
-#include "tern.h"
+#include "session/stats.h"
 
 typedef struct tn_eval_options {
     const char *task;
@@ -55,7 +55,7 @@ typedef struct tn_eval_result {
     int64_t n_skipped; /* items that do not fit the context */
     double value;      /* perplexity, or accuracy in [0,1] */
     double stderr_;    /* standard error of value */
-    tern_stats stats;  /* of the session that evaluated */
+    tn_stats stats;    /* of the session that evaluated */
     double perplexity; /* of the answers' tokens, for the accuracy tasks; 0 where it has no meaning */
     double by_sum;     /* accuracy by the log-probability of whole endings; value, where there are none */
     bool has_source, has_against;

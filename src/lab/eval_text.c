@@ -196,7 +196,7 @@ static void results(text_run *t, tn_eval_result *out) {
                             .stderr_ = exp(nll.value) * nll.stderr_, /* delta method */
                             .has_source = t->source.e,
                             .has_against = t->against.e};
-    tern_session_stats(t->model.s, &out->stats);
+    tn_session_stats(t->model.s, &out->stats);
     if (t->against.e) {
         out->against_value = exp(tn_eval_estimate(t->against.nll, n).value);
         out->paired = difference(t->model.nll, t->against.nll, n);

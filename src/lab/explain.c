@@ -11,8 +11,8 @@
 typedef struct facts {
     const tern_session *s;
     const tern_engine *e;
-    tern_stats stats;
-    tern_draft_stats drafts;
+    tn_stats stats;
+    tn_draft_stats drafts;
     uint64_t n_tasks, n_ahead, n_beside; /* of waves, as tn_sched_counts has them */
     bool was_loaded;                     /* before the request */
 } facts;
@@ -33,7 +33,7 @@ static void counted(tn_explained *x, uint64_t saved, uint64_t of, const char *un
 
 /* EdgeFlow: what is read after the first product could begin hides beside the work. */
 static void explain_start(const facts *f, tn_explained *x) {
-    const tern_stats *t = &f->stats;
+    const tn_stats *t = &f->stats;
     x->mechanism = "cold start";
     if (!f->e->npu) {
         say(x, false, "a model file is mapped or read before the first token; a package streams (tern pack)");
@@ -126,7 +126,7 @@ static void explain_attention(const facts *f, tn_explained *x) {
 
 /* sd.npu */
 static void explain_drafts(const facts *f, tn_explained *x) {
-    const tern_draft_stats *t = &f->drafts;
+    const tn_draft_stats *t = &f->drafts;
     x->mechanism = "drafts";
     if (!f->s->drafting.drafters) {
         say(x, false, "they are switched off (set draft=auto)");
@@ -167,7 +167,7 @@ static void explain_reuse(const facts *f, tn_explained *x) {
 
 /* What reading them cost is the time in which threads waited for them; reads beside the work cost less. */
 static void explain_experts(const facts *f, tn_explained *x) {
-    const tern_stats *t = &f->stats;
+    const tn_stats *t = &f->stats;
     x->mechanism = "experts on demand";
     double taken = t->experts_taken ? (double)t->experts_taken : 1,
            chosen = t->experts_chosen ? (double)t->experts_chosen : 1;
@@ -198,8 +198,8 @@ static size_t explain(const facts *f, tn_explained out[TN_EXPLAIN_MAX]) {
 
 static facts facts_of(const tern_session *s) {
     facts f = {.s = s, .e = s->e};
-    tern_session_stats(s, &f.stats);
-    tern_session_draft_stats(s, &f.drafts);
+    tn_session_stats(s, &f.stats);
+    tn_session_draft_stats(s, &f.drafts);
     if (tn_session_pipeline(s)) {
         const tn_pipeline_stats *p = tn_pipeline_stats_get(tn_session_pipeline(s));
         f.n_tasks = p->n_tasks, f.n_ahead = p->n_ahead, f.n_beside = p->n_beside;
@@ -223,10 +223,10 @@ void tn_explain_mark_set(const tern_session *s, tn_explain_mark *m) {
 
 size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_explained out[TN_EXPLAIN_MAX]) {
     facts f = facts_of(s);
-    tern_stats *t = &f.stats;
-    const tern_stats *t0 = &m->stats;
-    tern_draft_stats *d = &f.drafts;
-    const tern_draft_stats *d0 = &m->drafts;
+    tn_stats *t = &f.stats;
+    const tn_stats *t0 = &m->stats;
+    tn_draft_stats *d = &f.drafts;
+    const tn_draft_stats *d0 = &m->drafts;
     f.was_loaded = t0->loaded_s > 0;
     double lanes = t->wall_s - t0->wall_s;
     int32_t n_cpu = f.e->n_lane_workers[TN_LANE_CPU], n_npu = f.e->n_lane_workers[TN_LANE_NPU];

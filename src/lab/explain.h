@@ -4,7 +4,7 @@
 #ifndef TN_LAB_EXPLAIN_H
 #define TN_LAB_EXPLAIN_H
 
-#include "tern.h"
+#include "session/stats.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,8 +25,8 @@ size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]);
 
 /* What was before a request, of a session that answers many. */
 typedef struct tn_explain_mark {
-    tern_stats stats;
-    tern_draft_stats drafts;
+    tn_stats stats;
+    tn_draft_stats drafts;
     uint64_t n_tasks, n_ahead, n_beside;
 } tn_explain_mark;
 void tn_explain_mark_set(const tern_session *s, tn_explain_mark *m);

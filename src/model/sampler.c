@@ -62,6 +62,16 @@ int tn_top_logits(const float *logits, size_t n_vocab, int k, int32_t *ids, floa
     return n;
 }
 
+int tn_top_logprobs(const float *logits, size_t n_vocab, int k, int32_t *ids, float *logprobs) {
+    int n = k > 0 ? tn_top_logits(logits, n_vocab, k, ids, logprobs) : 0;
+    if (!n) return 0;
+    double max = (double)logprobs[0], sum = 0;
+    for (size_t i = 0; i < n_vocab; i++)
+        if (logits[i] > -INFINITY) sum += exp((double)logits[i] - max);
+    for (int i = 0; i < n; i++) logprobs[i] = (float)((double)logprobs[i] - max - log(sum));
+    return n;
+}
+
 /* NaN counts as -infinity. */
 int32_t tn_argmax(const float *logits, size_t n_vocab) {
     int32_t id;

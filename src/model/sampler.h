@@ -38,5 +38,7 @@ int32_t tn_argmax(const float *logits,
 /* The k likeliest tokens above -infinity, best first, smaller ids first among equals; returns their number.
  */
 int tn_top_logits(const float *logits, size_t n_vocab, int k, int32_t *ids, float *best);
+/* The same, k >= 0, with the logarithms of their probabilities before any filter. */
+int tn_top_logprobs(const float *logits, size_t n_vocab, int k, int32_t *ids, float *logprobs);
 
 #endif

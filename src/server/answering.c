@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/adapters.h"
+#include "model/sampler.h"
 #include "server/reply.h"
 #include "server/watch.h"
 #include "session/session.h"
@@ -9,7 +10,6 @@
 #include "text/chat.h"
 #include "text/tokenizer_impl.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,22 +97,12 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
 /* The likeliest tokens, told with the one drawn next. */
 static bool note_top(tn_answering *a, const float *logits, size_t n_vocab) {
     int32_t best[TN_REQUEST_TOP];
-    int32_t n = 0, want = a->r.n_top;
-    float max = logits[0];
-    for (size_t i = 1; i < n_vocab; i++) max = logits[i] > max ? logits[i] : max;
-    double sum = 0;
-    for (size_t i = 0; i < n_vocab; i++) {
-        sum += exp((double)(logits[i] - max));
-        if (n == want && logits[i] <= logits[best[n - 1]]) continue;
-        int32_t k = n < want ? n++ : n - 1;
-        for (; k && logits[best[k - 1]] < logits[i]; k--) best[k] = best[k - 1];
-        best[k] = (int32_t)i;
-    }
+    float logprobs[TN_REQUEST_TOP];
+    int n = tn_top_logprobs(logits, n_vocab, a->r.n_top, best, logprobs);
     json_decref(a->top);
     a->top = json_array();
-    for (int32_t k = 0; k < n; k++)
-        tn_json_append(&a->top, tn_said_logprob(a->said.e, best[k],
-                                                (float)((double)(logits[best[k]] - max) - log(sum)), NULL));
+    for (int k = 0; k < n; k++)
+        tn_json_append(&a->top, tn_said_logprob(a->said.e, best[k], logprobs[k], NULL));
     return a->top != NULL;
 }
 

@@ -1,7 +1,6 @@
 #include "server/queue.h"
 
 #include "base/clock.h"
-#include "session/decoder.h"
 #include "session/session.h"
 #include "server/refusals.h"
 #include "server/slots.h"
@@ -20,8 +19,8 @@ typedef struct seat {
     tn_slot *slot; /* NULL: not begun, or an embedding */
     tn_prefill prompt;
     tern_generate_options o;
-    tn_decoder *d; /* NULL: the prompt is not read yet */
-    uint64_t turn; /* of its last chunk */
+    tern_answer *d; /* NULL: the prompt is not read yet */
+    uint64_t turn;  /* of its last chunk */
 } seat;
 
 enum { CLIENTS = 64 };
@@ -263,7 +262,7 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
 static void finish_decoded(tn_queue *q, seat *a) {
     tn_job *j = a->j;
     tern_error err = {0};
-    tern_status st = tn_decoder_close(&a->d, &j->a.said.res, &err);
+    tern_status st = tern_answer_close(&a->d, &j->a.said.res, &err);
     if (st == TERN_OK) j->a.said.stopped_by = a->slot->s->stopped_by;
     if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && !j->a.enough)
         st = atomic_load(&j->cancelled) ? tn_fail(&err, TERN_E_CANCELLED, "cancelled")
@@ -273,12 +272,12 @@ static void finish_decoded(tn_queue *q, seat *a) {
 
 /* Returns how many answers went on. */
 static int32_t decode_step(tn_queue *q) {
-    tn_decoder *d[TN_MAX_TEXTS];
+    tern_answer *d[TN_MAX_TEXTS];
     int32_t n = 0;
     for (int32_t i = 0; i < q->n_seats; i++) {
         if (q->seats[i].d) d[n++] = q->seats[i].d;
     }
-    if (n) tn_decoders_step(d, n);
+    if (n) (void)tern_answers_step(d, (size_t)n, NULL); /* an answer that failed says so when it is closed */
     pthread_mutex_lock(&q->mu);
     tn_queue_counts *c = &q->counts;
     c->n_steps += n > 0;
@@ -288,7 +287,7 @@ static int32_t decode_step(tn_queue *q) {
     pthread_mutex_unlock(&q->mu);
     for (int32_t i = 0; i < q->n_seats; i++) {
         seat *a = &q->seats[i];
-        if (a->d && !tn_decoder_more(a->d)) finish_decoded(q, a);
+        if (a->d && !tern_answer_more(a->d)) finish_decoded(q, a);
     }
     return n;
 }
@@ -340,10 +339,10 @@ static void read_chunk(tn_queue *q, seat *a) {
     if (st == TERN_OK && a->prompt.done == a->prompt.n) {
         tn_watch_read(j->a.r.watch);
         tn_constraint_give(a->slot->s, &a->o, &j->grammar);
-        st = tn_decoder_open(a->slot->s, &a->o, &a->d, &err);
+        st = tern_answer_open(a->slot->s, &a->o, &a->d, &err);
     }
     if (st != TERN_OK) finish(q, a, st, &err);
-    else if (a->d && !tn_decoder_more(a->d)) finish_decoded(q, a);
+    else if (a->d && !tern_answer_more(a->d)) finish_decoded(q, a);
 }
 
 static void embed(tn_queue *q, seat *a) {

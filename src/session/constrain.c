@@ -28,6 +28,13 @@ static void forget(tern_session *s) {
     c->text = NULL;
 }
 
+/* A grammar of the caller's. */
+struct tern_grammar {
+    tern_engine *e;
+    tn_grammar *g;
+    atomic_bool busy; /* an answer keeps to it */
+};
+
 static const char *text_of(const tern_generate_options *o) {
     return o->json_schema ? o->json_schema : o->grammar;
 }
@@ -82,6 +89,49 @@ static tern_status open_grammar(tern_session *s, const tern_generate_options *o,
     return tn_fail(err, TERN_E_MEMORY, "no memory for the grammar");
 }
 
+tern_status tern_grammar_open(tern_engine *e, const char *gbnf, const char *json_schema, tern_grammar **out,
+                              tern_error *err) {
+    if (out) *out = NULL;
+    TN_FAIL_IF(!e || !out || !gbnf == !json_schema, err, TERN_E_INVALID,
+               "tern_grammar_open needs an engine, a place, and either a grammar or a JSON schema");
+    tern_generate_options o = {.grammar = gbnf, .json_schema = json_schema};
+    tern_grammar *g = tn_calloc(&e->ctx, TN_MEM_TEXT, 1, sizeof *g);
+    TN_FAIL_IF(!g, err, TERN_E_MEMORY, "no memory for a grammar");
+    g->e = e;
+    tern_status st = tn_constraint_compile(e, &o, false, &g->g, err);
+    if (st == TERN_OK) *out = g;
+    else tn_free(&e->ctx, g);
+    return st;
+}
+
+void tern_grammar_close(tern_grammar **pg) {
+    tern_grammar *g = pg ? *pg : NULL;
+    if (!g) return;
+    *pg = NULL;
+    tn_grammar_close(&g->g);
+    tn_free(&g->e->ctx, g);
+}
+
+/* Borrows the caller's grammar until the answer ends. */
+static tern_status borrow(tern_session *s, tern_grammar *g, tern_error *err) {
+    TN_FAIL_IF(g->e != s->e, err, TERN_E_INVALID, "the grammar was compiled for another engine");
+    TN_FAIL_IF(!tn_grammar_is_whole(g->g), err, TERN_E_INVALID,
+               "the grammar ran out of memory or bounds in an earlier answer: open it again");
+    TN_FAIL_IF(atomic_exchange(&g->busy, true), err, TERN_E_INVALID,
+               "the grammar is in use by another answer");
+    s->constraint.lent = g;
+    s->constraint.in_use = g->g;
+    return TERN_OK;
+}
+
+void tn_constraint_release(tern_session *s) {
+    tn_constraint *c = &s->constraint;
+    c->active = false;
+    c->in_use = NULL;
+    if (c->lent) atomic_store(&c->lent->busy, false);
+    c->lent = NULL;
+}
+
 bool tn_prompt_ends_with(const tn_tokenizer *t, const int32_t *ids, size_t n_ids, const char *open) {
     enum { LAST = 8 };
     char tail[512];
@@ -102,23 +152,28 @@ static bool is_thinking(const tern_session *s) {
 tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, tern_error *err) {
     tn_constraint *c = &s->constraint;
     c->active = false;
-    TN_FAIL_IF(o->grammar && o->json_schema, err, TERN_E_INVALID,
+    TN_FAIL_IF(!!o->grammar + !!o->json_schema + !!o->compiled > 1, err, TERN_E_INVALID,
                "a grammar and a JSON schema: want one of them");
-    if (!o->grammar && !o->json_schema) {
+    if (!o->grammar && !o->json_schema && !o->compiled) {
         TN_FAIL_IF(o->grammar_after, err, TERN_E_INVALID,
                    "grammar_after goes with a grammar or a JSON schema");
         return TERN_OK;
     }
     TN_FAIL_IF(o->ignore_end, err, TERN_E_INVALID,
                "ignore_end: a text that keeps to a grammar ends where it ends");
-    TN_TRY(open_grammar(s, o, err));
+    if (o->compiled) {
+        TN_TRY(borrow(s, o->compiled, err));
+    } else {
+        TN_TRY(open_grammar(s, o, err));
+        c->in_use = c->grammar;
+    }
     if (!c->shaped) {
         c->shaped =
             tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, (size_t)s->e->model->h.n_vocab, sizeof *c->shaped);
         TN_FAIL_IF(!c->shaped, err, TERN_E_MEMORY, "no memory for masked logits");
     }
     const char *after = o->grammar_after ? o->grammar_after : is_thinking(s) ? "</think>" : NULL;
-    TN_TRY(tn_grammar_begin(c->grammar, after, err));
+    TN_TRY(tn_grammar_begin(c->in_use, after, err));
     c->active = true;
     return TERN_OK;
 }
@@ -128,11 +183,11 @@ void tn_constraint_close(tern_session *s) {
     tn_free(&s->e->ctx, s->constraint.shaped);
 }
 
-bool tn_constraint_done(const tn_constraint *c) { return c->active && tn_grammar_must_end(c->grammar); }
+bool tn_constraint_done(const tn_constraint *c) { return c->active && tn_grammar_must_end(c->in_use); }
 
 tern_status tn_constraint_shape(tn_constraint *c, const float **logits, size_t n_vocab, tern_error *err) {
     const uint64_t *mask;
-    TN_TRY(tn_grammar_mask(c->grammar, &mask, err));
+    TN_TRY(tn_grammar_mask(c->in_use, &mask, err));
     for (size_t i = 0; i < n_vocab; i += 64) {
         size_t n = n_vocab - i < 64 ? n_vocab - i : 64;
         uint64_t w = mask[i / 64];
@@ -147,5 +202,5 @@ tern_status tn_constraint_shape(tn_constraint *c, const float **logits, size_t n
 tern_status tn_constraint_took(tn_constraint *c, int32_t *token, int32_t left, bool *closing,
                                tern_error *err) {
     /* the sampler draws from what is above -infinity, unless nothing is: logits that are no numbers */
-    return tn_grammar_take_within(c->grammar, token, (size_t)left, closing, err);
+    return tn_grammar_take_within(c->in_use, token, (size_t)left, closing, err);
 }

@@ -12,8 +12,10 @@ typedef struct tn_constraint {
     char *text; /* of the grammar kept, or NULL */
     bool schema;
     tn_grammar *grammar;
-    bool active;   /* in the running generate */
-    float *shaped; /* [n_vocab] */
+    tern_grammar *lent; /* the caller's own, while the running generate uses it; NULL: none */
+    tn_grammar *in_use; /* one of both */
+    bool active;        /* in the running generate */
+    float *shaped;      /* [n_vocab] */
 } tn_constraint;
 
 /* The grammar that the options ask for, compiled for e's vocabulary; NULL: they ask for none, or for what
@@ -31,6 +33,8 @@ bool tn_prompt_ends_with(const tn_tokenizer *t, const int32_t *ids, size_t n_ids
 /* Takes what the options ask of this call's text, which begins at its start. With nothing asked c->active is
  * false. */
 tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, tern_error *err);
+/* The answer has ended: a grammar of the caller's is free again. */
+void tn_constraint_release(tern_session *s);
 void tn_constraint_close(tern_session *s);
 
 /* Tells whether the text is complete, so that nothing may follow. */

@@ -1,7 +1,6 @@
 #include "session/session.h"
 
 #include "base/clock.h"
-#include "base/sized.h"
 #include "base/status.h"
 #include "model/sampler.h"
 
@@ -123,11 +122,10 @@ tern_status tern_session_learn(tern_session *s, const int32_t *tokens, size_t n,
     return tn_draft_learn(d->draft, tokens, n, err);
 }
 
-tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out, size_t size_bytes) {
-    if (!s) return TERN_E_INVALID;
+void tn_session_draft_stats(const tern_session *s, tn_draft_stats *out) {
     const tn_drafting *d = &s->drafting;
     double offered = d->n_offered ? (double)d->n_offered : 1, kept = (double)(d->n_steps + d->n_accepted);
-    tern_draft_stats t = {
+    tn_draft_stats t = {
         .n_steps = d->n_steps,
         .n_rows = d->n_rows,
         .n_accepted = d->n_accepted,
@@ -155,7 +153,7 @@ tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_sta
               {TN_DRAFT_MTP, &t.by_mtp, &t.by_mtp_right}};
     for (size_t i = 0; d->draft && i < sizeof of / sizeof of[0]; i++)
         tn_draft_counts(d->draft, of[i].drafters, of[i].n_verified, of[i].n_accepted);
-    return tn_sized_out(out, size_bytes, &t, sizeof t, TN_SIZE_UP_TO(tern_draft_stats, draft_bytes));
+    *out = t;
 }
 
 /* ---- calibration ---------------------------------------------------------------------------------- */

@@ -1,5 +1,4 @@
 /* The decode loop: sample, detokenise, watch for the end; with drafts, several tokens a forward. */
-#include "session/decoder.h"
 
 #include "session/session.h"
 
@@ -100,7 +99,7 @@ static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_o
     return TERN_OK;
 }
 
-struct tn_decoder {
+struct tern_answer {
     tern_session *s;
     tern_generate_options o;
     tn_sampler sampler;
@@ -119,7 +118,7 @@ struct tn_decoder {
 };
 
 /* Takes the token drawn, or one of the text's shortest ending where the limit leaves no room for more. */
-static tern_status keep_to_grammar(tn_decoder *g, tern_error *err) {
+static tern_status keep_to_grammar(tern_answer *g, tern_error *err) {
     int32_t left = g->s->n_ctx - g->s->n_tok - 1, limit = g->o.max_tokens - g->res.n_tokens - 1;
     bool limited = g->o.max_tokens >= 0 && limit <= left, closing = false;
     tern_status st = tn_constraint_took(&g->s->constraint, &g->token, limited ? limit : left, &closing, err);
@@ -129,7 +128,7 @@ static tern_status keep_to_grammar(tn_decoder *g, tern_error *err) {
 
 /* Draws the next token from logits and gives it out. Returns false when generation ends here, or *st tells
  * why it failed. */
-static bool take(tn_decoder *g, const float *logits) {
+static bool take(tern_answer *g, const float *logits) {
     tern_session *s = g->s;
     tern_status *st = &g->status;
     tern_error *err = &g->err;
@@ -185,7 +184,7 @@ static bool take(tn_decoder *g, const float *logits) {
 }
 
 /* Returns how many rows can still become text: the token drawn and those after it. */
-static int32_t useful_rows(const tn_decoder *g) {
+static int32_t useful_rows(const tern_answer *g) {
     int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
     if (rows > context) rows = context;
     return g->o.max_tokens >= 0 && rows > left + 1 ? left + 1 : rows;
@@ -198,7 +197,7 @@ static int32_t useful_rows(const tn_decoder *g) {
  * are there already. So the text is the same, at any temperature, and beside any other texts. */
 
 /* Plans the rows of the next forward, which has those of n_beside other decoders too. */
-static void plan(tn_decoder *g, int32_t n_beside, tn_tree *tree) {
+static void plan(tern_answer *g, int32_t n_beside, tn_tree *tree) {
     tn_drafting *d = &g->s->drafting;
     int64_t t0 = tn_now_ns();
     if (!g->drafters) {
@@ -213,7 +212,7 @@ static void plan(tn_decoder *g, int32_t n_beside, tn_tree *tree) {
 }
 
 /* Keeps the path that the sampler takes through the tree just verified. */
-static bool walk(tn_decoder *g, const tn_tree *tree) {
+static bool walk(tern_answer *g, const tn_tree *tree) {
     tern_session *s = g->s;
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t row = 0, next = 0;
@@ -242,7 +241,7 @@ static bool walk(tn_decoder *g, const tn_tree *tree) {
 }
 
 /* Gives out what the forward made of the rows. It ran from t0 to t1, alone or beside others. */
-static bool accept(tn_decoder *g, const tn_tree *tree, bool alone, int64_t t0, int64_t t1) {
+static bool accept(tern_answer *g, const tn_tree *tree, bool alone, int64_t t0, int64_t t1) {
     tern_session *s = g->s;
     tn_drafting *d = &s->drafting;
     if (!g->drafters) return take(g, s->logits);
@@ -266,18 +265,34 @@ static bool accept(tn_decoder *g, const tn_tree *tree, bool alone, int64_t t0, i
 
 enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */
 
-void tn_decoders_step(tn_decoder *const *d, int32_t n) {
+_Static_assert((int)TERN_ANSWERS_MAX == (int)TN_MAX_TEXTS, "as many as a forward takes");
+
+/* Answers that can go forward together. */
+static tern_status may_step(tern_answer *const *d, size_t n, tern_error *err) {
+    TN_FAIL_IF(!d || !n || n > TERN_ANSWERS_MAX, err, TERN_E_INVALID,
+               "%zu answers go no step together: want 1 to %d", d ? n : 0, TERN_ANSWERS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        TN_FAIL_IF(!d[i] || !d[i]->more, err, TERN_E_INVALID, "answer %zu of %zu has no more to come", i, n);
+        TN_FAIL_IF(d[i]->s->e != d[0]->s->e, err, TERN_E_INVALID, "answer %zu is of another engine", i);
+        for (size_t k = 0; k < i; k++)
+            TN_FAIL_IF(d[i]->s == d[k]->s, err, TERN_E_INVALID, "answers %zu and %zu are of one session", k,
+                       i);
+    }
+    return TERN_OK;
+}
+
+tern_status tern_answers_step(tern_answer *const *d, size_t n_answers, tern_error *err) {
     tn_turn turns[TN_MAX_TEXTS];
-    tn_decoder *g = d[0];
-    assert(n > 0 && n <= TN_MAX_TEXTS);
+    TN_TRY(may_step(d, n_answers, err));
+    tern_answer *g = d[0];
+    int32_t n = (int32_t)n_answers;
     bool worth = g->o.max_tokens < 0 || g->o.max_tokens >= PROFILED_TOKENS;
     if (n == 1 && g->drafters && g->res.n_tokens == 1 && worth && !g->o.draft_eager) {
         g->status = tn_drafting_profile(g->s, &g->err); /* the first token is out: nobody waits for it */
         g->more = g->status == TERN_OK;
-        if (!g->more) return;
+        if (!g->more) return TERN_OK;
     }
     for (int32_t i = 0; i < n; i++) {
-        assert(d[i]->more);
         turns[i].s = d[i]->s;
         plan(d[i], n - 1, &turns[i].tree);
     }
@@ -290,13 +305,14 @@ void tn_decoders_step(tn_decoder *const *d, int32_t n) {
         if (g->status != TERN_OK) g->err = turns[i].err;
         g->more = g->status == TERN_OK && accept(g, &turns[i].tree, n == 1, t0, t1);
     }
+    return TERN_OK;
 }
 
 /* ---- from the first token to the last ---------------------------------------------------------------- */
 
-bool tn_decoder_more(const tn_decoder *g) { return g->more; }
+bool tern_answer_more(const tern_answer *g) { return g && g->more; }
 
-static tern_status open_parts(tn_decoder *g, tern_error *err) {
+static tern_status open_parts(tern_answer *g, tern_error *err) {
     tern_session *s = g->s;
     const tern_generate_options *o = &g->o;
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
@@ -312,20 +328,23 @@ static tern_status open_parts(tn_decoder *g, tern_error *err) {
     return TERN_OK;
 }
 
-tern_status tn_decoder_open(tern_session *s, const tern_generate_options *opt, tn_decoder **out,
-                            tern_error *err) {
+tern_status tern_answer_open(tern_session *s, const tern_generate_options *opt, tern_answer **out,
+                             tern_error *err) {
     tern_generate_options o;
+    TN_FAIL_IF(!out, err, TERN_E_INVALID, "no place for the answer given");
     *out = NULL;
     tern_generate_options_defaults(&o);
     if (opt)
         TN_TRY(tn_sized_in(&o, sizeof o, opt, opt->size_bytes, LEAST_OPTIONS, "tern_generate_options", err));
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(s->answering, err, TERN_E_INVALID, "the session's last answer is not closed");
     TN_FAIL_IF(!s->has_logits, err, TERN_E_INVALID, "generate needs a prompt: prefill first");
     TN_FAIL_IF(o.draft_nodes < 0 || o.draft_nodes > TN_TREE_MAX, err, TERN_E_INVALID,
                "draft_nodes %d: want 1 to %d, or 0", o.draft_nodes, TN_TREE_MAX);
-    tn_decoder *g = tn_calloc(&s->e->ctx, TN_MEM_TEXT, 1, sizeof *g);
+    tern_answer *g = tn_calloc(&s->e->ctx, TN_MEM_TEXT, 1, sizeof *g);
     TN_FAIL_IF(!g, err, TERN_E_MEMORY, "no memory to decode");
     *out = g;
+    s->answering = true;
     g->s = s;
     g->o = o;
     g->res.reason = TERN_STOP_LENGTH;
@@ -337,8 +356,9 @@ tern_status tn_decoder_open(tern_session *s, const tern_generate_options *opt, t
     return TERN_OK;
 }
 
-tern_status tn_decoder_close(tn_decoder **pg, tern_generate_result *result, tern_error *err) {
-    tn_decoder *g = *pg;
+tern_status tern_answer_close(tern_answer **pg, tern_generate_result *result, tern_error *err) {
+    TN_FAIL_IF(!pg || !*pg, err, TERN_E_INVALID, "no answer given");
+    tern_answer *g = *pg;
     tern_session *s = g->s;
     *pg = NULL;
     g->res.decode_s = g->res.n_tokens ? tn_now_s() - g->t0 : 0;
@@ -353,6 +373,8 @@ tern_status tn_decoder_close(tn_decoder **pg, tern_generate_result *result, tern
     tn_free(&s->e->ctx, g->shaped);
     if (g->sampler.ctx) tn_sampler_close(&g->sampler);
     tn_storing_commit(s, g->n_prompt);
+    tn_constraint_release(s);
+    s->answering = false;
     if (result) *result = g->res;
     tern_status st = g->status;
     if (st != TERN_OK && err) *err = g->err;
@@ -362,9 +384,9 @@ tern_status tn_decoder_close(tn_decoder **pg, tern_generate_result *result, tern
 
 tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
                                   tern_generate_result *result, tern_error *err) {
-    tn_decoder *g;
+    tern_answer *g;
     if (result) *result = (tern_generate_result){.reason = TERN_STOP_LENGTH};
-    TN_TRY(tn_decoder_open(s, opt, &g, err));
-    while (tn_decoder_more(g)) tn_decoders_step(&g, 1);
-    return tn_decoder_close(&g, result, err);
+    TN_TRY(tern_answer_open(s, opt, &g, err));
+    while (tern_answer_more(g)) (void)tern_answers_step(&g, 1, NULL); /* close tells what failed */
+    return tern_answer_close(&g, result, err);
 }

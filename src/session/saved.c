@@ -35,19 +35,36 @@ static uint64_t fingerprint_of(const tern_session *s) {
     return s->e->model->fingerprint ^ tn_lora_mix_id(&s->mix);
 }
 
+/* Where a state goes, or comes from: a file, the caller's function, or memory. */
 typedef struct stream {
     FILE *f;
+    bool (*write)(void *user, const void *bytes, size_t n);
+    void *user;
+    const uint8_t *at, *end;
     XXH64_state_t *hash;
     bool failed;
 } stream;
 
+static bool put_bytes(stream *s, const void *p, size_t n) {
+    return s->write ? s->write(s->user, p, n) : fwrite(p, 1, n, s->f) == n;
+}
+
+static bool get_bytes(stream *s, void *p, size_t n) {
+    if (s->f) return fread(p, 1, n, s->f) == n;
+    if (n > (size_t)(s->end - s->at)) return false;
+    memcpy(p, s->at, n);
+    s->at += n;
+    return true;
+}
+
+/* After a failure nothing is written: a caller that refused once is not asked again. */
 static void put(stream *s, const void *p, size_t n) {
-    if (n && fwrite(p, 1, n, s->f) != n) s->failed = true;
+    if (n && !s->failed && !put_bytes(s, p, n)) s->failed = true;
     XXH64_update(s->hash, p, n);
 }
 
 static void get(stream *s, void *p, size_t n) {
-    if (n && fread(p, 1, n, s->f) != n) {
+    if (n && !get_bytes(s, p, n)) {
         s->failed = true;
         memset(p, 0, n);
     }
@@ -57,21 +74,9 @@ static void get(stream *s, void *p, size_t n) {
 static void put_state(void *user, void *p, size_t n) { put(user, p, n); }
 static void get_state(void *user, void *p, size_t n) { get(user, p, n); }
 
-tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
-    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
-    static const tn_outkind kind = {.what = "a saved session", .begins = {"TERNSTA"}, .is_private = true};
+static void put_session(stream *st, const tern_session *s) {
     const tn_model *m = s->e->model;
-    tn_outfile *file;
-    TN_TRY(tn_outfile_open((tn_ctx *)&s->e->ctx, path, &kind, &file, err));
-    int fd = dup(tn_outfile_fd(file));
-    stream st = {.f = fd >= 0 ? fdopen(fd, "wb") : NULL, .hash = XXH64_createState()};
-    tern_status rc = TERN_OK;
-    if (!st.f || !st.hash) {
-        if (!st.f && fd >= 0) close(fd);
-        rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
-        goto out;
-    }
-    XXH64_reset(st.hash, 0);
+    XXH64_reset(st->hash, 0);
     state_head head = {.version = s->state.kv.type == TN_KV_F32 ? 1 : 2,
                        .n_tok = s->n_tok,
                        .n_layers = tn_n_attending(&m->h),
@@ -83,12 +88,40 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
                        .kv = (uint8_t)s->state.kv.type,
                        .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
-    put(&st, &head, sizeof head);
-    put(&st, s->tokens, (size_t)s->n_tok * sizeof *s->tokens);
-    tn_state_save(&s->state, put_state, &st);
-    if (s->has_logits) put(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
-    uint64_t digest = XXH64_digest(st.hash);
-    if (fwrite(&digest, sizeof digest, 1, st.f) != 1) st.failed = true;
+    put(st, &head, sizeof head);
+    put(st, s->tokens, (size_t)s->n_tok * sizeof *s->tokens);
+    tn_state_save(&s->state, put_state, st);
+    if (s->has_logits) put(st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
+    uint64_t digest = XXH64_digest(st->hash);
+    put(st, &digest, sizeof digest);
+}
+
+tern_status tern_session_save_to(const tern_session *s,
+                                 bool (*write)(void *user, const void *bytes, size_t n_bytes), void *user,
+                                 tern_error *err) {
+    TN_FAIL_IF(!s || !write, err, TERN_E_INVALID, "no session or nobody who takes it given");
+    stream st = {.write = write, .user = user, .hash = XXH64_createState()};
+    TN_FAIL_IF(!st.hash, err, TERN_E_MEMORY, "no memory to save the session");
+    put_session(&st, s);
+    XXH64_freeState(st.hash);
+    TN_FAIL_IF(st.failed, err, TERN_E_CANCELLED, "the session was not taken to its end");
+    return TERN_OK;
+}
+
+tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
+    static const tn_outkind kind = {.what = "a saved session", .begins = {"TERNSTA"}, .is_private = true};
+    tn_outfile *file;
+    TN_TRY(tn_outfile_open((tn_ctx *)&s->e->ctx, path, &kind, &file, err));
+    int fd = dup(tn_outfile_fd(file));
+    stream st = {.f = fd >= 0 ? fdopen(fd, "wb") : NULL, .hash = XXH64_createState()};
+    tern_status rc = TERN_OK;
+    if (!st.f || !st.hash) {
+        if (!st.f && fd >= 0) close(fd);
+        rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+        goto out;
+    }
+    put_session(&st, s);
     if (fclose(st.f)) st.failed = true;
     st.f = NULL;
     rc = st.failed ? tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno))
@@ -183,43 +216,50 @@ tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **t
     return rc;
 }
 
-tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
-    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
+/* Takes the state that st gives; from names it in errors. */
+static tern_status load(tern_session *s, stream *st, const char *from, tern_error *err) {
     const tn_model *m = s->e->model;
-    struct stat sb;
-    int fd = tn_file_open_regular(path, &sb, err);
-    if (fd < 0) return TERN_E_IO;
-    stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
-    tern_status rc = TERN_OK;
     state_head head;
-    if (!st.f || !st.hash) {
-        if (!st.f) close(fd);
-        rc = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
-        goto out;
-    }
-    XXH64_reset(st.hash, 0);
-    rc = get_head(&st, s, path, &head, err);
-    if (rc != TERN_OK) goto out;
+    XXH64_reset(st->hash, 0);
+    TN_TRY(get_head(st, s, from, &head, err));
     s->evaluator->ops->forget(s->evaluator);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */
-    get(&st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
-    rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, &st, err);
-    if (rc != TERN_OK) goto out;
-    if (head.has_logits) get(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
-    uint64_t digest = XXH64_digest(st.hash), stored;
-    bool ok = !st.failed && fread(&stored, sizeof stored, 1, st.f) == 1 && stored == digest;
+    get(st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
+    TN_TRY(tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, st, err));
+    if (head.has_logits) get(st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
+    uint64_t digest = XXH64_digest(st->hash), stored;
+    bool ok = !st->failed && get_bytes(st, &stored, sizeof stored) && stored == digest;
     ok = ok && (!head.has_logits || tn_all_finite(s->logits, (size_t)m->h.n_vocab));
     for (int32_t i = 0; ok && i < head.n_tok; i++) ok = s->tokens[i] >= 0 && s->tokens[i] < m->h.n_vocab;
     if (!ok) {
         (void)tn_state_truncate(&s->state, 0);
-        rc = tn_fail(err, TERN_E_FORMAT,
-                     "%s: truncated or damaged (checksum differs); the session is empty now", path);
-        goto out;
+        return tn_fail(err, TERN_E_FORMAT,
+                       "%s: truncated or damaged (checksum differs); the session is empty now", from);
     }
     s->n_tok = head.n_tok;
     s->has_logits = head.has_logits != 0;
-out:
+    return TERN_OK;
+}
+
+tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
+    if (!st.f) close(fd);
+    tern_status rc = st.f && st.hash ? load(s, &st, path, err)
+                                     : tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
     if (st.f) fclose(st.f);
     if (st.hash) XXH64_freeState(st.hash);
+    return rc;
+}
+
+tern_status tern_session_load_from(tern_session *s, const void *bytes, size_t n_bytes, tern_error *err) {
+    TN_FAIL_IF(!s || !bytes, err, TERN_E_INVALID, "no session or no bytes given");
+    stream st = {.at = bytes, .end = (const uint8_t *)bytes + n_bytes, .hash = XXH64_createState()};
+    TN_FAIL_IF(!st.hash, err, TERN_E_MEMORY, "no memory to load the session");
+    tern_status rc = load(s, &st, "the saved session", err);
+    XXH64_freeState(st.hash);
     return rc;
 }

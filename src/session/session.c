@@ -484,9 +484,9 @@ void tern_session_cancel(tern_session *s) {
     if (s) atomic_store(&s->cancel, true);
 }
 
-static tern_stats stats_of(const tern_session *s) {
-    tern_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
-    tern_stats *out = &all;
+static tn_stats stats_of(const tern_session *s) {
+    tn_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
+    tn_stats *out = &all;
     if (!tn_session_pipeline(s)) return all;
     const tn_pipeline_stats *p = tn_pipeline_stats_get(tn_session_pipeline(s));
     const int32_t *w = s->e->n_lane_workers;
@@ -557,11 +557,7 @@ static tern_stats stats_of(const tern_session *s) {
     return all;
 }
 
-tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes) {
-    if (!s) return TERN_E_INVALID;
-    const tern_stats all = stats_of(s);
-    return tn_sized_out(out, size_bytes, &all, sizeof all, TN_SIZE_UP_TO(tern_stats, activation_bytes));
-}
+void tn_session_stats(const tern_session *s, tn_stats *out) { *out = stats_of(s); }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");

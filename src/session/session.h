@@ -12,6 +12,7 @@
 #include "session/constrain.h"
 #include "session/drafting.h"
 #include "session/evaluator.h"
+#include "session/stats.h"
 #include "session/storing.h"
 
 enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when scoring */
@@ -37,6 +38,7 @@ struct tern_session {
     tn_drafting drafting;
     tn_storing storing;
     tn_constraint constraint;
+    bool answering; /* an answer is open: tern_answer_open to tern_answer_close */
     _Atomic bool cancel;
     const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
 };

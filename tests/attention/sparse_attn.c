@@ -91,18 +91,18 @@ static void prefill(run *r, const int32_t *text, size_t n) {
 }
 
 /* The logits after the prompt; closes the run. The caller frees. */
-static float *take_logits(run *r, tern_stats *stats) {
+static float *take_logits(run *r, tn_stats *stats) {
     tern_model_info info;
     tern_engine_info(r->e, &info);
     float *out = malloc((size_t)info.n_vocab * sizeof *out);
     memcpy(out, tern_session_logits(r->s), (size_t)info.n_vocab * sizeof *out);
-    if (stats) tern_session_stats(r->s, stats);
+    if (stats) tn_session_stats(r->s, stats);
     tern_session_close(&r->s);
     tern_engine_close(&r->e);
     return out;
 }
 
-static float *logits_of(const tern_options *o, size_t n, tern_stats *stats) {
+static float *logits_of(const tern_options *o, size_t n, tn_stats *stats) {
     run r = open_run(o);
     prefill(&r, prompt, n);
     return take_logits(&r, stats);
@@ -139,7 +139,7 @@ static void everything_is_full(void **state) {
     free(got);
     /* "auto" is shadow where the context reaches the length, and takes no memory for it where it does not */
     float *shadow = logits_of(&o, N_PROMPT, NULL);
-    tern_stats stats;
+    tn_stats stats;
     o.attention = "auto";
     got = logits_of(&o, N_PROMPT, NULL);
     assert_memory_equal(got, shadow, N_VOCAB_BYTES);
@@ -162,7 +162,7 @@ static void schedules_and_instruction_sets(void **state) {
     static const char *const modes[] = {"shadow", "float-sparse", "block-sparse", "npu-full"};
     for (int m = 0; m < 4; m++) {
         tern_options o = options(modes[m], 0.2f);
-        tern_stats stats;
+        tn_stats stats;
         o.chunk = 64;
         float *want = logits_of(&o, N_PROMPT, &stats);
         assert_true(stats.attn_rows > 0);
@@ -237,7 +237,7 @@ static void estimates_find_what_matters(void **state) {
     (void)state;
     tern_options o = options("shadow", 0.2f);
     o.attention_check = true;
-    tern_stats nine, one, exact;
+    tn_stats nine, one, exact;
     free(logits_of(&o, N_PROMPT, &nine));
     o.attention_buckets = 1;
     free(logits_of(&o, N_PROMPT, &one));
@@ -274,7 +274,7 @@ static void part_by_part(void **state) {
         tern_options o = options("shadow", 0.2f);
         o.attention_share = share;
         o.attention_pool = 1 + share % 2;
-        tern_stats a, b;
+        tn_stats a, b;
         float *want = logits_of(&o, N_LONG, &a);
         o.attention_whole = true;
         float *got = logits_of(&o, N_LONG, &b);
@@ -296,7 +296,7 @@ static void ways_to_share(void **state) {
             o.attention_share = share;
             o.attention_pool = pool;
             o.attention_check = true;
-            tern_stats s;
+            tn_stats s;
             free(logits_of(&o, 333, &s));
             double recall = (double)s.attn_found / (double)s.attn_true,
                    kept = (double)s.attn_selected / (double)s.attn_seen;

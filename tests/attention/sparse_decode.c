@@ -440,8 +440,8 @@ static void full_where_it_should_be(void **state) {
             run r = open_run(m, &o);
             prefill(&r, prompt, N_PROMPT);
             steps(&r, prompt, 40);
-            tern_stats t;
-            tern_session_stats(r.s, &t);
+            tn_stats t;
+            tn_session_stats(r.s, &t);
             if (i < 2) same_logits(&full, &r);
             else
                 assert_memory_not_equal(tern_session_logits(r.s), tern_session_logits(full.s),
@@ -566,11 +566,11 @@ static void drafts_change_nothing(void **state) {
                 tern_generate_result res;
                 tern_error err = {0};
                 must(tern_session_generate(r.s, &g, &res, &err), &err);
-                tern_stats t;
-                tern_session_stats(r.s, &t);
+                tn_stats t;
+                tn_session_stats(r.s, &t);
                 assert_true(t.attn_rows > 0 && t.attn_selected < t.attn_seen);
-                tern_draft_stats d;
-                tern_session_draft_stats(r.s, &d);
+                tn_draft_stats d;
+                tn_session_draft_stats(r.s, &d);
                 if (i == 2) assert_true(d.n_rows > d.n_steps); /* drafts were verified */
                 close_run(&r);
                 assert_int_equal(h[i].n, 150);
@@ -683,8 +683,8 @@ static void allocations(void **state) {
     long before = memory.made;
     steps(&r, prompt, 70);
     assert_int_equal(memory.made, before);
-    tern_stats t;
-    tern_session_stats(r.s, &t);
+    tn_stats t;
+    tn_session_stats(r.s, &t);
     assert_true(t.attn_rows > 0);
     close_run(&r);
 }

@@ -508,12 +508,12 @@ static void open_session(int model, const tern_options *o, tern_engine **e, tern
         fail_msg("%s", err.message);
 }
 
-static void logits_of(int model, const tern_options *o, float *out, tern_stats *stats) {
+static void logits_of(int model, const tern_options *o, float *out, tn_stats *stats) {
     tern_engine *e = NULL;
     tern_session *s = NULL;
     open_session(model, o, &e, &s);
     memcpy(out, tern_session_logits(s), 512 * sizeof *out);
-    tern_session_stats(s, stats);
+    tn_session_stats(s, stats);
     tern_session_close(&s);
     tern_engine_close(&e);
 }
@@ -527,7 +527,7 @@ static void schedules(void **state) {
     for (int m = 0; m < N_MODELS; m++) {
         for (int share = -1; share <= 0; share++) {
             float want[512], got[512];
-            tern_stats a, b;
+            tn_stats a, b;
             tern_options o = options();
             o.attention_share = share;
             logits_of(m, &o, want, &a);

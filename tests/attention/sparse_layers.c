@@ -59,13 +59,13 @@ static tern_options options(const char *mode, float ratio) {
     return o;
 }
 
-static void logits_of(int model, const tern_options *o, float out[N_VOCAB], tern_stats *stats) {
+static void logits_of(int model, const tern_options *o, float out[N_VOCAB], tn_stats *stats) {
     tern_error err;
     tern_engine *e = fixture_engine(packages[model], o);
     tern_session *s = fixture_session(e, N_CTX, "none");
     must(tern_session_prefill(s, prompt, N_PROMPT, &err), &err);
     memcpy(out, tern_session_logits(s), N_VOCAB * sizeof *out);
-    if (stats) tern_session_stats(s, stats);
+    if (stats) tn_session_stats(s, stats);
     tern_session_close(&s);
     tern_engine_close(&e);
 }
@@ -85,7 +85,7 @@ static void everything_is_full(void **state) {
         /* nearly everything: the sparse way is taken, and selects all positions but a few */
         o = options("shadow", 0.9999f);
         o.no_head_ratios = true;
-        tern_stats t;
+        tn_stats t;
         logits_of(m, &o, got, &t);
         assert_true(t.attn_rows > 0 && t.attn_selected == t.attn_seen);
         assert_memory_equal(got, want, sizeof got);
@@ -100,7 +100,7 @@ static void as_many_as_there_are(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
         float got[N_VOCAB];
-        tern_stats t, exact;
+        tn_stats t, exact;
         tern_options o = options("shadow", 0.25f);
         o.attention_check = true;
         logits_of(m, &o, got, &t);
@@ -179,8 +179,8 @@ static void decoding(void **state) {
             g.user = &h[i];
             tern_generate_result res;
             must(tern_session_generate(s, &g, &res, &err), &err);
-            tern_stats t;
-            tern_session_stats(s, &t);
+            tn_stats t;
+            tn_session_stats(s, &t);
             if (i > 1) {
                 assert_true(t.attn_rows > 0 && t.attn_selected < t.attn_seen);
                 assert_int_equal(t.attn_rows % (uint64_t)(models[m].n_sparse * models[m].n_heads), 0);
@@ -253,7 +253,7 @@ static void memory(void **state) {
         float got[N_VOCAB];
         tern_error err;
         tern_estimate with, without;
-        tern_stats t;
+        tn_stats t;
         tern_options o = options("shadow", 0.25f);
         o.session.n_ctx = N_CTX;
         must(tern_engine_estimate(packages[m], &o, &with, &err), &err);

@@ -165,8 +165,8 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
         one_case(plain, drafted, &rng, drafts + first, n_drafts, what);
         if (i % 100 == 50) must(tern_session_learn(drafted, plain->tokens, (size_t)plain->n_tok, &err), &err);
     }
-    tern_draft_stats t;
-    tern_session_draft_stats(drafted, &t);
+    tn_draft_stats t;
+    tn_session_draft_stats(drafted, &t);
     assert_true(is_hybrid || /* its text does not repeat itself */
                 t.n_accepted >
                     (uint64_t)n_cases); /* the test is of drafts that are taken, and of drafts that are not */
@@ -269,8 +269,8 @@ static void distribution(void **state) {
         chi2 += d * d / want;
     }
     if (chi2 > 69) fail_msg("chi-square %.1f", chi2);
-    tern_draft_stats t;
-    tern_session_draft_stats(s, &t);
+    tn_draft_stats t;
+    tn_session_draft_stats(s, &t);
     assert_true(t.n_accepted > N_RUNS / 10 && t.n_rows - t.n_steps - t.n_accepted > N_RUNS);
     tern_session_close(&s);
     tern_engine_close(&e);
@@ -369,8 +369,8 @@ static void steps_do_not_allocate(void **state) {
     g.user = &last;
     must(tern_session_generate(s, &g, NULL, &err), &err);
     assert_true(last.made <= 6); /* the sampler's and the text's buffers, once a call */
-    tern_draft_stats t;
-    tern_session_draft_stats(s, &t);
+    tn_draft_stats t;
+    tn_session_draft_stats(s, &t);
     assert_true(t.n_accepted > 0 && first.made >= last.made);
     tern_session_close(&s);
     tern_engine_close(&e);

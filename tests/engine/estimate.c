@@ -21,7 +21,7 @@ static int setup(void **state) {
     return 0;
 }
 
-static void opened(const char *path, int32_t n_ctx, tern_model_info *info, tern_stats *stats) {
+static void opened(const char *path, int32_t n_ctx, tern_model_info *info, tn_stats *stats) {
     tern_engine *e;
     tern_session *s;
     tern_error err = {0};
@@ -34,7 +34,7 @@ static void opened(const char *path, int32_t n_ctx, tern_model_info *info, tern_
         fail_msg("%s", err.message);
     tern_engine_info(e, info);
     info->arch = info->name = info->scheme = NULL; /* the engine's */
-    tern_session_stats(s, stats);
+    tn_session_stats(s, stats);
     tern_session_close(&s);
     tern_engine_close(&e);
 }
@@ -46,7 +46,7 @@ static void as_it_will_be(void **state) {
         tern_options *o;
         tern_estimate m;
         tern_model_info info;
-        tern_stats stats;
+        tn_stats stats;
         tern_error err = {0};
         assert_int_equal(tern_options_new(&o, &err), TERN_OK);
         assert_int_equal(tern_options_set(o, "ctx-size", "300", &err), TERN_OK);
@@ -72,7 +72,7 @@ static void in_the_files_blocks(void **state) {
         char path[FIXTURE_PATH];
         tern_estimate m;
         tern_model_info info;
-        tern_stats stats;
+        tn_stats stats;
         tern_error err = {0};
         fixture_model(path, "blocks.gguf", of[i % 3], 1, i < 3 ? TN_Q8_0 : TN_Q4_0);
         must(tern_engine_estimate(path, NULL, &m, &err), &err);
@@ -286,7 +286,7 @@ static void form_is(const char *path, const char *kv, int32_t n_ctx, bool exact,
     tern_estimate m;
     tern_engine *e;
     tern_session *s = NULL;
-    tern_stats stats;
+    tn_stats stats;
     tern_error err = {0};
     char ctx[16];
     tern_session_options so;
@@ -300,7 +300,7 @@ static void form_is(const char *path, const char *kv, int32_t n_ctx, bool exact,
     if (tern_engine_estimate(path, o, &m, &err) != TERN_OK ||
         tern_engine_open(path, o, &e, &err) != TERN_OK || tern_session_open(e, &so, &s, &err) != TERN_OK)
         fail_msg("%s", err.message);
-    tern_session_stats(s, &stats);
+    tn_session_stats(s, &stats);
     assert_int_equal(s->state.kv.type, want);
     assert_int_equal(m.kv_bytes, stats.kv_bytes);
     tern_session_close(&s);
@@ -356,7 +356,7 @@ static void layers_without_attention_keep_no_keys(void **state) {
     tern_options *o;
     tern_estimate m;
     tern_model_info info;
-    tern_stats stats;
+    tn_stats stats;
     tern_error err = {0};
     fixture_model(path, "conv.gguf", "tiny-lfm2", 1, TN_F16);
     assert_int_equal(tern_options_new(&o, &err), TERN_OK);

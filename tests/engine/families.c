@@ -233,10 +233,10 @@ static void sparse(void **state) {
     const char *name = family->name;
     tern_engine *full = open_engine(package, "full"), *e = open_engine(package, "shadow");
     tern_session *a = open_session(full, "none"), *b = open_session(e, "none");
-    tern_stats stats;
+    tn_stats stats;
     prefill(a, 1000), prefill(b, 1000);
     double kl = divergence(tern_session_logits(a), tern_session_logits(b), full->model->h.n_vocab);
-    tern_session_stats(b, &stats);
+    tn_session_stats(b, &stats);
     print_message("%s: %llu rows attended sparsely, KL divergence %.4f\n", name,
                   (unsigned long long)stats.attn_rows, kl);
     assert_true(stats.attn_rows > 0 && stats.attn_selected < stats.attn_seen);

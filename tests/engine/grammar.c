@@ -122,8 +122,8 @@ static void kept(void **state) {
         ended += a.res.reason == TERN_STOP_END;
         tn_grammar_close(&g);
     }
-    tern_draft_stats ds;
-    tern_session_draft_stats(drafted, &ds);
+    tn_draft_stats ds;
+    tn_session_draft_stats(drafted, &ds);
     n_accepted = (int)ds.n_accepted;
     printf("%d of 90 answers ended, %d drafts accepted\n", ended, n_accepted);
     assert_true(ended >= 60);

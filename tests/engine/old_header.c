@@ -40,13 +40,10 @@ static void nothing_is_written_behind(void **state) {
     GUARDED(tern_session_options) so;
     GUARDED(tern_generate_options) g;
     GUARDED(tern_generate_result) r;
-    GUARDED(tern_stats) stats;
-    GUARDED(tern_draft_stats) drafts;
     GUARDED(tern_model_info) info;
     GUARDED(tern_hooks) hooks;
     GUARDED(tern_sampling) sampling;
-    arm(so.guard), arm(g.guard), arm(r.guard), arm(stats.guard), arm(drafts.guard), arm(info.guard),
-        arm(hooks.guard), arm(sampling.guard);
+    arm(so.guard), arm(g.guard), arm(r.guard), arm(info.guard), arm(hooks.guard), arm(sampling.guard);
     tern_engine *e;
     tern_session *s;
     tern_options *o;
@@ -72,11 +69,8 @@ static void nothing_is_written_behind(void **state) {
     g.s.ignore_end = true;
     assert_int_equal(tern_session_generate(s, &g.s, &r.s, &err), OK);
     assert_int_equal(r.s.n_tokens, 3);
-    assert_int_equal(tern_session_stats_sized(s, &stats.s, sizeof stats.s), OK);
-    assert_true(stats.s.kv_bytes > 0);
-    assert_int_equal(tern_session_draft_stats_sized(s, &drafts.s, sizeof drafts.s), OK);
-    untouched(so.guard), untouched(g.guard), untouched(r.guard), untouched(stats.guard),
-        untouched(drafts.guard), untouched(info.guard), untouched(hooks.guard), untouched(sampling.guard);
+    untouched(so.guard), untouched(g.guard), untouched(r.guard), untouched(info.guard),
+        untouched(hooks.guard), untouched(sampling.guard);
     tern_session_close(&s);
     tern_engine_close(&e);
 }
@@ -92,11 +86,7 @@ static void sizes_no_version_had_are_refused(void **state) {
     const int32_t ids[] = {1, 2, 3};
     assert_int_equal(tern_session_prefill(s, ids, 3, &err), OK);
     arm(room);
-    for (size_t n = 0; n < sizeof(tern_stats); n += n < 2 ? 1 : 7)
-        assert_int_equal(tern_session_stats_sized(s, (tern_stats *)room, n), INVALID);
-    for (size_t n = 0; n < sizeof(tern_draft_stats); n += 9)
-        assert_int_equal(tern_session_draft_stats_sized(s, (tern_draft_stats *)room, n), INVALID);
-    for (size_t n = 0; n < sizeof(tern_model_info); n += 9)
+    for (size_t n = 0; n < sizeof(tern_model_info); n += n < 2 ? 1 : 7)
         assert_int_equal(tern_engine_info_sized(e, (tern_model_info *)room, n), INVALID);
     for (size_t n = 0; n < sizeof(tern_generate_options); n += 9)
         assert_int_equal(tern_generate_options_init((tern_generate_options *)room, n), INVALID);
@@ -123,7 +113,7 @@ static void a_later_caller(void **state) {
         tern_generate_options s;
         uint64_t later[64];
     } g;
-    static unsigned char stats[8192];
+    static unsigned char info[8192];
     tern_engine *e;
     tern_session *s;
     tern_error err = {0};
@@ -139,9 +129,9 @@ static void a_later_caller(void **state) {
     g.later[63] = 1;
     assert_int_equal(tern_session_generate(s, &g.s, NULL, &err), UNSUPPORTED);
     assert_non_null(strstr(err.message, "does not know"));
-    memset(stats, 0xff, sizeof stats);
-    assert_int_equal(tern_session_stats_sized(s, (tern_stats *)stats, sizeof stats), OK);
-    for (size_t i = 4096; i < sizeof stats; i++) assert_int_equal(stats[i], 0);
+    memset(info, 0xff, sizeof info);
+    assert_int_equal(tern_engine_info_sized(e, (tern_model_info *)info, sizeof info), OK);
+    for (size_t i = 4096; i < sizeof info; i++) assert_int_equal(info[i], 0);
     tern_session_close(&s);
     tern_engine_close(&e);
 }

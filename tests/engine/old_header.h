@@ -44,19 +44,6 @@ typedef struct tern_generate_result {
     uint64_t reserved[4];
 } tern_generate_result;
 
-typedef struct tern_stats {
-    double wall_s, cpu_busy_s, npu_busy_s, cpu_bubble, npu_bubble, decision_us, decision_max_us;
-    uint64_t n_decisions, n_stolen, n_outliers, n_dropped, hot_hits, cold_misses;
-    int32_t n_subgraphs, n_shared;
-    uint64_t kv_bytes, activation_bytes;
-} tern_stats;
-
-typedef struct tern_draft_stats {
-    uint64_t n_steps, n_rows, n_accepted;
-    double tokens_per_step, valid, wasted, underutilised, draft_s, draft_max_s, verify_s, calibrate_s;
-    uint64_t n_calibrated, draft_bytes;
-} tern_draft_stats;
-
 typedef struct tern_model_info {
     const char *arch, *name;
     uint64_t n_params;
@@ -92,5 +79,3 @@ tern_status tern_sampling_init(tern_sampling *p, size_t size_bytes);
 tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);
 tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
                                   tern_generate_result *result, tern_error *err);
-tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes);
-tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out, size_t size_bytes);

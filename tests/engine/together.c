@@ -2,7 +2,6 @@
  * logits are the bits that it gets alone. Models of every kind of layer, from the file and as packages;
  * with drafts, grammars, temperatures, contexts and prompts of their own; sessions come and go in between. */
 #include "base/rng.h"
-#include "session/decoder.h"
 #include "session/session.h"
 #include "quant/pack.h"
 
@@ -93,8 +92,8 @@ static void end(tern_session **s, const tern_generate_result *r, heard *h) {
     assert_true(n_vocab <= MAX_VOCAB);
     memcpy(h->logits, tern_session_logits(*s), n_vocab * sizeof(float));
     h->reason = r->reason;
-    tern_stats stats;
-    tern_session_stats(*s, &stats);
+    tn_stats stats;
+    tn_session_stats(*s, &stats);
     n_sparse += stats.attn_rows;
     tern_session_close(s);
 }
@@ -111,7 +110,7 @@ static void alone(tern_engine *e, const talk *t, heard *h) {
 typedef struct seat {
     int i_talk; /* -1: free */
     tern_session *s;
-    tn_decoder *d;
+    tern_answer *d;
     tern_generate_options o;
 } seat;
 
@@ -123,7 +122,7 @@ static int32_t together(tern_engine *e, const talk *t, heard *h, tn_rng *rng) {
     for (int i = 0; i < TN_MAX_TEXTS; i++) seats[i].i_talk = -1;
     while (next < N_TALKS || n_open) {
         tern_error err = {0};
-        tn_decoder *go[TN_MAX_TEXTS];
+        tern_answer *go[TN_MAX_TEXTS];
         int32_t n = 0;
         for (int i = 0; i < TN_MAX_TEXTS; i++) {
             seat *k = &seats[i];
@@ -131,18 +130,18 @@ static int32_t together(tern_engine *e, const talk *t, heard *h, tn_rng *rng) {
                 k->i_talk = next++;
                 n_open++;
                 k->s = begin(e, &t[k->i_talk], &h[k->i_talk], &k->o);
-                must(tn_decoder_open(k->s, &k->o, &k->d, &err), &err);
+                must(tern_answer_open(k->s, &k->o, &k->d, &err), &err);
             }
-            if (k->i_talk >= 0 && !tn_decoder_more(k->d)) {
+            if (k->i_talk >= 0 && !tern_answer_more(k->d)) {
                 tern_generate_result r;
-                must(tn_decoder_close(&k->d, &r, &err), &err);
+                must(tern_answer_close(&k->d, &r, &err), &err);
                 end(&k->s, &r, &h[k->i_talk]);
                 k->i_talk = -1;
                 n_open--;
             }
             if (k->i_talk >= 0 && tn_rng_below(rng, 8)) go[n++] = k->d;
         }
-        if (n) tn_decoders_step(go, n);
+        if (n) must(tern_answers_step(go, n, &err), &err);
         most = n > most ? n : most;
     }
     return most;
@@ -230,7 +229,7 @@ static void cancelled(void **state) {
     tern_options o;
     tern_generate_options g[3];
     tern_session *s[3];
-    tn_decoder *d[3];
+    tern_answer *d[3];
     tern_error err = {0};
     tn_rng rng = {.s = 3};
     synthesise("tiny-gemma3", TN_F16);
@@ -243,21 +242,21 @@ static void cancelled(void **state) {
         t[i].grammar = NULL;
         alone(e, &t[i], &want[i]);
         s[i] = begin(e, &t[i], &got[i], &g[i]);
-        must(tn_decoder_open(s[i], &g[i], &d[i], &err), &err);
+        must(tern_answer_open(s[i], &g[i], &d[i], &err), &err);
     }
-    for (int k = 0; k < 5; k++) tn_decoders_step(d, 3);
+    for (int k = 0; k < 5; k++) must(tern_answers_step(d, 3, &err), &err);
     int32_t before = got[1].n;
     tern_session_cancel(s[1]);
-    tn_decoders_step(d, 3);
-    assert_false(tn_decoder_more(d[1]));
+    must(tern_answers_step(d, 3, &err), &err);
+    assert_false(tern_answer_more(d[1]));
     assert_int_equal(got[1].n, before);
-    assert_int_equal(tn_decoder_close(&d[1], NULL, &err), TERN_E_CANCELLED);
+    assert_int_equal(tern_answer_close(&d[1], NULL, &err), TERN_E_CANCELLED);
     tern_session_close(&s[1]);
-    tn_decoder *rest[2] = {d[0], d[2]};
-    while (tn_decoder_more(rest[0])) tn_decoders_step(rest, 2);
+    tern_answer *rest[2] = {d[0], d[2]};
+    while (tern_answer_more(rest[0])) must(tern_answers_step(rest, 2, &err), &err);
     for (int i = 0; i < 3; i += 2) {
         tern_generate_result r;
-        must(tn_decoder_close(&d[i], &r, &err), &err);
+        must(tern_answer_close(&d[i], &r, &err), &err);
         end(&s[i], &r, &got[i]);
         assert_memory_equal(&got[i], &want[i], sizeof want[i]);
     }

@@ -404,8 +404,8 @@ static void skipped_where_wrong(void **state) {
         must(tern_session_generate(s, &g, NULL, &err), &err);
         n_tokens += (uint64_t)s->n_tok - STORED;
     }
-    tern_draft_stats t;
-    tern_session_draft_stats(s, &t);
+    tn_draft_stats t;
+    tn_session_draft_stats(s, &t);
     uint64_t n_guesses = tn_mtp_n_guesses(s->drafting.mtp);
     print_message("%llu tokens, %llu guesses, %llu verified, %llu right\n", (unsigned long long)n_tokens,
                   (unsigned long long)n_guesses, (unsigned long long)t.by_mtp,

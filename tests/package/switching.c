@@ -84,8 +84,8 @@ static float *wanted(int32_t n) {
     tern_session *s = open_session(e);
     float *out = malloc((size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *out);
     request(s, n, out);
-    tern_stats st;
-    tern_session_stats(s, &st);
+    tn_stats st;
+    tn_session_stats(s, &st);
     assert_int_equal(st.n_switched, 0); /* graphs that share weights are all loaded */
     tern_session_close(&s);
     tern_engine_close(&e);
@@ -131,8 +131,8 @@ static void bits_do_not_depend_on_when(void **state) {
             same(want, got, kinds[k]);
             for (int32_t l = 0; l < n_layers; l++)
                 assert_int_equal(tn_switcher_form(e->npu->switcher, l), TN_FORM_DECODE);
-            tern_stats st;
-            tern_session_stats(s, &st);
+            tn_stats st;
+            tn_session_stats(s, &st);
             assert_int_equal(st.n_switched, n_layers);
             assert_true(st.switch_s > 0 && st.switch_exposed_s <= st.switch_s);
             assert_true(st.switch_blocks >= 1 && st.switch_blocks <= n_layers);
@@ -250,8 +250,8 @@ static void planned_and_traced(void **state) {
         tern_session *s = open_session(e);
         float *got = malloc((size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *got);
         request(s, N_PROMPT, got);
-        tern_stats st;
-        tern_session_stats(s, &st);
+        tn_stats st;
+        tn_session_stats(s, &st);
         stall[k] = st.switch_planned_stall_s;
         assert_int_equal(st.switch_blocks, 4);
         int32_t track = tn_timeline_first_track(s->timeline, TN_LANE_IO),

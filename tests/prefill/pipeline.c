@@ -312,8 +312,8 @@ static void cold_rows_come_from_the_file(void **state) {
     run r = open_run(all_outliers, &o);
     tern_error err;
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
-    tern_stats st;
-    tern_session_stats(r.s, &st);
+    tn_stats st;
+    tn_session_stats(r.s, &st);
     assert_true(st.n_outliers > 0);
     assert_true(st.cold_misses > 0);
     assert_true(st.hot_hits > 0);
@@ -341,12 +341,12 @@ static void cold_rows_are_the_same_rows(void **state) {
     o.hot_coverage = o.hot_max = 1;
     tern_error err = {0};
     if (tn_pack(&ctx, gguf, path, &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
-    tern_stats few, many;
+    tn_stats few, many;
     run r = open_run(all_outliers, NULL), h = open_run(path, NULL);
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     assert_int_equal(tern_session_prefill(h.s, prompt, N_PROMPT, &err), TERN_OK);
-    tern_session_stats(r.s, &few);
-    tern_session_stats(h.s, &many);
+    tn_session_stats(r.s, &few);
+    tn_session_stats(h.s, &many);
     assert_int_equal(few.n_outliers, many.n_outliers);
     assert_true(many.cold_misses < few.cold_misses);
     assert_true(many.hot_hits > few.hot_hits);

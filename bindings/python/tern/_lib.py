@@ -66,6 +66,12 @@ def callback(struct: Any, field: str, function: Callable[..., Any]) -> Any:
     return dict(struct._fields_)[field](function)
 
 
+def argument(function: str, i: int, f: Callable[..., Any]) -> Any:
+    """The same for argument i of a function."""
+    functions: Any = abi.FUNCTIONS
+    return functions[function][1][i](f)
+
+
 def c_text(value: str, what: str) -> bytes:
     """Text for C, which ends at the first zero: what is behind one would be lost in silence."""
     data = value.encode()

@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _abi as abi
-from ._lib import Cancelled, Options, Value, c_path, c_text, callback, check, int_array, interruptible, lib, whole
+from ._lib import Cancelled, Options, Value, argument, c_path, c_text, callback, check, int_array, interruptible, lib, whole
 
 if TYPE_CHECKING:
     from ._model import Model
@@ -356,10 +356,35 @@ class Session:
         self._alone(lambda p, err: lib.tern_session_load(p, name, err))
 
     def stats(self) -> dict[str, Any]:
-        """What the prompts did; docs of tern_stats in tern.h."""
-        s = abi.tern_stats()
-        lib.tern_session_stats_sized(self._pointer(), C.byref(s), C.sizeof(s))
-        return {name: getattr(s, name) for name, _ in s._fields_}
+        """What the session did, counted: the counters of `tern_session_counter` by name."""
+        value = C.c_double()
+        out: dict[str, Any] = {}
+        while name := lib.tern_session_counter(self._pointer(), len(out), C.byref(value)):
+            out[name.decode()] = value.value
+        return out
+
+    def likeliest(self, k: int) -> list[tuple[int, float]]:
+        """The k likeliest next tokens, each with the logarithm of its probability."""
+        k = max(0, min(int(k), self.model.info["n_vocab"]))
+        ids, logprobs = (C.c_int32 * k)(), (C.c_float * k)()
+        n = lib.tern_session_likeliest(self._pointer(), k, ids, logprobs)
+        return list(zip(ids[:n], logprobs[:n]))
+
+    def dump(self) -> bytes:
+        """What `save` writes, as bytes."""
+        parts: list[bytes] = []
+
+        def write(_: Any, p: int, n: int) -> bool:
+            parts.append(C.string_at(p, n))
+            return True
+
+        take = argument("tern_session_save_to", 1, write)
+        self._alone(lambda p, err: lib.tern_session_save_to(p, take, None, err))
+        return b"".join(parts)
+
+    def restore(self, data: bytes) -> None:
+        """Goes on from what `dump` gave, with the same model."""
+        self._alone(lambda p, err: lib.tern_session_load_from(p, data, len(data), err))
 
     def close(self) -> None:
         """Lets go of the session. Its memory goes with the last view of its logits."""

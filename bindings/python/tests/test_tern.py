@@ -158,6 +158,15 @@ class Sessions(Base):
             t.load(path)
             self.assertEqual(t.tokens, self.model.tokenize("Once upon a time there was a"))
             u = t.copy()
+            with open(path, "rb") as f:
+                data = f.read()
+            self.assertEqual(u.dump(), data)
+            with self.model.session() as v:
+                v.restore(data)
+                self.assertEqual("".join(v.generate()), want)
+                self.assertGreater(v.stats()["draft_forwards"] + v.stats()["kv_bytes"], 0)
+                with self.assertRaises(tern.Error):
+                    v.restore(data[:-1])
             self.assertEqual("".join(t.generate()), want)
             self.assertEqual("".join(u.generate()), want)
             t.truncate(3)
@@ -173,6 +182,10 @@ class Sessions(Base):
         there = _lib.lib.tern_session_logits(s._pointer())
         self.assertEqual(ctypes.addressof(there.contents), _address(view))
         best = max(range(len(view)), key=lambda i: view[i])
+        likeliest = s.likeliest(3)
+        self.assertEqual([t for t, _ in likeliest], sorted(range(len(view)), key=lambda i: -view[i])[:3])
+        self.assertLess(likeliest[0][1], 0)
+        self.assertEqual(s.likeliest(0), [])
         self.assertEqual(next(s.generate()), self.model.detokenize([best]))
         with self.assertRaises((TypeError, ValueError)):
             view[0] = 1
