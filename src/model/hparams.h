@@ -129,6 +129,9 @@ typedef struct tn_hparams {
      * 0: in none */
     int32_t n_sparse;
     float sparse_deviations;
+    /* A row sees the whole text, those after it too, which is therefore evaluated at once; a window is of so many
+     * tokens around it, half of them on either side. Such a model reads and does not write. */
+    bool bidirectional;
     int32_t n_vocab_rest; /* rows of the embedding after n_vocab that stand for no text */
 } tn_hparams;
 

@@ -124,6 +124,7 @@ typedef struct tn_op {
             int32_t n_heads, n_kv_heads, d_head;
             int32_t window; /* tokens a row sees, itself included; 0: all */
             tn_role sinks;  /* TN_W_N_ROLES: none */
+            bool both;      /* or around it: the text is all there; a window is half on either side */
             bool v_normed;  /* the values it passes on were normed */
         } attend;
         struct {

@@ -88,6 +88,7 @@ static const tn_property properties[] = {
     EXTRA(INT, "laurel_rank", laurel_rank, 0, 0, 1 << 14),
     EXTRA(INT, "sparse_layers", n_sparse, 0, 0, TN_MAX_LAYERS),
     EXTRA(FLOAT, "sparse_deviations", sparse_deviations, 0, 0, 100),
+    FLAG("bidirectional", bidirectional),
     ALWAYS("rope", INT, "n_rot", n_rot, 0, TN_MAX_ROT),
     WITHIN("rope", DOUBLE, "rope_base", rope_base, 1, 1e12),
     ALWAYS("rope", INT, "rope_orig_ctx", rope_orig_ctx, 0, INT32_MAX),
