@@ -64,6 +64,7 @@ static const tn_property properties[] = {
     EXTRA(INT, "experts_used", n_experts_used, 0, 0, TN_MAX_EXPERTS),
     EXTRA(INT, "experts_ff", n_ff_exp, 0, 0, 1 << 18),
     EXTRA(INT, "experts_behind", n_dense, 0, 0, TN_MAX_LAYERS),
+    EXTRA(INT, "ff_before_experts", n_ff_dense, 0, 0, 1 << 18),
     FLAG("experts_norm", experts_norm),
     FLAG("experts_sigmoid", experts_sigmoid),
     FLAG("experts_bias", experts_bias),
