@@ -27,6 +27,8 @@ typedef struct tn_synth_shape {
     int32_t period, n_shared, n_ff_shared, n_ple; /* see tn_hparams */
     bool v_is_k, no_norm;                         /* of a state space: what it gives is gated alone */
     int32_t rank, n_sparse; /* of the product beside attention, layers with sparse gates (Gemma 3n) */
+    int32_t n_ff_dense;     /* of layers without experts, where n_ff is a shared expert's */
+    bool parallel, qk_norm; /* where an architecture leaves it to the file */
     bool next;              /* a layer after the others guesses one token further */
     bool longrope;          /* factors for every pair, from orig_ctx tokens */
     bool

@@ -179,7 +179,7 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
     if (!present(s, layer, role)) return false;
     if ((role == TN_W_PLE_IN || role == TN_W_PLE_NORM) && layer) return false; /* one for all layers */
     tn_role_shape(&s->h, layer, role, rows, cols);
-    tn_arch_gguf_name(s->arch, layer, role, name, cap);
+    tn_arch_gguf_name(s->arch, &s->h, layer, role, name, cap);
     if (is_turned(role)) { /* in files, channels are rows */
         int64_t taps = *rows;
         *rows = *cols, *cols = taps;
@@ -204,6 +204,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
         *rows *= 2;
     }
     if (!s->arch->delta_apart && role == TN_W_DELTA_DECAY) return false;
+    if (s->arch->gguf_fused_ffn && role == TN_W_UP) *rows *= 2;
+    if (s->arch->gguf_fused_ffn) return role != TN_W_GATE;
     if (!s->arch->gguf_fused) return true;
     if (role == TN_W_Q) {
         snprintf(name, cap, "blk.%d.attn_qkv.weight", layer);
@@ -352,6 +354,32 @@ static void put_layer_keys(synth *s, const shape *p) {
 #undef KEY
 }
 
+/* A dense block in the first layers, and a shared expert in the others. */
+static void put_dense_keys(synth *s, const shape *p) {
+    char key[96];
+    snprintf(key, sizeof key, "%s.expert_shared_count", p->arch);
+    tn_gguf_put_u32(s->w, key, (uint32_t)(p->n_ff / p->n_ff_exp));
+    snprintf(key, sizeof key, "%s.%s", p->arch,
+             s->arch->experts_sigmoid ? "expert_weights_scale" : "interleave_moe_layer_step");
+    if (s->arch->experts_sigmoid) tn_gguf_put_f32(s->w, key, 1.5f);
+    else tn_gguf_put_u32(s->w, key, 1);
+    snprintf(key, sizeof key, "%s.expert_weights_norm", p->arch);
+    tn_gguf_put_bool(s->w, key, true);
+}
+
+/* What these architectures leave to the file; and how many pairs turn by each of several positions, which are the
+ * same in text. */
+static void put_said(synth *s, const shape *p) {
+    int32_t pairs = p->d_head / 2;
+    const int32_t sections[4] = {pairs - 2 * (pairs / 3), pairs / 3, pairs / 3, 0};
+    char key[96];
+    snprintf(key, sizeof key, "%s.use_parallel_residual", p->arch);
+    if (s->arch->may_be_parallel) tn_gguf_put_bool(s->w, key, p->parallel);
+    if (!s->arch->sections) return;
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
+    tn_gguf_put_arr_i32(s->w, key, sections, 4);
+}
+
 static void put_keys(synth *s, const shape *p) {
     char key[96];
 #define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
@@ -365,7 +393,9 @@ static void put_keys(synth *s, const shape *p) {
     if (s->arch->window_heads) put_layer_keys(s, p);
     else
         tn_gguf_put_u32(s->w, KEY("feed_forward_length"),
-                        (uint32_t)(s->arch->shared_ungated ? p->n_ff_exp : p->n_ff));
+                        (uint32_t)(p->n_ff_dense             ? p->n_ff_dense
+                                   : s->arch->shared_ungated ? p->n_ff_exp
+                                                             : p->n_ff));
     tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
@@ -410,13 +440,17 @@ static void put_keys(synth *s, const shape *p) {
         if (s->arch->dense_first)
             tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
         if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
+        if (p->n_ff_dense) put_dense_keys(s, p);
     }
+    put_said(s, p);
     if (s->arch->delta) put_delta_keys(s, p);
     if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
         tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
     }
-    if (s->arch->scales != TN_SCALES_NONE) {
+    if (s->arch->scales == TN_SCALES_COHERE) {
+        tn_gguf_put_f32(s->w, KEY("logit_scale"), 0.5f);
+    } else if (s->arch->scales != TN_SCALES_NONE) {
         tn_gguf_put_f32(s->w, KEY("embedding_scale"), 3);
         tn_gguf_put_f32(s->w, KEY("residual_scale"), 0.7f);
         tn_gguf_put_f32(s->w, KEY("logit_scale"), s->arch->scales == TN_SCALES_GRANITE ? 0.25f : 2);
@@ -510,7 +544,10 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     }
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;
-    s.h.experts_bias = s.arch->experts_sigmoid;
+    s.h.n_ff_dense = p->n_ff_dense;
+    s.h.parallel_block = s.arch->parallel_block || p->parallel;
+    s.h.qk_norm = s.arch->qk_norm || p->qk_norm;
+    s.h.experts_bias = s.arch->experts_sigmoid || s.arch->experts_biased;
     s.h.n_experts = p->n_experts;
     s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);

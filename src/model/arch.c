@@ -7,433 +7,44 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A new architecture is a row here and, at most, one new operator. */
-/* Norms in front of and after both blocks, by their names in folders. */
-#define HF_NORMS_AROUND                                                                                      \
-    [TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",                                               \
-    [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",                                                    \
-    [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"
-
-/* What Gemma 3n and all of Gemma 4 have in common. */
-#define LIKE_GEMMA4                                                                                          \
-    .act = TN_ACT_GELU_TANH, .gated = true, .post_norms = true, .qk_norm = true, .v_norm = true,             \
-    .scale_embd = true, .attn_scale = 1, .logit_soft_cap = 30, .window = true, .window_any = true,           \
-    .window_heads = true, .local_rope = true, .local_base = 10000, .shared_kv = true, .ple = true
-
-/* The state spaces of hybrids. */
-#define HF_MAMBA                                                                                             \
-    [TN_W_DELTA_Q] = "mamba.in_proj.weight", [TN_W_DELTA_K] = "mamba.in_proj.weight",                        \
-    [TN_W_DELTA_V] = "mamba.in_proj.weight", [TN_W_DELTA_GATE] = "mamba.in_proj.weight",                     \
-    [TN_W_DELTA_DECAY] = "mamba.in_proj.weight", [TN_W_DELTA_OUT] = "mamba.out_proj.weight",                 \
-    [TN_W_DELTA_CONV] = "mamba.conv1d.weight", [TN_W_DELTA_A] = "mamba.A_log",                               \
-    [TN_W_DELTA_DT] = "mamba.dt_bias", [TN_W_DELTA_NORM] = "mamba.norm.weight"
-
-static const tn_arch table[] = {
-    {.name = "llama",
-     .hf = "llama",
-     .gguf = "llama",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true},
-    {.name = "mistral",
-     .hf = "mistral",
-     .gguf = "mistral",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .window = true},
-    {.name = "qwen2", .hf = "qwen2", .gguf = "qwen2", .act = TN_ACT_SILU, .gated = true, .qkv_bias = true},
-    {.name = "qwen3", .hf = "qwen3", .gguf = "qwen3", .act = TN_ACT_SILU, .gated = true, .qk_norm = true},
-    {.name = "gemma",
-     .hf = "gemma",
-     .gguf = "gemma",
-     .act = TN_ACT_GELU_TANH,
-     .gated = true,
-     .norm_plus_one = true,
-     .scale_embd = true},
-    {.name = "gemma2",
-     .hf = "gemma2",
-     .gguf = "gemma2",
-     .act = TN_ACT_GELU_TANH,
-     .gated = true,
-     .post_norms = true,
-     .norm_plus_one = true,
-     .scale_embd = true,
-     .window = true,
-     .window_pattern = 2,
-     .hf_names = {HF_NORMS_AROUND}},
-    {.name = "phi2",
-     .hf = "phi",
-     .gguf = "phi2",
-     .norm = TN_NORM_LAYER,
-     .act = TN_ACT_GELU_TANH,
-     .parallel_block = true,
-     .biases = true,
-     .hf_names = {[TN_W_O] = "self_attn.dense.weight",
-                  [TN_W_O_B] = "self_attn.dense.bias",
-                  [TN_W_UP] = "mlp.fc1.weight",
-                  [TN_W_UP_B] = "mlp.fc1.bias",
-                  [TN_W_DOWN] = "mlp.fc2.weight",
-                  [TN_W_DOWN_B] = "mlp.fc2.bias",
-                  [TN_W_OUT_NORM] = "model.final_layernorm.weight",
-                  [TN_W_OUT_NORM_B] = "model.final_layernorm.bias"}},
-    {.name = "phi3",
-     .hf = "phi3",
-     .gguf = "phi3",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .window = true,
-     .gguf_fused = true},
-    {.name = "gemma3",
-     .hf = "gemma3_text",
-     .gguf = "gemma3",
-     .act = TN_ACT_GELU_TANH,
-     .gated = true,
-     .post_norms = true,
-     .qk_norm = true,
-     .norm_plus_one = true,
-     .scale_embd = true,
-     .window = true,
-     .window_pattern = 6,
-     .local_rope = true,
-     .local_base = 10000,
-     .hf_names = {HF_NORMS_AROUND}},
-    {.name = "smollm3",
-     .hf = "smollm3",
-     .gguf = "smollm3",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .no_rope_pattern = 4},
-    {.name = "olmo2",
-     .hf = "olmo2",
-     .hf_also = "olmo3",
-     .gguf = "olmo2",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .post_norms = true,
-     .no_pre_norms = true,
-     .qk_norm = true,
-     .qk_norm_whole = true,
-     .window = true, /* OLMo 3; its scaled rope is for the layers without */
-     .window_pattern = 4,
-     .local_rope = true,
-     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
-                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
-    {.name = "exaone4",
-     .hf = "exaone4",
-     .gguf = "exaone4",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .post_norms = true,
-     .no_pre_norms = true,
-     .qk_norm = true,
-     .window = true,
-     .window_pattern = 4,
-     .no_rope_where_all = true,
-     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
-                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
-    {.name = "hunyuan-dense",
-     .hf = "hunyuan_v1_dense",
-     .gguf = "hunyuan-dense",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .qk_norm_last = true,
-     .hf_names = {[TN_W_Q_NORM] = "self_attn.query_layernorm.weight",
-                  [TN_W_K_NORM] = "self_attn.key_layernorm.weight"}},
-    {.name = "granite",
-     .hf = "granite",
-     .gguf = "granite",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .scales = TN_SCALES_GRANITE},
-    {.name = "minicpm",
-     .hf = "minicpm",
-     .gguf = "minicpm",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .scales = TN_SCALES_MINICPM},
-    {.name = "mistral3",
-     .hf = "ministral3",
-     .gguf = "mistral3",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .temperature = true},
-    {.name = "qwen3moe",
-     .hf = "qwen3_moe",
-     .gguf = "qwen3moe",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .experts = true,
-     .experts_norm = true},
-    {.name = "olmoe",
-     .hf = "olmoe",
-     .gguf = "olmoe",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .qk_norm_whole = true,
-     .experts = true},
-    {.name = "granitemoe",
-     .hf = "granitemoe",
-     .gguf = "granitemoe",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .scales = TN_SCALES_GRANITE,
-     .experts = true,
-     .experts_norm = true,
-     .hf_names = {[TN_W_ROUTER] = "block_sparse_moe.router.layer.weight",
-                  [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
-                  [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
-                  [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
-    {.name = "granite4",
-     .hf = "granitemoehybrid",
-     .gguf = "granitehybrid",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .scales = TN_SCALES_GRANITE,
-     .delta = true,
-     .mamba = true,
-     .gguf_names = {[TN_W_DELTA_Q] = "ssm_in.weight",
-                    [TN_W_DELTA_K] = "ssm_in.weight",
-                    [TN_W_DELTA_V] = "ssm_in.weight",
-                    [TN_W_DELTA_GATE] = "ssm_in.weight",
-                    [TN_W_DELTA_DECAY] = "ssm_in.weight"},
-     .hf_names =
-         {HF_MAMBA, [TN_W_GATE] = "shared_mlp.input_linear.weight",
-          [TN_W_UP] = "shared_mlp.input_linear.weight", [TN_W_DOWN] = "shared_mlp.output_linear.weight"}},
-    {.name = "granite4moe",
-     .hf = "granitemoehybrid",
-     .gguf = "granitehybrid",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .gguf_permuted = true,
-     .scales = TN_SCALES_GRANITE,
-     .delta = true,
-     .mamba = true,
-     .shared_expert = true,
-     .shared_ungated = true,
-     .experts = true,
-     .experts_norm = true,
-     .gguf_names = {[TN_W_DELTA_Q] = "ssm_in.weight",
-                    [TN_W_DELTA_K] = "ssm_in.weight",
-                    [TN_W_DELTA_V] = "ssm_in.weight",
-                    [TN_W_DELTA_GATE] = "ssm_in.weight",
-                    [TN_W_DELTA_DECAY] = "ssm_in.weight",
-                    [TN_W_GATE] = "ffn_gate_shexp.weight",
-                    [TN_W_UP] = "ffn_up_shexp.weight",
-                    [TN_W_DOWN] = "ffn_down_shexp.weight"},
-     .hf_names =
-         {HF_MAMBA, [TN_W_GATE] = "shared_mlp.input_linear.weight",
-          [TN_W_UP] = "shared_mlp.input_linear.weight", [TN_W_DOWN] = "shared_mlp.output_linear.weight",
-          [TN_W_ROUTER] = "block_sparse_moe.router.layer.weight",
-          [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
-          [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
-          [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
-    {.name = "falcon-h1",
-     .hf = "falcon_h1",
-     .gguf = "falcon-h1",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .delta = true,
-     .mamba = true,
-     .mamba_beside = true,
-     .gguf_names = {[TN_W_DELTA_Q] = "ssm_in.weight",
-                    [TN_W_DELTA_K] = "ssm_in.weight",
-                    [TN_W_DELTA_V] = "ssm_in.weight",
-                    [TN_W_DELTA_GATE] = "ssm_in.weight",
-                    [TN_W_DELTA_DECAY] = "ssm_in.weight",
-                    [TN_W_FFN_NORM] = "ffn_norm"}, /* as converters name it */
-     .hf_names = {HF_MAMBA, [TN_W_OUT_NORM] = "model.final_layernorm.weight",
-                  [TN_W_FFN_NORM] = "pre_ff_layernorm.weight", [TN_W_GATE] = "feed_forward.gate_proj.weight",
-                  [TN_W_UP] = "feed_forward.up_proj.weight", [TN_W_DOWN] = "feed_forward.down_proj.weight"}},
-    {.name = "gpt-oss",
-     .hf = "gpt_oss",
-     .gguf = "gpt-oss",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qkv_bias = true,
-     .o_bias = true,
-     .window = true,
-     .window_pattern = 2,
-     .sinks = true,
-     .experts = true,
-     .experts_norm = true,
-     .swiglu_limit = 7,
-     .gguf_only = true,
-     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
-    {.name = "lfm2",
-     .hf = "lfm2",
-     .gguf = "lfm2",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .conv = true,
-     .gguf_names = {[TN_W_OUT_NORM] = "token_embd_norm.weight"},
-     .hf_names = {[TN_W_OUT_NORM] = "model.embedding_norm.weight",
-                  [TN_W_ATTN_NORM] = "operator_norm.weight",
-                  [TN_W_FFN_NORM] = "ffn_norm.weight",
-                  [TN_W_O] = "self_attn.out_proj.weight",
-                  [TN_W_Q_NORM] = "self_attn.q_layernorm.weight",
-                  [TN_W_K_NORM] = "self_attn.k_layernorm.weight",
-                  [TN_W_GATE] = "feed_forward.w1.weight",
-                  [TN_W_UP] = "feed_forward.w3.weight",
-                  [TN_W_DOWN] = "feed_forward.w2.weight"}},
-    {.name = "lfm2moe",
-     .hf = "lfm2_moe",
-     .gguf = "lfm2moe",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .conv = true,
-     .experts = true,
-     .experts_norm = true,
-     .experts_sigmoid = true,
-     .dense_first = true,
-     .gguf_names = {[TN_W_OUT_NORM] = "token_embd_norm.weight"},
-     .hf_names = {[TN_W_OUT_NORM] = "model.embedding_norm.weight",
-                  [TN_W_ATTN_NORM] = "operator_norm.weight",
-                  [TN_W_FFN_NORM] = "ffn_norm.weight",
-                  [TN_W_O] = "self_attn.out_proj.weight",
-                  [TN_W_Q_NORM] = "self_attn.q_layernorm.weight",
-                  [TN_W_K_NORM] = "self_attn.k_layernorm.weight",
-                  [TN_W_GATE] = "feed_forward.w1.weight",
-                  [TN_W_UP] = "feed_forward.w3.weight",
-                  [TN_W_DOWN] = "feed_forward.w2.weight",
-                  [TN_W_ROUTER] = "feed_forward.gate.weight",
-                  [TN_W_EXPERTS_BIAS] = "feed_forward.expert_bias",
-                  [TN_W_GATE_EXPS] = "feed_forward.experts.0.w1.weight",
-                  [TN_W_UP_EXPS] = "feed_forward.experts.0.w3.weight",
-                  [TN_W_DOWN_EXPS] = "feed_forward.experts.0.w2.weight"}},
-    {.name = "qwen3next",
-     .hf = "qwen3_next",
-     .gguf = "qwen3next",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .norm_plus_one = true,
-     .attn_gate = true,
-     .delta = true,
-     .shared_expert = true,
-     .experts = true,
-     .experts_norm = true,
-     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight",
-                    [TN_W_ATTN_POST_NORM] = "-",
-                    [TN_W_GATE] = "ffn_gate_shexp.weight",
-                    [TN_W_UP] = "ffn_up_shexp.weight",
-                    [TN_W_DOWN] = "ffn_down_shexp.weight"},
-     .hf_names = {[TN_W_GATE] = "mlp.shared_expert.gate_proj.weight",
-                  [TN_W_UP] = "mlp.shared_expert.up_proj.weight",
-                  [TN_W_DOWN] = "mlp.shared_expert.down_proj.weight"}},
-    {.name = "qwen35",
-     .hf = "qwen3_5_text",
-     .hf_also = "qwen3_5",
-     .gguf = "qwen35",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .norm_plus_one = true,
-     .attn_gate = true,
-     .delta = true,
-     .delta_tiled = true,
-     .delta_apart = true,
-     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
-    {.name = "qwen35moe",
-     .hf = "qwen3_5_moe_text",
-     .hf_also = "qwen3_5_moe",
-     .gguf = "qwen35moe",
-     .act = TN_ACT_SILU,
-     .gated = true,
-     .qk_norm = true,
-     .norm_plus_one = true,
-     .attn_gate = true,
-     .delta = true,
-     .delta_tiled = true,
-     .delta_apart = true,
-     .shared_expert = true,
-     .experts = true,
-     .experts_norm = true,
-     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight",
-                    [TN_W_ATTN_POST_NORM] = "-",
-                    [TN_W_GATE] = "ffn_gate_shexp.weight",
-                    [TN_W_UP] = "ffn_up_shexp.weight",
-                    [TN_W_DOWN] = "ffn_down_shexp.weight"},
-     .hf_names = {[TN_W_GATE] = "mlp.shared_expert.gate_proj.weight",
-                  [TN_W_UP] = "mlp.shared_expert.up_proj.weight",
-                  [TN_W_DOWN] = "mlp.shared_expert.down_proj.weight",
-                  [TN_W_GATE_EXPS] = "mlp.experts.gate_up_proj",
-                  [TN_W_UP_EXPS] = "mlp.experts.gate_up_proj",
-                  [TN_W_DOWN_EXPS] = "mlp.experts.down_proj"}},
-    {.name = "gemma4",
-     .hf = "gemma4_text",
-     .hf_also = "gemma4",
-     .gguf = "gemma4",
-     LIKE_GEMMA4,
-     .window_pattern = 6,
-     .hf_names = {HF_NORMS_AROUND}},
-    {.name = "gemma4moe",
-     .hf = "gemma4_text",
-     .hf_also = "gemma4",
-     .gguf = "gemma4",
-     LIKE_GEMMA4,
-     .window_pattern = 6,
-     .experts = true,
-     .experts_norm = true,
-     .experts_beside = true,
-     .gguf_names = {[TN_W_GATE_EXPS] = "ffn_gate_up_exps.weight", [TN_W_UP_EXPS] = "ffn_gate_up_exps.weight"},
-     .hf_names =
-         {HF_NORMS_AROUND, [TN_W_ROUTER] = "router.proj.weight", [TN_W_GATE_EXPS] = "experts.gate_up_proj",
-          [TN_W_UP_EXPS] = "experts.gate_up_proj", [TN_W_DOWN_EXPS] = "experts.down_proj"}},
-    {.name = "gemma3n",
-     .hf = "gemma3n_text",
-     .hf_also = "gemma3n",
-     .gguf = "gemma3n",
-     LIKE_GEMMA4,
-     .window_pattern = 5,
-     .streams = true,
-     .hf_names = {HF_NORMS_AROUND}},
-    {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
-};
-enum { N_ARCHS = sizeof table / sizeof table[0] };
-
 const tn_arch *tn_arch_by_hf(const char *model_type) {
-    for (int i = 0; i < N_ARCHS; i++) {
-        if (!strcmp(table[i].hf, model_type)) return &table[i];
-        if (table[i].hf_also && !strcmp(table[i].hf_also, model_type)) return &table[i];
+    for (int i = 0; i < tn_n_archs; i++) {
+        if (!strcmp(tn_archs[i].hf, model_type)) return &tn_archs[i];
+        if (tn_archs[i].hf_also && !strcmp(tn_archs[i].hf_also, model_type)) return &tn_archs[i];
     }
     return NULL;
 }
 
 const tn_arch *tn_arch_by_gguf(const char *name, size_t n) {
-    for (int i = 0; i < N_ARCHS; i++) {
-        if (strlen(table[i].gguf) == n && !memcmp(table[i].gguf, name, n)) return &table[i];
+    for (int i = 0; i < tn_n_archs; i++) {
+        if (strlen(tn_archs[i].gguf) == n && !memcmp(tn_archs[i].gguf, name, n)) return &tn_archs[i];
     }
     return NULL;
 }
 
 const tn_arch *tn_arch_named(const char *name) {
-    for (int i = 0; i < N_ARCHS; i++)
-        if (!strcmp(table[i].name, name)) return &table[i];
+    for (int i = 0; i < tn_n_archs; i++)
+        if (!strcmp(tn_archs[i].name, name)) return &tn_archs[i];
     return NULL;
 }
 
 const tn_arch *tn_arch_variant(const tn_arch *a, bool experts) {
-    for (int i = 0; i < N_ARCHS; i++)
-        if (!strcmp(table[i].gguf, a->gguf) && table[i].experts == experts) return &table[i];
+    for (int i = 0; i < tn_n_archs; i++)
+        if (!strcmp(tn_archs[i].gguf, a->gguf) && tn_archs[i].experts == experts) return &tn_archs[i];
     return a;
 }
 
 void tn_arch_list(char *buf, size_t cap) {
+    const size_t rest = sizeof " and 99999 others";
     size_t n = 0;
-    for (int i = 0; i < N_ARCHS && n < cap; i++)
-        n += (size_t)snprintf(buf + n, cap - n, "%s%s", i ? ", " : "", table[i].name);
+    for (int i = 0; i < tn_n_archs; i++) {
+        bool fits = n + strlen(tn_archs[i].name) + 3 + (i + 1 < tn_n_archs ? rest : 0) <= cap;
+        if (!fits) {
+            snprintf(buf + n, cap - n, " and %d others", tn_n_archs - i);
+            return;
+        }
+        n += (size_t)snprintf(buf + n, cap - n, "%s%s", i ? ", " : "", tn_archs[i].name);
+    }
 }
 
 /* ---- what must be there ----------------------------------------------------------------------------- */
@@ -473,9 +84,9 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_CONV:
     case TN_W_CONV_OUT: return a->conv;
     case TN_W_ATTN_NORM: return !a->no_pre_norms;
-    case TN_W_FFN_NORM: return !a->parallel_block && !a->no_pre_norms;
+    case TN_W_FFN_NORM: return !h->parallel_block && !a->no_pre_norms;
     case TN_W_Q_NORM:
-    case TN_W_K_NORM: return a->qk_norm;
+    case TN_W_K_NORM: return h->qk_norm;
     case TN_W_ATTN_POST_NORM:
     case TN_W_FFN_POST_NORM: return a->post_norms;
     case TN_W_Q_B:
@@ -483,10 +94,11 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_V_B: return a->qkv_bias || a->biases;
     case TN_W_O_B: return a->biases || a->o_bias;
     case TN_W_OUT_NORM_B:
-    case TN_W_ATTN_NORM_B:
+    case TN_W_ATTN_NORM_B: return a->biases || a->norm_biases;
+    case TN_W_FFN_NORM_B: return (a->biases || a->norm_biases) && !h->parallel_block;
     case TN_W_UP_B:
-    case TN_W_DOWN_B:
-    case TN_W_OUT_B: return a->biases;
+    case TN_W_DOWN_B: return a->biases;
+    case TN_W_OUT_B: return a->biases && !a->no_out_bias;
     default: return false;
     }
 }
@@ -581,6 +193,7 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"keys of a delta net", h->delta.d_key, a->delta ? 2 : 0, a->delta ? TN_MAX_DELTA : 0},
         {"values of a delta net", h->delta.d_value, a->delta ? TN_DELTA_COLS : 0, a->delta ? 1 << 12 : 0},
         {"feed-forward size of an expert", h->n_ff_exp, a->experts, a->experts ? 1 << 18 : 0},
+        {"feed-forward size of layers without experts", h->n_ff_dense, 0, a->dense_first ? 1 << 18 : 0},
         {"layers without experts", h->n_dense, 0, a->dense_first ? h->n_layers - 1 : 0},
         {"experts", h->n_experts, a->experts ? 1 : 0, a->experts ? TN_MAX_EXPERTS : 0},
         {"experts used", h->n_experts_used, a->experts ? 1 : 0, h->n_experts},

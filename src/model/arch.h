@@ -11,7 +11,7 @@
 enum { TN_MAX_NEXT = 8 };
 
 /* Which words a file has for the scales of embeddings, residuals, attention and logits. */
-typedef enum tn_scales { TN_SCALES_NONE, TN_SCALES_GRANITE, TN_SCALES_MINICPM } tn_scales;
+typedef enum tn_scales { TN_SCALES_NONE, TN_SCALES_GRANITE, TN_SCALES_MINICPM, TN_SCALES_COHERE } tn_scales;
 
 typedef struct tn_arch {
     const char *name;    /* ours */
@@ -33,16 +33,26 @@ typedef struct tn_arch {
     bool mamba_beside; /* or in every layer, beside attention (Falcon-H1) */
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
-    bool dense_first;   /* the first layers may be dense, though the others have experts */
-    bool gguf_only;     /* its folders hold tensors that are not read */
-    bool temperature;   /* queries are scaled by their position (Ministral 3) */
-    bool qkv_bias;      /* Q, K and V have biases */
-    bool biases;        /* every linear and norm has one */
-    bool norm_plus_one; /* Hugging Face stores norm weights less 1 (GGUF does not) */
-    bool scale_embd;    /* embeddings are multiplied by sqrt(n_embd) */
-    bool gguf_permuted; /* GGUF holds Q and K rows in interleaved rope order */
-    bool gguf_fused;    /* other engines want Q, K, V as one tensor of GGUF, and gate and up as one */
-    bool window;        /* config.json's sliding_window holds */
+    bool experts_biased;                            /* a bias chooses experts; its folders always have it */
+    bool next_by_number;  /* folders hold layers that guess further as layers after the others: not used */
+    bool dense_first;     /* the first layers may be dense, though the others have experts */
+    bool gguf_only;       /* its folders hold tensors that are not read */
+    bool temperature;     /* queries are scaled by their position (Ministral 3) */
+    bool qkv_bias;        /* Q, K and V have biases */
+    bool biases;          /* every linear and norm has one... */
+    bool no_out_bias;     /* ... but the output layer */
+    bool norm_biases;     /* every norm has one, linears need not */
+    bool may_be_parallel; /* the file says whether blocks are parallel */
+    bool qk_norm_said;    /* and whether queries and keys are normed */
+    bool dynamic;         /* rope of type "dynamic" changes what is beyond the trained context alone */
+    bool sections;        /* rope has several axes, which have the same position in text */
+    bool norm_plus_one;   /* Hugging Face stores norm weights less 1 (GGUF does not) */
+    bool scale_embd;      /* embeddings are multiplied by sqrt(n_embd) */
+    bool gguf_permuted;   /* GGUF holds Q and K rows in interleaved rope order... */
+    bool hf_permuted;     /* ... and so do folders */
+    bool gguf_fused;      /* other engines want Q, K, V as one tensor of GGUF, and gate and up as one */
+    bool gguf_fused_ffn;  /* of these gate and up alone */
+    bool window;          /* config.json's sliding_window holds */
     int32_t window_pattern, no_rope_pattern; /* see tn_hparams */
     bool no_rope_where_all; /* a model of windows: the layers without one have no rope (EXAONE 4) */
     bool local_rope;        /* its layers with a window have a rope table of their own */
@@ -52,9 +62,12 @@ typedef struct tn_arch {
     bool streams;           /* several residual streams, a low-rank product beside attention (Gemma 3n) */
     bool shared_kv, ple;    /* last layers may share keys and values; layers may have embeddings */
     float attn_scale, logit_soft_cap; /* where the file does not say; 0: by the size of heads, none */
-    double local_base;                /* of that table, where the file does not say; 0: the model's base */
+    double partial;        /* share of a head that is rotated, where a folder does not say; 0: all */
+    double local_base;     /* of that table, where the file does not say; 0: the model's base */
+    const char *hf_layers; /* what comes before a layer's number in folders; NULL: "model.layers." */
     const char
-        *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers */
+        *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers.
+                                    With dense_first those of a shared expert are names in its layers alone */
     const char *gguf_names[TN_W_N_ROLES];
 } tn_arch;
 
@@ -63,12 +76,13 @@ const tn_arch *tn_arch_by_gguf(const char *name, size_t n);
 const tn_arch *tn_arch_named(const char *name); /* by our own name */
 /* The row of the files' name that has experts, or has none, where one name stands for both (Granite 4); else a. */
 const tn_arch *tn_arch_variant(const tn_arch *a, bool experts);
-/* "llama, mistral, ..." for messages and help */
+/* "llama, mistral, ..." for messages and help; "... and 9 others" where there is no room for all */
 void tn_arch_list(char *buf, size_t cap);
 
 /* Tensor name of a role: in the file's own naming. Returns false when the role cannot occur. */
-bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
-bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
+bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf, size_t cap);
+bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf, size_t cap);
+const char *tn_arch_hf_layers(const tn_arch *a);
 /* The layer that guesses further: "model.layers.N.x" becomes "mtp.layers.0.x" in folders. */
 void tn_arch_hf_next(char *name, size_t cap);
 /* What a file says it has of layers that guess further, and whether it has any of their tensors: h->n_next. */

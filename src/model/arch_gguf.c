@@ -269,7 +269,10 @@ static tern_status gguf_streams(keys *k, const tn_arch *a, tn_hparams *h) {
 /* ---- scales ---------------------------------------------------------------------------------------- */
 
 static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
-    if (a->scales != TN_SCALES_NONE) {
+    if (a->scales == TN_SCALES_COHERE) {
+        double by = num_key(k, "logit_scale", 1); /* 0, too, is none */
+        h->logit_scale = by != 0 ? (float)by : 1;
+    } else if (a->scales != TN_SCALES_NONE) {
         double divisor = num_key(k, "logit_scale", 0);
         h->embd_scale = (float)num_key(k, "embedding_scale", 0);
         h->residual_scale = (float)num_key(k, "residual_scale", 0);
@@ -347,9 +350,18 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     h->n_experts = n;
     h->n_experts_used = int_key(k, "expert_used_count", true, 1);
     h->n_ff_exp = int_key(k, "expert_feed_forward_length", false, h->n_ff);
-    if (a->shared_expert) h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, h->n_ff_exp);
+    int32_t dense = h->n_ff, n_shared = int_key(k, "expert_shared_count", false, 1);
+    TN_FAIL_IF(n_shared < 0 || n_shared > 1 << 10 || h->n_ff_exp < 0 || h->n_ff_exp > 1 << 18, k->err,
+               TERN_E_FORMAT, "%s: %d shared experts of %d values", tn_gguf_path(k->g), n_shared,
+               h->n_ff_exp);
+    if (a->shared_expert)
+        h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, n_shared * h->n_ff_exp);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
+    if (a->shared_expert && h->n_dense && dense != h->n_ff) h->n_ff_dense = dense;
+    TN_FAIL_IF(int_key(k, "interleave_moe_layer_step", false, 1) != 1, k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s.interleave_moe_layer_step' is not 1, which is not supported",
+               tn_gguf_path(k->g), a->gguf);
     h->experts_scale = (float)num_key(k, "expert_weights_scale", 1);
     int32_t gating = int_key(k, "expert_gating_func", false, a->experts_sigmoid ? 2 : 1);
     TN_FAIL_IF(gating != (a->experts_sigmoid ? 2 : 1), k->err, TERN_E_UNSUPPORTED,
@@ -358,7 +370,7 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     char name[128];
     (void)tn_gguf_bool(k->g, key_of(k, "expert_weights_norm", name), &h->experts_norm);
     snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", h->n_dense);
-    h->experts_bias = a->experts_sigmoid && tn_gguf_tensor(k->g, name);
+    h->experts_bias = (a->experts_sigmoid || a->experts_biased) && tn_gguf_tensor(k->g, name);
     return k->st;
 }
 
@@ -448,6 +460,8 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
                "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
                d_value);
     TN_TRY(check_keys(&k, a));
+    if (a->may_be_parallel) h->parallel_block = !tn_gguf_tensor(g, "blk.0.ffn_norm.weight");
+    if (a->qk_norm_said) h->qk_norm = tn_gguf_tensor(g, "blk.0.attn_q_norm.weight");
     if (a->conv) h->conv_len = int_key(&k, "shortconv.l_cache", true, 0);
     if (a->delta) TN_TRY(gguf_delta(&k, a, h));
     TN_TRY(gguf_windows(&k, a, h));

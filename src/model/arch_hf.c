@@ -35,11 +35,21 @@ static int32_t whole(config *c, const char *key, bool required, int32_t fallback
     return in_range ? (int32_t)v : -1;
 }
 
+/* A number by the first of these names that is there. */
+static double first_of(config *c, const char *const *keys, double fallback) {
+    for (; *keys; keys++) {
+        const json_t *v = json_object_get(c->o, *keys);
+        if (v && !json_is_null(v)) return number(c, c->o, *keys, false, fallback);
+    }
+    return fallback;
+}
+
 static bool truth(const config *c, const char *key) { return json_is_true(json_object_get(c->o, key)); }
 
 static tern_status parse_act(config *c, const tn_arch *a, tn_hparams *h) {
     const char *s = json_string_value(json_object_get(c->o, "hidden_activation"));
     if (!s) s = json_string_value(json_object_get(c->o, "hidden_act"));
+    if (!s) s = json_string_value(json_object_get(c->o, "activation_function"));
     if (!s) return TERN_OK;
     static const struct {
         const char *name;
@@ -170,8 +180,9 @@ static tern_status window_rot(config *c, const json_t *local, const tn_arch *a, 
 static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
     const json_t *r = rope_object(c, "full_attention"), *local = rope_object(c, "sliding_attention");
     h->rope_base = number(c, c->o, "rope_theta", false, number(c, r, "rope_theta", false, 10000));
+    static const char *const shares[] = {"partial_rotary_factor", "rope_pct", "rotary_pct", NULL};
     double partial =
-        number(c, c->o, "partial_rotary_factor", false, number(c, r, "partial_rotary_factor", false, 1));
+        first_of(c, shares, number(c, r, "partial_rotary_factor", false, a->partial > 0 ? a->partial : 1));
     double local_base =
         number(c, c->o, "rope_local_base_freq", false, a->local_base > 0 ? a->local_base : h->rope_base);
     if (local != r) local_base = number(c, local, "rope_theta", false, local_base);
@@ -183,6 +194,8 @@ static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
                local_base);
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     if (!type) type = json_string_value(json_object_get(r, "type"));
+    if (type && a->sections && !strcmp(type, "mrope")) type = NULL; /* text: one position on all axes */
+    if (type && a->dynamic && !strcmp(type, "dynamic")) type = NULL;
     bool proportional = a->window_heads && type && !strcmp(type, "proportional");
     h->n_rot = proportional ? h->d_head / 2 * 2 : (int32_t)((double)h->d_head * partial) / 2 * 2;
     TN_FAIL_IF(h->n_rot > TN_MAX_ROT || h->n_rot < 2, c->err, TERN_E_UNSUPPORTED,
@@ -382,6 +395,8 @@ static void parse_scales(config *c, const tn_arch *a, tn_hparams *h) {
         h->residual_scale = (float)number(c, o, "residual_multiplier", false, 1);
         h->attn_scale = (float)number(c, o, "attention_multiplier", false, 0);
         h->logit_scale = (float)(1 / number(c, o, "logits_scaling", false, 1));
+    } else if (a->scales == TN_SCALES_COHERE) {
+        h->logit_scale = (float)number(c, o, "logit_scale", false, 0.0625);
     } else if (a->scales == TN_SCALES_MINICPM) {
         h->embd_scale = (float)number(c, o, "scale_emb", false, 1);
         double depth = number(c, o, "scale_depth", false, 0);
@@ -390,22 +405,52 @@ static void parse_scales(config *c, const tn_arch *a, tn_hparams *h) {
     }
 }
 
-static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
-    if (!a->experts) return;
-    h->n_experts = whole(c, "num_experts", false, whole(c, "num_local_experts", false, 0));
-    h->n_experts_used = whole(c, a->experts_beside ? "top_k_experts" : "num_experts_per_tok", true, 1);
-    h->n_ff_exp = whole(c, "moe_intermediate_size", a->experts_beside, h->n_ff);
+/* A number for all layers by the first of these names that is there. */
+static int32_t first_whole(config *c, const char *const *keys, bool required, int32_t fallback) {
+    for (const char *const *k = keys; *k; k++) {
+        const json_t *v = json_object_get(c->o, *k);
+        if (v && !json_is_null(v)) return same_in_layers(c, *k, required, fallback);
+    }
+    return whole(c, keys[0], required, fallback);
+}
+
+/* The shared expert's size: said, or so many of the others'. */
+static void parse_shared(config *c, const tn_arch *a, tn_hparams *h) {
+    static const char *const counts[] = {"n_shared_experts", "moe_num_shared_experts", "num_shared_expert",
+                                         NULL};
+    int32_t dense = h->n_ff, n = first_whole(c, counts, false, 0);
     if (a->mamba) h->n_ff = whole(c, "shared_intermediate_size", true, h->n_ff);
-    else if (a->shared_expert) h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
+    else if (n > 0 && n <= 1 << 10 && h->n_ff_exp > 0 && h->n_ff_exp <= 1 << 18) h->n_ff = n * h->n_ff_exp;
+    else h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
+    if (a->dense_first && dense != h->n_ff) h->n_ff_dense = dense;
+}
+
+static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
+    static const char *const counts[] = {"num_experts", "n_routed_experts", "moe_num_experts",
+                                         "num_local_experts", NULL},
+                             *const used[] = {"num_experts_per_tok", "moe_topk", "moe_k", NULL},
+                             *const firsts[] = {"num_dense_layers", "first_k_dense_replace",
+                                                "moe_layer_start_index", NULL},
+                             *const steps[] = {"decoder_sparse_step", "moe_layer_interval", NULL};
+    if (!a->experts) return;
+    h->n_experts = (int32_t)first_of(c, counts, 0);
+    h->n_experts_used =
+        a->experts_beside ? whole(c, "top_k_experts", true, 1) : first_whole(c, used, true, 1);
+    h->n_ff_exp = same_in_layers(c, "moe_intermediate_size", a->experts_beside, h->n_ff);
+    if (a->shared_expert) parse_shared(c, a, h);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
-    if (a->dense_first) h->n_dense = whole(c, "num_dense_layers", false, 0);
+    if (a->dense_first) h->n_dense = first_whole(c, firsts, false, 0);
+    if (!h->n_dense) h->n_ff_dense = 0;
     h->experts_scale = (float)number(c, c->o, "routed_scaling_factor", false, 1);
-    h->experts_bias = a->experts_sigmoid && truth(c, "use_expert_bias");
+    h->experts_bias = a->experts_biased || (a->experts_sigmoid && truth(c, "use_expert_bias"));
     const json_t *norm = json_object_get(c->o, "norm_topk_prob");
     if (json_is_boolean(norm)) h->experts_norm = json_is_true(norm);
-    if (whole(c, "decoder_sparse_step", false, 1) != 1 && c->st == TERN_OK)
+    int32_t last = whole(c, "moe_layer_end_index", false, -1);
+    if ((first_of(c, steps, 1) != 1 || (last != -1 && last != h->n_layers - 1)) && c->st == TERN_OK)
         c->st = tn_fail(c->err, TERN_E_UNSUPPORTED,
-                        "%s: experts in some layers only ('decoder_sparse_step') are not supported", c->file);
+                        "%s: experts in some layers only ('decoder_sparse_step', 'moe_layer_interval', "
+                        "'moe_layer_end_index') are not supported",
+                        c->file);
 }
 
 /* Which layers attend and which are of the other kind, by their words in 'layer_types'. Without these all but every
@@ -628,12 +673,16 @@ static tern_status check_keys(const config *c, const tn_arch *a) {
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
                                tern_error *err) {
     const json_t *text = json_object_get(o, "text_config"); /* of a model that sees and reads */
-    if ((a->delta || a->window_heads) && json_is_object(text)) o = text;
+    bool tied = json_is_true(json_object_get(o, "tie_word_embeddings"));
+    if ((a->delta || a->window_heads || a->sections) && json_is_object(text)) o = text;
+    static const char *const layers[] = {"num_hidden_layers", "num_layers", NULL},
+                             *const eps[] = {"layer_norm_eps", "norm_epsilon", "norm_eps", NULL},
+                             *const rms_eps[] = {"rms_norm_eps", "layer_norm_epsilon", NULL};
     config c = {.o = o, .file = file, .err = err};
     tn_arch_begin(a, h);
     const char *name = json_string_value(json_object_get(o, "_name_or_path"));
     if (name) snprintf(h->name, sizeof h->name, "%s", name);
-    h->n_layers = whole(&c, "num_hidden_layers", true, 0);
+    h->n_layers = first_whole(&c, layers, true, 0);
     h->n_embd = whole(&c, "hidden_size", true, 0);
     h->n_heads = whole(&c, "num_attention_heads", true, 1);
     h->n_kv_heads = whole(&c, "num_key_value_heads", false, h->n_heads);
@@ -641,9 +690,10 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     h->n_vocab = whole(&c, "vocab_size", true, 0);
     h->ctx_train = whole(&c, "max_position_embeddings", true, 0);
     h->d_head = whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
-    h->norm_eps =
-        (float)number(&c, o, a->norm == TN_NORM_LAYER ? "layer_norm_eps" : "rms_norm_eps", false, 1e-5);
-    h->tied = truth(&c, "tie_word_embeddings");
+    h->norm_eps = (float)first_of(&c, a->norm == TN_NORM_LAYER ? eps : rms_eps, 1e-5);
+    h->tied = json_object_get(o, "tie_word_embeddings") ? truth(&c, "tie_word_embeddings") : tied;
+    if (a->may_be_parallel) h->parallel_block = truth(&c, "use_parallel_residual");
+    if (a->qk_norm_said) h->qk_norm = truth(&c, "use_qk_norm");
     h->attn_soft_cap = (float)number(&c, o, "attn_logit_softcapping", false, 0);
     h->logit_soft_cap = (float)number(&c, o, "final_logit_softcapping", false, 0);
     double q_scalar = number(&c, o, "query_pre_attn_scalar", false, 0);

@@ -5,6 +5,10 @@
 
 #include "model/arch.h"
 
+/* arch_table.c; a new architecture is a row there and, at most, one new operator. */
+extern const tn_arch tn_archs[];
+extern const int tn_n_archs;
+
 /* What the table's row says, and neutral values for the rest. */
 void tn_arch_begin(const tn_arch *a, tn_hparams *h);
 /* Checks ranges and fills in what follows from the others. file: for messages. */

@@ -103,12 +103,21 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_FFN_OWN_NORM] = "post_feedforward_layernorm_1.weight",
 };
 
-bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
-    const char *name = a->hf_names[role] ? a->hf_names[role] : hf_names[role];
+/* The names of a row are those of a shared expert, which this layer has not: its block is dense. */
+static bool is_dense(const tn_arch *a, const tn_hparams *h, int layer, tn_role role) {
+    return a->dense_first && a->shared_expert && layer >= 0 && layer < h->n_dense &&
+           (role == TN_W_GATE || role == TN_W_UP || role == TN_W_DOWN);
+}
+
+const char *tn_arch_hf_layers(const tn_arch *a) { return a->hf_layers ? a->hf_layers : "model.layers."; }
+
+bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf, size_t cap) {
+    bool own = a->hf_names[role] && !is_dense(a, h, layer, role);
+    const char *name = own ? a->hf_names[role] : hf_names[role];
     if (!name) return false;
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
     if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
-    else snprintf(buf, cap, "model.layers.%d.%s", layer, name);
+    else snprintf(buf, cap, "%s%d.%s", tn_arch_hf_layers(a), layer, name);
     return true;
 }
 
@@ -200,8 +209,10 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_FFN_OWN_NORM] = "post_ffw_norm_1.weight",
 };
 
-bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
-    const char *name = a->gguf_names[role] ? a->gguf_names[role] : gguf_names[role];
+bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf,
+                       size_t cap) {
+    bool own = a->gguf_names[role] && !is_dense(a, h, layer, role);
+    const char *name = own ? a->gguf_names[role] : gguf_names[role];
     if (is_whole_name(role, name, "per_layer_")) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "blk.%d.%s", layer, name);
     return true;

@@ -70,6 +70,7 @@ int32_t tn_first_sparse(const tn_hparams *h) {
 bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer) { return h->v_is_k && !is_windowed(h, layer); }
 
 int32_t tn_layer_ff(const tn_hparams *h, int32_t layer) {
+    if (h->n_ff_dense && layer >= 0 && layer < h->n_dense) return h->n_ff_dense;
     return h->n_ff_shared && layer >= h->n_layers - h->n_kv_shared && layer < h->n_layers ? h->n_ff_shared
                                                                                           : h->n_ff;
 }

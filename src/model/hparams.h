@@ -1,5 +1,5 @@
 /* model/hparams.h - what distinguishes one architecture from another, as data.
- * Every supported family is one row of the table in arch.c; a new one is a row and at most one operator. */
+ * Every supported family is one row of the table in arch_table.c; a new one is a row and at most one operator. */
 #ifndef TN_MODEL_HPARAMS_H
 #define TN_MODEL_HPARAMS_H
 
@@ -52,7 +52,7 @@ static inline int32_t tn_delta_key_head(const tn_delta_net *n, int32_t head) {
 }
 
 typedef struct tn_hparams {
-    char arch[32]; /* canonical name: a row of the table in arch.c */
+    char arch[32]; /* canonical name: a row of the table in arch_table.c */
     char name[128];
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab, ctx_train;
     int32_t n_next; /* 1: the file has a layer after the others that guesses one token further (next.h) */
@@ -93,6 +93,7 @@ typedef struct tn_hparams {
     float inv_freq_local[TN_MAX_ROT / 2];
     /* A mixture of experts in place of feed-forward blocks, after the first n_dense layers; 0: none */
     int32_t n_experts, n_experts_used, n_ff_exp, n_dense;
+    int32_t n_ff_dense;   /* feed-forward size of those layers, where n_ff is a shared expert's; 0: n_ff */
     bool experts_norm;    /* the weights of those chosen add up to 1; else they are shares of all */
     bool experts_sigmoid; /* a score's weight is its sigmoid; else softmax */
     bool experts_bias;    /* added to weights where experts are chosen, and nowhere else (LFM2-MoE) */
@@ -129,6 +130,9 @@ typedef struct tn_hparams {
      * 0: in none */
     int32_t n_sparse;
     float sparse_deviations;
+    /* A row sees the whole text, those after it too, which is therefore evaluated at once; a window is of so many
+     * tokens around it, half of them on either side. Such a model reads and does not write. */
+    bool bidirectional;
     int32_t n_vocab_rest; /* rows of the embedding after n_vocab that stand for no text */
 } tn_hparams;
 

@@ -21,7 +21,15 @@ static bool streams(const tn_arch *a) { return a->streams; }
 static bool some_without_rope(const tn_arch *a) { return a->no_rope_pattern > 0; }
 static bool windows(const tn_arch *a) { return a->window; }
 static bool temperature(const tn_arch *a) { return a->temperature; }
-static bool hunyuan(const tn_arch *a) { return a->qk_norm_last; }
+static bool hunyuan(const tn_arch *a) { return a->qk_norm_last || a->qk_norm_said; }
+static bool layer_norms(const tn_arch *a) { return a->norm == TN_NORM_LAYER; }
+static bool norm_eps(const tn_arch *a) { return a->conv || a->norm == TN_NORM_LAYER; }
+static bool own_words(const tn_arch *a) { return a->hf_layers; } /* as GPT-2's configurations have them */
+static bool cohere(const tn_arch *a) { return a->scales == TN_SCALES_COHERE; }
+static bool sections(const tn_arch *a) { return a->delta || a->sections; }
+static bool may_be_parallel(const tn_arch *a) { return a->may_be_parallel; }
+static bool experts_biased(const tn_arch *a) { return a->experts_biased; }
+static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
 /* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
  * and `none` asks for maths that the model would not get. */
@@ -31,6 +39,7 @@ static const struct {
     double none;
 } keys[] = {
     {"num_hidden_layers", "block_count", NULL, 0},
+    {"num_layers", NULL, own_words, 0},
     {"hidden_size", "embedding_length", NULL, 0},
     {"intermediate_size", "feed_forward_length", NULL, 0},
     {"num_attention_heads", "attention.head_count", NULL, 0},
@@ -41,9 +50,12 @@ static const struct {
     {"max_position_embeddings", "context_length", NULL, 0},
     {"rms_norm_eps", "attention.layer_norm_rms_epsilon", NULL, 0},
     {"layer_norm_eps", "attention.layer_norm_epsilon", NULL, 0},
-    {"norm_eps", NULL, conv, 0},
+    {"norm_eps", NULL, norm_eps, 0},
+    {"norm_epsilon", NULL, layer_norms, 0},
+    {"layer_norm_epsilon", NULL, own_words, 0},
     {"hidden_act", NULL, NULL, 0},
     {"hidden_activation", NULL, NULL, 0},
+    {"activation_function", NULL, NULL, 0},
     {"tie_word_embeddings", NULL, NULL, 0},
     {"tie_embedding", NULL, conv, 0},
     {"mtp_num_hidden_layers", "nextn_predict_layers", NULL, 0},
@@ -55,6 +67,7 @@ static const struct {
     {"sliding_window", "attention.sliding_window", NULL, 0}, /* without windows: see use_sliding_window */
     {"sliding_window_pattern", "attention.sliding_window_pattern", windows, 0},
     {"_sliding_window_pattern", NULL, windows, 0},
+    {"layer_switch", NULL, windows, 0}, /* as the one above */
     {"use_sliding_window", NULL, NULL, 0},
     {"max_window_layers", NULL, NULL, 0},
     {"layer_types", NULL, NULL, 0},
@@ -65,7 +78,11 @@ static const struct {
     {"alibi", "attention.max_alibi_bias", nobody, 0},
     {NULL, "attention.output_scale", nobody, 1},
     {NULL, "attention.temperature_scale", temperature, 0},
-    {NULL, "use_parallel_residual", nobody, 0},
+    {"use_parallel_residual", "use_parallel_residual", may_be_parallel, 0}, /* in GGUF the norms tell */
+    {"use_parallel_block", NULL, cohere, 0},
+    {"use_gated_activation", NULL, only, 1},
+    {"use_rmsnorm", NULL, only, 1},
+    {"scale_attn_weights", NULL, only, 1},
     {"qk_layernorm", NULL, nobody, 0},
     {"use_qk_norm", NULL, hunyuan, 0},
     {"use_cla", NULL, nobody, 0},
@@ -79,6 +96,9 @@ static const struct {
     {"rope_local_base_freq", "rope.freq_base_swa", NULL, 0},
     {"partial_rotary_factor", NULL, NULL, 0},
     {"rope.partial_rotary_factor", NULL, NULL, 0},
+    {"rope_pct", NULL, NULL, 0},
+    {"rotary_pct", NULL, NULL, 0},
+    {"rotary_scaling_factor", NULL, only, 1},
     {NULL, "rope.dimension_count", NULL, 0},
     {NULL, "rope.dimension_count_swa", NULL, 0},
     {"rope_scaling", NULL, NULL, 0},
@@ -102,8 +122,9 @@ static const struct {
     {NULL, "rope.scaling.yarn_ext_factor", NULL, 0},
     {"rope.alpha", NULL, NULL, 0},
     {"rope.llama_4_scaling_beta", NULL, NULL, 0}, /* parse_rope refuses it where it is not read */
-    {"rope.mrope_section", "rope.dimension_sections", recurs, 0}, /* text has one position in all sections */
-    {"rope.mrope_interleaved", NULL, recurs, 0},
+    {"rope.mrope_section", "rope.dimension_sections", sections,
+     0}, /* text has one position in all sections */
+    {"rope.mrope_interleaved", NULL, sections, 0},
     {"rope.full_attention", NULL, NULL, 0},
     {"rope.sliding_attention", NULL, NULL, 0},
     {"position_embedding_type", NULL, mamba_alone, 0},
@@ -114,6 +135,7 @@ static const struct {
     {"residual_multiplier", "residual_scale", granite, 1},
     {"attention_multiplier", NULL, granite, 0},
     {"logits_scaling", "logit_scale", granite, 1},
+    {"logit_scale", "logit_scale", cohere, 1},
     {"scale_emb", "embedding_scale", minicpm, 1},
     {"scale_depth", "residual_scale", minicpm, 0},
     {"dim_model_base", "logit_scale", minicpm, 0},
@@ -129,21 +151,31 @@ static const struct {
     /* experts */
     {"num_experts", "expert_count", experts, 1},
     {"num_local_experts", NULL, experts, 1},
-    {"n_routed_experts", NULL, nobody, 1},
+    {"n_routed_experts", NULL, experts, 1},
+    {"moe_num_experts", NULL, experts, 1},
+    {"moe_topk", NULL, experts, 1},
+    {"moe_k", NULL, experts, 1},
     {"num_experts_per_tok", "expert_used_count", NULL, 0}, /* these say nothing without experts */
     {"top_k_experts", NULL, NULL, 0},
     {"moe_intermediate_size", "expert_feed_forward_length", NULL, 0},
     {"shared_expert_intermediate_size", NULL, NULL, 0},
     {NULL, "expert_shared_feed_forward_length", shared, 0},
     {"shared_intermediate_size", NULL, mamba_alone, 0},
+    {"n_shared_experts", "expert_shared_count", shared_counted, 0},
+    {"moe_num_shared_experts", NULL, shared_counted, 0},
+    {"num_shared_expert", NULL, shared_counted, 0},
     {"num_dense_layers", "leading_dense_block_count", dense_first, 0},
+    {"first_k_dense_replace", NULL, dense_first, 0},
+    {"moe_layer_start_index", NULL, dense_first, 0},
+    {"moe_layer_end_index", NULL, experts, 0},
+    {"moe_layer_interval", "interleave_moe_layer_step", experts, 1},
+    {"moe_use_aux_free", NULL, experts_biased, 0},
     {"routed_scaling_factor", "expert_weights_scale", NULL, 1},
     {"use_expert_bias", NULL, sigmoid, 0},
     {"norm_topk_prob", "expert_weights_norm", NULL, 0},
     {NULL, "expert_gating_func", experts, 0},
-    {NULL, "expert_shared_count", nobody, 0},
-    {NULL, "expert_group_count", nobody, 0},
-    {NULL, "expert_group_used_count", nobody, 0},
+    {NULL, "expert_group_count", nobody, 1},
+    {NULL, "expert_group_used_count", nobody, 1},
     {"n_group", NULL, nobody, 1},
     {"topk_group", NULL, nobody, 1},
     {"decoder_sparse_step", NULL, NULL, 1},
@@ -286,12 +318,29 @@ static const char *const idle_hf[] = {"architectures",
                                       "max_sequence_length",
                                       "seq_length",
                                       "use_mrope",
+                                      "norm_min",
+                                      "moe_norm_min",
+                                      "moe_capacity",
+                                      "moe_gate",
+                                      "moe_multimodal_paired_experts",
+                                      "model_max_length",
+                                      "embed_dropout",
+                                      "bias",
+                                      "use_qkv_bias",
+                                      "attention_out_bias",
+                                      "attention_softmax_in_fp32",
+                                      "scale_attention_softmax_in_fp32",
+                                      "use_embedding_sharing",
+                                      "use_parallel_embedding",
+                                      "use_mixed_mlp_moe",
+                                      "moe_drop_tokens",
+                                      "moe_random_routing_dropped_token",
                                       "vision_config",
                                       "audio_config",
                                       "mm_tokens_per_image",
                                       "head_dtype"};
 static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "pooling_type",
-                                        "attention.temperature_length"};
+                                        "attention.temperature_length", "n_deepstack_layers"};
 
 /* Words that say nothing new. */
 static const struct {
@@ -300,6 +349,10 @@ static const struct {
 } idle_words[] = {{"use_bidirectional_attention", "vision", layers_differ}, /* text has no pictures */
                   {"position_embedding_type", "rope", NULL},
                   {"norm_type", "rms", NULL},
+                  {"norm_type", "layer_norm", layer_norms},
+                  {"mlp_type", "default", NULL},
+                  {"position_embedding_type", "rope_gptj", cohere},
+                  {"order_of_interleaved_layers", "local_attn_first", windows},
                   {"normalization_function", "rmsnorm", NULL},
                   {"pool_type", "last", NULL}};
 

@@ -160,8 +160,8 @@ static tern_status find_pair(reader *r, int32_t layer, tn_role role, int64_t n, 
     uint64_t n_rows = (uint64_t)n;
     const tn_model_file *f = &r->file;
     *out = (pair){0};
-    bool named = f->gguf ? tn_arch_gguf_name(f->arch, layer, role, name, sizeof name)
-                         : tn_arch_hf_name(f->arch, layer, role, name, sizeof name);
+    bool named = f->gguf ? tn_arch_gguf_name(f->arch, f->h, layer, role, name, sizeof name)
+                         : tn_arch_hf_name(f->arch, f->h, layer, role, name, sizeof name);
     if (!named || role == TN_W_EMBD) return TERN_OK;
     tn_place_find(f, layer, role, name, sizeof name, &out->at, &n_rows);
     out->b = out->at.t;

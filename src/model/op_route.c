@@ -1,6 +1,6 @@
 /* ROUTE: the scores of a row choose `used` experts, the lower number where scores are equal. Weights are the
- * softmax of the scores, over the chosen ones where `norm`, or their sigmoids, which a bias is added to for
- * the choice. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale.
+ * softmax of the scores, over the chosen ones where `norm`, or their sigmoids. A bias is added to the shares
+ * or sigmoids for the choice alone. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale.
  * Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of its own. The
  * caller has computed the scores: by tn_route_scores, or over a pool. */
 #include "model/experts.h"
@@ -22,7 +22,7 @@ void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *ch
                 *scale = op->experts.beside ? tn_model_vector(m, op->layer, TN_W_EXPERTS_SCALE) : NULL;
     int32_t used = op->experts.used, n = op->experts.n;
     bool taken[TN_MAX_EXPERTS] = {0};
-    float weight[TN_MAX_EXPERTS], biased[TN_MAX_EXPERTS], max = -INFINITY, sum = 0;
+    float weight[TN_MAX_EXPERTS], biased[TN_MAX_EXPERTS], max = -INFINITY, sum = 0, all = 0;
     float by = op->experts.beside ? 1 / sqrtf((float)op->experts.n_embd) : 1;
     for (int32_t e = 0; e < n; e++) {
         score[e] *= by;
@@ -30,8 +30,10 @@ void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *ch
     }
     for (int32_t e = 0; e < n; e++) {
         weight[e] = op->experts.sigmoid ? 1 / (1 + tn_expf(-score[e])) : tn_expf(score[e] - max);
-        if (bias) biased[e] = weight[e] + bias[e];
+        all += weight[e];
     }
+    for (int32_t e = 0; bias && e < n; e++)
+        biased[e] = (op->experts.sigmoid ? weight[e] : weight[e] / all) + bias[e];
     largest(bias ? biased : score, n, used, taken);
     for (int32_t e = 0; e < n; e++)
         if (taken[e] || !op->experts.norm) sum += weight[e];

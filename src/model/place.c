@@ -52,7 +52,7 @@ static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, i
     if (role == TN_W_UP) *row0 = h->n_ff;
     char name[160];
     if (f->gguf) snprintf(name, sizeof name, "blk.%d.%s", layer, gguf);
-    else snprintf(name, sizeof name, "model.layers.%d.%s", layer, hf);
+    else snprintf(name, sizeof name, "%s%d.%s", tn_arch_hf_layers(f->arch), layer, hf);
     *n_rows = (uint64_t)(role == TN_W_GATE || role == TN_W_UP ? 2 * (int64_t)h->n_ff : q + 2 * kv);
     return tn_file_tensor(f, name);
 }
@@ -87,6 +87,14 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
     int64_t keys = (int64_t)n->n_key_heads * n->d_key, values = (int64_t)n->n_heads * n->d_value,
             each = n->n_key_heads ? n->n_heads / n->n_key_heads : 0, of_head = each * n->d_value;
     char where[64], all[128], gates[128];
+    if (!f->gguf && strstr(name, "attention.wqkv.")) { /* by KV head: its queries, its key, its value */
+        int64_t d = f->h->d_head, queries = f->h->n_heads / f->h->n_kv_heads * d;
+        p->group_rows = role == TN_W_Q ? queries : d;
+        p->group_stride = queries + 2 * d;
+        p->row0 = role == TN_W_Q ? 0 : role == TN_W_K ? queries : queries + d;
+        *n_rows = (uint64_t)(f->h->n_kv_heads * p->group_stride);
+        return true;
+    }
     if (f->h->attn_gate &&
         (role == TN_W_Q || role == TN_W_ATT_GATE)) { /* head by head: queries, then their gate */
         p->group_rows = f->h->d_head;
@@ -157,13 +165,13 @@ void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, 
         /* and a model whose gate is missing has an "ffn_up" too, which is not fused */
         if (whole && !(f->gguf && role == TN_W_GATE && whole->dims[0] != *n_rows)) p->t = whole;
     }
-    if (p->t && f->gguf && f->arch->gguf_permuted) {
+    if (p->t && (f->gguf ? f->arch->gguf_permuted : f->arch->hf_permuted)) {
         if (role == TN_W_Q || role == TN_W_Q_B) p->permuted_heads = f->h->n_heads;
         if (role == TN_W_K || role == TN_W_K_B) p->permuted_heads = f->h->n_kv_heads;
     }
 }
 
-/* Interleaved order puts the pair (i, i + d/2) at rows (2i, 2i + 1). */
+/* Interleaved order puts the pair (i, i + n_rot/2) at rows (2i, 2i + 1). */
 int64_t tn_place_row(const tn_model_file *f, const tn_place *p, int64_t row) {
     if (p->parts[0]) { /* the last part comes first */
         int64_t first = p->parts[0], second = p->parts[1], third = p->parts[2];
@@ -173,6 +181,7 @@ int64_t tn_place_row(const tn_model_file *f, const tn_place *p, int64_t row) {
     }
     if (p->group_rows) return row / p->group_rows * p->group_stride + row % p->group_rows + p->row0;
     if (!p->permuted_heads) return p->row0 + row;
-    int64_t d = f->h->d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);
-    return p->row0 + head * d + 2 * i + half;
+    int64_t d = f->h->d_head, rot = f->h->n_rot, head = row / d, r = row % d;
+    if (r >= rot) return p->row0 + row;
+    return p->row0 + head * d + 2 * (r % (rot / 2)) + r / (rot / 2);
 }

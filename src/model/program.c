@@ -582,6 +582,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->attend.d_head = tn_layer_d_head(h, o->layer);
         o->attend.window = tn_layer_window(h, o->layer);
         o->attend.sinks = role_or_none(h, o->layer, TN_W_SINKS);
+        o->attend.both = h->bidirectional;
         o->attend.v_normed = h->v_norm;
         return true;
     case TN_OP_CONV_GATE: o->conv.n_embd = h->n_embd; return true;

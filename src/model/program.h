@@ -8,7 +8,7 @@
  * A program has n_layers + 2 parts: what comes before the layers (layer -1: embedding), the layers, and what
  * follows them (layer n_layers: last norm and lm_head, computed only for the rows whose logits are wanted).
  *
- * Adding an architecture of known ops: a row in arch.c. Adding an op: a kind here, a file op_NAME.c with its
+ * Adding an architecture of known ops: a row in arch_table.c. Adding an op: a kind here, a file op_NAME.c with its
  * tn_op_info (op.h), a line in the table of op.c, and a place in a list of program.c. */
 #ifndef TN_MODEL_PROGRAM_H
 #define TN_MODEL_PROGRAM_H
@@ -124,6 +124,7 @@ typedef struct tn_op {
             int32_t n_heads, n_kv_heads, d_head;
             int32_t window; /* tokens a row sees, itself included; 0: all */
             tn_role sinks;  /* TN_W_N_ROLES: none */
+            bool both;      /* or around it: the text is all there; a window is half on either side */
             bool v_normed;  /* the values it passes on were normed */
         } attend;
         struct {

@@ -56,6 +56,18 @@ int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
+void tn_rows_seen(const tn_rows *r, int layer, int32_t i, int32_t *first, int32_t *end) {
+    int32_t pos = r->pos[i], n = r->pos[r->n_rows - 1] + 1, side = tn_layer_window(r->h, layer) / 2;
+    if (!r->h->bidirectional) {
+        *first = tn_rows_first_pos(r->h, layer, pos);
+        *end = r->tree_mask ? r->tree_base : pos + 1;
+        return;
+    }
+    assert(!r->tree_mask && r->pos[0] == 0);
+    *first = side && pos > side ? pos - side : 0;
+    *end = side && side < n - pos ? pos + side + 1 : n;
+}
+
 enum { ATTN_ROWS = 64 };  /* rows per kernel call */
 enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
 
@@ -70,10 +82,7 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
     for (int32_t i = 0; sinks && i < ATTN_ROWS; i++) sink[i] = sinks[head];
     for (int32_t b = row0; b < row1; b += most) {
         int32_t n = row1 - b < most ? row1 - b : most;
-        for (int32_t i = 0; i < n; i++) {
-            first[i] = tn_rows_first_pos(h, layer, r->pos[b + i]);
-            end[i] = r->tree_mask ? r->tree_base : r->pos[b + i] + 1;
-        }
+        for (int32_t i = 0; i < n; i++) tn_rows_seen(r, layer, b + i, &first[i], &end[i]);
         size_t off = (size_t)b * stride + (size_t)head * d;
         for (int32_t i = 0; r->kv->rotated && i < n; i++)
             memcpy(turned + (size_t)i * d, q + off + (size_t)i * stride, d * sizeof *q);
@@ -122,8 +131,7 @@ void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, in
         for (int32_t i = 0; i < n; i++) {
             for (int32_t g = 0; g < n_group; g++) {
                 int32_t k = i * n_group + g;
-                first[k] = tn_rows_first_pos(h, layer, r->pos[b + i]);
-                end[k] = r->tree_mask ? r->tree_base : r->pos[b + i] + 1;
+                tn_rows_seen(r, layer, b + i, &first[k], &end[k]);
                 mask[k] = r->tree_mask ? r->tree_mask[b + i] : 0;
             }
             memcpy(gathered + (size_t)(i * n_group) * d, q + (size_t)(b + i) * stride + (size_t)head0 * d,

@@ -42,6 +42,9 @@ void tn_rows_rope_table(const tn_rows *r, bool use_long);
 /* out = norm(x) with weight w, bias b over columns n_embd; strides in floats. */
 void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0,
                   int32_t row1);
+/* Positions *first .. *end - 1 that row i sees in `layer`: its own and those before it, or those of the whole
+ * text, whose rows are then all here. Of a draft tree: those in front of the tree. */
+void tn_rows_seen(const tn_rows *r, int layer, int32_t i, int32_t *first, int32_t *end);
 /* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. sinks: of the
  * layer's query heads, or NULL. out
  * [n_rows][n_heads*d]. */

@@ -121,8 +121,8 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
 static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error *err) {
     tn_place *p = place_of(s, layer, role);
     char name[160];
-    bool named = s->gguf ? tn_arch_gguf_name(s->arch, layer, role, name, sizeof name)
-                         : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
+    bool named = s->gguf ? tn_arch_gguf_name(s->arch, &s->h, layer, role, name, sizeof name)
+                         : tn_arch_hf_name(s->arch, &s->h, layer, role, name, sizeof name);
     if (!tn_layer_may_have(&s->h, layer, role)) return TERN_OK;
     if (s->st && layer == s->h.n_layers) tn_arch_hf_next(name, sizeof name);
     bool pre_norm = role == TN_W_ATTN_NORM || role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM ||
@@ -149,7 +149,8 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
     if (s->gguf && role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3) /* as one more dimension */
         ok = t->dims[0] * t->dims[1] == n0 && t->dims[1] == n1 && t->dims[2] == n1 && t->dims[3] == 1;
-    if (!s->gguf && role == TN_W_SHARED_GATE) ok = t->dims[0] == 1 && t->dims[1] == n0 && t->dims[2] == 1;
+    if (!s->gguf && (role == TN_W_SHARED_GATE || role == TN_W_EXPERTS_BIAS) && t->dims[0] == 1)
+        ok = t->dims[0] == 1 && t->dims[1] == n0 && t->dims[2] == 1;
     if (s->gguf && role == TN_W_DELTA_NORM && s->h.delta.mamba) /* group by group */
         ok = t->dims[0] * t->dims[1] == n0 && t->dims[2] == 1 && t->dims[3] == 1;
     if (!s->gguf && p->turned)
@@ -180,7 +181,17 @@ static int number_of_next(const tn_source *s, const char *name) {
 /* Names of tensors that some role must take. */
 static bool is_of_layer(const tn_source *s, const char *name) {
     if (s->gguf) return !strncmp(name, "blk.", 4);
-    return !strncmp(name, "model.layers.", 13) || (s->h.n_next && !strncmp(name, "mtp.", 4));
+    const char *layers = tn_arch_hf_layers(s->arch), of_text[] = "model.language_model.layers.";
+    return !strncmp(name, layers, strlen(layers)) || !strncmp(name, of_text, sizeof of_text - 1) ||
+           (s->h.n_next && !strncmp(name, "mtp.", 4));
+}
+
+/* Some folders hold layers that guess further as layers after the others. */
+static bool is_after_layers(const tn_source *s, const char *name) {
+    const char *layers = tn_arch_hf_layers(s->arch);
+    int layer;
+    return s->st && s->arch->next_by_number && !strncmp(name, layers, strlen(layers)) &&
+           sscanf(name + strlen(layers), "%d.", &layer) == 1 && layer >= s->h.n_layers;
 }
 
 /* Keys and values of layers that share those of another: some files have them, and nobody reads them. */
@@ -212,6 +223,10 @@ static tern_status check_all_taken(tn_source *s, tern_error *err) {
         }
         if (!taken && number_of_next(s, t->name) == 0) {
             leave_next(s, "has an unknown tensor", t->name);
+            taken = true;
+        }
+        if (!taken && is_after_layers(s, t->name)) {
+            leave_next(s, "is not read from folders: it has tensor", t->name);
             taken = true;
         }
         TN_FAIL_IF(!taken, err, TERN_E_UNSUPPORTED, "%s: tensor %s is none that architecture %s has", t->file,
@@ -255,7 +270,7 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT,
                "%s: metadata key 'general.architecture' is missing", path);
     s->arch = tn_arch_by_gguf(name, n);
-    char list[512];
+    char list[320];
     tn_arch_list(list, sizeof list);
     TN_FAIL_IF(
         n == 4 && !memcmp(name, "clip", 4), err, TERN_E_UNSUPPORTED,
@@ -311,7 +326,7 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     s->arch = type ? tn_arch_by_hf(type) : NULL;
     if (!type) st = tn_fail(err, TERN_E_FORMAT, "%s: 'model_type' is missing", file);
     else if (!s->arch) {
-        char list[512];
+        char list[320];
         tn_arch_list(list, sizeof list);
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file,
                      type, list);

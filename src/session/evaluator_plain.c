@@ -139,7 +139,7 @@ static const tn_evaluator_ops plain_ops = {.max_rows = max_rows,
 tern_status tn_evaluator_open_plain(tern_engine *e, tn_state *state, int32_t n_ctx, const tn_lora_mix *mix,
                                     tn_evaluator **out, tern_error *err) {
     tn_ctx *ctx = &e->ctx;
-    const int32_t chunk = n_ctx < TN_FLOAT_CHUNK ? n_ctx : TN_FLOAT_CHUNK;
+    const int32_t chunk = n_ctx < TN_FLOAT_CHUNK || e->model->h.bidirectional ? n_ctx : TN_FLOAT_CHUNK;
     plain *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a session");
     *p = (plain){.base = {.ops = &plain_ops, .ctx = ctx}, .e = e, .state = state, .mix = mix};

@@ -220,10 +220,19 @@ static tern_status mark(tern_session *s, bool here, tern_error *err) {
     return here || tn_state_unmarked(&s->state) >= MARK_EVERY ? tn_state_snapshot(&s->state, err) : TERN_OK;
 }
 
+/* Rows that see those after them cannot be followed by others. */
+static tern_status check_begins(const tern_session *s, tern_error *err) {
+    TN_FAIL_IF(s->e->model->h.bidirectional && s->n_tok, err, TERN_E_UNSUPPORTED,
+               "this model reads a text as a whole and writes none: nothing can follow its %d tokens",
+               s->n_tok);
+    return TERN_OK;
+}
+
 /* Announces n tokens that follow in one or more pieces. */
 static tern_status begin_pieces(tern_session *s, const int32_t *tokens, size_t n, tn_prefill *out,
                                 tern_error *err) {
     *out = (tn_prefill){.s = s, .tokens = tokens, .n = n};
+    TN_TRY(check_begins(s, err));
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT,
                "%zu tokens after %d do not fit a context of %d; open the session with a larger one", n,
                s->n_tok, s->n_ctx);
@@ -284,6 +293,7 @@ static tern_status tree_logits(tern_session *s, tern_error *err) {
 }
 
 static tern_status check_tree(const tern_session *s, const tn_tree *tree, tern_error *err) {
+    TN_TRY(check_begins(s, err));
     TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT,
                "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
     return check_ids(s, tree->token, (size_t)tree->n, err);
@@ -437,6 +447,7 @@ static size_t keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok) 
     s->n_prompt = s->n_known = n_tok;
     if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return n_tok;
     if (same == n_tok) same--; /* the last token again, for its logits */
+    if (s->e->model->h.bidirectional) same = 0;
     tn_session_truncate(s, (int32_t)same);
     return s->n_known = (size_t)s->n_tok;
 }

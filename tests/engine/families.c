@@ -26,20 +26,53 @@ typedef struct family {
     bool sparse;
 } family;
 
-static const family families[] = {{"tiny-gemma3", 0.1, true},        {"tiny-smollm3", 0.1, true},
-                                  {"tiny-olmo2", 0.1, true},         {"tiny-olmo2+window", 0.1, true},
-                                  {"tiny-exaone4", 0.1, false},      {"tiny-granite", 0.1, false},
-                                  {"tiny-minicpm", 0.1, false},      {"tiny-hunyuan-dense", 0.1, false},
-                                  {"tiny-mistral3", 0.1, false},     {"tiny-phi3+partial", 0.1, false},
-                                  {"tiny-lfm2", 0.1, true},          {"tiny-qwen35", 0.1, true},
-                                  {"tiny-qwen3moe", 0.25, true},     {"tiny-olmoe", 0.25, false},
-                                  {"tiny-granitemoe", 0.25, false},  {"tiny-gpt-oss", 1, false},
-                                  {"tiny-lfm2moe", 0.1, true},       {"tiny-qwen3next", 1, false},
-                                  {"tiny-qwen35moe", 1, true},       {"tiny-granite4", 0.1, true},
-                                  {"tiny-granite4moe", 0.25, true},  {"tiny-gemma4", 0.1, true},
-                                  {"tiny-gemma4+dense", 0.1, false}, {"tiny-gemma3n", 0.1, true},
-                                  {"tiny-gemma4moe", 0.25, false},   {"tiny-falcon-h1", 0.1, true},
-                                  {"tiny-falcon-h1+norm", 0.1, true}};
+static const family families[] = {{"tiny-gemma3", 0.1, true},
+                                  {"tiny-smollm3", 0.1, true},
+                                  {"tiny-olmo2", 0.1, true},
+                                  {"tiny-olmo2+window", 0.1, true},
+                                  {"tiny-exaone4", 0.1, false},
+                                  {"tiny-granite", 0.1, false},
+                                  {"tiny-minicpm", 0.1, false},
+                                  {"tiny-hunyuan-dense", 0.1, false},
+                                  {"tiny-mistral3", 0.1, false},
+                                  {"tiny-phi3+partial", 0.1, false},
+                                  {"tiny-lfm2", 0.1, true},
+                                  {"tiny-qwen35", 0.1, true},
+                                  {"tiny-qwen3moe", 0.25, true},
+                                  {"tiny-olmoe", 0.25, false},
+                                  {"tiny-granitemoe", 0.25, false},
+                                  {"tiny-gpt-oss", 1, false},
+                                  {"tiny-lfm2moe", 0.1, true},
+                                  {"tiny-qwen3next", 1, false},
+                                  {"tiny-qwen35moe", 1, true},
+                                  {"tiny-granite4", 0.1, true},
+                                  {"tiny-granite4moe", 0.25, true},
+                                  {"tiny-gemma4", 0.1, true},
+                                  {"tiny-gemma4+dense", 0.1, false},
+                                  {"tiny-gemma3n", 0.1, true},
+                                  {"tiny-gemma4moe", 0.25, false},
+                                  {"tiny-falcon-h1", 0.1, true},
+                                  {"tiny-falcon-h1+norm", 0.1, true},
+                                  {"tiny-arcee", 0.1, false},
+                                  {"tiny-starcoder2", 0.1, true},
+                                  {"tiny-stablelm", 0.1, false},
+                                  {"tiny-stablelm+parallel", 0.1, false},
+                                  {"tiny-nemotron", 0.1, true},
+                                  {"tiny-internlm2", 0.1, false},
+                                  {"tiny-exaone", 0.1, false},
+                                  {"tiny-seed_oss", 0.1, false},
+                                  {"tiny-ernie4_5", 0.1, false},
+                                  {"tiny-ernie4_5-moe", 0.25, true},
+                                  {"tiny-glm4", 0.1, true},
+                                  {"tiny-glm4moe", 0.25, false},
+                                  {"tiny-glm4moe+air", 0.5, false},
+                                  {"tiny-command-r", 0.1, true},
+                                  {"tiny-cohere2", 0.1, true},
+                                  {"tiny-qwen2moe", 0.25, false},
+                                  {"tiny-hunyuan-moe", 0.25, false},
+                                  {"tiny-qwen2vl", 0.1, false},
+                                  {"tiny-qwen3vl", 0.1, false},
+                                  {"tiny-qwen3vlmoe", 0.25, false}};
 enum { N_NAMES = sizeof families / sizeof families[0] };
 
 static char gguf[FIXTURE_PATH], package[FIXTURE_PATH], saved[FIXTURE_PATH];
@@ -275,10 +308,11 @@ static void unpacked(void **state) {
     }
 }
 
-static const char *const as_files[] = {"tiny-qwen3moe",  "tiny-gpt-oss",     "tiny-granitemoe",
-                                       "tiny-olmoe",     "tiny-lfm2",        "tiny-lfm2moe",
-                                       "tiny-qwen3next", "tiny-qwen35",      "tiny-qwen35moe",
-                                       "tiny-granite4",  "tiny-granite4moe", "tiny-falcon-h1"};
+static const char *const as_files[] = {
+    "tiny-glm4",        "tiny-glm4moe",   "tiny-cohere2",    "tiny-nemotron",  "tiny-ernie4_5-moe",
+    "tiny-qwen3moe",    "tiny-gpt-oss",   "tiny-granitemoe", "tiny-olmoe",     "tiny-lfm2",
+    "tiny-lfm2moe",     "tiny-qwen3next", "tiny-qwen35",     "tiny-qwen35moe", "tiny-granite4",
+    "tiny-granite4moe", "tiny-falcon-h1"};
 enum { N_FILES = sizeof as_files / sizeof *as_files };
 
 /* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots

@@ -21,7 +21,7 @@
 
 static const double tolerance = 1e-3;
 
-enum { MAX_TOK = 2048, MAX_CASES = 64, N_GREEDY = 64 };
+enum { MAX_TOK = 2048, MAX_CASES = 128, N_GREEDY = 64 };
 
 typedef struct peer_case {
     char name[64];

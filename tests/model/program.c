@@ -33,7 +33,7 @@ typedef struct each {
 
 /* fn for every architecture of the table, with and without tied embeddings. */
 static void for_each(void (*fn)(const each *)) {
-    char list[512], text[512];
+    char list[4096], text[512];
     tn_arch_list(list, sizeof list);
     int n = 0;
     for (char *name = strtok(list, ", "); name; name = strtok(NULL, ", ")) {
@@ -116,6 +116,10 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "altup_num_inputs", json_integer(4)));
                 assert_false(json_object_set_new(j, "laurel_rank", json_integer(12)));
             }
+            if (e.a->hf_layers) assert_false(json_object_set_new(j, "num_layers", json_integer(5)));
+            if (e.a->may_be_parallel)
+                assert_false(json_object_set_new(j, "use_parallel_residual", json_boolean(tied)));
+            if (e.a->qk_norm_said) assert_false(json_object_set_new(j, "use_qk_norm", json_boolean(tied)));
             if (e.a->dense_first) assert_false(json_object_set_new(j, "num_dense_layers", json_integer(2)));
             if (e.a->experts_sigmoid) assert_false(json_object_set_new(j, "use_expert_bias", json_true()));
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
