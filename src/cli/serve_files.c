@@ -37,13 +37,37 @@ static void add(list *l, const char *path, bool writes) {
     if (copy) l->at[l->n++] = (tn_sandbox_path){copy, writes};
 }
 
-/* The folder of what a path leads to: parts of a model and what was measured for it lie beside it. */
+/* Whether the user's own folder is this one or lies in it. */
+static bool holds_home(const char *folder) {
+    char *home = getenv("HOME") ? realpath(getenv("HOME"), NULL) : NULL;
+    size_t n = strlen(folder);
+    bool holds = home && !strncmp(home, folder, n) && (!home[n] || home[n] == '/');
+    free(home);
+    return holds;
+}
+
+/* A file and those beside it whose names begin as its own does: its further parts, and what was measured for it. */
+static void add_parts(list *l, const char *folder, const char *name) {
+    char path[PATH_MAX];
+    const char *part = strstr(name, "-00001-of-"), *dot = strrchr(name, '.');
+    size_t n = part ? (size_t)(part - name) : dot && dot != name ? (size_t)(dot - name) : strlen(name);
+    DIR *d = opendir(folder);
+    for (struct dirent *f; d && (f = readdir(d));)
+        if (!strncmp(f->d_name, name, n) &&
+            snprintf(path, sizeof path, "%s/%s", folder, f->d_name) < (int)sizeof path)
+            add(l, path, false);
+    if (d) closedir(d);
+}
+
+/* The folder of what a path leads to: parts of a model and what was measured for it lie beside it. Where that is the
+ * user's own folder, its parts alone: what else lies there is nobody's affair. */
 static void add_place(list *l, const char *path) {
     char *real = realpath(path, NULL), *slash = real ? strrchr(real, '/') : NULL;
     struct stat sb;
     bool file = real && !stat(real, &sb) && !S_ISDIR(sb.st_mode);
     if (file && slash && slash != real) *slash = 0;
-    if (real && strcmp(real, "/")) add(l, real, false);
+    if (file && slash && slash != real && holds_home(real)) add_parts(l, real, slash + 1);
+    else if (real && strcmp(real, "/")) add(l, real, false);
     free(real);
 }
 
@@ -100,6 +124,15 @@ static void add_program(list *l) {
     add(l, path, false);
 }
 
+/* Where pdftotext may be: those who read documents are held to the server's files, too. */
+static void add_programs(list *l) {
+    char *folders = strdup(getenv("PATH") ? getenv("PATH") : ""), *rest = folders;
+    l->failed |= !folders;
+    for (char *f; rest && (f = strsep(&rest, ":"));)
+        if (*f == '/') add_place(l, f);
+    free(folders);
+}
+
 tern_status cli_serve_files(char **argv, const char *model, const char *models, tern_error *err) {
     static const char *const system[] = {"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc",
                                          "/opt", "/nix", "/gnu",   "/proc",  "/sys", "/dev"};
@@ -108,9 +141,13 @@ tern_status cli_serve_files(char **argv, const char *model, const char *models, 
     for (size_t i = 0; i < sizeof system / sizeof *system; i++) add(&l, system[i], false);
     add(&l, "/dev/null", true);
     add_program(&l);
+    add_programs(&l);
     add_own(&l, "XDG_CACHE_HOME", ".cache");
     add_own(&l, "XDG_DATA_HOME", ".local/share");
-    for (; *argv; argv++) add_words(&l, *argv);
+    for (; *argv; argv++) { /* the keys have been read */
+        if (!strcmp(*argv, "--api-key-file") && argv[1]) argv++;
+        else if (strncmp(*argv, "--api-key-file=", 15) != 0) add_words(&l, *argv);
+    }
     for (char **e = environ; *e; e++)
         if (!strncmp(*e, "TERN_", 5)) add_words(&l, strchr(*e, '=') + 1);
     if (model) add_model(&l, model);

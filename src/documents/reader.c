@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,10 +14,16 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096, CPU_SECONDS = 120, WAIT_SECONDS = 900 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { TELLS_ERRORS = 1 }; /* what the sanitizer finds */
+#else
+enum { TELLS_ERRORS = 0 };
+#endif
 
 typedef struct lane { /* one process that reads, and whoever it reads for */
     pid_t pid;
@@ -65,6 +72,33 @@ static bool read_all(int fd, void *p, size_t n) {
 
 /* ---- the process ----------------------------------------------------------------------------------- */
 
+static void close_all(unsigned from, unsigned to) {
+    if (from > to || !syscall(SYS_close_range, from, to, 0)) return;
+    long last = sysconf(_SC_OPEN_MAX); /* a kernel before 5.9 */
+    for (long fd = from; fd <= (long)to && fd < last; fd++) close((int)fd);
+}
+
+/* What else the process was born with is not its own: the terminal, the store, connections, and the pipes of the others
+ * who read, by which it could ask them for any file. */
+static void keep(int *pa, int *pb) {
+    const int a = *pa > 2 ? *pa
+                          : (*pa = fcntl(*pa, F_DUPFD_CLOEXEC, 3)), /* who starts it without a terminal */
+        b = pb == pa  ? a
+            : *pb > 2 ? *pb
+                      : (*pb = fcntl(*pb, F_DUPFD_CLOEXEC, 3));
+    if (a < 0 || b < 0) _exit(1);
+    const unsigned low = (unsigned)(a < b ? a : b), high = (unsigned)(a < b ? b : a);
+    close_all(3, low - 1);
+    close_all(low + 1, high - 1);
+    close_all(high + 1, UINT_MAX);
+    int none = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = 0; fd < (TELLS_ERRORS ? 2 : 3); fd++) {
+        if (none >= 0) (void)dup2(none, fd);
+        else close(fd);
+    }
+    if (none > 2) close(none);
+}
+
 static bool reply(int fd, tern_status st, const char *p, size_t n) {
     return write_all(fd, &(head){st, (int64_t)n}, sizeof(head)) && write_all(fd, p, n);
 }
@@ -100,6 +134,7 @@ static void read_one(const char *path, size_t max_bytes, int fd) {
     tern_error err = {0};
     char *text = NULL;
     size_t n = 0;
+    keep(&fd, &fd);
     (void)setrlimit(RLIMIT_CPU, &(struct rlimit){CPU_SECONDS, CPU_SECONDS});
     alarm(WAIT_SECONDS); /* a busy machine gives little time, and a process that waits uses none */
     tn_ctx_init(&ctx, NULL);
@@ -119,10 +154,7 @@ static bool answer(const char *path, size_t max_bytes, int out) {
     char *text = NULL;
     pid_t pid = pipe2(fds, O_CLOEXEC) ? -1 : fork();
     if (pid < 0) return reply(out, TERN_E_MEMORY, "no process for a document", 25);
-    if (!pid) {
-        close(fds[0]);
-        read_one(path, max_bytes, fds[1]);
-    }
+    if (!pid) read_one(path, max_bytes, fds[1]);
     close(fds[1]);
     bool ok = read_all(fds[0], &h, sizeof h) && h.n >= 0 && h.n <= (int64_t)max_bytes + 4096 &&
               (text = malloc((size_t)h.n + 1)) && read_all(fds[0], text, (size_t)h.n);
@@ -161,7 +193,7 @@ static bool open_lane(lane *l) {
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* nobody writes to its memory either */
         signal(SIGINT, SIG_IGN);            /* of the terminal: the server ends first, and this with it */
         signal(SIGPIPE, SIG_IGN);
-        close(to[1]), close(from[0]);
+        keep(&to[0], &from[1]);
         serve(to[0], from[1]);
     }
     close(to[0]), close(from[1]);
@@ -186,8 +218,7 @@ void tn_reader_close(tn_reader **pr) {
     tn_reader *r = *pr;
     *pr = NULL;
     if (!r) return;
-    /* a later process has the ends of the pipes to the earlier ones: the last one ends first */
-    for (int i = r->n - 1; i >= 0; i--) {
+    for (int i = 0; i < r->n; i++) {
         close(r->lanes[i].to);
         close(r->lanes[i].from);
         while (waitpid(r->lanes[i].pid, NULL, 0) < 0 && errno == EINTR) {

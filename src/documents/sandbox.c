@@ -9,7 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <linux/sockios.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,8 +24,11 @@
 
 #ifdef ARCH
 
+/* Newer than many systems' headers; every architecture has these numbers. */
+enum { FCHMODAT2 = 452, SETXATTRAT = 463, REMOVEXATTRAT = 466, FILE_SETATTR = 469 };
+
 static const int refused[] = {
-    /* other programs and processes; clone is looked at more closely below */
+    /* other programs and processes; clone and signals are looked at more closely below */
     SYS_execve,
     SYS_execveat,
 #ifdef SYS_fork
@@ -33,9 +38,27 @@ static const int refused[] = {
     SYS_ptrace,
     SYS_process_vm_readv,
     SYS_process_vm_writev,
+    SYS_process_madvise,
     SYS_kcmp,
     SYS_pidfd_open,
     SYS_pidfd_getfd,
+    SYS_pidfd_send_signal,
+    SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo,
+    SYS_migrate_pages,
+    SYS_move_pages,
+    SYS_shmget,
+    SYS_shmat,
+    SYS_shmctl,
+    SYS_msgget,
+    SYS_msgsnd,
+    SYS_msgrcv,
+    SYS_msgctl,
+    SYS_semget,
+    SYS_semctl,
+    SYS_semop,
+    SYS_mq_open,
+    SYS_mq_unlink,
     /* other connections: those of clients come from accept4 */
     SYS_socket,
     SYS_socketpair,
@@ -85,49 +108,85 @@ static const int refused[] = {
     SYS_syslog,
     SYS_acct,
     SYS_personality,
-};
-
-/* Of one that reads a document, too: changes of files, signals, threads. */
-static const int refused_reading[] = {
-#ifdef SYS_unlink
-    SYS_unlink,
-    SYS_rmdir,
-    SYS_rename,
-    SYS_mkdir,
-    SYS_link,
-    SYS_symlink,
-    SYS_chmod,
+/* what Landlock does not look at: owners and attributes of files by their names; modes are looked at below */
+#ifdef SYS_chown
     SYS_chown,
-    SYS_creat,
-    SYS_mknod,
-    SYS_utime,
+    SYS_lchown,
 #endif
-    SYS_unlinkat,
-    SYS_renameat2,
-#ifdef SYS_renameat
-    SYS_renameat,
-#endif
-    SYS_mkdirat,
-    SYS_linkat,
-    SYS_symlinkat,
-    SYS_truncate,
-    SYS_fchmodat,
     SYS_fchownat,
-    SYS_utimensat,
+    FCHMODAT2,
     SYS_setxattr,
     SYS_lsetxattr,
-    SYS_openat2,
-    SYS_kill,
-    SYS_tkill,
-    SYS_rt_sigqueueinfo,
-    SYS_prlimit64 /* of others; its own are read by getrlimit or not at all */,
-    SYS_clone,
+    SYS_removexattr,
+    SYS_lremovexattr,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+};
+
+/* All that a process does while it looks into a document: it reads files, takes memory, tells what it found, and ends.
+ * Whatever is not named is refused, a call that comes with a later kernel, too. */
+static const int allowed_reading[] = {
+    SYS_read,
+    SYS_readv,
+    SYS_pread64,
+    SYS_write,
+    SYS_writev,
+    SYS_close,
+    SYS_lseek,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_faccessat,
+    SYS_readlinkat,
+    SYS_getdents64,
+    SYS_getcwd,
+    SYS_dup,
+    SYS_ppoll,
+#ifdef SYS_stat
+    SYS_stat,
+    SYS_lstat,
+    SYS_access,
+    SYS_readlink,
+    SYS_poll,
+    SYS_time,
+#endif
+    SYS_mmap,
+    SYS_munmap,
+    SYS_mprotect,
+    SYS_mremap,
+    SYS_madvise,
+    SYS_brk,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_sigaltstack,
+    SYS_futex,
+    SYS_sched_yield,
+    SYS_sched_getaffinity,
+    SYS_clock_gettime,
+    SYS_gettimeofday,
+    SYS_getrandom,
+    SYS_getrlimit,
+    SYS_getrusage,
+    SYS_sysinfo,
+    SYS_uname,
+    SYS_getpid,
+    SYS_getppid,
+    SYS_gettid,
+    SYS_getuid,
+    SYS_geteuid,
+    SYS_getgid,
+    SYS_getegid,
+    SYS_restart_syscall,
+    SYS_exit,
+    SYS_exit_group,
 };
 
 enum {
     N_REFUSED = sizeof refused / sizeof refused[0],
-    N_READING = sizeof refused_reading / sizeof refused_reading[0],
-    N_FILTER = 2 * (N_REFUSED + N_READING) + 40
+    N_READING = sizeof allowed_reading / sizeof allowed_reading[0],
+    N_FILTER = 2 * (N_REFUSED + N_READING) + 90
 };
 
 typedef struct program {
@@ -142,13 +201,55 @@ static void add(program *p, uint16_t code, uint32_t k, uint8_t yes, uint8_t no) 
 static void answer(program *p, uint32_t what) { add(p, BPF_RET | BPF_K, what, 0, 0); }
 static void load(program *p, size_t off) { add(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)off, 0, 0); }
 
-/* Opening a file for anything but reading: flags are the call's argument number `which`. */
-static void only_reading(program *p, int call, int which) {
+/* The call is allowed where none of these bits is set in its argument number `which`. The low 32 bits of each are
+ * looked at: the kernel uses no others of these. */
+static void without(program *p, int call, int which, uint32_t bits) {
     add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 4);
     load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)which);
-    add(p, BPF_JMP | BPF_JSET | BPF_K, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC, 0, 1);
+    add(p, BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1);
     answer(p, SECCOMP_RET_ERRNO | EPERM);
     answer(p, SECCOMP_RET_ALLOW);
+}
+
+/* The call is `yes` where the argument has this value, and `no` elsewhere. */
+static void where(program *p, int call, int which, uint32_t value, uint32_t yes, uint32_t no) {
+    add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 4);
+    load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)which);
+    add(p, BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
+    answer(p, yes);
+    answer(p, no);
+}
+
+/* Opening a file for anything but reading. */
+static void only_reading(program *p, int call, int which) {
+    without(p, call, which, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC);
+}
+
+/* The call is refused where its argument has one of these values. */
+static void not_with(program *p, int call, int which, const uint32_t *values, uint8_t n) {
+    add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, (uint8_t)(n + 3));
+    load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)which);
+    for (uint8_t i = 0; i < n; i++) add(p, BPF_JMP | BPF_JEQ | BPF_K, values[i], (uint8_t)(n - i), 0);
+    answer(p, SECCOMP_RET_ALLOW);
+    answer(p, SECCOMP_RET_ERRNO | EPERM);
+}
+
+/* What a program types into a terminal is as if its person had: the shell runs it when tern has ended. And a
+ * file can be told to send signals to whoever its owner is. */
+static void no_typing(program *p) {
+    static const uint32_t ioctls[] = {TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP},
+                          fcntls[] = {F_SETOWN, F_SETOWN_EX};
+    not_with(p, SYS_ioctl, 1, ioctls, sizeof ioctls / sizeof *ioctls);
+    not_with(p, SYS_fcntl, 1, fcntls, sizeof fcntls / sizeof *fcntls);
+}
+
+/* Modes by which others than the owner have no part in a file. */
+static void own_modes(program *p) {
+    const uint32_t others = 07077;
+#ifdef SYS_chmod
+    without(p, SYS_chmod, 1, others);
+#endif
+    without(p, SYS_fchmodat, 2, others);
 }
 
 /* What starting a program takes. */
@@ -157,6 +258,24 @@ static bool starts(int call) {
     if (call == SYS_fork || call == SYS_vfork) return true;
 #endif
     return call == SYS_execve || call == SYS_execveat;
+}
+
+/* The number of the call is loaded. */
+static void build_reader(program *p) {
+    const uint32_t yes = SECCOMP_RET_ALLOW, no = SECCOMP_RET_ERRNO | EPERM;
+    for (int i = 0; i < N_READING; i++) {
+        add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)allowed_reading[i], 0, 1);
+        answer(p, yes);
+    }
+#ifdef SYS_open
+    only_reading(p, SYS_open, 1);
+#endif
+    only_reading(p, SYS_openat, 2);
+    where(p, SYS_tgkill, 0, (uint32_t)getpid(), yes, no); /* abort() */
+    where(p, SYS_fcntl, 1, F_GETFL, yes, no);
+    where(p, SYS_ioctl, 1, TCGETS, yes, no); /* whether a file is a terminal */
+    where(p, SYS_prctl, 0, PR_GET_DUMPABLE, yes, no);
+    answer(p, no);
 }
 
 static void build(program *p, tn_sandbox_kind kind) {
@@ -172,22 +291,22 @@ static void build(program *p, tn_sandbox_kind kind) {
     /* the flags of clone3 lie in memory: the C library then uses clone, as on older kernels */
     add(p, BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1);
     answer(p, SECCOMP_RET_ERRNO | ENOSYS);
+    if (kind == TN_SANDBOX_READER) {
+        build_reader(p);
+        return;
+    }
     for (int i = 0; i < N_REFUSED; i++) {
         if (kind == TN_SANDBOX_STARTER && starts(refused[i])) continue;
         add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)refused[i], 0, 1);
         answer(p, no);
     }
-    for (int i = 0; kind == TN_SANDBOX_READER && i < N_READING; i++) {
-        add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)refused_reading[i], 0, 1);
-        answer(p, no);
-    }
-    if (kind == TN_SANDBOX_READER) {
-#ifdef SYS_open
-        only_reading(p, SYS_open, 1);
-#endif
-        only_reading(p, SYS_openat, 2);
-    }
+    no_typing(p);
+    own_modes(p);
     if (kind == TN_SANDBOX_SERVER) {
+        where(p, SYS_tgkill, 0, (uint32_t)getpid(), SECCOMP_RET_ALLOW, no); /* a thread of this process */
+        add(p, BPF_JMP | BPF_JEQ | BPF_K, SYS_kill, 1, 0);
+        add(p, BPF_JMP | BPF_JEQ | BPF_K, SYS_tkill, 0, 1);
+        answer(p, no);
         add(p, BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0);
         answer(p, SECCOMP_RET_ALLOW);
         load(p, offsetof(struct seccomp_data, args)); /* a thread of this process, or nothing */
@@ -272,7 +391,7 @@ tern_status tn_sandbox_files(const tn_sandbox_path *paths, size_t n, bool alone,
     TN_FAIL_IF(v < 1, err, TERN_E_UNSUPPORTED, "this kernel has no Landlock: %s", strerror(errno));
     const ruleset a = {.fs = FS_VERSION_1 | (v >= 2 ? FS_REFER : 0) | (v >= 3 ? FS_TRUNCATE : 0),
                        .net = alone && v >= 4 ? NET_TCP : 0,
-                       .scoped = alone && v >= 6 ? SCOPE_ABSTRACT_AND_SIGNAL : 0};
+                       .scoped = v >= 6 ? SCOPE_ABSTRACT_AND_SIGNAL : 0};
     const size_t size = v >= 6 ? 24 : v >= 4 ? 16 : 8; /* what this version knows */
     int rules = (int)syscall(CREATE_RULESET, &a, size, 0);
     TN_FAIL_IF(rules < 0, err, TERN_E_UNSUPPORTED, "this kernel's Landlock gives no rules: %s",

@@ -25,8 +25,8 @@ typedef struct tn_sandbox_path {
     bool writes;
 } tn_sandbox_path;
 
-/* For this thread and those that it starts. Processes outside are out of reach, too: their memory, and with `alone` a
- * signal to them. TERN_E_UNSUPPORTED where the kernel has no Landlock. */
+/* For this thread and those that it starts. Processes outside are out of reach, too: their memory, signals to them, and
+ * with `alone` what listens on TCP. TERN_E_UNSUPPORTED where the kernel has no Landlock. */
 tern_status tn_sandbox_files(const tn_sandbox_path *paths, size_t n, bool alone, tern_error *err);
 /* Tells whether this kernel has it. */
 bool tn_sandbox_has_files(void);

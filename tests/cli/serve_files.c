@@ -32,9 +32,11 @@ static bool opens(const char *name, int flags) {
 }
 
 static int make_home(void **state) {
-    static const char *const folders[] = {"model", "blobs", "hub", "hub/m", "other", ".ssh"},
-                             *const files[] = {"model/part.gguf", "blobs/weights", "blobs/neighbour",
-                                               "other/lora.gguf", "hub/m/a.gguf",  ".ssh/key"};
+    static const char *const folders[] = {"model", "blobs", "hub", "hub/m", "other", ".ssh", "keys"},
+                             *const files[] = {"model/part.gguf", "blobs/weights",          "blobs/neighbour",
+                                               "other/lora.gguf", "hub/m/a.gguf",           ".ssh/key",
+                                               "solo.gguf",       "solo.gguf.tern.profile", "keys/keys",
+                                               "private"};
     (void)state;
     snprintf(home, sizeof home, "/tmp/tern-files-XXXXXX");
     assert_non_null(mkdtemp(home));
@@ -53,6 +55,26 @@ static int remove_home(void **state) {
     (void)state;
     snprintf(command, sizeof command, "rm -rf %s", home);
     return system(command);
+}
+
+/* A model in the user's own folder, and a file of keys: neither opens what lies beside it. */
+static int alone(void) {
+    char model[300], keys[300];
+    tern_error err;
+    snprintf(model, sizeof model, "%s", at("solo.gguf"));
+    snprintf(keys, sizeof keys, "%s", at("keys/keys"));
+    char *argv[] = {"serve", model, "--api-key-file", keys, NULL};
+    setenv("HOME", home, 1);
+    tern_status st = cli_serve_files(argv, model, NULL, &err);
+    if (st == TERN_E_UNSUPPORTED) return SKIPPED;
+    WANT(st == TERN_OK);
+    WANT(opens("solo.gguf", O_RDONLY));
+    WANT(opens("solo.gguf.tern.profile", O_RDONLY));
+    WANT(!opens("private", O_RDONLY));
+    WANT(!opens(".ssh/key", O_RDONLY));
+    WANT(!opens("keys/keys", O_RDONLY));
+    WANT(!opens("model/part.gguf", O_RDONLY));
+    return failures != 0;
 }
 
 static int inside(void) {
@@ -86,11 +108,10 @@ static int inside(void) {
     return failures != 0;
 }
 
-static void server(void **state) {
-    (void)state;
+static void in_a_child(int (*check)(void)) {
     fflush(NULL);
     pid_t pid = fork();
-    if (!pid) _exit(inside());
+    if (!pid) _exit(check());
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
@@ -98,7 +119,17 @@ static void server(void **state) {
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+static void server(void **state) {
+    (void)state;
+    in_a_child(inside);
+}
+
+static void model_at_home(void **state) {
+    (void)state;
+    in_a_child(alone);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(server)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(server), cmocka_unit_test(model_at_home)};
     return cmocka_run_group_tests(tests, make_home, remove_home);
 }

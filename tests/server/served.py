@@ -54,6 +54,15 @@ class Server:
             except FileNotFoundError:
                 pass  # a thread that has ended meanwhile
         assert filters == {"2"} or any("no sandbox" in x for x in self.lines), filters
+        if not any("no sandbox of files" in x for x in self.lines):  # Landlock wants no new privileges, and nothing else here does
+            readers = self.readers()
+            with_files = [any(x.split() == ["NoNewPrivs:", "1"] for x in open(f"/proc/{r}/status")) for r in readers]
+            assert with_files and all(with_files), "those who read documents may open other files than the server"
+
+    def readers(self):
+        """The processes that read documents, which were begun last."""
+        with open(f"/proc/{self.p.pid}/task/{self.p.pid}/children") as f:
+            return f.read().split()[-4:]
 
     def ask(self, method, path, body=None, headers={}):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1200)  # the test's own limit comes first, however slow the machine is
