@@ -27,7 +27,7 @@ typedef struct piece {
     tn_aio_read *r;
     uint64_t at, n, got;
     bool buffered; /* the direct descriptor refused it */
-    ssize_t faked; /* outcome a fault hook chose; 0: none */
+    ssize_t faked; /* outcome that a fault hook chose; 0: none */
 } piece;
 
 typedef struct ring ring;
@@ -41,12 +41,11 @@ struct tn_aio {
     tn_aio_options o;
     pthread_t threads[TN_AIO_MAX_THREADS];
     int32_t n_threads;
-    ring *rings[MAX_RINGS]; /* each driven by a thread of its own: one checks what came while the other
-                               submits. NULL: threads with pread */
+    ring *rings[MAX_RINGS]; /* one thread each: one checks while the other submits; NULL: pread by threads */
     /* Guards all that follows and the reads' own fields. */
     pthread_mutex_t mu;
     pthread_cond_t work, done;
-    tn_aio_read *head, *tail; /* not all of whose pieces are handed out */
+    tn_aio_read *head, *tail; /* reads with pieces still to hand out */
     int32_t n_flying;         /* pieces */
     int64_t flying_since_ns;
     tn_aio_stats stats;
@@ -127,7 +126,7 @@ static ssize_t ask_fault(const tn_aio *a, const piece *p) {
     return a->o.fault ? a->o.fault(a->o.fault_user, p->r->off_bytes + p->at + p->got, p->n - p->got) : 0;
 }
 
-/* Takes what a request for the rest of a piece returned. Returns true when the piece is over, with its status
+/* Takes the result of a request for the rest of a piece. Returns true when the piece is done, with its status
  * in *st, and false when the reader has to ask again. */
 static bool received(const tn_aio *a, piece *p, ssize_t rc, tern_status *st, tern_error *err) {
     uint64_t off = p->r->off_bytes + p->at + p->got;
@@ -200,7 +199,7 @@ struct ring {
     piece flying[TN_AIO_MAX_DEPTH];
     bool used[TN_AIO_MAX_DEPTH];
     int32_t n_used;
-    uint32_t n_new; /* entries the kernel has not been told of */
+    uint32_t n_new; /* entries not yet announced to the kernel */
 };
 
 static void ring_close(tn_ctx *ctx, ring *r) {
@@ -294,7 +293,7 @@ static void *ring_main(void *arg) {
         }
         pthread_mutex_unlock(&a->mu);
         long rc = syscall(SYS_io_uring_enter, r->fd, r->n_new, 1, IORING_ENTER_GETEVENTS, NULL, 0);
-        if (rc > 0) r->n_new -= (uint32_t)rc; /* what was not taken is offered again */
+        if (rc > 0) r->n_new -= (uint32_t)rc; /* entries that were not taken are offered again */
         uint32_t head = *r->cq_head, tail = __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE);
         for (; head != tail; head++) {
             const struct io_uring_cqe *c = &r->cqes[head & r->cq_mask];
@@ -345,8 +344,8 @@ tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt
 }
 
 #ifdef O_DIRECT
-/* Opens the file of fd once more, for direct reads. Returns -1 where the file system refuses, and where
- * another file has its name now. */
+/* Opens the file of fd once more, for direct reads. Returns -1 where the file system refuses, or where its
+ * name now belongs to another file. */
 static int reopen_direct(int fd, const char *path) {
     char self[64];
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
@@ -474,7 +473,7 @@ tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) 
     int fd = tn_file_open_regular(path, &sb, err);
     if (fd < 0) return TERN_E_IO;
     tern_status st = TERN_OK;
-    (void)fsync(fd); /* pages that are not yet written stay */
+    (void)fsync(fd); /* pages not yet written to disk stay */
     int rc = st == TERN_OK ? posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) : 0;
     if (rc) st = tn_fail(err, TERN_E_IO, "%s: cannot be dropped from the page cache: %s", path, strerror(rc));
     if (st == TERN_OK && sb.st_size) {
@@ -498,7 +497,7 @@ static bool cached_at(int fd, off_t at) {
     struct iovec v = {&byte, 1};
 #ifdef __GLIBC__
     return preadv2(fd, &v, 1, at, RWF_NOWAIT) == 1;
-#else /* older musl has the flag without the function; the last but one argument is for machines of 32 bits */
+#else /* older musl lacks the function; the fifth argument is the offset's high half on 32 bits */
     return syscall(SYS_preadv2, fd, &v, 1, at, 0, RWF_NOWAIT) == 1;
 #endif
 }
@@ -528,7 +527,7 @@ tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *
     char *block = tn_alloc(ctx, TN_MEM_OTHER, SLOTS * slot + TN_AIO_ALIGN, 1);
     tern_status st = block ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to read %s", path);
     if (block) {
-        memset(block, 1, SLOTS * slot); /* its pages are not what is measured */
+        memset(block, 1, SLOTS * slot); /* its own pages must not be measured */
         char *buf = block + (TN_AIO_ALIGN - (uintptr_t)block % TN_AIO_ALIGN) % TN_AIO_ALIGN;
         tn_aio_read r[SLOTS] = {0};
         int64_t t0 = tn_now_ns();

@@ -1,4 +1,4 @@
-/* base/clock.h - the clock is monotonic: it never goes back. */
+/* base/clock.h - a monotonic clock. */
 #ifndef TN_BASE_CLOCK_H
 #define TN_BASE_CLOCK_H
 

@@ -1,4 +1,4 @@
-/* base/cpu.h - what the processor and the operating system let us use.
+/* base/cpu.h - instruction sets that the processor has and the operating system supports.
  * TERN_CPU=scalar|avx2|avx512|neon|... lowers the set, in every tool. */
 #ifndef TN_BASE_CPU_H
 #define TN_BASE_CPU_H
@@ -19,15 +19,14 @@ enum {
     TN_CPU_FP16 = 1u << 12,
 };
 
-/* Returns what the hardware offers and the operating system saves. */
+/* Returns the features that the hardware has and the operating system saves. */
 uint32_t tn_cpu_detect(void);
 /* Returns the hardware's set, lowered by the environment variable TERN_CPU. An unknown word is ignored, and
  * *bad points to it. */
 uint32_t tn_cpu_flags(const char **bad);
-/* Returns the set that a TERN_CPU word stands for, intersected with `have`, or UINT32_MAX for an unknown
- * word. */
+/* Returns the features of a TERN_CPU word, intersected with `have`, or UINT32_MAX for an unknown word. */
 uint32_t tn_cpu_limit(const char *word, uint32_t have);
 const char *tn_cpu_flag_name(uint32_t one_flag);
-int tn_cpu_count(void); /* online processors this process may use */
+int tn_cpu_count(void); /* number of online processors this process may use */
 
 #endif

@@ -12,9 +12,9 @@
 
 enum { ALIGN = 64, HUGE_ALIGN = 2 << 20, HUGE_MIN = 4 << 20 };
 
-/* A head lies in the 64 bytes in front of every block. */
+/* A head occupies the 64 bytes before every block. */
 typedef struct block_head {
-    void *base; /* what the hook returned */
+    void *base; /* address that the hook returned */
     size_t n_bytes;
     tn_mem_cat cat;
 } block_head;
@@ -26,7 +26,7 @@ static void *default_alloc(void *user, size_t n_bytes, size_t align) {
     if (posix_memalign(&p, align, n_bytes)) return NULL;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (align >= HUGE_ALIGN) {
-        (void)madvise(p, HUGE_ALIGN, MADV_NOHUGEPAGE); /* of this only the head is touched */
+        (void)madvise(p, HUGE_ALIGN, MADV_NOHUGEPAGE); /* only the head of this is touched */
         (void)madvise((char *)p + HUGE_ALIGN, n_bytes - HUGE_ALIGN, MADV_HUGEPAGE);
     }
 #endif
@@ -73,13 +73,13 @@ static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); 
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
-    /* Keys and values fill up slowly and in many places: the first position of each would clear a huge
-     * page. */
+    /* Keys and values fill up slowly and in many places; with huge pages the first position of each would
+     * clear a whole page. */
     bool huge = n_bytes >= HUGE_MIN && cat != TN_MEM_KV;
     size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
-    /* A head at the begin of a huge page would clear all of it here, on the thread that opens a model, where
-     * the threads that fill the block could. Addresses that nobody touches cost nothing; another's allocator
-     * may think otherwise. */
+    /* A head at the beginning of a huge page would clear the page here, on the thread that opens a model,
+     * instead of on the threads that fill the block. So a block begins at a huge page and its head lies
+     * before it. Untouched addresses cost nothing with our allocator; a host's may differ. */
     size_t front = huge && ctx->hooks.alloc == default_alloc ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
     if (__builtin_add_overflow(n_bytes, front, &total)) return NULL;
     char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);

@@ -1,6 +1,6 @@
-/* base/ctx.h - what an engine borrows from its host: memory, log, progress.
- * There is one tn_ctx per engine, and every allocation goes through it with a category. So it is the memory
- * report and the place where tests make allocation number N fail. */
+/* base/ctx.h - what the host lends to an engine: memory, log, progress. There is one tn_ctx per engine. Every
+ * allocation goes through it with a category, so it is also the memory report and the place where tests make
+ * allocation number N fail. */
 #ifndef TN_BASE_CTX_H
 #define TN_BASE_CTX_H
 
@@ -24,15 +24,15 @@ typedef struct tn_ctx {
     _Atomic uint64_t peak_bytes;
 } tn_ctx;
 
-/* hooks may be NULL. They have this library's size. */
+/* hooks may be NULL. They have this library's size of the struct. */
 void tn_ctx_init(tn_ctx *ctx, const tern_hooks *hooks);
 
-/* Allocates n * size bytes, 64-byte aligned and not cleared. Returns NULL when there is no memory or n * size
- * overflows. n * size == 0 gives a valid pointer. Blocks of 4 MiB and more are aligned as huge pages and
- * advised to be. */
+/* Allocates n * size bytes, 64-byte aligned and not cleared. Returns NULL when memory runs out or n * size
+ * overflows. n * size == 0 gives a valid pointer. Blocks of 4 MiB and more are aligned and advised as huge
+ * pages. */
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size);
 void *tn_calloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size);
-/* Grows or shrinks a block and keeps its contents. On failure the old block stays valid. p may be NULL. */
+/* Resizes a block and keeps its contents. On failure the old block stays valid. p may be NULL. */
 void *tn_realloc(tn_ctx *ctx, tn_mem_cat cat, void *p, size_t n, size_t size);
 char *tn_strdup(tn_ctx *ctx, tn_mem_cat cat, const char *s);
 char *tn_strndup(tn_ctx *ctx, tn_mem_cat cat, const char *s, size_t n);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 int tn_file_open_regular(const char *path, struct stat *sb, tern_error *err) {
-    int fd; /* without waiting: opening a pipe that nobody writes to would not return */
+    int fd; /* without blocking: opening a pipe without a writer would not return */
     do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     while (fd < 0 && errno == EINTR);
     if (fd < 0) {
@@ -69,8 +69,8 @@ tern_status tn_file_slurp(const char *path, uint64_t max_bytes, char **out, size
 
 enum { MAX_WATCHED = 4096 };
 
-/* The signal handler knows these mappings. A slot is taken under mu, published by its base, and emptied
- * before the mapping goes. The handler reads without locks. */
+/* The signal handler reads these mappings without locks. A slot is filled under mu, published by its base,
+ * and emptied before its mapping goes. */
 static struct {
     pthread_mutex_t mu;
     struct sigaction before;
@@ -89,7 +89,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         uintptr_t base = atomic_load(&watched.slots[i].base);
         size_t n = atomic_load(&watched.slots[i].n_bytes);
         if (!base || at < base || at - base >= (n + page - 1) / page * page) continue;
-        /* nothing after here is in the file any more: zeros from here to the end */
+        /* nothing from here on is in the file any more: map zeros */
         uintptr_t from = at / page * page;
         if (mmap((void *)from, base + n - from, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
             MAP_FAILED)
@@ -98,7 +98,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         return;
     }
     bool again =
-        atomic_exchange(&watched.passed_on, at) == at; /* handlers that call each other would not end */
+        atomic_exchange(&watched.passed_on, at) == at; /* two handlers that call each other would loop */
     struct sigaction plain = {.sa_handler = SIG_DFL};
     if (again) {
         (void)sigaction(sig, &plain, NULL);
@@ -107,7 +107,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
     } else if (watched.before.sa_handler != SIG_DFL && watched.before.sa_handler != SIG_IGN) {
         watched.before.sa_handler(sig);
     } else {
-        (void)sigaction(sig, &plain, NULL); /* the access is tried again and ends the process */
+        (void)sigaction(sig, &plain, NULL); /* the access is repeated and ends the process */
     }
 }
 
@@ -119,7 +119,7 @@ static int watch(uintptr_t base, size_t n_bytes) {
     sigemptyset(&a.sa_mask);
     bool ok = !sigaction(SIGBUS, NULL, &now);
     if (ok && !(now.sa_flags & SA_SIGINFO &&
-                now.sa_sigaction == on_bus_error)) { /* others may have put theirs since */
+                now.sa_sigaction == on_bus_error)) { /* others may have installed theirs since */
         watched.before = now;
         ok = !sigaction(SIGBUS, &a, NULL);
     }

@@ -7,11 +7,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Tells whether no value of p[0..n) is infinite or no number. */
+/* Tells whether no value of p[0..n) is infinite or NaN. */
 static inline bool tn_all_finite(const float *p, size_t n) {
     uint32_t bad = 0;
     for (size_t i = 0; i < n;
-         i += 1024) { /* a part at a time without a branch: the loop becomes a vector's */
+         i += 1024) { /* a block at a time without branches, so that the loop vectorises */
         size_t end = n - i < 1024 ? n : i + 1024;
         for (size_t j = i; j < end; j++) {
             uint32_t u;

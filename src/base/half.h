@@ -29,7 +29,7 @@ static inline uint16_t tn_f32_bf16(float f) {
 static inline float tn_round_bf16(float f) { return tn_bf16_f32(tn_f32_bf16(f)); }
 
 static inline float tn_f16_f32(uint16_t h) {
-    /* There are no branches, so that a compiler computes many at once. */
+    /* Branch-free, so that a compiler can vectorise it. */
     uint32_t m = h & 0x7fffu, normal = (m << 13) + (m < 0x7c00u ? 112u << 23 : 224u << 23),
              subnormal = tn_f32_bits((float)(int32_t)m * 0x1p-24f);
     return tn_bits_f32((m < 0x400u ? subnormal : normal) | (uint32_t)(h & 0x8000u) << 16);

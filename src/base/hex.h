@@ -1,4 +1,4 @@
-/* base/hex.h - hexadecimal digits, and bytes of addresses that are written with them. */
+/* base/hex.h - hexadecimal digits, and percent-encoded bytes. */
 #ifndef TN_BASE_HEX_H
 #define TN_BASE_HEX_H
 
@@ -13,8 +13,8 @@ static inline int tn_hex_digit(char c) {
                                   : -1;
 }
 
-/* Decodes %41 to A in place and returns the length. %00 stays as it is, because what stands after it would be cut off an
- * address, and another one meant. */
+/* Decodes %41 to A in place and returns the length. %00 stays, because a zero byte would cut the address
+ * short and change its meaning. */
 static inline size_t tn_percent_decode(char *s) {
     char *to = s;
     for (const char *at = s; *at; at++) {

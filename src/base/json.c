@@ -97,7 +97,7 @@ static json_t *pack(packing *p, char kind) {
     case 'o': return va_arg(p->ap, json_t *);
     case 'O': return json_incref(va_arg(p->ap, json_t *));
     case '{': {
-        json_t *o = json_object(); /* where it is NULL the values are taken all the same */
+        json_t *o = json_object(); /* where it is NULL the values are still taken */
         for (char c; (c = next(p)) != '}';) {
             assert(c == 's');
             (void)c;
@@ -121,7 +121,7 @@ json_t *tn_json_pack(const char *fmt, ...) {
 typedef struct text {
     char *p;
     size_t n, cap;
-    bool failed; /* stays: jansson 2.14 goes on after a key that could not be written */
+    bool failed; /* stays: jansson 2.14 continues after a key that could not be written */
 } text;
 
 static int add_text(const char *piece, size_t n, void *user) {

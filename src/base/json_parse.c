@@ -1,6 +1,6 @@
-/* base/json_parse.c - the reader of JSON (RFC 8259), which makes jansson's values. jansson has a reader of its own;
- * where memory fails while a token of it grows, it leaves characters out or reads past the token. This one
- * reads tokens where they lie, and copies only what has escapes. */
+/* base/json_parse.c - a reader of JSON (RFC 8259) that makes jansson's values. When memory fails while a
+ * token grows, jansson's own reader drops characters or reads past the token. This one reads tokens in place
+ * and copies only those with escapes. */
 #include "base/json.h"
 
 #include "base/utf8.h"
@@ -17,13 +17,13 @@ typedef struct parser {
     size_t flags;
     int depth;
     json_error_t *je; /* or NULL */
-    char *stack;      /* keys of the open objects, then the token in hand */
+    char *stack;      /* keys of the open objects, then the current token */
     size_t n_stack, cap_stack;
-    json_malloc_t alloc; /* as jansson has it for values */
+    json_malloc_t alloc; /* same limit as jansson's for values */
     json_free_t release;
 } parser;
 
-/* Says what is wrong at p->at. Always returns NULL. */
+/* Reports what is wrong at p->at. Always returns NULL. */
 __attribute__((format(printf, 3, 4))) static json_t *wrong(parser *p, enum json_error_code code,
                                                            const char *fmt, ...) {
     json_error_t *e = p->je;
@@ -38,7 +38,7 @@ __attribute__((format(printf, 3, 4))) static json_t *wrong(parser *p, enum json_
     va_start(ap, fmt);
     int n = vsnprintf(e->text, JSON_ERROR_TEXT_LENGTH - 1, fmt, ap);
     va_end(ap);
-    size_t near = 0; /* what stands there, where it can be shown */
+    size_t near = 0; /* the text there, where it is printable */
     while (near < 20 && p->at + near < p->end && p->at[near] > ' ' && p->at[near] < 127) near++;
     bool at_end = p->at == p->end && code == json_error_invalid_syntax;
     if (n > 0 && n < 120 && at_end) snprintf(e->text + n, 30, " near end of file");
@@ -50,7 +50,7 @@ __attribute__((format(printf, 3, 4))) static json_t *wrong(parser *p, enum json_
 
 static json_t *no_memory(parser *p) { return wrong(p, json_error_out_of_memory, "no memory for the value"); }
 
-/* Room for n more bytes above what the stack holds. */
+/* Makes room for n more bytes on top of the stack. */
 static bool reserve(parser *p, size_t n) {
     if (p->cap_stack - p->n_stack >= n) return true;
     size_t cap = 2 * p->cap_stack + n + 64;
@@ -71,7 +71,7 @@ static bool is_digit(const parser *p) { return p->at < p->end && *p->at >= '0' &
 
 /* ---- texts ------------------------------------------------------------------------------------------- */
 
-/* Goes over a text to its closing quote, which every byte is looked at for. false: it is none. */
+/* Moves past a text to its closing quote and checks every byte. Returns false if it is malformed. */
 static bool scan_text(parser *p, bool *has_escapes) {
     *has_escapes = false;
     while (p->at < p->end && *p->at != '"') {
@@ -107,7 +107,7 @@ static int32_t hex4(const char *s, const char *end) {
     return v;
 }
 
-/* Reads the character of "\uXXXX" at *s, or of a pair of them, and moves *s after it. -1: it is none. */
+/* Reads the character of "\uXXXX" or of a surrogate pair at *s and moves *s past it. -1: malformed. */
 static int32_t escaped(const char **s, const char *end) {
     int32_t c = hex4(*s + 2, end), low;
     if (c < 0 || (c >= 0xdc00 && c <= 0xdfff)) return -1;
@@ -120,7 +120,8 @@ static int32_t escaped(const char **s, const char *end) {
     return 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
 }
 
-/* Writes the text [s, end) without escapes on top of the stack; it gets no longer by that. *n: how many bytes. */
+/* Writes the text [s, end) on top of the stack with its escapes resolved, which never lengthens it. *n:
+ * number of bytes. */
 static bool unescape(parser *p, const char *s, const char *end, size_t *n) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *closing = p->at;
@@ -239,7 +240,7 @@ static bool key(parser *p, const json_t *object) {
     return true;
 }
 
-/* Reads the members up to the closing bracket, which it leaves in place. */
+/* Reads the members up to the closing bracket, which it does not consume. */
 static bool members(parser *p, json_t *object) {
     for (;;) {
         size_t from = p->n_stack;

@@ -17,7 +17,7 @@ const char *tn_machine_root(void) {
     return root && *root ? root : "/sys";
 }
 
-/* The first line of root/path, "" where there is none. */
+/* Returns the first line of root/path, "" where there is none. */
 static void read_line(const char *root, const char *path, char *out, size_t cap) {
     char full[512];
     out[0] = 0;
@@ -38,7 +38,7 @@ static bool read_number(const char *root, const char *path, double *out) {
 
 /* ---- cores --------------------------------------------------------------------------------------- */
 
-/* Reads "0-3,6" into a set. Returns false where it is no such list, or names a core beyond. */
+/* Reads "0-3,6" into a set. Returns false where it is malformed or names a core beyond the set. */
 static bool parse_list(const char *s, bool set[TN_MAX_CORES]) {
     memset(set, 0, TN_MAX_CORES * sizeof *set);
     do {
@@ -93,7 +93,7 @@ tern_status tn_cores_choose(tn_cores *c, const char *choice, tern_error *err) {
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++) {
         bool keep = !fast            ? named[c->cpu[i]]
-                    : !least         ? true /* not all are known: none is left out */
+                    : !least         ? true /* some are unknown: leave none out */
                     : c->by_capacity ? 2 * c->speed[i] >= most
                                      : 5 * c->speed[i] >= 4 * most;
         if (!keep) continue;
@@ -128,7 +128,7 @@ enum { MAX_PLACES = 16, MAX_ZONES = 64, EVERY_NS = 100000000 };
 
 typedef struct place {
     char path[288];
-    double last, range; /* RAPL, in microjoules: the count read last, and where it begins again */
+    double last, range; /* RAPL, in microjoules: the last count, and its wrap-around */
 } place;
 
 struct tn_power {
@@ -137,9 +137,9 @@ struct tn_power {
     tn_power_source source;
     place places[MAX_PLACES], zones[MAX_ZONES];
     int32_t n_places, n_zones;
-    double battery_w; /* of the sample before */
+    double battery_w; /* of the previous sample */
     tn_power_sample samples[TN_POWER_SAMPLES];
-    size_t n, n_taken, stride; /* one of `stride` samples is kept, beside the latest */
+    size_t n, n_taken, stride; /* one of `stride` samples is kept, besides the latest */
     double celsius_max;
     tn_power_sample first, latest;
     pthread_t thread;
@@ -157,7 +157,8 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const place *)a)->path, ((const place *)b)->path);
 }
 
-/* Folders under root/folder whose names begin so, in order of their names; want asks whether one counts. */
+/* Folders under root/folder whose names begin with a prefix, sorted by name; want decides whether one
+ * counts. */
 static int32_t list_places(const char *root, const char *folder, const char *begins, place *out, int32_t cap,
                            bool (*want)(const char *root, place *p)) {
     char full[512];
@@ -186,8 +187,7 @@ static bool number_at(const char *root, const place *p, const char *file, double
 static bool is_package(const char *root, place *p) {
     const char *name = strrchr(p->path, '/') + 1;
     double now;
-    if (strchr(name, ':') != strrchr(name, ':'))
-        return false; /* a part of a package, counted there already */
+    if (strchr(name, ':') != strrchr(name, ':')) return false; /* part of a package, already counted there */
     return number_at(root, p, "energy_uj", &now) && number_at(root, p, "max_energy_range_uj", &p->range) &&
            p->range > 0;
 }
@@ -238,7 +238,7 @@ tern_status tn_power_open(tn_ctx *ctx, const char *root, tn_power **out, tern_er
     return TERN_OK;
 }
 
-/* What the packages spent since they were read last. */
+/* Energy that the packages spent since the last reading. */
 static double rapl_joules(tn_power *p) {
     double sum = 0, now;
     for (int32_t i = 0; i < p->n_places; i++) {
@@ -251,7 +251,7 @@ static double rapl_joules(tn_power *p) {
     return sum * 1e-6;
 }
 
-/* What the batteries gave: their power is what they told on both sides of the time between, on average. */
+/* Energy that the batteries gave: the mean of the power at both ends of the interval, times its length. */
 static double battery_joules(tn_power *p, bool is_first, double seconds) {
     double sum = 0, watts, before = p->battery_w;
     for (int32_t i = 0; i < p->n_places; i++)
@@ -278,7 +278,7 @@ void tn_power_take(tn_power *p, int64_t now_ns) {
                                                   : 0;
     tn_power_sample s = {.ns = now_ns, .joules = p->latest.joules + more};
     s.watts = seconds > 0 ? more / seconds : 0;
-    for (int32_t i = 0; i < p->n_zones; i++) /* zones without a sensor tell nonsense */
+    for (int32_t i = 0; i < p->n_zones; i++) /* zones without a sensor report nonsense */
         if (number_at(p->root, &p->zones[i], "temp", &t) && t > 0 && t < 150e3)
             s.celsius = fmax(s.celsius, t * 1e-3);
     p->celsius_max = fmax(p->celsius_max, s.celsius);

@@ -20,7 +20,8 @@ struct tn_outfile {
     int fd;
 };
 
-/* Finds the folder of a path: the bytes of "FOLDER", at least 1 of them ("." and "/" are written out). */
+/* Finds the folder of a path: the first bytes of "FOLDER", at least 1 of them ("." and "/" are written
+ * out). */
 static bool folder_of(const char *path, char *folder, size_t cap) {
     const char *slash = strrchr(path, '/');
     size_t n = slash ? (size_t)(slash - path) : 1;
@@ -42,7 +43,7 @@ static bool begins_like(const tn_outkind *k, int fd) {
     return is;
 }
 
-/* *there becomes true when something of the kind stands under the name. */
+/* *there becomes true when a file of the kind has this name. */
 static tern_status check(const char *path, const char *given, const tn_outkind *k, bool *there,
                          tern_error *err) {
     struct stat sb;
@@ -61,7 +62,7 @@ static tern_status check(const char *path, const char *given, const tn_outkind *
     return TERN_OK;
 }
 
-/* Follows the last link of a path, even to a file that is not there. The caller frees *out with free. */
+/* Follows the last link of a path, also to a file that does not exist. The caller frees *out with free. */
 static tern_status resolve(const char *path, char **out, tern_error *err) {
     *out = realpath(path, NULL);
     if (!*out && errno == ENOENT) {
@@ -88,7 +89,7 @@ tern_status tn_outfile_may(const char *path, const tn_outkind *kind, tern_error 
     return st;
 }
 
-/* Makes a name beside the file that nobody can guess. */
+/* Makes an unguessable name beside the file. */
 static bool name_tmp(tn_outfile *o, size_t cap) {
     uint64_t r;
     if (getrandom(&r, sizeof r, 0) != sizeof r) return false;
@@ -166,7 +167,7 @@ static tern_status give_name(tn_outfile *o, tern_error *err) {
         if (rc) o->tmp[0] = 0;
         TN_FAIL_IF(rc, err, TERN_E_IO, "%s: cannot create: %s", o->given, strerror(why));
     }
-    for (int i = 0; i < 8; i++) { /* what stands there now may not be what stood there when it was opened */
+    for (int i = 0; i < 8; i++) { /* another file may have this name now than at the opening */
         bool there;
         TN_TRY(check(o->path, o->given, o->kind, &there, err));
         int rc = there ? rename(o->tmp, o->path) : rename_new(o->tmp, o->path);
@@ -185,7 +186,7 @@ static void sync_folder(const char *path) {
     if (!folder_of(path, folder, sizeof folder)) return;
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
-        (void)fsync(fd); /* some file systems refuse this; the rename itself is atomic all the same */
+        (void)fsync(fd); /* some file systems refuse this; the rename itself is atomic anyway */
         close(fd);
     }
 }

@@ -1,10 +1,9 @@
-/* base/outfile.h - a file that appears whole or not at all, and never in the place of something else.
+/* base/outfile.h - a file that appears whole or not at all, and never replaces another kind of file.
  *
- * Whoever writes a file says of what kind it is. What stands under the name already is replaced only if it
- * begins like that kind or is empty; a pipe, a device or a folder never is. A symbolic link is followed: what
- * it points to is replaced. Until commit the bytes lie in a file without a name. Where the file system has no
- * such files they lie in one with a random name that was not there before. A writer that is killed leaves
- * what was there. */
+ * The writer names the kind. An existing file is replaced only if it begins like that kind or is empty;
+ * pipes, devices and folders never are. A symbolic link is followed and its target replaced. Until commit the
+ * bytes lie in a file without a name, or in one with a new random name where the file system has no such
+ * files. A killed writer leaves what was there. */
 #ifndef TN_BASE_OUTFILE_H
 #define TN_BASE_OUTFILE_H
 
@@ -12,21 +11,21 @@
 
 typedef struct tn_outkind {
     const char *what;      /* "a saved session", for messages */
-    const char *begins[2]; /* with one of these; the second may be NULL */
+    const char *begins[2]; /* its first bytes; the second may be NULL */
     bool is_private;       /* readable by its owner only, whatever the umask */
 } tn_outkind;
 
 typedef struct tn_outfile tn_outfile;
 
-/* Gives the answer that opening would give now, before work is done for it. */
+/* Gives the result that opening would give now, before the work begins. */
 tern_status tn_outfile_may(const char *path, const tn_outkind *kind, tern_error *err);
 /* Opens a file for writing. kind is borrowed until the file is closed. It fails with TERN_E_IO. */
 tern_status tn_outfile_open(tn_ctx *ctx, const char *path, const tn_outkind *kind, tn_outfile **out,
                             tern_error *err);
-int tn_outfile_fd(const tn_outfile *o); /* to write to and read from; not to be closed */
-/* Writes all n bytes after what this function wrote before. A full disk is TERN_E_IO and is named. */
+int tn_outfile_fd(const tn_outfile *o); /* for writing and reading; not to be closed */
+/* Writes all n bytes after those written before. A full disk is TERN_E_IO and is named. */
 tern_status tn_outfile_write(tn_outfile *o, const void *data, uint64_t n, tern_error *err);
-/* Syncs the file and gives it its name. It closes o whatever happens. */
+/* Syncs the file and gives it its name. Always closes o. */
 tern_status tn_outfile_commit(tn_outfile **o, tern_error *err);
 void tn_outfile_abort(tn_outfile **o); /* NULL-safe */
 

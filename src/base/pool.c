@@ -6,11 +6,11 @@
 #include <pthread.h>
 #include <sched.h>
 
-/* Workers spin for a short while between loops, because a decode step is hundreds of loops of tens of
- * microseconds. Then they sleep. A loop waits only for workers that are inside it, so one that the system
- * keeps from running is not missed. Who joins raises `inside` and then looks at `generation`; who closes
- * moves `generation` on and then looks at `inside`. Both are sequentially consistent, so either the worker
- * sees the loop closed or the caller sees the worker inside. Lock order: run_mu before mu. */
+/* Workers spin briefly between loops, because a decode step is hundreds of loops of tens of microseconds.
+ * Then they sleep. A loop waits only for workers inside it, so a worker that the system does not schedule
+ * delays nobody. A joining worker raises `inside` and then reads `generation`; the closing caller advances
+ * `generation` and then reads `inside`. Both are sequentially consistent, so either the worker sees the loop
+ * closed or the caller sees the worker inside. Lock order: run_mu before mu. */
 enum { SPIN_ITERATIONS = 4000 };
 
 struct tn_pool {
@@ -53,7 +53,7 @@ static void work(tn_pool *p, int i_thread) {
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     tn_pool *p = w->pool;
-    unsigned seen = 0; /* the last open generation worked on */
+    unsigned seen = 0; /* the last open generation that it worked on */
     for (;;) {
         for (int spins = 0;; spins++) {
             unsigned gen = atomic_load_explicit(&p->generation, memory_order_relaxed);
@@ -83,7 +83,7 @@ static void *worker_main(void *arg) {
     }
 }
 
-/* Moves the generation on and wakes who sleeps. */
+/* Advances the generation and wakes sleepers. */
 static void publish(tn_pool *p) {
     pthread_mutex_lock(&p->mu);
     atomic_fetch_add(&p->generation, 1);
@@ -104,7 +104,7 @@ void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *ar
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     publish(p);
     work(p, 0);
-    atomic_fetch_add(&p->generation, 1); /* closed: nobody joins any more */
+    atomic_fetch_add(&p->generation, 1); /* closed: nobody joins from here on */
     for (int spins = 0; atomic_load(&p->inside) > 0; spins++) {
         if (spins < SPIN_ITERATIONS) relax();
         else sched_yield();

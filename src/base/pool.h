@@ -1,6 +1,6 @@
-/* base/pool.h - a fixed team of threads for data-parallel loops.
- * The caller is member 0 and works too. A pool runs one loop at a time; a second caller waits. It is not
- * fixed which thread runs an item, so an item's result must not depend on it. */
+/* base/pool.h - a fixed team of threads for data-parallel loops. The caller is member 0 and works too. A pool
+ * runs one loop at a time; a second caller waits. Any thread may run any item, so an item's result must not
+ * depend on the thread. */
 #ifndef TN_BASE_POOL_H
 #define TN_BASE_POOL_H
 

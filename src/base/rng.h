@@ -1,5 +1,4 @@
-/* base/rng.h - splitmix64: a small random number generator that gives the same numbers for a seed on every
- * machine. */
+/* base/rng.h - splitmix64: a small random number generator, the same for a seed on every machine. */
 #ifndef TN_BASE_RNG_H
 #define TN_BASE_RNG_H
 

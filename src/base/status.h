@@ -1,5 +1,4 @@
-/* base/status.h - failing with numbers. This is for outside data and resources only; our own bugs are
- * asserts. */
+/* base/status.h - errors with numbers, for outside data and resources only; our own bugs are asserts. */
 #ifndef TN_BASE_STATUS_H
 #define TN_BASE_STATUS_H
 
@@ -11,8 +10,8 @@
 tern_status tn_fail(tern_error *err, tern_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* TN_FAIL_IF and TN_BAIL_IF name the code again where tn_fail's result would do. So the compiler sees that it
- * is not TERN_OK, and that nothing which a failed call left unset is read after TN_TRY. */
+/* TN_FAIL_IF and TN_BAIL_IF repeat the code although tn_fail returns it, so that the compiler sees that it is
+ * not TERN_OK and does not warn about unset values after TN_TRY. */
 #define TN_FAIL_IF(cond, err, code, ...)                                                                     \
     do {                                                                                                     \
         if (cond) {                                                                                          \

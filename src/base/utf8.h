@@ -15,7 +15,7 @@ static inline size_t tn_utf8_decode(const uint8_t *p, const uint8_t *end, uint32
     }
     if (a < 0xc2 || a > 0xf4) return 0;
     if (left < 2) return 0;
-    /* the second byte is where over-long forms, surrogates and values beyond U+10FFFF show */
+    /* the second byte excludes over-long forms, surrogates and values beyond U+10FFFF */
     uint8_t lo = a == 0xe0 ? 0xa0 : a == 0xf0 ? 0x90 : 0x80;
     uint8_t hi = a == 0xed ? 0x9f : a == 0xf4 ? 0x8f : 0xbf;
     if (p[1] < lo || p[1] > hi) return 0;
