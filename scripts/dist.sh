@@ -46,6 +46,7 @@ for arch in x86_64 aarch64; do
         else
             mkdir -p "$out/work/$name/bin" "$out/work/$name/share/tern" "$out/work/$name/share/man/man1"
             cp "$out/work/tern-$arch" "$out/work/$name/bin/tern"
+            cp "$out/work/tern-lab-$arch" "$out/work/$name/bin/tern-lab"
             cp share/dist/measure.sh "$out/work/$name/"
             cp -r share/soc "$out/work/$name/share/tern/"
             cp man/tern.1 "$out/work/$name/share/man/man1/"

@@ -10,7 +10,7 @@ PRODUCTS = [
     ("the page", "what a browser runs, and what serves it", ["src/server/page/*", "src/server/page.*", "src/server/talk*"]),
     ("documents", "readers, index, search", ["src/documents/*"]),
     ("tern-lab", "simulator, papers' tables, random models, evaluation", ["src/lab/*"]),
-    ("tern", "command line and server", ["src/cli/*", "src/server/*"]),
+    ("tern", "command line and server", ["src/cli/*", "src/server/*", "src/measure/*"]),
     ("libtern", "the engine", ["src/*", "include/*"]),
 ]
 CODE = (".c", ".h", ".js", ".css", ".html", ".mjs", ".py", ".sh", ".cpp", ".ts")

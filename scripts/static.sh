@@ -35,5 +35,6 @@ if [ $arch = aarch64 ] && [ "$(uname -m)" != aarch64 ]; then more+=(--toolchain 
 STRIP=$strip cmake -S "$root" -B "$build" -G Ninja "${more[@]}" -DCMAKE_C_FLAGS="$flags" >"$build/log" 2>&1 || { cat "$build/log"; exit 1; }
 STRIP=$strip cmake --build "$build" --target $target -j "$(nproc)" >"$build/log" 2>&1 || { tail -30 "$build/log"; exit 1; }
 $strip -o "$out/$program-$arch" "$build/$program"
+[ $program != tern ] || $strip -o "$out/tern-lab-$arch" "$build/tern-lab"
 ! readelf -d "$out/$program-$arch" 2>/dev/null | grep NEEDED || { echo "FAILED: $program-$arch is not static"; exit 1; }
 echo "$program-$arch: $(stat -c %s "$out/$program-$arch") bytes, $cc, $(sha256sum "$out/$program-$arch" | cut -c1-16)"

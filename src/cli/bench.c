@@ -9,7 +9,7 @@
 #include "cli/prompt.h"
 #include "cli/stats.h"
 
-#include "lab/tune.h"
+#include "measure/tune.h"
 
 #include "base/clock.h"
 #include "base/cpu.h"

@@ -5,7 +5,7 @@
 
 #include "cli/answer.h"
 #include "cli/terminal.h"
-#include "lab/explain.h"
+#include "measure/explain.h"
 
 enum { CHAT_MESSAGES = 1024 };
 

@@ -20,9 +20,8 @@ int cmd_eval(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
-int cmd_synth(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
-int cmd_sim(int argc, char **argv);
+int cmd_lab(int argc, char **argv); /* tern-lab takes the place of the process */
 int cli_bench_limits(int32_t n_threads, const char *file, bool json); /* tern bench limits */
 
 #endif

@@ -5,7 +5,7 @@
 #include "cli/packing.h"
 #include "cli/stats.h"
 
-#include "lab/eval.h"
+#include "measure/eval.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -29,9 +29,9 @@ static const struct {
     {"pack", "quantise a model into a package", cmd_pack},
     {"cache", "packages made of models by themselves", cmd_cache},
     {"inspect", "what is in a model file; what this processor can do", cmd_inspect},
-    {"synth", "write a random model in the exact shapes of a real one", cmd_synth},
+    {"synth", "write a random model in the exact shapes of a real one (tern-lab)", cmd_lab},
     {"bench", "measure prefill and decode speed, and this machine's limits", cmd_bench},
-    {"sim", "what a model would do on a phone's processor", cmd_sim},
+    {"sim", "what a model would do on a phone's processor (tern-lab)", cmd_lab},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

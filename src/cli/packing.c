@@ -5,7 +5,7 @@
 #include "cli/pack_progress.h"
 
 #include "formats/package.h"
-#include "lab/tune.h"
+#include "measure/tune.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #define TN_CLI_STATS_H
 
 #include "base/machine.h"
-#include "lab/explain.h"
+#include "measure/explain.h"
 #include "model/attn_times.h"
 #include "session/stats.h"
 
@@ -22,7 +22,7 @@ void cli_power_print(
     const tn_power_total *t); /* on standard error; nothing where the machine tells nothing */
 /* Puts power and temperature into the session's trace, where it has one. */
 tern_status cli_power_trace(const tn_power *p, const tern_session *s, tern_error *err);
-/* Every mechanism of lab/explain.h, of what the session did since the mark; NULL: since it was opened. */
+/* Every mechanism of measure/explain.h, of what the session did since the mark; NULL: since it was opened. */
 json_t *cli_explain_json(const tern_session *s, const tn_explain_mark *since);
 void cli_explain_print(const tern_session *s, const tn_explain_mark *since); /* on standard error */
 

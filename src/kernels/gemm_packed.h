@@ -37,7 +37,7 @@ void tn_gemm_packed_i8mm(const tn_gemm_s8_args *g, const uint8_t *packed, const 
                          uint8_t *scratch);
 
 /* Forms of a product that fetch one row's weights in other ways: the same bits, and which is fastest is a matter of
- * the machine (lab/tune.h measures it). Lists end with a name of NULL; the first form is the one of tn_kernels_init. */
+ * the machine (measure/tune.h measures it). Lists end with a name of NULL; the first form is the one of tn_kernels_init. */
 typedef struct tn_packed_form {
     const char *name;
     tn_gemm_packed_fn fn;

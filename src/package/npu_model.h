@@ -63,7 +63,7 @@ uint64_t tn_package_fingerprint(const tn_pkg *p, const tn_hparams *h);
  * whole blocks. */
 bool tn_package_holds_next(const tn_hparams *h);
 
-/* tn_tuned is what lab/tune.h found best for a package on this machine. */
+/* tn_tuned is what measure/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */
     int32_t chunk;

@@ -1,4 +1,4 @@
-/* package/tuned.h - what `tern bench --tune` (lab/tune.h) found for a package on this machine, read from the
+/* package/tuned.h - what `tern bench --tune` (measure/tune.h) found for a package on this machine, read from the
  * profile beside the package. */
 #ifndef TN_PACKAGE_TUNED_H
 #define TN_PACKAGE_TUNED_H

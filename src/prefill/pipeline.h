@@ -30,8 +30,9 @@ typedef struct tn_step_profile {
                                          not measured */
     double attn_us_per_pos;  /* attention: more per earlier position */
     /* These are measured by tern bench --tune only, else 0: the time of a prefill outside its waves (the last
-     * token's logits), and of a part beyond its work. */
-    double rest_us, part_us;
+     * token's logits), and of a whole prefill of so many tokens. */
+    double rest_us, whole_us;
+    int32_t whole_tok;
     bool measured;
     int32_t n_waves;  /* waves that us is the least of; from TN_PROFILE_WAVES on none is measured any more */
     bool later_waves; /* while tuning: the growth of attention is learned from every full wave, so from the

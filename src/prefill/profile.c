@@ -41,9 +41,12 @@ void tn_profile_load(const tn_profile_file *f, const tn_program *program, tn_ste
         }
         p->attn_us_per_pos = json_number_value(json_object_get(j, "attention_us_per_position"));
         p->rest_us = json_number_value(json_object_get(j, "rest_us"));
-        p->part_us = json_number_value(json_object_get(j, "part_us"));
+        p->whole_us = json_number_value(json_object_get(j, "prefill_us"));
+        double whole_tok = json_number_value(json_object_get(j, "prefill_tokens"));
         if (!(p->rest_us >= 0 && p->rest_us < 1e9)) p->rest_us = 0;
-        if (!(p->part_us >= 0 && p->part_us < 1e9)) p->part_us = 0;
+        if (!(p->whole_us >= 0 && p->whole_us < 1e12 && whole_tok >= 1 && whole_tok <= 1 << 24))
+            p->whole_us = whole_tok = 0;
+        p->whole_tok = (int32_t)whole_tok;
         double waves = json_number_value(json_object_get(j, "waves")); /* older ones have none */
         p->n_waves = waves >= 1 && waves <= TN_PROFILE_WAVES ? (int32_t)waves : 1;
         p->measured = ok && p->attn_us_per_pos >= 0 && p->attn_us_per_pos < 1e9;
@@ -82,10 +85,11 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
         tn_json_set(&us, types.at[s].name, tn_json_real(p->us[s]));
     for (int32_t s = 0; p->measured && s < types.n; s++)
         if (p->cpu_us[s] > 0) tn_json_set(&cpu_us, types.at[s].name, tn_json_real(p->cpu_us[s]));
-    json_t *j = tn_json_pack("{s:s, s:i, s:o, s:o, s:f, s:f, s:f, s:o, s:o}", "key", f->key, "waves",
-                             p->n_waves, "stage_us", us, "cpu_us", cpu_us, "attention_us_per_position",
-                             p->attn_us_per_pos, "rest_us", p->rest_us, "part_us", p->part_us, "forward_rows",
-                             rows, "forward_relative", relative);
+    json_t *j =
+        tn_json_pack("{s:s, s:i, s:o, s:o, s:f, s:f, s:f, s:i, s:o, s:o}", "key", f->key, "waves", p->n_waves,
+                     "stage_us", us, "cpu_us", cpu_us, "attention_us_per_position", p->attn_us_per_pos,
+                     "rest_us", p->rest_us, "prefill_us", p->whole_us, "prefill_tokens", p->whole_tok,
+                     "forward_rows", rows, "forward_relative", relative);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         json_t *as_it_is = json_object_get(old, kept[i]);
         if (as_it_is) tn_json_set(&j, kept[i], json_incref(as_it_is));

@@ -401,7 +401,8 @@ void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_befo
 void tn_pipeline_measured(const tn_pipeline *p, tn_measured_steps *out) {
     *out = (tn_measured_steps){.attn_us_per_pos = p->profile->attn_us_per_pos,
                                .rest_us = p->profile->rest_us,
-                               .part_us = p->profile->part_us,
+                               .whole_us = p->profile->whole_us,
+                               .whole_tok = p->profile->whole_tok,
                                .wave_chunks = TN_WAVE_CHUNKS};
     for (int32_t i = 0; i < p->steps.n; i++) {
         const tn_step *s = &p->steps.at[i];

@@ -23,7 +23,11 @@ typedef struct tn_measured_steps {
     int32_t n_workers[TN_N_LANES];
     int32_t wave_chunks; /* chunks in flight together */
     double rest_us;      /* of a prefill, outside its waves */
-    double part_us;      /* of a part, beyond its work: picking it, waking a worker, waiting for a core */
+    double whole_us;     /* of a whole prefill of whole_tok tokens; 0: not measured */
+    int32_t whole_tok;
+    double
+        part_us; /* of a part, beyond its work: picking it, waking a worker, waiting for a core. Of no profile: found
+                       from the two above */
 } tn_measured_steps;
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "session/session.h"
-#include "lab/explain.h"
+#include "measure/explain.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -16,7 +16,8 @@ static void check(const tern_engine *e) {
     for (int32_t i = 0; i < p.n_forwards; i++)
         if (!(p.forward_rows[i] >= 1) || !(p.forward_relative[i] > 0) || !isfinite(p.forward_relative[i]))
             abort();
-    if (!(p.rest_us >= 0 && p.rest_us < 1e9) || !(p.part_us >= 0 && p.part_us < 1e9)) abort();
+    if (!(p.rest_us >= 0 && p.rest_us < 1e9) || !(p.whole_us >= 0 && p.whole_us < 1e12 && p.whole_tok >= 0))
+        abort();
     if (p.measured && !(p.attn_us_per_pos >= 0 && p.attn_us_per_pos < 1e9)) abort();
     tn_tuned t;
     (void)tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &t);

@@ -198,7 +198,7 @@ def sessions():
 
 
 def profiles():
-    yield "times", json.dumps({"key": "", "stage_us": {"qkv": 1, "ffn": 2}, "attention_us_per_position": 1, "rest_us": 1, "part_us": 1,
+    yield "times", json.dumps({"key": "", "stage_us": {"qkv": 1, "ffn": 2}, "attention_us_per_position": 1, "rest_us": 1, "prefill_us": 1, "prefill_tokens": 1,
                                "forward_rows": [1, 2, 1e9], "forward_relative": [1, 1.5, -1]}).encode()
     yield "tuned", json.dumps({"tuned": {"any": {"fingerprint": "0", "chunk": 64, "threshold": 512}}, "read": {"method": "uring"}}).encode()
     yield "odd", b'{"key":1,"stage_us":[],"forward_rows":{},"tuned":{"any":[]},"read":1e999}'

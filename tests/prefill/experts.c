@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "formats/package.h"
 #include "kernels/unpack.h"
-#include "lab/tune.h"
+#include "measure/tune.h"
 #include "model/experts.h"
 #include "prefill/impl.h"
 #include "quant/pack.h"

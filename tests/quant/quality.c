@@ -1,7 +1,7 @@
 /* Does a byte buy what it should: with scheme gram, is no package with more bits worse than one with
  * fewer, from little calibration text too; do rows of a packed output layer read the same packed and
  * unpacked, and are packages the same bytes each time? */
-#include "lab/eval.h"
+#include "measure/eval.h"
 #include "quant/pack.h"
 
 #include <math.h>

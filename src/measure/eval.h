@@ -1,4 +1,4 @@
-/* lab/eval.h - accuracy of a model on a data file, the same for every scheme and mechanism.
+/* measure/eval.h - accuracy of a model on a data file, the same for every scheme and mechanism.
  *
  *   ppl      plain text, cut into windows of n_ctx tokens; every token but a window's first is scored, or
  *            (protocol llama.cpp) those of the second half of each full window
@@ -12,8 +12,8 @@
  *
  * With attention_decode the tokens of answers are decoded one by one; else, and for ppl, texts are scored as
  * prompts. */
-#ifndef TN_LAB_EVAL_H
-#define TN_LAB_EVAL_H
+#ifndef TN_MEASURE_EVAL_H
+#define TN_MEASURE_EVAL_H
 
 #include "session/stats.h"
 

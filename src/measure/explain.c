@@ -1,7 +1,7 @@
-#include "lab/explain.h"
+#include "measure/explain.h"
 
 #include "session/session.h"
-#include "lab/tune.h"
+#include "measure/tune.h"
 #include "package/loader.h"
 
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "lab/tune.h"
+#include "measure/tune.h"
 
 enum { N = 4, PIECE = 512 };
 

@@ -1,4 +1,4 @@
-#include "lab/tune.h"
+#include "measure/tune.h"
 
 #include "base/clock.h"
 #include "base/json.h"
@@ -160,45 +160,6 @@ static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *
     return st;
 }
 
-/* The engine's model as the simulator sees it. */
-static tn_sim_model shape_of(const tern_engine *e) {
-    const tn_hparams *h = &e->model->h;
-    return (tn_sim_model){.name = "package",
-                          .n_layers = h->n_layers,
-                          .n_embd = h->n_embd,
-                          .n_heads = h->n_heads,
-                          .n_kv_heads = h->n_kv_heads,
-                          .d_head = h->d_head,
-                          .n_ff = h->n_ff,
-                          .n_vocab = h->n_vocab};
-}
-
-/* Finds what a part costs beyond its work: by how much the prefill took longer than its tasks' times allow,
- * shared out. */
-static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
-    tn_measured_steps measured;
-    tn_sim_model shape = shape_of(e);
-    tn_sim_result o;
-    tn_sim sim;
-    s->profile.part_us = 0;
-    tn_pipeline_measured(tn_session_pipeline(s), &measured);
-    memcpy(measured.n_workers, e->n_lane_workers, sizeof measured.n_workers);
-    TN_TRY(tn_sim_open(&e->ctx, &sim, err));
-    tern_status st = tn_sim_run(&sim,
-                                &(tn_sim_request){.measured = &measured,
-                                                  .model = &shape,
-                                                  .n_tokens = n,
-                                                  .n_chunk = e->npu->chunk,
-                                                  .policy = e->policy},
-                                NULL, &o, err);
-    double n_parts = 0;
-    for (int32_t t = 0; t < sim.graph->n_tasks; t++) n_parts += sim.graph->tasks[t].n_parts;
-    int32_t n_workers = measured.n_workers[TN_LANE_CPU] + measured.n_workers[TN_LANE_NPU];
-    if (st == TERN_OK) s->profile.part_us = fmax(0, (wall_us - o.ttft_ms * 1e3) * n_workers / n_parts);
-    tn_sim_close(&sim);
-    return st;
-}
-
 /* Finds the median of every type of step over warm prefills of whole chunks. The session keeps them in the
  * profile when it closes. */
 static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
@@ -229,7 +190,7 @@ static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err)
         for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], ascending);
         for (int k = 0; k < TN_MAX_STEP_TYPES; k++) s->profile.us[k] = us[k][N_TIMES / 2];
         s->profile.attn_us_per_pos = us[PER_POS][N_TIMES / 2], s->profile.rest_us = us[REST][N_TIMES / 2];
-        st = part_time(e, s, n, us[WALL][N_TIMES / 2], err);
+        s->profile.whole_us = us[WALL][N_TIMES / 2], s->profile.whole_tok = n;
     }
     tern_session_close(&s);
     tn_free(&e->ctx, ids);
@@ -562,21 +523,4 @@ tern_status tn_tune_by_itself(const char *path, const tern_options *opt, bool *b
         (void)unlink(profile); /* somebody removed the package */
     if (fd >= 0) close(fd);
     return st;
-}
-
-tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err) {
-    TN_FAIL_IF(!e->npu, err, TERN_E_INVALID, "only packages have a profile of step times");
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = e->npu->chunk;
-    tern_session *s = NULL;
-    TN_TRY(tern_session_open(e, &so, &s, err));
-    bool measured = s->profile.measured;
-    tn_pipeline_measured(tn_session_pipeline(s), out);
-    tern_session_close(&s);
-    TN_FAIL_IF(!measured, err, TERN_E_INVALID,
-               "%s has no step times for these settings: run tern bench --tune first", e->profile_path);
-    memcpy(out->n_workers, e->n_lane_workers, sizeof out->n_workers);
-    *shape = shape_of(e);
-    return TERN_OK;
 }

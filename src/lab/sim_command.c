@@ -1,13 +1,13 @@
 /* tern sim - what a model would do on a phone's processor: the prefill's own tasks, policies and planners on
  * a virtual clock. */
 #include "cli/args.h"
-#include "cli/commands.h"
+#include "lab/commands.h"
 #include "cli/output.h"
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "session/session.h"
-#include "lab/tune.h"
+#include "lab/this_machine.h"
 #include "lab/svg.h"
 
 #include <errno.h>
@@ -290,7 +290,7 @@ static int this_machine(const sim_args *a) {
     tn_sim_result o;
     tn_sim s = {0};
     tn_timeline *tl = NULL;
-    tern_status st = tn_tuned_measured(e, &measured, &shape, &err);
+    tern_status st = tn_this_machine(e, &measured, &shape, &err);
     tn_sim_request r = {.measured = &measured, .model = &shape, .n_tokens = a->n_prompt};
     if (st == TERN_OK) {
         r.policy = e->policy, r.n_chunk = e->npu->chunk;

@@ -1,6 +1,6 @@
 /* Are the evaluation tasks' figures those computed from another engine's tokens and logits
  * (tests/oracle/eval)? */
-#include "lab/eval.h"
+#include "measure/eval.h"
 #include "quant/pack.h"
 
 #include <jansson.h>

@@ -1,14 +1,13 @@
-/* lab/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in
+/* measure/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in
  * the profile beside the package. That is the chunk length and the equivalent shapes of the prefill's
  * products (llm.npu 3.2), on which bits do not depend; from which length on sparse attention pays, and what
  * its stages take, by which heads are planned; and how long every stage takes when all is warm, by which the
  * policies decide and from which the simulator predicts. */
-#ifndef TN_LAB_TUNE_H
-#define TN_LAB_TUNE_H
+#ifndef TN_MEASURE_TUNE_H
+#define TN_MEASURE_TUNE_H
 
 #include "params/options.h"
 #include "package/tuned.h"
-#include "lab/sim.h"
 
 enum {
     TN_TUNE_LENGTHS = 6, /* 32, 64, 128, 256, 512, 1024 */
@@ -58,9 +57,5 @@ bool tn_tune_wanted(const tern_engine *e, const char *path);
  * after it that is not, or where the lines through both kinds' times cross, at the next power of two. Returns
  * TN_TUNE_NEVER where it pays nowhere up to TN_TUNE_FARTHEST tokens. */
 int32_t tn_tune_begins(const double *const us[2], int32_t n_pieces, int32_t n_piece);
-
-/* Gives the profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. It fails with
- * TERN_E_INVALID when this is no package, or one that was never measured. */
-tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err);
 
 #endif

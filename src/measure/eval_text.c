@@ -1,4 +1,4 @@
-#include "lab/eval_text.h"
+#include "measure/eval_text.h"
 
 #include "base/status.h"
 #include "session/session.h"

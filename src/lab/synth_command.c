@@ -1,6 +1,6 @@
 /* tern synth - a random model in the exact shapes of a real one. */
 #include "cli/args.h"
-#include "cli/commands.h"
+#include "lab/commands.h"
 
 #include "base/cpu.h"
 #include "lab/synth.h"

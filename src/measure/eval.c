@@ -1,5 +1,5 @@
 #include "base/json.h"
-#include "lab/eval_text.h"
+#include "measure/eval_text.h"
 
 #include "base/status.h"
 #include "session/session.h"

@@ -1,8 +1,8 @@
-/* lab/explain.h - what each mechanism did for a request: was it on, why not, what it saved. Every figure is
+/* measure/explain.h - what each mechanism did for a request: was it on, why not, what it saved. Every figure is
  * counted or measured in the request itself; the time that it would have taken another way is not known, and
  * so not told. */
-#ifndef TN_LAB_EXPLAIN_H
-#define TN_LAB_EXPLAIN_H
+#ifndef TN_MEASURE_EXPLAIN_H
+#define TN_MEASURE_EXPLAIN_H
 
 #include "session/stats.h"
 
