@@ -12,7 +12,7 @@ setup:
 
 # The tools of the processors that are not here; the tests that need them are skipped without.
 emulators: setup
-	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site --compilers
+	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site --compilers --windows
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -42,6 +42,7 @@ check: emulators
 	@bash scripts/compilers.sh clang musl
 	@bash scripts/sanitized.sh
 	@bash scripts/aarch64.sh
+	@bash scripts/windows.sh $(BUILD)/tern
 # What skips itself in `make test` on a bare machine.
 NEED_TOOLS = ^npu/(hexagon|conformance)|^cli/(hexagon|completions)|^bindings/|^server/(page|clients)|^tools/(site|deb|hexagon)
 
@@ -116,4 +117,4 @@ lines:
 	@python3 scripts/lines.py -v
 
 clean:
-	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64 build-bare build-clang build-musl
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64 build-bare build-clang build-musl build-windows

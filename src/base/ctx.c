@@ -8,6 +8,8 @@
 #include <string.h>
 #if defined(__linux__)
 #include <sys/mman.h>
+#elif defined(_WIN32)
+#include <malloc.h>
 #endif
 
 enum { ALIGN = 64, HUGE_ALIGN = 2 << 20, HUGE_MIN = 4 << 20 };
@@ -20,6 +22,17 @@ typedef struct block_head {
 } block_head;
 _Static_assert(sizeof(block_head) <= ALIGN, "the head must fit in front of an aligned block");
 
+#if defined(_WIN32) /* memory that is aligned is given back by another name there */
+static void *default_alloc(void *user, size_t n_bytes, size_t align) {
+    (void)user;
+    return _aligned_malloc(n_bytes, align);
+}
+
+static void default_release(void *user, void *p) {
+    (void)user;
+    _aligned_free(p);
+}
+#else
 static void *default_alloc(void *user, size_t n_bytes, size_t align) {
     (void)user;
     void *p = NULL;
@@ -37,6 +50,7 @@ static void default_release(void *user, void *p) {
     (void)user;
     free(p);
 }
+#endif
 
 tern_status tern_hooks_init(tern_hooks *h, size_t size_bytes) {
     const tern_hooks d = {.size_bytes = size_bytes};

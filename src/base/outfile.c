@@ -157,17 +157,27 @@ static int rename_new(const char *from, const char *to) {
 #endif
 }
 
+/* Gives a file without a name one beside its own. */
+#ifdef O_TMPFILE
+static tern_status name_nameless(tn_outfile *o, tern_error *err) {
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
+    TN_FAIL_IF(!name_tmp(o, tmp_cap(o)), err, TERN_E_IO, "%s: no random name for it", o->given);
+    int rc = linkat(AT_FDCWD, self, AT_FDCWD, o->tmp, AT_SYMLINK_FOLLOW), why = errno;
+    if (rc) o->tmp[0] = 0;
+    TN_FAIL_IF(rc, err, TERN_E_IO, "%s: cannot create: %s", o->given, strerror(why));
+    return TERN_OK;
+}
+#else
+static tern_status name_nameless(tn_outfile *o, tern_error *err) {
+    return tn_fail(err, TERN_E_IO, "%s: has no name", o->given); /* every file has one on such systems */
+}
+#endif
+
 static tern_status give_name(tn_outfile *o, tern_error *err) {
     TN_FAIL_IF(fsync(o->fd), err, TERN_E_IO, "%s: cannot sync: %s", o->given, strerror(errno));
-    if (!*o->tmp) {
-        char self[64];
-        snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
-        TN_FAIL_IF(!name_tmp(o, tmp_cap(o)), err, TERN_E_IO, "%s: no random name for it", o->given);
-        int rc = linkat(AT_FDCWD, self, AT_FDCWD, o->tmp, AT_SYMLINK_FOLLOW), why = errno;
-        if (rc) o->tmp[0] = 0;
-        TN_FAIL_IF(rc, err, TERN_E_IO, "%s: cannot create: %s", o->given, strerror(why));
-    }
-    for (int i = 0; i < 8; i++) { /* another file may have this name now than at the opening */
+    if (!*o->tmp) TN_TRY(name_nameless(o, err));
+    for (int i = 0; i < 8; i++) { /* what stands there now may not be what stood there when it was opened */
         bool there;
         TN_TRY(check(o->path, o->given, o->kind, &there, err));
         int rc = there ? rename(o->tmp, o->path) : rename_new(o->tmp, o->path);

@@ -371,6 +371,14 @@ void cli_args_model_path(model_args *a) {
     if (m.n == 1) a->model = m.path; /* a folder with a GGUF file in it */
 }
 
+int cli_args_model_word(const command *c, model_args *a, const char *word) {
+    if (word && a->model) return cli_usage_error(c, "unexpected argument '%s'", word);
+    if (!word) return -1;
+    a->model = word;
+    cli_args_model_path(a);
+    return -1;
+}
+
 bool cli_args_given(const model_args *a, const char *name) {
     return tn_param_given(&a->o, tn_param_find(name, strlen(name)));
 }

@@ -325,16 +325,15 @@ int cmd_bench(int argc, char **argv) {
     };
     const command c = {
         "bench",
-        "-m MODEL [-p LIST] [-n LIST] [--depth N] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   "
+        "MODEL [-p LIST] [-n LIST] [--depth N] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   "
         "or: tern bench limits",
         "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs,
         1};
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (words[0] && strcmp(words[0], "limits"))
-        return cli_usage_error(&c, "unexpected argument '%s'", words[0]);
-    if (words[0]) return cli_bench_limits(ma.o.n_threads, file, json);
+    if (words[0] && !strcmp(words[0], "limits")) return cli_bench_limits(ma.o.n_threads, file, json);
+    if ((rc = cli_args_model_word(&c, &ma, words[0])) >= 0) return rc;
     cli_packing_measured(&ma);
     tern_error err;
     if (tn_cores_use(ma.o.cores, &err) != TERN_OK) return cli_failed(&err);

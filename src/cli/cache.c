@@ -99,7 +99,7 @@ int cmd_cache(int argc, char **argv) {
         {0},
     };
     const command c = {
-        "cache", "ls | add MODEL | rm KEY | clear | limit [SIZE] | path",
+        "cache", "[ls] | add MODEL | rm KEY | clear | limit [SIZE] | path",
         "Packages made of models, so that the next start is quick. ls: what is there, used last first, with "
         "what a "
         "process that was killed left unfinished (it goes on when the model is packed again); "
@@ -110,7 +110,7 @@ int cmd_cache(int argc, char **argv) {
     const char *words[3] = {0};
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!words[0]) return cli_usage_error(&c, "want ls, add MODEL, rm KEY, clear, limit or path");
+    if (!words[0]) words[0] = "ls";
     bool add = !strcmp(words[0], "add"), rm = !strcmp(words[0], "rm");
     bool limits = !strcmp(words[0], "limit");
     if (!limits && (add || rm) != (words[1] != NULL))

@@ -150,11 +150,11 @@ int cmd_eval(int argc, char **argv) {
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {"eval", "-m MODEL --task NAME --data FILE [OPTIONS]",
-                       "Perplexity of a text, or accuracy on a task, with its standard error.", specs, 0};
-    const char *words[1];
+    const command c = {"eval", "MODEL --task NAME --data FILE [OPTIONS]",
+                       "Perplexity of a text, or accuracy on a task, with its standard error.", specs, 1};
+    const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
-    if (rc >= 0) return rc;
+    if (rc >= 0 || (rc = cli_args_model_word(&c, &ma, words[0])) >= 0) return rc;
     if (!o.task || !o.data) return cli_usage_error(&c, "--%s is required", o.task ? "data" : "task");
     if (strcmp(draft, "none"))
         return cli_usage_error(&c,

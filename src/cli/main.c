@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/packing.h"
 #include "cli/pull_name.h"
+#include "cli/suggest.h"
 #include "session/session.h"
 #include "model/catalogue.h"
 
@@ -46,6 +47,7 @@ static void print_start(void) {
           "tern --help                    lists the commands; MODEL: a GGUF file, a Hugging Face folder, a "
           "package, a name\n",
           stderr);
+    if (isatty(STDERR_FILENO)) cli_suggest_here();
 }
 
 static void print_help(FILE *f) {

@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/suggest.h"
 
 #include "model/catalogue.h"
 
@@ -77,6 +78,12 @@ int cmd_models(int argc, char **argv) {
     listing l = {.is_json = json, .json = json ? json_array() : NULL};
     if (!json || l.json) tn_catalogue_each(list_one, &l);
     if (json) return cli_emit_json(l.json, JSON_INDENT(2));
-    if (!l.n) fputs("tern: no models found: put their folders into TERN_MODELS, or give a path\n", stderr);
+    if (!l.n) {
+        fputs("tern: no models found: tern pull NAME fetches one, or put their folders into TERN_MODELS, or "
+              "give "
+              "a path\n",
+              stderr);
+        cli_suggest_here();
+    }
     return EXIT_OK;
 }

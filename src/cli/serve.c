@@ -312,11 +312,7 @@ int cmd_serve(int argc, char **argv) {
                          "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 1};
     const char *words[2];
     int rc = cli_args_parse(&cmd, argc, argv, words);
-    if (rc < 0 && words[0]) {
-        if (s.ma.model) return cli_usage_error(&cmd, "unexpected argument '%s'", words[0]);
-        s.ma.model = words[0];
-        cli_args_model_path(&s.ma);
-    }
+    if (rc < 0) rc = cli_args_model_word(&cmd, &s.ma, words[0]);
     if (rc < 0) rc = check(&cmd, &s);
     if (rc < 0) rc = serve(&s, argv);
     free(s.keys);

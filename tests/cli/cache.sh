@@ -227,7 +227,7 @@ plain run -m "$tmp/f.gguf" --load-session "$tmp/session" || fail "the file's ses
 TERN_PACK=sometimes plain run -m "$tmp/f.gguf"; [ $? = 2 ] || fail "an unknown word in TERN_PACK"
 
 "$tern" run -m "$tmp/m.gguf" -p hi -n 1 --pack sometimes 2>"$tmp/err"; [ $? = 2 ] || fail "an unknown word"
-for words in "" "add" "rm" "path x" "limit many" "burn"; do
+for words in "add" "rm" "path x" "limit many" "burn"; do
     # shellcheck disable=SC2086
     "$tern" cache $words >/dev/null 2>"$tmp/err"; [ $? = 2 ] || fail "cache $words"
     [ "$(wc -l <"$tmp/err")" = 1 ] || fail "cache $words: not one line"

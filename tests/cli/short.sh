@@ -40,6 +40,14 @@ check "two texts from outside" 2 "$tern" run $tiny - -f $demo </dev/null
 check "not a model" 2 "$tern" nothing-like-this; [ "$(wc -l <"$tmp/err")" = 1 ] || fail "not one line"
 check "no words" 2 "$tern"; [ "$(wc -l <"$tmp/err")" = 6 ] && grep -q "^tern pull" "$tmp/err" || fail "tern alone does not print six lines"
 
+# the model is a word of every command that wants one
+check "eval MODEL" 0 "$tern" eval $tiny --task ppl --data $demo --limit 1; grep -q perplexity "$tmp/out" || fail "eval MODEL measures nothing"
+check "eval MODEL -m MODEL" 2 "$tern" eval $tiny -m $tiny --task ppl --data $demo
+check "bench MODEL" 0 "$tern" bench $tiny -p 8 -n 2 -r 1; grep -q pp8 "$tmp/out" || fail "bench MODEL measures nothing"
+check "bench MODEL -m MODEL" 2 "$tern" bench $tiny -m $tiny
+check "cache" 0 "$tern" cache; check "cache ls" 0 "$tern" cache ls
+check "models where there are none" 0 "$tern" models; grep -q "tern pull" "$tmp/err" || fail "nothing is said where there are no models"
+
 # the answer ends its line before the statistics begin
 "$tern" run -m $tiny -p "The capital" --temp 0 -n 8 --stats=all >"$tmp/both" 2>&1
 grep -q '^drafts: ' "$tmp/both" || fail "the statistics do not begin a line"

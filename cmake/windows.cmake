@@ -1,0 +1,36 @@
+# Windows, by mingw-w64 (scripts/windows.sh): libtern with all formats, and tern-mini. Everything else of the tree waits: see
+# docs/reference/architecture.md (Other systems). The libraries are static, from TERN_WINDOWS_LIBRARIES.
+set(FLOORS base base/windows kernels sched text text/grammar text/jinja formats npu model package attention prefill draft quant params engine session)
+set(SOURCES)
+foreach(f ${FLOORS})
+  file(GLOB s CONFIGURE_DEPENDS src/${f}/*.c)
+  list(APPEND SOURCES ${s})
+endforeach()
+set(LEFT_OUT base/file_map base/page_cache base/windows/start engine/minimal session/minimal attention/no_baselines package/no_on_demand text/grammar/no_ending text/grammar/no_later)
+list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
+list(REMOVE_ITEM SOURCES ${LEFT_OUT})
+include(cmake/isa.cmake)
+add_compile_definitions(_FILE_OFFSET_BITS=64 __USE_MINGW_ANSI_STDIO=1 PCRE2_STATIC UTF8PROC_STATIC)
+# Formats are for the build on Linux to check: GCC takes them for those of Microsoft's printf here, and isfinite for a function of floats.
+add_compile_options(-Wno-format -Wno-format-extra-args -Wno-float-conversion)
+# Every file sees POSIX first. The stack is aligned to 16 bytes there, whatever GCC believes (its bug 54412), so vectors are moved as if they
+# were not aligned.
+add_compile_options(-include ${CMAKE_SOURCE_DIR}/src/base/windows/posix.h -Wa,-muse-unaligned-vector-move)
+include_directories(BEFORE src/base/windows/include)
+include_directories(SYSTEM ${TERN_WINDOWS_LIBRARIES}/include)
+foreach(l jansson pcre2-8 utf8proc)
+  find_library(STATIC_${l} lib${l}.a REQUIRED)
+  list(APPEND STATIC_LIBRARIES ${STATIC_${l}})
+endforeach()
+add_library(tern_objects OBJECT ${SOURCES} tools/mini/libraries.c)
+target_include_directories(tern_objects PUBLIC src include)
+target_link_libraries(tern_objects PUBLIC ${STATIC_LIBRARIES} Threads::Threads m bcrypt ssp)
+add_library(tern SHARED)
+target_link_libraries(tern PRIVATE tern_objects)
+target_link_options(tern PRIVATE -static)
+# Threads have as much stack as the program's first one.
+add_link_options(-static -Wl,--stack,8388608)
+add_executable(tern-mini tools/mini/mini.c src/base/windows/start.c src/base/windows/posix.c)
+target_include_directories(tern-mini PRIVATE src include)
+set_source_files_properties(tools/mini/mini.c PROPERTIES COMPILE_DEFINITIONS main=tn_win_main)
+target_link_libraries(tern-mini PRIVATE tern shell32 bcrypt ssp Threads::Threads)

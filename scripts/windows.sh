@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# tern for Windows, tried under Wine:  scripts/windows.sh [TERN]   (make check; TERN: this machine's program, default build/tern)
+# Debian's mingw-w64 builds libtern.dll and tern-mini.exe in build-windows. The libraries that they bring are built from the sources of Debian's
+# packages, which `apt-get source` fetches once; Debian has none of them for Windows. Then the programs answer under Wine with models and
+# packages of all kinds: every text must be that of TERN. docs/reference/architecture.md (Other systems) says what is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tern=${1:-build/tern}
+out=$PWD/build-windows
+skip() { echo "skipped: $*"; exit 0; }
+fail() { echo "FAILED: $*"; exit 1; }
+command -v x86_64-w64-mingw32-gcc-posix >/dev/null || skip "no x86_64-w64-mingw32-gcc-posix, so nothing is built for Windows (scripts/setup.sh --windows)"
+toolchain=$PWD/cmake/x86_64-w64-mingw32.cmake libraries=$out/libraries
+mkdir -p "$out/sources" "$libraries/include"
+
+# What `apt-get source` would bring if this machine's lists named sources: the same places and keys, asked for sources alone.
+fetch() {
+    local lists=$out/sources/lists f
+    [ -z "$(find "$out/sources" -name '*.dsc' -print -quit)" ] || return 0
+    mkdir -p "$lists/parts" "$lists/state/partial"
+    for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+        [ ! -f "$f" ] || sed -n 's/^deb /deb-src /p' "$f" >"$lists/parts/$(basename "$f" .list).list"
+    done
+    for f in /etc/apt/sources.list.d/*.sources; do
+        [ ! -f "$f" ] || sed 's/^Types:.*/Types: deb-src/' "$f" >"$lists/parts/${f##*/}"
+    done
+    local apt=(apt-get -qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$lists/parts" -o "Dir::State::lists=$lists/state"
+        -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache= -o APT::Sandbox::User=root)
+    "${apt[@]}" update || return 1
+    cd "$out/sources"
+    for f in jansson pcre2 utf8proc xxhash; do # a mirror may lack the newest, which only mends
+        "${apt[@]}" source --download-only $f || "${apt[@]}" source --download-only "$f/$(. /etc/os-release && echo "$VERSION_CODENAME")" || return 1
+    done
+}
+library() { # name, its file, options of CMake
+    local name=$1 made=$2 archive
+    shift 2
+    [ ! -f "$libraries/lib/$made" ] || return 0
+    archive=$(ls "$out/sources/$name"_*.orig.tar.*)
+    mkdir -p "$out/sources/$name"
+    tar -C "$out/sources/$name" --strip-components=1 -xf "$archive"
+    [ -n "$made" ] || return 0
+    cmake -S "$out/sources/$name" -B "$out/sources/$name/built" -G Ninja --toolchain "$toolchain" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+        -DCMAKE_INSTALL_PREFIX="$libraries" "$@" >"$out/sources/$name.log" 2>&1 && cmake --build "$out/sources/$name/built" --target install >>"$out/sources/$name.log" 2>&1 ||
+        { tail -20 "$out/sources/$name.log"; fail "$name does not build"; }
+}
+(fetch) >"$out/fetch.log" 2>&1 || { tail -3 "$out/fetch.log"; rm -rf "$out/sources"; skip "the sources of the libraries cannot be fetched"; }
+library jansson libjansson.a -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
+library pcre2 libpcre2-8.a -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_JIT=ON
+library utf8proc libutf8proc.a
+library xxhash ""
+cp "$out/sources/xxhash/xxhash.h" "$libraries/include/"
+
+cmake -S . -B "$out/tern" -G Ninja --toolchain "$toolchain" -DTERN_WINDOWS_LIBRARIES="$libraries" -DTERN_WERROR=ON >"$out/build.log" 2>&1 &&
+    cmake --build "$out/tern" >>"$out/build.log" 2>&1 || { tail -30 "$out/build.log"; fail "it does not build for Windows"; }
+# Nothing but what Windows has.
+wants=$(x86_64-w64-mingw32-objdump -p "$out/tern/libtern.dll" "$out/tern/tern-mini.exe" | sed -n 's/.*DLL Name: //p' | sort -u)
+foreign=$(grep -viE '^(libtern|kernel32|msvcrt|bcrypt|shell32|advapi32)\.dll$' <<<"$wants" || true)
+[ -z "$foreign" ] || fail "it wants $foreign of Windows"
+echo "windows: libtern.dll and tern-mini.exe are built, $(stat -c %s "$out/tern/tern-mini.exe") bytes"
+
+command -v wine >/dev/null || skip "no wine, so nothing is run"
+[ -x "$tern" ] || skip "no $tern to compare with"
+tmp=$(mktemp -d)
+export WINEPREFIX=$tmp/wine WINEDEBUG=-all XDG_CACHE_HOME=$tmp/cache TERN_PACK=never
+trap 'wineserver -k 2>/dev/null || true; rm -rf "$tmp"' EXIT
+tried=0
+same() { # model, text, options of tern, those of tern-mini
+    "$tern" run "$1" "$2" -n 48 --temp 0 $3 >"$tmp/here" 2>"$tmp/err" || { cat "$tmp/err"; fail "$tern with $1"; }
+    timeout 300 wine "$out/tern/tern-mini.exe" "$1" "$2" n-predict=48 temp=0 $4 >"$tmp/there" 2>"$tmp/err" || { cat "$tmp/err"; fail "$1 under Wine"; }
+    cmp "$tmp/here" "$tmp/there" || { cat "$tmp/here" "$tmp/there"; fail "another text on Windows: $1 $2 $4"; }
+    tried=$((tried + 1))
+}
+make() { "$tern" "$@" >"$tmp/log" 2>&1 || { cat "$tmp/log"; fail "tern $*"; }; }
+folder="$tmp/ein Ordner/日本語 ü"
+mkdir -p "$folder"
+make pack models/tern-tiny -o "$folder/m.tern" --calib-tokens 512
+same models/tern-tiny "What did Lily find in the garden? Don't say 1234 or café." "" ""
+same "$folder/m.tern" "Tell me a story about a dog, a cat
+and   a bird — with “quotes” and 日本語." "" ""
+same "$folder/m.tern" "Once upon a time there was" "--raw --draft all" "raw=yes draft=all"
+same "$folder/m.tern" "Once upon a time" "--raw" "raw=yes load=mmap"
+for arch in tiny-qwen2 tiny-llama; do
+    make synth --arch $arch -o "$tmp/$arch.gguf" --seed 3
+    same "$tmp/$arch.gguf" "the inn" "--raw" "raw=yes threads=2"
+done
+# One line for what is not there, and 1.
+if wine "$out/tern/tern-mini.exe" "$tmp/none.tern" hi 2>"$tmp/err"; then fail "a model that is not there"; fi
+grep -q "none.tern: cannot open: No such file" "$tmp/err" && [ "$(wc -l <"$tmp/err")" = 1 ] || { cat "$tmp/err"; fail "another error"; }
+echo "windows: $tried answers under $(wine --version) are those of this machine"
