@@ -146,6 +146,7 @@ tern_status tn_constraint_shape(tn_constraint *c, const float **logits, size_t n
 
 tern_status tn_constraint_took(tn_constraint *c, int32_t *token, int32_t left, bool *closing,
                                tern_error *err) {
-    /* the sampler draws from what is above -infinity, unless nothing is: logits that are no numbers */
+    /* the sampler draws from values above -infinity, unless there are none: the logits are then not
+     * numbers */
     return tn_grammar_take_within(c->grammar, token, (size_t)left, closing, err);
 }

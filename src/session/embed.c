@@ -1,4 +1,4 @@
-/* A text as a vector: what the layers make of it, without lm_head. */
+/* A text as a vector: the state after the layers, without lm_head. */
 #include "base/status.h"
 #include "session/embed.h"
 #include "session/session.h"
@@ -41,12 +41,12 @@ tern_status tern_session_embed(tern_session *s, const int32_t *ids, size_t n, bo
     return TERN_OK;
 }
 
-/* ---- as an index of documents wants it -------------------------------------------------------------- */
+/* ---- in the form of an index of documents ----------------------------------------------------------- */
 
 struct tn_embedding {
     const tern_engine *e;
     tern_session *s;
-    int32_t *ids; /* [n_ctx]: a longer text is cut */
+    int32_t *ids; /* [n_ctx]: longer texts are cut */
     size_t n_ctx, n_embd;
     bool mean;
 };

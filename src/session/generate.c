@@ -33,7 +33,7 @@ tern_status tern_generate_options_init(tern_generate_options *o, size_t size_byt
     return tn_sized_out(o, size_bytes, &d, sizeof d, LEAST_OPTIONS);
 }
 
-/* An outlet is text on its way to the caller. It holds back what may be the start of a stop string. */
+/* Text on its way to the caller. It holds back what may begin a stop string. */
 typedef struct outlet {
     tn_ctx *ctx;
     const tern_generate_options *o;
@@ -45,9 +45,9 @@ typedef struct outlet {
     const char *stopped_by;
 } outlet;
 
-/* Returns where the first stop string ends that is whole in buf; among those that end there, the longest
- * one. So the text does not depend on the order of stop strings, nor on where tokens end. Sets *start, and
- * *which to the stop string; returns 0 where none is whole. */
+/* Finds the stop string that ends first in buf; of several that end there, the longest. So the text depends
+ * neither on the order of stop strings nor on token borders. Returns its end and sets *start and *which;
+ * returns 0 where none is complete. */
 static size_t whole_stop(const outlet *t, size_t *start, const char **which) {
     size_t end = 0;
     for (const char *const *p = t->o->stop; p && *p; p++) {
@@ -60,8 +60,8 @@ static size_t whole_stop(const outlet *t, size_t *start, const char **which) {
     return end;
 }
 
-/* Returns how many bytes of buf can go: all that precedes a stop string, or all of it, less the longest tail
- * that a stop string may begin with. Sets stopped on a match. */
+/* Returns how many bytes of buf may be emitted: everything before a stop string, or everything but the
+ * longest tail that may begin one. Sets stopped on a match. */
 static size_t releasable(outlet *t) {
     size_t go = t->n;
     if (whole_stop(t, &go, &t->stopped_by)) {
@@ -109,16 +109,16 @@ struct tn_decoder {
     double t0;
     uint32_t drafters; /* 0: one token a forward */
     int32_t max_rows, n_prompt;
-    int32_t token;        /* drawn and given out, not evaluated yet */
+    int32_t token;        /* drawn and emitted, not yet evaluated */
     float *shaped;        /* [n_vocab] for on_logits */
-    tern_stop_reason end; /* what an end is called: a limit's name, once the text was closed for its sake */
+    tern_stop_reason end; /* name of an end: a limit's, once the text was closed because of it */
     bool more;
     tern_status status;
     tern_error err;
     int64_t draft_ns; /* of the plan at work */
 };
 
-/* Takes the token drawn, or one of the text's shortest ending where the limit leaves no room for more. */
+/* Takes the drawn token, or a token of the shortest ending where the limit leaves no room for more. */
 static tern_status keep_to_grammar(tn_decoder *g, tern_error *err) {
     int32_t left = g->s->n_ctx - g->s->n_tok - 1, limit = g->o.max_tokens - g->res.n_tokens - 1;
     bool limited = g->o.max_tokens >= 0 && limit <= left, closing = false;
@@ -127,7 +127,7 @@ static tern_status keep_to_grammar(tn_decoder *g, tern_error *err) {
     return st;
 }
 
-/* Draws the next token from logits and gives it out. Returns false when generation ends here, or *st tells
+/* Draws the next token from logits and emits it. Returns false when generation ends here, or when *st tells
  * why it failed. */
 static bool take(tn_decoder *g, const float *logits) {
     tern_session *s = g->s;
@@ -147,7 +147,7 @@ static bool take(tn_decoder *g, const float *logits) {
         g->res.reason = g->end;
         return false;
     }
-    const float *shaped = logits; /* what is drawn from; log-probabilities are the model's own */
+    const float *shaped = logits; /* tokens are drawn from these; log-probabilities are the model's own */
     if (o->on_logits) {
         size_t n_vocab = (size_t)s->e->model->h.n_vocab;
         memcpy(g->shaped, logits, n_vocab * sizeof *logits);
@@ -184,7 +184,7 @@ static bool take(tn_decoder *g, const float *logits) {
     return *st == TERN_OK;
 }
 
-/* Returns how many rows can still become text: the token drawn and those after it. */
+/* Returns how many rows can still become text: the drawn token and those after it. */
 static int32_t useful_rows(const tn_decoder *g) {
     int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
     if (rows > context) rows = context;
@@ -193,11 +193,11 @@ static int32_t useful_rows(const tn_decoder *g) {
 
 /* ---- a step ---------------------------------------------------------------------------------------- */
 
-/* What follows is evaluated and given out token by token. Each token is drawn from the logits that
- * decoding one by one would have, with the same random numbers. A draft only decides whether those logits
- * are there already. So the text is the same, at any temperature, and beside any other texts. */
+/* Results are emitted token by token. Each token is drawn from the logits that decoding one by one would
+ * have, with the same random numbers; a draft only decides whether those logits are already there. So the
+ * text is the same at any temperature, and beside any other texts. */
 
-/* Plans the rows of the next forward, which has those of n_beside other decoders too. */
+/* Plans the rows of the next forward, which also has n_beside rows of other decoders. */
 static void plan(tn_decoder *g, int32_t n_beside, tn_tree *tree) {
     tn_drafting *d = &g->s->drafting;
     int64_t t0 = tn_now_ns();
@@ -212,7 +212,7 @@ static void plan(tn_decoder *g, int32_t n_beside, tn_tree *tree) {
     g->draft_ns = t1 - t0;
 }
 
-/* Keeps the path that the sampler takes through the tree just verified. */
+/* Keeps the path that the sampler takes through the verified tree. */
 static bool walk(tn_decoder *g, const tn_tree *tree) {
     tern_session *s = g->s;
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
@@ -224,7 +224,7 @@ static bool walk(tn_decoder *g, const tn_tree *tree) {
         more = take(g, logits);
         next = more ? tn_tree_child(tree, row, g->token) : -1;
         if (next < 0) break;
-        if (atomic_exchange(&s->cancel, false)) { /* where the forward of this token would have noticed */
+        if (atomic_exchange(&s->cancel, false)) { /* where this token's forward would have noticed it */
             s->has_logits = false;
             g->status = tn_fail(&g->err, TERN_E_CANCELLED, "cancelled after %d tokens", g->res.n_tokens);
             return false;
@@ -241,13 +241,13 @@ static bool walk(tn_decoder *g, const tn_tree *tree) {
     return more;
 }
 
-/* Gives out what the forward made of the rows. It ran from t0 to t1, alone or beside others. */
+/* Emits what the forward gave for the rows. It ran from t0 to t1, alone or shared. */
 static bool accept(tn_decoder *g, const tn_tree *tree, bool alone, int64_t t0, int64_t t1) {
     tern_session *s = g->s;
     tn_drafting *d = &s->drafting;
     if (!g->drafters) return take(g, s->logits);
     int64_t t2 = tn_now_ns();
-    if (alone) tn_draft_timed(d->draft, tree->n, t1 - t0); /* else others' rows are in that time */
+    if (alone) tn_draft_timed(d->draft, tree->n, t1 - t0); /* else the time includes others' rows */
     tn_session_trace(s, tree->n > 1 ? "verify" : "step", t0, t1);
     if (g->drafters & TN_DRAFT_CALIBRATED)
         tn_draft_verified(d->draft, tree, tree->n > 1 ? s->tree_logits : s->logits);
@@ -272,7 +272,7 @@ void tn_decoders_step(tn_decoder *const *d, int32_t n) {
     assert(n > 0 && n <= TN_MAX_TEXTS);
     bool worth = g->o.max_tokens < 0 || g->o.max_tokens >= PROFILED_TOKENS;
     if (n == 1 && g->drafters && g->res.n_tokens == 1 && worth && !g->o.draft_eager) {
-        g->status = tn_drafting_profile(g->s, &g->err); /* the first token is out: nobody waits for it */
+        g->status = tn_drafting_profile(g->s, &g->err); /* the first token is out, so nobody waits */
         g->more = g->status == TERN_OK;
         if (!g->more) return;
     }
@@ -343,10 +343,10 @@ tern_status tn_decoder_close(tn_decoder **pg, tern_generate_result *result, tern
     *pg = NULL;
     g->res.decode_s = g->res.n_tokens ? tn_now_s() - g->t0 : 0;
     if (g->status == TERN_OK && g->text.has_detok &&
-        !g->text.stopped) { /* what was held back, and half a character at the end */
+        !g->text.stopped) { /* held-back text, and half a character at the end */
         g->text.n += tn_detok_flush(&g->text.detok, g->text.buf + g->text.n, g->text.cap - g->text.n);
         if (g->text.n && g->o.on_token && !g->o.on_token(g->o.user, -1, g->text.buf, g->text.n, 0))
-            g->res.reason = TERN_STOP_CALLBACK; /* whoever did not take it knows why */
+            g->res.reason = TERN_STOP_CALLBACK; /* a caller that refused it knows why */
     }
     s->stopped_by = g->text.stopped_by;
     tn_free(&s->e->ctx, g->text.buf);
