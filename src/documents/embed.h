@@ -7,9 +7,9 @@
 
 typedef struct tn_embedding tn_embedding;
 
-/* Opens a session of the engine that makes vectors: the mean over a text's tokens, or the last of them. A
- * text that is longer than the context is cut. *as, which borrows model and *out, is for the index. The
- * engine outlives *out. */
+/* Opens a session of the engine that makes vectors: the mean over a text's tokens, or the last token's state.
+ * Texts longer than the context are cut. *as, which borrows model and *out, is for the index. The engine
+ * outlives *out. */
 tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_embedding **out,
                               tn_embedder *as, tern_error *err);
 void tn_embedding_close(tn_embedding **v);

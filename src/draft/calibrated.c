@@ -1,8 +1,8 @@
-/* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree. What is
- * sampled are the likeliest successors of each place of the prompt, among the tokens of the text, and those
- * of every row that a forward evaluated since, whether its draft was accepted or not, among all tokens. Then
- * a search looks up the places of a proposed token, those after the same token first, and proposes their
- * successors after it, and so on; likelier paths come first. */
+/* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree. Two
+ * sources are sampled: at each place of the prompt the likeliest successors among the tokens of the text, and
+ * for every row evaluated since, accepted or not, the likeliest successors among all tokens. A search then
+ * looks up the places of a proposed token, those after the same token first, proposes their successors, and
+ * repeats; likelier paths come first. */
 #include "draft/source.h"
 
 #include "model/sampler.h"
@@ -13,8 +13,8 @@ enum { EXPANSIONS = 24, PLACES = 24, PAIR_PLACES = 3, TOKEN_PLACES = 2, PAIR_REC
 
 static uint8_t level(float gap) { return gap > 4 ? 0 : gap > 2 ? 1 : gap > 1 ? 2 : 3; }
 
-/* The first is judged by its lead, the others by how little they lack: level 0 is the most certain either
- * way. */
+/* The first successor is classed by its lead, the others by their distance from it: level 0 is the most
+ * certain either way. */
 static void levels(const float *best, int n, uint8_t *gap) {
     gap[0] = level(n > 1 ? best[0] - best[1] : INFINITY);
     for (int s = 1; s < n; s++) gap[s] = (uint8_t)(3 - level(best[0] - best[s]));

@@ -13,14 +13,14 @@ struct tn_draft {
     tn_sam *store; /* NULL until something is learned */
     tn_sam_match in_store;
     tn_successors *succ; /* [cap] by position */
-    int32_t n_succ;      /* positions before it are filled, or marked unknown */
+    int32_t n_succ;      /* positions before it are filled or marked unknown */
     tn_recalls recalls;
     tn_segments segments;
     tn_proposals props;
     struct {
         tn_draft_outside propose;
         void *user;
-    } outside[2]; /* the draft model, the layer that guesses further */
+    } outside[2]; /* the draft model, the layer that guesses one token further */
 };
 
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err) {
@@ -68,7 +68,7 @@ tern_status tn_draft_open(tn_ctx *ctx, int32_t n_vocab, int32_t n_ctx, tn_draft 
     TN_FAIL_IF(!d, err, TERN_E_MEMORY, "no memory for drafts");
     d->ctx = ctx;
     d->vocab_size = n_vocab;
-    d->text.cap = n_ctx + 1; /* the token just drawn may be one more than the context holds */
+    d->text.cap = n_ctx + 1; /* the drawn token may be one more than the context holds */
     size_t cap = (size_t)d->text.cap;
     d->text.ids = tn_alloc(ctx, TN_MEM_OTHER, cap, sizeof *d->text.ids);
     d->text.prev = tn_alloc(ctx, TN_MEM_OTHER, cap, sizeof *d->text.prev);
@@ -173,7 +173,8 @@ void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t 
 }
 
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits) {
-    for (int32_t row = tree->n - 1; row >= 0; row--) { /* the likelier come last: they are found first */
+    for (int32_t row = tree->n - 1; row >= 0; row--) { /* the likelier come last, so that they are found
+                                                          first */
         int32_t before = row             ? tree->token[tree->parent[row]]
                          : d->text.n > 1 ? d->text.ids[d->text.n - 2]
                                          : -1;
@@ -203,7 +204,7 @@ void tn_draft_set_outside(tn_draft *d, uint32_t drafter, tn_draft_outside propos
     d->outside[i].user = user;
 }
 
-/* The drafter that a class of proposals is of. */
+/* The drafter of a class of proposals. */
 static uint32_t drafter_of(int class_) {
     if (class_ < TN_CLASS_SAM) return TN_DRAFT_LOOKUP;
     if (class_ < TN_CLASS_CALIBRATED) return TN_DRAFT_SAM;

@@ -1,11 +1,12 @@
-/* Draft extension (sd.npu 4.4): what the model agreed with after a rejection is likely to come once the
+/* Draft extension (sd.npu 4.4): what the model agreed with after a rejection is likely to follow once the
  * divergence is over. */
 #include "draft/source.h"
 
 #include <string.h>
 
-/* Tells whether the model expects `token` at this row. It compares among the tokens of the text, which drafts
- * are made of. That is cheaper than the whole vocabulary, and a wrong answer costs only a worse draft. */
+/* Tells whether the model expects `token` at this row, compared only among the tokens of the text, which
+ * drafts are made of. That is cheaper than the whole vocabulary, and a wrong answer costs only a worse
+ * draft. */
 static bool expects(const tn_text *t, const float *logits, int32_t token) {
     for (int32_t i = 0; i < t->n_vocab; i++) {
         if (logits[t->vocab[i]] > logits[token]) return false;
@@ -29,7 +30,7 @@ void tn_segments_keep(tn_segments *s, const tn_text *t, const tn_tree *tree, int
     }
     if (!best) return;
     if (from ==
-        1) { /* tokens may only be missing before the draft: then it goes on with the rejected token itself */
+        1) { /* tokens may only be missing before the draft: it then goes on with the rejected token itself */
         from = 0;
         best++;
     }
@@ -62,7 +63,7 @@ void tn_propose_extended(const tn_segments *s, tn_proposals *p) {
         int c = TN_CLASS_EXTEND + 2 * g->age;
         int32_t from = 0;
         for (int32_t j = 0; j < g->n; j++) {
-            if (g->ids[j] == p->node[0].token) from = j + 1; /* the text has come to the segment */
+            if (g->ids[j] == p->node[0].token) from = j + 1; /* the text has reached the segment */
         }
         append(g, from, 0, c, p);
         if (from == 1 || !from) append(g, 1, 0, c, p);

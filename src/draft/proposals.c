@@ -4,15 +4,17 @@
 #include <string.h>
 
 static const float GUESS_WEIGHT = 10,
-                   MEMORY = 96;           /* observations a guess is worth; a class remembers about so many */
-static const float MIN_P = 0.02f;         /* a node below this is not worth a row */
-static const float MARGIN = 1.05f;        /* gain a draft must promise: measured times are not exact */
-static const float ROW_COST = 0.015f;     /* of a row more, relative to a forward of one, until measured */
-static const float TRUST = 0.95f;         /* how slowly the share of promises kept forgets */
-static const float FLOOR_RISE = 1.01f;    /* of a floor with every new time */
-static const float RELATIVE_SHARE = 0.1f; /* of a new relative time in the running one */
-enum { FEW_TIMES = 3, FRESH_STEPS = 200 };  /* a floor needs so many times, and counts for so many steps */
-enum { PATIENCE = 8, MOST_FORGOTTEN = 16 }; /* steps before times are forgotten, doubled as often */
+                   MEMORY = 96;           /* weight of the first guess in observations; about as many are
+                                             remembered */
+static const float MIN_P = 0.02f;         /* a less likely node is not worth a row */
+static const float MARGIN = 1.05f;        /* gain a draft must promise, because measured times are not
+                                             exact */
+static const float ROW_COST = 0.015f;     /* of a further row, relative to a forward of one, until measured */
+static const float TRUST = 0.95f;         /* decay of the share of kept promises */
+static const float FLOOR_RISE = 1.01f;    /* rise of a floor with every new time */
+static const float RELATIVE_SHARE = 0.1f; /* weight of a new relative time in the running mean */
+enum { FEW_TIMES = 3, FRESH_STEPS = 200 };  /* times a floor needs; steps it stays fresh */
+enum { PATIENCE = 8, MOST_FORGOTTEN = 16 }; /* steps before times are dropped, doubled up to this often */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -28,9 +30,9 @@ int tn_prop_cost_class(int32_t n_rows) {
     return c;
 }
 
-/* Fills in the relative time of every number of rows: straight lines between the classes known, the slope of
- * the last beyond. It never falls, because n rows take no longer than more rows do. So what exceeds the time
- * of a larger class was disturbed when it was measured. Without what was measured it is the line of ROW_COST. */
+/* Fills in the relative time of every number of rows: linear between the known classes, with the slope of the
+ * last class beyond. It never falls, because n rows take no longer than more rows do; a time above that of a
+ * larger class was measured under disturbance. Without measurements it is the line of ROW_COST. */
 static void fill_costs(const tn_proposals *p, bool measured, float *cost) {
     float r0 = 1, t0 = 1, slope = ROW_COST, at_most[TN_PROP_COSTS], least = INFINITY;
     int32_t i = 2;
@@ -50,7 +52,7 @@ static void fill_costs(const tn_proposals *p, bool measured, float *cost) {
     for (; i <= TN_TREE_MAX; i++) cost[i] = t0 + slope * ((float)i - r0);
 }
 
-/* Those of now: filled in once a step, or where they have changed. */
+/* Current times, filled in once a step or when they have changed. */
 static const float *costs(tn_proposals *p) {
     if (!p->is_filled) fill_costs(p, true, p->cost_of);
     p->is_filled = true;
@@ -138,8 +140,7 @@ void tn_prop_judge(tn_proposals *p, int32_t token) {
 
 float tn_prop_worth(tn_proposals *p) {
     const float *cost = costs(p);
-    float half_row =
-        0.5f * (cost[8] - cost[1]) / 7; /* of the few first; half: it is no more than an estimate */
+    float half_row = 0.5f * (cost[8] - cost[1]) / 7; /* of the first few only half: it is an estimate */
     return half_row > MIN_P ? half_row : MIN_P;
 }
 
@@ -183,7 +184,7 @@ float tn_prop_gain(tn_proposals *p, float tokens, float price, int32_t n_rows) {
 }
 
 /* Computes the probability of every node. Siblings exclude each other: the likeliest keeps its rate, the
- * others share what that leaves. */
+ * others share the rest. */
 static void settle(tn_proposals *p) {
     float rate[TN_PROP_MAX], best[TN_PROP_MAX] = {0}, sum[TN_PROP_MAX] = {0};
     for (int32_t i = 1; i < p->n; i++) {
@@ -200,7 +201,7 @@ static void settle(tn_proposals *p) {
     }
 }
 
-/* Before anything is known of the times, a few forwards of one row give the measure. */
+/* Before any time is known, a few forwards of one row give the unit. */
 static bool needs_measure(const tn_proposals *p) {
     if (p->cost_given || p->cost[0].n >= FEW_TIMES) return false;
     for (int c = 1; c < TN_PROP_COSTS; c++) {
@@ -209,11 +210,11 @@ static bool needs_measure(const tn_proposals *p) {
     return true;
 }
 
-/* How many of the likeliest nodes are worth their rows; cost: relative times by number of rows. */
+/* Number of the likeliest nodes that are worth their rows. cost: relative times by number of rows. */
 static int32_t paying(const tn_proposals *p, const int32_t *order, int32_t n, int32_t n_beside,
                       const float *cost) {
     float sum = 1 + (float)n_beside, kept = trust(p),
-          best_gain = MARGIN * sum / cost[n_beside + 1]; /* every row beside gives a token */
+          best_gain = MARGIN * sum / cost[n_beside + 1]; /* every row of other texts gives a token */
     int32_t best = 0;
     for (int32_t i = 0; i < n; i++) {
         sum += kept * p->node[order[i]].p;
@@ -225,7 +226,7 @@ static int32_t paying(const tn_proposals *p, const int32_t *order, int32_t n, in
     return best;
 }
 
-/* The same by the times that are known. */
+/* The same with the known times. */
 static int32_t paying_here(tn_proposals *p, const int32_t *order, int32_t n, int32_t n_beside) {
     int32_t best = paying(p, order, n, n_beside, costs(p));
     if (best || p->cost_given) return best;
@@ -252,8 +253,8 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool ea
     if (max_rows > TN_TREE_MAX - n_beside) max_rows = TN_TREE_MAX - n_beside;
     if (max_rows <= 1 || p->n == 1 || (!eager && needs_measure(p))) return;
     settle(p);
-    /* the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and comes
-     * first among equals */
+    /* selects the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and
+     * comes first among equals */
     int32_t want = max_rows - 1;
     for (int32_t i = 1; i < p->n; i++) {
         float x = p->node[i].p;

@@ -9,10 +9,10 @@ enum {
     LOOKUP_PLACES = 256
 }; /* as prompt lookup decoding: 3-grams, 10 tokens */
 enum { MAIN_TOKENS = TN_TREE_MAX - 1, OTHER_TOKENS = 8, N_OTHERS = 3, N_SHORTER = 2 };
-enum { BEHIND_LENGTH = 2 }; /* a match after a proposal must have; one token alone says little */
+enum { BEHIND_LENGTH = 2 }; /* minimum length of a match after a proposal; one token says little */
 
 void tn_source_guesses(tn_proposals *p) {
-    /* what was seen over the sets of bench/spec.sh, roughly: a session begins with it and learns its own */
+    /* Rough rates over the sets of bench/spec.sh: a session begins with them and learns its own. */
     static const float by_length[TN_N_LENGTHS] = {0.23f, 0.48f, 0.75f, 0.82f, 0.87f, 0.94f, 0.94f, 0.98f};
     static const float other[TN_N_LENGTHS] = {0.06f, 0.2f, 0.35f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f};
     static const float shorter[TN_N_LENGTHS] = {0.2f, 0.6f, 0.8f, 0.8f, 0.8f, 0.95f, 0.97f, 0.98f};
@@ -44,7 +44,7 @@ void tn_source_guesses(tn_proposals *p) {
     }
     for (int i = 0; i < 8; i++)
         tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.8f : 0.05f - 0.004f * (float)i);
-    for (int i = 0; i < 16; i++) /* those from outside know how sure they are */
+    for (int i = 0; i < 16; i++) /* outside drafters report their confidence */
         tn_prop_guess(p, TN_CLASS_MODEL + i, 0.1f + 0.1f * (float)(i % 8));
 }
 
@@ -55,8 +55,7 @@ static int length_level(int32_t n) {
     return i;
 }
 
-/* Looks the prompt up: it proposes what is after the latest place where the last 3, 2 or 1 tokens
- * occurred. */
+/* Prompt lookup: proposes what follows the latest place where the last 3, 2 or 1 tokens occurred. */
 void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     int32_t best = 0, at = -1, n_seen = 0;
     for (int32_t i = t->prev[t->n - 1]; i >= 0 && n_seen < LOOKUP_PLACES && best < LOOKUP_NGRAM;
@@ -72,8 +71,8 @@ void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     }
 }
 
-/* Copies at most n tokens from position `at` after a node. A copy that reaches the end of the text goes on with
- * itself (a period). */
+/* Copies at most n tokens from position `at` after a node. A copy that reaches the end of the text continues
+ * with itself (a period). */
 static void copy(const tn_sam *s, int32_t at, int32_t length, int32_t n, int class0, int32_t node,
                  tn_proposals *p) {
     int32_t copied[TN_TREE_MAX], end = tn_sam_length(s);

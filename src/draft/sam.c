@@ -5,12 +5,12 @@
 #include <string.h>
 
 enum { MAX_TOKENS = 1 << 27 };
-enum { NONE = -1, ROOT = 0, REFRESHED = 4 /* suffixes whose latest place is kept up to date, per token */ };
+enum { NONE = -1, ROOT = 0, REFRESHED = 4 /* number of suffixes per token whose latest place is updated */ };
 
 typedef struct state {
     int32_t len;   /* longest string of the state */
     int32_t link;  /* suffix link */
-    int32_t end;   /* one past an occurrence, the latest known */
+    int32_t end;   /* one past the latest known occurrence */
     int32_t edges; /* first of its list, or NONE */
 } state;
 
@@ -59,7 +59,7 @@ static tern_status grow(tn_ctx *ctx, void **p, size_t n, size_t size, tern_error
     return TERN_OK;
 }
 
-/* Makes room for n tokens more, at their worst: two states and three transitions each. A clone copies the
+/* Makes room for n more tokens in the worst case: two states and three transitions each. A clone copies the
  * transitions of another state, but their total stays within the bound. */
 static tern_status reserve(tn_sam *s, int32_t n, tern_error *err) {
     TN_FAIL_IF(n > MAX_TOKENS - s->n_text, err, TERN_E_LIMIT, "a suffix automaton holds at most %d tokens",
@@ -133,7 +133,7 @@ tern_status tn_sam_push(tn_sam *s, int32_t token, tern_error *err) {
     }
     int32_t p = s->last, e = find(s, p, token), q = e == NONE ? NONE : s->edges[e].to;
     if (q != NONE &&
-        s->states[q].len == s->states[p].len + 1) { /* a text that begins as an earlier one did */
+        s->states[q].len == s->states[p].len + 1) { /* a text with the beginning of an earlier one */
         s->last = q;
         return TERN_OK;
     }

@@ -5,7 +5,7 @@
 
 #include "draft/draft.h"
 
-/* This is the session's text. prev chains the places of one token, and last[id] is the latest. */
+/* The session's text. prev chains the places of one token; last[id] is the latest. */
 typedef struct tn_text {
     int32_t *ids, *prev; /* [cap] */
     int32_t *last;       /* [n_vocab], -1: the token does not occur */
@@ -14,7 +14,7 @@ typedef struct tn_text {
     int32_t n_vocab;
 } tn_text;
 
-/* Classes of proposals (proposals.h) go by drafter. */
+/* Classes of proposals (proposals.h), by drafter. */
 enum { TN_N_LENGTHS = 8 }; /* levels of match length */
 enum {
     TN_CLASS_LOOKUP = 0,                                      /* [3 lengths][4 depths] */
@@ -28,7 +28,7 @@ enum {
     TN_CLASS_RECALLED = TN_CLASS_CALIBRATED + 24, /* [pair matches or token only][6 ranks][4 gaps] */
     TN_CLASS_EXTEND = TN_CLASS_RECALLED + 48,     /* [4 ages][first or later token] */
     TN_CLASS_MODEL = TN_CLASS_EXTEND + 8,         /* [8 levels of the draft model's confidence] */
-    TN_CLASS_MTP = TN_CLASS_MODEL + 8,            /* the same of the layer that guesses further */
+    TN_CLASS_MTP = TN_CLASS_MODEL + 8,            /* the same for the layer that guesses one token further */
     TN_CLASS_END = TN_CLASS_MTP + 8
 };
 
@@ -39,7 +39,8 @@ void tn_propose_lookup(const tn_text *t, tn_proposals *p);
 /* Both propose continuations of the longest matches: in the text itself, or in the store at *m. */
 void tn_propose_sam(const tn_sam *text, tn_proposals *p);
 void tn_propose_store(const tn_sam *store, const tn_sam_match *m, tn_proposals *p);
-/* Proposes after a node what followed where the text's end, which matches so, was last continued as the node is. */
+/* Proposes after a node what followed the last place where the text's end, matched like this, was continued
+ * with that node. */
 void tn_propose_behind(const tn_sam *s, tn_sam_match m, int class0, int32_t node, tn_proposals *p);
 
 /* ---- calibrated.c: in-context distribution calibration ---- */
@@ -48,22 +49,22 @@ typedef struct tn_successors {  /* of a place of the prompt */
     int32_t id[TN_SUCCESSORS];  /* likeliest first, -1 = none */
     uint8_t gap[TN_SUCCESSORS]; /* level of certainty */
 } tn_successors;
-/* A recall is what the model said at the rows of the latest forwards, those of rejected drafts too. */
+/* A recall is the model's prediction at a row of a recent forward, also of a rejected draft. */
 typedef struct tn_recall {
-    int32_t token, before;   /* the row's, and the one before it */
-    int32_t older;           /* number of the one before with the same token */
+    int32_t token, before;   /* the row's token, and the previous one */
+    int32_t older;           /* number of the previous recall with the same token */
     int32_t id[TN_RECALLED]; /* likeliest first, -1 = none */
     uint8_t gap[TN_RECALLED];
 } tn_recall;
 typedef struct tn_recalls {
-    int32_t *latest; /* [n_vocab] number + 1 of a token's latest */
+    int32_t *latest; /* [n_vocab] number + 1 of the token's latest recall */
     tn_recall *ring; /* [TN_RECALLS] */
-    int32_t n;       /* the next one's number, at number % TN_RECALLS */
+    int32_t n;       /* number of the next recall, stored at number % TN_RECALLS */
 } tn_recalls;
 void tn_successors_of(const float *logits, const int32_t *ids, int32_t n, tn_successors *out);
 enum {
     TN_RECALL_NUMBERS = TN_RECALLED + 3
-}; /* of one when it is kept: token, before, successors, gaps of two bits */
+}; /* words of an exported recall: token, previous token, successors, gaps of two bits */
 size_t tn_recalls_out(const tn_recalls *r, int32_t *out);
 void tn_recalls_in(tn_recalls *r, const int32_t *in, size_t n, int32_t n_vocab);
 void tn_recalls_add(tn_recalls *r, int32_t before, int32_t token, const float *logits, size_t n_vocab);

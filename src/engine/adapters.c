@@ -14,7 +14,7 @@ static const double MAX_SCALE = 1000;
 
 /* ---- lists ------------------------------------------------------------------------------------------- */
 
-/* The next part of a list, without what separates; false: it is over. */
+/* The next item of a list, without separators; false: none is left. */
 static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err, tern_status *st) {
     *st = TERN_OK;
     if (!**list) return false;
@@ -29,8 +29,8 @@ static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err,
     return true;
 }
 
-/* Cuts ":SCALE" off. Where what follows the last colon is no number it belongs to the name; false: one out
- * of range. */
+/* Cuts ":SCALE" off. If what follows the last colon is not a number, it belongs to the name. Returns false
+ * for a scale out of range. */
 static bool cut_scale(char *part, float *scale) {
     char *colon = strrchr(part, ':'), *end;
     if (!colon || !colon[1]) return true;
@@ -41,7 +41,7 @@ static bool cut_scale(char *part, float *scale) {
     return isfinite(v) && fabs(v) <= MAX_SCALE;
 }
 
-/* "NAME=FILE" or "FILE", whose last part without ".gguf" is the name then. *file points into part. */
+/* "NAME=FILE" or "FILE"; the latter is named by its last part without ".gguf". *file points into part. */
 static void name_of(char *part, char name[TN_LORA_NAME], char **file) {
     char *equals = strchr(part, '='), *slash = strchr(part, '/');
     *file = part;
@@ -108,12 +108,13 @@ tern_status tn_engine_open_adapters(tern_engine *e, const char *list, tern_error
         st = open_one(e, part, e->npu ? &basis : NULL, err);
     tn_smoothing_free(&smoothing);
     if (st != TERN_OK) return st;
-    tn_lora_mix mix; /* more than a session can take by itself are refused here, not when one opens */
+    tn_lora_mix mix; /* more adapters than a session can apply by itself are refused here, not when a
+                        session opens */
     return tn_mix_parse(e, NULL, &mix, err);
 }
 
 uint64_t tn_adapters_bytes(const char *list) {
-    enum { WIDENED = 4 }; /* to float, and ranks to panels */
+    enum { WIDENED = 4 }; /* converted to float, and ranks to panels */
     char part[SPEC_BYTES], name[TN_LORA_NAME], path[SPEC_BYTES + 64], *file;
     tern_status st;
     uint64_t n = 0;

@@ -18,8 +18,8 @@ void tn_engine_lanes(const tern_options *o, int n_threads, int32_t *n_lane_worke
     n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
 }
 
-/* Sets the lanes. Both are cores of one machine here, so no core stays idle unless the user wants to see a
- * phone's lanes. */
+/* Sets the lanes. Here both are cores of one machine, so no core stays idle unless the user wants a phone's
+ * lanes. */
 static tern_status lanes_of(tern_engine *e, const tern_options *o, int n_threads, tern_error *err) {
     tn_policy policy = tn_policy_defaults(TN_POLICY_OOE);
     TN_FAIL_IF(o->policy && !tn_policy_parse(o->policy, &policy), err, TERN_E_INVALID,

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The paper's ratios come from what the model loses without a head (shadowAttn 3.2). */
+/* The paper's ratios come from the loss of the model without a head (shadowAttn 3.2). */
 static void warn_of_equal_heads(tern_engine *e, const char *path) {
     const tn_hparams *h = &e->model->h;
     const float *w = e->npu->attn_head_weight;
@@ -39,8 +39,7 @@ tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pk
 #ifndef TERN_MINIMAL
     (void)tn_packed_form_use(&e->kern, e->npu->tuned.packed_form); /* "": as it is; a minimal build has one */
 #endif
-    /* cores are shared only with a device that works on them: nobody can lend silicon a core, or a core
-     * silicon */
+    /* only a device that runs on cores shares them; one with its own silicon cannot lend or borrow a core */
     e->policy.keep_busy = e->policy.keep_busy && tn_npu_device_caps(e->npu->dev)->has_parts;
     if (o->attention_preset && !strcmp(o->attention_preset, "paper") && !o->no_head_ratios)
         warn_of_equal_heads(e, path);
@@ -71,7 +70,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     TN_TRY(tn_params_check(&o, err));
     tn_params_preset(&o);
 #ifndef TERN_MINIMAL
-    TN_TRY(tn_cores_use(o.cores, err)); /* before threads are counted and started, which inherit them */
+    TN_TRY(tn_cores_use(o.cores, err)); /* before threads are counted and started: they inherit it */
 #else
     TN_FAIL_IF(o.cores && strcmp(o.cores, "all"), err, TERN_E_UNSUPPORTED, "this build cannot choose cores");
 #endif
@@ -108,8 +107,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     return st;
 }
 
-/* By the name that the system gives an open descriptor; nothing else of the engine knows of descriptors.
- * It stays open with the engine, for what is read later. */
+/* Opens it by the name that the system gives to an open descriptor; the rest of the engine does not know
+ * descriptors. It stays open with the engine for later reads. */
 tern_status tern_engine_open_fd(int fd, const tern_options *opt, tern_engine **out, tern_error *err) {
     TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_engine_open_fd needs a place for the engine");
     *out = NULL;

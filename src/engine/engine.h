@@ -1,8 +1,8 @@
-/* engine/engine.h - a model opened on this machine (internal side of tern.h): what is the same for every
- * request, immutable after tern_engine_open. A request is a session of it (session/session.h).
+/* engine/engine.h - a model opened on this machine (internal side of tern.h): everything that requests share,
+ * immutable after tern_engine_open. A request is a session of it (session/session.h).
  *
- * Main path: tern_engine_open (engine.c) finds what the options mean (configure.c, estimate.c) and opens a
- * package, or another model by imports.c. */
+ * Main path: tern_engine_open (engine.c) resolves the options (configure.c, estimate.c) and opens a package,
+ * or another model by imports.c. */
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
@@ -12,7 +12,7 @@
 #include "prefill/profile.h"
 #include "text/grammar/grammar.h"
 
-enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
+enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk, for which activations are planned */
 
 struct tern_engine {
     tn_ctx ctx;
@@ -30,37 +30,37 @@ struct tern_engine {
     tn_kv_type kv_short, kv_long;   /* form of keys and values in contexts up to TN_KV_FLOATS, and longer */
     _Atomic(tn_gvocab *) gvocab;    /* NULL until a grammar needs it */
     int fd;                         /* of tern_engine_open_fd, or -1 */
-    uint64_t experts_bytes;         /* memory of experts read on demand; 0: all are in memory */
+    uint64_t experts_bytes;         /* memory for experts read on demand; 0: all are in memory */
     int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit was given */
     tn_timeline *live;              /* made by the first tn_engine_watch, else NULL */
     _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
 };
 
-enum { TN_LEAST_CTX = 256 };  /* max-memory makes no context shorter, in tokens */
-enum { TN_KV_FLOATS = 4096 }; /* tokens: without an option, keys and values of longer contexts are halves */
+enum { TN_LEAST_CTX = 256 };  /* tokens: max-memory never shortens a context below this */
+enum { TN_KV_FLOATS = 4096 }; /* tokens: without an option, longer contexts keep keys and values as halves */
 /* The form of keys and values that the options ask for in a context of n_ctx tokens. */
 tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx);
-/* Brings the options within max_memory_bytes: weights that stay packed, then keys and values in fewer
- * bits, then a shorter context, where none was asked for otherwise. *n_ctx is the longest context that
- * sessions may have, or 0 without a limit. Experts of packages are read on demand before anything becomes shorter:
- * *experts_bytes is the memory left for them, or 0 where all are in memory. TERN_E_LIMIT with the numbers where
- * that is not enough. */
+/* Fits the options into max_memory_bytes: first weights stay packed, then keys and values take fewer bits,
+ * then the context gets shorter, each only where no option asked otherwise. *n_ctx is the longest context
+ * that sessions may have, or 0 without a limit. Experts of packages are read on demand before anything else
+ * is reduced: *experts_bytes is the memory left for them, or 0 where all are in memory. Fails with
+ * TERN_E_LIMIT and the numbers where that is not enough. */
 tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
                           tern_error *err);
-/* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is
+/* Resolves the options for a package: the engine's lanes, policy and attention, and how the model is
  * opened. */
-/* Gives the workers of the lanes, by tn_lane, as a package opened with o has them. */
+/* Gives the workers of the lanes, by tn_lane, for a package opened with o. */
 void tn_engine_lanes(const tern_options *o, int n_threads, int32_t *n_lane_workers);
-/* Returns the threads that o means. */
+/* Returns the number of threads that o asks for. */
 int tn_engine_threads(const tern_options *o);
 tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
                                 int n_threads, tn_npu_model_options *out, tern_error *err);
 
-/* Where the stage times of this machine, model and settings are kept. The path stays the engine's. */
+/* Path of the stage times of this machine, model and settings. It stays the engine's. */
 void tn_engine_profile(const tern_engine *e, tn_profile_file *out);
-/* From now on what sessions without a timeline of their own do is noted on a live one, until
- * tn_engine_unwatch. *out is the engine's, for tn_timeline_take; its last track is the sessions' own
- * thread. While it is watched one thread at a time runs the engine's sessions, and one watches. */
+/* From now until tn_engine_unwatch, sessions without a timeline of their own record their work on a live one.
+ * *out is the engine's, for tn_timeline_take; its last track is the sessions' own thread. Meanwhile one
+ * thread at a time runs the engine's sessions, and one watches. */
 tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err);
 void tn_engine_unwatch(tern_engine *e);
 

@@ -1,4 +1,4 @@
-/* What a model will take in memory, from its header and shapes alone. */
+/* Estimates a model's memory from its header and shapes alone. */
 #include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* *next_bytes: of them, the layer's that guesses further. */
+/* *next_bytes: the share of the layer that guesses one token further. */
 static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, tn_hparams *h,
                                    uint64_t *n_bytes, uint64_t *next_bytes, tn_experts_need *experts,
                                    uint64_t *fingerprint, tern_error *err) {
@@ -59,14 +59,14 @@ static uint64_t work_bytes(const tn_hparams *h, int64_t rows, int32_t n_ctx, int
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
 }
 
-/* The layer that guesses further has rows, logits and scores of its own. */
+/* The layer that guesses one token further has rows, logits and scores of its own. */
 static uint64_t next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_threads) {
     return work_bytes(h, TN_TREE_MAX, n_ctx, n_threads) + tn_next_work_bytes(h, n_ctx, n_threads);
 }
 
-/* A process has code, libraries and buffers of its own, and a tokenizer's tables grow with the vocabulary:
- * what the resident set of tern run held beyond the model, its context and its work at vocabularies of
- * 8,000 and 152,000. */
+/* Memory of the process itself (code, libraries, buffers) and of a tokenizer's tables, which grow with the
+ * vocabulary: what the resident set of tern run held beyond the model, its context and its work at
+ * vocabularies of 8,000 and 152,000. */
 static uint64_t process_bytes(const tn_hparams *h) { return (14u << 20) + 100 * (uint64_t)h->n_vocab; }
 
 tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
@@ -77,7 +77,7 @@ tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
     return o->exact || floats || n_ctx <= TN_KV_FLOATS ? TN_KV_F32 : TN_KV_F16;
 }
 
-/* Sparse attention, from a prompt of `from` tokens on, keeps the keys as INT8 panels and as rows. */
+/* Sparse attention, for prompts of `from` tokens and more, keeps the keys both as INT8 panels and as rows. */
 static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, int32_t from,
                              tn_kv_type kv) {
     const char *mode = tn_options_attention(o);
@@ -93,7 +93,8 @@ static bool may_stay_packed(const tern_options *o) {
            !o->npu_memory_bytes && !(o->products && !strcmp(o->products, "operators"));
 }
 
-/* Whether the weights of a package opened with o stay packed; what a device refuses is told when it opens. */
+/* Whether the weights of a package opened with o stay packed; a device's refusal is reported when it
+ * opens. */
 static bool stays_packed(const tern_options *o) {
     if (o->weights && strcmp(o->weights, "auto")) return !strcmp(o->weights, "packed");
     if (!may_stay_packed(o)) return false;
@@ -110,9 +111,9 @@ static bool may_be_on_demand(const tern_options *o) {
            !o->no_chunk_sharing && !o->npu_memory_bytes && !(o->load && !strcmp(o->load, "mmap"));
 }
 
-/* Where max-memory is not enough for all experts, weights are those of the others and what is left for experts;
- * *experts_bytes is that, or 0 where all are in memory. next: of *e, what the layer that guesses further takes, which
- * is left out then. */
+/* Where max-memory does not hold all experts, weights counts everything but experts, and *experts_bytes is
+ * the memory left for them (0 where all are in memory). next: the share of *e of the layer that guesses one
+ * token further, which is then left out. */
 static void leave_for_experts(const tern_options *o, const tn_experts_need *need, const tern_estimate *next,
                               tern_estimate *e, uint64_t *experts_bytes) {
     *experts_bytes = 0;
@@ -128,8 +129,8 @@ static void leave_for_experts(const tern_options *o, const tn_experts_need *need
     e->weight_bytes -= need->all_bytes - *experts_bytes;
 }
 
-/* Gives the chunk length and where sparse attention begins as the engine will have them: as given, as measured
- * for this package by these lanes of this machine, or the usual ones. */
+/* Gives the chunk length and the start of sparse attention that the engine will use: as given, as measured
+ * for this package by these lanes of this machine, or the defaults. */
 static void measured_lengths(const char *path, const tern_options *o, uint64_t fingerprint, int32_t *chunk,
                              int32_t *from) {
     char profile[4096];
@@ -195,7 +196,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     return TERN_OK;
 }
 
-/* By halves: what a context takes grows with it, and nothing is read of the model but its header. */
+/* Bisection: a context's memory grows with its length, and only the model's header is read. */
 static tern_status longest_context(const char *path, const tern_options *o, tern_estimate *e,
                                    tern_error *err) {
     tern_options with = *o;
@@ -209,7 +210,7 @@ static tern_status longest_context(const char *path, const tern_options *o, tern
     return tern_engine_estimate(path, &with, e, err);
 }
 
-/* Keys and values in as many bits as fit, or in the fewest that lose nothing that tasks show. */
+/* Keys and values in as many bits as fit, or in the fewest whose loss no task shows. */
 static tern_status narrower_cache(const char *path, tern_options *o, tern_estimate *e, tern_error *err) {
     static const tn_kv_type forms[] = {TN_KV_F16, TN_KV_INT8};
     bool floats = o->exact || tn_options_kv(o, INT32_MAX) == TN_KV_F32; /* something needs them */
@@ -219,7 +220,7 @@ static tern_status narrower_cache(const char *path, tern_options *o, tern_estima
         o->kv = tn_kv_type_name(forms[i]);
         TN_TRY(tern_engine_estimate(path, o, &less, err));
         if (all_of(&less) < all_of(e)) *e = less;
-        else o->kv = before; /* small heads fill up their groups of codes */
+        else o->kv = before; /* small heads are padded to whole groups of codes */
     }
     return TERN_OK;
 }

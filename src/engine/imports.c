@@ -36,8 +36,8 @@ static tern_status open_float(tern_engine *e, const char *path, const char *sche
     return st;
 }
 
-/* A float model for which a device was named: its static INT8 graphs come from a package, made here and gone
- * with the engine. */
+/* A float model for which a device was named: its static INT8 graphs come from a package that is made here
+ * and deleted with the engine. */
 static tern_status open_packed(tern_engine *e, const char *path, const tern_options *o, int n_threads,
                                tern_error *err) {
     const char *dir = getenv("TMPDIR");
@@ -64,7 +64,7 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
     tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
     tn_pkg *pkg = NULL;
     if (st == TERN_OK) st = tn_pkg_open(&e->ctx, name, &pkg, err);
-    unlink(name); /* what reads it has it open */
+    unlink(name); /* its readers have it open */
     if (st == TERN_OK) st = tn_engine_open_package(e, name, &pkg, o, n_threads, err);
     tn_pkg_close(&pkg);
     tn_free(&e->ctx, e->profile_path); /* nothing stays of it */

@@ -1,10 +1,9 @@
-/* What sessions do, told while they do it. Nothing is noted, and nothing costs anything, while nobody
- * watches. */
+/* Live reports of what sessions do. Nothing is recorded, and nothing costs anything, while nobody watches. */
 #include "engine/engine.h"
 
 #include <string.h>
 
-enum { LIVE_EVENTS = 1 << 14 }; /* of a track, between two looks: a second of the smallest model's tasks */
+enum { LIVE_EVENTS = 1 << 14 }; /* of a track between two reads: a second of the smallest model's tasks */
 
 tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err) {
     static const char *const own[] = {"session"};
@@ -19,5 +18,5 @@ tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err) 
     return TERN_OK;
 }
 
-/* A forward that runs just now may add what it does; the ring has room for it or leaves it out. */
+/* A running forward may still add events; the ring takes them or drops them. */
 void tn_engine_unwatch(tern_engine *e) { atomic_store(&e->watched, NULL); }

@@ -1,5 +1,5 @@
-/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c and
- * quant/packing.c: refusals. */
+/* engine/minimal.c - in a build for packages alone (TERN_MINIMAL), refusals in place of imports.c and
+ * quant/packing.c. */
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/adapters.h"

@@ -1,4 +1,4 @@
-/* Widens ggml's block formats as their definition has it: little-endian blocks of 32 or 256 values. */
+/* Widens ggml's block formats by their definition: little-endian blocks of 32 or 256 values. */
 #include "formats/tensor.h"
 
 #include "base/half.h"
@@ -89,7 +89,7 @@ static void iq4_values_of(const uint8_t *q, float d, float *y) {
 static void iq4_nl(const uint8_t *b, float *y) { iq4_values_of(b + 2, f16_at(b), y); }
 
 /* A block has one exponent, then four-bit floats (sign, two bits of exponent, one of mantissa): 0, 0.5 .. 6.
- * They are doubled here, under half of 2^(e - 127). */
+ * They are stored doubled here, with half of 2^(e - 127). */
 static void mxfp4(const uint8_t *b, float *y) {
     static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     uint32_t u = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;

@@ -82,7 +82,7 @@ typedef struct cursor {
     const tn_gguf *g;
     uint64_t at;
     tern_error *err;
-    const char *tensor; /* whose description is being read, or "" */
+    const char *tensor; /* of the description being read, or "" */
 } cursor;
 
 static tern_status take(cursor *c, uint64_t n, const uint8_t **out, const char *what) {
@@ -137,7 +137,7 @@ static tern_status read_value(cursor *c, pair *p) {
                    "%s: array of %" PRIu64 " elements at offset %" PRIu64, c->g->path, p->n, c->at);
         return take(c, n_bytes, &p->data, "array");
     }
-    /* every string takes at least its length's eight bytes */
+    /* every string takes at least the eight bytes of its length */
     TN_FAIL_IF(p->n > (c->g->size - c->at) / 8, c->err, TERN_E_FORMAT,
                "%s: truncated: %" PRIu64 " strings at offset %" PRIu64 ", the file has %" PRIu64 " bytes",
                c->g->path, p->n, c->at, c->g->size);
@@ -284,7 +284,7 @@ static tern_status read_tensor(cursor *c, tn_tensor *t) {
                t->name, at, n_dims);
     t->n_dims = (int32_t)n_dims;
     for (int i = 0; i < 4; i++) t->dims[i] = 1;
-    for (uint32_t i = 0; i < n_dims; i++) { /* the file has them innermost first */
+    for (uint32_t i = 0; i < n_dims; i++) { /* the file stores them innermost first */
         TN_TRY(take_u64(c, &t->dims[n_dims - 1 - i], "dimension"));
     }
     TN_TRY(take_u32(c, &type, "type"));
@@ -321,7 +321,7 @@ static int by_key(const void *a, const void *b) {
     return key_order((*(const pair *const *)a)->key, (*(const pair *const *)b)->key);
 }
 
-/* From here on `find` works. A vocabulary asks it for every token, so it must not look at every key. */
+/* From here on `find` works. A vocabulary calls it for every token, so it must not look at every key. */
 static tern_status sort_keys(tn_gguf *g, tern_error *err) {
     const pair **order = g->by_key = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys", g->path, g->n_pairs);
@@ -335,7 +335,7 @@ static tern_status sort_keys(tn_gguf *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* Returns how many bytes of the data section lie after the file's end. */
+/* Returns how many bytes of the data section lie beyond the end of the file. */
 static uint64_t missing_bytes(const tn_gguf *g, uint64_t data_off) {
     uint64_t need = 0, end;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
@@ -346,7 +346,7 @@ static uint64_t missing_bytes(const tn_gguf *g, uint64_t data_off) {
     return need > g->size ? need - g->size : 0;
 }
 
-/* Places the tensors in the data section. It refuses overlaps and names that occur twice. */
+/* Places the tensors in the data section. It refuses overlaps and duplicate names. */
 static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignment, tern_error *err) {
     const tn_tensor **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *order);
     g->by_name = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *g->by_name);
@@ -468,7 +468,7 @@ bool tn_gguf_shrank(const tn_gguf *g) { return tn_file_shrank(g->file); }
 
 enum { MAX_PARTS = 999, SPLIT_TAIL = 20 /* "-00001-of-00003.gguf" */ };
 
-/* Makes the path of part i, from 1 on, beside that of the first one. */
+/* Makes the path of part i, counted from 1, beside that of the first one. */
 static void part_path(const tn_gguf *g, int64_t i, int64_t n, char *out, size_t cap) {
     snprintf(out, cap, "%.*s-%05d-of-%05d.gguf", (int)(strlen(g->path) - SPLIT_TAIL), g->path, (int)i,
              (int)n);
@@ -496,7 +496,7 @@ static tern_status merge_parts(tn_gguf *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* Opens the other parts of a file that says that it is split. */
+/* Opens the other parts of a split file. */
 static tern_status open_parts(tn_gguf *g, tern_error *err) {
     int64_t n = 0, no = 0, i_part;
     if (!tn_gguf_i64(g, "split.count", &n) || n <= 1) return TERN_OK;

@@ -1,6 +1,6 @@
-/* formats/gguf.h - reading GGUF v2 and v3 (little-endian), and writing v3.
- * A reader is immutable after open and shared by threads; strings and tensor data point into the mapped file.
- * Nothing in the file is trusted: every length, offset and count is checked against the bytes there are. */
+/* formats/gguf.h - reading GGUF v2 and v3 (little-endian), and writing v3. A reader is immutable after open
+ * and shared by threads; strings and tensor data point into the mapped file. Nothing in the file is trusted:
+ * every length, offset and count is checked against the size of the file. */
 #ifndef TN_FORMATS_GGUF_H
 #define TN_FORMATS_GGUF_H
 
@@ -9,14 +9,13 @@
 
 typedef struct tn_gguf tn_gguf;
 
-/* Opens a file. A split one (NAME-00001-of-00003.gguf, as llama-gguf-split writes them) is opened by its
- * first part: metadata comes from that one, tensors from all. */
+/* Opens a file. A split file (NAME-00001-of-00003.gguf, as written by llama-gguf-split) is opened by its
+ * first part, which has the metadata; tensors come from all parts. */
 tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err);
-/* Does the same over bytes of the caller, who keeps them until close; name stands for the path in
- * messages. */
+/* The same over the caller's bytes, which stay until close; name stands for the path in messages. */
 tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                 tn_gguf **out, tern_error *err);
-/* Tells whether the file became shorter while it was open. What was read from it may be zeros then. */
+/* Tells whether the file was truncated while open. What was read from it may then be zeros. */
 bool tn_gguf_shrank(const tn_gguf *g);
 void tn_gguf_close(tn_gguf **g);
 
@@ -26,7 +25,7 @@ size_t tn_gguf_n_tensors(const tn_gguf *g);
 const tn_tensor *tn_gguf_tensor_at(const tn_gguf *g, size_t i);
 const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name); /* NULL: absent */
 
-/* These read metadata. Each returns false when the key is absent or of another kind. Strings are not
+/* Read metadata. Each returns false when the key is absent or of another type. Strings are not
  * zero-terminated. */
 bool tn_gguf_has(const tn_gguf *g, const char *key);
 size_t tn_gguf_n_keys(const tn_gguf *g);
@@ -45,7 +44,7 @@ bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out)
 typedef struct tn_gguf_writer tn_gguf_writer;
 
 tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err);
-/* These write metadata. A failure is kept and reported by tn_gguf_begin_data. */
+/* Write metadata. A failure is remembered and reported by tn_gguf_begin_data. */
 void tn_gguf_put_str(tn_gguf_writer *w, const char *key, const char *value);
 void tn_gguf_put_u32(tn_gguf_writer *w, const char *key, uint32_t value);
 void tn_gguf_put_f32(tn_gguf_writer *w, const char *key, float value);
@@ -58,9 +57,9 @@ void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *valu
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,
                         const uint64_t *dims);
 tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err);
-/* Writes the tensors' bytes one after the other; padding between them is the writer's business. */
+/* Writes the tensors' bytes one after the other; the writer adds the padding. */
 tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes, tern_error *err);
-/* Syncs and renames. It fails when bytes are missing. The writer is closed whatever happens. */
+/* Syncs and renames. It fails when bytes are missing. Always closes the writer. */
 tern_status tn_gguf_finish(tn_gguf_writer **w, tern_error *err);
 void tn_gguf_abort(tn_gguf_writer **w); /* NULL-safe; nothing is left */
 

@@ -18,12 +18,12 @@ struct tn_gguf_writer {
     tn_ctx *ctx;
     char *path;
     tn_outfile *file;
-    uint8_t *keys, *infos; /* metadata pairs and tensor table as they will stand in the file */
+    uint8_t *keys, *infos; /* metadata pairs and tensor table in the form of the file */
     size_t n_keys_bytes, cap_keys, n_infos_bytes, cap_infos;
     uint64_t n_keys, n_tensors, cap_tensors;
     uint64_t *sizes; /* bytes of each tensor */
     uint64_t i_tensor, in_tensor,
-        data_off; /* the tensor being written, its bytes so far, where the next one begins */
+        data_off; /* the current tensor, its bytes so far, and the beginning of the next */
     tern_status failed;
 };
 

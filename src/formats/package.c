@@ -60,7 +60,7 @@ struct tn_pkg_writer {
     tn_pkg_section *sections;
     uint64_t cap_toc_bytes, n_toc_bytes;
     char *toc;
-    /* the tensor section being put together */
+    /* the tensor section being assembled */
     bool open;
     tn_pkg_kind kind;
     int32_t layer;
@@ -291,7 +291,9 @@ tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err) {
         st = tn_fail(err, TERN_E_IO, "%s: %s", w->path, strerror(errno));
     if (st == TERN_OK && fsync(w->fd))
         st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
-    if (st == TERN_OK) st = write_at(w, &h, sizeof h, 0, err); /* what makes it a package comes last */
+    if (st == TERN_OK)
+        st = write_at(w, &h, sizeof h, 0, err); /* the magic that makes it a package is
+                                                                  written last */
     if (st == TERN_OK && fsync(w->fd))
         st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
     return st;
@@ -348,7 +350,7 @@ static const toc_head *toc_of(const tn_pkg *p, const tn_pkg_section *s) {
 }
 
 /* Checks a table of contents inside the index: its parts must fill it, its tensors must fit the section, and
- * there must be as many checksums as blocks. */
+ * the number of checksums must match the blocks. */
 static tern_status check_toc(const tn_pkg *p, const tn_pkg_section *s, uint64_t index_bytes,
                              tern_error *err) {
     TN_FAIL_IF(!tn_range_ok(s->toc_off_bytes, s->toc_bytes, index_bytes) || s->toc_off_bytes % 8 ||
@@ -432,7 +434,7 @@ static tern_status read_index(tn_pkg *p, tern_error *err) {
     return TERN_OK;
 }
 
-/* Opens a package by fd, which it takes whatever happens. */
+/* Opens a package by fd, which it always takes. */
 static tern_status open_fd(tn_ctx *ctx, int fd, uint64_t file_bytes, const char *path, tn_pkg **out,
                            tern_error *err) {
     *out = NULL;

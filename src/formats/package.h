@@ -1,15 +1,18 @@
 /* formats/package.h - the .tern package: one file, sections in load order, each with its checksums.
  *
- * File: pkg_header | index: section table, tables of contents | sections. Everything a reader must know to
- * place every tensor lies in the index, in front. So a package can be used while it arrives. A section of
- * tensors has a table of contents (records and the checksums of blocks of 256 KiB). Its small tensors come
- * first, back to back ("the small part"), then the large ones (tn_pkg_is_large). Those of a block or more
- * begin at multiples of 4096 in the file, so that each can be read alone, directly, to where it stays, and be
- * checked block by block while it is; shorter ones share their first and last page with what lies beside
- * them. docs/reference/package-format.md specifies every byte. All numbers are little-endian.
+ * File: pkg_header | index: section table, tables of contents | sections.
  *
- * A writer streams sections in order; nothing appears under the final name before finish has synced it all. A
- * reader trusts no length or offset; bytes are checked against their checksums when they are read. */
+ * The index comes first and holds everything a reader must know to place every tensor, so a package can be
+ * used while it arrives. A section of tensors has a table of contents: records, and the checksums of blocks
+ * of 256 KiB. Its small tensors come first, back to back ("the small part"), then the large ones
+ * (tn_pkg_is_large). Large ones of a block or more begin at multiples of 4096 in the file, so that each can
+ * be read directly to its final place and checked block by block meanwhile; shorter ones share their first
+ * and last page with their neighbours. docs/reference/package-format.md specifies every byte. All numbers are
+ * little-endian.
+ *
+ * A writer streams sections in order; nothing appears under the final name before finish has synced
+ * everything. A reader trusts no length or offset; bytes are checked against their checksums when they are
+ * read. */
 #ifndef TN_FORMATS_PACKAGE_H
 #define TN_FORMATS_PACKAGE_H
 
@@ -19,8 +22,8 @@
 
 #include <stdint.h>
 
-/* Version 6 has TN_PKG_ROWS16 and packs what is short, version 5 may have weightlets in HEAD, version 4 knows
- * TN_PKG_ROTATED; all of them and version 3 are read. */
+/* Version 6 has TN_PKG_ROWS16 and packs short sections and tensors, version 5 may have weightlets in HEAD,
+ * version 4 knows TN_PKG_ROTATED; all of them and version 3 are read. */
 enum {
     TN_PKG_VERSION = 6,
     TN_PKG_OLDEST = 3,
@@ -37,11 +40,12 @@ typedef enum tn_pkg_kind {
     TN_PKG_LAYER = 4, /* tensors of one layer */
     TN_PKG_OUTLIERS = 5, /* rows of weights by input channel of one layer, for outliers of cold channels */
     TN_PKG_GRAPHS = 6,   /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
-    TN_PKG_LM_HEAD = 7, /* large tensors of the model level: embedding, head. After the layers: needed last */
+    TN_PKG_LM_HEAD = 7,  /* large tensors of the model level: embedding, head. After the layers, because
+                           they are needed last */
     TN_PKG_TABLE =
-        9, /* a part of the embeddings for every layer, whose rows are read when tokens want them; the
-              section's layer counts the parts */
-    TN_PKG_SMOOTHING = 8, /* what the inputs of sites are divided by: for adapters, and read for them alone */
+        9, /* a part of the embeddings for every layer, read row by row on demand; the section's layer
+              numbers the parts */
+    TN_PKG_SMOOTHING = 8, /* divisors of the inputs of sites; read only for adapters */
     TN_PKG_NEXT = 10,     /* tensors of the layer that guesses one token further, all small */
 } tn_pkg_kind;
 
@@ -49,7 +53,7 @@ typedef struct tn_pkg_section {
     uint32_t kind;
     int32_t layer; /* -1: none */
     uint64_t off_bytes, size_bytes;
-    uint64_t xxh64; /* of the section's bytes; of its table of contents, where it has one */
+    uint64_t xxh64; /* of the section's table of contents where it has one, else of its bytes */
     uint32_t toc_off_bytes, toc_bytes; /* in the index; 0, 0: none */
 } tn_pkg_section;
 _Static_assert(sizeof(tn_pkg_section) == 40, "on-disk layout");
@@ -67,20 +71,20 @@ typedef enum tn_pkg_part {
     TN_PKG_ROWS = 8, /* s8 [n = input channels][k = output channels]: every weight row (SHADOW sections) */
     TN_PKG_WEIGHTLETS =
         9, /* [n][k] linear in 1..8 bits per output channel (kernels/unpack.h), instead of TILES */
-    TN_PKG_CHANNEL_BITS = 10, /* packed INT3 [n]: their widths less one */
+    TN_PKG_CHANNEL_BITS = 10, /* packed INT3 [n]: their widths minus one */
     TN_PKG_TILE_HASH = 12,    /* u32 [n / tile_n rounded up]: XXH32 (seed 0) of each column tile of TILES, for
                                  rows looked up alone */
     TN_PKG_OUTPUT =
-        13, /* f32 [n rounded up to the tile]: what the CPU multiplies a linear's 8-bit outputs by, beside their
-                           scale, which is the record's act_scale */
+        13, /* f32 [n rounded up to the tile]: factors of a linear's 8-bit outputs, besides their scale,
+               which is the record's act_scale */
     TN_PKG_INVERSE =
-        14, /* f32 [k]: what a site's inputs are multiplied by before they are quantised, where no
-                            tensor in front of it could take that (first linear of the site; absent: 1) */
+        14, /* f32 [k]: factors of a site's inputs before they are quantised, where no earlier tensor could
+               hold them (first linear of the site; absent: 1) */
     TN_PKG_EXPERT_HASH =
         15,             /* u32 [n experts]: XXH32 (seed 0) of each expert's part of TILES or WEIGHTLETS, which
                                 may be read alone */
-    TN_PKG_ROWS16 = 16, /* f16 [n rounded up to the tile], then s16 alike: scales, to be multiplied by the
-                           record's act_scale, and sums; instead of SCALE and COL_SUM */
+    TN_PKG_ROWS16 = 16, /* f16 [n rounded up to the tile], then s16 in the same way: scales, to be
+                           multiplied by the record's act_scale, and sums; replaces SCALE and COL_SUM */
     TN_PKG_BLOCKS = 17, /* [n][k] linear as tiles of Q8_0 (kernels/blocks_s8.h), for the CPU; k % 32 == 0 */
 } tn_pkg_part;
 
@@ -99,7 +103,7 @@ static inline bool tn_pkg_is_large(uint32_t part) {
     return part == TN_PKG_TILES || part == TN_PKG_WEIGHTLETS || part == TN_PKG_ROWS;
 }
 
-/* A section of compiled graphs has u32 count, u32 zero, then so many of these, then the graphs' bytes (npu.h
+/* A section of compiled graphs has u32 count, u32 zero, then this many entries, then the graphs' bytes (npu.h
  * serialises them). */
 typedef struct tn_pkg_graph {
     int32_t layer;                  /* -1: the head */
@@ -109,8 +113,7 @@ typedef struct tn_pkg_graph {
 } tn_pkg_graph;
 _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
 
-/* A package holds these forms for every site: chunks of the prompt, and decoding (which is all the head
- * has). */
+/* A package holds these forms for every site: chunks of the prompt, and decoding (the head's only form). */
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 
 /* Rows of a part of the table. A row is s8 codes, layer by layer, then an f32 scale for every layer. */
@@ -120,7 +123,7 @@ static inline size_t tn_pkg_table_row(int32_t n_layers, int32_t n) {
 }
 
 enum {
-    TN_PKG_HAS_OUTLIERS = 1, /* clipped activations of this linear are made good on the CPU */
+    TN_PKG_HAS_OUTLIERS = 1, /* the CPU adds back clipped activations of this linear */
     TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
     TN_PKG_OUTPUT_INT8 = 4,  /* its outputs leave the device in 8 bits */
     TN_PKG_DIVIDED = 8,   /* its inputs are those after a delta net or a convolution, and have an INVERSE */
@@ -144,18 +147,17 @@ uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes);
 tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, const void *data,
                                uint64_t n_bytes, tern_error *err);
 
-/* A section of tensors is written so: begin, add each tensor (borrowed until end), then end writes them
- * all. */
+/* To write a section of tensors: begin, add each tensor (borrowed until end), end writes them all. */
 tern_status tn_pkg_begin(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, tern_error *err);
 tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *data, uint64_t n_bytes,
                        tern_error *err);
 tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err);
 
-/* Writes the table and syncs: the file is a package that has no name yet. Nothing can be added after that. */
+/* Writes the table and syncs: the file is then a package without a name. Nothing can be added after that. */
 tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err);
-/* Opens a reader of the sealed file, by its own descriptor. The writer may be closed before it. */
+/* Opens a reader of the sealed file with its own descriptor. The writer may be closed before it. */
 tern_status tn_pkg_reopen(const tn_pkg_writer *w, tn_pkg **out, tern_error *err);
-/* Seals, where nobody did, and renames over path. The writer is closed whatever happens. */
+/* Seals if necessary and renames over path. Always closes the writer. */
 tern_status tn_pkg_finish(tn_pkg_writer **w, tern_error *err);
 /* Closes the writer and removes the temporary file. NULL-safe. */
 void tn_pkg_abort(tn_pkg_writer **w);
@@ -165,14 +167,13 @@ void tn_pkg_abort(tn_pkg_writer **w);
 bool tn_pkg_is(const char *path); /* a regular file that begins like a package */
 /* Opens a package: it reads and checks header and index only. */
 tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
-/* Does as tn_pkg_open, by one descriptor, where the file begins like a package. Where it does not, or is no
- * regular file that can be read, *out is NULL without an error. */
+/* Like tn_pkg_open, by a descriptor. If the file does not begin like a package, is not regular or not
+ * readable, *out is NULL without an error. */
 tern_status tn_pkg_open_if(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 void tn_pkg_close(tn_pkg **p);
-/* Lets the kernel fetch everything in front of the layers, all of which is needed before anything can
- * begin. */
+/* Asks the kernel to fetch everything before the layers, all of which is needed before anything can begin. */
 void tn_pkg_fetch_front(const tn_pkg *p);
-int tn_pkg_fd(const tn_pkg *p); /* the one descriptor; whoever needs another copies this one */
+int tn_pkg_fd(const tn_pkg *p); /* the one descriptor; duplicate it if you need another */
 const char *tn_pkg_path(const tn_pkg *p);
 uint64_t tn_pkg_file_bytes(const tn_pkg *p);
 size_t tn_pkg_n_sections(const tn_pkg *p);
@@ -186,9 +187,9 @@ tern_status tn_pkg_read_small(const tn_pkg *p, const tn_pkg_section *s, void *ds
 /* Reads a part of a section, unchecked (rows on demand). Thread-safe. */
 tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t off_bytes, uint64_t n_bytes,
                               void *dst, tern_error *err);
-/* Checks bytes [at, at + n) of a large tensor (or, r NULL, of the small part) that were read otherwise. `at`
- * is a multiple of TN_PKG_BLOCK, the end too or that of the tensor. TERN_E_FORMAT names layer, tensor and
- * file offset of the block that differs. */
+/* Checks bytes [at, at + n) of a large tensor (or, r NULL, of the small part) that were read by other means.
+ * `at` is a multiple of TN_PKG_BLOCK; so is the end, unless it is the tensor's. TERN_E_FORMAT names layer,
+ * tensor and file offset of the differing block. */
 tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_record *r, uint64_t at,
                          const void *data, uint64_t n, tern_error *err);
 
@@ -198,18 +199,18 @@ const tn_pkg_record *tn_pkg_records(const tn_pkg *p, const tn_pkg_section *s, si
 /* Returns the record with this role and part, or NULL. */
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part);
 
-/* Scales and sums of a linear's n_pad rows (n rounded up to the tile), short or long. Short ones are within
- * 2^-11 of what they were made of. Returns false where some do not fit: then they are to be written long. */
+/* Packs scales and sums of a linear's n_pad rows (n rounded up to the tile). Short ones are within 2^-11 of
+ * the originals. Returns false where some do not fit, and the long form is needed. */
 bool tn_pkg_rows16_pack(const float *scale, const int32_t *col_sum, size_t n_pad, uint16_t *rows16,
                         float *by);
-/* Where the record that says them is missing or has another size, it fails with TERN_E_FORMAT. scale NULL:
- * that is all it looks at. */
+/* Reads them in either form. A missing record or one of another size is TERN_E_FORMAT. scale NULL: only
+ * checks that. */
 tern_status tn_pkg_rows(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
                         size_t n_pad, float *scale, int32_t *col_sum, tern_error *err);
 
 /* Finds an [n][k] linear in weightlets: its widths, at base (the section, or its small part, as read), and
- * the record of its weights, whose size fits them, so that any part may be unpacked (tn_weightlets_unpack).
- * It fails with TERN_E_FORMAT where one is missing or does not fit. */
+ * the record of its weights, whose size is checked against them, so that any part may be unpacked
+ * (tn_weightlets_unpack). A missing or unfitting record is TERN_E_FORMAT. */
 tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
                               int64_t n, int64_t k, const uint8_t **packed_bits,
                               const tn_pkg_record **weightlets, tern_error *err);

@@ -77,7 +77,7 @@ static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t
     return TERN_OK;
 }
 
-/* Returns how many bytes of the tensors lie after the end of the data. */
+/* Returns how many bytes of the tensors lie beyond the end of the data. */
 static uint64_t missing_bytes(const json_t *tensors, uint64_t data_bytes) {
     json_int_t need = 0;
     const char *key;
@@ -133,7 +133,7 @@ static int by_place(const void *a, const void *b) {
     return x->data < y->data ? -1 : x->data > y->data;
 }
 
-/* Sorts for look-up. It refuses names that occur twice and tensors that overlap. */
+/* Sorts for look-up. It refuses duplicate names and overlapping tensors. */
 static tern_status finish(tn_safetensors *s, tern_error *err) {
     if (!s->n_tensors) return TERN_OK;
     qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);

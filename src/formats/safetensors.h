@@ -14,14 +14,13 @@ tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **
 /* Opens one file's bytes, which the caller keeps until close; name stands for the path in messages. */
 tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                        tn_safetensors **out, tern_error *err);
-/* Tells whether a file became shorter while it was open. What was read from it may be zeros then. */
+/* Tells whether a file was truncated while open. What was read from it may then be zeros. */
 bool tn_safetensors_shrank(const tn_safetensors *s);
 void tn_safetensors_close(tn_safetensors **s);
 
 size_t tn_safetensors_n_tensors(const tn_safetensors *s);
 const tn_tensor *tn_safetensors_tensor_at(const tn_safetensors *s, size_t i);
-/* Returns NULL for a tensor that is absent. A tensor of a type that tern does not read is listed with dtype
- * TN_N_DTYPES. */
+/* Returns NULL for an absent tensor. A tensor of an unsupported type is listed with dtype TN_N_DTYPES. */
 const tn_tensor *tn_safetensors_tensor(const tn_safetensors *s, const char *name);
 
 #endif

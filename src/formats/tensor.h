@@ -1,4 +1,4 @@
-/* formats/tensor.h - a stored tensor, whatever file it lies in, and its storage types. */
+/* formats/tensor.h - a stored tensor, in whatever file, and its storage types. */
 #ifndef TN_FORMATS_TENSOR_H
 #define TN_FORMATS_TENSOR_H
 
@@ -42,8 +42,7 @@ typedef struct tn_tensor {
     const uint8_t *data;
 } tn_tensor;
 
-/* Widens n values (a multiple of the block) from src. It is exact: the values are those that ggml's reference
- * gives. */
+/* Widens n values (a multiple of the block) from src, exactly as ggml's reference does. */
 void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n);
 
 #endif

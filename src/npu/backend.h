@@ -1,6 +1,6 @@
-/* npu/backend.h - what a backend implements: a small table of functions. npu.c in front of it checks
- * descriptions and jobs, counts memory, keeps references and wakes waiters, so a backend only computes
- * (docs/guide/add-a-backend.md tells how to add one). */
+/* npu/backend.h - the functions that a backend implements. npu.c checks descriptions and jobs, counts memory,
+ * keeps references and wakes waiters, so a backend only computes (docs/guide/add-a-backend.md tells how to
+ * add one). */
 #ifndef TN_NPU_BACKEND_H
 #define TN_NPU_BACKEND_H
 
@@ -14,12 +14,12 @@ typedef struct tn_npu_backend {
     tern_status (*open)(tn_npu_device *d, const tn_npu_options *opt, tern_error *err);
     /* close is required. No job is running then, and every graph is unloaded. */
     void (*close)(tn_npu_device *d);
-    /* submit is required. It executes a checked job: exactly one tn_npu_complete must follow, on any thread,
-     * however the device fares. It allocates nothing. */
+    /* submit is required. It executes a checked job. Exactly one tn_npu_complete must follow, on any thread,
+     * also when the device fails. It allocates nothing. */
     void (*submit)(tn_npu_device *d, tn_npu_job *job);
 
-    /* These three are optional, together. They give memory that both sides see, 64-byte aligned; with NULL it
-     * is the process's own. owns tells whether a pointer comes from there. */
+    /* These three are optional, together. They give memory that both sides see, 64-byte aligned; with NULL
+     * the process's own is used. owns tells whether a pointer is from there. */
     tern_status (*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out, tern_error *err);
     void (*mem_free)(tn_npu_device *d, void *p);
     bool (*owns)(tn_npu_device *d, const void *p);
@@ -30,7 +30,7 @@ typedef struct tn_npu_backend {
      * frozen. g->impl is the backend's. */
     tern_status (*load)(tn_npu_device *d, tn_npu_graph *g, tern_error *err);
     void (*unload)(tn_npu_device *d, tn_npu_graph *g);
-    /* Its load takes a factor for every column, also where accumulators leave as they are and need none. */
+    /* Its load needs a factor for every column, also for plain accumulators, which otherwise have none. */
     bool wants_all_factors;
     /* These are optional, together, for caps.has_parts. */
     void (*run_part)(tn_npu_device *d, const tn_npu_job *job, int32_t i, int32_t n);
@@ -54,13 +54,13 @@ enum { TN_NPU_BLOCK = 64 };
 struct tn_npu_weights {
     tn_npu_device *dev;
     int32_t n, k;
-    uint64_t n_bytes, n_counted; /* what it takes; of that, what is counted against the cap here */
+    uint64_t n_bytes, n_counted; /* its memory; and the share that counts against the cap here */
     tn_npu_weights_data data;
-    void *mem; /* NULL when borrowed */
-    void *
-        copy; /* guarded by dev->mu: a backend's copy of borrowed data in its memory; goes with the weights */
-    uint64_t *block_off; /* of packed weights: where each TN_NPU_BLOCK channels begin; filled when the first
-                            graph is loaded */
+    void *mem;  /* NULL when borrowed */
+    void *copy; /* guarded by dev->mu: a backend's copy of borrowed data in its memory; freed with the
+                 weights */
+    uint64_t *block_off; /* of packed weights: the beginning of every TN_NPU_BLOCK channels; filled when
+                            the first graph is loaded */
     bool indexed;        /* guarded by dev->mu: block_off is filled */
     int32_t n_refs;      /* guarded by dev->mu */
     int32_t n_loads;     /* guarded by dev->mu: loaded graphs that use it */
@@ -71,9 +71,9 @@ struct tn_npu_graph {
     tn_npu_graph_desc desc; /* checked, defaults filled in */
     bool loaded;
     tn_npu_weights *weights[TN_NPU_MAX_OPS];
-    /* These are frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], with 1 /
-     * out_scale included where values are requantised. They are one block at scale[0]. bias is NULL without
-     * one, and the weights' own where it needs no factor. */
+    /* Frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], including 1 / out_scale
+     * where values are requantised. They are one block at scale[0]. bias is NULL without one, and the
+     * weights' own where it needs no factor. */
     float *scale[TN_NPU_MAX_OPS];
     const float *bias[TN_NPU_MAX_OPS];
     uint64_t load_bytes; /* counted against the cap while loaded */
@@ -81,10 +81,10 @@ struct tn_npu_graph {
     void *impl;
 };
 
-/* Ends a job. It calls on_done, then lets waiters go; the job may be gone when this returns. */
+/* Ends a job: calls on_done, then releases waiters. The job may be gone when this returns. */
 void tn_npu_complete(tn_npu_device *d, tn_npu_job *job, tern_status st);
 
-/* Both return what both sides of an op read: W or K, and its column sums. */
+/* Both return data that both sides of an op read: W or K, and its column sums. */
 static inline const int8_t *tn_npu_op_tiles(const tn_npu_job *j, int32_t i_op) {
     const tn_npu_weights *w = j->graph->weights[i_op];
     return w ? w->data.tiles : j->k[i_op].tiles;
@@ -109,7 +109,7 @@ static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
 }
 
 /* Computes the whole job on the calling thread with the host's kernels, from tiles in their layout: for a
- * device that is lost while its memory can still be read, and for what the CPU takes from a busy one. */
+ * lost device whose memory can still be read, and for work that the CPU takes from a busy one. */
 void tn_npu_host_compute(const struct tn_kernels *k, const tn_npu_job *j);
 
 extern const tn_npu_backend tn_npu_scalar, tn_npu_host, tn_npu_hexagon;

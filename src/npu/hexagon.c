@@ -1,10 +1,12 @@
-/* npu/hexagon.c - host side of the Hexagon backend. What the device addresses lies in an arena that both
- * sides see (hexagon/transport.h). It is mapped on the DSP block by block, under its memory cap. Graphs are
- * loaded there once and run by number. One thread runs jobs in order. Rows that do not lie in the arena pass
- * through a window of it. Every wait has a limit. A DSP that dies, hangs, talks nonsense or refuses what it
- * should not is lost for good: it is killed, and one message says so. This job, all later ones and unpacking
- * are then done by the host's kernels, because weights and tiles lie in the shared arena. So the session goes
- * on with the same bits. */
+/* npu/hexagon.c - host side of the Hexagon backend.
+ *
+ * Everything the device addresses lies in an arena that both sides see (hexagon/transport.h). It is mapped on
+ * the DSP block by block, under its memory cap. Graphs are loaded there once and run by number. One thread
+ * runs jobs in order. Rows outside the arena pass through a window of it.
+ *
+ * Every wait has a limit. A DSP that dies, hangs, answers nonsense or refuses wrongly is lost for good: it is
+ * killed, with one message. The host's kernels then do this job, all later ones and unpacking, because
+ * weights and tiles lie in the shared arena. So the session goes on with the same bits. */
 #ifdef TERN_HEXAGON
 #include "base/cpu.h"
 #include "kernels/kernels.h"
@@ -92,8 +94,8 @@ static uint32_t ask_for(hexagon *h, tn_hex_request *g, int limit_ms) {
     return 0;
 }
 
-/* Asks for what the DSP has no reason to refuse. work is the number of multiply-adds. It sets the limit with
- * the slowest DSP in mind: a busy machine's emulator does more than 10^5 a ms. */
+/* Sends a request that the DSP has no reason to refuse. work is the number of multiply-adds, which sets the
+ * time limit for the slowest DSP: an emulator on a busy machine does more than 10^5 a ms. */
 static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
     uint64_t more_ms = work / 100000;
     uint32_t st = ask_for(h, g, h->wait_ms + (int)(more_ms < 3600000 ? more_ms : 3600000));
@@ -103,7 +105,7 @@ static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
 
 /* ---- arena ----------------------------------------------------------------------------------------- */
 
-/* Returns a pointer's place in the arenas, or 0 for what lies elsewhere. */
+/* Returns a pointer's place in the arenas, or 0 outside them. */
 static uint32_t place(const hexagon *h, const void *p) {
     const tn_hex_link *l = h->link;
     for (uint32_t i = 0; p && i < l->n_arenas; i++) {
@@ -113,14 +115,14 @@ static uint32_t place(const hexagon *h, const void *p) {
     return 0;
 }
 
-/* Returns the first place from `at` on where so many bytes lie in one arena; after the last there is no
- * end. */
+/* Returns the first place from `at` on where this many bytes lie in one arena; there is no end after the
+ * last. */
 static uint32_t in_one(const tn_hex_link *l, uint32_t at, uint32_t room) {
     uint32_t inside = at % l->arena_bytes;
     return inside + room <= l->arena_bytes ? at : at - inside + l->arena_bytes;
 }
 
-/* Finds a gap for b among the blocks. Returns the link that is to lead to it. */
+/* Finds a gap for b among the blocks. Returns the link to set to it. */
 static block **gap(hexagon *h, block *b) {
     block **p = &h->blocks;
     b->at = WINDOW + WINDOW_BYTES;
@@ -193,8 +195,8 @@ static uint32_t width_of(const tn_npu_op *op) {
     return op->out == TN_NPU_OUT_F32 || op->out == TN_NPU_OUT_S32 ? 4 : 1;
 }
 
-/* Runs rows row0..row0+n-1 and columns col0[i]..+cols[i]-1 of the ops; an op without columns waits. Rows and
- * K from elsewhere pass through the window. */
+/* Runs rows row0..row0+n-1 and columns col0[i]..+cols[i]-1 of the ops; an op without columns is skipped. Rows
+ * and K outside the arena pass through the window. */
 static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, const int32_t *col0,
                       const int32_t *cols) {
     const tn_npu_graph *g = j->graph;
@@ -254,8 +256,7 @@ static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, 
     return true;
 }
 
-/* Runs a job in pieces: as many rows at once as the window takes, of as many ops, and for Q.K as many
- * columns. */
+/* Runs a job in pieces: as many rows and ops at once as fit the window, and for Q.K as many columns. */
 static bool run_job(hexagon *h, const tn_npu_job *j) {
     const tn_npu_graph_desc *d = &j->graph->desc;
     bool qk = d->kind == TN_NPU_QK;
@@ -460,8 +461,8 @@ static tern_status greet(hexagon *h, const tn_npu_options *opt, tern_error *err)
                    (opt->scratch_bytes < TN_HEX_VTCM_LEAST || opt->scratch_bytes > TN_HEX_VTCM_MOST),
                err, TERN_E_INVALID, "%" PRIu64 " bytes of VTCM: want %d to %d", opt->scratch_bytes,
                TN_HEX_VTCM_LEAST, TN_HEX_VTCM_MOST);
-    /* What neither the window takes nor gaps between blocks may, nor the ends of arenas that the next block
-     * does not fit; the cap of the user if that is less. */
+    /* The arenas less the window, the gaps between blocks and the unused ends of arenas; or the user's cap if
+     * that is less. */
     uint64_t arena = h->link->arena_bytes, n = h->link->n_arenas,
              room = n * arena - WINDOW - WINDOW_BYTES - arena / 64 - (n - 1) * (arena / 16),
              cap = h->dev->caps.memory_cap_bytes;

@@ -12,17 +12,17 @@ enum {
     PART_MACS = 8 << 20,    /* a part is worth about 10 us: this much arithmetic... */
     PART_BYTES = 256 << 10, /* ...or weights read */
     MAX_THREADS = 64,
-    SPINS = 2000 /* a worker looks for the next job for some tens of microseconds before it sleeps */
+    SPINS = 2000 /* an idle worker spins for some tens of microseconds before it sleeps */
 };
 _Static_assert(GROUP % TN_TILE_N == 0, "groups are whole tiles");
 _Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK,
                "packed weights are found by the same blocks");
 
-/* A buffer of tiles is for one thread at a time that works on packed weights. */
+/* A buffer of tiles serves one thread at a time that works on packed weights. */
 typedef struct scratch {
     atomic_bool taken;
-    atomic_uintptr_t last; /* who had it: its lines are in that one's cache. Relaxed: a preference */
-    int8_t *tiles;         /* these belong to whoever has taken it */
+    atomic_uintptr_t last; /* its last user, whose cache has its lines. Relaxed: a preference */
+    int8_t *tiles;         /* these belong to the thread that has taken it */
     size_t n_bytes;
 } scratch;
 
@@ -36,12 +36,12 @@ typedef struct host {
     int32_t n_sleeping;      /* guarded by mu */
     bool quit;               /* guarded by mu */
     atomic_int
-        n_waiting; /* unclaimed parts; relaxed: tells spinning workers that looking under mu is worth while */
+        n_waiting; /* unclaimed parts; relaxed: tells spinning workers that a look under mu is worthwhile */
     int32_t n_threads;
     pthread_t threads[MAX_THREADS];
     scratch scratch[MAX_THREADS];
     atomic_int scratch_wanted;  /* who waits for one */
-    pthread_mutex_t scratch_mu; /* guards sleeping for one, taken last */
+    pthread_mutex_t scratch_mu; /* guards sleeping for a buffer, taken last */
     pthread_cond_t scratch_back;
 } host;
 
@@ -56,7 +56,8 @@ static scratch *take_one(host *h, int32_t i) {
 
 static void put_back(scratch *s) { atomic_store(&s->taken, false); }
 
-/* Tells who waits that a buffer is back. Who begins to wait says so first and then looks once more. */
+/* Tells waiting threads that a buffer is free. A thread that begins to wait announces it first, then looks
+ * once more. */
 static void tell(host *h) {
     if (!atomic_load(&h->scratch_wanted)) return;
     pthread_mutex_lock(&h->scratch_mu);
@@ -69,8 +70,8 @@ static void give_scratch(host *h, scratch *s) {
     tell(h);
 }
 
-/* Returns a buffer of n_bytes that nobody has: best the one that this thread had last, else one that is large
- * enough, else one that is made so. NULL: all are taken, or there is no memory for another. */
+/* Returns a free buffer of n_bytes: preferably this thread's last one, else one that is large enough, else an
+ * enlarged one. NULL: all are taken, or memory ran out. */
 static scratch *find_scratch(host *h, size_t n_bytes, uintptr_t self) {
     scratch *s = NULL;
     for (int32_t i = 0; i < MAX_THREADS; i++) {
@@ -97,13 +98,13 @@ static scratch *find_scratch(host *h, size_t n_bytes, uintptr_t self) {
     return NULL;
 }
 
-/* Whoever works on packed weights takes a buffer and gives it back: all threads at the beginning of each product,
- * so there is no lock that they would wait for. Loading a graph has made one that is large enough. More are made
- * as more threads ask at once; where there is no memory for that they wait for each other. */
+/* Threads that work on packed weights take a buffer and give it back. All of them do so at the beginning of
+ * each product, so it takes no lock that they would wait for. Loading a graph has made one that is large
+ * enough. More are made when more threads ask at once; without memory for that they wait for each other. */
 static scratch *take_scratch(host *h, size_t n_bytes) {
     static _Thread_local char self; /* its address tells threads apart */
     scratch *s = find_scratch(h, n_bytes, (uintptr_t)&self);
-    tell(h); /* another may have looked while this one had what it did not want */
+    tell(h); /* another may have looked while this thread held one it could not use */
     if (!s) {
         pthread_mutex_lock(&h->scratch_mu);
         atomic_fetch_add(&h->scratch_wanted, 1);

@@ -384,7 +384,7 @@ static tern_status check_graph(const tn_npu_device *d, const tn_npu_graph_desc *
                c->max_m, c->max_k);
     TN_FAIL_IF(desc->n_ops < 1 || desc->n_ops > TN_NPU_MAX_OPS, err, TERN_E_LIMIT,
                "%d ops; a graph has 1..%d", desc->n_ops, TN_NPU_MAX_OPS);
-    /* Field by field into zeroes: what is not meant for this kind of graph does not survive. */
+    /* Field by field into zeros: fields that this kind of graph does not use are dropped. */
     *out = (tn_npu_graph_desc){.kind = desc->kind,
                                .m = desc->m,
                                .k = desc->k,
@@ -392,7 +392,7 @@ static tern_status check_graph(const tn_npu_device *d, const tn_npu_graph_desc *
                                .rows_per_run = desc->rows_per_run,
                                .n_ops = desc->n_ops};
     int32_t min_stride = (int32_t)round_up(desc->k, 4);
-    if (!out->in_stride) { /* whole cache lines, rows not all in one cache set */
+    if (!out->in_stride) { /* whole cache lines, and rows that do not share one cache set */
         out->in_stride = (int32_t)round_up(desc->k, 64);
         if (out->in_stride % 4096 == 0) out->in_stride += 64;
     }
@@ -431,14 +431,14 @@ tern_status tn_npu_compile(tn_npu_device *d, const tn_npu_graph_desc *desc, tn_n
 
 const tn_npu_graph_desc *tn_npu_graph_get(const tn_npu_graph *g) { return &g->desc; }
 
-/* The plan of an op says where its frozen constants lie in the graph's block, in floats. */
+/* The places of an op's frozen constants in the graph's block, in floats. */
 typedef struct op_plan {
     uint64_t off, n_padded; /* scale, then bias where the graph has its own */
     bool own_bias;
 } op_plan;
 
-/* Accumulators as they are need no factors. The graphs of sparse attention, hundreds with one column for each
- * position, would take megabytes of them. */
+/* Plain accumulators need no factors. For the hundreds of graphs of sparse attention, with one column for
+ * each position, they would take megabytes. */
 static int32_t n_factors(const tn_npu_graph *g, const tn_npu_op *op) {
     return op->out == TN_NPU_OUT_S32 && !g->dev->be->wants_all_factors ? 1 : op->n;
 }
@@ -498,7 +498,7 @@ static tern_status check_binding(const tn_npu_graph *g, tn_npu_weights *const *w
     return TERN_OK;
 }
 
-/* Notes where the blocks of packed weights begin. */
+/* Finds the beginnings of the blocks of packed weights. */
 static tern_status index_packed(const tn_npu_graph *g, tn_npu_weights *const *weights, tern_error *err) {
     for (int i = 0; i < g->desc.n_ops; i++) {
         tn_npu_weights *w = weights[i];
@@ -522,8 +522,8 @@ static tern_status index_packed(const tn_npu_graph *g, tn_npu_weights *const *we
     return TERN_OK;
 }
 
-/* Takes the graph's references to its weights. It fails and changes nothing where weights cannot be shared
- * and are in use. */
+/* Takes the graph's references to its weights. It fails without a change where weights cannot be shared and
+ * are in use. */
 static bool bind_weights(tn_npu_graph *g, tn_npu_weights *const *weights) {
     tn_npu_device *d = g->dev;
     bool ok = true;
@@ -642,7 +642,7 @@ void tn_npu_complete(tn_npu_device *d, tn_npu_job *j, tern_status st) {
     pthread_mutex_lock(&d->mu);
     j->graph->n_jobs--;
     atomic_store_explicit(&j->state, TN_NPU_JOB_DONE,
-                          memory_order_release); /* from here on the job is its owner's */
+                          memory_order_release); /* from here on the job belongs to its owner */
     pthread_cond_broadcast(&d->done);
     pthread_mutex_unlock(&d->mu);
 }

@@ -1,10 +1,10 @@
 /* npu/npu.h - the device interface: static INT8 graphs on a neural processing unit.
  *
- * Nothing above this folder knows which backend it has, and every backend keeps the rules of a mobile NPU,
- * because the rules are checked here, in front of the backends: shapes, scales and output forms are frozen
- * when a graph is compiled; weights are symmetric s8 with at finest one scale per output channel; activations
- * are symmetric with one static scale per tensor; device memory is bounded. What breaks a rule is refused
- * with a message, never emulated.
+ * Nothing above this folder knows which backend it has. Every backend keeps the rules of a mobile NPU,
+ * because they are checked here, before the backends: shapes, scales and output forms are frozen when a graph
+ * is compiled; weights are symmetric s8 with at finest one scale per output channel; activations are
+ * symmetric with one static scale per tensor; device memory is bounded. A description that breaks a rule is
+ * refused with a message, never emulated.
  *
  * device:  opened once, shared by threads, closed after everything it lent.
  * weights: the constants of one linear (tiles, scales, bias) in the device's memory and native tile layout.
@@ -77,8 +77,8 @@ typedef struct tn_npu_caps {
     const char *name;     /* of the backend */
     tn_npu_layout layout; /* native tile layout of weights and of K */
     int32_t max_m, max_n, max_k;
-    int32_t
-        efficient_m; /* more rows than this no longer come (almost) free: the width worth filling in decode */
+    int32_t efficient_m; /* above this, further rows are no longer (almost) free: the width worth filling in
+                        decode */
     int32_t splits[TN_NPU_MAX_SPLITS]; /* rows_per_run worth trying (equivalent shapes), profiled by
                                           tn_npu_best_split */
     int32_t n_splits;
@@ -86,26 +86,24 @@ typedef struct tn_npu_caps {
     uint32_t out_forms;        /* bit 1 << tn_npu_out for every output form it has */
     bool shares_weights;       /* several loaded graphs may use one tn_npu_weights */
     bool shared_memory;        /* the CPU may read a weights object's tiles while graphs use them */
-    bool own_memory; /* what the device reads lies in memory of its own: tn_npu_mem_alloc lends it, all else
-                        is copied */
+    bool own_memory; /* the device has its own memory: tn_npu_mem_alloc lends it, everything else is copied */
     bool unpacks;    /* tn_npu_unpack runs on the device */
     bool has_parts;  /* tn_npu_run_part and tn_npu_help do something */
-    int32_t part_n;  /* parts are cut between so many channels of an op; 0: there are none */
+    int32_t part_n;  /* parts are cut at multiples of this many channels of an op; 0: there are none */
     bool
         cpu_computes; /* tn_npu_compute_here: the CPU can do the device's work from the device's own memory */
     bool has_weightlets; /* weights may stay packed: tn_npu_weights_data.packed */
-    bool packed_pays;    /* and few rows are read from them at the rate of memory, so that decoding gains */
-    int32_t n_threads;   /* host threads the device works with; 0 = its own silicon */
+    bool packed_pays;    /* few rows are read from them at the rate of memory, so that decoding gains */
+    int32_t n_threads;   /* number of host threads that the device runs on; 0 = its own silicon */
 } tn_npu_caps;
 
 typedef struct tn_npu_options {
     int32_t n_threads;         /* host backend: worker threads, 1..64 (default 1) */
     uint64_t memory_cap_bytes; /* 0 = no limit (default) */
-    bool apart; /* host backend: behave as silicon of its own: jobs run on the device's threads only, and not
-                   in parts (default false) */
-    bool separate_weights; /* behave as a device whose graphs cannot share weights (default false) */
-    uint64_t
-        scratch_bytes; /* hexagon: VTCM that weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB (default) */
+    bool apart; /* host backend: behave like separate silicon: jobs run only on the device's threads, and
+                   not in parts (default false) */
+    bool separate_weights;  /* behave like a device whose graphs cannot share weights (default false) */
+    uint64_t scratch_bytes; /* hexagon: VTCM for staging weights, 16 KiB to 8 MiB; 0 = 8 MiB (default) */
     const struct tn_kernels *kernels; /* host backend: borrowed; NULL = chosen by processor (default) */
 } tn_npu_options;
 
@@ -122,7 +120,7 @@ const tn_npu_caps *tn_npu_device_caps(const tn_npu_device *d);
 uint64_t tn_npu_used_bytes(tn_npu_device *d); /* of memory_cap_bytes */
 
 /* Lends memory that the device reads and writes directly: 64-byte aligned, not cleared, counted against the
- * cap. Jobs take any pointer; a device with its own address space copies what does not come from here. */
+ * cap. Jobs take any pointer; a device with its own address space copies other memory. */
 tern_status tn_npu_mem_alloc(tn_npu_device *d, uint64_t n_bytes, void **out, tern_error *err);
 void tn_npu_mem_free(tn_npu_device *d, void *p); /* NULL-safe */
 
@@ -135,33 +133,32 @@ typedef struct tn_npu_weights_data {
     int32_t *col_sum;
     float *scale; /* finite, per output channel */
     float *bias;
-    /* Where the device has weightlets, borrowed weights may come as such instead of tiles (kernels/unpack.h):
-     * channels of 1..8 bits. They are looked at when a graph that uses them is loaded. Widths that do not add
-     * up to packed_bytes are TERN_E_FORMAT then. */
+    /* Where the device has weightlets, borrowed weights may be weightlets instead of tiles
+     * (kernels/unpack.h): channels of 1..8 bits. They are checked when a graph that uses them is loaded;
+     * widths that do not add up to packed_bytes are then TERN_E_FORMAT. */
     const uint8_t *packed, *bits;
     uint64_t packed_bytes;
 } tn_npu_weights_data;
 
 /* Makes device memory for an [N][K] matrix, not cleared. The caller fills all of it, padding included, before
- * loading a graph that uses it. So unpacking goes straight into the device's memory. */
+ * loading a graph that uses it. So unpacking writes directly into the device's memory. */
 tern_status tn_npu_weights_open(tn_npu_device *d, int64_t n, int64_t k, bool has_bias, tn_npu_weights **out,
                                 tern_error *err);
-/* Does the same over memory of the caller (a mapped package), which outlives the weights. It is counted
- * against the cap as well, but for tiles in memory that tn_npu_mem_alloc lent. */
+/* Does the same over memory of the caller (a mapped package), which outlives the weights. It also counts
+ * against the cap, except for tiles in memory that tn_npu_mem_alloc lent. */
 tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const tn_npu_weights_data *data,
                                   tn_npu_weights **out, tern_error *err);
 /* Lets the device unpack weightlets to tiles, where caps.unpacks and the tiles lie in memory that
- * tn_npu_mem_alloc lent. Arguments are those of tn_weightlets_unpack (kernels/unpack.h). Threads may unpack
- * parts of one matrix at once. Returns false when nothing was done and the work is the caller's. */
+ * tn_npu_mem_alloc lent. The arguments are those of tn_weightlets_unpack (kernels/unpack.h). Threads may
+ * unpack parts of one matrix at once. Returns false when nothing was done and the caller must do it. */
 bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,
                    int64_t k, int8_t *tiles);
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
-/* Copies channel n, out [k], in whichever form the weights are. Packed ones must have been loaded by a
- * graph once. */
+/* Copies channel n, out [k], from weights of any form. Packed ones must have been loaded by a graph once. */
 void tn_npu_weights_row(const tn_npu_weights *w, int64_t n, int8_t *out);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w);
-/* Returns what an [N][K] matrix will take of the memory cap, for placement under it. */
+/* Returns the share of the memory cap that an [N][K] matrix will take, for placement. */
 uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias);
 
 /* ---- graph ----------------------------------------------------------------------------------------- */
@@ -173,14 +170,14 @@ typedef enum tn_npu_kind {
     TN_NPU_N_KINDS
 } tn_npu_kind;
 
-/* Only the first value of these is accepted. The others exist so that a wish for them is refused by name. */
+/* Only the first value is accepted. The others exist so that a request for them is refused by name. */
 typedef enum tn_npu_act_quant {
     TN_NPU_ACT_PER_TENSOR,
     TN_NPU_ACT_PER_TOKEN,
     TN_NPU_ACT_DYNAMIC
 } tn_npu_act_quant;
 typedef enum tn_npu_weight_quant {
-    TN_NPU_WEIGHT_PER_CHANNEL, /* per tensor is this with equal scales */
+    TN_NPU_WEIGHT_PER_CHANNEL, /* per tensor: the same with equal scales */
     TN_NPU_WEIGHT_PER_GROUP,
     TN_NPU_WEIGHT_ASYMMETRIC
 } tn_npu_weight_quant;
@@ -203,9 +200,9 @@ typedef struct tn_npu_graph_desc {
     tn_npu_kind kind;
     int32_t m, k;      /* rows (a job may leave the last ones unused: zero structure) and inputs */
     int32_t in_stride; /* bytes between input rows, at least k rounded up to 4 (the bytes between are
-                          readable, any value); 0 = what suits the device: ask tn_npu_graph_get */
+                          readable, of any value); 0 = chosen for the device: ask tn_npu_graph_get */
     int32_t
-        rows_per_run; /* the equivalent shape: m rows are run as ceil(m / this) products of so many; 0 = m */
+        rows_per_run; /* the equivalent shape: m rows run as ceil(m / this) products of this many; 0 = m */
     int32_t n_ops;
     tn_npu_op ops[TN_NPU_MAX_OPS];
 } tn_npu_graph_desc;
@@ -214,7 +211,7 @@ typedef struct tn_npu_graph_desc {
  * devices, TERN_E_LIMIT that it is too large for it. */
 tern_status tn_npu_compile(tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph **out,
                            tern_error *err);
-/* Writes at most cap bytes of the compiled graph and returns how many there are. */
+/* Writes at most cap bytes of the compiled graph and returns its size. */
 size_t tn_npu_serialise(const tn_npu_graph *g, void *buf, size_t cap);
 /* Reads a compiled graph and never trusts the bytes. Damaged ones are TERN_E_FORMAT, those of another version
  * or device TERN_E_UNSUPPORTED. */
@@ -226,14 +223,14 @@ tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_er
 void tn_npu_unload(tn_npu_graph *g); /* waits for its jobs; the compiled graph may be loaded again */
 void tn_npu_graph_close(tn_npu_graph **g);
 uint64_t
-tn_npu_load_bytes(const tn_npu_graph *g); /* device memory the graph takes while loaded, beside its weights */
+tn_npu_load_bytes(const tn_npu_graph *g); /* device memory of the loaded graph, without its weights */
 /* Returns the description with its defaults filled in. */
 const tn_npu_graph_desc *tn_npu_graph_get(const tn_npu_graph *g);
 
 /* ---- execution ------------------------------------------------------------------------------------- */
 
 /* Fill the first part and leave the rest zero. A job stays in place, with its buffers, until it is done; then
- * it may be used again. */
+ * it may be reused. */
 struct tn_npu_job {
     tn_npu_graph *graph;
     int32_t n_rows; /* 1..m; input rows from here on are not read, output rows unspecified */
@@ -243,7 +240,7 @@ struct tn_npu_job {
         const int8_t *tiles;    /* K [N][d] in the native layout, 64-byte aligned */
         const int32_t *col_sum; /* [N rounded up to tile_n] */
         int32_t n_pos;   /* 1..n; output columns from here on are unspecified, K is read to the end of the
-                            tile begun */
+                            current tile */
     } k[TN_NPU_MAX_OPS]; /* Q.K only */
     /* on_done is called once, on a thread of the device or in submit, before the job counts as done. It may
      * submit other jobs. NULL means none. */
@@ -269,10 +266,11 @@ tern_status tn_npu_wait(tn_npu_job *job); /* returns the job's status: TERN_OK o
  * may run on several threads at once, each exactly once; together they are the whole execution. The caller
  * orders them. */
 tern_status tn_npu_run_part(const tn_npu_job *job, int32_t i, int32_t n, tern_error *err);
-/* Runs a whole job on the calling thread by the CPU's kernels (k, borrowed), where cpu_computes, beside
- * whatever the device does. It reads the device's tiles where they are, and gives the device's bits. */
+/* Runs a whole job on the calling thread with the CPU's kernels (k, borrowed), where cpu_computes,
+ * independently of the device. It reads the device's tiles in place and gives the device's bits. */
 tern_status tn_npu_compute_here(const tn_npu_job *job, const struct tn_kernels *k, tern_error *err);
-/* Returns into how many parts the device itself would cut this job: as many as are worth a thread each. */
+/* Returns the number of parts into which the device itself would cut this job: as many as are worth a thread
+ * each. */
 int32_t tn_npu_n_parts(const tn_npu_job *job);
 /* Lends the calling thread: it runs one part of the oldest submitted job. Returns false when there is nothing
  * to do. */

@@ -9,8 +9,8 @@
 
 enum { MAX_RUNS = 101 };
 
-/* A rig has everything that a graph of one shape needs to run. It is filled step by step and torn down whole,
- * however far it got. */
+/* Everything that a graph of one shape needs to run. It is filled step by step and freed whole, however far
+ * it got. */
 typedef struct rig {
     tn_npu_device *dev;
     tn_npu_graph *graph;
@@ -110,7 +110,7 @@ static tern_status rig_time(rig *r, const tn_npu_profile_options *opt, tn_npu_ti
     int32_t n = 0, n_runs = opt->n_runs < 1 ? 1 : opt->n_runs > MAX_RUNS ? MAX_RUNS : opt->n_runs;
     for (int32_t i = -1; i < n_runs && (n < 1 || now(opt) - begun < opt->max_s); i++) {
         if (r->evict) memset(r->evict, (char)i, opt->evict_bytes);
-        /* The input was just written by the operator before. */
+        /* The previous operator has just written the input. */
         for (int k = 0; k < TN_NPU_MAX_OPS; k++) {
             if (r->in[k])
                 memset(r->in[k], 100 + i, (size_t)r->graph->desc.m * (size_t)r->graph->desc.in_stride);
@@ -148,11 +148,11 @@ tern_status tn_npu_best_split(tn_npu_device *d, tn_npu_graph_desc *desc, const t
     tn_npu_graph_desc d1 = *desc;
     d1.rows_per_run = d1.m;
     int32_t best_rows = d1.m;
-    rig r; /* one for all candidates: they differ in the graph alone */
+    rig r; /* shared by all candidates: they differ only in the graph */
     tn_npu_timing best = {0}, t;
     tern_status st = rig_open(&r, d, &d1, opt, err);
     if (st == TERN_OK) st = rig_time(&r, opt, &best, err);
-    double whole_s = best.min_s; /* the shortest run: what else the machine does only ever adds */
+    double whole_s = best.min_s; /* the shortest run: disturbance only adds time */
     for (int32_t i = 0; i < d->caps.n_splits && st == TERN_OK; i++) {
         d1.rows_per_run = d->caps.splits[i];
         if (d1.rows_per_run >= d1.m) continue;

@@ -1,5 +1,5 @@
-/* npu/scalar.c - the device that defines the arithmetic: one element at a time, weights row by row, nothing
- * shared with the kernels it is the reference for. It runs a job inside submit. */
+/* npu/scalar.c - the device that defines the arithmetic: one element at a time, weights row by row, sharing
+ * nothing with the kernels that it is the reference for. It runs a job inside submit. */
 #include "npu/backend.h"
 
 #include <math.h>

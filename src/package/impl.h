@@ -1,25 +1,26 @@
-/* package/impl.h - what the files that open a package share: meta.c (what it says of itself), sites.c
- * (weights and graphs of its sites), npu_model.c (opening and closing). */
+/* package/impl.h - shared by the files that open a package: meta.c (its metadata), sites.c (weights and
+ * graphs of its sites), npu_model.c (opening and closing). */
 #ifndef TN_PACKAGE_IMPL_H
 #define TN_PACKAGE_IMPL_H
 
 #include "package/npu_model.h"
 
 /* ---- meta.c ---- */
-/* Reads what sparse attention needs. A package without it works in every other way. */
+/* Reads the data for sparse attention. A package without it works in every other way. */
 /* The embeddings for every layer, where the model has some. */
 tern_status tn_table_open(tn_npu_model *m, const tn_hparams *h, tern_error *err);
 void tn_table_close(tn_npu_model *m);
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err);
 
 /* ---- next.c ---- */
-/* The layer that guesses further, where the package has one: m->model->next without weights, and room for them. */
+/* The layer that guesses one token further, where the package has one: m->model->next without weights, and
+ * memory for them. */
 tern_status tn_package_next_open(tn_npu_model *m, tern_error *err);
-/* The loader calls this when they are there. */
+/* The loader calls this when they are loaded. */
 tern_status tn_package_next_ready(tn_npu_model *m, tern_error *err);
 
 /* ---- sites.c ---- */
-/* A section view says where the small tensors of a section are, or will be. */
+/* Where the small tensors of a section are, or will be. */
 typedef struct section_view {
     const char *base;
     const tn_pkg_record *records;
@@ -28,12 +29,12 @@ typedef struct section_view {
 
 section_view tn_section_view(const tn_npu_model *m, int layer);
 /* Returns the payload of a record that must have exactly n_bytes, or NULL with err filled when it is missing
- * or odd. */
+ * or has another size. */
 const void *tn_section_payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes,
                                int layer, tern_error *err);
 tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer,
                               tn_role role, bool required, float **out, tern_error *err);
-/* Reads a layer's router: float, for the CPU. */
+/* Reads a layer's router, which is float, for the CPU. */
 tern_status tn_section_router(tn_npu_model *m, const section_view *v, int32_t layer, tn_linear *l,
                               tern_error *err);
 /* Returns the large record of a linear, of the right shape: tiles or, in layers only, weightlets. */
@@ -45,37 +46,36 @@ static inline uint64_t tn_padded(const tn_npu_model *m, int64_t n) {
     return (uint64_t)((n + tile_n - 1) / tile_n * tile_n);
 }
 
-/* A room says where the weights of a layer go: in the process's memory, or in the device's; and their scales
- * and sums. */
+/* Memory for the weights of a layer, the process's or the device's, and for their scales and sums. */
 typedef struct tile_room {
     int8_t *at[2];
     char *rows;
 } tile_room;
 
-/* How far into its first page a tensor begins in the file. Whole pages are read, so it begins there in memory
- * too. */
+/* Offset of a tensor in its first page of the file. Whole pages are read, so memory has the same offset. */
 static inline uint64_t tn_file_phase(const tn_pkg_section *s, const tn_pkg_record *r) {
     return (s->off_bytes + (r ? r->off_bytes : 0)) % TN_AIO_ALIGN;
 }
 
-/* The first makes room for the small tensors of a section (*at; *block: the memory it is in), the second for those of
- * model (-1) or a layer, the third for its weights (-1: lm_head and embedding). */
+/* The first allocates memory for the small tensors of a section (*at; *block: the allocation), the second for
+ * those of the model (-1) or a layer, the third for its weights (-1: lm_head and embedding). */
 tern_status tn_room_section(tn_npu_model *m, const tn_pkg_section *s, char **at, char **block,
                             tern_error *err);
 tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err);
 tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err);
-/* Decides which sites are the device's, under a cap of its memory. */
+/* Decides which sites the device computes, under a cap of its memory. */
 tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err);
-/* Opens a site. Its weights go to the room, which shrinks, unless they are used where they are mapped. */
+/* Opens a site. Its weights take space from the room, unless they are used where they are mapped. */
 tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err);
 void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s);
-/* Loads the graphs of an expert over its part of each linear, tiles or packed, which stay the caller's; and back. */
+/* Loads the graphs of an expert over its part of each linear, tiles or packed, which stay the caller's; and
+ * unloads them. */
 tern_status tn_site_load_expert(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int8_t *const *parts,
                                 tern_error *err);
 void tn_site_drop_expert(const tn_npu_site *s, int32_t e);
-/* Reads scales and sums of a layer's linears (-1: the model level's); their small tensors are there. */
+/* Reads scales and sums of a layer's linears (-1: of the model level), once its small tensors are loaded. */
 tern_status tn_sites_read_rows(tn_npu_model *m, int layer, tern_error *err);
-/* Reads the hot channels; their rows are there. */
+/* Reads the hot channels, once their rows are loaded. */
 tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err);
 
 #endif

@@ -14,15 +14,15 @@
 
 enum {
     CHANNELS_PER_PART = 256, /* of unpacking */
-    RING_BYTES = 48 << 20,   /* packed weights on their way, at least three units */
+    RING_BYTES = 48 << 20,   /* for packed weights in transit, at least three units */
 };
 
 typedef struct unit_op {
     const tn_pkg_record *r; /* TILES or WEIGHTLETS */
     tn_role role;
-    int8_t *tiles;                /* what stays: tiles, or packed weights */
-    const uint8_t *packed, *bits; /* weightlets to be unpacked; NULL: what comes stays as it is */
-    uint64_t phase;               /* bytes of its first page that belong to what lies in front of it */
+    int8_t *tiles;                /* final memory: tiles, or packed weights */
+    const uint8_t *packed, *bits; /* weightlets to be unpacked; NULL: the bytes stay as they are */
+    uint64_t phase;               /* bytes of its first page that belong to the tensor before it */
     int32_t part0;                /* first of its parts */
     tn_aio_read read;
 } unit_op;
@@ -54,13 +54,13 @@ struct tn_loader {
     int32_t n_prefix;       /* the units before this one are loaded */
     int32_t n_submitted;
     bool any_site;          /* a site was loaded, */
-    uint64_t n_first_bytes; /* and so many bytes had been read when the first was */
-    int32_t n_in_ring;  /* units that pass through the ring and are not loaded; with the last the ring goes */
-    tern_status status; /* first failure */
+    uint64_t n_first_bytes; /* bytes read by the time the first one was loaded */
+    int32_t n_in_ring;      /* units of the ring that are not loaded; the ring is freed with the last */
+    tern_status status;     /* first failure */
     tern_error error;
     atomic_bool done;
     atomic_int_fast64_t unpack_ns, load_ns, done_ns, n_by_device; /* relaxed: statistics */
-    /* rows of the embedding that are needed before it is there; written under run_mu */
+    /* rows of the embedding that are needed before it is loaded; written under run_mu */
     int32_t n_rows, *row_tile; /* ascending */
     int8_t *row_data;
     tn_aio_read *row_reads;
@@ -74,8 +74,8 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
-/* Checks a piece of what begins with a page. Only some of its bytes belong to the tensor, because direct reads
- * bring what lies after it too. */
+/* Checks a piece of a tensor that begins at a page. Only some of its bytes belong to the tensor, because
+ * direct reads also bring what follows it. */
 static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
     const unit *u = user;
     const unit_op *op = u->kind == TN_UNIT_SMALL || u->kind == TN_UNIT_NEXT
@@ -87,15 +87,15 @@ static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, ui
                         n < size - at ? n : size - at, err);
 }
 
-/* What begins within a page is no longer than a block, or a layer's small tensors: it is checked when it is all
- * there. */
+/* A tensor that begins within a page is at most a block, or a layer's small tensors: it is checked when it is
+ * complete. */
 static tern_status check_short(const unit *u, const unit_op *op, tern_error *err) {
     const tn_pkg *pkg = u->l->m->pkg;
     uint64_t size = op->r ? op->r->size_bytes : tn_pkg_small_bytes(pkg, u->section);
     return tn_pkg_check(pkg, u->section, op->r, 0, (const char *)op->read.dst + op->phase, size, err);
 }
 
-/* Queues the reads of every unit whose place is free. The caller holds mu. */
+/* Queues the reads of every unit whose memory is free. The caller holds mu. */
 static void pump(tn_loader *l) {
     while (l->aio && l->n_submitted < l->n_units && l->graph_units[l->n_submitted].after < l->n_prefix) {
         unit *u = &l->units[l->n_submitted++];
@@ -127,7 +127,7 @@ static tern_status failed_before(tn_loader *l, tern_error *err) {
 
 static bool is_loaded(const unit *u) { return atomic_load_explicit(&u->loaded, memory_order_acquire); }
 
-/* Widths of the head's channels; they were there when the package was opened. */
+/* Widths of the head's channels, known since the package was opened. */
 static tern_status head_weightlets(const unit *u, unit_op *op, tern_error *err) {
     const tn_npu_model *m = u->l->m;
     const section_view v = tn_section_view(m, -1);
@@ -149,7 +149,7 @@ static tern_status find_weightlets(unit *u, tern_error *err) {
     for (int32_t i = 0; i < u->n_ops; i++) {
         unit_op *op = &u->ops[i];
         if (op->r->part != TN_PKG_WEIGHTLETS) continue;
-        if (u->layer < 0) { /* its widths are in front of the layers */
+        if (u->layer < 0) { /* its widths come before the layers */
             TN_TRY(head_weightlets(u, op, err));
             continue;
         }
@@ -168,7 +168,7 @@ static tern_status read_unit(unit *u, tern_error *err) {
         if (l->aio) {
             tern_error one;
             tern_status rc = tn_aio_wait(l->aio, &op->read,
-                                         &one); /* all of them, so that none is in flight after a failure */
+                                         &one); /* waits for all, so that none is in flight after a failure */
             if (rc == TERN_OK && op->phase) rc = check_short(u, op, &one);
             if (rc != TERN_OK && st == TERN_OK) {
                 st = rc;
@@ -178,12 +178,12 @@ static tern_status read_unit(unit *u, tern_error *err) {
             uint64_t n = tn_pkg_small_bytes(m->pkg, u->section);
             if (n)
                 st = tn_pkg_check(m->pkg, u->section, NULL, 0, l->map->data + u->section->off_bytes, n, err);
-        } else if (op->packed && st == TERN_OK) { /* what is used where it lies is checked by nobody: that
-                                                     would read it all */
+        } else if (op->packed && st == TERN_OK) { /* data used in place is not checked: that would read all
+                                                     of it */
             st = tn_pkg_check(m->pkg, u->section, op->r, 0, op->packed, op->r->size_bytes, err);
         }
     }
-    /* what the sites after may load before this one is */
+    /* later sites may be loaded before this unit is, and need these */
     if (st == TERN_OK && u->kind == TN_UNIT_SMALL) st = tn_sites_read_rows(m, u->layer, err);
     if (st == TERN_OK && u->site) st = find_weightlets(u, err);
     return st;
@@ -264,7 +264,7 @@ tern_status tn_loader_load(tn_loader *l, int32_t i, tern_error *err) {
     bool last = l->n_prefix == l->n_units;
     uint8_t *ring = NULL;
     if (l->ring_block && packed_bytes(u) &&
-        --l->n_in_ring == 0) { /* before the head is all there: the two are never whole together */
+        --l->n_in_ring == 0) { /* before the head is complete: the two are never both in memory */
         ring = l->ring_block;
         l->ring_block = NULL;
     }
@@ -321,7 +321,7 @@ static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at,
     const tn_loader *l = user;
     size_t i = (size_t)(r - l->row_reads);
     int32_t tile_n = l->m->layout->tile_n;
-    if (at + n < r->n_bytes) return TERN_OK; /* pieces come in any order, but a tile is one */
+    if (at + n < r->n_bytes) return TERN_OK; /* pieces come in any order, but a tile is one piece */
     TN_FAIL_IF(XXH32(r->dst, r->n_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
                "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)",
                tn_pkg_path(l->m->pkg), l->row_tile[i] * tile_n, l->row_tile[i] * tile_n + tile_n - 1,
@@ -385,7 +385,7 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed) {
     const tn_npu_model *m = l->m;
     int32_t tile = id / l->m->layout->tile_n;
     if (!is_loaded(&l->units[l->embd_unit]) &&
-        l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
+        l->n_rows) { /* in this order: once it is loaded, rows belong to the loading thread */
         const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
         assert(found);
         *packed = m->embd_bits != NULL;
@@ -399,7 +399,7 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed) {
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-/* Gives places in the ring, in order. A unit's place may be one that others had. */
+/* Assigns memory in the ring, in order. A unit may reuse that of earlier ones. */
 static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
     uint64_t most = 0, total = 0, size;
     for (int32_t i = 0; i < l->n_units; i++) {
@@ -465,7 +465,7 @@ static tn_aio_read pages_of(unit *u, const unit_op *op, uint64_t off, uint64_t n
                          .user = u};
 }
 
-/* All small tensors of a section, and where the model wants them. */
+/* All small tensors of a section, and their place in the model. */
 static void add_small(tn_loader *l, tn_unit_kind kind, int32_t layer, const tn_pkg_section *s, char *place) {
     unit *u = add_unit(l, kind, layer, NULL, s);
     u->n_ops = tn_pkg_small_bytes(l->m->pkg, s) > 0;
@@ -474,7 +474,7 @@ static void add_small(tn_loader *l, tn_unit_kind kind, int32_t layer, const tn_p
     u->ops[0].read.dst = place - u->ops[0].phase;
 }
 
-/* Adds one linear of a unit, and where the model wants it. */
+/* Adds one linear of a unit, and its place in the model. */
 static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, int64_t n) {
     unit_op *op = &u->ops[u->n_ops++];
     bool unpacked = in_ring(u->l, r);
@@ -558,7 +558,7 @@ void tn_loader_close(tn_loader **pl) {
     if (!l) return;
     *pl = NULL;
     tn_ctx *ctx = l->m->ctx;
-    tn_aio_close(&l->aio); /* nothing is written to the buffers any more */
+    tn_aio_close(&l->aio); /* nothing writes to the buffers any more */
     tn_free(ctx, l->row_tile);
     tn_free(ctx, l->row_data);
     tn_free(ctx, l->row_reads);

@@ -1,4 +1,4 @@
-/* What a package says of itself: hyperparameters, the heads' scales, times. */
+/* A package's metadata: hyperparameters, the heads' scales, times. */
 #include "base/json.h"
 #include "model/properties.h"
 #include "package/impl.h"
@@ -37,7 +37,7 @@ static void text_of(reader *r, const char *key, char *dst, size_t cap) {
     else memcpy(dst, s, strlen(s) + 1);
 }
 
-/* What the layers mix their tokens by: a letter for each where some do not attend. */
+/* How each layer mixes tokens, a letter per layer, where some do not attend. */
 static void kinds_of(reader *r, const tn_property *p, const json_t *v, tn_hparams *h) {
     const char *kinds = json_string_value(v);
     if (!kinds || strlen(kinds) != (size_t)h->n_layers) {
@@ -66,7 +66,7 @@ static void property_of(reader *r, const tn_property *p, const json_t *v, tn_hpa
     else tn_property_set(p, h, x);
 }
 
-/* An operator that this program does not know would be left out of what is computed. */
+/* An unknown operator would be left out of the computation. */
 static void no_unknown(reader *r, const tn_property *p, size_t n) {
     const char *key;
     json_t *v;
@@ -78,8 +78,8 @@ static void no_unknown(reader *r, const tn_property *p, size_t n) {
     }
 }
 
-/* Says which property does not go with the others, by its key; NULL: all do. Each expert's channels are whole
- * column tiles, because its weights are a part of all experts' (sites.c). */
+/* Returns the key of a property that contradicts the others; NULL: none. An expert's channels are whole
+ * column tiles, because its weights are a part of one matrix of all experts (sites.c). */
 static const char *does_not_fit(const tn_hparams *h) {
     bool conv = false, delta = false, both = false;
     for (int32_t l = 0; l < h->n_layers; l++) {
@@ -169,7 +169,7 @@ static bool numbers_of(const json_t *a, float *out, size_t n) {
     return ok;
 }
 
-/* Reads what sparse attention needs. A package without it works in every other way. */
+/* Reads the data for sparse attention. A package without it works in every other way. */
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err) {
     json_t *meta;
     TN_TRY(load_meta(m->ctx, m->pkg, &meta, err));

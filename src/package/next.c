@@ -1,5 +1,5 @@
-/* The layer of a package that guesses one token further (model/next.h). It only drafts, so that it needs neither the
- * device nor frozen scales: its linears are blocks of 8 bits, which the CPU reads where they lie. */
+/* The layer of a package that guesses one token further (model/next.h). It only drafts, so it needs neither
+ * the device nor frozen scales: its linears are blocks of 8 bits, which the CPU reads in place. */
 #include "package/impl.h"
 
 #include "base/status.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Its tensors, as far as the index says; the program of the one layer tells which there must be. */
+/* Its tensors according to the index; the program of this one layer tells which there must be. */
 typedef struct next_view {
     section_view s;
     const tn_npu_model *m;
@@ -66,7 +66,7 @@ static tern_status check_router(next_view *v, tern_error *err) {
     return TERN_OK;
 }
 
-/* Of the linears of experts, which lie expert after expert in whole tiles, one of them tells them all. */
+/* All experts of a linear are one matrix of whole tiles, so one record describes them. */
 static tern_status check_experts(next_view *v, tern_error *err) {
     if (!v->m->model->h.n_experts) return TERN_OK;
     TN_TRY(check_router(v, err));
@@ -90,7 +90,8 @@ tern_status tn_package_next_open(tn_npu_model *m, tern_error *err) {
                "%s: %s of a layer that guesses one token further (MTP)", tn_pkg_path(m->pkg),
                s ? "a section that its metadata does not tell" : "its metadata tells, and it has no section");
     if (!s) return TERN_OK;
-    if (m->experts_bytes) { /* a whole layer of experts for guesses, where not even the model's have room */
+    if (m->experts_bytes) { /* a whole layer of experts for guesses, where not even the model's own fit in
+                               memory */
         m->model->h.n_next = 0;
         tn_log(m->ctx, TERN_LOG_INFO,
                "%s: experts are read on demand; drafts are without the layer that "
@@ -112,7 +113,7 @@ tern_status tn_package_next_open(tn_npu_model *m, tern_error *err) {
     return tn_room_section(m, s, &m->next, &m->next_block, err);
 }
 
-/* A linear over blocks that stay where they were read. */
+/* A linear over blocks that stay in place. */
 static tn_linear in_blocks(const char *blocks, int32_t n, int32_t k) {
     return (tn_linear){.n = n,
                        .k = k,

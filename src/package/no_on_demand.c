@@ -1,6 +1,6 @@
-/* package/no_on_demand.c - what a minimal build (TERN_MINIMAL) has in place of on_demand.c and next.c:
- * experts are all in memory, and nothing after the refusal can be reached; a layer that guesses further
- * stays in the file. */
+/* package/no_on_demand.c - stands in for on_demand.c and next.c in a minimal build (TERN_MINIMAL): experts
+ * are all in memory, and nothing after the refusal is reachable; a layer that guesses one token further stays
+ * in the file. */
 #include "package/on_demand.h"
 
 #include "base/status.h"

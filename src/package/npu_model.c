@@ -10,7 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Where the embedding's column tiles lie in the file. */
+/* Places of the embedding's column tiles in the file. */
 static tern_status open_embedding(tn_npu_model *m, const section_view *v, const tn_pkg_record *r,
                                   tern_error *err) {
     size_t n = (size_t)r->n, k = (size_t)r->k, tile_n = (size_t)m->layout->tile_n,
@@ -97,7 +97,7 @@ static tern_status open_layer(tn_npu_model *m, const tn_hparams *h, int layer, t
     return TERN_OK;
 }
 
-/* Opens the package's compiled graphs. A package without them has to be compiled. */
+/* Opens the package's compiled graphs. Without them they are compiled. */
 static tern_status open_pkg_graphs(tn_npu_model *m, tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_GRAPHS, -1);
     if (!s) return TERN_OK;
@@ -155,7 +155,7 @@ uint64_t tn_package_fingerprint(const tn_pkg *p, const tn_hparams *h) {
     return print;
 }
 
-/* Makes the arrays, of the size that the index says. */
+/* Allocates the arrays, with sizes from the index. */
 static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *path,
                                const tn_npu_model_options *opt, tern_error *err) {
     tn_ctx *ctx = m->ctx;
@@ -189,7 +189,7 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     return TERN_OK;
 }
 
-/* Checks that what was asked for is what the device can do. */
+/* Checks that the device supports the options. */
 static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt, tern_error *err) {
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
     TN_FAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED,
@@ -265,7 +265,7 @@ static tern_status open_device(tn_npu_model *m, const tn_npu_model_options *opt,
     return TERN_OK;
 }
 
-/* Makes graphs and room for everything; then the weights begin to come in. */
+/* Makes graphs and memory for everything; then loading begins. */
 static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path,
                                 const tn_npu_model_options *opt, tern_error *err) {
     tn_model *model = m->model;
@@ -277,7 +277,7 @@ static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path
     if (m->n_compiled)
         tn_log(m->ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path,
                m->n_compiled);
-    /* after the loader's reads the tokenizer's would wait; making it takes some time, in which layers
+    /* queued after the loader's reads, the tokenizer's would wait; making it takes some time, in which layers
      * arrive */
     uint8_t *tokenizer = NULL;
     tern_status rc = read_tokenizer(m, &tokenizer, err);
@@ -287,7 +287,7 @@ static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path
         return rc;
     }
     TN_TRY(open_tokenizer(m, model, tokenizer, err));
-    /* graphs that change places, or have copies of the weights, are made from what is there */
+    /* graphs that are exchanged, or have copies of the weights, are made from loaded weights */
     bool now =
         opt->load != TN_LOAD_STREAM || m->experts_bytes || !caps->shares_weights || m->no_chunk_sharing;
     if (now) TN_TRY(tn_loader_finish(m->loader, pool, m->n_layers, err));

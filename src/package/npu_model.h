@@ -1,13 +1,11 @@
 /* package/npu_model.h - a package opened for an INT8 device: weights and static graphs per site, outlier
  * rows, norms.
  *
- * Opening reads the package's index and what lies in front of the layers, plans all memory and makes all
- * graphs; the weights themselves come through the loader (loader.h), at once or while the first prompt is
- * computed.
- *
- * One copy of the weights, in the device's tiles or packed, serves both graph forms: chunks of the prompt (M
- * = chunk) and decode (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only
- * attention depends on the position. */
+ * Opening reads the package's index and what precedes the layers, plans all memory and makes all graphs; the
+ * loader (loader.h) brings in the weights, at once or while the first prompt is computed. One copy of the
+ * weights, in the device's tiles or packed, serves both graph forms: chunks of the prompt (M = chunk) and
+ * decode (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only attention
+ * depends on the position. */
 #ifndef TN_PACKAGE_NPU_MODEL_H
 #define TN_PACKAGE_NPU_MODEL_H
 
@@ -24,7 +22,7 @@
 
 typedef enum tn_form { TN_FORM_CHUNK, TN_FORM_DECODE, TN_N_FORMS } tn_form;
 
-/* A prefill keeps at most so many chunks in flight. */
+/* Most chunks of a prefill in flight. */
 enum { TN_WAVE_CHUNKS = 4 };
 
 enum {
@@ -36,18 +34,19 @@ enum {
 
 typedef enum tn_load_mode {
     TN_LOAD_STREAM,     /* reading, unpacking, loading and the first prefill overlap, layer by layer */
-    TN_LOAD_OVERLAP,    /* reading overlaps unpacking and loading; computing begins when all is there */
-    TN_LOAD_SEQUENTIAL, /* all is read, then unpacked, then loaded, then computing begins */
-    TN_LOAD_MMAP, /* the file is mapped: pages come when they are touched, tiles are used where they lie */
+    TN_LOAD_OVERLAP,    /* reading overlaps unpacking and loading; computing begins when everything is
+                           loaded */
+    TN_LOAD_SEQUENTIAL, /* reading, unpacking, loading and computing follow each other */
+    TN_LOAD_MMAP,       /* the file is mapped: pages arrive when they are touched, tiles are used in place */
     TN_N_LOAD_MODES
 } tn_load_mode;
 
 bool tn_load_mode_parse(const char *name, tn_load_mode *out); /* "stream", "overlap", "sequential", "mmap" */
 
-/* The form says how weights of fewer than 8 bits lie in memory. */
+/* Form in memory of weights of fewer than 8 bits. */
 typedef enum tn_weights_form {
     TN_WEIGHTS_TILES,  /* unpacked once, when they are loaded */
-    TN_WEIGHTS_PACKED, /* as they are in the file; each product unpacks what it reads */
+    TN_WEIGHTS_PACKED, /* as they are in the file; each product unpacks its weights */
     TN_N_WEIGHTS_FORMS,
     TN_WEIGHTS_AUTO =
         TN_N_WEIGHTS_FORMS, /* packed where the device says that it pays (packed_pays), else tiles */
@@ -55,22 +54,22 @@ typedef enum tn_weights_form {
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed", "auto" */
 
-/* Returns a hash of hyperparameters, tokenizer and weights, by their sections' checksums: whose profile lies
- * beside it. */
+/* Returns a hash of hyperparameters, tokenizer and weights, from their sections' checksums. It names the
+ * profile. */
 uint64_t tn_package_fingerprint(const tn_pkg *p, const tn_hparams *h);
 
-/* Whether a package of such a model holds its layer that guesses one token further, where it has one: of widths that are
- * whole blocks. */
+/* Whether packages of this model include its layer that guesses one token further: its widths must be whole
+ * blocks. */
 bool tn_package_holds_next(const tn_hparams *h);
 
 /* tn_tuned is what measure/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {
-    uint64_t fingerprint; /* of the package; 0: nothing is known */
+    uint64_t fingerprint; /* of the package; 0: nothing known */
     int32_t chunk;
     int32_t rows_per_run[TN_N_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
-    int32_t attn_threshold;   /* chunks that end before so many tokens attend in full; 0: not measured */
-    char packed_form[16];     /* of one row's products (gemm_packed.h); "": the usual one */
-    bool unfinished;          /* who measured was interrupted: what is missing is measured anew */
+    int32_t attn_threshold;   /* chunks that end before this many tokens attend in full; 0: not measured */
+    char packed_form[16];     /* form of one row's products (gemm_packed.h); "": the default */
+    bool unfinished;          /* measuring was interrupted: what is missing is measured anew */
     tn_attn_times attn_times; /* of its heads' pipeline */
 } tn_tuned;
 
@@ -80,33 +79,33 @@ typedef struct tn_npu_site {
     int32_t layer; /* -1: of the model level */
     bool on_cpu;   /* does not fit the device's memory: the CPU lane computes the same static graph */
     float act_scale, inv_scale;
-    const float *inverse; /* [ops.k] inputs are multiplied by this before they are quantised; NULL: they are
-                             smoothed where they come from, if at all */
-    int32_t in_stride;    /* bytes between rows of quantised activations, as the graphs want them */
+    const float *inverse; /* [ops.k] factors of the inputs before they are quantised; NULL: they are
+                             smoothed earlier, if at all */
+    int32_t in_stride;    /* bytes between rows of quantised activations, as required by the graphs */
     tn_npu_weights *weights[TN_SITE_MAX_OPS];    /* what the device reads */
     const tn_pkg_record *tiles[TN_SITE_MAX_OPS]; /* of the linears, as tiles or weightlets */
     tn_npu_weights_data
-        image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
+        image[TN_SITE_MAX_OPS];       /* the same as tiles or packed; valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* lm_head has the decode form only, a site of experts none */
-    /* A site of experts: their weights [n_experts][ops.n_ops], views of the images, which are those of all; and
-     * their graphs [n_experts][TN_N_FORMS]. Else NULL. */
+    /* For a site of experts: weights [n_experts][ops.n_ops], views of the images of all experts, and graphs
+     * [n_experts][TN_N_FORMS]. Else NULL. */
     tn_npu_weights **expert_weights;
     tn_npu_graph **expert_graphs;
-    /* Where products are parted by operator, the chunk form of each linear alone; else NULL. */
+    /* Where each linear is a product of its own: its chunk form; else NULL. */
     tn_npu_graph *op_graphs[TN_SITE_MAX_OPS];
-    /* Without chunk sharing these are graphs of their own, with weights of their own, for the chunks of a
-     * wave after the first; else they are NULL. */
+    /* Without chunk sharing: separate graphs and weights for the chunks of a wave after the first; else
+     * NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
-    /* Outputs in 8 bits: out = (u8 - 128) * out_scale * out_factor[channel]; factor NULL: in float. All of
-     * a site or none. */
+    /* Outputs in 8 bits: out = (u8 - 128) * out_scale * out_factor[channel]; factor NULL: in float. The same
+     * for all linears of a site. */
     const float *out_factor[TN_SITE_MAX_OPS];
     float out_scale[TN_SITE_MAX_OPS];
-    int32_t rotated;         /* 0, or inputs pass through kernels/hadamard.h, in such blocks, before they are
-                                quantised */
-    bool has_outliers;       /* clipped activations are made good on the CPU */
+    int32_t rotated;         /* 0, or the block of kernels/hadamard.h that rotates the inputs before they
+                                are quantised */
+    bool has_outliers;       /* the CPU adds back clipped activations */
     const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
-    const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
+    const tn_pkg_section *rows_section; /* place of the cold rows in the package */
     uint64_t rows_off_bytes;
     const uint32_t *row_hash; /* [ops.k] of the cold rows */
 } tn_npu_site;
@@ -123,14 +122,14 @@ typedef struct tn_npu_model {
     tn_npu_device *cpu_dev;      /* of sites beyond the device's memory; NULL when all fit */
     int32_t n_on_cpu;
     const tn_kernels *kern;
-    tn_model *model; /* what the layers' small tensors go to */
+    tn_model *model; /* memory of the layers' small tensors */
     tn_loader *loader;
     tn_switcher
         *switcher; /* NULL: both forms of every graph are loaded (the device's graphs share weights) */
     tn_on_demand *on_demand; /* reads experts (on_demand.h); NULL: all are in memory */
-    uint64_t experts_bytes;  /* memory of experts on demand; 0: all are in memory */
+    uint64_t experts_bytes;  /* memory for experts on demand; 0: all are in memory */
     int32_t chunk;           /* rows of the chunk form */
-    bool packed; /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
+    bool packed; /* weightlets stay packed, except at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers, n_sites;
     tn_npu_site *sites;   /* as the program's */
@@ -139,12 +138,12 @@ typedef struct tn_npu_model {
         max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
     bool any_outliers;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
-    /* embedding rows for look-up: what stays of them (tiles, or weightlets when embd_packed) and their
-     * scales. embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: where the
-     * file's column tiles begin. */
+    /* embedding rows for look-up: their resident form (tiles, or weightlets when embd_packed) and their
+     * scales. embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: beginnings of
+     * the file's column tiles. */
     const int8_t *embd_weights;
-    /* embeddings for every layer: where their parts lie in the file, of which rows are read when tokens want
-     * them, and the hashes of all rows; set when one could not be read */
+    /* embeddings for every layer: the places of their parts in the file, of which single rows are read; the
+     * hashes of all rows; and whether a row could not be read */
     struct tn_table_part {
         const tn_pkg_section *section;
         uint64_t off_bytes;
@@ -152,65 +151,62 @@ typedef struct tn_npu_model {
     uint32_t *table_hash;
     atomic_bool *table_failed;
     bool embd_packed;
-    int32_t embd_rotated; /* rows are those of an output layer whose inputs are rotated in such blocks */
+    int32_t embd_rotated; /* rows belong to an output layer whose inputs are rotated in blocks of this size */
     const uint8_t *embd_bits;
     uint64_t *embd_off;
     const float *embd_scale;
     const uint32_t *embd_tile_hash;
     tn_file *map;                 /* the package, where it is mapped */
-    char **small, **small_blocks; /* [n_layers + 1]: small tensors of model and layers as read; the memory
-                                     they are in (NULL when mapped) */
+    char **small, **small_blocks; /* [n_layers + 1]: small tensors of model and layers, and their memory
+                                     (NULL when mapped) */
     char **row_blocks;            /* [n_layers + 1]: scales and sums of linears */
-    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed; of
-                                              sites on a device with memory of its own, in there */
-    char *next,
-        *next_block; /* section of the layer that guesses further, as read; its memory, NULL when mapped */
-    void *graph_section; /* of the package, with its table */
+    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed;
+                                              on a device with its own memory it is there */
+    char *next, *next_block; /* section of the layer that guesses one token further, and its memory (NULL when
+                        mapped) */
+    void *graph_section;     /* of the package, with its table */
     const tn_pkg_graph *pkg_graphs;
     uint32_t n_pkg_graphs;
-    int32_t n_compiled;           /* graphs that were not in the package in this form */
-    uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
+    int32_t n_compiled;           /* graphs that the package does not have in this form */
+    uint64_t prefill_graph_bytes; /* of one chunk's graphs on a device: weights, scales, buffers */
     bool no_chunk_sharing;
     bool by_operator; /* the CPU may take single linears from the device: sites have op_graphs */
-    bool operators;   /* every linear is a task of the device by itself, by those graphs */
-    /* These are for sparse attention, and NULL in packages that do not say: mean scales of Q and K
-     * [n_layers], importance of the heads [n_layers][n_heads]. */
+    bool operators;   /* every linear is a task of its own on the device, by those graphs */
+    /* For sparse attention, NULL in packages without the data: mean scales of Q and K [n_layers], importance
+     * of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
     tn_attn_times attn_times; /* measured where it was packed */
     tn_tuned tuned;           /* zeros: not tuned for this chunk length */
-    uint64_t graph_bytes;     /* serialised size of all graphs, a measure of what chunk sharing saves */
+    uint64_t graph_bytes;     /* serialised size of all graphs: a measure of the saving by chunk sharing */
     uint64_t hot_row_bytes, all_row_bytes;
 } tn_npu_model;
 
 typedef struct tn_npu_model_options {
-    tn_pkg *
-        *pkg; /* NULL: path is opened; else what was opened there, taken (and nulled) by tn_npu_model_open */
+    tn_pkg **pkg; /* NULL: path is opened; else the opened file, taken (and nulled) by tn_npu_model_open */
     const char *backend;       /* NULL: the first built in */
     int32_t n_threads;         /* of the device */
-    uint64_t memory_cap_bytes; /* 0 = no limit but the device's own */
+    uint64_t memory_cap_bytes; /* 0 = no limit except the device's own */
     uint64_t scratch_bytes;    /* as in tn_npu_options */
-    uint64_t
-        experts_bytes;     /* experts are read on demand, into so much memory; 0 = all are loaded (default) */
-    int32_t chunk;         /* 0 = the tuned one, or TN_CHUNK_DEFAULT */
-    tn_tuned tuned;        /* ignored when it is another package's */
-    bool no_chunk_sharing; /* every chunk of a wave has graphs and weights of its own */
-    const char *cold_rows; /* "weights", "file"; NULL: the weights where the CPU can read them */
+    uint64_t experts_bytes;    /* memory for experts read on demand; 0 = all are loaded (default) */
+    int32_t chunk;             /* 0 = the tuned one, or TN_CHUNK_DEFAULT */
+    tn_tuned tuned;            /* ignored when it belongs to another package */
+    bool no_chunk_sharing;     /* every chunk of a wave has graphs and weights of its own */
+    const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
     tn_load_mode load;
     tn_weights_form weights;
     tn_aio_options io; /* filled by tn_aio_defaults */
     uint64_t
-        ring_bytes; /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
+        ring_bytes; /* memory for packed weights in transit, at least a unit's; 0 = 48 MiB, or three units */
     bool apart;     /* as in tn_npu_options */
     bool separate_weights; /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks; /* 0 = as many as are best */
-    bool operators;        /* every linear is a task by itself */
-    bool
-        steals; /* the CPU lane takes products from a device of silicon of its own, a linear at a time (EdgeFlow 4.3) */
+    bool operators;        /* every linear is a task of its own */
+    bool steals; /* the CPU lane takes single linears from a device with its own silicon (EdgeFlow 4.3) */
 } tn_npu_model_options;
 
-/* Opens a package. It also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent).
- * kern is borrowed. */
+/* Opens a package and makes its tn_model (hyperparameters, norms, tokenizer; without linears). kern is
+ * borrowed. */
 tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path,
                               const tn_npu_model_options *opt, tn_npu_model **out, tn_model **model,
                               tern_error *err);
@@ -218,7 +214,7 @@ void tn_npu_model_close(tn_npu_model **m);
 
 /* Does the matrix of this record stay packed in memory? */
 static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
-    bool looked_up = r->role == TN_W_EMBD && !m->model->h.tied; /* row by row, by no device */
+    bool looked_up = r->role == TN_W_EMBD && !m->model->h.tied; /* row by row, on no device */
     return (m->packed || looked_up) && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_OUTLIERS);
 }
 
@@ -239,18 +235,18 @@ static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_s
 
 /* The loader calls this when the small tensors of a layer have been read: norms, hot rows. */
 tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err);
-/* The loader calls this when a site's tiles are in place; its graphs become resident. */
+/* The loader calls this when a site's weights are in place; its graphs become resident. */
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err);
 
-/* Reads the embedding of one token: out [n_embd], unscaled. Before everything is loaded it reads only rows
+/* Reads the embedding of one token: out [n_embd], unscaled. Until everything is loaded it reads only rows
  * that the loader was asked for. */
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
-/* Reads its embeddings for every layer: out [n_layers * n_ple], unscaled. Where that fails, zeros, and
- * tn_npu_model_table_ok tells, once. */
+/* Reads a token's embeddings for every layer: out [n_layers * n_ple], unscaled. On failure out is zeros, and
+ * tn_npu_model_table_ok reports it once. */
 void tn_npu_model_embed_layers(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
 tern_status tn_npu_model_table_ok(const tn_npu_model *m, tern_error *err);
 
-/* Reads what a package says of the times of sparse attention; zeros mean that it says nothing. */
+/* Reads the package's times of sparse attention; zeros: it has none. */
 tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times *out, tern_error *err);
 
 /* Reads only the hyperparameters of a package's META section, and fills scheme. */

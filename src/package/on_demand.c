@@ -12,20 +12,20 @@
 
 typedef enum unit_state {
     ABSENT,
-    COMING, /* hinted at: its reads are in the queue, nobody waits for them */
+    COMING, /* hinted at: its reads are queued, nobody waits for them */
     TAKING, /* a thread waits for its reads and loads its graphs */
     READY
 } unit_state;
 
-/* Slots that a unit is counted with where there are few. */
+/* Slots reckoned per unit when the budget is divided. */
 enum { UNIT_SLOTS = 6 };
 
 typedef struct unit {
     unit_state state;
-    bool fresh; /* nobody has taken it since it was read */
-    bool vain;  /* it is COMING, but was not chosen: it goes first, and does not count as coming */
+    bool fresh; /* not taken since it was read */
+    bool vain;  /* COMING but not chosen: evicted first, and not counted as coming */
     int32_t n_users;
-    uint64_t used; /* when it was taken last; 0: in a pass only */
+    uint64_t used; /* time it was last taken; 0: only in a pass */
     uint64_t came; /* when its reads began */
     int32_t i_site, expert;
     int32_t slot[TN_SITE_MAX_OPS];
@@ -41,7 +41,7 @@ _Static_assert(offsetof(slot, read) == 0, "check_read finds the slot of a read")
 typedef struct linear { /* of a site */
     const tn_pkg_section *section;
     const uint32_t *hash;
-    uint64_t *off; /* [n_experts + 1] where the experts' parts begin in the record */
+    uint64_t *off; /* [n_experts + 1] beginnings of the experts' parts in the record */
 } linear;
 
 struct tn_on_demand {
@@ -55,7 +55,7 @@ struct tn_on_demand {
     linear *linears;     /* [n_sites][TN_SITE_MAX_OPS] */
     unit *units;
     int32_t n_units;
-    pthread_mutex_t mu; /* guards what follows, and the units */
+    pthread_mutex_t mu; /* guards the following fields, and the units */
     pthread_cond_t changed;
     int32_t *free_slots, n_free;
     int32_t n_coming;
@@ -84,7 +84,7 @@ static tern_status check_read(void *user, const tn_aio_read *r, uint64_t at, uin
 
 /* ---- slots ----------------------------------------------------------------------------------------- */
 
-/* Closes what is bound to a unit's slots and frees them. */
+/* Unloads a unit's graphs and frees its slots. */
 static void drop(tn_on_demand *d, unit *u) {
     const tn_npu_site *s = &d->m->sites[u->i_site];
     if (u->state == COMING) {
@@ -99,7 +99,7 @@ static void drop(tn_on_demand *d, unit *u) {
     u->vain = false;
 }
 
-/* Which of two units gives way first. */
+/* Decides which of two units is evicted first. */
 static bool gives_way(const unit *a, const unit *b) {
     if (!b) return true;
     if (!a->used != !b->used) return !a->used;
@@ -109,8 +109,8 @@ static bool gives_way(const unit *a, const unit *b) {
 
 static bool may_go(const unit *u) { return (u->state == READY && !u->n_users) || u->vain; }
 
-/* Frees slots until there are n; a unit that is coming for somebody is left alone. Returns false where too
- * many are in use. */
+/* Evicts units until n slots are free, but none that somebody waits for. Returns false where too many are in
+ * use. */
 static bool make_room(tn_on_demand *d, int32_t n) {
     int32_t n_there = d->n_free;
     for (int32_t i = 0; i < d->n_units && n_there < n; i++)
@@ -127,7 +127,7 @@ static bool make_room(tn_on_demand *d, int32_t n) {
     return true;
 }
 
-/* As make_room, and where that is not enough, hints are taken back. */
+/* Like make_room; where that is not enough, hints are withdrawn. */
 static bool make_room_by_force(tn_on_demand *d, int32_t n) {
     for (int32_t i = 0; !make_room(d, n) && i < d->n_units; i++)
         if (d->units[i].state == COMING) drop(d, &d->units[i]);
@@ -140,7 +140,7 @@ static unit *unit_of(const tn_on_demand *d, const tn_npu_site *s, int32_t expert
     return &d->units[d->first_unit[s - d->m->sites] + expert];
 }
 
-/* Puts the reads of a unit into the queue; there are free slots. */
+/* Queues the reads of a unit into free slots. */
 static void begin(tn_on_demand *d, unit *u, bool urgent) {
     const tn_npu_site *s = &d->m->sites[u->i_site];
     for (int32_t i = 0; i < s->ops.n_ops; i++) {
@@ -163,7 +163,7 @@ static void begin(tn_on_demand *d, unit *u, bool urgent) {
     u->fresh = true;
 }
 
-/* Waits for the reads and loads the graphs; mu is not held. */
+/* Waits for the reads and loads the graphs, without holding mu. */
 static tern_status arrive(tn_on_demand *d, unit *u, tern_error *err) {
     const tn_npu_site *s = &d->m->sites[u->i_site];
     int8_t *at[TN_SITE_MAX_OPS] = {0};
@@ -171,7 +171,7 @@ static tern_status arrive(tn_on_demand *d, unit *u, tern_error *err) {
     for (int32_t i = 0; i < s->ops.n_ops; i++) {
         tern_error one = {0};
         tern_status rc = tn_aio_wait(d->aio, &d->slots[u->slot[i]].read,
-                                     &one); /* all: none stays in flight after a failure */
+                                     &one); /* waits for all: none stays in flight after a failure */
         if (rc != TERN_OK && st == TERN_OK) {
             st = rc;
             if (err) *err = one;
@@ -237,7 +237,7 @@ void tn_on_demand_give(tn_on_demand *d, const tn_npu_site *s, int32_t expert) {
 
 void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *experts, int32_t n, bool pass) {
     pthread_mutex_lock(&d->mu);
-    for (int32_t i = 0; i < n && !pass; i++) { /* those that are there stay for it */
+    for (int32_t i = 0; i < n && !pass; i++) { /* resident ones are kept for it */
         unit *u = unit_of(d, s, experts[i]);
         if (u->state == READY || u->vain) u->used = ++d->clock;
     }
@@ -272,7 +272,7 @@ void tn_on_demand_correct(tn_on_demand *d, int32_t layer, float *scores) {
 }
 
 void tn_on_demand_learn(tn_on_demand *d, int32_t layer, const float *scores) {
-    const float NEW = 0.05f; /* the twentieth part of it is the last token's */
+    const float NEW = 0.05f; /* the last token has a weight of one twentieth */
     const int32_t n = d->m->model->h.n_experts;
     float *drift = d->drift + (ptrdiff_t)layer * n;
     pthread_mutex_lock(&d->mu);
@@ -299,7 +299,7 @@ void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts,
     }
     unit *first = unit_of(d, tn_npu_site_at(d->m, layer, TN_SITE_EXPERTS), 0);
     for (int32_t e = 0; e < d->m->model->h.n_experts && d->predicted_layer == layer; e++) {
-        unit *u = first + e; /* guessed, and chosen by no row: they are hinted at anew below */
+        unit *u = first + e; /* guessed, and chosen by no row: hinted at anew below */
         if (u->state != COMING || u->vain) continue;
         u->vain = true;
         u->used = 0;
@@ -336,7 +336,7 @@ void tn_experts_need_of(const tn_pkg *pkg, const tn_hparams *h, bool packed, tn_
     if (!out->all_bytes) out->can = false;
 }
 
-/* Where the experts of a linear lie, and their checksums. */
+/* Places and checksums of a linear's experts. */
 static tern_status open_linear(tn_on_demand *d, int32_t i_site, int32_t op, tern_error *err) {
     const tn_npu_model *m = d->m;
     const tn_npu_site *s = &m->sites[i_site];
@@ -405,7 +405,7 @@ static tern_status open_slots(tn_on_demand *d, const char *path, uint64_t budget
     d->stats.n_units = d->n_units;
     d->stats.slot_bytes = d->slot_bytes;
     d->stats.budget_bytes = budget_bytes;
-    tn_aio_options whole = *io; /* a read is one piece, with one checksum */
+    tn_aio_options whole = *io; /* a read is one piece with one checksum */
     if (whole.piece_bytes < d->slot_bytes)
         whole.piece_bytes = (uint32_t)((d->slot_bytes + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN);
     return tn_aio_open_fd(ctx, tn_pkg_fd(d->m->pkg), path, &whole, &d->aio, err);
@@ -432,7 +432,7 @@ void tn_on_demand_close(tn_on_demand **pd) {
     if (!d) return;
     *pd = NULL;
     tn_ctx *ctx = d->m->ctx;
-    tn_aio_close(&d->aio); /* nothing is written to the slots any more; graphs are closed with their sites */
+    tn_aio_close(&d->aio); /* nothing writes to the slots any more; graphs are closed with their sites */
     for (int32_t i = 0; d->linears && i < d->m->n_sites * TN_SITE_MAX_OPS; i++)
         tn_free(ctx, d->linears[i].off);
     tn_free(ctx, d->linears);

@@ -1,5 +1,5 @@
-/* The sites of a package: where their weights, scales and outlier rows lie, on which device they run, and the
- * static graphs that compute them. */
+/* The sites of a package: the places of their weights, scales and outlier rows, their device, and their
+ * static graphs. */
 #include "package/impl.h"
 
 #include "base/status.h"
@@ -20,7 +20,7 @@ section_view tn_section_view(const tn_npu_model *m, int layer) {
 }
 
 /* Returns the payload of a record that must have exactly n_bytes, or NULL with err filled when it is missing
- * or odd. */
+ * or has another size. */
 const void *tn_section_payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes,
                                int layer, tern_error *err) {
     const tn_pkg_record *r = tn_pkg_record_find(v->records, v->n, (uint32_t)role, (uint32_t)part);
@@ -39,7 +39,7 @@ tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hpara
     if (!required && !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_F32)) return TERN_OK;
     int64_t rows, cols;
     tn_role_shape(h, layer, role, &rows, &cols);
-    cols *= rows; /* the taps of a convolution are rows */
+    cols *= rows; /* the taps of a convolution are stored as rows */
     const void *p = tn_section_payload(v, role, TN_PKG_F32, (uint64_t)cols * sizeof(float), layer, err);
     if (!p) return TERN_E_FORMAT;
     *out = tn_alloc(ctx, TN_MEM_WEIGHTS, (size_t)cols, sizeof(float));
@@ -52,7 +52,7 @@ enum { ROW_ALIGN = 64 };
 
 static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN; }
 
-/* What a tensor takes that is read in whole pages. */
+/* Memory of a tensor that is read in whole pages. */
 static uint64_t room_of(const tn_pkg_section *s, const tn_pkg_record *r) {
     return aligned(tn_file_phase(s, r) + r->size_bytes);
 }
@@ -83,8 +83,8 @@ const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64
     return NULL;
 }
 
-/* Finds biases of a linear, beside tiles (r NULL) or the weightlets of record r, and a place for its scales
- * and sums, which are read when they are there. */
+/* Finds the biases of a linear, beside tiles (r NULL) or the weightlets of record r, and memory for its
+ * scales and sums, which are read once they are loaded. */
 static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_role role, int64_t n,
                                int layer, int8_t *weights, const tn_pkg_record *r, tile_room *room,
                                tn_npu_weights_data *d, tern_error *err) {
@@ -124,8 +124,8 @@ static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool hea
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
 }
 
-/* Tells whether the site's weights are placed in the device's own memory, which the CPU reads too. Else they
- * lie in the process's. */
+/* Tells whether the site's weights lie in the device's own memory, which the CPU reads too. Else they lie in
+ * the process's. */
 static bool in_device(const tn_npu_model *m, const tn_npu_site *s, bool head) {
     const tn_npu_caps *c = tn_npu_device_caps(m->dev);
     return c->own_memory && c->shared_memory && !s->on_cpu && !keeps_one_form(m, s, head);
@@ -149,7 +149,7 @@ static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, 
     return tn_npu_load(s->chunk_graphs[i_copy], s->chunk_weights[i_copy], err);
 }
 
-/* Takes a graph of the package when it is the one wanted; else it compiles one. */
+/* Takes the package's graph if it is the one needed; else compiles it. */
 static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, tn_site site,
                               const tn_npu_graph_desc *d, tn_npu_graph **out, tern_error *err) {
     tn_npu_device *dev = tn_npu_site_device(m, s);
@@ -176,7 +176,7 @@ static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, 
     return tn_npu_compile(dev, d, out, err);
 }
 
-/* Makes graphs of the site's linears one by one, over the same weights. */
+/* Makes graphs of the site's single linears, over the same weights. */
 static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
     const tn_npu_graph_desc *whole = tn_npu_graph_get(s->graphs[TN_FORM_CHUNK]);
     for (int i = 0; i < s->ops.n_ops; i++) {
@@ -188,8 +188,8 @@ static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *e
     return TERN_OK;
 }
 
-/* Finds what the inputs are multiplied by before they are quantised. Packages of before have it also of what
- * the experts' down reads, where each expert's up takes it now. */
+/* Finds the factors of the inputs before they are quantised. Older packages also have them for the inputs of
+ * the experts' down, where now each expert's up holds them. */
 static tern_status open_inverse(const tn_program *p, tn_npu_site *s, int32_t i_site, const section_view *v,
                                 int layer, tern_error *err) {
     tn_role role = s->ops.roles[0];
@@ -202,7 +202,7 @@ static tern_status open_inverse(const tn_program *p, tn_npu_site *s, int32_t i_s
     return s->inverse ? TERN_OK : TERN_E_FORMAT;
 }
 
-/* Finds how the outputs leave the device, if not in float. */
+/* Finds the 8-bit form of the outputs, if they are not float. */
 static tern_status open_outputs(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
                                 tern_error *err) {
     if (!(s->tiles[0]->flags & TN_PKG_OUTPUT_INT8)) return TERN_OK;
@@ -220,7 +220,7 @@ static tern_status open_outputs(tn_npu_model *m, tn_npu_site *s, const section_v
     return TERN_OK;
 }
 
-/* Makes the graph of a form: the site's, or that of one of its experts. */
+/* Makes the graph of a form, for the site or for one of its experts. */
 static tern_status open_graph(tn_npu_model *m, tn_npu_site *s, int form, tn_npu_graph **out,
                               tern_error *err) {
     tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
@@ -273,8 +273,8 @@ void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s) {
     tn_free(m->ctx, s->expert_weights);
 }
 
-/* Where weights stay packed, *off says where an expert's part of a linear begins, and becomes where the next
- * one's does: that depends on the channels' widths. */
+/* Where weights stay packed, *off is the beginning of an expert's part of a linear, and is advanced to the
+ * next one's; it depends on the channels' widths. */
 static int8_t *expert_part(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int i, uint64_t *off) {
     const tn_npu_weights_data *all = &s->image[i];
     size_t n = (size_t)tn_site_op_n(&s->ops, i), at = (size_t)e * n;
@@ -330,7 +330,7 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
     return TERN_OK;
 }
 
-/* Plans what can be known of a site's outlier path before its rows are read. */
+/* Plans a site's outlier path as far as possible before its rows are read. */
 static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
                                  tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT);
@@ -360,7 +360,7 @@ static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_
     return TERN_OK;
 }
 
-/* Reads the hot channels; their rows are there. */
+/* Reads the hot channels, once their rows are loaded. */
 tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT),
                         *rows =
@@ -375,13 +375,12 @@ tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, t
     return TERN_OK;
 }
 
-/* Returns what a site takes of the device's memory: weights with scales and sums, and room for its graphs'
- * buffers. */
+/* Returns a site's share of the device's memory: weights with scales and sums, and buffers of its graphs. */
 static uint64_t site_bytes(const tn_npu_model *m, const tn_site_ops *o) {
     uint64_t n = 0;
     for (int32_t i = 0; i < o->n_ops; i++)
         n += tn_npu_tiles_bytes(m->layout, o->n[i], o->k) + 12 * tn_padded(m, o->n[i]) + 4096;
-    if (o->n_experts) /* graphs of each, buffers of a chunk's rows for one */
+    if (o->n_experts) /* graphs of each expert, buffers of a chunk's rows for one */
         return n + (uint64_t)o->n_experts * 65536 +
                (uint64_t)(m->chunk + TN_DECODE_M) *
                    ((uint64_t)o->k + 4 * (uint64_t)o->n_total / (uint64_t)o->n_experts);
@@ -400,8 +399,8 @@ static int by_work(const void *a, const void *b) {
     return x->order - y->order;
 }
 
-/* Places sites. Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest
- * stays with the CPU. */
+/* Places sites. Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the CPU
+ * computes the rest. */
 tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err) {
     const tn_program *p = &m->model->program;
     int n = p->n_sites;
@@ -426,7 +425,7 @@ tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err) {
     return TERN_OK;
 }
 
-/* Opens a site. Its weights go to the room, which shrinks, unless they are used where they are mapped. */
+/* Opens a site. Its weights take space from the room, unless they are used where they are mapped. */
 tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err) {
     const tn_program *p = &m->model->program;
     tn_npu_site *s = &m->sites[i_site];
@@ -490,7 +489,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
     return s->tiles[0]->flags & TN_PKG_HAS_OUTLIERS ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
 }
 
-/* Where the package is mapped, small tensors are there. */
+/* In a mapped package small tensors are already there. */
 tern_status tn_room_section(tn_npu_model *m, const tn_pkg_section *s, char **at, char **block,
                             tern_error *err) {
     if (m->map) {
@@ -510,7 +509,7 @@ tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err) {
     return tn_room_section(m, s, &m->small[layer + 1], &m->small_blocks[layer + 1], err);
 }
 
-/* Makes room for scales and sums of a layer's linears (-1: of head and embedding). */
+/* Allocates scales and sums of a layer's linears (-1: of head and embedding). */
 static tern_status room_rows(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room,
                              tern_error *err) {
     int32_t first, n_sites = tn_program_layer_sites(&m->model->program, layer, &first);
@@ -525,7 +524,7 @@ static tern_status room_rows(tn_npu_model *m, const tn_hparams *h, int layer, ti
     return TERN_OK;
 }
 
-/* Makes room for the weights of a layer (-1: head and embedding). */
+/* Allocates the weights of a layer (-1: of head and embedding). */
 tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
     const tn_pkg_section *section = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_LM_HEAD : TN_PKG_LAYER, layer);
     TN_TRY(room_rows(m, h, layer, room, err));

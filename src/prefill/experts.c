@@ -1,5 +1,5 @@
-/* Experts in a prefill: the rows that chose one are gathered, quantised, in front of its graphs, so that a
- * chunk goes to each expert once; what it gives is summed up row by row (model/experts.h). */
+/* Experts in a prefill. The rows that chose an expert are gathered and quantised before its graphs, so that a
+ * chunk uses each expert once; its outputs are summed row by row (model/experts.h). */
 #include "model/experts.h"
 
 #include "base/status.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    PIECES = 8, /* an expert's product is cut into so many at most, where parts are to be even */
+    PIECES = 8, /* maximum number of parts of an expert's product, where parts are to be even */
     MAX_EMBD = 8192
 };
 
@@ -22,8 +22,8 @@ static bool foresees(const tn_pipeline *p, const chunk *c) {
     return p->m->on_demand && p->form == TN_FORM_DECODE && c->f.r->n_rows < TN_FEW_ROWS;
 }
 
-/* The experts that a layer would choose for a row if it did nothing before. What attention is going to add to
- * their scores is guessed to be what it has lately. */
+/* The experts that a layer would choose for a row without its own attention. Attention's effect on their
+ * scores is guessed to be its recent mean. */
 static void foresee(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row) {
     tn_role norm = op->experts.beside ? TN_W_ROUTER_NORM : TN_W_FFN_NORM;
     const float *w = tn_model_vector(p->model, op->layer, norm);
@@ -45,7 +45,9 @@ void tn_experts_foresee(const tn_pipeline *p, const chunk *c, const tn_op *ops, 
     const tn_program *prog = &p->model->program;
     for (int32_t i = 0; foresees(p, c) && i < n_ops; i++) {
         int32_t layer = ops[i].layer, n;
-        if (layer < 1 || layer >= prog->n_layers) continue; /* the first chooses by more than an embedding */
+        if (layer < 1 || layer >= prog->n_layers)
+            continue; /* the first layer chooses by more than the
+                                                               embedding */
         const tn_op *first = tn_program_layer(prog, layer, &n);
         for (const tn_op *op = first; &ops[i] == first && op < first + n; op++)
             if (op->kind == TN_OP_ROUTE) foresee(p, c, op, c->f.r->n_rows - 1);
@@ -66,7 +68,7 @@ void tn_experts_route(const tn_pipeline *p, const chunk *c, const tn_op *op, int
     }
 }
 
-/* A row of inputs, which is lost: multiplied, rotated, quantised. */
+/* Multiplies, rotates and quantises a row of inputs, which is overwritten. */
 static void quantise(const tn_pipeline *p, const tn_npu_site *s, float *x, uint8_t *out) {
     size_t k = (size_t)s->ops.k;
     for (size_t i = 0; s->inverse && i < k; i++) x[i] *= s->inverse[i];
@@ -98,7 +100,7 @@ int32_t tn_experts_parts(const tn_pipeline *p, const tn_npu_site *s) {
     return tn_site_has_parts(p, s) ? p->n_compute * 4 : 1;
 }
 
-/* The product of the rows first .. end - 1 with expert e: in the decode form where they are few. */
+/* The product of the rows first .. end - 1 with expert e, in the decode form for few rows. */
 static void make_job(const tn_npu_site *s, const chunk *c, int32_t e, int32_t first, int32_t end,
                      tn_npu_job *job) {
     tn_form form = end - first <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
@@ -110,7 +112,7 @@ static void make_job(const tn_npu_site *s, const chunk *c, int32_t e, int32_t fi
             c->f.buf[tn_role_buffer(s->ops.roles[i])] + (size_t)first * (size_t)tn_site_op_n(&s->ops, i);
 }
 
-/* Whole jobs, each queued before the first is waited for. */
+/* Whole jobs: all are queued before the first is waited for. */
 static tern_status run_whole(const tn_pipeline *p, chunk *c, const tn_npu_site *s, const int32_t *first,
                              bool here, tern_error *err) {
     tern_status st = TERN_OK, rc;
@@ -129,8 +131,8 @@ static tern_status run_whole(const tn_pipeline *p, chunk *c, const tn_npu_site *
     return st;
 }
 
-/* On demand an expert is one piece, so that a chunk brings it in once, and a part brings in the next one
- * while it runs this one. */
+/* On demand an expert is one piece, so that a chunk loads it once; a part loads the next one while it runs
+ * this one. */
 static tern_status run_on_demand(tn_pipeline *p, const chunk *c, const tn_npu_site *s, const int32_t *first,
                                  const int32_t *mine, int32_t n, tern_error *err) {
     tn_on_demand *d = p->m->on_demand;
@@ -148,12 +150,11 @@ static tern_status run_on_demand(tn_pipeline *p, const chunk *c, const tn_npu_si
     return TERN_OK;
 }
 
-/* The pieces of all experts lie one after another, each as long as it costs: its rows, and reading its
- * weights. A part runs those whose middle lies in its stretch. So parts are even, and the same whoever runs them.
- */
+/* Lines up the pieces of all experts, each as long as its cost: its rows, and reading its weights. A part
+ * runs the pieces whose middle lies in its stretch. So parts are even, and the same whoever runs them. */
 static tern_status run_pieces(tn_pipeline *p, const chunk *c, const tn_npu_site *s, const int32_t *first,
                               int32_t part, int32_t n_parts, tern_error *err) {
-    enum { READING = 8 }; /* reading an expert's weights costs as much as so many rows */
+    enum { READING = 8 }; /* reading an expert's weights costs as much as this many rows */
     int32_t n_pieces = p->m->on_demand ? 1 : PIECES, mine[TN_MAX_EXPERTS], n_mine = 0;
     int64_t total = 0, at = 0;
     for (int32_t e = 0; e < s->ops.n_experts; e++)

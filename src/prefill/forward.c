@@ -31,7 +31,7 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n
     begin_jobs(p, i, n);
 }
 
-/* Where the rows of texts lie in buffers that are not as wide in all layers. */
+/* Places of the texts' rows in buffers whose width differs between layers. */
 static void slice_texts(tn_pipeline *p, int32_t layer) {
     for (int32_t i = 0; i < p->n_texts; i++) {
         text *t = &p->texts[i];
@@ -41,7 +41,7 @@ static void slice_texts(tn_pipeline *p, int32_t layer) {
     }
 }
 
-/* The rows of all texts lie one after another in chunk 0. */
+/* The rows of all texts are consecutive in chunk 0. */
 static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts) {
     chunk *c = &p->chunks[0];
     int32_t row0 = 0;
@@ -81,7 +81,7 @@ typedef struct small_step {
     tn_pipeline *p;
     int32_t step;
     const tn_op *op;  /* its first */
-    const text *text; /* that attends alone, or NULL: all do */
+    const text *text; /* text that attends alone, or NULL for all */
     int32_t n_parts, rows_per_part, round;
     tern_status status[MAX_THREADS];
     tern_error errors[MAX_THREADS];
@@ -91,7 +91,7 @@ static float *scratch_of(const tn_pipeline *p, int i_thread) {
     return p->scratch + (size_t)i_thread * p->scratch_stride;
 }
 
-/* Attends with few rows, by text and KV head. */
+/* Attention of few rows, by text and KV head. */
 static void small_attention(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
     int32_t n_kv = s->op->attend.n_kv_heads;
@@ -101,7 +101,7 @@ static void small_attention(void *arg, int i_item, int i_thread) {
                             scratch_of(s->p, i_thread));
 }
 
-/* Plans the same where rows attend sparsely, by KV head and row. */
+/* Plans the same for sparse rows, by KV head and row. */
 static void small_plan(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     small_step *s = arg;
@@ -120,7 +120,8 @@ static void small_sparse(void *arg, int i_item, int i_thread) {
     if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
 }
 
-/* Texts that attend in full go together, where all do; each sparse one goes alone, in its own rounds. */
+/* Where all texts attend in full they go together; otherwise each sparse one goes alone, in its own
+ * rounds. */
 static void attend_small(tn_pipeline *p, small_step *s) {
     int32_t n_rounds[TN_MAX_TEXTS], any = 0, n_kv = s->op->attend.n_kv_heads;
     for (int32_t i = 0; i < p->n_texts; i++) {
@@ -156,7 +157,7 @@ static void small_item(void *arg, int i_item, int i_thread) {
     if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
 }
 
-/* Notes a step on the session's own track, because the pool's threads are no lanes. */
+/* Records a step on the session's own track, because the pool's threads are not lanes. */
 static void note_small(tn_timeline *timeline, const tn_step *step, int32_t n_parts, int64_t start_ns) {
     tn_event e = {.start_ns = start_ns,
                   .end_ns = tn_now_ns(),
@@ -217,7 +218,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
 /* ---- waves ----------------------------------------------------------------------------------------- */
 
 static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) {
-    enum { SUBGRAPHS = 6, STATIC_SUBGRAPHS = 5 }; /* of a layer, as the paper counts: attention is dynamic */
+    enum { SUBGRAPHS = 6, STATIC_SUBGRAPHS = 5 }; /* per layer, as the paper counts: attention is dynamic */
     tn_pipeline_stats *s = &p->stats;
     s->wall_ns += r->wall_ns;
     s->n_decisions += r->n_decisions;
@@ -236,7 +237,7 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
 }
 
 /* A chunk's attention reads whole panels of keys while later chunks write theirs, so chunks in flight must
- * not share a panel. A first chunk that begins inside one is shorter by this. */
+ * not share a panel. A first chunk that begins inside a panel is shorter by this. */
 static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
@@ -246,13 +247,12 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
     if (!p->switcher || n_tok <= TN_DECODE_M) return TERN_OK;
     const tn_switch_plan *plan;
     tn_switcher_lock(p->switcher);
-    if (!tn_switcher_has_times(p->switcher)) { /* the profile of former processes, or guesses */
+    if (!tn_switcher_has_times(p->switcher)) { /* the profile of earlier processes, or guesses */
         double product, other;
         tn_wave_layer_us(p, &product, &other);
         tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product / p->n_workers, other / p->n_workers);
     }
-    /* waves as the session will make them; what is left for the last may be so little that it runs in the
-     * decode form */
+    /* waves as the session will make them; the last may be so short that it runs in the decode form */
     int32_t n_rows = skipped_rows(pos0) + n_tok, wave_rows = p->n_chunks_open * p->n_rows,
             tail = n_rows % wave_rows;
     if (tail && tail <= TN_DECODE_M && tail < n_rows) n_rows -= tail;
@@ -267,7 +267,7 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
     return rc;
 }
 
-/* Chooses the wave's graph. *full tells that its times are those of whole chunks with chunk graphs. */
+/* Chooses the wave's graph. *full: its times are those of whole chunks with chunk graphs. */
 static tern_status choose_wave(tn_pipeline *p, int32_t n_chunks, wave **out, bool *full, tern_error *err) {
     *out = &p->waves[n_chunks];
     if (p->loading) {
@@ -298,7 +298,7 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
         form_before[i] = tn_switcher_form(p->switcher, i);
     tn_policy policy = p->policy;
 #ifndef TERN_MINIMAL
-    /* The CPU's times can be measured when the weights are there. */
+    /* The CPU's times can be measured once the weights are there. */
     if (policy.steal_by_profile && p->profile->measured && !p->loading) TN_TRY(tn_wave_learn_stolen(p, err));
 #endif
     if (policy.steal_by_profile && p->profile->measured && !p->loading)
@@ -327,14 +327,14 @@ static tern_status texts_locked(tn_pipeline *p, const tn_pipeline_text *texts, i
     p->form = TN_FORM_DECODE;
     p->sparse_now = false;
     if (p->switcher)
-        TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
+        TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what the prefill left to load */
     p->n_skipped = 0;
     int32_t n = begin_texts(p, texts, n_texts);
     p->stats.n_rows += (uint64_t)n;
     return forward_small(p, n, cancel, timeline, err);
 }
 
-/* Tells whether rows that are few are the end of a wave with more, which takes the form of chunks. */
+/* Tells whether these few rows are the end of a larger wave, which takes the form of chunks. */
 static bool ends_wave(const tn_pipeline *p, int32_t pos0, int32_t n) {
     if (pos0 < p->said_from || pos0 + n > p->said_end) return false;
     int32_t begin = p->said_from, rows = tn_pipeline_wave_rows(p, begin);
@@ -372,7 +372,7 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
     assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
     if (!tn_loader_done(p->m->loader)) {
         tn_loader *l = p->m->loader;
-        tn_loader_lock(l); /* another session may be at it */
+        tn_loader_lock(l); /* another session may be doing it */
         p->loading = !tn_loader_done(l);
         tern_status rc = p->loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
         if (rc == TERN_OK) rc = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
@@ -471,7 +471,7 @@ static void add_loras(tn_pipeline *p, int32_t row0, int32_t n, float *logits) {
     }
 }
 
-/* Of p->lm_head_rows, which are the last forward's rows from row0 on; row0 -1: none of those. */
+/* Of p->lm_head_rows, which are the last forward's rows from row0 on; row0 -1: of none of those. */
 static tern_status head_of(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
     const tn_npu_site *s = tn_npu_site_at(p->m, 0, TN_SITE_LM_HEAD);
     /* lm_head borrows chunk 0's outlier lists; its rows are few */

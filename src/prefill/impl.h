@@ -1,12 +1,12 @@
-/* prefill/impl.h - what the files of the pipeline share.
+/* prefill/impl.h - shared by the files of the pipeline.
  *
  *   pipeline.c   opens and closes it, plans its buffers
- *   outliers.c   quantises rows; what the clip cuts off, in float beside the device's product
+ *   outliers.c   quantises rows; computes clipped-off values in float beside the device's product
  *   work.c       runs a part of a step
- *   waves.c      the task graphs, and what measured runs tell the policies
+ *   waves.c      the task graphs, and measured times for the policies
  *   forward.c    one forward: as a wave, or few rows step by step; logits
- * The caller's thread owns all of it between runs; while a wave runs, its tasks own what their chunk and part
- * name, and the counters are atomic. */
+ * The caller's thread owns all of it between runs. While a wave runs, a task owns its chunk and part, and the
+ * counters are atomic. */
 #ifndef TN_PREFILL_IMPL_H
 #define TN_PREFILL_IMPL_H
 
@@ -17,27 +17,27 @@
 
 #include <stdatomic.h>
 
-enum { TN_FEW_ROWS = 4 }; /* fewer are one part: handing them out costs more than they do */
+enum { TN_FEW_ROWS = 4 }; /* fewer are one part: handing them out costs more than computing them */
 
-/* This is what was quantised for one site, and what the clip cut off: row i has n_out[i] outliers at i *
- * out_cap. */
+/* The quantised inputs of one site, and what the clip cut off: row i has n_out[i] outliers at i * out_cap. */
 typedef struct quantised {
     uint8_t *x;
-    float *own; /* rows divided for the site, where others read them as they are */
+    float *own; /* rows divided for the site, where others read the undivided ones */
     uint32_t *n_out, *channel;
     float *resid;
-    float *share; /* [rows][share_n]: what outliers and adapters give the outputs; rows with some only */
+    float *share; /* [rows][share_n]: contribution of outliers and adapters to the outputs; only for rows
+                     that have some */
 } quantised;
 
-/* A chunk has what one chunk in flight needs, slices of one arena. */
+/* The buffers of one chunk in flight, slices of one arena. */
 typedef struct chunk {
     tn_rows r;
     tn_frame f;
     int32_t *pos, *slot;
     float *rope_cs;
     quantised in;  /* of the site quantised last */
-    uint8_t *out8; /* outputs in 8 bits of the site computed last, linear by linear */
-    /* With experts: what was quantised for their site, place by place (model/experts.h); and a job for each,
+    uint8_t *out8; /* 8-bit outputs of the last computed site, linear by linear */
+    /* With experts: the quantised inputs of their site, place by place (model/experts.h), and a job for each
      * where the device takes whole ones. */
     uint8_t *expert_x;
     tn_npu_job *expert_jobs;
@@ -53,7 +53,7 @@ typedef struct text {
 
 typedef struct cold_cache { /* per worker: weight rows read from the package for one part */
     int8_t *rows;           /* [out_cap][max_outlier_n] */
-    const int8_t **ptrs;    /* [max_k] by input channel, as the kernel wants them */
+    const int8_t **ptrs;    /* [max_k] by input channel, in the kernel's form */
 } cold_cache;
 
 typedef struct task_arg {
@@ -68,7 +68,7 @@ typedef struct load_arg {
     int32_t layer0, layer1;
 } load_arg;
 
-typedef struct cold_arg { /* a step of bringing in a part of the weights */
+typedef struct cold_arg { /* a step of loading a part of the weights */
     tn_pipeline *p;
     int32_t unit;
     tn_load_step step;
@@ -91,15 +91,15 @@ struct tn_pipeline {
     tn_step_profile *profile;
     tn_steps steps;
     int32_t n_rows, n_workers, out_cap;
-    int32_t n_compute;  /* of the workers: those of the CPU and the NPU */
+    int32_t n_compute;  /* workers of the CPU and of the NPU */
     tn_form form;       /* of the forward that runs */
-    int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
+    int32_t small_rows; /* decode form: rows of a part, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
-    text texts[TN_MAX_TEXTS]; /* of the forward of few rows that runs */
+    text texts[TN_MAX_TEXTS]; /* of the running forward of few rows */
     int32_t n_texts;
     int32_t n_chunks_open;       /* buffers exist for so many */
     int32_t said_from, said_end; /* positions announced last */
-    int32_t n_skipped;           /* rows by which the first chunk of this forward is shorter */
+    int32_t n_skipped;           /* the first chunk of this forward is shorter by this many rows */
     void *arenas[TN_WAVE_CHUNKS];
     tn_sparse_attn *sparse; /* NULL: full attention always */
     bool sparse_prompt;     /* chunks of the prompt, not only decoding */
@@ -111,11 +111,11 @@ struct tn_pipeline {
     float *scratch;         /* [n_workers][scratch_stride] attention */
     size_t scratch_stride;
     cold_cache *cold; /* [n_workers] */
-    int32_t share_n;  /* outputs of a site with an outlier path, or that an adapter changes, at most */
+    int32_t share_n;  /* most outputs of a site with an outlier path or an adapter */
     float *lora;      /* [n_workers][lora_stride] with adapters */
     size_t lora_stride;
     wave waves[TN_WAVE_CHUNKS + 1];
-    /* These are for devices that keep one form of a graph. A wave with loads is built for its run. */
+    /* For devices that keep one form of a graph. A wave with loads is built for its run. */
     tn_switcher *switcher; /* NULL: both forms are loaded */
     wave switch_wave;
     struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
@@ -123,58 +123,58 @@ struct tn_pipeline {
     wave cold_wave; /* a wave while weights are still in the file: built for its run */
     cold_arg *cold_args;
     bool loading;      /* this forward brings them in */
-    int32_t plan_wave; /* of the plan: the next one; -1: no plan */
+    int32_t plan_wave; /* number of the next wave in the plan; -1: no plan */
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
 };
 
 /* ---- outliers.c ---- */
-/* Quantises a row. x is the caller's to lose: it is rotated in place where the site's inputs are. */
+/* Quantises a row. x is overwritten: it is rotated in place where the site's inputs are. */
 void tn_quantise_row(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row, float *x);
-/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale, and what
- * the adapters of the row's text give for the site's inputs, which c still has. */
+/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale, plus the
+ * contribution of the text's adapters for the site's inputs, which c still has. */
 tern_status tn_outlier_rows(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1,
                             int i_worker, tern_error *err);
 /* Adds it to the site's outputs, which are in c's buffers. */
 void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1);
-/* Takes up what a site of chunk i_chunk left: its outputs in 8 bits become floats, and get what was
- * computed beside the product. */
+/* Finishes the outputs of a site of chunk i_chunk: 8-bit outputs become floats, and the contribution computed
+ * beside the product is added. */
 void tn_outputs_take(tn_pipeline *p, int32_t i_chunk, int32_t site, int32_t row0, int32_t row1);
-/* Does a row of the site have anything computed beside the product? */
+/* Has any row of the site a contribution beside the product? */
 bool tn_site_has_beside(const tn_pipeline *p, int32_t site);
 
 /* ---- experts.c ---- */
-/* The rows of an op of experts, each with what it quantises. */
+/* Quantises the rows of an op of experts. */
 void tn_experts_route(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t row0, int32_t row1);
-/* Where one of these ops, which have run, begins a layer: its experts are guessed, to be read ahead. */
+/* At the beginning of a layer: guesses its experts, to be read ahead. */
 void tn_experts_foresee(const tn_pipeline *p, const chunk *c, const tn_op *ops, int32_t n_ops);
 void tn_experts_gather(tn_pipeline *p, chunk *c, const tn_op *op, int32_t row0, int32_t row1);
 void tn_experts_quantise(tn_pipeline *p, chunk *c, const tn_npu_site *s, const tn_op *op, int32_t row);
-/* Into how many parts their products may be cut. */
+/* Number of parts into which their products may be cut. */
 int32_t tn_experts_parts(const tn_pipeline *p, const tn_npu_site *s);
-/* A part of them. here: the calling thread computes in the device's place. */
+/* Runs a part of them. here: the calling thread computes in the device's place. */
 tern_status tn_experts_product(tn_pipeline *p, int32_t i_chunk, const tn_npu_site *s, int32_t part,
                                int32_t n_parts, bool here, tern_error *err);
 
 /* ---- work.c ---- */
-/* Gives the frame that knows the row's text, and the row's number there. */
+/* Gives the frame of the row's text, and the row's number in it. */
 const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own);
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
-/* The linear of its site that a product computes alone, or -1: all of them, and with `alone` above 1 none.
- * Sites whose graphs are exchanged have none of single linears. */
+/* The linear that a product computes alone, or -1 for all of its site (with `alone` above 1: none). Sites
+ * whose graphs are exchanged have no graphs of single linears. */
 int32_t tn_step_linear(const tn_pipeline *p, int32_t step);
-/* Tells whether the CPU lane can compute a product that it takes from the device's queue. */
+/* Tells whether the CPU lane can compute a product taken from the device's queue. */
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step);
-/* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is
- * scratch; the inputs are what chunk 0 holds. */
+/* Measures a product of a full chunk on the calling thread, with the CPU's kernels. out [rows][n_total] is
+ * scratch; the inputs are chunk 0's. */
 tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us, tern_error *err);
-/* Counts the blocks of channels between which a site's product may be cut, or that of one linear of it (-1:
- * all). */
+/* Number of blocks of channels between which a site's product, or that of its linear (-1: all), may be
+ * cut. */
 int32_t tn_site_blocks(const tn_pipeline *p, const tn_npu_site *s, int32_t linear);
 int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows);
 tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
                         int i_worker, bool here, tern_error *err);
-/* Does what follows attention in its step, on rows row0 .. row1 - 1. */
+/* Runs the rest of an attention step, on rows row0 .. row1 - 1. */
 void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t row0, int32_t row1);
 tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err);
 
@@ -194,16 +194,16 @@ void tn_wave_drop_cold(tn_pipeline *p);
 size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
 /* Tells whether the plan begins a load in the next wave. */
 bool tn_wave_switches(const tn_pipeline *p);
-/* Learns the profile's times from a full wave, and how attention grows from a later one. */
+/* Learns the profile's times from a full wave, and the growth of attention from a later one. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
-/* Learns what products take on the CPU, where it can take them from a device with silicon of its own and
- * nobody knows: once, by computing one of each type. */
+/* Measures products on the CPU, where it may take them from a device with its own silicon and their times are
+ * unknown: once, one product of each type. */
 tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err);
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
-/* Learns times of the layers in the forms they had, for the switcher. */
+/* Learns the times of layers in their current forms, for the switcher. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,
                          int64_t wall_ns);
-/* Returns the time of a layer of a chunk, its products and the rest, measured or guessed. */
+/* Returns the time of a layer of a chunk (its products and the rest), measured or guessed. */
 void tn_wave_layer_us(const tn_pipeline *p, double *product, double *other);
 
 #endif

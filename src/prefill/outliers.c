@@ -1,4 +1,4 @@
-/* Quantising rows with a site's static scale, and the outlier path: what the clip cuts off, times its weight
+/* Quantising rows with a site's static scale, and the outlier path: clipped-off values times their weight
  * rows, in float beside the device's product (llm.npu 3.3). */
 #include "base/status.h"
 #include "prefill/impl.h"
@@ -10,7 +10,7 @@ void tn_quantise_row(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32
     const quantised *q = &c->in;
     uint8_t *out = q->x + (size_t)row * (size_t)s->in_stride;
     size_t k = (size_t)s->ops.k;
-    if (s->inverse) { /* others read x as it is */
+    if (s->inverse) { /* others read x undivided */
         float *own = q->own + (size_t)row * k;
         for (size_t i = 0; i < k; i++) own[i] = x[i] * s->inverse[i];
         x = own;
@@ -31,8 +31,8 @@ void tn_quantise_row(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32
     atomic_fetch_add_explicit(&p->n_outliers, n, memory_order_relaxed);
 }
 
-/* Finds the weights of one input channel to all outputs of a site: resident where the channel is hot, else
- * copied to dst. */
+/* Finds the weights of one input channel to all outputs of a site: resident for hot channels, else copied to
+ * dst. */
 static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t channel, int8_t *dst,
                               const int8_t **row, tern_error *err) {
     size_t n_total = (size_t)s->ops.n_total;
@@ -75,12 +75,12 @@ bool tn_site_has_beside(const tn_pipeline *p, int32_t site) {
     return changed || p->m->sites[site].has_outliers;
 }
 
-/* How many of the row's values were cut off at the site. */
+/* Number of the row's values that were clipped at the site. */
 static size_t n_cut(const quantised *q, const tn_npu_site *s, int32_t row) {
     return s->has_outliers ? q->n_out[row] : 0;
 }
 
-/* The adapters of a row's text, where they change the site; else NULL. lm_head has a way of its own. */
+/* The adapters of a row's text if they change the site, else NULL. lm_head is handled separately. */
 static const tn_lora_mix *lora_of(const tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row) {
     int32_t own;
     if (s->kind == TN_SITE_LM_HEAD) return NULL;
@@ -118,7 +118,7 @@ static tern_status cut_off(tn_pipeline *p, const quantised *q, const tn_npu_site
     return TERN_OK;
 }
 
-/* Adapters take rows of one text together. */
+/* Adapters process the rows of one text together. */
 static void add_loras(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1,
                       int i_worker) {
     float *out[TN_SITE_MAX_OPS];
@@ -161,8 +161,8 @@ void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int
     }
 }
 
-/* A linear whose outputs left the device in 8 bits, one row: (u8 - 128) * scale * factor, and the
- * outliers' share, which was computed with the device's scales, times factor. */
+/* One row of a linear whose outputs left the device in 8 bits: (u8 - 128) * scale * factor, plus factor times
+ * the outliers' contribution, which was computed with the device's scales. */
 static void take_row(const uint8_t *q, const float *share, float scale, const float *factor, float *out,
                      size_t n) {
     for (size_t i = 0; i < n; i++) {

@@ -38,7 +38,7 @@ static void embed_layers(const void *user, int32_t id, float *out) {
     tn_npu_model_embed_layers(m, &m->model->h, id, out);
 }
 
-/* Channels of the widest site whose inputs are divided where they are quantised. */
+/* Channels of the widest site whose inputs are divided when quantised. */
 static size_t widest_divided(const tn_npu_model *m) {
     int32_t k = 0;
     for (int32_t i = 0; i < m->n_sites; i++)
@@ -68,7 +68,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     };
     n = 12;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
-        if (b == TN_BUF_NORMED) continue; /* quantised at once: a row takes its row of BRANCH, free then */
+        if (b == TN_BUF_NORMED) continue; /* quantised at once: a row uses its row of BRANCH, free by then */
         plan[n].at = (void **)&c->f.buf[b];
         plan[n++].n_bytes = rows * (size_t)prog->width[b] * sizeof(float);
     }
@@ -91,7 +91,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     for (int32_t s = 0; s < p->m->n_sites; s++) {
         const tn_site_ops *ops = &p->m->sites[s].ops;
         tn_npu_job *job = tn_job_of(p, i, s);
-        if (ops->n_experts) continue; /* a job for each that is chosen */
+        if (ops->n_experts) continue; /* a job for each chosen expert */
         *job = (tn_npu_job){.in = {c->in.x}};
         uint8_t *out8 = c->out8; /* of one linear after another */
         for (int32_t op = 0; op < ops->n_ops; op++) {
@@ -103,7 +103,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     return TERN_OK;
 }
 
-/* What workers need of their own, and lm_head. */
+/* Workers' own buffers, and lm_head's. */
 static tern_status open_shared(tn_pipeline *p, tern_error *err) {
     const tn_npu_model *m = p->m;
     const tn_npu_site *lm_head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);

@@ -1,4 +1,4 @@
-/* Stage and forward times measured once per machine, model and settings, cached beside the package. */
+/* Stage and forward times, measured once per machine, model and settings and cached beside the package. */
 #include "prefill/profile.h"
 #include "prefill/steps.h"
 
@@ -72,7 +72,8 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
                      const tn_step_profile *p) {
     json_t *old;
     if (!f->path) return;
-    if (tn_json_read(f->path, 0, &old, NULL) == TERN_E_MEMORY) return; /* what is there shall not be lost */
+    if (tn_json_read(f->path, 0, &old, NULL) == TERN_E_MEMORY)
+        return; /* existing contents must not be lost */
     static const char *const kept[] = {"tuned", "tuned_else", "read"}; /* tune.h's: stay as they are */
     json_t *us = json_object(), *cpu_us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {
@@ -95,7 +96,7 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
         if (as_it_is) tn_json_set(&j, kept[i], json_incref(as_it_is));
     }
     json_decref(old);
-    /* a folder that cannot be written costs one measured wave per process, nothing else */
+    /* a read-only folder costs one measured wave per process, nothing else */
     if (j && !tn_profile_put(ctx, f->path, j)) {
         tn_log(ctx, TERN_LOG_DEBUG, "%s: the profile cannot be kept", f->path);
     }

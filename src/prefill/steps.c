@@ -20,15 +20,15 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
 
 /* ---- ops that are one step ------------------------------------------------------------------------- */
 
-/* Tells whether a new step begins with op b, right after op a. A delta net is a step of its own: its
- * parts are heads, not rows. So is routing, whose scores are products over many rows, and gathering, which
- * needs the choices of all of them. */
+/* Tells whether a new step begins with op b, right after op a. Delta nets are steps of their own, because
+ * their parts are heads, not rows; so are routing, whose scores are products over many rows, and gathering,
+ * which needs all rows' choices. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
     return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA ||
            a->kind == TN_OP_ROUTE || b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
 }
 
-/* Counts the ops of the step that begins with op i. Ops after the layers belong to none. */
+/* Counts the ops of the step that begins with op i. Ops after the layers belong to no step. */
 static int32_t n_ops_of_step(const tn_program *p, int32_t i) {
     int32_t end = p->first[p->n_layers + 1], n = 1;
     while (i + n < end && !begins_step(&p->ops[i + n - 1], &p->ops[i + n])) n++;
@@ -103,7 +103,7 @@ static void add_step(tn_steps *s, const tn_program *p, const tn_steps_options *o
     }
     step.weights = (int32_t)op->site;
     work.site = tn_program_site_index(p, op->layer, op->site);
-    /* experts are apart already, each a graph of its own */
+    /* experts already have a graph each */
     bool apart = o->operators && op->linears.n_ops > 1 && !op->linears.n_experts;
     int32_t n_alone = apart ? op->linears.n_ops : 0;
     if (!n_alone) add(s, o, step, work);
@@ -125,7 +125,7 @@ tern_status tn_steps_make(tn_ctx *ctx, const tn_program *p, const tn_steps_optio
                           tern_error *err) {
     *out = (tn_steps){.ctx = ctx};
     tn_step_types_of(p, &out->types);
-    /* every op a step, with a plan before it or a path beside it, and every linear by itself */
+    /* every op a step, each with a plan or an outlier path, and every linear by itself */
     size_t most = (2 + TN_SITE_MAX_OPS) * (size_t)p->n_ops;
     out->at = tn_alloc(ctx, TN_MEM_GRAPHS, most, sizeof *out->at);
     out->work = tn_alloc(ctx, TN_MEM_GRAPHS, most, sizeof *out->work);

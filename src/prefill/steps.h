@@ -1,9 +1,9 @@
-/* prefill/steps.h - from a model's program to the steps of a prefill: which ops are one task.
+/* prefill/steps.h - from a model's program to the steps of a prefill: which ops form one task.
  *
- * The device's linears are steps of their own. What the CPU does between two of them is one step: its ops run
- * row after row, while a row is in cache. A step that recalls a state begins anew, because it waits for other
+ * The device's linears are steps of their own. The CPU's work between two of them is one step: its ops run
+ * row after row, while a row is in cache. A step that recalls a state is separate, because it waits for other
  * chunks. So a plain decoder layer is: norm | qkv | rope | attention | o | norm2 | ffn | glu | down, where
- * "norm" begins with the residual of the layer before, and the step after the last layer is its residual.
+ * "norm" begins with the residual of the previous layer, and the step after the last layer is its residual.
  * Sites with an outlier path have a step for it beside their product, and sparse attention has a plan before
  * it. */
 #ifndef TN_PREFILL_STEPS_H
@@ -12,8 +12,8 @@
 #include "model/program.h"
 #include "sched/measured.h"
 
-/* These are all types of steps that a program may have, whatever the package and its options. Times are kept
- * by them. */
+/* All types of steps that a program may have, whatever the package and its options. Times are kept by
+ * them. */
 typedef struct tn_step_types {
     int32_t n;
     struct {
@@ -26,15 +26,14 @@ void tn_step_types_of(const tn_program *p, tn_step_types *out);
 /* Returns the type of that name, or -1 for none. */
 int32_t tn_step_type_find(const tn_step_types *t, const char *name);
 
-/* The work of a step is what it does. */
+/* The work of a step. */
 typedef struct tn_step_work {
     const tn_op *ops;
     int32_t n_ops;
-    int32_t site; /* PRODUCT, OUTLIERS: of the program; else -1 */
-    int32_t
-        alone; /* PRODUCT: one more than the number of the site's linear that is this step; 0: all of them */
-    int32_t
-        merges; /* site whose outputs these rows take up first: from 8 bits, with the outliers' share; -1: none */
+    int32_t site;   /* PRODUCT, OUTLIERS: of the program; else -1 */
+    int32_t alone;  /* PRODUCT: 1 + the number of the site's linear that this step computes; 0: all of them */
+    int32_t merges; /* site whose outputs these rows finish first: from 8 bits, with the outliers'
+                   contribution; -1: none */
 } tn_step_work;
 
 typedef struct tn_steps {
@@ -47,11 +46,11 @@ typedef struct tn_steps {
 
 typedef struct tn_steps_options {
     bool plan;      /* attention is sparse */
-    bool operators; /* the linears of one input are steps of their own, as in EdgeFlow: q, k, v, gate, up */
+    bool operators; /* the linears of one input are separate steps, as in EdgeFlow: q, k, v, gate, up */
     bool (*has_outliers)(void *user, int32_t site);
     bool (*output_int8)(void *user,
-                        int32_t site); /* NULL: no site; else its outputs are taken up by the next step */
-    bool (*has)(void *user, const tn_step *step); /* NULL: all there are; else asked of every step */
+                        int32_t site);            /* NULL: no site; else the next step finishes its outputs */
+    bool (*has)(void *user, const tn_step *step); /* NULL: all steps; else asked for every step */
     void *user;
 } tn_steps_options;
 

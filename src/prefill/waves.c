@@ -1,11 +1,10 @@
-/* Waves: the task graphs of chunks in flight together, and what measured runs tell the policies. */
+/* Waves: the task graphs of chunks in flight together, and measured times for the policies. */
 #include "base/status.h"
 #include "prefill/impl.h"
 
 /* ---- estimates ------------------------------------------------------------------------------------- */
 
-/* Guesses before anything is measured: multiply-adds at a round rate, so that the order of magnitude is
- * right. */
+/* Guesses before anything is measured: multiply-adds at a round rate, right in order of magnitude. */
 static double guess_us(const tn_pipeline *p, int32_t step, tn_step_kind kind) {
     double rows = p->n_rows;
     if (tn_step_is_head(kind)) rows /= p->heads.n_slots * p->heads.n_blocks;
@@ -19,7 +18,7 @@ static double guess_us(const tn_pipeline *p, int32_t step, tn_step_kind kind) {
 
 static bool is_attention(tn_step_kind k) { return k == TN_STEP_ATTENTION || tn_step_is_head(k); }
 
-/* Returns the time of attention of a layer at position 0, as measured. */
+/* Returns the measured time of attention of a layer at position 0. */
 static double attention_us(const tn_pipeline *p) {
     const tn_step_types *t = &p->steps.types;
     double us = 0;
@@ -35,8 +34,7 @@ static int32_t type_of(const tn_pipeline *p, const task_arg *a) {
                                     : p->steps.at[a->step].type;
 }
 
-/* Tells whether the CPU lane computes this product in another way than the device does, and so in another
- * time. */
+/* Tells whether the CPU lane computes this product differently from the device, and so in another time. */
 static bool stolen_apart(const tn_pipeline *p, int32_t step) {
     const tn_npu_site *s = tn_step_site(p, step);
     return tn_product_can_be_stolen(p, step) && !tn_site_has_parts(p, s) && !s->ops.n_experts;
@@ -48,7 +46,7 @@ static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
         double us = guess_us(p, a->step, a->kind);
         if (p->profile->measured) {
             us = p->profile->us[type_of(p, a)];
-            /* what grows is the one task, or the tasks of the heads in proportion */
+            /* attention is one task, or the tasks of the heads, which grow in proportion */
             double grows = p->profile->attn_us_per_pos * a->i_chunk * p->n_rows, first = attention_us(p);
             if (p->heads.n_slots) us *= tn_step_is_head(a->kind) && first > 0 ? 1 + grows / first : 1;
             else if (a->kind == TN_STEP_ATTENTION) us += grows;
@@ -86,7 +84,7 @@ static void fill_task(wave_filler *f, const tn_step *step, tn_step_kind kind, tn
     t->fn = tn_task_run;
     t->arg = a;
     t->n_parts = tn_step_parts(f->p, i, kind, f->p->n_rows);
-    /* products of sites beyond the device's memory are the CPU lane's */
+    /* the CPU lane computes products of sites beyond the device's memory */
     if (kind == TN_STEP_PRODUCT && tn_step_site(f->p, i)->on_cpu) t->lane = TN_LANE_CPU;
     if (kind == TN_STEP_PRODUCT) t->can_steal = tn_product_can_be_stolen(f->p, i);
     if (kind == TN_STEP_ESTIMATE) t->can_steal = tn_npu_device_caps(f->p->m->dev)->has_parts;
@@ -152,8 +150,8 @@ static tern_status run_load(void *arg, int part, const tn_worker *w, tern_error 
     return tn_switcher_load(a->p->switcher, a->layer0, a->layer1, TN_FORM_DECODE, err);
 }
 
-/* Adds the loads that the plan begins in this wave, as tasks beside its chunks: either before the first
- * product of a block's layers, or after the last. Each kind comes in the plan's order, because one that can
+/* Adds the loads that the plan begins in this wave, as tasks beside its chunks, either before the first
+ * product of a block's layers or after the last. Each kind is in the plan's order, because a load that can
  * begin never waits for one of the other kind that cannot. */
 static void add_loads(void *user, tn_graph *g) {
     wave_filler *f = user;
@@ -206,7 +204,7 @@ tern_status tn_wave_build_switching(tn_pipeline *p, int32_t n_chunks, tern_error
     return TERN_OK;
 }
 
-/* ---- cold start (EdgeFlow 4.3): the weights come in while the first wave runs -------------------------- */
+/* ---- cold start (EdgeFlow 4.3): weights are loaded while the first wave runs --------------------------- */
 
 static tern_status run_cold(void *arg, int part, const tn_worker *w, tern_error *err) {
     (void)w;
@@ -219,7 +217,7 @@ static tern_status run_cold(void *arg, int part, const tn_worker *w, tern_error 
     }
 }
 
-/* These are rough times of one worker: 3 GB/s from the disk, 4 weights a nanosecond unpacked. */
+/* Rough times of one worker: 3 GB/s from the disk, 4 weights a nanosecond unpacked. */
 static void filler_fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     wave_filler *f = user;
     cold_arg *a = &f->p->cold_args[unit * TN_N_LOAD_STEPS + (int32_t)step];
@@ -256,7 +254,7 @@ tern_status tn_wave_build_cold(tn_pipeline *p, int32_t n_chunks, tern_error *err
     return TERN_OK;
 }
 
-/* All that a wave needed the graph for is in memory, so its own goes. */
+/* Everything this wave's own graph was needed for is loaded, so the graph is dropped. */
 void tn_wave_drop_cold(tn_pipeline *p) {
     tn_graph_close(&p->cold_wave.graph);
     tn_free(p->ctx, p->cold_wave.args);
@@ -275,7 +273,7 @@ void tn_wave_fit(tn_pipeline *p, wave *w) {
     }
 }
 
-/* ---- what a run tells ------------------------------------------------------------------------------ */
+/* ---- measurements of a run ------------------------------------------------------------------------- */
 
 /* Returns the time of attention of a layer, all its tasks, in chunk i_chunk of a wave. */
 static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk) {
@@ -287,8 +285,8 @@ static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk)
     return us / p->m->n_layers;
 }
 
-/* The times of another wave of the same steps: the least of both, because whatever else the machine does only
- * adds to them. How attention grows is told by the wave that took less. */
+/* Merges the times of another wave of the same steps: the minimum of both, because disturbance only adds
+ * time. The faster wave decides the growth of attention. */
 static void take_least(const tn_pipeline *p, const tn_step_profile *before) {
     double was = 0, is = 0;
     for (int t = 0; t < p->steps.types.n; t++) was += before->us[t], is += p->profile->us[t];
@@ -299,7 +297,8 @@ static void take_least(const tn_pipeline *p, const tn_step_profile *before) {
 }
 
 /* Learns the mean time of each type of step over the layers and the first n_chunks chunks, all full, of a
- * wave that begins at position pos0. The time of attention is carried back to position 0 along its growth. */
+ * wave that begins at position pos0. The time of attention is extrapolated back to position 0 along its
+ * growth. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
     double sum[TN_MAX_STEP_TYPES] = {0};
     int64_t count[TN_MAX_STEP_TYPES] = {0};
@@ -315,14 +314,15 @@ void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0
     }
     for (int t = 0; t < TN_MAX_STEP_TYPES; t++) p->profile->us[t] = count[t] ? sum[t] / (double)count[t] : 0;
     double first = attention_us(p),
-           per_pos = first / (pos0 + p->n_rows / 2.0); /* a row sees half its chunk */
+           per_pos = first / (pos0 + p->n_rows / 2.0); /* on average a row sees half its chunk */
     if (n_chunks > 1) {
         per_pos = (attention_of(p, w, n_chunks - 1) - first) / ((double)(n_chunks - 1) * p->n_rows);
         if (per_pos < 0) per_pos = 0;
     }
     p->profile->attn_us_per_pos = per_pos;
-    double share = first > 0 ? 1 - per_pos * pos0 / first : 1; /* of its time, what it took at position 0 */
-    if (share < 0.01) share = 0.01;                            /* times are noisy, and none is zero */
+    double share = first > 0 ? 1 - per_pos * pos0 / first : 1; /* share of its time that it took at
+                                                                  position 0 */
+    if (share < 0.01) share = 0.01;                            /* times are noisy, and must not be zero */
     for (int t = 0; t < p->steps.types.n && pos0; t++)
         if (is_attention(p->steps.types.at[t].kind)) p->profile->us[t] *= share;
     if (before.measured) take_least(p, &before);
@@ -351,7 +351,7 @@ tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err) {
     for (int32_t i = 0; i < p->steps.n && st == TERN_OK; i++) {
         int32_t type = p->steps.at[i].type;
         if (known[type]) continue;
-        double us[3] = {0}; /* the middle of three: the first brings the weights into the caches' reach */
+        double us[3] = {0}; /* the median of three: the first brings the weights into cache */
         for (int k = 0; k < 3 && st == TERN_OK; k++) st = tn_product_time_here(p, i, out, &us[k], err);
         double low = us[0] < us[1] ? us[0] : us[1], high = us[0] < us[1] ? us[1] : us[0];
         p->profile->cpu_us[type] = us[2] < low ? low : us[2] > high ? high : us[2];
@@ -369,7 +369,7 @@ void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32
     if (per_pos > 0) p->profile->attn_us_per_pos = per_pos;
 }
 
-/* Learns from the tasks of a wave; layers that changed form in it count for neither. */
+/* Learns from the tasks of a wave; layers that changed form in it count for neither form. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,
                          int64_t wall_ns) {
     double product_us[TN_N_FORMS] = {0}, other_us = 0, sum_us = 0;
@@ -378,7 +378,8 @@ void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_befo
         if (form_before[i] == tn_switcher_form(p->switcher, i) && form_before[i] < TN_N_FORMS)
             n_layers[form_before[i]]++;
     }
-    int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* of the steps: loads come after them */
+    int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* number of the steps' tasks: loads come after
+                                                            them */
     for (int32_t i = 0; i < n_tasks; i++) {
         const task_arg *a = &w->args[i];
         int32_t layer = p->steps.at[a->step].layer;
@@ -389,7 +390,7 @@ void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_befo
                  form_before[layer] < TN_N_FORMS)
             product_us[form_before[layer]] += us;
     }
-    /* shares of the wall's time: lanes overlap, and wait for each other */
+    /* shares of wall time: lanes overlap, and wait for each other */
     double share = sum_us > 0 ? (double)wall_ns * 1e-3 / sum_us / n_chunks : 0;
     for (int f = 0; f < TN_N_FORMS; f++) {
         if (n_layers[f])
@@ -407,7 +408,7 @@ void tn_pipeline_measured(const tn_pipeline *p, tn_measured_steps *out) {
     for (int32_t i = 0; i < p->steps.n; i++) {
         const tn_step *s = &p->steps.at[i];
         int32_t alone =
-            p->steps.work[i].alone; /* linears by themselves are told as the product they are of */
+            p->steps.work[i].alone; /* single linears are reported as the product they belong to */
         const char *name = alone ? p->steps.work[i].ops->name : s->name;
         int32_t type = alone ? tn_step_type_find(&p->steps.types, name) : s->type;
         tn_measured_step *m = &out->step[type];

@@ -1,4 +1,4 @@
-/* A part of a step: ops over rows with what they quantise for, a product of the device, an outlier path. */
+/* A part of a step: ops over rows and the quantising after them, a product of the device, an outlier path. */
 #include "base/clock.h"
 #include "base/status.h"
 #include "prefill/impl.h"
@@ -44,10 +44,10 @@ static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
     return kind == TN_STEP_ATTENTION ? ATTN_BLOCK : ROW_BLOCK;
 }
 
-/* Returns how many parts a product of so many blocks of channels has. With few rows it waits for memory,
- * which long parts read best: one for each of two workers; more of them may be of unlike cores, and have two.
- * A chunk's parts are several for each worker, so that none waits long for the last one, and equally long
- * where that can be. */
+/* Returns the number of parts of a product of this many blocks of channels. With few rows it waits for
+ * memory, which long parts read best: two workers get one part each; more workers may be of unlike cores and
+ * get two each. A chunk has several parts for each worker, so that none waits long for the last one, of equal
+ * length where possible. */
 static int32_t product_parts(const tn_pipeline *p, int32_t blocks) {
     enum { LEAST = 4, MOST = 8 }; /* for each worker */
     int32_t n = p->n_compute, few = n > 2 ? 2 * n : n;
@@ -65,7 +65,8 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
         const tn_npu_site *s = tn_step_site(p, step);
         if (s->ops.n_experts) return tn_experts_parts(p, s);
         int32_t linear = tn_step_linear(p, step);
-        if (linear < 0 && p->steps.work[step].alone > 1) return 1; /* nothing: the first is the whole site */
+        if (linear < 0 && p->steps.work[step].alone > 1)
+            return 1; /* nothing to do: the first was the whole site */
         if (!tn_site_has_parts(p, s)) return linear < 0 && by_operator(p, s) ? s->ops.n_ops : 1;
         return product_parts(p, tn_site_blocks(p, s, linear));
     }
@@ -89,14 +90,14 @@ const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, i
     return &p->texts[i].f;
 }
 
-/* Runs items of a delta net, for every text that the rows are of. */
+/* Runs items of a delta net, for every text of the rows. */
 static void run_delta(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t item0, int32_t item1) {
     if (p->form != TN_FORM_DECODE) tn_delta_run(op, &c->f, item0, item1);
     for (int32_t i = 0; p->form == TN_FORM_DECODE && i < p->n_texts; i++)
         tn_delta_run(op, &p->texts[i].f, item0, item1);
 }
 
-/* Runs the ops of a step on one row, each followed by the quantising of what it left for a site. */
+/* Runs the ops of a step on one row; each is followed by quantising its results for a site. */
 static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, int32_t row) {
     int32_t own;
     const tn_frame *f = tn_frame_of(p, c, row, &own);
@@ -121,7 +122,7 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
     }
 }
 
-/* Tells whether this chunk attends sparsely in a layer. Where it ends decides, so it is the same in every
+/* Tells whether this chunk attends sparsely in a layer. Its end decides, so the answer is the same in every
  * schedule. */
 static bool sparse_chunk(const tn_pipeline *p, const chunk *c, int layer) {
     return p->sparse_now && tn_sparse_attn_wanted(p->sparse, layer, c->pos[c->r.n_rows - 1] + 1);
@@ -144,8 +145,8 @@ static tern_status run_attention(tn_pipeline *p, int32_t i_chunk, int32_t step, 
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
-/* A product is the device's, or, where the CPU lane took it from the device's queue, `here` the calling
- * thread's: by the CPU's kernels from the device's tiles, with the same bits. */
+/* Runs a product on the device, or with `here` on the calling thread, when the CPU lane took it from the
+ * device's queue: by the CPU's kernels from the device's tiles, with the same bits. */
 static tern_status run_job(const tn_pipeline *p, tn_npu_job *job, int32_t step, int32_t part, int32_t n_parts,
                            bool here, tern_error *err) {
     if (tn_site_has_parts(p, tn_step_site(p, step))) return tn_npu_run_part(job, part, n_parts, err);
@@ -157,8 +158,8 @@ static tern_status run_job(const tn_pipeline *p, tn_npu_job *job, int32_t step, 
     return TERN_OK;
 }
 
-/* Runs a product in the form that its layer has now. A chunk on the decode graph is several sub-chunks. Their
- * rows are the same, because a row's result depends neither on the others nor on M. */
+/* Runs a product in its layer's current form. A chunk on the decode graph is several sub-chunks, with the
+ * same results, because a row depends neither on other rows nor on M. */
 static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
                                 tern_error *err) {
     const tn_npu_site *s = tn_step_site(p, step);
@@ -220,7 +221,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
             return tn_experts_product(p, i_chunk, tn_step_site(p, step), part, n_parts, here, err);
         int32_t linear = tn_step_linear(p, step);
         if (linear >= 0) return run_operator(p, i_chunk, step, linear, part, n_parts, here, err);
-        if (w->alone > 1) return TERN_OK; /* the first of the site's linears was all of them */
+        if (w->alone > 1) return TERN_OK; /* the first linear of the site computed all of them */
         if (p->switcher) return run_switched(p, i_chunk, step, part, n_parts, err);
         if (by_operator(p, tn_step_site(p, step)) && !tn_site_has_parts(p, tn_step_site(p, step)))
             return run_operator(p, i_chunk, step, part, 0, 1, here, err);
@@ -260,7 +261,7 @@ tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err
     const chunk *c = &p->chunks[a->i_chunk];
     const tn_op *op = p->steps.work[a->step].ops;
     tern_status rc = TERN_OK;
-    /* a CPU worker that stands in for a lane without workers drives the device */
+    /* a CPU worker that serves a lane without workers drives the device */
     bool here = w->lane == TN_LANE_CPU && tn_executor_lane_workers(p->exec, TN_LANE_NPU) > 0;
     if (p->switcher) tn_switcher_compute(p->switcher, true);
     if (!tn_step_is_head(a->kind))

@@ -4,7 +4,7 @@
 #include <math.h>
 
 typedef struct bid {
-    double gain; /* RE(B) - RE(B + 1), for each bit it costs */
+    double gain; /* (RE(B) - RE(B + 1)) per bit of cost */
     uint32_t channel;
 } bid;
 

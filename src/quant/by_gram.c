@@ -1,6 +1,6 @@
-/* quant/by_gram.c - scheme gram: who gets how many bits, every layer rounded as soon as its inputs are
- * known, and what is lost by it on text that was kept apart. Without a given number of bits it looks for
- * the fewest that lose no more than is asked for, in as many passes as that takes. */
+/* quant/by_gram.c - scheme gram: allocates the bits, rounds every layer as soon as its inputs are known, and
+ * measures the loss on held-out text. Without a given number of bits it searches the fewest that lose no more
+ * than the target, in as many passes as needed. */
 #include "base/status.h"
 #include "quant/allocate.h"
 #include "quant/cache.h"
@@ -16,10 +16,10 @@
 
 enum {
     HELD_WINDOW = 128,
-    HELD_SHARE = 6,           /* every sixth window is kept apart ... */
-    HELD_MAX = 512,           /* ... until these are so many tokens */
+    HELD_SHARE = 6,           /* every sixth window is held out ... */
+    HELD_MAX = 512,           /* ... until this many tokens are */
     STEPS = 4,                /* widths are tried in quarters of a bit on average */
-    LARGE = 200 * 1000 * 1000 /* parameters from which a pass takes minutes */
+    LARGE = 200 * 1000 * 1000 /* number of parameters from which a pass takes minutes */
 };
 
 typedef struct gram_pack {
@@ -30,10 +30,11 @@ typedef struct gram_pack {
     tn_held held; /* those they are judged on */
     size_t n_held;
     int32_t window;
-    size_t n;            /* rows of all linears, with those of the output layer and the embedding */
-    float *cost;         /* [n] by the law cost 4^-bits, nats a token; NULL: everyone gets the same */
+    size_t n;            /* rows of all linears, including the output layer and the embedding */
+    float *cost;         /* [n] by the law cost 4^-bits, nats a token; NULL: all channels get the same
+                            width */
     uint32_t *n_weights; /* [n] */
-    tn_losses losses;    /* of the pass that was last ... */
+    tn_losses losses;    /* of the last pass ... */
     tn_loss loss;        /* ... and of the kind of text that loses most */
     uint64_t n_passes;   /* begun */
 } gram_pack;
@@ -67,7 +68,7 @@ static void plan_sites(packer *p, int32_t first, int32_t n) {
                                   .rotated = p->made[i].rotated};
 }
 
-/* One pass over the layer, kept: everything about its sites is decided from it, down to the codes. */
+/* One pass over the layer, captured: everything about its sites is decided from it, down to the codes. */
 static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, int layer) {
     packer *p = g->p;
     hook_user u = {.p = p};
@@ -136,7 +137,7 @@ static void forget(packer *p) {
     p->n_model_bits = 0;
 }
 
-/* Where the record of a layer, or of the tables, gets its values from, and where it puts them. */
+/* Sources and destinations of a record's values, for a layer or for the tables. */
 static tn_partial_layer record_of(gram_pack *g, const tn_corpus *corpus, const tn_judge *judge, int layer) {
     packer *p = g->p;
     const tn_program *prog = &p->m->program;
@@ -160,14 +161,15 @@ static tn_partial_layer record_of(gram_pack *g, const tn_corpus *corpus, const t
     return l;
 }
 
-/* The layer's share of the widths is behind us. */
+/* The layer's share of the widths has been used. */
 static void step_over(packer *p, int layer) {
     int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
     for (int32_t i = first; i < first + n; i++)
         p->n_model_bits += (size_t)tn_program_linears(&p->m->program, i)->n_total;
 }
 
-/* What an earlier process did of this pass. Returns how many layers, and with *tables whether it is all. */
+/* Reads what an earlier process did of this pass. Returns the number of layers; *tables: the pass is
+ * complete. */
 static int restore(gram_pack *g, const tn_corpus *corpus, const tn_judge *judge, bool *tables) {
     packer *p = g->p;
     int layer = 0, n_layers = p->m->h.n_layers;
@@ -210,7 +212,7 @@ static tern_status begin_pass(gram_pack *g, tn_corpus *corpus, tn_judge *judge) 
                           .n_tok = g->n_chosen,
                           .window = g->window};
     TN_TRY(tn_corpus_open(corpus, p->err));
-    /* The embedding's rows are the last, or those of the output layer, which then are. */
+    /* The last rows are the embedding's, or the output layer's where that serves as the embedding. */
     const uint8_t *embedding = p->model_bits + g->n - (size_t)p->m->h.n_vocab;
     return tn_judge_open(judge, &g->r, p->m, &g->held, embedding, p->err);
 }
@@ -238,7 +240,7 @@ static tern_status make_rest(gram_pack *g, tn_corpus *corpus, tn_judge *judge, i
     return st;
 }
 
-/* The whole model with the widths as they are; what an earlier process did of it is not done again. */
+/* Rounds the whole model with the current widths. What an earlier process did of it is reused. */
 static tern_status pass(gram_pack *g) {
     packer *p = g->p;
     const uint64_t n_ended = p->partial.head.n_losses;
@@ -256,7 +258,7 @@ static tern_status pass(gram_pack *g) {
     tn_stage_enter(&p->clock, TN_STAGE_FORWARD);
     tern_status st = begin_pass(g, &corpus, &judge);
     int first = st == TERN_OK ? restore(g, &corpus, &judge, &tables) : 0;
-    if (first < 0) { /* of residuals that are damaged nothing can be made */
+    if (first < 0) { /* nothing can be made from damaged residuals */
         first = 0;
         st = begin_pass(g, &corpus, &judge);
     }
@@ -273,7 +275,7 @@ static tern_status pass(gram_pack *g) {
 
 /* ---- bits -------------------------------------------------------------------------------------------- */
 
-/* An average of so many bits; *kl: what they cost by what was sensed. */
+/* Widths of this average; *kl: their cost by the measured sensitivities. */
 static tern_status hand_out(gram_pack *g, double bits, double *kl) {
     packer *p = g->p;
     p->bits = g->r.bits = bits;
@@ -316,14 +318,14 @@ static double wanted_kl(const packer *p) {
     return log1p(p->o->quality > 0 ? p->o->quality : TN_PACK_QUALITY);
 }
 
-/* The fewest bits, in quarters, whose loss on the text kept apart is what was asked for. Passes over a
- * large model are dear: there the first that is good enough will do, and a second is the last. */
+/* The fewest bits, in quarters, with the loss asked for on held-out text. Passes over a large model are
+ * expensive: there the first one that is good enough ends the search, and a second is the last. */
 static tern_status enough_bits(gram_pack *g) {
     packer *p = g->p;
     const double asked = wanted_kl(p);
-    bool large = p->m->n_params > LARGE, known = false; /* known: hi was tried, and is good */
+    bool large = p->m->n_params > LARGE, known = false; /* hi was tried and is good enough */
     int lo = 3 * STEPS, hi = 8 * STEPS, at = lo, left = large ? 2 : 6;
-    /* What the inputs' rounding adds is not known before a pass; a large model leaves room for it at once. */
+    /* The loss from rounding the inputs is unknown before a pass; a large model allows for it at once. */
     const double first = large ? asked / 2 : asked;
     for (double kl = INFINITY; kl > first && at<hi; at += kl> first)
         TN_TRY(hand_out(g, at / (double)STEPS, &kl));
@@ -338,7 +340,7 @@ static tern_status enough_bits(gram_pack *g) {
         if (lo > hi || (lo == hi && at == hi)) return TERN_OK; /* lo > hi: 8 bits are not enough */
         if (large && (good || !left)) return TERN_OK;
         if (left <= 0 && at == hi) return TERN_OK;
-        /* A bit divides the weights' part by four. */
+        /* One more bit divides the weights' share of the loss by four. */
         int by = (int)ceil(STEPS * 0.5 * log2(fmax(g->loss.kl, 1e-9) / asked));
         at = good ? at + (by < 0 ? by : -1) : at + (by > 0 ? by : 1);
         at = at < lo ? lo : at > hi - known ? hi - known : at;
@@ -368,7 +370,7 @@ static tern_status open_rows(gram_pack *g) {
     return TERN_OK;
 }
 
-/* Windows from all over a kind's text are kept apart; the others, joined, are what decisions are made on. */
+/* Held-out windows come from all over a kind's text; decisions are made on the others, joined. */
 static void split_kind(const int32_t *ids, size_t n, size_t window, size_t most, int32_t *chosen,
                        size_t *n_chosen, int32_t *held, size_t *n_held) {
     const size_t wanted = n / window / HELD_SHARE < most / window ? n / window / HELD_SHARE : most / window;
@@ -383,8 +385,8 @@ static void split_kind(const int32_t *ids, size_t n, size_t window, size_t most,
     }
 }
 
-/* Kinds take turns, window by window, each spread over the whole: what decides about scales looks at the first half
- * and what decides about clips at the second (quant/choose.c), and both are to see every kind. */
+/* Kinds take turns, window by window, each spread over the whole: scales are chosen on the first half and
+ * clips on the second (quant/choose.c), and both must see every kind. */
 static void take_turns(int32_t window, const size_t n_of[TN_N_WORDS], const int32_t *by_kind, int32_t *out) {
     size_t taken[TN_N_WORDS] = {0}, n = 0, all = 0;
     for (int k = 0; k < TN_N_WORDS; k++) all += n_of[k];
@@ -392,8 +394,7 @@ static void take_turns(int32_t window, const size_t n_of[TN_N_WORDS], const int3
         int next = -1;
         double least = INFINITY;
         const int32_t *from = by_kind, *of_next = NULL;
-        for (int k = 0; k < TN_N_WORDS;
-             from += n_of[k++]) { /* the kind of which the smallest share was taken */
+        for (int k = 0; k < TN_N_WORDS; from += n_of[k++]) { /* the kind with the smallest share so far */
             double share = ((double)taken[k] + window / 2.0) / (double)n_of[k];
             if (taken[k] == n_of[k] || share >= least) continue;
             least = share;
@@ -410,8 +411,7 @@ static void take_turns(int32_t window, const size_t n_of[TN_N_WORDS], const int3
 static tern_status split(gram_pack *g, const tn_calib_text *text, int32_t **chosen, int32_t **held) {
     tn_ctx *ctx = g->p->ctx;
     size_t window = HELD_WINDOW, most = HELD_MAX, n_of[TN_N_WORDS];
-    for (int k = 0; k < TN_N_WORDS;
-         k++) { /* every kind has windows enough for one of them to be kept apart */
+    for (int k = 0; k < TN_N_WORDS; k++) { /* every kind has enough windows to hold one out */
         size_t longest = text->n_of[k] / (2 * HELD_SHARE);
         if (text->n_of[k] >= 64 && longest < window) window = longest;
     }
@@ -437,7 +437,7 @@ static tern_status split(gram_pack *g, const tn_calib_text *text, int32_t **chos
     return st;
 }
 
-/* Everything that the package's bytes depend on says whose the file is. */
+/* Everything that the package's bytes depend on identifies the file. */
 static tern_status open_partial(gram_pack *g, const tn_calib_text *t) {
     packer *p = g->p;
     const tn_pack_options *o = p->o;

@@ -72,9 +72,10 @@ static bool is_key(const char *s, size_t n) {
 
 enum { HEADER_BYTES = 65536, SAMPLE_BYTES = 4096, N_SAMPLES = 64 };
 
-/* Hashes a file's size, its times, its beginning and samples spread over the rest, its end among them. The time of its
- * last change nobody can set: another file in its place, or another byte between the samples, is another model, also where
- * size and time of writing were kept. A copy is another file, then, and has a package of its own. */
+/* Hashes a file's size, its times, its beginning and samples spread over the rest, including the end. Nobody
+ * can set the time of its last change, so another file in its place, or a changed byte between the samples,
+ * is another model even where size and time of writing were kept. A copy is also another file, with a package
+ * of its own. */
 static tern_status hash_file(XXH3_state_t *h, const char *path, tern_error *err) {
     static _Thread_local uint8_t buf[HEADER_BYTES];
     struct stat sb;
@@ -123,7 +124,7 @@ static tern_status hash_folder(XXH3_state_t *h, const char *path, tern_error *er
 }
 
 tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err) {
-    static const char version[] = "tern packages 6"; /* another number: packages are made another way */
+    static const char version[] = "tern packages 6"; /* increase it when packages are made differently */
     struct stat sb;
     TN_FAIL_IF(stat(model, &sb), err, TERN_E_IO, "%s: %s", model, strerror(errno));
     XXH3_state_t *h = XXH3_createState();
@@ -146,8 +147,7 @@ bool tn_cache_find(const char *folder, const char *key, char path[TN_CACHE_PATH]
         entry_path(folder, key, ".source", source, NULL) != TERN_OK)
         return false;
     if (lstat(path, &sb) || !S_ISREG(sb.st_mode) || sb.st_uid != geteuid() || !tn_pkg_is(path)) return false;
-    (void)utimensat(AT_FDCWD, source, NULL,
-                    0); /* on a full or read-only disk the package is good all the same */
+    (void)utimensat(AT_FDCWD, source, NULL, 0); /* on a full or read-only disk the package is still good */
     return true;
 }
 
@@ -166,7 +166,7 @@ static void read_source(const char *path, char out[TN_CACHE_PATH]) {
     close(fd);
 }
 
-/* What a process left that was killed while it packed (quant/partial.h). */
+/* Left by a process that was killed while packing (quant/partial.h). */
 static const char PARTIAL[] = ".tern" TN_PARTIAL_ENDING;
 
 tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err) {
@@ -256,7 +256,7 @@ tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *ou
     return TERN_OK;
 }
 
-/* Takes the lock of a key. It goes with the process, whatever ends it. */
+/* Takes the lock of a key. The lock ends with the process, however it ends. */
 static tern_status take_lock(const char *folder, const char *key, int *fd, bool *busy, tern_error *err) {
     char path[TN_CACHE_PATH];
     TN_TRY(entry_path(folder, key, ".lock", path, err));
@@ -271,7 +271,7 @@ static tern_status take_lock(const char *folder, const char *key, int *fd, bool 
             *fd = -1;
             return st;
         }
-        /* the last holder may have removed the name in between: then the lock guards nothing */
+        /* the last holder may have removed the name meanwhile: the lock would then guard nothing */
         if (!fstat(*fd, &opened) && !stat(path, &named) && opened.st_ino == named.st_ino) return TERN_OK;
         close(*fd);
     }
@@ -295,7 +295,7 @@ static tern_status put_source(const char *folder, const char *key, const char *m
     return st;
 }
 
-/* Removes the packages used longest ago, and never `keep`. */
+/* Removes the least recently used packages, but never `keep`. */
 static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint64_t limit_bytes,
                          tern_error *err) {
     tn_cache_entry *e;
@@ -306,7 +306,7 @@ static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint
     tern_status st = TERN_OK;
     for (size_t i = n; i-- && total > limit_bytes && st == TERN_OK;) {
         if (!strcmp(e[i].key, keep))
-            continue; /* what is unfinished may be another process's: it ends it all the same */
+            continue; /* an unfinished one may be another process's, which finishes all the same */
         st = tn_cache_remove(folder, e[i].key, err);
         if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else was quicker */
         total -= e[i].bytes;
@@ -369,11 +369,11 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     tn_pack_options o;
     tn_pack_report r = {0};
     tern_status st = TERN_OK;
-    if (tn_cache_find(folder, key, path)) goto out; /* made while we asked for the lock */
+    if (tn_cache_find(folder, key, path)) goto out; /* made while this process waited for the lock */
     if (opt) o = *opt;
     else if ((st = tn_cache_options(ctx, model, &o, err)) != TERN_OK) goto out;
     if ((st = entry_path(folder, key, ".tern", path, err)) != TERN_OK) goto out;
-    (void)unlink(path); /* what is there is no package of ours */
+    (void)unlink(path); /* the file is not a package of ours */
     if ((st = entry_path(folder, key, PARTIAL, part, err)) != TERN_OK) goto out;
     if (tn_outfile_may(part, &tn_partial_kind, NULL) != TERN_OK) (void)unlink(part);
     if ((st = put_source(folder, key, model, err)) != TERN_OK) goto out;

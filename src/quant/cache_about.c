@@ -1,4 +1,4 @@
-/* quant/cache_about.c - what is known of a package that tern made by itself: a small JSON file beside it. */
+/* quant/cache_about.c - facts about an automatic package: a small JSON file beside it. */
 #include "quant/cache.h"
 
 #include "base/outfile.h"

@@ -1,6 +1,6 @@
-/* quant/calibrate.h - what the activations of every site look like on a corpus (llm.npu 3.3, EdgeFlow 4.1).
- * Layer by layer the float model runs over the corpus; each site keeps a histogram of magnitudes and each of
- * its channels a maximum. */
+/* quant/calibrate.h - statistics of every site's activations on a corpus (llm.npu 3.3, EdgeFlow 4.1). The
+ * float model runs over the corpus layer by layer; each site keeps a histogram of magnitudes, and each of its
+ * channels a maximum. */
 #ifndef TN_QUANT_CALIBRATE_H
 #define TN_QUANT_CALIBRATE_H
 
@@ -33,13 +33,13 @@ typedef struct tn_calibration {
 } tn_calibration;
 
 tern_status tn_calibration_open(tn_ctx *ctx, const tn_program *p, tn_calibration *out, tern_error *err);
-/* The layer, begun by the caller, twice: magnitudes, then outliers above the threshold that leaves
- * `outlier_share` of the values outside. qk, with qk_user, may be NULL: sees Q and K of the first pass
- * (forward.h). keep: the corpus moves after the layer. */
+/* Passes the layer, begun by the caller, twice: for magnitudes, then for outliers above the threshold that
+ * leaves `outlier_share` of the values outside. qk, with qk_user, may be NULL: sees Q and K of the first pass
+ * (forward.h). keep: the corpus moves on past the layer. */
 void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share,
                         void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
                         bool keep);
-/* Again for the layer's sites with divide_by[kind] ([k] each, NULL: leave it alone): their histogram, max,
+/* Again for the layer's sites with divide_by[kind] ([k] each; NULL: leave the site): their histogram, max,
  * threshold and outliers become those of the inputs divided by it, channel by channel. */
 void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by,
                            double outlier_share, bool keep);
@@ -55,7 +55,7 @@ float tn_stats_quantile(const tn_site_stats *s, double share);
  * below it, cutting off above it. */
 float tn_stats_best_clip(const tn_site_stats *s);
 
-/* What a clip at `clip` does to the values that are no outliers (magnitude at most s->threshold): mean
+/* Damage that a clip at `clip` does to values that are no outliers (magnitude at most s->threshold): mean
  * squared error over their mean square. Near 1e-4 for well-behaved activations, near 1 where outliers stretch
  * the scale until the rest is lost. */
 double tn_stats_bulk_error(const tn_site_stats *s, float clip);

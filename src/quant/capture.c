@@ -7,7 +7,7 @@
 
 enum { MAX_TOKENS = 8192, MAX_VALUES = 1 << 25, MIN_TOKENS = 512, EXPERTS_TIMES = 4 }; /* 128 MiB of floats */
 
-/* Experts get more room, because each sees a part of the tokens only. */
+/* Experts get more room, because each sees only a part of the tokens. */
 static void plan(tn_capture *c, const tn_program *p, int32_t layer, size_t n_tok) {
     int64_t width = 0, room = MAX_VALUES;
     for (int s = 0; s < TN_N_SITES; s++) {
@@ -53,7 +53,8 @@ static const float *chosen_of(const tn_capture *c, int32_t i) {
     return c->chosen + (size_t)i * (size_t)tn_chosen_width(c->n_used);
 }
 
-/* Row `from` of x, of token i of the chunk, read by the token's experts first .. first + n_readers - 1. */
+/* Takes row `from` of x, of token i of the chunk, read by the token's experts first .. first + n_readers -
+ * 1. */
 static void keep(tn_capture *c, tn_site site, const float *from, int32_t i, int32_t first) {
     size_t k = (size_t)c->k[site], at = (size_t)c->rows[site]++, n = (size_t)c->n_readers[site];
     memcpy(c->x[site] + at * k, from, k * sizeof *from);
@@ -66,7 +67,7 @@ void tn_capture_add(tn_capture *c, tn_site site, const float *x, size_t ldx, int
     for (int32_t i = 0; c->x[site] && i < n_rows / each; i++) {
         if (c->seen[site]++ % c->step || c->rows[site] == c->cap_tok * each) continue;
         for (int32_t e = 0; e < each; e++) {
-            ptrdiff_t at = (ptrdiff_t)i * each; /* after an expert, rows lie with those of their experts */
+            ptrdiff_t at = (ptrdiff_t)i * each; /* after an expert op, rows are grouped by expert */
             if (site == TN_SITE_EXPERTS_DOWN) at += tn_chosen_place(chosen_of(c, i), e);
             keep(c, site, x + at * (ptrdiff_t)ldx, i, e);
         }

@@ -1,6 +1,6 @@
-/* quant/capture.h - the inputs of one layer's sites on the calibration corpus, kept, so that everything about
- * the layer is decided from one pass over it. Of a long corpus every n-th token is kept. Rows of experts come
- * with the numbers of those that read them. */
+/* quant/capture.h - the captured inputs of one layer's sites on the calibration corpus, so that everything
+ * about the layer is decided from one pass over it. Of a long corpus every n-th token is kept. Rows of
+ * experts come with the numbers of the experts that read them. */
 #ifndef TN_QUANT_CAPTURE_H
 #define TN_QUANT_CAPTURE_H
 
@@ -12,7 +12,7 @@ typedef struct tn_capture {
     int32_t step;                 /* every so many tokens */
     int32_t k[TN_N_SITES];        /* 0: the layer has no such site */
     int32_t rows[TN_N_SITES];     /* kept */
-    int32_t per_tok[TN_N_SITES];  /* rows of a token: 1, or as many as it has experts */
+    int32_t per_tok[TN_N_SITES];  /* rows of a token: 1, or the number of its experts */
     int64_t seen[TN_N_SITES];     /* tokens */
     float *x[TN_N_SITES];         /* [cap_tok * per_tok][k] */
     int16_t *readers[TN_N_SITES]; /* experts: [cap_tok * per_tok][n_readers], else NULL */
@@ -21,7 +21,7 @@ typedef struct tn_capture {
     const float *chosen; /* of the chunk that comes */
 } tn_capture;
 
-/* What one site's linears are quantised for. */
+/* The inputs that one site's linears are quantised for. */
 typedef struct tn_inputs {
     float *x; /* [n_rows][k] */
     int32_t n_rows;
@@ -36,7 +36,7 @@ static inline tn_inputs tn_capture_inputs(const tn_capture *c, tn_site s) {
 /* For one layer (n_layers: lm_head) and a corpus of n_tok tokens. */
 tern_status tn_capture_open(tn_ctx *ctx, const tn_program *p, int32_t layer, size_t n_tok, tn_capture *out,
                             tern_error *err);
-/* The routes of the chunk whose inputs of experts come next: CHOSEN (model/experts.h), borrowed until then. */
+/* The routes of the next chunk of expert inputs: CHOSEN (model/experts.h), borrowed until then. */
 void tn_capture_route(tn_capture *c, const float *chosen);
 void tn_capture_add(tn_capture *c, tn_site site, const float *x, size_t ldx, int32_t n_rows);
 void tn_capture_close(tn_capture *c);

@@ -7,12 +7,12 @@
 
 enum {
     N_ALPHA = 13,     /* 0, 1/12 ... 1 */
-    TRIAL_ROWS = 256, /* of the inputs, while alpha is sought */
+    TRIAL_ROWS = 256, /* share of the inputs used while alpha is searched */
     N_BINS = 4096,    /* of magnitudes: 16 an octave */
     BIN_SHIFT = 19
 };
 
-/* Magnitudes of the inputs, weighted by what an error in their channel costs the outputs. */
+/* Magnitudes of the inputs, weighted by the cost of an error in their channel. */
 typedef struct histogram {
     double n[N_BINS], x[N_BINS], xx[N_BINS]; /* sums of weight, weight x, weight x^2 */
 } histogram;
@@ -20,7 +20,7 @@ typedef struct histogram {
 static void observe(histogram *h, const float *x, const float *cost, int32_t k) {
     for (int32_t i = 0; i < k; i++) {
         float a = fabsf(x[i]);
-        if (!(a <= 3e38f)) continue; /* a value that is not finite tells nothing */
+        if (!(a <= 3e38f)) continue; /* non-finite values are ignored */
         uint32_t b = tn_f32_bits(a) >> BIN_SHIFT;
         double c = (double)cost[i];
         h->n[b] += c;
@@ -31,8 +31,7 @@ static void observe(histogram *h, const float *x, const float *cost, int32_t k) 
 
 static double edge(int b) { return (double)tn_bits_f32((uint32_t)b << BIN_SHIFT); }
 
-/* The clip with the least error: rounding below it, cutting off above it, loss of what is under half a
- * step. */
+/* The clip with the least error: rounding below it, clipping above it, loss of values under half a step. */
 static double best_clip(const histogram *h, float *clip) {
     int lo = 0, hi = N_BINS;
     while (lo < hi && h->n[lo] == 0) lo++;
@@ -54,14 +53,14 @@ static double best_clip(const histogram *h, float *clip) {
     return least < INFINITY ? least : 0;
 }
 
-/* Largest magnitude worth keeping, in standard deviations, for a normal value in B bits. */
+/* Largest magnitude of a normal value worth keeping in B bits, in standard deviations. */
 static double loading(double bits) {
     static const double at[9] = {0.8, 0.8, 1.99, 2.34, 2.68, 3.0, 3.33, 3.65, 3.95};
     int b = bits < 1 ? 1 : bits > 8 ? 8 : (int)bits;
     return b == 8 ? at[8] : at[b] + (at[b + 1] - at[b]) * (bits - b);
 }
 
-/* Sums have eight lanes, so that one addition need not wait for the one before. */
+/* Sums have eight lanes, so that no addition waits for the previous one. */
 static double squares(const float *x, int32_t k) {
     double lane[8] = {0}, sum = 0;
     int32_t i = 0;
@@ -86,9 +85,9 @@ static float largest(const float *x, int32_t k) {
     return max;
 }
 
-/* Noise of the weights' rounding in a row's output: a step for the row and uniform errors. Rounding with
- * knowledge of the inputs is taken to save half of that, at every width; what it saves is not known before
- * the factor is. */
+/* Noise in a row's output from rounding its weights: one step for the row and uniform errors. Rounding with
+ * knowledge of the inputs is assumed to save half of it at every width; the true saving is unknown before the
+ * factor is. */
 static double weight_noise(const float *w, int32_t k, double bits, double energy) {
     double max = (double)largest(w, k), square = squares(w, k),
            range = fmin(max, loading(bits) * sqrt(square / k) * 1.15), step = 2 * range / exp2(bits);
@@ -97,13 +96,13 @@ static double weight_noise(const float *w, int32_t k, double bits, double energy
 
 enum {
     N_CHUNKS = 8
-}; /* of the rows in the last pass, each with a histogram of its own: sums have one order */
+}; /* groups of rows in the last pass, each with its own histogram, so that sums have one order */
 
 /* One alpha. Trials are items of a parallel loop, so each has its own buffers. */
 typedef struct trial {
     const tn_choose_args *a;
     const double *column;   /* [k] sum of the squares of a channel's weights */
-    const float *top;       /* [k] largest input of the channel, or of those that share its scale */
+    const float *top;       /* [k] largest input of the channel, or of all channels that share its scale */
     float *scale, *inverse; /* [k] of the channels, for one alpha */
     float *row, *cost;      /* [k] */
     float alpha;
@@ -126,7 +125,7 @@ static void set_alpha(trial *t, float alpha) {
             tn_round_bf16(powf(t->top[t->a->tied ? t->a->tied[i] : i], alpha)); /* as it is stored */
         t->inverse[i] = 1 / t->scale[i];
     }
-    /* what an error costs after the rotation: the mean of its block */
+    /* cost of an error after the rotation: the mean of its block */
     for (int32_t i = 0; i < t->a->k; i++)
         t->cost[i] = (float)(t->column[i] * (double)t->scale[i] * (double)t->scale[i]);
     const int32_t block = t->a->rotate;
@@ -137,16 +136,16 @@ static void set_alpha(trial *t, float alpha) {
     }
 }
 
-/* Scales come from the rows before this one, alpha and clip from the others: of inputs that the scales
- * were made from none stands out, of the next ones some do. Chosen on the same 512 tokens, 7 bits were
+/* Scales come from the rows before this one, alpha and clip from the others: among inputs that the scales
+ * were made from none stands out, among others some do. With both chosen on the same 512 tokens, 7 bits were
  * worse than 6. */
 static int32_t first_held_back(const tn_choose_args *a) { return a->n_rows / 2; }
 
-/* What the inputs at hand do not show lies beyond them, the more the fewer they are. Other texts reach further: on
- * WikiText, which tern-tiny was not packed on, a tenth more halves the KL of 5 bits and costs other texts 3 %. */
+/* Values of other texts reach beyond those of the inputs at hand, the more the fewer these are. On WikiText,
+ * which tern-tiny was not packed on, a tenth more halves the KL of 5 bits; it costs other texts 3 %. */
 static float margin(const tn_choose_args *a) { return 1.08f + 50 / (float)(a->n_rows - first_held_back(a)); }
 
-/* The error of the outputs with an alpha, by the token. */
+/* The error of the outputs with an alpha, per token. */
 static void try_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     trial *t = (trial *)arg + i_item;
@@ -194,7 +193,7 @@ static void find_tops(const tn_choose_args *a, float *own, float *top, double *c
 
 typedef struct last_pass {
     const trial *best;
-    trial *trials; /* their histograms are free for the chunks */
+    trial *trials; /* their histograms are reused for the chunks */
 } last_pass;
 
 /* The inputs become what is quantised. */
@@ -215,7 +214,7 @@ static void last_item(void *arg, int i_item, int i_thread) {
 static float transform_all(const trial *best, trial *trials) {
     last_pass l = {best, trials};
     tn_pool_for(best->a->pool, N_CHUNKS, last_item, &l);
-    /* The widest of what the parts want: a text that is rare among the inputs keeps its largest values, too. */
+    /* The widest clip of all parts: a text that is rare among the inputs keeps its largest values, too. */
     float clip = 0;
     for (int c = 0; c < N_CHUNKS; c++) {
         float wanted = 0;

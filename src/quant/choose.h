@@ -1,5 +1,5 @@
-/* quant/choose.h - how a site's inputs are brought to 8 bits: smoothing, rotation and clip by the error of
- * its outputs, measured on captured inputs, that of the inputs and that of the weights counted together. */
+/* quant/choose.h - brings a site's inputs to 8 bits: smoothing, rotation and clip by the error of the site's
+ * outputs on captured inputs, from the inputs' and the weights' rounding together. */
 #ifndef TN_QUANT_CHOOSE_H
 #define TN_QUANT_CHOOSE_H
 
@@ -11,19 +11,19 @@
 typedef struct tn_choose_args {
     const tn_kernels *kern;
     tn_pool *pool;
-    float *x; /* [n_rows][k] captured inputs; become what is quantised: smoothed, rotated */
+    float *x; /* [n_rows][k] captured inputs; become the values that are quantised: smoothed, rotated */
     int32_t n_rows, k;
-    const float *w; /* [n_w][k] a sample of the rows of the site's linears, each for w_share rows */
+    const float *w; /* [n_w][k] a sample of the rows of the site's linears, each standing for w_share rows */
     int32_t n_w;
     double w_share;
     double bits;         /* of the weights, on average */
     bool can_smooth;     /* the inverse of input scales can be folded */
     const int32_t *tied; /* [k] channels with the same number share a scale; NULL: each has its own */
-    int32_t rotate;      /* in blocks of so many, of which k is a multiple; 0: not */
+    int32_t rotate;      /* in blocks of this size, which divides k; 0: not rotated */
 } tn_choose_args;
 
 typedef struct tn_choice {
-    float *smooth; /* [k] inputs are divided by this (allocated from ctx); NULL: no smoothing */
+    float *smooth; /* [k] divisors of the inputs (allocated from ctx); NULL: no smoothing */
     float clip;    /* largest magnitude after smoothing and rotation */
     float alpha;
 } tn_choice;

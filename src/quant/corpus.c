@@ -33,7 +33,7 @@ static bool is_shared(const tn_hparams *h, int32_t layer) {
     return any;
 }
 
-/* What is kept of a window for the layers before this one. */
+/* Data of a window kept for the layers. */
 static size_t kept_before(const tn_corpus *c, int32_t layer) {
     const struct tn_kv_layer *kv = c->state.kv.layers;
     size_t n = 0;
@@ -42,8 +42,9 @@ static size_t kept_before(const tn_corpus *c, int32_t layer) {
     return n;
 }
 
-/* Keys and values of the window that begins at token `at`, of a layer that others share, lie here. Windows of
- * different parts of x begin at multiples of the window after the part's begin, so no two have one number. */
+/* Index of the keys and values of the window that begins at token `at`, of a layer that others share. Windows
+ * of different parts of x begin at multiples of the window after the part's beginning, so indices are
+ * unique. */
 static uint8_t *kept_at(const tn_corpus *c, int32_t layer, size_t at) {
     size_t i = (at + (size_t)c->window - 1) / (size_t)c->window;
     return c->kept + i * c->kept_bytes + kept_before(c, layer);
@@ -83,12 +84,12 @@ static tern_status open_embeddings(tn_corpus *c, tern_error *err) {
     c->emb = tn_alloc(c->m->ctx, TN_MEM_OTHER, c->n_tok, e * sizeof *c->emb);
     TN_FAIL_IF(!c->emb, err, TERN_E_MEMORY, "no memory for the calibration corpus");
     for (size_t i = 0; i < c->n_tok; i++) memcpy(c->emb + i * e, c->x + i * width, e * sizeof *c->emb);
-    for (size_t i = 0; i < c->n_tok; i++) /* they can be read; passes have nobody to tell if they could not */
+    for (size_t i = 0; i < c->n_tok; i++) /* they are readable; a pass could not report it otherwise */
         TN_TRY(read_layers(c, i, c->acts.buf[TN_BUF_LAYERS], err));
     return TERN_OK;
 }
 
-/* What the rows from token `at` on find in front of a layer. */
+/* The input of a layer for the rows from token `at` on. */
 static void begin_window(tn_corpus *c, int32_t layer, size_t at, int32_t n) {
     const tn_hparams *h = &c->m->h;
     size_t e = (size_t)h->n_embd, all = (size_t)h->n_layers * (size_t)h->n_ple,

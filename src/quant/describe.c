@@ -1,4 +1,4 @@
-/* quant/describe.c - what a package says of itself: its description, compiled graphs, tokenizer. */
+/* quant/describe.c - a package's metadata, compiled graphs and tokenizer. */
 #include "quant/packer.h"
 
 #include "base/json.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The graphs the engine loads by default, compiled for the device whose layout the package has: nothing is
- * compiled at start. */
+/* The graphs that the engine loads by default, compiled for the device of the package's layout, so that
+ * nothing is compiled at start. */
 static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int32_t i_site, char **bytes,
                                   size_t *n_bytes, tn_pkg_graph **table, uint32_t *n, tern_error *err) {
     const tn_program *prog = &p->m->program;
@@ -79,14 +79,14 @@ tern_status tn_pack_put_graphs(packer *p, tern_error *err) {
     return st;
 }
 
-/* The builders of base/json.h: NULL where there was no memory. */
+/* The builders of base/json.h: NULL means no memory. */
 static json_t *numbers(const float *x, size_t n) {
     json_t *a = json_array();
     for (size_t i = 0; i < n; i++) tn_json_append(&a, tn_json_real((double)x[i]));
     return a;
 }
 
-/* What sparse attention wants to know of the heads. */
+/* The heads' data for sparse attention. */
 static json_t *attention_meta(const packer *p) {
     const tn_head_profile *hp = &p->heads;
     json_t *weights = json_array();

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STRIP = 32 }; /* rows of a piece of work; the width of a panel */
+enum { STRIP = 32 }; /* rows of a work item; width of a panel */
 
 typedef struct work {
     const tn_kernels *kern;
@@ -40,7 +40,7 @@ static void gram_item(void *arg, int i_item, int i_thread) {
                                     row + STRIP, t);
 }
 
-/* The columns of the panel less what the columns before them explain, rows of strip i_item. */
+/* Subtracts from the panel's columns what earlier columns explain, for the rows of strip i_item. */
 static void subtract_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const work *w = arg;
@@ -127,7 +127,7 @@ static tern_status order_channels(tn_ctx *ctx, const work *w, int32_t *order, te
     return TERN_OK;
 }
 
-/* The matrix again after a failed try: its lower triangle was overwritten. */
+/* Restores the matrix after a failed try, which overwrote its lower triangle. */
 static bool factor_of(work *w, tn_pool *pool, float damping) {
     size_t ld = (size_t)w->k_pad;
     tn_pool_for(pool, w->k_pad / STRIP, gram_item, w);

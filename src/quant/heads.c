@@ -15,10 +15,10 @@
  * is left without positions. */
 static const float IMPORTANCE_MAX = 1e-3f, IMPORTANCE_MIN = 1e-5f;
 
-/* A window is read in so many parts, each after those before it, and a head that is judged by the first of them is
- * not asked about the others: where two standard errors do not reach a clamp it is beyond, where the error is below a
- * tenth of what it loses, and where half of the window does not tell what it loses from nothing. Parts are no shorter than MIN_PART tokens; PARTS times a part's rows are enough for the
- * products to be bound by arithmetic, so that several ablations in one batch would gain nothing. */
+/* A window is read in parts, each after the previous ones. Three rules spare a head the later parts: by two
+ * standard errors it is beyond a clamp; its error is below a tenth of its loss; or half of the window does
+ * not tell its loss from nothing. Parts have at least MIN_PART tokens. PARTS times a part's rows already bind
+ * the products to arithmetic, so several ablations in one batch would gain nothing. */
 enum { PARTS = 4, MIN_PART = 16 };
 static const double ENOUGH = 0.1;
 
@@ -35,8 +35,8 @@ static float largest(const float *x, size_t ld, int32_t n_rows, int32_t d) {
     return max;
 }
 
-/* scale_q and scale_k are running means of the windows' maxima. Keys that are an earlier layer's, which came before in
- * the same window, have its scale. */
+/* scale_q and scale_k are running means of the windows' maxima. Keys shared from an earlier layer, which came
+ * before in the same window, have its scale. */
 void tn_head_profile_observe(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
     tn_head_profile *p = user;
     const tn_hparams *h = p->h;
@@ -77,7 +77,7 @@ typedef struct run_state {
     float *logits;          /* [LOGIT_ROWS][n_vocab] */
     const int32_t *ids;     /* the window's tokens */
     int32_t n_tok, n_parts; /* part i begins at token n_tok * i / n_parts */
-    float *residual;        /* [n_tok][n_embd] in front of the layer that is tested */
+    float *residual;        /* [n_tok][n_embd] before the tested layer */
     double *base;           /* [n_tok] loss of the token after each, with all heads */
 } run_state;
 
@@ -104,7 +104,7 @@ static int32_t part_begin(const run_state *s, int32_t part) {
     return (int32_t)((int64_t)s->n_tok * part / s->n_parts);
 }
 
-/* The rows of a part, whose keys and values go after those of the parts before it. */
+/* The rows of a part; their keys and values follow those of earlier parts. */
 static void take_part(run_state *s, int32_t part) {
     int32_t at = part_begin(s, part);
     s->r.pos = s->r.slot = s->pos + at;
@@ -112,8 +112,8 @@ static void take_part(run_state *s, int32_t part) {
     tn_forward_begin(&s->r, &s->acts, false);
 }
 
-/* Negative log-likelihoods of the tokens after a part's, without what o says, from the residual of the part in
- * front of layer `from`; the parts before it were read in the same way just before. Returns how many. */
+/* Negative log-likelihoods of the tokens after a part's, with o zeroed, from the residual of the part before
+ * layer `from`; the earlier parts must have been read in the same way just before. Returns how many. */
 static int32_t losses_of(observer *o, run_state *s, int32_t part, int from, double *loss) {
     take_part(s, part);
     int32_t at = part_begin(s, part), n = s->r.n_rows < s->n_tok - 1 - at ? s->r.n_rows : s->n_tok - 1 - at;
@@ -146,7 +146,7 @@ static double doubt_of(const damage *d) {
     return 2 * sqrt(fmax(d->sq / d->n - mean_of(d) * mean_of(d), 0) / fmax(d->n - 1, 1));
 }
 
-/* Whether more of the n_tok tokens would hardly change a head's weight, where its layer loses so much. */
+/* Tells whether more of the n_tok tokens would hardly change a head's weight, given its layer's loss. */
 static bool is_judged(const damage *d, double layer_loss, int32_t n_tok) {
     double doubt = doubt_of(d), mean = mean_of(d);
     return layer_loss * (mean - doubt) >= (double)IMPORTANCE_MAX ||
@@ -154,7 +154,7 @@ static bool is_judged(const damage *d, double layer_loss, int32_t n_tok) {
            (d->n >= n_tok / 2 && fabs(mean) <= doubt / 2);
 }
 
-/* ---- journal: what parts lose in the order they are measured, so that a process that was killed goes on where it was */
+/* ---- journal: losses of parts in the order of measurement, so that a killed process can resume */
 
 const tn_outkind tn_heads_journal_kind = {
     .what = "a journal of heads", .begins = {"TNHEADS3", "TNHEADS2"}, .is_private = true};
@@ -163,12 +163,12 @@ typedef struct journal_header {
     char magic[8];
     int32_t n_layers, n_heads, n_tok, zero;
     uint64_t ids_hash;
-    double base; /* loss with all heads: measured again at every start, it tells one model from another */
+    double base; /* loss with all heads: measured at every start, it identifies the model */
     uint64_t check;
 } journal_header;
 
 typedef struct journal_record {
-    double sum, sq; /* of the losses of a part's tokens, less those with all heads; of their squares */
+    double sum, sq; /* of the losses of a part's tokens minus those with all heads; of their squares */
     uint64_t check; /* of these, their place and the header's */
 } journal_record;
 
@@ -179,14 +179,14 @@ typedef struct journal {
     const char *path;
     int fd; /* -1: none is kept */
     uint64_t check;
-    size_t n_known, at; /* records that were there; the next one's place */
+    size_t n_known, at; /* number of existing records; place of the next */
 } journal;
 
 static uint64_t record_check(const journal *j, const journal_record *r, size_t at) {
     return XXH3_64bits_withSeed(r, offsetof(journal_record, check), j->check + at);
 }
 
-/* Whole records stay; a file of another run, or what a killed process left of a record, goes. */
+/* Whole records stay. A file of another run, or a partial record of a killed process, is dropped. */
 static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, const int32_t *ids, int32_t n,
                          double base, journal *j) {
     *j =
@@ -228,7 +228,7 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
     if (ftruncate(j->fd, end) || pwrite(j->fd, &want, sizeof want, 0) != sizeof want) {
         tn_log(ctx, TERN_LOG_WARN, "%s: cannot be written: %s", path, strerror(errno));
         if (ftruncate(j->fd, 0)) {
-        } /* half a header would be called damaged by the next run */
+        } /* the next run would call half a header damaged */
         close(j->fd);
         j->fd = -1;
         j->n_known = 0;
@@ -255,8 +255,8 @@ static void journal_put(journal *j, journal_record r) {
     j->fd = -1;
 }
 
-/* Adds what a part loses without what o says. Of an ablation whose first parts are known from the journal and whose
- * next is not, the first are read again: the next attends to their keys. */
+/* Adds the loss of a part with o zeroed. If an ablation's first parts are in the journal and its next is not,
+ * the first are read again, because the next attends to their keys. */
 static void add_part(observer *o, run_state *s, int32_t part, int32_t *n_read, journal *j, damage *d) {
     int32_t at = part_begin(s, part), n = part_begin(s, part + 1) - at;
     double loss[s->n_tok / s->n_parts + 1];
@@ -277,7 +277,7 @@ static void add_part(observer *o, run_state *s, int32_t part, int32_t *n_read, j
     d->n += n;
 }
 
-/* What the window loses without o's layer, or without its head, then until that is judged. */
+/* Measures the loss of the window without o's layer or head, until it can be judged. */
 static tern_status measure_damage(observer *o, run_state *s, double layer_loss, double done, double cost,
                                   journal *j, damage *d, tern_error *err) {
     int32_t n_read = 0;
@@ -293,7 +293,7 @@ static tern_status measure_damage(observer *o, run_state *s, double layer_loss, 
     return TERN_OK;
 }
 
-/* The residual in front of the first layer, and what the tokens lose with all heads. */
+/* The residual before the first layer, and the tokens' loss with all heads. */
 static double measure_base(observer *o, run_state *s) {
     size_t width = (size_t)tn_residual_width(&o->m->h);
     double sum = 0;
@@ -310,7 +310,7 @@ static double measure_base(observer *o, run_state *s) {
     return sum / (s->n_tok - 1);
 }
 
-/* Takes the residual through a layer, with all heads. */
+/* Passes the residual through a layer, with all heads. */
 static void pass_layer(const observer *o, run_state *s) {
     size_t width = (size_t)tn_residual_width(&o->m->h);
     for (int32_t part = 0; part < s->n_parts; part++) {
@@ -327,8 +327,9 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
                                       tern_error *err) {
     const tn_hparams *h = &o->m->h;
     const size_t n_heads = (size_t)h->n_heads;
-    const double head_cost = 1, all_cost = h->n_layers * (h->n_layers + 1) / 2.0 +
-                                           head_cost * h->n_layers; /* in layers, of one ablation a layer */
+    const double head_cost = 1,
+                 all_cost = h->n_layers * (h->n_layers + 1) / 2.0 +
+                            head_cost * h->n_layers; /* in layers, for one ablation per layer */
     double done = 0, sum = 0;
     tern_status st = TERN_OK;
     journal j;
@@ -339,7 +340,7 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
         if (!asked) done += cost * (h->n_heads + 1);
         for (o->head = -1; asked && o->head < h->n_heads && st == TERN_OK; o->head++, done += cost) {
             damage d = {0};
-            /* heads of a layer without which nothing is lost weigh the least, whatever they do */
+            /* where a layer's loss is nothing, its heads weigh the least */
             bool idle = o->head >= 0 && layer_loss <= 0;
             if (!idle) st = measure_damage(o, s, layer_loss, done, cost, &j, &d, err);
             if (st != TERN_OK) break;
@@ -377,7 +378,7 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
     out->n_windows = tn_calloc(ctx, TN_MEM_OTHER, n_layers, sizeof *out->n_windows);
     bool ok = out->scale_q && out->scale_k && out->weight && out->seen && out->n_windows;
     for (size_t i = 0; ok && i < n_all; i++) out->weight[i] = 1;
-    for (size_t i = 0; ok && i < n_layers; i++) /* nobody asks for those of other layers */
+    for (size_t i = 0; ok && i < n_layers; i++) /* those of other layers are not used */
         if (!tn_layer_may_be_sparse(h, (int32_t)i)) out->scale_q[i] = out->scale_k[i] = 1;
     if (ok) return TERN_OK;
     tn_head_profile_close(out);
@@ -408,7 +409,7 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
                     .conv = tn_state_conv(&s.state),
                     .delta = tn_state_delta(&s.state),
                     .tree_base = -1};
-    /* states that cannot be read from the middle again, and what layers read beside the residual */
+    /* states that cannot be restored to the middle, and inputs of layers beside the residual */
     if (s.r.conv || s.r.delta || h->n_ple || h->n_streams) s.n_parts = 1;
     st = measure_importance(p, &o, &s, journal_path, err);
 out:

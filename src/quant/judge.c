@@ -48,8 +48,8 @@ static void turn(const tn_kernels *kern, const tn_recipe_site *s, float *x, size
     if (s->rotated) tn_hadamard_wide(kern->hadamard_f32, x, k, (size_t)s->rotated);
 }
 
-/* An input row, which was divided by smooth, as the device sees it, back in the place where the float model
- * has it. */
+/* Quantises an input row, divided by smooth, as the device does, and returns it to the float model's
+ * scale. */
 static void round_input(const tn_kernels *kern, const tn_recipe_site *s, const float *smooth, float *x,
                         size_t k) {
     float step = s->clip / 127, inv = 1 / step;
@@ -63,8 +63,8 @@ static void round_input(const tn_kernels *kern, const tn_recipe_site *s, const f
     if (smooth) multiply(x, smooth, k);
 }
 
-/* Row n of a linear as it stands in the package, in the tile that begins there, for inputs in the float
- * model's place. q [k] is scratch. */
+/* Row n of a linear as stored in the package, in the tile that begins there, for inputs in the float model's
+ * scale. q [k] is scratch. */
 static void weights_of(const tn_kernels *kern, const tn_recipe_site *s, const tn_rounded *l,
                        const uint8_t *tile, size_t n, size_t n_all, size_t k, int8_t *q, float *out) {
     tn_weightlets_row(tile, l->bits, n, n_all, k, q);
@@ -79,7 +79,7 @@ typedef struct unpack_job {
     const tn_recipe_site *site;
     const tn_rounded *l;
     int32_t n0, n1, n_all, k; /* rows n0 .. n1 - 1 */
-    float *panels, *source;   /* source: of the output layer as the model's file has it, or NULL */
+    float *panels, *source;   /* source: of the output layer in the model's file, or NULL */
     tn_role role;             /* in that file */
     atomic_bool failed;
     tern_error err; /* of the first thread that failed */
@@ -123,7 +123,7 @@ typedef struct rounding {
     const tn_judge *j;
     const tn_recipe_site *made; /* of the layer's sites */
     int32_t first;              /* of them */
-    const float *chosen;        /* of the chunk that comes, where the layer has experts */
+    const float *chosen;        /* of the current chunk, where the layer has experts */
 } rounding;
 
 typedef struct round_rows {
@@ -181,7 +181,7 @@ static void run_copy(tn_judge *j, int layer, int copy, const tn_forward_hooks *h
     j->c.n_tok = 2 * n;
 }
 
-/* The linears of a role as the package has them. */
+/* The linears of a role in the package's form. */
 static tern_status unpack_linears(tn_judge *j, int layer, const tn_recipe_site *made, const tn_site_ops *ops,
                                   int32_t op, tn_stand_in *out, tern_error *err) {
     TN_TRY(tn_stand_in_open(j->c.m, layer, ops->roles[op], out, err));
@@ -228,8 +228,8 @@ tern_status tn_judge_layer(tn_judge *j, int layer, const tn_recipe_site *made, t
 
 /* ---- predictions ------------------------------------------------------------------------------------- */
 
-/* Sums over the vocabulary so far, with the largest logits taken out: p of the float model, q of the
- * packed. */
+/* Running sums over the vocabulary, relative to the largest logits: p of the float model, q of the packed
+ * one. */
 typedef struct sums {
     double max_p, max_q, p, q, p_diff; /* p_diff: of p's weights times (logit p - logit q) */
     double next_p, next_q;             /* logits of the token that follows */
@@ -277,7 +277,7 @@ static void add_item(void *arg, int i_item, int i_thread) {
     const tn_hparams *hp = &h->j->c.m->h;
     const float *p = h->logits[0] + (size_t)i_item * VOCAB, *q = h->logits[1] + (size_t)i_item * VOCAB;
     add(hp, &h->s[i_item], p, q, h->n);
-    int32_t next = h->j->ids[i_item + 1] - h->first; /* of a window's last token nobody asks */
+    int32_t next = h->j->ids[i_item + 1] - h->first; /* a window's last token has no successor */
     if (next < 0 || next >= h->n) return;
     h->s[i_item].next_p = shaped(hp, p[next]);
     h->s[i_item].next_q = shaped(hp, q[next]);

@@ -1,5 +1,5 @@
-/* quant/measure.c - the model over the calibration text, for the papers' schemes: what every site's inputs
- * look like. */
+/* quant/measure.c - runs the model over the calibration text, for the papers' schemes: statistics of every
+ * site's inputs. */
 #include "base/status.h"
 #include "quant/builtin_corpus.h"
 #include "quant/own_words.h"
@@ -12,18 +12,18 @@
 #include <unistd.h>
 
 enum {
-    LARGE =
-        1000 * 1000 * 1000, /* parameters; a layer's inputs are kept of some 2000 tokens then, not of all */
-    OWN = 2048,             /* tokens that the model writes, or half of that */
-    SHORTEST = 64,          /* of a stream */
-    SURPRISE = 1024         /* tokens of a text tell whether a model reads it */
+    LARGE = 1000 * 1000 * 1000, /* number of parameters from which a layer's inputs are kept of some 2000
+                               tokens, not of all */
+    OWN = 2048,                 /* tokens that the model writes itself, or half of that */
+    SHORTEST = 64,              /* of a stream */
+    SURPRISE = 1024             /* this many tokens of a text tell whether a model can read it */
 };
 
-/* A model that is surprised by more than this by a byte of a text, in nats, does not read it: it knows how often
- * letters come, and no more. */
+/* A model whose surprise per byte of a text exceeds this, in nats, cannot read it: it knows the frequency of
+ * letters and no more. */
 static const double READS = 2.2;
 
-/* Of the text; a large model's inputs are of so many tokens together. */
+/* Tokens of the text; a large model captures inputs of this many in all. */
 static size_t text_tokens(const packer *p, size_t n_own) {
     if (p->o->calib_tokens) return (size_t)p->o->calib_tokens;
     if (p->m->n_params <= LARGE) return 4096;
@@ -38,7 +38,7 @@ static size_t own_tokens(const packer *p) {
     return o->calib_tokens && (size_t)o->calib_tokens < n ? (size_t)o->calib_tokens : n;
 }
 
-/* ---- text of the user's, or the built-in one ---------------------------------------------------------- */
+/* ---- the user's text, or the built-in one ------------------------------------------------------------- */
 
 static tern_status read_file(const packer *p, size_t most_bytes, char **text, size_t *n_bytes,
                              tern_error *err) {
@@ -58,7 +58,7 @@ static tern_status read_file(const packer *p, size_t most_bytes, char **text, si
     return TERN_OK;
 }
 
-/* At most so many tokens of it, with how many bytes a token has. */
+/* At most this many tokens of it, with the bytes per token. */
 static tern_status tokens_of_text(const packer *p, size_t most, int32_t **ids, size_t *n,
                                   double *bytes_a_token, tern_error *err) {
     const char *text = tn_builtin_corpus;
@@ -83,14 +83,14 @@ static bool writing(void *user, double fraction) {
     return tn_progress(((packer *)user)->ctx, "sample", fraction);
 }
 
-/* The model in 8 bits lies in memory while it writes. */
+/* While the model writes, it is in memory in 8 bits. */
 static bool has_memory_to_write(const packer *p) {
     const double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     return (double)p->m->n_params * 1.1 < bytes / 2;
 }
 
-/* At least n tokens of the model's own in as many beginnings as go forward together, and what a token of `text`
- * surprises it by. */
+/* At least n tokens written by the model, in as many streams as go forward together; and its surprise per
+ * token of `text`. */
 static tern_status own_words(packer *p, size_t n, const tn_calib_text *text, tn_own_words *out, double *nats,
                              tern_error *err) {
     tn_model *m = NULL;
@@ -156,8 +156,8 @@ tern_status tn_pack_text(packer *p, tn_calib_text *out, tern_error *err) {
 
 /* ---- layers -------------------------------------------------------------------------------------------- */
 
-/* The layer's inputs are measured, with edgeflow also after smoothing; nothing is decided that other layers
- * have a say in. */
+/* The layer's inputs are measured, with edgeflow also after smoothing; nothing is decided that depends on
+ * other layers. */
 static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
     bool smooth = p->o->scheme == TN_SCHEME_EDGEFLOW;
     double share = (double)p->o->outlier_share;
@@ -210,9 +210,8 @@ tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32
     return st;
 }
 
-/* The whole model, for as long as it takes. Its weights are in 8 bits, with a scale of 32, as are the rows that meet
- * them: what a head is worth is a difference of two losses of one model, and both are of this one. A process that
- * is killed at it goes on where it was. */
+/* Measures the whole model. Weights are in 8 bits with a scale for 32, and so are the rows: a head's worth is
+ * a difference of two losses of one model, and both are of this one. A killed process resumes. */
 tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     tn_model *m = NULL;
     tern_status st = tn_model_load_q8(p->ctx, p->pool, p->src, &m, p->err);

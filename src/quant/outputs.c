@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What is seen of one linear's outputs. */
+/* Statistics of one linear's outputs. */
 typedef struct seen {
     float *max; /* [n] largest magnitude per channel */
     uint64_t *hist;
@@ -46,7 +46,7 @@ static void on_output(void *user, int layer, tn_role role, const float *y, int32
     for (int32_t r = 0; r < n_rows; r++, y += n) {
         for (int32_t c = 0; c < n; c++) {
             float a = fabsf(y[c]);
-            if (!(a <= 3e38f)) continue; /* a value that is not finite tells nothing */
+            if (!(a <= 3e38f)) continue; /* non-finite values are ignored */
             if (!o->second_pass) {
                 s->max[c] = a > s->max[c] ? a : s->max[c];
                 continue;
@@ -74,7 +74,8 @@ static tern_status open_layer(observer *o, hoard *h, tern_error *err) {
     return TERN_OK;
 }
 
-/* S_O^beta, over the largest so that factors are at most 1. A channel that was never seen is not divided. */
+/* S_O^beta, relative to the largest, so that factors are at most 1. A channel that was never seen is not
+ * divided. */
 static void choose_factors(const observer *o) {
     for (int32_t i = 0; i < o->n_sites; i++) {
         const tn_site_ops *ops = tn_program_linears(&o->p->m->program, o->first + i);

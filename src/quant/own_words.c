@@ -9,17 +9,17 @@
 #include <math.h>
 #include <string.h>
 
-/* What stands in front of and after what somebody says, as tokens. */
+/* The template's text before and after a message, as tokens. */
 typedef struct piece {
     int32_t *ids;
     size_t n;
 } piece;
 
 enum {
-    BEGIN,   /* in front of a text, or of a question */
-    BETWEEN, /* after the question, in front of the answer */
+    BEGIN,   /* before a text, or before a question */
+    BETWEEN, /* after the question, before the answer */
     N_PIECES,
-    QUESTION_TOKENS = 48 /* a question that goes on for longer is cut, as the answers matter more */
+    QUESTION_TOKENS = 48 /* longer questions are cut, because the answers matter more */
 };
 
 typedef struct stream {
@@ -59,7 +59,7 @@ static void close_writers(writers *w) {
     tn_free(w->a->ctx, w->logits);
 }
 
-/* Every stream's next token goes through the model together. */
+/* One forward for the next token of every stream. */
 static void step(writers *w) {
     const tn_model *m = w->a->m;
     tn_rows rows[TN_MAX_TEXTS], all;
@@ -96,7 +96,7 @@ static double sum_of(const float *logits, int32_t n, float *largest) {
     return sum;
 }
 
-/* A token of the whole distribution. Of logits that are no numbers the last one is taken. */
+/* Draws a token from the whole distribution. If the logits are not numbers it takes the last one. */
 static int32_t draw(tn_rng *rng, const float *logits, int32_t n) {
     float max;
     double left = sum_of(logits, n, &max) * tn_rng_f64(rng);
@@ -116,7 +116,7 @@ static void begin_text(stream *s) {
     s->asks = s->pieces[BETWEEN].n > 0;
 }
 
-/* What the stream's next token is, after the one that was evaluated. */
+/* The stream's next token, after the evaluated one. */
 static void go_on(stream *s, const tn_own_words_args *a, const float *logits) {
     if (s->forced && s->at == s->forced->n) s->forced = NULL;
     if (s->forced) {
@@ -140,7 +140,7 @@ static void go_on(stream *s, const tn_own_words_args *a, const float *logits) {
 
 static void keep(stream *s) { s->ids[s->n++] = s->next; }
 
-/* Streams first .. first + w->n - 1 into ids; those before n_free write freely. */
+/* Writes streams first .. first + w->n - 1 into ids; those before n_free write freely. */
 static tern_status write_streams(writers *w, int32_t first, int32_t n_free, const piece (*pieces)[N_PIECES],
                                  int32_t *ids, tern_error *err) {
     const tn_own_words_args *a = w->a;
@@ -177,7 +177,7 @@ static tern_status tokens_of(const tn_own_words_args *a, const char *text, size_
     return tn_tokenize(a->t, text, n_bytes, begins, true, out->ids, cap, &out->n, err);
 }
 
-/* Where a model's texts begin: with its token for that, else with the one that ends them, else with a line's end. */
+/* First token of a model's texts: its own token for that, else the one that ends texts, else a line's end. */
 static tern_status free_pieces(const tn_own_words_args *a, piece out[N_PIECES], tern_error *err) {
     int32_t id = tn_tokenizer_bos(a->t);
     if (id < 0) id = tn_tokenizer_eos(a->t);
@@ -189,7 +189,7 @@ static tern_status free_pieces(const tn_own_words_args *a, piece out[N_PIECES], 
     return TERN_OK;
 }
 
-/* The template around a question. *has: there is a template that shows one, with something after it. */
+/* The template around a question. *has: there is a template that renders one, with text after it. */
 static tern_status chat_pieces(const tn_own_words_args *a, piece out[N_PIECES], bool *has, tern_error *err) {
     static const char mark[] = "QqQ";
     const tern_message question = {.role = "user", .content = mark};
@@ -200,7 +200,7 @@ static tern_status chat_pieces(const tn_own_words_args *a, piece out[N_PIECES], 
     tn_segments_init(&s, a->ctx);
     tern_status st = tn_chat_segments(a->t, &question, 1, &o, &s, NULL);
     const char *at = st == TERN_OK && !s.failed ? memmem(s.text, s.n_bytes, mark, sizeof mark - 1) : NULL;
-    st = TERN_OK; /* of a template that cannot be rendered somebody else tells */
+    st = TERN_OK; /* errors of a template are reported elsewhere */
     if (at) {
         const char *after = at + sizeof mark - 1;
         st = tokens_of(a, s.text, (size_t)(at - s.text), true, &out[BEGIN], err);

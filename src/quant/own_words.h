@@ -1,10 +1,11 @@
-/* quant/own_words.h - text that a model writes by itself, to calibrate it on: a Chinese model writes Chinese, a
- * model of code writes code, and nobody has to look for a text that is like what it will read.
+/* quant/own_words.h - text that a model writes itself, to calibrate it on: a Chinese model writes Chinese, a
+ * model of code writes code, and nobody has to find text like what the model will read.
  *
- * Several streams go forward together. Half of them begin where the model's texts begin and go on as they like; the
- * other half, of a model with a chat template, play both sides of conversations: the model writes a question between
- * the template's marks, and then the answer. What ends is begun anew, until a stream has a window's tokens. Tokens are
- * drawn from the whole distribution (temperature 1). The same model gives the same text. */
+ * Several streams go forward together. Half of them begin like the model's texts and continue freely. The
+ * other half, if there is a chat template, play both sides of conversations: the model writes a question
+ * between the template's marks, and then the answer. A finished text is followed by a new one until the
+ * stream has a window's tokens. Tokens are drawn from the whole distribution (temperature 1). The same model
+ * gives the same text. */
 #ifndef TN_QUANT_OWN_WORDS_H
 #define TN_QUANT_OWN_WORDS_H
 
@@ -32,7 +33,7 @@ typedef struct tn_own_words {
 tern_status tn_own_words_write(const tn_own_words_args *a, tn_own_words *out, tern_error *err);
 void tn_own_words_free(tn_own_words *w); /* may be zero */
 
-/* What a token of a given text surprises the model by, nats, on average over n_ids tokens. */
+/* The model's mean surprise per token of a given text of n_ids tokens, nats. */
 tern_status tn_own_words_surprise(const tn_own_words_args *a, const int32_t *ids, size_t n_ids, double *nats,
                                   tern_error *err);
 

@@ -51,7 +51,7 @@ const tn_npu_layout tn_pack_layout = {.id = TN_NPU_LAYOUT_16X4, .tile_n = 16, .t
 
 enum { MOST_OWN_TOKENS = 1 << 20 };
 
-/* A file beside the package, while that is made. */
+/* A file beside the package, while it is made. */
 static tern_status name_beside(packer *p, const char *out, const char *ending, const tn_outkind *kind,
                                char **path) {
     size_t cap = strlen(out) + strlen(ending) + 1;
@@ -61,7 +61,7 @@ static tern_status name_beside(packer *p, const char *out, const char *ending, c
     return tn_outfile_may(*path, kind, p->err);
 }
 
-/* A package can take the place of another, never that of what it is made from. */
+/* A package may replace another, but never the file it is made from. */
 static tern_status target(const char *src, const char *out, tern_error *err) {
     struct stat from, to;
     TN_TRY(tn_outfile_may(out, &tn_pkg_kind_of_file, err));
@@ -95,7 +95,7 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
     return TERN_OK;
 }
 
-/* What the options mean, and whether they go together. */
+/* Resolves the options, and checks that they go together. */
 static tern_status settle(packer *p, tern_error *err) {
     const tn_pack_options *o = p->o;
     bool gram = o->scheme == TN_SCHEME_GRAM, edgeflow = gram || o->scheme == TN_SCHEME_EDGEFLOW;
@@ -130,7 +130,7 @@ static tern_status settle(packer *p, tern_error *err) {
     return TERN_OK;
 }
 
-/* Everything that is known of the sites, before anything is written. */
+/* Gathers everything about the sites, before anything is written. */
 static tern_status decide(packer *p, const char *out, tern_error *err) {
     const tn_pack_options *o = p->o;
     bool gram = o->scheme == TN_SCHEME_GRAM;

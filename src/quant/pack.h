@@ -7,14 +7,14 @@
 #include "quant/stages.h"
 
 typedef enum tn_scheme {
-    TN_SCHEME_LLM_NPU, /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites
-                        */
-    TN_SCHEME_NAIVE,   /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers break
-                        */
+    TN_SCHEME_LLM_NPU,     /* per-tensor W8A8; clipped-off values are added back in float, except at pruned
+                          sites */
+    TN_SCHEME_NAIVE,       /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers
+                          break */
     TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing
                               (EdgeFlow 4.1) */
-    TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5)
-                            */
+    TN_SCHEME_SMOOTHQUANT, /* naive, after moving the spread of the norms' outputs into the weights (alpha
+                              0.5) */
     TN_SCHEME_GRAM, /* smoothing, a rotation and clips by measured error, weights rounded with knowledge of the
                        inputs (quant/recipe.h): the default */
     TN_N_SCHEMES
@@ -24,21 +24,21 @@ const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow",
 
 typedef enum tn_outlier_mode { TN_OUTLIERS_AUTO, TN_OUTLIERS_OFF, TN_OUTLIERS_ON } tn_outlier_mode;
 
-/* Who gets the bits of an average B. */
+/* Distribution of the bits of an average B. */
 typedef enum tn_allocation {
     TN_ALLOCATE_DEFAULT,
     TN_ALLOCATE_RE,      /* 1..8 bits by relative error (quant/allocate.h) */
     TN_ALLOCATE_UNIFORM, /* everyone B, a whole number */
-    TN_ALLOCATE_CMPQ, /* as CMPQ adapted to output channels: the quarter with the largest relative error B +
-                         1, that with the least B - 1 */
-    TN_ALLOCATE_LOSS, /* 2..8 bits by what an error in the channel costs the model's predictions, measured
-                         (quant/sense.h); one budget for all layers */
+    TN_ALLOCATE_CMPQ,    /* CMPQ adapted to output channels: the quarter with the largest relative error B +
+                         1, that with the smallest B - 1 */
+    TN_ALLOCATE_LOSS,    /* 2..8 bits by the measured cost of an error in the channel for the model's
+                         predictions (quant/sense.h); one budget for all layers */
     TN_N_ALLOCATIONS
 } tn_allocation;
 
 /* Kinds of text to calibrate on. */
 typedef enum tn_words {
-    TN_WORDS_OWN,  /* written by the model itself as it likes (quant/own_words.h) ... */
+    TN_WORDS_OWN,  /* written by the model itself, freely (quant/own_words.h) ... */
     TN_WORDS_CHAT, /* ... and in conversations through its template */
     TN_WORDS_TEXT, /* the user's, or a small built-in one */
     TN_N_WORDS
@@ -51,58 +51,57 @@ bool tn_allocation_parse(const char *name, tn_allocation *out); /* "re", "unifor
 typedef struct tn_pack_options {
     tn_scheme scheme;
     const char *calib_path; /* text; NULL: a small built-in one */
-    /* At most so many of its tokens; 0 (default): 4096; for models of over 10^9 parameters 2048 with the next. */
+    /* Most tokens of it; 0 (default): 4096; 2048, with the next option, for models of over 10^9
+     * parameters. */
     int32_t calib_tokens;
-    /* Tokens that the model writes by itself to be calibrated on besides (quant/own_words.h); -1 (default): with gram
-     * and no text of the user's 2048, 1024 for models of over 10^9 parameters; else none. */
+    /* Tokens that the model writes itself for calibration (quant/own_words.h); -1 (default): with gram and
+     * without the user's text 2048, 1024 for models of over 10^9 parameters; else none. */
     int32_t own_tokens;
     int32_t calib_window; /* tokens (default 512) */
-    float prune_percent;  /* least important sites without an outlier path, 0..100 (default 85) */
-    float prune_error;    /* ... but never a site whose other values would lose more than this of their energy
-                            (default 0.001) */
-    float outlier_share;  /* of a outlier site's values that lie outside the clip (default 0.002) */
+    float prune_percent;  /* percentage of the least important sites without an outlier path, 0..100
+                             (default 85) */
+    float prune_error;    /* ... but never a site whose other values would lose more than this share of
+                             their energy (default 0.001) */
+    float outlier_share;  /* share of an outlier site's values outside the clip (default 0.002) */
     float hot_coverage;   /* hot channels cover this share of the outliers (default 0.9) ... */
-    float hot_max; /* ... and are at most this share of the channels (default 0.25), but at least one */
-    double
-        bits; /* average per weight, 1..8: with gram of all matrices, else of the layers' linears; 0 (default):
-                       with gram what quality needs, 5 with edgeflow, else 8 */
-    double
-        quality; /* gram without bits: the loss (0.005 = 0.5 %: a KL divergence of log 1.005, which is about
-                       the most that perplexity can be expected to lose) that all roundings together are to stay
-                       below, measured on calibration text kept apart; 0 (default): 0.005 */
-    bool
-        quick; /* gram: in a third of the time, with more loss: one pass with the same width for all (6 bits unless
-                   given), whose errors are made good among few channels (default: false) */
+    float hot_max;  /* ... and are at most this share of the channels (default 0.25), but at least one */
+    double bits;    /* average per weight, 1..8: with gram of all matrices, else of the layers' linears; 0
+                 (default): with gram what the target loss needs, 5 with edgeflow, else 8 */
+    double quality; /* gram without bits: target loss (0.005 = 0.5 %: a KL divergence of log 1.005, about the
+                    most that perplexity can be expected to lose) of all roundings together, measured on
+                    held-out calibration text; 0 (default): 0.005 */
+    bool quick;     /* gram: in a third of the time, with more loss: one pass with the same width for all (6
+                  bits unless given), with errors compensated among few channels (default: false) */
     tn_allocation
         allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
     bool bits_of_model;       /* ... of all of them together; false (default): of every one */
     tn_outlier_mode outliers; /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error
                                  (default), never, or at all */
-    bool head_importance;     /* measure how much each attention head matters: one forward for every head
-                                 (default: false, all the same). What is measured is kept in OUT.heads until the
-                                 package is there: after a kill it goes on where it was */
+    bool head_importance;     /* measure the importance of each attention head: one forward per head
+                                 (default: false, all the same). Results are kept in OUT.heads until the
+                                 package is complete, so that a killed process resumes */
     int32_t n_threads;        /* 0 = one per core */
-    bool
-        output_int8; /* products leave the device in 8 bits with one frozen scale a tensor, but lm_head's (default:
-                          false, in float) */
-    float
-        output_beta; /* ... their channels divided by their largest magnitude to this power before, 0..1 (default 1) */
+    bool output_int8;         /* products leave the device in 8 bits with one frozen scale a tensor, except
+                        lm_head's (default: false, in float) */
+    float output_beta; /* ... after their channels are divided by their largest magnitude to this power, 0..1
+                        (default 1) */
 } tn_pack_options;
 
 void tn_pack_defaults(tn_pack_options *o);
 
 typedef struct tn_pack_report {
     int32_t n_sites, n_outlier_sites;
-    int32_t n_unsmoothed; /* edgeflow: sites whose input scales could be folded into nothing in front of them
-                             (tn_pack_unsmoothed says why) */
-    uint64_t n_outliers, n_values;         /* of outlier sites, on the corpus */
-    uint64_t n_hot, n_channels;            /* of outlier sites */
-    double hot_coverage;                   /* share of the outliers in hot channels */
-    uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
+    int32_t n_unsmoothed;          /* edgeflow: number of sites whose input scales could not be folded into an
+                             earlier tensor (tn_pack_unsmoothed says why) */
+    uint64_t n_outliers, n_values; /* of outlier sites, on the corpus */
+    uint64_t n_hot, n_channels;    /* of outlier sites */
+    double hot_coverage;           /* share of the outliers in hot channels */
+    uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot ones, and what all
+                                              would take */
     uint64_t package_bytes, n_calib_tokens;
-    double bits; /* per weight of all matrices, the output layer's and the embedding's too */
-    /* Scheme gram: nats a token by which predictions differ on calibration text that nothing was decided on
-     * (quant/judge.h), of so many tokens; for every kind of text, and of the kind that loses most. */
+    double bits; /* per weight of all matrices, including the output layer's and the embedding's */
+    /* Scheme gram: difference of predictions in nats a token on held-out calibration text (quant/judge.h),
+     * and its number of tokens; for every kind of text, and for the kind that loses most. */
     double kl, kl_stderr;
     uint64_t n_held_tokens;
     tn_words worst;
@@ -111,11 +110,12 @@ typedef struct tn_pack_report {
         uint64_t n_held_tokens; /* 0: no text of this kind */
     } by_words[TN_N_WORDS];
     uint64_t n_own_tokens; /* that the model wrote */
-    bool text_not_read;    /* the model does not know the built-in text's language: nothing is judged by it */
-    double surprise;       /* of the model by a byte of that text, nats; 0: not measured */
-    bool not_enough;       /* more than was to be lost, with as many bits as were tried */
-    int32_t n_passes;      /* scheme gram: times that the whole model was rounded ... */
-    int32_t n_resumed;     /* ... and layers of them that an earlier process had done */
+    bool text_not_read;    /* the model does not know the language of the built-in text, which then does
+                              not count */
+    double surprise;       /* the model's surprise by a byte of that text, nats; 0: not measured */
+    bool not_enough;       /* more loss than the target, with the most bits that were tried */
+    int32_t n_passes;      /* scheme gram: number of times that the whole model was rounded ... */
+    int32_t n_resumed;     /* ... and of layers that an earlier process had done */
     tn_stage_time stages[TN_N_STAGES];
 } tn_pack_report;
 

@@ -1,6 +1,6 @@
-/* quant/packer.h - what packing keeps while it goes on, and its steps: pack.c begins and ends it,
- * by_gram.c is the scheme gram, measure.c runs the model over text and plan.c decides for the papers'
- * schemes, whose weights rows.c turns to codes, write.c and describe.c write. For these files alone. */
+/* quant/packer.h - the state of packing, and its steps. pack.c begins and ends it; by_gram.c is the scheme
+ * gram; measure.c runs the model over text and plan.c decides for the papers' schemes; rows.c turns weights
+ * to codes; write.c and describe.c write. For these files alone. */
 #ifndef TN_QUANT_PACKER_H
 #define TN_QUANT_PACKER_H
 
@@ -16,19 +16,19 @@
 
 #include <stdatomic.h>
 
-/* What is decided for one site before its weights are quantised. */
+/* Decisions for one site, before its weights are quantised. */
 typedef struct site_plan {
     float clip;       /* largest magnitude the device sees */
     float importance; /* largest magnitude / outlier threshold */
     bool outliers;
-    int32_t rotated; /* in blocks of so many inputs; 0: not */
+    int32_t rotated; /* in blocks of this many inputs; 0: not rotated */
     int32_t n_hot;
     int32_t *hot;     /* ascending */
-    float *smooth;    /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
+    float *smooth;    /* [k] factors of the weights' columns and divisors of the norm's output; NULL: none */
     int32_t n_smooth; /* 0: one for all; n: one for each expert, [n][k] */
 } site_plan;
 
-/* How a linear's outputs become 8 bits: divided by factor, channel by channel, then by one scale. */
+/* The 8-bit form of a linear's outputs: divided by factor, channel by channel, then by one scale. */
 typedef struct tn_output_plan {
     float *factor; /* [n] */
     float scale;
@@ -47,19 +47,19 @@ typedef struct packer {
     tn_model *m;
     tn_calibration cal;
     tn_head_profile heads;
-    char *journal;        /* of their importance, beside the package until that is there */
-    tn_recipe_site *made; /* of scheme gram: what becomes of every site; as plans */
-    tn_partial partial;   /* ... kept until the package is there */
+    char *journal;        /* of their importance, beside the package until it is complete */
+    tn_recipe_site *made; /* of scheme gram: results for every site, indexed like plans */
+    tn_partial partial;   /* ... kept until the package is complete */
     const char *source_path;
     char *partial_path;
-    tn_rounded embedding;    /* ... and of the embedding, unless it is the output layer */
+    tn_rounded embedding;    /* ... and of the embedding, unless the output layer serves as it */
     site_plan *plans;        /* as tn_calibration's sites */
     tn_output_plan *outputs; /* [n_sites][TN_SITE_MAX_OPS], without lm_head; NULL: outputs in float */
     tn_pkg_writer *w;
-    uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor
-                            by tensor */
+    uint8_t *model_bits; /* widths of all channels in the order of writing, allocated together; NULL:
+                            tensor by tensor */
     size_t n_model_bits; /* taken so far */
-    /* large tensors of the model level wait for their place after the layers */
+    /* large tensors of the model level, written after the layers */
     tn_pkg_record head[2];
     const void *head_data[2];
     int32_t n_head;
@@ -82,19 +82,19 @@ typedef struct tn_calib_text {
 
 /* The caller frees out->ids. */
 tern_status tn_pack_text(packer *p, tn_calib_text *out, tern_error *err);
-/* Takes the text through the model, and calls layer for every one. *corpus is there afterwards, whatever
- * happened, and the caller closes it. stage is what progress is called. */
+/* Runs the text through the model and calls layer for every one. The caller always closes *corpus. stage is
+ * the name for progress. */
 tern_status tn_pack_by_layer(packer *p, const int32_t *ids, size_t n_ids, int32_t window, const char *stage,
                              tern_status (*layer)(packer *p, tn_corpus *corpus, int layer),
                              tn_corpus *corpus);
 /* Every layer over the text. */
 tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
-/* How much each head of attention matters. */
+/* Measures the importance of each attention head. */
 tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
 
 /* ---- outputs.c --------------------------------------------------------------------------------------- */
 
-/* Scales of all outputs, from the float model's over the text. */
+/* Finds the scales of all outputs, from the float model's over the text. */
 tern_status tn_pack_outputs(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
 void tn_pack_outputs_free(packer *p);
 static inline const tn_output_plan *output_of(const packer *p, int32_t i_site, int32_t op) {
@@ -104,7 +104,7 @@ static inline const tn_output_plan *output_of(const packer *p, int32_t i_site, i
 
 /* ---- by_gram.c --------------------------------------------------------------------------------------- */
 
-/* Scheme gram: everything is decided and rounded; p->made and p->plans hold it. */
+/* Scheme gram: decides and rounds everything, into p->made and p->plans. */
 tern_status tn_pack_gram(packer *p, const tn_calib_text *text, int32_t window);
 
 /* ---- plan.c ------------------------------------------------------------------------------------------ */
@@ -117,7 +117,7 @@ tern_status tn_plan_edgeflow_clips(packer *p);
 
 /* ---- rows.c ------------------------------------------------------------------------------------------ */
 
-/* Memory of one section while it is put together; freed together. */
+/* Memory of one section while it is assembled; freed together. */
 typedef struct hoard {
     tn_ctx *ctx;
     void *blocks[256];
@@ -144,9 +144,9 @@ typedef struct quantise_job {
 } quantise_job;
 
 tern_status tn_rows_quantise(packer *p, quantise_job *j, tern_error *err);
-/* Measure every row, hand out the bits, make room for the weightlets. */
+/* Measures every row, allocates the bits, makes room for the weightlets. */
 tern_status tn_rows_allocate(packer *p, hoard *h, quantise_job *j, tern_error *err);
-/* The channels of every layer's linears bid for the same bits: measures all of them first. */
+/* The channels of every layer's linears share one budget: measures all of them first. */
 tern_status tn_rows_allocate_model(packer *p, tern_error *err);
 
 /* ---- write.c, describe.c ----------------------------------------------------------------------------- */

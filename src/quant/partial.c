@@ -17,7 +17,7 @@ enum { ALIGN = 4096, PIECE = 1 << 20 };
 const tn_outkind tn_partial_kind = {
     .what = "a partial package", .begins = {"TNPART03", "TNPART02"}, .is_private = true};
 
-/* In front of what a record holds; check, of all that, is written last. */
+/* Precedes the contents of a record; check, over everything, is written last. */
 typedef struct record {
     uint64_t pass, layer, n_bytes, check;
 } record;
@@ -57,14 +57,14 @@ static void put_header(tn_partial *f) {
     if (f->fd >= 0 && !f->is_full) (void)put_at(f, &f->head, sizeof f->head, 0);
 }
 
-/* Of bytes in pieces, so that those in a file need not be in memory at once. */
+/* Hash of bytes in pieces, so that those in a file need not be in memory at once. */
 static uint64_t check_of(const void *p, uint64_t n, uint64_t seed) {
     for (uint64_t at = 0; at < n; at += PIECE)
         seed = XXH3_64bits_withSeed((const uint8_t *)p + at, n - at < PIECE ? n - at : PIECE, seed);
     return seed;
 }
 
-/* A record that is read or written, field by field in the same order. */
+/* A record being read or written, field by field in the same order. */
 typedef struct stream {
     tn_partial *f;
     uint64_t at, end, check;
@@ -78,7 +78,7 @@ static void move(stream *s, void *p, uint64_t n) {
     if (s->ok) s->check = check_of(p, n, s->check);
 }
 
-/* Codes that are read stay in the file unless somebody keeps them. */
+/* Codes stay in the file when a record is read, unless `keep` is set. */
 static void move_codes(stream *s, tn_rounded *l, struct tn_partial_codes *place, bool keep) {
     if (s->is_writing) {
         struct tn_partial_codes there = {s->at, check_of(l->weightlets, l->n_bytes, 0)};
@@ -282,7 +282,7 @@ void tn_partial_drop_losses(tn_partial *f, uint64_t n_left) {
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-/* A file that this process alone packs into, or -1 with errno; 0: nothing was wrong, somebody else has it. */
+/* A file that this process alone packs into, or -1 with errno; errno 0: another process has it. */
 static int open_locked(const char *path) {
     for (;;) {
         struct stat opened, named;
@@ -297,7 +297,7 @@ static int open_locked(const char *path) {
             errno = why;
             return -1;
         }
-        /* The last one that had it may have removed the name in between. */
+        /* Its last holder may have removed the name meanwhile. */
         if (opened.st_nlink && !lstat(path, &named) && opened.st_ino == named.st_ino &&
             opened.st_dev == named.st_dev)
             return fd;

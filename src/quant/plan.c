@@ -1,4 +1,4 @@
-/* quant/plan.c - what the papers' schemes decide for a site: clip, outlier path and hot channels (llm.npu
+/* quant/plan.c - decisions of the papers' schemes for a site: clip, outlier path and hot channels (llm.npu
  * 3.3), smoothing (SmoothQuant; EdgeFlow 4.1). */
 #include "quant/packer.h"
 
@@ -67,7 +67,7 @@ tern_status tn_plan_sites(packer *p) {
         for (size_t i = 0; i < n && st == TERN_OK; i++) {
             const tn_site_stats *s = &p->cal.sites[order[i] - p->plans];
             if (i < n_pruned && tn_stats_bulk_error(s, order[i]->clip) <= (double)p->o->prune_error) continue;
-            if (s->n_experts) continue; /* rows of weights by input channel would be those of all of them */
+            if (s->n_experts) continue; /* rows of weights by input channel would be those of all experts */
             order[i]->outliers = true;
             order[i]->clip = s->threshold;
             p->report->n_outlier_sites++;
@@ -117,9 +117,9 @@ static int32_t v_channel(const tn_hparams *h, int32_t j) {
     return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
 }
 
-/* Noise in a site's outputs from 8-bit inputs divided by t, at the clip that makes it least: rounding (one
- * step for all channels) and what the clip cuts off a channel, taken as Laplace-distributed with the
- * channel's mean square. column[k]: sum of the squares of channel k's weights. */
+/* Noise in a site's outputs from 8-bit inputs divided by t, at the clip that minimises it: rounding (one step
+ * for all channels) plus the clipped-off part of a channel, taken as Laplace-distributed with the channel's
+ * mean square. column[k]: sum of the squares of channel k's weights. */
 static double input_noise(const tn_site_stats *s, const float *t, const double *column, double largest) {
     enum { N_CLIPS = 24 };
     double best = INFINITY, clip = largest;
@@ -136,9 +136,9 @@ static double input_noise(const tn_site_stats *s, const float *t, const double *
     return best;
 }
 
-/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's
- * outputs, that of the inputs and that of the weights (a step per row). Scaling outputs (beta = 1) is the
- * row's own dequantisation scale and changes no code. */
+/* s_k = S_k^alpha, S the largest input of the channel. alpha, from a grid, minimises the noise in the site's
+ * outputs from the inputs and the weights (a step per row). Scaling outputs (beta = 1) is the row's own
+ * dequantisation scale and changes no code. */
 tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     const tn_site_ops ops =
         *tn_program_linears(&p->m->program, tn_program_site_index(&p->m->program, layer, site));
@@ -203,8 +203,8 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     return st;
 }
 
-/* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made
- * good where the rest would suffer. */
+/* The clip with the least cost: the largest value's scale would waste steps on a few values. Clipped-off
+ * values are added back where the rest would suffer. */
 tern_status tn_plan_edgeflow_clips(packer *p) {
     for (int32_t i = 0; i < p->m->program.n_sites; i++) {
         site_plan *plan = &p->plans[i];

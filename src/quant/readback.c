@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-/* Sections are read by all threads; one of them has the tokenizer. */
+/* All threads read sections; one of them reads the tokenizer. */
 typedef struct reading {
     tn_ctx *ctx;
     const tn_pkg *pkg;

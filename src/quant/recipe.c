@@ -13,9 +13,10 @@ enum {
     SHARED_ROWS = 512,
     ROWS_PER_ITEM = 32,
     TILE = 16,
-    EXPERT_ROWS = 32, /* an expert that read fewer is smoothed as the layer is: its own would be chance */
+    EXPERT_ROWS = 32, /* an expert with fewer rows is smoothed like the layer: its own choice would be
+                         chance */
     EXPERT_SAMPLE = 64,
-    LAYER_ROWS = 2048 /* what a layer's smoothing is chosen on, where experts have their own */
+    LAYER_ROWS = 2048 /* rows that a layer's smoothing is chosen on, where experts have their own */
 };
 
 static const float DAMPING = 0.03f, TIED_DAMPING = 1.0f;
@@ -57,7 +58,7 @@ void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s) {
     *s = (tn_recipe_site){0};
 }
 
-/* Channels of o that read one of V's share its scale. */
+/* Channels of o that read one channel of V share its scale. */
 static tern_status tie_channels(const tn_recipe *r, tn_role absorber, int32_t k, int32_t **tied,
                                 tern_error *err) {
     *tied = NULL;
@@ -70,15 +71,15 @@ static tern_status tie_channels(const tn_recipe *r, tn_role absorber, int32_t k,
     return TERN_OK;
 }
 
-/* Inputs of down are products and have long tails. Those of an output layer that is the embedding too cannot
+/* Inputs of down are products and have long tails. Those of an output layer that is also the embedding cannot
  * be smoothed, and a channel that stands out there costs more than all layers (tern-tiny at 8 bits: KL .00053
  * of .0015, rotated .00011). Elsewhere rotations gain nothing once inputs are smoothed. */
 static bool rotates(tn_site site) {
     return site == TN_SITE_DOWN || site == TN_SITE_EXPERTS_DOWN || site == TN_SITE_LM_HEAD;
 }
 
-/* For the inputs x, which become what is quantised, of all the site's matrices, or of one of its experts (-1:
- * all). */
+/* Chooses for the inputs x, which become the values that are quantised, of all the site's matrices or of one
+ * of its experts (-1: all). */
 static tern_status choose_for(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                               int32_t expert, float *x, int32_t n_rows, tn_choice *c, tern_error *err) {
     const int32_t parts = expert < 0 ? 1 : ops->n_experts, most = expert < 0 ? SAMPLE_ROWS : EXPERT_SAMPLE,
@@ -134,7 +135,7 @@ typedef struct job {
     const tn_recipe_site *site;
     const tn_factor *f;
     const float *smooth; /* of the rows' inputs, or NULL */
-    int32_t row0, row1;  /* rows of the linear that it is for */
+    int32_t row0, row1;  /* row in the linear that it belongs to */
     const uint8_t *bits; /* of all its rows */
     tn_rounded *out;
     float *error; /* of all */
@@ -187,7 +188,8 @@ static void round_item(void *arg, int i_item, int i_thread) {
     tn_free(ctx, q);
 }
 
-/* Rows row0 .. row1 - 1 of a linear that has room, for the inputs of f, which were divided by smooth. */
+/* Rounds rows row0 .. row1 - 1 of a linear with allocated memory, for the inputs of f, which were divided by
+ * smooth. */
 static tern_status round_rows(const tn_recipe *r, int layer, tn_role role, const tn_factor *f,
                               const float *smooth, int32_t row0, int32_t row1, const uint8_t *bits,
                               tn_recipe_site *site, tn_rounded *out, tern_error *err) {
@@ -226,9 +228,9 @@ static bool reads(const tn_inputs *in, int32_t row, int32_t e) {
     return false;
 }
 
-/* What expert e is rounded for: its own rows, and some of all, which few of its own are not enough without.
- * Its Gram matrix becomes w G(own) + (1 - w) G(all), w = own / (own + k / 4): as many own rows as a quarter
- * of the channels count as much as all others'. mix [n_rows][k] has room for them. */
+/* The inputs that expert e is rounded for: its own rows, and some of all rows where it has few. Its Gram
+ * matrix becomes w G(own) + (1 - w) G(all), w = own / (own + k / 4): as many own rows as a quarter of the
+ * channels weigh as much as all others'. mix [n_rows][k] is memory for them. */
 static int32_t mix_rows(const tn_inputs *in, int32_t k, int32_t e, float *mix) {
     int32_t n_own = 0, step = (in->n_rows + SHARED_ROWS - 1) / SHARED_ROWS,
             n_all = (in->n_rows + step - 1) / step;
@@ -246,7 +248,7 @@ static int32_t mix_rows(const tn_inputs *in, int32_t k, int32_t e, float *mix) {
     return n_own + n_all;
 }
 
-/* Rows of the inputs that expert e reads, or of all (-1) every step-th; out [n][k]. */
+/* Every step-th row of the inputs that expert e reads, or of all (-1); out [n][k]. */
 static int32_t rows_of(const tn_inputs *in, int32_t k, int32_t e, int32_t step, float *out) {
     int32_t n = 0;
     for (int32_t row = 0; row < in->n_rows; row += step)
@@ -255,7 +257,7 @@ static int32_t rows_of(const tn_inputs *in, int32_t k, int32_t e, int32_t step, 
     return n;
 }
 
-/* An expert's rows, which were not chosen on, as its choice leaves them. */
+/* Applies an expert's choice to those of its rows that were not used to choose. */
 static void transform(const tn_recipe *r, const tn_choice *c, int32_t rotated, size_t k, float *x,
                       int32_t n) {
     for (int32_t row = 0; row < n; row++, x += k) {
@@ -264,9 +266,8 @@ static void transform(const tn_recipe *r, const tn_choice *c, int32_t rotated, s
     }
 }
 
-/* Every expert's choice is made on its own rows; what few have read is smoothed and clipped as all rows
- * together are (choices[n_experts]). The inputs become what is quantised, but for the one scale of the
- * site. */
+/* Chooses for every expert on its own rows; an expert with few is smoothed and clipped like all rows together
+ * (choices[n_experts]). The inputs become the values that are quantised, except for the site's one scale. */
 static tern_status choose_each(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                                const tn_inputs *in, int32_t rotated, float *own, tn_choice *choices,
                                tern_error *err) {
@@ -283,8 +284,8 @@ static tern_status choose_each(const tn_recipe *r, int layer, tn_site site, cons
     return TERN_OK;
 }
 
-/* A smoothing for each expert, of inputs that one expert reads and its up takes. All have the site's static
- * scale, so what each clips at is smoothed away too: as good as a scale for each. */
+/* A smoothing for each expert, where one expert reads an input and its up can hold the divisor. All share the
+ * site's static scale, so differences of their clips are smoothed away too: as good as a scale for each. */
 static tern_status choose_experts(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                                   const tn_inputs *in, tn_recipe_site *out, tern_error *err) {
     const size_t k = (size_t)ops->k, n = (size_t)ops->n_experts;
@@ -315,7 +316,7 @@ static tern_status choose_experts(const tn_recipe *r, int layer, tn_site site, c
     return st;
 }
 
-/* All experts' linears, each expert rounded for what it reads. */
+/* All experts' linears, each expert rounded for its own inputs. */
 static tern_status round_experts(const tn_recipe *r, int layer, const tn_site_ops *ops, const tn_inputs *in,
                                  const uint8_t *bits, tn_recipe_site *out, tern_error *err) {
     size_t room = ((size_t)in->n_rows + SHARED_ROWS) * (size_t)ops->k;
@@ -356,7 +357,7 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
     if (ops->n_experts) return round_experts(r, layer, ops, in, bits, out, err);
     tn_factor f;
     tn_stage_enter(r->clock, TN_STAGE_FACTOR);
-    /* The rows of a matrix that is also the embedding are looked up too: errors shall not be moved far. */
+    /* Rows of a matrix that is also the embedding are looked up too, so errors must not be moved far. */
     float damping = site == TN_SITE_LM_HEAD && ops->roles[0] == TN_W_EMBD ? TIED_DAMPING : DAMPING;
     TN_TRY(
         tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, r->block_max, &f, err));

@@ -1,7 +1,7 @@
-/* quant/recipe.h - the scheme "gram": one layer's sites from captured inputs to codes.
- * Smoothing and clip by the measured error of the outputs (choose.h), a rotation in front of `down`
- * (kernels/hadamard.h), weights rounded with knowledge of the inputs (gram.h, round.h). No outlier paths:
- * nothing is stored twice. */
+/* quant/recipe.h - the scheme "gram": one layer's sites from captured inputs to codes. Smoothing and clip by
+ * the measured error of the outputs (choose.h), a rotation before `down` (kernels/hadamard.h), weights
+ * rounded with knowledge of the inputs (gram.h, round.h). There are no outlier paths: nothing is stored
+ * twice. */
 #ifndef TN_QUANT_RECIPE_H
 #define TN_QUANT_RECIPE_H
 
@@ -25,12 +25,12 @@ typedef struct tn_recipe_site {
     float clip, alpha;
     float *smooth;    /* [k] or NULL */
     int32_t n_smooth; /* 0: one for all; n: one for each expert, [n][k] */
-    int32_t rotated;  /* in blocks of so many inputs; 0: not */
-    double error;     /* mean square error of the outputs by the weights' rounding, summed over them */
+    int32_t rotated;  /* in blocks of this many inputs; 0: not rotated */
+    double error;     /* mean square error of the outputs from rounding the weights, summed over them */
     tn_rounded ops[TN_SITE_MAX_OPS];
 } tn_recipe_site;
 
-/* What the inputs of row n of n_all of one of the site's linears are divided by; NULL: nothing. */
+/* Divisors of the inputs of row n of n_all of one of the site's linears; NULL: none. */
 static inline const float *tn_recipe_smooth(const tn_recipe_site *s, int64_t n, int64_t n_all, int32_t k) {
     return s->n_smooth ? s->smooth + n / (n_all / s->n_smooth) * k : s->smooth;
 }
@@ -47,15 +47,15 @@ typedef struct tn_recipe {
     tn_stage_clock *clock;
 } tn_recipe;
 
-/* A site of a layer (-1: of the model). What it reads is changed. bits: of every row of its linears, in
+/* Makes a site of a layer (-1: of the model). Its inputs are modified. bits: of every row of its linears, in
  * order. The result belongs to the caller also after a failure. */
 tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                                 const tn_inputs *in, const uint8_t *bits, tn_recipe_site *out,
                                 tern_error *err);
-/* The embedding, whose rows are looked up: each weight for itself. */
+/* The embedding, whose rows are looked up: each weight is rounded by itself. */
 tern_status tn_recipe_table_make(const tn_recipe *r, tn_role role, int32_t n, int32_t k, const uint8_t *bits,
                                  tn_rounded *out, tern_error *err);
-/* Room for a linear of n rows; without its codes if they come later. The result belongs to the caller also
+/* Allocates a linear of n rows, without its codes if they come later. The result belongs to the caller also
  * after a failure. */
 tern_status tn_rounded_open(tn_ctx *ctx, int32_t n, int32_t k, const uint8_t *bits, bool with_codes,
                             tn_rounded *out, tern_error *err);

@@ -5,7 +5,7 @@
 
 enum { PANEL = TN_ROUND_PLACES };
 
-/* To the nearest whole number, ties to even, for |x| < 2^22; the compiler knows how to do many at once. */
+/* To the nearest whole number, ties to even, for |x| < 2^22, in a form that compilers vectorise. */
 static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 /* The grid of B bits at a scale: B < 8: odd codes, 2 scale apart; 8: whole codes. */
@@ -49,8 +49,8 @@ static float best_scale(const tn_kernels *kern, const float *w, const float *wei
     float max = largest(w, k);
     *error = 0;
     if (!(max > 0)) return 0;
-    /* From the largest weight downwards: with few bits it pays to cut off more. Eight scales, then four
-     * around the best of them. */
+    /* Searches from the largest weight downwards, because few bits gain from clipping more: eight scales,
+     * then four around the best of them. */
     float full = bits == 8 ? max / 127 : max / (float)(1 << bits), best = full;
     float step = full * (bits >= 7 ? 0.04f : bits == 6 ? 0.05f : bits == 5 ? 0.06f : 0.09f);
     float scales[TN_ROUND_GRIDS];
@@ -89,13 +89,13 @@ size_t tn_round_scratch(const tn_factor *f, int32_t n_rows) {
     return rows * (2 * widest + PANEL) + (size_t)f->k;
 }
 
-/* Where a panel's places lie while up to 16 rows are rounded; a row's lane. */
+/* Positions of a panel's places while up to 16 rows are rounded; a row's lane. */
 typedef struct lanes {
     float own[PANEL * ROWS], target[PANEL * ROWS], code[PANEL * ROWS], e[PANEL * ROWS];
     float grid[8 * ROWS], error[ROWS];
 } lanes;
 
-/* Rows beyond n_rows round nothing to nothing. */
+/* Rows beyond n_rows are zero. */
 static void set_grids(lanes *l, const uint8_t *bits, const float *scale, int32_t n_rows) {
     for (int r = 0; r < ROWS; r++) {
         tn_grid g = grid_of(r < n_rows ? bits[r] : 8, r < n_rows && scale[r] > 0 ? scale[r] : 1);
@@ -105,7 +105,7 @@ static void set_grids(lanes *l, const uint8_t *bits, const float *scale, int32_t
     }
 }
 
-/* One panel of places of up to 16 rows: tmp[row][32] has what the errors after the panel ask for. */
+/* One panel of places of up to 16 rows. tmp[row][32]: corrections required by errors after the panel. */
 static void round_panel(const tn_factor_block *b, const tn_kernels *kern, int32_t place, int32_t n, lanes *l,
                         const float *w, const float *tmp, int32_t n_rows, size_t ldw, float *e, int8_t *q,
                         float *error) {

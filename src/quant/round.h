@@ -7,21 +7,21 @@
 /* Floats of scratch that tn_round_rows needs for n_rows rows. */
 size_t tn_round_scratch(const tn_factor *f, int32_t n_rows);
 
-/* Rows w [n_rows][f->k], as the device will multiply them with the inputs f was made of, to q (of the same
- * shape): codes 2u - (2^B - 1) of B < 8 bits, [-127, 127] of 8, as the package stores them, with
- * scale[row]. The scale is chosen by the error weighted with what a channel's rounding costs; then every
- * channel is rounded knowing the errors made before it (gram.h). error[row]: the mean square error of its
- * output. A row that is all zero gets scale 0. A factor without blocks knows nothing: each weight for
- * itself. */
+/* Rounds rows w [n_rows][f->k], in the form that the device multiplies with the inputs of f, to q (of the
+ * same shape): codes 2u - (2^B - 1) of B < 8 bits, [-127, 127] of 8, as the package stores them, with
+ * scale[row]. The scale minimises the error weighted by the cost of each channel; then every channel is
+ * rounded with knowledge of earlier errors (gram.h). error[row]: the mean square error of its output. A zero
+ * row gets scale 0. With a factor without blocks each weight is rounded by itself. */
 void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, int32_t n_rows,
                    const uint8_t *bits, int8_t *q, float *scale, float *error, float *scratch);
 
-/* A row to what it is in `bits`, in place, each weight for itself, at the scale with the least error
+/* Replaces a row by its rounded values in `bits`, each weight by itself, at the scale with the least error
  * weighted by weight[k]; returns that error. */
 float tn_round_plain(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits);
 
-/* The same with an embedding's row of a model before its codes are known. One that is the output layer too (tied) is
- * rounded rotated (recipe.c), which matters where part of it is zero: codes below 8 bits have no zero. */
+/* The same for an embedding's row of a model before its codes are known. One that is also the output layer
+ * (tied) is rounded rotated (recipe.c), which matters where part of it is zero: codes below 8 bits have no
+ * zero. */
 void tn_round_embedding(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits,
                         bool tied);
 

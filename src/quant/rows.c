@@ -1,4 +1,4 @@
-/* quant/rows.c - rows of a linear to codes, each weight for itself, and who gets how many bits. */
+/* quant/rows.c - rows of a linear to codes, each weight by itself, and the allocation of bits. */
 #include "quant/packer.h"
 
 #include "base/status.h"
@@ -20,7 +20,7 @@ void tn_hoard_drop(hoard *h) {
 
 enum { ROWS_PER_ITEM = 64 };
 
-/* Codes 2u - (2^B - 1) of a row; returns the scale with the least squared error among some that cut off the
+/* Codes 2u - (2^B - 1) of a row; returns the scale with the least squared error among some that clip the
  * largest weights. */
 static float quantise_narrow(const float *w, size_t k, float max, unsigned bits, int8_t *q) {
     int top = (1 << bits) - 1;
@@ -41,7 +41,7 @@ static float quantise_narrow(const float *w, size_t k, float max, unsigned bits,
         }
     }
     if (!(max > 0)) {
-        for (size_t i = 0; i < k; i++) q[i] = 1; /* no code is zero: the scale is */
+        for (size_t i = 0; i < k; i++) q[i] = 1; /* no code is zero: the scale is zero instead */
         return 0;
     }
     if (bits > 1) return best;
@@ -103,7 +103,7 @@ tern_status tn_rows_quantise(packer *p, quantise_job *j, tern_error *err) {
 
 static int by_peak(const void *a, const void *b) {
     const uint64_t x = *(const uint64_t *)a,
-                   y = *(const uint64_t *)b; /* the bits of a float that is not negative, then the channel */
+                   y = *(const uint64_t *)b; /* the bits of a non-negative float, then the channel */
     return x < y ? -1 : x > y;
 }
 
@@ -124,7 +124,7 @@ static tern_status allocate_cmpq(packer *p, const float *peak, size_t n, uint8_t
     return TERN_OK;
 }
 
-/* Measure every row, hand out the bits, make room for the weightlets. */
+/* Measures every row, allocates the bits, makes room for the weightlets. */
 tern_status tn_rows_allocate(packer *p, hoard *h, quantise_job *j, tern_error *err) {
     uint8_t *bits = tn_hoard_keep(h, (size_t)j->n, 1),
             *packed = tn_hoard_keep(h, tn_channel_bits_bytes((size_t)j->n), 1);
@@ -149,7 +149,7 @@ tern_status tn_rows_allocate(packer *p, hoard *h, quantise_job *j, tern_error *e
     return TERN_OK;
 }
 
-/* The channels of every layer's linears bid for the same bits: measure all of them first. */
+/* The channels of every layer's linears share one budget: measures all of them first. */
 tern_status tn_rows_allocate_model(packer *p, tern_error *err) {
     const tn_program *prog = &p->m->program; /* sites as put_layer writes them */
     size_t n = 0;

@@ -12,10 +12,10 @@ enum {
     ROWS_PER_ITEM = 32,
     MAX_TOKENS = 192,
     MIN_TOKENS = 128,
-    SHORT = 768, /* who gives fewer tokens is in a hurry */
+    SHORT = 768, /* a caller that gives fewer tokens is in a hurry */
     WINDOW = 64,
     MAX_VOCAB = 8192,
-    MAX_GROUPS = 12 /* of layers; every one is a copy that runs through all layers after it */
+    MAX_GROUPS = 12 /* groups of layers; each has a copy that passes all later layers */
 };
 
 typedef struct sensing {
@@ -25,11 +25,11 @@ typedef struct sensing {
     int32_t n_trial;       /* of its tokens, while linears are tried one by one */
     int32_t n_groups, layers_per_group;
     size_t n_embd, width;       /* of the residual, which may be several streams */
-    float *before, *after;      /* [n_tok][width] the clean copy in front of and after a layer */
+    float *before, *after;      /* [n_tok][width] the clean copy before and after a layer */
     double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
     int32_t n_seen;             /* rows of the pass so far: the clean copy is the first */
     tn_stand_in rounded[TN_N_SITES][TN_SITE_MAX_OPS]; /* the layer's linears, at TN_SENSE_BITS */
-    double *group_moved; /* [n_groups] sums of what the linears of its layers move */
+    double *group_moved; /* [n_groups] sums of the shifts by the linears of its layers */
 } sensing;
 
 /* Copies: the clean one, the groups', the embedding's, and one for trials. */
@@ -79,7 +79,7 @@ static tern_status round_all(round_job *j, tern_error *err) {
     return j->err.code;
 }
 
-/* The rounded selves of a role's linears; cost [n_total of the role]: what their rows lose. */
+/* The rounded forms of a role's linears; cost [n_total of the role]: loss of their rows. */
 static tern_status round_linears(sensing *s, int layer, tn_site site, const tn_site_ops *ops, int32_t op,
                                  float *cost, tern_error *err) {
     tn_stand_in *to = &s->rounded[site][op];
@@ -112,7 +112,7 @@ static void see_energy(void *user, int layer, tn_site site, float *x, size_t ldx
     }
 }
 
-/* Copies first .. first + n - 1 through the layer, the last one's first n_last tokens only. */
+/* Passes copies first .. first + n - 1 through the layer, of the last only the first n_last tokens. */
 static void pass(sensing *s, int layer, int32_t first, int32_t n, int32_t n_last,
                  const tn_forward_hooks *hooks) {
     float *x = s->c.x;
@@ -128,7 +128,7 @@ static float *copy_of(const sensing *s, int32_t i) {
     return s->c.x + (size_t)i * (size_t)s->n_tok * s->width;
 }
 
-/* How far the trial's copy is from the clean one: squares relative to the token's own. */
+/* Distance of the trial's copy from the clean one: squares relative to the token's own. */
 static double trial_moved(const sensing *s) {
     const float *x = copy_of(s, trial_copy(s));
     double sum = 0;
@@ -145,7 +145,7 @@ static double trial_moved(const sensing *s) {
     return sum;
 }
 
-/* The rows' errors of a linear become its share of what its group costs, before that is known. */
+/* Scales a linear's row errors to its share of its group's cost, before that is known. */
 static void share_out(const sensing *s, int layer, double moved, float *cost, int32_t n) {
     double rows = 1e-300;
     for (int32_t r = 0; r < n; r++) rows += (double)cost[r];
@@ -153,7 +153,7 @@ static void share_out(const sensing *s, int layer, double moved, float *cost, in
     s->group_moved[layer / s->layers_per_group] += moved;
 }
 
-/* The rounded linears of the layer take the places of the others, and the others theirs again. */
+/* Swaps the layer's linears with the rounded ones, and back. */
 static void swap_linears(sensing *s, int layer) {
     const tn_program *p = &s->c.m->program;
     int32_t first, n = tn_program_layer_sites(p, layer, &first);
@@ -169,7 +169,7 @@ static void drop_rounded(sensing *s) {
         for (int op = 0; op < TN_SITE_MAX_OPS; op++) tn_stand_in_close(s->c.m, &s->rounded[site][op]);
 }
 
-/* Every linear of the layer rounded alone, in a trial; all rounded ones are there afterwards. */
+/* Tries every linear of the layer rounded alone; makes all rounded ones. */
 static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *err) {
     const tn_program *p = &s->c.m->program;
     int32_t first, n = tn_program_layer_sites(p, layer, &first);
@@ -223,7 +223,7 @@ typedef struct head {
     int32_t n;               /* of the vocabulary */
 } head;
 
-/* A large vocabulary is seen in part: the first half of what fits, and every so many of the rest. */
+/* Of a large vocabulary only a part is used: the first half of what fits, and samples of the rest. */
 static tern_status open_head(const sensing *s, const float *energy, head *h, tern_error *err) {
     const tn_model *m = s->c.m;
     const tn_site_ops *ops = tn_program_linears(&m->program, m->program.n_sites - 1);
@@ -287,7 +287,7 @@ static void head_energy(const sensing *s, float *normed, float *energy) {
     }
 }
 
-/* kl[i] of copy i + 1, by the token: the groups', the embedding's; then that of the output layer. */
+/* kl[i] of copy i + 1, per token: of the groups and the embedding; then of the output layer. */
 static tern_status divergences(const sensing *s, const float *energy, double *kl, tern_error *err) {
     head h = {0};
     tern_status st = open_head(s, energy, &h, err);
@@ -345,7 +345,7 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     return TERN_OK;
 }
 
-/* What is left of cost: the output layer and the embedding. */
+/* The rest of cost: the output layer and the embedding. */
 static tern_status table_costs(const sensing *s, const float *energy, const double *kl, float *cost,
                                tern_error *err) {
     const tn_model *m = s->c.m;

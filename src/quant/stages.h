@@ -1,4 +1,5 @@
-/* quant/stages.h - what packing spends its time on. One thread moves the clock from stage to stage. */
+/* quant/stages.h - the time that packing spends in each stage. One thread moves the clock from stage to
+ * stage. */
 #ifndef TN_QUANT_STAGES_H
 #define TN_QUANT_STAGES_H
 
@@ -26,7 +27,7 @@ typedef struct tn_stage_clock {
     tn_stage_time spent[TN_N_STAGES];
 } tn_stage_clock;
 
-/* The stage that was ends and another begins. c may be NULL. */
+/* Ends the current stage and begins another. c may be NULL. */
 static inline void tn_stage_enter(tn_stage_clock *c, tn_pack_stage stage) {
     if (!c) return;
     struct timespec t;

@@ -24,8 +24,8 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
                       (uint64_t)cols * sizeof *v, err);
 }
 
-/* Weights of the model level (bits: weightlets, NULL: tiles), written after the layers; the hashes of
- * their column tiles go in front, so that rows can be looked up before all is read. */
+/* Weights of the model level (bits: weightlets, NULL: tiles), written after the layers. The hashes of their
+ * column tiles come earlier, so that rows can be looked up before everything is read. */
 static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
                            const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
     int64_t tile_n = tn_pack_layout.tile_n, n_tiles = (r->n + tile_n - 1) / tile_n;
@@ -46,7 +46,7 @@ static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const vo
                       hash, (uint64_t)n_tiles * sizeof *hash, err);
 }
 
-/* What scheme gram made of a linear, or NULL. */
+/* Scheme gram's result for a linear, or NULL. */
 static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
     if (!p->made) return NULL;
     if (layer < 0 && role == TN_W_EMBD && !p->m->h.tied) return &p->embedding;
@@ -61,9 +61,8 @@ static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
     return NULL;
 }
 
-/* What the outputs of a linear are divided by, so that the next linear finds its inputs smoothed: V for o, up
- * for down, each expert's up for its down. The row's scale takes it, its codes do not change. *out [n]; NULL:
- * nothing. */
+/* Divisors of a linear's outputs, so that the next linear gets smoothed inputs: V for o, up for down, each
+ * expert's up for its down. They go into the row's scale; its codes do not change. *out [n]; NULL: none. */
 static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, int64_t n, const float **out,
                             tern_error *err) {
     const site_plan *experts = NULL;
@@ -91,8 +90,8 @@ static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, 
     return TERN_OK;
 }
 
-/* Outputs in 8 bits: the device's are divided by the plan's factors, and the CPU multiplies by what is
- * left of them after *divide_by, which becomes what the device divides by. */
+/* Outputs in 8 bits: the device's outputs are divided by the plan's factors, and the CPU multiplies by what
+ * is left of them after *divide_by, which becomes the device's divisor. */
 static tern_status add_output(packer *p, hoard *h, tn_role role, const tn_output_plan *output, int64_t n,
                               const float **divide_by, tern_error *err) {
     int64_t n_pad = (n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n * tn_pack_layout.tile_n;
@@ -104,7 +103,7 @@ static tern_status add_output(packer *p, hoard *h, tn_role role, const tn_output
     return tn_pkg_add(p->w, &r, left, (uint64_t)n_pad * sizeof *left, err);
 }
 
-/* Checksums of every expert's part of a linear of all of them, so that one may be read alone. */
+/* Checksums of every expert's part of the joint linear, so that a part may be read alone. */
 static tern_status add_expert_hashes(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
                                      const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
     size_t n = (size_t)p->m->h.n_experts, each = (size_t)r->n / n;
@@ -122,7 +121,7 @@ static tern_status add_expert_hashes(packer *p, hoard *h, const tn_pkg_record *r
                       hash, n * sizeof *hash, err);
 }
 
-/* Scales and sums of a linear's rows: short, or where some are too wide for that, long. */
+/* Scales and sums of a linear's rows: short, or long where some do not fit. */
 static tern_status add_rows(packer *p, hoard *h, const quantise_job *j, int64_t n_pad, tern_error *err) {
     tn_pkg_record r = {.role = j->role, .part = TN_PKG_ROWS16, .n = j->n, .k = 1};
     uint16_t *rows16 = tn_hoard_keep(h, 2 * (size_t)n_pad, sizeof *rows16);
@@ -270,7 +269,7 @@ static tern_status put_outlier_rows(packer *p, int layer, int8_t *const *rows, i
     return tn_pkg_end(p->w, err);
 }
 
-/* What a norm's weights are divided by: the smoothing of the site that reads it. */
+/* Divisors of a norm's weights: the smoothing of the site that reads it. */
 static const float *smooth_behind(const packer *p, int layer, tn_role vector) {
     int32_t n;
     const tn_op *op = tn_program_layer(&p->m->program, layer, &n);
@@ -284,7 +283,7 @@ static const float *smooth_behind(const packer *p, int layer, tn_role vector) {
     return NULL;
 }
 
-/* What the inputs of a site are multiplied by where they are quantised. */
+/* Factors of the inputs of a site when they are quantised. */
 static tern_status add_inverse(packer *p, hoard *h, int32_t i_site, tern_error *err) {
     const tn_site_ops *ops = tn_program_linears(&p->m->program, i_site);
     const float *smooth = p->plans[i_site].smooth;
@@ -297,7 +296,7 @@ static tern_status add_inverse(packer *p, hoard *h, int32_t i_site, tern_error *
                       inverse, (uint64_t)ops->k * sizeof *inverse, err);
 }
 
-/* The router stays in floats: what it chooses is exact, whatever the experts are in. */
+/* The router stays in floats, so its choice is exact in whatever form the experts are. */
 static tern_status add_router(packer *p, hoard *h, int layer, tern_error *err) {
     int64_t n = p->m->h.n_experts, k = p->m->h.n_embd;
     float *w = tn_hoard_keep(h, (size_t)(n * k), sizeof *w);
@@ -396,7 +395,7 @@ static tern_status put_table(packer *p, hoard *h, tern_error *err) {
     return TERN_OK;
 }
 
-/* A linear of the layer that guesses further, as the loaded one has it, and its bias. */
+/* A linear of the layer that guesses one token further, in its loaded form, and its bias. */
 static tern_status add_blocks(packer *p, const tn_linear *l, const struct tn_layer_linear *of,
                               tern_error *err) {
     tn_pkg_record r = {.role = of->role, .part = TN_PKG_BLOCKS, .n = l->n, .k = l->k};
@@ -406,7 +405,7 @@ static tern_status add_blocks(packer *p, const tn_linear *l, const struct tn_lay
     return l->bias ? tn_pkg_add(p->w, &r, l->bias, (uint64_t)l->n * sizeof *l->bias, err) : TERN_OK;
 }
 
-/* A linear of all its experts: one expert's blocks after the other's, which go as they are copied. */
+/* A linear of all its experts: the blocks of one expert after the other's, freed as they are copied. */
 static tern_status add_experts(packer *p, hoard *h, tn_linear *each, const struct tn_layer_linear *of,
                                tern_error *err) {
     const int64_t n_experts = p->m->h.n_experts;
@@ -423,7 +422,7 @@ static tern_status add_experts(packer *p, hoard *h, tn_linear *each, const struc
     return add_vector(p, h, p->m->h.n_layers, of->bias, NULL, err);
 }
 
-/* The layer that guesses further: for the CPU, so that nothing of it is calibrated. */
+/* The layer that guesses one token further: for the CPU, so nothing of it is calibrated. */
 static tern_status put_next(packer *p, hoard *hoarded, tern_error *err) {
     const tn_hparams *h = &p->m->h;
     if (!h->n_next) return TERN_OK;
@@ -457,14 +456,13 @@ static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
-/* Where inputs are divided when they are quantised, adapters read them as the model has them; experts take
- * none. */
+/* Adapters read inputs undivided where division happens at quantising; experts take none. */
 static const float *smoothed(const packer *p, size_t i_site) {
     if (tn_site_of_experts(p->m->program.sites[i_site].kind)) return NULL;
     return tn_program_divides(&p->m->program, (int32_t)i_site) ? NULL : p->plans[i_site].smooth;
 }
 
-/* What the inputs of sites are divided by, for adapters (docs/reference/package-format.md). */
+/* Divisors of the inputs of sites, for adapters (docs/reference/package-format.md). */
 static tern_status put_smoothing(packer *p, tern_error *err) {
     tn_scheme scheme = p->o->scheme;
     if (scheme == TN_SCHEME_LLM_NPU || scheme == TN_SCHEME_NAIVE) return TERN_OK;
@@ -489,7 +487,7 @@ static tern_status put_smoothing(packer *p, tern_error *err) {
     return st;
 }
 
-/* Records of a site in a layer's section at most, and what its weights take in 8 bits. */
+/* Most records of a site in a layer's section, and the size of its weights in 8 bits. */
 static uint32_t count_records(const packer *p, int32_t i_site, uint64_t *n_bytes) {
     const tn_site_ops *ops = tn_program_linears(&p->m->program, i_site);
     const site_plan *plan = &p->plans[i_site];
@@ -502,14 +500,14 @@ static uint32_t count_records(const packer *p, int32_t i_site, uint64_t *n_bytes
              (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias));
         *n_bytes += ((uint64_t)ops->n[op] + 64) * (wide + 64);
     }
-    if (plan->outliers) { /* hot rows at most as many as there are channels */
+    if (plan->outliers) { /* at most as many hot rows as channels */
         n += 3;
         *n_bytes += (uint64_t)ops->k * (uint64_t)(ops->n_total + 8);
     }
     return n;
 }
 
-/* Of the layer that guesses further; its small tensors take no more than they do as floats. */
+/* Of the layer that guesses one token further; its small tensors take no more than as floats. */
 static uint64_t next_toc_bound(const packer *p) {
     const tn_hparams *h = &p->m->h;
     uint64_t n_bytes = 0;
@@ -524,7 +522,7 @@ static uint64_t next_toc_bound(const packer *p) {
     return n_records ? tn_pkg_toc_bound(n_records, n_bytes) : 0;
 }
 
-/* Bytes of the tables of contents at most. */
+/* Bound of the size of the tables of contents. */
 static uint64_t toc_bound(const packer *p) {
     const tn_hparams *h = &p->m->h;
     uint64_t bound = 0, n_bytes, embedding = (uint64_t)h->n_vocab * ((uint64_t)h->n_embd + 128);

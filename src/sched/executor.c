@@ -8,11 +8,11 @@
 #include <pthread.h>
 #include <string.h>
 
-/* An idle worker spins for so many pauses of some 10 ns before it sleeps. Waking a sleeper takes about 20 us
- * and a prefill hands over hundreds of times, so during a run a worker waits for about a task's length. But
- * where others want the cores too, a spinner takes them from its own team: with two busy processes on two
- * cores a hand-over was measured to cost 700 us instead of 60. A spinner that finds itself preempted
- * therefore makes the spins short, and every run lengthens them a little. */
+/* An idle worker spins for a number of pauses of some 10 ns before it sleeps. Waking a sleeper takes about 20
+ * us and a prefill hands over hundreds of times, so during a run a worker spins for about a task's length.
+ * But on a busy machine a spinner takes a core from its own team: with two busy processes on two cores a
+ * hand-over was measured at 700 us instead of 60. So a spinner that finds itself preempted shortens the
+ * spins, and every run lengthens them a little. */
 enum { SPIN_MIN = 4000, SPIN_MAX = 40000, SPIN_STEP = 1000, SPIN_LOOK = 64, PREEMPTED_NS = 100000 };
 
 typedef struct member {
@@ -27,21 +27,21 @@ typedef struct member {
 struct tn_executor {
     tn_ctx *ctx;
     int32_t n_workers[TN_N_LANES], n_all;
-    int32_t n_started; /* threads made, and the caller */
-    bool spin;         /* there is a core for every worker that computes; those of the IO lane only wait */
+    int32_t n_started;      /* threads made, and the caller */
+    bool spin;              /* every computing worker has a core; those of the IO lane only wait */
     pthread_mutex_t run_mu; /* held for the whole of a run by its caller */
     pthread_mutex_t mu;     /* guards all that follows */
     pthread_cond_t wake[TN_N_LANES];
     int32_t n_sleeping[TN_N_LANES];
     atomic_uint epoch; /* written under mu whenever idle workers might find something new. Spinners read it
-                          without mu, relaxed: they take mu before they look at anything else */
+                          without mu, relaxed, and take mu before they look at anything else */
     bool quit;
     tn_sched *sched;
     const tn_run *run;  /* NULL between runs */
     int32_t run_no;     /* its number on the timeline */
     int32_t n_running;  /* parts being run */
     int32_t n_spins;    /* of an idle worker during a run: SPIN_MIN to SPIN_MAX */
-    bool told;          /* the caller has been woken for the end of the run */
+    bool told;          /* the caller has been woken because the run is over */
     tern_status status; /* first failure or cancel of this run */
     tern_error error;
     tn_run_stats stats;
@@ -56,7 +56,7 @@ static inline void relax(void) {
 #endif
 }
 
-/* Lets spinning workers look again. The caller holds mu. */
+/* Makes spinning workers look again. The caller holds mu. */
 static void new_epoch(tn_executor *e) { atomic_fetch_add_explicit(&e->epoch, 1, memory_order_relaxed); }
 
 /* Tells whether nothing is left to start and nothing runs. The caller holds mu. */
@@ -64,7 +64,7 @@ static bool run_over(const tn_executor *e) {
     return e->run && e->n_running == 0 && (e->status != TERN_OK || tn_sched_finished(e->sched));
 }
 
-/* Waits until there is a new epoch or somebody wakes the worker. The caller holds mu, which is given up
+/* Waits until there is a new epoch or the worker is woken. The caller holds mu, which is released
  * meanwhile. */
 static void idle(tn_executor *e, tn_lane lane) {
     unsigned seen = atomic_load_explicit(&e->epoch, memory_order_relaxed);
@@ -93,9 +93,9 @@ static void idle(tn_executor *e, tn_lane lane) {
     e->n_sleeping[lane]--;
 }
 
-/* Finds the lanes with a sleeper who would find something. The caller holds mu. It is asked after every
- * pick that follows a finished task, also after one in vain; a sleeper woken by it looks for the next one
- * in turn. */
+/* Finds the lanes with a sleeper that would find work. The caller holds mu. It runs after every pick that
+ * follows a finished task, even a pick that found nothing; a sleeper woken by it then looks for the next
+ * sleeper. */
 static unsigned lanes_to_wake(const tn_executor *e) {
     unsigned lanes = 0;
     if (!e->run || e->status != TERN_OK) return lanes;
@@ -119,7 +119,7 @@ static bool pick_next(tn_executor *e, const member *m, tn_pick *pick) {
     return tn_sched_pick(e->sched, m->self.lane, pick);
 }
 
-/* Enters what a part did into the run's books. The caller holds mu. */
+/* Adds a finished part to the run's statistics. The caller holds mu. */
 static void account(tn_executor *e, member *m, const tn_pick *pick, tern_status st, int64_t ns) {
     const tn_run *run = e->run;
     const tn_task *t = &run->graph->tasks[pick->task];
@@ -140,8 +140,8 @@ static void account(tn_executor *e, member *m, const tn_pick *pick, tern_status 
     }
 }
 
-/* Works until there is nothing to wait for: for the caller until the run is over, for a thread until it has
- * to quit. */
+/* Works until there is nothing left: for the caller until the run is over, for a thread until it has to
+ * quit. */
 static void work(tn_executor *e, member *m) {
     bool caller = m->self.i_worker == 0;
     pthread_mutex_lock(&e->mu);
@@ -235,7 +235,7 @@ out:
     return st;
 }
 
-/* The lock is held for less than a microsecond: whoever waits for it spins a little, where the C library can. */
+/* The lock is held for less than a microsecond, so waiters spin a little where the C library can. */
 static void mutex_init_spinning(pthread_mutex_t *mu) {
 #ifdef __GLIBC__
     pthread_mutexattr_t adaptive;

@@ -42,7 +42,7 @@ static bool task_ok(const tn_task *t) {
     return true;
 }
 
-/* Grows p to hold n elements. Returns NULL when there is no memory; p is then as it was. */
+/* Grows p to hold n elements. Returns NULL when memory runs out; p is then unchanged. */
 static void *grown(tn_graph *g, void *p, int32_t *cap, int32_t n, size_t size) {
     if (n <= *cap) return p;
     int32_t want = *cap ? *cap * 2 : 256;
@@ -120,8 +120,8 @@ static int32_t pop(const tn_graph *g, bool by_plan, int32_t *heap, int32_t n_hea
     return first;
 }
 
-/* Makes a topological order that takes, among the tasks whose predecessors are placed, the first one by
- * position. Returns how many tasks were placed: fewer than n_tasks when there is a cycle. heap and left are
+/* Makes a topological order that always takes the first task by position among those whose predecessors are
+ * placed. Returns how many tasks were placed: fewer than n_tasks when there is a cycle. heap and left are
  * scratch of [n_tasks]. */
 static int32_t order(const tn_graph *g, bool by_plan, int32_t *heap, int32_t *left, int32_t *rank,
                      int32_t *by_rank) {

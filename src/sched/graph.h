@@ -1,8 +1,10 @@
 /* sched/graph.h - the work of a stage as tasks with dependencies.
- * Open a graph, add tasks, add dependencies, seal it; then run it as often as you like, on real threads
+ *
+ * Open a graph, add tasks, add dependencies, seal it. Then run it any number of times, on real threads
  * (executor.h) or on a virtual clock (virtual.h). Running does not change a sealed graph, because the
- * counters of a run live in tn_sched (policy.h). tn_graph_clear keeps the memory for the next graph. Adding
- * remembers the first failure and seal reports it, so builders need no checks in between. */
+ * counters of a run live in tn_sched (policy.h). tn_graph_clear keeps the memory for the next graph.
+ *
+ * Adding remembers the first failure and seal reports it, so builders need no checks in between. */
 #ifndef TN_SCHED_GRAPH_H
 #define TN_SCHED_GRAPH_H
 
@@ -13,27 +15,27 @@ typedef enum tn_lane { TN_LANE_CPU, TN_LANE_NPU, TN_LANE_IO, TN_N_LANES } tn_lan
 
 const char *tn_lane_name(tn_lane lane); /* "cpu", "npu", "io" */
 
-/* A worker is who runs a task. */
+/* The worker that runs a task. */
 typedef struct tn_worker {
     tn_lane lane; /* lane of the thread, not of the task */
-    int i_worker; /* 0 .. number of workers of all lanes - 1; names a scratch area that is yours while you run
-                   */
+    int i_worker; /* 0 .. number of workers of all lanes - 1; names a scratch area that belongs to the
+                     running task */
 } tn_worker;
 
 /* A task function runs part i_part of a task. It may not start another run on the same executor. */
 typedef tern_status (*tn_task_fn)(void *arg, int i_part, const tn_worker *w, tern_error *err);
 
 typedef struct tn_task {
-    tn_task_fn fn;            /* NULL only in graphs for the virtual clock */
-    void *arg;                /* borrowed */
-    const char *name;         /* borrowed; must outlive the timelines that record it */
-    float est_us[TN_N_LANES]; /* estimated time of the whole task on that lane by one worker; 0 on a foreign
-                                 lane = as at home */
+    tn_task_fn fn;                  /* NULL only in graphs for the virtual clock */
+    void *arg;                      /* borrowed */
+    const char *name;               /* borrowed; must outlive the timelines that record it */
+    float est_us[TN_N_LANES];       /* estimated time of the whole task on that lane by one worker; 0 on a
+                                 foreign lane: the same as at home */
     int32_t chunk, layer, subgraph; /* position in the prompt and in the model: orders tasks, in this order */
     int32_t plan;                   /* order under TN_POLICY_PLAN, lowest first */
     int32_t n_parts; /* >= 1 (0 counts as 1). Parts are independent: several workers may run them at once */
     tn_lane lane;    /* where it belongs */
-    bool can_steal;  /* the other of CPU and NPU may run it too */
+    bool can_steal;  /* the other lane of CPU and NPU may run it too */
 } tn_task;
 
 enum { TN_GRAPH_MAX_TASKS = 1 << 24 };
@@ -47,16 +49,16 @@ typedef struct tn_graph {
     tern_status failed; /* first failure of add/depend */
     bool sealed;
 
-    /* What follows is made by seal and only read. Duplicate dependencies are merged. */
+    /* Made by seal, then only read. Duplicate dependencies are merged. */
     void *block; /* holds all that follows */
     size_t block_bytes;
     int64_t *est_ns[TN_N_LANES]; /* [n_tasks] each */
     int32_t *succ_off, *succ;    /* successors of t: succ[succ_off[t] .. succ_off[t+1]) */
     int32_t *pred_off, *pred;    /* the same for predecessors */
     int32_t *n_preds,
-        *pred_xor; /* count and XOR of the predecessors' ids: gives the last one when one is left */
+        *pred_xor; /* count and XOR of the predecessors' ids; when one is left, the XOR is its id */
     int32_t *rank,
-        *by_rank; /* chunk-major order (chunk, layer, subgraph, id), made to respect dependencies */
+        *by_rank; /* chunk-major order (chunk, layer, subgraph, id), adjusted to respect dependencies */
     int32_t *plan_rank, *by_plan_rank; /* the same for (plan, chunk, layer, subgraph, id) */
 } tn_graph;
 
@@ -74,8 +76,8 @@ tern_status tn_graph_seal(tn_graph *g, tern_error *err);
 /* Replaces an estimate by a measured time, between runs. us >= 0. */
 void tn_graph_set_est(tn_graph *g, int32_t id, tn_lane lane, double us);
 
-/* Both are bounds that no schedule can beat, at home-lane estimates. The first is the longest chain, where a
- * task with parts counts as one part of the longest length. The second is the work that belongs to a lane. */
+/* Two bounds that no schedule can beat, from home-lane estimates: the longest chain, where a task with parts
+ * counts as its longest part, and the work that belongs to a lane. */
 tern_status tn_graph_critical_path_ns(const tn_graph *g, int64_t *out, tern_error *err);
 int64_t tn_graph_work_ns(const tn_graph *g, tn_lane lane);
 

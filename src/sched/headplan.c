@@ -7,10 +7,10 @@
 enum {
     MAX = TN_HEADPLAN_MAX_HEADS,
     SEARCH_STEPS = 48 * 1024
-}; /* heads looked at while improving: some hundred microseconds */
+}; /* heads considered while improving: some hundred microseconds */
 
-/* A candidate has the heads in CPU order, and for every bucket the widths of its launches, as indices into
- * c->width, in the order of need. */
+/* A candidate: the heads in CPU order, and for every bucket the widths of its launches in order of need, as
+ * indices into c->width. */
 typedef struct candidate {
     uint8_t order[MAX];
     uint8_t widths[MAX]; /* bucket b's at first[b].. */
@@ -30,7 +30,7 @@ typedef struct planner {
 
 _Static_assert(MAX < 256, "heads, buckets and their counts are bytes");
 
-/* These are the three stages' clocks. */
+/* Clocks of the three stages. */
 typedef struct clocks {
     double npu, topk, attend;
 } clocks;
@@ -114,7 +114,7 @@ static void keep_if_better(planner *p, const candidate *a, double us) {
     p->best.total_us = us;
 }
 
-/* Finds widths that hold n heads at the least device time, none above c->width[cap]. Wide ones come first. */
+/* Finds widths that hold n heads at the least device time, none above c->width[cap], wide ones first. */
 static int32_t fill_widths(const tn_headplan_costs *c, int32_t n, int32_t cap, uint8_t *widths) {
     double least[MAX + 1];
     uint8_t choice[MAX + 1];
@@ -149,7 +149,7 @@ typedef struct group { /* heads fused in a launch */
     bool done;
 } group;
 
-/* Orders the group's heads as the paper's C/GPUPlan does: each time it takes the one whose attend ends
+/* Orders the group's heads as the paper's C/GPUPlan does: it repeatedly takes the head whose attend ends
  * first. */
 static void cpu_plan(const tn_headplan_costs *c, clocks *t, const group *g, uint8_t *order) {
     bool done[MAX] = {false};
@@ -170,7 +170,7 @@ static void cpu_plan(const tn_headplan_costs *c, clocks *t, const group *g, uint
     }
 }
 
-/* Fuses the heads of every bucket as they come. Then it takes, launch by launch, the one whose heads are
+/* Fuses the heads of every bucket in the given order, then repeatedly takes the launch whose heads are
  * attended first. */
 static void greedy(planner *p, int32_t cap, candidate *a) {
     const tn_headplan_costs *c = p->c;
@@ -240,8 +240,8 @@ static int32_t width_index(const tn_headplan_costs *c, int32_t width) {
     return -1;
 }
 
-/* Splits one launch in two, merges two, or exchanges two neighbours. Returns false where that is not possible
- * at the place that chance chose. */
+/* Splits a launch in two, merges two, or swaps two neighbours, at a random place. Returns false where that is
+ * not possible. */
 static bool change_widths(planner *p, candidate *a) {
     const tn_headplan_costs *c = p->c;
     uint32_t b = below(p, p->n_buckets), n = a->n_widths[b], at = below(p, (int32_t)n);
@@ -277,8 +277,8 @@ static bool change(planner *p, candidate *a) {
     return i != j;
 }
 
-/* Returns a time that no plan can beat: every stage does its work after the least of those before it and in
- * front of the least of those after it. */
+/* Returns a time that no plan can beat: every stage's work, plus the shortest lead-in of the stages before it
+ * and the shortest lead-out of the stages after it. */
 static double bound_us(const planner *p) {
     const tn_headplan_costs *c = p->c;
     double topk = 0, attend = 0, least_topk = INFINITY, least_attend = INFINITY, least_both = INFINITY,
@@ -300,8 +300,8 @@ static double bound_us(const planner *p) {
     return fmax(first + cpu, device + least_both);
 }
 
-/* Anneals from the greedy's plan, several times where there is time for it, each time from the best so far.
- * It ends when nothing can be won any more or the steps are spent. */
+/* Anneals from the greedy plan, several times if steps are left, each time from the best so far. It ends when
+ * the lower bound is met or the steps are spent. */
 static void improve(planner *p) {
     int32_t n = p->c->n_heads, left = SEARCH_STEPS / n, rounds = left / (64 * n);
     if ((p->sw.in_order && p->sw.no_fusion) || n == 1) return;

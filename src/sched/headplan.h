@@ -1,19 +1,18 @@
-/* sched/headplan.h - in which order heads pass through sparse attention's three stages, and which share a
- * launch (shadowAttn 3.4, Algorithm 1). It knows neither threads nor clocks.
+/* sched/headplan.h - the order in which heads pass through sparse attention's three stages, and which of them
+ * share a launch (shadowAttn 3.4, Algorithm 1). It knows neither threads nor clocks.
  *
  *   estimate   on the device, launch after launch; heads of one bucket (the same frozen scales) may share a
  *              launch
  *   top-k      on the CPU, after the estimate of its head
  *   attend     on the CPU, after the top-k of its head
  *
- * Every stage takes its heads one at a time and in the plan's order. Top-k of a head runs beside attend of
- * another when they have workers of their own (the paper's recurrence); else one CPU lane does both.
+ * Every stage takes its heads one at a time, in the plan's order. With workers of their own, top-k of a head
+ * runs beside attend of another (the paper's recurrence); else one CPU lane does both.
  *
- * The paper's greedy makes a plan for every limit on fusion. The best of them is improved by annealing (heads
- * moved and swapped, launches split and merged) until it meets a lower bound or a fixed number of steps is
- * spent. The same costs give the same plan. The search is complete: for an order of heads it is never worse
- * to launch in the order of first need, nor to fill the launches of a bucket in that order, as exchanging
- * neighbours shows.
+ * The paper's greedy makes a plan for every limit on fusion. Annealing improves the best of them (heads moved
+ * and swapped, launches split and merged) until it meets a lower bound or a fixed number of steps is spent.
+ * The same costs give the same plan. No better plans are left out: for any order of heads, launching in the
+ * order of first need and filling a bucket's launches in that order is never worse (exchange neighbours).
  *
  * The engine's attention and the simulator both plan by this file. */
 #ifndef TN_SCHED_HEADPLAN_H
@@ -24,12 +23,13 @@
 enum { TN_HEADPLAN_MAX_HEADS = 128, TN_HEADPLAN_MAX_WIDTHS = 8 };
 
 typedef struct tn_headplan_costs {
-    int32_t n_heads; /* 1..TN_HEADPLAN_MAX_HEADS; a head here is whatever is estimated and selected together,
-                        a group of heads if it shares */
+    int32_t n_heads; /* 1..TN_HEADPLAN_MAX_HEADS; a "head" is a unit that is estimated and selected
+                        together, so also a group of heads */
     int32_t bucket[TN_HEADPLAN_MAX_HEADS]; /* any numbers; equal ones may share a launch */
     double topk_us[TN_HEADPLAN_MAX_HEADS], attend_us[TN_HEADPLAN_MAX_HEADS];
     int32_t n_widths;                         /* 1..TN_HEADPLAN_MAX_WIDTHS */
-    int32_t width[TN_HEADPLAN_MAX_WIDTHS];    /* heads a launch may hold, ascending, the first is 1 */
+    int32_t width[TN_HEADPLAN_MAX_WIDTHS];    /* possible numbers of heads in a launch, ascending, the
+                                                 first is 1 */
     double launch_us[TN_HEADPLAN_MAX_WIDTHS]; /* such a launch's time */
     bool topk_apart;                          /* top-k and attend have workers of their own */
 } tn_headplan_costs;
@@ -37,18 +37,17 @@ typedef struct tn_headplan_costs {
 typedef struct tn_headplan_switches {
     bool in_order;   /* heads as they are numbered */
     bool no_fusion;  /* one head a launch */
-    bool no_overlap; /* one stage at a time, and each launch's heads to their end before the next launch */
-    bool
-        as_printed; /* Algorithm 1 and nothing more: heads are fused as far as they can be, then the greedy once */
+    bool no_overlap; /* one stage at a time; each launch's heads are finished before the next launch */
+    bool as_printed; /* Algorithm 1 alone: heads are fused as far as possible, then the greedy runs once */
 } tn_headplan_switches;
 
 typedef struct tn_headplan {
     int32_t n_heads, n_launches;
-    int32_t order[TN_HEADPLAN_MAX_HEADS];  /* heads as top-k and attend take them */
+    int32_t order[TN_HEADPLAN_MAX_HEADS];  /* heads in the order of top-k and attend */
     int32_t launch[TN_HEADPLAN_MAX_HEADS]; /* [head] number of its launch; launches run in this order */
     int32_t width[TN_HEADPLAN_MAX_HEADS];  /* [launch] */
     double total_us;                       /* from the costs: end of the last attend */
-    double device_us, cpu_us;              /* of that, sums of the launches' and of the other stages' times */
+    double device_us, cpu_us;              /* sums of the launches' and of the other stages' times */
 } tn_headplan;
 
 tern_status tn_headplan_make(const tn_headplan_costs *c, tn_headplan_switches switches, tn_headplan *out,

@@ -1,5 +1,4 @@
-/* sched/measured.h - times of steps measured on a machine. A prefill writes them, and the simulator predicts
- * from them. */
+/* sched/measured.h - measured times of steps. A prefill writes them; the simulator predicts from them. */
 #ifndef TN_SCHED_MEASURED_H
 #define TN_SCHED_MEASURED_H
 
@@ -7,7 +6,7 @@
 
 enum { TN_MAX_STEP_TYPES = 64 };
 
-/* A type of steps, with the time of a whole step of a full chunk by one worker. */
+/* A type of step, with the time of a whole step of a full chunk by one worker. */
 typedef struct tn_measured_step {
     const char *name; /* static; NULL: there are none of this type */
     double us;        /* attention: at position 0 */
@@ -15,7 +14,7 @@ typedef struct tn_measured_step {
     double kept; /* share of layers that have one */
 } tn_measured_step;
 
-/* Times of a machine take the place of a SoC's costs. */
+/* Times of a machine, in place of a SoC's costs. */
 typedef struct tn_measured_steps {
     tn_measured_step step[TN_MAX_STEP_TYPES];
     int32_t n;

@@ -5,8 +5,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* A queue's key has what the policy minimises in the upper 40 bits (0, or nanoseconds: 18 minutes) and the
- * task's rank in the lower 24. The rank breaks ties and names the task. */
+/* A queue's key has the quantity that the policy minimises in the upper 40 bits (0, or nanoseconds: 18
+ * minutes) and the task's rank in the lower 24. The rank breaks ties and names the task. */
 enum { RANK_BITS = 24 };
 static const uint64_t RANK_MASK = (1u << RANK_BITS) - 1, KEY_MAX = (UINT64_C(1) << (64 - RANK_BITS)) - 1;
 
@@ -15,7 +15,7 @@ typedef struct queue {
     int32_t n;
 } queue;
 
-/* Each lane has two queues and two places for an open task: one for those that only its own workers may take,
+/* Each lane has two queues and two slots for an open task: one for tasks that only its own workers may take,
  * one for the rest. */
 enum { BOUND, STEALABLE, N_SORTS };
 
@@ -34,13 +34,13 @@ struct tn_sched {
 
     void *block;
     size_t block_bytes;
-    uint64_t *keys;        /* [n_tasks] room of all queues, cut at bind */
-    int64_t *gain_ns;      /* ooe: NPU time of the tasks that wait for this one only */
+    uint64_t *keys;        /* [n_tasks] room for all queues, divided at bind */
+    int64_t *gain_ns;      /* ooe: NPU time of the tasks that wait only for this one */
     int32_t *n_left;       /* unfinished predecessors */
     int32_t *last_pred;    /* XOR of the unfinished predecessors' ids */
     int32_t *slot;         /* place in its queue while ready */
-    int32_t *part, *seq;   /* parts handed out; number of its start, -1: it has not started */
-    int32_t *n_unfinished; /* parts not finished, of a started task */
+    int32_t *part, *seq;   /* parts handed out; start number, -1: not started */
+    int32_t *n_unfinished; /* unfinished parts of a started task */
 };
 
 /* ---- the policies -------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static bool any_time(const tn_sched *s, tn_lane lane, uint64_t key) {
 
 static bool one_at_a_time(const tn_sched *s, tn_lane lane, uint64_t key) {
     (void)lane;
-    /* Ranks respect dependencies: with nothing running, the task of this rank is ready. */
+    /* Ranks respect dependencies: when nothing runs, the task of this rank is ready. */
     return !s->n_running && key == (uint64_t)s->n_finished;
 }
 
@@ -126,8 +126,7 @@ typedef struct choice {
     int sort;
 } choice;
 
-/* Decides what an idle worker of `lane` should do. This is the whole of a policy's decision; it has no side
- * effects. */
+/* Decides the next part for an idle worker of `lane`, without side effects. */
 static choice choose(const tn_sched *s, tn_lane lane) {
     /* own lane first; then the lanes it stands in for */
     for (int pass = 0; pass < 2; pass++) {
@@ -149,8 +148,8 @@ static choice choose(const tn_sched *s, tn_lane lane) {
     const queue *q = &s->q[other][STEALABLE];
     bool steal = s->policy.keep_busy || (lane == TN_LANE_CPU && s->policy.steal_above >= 0 &&
                                          q->n + s->q[other][BOUND].n > s->policy.steal_above);
-    /* what is left of a task that was begun is the head of the queue: with parts that are operators, the
-     * next operator */
+    /* the rest of a begun task is the head of the queue; where parts are operators, that is the next
+     * operator */
     if (steal && s->open[other][STEALABLE] >= 0) return (choice){JOIN, other, STEALABLE};
     if (steal && q->n && POLICIES[s->policy.kind].may_start(s, other, q->key[0]))
         return (choice){START, other, STEALABLE};
@@ -244,7 +243,7 @@ tern_status tn_sched_bind(tn_sched *s, const tn_graph *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* Moves next_rank to the next task of the lane in the order that has not started, if any is left. */
+/* Advances next_rank to the lane's next task in the order that has not started, if any. */
 static void skip_others(tn_sched *s, tn_lane lane) {
     int32_t r = s->next_rank[lane];
     while (r < s->g->n_tasks && (s->g->tasks[s->by_rank[r]].lane != lane || s->seq[s->by_rank[r]] >= 0)) r++;
@@ -335,7 +334,7 @@ bool tn_sched_done(tn_sched *s, int32_t t) {
         if (!ooe) continue;
         s->last_pred[h] ^= t;
         if (left == 1 && g->tasks[h].lane == TN_LANE_NPU) {
-            /* h now waits for one task only, which becomes more urgent */
+            /* h now waits for only one task, which becomes more urgent */
             int32_t waits_for = s->last_pred[h];
             s->gain_ns[waits_for] += g->est_ns[TN_LANE_NPU][h];
             if (s->slot[waits_for] >= 0)

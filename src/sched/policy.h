@@ -1,13 +1,13 @@
 /* sched/policy.h - which task next: policies over a graph and its ready queues, without threads or clocks.
- * tn_sched is the state of one run: counters, one ready queue per lane, what is running. The executor and the
- * virtual clock drive the very same functions: they pick for a worker and report a finished part, until all
+ *
+ * tn_sched is the state of one run: counters, one ready queue per lane, running tasks. The executor and the
+ * virtual clock drive the same functions: they pick a part for a worker and report a finished part, until all
  * is done. A tn_sched is not locked, because its driver owns it. After tn_sched_bind nothing here allocates.
  * A pick or a report costs O(log ready tasks + successors).
  *
- * The CPU's workers serve a lane without workers, or the NPU's do when there are none of the CPU.
- *
- * A task with several parts stays open until all its parts are handed out; its lane's workers take those
- * before anything new. It is finished when all its parts are. */
+ * The CPU's workers serve a lane without workers; without CPU workers the NPU's do. A task with several parts
+ * stays open until all its parts are handed out; its lane's workers take those before anything new. It is
+ * finished when all its parts are. */
 #ifndef TN_SCHED_POLICY_H
 #define TN_SCHED_POLICY_H
 
@@ -26,19 +26,20 @@ typedef enum tn_policy_kind {
 
 typedef struct tn_policy {
     tn_policy_kind kind;
-    int32_t steal_above;   /* an idle CPU worker takes the head of the NPU's queue when more tasks than this
-                              wait there: the next part of the task begun, else the next task;   -1 = never. Default 5 for synergy (EdgeFlow's), -1 otherwise */
-    bool steal_by_profile; /* that only until times are measured: whoever runs the graph then asks
+    int32_t steal_above;   /* an idle CPU worker takes the head of the NPU's queue (the next part of the
+                              begun task, else the next task) when more tasks than this wait there; -1 =
+                              never. Default 5 for synergy (EdgeFlow's), -1 otherwise */
+    bool steal_by_profile; /* that value holds only until times are measured; the driver then asks
                               tn_policy_steal_above (default false) */
-    bool keep_busy; /* an idle CPU or NPU worker takes any stealable task, or part of an open one, of the
-                       other lane (default false). For machines where both lanes are cores of one kind */
+    bool keep_busy; /* an idle CPU or NPU worker takes any stealable task of the other lane, or part of an
+                       open one (default false). For machines where both lanes are cores of one kind */
 } tn_policy;
 
 tn_policy tn_policy_defaults(tn_policy_kind kind);
 const char *tn_policy_name(tn_policy_kind kind);        /* "in-order", "overlap", "ooe", "synergy", "plan" */
 bool tn_policy_parse(const char *name, tn_policy *out); /* false: unknown name */
 /* Returns EdgeFlow's threshold from the profile: CPU time / NPU time of the NPU's stealable tasks, rounded
- * up, at least 1. With a longer queue the NPU has work for as long as the CPU is away. */
+ * up, at least 1. With a longer queue the NPU does not run dry while the CPU computes a stolen task. */
 int32_t tn_policy_steal_above(const tn_graph *g);
 
 typedef struct tn_pick {
@@ -48,25 +49,24 @@ typedef struct tn_pick {
 
 typedef struct tn_sched tn_sched;
 
-/* What the policy did with its freedom in a run, counted over the tasks of the CPU's and the device's lane. */
+/* How far a run departed from chunk order, counted over the tasks of the CPU's and the device's lane. */
 typedef struct tn_sched_counts {
     int32_t n_tasks; /* started */
-    int32_t
-        n_ahead; /* of those, started before an earlier one of their lane: in no order of chunks would they */
-    int32_t n_beside; /* of those, started while one of the other lane was unfinished */
+    int32_t n_ahead; /* of those, started before an earlier task of their lane, which no order by chunks would
+                    do */
+    int32_t n_beside; /* of those, started while a task of the other lane was unfinished */
 } tn_sched_counts;
 
 tern_status tn_sched_open(tn_ctx *ctx, tn_sched **out, tern_error *err);
 void tn_sched_close(tn_sched **s);
-/* Borrows the sealed graph until the next bind. It allocates only when the graph is larger than any
- * before. */
+/* Borrows the sealed graph until the next bind. It allocates only for a graph larger than all before. */
 tern_status tn_sched_bind(tn_sched *s, const tn_graph *g, tern_error *err);
 /* Begins a run of the bound graph, with n_workers for each lane and at least one in all. */
 void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES]);
 
-/* Picks the next part for an idle worker of `lane`. Returns false when there is nothing for it now. */
+/* Picks the next part for an idle worker of `lane`. Returns false when there is none now. */
 bool tn_sched_pick(tn_sched *s, tn_lane lane, tn_pick *out);
-/* Tells whether tn_sched_pick would find something. */
+/* Tells whether tn_sched_pick would find a part. */
 bool tn_sched_can_pick(const tn_sched *s, tn_lane lane);
 /* Reports that a picked part is finished. Returns true when that finished its task. */
 bool tn_sched_done(tn_sched *s, int32_t task);

@@ -24,8 +24,8 @@ static bool is_first(const tn_prefill_spec *spec, int32_t step) {
     return !step || spec->steps[step - 1].layer != spec->steps[step].layer;
 }
 
-/* Where a step stands in its layer; tasks have it in `subgraph`. Every other number is free, because the
- * pipeline of heads takes the one after its plan. */
+/* Position of a step in its layer, which is the task's `subgraph`. Only every other number is used, because
+ * the pipeline of heads takes the number after its plan. */
 static int32_t place_of(const tn_prefill_spec *spec, int32_t step) {
     int32_t place = 0;
     for (; !is_first(spec, step); step--) place += 2;
@@ -67,7 +67,7 @@ static void add_loads(const builder *b) {
             tn_graph_add(g, &t);
             if (s) tn_graph_depend(g, id + s - 1, id + s);
         }
-        /* reads end in order; a unit is read when those whose memory it takes are loaded */
+        /* reads end in order; a unit is read when the units whose memory it reuses are loaded */
         if (u) tn_graph_depend(g, id - TN_N_LOAD_STEPS, id);
         for (int32_t v = u ? spec->units[u - 1].after + 1 : 0; v <= unit->after; v++)
             tn_graph_depend(g, first + v * TN_N_LOAD_STEPS + TN_LD_LOAD, id);
@@ -80,7 +80,7 @@ static void add_loads(const builder *b) {
 }
 
 /* Adds the pipeline of heads after the task `plan`. Returns its first task. The three tasks of slot i in
- * block b begin 3 * (b * n_head_slots + i) later. */
+ * block b begin 3 * (b * n_head_slots + i) ids later. */
 static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, int32_t place, int32_t plan) {
     enum { EST, SELECT, ATTEND, N };
     const tn_prefill_spec *spec = x->spec;
@@ -106,7 +106,7 @@ static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, i
             }
             tn_graph_depend(g, b + i ? id - N : plan, id);
         }
-        /* the places of scores and lists that this block takes */
+        /* the places for scores and lists that this block reuses */
         for (int32_t i = 0; free_at >= first && i < n; i++) tn_graph_depend(g, free_at + N * i + ATTEND, at);
         for (int32_t i = 0; spec->no_head_overlap && i < n; i++) {
             tn_graph_depend(g, last + EST, at + N * i + SELECT);
@@ -117,10 +117,10 @@ static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, i
     return first;
 }
 
-/* Makes a step wait for earlier chunks' steps that remember what this one recalls. */
+/* Makes a step that recalls a state wait for the steps of earlier chunks that remember it. */
 static void wait_for_memory(const builder *b, int32_t chunk, int32_t step, int32_t id) {
     const tn_step *steps = b->spec->steps;
-    int32_t last = step; /* one that remembers may come after one that recalls */
+    int32_t last = step; /* a step that remembers may come after one that recalls */
     while (last + 1 < b->spec->n_steps && steps[last + 1].layer == steps[step].layer) last++;
     for (int32_t s = last; s >= 0 && steps[s].layer == steps[step].layer; s--) {
         if (!(steps[s].remembers & steps[step].recalls)) continue;
@@ -133,8 +133,8 @@ static void add_chunk(const builder *b, int32_t c) {
     tn_graph *g = b->g;
     int32_t last = -1, before_last = -1;
     int32_t beside[TN_MAX_BESIDE],
-        n_beside = 0; /* the next step waits for the last, its siblings and outlier path */
-    int32_t waits[TN_MAX_BESIDE], n_waits = 0; /* what the last waits for beside the one before it */
+        n_beside = 0; /* the next step waits for the last one, its siblings and its outlier path */
+    int32_t waits[TN_MAX_BESIDE], n_waits = 0; /* further dependencies of the last step */
     int32_t heads = -1, place = 0;             /* and for the pipeline of heads */
     for (int32_t s = 0; s < spec->n_steps; s++) {
         const tn_step *step = &spec->steps[s];

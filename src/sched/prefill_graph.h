@@ -1,30 +1,28 @@
-/* sched/prefill_graph.h - the task graph of a prefill: chunks x steps, and who waits for whom (llm.npu
- * 3.2-3.4). It is described here alone: the engine fills the tasks with work, the simulator with times.
+/* sched/prefill_graph.h - the task graph of a prefill: chunks x steps and their dependencies (llm.npu
+ * 3.2-3.4). It is described only here: the engine fills the tasks with work, the simulator with times.
  *
  * The steps of a chunk come as a list (prefill/steps.h makes it from the model's program). A step waits for
- * the one before it, and besides:
- *   - of the linears of one input, where each is a product by itself, all wait for what the first waits for, and
- *     the step after them waits for all
- *   - the outlier path of a product runs beside it: it waits for what the product waits for, and the step after
- *     the product waits for both;
- *   - a step that recalls what its layer remembers waits for the steps of all earlier chunks that remember it;
- *   - the plan of sparse attention waits for attention, the step after it, of the chunk before, whose keys it
- *     may replace.
+ * the previous one, and besides:
+ *   - where each linear of one input is a product by itself, all of them wait for what the first waits for,
+ *     and the step after them waits for all;
+ *   - the outlier path of a product runs beside it: it waits for what the product waits for, and the step
+ *     after the product waits for both;
+ *   - a step that recalls its layer's state waits for the steps of all earlier chunks that remember it;
+ *   - the plan of sparse attention waits for the attention of the previous chunk, whose keys it may replace.
  *
  * Sparse attention head by head (shadowAttn 3.4) lies between a plan and its attention. A chunk's rows are
  * cut into blocks, and every block has as many slots as there are units (heads that are estimated and
- * selected together). Which unit a slot takes, and which units share a launch, is planned while the graph
- * runs (headplan.h). Launches run in the order of first need, so the slots' dependencies are the same for
- * every plan:
- *   estimate  npu  the launch that slot i is the first to need, if there is one; after those of the slots
- *                  before. There are two places for scores and lists, so a block's first estimate waits for all
- *                  that the block before the last one has to attend
+ * selected together). headplan.h decides while the graph runs which unit a slot takes and which units share a
+ * launch. Launches run in the order of first need, so the slots' dependencies are the same for every plan:
+ *   estimate  npu  the launch that slot i is the first to need, if any; after those of earlier slots. There
+ *                  are two places for scores and lists, so a block's first estimate waits until the block
+ *                  before the previous one has been attended
  *   select    cpu  the largest scores of slot i's unit, after its estimate
  *   attend    cpu  after its select; attention waits for all
  *
- * In a cold start (EdgeFlow 4.3) the weights are still in the file. They come in units, each in three steps,
- * in the same graph:
- *   read      io   a unit's bytes are there; begins when the units that gave it their place are loaded
+ * In a cold start (EdgeFlow 4.3) the weights are still in the file. They come in units, each in three steps
+ * of the same graph:
+ *   read      io   the unit's bytes arrive; begins when the units that gave it their place are loaded
  *   unpack    cpu  weightlets to the device's tiles
  *   load      npu  the unit's graphs are resident: the steps that need them may begin */
 #ifndef TN_SCHED_PREFILL_GRAPH_H
@@ -36,7 +34,7 @@ typedef enum tn_step_kind {
     TN_STEP_ROWS,      /* float work, row by row */
     TN_STEP_ATTENTION, /* the same, that begins with attention */
     TN_STEP_PRODUCT,   /* the device's, with weights */
-    TN_STEP_OUTLIERS,  /* in float, beside the product before it */
+    TN_STEP_OUTLIERS,  /* float work beside the product before it */
     TN_STEP_PLAN,      /* of sparse attention, before attention */
     TN_STEP_ESTIMATE,  /* of the pipeline of heads, for every block and slot; not in lists */
     TN_STEP_SELECT,
@@ -53,23 +51,23 @@ enum { TN_NO_WEIGHTS = -1 };
 typedef struct tn_step {
     tn_step_kind kind;
     const char *name; /* static */
-    int32_t type;     /* steps of one type do the same in different layers */
+    int32_t type;     /* steps of one type do the same work in different layers */
     int32_t layer;    /* ascending in a list */
     tn_lane lane;
-    int32_t weights;             /* part of its layer's weights that it needs beside the small tensors */
+    int32_t weights;             /* the part of its layer's weights that it needs besides the small tensors */
     uint32_t recalls, remembers; /* bits of the states that it reads and writes */
     bool positional;             /* cannot share a graph between chunks */
-    bool sibling; /* PRODUCT: reads what the product in front of it reads, and does not wait for it */
+    bool sibling; /* PRODUCT: reads the same input as the previous product and does not wait for it */
 } tn_step;
 
 typedef enum tn_load_step { TN_LD_READ, TN_LD_UNPACK, TN_LD_LOAD, TN_N_LOAD_STEPS } tn_load_step;
 
 /* A unit is a part of the weights. */
 typedef struct tn_prefill_unit {
-    int32_t layer; /* n_layers: what only follows the prefill needs (lm_head) */
+    int32_t layer; /* n_layers: needed only after the prefill (lm_head) */
     int32_t
         weights; /* as in tn_step; TN_NO_WEIGHTS: the layer's small tensors, which its first step waits for */
-    int32_t after; /* unit that must be loaded before this one is read, with all before it; -1: none */
+    int32_t after; /* this unit and all before it must be loaded before this one is read; -1: none */
 } tn_prefill_unit;
 
 typedef struct tn_prefill_spec {
@@ -79,21 +77,20 @@ typedef struct tn_prefill_spec {
     /* fill completes a task that has its name, lane, place and can_steal. It sets fn, arg, n_parts and
      * estimates, and may choose another lane. */
     void (*fill)(void *user, const tn_step *step, tn_task *t);
-    /* The pipeline of heads after plan steps has n_head_slots in a block and n_head_blocks in a chunk. With
-     * 0, attention is one task. These tasks share one place (subgraph), so that in order a slot's three come
-     * one after another. */
+    /* The pipeline of heads after plan steps: n_head_slots in a block, n_head_blocks in a chunk. With 0,
+     * attention is one task. These tasks share one `subgraph`, so that in order a slot's three follow each
+     * other. */
     int32_t n_head_slots, n_head_blocks;
     bool no_head_overlap; /* one stage of a block at a time */
     void (*fill_head)(void *user, const tn_step *plan, tn_step_kind head, int32_t block, int32_t slot,
-                      tn_task *t); /* as fill, which is not called for these */
-    /* The weights to be loaded on the way come in the order of reading. n_units is 0 when all are there.
-     * Their tasks follow those of the steps: unit u's have the ids (tasks of the steps) + TN_N_LOAD_STEPS * u
-     * + step. */
+                      tn_task *t); /* like fill, which is not called for these */
+    /* The weights that this run loads, in the order of reading; n_units is 0 when all are loaded. Their tasks
+     * follow those of the steps: unit u's have the ids (tasks of the steps) + TN_N_LOAD_STEPS * u + step. */
     int32_t n_units;
     const tn_prefill_unit *units;
     void (*fill_load)(void *user, int32_t unit, tn_load_step step, tn_task *t); /* as fill */
-    /* finish adds what else the run does, with its dependencies, after all steps have been filled. The steps
-     * have the ids 0, 1, 2... in the order of filling. NULL adds nothing. */
+    /* finish adds further tasks and dependencies after all steps have been filled. The steps have the ids 0,
+     * 1, 2... in the order of filling. NULL adds nothing. */
     void (*finish)(void *user, tn_graph *g);
 } tn_prefill_spec;
 

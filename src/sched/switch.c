@@ -24,7 +24,7 @@ int32_t tn_switch_window(const double *step_us, int32_t n, double load_us) {
     return n + 1;
 }
 
-/* Sorts by (start, higher block first) with insertion, because the blocks are few and nearly sorted. */
+/* Insertion sort by (start, higher block first): the blocks are few and nearly sorted. */
 static void make_order(tn_switch_plan *p) {
     for (int32_t i = 0; i < p->n_blocks; i++) {
         int32_t b = p->n_blocks - 1 - i, at = i;
@@ -69,7 +69,7 @@ void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *p) {
 
 /* ---- the greedy ----------------------------------------------------------------------------------- */
 
-/* Computes the times of the next n steps from s on. Blocks whose load was asked for compute on G2. */
+/* Computes the times of the n steps from s on. Blocks whose load has been requested compute on G2. */
 static void step_times(const tn_switch_costs *c, const tn_switch_plan *p, int32_t s, int32_t n, double *us) {
     for (int32_t i = 0; i < n; i++) {
         int32_t b = (s + i) % c->n_blocks;
@@ -77,16 +77,16 @@ static void step_times(const tn_switch_costs *c, const tn_switch_plan *p, int32_
     }
 }
 
-/* Counts the steps from s until block b computes again, which is how long its load has. Beyond the end of
+/* Counts the steps from s until block b computes again, which is the time for its load. Beyond the end of
  * prefill it counts all that are left. */
 static int32_t steps_until(const tn_switch_costs *c, int32_t s, int32_t b) {
     int32_t n_steps = c->n_blocks * c->n_chunks, n = (b - s % c->n_blocks + c->n_blocks) % c->n_blocks;
     return n < n_steps - s ? n : n_steps - s;
 }
 
-/* Begins at step `first`. While some block is on G1 it loads the last one whose load the computation until
- * its next step hides. When there is none it takes the one with the least left over; a patient greedy
- * computes one step and looks again. */
+/* Begins at step `first`. While some block is on G1 it loads the last one whose load is hidden by the
+ * computation until its next step. If there is none it takes the one with the least left over; a patient
+ * greedy computes one step and looks again. */
 static void greedy(const tn_switch_costs *c, int32_t first, bool patient, tn_switch_plan *p) {
     int32_t n_steps = c->n_blocks * c->n_chunks, left = c->n_blocks;
     double us[TN_SWITCH_MAX_BLOCKS];
@@ -98,7 +98,7 @@ static void greedy(const tn_switch_costs *c, int32_t first, bool patient, tn_swi
         for (int32_t b = c->n_blocks - 1; b >= 0; b--) {
             if (p->start[b] < n_steps) continue;
             int32_t n = steps_until(c, s, b);
-            bool last_use = s + n == n_steps; /* nothing waits for it but decoding */
+            bool last_use = s + n == n_steps; /* only decoding waits for it */
             int32_t k = tn_switch_window(us, n, c->load_us[b]);
             if (n && (k <= n || last_use)) {
                 best = b;
@@ -125,8 +125,8 @@ static void keep_better(const tn_switch_costs *c, tn_switch_plan *p, tn_switch_p
     if (p->total_us < best->total_us) *best = *p;
 }
 
-/* Moves one block at a time to where it is best, until nothing moves. That mends what a greedy choice spoilt
- * for the blocks after it. */
+/* Moves one block at a time to its best start until nothing moves. That repairs what a greedy choice spoilt
+ * for later blocks. */
 static void polish(const tn_switch_costs *c, tn_switch_plan *best) {
     enum { MAX_WORK = 4 << 20 }; /* simulated steps in a round: milliseconds */
     int32_t n_steps = c->n_blocks * c->n_chunks, span = n_steps < 4 * c->n_blocks ? n_steps : 4 * c->n_blocks;
@@ -171,8 +171,8 @@ tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, t
         return TERN_OK;
     }
     keep_better(c, &p, out);
-    /* Starts in the last two rounds of the model one by one, before that at chunk boundaries ever farther
-     * apart: a load hidden earlier than it must be costs G2's slowness, one started too late is exposed. */
+    /* Tries starts one by one in the last two rounds of the model, before that at chunk boundaries at growing
+     * distances: a load hidden too early costs G2's slowness, one started too late is exposed. */
     for (int32_t s = n_steps - 1, stride = c->n_blocks; s >= 0;) {
         for (int patient = 0; patient < 2; patient++) {
             greedy(c, s, patient, &p);

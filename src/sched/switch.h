@@ -3,9 +3,9 @@
  *
  * The model is cut into blocks of layers. Prefill takes steps: step s computes block s % n_blocks of chunk s
  * / n_blocks. Every block begins on its prefill graph (G1) and must be on its decode graph (G2) when decoding
- * starts. A load takes the place of the block's G1, so from the moment it is asked for the block computes on
- * G2 only (a chunk as several sub-chunks), waiting for the load if need be. Loads run one at a time, beside
- * the computation of other blocks.
+ * starts. A load overwrites the block's G1, so from its request on the block computes only on G2 (a chunk as
+ * several sub-chunks), and waits for the load if need be. Loads run one at a time, beside the computation of
+ * other blocks.
  *
  *   sync         every load after the last step
  *   async        block i's load after its last step: loads overlap the last chunk only
@@ -34,7 +34,7 @@ bool tn_switch_parse(const char *name, tn_switch_kind *out);
 
 typedef struct tn_switch_costs {
     int32_t n_blocks, n_chunks; /* 1..TN_SWITCH_MAX_BLOCKS; their product at most TN_SWITCH_MAX_STEPS */
-    double load_us[TN_SWITCH_MAX_BLOCKS]; /* G2 in the place of G1 */
+    double load_us[TN_SWITCH_MAX_BLOCKS]; /* G2 over G1 */
     double g1_us[TN_SWITCH_MAX_BLOCKS];   /* a chunk through the block on its prefill graph */
     double g2_us[TN_SWITCH_MAX_BLOCKS];   /* the same chunk in sub-chunks on its decode graph */
     double last_chunk; /* the last chunk takes this share of a chunk's times, in (0,1]; 0 = 1, a whole one */
@@ -43,11 +43,12 @@ typedef struct tn_switch_costs {
 typedef struct tn_switch_plan {
     int32_t n_blocks, n_chunks;
     int32_t order[TN_SWITCH_MAX_BLOCKS]; /* blocks as they are loaded */
-    int32_t start[TN_SWITCH_MAX_BLOCKS]; /* [block] load at the beginning of this step; n_blocks * n_chunks =
-                                            after prefill. Does not fall along `order` */
+    int32_t start[TN_SWITCH_MAX_BLOCKS]; /* [block] load at the beginning of this step; n_blocks * n_chunks
+                                            = after prefill. Never decreases along `order` */
     double prefill_us;                   /* from the costs: end of the last step */
-    double total_us;                     /* and of the last load, whichever is later: decoding can start */
-    double stall_us;                     /* of that, time in which loads ran and nothing computed */
+    double total_us;                     /* the later of the last step and the last load: decoding can
+                                            start */
+    double stall_us;                     /* of that, time when loads ran and nothing computed */
     double slower_us;                    /* extra computing time on decode graphs */
 } tn_switch_plan;
 
@@ -55,14 +56,14 @@ typedef struct tn_switch_plan {
  * + 1 when all n are too short. */
 int32_t tn_switch_window(const double *step_us, int32_t n, double load_us);
 
-/* Fills plan->{prefill,total,stall,slower}_us for given starts. It makes plan->order from them; among equals
+/* Fills plan->{prefill,total,stall,slower}_us for given starts, and plan->order from them; among equal starts
  * the higher block comes first. */
 void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *plan);
 
 tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, tn_switch_plan *out,
                                 tern_error *err);
 
-/* Returns the first chunk that block i computes on its decode graph, or n_chunks when there is none. */
+/* Returns the first chunk that block i computes on its decode graph, or n_chunks for none. */
 static inline int32_t tn_switch_chunk(const tn_switch_plan *p, int32_t i) {
     int32_t chunk = p->start[i] / p->n_blocks;
     return p->start[i] % p->n_blocks <= i ? chunk : chunk + 1;

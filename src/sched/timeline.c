@@ -16,9 +16,9 @@ typedef struct flow {
 typedef struct track {
     tn_event *events;
     flow *flows;
-    _Atomic int64_t n_events; /* ever added; the ring holds the last cap of them */
+    _Atomic int64_t n_events; /* events ever added; the ring holds the last cap of them */
     int64_t n_flows;          /* likewise */
-    /* live: how many the reader took, how many found no room */
+    /* live: events the reader took, events that found no room */
     _Atomic int64_t n_taken, n_refused;
     char pad[16]; /* a track per cache line: workers write side by side */
 } track;
@@ -105,14 +105,14 @@ void tn_timeline_add(tn_timeline *t, int32_t i_track, const tn_event *e) {
     assert(i_track >= 0 && i_track < t->n_tracks);
     track *tr = &t->tracks[i_track];
     int64_t n = atomic_load_explicit(&tr->n_events, memory_order_relaxed); /* this thread alone changes it */
-    /* acquire: what the reader has taken it has read, so its place may be written */
+    /* acquire: the reader has read what it took, so its place may be overwritten */
     if (t->opt.live && n - atomic_load_explicit(&tr->n_taken, memory_order_acquire) >= t->opt.cap_events) {
         atomic_fetch_add_explicit(&tr->n_refused, 1, memory_order_relaxed);
         return;
     }
     tr->events[n % t->opt.cap_events] = *e;
     atomic_store_explicit(&tr->n_events, n + 1,
-                          memory_order_release); /* the event is there before its number */
+                          memory_order_release); /* the event is visible before its number */
 }
 
 int32_t tn_timeline_take(tn_timeline *t, int32_t i_track, tn_event *out, int32_t cap, int64_t *n_lost) {
@@ -181,7 +181,7 @@ static tn_lane lane_of_track(const tn_timeline *t, int32_t i_track) {
     return (tn_lane)l;
 }
 
-/* ---- reading: tasks put together from their parts ------------------------------------------------- */
+/* ---- reading: tasks assembled from their parts ---------------------------------------------------- */
 
 typedef struct node {
     int64_t start_ns, end_ns;        /* first start, last end; end < start: no event kept */
@@ -361,7 +361,8 @@ tern_status tn_timeline_counters(tn_timeline *t, const tn_counter *c, size_t n, 
     return TERN_OK;
 }
 
-/* Those of the time of the events, and the last before it, so that every counter begins where they do. */
+/* The samples within the events' time and the last one before it, so that every counter begins with the
+ * events. */
 static void put_counters(const tn_timeline *t, FILE *f, int64_t base, int64_t end) {
     for (size_t i = 0; i < t->n_counters; i++) {
         const tn_counter *c = &t->counters[i];
@@ -416,8 +417,8 @@ tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *e
         }
     }
     put_counters(t, f, base, end);
-    /* An arrow leaves the slice of the part that ended last, a nanosecond before its end so as to lie inside
-     * it. */
+    /* An arrow leaves the slice of the part that ended last, a nanosecond before its end, so that it lies
+     * inside. */
     int64_t id = 0;
     for (int32_t k = 0; k < t->n_tracks; k++) {
         for (int32_t i = 0; i < kept(t->tracks[k].n_flows, t->opt.cap_flows); i++) {

@@ -54,9 +54,9 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
 
 tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err) {
     enum { LEAST = 2, MOST = 8 };             /* rounds */
-    static const int64_t LONG_NS = 100000000; /* beyond the least: a large model shall not be held up */
+    static const int64_t LONG_NS = 100000000; /* beyond the minimum: a large model must not be delayed */
     static const int32_t tried[] = {1,  2,  4,  8,
-                                    12, 16, 24, TN_TREE_MAX}; /* one of each class that a curve bends at */
+                                    12, 16, 24, TN_TREE_MAX}; /* one of each class at a bend of the curve */
     enum { TRIED = sizeof tried / sizeof *tried };
     int64_t best[TRIED];
     *n = 0;
@@ -169,7 +169,7 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     }
     const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_LM_HEAD);
     tn_npu_weights_data w = tn_npu_weights_get(site->weights[0]);
-    int8_t *q = (int8_t *)row + 3 * k; /* widened from the front, it is never overtaken */
+    int8_t *q = (int8_t *)row + 3 * k; /* widened from the front, so no unread value is overwritten */
     tn_npu_weights_row(site->weights[0], id, q);
     for (size_t i = 0; i < k; i++) {
         int8_t v = q[i];
@@ -178,8 +178,7 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     return w.bias ? w.bias[id] : 0;
 }
 
-/* Brings the panels up to the text's vocabulary. It fetches only tokens that are new, or moved by a shorter
- * text. */
+/* Updates the panels to the text's vocabulary. It fetches only tokens that are new or moved. */
 static tern_status update_head(tern_session *s, tern_error *err) {
     tn_drafting *d = &s->drafting;
     tn_ctx *ctx = &s->e->ctx;
@@ -244,8 +243,8 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
     const tn_kernels *kern = &s->e->kern;
     size_t e = (size_t)h->n_embd;
     int64_t t0 = tn_now_ns();
-    TN_TRY(update_head(
-        s, err)); /* not before the forward: it may be the one that brings the output weights in */
+    TN_TRY(
+        update_head(s, err)); /* only after the forward, which may be the one that loads the output weights */
     const tn_linear head = {.n = d->n_head,
                             .k = h->n_embd,
                             .dtype = TN_PANEL_F32,
@@ -274,7 +273,7 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
 /* ---- a draft model -------------------------------------------------------------------------------- */
 
 struct tn_draft_model {
-    tn_ctx *ctx; /* of the engine it drafts for */
+    tn_ctx *ctx; /* of the engine that it drafts for */
     tern_engine *e;
     tern_session *s;
     size_t n_vocab;
@@ -329,7 +328,7 @@ void tn_draft_model_close(tn_draft_model **pm) {
     tn_free(m->ctx, m);
 }
 
-/* Proposes the greedy continuation, as far as a token more is worth its time. */
+/* Proposes the greedy continuation, as long as another token is worth its time. */
 void tn_draft_model_propose(void *model, tn_proposals *p, const int32_t *text, int32_t n) {
     tn_draft_model *m = model;
     if (!m || tern_session_prefill(m->s, text, (size_t)n, NULL) != TERN_OK) return;

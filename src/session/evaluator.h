@@ -1,5 +1,5 @@
-/* session/evaluator.h - what evaluates a session's tokens: one interface, two implementations. A file's own weights
- * go through the float forward (evaluator_plain.c, model/forward.h), packages through the pipeline
+/* session/evaluator.h - evaluates a session's tokens: one interface, two implementations. The float forward
+ * serves a file's own weights (evaluator_plain.c, model/forward.h), the pipeline serves packages
  * (evaluator_packed.c, prefill/pipeline.h). A session has one evaluator, which borrows its state. */
 #ifndef TN_SESSION_EVALUATOR_H
 #define TN_SESSION_EVALUATOR_H
@@ -10,8 +10,8 @@
 
 typedef struct tn_evaluator tn_evaluator;
 
-/* The next tokens of a text: of its session's evaluator, at positions from pos0 on. tree is NULL, or the shape of
- * these tokens, whose K and V go to slots pos0.. in the order of the rows. */
+/* The next tokens of a text, for its session's evaluator, at positions from pos0 on. tree is NULL, or the
+ * shape of these tokens, whose K and V go to slots pos0.. in the order of the rows. */
 typedef struct tn_evaluator_text {
     tn_evaluator *self;
     const int32_t *ids;
@@ -21,8 +21,8 @@ typedef struct tn_evaluator_text {
 } tn_evaluator_text;
 
 typedef struct tn_evaluator_ops {
-    /* How many rows one evaluation takes at most when it begins at pos0; the same of a piece after which others
-     * have their turn. */
+    /* The most rows that one evaluation takes when it begins at pos0, and the most of a piece after which
+     * other sessions have their turn. */
     int32_t (*max_rows)(const tn_evaluator *v, int32_t pos0);
     int32_t (*chunk_rows)(const tn_evaluator *v, int32_t pos0);
     /* Announces n tokens from pos0 on, in one or more evaluations. */
@@ -30,9 +30,9 @@ typedef struct tn_evaluator_ops {
     /* Evaluates a text's next rows. Timelines may be NULL. */
     tern_status (*evaluate)(const tn_evaluator_text *t, const atomic_bool *cancel, tn_timeline *timeline,
                             tern_error *err);
-    /* Evaluates rows of several texts, TN_TREE_MAX in all, in one pass over the weights, when all of them share. A row
-     * gets the bits that it gets alone. The rows are the first text's evaluator's, text after text; no other has
-     * more room. */
+    /* Evaluates rows of several texts, at most TN_TREE_MAX in all, in one pass over the weights; all of them
+     * must share weights. A row gets the bits that it gets alone. The rows are in the first text's evaluator,
+     * text after text; no other evaluator is roomier. */
     tern_status (*together)(const tn_evaluator_text *t, int32_t n, tn_timeline *timeline, tern_error *err);
     bool (*shares)(const tn_evaluator *v);
     int32_t (*room)(const tn_evaluator *v); /* tokens of its cache */
@@ -41,7 +41,7 @@ typedef struct tn_evaluator_ops {
     tern_status (*logits)(tn_evaluator *v, int32_t row0, int32_t n, float *logits, tern_error *err);
     /* Logits of a state [n_embd] that passed a last norm, without adapters. */
     tern_status (*head)(tn_evaluator *v, const float *state, float *logits, tern_error *err);
-    /* From the next evaluation on the text is read with the mix, borrowed; n == 0: without adapters. */
+    /* From the next evaluation on, the text is read with this mix, borrowed; n == 0: without adapters. */
     void (*adapt)(tn_evaluator *v, const tn_lora_mix *mix);
     /* The state holds another text now. */
     void (*forget)(tn_evaluator *v);
@@ -54,7 +54,7 @@ struct tn_evaluator { /* the beginning of both */
     tn_pipeline *pipeline; /* of a package, for its times and counts; else NULL */
 };
 
-/* Both borrow everything that they are given. n_ctx is the session's. */
+/* Both borrow all their arguments. n_ctx is the session's. */
 tern_status tn_evaluator_open_plain(tern_engine *e, tn_state *state, int32_t n_ctx, const tn_lora_mix *mix,
                                     tn_evaluator **out, tern_error *err);
 tern_status tn_evaluator_open_packed(tern_engine *e, tn_state *state, tn_step_profile *profile,

@@ -1,4 +1,4 @@
-/* A file's own weights, in floats or in its blocks: the float forward evaluates. */
+/* Evaluates a file's own weights, as floats or in its blocks, by the float forward. */
 #include "base/clock.h"
 #include "base/status.h"
 #include "model/forward.h"
@@ -13,7 +13,7 @@ typedef struct plain {
     const tn_lora_mix *mix;
     tn_acts acts;
     int32_t *pos, *slot; /* [acts.max_rows] */
-    tn_rows rows;        /* of the last evaluation, or of this text's part in one of several */
+    tn_rows rows;        /* of the last evaluation, or of this text's part in a shared one */
 } plain;
 
 static int32_t max_rows(const tn_evaluator *v, int32_t pos0) {

@@ -32,7 +32,7 @@ tern_status tern_generate_options_init(tern_generate_options *o, size_t size_byt
     return tn_sized_out(o, size_bytes, &d, sizeof d, LEAST_OPTIONS);
 }
 
-/* An outlet is text on its way to the caller. It holds back what may be the start of a stop string. */
+/* Text on its way to the caller. It holds back what may begin a stop string. */
 typedef struct outlet {
     tn_ctx *ctx;
     const tern_generate_options *o;
@@ -44,9 +44,9 @@ typedef struct outlet {
     const char *stopped_by;
 } outlet;
 
-/* Returns where the first stop string ends that is whole in buf; among those that end there, the longest
- * one. So the text does not depend on the order of stop strings, nor on where tokens end. Sets *start, and
- * *which to the stop string; returns 0 where none is whole. */
+/* Finds the stop string that ends first in buf; of several that end there, the longest. So the text depends
+ * neither on the order of stop strings nor on token borders. Returns its end and sets *start and *which;
+ * returns 0 where none is complete. */
 static size_t whole_stop(const outlet *t, size_t *start, const char **which) {
     size_t end = 0;
     for (const char *const *p = t->o->stop; p && *p; p++) {
@@ -59,8 +59,8 @@ static size_t whole_stop(const outlet *t, size_t *start, const char **which) {
     return end;
 }
 
-/* Returns how many bytes of buf can go: all that precedes a stop string, or all of it, less the longest tail
- * that a stop string may begin with. Sets stopped on a match. */
+/* Returns how many bytes of buf may be emitted: everything before a stop string, or everything but the
+ * longest tail that may begin one. Sets stopped on a match. */
 static size_t releasable(outlet *t) {
     size_t go = t->n;
     if (whole_stop(t, &go, &t->stopped_by)) {
@@ -108,9 +108,9 @@ struct tern_answer {
     double t0;
     uint32_t drafters; /* 0: one token a forward */
     int32_t max_rows, n_prompt;
-    int32_t token;        /* drawn and given out, not evaluated yet */
+    int32_t token;        /* drawn and emitted, not yet evaluated */
     float *shaped;        /* [n_vocab] for on_logits */
-    tern_stop_reason end; /* what an end is called: a limit's name, once the text was closed for its sake */
+    tern_stop_reason end; /* name of an end: a limit's, once the text was closed because of it */
     bool more;
     tern_status status;
     tern_error err;
@@ -126,7 +126,7 @@ static tern_status keep_to_grammar(tern_answer *g, tern_error *err) {
     return st;
 }
 
-/* Draws the next token from logits and gives it out. Returns false when generation ends here, or *st tells
+/* Draws the next token from logits and emits it. Returns false when generation ends here, or when *st tells
  * why it failed. */
 static bool take(tern_answer *g, const float *logits) {
     tern_session *s = g->s;
@@ -146,7 +146,7 @@ static bool take(tern_answer *g, const float *logits) {
         g->res.reason = g->end;
         return false;
     }
-    const float *shaped = logits; /* what is drawn from; log-probabilities are the model's own */
+    const float *shaped = logits; /* tokens are drawn from these; log-probabilities are the model's own */
     if (o->on_logits) {
         size_t n_vocab = (size_t)s->e->model->h.n_vocab;
         memcpy(g->shaped, logits, n_vocab * sizeof *logits);
@@ -192,9 +192,9 @@ static int32_t useful_rows(const tern_answer *g) {
 
 /* ---- a step ---------------------------------------------------------------------------------------- */
 
-/* What follows is evaluated and given out token by token. Each token is drawn from the logits that
- * decoding one by one would have, with the same random numbers. A draft only decides whether those logits
- * are there already. So the text is the same, at any temperature, and beside any other texts. */
+/* Results are emitted token by token. Each token is drawn from the logits that decoding one by one would
+ * have, with the same random numbers; a draft only decides whether those logits are already there. So the
+ * text is the same at any temperature, and beside any other texts. */
 
 /* Plans the rows of the next forward, which has those of n_beside other decoders too. */
 static void plan(tern_answer *g, int32_t n_beside, tn_tree *tree) {
@@ -223,7 +223,7 @@ static bool walk(tern_answer *g, const tn_tree *tree) {
         more = take(g, logits);
         next = more ? tn_tree_child(tree, row, g->token) : -1;
         if (next < 0) break;
-        if (atomic_exchange(&s->cancel, false)) { /* where the forward of this token would have noticed */
+        if (atomic_exchange(&s->cancel, false)) { /* where this token's forward would have noticed it */
             s->has_logits = false;
             g->status = tn_fail(&g->err, TERN_E_CANCELLED, "cancelled after %d tokens", g->res.n_tokens);
             return false;
@@ -246,7 +246,7 @@ static bool accept(tern_answer *g, const tn_tree *tree, bool alone, int64_t t0, 
     tn_drafting *d = &s->drafting;
     if (!g->drafters) return take(g, s->logits);
     int64_t t2 = tn_now_ns();
-    if (alone) tn_draft_timed(d->draft, tree->n, t1 - t0); /* else others' rows are in that time */
+    if (alone) tn_draft_timed(d->draft, tree->n, t1 - t0); /* else the time includes others' rows */
     tn_session_trace(s, tree->n > 1 ? "verify" : "step", t0, t1);
     if (g->drafters & TN_DRAFT_CALIBRATED)
         tn_draft_verified(d->draft, tree, tree->n > 1 ? s->tree_logits : s->logits);
@@ -288,7 +288,7 @@ tern_status tern_answers_step(tern_answer *const *d, size_t n_answers, tern_erro
     int32_t n = (int32_t)n_answers;
     bool worth = g->o.max_tokens < 0 || g->o.max_tokens >= PROFILED_TOKENS;
     if (n == 1 && g->drafters && g->res.n_tokens == 1 && worth && !g->o.draft_eager) {
-        g->status = tn_drafting_profile(g->s, &g->err); /* the first token is out: nobody waits for it */
+        g->status = tn_drafting_profile(g->s, &g->err); /* the first token is out, so nobody waits */
         g->more = g->status == TERN_OK;
         if (!g->more) return TERN_OK;
     }
@@ -363,10 +363,10 @@ tern_status tern_answer_close(tern_answer **pg, tern_generate_result *result, te
     *pg = NULL;
     g->res.decode_s = g->res.n_tokens ? tn_now_s() - g->t0 : 0;
     if (g->status == TERN_OK && g->text.has_detok &&
-        !g->text.stopped) { /* what was held back, and half a character at the end */
+        !g->text.stopped) { /* held-back text, and half a character at the end */
         g->text.n += tn_detok_flush(&g->text.detok, g->text.buf + g->text.n, g->text.cap - g->text.n);
         if (g->text.n && g->o.on_token && !g->o.on_token(g->o.user, -1, g->text.buf, g->text.n, 0))
-            g->res.reason = TERN_STOP_CALLBACK; /* whoever did not take it knows why */
+            g->res.reason = TERN_STOP_CALLBACK; /* a caller that refused it knows why */
     }
     s->stopped_by = g->text.stopped_by;
     tn_free(&s->e->ctx, g->text.buf);

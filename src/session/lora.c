@@ -1,4 +1,4 @@
-/* Which of an engine's adapters a session is read with. */
+/* The adapters that a session is read with. */
 #include "base/status.h"
 #include "engine/adapters.h"
 #include "session/session.h"
@@ -6,7 +6,7 @@
 void tn_session_mix(tern_session *s, const tn_lora_mix *mix) {
     if (tn_lora_mix_id(mix) == tn_lora_mix_id(&s->mix)) return;
     s->evaluator->ops->forget(s->evaluator);
-    tn_session_truncate(s, 0); /* what it holds was computed with others */
+    tn_session_truncate(s, 0); /* its contents were computed with others */
     s->has_logits = false;
     s->mix = *mix;
     s->evaluator->ops->adapt(s->evaluator, &s->mix);

@@ -1,4 +1,5 @@
-/* session/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of storing.c, lora.c and mtp.c. */
+/* session/minimal.c - stands in for storing.c, lora.c and mtp.c in a build for packages alone
+ * (TERN_MINIMAL). */
 #include "base/status.h"
 #include "engine/adapters.h"
 #include "model/next.h"
@@ -25,7 +26,7 @@ tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error 
     return tn_mix_parse(s->e, adapters, &mix, err);
 }
 
-/* Nobody opens one: the layer that guesses further stays in its package (package/no_on_demand.c). */
+/* Never opened: the layer that guesses one token further stays in its package (package/no_on_demand.c). */
 tern_status tn_mtp_open(tern_engine *e, tn_evaluator *evaluator, int32_t n_ctx, bool rope_long, tn_mtp **out,
                         tern_error *err) {
     (void)e, (void)evaluator, (void)n_ctx, (void)rope_long, (void)out;

@@ -12,11 +12,14 @@
 
 enum { DEPTH = 8, TOGETHER = 8, TRY_FIRST = 32, TRY_LAST = 256, COLD = 4 };
 static const float LIKELY = 0.6f,
-                   LIKELY_SHARE = 0.05f; /* of a guess: what is thought before any, and how it learns */
-/* A token takes a step each, so many steps long, before any; and how those are forgotten. */
+                   LIKELY_SHARE = 0.05f; /* probability of a right guess: its initial value, and the weight
+                                            of an observation */
+/* Price of a token in steps: initially one, with the weight of PRICED_STEPS steps. Every step scales the
+ * older ones by PRICE_KEPT. */
 static const float PRICED_STEPS = 4, PRICE_KEPT = 0.9f;
 static const float TAIL = 0.5f, TAIL_SHARE = 0.1f;
-static const float MARGIN = 1.2f; /* what a guess must save, of what it takes: both are estimates */
+static const float MARGIN = 1.2f; /* saving that a guess must promise, relative to its cost: both are
+                                     estimates */
 static const float STEP_RISE = 1.01f;
 
 struct tn_mtp {
@@ -24,25 +27,24 @@ struct tn_mtp {
     tern_engine *e;
     tn_evaluator *evaluator;
     tn_next_text text;
-    int32_t first, end; /* positions of the session's text that are noted: first .. end - 1 */
+    int32_t first, end; /* noted positions of the session's text: first .. end - 1 */
+    int32_t n_waiting;  /* number of the last rows of first .. end - 2 that wait for their keys and values */
     int32_t
-        n_waiting; /* of the rows first .. end - 2, the last: their keys and values are not computed yet */
-    int32_t
-        guessed; /* token of the row after the text whose keys and values are computed already; -1: none */
-    bool knows;  /* the state after position end - 1; else it is zeros */
-    /* [TN_TREE_MAX + 1] of the rows that wait; after them the state of position end - 1 */
+        guessed; /* token of the row after the text if its keys and values are already computed; -1: none */
+    bool knows;  /* the state after position end - 1 is known; else it is zeros */
+    /* [TN_TREE_MAX + 1] of the waiting rows; after them the state of position end - 1 */
     float *embeddings, *states;
     float *out; /* [n_embd] state of a guess */
     float *logits;
-    float step_ns;    /* of a guess: the quick end of what was measured, as that of steps is (proposals.h) */
-    float given_cost; /* of a guess, in steps; 0: step_ns says it */
-    /* That a guess is right, a first one and one after it: running means of what was thought. */
+    float step_ns;    /* time of a guess: the quick end of the measurements, as for steps (proposals.h) */
+    float given_cost; /* cost of a guess in steps; 0: derived from step_ns */
+    /* Probability that a first guess is right, and one after a guess: running means. */
     float likely[2];
-    /* What a token took lately, and the tokens that came after right guesses without another: see learn. */
+    /* Recent price of a token, and tokens that followed right guesses for free: see learn. */
     float sum_price, sum_steps, tail;
-    int32_t n_path, text_end; /* of the step before this one: what was guessed, after a text so long */
+    int32_t n_path, text_end; /* the previous step's guesses, and the length of the text they followed */
     int32_t path[DEPTH];
-    int32_t n_skipped, try_after; /* steps without a guess, and how many of them until the next try */
+    int32_t n_skipped, try_after; /* steps without a guess, and the number of them before the next try */
     uint64_t n_guesses;
     int64_t note_ns;
 };
@@ -102,7 +104,7 @@ static void embed(const tn_mtp *m, int32_t token, float *out) {
 
 /* ---- keeping up ------------------------------------------------------------------------------------- */
 
-/* The row that comes after all that wait. */
+/* The row after all waiting ones. */
 static int32_t next_row(const tn_mtp *m) { return m->end - m->first - 1; }
 
 static void flush(tn_mtp *m) {
@@ -113,7 +115,7 @@ static void flush(tn_mtp *m) {
     m->n_waiting = 0;
 }
 
-/* Goes back to a text of n tokens, or begins anew after them. */
+/* Returns to a text of n tokens, or starts anew after them. */
 static void go_back(tn_mtp *m, int32_t n) {
     flush(m);
     m->guessed = -1;
@@ -123,9 +125,9 @@ static void go_back(tn_mtp *m, int32_t n) {
     memset(m->states, 0, width(m) * sizeof *m->states);
 }
 
-/* The token at position end is known: the row in front of it is complete. */
+/* The token at position end is known, so the row before it is complete. */
 static void complete(tn_mtp *m, int32_t token) {
-    bool done = m->guessed == token; /* and nothing waits in front of it */
+    bool done = m->guessed == token; /* and no row before it waits */
     m->guessed = -1;
     if (m->end == m->first || done) return;
     embed(m, token, m->embeddings + (size_t)m->n_waiting++ * width(m));
@@ -148,13 +150,14 @@ static bool compute_logits(tn_mtp *m) {
     return m->evaluator->ops->head(m->evaluator, m->out, m->logits, NULL) == TERN_OK;
 }
 
-/* The first guess: the rows that wait and that of the token drawn; they stay as they are for tn_mtp_note. */
+/* The first guess: evaluates the waiting rows and that of the drawn token. They stay unchanged for
+ * tn_mtp_note. */
 static bool first_guess(tn_mtp *m, int32_t token) {
     if (!m->knows || m->end - m->first >= m->text.state.kv.cap_tok - DEPTH) return false;
     if (m->n_waiting >= TOGETHER) flush(m); /* the end of a prompt */
     embed(m, token, m->embeddings + (size_t)m->n_waiting * width(m));
     tn_next_rows(&m->text, next_row(m) - m->n_waiting, m->n_waiting + 1, m->embeddings, m->states, m->out);
-    /* what waited is computed; the state of the last token stays */
+    /* the waiting rows are computed; the state of the last token stays */
     memmove(m->states, m->states + (size_t)m->n_waiting * width(m), width(m) * sizeof *m->states);
     m->n_waiting = 0;
     m->guessed = token;
@@ -173,7 +176,7 @@ const float *tn_mtp_logits(tn_mtp *m, int32_t token, int32_t depth) {
     return (depth ? further(m, next_row(m) + depth, token) : first_guess(m, token)) ? m->logits : NULL;
 }
 
-/* What a guess takes, in steps of one row. */
+/* Cost of a guess in steps of one row. */
 static float cost_of(const tn_mtp *m, tn_proposals *p) {
     if (m->given_cost > 0) return m->given_cost;
     return tn_prop_step_ns(p) > 0 ? m->step_ns / tn_prop_step_ns(p) : 0;
@@ -183,9 +186,9 @@ void tn_mtp_give_cost(tn_mtp *m, float steps) { m->given_cost = steps; }
 
 static bool is_timed(const tn_mtp *m, tn_proposals *p) { return m->given_cost > 0 || tn_prop_step_ns(p) > 0; }
 
-/* Learns from the step before this one what a token takes: the sooner the text goes on without guesses, the less
- * is one worth that is right. And what a right guess brings beside itself: where the text then goes on as it did
- * before, retrieval knows what follows. */
+/* Learns from the previous step. The cheaper tokens have lately been without guesses, the less a right guess
+ * is worth. And a right guess may bring further tokens: where the text then repeats, retrieval knows what
+ * follows. */
 static void learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t n) {
     int32_t n_right = 0;
     if (p->last_tokens > 0) {
@@ -201,8 +204,8 @@ static void learn(tn_mtp *m, const tn_proposals *p, const int32_t *text, int32_t
     m->text_end = n;
 }
 
-/* How likely a guess after this node is to bring what others do not propose there: it is worth what it is where
- * they are wrong, and nothing where they are surer than a guess is. */
+/* Probability that a guess after this node brings a token that others do not propose there: its own
+ * probability where they are wrong, zero where they are surer than a guess is. */
 static float fresh(const tn_mtp *m, const tn_proposals *p, int32_t node) {
     const tn_prop *at = &p->node[node];
     float likely = m->likely[node > 0], proposed = 0;
@@ -212,9 +215,9 @@ static float fresh(const tn_mtp *m, const tn_proposals *p, int32_t node) {
     return proposed > likely ? 0 : likely * (1 - proposed);
 }
 
-/* Whether such a guess is likely to save more than it takes. The first guesses read weights that nobody has read
- * before, and their times tell nothing: answers are short, and one that was held up would be the last. Nothing is
- * guessed before a forward was timed. */
+/* Tells whether such a guess is likely to save more than it costs. The first guesses read cold weights, so
+ * their times are ignored: answers are short, and one that was held up would be the last. There is no guess
+ * before a forward was timed. */
 static bool pays(const tn_mtp *m, tn_proposals *p, int32_t node) {
     if (!is_timed(m, p)) return p->cost_given;
     float price = m->sum_price / m->sum_steps, tokens = p->node[node].p * fresh(m, p, node) * (1 + m->tail);
@@ -222,7 +225,7 @@ static bool pays(const tn_mtp *m, tn_proposals *p, int32_t node) {
     return gain > (m->given_cost > 0 || m->n_guesses >= COLD ? MARGIN * cost_of(m, p) : 0);
 }
 
-/* Where guessing takes longer than it saves it is tried now and then, and ever more seldom. */
+/* Where guesses cost more than they save, they are tried again at growing intervals. */
 static bool worth(tn_mtp *m, tn_proposals *p) {
     if (fresh(m, p, 0) <= 0) return false;
     if (pays(m, p, 0)) {
@@ -236,8 +239,7 @@ static bool worth(tn_mtp *m, tn_proposals *p) {
     return true;
 }
 
-/* Guesses what comes after the node, and returns the node of that; -1: there is none, or nothing is to come
- * after it. */
+/* Guesses the token after the node. Returns its node, or -1 if there is none or nothing may follow it. */
 static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
     size_t n_vocab = (size_t)m->e->model->h.n_vocab;
     int64_t t0 = tn_now_ns();
@@ -255,7 +257,7 @@ static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
     if (node < 0) return -1;
     m->likely[depth > 0] += LIKELY_SHARE * (tn_prop_rate(p, class_) - m->likely[depth > 0]);
     m->path[m->n_path++] = token;
-    if (p->node[node].child >= 0) { /* others have proposed it, and what follows: no merit of the guess */
+    if (p->node[node].child >= 0) { /* others proposed it and its continuation: no merit of the guess */
         m->n_path = 0;
         return -1;
     }

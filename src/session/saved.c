@@ -1,8 +1,8 @@
-/* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint. A file is
- * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. Keys
- * and values are as the session keeps them, and say in which form. One that keeps them in another form
- * converts them: it goes on from the same text, though not with the bits it would have had without the
- * file. */
+/* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint.
+ *
+ * A file is state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of everything
+ * before. Keys and values have the session's form, which is named. A session with another form converts them:
+ * it continues the same text, though not with the bits that it would have had without the file. */
 #include "session/session.h"
 
 #include "base/finite.h"
@@ -30,7 +30,7 @@ typedef struct state_head {
 } state_head;
 _Static_assert(sizeof(state_head) == 48, "on-disk layout");
 
-/* Of the model and the adapters that the text was read with. */
+/* Of the model, and of the adapters that the text was read with. */
 static uint64_t fingerprint_of(const tern_session *s) {
     return s->e->model->fingerprint ^ tn_lora_mix_id(&s->mix);
 }
@@ -159,7 +159,7 @@ tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_e
     return dst == src ? TERN_OK : tn_session_copy(dst, src, src->n_tok, err);
 }
 
-/* The head of a file that this session can load. */
+/* Checks the head of a file that this session may load. */
 static tern_status get_head(stream *st, const tern_session *s, const char *path, state_head *out,
                             tern_error *err) {
     const tn_model *m = s->e->model;
@@ -179,7 +179,7 @@ static tern_status get_head(stream *st, const tern_session *s, const char *path,
                    head.n_vocab != m->h.n_vocab,
                err, TERN_E_INVALID, "%s: saved with another model or other adapters (this session has %s)",
                path, tn_lora_mix_text(&s->mix, mix, sizeof mix));
-    /* else its keys are rotated by the other factors */
+    /* else its keys are rotated by the other rope factors */
     TN_FAIL_IF(head.rope_long != (uint32_t)tn_session_rope_long(s), err, TERN_E_INVALID,
                "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens",
                path, head.rope_long ? "long" : "short", head.rope_long ? "more" : "no more",
@@ -199,7 +199,7 @@ tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **t
     state_head head = {0};
     tern_status rc = TERN_OK;
     if (!st.f || !st.hash) rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
-    if (st.hash) XXH64_reset(st.hash, 0); /* updated, though nobody asks for it */
+    if (st.hash) XXH64_reset(st.hash, 0); /* updated, though the result is not used */
     if (rc == TERN_OK) rc = get_head(&st, s, path, &head, err);
     if (rc == TERN_OK && !(*tokens = malloc(((size_t)head.n_tok + 1) * sizeof **tokens)))
         rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);

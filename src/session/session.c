@@ -1,4 +1,4 @@
-/* A session's timeline: prefill, step, score, cancel. */
+/* A session's text: prefill, step, score, cancel. */
 #include "session/session.h"
 
 #include "base/clock.h"
@@ -142,8 +142,8 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
     return s->evaluator->ops->evaluate(&t, &s->cancel, tn_session_timeline(s), err);
 }
 
-/* Refuses logits that are no numbers, because tokens would be drawn from them all the same. The values of the
- * layers tell where it began: what is not finite in front of a layer is not finite in its V. */
+/* Refuses logits that are not finite, because the sampler would draw tokens from them all the same. The
+ * layers' values tell where it began: a non-finite input of a layer shows in its V. */
 static tern_status check_logits(const tern_session *s, const float *logits, int32_t n, int32_t end,
                                 tern_error *err) {
     const tn_kv *kv = &s->state.kv;
@@ -166,14 +166,14 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
                    h->n_layers - 1);
 }
 
-/* Computes logits of the last evaluation's rows, which come after the session's tokens. */
+/* Computes logits of rows of the last evaluation, which come after the session's tokens. */
 static tern_status logits_of(tern_session *s, int32_t row0, int32_t n, float *logits, tern_error *err) {
     TN_TRY(s->evaluator->ops->logits(s->evaluator, row0, n, logits, err));
     return check_logits(s, logits, n, s->n_tok + row0 + n, err);
 }
 
-/* Computes logits of the positions that a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time.
- * `done` is how many tokens are before them. */
+/* Computes the logits that a scorer wants among n evaluated rows, TN_SCORE_ROWS at a time. `done` is the
+ * number of tokens before them. */
 static tern_status score_rows(tern_session *s, int32_t n_rows, size_t done, const tn_scorer *scorer,
                               tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
@@ -196,7 +196,8 @@ static tern_status score_rows(tern_session *s, int32_t n_rows, size_t done, cons
     return TERN_OK;
 }
 
-/* For drafts of the layer that guesses further: tokens at pos.. are text, and their rows lie one after another. */
+/* For drafts of the layer that guesses one token further: tokens at pos.. are text, and their rows are
+ * consecutive. */
 static void note(tern_session *s, int32_t pos, const int32_t *tokens, int32_t n, const tern_session *in,
                  int32_t row) {
     for (int32_t i = 0; s->drafting.mtp && i < n; i++)
@@ -214,8 +215,8 @@ static void keep_rows(tern_session *s, const int32_t *tokens, int32_t n, const t
 
 enum { MARK_EVERY = 256, MARKED_ROWS = 64 }; /* tokens */
 
-/* Places to go back to, for states that need them: chunks of prompts, a prompt's end, and now and then in
- * an answer. */
+/* Snapshots for states that need them: at chunks of prompts, at a prompt's end, and now and then in an
+ * answer. */
 static tern_status mark(tern_session *s, bool here, tern_error *err) {
     return here || tn_state_unmarked(&s->state) >= MARK_EVERY ? tn_state_snapshot(&s->state, err) : TERN_OK;
 }
@@ -242,7 +243,7 @@ static tern_status begin_pieces(tern_session *s, const int32_t *tokens, size_t n
     return out->calibrates ? tn_drafting_before(s, tokens, n, err) : TERN_OK;
 }
 
-/* The next rows, `most` of them where there are so many. */
+/* The next rows, at most `most` of them. */
 static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scorer, tern_error *err) {
     tern_session *s = p->s;
     const int32_t *tokens = p->tokens + p->done;
@@ -315,7 +316,8 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
 /* The session whose buffers have room for all caches comes first. */
 static int32_t room(const tern_session *s) { return s->evaluator->ops->room(s->evaluator); }
 
-/* What can go together, roomiest first; what cannot has its error. Returns how many, and all their rows. */
+/* Finds the sessions that can share a forward, the roomiest first; the others get their errors. Returns their
+ * number, and all their rows. */
 static int32_t line_up(tn_turn *turns, int32_t n, tn_turn **out, int32_t *n_rows) {
     int32_t k = 0;
     *n_rows = 0;
@@ -348,7 +350,7 @@ static tern_status forward_together(tn_turn *const *t, int32_t n, tern_error *er
     return lead->evaluator->ops->together(texts, n, tn_session_timeline(lead), err);
 }
 
-/* Gives every session its logits: those of all rows are lead's, in the order of the turns. */
+/* Gives every session its logits: lead has those of all rows, in the order of the turns. */
 static void share_out(tn_turn *const *t, int32_t n, const float *logits) {
     for (int32_t i = 0, row = 0; i < n; row += t[i++]->tree.n) {
         tern_session *s = t[i]->s;
@@ -400,12 +402,11 @@ void tn_sessions_forward(tn_turn *turns, int32_t n) {
 }
 
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
-    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path after this one
-     * needs */
+    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row that no later path needs */
     tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
     s->tokens[s->n_tok++] = tree->token[row];
     note(s, s->n_tok - 1, &tree->token[row], 1, s->rows_in, s->rows_at + row);
-    (void)mark(s, false, NULL); /* without memory the way back is longer */
+    (void)mark(s, false, NULL); /* without memory for it, going back takes longer */
 }
 
 void tn_session_settle(tern_session *s, int32_t row) {
@@ -415,7 +416,7 @@ void tn_session_settle(tern_session *s, int32_t row) {
 }
 
 tn_timeline *tn_session_timeline(const tern_session *s) {
-    /* acquire: the timeline is made before it is seen */
+    /* acquire: the timeline is complete before it is visible */
     return s->timeline ? s->timeline : atomic_load_explicit(&s->e->watched, memory_order_acquire);
 }
 
@@ -440,7 +441,8 @@ tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err
     return TERN_OK;
 }
 
-/* Forgets what is not the prompt's beginning. Returns how many of its tokens need not be evaluated. */
+/* Drops everything after the common beginning with the prompt. Returns how many of its tokens need no
+ * evaluation. */
 static size_t keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok) {
     size_t same = 0;
     while (same < n_tok && same < (size_t)s->n_tok && s->tokens[same] == prompt[same]) same++;

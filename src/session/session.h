@@ -1,5 +1,5 @@
-/* session/session.h - one request: a text that grows, what the layers remember of it, and the logits after
- * it (internal side of tern.h). One thread at a time has a session.
+/* session/session.h - one request: a growing text, the layers' state after it, and its logits (internal side
+ * of tern.h). One thread at a time uses a session.
  *
  * Main path: tern_session_prefill and step (session.c) -> tern_session_generate (generate.c), which draws
  * tokens with the help of drafting.c, constrain.c and storing.c. saved.c writes a session to a file. */
@@ -20,17 +20,17 @@ enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when
 struct tern_session {
     tern_engine *e;
     int32_t n_ctx;
-    tn_state state; /* what the layers remember of the text */
+    tn_state state; /* the layers' state after the text */
     tn_evaluator *evaluator;
-    tn_lora_mix mix; /* adapters that its text is read with */
+    tn_lora_mix mix; /* adapters that the text is read with */
     tn_step_profile profile;
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens;       /* [n_ctx] */
     int32_t n_tok;         /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
     float *logits;         /* [n_vocab] after token n_tok-1 */
     bool has_logits;
-    size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them the session knew */
-    /* where the rows of the last forward of few lie: in this session's buffers, from this one on */
+    size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them were already evaluated */
+    /* place of the rows of the last small forward: in this session's buffers, from this row on */
     const tern_session *rows_in;
     int32_t rows_at;
     float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
@@ -40,70 +40,69 @@ struct tern_session {
     tn_constraint constraint;
     bool answering; /* an answer is open: tern_answer_open to tern_answer_close */
     _Atomic bool cancel;
-    const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
+    const char *stopped_by; /* the stop string that ended the last generate, from its options, or NULL */
 };
 
-/* Who wants the logits of positions first.. of what is appended. */
+/* Receives the logits of appended positions from first on. */
 typedef struct tn_scorer {
     size_t first;
     bool (*on_logits)(void *user, size_t i, const float *logits);
     void *user;
-    /* Instead: what the layers make of a position, normalised as lm_head gets it, float[n_embd]; needs
+    /* Alternative: the state of a position after the last norm, the input of lm_head, float[n_embd]; needs
      * row, room for one */
     void (*on_hidden)(void *user, size_t i, const float *x);
     float *row;
 } tn_scorer;
 
-/* Evaluate tokens[0..n) after the session's prefix; afterwards the session's logits are those of the last
- * one. scorer may be NULL. */
+/* Evaluate tokens[0..n) after the session's prefix; the session's logits are then those of the last one.
+ * scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
 /* A prompt read chunk by chunk, so that others have their turn in between. The bits are those of
  * tern_session_prefill. */
 typedef struct tn_prefill {
     tern_session *s;
-    const int32_t *tokens; /* borrowed: those that the session did not know */
+    const int32_t *tokens; /* borrowed: the tokens still to evaluate */
     size_t n, done;
     bool calibrates;
 } tn_prefill;
 
-/* Keeps what the session knows of the prompt, and plans the rest; n == 0: all is known. */
+/* Keeps the session's common beginning with the prompt and plans the rest; n == 0: nothing is left. */
 tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
                              tern_error *err);
-/* One chunk more; at the end the session has the last token's logits. Where it fails or is cancelled, what
- * is done stays the session's. Nothing else may change the session in between. */
+/* Evaluates one more chunk; at the end the session has the last token's logits. After a failure or a cancel
+ * the finished chunks stay. Nothing else may change the session in between. */
 tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
-/* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left).
- * Both are of one engine and of one kind of rope factors, and n fits. On failure it is as before. */
+/* Makes the session a copy of src after its first n tokens, where src's state can go back to them
+ * (tn_state_left). Both belong to one engine and use the same rope factors, and n fits. On failure the
+ * session is unchanged. */
 tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err);
-/* Evaluate a draft tree after the session's prefix: s->tree_logits then holds the logits of every row, the
- * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
- * rows are kept. */
+/* Evaluate a draft tree after the session's prefix. s->tree_logits then holds the logits of every row, with
+ * the bits of decoding along the row's ancestors. The prefix is unchanged until rows are kept. */
 tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
-/* One session's part in a forward of several: the rows it wants, and how that went. */
+/* One session's part in a shared forward: its rows, and the result. */
 typedef struct tn_turn {
     tern_session *s;
-    tn_tree
-        tree; /* of one row: a token that becomes part of the text; of more: as tn_session_verify has it */
+    tn_tree tree; /* one row: a token that becomes part of the text; several: as in tn_session_verify */
     tern_status status;
     tern_error err;
 } tn_turn;
 
 /* Evaluates the rows of up to TN_MAX_TEXTS different sessions of one engine together, TN_TREE_MAX rows in
- * all: the weights are read once. Every session gets the bits that it would get alone. A cancel is left to
- * who looks next. The caller has all these sessions. */
+ * all, and reads the weights once. Every session gets the bits that it would get alone. The next caller
+ * handles a cancel. The caller owns all these sessions meanwhile. */
 void tn_sessions_forward(tn_turn *turns, int32_t n);
-/* Append a row of the tree just verified: the root first, then each time a child of the row before. */
+/* Append rows of the tree just verified: first the root, then each time a child of the previous row. */
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
 /* The row kept last: its logits become the session's. */
 void tn_session_settle(tern_session *s, int32_t row);
-/* Gives the timeline that notes what the session does: its own, else the engine's while somebody watches;
- * NULL: none. */
+/* Returns the timeline that records the session's work: its own, or the engine's while it is watched; NULL:
+ * none. */
 tn_timeline *tn_session_timeline(const tern_session *s);
-/* An event of the session's own thread on that timeline. name is a string constant. */
+/* Records an event of the session's own thread on that timeline. name is a string constant. */
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
-/* The tokens of a saved session that this one could load: malloc'ed. TERN_E_FORMAT: damaged as far as can
- * be seen. TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
+/* The tokens of a saved session that this one could load, malloc'ed. TERN_E_FORMAT: visibly damaged.
+ * TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
 tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
                             tern_error *err);
 
@@ -112,23 +111,23 @@ static inline const float *tn_session_row(const tern_session *s, int32_t i) {
     return s->evaluator->ops->row(s->evaluator, i);
 }
 
-/* A package's pipeline, for its times and counts; NULL: the session is of a file, or was not opened. */
+/* A package's pipeline, for its times and counts; NULL: the session computes from a file, or is not open. */
 static inline tn_pipeline *tn_session_pipeline(const tern_session *s) {
     return s->evaluator ? s->evaluator->pipeline : NULL;
 }
 
-/* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the
- * text becomes. */
+/* longrope: the session's capacity chooses the factors, so that a row's bits never depend on the final length
+ * of the text. */
 static inline bool tn_session_rope_long(const tern_session *s) {
     const tn_hparams *h = &s->e->model->h;
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
 }
 
-/* tern_session_lora with a mix of this engine's. */
+/* tern_session_lora with a mix of this engine. */
 void tn_session_mix(tern_session *s, const tn_lora_mix *mix);
 
-/* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok
- * says. */
+/* Drop all but the first n tokens, or more where a kind of state can only return to a snapshot: see
+ * s->n_tok. */
 void tn_session_truncate(tern_session *s, int32_t n);
 
 #endif

@@ -66,7 +66,7 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
                    .lengths = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.lengths)};
     tern_status st = c.ids && c.lengths ? t->ops->each(t->store, TN_STORING_TOKENS, collect, &c, err)
                                         : tn_fail(err, TERN_E_MEMORY, "no memory to read a store");
-    /* the newest last: where several places could go on, drafts follow the last one */
+    /* the newest last: of several possible continuations drafts follow the last one */
     for (size_t end = c.n; st == TERN_OK && c.n_sequences; end -= (size_t)c.lengths[c.n_sequences]) {
         size_t n = (size_t)c.lengths[--c.n_sequences];
         st = tern_session_learn(s, c.ids + end - n, n, err);

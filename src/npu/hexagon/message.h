@@ -1,8 +1,10 @@
-/* npu/hexagon/message.h - what travels between host and DSP: one request of fixed size, answered by one
- * reply. Both sides are little-endian with 32-bit fields. Places are byte offsets into the shared arenas,
- * which follow each other and are of one size; nothing is an address, and nothing crosses from one to the next. The DSP uses only places that were mapped, and counts what is mapped against the
- * memory cap of the HELLO. The area that the HELLO names (jobs' rows and packed weights on their way) is
- * mapped from the start and not counted. */
+/* npu/hexagon/message.h - messages between host and DSP: one request of fixed size, answered by one reply.
+ * Both sides are little-endian with 32-bit fields.
+ *
+ * Places are byte offsets into the shared arenas, which are consecutive and of one size; nothing is an
+ * address, and nothing crosses from one arena to the next. The DSP uses only mapped places and counts them
+ * against the memory cap of the HELLO. The area named in the HELLO (for jobs' rows and packed weights in
+ * transit) is mapped from the start and not counted. */
 #ifndef TN_HEXAGON_MESSAGE_H
 #define TN_HEXAGON_MESSAGE_H
 
@@ -48,11 +50,11 @@ typedef enum tn_hex_status {
 
 enum {
     TN_HEX_POISON = 1
-}; /* flag of HELLO: a transfer overwrites its target when it begins, so that reading too early shows */
+}; /* flag of HELLO: a transfer overwrites its target when it begins, so that reading too early is noticed */
 
 typedef struct tn_hex_hello {
     uint32_t version, arena_bytes, window, window_bytes, cap_bytes /* 0: no limit */, vtcm_bytes, flags,
-        n_threads, /* at most so many compute at once, each with its part of VTCM */
+        n_threads, /* most threads that compute at once, each with its part of VTCM */
         n_arenas;  /* of arena_bytes each; the window is in the first */
 } tn_hex_hello;
 

@@ -1,6 +1,6 @@
-/* npu/hexagon/transport.h - the way to a DSP: arenas of memory that both sides see, and messages there and
- * back. In qemu.c the DSP program is a co-process under qemu-hexagon. fastrpc.c is for a device; it is built
- * only with a Hexagon SDK and has never run (docs/reference/hexagon.md). */
+/* npu/hexagon/transport.h - the link to a DSP: arenas of memory that both sides see, and messages both ways.
+ * In qemu.c the DSP program is a co-process under qemu-hexagon. fastrpc.c is for a device; it is built only
+ * with a Hexagon SDK and has never run (docs/reference/hexagon.md). */
 #ifndef TN_HEXAGON_TRANSPORT_H
 #define TN_HEXAGON_TRANSPORT_H
 
@@ -21,11 +21,11 @@ typedef struct tn_hex_transport {
     const char *name;
     /* open starts the DSP program and makes the arenas. */
     tern_status (*open)(tn_ctx *ctx, tn_hex_link **out, tern_error *err);
-    /* send never waits. It returns false when the DSP is gone or its queue is full, which with one request at
-     * a time is no better. */
+    /* send never waits. It returns false when the DSP is gone or its queue is full, which is equally bad with
+     * one request at a time. */
     bool (*send)(tn_hex_link *l, const void *message, size_t n_bytes);
     tn_hex_receipt (*receive)(tn_hex_link *l, void *message, size_t n_bytes, int limit_ms);
-    /* kill ends the DSP program. When it returns the program writes to the arena no more; only close may
+    /* kill ends the DSP program. When it returns the program no longer writes to the arena; only close may
      * follow. */
     void (*kill)(tn_hex_link *l);
     void (*close)(tn_hex_link **l); /* ends the DSP program too; NULL-safe */

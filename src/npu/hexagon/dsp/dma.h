@@ -1,5 +1,5 @@
 /* npu/hexagon/dsp/dma.h - transfers into VTCM with the interface of a DMA engine. One is begun, the core goes
- * on computing, and what it brings may be used after the wait. Here the core copies, at the wait. On silicon,
+ * on computing, and the data may be used after the wait. Here the core copies, at the wait. On silicon,
  * descriptors of the user DMA take its place; they have two dimensions, because the rows of a column tile go
  * to every second half of the vectors. */
 #ifndef TN_HEXAGON_DMA_H

@@ -2,7 +2,7 @@
 
 #include "ops.h"
 
-/* Where a place is that was found to be mapped. */
+/* The memory at a place that is known to be mapped. */
 static uint8_t *at(const tn_hex_runtime *t, uint32_t place) {
     uint32_t i = 0;
     for (; place >= t->hello.arena_bytes && i + 1 < t->hello.n_arenas; i++) place -= t->hello.arena_bytes;
@@ -87,8 +87,9 @@ static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
 
 /* ---- threads ----------------------------------------------------------------------------------------- */
 
-/* What all threads of a product, a selection or an unpacking do: columns, rows or channels, in parts that are multiples of a step. Every
- * thread has its own part of VTCM and its own transfers, and stages the rows for itself. */
+/* The work of all threads of a product, a selection or an unpacking: columns, rows or channels, in parts that
+ * are multiples of a step. Every thread has its own part of VTCM and its own transfers, and stages the rows
+ * for itself. */
 typedef struct shared_work {
     const tn_hex_runtime *t;
     tn_hex_dma *dma;
@@ -170,7 +171,7 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
     const tn_hex_load *d = &t->graphs[id].desc;
     uint32_t k4 = (d->k + 3) / 4 * 4;
     if (!r->n_rows || r->n_rows > d->m) return TN_HEX_E_SHAPE;
-    for (int pass = 0; pass < 2; pass++) { /* nothing is computed of a request that is wrong anywhere */
+    for (int pass = 0; pass < 2; pass++) { /* a request with any error computes nothing */
         for (uint32_t i = 0; i < d->n_ops; i++) {
             uint32_t o = d->is_qk ? i : 0, cols = r->ops[i].cols,
                      tiles = d->is_qk ? r->ops[i].tiles : d->ops[i].tiles;
@@ -266,7 +267,7 @@ static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
         return TN_HEX_E_LIMIT;
     if (!t->vtcm) t->vtcm = t->platform.get_vtcm(h->vtcm_bytes);
     if (!t->vtcm) return TN_HEX_E_LIMIT;
-    for (uint32_t i = h->n_arenas; i--;) /* the first is last: it says that there are all */
+    for (uint32_t i = h->n_arenas; i--;) /* the first one is written last: it tells that all are there */
         if (!(t->arenas[i] = t->platform.map_arena(i, h->arena_bytes))) return TN_HEX_E_LIMIT;
     t->hello = *h;
     tn_hex_spreads_init(&t->spreads);

@@ -1,5 +1,5 @@
-/* npu/hexagon/dsp/runtime.h - the DSP's runtime: what it makes of a message, whoever brought it. It keeps
- * which memory is mapped, under a cap, and a table of graphs that were loaded once and are run by number. */
+/* npu/hexagon/dsp/runtime.h - the DSP's runtime: handles a message, whatever brought it. It keeps the mapped
+ * memory, under a cap, and a table of graphs that are loaded once and run by number. */
 #ifndef TN_HEXAGON_RUNTIME_H
 #define TN_HEXAGON_RUNTIME_H
 
@@ -7,12 +7,12 @@
 #include "dma.h"
 #include "kernels.h"
 
-/* The platform beneath offers these; the first two give NULL where they cannot. */
+/* Functions of the platform; the first two return NULL where they cannot. */
 typedef struct tn_hex_platform {
     uint8_t *(*map_arena)(uint32_t i, uint32_t n_bytes); /* the i-th, for good */
     uint8_t *(*get_vtcm)(uint32_t n_bytes);              /* aligned to 128 */
-    /* These two are for the cache: forget drops what the host may have written since, the other writes back
-     * what the host is to see. They are NULL where there is no need. */
+    /* For the cache: forget drops what the host may have written since, the other writes back what the host
+     * must see. NULL where there is no need. */
     void (*forget)(const void *p, uint32_t n_bytes);
     void (*write_back)(const void *p, uint32_t n_bytes);
     /* Makes n - 1 further threads, once; then calls fn(arg, 0 .. n - 1), each on a thread of its own with HVX, and

@@ -1,7 +1,7 @@
-/* npu/hexagon/dsp/topk.c - the k largest of a row of scores, those that kernels/topk.h selects on the host: of equal
- * ones the lowest positions. A threshold is searched by counting how many scores reach it, by interpolation and
- * halving in turn, and positions are written in one more pass. A row that VTCM has no room for passes through it in
- * two halves, every time. */
+/* npu/hexagon/dsp/topk.c - the k largest of a row of scores, the same as kernels/topk.h selects on the host:
+ * of equal ones the lowest positions. It searches a threshold by counting how many scores reach it, by
+ * interpolation and bisection in turn, and writes positions in one more pass. A row too large for VTCM passes
+ * through it in two halves each time. */
 #include "ops.h"
 
 #include <hexagon_protos.h>
