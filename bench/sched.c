@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "sched/executor.h"
-#include "sched/headplan.h"
+#include "attention/headplan.h"
 #include "sched/shapes.h"
 #include "sched/virtual.h"
 

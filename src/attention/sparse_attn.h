@@ -19,8 +19,8 @@
 #include "package/npu_model.h"
 #include "model/attn_times.h"
 #include "model/rows.h"
-#include "sched/headplan.h"
-#include "sched/prefill_graph.h"
+#include "attention/headplan.h"
+#include "package/prefill_graph.h"
 
 #include <stdatomic.h>
 

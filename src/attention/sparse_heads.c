@@ -1,4 +1,4 @@
-/* Sparse attention head by head on two lanes (shadowAttn 3.4): the tasks of sched/prefill_graph.h. What the
+/* Sparse attention head by head on two lanes (shadowAttn 3.4): the tasks of package/prefill_graph.h. What the
  * slots take is planned for every chunk and layer when its buckets are known. The plan of a layer stays while
  * they stay and the text has not grown by half. */
 #include "attention/sparse_impl.h"

@@ -15,10 +15,10 @@
 #ifndef TN_LAB_SIM_H
 #define TN_LAB_SIM_H
 
-#include "sched/headplan.h"
-#include "sched/measured.h"
-#include "sched/prefill_graph.h"
-#include "sched/switch.h"
+#include "attention/headplan.h"
+#include "package/measured.h"
+#include "package/prefill_graph.h"
+#include "package/switch.h"
 #include "sched/timeline.h"
 #include "sched/virtual.h"
 
@@ -98,7 +98,7 @@ typedef enum tn_sim_load {
 typedef enum tn_sim_attention {
     TN_SIM_FULL,
     TN_SIM_SHADOW, /* estimated on the device, top-k and exact attention on one core of the CPU, heads planned
-                      by sched/headplan.h */
+                      by attention/headplan.h */
     TN_SIM_FLOAT_SPARSE, /* estimated on the CPU too */
     TN_N_SIM_ATTENTIONS
 } tn_sim_attention;

@@ -1,5 +1,5 @@
 /* model/attn_times.h - how long the stages of sparse attention take, as measured on some machine: what heads
- * are planned by (sched/headplan.h). Kept in profiles, as JSON; packages of
+ * are planned by (attention/headplan.h). Kept in profiles, as JSON; packages of
  * earlier versions of tern have some too. */
 #ifndef TN_MODEL_ATTN_TIMES_H
 #define TN_MODEL_ATTN_TIMES_H

@@ -7,7 +7,7 @@
  * resident). Packed weights pass through a ring of fixed size, so little memory is needed beside the one copy
  * of the weights. A unit's read begins when the units whose memory it reuses are loaded (`after`).
  *
- * In stream mode the steps are tasks of the first prefill's graph (sched/prefill_graph.h), and reading begins
+ * In stream mode the steps are tasks of the first prefill's graph (package/prefill_graph.h), and reading begins
  * when the model is opened. The other modes take all steps when the model is opened. Steps may be repeated
  * after a cancelled run; a failure is permanent. */
 #ifndef TN_PACKAGE_LOADER_H
@@ -15,7 +15,7 @@
 
 #include "base/aio.h"
 #include "package/npu_model.h"
-#include "sched/prefill_graph.h"
+#include "package/prefill_graph.h"
 
 /* The place of a unit, and what waits for it. */
 typedef enum tn_unit_kind {

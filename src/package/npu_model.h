@@ -16,7 +16,7 @@
 #include "model/model.h"
 #include "model/sites.h"
 #include "npu/npu.h"
-#include "sched/switch.h"
+#include "package/switch.h"
 
 #include <stdatomic.h>
 

@@ -3,7 +3,7 @@
  *
  * Where graphs cannot share weights, loading a layer's other form writes its weights from the package's image
  * into the device's memory again, in the place of those that are there. So the memory cap holds one form, and
- * switching takes real time. When to switch is planned by sched/switch.h; every chunk computes with whatever
+ * switching takes real time. When to switch is planned by package/switch.h; every chunk computes with whatever
  * form its layers have, with the same bits.
  *
  * There is one switcher per opened model. Its device belongs to one forward at a time (tn_switcher_lock).
@@ -13,7 +13,7 @@
 #define TN_PACKAGE_SWITCHING_H
 
 #include "package/npu_model.h"
-#include "sched/switch.h"
+#include "package/switch.h"
 
 /* Waits for another session's forward. */
 void tn_switcher_lock(tn_switcher *w);
@@ -36,7 +36,7 @@ bool tn_switcher_has_times(const tn_switcher *w);
 
 /* Plans for n_waves waves of n_chunks chunks from now on, the last one of which has this share of a wave's
  * rows. Chunks of one wave are in flight together, so a layer changes its form between waves: the waves are
- * what sched/switch.h calls chunks. Its blocks are equal numbers of layers, as many of them as promise the
+ * what package/switch.h calls chunks. Its blocks are equal numbers of layers, as many of them as promise the
  * shortest prefill or as the user said. NULL in *plan means that every layer stays as it is. Layers that a
  * former request left in the decode form are brought back at once where that pays. */
 tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave,

@@ -1,7 +1,7 @@
 /* prefill/pipeline.h - a package's forward: chunks of the prompt x steps of the program, as tasks on two
  * lanes (llm.npu 3.2-3.4).
  *
- * The steps come from the model's program (steps.h), their dependencies from sched/prefill_graph.h. A wave is
+ * The steps come from the model's program (steps.h), their dependencies from package/prefill_graph.h. A wave is
  * up to TN_WAVE_CHUNKS chunks in flight together. Decoding runs the same steps of one small chunk in order,
  * each spread over the pool. */
 #ifndef TN_PREFILL_PIPELINE_H
@@ -12,8 +12,8 @@
 #include "model/rows.h"
 #include "model/tree.h"
 #include "sched/executor.h"
-#include "sched/prefill_graph.h"
-#include "sched/measured.h"
+#include "package/prefill_graph.h"
+#include "package/measured.h"
 
 typedef struct tn_pipeline tn_pipeline;
 

@@ -10,7 +10,7 @@
 #define TN_PREFILL_STEPS_H
 
 #include "model/program.h"
-#include "sched/measured.h"
+#include "package/measured.h"
 
 /* All types of steps that a program may have, whatever the package and its options. Times are kept by
  * them. */

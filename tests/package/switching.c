@@ -268,7 +268,7 @@ static void planned_and_traced(void **state) {
         tern_engine_close(&e);
     }
     assert_true(stall[2] > 0 && stall[0] >= 0 &&
-                stall[1] >= 0); /* each by its own engine's times: what is least is sched/switch.c's test */
+                stall[1] >= 0); /* each by its own engine's times: what is least is package/switch.c's test */
     tern_options o = separate("whenever");
     tern_engine *e;
     tern_error err;

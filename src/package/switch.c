@@ -1,4 +1,4 @@
-#include "sched/switch.h"
+#include "package/switch.h"
 
 #include <assert.h>
 #include <math.h>

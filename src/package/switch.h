@@ -1,4 +1,4 @@
-/* sched/switch.h - when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2). It knows
+/* package/switch.h - when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2). It knows
  * neither threads nor clocks.
  *
  * The model is cut into blocks of layers. Prefill takes steps: step s computes block s % n_blocks of chunk s
@@ -15,8 +15,8 @@
  *                taken; single blocks are moved as long as that helps. Never worse than the other two.
  *
  * The engine's prefill and the simulator both plan by this file. */
-#ifndef TN_SCHED_SWITCH_H
-#define TN_SCHED_SWITCH_H
+#ifndef TN_PACKAGE_SWITCH_H
+#define TN_PACKAGE_SWITCH_H
 
 #include "base/status.h"
 

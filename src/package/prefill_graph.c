@@ -1,4 +1,4 @@
-#include "sched/prefill_graph.h"
+#include "package/prefill_graph.h"
 
 #include "base/status.h"
 

@@ -1,7 +1,7 @@
 /* The cold start's part of the prefill graph: weights are read, unpacked and loaded before they are used, in
  * every chunk, no sooner than their place is free; under every policy; and overlapping hides what it can. On
  * the virtual clock. */
-#include "sched/prefill_graph.h"
+#include "package/prefill_graph.h"
 #include "sched/virtual.h"
 
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "sched/steps.h"
+#include "package/steps.h"
 #include "sched/verify.h"
 
 enum { N_LAYERS = 6, PER_LAYER = 5, N_UNITS = N_LAYERS * PER_LAYER + 1 };

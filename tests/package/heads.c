@@ -1,7 +1,7 @@
 /* The pipeline of heads in the prefill graph: places are free before they are taken, a slot's stages come one
  * after another, launches in order, and nothing overlaps that should not; under every policy; and overlap
  * hides the device's part. On the virtual clock. */
-#include "sched/prefill_graph.h"
+#include "package/prefill_graph.h"
 #include "sched/virtual.h"
 
 #include <setjmp.h>
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "sched/steps.h"
+#include "package/steps.h"
 #include "sched/verify.h"
 
 enum {

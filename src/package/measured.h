@@ -1,8 +1,8 @@
-/* sched/measured.h - measured times of steps. A prefill writes them; the simulator predicts from them. */
-#ifndef TN_SCHED_MEASURED_H
-#define TN_SCHED_MEASURED_H
+/* package/measured.h - measured times of steps. A prefill writes them; the simulator predicts from them. */
+#ifndef TN_PACKAGE_MEASURED_H
+#define TN_PACKAGE_MEASURED_H
 
-#include "sched/prefill_graph.h"
+#include "package/prefill_graph.h"
 
 enum { TN_MAX_STEP_TYPES = 64 };
 

@@ -1,4 +1,4 @@
-/* sched/headplan.h - the order in which heads pass through sparse attention's three stages, and which of them
+/* attention/headplan.h - the order in which heads pass through sparse attention's three stages, and which of them
  * share a launch (shadowAttn 3.4, Algorithm 1). It knows neither threads nor clocks.
  *
  *   estimate   on the device, launch after launch; heads of one bucket (the same frozen scales) may share a
@@ -15,8 +15,8 @@
  * order of first need and filling a bucket's launches in that order is never worse (exchange neighbours).
  *
  * The engine's attention and the simulator both plan by this file. */
-#ifndef TN_SCHED_HEADPLAN_H
-#define TN_SCHED_HEADPLAN_H
+#ifndef TN_ATTENTION_HEADPLAN_H
+#define TN_ATTENTION_HEADPLAN_H
 
 #include "base/status.h"
 

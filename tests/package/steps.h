@@ -1,8 +1,8 @@
-/* tests/sched/steps.h - the steps of a plain decoder, written by hand. */
-#ifndef TESTS_SCHED_STEPS_H
-#define TESTS_SCHED_STEPS_H
+/* tests/package/steps.h - the steps of a plain decoder, written by hand. */
+#ifndef TESTS_PACKAGE_STEPS_H
+#define TESTS_PACKAGE_STEPS_H
 
-#include "sched/prefill_graph.h"
+#include "package/prefill_graph.h"
 
 enum { W_QKV, W_O, W_FFN, W_DOWN };
 

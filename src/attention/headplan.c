@@ -1,4 +1,4 @@
-#include "sched/headplan.h"
+#include "attention/headplan.h"
 
 #include <assert.h>
 #include <math.h>

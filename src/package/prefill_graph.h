@@ -1,4 +1,4 @@
-/* sched/prefill_graph.h - the task graph of a prefill: chunks x steps and their dependencies (llm.npu
+/* package/prefill_graph.h - the task graph of a prefill: chunks x steps and their dependencies (llm.npu
  * 3.2-3.4). It is described only here: the engine fills the tasks with work, the simulator with times.
  *
  * The steps of a chunk come as a list (prefill/steps.h makes it from the model's program). A step waits for
@@ -25,8 +25,8 @@
  *   read      io   the unit's bytes arrive; begins when the units that gave it their place are loaded
  *   unpack    cpu  weightlets to the device's tiles
  *   load      npu  the unit's graphs are resident: the steps that need them may begin */
-#ifndef TN_SCHED_PREFILL_GRAPH_H
-#define TN_SCHED_PREFILL_GRAPH_H
+#ifndef TN_PACKAGE_PREFILL_GRAPH_H
+#define TN_PACKAGE_PREFILL_GRAPH_H
 
 #include "sched/graph.h"
 

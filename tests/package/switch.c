@@ -1,4 +1,4 @@
-/* tests/sched/switch.c - are graph-switching plans valid, hidden when they can be, and near the best there
+/* tests/package/switch.c - are graph-switching plans valid, hidden when they can be, and near the best there
  * is? */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "sched/switch.h"
+#include "package/switch.h"
 
 #include <math.h>
 #include <string.h>

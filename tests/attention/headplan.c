@@ -1,4 +1,4 @@
-/* tests/sched/headplan.c - are head plans valid, near the best there is, and does every switch do what it
+/* tests/attention/headplan.c - are head plans valid, near the best there is, and does every switch do what it
  * says? */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "sched/headplan.h"
+#include "attention/headplan.h"
 
 #include <math.h>
 #include <string.h>
