@@ -82,16 +82,23 @@ void tn_round_embedding(const tn_kernels *kern, float *w, const float *weight, i
 
 enum { ROWS = TN_ROUND_ROWS };
 
+/* A row's scale by least squares once its codes are known: with r = L^T (w - scale q) and b = L^T q the error is
+ * least where the scale grows by r b / b b. */
+typedef struct fit {
+    double rb, bb;
+} fit;
+
 size_t tn_round_scratch(const tn_factor *f, int32_t n_rows) {
     size_t widest = 0, rows = ((size_t)n_rows + ROWS - 1) / ROWS * ROWS;
     for (int32_t i = 0; i < f->n_blocks; i++)
         widest = (size_t)f->blocks[i].k > widest ? (size_t)f->blocks[i].k : widest;
-    return rows * (2 * widest + PANEL) + (size_t)f->k;
+    return rows * (3 * widest + 2 * PANEL + 2 * sizeof(fit) / sizeof(float)) + (size_t)f->k;
 }
 
 /* Positions of a panel's places while up to 16 rows are rounded; a row's lane. */
 typedef struct lanes {
     float own[PANEL * ROWS], target[PANEL * ROWS], code[PANEL * ROWS], e[PANEL * ROWS];
+    float image[PANEL * ROWS]; /* of the codes: (L^T q)[j] / L[j][j] */
     float grid[8 * ROWS], error[ROWS];
 } lanes;
 
@@ -105,16 +112,41 @@ static void set_grids(lanes *l, const uint8_t *bits, const float *scale, int32_t
     }
 }
 
-/* One panel of places of up to 16 rows. tmp[row][32]: corrections required by errors after the panel. */
+/* Adds a panel to the sums of up to 16 rows. image: what the codes after the panel give. */
+static void fit_panel(lanes *l, const float *factor, const float *weight, int32_t n, const float *scale,
+                      int32_t n_rows, fit *fits) {
+    for (int32_t j = n - 1; j > 0; j--)
+        for (int32_t i = 0; i < j; i++)
+            for (int r = 0; r < ROWS; r++)
+                l->image[i * ROWS + r] += factor[j * PANEL + i] * l->code[j * ROWS + r];
+    for (int32_t j = 0; j < n; j++) {
+        for (int32_t r = 0; r < n_rows; r++) {
+            double b = (double)(l->image[j * ROWS + r] + l->code[j * ROWS + r]),
+                   miss = (double)l->target[j * ROWS + r] - (double)l->code[j * ROWS + r] * (double)scale[r];
+            fits[r].rb += (double)weight[j] * miss * b;
+            fits[r].bb += (double)weight[j] * b * b;
+        }
+    }
+}
+
+/* Rows of a block as they are rounded: its places' errors and codes, and what those after a panel give in it. */
+typedef struct progress {
+    float *e, *codes;              /* [row][k] */
+    float *errors_tmp, *codes_tmp; /* [row][32] */
+} progress;
+
+/* One panel of places of up to 16 rows from row0 on. */
 static void round_panel(const tn_factor_block *b, const tn_kernels *kern, int32_t place, int32_t n, lanes *l,
-                        const float *w, const float *tmp, int32_t n_rows, size_t ldw, float *e, int8_t *q,
-                        float *error) {
+                        const float *w, const progress *at, int32_t row0, int32_t n_rows, size_t ldw,
+                        int8_t *q, const float *scale, float *error, fit *fits) {
     size_t k = (size_t)b->k;
     for (int32_t r = 0; r < n_rows; r++) {
         const float *row = w + (size_t)r * k + place;
+        const size_t tmp = (size_t)(row0 + r) * PANEL;
         for (int32_t j = 0; j < n; j++) {
             l->own[j * ROWS + r] = row[j];
-            l->target[j * ROWS + r] = row[j] + tmp[r * PANEL + j];
+            l->target[j * ROWS + r] = row[j] + at->errors_tmp[tmp + (size_t)j];
+            l->image[j * ROWS + r] = at->codes_tmp[tmp + (size_t)j];
         }
         l->error[r] = error[r];
     }
@@ -129,9 +161,12 @@ static void round_panel(const tn_factor_block *b, const tn_kernels *kern, int32_
                               .e = l->e,
                               .error = l->error};
     kern->round_panel(&p);
+    fit_panel(l, p.factor, p.weight, n, scale, n_rows, fits);
     for (int32_t r = 0; r < n_rows; r++) {
         for (int32_t j = 0; j < n; j++) {
-            e[(size_t)r * k + (size_t)(place + j)] = l->e[j * ROWS + r];
+            const size_t to = (size_t)(row0 + r) * k + (size_t)(place + j);
+            at->e[to] = l->e[j * ROWS + r];
+            at->codes[to] = l->code[j * ROWS + r];
             q[(size_t)r * ldw + (size_t)b->order[place + j]] = (int8_t)l->code[j * ROWS + r];
         }
         error[r] = l->error[r];
@@ -140,9 +175,11 @@ static void round_panel(const tn_factor_block *b, const tn_kernels *kern, int32_
 
 static void round_block(const tn_factor_block *b, const tn_kernels *kern, const float *w, int32_t n_rows,
                         size_t ldw, const uint8_t *bits, int8_t *q, const float *scale, float *error,
-                        float *scratch) {
-    size_t k = (size_t)b->k;
-    float *ordered = scratch, *e = ordered + (size_t)n_rows * k, *tmp = e + (size_t)n_rows * k;
+                        fit *fits, float *scratch) {
+    size_t k = (size_t)b->k, all = (size_t)n_rows * k;
+    float *ordered = scratch;
+    const progress at = {ordered + all, ordered + 2 * all, ordered + 3 * all,
+                         ordered + 3 * all + (size_t)n_rows * PANEL};
     lanes l = {0};
     for (int32_t r = 0; r < n_rows; r++) {
         for (size_t j = 0; j < k; j++) ordered[(size_t)r * k + j] = w[(size_t)r * ldw + (size_t)b->order[j]];
@@ -151,15 +188,19 @@ static void round_block(const tn_factor_block *b, const tn_kernels *kern, const 
         int32_t n = b->k - place < PANEL ? b->k - place : PANEL;
         size_t behind = (size_t)place + PANEL;
         const float *panel = b->panels + (size_t)(place / PANEL) * PANEL * k;
-        if (behind < k)
-            kern->gemm_f32[TN_PANEL_F32](e + behind, k, panel + behind * PANEL, NULL, tmp, PANEL,
-                                         (size_t)n_rows, 0, PANEL, k - behind);
-        else memset(tmp, 0, (size_t)n_rows * PANEL * sizeof *tmp);
+        for (int i = 0; i < 2; i++) {
+            const float *of = i ? at.codes : at.e;
+            float *tmp = i ? at.codes_tmp : at.errors_tmp;
+            if (behind < k)
+                kern->gemm_f32[TN_PANEL_F32](of + behind, k, panel + behind * PANEL, NULL, tmp, PANEL,
+                                             (size_t)n_rows, 0, PANEL, k - behind);
+            else memset(tmp, 0, (size_t)n_rows * PANEL * sizeof *tmp);
+        }
         for (int32_t r = 0; r < n_rows; r += ROWS) {
             int32_t some = n_rows - r < ROWS ? n_rows - r : ROWS;
             set_grids(&l, bits + r, scale + r, some);
-            round_panel(b, kern, place, n, &l, ordered + (size_t)r * k, tmp + (size_t)r * PANEL, some, ldw,
-                        e + (size_t)r * k, q + (size_t)r * ldw, error + r);
+            round_panel(b, kern, place, n, &l, ordered + (size_t)r * k, &at, r, some, ldw,
+                        q + (size_t)r * ldw, scale + r, error + r, fits + r);
         }
     }
 }
@@ -167,7 +208,8 @@ static void round_block(const tn_factor_block *b, const tn_kernels *kern, const 
 void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, int32_t n_rows,
                    const uint8_t *bits, int8_t *q, float *scale, float *error, float *scratch) {
     size_t k = (size_t)f->k;
-    float *weight = scratch, *rest = scratch + k;
+    fit *fits = (fit *)scratch;
+    float *weight = scratch + (size_t)n_rows * sizeof(fit) / sizeof(float), *rest = weight + k;
     for (int32_t i = 0; i < f->n_blocks; i++) {
         const tn_factor_block *b = &f->blocks[i];
         for (int32_t j = 0; j < b->k; j++) weight[b->first + b->order[j]] = b->weight[j];
@@ -178,6 +220,7 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
         scale[r] = best_scale(kern, w + (size_t)r * k, weight, f->k, bits[r], &e);
     }
     memset(error, 0, (size_t)n_rows * sizeof *error);
+    memset(fits, 0, (size_t)n_rows * sizeof *fits);
     for (int32_t r = 0; !f->n_blocks && r < n_rows; r++) {
         const tn_grid g = grid_of(bits[r], scale[r] > 0 ? scale[r] : 1);
         const float *row = w + (size_t)r * k;
@@ -187,10 +230,19 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
             float code = nearest(u) * g.mul + g.add, d = row[j] - code * scale[r];
             q[(size_t)r * k + j] = (int8_t)code;
             error[r] += d * d;
+            fits[r].rb += (double)d * (double)code;
+            fits[r].bb += (double)code * (double)code;
         }
     }
     for (int32_t i = 0; i < f->n_blocks; i++) {
         const tn_factor_block *b = &f->blocks[i];
-        round_block(b, kern, w + b->first, n_rows, k, bits, q + b->first, scale, error, rest);
+        round_block(b, kern, w + b->first, n_rows, k, bits, q + b->first, scale, error, fits, rest);
+    }
+    for (int32_t r = 0; r < n_rows; r++) {
+        double by = fits[r].bb > 0 ? fits[r].rb / fits[r].bb : 0;
+        if (!(scale[r] > 0) || !(fabs(by) < 0.5 * (double)scale[r]))
+            continue; /* a row of zeros, or none to fit */
+        scale[r] = (float)((double)scale[r] + by);
+        error[r] = (float)fmax(0, (double)error[r] - fits[r].rb * by);
     }
 }

@@ -108,6 +108,12 @@ static void one(tn_rng *rng, int32_t n, int32_t k, const uint8_t *bits, int32_t 
             fail_msg("k %d, row %d, %d bits: error %g, the outputs' is %g", k, r, bits[r], (double)error[r],
                      want);
         if (!r) continue;
+        for (int by = -3; by <= 3; by++) { /* no other scale is better for these codes */
+            double other = output_error(&f, x, n, row, codes, scale[r] * (1 + 0.01f * (float)by), damping);
+            if (other < want * (1 - 1e-4))
+                fail_msg("k %d, row %d, %d bits: a scale %d %% larger has error %g, not %g", k, r, bits[r],
+                         by, other, want);
+        }
         ours += want;
         plain += plain_error(&f, x, n, row, bits[r], damping);
     }
