@@ -38,10 +38,10 @@ target_link_libraries(tern-mini PRIVATE tern shell32 bcrypt ssp Threads::Threads
 # The commands. What tools/windows/absent.c stands for is left out.
 file(GLOB MEASURE_SOURCES CONFIGURE_DEPENDS src/measure/*.c)
 file(GLOB CLI_SOURCES CONFIGURE_DEPENDS src/cli/*.c)
-set(LEFT_OUT ask lab rag mcp forget serve serve_files pull pull_file pull_http pull_hub pull_ollama pull_sum bench_cold bench_limits)
+set(LEFT_OUT ask lab embedding rag mcp forget serve serve_files pull pull_file pull_http pull_hub pull_ollama pull_sum bench_cold bench_limits)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/cli/\\1.c")
 list(REMOVE_ITEM CLI_SOURCES ${LEFT_OUT})
 add_executable(tern_cli ${CLI_SOURCES} ${MEASURE_SOURCES} tools/windows/absent.c src/base/windows/start.c)
-set_target_properties(tern_cli PROPERTIES OUTPUT_NAME tern)
+set_target_properties(tern_cli PROPERTIES OUTPUT_NAME tern ARCHIVE_OUTPUT_NAME tern-cli)
 set_source_files_properties(src/cli/main.c PROPERTIES COMPILE_DEFINITIONS main=tn_win_main)
 target_link_libraries(tern_cli PRIVATE tern_objects shell32)
