@@ -1,4 +1,4 @@
-# Windows, by mingw-w64 (scripts/windows.sh): libtern with all formats, and tern-mini. Everything else of the tree waits: see
+# Windows, by mingw-w64 (scripts/windows.sh): libtern with all formats, tern-mini, and tern without documents, server and pull: see
 # docs/reference/architecture.md (Other systems). The libraries are static, from TERN_WINDOWS_LIBRARIES.
 set(FLOORS base base/windows kernels sched text text/grammar text/jinja formats npu model package attention prefill draft quant params engine session)
 set(SOURCES)
@@ -6,7 +6,7 @@ foreach(f ${FLOORS})
   file(GLOB s CONFIGURE_DEPENDS src/${f}/*.c)
   list(APPEND SOURCES ${s})
 endforeach()
-set(LEFT_OUT base/file_map base/page_cache base/windows/start engine/minimal session/minimal attention/no_baselines package/no_on_demand text/grammar/no_ending text/grammar/no_later)
+set(LEFT_OUT base/file_map base/page_cache base/background base/process base/windows/start engine/minimal session/minimal attention/no_baselines package/no_on_demand text/grammar/no_ending text/grammar/no_later)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
 list(REMOVE_ITEM SOURCES ${LEFT_OUT})
 include(cmake/isa.cmake)
@@ -34,3 +34,14 @@ add_executable(tern-mini tools/mini/mini.c src/base/windows/start.c src/base/win
 target_include_directories(tern-mini PRIVATE src include)
 set_source_files_properties(tools/mini/mini.c PROPERTIES COMPILE_DEFINITIONS main=tn_win_main)
 target_link_libraries(tern-mini PRIVATE tern shell32 bcrypt ssp Threads::Threads)
+
+# The commands. What tools/windows/absent.c stands for is left out.
+file(GLOB MEASURE_SOURCES CONFIGURE_DEPENDS src/measure/*.c)
+file(GLOB CLI_SOURCES CONFIGURE_DEPENDS src/cli/*.c)
+set(LEFT_OUT ask lab embedding rag mcp forget serve serve_files pull pull_file pull_http pull_hub pull_ollama pull_sum bench_cold bench_limits)
+list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/cli/\\1.c")
+list(REMOVE_ITEM CLI_SOURCES ${LEFT_OUT})
+add_executable(tern_cli ${CLI_SOURCES} ${MEASURE_SOURCES} tools/windows/absent.c src/base/windows/start.c)
+set_target_properties(tern_cli PROPERTIES OUTPUT_NAME tern ARCHIVE_OUTPUT_NAME tern-cli)
+set_source_files_properties(src/cli/main.c PROPERTIES COMPILE_DEFINITIONS main=tn_win_main)
+target_link_libraries(tern_cli PRIVATE tern_objects shell32)

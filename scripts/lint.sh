@@ -22,6 +22,11 @@ if grep -rnE "$raw" src --include='*.[ch]' | grep -v '^src/base/json[._]'; then
     echo "lint: jansson's own builders and readers are for src/base/json.c and json_parse.c; use tn_json_*"
     bad=1
 fi
+# One folder knows which system it is for.
+if grep -rnE '\b(_WIN32|__linux__|__APPLE__|__GLIBC__|__ANDROID__)\b' src --include='*.[ch]' | grep -v '^src/base/'; then
+    echo "lint: which system it is, is for src/base/ to ask"
+    bad=1
+fi
 # No file and no function is long.
 python3 scripts/sizes.py || bad=1
 # What the documents name is there.

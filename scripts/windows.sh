@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tern for Windows, tried under Wine:  scripts/windows.sh [TERN]   (make check; TERN: this machine's program, default build/tern)
-# Debian's mingw-w64 builds libtern.dll and tern-mini.exe in build-windows. The libraries that they bring are built from the sources of Debian's
+# Debian's mingw-w64 builds libtern.dll, tern-mini.exe and tern.exe in build-windows. The libraries that they bring are built from the sources of Debian's
 # packages, which `apt-get source` fetches once; Debian has none of them for Windows. Then the programs answer under Wine with models and
-# packages of all kinds: every text must be that of TERN. docs/reference/architecture.md (Other systems) says what is missing.
+# packages of all kinds, pack and chat: every text and every package must be that of TERN. docs/reference/architecture.md (Other systems) says what is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tern=${1:-build/tern}
@@ -52,12 +52,12 @@ library xxhash ""
 cp "$out/sources/xxhash/xxhash.h" "$libraries/include/"
 
 cmake -S . -B "$out/tern" -G Ninja --toolchain "$toolchain" -DTERN_WINDOWS_LIBRARIES="$libraries" -DTERN_WERROR=ON >"$out/build.log" 2>&1 &&
-    cmake --build "$out/tern" >>"$out/build.log" 2>&1 || { tail -30 "$out/build.log"; fail "it does not build for Windows"; }
+    cmake --build "$out/tern" >>"$out/build.log" 2>&1 || { tail -30 "$out/build.log" | cut -c1-300; fail "it does not build for Windows"; }
 # Nothing but what Windows has.
-wants=$(x86_64-w64-mingw32-objdump -p "$out/tern/libtern.dll" "$out/tern/tern-mini.exe" | sed -n 's/.*DLL Name: //p' | sort -u)
+wants=$(x86_64-w64-mingw32-objdump -p "$out/tern/libtern.dll" "$out/tern/tern-mini.exe" "$out/tern/tern.exe" | sed -n 's/.*DLL Name: //p' | sort -u)
 foreign=$(grep -viE '^(libtern|kernel32|msvcrt|bcrypt|shell32|advapi32)\.dll$' <<<"$wants" || true)
 [ -z "$foreign" ] || fail "it wants $foreign of Windows"
-echo "windows: libtern.dll and tern-mini.exe are built, $(stat -c %s "$out/tern/tern-mini.exe") bytes"
+echo "windows: libtern.dll, tern-mini.exe and tern.exe are built"
 
 command -v wine >/dev/null || skip "no wine, so nothing is run"
 [ -x "$tern" ] || skip "no $tern to compare with"
@@ -84,7 +84,28 @@ for arch in tiny-qwen2 tiny-llama; do
     make synth --arch $arch -o "$tmp/$arch.gguf" --seed 3
     same "$tmp/$arch.gguf" "the inn" "--raw" "raw=yes threads=2"
 done
+# The program: the same answers, the same package, the same chat from a pipe, and a package that it makes in the background by itself.
+there() { timeout 300 wine "$out/tern/tern.exe" "$@"; }
+equal() { cmp "$1" "$2" || { head -5 "$1" "$2"; fail "on Windows another $3"; }; tried=$((tried + 1)); }
+[ "$(there --version)" = "$("$tern" --version)" ] || fail "another version"
+"$tern" models/tern-tiny - --temp 0 <models/tern-tiny/demo.txt >"$tmp/here" 2>/dev/null
+there models/tern-tiny - --temp 0 <models/tern-tiny/demo.txt >"$tmp/there" 2>"$tmp/err" || { cat "$tmp/err"; fail "tern.exe answers nothing"; }
+equal "$tmp/here" "$tmp/there" "answer"
+there pack models/tern-tiny -o "$folder/w.tern" --calib-tokens 512 >"$tmp/log" 2>&1 || { cat "$tmp/log"; fail "tern.exe packs nothing"; }
+equal "$folder/m.tern" "$folder/w.tern" "package"
+printf 'hello\n/temp 5000\n"""\nwhat is\nyour name?\n"""\n/history\n' >"$tmp/said"
+"$tern" chat models/tern-tiny --temp 0 -n 12 --no-store <"$tmp/said" >"$tmp/here" 2>/dev/null
+sed 's/$/\r/' "$tmp/said" | there chat models/tern-tiny --temp 0 -n 12 --no-store >"$tmp/there" 2>"$tmp/err" || { cat "$tmp/err"; fail "tern.exe chats not"; }
+equal "$tmp/here" "$tmp/there" "chat"
+TERN_PACK=auto there run models/tern-tiny hi -n 2 >"$tmp/log" 2>&1 && grep -q "packed in the background" "$tmp/log" || { cat "$tmp/log"; fail "nothing is packed in the background"; }
+for _ in $(seq 600); do ! ls "$tmp/cache/tern/packages/"*.tern >/dev/null 2>&1 || break; sleep 0.2; done
+there cache ls >"$tmp/log" 2>&1 && grep -q "models/tern-tiny" "$tmp/log" || { cat "$tmp/log"; fail "no package was made in the background"; }
 # One line for what is not there, and 1.
+for words in "serve models/tern-tiny" "ask hi" "rag ls" "pull a/b"; do
+    # shellcheck disable=SC2086
+    if there $words >"$tmp/log" 2>&1; then fail "tern $words"; fi
+    grep -q "not in tern for Windows yet" "$tmp/log" && [ "$(wc -l <"$tmp/log")" = 1 ] || { cat "$tmp/log"; fail "tern $words says something else"; }
+done
 if wine "$out/tern/tern-mini.exe" "$tmp/none.tern" hi 2>"$tmp/err"; then fail "a model that is not there"; fi
 grep -q "none.tern: cannot open: No such file" "$tmp/err" && [ "$(wc -l <"$tmp/err")" = 1 ] || { cat "$tmp/err"; fail "another error"; }
-echo "windows: $tried answers under $(wine --version) are those of this machine"
+echo "windows: $tried answers, chats and packages under $(wine --version) are those of this machine"

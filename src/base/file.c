@@ -72,6 +72,14 @@ tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_erro
     return st;
 }
 
+bool tn_file_is_absolute(const char *path) {
+#if defined(_WIN32) /* the letter of a drive, or a machine's name */
+    if (path[0] && path[1] == ':') return path[2] == '/' || path[2] == '\\';
+    if (path[0] == '\\') return path[1] == '\\';
+#endif
+    return path[0] == '/';
+}
+
 tern_status tn_file_make_parents(char *path, tern_error *err) {
     tern_status st = TERN_OK;
     for (char *p = path + 1; *path && (p = strchr(p, '/')) && st == TERN_OK; *p++ = '/') {

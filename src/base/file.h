@@ -46,6 +46,8 @@ void tn_file_flush(int fd, uint64_t off_bytes, uint64_t n_bytes);
  * again. */
 void tn_file_release(const void *p, uint64_t n_bytes);
 
+/* Tells whether a path means the same wherever the program was started. */
+bool tn_file_is_absolute(const char *path);
 /* Makes the folders above path, for this user only (0700). path is modified meanwhile and restored. */
 tern_status tn_file_make_parents(char *path, tern_error *err);
 /* Makes a private folder and those above it. An existing one must be this user's and is narrowed to 0700. */

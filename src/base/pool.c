@@ -13,6 +13,18 @@
  * closed or the caller sees the worker inside. Lock order: run_mu before mu. */
 enum { SPIN_ITERATIONS = 4000 };
 
+void tn_mutex_init_spinning(pthread_mutex_t *mu) {
+#ifdef __GLIBC__
+    pthread_mutexattr_t adaptive;
+    pthread_mutexattr_init(&adaptive);
+    pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(mu, &adaptive);
+    pthread_mutexattr_destroy(&adaptive);
+#else
+    pthread_mutex_init(mu, NULL);
+#endif
+}
+
 struct tn_pool {
     tn_ctx *ctx;
     int n_threads;

@@ -6,6 +6,8 @@
 
 #include "base/ctx.h"
 
+#include <pthread.h>
+
 typedef struct tn_pool tn_pool;
 
 /* Opens a pool. n_threads >= 1 counts the caller. */
@@ -16,5 +18,8 @@ int tn_pool_size(const tn_pool *p);
 /* Calls fn(arg, i_item, i_thread) for every i_item in [0, n_items), with i_thread in [0, pool size). It
  * returns when all calls are done. */
 void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *arg, int i_item, int i_thread), void *arg);
+
+/* For a lock that is held for less than a microsecond: whoever waits for it spins a little, where the C library can. */
+void tn_mutex_init_spinning(pthread_mutex_t *mu);
 
 #endif

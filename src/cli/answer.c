@@ -2,6 +2,8 @@
 
 #include "cli/output.h"
 
+#include "base/process.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,7 @@ void cli_interrupts_cancel(tern_session *s) {
 
 bool cli_answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
     answer *a = user;
-    if (a->first_s <= 0) a->first_s = cli_process_age_s();
+    if (a->first_s <= 0) a->first_s = tn_process_age_s();
     if (!a->quiet) {
         if (a->view) cli_render_put(a->view, text, n);
         else cli_put_answer(text, n);

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -513,28 +512,4 @@ int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
     (void)cli_failed(&err);
     return st == TERN_E_INVALID ? EXIT_USAGE
                                 : EXIT_FAILED; /* a flag's value that only the engine knows to be wrong */
-}
-
-double cli_process_age_s(void) {
-    /* field 22 of /proc/self/stat: start time in clock ticks since boot */
-    FILE *f = fopen("/proc/self/stat", "r");
-    if (!f) return 0;
-    char line[1024];
-    size_t n = fread(line, 1, sizeof line - 1, f);
-    fclose(f);
-    line[n] = 0;
-    char *p = strrchr(line, ')');
-    unsigned long long start = 0;
-    if (!p ||
-        sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-               &start) != 1)
-        return 0;
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)start / (double)sysconf(_SC_CLK_TCK);
-}
-
-uint64_t cli_peak_rss_bytes(void) {
-    struct rusage u;
-    return getrusage(RUSAGE_SELF, &u) ? 0 : (uint64_t)u.ru_maxrss * 1024;
 }

@@ -116,7 +116,4 @@ int cli_open_engine(const command *c, const model_args *a, tern_engine **out);
 /* -c 0 becomes the context that the model was trained for, and that is said. */
 void cli_use_context(model_args *a, const tern_engine *e);
 
-double cli_process_age_s(void); /* seconds since this process started */
-uint64_t cli_peak_rss_bytes(void);
-
 #endif

@@ -12,6 +12,7 @@
 #include "cli/store_args.h"
 
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "session/session.h"
 #include "documents/rag.h"
@@ -227,7 +228,7 @@ static int print_answer(asking *q) {
             cli_stop_reason_text(res->reason), "sources", cli_ask_sources(q->hits, q->n_hits), "fits",
             (int)q->fits, "tokens", (int)res->n_tokens, "prompt_tokens", (int)q->n_ids, "search_ms",
             q->search_s * 1e3, "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
-            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)cli_peak_rss_bytes(), "draft",
+            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)tn_process_peak_bytes(), "draft",
             cli_draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
         if (ts.wall_s > 0) tn_json_set(&j, "prefill", cli_prefill_json(&ts));
         if (ts.attn_rows) tn_json_set(&j, "attention", cli_attention_json(&ts));
@@ -248,7 +249,7 @@ static int print_answer(asking *q) {
                 "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at "
                 "%.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n",
                 q->n_found, (long long)q->n_passages, q->search_s * 1e3, q->n_ids, pp, res->n_tokens, tg,
-                q->out.first_s * 1e3, (double)cli_peak_rss_bytes() / 1048576);
+                q->out.first_s * 1e3, (double)tn_process_peak_bytes() / 1048576);
     }
     if (q->explain && !q->json) cli_explain_print(q->s, NULL);
     fflush(stdout);

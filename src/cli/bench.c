@@ -20,6 +20,17 @@
 #include <string.h>
 #include <unistd.h>
 
+spread cli_spread_of(double *v, int n) {
+    for (int i = 1; i < n; i++) {
+        for (int j = i; j > 0 && v[j] < v[j - 1]; j--) {
+            double t = v[j];
+            v[j] = v[j - 1];
+            v[j - 1] = t;
+        }
+    }
+    return (spread){.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, .min = v[0], .max = v[n - 1]};
+}
+
 enum { MAX_LIST = 32 };
 
 /* Returns the tokens per second of one repeat: a prefill of n_prompt tokens, or n_gen steps after `depth`

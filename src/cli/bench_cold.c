@@ -7,6 +7,7 @@
 #include "base/aio.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/process.h"
 #include "base/rng.h"
 
 #include <errno.h>
@@ -17,17 +18,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-spread cli_spread_of(double *v, int n) {
-    for (int i = 1; i < n; i++) {
-        for (int j = i; j > 0 && v[j] < v[j - 1]; j--) {
-            double t = v[j];
-            v[j] = v[j - 1];
-            v[j - 1] = t;
-        }
-    }
-    return (spread){.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, .min = v[0], .max = v[n - 1]};
-}
 
 /* ---- one start --------------------------------------------------------------------------------------- */
 
@@ -73,7 +63,7 @@ int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int
     tn_stats x = {0}, before = {0}; /* before the prefill: what was loaded when the model was opened */
     tern_status st = start(ma, n_prompt, &s, &e, &ids, t, &before, &err);
     int rc = EXIT_OK;
-    uint64_t rss = cli_peak_rss_bytes();
+    uint64_t rss = tn_process_peak_bytes();
     double warm_s = 0;
     if (st == TERN_OK) tn_session_stats(s, &x);
     for (int i = 0; i < 3 && st == TERN_OK; i++) { /* the same again, warm */

@@ -4,18 +4,16 @@
 #include "cli/output.h"
 #include "cli/pack_progress.h"
 
+#include "base/background.h"
 #include "formats/package.h"
 #include "measure/tune.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <libgen.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { TRUSTED_TOKENS = 1000 }; /* a loss measured on fewer has no scatter worth telling */
@@ -229,67 +227,15 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
             cli_shown(model));
 }
 
-/* Nobody's terminal, nobody's files: others wait for the ends of these, and for locks. The process that is waited for
- * does it, so that nothing is held when the command has ended. It reads `from`; -1: nothing. */
-static bool let_go(int from) {
-    int null = open("/dev/null", O_RDWR);
-    for (int fd = 0; fd < 3; fd++) (void)dup2(fd || from < 0 ? null : from, fd);
-    (void)close_range(3, ~0U, 0);
-    return null >= 0 && setsid() >= 0;
-}
+static const char *const packer_words[] = {"cache", "add", "--", NULL};
 
-static void become_packer(const char *model) {
-    (void)!nice(19);
-    execl("/proc/self/exe", "tern", "cache", "add", "--", model, (char *)NULL);
-    _exit(127);
-}
-
-static int prepared = -1; /* what is written here is the model to pack; nothing: none */
-
-void cli_packing_prepare(void) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC)) return;
-    pid_t child = fork();
-    if (!child) {
-        char model[TN_CACHE_PATH] = "";
-        size_t n = 0;
-        ssize_t k;
-        if (!let_go(ends[0]) || fork()) _exit(0);
-        while (n < sizeof model - 1 && (k = read(0, model + n, sizeof model - 1 - n)) != 0) {
-            if (k > 0) n += (size_t)k;
-            else if (errno != EINTR) break;
-        }
-        if (n) become_packer(model);
-        _exit(0);
-    }
-    close(ends[0]);
-    if (child > 0 && waitpid(child, NULL, 0) == child) prepared = ends[1];
-    else close(ends[1]);
-}
-
-static void pack_in_background(const char *model) {
-    if (prepared >= 0) {
-        if (write(prepared, model, strlen(model)) != (ssize_t)strlen(model))
-            fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
-        return; /* it begins when this process has ended */
-    }
-    pid_t child = fork();
-    if (child < 0) {
-        fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
-        return;
-    }
-    if (!child) {
-        /* twice, so that nobody has to wait for it */
-        if (!let_go(-1) || fork()) _exit(0);
-        become_packer(model);
-    }
-    (void)waitpid(child, NULL, 0);
-}
+void cli_packing_prepare(void) { tn_background_prepare(packer_words); }
 
 void cli_packing_end(bool failed) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
     if (!failed) {
-        if (used.later) pack_in_background(used.later);
+        if (used.later && !tn_background_run(packer_words, used.later))
+            fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
     } else if (used.package[0] && !sound(used.package, true) &&
                tn_cache_folder(folder, false, NULL) == TERN_OK &&
                tn_cache_key(used.model, key, NULL) == TERN_OK) {

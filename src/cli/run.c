@@ -10,6 +10,7 @@
 #include "cli/stats.h"
 
 #include "base/clock.h"
+#include "base/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -227,7 +228,7 @@ static int print_json(const request *r, outcome *o) {
                              cli_stop_reason_text(o->res.reason), "load_ms", o->loaded_s * 1e3, "ttft_ms",
                              (a->first_s > 0 ? a->first_s : o->loaded_s + o->prefill_s) * 1e3,
                              "prefill_tokens_per_second", prompt_speed(o), "decode_tokens_per_second",
-                             answer_speed(o), "peak_rss_bytes", (json_int_t)cli_peak_rss_bytes());
+                             answer_speed(o), "peak_rss_bytes", (json_int_t)tn_process_peak_bytes());
     if (r->logprobs) tn_json_set(&j, "token_logprobs", json_incref(a->tokens));
     tn_json_set(&j, "kv_bytes", json_integer((json_int_t)ts->kv_bytes));
     tn_json_set(&j, "draft", cli_draft_json(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens));
@@ -254,7 +255,7 @@ static void print_stats(const outcome *o, bool all) {
             "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms "
             "after start, loaded in %.0f ms, peak memory %.1f MiB\n",
             o->n_ids, prompt_speed(o), o->res.n_tokens, answer_speed(o), cli_stop_reason_text(o->res.reason),
-            o->answer.first_s * 1e3, o->loaded_s * 1e3, (double)cli_peak_rss_bytes() / 1048576);
+            o->answer.first_s * 1e3, o->loaded_s * 1e3, (double)tn_process_peak_bytes() / 1048576);
     if (!o->power) return;
     tn_power_total t = tn_power_total_of(o->power);
     cli_power_print(&t);
@@ -268,7 +269,7 @@ static int run(request *r, outcome *o) {
     cli_interrupts_cancel(NULL);
     int rc = cli_open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
-    o->loaded_s = cli_process_age_s();
+    o->loaded_s = tn_process_age_s();
     cli_use_context(&r->ma, o->e);
     if (!tokenise_prompt(r, o)) return EXIT_FAILED;
     if (compute(r, o, &err) != TERN_OK) {

@@ -3,6 +3,7 @@
 #include "cli/args.h"
 
 #include "base/json.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "session/session.h"
 
@@ -13,7 +14,7 @@ void cli_stats_line(int32_t n_tokens, double tokens_per_second, double first_s) 
     fprintf(stderr, "%d tokens", n_tokens);
     if (tokens_per_second > 0) fprintf(stderr, " at %.1f a second", tokens_per_second);
     fprintf(stderr, ", the first after %.2f s, %.0f MiB of memory\n", first_s,
-            (double)cli_peak_rss_bytes() / 1048576);
+            (double)tn_process_peak_bytes() / 1048576);
 }
 
 json_t *cli_prefill_json(const tn_stats *t) {

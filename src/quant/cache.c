@@ -39,8 +39,8 @@ tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err)
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char base[TN_CACHE_PATH - 32];
     int n;
-    if (xdg && *xdg == '/') n = snprintf(base, sizeof base, "%s", xdg);
-    else if (home && *home == '/') n = snprintf(base, sizeof base, "%s/.cache", home);
+    if (xdg && tn_file_is_absolute(xdg)) n = snprintf(base, sizeof base, "%s", xdg);
+    else if (home && tn_file_is_absolute(home)) n = snprintf(base, sizeof base, "%s/.cache", home);
     else
         return tn_fail(err, TERN_E_IO,
                        "neither XDG_CACHE_HOME nor HOME is the path of a folder: packages are kept nowhere");

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/pool.h"
 #include "base/status.h"
 
 #include <assert.h>
@@ -235,19 +236,6 @@ out:
     return st;
 }
 
-/* The lock is held for less than a microsecond, so waiters spin a little where the C library can. */
-static void mutex_init_spinning(pthread_mutex_t *mu) {
-#ifdef __GLIBC__
-    pthread_mutexattr_t adaptive;
-    pthread_mutexattr_init(&adaptive);
-    pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
-    pthread_mutex_init(mu, &adaptive);
-    pthread_mutexattr_destroy(&adaptive);
-#else
-    pthread_mutex_init(mu, NULL);
-#endif
-}
-
 tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], tn_executor **out,
                              tern_error *err) {
     *out = NULL;
@@ -268,7 +256,7 @@ tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], t
     e->spin = n - n_workers[TN_LANE_IO] <= tn_cpu_count();
     e->n_spins = SPIN_MAX;
     pthread_mutex_init(&e->run_mu, NULL);
-    mutex_init_spinning(&e->mu);
+    tn_mutex_init_spinning(&e->mu);
     for (int l = 0; l < TN_N_LANES; l++) pthread_cond_init(&e->wake[l], NULL);
     e->n_started = 1;
     tern_status st = tn_sched_open(ctx, &e->sched, err);

@@ -261,6 +261,21 @@ char *tn_win_realpath(const char *path, char *into) {
     return out;
 }
 
+ssize_t tn_win_readlink(const char *path, char *out, size_t cap) {
+    wchar_t wide[TN_WIN_PATH];
+    DWORD n = strcmp(path, "/proc/self/exe") ? 0 : GetModuleFileNameW(NULL, wide, TN_WIN_PATH);
+    char *self = n && n < TN_WIN_PATH ? tn_win_utf8(wide) : NULL;
+    size_t len = self ? strlen(self) : 0;
+    errno = EINVAL;
+    if (!self) return -1;
+    for (char *p = self; *p; p++)
+        if (*p == '\\') *p = '/';
+    len = len < cap ? len : cap;
+    memcpy(out, self, len);
+    free(self);
+    return (ssize_t)len;
+}
+
 /* ---- reading and writing at a place ------------------------------------------------------------------------ */
 
 static OVERLAPPED at_place(int64_t at) {
@@ -519,6 +534,29 @@ void *tn_win_dlsym(void *library, const char *name) {
 int tn_win_dlclose(void *library) { return FreeLibrary((HMODULE)library) ? 0 : -1; }
 
 char *tn_win_dlerror(void) { return library_error; }
+
+/* ---- signals and pipes ----------------------------------------------------------------------------------- */
+
+#undef signal
+void (*tn_win_signal(int sig, void (*handler)(int)))(int) {
+    return sig == SIGPIPE || sig == SIGXFSZ ? SIG_DFL : signal(sig, handler);
+}
+
+int tn_win_sigaction(int sig, const struct tn_win_sigaction *now, struct tn_win_sigaction *before) {
+    void (*was)(int) = tn_win_signal(sig, now ? now->sa_handler : SIG_DFL);
+    if (was == SIG_ERR) return -1;
+    if (!now) tn_win_signal(sig, was);
+    if (before) *before = (struct tn_win_sigaction){.sa_handler = was};
+    return 0;
+}
+
+int tn_win_poll(struct pollfd *p, unsigned long n, int ms) {
+    (void)ms;
+    for (unsigned long i = 0; i < n; i++) p[i].revents = i ? 0 : p[i].events;
+    return n > 0;
+}
+
+int tn_win_pipe2(int ends[2], int flags) { return _pipe(ends, 4096, O_BINARY | (flags & O_NOINHERIT)); }
 
 /* ---- text ------------------------------------------------------------------------------------------------ */
 

@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <io.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -87,6 +88,7 @@ int tn_win_mkdir(const char *path);
 int tn_win_access(const char *path, int mode);
 int tn_win_chmod(const char *path, unsigned mode);
 int tn_win_mkstemp(char *name);
+ssize_t tn_win_readlink(const char *path, char *out, size_t cap); /* of this program, /proc/self/exe, alone */
 /* To now: times must be NULL. */
 int tn_win_utimensat(int dir, const char *path, const struct timespec *times, int flags);
 char *tn_win_realpath(const char *path, char *into); /* into must be NULL; the caller frees */
@@ -118,6 +120,7 @@ char *tn_win_realpath(const char *path, char *into); /* into must be NULL; the c
 #define utimensat tn_win_utimensat
 #define tell tn_win_tell /* the runtime declares one, which nobody calls */
 #define realpath tn_win_realpath
+#define readlink tn_win_readlink
 
 static inline int fchmod(int fd, unsigned mode) { return (void)fd, (void)mode, 0; }
 static inline unsigned geteuid(void) { return 0; }
@@ -179,7 +182,38 @@ int tn_win_sched_setaffinity(int who, size_t size, const tn_win_cpu_set *set);
 #define CPU_SET(cpu, set) ((set)->bits |= (cpu) < 64 ? UINT64_C(1) << (cpu) : 0)
 #define sched_setaffinity tn_win_sched_setaffinity
 
+/* ---- signals and pipes: Ctrl-C is all that Windows sends */
+
+#define SIGPIPE 13
+#define SIGXFSZ 25
+#define SA_RESETHAND 1 /* as every handler is, there */
+#define SA_RESTART 2
+struct tn_win_sigaction {
+    void (*sa_handler)(int);
+    int sa_mask, sa_flags;
+};
+int tn_win_sigaction(int sig, const struct tn_win_sigaction *now, struct tn_win_sigaction *before);
+#define sigaction tn_win_sigaction
+#define sigemptyset(set) (*(set) = 0)
+#define signal tn_win_signal /* those that Windows lacks never come */
+void (*tn_win_signal(int sig, void (*handler)(int)))(int);
+
+struct pollfd {
+    int fd;
+    short events, revents;
+};
+#define POLLIN 1
+int tn_win_poll(struct pollfd *p, unsigned long n,
+                int ms); /* says that everything can be read: reading waits */
+int tn_win_pipe2(int ends[2], int flags);
+#define poll tn_win_poll
+#define pipe2 tn_win_pipe2
+
 /* ---- text */
+
+/* Ends of lines are one character, whoever wrote them. */
+ssize_t tn_win_getline(char **line, size_t *cap, FILE *f);
+#define getline tn_win_getline
 
 void *tn_win_memmem(const void *in, size_t n_in, const void *what, size_t n_what);
 char *tn_win_strchrnul(const char *s, int c);
