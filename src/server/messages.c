@@ -29,19 +29,6 @@ typedef struct turn {
     json_t *text, *thought, *calls; /* arrays of texts; of calls */
 } turn;
 
-static const char *tool_name(const json_t *messages, const char *id) {
-    for (size_t i = json_array_size(messages); id && i-- > 0;) {
-        const json_t *calls = json_object_get(json_array_get(messages, i), "tool_calls");
-        for (size_t k = 0; k < json_array_size(calls); k++) {
-            const char *its = json_string_value(json_object_get(json_array_get(calls, k), "id"));
-            if (its && !strcmp(its, id))
-                return json_string_value(
-                    json_object_get(json_object_get(json_array_get(calls, k), "function"), "name"));
-        }
-    }
-    return NULL;
-}
-
 /* A document or a search's result as text: its title, what is said of it, then its words. */
 static tern_status document_text(const json_t *b, const char *where, json_t **out, tern_error *err) {
     const char *type = json_string_value(json_object_get(b, "type"));
@@ -114,9 +101,9 @@ static tern_status result_block(tn_request *r, const turn *t, const json_t *b, t
         json_decref(plain);
         if (st != TERN_OK) return st;
     }
-    const char *name = tool_name(r->messages, id);
+    json_t *name = json_object_get(r->call_names, id);
     json_t *m = tn_json_pack("{s:s, s:o, s:s}", "role", "tool", "content", text, "tool_call_id", id);
-    if (name) tn_json_set(&m, "name", tn_json_string(name, strlen(name)));
+    if (name) tn_json_set(&m, "name", json_incref(name));
     return add(r, m, err);
 }
 
@@ -190,6 +177,7 @@ static tern_status message(tn_request *r, const json_t *m, const char *where, te
     turn t = {
         .role = role, .where = where, .text = json_array(), .thought = json_array(), .calls = json_array()};
     tern_status st = t.text && t.thought && t.calls ? blocks(r, &t, content, err) : no_memory(err);
+    if (st == TERN_OK) st = tn_request_note_calls(r, t.calls, err);
     json_decref(t.text);
     json_decref(t.thought);
     json_decref(t.calls);
@@ -267,6 +255,19 @@ static tern_status system_text(tn_request *r, tern_error *err) {
     return add(r, tn_json_pack("{s:s, s:o}", "role", "system", "content", text), err);
 }
 
+static tern_status conversation(tn_request *r, const json_t *list, tern_error *err) {
+    size_t n = json_array_size(list);
+    TN_FAIL_IF(!n, err, TERN_E_INVALID, "'messages' must be a list of at least one message");
+    TN_FAIL_IF(n > TN_REQUEST_MESSAGES, err, TERN_E_LIMIT, "%zu messages: at most %d are read", n,
+               TN_REQUEST_MESSAGES);
+    for (size_t i = 0; i < n; i++) {
+        char where[40];
+        snprintf(where, sizeof where, "messages[%zu]", i);
+        TN_TRY(message(r, json_array_get(list, i), where, err));
+    }
+    return TERN_OK;
+}
+
 tern_status tn_messages_read(tn_request *r, tern_error *err) {
     const char *field;
     json_t *v;
@@ -305,16 +306,7 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
     if (!r->variables || !r->messages) return no_memory(err);
     TN_TRY(output(r, err));
     TN_TRY(system_text(r, err));
-    const json_t *list = json_object_get(r->body, "messages");
-    size_t n = json_array_size(list);
-    TN_FAIL_IF(!n, err, TERN_E_INVALID, "'messages' must be a list of at least one message");
-    TN_FAIL_IF(n > TN_REQUEST_MESSAGES, err, TERN_E_LIMIT, "%zu messages: at most %d are read", n,
-               TN_REQUEST_MESSAGES);
-    for (size_t i = 0; i < n; i++) {
-        char where[40];
-        snprintf(where, sizeof where, "messages[%zu]", i);
-        TN_TRY(message(r, json_array_get(list, i), where, err));
-    }
+    TN_TRY(conversation(r, json_object_get(r->body, "messages"), err));
     tn_request_split_begun(r);
     return TERN_OK;
 }

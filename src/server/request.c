@@ -422,6 +422,7 @@ void tn_request_free(tn_request *r) {
     free(r->schema);
     if (last) {
         json_decref(r->messages);
+        json_decref(r->call_names);
         json_decref(r->tools);
         json_decref(r->begun);
         json_decref(r->sources);

@@ -33,6 +33,7 @@ typedef struct tn_request {
     /* These are of chats, and owned: messages and tools in OpenAI's form, every content a text; variables of
      * the template or NULL. */
     json_t *messages, *tools, *variables;
+    json_t *call_names;      /* owned: of the tools that the messages call, by the calls' ids; NULL: none */
     json_t *begun;           /* owned: the answer goes on from this text; NULL: it begins anew */
     bool no_answer;          /* the prompt ends with the last message */
     bool forced, one_call;   /* the answer is a call; no second one */
@@ -89,6 +90,8 @@ tern_status tn_chat_read(tn_request *r, tern_error *err);
 tern_status tn_request_seed(tn_request *r, tern_error *err);
 /* A message of the assistant that stands last, without calls, is the beginning of the answer. */
 void tn_request_split_begun(tn_request *r);
+/* The calls of a message: results name them by their ids, and the last of an id counts. */
+tern_status tn_request_note_calls(tn_request *r, const json_t *calls, tern_error *err);
 void tn_request_ignore(tn_request *r, const char *name);
 
 /* Reads the rest of a body of Anthropic's form. */

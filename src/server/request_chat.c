@@ -51,17 +51,16 @@ static tern_status check_calls(const json_t *calls, const char *where, tern_erro
     return TERN_OK;
 }
 
-static const char *name_of_call(const json_t *messages, const char *id) {
-    for (size_t i = json_array_size(messages); id && i-- > 0;) {
-        const json_t *calls = json_object_get(json_array_get(messages, i), "tool_calls");
-        for (size_t k = 0; k < json_array_size(calls); k++) {
-            const json_t *c = json_array_get(calls, k);
-            const char *its = json_string_value(json_object_get(c, "id"));
-            if (its && !strcmp(its, id))
-                return json_string_value(json_object_get(json_object_get(c, "function"), "name"));
-        }
+tern_status tn_request_note_calls(tn_request *r, const json_t *calls, tern_error *err) {
+    if (!r->call_names) r->call_names = json_object();
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *c = json_array_get(calls, i);
+        json_t *name = json_object_get(json_object_get(c, "function"), "name");
+        const char *id = json_string_value(json_object_get(c, "id"));
+        if (id && name) tn_json_set(&r->call_names, id, json_incref(name));
     }
-    return NULL;
+    TN_FAIL_IF(!r->call_names, err, TERN_E_MEMORY, "no memory for the request");
+    return TERN_OK;
 }
 
 static tern_status message(tn_request *r, const json_t *m, const char *where, tern_error *err) {
@@ -94,13 +93,13 @@ static tern_status message(tn_request *r, const json_t *m, const char *where, te
     if (json_is_string(thought)) tn_json_set(&out, "reasoning_content", tn_json_copy(thought));
     if (!strcmp(role, "tool")) {
         const char *name = json_string_value(json_object_get(m, "name"));
-        if (!name) name = name_of_call(r->messages, json_string_value(id));
+        if (!name) name = json_string_value(json_object_get(r->call_names, json_string_value(id)));
         if (json_is_string(id)) tn_json_set(&out, "tool_call_id", tn_json_copy(id));
         if (name) tn_json_set(&out, "name", tn_json_string(name, strlen(name)));
     }
     tn_json_append(&r->messages, out);
     TN_FAIL_IF(!r->messages, err, TERN_E_MEMORY, "no memory for the request");
-    return TERN_OK;
+    return tn_request_note_calls(r, calls, err);
 }
 
 /* An answer that is begun already is the last message; two of them are nobody's turn. */
