@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A Llama in a Hugging Face folder as GGUF, for engines that read nothing else.
 
-    hf_to_gguf.py SRC OUT.gguf [--type f32|f16|q8_0]
+    hf_to_gguf.py SRC OUT.gguf [--type f32|f16|q8_0|q4_0]
 
-Linears and the embedding get the type (a linear whose rows are no multiple of 32 stays f16 under q8_0), norms stay f32. The tokenizer must be
+Linears and the embedding get the type (a linear whose rows are no multiple of 32 stays f16 under q8_0 and q4_0; there is no matrix of importance), norms stay f32. The tokenizer must be
 byte-level BPE with Qwen2's pre-tokenisation, as tern-tiny's is; anything else is refused.
 """
 import argparse
@@ -67,6 +67,11 @@ def encoded(a, kind):
     if kind == "f16" or a.shape[-1] % 32:
         return 1, a.astype("<f2").tobytes()
     b = a.reshape(-1, 32)
+    if kind == "q4_0":
+        top = b[np.arange(len(b)), np.abs(b).argmax(1)][:, None].astype(np.float32)
+        d = top / -8
+        q = np.minimum(15, (b * np.divide(1, d, out=np.zeros_like(d), where=d != 0) + 8.5).astype(np.uint8))
+        return 2, np.concatenate([d.astype("<f2").view(np.uint8), q[:, :16] | q[:, 16:] << 4], 1).tobytes()
     d = np.abs(b).max(1, keepdims=True) / 127  # q by the unrounded scale, as ggml's reference does
     q = b * np.divide(1, d, out=np.zeros_like(d), where=d > 0)
     q = np.trunc(q + np.copysign(0.5, q)).astype(np.int8)
@@ -77,7 +82,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("src")
     p.add_argument("out")
-    p.add_argument("--type", default="f16", choices=["f32", "f16", "q8_0"])
+    p.add_argument("--type", default="f16", choices=["f32", "f16", "q8_0", "q4_0"])
     o = p.parse_args()
     with open(f"{o.src}/config.json", encoding="utf-8") as f:
         cfg = json.load(f)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 static const float BUCKET_STEP = 0.5f; /* the paper's sigma */
+static const float ROOT_HALF = 0.70710678f;
 
 bool tn_attn_mode_parse(const char *name, tn_attn_mode *out) {
     static const char *const names[TN_N_ATTN_MODES] = {"full", "shadow", "float-sparse", "block-sparse",
@@ -130,7 +131,7 @@ float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head) {
 static tern_status fill_ratios(tn_sparse_attn *s, float mean, tern_error *err) {
     const size_t n_heads = (size_t)s->h->n_heads, n_layers = (size_t)s->h->n_layers;
     for (size_t i = 0; i < n_layers * n_heads; i++) s->ratio[i] = mean;
-    if (s->o.no_head_ratios) return TERN_OK;
+    if (s->o.no_head_ratios || !s->m->attn_head_weight) return TERN_OK;
     float *weight = tn_alloc(s->ctx, TN_MEM_OTHER, 2 * n_layers * n_heads, sizeof *weight),
           *ratio = weight + n_layers * n_heads;
     size_t n = 0;
@@ -232,7 +233,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                "sparse attention when decoding: %d query heads share a KV head, at most %d may",
                h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
     TN_FAIL_IF(
-        !m->attn_scale_q, err, TERN_E_UNSUPPORTED,
+        !m->attn_scale_q && !m->attn_follows, err, TERN_E_UNSUPPORTED,
         "the package does not know the scales of its heads: pack the model again for sparse attention");
     tn_sparse_attn *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for sparse attention");
@@ -242,7 +243,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                           .kern = kern,
                           .kv = kv,
                           .o = *o,
-                          .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
+                          .n_steps = o->n_buckets == 1 || m->attn_follows ? 1 : TN_ATTN_MAX_STEPS,
                           .n_group = h->n_heads / h->n_kv_heads,
                           .n_workers = n_workers,
                           .n_chunks = n_chunks};
@@ -263,8 +264,8 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     for (size_t l = 0; l < n_layers; l++) {
         for (size_t i = 0; i < steps; i++) {
             float f = steps == 1 ? 1 : i == 0 ? BUCKET_STEP : i == 1 ? 1 : 1 / BUCKET_STEP;
-            s->scale_q[l * steps + i] = m->attn_scale_q[l] * f;
-            s->scale_k[l * steps + i] = m->attn_scale_k[l] * f;
+            s->scale_q[l * steps + i] = m->attn_follows ? 1 : m->attn_scale_q[l] * f;
+            s->scale_k[l * steps + i] = m->attn_follows ? 1 : m->attn_scale_k[l] * f;
         }
     }
     if ((st = measure_room(s, err)) != TERN_OK) goto out;
@@ -279,7 +280,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
     bool can_plan = h->n_kv_heads * s->n_units_kv <= TN_HEADPLAN_MAX_HEADS ||
                     o->pipeline == TN_ATTN_PIPELINE_ON; /* which tells why not */
-    if (can_plan && tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) &&
+    if (can_plan && !m->attn_follows && tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) &&
         (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK)
         goto out;
     for (int32_t i = 0; i < n_workers; i++) {
@@ -337,11 +338,12 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
 const char *tn_sparse_attn_why_not(const tn_hparams *h) {
     return tn_first_sparse(h) < 0 ? "no layer of this model sees more than a window"
            : h->sinks             ? "its heads have sinks, which take part in full attention only"
+           : h->bidirectional     ? "its rows see the whole text"
                                   : NULL;
 }
 
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) {
-    return m->attn_scale_q && n_ctx >= tn_sparse_attn_from(m, o);
+    return (m->attn_scale_q || m->attn_follows) && n_ctx >= tn_sparse_attn_from(m, o);
 }
 
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int layer, int32_t n_pos) {
@@ -360,13 +362,34 @@ void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
 
 /* ---- plan: buckets, and keys in INT8 --------------------------------------------------------------- */
 
-/* Finds the nearest scale. The squared errors of Q and K add up, so each is chosen alone. */
-int32_t tn_sparse_nearest(const float *scales, int32_t n, float want) {
+enum { FOLLOWS_LEAST = -60, FOLLOWS_MOST = 60 }; /* exponents of 2; beyond them values are cut off */
+
+/* The squared errors of Q and K add up, so each scale is chosen alone. */
+int32_t tn_sparse_bucket(const tn_sparse_attn *s, const float *scales, int layer, float want) {
+    if (s->m->attn_follows) {
+        int exponent; /* want = part * 2^exponent, part from 1/2 on and below 1 */
+        float part = frexpf(want, &exponent);
+        if (!(want > 0) || exponent <= FOLLOWS_LEAST) return 0;
+        if (exponent > FOLLOWS_MOST) exponent = FOLLOWS_MOST, part = 1;
+        return 2 * (exponent - FOLLOWS_LEAST) - (part == 0.5f ? 2 : part <= ROOT_HALF);
+    }
+    const float *x = scales + (size_t)layer * (size_t)s->n_steps;
     int32_t best = 0;
-    for (int32_t i = 1; i < n; i++) {
-        if (fabsf(scales[i] - want) < fabsf(scales[best] - want)) best = i;
+    for (int32_t i = 1; i < s->n_steps; i++) {
+        if (fabsf(x[i] - want) < fabsf(x[best] - want)) best = i;
     }
     return best;
+}
+
+float tn_sparse_scale(const tn_sparse_attn *s, const float *scales, int layer, int32_t bucket) {
+    if (!s->m->attn_follows) return scales[(size_t)layer * (size_t)s->n_steps + (size_t)bucket];
+    return ldexpf(bucket % 2 ? ROOT_HALF : 1, (bucket + 1) / 2 + FOLLOWS_LEAST);
+}
+
+tn_npu_graph *tn_sparse_graph(const tn_sparse_attn *s, tn_npu_graph *const *graphs, int layer, int32_t q,
+                              int32_t k) {
+    if (s->m->attn_follows) return graphs[layer]; /* whose results are integers: their scales are nobody's */
+    return graphs[(layer * s->n_steps + q) * s->n_steps + k];
 }
 
 /* Magnitudes are compared as integers. */
@@ -492,15 +515,14 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
         }
         max = k->panel_max[p] > max ? k->panel_max[p] : max;
     }
-    const float *scales = s->scale_k + (size_t)layer * (size_t)s->n_steps;
-    int32_t bucket = tn_sparse_nearest(scales, s->n_steps, max / 127);
+    int32_t bucket = tn_sparse_bucket(s, s->scale_k, layer, max / 127);
     int32_t from = k->n_keys;
     if (bucket != k->bucket) {
         if (k->bucket >= 0 && from) atomic_fetch_add_explicit(&s->n_requantised, 1, memory_order_relaxed);
         from = 0;
         k->bucket = bucket;
     }
-    float inv = 1 / scales[bucket], key[512];
+    float inv = 1 / tn_sparse_scale(s, s->scale_k, layer, bucket), key[512];
     uint8_t q8[512];
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     for (int32_t pos = from; pos < end; pos++) {
@@ -529,7 +551,7 @@ tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
         if (s->o.share_rows && i_pool + 1 < s->n_pools)
             continue; /* selected together: one scale, so that their scores compare */
         p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] =
-            tn_sparse_nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+            tn_sparse_bucket(s, s->scale_q, layer, max / 127);
         max = 0;
     }
     return s->heads ? tn_sparse_heads_plan(s, r, i_chunk, layer, kv_head, q, err) : TERN_OK;

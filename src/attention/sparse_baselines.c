@@ -159,10 +159,10 @@ void tn_sparse_attend_int8(const block *b, int32_t head, float *out) {
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = tn_sparse_keys(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, d16 = (d + 15) / 16 * 16, row = (size_t)s->h->n_heads * d,
-           steps = (size_t)s->n_steps, cap = (size_t)s->kv->cap_tok;
+           cap = (size_t)s->kv->cap_tok;
     size_t n_all = ((size_t)b->r->pos[b->row0 + b->n_rows - 1] + TN_KV_PANEL) / TN_KV_PANEL * TN_KV_PANEL;
-    float scale = s->scale_q[(size_t)b->layer * steps + (size_t)p->q_bucket[head]] *
-                  s->scale_k[(size_t)b->layer * steps + (size_t)p->k_bucket[b->kv_head]] * s->h->attn_scale;
+    float scale = tn_sparse_scale(s, s->scale_q, b->layer, p->q_bucket[head]) *
+                  tn_sparse_scale(s, s->scale_k, b->layer, p->k_bucket[b->kv_head]) * s->h->attn_scale;
     float soft_cap = s->h->attn_soft_cap, out_scale[16], *x = b->w->float_scores;
     uint64_t n_seen = 0;
     for (int32_t i = 0; i < b->n_rows; i++) {

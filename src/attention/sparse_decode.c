@@ -99,15 +99,14 @@ static tern_status estimate(const block *b, const choice *c, const scored *e, te
     worker_space *w = b->w;
     const key_cache *k = tn_sparse_keys(s, b->layer, b->kv_head);
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
-    size_t d = (size_t)s->h->d_head, steps = (size_t)s->n_steps;
-    const float *scales = s->scale_q + (size_t)b->layer * steps;
+    size_t d = (size_t)s->h->d_head;
     float max = 0, pooled[512];
     for (int32_t i = 0; i < e->n; i++) max = tn_sparse_magnitude(query_of(b, i, pooled), d, max);
-    int32_t bucket = tn_sparse_nearest(scales, s->n_steps, max / 127);
+    int32_t bucket = tn_sparse_bucket(s, s->scale_q, b->layer, max / 127);
+    float inv = 1 / tn_sparse_scale(s, s->scale_q, b->layer, bucket);
     for (int32_t i = 0; i < e->n; i++)
-        s->kern->quantise_s8(query_of(b, i, pooled), 1 / scales[bucket], w->q8 + (size_t)i * s->q8_stride, d);
-    tn_npu_job job = {.graph =
-                          s->graphs[((size_t)b->layer * steps + (size_t)bucket) * steps + (size_t)k->bucket],
+        s->kern->quantise_s8(query_of(b, i, pooled), inv, w->q8 + (size_t)i * s->q8_stride, d);
+    tn_npu_job job = {.graph = tn_sparse_graph(s, s->graphs, b->layer, bucket, k->bucket),
                       .n_rows = e->n,
                       .in = {w->q8},
                       .out = {w->scores}};

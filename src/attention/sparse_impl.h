@@ -80,7 +80,7 @@ struct tn_sparse_attn {
     int32_t pool,
         n_pools; /* query heads of a pool, pools of a KV head; 1 and n_group where heads do not share */
     size_t ld, idx_stride, n_blocks, q8_stride, room;
-    float *scale_q, *scale_k; /* [n_layers][n_steps] */
+    float *scale_q, *scale_k; /* [n_layers][n_steps]; unused where they follow the text */
     float *ratio;             /* [n_layers][n_heads] */
     float *decode_ratio;      /* [n_layers][n_kv_heads]: mean of the heads */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
@@ -118,8 +118,14 @@ static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) {
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
 /* Returns the largest of max and |x[i]|, n a multiple of 4. A NaN or an infinity has no scale. */
 float tn_sparse_magnitude(const float *x, size_t n, float max);
-/* Returns the nearest of n scales. */
-int32_t tn_sparse_nearest(const float *scales, int32_t n, float want);
+/* Chooses the scale of queries or keys whose largest magnitude is 127 * want: the nearest of the layer's, or
+ * where scales follow the text the least power of the root of 2 that is not below, so that nothing is cut off.
+ * Returns its bucket, from 0 on; the second function returns the scale of a bucket. */
+int32_t tn_sparse_bucket(const tn_sparse_attn *s, const float *scales, int layer, float want);
+float tn_sparse_scale(const tn_sparse_attn *s, const float *scales, int layer, int32_t bucket);
+/* Returns the layer's graph of two buckets, of s->graphs or s->part_graphs. */
+tn_npu_graph *tn_sparse_graph(const tn_sparse_attn *s, tn_npu_graph *const *graphs, int layer, int32_t q,
+                              int32_t k);
 /* Adds n heads' queries, one after another, to one as large as one of them (if they are unlike). It is in
  * `to`, but for n = 1. */
 const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *to);

@@ -19,10 +19,10 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = tn_sparse_keys(s, b->layer, b->kv_head);
-    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     int32_t qb = p->q_bucket[b->kv_head * s->n_units_kv + (s->o.share_rows ? 0 : pool0)],
             kb = p->k_bucket[b->kv_head];
-    float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
+    float inv = 1 / tn_sparse_scale(s, s->scale_q, b->layer, qb), pooled[512];
     size_t at = ld ? (size_t)(pool0 * n) : 0;
     uint8_t *q8 = b->w->q8 + at * s->q8_stride;
     for (int32_t i = 0; i < (pool1 - pool0) * n && p0 == 0; i++) { /* positions from 0 on come first */
@@ -30,12 +30,11 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
                                                 pool0 + i / n, pooled);
         s->kern->quantise_s8(x, inv, q8 + (size_t)i * s->q8_stride, d);
     }
-    tn_npu_job job = {
-        .graph = (ld == PART_LD ? s->part_graphs
-                                : s->graphs)[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb],
-        .n_rows = (pool1 - pool0) * n,
-        .in = {q8},
-        .out = {out + at * ld}};
+    tn_npu_job job = {.graph =
+                          tn_sparse_graph(s, ld == PART_LD ? s->part_graphs : s->graphs, b->layer, qb, kb),
+                      .n_rows = (pool1 - pool0) * n,
+                      .in = {q8},
+                      .out = {out + at * ld}};
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, p0, s->h->d_head);
     job.k[0].col_sum = k->sum + p0;

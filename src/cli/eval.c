@@ -28,10 +28,17 @@ static void on_item(void *user, bool right, bool by_sum) {
     tn_json_append(&((outcome *)user)->by_sum, json_integer(by_sum));
 }
 
-/* Opens a model beside the first, with the options of that one that do not name a model. */
-static int open_other(const command *c, const model_args *like, const char *model, tern_engine **out) {
+/* Opens a model beside the first, with the options of that one that do not name a model. What the first is judged by
+ * attends in full. */
+static int open_other(const command *c, const model_args *like, const char *model, bool source,
+                      tern_engine **out) {
     model_args a = *like;
     a.model = model;
+    if (source) {
+        a.o.attention = "full";
+        a.o.attention_preset = NULL;
+        a.o.attention_decode = false;
+    }
     a.o.scheme = NULL; /* float arithmetic of the model asked about */
     return cli_open_engine(c, &a, out);
 }
@@ -167,8 +174,8 @@ int cmd_eval(int argc, char **argv) {
     const char *model = ma.model;
     cli_packing_measured(&ma);
     rc = cli_open_engine(&c, &ma, &e);
-    if (rc < 0 && kl) rc = open_other(&c, &ma, kl, &o.source);
-    if (rc < 0 && against) rc = open_other(&c, &ma, against, &o.against);
+    if (rc < 0 && kl) rc = open_other(&c, &ma, kl, true, &o.source);
+    if (rc < 0 && against) rc = open_other(&c, &ma, against, false, &o.against);
     if (rc >= 0) {
         tern_engine_close(&o.source);
         tern_engine_close(&e);

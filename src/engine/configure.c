@@ -37,7 +37,7 @@ static tern_status lanes_of(tern_engine *e, const tern_options *o, int n_threads
 
 static tern_status attention_of(tern_engine *e, const tern_options *o, tern_error *err) {
     tn_attn_options *a = &e->attention;
-    *a = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f,
+    *a = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : TN_ATTN_RATIO,
                            .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
                            .no_head_ratios = o->no_head_ratios,
                            .check = o->attention_check,
@@ -63,6 +63,27 @@ static tern_status attention_of(tern_engine *e, const tern_options *o, tern_erro
                "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only",
                mode);
     return TERN_OK;
+}
+
+/* Schemes but these are baselines, with attention as everybody has it. Floats are the reference: their attention
+ * is sparse where that is asked for. */
+tern_status tn_engine_configure_file(tern_engine *e, const tern_options *o, tern_error *err) {
+    tn_attn_options *a = &e->attention;
+    tn_float_scheme scheme = e->model->scheme;
+    TN_TRY(attention_of(e, o, err));
+    if (a->automatic && scheme != TN_FLOAT_BLOCKS) a->mode = TN_ATTN_FULL, a->automatic = false;
+    if (a->automatic && tn_sparse_attn_why_not(&e->model->h)) a->mode = TN_ATTN_FULL;
+    if (a->mode == TN_ATTN_FULL && !a->decode) return TERN_OK;
+    TN_FAIL_IF(scheme != TN_FLOAT_BLOCKS && scheme != TN_FLOAT, err, TERN_E_INVALID,
+               "scheme %s is a baseline: its attention is full", tn_float_scheme_name(scheme));
+    TN_FAIL_IF(a->pipeline == TN_ATTN_PIPELINE_ON, err, TERN_E_INVALID,
+               "heads are a pipeline in packages only: leave attention-pipeline and attention-preset out");
+    a->pipeline = TN_ATTN_PIPELINE_OFF;
+    tn_npu_model *m = e->estimator = tn_calloc(&e->ctx, TN_MEM_OTHER, 1, sizeof *m);
+    TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for sparse attention");
+    *m = (tn_npu_model){.ctx = &e->ctx, .kern = &e->kern, .attn_follows = true};
+    const tn_npu_options device = {.n_threads = 1};
+    return tn_npu_open(&e->ctx, "host", &device, &m->dev, err);
 }
 
 tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,

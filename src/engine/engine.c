@@ -56,7 +56,7 @@ static tern_status open_any(tern_engine *e, const char *path, const tern_options
     if (pkg) st = tn_engine_open_package(e, path, &pkg, o, n_threads, err);
     else st = tn_import_open(e, path, o, n_threads, err);
     tn_pkg_close(&pkg);
-    if (st == TERN_OK) tn_params_announce(o, &e->ctx, path, e->npu != NULL);
+    if (st == TERN_OK) tn_params_announce(o, &e->ctx, path, e->npu != NULL, tn_engine_heads(e) != NULL);
     return st;
 }
 
@@ -130,6 +130,8 @@ void tern_engine_close(tern_engine **pe) {
     tn_gvocab_close(&v);
     tn_model_close(&e->model);
     tn_npu_model_close(&e->npu);
+    if (e->estimator && e->estimator->dev) tn_npu_close(&e->estimator->dev);
+    tn_free(&e->ctx, e->estimator);
     tn_executor_close(&e->exec);
     tn_timeline_close(&e->live);
     tn_free(&e->ctx, e->profile_path);

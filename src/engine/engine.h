@@ -23,7 +23,10 @@ struct tern_engine {
     tn_npu_model *npu;
     tn_executor *exec;
     tn_policy policy;
-    tn_attn_options attention;
+    tn_attn_options attention; /* of files too */
+    tn_npu_model
+        *estimator; /* of a file whose attention may be sparse: the device that estimates, no package;
+                                  else NULL */
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
     char *profile_path;             /* cache of the stage times, beside the package */
@@ -56,7 +59,14 @@ int tn_engine_threads(const tern_options *o);
 tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
                                 int n_threads, tn_npu_model_options *out, tern_error *err);
 
-/* Path of the stage times of this machine, model and settings. It stays the engine's. */
+/* The same of a model that is no package, once it is loaded: its attention, and the device that estimates it. */
+tern_status tn_engine_configure_file(tern_engine *e, const tern_options *o, tern_error *err);
+/* What sparse attention goes by: the package, or the estimator; NULL: attention is full whatever the text. */
+static inline const tn_npu_model *tn_engine_heads(const tern_engine *e) {
+    return e->npu ? e->npu : e->estimator;
+}
+
+/* Where the stage times of this machine, model and settings are kept. The path stays the engine's. */
 void tn_engine_profile(const tern_engine *e, tn_profile_file *out);
 /* From now until tn_engine_unwatch, sessions without a timeline of their own record their work on a live one.
  * *out is the engine's, for tn_timeline_take; its last track is the sessions' own thread. Meanwhile one

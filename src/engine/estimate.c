@@ -77,11 +77,13 @@ tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
     return o->exact || floats || n_ctx <= TN_KV_FLOATS ? TN_KV_F32 : TN_KV_F16;
 }
 
-/* Sparse attention, for prompts of `from` tokens and more, keeps the keys both as INT8 panels and as rows. */
+/* Sparse attention, from a prompt of `from` tokens on, keeps the keys as INT8 panels and as rows. always: of
+ * its own accord. */
 static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, int32_t from,
-                             tn_kv_type kv) {
+                             tn_kv_type kv, bool always) {
     const char *mode = tn_options_attention(o);
     if (tn_sparse_attn_why_not(h)) return 0;
+    if (!always && !strcmp(mode, "auto") && !o->attention_decode) return 0;
     if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < from)) return 0;
     return (uint64_t)n_ctx * (uint64_t)(tn_n_sparse(h) * h->n_kv_heads) *
            (tn_kv_panel_bytes(kv, (size_t)h->d_head) / TN_KV_PANEL + (uint64_t)h->d_head);
@@ -158,12 +160,12 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     tn_hparams h;
     tern_estimate e = {0}, next = {0};
     tn_experts_need experts = {0};
-    bool package = tn_pkg_is(path), packed = stays_packed(&o);
+    bool package = tn_pkg_is(path), packed = stays_packed(&o), quantised = package;
     uint64_t fingerprint = 0;
     if (package)
         TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &next.weight_bytes, &experts,
                                &fingerprint, err));
-    else TN_TRY(tn_import_estimate(&ctx, path, o.scheme, &h, &e.weight_bytes, err));
+    else TN_TRY(tn_import_estimate(&ctx, path, o.scheme, &h, &e.weight_bytes, &quantised, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     tn_kv_type kv = tn_options_kv(&o, e.n_ctx);
@@ -176,7 +178,7 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     if (package) measured_lengths(path, &o, fingerprint, &chunk, &from);
     const int64_t n_rows = package ? TN_WAVE_CHUNKS * (int64_t)chunk : TN_FLOAT_CHUNK;
     e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
-                   tn_adapters_bytes(o.lora) + (package ? sparse_bytes(&h, &o, e.n_ctx, from, kv) : 0);
+                   tn_adapters_bytes(o.lora) + sparse_bytes(&h, &o, e.n_ctx, from, kv, quantised);
     if (h.n_next && drafters & TN_DRAFT_MTP) {
         e.kv_bytes += next.kv_bytes = tn_next_bytes_of(&h, e.n_ctx);
         e.work_bytes += next.work_bytes = next_work_bytes(&h, e.n_ctx, n_threads);

@@ -12,12 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name,
-                              const char *attention, bool attention_decode, tern_error *err) {
-    TN_FAIL_IF(attention && strcmp(attention, "full") && strcmp(attention, "auto"), err, TERN_E_INVALID,
-               "attention '%s' needs a package (tern pack makes one)", attention);
-    TN_FAIL_IF(attention_decode, err, TERN_E_INVALID,
-               "sparse attention when decoding needs a package (tern pack makes one)");
+static tern_status open_float(tern_engine *e, const char *path, const tern_options *o, tern_error *err) {
+    const char *scheme_name = o->scheme;
     tn_float_scheme scheme = TN_FLOAT;
     TN_FAIL_IF(
         scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
@@ -33,7 +29,7 @@ static tern_status open_float(tern_engine *e, const char *path, const char *sche
     }
     if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, scheme, &e->model, err);
     tn_source_close(&src);
-    return st;
+    return st == TERN_OK ? tn_engine_configure_file(e, o, err) : st;
 }
 
 /* A float model for which a device was named: its static INT8 graphs come from a package that is made here
@@ -75,11 +71,11 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
 tern_status tn_import_open(tern_engine *e, const char *path, const tern_options *o, int n_threads,
                            tern_error *err) {
     if (o->npu) return open_packed(e, path, o, n_threads, err);
-    return open_float(e, path, o->scheme, o->attention, o->attention_decode, err);
+    return open_float(e, path, o, err);
 }
 
 tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme_name, tn_hparams *h,
-                               uint64_t *n_bytes, tern_error *err) {
+                               uint64_t *n_bytes, bool *blocks, tern_error *err) {
     tn_source *src;
     tn_float_scheme scheme = TN_FLOAT;
     bool named = scheme_name && tn_float_scheme_parse(scheme_name, &scheme);
@@ -90,6 +86,7 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme
     for (int layer = -1; layer < h->n_layers + h->n_next; layer++)
         for (tn_role role = 0; role < TN_W_N_ROLES; role++)
             *n_bytes += tn_model_role_bytes(src, scheme, layer, role);
+    *blocks = scheme == TN_FLOAT_BLOCKS;
     tn_source_close(&src);
     return TERN_OK;
 }

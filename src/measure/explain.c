@@ -99,27 +99,30 @@ static void explain_order(const facts *f, tn_explained *x) {
 /* shadowAttn */
 static void explain_attention(const facts *f, tn_explained *x) {
     x->mechanism = "sparse attention";
-    const tn_attn_options *a = f->e->npu ? &f->e->attention : NULL;
-    if (!a) {
-        say(x, false, "only packages know the scales of their heads");
-    } else if (f->stats.attn_rows) {
+    const tn_attn_options *a = &f->e->attention;
+    const tn_npu_model *m =
+        tn_engine_heads(f->e); /* NULL: a file whose attention is full whatever the text */
+    if (f->stats.attn_rows) {
         say(x, true, "%.0f %% of the positions were attended to, in %llu rows of heads, from token %d on%s",
             100 * (double)f->stats.attn_selected / (double)f->stats.attn_seen,
-            (unsigned long long)f->stats.attn_rows, tn_sparse_attn_from(f->e->npu, a),
-            a->threshold || f->e->npu->tuned.attn_threshold ? "" : " (this machine is not measured yet)");
+            (unsigned long long)f->stats.attn_rows, tn_sparse_attn_from(m, a),
+            a->threshold || m->tuned.attn_threshold ? "" : " (this machine is not measured yet)");
         counted(x, f->stats.attn_seen - f->stats.attn_selected, f->stats.attn_seen,
                 "positions not attended to");
     } else if (a->mode == TN_ATTN_FULL) {
-        say(x, false, "attention is full (--exact or set attention=full)");
+        say(x, false,
+            f->e->npu || f->e->model->scheme == TN_FLOAT_BLOCKS
+                ? "attention is full (--exact or set attention=full)"
+                : "files of floats, the reference, attend in full, unless asked for (set attention=shadow)");
     } else if (tn_sparse_attn_why_not(&f->e->model->h)) {
         say(x, false, "%s", tn_sparse_attn_why_not(&f->e->model->h));
-    } else if (!f->e->npu->attn_scale_q) {
+    } else if (!m->attn_scale_q && !m->attn_follows) {
         say(x, false, "this package does not know the scales of its heads: pack the model again");
-    } else if (tn_sparse_attn_from(f->e->npu, a) > TN_TUNE_FARTHEST && !a->threshold) {
+    } else if (tn_sparse_attn_from(m, a) > TN_TUNE_FARTHEST && !a->threshold) {
         say(x, false, "as measured on this machine it pays for no prompt of up to %d tokens",
             TN_TUNE_FARTHEST);
     } else {
-        say(x, false, "it begins at %d tokens, this prompt has %zu", tn_sparse_attn_from(f->e->npu, a),
+        say(x, false, "it begins at %d tokens, this prompt has %zu", tn_sparse_attn_from(m, a),
             f->s->n_prompt);
     }
 }

@@ -73,6 +73,7 @@ typedef struct run {
     tn_rows *rows_of; /* [n_texts] theirs */
     int32_t n_texts;
     int32_t n_rows;
+    uint32_t attended; /* texts that have attended in this layer in another way, a bit each */
     /* of the op at work */
     const tn_op *op;
     int32_t rows_per_item;
@@ -142,15 +143,25 @@ static void attend_group_item(void *arg, int i_item, int i_thread) {
     const run *x = arg;
     int32_t n_kv = x->op->attend.n_kv_heads;
     const tn_frame *f = x->texts ? &x->texts[i_item / n_kv] : &x->f;
+    if (x->attended >> i_item / n_kv & 1) return;
     tn_rows_attention_group(f->r, x->op->layer, tn_op_sinks(x->op, f), i_item % n_kv, f->buf[x->op->in],
                             f->buf[x->op->out], 0, f->r->n_rows,
                             x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
+}
+
+/* Sparse attention, where a text has it. */
+static bool attends_itself(const run *x, const tn_frame *f) {
+    const tn_rows_attend *a = f->r->attend;
+    return a && a->run(a->user, f->r, x->op->layer, f->buf[x->op->in], f->buf[x->op->out], x->pool);
 }
 
 /* By heads as well as rows. */
 static void run_attend(run *x) {
     x->rows_per_item = x->n_rows < 64 ? x->n_rows : 64;
     int32_t n_kv = x->op->attend.n_kv_heads;
+    x->attended = 0;
+    for (int32_t i = 0; i < x->n_texts; i++) x->attended |= (uint32_t)attends_itself(x, &x->texts[i]) << i;
+    if (!x->texts && attends_itself(x, &x->f)) return;
     if (x->texts) tn_pool_for(x->pool, n_kv * x->n_texts, attend_group_item, x);
     else if (x->n_rows <= TN_TREE_MAX) tn_pool_for(x->pool, n_kv, attend_group_item, x);
     else tn_pool_for(x->pool, x->op->attend.n_heads * n_spans(x), attend_item, x);

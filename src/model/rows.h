@@ -11,6 +11,15 @@
 
 enum { TN_MAX_TEXTS = 8 }; /* texts whose next rows one forward evaluates together */
 
+struct tn_rows;
+
+/* Attends with a text's rows in one layer in place of full attention, spread over the pool. q and out are
+ * [n_rows][n_heads * d_head]. run returns false where full attention is wanted. */
+typedef struct tn_rows_attend {
+    bool (*run)(void *user, const struct tn_rows *r, int layer, const float *q, float *out, tn_pool *pool);
+    void *user;
+} tn_rows_attend;
+
 /* One chunk of consecutive or tree positions, borrowed by the calls below. */
 typedef struct tn_rows {
     const tn_hparams *h;
@@ -24,8 +33,9 @@ typedef struct tn_rows {
     int32_t tree_base;   /* first slot of a draft tree, or -1 */
     const uint64_t *tree_mask; /* see attn_f32.h; NULL unless a tree */
     size_t n_tree_words;
-    const tn_lora_mix *lora; /* adapters that this text is read with; NULL: none */
-    float *rope_cs;          /* [n_rows][tn_rope_tables][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
+    const tn_lora_mix *lora;      /* adapters that this text is read with; NULL: none */
+    const tn_rows_attend *attend; /* of the float forward; NULL: attention is full */
+    float *rope_cs; /* [n_rows][tn_rope_tables][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
 } tn_rows;
 
 /* Cos and sin of a row's position by a rope table. */

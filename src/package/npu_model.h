@@ -175,6 +175,7 @@ typedef struct tn_npu_model {
     /* For sparse attention, NULL in packages without the data: mean scales of Q and K [n_layers], importance
      * of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
+    bool attn_follows;        /* a file's own weights: no scales are known, they follow the text */
     tn_attn_times attn_times; /* measured where it was packed */
     tn_tuned tuned;           /* zeros: not tuned for this chunk length */
     uint64_t graph_bytes;     /* serialised size of all graphs: a measure of the saving by chunk sharing */

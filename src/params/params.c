@@ -59,13 +59,13 @@ static const tn_param table[] = {
 
     {"trace", 0, TN_PARAM_FLAG, LAB, .commands = 0, AT(trace), .dflt = "off",
      .help = "for programs: record every task, for tern_session_write_trace and tern_session_write_gantt"},
-    {"attention", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(attention), .unit = "HOW", .dflt = "auto",
+    {"attention", 0, TN_PARAM_CHOICE, DEVICE, ALL, AT(attention), .unit = "HOW", .dflt = "auto",
      .choices = "full|shadow|auto|float-sparse|block-sparse|npu-full",
      .help = "of the prompt: full, shadow (estimated in INT8, exact where it matters), auto (shadow where it can and pays), or a baseline"},
-    {"attention-decode", 0, TN_PARAM_FLAG, DEVICE, ALL, NEEDS(PACKAGE), AT(attention_decode), .dflt = "off",
+    {"attention-decode", 0, TN_PARAM_FLAG, DEVICE, ALL, AT(attention_decode), .dflt = "off",
      .help = "decode sparsely too, with attention full, shadow or auto"},
     {"ratio", 0, TN_PARAM_PERCENT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_ratio), .min = 1, .max = 100, .unit = "PERCENT",
-     .dflt = "20, and 10 when decoding", .help = "sparse attention: mean share of the positions a row attends to"},
+     .dflt = "30, and 10 when decoding", .help = "sparse attention: mean share of the positions a row attends to"},
     {"attention-threshold", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_threshold), .max = 1 << 24, .unit = "N",
      .dflt = "as measured, or 1024", .help = "sparse attention: in full until the prompt has N tokens"},
     {"weights", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(weights), .unit = "FORM", .dflt = "auto", .choices = "auto|packed|tiles",
@@ -396,6 +396,7 @@ void tn_params_preset(tern_options *o) {
     if (!is(o->attention_preset, "paper")) return;
     if (!o->attention) o->attention = "shadow";
     if (!o->attention_threshold) o->attention_threshold = 1;
+    if (!(o->attention_ratio > 0)) o->attention_ratio = 0.2f;
     if (!o->attention_share) o->attention_share = -1;
     bool shadow = is(o->attention, "shadow") || is(o->attention, "auto");
     if (!o->attention_pipeline && shadow) o->attention_pipeline = "on";
@@ -420,7 +421,7 @@ tern_status tn_params_check(const tern_options *o, tern_error *err) {
     return TERN_OK;
 }
 
-static bool met(const tern_options *o, tn_param_need need, bool package) {
+static bool met(const tern_options *o, tn_param_need need, bool package, bool may_be_sparse) {
     const char *attention = tn_options_attention(o);
     bool shadow = is(attention, "shadow") || is(attention, "auto");
     bool sparse = strcmp(attention, "full") || o->attention_decode;
@@ -430,14 +431,14 @@ static bool met(const tern_options *o, tn_param_need need, bool package) {
     case TN_NEEDS_HEXAGON: return package && is(o->npu, "hexagon");
     case TN_NEEDS_HOST: return package && (!o->npu || is(o->npu, "host"));
     case TN_NEEDS_SEPARATE: return package && o->npu_separate_weights;
-    case TN_NEEDS_SPARSE: return package && sparse;
+    case TN_NEEDS_SPARSE: return sparse && may_be_sparse;
     case TN_NEEDS_SHADOW: return package && shadow;
     case TN_N_NEEDS: break;
     }
     return false;
 }
 
-void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package) {
+void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package, bool sparse) {
     static const char *const goes[TN_N_NEEDS] = {
         [TN_NEEDS_PACKAGE] = "packages",
         [TN_NEEDS_HEXAGON] = "npu hexagon",
@@ -447,10 +448,8 @@ void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bo
         [TN_NEEDS_SHADOW] = "attention shadow or auto",
     };
     for (const tn_param *p = table; p < table + N_PARAMS; p++) {
-        if (!tn_param_given(o, p) || met(o, p->needs, package)) continue;
-        bool full = !strcmp(p->name, "attention") && (is(o->attention, "full") || is(o->attention, "auto"));
-        if (full) continue; /* what a float model does anyway */
-        if (!package)
+        if (!tn_param_given(o, p) || met(o, p->needs, package, sparse)) continue;
+        if (!package && p->needs != TN_NEEDS_SPARSE)
             tn_log(ctx, TERN_LOG_WARN, "%s has no effect: it goes with %s, and %s is no package", p->name,
                    goes[p->needs], path);
         else tn_log(ctx, TERN_LOG_WARN, "%s has no effect: it goes with %s", p->name, goes[p->needs]);

@@ -91,8 +91,8 @@ tern_status tn_params_check(const tern_options *o, tern_error *err);
 /* Fills in what a preset says of parameters that were not set (by name, or in the fields of o). Presets that were
  * filled in once change nothing when they are again. */
 void tn_params_preset(tern_options *o);
-/* Logs a warning for every parameter set by name that has no effect on such a model. */
-void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package);
+/* Logs a warning for every parameter set by name that has no effect on such a model. sparse: its attention may be. */
+void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package, bool sparse);
 /* Writes "a whole number from 1 to 64" and so on, for people. */
 void tn_param_range(const tn_param *p, char *buf, size_t cap);
 

@@ -43,6 +43,8 @@ typedef struct tn_evaluator_ops {
     tern_status (*head)(tn_evaluator *v, const float *state, float *logits, tern_error *err);
     /* From the next evaluation on, the text is read with this mix, borrowed; n == 0: without adapters. */
     void (*adapt)(tn_evaluator *v, const tn_lora_mix *mix);
+    /* What sparse attention did. */
+    void (*attention)(const tn_evaluator *v, tn_attn_stats *out);
     /* The state holds another text now. */
     void (*forget)(tn_evaluator *v);
     void (*close)(tn_evaluator *v);

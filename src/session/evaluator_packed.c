@@ -44,6 +44,10 @@ static void adapt(tn_evaluator *v, const tn_lora_mix *mix) {
     tn_pipeline_adapt(v->pipeline, mix->n ? mix : NULL);
 }
 
+static void attention(const tn_evaluator *v, tn_attn_stats *out) {
+    *out = tn_pipeline_stats_get(v->pipeline)->attention;
+}
+
 static void forget(tn_evaluator *v) { tn_pipeline_forget(v->pipeline); }
 
 static void close_packed(tn_evaluator *v) {
@@ -62,6 +66,7 @@ static const tn_evaluator_ops packed_ops = {.max_rows = max_rows,
                                             .logits = logits,
                                             .head = head,
                                             .adapt = adapt,
+                                            .attention = attention,
                                             .forget = forget,
                                             .close = close_packed};
 

@@ -497,9 +497,31 @@ void tern_session_cancel(tern_session *s) {
     if (s) atomic_store(&s->cancel, true);
 }
 
+static void put_attention(const tern_session *s, tn_stats *out) {
+    tn_attn_stats a;
+    s->evaluator->ops->attention(s->evaluator, &a);
+    out->attn_rows = a.n_rows;
+    out->attn_seen = a.n_seen;
+    out->attn_selected = a.n_selected;
+    out->attn_true = a.n_true;
+    out->attn_found = a.n_found;
+    out->attn_launches = a.n_launches;
+    out->attn_requantised = a.n_requantised;
+    out->attn_bytes = a.bytes;
+    out->attn_fused = a.n_fused;
+    out->attn_fused_launches = a.n_fused_launches;
+    out->attn_plans = a.n_plans;
+    out->attn_plan_us = a.n_plans ? (double)a.plan_ns * 1e-3 / (double)a.n_plans : 0;
+    out->attn_plan_max_us = (double)a.plan_max_ns * 1e-3;
+    out->attn_planned_s = a.planned_us * 1e-6;
+    out->attn_took_s = a.took_us * 1e-6;
+    out->attn_mass = a.n_rows ? a.mass / (double)a.n_rows : 0;
+}
+
 static tn_stats stats_of(const tern_session *s) {
     tn_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
     tn_stats *out = &all;
+    put_attention(s, out);
     if (!tn_session_pipeline(s)) return all;
     const tn_pipeline_stats *p = tn_pipeline_stats_get(tn_session_pipeline(s));
     const int32_t *w = s->e->n_lane_workers;
@@ -519,23 +541,6 @@ static tn_stats stats_of(const tern_session *s) {
     out->n_dropped = p->n_dropped;
     out->hot_hits = p->hot_hits;
     out->cold_misses = p->cold_misses;
-    out->attn_rows = p->attention.n_rows;
-    out->attn_seen = p->attention.n_seen;
-    out->attn_selected = p->attention.n_selected;
-    out->attn_true = p->attention.n_true;
-    out->attn_found = p->attention.n_found;
-    out->attn_launches = p->attention.n_launches;
-    out->attn_requantised = p->attention.n_requantised;
-    out->attn_bytes = p->attention.bytes;
-    out->attn_fused = p->attention.n_fused;
-    out->attn_fused_launches = p->attention.n_fused_launches;
-    out->attn_plans = p->attention.n_plans;
-    out->attn_plan_us =
-        p->attention.n_plans ? (double)p->attention.plan_ns * 1e-3 / (double)p->attention.n_plans : 0;
-    out->attn_plan_max_us = (double)p->attention.plan_max_ns * 1e-3;
-    out->attn_planned_s = p->attention.planned_us * 1e-6;
-    out->attn_took_s = p->attention.took_us * 1e-6;
-    out->attn_mass = p->attention.n_rows ? p->attention.mass / (double)p->attention.n_rows : 0;
     out->graph_bytes = p->graph_bytes;
     out->graph_bytes_unshared = p->graph_bytes_unshared;
     out->n_subgraphs = p->n_subgraphs;

@@ -442,6 +442,10 @@ static void refusals(void **state) {
     o.attention_pool = -1;
     assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
     o = options("shadow", 0);
+    o.attention_pipeline = "on"; /* a file's heads are none */
+    assert_int_equal(tern_engine_open(gguf, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 0);
+    o.scheme = "llm-int8"; /* a baseline */
     assert_int_equal(tern_engine_open(gguf, &o, &e, &err), TERN_E_INVALID);
 }
 

@@ -695,8 +695,6 @@ static void refusals(void **state) {
     tern_error err = {0};
     tern_options o = options("float-sparse", true, 0.2f);
     assert_int_equal(tern_engine_open(package[0], &o, &e, &err), TERN_E_INVALID);
-    o = options("full", true, 0.2f);
-    assert_int_equal(tern_engine_open(gguf[0], &o, &e, &err), TERN_E_INVALID);
 }
 
 int main(void) {

@@ -156,7 +156,8 @@ check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
 json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='gram' and d[0]['threads']>=1"
 check "bench behind a text" 0 "$tern" bench -m "$tmp/m.tern" -p 0 -n 4 --depth 300 --attention-decode --attention-threshold 1 -r 1 --json
 json "[t['test'] for t in d]==['tg4 @ 300'] and d[0]['tokens_per_second']['median']>0"
-check "sparse decoding of a float model" 2 "$tern" bench -m "$tmp/m.gguf" -p 0 -n 4 --attention-decode; one_line
+check "sparse decoding of a float model" 0 "$tern" bench -m "$tmp/m.gguf" -p 0 -n 4 -r 1 --attention-decode
+check "a pipeline of heads of a float model" 2 "$tern" bench -m "$tmp/m.gguf" -p 0 -n 4 --attention shadow --set attention-pipeline=on; one_line
 check "sparse decoding beside a baseline" 2 "$tern" bench -m "$tmp/m.tern" -p 0 -n 4 --attention float-sparse --attention-decode; one_line
 check "a depth without decoding" 2 "$tern" bench -m "$tmp/m.tern" --tune --depth 9; one_line
 

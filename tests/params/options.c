@@ -175,7 +175,7 @@ static void without_effect_is_announced(void **state) {
         {"ratio", "20", NULL, NULL, false, true},
         {"ratio", "20", "exact", "on", true, true},
         {"ratio", "20", "attention", "full", true, true},
-        {"ratio", "20", "attention", "shadow", false, false /* refused there */},
+        {"ratio", "20", "attention", "shadow", false, false},
         {"switch", "sync", NULL, NULL, true, true},
         {"switch", "sync", "npu-separate-weights", "on", false, true},
         {"npu-vtcm", "64K", NULL, NULL, true, true},
