@@ -34,6 +34,10 @@ static const foreign_option all[] = {
     {"-r --reverse-prompt", 1, "--stop", "it is --stop here"},
     {"-j", 1, "--json-schema", "it is --json-schema here"},
     {"-v --verbose --verbose-prompt --log-verbose", 0, NULL, "--stats=all and --explain tell what happened"},
+    {"-rea --reasoning", 1, "--thinking", "it is --thinking here, which tern serve has"},
+    {"--reasoning-budget", 1, "--thinking",
+     "0 is --thinking off here and any other on, which tern serve has: thoughts have no length of their own"},
+    {"--reasoning-format", 1, NULL, "thoughts are told apart in every reply"},
     {"-lv --verbosity --log-verbosity", 1, NULL, "--stats=all and --explain tell what happened"},
     {"--keep", 1, NULL, "the system message always stays in a full context"},
     {"--context-shift --no-context-shift", 0, NULL, "tern chat and tern serve have --on-full shift and stop"},
@@ -73,6 +77,8 @@ const char *cli_foreign_word(const foreign_option *f, const char *value) {
     static const char *const cache[][2] = {{"q8_0", "int8"},  {"q4_0", "int4"}, {"q4_1", "int4"},
                                            {"q5_0", "int8"},  {"q5_1", "int8"}, {"bf16", "f16"},
                                            {"iq4_nl", "int4"}};
+    if (f->instead && !strcmp(f->instead, "--thinking"))
+        return !strcmp(value, "off") || !strcmp(value, "0") ? "off" : "on";
     if (!f->instead || strcmp(f->instead, "--kv")) return value;
     for (size_t i = 0; i < sizeof cache / sizeof cache[0]; i++)
         if (!strcmp(value, cache[i][0])) return cache[i][1];

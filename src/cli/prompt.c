@@ -32,9 +32,7 @@ bool cli_prompt_template(const char *given, char **source) {
         *source = strdup(given);
         if (!*source) cli_failed_text("no memory for a name");
     } else if (access(given, F_OK)) {
-        cli_failed_text(
-            "--chat-template %s: neither a file nor chatml, llama2, llama3, mistral, gemma, phi3, zephyr",
-            given);
+        cli_failed_text("--chat-template %s: neither a file nor " TN_CHAT_NAMES, given);
     } else {
         *source = cli_read_text_file(given, &n);
     }

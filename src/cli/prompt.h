@@ -3,6 +3,7 @@
 #define TN_CLI_PROMPT_H
 
 #include "tern.h"
+#include "text/chat.h"
 
 /* Returns malloc'ed ids with BOS in front, or NULL with a message printed. parse_special is for what the user
  * typed as a prompt, never for text out of documents. */
@@ -16,9 +17,7 @@ int32_t *cli_prompt_chat(const tern_engine *e, const tern_message *msgs, size_t 
 #define TEMPLATE_ARG(given)                                                                                  \
     {                                                                                                        \
         "chat-template", 0, "FILE|NAME", ARG_STR | ARG_MORE, &(given), 0, 0,                                 \
-            "chat template instead of the model's: a Jinja file, or chatml, llama2, llama3, mistral, "       \
-            "gemma, "                                                                                        \
-            "phi3, zephyr"                                                                                   \
+            "chat template instead of the model's: a Jinja file, or " TN_CHAT_NAMES                          \
     }
 
 /* Reads what --chat-template names, malloc'ed (NULL when nothing was given). Returns false with a message

@@ -83,7 +83,9 @@ typedef struct serving {
     const char *host, *key_file, *draft, *name, *template, *on_full, *folder, *idle, *drain;
     int32_t port, n_ctx, n_sessions, max_waiting, cache_mib;
     const char *origins;
-    bool strict;
+    bool strict, verbose;
+    const char *thoughts;
+    int thinking;
     packing_when when;
     int64_t idle_ns, drain_ns;
     char *source, *keys;
@@ -129,6 +131,9 @@ static int check(const command *cmd, serving *s) {
         return cli_usage_error(cmd, "--chat-template is for one model, and --models for several");
     if (s->folder && strstr(s->draft, "model:"))
         return cli_usage_error(cmd, "--draft model:FILE is for one model, and --models for several");
+    if (s->thoughts && strcmp(s->thoughts, "on") && strcmp(s->thoughts, "off"))
+        return cli_usage_error(cmd, "--thinking %s: want on or off", s->thoughts);
+    if (s->thoughts) s->thinking = strcmp(s->thoughts, "on") ? -1 : 1;
     if (!s->idle) s->idle = s->folder ? "5m" : "0";
     if (!parse_time(s->idle, &s->idle_ns))
         return cli_usage_error(cmd, "--idle %s: want a time such as 90s, 5m or 1h; 0 = never", s->idle);
@@ -144,6 +149,18 @@ static int check(const command *cmd, serving *s) {
     return -1;
 }
 
+/* What holds for requests that do not say it. */
+static tn_usual usual_of(const serving *s) {
+    const tern_generate_options *g = &s->ma.o.generate;
+    return (tn_usual){.sampling = g->sampling,
+                      .known = true,
+                      .max_tokens = g->max_tokens,
+                      .seeded = cli_args_given(&s->ma, "seed"),
+                      .limited = cli_args_given(&s->ma, "n-predict"),
+                      .thinking = s->thinking,
+                      .verbose = s->verbose};
+}
+
 /* The list of models; the one of -m is in memory from the start, and what is wrong with it ends the
  * program. */
 static tern_status open_models(serving *s, tern_error *err) {
@@ -157,6 +174,7 @@ static tern_status open_models(serving *s, tern_error *err) {
                                             .max_waiting = s->max_waiting,
                                             .draft = s->draft,
                                             .chat_template = s->source,
+                                            .usual = usual_of(s),
                                             .cache_bytes = (uint64_t)s->cache_mib << 20,
                                             .shift = !strcmp(s->on_full, "shift")},
                                   .engine = s->ma.o,
@@ -302,6 +320,10 @@ int cmd_serve(int argc, char **argv) {
         {"strict", 0, NULL, ARG_FLAG, &s.strict, 0, 0,
          "refuse requests with fields that are not followed; else the reply's header X-Tern-Ignored names "
          "them"},
+        {"thinking", 0, "on|off", ARG_STR, &s.thoughts, 0, 0,
+         "whether models think first, of requests that do not say it (default: as their templates like)"},
+        {"verbose", 0, NULL, ARG_FLAG | ARG_MORE, &s.verbose, 0, 0,
+         "replies of OpenAI's API have `__verbose`: the prompt as a text, the settings, the tokens"},
         TEMPLATE_ARG(s.template),
         {"draft", 0, "LIST", ARG_STR, &s.draft, 0, 0,
          "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, mtp, model:FILE (default "

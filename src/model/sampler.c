@@ -9,7 +9,8 @@
 
 tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab, tn_sampler *out,
                             tern_error *err) {
-    *out = (tn_sampler){.ctx = ctx, .p = *p, .rng = {p->seed}, .n_vocab = n_vocab};
+    *out = (tn_sampler){.ctx = ctx, .p = *p, .n_vocab = n_vocab};
+    tn_mt_seed(&out->rng, p->seed);
     TN_FAIL_IF(!(p->temperature >= 0) || !isfinite(p->temperature), err, TERN_E_INVALID,
                "temperature %g: want a number >= 0", (double)p->temperature);
     TN_FAIL_IF(p->top_k < 0, err, TERN_E_INVALID, "top_k %d: want 0 (off) or more", p->top_k);
@@ -173,13 +174,14 @@ size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t
 }
 
 int32_t tn_sampler_draw(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
+    s->n_drawn = 0;
     if (s->p.temperature == 0 && s->p.repeat_penalty == 1.0f) return tn_argmax(logits, s->n_vocab);
-    size_t n = tn_sampler_distribution(s, logits, history, n_history);
+    size_t n = s->n_drawn = tn_sampler_distribution(s, logits, history, n_history);
     if (n == 1) return s->cand[0].id;
-    double u = tn_rng_f64(&s->rng), sum = 0;
+    double u = tn_mt_f64(&s->rng), sum = 0;
     for (size_t i = 0; i < n; i++) {
         sum += s->cand[i].p;
-        if (u < sum) return s->cand[i].id;
+        if (sum >= u) return s->cand[i].id;
     }
     return s->cand[n - 1].id;
 }

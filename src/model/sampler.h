@@ -1,10 +1,11 @@
 /* model/sampler.h - from logits to a token. Filters in the order llama.cpp users know:
- * repetition penalty, top-k, top-p, min-p, temperature, draw. */
+ * repetition penalty, top-k, top-p, min-p, temperature, draw. The draw is llama.cpp's, random numbers included: a
+ * seed gives the text that it gives there, as far as the logits are equal. */
 #ifndef TN_MODEL_SAMPLER_H
 #define TN_MODEL_SAMPLER_H
 
 #include "base/ctx.h"
-#include "base/rng.h"
+#include "base/mt19937.h"
 
 typedef struct tn_candidate {
     int32_t id;
@@ -15,10 +16,11 @@ typedef struct tn_candidate {
 typedef struct tn_sampler {
     tn_ctx *ctx;
     tern_sampling p;
-    tn_rng rng;
+    tn_mt19937 rng;
     size_t n_vocab;
     tn_candidate *cand; /* [n_vocab] */
     uint8_t *seen;      /* [n_vocab] scratch of the penalty, all zero between calls */
+    size_t n_drawn;     /* of cand, from which the last token was drawn; 0: it was the likeliest */
 } tn_sampler;
 
 tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab, tn_sampler *out,

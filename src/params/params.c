@@ -15,26 +15,27 @@
 #define LAB .audience = TN_FOR_LAB
 #define ALL .commands = TN_IN_ALL
 #define ANSWER .commands = TN_IN_ANSWERS, .of_answer = true
+#define ASKED .commands = TN_IN_ANSWERS | TN_IN_SERVE, .of_answer = true
 #define DRAFTS .commands = TN_IN_ANSWERS | TN_IN_BENCH, .of_answer = true
 #define NEEDS(what) .needs = TN_NEEDS_##what
 
 /* clang-format off */
 static const tn_param table[] = {
-    {"n-predict", 'n', TN_PARAM_INT, USER, ANSWER, AT(generate.max_tokens), .min = -1, .max = 1e9, .unit = "N", .dflt = "-1",
+    {"n-predict", 'n', TN_PARAM_INT, USER, ASKED, AT(generate.max_tokens), .min = -1, .max = 1e9, .unit = "N", .dflt = "-1",
      .help = "tokens to generate at most, -1: until the model ends or the context is full"},
-    {"temp", 0, TN_PARAM_FLOAT, USER, ANSWER, AT(generate.sampling.temperature), .max = 100, .unit = "T", .dflt = "0.8",
+    {"temp", 0, TN_PARAM_FLOAT, USER, ASKED, AT(generate.sampling.temperature), .max = 100, .unit = "T", .dflt = "0.8",
      .help = "temperature, 0: always the likeliest token"},
-    {"top-k", 0, TN_PARAM_INT, USER, ANSWER, AT(generate.sampling.top_k), .max = 1e9, .unit = "K", .dflt = "40",
+    {"top-k", 0, TN_PARAM_INT, USER, ASKED, AT(generate.sampling.top_k), .max = 1e9, .unit = "K", .dflt = "40",
      .help = "keep the K likeliest tokens, 0: all"},
-    {"top-p", 0, TN_PARAM_FLOAT, USER, ANSWER, AT(generate.sampling.top_p), .max = 1, .unit = "P", .dflt = "0.95",
+    {"top-p", 0, TN_PARAM_FLOAT, USER, ASKED, AT(generate.sampling.top_p), .max = 1, .unit = "P", .dflt = "0.95",
      .help = "keep the likeliest tokens up to this probability, 1: all"},
-    {"min-p", 0, TN_PARAM_FLOAT, USER, ANSWER, AT(generate.sampling.min_p), .max = 1, .unit = "P", .dflt = "0.05",
+    {"min-p", 0, TN_PARAM_FLOAT, USER, ASKED, AT(generate.sampling.min_p), .max = 1, .unit = "P", .dflt = "0.05",
      .help = "drop tokens below P times the probability of the likeliest"},
-    {"seed", 0, TN_PARAM_U64, USER, ANSWER, AT(generate.sampling.seed), .unit = "S", .dflt = "random",
+    {"seed", 0, TN_PARAM_U64, USER, ASKED, AT(generate.sampling.seed), .unit = "S", .dflt = "random",
      .help = "random seed: the same seed gives the same text"},
-    {"repeat-penalty", 0, TN_PARAM_FLOAT, DEVICE, ANSWER, AT(generate.sampling.repeat_penalty), .max = 100, .unit = "X", .dflt = "1",
+    {"repeat-penalty", 0, TN_PARAM_FLOAT, DEVICE, ASKED, AT(generate.sampling.repeat_penalty), .max = 100, .unit = "X", .dflt = "1",
      .help = "penalty on repeated tokens, 1: none"},
-    {"repeat-last-n", 0, TN_PARAM_INT, DEVICE, ANSWER, AT(generate.sampling.repeat_last_n), .min = -1, .max = 1e9, .unit = "N", .dflt = "64",
+    {"repeat-last-n", 0, TN_PARAM_INT, DEVICE, ASKED, AT(generate.sampling.repeat_last_n), .min = -1, .max = 1e9, .unit = "N", .dflt = "64",
      .help = "tokens the penalty looks back over, -1: all"},
     {"ignore-eos", 0, TN_PARAM_FLAG, LAB, ANSWER, AT(generate.ignore_end), .dflt = "off",
      .help = "go on after the end-of-text token"},

@@ -70,6 +70,30 @@ static bool on_call(void *user, const char *name, const char *arguments) {
            say(a, TN_SAYS_CALLED, "", 0);
 }
 
+static int by_prob(const void *a, const void *b) {
+    const tn_candidate *x = a, *y = b;
+    return x->p != y->p ? (x->p > y->p ? -1 : 1) : x->id - y->id;
+}
+
+/* The probability that the token was drawn with, and the likeliest of those it was drawn from. */
+static json_t *drawn(tn_answering *a, int32_t token) {
+    const tn_candidate *c = a->on->drawn;
+    double p = a->on->n_drawn ? 0 : 1; /* nothing but the likeliest: it is sure */
+    tn_candidate best[TN_REQUEST_TOP + 1];
+    size_t n = 0, want = (size_t)a->r.n_top;
+    json_t *top = json_array();
+    for (size_t i = 0; i < a->on->n_drawn; i++) {
+        if (c[i].id == token) p = c[i].p;
+        best[n < want ? n++ : want] = c[i];
+        if (n == want) qsort(best, i < want ? n : want + 1, sizeof *best, by_prob);
+    }
+    if (n < want) qsort(best, n, sizeof *best, by_prob);
+    for (size_t i = 0; i < n; i++)
+        if (best[i].p > 0) tn_json_append(&top, tn_said_prob(a->said.e, best[i].id, best[i].p, NULL));
+    if (!a->on->n_drawn && want) tn_json_append(&top, tn_said_prob(a->said.e, token, 1, NULL));
+    return tn_said_prob(a->said.e, token, p, top);
+}
+
 static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
     tn_answering *a = user;
     tn_said *s = &a->said;
@@ -82,8 +106,13 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
         if (a->r.tokens && !s->tokens) return false;
     }
     if (a->r.logprobs && token >= 0) {
-        tn_json_append(&s->logprobs, tn_said_logprob(s->e, token, logprob, a->top ? a->top : json_array()));
-        a->top = NULL;
+        if (a->r.drawn_probs && a->on) {
+            tn_json_append(&s->logprobs, drawn(a, token));
+        } else {
+            tn_json_append(&s->logprobs,
+                           tn_said_logprob(s->e, token, logprob, a->top ? a->top : json_array()));
+            a->top = NULL;
+        }
         if (!s->logprobs) return false;
     }
     if (a->reader) {
@@ -108,15 +137,16 @@ static bool note_top(tn_answering *a, const float *logits, size_t n_vocab) {
 
 static bool on_logits(void *user, float *logits, size_t n_vocab) {
     tn_answering *a = user;
-    if (a->r.n_top && !note_top(a, logits, n_vocab)) return false;
+    if (a->r.n_top && !a->r.drawn_probs && !note_top(a, logits, n_vocab)) return false;
     tn_shaping_apply(&a->shaping, logits, n_vocab);
     return true;
 }
 
 /* ---- the prompt ------------------------------------------------------------------------------------ */
 
-/* Templates of before strftime_now are told the day, in the words that each has for it. */
-static tern_status put_date(tn_answering *a, tern_error *err) {
+/* Templates of before strftime_now are told the day, in the words that each has for it, and some the tools as one
+ * text; and all whether thoughts come first, where the server says so and the request does not. */
+static tern_status put_variables(tn_answering *a, const char *tools, tern_error *err) {
     static const char *const names[][2] = {{"date_string", "%d %b %Y"}, {"datetime", "%b %d %Y"}};
     time_t now = time(NULL);
     struct tm day;
@@ -127,6 +157,9 @@ static tern_status put_date(tn_answering *a, tern_error *err) {
         size_t n = strftime(text, sizeof text, names[i][1], &day);
         tn_json_set(&all, names[i][0], tn_json_string(text, n));
     }
+    tn_json_set(&all, "functions", tn_json_string(tools ? tools : "", tools ? strlen(tools) : 0));
+    if (a->o.usual && a->o.usual->thinking)
+        tn_json_set(&all, "enable_thinking", json_boolean(a->o.usual->thinking > 0));
     const char *name;
     json_t *v;
     json_object_foreach(a->r.variables, name, v) tn_json_set(&all, name, json_incref(v));
@@ -165,7 +198,7 @@ static tern_status chat_ids(tn_answering *a, tern_error *err) {
     if (!a->form.knows_tools) st = tn_tools_as_text(r->messages, r->tools, &as_text, err);
     if (st == TERN_OK) st = tn_json_text(as_text ? as_text : r->messages, JSON_COMPACT, &messages, err);
     if (st == TERN_OK && r->tools && !as_text) st = tn_json_text(r->tools, JSON_COMPACT, &tools, err);
-    if (st == TERN_OK) st = put_date(a, err);
+    if (st == TERN_OK) st = put_variables(a, tools, err);
     if (st == TERN_OK && json_object_size(r->variables))
         st = tn_json_text(r->variables, JSON_COMPACT, &variables, err);
     tern_chat_options o;
@@ -257,7 +290,7 @@ static tern_status open_chat(tn_answering *a, tern_error *err) {
     const char *source = a->o.chat_template;
     if (!source && t) source = r->tools && t->tool_template ? t->tool_template : t->chat_template;
     a->form = tn_answer_form_of(source);
-    TN_FAIL_IF(r->tools && a->form.foreign, err, TERN_E_UNSUPPORTED,
+    TN_FAIL_IF(r->tools && a->form.foreign && !r->renders, err, TERN_E_UNSUPPORTED,
                "the model writes calls of tools in a form that is not read (%s)", a->form.foreign);
     TN_TRY(chat_ids(a, err));
     if (r->renders) return TERN_OK;
@@ -320,6 +353,7 @@ tern_status tn_answering_open(tn_answering *a, tn_request *r, const tn_answering
                               tern_error *err) {
     *a = (tn_answering){.r = *r, .o = *o};
     *r = (tn_request){0};
+    if (o->usual) tn_request_settle(&a->r, o->usual);
     a->sink = a->r.sink ? a->r.sink : tn_sink_of(a->r.api);
     a->said = (tn_said){.r = &a->r,
                         .e = o->e,

@@ -14,6 +14,7 @@ typedef struct tn_answering_options {
     const char *model; /* its name in replies */
     int32_t n_ctx;
     const char *chat_template; /* its source, or NULL: the model's */
+    const tn_usual *usual;     /* of requests that do not say it; NULL: nothing was settled */
     bool shift;                /* the oldest turns of a conversation that is too long leave it */
     /* Of whoever has the answer. */
     bool (*put)(void *user, const char *text, size_t n); /* a stream goes on; false: no memory */
@@ -32,10 +33,11 @@ typedef struct tn_answering {
     bool thinking;     /* the prompt ends within a thought */
     tn_answer *reader; /* of chats */
     tn_shaping shaping;
-    json_t *top;        /* alternatives of the token drawn next */
-    tn_bytes piece;     /* what an event says */
-    bool begun, enough; /* enough: the one call asked for is there */
-    bool told;          /* the last event of its stream says how it ended */
+    json_t *top;                   /* alternatives of the token drawn next */
+    const struct tern_session *on; /* what it is made on; whoever has the answer says so */
+    tn_bytes piece;                /* what an event says */
+    bool begun, enough;            /* enough: the one call asked for is there */
+    bool told;                     /* the last event of its stream says how it ended */
 } tn_answering;
 
 /* Takes the request, also on failure, and makes its prompt. a stays where it is until it is freed. */

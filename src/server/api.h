@@ -54,7 +54,8 @@ enum MHD_Result tn_api_route(const tn_api_call *a, const char *url, const char *
 enum MHD_Result tn_api_complete(const tn_api_call *a, tn_api api);
 enum MHD_Result tn_api_infill(const tn_api_call *a);
 enum MHD_Result tn_api_responses(const tn_api_call *a);
-enum MHD_Result tn_api_count_tokens(const tn_api_call *a);
+enum MHD_Result tn_api_count_tokens(const tn_api_call *a); /* of Anthropic's form */
+enum MHD_Result tn_api_count_chat(const tn_api_call *a);
 enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body); /* as OpenAI has them */
 enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body);  /* as llama.cpp's server does */
 /* Ollama's */

@@ -9,9 +9,10 @@
 #include <string.h>
 
 static const char *const known[] = {
-    "model",       "max_tokens",   "messages", "system",        "stop_sequences", "stream",
-    "temperature", "top_p",        "top_k",    "tools",         "tool_choice",    "metadata",
-    "thinking",    "service_tier", "lora",     "cache_control", "output_config",  "output_format"};
+    "model",       "max_tokens",   "messages",       "system",        "stop_sequences", "stream",
+    "temperature", "top_p",        "top_k",          "tools",         "tool_choice",    "metadata",
+    "thinking",    "service_tier", "lora",           "cache_control", "output_config",  "output_format",
+    "min_p",       "seed",         "repeat_penalty", "repeat_last_n"};
 
 static tern_status no_memory(tern_error *err) {
     return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
@@ -276,19 +277,12 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(field, known[i]);
         if (!is_known && !tn_says_nothing(v)) tn_request_ignore(r, field);
     }
-    double temperature = 1, top_p = 1, top_k = 0, max = -1;
+    double max = -1;
     TN_TRY(tn_field_flag(r->body, "stream", &r->stream, err));
-    TN_TRY(tn_field_number(r->body, "temperature", 0, 100, false, &temperature, err));
-    TN_TRY(tn_field_number(r->body, "top_p", 0, 1, false, &top_p, err));
-    TN_TRY(tn_field_number(r->body, "top_k", 0, 1e9, true, &top_k, err));
+    TN_TRY(tn_request_sampling(r, err));
     TN_TRY(tn_field_number(r->body, "max_tokens", 1, TN_REQUEST_TOKENS, true, &max, err));
     TN_FAIL_IF(max < 0 && !r->counts, err, TERN_E_INVALID, "'max_tokens' is missing");
-    tern_sampling_defaults(&r->sampling);
-    r->sampling.temperature = (float)temperature;
-    r->sampling.top_p = top_p >= 1e-6 ? (float)top_p : 1;
-    r->sampling.top_k = top_p >= 1e-6 ? (int32_t)top_k : 1; /* nothing but the likeliest is left */
-    r->sampling.min_p = 0;
-    TN_TRY(tn_request_seed(r, err));
+    if (max >= 0) r->says |= TN_SAYS_MAX;
     r->max_tokens = (int32_t)max;
     TN_TRY(tn_field_stops(r, "stop_sequences", err));
     TN_TRY(tools(r, err));

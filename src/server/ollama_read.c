@@ -155,16 +155,6 @@ static tern_status read_rest(const json_t *body, json_t **chat, tern_error *err)
     return TERN_OK;
 }
 
-/* Ollama samples as its options say, which are not OpenAI's where nothing is said. */
-static void put_defaults(json_t **chat) {
-    tern_sampling s;
-    tern_sampling_defaults(&s);
-    tn_json_set(chat, "temperature", tn_json_real((double)s.temperature));
-    tn_json_set(chat, "top_k", json_integer(s.top_k));
-    tn_json_set(chat, "top_p", tn_json_real(0.9));
-    tn_json_set(chat, "max_tokens", json_integer(-1));
-}
-
 static tern_status translate(bool generate, const json_t *body, json_t **chat, bool *raw,
                              tn_ollama_asked *asked, tern_error *err) {
     static const char *const same[] = {"model", "tools", "stop", "lora", "user"};
@@ -174,7 +164,6 @@ static tern_status translate(bool generate, const json_t *body, json_t **chat, b
     TN_TRY(read_keep(json_object_get(body, "keep_alive"), asked, err));
     TN_FAIL_IF(options && !json_is_object(options) && !json_is_null(options), err, TERN_E_INVALID,
                "'options' must be an object");
-    put_defaults(chat);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (json_object_get(body, same[i]))
             tn_json_set(chat, same[i], json_incref(json_object_get(body, same[i])));

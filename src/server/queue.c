@@ -322,7 +322,10 @@ static tern_status begin_prompt(tn_queue *q, seat *a, tern_error *err) {
     tn_session_truncate(s, (int32_t)same);
     j->a.said.n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tn_answering_options_of(&j->a, &a->o);
+    j->a.on = s;
     tn_watch_begin(j->a.r.watch, s, j->a.said.n_ids, j->a.said.n_cached);
+    if (!tn_answering_read(&j->a, j->a.said.n_cached))
+        return tn_fail(err, TERN_E_MEMORY, "no memory for the answer");
     return tn_prefill_begin(s, j->a.said.ids, j->a.said.n_ids, &a->prompt, err);
 }
 
@@ -453,6 +456,7 @@ static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error
                                     .model = q->o.model,
                                     .n_ctx = q->o.n_ctx,
                                     .chat_template = q->o.chat_template,
+                                    .usual = &q->o.usual,
                                     .shift = q->o.shift,
                                     .put = put_out,
                                     .token = count_token,

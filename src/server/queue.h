@@ -48,6 +48,7 @@ typedef struct tn_queue_options {
     int32_t n_ctx, n_sessions, max_waiting;
     const char *draft;
     const char *chat_template; /* its source, or NULL: the model's */
+    tn_usual usual;            /* of requests that do not say it */
     uint64_t cache_bytes;      /* of conversations on disk; 0: none */
     bool shift;                /* the oldest turns of a conversation that is too long leave it */
     struct tn_turns *turns;    /* with the queues of other models; NULL: there are none */

@@ -34,6 +34,8 @@ static const struct {
                 {"json_schema", BOTH},
                 {"logprobs", BOTH},
                 {"n_probs", BOTH},
+                {"post_sampling_probs", BOTH},
+                {"verbose", BOTH},
                 {"repeat_penalty", BOTH},
                 {"repeat_last_n", BOTH},
                 {"presence_penalty", BOTH},
@@ -58,7 +60,8 @@ static const struct {
                 {"top_logprobs", CHAT},
                 {"reasoning_effort", CHAT},
                 {"chat_template_kwargs", CHAT},
-                {"add_generation_prompt", CHAT}};
+                {"add_generation_prompt", CHAT},
+                {"continue_final_message", CHAT}};
 
 /* Fields that change nothing where they have this value, and are ignored where they have another. */
 static const struct {
@@ -214,39 +217,67 @@ static tern_status format(tn_request *r, tern_error *err) {
 }
 
 /* A seed that nobody gave is another one each time. */
-tern_status tn_request_seed(tn_request *r, tern_error *err) {
+static tern_status read_seed(tn_request *r, tern_error *err) {
     double seed = -1;
     uint64_t any = 0;
     TN_TRY(tn_field_number(r->body, "seed", -9007199254740992, 9007199254740992, true, &seed, err));
     if (seed == -1 && getrandom(&any, sizeof any, 0) != sizeof any) any = (uint64_t)tn_now_ns();
+    if (seed != -1) r->says |= TN_SAYS_SEED;
     r->sampling.seed = seed == -1 ? any >> 32 : (uint64_t)(int64_t)seed;
     return TERN_OK;
 }
 
-static tern_status read_sampling(tn_request *r, tern_error *err) {
+/* Reads a number that the server may have settled otherwise. */
+static tern_status usual_number(tn_request *r, const char *name, double lo, double hi, bool whole,
+                                uint32_t which, double *out, tern_error *err) {
+    const json_t *v = json_object_get(r->body, name);
+    if (v && !json_is_null(v)) r->says |= which;
+    return tn_field_number(r->body, name, lo, hi, whole, out, err);
+}
+
+void tn_request_settle(tn_request *r, const tn_usual *usual) {
+    const tern_sampling *u = &usual->sampling;
+    tern_sampling *s = &r->sampling;
+    if (usual->limited && !(r->says & TN_SAYS_MAX)) r->max_tokens = usual->max_tokens;
+    if (usual->seeded && !(r->says & TN_SAYS_SEED)) s->seed = u->seed + (uint64_t)(r->choice % r->per_prompt);
+    r->verbose |= usual->verbose;
+    if (!usual->known) return;
+    if (!(r->says & TN_SAYS_TEMPERATURE)) s->temperature = u->temperature;
+    if (!(r->says & TN_SAYS_TOP_K)) s->top_k = u->top_k;
+    if (!(r->says & TN_SAYS_TOP_P)) s->top_p = u->top_p;
+    if (!(r->says & TN_SAYS_MIN_P)) s->min_p = u->min_p;
+    if (!(r->says & TN_SAYS_REPEAT)) s->repeat_penalty = u->repeat_penalty;
+    if (!(r->says & TN_SAYS_REPEAT_LAST)) s->repeat_last_n = u->repeat_last_n;
+}
+
+tern_status tn_request_sampling(tn_request *r, tern_error *err) {
     tern_sampling *s = &r->sampling;
     tern_sampling_defaults(s);
-    bool own = r->api == TN_API_LLAMA; /* whose defaults are the sampler's */
-    double temperature = own ? (double)s->temperature : 1, top_p = own ? (double)s->top_p : 1,
-           top_k = own ? s->top_k : 0, min_p = own ? (double)s->min_p : 0, penalty = 1, last = 64,
-           presence = 0, frequency = 0;
-    TN_TRY(tn_field_number(r->body, "temperature", 0, 100, false, &temperature, err));
-    TN_TRY(tn_field_number(r->body, "top_p", 0, 1, false, &top_p, err));
-    TN_TRY(tn_field_number(r->body, "top_k", -1, 1e9, true, &top_k, err));
-    TN_TRY(tn_field_number(r->body, "min_p", 0, 0.999, false, &min_p, err));
-    TN_TRY(tn_field_number(r->body, "repeat_penalty", 0.01, 100, false, &penalty, err));
-    TN_TRY(tn_field_number(r->body, "repeat_last_n", -1, 1 << 24, true, &last, err));
-    TN_TRY(tn_field_number(r->body, "presence_penalty", -100, 100, false, &presence, err));
-    TN_TRY(tn_field_number(r->body, "frequency_penalty", -100, 100, false, &frequency, err));
+    double temperature = (double)s->temperature, top_p = (double)s->top_p, top_k = s->top_k,
+           min_p = (double)s->min_p, penalty = 1, last = 64;
+    TN_TRY(usual_number(r, "temperature", 0, 100, false, TN_SAYS_TEMPERATURE, &temperature, err));
+    TN_TRY(usual_number(r, "top_p", 0, 1, false, TN_SAYS_TOP_P, &top_p, err));
+    TN_TRY(usual_number(r, "top_k", -1, 1e9, true, TN_SAYS_TOP_K, &top_k, err));
+    TN_TRY(usual_number(r, "min_p", 0, 0.999, false, TN_SAYS_MIN_P, &min_p, err));
+    TN_TRY(usual_number(r, "repeat_penalty", 0.01, 100, false, TN_SAYS_REPEAT, &penalty, err));
+    TN_TRY(usual_number(r, "repeat_last_n", -1, 1 << 24, true, TN_SAYS_REPEAT_LAST, &last, err));
+    if (top_p < 1e-6) r->says |= TN_SAYS_TOP_K;
     s->temperature = (float)temperature;
     s->top_p = top_p >= 1e-6 ? (float)top_p : 1;
     s->top_k = top_p >= 1e-6 ? top_k > 0 ? (int32_t)top_k : 0 : 1; /* nothing but the likeliest is left */
     s->min_p = (float)min_p;
     s->repeat_penalty = last == 0 ? 1 : (float)penalty;
     s->repeat_last_n = last == 0 ? 64 : (int32_t)last;
+    return read_seed(r, err);
+}
+
+static tern_status read_penalties(tn_request *r, tern_error *err) {
+    double presence = 0, frequency = 0;
+    TN_TRY(tn_field_number(r->body, "presence_penalty", -100, 100, false, &presence, err));
+    TN_TRY(tn_field_number(r->body, "frequency_penalty", -100, 100, false, &frequency, err));
     r->presence = (float)presence;
     r->frequency = (float)frequency;
-    return tn_request_seed(r, err);
+    return TERN_OK;
 }
 
 static tern_status read_limits(tn_request *r, tern_error *err) {
@@ -255,6 +286,11 @@ static tern_status read_limits(tn_request *r, tern_error *err) {
     TN_TRY(tn_field_number(r->body, "max_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
     TN_TRY(tn_field_number(r->body, "max_completion_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
     TN_TRY(tn_field_number(r->body, "n", 1, TN_REQUEST_ANSWERS, true, &n, err));
+    static const char *const limits[] = {"n_predict", "max_tokens", "max_completion_tokens"};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        const json_t *v = json_object_get(r->body, limits[i]);
+        if (v && !json_is_null(v)) r->says |= TN_SAYS_MAX;
+    }
     r->max_tokens = (int32_t)max;
     r->per_prompt = r->n = (int32_t)n;
     return TERN_OK;
@@ -331,8 +367,11 @@ static tern_status read_all(tn_request *r, tern_error *err) {
                    "'stream_options' goes with 'stream'");
         TN_TRY(tn_field_flag(so, "include_usage", &r->include_usage, err));
     }
-    TN_TRY(read_sampling(r, err));
+    TN_TRY(tn_request_sampling(r, err));
+    TN_TRY(read_penalties(r, err));
     TN_TRY(read_limits(r, err));
+    TN_TRY(tn_field_flag(r->body, "verbose", &r->verbose, err));
+    TN_TRY(tn_field_flag(r->body, "post_sampling_probs", &r->drawn_probs, err));
     TN_TRY(read_logprobs(r, err));
     TN_TRY(tn_field_flag(r->body, "ignore_eos", &r->ignore_end, err));
     TN_TRY(tn_field_flag(r->body, "return_tokens", &r->tokens, err));

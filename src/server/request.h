@@ -24,9 +24,32 @@ typedef enum tn_api {
     TN_API_N
 } tn_api;
 
+/* What a request did not leave to the server. */
+enum {
+    TN_SAYS_TEMPERATURE = 1,
+    TN_SAYS_TOP_K = 2,
+    TN_SAYS_TOP_P = 4,
+    TN_SAYS_MIN_P = 8,
+    TN_SAYS_REPEAT = 16,
+    TN_SAYS_REPEAT_LAST = 32,
+    TN_SAYS_SEED = 64,
+    TN_SAYS_MAX = 128
+};
+
+/* What holds for requests that do not say it themselves, as the server was told. */
+typedef struct tn_usual {
+    tern_sampling sampling;
+    int32_t max_tokens;
+    bool known;           /* sampling is */
+    bool seeded, limited; /* seed and max_tokens are, too */
+    int thinking; /* 1: thoughts come first where the template has them, -1: none do, 0: as it likes */
+    bool verbose;
+} tn_usual;
+
 typedef struct tn_request {
     tn_api api;
-    json_t *body; /* what texts below point into */
+    uint32_t says; /* TN_SAYS_... */
+    json_t *body;  /* what texts below point into */
     /* Requests that share body, messages, tools, begun, sources and kept, which none of them changes; the last to be
      * freed frees these. NULL: this one alone has them. */
     atomic_int *sharers;
@@ -62,6 +85,8 @@ typedef struct tn_request {
     uint64_t id[2];                /* of all answers to it; 0: one is made */
     float presence, frequency;     /* penalties of tokens that the answer has */
     bool ignore_end, tokens;       /* do not stop at the end; tell the tokens' numbers */
+    bool verbose;                  /* the reply has what llama.cpp's server tells of it besides */
+    bool drawn_probs;              /* log-probabilities are those that tokens are drawn with, told as such */
     char ignored[1024];            /* fields that are not followed: "a, b" */
     bool progress;                 /* a stream tells how much of the prompt is read */
     struct tn_watch *watch;     /* borrowed: told what the request does (server/watch.h); NULL: nobody asks */
@@ -80,6 +105,8 @@ tern_status tn_request_read_infill(const char *body, size_t n_bytes, tn_request 
 void tn_request_free(tn_request *r);
 /* Gives it an id, where it has none. */
 void tn_request_name(tn_request *r);
+/* Fills in what it does not say. */
+void tn_request_settle(tn_request *r, const tn_usual *usual);
 /* The request of one of its r->n answers, as if it were alone: with a seed of its own. */
 tern_status tn_request_copy(tn_request *r, int32_t choice, tn_request *out, tern_error *err);
 
@@ -87,7 +114,8 @@ tern_status tn_request_copy(tn_request *r, int32_t choice, tn_request *out, tern
 
 /* Reads what OpenAI's chats have besides the fields of all. */
 tern_status tn_chat_read(tn_request *r, tern_error *err);
-tern_status tn_request_seed(tn_request *r, tern_error *err);
+/* Reads temperature, top_p, top_k, min_p, the repetition penalty and the seed. */
+tern_status tn_request_sampling(tn_request *r, tern_error *err);
 /* A message of the assistant that stands last, without calls, is the beginning of the answer. */
 void tn_request_split_begun(tn_request *r);
 /* The calls of a message: results name them by their ids, and the last of an id counts. */

@@ -242,8 +242,11 @@ void tn_request_split_begun(tn_request *r) {
 }
 
 tern_status tn_chat_read(tn_request *r, tern_error *err) {
-    const json_t *answers = json_object_get(r->body, "add_generation_prompt");
-    r->no_answer = json_is_false(answers);
+    const json_t *answers = json_object_get(r->body, "add_generation_prompt"),
+                 *goes_on = json_object_get(r->body, "continue_final_message");
+    TN_FAIL_IF(json_is_true(answers) && json_is_true(goes_on), err, TERN_E_INVALID,
+               "'add_generation_prompt' and 'continue_final_message' are both true: want one of them");
+    r->no_answer = json_is_false(answers) && !json_is_true(goes_on);
     TN_TRY(read_tools(r, err));
     TN_TRY(read_variables(r, err));
     TN_TRY(messages(r, err));

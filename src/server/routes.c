@@ -145,12 +145,14 @@ static json_t *props_of(const tn_queue_options *q) {
     const char *template = q->chat_template        ? q->chat_template
                            : t && t->chat_template ? t->chat_template
                                                    : "";
-    tern_sampling s;
-    tern_sampling_defaults(&s);
-    json_t *params =
-        tn_json_pack("{s:I, s:f, s:i, s:f, s:f, s:f, s:i}", "seed", (json_int_t)0xffffffff, "temperature",
-                     (double)s.temperature, "top_k", (int)s.top_k, "top_p", (double)s.top_p, "min_p",
-                     (double)s.min_p, "repeat_penalty", (double)s.repeat_penalty, "n_predict", -1);
+    const tn_usual *u = &q->usual;
+    tern_sampling s = u->sampling;
+    if (!u->known) tern_sampling_defaults(&s);
+    json_t *params = tn_json_pack("{s:I, s:f, s:i, s:f, s:f, s:f, s:i}", "seed",
+                                  u->seeded ? (json_int_t)s.seed : (json_int_t)0xffffffff, "temperature",
+                                  (double)s.temperature, "top_k", (int)s.top_k, "top_p", (double)s.top_p,
+                                  "min_p", (double)s.min_p, "repeat_penalty", (double)s.repeat_penalty,
+                                  "n_predict", u->limited ? (int)u->max_tokens : -1);
     json_t *v = tn_json_pack("{s:{s:o, s:i}, s:i, s:s, s:s, s:s, s:s}", "default_generation_settings",
                              "params", params, "n_ctx", (int)q->n_ctx, "total_slots", (int)q->n_sessions,
                              "model_alias", q->model, "model_path", file ? file : q->model, "chat_template",
@@ -260,6 +262,8 @@ static const struct {
     result (*answer)(const tn_api_call *a);
 } routes[] = {{"POST", "/v1/chat/completions", chat},
               {"POST", "/chat/completions", chat},
+              {"POST", "/v1/chat/completions/input_tokens", tn_api_count_chat},
+              {"POST", "/chat/completions/input_tokens", tn_api_count_chat},
               {"POST", "/v1/completions", completions},
               {"POST", "/completions", completion},
               {"POST", "/completion", completion},

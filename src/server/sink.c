@@ -23,16 +23,25 @@ bool tn_sink_event(tn_bytes *out, const char *name, json_t *value) {
     return ok;
 }
 
-json_t *tn_said_logprob(const tern_engine *e, int32_t token, float logprob, json_t *top) {
+static json_t *token_of(const tern_engine *e, int32_t token, const char *key, double value, const char *tops,
+                        json_t *top) {
     char buf[512];
     size_t n = tern_token_bytes(e, token, true, buf, sizeof buf);
     if (n > sizeof buf) n = sizeof buf;
     json_t *bytes = json_array();
     for (size_t i = 0; i < n; i++) tn_json_append(&bytes, json_integer((uint8_t)buf[i]));
-    json_t *v = tn_json_pack("{s:i, s:s%, s:f, s:o}", "id", (int)token, "token", buf, n, "logprob",
-                             (double)logprob, "bytes", bytes);
-    if (top) tn_json_set(&v, "top_logprobs", top);
+    json_t *v =
+        tn_json_pack("{s:i, s:s%, s:f, s:o}", "id", (int)token, "token", buf, n, key, value, "bytes", bytes);
+    if (top) tn_json_set(&v, tops, top);
     return v;
+}
+
+json_t *tn_said_logprob(const tern_engine *e, int32_t token, float logprob, json_t *top) {
+    return token_of(e, token, "logprob", (double)logprob, "top_logprobs", top);
+}
+
+json_t *tn_said_prob(const tern_engine *e, int32_t token, double prob, json_t *top) {
+    return token_of(e, token, "prob", prob, "top_probs", top);
 }
 
 json_t *tn_said_waiting(tn_said *s) {

@@ -88,6 +88,10 @@ bool tn_sink_event(tn_bytes *out, const char *name, json_t *value);
 /* A token and its log-probability, {id, token, logprob, bytes, top_logprobs}. It takes top, an array or
  * NULL. */
 json_t *tn_said_logprob(const tern_engine *e, int32_t token, float logprob, json_t *top);
+/* The same with the probability that it was drawn with, {id, token, prob, bytes, top_probs}. */
+json_t *tn_said_prob(const tern_engine *e, int32_t token, double prob, json_t *top);
+/* Everything that llama.cpp's server tells of an answer, as /completion has it. */
+json_t *tn_said_verbose(const tn_said *s);
 /* Log-probabilities that no event has told yet; NULL: none. */
 json_t *tn_said_waiting(tn_said *s);
 /* A text gathered, which may be empty. */

@@ -13,6 +13,31 @@ static const char *stop_type(const tn_said *s) {
     }
 }
 
+/* Biases as they were given; those of the tokens that end a text, where they may not. */
+static json_t *biases(const tn_said *s) {
+    json_t *given = json_object_get(s->r->body, "logit_bias");
+    if (!s->r->ignore_end) return given && !json_is_null(given) ? json_incref(given) : json_array();
+    tern_model_info info;
+    tern_engine_info(s->e, &info);
+    json_t *list = json_array();
+    for (int32_t id = 0; id < info.n_vocab; id++)
+        if (tern_token_is_end(s->e, id))
+            tn_json_append(&list, tn_json_pack("{s:i, s:o}", "token", (int)id, "bias", json_null()));
+    return list;
+}
+
+/* Samplers that there are not, with the values that turn them off. */
+static void put_absent(json_t **v) {
+    static const struct {
+        const char *name;
+        double value;
+    } off[] = {{"dynatemp_range", 0},   {"dynatemp_exponent", 1}, {"typical_p", 1},
+               {"xtc_probability", 0},  {"dry_multiplier", 0},    {"mirostat", 0},
+               {"adaptive_target", -1}, {"adaptive_decay", 0}};
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+        tn_json_set(v, off[i].name, tn_json_real(off[i].value));
+}
+
 /* What the answer was made with; its names are those of the request's fields. */
 static json_t *settings(const tn_said *s) {
     const tern_sampling *p = &s->r->sampling;
@@ -27,6 +52,8 @@ static json_t *settings(const tn_said *s) {
     tn_json_set(&v, "max_tokens", json_integer(s->r->max_tokens));
     tn_json_set(&v, "n_probs", json_integer(s->r->n_top));
     tn_json_set(&v, "stop", stops);
+    tn_json_set(&v, "logit_bias", biases(s));
+    put_absent(&v);
     tn_json_set(&v, "ignore_eos", json_boolean(s->r->ignore_end));
     tn_json_set(&v, "stream", json_boolean(s->r->stream));
     tn_json_set(
@@ -60,6 +87,10 @@ static json_t * final(const tn_said *s, json_t *content, json_t *tokens) {
     tn_json_set(&v, "tokens_cached", json_integer((json_int_t)s->n_ids + s->res.n_tokens));
     tn_json_set(&v, "timings", tn_said_timings(s));
     return v;
+}
+
+json_t *tn_said_verbose(const tn_said *s) {
+    return final(s, tn_said_text(&s->text), s->tokens ? json_incref(s->tokens) : json_array());
 }
 
 /* Keeps the fields that the request names; "a/b" is b of a, under that name. Takes v. */

@@ -50,15 +50,18 @@ static json_t *with_sources(const tn_said *s, json_t *f) {
 static json_t *lists_of(tn_said *s, const json_t *list) {
     json_t *tokens = json_array(), *logprobs = json_array(), *tops = json_array(), *offsets = json_array();
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *t = json_array_get(list, i), *all = json_object_get(t, "top_logprobs");
+        const json_t *t = json_array_get(list, i);
+        const bool drawn = s->r->drawn_probs; /* whose numbers are told in their place */
+        const char *key = drawn ? "prob" : "logprob";
+        const json_t *all = json_object_get(t, drawn ? "top_probs" : "top_logprobs");
         json_t *top = json_object();
         for (size_t k = 0; k < json_array_size(all); k++) {
             const json_t *one = json_array_get(all, k);
             tn_json_set(&top, json_string_value(json_object_get(one, "token")),
-                        json_incref(json_object_get(one, "logprob")));
+                        json_incref(json_object_get(one, key)));
         }
         tn_json_append(&tokens, json_incref(json_object_get(t, "token")));
-        tn_json_append(&logprobs, json_incref(json_object_get(t, "logprob")));
+        tn_json_append(&logprobs, json_incref(json_object_get(t, key)));
         tn_json_append(&tops, top);
         tn_json_append(&offsets, json_integer((json_int_t)s->n_sent));
         s->n_sent += json_array_size(json_object_get(t, "bytes"));
@@ -141,7 +144,9 @@ static bool put_end(const tn_said *s, tn_bytes *out) { /* with timings where no 
                          reason(s));
     else c = tn_json_pack("{s:i, s:s, s:s}", "index", (int)s->choice, "text", "", "finish_reason", reason(s));
     set_check(&c, s);
-    return tn_sink_event(out, NULL, frame(s, true, one(c)));
+    json_t *f = frame(s, true, one(c));
+    if (s->r->verbose) tn_json_set(&f, "__verbose", tn_said_verbose(s));
+    return tn_sink_event(out, NULL, f);
 }
 
 static bool put_echo(tn_said *s, tn_bytes *out) {
@@ -236,6 +241,7 @@ static json_t *whole(tn_said *const *all, size_t n) {
     json_t *f = frame(all[0], false, list);
     tn_json_set(&f, "usage", usage(all, n));
     tn_json_set(&f, "timings", tn_said_timings(all[0]));
+    if (all[0]->r->verbose) tn_json_set(&f, "__verbose", tn_said_verbose(all[0]));
     return with_sources(all[0], f);
 }
 

@@ -161,6 +161,8 @@ static bool take(tern_answer *g, const float *logits) {
         if (*st != TERN_OK) return false;
     }
     g->token = tn_sampler_draw(&g->sampler, shaped, s->tokens, (size_t)s->n_tok);
+    s->drawn = g->sampler.cand;
+    s->n_drawn = g->sampler.n_drawn;
     if (!g->res.n_tokens) g->t0 = tn_now_s();
     if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
         g->res.reason = g->end;
@@ -371,6 +373,8 @@ tern_status tern_answer_close(tern_answer **pg, tern_generate_result *result, te
     s->stopped_by = g->text.stopped_by;
     tn_free(&s->e->ctx, g->text.buf);
     tn_free(&s->e->ctx, g->shaped);
+    g->s->drawn = NULL;
+    g->s->n_drawn = 0;
     if (g->sampler.ctx) tn_sampler_close(&g->sampler);
     tn_storing_commit(s, g->n_prompt);
     tn_constraint_release(s);

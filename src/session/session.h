@@ -40,7 +40,10 @@ struct tern_session {
     tn_constraint constraint;
     bool answering; /* an answer is open: tern_answer_open to tern_answer_close */
     _Atomic bool cancel;
-    const char *stopped_by; /* the stop string that ended the last generate, from its options, or NULL */
+    /* What the token drawn last was drawn from, while an answer is made; n_drawn 0: it was the likeliest. */
+    const struct tn_candidate *drawn;
+    size_t n_drawn;
+    const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
 };
 
 /* Receives the logits of appended positions from first on. */

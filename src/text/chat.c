@@ -21,11 +21,8 @@ static tern_status choose(const tn_tokenizer *t, const tern_chat_options *o, con
     *source = t->tool_template && o->tools ? t->tool_template : t->chat_template;
     if (given && *given) {
         *source = strchr(given, '{') ? given : tn_chat_builtin(given);
-        TN_FAIL_IF(
-            !*source, err, TERN_E_INVALID,
-            "there is no chat template '%.60s'; by name there are chatml, llama2, llama3, mistral, gemma, "
-            "phi3, zephyr",
-            given);
+        TN_FAIL_IF(!*source, err, TERN_E_INVALID,
+                   "there is no chat template '%.60s'; by name there are " TN_CHAT_NAMES, given);
     }
     TN_FAIL_IF(!*source || !**source, err, TERN_E_UNSUPPORTED,
                "the model has no chat template; give it plain text, or name a template");

@@ -23,7 +23,11 @@ tern_status tn_chat_tokens(const tn_tokenizer *t, const tern_message *msgs, size
                            const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
                            tern_error *err);
 
-/* Returns a template by name (chatml, llama2, llama3, mistral, gemma, phi3, zephyr), or NULL. */
+/* The templates that there are by name. */
+#define TN_CHAT_NAMES                                                                                        \
+    "chatml, llama2, llama3, llama4, mistral, mistral-v7, gemma, phi3, phi4, zephyr, command-r, deepseek3, " \
+    "falcon3, chatglm4, granite"
+/* Returns one of them, or NULL. */
 const char *tn_chat_builtin(const char *name);
 
 #endif

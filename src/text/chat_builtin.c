@@ -41,6 +41,34 @@ static const struct {
                    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
     {"zephyr", TURNS "{{ '<|' + message.role + '|>\\n' + message.content + eos_token + '\\n' }}" END
                      "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
+    {"phi4", TURNS "{{ '<|im_start|>' + message.role + '<|im_sep|>' + message.content + '<|im_end|>' }}" END
+                   "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}"},
+    {"mistral-v7",
+     "{{ bos_token }}" TURNS "{% if message.role == 'system' %}"
+     "{{ '[SYSTEM_PROMPT] ' + message.content + '[/SYSTEM_PROMPT]' }}{% elif message.role == 'user' %}"
+     "{{ '[INST] ' + message.content + '[/INST]' }}{% else %}"
+     "{{ ' ' + message.content + eos_token }}{% endif %}" END},
+    {"command-r",
+     "{{ bos_token }}" TURNS
+     "{{ '<|START_OF_TURN_TOKEN|>' + {'system': '<|SYSTEM_TOKEN|>', 'user': '<|USER_TOKEN|>'}"
+     ".get(message.role, '<|CHATBOT_TOKEN|>') + message.content | trim + '<|END_OF_TURN_TOKEN|>' }}" END
+     "{% if add_generation_prompt %}{{ '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' }}{% endif %}"},
+    {"deepseek3", "{{ bos_token }}" TURNS "{% if message.role == 'system' %}{{ message.content + '\\n\\n' }}"
+                  "{% elif message.role == 'user' %}{{ '<｜User｜>' + message.content }}{% else %}"
+                  "{{ '<｜Assistant｜>' + message.content + '<｜end▁of▁sentence｜>' }}{% endif %}" END
+                  "{% if add_generation_prompt %}{{ '<｜Assistant｜>' }}{% endif %}"},
+    {"falcon3", TURNS "{{ '<|' + message.role + '|>\\n' + message.content + '\\n' }}" END
+                      "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
+    {"chatglm4", "[gMASK]<sop>" TURNS "{{ '<|' + message.role + '|>\\n' + message.content }}" END
+                 "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
+    {"granite", TURNS "{{ '<|start_of_role|>' + message.role + '<|end_of_role|>' + message.content + "
+                      "'<|end_of_text|>\\n' }}" END
+                      "{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}"
+                      "{% endif %}"},
+    {"llama4", "{{ bos_token }}" TURNS "{{ '<|header_start|>' + message.role + '<|header_end|>\\n\\n' + "
+               "message.content | trim + '<|eot|>' }}" END
+               "{% if add_generation_prompt %}{{ '<|header_start|>assistant<|header_end|>\\n\\n' }}"
+               "{% endif %}"},
 };
 
 const char *tn_chat_builtin(const char *name) {

@@ -2,6 +2,8 @@
  * follow them, and do large vocabularies go through the same filters as small ones? */
 #include "model/sampler.h"
 
+#include "base/rng.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -150,6 +152,50 @@ static void draws_are_reproducible(void **state) {
     }
 }
 
+/* The 10,000th number of seed 5489 is the C++ standard's. The doubles are those of libstdc++ 12 (a program with
+ * std::mt19937 and std::uniform_real_distribution<double>): the first three of each seed, and the thousandth after
+ * them. */
+static void random_numbers_of_cpp(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t seed;
+        double first[3], later;
+    } want[] = {
+        {5489, {0.1354770042967805, 0.8350085899945795, 0.96886777112423139}, 0.85278242934290061},
+        {42, {0.79654298428784598, 0.18343478789336848, 0.77969099761266125}, 0.086705210428948729},
+        {0, {0.59284461651668263, 0.84426574425659828, 0.85794561998982988}, 0.9202717611549609},
+    };
+    tn_mt19937 r;
+    tn_mt_seed(&r, 5489);
+    for (int i = 0; i < 9999; i++) (void)tn_mt_u32(&r);
+    assert_int_equal(tn_mt_u32(&r), 4123659995u);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        tn_mt_seed(&r, want[i].seed);
+        for (int k = 0; k < 3; k++) assert_true(tn_mt_f64(&r) == want[i].first[k]);
+        for (int k = 6; k < 2000; k++) (void)tn_mt_u32(&r);
+        assert_true(tn_mt_f64(&r) == want[i].later);
+    }
+}
+
+/* The likeliest come first, and the token is the first whose probabilities together reach the number drawn: with
+ * four of a quarter each it is the number's first two bits. */
+static void draws_go_by_the_number(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    const float logits[4] = {2, 2, 2, 2};
+    tern_sampling p;
+    tern_sampling_defaults(&p);
+    p.seed = 42;
+    p.top_p = 1;
+    tn_sampler s;
+    assert_int_equal(tn_sampler_open(&ctx, &p, 4, &s, NULL), TERN_OK);
+    assert_int_equal(tn_sampler_draw(&s, logits, NULL, 0), 3); /* 0.797 */
+    assert_int_equal(tn_sampler_draw(&s, logits, NULL, 0), 0); /* 0.183 */
+    assert_int_equal(tn_sampler_draw(&s, logits, NULL, 0), 3); /* 0.780 */
+    tn_sampler_close(&s);
+}
+
 static void odd_logits(void **state) {
     (void)state;
     tn_ctx ctx;
@@ -233,6 +279,8 @@ int main(void) {
         cmocka_unit_test(oracle_vectors),
         cmocka_unit_test(top_k_is_a_sort),
         cmocka_unit_test(draws_are_reproducible),
+        cmocka_unit_test(random_numbers_of_cpp),
+        cmocka_unit_test(draws_go_by_the_number),
         cmocka_unit_test(odd_logits),
         cmocka_unit_test(top_logits),
         cmocka_unit_test(bad_settings),

@@ -81,6 +81,10 @@ static void check(const char *template, const char *want, const char *want_sys) 
 #define L3(role, text) "<|start_header_id|>" role "<|end_header_id|>\n\n" text "<|eot_id|>"
 #define PHI(role, text) "<|" role "|>\n" text "<|end|>\n"
 #define ZEPHYR(role, text) "<|" role "|>\n" text "</s>\n"
+#define P4(role, text) "<|im_start|>" role "<|im_sep|>" text "<|im_end|>"
+#define CR(role, text) "<|START_OF_TURN_TOKEN|><|" role "_TOKEN|>" text "<|END_OF_TURN_TOKEN|>"
+#define GR(role, text) "<|start_of_role|>" role "<|end_of_role|>" text "<|end_of_text|>\n"
+#define L4(role, text) "<|header_start|>" role "<|header_end|>\n\n" text "<|eot|>"
 #define GEMMA(role, text) "<start_of_turn>" role "\n" text "<end_of_turn>\n"
 
 /* The families' definitions, written out. */
@@ -111,6 +115,33 @@ static void by_name(void **state) {
          ZEPHYR("user", "Hi") ZEPHYR("assistant", "Hello!") ZEPHYR("user", " Bye ") "<|assistant|>\n",
          ZEPHYR("system", "Be brief.") ZEPHYR("user", "Hi") ZEPHYR("assistant", "Hello!")
              ZEPHYR("user", " Bye ") "<|assistant|>\n"},
+        {"phi4",
+         P4("user", "Hi") P4("assistant", "Hello!") P4("user", " Bye ") "<|im_start|>assistant<|im_sep|>",
+         P4("system", "Be brief.") P4("user", "Hi") P4("assistant", "Hello!")
+             P4("user", " Bye ") "<|im_start|>assistant<|im_sep|>"},
+        {"mistral-v7", "[INST] Hi[/INST] Hello!</s>[INST]  Bye [/INST]",
+         "[SYSTEM_PROMPT] Be brief.[/SYSTEM_PROMPT][INST] Hi[/INST] Hello!</s>[INST]  Bye [/INST]"},
+        {"command-r",
+         CR("USER", "Hi") CR("CHATBOT", "Hello!")
+             CR("USER", "Bye") "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+         CR("SYSTEM", "Be brief.") CR("USER", "Hi") CR("CHATBOT", "Hello!")
+             CR("USER", "Bye") "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
+        {"deepseek3", "<｜User｜>Hi<｜Assistant｜>Hello!<｜end▁of▁sentence｜><｜User｜> Bye <｜Assistant｜>",
+         "Be brief.\n\n<｜User｜>Hi<｜Assistant｜>Hello!<｜end▁of▁sentence｜><｜User｜> Bye <｜Assistant｜>"},
+        {"falcon3", "<|user|>\nHi\n<|assistant|>\nHello!\n<|user|>\n Bye \n<|assistant|>\n",
+         "<|system|>\nBe brief.\n<|user|>\nHi\n<|assistant|>\nHello!\n<|user|>\n Bye \n<|assistant|>\n"},
+        {"chatglm4", "[gMASK]<sop><|user|>\nHi<|assistant|>\nHello!<|user|>\n Bye <|assistant|>\n",
+         "[gMASK]<sop><|system|>\nBe brief.<|user|>\nHi<|assistant|>\nHello!<|user|>\n Bye <|assistant|>\n"},
+        {"granite",
+         GR("user", "Hi") GR("assistant", "Hello!")
+             GR("user", " Bye ") "<|start_of_role|>assistant<|end_of_role|>",
+         GR("system", "Be brief.") GR("user", "Hi") GR("assistant", "Hello!")
+             GR("user", " Bye ") "<|start_of_role|>assistant<|end_of_role|>"},
+        {"llama4",
+         L4("user", "Hi") L4("assistant", "Hello!")
+             L4("user", "Bye") "<|header_start|>assistant<|header_end|>\n\n",
+         L4("system", "Be brief.") L4("user", "Hi") L4("assistant", "Hello!")
+             L4("user", "Bye") "<|header_start|>assistant<|header_end|>\n\n"},
     };
     tn_tokenizer *t = open_with(NULL);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -248,8 +279,7 @@ static void refused(void **state) {
     check_fails(t, talk, 3, &named, TERN_E_UNSUPPORTED,
                 "the model's chat template leaves the tool 'weather' out");
     check_fails(t, talk, 3, &unknown, TERN_E_INVALID,
-                "there is no chat template 'vicuna'; by name there are chatml, llama2, llama3, mistral, "
-                "gemma, phi3, zephyr");
+                "there is no chat template 'vicuna'; by name there are " TN_CHAT_NAMES);
     const tern_message lacking = {"user", NULL};
     check_fails(t, &lacking, 1, NULL, TERN_E_INVALID, "message 0 lacks its role or content");
     tn_tokenizer_close(&t);
