@@ -164,6 +164,10 @@ static const int allowed_reading[] = {
     SYS_futex,
     SYS_sched_yield,
     SYS_sched_getaffinity,
+    SYS_rseq, /* with the next: a thread that begins, as the thread sanitizer's does */
+    SYS_set_robust_list,
+    SYS_nanosleep,
+    SYS_clock_nanosleep,
     SYS_clock_gettime,
     SYS_gettimeofday,
     SYS_getrandom,
