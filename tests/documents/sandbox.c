@@ -247,6 +247,10 @@ static void nothing_unknown(void) {
                                 SYS_futex,
                                 SYS_sched_yield,
                                 SYS_sched_getaffinity,
+                                SYS_rseq,
+                                SYS_set_robust_list,
+                                SYS_nanosleep,
+                                SYS_clock_nanosleep,
                                 SYS_clock_gettime,
                                 SYS_gettimeofday,
                                 SYS_getrandom,
@@ -380,14 +384,16 @@ static void they_hold_nothing_else(void **state) {
     char *text, path[300], program[300], gate[300], *search = strdup(getenv("PATH")), all[4096];
     size_t n;
     int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    assert_int_equal(tn_reader_open(TN_READERS, &r, &err), TERN_OK);
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    assert_int_equal(tn_reader_open(1, &r, &err), TERN_OK);
     assert_int_equal(close(ends[1]), 0);
-    for (int i = 0; i < TN_READERS; i++) /* whichever answers, it has closed what it was born with */
-        if (tn_reader_text(r, written, 100, &text, &n, &err) == TERN_OK) free(text);
-    tn_reader_close(&r); /* none waits for another's end */
+    assert_int_equal(tn_reader_text(r, written, 100, &text, &n, &err),
+                     TERN_OK); /* it has closed what it got */
+    free(text);
     char byte;
-    assert_int_equal(read(ends[0], &byte, 1), 0);
+    assert_int_equal(read(ends[0], &byte, 1),
+                     0); /* the end, where somebody held the pipe there would be none yet */
+    tn_reader_close(&r);
     close(ends[0]);
 
     snprintf(path, sizeof path, "%s/slow.pdf", allowed);
