@@ -78,7 +78,7 @@ POWER_CRASHES ?= 250
 power: setup all
 	@python3 tests/torture/power.py $(BUILD)/tern $(BUILD)/libtorture_disk.so $(POWER_CRASHES)
 
-# The source and static programs to hand out, in build/dist.
+# What is handed out, in build/dist: source, static programs, install.sh, wheel, Node package, Debian packages (make deb's tools), SBOMs, checksums.
 dist: setup
 	@bash scripts/setup.sh --optional --ask --static --aarch64
 	@bash scripts/dist.sh

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # What is handed out:  scripts/dist.sh [FOLDER]   (make dist; default folder: build/dist)
 # tern-VERSION.tar.gz, the source, which builds without git; for x86-64 and for AArch64 tern-VERSION-ARCH-linux.tar.gz, the whole program, and
-# tern-mini-VERSION-ARCH-linux.tar.gz, the small one for packages: both static, for any Linux.
+# tern-mini-VERSION-ARCH-linux.tar.gz, the small one for packages: both static, for any Linux, each with what it is made of (CycloneDX, .cdx.json).
+# A Python wheel and a Node package, Debian packages where debhelper is there, SHA256SUMS of all, and install.sh, which fetches and checks the program;
+# TERN_RELEASE is the address where all of this will lie.
 # The same commit gives the same bytes: times are the commit's, owners nobody's, and paths of the build are left out. scripts/dist-test.sh tries all of it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +17,7 @@ linked="libc6-dev libedit-dev libncurses-dev libbsd-dev libmd-dev libsqlite3-dev
     libjansson-dev libxxhash-dev zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev"
 linked_mini="libc6-dev libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev"
 mkdir -p "$out/work"
-rm -f "$out"/*.tar.gz
+rm -f "$out"/*.tar.gz "$out"/*.cdx.json "$out"/*.whl "$out"/*.tgz "$out"/*.deb "$out/install.sh"
 
 licences() { # folder, packages
     mkdir -p "$1"
@@ -62,7 +64,23 @@ for arch in x86_64 aarch64; do
             licences "$out/work/$name/licences" "$linked"
             sed "s/@VERSION@/$version/g; s/@ARCH@/$arch/g" share/dist/README >"$out/work/$name/README"
         fi
+        python3 scripts/sbom.py "$out/$name.cdx.json" "$version" "$out/work/$program-$arch" $([ $program = tern ] || echo deb:libxxhash-dev)
         packed "$name"
     done
 done
-(cd "$out" && sha256sum ./*.tar.gz | tee SHA256SUMS)
+# The bindings with libtern inside, of this machine's processor.
+build=$out/work/build-packages
+if cmake -S . -B "$build" -G Ninja -DTERN_TESTS=OFF -DTERN_BENCH=OFF -DTERN_HEXAGON=OFF -DCMAKE_C_FLAGS="-ffile-prefix-map=$PWD=. -ffile-prefix-map=$build=." >"$build.log" 2>&1 &&
+    cmake --build "$build" --target packages_of_bindings >>"$build.log" 2>&1; then mv "$build"/packages/*.whl "$build"/packages/*.tgz "$out/"
+else tail -20 "$build.log" && echo "dist.sh: the packages of the bindings cannot be made" && exit 1; fi
+rc=0
+[ -n "${TERN_DIST_NO_DEBS:-}" ] || bash scripts/deb.sh "$out/work/deb" || rc=$?
+case $rc in
+0) [ -n "${TERN_DIST_NO_DEBS:-}" ] || mv "$out/work/deb"/*.deb "$out/" ;;
+77) echo "dist.sh: no Debian packages (scripts/setup.sh --deb)" ;;
+*) exit $rc ;;
+esac
+# The sums are in the script too: who has it needs to believe nothing else that is fetched.
+python3 scripts/release.py share/dist/install.sh "$out/install.sh" "$version" "${TERN_RELEASE:-}" "$out"/tern-"$version"-*-linux.tar.gz
+cd "$out"
+find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum | tee SHA256SUMS

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes what a build of tern is made of, as CycloneDX 1.5: sbom.py OUT.json VERSION FILE...
+"""Writes what a build of tern is made of, as CycloneDX 1.5: sbom.py OUT.json VERSION FILE... [deb:PACKAGE...]
 
-The components are the Debian packages of the shared libraries that the files load, found by the dynamic linker, and the files
-themselves with their SHA-256. The same build gives the same bytes."""
+The components are the files themselves, with their SHA-256, and the Debian packages of the libraries in them: the shared libraries that a file loads,
+found by the dynamic linker, or, of a static program beside which lies FILE.map, the archives that the linker took members of. deb:PACKAGE is a library that a
+file is compiled with from its header. The same build gives the same bytes."""
 import hashlib
 import json
 import os
@@ -12,7 +13,12 @@ import sys
 
 
 def libraries(path):
-    """The libraries that the dynamic linker would load for a file."""
+    """The libraries that the dynamic linker would load for a file, or that its linker's map names."""
+    if os.path.exists(path + ".map"):
+        text = open(path + ".map", encoding="utf-8", errors="replace").read()
+        members = text.split("\nMemory Configuration")[0].split("\n\n", 1)[1]
+        found = {os.path.realpath(m[1]) for m in re.finditer(r"^(/\S+\.a)\(\S+\)$", members, re.M)}
+        return found | {os.path.realpath(m[1]) for m in re.finditer(r"^LOAD (/\S+/crt1\.o|/\S+/rcrt1\.o)$", text, re.M)}
     out = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
     missing = re.findall(r"(\S+) => not found", out)
     if missing:
@@ -20,16 +26,21 @@ def libraries(path):
     return {m.group(1) for m in re.finditer(r"(/\S+) \(0x", out)}
 
 
+def described(owner):
+    """The name, version, architecture and source of a package."""
+    shown = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture} ${source:Package}\n", owner],
+                           capture_output=True, text=True, check=True)
+    return tuple(shown.stdout.split("\n")[0].split(" "))
+
+
 def package_of(library):
-    """The name, version and architecture of the package that owns a library."""
+    """The package that owns a library."""
     real = os.path.realpath(library)
     for name in (library, real, library.removeprefix("/usr"), real.removeprefix("/usr"), "/usr" + library):
         found = subprocess.run(["dpkg-query", "-S", name], capture_output=True, text=True)
         if found.returncode == 0:
             owner = found.stdout.split(": ")[0].split(",")[0]
-            shown = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture} ${source:Package}", owner],
-                                   capture_output=True, text=True, check=True)
-            return tuple(shown.stdout.split(" "))
+            return described(owner)
     sys.exit(f"sbom.py: no package owns {library}")
 
 
@@ -41,7 +52,8 @@ def component(package):
 
 
 def main():
-    out, version, files = sys.argv[1], sys.argv[2], sys.argv[3:]
+    out, version, files = sys.argv[1], sys.argv[2], [f for f in sys.argv[3:] if not f.startswith("deb:")]
+    compiled = {described(f[4:]) for f in sys.argv[3:] if f.startswith("deb:")}
     parts, needs, owners = [], {}, {}
     own = {os.path.realpath(f) for f in files}
     for f in files:
@@ -49,7 +61,7 @@ def main():
         ref = "tern/" + os.path.basename(f)
         parts.append({"type": "file", "bom-ref": ref, "name": os.path.basename(f), "version": version,
                       "hashes": [{"alg": "SHA-256", "content": digest}]})
-        packages = {package_of(x) for x in libraries(f) if os.path.realpath(x) not in own}
+        packages = {package_of(x) for x in libraries(f) if os.path.realpath(x) not in own} | compiled
         for p in packages:
             owners[component(p)["bom-ref"]] = component(p)
         needs[ref] = sorted(component(p)["bom-ref"] for p in packages)

@@ -19,6 +19,8 @@ build=$out/build-$program-$arch target=$program
 # CMake forgets all that it was told when its compiler becomes another one.
 ! grep -q "^CMAKE_C_COMPILER:" "$build/CMakeCache.txt" 2>/dev/null || grep -qE "^CMAKE_C_COMPILER:.*[/=]$cc\$" "$build/CMakeCache.txt" || rm -rf "$build"
 mkdir -p "$build"
+# Of what archives which members went into it: scripts/sbom.py reads that.
+map="-Wl,-Map=$out/$program-$arch.map"
 flags="-ffile-prefix-map=$root=. -ffile-prefix-map=$build=."
 libraries="libpcre2-8 libutf8proc libjansson libxxhash"
 [ $program = tern-mini ] || libraries="$libraries libsqlite3 libarchive libxml2 libmicrohttpd libedit libtinfo libbsd libmd libz liblzma libzstd libbz2 libnettle"
@@ -27,9 +29,9 @@ for library in $libraries; do
 done
 if [ $program = tern ]; then
     target=tern_cli
-    more=(-DTERN_STATIC=ON -DTERN_TESTS=OFF -DTERN_BENCH=OFF -DTERN_HEXAGON=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG" -DCMAKE_EXE_LINKER_FLAGS=-Wl,--build-id=none)
+    more=(-DTERN_STATIC=ON -DTERN_TESTS=OFF -DTERN_BENCH=OFF -DTERN_HEXAGON=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--build-id=none $map")
 else
-    more=(-DTERN_MINIMAL=ON -DCMAKE_BUILD_TYPE=MinSizeRel "-DCMAKE_EXE_LINKER_FLAGS=-static -Wl,--build-id=none")
+    more=(-DTERN_MINIMAL=ON -DCMAKE_BUILD_TYPE=MinSizeRel "-DCMAKE_EXE_LINKER_FLAGS=-static -Wl,--build-id=none $map")
 fi
 if [ $arch = aarch64 ] && [ "$(uname -m)" != aarch64 ]; then more+=(--toolchain "$root/cmake/aarch64-linux-gnu.cmake"); else more+=(-DCMAKE_C_COMPILER=$cc); fi
 STRIP=$strip cmake -S "$root" -B "$build" -G Ninja "${more[@]}" -DCMAKE_C_FLAGS="$flags" >"$build/log" 2>&1 || { cat "$build/log"; exit 1; }
