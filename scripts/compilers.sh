@@ -13,7 +13,9 @@ built() { # folder, target: builds it, and shows what went wrong
 }
 bare() {
     local few from
-    few=$(mktemp -d)
+    few=$PWD/build-bare/tools # the same each time: CMake keeps the compiler's path
+    rm -rf "$few"
+    mkdir -p "$few"
     # The tools of a machine where scripts/setup.sh ran without an argument.
     for from in $(dpkg -L coreutils bash sed grep gawk mawk findutils diffutils 2>/dev/null | grep -E '^/(usr/)?s?bin/') \
         $(command -v gcc cc ld as ar ranlib nm objcopy strip cmake ctest ninja pkg-config pkgconf python3 sh awk ccache); do
@@ -21,7 +23,6 @@ bare() {
     done
     PATH=$few cmake -S . -B build-bare "${common[@]}" -DCMAKE_C_COMPILER=gcc -DTERN_HEXAGON=OFF -DTERN_CURL=OFF >/dev/null
     PATH=$few built build-bare all
-    rm -rf "$few"
 }
 clang() {
     command -v clang >/dev/null || { echo "skipped: no clang"; return; }

@@ -9,7 +9,6 @@
 #include "params/params.h"
 #include "model/catalogue.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -117,11 +116,15 @@ static void print_help(const command *c, bool all) {
     printf("this text%s\n", all ? "" : a ? "; tern help with the command's name tells all of it" : "");
 }
 
-static const char *commands_of(uint32_t mask) {
-    if (mask == TN_IN_ALL) return "";
-    if (mask == TN_IN_ANSWERS) return "; run, chat, ask";
-    assert(mask == (TN_IN_ANSWERS | TN_IN_BENCH));
-    return "; run, chat, ask, bench";
+/* "; run, chat": those that take a parameter, where not all do. */
+static const char *commands_of(uint32_t mask, char out[64]) {
+    static const char *const names[] = {"run",  "chat",  "ask",
+                                        "eval", "bench", "serve"}; /* by TN_IN_'s bits */
+    size_t n = 0;
+    out[0] = 0;
+    for (size_t i = 0; mask != TN_IN_ALL && i < sizeof names / sizeof names[0]; i++)
+        if (mask >> i & 1) n += (size_t)snprintf(out + n, 64 - n, "%s%s", n ? ", " : "; ", names[i]);
+    return out;
 }
 
 int cli_help_set(void) {
@@ -133,11 +136,11 @@ int cli_help_set(void) {
         printf("\n%s:\n", heads[a]);
         for (size_t i = 0; i < tn_params_count(); i++) {
             const tn_param *p = tn_param_at(i);
-            char range[160];
+            char range[160], commands[64];
             if (p->audience != (tn_audience)a || !p->commands) continue;
             tn_param_range(p, range, sizeof range);
             printf("  %-22s %s\n  %-22s   %s; default: %s%s\n", p->name, p->help, "", range, p->dflt,
-                   commands_of(p->commands));
+                   commands_of(p->commands, commands));
         }
     }
     return EXIT_OK;
