@@ -86,6 +86,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->quantise_outliers = tn_quantise_outliers_avx512;
         k->outlier_f32 = tn_outlier_f32_avx512;
         k->unpack_tile = tn_unpack_tile_avx512;
+        k->rans_decode = tn_rans_decode_avx512;
         k->topk = tn_topk_avx512;
         k->topk_merge = tn_topk_merge_avx512;
     }
@@ -148,6 +149,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .quantise_outliers = tn_quantise_outliers_ref,
         .outlier_f32 = tn_outlier_f32_ref,
         .unpack_tile = tn_unpack_tile_ref,
+        .rans_decode = tn_rans_decode_ref,
     };
     init_isa(k, cpu);
     init_blocks(k, cpu);

@@ -16,6 +16,7 @@
 #include "kernels/gemm_packed.h"
 #include "kernels/gemm_s8.h"
 #include "kernels/hadamard.h"
+#include "kernels/rans.h"
 #include "kernels/round.h"
 #include "kernels/outlier_f32.h"
 #include "kernels/topk.h"
@@ -53,6 +54,7 @@ typedef struct tn_kernels {
     tn_quantise_outliers_fn quantise_outliers;
     tn_outlier_f32_fn outlier_f32;
     tn_unpack_tile_fn unpack_tile;
+    tn_rans_decode_fn rans_decode;
     tn_blocks_gemm_fn blocks_gemm;
     tn_blocks_quantise_fn blocks_quantise;
 } tn_kernels;

@@ -65,10 +65,21 @@ static inline void put(uint8_t *code, const uint8_t *src, unsigned width, unsign
     }
 }
 
-static void pack_group(uint8_t *dst, const uint8_t *code, unsigned bits) {
+void tn_weightlets_group_pack(uint8_t *dst, const uint8_t *code, unsigned bits) {
+    if (bits == 8)
+        for (size_t j = 0; j < GROUP; j++) dst[j] = code[j] ^ 0x80;
     if (bits & 4) take(dst, code, 4, 0), dst += GROUP / 2;
     if (bits & 2) take(dst, code, 2, bits & 4), dst += GROUP / 4;
     if (bits & 1) take(dst, code, 1, bits & 6);
+}
+
+void tn_weightlets_group_codes(const uint8_t *src, unsigned bits, uint8_t *code) {
+    memset(code, 0, GROUP);
+    if (bits == 8)
+        for (size_t j = 0; j < GROUP; j++) code[j] = src[j] ^ 0x80;
+    if (bits & 4) put(code, src, 4, 0), src += GROUP / 2;
+    if (bits & 2) put(code, src, 2, bits & 4), src += GROUP / 4;
+    if (bits & 1) put(code, src, 1, bits & 6);
 }
 
 static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
@@ -76,10 +87,8 @@ static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
         memcpy(out, src, GROUP);
         return;
     }
-    uint8_t code[GROUP] = {0};
-    if (bits & 4) put(code, src, 4, 0), src += GROUP / 2;
-    if (bits & 2) put(code, src, 2, bits & 4), src += GROUP / 4;
-    if (bits & 1) put(code, src, 1, bits & 6);
+    uint8_t code[GROUP];
+    tn_weightlets_group_codes(src, bits, code);
     const uint8_t top = (uint8_t)((1 << bits) - 1);
     for (size_t j = 0; j < GROUP; j++) out[j] = (int8_t)(uint8_t)(2u * code[j] - top);
 }
@@ -112,7 +121,7 @@ void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *
                     memcpy(dst, code, GROUP);
                 } else {
                     to_codes(code, n_k, bits);
-                    pack_group(dst, code, bits);
+                    tn_weightlets_group_pack(dst, code, bits);
                 }
                 dst += GROUP / 8 * bits;
             }

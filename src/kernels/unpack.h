@@ -38,6 +38,9 @@ size_t tn_weightlets_bytes(const uint8_t *packed_bits, size_t n0, size_t n1, siz
  * express. */
 void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *w, size_t n0, size_t n1,
                         size_t k);
+/* The group of 128 of a channel: codes [128] to its weightlets, and back. An int8 counts as w + 128. */
+void tn_weightlets_group_pack(uint8_t *dst, const uint8_t *code, unsigned bits);
+void tn_weightlets_group_codes(const uint8_t *src, unsigned bits, uint8_t *code);
 /* Channel n of n_all alone, out [k]; tile is where the tile of 16 channels that it is in begins. */
 void tn_weightlets_row(const uint8_t *tile, const uint8_t *packed_bits, size_t n, size_t n_all, size_t k,
                        int8_t *out);

@@ -1,0 +1,73 @@
+/* kernels/rans.h - weightlets (unpack.h) on flash: entropy-coded, and decoded to weightlets again.
+ *
+ * Codes that were rounded from bell-shaped weights use few of their values often. A stream holds the codes of some
+ * channels by asymmetric numeral systems (rANS, Duda, arXiv 1311.2540): 64 interleaved coders, a symbol of each at a
+ * time, frequencies in 4096ths, states of 32 bits that take in 16 bits when they fall below 2^16.
+ *
+ * Channels stand in the order of their weightlets: tile by tile, group by group, in each its channels. The 128 codes
+ * of a group and channel are two steps: coder i has code i, then code 64 + i; codes after the last input have no
+ * symbol. A symbol is a code's upper five bits (all, where it has fewer; an int8 counts as w + 128); the bits below
+ * them, close to evenly distributed, follow the two steps as they are, 16 bytes a bit from the lowest up.
+ *
+ * A stream: 64 first states (u32), then the words (u16) in the order in which they are read; a step's coders take
+ * theirs in order. After the last code every state is 2^16 and every word is read, which is checked. */
+#ifndef TN_KERNELS_RANS_H
+#define TN_KERNELS_RANS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    TN_RANS_LANES = 64,
+    TN_RANS_SYMBOLS = 32,
+    TN_RANS_SYMBOL_BITS = 5,
+    TN_RANS_SCALE = 4096,
+    TN_RANS_BUCKETS = 32, /* of 128 numbers each */
+    TN_RANS_FIRST = 1 << 16
+};
+
+/* A distribution as a decoder wants it (alias method): each of 32 buckets of the 4096 numbers is shared by its own
+ * symbol and at most one other. */
+typedef struct tn_rans_table {
+    _Alignas(64) uint16_t shared[TN_RANS_BUCKETS]; /* numbers of its own symbol (0..128) | the other symbol << 8 */
+    uint16_t frequency[TN_RANS_SYMBOLS];
+    uint16_t base[2 * TN_RANS_BUCKETS]; /* added to a number's place in its bucket gives its index among those of its
+                                           symbol, modulo 2^16: own, then other */
+} tn_rans_table;
+
+/* Makes a table of frequencies [32] that add up to 4096; those of symbols from n_symbols on are 0. Returns false where
+ * that is not so. */
+bool tn_rans_table_make(const uint16_t *frequency, unsigned n_symbols, tn_rans_table *out);
+/* Number of symbols of a channel of that width. */
+static inline unsigned tn_rans_n_symbols(unsigned bits) {
+    return 1u << (bits < TN_RANS_SYMBOL_BITS ? bits : TN_RANS_SYMBOL_BITS);
+}
+/* Frequencies of at least 1 for every symbol, of counts [n_symbols]. */
+void tn_rans_frequencies(const uint64_t *counts, unsigned n_symbols, uint16_t *frequency);
+
+/* A stream: channels n0..n1-1 (n0 % 16 == 0, n1 % 16 == 0 or the last) of a matrix of k inputs. */
+typedef struct tn_rans_args {
+    const uint8_t *packed_bits;  /* widths of the whole matrix (unpack.h) */
+    const uint8_t *channel_table; /* of the whole matrix: each channel's table, one for its width */
+    const tn_rans_table *tables;
+    size_t n0, n1, k;
+} tn_rans_args;
+
+/* Decodes a stream of n_bytes at src (any alignment) to its weightlets. Reads and writes nothing else. Returns false
+ * where the stream is damaged; what dst holds then does not matter. */
+typedef bool (*tn_rans_decode_fn)(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
+bool tn_rans_decode_ref(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
+bool tn_rans_decode_avx512(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
+
+/* Most bytes that a stream can take. */
+size_t tn_rans_bound(const tn_rans_args *a);
+/* Encodes weightlets at src to dst [tn_rans_bound]; returns the stream's bytes. Every symbol that occurs has a
+ * frequency in its channel's table. */
+size_t tn_rans_encode(const tn_rans_args *a, const uint8_t *src, uint8_t *dst);
+
+/* Counts of the symbols of channel n of n_all, whose tile of weightlets begins at tile: counts [32] are added to. */
+void tn_rans_count(const uint8_t *tile, const uint8_t *packed_bits, size_t n, size_t n_all, size_t k,
+                   uint64_t *counts);
+
+#endif
