@@ -188,6 +188,11 @@ static void close_packer(packer *p) {
 static tern_status open_model(packer *p, const char *src, tern_error *err) {
     TN_TRY(tn_source_open(p->ctx, src, &p->src, err));
     const tn_hparams *h = tn_source_hparams(p->src);
+    TN_FAIL_IF(h->bidirectional, err, TERN_E_UNSUPPORTED,
+               "%s: a model that embeds is not packed: a package reads a text in chunks, and its rows see "
+               "all of it; "
+               "the file itself runs in INT8 with --scheme int8",
+               src);
     const bool kept = h->n_next && tn_package_holds_next(h);
     if (h->n_next && !kept)
         tn_log(p->ctx, TERN_LOG_WARN,
