@@ -56,6 +56,11 @@ static int talk(chat *c) {
 /* The session, and how the conversation becomes a prompt. -1 to go on, or an exit status. */
 static int begin(chat *c, const model_args *ma, const char *store, bool no_store) {
     tern_session_options so = ma->o.session;
+    tern_model_info info;
+    tern_engine_info(c->e, &info);
+    if (info.embeds)
+        return cli_failed_text("%s reads texts as a whole and writes none: tern embed makes vectors of them",
+                               cli_shown(ma->model));
     c->plain = !c->source && !tern_has_chat_template(c->e);
     if (c->plain)
         fputs("tern: the model has no chat template: it continues what is typed as plain text\n", stderr);

@@ -364,8 +364,12 @@ static void embed(tn_queue *q, seat *a) {
     }
     if (st == TERN_OK) {
         running_on(q, j, q->embedder);
-        st = tern_session_embed(q->embedder, j->a.said.ids, j->a.said.n_ids, j->mean, j->vector,
-                                (size_t)q->o.e->model->h.n_embd, &err);
+        const tn_hparams *h = &q->o.e->model->h;
+        const int32_t *ids = j->a.said.ids;
+        size_t n = j->a.said.n_ids;
+        st = h->pooling == TN_POOL_RANK
+                 ? tern_session_rank(q->embedder, ids, n, j->vector, &err)
+                 : tern_session_embed(q->embedder, ids, n, j->mean, j->vector, (size_t)h->n_embd, &err);
     }
     finish(q, a, st, &err);
 }

@@ -99,7 +99,7 @@ tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *e
 tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err);
 /* The prompt of a chat as the template writes it; *text is the caller's. Takes the request. */
 tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_bytes, tern_error *err);
-/* The embedding of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: out [n_embd], *n_tokens
+/* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: out [n_embd], *n_tokens
  * grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
 tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client,
                            bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
