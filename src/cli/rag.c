@@ -53,17 +53,24 @@ static void vector_progress(void *user, int64_t n_done, int64_t n_all) {
     if (a->terminal) fprintf(stderr, "\r\033[K%lld of %lld vectors", (long long)n_done, (long long)n_all);
 }
 
-/* Brings the vectors up to date: with the model given, else with the one that the index has, else not at all.
- * *info tells how the index stands afterwards. */
-static tern_status bring_vectors(adding *a, const char *embed, bool mean, tn_vectors_info *info,
+/* Brings the vectors up to date: with the model given, else with the one that the index has.
+ * *info tells how the index stands afterwards. Without a word said, a model that embeds is used where one is at hand. */
+static tern_status bring_vectors(adding *a, const char *embed, const char *pooling, tn_vectors_info *info,
                                  int64_t *n_made, tern_error *err) {
     embedding x;
+    char found[TN_VECTOR_PATH_MAX];
     tern_status st = TERN_OK;
     *n_made = 0;
     if (embed && !strcmp(embed, "none")) st = tn_vectors_drop(a->store, err);
     if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
+    if (st == TERN_OK && !embed && !info->any && !info->declined &&
+        cli_embedding_at_hand(found, sizeof found)) {
+        embed = found;
+        fprintf(stderr, "tern: passages are found by meaning too, by %s (--embed none: by words alone)\n",
+                cli_shown(found));
+    }
     if (st != TERN_OK || (embed ? !strcmp(embed, "none") : !info->any || !info->n_missing)) return st;
-    st = embed ? cli_embedding_open(embed, mean, &x, err) : cli_embedding_open_noted(info, &x, err);
+    st = embed ? cli_embedding_open(embed, pooling, &x, err) : cli_embedding_open_noted(info, &x, err);
     if (st != TERN_OK) return st;
     st = tn_vectors_fill(a->store, &x.as, &stopped, vector_progress, a, n_made, err);
     if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
@@ -129,12 +136,13 @@ static int sub_add(int argc, char **argv) {
         {"model", 'm', "MODEL", ARG_STR, &model, 0, 0,
          "count tokens with this model's tokenizer (default: about 4 bytes each)"},
         {"embed", 0, "MODEL", ARG_STR, &embed, 0, 0,
-         "find passages by meaning too, by this embedding model; later additions use it by themselves; none: "
-         "by "
-         "words alone again"},
+         "find passages by meaning too, by this embedding model (default: the smallest that `tern models` "
+         "lists, if "
+         "any embeds); later additions use it by themselves; none: by words alone"},
         {"pooling", 0, "mean|last", ARG_STR, &pooling, 0, 0,
-         "what of the model's output is a passage's vector: the mean over its tokens (default) or the last "
-         "one"},
+         "what of the model's output is a passage's vector: the mean over its tokens or the last one "
+         "(default: as the "
+         "model's file says, else the mean)"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "tokens per passage at most (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
          "tokens that passages share with the one before (default 24)"},
@@ -190,7 +198,7 @@ static int sub_add(int argc, char **argv) {
     tn_vectors_info vectors = {0};
     index_size size = {0};
     int64_t n_made = 0;
-    if (st == TERN_OK) st = bring_vectors(&a, embed, !last, &vectors, &n_made, &err);
+    if (st == TERN_OK) st = bring_vectors(&a, embed, pooling, &vectors, &n_made, &err);
     if (a.terminal) fputs("\r\033[K", stderr);
     if (st == TERN_OK) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
     if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);

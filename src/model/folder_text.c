@@ -80,3 +80,30 @@ tern_status tn_folder_text(const char *folder, const tn_model_file *f, tn_hparam
     if (h->pooling == TN_POOL_UNSAID) TN_TRY(read_pooling(folder, h, err));
     return check_modules(folder, h, err);
 }
+
+static bool gguf_embeds(const tn_gguf *g) {
+    const char *name;
+    size_t n;
+    char key[96];
+    int64_t pooling = -1;
+    if (!tn_gguf_str(g, "general.architecture", &name, &n)) return false;
+    const tn_arch *a = tn_arch_by_gguf(name, n);
+    snprintf(key, sizeof key, "%s.pooling_type", a ? a->gguf : "");
+    bool said = tn_gguf_i64(g, key, &pooling);
+    return a && tn_gguf_n_tensors(g) && (said ? pooling > 0 && pooling + 1 < TN_POOL_RANK : a->bidirectional);
+}
+
+bool tn_file_embeds(tn_ctx *ctx, const char *path) {
+    struct stat sb;
+    char inside[4096];
+    tern_error err;
+    if (stat(path, &sb)) return false;
+    if (S_ISDIR(sb.st_mode))
+        return (size_t)snprintf(inside, sizeof inside, "%s/1_Pooling/config.json", path) < sizeof inside &&
+               !stat(inside, &sb);
+    tn_gguf *g;
+    if (tn_gguf_open(ctx, path, &g, &err) != TERN_OK) return false;
+    bool yes = gguf_embeds(g);
+    tn_gguf_close(&g);
+    return yes;
+}
