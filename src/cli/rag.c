@@ -163,8 +163,7 @@ static int sub_add(int argc, char **argv) {
     if (!paths[0]) return cli_usage_error(&c, "no PATH given");
     if (overlap >= max_tokens)
         return cli_usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
-    bool last = pooling && !strcmp(pooling, "last");
-    if (pooling && (!embed || (!last && strcmp(pooling, "mean"))))
+    if (pooling && (!embed || (strcmp(pooling, "last") && strcmp(pooling, "mean"))))
         return cli_usage_error(&c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
     tn_ctx ctx;
     tern_error err;
