@@ -56,7 +56,7 @@ static bool is_tokens(const json_t *v) {
 /* One text of the request as a vector of the list. */
 static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *text, embedding *e, size_t i,
                              json_t **list, tern_error *err) {
-    TN_FAIL_IF(!(json_is_string(text) && json_string_length(text)) && !is_tokens(text), err, TERN_E_INVALID,
+    TN_FAIL_IF(!json_is_string(text) && !is_tokens(text), err, TERN_E_INVALID,
                "'input' must be a text, a list of tokens, or a list of those, none of them empty");
     TN_TRY(tn_queue_embed(q, text, e->mean, a->client, gone, a->c, e->v, &e->n_tokens, err));
     tn_json_append(list, tn_json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i, "embedding",

@@ -547,8 +547,12 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t 
         json_decref(body);
         return tn_fail(err, TERN_E_MEMORY, "no memory for the embeddings");
     }
-    tn_request r = {
-        .n = 1, .body = body, .per_prompt = 1, .prompt = json_object_get(body, "prompt"), .client = client};
+    tn_request r = {.n = 1,
+                    .body = body,
+                    .per_prompt = 1,
+                    .prompt = json_object_get(body, "prompt"),
+                    .client = client,
+                    .embeds = true};
     tn_job *j;
     tern_status st = put(q, &r, v, mean, &j, err); /* takes r and v */
     if (st != TERN_OK) return st;

@@ -27,6 +27,11 @@ def vectors(name, pooling):
         near(s.json("/embedding", {"content": t["ids"]})[1][0]["embedding"][0], t["vector"], "of tokens")
         near(s.json("/api/embed", {"input": [t["text"]]})[1]["embeddings"][0], t["vector"], "Ollama's")
         near(s.json("/v1/embeddings", {"input": t["text"], "pooling": pooling})[1]["data"][0]["embedding"], t["vector"], pooling)
+    whole = json.loads(open(os.path.join(CASES, name, "vectors.json")).read())[1]["ids"]
+    same(s.json("/v1/embeddings", {"input": (whole * 2)[:512]})[0], 200, "a text as long as the context")
+    status, r = s.json("/v1/embeddings", {"input": (whole * 2)[:513]})
+    same((status, r["error"]["code"], r["error"]["n_prompt_tokens"], r["error"]["n_ctx"]), (400, "context_length_exceeded", 513, 512), r)
+    same(s.json("/v1/embeddings", {"input": ""})[1]["usage"]["prompt_tokens"], 2, "no text")
     other = "last" if pooling == "cls" else "cls"
     status, r = s.json("/v1/embeddings", {"input": "a", "pooling": other})
     assert status == 400 and pooling in r["error"]["message"], r
