@@ -165,7 +165,7 @@ static int sub_add(int argc, char **argv) {
     char *file = cli_store_path(store);
     if (!file) return EXIT_FAILED;
     tn_reader *reader;
-    tern_status st = tn_reader_open(1, &reader, &err); /* while there is one thread */
+    tern_status st = tn_reader_open(1, TN_READER_WAIT_S, &reader, &err); /* while there is one thread */
     if (st == TERN_OK && model) st = tn_tokens_open(&ctx, model, &a.tok, &err);
     if (st == TERN_OK) st = tn_store_open(&ctx, file, NULL, &a.store, &err);
     const tn_rag_options o = {.passages = {.max_tokens = (size_t)max_tokens,
