@@ -20,12 +20,13 @@ ASK = {"prompt": "There was a dog", "max_tokens": 4, "temperature": 0}
 
 
 class Hostile(threading.Thread):
-    """Many connections of one thread, each begun anew when the server ends it: heads that drip, bodies that drip, idle ones, whole requests
-    by the hundred whose answers nobody reads."""
+    """Many connections of one thread, each begun anew when the server ends it: heads that drip, bodies that drip, in chunks too, idle ones, whole
+    requests by the hundred whose answers nobody reads."""
 
     KINDS = (
         (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX", b"x"),
         (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n{", b" "),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
         (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
         (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     )
@@ -61,7 +62,7 @@ class Hostile(threading.Thread):
                 except OSError:
                     self.ended[open_ones.pop(c)] += 1
                     c.close()
-            for c in select.select([c for c, k in open_ones.items() if k < 3], [], [], 0.01)[0]:
+            for c in select.select([c for c, k in open_ones.items() if k < 4], [], [], 0.01)[0]:
                 try:
                     got = c.recv(4096)
                 except OSError:
