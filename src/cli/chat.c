@@ -123,7 +123,7 @@ int cmd_chat(int argc, char **argv) {
     if (words[0]) ma.model = words[0];
     cli_args_model_path(&ma);
     tern_error err;
-    if (tn_reader_open(1, &c.reader, &err) != TERN_OK)
+    if (tn_reader_open(1, TN_READER_WAIT_S, &c.reader, &err) != TERN_OK)
         return cli_failed(&err); /* while there is one thread */
     bool ready = cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
     rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;

@@ -120,7 +120,8 @@ static int report_added(const tn_rag_added *sum, const index_size *size, const t
     return EXIT_OK;
 }
 
-static void close_adding(adding *a, tn_reader **reader) {
+static void close_adding(adding *a, tn_reader **reader, char *file) {
+    free(file);
     tn_reader_close(reader);
     tn_store_close(&a->store);
     tn_tokenizer_close(&a->tok);
@@ -150,13 +151,14 @@ static int sub_add(int argc, char **argv) {
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {
-        "rag add", "PATH... [OPTIONS]",
-        "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
-        "and PDF where pdftotext is installed.\n"
-        "What did not change since is not read into it again; what is gone from a folder goes "
-        "from the index. Fails where a file that is named itself cannot be read; others are added.",
-        specs, MAX_PATHS};
+    const command c = {"rag add", "PATH... [OPTIONS]",
+                       "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
+                       "and PDF where pdftotext is installed.\n"
+                       "What did not change since is not read into it again; what is gone from a folder goes "
+                       "from the index. Fails where a file that is named itself cannot be read, or where "
+                       "reading one failed; "
+                       "others are added.",
+                       specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = cli_args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
@@ -172,7 +174,7 @@ static int sub_add(int argc, char **argv) {
     char *file = cli_store_path(store);
     if (!file) return EXIT_FAILED;
     tn_reader *reader;
-    tern_status st = tn_reader_open(1, &reader, &err); /* while there is one thread */
+    tern_status st = tn_reader_open(1, TN_READER_WAIT_S, &reader, &err); /* while there is one thread */
     if (st == TERN_OK && model) st = tn_tokens_open(&ctx, model, &a.tok, &err);
     if (st == TERN_OK) st = tn_store_open(&ctx, file, NULL, &a.store, &err);
     const tn_rag_options o = {.passages = {.max_tokens = (size_t)max_tokens,
@@ -201,10 +203,9 @@ static int sub_add(int argc, char **argv) {
     if (a.terminal) fputs("\r\033[K", stderr);
     if (st == TERN_OK) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
     if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
-    if (st == TERN_OK && unread && rc == EXIT_OK) rc = EXIT_FAILED;
+    if (st == TERN_OK && (unread || sum.n_unread) && rc == EXIT_OK) rc = EXIT_FAILED;
     if (st != TERN_OK) rc = cli_failed(&err);
-    close_adding(&a, &reader);
-    free(file);
+    close_adding(&a, &reader, file);
     return rc;
 }
 

@@ -106,6 +106,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
         if (a->r.tokens && !s->tokens) return false;
     }
     if (a->r.logprobs && token >= 0) {
+        if (!a->r.stream && !a->o.keep_probs(a->o.user, 1 + (size_t)a->r.n_top)) return false;
         if (a->r.drawn_probs && a->on) {
             tn_json_append(&s->logprobs, drawn(a, token));
         } else {
