@@ -157,6 +157,7 @@ typedef struct tern_model_info {
     int32_t ctx_train;     /* longest context the model was trained for, tokens */
     uint64_t weight_bytes; /* bytes the weights take in memory */
     bool package;          /* a .tern package was opened; else the model's own file */
+    bool embeds; /* it reads texts as a whole, makes vectors or scores of them, and does not write */
 } tern_model_info;
 
 TERN_API tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, size_t size_bytes);
@@ -421,10 +422,16 @@ TERN_API tern_status tern_options_answer_sized(const tern_options *o, tern_sessi
     tern_options_answer_sized((o), (session), sizeof *(session), (generate), sizeof *(generate), (err))
 
 /* What the model makes of ids[0..n_tok) as a vector of length 1, to be compared with others by their
- * product: of the last token, or with `mean` the mean over all. The session's text is replaced by them.
- * out: float[n_embd]; TERN_E_LIMIT when cap, in floats, is less. */
+ * product: as its file says (of the first or last token, the mean over all), where that says nothing of the last
+ * token, of a model that reads texts as a whole the mean; or with `mean` the mean, whatever the file says. The
+ * session's text is replaced by them. out: float[n_embd]; TERN_E_LIMIT when cap, in floats, is less. */
 TERN_API tern_status tern_session_embed(tern_session *s, const int32_t *ids, size_t n_tok, bool mean,
                                         float *out, size_t cap, tern_error *err);
+
+/* How well a text answers a question, by a model that scores texts (a reranker): a higher number is better. ids are
+ * both, as the model wants them: tern_rank_tokens. TERN_E_UNSUPPORTED of other models. The session's text is replaced. */
+TERN_API tern_status tern_session_rank(tern_session *s, const int32_t *ids, size_t n_tok, float *score,
+                                       tern_error *err);
 
 /* Text that later answers may copy from (documents, past answers), as tokens of this model: drafted from,
  * never evaluated. Kept until the session is closed. */

@@ -29,6 +29,8 @@ if grep -rnE '\b(_WIN32|__linux__|__APPLE__|__GLIBC__|__ANDROID__)\b' src --incl
 fi
 # No file and no function is long.
 python3 scripts/sizes.py || bad=1
+# Every file that reads bytes from outside has a fuzz target, and with it lines in the tests of depth and growth, or a reason.
+python3 scripts/readers.py || bad=1
 # What the documents name is there.
 python3 scripts/paths.py || bad=1
 # No file says where somebody's tree or home lies. What git does not know of is no business of this; without git nothing is looked at.

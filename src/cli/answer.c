@@ -56,6 +56,7 @@ bool cli_answer_on_token(void *user, int32_t token, const char *text, size_t n, 
 
 void cli_answer_clear(answer *a) {
     a->n = 0;
+    a->no_memory = false; /* the next answer may have it */
     if (a->text) a->text[0] = 0;
 }
 

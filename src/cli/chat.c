@@ -56,6 +56,11 @@ static int talk(chat *c) {
 /* The session, and how the conversation becomes a prompt. -1 to go on, or an exit status. */
 static int begin(chat *c, const model_args *ma, const char *store, bool no_store) {
     tern_session_options so = ma->o.session;
+    tern_model_info info;
+    tern_engine_info(c->e, &info);
+    if (info.embeds)
+        return cli_failed_text("%s reads texts as a whole and writes none: tern embed makes vectors of them",
+                               cli_shown(ma->model));
     c->plain = !c->source && !tern_has_chat_template(c->e);
     if (c->plain)
         fputs("tern: the model has no chat template: it continues what is typed as plain text\n", stderr);
@@ -118,7 +123,7 @@ int cmd_chat(int argc, char **argv) {
     if (words[0]) ma.model = words[0];
     cli_args_model_path(&ma);
     tern_error err;
-    if (tn_reader_open(1, &c.reader, &err) != TERN_OK)
+    if (tn_reader_open(1, TN_READER_WAIT_S, &c.reader, &err) != TERN_OK)
         return cli_failed(&err); /* while there is one thread */
     bool ready = cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
     rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;

@@ -15,6 +15,7 @@ int cmd_serve(int argc, char **argv);
 int cmd_ask(int argc, char **argv);
 int cmd_mcp(int argc, char **argv);
 int cmd_rag(int argc, char **argv);
+int cmd_embed(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_cache(int argc, char **argv);

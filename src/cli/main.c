@@ -25,6 +25,7 @@ static const struct {
     {"mcp", "your documents as tools of an agent (Model Context Protocol)", cmd_mcp},
     {"rag", "the documents that ask answers from", cmd_rag},
     {"forget", "erase conversations and documents that are kept", cmd_forget},
+    {"embed", "texts as vectors, or scored by a reranker", cmd_embed},
     {"tokenize", "text to token ids and back", cmd_tokenize},
     {"eval", "perplexity and task accuracy", cmd_eval},
     {"pack", "quantise a model into a package", cmd_pack},

@@ -46,6 +46,7 @@ typedef struct mcp {
     waiting *first, *last;
     int n_waiting;
     bool ended;      /* nothing more comes */
+    bool unread;     /* ... because reading failed */
     tern_session *s; /* what a cancel reaches, or NULL */
 } mcp;
 
@@ -68,8 +69,13 @@ static bool put(mcp *m, const char *line, size_t n) {
     char cancels[128] = "";
     if (!w) return false;
     if (n > MAX_LINE) snprintf(w->why, sizeof w->why, "a message is longer than %d bytes", MAX_LINE);
-    else if (!(w->message = tn_json_parse(line, n, JSON_REJECT_DUPLICATES, &je)))
+    else if (!(w->message = tn_json_parse(line, n, JSON_REJECT_DUPLICATES, &je))) {
+        if (json_error_code(&je) == json_error_out_of_memory) { /* whose request it is, is not known */
+            free(w);
+            return false;
+        }
         snprintf(w->why, sizeof w->why, "%.150s", je.text);
+    }
     if (w->message) tn_mcp_id(w->message, w->id);
     if (w->message) tn_mcp_cancels(w->message, cancels);
     if (cancels[0]) {
@@ -106,14 +112,15 @@ static void *read_lines(void *user) {
         if (n > MAX_LINE) continue;
         if (n == cap) {
             char *more = realloc(line, cap *= 2);
-            if (!more) break;
+            if (!(ok = more != NULL)) break;
             line = more;
         }
         line[n++] = (char)c;
     }
-    if (ok && n) (void)put(m, line, n);
+    if (ok && n) ok = put(m, line, n);
     free(line);
     pthread_mutex_lock(&m->mu);
+    m->unread = !ok || ferror(stdin);
     m->ended = true;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->mu);
@@ -292,6 +299,8 @@ static tern_status ask(void *user, const char *question, int32_t k, json_t **out
     if (st == TERN_OK) st = tern_session_open(m->e, &m->ma.o.session, &s, err);
     if (st == TERN_OK) st = answer_with(m, s, question, hits, n, out, err);
     tern_session_close(&s);
+    if (st == TERN_E_IO || st == TERN_E_FORMAT || st == TERN_E_MEMORY)
+        tern_engine_close(&m->e); /* the next question tries the file again */
     tn_rag_hits_free(&m->ctx, &hits, n);
     return st;
 }
@@ -306,7 +315,8 @@ static bool serve(mcp *m) {
         waiting *w = m->first;
         bool skip = w && w->cancelled;
         pthread_mutex_unlock(&m->mu);
-        if (!w) return ok;
+        if (!w)
+            return ok && (!m->unread || (cli_failed_text("what the agent says could not be read"), false));
         bool no_memory = false;
         json_t *v = skip || !ok  ? NULL
                     : w->message ? tn_mcp_answer(&tools, w->message, &no_memory)
@@ -318,8 +328,8 @@ static bool serve(mcp *m) {
         m->n_waiting--;
         pthread_cond_broadcast(&m->changed);
         pthread_mutex_unlock(&m->mu);
-        if (no_memory) fprintf(stderr, "tern: no memory for a reply\n");
-        if (v && !cancelled) ok = emit(v);
+        if (no_memory) ok = false, (void)cli_failed_text("no memory for a reply");
+        if (v && !cancelled) ok = emit(v) && ok;
         else json_decref(v); /* of a request that was cancelled nobody wants a reply */
         json_decref(w->message);
         free(w);

@@ -218,7 +218,8 @@ void cli_packing_opened(packing_when when, const char *model, const tern_engine 
                 "large model; --pack never leaves it)\n",
                 cli_shown(model));
     }
-    if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(info.scheme, "float")) return;
+    if (when != PACKING_AUTO || !used.model || used.package[0] || info.embeds || strcmp(info.scheme, "float"))
+        return;
     used.later = model;
     fprintf(stderr,
             "tern: %s will be packed in the background: the next start reads its package, which is smaller "

@@ -53,17 +53,24 @@ static void vector_progress(void *user, int64_t n_done, int64_t n_all) {
     if (a->terminal) fprintf(stderr, "\r\033[K%lld of %lld vectors", (long long)n_done, (long long)n_all);
 }
 
-/* Brings the vectors up to date: with the model given, else with the one that the index has, else not at all.
- * *info tells how the index stands afterwards. */
-static tern_status bring_vectors(adding *a, const char *embed, bool mean, tn_vectors_info *info,
+/* Brings the vectors up to date: with the model given, else with the one that the index has.
+ * *info tells how the index stands afterwards. Without a word said, a model that embeds is used where one is at hand. */
+static tern_status bring_vectors(adding *a, const char *embed, const char *pooling, tn_vectors_info *info,
                                  int64_t *n_made, tern_error *err) {
     embedding x;
+    char found[TN_VECTOR_PATH_MAX];
     tern_status st = TERN_OK;
     *n_made = 0;
     if (embed && !strcmp(embed, "none")) st = tn_vectors_drop(a->store, err);
     if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
+    if (st == TERN_OK && !embed && !info->any && !info->declined &&
+        cli_embedding_at_hand(found, sizeof found)) {
+        embed = found;
+        fprintf(stderr, "tern: passages are found by meaning too, by %s (--embed none: by words alone)\n",
+                cli_shown(found));
+    }
     if (st != TERN_OK || (embed ? !strcmp(embed, "none") : !info->any || !info->n_missing)) return st;
-    st = embed ? cli_embedding_open(embed, mean, &x, err) : cli_embedding_open_noted(info, &x, err);
+    st = embed ? cli_embedding_open(embed, pooling, &x, err) : cli_embedding_open_noted(info, &x, err);
     if (st != TERN_OK) return st;
     st = tn_vectors_fill(a->store, &x.as, &stopped, vector_progress, a, n_made, err);
     if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
@@ -113,7 +120,8 @@ static int report_added(const tn_rag_added *sum, const index_size *size, const t
     return EXIT_OK;
 }
 
-static void close_adding(adding *a, tn_reader **reader) {
+static void close_adding(adding *a, tn_reader **reader, char *file) {
+    free(file);
     tn_reader_close(reader);
     tn_store_close(&a->store);
     tn_tokenizer_close(&a->tok);
@@ -129,12 +137,13 @@ static int sub_add(int argc, char **argv) {
         {"model", 'm', "MODEL", ARG_STR, &model, 0, 0,
          "count tokens with this model's tokenizer (default: about 4 bytes each)"},
         {"embed", 0, "MODEL", ARG_STR, &embed, 0, 0,
-         "find passages by meaning too, by this embedding model; later additions use it by themselves; none: "
-         "by "
-         "words alone again"},
+         "find passages by meaning too, by this embedding model (default: the smallest that `tern models` "
+         "lists, if "
+         "any embeds); later additions use it by themselves; none: by words alone"},
         {"pooling", 0, "mean|last", ARG_STR, &pooling, 0, 0,
-         "what of the model's output is a passage's vector: the mean over its tokens (default) or the last "
-         "one"},
+         "what of the model's output is a passage's vector: the mean over its tokens or the last one "
+         "(default: as the "
+         "model's file says, else the mean)"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "tokens per passage at most (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
          "tokens that passages share with the one before (default 24)"},
@@ -142,21 +151,21 @@ static int sub_add(int argc, char **argv) {
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {
-        "rag add", "PATH... [OPTIONS]",
-        "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
-        "and PDF where pdftotext is installed.\n"
-        "What did not change since is not read into it again; what is gone from a folder goes "
-        "from the index. Fails where a file that is named itself cannot be read; others are added.",
-        specs, MAX_PATHS};
+    const command c = {"rag add", "PATH... [OPTIONS]",
+                       "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
+                       "and PDF where pdftotext is installed.\n"
+                       "What did not change since is not read into it again; what is gone from a folder goes "
+                       "from the index. Fails where a file that is named itself cannot be read, or where "
+                       "reading one failed; "
+                       "others are added.",
+                       specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = cli_args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
     if (!paths[0]) return cli_usage_error(&c, "no PATH given");
     if (overlap >= max_tokens)
         return cli_usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
-    bool last = pooling && !strcmp(pooling, "last");
-    if (pooling && (!embed || (!last && strcmp(pooling, "mean"))))
+    if (pooling && (!embed || (strcmp(pooling, "last") && strcmp(pooling, "mean"))))
         return cli_usage_error(&c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
     tn_ctx ctx;
     tern_error err;
@@ -165,7 +174,7 @@ static int sub_add(int argc, char **argv) {
     char *file = cli_store_path(store);
     if (!file) return EXIT_FAILED;
     tn_reader *reader;
-    tern_status st = tn_reader_open(1, &reader, &err); /* while there is one thread */
+    tern_status st = tn_reader_open(1, TN_READER_WAIT_S, &reader, &err); /* while there is one thread */
     if (st == TERN_OK && model) st = tn_tokens_open(&ctx, model, &a.tok, &err);
     if (st == TERN_OK) st = tn_store_open(&ctx, file, NULL, &a.store, &err);
     const tn_rag_options o = {.passages = {.max_tokens = (size_t)max_tokens,
@@ -190,14 +199,13 @@ static int sub_add(int argc, char **argv) {
     tn_vectors_info vectors = {0};
     index_size size = {0};
     int64_t n_made = 0;
-    if (st == TERN_OK) st = bring_vectors(&a, embed, !last, &vectors, &n_made, &err);
+    if (st == TERN_OK) st = bring_vectors(&a, embed, pooling, &vectors, &n_made, &err);
     if (a.terminal) fputs("\r\033[K", stderr);
     if (st == TERN_OK) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
     if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
-    if (st == TERN_OK && unread && rc == EXIT_OK) rc = EXIT_FAILED;
+    if (st == TERN_OK && (unread || sum.n_unread) && rc == EXIT_OK) rc = EXIT_FAILED;
     if (st != TERN_OK) rc = cli_failed(&err);
-    close_adding(&a, &reader);
-    free(file);
+    close_adding(&a, &reader, file);
     return rc;
 }
 

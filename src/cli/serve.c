@@ -240,7 +240,7 @@ static int serve(serving *s, char **argv) {
     if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare();
     tern_status st = cli_serve_files(argv, s->ma.model, s->folder, &no_files);
     /* its threads inherit it, and so do those who read documents: they read no file for the server that it may not */
-    if (tn_reader_open(TN_READERS, &s->reader, &err) != TERN_OK)
+    if (tn_reader_open(TN_READERS, TN_READER_WAIT_S, &s->reader, &err) != TERN_OK)
         fprintf(stderr, "tern serve: the server reads no documents: %s\n", err.message);
     if (st == TERN_OK || st == TERN_E_UNSUPPORTED) st = open_models(s, &err);
     else err = no_files;

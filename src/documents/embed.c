@@ -4,6 +4,7 @@
 #include "session/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct tn_embedding {
     const tern_engine *e;
@@ -13,13 +14,45 @@ struct tn_embedding {
     bool mean;
 };
 
-static tern_status embed_text(void *user, const char *text, size_t n_bytes, float *out, tern_error *err) {
-    tn_embedding *v = user;
-    size_t n = 0;
-    tern_status st = tern_tokenize(v->e, text, n_bytes, true, false, v->ids, v->n_ctx, &n, err);
+/* What models want in front of passages and questions, as they were published: by architecture, or by a word of the
+ * file's name. */
+static const struct {
+    const char *arch, *name, *passage, *question;
+} words[] = {{"nomic-bert", NULL, "search_document: ", "search_query: "},
+             {"gemma-embedding", NULL, "title: none | text: ", "task: search result | query: "},
+             {"qwen3", "embedding", "",
+              "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"},
+             {"bert", "e5", "passage: ", "query: "},
+             {"xlm-roberta", "e5", "passage: ", "query: "}};
+
+static const char *words_before(const tn_hparams *h, bool question) {
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(words[i].arch, h->arch) && (!words[i].name || strcasestr(h->name, words[i].name)))
+            return question ? words[i].question : words[i].passage;
+    return "";
+}
+
+static tern_status embed_any(tn_embedding *v, bool question, const char *text, size_t n_bytes, float *out,
+                             tern_error *err) {
+    const char *before = words_before(&v->e->model->h, question);
+    size_t n = 0, n_before = strlen(before);
+    char *all = malloc(n_before + n_bytes + 1);
+    TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for embeddings");
+    memcpy(all, before, n_before);
+    memcpy(all + n_before, text, n_bytes);
+    tern_status st = tern_tokenize(v->e, all, n_before + n_bytes, true, false, v->ids, v->n_ctx, &n, err);
+    free(all);
     if (st == TERN_E_LIMIT && n > v->n_ctx) n = v->n_ctx;
     else TN_TRY(st);
     return tern_session_embed(v->s, v->ids, n, v->mean, out, v->n_embd, err);
+}
+
+static tern_status embed_text(void *user, const char *text, size_t n_bytes, float *out, tern_error *err) {
+    return embed_any(user, false, text, n_bytes, out, err);
+}
+
+static tern_status embed_question(void *user, const char *text, size_t n_bytes, float *out, tern_error *err) {
+    return embed_any(user, true, text, n_bytes, out, err);
 }
 
 tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_embedding **out,
@@ -48,6 +81,7 @@ tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_e
                         .n = e->model->h.n_embd,
                         .mean = mean,
                         .embed = embed_text,
+                        .embed_query = embed_question,
                         .user = v};
     return TERN_OK;
 }

@@ -65,6 +65,19 @@ static void skip(indexer *x, const char *path, const char *why) {
     x->o->notice(x->o->user, line);
 }
 
+/* A document that another time could be read. */
+static void unread(indexer *x, const char *path, const char *why) {
+    x->out->n_unread++;
+    skip(x, path, why);
+}
+
+/* A file that cannot be opened or looked at: one that is not ours, or has just gone, is none for us. */
+static void no_file(indexer *x, const char *path, int why) {
+    if (why == EACCES || why == EPERM || why == ENOENT || why == ENXIO || why == ELOOP)
+        skip(x, path, strerror(why));
+    else unread(x, path, strerror(why));
+}
+
 /* The same by a process that can do nothing else. What it says of the document is why it has no text. */
 static tern_status text_of_reader(indexer *x, const char *path, char **text, size_t *n_text, const char **why,
                                   tern_error *err) {
@@ -75,6 +88,8 @@ static tern_status text_of_reader(indexer *x, const char *path, char **text, siz
     if (st != TERN_OK && st != TERN_E_MEMORY) {
         snprintf(x->why, sizeof x->why, "%s", said.message);
         *why = x->why;
+        /* it has no text, or it is too much; else its reader failed */
+        x->out->n_unread += st != TERN_E_UNSUPPORTED && st != TERN_E_LIMIT;
         return TERN_OK;
     }
     if (st != TERN_OK) return tn_fail(err, st, "%s: %s", path, said.message);
@@ -232,7 +247,7 @@ static tern_status add_file(indexer *x, const char *path) {
     while (fd < 0 && errno == EINTR);
     struct stat st;
     if (fd < 0 || fstat(fd, &st)) {
-        skip(x, path, strerror(errno));
+        no_file(x, path, errno);
         if (fd >= 0) close(fd);
         return TERN_OK;
     }
@@ -251,7 +266,7 @@ static tern_status add_file(indexer *x, const char *path) {
         else skip(x, path, "it is larger than a document may be (--max-file)"); /* and says that it is not */
         tn_free(x->ctx, bytes);
     } else if (rc == TERN_E_IO) {
-        skip(x, path, err.message);
+        unread(x, path, err.message);
         rc = TERN_OK;
     } else if (x->err) {
         *x->err = err;
@@ -264,18 +279,20 @@ static tern_status add_folder(indexer *x, const char *folder, int depth) {
     struct dirent **entries;
     int n = scandir(folder, &entries, NULL, alphasort);
     if (n < 0) {
-        skip(x, folder, strerror(errno));
+        no_file(x, folder, errno);
         return TERN_OK;
     }
     tern_status st = TERN_OK;
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         size_t cap = strlen(folder) + strlen(name) + 2;
-        char *path = name[0] == '.' || st != TERN_OK ? NULL : tn_alloc(x->ctx, TN_MEM_TEXT, cap, 1);
+        const bool wanted = name[0] != '.' && st == TERN_OK;
+        char *path = wanted ? tn_alloc(x->ctx, TN_MEM_TEXT, cap, 1) : NULL;
+        if (wanted && !path) st = tn_fail(x->err, TERN_E_MEMORY, "%s: no memory for its files", folder);
         if (path) {
             struct stat info;
             snprintf(path, cap, "%s/%s", strcmp(folder, "/") ? folder : "", name);
-            if (lstat(path, &info)) skip(x, path, strerror(errno));
+            if (lstat(path, &info)) no_file(x, path, errno);
             else if (S_ISDIR(info.st_mode) && depth == MAX_DEPTH)
                 skip(x, path, "folders are nested too deeply");
             else if (S_ISDIR(info.st_mode)) st = add_folder(x, path, depth + 1);
@@ -308,7 +325,8 @@ static tern_status remove_vanished(indexer *x, const char *folder) {
     TN_TRY(tn_store_prepare(x->s, sql, &q, x->err));
     sqlite3_bind_text(q, 1, below_key(folder), -1, SQLITE_STATIC);
     tern_status st = tn_store_prepare(x->s, "DELETE FROM document WHERE id = ?", &del, x->err);
-    while (st == TERN_OK && sqlite3_step(q) == SQLITE_ROW) {
+    int rc = SQLITE_DONE;
+    while (st == TERN_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
         struct stat info;
         if (!stat((const char *)sqlite3_column_text(q, 1), &info) || errno != ENOENT) continue;
         if (!x->batch_documents) st = tn_store_begin(x->s, x->err);
@@ -321,6 +339,7 @@ static tern_status remove_vanished(indexer *x, const char *folder) {
         x->out->n_removed++;
         any = true;
     }
+    if (st == TERN_OK && rc != SQLITE_DONE) st = tn_store_failed(x->s, "list its documents", x->err);
     sqlite3_finalize(q);
     sqlite3_finalize(del);
     if (st == TERN_OK && any) st = tn_store_forget(x->s, x->err);

@@ -43,6 +43,7 @@ typedef struct tn_rag_options {
 typedef struct tn_rag_added {
     int64_t n_added, n_changed, n_unchanged, n_removed,
         n_skipped;      /* documents; removed: gone from a folder that was given */
+    int64_t n_unread;   /* of the skipped: not for what they are, but because reading them failed */
     int64_t n_passages; /* written */
     uint64_t n_bytes;   /* of files read */
 } tn_rag_added;

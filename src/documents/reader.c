@@ -1,5 +1,6 @@
 #include "documents/reader.h"
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "documents/file_text.h"
 #include "documents/sandbox.h"
@@ -7,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, CPU_SECONDS = 120, WAIT_SECONDS = 900 };
+enum { PATH_BYTES = 4096, CPU_SECONDS = 120 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { TELLS_ERRORS = 1 }; /* what the sanitizer finds */
 #else
@@ -61,6 +63,24 @@ static bool write_all(int fd, const void *p, size_t n) {
 
 static bool read_all(int fd, void *p, size_t n) {
     for (char *at = p; n;) {
+        ssize_t k = read(fd, at, n);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return false;
+        at += k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+/* The same of one that may sleep for ever: what has not come by then does not come. */
+static bool read_before(int fd, void *p, size_t n, int64_t end_ns) {
+    for (char *at = p; n;) {
+        int64_t left_ms = (end_ns - tn_now_ns()) / 1000000;
+        if (left_ms <= 0) return false;
+        int rc =
+            poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, left_ms < 60000 ? (int)left_ms : 60000);
+        if (rc < 0 && errno != EINTR) return false;
+        if (rc <= 0) continue;
         ssize_t k = read(fd, at, n);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) return false;
@@ -136,7 +156,8 @@ static void read_one(const char *path, size_t max_bytes, int fd) {
     size_t n = 0;
     keep(&fd, &fd);
     (void)setrlimit(RLIMIT_CPU, &(struct rlimit){CPU_SECONDS, CPU_SECONDS});
-    alarm(WAIT_SECONDS); /* a busy machine gives little time, and a process that waits uses none */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)setpgid(0, 0);
     tn_ctx_init(&ctx, NULL);
     tern_status st = tn_file_text(&ctx, path, max_bytes, seal, NULL, &text, &n, &err);
     size_t n_path = strlen(path); /* where it lies is the asker's own affair */
@@ -146,41 +167,47 @@ static void read_one(const char *path, size_t max_bytes, int fd) {
     _exit(ok ? 0 : 1);
 }
 
-/* Passes on what the process of a document says, whole or not at all. */
-static bool answer(const char *path, size_t max_bytes, int out) {
-    static const char broke[] = "the document could not be read: its reader ended";
+/* Passes on what the process of a document says, whole or not at all. One that has been taken over may sleep, whatever
+ * limits it was given itself: it ends here, and so does what it started, which cannot leave its group. */
+static bool answer(const char *path, size_t max_bytes, int wait_s, int out) {
+    static const char broke[] = "the document could not be read: its reader ended",
+                      late[] = "the document takes too long to read";
+    const int64_t end_ns = tn_now_ns() + wait_s * INT64_C(1000000000);
     int fds[2];
     head h = {0};
     char *text = NULL;
     pid_t pid = pipe2(fds, O_CLOEXEC) ? -1 : fork();
     if (pid < 0) return reply(out, TERN_E_MEMORY, "no process for a document", 25);
     if (!pid) read_one(path, max_bytes, fds[1]);
+    (void)setpgid(pid, pid); /* before it goes on, or it has done so itself */
     close(fds[1]);
-    bool ok = read_all(fds[0], &h, sizeof h) && h.n >= 0 && h.n <= (int64_t)max_bytes + 4096 &&
-              (text = malloc((size_t)h.n + 1)) && read_all(fds[0], text, (size_t)h.n);
+    bool ok = read_before(fds[0], &h, sizeof h, end_ns) && h.n >= 0 && h.n <= (int64_t)max_bytes + 4096 &&
+              (text = malloc((size_t)h.n + 1)) && read_before(fds[0], text, (size_t)h.n, end_ns);
+    const bool is_late = !ok && tn_now_ns() >= end_ns;
     close(fds[0]);
+    if (kill(-pid, SIGKILL)) (void)kill(pid, SIGKILL);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
     ok = ok ? reply(out, (tern_status)h.status, text, (size_t)h.n)
-            : reply(out, TERN_E_FORMAT, broke, sizeof broke - 1);
+            : reply(out, TERN_E_FORMAT, is_late ? late : broke, strlen(is_late ? late : broke));
     free(text);
     return ok;
 }
 
 /* Answers requests until nobody is left to ask. */
-static void serve(int in, int out) {
+static void serve(int in, int out, int wait_s) {
     char path[PATH_BYTES + 1];
     request q;
     while (read_all(in, &q, sizeof q) && q.n_path <= PATH_BYTES && read_all(in, path, (size_t)q.n_path)) {
         path[q.n_path] = 0;
-        if (!answer(path, (size_t)q.max_bytes, out)) break;
+        if (!answer(path, (size_t)q.max_bytes, wait_s, out)) break;
     }
     _exit(0);
 }
 
 /* ---- the asker's side ------------------------------------------------------------------------------- */
 
-static bool open_lane(lane *l) {
+static bool open_lane(lane *l, int wait_s) {
     int to[2], from[2];
     if (pipe2(to, O_CLOEXEC)) return false;
     if (pipe2(from, O_CLOEXEC)) {
@@ -194,7 +221,7 @@ static bool open_lane(lane *l) {
         signal(SIGINT, SIG_IGN);            /* of the terminal: the server ends first, and this with it */
         signal(SIGPIPE, SIG_IGN);
         keep(&to[0], &from[1]);
-        serve(to[0], from[1]);
+        serve(to[0], from[1], wait_s);
     }
     close(to[0]), close(from[1]);
     if (pid < 0) close(to[1]), close(from[0]);
@@ -202,12 +229,12 @@ static bool open_lane(lane *l) {
     return pid > 0;
 }
 
-tern_status tn_reader_open(int n, tn_reader **out, tern_error *err) {
+tern_status tn_reader_open(int n, int wait_s, tn_reader **out, tern_error *err) {
     tn_reader *r = *out = calloc(1, sizeof *r);
     TN_FAIL_IF(!r, err, TERN_E_MEMORY, "no memory for the reader of documents");
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->is_free, NULL);
-    while (r->n < n && r->n < TN_READERS && open_lane(&r->lanes[r->n])) r->n++;
+    while (r->n < n && r->n < TN_READERS && open_lane(&r->lanes[r->n], wait_s)) r->n++;
     if (r->n) return TERN_OK;
     int why = errno;
     tn_reader_close(out);

@@ -12,10 +12,14 @@
 
 typedef struct tn_reader tn_reader;
 
-enum { TN_READERS = 4 }; /* at most */
+enum {
+    TN_READERS = 4, /* at most */
+    TN_READER_WAIT_S = 900
+};
 
-/* n processes. Before the first thread is started. */
-tern_status tn_reader_open(int n, tn_reader **out, tern_error *err);
+/* n processes, in which a document may take wait_s seconds: on a busy machine that is little. Before the first thread is
+ * started. */
+tern_status tn_reader_open(int n, int wait_s, tn_reader **out, tern_error *err);
 void tn_reader_close(tn_reader **r);
 
 /* The text of a file, at most max_bytes of it; the message of an error does not name it. *out is

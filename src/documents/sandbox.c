@@ -47,6 +47,8 @@ static const int refused[] = {
     SYS_rt_tgsigqueueinfo,
     SYS_migrate_pages,
     SYS_move_pages,
+    SYS_setpgid, /* whoever leaves its group is not ended with it */
+    SYS_setsid,
     SYS_shmget,
     SYS_shmat,
     SYS_shmctl,

@@ -28,7 +28,8 @@ static tern_status read_note(tn_store *s, tn_vectors_info *out, tern_error *err)
         int64_t n = sqlite3_column_int64(q, 2);
         out->n = n >= 1 && n <= TN_VECTOR_MAX ? (int32_t)n : 0;
         out->mean = sqlite3_column_int(q, 3) != 0;
-        out->any = true;
+        out->any = *out->model; /* an empty one: vectors are not wanted */
+        out->declined = !out->any;
     }
     tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "read it", err);
     sqlite3_finalize(q);
@@ -50,7 +51,10 @@ tern_status tn_vectors_info_get(tn_store *s, tn_vectors_info *out, tern_error *e
 
 tern_status tn_vectors_drop(tn_store *s, tern_error *err) {
     TN_TRY(tn_store_begin(s, err));
-    tern_status st = tn_store_run(s, "DELETE FROM vector; DELETE FROM embedder", "write to it", err);
+    tern_status st = tn_store_run(s,
+                                  "DELETE FROM vector; DELETE FROM embedder; INSERT INTO embedder(id, model, "
+                                  "fingerprint, n, mean) VALUES(1, '', 0, 0, 0)",
+                                  "write to it", err);
     if (st == TERN_OK) st = tn_store_commit(s, err);
     else tn_store_rollback(s);
     return st == TERN_OK ? tn_store_shrink(s, err) : st;
@@ -62,7 +66,8 @@ static tern_status write_note(tn_store *s, const tn_embedder *e, tern_error *err
     sqlite3_stmt *q = NULL;
     TN_TRY(tn_store_begin(s, err));
     tern_status st = read_note(s, &now, err);
-    bool same = st == TERN_OK && same_model(&now, e), others = st == TERN_OK && now.any && !same;
+    bool same = st == TERN_OK && same_model(&now, e),
+         others = st == TERN_OK && (now.any || now.declined) && !same;
     if (others) st = tn_store_run(s, "DELETE FROM vector; DELETE FROM embedder", "write to it", err);
     if (st == TERN_OK)
         st =
@@ -299,7 +304,8 @@ tern_status tn_vectors_search(tn_store *s, const tn_embedder *e, const char *que
     tern_status st = rows && copy ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for vectors");
     int64_t n_sampled = 0;
     if (st == TERN_OK) st = centre_of(s, e->n, copy, centre, &n_sampled, err);
-    if (st == TERN_OK) st = e->embed(e->user, query, strlen(query), rows, err);
+    if (st == TERN_OK)
+        st = (e->embed_query ? e->embed_query : e->embed)(e->user, query, strlen(query), rows, err);
     if (st == TERN_OK) {
         *centred = n_sampled >= TN_VECTOR_CENTRED;
         if (!*centred) memset(centre, 0, n_values * sizeof *centre);

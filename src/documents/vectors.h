@@ -20,6 +20,8 @@ typedef struct tn_embedder {
     /* Gives what the model makes of a text: out [n], of length 1. */
     tern_status (*embed)(void *user, const char *text, size_t n_bytes, float *out, tern_error *err);
     void *user;
+    /* The same of a question, where the model wants those in other words; NULL: as of a text. */
+    tern_status (*embed_query)(void *user, const char *text, size_t n_bytes, float *out, tern_error *err);
 } tn_embedder;
 
 typedef struct tn_vectors_info {
@@ -29,6 +31,7 @@ typedef struct tn_vectors_info {
     int32_t n;
     bool mean;
     int64_t n_vectors, n_missing; /* passages with one, and without */
+    bool declined;                /* vectors are not wanted: tn_vectors_drop */
 } tn_vectors_info;
 
 tern_status tn_vectors_info_get(tn_store *s, tn_vectors_info *out, tern_error *err);
@@ -40,7 +43,7 @@ tern_status tn_vectors_fill(tn_store *s, const tn_embedder *e, const atomic_bool
                             void (*progress)(void *user, int64_t n_done, int64_t n_all), void *user,
                             int64_t *n_made, tern_error *err);
 
-/* Erases all vectors, from the bytes of the file, and the note of their model. */
+/* Erases all vectors, from the bytes of the file, and the note of their model; what remains is that none are wanted. */
 tern_status tn_vectors_drop(tn_store *s, tern_error *err);
 
 typedef struct tn_vector_hit {

@@ -159,6 +159,7 @@ tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, s
         .ctx_train = h->ctx_train,
         .weight_bytes = e->model->weight_bytes,
         .package = e->npu != NULL,
+        .embeds = h->bidirectional,
     };
     return tn_sized_out(out, size_bytes, &info, sizeof info, TN_SIZE_UP_TO(tern_model_info, weight_bytes));
 }

@@ -176,7 +176,9 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     const int n_threads = o.n_threads ? o.n_threads : 2;
     int32_t chunk = o.chunk, from = TN_ATTN_FROM;
     if (package) measured_lengths(path, &o, fingerprint, &chunk, &from);
-    const int64_t n_rows = package ? TN_WAVE_CHUNKS * (int64_t)chunk : TN_FLOAT_CHUNK;
+    const int64_t n_rows = package           ? TN_WAVE_CHUNKS * (int64_t)chunk
+                           : h.bidirectional ? e.n_ctx
+                                             : TN_FLOAT_CHUNK;
     e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
                    tn_adapters_bytes(o.lora) + sparse_bytes(&h, &o, e.n_ctx, from, kv, quantised);
     if (h.n_next && drafters & TN_DRAFT_MTP) {

@@ -15,11 +15,12 @@
 static tern_status open_float(tern_engine *e, const char *path, const tern_options *o, tern_error *err) {
     const char *scheme_name = o->scheme;
     tn_float_scheme scheme = TN_FLOAT;
-    TN_FAIL_IF(
-        scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
-        "scheme '%s' cannot run on a float model: there are float, blocks, llm-int8, group-w8a8 (tern pack "
-        "makes packages of the others)",
-        scheme_name);
+    bool int8 =
+        scheme_name && !strcmp(scheme_name, "int8"); /* blocks too, made of floats where the file has them */
+    TN_FAIL_IF(scheme_name && !int8 && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
+               "scheme '%s' cannot run on a float model: there are float, blocks, int8, llm-int8, group-w8a8 "
+               "(tern pack makes packages of the others)",
+               scheme_name);
     tn_source *src = NULL;
     tern_status st = tn_source_open(&e->ctx, path, &src, err);
     if (st == TERN_OK && !scheme_name && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
@@ -27,7 +28,9 @@ static tern_status open_float(tern_engine *e, const char *path, const tern_optio
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: the llm-int8 baseline does not cover parallel blocks",
                      path);
     }
-    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, scheme, &e->model, err);
+    if (st == TERN_OK)
+        st = int8 ? tn_model_load_q8(&e->ctx, e->pool, src, &e->model, err)
+                  : tn_model_load(&e->ctx, e->pool, src, scheme, &e->model, err);
     tn_source_close(&src);
     return st == TERN_OK ? tn_engine_configure_file(e, o, err) : st;
 }
@@ -78,7 +81,9 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme
                                uint64_t *n_bytes, bool *blocks, tern_error *err) {
     tn_source *src;
     tn_float_scheme scheme = TN_FLOAT;
-    bool named = scheme_name && tn_float_scheme_parse(scheme_name, &scheme);
+    bool int8 = scheme_name && !strcmp(scheme_name, "int8"),
+         named = int8 || (scheme_name && tn_float_scheme_parse(scheme_name, &scheme));
+    if (int8) scheme = TN_FLOAT_BLOCKS; /* floats are counted as they are stored: an upper bound */
     TN_TRY(tn_source_open(ctx, path, &src, err));
     *h = *tn_source_hparams(src);
     *n_bytes = 0;

@@ -29,6 +29,7 @@ const tn_arch *tn_arch_named(const char *name) {
 }
 
 const tn_arch *tn_arch_variant(const tn_arch *a, bool experts) {
+    if (a->experts == experts) return a;
     for (int i = 0; i < tn_n_archs; i++)
         if (!strcmp(tn_archs[i].gguf, a->gguf) && tn_archs[i].experts == experts) return &tn_archs[i];
     return a;
@@ -54,11 +55,13 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (tn_role_of_mamba(role)) return a->mamba;
     if (tn_role_of_ple(role)) return h->n_ple > 0;
     if (tn_role_of_streams(role)) return h->n_streams > 0;
+    if (tn_role_of_text(role))
+        return role != TN_W_SCORE_IN_B && role != TN_W_SCORE_B; /* where there are any */
     if (tn_role_of_beside(role)) return h->experts_beside;
     if (tn_role_of_delta(role)) return a->delta && tn_delta_has(&h->delta, role);
     switch (role) {
+    case TN_W_OUT_NORM: return !a->encoder;
     case TN_W_EMBD:
-    case TN_W_OUT_NORM:
     case TN_W_Q:
     case TN_W_K:
     case TN_W_V:
@@ -93,9 +96,11 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_K_B:
     case TN_W_V_B: return a->qkv_bias || a->biases;
     case TN_W_O_B: return a->biases || a->o_bias;
+    case TN_W_ATTN_POST_NORM_B:
+    case TN_W_FFN_POST_NORM_B: return a->encoder;
     case TN_W_OUT_NORM_B:
-    case TN_W_ATTN_NORM_B: return a->biases || a->norm_biases;
-    case TN_W_FFN_NORM_B: return (a->biases || a->norm_biases) && !h->parallel_block;
+    case TN_W_ATTN_NORM_B: return (a->biases || a->norm_biases) && !a->no_pre_norms;
+    case TN_W_FFN_NORM_B: return (a->biases || a->norm_biases) && !h->parallel_block && !a->no_pre_norms;
     case TN_W_UP_B:
     case TN_W_DOWN_B: return a->biases;
     case TN_W_OUT_B: return a->biases && !a->no_out_bias;
@@ -138,6 +143,8 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->sinks = a->sinks;
     h->v_norm = a->v_norm;
     h->attn_scale = a->attn_scale;
+    h->bidirectional = a->bidirectional;
+    h->norms_after = h->embd_norm = a->encoder;
     h->no_rope_pattern = a->no_rope_pattern;
     h->window_pattern = a->window_pattern;
     h->embd_scale = h->rope_mscale = h->residual_scale = h->logit_scale = 1;
@@ -208,6 +215,9 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"rank of the product beside attention", h->laurel_rank, a->streams, a->streams ? 1 << 14 : 0},
         {"layers with sparse gates", h->n_sparse, 0, a->streams ? h->n_layers : 0},
         {"rows of the embedding that stand for no text", h->n_vocab_rest, 0, 1 << 20},
+        {"learned positions", h->n_positions, a->positions ? h->ctx_train : 0, a->positions ? 1 << 20 : 0},
+        {"values between dense products", h->n_between, 0, 1 << 16},
+        {"scores of a text", h->n_scores, 0, 1 << 10},
         {"period of layers without rope", h->no_rope_pattern, 0, TN_MAX_LAYERS},
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {

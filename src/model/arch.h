@@ -34,25 +34,25 @@ typedef struct tn_arch {
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
     bool experts_biased;                            /* a bias chooses experts; its folders always have it */
-    bool next_by_number;  /* folders hold layers that guess further as layers after the others: not used */
-    bool dense_first;     /* the first layers may be dense, though the others have experts */
-    bool gguf_only;       /* its folders hold tensors that are not read */
-    bool temperature;     /* queries are scaled by their position (Ministral 3) */
-    bool qkv_bias;        /* Q, K and V have biases */
-    bool biases;          /* every linear and norm has one... */
-    bool no_out_bias;     /* ... but the output layer */
-    bool norm_biases;     /* every norm has one, linears need not */
-    bool may_be_parallel; /* the file says whether blocks are parallel */
-    bool qk_norm_said;    /* and whether queries and keys are normed */
-    bool dynamic;         /* rope of type "dynamic" changes what is beyond the trained context alone */
-    bool sections;        /* rope has several axes, which have the same position in text */
-    bool norm_plus_one;   /* Hugging Face stores norm weights less 1 (GGUF does not) */
-    bool scale_embd;      /* embeddings are multiplied by sqrt(n_embd) */
-    bool gguf_permuted;   /* GGUF holds Q and K rows in interleaved rope order... */
-    bool hf_permuted;     /* ... and so do folders */
-    bool gguf_fused;      /* other engines want Q, K, V as one tensor of GGUF, and gate and up as one */
-    bool gguf_fused_ffn;  /* of these gate and up alone */
-    bool window;          /* config.json's sliding_window holds */
+    bool next_by_number;   /* folders hold layers that guess further as layers after the others: not used */
+    bool dense_first;      /* the first layers may be dense, though the others have experts */
+    const char *gguf_only; /* why folders are not read; NULL: they are */
+    bool temperature;      /* queries are scaled by their position (Ministral 3) */
+    bool qkv_bias;         /* Q, K and V have biases */
+    bool biases;           /* every linear and norm has one... */
+    bool no_out_bias;      /* ... but the output layer */
+    bool norm_biases;      /* every norm has one, linears need not */
+    bool may_be_parallel;  /* the file says whether blocks are parallel */
+    bool qk_norm_said;     /* and whether queries and keys are normed */
+    bool dynamic;          /* rope of type "dynamic" changes what is beyond the trained context alone */
+    bool sections;         /* rope has several axes, which have the same position in text */
+    bool norm_plus_one;    /* Hugging Face stores norm weights less 1 (GGUF does not) */
+    bool scale_embd;       /* embeddings are multiplied by sqrt(n_embd) */
+    bool gguf_permuted;    /* GGUF holds Q and K rows in interleaved rope order... */
+    bool hf_permuted;      /* ... and so do folders */
+    bool gguf_fused;       /* other engines want Q, K, V as one tensor of GGUF, and gate and up as one */
+    bool gguf_fused_ffn;   /* of these gate and up alone */
+    bool window;           /* config.json's sliding_window holds */
     int32_t window_pattern, no_rope_pattern; /* see tn_hparams */
     bool no_rope_where_all; /* a model of windows: the layers without one have no rope (EXAONE 4) */
     bool local_rope;        /* its layers with a window have a rope table of their own */
@@ -60,7 +60,11 @@ typedef struct tn_arch {
     bool window_heads;      /* its layers with a window may have other heads than the rest */
     bool v_norm;            /* see tn_hparams */
     bool streams;           /* several residual streams, a low-rank product beside attention (Gemma 3n) */
-    bool shared_kv, ple;    /* last layers may share keys and values; layers may have embeddings */
+    bool bidirectional;     /* its rows see the whole text: it reads and does not write */
+    bool encoder;   /* and has BERT's norms: of a token's sum of embeddings, and after what blocks add */
+    bool positions; /* of learned rows, in place of rope... */
+    bool positions_padded;            /* ... which in folders come after those of padding */
+    bool shared_kv, ple;              /* last layers may share keys and values; layers may have embeddings */
     float attn_scale, logit_soft_cap; /* where the file does not say; 0: by the size of heads, none */
     double partial;        /* share of a head that is rotated, where a folder does not say; 0: all */
     double local_base;     /* of that table, where the file does not say; 0: the model's base */

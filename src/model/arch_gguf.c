@@ -87,6 +87,7 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
     const char *file = tn_gguf_path(k->g), *type = NULL;
     size_t n_type = 0;
     char buf[128];
+    if (a->positions) return TERN_OK; /* none: positions are learned rows */
     h->rope_base = num_key(k, "rope.freq_base", 10000);
     h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
     if (a->window_heads) h->window_rot = int_key(k, "rope.dimension_count_swa", false, h->window_d_head);
@@ -374,6 +375,33 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
     return k->st;
 }
 
+/* ---- a text's vector -------------------------------------------------------------------------------- */
+
+static int32_t rows_of(const keys *k, const char *tensor) {
+    const tn_tensor *t = tn_gguf_tensor(k->g, tensor);
+    return !t ? 0 : t->dims[0] <= 1 << 20 ? (int32_t)t->dims[0] : -1;
+}
+
+/* How it comes of the rows, and what it goes through; and what begins the rows of an encoder. */
+static tern_status gguf_text(keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    bool causal = false;
+    TN_FAIL_IF(a->bidirectional && tn_gguf_bool(k->g, key_of(k, "attention.causal", buf), &causal) && causal,
+               k->err, TERN_E_UNSUPPORTED, "%s: '%s' is true, which is not supported for architecture %s",
+               tn_gguf_path(k->g), buf, a->name);
+    int32_t pooling = int_key(k, "pooling_type", false, -1);
+    TN_TRY(k->st);
+    TN_FAIL_IF(pooling >= TN_N_POOLINGS - 1, k->err, TERN_E_UNSUPPORTED,
+               "%s: '%s.pooling_type' is %d, which is not known", tn_gguf_path(k->g), k->prefix, pooling);
+    h->pooling = (tn_pooling)(pooling + 1);
+    h->embd_type = a->encoder && rows_of(k, "token_types.weight");
+    h->n_positions = a->positions ? h->ctx_train : 0;
+    h->n_between = rows_of(k, "dense_2.weight");
+    h->score_layer = rows_of(k, "cls.weight");
+    h->n_scores = rows_of(k, "cls.output.weight");
+    return TERN_OK;
+}
+
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
 static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
@@ -468,6 +496,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_TRY(gguf_layers(&k, a, h));
     TN_TRY(gguf_streams(&k, a, h));
     TN_TRY(gguf_scales(&k, a, h));
+    TN_TRY(gguf_text(&k, a, h));
     h->tied = !tn_gguf_tensor(g, "output.weight");
     const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");
     TN_FAIL_IF(!embd, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing", tn_gguf_path(g));

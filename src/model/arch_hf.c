@@ -178,6 +178,7 @@ static tern_status window_rot(config *c, const json_t *local, const tn_arch *a, 
 }
 
 static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
+    if (a->positions) return TERN_OK; /* none: positions are learned rows */
     const json_t *r = rope_object(c, "full_attention"), *local = rope_object(c, "sliding_attention");
     h->rope_base = number(c, c->o, "rope_theta", false, number(c, r, "rope_theta", false, 10000));
     static const char *const shares[] = {"partial_rotary_factor", "rope_pct", "rotary_pct", NULL};
@@ -642,6 +643,23 @@ static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
     return c->st;
 }
 
+/* Learned positions; in folders of RoBERTa's kind the text begins after the one that stands for padding. */
+static tern_status parse_positions(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->positions) return TERN_OK;
+    const char *type = json_string_value(json_object_get(c->o, "position_embedding_type"));
+    TN_FAIL_IF(type && strcmp(type, "absolute"), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'position_embedding_type' is '%.40s', which is not supported", c->file, type);
+    if (a->positions_padded) h->positions_from = whole(c, "pad_token_id", false, 1) + 1;
+    TN_TRY(c->st);
+    TN_FAIL_IF(h->positions_from < 0 || h->positions_from >= h->ctx_train, c->err, TERN_E_FORMAT,
+               "%s: %d positions, of which the text has those from %d on", c->file, h->ctx_train,
+               h->positions_from);
+    h->ctx_train -= h->positions_from;
+    h->n_positions = h->ctx_train;
+    h->tied = true; /* what it could write with is not read */
+    return TERN_OK;
+}
+
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
 /* A key that is not known may change what the model computes: it is refused. prefix: "", or "rope." */
@@ -701,10 +719,9 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     parse_scales(&c, a, h);
     parse_experts(&c, a, h);
     TN_TRY(c.st);
-    TN_FAIL_IF(
-        a->gguf_only, err, TERN_E_UNSUPPORTED,
-        "%s: model type %s is read from GGUF files only: its folders hold experts in an order of their own",
-        file, a->hf);
+    TN_FAIL_IF(a->gguf_only, err, TERN_E_UNSUPPORTED,
+               "%s: model type %s is read from GGUF files only, not from folders: %s", file, a->hf,
+               a->gguf_only);
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
     h->n_next = whole(&c, "mtp_num_hidden_layers", false, 0); /* whether they are there, the tensors tell */
@@ -715,6 +732,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(parse_streams(&c, a, h));
     TN_TRY(parse_no_rope(&c, h));
     TN_TRY(parse_conv(&c, a, h));
+    TN_TRY(parse_positions(&c, a, h));
     TN_TRY(parse_delta(&c, a, h));
     TN_FAIL_IF(truth(&c, "use_sliding_window") && whole(&c, "max_window_layers", false, 0) < h->n_layers, err,
                TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);

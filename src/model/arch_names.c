@@ -6,7 +6,7 @@
 
 /* Of the model, or of all its layers together. */
 static bool is_whole_name(tn_role r, const char *name, const char *prefix) {
-    return tn_role_of_model(r) || (r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_OUT_3) ||
+    return tn_role_of_model(r) || (r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_OUT_3) || tn_role_of_text(r) ||
            !strncmp(name, prefix, strlen(prefix));
 }
 
@@ -207,6 +207,18 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_EXPERTS_NORM] = "pre_ffw_norm_2.weight",
     [TN_W_EXPERTS_POST_NORM] = "post_ffw_norm_2.weight",
     [TN_W_FFN_OWN_NORM] = "post_ffw_norm_1.weight",
+    [TN_W_ATTN_POST_NORM_B] = "attn_output_norm.bias",
+    [TN_W_FFN_POST_NORM_B] = "layer_output_norm.bias",
+    [TN_W_EMBD_NORM] = "token_embd_norm.weight",
+    [TN_W_EMBD_NORM_B] = "token_embd_norm.bias",
+    [TN_W_EMBD_TYPE] = "token_types.weight",
+    [TN_W_POSITIONS] = "position_embd.weight",
+    [TN_W_DENSE_1] = "dense_2.weight",
+    [TN_W_DENSE_2] = "dense_3.weight",
+    [TN_W_SCORE_IN] = "cls.weight",
+    [TN_W_SCORE_IN_B] = "cls.bias",
+    [TN_W_SCORE] = "cls.output.weight",
+    [TN_W_SCORE_B] = "cls.output.bias",
 };
 
 bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf,

@@ -21,6 +21,26 @@
     .scale_embd = true, .attn_scale = 1, .logit_soft_cap = 30, .window = true, .window_any = true,           \
     .window_heads = true, .local_rope = true, .local_base = 10000, .shared_kv = true, .ple = true
 
+/* Encoders: a norm of the sum of embeddings, none in front of blocks, and one of what the stream is after each. */
+#define LIKE_BERT                                                                                            \
+    .norm = TN_NORM_LAYER, .post_norms = true, .no_pre_norms = true, .bidirectional = true, .encoder = true
+#define GGUF_NORMS_AFTER                                                                                     \
+    [TN_W_ATTN_POST_NORM] = "attn_output_norm.weight", [TN_W_FFN_POST_NORM] = "layer_output_norm.weight"
+#define HF_BERT                                                                                              \
+    [TN_W_EMBD] = "embeddings.word_embeddings.weight",                                                       \
+    [TN_W_EMBD_TYPE] = "embeddings.token_type_embeddings.weight",                                            \
+    [TN_W_POSITIONS] = "embeddings.position_embeddings.weight",                                              \
+    [TN_W_EMBD_NORM] = "embeddings.LayerNorm.weight", [TN_W_EMBD_NORM_B] = "embeddings.LayerNorm.bias",      \
+    [TN_W_Q] = "attention.self.query.weight", [TN_W_Q_B] = "attention.self.query.bias",                      \
+    [TN_W_K] = "attention.self.key.weight", [TN_W_K_B] = "attention.self.key.bias",                          \
+    [TN_W_V] = "attention.self.value.weight", [TN_W_V_B] = "attention.self.value.bias",                      \
+    [TN_W_O] = "attention.output.dense.weight", [TN_W_O_B] = "attention.output.dense.bias",                  \
+    [TN_W_ATTN_POST_NORM] = "attention.output.LayerNorm.weight",                                             \
+    [TN_W_ATTN_POST_NORM_B] = "attention.output.LayerNorm.bias", [TN_W_UP] = "intermediate.dense.weight",    \
+    [TN_W_UP_B] = "intermediate.dense.bias", [TN_W_DOWN] = "output.dense.weight",                            \
+    [TN_W_DOWN_B] = "output.dense.bias", [TN_W_FFN_POST_NORM] = "output.LayerNorm.weight",                   \
+    [TN_W_FFN_POST_NORM_B] = "output.LayerNorm.bias"
+
 /* The state spaces of hybrids. */
 #define HF_MAMBA                                                                                             \
     [TN_W_DELTA_Q] = "mamba.in_proj.weight", [TN_W_DELTA_K] = "mamba.in_proj.weight",                        \
@@ -98,6 +118,21 @@ const tn_arch tn_archs[] = {
      .window_pattern = 6,
      .local_rope = true,
      .local_base = 10000,
+     .hf_names = {HF_NORMS_AROUND}},
+    {.name = "gemma-embedding", /* a folder's configuration says that Gemma 3 is one */
+     .hf = "gemma3_text",
+     .gguf = "gemma-embedding",
+     .act = TN_ACT_GELU_TANH,
+     .gated = true,
+     .post_norms = true,
+     .qk_norm = true,
+     .norm_plus_one = true,
+     .scale_embd = true,
+     .window = true,
+     .window_pattern = 6,
+     .local_rope = true,
+     .local_base = 10000,
+     .bidirectional = true,
      .hf_names = {HF_NORMS_AROUND}},
     {.name = "smollm3",
      .hf = "smollm3",
@@ -268,7 +303,7 @@ const tn_arch tn_archs[] = {
      .experts = true,
      .experts_norm = true,
      .swiglu_limit = 7,
-     .gguf_only = true,
+     .gguf_only = "they hold experts in an order of their own",
      .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
     {.name = "lfm2",
      .hf = "lfm2",
@@ -597,7 +632,42 @@ const tn_arch tn_archs[] = {
      .sections = true,
      .experts = true,
      .experts_norm = true,
-     .gguf_only = true},
+     .gguf_only = "they hold experts in an order of their own"},
+    {.name = "bert",
+     LIKE_BERT,
+     .hf = "bert",
+     .gguf = "bert",
+     .act = TN_ACT_GELU_ERF,
+     .biases = true,
+     .no_out_bias = true,
+     .positions = true,
+     .hf_layers = "encoder.layer.",
+     .gguf_names = {GGUF_NORMS_AFTER},
+     .hf_names = {HF_BERT, [TN_W_SCORE_IN] = "pooler.dense.weight", [TN_W_SCORE_IN_B] = "pooler.dense.bias",
+                  [TN_W_SCORE] = "classifier.weight", [TN_W_SCORE_B] = "classifier.bias"}},
+    {.name = "xlm-roberta", /* in GGUF a bert, without the positions of padding */
+     LIKE_BERT,
+     .hf = "xlm-roberta",
+     .hf_also = "roberta",
+     .gguf = "bert",
+     .act = TN_ACT_GELU_ERF,
+     .biases = true,
+     .no_out_bias = true,
+     .positions = true,
+     .positions_padded = true,
+     .hf_layers = "encoder.layer.",
+     .gguf_names = {GGUF_NORMS_AFTER},
+     .hf_names =
+         {HF_BERT, [TN_W_SCORE_IN] = "classifier.dense.weight", [TN_W_SCORE_IN_B] = "classifier.dense.bias",
+          [TN_W_SCORE] = "classifier.out_proj.weight", [TN_W_SCORE_B] = "classifier.out_proj.bias"}},
+    {.name = "nomic-bert",
+     LIKE_BERT,
+     .hf = "nomic_bert",
+     .gguf = "nomic-bert",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_names = {GGUF_NORMS_AFTER},
+     .gguf_only = "its configuration has words of its own"},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 const int tn_n_archs = sizeof tn_archs / sizeof tn_archs[0];

@@ -53,6 +53,44 @@ static tern_status read_types(tn_ctx *ctx, const tn_gguf *g, size_t n_vocab, uin
     return TERN_OK;
 }
 
+/* *out stays NULL where the file has none. */
+static tern_status read_charsmap(tn_ctx *ctx, const tn_gguf *g, uint8_t **out, size_t *n, tern_error *err) {
+    int64_t n_map = tn_gguf_arr_n(g, "tokenizer.ggml.precompiled_charsmap");
+    if (n_map <= 0) return TERN_OK;
+    *out = tn_alloc(ctx, TN_MEM_TEXT, (size_t)n_map, 1);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the tokenizer");
+    for (int64_t i = 0; i < n_map; i++) {
+        int64_t v = -1;
+        TN_FAIL_IF(!tn_gguf_arr_i64(g, "tokenizer.ggml.precompiled_charsmap", i, &v) || v < -128 || v > 255,
+                   err, TERN_E_FORMAT, "%s: 'tokenizer.ggml.precompiled_charsmap' are no bytes",
+                   tn_gguf_path(g));
+        (*out)[i] = (uint8_t)v;
+    }
+    *n = (size_t)n_map;
+    return TERN_OK;
+}
+
+/* Special tokens, and what is done around a text. */
+static void read_ids(const tn_gguf *g, bool wordpiece, size_t n_vocab, tn_tokenizer_spec *spec) {
+    if (wordpiece)
+        spec->bos = 101, spec->eos = 102, spec->unk = 100; /* BERT's, where the file does not say */
+    id_key(g, "tokenizer.ggml.cls_token_id", n_vocab, &spec->bos);
+    id_key(g, "tokenizer.ggml.bos_token_id", n_vocab, &spec->bos);
+    id_key(g, "tokenizer.ggml.eos_token_id", n_vocab, &spec->eos);
+    id_key(g, "tokenizer.ggml.eot_token_id", n_vocab, &spec->eot);
+    id_key(g, "tokenizer.ggml.unknown_token_id", n_vocab, &spec->unk);
+    id_key(g, "tokenizer.ggml.padding_token_id", n_vocab, &spec->pad);
+    if (wordpiece) id_key(g, "tokenizer.ggml.seperator_token_id", n_vocab, &spec->eos);
+    (void)tn_gguf_bool(g, "tokenizer.ggml.normalizer.lowercase", &spec->lowercase);
+    spec->strip_accents = spec->lowercase;
+    (void)tn_gguf_bool(g, "tokenizer.ggml.normalizer.strip_accents", &spec->strip_accents);
+    (void)tn_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &spec->merge_spaces);
+    (void)tn_gguf_bool(g, "tokenizer.ggml.add_bos_token", &spec->add_bos);
+    (void)tn_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec->add_eos);
+    if (wordpiece) spec->add_eos = true; /* whatever the files say of ends, texts end with a separator */
+    (void)tn_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &spec->add_space_prefix);
+}
+
 tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
     const char *model, *pre = NULL, *tmpl = NULL;
@@ -61,15 +99,17 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
         tn_gguf_arr_n(g, "tokenizer.ggml.tokens") < 1)
         return TERN_OK;
     bool spm = n_model == 5 && !memcmp(model, "llama", 5), bpe = n_model == 4 && !memcmp(model, "gpt2", 4),
+         wordpiece = n_model == 4 && !memcmp(model, "bert", 4),
+         unigram = n_model == 2 && !memcmp(model, "t5", 2),
          gemma4 = n_model == 6 && !memcmp(model, "gemma4", 6); /* SentencePiece's tokens by ranked merges */
-    TN_FAIL_IF(!spm && !bpe && !gemma4, err, TERN_E_UNSUPPORTED,
-               "%s: tokenizer model '%.*s' is not supported (llama, gpt2 and gemma4 are)", tn_gguf_path(g),
-               (int)(n_model < 40 ? n_model : 40), model);
+    TN_FAIL_IF(!spm && !bpe && !gemma4 && !wordpiece && !unigram, err, TERN_E_UNSUPPORTED,
+               "%s: tokenizer model '%.*s' is not supported (llama, gpt2, gemma4, bert and t5 are)",
+               tn_gguf_path(g), (int)(n_model < 40 ? n_model : 40), model);
 
     char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL;
     strings tokens = {0}, merges = {0};
     float *scores = NULL;
-    uint8_t *types = NULL;
+    uint8_t *types = NULL, *charsmap = NULL;
     size_t n_vocab = (size_t)tn_gguf_arr_n(g, "tokenizer.ggml.tokens");
     tern_status st = TERN_OK;
     if (tn_gguf_str(g, "tokenizer.ggml.pre", &pre, &n_pre))
@@ -79,7 +119,12 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     if (tn_gguf_str(g, "tokenizer.chat_template.tool_use", &tmpl, &n_tmpl))
         tool_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
     tn_tokenizer_spec spec;
-    tn_tokenizer_spec_defaults(&spec, bpe ? TN_TOK_BPE_BYTES : TN_TOK_BPE_SPM, gemma4 ? NULL : pre_name);
+    tn_tokenizer_spec_defaults(&spec,
+                               bpe         ? TN_TOK_BPE_BYTES
+                               : wordpiece ? TN_TOK_WORDPIECE
+                               : unigram   ? TN_TOK_UNIGRAM
+                                           : TN_TOK_BPE_SPM,
+                               gemma4 ? NULL : pre_name);
     spec.chat_template = tmpl_text;
     spec.tool_template = tool_text;
     spec.n_vocab = n_vocab;
@@ -87,27 +132,22 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     spec.tokens = tokens.s;
     spec.token_bytes = tokens.n;
     if ((st = read_scores(ctx, g, n_vocab, &scores, err)) != TERN_OK) goto out;
-    if (spm) spec.scores = scores;
+    if (spm || unigram) spec.scores = scores;
+    if ((st = read_charsmap(ctx, g, &charsmap, &spec.charsmap_bytes, err)) != TERN_OK) goto out;
+    spec.charsmap = charsmap;
     if ((st = read_types(ctx, g, n_vocab, &types, err)) != TERN_OK) goto out;
     spec.types = types;
     if (gemma4 && tn_gguf_arr_n(g, "tokenizer.ggml.merges") < 1) {
         st = tn_fail(err, TERN_E_FORMAT, "%s: 'tokenizer.ggml.merges' is missing", tn_gguf_path(g));
         goto out;
     }
-    if (!spm && tn_gguf_arr_n(g, "tokenizer.ggml.merges") >= 0) {
+    if ((bpe || gemma4) && tn_gguf_arr_n(g, "tokenizer.ggml.merges") >= 0) {
         if ((st = read_strings(ctx, g, "tokenizer.ggml.merges", &merges, err)) != TERN_OK) goto out;
         spec.merges = merges.s;
         spec.merge_bytes = merges.n;
         spec.n_merges = (size_t)tn_gguf_arr_n(g, "tokenizer.ggml.merges");
     }
-    id_key(g, "tokenizer.ggml.bos_token_id", n_vocab, &spec.bos);
-    id_key(g, "tokenizer.ggml.eos_token_id", n_vocab, &spec.eos);
-    id_key(g, "tokenizer.ggml.eot_token_id", n_vocab, &spec.eot);
-    id_key(g, "tokenizer.ggml.unknown_token_id", n_vocab, &spec.unk);
-    id_key(g, "tokenizer.ggml.padding_token_id", n_vocab, &spec.pad);
-    (void)tn_gguf_bool(g, "tokenizer.ggml.add_bos_token", &spec.add_bos);
-    (void)tn_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec.add_eos);
-    (void)tn_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &spec.add_space_prefix);
+    read_ids(g, wordpiece, n_vocab, &spec);
     if (gemma4) spec.add_bos = true; /* whatever the first files say */
     st = tn_tokenizer_open(ctx, &spec, out, err);
 out:
@@ -117,6 +157,7 @@ out:
     tn_free(ctx, merges.n);
     tn_free(ctx, scores);
     tn_free(ctx, types);
+    tn_free(ctx, charsmap);
     tn_free(ctx, pre_name);
     tn_free(ctx, tmpl_text);
     tn_free(ctx, tool_text);

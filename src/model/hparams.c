@@ -89,6 +89,20 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
     return h->local_rope && tn_layer_window(h, layer) > 0;
 }
 
+static bool text_has(const tn_hparams *h, tn_role r) {
+    switch (r) {
+    case TN_W_EMBD_TYPE: return h->embd_type;
+    case TN_W_POSITIONS: return h->n_positions > 0;
+    case TN_W_DENSE_1:
+    case TN_W_DENSE_2: return h->n_between > 0;
+    case TN_W_SCORE_IN:
+    case TN_W_SCORE_IN_B: return h->score_layer;
+    case TN_W_SCORE:
+    case TN_W_SCORE_B: return h->n_scores > 0;
+    default: return h->embd_norm;
+    }
+}
+
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers + h->n_next;
     if (tn_role_of_next(r)) return inside && layer == h->n_layers;
@@ -101,6 +115,8 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     }
     if (tn_role_of_ple(r)) return h->n_ple > 0 && inside == (r != TN_W_PLE_EMBD);
     if (tn_role_of_mamba(r)) return recurs && h->delta.mamba;
+    if (tn_role_of_text(r))
+        return inside && layer == (r < TN_W_DENSE_1 ? 0 : h->n_layers - 1) && text_has(h, r);
     if (tn_role_of_delta(r)) return recurs && tn_delta_has(&h->delta, r);
     switch (r) {
     case TN_W_CONV_IN:
@@ -117,6 +133,8 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     case TN_W_K_B:
     case TN_W_K_NORM: return attends && own_kv;
     case TN_W_LAYER_SCALE: return inside && h->layer_scale;
+    case TN_W_ATTN_POST_NORM_B:
+    case TN_W_FFN_POST_NORM_B: return h->norms_after;
     case TN_W_ATT_GATE: return attends && h->attn_gate;
     case TN_W_GATE:
     case TN_W_UP:
@@ -139,24 +157,30 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
 }
 
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
-    TN_W_ATTN_NORM,      TN_W_ATTN_NORM_B,
-    TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
-    TN_W_FFN_NORM_B,     TN_W_FFN_POST_NORM,
-    TN_W_Q_NORM,         TN_W_K_NORM,
-    TN_W_SINKS,          TN_W_CONV,
-    TN_W_DELTA_CONV,     TN_W_DELTA_A,
-    TN_W_DELTA_DT,       TN_W_DELTA_NORM,
-    TN_W_SHARED_GATE,    TN_W_EXPERTS_BIAS,
-    TN_W_MAMBA_CONV_B,   TN_W_MAMBA_D,
-    TN_W_PLE_NORM,       TN_W_PLE_POST_NORM,
-    TN_W_LAYER_SCALE,    TN_W_NEXT_E_NORM,
-    TN_W_NEXT_H_NORM,    TN_W_NEXT_OUT_NORM,
-    TN_W_ALTUP_NORM,     TN_W_ALTUP_ROUTER,
-    TN_W_ALTUP_PREDICT,  TN_W_ALTUP_CORRECT,
-    TN_W_ALTUP_SCALE,    TN_W_LAUREL_NORM,
-    TN_W_ROUTER_NORM,    TN_W_EXPERTS_SCALE,
-    TN_W_EXPERTS_NORM,   TN_W_EXPERTS_POST_NORM,
-    TN_W_FFN_OWN_NORM,
+    TN_W_ATTN_NORM,       TN_W_ATTN_NORM_B,
+    TN_W_ATTN_POST_NORM,  TN_W_FFN_NORM,
+    TN_W_FFN_NORM_B,      TN_W_FFN_POST_NORM,
+    TN_W_Q_NORM,          TN_W_K_NORM,
+    TN_W_SINKS,           TN_W_CONV,
+    TN_W_DELTA_CONV,      TN_W_DELTA_A,
+    TN_W_DELTA_DT,        TN_W_DELTA_NORM,
+    TN_W_SHARED_GATE,     TN_W_EXPERTS_BIAS,
+    TN_W_MAMBA_CONV_B,    TN_W_MAMBA_D,
+    TN_W_PLE_NORM,        TN_W_PLE_POST_NORM,
+    TN_W_LAYER_SCALE,     TN_W_NEXT_E_NORM,
+    TN_W_NEXT_H_NORM,     TN_W_NEXT_OUT_NORM,
+    TN_W_ALTUP_NORM,      TN_W_ALTUP_ROUTER,
+    TN_W_ALTUP_PREDICT,   TN_W_ALTUP_CORRECT,
+    TN_W_ALTUP_SCALE,     TN_W_LAUREL_NORM,
+    TN_W_ROUTER_NORM,     TN_W_EXPERTS_SCALE,
+    TN_W_EXPERTS_NORM,    TN_W_EXPERTS_POST_NORM,
+    TN_W_FFN_OWN_NORM,    TN_W_ATTN_POST_NORM_B,
+    TN_W_FFN_POST_NORM_B, TN_W_EMBD_NORM,
+    TN_W_EMBD_NORM_B,     TN_W_EMBD_TYPE,
+    TN_W_POSITIONS,       TN_W_DENSE_1,
+    TN_W_DENSE_2,         TN_W_SCORE_IN,
+    TN_W_SCORE_IN_B,      TN_W_SCORE,
+    TN_W_SCORE_B,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -280,11 +304,23 @@ static const char *const role_names[TN_W_N_ROLES] = {
     [TN_W_EXPERTS_NORM] = "experts' norm",
     [TN_W_EXPERTS_POST_NORM] = "experts' post_norm",
     [TN_W_FFN_OWN_NORM] = "ffn_own_norm",
+    [TN_W_ATTN_POST_NORM_B] = "attn_post_norm bias",
+    [TN_W_FFN_POST_NORM_B] = "ffn_post_norm bias",
+    [TN_W_EMBD_NORM] = "token_embd_norm",
+    [TN_W_EMBD_NORM_B] = "token_embd_norm bias",
+    [TN_W_EMBD_TYPE] = "token_types",
+    [TN_W_POSITIONS] = "position_embd",
+    [TN_W_DENSE_1] = "dense_2",
+    [TN_W_DENSE_2] = "dense_3",
+    [TN_W_SCORE_IN] = "cls",
+    [TN_W_SCORE_IN_B] = "cls bias",
+    [TN_W_SCORE] = "cls.output",
+    [TN_W_SCORE_B] = "cls.output bias",
 };
 
 const char *tn_role_name(tn_role r) { return role_names[r]; }
 
-/* Of several residual streams, and of experts beside a dense block. */
+/* Of several residual streams, of experts beside a dense block, and of what makes a text and its vector. */
 static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
     int64_t e = h->n_embd, n = h->n_streams, rank = h->laurel_rank;
     *n_rows = *n_cols = e;
@@ -297,12 +333,23 @@ static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_
     case TN_W_EXPERTS_POST_NORM:
     case TN_W_FFN_OWN_NORM: *n_rows = 1; break;
     case TN_W_EXPERTS_SCALE: *n_rows = 1, *n_cols = h->n_experts; break;
+    case TN_W_POSITIONS: *n_rows = h->n_positions; break;
+    case TN_W_DENSE_1: *n_rows = h->n_between; break;
+    case TN_W_DENSE_2: *n_cols = h->n_between; break;
+    case TN_W_SCORE: *n_rows = h->n_scores; break;
+    case TN_W_SCORE_B: *n_rows = 1, *n_cols = h->n_scores; break;
+    case TN_W_ATTN_POST_NORM_B:
+    case TN_W_FFN_POST_NORM_B:
+    case TN_W_EMBD_NORM:
+    case TN_W_EMBD_NORM_B:
+    case TN_W_EMBD_TYPE:
+    case TN_W_SCORE_IN_B: *n_rows = 1; break;
     case TN_W_ALTUP_ROUTER: *n_rows = n; break;
     case TN_W_ALTUP_PREDICT: *n_rows = n * n, *n_cols = n; break;
     case TN_W_ALTUP_CORRECT: *n_rows = *n_cols = n; break;
     case TN_W_LAUREL_IN: *n_rows = rank; break;
     case TN_W_LAUREL_OUT: *n_cols = rank; break;
-    default: break; /* from stream to stream */
+    default: break; /* from stream to stream, and in front of scores */
     }
 }
 
@@ -384,7 +431,7 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
     assert(r < TN_W_N_ROLES);
     *n_rows = shapes[r].rows;
     *n_cols = shapes[r].cols;
-    if (tn_role_of_streams(r) || tn_role_of_beside(r)) shape_of_few(h, r, n_rows, n_cols);
+    if (tn_role_of_streams(r) || r >= TN_W_ROUTER_NORM) shape_of_few(h, r, n_rows, n_cols);
 }
 
 uint64_t tn_hparams_identity(const tn_hparams *h) {

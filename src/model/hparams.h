@@ -18,6 +18,17 @@ typedef enum tn_layer_kind {
     TN_N_LAYER_KINDS
 } tn_layer_kind;
 
+/* How the rows of a text become its vector: as llama.cpp numbers them, less 1. */
+typedef enum tn_pooling {
+    TN_POOL_UNSAID, /* a model that writes, whose last row has seen all */
+    TN_POOL_NONE,
+    TN_POOL_MEAN,
+    TN_POOL_FIRST,
+    TN_POOL_LAST,
+    TN_POOL_RANK, /* no vector, but a score */
+    TN_N_POOLINGS
+} tn_pooling;
+
 /* The number of streams that models with several have. */
 enum { TN_STREAMS = 4 };
 enum {
@@ -133,7 +144,18 @@ typedef struct tn_hparams {
     /* A row sees the whole text, those after it too, which is therefore evaluated at once; a window is of so many
      * tokens around it, half of them on either side. Such a model reads and does not write. */
     bool bidirectional;
-    int32_t n_vocab_rest; /* rows of the embedding after n_vocab that stand for no text */
+    bool norms_after; /* what a block adds is not normed, but the sum, in place (BERT) */
+    bool
+        embd_norm; /* the sum of a token's embedding, of the first text type's row and of the position's is normed */
+    bool embd_type;
+    int32_t n_positions; /* learned rows, one a position; 0: none */
+    tn_pooling pooling;  /* how a text's rows become a vector, where the file says it */
+    /* Products that the pooled vector goes through: two dense ones without anything between them, by way of so many
+     * values (EmbeddingGemma), or a layer with tanh and then so many scores (rerankers); 0: none. */
+    int32_t n_between, n_scores;
+    bool score_layer;
+    int32_t positions_from; /* rows of the file in front of them */
+    int32_t n_vocab_rest;   /* rows of the embedding after n_vocab that stand for no text */
 } tn_hparams;
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
@@ -227,6 +249,18 @@ typedef enum tn_role {
     TN_W_EXPERTS_NORM,  /* [n_embd] of what they read */
     TN_W_EXPERTS_POST_NORM,
     TN_W_FFN_OWN_NORM, /* of what the dense block gives, before the sum */
+    TN_W_ATTN_POST_NORM_B,
+    TN_W_FFN_POST_NORM_B,
+    TN_W_EMBD_NORM, /* of the first layer: what token, type and position add up to */
+    TN_W_EMBD_NORM_B,
+    TN_W_EMBD_TYPE, /* [n_embd] of texts that come first, or alone */
+    TN_W_POSITIONS, /* [n_positions][n_embd] */
+    TN_W_DENSE_1,   /* of the last layer: [n_between][n_embd] what the pooled vector goes through */
+    TN_W_DENSE_2,   /* [n_embd][n_between] */
+    TN_W_SCORE_IN,  /* [n_embd][n_embd] in front of the scores */
+    TN_W_SCORE_IN_B,
+    TN_W_SCORE, /* [n_scores][n_embd] */
+    TN_W_SCORE_B,
     TN_W_N_ROLES
 } tn_role;
 
@@ -282,7 +316,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 35, TN_N_LAYER_LINEARS = 29, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 47, TN_N_LAYER_LINEARS = 29, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -313,8 +347,11 @@ static inline bool tn_role_of_streams(tn_role r) { return r >= TN_W_ALTUP_NORM &
 static inline bool tn_role_of_beside(tn_role r) { return r >= TN_W_ROUTER_NORM && r <= TN_W_FFN_OWN_NORM; }
 /* Is it a vector that has several rows? */
 static inline bool tn_role_of_rows(tn_role r) {
-    return r == TN_W_CONV || r == TN_W_DELTA_CONV || (r >= TN_W_ALTUP_ROUTER && r <= TN_W_ALTUP_CORRECT);
+    return r == TN_W_CONV || r == TN_W_DELTA_CONV || (r >= TN_W_ALTUP_ROUTER && r <= TN_W_ALTUP_CORRECT) ||
+           (r >= TN_W_POSITIONS && r <= TN_W_SCORE_IN) || r == TN_W_SCORE;
 }
+/* Is it one of what makes a text of tokens, or a vector of a text? They lie with the first and the last layer. */
+static inline bool tn_role_of_text(tn_role r) { return r >= TN_W_EMBD_NORM && r <= TN_W_SCORE_B; }
 /* Is it a tensor of the model, of none of its layers? */
 static inline bool tn_role_of_model(tn_role r) { return r <= TN_W_OUT_B || r == TN_W_PLE_EMBD; }
 /* Is it a tensor of all experts, weights or biases? */

@@ -5,6 +5,8 @@
 typedef bool trait(const tn_arch *a);
 static bool nobody(const tn_arch *a) { return !a; }
 static bool only(const tn_arch *a) { return !a; } /* nobody reads it, and not even 0 is neutral */
+static bool bidirectional(const tn_arch *a) { return a->bidirectional; }
+static bool positions(const tn_arch *a) { return a->positions; }
 static bool granite(const tn_arch *a) { return a->scales == TN_SCALES_GRANITE; }
 static bool minicpm(const tn_arch *a) { return a->scales == TN_SCALES_MINICPM; }
 static bool experts(const tn_arch *a) { return a->experts; }
@@ -73,7 +75,15 @@ static const struct {
     {"layer_types", NULL, NULL, 0},
     {"no_rope_layers", NULL, some_without_rope, 0},
     {"no_rope_layer_interval", NULL, some_without_rope, 0},
+    {NULL, "attention.causal", bidirectional, 1}, /* gguf_text looks at it */
     {NULL, "attention.causal", only, 1},
+    {NULL, "pooling_type", NULL, 0},
+    {NULL, "dense_2_feat_in", NULL, 0}, /* their tensors tell */
+    {NULL, "dense_2_feat_out", NULL, 0},
+    {NULL, "dense_3_feat_in", NULL, 0},
+    {NULL, "dense_3_feat_out", NULL, 0},
+    {"position_embedding_type", NULL, positions, 0},
+    {"pad_token_id", NULL, NULL, 0},
     {"clip_qkv", "attention.clamp_kqv", nobody, 0},
     {"alibi", "attention.max_alibi_bias", nobody, 0},
     {NULL, "attention.output_scale", nobody, 1},
@@ -86,7 +96,7 @@ static const struct {
     {"qk_layernorm", NULL, nobody, 0},
     {"use_qk_norm", NULL, hunyuan, 0},
     {"use_cla", NULL, nobody, 0},
-    {"use_bidirectional_attention", NULL, nobody, 0},
+    {"use_bidirectional_attention", NULL, bidirectional, 0},
     {"use_rotary_pos_emb", NULL, only, 1},
     {"use_pos_enc", NULL, only, 1},
     {"block_use_swiglu", NULL, only, 1},
@@ -338,9 +348,19 @@ static const char *const idle_hf[] = {"architectures",
                                       "vision_config",
                                       "audio_config",
                                       "mm_tokens_per_image",
-                                      "head_dtype"};
-static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "pooling_type",
-                                        "attention.temperature_length", "n_deepstack_layers"};
+                                      "head_dtype",
+                                      "type_vocab_size", /* its first row is read, whichever there are */
+                                      "directionality",
+                                      "pooler_fc_size",
+                                      "pooler_num_attention_heads",
+                                      "pooler_num_fc_layers",
+                                      "pooler_size_per_head",
+                                      "pooler_type",
+                                      "output_past",
+                                      "sbert_ce_default_activation_function",
+                                      "sentence_transformers"};
+static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "attention.temperature_length",
+                                        "n_deepstack_layers"};
 
 /* Words that say nothing new. */
 static const struct {

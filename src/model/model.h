@@ -59,7 +59,7 @@ uint64_t tn_model_role_bytes(const tn_source *src, tn_float_scheme scheme, int l
 tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
                           tern_error *err);
 /* The same with weights of linears in blocks of 8 bits where the file has floats: a third of the time and a quarter
- * of the memory, for measurements that compare a model with itself. Its text is not the model's, bit by bit. */
+ * of the memory (scheme int8; and for measurements that compare a model with itself). Its text is not the model's, bit by bit. */
 tern_status tn_model_load_q8(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);
 /* The same without embedding, lm_head and layers (weight_bytes and fingerprint tell nothing then): for work
  * that goes layer by layer in little memory. */

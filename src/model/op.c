@@ -2,6 +2,7 @@
 
 static const tn_op_info *const table[TN_N_OP_KINDS] = {
     [TN_OP_EMBED] = &tn_op_embed,
+    [TN_OP_EMBED_ADD] = &tn_op_embed_add,
     [TN_OP_NORM] = &tn_op_norm,
     [TN_OP_LINEARS] = &tn_op_linears,
     [TN_OP_ROPE] = &tn_op_rope,

@@ -22,8 +22,13 @@ static const tn_tensor *named(const tn_model_file *f, const char *name) {
 
 const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
     const tn_tensor *t = named(f, name);
+    char of_text[256];
+    for (int i = 0; !t && f->st && f->arch->encoder && i < 2; i++) { /* of a model with something after it */
+        snprintf(of_text, sizeof of_text, "%s.%s", i ? "roberta" : "bert", name);
+        t = named(f, of_text);
+    }
     if (t || !f->st || strncmp(name, "model.", 6)) return t;
-    char of_text[256]; /* of a model that sees and reads */
+    /* of a model that sees and reads */
     snprintf(of_text, sizeof of_text, "model.language_model.%s", name + 6);
     return named(f, of_text);
 }
@@ -101,6 +106,11 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         p->group_stride = 2 * p->group_rows;
         p->row0 = role == TN_W_Q ? 0 : f->h->d_head;
         *n_rows = (uint64_t)(2 * f->h->n_heads * f->h->d_head);
+        return true;
+    }
+    if (role == TN_W_POSITIONS) {
+        p->row0 = f->h->positions_from;
+        *n_rows += (uint64_t)f->h->positions_from;
         return true;
     }
     if (role == TN_W_PLE_IN) { /* layer by layer in one tensor */

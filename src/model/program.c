@@ -1,6 +1,7 @@
 #include "model/program.h"
 
 #include "base/status.h"
+#include "model/recipes.h"
 
 #include <assert.h>
 #include <math.h>
@@ -45,327 +46,6 @@ tn_buffer tn_role_buffer(tn_role r) {
     }
 }
 
-/* ---- what layers consist of ------------------------------------------------------------------------ */
-
-/* An op before it knows its model. Tensors the architecture has not drop out. */
-typedef struct recipe {
-    tn_op_kind kind;
-    const char *name, *beside;
-    tn_buffer in, out;
-    tn_role weight, bias; /* norms; 0: none (no norm's weight has the number 0) */
-    tn_site site;
-    int32_t stream;                       /* COPY, ALTUP_MERGE */
-    tn_role linears[TN_SITE_MAX_OPS + 1]; /* ends with 0, the embedding, which no layer multiplies by */
-} recipe;
-
-#define NORM(NAME, W, B)                                                                                     \
-    { .kind = TN_OP_NORM, .name = NAME, .in = TN_BUF_X, .out = TN_BUF_NORMED, .weight = W, .bias = B }
-#define ROPE                                                                                                 \
-    { .kind = TN_OP_ROPE, .name = "rope", .in = TN_BUF_Q, .out = TN_BUF_Q }
-#define ATTEND                                                                                               \
-    { .kind = TN_OP_ATTEND, .name = "attention", .in = TN_BUF_Q, .out = TN_BUF_ATT }
-#define GATE                                                                                                 \
-    { .kind = TN_OP_GATE, .name = "glu", .in = TN_BUF_UP, .out = TN_BUF_UP }
-#define RESIDUAL(W)                                                                                          \
-    { .kind = TN_OP_RESIDUAL, .name = "residual", .in = TN_BUF_BRANCH, .out = TN_BUF_X, .weight = W }
-#define LINEARS(SITE, NAME, IN, ...)                                                                         \
-    {                                                                                                        \
-        .kind = TN_OP_LINEARS, .name = NAME, .beside = NAME " outliers", .in = IN, .site = SITE,             \
-        .linears = {                                                                                         \
-            __VA_ARGS__                                                                                      \
-        }                                                                                                    \
-    }
-
-enum { MAX_LAYER_OPS = 64 };
-
-/* ---- a layer mixes tokens: */
-
-static const recipe attending[] = {
-    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_ATT_GATE, TN_W_K, TN_W_V),
-    ROPE,
-    ATTEND,
-    {.kind = TN_OP_ATTN_GATE, .name = "attention gate", .in = TN_BUF_ATT, .out = TN_BUF_ATT},
-    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
-    RESIDUAL(TN_W_ATTN_POST_NORM),
-};
-
-/* A short convolution in place of attention. */
-static const recipe convolving[] = {
-    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "conv in", TN_BUF_NORMED, TN_W_CONV_IN),
-    {.kind = TN_OP_CONV_GATE, .name = "conv gate", .in = TN_BUF_BCX, .out = TN_BUF_BCX},
-    {.kind = TN_OP_CONV, .name = "convolution", .in = TN_BUF_BCX, .out = TN_BUF_ATT, .weight = TN_W_CONV},
-    LINEARS(TN_SITE_O, "conv out", TN_BUF_ATT, TN_W_CONV_OUT),
-    RESIDUAL(TN_W_ATTN_POST_NORM),
-};
-
-/* A gated delta net; the state space of Mamba 2, which has no rates of its own. */
-#define MEMORY(NAME)                                                                                         \
-    {.kind = TN_OP_DELTA_GATES, .name = NAME " gates", .in = TN_BUF_DELTA_DECAY, .out = TN_BUF_DELTA_DECAY}, \
-        {.kind = TN_OP_DELTA_MIX, .name = NAME " mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},     \
-        {.kind = TN_OP_DELTA, .name = NAME " net", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA}, {         \
-        .kind = TN_OP_DELTA_NORM, .name = NAME " norm", .in = TN_BUF_DELTA, .out = TN_BUF_DELTA,             \
-        .weight = TN_W_DELTA_NORM                                                                            \
-    }
-#define RECURRENT(NAME)                                                                                      \
-    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),                                                          \
-        LINEARS(TN_SITE_QKV, NAME " in", TN_BUF_NORMED, TN_W_DELTA_Q, TN_W_DELTA_K, TN_W_DELTA_V,            \
-                TN_W_DELTA_GATE, TN_W_DELTA_DECAY, TN_W_DELTA_RATE),                                         \
-        MEMORY(NAME), LINEARS(TN_SITE_O, NAME " out", TN_BUF_DELTA, TN_W_DELTA_OUT),                         \
-        RESIDUAL(TN_W_ATTN_POST_NORM)
-static const recipe recurrent[] = {RECURRENT("delta")};
-static const recipe state_space[] = {RECURRENT("mamba")};
-
-/* Both: one product of the norm's rows gives what either reads. The state space goes first, so that the
- * device computes its way out while attention of other rows has the CPU. */
-static const recipe beside_attention[] = {
-    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V, TN_W_DELTA_Q, TN_W_DELTA_K,
-            TN_W_DELTA_V, TN_W_DELTA_GATE, TN_W_DELTA_DECAY),
-    ROPE,
-    MEMORY("mamba"),
-    LINEARS(TN_SITE_MAMBA_OUT, "mamba out", TN_BUF_DELTA, TN_W_DELTA_OUT),
-    {.kind = TN_OP_RESIDUAL, .name = "mamba residual", .in = TN_BUF_BRANCH, .out = TN_BUF_X},
-    ATTEND,
-    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
-    RESIDUAL(0),
-};
-
-/* ---- and then feeds forward: */
-
-static const recipe feeding[] = {
-    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
-    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
-    GATE,
-    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
-    RESIDUAL(TN_W_FFN_POST_NORM),
-};
-
-/* The experts of a row, chosen from what the norm leaves; their products; their sum. */
-#define ROUTE                                                                                                \
-    {.kind = TN_OP_ROUTE, .name = "route", .in = TN_BUF_NORMED, .out = TN_BUF_CHOSEN}, {                     \
-        .kind = TN_OP_GATHER, .name = "gather", .in = TN_BUF_NORMED, .out = TN_BUF_GATHERED                  \
-    }
-#define EXPERTS LINEARS(TN_SITE_EXPERTS, "experts", TN_BUF_GATHERED, TN_W_GATE_EXPS, TN_W_UP_EXPS)
-#define EXPERT_GATE                                                                                          \
-    { .kind = TN_OP_EXPERT_GATE, .name = "expert glu", .in = TN_BUF_EXPERT_UP, .out = TN_BUF_EXPERT_UP }
-#define EXPERTS_DOWN LINEARS(TN_SITE_EXPERTS_DOWN, "experts down", TN_BUF_EXPERT_UP, TN_W_DOWN_EXPS)
-#define EXPERT_SUM                                                                                           \
-    { .kind = TN_OP_EXPERT_SUM, .name = "expert sum", .in = TN_BUF_GIVEN, .out = TN_BUF_BRANCH }
-
-static const recipe with_experts[] = {
-    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
-    ROUTE,
-    EXPERTS,
-    EXPERT_GATE,
-    EXPERTS_DOWN,
-    EXPERT_SUM,
-    RESIDUAL(TN_W_FFN_POST_NORM),
-};
-
-/* The shared expert is an ordinary block, whose products go beside those of the others. */
-static const recipe with_shared_expert[] = {
-    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
-    ROUTE,
-    EXPERTS,
-    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
-    EXPERT_GATE,
-    GATE,
-    EXPERTS_DOWN,
-    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
-    EXPERT_SUM,
-    RESIDUAL(TN_W_FFN_POST_NORM),
-};
-
-/* A dense block beside the experts: each reads a norm of its own, the router another, and what they give is
- * normed, added up and normed again. */
-static const recipe beside_experts[] = {
-    NORM("router norm", TN_W_ROUTER_NORM, 0),
-    {.kind = TN_OP_ROUTE, .name = "route", .in = TN_BUF_NORMED, .out = TN_BUF_CHOSEN},
-    NORM("experts norm", TN_W_EXPERTS_NORM, 0),
-    {.kind = TN_OP_GATHER, .name = "gather", .in = TN_BUF_NORMED, .out = TN_BUF_GATHERED},
-    EXPERTS,
-    EXPERT_GATE,
-    EXPERTS_DOWN,
-    EXPERT_SUM,
-    {.kind = TN_OP_NORM,
-     .name = "experts post norm",
-     .in = TN_BUF_BRANCH,
-     .out = TN_BUF_ACTIVE,
-     .weight = TN_W_EXPERTS_POST_NORM},
-    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
-    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
-    GATE,
-    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
-    {.kind = TN_OP_RESIDUAL,
-     .name = "both",
-     .in = TN_BUF_BRANCH,
-     .out = TN_BUF_ACTIVE,
-     .weight = TN_W_FFN_OWN_NORM},
-    {.kind = TN_OP_RESIDUAL,
-     .name = "residual",
-     .in = TN_BUF_ACTIVE,
-     .out = TN_BUF_X,
-     .weight = TN_W_FFN_POST_NORM},
-};
-
-/* Both read one norm (Phi-2). */
-static const recipe parallel[] = {
-    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V, TN_W_GATE, TN_W_UP),
-    ROPE,
-    ATTEND,
-    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
-    RESIDUAL(0),
-    GATE,
-    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
-    RESIDUAL(0),
-};
-
-/* ---- and adds what it takes of the token's embedding: */
-
-#define TAKE(FROM)                                                                                           \
-    {.kind = TN_OP_COPY, .name = "layer embedding", .in = TN_BUF_EMB, .out = TN_BUF_NORMED},                 \
-        LINEARS(TN_SITE_LAYER_IN, "layer in", TN_BUF_NORMED, TN_W_PLE_IN),                                   \
-        {.kind = TN_OP_COPY, .name = "layer residual", .in = FROM, .out = TN_BUF_NORMED},                    \
-        LINEARS(TN_SITE_LAYER_GATE, "layer gate", TN_BUF_NORMED, TN_W_PLE_GATE),                             \
-        {.kind = TN_OP_LAYER_MIX,                                                                            \
-         .name = "layer mix",                                                                                \
-         .in = TN_BUF_LAYER_GATE,                                                                            \
-         .out = TN_BUF_LAYER_GATE,                                                                           \
-         .weight = TN_W_PLE_NORM},                                                                           \
-        LINEARS(TN_SITE_LAYER_OUT, "layer out", TN_BUF_LAYER_GATE, TN_W_PLE_OUT)
-
-static const recipe adding[] = {
-    TAKE(TN_BUF_X),
-    RESIDUAL(TN_W_PLE_POST_NORM),
-};
-
-static const recipe scaling[] = {
-    {.kind = TN_OP_SCALE, .name = "layer scale", .in = TN_BUF_X, .out = TN_BUF_X, .weight = TN_W_LAYER_SCALE},
-};
-
-/* ---- several residual streams, of which a layer works on one (AltUp): */
-
-#define FROM_STREAM(I, NAME)                                                                                 \
-    { .kind = TN_OP_COPY, .name = NAME, .in = TN_BUF_X, .out = TN_BUF_NORMED, .stream = I }
-#define TO_ACTIVE(W)                                                                                         \
-    { .kind = TN_OP_RESIDUAL, .name = "residual", .in = TN_BUF_BRANCH, .out = TN_BUF_ACTIVE, .weight = W }
-
-/* In front of the first layer. */
-static const recipe beginning_streams[] = {
-    FROM_STREAM(0, "embedding"),
-    LINEARS(TN_SITE_ALTUP_IN, "streams in", TN_BUF_NORMED, TN_W_ALTUP_IN_1, TN_W_ALTUP_IN_2, TN_W_ALTUP_IN_3),
-    {.kind = TN_OP_STREAMS, .name = "streams", .in = TN_BUF_STREAM_1, .out = TN_BUF_X},
-};
-
-/* What the norm leaves goes by itself too, and through a product of low rank (Laurel). */
-static const recipe attending_in_stream[] = {
-    {.kind = TN_OP_ALTUP_PREDICT, .name = "predict", .in = TN_BUF_X, .out = TN_BUF_ACTIVE},
-    {.kind = TN_OP_NORM_ADD,
-     .name = "norm",
-     .in = TN_BUF_ACTIVE,
-     .out = TN_BUF_NORMED,
-     .weight = TN_W_ATTN_NORM},
-    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V, TN_W_LAUREL_IN),
-    {.kind = TN_OP_COPY, .name = "laurel in", .in = TN_BUF_LAUREL, .out = TN_BUF_LAUREL},
-    LINEARS(TN_SITE_LAUREL, "laurel", TN_BUF_LAUREL, TN_W_LAUREL_OUT),
-    TO_ACTIVE(TN_W_LAUREL_NORM),
-    ROPE,
-    ATTEND,
-    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
-    TO_ACTIVE(TN_W_ATTN_POST_NORM),
-    {.kind = TN_OP_SCALE, .name = "halves", .in = TN_BUF_ACTIVE, .out = TN_BUF_ACTIVE},
-};
-
-static const recipe feeding_in_stream[] = {
-    {.kind = TN_OP_NORM, .name = "norm2", .in = TN_BUF_ACTIVE, .out = TN_BUF_NORMED, .weight = TN_W_FFN_NORM},
-    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
-    {.kind = TN_OP_GATE_SPARSE, .name = "sparse gate", .in = TN_BUF_GATE, .out = TN_BUF_GATE},
-    GATE,
-    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
-    TO_ACTIVE(TN_W_FFN_POST_NORM),
-    {.kind = TN_OP_ALTUP_CORRECT, .name = "correct", .in = TN_BUF_ACTIVE, .out = TN_BUF_X},
-};
-
-static const recipe adding_to_streams[] = {
-    TAKE(TN_BUF_ACTIVE),
-    {.kind = TN_OP_ALTUP_ADD,
-     .name = "residuals",
-     .in = TN_BUF_BRANCH,
-     .out = TN_BUF_X,
-     .weight = TN_W_PLE_POST_NORM},
-};
-
-#define LEAVE(I)                                                                                             \
-    FROM_STREAM(I, "stream"),                                                                                \
-        LINEARS(TN_SITE_ALTUP_OUT_##I, "stream out", TN_BUF_NORMED, TN_W_ALTUP_OUT_##I), {                   \
-        .kind = TN_OP_ALTUP_MERGE, .name = "merge", .in = TN_BUF_BRANCH, .out = TN_BUF_ACTIVE, .stream = I   \
-    }
-
-/* After the last layer. */
-static const recipe leaving_streams[] = {LEAVE(1), LEAVE(2), LEAVE(3)};
-_Static_assert(TN_STREAMS == 4, "a site for what every stream but the first leaves");
-
-static const recipe before[] = {
-    {.kind = TN_OP_EMBED, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_X},
-};
-
-/* Where layers read it again. */
-static const recipe before_adding[] = {
-    {.kind = TN_OP_EMBED, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_X},
-    {.kind = TN_OP_COPY, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_EMB},
-    {.kind = TN_OP_EMBED_LAYERS, .name = "embed", .in = TN_BUF_LAYERS, .out = TN_BUF_LAYERS},
-};
-
-static const recipe behind[] = {
-    NORM("output norm", TN_W_OUT_NORM, TN_W_OUT_NORM_B),
-    LINEARS(TN_SITE_LM_HEAD, "lm_head", TN_BUF_NORMED, TN_W_OUT),
-    {.kind = TN_OP_CAP, .name = "cap", .in = TN_BUF_LOGITS, .out = TN_BUF_LOGITS},
-};
-
-typedef struct recipes {
-    const recipe *at;
-    int32_t n;
-} recipes;
-
-#define RECIPES(LIST)                                                                                        \
-    { LIST, sizeof LIST / sizeof *LIST }
-
-enum { MAX_PARTS = 5 };
-
-static void streams_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS]) {
-    if (!layer) out[0] = (recipes)RECIPES(beginning_streams);
-    out[1] = (recipes)RECIPES(attending_in_stream);
-    out[2] = (recipes)RECIPES(feeding_in_stream);
-    out[3] = (recipes)RECIPES(adding_to_streams);
-    if (layer == h->n_layers - 1) out[4] = (recipes)RECIPES(leaving_streams);
-}
-
-/* The list of a layer, in parts; where the layers of a model differ, they differ here. */
-static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[MAX_PARTS]) {
-    static const recipes mixing[TN_N_LAYER_KINDS] = {[TN_LAYER_ATTENDS] = RECIPES(attending),
-                                                     [TN_LAYER_CONVOLVES] = RECIPES(convolving),
-                                                     [TN_LAYER_DELTA] = RECIPES(recurrent),
-                                                     [TN_LAYER_BOTH] = RECIPES(beside_attention)};
-    memset(out, 0, MAX_PARTS * sizeof *out);
-    if (layer < 0) out[0] = h->n_ple ? (recipes)RECIPES(before_adding) : (recipes)RECIPES(before);
-    else if (layer == h->n_layers) out[0] = (recipes)RECIPES(behind);
-    else if (h->n_streams) streams_of(h, layer, out);
-    else if (h->parallel_block) out[0] = (recipes)RECIPES(parallel);
-    else {
-        out[0] = mixing[h->layer_kind[layer]];
-        if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.mamba) out[0] = (recipes)RECIPES(state_space);
-        out[1] = !tn_layer_has_experts(h, layer) ? (recipes)RECIPES(feeding)
-                 : h->experts_beside             ? (recipes)RECIPES(beside_experts)
-                 : h->shared_expert              ? (recipes)RECIPES(with_shared_expert)
-                                                 : (recipes)RECIPES(with_experts);
-        if (h->n_ple) out[2] = (recipes)RECIPES(adding);
-        if (h->layer_scale) out[3] = (recipes)RECIPES(scaling);
-    }
-}
-
 /* ---- from recipes to ops --------------------------------------------------------------------------- */
 
 static tn_role bias_of(tn_role linear) {
@@ -389,6 +69,8 @@ static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     case TN_W_Q_NORM: return h->qk_norm;
     case TN_W_ATTN_POST_NORM:
     case TN_W_FFN_POST_NORM: return h->post_norms;
+    case TN_W_OUT_NORM:
+    case TN_W_OUT_NORM_B: return !h->norms_after;
     case TN_W_ATTN_NORM:
     case TN_W_ATTN_NORM_B:
     case TN_W_FFN_NORM:
@@ -401,7 +83,7 @@ static tn_role role_or_none(const tn_hparams *h, int32_t layer, tn_role role) {
     return has_role(h, layer, role) ? role : TN_W_N_ROLES;
 }
 
-static tn_site_ops linears_of(const tn_hparams *h, int32_t layer, const recipe *r) {
+static tn_site_ops linears_of(const tn_hparams *h, int32_t layer, const tn_recipe *r) {
     tn_site_ops o = {0};
     for (int i = 0; r->linears[i]; i++) {
         if (!has_role(h, layer, r->linears[i])) continue;
@@ -532,7 +214,7 @@ static void specialise_mix(const tn_hparams *h, tn_op *o) {
 }
 
 /* Ops of several streams. */
-static bool specialise_streams(const tn_hparams *h, const recipe *r, tn_op *o) {
+static bool specialise_streams(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     switch (r->kind) {
     case TN_OP_GATE_SPARSE: o->deviations = h->sparse_deviations; return o->layer < h->n_sparse;
     case TN_OP_NORM_ADD: o->writes |= bit(o->in); return true;
@@ -555,8 +237,16 @@ static bool specialise_streams(const tn_hparams *h, const recipe *r, tn_op *o) {
     }
 }
 
+static void specialise_residual(const tn_hparams *h, tn_op *o) {
+    o->reads |= bit(o->out);
+    o->scale = h->residual_scale;
+    o->after = h->norms_after && o->weight != TN_W_N_ROLES;
+    if (o->after) o->bias = o->weight == TN_W_ATTN_POST_NORM ? TN_W_ATTN_POST_NORM_B : TN_W_FFN_POST_NORM_B;
+    else if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
+}
+
 /* What is particular to the kind. Returns false where the model has no such op. */
-static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
+static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     switch (r->kind) {
     case TN_OP_EMBED:
         o->reads = 0; /* but the tokens */
@@ -611,15 +301,15 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->scale = (float)sqrt((double)h->n_ple);
         return true;
     case TN_OP_LAYER_MIX: specialise_mix(h, o); return true;
-    case TN_OP_RESIDUAL:
-        o->reads |= bit(o->out);
-        if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
-        o->scale = h->residual_scale;
-        return true;
+    case TN_OP_RESIDUAL: specialise_residual(h, o); return true;
     case TN_OP_NORM:
         if (o->weight == TN_W_N_ROLES) o->kind = TN_OP_COPY;
         return true;
     case TN_OP_COPY: o->stream = r->stream; return true;
+    case TN_OP_EMBED_ADD:
+        o->add.type = h->embd_type;
+        o->positional = o->add.positions = h->n_positions > 0;
+        return h->embd_type || h->n_positions;
     case TN_OP_SCALE:
         o->scale = (float)sqrt(0.5); /* where the layer has no number: the mean of two, as large as one */
         return true;
@@ -631,7 +321,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
     }
 }
 
-static bool expand(const tn_hparams *h, int32_t layer, const recipe *r, tn_op *o) {
+static bool expand(const tn_hparams *h, int32_t layer, const tn_recipe *r, tn_op *o) {
     *o = (tn_op){.kind = r->kind,
                  .name = r->name,
                  .beside = r->beside,
@@ -662,10 +352,10 @@ static void feed(tn_program *p, int32_t i) {
 
 static void fill(tn_program *p, const tn_hparams *h) {
     for (int32_t layer = -1; layer <= p->n_layers; layer++) {
-        recipes list[MAX_PARTS];
-        recipes_of(h, layer, list);
+        tn_recipes list[TN_MAX_PARTS];
+        tn_recipes_of(h, layer, list);
         p->first[layer + 1] = p->n_ops;
-        for (int k = 0; k < MAX_PARTS; k++)
+        for (int k = 0; k < TN_MAX_PARTS; k++)
             for (int32_t i = 0; i < list[k].n; i++)
                 p->n_ops += expand(h, layer, &list[k].at[i], &p->ops[p->n_ops]);
     }
@@ -692,7 +382,7 @@ static void fill(tn_program *p, const tn_hparams *h) {
 tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, tern_error *err) {
     *out = (tn_program){.ctx = ctx, .n_layers = h->n_layers};
     size_t n = (size_t)h->n_layers + 2;
-    out->ops = tn_alloc(ctx, TN_MEM_OTHER, n * MAX_LAYER_OPS, sizeof *out->ops);
+    out->ops = tn_alloc(ctx, TN_MEM_OTHER, n * TN_MAX_LAYER_OPS, sizeof *out->ops);
     out->first = tn_alloc(ctx, TN_MEM_OTHER, n + 1, sizeof *out->first);
     out->sites = tn_alloc(ctx, TN_MEM_OTHER, n * TN_N_SITES, sizeof *out->sites);
     out->site_at = tn_alloc(ctx, TN_MEM_OTHER, n * TN_N_SITES, sizeof *out->site_at);
@@ -776,6 +466,8 @@ static bool op_uses(const tn_op *o, tn_role role) {
     if (o->kind == TN_OP_DELTA) return role == TN_W_MAMBA_D && o->delta.net.mamba;
     if (o->kind == TN_OP_ALTUP_PREDICT)
         return role == TN_W_ALTUP_NORM || role == TN_W_ALTUP_ROUTER || role == TN_W_ALTUP_PREDICT;
+    if (o->kind == TN_OP_EMBED_ADD)
+        return (role == TN_W_EMBD_TYPE && o->add.type) || (role == TN_W_POSITIONS && o->add.positions);
     if (o->kind == TN_OP_ALTUP_CORRECT) return role == TN_W_ALTUP_CORRECT || role == TN_W_ALTUP_SCALE;
     for (int32_t i = 0; o->kind == TN_OP_LINEARS && i < o->linears.n_ops; i++)
         if (o->linears.roles[i] == role || o->linears.biases[i] == role) return true;

@@ -80,7 +80,7 @@ typedef enum tn_op_kind {
     TN_OP_GATHER,        /* the places of a chunk's rows, expert by expert */
     TN_OP_EXPERT_GATE,   /* up = act(gate) up of the experts */
     TN_OP_EXPERT_SUM,    /* branch = sum over the row's experts of weight * given, beside the shared one */
-    TN_OP_RESIDUAL,      /* X += scale norm(in), or X += scale in */
+    TN_OP_RESIDUAL,      /* X += scale norm(in), or X += scale in, or X = norm(X + scale in) */
     TN_OP_EMBED_LAYERS,  /* LAYERS = the token's embeddings for every layer, scaled */
     TN_OP_LAYER_MIX,     /* gate = act(gate) (norm(in) + the layer's embedding) / sqrt(2) */
     TN_OP_SCALE,         /* out *= the layer's number, or a number of the op */
@@ -90,6 +90,7 @@ typedef enum tn_op_kind {
     TN_OP_ALTUP_CORRECT, /* X += what active tells of it; active = the first, scaled */
     TN_OP_ALTUP_ADD,     /* the other streams of X += norm(in) */
     TN_OP_ALTUP_MERGE,   /* active = sum of streams, each as large as the first; the last: X = their mean */
+    TN_OP_EMBED_ADD,     /* X += the row of a text's type, and that of the position */
     TN_OP_CAP,           /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
@@ -107,6 +108,7 @@ typedef struct tn_op {
     tn_site site;                       /* LINEARS: their site */
     tn_site feeds;                      /* site whose input `out` is; TN_NO_SITE: none */
     tn_role weight, bias;               /* of a norm; TN_W_N_ROLES: none */
+    bool after;                         /* RESIDUAL: its norm is of the sum */
     int32_t width, in_width;            /* values of a row of `out`; of `in`, or of an embedding */
     union {
         tn_site_ops linears; /* LINEARS; their outputs go to tn_role_buffer(role) */
@@ -148,7 +150,10 @@ typedef struct tn_op {
             tn_act act;
             bool gated;
         } gate;
-        float scale;      /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
+        float scale; /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
+        struct {
+            bool type, positions;
+        } add;            /* EMBED_ADD: which of the two there are */
         float deviations; /* GATE_SPARSE */
         int32_t stream;   /* COPY, ALTUP_MERGE: number of the stream */
         struct {

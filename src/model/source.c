@@ -5,6 +5,7 @@
 #include "base/half.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "model/folder_text.h"
 #include "model/gguf_vocab.h"
 #include "model/place.h"
 
@@ -140,6 +141,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     p->negative_exp = s->st && role == TN_W_DELTA_A;
     p->scale = s->by[role];
     if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
+    if (role == TN_W_EMBD_TYPE) n1 = n0; /* the first row of a few */
     tn_place_find(&s->file, layer, role, name, sizeof name, p, &n0);
     if (!p->t) return tn_arch_required(s->arch, &s->h, role) ? missing(s, layer, name, err) : TERN_OK;
     const tn_tensor *t = p->t;
@@ -147,10 +149,14 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name,
                t->off_bytes);
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
+    if (role == TN_W_EMBD_TYPE)
+        ok = t->dims[1] == n1 ? t->dims[2] == 1 && t->dims[3] == 1 : t->dims[0] == n1 && t->dims[1] == 1;
     if (s->gguf && role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3) /* as one more dimension */
         ok = t->dims[0] * t->dims[1] == n0 && t->dims[1] == n1 && t->dims[2] == n1 && t->dims[3] == 1;
-    if (!s->gguf && (role == TN_W_SHARED_GATE || role == TN_W_EXPERTS_BIAS) && t->dims[0] == 1)
-        ok = t->dims[0] == 1 && t->dims[1] == n0 && t->dims[2] == 1;
+    if (((!s->gguf && (role == TN_W_SHARED_GATE || role == TN_W_EXPERTS_BIAS)) ||
+         (role == TN_W_SCORE && rows == 1)) &&
+        t->dims[0] == 1)
+        ok = t->dims[1] == n0 && t->dims[2] == 1 && t->dims[3] == 1;
     if (s->gguf && role == TN_W_DELTA_NORM && s->h.delta.mamba) /* group by group */
         ok = t->dims[0] * t->dims[1] == n0 && t->dims[2] == 1 && t->dims[3] == 1;
     if (!s->gguf && p->turned)
@@ -332,6 +338,9 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
                      type, list);
     }
     if (st == TERN_OK) s->arch = tn_arch_variant(s->arch, has_experts(config));
+    if (st == TERN_OK && !strcmp(s->arch->name, "gemma3") &&
+        json_is_true(json_object_get(config, "use_bidirectional_attention")))
+        s->arch = tn_arch_named("gemma-embedding");
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_arch_multipliers_hf(s->arch, config, file, s->by, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
@@ -339,6 +348,7 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
         leave_next(s, "is not supported for architecture", s->arch->name);
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
+    if (st == TERN_OK) st = tn_folder_text(path, &s->file, &s->h, err);
     /* configs leave the flag out where the family's default ties: then the weights tell */
     if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") &&
         !tn_file_tensor(&s->file, "lm_head.weight"))

@@ -202,6 +202,8 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
     TN_FAIL_IF(opt->no_chunk_sharing && (opt->separate_weights || opt->memory_cap_bytes), err, TERN_E_INVALID,
                "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate "
                "weights");
+    TN_FAIL_IF(m->model->h.bidirectional, err, TERN_E_UNSUPPORTED,
+               "packages of models that read texts as a whole are not run");
     TN_FAIL_IF(m->model->h.n_experts && (opt->no_chunk_sharing || !caps->shares_weights), err,
                TERN_E_UNSUPPORTED,
                "a mixture of experts needs a device whose graphs share their weights, and chunks that share "

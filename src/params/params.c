@@ -102,7 +102,7 @@ static const tn_param table[] = {
      .help = "npu hexagon: what it stages weights in"},
 
     {"scheme", 0, TN_PARAM_TEXT, LAB, ALL, AT(scheme), .unit = "NAME", .dflt = "blocks where the file is quantised, else float",
-     .help = "models that are no package: float, blocks (a quantised file's blocks as they are, rows rounded to INT8), or a baseline, llm-int8 or group-w8a8"},
+     .help = "models that are no package: float, blocks (a quantised file's blocks as they are, rows rounded to INT8), int8 (blocks of 8 bits, made of floats too: models that embed, twice as fast), or a baseline, llm-int8 or group-w8a8"},
     {"no-chunk-sharing", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(PACKAGE), AT(no_chunk_sharing), .dflt = "off",
      .help = "graphs and weights of its own for every chunk in flight"},
     {"cold-rows", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(PACKAGE), AT(cold_rows), .unit = "FROM", .dflt = "weights, where the device allows",

@@ -9,6 +9,7 @@
 #include "quant/packer.h"
 #include "quant/sense.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -443,9 +444,8 @@ static tern_status open_partial(gram_pack *g, const tn_calib_text *t) {
     const tn_pack_options *o = p->o;
     char key[TN_CACHE_KEY], text[256];
     TN_TRY(tn_cache_key(p->source_path, key, p->err));
-    int n =
-        snprintf(text, sizeof text, "%s %s bits %a quality %a allocation %d window %d quick %d",
-                 TERN_VERSION_STRING, key, o->bits, o->quality, (int)p->allocation, g->window, (int)o->quick);
+    int n = snprintf(text, sizeof text, "%s %s allocation %d window %d options %016" PRIx64,
+                     TERN_VERSION_STRING, key, (int)p->allocation, g->window, tn_pack_options_identity(o));
     const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(t->ids, t->n * sizeof *t->ids)};
     size_t n_residuals = (g->n_chosen + 2 * g->n_held) * (size_t)tn_residual_width(&p->m->h);
     return tn_partial_open(&p->partial, p->ctx, p->partial_path, id, &p->m->program, g->n, n_residuals,

@@ -8,10 +8,12 @@
 #include "quant/packer.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 const char *tn_scheme_name(tn_scheme s) {
     static const char *const names[TN_N_SCHEMES] = {"llm-npu", "naive-w8a8", "edgeflow", "smoothquant",
@@ -45,6 +47,21 @@ void tn_pack_defaults(tn_pack_options *o) {
                            .hot_coverage = 0.9f,
                            .hot_max = 0.25f,
                            .output_beta = 1};
+}
+
+uint64_t tn_pack_options_identity(const tn_pack_options *o) {
+#define OF(field)                                                                                            \
+    { offsetof(tn_pack_options, field), sizeof o->field }
+    static const struct {
+        size_t at, n;
+    } all[] = {OF(scheme),          OF(calib_tokens),  OF(own_tokens),   OF(calib_window),  OF(prune_percent),
+               OF(prune_error),     OF(outlier_share), OF(hot_coverage), OF(hot_max),       OF(bits),
+               OF(quality),         OF(quick),         OF(allocation),   OF(bits_of_model), OF(outliers),
+               OF(head_importance), OF(output_int8),   OF(output_beta)};
+#undef OF
+    uint64_t h = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) h = XXH64((const char *)o + all[i].at, all[i].n, h);
+    return h;
 }
 
 const tn_npu_layout tn_pack_layout = {.id = TN_NPU_LAYOUT_16X4, .tile_n = 16, .tile_k = 4};
@@ -188,6 +205,11 @@ static void close_packer(packer *p) {
 static tern_status open_model(packer *p, const char *src, tern_error *err) {
     TN_TRY(tn_source_open(p->ctx, src, &p->src, err));
     const tn_hparams *h = tn_source_hparams(p->src);
+    TN_FAIL_IF(h->bidirectional, err, TERN_E_UNSUPPORTED,
+               "%s: a model that embeds is not packed: a package reads a text in chunks, and its rows see "
+               "all of it; "
+               "the file itself runs in INT8 with --scheme int8",
+               src);
     const bool kept = h->n_next && tn_package_holds_next(h);
     if (h->n_next && !kept)
         tn_log(p->ctx, TERN_LOG_WARN,

@@ -88,6 +88,9 @@ typedef struct tn_pack_options {
 } tn_pack_options;
 
 void tn_pack_defaults(tn_pack_options *o);
+/* A hash of all that the package's bytes depend on: of every field but the corpus' path, which its tokens stand for, and
+ * the number of threads. */
+uint64_t tn_pack_options_identity(const tn_pack_options *o);
 
 typedef struct tn_pack_report {
     int32_t n_sites, n_outlier_sites;

@@ -106,6 +106,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
         if (a->r.tokens && !s->tokens) return false;
     }
     if (a->r.logprobs && token >= 0) {
+        if (!a->r.stream && !a->o.keep_probs(a->o.user, 1 + (size_t)a->r.n_top)) return false;
         if (a->r.drawn_probs && a->on) {
             tn_json_append(&s->logprobs, drawn(a, token));
         } else {
@@ -344,7 +345,12 @@ static tern_status make_prompt(tn_answering *a, tern_error *err) {
     TN_TRY(a->r.prompt ? tn_prompt_ids(&a->r, s, err) : open_chat(a, err));
     if (a->r.renders) return TERN_OK;
     TN_TRY(tn_shaping_open(&a->shaping, &a->r, s->e, err));
-    TN_FAIL_IF(!s->n_ids, err, TERN_E_INVALID, "the prompt is empty: it has no tokens");
+    TN_FAIL_IF(!s->n_ids, err, TERN_E_INVALID, "%s",
+               a->r.embeds
+                   ? "'input' must be a text, a list of tokens, or a list of those, none of them empty"
+                   : "the prompt is empty: it has no tokens");
+    if (a->r.embeds)
+        return s->n_ids > (size_t)a->o.n_ctx ? tn_fail_context_of_text(s->n_ids, a->o.n_ctx, err) : TERN_OK;
     if (s->n_ids >= (size_t)a->o.n_ctx) return tn_fail_context(s->n_ids, a->o.n_ctx, err);
     return TERN_OK;
 }

@@ -19,6 +19,7 @@ typedef struct tn_answering_options {
     /* Of whoever has the answer. */
     bool (*put)(void *user, const char *text, size_t n); /* a stream goes on; false: no memory */
     void (*token)(void *user);                           /* a token is drawn */
+    bool (*keep_probs)(void *user, size_t n); /* so many probabilities wait for the reply; false: too many */
     const atomic_bool *cancelled;
     void *user;
 } tn_answering_options;

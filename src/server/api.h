@@ -1,7 +1,7 @@
 /* server/api.h - one request of the API: what its routes are given, and how they answer.
  *
  *   routes.c  the addresses, and the small ones   completions.c  chats, completions, messages
- *   embeddings.c  embeddings   rag.c  documents   ollama.c  Ollama's API */
+ *   embeddings.c  embeddings   rerank.c  scores of texts   rag.c  documents   ollama.c  Ollama's API */
 #ifndef TN_SERVER_API_H
 #define TN_SERVER_API_H
 
@@ -57,7 +57,8 @@ enum MHD_Result tn_api_responses(const tn_api_call *a);
 enum MHD_Result tn_api_count_tokens(const tn_api_call *a); /* of Anthropic's form */
 enum MHD_Result tn_api_count_chat(const tn_api_call *a);
 enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body); /* as OpenAI has them */
-enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body);  /* as llama.cpp's server does */
+enum MHD_Result tn_api_rerank(const tn_api_call *a, const json_t *body);
+enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body); /* as llama.cpp's server does */
 /* Ollama's */
 enum MHD_Result tn_ollama_chat(const tn_api_call *a);
 enum MHD_Result tn_ollama_generate(const tn_api_call *a);

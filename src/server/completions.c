@@ -68,7 +68,8 @@ static tern_status group_put(group *g, tn_request *r, tern_error *err) {
     return st;
 }
 
-/* Tells whether all are done and, in *begun, whether something has been said; *err is the first failure. */
+/* Tells whether all are done and, in *begun, whether something has been said; *err is the first failure, but of one that
+ * was cancelled only where there is no other: it is a failure that cancels the rest. */
 static bool group_done(group *g, bool *begun, const tern_error **err) {
     bool all = true;
     *begun = false;
@@ -77,7 +78,8 @@ static bool group_done(group *g, bool *begun, const tern_error **err) {
         bool has_begun, done = tn_job_done(g->jobs[i], &has_begun);
         *begun |= has_begun;
         all &= done;
-        if (done && g->jobs[i]->err.code != TERN_OK && !*err) *err = &g->jobs[i]->err;
+        if (done && g->jobs[i]->err.code != TERN_OK && (!*err || (*err)->code == TERN_E_CANCELLED))
+            *err = &g->jobs[i]->err;
     }
     return all;
 }

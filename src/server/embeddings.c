@@ -56,7 +56,7 @@ static bool is_tokens(const json_t *v) {
 /* One text of the request as a vector of the list. */
 static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *text, embedding *e, size_t i,
                              json_t **list, tern_error *err) {
-    TN_FAIL_IF(!(json_is_string(text) && json_string_length(text)) && !is_tokens(text), err, TERN_E_INVALID,
+    TN_FAIL_IF(!json_is_string(text) && !is_tokens(text), err, TERN_E_INVALID,
                "'input' must be a text, a list of tokens, or a list of those, none of them empty");
     TN_TRY(tn_queue_embed(q, text, e->mean, a->client, gone, a->c, e->v, &e->n_tokens, err));
     tn_json_append(list, tn_json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i, "embedding",
@@ -65,9 +65,16 @@ static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *te
     return TERN_OK;
 }
 
+static const char *pooling_name(const tn_hparams *h) {
+    static const char *const names[TN_N_POOLINGS] = {
+        [TN_POOL_MEAN] = "mean", [TN_POOL_FIRST] = "cls", [TN_POOL_LAST] = "last"};
+    const char *name = names[h->pooling];
+    return name ? name : h->bidirectional ? "mean" : "last";
+}
+
 /* What the body asks for, beside the texts. */
-static tern_status read_fields(const json_t *body, size_t n_texts, embedding *e, tn_request *ignored,
-                               tern_error *err) {
+static tern_status read_fields(const json_t *body, const tn_hparams *h, size_t n_texts, embedding *e,
+                               tn_request *ignored, tern_error *err) {
     static const char *const known[] = {"input", "model",   "encoding_format", "dimensions",
                                         "user",  "pooling", "content"};
     const char *format = json_string_value(json_object_get(body, "encoding_format")), *field,
@@ -80,8 +87,11 @@ static tern_status read_fields(const json_t *body, size_t n_texts, embedding *e,
     }
     TN_FAIL_IF(format && strcmp(format, "float") && strcmp(format, "base64"), err, TERN_E_INVALID,
                "'encoding_format' must be float or base64");
-    TN_FAIL_IF(pooling && strcmp(pooling, "mean") && strcmp(pooling, "last"), err, TERN_E_INVALID,
-               "'pooling' must be mean or last");
+    const char *own = pooling_name(h);
+    TN_FAIL_IF(h->pooling == TN_POOL_RANK, err, TERN_E_UNSUPPORTED,
+               "this model scores texts (/v1/rerank) and makes no vectors");
+    TN_FAIL_IF(pooling && strcmp(pooling, "mean") && strcmp(pooling, own), err, TERN_E_INVALID,
+               "'pooling' must be mean, or this model's own, which is %s", own);
     double wanted = (double)e->n;
     TN_TRY(tn_field_number(body, "dimensions", 1, (double)e->n, true, &wanted, err));
     e->n_told = (size_t)wanted;
@@ -126,7 +136,7 @@ static tern_status embed(const tn_api_call *a, const json_t *body, tn_request *i
     tn_queue *q = tn_served_queue(model);
     tern_engine_info(tn_queue_opts(q)->e, &info);
     e.n = (size_t)info.n_embd;
-    tern_status st = read_fields(body, n, &e, ignored, err);
+    tern_status st = read_fields(body, &tn_queue_opts(q)->e->model->h, n, &e, ignored, err);
     if (st == TERN_OK) st = tn_api_strict(a, ignored->ignored, err);
     json_t *list = json_array();
     tn_connection_busy(a->c, true);

@@ -375,6 +375,8 @@ static void come(tn_gate *d) {
             d->paused = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
             return;
         }
+        const int kernel_bytes = TN_GATE_KERNEL_BYTES; /* what is not read waits where it is counted */
+        (void)setsockopt(g.fd, SOL_SOCKET, SO_SNDBUF, &kernel_bytes, sizeof kernel_bytes);
         address_of(&g);
         tn_guest *to = room_in_hall(d, &g);
         bool refused = !to;

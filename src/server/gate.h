@@ -23,7 +23,8 @@ enum {
     TN_GATE_KEYS = 16,   /* further places for clients with a key */
     TN_GATE_HEALTH = 8,  /* and for /health */
     TN_GATE_HALL = 256,
-    TN_GATE_HEAD = 32 << 10, /* bytes */
+    TN_GATE_HEAD = 32 << 10,          /* bytes */
+    TN_GATE_KERNEL_BYTES = 256 << 10, /* of an answer that is not read */
 };
 /* Seconds: until a head is whole, a request, an idle connection closes, a body gives way to others, an
  * answer that is not read does, somebody waits for a place, what a client sends in vain is read. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* JSON-RPC's numbers for what is wrong. */
-enum { NO_JSON = -32700, NO_REQUEST = -32600, NO_METHOD = -32601, WRONG_PARAMS = -32602 };
+enum { NO_JSON = -32700, NO_REQUEST = -32600, NO_METHOD = -32601, WRONG_PARAMS = -32602, FAILED = -32603 };
 
 static json_t *reply(const json_t *id, json_t *result) {
     return tn_json_pack("{s:s, s:O, s:o}", "jsonrpc", "2.0", "id", id, "result", result);
@@ -101,7 +101,8 @@ static json_t *told(json_t *text, json_t *values, bool is_error) {
     json_t *content = json_array();
     tn_json_append(&content, tn_json_pack("{s:s, s:o}", "type", "text", "text", text));
     json_t *v = tn_json_pack("{s:o, s:b}", "content", content, "isError", (int)is_error);
-    if (values) tn_json_set(&v, "structuredContent", values);
+    if (!is_error)
+        tn_json_set(&v, "structuredContent", values); /* nothing, where there was no memory for them */
     return v;
 }
 
@@ -173,12 +174,11 @@ static json_t *told_list(json_t *documents) {
 static int32_t number_of(const json_t *args, const char *name, int32_t usual, json_int_t most) {
     const json_t *v = json_object_get(args, name);
     if (!v || json_is_null(v)) return usual;
-    json_int_t n = json_is_integer(v) ? json_integer_value(v)
-                   : json_is_real(v)  ? (json_int_t)json_real_value(v)
-                                      : 0;
-    if (json_is_real(v) &&
-        (!(json_real_value(v) >= 1 && json_real_value(v) <= (double)most) || (double)n != json_real_value(v)))
-        return 0;
+    const double x = json_is_real(v) ? json_real_value(v) : 0;
+    json_int_t n = json_is_integer(v)            ? json_integer_value(v)
+                   : x >= 1 && x <= (double)most ? (json_int_t)x
+                                                 : 0;
+    if (json_is_real(v) && (double)n != x) return 0;
     return n >= 1 && n <= most ? (int32_t)n : 0;
 }
 
@@ -187,6 +187,11 @@ static const char *text_arg(const json_t *args, const char *name) {
     const json_t *v = json_object_get(args, name);
     const char *text = json_string_value(v);
     return text && *text && strlen(text) == json_string_length(v) ? text : NULL;
+}
+
+/* What a tool gave, or that it could not be made for want of memory. */
+static tern_status given(tern_status st, json_t *const *out, tern_error *err) {
+    return st == TERN_OK && !*out ? tn_fail(err, TERN_E_MEMORY, "no memory for the reply") : st;
 }
 
 static json_t *call(const tn_mcp_tools *t, const json_t *id, const json_t *params) {
@@ -203,7 +208,7 @@ static json_t *call(const tn_mcp_tools *t, const json_t *id, const json_t *param
         if (!text)
             return reply(id, failed(searches ? "'query' must be a text" : "'question' must be a text"));
         if (!k) return reply(id, failed("'limit' must be a whole number from 1 to 64"));
-        tern_status st = (searches ? t->search : t->ask)(t->user, text, k, &out, &err);
+        tern_status st = given((searches ? t->search : t->ask)(t->user, text, k, &out, &err), &out, &err);
         if (st != TERN_OK) return reply(id, failed(err.message));
         return reply(id, asks                   ? told_answer(out)
                          : json_array_size(out) ? told_passages("", out)
@@ -215,12 +220,13 @@ static json_t *call(const tn_mcp_tools *t, const json_t *id, const json_t *param
         if (!path) return reply(id, failed("'path' must be a document's path"));
         if (!passage && json_object_get(args, "passage") && !json_is_null(json_object_get(args, "passage")))
             return reply(id, failed("'passage' must be a whole number from 1 on"));
-        if (t->read(t->user, path, passage, &out, &err) != TERN_OK) return reply(id, failed(err.message));
+        if (given(t->read(t->user, path, passage, &out, &err), &out, &err) != TERN_OK)
+            return reply(id, failed(err.message));
         const json_t *text = json_object_get(out, "text");
         return reply(id, told(tn_json_string(json_string_value(text), json_string_length(text)), out, false));
     }
     if (!strcmp(name, "list_documents")) {
-        if (t->list(t->user, &out, &err) != TERN_OK) return reply(id, failed(err.message));
+        if (given(t->list(t->user, &out, &err), &out, &err) != TERN_OK) return reply(id, failed(err.message));
         return reply(id, told_list(out));
     }
     return refusal(id, WRONG_PARAMS, "there is no such tool; tools/list tells those there are");
@@ -262,9 +268,9 @@ static json_t *list_resources(const tn_mcp_tools *t, const json_t *id, const jso
         json_decref(all);
         return refusal(id, WRONG_PARAMS, "'cursor' is none that was given");
     }
-    if (t->list(t->user, &documents, &err) != TERN_OK) {
+    if (given(t->list(t->user, &documents, &err), &documents, &err) != TERN_OK) {
         json_decref(all);
-        return refusal(id, -32603, err.message);
+        return refusal(id, FAILED, err.message);
     }
     const size_t n = json_array_size(documents);
     for (size_t i = from; i < n && i - from < TN_MCP_PAGE; i++) {
@@ -293,7 +299,7 @@ static json_t *read_resource(const tn_mcp_tools *t, const json_t *id, const json
         json_decref(contents);
         return refusal(id, WRONG_PARAMS, "'uri' must be a document's address: file:///...");
     }
-    tern_status st = t->read(t->user, path, 0, &document, &err);
+    tern_status st = given(t->read(t->user, path, 0, &document, &err), &document, &err);
     free(path);
     if (st != TERN_OK) {
         json_decref(contents);
@@ -336,22 +342,25 @@ static bool wants_reply(const json_t *m) {
     return !json_is_object(m) || json_object_get(m, "id") || !json_is_string(json_object_get(m, "method"));
 }
 
+/* The reply to one message; NULL: it wants none, or *no_memory. Where the reply could not be made, a short one says so. */
+static json_t *reply_to(const tn_mcp_tools *t, const json_t *m, bool *no_memory) {
+    json_t *v = answer_one(t, m);
+    if (v || !wants_reply(m) || !json_object_get(m, "method")) return v;
+    v = refusal(json_object_get(m, "id"), FAILED, "no memory for the reply");
+    *no_memory |= !v;
+    return v;
+}
+
 json_t *tn_mcp_answer(const tn_mcp_tools *t, const json_t *message, bool *no_memory) {
     *no_memory = false;
-    if (!json_is_array(message)) {
-        json_t *v = answer_one(t, message);
-        *no_memory = !v && wants_reply(message) && json_object_get(message, "method");
-        return v;
-    }
+    if (!json_is_array(message)) return reply_to(t, message, no_memory);
     if (!json_array_size(message)) return refusal(NULL, NO_REQUEST, "an empty list is no request");
     json_t *all = json_array();
     for (size_t i = 0; i < json_array_size(message); i++) {
-        json_t *v = answer_one(t, json_array_get(message, i));
+        json_t *v = reply_to(t, json_array_get(message, i), no_memory);
         if (v) tn_json_append(&all, v);
-        else if (wants_reply(json_array_get(message, i)) &&
-                 json_object_get(json_array_get(message, i), "method"))
-            *no_memory = true;
     }
+    *no_memory |= !all;
     if (all && json_array_size(all)) return all;
     json_decref(all);
     return NULL;

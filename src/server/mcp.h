@@ -25,8 +25,8 @@ typedef struct tn_mcp_tools {
     void *user;
 } tn_mcp_tools;
 
-/* The reply to a message, or NULL where it wants none. A value that could not be made for want of memory is NULL, too:
- * *no_memory tells. */
+/* The reply to a message, or NULL where it wants none. A reply that could not be made for want of memory is one that says
+ * so; *no_memory: not even that could be made, of all or of a part. */
 json_t *tn_mcp_answer(const tn_mcp_tools *t, const json_t *message, bool *no_memory);
 /* The reply to a text that is no JSON. */
 json_t *tn_mcp_no_json(const char *why);

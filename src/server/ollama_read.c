@@ -26,7 +26,7 @@ static tern_status read_keep(const json_t *v, tn_ollama_asked *out, tern_error *
         char *end;
         double x = strtod(p, &end);
         size_t k = 0;
-        if (end == p || !isfinite(x)) ok = false;
+        if (end == p || !isfinite(x) || x < 0) ok = false; /* a sign is for the whole */
         while (ok && k < 4 && strncmp(end, units[k].name, strlen(units[k].name)) != 0) k++;
         if (ok && k == 4 && *end) ok = false;
         if (!ok) break;

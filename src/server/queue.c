@@ -38,6 +38,7 @@ struct tn_queue {
     tn_job *first, *last;          /* waiting; guarded by mu */
     bool closing;                  /* guarded by mu */
     tn_queue_counts counts;        /* guarded by mu */
+    size_t n_unread, n_probs;      /* of all jobs; guarded by mu */
     tn_job *running[TN_MAX_TEXTS]; /* guarded by mu */
     served seated;                 /* clients whose requests sat down; guarded by mu */
     uint64_t n_seated;             /* guarded by mu */
@@ -120,6 +121,7 @@ static void job_free(tn_job *j) {
 static void job_release(tn_job *j) {
     pthread_mutex_lock(&j->q->mu);
     bool last = !--j->owners;
+    if (last) j->q->n_unread -= j->out.n - j->n_taken, j->q->n_probs -= j->n_probs;
     pthread_mutex_unlock(&j->q->mu);
     if (last) job_free(j);
 }
@@ -151,6 +153,8 @@ size_t tn_job_take(tn_job *j, char *buf, size_t cap, bool *done) {
     if (n > cap) n = cap;
     if (n) memcpy(buf, j->out.p + j->n_taken, n);
     j->n_taken += n;
+    j->q->n_unread -= n;
+    if (j->n_taken == j->out.n) j->n_taken = j->out.n = 0;
     *done = j->done && j->n_taken == j->out.n;
     pthread_mutex_unlock(&j->q->mu);
     return n;
@@ -159,7 +163,7 @@ size_t tn_job_take(tn_job *j, char *buf, size_t cap, bool *done) {
 bool tn_job_done(tn_job *j, bool *begun) {
     pthread_mutex_lock(&j->q->mu);
     bool done = j->done;
-    *begun = j->out.n > 0;
+    *begun = j->has_begun;
     pthread_mutex_unlock(&j->q->mu);
     return done;
 }
@@ -168,10 +172,31 @@ bool tn_job_done(tn_job *j, bool *begun) {
 
 static bool put_out(void *user, const char *text, size_t n) {
     tn_job *j = user;
-    pthread_mutex_lock(&j->q->mu);
-    bool ok = tn_bytes_add(&j->out, text, n);
+    tn_queue *q = j->q;
+    pthread_mutex_lock(&q->mu);
+    const size_t unread = j->out.n - j->n_taken;
+    bool much =
+        unread > TN_UNREAD_BYTES || (unread > TN_UNREAD_LEAST_BYTES && q->n_unread > TN_UNREAD_ALL_BYTES);
+    bool ok = j->why || !much; /* the last words of one that ends for it still come */
+    if (!ok) j->why = "the client does not read its answer";
+    ok = ok && tn_bytes_add(&j->out, text, n);
+    if (ok) q->n_unread += n, j->has_begun = true;
     if (ok) pthread_cond_signal(&j->changed);
-    pthread_mutex_unlock(&j->q->mu);
+    pthread_mutex_unlock(&q->mu);
+    return ok;
+}
+
+static bool keep_probs(void *user, size_t n) {
+    tn_job *j = user;
+    tn_queue *q = j->q;
+    pthread_mutex_lock(&q->mu);
+    q->n_probs += n;
+    j->n_probs += n;
+    if (j->n_probs > TN_KEPT_PROBS / (size_t)j->a.r.n ||
+        (j->n_probs > TN_KEPT_LEAST_PROBS && q->n_probs > TN_KEPT_ALL_PROBS))
+        j->why = "probabilities of too many tokens wait for the end of their replies: ask for a stream";
+    bool ok = !j->why;
+    pthread_mutex_unlock(&q->mu);
     return ok;
 }
 
@@ -264,7 +289,9 @@ static void finish_decoded(tn_queue *q, seat *a) {
     tern_error err = {0};
     tern_status st = tern_answer_close(&a->d, &j->a.said.res, &err);
     if (st == TERN_OK) j->a.said.stopped_by = a->slot->s->stopped_by;
-    if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && !j->a.enough)
+    if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && j->why)
+        st = tn_fail(&err, TERN_E_LIMIT, "%s", j->why);
+    else if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && !j->a.enough)
         st = atomic_load(&j->cancelled) ? tn_fail(&err, TERN_E_CANCELLED, "cancelled")
                                         : tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
     finish(q, a, st, &err);
@@ -364,8 +391,12 @@ static void embed(tn_queue *q, seat *a) {
     }
     if (st == TERN_OK) {
         running_on(q, j, q->embedder);
-        st = tern_session_embed(q->embedder, j->a.said.ids, j->a.said.n_ids, j->mean, j->vector,
-                                (size_t)q->o.e->model->h.n_embd, &err);
+        const tn_hparams *h = &q->o.e->model->h;
+        const int32_t *ids = j->a.said.ids;
+        size_t n = j->a.said.n_ids;
+        st = h->pooling == TN_POOL_RANK
+                 ? tern_session_rank(q->embedder, ids, n, j->vector, &err)
+                 : tern_session_embed(q->embedder, ids, n, j->mean, j->vector, (size_t)h->n_embd, &err);
     }
     finish(q, a, st, &err);
 }
@@ -460,6 +491,7 @@ static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error
                                     .shift = q->o.shift,
                                     .put = put_out,
                                     .token = count_token,
+                                    .keep_probs = keep_probs,
                                     .cancelled = &j->cancelled,
                                     .user = j};
     pthread_condattr_t a;
@@ -543,8 +575,12 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t 
         json_decref(body);
         return tn_fail(err, TERN_E_MEMORY, "no memory for the embeddings");
     }
-    tn_request r = {
-        .n = 1, .body = body, .per_prompt = 1, .prompt = json_object_get(body, "prompt"), .client = client};
+    tn_request r = {.n = 1,
+                    .body = body,
+                    .per_prompt = 1,
+                    .prompt = json_object_get(body, "prompt"),
+                    .client = client,
+                    .embeds = true};
     tn_job *j;
     tern_status st = put(q, &r, v, mean, &j, err); /* takes r and v */
     if (st != TERN_OK) return st;

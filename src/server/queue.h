@@ -31,8 +31,10 @@ typedef struct tn_job {
     uint64_t seated; /* its number among those whose answers were begun; 0: it waits */
     bool done;
     tern_error err; /* err.code when done */
-    tn_bytes out;   /* of a stream */
-    size_t n_taken;
+    tn_bytes out;   /* of a stream: what is not taken begins at n_taken */
+    size_t n_taken, n_probs;
+    bool has_begun;  /* something was written to out */
+    const char *why; /* the answer takes too much memory; NULL: it does not */
     /* the worker's */
     float *vector; /* not NULL: the text's embedding is wanted, and goes there */
     bool mean;
@@ -99,11 +101,21 @@ tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *e
 tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err);
 /* The prompt of a chat as the template writes it; *text is the caller's. Takes the request. */
 tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_bytes, tern_error *err);
-/* The embedding of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: out [n_embd], *n_tokens
+/* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: out [n_embd], *n_tokens
  * grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
 tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client,
                            bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
                            tern_error *err);
+/* What answers may hold until it is sent: bytes of one whose client does not read it, of all such together, and
+ * probabilities of tokens in replies that are no streams. An answer that would hold more ends, and says so. */
+enum {
+    TN_UNREAD_BYTES = 2 << 20,
+    TN_UNREAD_ALL_BYTES = 64 << 20,
+    TN_UNREAD_LEAST_BYTES = 256 << 10, /* less is nobody's fault */
+    TN_KEPT_PROBS = 400000,            /* of a request */
+    TN_KEPT_ALL_PROBS = 2000000,
+    TN_KEPT_LEAST_PROBS = 10000
+};
 /* Waits at most `ms` for more output or the end. */
 void tn_job_wait(tn_job *j, int ms);
 /* Copies output not taken yet. *done tells that nothing will follow. */

@@ -28,6 +28,10 @@ tern_status tn_fail_context(size_t n_prompt, int32_t n_ctx, tern_error *err) {
                    n_ctx);
 }
 
+tern_status tn_fail_context_of_text(size_t n_tokens, int32_t n_ctx, tern_error *err) {
+    return tn_fail(err, TN_E_CONTEXT, CONTEXT_FORM ": it is too large to embed", n_tokens, n_ctx);
+}
+
 static const char *type_of(const tern_error *err, int status, bool of_messages) {
     if (err->code == TN_E_CONTEXT && !of_messages) return "exceed_context_size_error";
     switch (status) {

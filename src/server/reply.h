@@ -10,5 +10,7 @@ int tn_reply_status(const tern_error *err);
 json_t *tn_reply_error(const tern_error *err, int status, bool of_messages);
 /* A prompt that is too long: the message has the numbers, and so has the body. */
 tern_status tn_fail_context(size_t n_prompt, int32_t n_ctx, tern_error *err);
+/* The same of a text that is embedded, which needs no room for an answer. */
+tern_status tn_fail_context_of_text(size_t n_tokens, int32_t n_ctx, tern_error *err);
 
 #endif

@@ -80,6 +80,7 @@ typedef struct tn_request {
     uint64_t client;  /* who asks, for fair turns */
     int64_t asked_ns; /* when; 0: when it is put into the queue */
     int32_t n, per_prompt, choice; /* answers wanted; to every prompt; which of them */
+    bool embeds;                   /* a vector or a score is wanted, and no answer */
     bool keeps;                    /* it says how long the model stays in memory after it: */
     int64_t keep_ns;               /* -1: for ever */
     uint64_t id[2];                /* of all answers to it; 0: one is made */

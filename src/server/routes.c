@@ -254,6 +254,7 @@ static result completion(const tn_api_call *a) { return tn_api_complete(a, TN_AP
 static result messages(const tn_api_call *a) { return tn_api_complete(a, TN_API_MESSAGES); }
 static result embeddings(const tn_api_call *a) { return with_body(a, tn_api_embeddings); }
 static result embedding(const tn_api_call *a) { return with_body(a, tn_api_embedding); }
+static result rerank(const tn_api_call *a) { return with_body(a, tn_api_rerank); }
 static result tokens(const tn_api_call *a) { return with_body(a, tokenize); }
 static result texts(const tn_api_call *a) { return with_body(a, detokenize); }
 
@@ -280,10 +281,10 @@ static const struct {
               {"POST", "/apply-template", apply_template},
               {"POST", "/lora-adapters", unsupported},
               {"POST", "/props", unsupported},
-              {"POST", "/rerank", unsupported},
-              {"POST", "/reranking", unsupported},
-              {"POST", "/v1/rerank", unsupported},
-              {"POST", "/v1/reranking", unsupported},
+              {"POST", "/rerank", rerank},
+              {"POST", "/reranking", rerank},
+              {"POST", "/v1/rerank", rerank},
+              {"POST", "/v1/reranking", rerank},
               {"POST", "/api/chat", tn_ollama_chat},
               {"POST", "/api/generate", tn_ollama_generate},
               {"POST", "/api/embed", tn_ollama_embed},

@@ -1,4 +1,4 @@
-/* A text as a vector: what the layers make of it, without lm_head. */
+/* A text as a vector, or as a score: what the layers make of it, without lm_head. */
 #include "session/session.h"
 
 #include "base/status.h"
@@ -9,33 +9,109 @@
 typedef struct sum {
     float *out;
     size_t n;
+    size_t only; /* the row that counts; SIZE_MAX: all */
 } sum;
 
 static void on_hidden(void *user, size_t i, const float *x) {
     sum *t = user;
-    (void)i;
-    for (size_t k = 0; k < t->n; k++) t->out[k] += x[k];
+    for (size_t k = 0; (t->only == SIZE_MAX || t->only == i) && k < t->n; k++) t->out[k] += x[k];
+}
+
+/* How rows become one, where the caller leaves it to the file. A scored text is read at its first row, or at that
+ * which has seen all. */
+static tn_pooling pooling_of(const tn_hparams *h) {
+    if (h->pooling == TN_POOL_MEAN || h->pooling == TN_POOL_FIRST || h->pooling == TN_POOL_LAST)
+        return h->pooling;
+    if (!h->bidirectional) return TN_POOL_LAST;
+    return h->pooling == TN_POOL_RANK ? TN_POOL_FIRST : TN_POOL_MEAN;
+}
+
+/* out[n_out] = w x + b. */
+static void product(const float *w, const float *b, const float *x, size_t n, size_t n_out, float *out) {
+    for (size_t i = 0; i < n_out; i++) {
+        double sum = b ? (double)b[i] : 0;
+        for (size_t k = 0; k < n; k++) sum += (double)w[i * n + k] * (double)x[k];
+        out[i] = (float)sum;
+    }
+}
+
+/* The sum of the rows that count, or the one, in out [n_embd]; a mean is as long as a sum, after all is done. */
+static tern_status pooled(tern_session *s, const int32_t *ids, size_t n, tn_pooling by, float *out,
+                          tern_error *err) {
+    size_t n_embd = (size_t)s->e->model->h.n_embd;
+    sum t = {out, n_embd, by == TN_POOL_MEAN ? SIZE_MAX : by == TN_POOL_FIRST ? 0 : n - 1};
+    float *row = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, n_embd, sizeof *row);
+    TN_FAIL_IF(!row, err, TERN_E_MEMORY, "no memory for an embedding");
+    memset(out, 0, n_embd * sizeof *out);
+    tn_session_truncate(s, 0);
+    const tn_scorer scorer = {
+        .first = by == TN_POOL_LAST ? n - 1 : 0, .user = &t, .on_hidden = on_hidden, .row = row};
+    tern_status st = tn_session_append(s, ids, n, &scorer, err);
+    tn_free(&s->e->ctx, row);
+    return st;
+}
+
+/* The products after pooling, where the model has them; `most` is room for what lies between. */
+static void through_dense(const tn_model *m, float *v, float *between) {
+    const tn_hparams *h = &m->h;
+    size_t n = (size_t)h->n_embd, k = (size_t)h->n_between;
+    if (!k) return;
+    product(tn_model_vector(m, h->n_layers - 1, TN_W_DENSE_1), NULL, v, n, k, between);
+    product(tn_model_vector(m, h->n_layers - 1, TN_W_DENSE_2), NULL, between, k, n, v);
 }
 
 tern_status tern_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
                                size_t cap, tern_error *err) {
     TN_FAIL_IF(!s || !out, err, TERN_E_INVALID, "an embedding needs a session and a place for the vector");
     TN_FAIL_IF(!n || !ids, err, TERN_E_INVALID, "a text without tokens has no embedding");
-    size_t n_embd = (size_t)s->e->model->h.n_embd;
+    const tn_hparams *h = &s->e->model->h;
+    size_t n_embd = (size_t)h->n_embd;
     TN_FAIL_IF(cap < n_embd, err, TERN_E_LIMIT, "an embedding has %zu numbers, there is room for %zu", n_embd,
                cap);
-    sum t = {out, n_embd};
-    float *row = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, n_embd, sizeof *row);
-    TN_FAIL_IF(!row, err, TERN_E_MEMORY, "no memory for an embedding");
-    memset(out, 0, n_embd * sizeof *out);
-    tn_session_truncate(s, 0);
-    const tn_scorer scorer = {.first = mean ? 0 : n - 1, .user = &t, .on_hidden = on_hidden, .row = row};
-    tern_status st = tn_session_append(s, ids, n, &scorer, err);
-    tn_free(&s->e->ctx, row);
+    TN_FAIL_IF(h->pooling == TN_POOL_RANK, err, TERN_E_UNSUPPORTED,
+               "this model scores how well a text answers a question, and makes no vectors");
+    float *between = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_between + 1, sizeof *between);
+    TN_FAIL_IF(!between, err, TERN_E_MEMORY, "no memory for an embedding");
+    tern_status st = pooled(s, ids, n, mean ? TN_POOL_MEAN : pooling_of(h), out, err);
+    if (st == TERN_OK) through_dense(s->e->model, out, between);
+    tn_free(&s->e->ctx, between);
     TN_TRY(st);
     double square = 0;
     for (size_t k = 0; k < n_embd; k++) square += (double)out[k] * (double)out[k];
     float scale = square > 0 ? (float)(1 / sqrt(square)) : 0;
     for (size_t k = 0; k < n_embd; k++) out[k] *= scale;
     return TERN_OK;
+}
+
+/* The first score; where there are several, of a model that also writes, its share. */
+static float score_of(const tn_model *m, float *v, float *layer, float *scores) {
+    const tn_hparams *h = &m->h;
+    size_t n = (size_t)h->n_embd, n_scores = (size_t)h->n_scores;
+    int32_t last = h->n_layers - 1;
+    if (h->score_layer) {
+        product(tn_model_vector(m, last, TN_W_SCORE_IN), tn_model_vector(m, last, TN_W_SCORE_IN_B), v, n, n,
+                layer);
+        for (size_t i = 0; i < n; i++) v[i] = tanhf(layer[i]);
+    }
+    product(tn_model_vector(m, last, TN_W_SCORE), tn_model_vector(m, last, TN_W_SCORE_B), v, n, n_scores,
+            scores);
+    if (h->bidirectional || n_scores == 1) return scores[0];
+    double all = 0;
+    for (size_t i = 0; i < n_scores; i++) all += exp((double)scores[i] - (double)scores[0]);
+    return (float)(1 / all);
+}
+
+tern_status tern_session_rank(tern_session *s, const int32_t *ids, size_t n, float *score, tern_error *err) {
+    TN_FAIL_IF(!s || !score, err, TERN_E_INVALID, "a score needs a session and a place for it");
+    TN_FAIL_IF(!n || !ids, err, TERN_E_INVALID, "a text without tokens has no score");
+    const tn_hparams *h = &s->e->model->h;
+    TN_FAIL_IF(h->pooling != TN_POOL_RANK || !h->n_scores, err, TERN_E_UNSUPPORTED,
+               "this model does not score texts: that takes a reranker");
+    size_t n_embd = (size_t)h->n_embd;
+    float *v = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, 2 * n_embd + (size_t)h->n_scores, sizeof *v);
+    TN_FAIL_IF(!v, err, TERN_E_MEMORY, "no memory for a score");
+    tern_status st = pooled(s, ids, n, pooling_of(h), v, err);
+    if (st == TERN_OK) *score = score_of(s->e->model, v, v + n_embd, v + 2 * n_embd);
+    tn_free(&s->e->ctx, v);
+    return st;
 }

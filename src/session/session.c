@@ -229,6 +229,13 @@ static tern_status check_begins(const tern_session *s, tern_error *err) {
     return TERN_OK;
 }
 
+static tern_status check_writes(const tern_session *s, tern_error *err) {
+    TN_FAIL_IF(
+        s->e->model->h.bidirectional, err, TERN_E_UNSUPPORTED,
+        "this model reads texts as a whole and writes none: it embeds them (tern embed, /v1/embeddings)");
+    return TERN_OK;
+}
+
 /* Announces n tokens that follow in one or more pieces. */
 static tern_status begin_pieces(tern_session *s, const int32_t *tokens, size_t n, tn_prefill *out,
                                 tern_error *err) {
@@ -254,13 +261,14 @@ static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scor
     if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
     if (st == TERN_OK && scorer && scorer->first < p->done + (size_t)rows)
         st = score_rows(s, rows, p->done, scorer, err);
-    if (st == TERN_OK && last) st = logits_of(s, rows - 1, 1, s->logits, err);
+    bool wanted = last && !s->e->model->h.bidirectional && !(scorer && scorer->on_hidden);
+    if (st == TERN_OK && wanted) st = logits_of(s, rows - 1, 1, s->logits, err);
     if (st != TERN_OK) return st;
     if (p->calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
     keep_rows(s, tokens, rows, s, 0);
     TN_TRY(mark(s, rows >= MARKED_ROWS || (last && p->n > 1), err));
     p->done += (size_t)rows;
-    s->has_logits = last;
+    s->has_logits = wanted;
     return TERN_OK;
 }
 
@@ -294,7 +302,7 @@ static tern_status tree_logits(tern_session *s, tern_error *err) {
 }
 
 static tern_status check_tree(const tern_session *s, const tn_tree *tree, tern_error *err) {
-    TN_TRY(check_begins(s, err));
+    TN_TRY(check_writes(s, err));
     TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT,
                "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
     return check_ids(s, tree->token, (size_t)tree->n, err);
@@ -457,12 +465,14 @@ static size_t keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok) 
 tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
+    TN_TRY(check_writes(s, err));
     size_t same = keep_prefix(s, prompt, n_tok);
     return same == n_tok ? TERN_OK : tn_session_append(s, prompt + same, n_tok - same, NULL, err);
 }
 
 tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
                              tern_error *err) {
+    TN_TRY(check_writes(s, err));
     size_t same = keep_prefix(s, prompt, n_tok);
     return begin_pieces(s, prompt + same, n_tok - same, out, err);
 }
@@ -473,6 +483,7 @@ tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok == 0 || !prompt || !on_logits, err, TERN_E_INVALID,
                "scoring needs tokens and a callback");
+    TN_TRY(check_writes(s, err));
     if (!s->score_logits) {
         s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS,
                                    TN_SCORE_ROWS * (size_t)s->e->model->h.n_vocab, sizeof(float));
@@ -486,6 +497,7 @@ tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_
 
 tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_TRY(check_writes(s, err));
     return tn_session_append(s, &token, 1, NULL, err);
 }
 

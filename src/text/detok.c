@@ -6,8 +6,10 @@
 #include <assert.h>
 
 void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_start) {
-    *d = (tn_detok){
-        .t = t, .special = special, .started = !at_start || t->kind != TN_TOK_BPE_SPM || !t->space_prefix};
+    *d = (tn_detok){.t = t,
+                    .special = special,
+                    .started = !at_start || t->kind < TN_TOK_BPE_SPM ||
+                               !(t->space_prefix || t->kind == TN_TOK_WORDPIECE)};
 }
 
 /* Tells whether more bytes could complete an unfinished sequence. */

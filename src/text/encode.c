@@ -6,6 +6,7 @@
 #include "text/tokenizer_impl.h"
 
 #include "base/status.h"
+#include "text/pieces.h"
 #include "text/utf8.h"
 
 #include <assert.h>
@@ -389,10 +390,14 @@ static size_t fold_visible_spaces(uint8_t *p, size_t n) {
 
 /* ---- sections ----------------------------------------------------------------------------------- */
 
+static void emit_piece(void *user, uint32_t id) { emit(user, id); }
+
 /* Encodes text between special tokens. `first` says that it is at the start of the text. */
 static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool first) {
     const tn_tokenizer *t = e->t;
     if (n == 0) return TERN_OK;
+    if (t->kind == TN_TOK_WORDPIECE) return tn_tok_wordpiece(t, p, n, emit_piece, e, e->err);
+    if (t->kind == TN_TOK_UNIGRAM) return tn_tok_unigram(t, p, n, emit_piece, e, e->err);
     if (t->nfc) {
         TN_TRY(normalise_nfc(e, p, n, &n));
         p = e->norm;
@@ -592,4 +597,25 @@ tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes,
 tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, const char *template,
                                  bool add_bos, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
     return tokenize(t, s->text, s->n_bytes, s, template, FREE, add_bos, false, ids, cap, n_ids, err);
+}
+
+tern_status tn_tokenize_pair(const tn_tokenizer *t, const char *const text[2], const size_t n_bytes[2],
+                             int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
+    size_t n = 0;
+    bool room = true;
+    for (int i = 0; i < 2; i++) {
+        size_t k, left = n < cap ? cap - n : 0;
+        /* in front of the first text what begins one; RoBERTa's kind ends the first twice */
+        bool twice = i && t->kind == TN_TOK_UNIGRAM && t->add_eos && t->eos >= 0;
+        if (twice && left) ids[n] = t->eos;
+        if (twice) n++, left -= left > 0;
+        tern_status st =
+            tokenize(t, text[i], n_bytes[i], NULL, NULL, USER, !i, true, ids + (left ? n : 0), left, &k, err);
+        room = room && st != TERN_E_LIMIT;
+        if (st != TERN_E_LIMIT) TN_TRY(st);
+        n += k;
+    }
+    *n_ids = n;
+    TN_FAIL_IF(n > cap || !room, err, TERN_E_LIMIT, "both texts make %zu tokens, room for %zu", n, cap);
+    return TERN_OK;
 }

@@ -9,53 +9,31 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "text/pretok.h"
+#include "text/hf_impl.h"
 #include "text/spm.h"
 #include "text/utf8.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_FILE_BYTES = 256 << 20, MAX_PATTERNS = 15, MAX_ENDS = 64, MAX_VOCAB = 1 << 21 };
+enum { MAX_FILE_BYTES = 256 << 20 };
 
-/* A draft is a description being put together. Strings are borrowed from the documents (JSON values, files)
- * or from `made`, which all live until it is opened. */
-typedef struct draft {
-    tn_ctx *ctx;
-    tern_error *err;
-    tn_tokenizer_spec spec;
-    const char **tokens;
-    size_t *token_bytes;
-    uint8_t *types;
-    float *scores;
-    const char **merges;
-    size_t *merge_bytes;
-    size_t n_vocab, cap_vocab, n_merges, cap_merges, n_scores;
-    const char *patterns[MAX_PATTERNS + 1];
-    size_t n_patterns;
-    bool byte_level, spaces_visible; /* what was seen of the two alphabets */
-    int32_t ends[MAX_ENDS];
-    size_t n_ends;
-    char **made; /* strings built here */
-    size_t n_made, cap_made;
-} draft;
-
-static void draft_init(draft *d, tn_ctx *ctx, tern_error *err) {
-    *d = (draft){.ctx = ctx, .err = err};
+static void draft_init(tn_hf_draft *d, tn_ctx *ctx, tern_error *err) {
+    *d = (tn_hf_draft){.ctx = ctx, .err = err};
     d->spec.bos = d->spec.eos = d->spec.eot = d->spec.unk = d->spec.pad = -1;
 }
 
-static void draft_free(draft *d) {
+static void draft_free(tn_hf_draft *d) {
     void *owned[] = {d->tokens, d->token_bytes, d->types, d->scores, d->merges, d->merge_bytes};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(d->ctx, owned[i]);
     for (size_t i = 0; i < d->n_made; i++) tn_free(d->ctx, d->made[i]);
     tn_free(d->ctx, d->made);
 }
 
-static tern_status no_memory(draft *d) {
+tern_status tn_hf_no_memory(tn_hf_draft *d) {
     return tn_fail(d->err, TERN_E_MEMORY, "out of memory reading the tokenizer");
 }
 
@@ -70,7 +48,7 @@ static bool grow(tn_ctx *ctx, void *array_at, size_t size, size_t cap_new) {
 }
 
 /* Makes a zeroed string of n bytes that lives as long as the draft. */
-static char *make(draft *d, size_t n) {
+char *tn_hf_make(tn_hf_draft *d, size_t n) {
     if (d->n_made == d->cap_made) {
         size_t cap = d->cap_made * 2 + 16;
         if (!grow(d->ctx, &d->made, sizeof *d->made, cap)) return NULL;
@@ -82,8 +60,8 @@ static char *make(draft *d, size_t n) {
 }
 
 /* Sets token `id` to text. Ids may come in any order, and holes stay empty. */
-static tern_status set_token(draft *d, json_int_t id, const char *text, size_t n, uint8_t type) {
-    TN_FAIL_IF(id < 0 || id >= MAX_VOCAB, d->err, TERN_E_FORMAT,
+tern_status tn_hf_set_token(tn_hf_draft *d, json_int_t id, const char *text, size_t n, uint8_t type) {
+    TN_FAIL_IF(id < 0 || id >= TN_HF_VOCAB, d->err, TERN_E_FORMAT,
                "token \"%.40s\" has id %" JSON_INTEGER_FORMAT, text, id);
     size_t i = (size_t)id;
     if (i >= d->cap_vocab) {
@@ -91,7 +69,7 @@ static tern_status set_token(draft *d, json_int_t id, const char *text, size_t n
         if (!grow(d->ctx, &d->tokens, sizeof *d->tokens, cap) ||
             !grow(d->ctx, &d->token_bytes, sizeof *d->token_bytes, cap) ||
             !grow(d->ctx, &d->types, sizeof *d->types, cap))
-            return no_memory(d);
+            return tn_hf_no_memory(d);
         d->cap_vocab = cap;
     }
     for (; d->n_vocab <= i; d->n_vocab++) {
@@ -105,12 +83,12 @@ static tern_status set_token(draft *d, json_int_t id, const char *text, size_t n
     return TERN_OK;
 }
 
-static tern_status add_merge(draft *d, const char *text, size_t n) {
+static tern_status add_merge(tn_hf_draft *d, const char *text, size_t n) {
     if (d->n_merges == d->cap_merges) {
         size_t cap = d->cap_merges * 2 + 1024;
         if (!grow(d->ctx, &d->merges, sizeof *d->merges, cap) ||
             !grow(d->ctx, &d->merge_bytes, sizeof *d->merge_bytes, cap))
-            return no_memory(d);
+            return tn_hf_no_memory(d);
         d->cap_merges = cap;
     }
     d->merges[d->n_merges] = text;
@@ -118,19 +96,19 @@ static tern_status add_merge(draft *d, const char *text, size_t n) {
     return TERN_OK;
 }
 
-static tern_status add_pattern(draft *d, const char *p) {
-    TN_FAIL_IF(d->n_patterns == MAX_PATTERNS, d->err, TERN_E_UNSUPPORTED,
-               "more than %d pre-tokenisation steps", MAX_PATTERNS);
+static tern_status add_pattern(tn_hf_draft *d, const char *p) {
+    TN_FAIL_IF(d->n_patterns == TN_HF_PATTERNS, d->err, TERN_E_UNSUPPORTED,
+               "more than %d pre-tokenisation steps", TN_HF_PATTERNS);
     d->patterns[d->n_patterns++] = p;
     return TERN_OK;
 }
 
-static tern_status add_named_patterns(draft *d, const char *name) {
+static tern_status add_named_patterns(tn_hf_draft *d, const char *name) {
     for (const char *const *p = tn_pretok_named(name)->patterns; *p; p++) TN_TRY(add_pattern(d, *p));
     return TERN_OK;
 }
 
-static int32_t find_token(const draft *d, const char *text) {
+static int32_t find_token(const tn_hf_draft *d, const char *text) {
     size_t n = strlen(text);
     for (size_t i = d->n_vocab; i-- > 0;) /* added tokens, the usual question, are at the end */
         if (d->token_bytes[i] == n && !memcmp(d->tokens[i], text, n) && d->types[i] != TN_TOKEN_UNUSED)
@@ -140,13 +118,7 @@ static int32_t find_token(const draft *d, const char *text) {
 
 /* ---- JSON --------------------------------------------------------------------------------------- */
 
-static const char *str_of(const json_t *o, const char *key) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-static bool is(const json_t *o, const char *key, const char *value) { return !strcmp(str_of(o, key), value); }
-
-static tern_status parse_json(draft *d, const char *name, const char *text, size_t n, json_t **out) {
+static tern_status parse_json(tn_hf_draft *d, const char *name, const char *text, size_t n, json_t **out) {
     json_error_t je;
     *out = tn_json_parse(text, n, JSON_ALLOW_NUL, &je);
     if (*out) return TERN_OK;
@@ -156,41 +128,50 @@ static tern_status parse_json(draft *d, const char *name, const char *text, size
                    "%s: line %d: %s", name, je.line, je.text);
 }
 
-static tern_status read_normalizer(draft *d, const json_t *n, int depth) {
+static tern_status read_normalizer(tn_hf_draft *d, const json_t *n, int depth) {
     if (!json_is_object(n)) return TERN_OK;
-    if (is(n, "type", "Sequence")) {
+    if (tn_hf_is(n, "type", "Sequence")) {
         TN_FAIL_IF(depth > 4, d->err, TERN_E_UNSUPPORTED, "normalizers nest too deep");
         size_t i;
         json_t *e;
         json_array_foreach(json_object_get(n, "normalizers"), i, e) TN_TRY(read_normalizer(d, e, depth + 1));
         return TERN_OK;
     }
-    if (is(n, "type", "NFC")) {
+    bool pieces = d->spec.kind > TN_TOK_BPE_SPM;
+    if (pieces && tn_hf_is(n, "type", "BertNormalizer")) return tn_hf_bert_normalizer(d, n);
+    if (pieces && tn_hf_is(n, "type", "Precompiled")) return tn_hf_charsmap(d, n);
+    if (pieces && tn_hf_is(n, "type", "Replace") &&
+        tn_hf_is(json_object_get(n, "pattern"), "Regex", " {2,}") && tn_hf_is(n, "content", " ")) {
+        d->spec.merge_spaces = true;
+        return TERN_OK;
+    }
+    if (tn_hf_is(n, "type", "NFC")) {
         d->spec.nfc = true;
         return TERN_OK;
     }
-    if (is(n, "type", "Prepend") && is(n, "prepend", "\xe2\x96\x81")) {
+    if (tn_hf_is(n, "type", "Prepend") && tn_hf_is(n, "prepend", "\xe2\x96\x81")) {
         d->spaces_visible = d->spec.add_space_prefix = true;
         return TERN_OK;
     }
-    if (is(n, "type", "Replace") && is(json_object_get(n, "pattern"), "String", " ") &&
-        is(n, "content", "\xe2\x96\x81")) {
+    if (tn_hf_is(n, "type", "Replace") && tn_hf_is(json_object_get(n, "pattern"), "String", " ") &&
+        tn_hf_is(n, "content", "\xe2\x96\x81")) {
         d->spaces_visible = true;
         return TERN_OK;
     }
-    return tn_fail(d->err, TERN_E_UNSUPPORTED, "normalizer \"%.40s\" is not supported", str_of(n, "type"));
+    return tn_fail(d->err, TERN_E_UNSUPPORTED, "normalizer \"%.40s\" is not supported",
+                   tn_hf_text(n, "type"));
 }
 
-static tern_status read_split(draft *d, const json_t *p) {
+static tern_status read_split(tn_hf_draft *d, const json_t *p) {
     const json_t *pattern = json_object_get(p, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex"), *text = json_object_get(pattern, "String");
     bool invert = json_is_true(json_object_get(p, "invert"));
     /* Gemma: the normalizer has already replaced what this would split at */
-    if (d->spaces_visible && is(pattern, "String", " ")) return TERN_OK;
+    if (d->spaces_visible && tn_hf_is(pattern, "String", " ")) return TERN_OK;
     /* Removing what does not match (tiktoken conversions) is isolating: their patterns match everything. */
-    bool isolated = is(p, "behavior", "Isolated") || (is(p, "behavior", "Removed") && invert);
+    bool isolated = tn_hf_is(p, "behavior", "Isolated") || (tn_hf_is(p, "behavior", "Removed") && invert);
     TN_FAIL_IF(!isolated, d->err, TERN_E_UNSUPPORTED,
-               "pre-tokenizer Split with behavior \"%.40s\" is not supported", str_of(p, "behavior"));
+               "pre-tokenizer Split with behavior \"%.40s\" is not supported", tn_hf_text(p, "behavior"));
     if (json_is_string(regex)) {
         TN_FAIL_IF(strlen(json_string_value(regex)) != json_string_length(regex), d->err, TERN_E_FORMAT,
                    "a Split pattern holds a zero byte");
@@ -198,9 +179,9 @@ static tern_status read_split(draft *d, const json_t *p) {
     }
     TN_FAIL_IF(!json_is_string(text), d->err, TERN_E_FORMAT, "pre-tokenizer Split without a pattern");
     const char *s = json_string_value(text);
-    char *q =
-        make(d, 4 * json_string_length(text)); /* every byte of the text, whatever it means to a pattern */
-    if (!q) return no_memory(d);
+    char *q = tn_hf_make(
+        d, 4 * json_string_length(text)); /* every byte of the text, whatever it means to a pattern */
+    if (!q) return tn_hf_no_memory(d);
     size_t n = 0;
     for (; *s; s++) {
         if (strchr("\\^$.[]|()?*+{}#", *s)) q[n++] = '\\';
@@ -209,9 +190,9 @@ static tern_status read_split(draft *d, const json_t *p) {
     return add_pattern(d, q);
 }
 
-static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
+static tern_status read_pre_tokenizer(tn_hf_draft *d, const json_t *p, int depth) {
     if (!json_is_object(p)) return TERN_OK;
-    if (is(p, "type", "Sequence")) {
+    if (tn_hf_is(p, "type", "Sequence")) {
         TN_FAIL_IF(depth > 4, d->err, TERN_E_UNSUPPORTED, "pre-tokenizers nest too deep");
         size_t i;
         json_t *e;
@@ -219,7 +200,7 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
             TN_TRY(read_pre_tokenizer(d, e, depth + 1));
         return TERN_OK;
     }
-    if (is(p, "type", "ByteLevel")) {
+    if (tn_hf_is(p, "type", "ByteLevel")) {
         d->byte_level = true;
         if (json_is_true(json_object_get(p, "add_prefix_space"))) {
             TN_FAIL_IF(d->n_patterns, d->err, TERN_E_UNSUPPORTED,
@@ -229,21 +210,28 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
         const json_t *use = json_object_get(p, "use_regex"); /* absent: on */
         return json_is_false(use) ? TERN_OK : add_named_patterns(d, "gpt-2");
     }
-    if (is(p, "type", "Digits"))
+    if (tn_hf_is(p, "type", "Digits"))
         return add_pattern(d, json_is_true(json_object_get(p, "individual_digits")) ? "\\p{N}" : "\\p{N}+");
-    if (is(p, "type", "Split")) return read_split(d, p);
-    if (is(p, "type", "Punctuation")) {
-        TN_FAIL_IF(json_object_get(p, "behavior") && !is(p, "behavior", "Isolated") &&
-                       !is(p, "behavior", "Contiguous"),
+    if (tn_hf_is(p, "type", "Split")) return read_split(d, p);
+    if (tn_hf_is(p, "type", "Punctuation")) {
+        TN_FAIL_IF(json_object_get(p, "behavior") && !tn_hf_is(p, "behavior", "Isolated") &&
+                       !tn_hf_is(p, "behavior", "Contiguous"),
                    d->err, TERN_E_UNSUPPORTED,
                    "pre-tokenizer Punctuation with behavior \"%.40s\" is not supported",
-                   str_of(p, "behavior"));
-        return add_pattern(d, is(p, "behavior", "Contiguous") ? "[\\p{P}\\$\\+<=>\\^~\\|`]+"
-                                                              : "[\\p{P}\\$\\+<=>\\^~\\|`]");
+                   tn_hf_text(p, "behavior"));
+        return add_pattern(d, tn_hf_is(p, "behavior", "Contiguous") ? "[\\p{P}\\$\\+<=>\\^~\\|`]+"
+                                                                    : "[\\p{P}\\$\\+<=>\\^~\\|`]");
     }
-    if (is(p, "type", "Metaspace")) {
+    bool pieces = d->spec.kind > TN_TOK_BPE_SPM;
+    if (pieces && tn_hf_is(p, "type", "BertPreTokenizer"))
+        return TERN_OK; /* what wordpieces do by themselves */
+    if (pieces && tn_hf_is(p, "type", "WhitespaceSplit")) {
+        d->spec.merge_spaces = true;
+        return TERN_OK;
+    }
+    if (tn_hf_is(p, "type", "Metaspace")) {
         d->spaces_visible = true;
-        const char *scheme = str_of(p, "prepend_scheme");
+        const char *scheme = tn_hf_text(p, "prepend_scheme");
         const json_t *prefix =
             json_object_get(p, "add_prefix_space"); /* before there were schemes; absent: on */
         d->spec.add_space_prefix = *scheme ? strcmp(scheme, "never") != 0 : !json_is_false(prefix);
@@ -253,23 +241,37 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
         /* every space starts a piece; spaces are plain inside tern */
         return json_is_false(split) ? TERN_OK : add_pattern(d, " [^ ]*|[^ ]+");
     }
-    return tn_fail(d->err, TERN_E_UNSUPPORTED, "pre-tokenizer \"%.40s\" is not supported", str_of(p, "type"));
+    return tn_fail(d->err, TERN_E_UNSUPPORTED, "pre-tokenizer \"%.40s\" is not supported",
+                   tn_hf_text(p, "type"));
 }
 
 /* Reads the special tokens that the post-processor puts around one text. */
-static tern_status read_post_processor(draft *d, const json_t *p, int depth) {
+static tern_status read_post_processor(tn_hf_draft *d, const json_t *p, int depth) {
     if (!json_is_object(p)) return TERN_OK;
     size_t i;
     json_t *e;
-    if (is(p, "type", "Sequence")) {
+    if (tn_hf_is(p, "type", "Sequence")) {
         TN_FAIL_IF(depth > 4, d->err, TERN_E_UNSUPPORTED, "post-processors nest too deep");
         json_array_foreach(json_object_get(p, "processors"), i, e)
             TN_TRY(read_post_processor(d, e, depth + 1));
         return TERN_OK;
     }
-    if (is(p, "type", "ByteLevel")) return TERN_OK;
-    TN_FAIL_IF(!is(p, "type", "TemplateProcessing"), d->err, TERN_E_UNSUPPORTED,
-               "post-processor \"%.40s\" is not supported", str_of(p, "type"));
+    if (tn_hf_is(p, "type", "ByteLevel")) return TERN_OK;
+    if (d->spec.kind > TN_TOK_BPE_SPM &&
+        (tn_hf_is(p, "type", "BertProcessing") || tn_hf_is(p, "type", "RobertaProcessing"))) {
+        const json_t *cls = json_array_get(json_object_get(p, "cls"), 1),
+                     *sep = json_array_get(json_object_get(p, "sep"), 1);
+        TN_FAIL_IF(!json_is_integer(cls) || !json_is_integer(sep) || json_integer_value(cls) < 0 ||
+                       json_integer_value(sep) < 0 || json_integer_value(cls) >= TN_HF_VOCAB ||
+                       json_integer_value(sep) >= TN_HF_VOCAB,
+                   d->err, TERN_E_FORMAT, "post-processor \"%s\" without cls and sep", tn_hf_text(p, "type"));
+        d->spec.add_bos = d->spec.add_eos = true;
+        d->spec.bos = (int32_t)json_integer_value(cls);
+        d->spec.eos = (int32_t)json_integer_value(sep);
+        return TERN_OK;
+    }
+    TN_FAIL_IF(!tn_hf_is(p, "type", "TemplateProcessing"), d->err, TERN_E_UNSUPPORTED,
+               "post-processor \"%.40s\" is not supported", tn_hf_text(p, "type"));
     bool text_seen = false;
     json_array_foreach(json_object_get(p, "single"), i, e) {
         const json_t *special = json_object_get(e, "SpecialToken");
@@ -278,12 +280,12 @@ static tern_status read_post_processor(draft *d, const json_t *p, int depth) {
             continue;
         }
         const json_t *ids = json_object_get(
-            json_object_get(json_object_get(p, "special_tokens"), str_of(special, "id")), "ids");
+            json_object_get(json_object_get(p, "special_tokens"), tn_hf_text(special, "id")), "ids");
         json_t *first = json_array_get(ids, 0);
         TN_FAIL_IF(json_array_size(ids) != 1 || !json_is_integer(first) || json_integer_value(first) < 0 ||
-                       json_integer_value(first) >= MAX_VOCAB,
+                       json_integer_value(first) >= TN_HF_VOCAB,
                    d->err, TERN_E_UNSUPPORTED, "the post-processor's token \"%.40s\" is not one id",
-                   str_of(special, "id"));
+                   tn_hf_text(special, "id"));
         int32_t id = (int32_t)json_integer_value(first);
         bool *add = text_seen ? &d->spec.add_eos : &d->spec.add_bos;
         TN_FAIL_IF(*add, d->err, TERN_E_UNSUPPORTED, "the post-processor adds more than one token on a side");
@@ -293,7 +295,7 @@ static tern_status read_post_processor(draft *d, const json_t *p, int depth) {
     return TERN_OK;
 }
 
-static tern_status read_merges(draft *d, const json_t *merges) {
+static tern_status read_merges(tn_hf_draft *d, const json_t *merges) {
     size_t i;
     json_t *m;
     json_array_foreach(merges, i, m) {
@@ -305,8 +307,8 @@ static tern_status read_merges(draft *d, const json_t *merges) {
         TN_FAIL_IF(!json_is_string(a) || !json_is_string(b), d->err, TERN_E_FORMAT,
                    "merge %zu is neither a string nor a pair", i);
         size_t na = json_string_length(a), nb = json_string_length(b);
-        char *s = make(d, na + 1 + nb);
-        if (!s) return no_memory(d);
+        char *s = tn_hf_make(d, na + 1 + nb);
+        if (!s) return tn_hf_no_memory(d);
         memcpy(s, json_string_value(a), na);
         s[na] = ' ';
         memcpy(s + na + 1, json_string_value(b), nb);
@@ -315,7 +317,7 @@ static tern_status read_merges(draft *d, const json_t *merges) {
     return TERN_OK;
 }
 
-static tern_status read_added_tokens(draft *d, const json_t *added) {
+static tern_status read_added_tokens(tn_hf_draft *d, const json_t *added) {
     size_t i;
     json_t *a;
     json_array_foreach(added, i, a) {
@@ -325,37 +327,55 @@ static tern_status read_added_tokens(draft *d, const json_t *added) {
         uint8_t type = json_is_true(json_object_get(a, "special")) ? TN_TOKEN_CONTROL : TN_TOKEN_USER;
         if (json_is_true(json_object_get(a, "lstrip"))) type |= TN_TOKEN_LSTRIP;
         if (json_is_true(json_object_get(a, "rstrip"))) type |= TN_TOKEN_RSTRIP;
-        TN_TRY(set_token(d, json_integer_value(id), json_string_value(text), json_string_length(text), type));
+        TN_TRY(tn_hf_set_token(d, json_integer_value(id), json_string_value(text), json_string_length(text),
+                               type));
     }
     return TERN_OK;
 }
 
 static bool byte_spelling(const char *s, size_t n) { return n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>'; }
 
-static tern_status read_vocab(draft *d, const json_t *vocab, bool byte_fallback) {
+static tern_status read_vocab(tn_hf_draft *d, const json_t *vocab, bool byte_fallback) {
     const char *key;
     json_t *id;
     json_object_foreach((json_t *)(uintptr_t)vocab, key, id) {
         TN_FAIL_IF(!json_is_integer(id), d->err, TERN_E_FORMAT, "token \"%.40s\" has no id", key);
         size_t n = strlen(key);
         uint8_t type = byte_fallback && byte_spelling(key, n) ? TN_TOKEN_BYTE : TN_TOKEN_NORMAL;
-        TN_TRY(set_token(d, json_integer_value(id), key, n, type));
+        TN_TRY(tn_hf_set_token(d, json_integer_value(id), key, n, type));
     }
     return TERN_OK;
 }
 
-static tern_status read_tokenizer_json(draft *d, const json_t *root) {
+static tern_status read_pieces(tn_hf_draft *d, const json_t *root, const json_t *model) {
+    bool words = tn_hf_is(model, "type", "WordPiece");
+    TN_TRY(words ? tn_hf_wordpieces(d, model) : tn_hf_unigrams(d, model));
+    TN_TRY(read_normalizer(d, json_object_get(root, "normalizer"), 0));
+    TN_TRY(read_pre_tokenizer(d, json_object_get(root, "pre_tokenizer"), 0));
+    d->n_patterns = 0; /* of Metaspace: pieces keep to words by themselves */
+    TN_TRY(read_added_tokens(d, json_object_get(root, "added_tokens")));
+    if (!words) TN_TRY(tn_hf_score_all(d));
+    TN_TRY(read_post_processor(d, json_object_get(root, "post_processor"), 0));
+    const char *unk = tn_hf_text(model, "unk_token");
+    if (*unk) d->spec.unk = find_token(d, unk);
+    if (d->spec.unk >= 0 && (size_t)d->spec.unk < d->n_vocab) d->types[d->spec.unk] = TN_TOKEN_UNKNOWN;
+    return TERN_OK;
+}
+
+static tern_status read_tokenizer_json(tn_hf_draft *d, const json_t *root) {
     const json_t *model = json_object_get(root, "model");
     TN_FAIL_IF(!json_is_object(root) || !json_is_object(model), d->err, TERN_E_FORMAT,
                "tokenizer.json has no \"model\"");
-    const char *type = str_of(model, "type"); /* absent in early files, all of them BPE */
+    const char *type = tn_hf_text(model, "type"); /* absent in early files, all of them BPE */
+    if (!strcmp(type, "WordPiece") || !strcmp(type, "Unigram")) return read_pieces(d, root, model);
+    d->spec.kind = TN_TOK_BPE_BYTES;
     TN_FAIL_IF(*type && strcmp(type, "BPE"), d->err, TERN_E_UNSUPPORTED,
-               "tokenizer model \"%.40s\" is not supported, only BPE", type);
+               "tokenizer model \"%.40s\" is not supported (BPE, WordPiece and Unigram are)", type);
     TN_FAIL_IF(!json_is_object(json_object_get(model, "vocab")) ||
                    !json_is_array(json_object_get(model, "merges")),
                d->err, TERN_E_FORMAT, "tokenizer.json: the model lacks its vocab or merges");
-    TN_FAIL_IF(*str_of(model, "continuing_subword_prefix") || *str_of(model, "end_of_word_suffix"), d->err,
-               TERN_E_UNSUPPORTED, "subword prefixes or suffixes are not supported");
+    TN_FAIL_IF(*tn_hf_text(model, "continuing_subword_prefix") || *tn_hf_text(model, "end_of_word_suffix"),
+               d->err, TERN_E_UNSUPPORTED, "subword prefixes or suffixes are not supported");
     bool byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
     d->spec.ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
     TN_TRY(read_normalizer(d, json_object_get(root, "normalizer"), 0));
@@ -364,7 +384,7 @@ static tern_status read_tokenizer_json(draft *d, const json_t *root) {
     TN_TRY(read_merges(d, json_object_get(model, "merges")));
     TN_TRY(read_added_tokens(d, json_object_get(root, "added_tokens")));
     TN_TRY(read_post_processor(d, json_object_get(root, "post_processor"), 0));
-    const char *unk = str_of(model, "unk_token");
+    const char *unk = tn_hf_text(model, "unk_token");
     if (*unk) d->spec.unk = find_token(d, unk);
     TN_FAIL_IF(d->byte_level && d->spaces_visible, d->err, TERN_E_UNSUPPORTED,
                "a byte-level tokenizer that also rewrites spaces");
@@ -378,9 +398,9 @@ static tern_status read_tokenizer_json(draft *d, const json_t *root) {
 /* ---- the configuration files -------------------------------------------------------------------- */
 
 /* Reads "bos_token": "<s>" or {"content": "<s>", ...}, and leaves *id alone if there is none. */
-static void read_named_token(const draft *d, const json_t *config, const char *key, int32_t *id) {
+static void read_named_token(const tn_hf_draft *d, const json_t *config, const char *key, int32_t *id) {
     const json_t *v = json_object_get(config, key);
-    const char *s = json_is_object(v) ? str_of(v, "content") : json_string_value(v);
+    const char *s = json_is_object(v) ? tn_hf_text(v, "content") : json_string_value(v);
     int32_t found = s && *s ? find_token(d, s) : -1;
     if (found >= 0) *id = found;
 }
@@ -390,7 +410,7 @@ static void read_special_flag(const json_t *config, const char *key, bool *flag)
     if (json_is_boolean(v)) *flag = json_is_true(v);
 }
 
-static void read_tokenizer_config(draft *d, const json_t *c) {
+static void read_tokenizer_config(tn_hf_draft *d, const json_t *c) {
     read_named_token(d, c, "bos_token", &d->spec.bos);
     read_named_token(d, c, "eos_token", &d->spec.eos);
     read_named_token(d, c, "unk_token", &d->spec.unk);
@@ -403,19 +423,19 @@ static void read_tokenizer_config(draft *d, const json_t *c) {
     json_t *e;
     json_array_foreach(t, i, e) { /* several, by name */
         const char *source = json_string_value(json_object_get(e, "template"));
-        if (is(e, "name", "tool_use")) d->spec.tool_template = source;
-        if (!d->spec.chat_template || is(e, "name", "default")) d->spec.chat_template = source;
+        if (tn_hf_is(e, "name", "tool_use")) d->spec.tool_template = source;
+        if (!d->spec.chat_template || tn_hf_is(e, "name", "default")) d->spec.chat_template = source;
     }
 }
 
-static void add_end(draft *d, const json_t *id) {
+static void add_end(tn_hf_draft *d, const json_t *id) {
     json_int_t v = json_integer_value(id);
-    if (json_is_integer(id) && v >= 0 && v < MAX_VOCAB && d->n_ends < MAX_ENDS)
+    if (json_is_integer(id) && v >= 0 && v < TN_HF_VOCAB && d->n_ends < TN_HF_ENDS)
         d->ends[d->n_ends++] = (int32_t)v;
 }
 
 /* Reads ids from generation_config.json and config.json, where the tokenizer's own files name none. */
-static void read_model_config(draft *d, const json_t *c) {
+static void read_model_config(tn_hf_draft *d, const json_t *c) {
     const json_t *eos = json_object_get(c, "eos_token_id"), *bos = json_object_get(c, "bos_token_id");
     size_t i;
     json_t *e;
@@ -423,14 +443,14 @@ static void read_model_config(draft *d, const json_t *c) {
     json_array_foreach(eos, i, e) add_end(d, e);
     const json_t *one = json_is_array(eos) ? json_array_get(eos, 0) : eos;
     if (d->spec.eos < 0 && json_is_integer(one) && json_integer_value(one) >= 0 &&
-        json_integer_value(one) < MAX_VOCAB)
+        json_integer_value(one) < TN_HF_VOCAB)
         d->spec.eos = (int32_t)json_integer_value(one);
     if (d->spec.bos < 0 && json_is_integer(bos) && json_integer_value(bos) >= 0 &&
-        json_integer_value(bos) < MAX_VOCAB)
+        json_integer_value(bos) < TN_HF_VOCAB)
         d->spec.bos = (int32_t)json_integer_value(bos);
 }
 
-static tern_status open_draft(draft *d, tn_tokenizer **out) {
+static tern_status open_draft(tn_hf_draft *d, tn_tokenizer **out) {
     tn_tokenizer_spec *s = &d->spec;
     s->n_vocab = d->n_vocab;
     s->tokens = d->tokens;
@@ -449,7 +469,7 @@ static tern_status open_draft(draft *d, tn_tokenizer **out) {
 
 tern_status tn_hf_parse(tn_ctx *ctx, const char *text, size_t n, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
-    draft d;
+    tn_hf_draft d;
     json_t *root;
     draft_init(&d, ctx, err);
     tern_status st = parse_json(&d, "tokenizer.json", text, n, &root);
@@ -463,8 +483,9 @@ tern_status tn_hf_parse(tn_ctx *ctx, const char *text, size_t n, tn_tokenizer **
 /* ---- vocab.json + merges.txt, tiktoken ---------------------------------------------------------- */
 
 /* Finds which family a folder without tokenizer.json belongs to, as its configuration says. */
-static tern_status read_family(draft *d, const json_t *tokenizer_config, const json_t *config) {
-    const char *class = str_of(tokenizer_config, "tokenizer_class"), *type = str_of(config, "model_type");
+static tern_status read_family(tn_hf_draft *d, const json_t *tokenizer_config, const json_t *config) {
+    const char *class = tn_hf_text(tokenizer_config, "tokenizer_class"),
+               *type = tn_hf_text(config, "model_type");
     if (!strncmp(class, "Qwen2", 5) || !strncmp(type, "qwen2", 5) || !strncmp(type, "qwen3", 5)) {
         d->spec.nfc = true;
         return add_named_patterns(d, "qwen2");
@@ -474,7 +495,7 @@ static tern_status read_family(draft *d, const json_t *tokenizer_config, const j
 }
 
 /* Reads tokenizer_config.json's "added_tokens_decoder": {"151643": {"content": ..., "special": true}, ...} */
-static tern_status read_added_decoder(draft *d, const json_t *added) {
+static tern_status read_added_decoder(tn_hf_draft *d, const json_t *added) {
     const char *key;
     json_t *a;
     json_object_foreach((json_t *)(uintptr_t)added, key, a) {
@@ -486,12 +507,12 @@ static tern_status read_added_decoder(draft *d, const json_t *added) {
         uint8_t type = json_is_true(json_object_get(a, "special")) ? TN_TOKEN_CONTROL : TN_TOKEN_USER;
         if (json_is_true(json_object_get(a, "lstrip"))) type |= TN_TOKEN_LSTRIP;
         if (json_is_true(json_object_get(a, "rstrip"))) type |= TN_TOKEN_RSTRIP;
-        TN_TRY(set_token(d, id, json_string_value(text), json_string_length(text), type));
+        TN_TRY(tn_hf_set_token(d, id, json_string_value(text), json_string_length(text), type));
     }
     return TERN_OK;
 }
 
-static tern_status read_merges_txt(draft *d, const char *text, size_t n) {
+static tern_status read_merges_txt(tn_hf_draft *d, const char *text, size_t n) {
     const char *end = text + n;
     for (const char *p = text; p < end;) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
@@ -506,22 +527,16 @@ static tern_status read_merges_txt(draft *d, const char *text, size_t n) {
 }
 
 /* Gives tokens a score that have none: those that other files add are not merged. */
-static tern_status score_all(draft *d) {
+tern_status tn_hf_score_all(tn_hf_draft *d) {
     if (d->n_scores >= d->n_vocab) return TERN_OK;
-    if (!grow(d->ctx, &d->scores, sizeof *d->scores, d->cap_vocab)) return no_memory(d);
+    if (!grow(d->ctx, &d->scores, sizeof *d->scores, d->cap_vocab)) return tn_hf_no_memory(d);
     memset(d->scores + d->n_scores, 0, (d->cap_vocab - d->n_scores) * sizeof *d->scores);
     d->n_scores = d->cap_vocab;
     return TERN_OK;
 }
 
-static int base64_digit(char c) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c ? strchr(digits, c) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
 /* Reads lines of "base64 rank". */
-static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
+static tern_status read_tiktoken(tn_hf_draft *d, const char *text, size_t n) {
     const char *end = text + n;
     long line = 1;
     for (const char *p = text; p < end; line++) {
@@ -531,13 +546,13 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
         TN_FAIL_IF(!sp || (sp - p) % 4 || sp == p, d->err, TERN_E_FORMAT,
                    "tokenizer.model: line %ld is not \"base64 rank\"", line);
         size_t n64 = (size_t)(sp - p);
-        char *token = make(d, n64 / 4 * 3 * 2); /* in the byte alphabet: at most two bytes a byte */
-        if (!token) return no_memory(d);
+        char *token = tn_hf_make(d, n64 / 4 * 3 * 2); /* in the byte alphabet: at most two bytes a byte */
+        if (!token) return tn_hf_no_memory(d);
         size_t m = 0;
         for (size_t i = 0; i < n64; i += 4) {
             int v[4], pad = 0;
             for (int k = 0; k < 4; k++) {
-                v[k] = base64_digit(p[i + k]);
+                v[k] = tn_hf_base64(p[i + k]);
                 if (v[k] >= 0) continue;
                 TN_FAIL_IF(p[i + k] != '=' || i + 4 < n64 || k < 2, d->err, TERN_E_FORMAT,
                            "tokenizer.model: line %ld is not base64", line);
@@ -556,7 +571,7 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
         long rank = strtol(digits, &stop, 10);
         TN_FAIL_IF(stop == digits || (*stop && *stop != '\r'), d->err, TERN_E_FORMAT,
                    "tokenizer.model: line %ld has no rank", line);
-        TN_TRY(set_token(d, rank, token, m, TN_TOKEN_NORMAL));
+        TN_TRY(tn_hf_set_token(d, rank, token, m, TN_TOKEN_NORMAL));
         p = eol + 1;
     }
     /* The file has the ranks only; the special tokens after them are the family's. */
@@ -570,14 +585,14 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
     for (int i = 0, reserved = 0; i < LLAMA3_SPECIALS; i++) {
         const char *name = i < 10 ? named[i] : NULL;
         if (!name) {
-            char *s = make(d, 48);
-            if (!s) return no_memory(d);
+            char *s = tn_hf_make(d, 48);
+            if (!s) return tn_hf_no_memory(d);
             snprintf(s, 48, "<|reserved_special_token_%d|>", reserved++);
             name = s;
         }
-        TN_TRY(set_token(d, LLAMA3_RANKS + i, name, strlen(name), TN_TOKEN_CONTROL));
+        TN_TRY(tn_hf_set_token(d, LLAMA3_RANKS + i, name, strlen(name), TN_TOKEN_CONTROL));
     }
-    TN_TRY(score_all(d));
+    TN_TRY(tn_hf_score_all(d));
     for (size_t i = 0; i < d->n_vocab; i++) d->scores[i] = -(float)i;
     d->spec.ignore_merges = true;
     d->spec.bos = LLAMA3_RANKS;
@@ -589,15 +604,15 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
 
 static tern_status add_piece(void *user, int32_t id, const char *text, size_t n, float score,
                              tn_token_type type) {
-    draft *d = user;
-    TN_TRY(set_token(d, id, text, n, (uint8_t)type));
-    TN_TRY(score_all(d));
+    tn_hf_draft *d = user;
+    TN_TRY(tn_hf_set_token(d, id, text, n, (uint8_t)type));
+    TN_TRY(tn_hf_score_all(d));
     d->scores[id] = score;
     return TERN_OK;
 }
 
 /* Reads SentencePiece's own file; its text stays, for the pieces. */
-static tern_status read_sentencepiece(draft *d, const char *text, size_t n) {
+static tern_status read_sentencepiece(tn_hf_draft *d, const char *text, size_t n) {
     tn_spm m;
     tn_tokenizer_spec_defaults(&d->spec, TN_TOK_BPE_SPM, NULL);
     TN_TRY(tn_spm_read(text, n, &m, add_piece, d, d->err));
@@ -612,7 +627,7 @@ static tern_status read_sentencepiece(draft *d, const char *text, size_t n) {
 /* ---- the folder --------------------------------------------------------------------------------- */
 
 /* Reads a whole file, zero-terminated. An absent file gives TERN_OK and *text NULL. */
-static tern_status slurp(draft *d, const char *folder, const char *name, char **text, size_t *n) {
+static tern_status slurp(tn_hf_draft *d, const char *folder, const char *name, char **text, size_t *n) {
     *text = NULL;
     *n = 0;
     char path[4096];
@@ -628,9 +643,9 @@ static tern_status slurp(draft *d, const char *folder, const char *name, char **
     TN_BAIL_IF(sb.st_size > MAX_FILE_BYTES, d->err, TERN_E_LIMIT, "%s has %lld bytes, at most %d are read",
                path, (long long)sb.st_size, MAX_FILE_BYTES);
     size_t size = (size_t)sb.st_size;
-    char *b = make(d, size);
+    char *b = tn_hf_make(d, size);
     if (!b) {
-        st = no_memory(d);
+        st = tn_hf_no_memory(d);
         goto out;
     }
     TN_BAIL_IF(fread(b, 1, size, f) != size, d->err, TERN_E_IO, "%s: could not read %zu bytes", path, size);
@@ -642,7 +657,7 @@ out:
 }
 
 /* Reads a JSON file. *root is NULL when the file is absent. */
-static tern_status slurp_json(draft *d, const char *folder, const char *name, json_t **root) {
+static tern_status slurp_json(tn_hf_draft *d, const char *folder, const char *name, json_t **root) {
     char *text;
     size_t n;
     *root = NULL;
@@ -659,7 +674,7 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
     char *merges = NULL, *ranks = NULL, *jinja;
     size_t n_merges, n_ranks, n_jinja;
     tern_status st = TERN_OK;
-    draft d;
+    tn_hf_draft d;
     draft_init(&d, ctx, err);
     for (int i = 0; i < N_DOCS; i++) {
         if (i == VOCAB && doc[TOKENIZER]) continue;
@@ -688,7 +703,7 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
         if ((st = read_added_decoder(&d, json_object_get(doc[TOKENIZER_CONFIG], "added_tokens_decoder"))) !=
             TERN_OK)
             goto out;
-        if (d.scores && (st = score_all(&d)) != TERN_OK) goto out;
+        if (d.scores && (st = tn_hf_score_all(&d)) != TERN_OK) goto out;
     }
     read_tokenizer_config(&d, doc[TOKENIZER_CONFIG]);
     if ((st = slurp(&d, folder, "chat_template.jinja", &jinja, &n_jinja)) != TERN_OK) goto out;

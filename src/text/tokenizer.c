@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "text/pieces.h"
 #include "text/utf8.h"
 
 #include <assert.h>
@@ -20,8 +21,9 @@
 void tn_tokenizer_close(tn_tokenizer **tp) {
     tn_tokenizer *t = tp ? *tp : NULL;
     if (!t) return;
-    void *owned[] = {t->off,           t->bytes, t->types, t->scores,   t->merges,  t->direct,       t->ends,
-                     t->chat_template, t->table, t->pairs, t->specials, t->guarded, t->tool_template};
+    void *owned[] = {t->off,      t->bytes,   t->types,         t->scores,  t->merges,
+                     t->direct,   t->ends,    t->chat_template, t->table,   t->pairs,
+                     t->specials, t->guarded, t->tool_template, t->charsmap};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(t->ctx, owned[i]);
     for (size_t i = 0; i < t->n_patterns; i++) tn_free(t->ctx, t->patterns[i]);
     tn_pretok_close(&t->pretok);
@@ -172,7 +174,7 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
         uint8_t c = (uint8_t)b;
         t->byte_id[b] = t->kind == TN_TOK_BPE_BYTES ? tn_tok_lookup(t, &c, 1) : TN_TOK_NONE;
     }
-    t->cut_at_spaces = t->kind == TN_TOK_BPE_SPM && !t->n_patterns;
+    t->cut_at_spaces = (t->kind == TN_TOK_BPE_SPM && !t->n_patterns) || t->kind == TN_TOK_UNIGRAM;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
         size_t n;
         const uint8_t *p = tn_tok_text(t, id, &n);
@@ -221,6 +223,10 @@ void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const ch
         s->add_space_prefix = s->add_bos = true;
         return;
     }
+    s->add_eos = kind > TN_TOK_BPE_SPM;
+    if (kind == TN_TOK_WORDPIECE) s->add_bos = s->lowercase = s->strip_accents = true;
+    if (kind == TN_TOK_UNIGRAM) s->add_space_prefix = true;
+    if (kind > TN_TOK_BPE_SPM) return;
     const tn_pretok_family *family = tn_pretok_named(pre ? pre : "default");
     if (!family) return; /* tn_tokenizer_open refuses it */
     s->ignore_merges = family->ignore_merges;
@@ -250,7 +256,7 @@ static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, s
         }
         if (p == end) return m;
         /* a letter outside the alphabet: plain text (an added token of an old conversion) */
-    } else if (kind == TN_TOK_BPE_SPM && ty != TN_TOKEN_CONTROL && ty != TN_TOKEN_UNKNOWN) {
+    } else if (kind >= TN_TOK_BPE_SPM && ty != TN_TOKEN_CONTROL && ty != TN_TOKEN_UNKNOWN) {
         while (p < end) {
             if (end - p >= 3 && !memcmp(p, "\xe2\x96\x81", 3)) {
                 out[m++] = ' ';
@@ -362,7 +368,7 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
 /* Marks the tokens that stand for themselves. Most pre-tokens are one token, and then one look-up is all the
  * work. Merging is deterministic, so this changes speed only. */
 static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
-    if (t->ignore_merges) return TERN_OK;
+    if (t->ignore_merges || t->kind > TN_TOK_BPE_SPM) return TERN_OK;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
         if (!tn_tok_mergeable(t, id)) continue;
         size_t n, m;
@@ -389,6 +395,16 @@ static void mark_phi3(tn_tokenizer *t) {
                      (n != 13 || memcmp(p, "<|endoftext|>", 13));
         if (named || (n == 4 && !memcmp(p, "</s>", 4))) t->types[id] |= TN_TOKEN_RSTRIP;
     }
+}
+
+static tern_status take_charsmap(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
+    TN_FAIL_IF(s->charsmap_bytes > 1 << 26 || !tn_tok_charsmap_ok(s->charsmap, s->charsmap_bytes), err,
+               TERN_E_FORMAT, "the tokenizer's map of characters (%zu bytes) is none", s->charsmap_bytes);
+    t->charsmap = alloc(t, s->charsmap_bytes, 1);
+    TN_FAIL_IF(!t->charsmap, err, TERN_E_MEMORY, "out of memory for a map of characters");
+    memcpy(t->charsmap, s->charsmap, s->charsmap_bytes);
+    t->charsmap_bytes = (uint32_t)s->charsmap_bytes;
+    return TERN_OK;
 }
 
 static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
@@ -426,6 +442,9 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     t->space_prefix_first = s->space_prefix_first;
     t->space_prefix_missing = s->space_prefix_missing;
     t->nfc = s->nfc;
+    t->lowercase = s->lowercase;
+    t->strip_accents = s->strip_accents;
+    t->merge_spaces = s->merge_spaces;
     t->add_bos = s->add_bos;
     t->add_eos = s->add_eos;
     t->bos = tn_tok_checked_id(t, s->bos);
@@ -434,7 +453,10 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     t->unk = tn_tok_checked_id(t, s->unk);
     t->pad = tn_tok_checked_id(t, s->pad);
 
-    const char *const *patterns = s->pre_regex;
+    TN_FAIL_IF(t->kind == TN_TOK_UNIGRAM && !t->scores, err, TERN_E_FORMAT,
+               "a unigram tokenizer without a score for every token");
+    if (s->charsmap_bytes) TN_TRY(take_charsmap(t, s, err));
+    const char *const *patterns = t->kind > TN_TOK_BPE_SPM ? NULL : s->pre_regex;
     if (!patterns && t->kind == TN_TOK_BPE_BYTES) { /* SentencePiece vocabularies name no family */
         const tn_pretok_family *family = tn_pretok_named(s->pre ? s->pre : "default");
         TN_FAIL_IF(!family, err, TERN_E_UNSUPPORTED, "unknown pre-tokenisation \"%.64s\"", s->pre);

@@ -10,7 +10,8 @@
 
 typedef struct tn_tokenizer tn_tokenizer;
 
-typedef enum tn_tok_kind { TN_TOK_BPE_BYTES, TN_TOK_BPE_SPM } tn_tok_kind;
+/* The latter two do not merge (pieces.h). */
+typedef enum tn_tok_kind { TN_TOK_BPE_BYTES, TN_TOK_BPE_SPM, TN_TOK_WORDPIECE, TN_TOK_UNIGRAM } tn_tok_kind;
 typedef enum tn_token_type {
     TN_TOKEN_NORMAL,
     TN_TOKEN_UNKNOWN,
@@ -30,7 +31,7 @@ typedef struct tn_tokenizer_spec {
     tn_tok_kind kind;
     size_t n_vocab;
     const char *const *tokens; /* BPE_BYTES: in the GPT-2 byte alphabet (special tokens: plain text); SPM:
-                                  U+2581 for space */
+                                  U+2581 for space; WORDPIECE: so in front of pieces that begin words */
     const size_t *token_bytes;
     const float *scores;       /* SPM: merge priority (higher first), or NULL: then merges are used */
     const uint8_t *types;      /* tn_token_type per token, or NULL (all normal) */
@@ -49,6 +50,10 @@ typedef struct tn_tokenizer_spec {
     bool space_prefix_missing;    /* ... only where there is no space yet (tokenizer.json's Metaspace and
                                      ByteLevel) */
     bool nfc;                     /* normalise to NFC first (Qwen2) */
+    bool lowercase, strip_accents; /* WORDPIECE */
+    bool merge_spaces;             /* UNIGRAM: runs of spaces are one, those at the ends none */
+    const uint8_t *charsmap;       /* UNIGRAM: SentencePiece's precompiled map, or NULL */
+    size_t charsmap_bytes;
     bool add_bos, add_eos;
     int32_t bos, eos, eot, unk, pad; /* -1: none */
     const int32_t *ends; /* further end-of-generation ids; the well-known names are found without this */
@@ -85,6 +90,9 @@ tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes,
  * segments are one text: words merge over their borders. */
 tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, const char *template,
                                  bool add_bos, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+/* A question and a text as a model reads both: with the tokens around and between them. */
+tern_status tn_tokenize_pair(const tn_tokenizer *t, const char *const text[2], const size_t n_bytes[2],
+                             int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
 /* See tern_token_bytes. For SPM the detokeniser applies the leading-space rule of the first token, this
  * function does not. */
 size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf, size_t cap);

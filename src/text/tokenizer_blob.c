@@ -7,7 +7,8 @@
  *   types in runs: u8 type, number of tokens; f32 score[n_vocab] if BLOB_SCORES,
  *   per merge left, right, and the result less the one before it less 1, as (n << 1) ^ (n >> 31),
  *   u8 direct[(n_vocab + 7) / 8], i32 ends[n_ends],
- *   per pattern, for the template if BLOB_TEMPLATE and for that of tools if BLOB_TOOL_TEMPLATE: u32 length, bytes.
+ *   per pattern, for the template if BLOB_TEMPLATE and for that of tools if BLOB_TOOL_TEMPLATE: u32 length, bytes;
+ *   if BLOB_CHARSMAP the same of the map of characters.
  * Numbers without a width have 7 bits a byte, the lowest first; the last one's high bit is 0.
  *
  * "TNTOKEN1", of packages before version 6, is read too. There u32 length[n_vocab], u8 bytes[n_bytes] and u8
@@ -15,6 +16,7 @@
 #include "text/tokenizer_impl.h"
 
 #include "base/status.h"
+#include "text/pieces.h"
 
 #include <assert.h>
 #include <xxhash.h>
@@ -33,7 +35,11 @@ enum {
     BLOB_ADD_EOS = 128,
     BLOB_SPACE_PREFIX_MISSING = 256,
     BLOB_TOOL_TEMPLATE = 512,
-    BLOB_ALL_FLAGS = 1023
+    BLOB_LOWERCASE = 1024,
+    BLOB_STRIP_ACCENTS = 2048,
+    BLOB_MERGE_SPACES = 4096,
+    BLOB_CHARSMAP = 8192,
+    BLOB_ALL_FLAGS = 16383
 };
 
 static uint8_t *put_u32(uint8_t *p, uint32_t v) {
@@ -128,7 +134,8 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
     size_t template_bytes = t->chat_template ? strlen(t->chat_template) : 0;
     size_t tool_bytes = t->tool_template ? strlen(t->tool_template) : 0;
     size_t n = BLOB_HEAD + BLOB_FIELDS * 4 + put_tokens(t, stored, NULL) + n_direct + (size_t)t->n_ends * 4 +
-               (t->chat_template ? 4 + template_bytes : 0) + (t->tool_template ? 4 + tool_bytes : 0);
+               (t->chat_template ? 4 + template_bytes : 0) + (t->tool_template ? 4 + tool_bytes : 0) +
+               (t->charsmap ? 4 + (size_t)t->charsmap_bytes : 0);
     for (uint32_t i = 0; i < t->n_patterns; i++) n += 4 + strlen(t->patterns[i]);
     uint8_t *b = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1), *p = b;
     TN_FAIL_IF(!b, err, TERN_E_MEMORY, "out of memory for a tokenizer blob of %zu bytes", n);
@@ -138,7 +145,9 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
                      (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) | (t->space_prefix ? BLOB_SPACE_PREFIX : 0) |
                      (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
                      (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) | (t->nfc ? BLOB_NFC : 0) |
-                     (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0);
+                     (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0) |
+                     (t->lowercase ? BLOB_LOWERCASE : 0) | (t->strip_accents ? BLOB_STRIP_ACCENTS : 0) |
+                     (t->merge_spaces ? BLOB_MERGE_SPACES : 0) | (t->charsmap ? BLOB_CHARSMAP : 0);
     const uint32_t fields[BLOB_FIELDS] = {
         t->kind, t->n_vocab,       t->n_merges,      t->n_patterns,    t->n_ends,        (uint32_t)n_text,
         flags,   (uint32_t)t->bos, (uint32_t)t->eos, (uint32_t)t->eot, (uint32_t)t->unk, (uint32_t)t->pad};
@@ -153,6 +162,7 @@ static tern_status save(const tn_tokenizer *t, const uint8_t *stored, uint8_t **
     }
     if (t->chat_template) p = put(put_u32(p, (uint32_t)template_bytes), t->chat_template, template_bytes);
     if (t->tool_template) p = put(put_u32(p, (uint32_t)tool_bytes), t->tool_template, tool_bytes);
+    if (t->charsmap) p = put(put_u32(p, t->charsmap_bytes), t->charsmap, t->charsmap_bytes);
     assert(p == b + n);
 
     memcpy(b, BLOB_MAGIC, 8);
@@ -187,6 +197,20 @@ static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t
     TN_FAIL_IF(memchr(*p, 0, n), err, TERN_E_FORMAT, "tokenizer blob has a string with a zero byte");
     *out = tn_strndup(t->ctx, TN_MEM_TEXT, (const char *)*p, n);
     TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "out of memory for a string of %u bytes", n);
+    *p += n;
+    return TERN_OK;
+}
+
+static tern_status take_charsmap(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, tern_error *err) {
+    TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends in front of its map of characters");
+    uint32_t n = load_u32(*p);
+    *p += 4;
+    TN_FAIL_IF(n > (size_t)(end - *p) || !tn_tok_charsmap_ok(*p, n), err, TERN_E_FORMAT,
+               "tokenizer blob: its map of characters (%u bytes) is none", n);
+    t->charsmap = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1);
+    TN_FAIL_IF(!t->charsmap, err, TERN_E_MEMORY, "out of memory for a map of characters");
+    memcpy(t->charsmap, *p, n);
+    t->charsmap_bytes = n;
     *p += n;
     return TERN_OK;
 }
@@ -357,7 +381,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     uint32_t f[BLOB_FIELDS];
     for (int i = 0; i < BLOB_FIELDS; i++, p += 4) f[i] = load_u32(p);
     uint32_t n_patterns = f[3], n_ends = f[4], n_text = f[5], flags = f[6];
-    TN_FAIL_IF(f[0] > TN_TOK_BPE_SPM || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX ||
+    TN_FAIL_IF(f[0] > TN_TOK_UNIGRAM || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX ||
                    flags > BLOB_ALL_FLAGS || n_text > INT32_MAX,
                err, TERN_E_FORMAT, "tokenizer blob: kind %u, %u tokens of %u bytes, %u patterns, flags %#x",
                f[0], f[1], n_text, n_patterns, flags);
@@ -379,6 +403,11 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     t->space_prefix_first = flags & BLOB_SPACE_PREFIX_FIRST;
     t->space_prefix_missing = flags & BLOB_SPACE_PREFIX_MISSING;
     t->nfc = flags & BLOB_NFC;
+    t->lowercase = flags & BLOB_LOWERCASE;
+    t->strip_accents = flags & BLOB_STRIP_ACCENTS;
+    t->merge_spaces = flags & BLOB_MERGE_SPACES;
+    TN_FAIL_IF(t->kind == TN_TOK_UNIGRAM && !(flags & BLOB_SCORES), err, TERN_E_FORMAT,
+               "tokenizer blob: a unigram tokenizer without scores");
     t->add_bos = flags & BLOB_ADD_BOS;
     t->add_eos = flags & BLOB_ADD_EOS;
     int32_t *ids[] = {&t->bos, &t->eos, &t->eot, &t->unk, &t->pad};
@@ -397,6 +426,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
         TN_TRY(take_string(t, &p, end, &t->patterns[t->n_patterns], err));
     if (flags & BLOB_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->chat_template, err));
     if (flags & BLOB_TOOL_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->tool_template, err));
+    if (flags & BLOB_CHARSMAP) TN_TRY(take_charsmap(t, &p, end, err));
     TN_FAIL_IF(p != end, err, TERN_E_FORMAT, "tokenizer blob has %zu bytes too many", (size_t)(end - p));
     return TERN_OK;
 }

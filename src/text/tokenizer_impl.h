@@ -45,6 +45,9 @@ struct tn_tokenizer {
     char *patterns[TN_PRETOK_MAX];
     uint32_t n_patterns;
     bool ignore_merges, space_prefix, space_prefix_first, space_prefix_missing, nfc, add_bos, add_eos;
+    bool lowercase, strip_accents, merge_spaces;
+    uint8_t *charsmap; /* or NULL */
+    uint32_t charsmap_bytes;
     int32_t bos, eos, eot, unk, pad;
     int32_t *ends; /* ascending */
     uint32_t n_ends;

@@ -19,7 +19,7 @@ json() { # expression on the parsed output that must be true
     python3 -c "import json,sys; d=json.load(open('$tmp/out')); assert ($1), d" || { echo "FAILED: JSON $1"; exit 1; }
 }
 
-for c in run chat models serve forget ask rag tokenize eval pack cache inspect synth bench sim; do
+for c in run chat models serve forget ask rag embed tokenize eval pack cache inspect synth bench sim; do
     check "$c --help" 0 "$tern" $c --help
     grep -q "usage: tern $c" "$tmp/out" || { echo "FAILED: $c --help"; exit 1; }
     check "$c, unknown option" 2 "$tern" $c --no-such-option; one_line; empty_out

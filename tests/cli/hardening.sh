@@ -8,7 +8,8 @@ command -v readelf >/dev/null || { echo "skipped: no readelf"; exit 77; }
 symbols=$(readelf --dyn-syms -W "$tern" | awk '{print $8}')
 if grep -qE '__(asan|tsan|ubsan)_' <<<"$symbols"; then echo "skipped: a build with sanitizers"; exit 77; fi
 fail() { echo "$*"; exit 1; }
-for f in "$tern" "$build"/libtern*.so.[0-9]; do
+# The programs, the libraries, and those that the packages of Python and Node carry where they have been made.
+for f in "$tern" "$build"/tern-lab "$build"/libtern*.so.[0-9] "$build"/bundled/libtern*.so.[0-9]; do
     header=$(readelf -hW "$f") dynamic=$(readelf -dW "$f") segments=$(readelf -lW "$f")
     grep -q 'Type: *DYN' <<<"$header" || fail "$f is loaded at a fixed address"
     grep -q GNU_RELRO <<<"$segments" || fail "$f has no RELRO"

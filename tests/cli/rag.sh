@@ -4,7 +4,8 @@ set -euo pipefail
 tern=$1
 tmp=$(mktemp -d)
 trap 'rm -r "$tmp"' EXIT
-export XDG_DATA_HOME=$tmp/data
+export XDG_DATA_HOME=$tmp/data HOME=$tmp HF_HOME=$tmp/hf OLLAMA_MODELS=$tmp/ollama TERN_MODELS= # no model is at hand
+unset HF_HUB_CACHE XDG_CACHE_HOME
 fail() { echo "FAIL: $*" >&2; exit 1; }
 json() { python3 -c "import json,sys; print(eval('json.load(sys.stdin)$1'))"; }
 
@@ -104,7 +105,19 @@ grep -q "bread.txt" "$tmp/out" || fail "the right passage is not among them"
 python3 -c "import sqlite3; c = sqlite3.connect('$tmp/data/tern/store.db'); c.execute(\"UPDATE embedder SET model = '/gone'\"); c.commit()"
 "$tern" ask -m models/tern-tiny "Where?" >/dev/null 2>"$tmp/err" && fail "a model that is gone"
 grep -q -- "--words" "$tmp/err" && grep -q -- "--embed" "$tmp/err" || fail "it does not say what to do: $(cat "$tmp/err")"
-"$tern" rag add "$tmp/docs" --embed none >/dev/null 2>&1 && [ "$(count vector)" = 0 ] && [ "$(count embedder)" = 0 ] || fail "--embed none"
+"$tern" rag add "$tmp/docs" --embed none >/dev/null 2>&1 && [ "$(count vector)" = 0 ] && [ "$("$tern" rag add "$tmp/docs" --json 2>/dev/null | json '["vectors"]')" = 0 ] || fail "--embed none"
+
+# --- a model that embeds and is at hand is used by itself, by its file's own pooling; a reranker and what writes are not; and not after "none"
+mkdir "$tmp/models"
+for m in bert bert-rank; do cp tests/oracle/embedding/$m/model.gguf "$tmp/models/$m.gguf"; done
+cp tests/oracle/embedding/gemma-embedding/model.gguf "$tmp/models/larger.gguf"
+TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" >/dev/null 2>&1 && [ "$(count vector)" = 0 ] || fail "vectors that are not wanted"
+python3 -c "import sqlite3; c = sqlite3.connect('$tmp/data/tern/store.db'); c.execute('DELETE FROM embedder'); c.commit()"
+TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" >/dev/null 2>"$tmp/err" && grep -q "by meaning too, by .*/bert.gguf" "$tmp/err" || fail "no model is found: $(cat "$tmp/err")"
+[ "$(count vector)" = "$(count passage)" ] && [ "$(count 'embedder WHERE mean = 0')" = 1 ] || fail "its vectors"
+TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" 2>&1 >/dev/null | grep -q meaning && fail "it is said twice"
+"$tern" ask -m models/tern-tiny "On which day does the bakery of Zanfeld sell rye bread?" --json -n 8 2>/dev/null | grep -q bread.txt || fail "ask by words and meaning"
+"$tern" rag add "$tmp/docs" --embed none >/dev/null 2>&1
 rm "$tmp/docs/bread.txt"
 "$tern" rag add "$tmp/docs" >/dev/null 2>&1
 

@@ -89,6 +89,7 @@ static void without_objects(void **state) {
     assert_int_equal(NOTHING(tern_session_length, NULL), 0);
     assert_null(NOTHING(tern_session_tokens, NULL));
     INVALID(tern_session_embed, NULL, NULL, 0, true, NULL, 0, err);
+    INVALID(tern_session_rank, NULL, NULL, 0, NULL, err);
     assert_int_equal(NOTHING(tern_session_capacity, NULL), 0);
     REFUSES(tern_sampling_init, NULL, sizeof(tern_sampling));
     REFUSES(tern_generate_options_init, NULL, sizeof(tern_generate_options));
@@ -157,6 +158,8 @@ static void without_the_rest(void **state) {
     INVALID(tern_session_learn, s, NULL, 2, err);
     INVALID(tern_session_embed, s, &(int32_t){1}, 1, true, NULL, 0, err);
     INVALID(tern_session_embed, s, NULL, 1, true, &(float){0}, 1, err);
+    INVALID(tern_session_rank, s, &(int32_t){1}, 1, NULL, err);
+    INVALID(tern_session_rank, s, NULL, 1, &(float){0}, err);
     INVALID(tern_session_write_trace, s, NULL, err);
     INVALID(tern_session_save, s, NULL, err);
     INVALID(tern_session_load, s, NULL, err);

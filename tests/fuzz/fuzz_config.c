@@ -28,6 +28,9 @@ static void check(const tn_hparams *h) {
         if (r == TN_W_CONV && !h->conv_len) continue;
         if (tn_role_of_ple((tn_role)r) && !h->n_ple) continue;
         if (tn_role_of_streams((tn_role)r) && !h->n_streams) continue;
+        if (tn_role_of_text((tn_role)r) &&
+            !tn_layer_may_have(h, r < TN_W_DENSE_1 ? 0 : h->n_layers - 1, (tn_role)r))
+            continue;
         if (tn_role_of_beside((tn_role)r) && !h->experts_beside) continue;
         for (int32_t l = 0; ok && l < h->n_layers; l++) {
             tn_role_shape(h, l, (tn_role)r, &rows, &cols);
@@ -67,7 +70,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                         "granitemoehybrid",
                                         "gemma4_text",
                                         "gemma3n_text",
-                                        "falcon_h1"};
+                                        "falcon_h1",
+                                        "bert",
+                                        "xlm-roberta"};
     json_t *config = tn_json_parse((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

@@ -42,7 +42,7 @@ static void for_each(void (*fn)(const each *)) {
             each e = {.a = tn_arch_named(name)};
             assert_non_null(e.a);
             tn_arch of_folder = *e.a; /* of those that are read from GGUF only, too */
-            of_folder.gguf_only = false;
+            of_folder.gguf_only = NULL;
             e.a = &of_folder;
             snprintf(text, sizeof text, config, tied ? "true" : "false");
             json_t *j = json_loads(text, 0, NULL);
@@ -319,10 +319,12 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             break;
         case TN_OP_ATTEND:
             for (int32_t head = 0; head < h->n_heads; head++)
-                for (int32_t key = 0; key <= pos0 + row; key++) {
+                for (int32_t key = 0; key <= pos0 + (h->bidirectional ? n_rows - 1 : row); key++) {
                     bool windowed = h->window && (h->window_pattern <= 1 ||
                                                   op->layer % h->window_pattern != h->window_pattern - 1);
-                    if (windowed && key + h->window <= pos0 + row) continue;
+                    if (windowed && (h->bidirectional ? abs(key - pos0 - row) > h->window / 2
+                                                      : key + h->window <= pos0 + row))
+                        continue;
                     for (int32_t d = 0; d < tn_layer_d_head(h, op->layer); d++) n += 2; /* q k, p v */
                 }
             break;
@@ -421,6 +423,7 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             break;
         case TN_OP_ALTUP_ADD: n += 2 * h->n_embd + 3 * h->n_embd; break;
         case TN_OP_ALTUP_MERGE: n += (3 + (op->stream == 3)) * h->n_embd; break;
+        case TN_OP_EMBED_ADD: n += ((h->embd_type != 0) + (h->n_positions > 0)) * h->n_embd; break;
         case TN_OP_EMBED: n += h->embd_scale == 1 ? 0 : h->n_embd; break;
         case TN_OP_CAP: n += (2 + (h->logit_scale != 1)) * h->n_vocab; break;
         default: fail_msg("op kind %d is not counted here", (int)op->kind);

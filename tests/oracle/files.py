@@ -90,6 +90,11 @@ def gguf_value(v):
         return struct.pack("<II", 4, v)
     if isinstance(v, float):
         return struct.pack("<If", 6, v)
+    if isinstance(v, bytes):
+        return struct.pack("<IIQ", 9, 0, len(v)) + v
+    if isinstance(v, list):  # of one kind
+        kind = gguf_value(v[0])[:4]
+        return struct.pack("<I", 9) + kind + struct.pack("<Q", len(v)) + b"".join(gguf_value(x)[4:] for x in v)
     return struct.pack("<I", 8) + gguf_string(v)
 
 

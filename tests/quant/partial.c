@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,8 @@ static bool step(void *user, const char *stage, double fraction) {
 
 static char model[FIXTURE_PATH], package[FIXTURE_PATH], partial[FIXTURE_PATH + 8];
 
+static bool output_int8; /* of the next */
+
 static tern_status pack(const char *from, const char *to, double bits, steps *s, tn_pack_report *r) {
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
@@ -47,6 +50,7 @@ static tern_status pack(const char *from, const char *to, double bits, steps *s,
     o.calib_tokens = 256;
     o.calib_window = 64;
     o.n_threads = 2;
+    o.output_int8 = output_int8;
     tern_error err = {0};
     return tn_pack(&ctx, from, to, &o, r, &err);
 }
@@ -171,12 +175,39 @@ static void of_another_run(void **state) {
     assert_true(pack_killed(5, 4));
     assert_int_equal(access(partial, F_OK), 0);
     assert_int_equal(finish(4, whole, n), 0);
+    free(whole);
+    whole = in_one_go(4, &n);
+    output_int8 = true; /* another option */
+    assert_true(pack_killed(4, 4));
+    output_int8 = false;
+    assert_int_equal(finish(4, whole, n), 0);
     assert_true(pack_killed(4, 4));
     fixture_llama(model, "model.gguf", 4); /* another model under its name */
     free(whole);
     whole = in_one_go(4, &n);
     assert_int_equal(finish(4, whole, n), 0);
     free(whole);
+}
+
+/* Every byte of the options counts but for those of a path and of the threads, and those between fields: a new field has
+ * its part in the identity, or this fails. */
+static void every_option(void **state) {
+    (void)state;
+    tn_pack_options o;
+    memset(&o, 0, sizeof o);
+    const uint64_t none = tn_pack_options_identity(&o);
+    const size_t left_out = sizeof o.calib_path + sizeof o.n_threads, between = 4 * 3 + sizeof(size_t) - 4;
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof o; i++) {
+        ((uint8_t *)&o)[i] = 1;
+        const bool counts = tn_pack_options_identity(&o) != none;
+        ((uint8_t *)&o)[i] = 0;
+        n += !counts;
+        if (counts)
+            assert_true(i < offsetof(tn_pack_options, n_threads) ||
+                        i >= offsetof(tn_pack_options, n_threads) + 4);
+    }
+    assert_int_equal(n, left_out + between);
 }
 
 /* Who stops it goes on later; what failed leaves nothing; what is no such file stays. */
@@ -201,6 +232,7 @@ int main(void) {
     fixture_file(package, "made.tern");
     snprintf(partial, sizeof partial, "%s" TN_PARTIAL_ENDING, package);
     const struct CMUnitTest tests[] = {cmocka_unit_test(killed_at_every_step), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(of_another_run), cmocka_unit_test(what_stays)};
+                                       cmocka_unit_test(of_another_run), cmocka_unit_test(every_option),
+                                       cmocka_unit_test(what_stays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ def addresses(s):
     assert "im_start" in p["chat_template"] and "/" not in p["model_path"], p
     same([x["is_processing"] for x in s.json("/slots")[1]], [False] * 8, "slots")
     same(s.json("/lora-adapters"), (200, []), "adapters")
-    for path in ("/rerank", "/lora-adapters", "/props"):
+    for path in ("/lora-adapters", "/props"):
         status, r = s.json(path, {})
         same((status, r["error"]["type"]), (501, "not_supported_error"), path)
     v, rows = s.json("/v1/embeddings", {"input": ["a cat", "a dog"]})[1]["data"], s.json("/embedding", {"content": ["a cat", "a dog"]})[1]

@@ -20,12 +20,13 @@ ASK = {"prompt": "There was a dog", "max_tokens": 4, "temperature": 0}
 
 
 class Hostile(threading.Thread):
-    """Many connections of one thread, each begun anew when the server ends it: heads that drip, bodies that drip, idle ones, whole requests
-    by the hundred whose answers nobody reads."""
+    """Many connections of one thread, each begun anew when the server ends it: heads that drip, bodies that drip, in chunks too, idle ones, whole
+    requests by the hundred whose answers nobody reads."""
 
     KINDS = (
         (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX", b"x"),
         (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n{", b" "),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
         (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
         (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     )
@@ -61,7 +62,7 @@ class Hostile(threading.Thread):
                 except OSError:
                     self.ended[open_ones.pop(c)] += 1
                     c.close()
-            for c in select.select([c for c, k in open_ones.items() if k < 3], [], [], 0.01)[0]:
+            for c in select.select([c for c, k in open_ones.items() if k < 4], [], [], 0.01)[0]:
                 try:
                     got = c.recv(4096)
                 except OSError:
@@ -162,6 +163,30 @@ def slow_document():
         s.stop()
 
 
+def answers_in_memory():
+    """What waits to be sent is bounded: a stream that nobody reads ends, and so does a reply with more probabilities than a request may have."""
+    s = Server("--cache-size", "0")
+    much = {"prompt": "There was a dog", "n": 64, "n_predict": -1, "n_probs": 20, "ignore_eos": True, "temperature": 1}
+    body = json.dumps(dict(much, stream=True)).encode()
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    c.connect(("127.0.0.1", s.port))
+    c.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    while not s.metric('tern_requests_total{result="failed"}'):
+        assert s.metric('tern_requests_total{result="done"}') < 64, "an answer of many megabytes is made for nobody"
+    c.settimeout(1200)
+    got = b""
+    while b"does not read its answer" not in got[-100000:]:
+        more = c.recv(1 << 20)
+        assert more, got[-300:]
+        got += more
+    c.close()
+    status, r = s.json("/completion", much)
+    same((status, "ask for a stream" in r["error"]["message"]), (400, True), r)
+    same(s.ask("POST", "/v1/completions", ASK)[0], 200, "others")
+    s.stop()
+
+
 def other_users():
     """On the default port another user's programs read, add and erase nothing, not even by asking and leaving at once."""
     if os.geteuid():
@@ -209,6 +234,6 @@ def other_users():
 if len(sys.argv) > 3:
     beside_200(float(sys.argv[3]))
 else:
-    for check in (keys_before_bodies, slow_document, other_users, beside_200):
+    for check in (keys_before_bodies, slow_document, answers_in_memory, other_users, beside_200):
         check()
         print(check.__name__, "ok", flush=True)

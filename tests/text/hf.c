@@ -163,7 +163,18 @@ static void refused(void **state) {
     } bad[] = {
         {"", "tokenizer.json", TERN_E_FORMAT},
         {"[]", "model", TERN_E_FORMAT},
-        {"{\"model\": {\"type\": \"Unigram\"}}", "Unigram", TERN_E_UNSUPPORTED},
+        {"{\"model\": {\"type\": \"WordLevel\"}}", "WordLevel", TERN_E_UNSUPPORTED},
+        {"{\"model\": {\"type\": \"Unigram\"}}", "0 tokens", TERN_E_FORMAT},
+        {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", \"b\"]]}}", "piece 0", TERN_E_FORMAT},
+        {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"!!!!\"}, \"model\": "
+         "{\"type\": "
+         "\"Unigram\", \"vocab\": [[\"a\", -1]]}}",
+         "base64", TERN_E_FORMAT},
+        {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAAAAAA\"}, \"model\": "
+         "{\"type\": "
+         "\"Unigram\", \"vocab\": [[\"a\", -1]]}}",
+         "map of characters", TERN_E_FORMAT},
+        {"{\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}}", "prefix", TERN_E_UNSUPPORTED},
         {"{\"model\": {\"type\": \"BPE\", \"vocab\": {}}}", "merges", TERN_E_FORMAT},
         {"{" BPE "}", "neither", TERN_E_UNSUPPORTED},
         {"{\"normalizer\": {\"type\": \"Lowercase\"}, " BPE "}", "Lowercase", TERN_E_UNSUPPORTED},

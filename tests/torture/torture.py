@@ -9,7 +9,7 @@ that files open again. Exit 1 or 2 means one message on standard error, and that
 they were, or whole and new where only the report failed. A signal, a
 hang, or anything else is a finding. TERN_SEED repeats a run.
 """
-import http.client, json, os, pty, random, re, select, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
+import http.client, json, os, pty, random, re, select, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time, zipfile
 
 KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread", "interrupt"]
 # What times and memory depend on. Their presence is compared, their value is not.
@@ -228,6 +228,72 @@ class Terminal(Chat):
         return super().lost(tern, folder)
 
 
+class Add(Job):
+    """Documents of several formats, which processes of their own read. Exit 0 means that every one is found with its text."""
+    FILES = ("a.docx", "b.eml", "c.html", "d.odt")
+
+    def __init__(self, name):
+        super().__init__(name, ["rag", "add", "--store", "@s.db", "@papers", "--json"], True, writes=("documents", None))
+
+    def show(self, tern, folder, file):
+        return subprocess.run([tern, "rag", "show", "--store", folder + "/s.db", folder + "/" + file, "1"], capture_output=True, cwd=folder).stdout
+
+    def written(self, tern, folder):
+        return [self.show(tern, folder, "papers/" + f) for f in self.FILES]
+
+    def printed(self, out):
+        v = super().printed(out)
+        if v["skipped"]:
+            raise Finding(f"exit 0 though {v['skipped']} documents were not read")
+        return v
+
+    def lost(self, tern, folder):
+        if b"old inn" not in self.show(tern, folder, "doc.txt"):
+            return "a document that was there is lost"
+        half = [t for t in self.written(tern, folder) if t and b"the last words" not in t]
+        return f"a document is there in part: {half[0][:100]!r}" if half else None
+
+
+class Mcp(Job):
+    """An agent's calls, twice. A reply is the undisturbed one or an error with words, each call has one, and none fails twice."""
+    CALLS = (("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}), ("tools/list", {}),
+             ("tools/call", {"name": "search_documents", "arguments": {"query": "where is the old inn"}}),
+             ("tools/call", {"name": "read_document", "arguments": {"path": "@doc.txt"}}), ("tools/call", {"name": "list_documents", "arguments": {}}),
+             ("tools/call", {"name": "ask_documents", "arguments": {"question": "where is the old inn"}}), ("resources/list", {}), ("nothing", {}))
+
+    def __init__(self, name):
+        asked = [{"jsonrpc": "2.0", "id": i, "method": m, "params": p} for i, (m, p) in enumerate(self.CALLS * 2)]
+        super().__init__(name, ["mcp", "-m", "@m.tern", "-t", "1", "--temp", "0", "-n", "4", "--store", "@s.db"], stdin="".join(json.dumps(a) + "\n" for a in asked))
+
+    def printed(self, out):
+        return {r["id"]: r for r in (normal(json.loads(line)) for line in out.splitlines()) if "id" in r}
+
+    def judge(self, want, rc, out, err):
+        """True: something was refused."""
+        try:
+            got = self.printed(out)
+        except ValueError:
+            raise Finding(f"what is no JSON: {out[-200:]!r}")
+        if rc not in (0, 1, 2) or (rc and not err.strip()):
+            raise Finding(f"ends with status {rc}: {err.decode('utf-8', 'replace')[-200:]}")
+        if not rc and got.keys() != want.keys():
+            raise Finding(f"exit 0, and calls without a reply: {sorted(want.keys() ^ got.keys(), key=str)}")
+        if not all(w.get("result", {}).get("isError") is False for i, w in want.items() if self.CALLS[i % len(self.CALLS)][0] == "tools/call"):
+            raise SystemExit(f"mcp: undisturbed, a tool fails: {want}")
+        failed = set()
+        for i in sorted(k for k in got if k in want):
+            if got[i] == want[i]:
+                continue
+            words = got[i].get("error", {}).get("message") or (got[i].get("result", {}).get("isError") and got[i]["result"]["content"][0]["text"])
+            which = i % len(self.CALLS)
+            if not words:
+                raise Finding(f"{self.CALLS[which]}: another reply: " + difference(want[i], got[i]))
+            if which in failed:
+                raise Finding(f"{self.CALLS[which]} fails twice: {words}")
+            failed.add(which)
+        return bool(rc or failed)
+
+
 class Serve(Job):
     """A server, asked for everything twice. What it says with 200 is what it says undisturbed; what fails has words, or no reply; nothing fails
     twice, but for what the server said when it started."""
@@ -413,6 +479,8 @@ JOBS = [
     Job("chat", ["chat", *M, "--chat-template", "chatml", "-n", "4", "--no-store"], stdin="hello\n"),
     Job("rag-add", ["rag", "add", "--store", "@s.db", "@doc2.txt", "--json"], True),
     Job("rag-rm", ["rag", "rm", "--store", "@s.db", "@doc.txt"]),
+    Add("rag-add-formats"),
+    Mcp("mcp"),
     Chat("chat-store"),
     Terminal("chat-terminal"),
     Chat("chat-lora", "--lora", "@one"),
@@ -441,6 +509,7 @@ SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), 
          ("chat-terminal", "alloc", "/tern", 12), ("chat-terminal", "open", None), *(("chat-terminal", kind, None, 8) for kind in ("read", "write", "sync", "rename", "interrupt")),
          ("lora", "alloc", None, 60), ("lora", "read", None, 15), ("lora-float", "alloc", None, 30), ("lora-save", "write", None), ("lora-save", "rename", None),
          ("chat-lora", "open", None, 8), ("serve-lora", "alloc", None, 12), ("serve-lora", "read", None, 6), ("serve-lora", "thread", None, 6), ("serve-stream", "alloc", "jansson", 80),
+         *(("rag-add-formats", kind, None, 8) for kind in ("alloc", "open", "read", "write", "map", "interrupt")), *(("mcp", kind, None, 8) for kind in ("alloc", "open", "read", "write", "interrupt")),
          ("serve", "thread", None, 6), ("serve", "sync", None, 6), ("serve", "rename", None, 6), ("serve", "interrupt", None, 6)]
 
 
@@ -463,6 +532,21 @@ def make_adapter(folder, seed):
         json.dump({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none", "target_modules": ["q_proj", "down_proj"]}, f)
 
 
+def make_papers(folder):
+    """A document of each format; each ends with the same words."""
+    os.mkdir(folder)
+    text = "A ferry crosses the river at noon. " * 4 + "These are the last words."
+    word = "<w:document xmlns:w='w'><w:body><w:p><w:r><w:t>%s</w:t></w:r></w:p></w:body></w:document>" % text
+    content = "<office:document-content xmlns:office='o' xmlns:text='t'><office:body><office:text><text:p>%s</text:p></office:text></office:body></office:document-content>" % text
+    for name, entry, xml in (("a.docx", "word/document.xml", word), ("d.odt", "content.xml", content)):
+        with zipfile.ZipFile(os.path.join(folder, name), "w", zipfile.ZIP_DEFLATED) as z:
+            z.writestr(entry, xml)
+    for name, whole in (("b.eml", "From: a\nSubject: ferry\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/plain\n\nhello\n--b\n"
+                         "Content-Type: text/html\nContent-Transfer-Encoding: quoted-printable\n\n<p>%s</p>\n--b--\n" % text), ("c.html", "<html><h1>Ferry</h1><p>%s</p></html>" % text)):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write(whole)
+
+
 def make_master(tern, folder):
     run = lambda *a: subprocess.run([tern, *a], check=True, capture_output=True, cwd=folder)
     run("synth", "--arch", "tiny-llama", "-o", folder + "/m.gguf", "-t", "1")
@@ -476,6 +560,7 @@ def make_master(tern, folder):
     run("run", "-m", folder + "/m.tern", "-t", "1", "-p", "hello the world " * 20, "-n", "1")  # its profile
     subprocess.run([tern, "chat", "-m", folder + "/m.tern", "-t", "1", "-n", "1", "--store", folder + "/s.db"], input=b"the first question\n", check=True,
                    capture_output=True, cwd=folder)
+    make_papers(folder + "/papers")
     make_adapter(folder + "/one", 1)
     make_adapter(folder + "/two", 2)
 
@@ -523,7 +608,7 @@ class Bench:
 
     def judge(self, job, rc, out, err):
         want_printed, want_written = self.reference(job)
-        if isinstance(job, Serve):
+        if isinstance(job, (Serve, Mcp)):
             self.n_refused += job.judge(want_printed, rc, out, err)
             return
         if isinstance(job, Terminal) and rc == 0 and set(job.told(err)) - set(job.told(self.words[job.name])):

@@ -81,6 +81,7 @@ class tern_model_info(C.Structure):
         ("ctx_train", C.c_int32),
         ("weight_bytes", C.c_uint64),
         ("package", C.c_bool),
+        ("embeds", C.c_bool),
     ]
 
 
@@ -249,6 +250,7 @@ FUNCTIONS = {
     "tern_complete": (C.c_int, [C.c_void_p, C.POINTER(tern_message), C.c_size_t, C.c_void_p, C.CFUNCTYPE(C.c_bool, C.c_void_p, C.c_void_p, C.c_size_t), C.c_void_p, C.POINTER(tern_generate_result), C.POINTER(tern_error)]),
     "tern_options_answer_sized": (C.c_int, [C.c_void_p, C.POINTER(tern_session_options), C.c_size_t, C.POINTER(tern_generate_options), C.c_size_t, C.POINTER(tern_error)]),
     "tern_session_embed": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.c_bool, C.POINTER(C.c_float), C.c_size_t, C.POINTER(tern_error)]),
+    "tern_session_rank": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_float), C.POINTER(tern_error)]),
     "tern_session_learn": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(tern_error)]),
     "tern_session_cancel": (None, [C.c_void_p]),
     "tern_session_counter": (C.c_char_p, [C.c_void_p, C.c_size_t, C.POINTER(C.c_double)]),

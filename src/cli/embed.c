@@ -1,0 +1,94 @@
+/* tern embed - texts as vectors, or as scores of how well they answer a question. */
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+
+#include "engine/engine.h"
+#include "session/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct embedding_run {
+    tern_engine *e;
+    tern_session *s;
+    const char *question;
+    bool mean;
+    int32_t *ids;
+    float *v;
+    size_t n_ids;
+} embedding_run;
+
+/* One line: a vector in JSON, or a score. */
+static tern_status print_text(embedding_run *x, const char *text, size_t n, tern_error *err) {
+    const char *const two[2] = {x->question, text};
+    const size_t n_bytes[2] = {x->question ? strlen(x->question) : 0, n};
+    size_t n_embd = (size_t)x->e->model->h.n_embd, cap = (size_t)tern_session_capacity(x->s);
+    if (x->question) {
+        TN_TRY(tn_tokenize_pair(x->e->model->tokenizer, two, n_bytes, x->ids, cap, &x->n_ids, err));
+        TN_TRY(tern_session_rank(x->s, x->ids, x->n_ids, x->v, err));
+        printf("%.6g\n", (double)x->v[0]);
+        return TERN_OK;
+    }
+    TN_TRY(tern_tokenize(x->e, text, n, true, false, x->ids, cap, &x->n_ids, err));
+    TN_TRY(tern_session_embed(x->s, x->ids, x->n_ids, x->mean, x->v, n_embd, err));
+    for (size_t i = 0; i < n_embd; i++) printf("%s%.6g", i ? ", " : "[", (double)x->v[i]);
+    puts("]");
+    return TERN_OK;
+}
+
+/* Every line of a text that is not empty. */
+static tern_status print_lines(embedding_run *x, const char *text, tern_error *err) {
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, "\n");
+        if (n) TN_TRY(print_text(x, at, n, err));
+        at += n + (at[n] == '\n');
+    }
+    return TERN_OK;
+}
+
+int cmd_embed(int argc, char **argv) {
+    model_args ma;
+    embedding_run x = {0};
+    const char *file = NULL, *words[2];
+    cli_model_args_defaults(&ma, TN_IN_RUN);
+    const arg_spec specs[] = {
+        MODEL_ARGS(ma),
+        {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "the texts, one a line (default: standard input)"},
+        {"mean", 0, NULL, ARG_FLAG, &x.mean, 0, 0, "the mean of all tokens, whatever the model's file says"},
+        {"question", 0, "TEXT", ARG_STR, &x.question, 0, 0,
+         "score how well each text answers it; the model is a reranker"},
+        {0},
+    };
+    const command c = {"embed", "-m MODEL [TEXT]",
+                       "Texts as vectors of length 1, one a line, in JSON; or their scores.", specs, 1};
+    int rc = cli_args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    if (!ma.model) return cli_usage_error(&c, "-m MODEL is required");
+    if (file && words[0]) return cli_usage_error(&c, "a text and --file exclude each other");
+    char *text = words[0] ? strdup(words[0]) : cli_read_text_file(file ? file : "-", &(size_t){0});
+    if (!text) return EXIT_FAILED;
+    tern_session_options so;
+    tern_error err = {0};
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = cli_log_line;
+    ma.o.hooks = &hooks;
+    cli_args_model_path(&ma);
+    tern_session_options_defaults(&so);
+    tern_status st = tern_engine_open(ma.model, &ma.o, &x.e, &err);
+    if (st == TERN_OK) st = tern_session_open(x.e, &so, &x.s, &err);
+    if (st == TERN_OK) {
+        x.ids = malloc((size_t)tern_session_capacity(x.s) * sizeof *x.ids);
+        x.v = malloc((size_t)x.e->model->h.n_embd * sizeof *x.v);
+        if (!x.ids || !x.v) st = tn_fail(&err, TERN_E_MEMORY, "no memory for an embedding");
+    }
+    if (st == TERN_OK) st = words[0] ? print_text(&x, text, strlen(text), &err) : print_lines(&x, text, &err);
+    tern_session_close(&x.s);
+    tern_engine_close(&x.e);
+    free(x.ids);
+    free(x.v);
+    free(text);
+    return st == TERN_OK ? EXIT_OK : cli_failed(&err);
+}

@@ -1,0 +1,13 @@
+/* model/folder_text.h - what a folder says of how a text becomes a vector or a score. */
+#ifndef TN_MODEL_FOLDER_TEXT_H
+#define TN_MODEL_FOLDER_TEXT_H
+
+#include "model/place.h"
+
+/* Fills in h, which has the configuration: pooling by the folder's 1_Pooling, what the tensors say of embeddings, and
+ * scores. Refuses steps of sentence-transformers that it does not know. */
+tern_status tn_folder_text(const char *folder, const tn_model_file *f, tn_hparams *h, tern_error *err);
+/* Does a GGUF file or a folder hold a model that makes vectors of texts, and no scores? By its metadata alone. */
+bool tn_file_embeds(tn_ctx *ctx, const char *path);
+
+#endif

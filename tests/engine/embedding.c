@@ -1,0 +1,159 @@
+/* Models that embed: are texts cut into the ids of an independent tokenizer, are the rows of a text, its vector and
+ * its score those of a float64 model, from both kinds of files; and does such a model refuse to write? */
+#include "engine/engine.h"
+#include "session/session.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define CASES TN_SOURCE_DIR "/tests/oracle/embedding"
+enum { MAX_TOK = 512, WIDTH = 32 };
+static const double tolerance = 2e-5;
+
+static json_t *load(const char *path) {
+    json_error_t e;
+    json_t *j = json_load_file(path, 0, &e);
+    if (!j) fail_msg("%s:%d: %s", path, e.line, e.text);
+    return j;
+}
+
+static tern_engine *open_engine(const char *path, const char *scheme) {
+    tern_options o;
+    tern_error err = {0};
+    tn_options_defaults(&o);
+    o.scheme = scheme;
+    tern_engine *e = NULL;
+    if (tern_engine_open(path, &o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
+    return e;
+}
+
+static tern_session *open_session(tern_engine *e) {
+    tern_session_options o;
+    tern_error err = {0};
+    tern_session *s = NULL;
+    tern_session_options_defaults(&o);
+    o.n_ctx = MAX_TOK;
+    if (tern_session_open(e, &o, &s, &err) != TERN_OK) fail_msg("%s", err.message);
+    return s;
+}
+
+typedef struct expected {
+    const char *path;
+    const json_t *at, *rows;
+    size_t n;
+    double worst;
+} expected;
+
+static void on_hidden(void *user, size_t i, const float *x) {
+    expected *e = user;
+    size_t k;
+    json_t *at;
+    json_array_foreach(e->at, k, at) {
+        for (size_t c = 0; (size_t)json_integer_value(at) == i && c < WIDTH; c++) {
+            double d = fabs((double)x[c] - json_number_value(json_array_get(json_array_get(e->rows, k), c)));
+            if (d > e->worst) e->worst = d;
+            e->n += !c;
+        }
+    }
+}
+
+static size_t ids_of(const tern_engine *e, const json_t *told, int32_t *ids) {
+    const char *question = json_string_value(json_object_get(told, "question")),
+               *text = json_string_value(json_object_get(told, "text"));
+    const tn_tokenizer *t = e->model->tokenizer;
+    tern_error err = {0};
+    size_t n = 0;
+    if (question)
+        assert_int_equal(tn_tokenize_pair(t, (const char *const[]){question, text},
+                                          (const size_t[]){strlen(question), strlen(text)}, ids, MAX_TOK, &n,
+                                          &err),
+                         TERN_OK);
+    else assert_int_equal(tn_tokenize(t, text, strlen(text), true, false, ids, MAX_TOK, &n, &err), TERN_OK);
+    return n;
+}
+
+static void check_text(const char *path, tern_engine *e, tern_session *s, const json_t *told) {
+    int32_t ids[MAX_TOK];
+    float v[WIDTH], row[WIDTH];
+    tern_error err = {0};
+    size_t n = ids_of(e, told, ids), i;
+    json_t *x;
+    assert_int_equal(n, json_array_size(json_object_get(told, "ids")));
+    json_array_foreach(json_object_get(told, "ids"), i, x) assert_int_equal(ids[i], json_integer_value(x));
+    expected want = {path, json_object_get(told, "at"), json_object_get(told, "rows"), 0, 0};
+    const tn_scorer scorer = {.first = 0, .user = &want, .on_hidden = on_hidden, .row = row};
+    tn_session_truncate(s, 0);
+    assert_int_equal(tn_session_append(s, ids, n, &scorer, &err), TERN_OK);
+    assert_int_equal(want.n, json_array_size(want.at));
+    if (want.worst > tolerance) fail_msg("%s, %zu tokens: a row is off by %g", path, n, want.worst);
+    const json_t *vector = json_object_get(told, "vector");
+    double worst = 0;
+    if (json_array_size(vector) == 1) {
+        assert_int_equal(tern_session_embed(s, ids, n, false, v, WIDTH, &err), TERN_E_UNSUPPORTED);
+        assert_int_equal(tern_session_rank(s, ids, n, v, &err), TERN_OK);
+    } else {
+        assert_int_equal(tern_session_rank(s, ids, n, v, &err), TERN_E_UNSUPPORTED);
+        assert_int_equal(tern_session_embed(s, ids, n, false, v, WIDTH, &err), TERN_OK);
+    }
+    json_array_foreach(vector, i, x) worst = fmax(worst, fabs((double)v[i] - json_number_value(x)));
+    if (worst > tolerance) fail_msg("%s, %zu tokens: the vector is off by %g", path, n, worst);
+}
+
+static void check_file(const char *name, const char *file) {
+    char path[600], vectors[600];
+    snprintf(path, sizeof path, CASES "/%s/%s", name, file);
+    snprintf(vectors, sizeof vectors, CASES "/%s/vectors.json", name);
+    if (access(path, R_OK)) return;
+    json_t *all = load(vectors), *told;
+    size_t i;
+    tern_engine *e = open_engine(path, "float");
+    tern_session *s = open_session(e);
+    json_array_foreach(all, i, told) check_text(path, e, s, told);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    json_decref(all);
+}
+
+static void agrees_with_the_definitions(void **state) {
+    (void)state;
+    DIR *d = opendir(CASES);
+    int n = 0;
+    assert_non_null(d);
+    for (struct dirent *at; (at = readdir(d));) {
+        if (at->d_name[0] == '.' || strchr(at->d_name, '.')) continue;
+        check_file(at->d_name, "model.gguf");
+        check_file(at->d_name, "hf");
+        n++;
+    }
+    closedir(d);
+    assert_in_range(n, 7, 100);
+}
+
+static void writes_nothing(void **state) {
+    (void)state;
+    tern_engine *e = open_engine(CASES "/bert/model.gguf", "float");
+    tern_session *s = open_session(e);
+    tern_error err = {0};
+    const int32_t ids[] = {2, 7, 9, 3};
+    assert_int_equal(tern_session_prefill(s, ids, 4, &err), TERN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "embed"));
+    assert_int_equal(tern_session_step(s, 7, &err), TERN_E_UNSUPPORTED);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_definitions),
+        cmocka_unit_test(writes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

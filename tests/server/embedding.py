@@ -1,0 +1,71 @@
+"""Models that embed: vectors by the file's own pooling behind every address, scores of a reranker, and what such models refuse."""
+import json
+import os
+
+from served import Server, same
+
+CASES = os.path.join(os.path.dirname(__file__), "..", "oracle", "embedding")
+
+
+def told(name):
+    with open(os.path.join(CASES, name, "vectors.json")) as f:
+        return json.load(f)
+
+
+def near(got, want, what):
+    assert len(got) == len(want), what
+    worst = max(abs(a - b) for a, b in zip(got, want))
+    assert worst < 1e-4, f"{what}: off by {worst}"
+
+
+def vectors(name, pooling):
+    s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "model.gguf"))
+    for t in told(name):
+        status, r = s.json("/v1/embeddings", {"input": [t["text"], "another"]})
+        same(status, 200, r)
+        near(r["data"][0]["embedding"], t["vector"], name)
+        near(s.json("/embedding", {"content": t["ids"]})[1][0]["embedding"][0], t["vector"], "of tokens")
+        near(s.json("/api/embed", {"input": [t["text"]]})[1]["embeddings"][0], t["vector"], "Ollama's")
+        near(s.json("/v1/embeddings", {"input": t["text"], "pooling": pooling})[1]["data"][0]["embedding"], t["vector"], pooling)
+    whole = json.loads(open(os.path.join(CASES, name, "vectors.json")).read())[1]["ids"]
+    same(s.json("/v1/embeddings", {"input": (whole * 2)[:512]})[0], 200, "a text as long as the context")
+    status, r = s.json("/v1/embeddings", {"input": (whole * 2)[:513]})
+    same((status, r["error"]["code"], r["error"]["n_prompt_tokens"], r["error"]["n_ctx"]), (400, "context_length_exceeded", 513, 512), r)
+    same(s.json("/v1/embeddings", {"input": ""})[1]["usage"]["prompt_tokens"], 2, "no text")
+    other = "last" if pooling == "cls" else "cls"
+    status, r = s.json("/v1/embeddings", {"input": "a", "pooling": other})
+    assert status == 400 and pooling in r["error"]["message"], r
+    for path, body in (("/v1/completions", {"prompt": "a", "max_tokens": 2}), ("/completion", {"prompt": "a", "n_predict": 2}),
+                       ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}), ("/api/generate", {"prompt": "a", "stream": False})):
+        status, r = s.json(path, body)
+        message = r["error"] if isinstance(r["error"], str) else r["error"]["message"]
+        assert 400 <= status < 502 and "embed" in message, (path, status, r)
+    status, r = s.json("/v1/rerank", {"query": "a", "documents": ["b"]})
+    assert status == 501 or status == 400 and "reranker" in r["error"]["message"], (status, r)
+    s.stop()
+
+
+def scores(name):
+    s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, name, "model.gguf"))
+    t = told(name)
+    ask = {"query": t[0]["question"], "documents": [x["text"] for x in t]}
+    want = sorted(([x["vector"][0], i] for i, x in enumerate(t)), reverse=True)
+    for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"):
+        status, r = s.json(path, ask)
+        same((status, r["object"], [x["index"] for x in r["results"]]), (200, "list", [i for _, i in want]), path)
+        near([x["relevance_score"] for x in r["results"]], [w for w, _ in want], path)
+        same(r["usage"]["prompt_tokens"], sum(len(x["ids"]) for x in t), "tokens")
+    same(len(s.json("/rerank", dict(ask, top_n=1))[1]["results"]), 1, "top_n")
+    r = s.json("/rerank", {"query": ask["query"], "texts": ask["documents"], "return_text": True})[1]
+    same(sorted(r[0]), ["index", "score", "text"], "the other form")
+    for bad in ({"documents": ["a"]}, {"query": "a"}, {"query": "a", "documents": []}, {"query": "a", "documents": [1]}, {"query": 1, "documents": ["a"]}):
+        same(s.json("/rerank", bad)[0], 400, bad)
+    status, r = s.json("/v1/embeddings", {"input": "a"})
+    assert status >= 400 and "scores" in r["error"]["message"], r
+    s.stop()
+
+
+vectors("bert", "cls")
+vectors("nomic-bert", "mean")
+scores("bert-rank")
+scores("xlm-roberta-rank")
