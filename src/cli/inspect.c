@@ -289,12 +289,14 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
             tn_role_name((tn_role)r[i].role), "outputs", (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k,
             "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
             (int)((r[i].flags & TN_PKG_HAS_OUTLIERS) != 0), "hot_channels", (json_int_t)(hot ? hot->n : 0));
+        if (tn_pkg_is_coded(&r[i]))
+            tn_json_set(&site, "decoded_bytes", json_integer((json_int_t)r[i].plain_bytes));
         const uint8_t *bits;
         const tn_pkg_record *weightlets;
         bool head = s->kind == TN_PKG_LM_HEAD; /* its widths are in MODEL */
         if (head && r[i].part == TN_PKG_WEIGHTLETS && r[i].n > 0 && r[i].k > 0)
             tn_json_set(&site, "bits",
-                        tn_json_real((double)r[i].size_bytes / 16 /
+                        tn_json_real((double)tn_pkg_plain_bytes(&r[i]) / 16 /
                                      ((double)r[i].n * (double)((r[i].k + 127) / 128))));
         if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK && !head)
             st = tn_pkg_weightlets(r, n, base, r[i].role, r[i].n, r[i].k, &bits, &weightlets, err);

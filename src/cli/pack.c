@@ -70,6 +70,8 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
                                          "held_tokens", (json_int_t)l->n_held_tokens));
         }
         tn_json_set(&j, "kl_by_text", by);
+        tn_json_set(&j, "weight_bytes", json_integer((json_int_t)r->plain_bytes));
+        tn_json_set(&j, "coded_bytes", json_integer((json_int_t)r->coded_bytes));
         tn_json_set(&j, "own_tokens", json_integer((json_int_t)r->n_own_tokens));
         tn_json_set(&j, "text_nats_a_byte", tn_json_pack("f", r->surprise));
         tn_json_set(&j, "text_not_read", json_boolean(r->text_not_read));
@@ -80,6 +82,9 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,
            scheme, (unsigned long long)r->n_calib_tokens);
+    if (r->coded_bytes < r->plain_bytes)
+        printf("weights entropy-coded: %.1f MiB in the file for %.1f MiB in memory\n",
+               (double)r->coded_bytes / 1048576, (double)r->plain_bytes / 1048576);
     if (r->bits > 0) printf("%.2f bits a weight, output layer and embedding counted", r->bits);
     if (r->n_held_tokens) {
         printf("; what is lost by them: %s%s (KL divergence on %llu tokens of %s that nothing was decided on",
@@ -169,9 +174,9 @@ int cmd_pack(int argc, char **argv) {
          "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
          "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
         {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0,
-         "with gram: a third of the time; 6 bits for every weight unless --bits says otherwise, 512 "
-         "tokens, coarser "
-         "rounding. tern-tiny loses 0.55 ± 0.17 % by it, 0.28 ± 0.14 % by 5 bits without, in 0.86 of the "
+         "with gram: a third of the time; 6 bits for every weight unless --bits says otherwise, 512 tokens, "
+         "coarser rounding. tern-tiny loses 0.55 ± 0.17 % by it, 0.28 ± 0.14 % by 5 bits without, in 0.86 of "
+         "the "
          "bytes"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
@@ -180,8 +185,7 @@ int cmd_pack(int argc, char **argv) {
          "tensor: that average in every one (default), or model: in all of them together; reads them once "
          "more"},
         {"outliers", 0, "MODE", ARG_STR, &outliers, 0, 0,
-         "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: "
-         "everywhere"},
+         "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, on"},
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0,
          "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7,
@@ -198,7 +202,7 @@ int cmd_pack(int argc, char **argv) {
          "never prune a site whose values that are no outliers would lose more than X of their energy "
          "(default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1,
-         "share of a outlier site's values beyond its scale (default 0.002)"},
+         "share of an outlier site's values beyond its scale (default 0.002)"},
         {"hot-coverage", 0, "X", ARG_FLOAT, &o.hot_coverage, 0, 1,
          "share of the outliers whose weight rows stay resident for the CPU (default 0.9)"},
         {"hot-max", 0, "X", ARG_FLOAT, &o.hot_max, 0, 1,
@@ -212,6 +216,9 @@ int cmd_pack(int argc, char **argv) {
         {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0,
          "sparse attention: measure each head's importance; one forward of a window for every head. After a "
          "kill it goes on where it was"},
+        {"compress", 0, NULL, ARG_FLAG, &o.compress, 0, 0,
+         "entropy-code the weights: the same bits in memory, about a fifth less in the file; loading decodes "
+         "them"},
         {"threads", 't', "N", ARG_INT, &o.n_threads, 1, 64, "worker threads (default: one per core)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print the report as JSON"},
         {0},

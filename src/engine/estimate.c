@@ -35,7 +35,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
         for (size_t k = 0; k < n; k++) {
             if (s->kind == TN_PKG_TABLE && r[k].part == TN_PKG_ROWS) continue; /* read row by row */
             bool unpacked = r[k].part == TN_PKG_WEIGHTLETS && (!packed || r[k].flags & TN_PKG_HAS_OUTLIERS);
-            *n_bytes += unpacked ? (uint64_t)r[k].n * (uint64_t)r[k].k : r[k].size_bytes;
+            *n_bytes += unpacked ? (uint64_t)r[k].n * (uint64_t)r[k].k : tn_pkg_plain_bytes(&r[k]);
             *next_bytes += s->kind == TN_PKG_NEXT ? r[k].size_bytes : 0;
         }
     }

@@ -640,8 +640,8 @@ tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, co
     *packed_bits = (const uint8_t *)base + b->off_bytes;
     *weightlets = w;
     uint64_t want = tn_weightlets_bytes(*packed_bits, 0, (size_t)n, (size_t)k);
-    TN_FAIL_IF(w->size_bytes != want, err, TERN_E_FORMAT,
+    TN_FAIL_IF(tn_pkg_plain_bytes(w) != want, err, TERN_E_FORMAT,
                "the packed weights of role %u have %" PRIu64 " bytes, their widths need %" PRIu64, role,
-               w->size_bytes, want);
+               tn_pkg_plain_bytes(w), want);
     return TERN_OK;
 }

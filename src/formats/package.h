@@ -86,6 +86,9 @@ typedef enum tn_pkg_part {
     TN_PKG_ROWS16 = 16, /* f16 [n rounded up to the tile], then s16 in the same way: scales, to be
                            multiplied by the record's act_scale, and sums; replaces SCALE and COL_SUM */
     TN_PKG_BLOCKS = 17, /* [n][k] linear as tiles of Q8_0 (kernels/blocks_s8.h), for the CPU; k % 32 == 0 */
+    TN_PKG_STREAMS =
+        18, /* beside WEIGHTLETS that are entropy-coded, in n streams by k tables: their sizes u32 [n],
+               frequencies u16 [k][32], each channel's table in 4 bits, even channels in the low ones */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {
@@ -95,7 +98,7 @@ typedef struct tn_pkg_record {
     uint64_t off_bytes, size_bytes; /* within the section */
     float act_scale;                /* TILES, WEIGHTLETS: static scale of the input activations */
     uint32_t flags;                 /* TILES, WEIGHTLETS: flags below */
-    uint64_t reserved;
+    uint64_t plain_bytes;           /* CODED: size of the weightlets */
 } tn_pkg_record;
 _Static_assert(sizeof(tn_pkg_record) == 56, "on-disk layout");
 
@@ -126,11 +129,22 @@ enum {
     TN_PKG_HAS_OUTLIERS = 1, /* the CPU adds back clipped activations of this linear */
     TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
     TN_PKG_OUTPUT_INT8 = 4,  /* its outputs leave the device in 8 bits */
-    TN_PKG_DIVIDED = 8,   /* its inputs are those after a delta net or a convolution, and have an INVERSE */
-    TN_PKG_WIDER = 16,    /* rotated in blocks of 256 */
-    TN_PKG_WIDEST = 32,   /* rotated in blocks of 1024 */
-    TN_PKG_ALL_FLAGS = 63 /* a reader refuses others */
+    TN_PKG_DIVIDED = 8,    /* its inputs are those after a delta net or a convolution, and have an INVERSE */
+    TN_PKG_WIDER = 16,     /* rotated in blocks of 256 */
+    TN_PKG_WIDEST = 32,    /* rotated in blocks of 1024 */
+    TN_PKG_CODED = 64,     /* WEIGHTLETS: entropy-coded streams (kernels/rans.h), described by STREAMS */
+    TN_PKG_ALL_FLAGS = 127 /* a reader refuses others */
 };
+
+static inline bool tn_pkg_is_coded(const tn_pkg_record *r) {
+    return r->part == TN_PKG_WEIGHTLETS && r->flags & TN_PKG_CODED;
+}
+/* Size of a record's tensor in memory, where weightlets are as they are packed. */
+static inline uint64_t tn_pkg_plain_bytes(const tn_pkg_record *r) {
+    return tn_pkg_is_coded(r) ? r->plain_bytes : r->size_bytes;
+}
+/* Channels of a stream: of the embedding fewer, because its rows are looked up alone. */
+static inline int64_t tn_pkg_stream_channels(bool embedding) { return embedding ? 64 : 256; }
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 

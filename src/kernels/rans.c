@@ -10,7 +10,9 @@ enum { GROUP = TN_WEIGHTLET_GROUP, LANES = TN_RANS_LANES, SCALE_BITS = 12, BUCKE
 static size_t n_groups(size_t k) { return (k + GROUP - 1) / GROUP; }
 
 /* Bits of a code that are no part of its symbol. */
-static unsigned raw_bits(unsigned bits) { return bits > TN_RANS_SYMBOL_BITS ? bits - TN_RANS_SYMBOL_BITS : 0; }
+static unsigned raw_bits(unsigned bits) {
+    return bits > TN_RANS_SYMBOL_BITS ? bits - TN_RANS_SYMBOL_BITS : 0;
+}
 
 /* ---- tables ------------------------------------------------------------------------------------------- */
 
@@ -70,8 +72,8 @@ void tn_rans_frequencies(const uint64_t *counts, unsigned n_symbols, uint16_t *f
 /* One group of one channel. */
 typedef struct place {
     unsigned bits;
-    size_t n_codes;  /* 1..128 */
-    size_t dst;      /* of its weightlets, from the first channel's on */
+    size_t n_codes; /* 1..128 */
+    size_t dst;     /* of its weightlets, from the first channel's on */
     const tn_rans_table *table;
 } place;
 
@@ -117,10 +119,12 @@ typedef struct reader {
 /* A step of n coders; symbols [n]. Returns false where the words end. */
 static bool step(reader *r, const tn_rans_table *t, size_t n, uint8_t *symbol) {
     for (size_t i = 0; i < n; i++) {
-        const uint32_t x = r->x[i], slot = x & (TN_RANS_SCALE - 1), bucket = slot / BUCKET, in = slot % BUCKET;
+        const uint32_t x = r->x[i], slot = x & (TN_RANS_SCALE - 1), bucket = slot / BUCKET,
+                       in = slot % BUCKET;
         const bool own = in < (t->shared[bucket] & 255u);
         const unsigned s = own ? bucket : t->shared[bucket] >> 8;
-        uint32_t y = t->frequency[s] * (x >> SCALE_BITS) + (uint16_t)(in + t->base[own ? bucket : 32 + bucket]);
+        uint32_t y =
+            t->frequency[s] * (x >> SCALE_BITS) + (uint16_t)(in + t->base[own ? bucket : 32 + bucket]);
         if (y < TN_RANS_FIRST) {
             uint16_t word;
             if (r->end - r->at < 2) return false;
@@ -142,7 +146,8 @@ bool tn_rans_decode_ref(const tn_rans_args *a, const uint8_t *src, size_t n_byte
     for (walk w = begin(a); next(&w, &p);) {
         uint8_t code[GROUP] = {0};
         const size_t first = p.n_codes < LANES ? p.n_codes : LANES;
-        if (!step(&r, p.table, first, code) || !step(&r, p.table, p.n_codes - first, code + LANES)) return false;
+        if (!step(&r, p.table, first, code) || !step(&r, p.table, p.n_codes - first, code + LANES))
+            return false;
         const unsigned raw = raw_bits(p.bits);
         if ((size_t)(r.end - r.at) < raw * (GROUP / 8)) return false;
         for (size_t j = 0; raw && j < GROUP; j++) {
@@ -221,7 +226,8 @@ size_t tn_rans_encode(const tn_rans_args *a, const uint8_t *src, uint8_t *dst) {
                 w.at -= raw * (GROUP / 8);
                 memset(w.at, 0, raw * (GROUP / 8));
                 for (unsigned b = 0; b < raw; b++)
-                    for (size_t j = 0; j < n; j++) w.at[b * (GROUP / 8) + j / 8] |= (uint8_t)((code[j] >> b & 1) << j % 8);
+                    for (size_t j = 0; j < n; j++)
+                        w.at[b * (GROUP / 8) + j / 8] |= (uint8_t)((code[j] >> b & 1) << j % 8);
                 for (size_t j = n; j-- > 0;)
                     put(&w, (unsigned)(j % LANES), t, code[j] >> raw, number + first[code[j] >> raw]);
             }
@@ -238,7 +244,8 @@ void tn_rans_count(const uint8_t *tile, const uint8_t *packed_bits, size_t n, si
                    uint64_t *counts) {
     const size_t t = n / TN_TILE_N * TN_TILE_N, end = t + TN_TILE_N < n_all ? t + TN_TILE_N : n_all;
     const unsigned bits = tn_channel_bits_get(packed_bits, n), raw = raw_bits(bits);
-    const size_t before = tn_weightlets_bytes(packed_bits, t, n, 1), group = tn_weightlets_bytes(packed_bits, t, end, 1);
+    const size_t before = tn_weightlets_bytes(packed_bits, t, n, 1),
+                 group = tn_weightlets_bytes(packed_bits, t, end, 1);
     for (size_t g = 0; g < n_groups(k); g++) {
         uint8_t code[GROUP];
         tn_weightlets_group_codes(tile + g * group + before, bits, code);

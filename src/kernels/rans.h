@@ -30,9 +30,12 @@ enum {
 /* A distribution as a decoder wants it (alias method): each of 32 buckets of the 4096 numbers is shared by its own
  * symbol and at most one other. */
 typedef struct tn_rans_table {
-    _Alignas(64) uint16_t shared[TN_RANS_BUCKETS]; /* numbers of its own symbol (0..128) | the other symbol << 8 */
+    _Alignas(
+        64) uint16_t shared[TN_RANS_BUCKETS]; /* numbers of its own symbol (0..128) | the other symbol << 8 */
     uint16_t frequency[TN_RANS_SYMBOLS];
-    uint16_t base[2 * TN_RANS_BUCKETS]; /* added to a number's place in its bucket gives its index among those of its
+    uint16_t
+        base[2 *
+             TN_RANS_BUCKETS]; /* added to a number's place in its bucket gives its index among those of its
                                            symbol, modulo 2^16: own, then other */
 } tn_rans_table;
 
@@ -48,7 +51,7 @@ void tn_rans_frequencies(const uint64_t *counts, unsigned n_symbols, uint16_t *f
 
 /* A stream: channels n0..n1-1 (n0 % 16 == 0, n1 % 16 == 0 or the last) of a matrix of k inputs. */
 typedef struct tn_rans_args {
-    const uint8_t *packed_bits;  /* widths of the whole matrix (unpack.h) */
+    const uint8_t *packed_bits;   /* widths of the whole matrix (unpack.h) */
     const uint8_t *channel_table; /* of the whole matrix: each channel's table, one for its width */
     const tn_rans_table *tables;
     size_t n0, n1, k;

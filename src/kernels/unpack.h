@@ -32,6 +32,10 @@ size_t tn_channel_bits_bytes(size_t n);
 void tn_channel_bits_put(uint8_t *packed, size_t n, unsigned bits); /* packed starts cleared */
 unsigned tn_channel_bits_get(const uint8_t *packed, size_t n);      /* 1..8 */
 
+/* Most bytes that an [n][k] matrix takes, in the widest channels. */
+static inline size_t tn_weightlets_most(size_t n, size_t k) {
+    return n * ((k + TN_WEIGHTLET_GROUP - 1) / TN_WEIGHTLET_GROUP * TN_WEIGHTLET_GROUP);
+}
 /* Bytes the channels n0..n1-1 take: the offset of a part within the whole, and its length. */
 size_t tn_weightlets_bytes(const uint8_t *packed_bits, size_t n0, size_t n1, size_t k);
 /* Pack channels n0..n1-1 (n0 % 16 == 0) of W: row-major w [n1-n0][k], each value one its channel's width can

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "package/coded.h"
 #include "package/impl.h"
 
 #include <assert.h>
@@ -14,16 +15,18 @@
 
 enum {
     CHANNELS_PER_PART = 256, /* of unpacking */
-    RING_BYTES = 48 << 20,   /* for packed weights in transit, at least three units */
+    RING_BYTES = 48 << 20,   /* for packed weights in transit, at least three units of layers */
 };
 
 typedef struct unit_op {
     const tn_pkg_record *r; /* TILES or WEIGHTLETS */
     tn_role role;
-    int8_t *tiles;                /* final memory: tiles, or packed weights */
-    const uint8_t *packed, *bits; /* weightlets to be unpacked; NULL: the bytes stay as they are */
-    uint64_t phase;               /* bytes of its first page that belong to the tensor before it */
-    int32_t part0;                /* first of its parts */
+    int8_t *tiles; /* final memory: tiles, or packed weights */
+    const uint8_t *packed,
+        *bits;       /* weightlets to be unpacked, or streams; NULL: the bytes stay as they are */
+    tn_coded *coded; /* what describes the streams; NULL: weightlets */
+    uint64_t phase;  /* bytes of its first page that belong to the tensor before it */
+    int32_t part0;   /* first of its parts */
     tn_aio_read read;
 } unit_op;
 
@@ -61,9 +64,11 @@ struct tn_loader {
     atomic_bool done;
     atomic_int_fast64_t unpack_ns, load_ns, done_ns, n_by_device; /* relaxed: statistics */
     /* rows of the embedding that are needed before it is loaded; written under run_mu */
-    int32_t n_rows, *row_tile; /* ascending */
+    int32_t n_rows, *row_tile; /* column tiles, or streams; ascending */
     int8_t *row_data;
     tn_aio_read *row_reads;
+    const int8_t **row_at; /* tiles, or weightlets; NULL: streams that are not decoded yet */
+    tn_coded *embd_coded;  /* streams of the embedding; NULL: it has none, or is loaded */
     const tn_pkg_record *embd;
     const tn_pkg_section *embd_section;
     const uint32_t *tile_hash;
@@ -135,9 +140,9 @@ static tern_status head_weightlets(const unit *u, unit_op *op, tern_error *err) 
     op->bits = tn_section_payload(&v, op->role, TN_PKG_CHANNEL_BITS, tn_channel_bits_bytes(n), -1, err);
     if (!op->bits) return TERN_E_FORMAT;
     uint64_t want = tn_weightlets_bytes(op->bits, 0, n, (size_t)op->r->k);
-    TN_FAIL_IF(op->r->size_bytes != want, err, TERN_E_FORMAT,
+    TN_FAIL_IF(tn_pkg_plain_bytes(op->r) != want, err, TERN_E_FORMAT,
                "the packed weights of %s have %" PRIu64 " bytes, their widths need %" PRIu64,
-               tn_role_name(op->role), op->r->size_bytes, want);
+               tn_role_name(op->role), tn_pkg_plain_bytes(op->r), want);
     return TERN_OK;
 }
 
@@ -149,12 +154,13 @@ static tern_status find_weightlets(unit *u, tern_error *err) {
     for (int32_t i = 0; i < u->n_ops; i++) {
         unit_op *op = &u->ops[i];
         if (op->r->part != TN_PKG_WEIGHTLETS) continue;
-        if (u->layer < 0) { /* its widths come before the layers */
-            TN_TRY(head_weightlets(u, op, err));
-            continue;
-        }
-        TN_TRY(tn_pkg_weightlets(records, n, m->small[u->layer + 1], (uint32_t)op->role, u->site->ops.n[i],
-                                 u->site->ops.k, &op->bits, &w, err));
+        if (u->layer < 0) TN_TRY(head_weightlets(u, op, err)); /* its widths come before the layers */
+        else
+            TN_TRY(tn_pkg_weightlets(records, n, m->small[u->layer + 1], (uint32_t)op->role, op->r->n,
+                                     op->r->k, &op->bits, &w, err));
+        if (!tn_pkg_is_coded(op->r) || op->coded) continue;
+        const section_view v = tn_section_view(m, u->layer);
+        TN_TRY(tn_coded_open(m->ctx, v.records, v.n, v.base, op->r, op->bits, &op->coded, err));
     }
     return TERN_OK;
 }
@@ -185,7 +191,7 @@ static tern_status read_unit(unit *u, tern_error *err) {
     }
     /* later sites may be loaded before this unit is, and need these */
     if (st == TERN_OK && u->kind == TN_UNIT_SMALL) st = tn_sites_read_rows(m, u->layer, err);
-    if (st == TERN_OK && u->site) st = find_weightlets(u, err);
+    if (st == TERN_OK && (u->site || u->kind == TN_UNIT_EMBD)) st = find_weightlets(u, err);
     return st;
 }
 
@@ -200,7 +206,7 @@ tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
 }
 
 static bool in_ring(const tn_loader *l, const tn_pkg_record *r) {
-    return r && r->part == TN_PKG_WEIGHTLETS && !tn_npu_stays_packed(l->m, r);
+    return r && r->part == TN_PKG_WEIGHTLETS && (tn_pkg_is_coded(r) || !tn_npu_stays_packed(l->m, r));
 }
 
 /* Counts the bytes that pass through the ring. */
@@ -212,23 +218,46 @@ static uint64_t packed_bytes(const unit *u) {
 
 /* ---- unpacking and loading --------------------------------------------------------------------------- */
 
+/* Channels n0..n1-1 of a linear to the device's tiles. */
+static void to_tiles(tn_loader *l, const unit_op *op, const uint8_t *packed, int64_t n0, int64_t n1) {
+    const int64_t k = op->r->k;
+    if (tn_npu_unpack(l->m->dev, packed, op->bits, n0, n1, k, op->tiles))
+        atomic_fetch_add_explicit(&l->n_by_device, (n1 - n0) * k, memory_order_relaxed);
+    else
+        tn_weightlets_unpack(l->m->kern->unpack_tile, packed, op->bits, (size_t)n0, (size_t)n1, (size_t)k,
+                             op->tiles);
+}
+
+/* The same, from streams: to the weightlets that stay, or through some to tiles. */
+static tern_status from_streams(tn_loader *l, const unit_op *op, int64_t n0, int64_t n1, tern_error *err) {
+    const tn_npu_model *m = l->m;
+    const size_t k = (size_t)op->r->k;
+    uint8_t *stays = (uint8_t *)op->tiles + tn_weightlets_bytes(op->bits, 0, (size_t)n0, k);
+    if (tn_npu_stays_packed(m, op->r))
+        return tn_coded_decode(op->coded, m->kern, op->packed, n0, n1, stays, err);
+    uint8_t *some =
+        tn_alloc(m->ctx, TN_MEM_OTHER, tn_weightlets_bytes(op->bits, (size_t)n0, (size_t)n1, k), 1);
+    TN_FAIL_IF(!some, err, TERN_E_MEMORY, "no memory to decode weights");
+    const tern_status st = tn_coded_decode(op->coded, m->kern, op->packed, n0, n1, some, err);
+    if (st == TERN_OK) to_tiles(l, op, some, n0, n1);
+    tn_free(m->ctx, some);
+    return st;
+}
+
 tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *err) {
-    (void)err;
     unit *u = &l->units[i];
-    if (!u->site || is_loaded(u)) return TERN_OK;
+    if (is_loaded(u)) return TERN_OK;
     int64_t t0 = tn_now_ns();
     int32_t o = 0;
     while (o + 1 < u->n_ops && part >= u->ops[o + 1].part0) o++;
     const unit_op *op = &u->ops[o];
     if (!op->packed) return TERN_OK;
-    size_t k = (size_t)u->site->ops.k, n = (size_t)u->site->ops.n[o],
-           n0 = (size_t)(part - op->part0) * CHANNELS_PER_PART,
-           n1 = n0 + CHANNELS_PER_PART < n ? n0 + CHANNELS_PER_PART : n;
+    const int64_t n = op->r->n, n0 = (int64_t)(part - op->part0) * CHANNELS_PER_PART,
+                  n1 = n0 + CHANNELS_PER_PART < n ? n0 + CHANNELS_PER_PART : n;
     if (n0 >= n) return TERN_OK;
-    const uint8_t *packed = op->packed + tn_weightlets_bytes(op->bits, 0, n0, k);
-    if (tn_npu_unpack(l->m->dev, packed, op->bits, (int64_t)n0, (int64_t)n1, (int64_t)k, op->tiles))
-        atomic_fetch_add_explicit(&l->n_by_device, (int64_t)((n1 - n0) * k), memory_order_relaxed);
-    else tn_weightlets_unpack(l->m->kern->unpack_tile, packed, op->bits, n0, n1, k, op->tiles);
+    tern_error error = {0};
+    if (op->coded) TN_TRY(remember(l, from_streams(l, op, n0, n1, &error), &error, err));
+    else to_tiles(l, op, op->packed + tn_weightlets_bytes(op->bits, 0, (size_t)n0, (size_t)op->r->k), n0, n1);
     atomic_fetch_add_explicit(&l->unpack_ns, tn_now_ns() - t0, memory_order_relaxed);
     return TERN_OK;
 }
@@ -246,11 +275,13 @@ static tern_status load_unit(unit *u, tern_error *err) {
 tern_status tn_loader_load(tn_loader *l, int32_t i, tern_error *err) {
     unit *u = &l->units[i];
     if (is_loaded(u)) return TERN_OK;
+    TN_TRY(failed_before(l, err)); /* in unpacking */
     int64_t t0 = tn_now_ns();
     tern_error error = {0};
     TN_TRY(remember(l, load_unit(u, &error), &error, err));
     int64_t now = tn_now_ns();
     atomic_fetch_add_explicit(&l->load_ns, now - t0, memory_order_relaxed);
+    for (int32_t o = 0; o < u->n_ops; o++) tn_coded_close(l->m->ctx, &u->ops[o].coded);
     pthread_mutex_lock(&l->mu);
     atomic_store_explicit(&u->loaded, true, memory_order_release);
     if (u->kind == TN_UNIT_SITE && !l->any_site && l->aio) {
@@ -285,7 +316,7 @@ typedef struct pool_unpack {
 static void unpack_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const pool_unpack *p = arg;
-    (void)tn_loader_unpack(p->l, p->unit, i_item, NULL); /* cannot fail */
+    (void)tn_loader_unpack(p->l, p->unit, i_item, NULL); /* loading tells */
 }
 
 tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_error *err) {
@@ -316,11 +347,16 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Tokens whose rows are read together. */
+static int32_t row_tokens(const tn_loader *l) {
+    return l->embd_coded ? (int32_t)tn_coded_channels(l->embd_coded) : l->m->layout->tile_n;
+}
+
 static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at, uint64_t n,
                                   tern_error *err) {
     const tn_loader *l = user;
     size_t i = (size_t)(r - l->row_reads);
-    int32_t tile_n = l->m->layout->tile_n;
+    int32_t tile_n = row_tokens(l);
     if (at + n < r->n_bytes) return TERN_OK; /* pieces come in any order, but a tile is one piece */
     TN_FAIL_IF(XXH32(r->dst, r->n_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
                "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)",
@@ -335,9 +371,19 @@ static void drop_rows(tn_loader *l) {
     tn_free(l->m->ctx, l->row_tile);
     tn_free(l->m->ctx, l->row_data);
     tn_free(l->m->ctx, l->row_reads);
+    tn_free(l->m->ctx, l->row_at);
     l->row_tile = NULL;
     l->row_data = NULL;
     l->row_reads = NULL;
+    l->row_at = NULL;
+}
+
+/* Bytes of the rows of these tokens when they are decoded. */
+static uint64_t decoded_bytes(const tn_loader *l, int32_t first) {
+    const int64_t end = first + row_tokens(l) < l->embd->n ? first + row_tokens(l) : l->embd->n;
+    return l->embd_coded
+               ? tn_weightlets_bytes(l->m->embd_bits, (size_t)first, (size_t)end, (size_t)l->embd->k)
+               : 0;
 }
 
 tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, tern_error *err) {
@@ -346,19 +392,22 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
     tn_ctx *ctx = l->m->ctx;
     l->row_tile = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n, sizeof *l->row_tile);
     TN_FAIL_IF(!l->row_tile, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", n);
-    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / l->m->layout->tile_n;
+    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / row_tokens(l);
     qsort(l->row_tile, (size_t)n, sizeof *l->row_tile, ascending);
     int32_t n_tiles = 0;
     for (int32_t i = 0; i < n; i++) {
         if (!i || l->row_tile[i] != l->row_tile[i - 1]) l->row_tile[n_tiles++] = l->row_tile[i];
     }
-    const uint64_t *off = l->m->embd_off;
+    const uint64_t *off = l->embd_coded ? tn_coded_offsets(l->embd_coded) : l->m->embd_off;
     uint64_t n_bytes = 0;
-    for (int32_t i = 0; i < n_tiles; i++) n_bytes += off[l->row_tile[i] + 1] - off[l->row_tile[i]];
+    for (int32_t i = 0; i < n_tiles; i++)
+        n_bytes +=
+            off[l->row_tile[i] + 1] - off[l->row_tile[i]] + decoded_bytes(l, l->row_tile[i] * row_tokens(l));
     l->row_data = tn_alloc(ctx, TN_MEM_OTHER, n_bytes + TN_AIO_ALIGN, 1);
     l->row_reads = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_tiles, sizeof *l->row_reads);
-    TN_FAIL_IF(!l->row_data || !l->row_reads, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens",
-               n);
+    l->row_at = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_tiles, sizeof *l->row_at);
+    TN_FAIL_IF(!l->row_data || !l->row_reads || !l->row_at, err, TERN_E_MEMORY,
+               "no memory for the embedding of %d tokens", n);
     int8_t *at = (int8_t *)aligned((uintptr_t)l->row_data);
     for (int32_t i = 0; i < n_tiles; i++) {
         uint64_t from = off[l->row_tile[i]], size = off[l->row_tile[i] + 1] - from;
@@ -367,17 +416,31 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
                                         .dst = at,
                                         .check = check_row_tile,
                                         .user = l};
+        if (!l->embd_coded) l->row_at[i] = at;
         tn_aio_submit(l->aio, &l->row_reads[i], true);
-        at += size;
+        at += size + decoded_bytes(l, l->row_tile[i] * row_tokens(l)); /* behind their streams */
     }
     l->n_rows = n_tiles;
     return TERN_OK;
 }
 
+static tern_status decode_row(const tn_loader *l, int32_t i, tern_error *err) {
+    const tn_aio_read *r = &l->row_reads[i];
+    uint8_t *dst = (uint8_t *)r->dst + r->n_bytes;
+    const int64_t each = row_tokens(l), n0 = l->row_tile[i] * each,
+                  n1 = n0 + each < l->embd->n ? n0 + each : l->embd->n;
+    const uint8_t *whole = (const uint8_t *)r->dst - tn_coded_offsets(l->embd_coded)[l->row_tile[i]];
+    TN_TRY(tn_coded_decode(l->embd_coded, l->m->kern, whole, n0, n1, dst, err));
+    l->row_at[i] = (const int8_t *)dst;
+    return TERN_OK;
+}
+
 tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
     tern_error error = {0};
-    for (int32_t i = 0; i < l->n_rows; i++)
+    for (int32_t i = 0; i < l->n_rows; i++) {
         TN_TRY(remember(l, tn_aio_wait(l->aio, &l->row_reads[i], &error), &error, err));
+        if (!l->row_at[i]) TN_TRY(remember(l, decode_row(l, i, &error), &error, err));
+    }
     return TERN_OK;
 }
 
@@ -386,10 +449,15 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed) {
     int32_t tile = id / l->m->layout->tile_n;
     if (!is_loaded(&l->units[l->embd_unit]) &&
         l->n_rows) { /* in this order: once it is loaded, rows belong to the loading thread */
-        const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
+        const int32_t first = id / row_tokens(l),
+                      *found = bsearch(&first, l->row_tile, (size_t)l->n_rows, sizeof first, ascending);
         assert(found);
         *packed = m->embd_bits != NULL;
-        return l->row_reads[found - l->row_tile].dst;
+        const int8_t *at = l->row_at[found - l->row_tile];
+        return l->embd_coded
+                   ? at + tn_weightlets_bytes(m->embd_bits, (size_t)(first * row_tokens(l)),
+                                              (size_t)(tile * m->layout->tile_n), (size_t)l->embd->k)
+                   : at;
     }
     *packed = m->embd_packed;
     return m->embd_weights +
@@ -401,13 +469,15 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed) {
 
 /* Assigns memory in the ring, in order. A unit may reuse that of earlier ones. */
 static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
-    uint64_t most = 0, total = 0, size;
+    uint64_t most = 0, of_layers = 0, total = 0, size;
     for (int32_t i = 0; i < l->n_units; i++) {
         uint64_t n = packed_bytes(&l->units[i]);
         most = n > most ? n : most;
+        if (l->units[i].layer >= 0 && n > of_layers) of_layers = n;
         total += n;
     }
-    size = 3 * most > RING_BYTES ? 3 * most : RING_BYTES;
+    size = 3 * of_layers > RING_BYTES ? 3 * of_layers : RING_BYTES;
+    if (size < most) size = most; /* the output layer, which is read when nothing else has to be */
     if (ring_bytes) size = ring_bytes > most ? aligned(ring_bytes) : most;
     if (l->mode == TN_LOAD_SEQUENTIAL || total < size) size = total;
     if (!total) return TERN_OK;
@@ -498,8 +568,9 @@ static void add_site(tn_loader *l, tn_npu_site *s) {
     if (u->n_parts < 1) u->n_parts = 1;
 }
 
-static void add_embedding(tn_loader *l) {
+static tern_status add_embedding(tn_loader *l, tern_error *err) {
     tn_npu_model *m = l->m;
+    const section_view v = tn_section_view(m, -1);
     size_t n;
     l->embd_section = tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1);
     const tn_pkg_record *records = tn_pkg_records(m->pkg, l->embd_section, &n);
@@ -507,11 +578,14 @@ static void add_embedding(tn_loader *l) {
     l->tile_hash = m->embd_tile_hash;
     const tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     l->embd_unit = l->n_units - 1; /* tied: the head's */
-    if (head->ops.roles[0] == TN_W_EMBD) return;
+    if (tn_pkg_is_coded(l->embd))
+        TN_TRY(tn_coded_open(m->ctx, v.records, v.n, v.base, l->embd, m->embd_bits, &l->embd_coded, err));
+    if (head->ops.roles[0] == TN_W_EMBD) return TERN_OK;
     unit *u = add_unit(l, TN_UNIT_EMBD, -1, NULL, l->embd_section);
     add_op(u, TN_W_EMBD, l->embd, (int8_t *)m->embd_weights, l->embd->n);
-    u->n_parts = 1;
+    if (u->n_parts < 1) u->n_parts = 1;
     l->embd_unit = l->n_units - 1;
+    return TERN_OK;
 }
 
 tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model_options *opt,
@@ -536,7 +610,7 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
             if (m->sites[i].layer == layer) add_site(l, &m->sites[i]);
     }
     add_site(l, tn_npu_site_at(m, 0, TN_SITE_LM_HEAD));
-    add_embedding(l);
+    if ((st = add_embedding(l, err)) != TERN_OK) goto out;
     if (m->next) add_small(l, TN_UNIT_NEXT, -1, tn_pkg_find(m->pkg, TN_PKG_NEXT, -1), m->next);
     if (!l->map) {
         if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;
@@ -562,6 +636,10 @@ void tn_loader_close(tn_loader **pl) {
     tn_free(ctx, l->row_tile);
     tn_free(ctx, l->row_data);
     tn_free(ctx, l->row_reads);
+    tn_free(ctx, l->row_at);
+    tn_coded_close(ctx, &l->embd_coded);
+    for (int32_t i = 0; l->units && i < l->n_units; i++)
+        for (int32_t o = 0; o < l->units[i].n_ops; o++) tn_coded_close(ctx, &l->units[i].ops[o].coded);
     tn_free(ctx, l->ring_block);
     tn_free(ctx, l->units);
     tn_free(ctx, l->graph_units);

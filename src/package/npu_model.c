@@ -29,9 +29,9 @@ static tern_status open_embedding(tn_npu_model *m, const section_view *v, const 
             m->embd_off[i] + (m->embd_bits ? tn_weightlets_bytes(m->embd_bits, i * tile_n, end, k)
                                            : tn_npu_tiles_bytes(m->layout, (int64_t)tile_n, r->k));
     }
-    TN_FAIL_IF(m->embd_off[n_tiles] != r->size_bytes, err, TERN_E_FORMAT,
-               "the embedding has %" PRIu64 " bytes, its shape and widths need %" PRIu64, r->size_bytes,
-               m->embd_off[n_tiles]);
+    TN_FAIL_IF(m->embd_off[n_tiles] != tn_pkg_plain_bytes(r), err, TERN_E_FORMAT,
+               "the embedding has %" PRIu64 " bytes, its shape and widths need %" PRIu64,
+               tn_pkg_plain_bytes(r), m->embd_off[n_tiles]);
     return TERN_OK;
 }
 
@@ -69,10 +69,11 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     if (!r) return TERN_E_FORMAT;
     m->embd_packed = tn_npu_stays_packed(m, r);
     const tn_npu_weights_data *image = &lm_head->image[0];
-    m->embd_weights = h->tied  ? m->embd_packed ? (const int8_t *)image->packed : image->tiles
-                      : m->map ? (const int8_t *)m->map->data +
-                                     tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1)->off_bytes + r->off_bytes
-                               : room.at[0] + tn_file_phase(tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1), r);
+    m->embd_weights =
+        h->tied ? m->embd_packed ? (const int8_t *)image->packed : image->tiles
+        : tn_npu_in_place(m, r)
+            ? (const int8_t *)m->map->data + tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1)->off_bytes + r->off_bytes
+            : room.at[0] + tn_file_phase(tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1), r);
     TN_TRY(open_embedding(m, &v, r, err));
     TN_TRY(tn_sites_read_rows(m, -1, err));
     m->embd_rotated = h->tied ? lm_head->rotated : 0;
@@ -83,8 +84,9 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
         TN_TRY(tn_pkg_rows(v.records, v.n, v.base, TN_W_EMBD, n_pad, (float *)room.rows,
                            (int32_t *)(room.rows + 4 * n_pad), err));
     }
-    m->embd_tile_hash = tn_section_payload(
-        &v, TN_W_EMBD, TN_PKG_TILE_HASH, tn_padded(m, h->n_vocab) / (uint64_t)m->layout->tile_n * 4, -1, err);
+    const int64_t each = tn_pkg_is_coded(r) ? tn_pkg_stream_channels(true) : m->layout->tile_n;
+    m->embd_tile_hash = tn_section_payload(&v, TN_W_EMBD, TN_PKG_TILE_HASH,
+                                           (uint64_t)((h->n_vocab + each - 1) / each) * 4, -1, err);
     return m->embd_tile_hash ? TERN_OK : TERN_E_FORMAT;
 }
 

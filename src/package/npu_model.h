@@ -140,7 +140,7 @@ typedef struct tn_npu_model {
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
     /* embedding rows for look-up: their resident form (tiles, or weightlets when embd_packed) and their
      * scales. embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: beginnings of
-     * the file's column tiles. */
+     * the file's column tiles, when they are no streams any more. */
     const int8_t *embd_weights;
     /* embeddings for every layer: the places of their parts in the file, of which single rows are read; the
      * hashes of all rows; and whether a row could not be read */
@@ -217,6 +217,11 @@ void tn_npu_model_close(tn_npu_model **m);
 static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
     bool looked_up = r->role == TN_W_EMBD && !m->model->h.tied; /* row by row, on no device */
     return (m->packed || looked_up) && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_OUTLIERS);
+}
+
+/* Is the matrix of this record used where the package is mapped? */
+static inline bool tn_npu_in_place(const tn_npu_model *m, const tn_pkg_record *r) {
+    return m->map && !tn_pkg_is_coded(r) && (tn_npu_stays_packed(m, r) || r->part == TN_PKG_TILES);
 }
 
 /* Are the weights of this site read when rows choose its experts? */

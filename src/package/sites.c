@@ -54,7 +54,7 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
 
 /* Memory of a tensor that is read in whole pages. */
 static uint64_t room_of(const tn_pkg_section *s, const tn_pkg_record *r) {
-    return aligned(tn_file_phase(s, r) + r->size_bytes);
+    return aligned(tn_file_phase(s, r) + tn_pkg_plain_bytes(r));
 }
 
 /* scale NULL: are they there? */
@@ -76,7 +76,8 @@ const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64
                         *r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_TILES);
     if (r && r->n == n && r->k == k && r->size_bytes == tn_npu_tiles_bytes(m->layout, n, k)) return r;
     if (!r) r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_WEIGHTLETS);
-    if (r && r->part == TN_PKG_WEIGHTLETS && r->n == n && r->k == k)
+    if (r && r->part == TN_PKG_WEIGHTLETS && r->n == n && r->k == k &&
+        tn_pkg_plain_bytes(r) <= tn_weightlets_most((size_t)n, (size_t)k))
         return r; /* its size depends on widths that are still in the file */
     tn_fail(err, TERN_E_FORMAT, "layer %d: the weights of %s are missing or not %" PRId64 " x %" PRId64,
             layer, tn_role_name(role), n, k);
@@ -92,7 +93,7 @@ static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_
     *d = (tn_npu_weights_data){.tiles = r ? NULL : weights};
     if (r) {
         d->packed = (const uint8_t *)weights;
-        d->packed_bytes = r->size_bytes;
+        d->packed_bytes = tn_pkg_plain_bytes(r);
         d->bits =
             tn_section_payload(v, role, TN_PKG_CHANNEL_BITS, tn_channel_bits_bytes((size_t)n), layer, err);
         if (!d->bits) return TERN_E_FORMAT;
@@ -443,7 +444,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
         int8_t **at = &room->at[in_device(m, s, site == TN_SITE_LM_HEAD)], *weights = *at;
         if (tn_npu_on_demand(m, s)) {
             weights = NULL;
-        } else if (m->map && (packed || r->part == TN_PKG_TILES)) {
+        } else if (tn_npu_in_place(m, r)) {
             weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
         } else if (packed || r->part == TN_PKG_TILES) {
             weights += tn_file_phase(section, r);
@@ -536,15 +537,15 @@ tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_
             const tn_pkg_record *r = tn_section_tiles(m, o->roles[i], o->n[i], o->k, layer, err);
             if (!r) return TERN_E_FORMAT;
             bool device = in_device(m, &m->sites[s], layer < 0);
-            if (tn_npu_stays_packed(m, r) || r->part == TN_PKG_TILES)
-                n[device] += m->map ? 0 : room_of(section, r);
+            if (tn_npu_in_place(m, r)) continue;
+            if (tn_npu_stays_packed(m, r) || r->part == TN_PKG_TILES) n[device] += room_of(section, r);
             else n[device] += aligned(tn_npu_tiles_bytes(m->layout, o->n[i], o->k));
         }
     }
-    if (layer < 0 && !h->tied && !m->map) {
+    if (layer < 0 && !h->tied) {
         const tn_pkg_record *r = tn_section_tiles(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
         if (!r) return TERN_E_FORMAT;
-        n[0] += room_of(section, r);
+        n[0] += tn_npu_in_place(m, r) ? 0 : room_of(section, r);
     }
     if (n[0] > TN_AIO_ALIGN) {
         m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n[0], 1);

@@ -57,7 +57,7 @@ uint64_t tn_pack_options_identity(const tn_pack_options *o) {
     } all[] = {OF(scheme),          OF(calib_tokens),  OF(own_tokens),   OF(calib_window),  OF(prune_percent),
                OF(prune_error),     OF(outlier_share), OF(hot_coverage), OF(hot_max),       OF(bits),
                OF(quality),         OF(quick),         OF(allocation),   OF(bits_of_model), OF(outliers),
-               OF(head_importance), OF(output_int8),   OF(output_beta)};
+               OF(head_importance), OF(output_int8),   OF(output_beta),  OF(compress)};
 #undef OF
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) h = XXH64((const char *)o + all[i].at, all[i].n, h);

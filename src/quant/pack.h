@@ -83,6 +83,7 @@ typedef struct tn_pack_options {
     int32_t n_threads;        /* 0 = one per core */
     bool output_int8;         /* products leave the device in 8 bits with one frozen scale a tensor, except
                         lm_head's (default: false, in float) */
+    bool compress;            /* weights below 8 bits are entropy-coded in the file (default: false) */
     float output_beta; /* ... after their channels are divided by their largest magnitude to this power, 0..1
                         (default 1) */
 } tn_pack_options;
@@ -102,6 +103,7 @@ typedef struct tn_pack_report {
     uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot ones, and what all
                                               would take */
     uint64_t package_bytes, n_calib_tokens;
+    uint64_t plain_bytes, coded_bytes; /* weights of the device before and after entropy coding */
     double bits; /* per weight of all matrices, including the output layer's and the embedding's */
     /* Scheme gram: difference of predictions in nats a token on held-out calibration text (quant/judge.h),
      * and its number of tokens; for every kind of text, and for the kind that loses most. */

@@ -127,6 +127,19 @@ typedef struct hoard {
 void *tn_hoard_keep(hoard *h, size_t n, size_t size); /* zeros; NULL: no memory */
 void tn_hoard_drop(hoard *h);
 
+/* ---- coded.c: weightlets as entropy-coded streams for flash (package-format.md, STREAMS) --------------- */
+
+typedef struct tn_pack_coded {
+    const uint8_t *bytes, *streams; /* the streams back to back; the record that describes them */
+    const uint32_t *sizes;          /* [n_streams] */
+    uint64_t n_bytes, streams_bytes;
+    size_t n_streams, n_tables;
+} tn_pack_coded;
+
+/* Codes an [n][k] linear; what out points to lies in h. */
+tern_status tn_pack_code(packer *p, hoard *h, bool embedding, const uint8_t *weightlets, const uint8_t *bits,
+                         size_t n, size_t k, tn_pack_coded *out, tern_error *err);
+
 typedef struct quantise_job {
     packer *p;
     int layer;

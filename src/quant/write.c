@@ -24,18 +24,21 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
                       (uint64_t)cols * sizeof *v, err);
 }
 
-/* Weights of the model level (bits: weightlets, NULL: tiles), written after the layers. The hashes of their
- * column tiles come earlier, so that rows can be looked up before everything is read. */
+/* Weights of the model level (bits: weightlets, NULL: tiles; coded: streams of them), written after the layers. The
+ * hashes of their column tiles or streams come earlier, so that rows can be looked up before everything is read. */
 static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
-                           const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
-    int64_t tile_n = tn_pack_layout.tile_n, n_tiles = (r->n + tile_n - 1) / tile_n;
+                           const uint8_t *bits, const tn_pack_coded *coded, uint64_t n_bytes,
+                           tern_error *err) {
+    int64_t tile_n = tn_pack_layout.tile_n,
+            n_tiles = coded->bytes ? (int64_t)coded->n_streams : (r->n + tile_n - 1) / tile_n;
     uint32_t *hash = tn_hoard_keep(h, (size_t)n_tiles, sizeof *hash);
     TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory to pack");
     const uint8_t *at = weights;
     for (int64_t i = 0; i < n_tiles; i++) {
         int64_t end = (i + 1) * tile_n < r->n ? (i + 1) * tile_n : r->n;
-        uint64_t size = bits ? tn_weightlets_bytes(bits, (size_t)(i * tile_n), (size_t)end, (size_t)r->k)
-                             : n_bytes / (uint64_t)n_tiles;
+        uint64_t size = coded->bytes ? coded->sizes[i]
+                        : bits ? tn_weightlets_bytes(bits, (size_t)(i * tile_n), (size_t)end, (size_t)r->k)
+                               : n_bytes / (uint64_t)n_tiles;
         hash[i] = XXH32(at, size, 0);
         at += size;
     }
@@ -135,6 +138,30 @@ static tern_status add_rows(packer *p, hoard *h, const quantise_job *j, int64_t 
     return tn_pkg_add(p->w, &r, j->col_sum, 4 * (uint64_t)n_pad, err);
 }
 
+/* Weightlets as streams, where that was asked for and makes them smaller: *weights, *n_bytes and the record become
+ * those. Experts stay as they are, because each is read alone. */
+static tern_status code(packer *p, hoard *h, const uint8_t *bits, tn_pkg_record *r, const void **weights,
+                        uint64_t *n_bytes, tn_pack_coded *coded, tern_error *err) {
+    const tn_role role = (tn_role)r->role;
+    *coded = (tn_pack_coded){0};
+    p->report->plain_bytes += *n_bytes;
+    p->report->coded_bytes += *n_bytes;
+    if (!p->o->compress || !bits || role == TN_W_GATE_EXPS || role == TN_W_UP_EXPS || role == TN_W_DOWN_EXPS)
+        return TERN_OK;
+    tn_pack_coded c;
+    TN_TRY(tn_pack_code(p, h, role == TN_W_EMBD, *weights, bits, (size_t)r->n, (size_t)r->k, &c, err));
+    if (c.n_bytes + c.streams_bytes >= *n_bytes) return TERN_OK;
+    *coded = c;
+    const tn_pkg_record about = {
+        .role = role, .part = TN_PKG_STREAMS, .n = (int64_t)c.n_streams, .k = (int64_t)c.n_tables};
+    p->report->coded_bytes -= *n_bytes - c.n_bytes - c.streams_bytes;
+    r->flags |= TN_PKG_CODED;
+    r->plain_bytes = *n_bytes;
+    *weights = c.bytes;
+    *n_bytes = c.n_bytes;
+    return tn_pkg_add(p->w, &about, c.streams, c.streams_bytes, err);
+}
+
 /* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column
  * offset n_off of n_total. */
 static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias,
@@ -188,10 +215,12 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     }
     const void *weights = j.bits ? (const void *)j.weightlets : j.tiles;
     uint64_t n_bytes = j.bits ? tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k) : tile_bytes;
+    tn_pack_coded coded;
+    TN_TRY(code(p, h, j.bits, &r, &weights, &n_bytes, &coded, err));
     if (role == TN_W_GATE_EXPS || role == TN_W_UP_EXPS || role == TN_W_DOWN_EXPS)
         TN_TRY(add_expert_hashes(p, h, &r, weights, j.bits, n_bytes, err));
     if (layer >= 0) TN_TRY(tn_pkg_add(p->w, &r, weights, n_bytes, err));
-    else TN_TRY(put_off(p, h, &r, weights, j.bits, n_bytes, err));
+    else TN_TRY(put_off(p, h, &r, weights, j.bits, &coded, n_bytes, err));
     TN_TRY(add_rows(p, h, &j, n_pad, err));
     if (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias)) {
         float *b = tn_hoard_keep(h, (size_t)n_pad, sizeof *b);
@@ -496,7 +525,7 @@ static uint32_t count_records(const packer *p, int32_t i_site, uint64_t *n_bytes
     uint32_t n = plan->smooth != NULL;
     for (int32_t op = 0; op < ops->n_ops; op++) {
         tn_role bias = ops->biases[op];
-        n += 4 + (ops->n_experts > 0) + (output_of(p, i_site, op) != NULL) +
+        n += 4 + p->o->compress + (ops->n_experts > 0) + (output_of(p, i_site, op) != NULL) +
              (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias));
         *n_bytes += ((uint64_t)ops->n[op] + 64) * (wide + 64);
     }

@@ -87,7 +87,7 @@ def safetensors_files():
 
 
 F32, TILES, SCALE, COL_SUM, BIAS, HOT, HOT_ROWS, ROWS, WEIGHTLETS, CHANNEL_BITS, ROW_HASH, TILE_HASH = range(1, 13)  # parts of a package's tensors
-ROWS16 = 16
+ROWS16, STREAMS, CODED = 16, 18, 64
 LARGE = (TILES, WEIGHTLETS, ROWS)
 BLOCK = 256 << 10
 EMBD, OUT_NORM, ATTN_NORM, Q, K, V, O, FFN_NORM, GATE, UP, DOWN, ROUTER, GATES, UPS, DOWNS = 0, 1, 5, 7, 8, 9, 10, 18, 20, 21, 22, 28, 30, 31, 32
@@ -96,36 +96,48 @@ EXPERTS = SITES[:2] + (((GATES, UPS), (32, 32), 16), ((DOWNS,), (32,), 16))  # t
 
 
 def tensors(records, claimed=None, page=4096):
-    """records: (role, part, n, k, size, flags). Returns the table of contents, with room for the checksums, and the section. page: where
+    """records: (role, part, n, k, size, flags), and bytes, where they are not zero. Returns the table of contents, with room for the checksums, and the section. page: where
     large tensors begin; in version 6 short ones do at 128."""
     at, places = 0, {}
     for large in (False, True):
-        for i, (_, part, _, _, size, _) in enumerate(records):
+        for i, (_, part, _, _, size, *_) in enumerate(records):
             if (part in LARGE) == large:
                 places[i] = -(-at // (page if large else 64)) * (page if large else 64)
                 at = places[i] + size
         small = small if large else at
     blocks = -(-small // BLOCK) + sum(-(-r[4] // BLOCK) for r in records if r[1] in LARGE)
-    table = b"".join(struct.pack("<IIqqQQfIQ", role, part, n, k, places[i], size, 0.5 if part in (TILES, WEIGHTLETS) else 0, flags, 0)
-                     for i, (role, part, n, k, size, flags) in enumerate(records))
-    return struct.pack("<IIQ", len(records) if claimed is None else claimed, blocks, small) + table + bytes(8 * blocks), bytes(at)
+    table = b"".join(struct.pack("<IIqqQQfIQ", role, part, n, k, places[i], size, 0.5 if part in (TILES, WEIGHTLETS) else 0, flags,
+                                 16 * -(-k // 128) * n if flags & CODED else 0)
+                     for i, (role, part, n, k, size, flags, *_) in enumerate(records))
+    body = bytearray(at)
+    for i, (*_, size, _, data) in ((i, r) for i, r in enumerate(records) if len(r) > 6):
+        body[places[i]:places[i] + size] = data
+    return struct.pack("<IIQ", len(records) if claimed is None else claimed, blocks, small) + table + bytes(8 * blocks), bytes(body)
 
 
 def vector(role, n):
     return [(role, F32, 1, n, 4 * n, 0)]
 
 
-def site(roles, outputs, k, shadow, packed=False, short=False):
+def coded(role, n, k):
+    """Zeros in one stream, k <= 64: a symbol that is always the same takes no words, and 128 from its state's lowest 12 bits (the first bucket is filled last)."""
+    states = [(1 << 16) + 128 * n % 4096 * (i < k) for i in range(64)]
+    about = struct.pack("<IH", 256, 4096) + bytes(62) + bytes(-(-n // 2))
+    return [(role, STREAMS, 1, 1, len(about), 0, about), (role, WEIGHTLETS, n, k, 256, CODED, struct.pack("<64I", *states))]
+
+
+def site(roles, outputs, k, shadow, packed=False, short=False, streams=False):
     out = []
     for role, n in zip(roles, outputs):
         padded = -(-n // 16) * 16
-        out += [(role, CHANNEL_BITS, n, 1, -(-3 * n // 8), 0), (role, WEIGHTLETS, n, k, 16 * -(-k // 128) * n, int(shadow))] if packed else \
+        out += [(role, CHANNEL_BITS, n, 1, -(-3 * n // 8), 0)] + coded(role, n, k) if streams else \
+                [(role, CHANNEL_BITS, n, 1, -(-3 * n // 8), 0), (role, WEIGHTLETS, n, k, 16 * -(-k // 128) * n, int(shadow))] if packed else \
                [(role, TILES, n, k, padded * k, int(shadow))]
         out += [(role, ROWS16, n, 1, 4 * padded, 0)] if short else [(role, SCALE, n, 1, 4 * padded, 0), (role, COL_SUM, n, 1, 4 * padded, 0)]
     return out + ([(roles[0], HOT, 1, 1, 4, 0), (roles[0], HOT_ROWS, 1, sum(outputs), sum(outputs), 0), (roles[0], ROW_HASH, k, 1, 4 * k, 0)] if shadow else [])
 
 
-def package(shadow=False, packed=False, claimed=None, sites=SITES, short=False):
+def package(shadow=False, packed=False, claimed=None, sites=SITES, short=False, streams=False):
     """Checksums and the file's length are left out: the target puts them in. Packed: every channel has 1 bit."""
     meta = {"format": "tern", "scheme": "llm-npu", "layout": 2, "source": "x", "n_params": 1,
             "hparams": {"arch": "llama", "name": "x", "n_layers": 1, "n_embd": 16, "n_heads": 2, "n_kv_heads": 1, "d_head": 8, "n_ff": 32, "n_vocab": 32, "ctx_train": 64},
@@ -134,13 +146,14 @@ def package(shadow=False, packed=False, claimed=None, sites=SITES, short=False):
             "rope": {"n_rot": 8, "rope_base": 1e4, "rope_orig_ctx": 0, "rope_mscale": 1.0}}
     if sites is EXPERTS:
         meta["operators"] |= {"experts": 2, "experts_used": 1, "experts_ff": 16, "experts_norm": 1}
-    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + (vector(ROUTER, 32) if sites is EXPERTS else []) + [r for roles, outputs, k in sites for r in site(roles, outputs, k, shadow, packed, short)]
-    head = site((EMBD,), (32,), 16, False, short=short)
+    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + (vector(ROUTER, 32) if sites is EXPERTS else []) + [r for roles, outputs, k in sites for r in site(roles, outputs, k, shadow, packed, short, streams)]
+    head = site((EMBD,), (32,), 16, False, short=short, streams=streams)
+    large = [r for r in head if r[1] in LARGE]
     page = 128 if short else 4096
     graphs = struct.pack("<IIiIiII", 1, 0, 0, 0, 256, 28, 4) + b"TNPG"
     sections = [(1, -1, b"", json.dumps(meta, separators=(",", ":")).encode()),
-                (3, -1, *tensors(vector(OUT_NORM, 16) + head[1:] + [(EMBD, TILE_HASH, 2, 1, 8, 0)] + vector(15, 4) + vector(16, 4))),
-                (4, 0, *tensors(layer, page=page)), (7, -1, *tensors(head[:1]))]
+                (3, -1, *tensors(vector(OUT_NORM, 16) + [r for r in head if r not in large] + [(EMBD, TILE_HASH, 1, 1, 4, 0) if streams else (EMBD, TILE_HASH, 2, 1, 8, 0)] + vector(15, 4) + vector(16, 4))),
+                (4, 0, *tensors(layer, page=page)), (7, -1, *tensors(large))]
     if shadow:
         sections.append((5, 0, *tensors([(roles[0], ROWS, k, sum(outputs), k * sum(outputs), 0) for roles, outputs, k in SITES], claimed)))
     if packed:
@@ -164,6 +177,7 @@ def packages():
     yield "short_packed", package(packed=True, short=True)
     yield "experts", package(sites=EXPERTS)
     yield "experts_packed", package(packed=True, sites=EXPERTS)
+    yield "streams", package(streams=True, short=True)
     yield "long_table", package(shadow=True, claimed=120)
     yield "cut", package()[:8292]
 

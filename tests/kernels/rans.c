@@ -58,7 +58,8 @@ static coded make(tn_rng *r, size_t n, size_t k, unsigned fixed_bits, bool even)
                 c.entropy_bytes += (double)counts[b][s] * log2((double)sum / (double)counts[b][s]) / 8;
         if (b > TN_RANS_SYMBOL_BITS) c.entropy_bytes += (double)(sum * (b - TN_RANS_SYMBOL_BITS)) / 8;
     }
-    c.a = (tn_rans_args){.packed_bits = c.bits, .channel_table = c.which, .tables = c.tables, .n1 = n, .k = k};
+    c.a =
+        (tn_rans_args){.packed_bits = c.bits, .channel_table = c.which, .tables = c.tables, .n1 = n, .k = k};
     uint8_t *room = malloc(tn_rans_bound(&c.a));
     c.n_bytes = tn_rans_encode(&c.a, c.packed.p, room);
     assert_true(c.n_bytes <= tn_rans_bound(&c.a));
@@ -164,7 +165,8 @@ static void tables(void **state) {
         unsigned first[TN_RANS_SYMBOLS + 1] = {0};
         for (unsigned s = 0; s < TN_RANS_SYMBOLS; s++) first[s + 1] = first[s] + f[s];
         for (unsigned slot = 0; slot < TN_RANS_SCALE; slot++) {
-            const unsigned b = slot >> 7, in = slot & 127, own = in < (t.shared[b] & 255u), s = own ? b : t.shared[b] >> 8;
+            const unsigned b = slot >> 7, in = slot & 127, own = in < (t.shared[b] & 255u),
+                           s = own ? b : t.shared[b] >> 8;
             const uint16_t index = (uint16_t)(in + t.base[own ? b : 32 + b]);
             assert_true(s < n && index < f[s]);
             seen[first[s] + index]++;
@@ -180,7 +182,7 @@ static void tables(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(whole), cmocka_unit_test(size), cmocka_unit_test(damage),
-                                       cmocka_unit_test(tables)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(whole), cmocka_unit_test(size),
+                                       cmocka_unit_test(damage), cmocka_unit_test(tables)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,8 @@
 #include "lab/synth.h"
 #include "quant/pack.h"
 
+#include "fuzz/true_package.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,19 +20,23 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_PACKAGES = 5, N_PROMPT = 150, MAX_VOCAB = 4096 };
+enum { N_PACKAGES = 7, N_PROMPT = 150, MAX_VOCAB = 4096 };
 
-/* Tied and untied, packed and in tiles, with outlier rows, parallel blocks. */
+/* Tied and untied, packed and in tiles, with outlier rows, parallel blocks; the last two as entropy-coded streams of
+ * what an earlier one has. */
 static const struct {
     const char *arch;
     tn_scheme scheme;
     float prune;
     tn_outlier_mode outliers;
-} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_OUTLIERS_AUTO},
-                       {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_OUTLIERS_AUTO},
-                       {"tiny-llama", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF},
-                       {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_OUTLIERS_AUTO},
-                       {"tiny-qwen2", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF}};
+    int coded_from; /* 0: not coded */
+} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_OUTLIERS_AUTO, 0},
+                       {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_OUTLIERS_AUTO, 0},
+                       {"tiny-llama", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF, 0},
+                       {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_OUTLIERS_AUTO, 0},
+                       {"tiny-qwen2", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF, 0},
+                       {"tiny-llama", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF, 2},
+                       {"tiny-qwen2", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF, 4}};
 static char paths[N_PACKAGES][256];
 static int32_t prompt[N_PROMPT];
 
@@ -62,6 +68,7 @@ static int setup(void **state) {
         o.outliers = kinds[i].outliers;
         o.calib_tokens = 256;
         o.outlier_share = 0.01f;
+        o.compress = kinds[i].coded_from > 0;
         if (tn_pack(&ctx, gguf, paths[i], &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
         unlink(gguf);
     }
@@ -136,8 +143,10 @@ static tn_policy policy_of(tn_policy_kind kind, bool keep_busy) {
     return p;
 }
 
-/* Logits of the first n tokens, the plain way. */
+/* Logits of the first n tokens, the plain way, from weights that are not coded. */
 static void reference(const char *path, int32_t n, float *logits) {
+    for (int k = 0; k < N_PACKAGES; k++)
+        if (path == paths[k] && kinds[k].coded_from) path = paths[kinds[k].coded_from];
     tn_npu_model_options o = model_options(TN_LOAD_SEQUENTIAL, "threads");
     o.weights = TN_WEIGHTS_TILES;
     rig r;
@@ -194,7 +203,7 @@ static void instruction_sets(void **state) {
     (void)state;
     static const uint32_t masks[] = {0, TN_CPU_AVX2 | TN_CPU_NEON,
                                      TN_CPU_AVX2 | TN_CPU_AVX512 | TN_CPU_NEON | TN_CPU_DOTPROD};
-    for (int k = 0; k < 3; k += 2) {
+    for (int k = 0; k < N_PACKAGES; k += k ? 3 : 2) {
         for (size_t l = 0; l < 3; l++) {
             const int32_t n = l == 0 ? 5 : l == 1 ? 20 : N_PROMPT;
             reference(paths[k], n, want);
@@ -250,7 +259,7 @@ static ssize_t misbehave(void *user, uint64_t off, uint64_t n) {
 static void disk_faults(void **state) {
     (void)state;
     static const char *const methods[] = {"threads", "uring-direct"};
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < N_PACKAGES; k += k < 2 ? 1 : 3) {
         reference(paths[k], N_PROMPT, want);
         for (int m = 0; m < 2; m++) {
             bad_disk d = {.fails_at = -1};
@@ -364,7 +373,7 @@ static void damage_is_told(void **state) {
     char bad[270];
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < N_PACKAGES; k += k < 2 ? 1 : 3) {
         snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
         size_t n, n_tensors = 0;
         uint8_t *b = slurp(paths[k], &n);
@@ -396,13 +405,66 @@ static void damage_is_told(void **state) {
     }
 }
 
+/* Streams that were made to be wrong, with true checksums: what describes them, their states, their words and their sizes
+ * in memory. Each mode and form refuses them, and says so. */
+static void lying_streams_are_told(void **state) {
+    (void)state;
+    char bad[270];
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    int n_tried = 0;
+    for (int k = 0; k < N_PACKAGES; k++) {
+        if (!kinds[k].coded_from) continue;
+        snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
+        size_t n;
+        uint8_t *whole = slurp(paths[k], &n), *b = malloc(n);
+        tn_pkg *p;
+        tern_error err;
+        assert_int_equal(tn_pkg_open(&ctx, paths[k], &p, &err), TERN_OK);
+        for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
+            const tn_pkg_section *s = tn_pkg_section_at(p, i);
+            size_t n_records;
+            const tn_pkg_record *r = tn_pkg_records(p, s, &n_records);
+            for (size_t t = 0; t < n_records; t++) {
+                if (r[t].part != TN_PKG_STREAMS && !tn_pkg_is_coded(&r[t])) continue;
+                const size_t about = tn_pkg_is_coded(&r[t]) ? 256 : r[t].size_bytes,
+                             to = s->off_bytes + r[t].off_bytes,
+                             toc = PACKAGE_INDEX + s->toc_off_bytes + 16 + t * sizeof *r;
+                /* the first, one within, the last; number of channels or streams; the size in memory. Within streams only states: the
+                 * lower bits of wide codes may be anything */
+                const size_t places[] = {to, to + about / 3, to + about - 1, toc + 8, toc + 48};
+                for (size_t a = 0; a < (tn_pkg_is_coded(&r[t]) ? 5u : 4u); a++, n_tried++) {
+                    memcpy(b, whole, n);
+                    b[places[a]] ^= 1;
+                    package_make_true(b, n);
+                    put(bad, b, n);
+                    tn_npu_model_options o =
+                        model_options((tn_load_mode)(n_tried % TN_N_LOAD_MODES), "threads");
+                    o.weights = n_tried % 3 ? TN_WEIGHTS_PACKED : TN_WEIGHTS_TILES;
+                    rig g;
+                    tern_status st = rig_open(&g, bad, &o, policy_of(TN_POLICY_OOE, true), 1, 1);
+                    if (st == TERN_OK) st = rig_run(&g, N_PROMPT, NULL, got);
+                    if (st != TERN_E_FORMAT || !g.err.message[0])
+                        fail_msg("role %u, part %u, place %zu: %d, %s", r[t].role, r[t].part, a, (int)st,
+                                 g.err.message);
+                    rig_close(&g);
+                }
+            }
+        }
+        tn_pkg_close(&p);
+        free(b), free(whole);
+        remove_package(bad);
+    }
+    assert_true(n_tried > 100);
+}
+
 /* The embedding of the prompt's first tokens is read before the tensor it is in: damage there is told of
  * these tokens, not when the tensor comes at the end. */
 static void damaged_rows_are_told_at_once(void **state) {
     (void)state;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    int n_seen = 0;
+    int n_seen = 0, n_coded = 0;
     for (int k = 0; k < N_PACKAGES; k++) {
         char bad[270], want[96];
         size_t n, n_records;
@@ -413,13 +475,18 @@ static void damaged_rows_are_told_at_once(void **state) {
         const tn_pkg_section *s = tn_pkg_find(p, TN_PKG_LM_HEAD, -1);
         const tn_pkg_record *r = tn_pkg_records(p, s, &n_records);
         for (size_t t = 0; t < n_records; t++) {
-            if (r[t].role != TN_W_EMBD || r[t].part != TN_PKG_TILES) continue;
-            size_t tile = (size_t)prompt[0] / 16, bytes = r[t].size_bytes / (((size_t)r[t].n + 15) / 16);
+            const bool coded = tn_pkg_is_coded(&r[t]);
+            if (r[t].role != TN_W_EMBD || (r[t].part != TN_PKG_TILES && !coded)) continue;
+            size_t each = coded ? 64 : 16, tile = (size_t)prompt[0] / each,
+                   bytes = r[t].size_bytes / (((size_t)r[t].n + each - 1) / each);
+            assert_true(!coded || tile == 0); /* where the others begin is in the file */
             b[s->off_bytes + r[t].off_bytes + tile * bytes + 7] ^= 16;
+            n_coded += coded;
             snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
             put(bad, b, n);
             assert_int_equal(start(bad, "stream", N_PROMPT, &err), TERN_E_FORMAT);
-            snprintf(want, sizeof want, "the embedding of tokens %zu to %zu", tile * 16, tile * 16 + 15);
+            snprintf(want, sizeof want, "the embedding of tokens %zu to %zu", tile * each,
+                     tile * each + each - 1);
             if (!strstr(err.message, want)) fail_msg("%s", err.message);
             remove_package(bad);
             n_seen++;
@@ -427,7 +494,7 @@ static void damaged_rows_are_told_at_once(void **state) {
         tn_pkg_close(&p);
         free(b);
     }
-    assert_true(n_seen > 0);
+    assert_true(n_seen > n_coded && n_coded == 2);
 }
 
 /* The file shrinks after it was opened, at any boundary of a tensor; readers on their way end with one line.
@@ -579,8 +646,8 @@ static void memory_is_planned(void **state) {
                                   !s->has_outliers;
                     assert_true(packed == !s->image[op].tiles);
                     n_packed += packed;
-                    want_bytes +=
-                        packed ? s->tiles[op]->size_bytes : (uint64_t)s->ops.n[op] * (uint64_t)s->ops.k;
+                    want_bytes += packed ? tn_pkg_plain_bytes(s->tiles[op])
+                                         : (uint64_t)s->ops.n[op] * (uint64_t)s->ops.k;
                     room += 4096 + 64; /* alignment; small models are mostly that */
                 }
             }
@@ -604,6 +671,7 @@ int main(void) {
         cmocka_unit_test(disk_faults),
         cmocka_unit_test(cancelled_and_resumed),
         cmocka_unit_test(damage_is_told),
+        cmocka_unit_test(lying_streams_are_told),
         cmocka_unit_test(damaged_rows_are_told_at_once),
         cmocka_unit_test(truncated_while_open),
         cmocka_unit_test(other_packages_are_refused),

@@ -33,8 +33,8 @@ INLINE __m512i advance(__m512i x, __m512i f, __m512i index, __mmask16 which, con
 
 /* A step of 32 coders, those of `which`: their symbols; 0 of the others. */
 INLINE __m256i half_step(coders *c, int first, const lookups *t, __mmask32 which) {
-    const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26, 24,
-                                          22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30,
+                                          28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i words = _mm512_permutex2var_epi16(c->x[first], even, c->x[first + 1]);
     const __m512i bucket = _mm512_and_si512(_mm512_srli_epi16(words, 7), _mm512_set1_epi16(31)),
                   in = _mm512_and_si512(words, _mm512_set1_epi16(127));
@@ -42,12 +42,14 @@ INLINE __m256i half_step(coders *c, int first, const lookups *t, __mmask32 which
     const __mmask32 own = _mm512_cmplt_epu16_mask(in, _mm512_and_si512(shared, _mm512_set1_epi16(255)));
     const __m512i symbol = _mm512_mask_mov_epi16(_mm512_srli_epi16(shared, 8), own, bucket);
     const __m512i f = _mm512_permutexvar_epi16(symbol, t->frequency);
-    const __m512i base = _mm512_mask_permutexvar_epi16(_mm512_permutexvar_epi16(bucket, t->other), own, bucket, t->own);
+    const __m512i base =
+        _mm512_mask_permutexvar_epi16(_mm512_permutexvar_epi16(bucket, t->other), own, bucket, t->own);
     const __m512i index = _mm512_add_epi16(in, base);
     c->x[first] = advance(c->x[first], _mm512_cvtepu16_epi32(_mm512_castsi512_si256(f)),
                           _mm512_cvtepu16_epi32(_mm512_castsi512_si256(index)), (__mmask16)which, &c->at);
-    c->x[first + 1] = advance(c->x[first + 1], _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(f, 1)),
-                              _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(index, 1)), (__mmask16)(which >> 16), &c->at);
+    c->x[first + 1] =
+        advance(c->x[first + 1], _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(f, 1)),
+                _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(index, 1)), (__mmask16)(which >> 16), &c->at);
     return _mm512_maskz_cvtepi16_epi8(which, symbol);
 }
 
@@ -71,7 +73,8 @@ INLINE void take_raw(coders *c, unsigned raw, __m512i code[2]) {
 }
 
 INLINE __m512i bits_of(__m512i code, unsigned low, int mask) {
-    return _mm512_and_si512(_mm512_srl_epi16(code, _mm_cvtsi32_si128((int)low)), _mm512_set1_epi8((char)mask));
+    return _mm512_and_si512(_mm512_srl_epi16(code, _mm_cvtsi32_si128((int)low)),
+                            _mm512_set1_epi8((char)mask));
 }
 
 /* 128 codes to weightlets (unpack.h). */
@@ -82,7 +85,8 @@ INLINE void put_group(uint8_t *dst, const __m512i code[2], unsigned bits) {
         return;
     }
     if (bits & 4) {
-        const __m512i mask = _mm512_set1_epi8(15), high = _mm512_slli_epi16(_mm512_and_si512(code[1], mask), 4);
+        const __m512i mask = _mm512_set1_epi8(15),
+                      high = _mm512_slli_epi16(_mm512_and_si512(code[1], mask), 4);
         _mm512_storeu_si512(dst, _mm512_or_si512(_mm512_and_si512(code[0], mask), high));
         dst += 64;
     }
@@ -95,7 +99,8 @@ INLINE void put_group(uint8_t *dst, const __m512i code[2], unsigned bits) {
     }
     if (bits & 1) {
         const __m512i a = bits_of(code[0], bits & 6, 1), b = bits_of(code[1], bits & 6, 1);
-        const __m512i v = _mm512_or_si512(a, _mm512_slli_epi16(b, 4)); /* quarter q of both: bits q and 4 + q */
+        const __m512i v =
+            _mm512_or_si512(a, _mm512_slli_epi16(b, 4)); /* quarter q of both: bits q and 4 + q */
         __m128i out = _mm512_castsi512_si128(v);
         out = _mm_or_si128(out, _mm_slli_epi16(_mm512_extracti32x4_epi32(v, 1), 1));
         out = _mm_or_si128(out, _mm_slli_epi16(_mm512_extracti32x4_epi32(v, 2), 2));
@@ -105,8 +110,8 @@ INLINE void put_group(uint8_t *dst, const __m512i code[2], unsigned bits) {
 }
 
 INLINE lookups lookups_of(const tn_rans_table *t) {
-    return (lookups){_mm512_load_si512(t->shared), _mm512_load_si512(t->frequency), _mm512_load_si512(t->base),
-                     _mm512_load_si512(t->base + TN_RANS_BUCKETS)};
+    return (lookups){_mm512_load_si512(t->shared), _mm512_load_si512(t->frequency),
+                     _mm512_load_si512(t->base), _mm512_load_si512(t->base + TN_RANS_BUCKETS)};
 }
 
 enum { MOST = 2 * 2 * LANES + 3 * 16 + 64 }; /* bytes that a group may read, or look at */
@@ -148,7 +153,8 @@ bool tn_rans_decode_avx512(const tn_rans_args *a, const uint8_t *src, size_t n_b
                 if (raw) take_raw(&c, raw, code);
                 if (left < GROUP)
                     for (int h = 0; h < 2; h++)
-                        code[h] = _mm512_mask_mov_epi8(_mm512_set1_epi8(b == 8 ? (char)0x80 : 0), which[h], code[h]);
+                        code[h] = _mm512_mask_mov_epi8(_mm512_set1_epi8(b == 8 ? (char)0x80 : 0), which[h],
+                                                       code[h]);
                 put_group(dst, code, b);
                 dst += GROUP / 8 * b;
                 if (c.at > end) return false;
