@@ -192,8 +192,7 @@ int cmd_pack(int argc, char **argv) {
          "tokens of it to use at most (default 4096; 2048 for models of over a billion parameters)"},
         {"own-words", 0, "N", ARG_INT, &o.own_tokens, 0, 1 << 20,
          "tokens that the model writes by itself, to be calibrated on besides (default with gram: 2048, half "
-         "of that "
-         "for models of over a billion parameters, none with --calib)"},
+         "of that for models of over a billion parameters, none with --calib)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5,
          "context while calibrating (default 512)"},
         {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100,
@@ -217,8 +216,9 @@ int cmd_pack(int argc, char **argv) {
          "sparse attention: measure each head's importance; one forward of a window for every head. After a "
          "kill it goes on where it was"},
         {"compress", 0, NULL, ARG_FLAG, &o.compress, 0, 0,
-         "entropy-code the weights: the same bits in memory, about a fifth less in the file; loading decodes "
-         "them"},
+         "entropy-code the weights: a tenth less in the file, as much in memory; loading decodes them"},
+        {"compress-rate", 0, "R", ARG_FLOAT, &o.compress_rate, 0, 4,
+         "with gram: how much entropy counts in choosing scales (default 1; 0: weights as without)"},
         {"threads", 't', "N", ARG_INT, &o.n_threads, 1, 64, "worker threads (default: one per core)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print the report as JSON"},
         {0},

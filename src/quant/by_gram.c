@@ -461,6 +461,7 @@ tern_status tn_pack_gram(packer *p, const tn_calib_text *words, int32_t window) 
                       .h = &p->m->h,
                       .program = &p->m->program,
                       .block_max = p->o->quick ? TN_GRAM_BLOCK_QUICK : TN_GRAM_BLOCK_MAX,
+                      .rate = p->o->compress ? p->o->compress_rate : 0,
                       .clock = &p->clock};
     int32_t *chosen = NULL, *held = NULL;
     double kl;

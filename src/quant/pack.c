@@ -46,7 +46,8 @@ void tn_pack_defaults(tn_pack_options *o) {
                            .outlier_share = 0.002f,
                            .hot_coverage = 0.9f,
                            .hot_max = 0.25f,
-                           .output_beta = 1};
+                           .output_beta = 1,
+                           .compress_rate = 1};
 }
 
 uint64_t tn_pack_options_identity(const tn_pack_options *o) {
@@ -54,10 +55,11 @@ uint64_t tn_pack_options_identity(const tn_pack_options *o) {
     { offsetof(tn_pack_options, field), sizeof o->field }
     static const struct {
         size_t at, n;
-    } all[] = {OF(scheme),          OF(calib_tokens),  OF(own_tokens),   OF(calib_window),  OF(prune_percent),
-               OF(prune_error),     OF(outlier_share), OF(hot_coverage), OF(hot_max),       OF(bits),
-               OF(quality),         OF(quick),         OF(allocation),   OF(bits_of_model), OF(outliers),
-               OF(head_importance), OF(output_int8),   OF(output_beta),  OF(compress)};
+    } all[] = {OF(scheme),        OF(calib_tokens),  OF(own_tokens),    OF(calib_window),
+               OF(prune_percent), OF(prune_error),   OF(outlier_share), OF(hot_coverage),
+               OF(hot_max),       OF(bits),          OF(quality),       OF(quick),
+               OF(allocation),    OF(bits_of_model), OF(outliers),      OF(head_importance),
+               OF(output_int8),   OF(output_beta),   OF(compress),      OF(compress_rate)};
 #undef OF
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) h = XXH64((const char *)o + all[i].at, all[i].n, h);
@@ -105,6 +107,8 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
                "outlier share %g: want 0 to 0.5", (double)o->outlier_share);
     TN_FAIL_IF(!(o->output_beta >= 0 && o->output_beta <= 1), err, TERN_E_INVALID,
                "output beta %g: want 0 to 1", (double)o->output_beta);
+    TN_FAIL_IF(!(o->compress_rate >= 0 && o->compress_rate <= 4), err, TERN_E_INVALID,
+               "compress rate %g: want 0 to 4", (double)o->compress_rate);
     TN_FAIL_IF(o->own_tokens < -1 || o->own_tokens > MOST_OWN_TOKENS, err, TERN_E_INVALID,
                "%d tokens of the model's own: want 0 to %d", o->own_tokens, MOST_OWN_TOKENS);
     TN_FAIL_IF((o->calib_tokens && o->calib_tokens < 64) || o->calib_window < 16, err, TERN_E_INVALID,

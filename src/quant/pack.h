@@ -83,7 +83,9 @@ typedef struct tn_pack_options {
     int32_t n_threads;        /* 0 = one per core */
     bool output_int8;         /* products leave the device in 8 bits with one frozen scale a tensor, except
                         lm_head's (default: false, in float) */
-    bool compress;            /* weights below 8 bits are entropy-coded in the file (default: false) */
+    bool compress;            /* weights below 8 bits are entropy-coded in the file (default: false) ... */
+    float
+        compress_rate; /* ... gram: how much their entropy counts when scales are chosen, 0..4 (default 1; 0: the same codes as without) */
     float output_beta; /* ... after their channels are divided by their largest magnitude to this power, 0..1
                         (default 1) */
 } tn_pack_options;

@@ -174,8 +174,8 @@ static void round_item(void *arg, int i_item, int i_thread) {
             if (j->site->rotated)
                 tn_hadamard_wide(j->r->kern->hadamard_f32, row, k, (size_t)j->site->rotated);
         }
-        tn_round_rows(j->f, j->r->kern, w, n1 - n0, j->bits + n0, q, j->out->scale + n0, j->error + n0,
-                      scratch);
+        tn_round_rows(j->f, j->r->kern, w, n1 - n0, j->bits + n0, j->r->rate, q, j->out->scale + n0,
+                      j->error + n0, scratch);
         for (int32_t n = 0; n < n1 - n0; n++) {
             j->out->col_sum[n0 + n] = sum_of(q + (size_t)n * k, k);
         }

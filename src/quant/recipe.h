@@ -44,6 +44,7 @@ typedef struct tn_recipe {
     const tn_program *program;
     double bits;       /* on average, for the choice of smoothing */
     int32_t block_max; /* of the factors (gram.h) */
+    float rate;        /* of entropy beside errors (round.h) */
     tn_stage_clock *clock;
 } tn_recipe;
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PANEL = TN_ROUND_PLACES };
+enum { PANEL = TN_ROUND_PLACES, CODED_SCALES = 24 };
 
 /* To the nearest whole number, ties to even, for |x| < 2^22, in a form that compilers vectorise. */
 static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
@@ -63,6 +63,47 @@ static float best_scale(const tn_kernels *kern, const float *w, const float *wei
                                   best + 0.5f * step};
     try_scales(kern, w, weight, k, bits, near, &best, error);
     return best;
+}
+
+/* Bits a weight of a row's codes at a scale, when they are entropy-coded: those of its symbols by their own frequencies. */
+static double entropy(const float *w, int32_t k, unsigned bits, float scale) {
+    const tn_grid g = grid_of(bits, scale);
+    uint32_t counts[256] = {0};
+    for (int32_t i = 0; i < k; i++) {
+        float u = w[i] * g.inv + g.offset;
+        u = u < g.lo ? g.lo : u > g.hi ? g.hi : u;
+        counts[(int32_t)(u - g.lo + 0.5f)]++;
+    }
+    double sum = 0;
+    for (int s = 0; s < 256; s++)
+        if (counts[s]) sum += counts[s] * log2((double)k / counts[s]);
+    return sum / k;
+}
+
+/* The scale of a row whose codes will be entropy-coded: a coarser one takes fewer bits of every code for few errors more.
+ * Where widths were handed out well, a bit less means four times the error, so that at its error e a row may lose
+ * 2 ln 2 e for a bit: the least e(scale) / e(best) + rate 2 ln 2 entropy(scale). */
+static float coded_scale(const tn_kernels *kern, const float *w, const float *weight, int32_t k,
+                         unsigned bits, float rate, float best, float least) {
+    float found = best;
+    double lowest = INFINITY;
+    for (int i = 0; least > 0 && i < CODED_SCALES; i += TN_ROUND_GRIDS) {
+        tn_grid g[TN_ROUND_GRIDS];
+        float error[TN_ROUND_GRIDS], scales[TN_ROUND_GRIDS];
+        for (int j = 0; j < TN_ROUND_GRIDS; j++) {
+            scales[j] = best * (1 + 0.04f * (float)(i + j));
+            g[j] = grid_of(bits, scales[j]);
+        }
+        kern->grid_errors(w, weight, (size_t)k, g, error);
+        for (int j = 0; j < TN_ROUND_GRIDS; j++) {
+            const double cost =
+                (double)(error[j] / least) + (double)rate * 2 * log(2) * entropy(w, k, bits, scales[j]);
+            if (cost >= lowest) continue;
+            lowest = cost;
+            found = scales[j];
+        }
+    }
+    return found;
 }
 
 float tn_round_plain(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits) {
@@ -206,7 +247,7 @@ static void round_block(const tn_factor_block *b, const tn_kernels *kern, const 
 }
 
 void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, int32_t n_rows,
-                   const uint8_t *bits, int8_t *q, float *scale, float *error, float *scratch) {
+                   const uint8_t *bits, float rate, int8_t *q, float *scale, float *error, float *scratch) {
     size_t k = (size_t)f->k;
     fit *fits = (fit *)scratch;
     float *weight = scratch + (size_t)n_rows * sizeof(fit) / sizeof(float), *rest = weight + k;
@@ -218,6 +259,8 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
     for (int32_t r = 0; r < n_rows; r++) {
         float e;
         scale[r] = best_scale(kern, w + (size_t)r * k, weight, f->k, bits[r], &e);
+        if (rate > 0)
+            scale[r] = coded_scale(kern, w + (size_t)r * k, weight, f->k, bits[r], rate, scale[r], e);
     }
     memset(error, 0, (size_t)n_rows * sizeof *error);
     memset(fits, 0, (size_t)n_rows * sizeof *fits);

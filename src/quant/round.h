@@ -11,9 +11,10 @@ size_t tn_round_scratch(const tn_factor *f, int32_t n_rows);
  * same shape): codes 2u - (2^B - 1) of B < 8 bits, [-127, 127] of 8, as the package stores them, with
  * scale[row]. The scale minimises the error weighted by the cost of each channel; then every channel is
  * rounded with knowledge of earlier errors (gram.h), and the scale is fitted to the codes by least squares of the
- * output. error[row]: the mean square error of its output. A zero row gets scale 0. With a factor without blocks each weight is rounded by itself. */
+ * output. rate: how much the codes' entropy counts beside the error
+ * when the scale is chosen, for codes that will be entropy-coded; 0: not. error[row]: the mean square error of its output. A zero row gets scale 0. With a factor without blocks each weight is rounded by itself. */
 void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, int32_t n_rows,
-                   const uint8_t *bits, int8_t *q, float *scale, float *error, float *scratch);
+                   const uint8_t *bits, float rate, int8_t *q, float *scale, float *error, float *scratch);
 
 /* Replaces a row by its rounded values in `bits`, each weight by itself, at the scale with the least error
  * weighted by weight[k]; returns that error. */

@@ -69,6 +69,7 @@ static int setup(void **state) {
         o.calib_tokens = 256;
         o.outlier_share = 0.01f;
         o.compress = kinds[i].coded_from > 0;
+        o.compress_rate = 0; /* the same weights */
         if (tn_pack(&ctx, gguf, paths[i], &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
         unlink(gguf);
     }
