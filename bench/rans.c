@@ -8,7 +8,7 @@
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "kernels/kernels.h"
-#include "kernels/rans.h"
+#include "quant/encode.h"
 #include "kernels/unpack.h"
 
 #include <stdio.h>

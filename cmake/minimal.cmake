@@ -9,7 +9,7 @@ endforeach()
 file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
 list(APPEND SOURCES ${s})
 # Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
-set(LEFT_OUT text/grammar/ending text/grammar/schema_later text/hf text/spm formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
+set(LEFT_OUT text/grammar/ending text/grammar/schema_later text/hf text/spm text/pieces formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
              model/next session/mtp model/gguf_vocab model/catalogue engine/adapters engine/imports session/lora session/storing model/lora model/lora_read
              model/place base/machine package/smoothing package/tokens package/on_demand package/next attention/sparse_baselines attention/sparse_own kernels/attn_sparse)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")

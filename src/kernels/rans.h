@@ -46,8 +46,10 @@ bool tn_rans_table_make(const uint16_t *frequency, unsigned n_symbols, tn_rans_t
 static inline unsigned tn_rans_n_symbols(unsigned bits) {
     return 1u << (bits < TN_RANS_SYMBOL_BITS ? bits : TN_RANS_SYMBOL_BITS);
 }
-/* Frequencies of at least 1 for every symbol, of counts [n_symbols]. */
-void tn_rans_frequencies(const uint64_t *counts, unsigned n_symbols, uint16_t *frequency);
+/* Bits of a code of that width that are no part of its symbol. */
+static inline unsigned tn_rans_raw_bits(unsigned bits) {
+    return bits > TN_RANS_SYMBOL_BITS ? bits - TN_RANS_SYMBOL_BITS : 0;
+}
 
 /* A stream: channels n0..n1-1 (n0 % 16 == 0, n1 % 16 == 0 or the last) of a matrix of k inputs. */
 typedef struct tn_rans_args {
@@ -62,15 +64,5 @@ typedef struct tn_rans_args {
 typedef bool (*tn_rans_decode_fn)(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 bool tn_rans_decode_ref(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 bool tn_rans_decode_avx512(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
-
-/* Most bytes that a stream can take. */
-size_t tn_rans_bound(const tn_rans_args *a);
-/* Encodes weightlets at src to dst [tn_rans_bound]; returns the stream's bytes. Every symbol that occurs has a
- * frequency in its channel's table. */
-size_t tn_rans_encode(const tn_rans_args *a, const uint8_t *src, uint8_t *dst);
-
-/* Counts of the symbols of channel n of n_all, whose tile of weightlets begins at tile: counts [32] are added to. */
-void tn_rans_count(const uint8_t *tile, const uint8_t *packed_bits, size_t n, size_t n_all, size_t k,
-                   uint64_t *counts);
 
 #endif

@@ -1,6 +1,6 @@
 /* quant/coded.c - weightlets as entropy-coded streams (kernels/rans.h): which channels share a table, and the coding. */
 #include "base/status.h"
-#include "kernels/rans.h"
+#include "quant/encode.h"
 #include "quant/packer.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * damaged stream is told, and nothing beside it is read or written. */
 #include "base/cpu.h"
 #include "kernels/kernels.h"
-#include "kernels/rans.h"
+#include "quant/encode.h"
 #include "kernels/unpack.h"
 
 #include "check.h"
