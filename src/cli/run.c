@@ -2,6 +2,7 @@
 #include "cli/answer.h"
 #include "session/stats.h"
 #include "cli/args.h"
+#include "cli/best_of.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
@@ -27,6 +28,7 @@ typedef struct request {
     bool by_words; /* the short way: through the chat template where there is one */
     arg_list stop;
     grammar_args ga;
+    best_of_args best;
     char *source; /* of --chat-template */
 } request;
 
@@ -38,6 +40,7 @@ typedef struct outcome {
     char *text; /* the prompt */
     size_t n_text, n_ids;
     answer answer;
+    best_of best;
     bool told; /* why it failed was printed */
     double loaded_s, prefill_s;
     tern_generate_result res;
@@ -85,6 +88,7 @@ static int parse(int argc, char **argv, request *r) {
         TEMPLATE_ARG(r->template),
         {"stop", 0, "TEXT", ARG_LIST | ARG_ANSWER, &r->stop, 0, 0, "stop before this text; may be repeated"},
         GRAMMAR_ARGS(r->ga),
+        BEST_OF_ARGS(r->best),
         {"store", 0, "FILE", ARG_STR | ARG_MORE, &r->store, 0, 0,
          "keep the conversation in FILE and draft from those kept there (default: none)"},
         {"load-session", 0, "FILE", ARG_STR | ARG_MORE, &r->load, 0, 0,
@@ -123,7 +127,10 @@ static int parse(int argc, char **argv, request *r) {
     if (r->template && !r->chat && !r->by_words)
         return cli_usage_error(&c, "--chat-template goes with --chat");
     if (r->system && !r->chat && !r->by_words) return cli_usage_error(&c, "--system goes with --chat");
-    if (r->logprobs && !r->json) return cli_usage_error(&c, "--logprobs goes with --json");
+    rc = cli_best_of_check(&c, &r->best, r->ma.o.generate.sampling.temperature);
+    if (rc >= 0) return rc;
+    if (r->logprobs && (!r->json || r->best.n))
+        return cli_usage_error(&c, "--logprobs goes with --json, and not with --best-of");
     r->ma.o.trace = r->trace || r->gantt;
     if ((r->load || r->save) && !r->ma.pack)
         r->ma.packs = false; /* a session goes with one form of the model */
@@ -165,6 +172,18 @@ static bool tokenise_prompt(const request *r, outcome *o) {
     return o->n_ids > 0;
 }
 
+/* The best of several becomes the answer. */
+static tern_status best_answer(const request *r, outcome *o, const tern_session_options *so,
+                               const tern_generate_options *g, tern_error *err) {
+    tern_status st = cli_best_of(&r->best, o->e, o->s, so, g, &o->best, err);
+    if (st != TERN_OK) return st;
+    const best_of_answer *b = &o->best.all[o->best.chosen];
+    o->res = b->res;
+    (void)cli_answer_on_token(&o->answer, -1, b->text.text ? b->text.text : "", b->text.n, 0);
+    o->answer.first_s = b->text.first_s;
+    return TERN_OK;
+}
+
 static tern_status compute(const request *r, outcome *o, tern_error *err) {
     tern_session_options so = r->ma.o.session;
     so.store = r->store;
@@ -189,7 +208,8 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
     g.on_token = cli_answer_on_token;
     g.no_logprobs = !r->logprobs;
     g.user = &o->answer;
-    if (st == TERN_OK) st = tern_session_generate(o->s, &g, &o->res, err);
+    if (st == TERN_OK && r->best.n) st = best_answer(r, o, &so, &g, err);
+    else if (st == TERN_OK) st = tern_session_generate(o->s, &g, &o->res, err);
     cli_interrupts_cancel(NULL);
     if (o->power) tn_power_stop(o->power);
     if (st == TERN_OK && o->answer.no_memory) {
@@ -241,6 +261,7 @@ static int print_json(const request *r, outcome *o) {
         tn_json_set(&j, "power", cli_power_json(&t));
     }
     if (r->explain) tn_json_set(&j, "explain", cli_explain_json(o->s, NULL));
+    if (r->best.n) tn_json_set(&j, "best_of", cli_best_of_json(&r->best, &o->best));
     return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
@@ -285,6 +306,7 @@ static int run(request *r, outcome *o) {
     if (!r->json) putchar('\n');
     fflush(stdout); /* before the statistics: both may go to one terminal */
     cli_answer_tell_cut(o->e, o->s, o->res.reason, o->res.n_tokens, g->grammar || g->json_schema);
+    if (r->best.n && !r->json) cli_best_of_tell(&r->best, &o->best);
     if (r->stats) print_stats(o, r->stats > 1);
     if (r->explain) cli_explain_print(o->s, NULL);
     return EXIT_OK;
@@ -300,6 +322,7 @@ int cmd_run(int argc, char **argv) {
     if (r.logprobs && !o.answer.tokens) return cli_failed_text("no memory for the answer");
     rc = run(&r, &o);
     cli_answer_free(&o.answer);
+    cli_best_of_free(&o.best);
     cli_grammar_args_free(&r.ga);
     free(r.source);
     free(o.ids);

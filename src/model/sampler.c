@@ -24,7 +24,9 @@ tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab,
                p->repeat_last_n);
     out->cand = tn_alloc(ctx, TN_MEM_OTHER, n_vocab, sizeof *out->cand);
     out->seen = tn_calloc(ctx, TN_MEM_OTHER, n_vocab, 1);
-    if (out->cand && out->seen) return TERN_OK;
+    if (p->repeat_penalty != 1.0f)
+        out->penalised = tn_alloc(ctx, TN_MEM_OTHER, n_vocab, sizeof *out->penalised);
+    if (out->cand && out->seen && (out->penalised || p->repeat_penalty == 1.0f)) return TERN_OK;
     tn_sampler_close(out);
     return tn_fail(err, TERN_E_MEMORY, "no memory to sample from %zu tokens", n_vocab);
 }
@@ -32,8 +34,10 @@ tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab,
 void tn_sampler_close(tn_sampler *s) {
     tn_free(s->ctx, s->cand);
     tn_free(s->ctx, s->seen);
+    tn_free(s->ctx, s->penalised);
     s->cand = NULL;
     s->seen = NULL;
+    s->penalised = NULL;
 }
 
 int tn_top_logits(const float *logits, size_t n_vocab, int k, int32_t *ids, float *best) {
@@ -115,8 +119,10 @@ static void select_top(tn_candidate *c, size_t n, size_t k) {
     }
 }
 
-static void penalise(tn_sampler *s, const int32_t *history, size_t n_history) {
-    if (s->p.repeat_penalty == 1.0f) return;
+/* The logits with the penalty, where there is one. */
+static const float *penalise(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
+    if (s->p.repeat_penalty == 1.0f) return logits;
+    memcpy(s->penalised, logits, s->n_vocab * sizeof *logits);
     size_t n = s->p.repeat_last_n < 0 ? n_history : (size_t)s->p.repeat_last_n;
     if (n > n_history) n = n_history;
     const int32_t *h = history + (n_history - n);
@@ -124,10 +130,36 @@ static void penalise(tn_sampler *s, const int32_t *history, size_t n_history) {
         size_t id = (size_t)h[i];
         if (s->seen[id]) continue;
         s->seen[id] = 1;
-        float *l = &s->cand[id].logit;
+        float *l = &s->penalised[id];
         *l = *l > 0 ? *l / s->p.repeat_penalty : *l * s->p.repeat_penalty;
     }
     for (size_t i = 0; i < n; i++) s->seen[h[i]] = 0;
+    return s->penalised;
+}
+
+/* The top_k candidates in order, or all. */
+static size_t candidates(tn_sampler *s, const float *logits) {
+    enum { FEW = 128 }; /* of which a scan of the logits finds the best without touching the others */
+    tn_candidate *c = s->cand;
+    size_t n = s->n_vocab;
+    const bool some = s->p.top_k > 0 && (size_t)s->p.top_k < n;
+    if (some && s->p.top_k <= FEW) {
+        int32_t ids[FEW];
+        float best[FEW];
+        const int n_best = tn_top_logits(logits, n, s->p.top_k, ids, best);
+        c[0] = (tn_candidate){.logit = -INFINITY};
+        for (int i = 0; i < n_best; i++) c[i] = (tn_candidate){.id = ids[i], .logit = best[i]};
+        return n_best ? (size_t)n_best : 1;
+    }
+    for (size_t i = 0; i < n; i++)
+        c[i] = (tn_candidate){.id = (int32_t)i, .logit = isnan(logits[i]) ? -INFINITY : logits[i]};
+    if (some) {
+        select_top(c, n, (size_t)s->p.top_k);
+        n = (size_t)s->p.top_k;
+    }
+    qsort(c, n, sizeof *c, by_logit);
+    while (n > 1 && c[n - 1].logit == -INFINITY) n--;
+    return n;
 }
 
 static void normalise(tn_candidate *c, size_t n) {
@@ -137,25 +169,14 @@ static void normalise(tn_candidate *c, size_t n) {
 }
 
 size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
-    size_t n = s->n_vocab;
     tn_candidate *c = s->cand;
-    for (size_t i = 0; i < n; i++)
-        c[i] = (tn_candidate){.id = (int32_t)i, .logit = isnan(logits[i]) ? -INFINITY : logits[i]};
-    penalise(s, history, n_history);
+    logits = penalise(s, logits, history, n_history);
     if (s->p.temperature == 0) {
-        size_t best = 0;
-        for (size_t i = 1; i < n; i++) {
-            if (c[i].logit > c[best].logit) best = i;
-        }
-        c[0] = (tn_candidate){.id = c[best].id, .logit = c[best].logit, .p = 1};
+        const int32_t best = tn_argmax(logits, s->n_vocab);
+        c[0] = (tn_candidate){.id = best, .logit = logits[best], .p = 1};
         return 1;
     }
-    if (s->p.top_k > 0 && (size_t)s->p.top_k < n) {
-        select_top(c, n, (size_t)s->p.top_k);
-        n = (size_t)s->p.top_k;
-    }
-    qsort(c, n, sizeof *c, by_logit);
-    while (n > 1 && c[n - 1].logit == -INFINITY) n--;
+    size_t n = candidates(s, logits);
     normalise(c, n);
     if (s->p.top_p < 1) {
         double sum = 0;

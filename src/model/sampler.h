@@ -20,6 +20,7 @@ typedef struct tn_sampler {
     size_t n_vocab;
     tn_candidate *cand; /* [n_vocab] */
     uint8_t *seen;      /* [n_vocab] scratch of the penalty, all zero between calls */
+    float *penalised;   /* [n_vocab] logits with the penalty; NULL: there is none */
     size_t n_drawn;     /* of cand, from which the last token was drawn; 0: it was the likeliest */
 } tn_sampler;
 
