@@ -58,8 +58,4 @@ json_t *cli_best_of_json(const best_of_args *a, const best_of *b);
 void cli_best_of_tell(const best_of_args *a, const best_of *b); /* on standard error */
 void cli_best_of_free(best_of *b);
 
-/* Share of common words of two texts' last lines: their F1, 0..1. Words are runs of letters and digits, without regard to
- * their case in ASCII; two lines without words share 1. */
-double cli_common_words(const char *a, const char *b);
-
 #endif
