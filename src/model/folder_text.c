@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 /* NULL where the folder has no such file. */
-static tern_status read(const char *folder, const char *name, json_t **out, tern_error *err) {
+static tern_status read_json(const char *folder, const char *name, json_t **out, tern_error *err) {
     char path[4096];
     struct stat sb;
     *out = NULL;
@@ -29,7 +29,7 @@ static tern_status read_pooling(const char *folder, tn_hparams *h, tern_error *e
                 {"pooling_mode_weightedmean_tokens", TN_POOL_UNSAID}};
     json_t *o;
     int n = 0;
-    TN_TRY(read(folder, "1_Pooling/config.json", &o, err));
+    TN_TRY(read_json(folder, "1_Pooling/config.json", &o, err));
     const char *unknown = NULL;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         if (!json_is_true(json_object_get(o, ways[i].key))) continue;
@@ -49,7 +49,7 @@ static tern_status check_modules(const char *folder, const tn_hparams *h, tern_e
     json_t *o, *module;
     size_t i;
     char other[80] = "";
-    TN_TRY(read(folder, "modules.json", &o, err));
+    TN_TRY(read_json(folder, "modules.json", &o, err));
     json_array_foreach(o, i, module) {
         const char *type = json_string_value(json_object_get(module, "type")),
                    *last = type ? strrchr(type, '.') : "";

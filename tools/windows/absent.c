@@ -53,8 +53,8 @@ bool cli_pull_offer(const char *name) { return (void)name, false; }
 
 /* ---- documents and stores */
 
-tern_status tn_reader_open(int n, tn_reader **out, tern_error *err) {
-    (void)n, (void)err;
+tern_status tn_reader_open(int n, int wait_s, tn_reader **out, tern_error *err) {
+    (void)n, (void)wait_s, (void)err;
     *out = NULL;
     return TERN_OK; /* a chat asks for it before it knows whether a document comes */
 }
