@@ -315,8 +315,9 @@ int cmd_serve(int argc, char **argv) {
         {"on-full", 0, "shift|stop", ARG_STR, &s.on_full, 0, 0,
          "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
         {"allow-origin", 0, "LIST", ARG_STR, &s.origins, 0, 0,
-         "pages of other sites that may ask: https://a.example,app://obsidian.md,http://localhost:* "
-         "(default: none)"},
+         "pages of other sites that may ask: https://a.example,app://obsidian.md, localhost for those of "
+         "this "
+         "machine (default: none)"},
         {"strict", 0, NULL, ARG_FLAG, &s.strict, 0, 0,
          "refuse requests with fields that are not followed; else the reply's header X-Tern-Ignored names "
          "them"},

@@ -101,7 +101,8 @@ static bool is_preflight(const tn_http *h, connection *c, const char *url, const
 static result preflight(const tn_http *h, connection *c, const char *url) {
     const char *asked = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
     const tn_header headers[] = {{"Access-Control-Allow-Origin", allowed_origin(h, c, url)},
-                                 {"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+                                 {"Access-Control-Allow-Credentials", "true"},
+                                 {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                                  {"Access-Control-Allow-Headers", asked ? asked : "*"},
                                  {"Access-Control-Max-Age", "600"},
                                  {"Vary", "Origin"}};

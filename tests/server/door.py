@@ -314,6 +314,10 @@ def origins():
     same(ask(s, "POST", "/tokenize", "https://a.example", Host="evil.example")[0], 403, "by a name that leads here")
     same(ask(s, "OPTIONS", "/tokenize", "https://a.example", Host="evil.example")[0], 403, "by a name that leads here")
     s.stop()
+    s = Server("--cache-size", "0", "--allow-origin", "localhost")
+    for origin, ok in (("http://localhost", True), ("https://localhost:8443", True), ("http://127.0.0.1:3000", True), ("http://[::1]:3000", True), ("http://localhost.evil.example", False), ("http://notlocalhost", False), ("http://localhost:", False), ("http://localhost:80@evil.example", False), ("http://127.0.0.1.evil.example:80", False), ("localhost", False), ("ftp://localhost", False)):
+        same(ask(s, "OPTIONS", "/v1/chat/completions", origin)[:2], (200, origin) if ok else (403, None), origin)
+    s.stop()
     with tempfile.NamedTemporaryFile("w") as keys:  # which is 0600
         keys.write("key\n")
         keys.flush()
