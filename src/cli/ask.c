@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/status.h"
+#include "server/mcp_store.h"
 #include "session/session.h"
 #include "documents/rag.h"
 
@@ -56,20 +57,6 @@ int cli_by_support(const void *a, const void *b) {
     const tn_rag_hit *x = a, *y = b;
     if (x->support != y->support) return x->support > y->support ? -1 : 1;
     return (x->score < y->score) - (x->score > y->score);
-}
-
-json_t *cli_ask_sources(const tn_rag_hit *hits, int32_t n) {
-    json_t *all = json_array();
-    for (int32_t i = 0; i < n; i++) {
-        json_t *v = tn_json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:b, s:s}", "path", hits[i].path, "passage",
-                                 (int)hits[i].number, "score", (double)hits[i].score, "similarity",
-                                 (double)hits[i].similarity, "coverage", (double)hits[i].coverage, "support",
-                                 (double)hits[i].support, "cited", (int)hits[i].cited, "text", hits[i].text);
-        if (hits[i].line) tn_json_set(&v, "line", json_integer(hits[i].line));
-        if (hits[i].page) tn_json_set(&v, "page", json_integer(hits[i].page));
-        tn_json_append(&all, v);
-    }
-    return all;
 }
 
 /* Prints the sources on standard output, after the answer, because they are part of it: those alone that
@@ -225,7 +212,7 @@ static int print_answer(asking *q) {
     if (q->json) {
         json_t *j = tn_json_pack(
             "{s:s%, s:s, s:o, s:b, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", text, q->out.n, "stop",
-            cli_stop_reason_text(res->reason), "sources", cli_ask_sources(q->hits, q->n_hits), "fits",
+            cli_stop_reason_text(res->reason), "sources", tn_mcp_sources(q->hits, q->n_hits), "fits",
             (int)q->fits, "tokens", (int)res->n_tokens, "prompt_tokens", (int)q->n_ids, "search_ms",
             q->search_s * 1e3, "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
             "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)tn_process_peak_bytes(), "draft",

@@ -1,4 +1,4 @@
-/* cli/ask.h - what tern ask and tern mcp share: a question with its passages as a prompt, and sources as JSON. */
+/* cli/ask.h - what tern ask and tern mcp share: a question with its passages as a prompt. */
 #ifndef TN_CLI_ASK_H
 #define TN_CLI_ASK_H
 
@@ -9,7 +9,6 @@
  * has none. source is a template's text, or NULL: the model's. The caller frees the ids with free; NULL after a message. */
 int32_t *cli_ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
                      const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids);
-json_t *cli_ask_sources(const tn_rag_hit *hits, int32_t n);
 /* For qsort: hits by their support, largest first. */
 int cli_by_support(const void *a, const void *b);
 

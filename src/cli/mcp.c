@@ -13,6 +13,7 @@
 #include "cli/store_args.h"
 #include "base/status.h"
 #include "server/mcp.h"
+#include "server/mcp_store.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_LINE = 8 << 20, MAX_WAITING = 64, READ_BYTES = 1 << 20, PROGRESS_EVERY = 8 };
+enum { MAX_LINE = 8 << 20, MAX_WAITING = 64, PROGRESS_EVERY = 8 };
 
 typedef struct waiting { /* a message that came; the first is being answered */
     struct waiting *next;
@@ -153,54 +154,24 @@ static tern_status find(mcp *m, const char *query, int32_t k, tn_rag_hit **hits,
 
 static tern_status search(void *user, const char *query, int32_t k, json_t **out, tern_error *err) {
     mcp *m = user;
-    tn_rag_hit *hits = NULL;
-    int32_t n = 0;
-    TN_TRY(find(m, query, k, &hits, &n, err));
-    *out = cli_ask_sources(hits, n);
-    tn_rag_hits_free(&m->ctx, &hits, n);
-    return TERN_OK;
+    TN_TRY(open_store(m, err));
+    return tn_mcp_store_search(&m->ctx, m->store, m->has_vectors ? &m->words_to_vectors.as : NULL, query, k,
+                               out, err);
 }
 
 static tern_status read_document(void *user, const char *path, int32_t passage, json_t **out,
                                  tern_error *err) {
     mcp *m = user;
     TN_TRY(open_store(m, err));
-    if (passage) {
-        tn_rag_hit *hit = NULL;
-        TN_TRY(tn_rag_passage(m->store, path, passage, &hit, err));
-        *out = tn_json_pack("{s:s, s:i, s:s}", "path", hit->path, "passage", (int)hit->number, "text",
-                            hit->text);
-        tn_rag_hits_free(&m->ctx, &hit, 1);
-        return TERN_OK;
-    }
-    int64_t id = 0;
-    char *text = NULL;
-    size_t n = 0;
-    TN_TRY(tn_rag_id(m->store, path, &id, err));
-    TN_FAIL_IF(!id, err, TERN_E_INVALID, "%s is none of the documents; list_documents tells those there are",
-               path);
-    TN_TRY(tn_rag_text(m->store, path, READ_BYTES, &text, &n, err));
-    *out = tn_json_pack("{s:s, s:s%, s:b}", "path", path, "text", text, n, "truncated",
-                        (int)(n >= READ_BYTES - 4096));
-    tn_free(&m->ctx, text);
-    return TERN_OK;
-}
-
-static bool list_one(void *user, const tn_rag_document *d) {
-    tn_json_append(user, tn_json_pack("{s:s, s:I, s:I, s:I}", "path", d->path, "passages",
-                                      (json_int_t)d->n_passages, "bytes", (json_int_t)d->n_bytes, "added",
-                                      (json_int_t)d->added));
-    return true;
+    return tn_mcp_store_read(&m->ctx, m->store, path, passage, out, err);
 }
 
 static tern_status list(void *user, json_t **out, tern_error *err) {
     mcp *m = user;
-    *out = json_array();
-    if (!m->store && access(m->file, F_OK)) return TERN_OK;
-    tern_status st = open_store(m, err);
-    if (st == TERN_OK) st = tn_rag_list(m->store, list_one, out, err);
-    if (st != TERN_OK) json_decref(*out);
-    return st;
+    *out = NULL;
+    if (!m->store && access(m->file, F_OK)) return *out = json_array(), TERN_OK;
+    TN_TRY(open_store(m, err));
+    return tn_mcp_store_list(m->store, out, err);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------ */
@@ -281,7 +252,7 @@ static tern_status answer_with(mcp *m, tern_session *s, const char *question, tn
     qsort(hits, (size_t)n_fit, sizeof *hits, cli_by_support);
     *out =
         tn_json_pack("{s:s%, s:s, s:b, s:o}", "text", text, m->out.n, "stop", cli_stop_reason_text(r.reason),
-                     "fits", (int)fits, "sources", cli_ask_sources(hits, n_fit));
+                     "fits", (int)fits, "sources", tn_mcp_sources(hits, n_fit));
     return TERN_OK;
 }
 

@@ -1,7 +1,8 @@
 /* server/api.h - one request of the API: what its routes are given, and how they answer.
  *
  *   routes.c  the addresses, and the small ones   completions.c  chats, completions, messages
- *   embeddings.c  embeddings   rerank.c  scores of texts   rag.c  documents   ollama.c  Ollama's API */
+ *   embeddings.c  embeddings   rerank.c  scores of texts   rag.c  documents
+ *   mcp_http.c  documents as an agent's tools   ollama.c  Ollama's API */
 #ifndef TN_SERVER_API_H
 #define TN_SERVER_API_H
 
@@ -69,6 +70,7 @@ enum MHD_Result tn_ollama_show(const tn_api_call *a);
 enum MHD_Result tn_ollama_ps(const tn_api_call *a);
 enum MHD_Result tn_ollama_version(const tn_api_call *a);
 enum MHD_Result tn_ollama_unsupported(const tn_api_call *a);
+enum MHD_Result tn_api_mcp(const tn_api_call *a);
 /* url is after /v1/rag */
 enum MHD_Result tn_api_rag(const tn_api_call *a, const char *url, const char *method);
 

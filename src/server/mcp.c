@@ -81,11 +81,17 @@ static json_t *tools(const tn_mcp_tools *t) {
     return tn_json_pack("{s:o}", "tools", all);
 }
 
+static const char *const versions[] = {"2025-06-18", "2025-03-26", "2024-11-05"};
+
+bool tn_mcp_speaks(const char *version) {
+    bool ok = false;
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) ok = ok || !strcmp(version, versions[i]);
+    return ok;
+}
+
 static json_t *initialize(const json_t *params) {
-    static const char *const known[] = {"2025-06-18", "2025-03-26", "2024-11-05"};
-    const char *asked = json_string_value(json_object_get(params, "protocolVersion")), *version = known[0];
-    for (size_t i = 0; asked && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(asked, known[i])) version = known[i];
+    const char *asked = json_string_value(json_object_get(params, "protocolVersion")),
+               *version = asked && tn_mcp_speaks(asked) ? asked : versions[0];
     return tn_json_pack("{s:s, s:{s:o, s:o}, s:{s:s, s:s, s:s}, s:s}", "protocolVersion", version,
                         "capabilities", "tools", json_object(), "resources", json_object(), "serverInfo",
                         "name", "tern", "title", "tern: your documents", "version", tern_version(),

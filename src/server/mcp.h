@@ -3,7 +3,7 @@
  *
  *   a message -> tn_mcp_answer -> a tool of tn_mcp_tools -> a reply
  *
- * How messages come and go is the caller's affair: cli/mcp.c has lines on standard input and output. What a document
+ * How messages come and go is the caller's affair: cli/mcp.c has lines on standard input and output, mcp_http.c requests. What a document
  * says is content in a reply and nothing else. */
 #ifndef TN_SERVER_MCP_H
 #define TN_SERVER_MCP_H
@@ -25,6 +25,7 @@ typedef struct tn_mcp_tools {
     void *user;
 } tn_mcp_tools;
 
+bool tn_mcp_speaks(const char *version); /* of the protocol */
 /* The reply to a message, or NULL where it wants none. A reply that could not be made for want of memory is one that says
  * so; *no_memory: not even that could be made, of all or of a part. */
 json_t *tn_mcp_answer(const tn_mcp_tools *t, const json_t *message, bool *no_memory);

@@ -281,6 +281,7 @@ static const struct {
               {"POST", "/apply-template", apply_template},
               {"POST", "/lora-adapters", unsupported},
               {"POST", "/props", unsupported},
+              {"POST", "/mcp", tn_api_mcp},
               {"POST", "/rerank", rerank},
               {"POST", "/reranking", rerank},
               {"POST", "/v1/rerank", rerank},

@@ -84,6 +84,18 @@ static tern_status open_store(tn_uploads *u, tn_store **out, tern_error *err) {
     return st;
 }
 
+tern_status tn_uploads_enter(tn_uploads *u, tn_store **out, tern_error *err) {
+    pthread_mutex_lock(&u->mu);
+    const tern_status st = open_store(u, out, err);
+    if (st != TERN_OK) pthread_mutex_unlock(&u->mu);
+    return st;
+}
+
+void tn_uploads_leave(tn_uploads *u, tn_store **s) {
+    tn_store_close(s);
+    pthread_mutex_unlock(&u->mu);
+}
+
 /* ---- adding ----------------------------------------------------------------------------------------- */
 
 static tern_status write_file(tn_uploads *u, const char *path, const char *const parts[], const size_t n[],

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "documents/reader.h"
+#include "store/store.h"
 
 typedef struct tn_uploads tn_uploads;
 
@@ -32,6 +33,10 @@ tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err);
  * was found. */
 tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, json_t **sources,
                            tern_error *err);
+
+/* The index, for what a request reads; nothing else has it until tn_uploads_leave. */
+tern_status tn_uploads_enter(tn_uploads *u, tn_store **out, tern_error *err);
+void tn_uploads_leave(tn_uploads *u, tn_store **s);
 
 /* Erases the files of the folder; the index is tern_store's affair. */
 tern_status tn_uploads_clear(int64_t *n, tern_error *err);
