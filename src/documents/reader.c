@@ -75,7 +75,7 @@ static bool read_all(int fd, void *p, size_t n) {
 /* The same of one that may sleep for ever: what has not come by then does not come. */
 static bool read_before(int fd, void *p, size_t n, int64_t end_ns) {
     for (char *at = p; n;) {
-        int64_t left_ms = (end_ns - tn_now_ns()) / 1000000;
+        int64_t left_ms = (end_ns - tn_now_ns() + 999999) / 1000000; /* not before its time */
         if (left_ms <= 0) return false;
         int rc =
             poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, left_ms < 60000 ? (int)left_ms : 60000);
