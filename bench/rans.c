@@ -67,13 +67,15 @@ static void one(unsigned b, const char *name, tn_rans_decode_fn fn) {
 }
 
 int main(int argc, char **argv) {
-    tn_kernels k;
+    tn_kernels k, narrow; /* without AVX-512 */
     tn_kernels_init(&k, tn_cpu_flags(NULL));
+    tn_kernels_init(&narrow, tn_cpu_flags(NULL) & (TN_CPU_AVX2 | TN_CPU_NEON));
     static const unsigned all[] = {3, 4, 5, 8};
     for (size_t i = 0; i < 4; i++) {
         const unsigned b = argc > 1 ? (unsigned)atoi(argv[1]) : all[i];
         if (b < 1 || b > 8) return 2;
         one(b, "scalar", tn_rans_decode_ref);
+        one(b, "narrow", narrow.rans_decode);
         one(b, "chosen", k.rans_decode);
         if (argc > 1) break;
     }

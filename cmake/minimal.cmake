@@ -17,7 +17,7 @@ list(REMOVE_ITEM SOURCES ${LEFT_OUT})
 include(cmake/isa.cmake)
 # AVX-512, and AVX2's products of packed weights, are for machines that have room for all of tern; these kernels are as
 # large as everything else that computes.
-list(FILTER SOURCES EXCLUDE REGEX "_avx512[a-z0-9]*\\.c$|gemm_packed_avx2\\.c$|/peak_|kernels/limits\\.c$")
+list(FILTER SOURCES EXCLUDE REGEX "_avx512[a-z0-9]*\\.c$|(gemm_packed|rans)_avx2\\.c$|/peak_|kernels/limits\\.c$")
 
 foreach(l jansson pcre2-8 utf8proc)
   find_library(STATIC_${l} lib${l}.a REQUIRED)

@@ -69,6 +69,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->topk = tn_topk_avx2;
         k->topk_merge = tn_topk_merge_avx2;
 #ifndef TERN_MINIMAL /* as large as a tenth of all: weights are unpacked once there */
+        k->rans_decode = tn_rans_decode_avx2;
         k->gemm_packed = tn_gemm_packed_avx2;
         k->packed_rows = SIZE_MAX;
 #endif

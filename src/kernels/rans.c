@@ -42,6 +42,13 @@ bool tn_rans_table_make(const uint16_t *frequency, unsigned n_symbols, tn_rans_t
         given[most] += (unsigned)(BUCKET - own);
         left[most] -= BUCKET - own;
     }
+    for (unsigned i = 0; i < TN_RANS_BUCKETS; i++) {
+        const uint16_t all[4] = {out->shared[i], frequency[i], out->base[i], out->base[TN_RANS_BUCKETS + i]};
+        for (unsigned j = 0; j < 4; j++) {
+            out->bytes[j][0][i] = (uint8_t)all[j];
+            out->bytes[j][1][i] = (uint8_t)(all[j] >> 8);
+        }
+    }
     return true;
 }
 

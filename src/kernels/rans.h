@@ -37,6 +37,8 @@ typedef struct tn_rans_table {
         base[2 *
              TN_RANS_BUCKETS]; /* added to a number's place in its bucket gives its index among those of its
                                            symbol, modulo 2^16: own, then other */
+    /* The same by bytes, for shuffles: shared, frequency, base of own parts and of others, the low bytes of each first. */
+    uint8_t bytes[4][2][TN_RANS_BUCKETS];
 } tn_rans_table;
 
 /* Makes a table of frequencies [32] that add up to 4096; those of symbols from n_symbols on are 0. Returns false where
@@ -63,6 +65,7 @@ typedef struct tn_rans_args {
  * where the stream is damaged; what dst holds then does not matter. */
 typedef bool (*tn_rans_decode_fn)(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 bool tn_rans_decode_ref(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
+bool tn_rans_decode_avx2(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 bool tn_rans_decode_avx512(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 
 #endif
