@@ -106,6 +106,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->quantise_outliers = tn_quantise_outliers_neon;
         k->outlier_f32 = tn_outlier_f32_neon;
         k->unpack_tile = tn_unpack_tile_neon;
+        k->rans_decode = tn_rans_decode_neon;
         k->topk = tn_topk_neon;
         k->topk_merge = tn_topk_merge_neon;
     }

@@ -65,6 +65,7 @@ typedef struct tn_rans_args {
  * where the stream is damaged; what dst holds then does not matter. */
 typedef bool (*tn_rans_decode_fn)(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 bool tn_rans_decode_ref(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
+bool tn_rans_decode_neon(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 bool tn_rans_decode_avx2(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 bool tn_rans_decode_avx512(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst);
 
