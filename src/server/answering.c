@@ -101,6 +101,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     tn_watch_token(a->r.watch, token);
     if (token >= 0) {
         a->o.token(a->o.user);
+        tn_said_took(s);
         tn_shaping_took(&a->shaping, token);
         if (s->tokens) tn_json_append(&s->tokens, json_integer(token));
         if (a->r.tokens && !s->tokens) return false;

@@ -377,6 +377,7 @@ static tern_status read_all(tn_request *r, tern_error *err) {
     TN_TRY(tn_field_flag(r->body, "return_tokens", &r->tokens, err));
     r->tokens |= r->api == TN_API_LLAMA; /* whose streams have them */
     TN_TRY(tn_field_flag(r->body, "return_progress", &r->progress, err));
+    TN_TRY(tn_field_flag(r->body, "timings_per_token", &r->timings, err));
     TN_TRY(tn_field_stops(r, "stop", err));
     TN_TRY(format(r, err));
     return r->api == TN_API_CHAT ? tn_chat_read(r, err) : read_prompts(r, err);

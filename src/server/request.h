@@ -89,7 +89,8 @@ typedef struct tn_request {
     bool verbose;                  /* the reply has what llama.cpp's server tells of it besides */
     bool drawn_probs;              /* log-probabilities are those that tokens are drawn with, told as such */
     char ignored[1024];            /* fields that are not followed: "a, b" */
-    bool progress;                 /* a stream tells how much of the prompt is read */
+    bool progress;                 /* a stream tells how much of the prompt is read, */
+    bool timings;                  /* and with every piece of text how long it took so far */
     struct tn_watch *watch;     /* borrowed: told what the request does (server/watch.h); NULL: nobody asks */
     const struct tn_sink *sink; /* what the answer is given to (server/sink.h); NULL: that of the API */
     void *sink_user;

@@ -216,6 +216,8 @@ static void put_rest(const json_t *body, json_t **chat, tn_request *ignored) {
                                           {"stop", "stop"},
                                           {"grammar", "grammar"},
                                           {"chat_template_kwargs", "chat_template_kwargs"},
+                                          {"return_progress", "return_progress"},
+                                          {"timings_per_token", "timings_per_token"},
                                           {"lora", "lora"}};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (json_object_get(body, same[i][0]))
@@ -241,6 +243,8 @@ static void note_ignored(const json_t *body, tn_request *r) {
                                         "stop",
                                         "grammar",
                                         "lora",
+                                        "return_progress",
+                                        "timings_per_token",
                                         "tools",
                                         "tool_choice",
                                         "reasoning",

@@ -1,4 +1,5 @@
 /* What the sinks have in common. */
+#include "base/clock.h"
 #include "server/sink.h"
 
 #include <stdlib.h>
@@ -63,6 +64,17 @@ json_t *tn_said_timings(const tn_said *s) {
                         (json_int_t)n, "predicted_ms", predicted_ms, "predicted_per_token_ms",
                         n ? predicted_ms / (double)n : 0.0, "predicted_per_second",
                         predicted_ms > 0 ? 1e3 * (double)n / predicted_ms : 0.0);
+}
+
+void tn_said_took(tn_said *s) {
+    const int64_t now = tn_now_ns();
+    if (!s->first_ns) s->first_ns = now;
+    s->res.n_tokens++;
+    s->res.decode_s = 1e-9 * (double)(now - s->first_ns);
+}
+
+void tn_said_set_timings(const tn_said *s, json_t **event) {
+    if (s->r->timings) tn_json_set(event, "timings", tn_said_timings(s));
 }
 
 bool tn_said_length(const tn_said *s) {

@@ -32,9 +32,10 @@ typedef struct tn_said {
     tern_generate_result res;
     const char *stopped_by; /* one of r->stop, or NULL */
     double prefill_s;
-    char *later; /* keywords of the schema that the finished text was checked for, or NULL; owned */
-    bool fits;   /* the text, the schema; where later is not NULL */
-    void *user;  /* of whoever brought its own sink */
+    int64_t first_ns; /* when the first token came; 0: not yet */
+    char *later;      /* keywords of the schema that the finished text was checked for, or NULL; owned */
+    bool fits;        /* the text, the schema; where later is not NULL */
+    void *user;       /* of whoever brought its own sink */
     /* the sink's own */
     size_t n_sent, n_tokens_sent; /* of text; of tokens */
     char block;                   /* the kind of the open block, or 0 */
@@ -98,6 +99,10 @@ json_t *tn_said_waiting(tn_said *s);
 json_t *tn_said_text(const tn_bytes *b);
 /* {cache_n, prompt_n, prompt_ms, ..., predicted_per_second} as llama-server has them. */
 json_t *tn_said_timings(const tn_said *s);
+/* One token more came: s->res has how many, and how long they took, until the end tells it. */
+void tn_said_took(tn_said *s);
+/* What an event of a stream has besides, where the request wants timings with every one. */
+void tn_said_set_timings(const tn_said *s, json_t **event);
 /* {total, cache, processed, time_ms} of the prompt, likewise */
 json_t *tn_said_progress(const tn_said *s);
 bool tn_said_length(const tn_said *s); /* it ended because there was no room */

@@ -131,6 +131,7 @@ static bool put_token(tn_said *s, tn_bytes *out) {
                              (json_int_t)s->n_ids);
     s->n_sent = s->text.n;
     if (lps) tn_json_set(&v, "completion_probabilities", lps);
+    tn_said_set_timings(s, &v);
     return tn_sink_event(out, NULL, v);
 }
 

@@ -96,12 +96,18 @@ static json_t *call_of(const tn_said *s, size_t i, const char *arguments) {
 
 /* ---- streams ------------------------------------------------------------------------------------------ */
 
+static bool put_choice(const tn_said *s, json_t *c, tn_bytes *out) { /* takes c */
+    json_t *f = frame(s, true, one(c));
+    tn_said_set_timings(s, &f);
+    return tn_sink_event(out, NULL, f);
+}
+
 /* Takes d, and lps, which may be NULL. */
 static bool put_delta(tn_said *s, json_t *d, json_t *lps, tn_bytes *out) {
     json_t *c =
         tn_json_pack("{s:i, s:o, s:o}", "index", (int)s->choice, "delta", d, "finish_reason", json_null());
     if (lps) tn_json_set(&c, "logprobs", logprobs_of(s, lps));
-    return tn_sink_event(out, NULL, frame(s, true, one(c)));
+    return put_choice(s, c, out);
 }
 
 static bool put_text(tn_said *s, const char *field, const char *text, size_t n, tn_bytes *out) {
@@ -114,7 +120,7 @@ static bool put_text(tn_said *s, const char *field, const char *text, size_t n, 
     json_t *c = tn_json_pack("{s:i, s:s%, s:o}", "index", (int)s->choice, "text", text, n, "finish_reason",
                              json_null());
     if (lps) tn_json_set(&c, "logprobs", logprobs_of(s, lps));
-    return tn_sink_event(out, NULL, frame(s, true, one(c)));
+    return put_choice(s, c, out);
 }
 
 static bool put_role(const tn_said *s, tn_bytes *out) {

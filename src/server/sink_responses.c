@@ -125,6 +125,7 @@ static bool put(tn_said *s, const char *type, const char *field, json_t *value, 
     if (of_part && s->block == 't' && !strcmp(field, "delta")) tn_json_set(&v, "logprobs", json_array());
     if (of_part && s->block == 't' && !strcmp(field, "text")) tn_json_set(&v, "logprobs", json_array());
     tn_json_set(&v, field, value);
+    if (!strcmp(field, "delta")) tn_said_set_timings(s, &v);
     return event(s, type, v, out);
 }
 
@@ -186,8 +187,15 @@ static bool put_begun(tn_said *s, const char *type, tn_bytes *out) {
     return event(s, type, tn_json_pack("{s:o}", "response", v), out);
 }
 
+static bool put_progress(tn_said *s, tn_bytes *out) {
+    json_t *v = tn_json_pack("{s:o, s:o}", "response", response(s, "in_progress", json_array()),
+                             "prompt_progress", tn_said_progress(s));
+    return event(s, "response.in_progress", v, out);
+}
+
 static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     switch (e->kind) {
+    case TN_SAYS_PROGRESS: return put_progress(s, out);
     case TN_SAYS_BEGIN:
         return put_begun(s, "response.created", out) && put_begun(s, "response.in_progress", out);
     case TN_SAYS_TEXT: return put_delta(s, 't', e, out);
@@ -207,8 +215,9 @@ static bool tail(tn_said *const *all, size_t n, tn_bytes *out) {
     (void)n; /* there is one answer */
     json_t *v = response(s, end_of(s), s->items ? json_incref(s->items) : json_array());
     if (v) keep(s, v);
-    return event(s, tn_said_length(s) ? "response.incomplete" : "response.completed",
-                 tn_json_pack("{s:o}", "response", v), out);
+    json_t *last = tn_json_pack("{s:o}", "response", v);
+    tn_said_set_timings(s, &last);
+    return event(s, tn_said_length(s) ? "response.incomplete" : "response.completed", last, out);
 }
 
 static bool ping(const tn_said *s, bool begun, tn_bytes *out) {

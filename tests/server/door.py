@@ -83,6 +83,14 @@ def own_form(s):
     e = sse(s, "/completion", dict(ask, prompt="The keeper wrote down every bird. " * 60, return_progress=True))
     p = [x["prompt_progress"] for x in e if "prompt_progress" in x]
     assert len(p) > 1 and all(a["processed"] < b["processed"] for a, b in zip(p, p[1:])) and p[-1]["processed"] == p[-1]["total"], p
+    # how long every piece took: counts that grow to those of the end
+    for path, text in (("/completion", lambda x: x.get("content")), ("/v1/chat/completions", lambda x: x["choices"] and x["choices"][0]["delta"].get("content")), ("/v1/completions", lambda x: x["choices"] and x["choices"][0]["text"])):
+        body = {"messages": [USER], "max_tokens": 12, "temperature": 0} if "chat" in path else dict(ask, max_tokens=12)
+        e = sse(s, path, dict(body, timings_per_token=True))
+        n = [x["timings"]["predicted_n"] for x in e if text(x)]
+        assert n and n[0] >= 1 and n == sorted(n) and n[-1] <= 12 and len(set(n)) > 3, (path, n)
+        assert all(x["timings"]["prompt_per_second"] > 0 for x in e if text(x)), path
+        assert not any("timings" in x for x in sse(s, path, body)[:-1]), path
     assert s.json("/completion", dict(ask, ignore_eos=True, n_predict=40))[1]["tokens_predicted"] == 40
     same(s.json("/infill", {"input_prefix": "a", "input_suffix": "b"})[0], 400, "a model that does not fill in says so")
     same(s.json("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": 1}]})[0], 400, "files")

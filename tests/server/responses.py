@@ -77,6 +77,12 @@ def words(s):
     same((u["total_tokens"], u["output_tokens"]), (u["input_tokens"] + u["output_tokens"], 10), u)
     same((r["status"], r["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}), r)
     same(bare(sum_of(s, ask)["output"]), bare(r["output"]), "streamed")
+    e = events(s, dict(ask, input="The keeper wrote down every bird. " * 60, return_progress=True, timings_per_token=True))
+    p = [x["prompt_progress"] for x in e if x["type"] == "response.in_progress" and "prompt_progress" in x]
+    assert len(p) > 1 and p[-1]["processed"] == p[-1]["total"], p
+    deltas = [x["timings"]["predicted_n"] for x in e if x["type"] == "response.output_text.delta"]
+    assert deltas == sorted(deltas) and e[-1]["timings"]["predicted_n"] == 10 and e[-1]["timings"]["predicted_per_second"] > 0, (deltas, e[-1])
+    assert not any("timings" in x for x in events(s, ask)), "only where it was asked for"
     parts = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say a word."}]}]
     same(bare(s.json("/responses", dict(ask, input=parts))[1]["output"]), bare(r["output"]), "as items")
     r = s.json("/v1/responses", dict(input="Hi", text={"format": {"type": "json_schema", "name": "x", "strict": True, "schema": {"const": "42"}}}))[1]
