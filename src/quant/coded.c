@@ -179,29 +179,38 @@ static tern_status join(const coding *c, hoard *h, size_t n_tables, uint16_t (*f
     return TERN_OK;
 }
 
+/* own: memory of what nobody needs afterwards. */
+static tern_status code(coding *c, hoard *h, hoard *own, tn_pack_coded *out, tern_error *err) {
+    uint16_t frequency[MOST_TABLES][TN_RANS_SYMBOLS] = {0};
+    unsigned n_symbols[MOST_TABLES] = {0};
+    c->counts = tn_hoard_keep(own, c->n, sizeof *c->counts);
+    c->table = tn_hoard_keep(own, c->n, 1);
+    c->tables = tn_hoard_keep(own, MOST_TABLES, sizeof *c->tables);
+    c->streams = tn_hoard_keep(own, out->n_streams, sizeof *c->streams);
+    c->sizes = tn_hoard_keep(h, out->n_streams, sizeof *c->sizes);
+    TN_FAIL_IF(!c->counts || !c->table || !c->tables || !c->streams || !c->sizes, err, TERN_E_MEMORY,
+               "no memory to pack");
+    tn_pool_for(c->p->pool, (int)((c->n + COUNTS_PER_ITEM - 1) / COUNTS_PER_ITEM), count_item, c);
+    const size_t n_tables = choose(c, own, frequency);
+    TN_FAIL_IF(!n_tables, err, TERN_E_MEMORY, "no memory to pack");
+    for (size_t i = 0; i < c->n; i++)
+        n_symbols[c->table[i]] = tn_rans_n_symbols(tn_channel_bits_get(c->bits, i));
+    for (size_t t = 0; t < n_tables; t++) /* one that no channel took in the end has no symbols */
+        if (n_symbols[t]) (void)tn_rans_table_make(frequency[t], n_symbols[t], &c->tables[t]);
+    tn_pool_for(c->p->pool, (int)out->n_streams, code_item, c);
+    tern_status st = atomic_load(&c->failed) ? tn_fail(err, TERN_E_MEMORY, "no memory to pack")
+                                             : join(c, h, n_tables, frequency, out, err);
+    for (size_t i = 0; i < out->n_streams; i++) tn_free(c->p->ctx, c->streams[i]);
+    return st;
+}
+
 tern_status tn_pack_code(packer *p, hoard *h, bool embedding, const uint8_t *weightlets, const uint8_t *bits,
                          size_t n, size_t k, tn_pack_coded *out, tern_error *err) {
     coding c = {.p = p, .packed = weightlets, .bits = bits, .n = n, .k = k};
-    uint16_t frequency[MOST_TABLES][TN_RANS_SYMBOLS] = {0};
+    hoard own = {.ctx = p->ctx};
     c.channels = (size_t)tn_pkg_stream_channels(embedding);
     *out = (tn_pack_coded){.n_streams = (n + c.channels - 1) / c.channels};
-    c.counts = tn_hoard_keep(h, n, sizeof *c.counts);
-    c.table = tn_hoard_keep(h, n, 1);
-    c.tables = tn_hoard_keep(h, MOST_TABLES, sizeof *c.tables);
-    c.streams = tn_hoard_keep(h, out->n_streams, sizeof *c.streams);
-    c.sizes = tn_hoard_keep(h, out->n_streams, sizeof *c.sizes);
-    TN_FAIL_IF(!c.counts || !c.table || !c.tables || !c.streams || !c.sizes, err, TERN_E_MEMORY,
-               "no memory to pack");
-    tn_pool_for(p->pool, (int)((n + COUNTS_PER_ITEM - 1) / COUNTS_PER_ITEM), count_item, &c);
-    const size_t n_tables = choose(&c, h, frequency);
-    TN_FAIL_IF(!n_tables, err, TERN_E_MEMORY, "no memory to pack");
-    unsigned n_symbols[MOST_TABLES] = {0};
-    for (size_t i = 0; i < n; i++) n_symbols[c.table[i]] = tn_rans_n_symbols(tn_channel_bits_get(bits, i));
-    for (size_t t = 0; t < n_tables; t++) /* one that no channel took in the end has no symbols */
-        if (n_symbols[t]) (void)tn_rans_table_make(frequency[t], n_symbols[t], &c.tables[t]);
-    tn_pool_for(p->pool, (int)out->n_streams, code_item, &c);
-    tern_status st = atomic_load(&c.failed) ? tn_fail(err, TERN_E_MEMORY, "no memory to pack")
-                                            : join(&c, h, n_tables, frequency, out, err);
-    for (size_t i = 0; i < out->n_streams; i++) tn_free(p->ctx, c.streams[i]);
+    const tern_status st = code(&c, h, &own, out, err);
+    tn_hoard_drop(&own);
     return st;
 }

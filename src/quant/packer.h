@@ -120,7 +120,7 @@ tern_status tn_plan_edgeflow_clips(packer *p);
 /* Memory of one section while it is assembled; freed together. */
 typedef struct hoard {
     tn_ctx *ctx;
-    void *blocks[256];
+    void *blocks[512];
     int n;
 } hoard;
 
