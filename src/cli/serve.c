@@ -82,7 +82,7 @@ typedef struct serving {
     model_args ma;
     const char *host, *key_file, *draft, *name, *template, *on_full, *folder, *idle, *drain;
     int32_t port, n_ctx, n_sessions, max_waiting, cache_mib;
-    const char *origins;
+    const char *origins, *hosts;
     bool strict, verbose;
     const char *thoughts;
     int thinking;
@@ -143,7 +143,8 @@ static int check(const command *cmd, serving *s) {
     if (s->ma.pack || !(s->ma.o.exact || s->ma.o.scheme)) (void)cli_packing_parse(s->ma.pack, &s->when);
     if (!passed_socket(&s->listen_fd) || !cli_prompt_template(s->template, &s->source)) return EXIT_FAILED;
     tern_error err;
-    if (s->origins && tn_origins_check(s->origins, s->key_file != NULL, &err) != TERN_OK)
+    if ((s->origins && tn_origins_check(s->origins, s->key_file != NULL, &err) != TERN_OK) ||
+        (s->hosts && tn_hosts_check(s->hosts, &err) != TERN_OK))
         return cli_usage_error(cmd, "%s", err.message);
     if (s->key_file && !(s->keys = read_keys(s->key_file))) return EXIT_FAILED;
     return -1;
@@ -253,6 +254,7 @@ static int serve(serving *s, char **argv) {
                                     .listen_fd = s->listen_fd,
                                     .strict = s->strict,
                                     .origins = s->origins,
+                                    .hosts = s->hosts,
                                     .keys = s->keys};
         st = tn_http_open(&ho, &h, &err);
     }
@@ -315,9 +317,11 @@ int cmd_serve(int argc, char **argv) {
         {"on-full", 0, "shift|stop", ARG_STR, &s.on_full, 0, 0,
          "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
         {"allow-origin", 0, "LIST", ARG_STR, &s.origins, 0, 0,
-         "pages of other sites that may ask: https://a.example,app://obsidian.md, localhost for those of "
-         "this "
-         "machine (default: none)"},
+         "pages of other sites that may ask: https://a.example,app://obsidian.md,http://localhost:*; "
+         "localhost: "
+         "all of this machine (default: none)"},
+        {"allow-host", 0, "LIST", ARG_STR, &s.hosts, 0, 0,
+         "further host names that are answered without keys: tern.example,box.local (default: none)"},
         {"strict", 0, NULL, ARG_FLAG, &s.strict, 0, 0,
          "refuse requests with fields that are not followed; else the reply's header X-Tern-Ignored names "
          "them"},

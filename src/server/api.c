@@ -8,11 +8,12 @@
 
 enum MHD_Result tn_api_body_of(const tn_api_call *a, int status, const char *type, struct MHD_Response *body,
                                const char *ignored) {
-    tn_header headers[6] = {{"Cache-Control", "no-store"}};
+    tn_header headers[7] = {{"Cache-Control", "no-store"}};
     size_t n = 1;
     if (status == 401) headers[n][0] = "WWW-Authenticate", headers[n++][1] = "Bearer";
     if (a->origin) {
         headers[n][0] = "Access-Control-Allow-Origin", headers[n++][1] = a->origin;
+        headers[n][0] = "Access-Control-Allow-Credentials", headers[n++][1] = "true";
         headers[n][0] = "Access-Control-Expose-Headers", headers[n++][1] = "X-Tern-Ignored";
         headers[n][0] = "Vary", headers[n++][1] = "Origin";
     }

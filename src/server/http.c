@@ -64,14 +64,9 @@ bool tn_http_key_ok(const char *keys, const char *given) {
 }
 
 /* Without keys a page in a browser must not reach the server under a name of its own that leads here. */
-static bool host_ok(connection *c) {
+static bool host_ok(const tn_http *h, connection *c) {
     const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
-    static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
-    for (size_t i = 0; host && i < 3; i++) {
-        size_t n = strlen(own[i]);
-        if (!strncmp(host, own[i], n) && (!host[n] || host[n] == ':')) return true;
-    }
-    return !host;
+    return h->o.keys || !host || tn_host_allowed(h->o.hosts, host);
 }
 
 /* A browser says where a request comes from. Other sites may not send any: they could not read the replies,
@@ -95,18 +90,21 @@ static const char *allowed_origin(const tn_http *h, connection *c, const char *u
 
 /* A browser asks before it sends a request of another site. It sends no key with that. */
 static bool is_preflight(const tn_http *h, connection *c, const char *url, const char *method) {
-    return !strcmp(method, "OPTIONS") && allowed_origin(h, c, url) && (h->o.keys || host_ok(c));
+    return !strcmp(method, "OPTIONS") && h->o.origins && !tn_page_owns(url) && host_ok(h, c) &&
+           MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
 }
 
+/* A site that is not named reads nothing, as a browser takes a reply without these headers for a no. */
 static result preflight(const tn_http *h, connection *c, const char *url) {
-    const char *asked = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
-    const tn_header headers[] = {{"Access-Control-Allow-Origin", allowed_origin(h, c, url)},
+    const char *asked = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers"),
+               *origin = allowed_origin(h, c, url);
+    const tn_header headers[] = {{"Vary", "Origin"},
+                                 {"Access-Control-Allow-Origin", origin},
                                  {"Access-Control-Allow-Credentials", "true"},
                                  {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                                  {"Access-Control-Allow-Headers", asked ? asked : "*"},
-                                 {"Access-Control-Max-Age", "600"},
-                                 {"Vary", "Origin"}};
-    return tn_respond(c, 200, "text/plain", headers, sizeof headers / sizeof *headers,
+                                 {"Access-Control-Max-Age", "600"}};
+    return tn_respond(c, 200, "text/plain", headers, origin ? sizeof headers / sizeof *headers : 1,
                       tn_body_text(strdup("")));
 }
 
@@ -158,7 +156,9 @@ static bool refused(const tn_http *h, connection *c, const char *url, const char
     else if (h->o.keys && strcmp(url, "/health") && strcmp(url, "/v1/health") && !tn_page_is_public(url) &&
              !authorised(h, c))
         *ok = tn_api_refuse(&a, 401, "the API key is missing or wrong");
-    else if (!h->o.keys && !host_ok(c)) *ok = tn_api_refuse(&a, 403, "this server answers to localhost only");
+    else if (!host_ok(h, c))
+        *ok =
+            tn_api_refuse(&a, 403, "this server answers to localhost only, and to the names of --allow-host");
     else if (strcmp(url, "/health") && !tn_page_is_public(url) && !is_ours(h, c))
         *ok =
             tn_api_refuse(&a, 403,

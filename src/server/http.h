@@ -22,6 +22,7 @@ typedef struct tn_http_options {
     int port;          /* 0: any free one */
     int listen_fd; /* a socket that listens already, taken on success; host and port count for nothing. -1: none */
     const char *origins; /* of other sites' pages that may ask (origins.h), or NULL */
+    const char *hosts;   /* further names that it answers to without keys (origins.h), or NULL */
     bool strict;         /* a request with a field that is not followed is refused */
     /* One per line. NULL: then only names of this machine are served, and programs of this user and of root where the
      * kernel tells whose a connection is. */

@@ -313,19 +313,25 @@ def origins():
         want = (200, origin) if ok else (403, None)
         same(ask(s, "POST", "/tokenize", origin)[:2], want, origin)
         status, got, r = ask(s, "OPTIONS", "/v1/chat/completions", origin, **{"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, x-y"})
-        same((status, got), want, origin)
+        same((status, got), (200, want[1]), origin)
+        same(r.getheader("Access-Control-Allow-Credentials"), "true" if ok else None, origin)
         if ok:
-            same((r.getheader("Access-Control-Allow-Headers"), "POST" in r.getheader("Access-Control-Allow-Methods"), r.getheader("Vary")), ("authorization, x-y", True, "Origin"), "preflight")
+            same((r.getheader("Access-Control-Allow-Headers"), r.getheader("Access-Control-Allow-Methods"), r.getheader("Vary")), ("authorization, x-y", "GET, POST, DELETE, OPTIONS", "Origin"), "preflight")
         same(ask(s, "POST", "/page/talks", origin)[0], 403, "the page's conversations")
         same(ask(s, "OPTIONS", "/page/talks", origin)[:2], (403, None), "the page's conversations")
     same(ask(s, "GET", "/nope", "https://a.example")[:2], (404, "https://a.example"), "a failure can be read too")
     same(ask(s, "POST", "/tokenize", "https://a.example", Host="evil.example")[0], 403, "by a name that leads here")
     same(ask(s, "OPTIONS", "/tokenize", "https://a.example", Host="evil.example")[0], 403, "by a name that leads here")
     s.stop()
-    s = Server("--cache-size", "0", "--allow-origin", "localhost")
-    for origin, ok in (("http://localhost", True), ("https://localhost:8443", True), ("http://127.0.0.1:3000", True), ("http://[::1]:3000", True), ("http://localhost.evil.example", False), ("http://notlocalhost", False), ("http://localhost:", False), ("http://localhost:80@evil.example", False), ("http://127.0.0.1.evil.example:80", False), ("localhost", False), ("ftp://localhost", False)):
-        same(ask(s, "OPTIONS", "/v1/chat/completions", origin)[:2], (200, origin) if ok else (403, None), origin)
+    s = Server("--cache-size", "0", "--allow-origin", "localhost", "--allow-host", "tern.example,box")
+    for origin, ok in (("http://localhost", True), ("http://localhost:8080", True), ("https://127.0.0.1:3000", True), ("http://[::1]:3000", True), ("http://notlocalhost", False), ("http://localhost.evil.example", False), ("http://localhost:1.evil.example", False), ("http://127.0.0.1@evil.example", False), ("ftp://localhost", False), ("localhost", True), ("http://tern.example", False)):
+        same(ask(s, "POST", "/tokenize", origin)[:2], (200, origin) if ok else (403, None), origin)
+    for host, ok in (("tern.example", True), ("TERN.example:8080", True), ("box", True), ("localhost:80", True), ("tern.example.evil.example", False), ("evil.example", False), ("boxer", False), ("box:1.evil.example", False), ("bo", False), ("tern.example,box", False)):
+        same(ask(s, "POST", "/tokenize", "http://localhost", Host=host)[0], 200 if ok else 403, host)
     s.stop()
+    for bad in ("", ",", "a,", "a b", "http://a", "a:80", "*"):
+        r = subprocess.run([TERN, "serve", "-m", MODEL, "--allow-host", bad], capture_output=True, text=True)
+        assert r.returncode == 2 and "--allow-host" in r.stderr, (bad, r)
     with tempfile.NamedTemporaryFile("w") as keys:  # which is 0600
         keys.write("key\n")
         keys.flush()
