@@ -48,7 +48,7 @@ for kind in "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_
 path = make("random")
 for scheme in "float llm-int8 group-w8a8".split():
     compare("f16, " + scheme, path, "--scheme", scheme)
-for scheme in (["gram"], ["gram", "--bits", "3"], ["edgeflow", "--bits", "5"], ["llm-npu"], ["naive-w8a8"], ["smoothquant"]):
+for scheme in (["gram"], ["gram", "--bits", "3"], ["gram", "--bits", "4", "--compress"], ["edgeflow", "--bits", "5"], ["llm-npu"], ["naive-w8a8"], ["smoothquant"]):
     package = tmp + "/m.tern"
     rc, out, err = run("pack", path, "-o", package, "--calib-tokens", "256", *(["--quick"] if scheme[0] == "gram" else []), "--scheme", *scheme)
     assert rc == 0, err
