@@ -137,6 +137,12 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
     tern_status st = tn_pack(&ctx, src, out, o, &r, &err);
     cli_pack_progress_done(&shown);
     if (st != TERN_OK) return cli_failed(&err);
+    if (o->compress && r.coded_bytes == r.plain_bytes)
+        fprintf(stderr,
+                "tern: --compress: nothing got smaller by it; scheme %s keeps whole bytes of 8 bits as they "
+                "are, and "
+                "experts are read alone\n",
+                scheme);
     return report(out, scheme, &r, json);
 }
 
