@@ -2,6 +2,15 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
+# Where ccache is installed, what was compiled once in any folder is not compiled again.
+ifneq ($(shell command -v ccache),)
+export CMAKE_C_COMPILER_LAUNCHER ?= ccache
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
+# What is handed out is compiled where it is.
+dist dist-test deb deb-test: export CMAKE_C_COMPILER_LAUNCHER =
+endif
+
 .PHONY: lines all setup emulators demo test check test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test packages site board clean
 
 all: $(BUILD)/build.ninja

@@ -9,8 +9,8 @@ endforeach()
 file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
 list(APPEND SOURCES ${s})
 # Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
-set(LEFT_OUT text/grammar/ending text/grammar/schema_later text/hf text/spm text/pieces formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
-             model/next session/mtp model/gguf_vocab model/catalogue engine/adapters engine/imports session/lora session/storing model/lora model/lora_read
+set(LEFT_OUT text/grammar/ending text/grammar/schema_later text/hf text/hf_draft text/spm text/pieces formats/gguf formats/gguf_write formats/safetensors formats/dequant formats/tensor formats/code_books model/source model/arch
+             model/next model/streamed session/mtp model/gguf_vocab model/catalogue engine/adapters engine/imports session/lora session/storing model/lora model/lora_read model/tower model/tower_read engine/sight engine/sight_find engine/sight_kept session/pictures session/look
              model/place base/machine package/smoothing package/tokens package/on_demand package/next attention/sparse_baselines attention/sparse_own kernels/attn_sparse)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
 list(REMOVE_ITEM SOURCES ${LEFT_OUT})
@@ -45,7 +45,7 @@ target_link_libraries(tern_objects PUBLIC ${STATIC_LIBRARIES} Threads::Threads m
 add_library(tern SHARED)
 target_link_libraries(tern PRIVATE tern_objects)
 target_link_options(tern PRIVATE -Wl,--wrap=stdin)
-set_target_properties(tern PROPERTIES VERSION 0.1.0 SOVERSION 0)
+set_target_properties(tern PROPERTIES VERSION 1.0.0 SOVERSION 1)
 target_link_options(tern PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/tern.map)
 add_executable(tern-mini tools/mini/mini.c)
 target_link_libraries(tern-mini PRIVATE tern_objects)
@@ -53,6 +53,12 @@ target_include_directories(tern-mini PRIVATE include)
 add_custom_command(TARGET tern-mini POST_BUILD VERBATIM
   COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/needs.sh $<TARGET_FILE:tern> $<TARGET_FILE:tern-mini>)
 add_dependencies(tern-mini tern)
+option(TERN_STATIC "link tern-mini with the C library's archive (scripts/static.sh)" OFF)
+if(TERN_STATIC)
+  set_property(TARGET tern-mini PROPERTY POSITION_INDEPENDENT_CODE) # else CMake's -pie follows, and asks for the dynamic loader
+  target_compile_options(tern-mini PRIVATE -fPIE)
+  target_link_options(tern-mini PRIVATE -static-pie)
+endif()
 
 include(GNUInstallDirs)
 install(TARGETS tern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

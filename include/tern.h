@@ -16,7 +16,10 @@
  * read or written after that. The macros below say sizeof; other languages call the functions with the
  * size of their own declaration. A size smaller than the first version's is refused. A struct larger than
  * this library's is accepted when what this library does not know is zero. tern_error, tern_message,
- * tern_sampling and tern_generate_result never change. */
+ * tern_sampling and tern_generate_result never change.
+ *
+ * This is binary interface 1 (libtern.so.1): within it functions and fields are added, none is changed or
+ * removed, and abi/libtern.abi, which the tests compare with, says so. */
 #ifndef TERN_H
 #define TERN_H
 
@@ -247,7 +250,7 @@ typedef struct tern_session_options {
     const char *draft;
     /* A file that keeps conversations for later drafts ("sam"): every generate stores its session's tokens
      * there before it returns, safe from a crash. Several processes may use one. A program that links
-     * libtern.so alone needs libtern-store.so.0 beside it, which brings SQLite. NULL = none (default). */
+     * libtern.so alone needs libtern-store.so.1 beside it, which brings SQLite. NULL = none (default). */
     const char *store;
     uint64_t store_bytes; /* of stored tokens: beyond it the least recently used conversations go; 0 = 64 MiB
                              (default) */
@@ -274,6 +277,32 @@ TERN_API tern_status tern_session_lora(tern_session *s, const char *adapters, te
  * On failure or cancel the session keeps a valid prefix of what it had or was given. Borrows prompt. */
 TERN_API tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok,
                                           tern_error *err);
+
+/* ---- pictures: models with an encoder (option mmproj, or the mmproj file beside the model) ---- */
+
+/* A picture's pixels, upright: [height][width][3] of red, green and blue. This struct never changes. */
+typedef struct tern_image {
+    int32_t width, height;
+    const uint8_t *rgb;
+} tern_image;
+
+TERN_API bool tern_engine_sees(const tern_engine *e); /* the model has an encoder of pictures */
+
+/* Decodes the bytes of a file (PNG, JPEG, WebP) in this process, within the limits of docs/reference/pictures.md; what
+ * strangers send is better decoded in a process that may do nothing else. A program that links libtern.so alone needs
+ * libtern-pictures.so.1 beside it. *out is the caller's, for tern_image_free. */
+TERN_API tern_status tern_image_decode(const void *bytes, size_t n_bytes, tern_image *out, tern_error *err);
+TERN_API void tern_image_free(tern_image *image); /* of tern_image_decode alone */
+
+/* The prompt of a conversation with pictures, as tern_chat_tokens gives that of one without: where a content of
+ * opt->messages is a list of parts, {"type": "image"} among them, the images stand there, in their order; without
+ * opt->messages they stand in front of the last message's text. Views that are not known are encoded, and the session holds
+ * their rows until it is told of other pictures: ids from n_vocab on are rows, to be given to tern_session_prefill. Equal
+ * pictures have equal ids. Same cap rule as tern_tokenize; what does not fit is not encoded. */
+TERN_API tern_status tern_session_look(tern_session *s, const tern_message *msgs, size_t n_msgs,
+                                       const tern_chat_options *opt, const tern_image *images,
+                                       size_t n_images, int32_t *ids, size_t cap, size_t *n_ids,
+                                       tern_error *err);
 
 /* As tern_session_prefill from an empty session, giving the logits of positions from first on:
  * on_logits(user, i, logits) for i = first..n_tok-1 in order; return false to stop (TERN_E_CANCELLED). For

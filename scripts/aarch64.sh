@@ -21,6 +21,7 @@ if [ "${1:-}" = all ]; then
     echo "tests on AArch64, under QEMU:"
     exec ctest --test-dir "$build" --output-on-failure -j 2
 fi
+export TERN_TEST_QUICK=1 # tests that repeat random cases do fewer under an emulator
 for cpu in cortex-a53 cortex-a76 max; do
     echo "tests on AArch64, under QEMU as $cpu:"
     only='^kernels/'

@@ -15,7 +15,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 HEADERS = ["tern.h", "tern_shadow.h"]
 PYTHON = os.path.join(ROOT, "bindings", "python", "tern", "_abi.py")
 NODE = os.path.join(ROOT, "bindings", "node", "abi.json")
-CTYPES = {"bool": "c_bool", "char": "c_char", "int": "c_int", "int32_t": "c_int32", "uint32_t": "c_uint32", "int64_t": "c_int64",
+CTYPES = {"bool": "c_bool", "char": "c_char", "int": "c_int", "uint8_t": "c_uint8", "int32_t": "c_int32", "uint32_t": "c_uint32", "int64_t": "c_int64",
           "uint64_t": "c_uint64", "size_t": "c_size_t", "float": "c_float", "double": "c_double"}
 
 

@@ -4,7 +4,7 @@ import re
 SHELLS = {"bash": "share/completions/tern.bash", "zsh": "share/completions/_tern", "fish": "share/completions/tern.fish"}
 NOTE = "Written from the program's help when it was built."
 # Words that a command takes in front of its options.
-WORDS = {"rag": ["add", "ls", "rm", "show"], "cache": ["ls", "add", "rm", "clear", "path"], "sim": ["sweep", "reproduce"], "bench": ["limits"]}
+WORDS = {"rag": ["add", "ls", "rm", "show"], "cache": ["ls", "add", "measure", "rm", "clear", "limit", "path"], "sim": ["sweep", "reproduce"], "bench": ["limits"]}
 FILES = re.compile(r"FILE|PATH|FOLDER|DIR|OUT|SRC")
 
 

@@ -40,9 +40,9 @@ files_of() { # names of Debian packages, ours as files
         if [ -e "${ours[0]}" ]; then echo "/packages/$(basename "${ours[0]}")"; else echo "$p"; fi
     done
 }
-install() { # names; libtern0 comes from the same folder
+install() { # names; libtern1 comes from the same folder
     local more=""
-    case " $* " in *libtern-dev* | *python3-tern*) more=libtern0 ;; esac
+    case " $* " in *libtern-dev* | *python3-tern*) more=libtern1 ;; esac
     within apt-get -q install -y --no-install-recommends $(files_of "$*" $more) >"$system/log" 2>&1 || { tail -30 "$system/log"; fail "apt-get install $*"; }
 }
 

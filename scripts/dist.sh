@@ -14,7 +14,7 @@ git rev-parse HEAD >/dev/null 2>&1 || { echo "dist.sh: the source is packed from
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 # Whose code is in the static programs beside tern's.
 linked="libc6-dev libedit-dev libncurses-dev libbsd-dev libmd-dev libsqlite3-dev libarchive-dev libxml2-dev libmicrohttpd-dev libpcre2-dev libutf8proc-dev
-    libjansson-dev libxxhash-dev zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev"
+    libjansson-dev libxxhash-dev zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev libjpeg62-turbo-dev libpng-dev libwebp-dev"
 linked_mini="libc6-dev libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev"
 mkdir -p "$out/work"
 rm -f "$out"/*.tar.gz "$out"/*.cdx.json "$out"/*.whl "$out"/*.tgz "$out"/*.deb "$out/install.sh"

@@ -9,6 +9,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRODUCTS = [
     ("the page", "what a browser runs, and what serves it", ["src/server/page/*", "src/server/page.*", "src/server/talk*"]),
     ("documents", "readers, index, search", ["src/documents/*"]),
+    ("pictures", "files of pictures to pixels", ["src/pictures/*"]),
     ("tern-lab", "simulator, papers' tables, random models, evaluation", ["src/lab/*"]),
     ("tern", "command line and server", ["src/cli/*", "src/server/*", "src/measure/*"]),
     ("libtern", "the engine", ["src/*", "include/*"]),

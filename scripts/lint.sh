@@ -3,7 +3,7 @@
 # base/json.h, paths in the documents exist, files and functions are short, and every C file is as clang-format 14 writes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-floors="base kernels sched text formats npu model package attention prefill draft quant params store engine session documents measure server cli lab"
+floors="base kernels sched text formats npu model package attention prefill draft quant params store media engine session documents pictures measure server cli lab"
 declare -A height
 i=0
 for f in $floors; do height[$f]=$i; i=$((i + 1)); done
@@ -27,6 +27,8 @@ if grep -rnE '\b(_WIN32|__linux__|__APPLE__|__GLIBC__|__ANDROID__)\b' src --incl
     echo "lint: which system it is, is for src/base/ to ask"
     bad=1
 fi
+# Files do not call each other in circles.
+python3 scripts/circles.py || bad=1
 # No file and no function is long.
 python3 scripts/sizes.py || bad=1
 # Every file that reads bytes from outside has a fuzz target, and with it lines in the tests of depth and growth, or a reason.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
 #   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--compilers] [--deb] [--site] [--windows] [--optional]
+# Formats of pictures are read, TLS is spoken and tern pull fetches where their libraries are there: they are installed where that is possible, and missed with a message.
 # --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with, call and count with.
 # --static: what makes static programs to hand out (make dist, make board).
 # --bindings: what tests of the bindings and of the completions use; --browser: what the server's page is tested with.
@@ -12,10 +13,13 @@
 # --optional: what these want may be impossible to get: a message then, and the tests that need it are skipped.
 set -euo pipefail
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libsqlite3-dev libcmocka-dev libarchive-dev libxml2-dev libmicrohttpd-dev libedit-dev python3"
+pictures="libjpeg62-turbo-dev libpng-dev libwebp-dev"
+tls="libgnutls28-dev" # it comes with libmicrohttpd-dev where that was built with it
+pull="libcurl4-openssl-dev" # tern pull loads the library when it runs, and is built by its header
 hexagon="qemu-user clang-16 lld-16"
-aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64 zlib1g-dev:arm64 liblzma-dev:arm64 libzstd-dev:arm64 libbz2-dev:arm64"
+aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64 zlib1g-dev:arm64 liblzma-dev:arm64 libzstd-dev:arm64 libbz2-dev:arm64 libjpeg62-turbo-dev:arm64 libpng-dev:arm64 libwebp-dev:arm64"
 lint="clang-format-14 abigail-tools"
-oracle="python3-jinja2 curl valgrind libcurl4-openssl-dev strace"
+oracle="python3-jinja2 python3-pil curl valgrind libcurl4-openssl-dev strace"
 bindings="python3-numpy mypy g++ fish zsh"
 static="zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev libbsd-dev libncurses-dev"
 browser="chromium"
@@ -25,7 +29,7 @@ command -v npm >/dev/null || browser="$browser npm"
 compilers="clang musl-tools libclang-rt-14-dev"
 deb="libcurl4-openssl-dev build-essential debhelper dh-python iproute2 lintian mmdebstrap pybuild-plugin-pyproject python3-all python3-setuptools"
 site="pandoc"
-windows="gcc-mingw-w64-x86-64-posix wine wine64"
+windows="gcc-mingw-w64-x86-64-posix tcl wine wine64"
 wanted="" optional="" ask=""
 for a in "$@"; do
     case $a in
@@ -92,7 +96,7 @@ if [ -n "$missing" ]; then
     fi
     install $missing
 fi
-for set in $wanted; do
+for set in pictures tls pull $wanted; do
     list=${!set} foreign=""
     missing=$(missing_of $list)
     [ -n "$missing" ] || continue
@@ -107,6 +111,7 @@ for set in $wanted; do
     [ -n "$ok" ] && continue
     if [ -n "$foreign" ]; then $run dpkg --remove-architecture arm64 && updated=""; fi
     echo "for $set these packages are missing:$missing" >&2
+    if [ "$set" = pictures ]; then echo "tern will not read pictures of these formats" >&2 && continue; fi
     [ -n "$optional" ] || exit 1
     echo "the tests that need them are skipped" >&2
 done

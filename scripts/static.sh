@@ -31,7 +31,7 @@ if [ $program = tern ]; then
     target=tern_cli
     more=(-DTERN_STATIC=ON -DTERN_TESTS=OFF -DTERN_BENCH=OFF -DTERN_HEXAGON=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--build-id=none $map")
 else
-    more=(-DTERN_MINIMAL=ON -DCMAKE_BUILD_TYPE=MinSizeRel "-DCMAKE_EXE_LINKER_FLAGS=-static -Wl,--build-id=none $map")
+    more=(-DTERN_MINIMAL=ON -DTERN_STATIC=ON -DCMAKE_BUILD_TYPE=MinSizeRel "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--build-id=none $map")
 fi
 if [ $arch = aarch64 ] && [ "$(uname -m)" != aarch64 ]; then more+=(--toolchain "$root/cmake/aarch64-linux-gnu.cmake"); else more+=(-DCMAKE_C_COMPILER=$cc); fi
 STRIP=$strip cmake -S "$root" -B "$build" -G Ninja "${more[@]}" -DCMAKE_C_FLAGS="$flags" >"$build/log" 2>&1 || { cat "$build/log"; exit 1; }
@@ -39,4 +39,7 @@ STRIP=$strip cmake --build "$build" --target $target -j "$(nproc)" >"$build/log"
 $strip -o "$out/$program-$arch" "$build/$program"
 [ $program != tern ] || $strip -o "$out/tern-lab-$arch" "$build/tern-lab"
 ! readelf -d "$out/$program-$arch" 2>/dev/null | grep NEEDED || { echo "FAILED: $program-$arch is not static"; exit 1; }
+made=("$out/$program-$arch")
+[ $program != tern ] || made+=("$out/tern-lab-$arch")
+bash "$root/scripts/hardened.sh" --not "$root" --not "$build" "${made[@]}"
 echo "$program-$arch: $(stat -c %s "$out/$program-$arch") bytes, $cc, $(sha256sum "$out/$program-$arch" | cut -c1-16)"

@@ -97,7 +97,7 @@ def main():
     build = os.path.abspath(sys.argv[1])
     out = os.path.abspath(sys.argv[2] if len(sys.argv) > 2 else os.path.join(build, "packages"))
     os.makedirs(out, exist_ok=True)
-    libraries = {n: os.path.join(build, "bundled", n) for n in ("libtern.so.0", "libtern-store.so.0")}
+    libraries = {n: os.path.join(build, "bundled", n) for n in ("libtern.so.1", "libtern-store.so.1")}
     glibc = max(looked_at(p) for p in libraries.values())
     arch = platform.machine()
     version = re.search(r"^project\(tern VERSION (\S+)", read("CMakeLists.txt").decode(), re.M)[1]

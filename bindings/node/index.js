@@ -1,5 +1,6 @@
 // tern: language models on your own machine. index.d.ts says what there is; docs/guide/node.md shows it.
 import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { Handle, Struct, TernError, address, call, callback, constants, copied, counted, int, later, lib, string, text, utf8 } from "./library.js";
 
 export { TernError };
@@ -85,6 +86,18 @@ export class Session {
     return this.alone(() => this.run(lib.tern_session_step, token));
   }
   /** The pieces of an answer behind the text, or behind a prompt. */
+  /** The prompt of a conversation with pictures, for generate; what is not known of them is encoded. */
+  async look(messages, options = {}) {
+    const c = this.model.chatOptions(messages, options), pixels = [];
+    try {
+      for (const image of imagesOf(messages)) pixels.push(pixelsOf(image));
+      const all = Buffer.concat(pixels.map((p) => p.c.buffer)), ids = new Int32Array(this.capacity), n = Buffer.alloc(8);
+      await this.alone(() => this.run(lib.tern_session_look, null, 0, c.buffer, all, pixels.length, ids, ids.length, n));
+      return ids.slice(0, Number(n.readBigUInt64LE()));
+    } finally {
+      for (const p of pixels) p.free();
+    }
+  }
   async *generate(prompt = null, { schema, grammar, stop = [], signal, onEnd, ...options } = {}) {
     signal?.throwIfAborted();
     const given = { ...this.given, ...options };
@@ -171,6 +184,9 @@ export class Session {
     this.resting();
     return copied(lib.tern_session_tokens(this.handle.pointer), this.length, Int32Array) ?? new Int32Array(0);
   }
+  get capacity() {
+    return lib.tern_session_capacity(this.handle.pointer);
+  }
   get length() {
     return Number(lib.tern_session_length(this.handle.pointer));
   }
@@ -195,8 +211,31 @@ export class Session {
 /** A message whose content is a list of parts, as OpenAI's API has them, with their text: a line each, the assistant's without a break. */
 function joined(message) {
   if (!Array.isArray(message?.content)) return message;
+  if (message.content.some((p) => p?.type === "image")) return { ...message, content: message.content.map(({ image, ...p }) => p) };
   for (const p of message.content) if (p?.type !== "text" || typeof p.text !== "string") throw new TypeError("only parts of type text are supported");
   return { ...message, content: message.content.map((p) => p.text).join(message.role === "assistant" ? "" : "\n") };
+}
+
+/** The images of the parts {type: "image", image}, in their order. */
+const imagesOf = (messages) => (typeof messages === "string" ? [] : messages.flatMap((m) => (Array.isArray(m?.content) ? m.content.filter((p) => p?.type === "image").map((p) => p.image) : [])));
+
+/** Pixels for C: of a file's path or bytes, decoded by the library, or {width, height, rgb}. free() ends them. */
+function pixelsOf(image) {
+  const c = new Struct("tern_image");
+  if (typeof image === "string") image = readFileSync(image);
+  if (image instanceof Uint8Array) {
+    const bytes = Buffer.from(image.buffer, image.byteOffset, image.byteLength);
+    call(lib.tern_image_decode, bytes, bytes.length, c.buffer);
+    return { c, free: () => lib.tern_image_free(c.buffer) };
+  }
+  const { width, height, rgb } = image ?? {};
+  int(width, "a width");
+  int(height, "a height");
+  if (!(rgb instanceof Uint8Array) || !width || !height || rgb.length !== 3 * width * height) throw new TypeError("an image is a path, a file's bytes, or {width, height, rgb} with three bytes a pixel");
+  c.set("width", width);
+  c.set("height", height);
+  c.set("rgb", Buffer.from(rgb));
+  return { c, free: () => {} };
 }
 
 export class Model {
@@ -243,14 +282,26 @@ export class Model {
     }
     return Buffer.concat(parts).toString("utf8");
   }
-  chatTokens(messages, { tools, variables, chatTemplate } = {}) {
+  chatOptions(messages, { tools, variables, chatTemplate } = {}) {
     const c = new Struct("tern_chat_options");
     lib.tern_chat_options_init(c.buffer, c.size);
     c.set("messages", JSON.stringify(typeof messages === "string" ? [{ role: "user", content: messages }] : messages.map(joined)));
     if (tools) c.set("tools", JSON.stringify(tools));
     if (variables) c.set("variables", JSON.stringify(variables));
     if (chatTemplate) c.set("chat_template", chatTemplate);
-    return counted(lib.tern_chat_tokens, this.pointer, null, 0, c.buffer);
+    return c;
+  }
+  chatTokens(messages, options = {}) {
+    return counted(lib.tern_chat_tokens, this.pointer, null, 0, this.chatOptions(messages, options).buffer);
+  }
+  /** Whether the model has an encoder of pictures: messages may then have parts {type: "image", image}. */
+  get sees() {
+    return lib.tern_engine_sees(this.pointer);
+  }
+  /** What a session's answer is asked with: tokens, or what makes them in the session, where there are pictures. */
+  asked(messages, options) {
+    const images = imagesOf(messages);
+    return images.length ? (session) => session.look(messages, options) : this.chatTokens(messages, options);
   }
   session(options = {}) {
     return new Session(this, { ...this.given, ...options });
@@ -260,17 +311,17 @@ export class Model {
     const own = this.idle ?? this.session(options.ctxSize ? { ctxSize: options.ctxSize } : {});
     this.idle = null;
     try {
-      yield* own.generate(ids, options);
+      yield* own.generate(typeof ids === "function" ? await ids(own) : ids, options);
     } finally {
       if (this.idle || options.ctxSize || this.closed) own.close();
       else this.idle = own;
     }
   }
   chat(messages, { tools, variables, chatTemplate, ...options } = {}) {
-    return this.stream(this.chatTokens(messages, { tools, variables, chatTemplate }), options);
+    return this.stream(this.asked(messages, { tools, variables, chatTemplate }), options);
   }
   async complete(prompt, options = {}) {
-    const ids = typeof prompt === "string" ? this.tokenize(prompt) : this.chatTokens(prompt);
+    const ids = typeof prompt === "string" ? this.tokenize(prompt) : this.asked(prompt);
     const schema = options.schema;
     if (schema !== undefined) options = { nPredict: -1, ...options };
     let said = "", end;
@@ -280,16 +331,21 @@ export class Model {
       throw new TernError(`the JSON was cut off after ${end.nTokens} tokens (${end.reason}): give it more nPredict or ctxSize`, constants.TERN_E_LIMIT);
     return JSON.parse(said);
   }
-  async embed(s, { mean = false } = {}) {
-    const ids = this.tokenize(s);
-    const out = new Float32Array(this.info.n_embd);
+  /** A text's vector, or of a list of texts theirs. */
+  async embed(texts, { mean = false } = {}) {
     const session = this.session();
+    const vectors = [];
     try {
-      await session.alone(() => session.run(lib.tern_session_embed, ids, ids.length, mean, out, out.length));
+      for (const text of Array.isArray(texts) ? texts : [texts]) {
+        const ids = this.tokenize(text);
+        const out = new Float32Array(this.info.n_embd);
+        await session.alone(() => session.run(lib.tern_session_embed, ids, ids.length, mean, out, out.length));
+        vectors.push(out);
+      }
     } finally {
       session.close();
     }
-    return out;
+    return Array.isArray(texts) ? vectors : vectors[0];
   }
   /** Nothing new is asked of it. What its open sessions need goes with the last of them. */
   close() {

@@ -32,13 +32,13 @@ for (const [name, c] of Object.entries(abi.callbacks)) {
 }
 
 function load() {
-  const beside = fileURLToPath(new URL(`./lib/linux-${process.arch}/libtern.so.0`, import.meta.url)); // in a package of a registry
-  const file = process.env.TERN_LIBRARY ?? (existsSync(beside) ? beside : "libtern.so.0");
+  const beside = fileURLToPath(new URL(`./lib/linux-${process.arch}/libtern.so.1`, import.meta.url)); // in a package of a registry
+  const file = process.env.TERN_LIBRARY ?? (existsSync(beside) ? beside : "libtern.so.1");
   let library;
   try {
     library = koffi.load(file);
   } catch (e) {
-    throw new Error(`libtern is not found (${e.message}); install it, or let $TERN_LIBRARY name the file libtern.so.0`);
+    throw new Error(`libtern is not found (${e.message}); install it, or let $TERN_LIBRARY name the file libtern.so.1`);
   }
   const functions = {};
   for (const [name, c] of Object.entries(abi.functions)) {

@@ -1,11 +1,13 @@
 // The Node binding beside the program: $TERN_PROGRAM, $TERN_LIBRARY; in the tree's root (tests/bindings/node.sh).
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdtempSync, rmSync, statSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { Model, TernError, pack, version } from "./index.js";
+import * as tern from "./index.js";
+
+const { Model, Session, TernError, pack, version } = tern;
 
 const PATH = "models/tern-tiny";
 const LONG = "The little dog went to the park and saw a bird. ".repeat(60); // more than a chunk
@@ -55,6 +57,22 @@ test("an embedding is a vector of length 1", async () => {
   assert.equal(a.length, model.info.n_embd);
   assert.ok(Math.abs(product(a, a) - 1) < 1e-5);
   assert.ok(product(a, b) < 0.999);
+  const both = await model.embed(["a dog", "the stock market"]);
+  assert.deepEqual(both, [a, b]);
+  assert.deepEqual(await model.embed([]), []);
+});
+
+test("the types name what there is", () => {
+  const types = readFileSync(new URL("./index.d.ts", import.meta.url), "utf8");
+  for (const C of [Model, Session]) {
+    const body = types.match(new RegExp(`export class ${C.name} \\{(.*?)\\n\\}`, "s"))[1];
+    const named = new Set([...body.matchAll(/^ {2}(?:readonly |static )?(\w+)/gm)].map((m) => m[1]));
+    named.delete("constructor");
+    for (const name of named)
+      assert.ok(name in C.prototype || name in C || (C === Model ? model : {})[name] !== undefined, `${C.name}.${name} is in the types alone`);
+  }
+  for (const [, name] of types.matchAll(/^export (?:function|class) (\w+)/gm)) assert.ok(name in tern, `${name} is in the types alone`);
+  for (const name in tern) assert.ok(types.includes(name), `${name} has no type`);
 });
 
 test("parts of text are joined", () => {
@@ -191,4 +209,28 @@ test("whatever is given in the place of texts and lists is refused or taken whol
   for await (const piece of s.generate("Once upon", { nPredict: 40 })) { assert.ok(piece); break; } // left in the middle
   assert.equal(typeof (await all(s.generate("Once", { nPredict: 2 }))), "string");
   s.close();
+});
+
+test("pictures", async () => {
+  const path = join(folder, "sees.gguf");
+  program("synth", "--arch", "tiny-llama+sees", "--type", "f32", "-o", path);
+  program("synth", "--arch", "tiny-smolvlm-mmproj", "--type", "f32", "-o", join(folder, "mmproj-sees.gguf"));
+  const m = await Model.open(path, { temp: 0, nPredict: 6, threads: 2 });
+  const ask = (image) => [{ role: "user", content: [{ type: "image", image }, { type: "text", text: "what?" }] }];
+  const rgb = (k) => Uint8Array.from({ length: 40 * 20 * 3 }, (_, i) => (i * k) % 256);
+  assert.equal(m.sees, true);
+  assert.equal(model.sees, false);
+  const said = await all(m.chat(ask({ width: 40, height: 20, rgb: rgb(7) })));
+  assert.equal(await m.complete(ask({ width: 40, height: 20, rgb: rgb(7) })), said);
+  const s = m.session({ ctxSize: 200 });
+  const ids = await s.look(ask({ width: 40, height: 20, rgb: rgb(7) }));
+  assert.ok(ids.some((i) => i >= m.info.n_vocab));
+  assert.equal(await all(s.generate(ids, { nPredict: 6, temp: 0 })), said);
+  assert.notDeepEqual(await s.look(ask({ width: 40, height: 20, rgb: rgb(11) })), ids);
+  s.close();
+  await assert.rejects(all(m.chat(ask({ width: 40, height: 20, rgb: rgb(7).subarray(1) }))), /three bytes a pixel/);
+  await assert.rejects(all(m.chat(ask(Buffer.from("nothing")))), /no picture|libtern-pictures/);
+  if (existsSync("docs/figures/page.png")) assert.equal(typeof (await m.complete(ask("docs/figures/page.png"))), "string");
+  await assert.rejects(all(model.chat(ask({ width: 1, height: 1, rgb: new Uint8Array(3) }))), /no encoder of pictures beside it/);
+  m.close();
 });

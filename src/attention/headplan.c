@@ -9,8 +9,8 @@ enum {
     SEARCH_STEPS = 48 * 1024
 }; /* heads considered while improving: some hundred microseconds */
 
-/* A candidate: the heads in CPU order, and for every bucket the widths of its launches in order of need, as
- * indices into c->width. */
+/* A candidate plan: the heads in CPU order, and for every bucket the widths of its launches in order of
+ * need, as indices into c->width. */
 typedef struct candidate {
     uint8_t order[MAX];
     uint8_t widths[MAX]; /* bucket b's at first[b].. */
@@ -114,7 +114,7 @@ static void keep_if_better(planner *p, const candidate *a, double us) {
     p->best.total_us = us;
 }
 
-/* Finds widths that hold n heads at the least device time, none above c->width[cap], wide ones first. */
+/* Finds the widths that hold n heads in the least device time: none above c->width[cap], wide ones first. */
 static int32_t fill_widths(const tn_headplan_costs *c, int32_t n, int32_t cap, uint8_t *widths) {
     double least[MAX + 1];
     uint8_t choice[MAX + 1];

@@ -1,20 +1,21 @@
-/* attention/headplan.h - the order in which heads pass through sparse attention's three stages, and which of them
- * share a launch (shadowAttn 3.4, Algorithm 1). It knows neither threads nor clocks.
+/* attention/headplan.h - plans the order in which heads pass through sparse attention's three stages, and
+ * which of them share a launch (shadowAttn 3.4, Algorithm 1). No threads, no clocks.
  *
  *   estimate   on the device, launch after launch; heads of one bucket (the same frozen scales) may share a
  *              launch
  *   top-k      on the CPU, after the estimate of its head
  *   attend     on the CPU, after the top-k of its head
  *
- * Every stage takes its heads one at a time, in the plan's order. With workers of their own, top-k of a head
- * runs beside attend of another (the paper's recurrence); else one CPU lane does both.
+ * Every stage takes its heads one at a time, in the plan's order. With workers of their own, top-k of a
+ * head runs beside attend of another (the paper's recurrence); else one CPU lane does both.
  *
- * The paper's greedy makes a plan for every limit on fusion. Annealing improves the best of them (heads moved
- * and swapped, launches split and merged) until it meets a lower bound or a fixed number of steps is spent.
- * The same costs give the same plan. No better plans are left out: for any order of heads, launching in the
- * order of first need and filling a bucket's launches in that order is never worse (exchange neighbours).
+ * The paper's greedy makes a plan for every limit on fusion. Annealing improves the best of them (heads
+ * moved and swapped, launches split and merged) until it meets a lower bound or a fixed number of steps is
+ * spent. The same costs give the same plan. This search misses no better plan: for any order of heads,
+ * launching in the order of first need and filling a bucket's launches in that order is never worse
+ * (exchange neighbours).
  *
- * The engine's attention and the simulator both plan by this file. */
+ * The engine's attention and the simulator both use this planner. */
 #ifndef TN_ATTENTION_HEADPLAN_H
 #define TN_ATTENTION_HEADPLAN_H
 

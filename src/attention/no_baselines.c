@@ -1,5 +1,6 @@
-/* attention/no_baselines.c - what a minimal build (TERN_MINIMAL) has in place of sparse_baselines.c and
- * sparse_own.c, whose modes are for comparisons: a refusal, and nothing that could be reached after it. */
+/* attention/no_baselines.c - replaces sparse_baselines.c and sparse_own.c in minimal builds
+ * (TERN_MINIMAL): their modes, which exist for comparison, are refused, so the other functions are never
+ * reached. */
 #include "attention/sparse_impl.h"
 
 #include "base/status.h"

@@ -1,5 +1,5 @@
-/* attention/shadow.c - tern_shadow.h: the engine's sparse attention behind plain arrays, as a model of one
- * layer that is nothing but attention. */
+/* attention/shadow.c - tern_shadow.h: the engine's sparse attention on plain arrays, as a model of one
+ * layer with nothing but attention. */
 #include "tern_shadow.h"
 
 #include "attention/sparse_attn.h"
@@ -21,8 +21,8 @@ struct tern_shadow {
     tn_attn_options o;
     tn_kv kv;
     bool has_kv;
-    tn_sparse_attn
-        *sparse; /* made with the first rows, which say the scales unless the options did; NULL at ratio 1 */
+    tn_sparse_attn *sparse; /* made with the first rows, which determine the scales unless the options do;
+                               NULL at ratio 1 */
     float scale_q, scale_k, *head_weight, *scratch;
     int32_t n_tokens, max_tokens, *pos;
 };
@@ -162,7 +162,7 @@ static tern_status first_rows(tern_shadow *s, const float *q, int32_t n, tern_er
         float scale = scale_of(tn_kv_k(&s->kv, 0, a), n_panels * TN_KV_PANEL * d); /* whole panels */
         s->scale_k = scale > s->scale_k ? scale : s->scale_k;
     }
-    if (s->scale_k == 0) s->scale_k = s->scale_q; /* less than a panel: all is selected, or nearly */
+    if (s->scale_k == 0) s->scale_k = s->scale_q; /* less than a panel: all or nearly all is selected */
     return tn_sparse_attn_open(&s->ctx, &s->m, &s->h, &s->kern, &s->kv, &s->o, 1, 1, TN_ATTN_ROWS, &s->sparse,
                                err);
 }

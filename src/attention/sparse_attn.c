@@ -336,10 +336,11 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
 }
 
 const char *tn_sparse_attn_why_not(const tn_hparams *h) {
-    return tn_first_sparse(h) < 0 ? "no layer of this model sees more than a window"
-           : h->sinks             ? "its heads have sinks, which take part in full attention only"
-           : h->bidirectional     ? "its rows see the whole text"
-                                  : NULL;
+    return tn_latent(h)             ? "one key serves all heads (latent attention)"
+           : tn_first_sparse(h) < 0 ? "no layer of this model sees more than a window"
+           : h->sinks               ? "its heads have sinks, which take part in full attention only"
+           : h->bidirectional       ? "its rows see the whole text"
+                                    : NULL;
 }
 
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) {

@@ -1,21 +1,20 @@
-/* attention/sparse_attn.h - attention of a prompt's chunks, and of decoding, at the positions that matter
- * (shadowAttn 3): the device estimates the scores in INT8, the CPU selects the largest of every row and
- * attends to those positions in float.
+/* attention/sparse_attn.h - attention of a prompt's chunks, and of decoding, at the most relevant
+ * positions (shadowAttn 3): the device estimates the scores in INT8, the CPU selects the largest of every
+ * row and attends to those positions in float.
  *
  * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head). The largest
- * magnitude of the keys so far and of every query head's rows chooses a bucket, a pair of static scales. The
- * keys of the chunk are quantised into the device's tile layout; all keys are when their bucket has changed.
- * Where heads share, what is estimated is not a head but a pool of heads of one KV head, their queries added.
- * Then attention takes one of two forms, with the same bits:
- *   in place    any number of threads attend blocks of rows, one stage after another while all is in cache
- *               (tn_sparse_attn_rows): for a device that works in our caches
+ * magnitude of the keys so far and of every query head's rows chooses a bucket, a pair of static scales.
+ * The keys of the chunk are quantised into the device's tile layout; if their bucket has changed, all keys
+ * are. Where heads share, estimates are not per head but per pool of heads of one KV head, with their
+ * queries added. Then attention takes one of two forms, with the same bits:
+ *   in place    any number of threads attend blocks of rows, one stage after another while the data is in
+ *               cache (tn_sparse_attn_rows): for a device that shares the CPU's caches
  *   pipelined   head by head on two lanes, planned (shadowAttn 3.4): tasks of the prefill graph
  *               (tn_sparse_attn_slot): for a device with silicon of its own
- * A file's own weights come without scales (attn_follows of the model). Then a chunk's queries and a KV head's
- * keys are scaled by their own largest magnitude, on a grid so coarse that keys are seldom quantised anew, and
- * attention is in place.
- * A row's bits depend on the text up to the end of its chunk and on where the chunk begins. They do not
- * depend on threads, lanes, policy or plan. */
+ * A file's own weights come without scales (attn_follows of the model). Then a chunk's queries and a KV
+ * head's keys are scaled by their own largest magnitude, on a grid so coarse that keys are seldom
+ * requantised, and attention is in place. A row's bits depend on the text up to the end of its chunk and on
+ * where the chunk begins. They do not depend on threads, lanes, policy or plan. */
 #ifndef TN_ATTENTION_SPARSE_ATTN_H
 #define TN_ATTENTION_SPARSE_ATTN_H
 
@@ -49,8 +48,8 @@ typedef enum tn_attn_pipeline {
 } tn_attn_pipeline;
 
 bool tn_attn_pipeline_parse(const char *name, tn_attn_pipeline *out); /* "auto", "on", "off" */
-/* Reads a list: "paper" is all, else it says, separated by commas, what to leave out of "in-order",
- * "no-fusion", "no-overlap". */
+/* Reads a list: "paper" is everything; otherwise some of "in-order", "no-fusion", "no-overlap", separated
+ * by commas. */
 bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out);
 
 enum {
@@ -58,37 +57,34 @@ enum {
     TN_ATTN_MAX_SHARE = 8,
     TN_ATTN_MAX_TILE = 128,
     TN_ATTN_MAX_STEPS = 3
-}; /* query rows of a block; neighbours that share a
-selection; with their heads; scales of Q, and of K, to choose from */
+}; /* query rows of a block; neighbours that share a selection; the same with their heads; scales of Q, and of
+      K, to choose from */
 
-/* The share of positions of prompts, by default. The paper has .2; on text that nobody tuned on, .3 keeps the loss of
- * perplexity at 2,048 tokens below .3 % (docs/record/attention.md). */
+/* The share of positions of prompts, by default. The paper has .2; on text that nobody tuned on, .3 keeps
+ * the loss of perplexity at 2,048 tokens below .3 % (docs/record/attention.md). */
 #define TN_ATTN_RATIO 0.3f
 enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
-enum {
-    TN_ATTN_DECODE_LEAST = 256
-}; /* positions that a row attends to when decoding, where it sees so many */
+enum { TN_ATTN_DECODE_LEAST = 256 }; /* positions that a row attends to when decoding, if it sees that many */
 
 typedef struct tn_attn_options {
     tn_attn_mode mode;
-    bool automatic;    /* mode shadow: full instead where the package, the device or the length of the context
-                          rules it out */
-    float ratio;       /* mean share of the positions, 0..1 */
-    int32_t n_buckets; /* 1 or 9 */
+    bool automatic; /* mode shadow: full instead if the package, the device or the length of the context rules
+                       it out */
+    float ratio;    /* mean share of the positions, 0..1 */
+    int32_t n_buckets;   /* 1 or 9 */
     bool no_head_ratios; /* every head gets `ratio` */
     bool check;          /* also find the exact largest, and count how many were selected */
-    int32_t share_rows;  /* neighbouring rows, and with them all query heads of a KV head, that share one
-                       selection: 1..8; 0 = 4, or 8 where a KV head has one query head; -1 = none shares */
-    int32_t
-        pool_heads; /* where they share: query heads whose queries are added before they are estimated, 1.. */
-    bool whole; /* where they share: estimate all positions in one launch, as on a device apart, where parts
-                   could be merged in cache */
+    int32_t share_rows;  /* neighbouring rows that, with all query heads of a KV head, share one
+                            selection: 1..8; 0 = 4, or 8 if a KV head has one query head; -1 = no sharing */
+    int32_t pool_heads;  /* where they share: query heads whose queries are added before estimation, 1.. */
+    bool whole; /* where they share: estimate all positions in one launch, as on a separate device, even if
+                   parts could be merged in cache */
     tn_attn_pipeline pipeline;
     tn_headplan_switches plan; /* of the pipelined form */
     int32_t threshold;  /* chunks that end before this many tokens are attended in full; 0 = as tuned, or
                            TN_ATTN_FROM (baselines: 1). Decoding:  rows that see fewer positions; 0 =
                            TN_ATTN_DECODE_FROM */
-    bool decode;        /* decode forwards attend sparsely as well, or, with mode full, only they */
+    bool decode;        /* decode forwards attend sparsely, too; with mode full, only they do */
     float decode_ratio; /* mean share of the positions there, 0..1 */
 } tn_attn_options;
 
@@ -100,9 +96,9 @@ typedef struct tn_attn_stats {
                     over n_rows */
     uint64_t n_requantised,
         n_launches; /* times a KV head's keys were quantised anew; estimates run on the device */
-    /* These are of the pipelined form: units in launches of a chunk; those launches; plans made, the time of
-     * all and of the longest; what was planned for the chunks and layers attended so, and how long they took
-     * from the first estimate to the last attend, with what ran between. */
+    /* Of the pipelined form: units in launches of a chunk; these launches; plans made, their time in all
+     * and of the longest; the planned time of the chunks and layers attended this way, and their actual
+     * time from the first estimate to the last attend, including other work in between. */
     uint64_t n_fused, n_fused_launches, n_plans, plan_ns, plan_max_ns;
     double planned_us, took_us;
     uint64_t bytes; /* INT8 keys and graphs */
@@ -121,10 +117,10 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                                 tern_error *err);
 void tn_sparse_attn_close(tn_sparse_attn **s);
 
-/* Why layers of such a model attend in full, whatever its package knows; NULL where some need not. */
+/* Why all layers of such a model attend in full, whatever its package knows; NULL if some need not. */
 const char *tn_sparse_attn_why_not(const tn_hparams *h);
 
-/* Gives the token from which on chunks are attended sparsely: as given, as measured, or the usual one. */
+/* The token from which on chunks are attended sparsely: as given, as measured, or the default. */
 int32_t tn_sparse_attn_from(const tn_npu_model *m, const tn_attn_options *o);
 
 /* Tells whether prompts of a context of n_ctx tokens can gain from it at all: the package must know its
@@ -134,12 +130,11 @@ bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_
 /* Tells whether a layer attends sparsely in a chunk whose last row sees n_pos positions. */
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int layer, int32_t n_pos);
 
-/* Notes that only the first n_pos positions of the cache are still what they were. It is called before every
- * forward. */
+/* Notes that only the first n_pos positions of the cache are unchanged. Called before every forward. */
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos);
 
-/* Plans chunk i_chunk of the wave (rows r, their rotated queries q), for a layer and a KV head. Its keys are
- * in the cache, and those before were planned. */
+/* Plans chunk i_chunk of the wave (rows r, their rotated queries q), for a layer and a KV head. Its keys
+ * are in the cache, and earlier ones have been planned. */
 tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
                                 int32_t kv_head, const float *q, tern_error *err);
 /* Attends in place: rows row0..row1-1 (at most TN_ATTN_ROWS), all heads. out [n_rows][n_heads * d_head]. */
@@ -147,8 +142,8 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                                 const float *q, float *out, int32_t row0, int32_t row1, int32_t i_worker,
                                 tern_error *err);
 
-/* The shape of the pipelined form says how the graph of a chunk is cut (n_slots 0: in place), and the parts
- * of its tasks. */
+/* The shape of the pipelined form: how the graph of a chunk is divided (n_slots 0: in place), and the
+ * parts of its tasks. */
 typedef struct tn_attn_shape {
     int32_t n_slots, n_blocks, block_rows;
     bool no_overlap;
@@ -166,10 +161,10 @@ tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
 tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev,
                                    const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out,
                                    tern_error *err);
-/* Decode forwards have at most TN_ATTN_ROWS rows, tokens or a tree, and all rows' keys are in the cache. They
- * attend in so many rounds, one after the other; 0 means that all rows attend in full. A round begins with
- * plan for every KV head. Then come its rows, on any threads, each KV head apart. A row's bits depend on its
- * text alone. */
+/* Decode forwards have at most TN_ATTN_ROWS rows, tokens or a tree, and all rows' keys are in the cache.
+ * They attend in this many rounds, one after the other; 0: all rows attend in full. A round begins with
+ * plan for every KV head. Then come its rows, on any threads, each KV head apart. A row's bits depend on
+ * its text alone. */
 int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer);
 void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t round);
 /* Attends with one row, and does nothing for a row of another round. scratch: tn_rows_scratch floats. out

@@ -1,5 +1,5 @@
-/* attention/sparse_baselines.c - what attention is compared with: blocks of keys chosen by their means, and
- * both products in INT8. */
+/* attention/sparse_baselines.c - the baselines: blocks of keys chosen by their means, and both products in
+ * INT8. */
 #include "attention/sparse_impl.h"
 
 #include "base/status.h"

@@ -1,13 +1,13 @@
-/* When decoding, every row of a forward (a token, a draft, a row of a draft tree) selects for itself, its
- * query heads of a KV head together.
+/* When decoding, every row of a forward (a token, a draft, a row of a draft tree) makes its own selection,
+ * shared by its query heads of a KV head.
  *
- * What a row attends to must not depend on the forward that evaluates it, or drafts would change the text. So
- * all that decides is a function of the row's text. Positions from its `border` on, the last 32 to 63, are
- * always attended, and only whole panels before it are estimated. The border lies at or before the first row
- * of any forward that the row can be in, because forwards have at most TN_ATTN_ROWS rows. So what is selected
- * from is committed text, and the row's own path, in whatever slots, is always among what is kept. The scale
- * of the keys is that of the panels before the border. In one forward borders differ by a panel at most. Then
- * there are two rounds, and the later one's keys may have another scale. */
+ * A row's selection must not depend on the forward that evaluates it, or drafts would change the text. So
+ * it is a function of the row's text alone. Positions from its `border` on, the last 32 to 63, are always
+ * attended, and only whole panels before it are estimated. The border lies at or before the first row of
+ * any forward that the row can be in, because forwards have at most TN_ATTN_ROWS rows. So the selection is
+ * made from committed text, and the row's own path, in whatever slots, is always kept. The scale of the
+ * keys is that of the panels before the border. In one forward borders differ by at most a panel. Then
+ * there are two rounds, and the keys of the second may have another scale. */
 #include "attention/sparse_impl.h"
 
 #include "base/status.h"
@@ -72,8 +72,8 @@ static bool choose(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t 
     return k < n;
 }
 
-/* These are the scores of the KV head's query heads, and which heads they are: rows of w->scores, for
- * positions from `base` on. */
+/* The scores of the KV head's query heads, as rows of w->scores for positions from `base` on, and which
+ * heads they are. */
 typedef struct scored {
     const int32_t *row[TN_ATTN_ROWS];
     int32_t first[TN_ATTN_ROWS], end[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
@@ -81,7 +81,7 @@ typedef struct scored {
     size_t base;
 } scored;
 
-/* Where more heads share a KV head than a launch has rows, they are estimated in pools. */
+/* If more heads share a KV head than a launch has rows, they are estimated in pools. */
 static int32_t pool_heads(const tn_sparse_attn *s) { return (s->n_group + TN_ATTN_ROWS - 1) / TN_ATTN_ROWS; }
 
 static const float *query_of(const block *b, int32_t i, float *to) {
@@ -117,8 +117,8 @@ static tern_status estimate(const block *b, const choice *c, const scored *e, te
     return tn_sparse_launch(s, &job, b->layer, err);
 }
 
-/* Selects the positions before the border that matter to any of the heads, ascending. Scores count from the
- * row's largest among the last NEAR and first FAR. */
+/* Selects the positions before the border that matter to any of the heads, ascending. Scores are relative
+ * to the row's largest among the last NEAR and first FAR. */
 static void select_merged(const block *b, const choice *c, scored *e, uint32_t *idx) {
     const tn_sparse_attn *s = b->s;
     size_t near = c->border - c->first > NEAR ? c->border - NEAR : c->first;

@@ -1,6 +1,6 @@
-/* Sparse attention head by head on two lanes (shadowAttn 3.4): the tasks of package/prefill_graph.h. What the
- * slots take is planned for every chunk and layer when its buckets are known. The plan of a layer stays while
- * they stay and the text has not grown by half. */
+/* Sparse attention head by head on two lanes (shadowAttn 3.4): the tasks of package/prefill_graph.h. The
+ * work of the slots is planned for every chunk and layer once its buckets are known. A layer keeps its
+ * plan until they change or the text has grown by half. */
 #include "attention/sparse_impl.h"
 
 #include "base/clock.h"
@@ -143,7 +143,7 @@ static tern_status open_chunk(tn_sparse_attn *s, heads *p, chunk_heads *c, tern_
     return TERN_OK;
 }
 
-/* Guesses what nobody measured by the number of operations. */
+/* Estimates unmeasured times by the number of operations. */
 static tn_attn_times guess(const tn_sparse_attn *s, const heads *p) {
     double d = s->h->d_head, query_heads = s->o.share_rows ? s->n_group : 1;
     tn_attn_times t = {.share = s->o.share_rows,
@@ -218,7 +218,7 @@ void tn_sparse_heads_close(tn_sparse_attn *s) {
     s->heads = NULL;
 }
 
-/* A run that failed leaves counters anywhere, so they are set back. */
+/* A failed run leaves counters at any value, so they are reset. */
 void tn_sparse_heads_rewind(tn_sparse_attn *s) {
     for (int32_t i = 0; i < s->n_chunks; i++)
         atomic_store_explicit(&s->heads->chunks[i].n_unplanned, s->h->n_kv_heads, memory_order_relaxed);
@@ -479,8 +479,8 @@ typedef struct trial {
     int32_t width;
 } trial;
 
-/* Returns the median of several times, in microseconds. What a stage reads was written by another processor,
- * or by this one long ago, so it is not in its caches. */
+/* Returns the median of several times, in microseconds. The data of a stage was written by another
+ * processor, or long ago, so it must not be in the caches. */
 static tern_status try_stage(const trial *t, double *us, tern_error *err) {
     int32_t units[TN_NPU_MAX_OPS], n_parts = tn_sparse_attn_parts(t->b.s, TN_STEP_ESTIMATE), n = 0;
     for (int32_t i = 0; i < TN_NPU_MAX_OPS; i++) units[i] = i;
@@ -502,7 +502,7 @@ static tern_status try_stage(const trial *t, double *us, tern_error *err) {
     return TERN_OK;
 }
 
-/* Draws the straight line through two points, with nothing negative. */
+/* The straight line through two points, without negative values. */
 static void line(double x0, double y0, double x1, double y1, double *at_0, double *slope) {
     *slope = fmax(0, (y1 - y0) / (x1 - x0));
     *at_0 = fmax(0, y0 - *slope * x0);

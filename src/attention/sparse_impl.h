@@ -13,13 +13,13 @@
 #include "attention/sparse_attn.h"
 
 enum {
-    MIN_SELECTED = 16,     /* positions a row attends to at least, where it sees so many */
+    MIN_SELECTED = 16,     /* positions that a row attends to at least, if it sees that many */
     BLOCK = 64,            /* of block-sparse attention */
     FLOAT_BOUND = 1 << 24, /* of scores that were floats */
     PART = 256,            /* positions estimated and merged at a time: 32 rows of them stay in L1 */
     PART_LD = PART + 16,
     NEAR = 256,
-    FAR = 64, /* positions, the row's last and its first, whose largest score stands for the row's largest */
+    FAR = 64, /* the row's last and first positions, whose largest score stands for the row's largest */
 };
 
 /* A key cache holds the INT8 keys of one layer's KV head. */
@@ -27,9 +27,8 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max; /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
-    void *
-        rows; /* where rows share lists, and for decoding: the keys as values lie (kv_cells.h), which are picked
-                   one by one */
+    void *rows; /* where rows share lists, and for decoding: the keys in the layout of values (kv_cells.h), to
+                   be picked one by one */
     int32_t n_rows; /* of them valid */
     int32_t n_keys; /* positions quantised with bucket's scale */
     int32_t bucket; /* -1: none yet */
@@ -75,8 +74,8 @@ struct tn_sparse_attn {
     bool prompt;         /* chunks of the prompt too */
     int32_t decode_from; /* positions a row sees at least */
     int32_t n_steps, n_group, n_workers, n_chunks;
-    int32_t n_units_kv; /* units of a KV head; a unit is estimated with one scale and selected together: 1
-                           where heads share, else each */
+    int32_t n_units_kv; /* units of a KV head; a unit has one scale of estimation and one selection: 1 where
+                           heads share, else one per head */
     int32_t pool,
         n_pools; /* query heads of a pool, pools of a KV head; 1 and n_group where heads do not share */
     size_t ld, idx_stride, n_blocks, q8_stride, room;
@@ -108,8 +107,7 @@ static inline bool tn_sparse_uses_tiles(const tn_sparse_attn *s) {
     return s->o.share_rows || s->o.mode == TN_ATTN_BLOCK_SPARSE;
 }
 
-/* Tells whether scores are merged part by part while they are in cache. That is so where the device shares it
- * with us. */
+/* Whether scores are merged part by part while they are in cache: if the device shares the CPU's caches. */
 static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) {
     return s->o.share_rows && !s->o.whole && tn_npu_device_caps(s->m->dev)->has_parts;
 }
@@ -118,23 +116,23 @@ static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) {
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
 /* Returns the largest of max and |x[i]|, n a multiple of 4. A NaN or an infinity has no scale. */
 float tn_sparse_magnitude(const float *x, size_t n, float max);
-/* Chooses the scale of queries or keys whose largest magnitude is 127 * want: the nearest of the layer's, or
- * where scales follow the text the least power of the root of 2 that is not below, so that nothing is cut off.
- * Returns its bucket, from 0 on; the second function returns the scale of a bucket. */
+/* Chooses the scale of queries or keys whose largest magnitude is 127 * want: the nearest of the layer's
+ * scales, or, where scales follow the text, the least power of the root of 2 that is not below, so that
+ * nothing is clipped. Returns its bucket, from 0 on; the second function returns the scale of a bucket. */
 int32_t tn_sparse_bucket(const tn_sparse_attn *s, const float *scales, int layer, float want);
 float tn_sparse_scale(const tn_sparse_attn *s, const float *scales, int layer, int32_t bucket);
 /* Returns the layer's graph of two buckets, of s->graphs or s->part_graphs. */
 tn_npu_graph *tn_sparse_graph(const tn_sparse_attn *s, tn_npu_graph *const *graphs, int layer, int32_t q,
                               int32_t k);
-/* Adds n heads' queries, one after another, to one as large as one of them (if they are unlike). It is in
- * `to`, but for n = 1. */
+/* Adds up the queries of n heads, scaled to the size of one if they differ. The sum is in `to`, except for
+ * n = 1. */
 const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *to);
 /* Returns the query that stands for pool i_pool of a KV head in a row of q. */
 const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head,
                                     int32_t i_pool, float *to);
 
-/* The first copies keys up to `end` as rows. The second quantises them to INT8, by the scale that the panels
- * up to there want, and returns its bucket. */
+/* The first copies keys up to `end` as rows. The second quantises them to INT8 by the scale that the
+ * panels up to there need, and returns its bucket. */
 void tn_sparse_copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end);
 int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);
 /* Runs an estimate of a layer and waits for it. */
@@ -149,10 +147,10 @@ typedef struct block {
     const float *q;
 } block;
 
-/* Estimates the scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in
- * one launch, for rows i0..i0+n-1 of the block: n rows a pool, of positions p0..p1-1, p0 a multiple of PART.
- * Row 0 of pool 0 goes to `out`, the next ld after: s->ld, or PART_LD of a part. With 0, for heads that do
- * not share, each goes from `out` on. */
+/* Estimates the scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and
+ * therefore in one launch, for rows i0..i0+n-1 of the block: n rows a pool, of positions p0..p1-1, p0 a
+ * multiple of PART. Row 0 of pool 0 goes to `out`, the next ld after: s->ld, or PART_LD of a part. With 0,
+ * for heads that do not share, each goes from `out` on. */
 tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n,
                                int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err);
 /* Both compute exact scores q.k, neither scaled nor capped, because the order is the same: the first of n
@@ -172,9 +170,10 @@ void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end
                         size_t n);
 void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t n_selected);
 
-/* These are for rows and heads that select for themselves. The first makes lists (one every idx_stride) and
- * cuts of a head's rows from its scores, which it changes, or from its float scores, which the worker's space
- * has with check too. The second attends exactly with neighbouring heads' rows at such lists. */
+/* These are for rows and heads that select for themselves. The first makes lists (one every idx_stride)
+ * and cuts of a head's rows from its scores, which it changes, or from its float scores, which with the
+ * option check are also in the worker's space. The second attends exactly with neighbouring heads' rows at
+ * such lists. */
 void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores,
                            uint32_t *head_idx, uint32_t *head_cuts);
 void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx,
@@ -184,8 +183,8 @@ void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const
 void tn_sparse_tiles_select(const block *b, const int32_t *scores, int32_t n_stride, uint32_t *lists,
                             uint32_t *n_idx);
 void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_t *n_idx, float *out);
-/* Attends exactly with n tiles over the cache of the block's KV head. All that attends to one list with
- * several rows goes through it. */
+/* Attends exactly with n tiles over the cache of the block's KV head. Used wherever several rows attend to
+ * one list. */
 void tn_sparse_run_tiles(const block *b, const tn_attn_tile *tiles, size_t n);
 /* Estimates, selects and attends for all heads of a KV head and all rows of the block, where they share. */
 tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err);
@@ -197,8 +196,8 @@ void tn_sparse_heads_rewind(tn_sparse_attn *s);
 tern_status tn_sparse_heads_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
                                  int32_t kv_head, const float *q, tern_error *err);
 void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out);
-/* Baselines: what only they keep of a KV head; keys and values up to position end; rows of all heads of a KV
- * head, of one head after its estimates. */
+/* Baselines: opens the data that only they keep of a KV head; plans keys and values up to position end;
+ * attends with rows of all heads of a KV head, or of one head after its estimates. */
 tern_status tn_sparse_baseline_open(tn_sparse_attn *s, key_cache *k, tern_error *err);
 void tn_sparse_baseline_plan(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);
 void tn_sparse_attend_blocks(const block *b, float *out);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* How many positions a row keeps out of n. */
+/* The number of positions that a row keeps out of n. */
 static size_t n_kept(const tn_sparse_attn *s, int layer, int32_t head, size_t n) {
     size_t k = (size_t)ceilf(s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)head] * (float)n);
     if (k < MIN_SELECTED) k = MIN_SELECTED;
@@ -19,7 +19,7 @@ static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores
                        size_t k, int32_t bound, uint32_t *idx, uint32_t *cuts) {
     size_t base = first / TN_SPARSE_BLOCK * TN_SPARSE_BLOCK, b0 = base / TN_SPARSE_BLOCK;
     for (size_t p = base; p < first; p++)
-        scores[p] = -bound - 1; /* never among the best: there are k in the window */
+        scores[p] = -bound - 1; /* never among the best: the window has at least k */
     memset(cuts, 0, b0 * sizeof *cuts);
     s->kern->topk(&(tn_topk_args){.scores = scores + base,
                                   .n = end - base,

@@ -1,4 +1,4 @@
-/* What all of sparse attention estimates and counts by, and the way of a block of rows. */
+/* Estimates and counts for all of sparse attention, and the steps of a block of rows. */
 #include "attention/sparse_impl.h"
 
 #include "base/status.h"
@@ -114,7 +114,7 @@ size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n) {
     return c;
 }
 
-/* What the softmax sees of a product q.k. */
+/* The softmax's input for a product q.k. */
 static double capped(const tn_hparams *h, float score) {
     double x = (double)score * (double)h->attn_scale, cap = (double)h->attn_soft_cap;
     return cap > 0 ? cap * tanh(x / cap) : x;

@@ -49,7 +49,8 @@ static void tile_floats(const block *b, const tile *t) {
                            b->w->scores + (t->row[r] - b->w->scores), (size_t)t->row_end[r]);
 }
 
-/* Returns what a tile keeps: the mean of its heads' shares. Its own positions are always among it. */
+/* Returns how many positions a tile keeps: the mean of its heads' shares. Its own positions are always
+ * kept. */
 static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, const tile *t) {
     size_t n = t->end - t->first, least = (size_t)(MIN_SELECTED + t->i1 - t->i0);
     size_t k = (size_t)ceilf(
@@ -60,8 +61,8 @@ static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, con
     return k < n ? k : n;
 }
 
-/* Finds where the scores of a row count from: the largest of the last NEAR and the first FAR that it sees.
- * Nearly always this is the row's largest. Where it is not, what is larger counts for more. So merging need
+/* Finds the reference of a row's scores: the largest among the last NEAR and the first FAR positions that
+ * it sees. This is nearly always the row's largest; if not, larger scores count for more. So merging need
  * not wait for the whole row. */
 static void tile_tops(tile *t) {
     for (int32_t r = 0; r < t->n_in; r++) {
@@ -116,7 +117,7 @@ static size_t lower_bound(const uint32_t *idx, size_t n, uint32_t x) {
     return lo;
 }
 
-/* Makes what the kernel wants to know of tile i_tile. */
+/* Makes the kernel's description of tile i_tile. */
 static tn_attn_tile tile_ready(const block *b, int32_t i_tile, const uint32_t *idx, size_t k) {
     const tn_sparse_attn *s = b->s;
     int32_t i0 = i_tile * s->o.share_rows,
@@ -143,7 +144,7 @@ static tn_attn_tile tile_ready(const block *b, int32_t i_tile, const uint32_t *i
                           .end = end + r0};
 }
 
-/* Returns for how many rows of the text their pools' scores have room. */
+/* Returns the number of rows of the text whose pools' scores have room. */
 static int32_t batch_rows(const tn_sparse_attn *s) {
     return TN_ATTN_ROWS / s->n_pools / s->o.share_rows * s->o.share_rows;
 }
@@ -204,9 +205,9 @@ static void tiles_check(const block *b, const uint32_t *lists, const uint32_t *n
     for (int32_t g = 0; g < s->n_group; g++) tiles_mass(b, b->kv_head * s->n_group + g, lists, n_idx);
 }
 
-/* Estimates rows e0..e0+n-1 of the block and merges them, tile by tile, into w->merged. A device that shares
- * our memory works part by part, so that scores are merged while they are in L1; first those that tile_tops
- * looks at. */
+/* Estimates rows e0..e0+n-1 of the block and merges them, tile by tile, into w->merged. A device that
+ * shares our memory works part by part, so that scores are merged while they are in L1; first those that
+ * tile_tops needs. */
 static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *tiles, int32_t n_tiles,
                                   tern_error *err) {
     const tn_sparse_attn *s = b->s;
@@ -281,7 +282,7 @@ void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_
         memcpy(out + off + (size_t)i * row, w->tile_out + (size_t)i * part, part * sizeof(float));
 }
 
-/* As many rows are estimated together as the scores have room for. */
+/* As many rows are estimated together as there is room for scores. */
 tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;

@@ -21,8 +21,7 @@
 #define HAVE_URING
 #endif
 
-/* A piece is the part of a read that one request brings. `got` bytes of it are there; short reads are
- * continued. */
+/* The part of a read that one request covers. `got` bytes of it have arrived; short reads are continued. */
 typedef struct piece {
     tn_aio_read *r;
     uint64_t at, n, got;
@@ -41,8 +40,9 @@ struct tn_aio {
     tn_aio_options o;
     pthread_t threads[TN_AIO_MAX_THREADS];
     int32_t n_threads;
-    ring *rings[MAX_RINGS]; /* one thread each: one checks while the other submits; NULL: pread by threads */
-    /* Guards all that follows and the reads' own fields. */
+    ring
+        *rings[MAX_RINGS]; /* one thread each: one checks while the other submits; NULL: threads with pread */
+    /* Guards everything below and the reads' own fields. */
     pthread_mutex_t mu;
     pthread_cond_t work, done;
     tn_aio_read *head, *tail; /* reads with pieces still to hand out */
@@ -126,13 +126,13 @@ static ssize_t ask_fault(const tn_aio *a, const piece *p) {
     return a->o.fault ? a->o.fault(a->o.fault_user, p->r->off_bytes + p->at + p->got, p->n - p->got) : 0;
 }
 
-/* Takes the result of a request for the rest of a piece. Returns true when the piece is done, with its status
- * in *st, and false when the reader has to ask again. */
+/* Takes the result of a request for the rest of a piece. Returns true if the piece is done, with its
+ * status in *st, and false if another request is needed. */
 static bool received(const tn_aio *a, piece *p, ssize_t rc, tern_status *st, tern_error *err) {
     uint64_t off = p->r->off_bytes + p->at + p->got;
     *st = TERN_OK;
     if (rc == -EINTR || rc == -EAGAIN) return false;
-    if (rc == -EINVAL && can_be_direct(a, p)) { /* this file system wants another alignment */
+    if (rc == -EINVAL && can_be_direct(a, p)) { /* this file system needs another alignment */
         p->buffered = true;
         return false;
     }
@@ -216,7 +216,7 @@ static void *ring_map(int fd, size_t n, off_t what) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Returns NULL where the kernel or a sandbox refuses io_uring. */
+/* Returns NULL if the kernel or a sandbox refuses io_uring. */
 static ring *ring_open(tn_aio *a, uint32_t depth) {
     tn_ctx *ctx = a->ctx;
     struct io_uring_params par = {0};
@@ -477,7 +477,7 @@ tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *
     char *block = tn_alloc(ctx, TN_MEM_OTHER, SLOTS * slot + TN_AIO_ALIGN, 1);
     tern_status st = block ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to read %s", path);
     if (block) {
-        memset(block, 1, SLOTS * slot); /* its own pages must not be measured */
+        memset(block, 1, SLOTS * slot); /* touched first: its page faults must not be measured */
         char *buf = block + (TN_AIO_ALIGN - (uintptr_t)block % TN_AIO_ALIGN) % TN_AIO_ALIGN;
         tn_aio_read r[SLOTS] = {0};
         int64_t t0 = tn_now_ns();

@@ -78,9 +78,9 @@ typedef struct tn_aio_stats {
 
 void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out);
 
-/* Drops a file from the page cache. *stays is the share that stays because others use it. */
+/* Drops a file from the page cache. *stays: the share that stays because others use it. */
 tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err);
-/* Estimates, from samples, how much of a file is in the page cache. 0 where the system does not tell. */
+/* Estimates, from samples, how much of a file is in the page cache. 0 if the system does not report it. */
 double tn_aio_cached_share(int fd);
 /* Reads [from, to) of a file, discards the bytes and returns the time that it took. */
 tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from,

@@ -9,8 +9,8 @@
 
 enum { LONGEST = 4096, MOST_WORDS = 8 };
 
-/* Nobody's terminal, nobody's files: others wait for the ends of these, and for locks. The process that is waited for
- * does it, so that nothing is held when the command has ended. It reads `from`; -1: nothing. */
+/* Detaches from terminal and files, because others wait for their ends and for locks. The intermediate
+ * process does it, so nothing is held when the command has ended. It reads `from`; -1: nothing. */
 static bool let_go(int from) {
     int null = open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; fd++) (void)dup2(fd || from < 0 ? null : from, fd);
@@ -28,7 +28,7 @@ static void become(const char *const *words, const char *last) {
     _exit(127);
 }
 
-static int prepared = -1; /* the last word is written here; nothing: nothing is to be done */
+static int prepared = -1; /* the last word is written here; if none is written, there is nothing to do */
 
 void tn_background_prepare(const char *const *words) {
     int ends[2];
@@ -52,12 +52,12 @@ void tn_background_prepare(const char *const *words) {
 }
 
 bool tn_background_run(const char *const *words, const char *last) {
-    /* It begins when this process has ended. */
+    /* It starts when this process has ended. */
     if (prepared >= 0) return write(prepared, last, strlen(last)) == (ssize_t)strlen(last);
     pid_t child = fork();
     if (child < 0) return false;
     if (!child) {
-        /* twice, so that nobody has to wait for it */
+        /* twice, so that no parent has to wait for it */
         if (!let_go(-1) || fork()) _exit(0);
         become(words, last);
     }

@@ -1,15 +1,15 @@
-/* base/background.h - this program once more, for work that goes on when it has ended. For Windows there is
- * base/windows/background.c. */
+/* base/background.h - a second process of this program, for work that continues after the first has ended.
+ * On Windows: base/windows/background.c. */
 #ifndef TN_BASE_BACKGROUND_H
 #define TN_BASE_BACKGROUND_H
 
 #include <stdbool.h>
 
-/* Starts the process that will do it while there is one thread and nothing that is secret: a server that has sealed
- * itself could not any more. It waits until this one ends. words ends with NULL. */
+/* Starts that process early, while there is one thread and no secret: a server that has sealed itself
+ * could not do it later. It waits until this process ends. words ends with NULL. */
 void tn_background_prepare(const char *const *words);
-/* Runs the program with these words and one more, at the lowest priority, without the terminal and without any open
- * file. Returns false with errno set where it cannot. */
+/* Makes it run the program with these words and one more, at the lowest priority, without terminal or open
+ * files. Returns false with errno set on failure. */
 bool tn_background_run(const char *const *words, const char *last);
 
 #endif

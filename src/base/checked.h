@@ -12,7 +12,7 @@ static inline bool tn_add_u64(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_add_overflow(a, b, out);
 }
 
-/* Tells whether [off, off + len) lies within [0, size). */
+/* Whether [off, off + len) lies within [0, size). */
 static inline bool tn_range_ok(uint64_t off, uint64_t len, uint64_t size) {
     return off <= size && len <= size - off;
 }

@@ -14,7 +14,7 @@
 
 enum { ALIGN = 64, HUGE_ALIGN = 2 << 20, HUGE_MIN = 4 << 20 };
 
-/* A head occupies the 64 bytes before every block. */
+/* A header occupies the 64 bytes before every block. */
 typedef struct block_head {
     void *base; /* address that the hook returned */
     size_t n_bytes;
@@ -22,7 +22,7 @@ typedef struct block_head {
 } block_head;
 _Static_assert(sizeof(block_head) <= ALIGN, "the head must fit in front of an aligned block");
 
-#if defined(_WIN32) /* memory that is aligned is given back by another name there */
+#if defined(_WIN32) /* aligned memory has its own function for freeing there */
 static void *default_alloc(void *user, size_t n_bytes, size_t align) {
     (void)user;
     return _aligned_malloc(n_bytes, align);
@@ -87,13 +87,13 @@ static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); 
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
     size_t n_bytes, total;
     if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
-    /* Keys and values fill up slowly and in many places; with huge pages the first position of each would
-     * clear a whole page. */
+    /* Keys and values fill up slowly and in many places; with huge pages the first position of each layer
+     * would clear a whole page. */
     bool huge = n_bytes >= HUGE_MIN && cat != TN_MEM_KV;
     size_t align = huge ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
-    /* A head at the beginning of a huge page would clear the page here, on the thread that opens a model,
-     * instead of on the threads that fill the block. So a block begins at a huge page and its head lies
-     * before it. Untouched addresses cost nothing with our allocator; a host's may differ. */
+    /* A header at the beginning of a huge page would clear the page here, on the thread that opens a
+     * model, instead of on the threads that fill the block. So a block begins at a huge page, with its
+     * header before it. Untouched addresses cost nothing with the default allocator; a host's may differ. */
     size_t front = huge && ctx->hooks.alloc == default_alloc ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
     if (__builtin_add_overflow(n_bytes, front, &total)) return NULL;
     char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);

@@ -1,6 +1,6 @@
-/* base/ctx.h - what the host lends to an engine: memory, log, progress. There is one tn_ctx per engine. Every
- * allocation goes through it with a category, so it is also the memory report and the place where tests make
- * allocation number N fail. */
+/* base/ctx.h - the host's services for an engine: memory, log, progress. There is one tn_ctx per engine.
+ * Every allocation goes through it with a category, so it is also the memory report and the place where
+ * tests make allocation number N fail. */
 #ifndef TN_BASE_CTX_H
 #define TN_BASE_CTX_H
 

@@ -18,7 +18,7 @@ enum { MAX_WATCHED = 4096 };
 static struct {
     pthread_mutex_t mu;
     struct sigaction before;
-    atomic_uintptr_t passed_on; /* the address of the last signal that was not ours */
+    atomic_uintptr_t passed_on; /* the address of the last signal outside our mappings */
     atomic_int n;               /* slots ever used */
     struct {
         atomic_uintptr_t base; /* 0: free */
@@ -33,7 +33,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         uintptr_t base = atomic_load(&watched.slots[i].base);
         size_t n = atomic_load(&watched.slots[i].n_bytes);
         if (!base || at < base || at - base >= (n + page - 1) / page * page) continue;
-        /* nothing after here is in the file any more: zeros from here to the end */
+        /* the file has ended before this point: zeros from here to the end */
         uintptr_t from = at / page * page;
         if (mmap((void *)from, base + n - from, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
             MAP_FAILED)
@@ -41,8 +41,8 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         atomic_store(&watched.slots[i].shrank, true);
         return;
     }
-    bool again =
-        atomic_exchange(&watched.passed_on, at) == at; /* handlers that call each other would not end */
+    bool again = atomic_exchange(&watched.passed_on, at) ==
+                 at; /* handlers that call each other would recurse for ever */
     struct sigaction plain = {.sa_handler = SIG_DFL};
     if (again) {
         (void)sigaction(sig, &plain, NULL);
@@ -63,7 +63,7 @@ static int watch(uintptr_t base, size_t n_bytes) {
     sigemptyset(&a.sa_mask);
     bool ok = !sigaction(SIGBUS, NULL, &now);
     if (ok && !(now.sa_flags & SA_SIGINFO &&
-                now.sa_sigaction == on_bus_error)) { /* others may have put theirs since */
+                now.sa_sigaction == on_bus_error)) { /* others may have installed theirs since */
         watched.before = now;
         ok = !sigaction(SIGBUS, &a, NULL);
     }
@@ -93,6 +93,12 @@ bool tn_file_was_written(const tn_file *f, int fd) {
            (written_ns(&sb) != f->written_ns || (uint64_t)sb.st_size != f->size_bytes);
 }
 
+bool tn_file_is(const tn_file *f, int fd) {
+    struct stat sb;
+    return !fstat(fd, &sb) && (uint64_t)sb.st_dev == f->device && (uint64_t)sb.st_ino == f->inode &&
+           !tn_file_was_written(f, fd);
+}
+
 tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, tern_error *err) {
     static const uint8_t empty[1];
     *out = NULL;
@@ -105,6 +111,8 @@ tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, te
     }
     f->ctx = ctx;
     f->written_ns = written_ns(&sb);
+    f->device = (uint64_t)sb.st_dev;
+    f->inode = (uint64_t)sb.st_ino;
     f->slot = -1;
     f->data = empty;
     void *p = sb.st_size ? mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0) : (void *)empty;

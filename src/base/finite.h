@@ -1,4 +1,4 @@
-/* base/finite.h - is every value a number? */
+/* base/finite.h - checks for infinities and NaN. */
 #ifndef TN_BASE_FINITE_H
 #define TN_BASE_FINITE_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Tells whether no value of p[0..n) is infinite or NaN. */
+/* Whether all values of p[0..n) are finite. */
 static inline bool tn_all_finite(const float *p, size_t n) {
     uint32_t bad = 0;
     for (size_t i = 0; i < n;

@@ -13,8 +13,8 @@ static inline int tn_hex_digit(char c) {
                                   : -1;
 }
 
-/* Decodes %41 to A in place and returns the length. %00 stays, because a zero byte would cut the address
- * short and change its meaning. */
+/* Decodes %41 to A in place and returns the length. %00 stays, because a zero byte would truncate the
+ * address and change its meaning. */
 static inline size_t tn_percent_decode(char *s) {
     char *to = s;
     for (const char *at = s; *at; at++) {

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Returns how many bytes the character at p[0..n) has, or 0 when it is none. */
+/* Returns the number of bytes of the character at p[0..n), or 0 if it is invalid. */
 static size_t char_bytes(const char *p, size_t n) {
     utf8proc_int32_t c;
     utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c);
@@ -97,7 +97,7 @@ static json_t *pack(packing *p, char kind) {
     case 'o': return va_arg(p->ap, json_t *);
     case 'O': return json_incref(va_arg(p->ap, json_t *));
     case '{': {
-        json_t *o = json_object(); /* where it is NULL the values are still taken */
+        json_t *o = json_object(); /* the values are taken even if it is NULL */
         for (char c; (c = next(p)) != '}';) {
             assert(c == 's');
             (void)c;

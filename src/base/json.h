@@ -1,12 +1,12 @@
 /* base/json.h - JSON that is complete or an error.
  *
- * Building: NULL means out of memory, and every builder passes it on: a value built around NULL is NULL, and
- * what the builder took is released. So only the last step, which turns the value into text, has to check.
- * Text may hold anything: bytes that are not UTF-8 become U+FFFD. A number that is not finite becomes null.
+ * Building: NULL means out of memory, and every builder passes it on: a value built around NULL is NULL,
+ * and what the builder took is released. So only the last step, which turns the value into text, must
+ * check. Text may hold anything: invalid UTF-8 becomes U+FFFD. A number that is not finite becomes null.
  *
  * Reading: a text nests at most TN_JSON_MAX_DEPTH deep, because the reader and most walks over a value
- * recurse, some on threads with small stacks. A file is a regular file of bounded size, read whole; pipes and
- * devices never block the reader.
+ * recurse, some on threads with small stacks. A file is a regular file of bounded size, read whole; pipes
+ * and devices never block the reader.
  *
  * scripts/lint.sh refuses jansson's own builders and readers everywhere else. */
 #ifndef TN_BASE_JSON_H
@@ -38,7 +38,7 @@ tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *
 enum { TN_JSON_MAX_FILE = 64 << 20, TN_JSON_MAX_DEPTH = 128 };
 
 /* Reads a text with jansson's flags (json_parse.c): the same texts as jansson's json_loadb, except those
- * nested too deep. je, which may be NULL, tells what is wrong and where; its code is json_error_out_of_memory
+ * nested too deep. je, which may be NULL, says what is wrong and where; its code is json_error_out_of_memory
  * whenever memory failed. */
 json_t *tn_json_parse(const char *text, size_t n, size_t flags, json_error_t *je);
 

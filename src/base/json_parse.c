@@ -1,6 +1,6 @@
 /* base/json_parse.c - a reader of JSON (RFC 8259) that makes jansson's values. When memory fails while a
- * token grows, jansson's own reader drops characters or reads past the token. This one reads tokens in place
- * and copies only those with escapes. */
+ * token grows, jansson's own reader drops characters or reads past the token. This reader works in place
+ * and copies only tokens with escapes. */
 #include "base/json.h"
 
 #include "base/utf8.h"
@@ -168,7 +168,8 @@ static json_t *real(parser *p, const char *begin) {
     char *copy = p->stack + p->n_stack, *point;
     memcpy(copy, begin, n);
     copy[n] = 0;
-    if ((point = strchr(copy, '.'))) *point = *localeconv()->decimal_point; /* strtod reads the locale's */
+    if ((point = strchr(copy, '.')))
+        *point = *localeconv()->decimal_point; /* strtod expects the locale's decimal point */
     errno = 0;
     double v = strtod(copy, NULL);
     if (isinf(v)) return wrong(p, json_error_numeric_overflow, "real number overflow");

@@ -63,7 +63,7 @@ void tn_cores_read(const char *root, tn_cores *out) {
     *out = (tn_cores){.by_capacity = true};
     read_line(root, "devices/system/cpu/online", line, sizeof line);
     if (!parse_list(line, online)) return;
-    for (int pass = 0; pass < 2; pass++) { /* capacities where all have one, else frequencies */
+    for (int pass = 0; pass < 2; pass++) { /* capacities if all cores have one, else frequencies */
         out->n = 0;
         out->by_capacity = !pass;
         bool all = true;
@@ -93,7 +93,7 @@ tern_status tn_cores_choose(tn_cores *c, const char *choice, tern_error *err) {
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++) {
         bool keep = !fast            ? named[c->cpu[i]]
-                    : !least         ? true /* some are unknown: leave none out */
+                    : !least         ? true /* some are unknown: keep all */
                     : c->by_capacity ? 2 * c->speed[i] >= most
                                      : 5 * c->speed[i] >= 4 * most;
         if (!keep) continue;
@@ -157,8 +157,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const place *)a)->path, ((const place *)b)->path);
 }
 
-/* Folders under root/folder whose names begin with a prefix, sorted by name; want decides whether one
- * counts. */
+/* Folders under root/folder whose names begin with a prefix and that `want` accepts, sorted by name. */
 static int32_t list_places(const char *root, const char *folder, const char *begins, place *out, int32_t cap,
                            bool (*want)(const char *root, place *p)) {
     char full[512];
@@ -238,7 +237,7 @@ tern_status tn_power_open(tn_ctx *ctx, const char *root, tn_power **out, tern_er
     return TERN_OK;
 }
 
-/* Energy that the packages spent since the last reading. */
+/* Energy used by the packages since the last reading. */
 static double rapl_joules(tn_power *p) {
     double sum = 0, now;
     for (int32_t i = 0; i < p->n_places; i++) {
@@ -251,7 +250,7 @@ static double rapl_joules(tn_power *p) {
     return sum * 1e-6;
 }
 
-/* Energy that the batteries gave: the mean of the power at both ends of the interval, times its length. */
+/* Energy from the batteries: the mean power of the interval's ends, times its length. */
 static double battery_joules(tn_power *p, bool is_first, double seconds) {
     double sum = 0, watts, before = p->battery_w;
     for (int32_t i = 0; i < p->n_places; i++)
@@ -278,7 +277,7 @@ void tn_power_take(tn_power *p, int64_t now_ns) {
                                                   : 0;
     tn_power_sample s = {.ns = now_ns, .joules = p->latest.joules + more};
     s.watts = seconds > 0 ? more / seconds : 0;
-    for (int32_t i = 0; i < p->n_zones; i++) /* zones without a sensor report nonsense */
+    for (int32_t i = 0; i < p->n_zones; i++) /* zones without a sensor report implausible values */
         if (number_at(p->root, &p->zones[i], "temp", &t) && t > 0 && t < 150e3)
             s.celsius = fmax(s.celsius, t * 1e-3);
     p->celsius_max = fmax(p->celsius_max, s.celsius);

@@ -1,5 +1,5 @@
-/* base/mt19937.h - the Mersenne Twister, and doubles drawn from it as std::uniform_real_distribution of libstdc++
- * does: what llama.cpp draws tokens with, so that a seed gives its text here too. */
+/* base/mt19937.h - the Mersenne Twister, and doubles drawn from it like std::uniform_real_distribution of
+ * libstdc++: as llama.cpp draws tokens, so that a seed gives the same text here. */
 #ifndef TN_BASE_MT19937_H
 #define TN_BASE_MT19937_H
 
@@ -10,10 +10,10 @@ enum { TN_MT_N = 624, TN_MT_M = 397 };
 
 typedef struct tn_mt19937 {
     uint32_t x[TN_MT_N];
-    int at; /* the next of them; TN_MT_N: all are used up */
+    int at; /* index of the next one; TN_MT_N: all are used up */
 } tn_mt19937;
 
-/* Seeds beyond 32 bits have all of theirs counted. */
+/* All bits of seeds beyond 32 bits count. */
 static inline void tn_mt_seed(tn_mt19937 *r, uint64_t seed) {
     r->x[0] = (uint32_t)(seed ^ seed >> 32);
     for (uint32_t i = 1; i < TN_MT_N; i++) r->x[i] = 1812433253u * (r->x[i - 1] ^ r->x[i - 1] >> 30) + i;
@@ -35,7 +35,7 @@ static inline uint32_t tn_mt_u32(tn_mt19937 *r) {
     return y ^ y >> 18;
 }
 
-/* Draws from [0,1): two numbers, the later one above. */
+/* Draws from [0,1) with two numbers, the second one as the upper bits. */
 static inline double tn_mt_f64(tn_mt19937 *r) {
     const double low = tn_mt_u32(r), high = tn_mt_u32(r), x = (low + high * 0x1p32) * 0x1p-64;
     return x < 1 ? x : nextafter(1, 0);

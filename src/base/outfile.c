@@ -43,7 +43,7 @@ static bool begins_like(const tn_outkind *k, int fd) {
     return is;
 }
 
-/* *there becomes true when a file of the kind has this name. */
+/* *there: a file of the kind has this name. */
 static tern_status check(const char *path, const char *given, const tn_outkind *k, bool *there,
                          tern_error *err) {
     struct stat sb;
@@ -157,7 +157,7 @@ static int rename_new(const char *from, const char *to) {
 #endif
 }
 
-/* Gives a file without a name one beside its own. */
+/* Gives a nameless file a name beside its final one. */
 #ifdef O_TMPFILE
 static tern_status name_nameless(tn_outfile *o, tern_error *err) {
     char self[64];
@@ -170,14 +170,14 @@ static tern_status name_nameless(tn_outfile *o, tern_error *err) {
 }
 #else
 static tern_status name_nameless(tn_outfile *o, tern_error *err) {
-    return tn_fail(err, TERN_E_IO, "%s: has no name", o->given); /* every file has one on such systems */
+    return tn_fail(err, TERN_E_IO, "%s: has no name", o->given); /* every file has a name on such systems */
 }
 #endif
 
 static tern_status give_name(tn_outfile *o, tern_error *err) {
     TN_FAIL_IF(fsync(o->fd), err, TERN_E_IO, "%s: cannot sync: %s", o->given, strerror(errno));
     if (!*o->tmp) TN_TRY(name_nameless(o, err));
-    for (int i = 0; i < 8; i++) { /* what stands there now may not be what stood there when it was opened */
+    for (int i = 0; i < 8; i++) { /* another file may be there than at opening */
         bool there;
         TN_TRY(check(o->path, o->given, o->kind, &there, err));
         int rc = there ? rename(o->tmp, o->path) : rename_new(o->tmp, o->path);

@@ -1,9 +1,9 @@
-/* base/outfile.h - a file that appears whole or not at all, and never replaces another kind of file.
+/* base/outfile.h - output files that appear whole or not at all and never replace another kind of file.
  *
  * The writer names the kind. An existing file is replaced only if it begins like that kind or is empty;
- * pipes, devices and folders never are. A symbolic link is followed and its target replaced. Until commit the
- * bytes lie in a file without a name, or in one with a new random name where the file system has no such
- * files. A killed writer leaves what was there. */
+ * pipes, devices and folders never are. A symbolic link is followed and its target replaced. Until commit
+ * the bytes lie in a nameless file, or in one with a random name if the file system has no such files. If
+ * the writer is killed, the old file stays. */
 #ifndef TN_BASE_OUTFILE_H
 #define TN_BASE_OUTFILE_H
 
@@ -17,7 +17,7 @@ typedef struct tn_outkind {
 
 typedef struct tn_outfile tn_outfile;
 
-/* Gives the result that opening would give now, before the work begins. */
+/* Checks in advance whether opening would succeed now. */
 tern_status tn_outfile_may(const char *path, const tn_outkind *kind, tern_error *err);
 /* Opens a file for writing. kind is borrowed until the file is closed. It fails with TERN_E_IO. */
 tern_status tn_outfile_open(tn_ctx *ctx, const char *path, const tn_outkind *kind, tn_outfile **out,

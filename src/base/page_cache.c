@@ -1,5 +1,4 @@
-/* base/page_cache.c - what of a file the system keeps in memory. For Windows there is base/windows/page_cache.c in its
- * place. */
+/* base/page_cache.c - which pages of a file are in memory. On Windows: base/windows/page_cache.c. */
 #include "base/aio.h"
 
 #include "base/file.h"
@@ -20,7 +19,7 @@ tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) 
     int fd = tn_file_open_regular(path, &sb, err);
     if (fd < 0) return TERN_E_IO;
     tern_status st = TERN_OK;
-    (void)fsync(fd); /* pages that are not yet written stay */
+    (void)fsync(fd); /* pages not yet written stay */
     int rc = st == TERN_OK ? posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) : 0;
     if (rc) st = tn_fail(err, TERN_E_IO, "%s: cannot be dropped from the page cache: %s", path, strerror(rc));
     if (st == TERN_OK && sb.st_size) {

@@ -7,10 +7,10 @@
 #include <sched.h>
 
 /* Workers spin briefly between loops, because a decode step is hundreds of loops of tens of microseconds.
- * Then they sleep. A loop waits only for workers inside it, so a worker that the system does not schedule
- * delays nobody. A joining worker raises `inside` and then reads `generation`; the closing caller advances
- * `generation` and then reads `inside`. Both are sequentially consistent, so either the worker sees the loop
- * closed or the caller sees the worker inside. Lock order: run_mu before mu. */
+ * Then they sleep. A loop waits only for workers inside it, so a worker that is not scheduled causes no
+ * delay. A joining worker raises `inside` and then reads `generation`; the closing caller advances
+ * `generation` and then reads `inside`. Both are sequentially consistent, so either the worker sees the
+ * loop closed or the caller sees the worker inside. Lock order: run_mu before mu. */
 enum { SPIN_ITERATIONS = 4000 };
 
 void tn_mutex_init_spinning(pthread_mutex_t *mu) {
@@ -116,7 +116,7 @@ void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *ar
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     publish(p);
     work(p, 0);
-    atomic_fetch_add(&p->generation, 1); /* closed: nobody joins from here on */
+    atomic_fetch_add(&p->generation, 1); /* closed: no worker joins from here on */
     for (int spins = 0; atomic_load(&p->inside) > 0; spins++) {
         if (spins < SPIN_ITERATIONS) relax();
         else sched_yield();

@@ -19,7 +19,7 @@ int tn_pool_size(const tn_pool *p);
  * returns when all calls are done. */
 void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *arg, int i_item, int i_thread), void *arg);
 
-/* For a lock that is held for less than a microsecond: whoever waits for it spins a little, where the C library can. */
+/* For a lock that is held for less than a microsecond: waiters spin briefly, if the C library supports it. */
 void tn_mutex_init_spinning(pthread_mutex_t *mu);
 
 #endif

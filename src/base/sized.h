@@ -6,7 +6,7 @@
 #include "tern.h"
 
 /* Copies a caller's struct into this library's; fields beyond `given` keep their defaults. `least` is the
- * size of the struct's first version. What a newer caller has beyond this library's size must be zero. */
+ * size of the struct's first version. Fields of a newer caller beyond this library's size must be zero. */
 tern_status tn_sized_in(void *dst, size_t have, const void *src, size_t given, size_t least, const char *name,
                         tern_error *err);
 

@@ -10,8 +10,8 @@
 tern_status tn_fail(tern_error *err, tern_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* TN_FAIL_IF and TN_BAIL_IF repeat the code although tn_fail returns it, so that the compiler sees that it is
- * not TERN_OK and does not warn about unset values after TN_TRY. */
+/* TN_FAIL_IF and TN_BAIL_IF repeat the code although tn_fail returns it: the compiler then knows that it
+ * is not TERN_OK, and does not warn about unset values after TN_TRY. */
 #define TN_FAIL_IF(cond, err, code, ...)                                                                     \
     do {                                                                                                     \
         if (cond) {                                                                                          \
@@ -20,7 +20,7 @@ tern_status tn_fail(tern_error *err, tern_status code, const char *fmt, ...)
         }                                                                                                    \
     } while (0)
 
-/* Does the same for functions with one clean-up label: it sets `st` and jumps to `out`. */
+/* The same for functions with one clean-up label: sets `st` and jumps to `out`. */
 #define TN_BAIL_IF(cond, err, code, ...)                                                                     \
     do {                                                                                                     \
         if (cond) {                                                                                          \

@@ -61,9 +61,8 @@ int cli_no_model(const char *name) {
                 (slash && strchr(slash + 1, '/'));
     if (!path && cli_pull_offer(name)) begin_again();
     if (strstr(name, "://"))
-        return cli_failed_text("%s: this command opens no connection; tern pull with this address fetches "
-                               "the file and says where it is",
-                               shown);
+        return cli_failed_text(
+            "%s: this command opens no connection; fetch the file with tern pull and this address", shown);
     if (path)
         return cli_failed_text("%s: no such file or folder (tern models lists the models on this machine)",
                                shown);
@@ -72,12 +71,11 @@ int cli_no_model(const char *name) {
     char near[480] = "";
     if (a.n) snprintf(near, sizeof near, "; models here with a name like it: %s", a.names);
     if (slash)
-        return cli_failed_text(
-            "%s: no such folder, and Hugging Face's cache on this machine has no model of this name%s; "
-            "tern pull %s fetches it, and then the name works",
-            shown, near, shown);
+        return cli_failed_text("%s: no such folder, and no such model in Hugging Face's cache on this "
+                               "machine%s; tern pull %s fetches it, and then the name works",
+                               shown, near, shown);
     return cli_failed_text(
-        "%s: no such file, and no model on this machine has this name%s; tern pull %s fetches one of "
-        "Ollama's registry, tern pull ORG/NAME one of Hugging Face's; tern models lists those that are here",
+        "%s: no such file, and no model on this machine has this name%s; tern pull %s fetches it from "
+        "Ollama's registry, tern pull ORG/NAME one from Hugging Face; tern models lists what is here",
         shown, near, shown);
 }

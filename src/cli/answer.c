@@ -66,9 +66,22 @@ void cli_answer_free(answer *a) {
     *a = (answer){0};
 }
 
+/* What the limit did to an answer that has a form. */
+static const char *form_of(const answer *a, const tern_generate_options *g) {
+    if (!g || !(g->grammar || g->json_schema)) return "";
+    if (!g->json_schema || g->grammar_after)
+        return "; what its grammar had opened is closed if there was room";
+    json_error_t why;
+    json_t *v = a->text ? tn_json_parse(a->text, a->n, JSON_DECODE_ANY, &why) : NULL;
+    const bool whole = v != NULL;
+    json_decref(v);
+    return whole ? "; its JSON was closed in time"
+                 : "; its JSON is not complete: there was no room to close it";
+}
+
 void cli_answer_tell_cut(const tern_engine *e, const tern_session *s, tern_stop_reason r, int32_t n_tokens,
-                         bool closes) {
-    const char *closed = closes ? "; what its grammar had opened was closed where the limit left room" : "";
+                         const answer *a, const tern_generate_options *g) {
+    const char *closed = form_of(a, g);
     tern_model_info i;
     if (r == TERN_STOP_LENGTH && n_tokens)
         fprintf(stderr, "tern: the answer was cut after %d tokens (-n)%s\n", n_tokens, closed);
@@ -104,7 +117,7 @@ bool cli_prompt_fits(const tern_engine *e, const tern_session *s, size_t n) {
     else
         cli_failed_text(
             "the prompt has %zu tokens and does not fit the context of %zu; the model was trained for %d: "
-            "shorten it, or let tern rag add FILE and tern ask find what matters in it",
+            "shorten it, or index it with tern rag add FILE and ask with tern ask",
             n, cap, i.ctx_train);
     return false;
 }

@@ -22,9 +22,10 @@ bool cli_answer_on_token(void *user, int32_t token, const char *text, size_t n, 
 void cli_answer_clear(answer *a); /* for the next one; keeps the memory */
 void cli_answer_free(answer *a);
 
-/* Says on standard error where a limit cut an answer of n_tokens. With `closes` the answer keeps to a grammar. */
+/* Says on standard error where a limit cut an answer of n_tokens, and of one that keeps to a JSON schema (g; NULL: none does) whether
+ * it is whole all the same. */
 void cli_answer_tell_cut(const tern_engine *e, const tern_session *s, tern_stop_reason r, int32_t n_tokens,
-                         bool closes);
+                         const answer *a, const tern_generate_options *g);
 
 const char *cli_stop_reason_text(tern_stop_reason r);
 

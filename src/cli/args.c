@@ -113,7 +113,7 @@ static void print_help(const command *c, bool all) {
     }
     if (all) print_specs(c, ARG_MORE);
     print_left('h', "help", NULL);
-    printf("this text%s\n", all ? "" : a ? "; tern help with the command's name tells all of it" : "");
+    printf("this text%s\n", all ? "" : a ? "; tern help COMMAND lists all options" : "");
 }
 
 /* "; run, chat": those that take a parameter, where not all do. */
@@ -128,9 +128,9 @@ static const char *commands_of(uint32_t mask, char out[64]) {
 }
 
 int cli_help_set(void) {
-    static const char *const heads[TN_N_AUDIENCES] = {"For everyone (also --NAME VALUE)",
-                                                      "How this machine does it: speed and memory",
-                                                      "The laboratory: what a mechanism is worth"};
+    static const char *const heads[TN_N_AUDIENCES] = {"Common (also as --NAME VALUE)",
+                                                      "Speed and memory on this machine",
+                                                      "For experiments: mechanisms one by one"};
     puts("tern COMMAND --set NAME=VALUE, for every command that opens a model. A flag alone is NAME=on.");
     for (int a = 0; a < TN_N_AUDIENCES; a++) {
         printf("\n%s:\n", heads[a]);
@@ -322,8 +322,8 @@ int cli_args_parse(const command *c, int argc, char **argv, const char **words) 
         return cli_usage_error(c, "--pack %s: want auto, never, later or now",
                                a->pack ? a->pack : getenv("TERN_PACK"));
     if (a->pack && a->o.scheme)
-        return cli_usage_error(
-            c, "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
+        return cli_usage_error(c,
+                               "--pack and --scheme exclude each other: packages have a scheme of their own");
     if (cli_args_given(a, "seed")) return -1;
     if (getrandom(&a->o.generate.sampling.seed, sizeof(uint64_t), 0) != (ssize_t)sizeof(uint64_t))
         a->o.generate.sampling.seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
@@ -338,6 +338,7 @@ void cli_model_args_defaults(model_args *a, uint32_t takes) {
     a->from = NULL;
     a->packs = takes & (TN_IN_RUN | TN_IN_CHAT | TN_IN_ASK | TN_IN_SERVE);
     tn_options_defaults(&a->o);
+    a->o.picture_cache_bytes = (uint64_t)1 << 30;
 }
 
 /* The one model of a folder; a second one makes it none. */
@@ -497,6 +498,7 @@ int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
     tern_options o = a->o;
     o.hooks = &hooks;
+    o.beside = a->model;
     tern_error err;
     packing_when when = PACKING_NEVER; /* where the file itself was asked for too */
     if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)cli_packing_parse(a->pack, &when);

@@ -83,9 +83,8 @@ void cli_model_args_defaults(model_args *a, uint32_t takes);
 #define PACK_ARG(a)                                                                                          \
     {                                                                                                        \
         "pack", 0, "WHEN", ARG_STR | ARG_MORE, &(a).pack, 0, 0,                                              \
-            "keep a package of the model for the next start (tern cache): auto (default: of a model in "     \
-            "floats, in the "                                                                                \
-            "background), later (of any), now (before the answer) or never"                                  \
+            "keep a package of the model for the next start (tern cache): auto (default: of float "          \
+            "models, in the background), later (of any model), now (before the answer), or never"            \
     }
 /* A model that is no path may be the name of one that `tern models` lists. args_parse does this for -m. */
 void cli_args_model_path(model_args *a);

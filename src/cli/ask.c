@@ -66,7 +66,7 @@ static void print_sources(const tn_rag_hit *hits, int32_t n, bool fits) {
     for (int32_t i = 0; i < n; i++) any = any || hits[i].cited;
     if (!fits) puts("\nNothing in the documents fits the question: the model answered without them.");
     else if (any) puts("\nSources:");
-    else if (n) puts("\nNo passage has what the answer says. These were given:");
+    else if (n) puts("\nThe answer does not come from these passages, which the model was given:");
     for (int32_t i = 0, number = 1; i < n; i++) {
         if (any && !hits[i].cited) continue;
         printf("[%d] %s, passage %d", number++, cli_shown(hits[i].path), hits[i].number);
@@ -136,7 +136,7 @@ static int find_passages(asking *q) {
     if (tn_store_open(&q->ctx, q->file, NULL, &q->index, &err) != TERN_OK) return cli_failed(&err);
     if (tn_rag_counts(q->index, &q->n_documents, &q->n_passages, &err) != TERN_OK) return cli_failed(&err);
     if (!q->n_documents)
-        return cli_failed_text("%s has no documents: tern rag add PATH brings them in", q->file);
+        return cli_failed_text("%s has no documents: add some with tern rag add PATH", q->file);
     embedding x = {0};
     tn_vectors_info info = {0};
     tern_status st = q->words ? TERN_OK : tn_vectors_info_get(q->index, &info, &err);
@@ -240,7 +240,7 @@ static int print_answer(asking *q) {
     }
     if (q->explain && !q->json) cli_explain_print(q->s, NULL);
     fflush(stdout);
-    cli_answer_tell_cut(q->e, q->s, res->reason, res->n_tokens, false);
+    cli_answer_tell_cut(q->e, q->s, res->reason, res->n_tokens, NULL, NULL);
     return -1;
 }
 
@@ -264,30 +264,30 @@ int cmd_ask(int argc, char **argv) {
         MODEL_ARGS(q.ma),
         PACK_ARG(q.ma),
         {"passages", 'k', "N", ARG_INT, &q.k, 1, TN_RAG_MAX_K,
-         "passages given to the model at most (default 4)"},
+         "most passages given to the model (default 4)"},
         {"words", 0, NULL, ARG_FLAG | ARG_MORE, &q.words, 0, 0,
-         "find passages by their words alone, also where the index has vectors"},
+         "find passages by words only, even if the index has vectors"},
         {"system", 0, "TEXT", ARG_STR, &q.system, 0, 0, "system message"},
         TEMPLATE_ARG(q.template),
         {"store", 0, "FILE", ARG_STR, &q.store, 0, 0,
-         "documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {"no-keep", 0, NULL, ARG_FLAG, &q.no_store, 0, 0,
-         "do not keep this answer, nor draft from earlier ones"},
-        {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.no_sources, 0, 0, "print the answer alone"},
+         "neither keep this answer nor draft from earlier ones"},
+        {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.no_sources, 0, 0, "print only the answer"},
         {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &q.trace, 0, 0,
-         "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
+         "packages: write the tasks of the request as Chrome trace JSON (for Perfetto)"},
         {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.json, 0, 0, "print one JSON object"},
         {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &q.stats, 0, 0,
-         "print one line on standard error: tokens, speed, time to the first one, memory (--stats=all: all "
-         "that was "
-         "counted)"},
+         "print one line on standard error: tokens, speed, time to first token, memory (--stats=all: "
+         "everything that was counted)"},
         {"explain", 0, NULL, ARG_FLAG | ARG_MORE, &q.explain, 0, 0,
-         "print on standard error what each mechanism did and saved, or why it was off; with --json, in it"},
+         "print on standard error what each mechanism did and saved, or why it was off; with --json, as part "
+         "of the object"},
         {0},
     };
     const command c = {"ask", "MODEL TEXT [OPTIONS]  or  -m MODEL TEXT [OPTIONS]",
-                       "Answer a question from the documents that tern rag add brought in, greedily unless "
-                       "--temp says otherwise.",
+                       "Answer a question from the documents that tern rag add has indexed. Decoding is "
+                       "greedy unless --temp is given.",
                        specs, 2};
     const char *words[3];
     int rc = cli_args_parse(&c, argc, argv, words);

@@ -311,26 +311,26 @@ int cmd_bench(int argc, char **argv) {
         MODEL_ARGS(ma),
         PACK_ARG(ma),
         {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0,
-         "packages: measure chunk lengths, equivalent shapes and from where on sparse attention pays on a "
-         "prompt of -p tokens (default 1024), keep the best for every later run"},
+         "packages: measure chunk lengths, equivalent shapes and the prompt length from which sparse "
+         "attention pays, on a prompt of -p tokens (default 1024), and keep the best for later runs"},
         {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0,
          "prompt lengths, comma-separated; 0 = none (default 512)"},
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0,
          "tokens to decode, comma-separated; 0 = none (default 64)"},
-        {"depth", 0, "N", ARG_INT, &depth, 0, 1 << 20, "decode after so many tokens (default: one)"},
+        {"depth", 0, "N", ARG_INT, &depth, 0, 1 << 20, "decode after N tokens of context (default: 1)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
         {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0,
-         "from a fresh process with the file out of the page cache to the first token, for each of -p"},
+         "for each length of -p: time from process start to first token, with the file out of the page "
+         "cache"},
         {"no-prime", 0, NULL, ARG_FLAG, &no_prime, 0, 0,
-         "--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds "
+         "--cold: do not touch memory before each start (in a virtual machine, fresh memory may cost seconds "
          "per gigabyte)"},
         {"once", 0, "NS", ARG_U64, &once_ns, 0, 0,
-         "what --cold runs in that process: one start, which began at this time of the monotonic clock; "
-         "prints JSON"},
+         "used by --cold itself: one start, which began at this time of the monotonic clock; prints JSON"},
         {"text", 0, "FILE", ARG_STR, &text, 0, 0,
-         "decode after this text instead of random tokens, greedily, plain and with --draft by turns"},
+         "decode greedily after this text instead of random tokens, with and without --draft by turns"},
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
-         "limits: a large file to read cold (default: one is written and removed)"},
+         "limits: a large file to read cold (default: a temporary one)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {0},
     };
@@ -338,8 +338,9 @@ int cmd_bench(int argc, char **argv) {
         "bench",
         "MODEL [-p LIST] [-n LIST] [--depth N] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   "
         "or: tern bench limits",
-        "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs,
-        1};
+        "Measure the speed of prefill (ppN) and decoding (tgN) in tokens per second, or the limits of this "
+        "machine.",
+        specs, 1};
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;

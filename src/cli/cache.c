@@ -62,6 +62,7 @@ static int clear(const char *folder, tn_ctx *ctx) {
         if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else removed it */
     }
     if (st == TERN_OK) tn_free(ctx, e);
+    if (st == TERN_OK) st = tn_cache_forget_profiles(&err);
     return st == TERN_OK ? EXIT_OK : cli_failed(&err);
 }
 
@@ -99,23 +100,25 @@ int cmd_cache(int argc, char **argv) {
         {0},
     };
     const command c = {
-        "cache", "[ls] | add MODEL | rm KEY | clear | limit [SIZE] | path",
-        "Packages made of models, so that the next start is quick. ls: what is there, used last first, with "
-        "what a "
-        "process that was killed left unfinished (it goes on when the model is packed again); "
-        "add: make a model's package now and measure this machine for it, or only measure for a package; rm, "
-        "clear: remove one, or all; limit: what they may take together "
-        "(20G, say; used longest ago goes first), set or shown; path: the folder.",
+        "cache", "[ls] | add MODEL | measure MODEL | rm KEY | clear | limit [SIZE] | path",
+        "Packages that tern keeps so that a model starts quickly. ls: list them, most recently used first, "
+        "and unfinished ones, which continue when the model is packed again. add: make the package of a "
+        "model now and measure this machine for it (of a package: only measure). "
+        "measure: measure this machine for a package or a quantised file, which stays as it is. rm, clear: "
+        "remove one, or "
+        "all. limit: show or set the space they may take together, such as 20G; the least recently used goes "
+        "first. path: print the folder.",
         specs, 2};
     const char *words[3] = {0};
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (!words[0]) words[0] = "ls";
-    bool add = !strcmp(words[0], "add"), rm = !strcmp(words[0], "rm");
-    bool limits = !strcmp(words[0], "limit");
-    if (!limits && (add || rm) != (words[1] != NULL))
+    bool measure = !strcmp(words[0], "measure");
+    bool add = measure || !strcmp(words[0], "add"), rm = !strcmp(words[0], "rm");
+    bool limits = !strcmp(words[0], "limit"), later = !strcmp(words[0], "later"); /* said by a start alone */
+    if (!limits && (add || rm || later) != (words[1] != NULL))
         return cli_usage_error(&c,
-                               add  ? "add what? a MODEL"
+                               add  ? "add or measure what? a MODEL"
                                : rm ? "rm what? a KEY"
                                     : "unexpected argument '%s'",
                                words[1]);
@@ -126,11 +129,13 @@ int cmd_cache(int argc, char **argv) {
     char folder[TN_CACHE_PATH];
     tern_error err;
     if (limits) return limit(words[1], &ctx, json);
-    if (add) return cli_packing_now(words[1]) ? EXIT_OK : EXIT_FAILED;
+    if (later) return cli_packing_later(words[1]) ? EXIT_OK : EXIT_FAILED;
+    if (add) return (measure ? cli_packing_measure : cli_packing_now)(words[1]) ? EXIT_OK : EXIT_FAILED;
     if (tn_cache_folder(folder, false, &err) != TERN_OK) return cli_failed(&err);
     if (!strcmp(words[0], "ls")) return list(folder, &ctx, json);
     if (!strcmp(words[0], "path")) return puts(folder) < 0 ? EXIT_FAILED : EXIT_OK;
     if (!strcmp(words[0], "clear")) return clear(folder, &ctx);
     if (rm) return tn_cache_remove(folder, words[1], &err) == TERN_OK ? EXIT_OK : cli_failed(&err);
-    return cli_usage_error(&c, "'%s' is unknown; there are ls, add, rm, clear, limit, path", words[0]);
+    return cli_usage_error(&c, "'%s' is unknown; there are ls, add, measure, rm, clear, limit, path",
+                           words[0]);
 }

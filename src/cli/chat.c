@@ -1,6 +1,6 @@
 /* tern chat - talk with a model; the session's cache is kept, so each turn evaluates only what is new. */
 #include "cli/args.h"
-#include "cli/chat_talk.h"
+#include "cli/chat_pictures.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
@@ -8,12 +8,25 @@
 #include "cli/prompt.h"
 #include "cli/store_args.h"
 #include "documents/reader.h"
+#include "engine/engine.h"
+#include "model/streamed.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* One message; pictures that it names go with it, or with the next where it says nothing else. */
+static bool say(chat *c, const char *text) {
+    char *words = strdup(text);
+    if (!words) return cli_failed_text("no memory for a message"), false;
+    c->refused = false;
+    bool ok = cli_chat_find_pictures(c, &words), only = ok && words[strspn(words, " \t\n")] == 0;
+    ok = ok && (only || cli_chat_turn(c, words));
+    free(words);
+    return ok;
+}
 
 /* Answers messages until the end of input. */
 static int talk(chat *c) {
@@ -38,11 +51,11 @@ static int talk(chat *c) {
             rc = cli_failed_text("cannot read a message: %s", strerror(errno));
             break;
         }
-        if (text[0] == '/') {
+        if (text[0] == '/' && !cli_chat_is_path(text)) {
             bool goes_on = cli_chat_command(c, text);
             failed = failed || c->undone;
             if (!goes_on) break;
-        } else if (!cli_chat_turn(c, text) && !c->terminal) {
+        } else if (!say(c, text) && !c->terminal) {
             failed = failed || c->refused;
             if (!c->refused) rc = EXIT_FAILED; /* a script must see it */
         }
@@ -59,11 +72,11 @@ static int begin(chat *c, const model_args *ma, const char *store, bool no_store
     tern_model_info info;
     tern_engine_info(c->e, &info);
     if (info.embeds)
-        return cli_failed_text("%s reads texts as a whole and writes none: tern embed makes vectors of them",
+        return cli_failed_text("%s is an embedding model and writes no text: use tern embed",
                                cli_shown(ma->model));
     c->plain = !c->source && !tern_has_chat_template(c->e);
     if (c->plain)
-        fputs("tern: the model has no chat template: it continues what is typed as plain text\n", stderr);
+        fputs("tern: the model has no chat template: it continues your text as plain text\n", stderr);
     int rc = cli_open_stored_session(c->e, &so, store, no_store, &c->s);
     if (rc >= 0) return rc;
     c->g = ma->o.generate;
@@ -81,6 +94,7 @@ static void end(chat *c) {
     cli_answer_free(&c->answer);
     free(c->source);
     free(c->store);
+    cli_chat_drop_pictures(c, SIZE_MAX);
     free(c->attached);
     free(c->too_long);
     tern_session_close(&c->s);
@@ -100,14 +114,14 @@ int cmd_chat(int argc, char **argv) {
         PACK_ARG(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
         {"on-full", 0, "shift|stop", ARG_STR, &on_full, 0, 0,
-         "a full context: the oldest turns leave it, or the answer ends (default shift)"},
+         "when the context is full: drop the oldest turns, or end the answer (default shift)"},
         TEMPLATE_ARG(template),
         GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
         {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &stats, 0, 0,
-         "print turns, tokens and speed on standard error at the end (--stats=all: also what drafting did)"},
+         "at the end, print turns, tokens and speed on standard error (--stats=all: drafting too)"},
         {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &c.explains, 0, 0,
-         "print on standard error after every answer what each mechanism did and saved, or why it was off"},
+         "after every answer, print on standard error what each mechanism did and saved, or why it was off"},
         {0},
     };
     const command cmd = {"chat", "MODEL [OPTIONS]  or  -m MODEL [OPTIONS]",
@@ -123,10 +137,12 @@ int cmd_chat(int argc, char **argv) {
     if (words[0]) ma.model = words[0];
     cli_args_model_path(&ma);
     tern_error err;
+    tn_picture_provide();
     if (tn_reader_open(1, TN_READER_WAIT_S, &c.reader, &err) != TERN_OK)
         return cli_failed(&err); /* while there is one thread */
     bool ready = cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
     rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
+    if (rc < 0 && c.e->model->streamed) tn_streamed_ahead(c.e->model->streamed); /* while the user types */
     if (rc < 0) cli_use_context(&ma, c.e);
     if (rc < 0) rc = begin(&c, &ma, store, no_store);
     if (rc < 0) {

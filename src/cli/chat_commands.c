@@ -1,7 +1,7 @@
 /* cli/chat_commands.c - what a line with a slash does. */
 #include "base/ctx.h"
 #include "cli/chat_file.h"
-#include "cli/chat_talk.h"
+#include "cli/chat_pictures.h"
 #include "cli/output.h"
 #include "cli/stats.h"
 #include "cli/store_args.h"
@@ -18,7 +18,7 @@ static bool has_system(const chat *c) { return c->n_msgs && !strcmp(c->msgs[0].r
 static void print_history(const chat *c, FILE *f) {
     for (size_t i = 0; i < c->n_msgs; i++) {
         if (c->n_left && i == has_system(c) + c->n_left)
-            fprintf(f, "(the %zu messages up to here have left the context: the model does not see them)\n",
+            fprintf(f, "(the %zu messages above have left the context: the model no longer sees them)\n",
                     c->n_left);
         fprintf(f, "%s: %s\n", c->msgs[i].role, c->msgs[i].content);
     }
@@ -36,7 +36,8 @@ static void save(chat *c, const char *path) {
     if (!cli_output_open(&f, path, &kind)) return;
     for (size_t i = 0; i < c->n_msgs; i++) cli_chat_file_write(f.stream, c->msgs[i].role, c->msgs[i].content);
     if (cli_output_close(&f) != EXIT_OK) return;
-    fprintf(stderr, "%zu messages are in %s\n", c->n_msgs, cli_shown(path));
+    fprintf(stderr, "%zu messages are in %s%s\n", c->n_msgs, cli_shown(path),
+            cli_chat_has_pictures(c, 0) ? ", without their pictures" : "");
     c->undone = false;
 }
 
@@ -61,8 +62,11 @@ static void load(chat *c, const char *path) {
     }
     c->undone = false;
     /* what was there goes, the loaded takes its place */
-    for (size_t i = 0; i < had; i++) free((char *)c->msgs[i].content);
-    c->n_msgs -= had;
+    for (size_t i = 0; i < had; i++) {
+        free((char *)c->msgs[i].content);
+        cli_chat_drop_pictures(c, i);
+    }
+    c->n_msgs -= had; /* what was loaded has no pictures */
     memmove(c->msgs, c->msgs + had, c->n_msgs * sizeof *c->msgs);
     c->n_left = 0;
     fprintf(stderr, "%zu messages\n", c->n_msgs);
@@ -90,11 +94,12 @@ static void attach(chat *c, const char *path) {
     free(c->attached);
     c->attached = all;
     c->undone = false;
-    fprintf(stderr, "%zu bytes of text go with the next message\n", n);
+    fprintf(stderr, "%zu bytes of text will go with the next message\n", n);
 }
 
 static void clear(chat *c) {
     cli_chat_pop(c, c->n_msgs - has_system(c));
+    cli_chat_drop_pictures(c, SIZE_MAX);
     free(c->attached);
     c->attached = NULL;
     c->n_left = 0;
@@ -136,8 +141,8 @@ static void print_model(const chat *c) {
 }
 
 void cli_chat_print_stats(const chat *c) {
-    fprintf(stderr, "%d turns; %zu of %d tokens in the context", c->n_turns, tern_session_length(c->s),
-            tern_session_capacity(c->s));
+    fprintf(stderr, "%d turn%s; %zu of %d tokens in the context", c->n_turns, c->n_turns == 1 ? "" : "s",
+            tern_session_length(c->s), tern_session_capacity(c->s));
     if (c->n_left) fprintf(stderr, ", %zu messages left it", c->n_left);
     fprintf(stderr, "; questions read in %.1f s, %d tokens answered", c->prefill_s, c->n_decoded);
     if (c->decode_s > 0) fprintf(stderr, ", %.1f a second", c->n_decoded / c->decode_s);
@@ -152,21 +157,22 @@ static void explain(const chat *c) {
 static const struct {
     const char *name, *arg, *help;
 } commands[] = {
-    {"/attach", "FILE", "the text of a file goes with the next message"},
+    {"/attach", "FILE", "send the text of a file with the next message"},
     {"/clear", NULL, "start a new conversation"},
-    {"/cut", NULL, "send the message that was too long, as far as it fits"},
+    {"/cut", NULL, "send the part that fits of a message that was too long"},
     {"/edit", NULL, "change the last question"},
     {"/exit", NULL, "leave (also end of input)"},
-    {"/explain", NULL, "what each mechanism did for the last answer"},
-    {"/forget", NULL, "start anew, and erase this conversation from the store"},
+    {"/explain", NULL, "show what each mechanism did for the last answer"},
+    {"/forget", NULL, "start over, and erase this conversation from the store"},
     {"/help", NULL, "this list"},
     {"/history", NULL, "print the conversation"},
-    {"/load", "FILE", "go on with a conversation that /save wrote"},
+    {"/image", "FILE", "send a picture with the next message (or write or paste its path)"},
+    {"/load", "FILE", "continue a conversation that /save wrote"},
     {"/model", NULL, "which model this is"},
-    {"/regen", NULL, "answer the last question anew"},
+    {"/regen", NULL, "answer the last question again"},
     {"/save", "FILE", "save the conversation as text"},
-    {"/stats", NULL, "turns, tokens in the context, speed"},
-    {"/system", "TEXT", "set the system message and start anew"},
+    {"/stats", NULL, "show turns, tokens in the context, speed"},
+    {"/system", "TEXT", "set the system message and start over"},
     {"/temp", "T", "set the temperature"},
     {"/tokens", NULL, "tokens in the context"},
     {"/undo", NULL, "take the last exchange back"},
@@ -187,6 +193,8 @@ static void again(chat *c, bool edit) {
     }
     size_t at = c->n_msgs - 2, n_left = c->n_left;
     const tern_message was[2] = {c->msgs[at], c->msgs[at + 1]};
+    c->n_msgs = at + 1;
+    cli_chat_take_pictures(c);
     c->n_msgs = at;
     if (c->n_left > at) c->n_left = at;
     if (edit && c->terminal) {
@@ -198,6 +206,8 @@ static void again(chat *c, bool edit) {
     }
     if (c->undone) {
         memcpy(c->msgs + at, was, sizeof was);
+        c->n_msgs = at + 1;
+        if (c->next) cli_chat_give_pictures(c);
         c->n_msgs = at + 2;
         c->n_left = n_left;
         return;
@@ -207,11 +217,11 @@ static void again(chat *c, bool edit) {
 
 static void undo(chat *c) {
     if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) {
-        fputs("there is no exchange to take back\n", stderr);
+        fputs("there is nothing to take back\n", stderr);
         return;
     }
     cli_chat_pop(c, 2);
-    fprintf(stderr, "the last exchange is taken back; %zu messages are left\n", c->n_msgs);
+    fprintf(stderr, "took back the last exchange; %zu messages are left\n", c->n_msgs);
 }
 
 static void cut(chat *c) {
@@ -260,8 +270,19 @@ static void plain_command(chat *c, const char *name) {
     else if (!strcmp(name, "/undo")) undo(c);
 }
 
+/* The path may be in quotes, as a terminal writes one that is dragged into it. */
+static bool look_at(chat *c, const char *arg) {
+    char *words = strdup(arg);
+    bool ok = words && (cli_is_picture(arg) ? cli_chat_look(c, arg) : cli_chat_find_pictures(c, &words));
+    if (ok && !cli_is_picture(arg) && words[strspn(words, " ")])
+        ok = cli_failed_text("%s is no picture that can be read", words) == EXIT_OK;
+    free(words);
+    return ok;
+}
+
 static void command_with(chat *c, const char *name, const char *arg) {
     if (!strcmp(name, "/attach")) attach(c, arg);
+    else if (!strcmp(name, "/image")) c->undone = !look_at(c, arg);
     else if (!strcmp(name, "/load")) load(c, arg);
     else if (!strcmp(name, "/save")) save(c, arg);
     else if (!strcmp(name, "/system")) set_system(c, arg);
@@ -280,10 +301,10 @@ bool cli_chat_command(chat *c, const char *text) {
     for (size_t k = strlen(arg); k && strchr(" \t\n", arg[k - 1]);) arg[--k] = 0;
     if (!strcmp(line, "/quit")) memcpy(line, "/exit", 5);
     while (i < N_COMMANDS && strcmp(commands[i].name, line)) i++;
-    if (i == N_COMMANDS) fprintf(stderr, "tern: %s is no command; /help lists them\n", cli_shown(line));
+    if (i == N_COMMANDS) fprintf(stderr, "tern: %s is not a command; /help lists them\n", cli_shown(line));
     else if (commands[i].arg && !*arg)
         fprintf(stderr, "tern: %s %s: %s\n", line, commands[i].arg, commands[i].help);
-    else if (!commands[i].arg && *arg) fprintf(stderr, "tern: %s takes nothing with it\n", line);
+    else if (!commands[i].arg && *arg) fprintf(stderr, "tern: %s takes no argument\n", line);
     else if (commands[i].arg) command_with(c, line, arg);
     else if (!(leave = !strcmp(line, "/exit"))) plain_command(c, line);
     free(line);

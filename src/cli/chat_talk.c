@@ -1,5 +1,5 @@
 /* cli/chat_talk.c - turns: what goes into the context, what leaves it when it is full. */
-#include "cli/chat_talk.h"
+#include "cli/chat_pictures.h"
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -14,14 +14,18 @@
 #include <string.h>
 
 void cli_chat_pop(chat *c, size_t n) {
-    while (n-- && c->n_msgs) free((char *)c->msgs[--c->n_msgs].content);
+    while (n-- && c->n_msgs) {
+        free((char *)c->msgs[--c->n_msgs].content);
+        cli_chat_drop_pictures(c, c->n_msgs);
+    }
     if (c->n_left > c->n_msgs) c->n_left = c->n_msgs;
 }
 
 bool cli_chat_push(chat *c, const char *role, const char *content) {
     if (c->n_msgs == CHAT_MESSAGES)
-        return cli_failed_text("this conversation has %d messages, the most it can have: /clear starts anew",
-                               CHAT_MESSAGES),
+        return cli_failed_text(
+                   "this conversation has %d messages, the most it can have: /clear starts a new one",
+                   CHAT_MESSAGES),
                false;
     char *copy = strdup(content);
     if (!copy) return cli_failed_text("no memory for a message"), false;
@@ -52,6 +56,7 @@ static int32_t *plain_ids(const chat *c, size_t from, size_t *n_ids) {
 static int32_t *render_ids(const chat *c, size_t *n_ids) {
     size_t sys = first_turn(c);
     if (c->plain) return plain_ids(c, sys + c->n_left, n_ids);
+    if (cli_chat_has_pictures(c, sys + c->n_left)) return cli_chat_looking_ids(c, sys + c->n_left, n_ids);
     tern_message *in = malloc((c->n_msgs + 1) * sizeof *in);
     if (!in) return cli_failed_text("no memory for the prompt"), NULL;
     size_t n = 0;
@@ -75,8 +80,8 @@ static bool leave_one(chat *c) {
 static void tell(chat *c) {
     if (c->leaves && !c->told)
         fprintf(stderr,
-                "tern: the context of %d tokens is full: the oldest turns leave it (-c N is larger, "
-                "--on-full stop ends there)\n",
+                "tern: the context of %d tokens is full: the oldest turns are dropped (-c N makes it larger; "
+                "--on-full stop ends the answer instead)\n",
                 tern_session_capacity(c->s));
     c->told = c->told || c->leaves;
 }
@@ -112,13 +117,11 @@ static bool tokens_alone(chat *c, size_t *n) {
 
 static void refuse(chat *c, size_t n_tokens) {
     c->refused = true;
-    fprintf(
-        stderr,
-        "tern: this message has %zu tokens, and the context of %d holds %zu of a message: nothing was sent, "
-        "and nothing left the conversation. /cut sends what fits; -c N is a larger context; of long "
-        "documents "
-        "tern rag add FILE and tern ask find what matters\n",
-        n_tokens, tern_session_capacity(c->s), most_asked(c));
+    fprintf(stderr,
+            "tern: this message has %zu tokens; in the context of %d there is room for %zu. It was not sent, "
+            "and the conversation is unchanged. /cut sends the part that fits; -c N makes the context "
+            "larger; tern rag add FILE and tern ask answer from long documents\n",
+            n_tokens, tern_session_capacity(c->s), most_asked(c));
 }
 
 /* The conversation with its last message, as far as it fits. NULL: it does not, or cannot be told; why was
@@ -134,8 +137,8 @@ static int32_t *fitting_ids(chat *c, size_t *n_ids) {
     if (!fits) refuse(c, alone);
     else
         cli_failed_text(
-            "the context of %zu tokens is full: with this message the conversation has %zu (/clear "
-            "starts anew; --on-full shift lets the oldest turns leave, -c N is larger)",
+            "the context of %zu tokens is full: with this message the conversation has %zu (/clear starts a "
+            "new one; --on-full shift drops the oldest turns; -c N makes the context larger)",
             cap, *n_ids);
     c->refused = true;
     free(ids);
@@ -174,7 +177,8 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
     c->said = 0;
     while (ids) {
         double t0 = tn_now_s();
-        st = cli_prefill_shown(c->s, ids, n_ids, err);
+        st = cli_chat_see(c, first_turn(c) + c->n_left, err);
+        if (st == TERN_OK) st = cli_prefill_shown(c->s, ids, n_ids, err);
         c->prefill_s += tn_now_s() - t0;
         if (st == TERN_OK) st = tern_session_generate(c->s, &g, &res, err);
         free(ids);
@@ -198,7 +202,14 @@ static bool push_question(chat *c, const char *text) {
         return cli_failed_text("no memory for a message"), false;
     bool pushed = cli_chat_push(c, "user", with ? with : text);
     free(with);
+    if (pushed && c->next) cli_chat_give_pictures(c);
     return pushed;
+}
+
+/* It goes again, and its pictures are those of the next question as before. */
+static void pop_question(chat *c) {
+    cli_chat_take_pictures(c);
+    cli_chat_pop(c, 1);
 }
 
 /* Makes text, the attached files or the question, so short that both fit. */
@@ -211,7 +222,7 @@ static bool cut_to_fit(chat *c, char *text, const char *question) {
         bool told = push_question(c, question) && tokens_alone(c, &n);
         text[at] = here;
         if (!told) return false;
-        cli_chat_pop(c, 1);
+        pop_question(c);
         *(n <= most_asked(c) ? &fits : &too_long) = at;
     }
     while (fits && ((uint8_t)text[fits] & 0xc0) == 0x80) fits--; /* no half characters */
@@ -222,7 +233,7 @@ static bool cut_to_fit(chat *c, char *text, const char *question) {
 
 bool cli_chat_cut(chat *c) {
     char *text = c->too_long;
-    if (!text) return fputs("tern: no message was too long\n", stderr), false;
+    if (!text) return fputs("tern: no message was too long: there is nothing to cut\n", stderr), false;
     c->too_long = NULL;
     bool ok = cut_to_fit(c, c->attached ? c->attached : text, text) && cli_chat_turn(c, text);
     free(text);
@@ -254,12 +265,14 @@ bool cli_chat_turn(chat *c, const char *text) {
             st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
         ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
         tell(c);
-        if (st == TERN_OK)
-            cli_answer_tell_cut(c->e, c->s, c->ended, c->said, c->g.grammar || c->g.json_schema);
+        if (st == TERN_OK) cli_answer_tell_cut(c->e, c->s, c->ended, c->said, &c->answer, &c->g);
         if (st == TERN_E_CANCELLED && c->terminal)
             fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
         else if (st != TERN_OK) cli_failed(&err);
-        else if (c->explains) cli_explain_print(c->s, &c->mark);
+        else if (c->explains) {
+            if (c->seen[c->n_msgs - 1]) cli_looking_print(c->seen[c->n_msgs - 1]);
+            cli_explain_print(c->s, &c->mark);
+        }
     }
     if (ok && cli_chat_push(c, "assistant", c->answer.text ? c->answer.text : "")) {
         free(c->attached);
@@ -267,7 +280,7 @@ bool cli_chat_turn(chat *c, const char *text) {
         c->n_turns++;
         return true;
     }
-    cli_chat_pop(c, 1);
+    pop_question(c);
     c->n_left = had_left;
     return false;
 }

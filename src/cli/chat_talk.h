@@ -4,6 +4,7 @@
 #define TN_CLI_CHAT_TALK_H
 
 #include "cli/answer.h"
+#include "cli/looking.h"
 #include "cli/terminal.h"
 #include "measure/explain.h"
 
@@ -15,6 +16,8 @@ typedef struct chat {
     tern_generate_options g;
     tern_message msgs[CHAT_MESSAGES];
     size_t n_msgs;
+    looking *seen[CHAT_MESSAGES]; /* the pictures of a message; NULL: it has none */
+    looking *next;                /* those of the next question; NULL: none */
     size_t n_left; /* oldest messages after the system message that are no longer in the context */
     answer answer;
     double prefill_s, decode_s; /* of all turns */

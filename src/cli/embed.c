@@ -55,14 +55,16 @@ int cmd_embed(int argc, char **argv) {
     cli_model_args_defaults(&ma, TN_IN_RUN);
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
-        {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "the texts, one a line (default: standard input)"},
-        {"mean", 0, NULL, ARG_FLAG, &x.mean, 0, 0, "the mean of all tokens, whatever the model's file says"},
+        {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "file with one text per line (default: standard input)"},
+        {"mean", 0, NULL, ARG_FLAG, &x.mean, 0, 0,
+         "pool by the mean of all tokens, whatever the model file says"},
         {"question", 0, "TEXT", ARG_STR, &x.question, 0, 0,
-         "score how well each text answers it; the model is a reranker"},
+         "score how well each text answers TEXT; the model must be a reranker"},
         {0},
     };
     const command c = {"embed", "-m MODEL [TEXT]",
-                       "Texts as vectors of length 1, one a line, in JSON; or their scores.", specs, 1};
+                       "Print the vector of each text (unit length, one JSON array per line), or its score.",
+                       specs, 1};
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (!ma.model) return cli_usage_error(&c, "-m MODEL is required");

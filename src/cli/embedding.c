@@ -63,16 +63,15 @@ tern_status cli_embedding_open_noted(const tn_vectors_info *info, embedding *out
     if (cli_embedding_open(info->model, info->mean ? "mean" : "last", out, &why) != TERN_OK)
         return tn_fail(
             err, why.code,
-            "the index has vectors, but not their model: %s (tern ask --words does without; tern rag "
-            "add --embed MODEL PATH makes others, --embed none drops them)",
+            "the index has vectors, but their model is gone: %s (tern ask --words searches without them; "
+            "tern rag add --embed MODEL PATH makes new ones, --embed none removes them)",
             why.message);
     if (out->as.fingerprint == info->fingerprint && out->as.n == info->n) return TERN_OK;
     cli_embedding_close(out);
-    return tn_fail(
-        err, TERN_E_INVALID,
-        "%s is not the model any more that made the index's vectors (tern rag add --embed MODEL PATH "
-        "makes others; tern ask --words does without)",
-        info->model);
+    return tn_fail(err, TERN_E_INVALID,
+                   "%s has changed since it made the vectors of the index (tern rag add --embed MODEL PATH "
+                   "makes new ones; tern ask --words searches without them)",
+                   info->model);
 }
 
 void cli_embedding_close(embedding *x) {

@@ -134,31 +134,31 @@ int cmd_eval(int argc, char **argv) {
         MODEL_ARGS(ma),
         PACK_ARG(ma),
         {"task", 0, "NAME", ARG_STR, &o.task, 0, 0,
-         "ppl (text), lambada, choice (ARC, PIQA, Winogrande jsonl; HellaSwag txt), exact (prompt, answer "
-         "jsonl)"},
+         "ppl (a text), lambada, choice (ARC, PIQA, Winogrande as jsonl; HellaSwag as txt), exact (jsonl of "
+         "prompt and answer)"},
         {"data", 0, "FILE", ARG_STR, &o.data, 0, 0, "the data file"},
         {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24,
          "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
         {"protocol", 0, "NAME", ARG_STR, &o.protocol, 0, 0,
-         "ppl: windows (default: every token but a window's first is scored) or llama.cpp (the second half "
-         "of "
-         "every full window)"},
+         "ppl: windows (default: scores every token except a window's first) or llama.cpp (scores the second "
+         "half of every full window)"},
         {"kl", 0, "SOURCE", ARG_STR, &kl, 0, 0,
-         "ppl: also how far the predictions are from this model's: KL divergence, same most probable token, "
-         "difference of log-likelihood"},
+         "ppl: also compare predictions with this model's: KL divergence, share of tokens with the same top "
+         "choice, difference of log-likelihood"},
         {"against", 0, "MODEL2", ARG_STR, &against, 0, 0,
-         "a second model over the same tokens or items: the difference, paired, with its standard error"},
-        {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "items, or windows of ppl, at most (default: all)"},
+         "also evaluate a second model on the same tokens or items: paired difference with its standard "
+         "error"},
+        {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "most items, or windows of ppl (default: all)"},
         {"items", 0, NULL, ARG_FLAG, &items, 0, 0,
-         "with --json: of every item, whether it was right (1 or 0), to compare models item by item"},
+         "with --json: list for every item whether it was right (1 or 0), to compare models item by item"},
         {"draft", 0, "LIST", ARG_STR, &draft, 0, 0,
-         "none: texts are scored, nothing is decoded that could be drafted (tern bench --text measures "
-         "drafts)"},
+         "only none: texts are scored, so there is nothing to draft (tern bench --text measures drafts)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
     const command c = {"eval", "MODEL --task NAME --data FILE [OPTIONS]",
-                       "Perplexity of a text, or accuracy on a task, with its standard error.", specs, 1};
+                       "Measure perplexity of a text, or accuracy on a task, with its standard error.", specs,
+                       1};
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0 || (rc = cli_args_model_word(&c, &ma, words[0])) >= 0) return rc;

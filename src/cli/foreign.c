@@ -50,6 +50,24 @@ static const foreign_option all[] = {
     {"-ncmoe --n-cpu-moe", 1, NULL, "experts run on the processor: tern uses no GPU"},
     {"--check-tensors", 0, NULL, "files are always checked while they are read"},
     {"--chat-template-file", 1, "--chat-template", "it is --chat-template here"},
+    {"--samplers --sampler-seq --sampling-seq", 1, NULL,
+     "samplers have one order: penalties, --top-k, --top-p, --min-p, --temp"},
+    {"--top-n-sigma --top-nsigma --typical --typical-p --xtc-probability --xtc-threshold --dynatemp-range "
+     "--dynatemp-exp "
+     "--mirostat --mirostat-lr --mirostat-ent --dry-multiplier --dry-base --dry-allowed-length "
+     "--dry-penalty-last-n "
+     "--presence-penalty --frequency-penalty",
+     1, NULL,
+     "tern run has no such sampler: --top-k, --top-p, --min-p, --temp and --set repeat-penalty shape the "
+     "text"},
+    {"--warmup --kv-offload --op-offload --repack -nr --no-repack --no-op-offload --no-host", 0, NULL,
+     "it has no counterpart here and changes nothing"},
+    {"--prio --poll --prio-batch --poll-batch -C --cpu-mask -Cr --cpu-range", 1, NULL,
+     "threads run where --set cores says"},
+    {"--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor", 1,
+     NULL, "positions are scaled as the model's file says"},
+    {"-mu --model-url", 1, NULL, "tern pull URL fetches a model; this command opens no connection"},
+    {"-hff --hf-file -hft --hf-token", 1, NULL, "tern pull fetches models; this command opens no connection"},
     {"--grammar-file", 1, "--grammar", "it is --grammar @FILE here"},
 };
 

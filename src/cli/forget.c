@@ -78,7 +78,7 @@ static int list(const char *store, bool json) {
         return cli_failed(&err);
     }
     if (json) return cli_emit_json(l.json, JSON_INDENT(2));
-    if (!l.n) fputs("tern: no conversations are kept\n", stderr);
+    if (!l.n) fputs("tern: there are no stored conversations\n", stderr);
     return EXIT_OK;
 }
 
@@ -87,28 +87,29 @@ int cmd_forget(int argc, char **argv) {
     bool all = false, documents = false, lists = false, json = false;
     const arg_spec specs[] = {
         {"all", 0, NULL, ARG_FLAG, &all, 0, 0,
-         "conversations, documents, typed lines, and what the server and its page keep"},
+         "conversations, documents, typed lines, and everything the server and its page keep"},
         {"documents", 0, NULL, ARG_FLAG, &documents, 0, 0,
-         "documents, what quotes them, and what the server knows of conversations"},
-        {"list", 0, NULL, ARG_FLAG, &lists, 0, 0, "only list conversations and texts with their IDs"},
+         "documents, answers that quote them, and the server's saved conversations"},
+        {"list", 0, NULL, ARG_FLAG, &lists, 0, 0, "only list conversations and texts with their ids"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "list as a JSON array"},
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {0},
     };
     const command c = {"forget", "ID | --documents | --all | --list [OPTIONS]",
-                       "Erase what tern keeps, from the bytes of its files. With --store only that file.",
+                       "Erase what tern keeps; the bytes are overwritten. With --store, only in that file.",
                        specs, 1};
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if ((words[0] != NULL) + all + documents + (lists || json) != 1)
-        return cli_usage_error(&c, "want one of ID, --documents, --all and --list");
+        return cli_usage_error(&c, "give one of ID, --documents, --all and --list");
     if (lists || json) return list(store, json);
     char *end = NULL;
     int64_t id = words[0] ? strtoll(words[0], &end, 10) : 0, n_documents = 0, n = 0, n_prefixes = 0,
             n_talks = 0;
     if (words[0] && (*end || id < 1))
-        return cli_usage_error(&c, "'%s' is no ID: tern forget --list shows them", words[0]);
+        return cli_usage_error(&c, "'%s' is not an ID: tern forget --list lists them", words[0]);
     tn_ctx ctx;
     cli_store_ctx(&ctx);
     tern_error err;
@@ -126,8 +127,7 @@ int cmd_forget(int argc, char **argv) {
         st = tn_checkpoints_clear(&n_prefixes, &err);
     if (st != TERN_OK) return cli_failed(&err);
     if (id && !n)
-        return cli_failed_text("there is nothing with the ID %lld: tern forget --list shows them",
-                               (long long)id);
+        return cli_failed_text("nothing has the ID %lld: tern forget --list lists the IDs", (long long)id);
     printf("erased: %lld conversations and texts", (long long)n);
     if (!id) printf(", %lld documents", (long long)n_documents);
     if (n_talks) printf(", %lld conversations of the page", (long long)n_talks);

@@ -17,18 +17,12 @@ typedef struct grammar_args {
      &(a).grammar,                                                                                           \
      0,                                                                                                      \
      0,                                                                                                      \
-     "the answer keeps to this grammar (GBNF)"},                                                             \
-        {"json-schema",                                                                                      \
-         0,                                                                                                  \
-         "FILE|TEXT",                                                                                        \
-         ARG_STR | ARG_MORE,                                                                                 \
-         &(a).schema,                                                                                        \
-         0,                                                                                                  \
-         0,                                                                                                  \
-         "the answer is JSON that is valid under this schema; TEXT begins with {"},                          \
+     "the answer follows this grammar (GBNF)"},                                                              \
+        {"json-schema", 0, "FILE|TEXT", ARG_STR | ARG_MORE,                                                  \
+         &(a).schema,   0, 0,           "the answer is JSON that this schema accepts; TEXT begins with {"},  \
     {                                                                                                        \
         "grammar-after", 0, "TEXT", ARG_STR | ARG_MORE, &(a).after, 0, 0,                                    \
-            "with these: the grammar begins after TEXT, for thoughts in front of the answer"                 \
+            "with these: the grammar applies after TEXT, so that the model may think first"                  \
     }
 
 /* Puts the grammar into the options and reads its files. Returns false with a message printed. */

@@ -436,6 +436,7 @@ static int inspect_cpu(bool json) {
                 {"act_f32", offsetof(tn_kernels, act_f32)},
                 {"add_f32", offsetof(tn_kernels, add_f32)},
                 {"softmax_f32", offsetof(tn_kernels, softmax_f32)},
+                {"absmax_f32", offsetof(tn_kernels, absmax_f32)},
                 {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
                 {"quantise_s8", offsetof(tn_kernels, quantise_s8)},
                 {"hadamard_f32", offsetof(tn_kernels, hadamard_f32)},
@@ -479,17 +480,17 @@ int cmd_inspect(int argc, char **argv) {
     bool json = false, cpu = false, tensors = false;
     const arg_spec specs[] = {
         {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0,
-         "list every tensor with type, shape and place (packages: every linear with its bytes, bits, input "
+         "list every tensor with type, shape and offset (packages: every linear with bytes, bits, input "
          "scale and outlier path)"},
         {"cpu", 0, NULL, ARG_FLAG, &cpu, 0, 0,
-         "processor features and the kernels they select (TERN_CPU lowers them)"},
+         "show the processor's features and the kernels they select (TERN_CPU lowers them)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {
-        "inspect", "FILE [--tensors] [--json]   or: tern inspect --cpu",
-        "What is in a GGUF file, a Hugging Face folder or a package (whose checksums are verified).", specs,
-        1};
+    const command c = {"inspect", "FILE [--tensors] [--json]   or: tern inspect --cpu",
+                       "Show what is in a GGUF file, a Hugging Face folder or a package (and verify the "
+                       "package's checksums).",
+                       specs, 1};
     const char *words[2] = {0};
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;

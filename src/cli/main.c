@@ -19,21 +19,21 @@ static const struct {
     {"run", "answer one prompt", cmd_run},
     {"chat", "talk with a model", cmd_chat},
     {"pull", "fetch a model (nothing else opens a connection)", cmd_pull},
-    {"models", "the models on this machine", cmd_models},
-    {"serve", "answer requests over HTTP, with OpenAI's interface", cmd_serve},
+    {"models", "list the models on this machine", cmd_models},
+    {"serve", "serve the APIs of OpenAI, Anthropic and Ollama, and a web page", cmd_serve},
     {"ask", "answer a question from your documents", cmd_ask},
-    {"mcp", "your documents as tools of an agent (Model Context Protocol)", cmd_mcp},
-    {"rag", "the documents that ask answers from", cmd_rag},
-    {"forget", "erase conversations and documents that are kept", cmd_forget},
-    {"embed", "texts as vectors, or scored by a reranker", cmd_embed},
-    {"tokenize", "text to token ids and back", cmd_tokenize},
-    {"eval", "perplexity and task accuracy", cmd_eval},
+    {"mcp", "offer your documents to an agent as tools (Model Context Protocol)", cmd_mcp},
+    {"rag", "manage the documents that ask answers from", cmd_rag},
+    {"forget", "erase stored conversations and documents", cmd_forget},
+    {"embed", "turn texts into vectors, or score them with a reranker", cmd_embed},
+    {"tokenize", "turn text into token ids, or back", cmd_tokenize},
+    {"eval", "measure perplexity and task accuracy", cmd_eval},
     {"pack", "quantise a model into a package", cmd_pack},
-    {"cache", "packages made of models by themselves", cmd_cache},
-    {"inspect", "what is in a model file; what this processor can do", cmd_inspect},
+    {"cache", "manage the packages that tern keeps", cmd_cache},
+    {"inspect", "show what is in a model file, or what this processor can do", cmd_inspect},
     {"synth", "write a random model in the exact shapes of a real one (tern-lab)", cmd_lab},
     {"bench", "measure prefill and decode speed, and this machine's limits", cmd_bench},
-    {"sim", "what a model would do on a phone's processor (tern-lab)", cmd_lab},
+    {"sim", "simulate a model on a phone's processor (tern-lab)", cmd_lab},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -57,9 +57,8 @@ static void print_help(FILE *f) {
             "[OPTIONS]\n\n",
             tern_version());
     for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fprintf(f, "\ntern COMMAND --help tells the options of each, tern help COMMAND all of them, tern help "
-               "set what else "
-               "can be set; exit status: 0 done, 1 failed, 2 usage.\n");
+    fprintf(f, "\ntern COMMAND --help lists the common options, tern help COMMAND all of them, tern help set "
+               "every parameter.\nExit status: 0 done, 1 failed, 2 wrong usage.\n");
 }
 
 /* Handles tern help set and tern help COMMAND, which print all that --help leaves out. */

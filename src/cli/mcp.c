@@ -135,7 +135,7 @@ static tern_status open_store(mcp *m, tern_error *err) {
     tn_vectors_info info = {0};
     if (m->store) return TERN_OK;
     TN_FAIL_IF(access(m->file, F_OK), err, TERN_E_IO,
-               "there are no documents yet: tern rag add PATH brings them in");
+               "there are no documents yet: add some with tern rag add PATH");
     TN_TRY(tn_store_open(&m->ctx, m->file, NULL, &m->store, err));
     if (tn_vectors_info_get(m->store, &info, NULL) == TERN_OK && info.any) {
         tern_error why;
@@ -264,8 +264,7 @@ static tern_status ask(void *user, const char *question, int32_t k, json_t **out
     TN_TRY(find(m, question, k, &hits, &n, err));
     tern_status st = TERN_OK;
     if (!m->e && cli_open_engine(m->cmd, &m->ma, &m->e) >= 0)
-        st = tn_fail(err, TERN_E_IO,
-                     "the model could not be opened; what tern mcp wrote on standard error says why");
+        st = tn_fail(err, TERN_E_IO, "the model could not be opened: see the standard error of tern mcp");
     if (st == TERN_OK) cli_use_context(&m->ma, m->e);
     if (st == TERN_OK) st = tern_session_open(m->e, &m->ma.o.session, &s, err);
     if (st == TERN_OK) st = answer_with(m, s, question, hits, n, out, err);
@@ -287,7 +286,7 @@ static bool serve(mcp *m) {
         bool skip = w && w->cancelled;
         pthread_mutex_unlock(&m->mu);
         if (!w)
-            return ok && (!m->unread || (cli_failed_text("what the agent says could not be read"), false));
+            return ok && (!m->unread || (cli_failed_text("the agent's message could not be read"), false));
         bool no_memory = false;
         json_t *v = skip || !ok  ? NULL
                     : w->message ? tn_mcp_answer(&tools, w->message, &no_memory)
@@ -317,7 +316,7 @@ int cmd_mcp(int argc, char **argv) {
         PACK_ARG(m.ma),
         TEMPLATE_ARG(m.template),
         {"store", 0, "FILE", ARG_STR, &m.store_file, 0, 0,
-         "the documents (default: $XDG_DATA_HOME/tern/store.db)"},
+         "file that holds the documents (default: $XDG_DATA_HOME/tern/store.db)"},
         {0},
     };
     const command c = {
@@ -342,9 +341,8 @@ int cmd_mcp(int argc, char **argv) {
     }
     signal(SIGPIPE, SIG_IGN);
     if (isatty(STDIN_FILENO))
-        fputs("tern mcp speaks with agents, a line of JSON a message; put \"tern mcp\" into your agent's "
-              "settings "
-              "(docs/guide/documents.md). Ctrl-D ends it.\n",
+        fputs("tern mcp talks to agents, one line of JSON per message: put \"tern mcp\" into your agent's "
+              "settings (docs/guide/documents.md). Ctrl-D ends it.\n",
               stderr);
     pthread_t reader;
     if (pthread_create(&reader, NULL, read_lines, &m)) rc = cli_failed_text("no thread to read with");

@@ -67,10 +67,9 @@ int cmd_models(int argc, char **argv) {
     };
     const command c = {
         "models", "[OPTIONS]",
-        "List the models in the folders of $TERN_MODELS (colon-separated) and in the stores of Hugging "
-        "Face, Ollama and LM Studio, which are only read.\n"
-        "MEMORY is for the weights and a context of 4096 tokens. A model runs by its name, or by the "
-        "last part of it where one model alone has it.",
+        "List the models in the folders of $TERN_MODELS (colon-separated) and in the caches of Hugging Face, "
+        "Ollama and LM Studio, which are only read.\nMEMORY covers the weights and a context of 4096 tokens. "
+        "Use a model by its name, or by the last part of the name if that is unique.",
         specs, 0};
     const char *words[1];
     int rc = cli_args_parse(&c, argc, argv, words);
@@ -79,9 +78,8 @@ int cmd_models(int argc, char **argv) {
     if (!json || l.json) tn_catalogue_each(list_one, &l);
     if (json) return cli_emit_json(l.json, JSON_INDENT(2));
     if (!l.n) {
-        fputs("tern: no models found: tern pull NAME fetches one, or put their folders into TERN_MODELS, or "
-              "give "
-              "a path\n",
+        fputs("tern: no models found: fetch one with tern pull NAME, list your folders in TERN_MODELS, or "
+              "give a path\n",
               stderr);
         cli_suggest_here();
     }

@@ -1,4 +1,5 @@
 /* tern pack - a model in any format to a package for an INT8 device. */
+#include "engine/sight_find.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -33,6 +34,7 @@ static int choose(const command *c, const char *scheme, const char *outliers, co
     if (strcmp(scope, "tensor") && strcmp(scope, "model"))
         return cli_usage_error(c, "bits-scope '%s' is unknown; there are tensor, model", scope);
     o->bits_of_model = !strcmp(scope, "model");
+    if (o->quick && (!o->calib_tokens || o->calib_tokens > 512)) o->calib_tokens = 512;
     return -1;
 }
 
@@ -45,6 +47,13 @@ static json_t *stages(const tn_pack_report *r) {
         tn_json_set(&all, names[i],
                     tn_json_pack("{s:f, s:f}", "wall_s", r->stages[i].wall_s, "cpu_s", r->stages[i].cpu_s));
     return all;
+}
+
+static void say_source_bits(const tn_pack_report *r) {
+    if (r->source_bits > 0)
+        printf("the file's weights have %.2f bits already: rounding them again loses more on top of what was "
+               "lost before\n",
+               r->source_bits);
 }
 
 static int report(const char *out, const char *scheme, const tn_pack_report *r, bool json) {
@@ -73,6 +82,7 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
         tn_json_set(&j, "weight_bytes", json_integer((json_int_t)r->plain_bytes));
         tn_json_set(&j, "coded_bytes", json_integer((json_int_t)r->coded_bytes));
         tn_json_set(&j, "own_tokens", json_integer((json_int_t)r->n_own_tokens));
+        tn_json_set(&j, "source_bits", tn_json_pack("f", r->source_bits));
         tn_json_set(&j, "text_nats_a_byte", tn_json_pack("f", r->surprise));
         tn_json_set(&j, "text_not_read", json_boolean(r->text_not_read));
         tn_json_set(&j, "passes", json_integer(r->n_passes));
@@ -85,9 +95,9 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     if (r->coded_bytes < r->plain_bytes)
         printf("weights entropy-coded: %.1f MiB in the file for %.1f MiB in memory\n",
                (double)r->coded_bytes / 1048576, (double)r->plain_bytes / 1048576);
-    if (r->bits > 0) printf("%.2f bits a weight, output layer and embedding counted", r->bits);
+    if (r->bits > 0) printf("%.2f bits per weight, with output layer and embedding", r->bits);
     if (r->n_held_tokens) {
-        printf("; what is lost by them: %s%s (KL divergence on %llu tokens of %s that nothing was decided on",
+        printf("; loss: %s%s (KL divergence on %llu held-out tokens of %s",
                r->text_not_read ? "at least " : "",
                cli_loss_words(r->kl, r->kl_stderr, r->n_held_tokens, loss),
                (unsigned long long)r->n_held_tokens, tn_words_name(r->worst));
@@ -100,14 +110,14 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
         printf(")");
     }
     if (r->bits > 0) puts("");
+    say_source_bits(r);
     if (r->text_not_read)
-        printf("this model does not read the built-in text (%.1f nats a byte): it is judged on its own words "
-               "alone; "
-               "--calib FILE takes text of yours\n",
+        printf("this model does not know the built-in text (%.1f nats per byte), so the loss is measured on "
+               "text of its own; --calib FILE calibrates on yours\n",
                r->surprise);
     if (r->not_enough)
-        puts("that is more than was asked for (--quality): more calibration text helps (--calib), or more "
-             "bits (--bits, to 8)");
+        puts("that is more than --quality allows: give more calibration text (--calib) or more bits (--bits, "
+             "up to 8)");
     if (r->n_unsmoothed)
         printf("inputs of %d of %d sites are not smoothed: %s\n", r->n_unsmoothed, r->n_sites,
                tn_pack_unsmoothed);
@@ -119,6 +129,19 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
                (unsigned long long)r->n_channels, r->hot_coverage * 100, (double)r->hot_row_bytes / 1048576,
                (double)r->all_row_bytes / 1048576);
     }
+    return EXIT_OK;
+}
+
+static int report_gguf(const char *out, const tn_pack_report *r, bool json) {
+    if (json)
+        return cli_emit_json(tn_json_pack("{s:s, s:I, s:f, s:f, s:I}", "file", out, "bytes",
+                                          (json_int_t)r->package_bytes, "bits", r->bits, "source_bits",
+                                          r->source_bits, "calibration_tokens",
+                                          (json_int_t)r->n_calib_tokens),
+                             JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("%s: %.1f MiB, %.2f bits per weight with output layer and embedding, calibrated on %llu tokens\n",
+           out, (double)r->package_bytes / 1048576, r->bits, (unsigned long long)r->n_calib_tokens);
+    say_source_bits(r);
     return EXIT_OK;
 }
 
@@ -139,10 +162,10 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
     if (st != TERN_OK) return cli_failed(&err);
     if (o->compress && r.coded_bytes == r.plain_bytes)
         fprintf(stderr,
-                "tern: --compress: nothing got smaller by it; scheme %s keeps whole bytes of 8 bits as they "
-                "are, and "
-                "experts are read alone\n",
+                "tern: --compress: nothing became smaller: scheme %s stores whole bytes, or the weights are "
+                "experts, which are read one by one\n",
                 scheme);
+    if (o->gguf_type != TN_F32) return report_gguf(out, &r, json);
     return report(out, scheme, &r, json);
 }
 
@@ -152,95 +175,111 @@ static bool names_other_format(const char *out) {
 }
 
 /* Returns -1 to go on or an exit status. */
-static int check_names(const command *c, const char *src, const char *out) {
+static int check_names(const command *c, const char *src, const char *out, const char *type) {
     if (!src) return cli_usage_error(c, "SRC is required");
     if (!out) return cli_usage_error(c, "-o OUT.tern is required");
-    if (names_other_format(out))
-        return cli_usage_error(
-            c, "-o %s: a package is none of that format; give it a name that ends in .tern", out);
+    const char *ending = strrchr(out, '.');
+    if (type && (!ending || strcmp(ending, ".gguf")))
+        return cli_usage_error(c, "--type is for GGUF files: give the output a name that ends in .gguf");
+    if (type && strcmp(type, "q4_0")) return cli_usage_error(c, "type '%s' is unknown; there is q4_0", type);
+    if (!type && names_other_format(out))
+        return cli_usage_error(c,
+                               "-o %s: a package is not a GGUF file; give it a name that ends in .tern, or "
+                               "ask for a GGUF file with --type q4_0",
+                               out);
     if (tn_pkg_is(src))
         return cli_failed_text(
-            "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", src);
+            "%s is already a package; packages are made from a GGUF file or a Hugging Face folder", src);
     return -1;
 }
 
+/* The encoder of pictures beside the model goes into the package, unless another one or none was asked for. */
+static int with_encoder(const char *src, const char *out, const char *scheme, tn_pack_options *o, bool json) {
+    char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, NULL) : NULL;
+    if (found) fprintf(stderr, "tern: the encoder of pictures %s goes into the package\n", cli_shown(found));
+    if (found) o->mmproj = found;
+    else if (o->mmproj && !strcmp(o->mmproj, "none")) o->mmproj = NULL;
+    int rc = run_pack(src, out, scheme, o, json);
+    free(found);
+    return rc;
+}
+
 int cmd_pack(int argc, char **argv) {
-    const char *out = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor", *allocation = NULL;
-    bool json = false;
+    const char *out = NULL, *type = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor",
+               *allocation = NULL;
     float bits = 0, quality = 0;
+    bool json = false;
     tn_pack_options o;
     tn_pack_defaults(&o);
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
+        {"type", 0, "TYPE", ARG_STR, &type, 0, 0,
+         "write a GGUF file instead (SRC must be one): q4_0, with rounding optimised on the calibration "
+         "text"},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
          "gram (default), edgeflow, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
-         "average bits of a weight (default: what --quality needs with gram, 5 with edgeflow, else 8)"},
+         "average bits per weight (default: as many as --quality needs with gram, 5 with edgeflow, else 8)"},
         {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
-         "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
-         "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
+         "with gram, instead of --bits: use the fewest bits whose loss on held-out calibration text stays "
+         "below this (KL divergence; perplexity rises by about as much at most; default 0.5)"},
         {"quick", 0, NULL, ARG_FLAG, &o.quick, 0, 0,
-         "with gram: a third of the time; 6 bits for every weight unless --bits says otherwise, 512 tokens, "
-         "coarser rounding. tern-tiny loses 0.55 ± 0.17 % by it, 0.28 ± 0.14 % by 5 bits without, in 0.86 of "
-         "the "
-         "bytes"},
+         "with gram: takes a third of the time; 6 bits per weight unless --bits is given, 512 tokens, "
+         "coarser "
+         "rounding"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
-         "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
-         "measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq"},
+         "how bits are distributed: loss (default with gram: 2 to 8 bits a channel, by measured effect on "
+         "predictions), re (default with edgeflow: 1 to 8, by relative error), uniform (default otherwise), "
+         "cmpq"},
         {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0,
-         "tensor: that average in every one (default), or model: in all of them together; reads them once "
-         "more"},
+         "tensor: this average in every tensor (default); model: over all tensors, read once more"},
         {"outliers", 0, "MODE", ARG_STR, &outliers, 0, 0,
-         "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, on"},
+         "edgeflow: outlier paths in addition to smoothing: auto (default: where smoothing is not enough), "
+         "off, on"},
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0,
-         "text to calibrate on (default: a small built-in one)"},
+         "calibration text (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7,
-         "tokens of it to use at most (default 4096; 2048 for models of over a billion parameters)"},
+         "most tokens of it to use (default 4096; 2048 for models of over a billion parameters)"},
         {"own-words", 0, "N", ARG_INT, &o.own_tokens, 0, 1 << 20,
-         "tokens that the model writes by itself, to be calibrated on besides (default with gram: 2048, half "
-         "of that for models of over a billion parameters, none with --calib)"},
+         "also calibrate on N tokens that the model writes itself (default with gram: 2048; 1024 for models "
+         "of over a billion parameters; 0 with --calib)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5,
-         "context while calibrating (default 512)"},
+         "context length during calibration (default 512)"},
         {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100,
-         "least important sites without an outlier path, at most (default 85)"},
+         "most of the least important sites that go without an outlier path (default 85)"},
         {"prune-error", 0, "X", ARG_FLOAT, &o.prune_error, 0, 1e9,
-         "never prune a site whose values that are no outliers would lose more than X of their energy "
-         "(default 0.001)"},
+         "never prune a site whose ordinary values would lose more than X of their energy (default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1,
-         "share of an outlier site's values beyond its scale (default 0.002)"},
+         "share of the values of an outlier site that lie beyond its scale (default 0.002)"},
         {"hot-coverage", 0, "X", ARG_FLOAT, &o.hot_coverage, 0, 1,
-         "share of the outliers whose weight rows stay resident for the CPU (default 0.9)"},
+         "share of outliers whose weight rows stay in memory for the CPU (default 0.9)"},
         {"hot-max", 0, "X", ARG_FLOAT, &o.hot_max, 0, 1,
-         "... in at most this share of the channels (default 0.25; the paper: 0.03)"},
+         "most of the channels that this may take (default 0.25; the paper: 0.03)"},
         {"output-int8", 0, NULL, ARG_FLAG, &o.output_int8, 0, 0,
-         "products leave the device in 8 bits, with one frozen scale a tensor, as on most phones (default: "
-         "in float)"},
+         "products leave the device in 8 bits, with one fixed scale per tensor (default: float)"},
         {"output-beta", 0, "B", ARG_FLOAT, &o.output_beta, 0, 1,
-         "... their channels made alike before, divided by their largest output to this power (default 1; 0: "
-         "not)"},
+         "with --output-int8: divide each channel by its largest output to the power B first (default 1; 0: "
+         "do not)"},
         {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0,
-         "sparse attention: measure each head's importance; one forward of a window for every head. After a "
-         "kill it goes on where it was"},
+         "sparse attention: measure each head's importance (a forward pass of a window per head)"},
         {"compress", 0, NULL, ARG_FLAG, &o.compress, 0, 0,
-         "entropy-code the weights: a tenth less in the file, as much in memory; loading decodes them"},
+         "entropy-code the weights: the file shrinks by a tenth, memory does not; loading decodes them"},
         {"compress-rate", 0, "R", ARG_FLOAT, &o.compress_rate, 0, 4,
-         "with gram: how much entropy counts in choosing scales (default 1; 0: weights as without)"},
+         "with gram: how much entropy counts in choosing scales (default 1; 0: not at all)"},
+        {"mmproj", 0, "FILE", ARG_STR, &o.mmproj, 0, 0,
+         "the picture encoder to put into the package (default: the mmproj file beside SRC; none: without)"},
         {"threads", 't', "N", ARG_INT, &o.n_threads, 1, 64, "worker threads (default: one per core)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print the report as JSON"},
         {0},
     };
     const command c = {"pack", "SRC -o OUT.tern [OPTIONS]",
-                       "Calibrate and quantise SRC (a GGUF file or a Hugging Face folder) into one package.",
+                       "Calibrate and quantise SRC (a GGUF file or a Hugging Face folder) into a package.",
                        specs, 1};
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    rc = check_names(&c, words[0], out);
-    if (rc >= 0) return rc;
-    o.bits = (double)bits;
-    o.quality = (double)quality / 100;
-    if (o.quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
-    rc = choose(&c, scheme, outliers, allocation, scope, &o);
-    if (rc >= 0) return rc;
-    return run_pack(words[0], out, scheme, &o, json);
+    o.bits = (double)bits, o.quality = (double)quality / 100, o.gguf_type = type ? TN_Q4_0 : TN_F32;
+    rc = check_names(&c, words[0], out, type);
+    if (rc < 0) rc = choose(&c, scheme, outliers, allocation, scope, &o);
+    return rc >= 0 ? rc : with_encoder(words[0], out, scheme, &o, json);
 }

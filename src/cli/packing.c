@@ -7,6 +7,8 @@
 #include "base/background.h"
 #include "formats/package.h"
 #include "measure/tune.h"
+#include "model/blocks.h"
+#include "model/source.h"
 
 #include <errno.h>
 #include <libgen.h>
@@ -24,7 +26,7 @@ static void notice(const char *what, const tern_error *err) {
 
 /* A package learns once what suits this machine, so that nobody has to ask for it. Without that it runs as
  * well, by what is usual. */
-static bool measure(const char *package) {
+bool cli_packing_measure(const char *package) {
     tern_error err;
     tern_options o;
     tn_options_defaults(&o);
@@ -37,7 +39,7 @@ static bool measure(const char *package) {
 }
 
 bool cli_packing_now(const char *model) {
-    if (tn_pkg_is(model)) return measure(model);
+    if (tn_pkg_is(model)) return cli_packing_measure(model);
     char folder[TN_CACHE_PATH], package[TN_CACHE_PATH];
     tern_error err;
     tern_hooks hooks;
@@ -58,8 +60,18 @@ bool cli_packing_now(const char *model) {
     cli_pack_progress_done(&shown);
     if (st != TERN_OK) notice("no package was made", &err);
     else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
-    else if (cli_packing_find(model, package)) (void)measure(package);
+    else if (cli_packing_find(model, package)) (void)cli_packing_measure(package);
     return st == TERN_OK && !busy;
+}
+
+bool cli_packing_later(const char *model) {
+    tn_ctx ctx;
+    tn_source *src;
+    tn_ctx_init(&ctx, NULL);
+    if (tn_pkg_is(model) || tn_source_open(&ctx, model, &src, NULL) != TERN_OK) return cli_packing_now(model);
+    const bool quantised = tn_blocks_in_source(src);
+    tn_source_close(&src);
+    return quantised ? cli_packing_measure(model) : cli_packing_now(model);
 }
 
 /* Whether a package is what its checksums say: its index, with `whole` all of it. */
@@ -80,8 +92,9 @@ static bool sound(const char *path, bool whole) {
 
 static void remove_damaged(const char *folder, const char *key, const char *model) {
     tern_error err;
-    if (tn_cache_remove(folder, key, &err) != TERN_OK) notice("a damaged package stays in the cache", &err);
-    else fprintf(stderr, "tern: the package of %s was damaged and is removed\n", model);
+    if (tn_cache_remove(folder, key, &err) != TERN_OK)
+        notice("a damaged package could not be removed from the cache", &err);
+    else fprintf(stderr, "tern: the package of %s was damaged and has been removed\n", model);
 }
 
 /* What became of the process's model. */
@@ -89,13 +102,17 @@ static struct {
     char package[TN_CACHE_PATH]; /* opened in its place; "": none */
     const char *model;           /* NULL: none was opened */
     const char *later;           /* packed, or this machine measured for it, after the command; NULL: none */
+    const char *const *words;    /* of the command that does it */
 } used;
 
 /* Whether the cache holds the model's package, and its path. */
 static bool find(const char *model, char path[TN_CACHE_PATH], tern_error *err) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
     *err = (tern_error){0};
-    if (tn_cache_folder(folder, false, err) != TERN_OK || tn_cache_key(model, key, err) != TERN_OK ||
+    if (tn_cache_folder(folder, false, err) != TERN_OK ||
+        tn_cache_key(&ctx, folder, model, TN_CONTENT_KNOWN, key, err) != TERN_OK || !*key ||
         !tn_cache_find(folder, key, path))
         return false;
     if (sound(path, false)) return true;
@@ -159,9 +176,10 @@ const char *cli_packing_words(const tn_cache_about *a, char *out, size_t cap) {
     char loss[48];
     if (a->bits <= 0) snprintf(out, cap, "what it loses is not known");
     else if (!a->n_held_tokens)
-        snprintf(out, cap, "%.3g bits a weight; what that loses was not measured", a->bits);
+        snprintf(out, cap, "%.3g bits per weight; its loss was not measured", a->bits);
     else
-        snprintf(out, cap, "%.3g bits a weight, %s lost on text like the model's own, perhaps more on other",
+        snprintf(out, cap,
+                 "%.3g bits per weight, %s lost on text like the model's own, perhaps more on other text",
                  a->bits, cli_loss_words(a->kl, a->kl_stderr, a->n_held_tokens, loss));
     return out;
 }
@@ -174,8 +192,8 @@ void cli_packing_tell(const char *model, const char *package) {
     if (about.told) return;
     cli_progress_done();
     fprintf(stderr,
-            "tern: %s: this and later answers come from its package: %s; texts differ from the file's "
-            "(--pack never stays with the file)\n",
+            "tern: %s: this answer and later ones come from its package: %s. Answers differ from the file's "
+            "(--pack never uses the file)\n",
             cli_shown(model), cli_packing_words(&about, words, sizeof words));
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
@@ -197,49 +215,59 @@ void cli_packing_measured(model_args *a) {
     char words[160];
     tn_cache_about_get(opened, &about);
     fprintf(stderr,
-            "tern: %s: measured is its package, as answers come from that: %s (--pack never: the file)\n",
+            "tern: %s: measuring its package, where answers come from: %s (--pack never measures the file)\n",
             cli_shown(a->model), cli_packing_words(&about, words, sizeof words));
     a->model = opened;
     a->from = "cache";
 }
+
+/* What goes on in the background is decided there, where it costs no start: a quantised file that nobody asked to pack
+ * stays what its user chose, and this machine is measured for it. */
+static const char *const packer_words[] = {"cache", "add", "--", NULL};
+static const char *const later_words[] = {"cache", "later", "--", NULL};
+
+static const char *const *words_for(packing_when when) {
+    return when == PACKING_AUTO ? later_words : packer_words;
+}
+
+void cli_packing_prepare(packing_when when) { tn_background_prepare(words_for(when)); }
 
 void cli_packing_opened(packing_when when, const char *model, const tern_engine *e, bool measures) {
     const char *opened = used.package[0] ? used.package : model;
     if (used.package[0]) cli_packing_tell(model, used.package);
     tern_model_info info;
     tern_engine_info(e, &info);
-    if (measures && when != PACKING_NEVER && tn_pkg_is(opened) && beside_is_writable(opened) &&
-        tn_tune_wanted(e, opened)) {
+    const bool quantised = !strcmp(info.scheme, "blocks") && !info.embeds;
+    const bool of_file = quantised && when == PACKING_AUTO,
+               of_package = tn_pkg_is(opened) && beside_is_writable(opened);
+    used.words = words_for(when);
+    if (measures && when != PACKING_NEVER && (of_file || of_package) && tn_tune_wanted(e, opened)) {
         used.later = opened;
         if (opened == model) /* whose package was made by itself has heard of that */
-            fprintf(
-                stderr,
-                "tern: this machine will be measured for %s in the background, once (seconds; minutes for a "
-                "large model; --pack never leaves it)\n",
-                cli_shown(model));
+            fprintf(stderr,
+                    "tern: measuring this machine for %s in the background, once (seconds, or minutes for a "
+                    "large model; --pack never skips it)\n",
+                    cli_shown(model));
     }
     if (when != PACKING_AUTO || !used.model || used.package[0] || info.embeds || strcmp(info.scheme, "float"))
         return;
     used.later = model;
     fprintf(stderr,
-            "tern: %s will be packed in the background: the next start reads its package, which is smaller "
-            "and faster "
-            "(tern cache; --pack never leaves the file as it is)\n",
+            "tern: packing %s in the background: later starts use the package, which is smaller and faster "
+            "(tern cache lists packages; --pack never keeps to the file)\n",
             cli_shown(model));
 }
 
-static const char *const packer_words[] = {"cache", "add", "--", NULL};
-
-void cli_packing_prepare(void) { tn_background_prepare(packer_words); }
-
 void cli_packing_end(bool failed) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
     if (!failed) {
-        if (used.later && !tn_background_run(packer_words, used.later))
+        if (used.later && !tn_background_run(used.words ? used.words : packer_words, used.later))
             fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
     } else if (used.package[0] && !sound(used.package, true) &&
                tn_cache_folder(folder, false, NULL) == TERN_OK &&
-               tn_cache_key(used.model, key, NULL) == TERN_OK) {
+               tn_cache_key(&ctx, folder, used.model, TN_CONTENT_KNOWN, key, NULL) == TERN_OK && *key) {
         remove_damaged(folder, key, used.model);
     }
 }

@@ -23,7 +23,7 @@ const char *cli_packing_model(packing_when when, const char *model);
  * there is one and --pack and $TERN_PACK allow it; none is made unless --pack says so. Standard error is told of one.
  * a->from becomes "file", "package" (which a->model was), or "cache". */
 void cli_packing_measured(model_args *a);
-/* "5.50 bits a weight, about 0.4 % lost (...)"; without a measurement what is known. */
+/* "5.50 bits per weight, about 0.4 % lost (...)"; without a measurement what is known. */
 const char *cli_packing_words(const tn_cache_about *about, char *out, size_t cap);
 /* What a KL divergence means in words: "0.41 ± 0.03 %", or "about 0.4 %" where it was measured on too little for more. */
 const char *cli_loss_words(double kl, double kl_stderr, uint64_t n_tokens, char out[48]);
@@ -39,8 +39,12 @@ bool cli_packing_find(const char *model, char path[TN_CACHE_PATH]);
 void cli_packing_tell(const char *model, const char *package);
 /* For a process that will not be allowed to start others: now, while it has one thread, it starts the one
  * that waits for packing_end. */
-void cli_packing_prepare(void);
+void cli_packing_prepare(packing_when when);
 /* Makes the package of a model and measures this machine for it, or for a package alone, with progress on a
  * terminal. False: a message was printed. */
 bool cli_packing_now(const char *model);
+/* Measures this machine for a package or a quantised file, and packs nothing. */
+bool cli_packing_measure(const char *model);
+/* What a start leaves for the background: that for a quantised file, else cli_packing_now. */
+bool cli_packing_later(const char *model);
 #endif

@@ -17,7 +17,7 @@ int32_t *cli_prompt_chat(const tern_engine *e, const tern_message *msgs, size_t 
 #define TEMPLATE_ARG(given)                                                                                  \
     {                                                                                                        \
         "chat-template", 0, "FILE|NAME", ARG_STR | ARG_MORE, &(given), 0, 0,                                 \
-            "chat template instead of the model's: a Jinja file, or " TN_CHAT_NAMES                          \
+            "chat template to use instead of the model's: a Jinja file, or " TN_CHAT_NAMES                   \
     }
 
 /* Reads what --chat-template names, malloc'ed (NULL when nothing was given). Returns false with a message

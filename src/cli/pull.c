@@ -123,8 +123,8 @@ int cli_pull(const char *text, int stall_s, pull_print print) {
     if (!p || !p->items) st = tn_fail(&err, TERN_E_MEMORY, "no memory to plan");
     else if (!cli_pull_name(text, &p->name))
         st = tn_fail(&err, TERN_E_INVALID,
-                     "%s: want ORG/REPO or ORG/REPO:QUANT of Hugging Face, NAME or NAME:TAG of Ollama's "
-                     "registry, or the address of a GGUF file",
+                     "%s: give ORG/REPO or ORG/REPO:QUANT (Hugging Face), NAME or NAME:TAG (Ollama's "
+                     "registry), or the address of a GGUF file",
                      text);
     else if (!cli_http_open(&h, stall_s, &err)) st = TERN_E_UNSUPPORTED;
     else st = plan(h, p, &err);
@@ -170,17 +170,16 @@ int cmd_pull(int argc, char **argv) {
     int32_t stall_s = STALL_S;
     const arg_spec specs[] = {
         {"timeout", 0, "SECONDS", ARG_INT, &stall_s, 1, 3600,
-         "so long without a byte is a failure, and is tried again (default 60)"},
+         "retry after this long without a byte (default 60)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object: name, path, files, bytes"},
         {0},
     };
     const command c = {
         "pull", "NAME [OPTIONS]",
         "Fetch a model and print where it is. NAME is ORG/REPO or ORG/REPO:QUANT (Hugging Face), NAME:TAG "
-        "(Ollama's registry), or the address "
-        "of a GGUF file.\nIt goes where those programs keep theirs, so that they find it too. What was "
-        "interrupted goes on where it was. "
-        "$HF_TOKEN and $HF_ENDPOINT are heeded, and proxies. No other command opens a connection.",
+        "(Ollama's registry), or the address of a GGUF file.\nModels go into those programs' own caches, so "
+        "that they find them too. An interrupted download continues where it stopped. $HF_TOKEN, "
+        "$HF_ENDPOINT and proxy settings are followed. No other command opens a connection.",
         specs, 1};
     const char *words[2] = {0};
     int rc = cli_args_parse(&c, argc, argv, words);

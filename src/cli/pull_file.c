@@ -100,14 +100,14 @@ typedef struct fetching {
     char part[PATH], etag_path[PATH], etag[ETAG_FILE];
     int fd;
     uint64_t have; /* bytes of the part */
-    pull_sum sum;
+    tn_sum sum;
 } fetching;
 
 static void begin_sum(fetching *x) {
     char head[40];
-    cli_sum_begin(&x->sum, x->f->git);
+    tn_sum_begin(&x->sum, x->f->git);
     if (x->f->git)
-        cli_sum_add(&x->sum, head, (size_t)snprintf(head, sizeof head, "blob %" PRIu64, x->f->n_bytes) + 1);
+        tn_sum_add(&x->sum, head, (size_t)snprintf(head, sizeof head, "blob %" PRIu64, x->f->n_bytes) + 1);
 }
 
 /* The sum of what an earlier attempt left. */
@@ -124,7 +124,7 @@ static tern_status sum_of_part(fetching *x, tern_error *err) {
     for (ssize_t k; (k = read(x->fd, buf, sizeof buf)) != 0;) {
         if (k < 0 && errno == EINTR) continue;
         TN_FAIL_IF(k < 0, err, TERN_E_IO, "%s: %s", x->part, strerror(errno));
-        cli_sum_add(&x->sum, buf, (size_t)k);
+        tn_sum_add(&x->sum, buf, (size_t)k);
         x->have += (uint64_t)k;
     }
     x->p->done += x->have;
@@ -141,7 +141,7 @@ static bool on_bytes(void *user, const void *data, size_t n) {
         begin_sum(x);
         return true;
     }
-    cli_sum_add(&x->sum, data, n);
+    tn_sum_add(&x->sum, data, n);
     x->have += n;
     x->p->done += n;
     cli_pull_show(x->p, x->f->shown, false);
@@ -206,7 +206,7 @@ static tern_status attempt(pull_http *h, fetching *x, bool *again, pull_reply *r
     if (r->status == 416 && x->have) { /* what was there is no beginning of the file */
         *again = true;
         TN_TRY(start_over(x, err));
-        return tn_fail(err, TERN_E_IO, "%s: the server has no such rest", f->shown);
+        return tn_fail(err, TERN_E_IO, "%s: the server cannot send the rest", f->shown);
     }
     if (r->status != 200 && r->status != 206) {
         *again = may_pass(r->status);
@@ -225,14 +225,15 @@ static tern_status attempt(pull_http *h, fetching *x, bool *again, pull_reply *r
 }
 
 static tern_status check_sum(fetching *x, tern_error *err) {
-    char sum[PULL_SUM_TEXT];
-    cli_sum_end(&x->sum, sum);
+    char sum[TN_SUM_TEXT];
+    tn_sum_end(&x->sum, sum);
     if (!x->f->sum[0]) snprintf(x->f->sum, sizeof x->f->sum, "%s", sum);
     if (!strcmp(sum, x->f->sum)) return TERN_OK;
     (void)unlink(x->part);
-    return tn_fail(err, TERN_E_FORMAT,
-                   "%s: what came has another sum (%.12s..., not %.12s...) and is removed; fetch it again",
-                   x->f->shown, sum, x->f->sum);
+    return tn_fail(
+        err, TERN_E_FORMAT,
+        "%s: the download has a wrong checksum (%.12s..., not %.12s...) and was removed; fetch it again",
+        x->f->shown, sum, x->f->sum);
 }
 
 tern_status cli_pull_file(pull_http *h, pull_file *f, pull_progress *p, tern_error *err) {

@@ -3,7 +3,7 @@
 #define TN_CLI_PULL_FILE_H
 
 #include "cli/pull_http.h"
-#include "cli/pull_sum.h"
+#include "base/sum.h"
 
 #include <stdatomic.h>
 
@@ -18,7 +18,7 @@ typedef struct pull_file {
     const char *url, *token, *shown; /* shown: what messages call it */
     const char *into;                /* the file; beside it lies INTO.incomplete until it is whole */
     uint64_t n_bytes;                /* 0: not known */
-    char sum[PULL_SUM_TEXT];         /* of all bytes; "": not known, and set when it is there */
+    char sum[TN_SUM_TEXT];           /* of all bytes; "": not known, and set when it is there */
     bool git;                        /* the sum is git's: SHA-1, with the length in front */
 } pull_file;
 

@@ -7,8 +7,8 @@ bool cli_http_open(pull_http **out, int stall_s, tern_error *err) {
     *out = NULL;
     (void)tn_fail(
         err, TERN_E_UNSUPPORTED,
-        "this tern was built without libcurl, so it fetches nothing: install libcurl4-openssl-dev and "
-        "build it again, or fetch the file another way (curl -LO ADDRESS, hf download) and give its name");
+        "this tern was built without libcurl and cannot fetch: install libcurl4-openssl-dev and build it "
+        "again, or fetch the file another way (curl -LO ADDRESS, hf download) and give its path");
     return false;
 }
 void cli_http_close(pull_http **h) { *h = NULL; }
@@ -78,7 +78,7 @@ bool cli_http_open(pull_http **out, int stall_s, tern_error *err) {
     h->curl = all ? h->init() : NULL;
     if (h->curl) return true;
     cli_http_close(out);
-    return tn_fail(err, TERN_E_UNSUPPORTED, "libcurl is here, but does not begin"), false;
+    return tn_fail(err, TERN_E_UNSUPPORTED, "libcurl is installed but does not start"), false;
 }
 
 void cli_http_close(pull_http **ph) {
@@ -239,7 +239,7 @@ tern_status cli_http_get(pull_http *h, const pull_request *r, pull_reply *out, t
     h->getinfo(h->curl, CURLINFO_RESPONSE_CODE, &out->status);
     h->free_all(headers);
     if (t.too_much)
-        return tn_fail(err, TERN_E_LIMIT, "the server sends more than the %llu bytes that were announced",
+        return tn_fail(err, TERN_E_LIMIT, "the server sends more than the %llu bytes it announced",
                        (unsigned long long)r->most);
     if (t.failed) return tn_fail(err, TERN_E_IO, "%s", t.failed);
     out->transient = rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR || rc == CURLE_SEND_ERROR ||

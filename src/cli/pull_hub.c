@@ -29,7 +29,7 @@ static tern_status home_of(char out[PULL_PATH], const char *what, tern_error *er
     if (env("XDG_CACHE_HOME", out, PULL_PATH, more)) return TERN_OK;
     snprintf(more, sizeof more, "/.cache/huggingface/%s", what);
     if (env("HOME", out, PULL_PATH, more)) return TERN_OK;
-    return tn_fail(err, TERN_E_IO, "no place for models: none of HF_HOME, XDG_CACHE_HOME and HOME is set");
+    return tn_fail(err, TERN_E_IO, "there is no folder for models: set HF_HOME, XDG_CACHE_HOME or HOME");
 }
 
 static tern_status hub_of(char out[PULL_PATH], tern_error *err) {
@@ -142,7 +142,7 @@ static tern_status add_item(pull_plan *p, const json_t *f, const char *commit, t
     TN_FAIL_IF(p->n == PULL_FILES, err, TERN_E_LIMIT, "the repository has more than %d files of this model",
                PULL_FILES);
     TN_FAIL_IF(!cli_pull_path_ok(name) || !is_hex(sum, git ? 40 : 64) || n < 0, err, TERN_E_FORMAT,
-               "the server describes the file %s in a way that is not understood", cli_shown(name));
+               "the server's description of %s is not understood", cli_shown(name));
     pull_item *i = &p->items[p->n++];
     *i = (pull_item){.file = {.url = i->url,
                               .token = p->token[0] ? p->token : NULL,
@@ -208,7 +208,7 @@ static tern_status refused(const pull_plan *p, long status, tern_error *err) {
                        "yours into HF_TOKEN (or run `hf auth login`)",
                        org, model, p->token[0] ? " (a token was sent)" : "", cli_pull_endpoint(), org, model);
     return tn_fail(err, TERN_E_IO, "%s/%s: %s (the server says %ld)", org, model,
-                   status == 404 ? "there is no such repository" : "the server does not tell its files",
+                   status == 404 ? "there is no such repository" : "the server does not list its files",
                    status);
 }
 
@@ -249,14 +249,14 @@ tern_status cli_pull_plan_hub(pull_http *h, pull_plan *p, tern_error *err) {
 
 /* Before its sum is known the blob has the name of the address. */
 tern_status cli_pull_plan_url(pull_plan *p, tern_error *err) {
-    char hub[PULL_PATH], sum[PULL_SUM_TEXT];
-    pull_sum s;
+    char hub[PULL_PATH], sum[TN_SUM_TEXT];
+    tn_sum s;
     TN_TRY(hub_of(hub, err));
     TN_FAIL_IF(!ends_with(p->name.model, ".gguf") && !ends_with(p->name.model, ".tern"), err, TERN_E_INVALID,
                "%s: want the address of a .gguf or .tern file", p->name.url);
-    cli_sum_begin(&s, false);
-    cli_sum_add(&s, p->name.url, strlen(p->name.url));
-    cli_sum_end(&s, sum);
+    tn_sum_begin(&s, false);
+    tn_sum_add(&s, p->name.url, strlen(p->name.url));
+    tn_sum_end(&s, sum);
     pull_item *i = &p->items[p->n++];
     *i = (pull_item){.file = {.url = i->url, .shown = i->name, .into = i->blob}};
     snprintf(i->name, sizeof i->name, "%s", p->name.model);

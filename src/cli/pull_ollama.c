@@ -14,7 +14,7 @@ static tern_status place(char out[PULL_ROOT], tern_error *err) {
             : home && *home ? snprintf(out, PULL_ROOT, "%s/.ollama/models", home)
                             : -1;
     TN_FAIL_IF(n < 0 || n >= PULL_ROOT, err, TERN_E_IO,
-               "no place for models of Ollama's registry: neither OLLAMA_MODELS nor HOME is set");
+               "there is no folder for models of Ollama's registry: set OLLAMA_MODELS or HOME");
     return TERN_OK;
 }
 
@@ -30,7 +30,7 @@ static tern_status add_layer(pull_plan *p, const json_t *layer, tern_error *err)
     TN_FAIL_IF(p->n == PULL_FILES, err, TERN_E_LIMIT, "more than %d layers", PULL_FILES);
     TN_FAIL_IF(!digest || strncmp(digest, "sha256:", 7) || strlen(digest) != 71 ||
                    strspn(digest + 7, "0123456789abcdef") != 64 || n <= 0,
-               err, TERN_E_FORMAT, "the registry describes a layer in a way that is not understood");
+               err, TERN_E_FORMAT, "the registry's description of a layer is not understood");
     pull_item *i = &p->items[p->n++];
     const pull_name *m = &p->name;
     *i = (pull_item){.file = {.url = i->url, .shown = i->name, .into = i->blob, .n_bytes = (uint64_t)n}};

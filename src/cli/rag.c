@@ -66,7 +66,7 @@ static tern_status bring_vectors(adding *a, const char *embed, const char *pooli
     if (st == TERN_OK && !embed && !info->any && !info->declined &&
         cli_embedding_at_hand(found, sizeof found)) {
         embed = found;
-        fprintf(stderr, "tern: passages are found by meaning too, by %s (--embed none: by words alone)\n",
+        fprintf(stderr, "tern: passages are also found by meaning, with %s (--embed none: by words only)\n",
                 cli_shown(found));
     }
     if (st != TERN_OK || (embed ? !strcmp(embed, "none") : !info->any || !info->n_missing)) return st;
@@ -133,31 +133,28 @@ static int sub_add(int argc, char **argv) {
     int32_t max_tokens = TN_RAG_PASSAGE_TOKENS, overlap = TN_RAG_OVERLAP_TOKENS, max_mib = 32;
     bool json = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {"model", 'm', "MODEL", ARG_STR, &model, 0, 0,
-         "count tokens with this model's tokenizer (default: about 4 bytes each)"},
+         "count tokens with this model's tokenizer (default: 4 bytes per token)"},
         {"embed", 0, "MODEL", ARG_STR, &embed, 0, 0,
-         "find passages by meaning too, by this embedding model (default: the smallest that `tern models` "
-         "lists, if "
-         "any embeds); later additions use it by themselves; none: by words alone"},
+         "also find passages by meaning, with this embedding model (default: the smallest that `tern models` "
+         "lists); later additions use it too; none: by words only"},
         {"pooling", 0, "mean|last", ARG_STR, &pooling, 0, 0,
-         "what of the model's output is a passage's vector: the mean over its tokens or the last one "
-         "(default: as the "
-         "model's file says, else the mean)"},
-        {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "tokens per passage at most (default 192)"},
+         "which output becomes a passage's vector: the mean over its tokens, or the last token (default: as "
+         "the model file says, else the mean)"},
+        {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "most tokens per passage (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
-         "tokens that passages share with the one before (default 24)"},
+         "tokens that a passage repeats from the one before (default 24)"},
         {"max-file", 0, "MIB", ARG_INT, &max_mib, 1, 1024, "skip larger files (default 32)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
     const command c = {"rag add", "PATH... [OPTIONS]",
-                       "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
-                       "and PDF where pdftotext is installed.\n"
-                       "What did not change since is not read into it again; what is gone from a folder goes "
-                       "from the index. Fails where a file that is named itself cannot be read, or where "
-                       "reading one failed; "
-                       "others are added.",
+                       "Index files, and folders with everything below them: text, Markdown, HTML, office "
+                       "documents, books, mail, and PDF if pdftotext is installed.\nUnchanged files are not "
+                       "read again, and files gone from a folder leave the index. Fails if a file that you "
+                       "named cannot be read, or if reading one failed; the others are added.",
                        specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = cli_args_parse(&c, argc, argv, paths);
@@ -228,8 +225,8 @@ static bool list_one(void *user, const tn_rag_document *d) {
     time_t t = (time_t)d->added;
     struct tm tm;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&t, &tm));
-    printf("%s  %6lld passages  %10lld bytes  %s\n", when, (long long)d->n_passages, (long long)d->n_bytes,
-           cli_shown(d->path));
+    printf("%s  %6lld passage%s  %10lld bytes  %s\n", when, (long long)d->n_passages,
+           d->n_passages == 1 ? " " : "s", (long long)d->n_bytes, cli_shown(d->path));
     return !ferror(stdout);
 }
 
@@ -237,7 +234,8 @@ static int sub_ls(int argc, char **argv) {
     const char *store = NULL;
     bool json = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print a JSON array"},
         {0},
     };
@@ -258,7 +256,7 @@ static int sub_ls(int argc, char **argv) {
         return cli_failed(&err);
     }
     if (json) return cli_emit_json(l.json, JSON_INDENT(2));
-    if (!l.n) fputs("tern: no documents: tern rag add PATH brings them in\n", stderr);
+    if (!l.n) fputs("tern: no documents: add some with tern rag add PATH\n", stderr);
     return EXIT_OK;
 }
 
@@ -266,13 +264,14 @@ static int sub_rm(int argc, char **argv) {
     const char *store = NULL;
     bool all = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {"all", 0, NULL, ARG_FLAG, &all, 0, 0, "every document"},
         {0},
     };
     const command c = {"rag rm", "PATH... | --all [OPTIONS]",
-                       "Take documents, or all below a folder, out of the index. The files stay.", specs,
-                       MAX_PATHS};
+                       "Remove documents, or everything below a folder, from the index. The files stay.",
+                       specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = cli_args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
@@ -306,12 +305,14 @@ static int sub_show(int argc, char **argv) {
     const char *store = NULL;
     bool json = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
     const command c = {"rag show", "PATH NUMBER [OPTIONS]",
-                       "Print a passage of a document, as tern ask names it among its sources.", specs, 2};
+                       "Print one passage of a document, by the number that tern ask gives in its sources.",
+                       specs, 2};
     const char *words[3] = {0};
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
@@ -355,7 +356,7 @@ int cmd_rag(int argc, char **argv) {
     static const arg_spec none[] = {{0}};
     const command c = {
         "rag", "add PATH... | ls | rm PATH... | show PATH NUMBER",
-        "The documents that tern ask answers from. tern rag add --help and so on tell the options of each.",
+        "The documents that tern ask answers from. Options of a subcommand: tern rag add --help, and so on.",
         none, 1};
     for (size_t i = 0; argc > 1 && i < sizeof subs / sizeof subs[0]; i++) {
         if (!strcmp(argv[1], subs[i].name)) return subs[i].run(argc - 1, argv + 1);

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
+#include "cli/looking.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
@@ -21,7 +22,8 @@
 /* A request is what was asked for. */
 typedef struct request {
     model_args ma;
-    const char *words[4]; /* MODEL and TEXT, unless -m and -p say them; - is standard input */
+    const char
+        *words[LOOK_MOST + 4]; /* MODEL, TEXT and pictures, unless -m and -p say them; - is standard input */
     const char *prompt, *file, *system, *load, *save, *store, *trace, *template;
     bool gantt, chat, raw, json, explain, logprobs;
     int32_t stats;
@@ -30,6 +32,8 @@ typedef struct request {
     grammar_args ga;
     best_of_args best;
     char *source; /* of --chat-template */
+    looking look;
+    struct tn_reader *reader; /* of pictures; NULL: there are none */
 } request;
 
 /* An outcome is what became of it. */
@@ -49,7 +53,7 @@ typedef struct outcome {
     tn_power *power; /* NULL: nobody asks */
 } outcome;
 
-/* Finds MODEL [TEXT] [-] in whatever is not said by options. */
+/* Finds MODEL [PICTURE...] [TEXT] [-] in whatever is not said by options. */
 static int sort_words(const command *c, request *r) {
     bool input = false;
     for (int i = 0; r->words[i]; i++) {
@@ -59,11 +63,17 @@ static int sort_words(const command *c, request *r) {
             input = true;
         } else if (!r->ma.model) {
             r->ma.model = w;
+        } else if (cli_is_picture(w)) {
+            if (!cli_looking_add(&r->look, w))
+                return cli_usage_error(c, "a question has up to %d pictures", LOOK_MOST);
+            r->by_words = true;
         } else if (!r->prompt) {
             r->prompt = w;
             r->by_words = true;
         } else {
-            return cli_usage_error(c, "unexpected argument '%s'", w);
+            return cli_usage_error(
+                c, "unexpected argument '%s': '%s' is not a picture that can be read, so it is the prompt", w,
+                r->prompt);
         }
     }
     if (input) {
@@ -82,7 +92,7 @@ static int parse(int argc, char **argv, request *r) {
         {"file", 'f', "FILE", ARG_STR, &r->file, 0, 0,
          "read the prompt from FILE (-: standard input); with -p, the text of -p follows it"},
         {"chat", 0, NULL, ARG_FLAG | ARG_MORE, &r->chat, 0, 0,
-         "wrap the prompt of -p and -f in the model's chat template too"},
+         "also apply the chat template to the prompt of -p and -f"},
         {"raw", 0, NULL, ARG_FLAG, &r->raw, 0, 0, "plain text: no chat template"},
         {"system", 0, "TEXT", ARG_STR, &r->system, 0, 0, "system message of the chat template"},
         TEMPLATE_ARG(r->template),
@@ -92,7 +102,7 @@ static int parse(int argc, char **argv, request *r) {
         {"store", 0, "FILE", ARG_STR | ARG_MORE, &r->store, 0, 0,
          "keep the conversation in FILE and draft from those kept there (default: none)"},
         {"load-session", 0, "FILE", ARG_STR | ARG_MORE, &r->load, 0, 0,
-         "start from a saved session; only what differs from it is evaluated"},
+         "start from a saved session, and evaluate only what differs"},
         {"save-session", 0, "FILE", ARG_STR | ARG_MORE, &r->save, 0, 0, "save the session at the end"},
         {"trace", 0, "FILE", ARG_STR | ARG_MORE, &r->trace, 0, 0,
          "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
@@ -102,20 +112,20 @@ static int parse(int argc, char **argv, request *r) {
         {"logprobs", 0, NULL, ARG_FLAG | ARG_MORE, &r->logprobs, 0, 0,
          "with --json: every token with its log-probability"},
         {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &r->stats, 0, 0,
-         "print one line on standard error: tokens, speed, time to the first one, memory (--stats=all: all "
-         "that was "
-         "counted)"},
+         "print one line on standard error: tokens, speed, time to first token, memory (--stats=all: "
+         "everything that was counted)"},
         {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->explain, 0, 0,
-         "print on standard error what each mechanism did and saved, or why it was off; with --json, in it"},
+         "print on standard error what each mechanism did and saved, or why it was off; with --json, as part "
+         "of the object"},
         {0},
     };
-    const command c = {
-        "run", "MODEL [TEXT] [-] [OPTIONS]  or  -m MODEL (-p TEXT | -f FILE) [OPTIONS]",
-        "Answer one prompt. The answer goes to standard output, everything else to standard error.\n"
-        "TEXT goes through the model's chat template where it has one; - is standard input: the prompt, or "
-        "the "
-        "document that TEXT asks about.",
-        specs, 3};
+    const command c = {"run",
+                       "MODEL [PICTURE...] [TEXT] [-] [OPTIONS]  or  -m MODEL (-p TEXT | -f FILE) [OPTIONS]",
+                       "Answer one prompt. The answer goes to standard output, everything else to standard "
+                       "error.\nPICTURE is a file (PNG, JPEG, WebP) that TEXT asks about; the model needs a "
+                       "picture encoder.\nTEXT goes through the model's chat template if it has one. - reads "
+                       "standard input: the prompt, or the document that TEXT asks about.",
+                       specs, LOOK_MOST + 3};
     int rc = cli_args_parse(&c, argc, argv, r->words);
     if (rc < 0) rc = sort_words(&c, r);
     if (rc >= 0) return rc;
@@ -138,8 +148,15 @@ static int parse(int argc, char **argv, request *r) {
 }
 
 /* Reads the file's text, then adds the prompt's. */
-static bool read_prompt(const request *r, outcome *o) {
+static bool read_prompt(request *r, outcome *o) {
     if (r->file && !(o->text = cli_read_text_file(r->file, &o->n_text))) return false;
+    if (o->text && r->by_words && !strcmp(r->file, "-") && cli_is_picture_bytes(o->text, o->n_text)) {
+        if (!r->prompt) return cli_failed_text("a picture came in, and no question about it: TEXT"), false;
+        if (!cli_looking_add_bytes(&r->look, "-", o->text, o->n_text))
+            return cli_failed_text("a question has up to %d pictures", LOOK_MOST), false;
+        o->text = NULL;
+        o->n_text = 0;
+    }
     if (!r->prompt) return true;
     const char *between = r->by_words && o->n_text ? "\n\n" : "";
     size_t n = o->n_text + strlen(between) + strlen(r->prompt);
@@ -155,7 +172,18 @@ static bool read_prompt(const request *r, outcome *o) {
     return true;
 }
 
-static bool tokenise_prompt(const request *r, outcome *o) {
+/* A question about pictures. */
+static bool tokenise_looking(request *r, outcome *o) {
+    bool raw = r->raw || (!r->source && !r->chat && !r->system && !tern_has_chat_template(o->e));
+    if (!cli_looking_at(&r->look, o->e, r->reader)) return false;
+    o->ids = cli_looking_prompt(&r->look, o->e, r->system, o->text, r->source, raw, &o->n_ids);
+    if (o->ids && raw && !r->raw)
+        fputs("tern: no chat template: the prompt is read as plain text (--raw)\n", stderr);
+    return o->ids;
+}
+
+static bool tokenise_prompt(request *r, outcome *o) {
+    if (r->look.n) return tokenise_looking(r, o);
     bool plain = !r->chat && (!r->by_words || r->raw);
     if (!plain) {
         tern_message msgs[2];
@@ -184,7 +212,16 @@ static tern_status best_answer(const request *r, outcome *o, const tern_session_
     return TERN_OK;
 }
 
-static tern_status compute(const request *r, outcome *o, tern_error *err) {
+/* The encoder's weights are not needed after this. */
+static tern_status see(request *r, outcome *o, tern_error *err) {
+    tn_look *looks[LOOK_MOST];
+    size_t n = cli_looking_all(&r->look, looks);
+    tern_status st = cli_looking_encode(looks, n, o->s, err);
+    tn_sight_rest(o->e);
+    return st;
+}
+
+static tern_status compute(request *r, outcome *o, tern_error *err) {
     tern_session_options so = r->ma.o.session;
     so.store = r->store;
     tern_status st = tern_session_open(o->e, &so, &o->s, err);
@@ -201,6 +238,7 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
         st = tn_power_open(&o->ctx, tn_machine_root(), &o->power, err);
         if (st == TERN_OK) tn_power_start(o->power);
     }
+    if (st == TERN_OK && r->look.n) st = see(r, o, err);
     if (st == TERN_OK) st = cli_prefill_shown(o->s, o->ids, o->n_ids, err);
     o->prefill_s = tn_now_s() - t0;
     tern_generate_options g = r->ma.o.generate;
@@ -261,6 +299,7 @@ static int print_json(const request *r, outcome *o) {
         tn_json_set(&j, "power", cli_power_json(&t));
     }
     if (r->explain) tn_json_set(&j, "explain", cli_explain_json(o->s, NULL));
+    if (r->look.n) tn_json_set(&j, "pictures", cli_looking_json(&r->look));
     if (r->best.n) tn_json_set(&j, "best_of", cli_best_of_json(&r->best, &o->best));
     return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
@@ -287,6 +326,9 @@ static int run(request *r, outcome *o) {
     if (!cli_prompt_template(r->template, &r->source) || !cli_grammar_options(&r->ga, &r->ma.o.generate) ||
         !read_prompt(r, o))
         return EXIT_FAILED;
+    tn_picture_provide();
+    if (r->look.n && tn_reader_open(1, TN_READER_WAIT_S, &r->reader, &err) != TERN_OK)
+        return cli_failed(&err); /* while there is one thread */
     cli_interrupts_cancel(NULL);
     int rc = cli_open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
@@ -305,9 +347,10 @@ static int run(request *r, outcome *o) {
     if (rc != EXIT_OK) return rc;
     if (!r->json) putchar('\n');
     fflush(stdout); /* before the statistics: both may go to one terminal */
-    cli_answer_tell_cut(o->e, o->s, o->res.reason, o->res.n_tokens, g->grammar || g->json_schema);
+    cli_answer_tell_cut(o->e, o->s, o->res.reason, o->res.n_tokens, &o->answer, g);
     if (r->best.n && !r->json) cli_best_of_tell(&r->best, &o->best);
     if (r->stats) print_stats(o, r->stats > 1);
+    if (r->explain && r->look.n) cli_looking_print(&r->look);
     if (r->explain) cli_explain_print(o->s, NULL);
     return EXIT_OK;
 }
@@ -324,6 +367,8 @@ int cmd_run(int argc, char **argv) {
     cli_answer_free(&o.answer);
     cli_best_of_free(&o.best);
     cli_grammar_args_free(&r.ga);
+    cli_looking_free(&r.look);
+    tn_reader_close(&r.reader);
     free(r.source);
     free(o.ids);
     free(o.text);

@@ -9,7 +9,9 @@
 #include "server/checkpoints.h"
 #include "server/http.h"
 #include "server/origins.h"
+#include "server/tls.h"
 #include "documents/reader.h"
+#include "pictures/sealed.h"
 #include "documents/sandbox.h"
 
 #include <fcntl.h>
@@ -17,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,6 +59,33 @@ static char *read_keys(const char *path) {
     return keys;
 }
 
+/* Reads a certificate, or the private key of one, which others than its owner and its group may not read. */
+static char *read_pem(const char *path, bool secret) {
+    struct stat s;
+    size_t n;
+    if (secret && !stat(path, &s) && (s.st_mode & 037)) {
+        cli_failed_text("%s: others may read or change the private key; chmod 600 keeps it private", path);
+        return NULL;
+    }
+    char *text = cli_read_text_file(path, &n);
+    if (text && !strstr(text, "-----BEGIN ")) {
+        cli_failed_text("%s is not in PEM form: want -----BEGIN %s----- in it", path,
+                        secret ? "PRIVATE KEY" : "CERTIFICATE");
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* Every connection of TLS has four descriptors, and common limits have room for a thousand. */
+static void want_descriptors(void) {
+    enum { DESCRIPTORS = 4096 };
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= DESCRIPTORS) return;
+    l.rlim_cur = l.rlim_max < DESCRIPTORS ? l.rlim_max : DESCRIPTORS;
+    (void)setrlimit(RLIMIT_NOFILE, &l);
+}
+
 /* The socket that systemd passed (sd_listen_fds(3)): *fd, or -1. Returns false with a message printed. */
 static bool passed_socket(int *fd) {
     const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
@@ -88,10 +118,12 @@ typedef struct serving {
     int thinking;
     packing_when when;
     int64_t idle_ns, drain_ns;
-    char *source, *keys;
+    const char *cert_file, *tls_key_file;
+    char *source, *keys, *cert, *tls_key;
     int listen_fd;
     tern_hooks hooks;
     tn_reader *reader;
+    arg_list folders; /* of pictures that requests may name */
     tn_models *models;
     tern_error err; /* of the first model that could not be listed */
 } serving;
@@ -146,7 +178,14 @@ static int check(const command *cmd, serving *s) {
     if ((s->origins && tn_origins_check(s->origins, s->key_file != NULL, &err) != TERN_OK) ||
         (s->hosts && tn_hosts_check(s->hosts, &err) != TERN_OK))
         return cli_usage_error(cmd, "%s", err.message);
+    if (!s->cert_file != !s->tls_key_file)
+        return cli_usage_error(cmd, "--tls-cert FILE and --tls-key FILE go together");
     if (s->key_file && !(s->keys = read_keys(s->key_file))) return EXIT_FAILED;
+    if (s->cert_file &&
+        (!(s->cert = read_pem(s->cert_file, false)) || !(s->tls_key = read_pem(s->tls_key_file, true))))
+        return EXIT_FAILED;
+    if (s->cert && tn_tls_check(s->cert, s->tls_key, &err) != TERN_OK) return cli_failed(&err);
+    if (s->cert) want_descriptors();
     return -1;
 }
 
@@ -177,6 +216,7 @@ static tern_status open_models(serving *s, tern_error *err) {
                                             .chat_template = s->source,
                                             .usual = usual_of(s),
                                             .cache_bytes = (uint64_t)s->cache_mib << 20,
+                                            .images = {s->reader, s->folders.n ? s->folders.items : NULL},
                                             .shift = !strcmp(s->on_full, "shift")},
                                   .engine = s->ma.o,
                                   .idle_ns = s->idle_ns,
@@ -221,8 +261,8 @@ static void announce(const serving *s, const tn_http *h) {
                 : strrchr(s->ma.model, '/') ? strrchr(s->ma.model, '/') + 1
                                             : s->ma.model);
     const bool brackets = s->listen_fd < 0 && strchr(s->host, ':') && s->host[0] != '[';
-    fprintf(stderr, " on http://%s%s%s:%d%s\n", brackets ? "[" : "", s->listen_fd < 0 ? s->host : "127.0.0.1",
-            brackets ? "]" : "", tn_http_port(h),
+    fprintf(stderr, " on %s://%s%s%s:%d%s\n", s->cert ? "https" : "http", brackets ? "[" : "",
+            s->listen_fd < 0 ? s->host : "127.0.0.1", brackets ? "]" : "", tn_http_port(h),
             s->keys                 ? " to who has a key"
             : tn_http_is_private(h) ? " to this user's programs"
                                     : "");
@@ -238,11 +278,12 @@ static int serve(serving *s, char **argv) {
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
     /* now, while there is one thread and no sandbox */
-    if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare();
+    if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare(s->when);
     tern_status st = cli_serve_files(argv, s->ma.model, s->folder, &no_files);
     /* its threads inherit it, and so do those who read documents: they read no file for the server that it may not */
+    tn_picture_provide();
     if (tn_reader_open(TN_READERS, TN_READER_WAIT_S, &s->reader, &err) != TERN_OK)
-        fprintf(stderr, "tern serve: the server reads no documents: %s\n", err.message);
+        fprintf(stderr, "tern serve: the server reads no documents and no pictures: %s\n", err.message);
     if (st == TERN_OK || st == TERN_E_UNSUPPORTED) st = open_models(s, &err);
     else err = no_files;
     bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
@@ -255,6 +296,8 @@ static int serve(serving *s, char **argv) {
                                     .strict = s->strict,
                                     .origins = s->origins,
                                     .hosts = s->hosts,
+                                    .tls_cert = s->cert,
+                                    .tls_key = s->tls_key,
                                     .keys = s->keys};
         st = tn_http_open(&ho, &h, &err);
     }
@@ -290,59 +333,65 @@ int cmd_serve(int argc, char **argv) {
         MODEL_ARGS(s.ma),
         PACK_ARG(s.ma),
         {"models", 0, "DIR", ARG_STR, &s.folder, 0, 0,
-         "serve all models in DIR, also those that come later (all: those that tern models lists), each "
-         "loaded when it is "
-         "asked for"},
+         "serve all models in DIR, including those added later (all: those that tern models lists); each is "
+         "loaded on its first request"},
+        {"allow-path", 0, "DIR", ARG_LIST, &s.folders, 0, 0,
+         "let requests name pictures below DIR by their path; may be repeated (default: none)"},
         {"idle", 0, "TIME", ARG_STR, &s.idle, 0, 0,
-         "a model that nobody asks for so long leaves memory; 0 = never (default 5m with --models, else 0)"},
+         "unload a model after this long without a request; 0 = never (default 5m with --models, else 0)"},
         {"host", 0, "ADDRESS", ARG_STR, &s.host, 0, 0,
-         "address to listen on, of IPv4 or IPv6, or localhost; other machines reach only one with "
-         "--api-key-file "
-         "(default 127.0.0.1)"},
-        {"port", 0, "N", ARG_INT, &s.port, 0, 65535, "port; 0 = any that is free (default 8080)"},
+         "address to listen on: IPv4, IPv6 or localhost; an address that other machines reach needs "
+         "--api-key-file (default 127.0.0.1)"},
+        {"port", 0, "N", ARG_INT, &s.port, 0, 65535, "port; 0 = any free port (default 8080)"},
         {"drain", 0, "TIME", ARG_STR, &s.drain, 0, 0,
-         "after SIGTERM or SIGINT answers may end within TIME; a second signal or 0 ends them at once "
-         "(default 10s)"},
+         "after SIGTERM or SIGINT, wait at most TIME for answers to finish; a second signal, or 0, ends them "
+         "at once (default 10s)"},
         {"api-key-file", 0, "FILE", ARG_STR, &s.key_file, 0, 0,
-         "requests need one of the keys in FILE, one a line, which others may not read"},
+         "requests need a key from FILE (one per line; only you may read the file)"},
+        {"tls-cert", 0, "FILE", ARG_STR, &s.cert_file, 0, 0,
+         "serve only TLS (https), with the certificate chain in FILE (PEM); needs --tls-key"},
+        {"tls-key", 0, "FILE", ARG_STR, &s.tls_key_file, 0, 0,
+         "private key of the certificate (PEM; only you may read the file)"},
         {"model-name", 0, "NAME", ARG_STR, &s.name, 0, 0,
-         "what replies call the model of -m (default: its file)"},
+         "name of the model in replies (default: its file name)"},
         {"ctx-size", 'c', "N", ARG_INT, &s.n_ctx, 0, 1 << 24,
-         "context of a conversation in tokens (0, default: the smaller of 4096 and the model's)"},
+         "context length of a conversation in tokens (0, the default: the smaller of 4096 and the model's)"},
         {"sessions", 0, "N", ARG_INT, &s.n_sessions, 1, 256,
-         "conversations kept in memory for their next turn, of which 8 are answered together (default 8)"},
-        {"queue", 0, "N", ARG_INT, &s.max_waiting, 1, 1000, "requests that may wait (default 32)"},
+         "conversations kept in memory for their next turn; up to 8 are answered together (default 8)"},
+        {"queue", 0, "N", ARG_INT, &s.max_waiting, 1, 1000, "most requests that wait (default 32)"},
         {"cache-size", 0, "MIB", ARG_INT, &s.cache_mib, 0, 1 << 20,
-         "conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)"},
+         "disk space for conversations, so that their next turn starts quickly even after a restart; 0 = "
+         "none (default 2048)"},
         {"on-full", 0, "shift|stop", ARG_STR, &s.on_full, 0, 0,
-         "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
+         "when a conversation outgrows the context: drop its oldest turns, or refuse it (default stop)"},
         {"allow-origin", 0, "LIST", ARG_STR, &s.origins, 0, 0,
-         "pages of other sites that may ask: https://a.example,app://obsidian.md,http://localhost:*; "
-         "localhost: "
-         "all of this machine (default: none)"},
+         "other sites whose pages may send requests: https://a.example,app://obsidian.md,http://localhost:*; "
+         "localhost: every page of this machine (default: none)"},
         {"allow-host", 0, "LIST", ARG_STR, &s.hosts, 0, 0,
-         "further host names that are answered without keys: tern.example,box.local (default: none)"},
+         "other host names that are served without keys: tern.example,box.local (default: none)"},
         {"strict", 0, NULL, ARG_FLAG, &s.strict, 0, 0,
-         "refuse requests with fields that are not followed; else the reply's header X-Tern-Ignored names "
-         "them"},
+         "refuse requests with unsupported fields; otherwise the reply header X-Tern-Ignored lists them"},
         {"thinking", 0, "on|off", ARG_STR, &s.thoughts, 0, 0,
-         "whether models think first, of requests that do not say it (default: as their templates like)"},
+         "whether models think first when a request does not say (default: as their templates do)"},
         {"verbose", 0, NULL, ARG_FLAG | ARG_MORE, &s.verbose, 0, 0,
-         "replies of OpenAI's API have `__verbose`: the prompt as a text, the settings, the tokens"},
+         "add `__verbose` to replies of OpenAI's API: the prompt as text, the settings, the tokens"},
         TEMPLATE_ARG(s.template),
         {"draft", 0, "LIST", ARG_STR, &s.draft, 0, 0,
-         "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, mtp, model:FILE (default "
+         "drafters: auto, all, none, or a list of lookup, sam, calibrated, extend, mtp, model:FILE (default "
          "auto)"},
         {0},
     };
-    const command cmd = {"serve", "MODEL | -m MODEL | --models DIR [OPTIONS]",
-                         "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 1};
+    const command cmd = {
+        "serve", "MODEL | -m MODEL | --models DIR [OPTIONS]",
+        "Serve models over HTTP with the APIs of OpenAI, Anthropic and Ollama, and a web page.", specs, 1};
     const char *words[2];
     int rc = cli_args_parse(&cmd, argc, argv, words);
     if (rc < 0) rc = cli_args_model_word(&cmd, &s.ma, words[0]);
     if (rc < 0) rc = check(&cmd, &s);
     if (rc < 0) rc = serve(&s, argv);
     free(s.keys);
+    free(s.cert);
+    free(s.tls_key);
     free(s.source);
     return rc;
 }

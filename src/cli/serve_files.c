@@ -104,9 +104,9 @@ static void add_words(list *l, const char *text) {
 static void add_own(list *l, const char *variable, const char *below_home) {
     const char *base = getenv(variable), *home = getenv("HOME");
     char path[PATH_MAX];
-    int n = base && *base == '/'   ? snprintf(path, sizeof path, "%s/tern", base)
-            : home && *home == '/' ? snprintf(path, sizeof path, "%s/%s/tern", home, below_home)
-                                   : -1;
+    int n = base && tn_file_is_absolute(base)   ? snprintf(path, sizeof path, "%s/tern", base)
+            : home && tn_file_is_absolute(home) ? snprintf(path, sizeof path, "%s/%s/tern", home, below_home)
+                                                : -1;
     if (n < 0 || n >= (int)sizeof path) return;
     (void)tn_file_private_folder(path, NULL);
     add(l, path, true);

@@ -46,8 +46,8 @@ int cli_open_stored_session(tern_engine *e, tern_session_options *so, const char
     }
     if (st == TERN_OK && is_new && so->store) /* told once, to a person */
         fprintf(stderr,
-                "tern: what is asked and answered is kept in %s, on this machine alone, to answer quicker "
-                "(--no-store: not; tern forget erases)\n",
+                "tern: conversations are kept in %s, on this machine only, to speed up later answers "
+                "(--no-store does not keep them; tern forget erases them)\n",
                 cli_shown(path));
     so->store = NULL;
     free(path);

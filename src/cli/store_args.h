@@ -7,10 +7,12 @@
 #include "store/store.h"
 
 #define STORE_ARGS(path, none)                                                                               \
-    {"store", 0, "FILE", ARG_STR,                                                                            \
-     &(path), 0, 0,      "conversations and documents (default: $XDG_DATA_HOME/tern/store.db)"},             \
+    {"store", 0,                                                                                             \
+     "FILE",  ARG_STR,                                                                                       \
+     &(path), 0,                                                                                             \
+     0,       "file that holds conversations and documents (default: $XDG_DATA_HOME/tern/store.db)"},        \
     {                                                                                                        \
-        "no-store", 0, NULL, ARG_FLAG, &(none), 0, 0, "keep nothing, draft from nothing that was kept"       \
+        "no-store", 0, NULL, ARG_FLAG, &(none), 0, 0, "neither keep conversations nor draft from kept ones"  \
     }
 
 /* Opens a session with its store. A store in the default place that cannot be used is left out with a notice;

@@ -143,8 +143,8 @@ static void load_past(terminal *t) {
     if (!t->history_path || history(t->past, &ev, H_LOAD, t->history_path) >= 0) return;
     int why = errno;
     if (stat(t->history_path, &st) ? errno == ENOENT : !st.st_size) return; /* there is none yet */
-    fprintf(stderr, "tern: %s is no history that can be read, so nothing is added to it: %s\n",
-            t->history_path, why ? strerror(why) : "not its format");
+    fprintf(stderr, "tern: the history %s cannot be read, so nothing is added to it: %s\n", t->history_path,
+            why ? strerror(why) : "not its format");
     free(t->history_path);
     t->history_path = NULL;
 }
@@ -232,7 +232,7 @@ static void save_history(terminal *t) {
         (void)tn_fail(&err, TERN_E_IO, "%s: cannot write: %s", t->history_path, strerror(errno));
     ok = written && tn_outfile_commit(&f, &err) == TERN_OK;
     tn_outfile_abort(&f);
-    if (!ok && !t->told) fprintf(stderr, "tern: what is typed is not kept: %s\n", err.message);
+    if (!ok && !t->told) fprintf(stderr, "tern: typed lines are not kept: %s\n", err.message);
     t->told = t->told || !ok;
 }
 

@@ -74,15 +74,15 @@ int cmd_tokenize(int argc, char **argv) {
     bool ids = false, back = false, no_special = false;
     const arg_spec specs[] = {
         {"model", 'm', "MODEL", ARG_STR, &ma.model, 0, 0,
-         "a GGUF file (a vocabulary alone will do), a Hugging Face folder or a .tern package"},
-        {"ids", 0, NULL, ARG_FLAG, &ids, 0, 0, "print the ids alone, on one line"},
-        {"decode", 0, NULL, ARG_FLAG, &back, 0, 0, "standard input holds ids; print their text"},
+         "a GGUF file (one with only a vocabulary will do), a Hugging Face folder or a .tern package"},
+        {"ids", 0, NULL, ARG_FLAG, &ids, 0, 0, "print only the ids, on one line"},
+        {"decode", 0, NULL, ARG_FLAG, &back, 0, 0, "read ids from standard input and print their text"},
         {"no-special", 0, NULL, ARG_FLAG, &no_special, 0, 0,
-         "do not add the tokens the model wants around a prompt (BOS)"},
+         "do not add the tokens that the model expects around a prompt (BOS)"},
         {0},
     };
     const command c = {"tokenize", "-m MODEL [--ids | --decode]",
-                       "Standard input to tokens, one a line, or ids back to text.", specs, 0};
+                       "Turn standard input into tokens, one per line, or ids back into text.", specs, 0};
     const char *words[1];
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;

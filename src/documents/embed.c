@@ -77,7 +77,7 @@ tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_e
     }
     *out = v;
     *as = (tn_embedder){.model = model,
-                        .fingerprint = e->model->fingerprint ^ tn_lora_mix_id(&v->s->mix),
+                        .fingerprint = tn_model_fingerprint(e->model) ^ tn_lora_mix_id(&v->s->mix),
                         .n = e->model->h.n_embd,
                         .mean = mean,
                         .embed = embed_text,

@@ -17,6 +17,7 @@ enum {
     MAX_WORD = 64,
     COMMON_SHARE = 4, /* a word in more than 1 / 4 of the passages tells nothing... */
     COMMON_MIN = 64,  /* ...when there are so many passages */
+    PAIRS_SHARE = 20, /* one in more than 1 / 20 makes no pairs: "wie kann" would count as much as a name */
     RANK_ADDED = 60,  /* a passage at rank r of a list gets 1 / (60 + r) of it */
     DEPTH = 4,        /* each list is so many times as long as what is asked for... */
     DEPTH_MIN = 32,   /* ...and at least so long */
@@ -93,6 +94,7 @@ typedef struct term {
     char word[MAX_WORD];
     bool piece, prefix; /* a piece of a run (words.h); shorter than one */
     bool stop, after;   /* after: it followed the term before directly */
+    bool pairs;         /* rare enough that beside a neighbour it tells more than alone */
     double weight;      /* of a term that is looked for: rare ones tell more */
 } term;
 
@@ -107,6 +109,7 @@ static tern_status split_query(const char *question, term *terms, int32_t *n_ter
         terms[n].piece = tn_words_is_piece(terms[n].word, &terms[n].prefix);
         terms[n].stop = is_stop_word(terms[n].word);
         terms[n].after = n && adjacent;
+        terms[n].pairs = false;
         terms[n].weight = 0;
         n++;
     }
@@ -115,11 +118,32 @@ static tern_status split_query(const char *question, term *terms, int32_t *n_ter
     return TERN_OK;
 }
 
-static char *append(char *p, const char *text) { return stpcpy(p, text); }
+/* How many bytes of a word stand for its family ("Pakete" and "Paketverwaltung" for "Paket"): all letters but the last
+ * three, at least four. 0: the word is too short for that, a number, or a piece. English stems are FTS5's affair; this
+ * finds what inflects or compounds otherwise. */
+static size_t family_bytes(const term *t) {
+    size_t ends[MAX_WORD], n = 0;
+    for (const char *p = t->word; *p && !t->piece; p++) {
+        if (*p >= '0' && *p <= '9') return 0;
+        if ((p[1] & 0xc0) != 0x80) ends[n++] = (size_t)(p + 1 - t->word);
+    }
+    return n < 5 ? 0 : ends[n < 7 ? 3 : n - 4];
+}
+
+static char *append(char *p, const char *text) {
+    const size_t n = strlen(text);
+    memcpy(p, text, n + 1);
+    return p + n;
+}
 
 /* A word is a quoted string to FTS5, in which it sees no syntax; next_word lets no quote through. */
 static void bind_word(sqlite3_stmt *q, const term *t, char quoted[MAX_WORD + 4]) {
     append(append(append(quoted, "\""), t->word), t->prefix ? "\"*" : "\"");
+    sqlite3_bind_text(q, 1, quoted, -1, SQLITE_STATIC);
+}
+
+static void bind_family(sqlite3_stmt *q, const term *t, char quoted[MAX_WORD + 4]) {
+    snprintf(quoted, MAX_WORD + 4, "\"%.*s\"*", (int)family_bytes(t), t->word);
     sqlite3_bind_text(q, 1, quoted, -1, SQLITE_STATIC);
 }
 
@@ -159,6 +183,7 @@ static tern_status weigh_terms(tn_store *s, term *terms, int32_t n, tern_error *
         st = one_int(s, q, &found, err);
         common[i] = common[i] || found == limit;
         left += found > 0 && !common[i];
+        terms[i].pairs = n_passages < COMMON_MIN || found <= n_passages / PAIRS_SHARE;
         terms[i].weight = log(2 + (double)n_passages / (double)(found + 1));
         if (terms[i].piece && !found) terms[i].weight /= 2; /* many lie across the borders of words */
     }
@@ -170,11 +195,11 @@ static tern_status weigh_terms(tn_store *s, term *terms, int32_t n, tern_error *
     return st;
 }
 
-enum { QUERY_BYTES = MAX_TERMS * (3 * MAX_WORD + 24) };
+enum { QUERY_BYTES = MAX_TERMS * (4 * MAX_WORD + 32) };
 
-/* Writes "one" OR "two" OR "one two": any of the words, better in the order they were asked. It uses stop
- * words only when there are no others. out [QUERY_BYTES]: a word and a pair take at most 3 words and 16
- * signs. */
+/* Writes "first" OR "fir"* OR "second" OR "sec"* OR "first second": any of the words or of their families, better in the
+ * order they were asked. It uses stop words only when there are no others. out [QUERY_BYTES]: a word, its family and a
+ * pair take at most 4 words and 24 signs. */
 static void write_query(const term *terms, int32_t n, char *out) {
     bool any = false;
     char *p = out;
@@ -184,7 +209,10 @@ static void write_query(const term *terms, int32_t n, char *out) {
         if (any && terms[i].stop) continue;
         p = append(append(append(p, p > out ? " OR \"" : "\""), terms[i].word),
                    terms[i].prefix ? "\"*" : "\"");
+        const size_t n_family = family_bytes(&terms[i]);
+        if (n_family) p += snprintf(p, MAX_WORD + 16, " OR \"%.*s\"*", (int)n_family, terms[i].word);
         if (!terms[i].after || terms[i].prefix || terms[i - 1].prefix || (any && terms[i - 1].stop)) continue;
+        if (!terms[i].pairs || !terms[i - 1].pairs) continue;
         p = append(append(append(append(append(p, " OR \""), terms[i - 1].word), " "), terms[i].word), "\"");
     }
 }
@@ -256,7 +284,7 @@ static int by_fused(const void *a, const void *b) {
 
 /* ---- hits -------------------------------------------------------------------------------------------- */
 
-/* How much of the question's weight stands in the passage. */
+/* How much of the question's weight stands in the passage; of a word that only its family stands for, half. */
 static tern_status coverage_of(tn_store *s, sqlite3_stmt *q, const term *terms, int32_t n, int64_t passage,
                                float *out, tern_error *err) {
     double in = 0, all = 0;
@@ -269,6 +297,10 @@ static tern_status coverage_of(tn_store *s, sqlite3_stmt *q, const term *terms, 
         TN_TRY(one_int(s, q, &found, err));
         all += terms[i].weight;
         in += found ? terms[i].weight : 0;
+        if (found || !family_bytes(&terms[i])) continue;
+        bind_family(q, &terms[i], quoted);
+        TN_TRY(one_int(s, q, &found, err));
+        in += found ? terms[i].weight / 2 : 0;
     }
     *out = all > 0 ? (float)(in / all) : 0;
     return TERN_OK;

@@ -3,12 +3,11 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "documents/file_text.h"
+#include "documents/pipes.h"
 #include "documents/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,16 +15,14 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, CPU_SECONDS = 120 };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TELLS_ERRORS = 1 }; /* what the sanitizer finds */
-#else
-enum { TELLS_ERRORS = 0 };
-#endif
+enum { PATH_BYTES = 4096, CPU_SECONDS = 120, MOST_BYTES = 256 << 20 };
+
+static tn_reader_fn provided; /* before the first thread */
+
+void tn_reader_provide(tn_reader_fn fn) { provided = fn; }
 
 typedef struct lane { /* one process that reads, and whoever it reads for */
     pid_t pid;
@@ -40,9 +37,9 @@ struct tn_reader {
     lane lanes[TN_READERS];
 };
 
-/* In front of every request: how much text at most, and how many bytes of a path follow. */
+/* In front of every request: how much text at most, and how many bytes follow: a document's path, or what is read itself. */
 typedef struct request {
-    uint64_t max_bytes, n_path;
+    uint64_t max_bytes, n, is_path;
 } request;
 
 /* In front of every reply: a status of tern, and how many bytes of text or of a message follow. */
@@ -50,77 +47,10 @@ typedef struct head {
     int64_t status, n;
 } head;
 
-static bool write_all(int fd, const void *p, size_t n) {
-    for (const char *at = p; n;) {
-        ssize_t k = write(fd, at, n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0) return false;
-        at += k;
-        n -= (size_t)k;
-    }
-    return true;
-}
-
-static bool read_all(int fd, void *p, size_t n) {
-    for (char *at = p; n;) {
-        ssize_t k = read(fd, at, n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0) return false;
-        at += k;
-        n -= (size_t)k;
-    }
-    return true;
-}
-
-/* The same of one that may sleep for ever: what has not come by then does not come. */
-static bool read_before(int fd, void *p, size_t n, int64_t end_ns) {
-    for (char *at = p; n;) {
-        int64_t left_ms = (end_ns - tn_now_ns() + 999999) / 1000000; /* not before its time */
-        if (left_ms <= 0) return false;
-        int rc =
-            poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, left_ms < 60000 ? (int)left_ms : 60000);
-        if (rc < 0 && errno != EINTR) return false;
-        if (rc <= 0) continue;
-        ssize_t k = read(fd, at, n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0) return false;
-        at += k;
-        n -= (size_t)k;
-    }
-    return true;
-}
-
 /* ---- the process ----------------------------------------------------------------------------------- */
 
-static void close_all(unsigned from, unsigned to) {
-    if (from > to || !syscall(SYS_close_range, from, to, 0)) return;
-    long last = sysconf(_SC_OPEN_MAX); /* a kernel before 5.9 */
-    for (long fd = from; fd <= (long)to && fd < last; fd++) close((int)fd);
-}
-
-/* What else the process was born with is not its own: the terminal, the store, connections, and the pipes of the others
- * who read, by which it could ask them for any file. */
-static void keep(int *pa, int *pb) {
-    const int a = *pa > 2 ? *pa
-                          : (*pa = fcntl(*pa, F_DUPFD_CLOEXEC, 3)), /* who starts it without a terminal */
-        b = pb == pa  ? a
-            : *pb > 2 ? *pb
-                      : (*pb = fcntl(*pb, F_DUPFD_CLOEXEC, 3));
-    if (a < 0 || b < 0) _exit(1);
-    const unsigned low = (unsigned)(a < b ? a : b), high = (unsigned)(a < b ? b : a);
-    close_all(3, low - 1);
-    close_all(low + 1, high - 1);
-    close_all(high + 1, UINT_MAX);
-    int none = open("/dev/null", O_RDWR | O_CLOEXEC);
-    for (int fd = 0; fd < (TELLS_ERRORS ? 2 : 3); fd++) {
-        if (none >= 0) (void)dup2(none, fd);
-        else close(fd);
-    }
-    if (none > 2) close(none);
-}
-
 static bool reply(int fd, tern_status st, const char *p, size_t n) {
-    return write_all(fd, &(head){st, (int64_t)n}, sizeof(head)) && write_all(fd, p, n);
+    return tn_pipe_write(fd, &(head){st, (int64_t)n}, sizeof(head)) && tn_pipe_write(fd, p, n);
 }
 
 /* Gives up what reading this document does not take. Where the kernel has only one of both, that holds; where it has
@@ -154,7 +84,7 @@ static void read_one(const char *path, size_t max_bytes, int fd) {
     tern_error err = {0};
     char *text = NULL;
     size_t n = 0;
-    keep(&fd, &fd);
+    tn_pipe_keep(&fd, &fd);
     (void)setrlimit(RLIMIT_CPU, &(struct rlimit){CPU_SECONDS, CPU_SECONDS});
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)setpgid(0, 0);
@@ -181,8 +111,8 @@ static bool answer(const char *path, size_t max_bytes, int wait_s, int out) {
     if (!pid) read_one(path, max_bytes, fds[1]);
     (void)setpgid(pid, pid); /* before it goes on, or it has done so itself */
     close(fds[1]);
-    bool ok = read_before(fds[0], &h, sizeof h, end_ns) && h.n >= 0 && h.n <= (int64_t)max_bytes + 4096 &&
-              (text = malloc((size_t)h.n + 1)) && read_before(fds[0], text, (size_t)h.n, end_ns);
+    bool ok = tn_pipe_read(fds[0], &h, sizeof h, end_ns) && h.n >= 0 && h.n <= (int64_t)max_bytes + 4096 &&
+              (text = malloc((size_t)h.n + 1)) && tn_pipe_read(fds[0], text, (size_t)h.n, end_ns);
     const bool is_late = !ok && tn_now_ns() >= end_ns;
     close(fds[0]);
     if (kill(-pid, SIGKILL)) (void)kill(pid, SIGKILL);
@@ -194,13 +124,30 @@ static bool answer(const char *path, size_t max_bytes, int wait_s, int out) {
     return ok;
 }
 
+/* What the bytes are is for whoever was provided, who seals his own process. */
+static bool answer_bytes(const request *q, const char *what, int out) {
+    tern_error err = {0};
+    char *text = NULL;
+    size_t n = 0;
+    tern_status st = provided ? provided((const uint8_t *)what, (size_t)q->n, &text, &n, &err)
+                              : tn_fail(&err, TERN_E_UNSUPPORTED, "nobody reads these bytes");
+    if (st == TERN_OK && n > q->max_bytes)
+        st = tn_fail(&err, TERN_E_LIMIT, "what was read has %zu bytes; up to %zu are taken", n,
+                     (size_t)q->max_bytes);
+    bool ok = st == TERN_OK ? reply(out, st, text, n) : reply(out, st, err.message, strlen(err.message));
+    free(text);
+    return ok;
+}
+
 /* Answers requests until nobody is left to ask. */
 static void serve(int in, int out, int wait_s) {
-    char path[PATH_BYTES + 1];
     request q;
-    while (read_all(in, &q, sizeof q) && q.n_path <= PATH_BYTES && read_all(in, path, (size_t)q.n_path)) {
-        path[q.n_path] = 0;
-        if (!answer(path, (size_t)q.max_bytes, wait_s, out)) break;
+    for (bool ok = true; ok && tn_pipe_read_all(in, &q, sizeof q) && q.n <= MOST_BYTES;) {
+        char *what = malloc((size_t)q.n + 1);
+        ok = what && tn_pipe_read_all(in, what, (size_t)q.n);
+        if (ok) what[q.n] = 0;
+        if (ok) ok = q.is_path ? answer(what, (size_t)q.max_bytes, wait_s, out) : answer_bytes(&q, what, out);
+        free(what);
     }
     _exit(0);
 }
@@ -220,7 +167,7 @@ static bool open_lane(lane *l, int wait_s) {
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* nobody writes to its memory either */
         signal(SIGINT, SIG_IGN);            /* of the terminal: the server ends first, and this with it */
         signal(SIGPIPE, SIG_IGN);
-        keep(&to[0], &from[1]);
+        tn_pipe_keep(&to[0], &from[1]);
         serve(to[0], from[1], wait_s);
     }
     close(to[0]), close(from[1]);
@@ -282,26 +229,28 @@ static void give(tn_reader *r, lane *l, bool broken) {
 }
 
 /* What the process answers, in memory of its own; NULL: *broken, or no memory. */
-static char *exchange(const lane *l, const char *path, size_t max_bytes, head *h, bool *broken) {
-    const request q = {max_bytes, strlen(path)};
-    *broken = !write_all(l->to, &q, sizeof q) || !write_all(l->to, path, (size_t)q.n_path) ||
-              !read_all(l->from, h, sizeof *h) || h->n < 0 || h->n > (int64_t)max_bytes + 4096;
+static char *exchange(const lane *l, const request *q, const char *what, head *h, bool *broken) {
+    const size_t max_bytes = (size_t)q->max_bytes;
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* a reader that has ended is an error, not the end */
+    bool asked = tn_pipe_write(l->to, q, sizeof *q) && tn_pipe_write(l->to, what, (size_t)q->n);
+    signal(SIGPIPE, before);
+    *broken =
+        !asked || !tn_pipe_read_all(l->from, h, sizeof *h) || h->n < 0 || h->n > (int64_t)max_bytes + 4096;
     char *text = *broken ? NULL : malloc((size_t)h->n + 1);
-    if (*broken || (text && read_all(l->from, text, (size_t)h->n))) return text;
+    if (*broken || (text && tn_pipe_read_all(l->from, text, (size_t)h->n))) return text;
     free(text);
     *broken = true; /* what it says next would not be the next answer */
     return NULL;
 }
 
-tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
-                           tern_error *err) {
+static tern_status ask(tn_reader *r, const request *q, const char *what, char **out, size_t *n,
+                       tern_error *err) {
     head h;
     bool broken;
     *out = NULL;
-    TN_FAIL_IF(strlen(path) > PATH_BYTES, err, TERN_E_LIMIT, "the document's path is too long");
     lane *l = take(r);
     TN_FAIL_IF(!l, err, TERN_E_IO, "the processes that read documents have ended: start the server again");
-    char *text = exchange(l, path, max_bytes, &h, &broken);
+    char *text = exchange(l, q, what, &h, &broken);
     give(r, l, broken);
     TN_FAIL_IF(!text, err, TERN_E_IO, "the process that reads the document has ended, or there is no memory");
     text[ *n = (size_t)h.n] = 0;
@@ -312,4 +261,20 @@ tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, cha
     tern_status st = tn_fail(err, (tern_status)h.status, "%.400s", text);
     free(text);
     return st;
+}
+
+tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
+                           tern_error *err) {
+    const request q = {max_bytes, strlen(path), true};
+    *out = NULL;
+    TN_FAIL_IF(q.n > PATH_BYTES, err, TERN_E_LIMIT, "the document's path is too long");
+    return ask(r, &q, path, out, n, err);
+}
+
+tern_status tn_reader_bytes(tn_reader *r, const void *in, size_t n_in, size_t max_bytes, char **out,
+                            size_t *n, tern_error *err) {
+    const request q = {max_bytes, n_in, false};
+    *out = NULL;
+    TN_FAIL_IF(n_in > MOST_BYTES, err, TERN_E_LIMIT, "%zu bytes are too many to be read", n_in);
+    return ask(r, &q, in, out, n, err);
 }

@@ -12,6 +12,12 @@
 
 typedef struct tn_reader tn_reader;
 
+/* Reads bytes of another kind than documents. It is called by those processes, and seals a process of its own for what
+ * may break: *out, to be freed with free, and its length. */
+typedef tern_status (*tn_reader_fn)(const uint8_t *in, size_t n, char **out, size_t *n_out, tern_error *err);
+/* What tn_reader_bytes calls, for readers that are opened from now on. */
+void tn_reader_provide(tn_reader_fn fn);
+
 enum {
     TN_READERS = 4, /* at most */
     TN_READER_WAIT_S = 900
@@ -26,5 +32,9 @@ void tn_reader_close(tn_reader **r);
  * zero-terminated; free it with free. Any thread may call. */
 tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
                            tern_error *err);
+
+/* What fn makes of bytes, at most max_bytes of it; as above. */
+tern_status tn_reader_bytes(tn_reader *r, const void *in, size_t n_in, size_t max_bytes, char **out,
+                            size_t *n, tern_error *err);
 
 #endif

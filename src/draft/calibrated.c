@@ -1,8 +1,8 @@
-/* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree. Two
- * sources are sampled: at each place of the prompt the likeliest successors among the tokens of the text, and
+/* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree. It
+ * has two sources: for each place of the prompt the likeliest successors among the tokens of the text, and
  * for every row evaluated since, accepted or not, the likeliest successors among all tokens. A search then
- * looks up the places of a proposed token, those after the same token first, proposes their successors, and
- * repeats; likelier paths come first. */
+ * looks up the places of a proposed token, those after the same token first, proposes their successors,
+ * and repeats; likelier paths come first. */
 #include "draft/source.h"
 
 #include "model/sampler.h"

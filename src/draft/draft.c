@@ -68,7 +68,7 @@ tern_status tn_draft_open(tn_ctx *ctx, int32_t n_vocab, int32_t n_ctx, tn_draft 
     TN_FAIL_IF(!d, err, TERN_E_MEMORY, "no memory for drafts");
     d->ctx = ctx;
     d->vocab_size = n_vocab;
-    d->text.cap = n_ctx + 1; /* the drawn token may be one more than the context holds */
+    d->text.cap = n_ctx + 1; /* the drawn token may exceed the context by one */
     size_t cap = (size_t)d->text.cap;
     d->text.ids = tn_alloc(ctx, TN_MEM_OTHER, cap, sizeof *d->text.ids);
     d->text.prev = tn_alloc(ctx, TN_MEM_OTHER, cap, sizeof *d->text.prev);
@@ -114,9 +114,12 @@ size_t tn_draft_bytes(const tn_draft *d) {
            tn_sam_bytes(d->sam) + (d->store ? tn_sam_bytes(d->store) : 0);
 }
 
-tern_status tn_draft_push(tn_draft *d, int32_t token, tern_error *err) {
+static int32_t as_token(const tn_draft *d, int32_t id) { return id < d->vocab_size ? id : 0; }
+
+tern_status tn_draft_push(tn_draft *d, int32_t id, tern_error *err) {
     tn_text *t = &d->text;
-    assert(t->n < t->cap && token >= 0 && token < d->vocab_size);
+    const int32_t token = as_token(d, id);
+    assert(t->n < t->cap && token >= 0);
     TN_TRY(tn_sam_push(d->sam, token, err));
     tn_prop_judge(&d->props, token);
     if (d->store) tn_sam_follow(d->store, &d->in_store, token);
@@ -140,7 +143,7 @@ tern_status tn_draft_truncate(tn_draft *d, int32_t n, tern_error *err) {
 
 tern_status tn_draft_sync(tn_draft *d, const int32_t *tokens, int32_t n, tern_error *err) {
     int32_t same = 0;
-    while (same < n && same < d->text.n && d->text.ids[same] == tokens[same]) same++;
+    while (same < n && same < d->text.n && d->text.ids[same] == as_token(d, tokens[same])) same++;
     TN_TRY(tn_draft_truncate(d, same, err));
     for (int32_t i = same; i < n; i++) TN_TRY(tn_draft_push(d, tokens[i], err));
     return TERN_OK;
@@ -173,8 +176,8 @@ void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t 
 }
 
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits) {
-    for (int32_t row = tree->n - 1; row >= 0; row--) { /* the likelier come last, so that they are found
-                                                          first */
+    for (int32_t row = tree->n - 1; row >= 0;
+         row--) { /* likelier ones are added last, so that they are found first */
         int32_t before = row             ? tree->token[tree->parent[row]]
                          : d->text.n > 1 ? d->text.ids[d->text.n - 2]
                                          : -1;

@@ -6,10 +6,10 @@
  *   drafters  lookup (n-gram), sam (suffix automata over text and store), calibrated (what the model itself
  *             predicted at places of the text), extend (rejected drafts kept for later), and two from outside
  *             (a draft model, the model's own layer that guesses one token further)
- *   plan      all proposals merged into one tree, cut to what pays         proposals.h
+ *   plan      all proposals merged into one tree, pruned to what pays         proposals.h
  *
- * In every step the session pushes the drawn token, plans, verifies the tree, pushes the accepted tokens, and
- * reports time and rejects. */
+ * In every step the session pushes the drawn token, plans, verifies the tree, pushes the accepted tokens,
+ * and reports the time and the rejected drafts. */
 #ifndef TN_DRAFT_DRAFT_H
 #define TN_DRAFT_DRAFT_H
 
@@ -34,8 +34,8 @@ enum {
                                    out */
 
 /* Reads a list of drafters: "none", "all", "auto" (all), or, separated by commas, some of lookup, sam,
- * calibrated, extend, mtp and, last, model:FILE. *model points into text or is NULL. TERN_E_INVALID names what is
- * wrong. */
+ * calibrated, extend, mtp and, last, model:FILE. *model points into text or is NULL. TERN_E_INVALID names
+ * what is wrong. */
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err);
 
 /* Opens drafts for texts of at most n_ctx tokens from a vocabulary of n_vocab. */
@@ -43,11 +43,12 @@ tern_status tn_draft_open(tn_ctx *ctx, int32_t n_vocab, int32_t n_ctx, tn_draft 
 void tn_draft_close(tn_draft **d);
 size_t tn_draft_bytes(const tn_draft *d);
 
-/* Appends one token to the text. Proposals made at the old end are judged by it. */
-tern_status tn_draft_push(tn_draft *d, int32_t token, tern_error *err);
-/* Drops all but the first n tokens. Calibration keeps its data for those. */
+/* Appends one token to the text; an id beyond the vocabulary, a row of a picture, is one and the same to drafts.
+ * Proposals made at the old end are judged by it. */
+tern_status tn_draft_push(tn_draft *d, int32_t id, tern_error *err);
+/* Drops all but the first n tokens. Calibration keeps its data on those. */
 tern_status tn_draft_truncate(tn_draft *d, int32_t n, tern_error *err);
-/* Makes the text tokens[0..n), reusing the common beginning. */
+/* Replaces the text by tokens[0..n), reusing the common beginning. */
 tern_status tn_draft_sync(tn_draft *d, const int32_t *tokens, int32_t n, tern_error *err);
 
 /* Adds another text to draft from, for as long as d is open. */
@@ -60,25 +61,25 @@ void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t 
 /* Takes logits [tree->n][vocabulary] of a forward's rows. The tree's root is not in the text yet. */
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits);
 
-/* The first exports what forwards have taught, as numbers: at most TN_DRAFT_RECALLED, and their number; out
- * may be NULL. The second imports them, in addition to what is known. They may come from anywhere, so
- * senseless ones are left out. */
+/* The first exports what was learned from forwards, as at most TN_DRAFT_RECALLED numbers, and returns
+ * their number; out may be NULL. The second adds such numbers to what is known. They are untrusted:
+ * senseless ones are ignored. */
 enum { TN_DRAFT_RECALLED = 2048 * 9 };
 size_t tn_draft_recalled(const tn_draft *d, int32_t *out);
 void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n);
 
-/* A drafter from outside adds its proposals to the tree of the text's last token. */
+/* An outside drafter adds its proposals to the tree of the text's last token. */
 typedef void (*tn_draft_outside)(void *user, tn_proposals *p, const int32_t *text, int32_t n);
 /* drafter: TN_DRAFT_MODEL or TN_DRAFT_MTP. confidence, in [0,1], chooses the class of the proposal. */
 int tn_draft_outside_class(uint32_t drafter, float confidence);
 void tn_draft_set_outside(tn_draft *d, uint32_t drafter, tn_draft_outside propose, void *user);
 
-/* Numbers of verified and of accepted drafts of these drafters; a draft counts for the drafter whose rate
+/* Numbers of verified and of accepted drafts of these drafters. A draft counts for the drafter whose rate
  * decided. */
 void tn_draft_counts(const tn_draft *d, uint32_t drafters, uint64_t *n_verified, uint64_t *n_accepted);
 
 /* Plans the tree to verify, rooted at the last token of the text. out->n == 1 means that no draft pays.
- * n_beside rows of other texts share the forward, which changes the price of a further row. */
+ * n_beside rows of other texts share the forward, which changes the cost of a further row. */
 void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_beside, bool eager,
                    tn_tree *out);
 /* Reports the time of a forward of n rows. */

@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-/* Tells whether the model expects `token` at this row, compared only among the tokens of the text, which
- * drafts are made of. That is cheaper than the whole vocabulary, and a wrong answer costs only a worse
- * draft. */
+/* Whether the model expects `token` at this row, compared only with the tokens of the text, since drafts
+ * consist of those. That is cheaper than the whole vocabulary, and an error only costs a worse draft. */
 static bool expects(const tn_text *t, const float *logits, int32_t token) {
     for (int32_t i = 0; i < t->n_vocab; i++) {
         if (logits[t->vocab[i]] > logits[token]) return false;
@@ -29,8 +28,8 @@ void tn_segments_keep(tn_segments *s, const tn_text *t, const tn_tree *tree, int
         from = i + 1 - run;
     }
     if (!best) return;
-    if (from ==
-        1) { /* tokens may only be missing before the draft: it then goes on with the rejected token itself */
+    if (from == 1) { /* tokens may only be missing before the draft, which then continues with the rejected
+                        token itself */
         from = 0;
         best++;
     }

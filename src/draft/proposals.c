@@ -30,9 +30,9 @@ int tn_prop_cost_class(int32_t n_rows) {
     return c;
 }
 
-/* Fills in the relative time of every number of rows: linear between the known classes, with the slope of the
- * last class beyond. It never falls, because n rows take no longer than more rows do; a time above that of a
- * larger class was measured under disturbance. Without measurements it is the line of ROW_COST. */
+/* Fills in the relative time of every number of rows: linear between the known classes, with the slope of
+ * the last class beyond. It never falls: n rows take no longer than more rows, so a time above that of a
+ * larger class was disturbed. Without measurements it is the line of ROW_COST. */
 static void fill_costs(const tn_proposals *p, bool measured, float *cost) {
     float r0 = 1, t0 = 1, slope = ROW_COST, at_most[TN_PROP_COSTS], least = INFINITY;
     int32_t i = 2;
@@ -68,7 +68,7 @@ void tn_prop_begin(tn_proposals *p, int32_t root) {
         p->sum_promised = TRUST * p->sum_promised + p->promised;
         p->sum_kept = TRUST * p->sum_kept + p->kept;
     } else {
-        p->sum_kept += (1 - TRUST) * 0.25f * (p->sum_promised - p->sum_kept); /* not tried: slowly forgiven */
+        p->sum_kept += (1 - TRUST) * 0.25f * (p->sum_promised - p->sum_kept); /* not tried: slowly recovers */
     }
     p->promised = p->kept = 0;
     memset(p->chosen, 0, sizeof p->chosen);
@@ -201,7 +201,7 @@ static void settle(tn_proposals *p) {
     }
 }
 
-/* Before any time is known, a few forwards of one row give the unit. */
+/* Before any time is known, a few forwards of one row measure the unit. */
 static bool needs_measure(const tn_proposals *p) {
     if (p->cost_given || p->cost[0].n >= FEW_TIMES) return false;
     for (int c = 1; c < TN_PROP_COSTS; c++) {

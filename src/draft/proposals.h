@@ -1,10 +1,10 @@
-/* draft/proposals.h - the proposals of all drafters for one step, merged into one tree: how likely each is,
- * and which are worth verifying.
+/* draft/proposals.h - the proposals of all drafters for one step, merged into one tree: their
+ * probabilities, and which are worth verifying.
  *
  * Every proposal has a class (drafter and strength of its evidence). A class's acceptance rate is updated
- * whenever the text goes on after a proposal, whether it was verified or not, so trying nothing still
- * teaches. A node's probability is the product of the rates along its path; the sum over the chosen nodes is
- * the expected number of accepted draft tokens. So the best tree of n nodes is the n likeliest nodes, and the
+ * whenever the text continues after a proposal, verified or not, so it is learned even without trying. A
+ * node's probability is the product of the rates along its path; the sum over the chosen nodes is the
+ * expected number of accepted draft tokens. So the best tree of n nodes is the n likeliest nodes, and the
  * best n maximises (1 + sum) / cost(n rows). */
 #ifndef TN_DRAFT_PROPOSALS_H
 #define TN_DRAFT_PROPOSALS_H
@@ -28,7 +28,7 @@ typedef struct tn_proposals {
     tn_prop node[TN_PROP_MAX];
     float tried[TN_PROP_CLASSES], accepted[TN_PROP_CLASSES]; /* decaying counts, initialised with a guess */
     uint64_t n_verified[TN_PROP_CLASSES],
-        n_accepted[TN_PROP_CLASSES]; /* chosen by the class's rate, and right */
+        n_accepted[TN_PROP_CLASSES]; /* verified because of the class's rate; accepted of those */
     int32_t at;                      /* current node of the text in this tree, -1 once it has left it */
     /* The nodes chosen for verification, their promise, and running sums of promised and kept tokens, because
      * products of rates are not exact. */
@@ -43,16 +43,16 @@ typedef struct tn_proposals {
         bool known;      /* relative is measured, not guessed */
     } cost[TN_PROP_COSTS];
     int32_t n_steps;
-    /* Steps whose drafts would have paid without the measured times: in all, since times were last dropped,
-     * and how often they were dropped. */
+    /* Steps whose drafts would have paid but for the measured times: in all; since times were last
+     * dropped; how often times were dropped. */
     uint64_t n_refused;
     int32_t n_waited, n_forgotten;
     bool cost_given; /* times are given; measured ones are ignored */
     /* Relative time of every number of rows from the classes above, valid while is_filled. */
     float cost_of[TN_TREE_MAX + 1];
     bool is_filled;
-    /* The previous step: its time in steps of one row, and the tokens it gave; 0: none yet. spent is the time
-     * that outside drafters take in this step, n_rows the rows verified in it. */
+    /* The previous step: its time in units of one row, and its tokens; 0: none yet. spent: the time of
+     * outside drafters in this step; n_rows: the rows verified in it. */
     float last_cost, last_tokens, spent;
     int32_t n_rows;
     /* Proposes continuations of a node that an outside drafter proposed; may be NULL. */
@@ -75,7 +75,7 @@ void tn_prop_judge(tn_proposals *p, int32_t token);
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
 
 int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
-/* Returns a bound: a less likely node cannot pay, whatever else is in the tree. */
+/* Returns the probability below which a node cannot pay, whatever else is in the tree. */
 float tn_prop_worth(tn_proposals *p);
 /* The time of a forward of one row, derived from the fewest rows measured; 0: none yet. */
 float tn_prop_step_ns(tn_proposals *p);
@@ -83,11 +83,11 @@ float tn_prop_step_ns(tn_proposals *p);
  * drafts, less the cost of a further row after n_rows others. */
 float tn_prop_gain(tn_proposals *p, float tokens, float price, int32_t n_rows);
 
-/* Chooses the tree to verify: at most max_rows rows with its root, beside n_beside rows of other texts. An
- * eager one has as many nodes as fit, else only what pays.
+/* Chooses the tree to verify: at most max_rows rows with its root, beside n_beside rows of other texts. If
+ * eager, as many nodes as fit; otherwise only those that pay.
  *
- * Where only measured times speak against every draft, they are dropped after 8 such steps, 16 more, 32 more
- * and so on: they may date from a busy moment, and without verification nothing new is measured. */
+ * If only the measured times make every draft too expensive, they are dropped after 8 such steps, then 16,
+ * then 32 and so on: they may date from a busy moment, and without verification nothing new is measured. */
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out);
 
 #endif

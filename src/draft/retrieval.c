@@ -1,4 +1,4 @@
-/* These drafters copy from the text and from the store. */
+/* The drafters that copy from the text and from the store. */
 #include "draft/source.h"
 
 #include <assert.h>
@@ -7,12 +7,12 @@ enum {
     LOOKUP_NGRAM = 3,
     LOOKUP_TOKENS = 10,
     LOOKUP_PLACES = 256
-}; /* as prompt lookup decoding: 3-grams, 10 tokens */
+}; /* as in prompt lookup decoding: 3-grams, 10 tokens */
 enum { MAIN_TOKENS = TN_TREE_MAX - 1, OTHER_TOKENS = 8, N_OTHERS = 3, N_SHORTER = 2 };
 enum { BEHIND_LENGTH = 2 }; /* minimum length of a match after a proposal; one token says little */
 
 void tn_source_guesses(tn_proposals *p) {
-    /* Rough rates over the sets of bench/spec.sh: a session begins with them and learns its own. */
+    /* Rough rates over the sets of bench/spec.sh: a session starts with these and learns its own. */
     static const float by_length[TN_N_LENGTHS] = {0.23f, 0.48f, 0.75f, 0.82f, 0.87f, 0.94f, 0.94f, 0.98f};
     static const float other[TN_N_LENGTHS] = {0.06f, 0.2f, 0.35f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f};
     static const float shorter[TN_N_LENGTHS] = {0.2f, 0.6f, 0.8f, 0.8f, 0.8f, 0.95f, 0.97f, 0.98f};

@@ -132,8 +132,7 @@ tern_status tn_sam_push(tn_sam *s, int32_t token, tern_error *err) {
         return TERN_OK;
     }
     int32_t p = s->last, e = find(s, p, token), q = e == NONE ? NONE : s->edges[e].to;
-    if (q != NONE &&
-        s->states[q].len == s->states[p].len + 1) { /* a text with the beginning of an earlier one */
+    if (q != NONE && s->states[q].len == s->states[p].len + 1) { /* a text that begins like an earlier one */
         s->last = q;
         return TERN_OK;
     }
@@ -205,7 +204,7 @@ int32_t tn_sam_next(const tn_sam *s, const tn_sam_match *m, int32_t *pos, int32_
     int32_t n = 0, seen = 0;
     for (int32_t e = s->states[m->state].edges; e != NONE && seen < SCANNED; e = s->edges[e].next, seen++) {
         int32_t at = s->states[s->edges[e].to].end - 1, i = n < cap ? n++ : cap - 1;
-        if (n == cap && seen >= cap && pos[i] >= at) continue; /* full of later ones */
+        if (n == cap && seen >= cap && pos[i] >= at) continue; /* full of more recent ones */
         for (; i > 0 && pos[i - 1] < at; i--) pos[i] = pos[i - 1];
         pos[i] = at;
     }

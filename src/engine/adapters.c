@@ -14,7 +14,7 @@ static const double MAX_SCALE = 1000;
 
 /* ---- lists ------------------------------------------------------------------------------------------- */
 
-/* The next item of a list, without separators; false: none is left. */
+/* The next item of a list, without separators; false: no more. */
 static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err, tern_status *st) {
     *st = TERN_OK;
     if (!**list) return false;
@@ -29,8 +29,8 @@ static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err,
     return true;
 }
 
-/* Cuts ":SCALE" off. If what follows the last colon is not a number, it belongs to the name. Returns false
- * for a scale out of range. */
+/* Cuts off ":SCALE". If the text after the last colon is not a number, it belongs to the name. Returns
+ * false for a scale out of range. */
 static bool cut_scale(char *part, float *scale) {
     char *colon = strrchr(part, ':'), *end;
     if (!colon || !colon[1]) return true;

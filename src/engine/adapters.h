@@ -1,4 +1,4 @@
-/* engine/adapters.h - an engine's adapters, and the notation for choosing among them (adapters.c; a minimal
+/* engine/adapters.h - an engine's adapters, and the notation that selects them (adapters.c; a minimal
  * build has none, minimal.c). */
 #ifndef TN_ENGINE_ADAPTERS_H
 #define TN_ENGINE_ADAPTERS_H

@@ -1,4 +1,4 @@
-/* What options mean for a package: the engine's lanes, policy and attention, and how the model is opened. */
+/* Resolves options for a package: the engine's lanes, policy and attention, and how the model is opened. */
 #include "base/cpu.h"
 #include "base/status.h"
 #include "engine/engine.h"
@@ -65,8 +65,8 @@ static tern_status attention_of(tern_engine *e, const tern_options *o, tern_erro
     return TERN_OK;
 }
 
-/* Schemes but these are baselines, with attention as everybody has it. Floats are the reference: their attention
- * is sparse where that is asked for. */
+/* Other schemes are baselines, with plain attention. Floats are the reference: their attention is sparse
+ * only on request. */
 tern_status tn_engine_configure_file(tern_engine *e, const tern_options *o, tern_error *err) {
     tn_attn_options *a = &e->attention;
     tn_float_scheme scheme = e->model->scheme;
@@ -82,6 +82,7 @@ tern_status tn_engine_configure_file(tern_engine *e, const tern_options *o, tern
     tn_npu_model *m = e->estimator = tn_calloc(&e->ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for sparse attention");
     *m = (tn_npu_model){.ctx = &e->ctx, .kern = &e->kern, .attn_follows = true};
+    if (e->profile_path) (void)tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &m->tuned);
     const tn_npu_options device = {.n_threads = 1};
     return tn_npu_open(&e->ctx, "host", &device, &m->dev, err);
 }
@@ -122,11 +123,17 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
 }
 
 void tn_engine_profile(const tern_engine *e, tn_profile_file *out) {
+    if (!e->npu) { /* a quantised file: what forwards of several rows take */
+        out->path = e->profile_path;
+        snprintf(out->key, sizeof out->key, "file-%08x-w%d.%d", e->kern.cpu, e->n_lane_workers[TN_LANE_CPU],
+                 e->n_lane_workers[TN_LANE_NPU]);
+        return;
+    }
     const tn_npu_caps *caps = tn_npu_device_caps(e->npu->dev);
     bool pipelined = tn_attn_pipelined(&e->attention, caps);
     out->path = e->profile_path;
     snprintf(out->key, sizeof out->key, "%016llx-%08x-%s%s-c%d-w%d.%d-a%d%s%s%s",
-             (unsigned long long)e->model->fingerprint, e->kern.cpu, caps->name,
+             (unsigned long long)tn_model_fingerprint(e->model), e->kern.cpu, caps->name,
              caps->has_parts ? "" : "-apart", e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
              e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, pipelined ? "-p" : "",
              e->npu->packed ? "-packed" : "", e->npu->operators ? "-o" : "");

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/adapters.h"
 #include "engine/imports.h"
+#include "engine/sight.h"
 #include "params/params.h"
 #include "text/chat.h"
 
@@ -56,7 +57,9 @@ static tern_status open_any(tern_engine *e, const char *path, const tern_options
     if (pkg) st = tn_engine_open_package(e, path, &pkg, o, n_threads, err);
     else st = tn_import_open(e, path, o, n_threads, err);
     tn_pkg_close(&pkg);
-    if (st == TERN_OK) tn_params_announce(o, &e->ctx, path, e->npu != NULL, tn_engine_heads(e) != NULL);
+    if (st == TERN_OK)
+        tn_params_announce(o, &e->ctx, path, e->npu != NULL, !e->npu && e->model->scheme == TN_FLOAT_BLOCKS,
+                           tn_engine_heads(e) != NULL);
     return st;
 }
 
@@ -102,13 +105,16 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
     if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
     if (st == TERN_OK) st = tn_engine_open_adapters(e, o.lora, err);
+#ifndef TERN_MINIMAL
+    if (st == TERN_OK) st = tn_sight_open(e, path, &o, err);
+#endif
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;
 }
 
 /* Opens it by the name that the system gives to an open descriptor; the rest of the engine does not know
- * descriptors. It stays open with the engine for later reads. */
+ * descriptors. The descriptor stays open with the engine for later reads. */
 tern_status tern_engine_open_fd(int fd, const tern_options *opt, tern_engine **out, tern_error *err) {
     TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_engine_open_fd needs a place for the engine");
     *out = NULL;
@@ -128,6 +134,9 @@ void tern_engine_close(tern_engine **pe) {
     *pe = NULL;
     tn_gvocab *v = atomic_load(&e->gvocab);
     tn_gvocab_close(&v);
+#ifndef TERN_MINIMAL
+    tn_sight_close(e);
+#endif
     tn_model_close(&e->model);
     tn_npu_model_close(&e->npu);
     if (e->estimator && e->estimator->dev) tn_npu_close(&e->estimator->dev);

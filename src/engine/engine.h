@@ -24,17 +24,20 @@ struct tern_engine {
     tn_executor *exec;
     tn_policy policy;
     tn_attn_options attention; /* of files too */
-    tn_npu_model
-        *estimator; /* of a file whose attention may be sparse: the device that estimates, no package;
-                                  else NULL */
+    tn_npu_model *estimator;   /* of a file whose attention may be sparse: the estimating device, without a
+                                  package; else NULL */
+    const char *not_streamed;  /* why a quantised file was read whole before the first prompt; else NULL */
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
-    char *profile_path;             /* cache of the stage times, beside the package */
+    /* Times that were measured on this machine: beside the package; of a quantised file in the user's cache (imports.h); NULL:
+     * nowhere. */
+    char *profile_path;
     tn_kv_type kv_short, kv_long;   /* form of keys and values in contexts up to TN_KV_FLOATS, and longer */
     _Atomic(tn_gvocab *) gvocab;    /* NULL until a grammar needs it */
     int fd;                         /* of tern_engine_open_fd, or -1 */
     uint64_t experts_bytes;         /* memory for experts read on demand; 0: all are in memory */
-    int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit was given */
+    int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit */
+    struct tn_sight *sight;         /* pictures (engine/sight.h); NULL in a minimal build */
     tn_timeline *live;              /* made by the first tn_engine_watch, else NULL */
     _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
 };
@@ -44,33 +47,33 @@ enum { TN_KV_FLOATS = 4096 }; /* tokens: without an option, longer contexts keep
 /* The form of keys and values that the options ask for in a context of n_ctx tokens. */
 tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx);
 /* Fits the options into max_memory_bytes: first weights stay packed, then keys and values take fewer bits,
- * then the context gets shorter, each only where no option asked otherwise. *n_ctx is the longest context
- * that sessions may have, or 0 without a limit. Experts of packages are read on demand before anything else
- * is reduced: *experts_bytes is the memory left for them, or 0 where all are in memory. Fails with
+ * then the context becomes shorter, each only if no option forbids it. *n_ctx is the longest context that
+ * sessions may have, or 0 without a limit. Experts of packages are read on demand before anything else is
+ * reduced: *experts_bytes is the memory left for them, or 0 where all are in memory. Fails with
  * TERN_E_LIMIT and the numbers where that is not enough. */
 tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uint64_t *experts_bytes,
                           tern_error *err);
 /* Resolves the options for a package: the engine's lanes, policy and attention, and how the model is
  * opened. */
-/* Gives the workers of the lanes, by tn_lane, for a package opened with o. */
+/* The workers of the lanes, by tn_lane, for a package opened with o. */
 void tn_engine_lanes(const tern_options *o, int n_threads, int32_t *n_lane_workers);
 /* Returns the number of threads that o asks for. */
 int tn_engine_threads(const tern_options *o);
 tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
                                 int n_threads, tn_npu_model_options *out, tern_error *err);
 
-/* The same of a model that is no package, once it is loaded: its attention, and the device that estimates it. */
+/* The same for a model that is not a package, once it is loaded: its attention, and the estimating device. */
 tern_status tn_engine_configure_file(tern_engine *e, const tern_options *o, tern_error *err);
-/* What sparse attention goes by: the package, or the estimator; NULL: attention is full whatever the text. */
+/* What sparse attention estimates with: the package, or the estimator; NULL: attention is always full. */
 static inline const tn_npu_model *tn_engine_heads(const tern_engine *e) {
     return e->npu ? e->npu : e->estimator;
 }
 
 /* Where the stage times of this machine, model and settings are kept. The path stays the engine's. */
 void tn_engine_profile(const tern_engine *e, tn_profile_file *out);
-/* From now until tn_engine_unwatch, sessions without a timeline of their own record their work on a live one.
- * *out is the engine's, for tn_timeline_take; its last track is the sessions' own thread. Meanwhile one
- * thread at a time runs the engine's sessions, and one watches. */
+/* From now until tn_engine_unwatch, sessions without a timeline of their own record their work on a live
+ * one. *out is the engine's, for tn_timeline_take; its last track is the sessions' own thread. Until then
+ * at most one thread may run the engine's sessions, and one may watch. */
 tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err);
 void tn_engine_unwatch(tern_engine *e);
 

@@ -31,7 +31,8 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
         size_t n;
         const tn_pkg_record *r = tn_pkg_records(p, s, &n);
-        if (!n) *n_bytes += s->size_bytes; /* tokenizer, graphs, metadata */
+        if (s->kind == TN_PKG_ENCODER) continue; /* in memory while a picture is encoded */
+        if (!n) *n_bytes += s->size_bytes;       /* tokenizer, graphs, metadata */
         for (size_t k = 0; k < n; k++) {
             if (s->kind == TN_PKG_TABLE && r[k].part == TN_PKG_ROWS) continue; /* read row by row */
             bool unpacked = r[k].part == TN_PKG_WEIGHTLETS && (!packed || r[k].flags & TN_PKG_HAS_OUTLIERS);
@@ -44,8 +45,8 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
     return st;
 }
 
-/* Rows in flight: a chunk of a float model, a wave of a package; each has its residual, its projections, its
- * part of the feed-forward network, that of all its experts, and rows of attention scores. */
+/* Rows in flight: a chunk of a float model, a wave of a package. Each has its residual, its projections,
+ * its part of the feed-forward network or of all its experts, and rows of attention scores. */
 static uint64_t work_bytes(const tn_hparams *h, int64_t rows, int32_t n_ctx, int n_threads) {
     int64_t d = tn_widest_head(h), ff = h->n_ff_shared > h->n_ff ? h->n_ff_shared : h->n_ff,
             n_kv = h->window_kv_heads > h->n_kv_heads ? h->window_kv_heads : h->n_kv_heads;
@@ -55,6 +56,9 @@ static uint64_t work_bytes(const tn_hparams *h, int64_t rows, int32_t n_ctx, int
     int64_t wide = streams + (h->n_ple ? 4 : 3) * (int64_t)h->n_embd + 2 * h->n_heads * d + 2 * n_kv * d +
                    2 * ff + (int64_t)h->n_ple * (h->n_layers + 2) +
                    (int64_t)h->n_experts_used * (2 * (int64_t)h->n_ff_exp + h->n_embd);
+    if (tn_latent(h))
+        wide +=
+            (int64_t)h->n_heads * (h->latent.d_nope + h->n_rot + h->latent.d_value) + h->latent.q_rank + d;
     if (rows > n_ctx) rows = n_ctx;
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
 }
@@ -65,7 +69,7 @@ static uint64_t next_work_bytes(const tn_hparams *h, int32_t n_ctx, int n_thread
 }
 
 /* Memory of the process itself (code, libraries, buffers) and of a tokenizer's tables, which grow with the
- * vocabulary: what the resident set of tern run held beyond the model, its context and its work at
+ * vocabulary. Measured as the resident set of tern run beyond the model, its context and its work, at
  * vocabularies of 8,000 and 152,000. */
 static uint64_t process_bytes(const tn_hparams *h) { return (14u << 20) + 100 * (uint64_t)h->n_vocab; }
 
@@ -77,8 +81,8 @@ tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
     return o->exact || floats || n_ctx <= TN_KV_FLOATS ? TN_KV_F32 : TN_KV_F16;
 }
 
-/* Sparse attention, from a prompt of `from` tokens on, keeps the keys as INT8 panels and as rows. always: of
- * its own accord. */
+/* Sparse attention, from prompts of `from` tokens on, keeps the keys as INT8 panels and as rows. always:
+ * without being asked. */
 static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, int32_t from,
                              tn_kv_type kv, bool always) {
     const char *mode = tn_options_attention(o);
@@ -113,8 +117,8 @@ static bool may_be_on_demand(const tern_options *o) {
            !o->no_chunk_sharing && !o->npu_memory_bytes && !(o->load && !strcmp(o->load, "mmap"));
 }
 
-/* Where max-memory does not hold all experts, weights counts everything but experts, and *experts_bytes is
- * the memory left for them (0 where all are in memory). next: the share of *e of the layer that guesses one
+/* If max-memory does not hold all experts, weights counts everything except experts, and *experts_bytes is
+ * the memory left for them (0: all are in memory). next: the share in *e of the layer that guesses one
  * token further, which is then left out. */
 static void leave_for_experts(const tern_options *o, const tn_experts_need *need, const tern_estimate *next,
                               tern_estimate *e, uint64_t *experts_bytes) {
@@ -131,8 +135,8 @@ static void leave_for_experts(const tern_options *o, const tn_experts_need *need
     e->weight_bytes -= need->all_bytes - *experts_bytes;
 }
 
-/* Gives the chunk length and the start of sparse attention that the engine will use: as given, as measured
- * for this package by these lanes of this machine, or the defaults. */
+/* The chunk length and the start of sparse attention that the engine will use: as given, as measured for
+ * this package, lanes and machine, or the defaults. */
 static void measured_lengths(const char *path, const tern_options *o, uint64_t fingerprint, int32_t *chunk,
                              int32_t *from) {
     char profile[4096];
@@ -214,7 +218,7 @@ static tern_status longest_context(const char *path, const tern_options *o, tern
     return tern_engine_estimate(path, &with, e, err);
 }
 
-/* Keys and values in as many bits as fit, or in the fewest whose loss no task shows. */
+/* Keys and values in as many bits as fit, or in the fewest without a measurable loss in tasks. */
 static tern_status narrower_cache(const char *path, tern_options *o, tern_estimate *e, tern_error *err) {
     static const tn_kv_type forms[] = {TN_KV_F16, TN_KV_INT8};
     bool floats = o->exact || tn_options_kv(o, INT32_MAX) == TN_KV_F32; /* something needs them */
@@ -242,7 +246,7 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, uin
         o->weights = "packed";
         TN_TRY(tern_engine_estimate(path, o, &e, err));
         if (all_of(&e) > as_tiles) {
-            /* A very small model's tables of packed channels outweigh the bits that they save. */
+            /* A very small model's tables of packed channels take more than the bits saved. */
             o->weights = NULL;
             TN_TRY(tern_engine_estimate(path, o, &e, err));
         }

@@ -1,4 +1,4 @@
-/* Live reports of what sessions do. Nothing is recorded, and nothing costs anything, while nobody watches. */
+/* Live reports of the sessions' work. While nobody watches, nothing is recorded and nothing is spent. */
 #include "engine/engine.h"
 
 #include <string.h>

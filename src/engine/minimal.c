@@ -1,5 +1,5 @@
-/* engine/minimal.c - in a build for packages alone (TERN_MINIMAL), refusals in place of imports.c and
- * quant/packing.c. */
+/* engine/minimal.c - refusals in place of imports.c and quant/packing.c, for builds that only read
+ * packages (TERN_MINIMAL). */
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/adapters.h"

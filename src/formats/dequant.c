@@ -1,25 +1,10 @@
-/* Widens ggml's block formats by their definition: little-endian blocks of 32 or 256 values. */
+/* Widens ggml's block formats by their definition: little-endian blocks of 32 to 256 values. */
 #include "formats/tensor.h"
 
 #include "base/half.h"
+#include "formats/code_books.h"
 
 #include <string.h>
-
-static const struct {
-    const char *name;
-    int32_t block, bytes;
-} types[TN_N_DTYPES] = {
-    [TN_F32] = {"F32", 1, 4},       [TN_F16] = {"F16", 1, 2},         [TN_BF16] = {"BF16", 1, 2},
-    [TN_Q8_0] = {"Q8_0", 32, 34},   [TN_Q4_0] = {"Q4_0", 32, 18},     [TN_Q4_1] = {"Q4_1", 32, 20},
-    [TN_Q5_0] = {"Q5_0", 32, 22},   [TN_Q5_1] = {"Q5_1", 32, 24},     [TN_Q2_K] = {"Q2_K", 256, 84},
-    [TN_Q3_K] = {"Q3_K", 256, 110}, [TN_Q4_K] = {"Q4_K", 256, 144},   [TN_Q5_K] = {"Q5_K", 256, 176},
-    [TN_Q6_K] = {"Q6_K", 256, 210}, [TN_IQ4_NL] = {"IQ4_NL", 32, 18}, [TN_IQ4_XS] = {"IQ4_XS", 256, 136},
-    [TN_MXFP4] = {"MXFP4", 32, 17},
-};
-
-const char *tn_dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? types[d].name : "unknown"; }
-int32_t tn_dtype_block(tn_dtype d) { return types[d].block; }
-int32_t tn_dtype_block_bytes(tn_dtype d) { return types[d].bytes; }
 
 static float f16_at(const uint8_t *p) {
     uint16_t h;
@@ -90,14 +75,44 @@ static void iq4_nl(const uint8_t *b, float *y) { iq4_values_of(b + 2, f16_at(b),
 
 /* A block has one exponent, then four-bit floats (sign, two bits of exponent, one of mantissa): 0, 0.5 .. 6.
  * They are stored doubled here, with half of 2^(e - 127). */
+static const int8_t fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 static void mxfp4(const uint8_t *b, float *y) {
-    static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     uint32_t u = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
     float d = tn_bits_f32(u);
     for (int i = 0; i < 16; i++) {
-        y[i] = d * (float)values[b[1 + i] & 15];
-        y[i + 16] = d * (float)values[b[1 + i] >> 4];
+        y[i] = d * (float)fp4_values[b[1 + i] & 15];
+        y[i + 16] = d * (float)fp4_values[b[1 + i] >> 4];
     }
+}
+
+/* A block of 64 has four scales (four bits of exponent, three of mantissa, an ignored sign), halved as
+ * above; the pattern of NaN is 0. Each is of 16 values: low nibbles are the first eight. As a half its
+ * bits are those of a number 2^7 times too small. */
+static void nvfp4(const uint8_t *b, float *y) {
+    for (int i = 0; i < 64; i++) {
+        uint8_t scale = b[i / 16], q = b[4 + i / 16 * 8 + i % 8];
+        float d = scale == 0x7f ? 0 : tn_f16_f32((uint16_t)((scale & 0x7f) << 7)) * 128;
+        y[i] = d * (float)fp4_values[i % 16 < 8 ? q & 15 : q >> 4];
+    }
+}
+
+/* ---- values one after another, lowest bits first -------------------------------------------------- */
+
+static void q1_0(const uint8_t *b, float *y) {
+    float d = f16_at(b);
+    for (int i = 0; i < 128; i++) y[i] = b[2 + i / 8] >> (i % 8) & 1 ? d : -d;
+}
+
+static void q2_0(const uint8_t *b, float *y) {
+    float d = f16_at(b);
+    for (int i = 0; i < 64; i++) y[i] = d * (float)((b[2 + i / 4] >> (i % 4 * 2) & 3) - 1);
+}
+
+/* A float, bytes, and sums of sixteen of these, which follow from them. */
+static void q8_k(const uint8_t *b, float *y) {
+    float d = tn_bits_f32(u32_at(b));
+    for (int i = 0; i < 256; i++) y[i] = d * (float)(int8_t)b[4 + i];
 }
 
 /* ---- super-blocks of 256 -------------------------------------------------------------------------- */
@@ -197,9 +212,10 @@ static void f16_row(const uint8_t *src, float *dst, uint64_t n) {
 
 void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
     static void (*const blocks[TN_N_DTYPES])(const uint8_t *, float *) = {
-        [TN_Q8_0] = q8_0,     [TN_Q4_0] = q4_0,     [TN_Q4_1] = q4_1,   [TN_Q5_0] = q5_0, [TN_Q5_1] = q5_1,
-        [TN_Q2_K] = q2_k,     [TN_Q3_K] = q3_k,     [TN_Q4_K] = q4_k,   [TN_Q5_K] = q5_k, [TN_Q6_K] = q6_k,
-        [TN_IQ4_NL] = iq4_nl, [TN_IQ4_XS] = iq4_xs, [TN_MXFP4] = mxfp4,
+        [TN_Q8_0] = q8_0,     [TN_Q4_0] = q4_0,     [TN_Q4_1] = q4_1,   [TN_Q5_0] = q5_0,   [TN_Q5_1] = q5_1,
+        [TN_Q2_K] = q2_k,     [TN_Q3_K] = q3_k,     [TN_Q4_K] = q4_k,   [TN_Q5_K] = q5_k,   [TN_Q6_K] = q6_k,
+        [TN_IQ4_NL] = iq4_nl, [TN_IQ4_XS] = iq4_xs, [TN_MXFP4] = mxfp4, [TN_NVFP4] = nvfp4, [TN_Q1_0] = q1_0,
+        [TN_Q2_0] = q2_0,     [TN_Q8_K] = q8_k,
     };
     if (d == TN_F32) {
         memcpy(dst, src, n * 4);
@@ -207,8 +223,11 @@ void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
         f16_row(src, dst, n);
     } else if (d == TN_BF16) {
         for (uint64_t i = 0; i < n; i++) dst[i] = tn_bf16_f32((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
+    } else if (tn_code_type(d)) {
+        for (uint64_t i = 0; i < n / TN_CODE_BLOCK; i++)
+            tn_code_widen(d, src + i * (uint64_t)tn_dtype_block_bytes(d), dst + i * TN_CODE_BLOCK);
     } else {
-        for (uint64_t i = 0; i < n / (uint64_t)types[d].block; i++)
-            blocks[d](src + i * (uint64_t)types[d].bytes, dst + i * (uint64_t)types[d].block);
+        for (uint64_t i = 0; i < n / (uint64_t)tn_dtype_block(d); i++)
+            blocks[d](src + i * (uint64_t)tn_dtype_block_bytes(d), dst + i * (uint64_t)tn_dtype_block(d));
     }
 }

@@ -31,17 +31,17 @@ static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
-} ggml_types[] = {{0, TN_F32},     {1, TN_F16},     {2, TN_Q4_0},  {3, TN_Q4_1},
-                  {6, TN_Q5_0},    {7, TN_Q5_1},    {8, TN_Q8_0},  {10, TN_Q2_K},
-                  {11, TN_Q3_K},   {12, TN_Q4_K},   {13, TN_Q5_K}, {14, TN_Q6_K},
-                  {20, TN_IQ4_NL}, {23, TN_IQ4_XS}, {30, TN_BF16}, {39, TN_MXFP4}};
+} ggml_types[] = {{0, TN_F32},    {1, TN_F16},      {2, TN_Q4_0},    {3, TN_Q4_1},     {6, TN_Q5_0},
+                  {7, TN_Q5_1},   {8, TN_Q8_0},     {10, TN_Q2_K},   {11, TN_Q3_K},    {12, TN_Q4_K},
+                  {13, TN_Q5_K},  {14, TN_Q6_K},    {20, TN_IQ4_NL}, {23, TN_IQ4_XS},  {30, TN_BF16},
+                  {39, TN_MXFP4}, {19, TN_IQ1_S},   {29, TN_IQ1_M},  {16, TN_IQ2_XXS}, {17, TN_IQ2_XS},
+                  {22, TN_IQ2_S}, {18, TN_IQ3_XXS}, {21, TN_IQ3_S},  {34, TN_TQ1_0},   {35, TN_TQ2_0},
+                  {41, TN_Q1_0},  {42, TN_Q2_0},    {40, TN_NVFP4},  {15, TN_Q8_K}};
 
-/* The other types have names too, for messages. */
+/* Names of the other types, for messages. */
 static const char *foreign_type_name(uint32_t type) {
     static const char *const names[] = {
-        [9] = "Q8_1",   [15] = "Q8_K",  [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S",
-        [21] = "IQ3_S", [22] = "IQ2_S", [24] = "I8",      [25] = "I16",    [26] = "I32",     [27] = "I64",
-        [28] = "F64",   [29] = "IQ1_M", [34] = "TQ1_0",   [35] = "TQ2_0"};
+        [9] = "Q8_1", [24] = "I8", [25] = "I16", [26] = "I32", [27] = "I64", [28] = "F64"};
     return type < sizeof names / sizeof names[0] && names[type] ? names[type] : "no type of GGUF";
 }
 
@@ -57,6 +57,8 @@ typedef struct pair {
     uint64_t n;          /* elements of an array */
     const uint8_t *data; /* scalars and arrays of scalars */
     text *strings;       /* a string (n = 1) or an array of them */
+    const uint8_t *raw;  /* all of it in the file */
+    uint64_t n_raw;
 } pair;
 
 struct tn_gguf {
@@ -204,6 +206,11 @@ const char *tn_gguf_key_at(const tn_gguf *g, size_t i, size_t *n) {
     return g->pairs[i].key.s;
 }
 
+const uint8_t *tn_gguf_key_bytes(const tn_gguf *g, size_t i, uint64_t *n) {
+    *n = g->pairs[i].n_raw;
+    return g->pairs[i].raw;
+}
+
 bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out) {
     const pair *p = find(g, key);
     if (!p || p->is_array || !is_integer(p->type)) return false;
@@ -267,6 +274,13 @@ bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out)
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
+uint32_t tn_gguf_type(tn_dtype d) {
+    for (size_t i = 0; i < sizeof ggml_types / sizeof ggml_types[0]; i++) {
+        if (ggml_types[i].dtype == d) return ggml_types[i].ggml;
+    }
+    return UINT32_MAX;
+}
+
 static tern_status read_tensor(cursor *c, tn_tensor *t) {
     const tn_gguf *g = c->g;
     text name;
@@ -321,7 +335,7 @@ static int by_key(const void *a, const void *b) {
     return key_order((*(const pair *const *)a)->key, (*(const pair *const *)b)->key);
 }
 
-/* From here on `find` works. A vocabulary calls it for every token, so it must not look at every key. */
+/* From here on `find` works. It is called for every token of a vocabulary, so it must not scan all keys. */
 static tern_status sort_keys(tn_gguf *g, tern_error *err) {
     const pair **order = g->by_key = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys", g->path, g->n_pairs);
@@ -391,11 +405,36 @@ out:
     return st;
 }
 
+/* What stands where a GGUF file was expected, by its first bytes: what browsers, git and people save under that name. */
+static const char *instead(const uint8_t *p, uint64_t n) {
+    static const struct {
+        const char *begins, *is;
+    } kinds[] = {
+        {"<!", "not a GGUF file but a web page: download the file itself (tern pull takes its address)"},
+        {"<html", "not a GGUF file but a web page: download the file itself (tern pull takes its address)"},
+        {"version https://git-lfs",
+         "not a GGUF file but Git LFS's pointer to one: git lfs pull fetches the file"},
+        {"PK\3\4", "not a GGUF file but a zip archive or a PyTorch checkpoint"},
+        {"\x1f\x8b", "not a GGUF file but a gzip archive: unpack it"},
+        {"ggjt", "a file of llama.cpp from before GGUF: convert the original model to GGUF"},
+        {"tjgg", "a file of llama.cpp from before GGUF: convert the original model to GGUF"},
+        {"{", "not a GGUF file but JSON: of a Hugging Face model give the folder"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (n >= strlen(kinds[i].begins) && !memcmp(p, kinds[i].begins, strlen(kinds[i].begins)))
+            return kinds[i].is;
+    /* safetensors: the length of a JSON object in eight bytes, then the object */
+    if (n > 9 && p[8] == '{' && !p[6] && !p[7])
+        return "not a GGUF file but safetensors: give the folder that it lies in, with config.json";
+    return n ? "not a GGUF file" : "the file is empty";
+}
+
 static tern_status parse(tn_gguf *g, tern_error *err) {
     cursor c = {.g = g, .err = err, .tensor = ""};
     const uint8_t *magic;
+    TN_FAIL_IF(g->size < 4 || memcmp(g->data, "GGUF", 4), err, TERN_E_FORMAT, "%s: %s", g->path,
+               instead(g->data, g->size));
     TN_TRY(take(&c, 4, &magic, "magic"));
-    TN_FAIL_IF(memcmp(magic, "GGUF", 4), err, TERN_E_FORMAT, "%s: not a GGUF file", g->path);
     TN_TRY(take_u32(&c, &g->version, "version"));
     TN_FAIL_IF(g->version == 0x02000000u || g->version == 0x03000000u, err, TERN_E_UNSUPPORTED,
                "%s: a big-endian GGUF file; convert it to little-endian", g->path);
@@ -415,8 +454,11 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
     for (uint64_t i = 0; i < n_pairs; i++) {
         pair *p = &g->pairs[i];
         g->n_pairs = i + 1; /* so that close frees what was read */
+        const uint64_t at = c.at;
         TN_TRY(take_text(&c, &p->key, "key"));
         TN_TRY(read_value(&c, p));
+        p->raw = g->data + at;
+        p->n_raw = c.at - at;
     }
     for (uint64_t i = 0; i < n_tensors; i++) {
         g->n_tensors = i + 1;
@@ -462,6 +504,7 @@ static tern_status open_part(tn_ctx *ctx, const char *path, tn_gguf **out, tern_
     return open_bytes(ctx, f, f->data, f->size_bytes, path, out, err);
 }
 
+const tn_file *tn_gguf_file(const tn_gguf *g) { return g->all ? NULL : g->file; }
 bool tn_gguf_shrank(const tn_gguf *g) { return tn_file_shrank(g->file); }
 
 /* ---- split files: NAME-00001-of-00003.gguf holds the metadata, all hold tensors ------------------- */

@@ -4,7 +4,8 @@
 #ifndef TN_FORMATS_GGUF_H
 #define TN_FORMATS_GGUF_H
 
-#include "base/ctx.h"
+#include "base/file.h"
+#include "base/outfile.h"
 #include "formats/tensor.h"
 
 typedef struct tn_gguf tn_gguf;
@@ -15,8 +16,10 @@ tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_erro
 /* The same over the caller's bytes, which stay until close; name stands for the path in messages. */
 tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                 tn_gguf **out, tern_error *err);
-/* Tells whether the file was truncated while open. What was read from it may then be zeros. */
+/* Whether the file was truncated while open. Data read from it may then be zeros. */
 bool tn_gguf_shrank(const tn_gguf *g);
+/* The mapping of the whole file; NULL: it is split, or in memory. */
+const tn_file *tn_gguf_file(const tn_gguf *g);
 void tn_gguf_close(tn_gguf **g);
 
 const char *tn_gguf_path(const tn_gguf *g);
@@ -24,12 +27,16 @@ uint32_t tn_gguf_version(const tn_gguf *g);
 size_t tn_gguf_n_tensors(const tn_gguf *g);
 const tn_tensor *tn_gguf_tensor_at(const tn_gguf *g, size_t i);
 const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name); /* NULL: absent */
+/* ggml's number of a type; UINT32_MAX: it has none. */
+uint32_t tn_gguf_type(tn_dtype d);
 
 /* Read metadata. Each returns false when the key is absent or of another type. Strings are not
  * zero-terminated. */
 bool tn_gguf_has(const tn_gguf *g, const char *key);
 size_t tn_gguf_n_keys(const tn_gguf *g);
 const char *tn_gguf_key_at(const tn_gguf *g, size_t i, size_t *n);
+/* A key with its value as the file has them. */
+const uint8_t *tn_gguf_key_bytes(const tn_gguf *g, size_t i, uint64_t *n);
 bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out); /* any integer, or bool */
 bool tn_gguf_f64(const tn_gguf *g, const char *key, double *out);  /* any number */
 bool tn_gguf_bool(const tn_gguf *g, const char *key, bool *out);
@@ -44,7 +51,12 @@ bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out)
 typedef struct tn_gguf_writer tn_gguf_writer;
 
 tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err);
+/* The same in the place of nothing but an empty file. */
+tern_status tn_gguf_create_new(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err);
+extern const tn_outkind tn_gguf_new;
 /* Write metadata. A failure is remembered and reported by tn_gguf_begin_data. */
+/* Copies all keys of a file except those named (the list ends with NULL). */
+void tn_gguf_put_keys(tn_gguf_writer *w, const tn_gguf *from, const char *const *but);
 void tn_gguf_put_str(tn_gguf_writer *w, const char *key, const char *value);
 void tn_gguf_put_u32(tn_gguf_writer *w, const char *key, uint32_t value);
 void tn_gguf_put_f32(tn_gguf_writer *w, const char *key, float value);
@@ -53,7 +65,7 @@ void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *
                          size_t n);
 void tn_gguf_put_arr_f32(tn_gguf_writer *w, const char *key, const float *values, size_t n);
 void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *values, size_t n);
-/* Adds a tensor. dims come outermost first; dtype is F32, F16, BF16, Q8_0 or Q4_0. */
+/* Adds a tensor. dims come outermost first. */
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,
                         const uint64_t *dims);
 tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err);

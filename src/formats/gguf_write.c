@@ -27,18 +27,29 @@ struct tn_gguf_writer {
     tern_status failed;
 };
 
-tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err) {
+const tn_outkind tn_gguf_new = {.what = "empty"};
+
+static tern_status create(tn_ctx *ctx, const char *path, const tn_outkind *kind, tn_gguf_writer **out,
+                          tern_error *err) {
     *out = NULL;
     tn_gguf_writer *w = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to write %s", path);
     w->ctx = ctx;
     w->path = tn_strdup(ctx, TN_MEM_OTHER, path);
-    static const tn_outkind kind = {.what = "a GGUF file", .begins = {"GGUF"}};
-    tern_status st = w->path ? tn_outfile_open(ctx, path, &kind, &w->file, err)
+    tern_status st = w->path ? tn_outfile_open(ctx, path, kind, &w->file, err)
                              : tn_fail(err, TERN_E_MEMORY, "no memory to write %s", path);
     if (st == TERN_OK) *out = w;
     else tn_gguf_abort(&w);
     return st;
+}
+
+tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err) {
+    static const tn_outkind kind = {.what = "a GGUF file", .begins = {"GGUF"}};
+    return create(ctx, path, &kind, out, err);
+}
+
+tern_status tn_gguf_create_new(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err) {
+    return create(ctx, path, &tn_gguf_new, out, err);
 }
 
 void tn_gguf_abort(tn_gguf_writer **pw) {
@@ -85,6 +96,19 @@ static void begin_key(tn_gguf_writer *w, const char *key, uint32_t type) {
     w->n_keys++;
     key_text(w, key, strlen(key));
     key_u32(w, type);
+}
+
+void tn_gguf_put_keys(tn_gguf_writer *w, const tn_gguf *from, const char *const *but) {
+    for (size_t i = 0; i < tn_gguf_n_keys(from); i++) {
+        size_t n;
+        uint64_t n_bytes;
+        const char *key = tn_gguf_key_at(from, i, &n), *const *left_out = but;
+        while (*left_out && (strlen(*left_out) != n || memcmp(*left_out, key, n))) left_out++;
+        if (*left_out) continue;
+        const uint8_t *bytes = tn_gguf_key_bytes(from, i, &n_bytes);
+        w->n_keys++;
+        key_bytes(w, bytes, (size_t)n_bytes);
+    }
 }
 
 void tn_gguf_put_str(tn_gguf_writer *w, const char *key, const char *value) {
@@ -134,12 +158,7 @@ static uint64_t aligned(uint64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * A
 
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,
                         const uint64_t *dims) {
-    uint32_t type = dtype == TN_F32    ? 0
-                    : dtype == TN_F16  ? 1
-                    : dtype == TN_Q8_0 ? 8
-                    : dtype == TN_Q4_0 ? 2
-                    : dtype == TN_BF16 ? 30
-                                       : UINT32_MAX;
+    uint32_t type = tn_gguf_type(dtype);
     if (type == UINT32_MAX || n_dims < 1 || n_dims > 4) w->failed = TERN_E_INVALID;
     if (w->failed == TERN_OK && w->n_tensors == w->cap_tensors) {
         uint64_t cap = w->cap_tensors ? 2 * w->cap_tensors : 64;

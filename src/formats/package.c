@@ -164,7 +164,7 @@ tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *
     return TERN_OK;
 }
 
-/* A stretch of a section is written, and its blocks are hashed. */
+/* Writes a stretch of a section and hashes its blocks. */
 typedef struct stretch {
     tn_pkg_writer *w;
     XXH3_state_t *hash;
@@ -274,7 +274,7 @@ tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err) {
                     .file_bytes = w->off,
                     .index_bytes = table_bytes + w->n_toc_bytes};
     memcpy(h.magic, MAGIC, sizeof h.magic);
-    /* the index is hashed in two parts, as it lies in memory */
+    /* the index is hashed in two parts, in its order in memory */
     XXH64_state_t *hash = XXH64_createState();
     tern_status st = hash ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a checksum");
     if (hash) {
@@ -292,8 +292,7 @@ tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err) {
     if (st == TERN_OK && fsync(w->fd))
         st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
     if (st == TERN_OK)
-        st = write_at(w, &h, sizeof h, 0, err); /* the magic that makes it a package is
-                                                                  written last */
+        st = write_at(w, &h, sizeof h, 0, err); /* the magic, which makes it a package, is written last */
     if (st == TERN_OK && fsync(w->fd))
         st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
     return st;

@@ -2,17 +2,17 @@
  *
  * File: pkg_header | index: section table, tables of contents | sections.
  *
- * The index comes first and holds everything a reader must know to place every tensor, so a package can be
- * used while it arrives. A section of tensors has a table of contents: records, and the checksums of blocks
- * of 256 KiB. Its small tensors come first, back to back ("the small part"), then the large ones
- * (tn_pkg_is_large). Large ones of a block or more begin at multiples of 4096 in the file, so that each can
- * be read directly to its final place and checked block by block meanwhile; shorter ones share their first
- * and last page with their neighbours. docs/reference/package-format.md specifies every byte. All numbers are
+ * The index comes first and holds everything needed to place every tensor, so a package can be used while
+ * it is being read. A section of tensors has a table of contents: records, and the checksums of blocks of
+ * 256 KiB. Its small tensors come first, back to back ("the small part"), then the large ones
+ * (tn_pkg_is_large). Large ones of a block or more begin at multiples of 4096 in the file, so each can be
+ * read directly to its final place and checked block by block meanwhile; shorter ones share their first
+ * and last page with neighbours. docs/reference/package-format.md specifies every byte. All numbers are
  * little-endian.
  *
  * A writer streams sections in order; nothing appears under the final name before finish has synced
- * everything. A reader trusts no length or offset; bytes are checked against their checksums when they are
- * read. */
+ * everything. A reader trusts no length or offset, and checks bytes against their checksums when it reads
+ * them. */
 #ifndef TN_FORMATS_PACKAGE_H
 #define TN_FORMATS_PACKAGE_H
 
@@ -46,7 +46,9 @@ typedef enum tn_pkg_kind {
         9, /* a part of the embeddings for every layer, read row by row on demand; the section's layer
               numbers the parts */
     TN_PKG_SMOOTHING = 8, /* divisors of the inputs of sites; read only for adapters */
-    TN_PKG_NEXT = 10,     /* tensors of the layer that guesses one token further, all small */
+    TN_PKG_ENCODER =
+        11,           /* the encoder of pictures: an mmproj file (GGUF) as it is; read by the first picture */
+    TN_PKG_NEXT = 10, /* tensors of the layer that guesses one token further, all small */
 } tn_pkg_kind;
 
 typedef struct tn_pkg_section {
@@ -126,24 +128,24 @@ static inline size_t tn_pkg_table_row(int32_t n_layers, int32_t n) {
 }
 
 enum {
-    TN_PKG_HAS_OUTLIERS = 1, /* the CPU adds back clipped activations of this linear */
+    TN_PKG_HAS_OUTLIERS = 1, /* the CPU adds back the clipped activations of this linear */
     TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
     TN_PKG_OUTPUT_INT8 = 4,  /* its outputs leave the device in 8 bits */
-    TN_PKG_DIVIDED = 8,    /* its inputs are those after a delta net or a convolution, and have an INVERSE */
-    TN_PKG_WIDER = 16,     /* rotated in blocks of 256 */
-    TN_PKG_WIDEST = 32,    /* rotated in blocks of 1024 */
-    TN_PKG_CODED = 64,     /* WEIGHTLETS: entropy-coded streams (kernels/rans.h), described by STREAMS */
-    TN_PKG_ALL_FLAGS = 127 /* a reader refuses others */
+    TN_PKG_DIVIDED = 8,      /* its inputs come from a delta net or a convolution, and have an INVERSE */
+    TN_PKG_WIDER = 16,       /* rotated in blocks of 256 */
+    TN_PKG_WIDEST = 32,      /* rotated in blocks of 1024 */
+    TN_PKG_CODED = 64,       /* WEIGHTLETS: entropy-coded streams (kernels/rans.h), described by STREAMS */
+    TN_PKG_ALL_FLAGS = 127   /* a reader refuses others */
 };
 
 static inline bool tn_pkg_is_coded(const tn_pkg_record *r) {
     return r->part == TN_PKG_WEIGHTLETS && r->flags & TN_PKG_CODED;
 }
-/* Size of a record's tensor in memory, where weightlets are as they are packed. */
+/* Size of a record's tensor in memory; weightlets stay packed. */
 static inline uint64_t tn_pkg_plain_bytes(const tn_pkg_record *r) {
     return tn_pkg_is_coded(r) ? r->plain_bytes : r->size_bytes;
 }
-/* Channels of a stream: of the embedding fewer, because its rows are looked up alone. */
+/* Channels of a stream. The embedding has fewer, because its rows are looked up one by one. */
 static inline int64_t tn_pkg_stream_channels(bool embedding) { return embedding ? 64 : 256; }
 
 /* ---- writing ------------------------------------------------------------------------------------- */
@@ -167,7 +169,7 @@ tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *
                        tern_error *err);
 tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err);
 
-/* Writes the table and syncs: the file is then a package without a name. Nothing can be added after that. */
+/* Writes the table and syncs. The file is then a complete package without a name. */
 tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err);
 /* Opens a reader of the sealed file with its own descriptor. The writer may be closed before it. */
 tern_status tn_pkg_reopen(const tn_pkg_writer *w, tn_pkg **out, tern_error *err);
@@ -178,14 +180,14 @@ void tn_pkg_abort(tn_pkg_writer **w);
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-bool tn_pkg_is(const char *path); /* a regular file that begins like a package */
+bool tn_pkg_is(const char *path); /* whether it is a regular file that begins like a package */
 /* Opens a package: it reads and checks header and index only. */
 tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 /* Like tn_pkg_open, by a descriptor. If the file does not begin like a package, is not regular or not
  * readable, *out is NULL without an error. */
 tern_status tn_pkg_open_if(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 void tn_pkg_close(tn_pkg **p);
-/* Asks the kernel to fetch everything before the layers, all of which is needed before anything can begin. */
+/* Asks the kernel to fetch everything before the layers, which is needed first. */
 void tn_pkg_fetch_front(const tn_pkg *p);
 int tn_pkg_fd(const tn_pkg *p); /* the one descriptor; duplicate it if you need another */
 const char *tn_pkg_path(const tn_pkg *p);
@@ -195,7 +197,7 @@ const tn_pkg_section *tn_pkg_section_at(const tn_pkg *p, size_t i);
 const tn_pkg_section *tn_pkg_find(const tn_pkg *p, tn_pkg_kind kind, int32_t layer); /* NULL: absent */
 /* Reads the whole section to dst and checks it. Thread-safe. */
 tern_status tn_pkg_read(const tn_pkg *p, const tn_pkg_section *s, void *dst, tern_error *err);
-/* These do the same for the small tensors only: the first tn_pkg_small_bytes of the section. */
+/* The same for the small tensors only: the first tn_pkg_small_bytes of the section. */
 uint64_t tn_pkg_small_bytes(const tn_pkg *p, const tn_pkg_section *s);
 tern_status tn_pkg_read_small(const tn_pkg *p, const tn_pkg_section *s, void *dst, tern_error *err);
 /* Reads a part of a section, unchecked (rows on demand). Thread-safe. */
@@ -213,12 +215,12 @@ const tn_pkg_record *tn_pkg_records(const tn_pkg *p, const tn_pkg_section *s, si
 /* Returns the record with this role and part, or NULL. */
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part);
 
-/* Packs scales and sums of a linear's n_pad rows (n rounded up to the tile). Short ones are within 2^-11 of
- * the originals. Returns false where some do not fit, and the long form is needed. */
+/* Packs scales and sums of a linear's n_pad rows (n rounded up to the tile) in the short form, within
+ * 2^-11 of the originals. Returns false if some do not fit and the long form is needed. */
 bool tn_pkg_rows16_pack(const float *scale, const int32_t *col_sum, size_t n_pad, uint16_t *rows16,
                         float *by);
 /* Reads them in either form. A missing record or one of another size is TERN_E_FORMAT. scale NULL: only
- * checks that. */
+ * checks. */
 tern_status tn_pkg_rows(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
                         size_t n_pad, float *scale, int32_t *col_sum, tern_error *err);
 

@@ -168,7 +168,7 @@ static tern_status add_file(tn_safetensors *s, const char *path, tern_error *err
     return parse_file(s, f->path, f->data, f->size_bytes, err);
 }
 
-/* Adds every shard that the index names, once. Shard names may not leave the folder. */
+/* Adds every shard that the index names, once. Shards must lie in the folder. */
 static tern_status add_shards(tn_safetensors *s, const char *folder, const char *index, tern_error *err) {
     json_t *j;
     TN_TRY(tn_json_read(index, 0, &j, err));
@@ -180,7 +180,7 @@ static tern_status add_shards(tn_safetensors *s, const char *folder, const char 
         const char *file = json_string_value(v);
         char path[4096];
         if (st == TERN_OK && (!file || strchr(file, '/') || !*file))
-            st = tn_fail(err, TERN_E_FORMAT, "%s: tensor %.100s lies in no sane file", index, key);
+            st = tn_fail(err, TERN_E_FORMAT, "%s: tensor %.100s names no file in this folder", index, key);
         if (st == TERN_OK && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path)
             st = tn_fail(err, TERN_E_INVALID, "%s: path too long", folder);
         bool seen = false;

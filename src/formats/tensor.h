@@ -1,4 +1,4 @@
-/* formats/tensor.h - a stored tensor, in whatever file, and its storage types. */
+/* formats/tensor.h - a stored tensor of any file format, and its storage types. */
 #ifndef TN_FORMATS_TENSOR_H
 #define TN_FORMATS_TENSOR_H
 
@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* These are storage types; block formats are as ggml defines them. */
+/* Storage types. Block formats are as ggml defines them. */
 typedef enum tn_dtype {
     TN_F32,
     TN_F16,
@@ -24,6 +24,19 @@ typedef enum tn_dtype {
     TN_IQ4_NL,
     TN_IQ4_XS,
     TN_MXFP4,
+    TN_IQ1_S,
+    TN_IQ1_M,
+    TN_IQ2_XXS,
+    TN_IQ2_XS,
+    TN_IQ2_S,
+    TN_IQ3_XXS,
+    TN_IQ3_S,
+    TN_TQ1_0,
+    TN_TQ2_0,
+    TN_Q1_0,
+    TN_Q2_0,
+    TN_NVFP4,
+    TN_Q8_K,
     TN_N_DTYPES
 } tn_dtype;
 

@@ -6,11 +6,18 @@
 #include <math.h>
 
 size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) {
-    /* scores of a block of rows (f32_template.h), whole panels at both ends; a span of the cache as floats */
+    /* scores of a block of rows (f32_template.h), rounded out to whole panels; a span of the cache as floats
+     */
     return 24 * (n_pos + 2 * TN_KV_PANEL + 16) + tn_kv_span_floats(d_head);
 }
 
-/* Cache slot of a row's position p, or -1 where it sees nothing. */
+/* Value d of the key in a slot. */
+static float key_of(const tn_attn_f32_args *a, size_t slot, size_t d) {
+    return a->k_panels ? tn_kv_key(a->kv, a->d_head, a->k_panels, slot, d)
+                       : tn_kv_value(a->kv, a->d_head, a->v, slot, d);
+}
+
+/* Cache slot of a row's position p; -1: the row does not see it. */
 static int64_t slot_of(const tn_attn_f32_args *a, size_t row, size_t p) {
     if ((int64_t)p < a->first_pos[row]) return -1;
     if ((int64_t)p < a->end_pos[row]) return (int64_t)p;
@@ -35,8 +42,7 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
             s[p] = -INFINITY;
             if (slot < 0) continue;
             float acc = 0;
-            for (size_t d = 0; d < a->d_head; d++)
-                acc = fmaf(q[d], tn_kv_key(a->kv, a->d_head, a->k_panels, (size_t)slot, d), acc);
+            for (size_t d = 0; d < a->d_head; d++) acc = fmaf(q[d], key_of(a, (size_t)slot, d), acc);
             acc *= a->scale;
             if (a->soft_cap > 0) acc = a->soft_cap * tn_tanhf(acc / a->soft_cap);
             s[p] = acc;

@@ -12,11 +12,11 @@ typedef struct tn_attn_f32_args {
     size_t q_stride;
     float *out; /* row i at out + i * out_stride */
     size_t out_stride;
-    const void *k_panels, *v;
-    tn_kv_type kv;         /* their form */
-    size_t n_rows, d_head; /* d_head multiple of 4, <= 512 */
-    float scale;           /* multiplies q.k */
-    float soft_cap;        /* 0 = off; else score = cap * tanh(score / cap) (Gemma 2) */
+    const void *k_panels, *v; /* k_panels NULL: a position's value is its key too (latent attention) */
+    tn_kv_type kv;            /* their form */
+    size_t n_rows, d_head;    /* d_head multiple of 4, <= TN_MAX_HEAD */
+    float scale;              /* multiplies q.k */
+    float soft_cap;           /* 0 = off; else score = cap * tanh(score / cap) (Gemma 2) */
     /* Row i sees positions first_pos[i] <= p < end_pos[i] (first > 0 under a sliding window), 0 <= first <
      * end. */
     const int32_t *first_pos, *end_pos;

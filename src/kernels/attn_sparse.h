@@ -11,7 +11,7 @@
 typedef struct tn_attn_sparse_args {
     /* Row r = g * n_rows + i is query head g of the KV head's n_group, row i: d_head values at q + i *
      * q_stride + g * d_head, its result at out + i * out_stride + g * d_head. All rows of a KV head in one
-     * call read each key once; the lists may be as different as they like. */
+     * call read each key once; their lists may differ freely. */
     const float *q;
     size_t q_stride;
     float *out;
@@ -19,7 +19,7 @@ typedef struct tn_attn_sparse_args {
     size_t n_rows, n_group, d_head; /* d_head multiple of 4, <= 512 */
     const float *k_panels, *v;      /* whole panels, as in attn_f32.h */
     const uint32_t *idx; /* row r's positions at idx + r * idx_stride, ascending, at least one; 16 more may be
-                            read, whatever they are */
+                            read, with any values */
     size_t idx_stride;
     const uint32_t *cuts; /* row r's cuts (topk.h) at cuts + r * cut_stride, n_blocks + 1 of them; the last is
                              the length of its list */
@@ -30,7 +30,7 @@ typedef struct tn_attn_sparse_args {
     float *scratch;        /* tn_attn_sparse_scratch() floats, 64-byte aligned, one per thread */
 } tn_attn_sparse_args;
 
-enum { TN_SPARSE_SPAN = 2 * TN_SPARSE_BLOCK }; /* positions whose keys are unpacked at a time, at most */
+enum { TN_SPARSE_SPAN = 2 * TN_SPARSE_BLOCK }; /* at most this many positions are unpacked at a time */
 
 /* n_idx: length of the longest list. */
 static inline size_t tn_attn_sparse_ld(size_t n_idx) { return (n_idx + 31) / 16 * 16; }

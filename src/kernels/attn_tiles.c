@@ -12,7 +12,7 @@ void tn_attn_tiles_ref(const tn_attn_tiles_args *a) {
                 to[d * TN_KV_PANEL] = tn_kv_value(a->kv, d_head, a->k, t->idx[i], d);
             tn_kv_rows_ref(a->kv, d_head, a->v, t->idx[i], 1, v + i * d_head);
         }
-        for (size_t r = 0; r < t->n_rows; r++) { /* one at a time: so few scores need room */
+        for (size_t r = 0; r < t->n_rows; r++) { /* one at a time, so the scores need little room */
             tn_attn_f32_ref(&(tn_attn_f32_args){.q = t->q + r * d_head,
                                                 .q_stride = d_head,
                                                 .out = t->out + r * d_head,

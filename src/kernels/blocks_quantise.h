@@ -1,6 +1,8 @@
-/* kernels/blocks_quantise.h - tn_blocks_quantise_fn from an instruction set's three pieces, which its file
- * defines before: largest(x, n)              the largest |x|, NaN left out; n a multiple of 32 quantise32(x,
- * inverse, q)  32 values sum16(q)                   the sum of 16 */
+/* kernels/blocks_quantise.h - tn_blocks_quantise_fn from three pieces that an instruction set's file defines
+ * first:
+ *   largest(x, n)              the largest |x|, ignoring NaN; n is a multiple of 32
+ *   quantise32(x, inverse, q)  32 values
+ *   sum16(q)                   the sum of 16 */
 static void quantise(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out, size_t stride) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     for (; k; out += stride) {

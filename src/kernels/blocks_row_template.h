@@ -1,27 +1,27 @@
-/* kernels/blocks_row_template.h - one row of the product of blocks_s8.h, as decoding has it. It is bound by
- * reading the weights, so values go from the file's form to the product within registers. Part of
- * blocks_template.h; sums of integers are exact and groups are added in the same order, so the bits are those
+/* kernels/blocks_row_template.h - the product of blocks_s8.h for one row, as in decoding. Reading the weights
+ * is the bottleneck, so values go from the file's form to the product within registers. Part of
+ * blocks_template.h. Integer sums are exact and groups are added in the same order, so the bits equal those
  * of the product of many rows. */
 
 enum {
     ROW_AHEAD = 8192, /* bytes: how far ahead weights are prefetched */
 };
-/* Vectors of a line that meet in registers. With two of NEON's four the code of types of whole chunks, whose
- * groups are all written out, would be twice as large. */
+/* Vectors of a line handled together in registers. With two of NEON's four, the code of types with whole
+ * chunks, whose groups are all unrolled, would be twice as large. */
 #define AT_ONCE(whole) (VECTORS == 4 && !(whole) ? 4 : VECTORS == 2 ? 2 : 1)
 
 /* sum + the products of G / 4 lines from line l on with the activations at a. */
-INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src, const uint8_t *high,
+INLINE vi group_sum(tn_blocks_type type, size_t G, int width, const uint8_t *src, const uint8_t *high,
                     int half, int l, size_t o, const int8_t *a, vi sum) {
     const int n_lines = (int)G / 4;
-    (void)wide;
+    (void)width;
 #pragma GCC unroll 2
     for (int at = 0; at < n_lines; at += 4) {
         slice w[4];
         four_lines(type, src, high, half, l + at, o, w);
         const int8_t *x = a + at * 4;
 #if PAIRS
-        if (!wide) { /* values below 32 in groups of 32, below 64 in groups of 16 (micro) */
+        if (width == SMALL) { /* values below 32 in groups of 32, below 64 in groups of 16 (micro) */
             vi pair = pairs_of((vi)w[0], act_load(x)), next;
             pair = pairs_add(pair, pairs_of((vi)w[1], act_load(x + 4)));
             next = pairs_of((vi)w[2], act_load(x + 8));
@@ -34,9 +34,9 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
 #ifdef SIXTEEN
-            sum = dot(sum, (vi)w[i], act_load(x), wide, i);
+            sum = dot(sum, (vi)w[i], act_load(x), width == WIDE, i);
 #else
-            sum = dot(sum, (vi)w[i], act_load(x + i * 4), wide);
+            sum = dot(sum, (vi)w[i], act_load(x + i * 4), width == WIDE);
 #endif
         }
     }
@@ -45,14 +45,14 @@ INLINE vi group_sum(tn_blocks_type type, size_t G, bool wide, const uint8_t *src
 
 /* A group's part of p, for AT_ONCE vectors from v on. g: the group's number in the chunk; l: its first line
  * in src. */
-INLINE void add_group(tn_blocks_type type, size_t G, bool min, bool wide, const uint8_t *src,
+INLINE void add_group(tn_blocks_type type, size_t G, bool min, int width, const uint8_t *src,
                       const uint8_t *high, int half, int l, const tn_blocks_act *a, size_t g, const panel *s,
                       size_t v, bool whole, vf *p) {
     const size_t n_v = AT_ONCE(whole);
 #pragma GCC unroll 4
     for (size_t i = 0; i < n_v; i++) {
-        vi sum = min || (wide && SIGNED) ? i_zero() : i_set1(a->of.start[g]);
-        sum = group_sum(type, G, wide, src, high, half, l, (v + i) * SLICE, a->q + g * G, sum);
+        vi sum = min || (width == WIDE && SIGNED) ? i_zero() : i_set1(a->of.start[g]);
+        sum = group_sum(type, G, width, src, high, half, l, (v + i) * SLICE, a->q + g * G, sum);
         p[i] = f_fma(f_cvt(sum), f_load(s->s[g] + (v + i) * LANES), p[i]);
         if (min) p[i] = f_fma(f_load(s->b[g] + (v + i) * LANES), f_set1(a->of.sum[g]), p[i]);
         if (i % 2) in_turn();
@@ -63,12 +63,13 @@ INLINE void prefetch_row(uintptr_t at, size_t n_bytes) {
     for (size_t o = 0; o < n_bytes; o += LINE) __builtin_prefetch((const void *)(at + o), 0, 2);
 }
 
-/* A chunk of one tile against the row's chunk. ahead: what is prefetched meanwhile, share bytes for 128 input
- * channels. */
-INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool whole, const uint8_t *src,
+/* A chunk of one tile against the row's chunk; block: values of a file's block. ahead: prefetched meanwhile,
+ * share bytes for 128 input channels. */
+INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, int width, int block, const uint8_t *src,
                       size_t n32, const tn_blocks_act *a, uintptr_t ahead, size_t share, vf *acc) {
     const fields f = fields_of(type);
     const int n_groups = TN_BLOCKS_ACT / (int)G, n_lines = (int)G / 4;
+    const bool whole = block == TN_BLOCKS_CHUNK;
     const size_t n_v = AT_ONCE(whole);
     const uint8_t *high = src + n32 * f.lines * LINE;
     panel s;
@@ -88,12 +89,19 @@ INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool w
             if (whole) {
 #pragma GCC unroll 8
                 for (int g = 0; g < n_groups; g++)
-                    add_group(type, G, min, wide, lines, more, half, g * n_lines, a, g0 + (size_t)g, &s, v,
+                    add_group(type, G, min, width, lines, more, half, g * n_lines, a, g0 + (size_t)g, &s, v,
                               whole, p);
             } else {
-                for (size_t g = g0; g < g0 + 4 && g < n32;
-                     g++, lines += f.lines * LINE, more += f.high_lines * LINE)
-                    add_group(type, G, min, wide, lines, more, 0, 0, a, g, &s, v, whole, p);
+                const size_t blocks = (size_t)block / 32, half32 = (size_t)half * 4;
+                for (size_t k = half32; k < half32 + 4 && k < n32;
+                     k += blocks, lines += blocks * f.lines * LINE, more += blocks * f.high_lines * LINE) {
+#pragma GCC unroll 4
+                    for (int g = 0; g < 4; g++) {
+                        if (g >= block / (int)G) break;
+                        add_group(type, G, min, width, lines, more, 0, g * n_lines, a, k * 32 / G + (size_t)g,
+                                  &s, v, whole, p);
+                    }
+                }
             }
 #pragma GCC unroll 4
             for (size_t i = 0; i < n_v; i++) acc[v + i] = f_fma(p[i], f_set1(a->scale[half]), acc[v + i]);
@@ -102,7 +110,7 @@ INLINE void row_chunk(tn_blocks_type type, size_t G, bool min, bool wide, bool w
 }
 
 /* Tiles n0 .. n1 of a type against one row. */
-INLINE void row_of(tn_blocks_type type, size_t G, bool min, bool wide, bool whole, const tn_blocks_args *g) {
+INLINE void row_of(tn_blocks_type type, size_t G, bool min, int width, int block, const tn_blocks_args *g) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     const uint8_t *src = g->tiles + tn_blocks_bytes(type, g->n0, g->k);
     const size_t block_bytes =
@@ -113,8 +121,8 @@ INLINE void row_of(tn_blocks_type type, size_t G, bool min, bool wide, bool whol
         for (size_t v = 0; v < VECTORS; v++) acc[v] = f_zero();
         const tn_blocks_act *a = g->a;
         for (size_t left = g->k / 32; left; a++) {
-            size_t n32 = whole || left >= 8 ? 8 : left;
-            row_chunk(type, G, min, wide, whole, src, n32, a, (uintptr_t)src + ROW_AHEAD, 4 * block_bytes,
+            size_t n32 = block == TN_BLOCKS_CHUNK || left >= 8 ? 8 : left;
+            row_chunk(type, G, min, width, block, src, n32, a, (uintptr_t)src + ROW_AHEAD, 4 * block_bytes,
                       acc);
             src += n32 * block_bytes;
             left -= n32;
@@ -129,21 +137,31 @@ INLINE void row_of(tn_blocks_type type, size_t G, bool min, bool wide, bool whol
     }
 }
 
-#define ROW_OF(T, G, min, wide, whole)                                                                       \
-    static void row_##T(const tn_blocks_args *g) { row_of(TN_BLOCKS_##T, G, min, wide, whole, g); }
-ROW_OF(Q8_0, 32, false, true, false)
-ROW_OF(Q4_0, 32, false, false, false)
-ROW_OF(Q4_1, 32, true, false, false)
-ROW_OF(Q5_0, 32, false, false, false)
-ROW_OF(Q5_1, 32, true, false, false)
-ROW_OF(Q2_K, 16, true, false, true)
-ROW_OF(Q3_K, 16, false, false, true)
-ROW_OF(Q4_K, 32, true, false, true)
-ROW_OF(Q5_K, 32, true, false, true)
-ROW_OF(Q6_K, 16, false, false, true)
-ROW_OF(IQ4_NL, 32, false, true, false)
-ROW_OF(IQ4_XS, 32, false, true, true)
-ROW_OF(MXFP4, 32, false, false, false)
+#define ROW_OF(T, G, min, width, block)                                                                      \
+    static void row_##T(const tn_blocks_args *g) { row_of(TN_BLOCKS_##T, G, min, width, block, g); }
+ROW_OF(Q8_0, 32, false, WIDE, 32)
+ROW_OF(Q4_0, 32, false, SMALL, 32)
+ROW_OF(Q4_1, 32, true, SMALL, 32)
+ROW_OF(Q5_0, 32, false, SMALL, 32)
+ROW_OF(Q5_1, 32, true, SMALL, 32)
+ROW_OF(Q2_K, 16, true, SMALL, 256)
+ROW_OF(Q3_K, 16, false, SMALL, 256)
+ROW_OF(Q4_K, 32, true, SMALL, 256)
+ROW_OF(Q5_K, 32, true, SMALL, 256)
+ROW_OF(Q6_K, 16, false, SMALL, 256)
+ROW_OF(IQ4_NL, 32, false, WIDE, 32)
+ROW_OF(IQ4_XS, 32, false, WIDE, 256)
+ROW_OF(MXFP4, 32, false, SMALL, 32)
+#ifndef TERN_MINIMAL
+ROW_OF(IQ1, 16, false, SMALL, 256)
+ROW_OF(IQ2, 16, false, MIDDLE, 256)
+ROW_OF(IQ3_XXS, 32, false, MIDDLE, 256)
+ROW_OF(IQ3_S, 32, false, SMALL, 256)
+ROW_OF(TQ, 32, false, SMALL, 256)
+ROW_OF(Q1_0, 32, false, SMALL, 128)
+ROW_OF(Q2_0, 32, false, SMALL, 64)
+ROW_OF(NVFP4, 16, false, SMALL, 64)
+#endif
 
 /* The product for g->m == 1. */
 static void one_row(const tn_blocks_args *g) {
@@ -153,6 +171,11 @@ static void one_row(const tn_blocks_args *g) {
         [TN_BLOCKS_Q3_K] = row_Q3_K,   [TN_BLOCKS_Q4_K] = row_Q4_K,     [TN_BLOCKS_Q5_K] = row_Q5_K,
         [TN_BLOCKS_Q6_K] = row_Q6_K,   [TN_BLOCKS_IQ4_NL] = row_IQ4_NL, [TN_BLOCKS_IQ4_XS] = row_IQ4_XS,
         [TN_BLOCKS_MXFP4] = row_MXFP4,
+#ifndef TERN_MINIMAL
+        [TN_BLOCKS_IQ1] = row_IQ1,     [TN_BLOCKS_IQ2] = row_IQ2,       [TN_BLOCKS_IQ3_XXS] = row_IQ3_XXS,
+        [TN_BLOCKS_IQ3_S] = row_IQ3_S, [TN_BLOCKS_TQ] = row_TQ,         [TN_BLOCKS_Q1_0] = row_Q1_0,
+        [TN_BLOCKS_Q2_0] = row_Q2_0,   [TN_BLOCKS_NVFP4] = row_NVFP4,
+#endif
     };
     rows[g->type](g);
 }

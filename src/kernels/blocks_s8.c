@@ -1,4 +1,4 @@
-/* The reference of blocks_s8.h: each value is looked up where the layout says it lies, one by one. */
+/* The reference of blocks_s8.h: each value is looked up one by one where the layout says it lies. */
 #include "kernels/blocks_s8.h"
 
 #include "base/half.h"
@@ -23,6 +23,14 @@ const tn_blocks_traits tn_blocks_traits_of[TN_BLOCKS_N_TYPES] = {
     [TN_BLOCKS_IQ4_NL] = {"IQ4_NL", 32, 18, 128, 32, false},
     [TN_BLOCKS_IQ4_XS] = {"IQ4_XS", 256, 136, 128, 32, false},
     [TN_BLOCKS_MXFP4] = {"MXFP4", 32, 17, 12, 32, false},
+    [TN_BLOCKS_IQ1] = {"IQ1", 256, 106, 9, 16, false},
+    [TN_BLOCKS_IQ2] = {"IQ2", 256, 106, 43, 16, false},
+    [TN_BLOCKS_IQ3_XXS] = {"IQ3_XXS", 256, 134, 62, 32, false},
+    [TN_BLOCKS_IQ3_S] = {"IQ3_S", 256, 134, 15, 32, false},
+    [TN_BLOCKS_TQ] = {"TQ", 256, 66, 1, 32, false},
+    [TN_BLOCKS_Q1_0] = {"Q1_0", 128, 18, 1, 32, false},
+    [TN_BLOCKS_Q2_0] = {"Q2_0", 64, 18, 1, 32, false},
+    [TN_BLOCKS_NVFP4] = {"NVFP4", 64, 36, 12, 16, false},
 };
 
 size_t tn_blocks_bytes(tn_blocks_type type, size_t n, size_t k) {
@@ -46,18 +54,24 @@ static float half_at(const uint8_t *p) {
 /* Byte `at` of a field, channel n. */
 static unsigned byte(const uint8_t *src, size_t at, size_t n) { return src[at / 4 * 64 + n * 4 + at % 4]; }
 
-/* Value k of nibbles: of every `span` bytes first the low ones, then the high ones. */
+/* Value k of nibbles: of every `span` bytes first the low nibbles, then the high ones. */
 static unsigned nibble(const uint8_t *src, size_t k, size_t span, size_t n) {
     return byte(src, k / (2 * span) * span + k % span, n) >> (k / span % 2 * 4) & 15;
 }
 
-/* Bit pairs of 32 bytes: of all the lowest, then of all the next, ... */
+/* Bit pairs of 32 bytes: the lowest of all bytes, then the next of all, ... */
 static unsigned pair(const uint8_t *src, size_t k, size_t n) {
     return byte(src, k / 128 * 32 + k % 32, n) >> (k / 32 % 4 * 2) & 3;
 }
 
 static unsigned wide_bit(const uint8_t *src, size_t k, size_t n) {
     return byte(src, k % 32, n) >> (k / 32) & 1;
+}
+
+/* Fields of `bits` bits of 16 bytes: the lowest of all bytes, then the next of all, ... */
+static unsigned sixteenth(const uint8_t *src, size_t k, unsigned bits, size_t n) {
+    const size_t block = 128 / bits;
+    return byte(src, k / block * 16 + k % 16, n) >> (k % block / 16 * bits) & ((1u << bits) - 1);
 }
 
 static unsigned small_bit(const uint8_t *src, size_t k, size_t n) {
@@ -69,19 +83,42 @@ static int six_bits(const uint8_t *src, size_t i, size_t n) {
     return i % 4 < 3 ? l[i % 4 * N] & 63 : l[0] >> 6 | l[N] >> 6 << 2 | l[2 * N] >> 6 << 4;
 }
 
+static bool fields_of_pairs(tn_blocks_type t) {
+    return t == TN_BLOCKS_Q2_K || t == TN_BLOCKS_Q3_K || t == TN_BLOCKS_IQ1 || t == TN_BLOCKS_IQ2 ||
+           t == TN_BLOCKS_TQ;
+}
+
 static float exponent(uint8_t e) { return ldexpf(1.0f, e - 128); }
 
-/* The values' codes; returns where the scales begin. */
+/* The table's value for a number with a third bit, or a fourth. */
+static int signed_value(const int8_t *list, unsigned code, int bits) {
+    int v = list[code & ((1u << bits) - 1)];
+    return code >> bits ? -v : v;
+}
+
+static int table_value(tn_blocks_type type, unsigned code) {
+    static const int8_t iq1[4] = {-8, 0, 8}, iq2[4] = {8, 25, 43},
+                        iq3_xxs[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+    switch (type) {
+    case TN_BLOCKS_IQ1: return code % 4 < 3 ? iq1[code % 4] + (code / 4 ? -1 : 1) : 0;
+    case TN_BLOCKS_IQ2: return signed_value(iq2, code, 2);
+    case TN_BLOCKS_IQ3_XXS: return signed_value(iq3_xxs, code, 3);
+    default: return code & 8 ? -(int)(2 * (code & 7) + 1) : (int)(2 * code + 1);
+    }
+}
+
+/* Reads the values' codes. Returns where the scales begin. */
 static const uint8_t *values(tn_blocks_type type, const uint8_t *src, size_t n_k, size_t n, uint8_t *q) {
     static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     static const int8_t mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     const uint8_t *second = src + n_k * N / 2; /* after nibbles */
-    if (type == TN_BLOCKS_Q2_K || type == TN_BLOCKS_Q3_K) second = src + n_k * N / 4;
+    if (fields_of_pairs(type)) second = src + n_k * N / 4;
     for (size_t k = 0; k < n_k; k++) {
         switch (type) {
         case TN_BLOCKS_Q8_0: q[k] = (uint8_t)(byte(src, k, n) ^ 0x80); break;
         case TN_BLOCKS_IQ4_NL:
         case TN_BLOCKS_IQ4_XS: q[k] = (uint8_t)(iq4[nibble(src, k, 16, n)] + 128); break;
+        case TN_BLOCKS_NVFP4:
         case TN_BLOCKS_MXFP4: q[k] = (uint8_t)(mxfp4[nibble(src, k, 16, n)] + 12); break;
         case TN_BLOCKS_Q4_0:
         case TN_BLOCKS_Q4_1: q[k] = (uint8_t)nibble(src, k, 16, n); break;
@@ -92,14 +129,31 @@ static const uint8_t *values(tn_blocks_type type, const uint8_t *src, size_t n_k
         case TN_BLOCKS_Q6_K: q[k] = (uint8_t)(nibble(src, k, 64, n) | pair(second, k, n) << 4); break;
         case TN_BLOCKS_Q2_K: q[k] = (uint8_t)pair(src, k, n); break;
         case TN_BLOCKS_Q3_K: q[k] = (uint8_t)(pair(src, k, n) | wide_bit(second, k, n) << 2); break;
+        case TN_BLOCKS_TQ: q[k] = (uint8_t)pair(src, k, n); break;
+        case TN_BLOCKS_Q1_0: q[k] = (uint8_t)(2 * sixteenth(src, k, 1, n)); break;
+        case TN_BLOCKS_Q2_0: q[k] = (uint8_t)sixteenth(src, k, 2, n); break;
+        case TN_BLOCKS_IQ1:
+        case TN_BLOCKS_IQ2: {
+            int v = table_value(type, pair(src, k, n) | wide_bit(second, k, n) << 2);
+            q[k] = (uint8_t)(v + tn_blocks_traits_of[type].offset);
+            break;
+        }
+        case TN_BLOCKS_IQ3_XXS:
+        case TN_BLOCKS_IQ3_S:
+            q[k] = (uint8_t)(table_value(type, nibble(src, k, 16, n)) + tn_blocks_traits_of[type].offset);
+            break;
         case TN_BLOCKS_N_TYPES: break;
         }
     }
     switch (type) {
     case TN_BLOCKS_Q8_0: return src + n_k * N;
+    case TN_BLOCKS_Q1_0: return src + n_k * N / 8;
+    case TN_BLOCKS_Q2_0: return src + n_k * N / 4;
     case TN_BLOCKS_Q5_0:
     case TN_BLOCKS_Q5_1:
     case TN_BLOCKS_Q5_K:
+    case TN_BLOCKS_IQ1:
+    case TN_BLOCKS_IQ2:
     case TN_BLOCKS_Q3_K: return second + n_k * N / 8;
     case TN_BLOCKS_Q6_K: return second + n_k * N / 4;
     default: return second;
@@ -130,6 +184,21 @@ static void decode(tn_blocks_type type, const uint8_t *src, size_t n_k, size_t n
             break;
         case TN_BLOCKS_Q6_K: c->s[g] = half_at(src + 16 * N + 2 * n) * (float)(int8_t)src[g * N + n]; break;
         case TN_BLOCKS_MXFP4: c->s[g] = exponent(src[g * N + n]); break;
+        case TN_BLOCKS_TQ: c->s[g] = half_at(src + 2 * n); break;
+        case TN_BLOCKS_Q1_0:
+        case TN_BLOCKS_Q2_0:
+            c->s[g] = half_at(src + g * 32 / tn_blocks_traits_of[type].block * 2 * N + 2 * n);
+            break;
+        case TN_BLOCKS_NVFP4: c->s[g] = tn_f16_f32((uint16_t)(src[g * N + n] << 7)) * 128; break;
+        case TN_BLOCKS_IQ1:
+        case TN_BLOCKS_IQ2:
+        case TN_BLOCKS_IQ3_XXS:
+        case TN_BLOCKS_IQ3_S: {
+            float unit = type == TN_BLOCKS_IQ3_S ? 1 : type == TN_BLOCKS_IQ3_XXS ? 0.25f : 0.125f;
+            int four = src[g / 2 * N + n] >> (g % 2 * 4) & 15;
+            c->s[g] = half_at(src + n_groups / 2 * N + 2 * n) * unit * (float)(2 * four + 1);
+            break;
+        }
         default:
             c->s[g] = half_at(src + g * 2 * N + 2 * n);
             if (tn_blocks_traits_of[type].has_min) c->b[g] = half_at(src + (n_groups + g) * 2 * N + 2 * n);

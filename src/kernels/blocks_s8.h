@@ -4,17 +4,18 @@
  * where the type has minima) one float for each group of 16 or 32 input channels. Rows of activations are
  * quantised to s8 with a scale for 128 channels; products of bytes are exact, groups are added in float.
  *
- * In memory the weights are tiles of 16 output channels, made once from the file's rows and as many bytes:
- * a tile is its chunks of TN_BLOCKS_CHUNK input channels one after another, the last one shorter. A chunk
- * holds first the bytes of the values as the file's blocks have them, in words of four: [word][16
- * channels][4], field by field and in each field block by block; a line is one such word of all channels.
- * Then come the scales:
+ * In memory the weights are tiles of 16 output channels, made once from the file's rows, of the same size. A
+ * tile is a sequence of chunks of TN_BLOCKS_CHUNK input channels, the last one shorter. A chunk holds first
+ * the bytes of the values as in the file's blocks, in words of four: [word][16 channels][4], field by field
+ * and in each field block by block; a line is one such word of all channels. Then come the scales:
  *
  *   fields of values                        scales, [group][16 channels] each
  *   Q8_0            qs                      f16 d
  *   Q4_0, IQ4_NL    qs                      f16 d
  *   Q4_1            qs                      f16 d | f16 m
  *   MXFP4           qs                      the exponent, one byte
+ *   NVFP4           qs **                   the scale, one byte
+ *   Q1_0, Q2_0      qs **                   f16 d
  *   Q5_0            qs | fifth bits *       f16 d
  *   Q5_1            qs | fifth bits *       f16 d | f16 m
  *   Q4_K            qs                      scales and minima, six bits | f16 d | f16 dmin
@@ -23,8 +24,18 @@
  *   Q6_K            ql | qh                 s8 scale | f16 d
  *   Q2_K            qs                      the byte of scale and minimum | f16 d | f16 dmin
  *   Q3_K            qs | hmask              scales, six bits | f16 d
+ *   IQ1, IQ2        qs | third bits         scales, four bits | f16 d
+ *   IQ3_XXS, IQ3_S  qs                      scales, four bits | f16 d
+ *   TQ              qs                      f16 d
+ *
+ * The last five are tern's own forms for ggml's types of code books (formats/code_books.h), where a product
+ * would have to look up every value in a list. Here a value is its number in a table of at most 16: 2, 3 or 4
+ * bits, placed as in TQ2_0, Q3_K or IQ4_XS. A scale of four bits v means 2 v + 1. tn_blocks_from_codes makes
+ * their rows.
  *
  * * bit i of a channel's byte j is the fifth of value 4 i + j of the block: one word for a block.
+ * ** in another order than in the file: NVFP4's nibbles as in MXFP4; of Q1_0 and Q2_0, byte j of a block's 16
+ * has values j, j + 16, j + 32 .. from its lowest bits on.
  * Six-bit numbers lie four by four in three lines of 16 bytes: numbers 0, 1, 2 of a channel are the lines'
  * low six bits, number 3 is their high pairs, lowest first. K types (and IQ4_XS) exist for whole chunks only.
  */
@@ -49,6 +60,14 @@ typedef enum tn_blocks_type {
     TN_BLOCKS_IQ4_NL,
     TN_BLOCKS_IQ4_XS,
     TN_BLOCKS_MXFP4,
+    TN_BLOCKS_IQ1,
+    TN_BLOCKS_IQ2,
+    TN_BLOCKS_IQ3_XXS,
+    TN_BLOCKS_IQ3_S,
+    TN_BLOCKS_TQ,
+    TN_BLOCKS_Q1_0,
+    TN_BLOCKS_Q2_0,
+    TN_BLOCKS_NVFP4,
     TN_BLOCKS_N_TYPES
 } tn_blocks_type;
 
@@ -61,7 +80,7 @@ enum {
 
 typedef struct tn_blocks_traits {
     const char *name;
-    uint16_t block, bytes; /* values of the file's block, its bytes; block divides K */
+    uint16_t block, bytes; /* values of a row's block, its bytes; block divides K */
     uint8_t offset;        /* of q */
     uint8_t group;         /* input channels that share s and b: 16 or 32 */
     bool has_min;          /* b; offset is 0 then */
@@ -72,12 +91,17 @@ extern const tn_blocks_traits tn_blocks_traits_of[TN_BLOCKS_N_TYPES];
 
 /* Bytes of the tiles of an [N][K] matrix: N rounded up to 16 times the file's row. */
 size_t tn_blocks_bytes(tn_blocks_type type, size_t n, size_t k);
-/* One tile (16 channels) from its rows as the file stores them; rows beyond n_rows are zero, n_rows <= 16. */
+/* Makes one tile (16 channels) from rows of the file; rows beyond n_rows are zero, n_rows <= 16. */
 void tn_blocks_repack(tn_blocks_type type, const uint8_t *const *rows, size_t n_rows, size_t k,
                       uint8_t *tile);
+/* One block of a row of a code-book type: the number of each value in the type's table, a scale of four bits
+ * for every 16 values (IQ3: for the first of every two 16s; TQ: none), and d. */
+void tn_blocks_from_codes(tn_blocks_type type, const uint8_t codes[TN_BLOCKS_CHUNK],
+                          const uint8_t scales[TN_BLOCKS_GROUPS], uint16_t d, uint8_t *block);
 /* Channel n of the tiles, widened to the values the file's blocks mean: out [K]. */
 void tn_blocks_row(tn_blocks_type type, const uint8_t *tiles, size_t n, size_t k, float *out);
-/* Whether the blocks' own numbers are finite: n_bytes of the file's blocks at src. */
+/* Whether the blocks' own numbers are finite: n_bytes of the file's blocks at src (no types of code books).
+ */
 bool tn_blocks_finite(tn_blocks_type type, const uint8_t *src, size_t n_bytes);
 
 /* ---- activations ---------------------------------------------------------------------------------- */
@@ -96,7 +120,7 @@ static inline size_t tn_blocks_n_chunks(size_t k) { return (k + TN_BLOCKS_CHUNK 
 
 /* One row x [K] for weights of a type; chunk c goes to out[c * stride]. Within each TN_BLOCKS_ACT channels:
  * scale = max |x| / 127, q = clip(round_half_even(x * (127 / max |x|)), -127, 127), q = 0 for NaN and where
- * all are zero. An infinity makes the scale infinite. What lies after K in the last chunk is not written. */
+ * all are zero. An infinity makes the scale infinite. Values after K in the last chunk are not written. */
 typedef void (*tn_blocks_quantise_fn)(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out,
                                       size_t stride);
 void tn_blocks_quantise_ref(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out, size_t stride);

@@ -1,19 +1,22 @@
 /* kernels/blocks_template.h - the product of blocks_s8.h over vectors of any width. Included once by each
- * instruction set's file, which defines before, beside what blocks_unpack.h wants:
+ * instruction set's file, which first defines, besides what blocks_unpack.h needs:
  *   LANES             floats of a vector: 4, 8 or 16
- *   MAX_ROWS, TILES   rows and tiles that meet in registers
- *   SIGNED            1: dot takes signed weights, so that values of eight bits are turned to s8 as they are unpacked
+ *   MAX_ROWS, TILES   rows and tiles handled together in registers
+ *   SIGNED            1: dot takes signed weights, so values of eight bits become s8 when they are unpacked
  *   vf, vi            vectors of float and of int32
  *   f_load f_store f_set1 f_fma(a,b,c) f_cvt (from int32) f_zero()   i_set1 i_zero()
  *   struct act, act_load(p)      four activations, in all lanes
  *   dot(acc, w, act, wide)       acc[n] += sum over 4 input channels, exact; wide: values of eight bits
- *   SIXTEEN                      where defined, act_load loads sixteen activations, and dot takes the number of the
- *                                line as well, whose four it wants
- *   MICRO                        where defined, the file that has micro
- *   ONE_ROW                      where defined, the product of one row
- *   FEW_ROWS(g)                  where defined, takes tiles of few rows from n0 on; the channel behind them
- *   in_turn()                    where defined, what loads behind it stay behind
- *   PAIRS                        1: there are, for values that are not wide, pairs_of(w, act), the sums of two input
+ *   SIXTEEN                      if defined, act_load loads sixteen activations, and dot also takes the
+ *                                number
+ *                                of the line that selects four of them
+ *   MICRO                        if defined, the file that defines micro
+ *   ONE_ROW                      if defined, the product of one row
+ *   FEW_ROWS(g)                  if defined, computes tiles for few rows from n0 on and returns the channel
+ *                                after them
+ *   in_turn()                    if defined, keeps later loads after this point
+ *   PAIRS                        1: for values that are not wide there are pairs_of(w, act), sums of two
+ *                                input
  *                                channels in 16 bits; pairs_add; and pairs_widen(acc, pairs) */
 #include "kernels/blocks_unpack.h"
 
@@ -24,6 +27,9 @@
 #endif
 
 enum { VECTORS = N / LANES, SLAB_ROWS = 32 };
+
+/* The range of values: below 32, or below 64 in groups of 16; below 128; eight bits around 128. */
+enum { SMALL, MIDDLE, WIDE };
 
 #ifndef MICRO
 /* Vector v of a line of panels side by side. */
@@ -40,9 +46,9 @@ typedef struct sums {
     bool first, last;  /* chunk */
 } sums;
 
-/* What the first pass of rows prefetches meanwhile, by shares of a group: the chunk after next of each tile.
- * It may lie after the matrix: a prefetch is not a read. Into L2, because L1 waits for too few misses at
- * once to read at the rate of memory, and not in a burst, which holds up the loads after it. */
+/* The first pass of rows prefetches the chunk after next of each tile, a share per group. It may lie after
+ * the matrix: a prefetch does not read. It goes into L2, because L1 has too few outstanding misses to read at
+ * the rate of memory, and not in a burst, which would delay later loads. */
 typedef struct ahead {
     uintptr_t at[TILES];
     size_t share;
@@ -59,7 +65,7 @@ INLINE void prefetch_share(const ahead *next, int C, size_t g) {
 #ifdef MICRO
 #include MICRO
 #else
-INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, size_t n32,
+INLINE void micro(int R, int C, size_t G, bool min, int width, const panel *p, size_t n32,
                   const tn_blocks_act *a, const sums *to, const ahead *next) {
     size_t n_groups = n32 * 32 / G, per_act = TN_BLOCKS_ACT / G;
     const int V = C * VECTORS;
@@ -77,10 +83,10 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
             for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
                 for (int v = 0; v < V; v++)
-                    sum[r][v] = min || (wide && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
+                    sum[r][v] = min || (width == WIDE && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
             }
             /* values are below 32, or 64: 2 * 31 * 127 fits 16 bits four times, 2 * 63 * 127 twice */
-            const size_t fold = !PAIRS || wide ? 0 : G == 32 ? 4 : 2;
+            const size_t fold = !PAIRS || width != SMALL ? 0 : G == 32 ? 4 : 2;
 #if PAIRS
             for (size_t l0 = 0; fold && l0 < G / 4; l0 += fold) {
                 vi pair[MAX_ROWS][TILES * VECTORS];
@@ -113,7 +119,7 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int v = 0; v < V; v++) {
                     vi w = panel_weights(p, v, g * G / 4 + l);
 #pragma GCC unroll 8
-                    for (int r = 0; r < R; r++) sum[r][v] = dot(sum[r][v], w, x[r], wide);
+                    for (int r = 0; r < R; r++) sum[r][v] = dot(sum[r][v], w, x[r], width == WIDE);
                 }
             }
 #pragma GCC unroll 8
@@ -143,11 +149,11 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
 
 #endif
 
-#define ROWS(R, C, G, min, wide)                                                                             \
+#define ROWS(R, C, G, min, width)                                                                            \
     case R:                                                                                                  \
-        micro(R, C, G, min, wide, p, n32, a, &part, &ahead_of);                                              \
+        micro(R, C, G, min, width, p, n32, a, &part, &ahead_of);                                             \
         break
-#ifdef ALL_ROWS /* as MICRO has them */
+#ifdef ALL_ROWS /* in the order of MICRO */
 #elif MAX_ROWS == 6
 #define ALL_ROWS(...)                                                                                        \
     ROWS(1, __VA_ARGS__);                                                                                    \
@@ -171,49 +177,65 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
 #define ALL_ROWS(...) ROWS(1, __VA_ARGS__)
 #endif
 
-/* Of m rows left for n passes of at most MAX_ROWS, those of the next: dealt evenly unless MICRO knows
- * better. */
+/* The rows of the next pass, of m rows left for n passes of at most MAX_ROWS: dealt evenly, unless MICRO
+ * overrides it. */
 #ifndef DEALT
 #define DEALT(m, n) ((m) / (n))
 #endif
 
 /* All rows of one shape. */
-#define SHAPE(name, C, G, min, wide)                                                                         \
+#define SHAPE(name, C, G, min, width)                                                                        \
     static void name(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to,           \
                      const ahead *next) {                                                                    \
         sums part = *to;                                                                                     \
         ahead ahead_of = *next;                                                                              \
         for (size_t i = (m + MAX_ROWS - 1) / MAX_ROWS, n_rows; i; i--, m -= n_rows, a += n_rows) {           \
             n_rows = DEALT(m, i);                                                                            \
-            switch (n_rows) { ALL_ROWS(C, G, min, wide); }                                                   \
+            switch (n_rows) { ALL_ROWS(C, G, min, width); }                                                  \
             part.p += n_rows * part.ld;                                                                      \
             ahead_of.share = 0;                                                                              \
         }                                                                                                    \
     }
 #define SHAPES(C)                                                                                            \
-    SHAPE(g32_##C, C, 32, false, false)                                                                      \
-    SHAPE(wide_##C, C, 32, false, true)                                                                      \
-    SHAPE(min_##C, C, 32, true, false)                                                                       \
-    SHAPE(g16_##C, C, 16, false, false)                                                                      \
-    SHAPE(g16_min_##C, C, 16, true, false)
+    SHAPE(g32_##C, C, 32, false, SMALL)                                                                      \
+    SHAPE(wide_##C, C, 32, false, WIDE)                                                                      \
+    SHAPE(min_##C, C, 32, true, SMALL)                                                                       \
+    SHAPE(g16_##C, C, 16, false, SMALL)                                                                      \
+    SHAPE(g16_min_##C, C, 16, true, SMALL)
+#if PAIRS && !defined TERN_MINIMAL
+#define MIDDLE_SHAPES(C)                                                                                     \
+    SHAPE(mid_##C, C, 32, false, MIDDLE)                                                                     \
+    SHAPE(g16_mid_##C, C, 16, false, MIDDLE)
+#define MIDDLE_OF(name, C) mid ? name##mid_##C:
+#else /* the smallest range */
+#define MIDDLE_SHAPES(C)
+#define MIDDLE_OF(name, C)
+#endif
 typedef void (*shape_fn)(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to,
                          const ahead *next);
 SHAPES(1)
+MIDDLE_SHAPES(1)
 #if TILES > 1
 SHAPES(2)
+MIDDLE_SHAPES(2)
 #endif
 
+#define SHAPE_OF(C)                                                                                          \
+    (t->group == 16 ? (t->has_min ? g16_min_##C : MIDDLE_OF(g16_, C) g16_##C)                                \
+     : t->has_min   ? min_##C                                                                                \
+     : wide         ? wide_##C                                                                               \
+                    : MIDDLE_OF(, C) g32_##C)
 static shape_fn shape_of(const tn_blocks_traits *t, int tiles) {
-    bool wide = t->offset == 128;
+    const bool wide = t->offset == 128, mid = !wide && t->offset > 32;
+    (void)mid;
 #if TILES > 1
-    if (tiles > 1)
-        return t->group == 16 ? (t->has_min ? g16_min_2 : g16_2) : t->has_min ? min_2 : wide ? wide_2 : g32_2;
+    if (tiles > 1) return SHAPE_OF(2);
 #endif
     (void)tiles;
-    return t->group == 16 ? (t->has_min ? g16_min_1 : g16_1) : t->has_min ? min_1 : wide ? wide_1 : g32_1;
+    return SHAPE_OF(1);
 }
 
-/* Columns n.. of n_tiles tiles, all of their channels to out; m rows from a, whose chunks lie a_chunk apart.
+/* Columns n.. of n_tiles whole tiles to out; m rows from a, whose chunks lie a_chunk apart.
  */
 static void columns(const tn_blocks_args *g, size_t n, int n_tiles, const tn_blocks_act *a, size_t m,
                     float *out, size_t ldo, const float *bias) {
@@ -262,7 +284,7 @@ static void gemm(const tn_blocks_args *g) {
             n += (size_t)n_tiles * N;
             continue;
         }
-        /* the last tile has fewer channels: its sums take a way round */
+        /* the last tile has fewer channels: its sums go through a buffer */
         float bias[N] = {0}, out[SLAB_ROWS * N];
         if (g->bias) memcpy(bias, g->bias + n, left * sizeof *bias);
         for (size_t m = 0; m < g->m; m += SLAB_ROWS) {

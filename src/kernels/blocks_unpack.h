@@ -1,21 +1,20 @@
-/* kernels/blocks_unpack.h - a chunk of a tile (blocks_s8.h) to bytes and floats, by vectors of the compiler's
- * own: written once, compiled for each instruction set. A line of 64 bytes goes in parts as wide as a
- * register: of wider vectors the compiler makes scalars and copies on the stack. The file that includes it
- * defines before:
+/* kernels/blocks_unpack.h - a chunk of a tile (blocks_s8.h) to bytes and floats, with the compiler's vector
+ * extensions: written once, compiled for each instruction set. A line of 64 bytes is handled in parts as wide
+ * as a register: for wider vectors the compiler makes scalars and stack copies. The including file first
+ * defines:
  *   LANES                 floats of a register
  *   lookup(i, table)      a slice of indices below 16 to the table's bytes
  *   halves(src)           LANES f16 to floats
- *   all_halves(src, dst)  where defined, sixteen of them
+ *   all_halves(src, dst)  if defined, sixteen of them
  *   SIGNED                1: the product takes signed weights
- *   BY_FOURS              where defined, the file that says how lines lie in a panel
+ *   BY_FOURS              if defined, the file with the layout of lines in a panel
  *   BYTE_SHIFTS           1: bytes are shifted by one instruction
- *   floats(v, at, sign)   bytes at.. of 16, LANES of them, taken with a sign or without, to floats */
+ *   floats(v, at, sign)   LANES of 16 bytes, from `at` on, signed or not, as floats */
 #include "kernels/blocks_s8.h"
 
 #include <string.h>
 
-#pragma GCC diagnostic ignored                                                                               \
-    "-Wpsabi" /* wide vectors pass between functions of this file only, all inlined */
+#pragma GCC diagnostic ignored "-Wpsabi" /* wide vectors only pass between inlined functions of this file */
 #define INLINE static inline __attribute__((always_inline))
 
 #define SLICE (LANES * 4)
@@ -40,7 +39,7 @@ typedef struct panel {
     float s[TN_BLOCKS_GROUPS][N], b[TN_BLOCKS_GROUPS][N];
 } panel;
 
-/* Values of eight bits, which are v - 128, as the product takes them. EIGHT(0x80) makes them of s8. */
+/* Values of eight bits, v - 128, in the form that the product takes. EIGHT(0x80) makes them from s8. */
 #define EIGHT(v) ((uint8_t)((v) ^ (SIGNED ? 0x80 : 0)))
 static const uint8_t iq4_values[16] = {EIGHT(1),   EIGHT(24),  EIGHT(45),  EIGHT(63),  EIGHT(79),  EIGHT(93),
                                        EIGHT(106), EIGHT(118), EIGHT(129), EIGHT(141), EIGHT(153), EIGHT(166),
@@ -48,11 +47,19 @@ static const uint8_t iq4_values[16] = {EIGHT(1),   EIGHT(24),  EIGHT(45),  EIGHT
 static const uint8_t mxfp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                          12, 11, 10, 9,  8,  6,  4,  0}; /* + 12 */
 
+#ifndef TERN_MINIMAL
+/* Types of code books: the value of each number, without the type's offset. */
+static const uint8_t iq1_values[16] = {2, 10, 18, 9, 0, 8, 16, 9},
+                     iq2_values[16] = {51, 68, 86, 43, 35, 18, 0, 43},
+                     iq3_xxs_values[16] = {66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0},
+                     iq3_s_values[16] = {16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0};
+#endif
+
 INLINE slice load(const uint8_t *p) { return *(const slice *)p; }
 INLINE void put(uint8_t *p, slice v) { *(slice *)p = v; }
 
-/* Bits `from`.. of every byte brought to bit `to`, those in mask kept: what a mask keeps comes from its own
- * byte. */
+/* Moves bits `from`.. of every byte to bit `to` and masks them, so nothing from neighbouring bytes remains.
+ */
 INLINE slice bring(slice v, int from, int to, uint8_t mask) {
 #if BYTE_SHIFTS
     if (from >= to && mask == 0xff >> (from - to)) return v >> (from - to);
@@ -75,17 +82,40 @@ INLINE fields fields_of(tn_blocks_type type) {
     case TN_BLOCKS_Q5_1: return (fields){4, 1, false};
     case TN_BLOCKS_Q5_K: return (fields){4, 1, true};
     case TN_BLOCKS_Q6_K: return (fields){4, 2, false};
+    case TN_BLOCKS_Q1_0: return (fields){1, 0, false};
+    case TN_BLOCKS_Q2_0:
+    case TN_BLOCKS_TQ:
     case TN_BLOCKS_Q2_K: return (fields){2, 0, false};
+    case TN_BLOCKS_IQ1:
+    case TN_BLOCKS_IQ2:
     case TN_BLOCKS_Q3_K: return (fields){2, 1, true};
     default: return (fields){4, 0, false};
     }
 }
 
+/* The values of a type's numbers; NULL: the numbers are the values. */
+INLINE const uint8_t *table_of(tn_blocks_type type) {
+    switch (type) {
+    case TN_BLOCKS_IQ4_NL:
+    case TN_BLOCKS_IQ4_XS: return iq4_values;
+    case TN_BLOCKS_MXFP4: return mxfp4_values;
+#ifndef TERN_MINIMAL
+    case TN_BLOCKS_NVFP4: return mxfp4_values;
+    case TN_BLOCKS_IQ1: return iq1_values;
+    case TN_BLOCKS_IQ2: return iq2_values;
+    case TN_BLOCKS_IQ3_XXS: return iq3_xxs_values;
+    case TN_BLOCKS_IQ3_S: return iq3_s_values;
+#endif
+    default: return NULL;
+    }
+}
+
 /* Four lines of values from value line l on (of the half, l % 4 == 0), LANES channels of each, from byte o of
- * the line on. src, high: the half's lines, or the chunk's where high is shared. Of types without whole
- * chunks src and high are a block's. */
+ * the line on. src, high: the half's lines, or the chunk's if high is shared. For types without whole chunks
+ * src and high belong to a block. */
 INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *high, int half, int l,
                        size_t o, slice *w) {
+    const uint8_t *table = table_of(type);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         slice v;
@@ -107,21 +137,25 @@ INLINE void four_lines(tn_blocks_type type, const uint8_t *src, const uint8_t *h
             v = bring(load(high + (l % 8 + i) * LINE + o), l / 8 * 2, 4, 48);
             w[i] = bring(load(src + (l % 16 + i) * LINE + o), l / 16 * 4, 0, 15) | v;
             break;
+        case TN_BLOCKS_TQ:
         case TN_BLOCKS_Q2_K: w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3); break;
+        case TN_BLOCKS_IQ1:
+        case TN_BLOCKS_IQ2:
         case TN_BLOCKS_Q3_K:
             v = bring(load(high + (l % 8 + i) * LINE + o), half * 4 + l / 8, 2, 4);
             w[i] = bring(load(src + (l % 8 + i) * LINE + o), l / 8 * 2, 0, 3) | v;
+            if (table) w[i] = lookup(w[i], table);
             break;
+        case TN_BLOCKS_Q1_0: w[i] = bring(load(src + i * LINE + o), l / 4, 1, 2); break;
+        case TN_BLOCKS_Q2_0: w[i] = bring(load(src + i * LINE + o), l / 4 * 2, 0, 3); break;
         default: /* nibbles of blocks of 32 */
             v = bring(load(src + (l / 8 * 4 + i) * LINE + o), l % 8, 0, 15);
-            w[i] = type == TN_BLOCKS_MXFP4                                ? lookup(v, mxfp4_values)
-                   : type == TN_BLOCKS_IQ4_NL || type == TN_BLOCKS_IQ4_XS ? lookup(v, iq4_values)
-                                                                          : v;
+            w[i] = table ? lookup(v, table) : v;
         }
     }
 }
 
-/* How lines lie in a panel: as they are, or as a file of the instruction set has them. */
+/* The layout of lines in a panel: unchanged, or as the instruction set's file defines it. */
 #ifdef BY_FOURS
 #include BY_FOURS
 #else
@@ -141,15 +175,15 @@ INLINE void load4(const uint8_t *src, slice (*v)[4]) {
     for (size_t j = 0; j < AT_A_TIME; j++) arrange(v[j]);
 }
 
-/* Slices of four lines of values to where the first of these begins in a panel. */
+/* Stores slices of four lines of values at the first line's place in a panel. */
 INLINE void put4(uint8_t *at, size_t o, const slice *v) {
 #pragma GCC unroll 4
     for (size_t i = 0; i < 4; i++) put(at + place(o, i), v[i]);
 }
 
-/* The n_fields fields of `mask` bits, `width` apart, of four lines v to those of values `apart` fours apart.
- * more: what comes beside them, of the same lines, NULL: nothing; field f of it is bit or pair
- * more_from + f * more_apart, brought to bit `to`. */
+/* Unpacks n_fields fields of `mask` bits, `width` apart, of four lines v; their values go `apart` fours
+ * apart. more: further bits of the same lines, or NULL; those of field f start at bit more_from + f *
+ * more_apart and move to bit `to`. */
 typedef struct cut {
     int n_fields, width;
     uint8_t mask;
@@ -190,8 +224,8 @@ INLINE void four_by_fields(const uint8_t *src, const uint8_t *high, panel *p, si
     }
 }
 
-/* Nibbles of n_lines lines: of every `span` lines the low ones are `span` lines of values, then the high
- * ones. */
+/* Nibbles of n_lines lines: of every `span` lines, the low nibbles are `span` lines of values, then the high
+ * ones are. */
 INLINE const uint8_t *nibbles(const uint8_t *src, size_t n_lines, size_t span, panel *p,
                               const uint8_t *table) {
     const cut c = {.n_fields = 2, .width = 4, .mask = 15, .apart = span / 4};
@@ -254,17 +288,48 @@ INLINE const uint8_t *sixes(const uint8_t *src, panel *p) {
     return high;
 }
 
-/* Q2_K: pairs. Q3_K: pairs and a third bit. */
-INLINE const uint8_t *pairs(const uint8_t *src, bool bits, panel *p) {
+/* Q2_K, TQ: pairs. Q3_K, IQ1, IQ2: pairs and a third bit. */
+INLINE const uint8_t *pairs(const uint8_t *src, bool bits, panel *p, const uint8_t *table) {
     const uint8_t *high = src + 16 * LINE;
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
         const cut c = {4, 2, 3, 2, half * 4, 1, 2, 4};
         for (size_t i = 0; i < 2; i++, src += 4 * LINE)
-            four_by_fields(src, bits ? high + i * 4 * LINE : NULL, p, (size_t)half * 8 + i, c, NULL);
+            four_by_fields(src, bits ? high + i * 4 * LINE : NULL, p, (size_t)half * 8 + i, c, table);
     }
     return bits ? high + 8 * LINE : src;
 }
+
+#ifndef TERN_MINIMAL
+/* Q2_0. */
+INLINE const uint8_t *small_pairs(const uint8_t *src, size_t n32, panel *p) {
+    const cut c = {.n_fields = 4, .width = 2, .mask = 3, .apart = 1};
+    for (size_t i = 0; i < n32 / 2; i++, src += 4 * LINE) four_by_fields(src, NULL, p, 4 * i, c, NULL);
+    return src;
+}
+
+/* Q1_0: bits, each worth two. */
+INLINE const uint8_t *small_bits(const uint8_t *src, size_t n32, panel *p) {
+    for (size_t i = 0; i < n32 / 4; i++, src += 4 * LINE) {
+#pragma GCC unroll 2
+        for (size_t o = 0; o < LINE; o += AT_A_TIME * SLICE) {
+            slice v[AT_A_TIME][4];
+            load4(src + o, v);
+#pragma GCC unroll 2
+            for (size_t j = 0; j < AT_A_TIME; j++) {
+#pragma GCC unroll 8
+                for (int f = 0; f < 8; f++) {
+                    slice x[4];
+#pragma GCC unroll 4
+                    for (int line = 0; line < 4; line++) x[line] = bring(v[j][line], f, 1, 2);
+                    put4(four_at(p, 8 * i + (size_t)f), o + j * SLICE, x);
+                }
+            }
+        }
+    }
+    return src;
+}
+#endif
 
 /* Q8_0. */
 INLINE const uint8_t *bytes(const uint8_t *src, size_t n_lines, panel *p) {
@@ -362,6 +427,44 @@ INLINE void mxfp4_scales(const uint8_t *src, size_t n32, panel *p) {
     }
 }
 
+#ifndef TERN_MINIMAL
+/* s of n_groups groups from scales of four bits and d, in multiples of unit. */
+INLINE void four_bit_scales(const uint8_t *src, int n_groups, float unit, panel *p) {
+    slice_floats d[N / LANES];
+    for (size_t c = 0; c < N; c += LANES) d[c / LANES] = halves(src + n_groups / 2 * N + 2 * c) * unit;
+#pragma GCC unroll 2
+    for (int g = 0; g < n_groups; g++) {
+        bytes16 v = *(const bytes16 *)(src + g / 2 * N), s = (g % 2 ? (bytes16)((pairs16)v >> 4) : v) & 15;
+        s = s + s + 1;
+        for (size_t c = 0; c < N; c += LANES) *floats_at(p->s[g], c) = d[c / LANES] * floats(s, c, false);
+    }
+}
+
+/* f16 of blocks of 32 `span` values. */
+INLINE void spread_scales(const uint8_t *src, size_t n32, size_t span, panel *p) {
+    for (size_t g = 0; g < n32; g++) {
+        for (size_t c = 0; c < N; c += LANES) *floats_at(p->s[g], c) = halves(src + g / span * 2 * N + 2 * c);
+    }
+}
+
+/* Exponent and mantissa: those of a half that is 2^7 times smaller. */
+INLINE void nvfp4_scales(const uint8_t *src, size_t n32, panel *p) {
+    for (size_t g = 0; g < 2 * n32; g++) {
+        uint16_t half[N];
+        for (size_t c = 0; c < N; c++) half[c] = (uint16_t)(src[g * N + c] << 7);
+        for (size_t c = 0; c < N; c += LANES)
+            *floats_at(p->s[g], c) = halves((const uint8_t *)half + 2 * c) * 128.0f;
+    }
+}
+
+INLINE void one_scale(const uint8_t *src, panel *p) {
+    for (size_t c = 0; c < N; c += LANES) {
+        slice_floats d = halves(src + 2 * c);
+        for (int g = 0; g < 8; g++) *floats_at(p->s[g], c) = d;
+    }
+}
+#endif
+
 /* A type's scales at src, after the chunk's values. */
 INLINE void scales(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p) {
     switch (type) {
@@ -374,6 +477,16 @@ INLINE void scales(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p
     case TN_BLOCKS_IQ4_XS: six_bit_scales(src, false, p); break;
     case TN_BLOCKS_Q6_K: q6_k_scales(src, p); break;
     case TN_BLOCKS_MXFP4: mxfp4_scales(src, n32, p); break;
+#ifndef TERN_MINIMAL
+    case TN_BLOCKS_IQ1:
+    case TN_BLOCKS_IQ2: four_bit_scales(src, 16, 0.125f, p); break;
+    case TN_BLOCKS_IQ3_XXS: four_bit_scales(src, 8, 0.25f, p); break;
+    case TN_BLOCKS_IQ3_S: four_bit_scales(src, 8, 1, p); break;
+    case TN_BLOCKS_TQ: one_scale(src, p); break;
+    case TN_BLOCKS_Q1_0: spread_scales(src, n32, 4, p); break;
+    case TN_BLOCKS_Q2_0: spread_scales(src, n32, 2, p); break;
+    case TN_BLOCKS_NVFP4: nvfp4_scales(src, n32, p); break;
+#endif
     default: half_scales(src, n32, p->s);
     }
 }
@@ -385,15 +498,25 @@ static inline void unpack(tn_blocks_type type, const uint8_t *src, size_t n32, p
     case TN_BLOCKS_Q4_1: src = nibbles(src, n32 * 4, 4, p, NULL); break;
     case TN_BLOCKS_Q5_0:
     case TN_BLOCKS_Q5_1: src = small_fives(src, n32, p); break;
-    case TN_BLOCKS_Q2_K: src = pairs(src, false, p); break;
-    case TN_BLOCKS_Q3_K: src = pairs(src, true, p); break;
+    case TN_BLOCKS_Q2_K: src = pairs(src, false, p, NULL); break;
+    case TN_BLOCKS_Q3_K: src = pairs(src, true, p, NULL); break;
     case TN_BLOCKS_Q4_K: src = nibbles(src, 32, 8, p, NULL); break;
     case TN_BLOCKS_Q5_K: src = wide_fives(src, p); break;
     case TN_BLOCKS_Q6_K: src = sixes(src, p); break;
     case TN_BLOCKS_IQ4_NL:
     case TN_BLOCKS_IQ4_XS: src = nibbles(src, n32 * 4, 4, p, iq4_values); break;
     case TN_BLOCKS_MXFP4: src = nibbles(src, n32 * 4, 4, p, mxfp4_values); break;
-    case TN_BLOCKS_N_TYPES: break;
+#ifndef TERN_MINIMAL
+    case TN_BLOCKS_IQ1: src = pairs(src, true, p, iq1_values); break;
+    case TN_BLOCKS_IQ2: src = pairs(src, true, p, iq2_values); break;
+    case TN_BLOCKS_IQ3_XXS: src = nibbles(src, 32, 4, p, iq3_xxs_values); break;
+    case TN_BLOCKS_IQ3_S: src = nibbles(src, 32, 4, p, iq3_s_values); break;
+    case TN_BLOCKS_TQ: src = pairs(src, false, p, NULL); break;
+    case TN_BLOCKS_Q1_0: src = small_bits(src, n32, p); break;
+    case TN_BLOCKS_Q2_0: src = small_pairs(src, n32, p); break;
+    case TN_BLOCKS_NVFP4: src = nibbles(src, n32 * 4, 4, p, mxfp4_values); break;
+#endif
+    default: break;
     }
     scales(type, src, n32, p);
 }

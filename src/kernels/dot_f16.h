@@ -1,4 +1,4 @@
-/* kernels/dot_f16.h - products of float rows with stored vectors in half precision: how near texts are. */
+/* kernels/dot_f16.h - products of float rows with stored half-precision vectors: similarities of texts. */
 #ifndef TN_KERNELS_DOT_F16_H
 #define TN_KERNELS_DOT_F16_H
 

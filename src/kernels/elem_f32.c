@@ -16,7 +16,7 @@ static float fold(float lane[LANES]) {
 }
 
 /* Cody-Waite reduction to |r| <= ln2/2, then a degree-6 polynomial (fits by tools/fit_f32.py); 2^n is applied
- * in two factors, so that 2^128 never stands alone. */
+ * in two factors, so that 2^128 never appears by itself. */
 float tn_expf(float x) {
     if (x != x) return x;
     if (x > 88.72283f) return INFINITY;
@@ -80,7 +80,7 @@ void tn_rope_f32_ref(float *x, const float *cs, size_t n_rot) {
 }
 
 /* erf(|x|) = 1 - t exp(p(t) - x^2) with t = 1 / (1 + |x| / 2): p is smooth on the whole axis (fits by
- * tools/fit_f32.py). The absolute error is a rounding of 1; what gelu needs is 1 + erf. */
+ * tools/fit_f32.py). The absolute error is a rounding of 1; gelu needs 1 + erf. */
 static float erf_poly(float x) {
     float a = fabsf(x), t = 1.0f / fmaf(0.5f, a, 1.0f), p = 0.1643301458f;
     p = fmaf(p, t, -0.9939615559f);
@@ -124,4 +124,10 @@ float tn_softmax_f32_ref(float *x, size_t n) {
     for (size_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
     for (size_t i = 0; i < n; i++) lane[i % LANES] += x[i] = tn_expf(x[i] - max);
     return fold(lane);
+}
+
+float tn_absmax_f32_ref(const float *x, size_t n) {
+    float most = 0;
+    for (size_t i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
 }

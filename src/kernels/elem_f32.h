@@ -26,7 +26,7 @@ typedef enum tn_act {
     TN_ACT_GELU_ERF,
     TN_ACT_RELU,
     TN_ACT_RELU2,
-    TN_ACT_SIGMOID, /* of gates; packages hold the numbers of those before */
+    TN_ACT_SIGMOID, /* of gates; packages store these numbers, so only append */
 } tn_act;
 /* out[i] = act(gate[i]) * up[i]. out may be gate or up. */
 typedef void (*tn_glu_f32_fn)(tn_act act, const float *gate, const float *up, float *out, size_t n);
@@ -34,8 +34,10 @@ typedef void (*tn_glu_f32_fn)(tn_act act, const float *gate, const float *up, fl
 typedef void (*tn_act_f32_fn)(tn_act act, float *x, size_t n);
 /* x[i] += scale * y[i] (one fma) */
 typedef void (*tn_add_f32_fn)(float *x, const float *y, float scale, size_t n);
-/* x[i] = exp(x[i] - max); returns their sum. Scores that are not seen are -inf; one at least is not. */
+/* x[i] = exp(x[i] - max); returns their sum. Masked scores are -inf; at least one is not. */
 typedef float (*tn_softmax_f32_fn)(float *x, size_t n);
+/* Returns the largest |x[i]|; 0 for n = 0. NaN is ignored. */
+typedef float (*tn_absmax_f32_fn)(const float *x, size_t n);
 
 void tn_rmsnorm_f32_ref(const float *x, const float *w, float eps, float *out, size_t n);
 void tn_layernorm_f32_ref(const float *x, const float *w, const float *b, float eps, float *out, size_t n);
@@ -44,5 +46,6 @@ void tn_glu_f32_ref(tn_act act, const float *gate, const float *up, float *out, 
 void tn_act_f32_ref(tn_act act, float *x, size_t n);
 void tn_add_f32_ref(float *x, const float *y, float scale, size_t n);
 float tn_softmax_f32_ref(float *x, size_t n);
+float tn_absmax_f32_ref(const float *x, size_t n);
 
 #endif

@@ -18,13 +18,13 @@ static void NAME(tn_taps_f32)(const float *const *x, const float *w, size_t ld_w
     }
 }
 
-/* What a call of delta_row is, known when it is compiled. */
+/* The variant of delta_row, known at compile time. */
 typedef struct delta_form {
     int n; /* vectors of value channels */
     bool mamba, far;
 } delta_form;
 
-/* One row's state: where it lies, what it becomes, and how many floats ahead is fetched. */
+/* One row's state: where it lies, where the new one goes, and how many floats ahead to fetch. */
 typedef struct delta_state {
     const float *from;
     float *to;
@@ -89,8 +89,8 @@ enum {
     DELTA_FEW = TN_DELTA_COLS / W < 4 ? TN_DELTA_COLS / W : 4
 };
 
-#ifndef TERN_MINIMAL /* one more copy of every form */
-/* One row around the caches: whole lines, so that none is read to be overwritten. */
+#ifndef TERN_MINIMAL /* this would be one more copy of every variant */
+/* One row around the caches: whole lines, so that no line is read before it is overwritten. */
 INLINE void delta_far(const tn_delta_f32_args *a, bool mamba) {
     for (size_t c = 0; c < a->n_cols; c += DELTA_ALL * W) {
         size_t ahead = c + 2 * DELTA_ALL * W <= a->n_cols ? DELTA_ALL * W : 0;
@@ -108,7 +108,7 @@ INLINE void delta_near(const tn_delta_f32_args *a, int n, bool mamba, size_t c) 
         delta_row((delta_form){n, mamba, false}, a, t, c, &s);
 }
 
-/* A block of value channels at once, or as many as TN_DELTA_COLS channels are. */
+/* Handles a block of value channels, of at most TN_DELTA_COLS. */
 static void NAME(tn_delta_f32)(const tn_delta_f32_args *a) {
     assert(a->d_key % 2 == 0 && a->n_cols % TN_DELTA_COLS == 0);
 #ifndef TERN_MINIMAL

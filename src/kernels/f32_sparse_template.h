@@ -1,7 +1,7 @@
 /* kernels/f32_sparse_template.h - the part of f32_template.h that attends sparsely: at listed positions,
  * and by tiles. */
 
-#ifndef TERN_MINIMAL /* for heads that select for themselves, which is for comparisons */
+#ifndef TERN_MINIMAL /* for heads that select for themselves, used in comparisons */
 /* ---- attention at listed positions ------------------------------------------------------------------
  *
  * By spans of positions: their keys are turned from panels into rows inside L1, every query row takes the dot
@@ -31,8 +31,9 @@ INLINE void sparse_scores(size_t n16, const float *q, const float *k, const uint
     vf acc[16];
     UNROLL for (int i = 0; i < 16; i++) {
         const float *key = k + (size_t)idx[i] * n16 * 16;
-        acc[i] = f_mul(f_load(q),
-                       f_load(key)); /* fma onto +0, but for the sign of a zero, which no weight shows */
+        acc[i] = f_mul(
+            f_load(q),
+            f_load(key)); /* fma onto +0 except for the sign of a zero, which does not affect any weight */
         UNROLL_SOME for (size_t j = 1; j < n16; j++) acc[i] =
             f_fma(f_load(q + j * 16), f_load(key + j * 16), acc[i]);
     }
@@ -60,7 +61,7 @@ INLINE void span_scores(size_t n16, const float *q, const float *rows, size_t p0
     if (c == c1) return;
     uint32_t last[16];
     uint32_t lo = idx[c], hi = idx[c1 - 1];
-    for (size_t j = 0; j < 16; j++) { /* what comes after the list may be anything */
+    for (size_t j = 0; j < 16; j++) { /* entries after the list may hold anything */
         uint32_t p = idx[c + j] < hi ? idx[c + j] : hi;
         last[j] = p > lo ? p : lo;
     }
@@ -176,8 +177,9 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
         }
     }
     for (size_t r = 0; r < n_all; r++)
-        q[r * row] = sparse_softmax(a, s + r * ld,
-                                    a->cuts[r * a->cut_stride + a->n_blocks]); /* q is done with: the sums */
+        q[r * row] = sparse_softmax(
+            a, s + r * ld,
+            a->cuts[r * a->cut_stride + a->n_blocks]); /* q is no longer needed: its place holds the sums */
     for (size_t b = 0; b < a->n_blocks; b += step) {
         size_t b1 = b + step < a->n_blocks ? b + step : a->n_blocks;
         for (size_t r = 0; r < n_all; r++) {
@@ -205,21 +207,20 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
 enum {
     SPAN_POS = 512,
     TILES = 64,
-    TILE_STEP = TN_ATTN_TILE_STEP, /* entries of a list whose values stay in L1 while all rows take them */
+    TILE_STEP = TN_ATTN_TILE_STEP, /* entries of a list whose values stay in L1 while all rows use them */
     TILE_POS = W == 16 ? 12 : 5,   /* positions scored together, */
     TILE_VECS =
-        W == 4 ? 4
-               : 2, /* by so many vectors of rows: accumulators, and what is multiplied, fit the registers */
+        W == 4 ? 4 : 2, /* by this many vectors of rows: accumulators and operands fit the registers */
 };
 
 typedef struct tile_space {
-    size_t n_lanes, scored, added;  /* rows rounded up; entries of the list that are done with */
+    size_t n_lanes, scored, added;  /* rows rounded up; entries of the list that are finished */
     size_t lo, hi;                  /* entries that all rows see */
     float *qt, *scores, *max, *sum; /* [d][n_lanes], [n_idx][n_lanes], [n_lanes], [n_lanes] */
     float *wide;                    /* [TILE_STEP][d]: a part of the cache as floats */
 } tile_space;
 
-/* Rows x + idx[i] * d stand for entries of a list, from the first at hand on. */
+/* Rows x + idx[i] * d are the entries of a list, beginning with the current one. */
 typedef struct listed {
     const float *x;
     const uint32_t *idx;
@@ -231,7 +232,7 @@ static const uint32_t in_order[TILE_STEP] = {0,  1,  2,  3,  4,  5,  6,  7,  8, 
                                              48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 _Static_assert(TILE_STEP == 64, "in_order has them all");
 
-/* Keys or values of n <= TILE_STEP positions: where they lie, or as floats in `wide`. */
+/* Keys or values of n <= TILE_STEP positions: in the cache itself, or as floats in `wide`. */
 static listed take(const tn_attn_tiles_args *a, const void *cells, const uint32_t *idx, size_t n,
                    float *wide) {
     if (a->kv == TN_KV_F32) return (listed){cells, idx};
@@ -239,7 +240,7 @@ static listed take(const tn_attn_tiles_args *a, const void *cells, const uint32_
     return (listed){wide, in_order};
 }
 
-/* Asks for the keys or values of n positions. Scales are few, and come with their neighbours. */
+/* Prefetches the keys or values of n positions. Scales are few and share lines with their neighbours. */
 static void prefetch_cells(const tn_attn_tiles_args *a, const void *cells, const uint32_t *idx, size_t n) {
     size_t panel = tn_kv_panel_bytes(a->kv, a->d_head),
            scales = a->kv <= TN_KV_F16 ? 0 : TN_KV_PANEL * tn_kv_groups(a->d_head) * sizeof(uint16_t),
@@ -251,8 +252,8 @@ static void prefetch_cells(const tn_attn_tiles_args *a, const void *cells, const
     }
 }
 
-/* What is rare: scores of n entries at `at`, rows r0..r1-1, are capped, and -inf where a row does not see the
- * position. */
+/* The rare cases: caps the scores of n entries at `at`, rows r0..r1-1, and sets -inf where a row does not see
+ * the position. */
 static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at,
                        size_t n, size_t r0, size_t r1) {
     float *s = w->scores + at * w->n_lanes;
@@ -267,8 +268,8 @@ static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const
     }
 }
 
-/* Scores of n <= TILE_POS neighbours in the list (after the last, of the last), rows r0.. of nv vectors;
- * masked: some rows do not see some of them. */
+/* Scores of n <= TILE_POS adjacent list entries (the last is repeated), rows r0.. of nv vectors; masked: some
+ * rows do not see some of them. */
 INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w,
                         const listed *keys, size_t at, size_t n, size_t r0, bool masked) {
     const float *key[TILE_POS], *qt = w->qt + r0;
@@ -356,7 +357,7 @@ INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr
     }
     for (size_t i = 0; i < n; i++, w += ldw) {
         const float *from = v + idx[i] * d;
-        __asm__("" : "+r"(from)); /* one address for all vectors: gcc would compute each of them anew */
+        __asm__("" : "+r"(from)); /* one address for all vectors: gcc would compute each separately */
         vf x[MANY];
         UNROLL for (int j = 0; j < nv; j++) x[j] = f_load(from + j * W);
         UNROLL for (int r = 0; r < rows; r++) {
@@ -369,8 +370,8 @@ INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr
     }
 }
 
-/* Up to MR rows from r0 on take the values of entries i0..i1-1, which all of them see. v: values of
- * entries from `first` on. */
+/* Adds the values of entries i0..i1-1, which all see, to up to MR rows from r0 on. v: values of entries from
+ * `first` on. */
 static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w,
                        const listed *v, size_t first, size_t r0, size_t rows, size_t i0, size_t i1) {
     if (i0 >= i1) return;
@@ -400,13 +401,13 @@ static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const
     }
 }
 
-/* Rows of a tile that go through the product together: groups of nearly equal size, at most MR. */
+/* Rows of a tile that are multiplied together: groups of nearly equal size, at most MR. */
 static size_t group_rows(size_t n_rows) {
     size_t n_groups = (n_rows + MR - 1) / MR;
     return (n_rows + n_groups - 1) / n_groups;
 }
 
-/* Entries i0..i1-1: those all rows see together, the edges row by row, so that no row ever touches a value it
+/* Entries i0..i1-1: those that all rows see together, the edges row by row, so that no row touches a value it
  * must not see. */
 static void value_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t i0,
                        size_t i1) {
@@ -444,14 +445,14 @@ static size_t open_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, floa
 }
 
 #ifdef f_transpose_rows16
-/* One tile of few rows, as in decoding, would leave most lanes idle. So positions are lanes here: keys are
- * turned, a panel of the list at a time, and all rows multiplied with it; then all is as in full attention.
+/* One tile of few rows, as in decoding, would leave most lanes idle. So lanes are positions here: keys are
+ * transposed, a panel of the list at a time, and multiplied with all rows; the rest is as in full attention.
  * Every step prefetches the next. */
 _Static_assert(W == 16, "a panel is two vectors");
 enum {
     FEW_STEP = 4,
     FEW_AHEAD = 24
-}; /* entries of the list whose values are added at a time; how far ahead they are prefetched */
+}; /* entries of the list whose values are added at a time; prefetch distance */
 
 static bool is_few(const tn_attn_tiles_args *a) {
     const tn_attn_tile *t = a->tiles;
@@ -460,7 +461,7 @@ static bool is_few(const tn_attn_tiles_args *a) {
     return few;
 }
 
-/* Keys of n <= TN_KV_PANEL list entries, after the last those of the last, as a panel. */
+/* Keys of n <= TN_KV_PANEL list entries as a panel; the last entry is repeated. */
 static void turn_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *wide, float *panel) {
     const listed k = take(a, a->k, idx, n, wide);
     for (size_t i = 0; i < TN_KV_PANEL; i += 16) {
@@ -471,8 +472,8 @@ static void turn_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n
     }
 }
 
-/* Products of all rows with a panel, while the keys of the next n entries come: two lines at every step, as
- * many as a panel has. */
+/* Products of all rows with a panel, while the keys of the next n entries are prefetched, two lines per step.
+ */
 INLINE void few_scores(int rows, const float *q, size_t d, const float *panel, const float *k,
                        const uint32_t *next, size_t n, float *s, size_t ld) {
     vf acc[TALL][2];
@@ -509,7 +510,7 @@ static void few_rows(const tn_attn_tiles_args *a) {
                n_next = n - at - m < TN_KV_PANEL ? n - at - m : TN_KV_PANEL;
         const uint32_t *next = t->idx + at + m;
         turn_keys(a, t->idx + at, m, wide, panel);
-        if (a->kv != TN_KV_F32) { /* there is less to fetch than few_scores has steps for */
+        if (a->kv != TN_KV_F32) { /* there is less to fetch than few_scores has steps */
             prefetch_cells(a, a->k, next, n_next);
             n_next = 0;
         }

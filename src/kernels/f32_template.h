@@ -431,6 +431,17 @@ static float NAME(tn_softmax_f32)(float *x, size_t n) {
     return fold(&l, NULL, 0);
 }
 
+static float NAME(tn_absmax_f32)(const float *x, size_t n) {
+    float lane[W], most = 0;
+    size_t i = 0;
+    vf max = f_set1(0.0f);
+    for (; i + W <= n; i += W) max = f_max(f_andnot(sign_mask(), f_load(x + i)), max);
+    f_store(lane, max);
+    for (int j = 0; j < W; j++) most = lane[j] > most ? lane[j] : most;
+    for (; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
+}
+
 /* ---- attention --------------------------------------------------------------------------------------
  *
  * Blocks of ATTN_ROWS rows share what they read: per ATTN_POS positions all rows are scored, then per
@@ -466,8 +477,25 @@ static const uint8_t *panel_at(const tn_attn_f32_args *a, const void *cells, siz
     return (const uint8_t *)cells + pos / TN_KV_PANEL * tn_kv_panel_bytes(a->kv, a->d_head);
 }
 
+/* The keys of whole panels p0.. where values are keys too: a few positions at a time, turned to panels. */
+static span keys_of_values(const tn_attn_f32_args *a, size_t p0, size_t n_pos, float *wide) {
+    enum { AT_ONCE = 8 };
+    float rows[AT_ONCE * TN_MAX_HEAD];
+    size_t d = a->d_head;
+    for (size_t p = 0; p < n_pos; p += AT_ONCE) {
+        const float *from = rows;
+        float *to = wide + p / TN_KV_PANEL * TN_KV_PANEL * d + p % TN_KV_PANEL;
+        if (a->kv == TN_KV_F32) from = (const float *)a->v + (p0 + p) * d;
+        else NAME(tn_kv_rows)(a->kv, d, a->v, p0 + p, AT_ONCE, rows);
+        for (size_t i = 0; i < d; i++, to += TN_KV_PANEL)
+            UNROLL for (size_t k = 0; k < AT_ONCE; k++) to[k] = from[k * d + i];
+    }
+    return (span){.f = wide};
+}
+
 /* The keys of whole panels p0.., where they lie or as floats in `wide`. */
 static span keys_at(const tn_attn_f32_args *a, bool cells, size_t p0, size_t n_pos, float *wide) {
+    if (!a->k_panels) return keys_of_values(a, p0, n_pos, wide);
     if (cells) return (span){.pos = p0};
     if (a->kv == TN_KV_F32) return (span){.f = (const float *)a->k_panels + p0 * a->d_head};
     widen_keys(a->kv, a->d_head, panel_at(a, a->k_panels, p0), n_pos / TN_KV_PANEL, wide);
@@ -685,7 +713,8 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
         float *wide = a->scratch, *s = wide + tn_kv_span_floats(a->d_head),
               *out = a->out + row0 * a->out_stride, sum[ATTN_ROWS];
         bool cells = as_cells(a, n_rows);
-        size_t step = span_step(a, cells), together = rows_together(n_rows);
+        size_t together = rows_together(n_rows),
+               step = a->k_panels ? span_step(a, cells) : tn_kv_span(a->d_head);
         for (size_t p0 = base; p0 < stop; p0 += step) {
             const span keys = keys_at(a, cells, p0, stop - p0 < step ? stop - p0 : step, wide);
             for (size_t r = 0, n; r < n_rows; r += n) {
@@ -706,6 +735,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
                                  a->sinks ? &a->sinks[row0 + r] : NULL);
             memset(out + r * a->out_stride, 0, a->d_head * sizeof *out);
         }
+        step = span_step(a, cells);
         for (size_t p0 = base; p0 < stop; p0 += step) {
             size_t p1 = stop - p0 < step ? stop : p0 + step;
             const span values = values_at(a, cells, p0, p1 - p0, wide);
@@ -744,6 +774,7 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->act_f32 = NAME(tn_act_f32);
     k->add_f32 = NAME(tn_add_f32);
     k->softmax_f32 = NAME(tn_softmax_f32);
+    k->absmax_f32 = NAME(tn_absmax_f32);
     k->taps_f32 = NAME(tn_taps_f32);
     k->delta_f32 = NAME(tn_delta_f32);
 }

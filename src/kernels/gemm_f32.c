@@ -17,7 +17,7 @@ static float value(tn_panel_dtype dtype, const void *panels, size_t i) {
     }
 }
 
-/* A panel that has all its rows, whose elements are as those of the panel. */
+/* A panel with all its rows, from elements of the panel's type. */
 static void turn_f32(float *panel, const float *w, size_t k) {
     for (size_t i = 0; i < k; i++, panel += TN_PANEL_N)
         for (size_t j = 0; j < TN_PANEL_N; j++) panel[j] = w[j * k + i];

@@ -32,7 +32,7 @@ size_t tn_panels_bytes(tn_panel_dtype dtype, size_t n, size_t k);
 /* Pack rows n0..n1-1 of W (row-major [n1-n0][K] f32 at w, n0 % 32 == 0) into panels. Values are rounded to
  * dtype (nearest even). Channels of the last panel beyond the rows given are zeroed. */
 void tn_panels_pack(tn_panel_dtype dtype, void *panels, const float *w, size_t n0, size_t n1, size_t k);
-/* The same from elements that are those of the panels, of two bytes. */
+/* The same from two-byte elements of the panels' type. */
 void tn_panels_pack_halves(uint16_t *panels, const uint16_t *w, size_t n0, size_t n1, size_t k);
 /* Row n of the packed matrix, widened: out [K]. */
 void tn_panels_row(tn_panel_dtype dtype, const void *panels, size_t n, size_t k, float *out);

@@ -30,7 +30,7 @@ size_t tn_gemm_packed_scratch_bytes(size_t k) {
     return most > TN_PACKED_MANY_BYTES ? most : TN_PACKED_MANY_BYTES;
 }
 
-/* The columns n0..n1-1 of g as a product of their own; rows m0..m0+m-1. */
+/* The columns n0..n1-1 of g as a separate product; rows m0..m0+m-1. */
 static tn_gemm_s8_args part(const tn_gemm_s8_args *g, size_t m0, size_t m, size_t n0, size_t n1) {
     tn_gemm_s8_args p = *g;
     size_t at = m0 * g->ldo + n0;

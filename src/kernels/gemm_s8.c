@@ -85,15 +85,3 @@ void tn_tiles_s8_pack(int8_t *tiles, int32_t *col_sum, const int8_t *w, size_t n
         }
     }
 }
-
-void tn_tiles_s8_row(const int8_t *tiles, size_t n, size_t k, int8_t *out) {
-    const int8_t *w = tiles + (n / TN_TILE_N) * div_up(k, TN_TILE_K) * 64 + (n % TN_TILE_N) * TN_TILE_K;
-    for (size_t i = 0; i < k; i++) out[i] = w[(i / TN_TILE_K) * 64 + i % TN_TILE_K];
-}
-
-void tn_tiles_s8_column(const int8_t *tiles, size_t i_k, size_t n0, size_t n1, size_t k, int8_t *out) {
-    assert(i_k < k);
-    size_t k4 = div_up(k, TN_TILE_K);
-    const int8_t *w = tiles + (i_k / TN_TILE_K) * 64 + i_k % TN_TILE_K;
-    for (size_t n = n0; n < n1; n++) out[n - n0] = w[(n / TN_TILE_N) * k4 * 64 + (n % TN_TILE_N) * TN_TILE_K];
-}

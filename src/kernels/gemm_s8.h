@@ -55,10 +55,6 @@ size_t tn_tiles_s8_bytes(size_t n, size_t k);
 /* Pack row-major W [n1-n0][K] s8 into the tiles of an [N][K] matrix (n0 % 16 == 0); fills col_sum for those
  * columns. Columns of the last tile beyond n1 are zeroed, in the tiles and in col_sum. */
 void tn_tiles_s8_pack(int8_t *tiles, int32_t *col_sum, const int8_t *w, size_t n0, size_t n1, size_t k);
-/* Row n, unpacked: out [K]. */
-void tn_tiles_s8_row(const int8_t *tiles, size_t n, size_t k, int8_t *out);
-/* Input channel i_k, unpacked: out[j] = W[n0 + j][i_k], j < n1 - n0 (a row for kernels/outlier_f32.h). */
-void tn_tiles_s8_column(const int8_t *tiles, size_t i_k, size_t n0, size_t n1, size_t k, int8_t *out);
 
 /* Variants: each exists on its architecture only and needs the processor features of its name. */
 void tn_gemm_s8_avx2(const tn_gemm_s8_args *g);

@@ -17,7 +17,8 @@ void tn_hadamard_f32_ref(float *x, size_t n) {
     }
 }
 
-/* Two stages over 16 values of four parts that do not overlap; a loop of a known length becomes vectors. */
+/* Two stages over 16 values of four parts that do not overlap; the constant length lets the compiler
+ * vectorise. */
 static inline void two_stages(float *restrict x0, float *restrict x1, float *restrict x2,
                               float *restrict x3) {
     for (size_t i = 0; i < 16; i++) {

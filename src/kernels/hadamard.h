@@ -1,6 +1,6 @@
-/* kernels/hadamard.h - the rotation in front of quantisation: a Hadamard transform of blocks of 64 values or more.
- * It spreads what is large in few channels over the block, so that one static scale fits all of them. The matrix is
- * symmetric and orthonormal: weights that were rotated the same way give the same products. */
+/* kernels/hadamard.h - the rotation before quantisation: a Hadamard transform of blocks of 64 values or more.
+ * It spreads outliers of a few channels over the block, so that one static scale fits all of them. The matrix
+ * is symmetric and orthonormal: weights that were rotated the same way give the same products. */
 #ifndef TN_KERNELS_HADAMARD_H
 #define TN_KERNELS_HADAMARD_H
 
@@ -14,11 +14,12 @@ enum { TN_HADAMARD_BLOCK = 64, TN_HADAMARD_WIDEST = 1024 };
  * are finite. */
 typedef void (*tn_hadamard_f32_fn)(float *x, size_t n);
 
-/* The same in blocks of 64, 256 or 1024 values: the blocks of 64 first, then sums and differences of values 64,
- * 128, 256 and 512 apart, and a product with 1/2 for every two of these stages. n is a multiple of block. */
+/* The same in blocks of 64, 256 or 1024 values: the blocks of 64 first, then sums and differences of values
+ * 64, 128, 256 and 512 apart, and a product with 1/2 for every two of these stages. n is a multiple of block.
+ */
 void tn_hadamard_wide(tn_hadamard_f32_fn fn, float *x, size_t n, size_t block);
 
-/* The widest block that k values consist of: the more values share what stands out, the less does. 0: none. */
+/* The widest block that divides k; 0: none. The wider a block, the more values share an outlier. */
 static inline int tn_hadamard_block(long long k) {
     return k % TN_HADAMARD_WIDEST == 0  ? TN_HADAMARD_WIDEST
            : k % 256 == 0               ? 256

@@ -1,4 +1,4 @@
-/* Which kernel for which processor: later lines win. */
+/* Chooses kernels for a processor: later lines win. */
 #include "kernels/kernels.h"
 
 #include "base/cpu.h"
@@ -27,7 +27,7 @@ static void init_blocks(tn_kernels *k, uint32_t cpu) {
 #endif
 }
 
-/* What packing rounds weights with. A minimal build packs nothing. */
+/* The kernels that packing rounds weights with. A minimal build packs nothing. */
 static void init_rounding(tn_kernels *k, uint32_t cpu) {
     (void)k, (void)cpu;
 #ifndef TERN_MINIMAL
@@ -68,7 +68,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->unpack_tile = tn_unpack_tile_avx2;
         k->topk = tn_topk_avx2;
         k->topk_merge = tn_topk_merge_avx2;
-#ifndef TERN_MINIMAL /* as large as a tenth of all: weights are unpacked once there */
+#ifndef TERN_MINIMAL /* a tenth of the whole library: there weights are unpacked once */
         k->rans_decode = tn_rans_decode_avx2;
         k->gemm_packed = tn_gemm_packed_avx2;
         k->packed_rows = SIZE_MAX;
@@ -77,7 +77,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
     if (cpu & TN_CPU_AVXVNNI) {
         k->gemm_s8 = tn_gemm_s8_avxvnni;
         if (k->gemm_packed)
-            k->packed_rows = TN_PACKED_FEW; /* tiles make more of its products than pairs of codes do */
+            k->packed_rows = TN_PACKED_FEW; /* its products are faster from tiles than from pairs of codes */
     }
 #ifndef TERN_NO_AVX512
     if (cpu & TN_CPU_AVX512) {
@@ -113,7 +113,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
     if (cpu & TN_CPU_DOTPROD) {
         k->gemm_s8 = tn_gemm_s8_dotprod;
         k->gemm_packed = tn_gemm_packed_dotprod;
-        k->packed_rows = SIZE_MAX; /* any number in fewer instructions than tiles */
+        k->packed_rows = SIZE_MAX; /* fewer instructions than tiles for any number of rows */
     }
     if (cpu & TN_CPU_I8MM) {
         k->gemm_s8 = tn_gemm_s8_i8mm;
@@ -129,7 +129,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
                      [TN_PANEL_F16] = tn_gemm_f16_ref,
                      [TN_PANEL_BF16] = tn_gemm_bf16_ref},
         .attn_f32 = tn_attn_f32_ref,
-#ifndef TERN_MINIMAL /* for heads that select for themselves, which is for comparisons */
+#ifndef TERN_MINIMAL /* for heads that select for themselves, used in comparisons */
         .attn_sparse = tn_attn_sparse_ref,
 #endif
         .attn_tiles = tn_attn_tiles_ref,
@@ -143,6 +143,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .act_f32 = tn_act_f32_ref,
         .add_f32 = tn_add_f32_ref,
         .softmax_f32 = tn_softmax_f32_ref,
+        .absmax_f32 = tn_absmax_f32_ref,
         .taps_f32 = tn_taps_f32_ref,
         .delta_f32 = tn_delta_f32_ref,
         .gemm_s8 = tn_gemm_s8_ref,

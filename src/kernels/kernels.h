@@ -40,11 +40,12 @@ typedef struct tn_kernels {
     tn_act_f32_fn act_f32;
     tn_add_f32_fn add_f32;
     tn_softmax_f32_fn softmax_f32;
+    tn_absmax_f32_fn absmax_f32;
     tn_taps_f32_fn taps_f32;
     tn_delta_f32_fn delta_f32;
     tn_gemm_s8_fn gemm_s8;
     tn_gemm_packed_fn
-        gemm_packed; /* for up to packed_rows rows: more are unpacked to tiles (gemm_packed.h) */
+        gemm_packed; /* for up to packed_rows rows; for more, weights are unpacked to tiles (gemm_packed.h) */
     size_t packed_rows;
     tn_quantise_s8_fn quantise_s8;
     tn_hadamard_f32_fn hadamard_f32;

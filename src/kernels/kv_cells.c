@@ -1,4 +1,4 @@
-/* Puts values into the cells of kv_cells.h, and is the scalar reference of what they stand for. */
+/* Stores values in the cells of kv_cells.h, and is the scalar reference for reading them. */
 #include "kernels/kv_cells.h"
 
 #include "base/half.h"
@@ -37,7 +37,7 @@ static uint16_t codes_of(tn_kv_type type, const float *x, size_t n, int8_t code[
     float at[TN_KV_GROUP] = {0}, max = 0, largest = 0;
     memcpy(at, x, n * sizeof *x);
     for (size_t i = 0; i < TN_KV_GROUP; i++) {
-        if (isnan(max) || fabsf(at[i]) <= max) continue; /* what is not a number counts as the largest */
+        if (isnan(max) || fabsf(at[i]) <= max) continue; /* NaN counts as the largest */
         max = fabsf(at[i]);
         largest = at[i];
     }
@@ -46,7 +46,7 @@ static uint16_t codes_of(tn_kv_type type, const float *x, size_t n, int8_t code[
           least = type == TN_KV_INT8 ? -127 : -8, most = type == TN_KV_INT8 ? 127 : 7;
     for (size_t i = 0; i < TN_KV_GROUP; i++) {
         float y = at[i] * inv;
-        y = y > least ? y : least; /* not a number: the least, times a scale that is none either */
+        y = y > least ? y : least; /* NaN: the least code, times a scale that is NaN too */
         code[i] = (int8_t)nearest(y < most ? y : most);
     }
     return scale;
@@ -69,8 +69,7 @@ static int8_t unpacked(tn_kv_type type, const uint8_t *bytes, size_t stride, siz
     return (int8_t)((i < 16 ? bytes[i * stride] & 15 : bytes[(i - 16) * stride] >> 4) - 8);
 }
 
-/* Where a position has its elements, or the codes of a group and their scale: so far apart, `stride` of
- * them. */
+/* Where the elements of a position lie, or the codes of a group and their scale, and how far apart. */
 typedef struct cells {
     uint8_t *at, *scale;
     size_t stride;
@@ -100,7 +99,7 @@ static size_t parts_of(tn_kv_type type, size_t d_head) {
     return type <= TN_KV_F16 ? 1 : tn_kv_groups(d_head);
 }
 
-/* Keeps x, or its group g where there are groups. */
+/* Stores x, or its group g if there are groups. */
 static void put(tn_kv_type type, size_t d_head, cells c, const float *x, size_t g) {
     if (type == TN_KV_F32) {
         for (size_t i = 0; i < d_head; i++) ((float *)c.at)[i * c.stride] = x[i];
@@ -117,7 +116,7 @@ static void put(tn_kv_type type, size_t d_head, cells c, const float *x, size_t 
     }
 }
 
-/* The same cells, elsewhere. */
+/* Copies cells unchanged. */
 static void copy(tn_kv_type type, size_t d_head, cells from, cells to) {
     if (type == TN_KV_F32) {
         for (size_t i = 0; i < d_head; i++)

@@ -21,6 +21,7 @@
 typedef enum tn_kv_type { TN_KV_F32, TN_KV_F16, TN_KV_INT8, TN_KV_INT4, TN_N_KV_TYPES } tn_kv_type;
 
 enum { TN_KV_PANEL = 32, TN_KV_GROUP = 32 };
+enum { TN_MAX_HEAD = 640 }; /* values of a head, at most; more than 512 in latent attention alone */
 
 /* Returns the type of that name ("f32", "f16", "int8", "int4"), or TN_N_KV_TYPES. */
 tn_kv_type tn_kv_type_parse(const char *name);

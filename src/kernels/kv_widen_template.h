@@ -69,7 +69,7 @@ static void widen_keys(tn_kv_type type, size_t d_head, const uint8_t *panel, siz
 }
 
 /* A panel's values: their scales as floats, and where their codes begin. */
-enum { MOST_SCALES = TN_KV_PANEL * 512 / TN_KV_GROUP };
+enum { MOST_SCALES = TN_KV_PANEL * TN_MAX_HEAD / TN_KV_GROUP };
 
 /* Scales of n positions of a panel of values, from position `in` of it on. scales has room for W more. */
 INLINE void widen_scales(const uint8_t *panel, size_t groups, size_t in, size_t n, float *scales) {

@@ -18,7 +18,7 @@ static void peak_item(void *arg, int i_item, int i_thread) {
     j->ops[i_item] = j->fn(ROUNDS);
 }
 
-/* Best of several, since other work on the machine only ever takes away. */
+/* The best of several runs: other work on the machine can only slow it down. */
 static double peak_of(tn_pool *pool, tn_peak_fn fn, int n_threads) {
     double best = 0;
     if (!fn) return 0;

@@ -1,6 +1,5 @@
-/* kernels/limits.h - what this machine can do at best: measured arithmetic peaks and memory bandwidth, to
- * hold figures against. Peaks come from loops over registers alone with enough independent chains to fill
- * every unit. */
+/* kernels/limits.h - what this machine can do at best: measured arithmetic peaks and memory bandwidth. Peaks
+ * come from loops over registers with enough independent chains to fill every unit. */
 #ifndef TN_KERNELS_LIMITS_H
 #define TN_KERNELS_LIMITS_H
 

@@ -1,5 +1,5 @@
-/* kernels/outlier_f32.h - what the clip cut off, added back in float (llm.npu 3.3): few outlier channels
- * times their int8 weight rows. */
+/* kernels/outlier_f32.h - adds the clipped part of the activations back in float (llm.npu 3.3): a few outlier
+ * channels times their int8 weight rows. */
 #ifndef TN_KERNELS_OUTLIER_F32_H
 #define TN_KERNELS_OUTLIER_F32_H
 

@@ -13,7 +13,7 @@ static size_t n_groups(size_t k) { return (k + GROUP - 1) / GROUP; }
 
 bool tn_rans_table_make(const uint16_t *frequency, unsigned n_symbols, tn_rans_table *out) {
     int left[TN_RANS_SYMBOLS], sum = 0;
-    unsigned given[TN_RANS_SYMBOLS]; /* numbers of a symbol that have a place */
+    unsigned given[TN_RANS_SYMBOLS]; /* numbers of a symbol that have been placed */
     for (unsigned s = 0; s < TN_RANS_SYMBOLS; s++) {
         if (frequency[s] > TN_RANS_SCALE || (s >= n_symbols && frequency[s])) return false;
         sum += frequency[s];
@@ -24,8 +24,8 @@ bool tn_rans_table_make(const uint16_t *frequency, unsigned n_symbols, tn_rans_t
     memcpy(out->frequency, frequency, sizeof out->frequency);
     bool done[TN_RANS_BUCKETS] = {false};
     for (unsigned i = 0; i < TN_RANS_BUCKETS; i++) {
-        /* The bucket that has least of its own symbol is filled up from the symbol that has most left: whoever gives
-         * has more than a bucket, as long as one bucket has less. */
+        /* Fills the bucket with the least of its own symbol from the symbol with the most left. While any
+         * bucket lacks something, that symbol has more than a bucketful. */
         unsigned least = TN_RANS_BUCKETS, most = 0;
         for (unsigned s = 0; s < TN_RANS_BUCKETS; s++) {
             if (!done[s] && (least == TN_RANS_BUCKETS || left[s] < left[least])) least = s;
@@ -58,7 +58,7 @@ bool tn_rans_table_make(const uint16_t *frequency, unsigned n_symbols, tn_rans_t
 typedef struct place {
     unsigned bits;
     size_t n_codes; /* 1..128 */
-    size_t dst;     /* of its weightlets, from the first channel's on */
+    size_t dst;     /* of its weightlets, counted from the first channel's */
     const tn_rans_table *table;
 } place;
 
@@ -101,7 +101,7 @@ typedef struct reader {
     const uint8_t *at, *end;
 } reader;
 
-/* A step of n coders; symbols [n]. Returns false where the words end. */
+/* One step of n coders; symbols [n]. Returns false if the words run out. */
 static bool step(reader *r, const tn_rans_table *t, size_t n, uint8_t *symbol) {
     for (size_t i = 0; i < n; i++) {
         const uint32_t x = r->x[i], slot = x & (TN_RANS_SCALE - 1), bucket = slot / BUCKET,

@@ -1,7 +1,7 @@
 /* kernels/round.h - weights of a row on a grid of equally spaced values: the error of a grid, the nearest
- * values, and a panel rounded with knowledge of the errors made (quant/gram.h). A grid gives x the whole
- * number u = nearest_even(min(max(fma(x, inv, offset), lo), hi)), the code fma(u, mul, add) and the value
- * fma(u, step, base). All instruction sets give the same bits; values are finite. */
+ * values, and rounding of a panel that compensates its errors (quant/gram.h). A grid gives x the whole number
+ * u = nearest_even(min(max(fma(x, inv, offset), lo), hi)), the code fma(u, mul, add) and the value fma(u,
+ * step, base). All instruction sets give the same bits; values are finite. */
 #ifndef TN_KERNELS_ROUND_H
 #define TN_KERNELS_ROUND_H
 

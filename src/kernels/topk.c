@@ -55,10 +55,3 @@ static vi v_min(vi a, vi b) { return a < b ? a : b; }
 size_t tn_topk_scratch(size_t n) {
     return (padded(n) * sizeof(int16_t) + 63) / 64 * 64 + (padded(n) + 32) * sizeof(uint32_t);
 }
-
-void tn_sparse_cuts(const uint32_t *idx, size_t n_idx, size_t n, uint32_t *cuts) {
-    for (size_t b = 0, i = 0; b <= tn_sparse_blocks(n); b++) {
-        while (i < n_idx && idx[i] < b * TN_SPARSE_BLOCK) i++;
-        cuts[b] = (uint32_t)i;
-    }
-}

@@ -1,4 +1,4 @@
-/* kernels/topk.h - the k largest of a row of integer scores (shadowAttn 3.2: which positions a query row
+/* kernels/topk.h - the k largest of a row of integer scores (shadowAttn 3.2: the positions that a query row
  * attends to). */
 #ifndef TN_KERNELS_TOPK_H
 #define TN_KERNELS_TOPK_H
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TN_SPARSE_BLOCK = 64 }; /* positions; what attn_sparse.h works on at a time */
+enum { TN_SPARSE_BLOCK = 64 }; /* positions handled at a time by attn_sparse.h */
 
 typedef struct tn_topk_args {
     const int32_t *scores; /* [n], |score| <= bound */
@@ -22,21 +22,18 @@ enum { TN_TOPK_MAX_N = 1 << 24 };
 
 size_t tn_topk_scratch(size_t n);
 static inline size_t tn_sparse_blocks(size_t n) { return (n + TN_SPARSE_BLOCK - 1) / TN_SPARSE_BLOCK; }
-/* The cuts of a list that comes from elsewhere: idx ascending, all below n. */
-void tn_sparse_cuts(const uint32_t *idx, size_t n_idx, size_t n, uint32_t *cuts);
 
 enum { TN_TOPK_MERGE_ROWS = 64 };
 
-/* Rows that share one selection (of a KV head's query heads, and of neighbouring positions): what matters to
- * any of them. */
+/* Merges the scores of rows that share one selection (a KV head's query heads, neighbouring positions). */
 typedef struct tn_topk_merge_args {
     const int32_t *const *row;  /* [n_rows] scores of positions base.. ; |score| < 2^26 */
     size_t base;                /* <= p0 */
     size_t n_rows;              /* 1..TN_TOPK_MERGE_ROWS */
     const int32_t *first, *end; /* row r sees positions first[r] <= p < end[r] */
-    const int32_t *top;         /* what row r's scores count from, |top| < 2^26 */
+    const int32_t *top;         /* the zero of row r's scores, |top| < 2^26 */
     size_t p0, p1;              /* positions to merge, each seen by at least one row */
-    int32_t *out;               /* gets those at out[p0..p1-1] */
+    int32_t *out;               /* receives them in out[p0..p1-1] */
 } tn_topk_merge_args;
 
 /* out[p] = max over the rows that see p of row[r][p - base] - top[r]. Returns the largest magnitude, at

@@ -74,13 +74,13 @@ static int32_t threshold(const int16_t *keys, size_t n, size_t k, int64_t sum, i
     return lo;
 }
 
-/* Too many keys equal t: those that lose leave it. `surplus` of them, smallest scores first, of equal ones
- * the last positions. */
+/* Too many keys equal t: removes `surplus` of them, smallest scores first, among equal ones the last
+ * positions. */
 static void demote(const int32_t *scores, int16_t *keys, size_t n, int32_t t, int shift, size_t surplus,
                    uint32_t *at) {
     size_t n_at = find_equal(keys, padded(n), t, at), bins[256];
-    /* what the shift cut off, its upper 8 bits first; where it cut off more, a second round over the bin on
-     * the border */
+    /* by the bits that the shift removed, the upper 8 first; if it removed more, a second round over the
+     * border bin */
     uint32_t low_mask = shift ? (1u << shift) - 1 : 0, fixed = 0, fixed_mask = 0;
     for (int bits = shift; bits > 0;) {
         int take = bits > 8 ? 8 : bits, down = bits - take;

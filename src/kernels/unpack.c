@@ -36,8 +36,8 @@ size_t tn_weightlets_bytes(const uint8_t *packed_bits, size_t n0, size_t n1, siz
     return sum * n_groups(k) * (GROUP / 8);
 }
 
-/* Weightlets of one width of a group, taken from the codes or put into them from bit `low` up. They go as words of
- * eight bytes, whose bytes do not mix: every shift is by less than eight, and masked. */
+/* Weightlets of one width of a group, taken from the codes or put into them from bit `low` up. They are
+ * handled as words of eight bytes, which do not mix: every shift is by less than eight, and masked. */
 static inline void take(uint8_t *dst, const uint8_t *code, unsigned width, unsigned low) {
     const uint64_t mask = 0x0101010101010101u * ((1u << width) - 1);
     const size_t n_bytes = GROUP / 8 * width;
@@ -93,7 +93,7 @@ static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
     for (size_t j = 0; j < GROUP; j++) out[j] = (int8_t)(uint8_t)(2u * code[j] - top);
 }
 
-/* code [128]: n weights of fewer than eight bits become their codes, and what is after them zeros. */
+/* code [128]: n weights of fewer than eight bits become their codes; the rest become zeros. */
 static void to_codes(uint8_t *code, size_t n, unsigned bits) {
     const unsigned top = (1u << bits) - 1;
     for (size_t j = 0; j < n; j++) {

@@ -11,7 +11,7 @@
  *   up 8-bit weights take 128 bytes, in order
  * so that one rotate, mask and OR serve a register of weights whatever its width. A tile of 16 channels is
  * one sequential stream: group by group, in each the channels in order, in each of those the weightlets 4, 2,
- * 1. The channels of an incomplete last tile that do not exist take no bytes.
+ * 1. Missing channels of an incomplete last tile take no bytes.
  * Channel widths are a packed INT3 array: width - 1 of channel n in bits 3n..3n+2, least significant first.
  * */
 #ifndef TN_KERNELS_UNPACK_H
@@ -45,7 +45,7 @@ void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *
 /* The group of 128 of a channel: codes [128] to its weightlets, and back. An int8 counts as w + 128. */
 void tn_weightlets_group_pack(uint8_t *dst, const uint8_t *code, unsigned bits);
 void tn_weightlets_group_codes(const uint8_t *src, unsigned bits, uint8_t *code);
-/* Channel n of n_all alone, out [k]; tile is where the tile of 16 channels that it is in begins. */
+/* Channel n of n_all alone, out [k]; tile: the beginning of its tile of 16 channels. */
 void tn_weightlets_row(const uint8_t *tile, const uint8_t *packed_bits, size_t n, size_t n_all, size_t k,
                        int8_t *out);
 /* A loader's call: channels n0..n1-1 (n0 % 16 == 0, n1 % 16 == 0 or the last) into the tiles of the whole

@@ -1,7 +1,7 @@
-/* kernels/unpack_template.h - a tile from weightlets, written once over what the including file gives for its
- * instruction set:
+/* kernels/unpack_template.h - a tile from weightlets, written once over pieces that each instruction set's
+ * file defines:
  *   channel(src, bits, out)          one channel's group of 128 weightlets to int8 at out (UNPACK_ALIGN
- *                                    aligned); returns what follows src
+ *                                    aligned); returns the end of src
  *   transpose(in, out, n_lines)      UNPACK_UNITS 32-bit units of four channels, GROUP bytes apart, to four
  *                                    columns of n_lines lines at most
  * and the names UNPACK_NAME, UNPACK_UNITS, UNPACK_ALIGN. The switch makes a channel's width a constant where
@@ -29,7 +29,7 @@ size_t UNPACK_NAME(const uint8_t *src, const uint8_t *bits, size_t n_cols, size_
                 transpose(w[c] + u * 4, tile + (line + u) * 64 + c * 4, n_lines - line - u);
         }
     }
-    if (k % TN_TILE_K) { /* k that do not exist are zero, whatever their codes stood for */
+    if (k % TN_TILE_K) { /* k beyond the end are zero, whatever their codes */
         uint32_t *last = (uint32_t *)(tile + (n_lines - 1) * 64), mask = (1u << k % TN_TILE_K * 8) - 1;
         for (int c = 0; c < TN_TILE_N; c++) last[c] &= mask;
     }

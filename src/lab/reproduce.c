@@ -15,31 +15,14 @@ const char *tn_paper_name(tn_paper p) {
 
 const char *const tn_claim_kind_names[TN_N_CLAIM_KINDS] = {"input", "uncounted", "derived", "predicted"};
 
-void tn_book_add(tn_book *b, tn_claim_kind kind, const char *where, const char *what, const char *unit,
-                 double paper, double simulated, const char *note) {
-    assert(b->n < TN_MAX_CLAIMS && paper >= 0 && (paper > 0 || kind == TN_CLAIM_UNCOUNTED));
-    b->out[b->n++] = (tn_claim){.kind = kind,
-                                .what = what,
-                                .unit = unit,
-                                .where = where,
-                                .paper = paper,
-                                .simulated = simulated,
-                                .note = note};
-}
-
-const tn_sim_model *tn_book_model(const char *name) {
-    const tn_sim_model *m = tn_sim_model_find(name);
-    assert(m);
-    return m;
-}
-
 static tern_status run(tn_book *b, const tn_sim_request *r, tn_sim_result *o, tern_error *err) {
     return tn_sim_run(b->s, r, NULL, o, err);
 }
 
 /* ---- llm.npu --------------------------------------------------------------------------------------- */
 
-/* Most lengths are not printed: section 4.2's longest is taken everywhere, with enough chunks for any order. */
+/* Most lengths are not printed: section 4.2's longest is taken everywhere, with enough chunks for any order.
+ */
 enum { LONG = 1024 };
 #define AT_LONG "length not printed: 1024 taken"
 #define DEVICE_BYTES 4294967296.0 /* what the NPU addresses (section 4) */
@@ -121,9 +104,10 @@ static tern_status outlier_share(tn_book *b, const tn_soc *soc, double *share, t
     return TERN_OK;
 }
 
-/* Which lane is critical at 1024 tokens: the NPU, as in the paper. It was the CPU as long as attention ran at half the
- * rate of INT8 products there, which nobody printed, and handing graphs to the NPU took no time.
- * Merging outliers at what section 3.3 says of it makes the NPU more critical, and contradicts section 4.4. */
+/* Which lane is critical at 1024 tokens: the NPU, as in the paper. It was the CPU as long as attention ran at
+ * half the rate of INT8 products there, which nobody printed, and handing graphs to the NPU took no time.
+ * Merging outliers at what section 3.3 says of it makes the NPU more critical, and contradicts section 4.4.
+ */
 static tern_status critical_lane(tn_book *b, tern_error *err) {
     tn_soc soc = b->socs[TN_SOC_GEN3], low = soc, high = soc, slow = soc;
     tn_sim_result o;
@@ -525,9 +509,9 @@ static tern_status sa_plan(tn_book *b, tern_error *err) {
     return TERN_OK;
 }
 
-/* Computes the energy of a kernel of 1024 tokens on 8 Gen 2, beyond what the phone takes anyway: the core's busy time,
- * and the NPU's at a share of its power that the first model gives. With idle power in it, no kernel that is 2.8
- * times as fast could take 5.6 times less. */
+/* Computes the energy of a kernel of 1024 tokens on 8 Gen 2, beyond what the phone takes anyway: the core's
+ * busy time, and the NPU's at a share of its power that the first model gives. With idle power in it, no
+ * kernel that is 2.8 times as fast could take 5.6 times less. */
 static tern_status sa_energy(tn_book *b, tern_error *err) {
     static const double full[] = {3.72, 8.59, 3.38, 5.29}, sparse[] = {2.81, 5.16, 2.35, 3.28},
                         ours[] = {0.66, 1.12, 0.56, 0.71};
@@ -628,8 +612,8 @@ static tern_status shadowattn(tn_book *b, tern_error *err) {
 
 /* ---- sd.npu ---------------------------------------------------------------------------------------- */
 
-/* What else the paper prints of the same three models: decoding with the prefill's graph, OnePlus 13 beside Redmi K60
- * Pro. base is table 3's request. */
+/* What else the paper prints of the same three models: decoding with the prefill's graph, OnePlus 13 beside
+ * Redmi K60 Pro. base is table 3's request. */
 static tern_status sd_other_figures(tn_book *b, const tn_sim_request *base, tern_error *err) {
     static const char *const names[] = {"qwen2.5-1.5b", "qwen2.5-0.5b", "llama3.2-3b"};
     double padded = 0, least = 100, most = 0, energy[2] = {0, 0};

@@ -30,7 +30,12 @@ typedef struct tn_synth_shape {
     int32_t n_ff_dense;     /* of layers without experts, where n_ff is a shared expert's */
     bool parallel, qk_norm; /* where an architecture leaves it to the file */
     bool next;              /* a layer after the others guesses one token further */
-    bool longrope;          /* factors for every pair, from orig_ctx tokens */
+    int sees; /* its vocabulary has marks of pictures, and it has a template for them: 1 SmolVLM's, 2 Gemma 3's */
+    int32_t groups, groups_used;             /* of experts; 0: one */
+    const char *blocks;                      /* of layers of one block: M, *, - or E each */
+    int32_t latent, q_rank, d_nope, d_value; /* of latent attention, see tn_hparams; 0: of heads */
+    bool joint;    /* its keys and values are one tensor, as older files have them */
+    bool longrope; /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
 } tn_synth_shape;

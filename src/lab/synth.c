@@ -3,7 +3,9 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "formats/code_books.h"
 #include "formats/gguf.h"
+#include "lab/noise.h"
 #include "lab/shapes.h"
 #include "model/arch_impl.h"
 
@@ -41,8 +43,33 @@ static size_t byte_text(int b, char out[4]) {
     return 2;
 }
 
-static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab, tern_error *err) {
-    size_t n = (size_t)n_vocab;
+/* Marks of pictures: in front of the control tokens where a model sees. */
+enum { SEES_GRID = 4, N_MARKS = 3 + SEES_GRID * SEES_GRID };
+static int mark_text(int family, size_t i, char out[24]) {
+    static const char *const marks[][3] = {{"<image>", "<fake_token_around_image>", "<global-img>"},
+                                           {"<start_of_image>", "<image_soft_token>", "<end_of_image>"}};
+    if (i < 3) return snprintf(out, 24, "%.23s", marks[family - 1][i]);
+    int cell = (int)i - 3;
+    return snprintf(out, 24, "<row_%d_col_%d>", cell / SEES_GRID % SEES_GRID + 1, cell % SEES_GRID + 1);
+}
+
+/* A turn for a line; pictures of a message stand where its parts have them. */
+static const char sees_template[] =
+    "{% for m in messages %}{{ m['role'] | capitalize }}:{% if m['content'] is string %} {{ m['content'] }}"
+    "{% else %}{% for p in m['content'] %}{% if p['type'] == 'image' %}{{ '%s' }}"
+    "{% else %} {{ p['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}";
+
+static void put_template(tn_gguf_writer *w, int sees) {
+    char mark[24], text[sizeof sees_template + sizeof mark];
+    const char *hole = strstr(sees_template, "%s");
+    (void)mark_text(sees, 0, mark);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(hole - sees_template), sees_template, mark, hole + 2);
+    tn_gguf_put_str(w, "tokenizer.chat_template", text);
+}
+
+static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab, int sees, tern_error *err) {
+    size_t n = (size_t)n_vocab, first_mark = sees ? n - N_CONTROL - N_MARKS : n;
     char *text = tn_alloc(ctx, TN_MEM_TEXT, n, 24);
     const char **tokens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *tokens);
     size_t *lens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *lens);
@@ -66,6 +93,9 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
         } else if (i >= n - N_CONTROL) {
             lens[i] = (size_t)snprintf(s, 24, "%s", control[i - (n - N_CONTROL)]);
             types[i] = 3;
+        } else if (i >= first_mark) {
+            lens[i] = (size_t)mark_text(sees, i - first_mark, s);
+            types[i] = 3;
         } else {
             lens[i] = (size_t)snprintf(s, 24, "[unused%zu]", i);
             types[i] = 5;
@@ -80,6 +110,7 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
         tn_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
         tn_gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
         tn_gguf_put_bool(w, "tokenizer.ggml.add_bos_token", false);
+        if (sees) put_template(w, sees);
     }
     tn_free(ctx, text);
     tn_free(ctx, tokens);
@@ -100,14 +131,33 @@ typedef struct fill {
 
 enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
 
-/* Sums four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index
- * only. */
-static float noise(uint64_t seed, uint64_t i) {
-    tn_rng r = {seed + i * 0x9e3779b97f4a7c15u};
-    uint64_t u = tn_rng_u64(&r);
-    int32_t s = (int32_t)(u & 0xffff) + (int32_t)(u >> 16 & 0xffff) + (int32_t)(u >> 32 & 0xffff) +
-                (int32_t)(u >> 48);
-    return (float)(s - 131070) * (1.0f / 37837.0f); /* standard deviation 1 */
+/* Whether blocks of a type are random bytes, whose scale gives their values the size they should have. */
+static bool random_blocks(tn_dtype d) {
+    return tn_code_type(d) || d == TN_Q1_0 || d == TN_Q2_0 || d == TN_NVFP4 || d == TN_MXFP4;
+}
+
+static void set_scale(tn_dtype d, uint8_t *block, float scale) {
+    const uint16_t half = tn_f32_f16(scale);
+    if (tn_code_type(d)) tn_code_set_d(d, block, half);
+    else if (d == TN_MXFP4) block[0] = (uint8_t)(scale > 0 ? 128 + (int)floorf(log2f(scale)) : 0);
+    else if (d != TN_NVFP4) memcpy(block, &half, sizeof half);
+    else memset(block, tn_f32_f16(scale / 128) >> 7 & 0x7f, 4);
+}
+
+static void random_block(const fill *f, uint64_t i_block, uint8_t *block) {
+    const size_t n_bytes = (size_t)tn_dtype_block_bytes(f->dtype);
+    const int n = tn_dtype_block(f->dtype);
+    const bool ternary = f->dtype == TN_TQ2_0 || f->dtype == TN_Q2_0; /* of four digits, three are values */
+    tn_rng r = {f->seed + i_block * 0x9e3779b97f4a7c15u};
+    for (size_t i = 0; i < n_bytes; i++) {
+        block[i] = (uint8_t)tn_rng_below(&r, 256);
+        if (ternary) block[i] &= (uint8_t) ~(block[i] << 1 & 0xaa);
+    }
+    float v[TN_CODE_BLOCK], square = 0;
+    set_scale(f->dtype, block, 1);
+    tn_dequantise(f->dtype, block, v, (uint64_t)n);
+    for (int i = 0; i < n; i++) square += v[i] * v[i] / (float)n;
+    set_scale(f->dtype, block, square > 0 ? f->scale / sqrtf(square) : 0);
 }
 
 static void fill_item(void *arg, int i_item, int i_thread) {
@@ -115,9 +165,14 @@ static void fill_item(void *arg, int i_item, int i_thread) {
     const fill *f = arg;
     uint64_t at = (uint64_t)i_item * FILL_ITEM, end = at + FILL_ITEM < f->count ? at + FILL_ITEM : f->count;
     float v[32];
+    const uint64_t block = (uint64_t)tn_dtype_block(f->dtype);
+    for (; random_blocks(f->dtype) && at < end; at += block)
+        random_block(f, (f->first + at) / block,
+                     f->out + at / block * (uint64_t)tn_dtype_block_bytes(f->dtype));
     for (; at < end; at += 32) {
         uint64_t n = end - at < 32 ? end - at : 32;
-        for (uint64_t i = 0; i < n; i++) v[i] = f->offset + f->scale * noise(f->seed, f->first + at + i);
+        for (uint64_t i = 0; i < n; i++)
+            v[i] = f->offset + f->scale * tn_synth_noise(f->seed, f->first + at + i);
         if (f->dtype == TN_Q8_0) {
             tn_quantise_q8_0(v, f->out + at / 32 * 34, 32);
         } else if (f->dtype == TN_Q4_0) {
@@ -141,7 +196,7 @@ typedef struct synth {
     tn_gguf_writer *w;
     tn_dtype dtype;
     uint64_t seed;
-    bool spread;
+    bool spread, joint;
     uint8_t *buf; /* PART values */
     tern_error *err;
 } synth;
@@ -153,9 +208,11 @@ static bool present(const synth *s, int layer, tn_role role) {
     return tn_arch_required(s->arch, &s->h, role) && tn_layer_may_have(&s->h, layer, role);
 }
 
-/* Chooses the type of rows. Those that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
+/* Chooses the type of rows. Those that are no multiple of a block long are Q4_0, or F16. */
 static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
-    return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype;
+    if (rows == 1) return TN_F32;
+    if (cols % tn_dtype_block(s->dtype) == 0) return s->dtype;
+    return cols % 32 ? TN_F16 : TN_Q4_0;
 }
 
 static bool is_turned(tn_role role) { return role == TN_W_CONV || role == TN_W_DELTA_CONV; }
@@ -180,6 +237,12 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
     if ((role == TN_W_PLE_IN || role == TN_W_PLE_NORM) && layer) return false; /* one for all layers */
     tn_role_shape(&s->h, layer, role, rows, cols);
     tn_arch_gguf_name(s->arch, &s->h, layer, role, name, cap);
+    if (tn_role_by_head(role) && s->joint) { /* one tensor of both */
+        snprintf(name, cap, "blk.%d.attn_kv_b.weight", layer);
+        *rows = s->h.n_heads * (s->h.latent.d_nope + s->h.latent.d_value);
+        *cols = s->h.latent.rank;
+        return role == TN_W_K_UP;
+    }
     if (is_turned(role)) { /* in files, channels are rows */
         int64_t taps = *rows;
         *rows = *cols, *cols = taps;
@@ -228,6 +291,11 @@ static void declare(synth *s, int layer, tn_role role) {
                            rows == 1 ? dims + 1 : dims);
         return;
     }
+    if (tn_role_by_head(role) && !s->joint) {
+        dims[0] = (uint64_t)s->h.n_heads, dims[1] /= dims[0];
+        tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), 3, dims);
+        return;
+    }
     if (is_stream(role)) {
         dims[0] = TN_STREAMS - 1, dims[1] = dims[2];
         tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), 3, dims);
@@ -250,7 +318,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     bool vector = rows == 1 || is_column(s, role) || role == TN_W_DELTA_NORM;
     f.scale = vector ? 0.02f : 1 / sqrtf((float)cols);
     if (s->spread && vector) f.scale = 0.25f;
-    if (s->spread && (role == TN_W_Q || role == TN_W_K)) f.scale *= 2; /* attention is far from uniform */
+    if (s->spread && (role == TN_W_Q || role == TN_W_K || role == TN_W_LATENT_Q || role == TN_W_KV_A))
+        f.scale *= 2; /* attention is far from uniform */
     if (s->spread && role == TN_W_OUT) f.scale *= 3;
     if (s->spread && role == TN_W_ROUTER) f.scale *= 3;
     /* where no norm takes back what values, keys and queries make of each other, multipliers are below a half */
@@ -263,8 +332,9 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM ||
-                   role == TN_W_ALTUP_NORM || role == TN_W_ALTUP_SCALE || role == TN_W_LAUREL_NORM ||
-                   tn_role_of_beside(role) || (tn_role_of_next(role) && rows == 1);
+                   role == TN_W_Q_A_NORM || role == TN_W_KV_A_NORM || role == TN_W_ALTUP_NORM ||
+                   role == TN_W_ALTUP_SCALE || role == TN_W_LAUREL_NORM || tn_role_of_beside(role) ||
+                   (tn_role_of_next(role) && rows == 1);
     if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
     /* scores are not scaled by the size of heads: norms are as small as it takes */
@@ -380,6 +450,46 @@ static void put_said(synth *s, const shape *p) {
     tn_gguf_put_arr_i32(s->w, key, sections, 4);
 }
 
+/* Sizes of heads; of latents too, where those of heads have names of their own if keys and values are tensors apart. */
+static void put_head_keys(synth *s, const shape *p) {
+    const bool heads = !p->latent || p->joint;
+    const int32_t key = p->latent ? p->d_nope + p->n_rot : p->d_head, row = p->latent + p->n_rot;
+    const struct {
+        const char *tail;
+        int32_t v;
+    } keys[] = {{"attention.kv_lora_rank", p->latent},
+                {"attention.key_length", heads ? key : row},
+                {"attention.value_length", !p->latent ? p->d_head
+                                           : p->joint ? p->d_value
+                                                      : p->latent},
+                {"attention.q_lora_rank", p->q_rank},
+                {"attention.key_length_mla", heads ? 0 : key},
+                {"attention.value_length_mla", heads ? 0 : p->d_value}};
+    char name[96];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(name, sizeof name, "%s.%s", p->arch, keys[i].tail);
+        if (keys[i].v) tn_gguf_put_u32(s->w, name, (uint32_t)keys[i].v);
+    }
+    snprintf(name, sizeof name, "%s.rope.scaling.yarn_log_multiplier", p->arch);
+    if (p->latent && p->yarn > 0) tn_gguf_put_f32(s->w, name, 0.0707f);
+}
+
+/* Granite 4 says how large its experts are; layers of one block say what each is by their sizes. */
+static void put_ff_keys(synth *s, const shape *p) {
+    char key[96];
+    int32_t ff[TN_MAX_LAYERS];
+    snprintf(key, sizeof key, "%s.feed_forward_length", p->arch);
+    for (int32_t i = 0; i < p->n_layers; i++)
+        ff[i] = s->h.layer_kind[i] != TN_LAYER_FEEDS ? 0 : p->n_experts ? p->n_ff_exp : p->n_ff;
+    if (s->arch->window_heads) put_layer_keys(s, p);
+    else if (s->arch->single) tn_gguf_put_arr_i32(s->w, key, ff, (size_t)p->n_layers);
+    else
+        tn_gguf_put_u32(s->w, key,
+                        (uint32_t)(p->n_ff_dense             ? p->n_ff_dense
+                                   : s->arch->shared_ungated ? p->n_ff_exp
+                                                             : p->n_ff));
+}
+
 static void put_keys(synth *s, const shape *p) {
     char key[96];
 #define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
@@ -389,13 +499,7 @@ static void put_keys(synth *s, const shape *p) {
     if (p->next) tn_gguf_put_u32(s->w, KEY("nextn_predict_layers"), 1);
     tn_gguf_put_u32(s->w, KEY("context_length"), (uint32_t)p->ctx);
     tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
-    /* Granite 4 says here how large its experts are */
-    if (s->arch->window_heads) put_layer_keys(s, p);
-    else
-        tn_gguf_put_u32(s->w, KEY("feed_forward_length"),
-                        (uint32_t)(p->n_ff_dense             ? p->n_ff_dense
-                                   : s->arch->shared_ungated ? p->n_ff_exp
-                                                             : p->n_ff));
+    put_ff_keys(s, p);
     tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
@@ -405,8 +509,7 @@ static void put_keys(synth *s, const shape *p) {
     } else if (!s->arch->window_heads) {
         tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
     }
-    tn_gguf_put_u32(s->w, KEY("attention.key_length"), (uint32_t)p->d_head);
-    tn_gguf_put_u32(s->w, KEY("attention.value_length"), (uint32_t)p->d_head);
+    put_head_keys(s, p);
     tn_gguf_put_u32(s->w, KEY("rope.dimension_count"), (uint32_t)(p->n_rot ? p->n_rot : p->d_head));
     tn_gguf_put_f32(s->w, KEY("rope.freq_base"), p->rope_base);
     tn_gguf_put_f32(s->w,
@@ -437,6 +540,10 @@ static void put_keys(synth *s, const shape *p) {
         tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)s->h.n_ff_exp);
         if (s->arch->shared_expert)
             tn_gguf_put_u32(s->w, KEY("expert_shared_feed_forward_length"), (uint32_t)p->n_ff);
+        if (p->groups) {
+            tn_gguf_put_u32(s->w, KEY("expert_group_count"), (uint32_t)p->groups);
+            tn_gguf_put_u32(s->w, KEY("expert_group_used_count"), (uint32_t)p->groups_used);
+        }
         if (s->arch->dense_first)
             tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
         if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
@@ -456,14 +563,14 @@ static void put_keys(synth *s, const shape *p) {
         tn_gguf_put_f32(s->w, KEY("logit_scale"), s->arch->scales == TN_SCALES_GRANITE ? 0.25f : 2);
     }
     if (s->arch->scales == TN_SCALES_GRANITE) tn_gguf_put_f32(s->w, KEY("attention.scale"), 0.15f);
-    if (s->arch->mamba && !s->arch->mamba_beside)
+    if (s->arch->mamba && !s->arch->mamba_beside && !s->arch->single)
         tn_gguf_put_bool(s->w, KEY("rope.scaling.finetuned"), false);
 #undef KEY
 }
 
 static tern_status write_all(synth *s, const shape *p) {
     put_keys(s, p);
-    TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, s->err));
+    TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, p->sees, s->err));
     float factors[2][TN_MAX_ROT / 2];
     uint64_t n_factors = (uint64_t)(p->n_rot ? p->n_rot : p->d_head) / 2;
     int n_tables = p->longrope ? 2 : p->llama3_factor > 0 || p->window_d;
@@ -490,13 +597,30 @@ static tern_status write_all(synth *s, const shape *p) {
     return tn_gguf_finish(&s->w, s->err);
 }
 
+tn_dtype tn_synth_type(const char *name) {
+    static const struct {
+        const char *name;
+        tn_dtype dtype;
+    } types[] = {{"f32", TN_F32},     {"f16", TN_F16},         {"q8_0", TN_Q8_0},       {"q4_0", TN_Q4_0},
+                 {"iq1_s", TN_IQ1_S}, {"iq1_m", TN_IQ1_M},     {"iq2_xxs", TN_IQ2_XXS}, {"iq2_xs", TN_IQ2_XS},
+                 {"iq2_s", TN_IQ2_S}, {"iq3_xxs", TN_IQ3_XXS}, {"iq3_s", TN_IQ3_S},     {"tq1_0", TN_TQ1_0},
+                 {"tq2_0", TN_TQ2_0}, {"q1_0", TN_Q1_0},       {"q2_0", TN_Q2_0},       {"nvfp4", TN_NVFP4},
+                 {"mxfp4", TN_MXFP4}};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (!strcmp(types[i].name, name)) return types[i].dtype;
+    }
+    return TN_N_DTYPES;
+}
+
 tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *path, uint64_t seed,
                      tn_dtype dtype, tern_error *err) {
     const shape *p = tn_synth_shape_of(name);
+    if (tn_synth_is_tower(name)) return tn_synth_tower(ctx, name, path, seed, dtype, err);
     TN_FAIL_IF(!p, err, TERN_E_INVALID, "model '%s' is unknown; tern synth --list names those there are",
                name);
-    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_Q8_0 && dtype != TN_Q4_0, err,
-               TERN_E_INVALID, "weights can be written as F32, F16, Q8_0 or Q4_0");
+    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_Q8_0 && dtype != TN_Q4_0 &&
+                   !random_blocks(dtype),
+               err, TERN_E_INVALID, "weights cannot be written as %s", tn_dtype_name(dtype));
     synth s = {.ctx = ctx,
                .pool = pool,
                .arch = tn_arch_variant(tn_arch_by_gguf(p->arch, strlen(p->arch)), p->n_experts > 0),
@@ -521,6 +645,10 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
         if (s.arch->conv && i % 3 != 2) s.h.layer_kind[i] = TN_LAYER_CONVOLVES;
         if (s.arch->delta && (i + 1) % 4) s.h.layer_kind[i] = TN_LAYER_DELTA;
         if (s.arch->mamba_beside) s.h.layer_kind[i] = TN_LAYER_BOTH;
+        if (p->blocks)
+            s.h.layer_kind[i] = p->blocks[i] == 'M'   ? TN_LAYER_DELTA
+                                : p->blocks[i] == '*' ? TN_LAYER_ATTENDS
+                                                      : TN_LAYER_FEEDS;
     }
     s.h.delta = (tn_delta_net){.n_heads = p->delta_heads,
                                .n_key_heads = p->delta_keys,
@@ -542,6 +670,12 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
         s.h.n_streams = s.arch->streams ? TN_STREAMS : 0;
         s.h.laurel_rank = p->rank;
     }
+    s.h.n_rot = p->n_rot;
+    s.h.latent.rank = p->latent;
+    s.h.latent.q_rank = p->q_rank;
+    s.h.latent.d_nope = p->d_nope;
+    s.h.latent.d_value = p->d_value;
+    s.joint = p->joint;
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;
     s.h.n_ff_dense = p->n_ff_dense;

@@ -9,6 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#define TYPES                                                                                                \
+    "f32, f16, q8_0, q4_0, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, tq1_0, tq2_0, q1_0, q2_0, " \
+    "nvfp4, mxfp4"
+
 static bool show_progress(void *user, const char *stage, double fraction) {
     (void)user;
     fprintf(stderr, "\r\033[K%s %3.0f %%%s", stage, fraction * 100, fraction >= 1 ? "\r\033[K" : "");
@@ -24,7 +28,7 @@ int cmd_synth(int argc, char **argv) {
         {"arch", 0, "NAME", ARG_STR, &arch, 0, 0, "whose shapes (--list names them)"},
         {"output", 'o', "OUT.gguf", ARG_STR, &out, 0, 0, "the file to write"},
         {"seed", 0, "S", ARG_U64, &seed, 0, 0, "random seed (default 1); the same seed gives the same bytes"},
-        {"type", 0, "TYPE", ARG_STR, &type, 0, 0, "storage of the weights: f32, f16 (default), q8_0 or q4_0"},
+        {"type", 0, "TYPE", ARG_STR, &type, 0, 0, "storage of the weights: " TYPES " (default f16)"},
         {"threads", 't', "N", ARG_INT, &n_threads, 1, 64, "worker threads (default: one per core)"},
         {"tiny", 0, NULL, ARG_FLAG, &tiny, 0, 0,
          "a small model of the architecture NAME instead: 'tiny-NAME' of the list"},
@@ -38,6 +42,7 @@ int cmd_synth(int argc, char **argv) {
     int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     for (size_t i = 0; list && tn_synth_name(i); i++) puts(tn_synth_name(i));
+    for (size_t i = 0; list && tn_synth_tower_name(i); i++) puts(tn_synth_tower_name(i));
     if (list) return EXIT_OK;
     if (!arch) return cli_usage_error(&c, "--arch is required");
     if (!out) return cli_usage_error(&c, "-o OUT.gguf is required");
@@ -46,13 +51,8 @@ int cmd_synth(int argc, char **argv) {
         snprintf(tiny_name, sizeof tiny_name, "tiny-%s", arch);
         arch = tiny_name;
     }
-    tn_dtype dtype = !strcmp(type, "f32")    ? TN_F32
-                     : !strcmp(type, "f16")  ? TN_F16
-                     : !strcmp(type, "q8_0") ? TN_Q8_0
-                     : !strcmp(type, "q4_0") ? TN_Q4_0
-                                             : TN_N_DTYPES;
-    if (dtype == TN_N_DTYPES)
-        return cli_usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0, q4_0", type);
+    tn_dtype dtype = tn_synth_type(type);
+    if (dtype == TN_N_DTYPES) return cli_usage_error(&c, "type '%s' is unknown; there are " TYPES, type);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;

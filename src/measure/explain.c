@@ -2,6 +2,7 @@
 
 #include "session/session.h"
 #include "measure/tune.h"
+#include "model/streamed.h"
 #include "package/loader.h"
 
 #include <stdarg.h>
@@ -31,12 +32,32 @@ static void counted(tn_explained *x, uint64_t saved, uint64_t of, const char *un
     x->unit = unit;
 }
 
+/* EdgeFlow, on a file as it is. */
+static void explain_file(const facts *f, tn_explained *x) {
+    const tn_stats *t = &f->stats;
+    const tern_engine *e = f->e;
+    if (!e->model->streamed) {
+        if (e->not_streamed) say(x, false, "the file was read before the first token: %s", e->not_streamed);
+        else say(x, false, "a file of floats is read before the first token; a package streams (tern pack)");
+        return;
+    }
+    if (f->was_loaded) {
+        say(x, false, "the weights were in memory");
+        return;
+    }
+    tn_streamed_stats l;
+    tn_streamed_stats_get(f->e->model->streamed, &l);
+    say(x, true, "%.0f MB came by %s in %.0f ms, layer by layer; turning their blocks took %.0f ms",
+        (double)t->read_bytes * 1e-6, t->read_method, t->read_s * 1e3, t->unpack_s * 1e3);
+    counted(x, l.n_read_bytes - l.n_first_bytes, l.n_read_bytes, "bytes read beside the first prompt's work");
+}
+
 /* EdgeFlow: what is read after the first product could begin hides beside the work. */
 static void explain_start(const facts *f, tn_explained *x) {
     const tn_stats *t = &f->stats;
     x->mechanism = "cold start";
     if (!f->e->npu) {
-        say(x, false, "a model file is mapped or read before the first token; a package streams (tern pack)");
+        explain_file(f, x);
         return;
     }
     if (f->was_loaded) {
@@ -58,9 +79,17 @@ static void explain_start(const facts *f, tn_explained *x) {
 /* llm.npu: static INT8 graphs, and the outliers in float beside them. */
 static void explain_prefill(const facts *f, tn_explained *x) {
     x->mechanism = "INT8 prefill";
+    if (!f->e->npu && f->e->model->scheme == TN_FLOAT_BLOCKS) {
+        say(x, true,
+            "on the file's own blocks, which stay what they are: rows in INT8 with a scale for %d values, as "
+            "they come; "
+            "static scales, and graphs, are a package's (tern pack)",
+            TN_BLOCKS_ACT);
+        return;
+    }
     if (!f->e->npu) {
-        say(x, false, "%s runs as it is; a package has static INT8 graphs (tern pack, or --pack)",
-            f->e->model->scheme == TN_FLOAT_BLOCKS ? "a quantised file" : "a model in floats");
+        say(x, false,
+            "a model in floats runs as it is; a package has static INT8 graphs (tern pack, or --pack)");
         return;
     }
     int32_t n_paths = 0;
@@ -74,7 +103,7 @@ static void explain_prefill(const facts *f, tn_explained *x) {
 static void explain_order(const facts *f, tn_explained *x) {
     x->mechanism = "out of order";
     if (!f->e->npu) {
-        say(x, false, "only packages are graphs of tasks");
+        say(x, false, "only packages are graphs of tasks: here all threads share each product");
     } else if (f->e->policy.kind == TN_POLICY_IN_ORDER) {
         say(x, false, "the policy is in-order");
     } else if (f->stats.wall_s <= 0) {
@@ -234,7 +263,8 @@ size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_expl
     double lanes = t->wall_s - t0->wall_s;
     int32_t n_cpu = f.e->n_lane_workers[TN_LANE_CPU], n_npu = f.e->n_lane_workers[TN_LANE_NPU];
     t->wall_s = lanes;
-    if (t->loaded_s > lanes) t->loaded_s = lanes; /* the server was open for a while before it was asked */
+    if (f.e->npu && t->loaded_s > lanes)
+        t->loaded_s = lanes; /* the server was open for a while before it was asked */
     t->cpu_busy_s -= t0->cpu_busy_s;
     t->npu_busy_s -= t0->npu_busy_s;
     t->cpu_bubble = lanes > 0 && n_cpu ? 1 - t->cpu_busy_s / (lanes * n_cpu) : 0;

@@ -7,6 +7,7 @@
 #include "session/session.h"
 #include "engine/engine.h"
 #include "npu/profile.h"
+#include "quant/cache.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -316,7 +317,7 @@ static tern_status best_form(tern_engine *e, tn_tune_report *r, tern_error *err)
 }
 
 static tern_status best_for_engine(tern_engine *e, tn_tune_report *r, tern_error *err) {
-    r->tuned.fingerprint = e->model->fingerprint;
+    r->tuned.fingerprint = tn_model_fingerprint(e->model);
     TN_TRY(best_splits(e, r, err));
     TN_TRY(best_form(e, r, err));
     if (!may_attend_sparsely(e)) return TERN_OK;
@@ -355,7 +356,15 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     return time_stages(path, opt, out, err);
 }
 
-static bool known(const tern_engine *e) { return e->npu && e->npu->tuned.chunk && !e->npu->tuned.unfinished; }
+static bool is_quantised_file(const tern_engine *e) {
+    return !e->npu && e->profile_path && e->model->scheme == TN_FLOAT_BLOCKS;
+}
+
+static bool known(const tern_engine *e) {
+    tn_tuned t;
+    if (is_quantised_file(e)) return tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &t);
+    return e->npu && e->npu->tuned.chunk && !e->npu->tuned.unfinished;
+}
 
 /* Opens the file for who measures for it. Returns a descriptor, whose closing lets others measure, or -1 while
  * another process measures. */
@@ -372,7 +381,8 @@ bool tn_tune_wanted(const tern_engine *e, const char *path) {
     struct stat st;
     tn_options_defaults(&usual);
     tn_engine_lanes(&usual, tn_engine_threads(&usual), n_lane_workers);
-    bool wanted = !known(e) && !memcmp(n_lane_workers, e->n_lane_workers, sizeof n_lane_workers) &&
+    bool wanted = e->profile_path && !known(e) &&
+                  !memcmp(n_lane_workers, e->n_lane_workers, sizeof n_lane_workers) &&
                   (lstat(e->profile_path, &st) || (S_ISREG(st.st_mode) && !access(e->profile_path, W_OK)));
     int fd = wanted ? lock(path) : -1;
     if (fd >= 0) close(fd);
@@ -498,6 +508,32 @@ static tern_status measure_all(const char *path, const tern_options *opt, tern_e
     return time_stages(path, opt, &r, err);
 }
 
+/* A quantised file has no graphs: where sparse attention begins, and how its storage is read fastest. */
+static tern_status measure_file(const char *path, const tern_options *opt, tern_error *err) {
+    enum { SHORT = 128 }; /* tokens that tell how long the rest would take */
+    tn_tune_report r = {.n_prompt = SHORT, .tuned.chunk = TN_CHUNK_DEFAULT};
+    tern_engine *e = NULL;
+    struct stat st_file;
+    TN_TRY(tern_engine_open(path, opt, &e, err));
+    tern_status st = speed_of(e, SHORT, &r.tokens_per_second[I_DEFAULT], err);
+    const bool may_be_sparse = tn_engine_heads(e) != NULL;
+    tern_engine_close(&e); /* one is open at a time */
+    if (st == TERN_OK && may_be_sparse) st = threshold_by_itself(path, opt, &r, err);
+    if (st == TERN_OK && !stat(path, &st_file) && S_ISREG(st_file.st_mode)) {
+        const int fd = open(path, O_RDONLY | O_CLOEXEC);
+        const bool was_there = fd >= 0 && tn_aio_cached_share(fd) > 0.5;
+        st = best_read(path, (uint64_t)st_file.st_size, SAMPLE_BYTES, &r, err);
+        if (was_there)
+            (void)posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED); /* the next start finds it there again */
+        if (fd >= 0) close(fd);
+    }
+    TN_TRY(st);
+    TN_TRY(tern_engine_open(path, opt, &e, err));
+    st = save(e, &r, err);
+    tern_engine_close(&e);
+    return st;
+}
+
 /* Writes the profile as it is, so that a place that takes none costs no measuring. */
 static tern_status writable(const tern_engine *e, tern_error *err) {
     json_t *j;
@@ -513,13 +549,18 @@ tern_status tn_tune_by_itself(const char *path, const tern_options *opt, bool *b
     int fd = lock(path);
     *busy = fd < 0 && !access(path, R_OK);
     if (*busy) return TERN_OK;
-    tern_status st = open_with(path, opt, 0, &e, err);
+    tern_status st = tern_engine_open(path, opt, &e, err);
+    const bool is_file = st == TERN_OK && is_quantised_file(e);
+    if (st == TERN_OK && !e->npu && !is_file)
+        st = tn_fail(err, TERN_E_INVALID, "%s: only packages and quantised files are measured for", path);
     bool unknown = st == TERN_OK && !known(e);
-    if (unknown) st = writable(e, err);
+    char folder[TN_CACHE_PATH];
+    if (unknown && is_file) st = tn_cache_profiles(folder, true, err);
+    if (unknown && st == TERN_OK) st = writable(e, err);
     tern_engine_close(&e);
-    if (unknown && st == TERN_OK) st = measure_all(path, opt, err);
+    if (unknown && st == TERN_OK) st = is_file ? measure_file(path, opt, err) : measure_all(path, opt, err);
     char profile[4096];
-    if (access(path, F_OK) && tn_tuned_path(path, profile, sizeof profile))
+    if (!is_file && access(path, F_OK) && tn_tuned_path(path, profile, sizeof profile))
         (void)unlink(profile); /* somebody removed the package */
     if (fd >= 0) close(fd);
     return st;

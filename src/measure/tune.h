@@ -40,7 +40,9 @@ typedef struct tn_tune_report {
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
                     tern_error *err);
 
-/* Measures what is measured without being asked for, once for a machine and a package: a chunk length of 128,
+/* Measures what is measured without being asked for, once for a machine and a package, or for a quantised file, whose
+ * profile lies in the user's cache. Of a file: where sparse attention begins, and how the storage is read fastest. Of a
+ * package: a chunk length of 128,
  * 256 or 512 and where sparse attention begins (a power of two, so that a busy machine seldom moves it), as far
  * as each takes no more than some seconds, the shapes of the products, what sparse attention's stages take, how
  * the storage is read fastest (from 256 MiB of the package), and the time of every stage. Nothing is measured

@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "kernels/delta_f32.h"
+#include "kernels/kv_cells.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +32,9 @@ const tn_arch *tn_arch_named(const char *name) {
 const tn_arch *tn_arch_variant(const tn_arch *a, bool experts) {
     if (a->experts == experts) return a;
     for (int i = 0; i < tn_n_archs; i++)
-        if (!strcmp(tn_archs[i].gguf, a->gguf) && tn_archs[i].experts == experts) return &tn_archs[i];
+        if ((!strcmp(tn_archs[i].gguf, a->gguf) || !strcmp(tn_archs[i].hf, a->hf)) &&
+            tn_archs[i].experts == experts)
+            return &tn_archs[i];
     return a;
 }
 
@@ -58,6 +61,7 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     if (tn_role_of_text(role))
         return role != TN_W_SCORE_IN_B && role != TN_W_SCORE_B; /* where there are any */
     if (tn_role_of_beside(role)) return h->experts_beside;
+    if (tn_role_of_latent(role)) return a->latent;
     if (tn_role_of_delta(role)) return a->delta && tn_delta_has(&h->delta, role);
     switch (role) {
     case TN_W_OUT_NORM: return !a->encoder;
@@ -70,8 +74,8 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_DOWN: return !a->experts || h->shared_expert || h->n_dense || h->experts_beside;
     case TN_W_OUT: return !h->tied;
     case TN_W_GATE: return a->gated && (!a->experts || h->shared_expert || h->n_dense || h->experts_beside);
+    case TN_W_GATE_EXPS: return a->experts && a->gated;
     case TN_W_ROUTER:
-    case TN_W_GATE_EXPS:
     case TN_W_UP_EXPS:
     case TN_W_DOWN_EXPS: return a->experts;
     case TN_W_ROUTER_B:
@@ -113,7 +117,7 @@ tern_status tn_arch_next(const tn_arch *a, const char *file, int32_t said, bool 
     TN_FAIL_IF(said < 0 || said > TN_MAX_NEXT, err, TERN_E_FORMAT,
                "%s: %d layers that guess one token further, want 0 to %d", file, said, TN_MAX_NEXT);
     bool plain = a->norm == TN_NORM_RMS && !a->parallel_block && !a->window && !a->no_rope_pattern &&
-                 !a->mamba && !a->sinks;
+                 !a->mamba && !a->sinks && !a->latent;
     h->n_next = any && plain && h->n_layers < TN_MAX_LAYERS;
     return TERN_OK;
 }
@@ -140,6 +144,7 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->attn_gate = a->attn_gate;
     h->experts_beside = a->experts_beside;
     h->swiglu_limit = a->swiglu_limit;
+    h->single = a->single;
     h->sinks = a->sinks;
     h->v_norm = a->v_norm;
     h->attn_scale = a->attn_scale;
@@ -187,7 +192,11 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"embedding", h->n_embd, 1, 1 << 16},
         {"heads", h->n_heads, 1, 1 << 12},
         {"KV heads", h->n_kv_heads, 1, h->n_heads > 0 ? h->n_heads : 1},
-        {"head size", h->d_head, 4, 512},
+        {"head size", h->d_head, 4, a->latent ? TN_MAX_HEAD : 512},
+        {"values of a latent", h->latent.rank, a->latent, a->latent ? 1024 : 0},
+        {"values that queries come of", h->latent.q_rank, 0, a->latent ? 1 << 14 : 0},
+        {"values of a key", h->latent.d_nope, a->latent, a->latent ? 1024 : 0},
+        {"values of a value", h->latent.d_value, a->latent, a->latent ? 1024 : 0},
         {"feed-forward size", h->n_ff, 1, 1 << 18},
         {"vocabulary", h->n_vocab, 1, 1 << 22},
         {"context", h->ctx_train, 1, 1 << 24},
@@ -237,6 +246,9 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
     TN_FAIL_IF(h->d_head % 4 || h->n_rot % 2, err, TERN_E_UNSUPPORTED,
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
+    TN_FAIL_IF(!tn_experts_groups_ok(h), err, TERN_E_FORMAT,
+               "%s: %d experts in %d groups, of which a row has %d of %d", file, h->n_experts,
+               h->experts_groups, h->n_experts_used, h->experts_groups_used);
     const char *wrong = tn_layers_wrong(h);
     TN_FAIL_IF(wrong, err, TERN_E_FORMAT,
                "%s: %s (%d heads; of layers with a window %d KV heads of %d values, %d rotated; "

@@ -33,7 +33,11 @@ typedef struct tn_arch {
     bool mamba_beside; /* or in every layer, beside attention (Falcon-H1) */
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
-    bool experts_biased;                            /* a bias chooses experts; its folders always have it */
+    bool experts_said;     /* the file says whether scores become sigmoids or shares */
+    bool fused_in_order;   /* folders hold queries, keys and values one after another in one tensor */
+    bool single;           /* see tn_hparams */
+    bool latent;           /* attention is of latents (MLA) */
+    bool experts_biased;   /* a bias chooses experts; its folders always have it */
     bool next_by_number;   /* folders hold layers that guess further as layers after the others: not used */
     bool dense_first;      /* the first layers may be dense, though the others have experts */
     const char *gguf_only; /* why folders are not read; NULL: they are */
@@ -99,6 +103,8 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role);
  * those between blended. */
 void tn_rope_llama3(double *freq, int n, double factor, double low, double high, double orig_ctx);
 
+/* Does a config.json say of layers of one block that some are experts? */
+bool tn_arch_single_routes(const json_t *config);
 /* What a folder's tensors are multiplied by where they are read, because its configuration says so of what they give
  * (Falcon-H1; GGUF files hold the products): by[role], or 0 for nothing. */
 tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *config, const char *file,

@@ -2,6 +2,7 @@
 #include "model/arch_impl.h"
 
 #include "base/status.h"
+#include "kernels/kv_cells.h"
 #include "model/keys.h"
 
 #include <inttypes.h>
@@ -69,9 +70,12 @@ static tern_status gguf_yarn(keys *k, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
                  .whole = true};
     double all = num_key(k, "rope.scaling.yarn_log_multiplier", 0);
     double grown = tn_yarn_mscale(y.factor, 1);
-    h->rope_mscale =
-        (float)(num_key(k, "rope.scaling.attn_factor", 1) * num_key(k, "rope.scaling.yarn_attn_factor", 1) *
-                (all != 0 ? grown / tn_yarn_mscale(y.factor, all) : grown));
+    double said = num_key(k, "rope.scaling.attn_factor", 1) * num_key(k, "rope.scaling.yarn_attn_factor", 1);
+    if (tn_latent(h)) { /* scores grow, and neither cos nor sin; the key is a tenth of what folders say */
+        h->attn_scale *= (float)pow(tn_yarn_mscale(y.factor, 10 * all), 2);
+        grown = 1, all = 0;
+    }
+    h->rope_mscale = (float)(said * (all != 0 ? grown / tn_yarn_mscale(y.factor, all) : grown));
     TN_TRY(k->st);
     TN_FAIL_IF(num_key(k, "rope.scaling.yarn_ext_factor", 1) != 1, k->err, TERN_E_UNSUPPORTED,
                "%s: metadata key 'rope.scaling.yarn_ext_factor' is not 1, which is not supported",
@@ -89,7 +93,7 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
     if (a->positions) return TERN_OK; /* none: positions are learned rows */
     h->rope_base = num_key(k, "rope.freq_base", 10000);
-    h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
+    if (!a->latent) h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
     if (a->window_heads) h->window_rot = int_key(k, "rope.dimension_count_swa", false, h->window_d_head);
     if (h->window_rot == h->n_rot) h->window_rot = 0;
     TN_FAIL_IF(h->window_rot < 0 || h->window_rot > h->n_rot || h->window_rot % 2, k->err, TERN_E_FORMAT,
@@ -102,7 +106,8 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
     bool has_type = tn_gguf_str(k->g, key_of(k, "rope.scaling.type", buf), &type, &n_type);
     if (factors(k, "rope_factors_long.weight", n, long_f) &&
         factors(k, "rope_factors_short.weight", n, short_f)) {
-        int32_t orig = int_key(k, "rope.scaling.original_context_length", true, 1);
+        int32_t orig =
+            int_key(k, "rope.scaling.original_context_length", !a->latent, a->latent ? h->ctx_train : 1);
         TN_TRY(k->st);
         TN_FAIL_IF(orig < 1 || orig > h->ctx_train, k->err, TERN_E_FORMAT,
                    "%s: longrope from a context of %d", file, orig);
@@ -274,9 +279,11 @@ static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
         double by = num_key(k, "logit_scale", 1); /* 0, too, is none */
         h->logit_scale = by != 0 ? (float)by : 1;
     } else if (a->scales != TN_SCALES_NONE) {
-        double divisor = num_key(k, "logit_scale", 0);
-        h->embd_scale = (float)num_key(k, "embedding_scale", 0);
-        h->residual_scale = (float)num_key(k, "residual_scale", 0);
+        /* MiniCPM3's files do not say them */
+        const bool fixed = a->latent;
+        double divisor = num_key(k, "logit_scale", fixed ? h->n_embd / 256.0 : 0);
+        h->embd_scale = (float)num_key(k, "embedding_scale", fixed ? 12 : 0);
+        h->residual_scale = (float)num_key(k, "residual_scale", fixed ? 1.4 / sqrt(h->n_layers) : 0);
         TN_TRY(k->st);
         TN_FAIL_IF(!(divisor > 0) || !(h->embd_scale > 0) || !(h->residual_scale > 0), k->err, TERN_E_FORMAT,
                    "%s: architecture %s needs the metadata keys 'embedding_scale', 'residual_scale' and "
@@ -314,6 +321,27 @@ static tern_status gguf_kv_heads(keys *k, tn_hparams *h, tn_layer_kind other) {
     }
     TN_FAIL_IF(!h->n_kv_heads, k->err, TERN_E_UNSUPPORTED, "%s: no layer attends", tn_gguf_path(k->g));
     return k->st;
+}
+
+/* Layers of one block: those with a feed-forward size have neither of the others. One size for all. */
+static tern_status gguf_single(keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    if (!a->single) return TERN_OK;
+    int64_t n = tn_gguf_arr_n(k->g, key_of(k, "feed_forward_length", buf));
+    int32_t ff = 0;
+    TN_FAIL_IF(n != h->n_layers || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
+               "%s: '%s' has %" PRId64 " layers, the model %d", tn_gguf_path(k->g), buf, n, h->n_layers);
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        int64_t v = -1;
+        bool ok = tn_gguf_arr_i64(k->g, buf, i, &v) && v >= 0 && v <= 1 << 18 && (!v || !ff || v == ff) &&
+                  !(v && h->layer_kind[i] == TN_LAYER_ATTENDS);
+        TN_FAIL_IF(!ok, k->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is %" PRId64 " in layer %d, and not as in the others", tn_gguf_path(k->g), buf,
+                   v, i);
+        if (v) h->layer_kind[i] = TN_LAYER_FEEDS, ff = (int32_t)v;
+    }
+    h->n_ff = ff;
+    return TERN_OK;
 }
 
 /* Which layers attend: every so many-th, where KV heads do not tell. The sizes of delta nets are said as those of
@@ -364,14 +392,23 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
                "%s: metadata key '%s.interleave_moe_layer_step' is not 1, which is not supported",
                tn_gguf_path(k->g), a->gguf);
     h->experts_scale = (float)num_key(k, "expert_weights_scale", 1);
+    int32_t groups = int_key(k, "expert_group_count", false, 1);
+    if (groups > 1) {
+        h->experts_groups = groups;
+        h->experts_groups_used = int_key(k, "expert_group_used_count", true, 1);
+    }
     int32_t gating = int_key(k, "expert_gating_func", false, a->experts_sigmoid ? 2 : 1);
-    TN_FAIL_IF(gating != (a->experts_sigmoid ? 2 : 1), k->err, TERN_E_UNSUPPORTED,
+    if (a->experts_said && gating == 2) h->experts_sigmoid = true;
+    TN_FAIL_IF(gating != (h->experts_sigmoid ? 2 : 1), k->err, TERN_E_UNSUPPORTED,
                "%s: metadata key '%s.expert_gating_func' is %d, which is not supported for architecture %s",
                tn_gguf_path(k->g), a->gguf, gating, a->name);
     char name[128];
     (void)tn_gguf_bool(k->g, key_of(k, "expert_weights_norm", name), &h->experts_norm);
-    snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", h->n_dense);
-    h->experts_bias = (a->experts_sigmoid || a->experts_biased) && tn_gguf_tensor(k->g, name);
+    int32_t first = h->n_dense;
+    while (first + 1 < h->n_layers && !tn_layer_feeds(h, first)) first++;
+    snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", first);
+    h->experts_bias =
+        (a->experts_sigmoid || a->experts_biased || a->experts_said) && tn_gguf_tensor(k->g, name);
     return k->st;
 }
 
@@ -399,6 +436,34 @@ static tern_status gguf_text(keys *k, const tn_arch *a, tn_hparams *h) {
     h->n_between = rows_of(k, "dense_2.weight");
     h->score_layer = rows_of(k, "cls.weight");
     h->n_scores = rows_of(k, "cls.output.weight");
+    return TERN_OK;
+}
+
+/* ---- latent attention ------------------------------------------------------------------------------- */
+
+/* Files whose keys and values are one tensor say sizes of heads as they are; others those of the row that is kept, and
+ * those of heads by keys of their own. */
+static tern_status gguf_latent(keys *k, const tn_arch *a, tn_hparams *h) {
+    if (!a->latent) return TERN_OK;
+    int32_t rank = int_key(k, "attention.kv_lora_rank", true, 0),
+            rot = int_key(k, "rope.dimension_count", true, 0),
+            value = h->n_heads > 0 ? h->n_embd / h->n_heads : 0,
+            key = int_key(k, "attention.key_length", false, 0);
+    value =
+        int_key(k, "attention.value_length_mla", false, int_key(k, "attention.value_length", false, value));
+    key = int_key(k, "attention.key_length_mla", false, key);
+    h->latent.q_rank = int_key(k, "attention.q_lora_rank", false, 0);
+    TN_TRY(k->st);
+    TN_FAIL_IF(rank < 1 || rank > 1024 || rot < 2 || rot > TN_MAX_HEAD - rank || key <= rot || key > 2048,
+               k->err, TERN_E_FORMAT, "%s: latents of %d values, %d rotated, for keys of %d",
+               tn_gguf_path(k->g), rank, rot, key);
+    h->latent.rank = rank;
+    h->latent.d_nope = key - rot;
+    h->latent.d_value = value;
+    h->n_rot = rot;
+    h->n_kv_heads = 1;
+    h->d_head = rank + rot;
+    if (h->attn_scale == 0) h->attn_scale = (float)(1 / sqrt((double)key));
     return TERN_OK;
 }
 
@@ -465,7 +530,8 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     if (a->conv || (a->mamba && !a->mamba_beside))
         TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
-    if (!a->window_heads) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
+    TN_TRY(gguf_single(&k, a, h));
+    if (!a->window_heads && !a->single) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);
     h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     h->norm_eps = (float)num_key(
@@ -484,10 +550,11 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     int32_t d_value = int_key(&k, "attention.value_length", false, h->d_head);
     TN_TRY(k.st);
     TN_TRY(gguf_experts(&k, a, h));
-    TN_FAIL_IF(d_value != h->d_head, err, TERN_E_UNSUPPORTED,
+    TN_FAIL_IF(d_value != h->d_head && !a->latent, err, TERN_E_UNSUPPORTED,
                "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
                d_value);
     TN_TRY(check_keys(&k, a));
+    TN_TRY(gguf_latent(&k, a, h));
     if (a->may_be_parallel) h->parallel_block = !tn_gguf_tensor(g, "blk.0.ffn_norm.weight");
     if (a->qk_norm_said) h->qk_norm = tn_gguf_tensor(g, "blk.0.attn_q_norm.weight");
     if (a->conv) h->conv_len = int_key(&k, "shortconv.l_cache", true, 0);

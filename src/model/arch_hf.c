@@ -2,6 +2,7 @@
 #include "model/arch_impl.h"
 
 #include "base/status.h"
+#include "kernels/kv_cells.h"
 #include "model/keys.h"
 
 #include <math.h>
@@ -116,6 +117,10 @@ static tern_status yarn(config *c, const json_t *r, tn_hparams *h, double f[TN_M
     double m = number(c, r, "mscale", false, 0), all = number(c, r, "mscale_all_dim", false, 0);
     double grown = m != 0 && all != 0 ? tn_yarn_mscale(y.factor, m) / tn_yarn_mscale(y.factor, all)
                                       : tn_yarn_mscale(y.factor, 1);
+    if (tn_latent(h)) { /* what scores grow by is taken out of the scale of attention */
+        grown = tn_yarn_mscale(y.factor, m != 0 ? m : 1) / tn_yarn_mscale(y.factor, all);
+        h->attn_scale *= (float)pow(tn_yarn_mscale(y.factor, all), 2);
+    }
     h->rope_mscale = (float)number(c, r, "attention_factor", false, grown);
     TN_FAIL_IF(!tn_yarn_ok(&y), c->err, TERN_E_FORMAT,
                "%s: rope scaling of type yarn with a factor of %g from %g tokens, betas %g and %g", c->file,
@@ -190,15 +195,17 @@ static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
     TN_FAIL_IF(!(partial > 0 && partial <= 1), c->err, TERN_E_FORMAT, "%s: partial_rotary_factor %g", c->file,
                partial);
     TN_TRY(c->st);
-    TN_FAIL_IF(h->d_head < 4 || h->d_head > 512 || !(h->rope_base > 1) || !(local_base > 1), c->err,
-               TERN_E_FORMAT, "%s: head size %d, rope bases %g and %g", c->file, h->d_head, h->rope_base,
-               local_base);
+    TN_FAIL_IF(h->d_head < 4 || h->d_head > (a->latent ? TN_MAX_HEAD : 512) || !(h->rope_base > 1) ||
+                   !(local_base > 1),
+               c->err, TERN_E_FORMAT, "%s: head size %d, rope bases %g and %g", c->file, h->d_head,
+               h->rope_base, local_base);
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     if (!type) type = json_string_value(json_object_get(r, "type"));
     if (type && a->sections && !strcmp(type, "mrope")) type = NULL; /* text: one position on all axes */
     if (type && a->dynamic && !strcmp(type, "dynamic")) type = NULL;
     bool proportional = a->window_heads && type && !strcmp(type, "proportional");
-    h->n_rot = proportional ? h->d_head / 2 * 2 : (int32_t)((double)h->d_head * partial) / 2 * 2;
+    if (!a->latent)
+        h->n_rot = proportional ? h->d_head / 2 * 2 : (int32_t)((double)h->d_head * partial) / 2 * 2;
     TN_FAIL_IF(h->n_rot > TN_MAX_ROT || h->n_rot < 2, c->err, TERN_E_UNSUPPORTED,
                "%s: %d rotated values, 2 to %d are possible", c->file, h->n_rot, TN_MAX_ROT);
     TN_TRY(window_rot(c, local, a, h));
@@ -278,7 +285,7 @@ static tern_status parse_windows(config *c, const tn_arch *a, tn_hparams *h) {
 static tern_status parse_no_rope(config *c, tn_hparams *h) {
     const json_t *layers = json_object_get(c->o, "no_rope_layers");
     int32_t period = whole(c, "no_rope_layer_interval", false, h->no_rope_pattern);
-    if (!h->no_rope_pattern) return c->st; /* other architectures: refused by check_keys */
+    if (!h->no_rope_pattern || h->single) return c->st; /* other architectures: refused by check_keys */
     TN_FAIL_IF(period < 2, c->err, TERN_E_FORMAT, "%s: 'no_rope_layer_interval' is %d", c->file, period);
     h->no_rope_pattern = period;
     TN_FAIL_IF(json_is_array(layers) && (int32_t)json_array_size(layers) != h->n_layers, c->err,
@@ -314,6 +321,26 @@ static tern_status parse_layers(config *c, const tn_arch *a, tn_hparams *h) {
     TN_TRY(c->st);
     TN_FAIL_IF(h->n_kv_shared < 0 || h->n_kv_shared >= h->n_layers, c->err, TERN_E_FORMAT,
                "%s: 'num_kv_shared_layers' is %d of %d layers", c->file, h->n_kv_shared, h->n_layers);
+    return TERN_OK;
+}
+
+/* Attention of latents: what a position keeps, and what heads make of it. */
+static tern_status parse_latent(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->latent) return TERN_OK;
+    int32_t rank = whole(c, "kv_lora_rank", true, 0), rot = whole(c, "qk_rope_head_dim", true, 0),
+            nope = whole(c, "qk_nope_head_dim", true, 0);
+    h->latent.q_rank = whole(c, "q_lora_rank", false, 0);
+    h->latent.d_value = whole(c, "v_head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    TN_TRY(c->st);
+    TN_FAIL_IF(rank < 1 || rank > 1024 || rot < 2 || rot > TN_MAX_HEAD - rank || nope < 1 || nope > 1024,
+               c->err, TERN_E_FORMAT, "%s: latents of %d values, %d rotated, for keys of %d more", c->file,
+               rank, rot, nope);
+    h->latent.rank = rank;
+    h->latent.d_nope = nope;
+    h->n_rot = rot;
+    h->n_kv_heads = 1;
+    h->d_head = rank + rot;
+    if (h->attn_scale == 0) h->attn_scale = (float)(1 / sqrt((double)(nope + rot)));
     return TERN_OK;
 }
 
@@ -418,9 +445,11 @@ static int32_t first_whole(config *c, const char *const *keys, bool required, in
 /* The shared expert's size: said, or so many of the others'. */
 static void parse_shared(config *c, const tn_arch *a, tn_hparams *h) {
     static const char *const counts[] = {"n_shared_experts", "moe_num_shared_experts", "num_shared_expert",
-                                         NULL};
+                                         "num_shared_experts", NULL};
     int32_t dense = h->n_ff, n = first_whole(c, counts, false, 0);
-    if (a->mamba) h->n_ff = whole(c, "shared_intermediate_size", true, h->n_ff);
+    if (a->mamba)
+        h->n_ff = whole(c, a->single ? "moe_shared_expert_intermediate_size" : "shared_intermediate_size",
+                        true, h->n_ff);
     else if (n > 0 && n <= 1 << 10 && h->n_ff_exp > 0 && h->n_ff_exp <= 1 << 18) h->n_ff = n * h->n_ff_exp;
     else h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
     if (a->dense_first && dense != h->n_ff) h->n_ff_dense = dense;
@@ -443,7 +472,11 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
     if (a->dense_first) h->n_dense = first_whole(c, firsts, false, 0);
     if (!h->n_dense) h->n_ff_dense = 0;
     h->experts_scale = (float)number(c, c->o, "routed_scaling_factor", false, 1);
+    int32_t groups = whole(c, "n_group", false, 1), of = whole(c, "topk_group", false, 1);
+    if (groups > 1) h->experts_groups = groups, h->experts_groups_used = of;
     h->experts_bias = a->experts_biased || (a->experts_sigmoid && truth(c, "use_expert_bias"));
+    const char *scores = json_string_value(json_object_get(c->o, "scoring_func"));
+    if (a->experts_said && scores) h->experts_sigmoid = !strcmp(scores, "sigmoid");
     const json_t *norm = json_object_get(c->o, "norm_topk_prob");
     if (json_is_boolean(norm)) h->experts_norm = json_is_true(norm);
     int32_t last = whole(c, "moe_layer_end_index", false, -1);
@@ -604,6 +637,7 @@ tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
 static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->delta) return TERN_OK;
+    if (a->single) return tn_arch_single_hf(c->o, c->file, h, c->err);
     if (a->mamba) return a->mamba_beside ? parse_mamba_beside(c, h) : parse_mamba(c, h);
     h->conv_len = whole(c, "linear_conv_kernel_dim", true, 0);
     h->delta = (tn_delta_net){.n_heads = whole(c, "linear_num_value_heads", true, 0),
@@ -728,6 +762,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(c.st);
     TN_TRY(check_keys(&c, a));
     TN_TRY(parse_windows(&c, a, h));
+    TN_TRY(parse_latent(&c, a, h));
     TN_TRY(parse_layers(&c, a, h));
     TN_TRY(parse_streams(&c, a, h));
     TN_TRY(parse_no_rope(&c, h));

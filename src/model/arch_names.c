@@ -101,6 +101,13 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_EXPERTS_NORM] = "pre_feedforward_layernorm_2.weight",
     [TN_W_EXPERTS_POST_NORM] = "post_feedforward_layernorm_2.weight",
     [TN_W_FFN_OWN_NORM] = "post_feedforward_layernorm_1.weight",
+    [TN_W_Q_A] = "self_attn.q_a_proj.weight",
+    [TN_W_Q_A_NORM] = "self_attn.q_a_layernorm.weight",
+    [TN_W_LATENT_Q] = "self_attn.q_b_proj.weight",
+    [TN_W_KV_A] = "self_attn.kv_a_proj_with_mqa.weight",
+    [TN_W_KV_A_NORM] = "self_attn.kv_a_layernorm.weight",
+    [TN_W_K_UP] = "self_attn.kv_b_proj.weight",
+    [TN_W_V_UP] = "self_attn.kv_b_proj.weight",
 };
 
 /* The names of a row are those of a shared expert, which this layer has not: its block is dense. */
@@ -116,6 +123,7 @@ bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role r
     const char *name = own ? a->hf_names[role] : hf_names[role];
     if (!name) return false;
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
+    if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = hf_names[TN_W_Q];
     if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "%s%d.%s", tn_arch_hf_layers(a), layer, name);
     return true;
@@ -219,12 +227,20 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_SCORE_IN_B] = "cls.bias",
     [TN_W_SCORE] = "cls.output.weight",
     [TN_W_SCORE_B] = "cls.output.bias",
+    [TN_W_Q_A] = "attn_q_a.weight",
+    [TN_W_Q_A_NORM] = "attn_q_a_norm.weight",
+    [TN_W_LATENT_Q] = "attn_q_b.weight",
+    [TN_W_KV_A] = "attn_kv_a_mqa.weight",
+    [TN_W_KV_A_NORM] = "attn_kv_a_norm.weight",
+    [TN_W_K_UP] = "attn_k_b.weight",
+    [TN_W_V_UP] = "attn_v_b.weight",
 };
 
 bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf,
                        size_t cap) {
     bool own = a->gguf_names[role] && !is_dense(a, h, layer, role);
     const char *name = own ? a->gguf_names[role] : gguf_names[role];
+    if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = gguf_names[TN_W_Q];
     if (is_whole_name(role, name, "per_layer_")) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "blk.%d.%s", layer, name);
     return true;

@@ -41,6 +41,32 @@
     [TN_W_DOWN_B] = "output.dense.bias", [TN_W_FFN_POST_NORM] = "output.LayerNorm.weight",                   \
     [TN_W_FFN_POST_NORM_B] = "output.LayerNorm.bias"
 
+/* Layers of one block: a state space, attention without rope, or a block without gates. */
+#define LIKE_NEMOTRON_H                                                                                      \
+    .act = TN_ACT_RELU2, .delta = true, .mamba = true, .single = true, .no_rope_pattern = 1,                 \
+    .hf_layers = "backbone.layers."
+#define GGUF_NEMOTRON_H                                                                                      \
+    [TN_W_FFN_NORM] = "attn_norm.weight", [TN_W_DELTA_Q] = "ssm_in.weight",                                  \
+    [TN_W_DELTA_K] = "ssm_in.weight", [TN_W_DELTA_V] = "ssm_in.weight", [TN_W_DELTA_GATE] = "ssm_in.weight", \
+    [TN_W_DELTA_DECAY] = "ssm_in.weight"
+#define HF_NEMOTRON_H                                                                                        \
+    [TN_W_EMBD] = "backbone.embeddings.weight", [TN_W_OUT_NORM] = "backbone.norm_f.weight",                  \
+    [TN_W_ATTN_NORM] = "norm.weight", [TN_W_FFN_NORM] = "norm.weight", [TN_W_Q] = "mixer.q_proj.weight",     \
+    [TN_W_K] = "mixer.k_proj.weight", [TN_W_V] = "mixer.v_proj.weight", [TN_W_O] = "mixer.o_proj.weight",    \
+    [TN_W_DELTA_Q] = "mixer.in_proj.weight", [TN_W_DELTA_K] = "mixer.in_proj.weight",                        \
+    [TN_W_DELTA_V] = "mixer.in_proj.weight", [TN_W_DELTA_GATE] = "mixer.in_proj.weight",                     \
+    [TN_W_DELTA_DECAY] = "mixer.in_proj.weight", [TN_W_DELTA_OUT] = "mixer.out_proj.weight",                 \
+    [TN_W_DELTA_CONV] = "mixer.conv1d.weight", [TN_W_DELTA_A] = "mixer.A_log",                               \
+    [TN_W_DELTA_DT] = "mixer.dt_bias", [TN_W_DELTA_NORM] = "mixer.norm.weight",                              \
+    [TN_W_MAMBA_CONV_B] = "mixer.conv1d.bias", [TN_W_MAMBA_D] = "mixer.D"
+
+/* Latent attention, and experts after a dense layer or more. */
+#define LIKE_DEEPSEEK                                                                                        \
+    .act = TN_ACT_SILU, .gated = true, .latent = true, .gguf_permuted = true, .hf_permuted = true,           \
+    .experts = true, .experts_said = true, .shared_expert = true, .shared_ungated = true,                    \
+    .dense_first = true, .gguf_names = {GGUF_SHARED},                                                        \
+    .hf_names = {HF_SHARED("mlp.shared_experts."), [TN_W_EXPERTS_BIAS] = "mlp.gate.e_score_correction_bias"}
+
 /* The state spaces of hybrids. */
 #define HF_MAMBA                                                                                             \
     [TN_W_DELTA_Q] = "mamba.in_proj.weight", [TN_W_DELTA_K] = "mamba.in_proj.weight",                        \
@@ -560,6 +586,78 @@ const tn_arch tn_archs[] = {
      .gguf_names = {GGUF_SHARED, [TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"},
      .hf_names = {HF_SHARED("mlp.shared_experts."), [TN_W_EXPERTS_BIAS] =
                                                         "mlp.gate.e_score_correction_bias"}},
+    {.name = "nemotron-h",
+     LIKE_NEMOTRON_H,
+     .hf = "nemotron_h",
+     .gguf = "nemotron_h",
+     .gguf_names = {GGUF_NEMOTRON_H},
+     .hf_names = {HF_NEMOTRON_H, [TN_W_UP] = "mixer.up_proj.weight", [TN_W_DOWN] = "mixer.down_proj.weight"}},
+    {.name = "nemotron-h-moe",
+     LIKE_NEMOTRON_H,
+     .hf = "nemotron_h",
+     .gguf = "nemotron_h_moe",
+     .experts = true,
+     .experts_norm = true,
+     .experts_sigmoid = true,
+     .experts_biased = true,
+     .shared_expert = true,
+     .shared_ungated = true,
+     .gguf_names =
+         {GGUF_NEMOTRON_H, [TN_W_UP] = "ffn_up_shexp.weight", [TN_W_DOWN] = "ffn_down_shexp.weight"},
+     .hf_names = {HF_NEMOTRON_H, [TN_W_UP] = "mixer.shared_experts.up_proj.weight",
+                  [TN_W_DOWN] = "mixer.shared_experts.down_proj.weight", [TN_W_ROUTER] = "mixer.gate.weight",
+                  [TN_W_EXPERTS_BIAS] = "mixer.gate.e_score_correction_bias",
+                  [TN_W_UP_EXPS] = "mixer.experts.0.up_proj.weight",
+                  [TN_W_DOWN_EXPS] = "mixer.experts.0.down_proj.weight"}},
+    {.name = "deepseek2", LIKE_DEEPSEEK, .hf = "deepseek_v2", .gguf = "deepseek2"},
+    {.name = "deepseek3", /* in GGUF a deepseek2, whose file says how experts are chosen */
+     LIKE_DEEPSEEK,
+     .hf = "deepseek_v3",
+     .hf_also = "kimi_k2",
+     .gguf = "deepseek2",
+     .experts_norm = true,
+     .experts_sigmoid = true,
+     .experts_biased = true,
+     .next_by_number = true},
+    {.name = "glm4-moe-lite",
+     LIKE_DEEPSEEK,
+     .hf = "glm4_moe_lite",
+     .gguf = "deepseek2",
+     .experts_norm = true,
+     .experts_sigmoid = true,
+     .experts_biased = true,
+     .next_by_number = true},
+    {.name = "minicpm3",
+     .hf = "minicpm3",
+     .gguf = "minicpm3",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .latent = true,
+     .scales = TN_SCALES_MINICPM},
+    {.name = "bailingmoe2",
+     .hf = "bailing_moe_v2",
+     .hf_also = "bailing_moe_2",
+     .gguf = "bailingmoe2",
+     .next_by_number = true,
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .fused_in_order = true,
+     .shared_expert = true,
+     .shared_ungated = true,
+     .experts = true,
+     .experts_norm = true,
+     .experts_sigmoid = true,
+     .experts_biased = true,
+     .dense_first = true,
+     .partial = 0.5,
+     .gguf_names = {GGUF_SHARED},
+     .hf_names =
+         {HF_SHARED("mlp.shared_experts."), [TN_W_EMBD] = "model.word_embeddings.weight",
+          [TN_W_Q] = "attention.query_key_value.weight", [TN_W_K] = "attention.query_key_value.weight",
+          [TN_W_V] = "attention.query_key_value.weight", [TN_W_O] = "attention.dense.weight",
+          [TN_W_Q_NORM] = "attention.query_layernorm.weight",
+          [TN_W_K_NORM] = "attention.key_layernorm.weight", [TN_W_EXPERTS_BIAS] = "mlp.gate.expert_bias"}},
     {.name = "command-r",
      .hf = "cohere",
      .gguf = "command-r",

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "formats/code_books.h"
 #include "formats/gguf.h"
 
 #include <string.h>
@@ -12,12 +13,19 @@ static const struct {
     tn_dtype dtype;
     tn_blocks_type type;
 } types[] = {
-    {TN_Q8_0, TN_BLOCKS_Q8_0},   {TN_Q4_0, TN_BLOCKS_Q4_0},     {TN_Q4_1, TN_BLOCKS_Q4_1},
-    {TN_Q5_0, TN_BLOCKS_Q5_0},   {TN_Q5_1, TN_BLOCKS_Q5_1},     {TN_Q2_K, TN_BLOCKS_Q2_K},
-    {TN_Q3_K, TN_BLOCKS_Q3_K},   {TN_Q4_K, TN_BLOCKS_Q4_K},     {TN_Q5_K, TN_BLOCKS_Q5_K},
-    {TN_Q6_K, TN_BLOCKS_Q6_K},   {TN_IQ4_NL, TN_BLOCKS_IQ4_NL}, {TN_IQ4_XS, TN_BLOCKS_IQ4_XS},
-    {TN_MXFP4, TN_BLOCKS_MXFP4},
+    {TN_Q8_0, TN_BLOCKS_Q8_0},       {TN_Q4_0, TN_BLOCKS_Q4_0},     {TN_Q4_1, TN_BLOCKS_Q4_1},
+    {TN_Q5_0, TN_BLOCKS_Q5_0},       {TN_Q5_1, TN_BLOCKS_Q5_1},     {TN_Q2_K, TN_BLOCKS_Q2_K},
+    {TN_Q3_K, TN_BLOCKS_Q3_K},       {TN_Q4_K, TN_BLOCKS_Q4_K},     {TN_Q5_K, TN_BLOCKS_Q5_K},
+    {TN_Q6_K, TN_BLOCKS_Q6_K},       {TN_IQ4_NL, TN_BLOCKS_IQ4_NL}, {TN_IQ4_XS, TN_BLOCKS_IQ4_XS},
+    {TN_MXFP4, TN_BLOCKS_MXFP4},     {TN_IQ1_S, TN_BLOCKS_IQ1},     {TN_IQ1_M, TN_BLOCKS_IQ1},
+    {TN_IQ2_XXS, TN_BLOCKS_IQ2},     {TN_IQ2_XS, TN_BLOCKS_IQ2},    {TN_IQ2_S, TN_BLOCKS_IQ2},
+    {TN_IQ3_XXS, TN_BLOCKS_IQ3_XXS}, {TN_IQ3_S, TN_BLOCKS_IQ3_S},   {TN_TQ1_0, TN_BLOCKS_TQ},
+    {TN_TQ2_0, TN_BLOCKS_TQ},        {TN_Q1_0, TN_BLOCKS_Q1_0},     {TN_Q2_0, TN_BLOCKS_Q2_0},
+    {TN_NVFP4, TN_BLOCKS_NVFP4},
 };
+
+/* Whether a type's rows are other ones than those that its tiles are made of. */
+static bool has_other_rows(tn_dtype d) { return tn_code_type(d) && d != TN_TQ2_0; }
 
 static bool type_of(tn_dtype d, tn_blocks_type *out) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -28,12 +36,17 @@ static bool type_of(tn_dtype d, tn_blocks_type *out) {
     return false;
 }
 
+/* The type that a role's tensor is stored in; false: in none that has blocks, or its rows are not the file's. */
+static bool type_in(const tn_source *s, int layer, tn_role role, tn_blocks_type *out) {
+    const tn_tensor *t = tn_source_tensor(s, layer, role);
+    return t && !tn_source_crossed(s, layer, role) && type_of(t->dtype, out);
+}
+
 bool tn_blocks_in_source(const tn_source *s) {
     for (int layer = -1; layer < tn_source_hparams(s)->n_layers; layer++) {
         for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
             tn_blocks_type type;
-            const tn_tensor *t = tn_source_tensor(s, layer, role);
-            if (t && type_of(t->dtype, &type)) return true;
+            if (type_in(s, layer, role, &type)) return true;
         }
     }
     return false;
@@ -41,8 +54,7 @@ bool tn_blocks_in_source(const tn_source *s) {
 
 size_t tn_blocks_role_bytes(const tn_source *s, int layer, tn_role role, int64_t rows, int64_t cols) {
     tn_blocks_type type;
-    const tn_tensor *t = tn_source_tensor(s, layer, role);
-    return t && type_of(t->dtype, &type) ? tn_blocks_bytes(type, (size_t)rows, (size_t)cols) : 0;
+    return type_in(s, layer, role, &type) ? tn_blocks_bytes(type, (size_t)rows, (size_t)cols) : 0;
 }
 
 /* What a linear takes of a room: whole lines. */
@@ -52,8 +64,7 @@ static size_t room_of(tn_blocks_type type, size_t n, size_t k) {
 
 static size_t tensor_room(const tn_source *s, int layer, tn_role role, int64_t n_linears) {
     tn_blocks_type type;
-    const tn_tensor *t = tn_source_tensor(s, layer, role);
-    if (!t || !type_of(t->dtype, &type)) return 0;
+    if (!type_in(s, layer, role, &type)) return 0;
     int64_t rows, cols;
     tn_role_shape(tn_source_hparams(s), layer, role, &rows, &cols);
     return (size_t)n_linears * room_of(type, (size_t)(rows / n_linears), (size_t)cols);
@@ -77,33 +88,77 @@ typedef struct load_job {
     tn_role role;
     int64_t row0;
     size_t row_bytes;
-    int item0;               /* of the band */
+    int item0;            /* of the band */
+    uint8_t *scratch;     /* [threads][tile] for tiles that are turned in place; else NULL */
+    const uint8_t *copy;  /* of all rows, where a tile's lie in several tiles; else NULL */
+    const uint8_t *first; /* of the file's rows that are in copy */
+    tn_dtype dtype;
+    uint8_t *
+        turned; /* types of code books: [threads][TN_BLOCKS_N] rows of numbers (tn_blocks_from_codes); else NULL */
     _Atomic int64_t bad_row; /* -1: none; relaxed: read when the loop has ended */
 } load_job;
 
+static const uint8_t *file_row(const load_job *j, int64_t n) {
+    return tn_source_row(j->src, j->layer, j->role, j->row0 + n);
+}
+
+/* A file's row as tn_blocks_repack takes it. */
+static void turn_row(const load_job *j, const uint8_t *row, uint8_t *out) {
+    tn_code_block b;
+    for (int32_t k = 0; k < j->l->k; k += TN_CODE_BLOCK) {
+        tn_code_read(j->dtype, row, &b);
+        tn_blocks_from_codes(j->l->blocks_type, b.code, b.scale, b.d, out);
+        row += tn_dtype_block_bytes(j->dtype);
+        out += tn_blocks_traits_of[j->l->blocks_type].bytes;
+    }
+}
+
 static void load_item(void *arg, int i_item, int i_thread) {
-    (void)i_thread;
     load_job *j = arg;
     tn_linear *l = j->l;
+    const size_t tile_bytes = TN_BLOCKS_N * j->row_bytes;
+    const size_t turned_bytes = tn_blocks_bytes(l->blocks_type, TN_BLOCKS_N, (size_t)l->k);
     int32_t n0 = (j->item0 + i_item) * TILES_PER_ITEM * TN_BLOCKS_N, n1 = n0 + TILES_PER_ITEM * TN_BLOCKS_N;
     if (n1 > l->n) n1 = l->n;
     for (int32_t n = n0; n < n1; n += TN_BLOCKS_N) {
         const uint8_t *rows[TN_BLOCKS_N];
         size_t n_rows = n1 - n < TN_BLOCKS_N ? (size_t)(n1 - n) : TN_BLOCKS_N;
-        for (size_t i = 0; i < n_rows; i++) {
-            rows[i] = tn_source_row(j->src, j->layer, j->role, j->row0 + n + (int64_t)i);
-            if (!tn_blocks_finite(l->blocks_type, rows[i], j->row_bytes))
-                atomic_store_explicit(&j->bad_row, n + (int64_t)i, memory_order_relaxed);
-        }
         uint8_t *tile = (uint8_t *)l->blocks + tn_blocks_bytes(l->blocks_type, (size_t)n, (size_t)l->k);
+        uint8_t *mine = j->scratch ? j->scratch + (size_t)i_thread * tile_bytes : NULL;
+        if (mine) memcpy(mine, tile, n_rows * j->row_bytes);
+        for (size_t i = 0; i < n_rows; i++) {
+            if (j->copy) rows[i] = j->copy + (file_row(j, n + (int64_t)i) - j->first);
+            else rows[i] = mine ? mine + i * j->row_bytes : file_row(j, n + (int64_t)i);
+            if (j->turned ? !tn_code_finite(j->dtype, rows[i], j->row_bytes)
+                          : !tn_blocks_finite(l->blocks_type, rows[i], j->row_bytes))
+                atomic_store_explicit(&j->bad_row, n + (int64_t)i, memory_order_relaxed);
+            if (!j->turned) continue;
+            uint8_t *turned = j->turned + (size_t)i_thread * turned_bytes + i * (turned_bytes / TN_BLOCKS_N);
+            turn_row(j, rows[i], turned);
+            rows[i] = turned;
+        }
         tn_blocks_repack(l->blocks_type, rows, n_rows, (size_t)l->k, tile);
     }
+}
+
+static size_t row_bytes_of(const tn_tensor *t, int64_t k) {
+    return (size_t)(k / tn_dtype_block(t->dtype)) * (size_t)tn_dtype_block_bytes(t->dtype);
+}
+
+static tern_status check_numbers(const load_job *j, tern_error *err) {
+    const tn_tensor *t = tn_source_tensor(j->src, j->layer, j->role);
+    int64_t bad = atomic_load_explicit(&j->bad_row, memory_order_relaxed);
+    TN_FAIL_IF(bad >= 0, err, TERN_E_FORMAT,
+               "%s: tensor %s at offset %" PRIu64
+               " has a block in row %lld whose scale is NaN or an infinity",
+               t->file, t->name, t->off_bytes, (long long)bad);
+    return TERN_OK;
 }
 
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
                            int64_t row0, uint8_t **room, tn_linear *l, tern_error *err) {
     const tn_tensor *t = tn_source_tensor(src, layer, role);
-    if (!t || !type_of(t->dtype, &l->blocks_type)) return TERN_OK;
+    if (!type_in(src, layer, role, &l->blocks_type)) return TERN_OK;
     size_t bytes = tn_blocks_bytes(l->blocks_type, (size_t)l->n, (size_t)l->k);
     l->blocks_in_room = room && *room;
     if (l->blocks_in_room) {
@@ -114,8 +169,15 @@ tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
     }
     TN_FAIL_IF(!l->blocks, err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role),
                layer, bytes);
-    load_job j = {.src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .bad_row = -1};
-    j.row_bytes = (size_t)(l->k / tn_dtype_block(t->dtype)) * (size_t)tn_dtype_block_bytes(t->dtype);
+    load_job j = {
+        .src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .dtype = t->dtype, .bad_row = -1};
+    j.row_bytes = row_bytes_of(t, l->k);
+    if (has_other_rows(t->dtype)) {
+        bytes = tn_blocks_bytes(l->blocks_type, TN_BLOCKS_N, (size_t)l->k);
+        j.turned = tn_alloc(ctx, TN_MEM_OTHER, (size_t)tn_pool_size(pool), bytes);
+        TN_FAIL_IF(!j.turned, err, TERN_E_MEMORY, "no memory to read %s of layer %d", tn_role_name(role),
+                   layer);
+    }
     /* A band's pages of the embedding and of the output layer are given back before the next one is read, so
      * that these large matrices are never there twice. Their rows lie in order; a layer's rows may not, and
      * its pages go when the layer is complete. */
@@ -129,12 +191,62 @@ tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int
         if (layer < 0)
             tn_file_release(tn_source_row(src, layer, role, row0 + r0), (uint64_t)(r1 - r0) * j.row_bytes);
     }
-    int64_t bad = atomic_load_explicit(&j.bad_row, memory_order_relaxed);
-    TN_FAIL_IF(bad >= 0, err, TERN_E_FORMAT,
-               "%s: tensor %s at offset %" PRIu64
-               " has a block in row %lld whose scale is NaN or an infinity",
-               t->file, t->name, t->off_bytes, (long long)bad);
-    return TERN_OK;
+    tn_free(ctx, j.turned);
+    return check_numbers(&j, err);
+}
+
+/* Where the file's rows row0 .. row0 + n - 1 of a role begin; NULL: others lie between them. *in_order: each lies
+ * after the one before. */
+static const uint8_t *rows_together(const tn_source *src, int layer, tn_role role, int64_t row0, int64_t n,
+                                    size_t row_bytes, bool *in_order) {
+    const uint8_t *first = tn_source_row(src, layer, role, row0), *last = first;
+    *in_order = tn_source_rows_in_order(src, layer, role);
+    if (*in_order) return first;
+    for (int64_t i = 1; i < n; i++) {
+        const uint8_t *row = tn_source_row(src, layer, role, row0 + i);
+        first = row < first ? row : first;
+        last = row > last ? row : last;
+    }
+    return (size_t)(last - first) == (size_t)(n - 1) * row_bytes ? first : NULL;
+}
+
+bool tn_blocks_stay(const tn_source *s, int layer, tn_role role) {
+    tn_blocks_type type;
+    const tn_tensor *t = tn_source_tensor(s, layer, role);
+    return type_in(s, layer, role, &type) && !has_other_rows(t->dtype);
+}
+
+bool tn_blocks_place(const tn_source *src, int layer, tn_role role, int64_t row0, uint8_t *tensor,
+                     bool has_more, tn_linear *l) {
+    const tn_tensor *t = tn_source_tensor(src, layer, role);
+    bool in_order;
+    if (!tn_blocks_stay(src, layer, role) || !type_of(t->dtype, &l->blocks_type)) return false;
+    const size_t row_bytes = row_bytes_of(t, l->k);
+    const size_t n_tiled =
+        has_more ? ((size_t)l->n + TN_BLOCKS_N - 1) / TN_BLOCKS_N * TN_BLOCKS_N : (size_t)l->n;
+    if (tn_blocks_bytes(l->blocks_type, (size_t)l->n, (size_t)l->k) != n_tiled * row_bytes) return false;
+    const uint8_t *first = rows_together(src, layer, role, row0, l->n, row_bytes, &in_order);
+    if (!first) return false;
+    l->blocks = tensor + (first - t->data);
+    l->blocks_in_room = true;
+    return true;
+}
+
+tern_status tn_blocks_turn(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
+                           int64_t row0, tn_linear *l, tern_error *err) {
+    const int n_items = (l->n + TILES_PER_ITEM * TN_BLOCKS_N - 1) / (TILES_PER_ITEM * TN_BLOCKS_N);
+    load_job j = {.src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .bad_row = -1};
+    bool in_order;
+    j.row_bytes = row_bytes_of(tn_source_tensor(src, layer, role), l->k);
+    j.first = rows_together(src, layer, role, row0, l->n, j.row_bytes, &in_order);
+    const size_t n_scratch = in_order ? (size_t)tn_pool_size(pool) * TN_BLOCKS_N : (size_t)l->n;
+    uint8_t *room = tn_alloc(ctx, TN_MEM_OTHER, n_scratch, j.row_bytes);
+    TN_FAIL_IF(!room, err, TERN_E_MEMORY, "no memory to turn %s of layer %d", tn_role_name(role), layer);
+    if (in_order) j.scratch = room;
+    else j.copy = memcpy(room, l->blocks, (size_t)l->n * j.row_bytes);
+    tn_pool_for(pool, n_items, load_item, &j);
+    tn_free(ctx, room);
+    return check_numbers(&j, err);
 }
 
 typedef struct turn_job {

@@ -1,5 +1,7 @@
 /* model/blocks.h - linears whose weights stay in the file's blocks (scheme "blocks").
- * The file's bytes are read once, turned to tiles and let go: memory holds one copy, of the file's size. */
+ * The file's bytes are read once, turned to tiles and let go: memory holds one copy, of the file's size. Types of code
+ * books (formats/code_books.h) take more, because a product names its values one by one: 3.3 bits a weight for IQ1 and
+ * IQ2, 4.2 for IQ3, 2.1 for TQ. */
 #ifndef TN_MODEL_BLOCKS_H
 #define TN_MODEL_BLOCKS_H
 
@@ -16,6 +18,17 @@ size_t tn_blocks_role_bytes(const tn_source *s, int layer, tn_role role, int64_t
  * them; NULL or *room NULL: l gets its own memory. Numbers that are none are an error that names the tensor. */
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
                            int64_t row0, uint8_t **room, tn_linear *l, tern_error *err);
+
+/* Tells whether a role's tensor is in blocks that memory holds as many bytes of, in tiles. */
+bool tn_blocks_stay(const tn_source *s, int layer, tn_role role);
+/* Blocks that are turned where they were read to (EdgeFlow 4.2). tensor: memory for the bytes of the role's whole
+ * tensor, as the file has them. has_more: a tile's rows fit in behind them. Gives l (n, k are set) its place there; false,
+ * and l->blocks is NULL: it is not stored in blocks, or its tiles would not lie where its rows do. */
+bool tn_blocks_place(const tn_source *src, int layer, tn_role role, int64_t row0, uint8_t *tensor,
+                     bool has_more, tn_linear *l);
+/* Turns them, once, when they are there. Numbers that are none are an error that names the tensor. */
+tern_status tn_blocks_turn(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
+                           int64_t row0, tn_linear *l, tern_error *err);
 
 /* Turns a linear's panels into blocks of 8 bits (Q8_0), one scale of 32 inputs, and lets the panels go; one whose
  * inputs are no multiple of 32 stays as it is. *n_bytes: of its weights then. */

@@ -17,7 +17,7 @@ tern_status tn_conv_open(tn_ctx *ctx, const tn_hparams *h, tn_conv *out, tern_er
     return TERN_OK;
 }
 
-void tn_conv_close(tn_conv *c) {
+static void conv_close(tn_conv *c) {
     tn_free(c->ctx, c->ring);
     c->ring = c->tail = NULL;
 }
@@ -119,7 +119,7 @@ static void state_restore(void *self, const void *from) {
     else state_truncate(self, 0);
 }
 
-static void state_close(void *self) { tn_conv_close(self); }
+static void state_close(void *self) { conv_close(self); }
 
 const tn_state_ops tn_conv_state = {.name = "convolutions",
                                     .bytes = state_bytes,

@@ -28,7 +28,6 @@ typedef struct tn_conv {
 } tn_conv;
 
 tern_status tn_conv_open(tn_ctx *ctx, const tn_hparams *h, tn_conv *out, tern_error *err);
-void tn_conv_close(tn_conv *c);
 
 static inline float *tn_conv_at(const tn_conv *c, int32_t layer, int32_t slot) {
     return c->ring +

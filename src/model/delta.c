@@ -30,6 +30,14 @@ uint64_t tn_delta_floats(const tn_hparams *h) {
     return n ? n + (uint64_t)h->delta.d_value : 0;
 }
 
+static void delta_close(tn_delta *d) {
+    if (!d->ctx) return;
+    tn_free(d->ctx, d->layers);
+    tn_free(d->ctx, d->base);
+    d->layers = NULL;
+    d->base = NULL;
+}
+
 tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_error *err) {
     *out = (tn_delta){.ctx = ctx, .net = h->delta, .conv_len = h->conv_len, .note0 = -1};
     tn_kernels kern;
@@ -43,7 +51,7 @@ tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_
     out->layers = tn_calloc(ctx, TN_MEM_KV, (size_t)out->n_layers, sizeof *out->layers);
     float *at = out->base = tn_calloc(ctx, TN_MEM_KV, n, sizeof *out->base);
     if (!out->layers || !out->base) {
-        tn_delta_close(out);
+        delta_close(out);
         return tn_fail(err, TERN_E_MEMORY, "no memory for what %d gated delta nets remember (%zu bytes)",
                        out->n_layers, n * sizeof *out->base);
     }
@@ -60,14 +68,6 @@ tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_
     }
     out->out = at;
     return TERN_OK;
-}
-
-void tn_delta_close(tn_delta *d) {
-    if (!d->ctx) return;
-    tn_free(d->ctx, d->layers);
-    tn_free(d->ctx, d->base);
-    d->layers = NULL;
-    d->base = NULL;
 }
 
 /* ---- as a kind of state ---------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ static void state_restore(void *self, const void *from) {
     state_transfer(self, n_tok, false, from ? from_mark : zeros, &at);
 }
 
-static void state_close(void *self) { tn_delta_close(self); }
+static void state_close(void *self) { delta_close(self); }
 
 const tn_state_ops tn_delta_state = {.name = "delta nets",
                                      .bytes = state_bytes,

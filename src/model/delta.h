@@ -37,7 +37,6 @@ typedef struct tn_delta {
 } tn_delta;
 
 tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_error *err);
-void tn_delta_close(tn_delta *d);
 /* Floats of it all. */
 uint64_t tn_delta_floats(const tn_hparams *h);
 

@@ -1,8 +1,10 @@
 #include "model/forward.h"
 
+#include "base/pause.h"
 #include "base/status.h"
 #include "model/blocks.h"
 #include "model/experts.h"
+#include "model/streamed.h"
 #include "model/tree.h"
 
 #include <assert.h>
@@ -138,13 +140,13 @@ static void attend_item(void *arg, int i_item, int i_thread) {
                       x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
 }
 
-/* Few rows: by text and KV head, its query heads together. */
+/* Few rows: by text and group of query heads that share a KV head. */
 static void attend_group_item(void *arg, int i_item, int i_thread) {
     const run *x = arg;
-    int32_t n_kv = x->op->attend.n_kv_heads;
-    const tn_frame *f = x->texts ? &x->texts[i_item / n_kv] : &x->f;
-    if (x->attended >> i_item / n_kv & 1) return;
-    tn_rows_attention_group(f->r, x->op->layer, tn_op_sinks(x->op, f), i_item % n_kv, f->buf[x->op->in],
+    int32_t n_groups = tn_rows_groups(&x->m->h, x->op->layer);
+    const tn_frame *f = x->texts ? &x->texts[i_item / n_groups] : &x->f;
+    if (x->attended >> i_item / n_groups & 1) return;
+    tn_rows_attention_group(f->r, x->op->layer, tn_op_sinks(x->op, f), i_item % n_groups, f->buf[x->op->in],
                             f->buf[x->op->out], 0, f->r->n_rows,
                             x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
 }
@@ -158,12 +160,12 @@ static bool attends_itself(const run *x, const tn_frame *f) {
 /* By heads as well as rows. */
 static void run_attend(run *x) {
     x->rows_per_item = x->n_rows < 64 ? x->n_rows : 64;
-    int32_t n_kv = x->op->attend.n_kv_heads;
+    int32_t n_groups = tn_rows_groups(&x->m->h, x->op->layer);
     x->attended = 0;
     for (int32_t i = 0; i < x->n_texts; i++) x->attended |= (uint32_t)attends_itself(x, &x->texts[i]) << i;
     if (!x->texts && attends_itself(x, &x->f)) return;
-    if (x->texts) tn_pool_for(x->pool, n_kv * x->n_texts, attend_group_item, x);
-    else if (x->n_rows <= TN_TREE_MAX) tn_pool_for(x->pool, n_kv, attend_group_item, x);
+    if (x->texts) tn_pool_for(x->pool, n_groups * x->n_texts, attend_group_item, x);
+    else if (x->n_rows <= TN_TREE_MAX) tn_pool_for(x->pool, n_groups, attend_group_item, x);
     else tn_pool_for(x->pool, x->op->attend.n_heads * n_spans(x), attend_item, x);
 }
 
@@ -177,6 +179,12 @@ static void delta_item(void *arg, int i_item, int i_thread) {
     const run *x = arg;
     int32_t n = delta_parts(x), each = tn_delta_items(x->op) / n, first = i_item % n * each;
     tn_delta_run(x->op, x->texts ? &x->texts[i_item / n] : &x->f, first, first + each);
+}
+
+static void heads_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *x = arg;
+    tn_heads_run(x->op, &x->f, x->n_rows, i_item, i_item + 1);
 }
 
 /* ---- linears ------------------------------------------------------------------------------------- */
@@ -313,6 +321,7 @@ static void run_op(run *x) {
     else if (x->op->kind == TN_OP_ROUTE || x->op->kind == TN_OP_GATHER) run_route(x);
     else if (x->op->kind == TN_OP_DELTA)
         tn_pool_for(x->pool, delta_parts(x) * (x->texts ? x->n_texts : 1), delta_item, x);
+    else if (x->op->kind == TN_OP_HEADS) tn_pool_for(x->pool, x->op->heads.n_heads, heads_item, x);
     else run_rows(x);
     const tn_forward_hooks *hooks = x->hooks;
     if (!hooks) return;
@@ -364,15 +373,34 @@ void tn_forward_stores(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a,
     }
 }
 
+static void embed_read(const void *user, int32_t id, float *out) {
+    const tn_streamed_rows *rows = user;
+    memcpy(out, tn_streamed_row(rows, id), rows->n_embd * sizeof *out);
+}
+
+/* From rows of their own where the embedding is still on its way. */
+static tern_status embed_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids,
+                              tern_error *err) {
+    run x = begin(m, pool, r, a, ids, NULL);
+    tn_streamed_rows rows = {0};
+    if (m->streamed) TN_TRY(tn_streamed_rows_read(m->streamed, ids, r->n_rows, &rows, err));
+    if (rows.values) x.f.embed = embed_read, x.f.embed_user = &rows;
+    run_layer(&x, -1);
+    tn_streamed_rows_close(&rows);
+    return TERN_OK;
+}
+
 tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids,
                             bool rope_long, const _Atomic bool *cancel, const tn_forward_hooks *hooks,
                             tern_error *err) {
     tn_forward_begin(r, a, rope_long);
-    tn_forward_embed(m, pool, r, a, ids);
+    TN_TRY(embed_rows(m, pool, r, a, ids, err));
     for (int layer = 0; layer < m->h.n_layers; layer++) {
+        TN_TRY(tn_model_need(m, layer, err));
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) { /* polled: no data follows it */
             return tn_fail(err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
         }
+        tn_pause_here(r->pause);
         tn_forward_layer(m, pool, r, a, layer, hooks);
     }
     return TERN_OK;

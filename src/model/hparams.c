@@ -30,6 +30,13 @@ int32_t tn_layer_kv(const tn_hparams *h, int32_t layer) {
 const char *tn_layers_wrong(const tn_hparams *h) {
     int32_t d = h->window_d_head ? h->window_d_head : h->d_head;
     if (h->window_kv_heads && h->n_heads % h->window_kv_heads) return "KV heads of layers with a window";
+    const int32_t rank = h->latent.rank, panel = 32;
+    if (tn_latent(h) ? h->d_head != rank + h->n_rot || h->n_kv_heads != 1 || rank % panel || rank > 1024 ||
+                           h->latent.d_value < 1 || h->latent.d_value % panel || h->latent.d_nope < 4 ||
+                           h->latent.d_nope % 4 || h->latent.d_nope > 1024 || h->window || h->sinks ||
+                           h->attn_gate || h->qk_norm || h->bidirectional || h->n_kv_shared
+                     : h->latent.q_rank || h->latent.d_nope || h->latent.d_value || h->d_head > 512)
+        return "sizes of latent attention (multiples of 32, of 4 for keys)";
     if (d % 4 || h->window_rot % 2 || tn_local_rot(h) > d) return "head size of layers with a window";
     if ((int64_t)h->n_ple * h->n_layers > 1 << 20) return "embeddings for every layer";
     for (int32_t l = h->n_layers - h->n_kv_shared; l < h->n_layers; l++)
@@ -52,7 +59,7 @@ int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer) {
 
 bool tn_layer_may_be_sparse(const tn_hparams *h, int32_t layer) {
     bool differ = h->window_d_head || h->window_kv_heads || h->n_kv_shared;
-    return tn_layer_attends(h, layer) && !(differ && is_windowed(h, layer));
+    return tn_layer_attends(h, layer) && !tn_latent(h) && !(differ && is_windowed(h, layer));
 }
 
 int32_t tn_n_sparse(const tn_hparams *h) {
@@ -65,6 +72,13 @@ int32_t tn_first_sparse(const tn_hparams *h) {
     for (int32_t layer = 0; layer < h->n_layers; layer++)
         if (tn_layer_may_be_sparse(h, layer)) return layer;
     return -1;
+}
+
+bool tn_experts_groups_ok(const tn_hparams *h) {
+    const int32_t n = h->experts_groups, used = h->experts_groups_used;
+    if (!n) return !used;
+    return n > 1 && used > 0 && used < n && h->n_experts % n == 0 && h->n_experts / n > 1 &&
+           h->n_experts_used <= h->n_experts / n * used;
 }
 
 bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer) { return h->v_is_k && !is_windowed(h, layer); }
@@ -118,20 +132,26 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     if (tn_role_of_text(r))
         return inside && layer == (r < TN_W_DENSE_1 ? 0 : h->n_layers - 1) && text_has(h, r);
     if (tn_role_of_delta(r)) return recurs && tn_delta_has(&h->delta, r);
+    if (tn_role_of_latent(r))
+        return attends && tn_latent(h) && (h->latent.q_rank || (r != TN_W_Q_A && r != TN_W_Q_A_NORM));
     switch (r) {
+    case TN_W_ATTN_NORM:
+    case TN_W_ATTN_NORM_B: return !inside || h->layer_kind[layer] != TN_LAYER_FEEDS;
+    case TN_W_FFN_NORM:
+    case TN_W_FFN_NORM_B: return !inside || tn_layer_feeds(h, layer);
     case TN_W_CONV_IN:
     case TN_W_CONV:
     case TN_W_CONV_OUT: return inside && h->layer_kind[layer] == TN_LAYER_CONVOLVES;
-    case TN_W_Q:
     case TN_W_O:
+    case TN_W_O_B: return attends;
+    case TN_W_Q:
     case TN_W_Q_B:
-    case TN_W_O_B:
-    case TN_W_Q_NORM: return attends;
+    case TN_W_Q_NORM: return attends && !tn_latent(h);
     case TN_W_V:
-    case TN_W_V_B: return attends && own_kv && !(inside && tn_layer_v_is_k(h, layer));
+    case TN_W_V_B: return attends && !tn_latent(h) && own_kv && !(inside && tn_layer_v_is_k(h, layer));
     case TN_W_K:
     case TN_W_K_B:
-    case TN_W_K_NORM: return attends && own_kv;
+    case TN_W_K_NORM: return attends && own_kv && !tn_latent(h);
     case TN_W_LAYER_SCALE: return inside && h->layer_scale;
     case TN_W_ATTN_POST_NORM_B:
     case TN_W_FFN_POST_NORM_B: return h->norms_after;
@@ -142,12 +162,12 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     case TN_W_GATE_B:
     case TN_W_UP_B:
     case TN_W_DOWN_B: return !inside || tn_layer_has_ffn(h, layer);
+    case TN_W_GATE_EXPS:
+    case TN_W_GATE_EXPS_B: return inside && h->gated && tn_layer_has_experts(h, layer);
     case TN_W_ROUTER:
     case TN_W_ROUTER_B:
-    case TN_W_GATE_EXPS:
     case TN_W_UP_EXPS:
     case TN_W_DOWN_EXPS:
-    case TN_W_GATE_EXPS_B:
     case TN_W_UP_EXPS_B:
     case TN_W_DOWN_EXPS_B: return inside && tn_layer_has_experts(h, layer);
     case TN_W_SHARED_GATE: return inside && tn_layer_has_experts(h, layer) && h->shared_gate;
@@ -180,7 +200,8 @@ const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_POSITIONS,       TN_W_DENSE_1,
     TN_W_DENSE_2,         TN_W_SCORE_IN,
     TN_W_SCORE_IN_B,      TN_W_SCORE,
-    TN_W_SCORE_B,
+    TN_W_SCORE_B,         TN_W_Q_A_NORM,
+    TN_W_KV_A_NORM,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -213,6 +234,11 @@ const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
     {TN_W_ALTUP_OUT_1, TN_W_N_ROLES},
     {TN_W_ALTUP_OUT_2, TN_W_N_ROLES},
     {TN_W_ALTUP_OUT_3, TN_W_N_ROLES},
+    {TN_W_Q_A, TN_W_N_ROLES},
+    {TN_W_LATENT_Q, TN_W_N_ROLES},
+    {TN_W_KV_A, TN_W_N_ROLES},
+    {TN_W_K_UP, TN_W_N_ROLES},
+    {TN_W_V_UP, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
@@ -316,14 +342,43 @@ static const char *const role_names[TN_W_N_ROLES] = {
     [TN_W_SCORE_IN_B] = "cls bias",
     [TN_W_SCORE] = "cls.output",
     [TN_W_SCORE_B] = "cls.output bias",
+    [TN_W_Q_A] = "attn_q_a",
+    [TN_W_Q_A_NORM] = "attn_q_a norm",
+    [TN_W_LATENT_Q] = "attn_q_b",
+    [TN_W_KV_A] = "attn_kv_a",
+    [TN_W_KV_A_NORM] = "attn_kv_a norm",
+    [TN_W_K_UP] = "attn_k_b",
+    [TN_W_V_UP] = "attn_v_b",
 };
 
 const char *tn_role_name(tn_role r) { return role_names[r]; }
+
+static void shape_of_latent(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+    const int64_t heads = h->n_heads, rank = h->latent.rank, q_rank = h->latent.q_rank;
+    *n_rows = 1;
+    *n_cols = h->n_embd;
+    switch (r) {
+    case TN_W_Q_A: *n_rows = q_rank; break;
+    case TN_W_Q_A_NORM: *n_cols = q_rank; break;
+    case TN_W_LATENT_Q:
+        *n_rows = heads * (h->latent.d_nope + h->n_rot);
+        *n_cols = q_rank ? q_rank : h->n_embd;
+        break;
+    case TN_W_KV_A: *n_rows = rank + h->n_rot; break;
+    case TN_W_KV_A_NORM: *n_cols = rank; break;
+    case TN_W_K_UP: *n_rows = heads * rank, *n_cols = h->latent.d_nope; break;
+    default: *n_rows = heads * h->latent.d_value, *n_cols = rank; break;
+    }
+}
 
 /* Of several residual streams, of experts beside a dense block, and of what makes a text and its vector. */
 static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
     int64_t e = h->n_embd, n = h->n_streams, rank = h->laurel_rank;
     *n_rows = *n_cols = e;
+    if (tn_role_of_latent(r)) {
+        shape_of_latent(h, r, n_rows, n_cols);
+        return;
+    }
     switch (r) {
     case TN_W_ALTUP_NORM:
     case TN_W_ALTUP_SCALE:
@@ -371,7 +426,7 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
         [TN_W_Q] = {q, e},
         [TN_W_K] = {kv, e},
         [TN_W_V] = {kv, e},
-        [TN_W_O] = {e, q},
+        [TN_W_O] = {e, tn_latent(h) ? (int64_t)h->n_heads * h->latent.d_value : q},
         [TN_W_Q_B] = {1, q},
         [TN_W_K_B] = {1, kv},
         [TN_W_V_B] = {1, kv},

@@ -15,6 +15,7 @@ typedef enum tn_layer_kind {
     TN_LAYER_CONVOLVES, /* a short convolution (LFM2) */
     TN_LAYER_DELTA,     /* a gated delta net (Qwen3-Next), or the state space of Mamba 2 (Granite 4) */
     TN_LAYER_BOTH,      /* attention and a state space read one norm, and both are added (Falcon-H1) */
+    TN_LAYER_FEEDS, /* nothing: it only feeds forward, where blocks are layers of their own (Nemotron-H) */
     TN_N_LAYER_KINDS
 } tn_layer_kind;
 
@@ -156,7 +157,20 @@ typedef struct tn_hparams {
     bool score_layer;
     int32_t positions_from; /* rows of the file in front of them */
     int32_t n_vocab_rest;   /* rows of the embedding after n_vocab that stand for no text */
+    /* Latent attention (MLA): a position keeps one row for all heads, `rank` values that keys and values come of, and
+     * n_rot that are rotated. Queries are multiplied into them (absorbed), so that all heads share one key, which is
+     * the value too. d_head is rank + n_rot then, n_kv_heads 1. A head's own key has d_nope values more, and its own
+     * value d_value. Queries come by way of q_rank values; 0: at once. rank 0: attention is of heads. */
+    struct {
+        int32_t rank, q_rank, d_nope, d_value;
+    } latent;
+    /* Experts are in so many groups, of which a row has the experts of so many: those whose two largest scores (shares:
+     * the largest) are largest; 0: one group */
+    int32_t experts_groups, experts_groups_used;
+    bool single; /* a layer is one block: those that mix tokens do not feed forward */
 } tn_hparams;
+
+static inline bool tn_latent(const tn_hparams *h) { return h->latent.rank > 0; }
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
  * fused QKV and gate-up are split; rope pairs are rotate-half (GGUF's interleaved Llama rows are permuted
@@ -261,6 +275,13 @@ typedef enum tn_role {
     TN_W_SCORE_IN_B,
     TN_W_SCORE, /* [n_scores][n_embd] */
     TN_W_SCORE_B,
+    TN_W_Q_A, /* [q_rank][n_embd] of latent attention */
+    TN_W_Q_A_NORM,
+    TN_W_LATENT_Q, /* [n_heads * (d_nope + n_rot)][q_rank or n_embd] */
+    TN_W_KV_A,     /* [rank + n_rot][n_embd] */
+    TN_W_KV_A_NORM,
+    TN_W_K_UP, /* [n_heads * rank][d_nope] of queries, head by head: what keys would be made by */
+    TN_W_V_UP, /* [n_heads * d_value][rank] of what a head gives */
     TN_W_N_ROLES
 } tn_role;
 
@@ -316,18 +337,24 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 47, TN_N_LAYER_LINEARS = 29, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 49, TN_N_LAYER_LINEARS = 34, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
 extern const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS];
-/* Does the layer have experts? A feed-forward block, dense or as a shared expert? */
+/* Does the layer feed forward? Has it experts? A feed-forward block, dense or as a shared expert? */
+static inline bool tn_layer_feeds(const tn_hparams *h, int32_t layer) {
+    return !h->single || h->layer_kind[layer] == TN_LAYER_FEEDS;
+}
 static inline bool tn_layer_has_experts(const tn_hparams *h, int32_t layer) {
-    return h->n_experts && layer >= h->n_dense;
+    return h->n_experts && layer >= h->n_dense && tn_layer_feeds(h, layer);
 }
 static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
+    if (!tn_layer_feeds(h, layer)) return false;
     return !tn_layer_has_experts(h, layer) || h->shared_expert || h->experts_beside;
 }
+/* Are the groups of experts of one size, and large enough for what a row has of them? */
+bool tn_experts_groups_ok(const tn_hparams *h);
 /* May a layer have this tensor, by what it mixes tokens and feeds forward with? */
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
 /* Is it one that only the layer that guesses further has? */
@@ -350,6 +377,9 @@ static inline bool tn_role_of_rows(tn_role r) {
     return r == TN_W_CONV || r == TN_W_DELTA_CONV || (r >= TN_W_ALTUP_ROUTER && r <= TN_W_ALTUP_CORRECT) ||
            (r >= TN_W_POSITIONS && r <= TN_W_SCORE_IN) || r == TN_W_SCORE;
 }
+/* Is it a tensor of latent attention? One that each head multiplies with rows of its own? */
+static inline bool tn_role_of_latent(tn_role r) { return r >= TN_W_Q_A && r <= TN_W_V_UP; }
+static inline bool tn_role_by_head(tn_role r) { return r == TN_W_K_UP || r == TN_W_V_UP; }
 /* Is it one of what makes a text of tokens, or a vector of a text? They lie with the first and the last layer. */
 static inline bool tn_role_of_text(tn_role r) { return r >= TN_W_EMBD_NORM && r <= TN_W_SCORE_B; }
 /* Is it a tensor of the model, of none of its layers? */

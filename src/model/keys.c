@@ -23,14 +23,19 @@ static bool streams(const tn_arch *a) { return a->streams; }
 static bool some_without_rope(const tn_arch *a) { return a->no_rope_pattern > 0; }
 static bool windows(const tn_arch *a) { return a->window; }
 static bool temperature(const tn_arch *a) { return a->temperature; }
-static bool hunyuan(const tn_arch *a) { return a->qk_norm_last || a->qk_norm_said; }
+static bool hunyuan(const tn_arch *a) { return a->qk_norm_last || a->qk_norm_said || a->fused_in_order; }
 static bool layer_norms(const tn_arch *a) { return a->norm == TN_NORM_LAYER; }
-static bool norm_eps(const tn_arch *a) { return a->conv || a->norm == TN_NORM_LAYER; }
+static bool norm_eps(const tn_arch *a) { return a->conv || a->single || a->norm == TN_NORM_LAYER; }
 static bool own_words(const tn_arch *a) { return a->hf_layers; } /* as GPT-2's configurations have them */
 static bool cohere(const tn_arch *a) { return a->scales == TN_SCALES_COHERE; }
 static bool sections(const tn_arch *a) { return a->delta || a->sections; }
 static bool may_be_parallel(const tn_arch *a) { return a->may_be_parallel; }
 static bool experts_biased(const tn_arch *a) { return a->experts_biased; }
+static bool grouped(const tn_arch *a) { return a->experts_sigmoid || a->experts_said; }
+static bool bailing(const tn_arch *a) { return a->experts_sigmoid && a->fused_in_order; }
+static bool single(const tn_arch *a) { return a->single; }
+static bool latent(const tn_arch *a) { return a->latent; }
+static bool experts_said(const tn_arch *a) { return a->experts_said; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
 /* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
@@ -184,11 +189,34 @@ static const struct {
     {"use_expert_bias", NULL, sigmoid, 0},
     {"norm_topk_prob", "expert_weights_norm", NULL, 0},
     {NULL, "expert_gating_func", experts, 0},
-    {NULL, "expert_group_count", nobody, 1},
-    {NULL, "expert_group_used_count", nobody, 1},
-    {"n_group", NULL, nobody, 1},
-    {"topk_group", NULL, nobody, 1},
+    {"n_group", "expert_group_count", grouped, 1},
+    {"topk_group", "expert_group_used_count", grouped, 1},
+    {"moe_layer_freq", NULL, only, 1},
     {"decoder_sparse_step", NULL, NULL, 1},
+    {"moe_shared_expert_intermediate_size", NULL, single, 0},
+    {"moe_shared_expert_intermediate_size", NULL, bailing,
+     0}, /* of the experts' size: parse_shared counts them */
+    {"num_shared_experts", NULL, bailing, 0},
+    {"moe_router_enable_expert_bias", NULL, bailing, 0},
+    {"hybrid_override_pattern", NULL, single, 0},
+    {"layers_block_type", NULL, single, 0},
+    {"mamba_num_heads", NULL, single, 0},
+    {"mamba_head_dim", NULL, single, 0},
+    {"ssm_state_size", NULL, single, 0},
+    {"conv_kernel", NULL, single, 0},
+    {"n_groups", NULL, single, 0},
+    {"expand", NULL, single, 0},
+    {"chunk_size", NULL, single, 0},
+    {"use_conv_bias", NULL, single, 0},
+    {"time_step_limit", NULL, single, 0},
+    /* latent attention */
+    {"q_lora_rank", "attention.q_lora_rank", latent, 0},
+    {"kv_lora_rank", "attention.kv_lora_rank", latent, 0},
+    {"qk_nope_head_dim", "attention.key_length_mla", latent, 0},
+    {"qk_rope_head_dim", NULL, latent, 0},
+    {"qk_head_dim", NULL, latent, 0}, /* the sum of the two above */
+    {"v_head_dim", "attention.value_length_mla", latent, 0},
+    {"rope_interleave", NULL, only, 1},
     {"mlp_only_layers", NULL, nobody, 0},
     {"enable_moe_block", NULL, beside, 0},
     /* convolutions, delta nets, state spaces */
@@ -358,7 +386,19 @@ static const char *const idle_hf[] = {"architectures",
                                       "pooler_type",
                                       "output_past",
                                       "sbert_ce_default_activation_function",
-                                      "sentence_transformers"};
+                                      "sentence_transformers",
+                                      "aux_loss_alpha",
+                                      "seq_aux",
+                                      "ep_size",
+                                      "pad_head_dim_size",
+                                      "rescale_prenorm_residual",
+                                      "use_mamba_kernels",
+                                      "mamba_ssm_cache_dtype",
+                                      "mamba_dt_rank",
+                                      "mtp_layers_block_type",
+                                      "output_dropout",
+                                      "mtp_loss_scaling_factor",
+                                      "embedding_init_std"};
 static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "attention.temperature_length",
                                         "n_deepstack_layers"};
 
@@ -366,15 +406,26 @@ static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "atte
 static const struct {
     const char *key, *word;
     trait *of;
-} idle_words[] = {{"use_bidirectional_attention", "vision", layers_differ}, /* text has no pictures */
-                  {"position_embedding_type", "rope", NULL},
-                  {"norm_type", "rms", NULL},
-                  {"norm_type", "layer_norm", layer_norms},
-                  {"mlp_type", "default", NULL},
-                  {"position_embedding_type", "rope_gptj", cohere},
-                  {"order_of_interleaved_layers", "local_attn_first", windows},
-                  {"normalization_function", "rmsnorm", NULL},
-                  {"pool_type", "last", NULL}};
+} idle_words[] = {
+    {"use_bidirectional_attention", "vision", layers_differ}, /* text has no pictures */
+    {"position_embedding_type", "rope", NULL},
+    {"norm_type", "rms", NULL},
+    {"norm_type", "layer_norm", layer_norms},
+    {"mlp_type", "default", NULL},
+    {"position_embedding_type", "rope_gptj", cohere},
+    {"order_of_interleaved_layers", "local_attn_first", windows},
+    {"normalization_function", "rmsnorm", NULL},
+    {"pool_type", "last", NULL},
+    {"mlp_hidden_act", "relu2", single},
+    {"score_function", "sigmoid", bailing},
+    {"router_dtype", "fp32", bailing},
+    {"router_type", "topN", bailing},
+    {"mamba_hidden_act", "silu", single},
+    {"topk_method", "greedy", experts_said},
+    {"topk_method", "group_limited_greedy", experts_said}, /* of more groups than one: n_group */
+    {"topk_method", "noaux_tc", experts_said},
+    {"scoring_func", "softmax", experts_said},
+    {"scoring_func", "sigmoid", experts_said}};
 
 static bool ends_in(const char *s, const char *tail) {
     size_t n = strlen(s), k = strlen(tail);

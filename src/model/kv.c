@@ -13,7 +13,7 @@ uint64_t tn_kv_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type type) {
     for (int32_t l = 0; l < h->n_layers; l++)
         if (tn_layer_attends(h, l) && tn_layer_kv(h, l) == l)
             n += (uint64_t)tn_layer_kv_heads(h, l) * tn_kv_panel_bytes(type, (size_t)tn_layer_d_head(h, l));
-    return 2 * panels * n;
+    return (tn_latent(h) ? 1 : 2) * panels * n;
 }
 
 tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_type type, tn_kv *out,
@@ -22,8 +22,11 @@ tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_ty
     int32_t n_panels = (n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL;
     bool whole = h->d_head % TN_HADAMARD_BLOCK == 0 && h->window_d_head % TN_HADAMARD_BLOCK == 0;
     size_t n = 0;
-    *out = (tn_kv){
-        .ctx = ctx, .type = type, .rotated = type == TN_KV_INT4 && whole, .cap_tok = n_panels * TN_KV_PANEL};
+    *out = (tn_kv){.ctx = ctx,
+                   .type = type,
+                   .rotated = type == TN_KV_INT4 && whole && !tn_latent(h),
+                   .joint = tn_latent(h),
+                   .cap_tok = n_panels * TN_KV_PANEL};
     for (int32_t l = 0; l < h->n_layers; l++) {
         out->index[l] = -1;
         if (!tn_layer_attends(h, l)) continue;
@@ -38,13 +41,13 @@ tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_ty
         n += (size_t)at->n_kv_heads * at->head_bytes;
     }
     out->layers[out->n_layers].at = n;
-    out->k = tn_alloc(ctx, TN_MEM_KV, n, 1);
+    if (!out->joint) out->k = tn_alloc(ctx, TN_MEM_KV, n, 1);
     out->v = tn_alloc(ctx, TN_MEM_KV, n, 1);
-    if (out->k && out->v) return TERN_OK;
+    if ((out->k || out->joint) && out->v) return TERN_OK;
     tn_kv_close(out);
     return tn_fail(err, TERN_E_MEMORY,
                    "no memory for a KV cache of %d tokens (%zu bytes); ask for a smaller context", n_ctx,
-                   2 * n);
+                   (out->joint ? 1 : 2) * n);
 }
 
 void tn_kv_close(tn_kv *kv) {
@@ -54,7 +57,7 @@ void tn_kv_close(tn_kv *kv) {
 }
 
 static void put_key(const tn_kv *kv, size_t d, void *panels, int32_t pos, const float *k) {
-    float rotated[512];
+    float rotated[TN_MAX_HEAD];
     if (kv->rotated) {
         memcpy(rotated, k, d * sizeof *k);
         tn_hadamard_f32_ref(rotated, d);
@@ -65,7 +68,7 @@ static void put_key(const tn_kv *kv, size_t d, void *panels, int32_t pos, const 
 
 void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v) {
     size_t d = (size_t)tn_kv_layer_of(kv, layer)->d_head;
-    put_key(kv, d, tn_kv_k(kv, layer, head), pos, k);
+    if (!kv->joint) put_key(kv, d, tn_kv_k(kv, layer, head), pos, k);
     tn_kv_put_value(kv->type, d, tn_kv_v(kv, layer, head), (size_t)pos, v);
 }
 
@@ -75,24 +78,25 @@ void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
         size_t d = (size_t)kv->layers[l].d_head;
         for (int h = 0; h < kv->layers[l].n_kv_heads; h++) {
             size_t at = tn_kv_head_offset(kv, l, h);
-            tn_kv_copy_key(kv->type, d, kv->k + at, (size_t)from, (size_t)to);
+            if (!kv->joint) tn_kv_copy_key(kv->type, d, kv->k + at, (size_t)from, (size_t)to);
             tn_kv_copy_value(kv->type, d, kv->v + at, (size_t)from, (size_t)to);
         }
     }
 }
 
 void tn_kv_convert(const tn_kv *from, int32_t n_tok, const tn_kv *to) {
-    float k[512], v[512];
+    float k[TN_MAX_HEAD], v[TN_MAX_HEAD];
     for (int l = 0; l < from->n_layers; l++) {
         size_t d = (size_t)from->layers[l].d_head;
         for (int h = 0; h < from->layers[l].n_kv_heads; h++) {
             size_t in = tn_kv_head_offset(from, l, h), out = tn_kv_head_offset(to, l, h);
             for (int32_t p = 0; p < n_tok; p++) {
-                for (size_t i = 0; i < d; i++) k[i] = tn_kv_key(from->type, d, from->k + in, (size_t)p, i);
                 for (size_t i = 0; i < d; i++) v[i] = tn_kv_value(from->type, d, from->v + in, (size_t)p, i);
+                tn_kv_put_value(to->type, d, to->v + out, (size_t)p, v);
+                if (from->joint) continue;
+                for (size_t i = 0; i < d; i++) k[i] = tn_kv_key(from->type, d, from->k + in, (size_t)p, i);
                 if (from->rotated) tn_hadamard_f32_ref(k, d);
                 put_key(to, d, to->k + out, p, k);
-                tn_kv_put_value(to->type, d, to->v + out, (size_t)p, v);
             }
         }
     }
@@ -103,7 +107,7 @@ void tn_kv_query(const tn_kv *kv, const tn_kernels *kern, size_t d, float *q, in
 }
 
 bool tn_kv_finite(const tn_kv *kv, const tn_kernels *kern, int layer, int head, int32_t n_tok) {
-    float row[512];
+    float row[TN_MAX_HEAD];
     size_t d = (size_t)tn_kv_layer_of(kv, layer)->d_head;
     const void *v = tn_kv_v(kv, layer, head);
     bool finite = true;
@@ -118,7 +122,7 @@ bool tn_kv_finite(const tn_kv *kv, const tn_kernels *kern, int layer, int head, 
 
 static uint64_t state_bytes(const void *self) {
     const tn_kv *kv = self;
-    return 2 * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0);
+    return (kv->joint ? 1 : 2) * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0);
 }
 
 static void state_keep(void *self, int32_t slot, int32_t n_tok) { tn_kv_move(self, slot, n_tok); }
@@ -156,9 +160,9 @@ static void transfer_head(const tn_kv *kv, size_t d, size_t at, int32_t n_tok, b
                           void *user) {
     size_t panel = tn_kv_panel_bytes(kv->type, d), whole = (size_t)n_tok / TN_KV_PANEL,
            in_panel = (size_t)n_tok % TN_KV_PANEL, n_panels = whole + (in_panel != 0);
-    uint8_t *k = kv->k + at, *v = kv->v + at;
-    io(user, k, (saving ? whole : n_panels) * panel);
-    if (saving && in_panel) save_panel(kv, d, k + whole * panel, in_panel, io, user);
+    uint8_t *k = kv->joint ? NULL : kv->k + at, *v = kv->v + at;
+    if (k) io(user, k, (saving ? whole : n_panels) * panel);
+    if (k && saving && in_panel) save_panel(kv, d, k + whole * panel, in_panel, io, user);
     size_t scales = kv->type <= TN_KV_F16 ? 0 : TN_KV_PANEL * tn_kv_groups(d) * sizeof(uint16_t),
            row = (panel - scales) / TN_KV_PANEL;
     io(user, v, whole * panel);

@@ -14,6 +14,7 @@ typedef struct tn_kv {
     tn_ctx *ctx;
     tn_kv_type type;
     bool rotated;
+    bool joint;       /* a position's value is its key too (latent attention): there are no keys beside it */
     int32_t n_layers; /* that attend, with keys and values of their own */
     struct tn_kv_layer {
         int32_t n_kv_heads, d_head;
@@ -23,7 +24,7 @@ typedef struct tn_kv {
     int32_t cap_tok;              /* multiple of TN_KV_PANEL */
     int16_t index[TN_MAX_LAYERS]; /* which of those a layer reads; -1: it does not attend, and must not be
                                      asked for */
-    uint8_t *k, *v;               /* layer by layer [kv head][head_bytes] */
+    uint8_t *k, *v;               /* layer by layer [kv head][head_bytes]; joint: k is NULL */
 } tn_kv;
 
 tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_type type, tn_kv *out,
@@ -42,13 +43,13 @@ static inline const struct tn_kv_layer *tn_kv_layer_of(const tn_kv *kv, int laye
 }
 /* layer: of the model. */
 static inline void *tn_kv_k(const tn_kv *kv, int layer, int head) {
-    return kv->k + tn_kv_head_offset(kv, kv->index[layer], head);
+    return kv->k ? kv->k + tn_kv_head_offset(kv, kv->index[layer], head) : NULL;
 }
 static inline void *tn_kv_v(const tn_kv *kv, int layer, int head) {
     return kv->v + tn_kv_head_offset(kv, kv->index[layer], head);
 }
 
-/* Store one position's key and value (d_head values each). */
+/* Store one position's key and value (d_head values each); joint: of the value alone. */
 void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v);
 /* Copy position `from` over position `to` in every layer and head (draft trees keep the accepted branch). */
 void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to);

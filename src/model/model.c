@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "model/blocks.h"
 #include "model/next.h"
+#include "model/streamed.h"
 
 #include <assert.h>
 #include <string.h>
@@ -15,9 +16,11 @@ typedef struct loader {
     tn_source *src;
     tn_model *m;
     tn_pool *pool;
-    XXH64_state_t *hash; /* NULL: a part is loaded */
-    bool to_q8;          /* floats become blocks of 8 bits */
-    uint8_t *room;       /* where the next linear in blocks goes; NULL: into memory of its own */
+    bool to_q8;              /* floats become blocks of 8 bits */
+    uint8_t *room;           /* where the next linear in blocks goes; NULL: into memory of its own */
+    tn_tensor_memory memory; /* of tensors that were read already; NULL: they are read from the source */
+    void *memory_user;
+    uint64_t n_beside; /* bytes of blocks that cannot stay in that memory */
     tern_error *err;
 } loader;
 
@@ -78,8 +81,9 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     float *v = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, (size_t)cols, sizeof *v);
     TN_FAIL_IF(!v, ld->err, TERN_E_MEMORY, "no memory for %s", tn_role_name(role));
     *out = v;
-    TN_TRY(tn_source_read(ld->src, layer, role, 0, n_rows, v, ld->err));
-    if (ld->hash) XXH64_update(ld->hash, v, (size_t)cols * sizeof *v);
+    const uint8_t *tensor = ld->memory ? ld->memory(ld->memory_user, layer, role) : NULL;
+    if (tensor) TN_TRY(tn_source_read_from(ld->src, layer, role, tensor, 0, n_rows, v, ld->err));
+    else TN_TRY(tn_source_read(ld->src, layer, role, 0, n_rows, v, ld->err));
     ld->m->n_params += (uint64_t)cols;
     ld->m->weight_bytes += (uint64_t)cols * sizeof *v;
     return TERN_OK;
@@ -146,12 +150,12 @@ static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, 
                              tn_linear *l) {
     l->n = (int32_t)rows;
     l->k = (int32_t)cols;
-    if (ld->m->scheme == TN_FLOAT_BLOCKS)
+    if (l->blocks) TN_TRY(tn_blocks_turn(ld->m->ctx, ld->pool, ld->src, layer, role, row0, l, ld->err));
+    else if (ld->m->scheme == TN_FLOAT_BLOCKS)
         TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, row0, &ld->room, l, ld->err));
     size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
     if (!bytes) TN_TRY(load_panels(ld, layer, role, row0, l, &bytes));
     if (ld->to_q8 && !l->blocks) TN_TRY(tn_blocks_from_panels(ld->m->ctx, ld->pool, l, &bytes, ld->err));
-    if (ld->hash) XXH64_update(ld->hash, l->blocks ? l->blocks : l->panels, bytes);
     ld->m->n_params += (uint64_t)(rows * cols);
     ld->m->weight_bytes += bytes;
     return TERN_OK;
@@ -159,7 +163,7 @@ static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, 
 
 /* bias: the role of its bias vector, or TN_W_N_ROLES for none. */
 static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias, tn_linear *l) {
-    *l = (tn_linear){0};
+    if (!ld->memory) *l = (tn_linear){0};
     if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
     tn_role_shape(&ld->m->h, layer, role, &rows, &cols);
@@ -175,7 +179,8 @@ static tern_status load_experts(loader *ld, int layer, const struct tn_layer_lin
     if (!n || !tn_source_has(ld->src, layer, r->role)) return TERN_OK;
     tn_role_shape(&ld->m->h, layer, r->role, &rows, &cols);
     rows /= n;
-    tn_linear *l = *out = tn_calloc(ctx, TN_MEM_WEIGHTS, (size_t)n, sizeof *l);
+    if (!*out) *out = tn_calloc(ctx, TN_MEM_WEIGHTS, (size_t)n, sizeof **out); /* else they were placed */
+    tn_linear *l = *out;
     TN_FAIL_IF(!l, ld->err, TERN_E_MEMORY, "no memory for %d experts", (int)n);
     for (int64_t e = 0; e < n; e++) TN_TRY(load_rows(ld, layer, r->role, e * rows, rows, cols, &l[e]));
     TN_TRY(load_vector(ld, layer, r->bias, &bias));
@@ -190,7 +195,7 @@ static tern_status load_experts(loader *ld, int layer, const struct tn_layer_lin
 }
 
 static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
-    size_t room = ld->m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_room(ld->src, i) : 0;
+    size_t room = ld->m->scheme == TN_FLOAT_BLOCKS && !ld->memory ? tn_blocks_room(ld->src, i) : 0;
     if (room) {
         ld->room = layer->room = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, room, 1);
         TN_FAIL_IF(!layer->room, ld->err, TERN_E_MEMORY, "no memory for layer %d (%zu bytes)", i, room);
@@ -217,7 +222,6 @@ static tern_status load_next(loader *ld) {
     if (tn_source_without_next(ld->src))
         tn_log(ld->m->ctx, TERN_LOG_WARN, "%s", tn_source_without_next(ld->src));
     if (!h->n_next || (ld->m->scheme != TN_FLOAT && ld->m->scheme != TN_FLOAT_BLOCKS)) return TERN_OK;
-    ld->hash = NULL;
     TN_TRY(tn_next_make(ld->m, ld->err));
     tn_layer *layer = &ld->m->next->layers[0];
     tern_status st = load_layer(ld, h->n_layers, layer);
@@ -295,12 +299,8 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
     *out = NULL;
     tn_model *m;
     tern_status st = new_model(ctx, src, scheme, &m, err);
-    loader ld = {.src = src, .m = m, .pool = pool, .hash = XXH64_createState(), .to_q8 = to_q8, .err = err};
+    loader ld = {.src = src, .m = m, .pool = pool, .to_q8 = to_q8, .err = err};
     if (st != TERN_OK) goto out;
-    TN_BAIL_IF(!ld.hash, err, TERN_E_MEMORY, "no memory for a hash");
-    XXH64_reset(ld.hash, 0);
-    uint64_t identity = tn_hparams_identity(&m->h);
-    XXH64_update(ld.hash, &identity, sizeof identity);
     tn_linear *top = m->top.linears;
     if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &top[TN_W_EMBD])) != TERN_OK) goto out;
     if (!m->h.tied && (st = load_linear(&ld, -1, TN_W_OUT, TN_W_OUT_B, &top[TN_W_OUT])) != TERN_OK) goto out;
@@ -313,18 +313,11 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
                    "loading was cancelled");
     }
     tn_source_release(src, -1);
-    XXH64_state_t *hash = ld.hash;
-    st = load_next(&ld);
-    ld.hash = hash;
-    if (st != TERN_OK) goto out;
+    if ((st = load_next(&ld)) != TERN_OK) goto out;
     m->tokenizer = tn_source_take_tokenizer(src);
-    identity = m->tokenizer ? tn_tokenizer_fingerprint(m->tokenizer) : 0; /* a folder may have none */
-    XXH64_update(ld.hash, &identity, sizeof identity);
-    m->fingerprint = XXH64_digest(ld.hash);
     *out = m;
     m = NULL;
 out:
-    if (ld.hash) XXH64_freeState(ld.hash);
     tn_model_close(&m);
     return st;
 }
@@ -336,6 +329,143 @@ tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_s
 
 tern_status tn_model_load_q8(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err) {
     return load_model(ctx, pool, src, TN_FLOAT_BLOCKS, true, out, err);
+}
+
+/* ---- tensors that lie in memory as in the file ------------------------------------------------------ */
+
+/* What cannot be turned where it lies (a channel that is not there rounds its tiles up; its rows lie between others')
+ * gets memory of its own when the layer is filled, beside the bytes that were read. */
+enum { MOST_BESIDE = 8 /* a part of the weights */ };
+
+static void place_rows(loader *ld, int layer, tn_role role, int64_t row0, int64_t rows, int64_t cols,
+                       tn_linear *l) {
+    const size_t bytes = tn_blocks_role_bytes(ld->src, layer, role, rows, cols);
+    uint8_t *tensor = ld->memory(ld->memory_user, layer, role);
+    *l = (tn_linear){.n = (int32_t)rows, .k = (int32_t)cols};
+    ld->m->n_params += (uint64_t)(rows * cols);
+    if (bytes && (!tensor || !tn_blocks_place(ld->src, layer, role, row0, tensor, layer < 0, l)))
+        ld->n_beside += bytes;
+}
+
+static void place_linear(loader *ld, int layer, tn_role role, tn_linear *l) {
+    int64_t rows, cols;
+    if (!tn_source_has(ld->src, layer, role)) return;
+    tn_role_shape(&ld->m->h, layer, role, &rows, &cols);
+    place_rows(ld, layer, role, 0, rows, cols, l);
+}
+
+static tern_status place_layer(loader *ld, int layer) {
+    tn_layer *to = &ld->m->layers[layer];
+    for (int l = 0; l < TN_N_LAYER_LINEARS; l++)
+        place_linear(ld, layer, tn_layer_linears[l].role, &to->linears[tn_layer_linears[l].role]);
+    place_linear(ld, layer, TN_W_ROUTER, &to->linears[TN_W_ROUTER]);
+    for (int l = 0; l < TN_N_EXPERT_LINEARS; l++) {
+        const tn_role role = tn_expert_linears[l].role;
+        int64_t rows, cols, n = ld->m->h.n_experts;
+        if (!n || !tn_source_has(ld->src, layer, role)) continue;
+        tn_role_shape(&ld->m->h, layer, role, &rows, &cols);
+        rows /= n;
+        to->experts[l] = tn_calloc(ld->m->ctx, TN_MEM_WEIGHTS, (size_t)n, sizeof *to->experts[l]);
+        TN_FAIL_IF(!to->experts[l], ld->err, TERN_E_MEMORY, "no memory for %d experts", (int)n);
+        for (int64_t e = 0; e < n; e++) place_rows(ld, layer, role, e * rows, rows, cols, &to->experts[l][e]);
+    }
+    return TERN_OK;
+}
+
+/* What is no linear, and what everything takes in memory. */
+static void count(tn_model *m, const tn_source *src) {
+    for (int layer = -1; layer < m->h.n_layers; layer++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            int64_t rows, cols;
+            m->weight_bytes += tn_model_role_bytes(src, TN_FLOAT_BLOCKS, layer, role);
+            if (!tn_source_has(src, layer, role) || linears_of(&m->h, layer, role)) continue;
+            tn_role_shape(&m->h, layer, role, &rows, &cols);
+            m->n_params += (uint64_t)(rows * cols);
+        }
+    }
+}
+
+tern_status tn_model_place(tn_ctx *ctx, tn_source *src, tn_tensor_memory memory, void *user, bool *fits,
+                           tn_model **out, tern_error *err) {
+    tn_model *m;
+    *out = NULL;
+    *fits = false;
+    tern_status st = new_model(ctx, src, TN_FLOAT_BLOCKS, &m, err);
+    loader ld = {.src = src, .m = m, .memory = memory, .memory_user = user, .err = err};
+    if (st == TERN_OK) {
+        place_linear(&ld, -1, TN_W_EMBD, &m->top.linears[TN_W_EMBD]);
+        if (!m->h.tied) place_linear(&ld, -1, TN_W_OUT, &m->top.linears[TN_W_OUT]);
+    }
+    for (int i = 0; st == TERN_OK && i < m->h.n_layers; i++) st = place_layer(&ld, i);
+    if (st == TERN_OK) {
+        count(m, src);
+        *fits = ld.n_beside <= m->weight_bytes / MOST_BESIDE;
+    }
+    if (!*fits) {
+        tn_model_close(&m);
+        return st;
+    }
+    m->tokenizer = tn_source_take_tokenizer(src);
+    *out = m;
+    return TERN_OK;
+}
+
+tern_status tn_model_fill(tn_model *m, tn_pool *pool, tn_source *src, int layer, tn_role role,
+                          tn_tensor_memory memory, void *user, tern_error *err) {
+    loader ld = {.src = src, .m = m, .pool = pool, .memory = memory, .memory_user = user, .err = err};
+    const uint64_t n_params = m->n_params, weight_bytes = m->weight_bytes;
+    tern_status st = TERN_OK;
+    if (layer == m->h.n_layers) {
+        ld.memory = NULL;
+        st = load_next(&ld);
+    } else if (layer >= 0) st = load_layer(&ld, layer, &m->layers[layer]);
+    else if (role == TN_W_OUT_NORM) st = load_out_norm(&ld);
+    else st = load_linear(&ld, -1, role, role == TN_W_OUT ? TN_W_OUT_B : TN_W_N_ROLES, &m->top.linears[role]);
+    m->n_params = n_params; /* they were counted when they got their place */
+    if (layer < m->h.n_layers) m->weight_bytes = weight_bytes;
+    return st;
+}
+
+/* ---- which model it is ------------------------------------------------------------------------------ */
+
+/* Each hash begins from the one before. */
+static uint64_t hash_linear(const tn_linear *l, uint64_t seed) {
+    const size_t n = (size_t)l->n, k = (size_t)l->k;
+    if (!l->n) return seed;
+    return l->blocks ? XXH64(l->blocks, tn_blocks_bytes(l->blocks_type, n, k), seed)
+                     : XXH64(l->panels, tn_panels_bytes(l->dtype, n, k), seed);
+}
+
+static uint64_t hash_layer(const tn_model *m, int layer, const tn_layer *l, uint64_t seed) {
+    for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+        int64_t rows, cols;
+        tn_role_shape(&m->h, layer, role, &rows, &cols);
+        if (l->vectors[role]) seed = XXH64(l->vectors[role], (size_t)(rows * cols) * sizeof(float), seed);
+        const tn_linear *one = &l->linears[role];
+        seed = hash_linear(one, seed);
+        if (one->bias) seed = XXH64(one->bias, (size_t)one->n * sizeof(float), seed);
+    }
+    for (int i = 0; i < TN_N_EXPERT_LINEARS; i++)
+        for (int32_t e = 0; l->experts[i] && e < m->h.n_experts; e++) {
+            const tn_linear *one = &l->experts[i][e];
+            seed = hash_linear(one, seed);
+            if (one->bias) seed = XXH64(one->bias, (size_t)one->n * sizeof(float), seed);
+        }
+    return seed;
+}
+
+uint64_t tn_model_fingerprint(const tn_model *m) {
+    uint64_t print =
+        atomic_load_explicit(&m->fingerprint, memory_order_relaxed); /* stands for no other data */
+    if (print) return print;
+    /* Weights that did not arrive have no memory. What is said then is no model's; the next call asks again. */
+    if (tn_model_need(m, TN_NEED_ALL, NULL) != TERN_OK) return ~tn_hparams_identity(&m->h);
+    print = tn_hparams_identity(&m->h);
+    print = hash_layer(m, -1, &m->top, print);
+    for (int i = 0; i < m->h.n_layers; i++) print = hash_layer(m, i, &m->layers[i], print);
+    if (m->tokenizer) print ^= tn_tokenizer_fingerprint(m->tokenizer); /* a folder may have none */
+    atomic_store_explicit(&((tn_model *)(uintptr_t)m)->fingerprint, print, memory_order_relaxed);
+    return print;
 }
 
 static void free_linear(tn_ctx *ctx, tn_linear *l) {
@@ -364,6 +494,7 @@ void tn_model_close(tn_model **pm) {
     tn_model *m = *pm;
     if (!m) return;
     *pm = NULL;
+    tn_streamed_close(&m->streamed); /* before the memory that it reads to */
     for (int i = 0; m->layers && i < m->h.n_layers; i++) tn_model_drop_layer(m, i);
     free_layer(m->ctx, &m->top, 0);
     tn_model_close(&m->next);

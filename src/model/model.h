@@ -33,6 +33,7 @@ typedef struct tn_layer {
 } tn_layer;
 
 typedef struct tn_model tn_model;
+typedef struct tn_streamed tn_streamed;
 struct tn_model {
     tn_ctx *ctx;
     tn_hparams h;
@@ -42,8 +43,8 @@ struct tn_model {
     tn_layer *layers;
     tn_float_scheme scheme;
     uint64_t n_params, weight_bytes;
-    uint64_t
-        fingerprint; /* of every hyperparameter, all weights and the tokenizer: ties saved states to their model */
+    _Atomic uint64_t fingerprint; /* see tn_model_fingerprint; 0: nobody has asked yet */
+    tn_streamed *streamed; /* the file's blocks that are on their way (streamed.h); NULL: all are here */
     char description[64];
     tn_lora *loras[TN_MAX_LORAS]; /* owned: adapters that texts may be read with */
     int32_t n_loras;
@@ -70,6 +71,21 @@ tern_status tn_model_load_next(tn_model *m, tn_pool *pool, tn_source *src, tern_
 tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int layer, tern_error *err);
 void tn_model_drop_layer(tn_model *m, int layer);
 void tn_model_close(tn_model **m);
+
+/* Identity of every hyperparameter, all weights and the tokenizer: it ties saved states to their model. The first call
+ * reads all weights in memory, and waits for those that are on their way; any thread may call. */
+uint64_t tn_model_fingerprint(const tn_model *m);
+
+/* A model whose tensors lie in memory as they lie in the file, once somebody has read them there (streamed.h).
+ * memory: of a role's whole tensor, and after the model's own of 16 rows more; NULL: it is not read. Each layer is placed once, then filled once; only
+ * then its weights may be used. *fits: false where tensors cannot be used where they lie: then the model is loaded
+ * whole, by tn_model_load. */
+typedef uint8_t *(*tn_tensor_memory)(void *user, int layer, tn_role role);
+tern_status tn_model_place(tn_ctx *ctx, tn_source *src, tn_tensor_memory memory, void *user, bool *fits,
+                           tn_model **out, tern_error *err);
+/* layer n_layers: the layer that guesses further, which is read here. */
+tern_status tn_model_fill(tn_model *m, tn_pool *pool, tn_source *src, int layer, tn_role role,
+                          tn_tensor_memory memory, void *user, tern_error *err);
 
 /* Tensors of a layer; outside 0 .. n_layers - 1 of the model level. */
 static inline const tn_layer *tn_model_layer(const tn_model *m, int32_t layer) {

@@ -32,6 +32,8 @@ static const tn_op_info *const table[TN_N_OP_KINDS] = {
     [TN_OP_ALTUP_CORRECT] = &tn_op_altup_correct,
     [TN_OP_ALTUP_ADD] = &tn_op_altup_add,
     [TN_OP_ALTUP_MERGE] = &tn_op_altup_merge,
+    [TN_OP_LATENT] = &tn_op_latent,
+    [TN_OP_HEADS] = &tn_op_heads,
 };
 
 const tn_op_info *tn_op_info_of(tn_op_kind kind) { return table[kind]; }

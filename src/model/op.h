@@ -47,14 +47,17 @@ extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_o
     tn_op_residual, tn_op_cap, tn_op_copy, tn_op_route, tn_op_gather, tn_op_expert_gate, tn_op_expert_sum,
     tn_op_conv, tn_op_conv_gate, tn_op_delta_gates, tn_op_delta_mix, tn_op_delta, tn_op_delta_norm,
     tn_op_attn_gate, tn_op_embed_layers, tn_op_layer_mix, tn_op_scale, tn_op_norm_add, tn_op_gate_sparse,
-    tn_op_embed_add, tn_op_streams, tn_op_altup_predict, tn_op_altup_correct, tn_op_altup_add,
-    tn_op_altup_merge;
+    tn_op_embed_add, tn_op_latent, tn_op_heads, tn_op_streams, tn_op_altup_predict, tn_op_altup_correct,
+    tn_op_altup_add, tn_op_altup_merge;
 
 /* Scores of the streams by a row of the one that is active: tanh(router norm(x) / n_embd). */
 void tn_altup_scores(const tn_op *op, const tn_frame *f, const float *x, float *normed,
                      float scores[TN_STREAMS]);
 /* By how much a stream's n values must grow to be as large as the first's. */
 float tn_stream_ratio(const float *first, const float *x, int32_t n);
+
+/* HEADS: rows 0 .. n_rows - 1 of some heads, which may run beside others. */
+void tn_heads_run(const tn_op *op, const tn_frame *f, int32_t n_rows, int32_t head0, int32_t head1);
 
 /* DELTA: its work in items, which may run beside each other once the rows of DELTA_MIX are there; items of one call are
  * quicker together where rows are few. */

@@ -1,10 +1,18 @@
-/* EMBED: X[row] = embedding[ids[row]] * scale; of several streams, the first. */
+/* EMBED: X[row] = embedding[ids[row]] * scale; of several streams, the first. Extra rows stand as they are. */
 #include "model/op.h"
+
+#include <string.h>
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
     (void)scratch;
     for (int32_t i = row0; i < row1; i++) {
         float *x = tn_frame_row(f, op->out, op->width, i);
+        const tn_extra_rows *extra = f->r->extra;
+        if (extra && f->ids[i] >= extra->first) {
+            memcpy(x, tn_extra_row(extra, f->ids[i], (size_t)op->in_width),
+                   (size_t)op->in_width * sizeof *x); /* the session has checked that it is there */
+            continue;
+        }
         f->embed(f->embed_user, f->ids[i], x);
         if (op->scale == 1.0f) continue;
         for (int32_t j = 0; j < op->in_width; j++) x[j] *= op->scale;

@@ -5,6 +5,13 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
     (void)scratch;
     const float *w = tn_model_vector(f->m, op->layer, op->weight),
                 *b = op->bias == TN_W_N_ROLES ? NULL : tn_model_vector(f->m, op->layer, op->bias);
+    if (op->in == TN_BUF_Q_A) { /* not as wide as the model, and its epsilon is the published layer's own */
+        for (int32_t r = row0; r < row1; r++) {
+            float *x = tn_frame_row(f, op->in, op->width, r);
+            f->r->kern->rmsnorm_f32(x, w, 1e-6f, x, (size_t)op->width);
+        }
+        return;
+    }
     for (int32_t r = row0; r < row1; r++) /* of several streams, the first is read */
         tn_rows_norm(f->r, w, b, tn_frame_row(f, op->in, op->in_width, r),
                      tn_frame_row(f, op->out, op->width, r), 0, 1);

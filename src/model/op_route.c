@@ -1,6 +1,6 @@
 /* ROUTE: the scores of a row choose `used` experts, the lower number where scores are equal. Weights are the
  * softmax of the scores, over the chosen ones where `norm`, or their sigmoids. A bias is added to the shares
- * or sigmoids for the choice alone. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale.
+ * or sigmoids for the choice alone. Of experts in groups those of the best groups are chosen from. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale.
  * Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of its own. The
  * caller has computed the scores: by tn_route_scores, or over a pool. */
 #include "model/experts.h"
@@ -17,12 +17,31 @@ static void largest(const float *value, int32_t n, int32_t used, bool *taken) {
     }
 }
 
+/* Leaves the experts of the best groups: those of the others lose whatever they are compared with. A group is as good as
+ * the two best of it where scores are sigmoids, else as its best. */
+static void keep_groups(const tn_op *op, float *value) {
+    const int32_t n = op->experts.groups, each = op->experts.n / n;
+    float good[TN_MAX_EXPERTS];
+    bool kept[TN_MAX_EXPERTS] = {0};
+    for (int32_t g = 0; g < n; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (int32_t e = g * each; e < (g + 1) * each; e++) {
+            if (value[e] > first) second = first, first = value[e];
+            else if (value[e] > second) second = value[e];
+        }
+        good[g] = op->experts.sigmoid ? first + second : first;
+    }
+    largest(good, n, op->experts.groups_used, kept);
+    for (int32_t e = 0; e < op->experts.n; e++)
+        if (!kept[e / each]) value[e] = -INFINITY;
+}
+
 void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *chosen) {
     const float *bias = op->experts.bias ? tn_model_vector(m, op->layer, TN_W_EXPERTS_BIAS) : NULL,
                 *scale = op->experts.beside ? tn_model_vector(m, op->layer, TN_W_EXPERTS_SCALE) : NULL;
     int32_t used = op->experts.used, n = op->experts.n;
     bool taken[TN_MAX_EXPERTS] = {0};
-    float weight[TN_MAX_EXPERTS], biased[TN_MAX_EXPERTS], max = -INFINITY, sum = 0, all = 0;
+    float weight[TN_MAX_EXPERTS], value[TN_MAX_EXPERTS] = {0}, max = -INFINITY, sum = 0, all = 0;
     float by = op->experts.beside ? 1 / sqrtf((float)op->experts.n_embd) : 1;
     for (int32_t e = 0; e < n; e++) {
         score[e] *= by;
@@ -32,9 +51,12 @@ void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *ch
         weight[e] = op->experts.sigmoid ? 1 / (1 + tn_expf(-score[e])) : tn_expf(score[e] - max);
         all += weight[e];
     }
-    for (int32_t e = 0; bias && e < n; e++)
-        biased[e] = (op->experts.sigmoid ? weight[e] : weight[e] / all) + bias[e];
-    largest(bias ? biased : score, n, used, taken);
+    for (int32_t e = 0; e < n; e++) {
+        const float share = op->experts.sigmoid ? weight[e] : weight[e] / all;
+        value[e] = bias ? share + bias[e] : op->experts.groups ? share : score[e];
+    }
+    if (op->experts.groups) keep_groups(op, value);
+    largest(value, n, used, taken);
     for (int32_t e = 0; e < n; e++)
         if (taken[e] || !op->experts.norm) sum += weight[e];
     if (op->experts.sigmoid) sum = op->experts.norm ? sum + 1e-6f : 1;

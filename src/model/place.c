@@ -84,6 +84,35 @@ static bool part_of_mamba(const tn_delta_net *n, tn_role role, tn_place *p, uint
     return true;
 }
 
+/* Of latent attention, K and V may be one tensor, head by head: what makes a key of a latent, whose columns queries are
+ * multiplied with, then what makes a value. */
+static bool part_of_latent(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap,
+                           tn_place *p, uint64_t *n_rows) {
+    const int32_t nope = f->h->latent.d_nope, value = f->h->latent.d_value, rank = f->h->latent.rank;
+    if (f->gguf ? f->arch->gguf_permuted : f->arch->hf_permuted) {
+        if (role == TN_W_LATENT_Q)
+            p->permuted_heads = f->h->n_heads, p->permuted_d = nope + f->h->n_rot, p->permuted_at = nope;
+        if (role == TN_W_KV_A)
+            p->permuted_heads = 1, p->permuted_d = rank + f->h->n_rot, p->permuted_at = rank;
+    }
+    if (!tn_role_by_head(role) || (f->gguf && tn_file_tensor(f, name))) return false;
+    if (f->gguf) snprintf(name, cap, "blk.%d.attn_kv_b.weight", layer);
+    *n_rows = (uint64_t)f->h->n_heads * (uint64_t)(nope + value);
+    p->crossed = role == TN_W_K_UP;
+    p->group_stride = nope + value;
+    p->group_rows = p->crossed ? nope : value;
+    p->row0 = p->crossed ? 0 : nope;
+    return true;
+}
+
+/* Queries, keys and values, one after another. */
+static bool part_in_order(const tn_hparams *h, tn_role role, tn_place *p, uint64_t *n_rows) {
+    int64_t d = h->d_head, queries = h->n_heads * d, keys = h->n_kv_heads * d;
+    p->row0 = role == TN_W_Q ? 0 : role == TN_W_K ? queries : queries + keys;
+    *n_rows = (uint64_t)(queries + 2 * keys);
+    return true;
+}
+
 /* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the
  * whole one. Returns false where the role is a tensor of its own. */
 static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
@@ -108,6 +137,9 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows = (uint64_t)(2 * f->h->n_heads * f->h->d_head);
         return true;
     }
+    if (!f->gguf && f->arch->fused_in_order && (role == TN_W_Q || role == TN_W_K || role == TN_W_V))
+        return part_in_order(f->h, role, p, n_rows);
+    if (tn_role_of_latent(role)) return part_of_latent(f, layer, role, name, cap, p, n_rows);
     if (role == TN_W_POSITIONS) {
         p->row0 = f->h->positions_from;
         *n_rows += (uint64_t)f->h->positions_from;
@@ -127,7 +159,8 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows += (uint64_t)f->h->n_vocab_rest;
         return true;
     }
-    if (f->arch->mamba && !f->arch->mamba_beside && (role == TN_W_GATE || role == TN_W_UP) && !f->gguf) {
+    if (f->arch->mamba && !f->arch->mamba_beside && !f->arch->single &&
+        (role == TN_W_GATE || role == TN_W_UP) && !f->gguf) {
         p->row0 = role == TN_W_UP ? f->h->n_ff : 0;
         *n_rows = 2 * (uint64_t)f->h->n_ff;
         return true;
@@ -178,6 +211,7 @@ void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, 
     if (p->t && (f->gguf ? f->arch->gguf_permuted : f->arch->hf_permuted)) {
         if (role == TN_W_Q || role == TN_W_Q_B) p->permuted_heads = f->h->n_heads;
         if (role == TN_W_K || role == TN_W_K_B) p->permuted_heads = f->h->n_kv_heads;
+        if (!p->permuted_d) p->permuted_d = f->h->d_head;
     }
 }
 
@@ -191,7 +225,7 @@ int64_t tn_place_row(const tn_model_file *f, const tn_place *p, int64_t row) {
     }
     if (p->group_rows) return row / p->group_rows * p->group_stride + row % p->group_rows + p->row0;
     if (!p->permuted_heads) return p->row0 + row;
-    int64_t d = f->h->d_head, rot = f->h->n_rot, head = row / d, r = row % d;
-    if (r >= rot) return p->row0 + row;
-    return p->row0 + head * d + 2 * (r % (rot / 2)) + r / (rot / 2);
+    int64_t d = p->permuted_d, rot = f->h->n_rot, head = row / d, r = row % d - p->permuted_at;
+    if (r < 0 || r >= rot) return p->row0 + row;
+    return p->row0 + head * d + p->permuted_at + 2 * (r % (rot / 2)) + r / (rot / 2);
 }

@@ -16,9 +16,11 @@ typedef struct tn_model_file {
 } tn_model_file;
 
 typedef struct tn_place {
-    const tn_tensor *t;     /* NULL: absent */
-    int64_t row0;           /* of the canonical tensor inside a fused one */
-    int32_t permuted_heads; /* > 0: rows of each of so many heads are in interleaved rope order */
+    const tn_tensor *t;              /* NULL: absent */
+    int64_t row0;                    /* of the canonical tensor inside a fused one */
+    int32_t permuted_heads;          /* > 0: rows of each of so many heads are in interleaved rope order */
+    int32_t permuted_d, permuted_at; /* of such a head: its rows, and the first one that is rotated */
+    bool crossed; /* rows of a head are columns of the file's, which is that of K and V together (MLA) */
     bool plus_one;
     const tn_tensor **experts; /* folders: a tensor for every expert; NULL: one for all */
     int64_t group_rows,

@@ -24,6 +24,9 @@ tn_buffer tn_role_buffer(tn_role r) {
     case TN_W_DELTA_OUT: return TN_BUF_BRANCH;
     case TN_W_GATE: return TN_BUF_GATE;
     case TN_W_UP: return TN_BUF_UP;
+    case TN_W_Q_A: return TN_BUF_Q_A;
+    case TN_W_LATENT_Q: return TN_BUF_LATENT_Q;
+    case TN_W_KV_A: return TN_BUF_KV_A;
     case TN_W_O:
     case TN_W_DOWN: return TN_BUF_BRANCH;
     case TN_W_GATE_EXPS: return TN_BUF_EXPERT_GATE;
@@ -58,7 +61,8 @@ static tn_role bias_of(tn_role linear) {
 
 static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     switch (role) {
-    case TN_W_GATE: return h->gated;
+    case TN_W_GATE:
+    case TN_W_GATE_EXPS: return h->gated;
     case TN_W_SINKS: return h->sinks;
     case TN_W_ATT_GATE: return h->attn_gate;
     case TN_W_DELTA_RATE:
@@ -67,6 +71,9 @@ static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     case TN_W_V: return tn_layer_may_have(h, layer, role);
     case TN_W_K_NORM: return h->qk_norm && tn_layer_may_have(h, layer, role);
     case TN_W_Q_NORM: return h->qk_norm;
+    case TN_W_Q_A:
+    case TN_W_LATENT_Q:
+    case TN_W_Q_A_NORM: return tn_layer_may_have(h, layer, role);
     case TN_W_ATTN_POST_NORM:
     case TN_W_FFN_POST_NORM: return h->post_norms;
     case TN_W_OUT_NORM:
@@ -129,6 +136,10 @@ int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     case TN_BUF_EXPERT_UP: return h->n_experts_used * h->n_ff_exp;
     case TN_BUF_GIVEN: return h->n_experts_used * h->n_embd;
     case TN_BUF_LOGITS: return h->n_vocab;
+    case TN_BUF_Q_A: return h->latent.q_rank;
+    case TN_BUF_LATENT_Q: return h->n_heads * (h->latent.d_nope + h->n_rot);
+    case TN_BUF_KV_A: return h->latent.rank + h->n_rot;
+    case TN_BUF_HEADS: return h->n_heads * h->latent.d_value;
     default: return h->n_embd;
     }
 }
@@ -162,7 +173,10 @@ static void specialise_delta(const tn_hparams *h, tn_op *o) {
 static void specialise_experts(const tn_hparams *h, tn_op *o) {
     if (o->kind == TN_OP_ROUTE) o->writes |= bit(TN_BUF_ROUTE);
     if (o->kind == TN_OP_GATHER) o->reads |= bit(TN_BUF_CHOSEN), o->writes |= bit(TN_BUF_CHOSEN);
-    if (o->kind == TN_OP_EXPERT_GATE) o->reads |= bit(TN_BUF_EXPERT_GATE);
+    if (o->kind == TN_OP_EXPERT_GATE && h->gated) o->reads |= bit(TN_BUF_EXPERT_GATE);
+    o->experts.gated = h->gated;
+    o->experts.groups = h->experts_groups;
+    o->experts.groups_used = h->experts_groups_used;
     if (o->kind == TN_OP_EXPERT_SUM) o->reads |= bit(TN_BUF_CHOSEN) | (h->shared_expert ? bit(o->out) : 0);
     o->experts.n = h->n_experts;
     o->experts.used = h->n_experts_used;
@@ -201,6 +215,33 @@ static void specialise_rope(const tn_hparams *h, tn_op *o) {
     o->rope.behind = h->qk_norm_last;
     o->rope.temp_scale = h->temp_scale;
     o->rope.temp_every = h->temp_every;
+}
+
+static void specialise_latent(const tn_hparams *h, tn_op *o) {
+    o->reads |= bit(TN_BUF_LATENT_Q);
+    o->writes |= bit(TN_BUF_LATENT_Q) | bit(TN_BUF_Q);
+    o->state_writes = (uint32_t)bit(TN_STATE_KV);
+    o->positional = true;
+    o->latent.n_heads = h->n_heads;
+    o->latent.rank = h->latent.rank;
+    o->latent.d_nope = h->latent.d_nope;
+    o->latent.n_rot = h->n_rot;
+    o->latent.rotates = tn_layer_has_rope(h, o->layer);
+    o->latent.temp_scale = h->temp_scale;
+    o->latent.temp_every = h->temp_every;
+}
+
+/* Queries into latents, which leaves what LATENT has put beside them; values of what heads give. */
+static void specialise_heads(const tn_hparams *h, tn_op *o) {
+    const bool up = o->weight == TN_W_K_UP;
+    o->heads.role = o->weight;
+    o->weight = TN_W_N_ROLES; /* it is no vector */
+    o->reads |= up ? bit(o->out) : 0;
+    o->heads.n_heads = h->n_heads;
+    o->heads.k = up ? h->latent.d_nope : h->latent.rank;
+    o->heads.n = up ? h->latent.rank : h->latent.d_value;
+    o->heads.in_stride = up ? h->latent.d_nope + h->n_rot : h->d_head;
+    o->heads.out_stride = up ? h->d_head : h->latent.d_value;
 }
 
 static void specialise_mix(const tn_hparams *h, tn_op *o) {
@@ -301,6 +342,8 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
         o->scale = (float)sqrt((double)h->n_ple);
         return true;
     case TN_OP_LAYER_MIX: specialise_mix(h, o); return true;
+    case TN_OP_LATENT: specialise_latent(h, o); return true;
+    case TN_OP_HEADS: specialise_heads(h, o); return true;
     case TN_OP_RESIDUAL: specialise_residual(h, o); return true;
     case TN_OP_NORM:
         if (o->weight == TN_W_N_ROLES) o->kind = TN_OP_COPY;
@@ -424,7 +467,8 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
 
 bool tn_program_divides_alone(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site);
-    return from->kind == TN_OP_DELTA_NORM || from->kind == TN_OP_CONV || from->kind == TN_OP_NORM_ADD ||
+    return (from->kind == TN_OP_COPY && from->in == TN_BUF_HEADS) || from->kind == TN_OP_DELTA_NORM ||
+           from->kind == TN_OP_CONV || from->kind == TN_OP_NORM_ADD ||
            (from->kind == TN_OP_ATTEND && from->attend.v_normed) || tn_site_of_ple(p->sites[site].kind) ||
            tn_site_of_streams(p->sites[site].kind);
 }
@@ -432,7 +476,8 @@ bool tn_program_divides_alone(const tn_program *p, int32_t site) {
 bool tn_program_divides(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site), *last = &p->ops[p->sites[site].op];
     bool others = tn_site_of_experts(p->sites[site].kind) || tn_program_divides_alone(p, site);
-    if (from->kind == TN_OP_EXPERT_GATE) return from->experts.limit > 0; /* what is clamped is not linear */
+    if (from->kind == TN_OP_EXPERT_GATE) /* what is clamped is not linear, nor what no gate multiplies */
+        return from->experts.limit > 0 || !from->experts.gated;
     for (const tn_op *o = from + 1; o < last; o++) others = others || o->kind == TN_OP_ROUTE;
     return others;
 }
@@ -455,6 +500,7 @@ static bool op_uses(const tn_op *o, tn_role role) {
     if (o->weight == role || o->bias == role) return true;
     if (o->kind == TN_OP_ROPE) return o->rope.q_norm == role || o->rope.k_norm == role;
     if (o->kind == TN_OP_ATTEND && o->attend.sinks == role) return true;
+    if (o->kind == TN_OP_HEADS && o->heads.role == role) return true;
     if (o->kind == TN_OP_ROUTE)
         return role == TN_W_ROUTER || role == TN_W_ROUTER_B ||
                (role == TN_W_SHARED_GATE && o->experts.shared_gate) ||

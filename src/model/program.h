@@ -52,7 +52,11 @@ typedef enum tn_buffer {
     TN_BUF_STREAM_1, /* what the others begin with */
     TN_BUF_STREAM_2,
     TN_BUF_STREAM_3,
-    TN_BUF_BRANCH, /* what a block adds to the residual stream */
+    TN_BUF_Q_A,      /* of latent attention: what queries come of */
+    TN_BUF_LATENT_Q, /* queries, before Q has them in the form that latents are multiplied with */
+    TN_BUF_KV_A,     /* the row that the state keeps */
+    TN_BUF_HEADS,    /* values of what heads give */
+    TN_BUF_BRANCH,   /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
 } tn_buffer;
@@ -91,6 +95,8 @@ typedef enum tn_op_kind {
     TN_OP_ALTUP_ADD,     /* the other streams of X += norm(in) */
     TN_OP_ALTUP_MERGE,   /* active = sum of streams, each as large as the first; the last: X = their mean */
     TN_OP_EMBED_ADD,     /* X += the row of a text's type, and that of the position */
+    TN_OP_LATENT,        /* the row of latents to the state; the rotated part of queries to Q */
+    TN_OP_HEADS,         /* out = in W^T, head by head */
     TN_OP_CAP,           /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
@@ -140,6 +146,8 @@ typedef struct tn_op {
             int32_t n, used, n_ff, n_embd;
             bool norm;                               /* the weights of those chosen add up to 1 */
             bool sigmoid, bias, shared, shared_gate; /* see tn_hparams */
+            bool gated;
+            int32_t groups, groups_used; /* 0: one */
             bool
                 beside; /* scores are divided by the root of n_embd, weights multiplied by the experts' scales */
             float scale;
@@ -153,7 +161,17 @@ typedef struct tn_op {
         float scale; /* EMBED, EMBED_LAYERS, RESIDUAL, SCALE without a weight */
         struct {
             bool type, positions;
-        } add;            /* EMBED_ADD: which of the two there are */
+        } add; /* EMBED_ADD: which of the two there are */
+        struct {
+            int32_t n_heads, rank, d_nope, n_rot;
+            bool rotates;
+            float temp_scale; /* of queries, by position; 0: none */
+            int32_t temp_every;
+        } latent;
+        struct {
+            tn_role role;
+            int32_t n_heads, k, n, in_stride, out_stride;
+        } heads;
         float deviations; /* GATE_SPARSE */
         int32_t stream;   /* COPY, ALTUP_MERGE: number of the stream */
         struct {

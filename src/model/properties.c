@@ -1,10 +1,12 @@
 #include "model/properties.h"
 
+#include "kernels/kv_cells.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-const char tn_layer_letters[TN_N_LAYER_KINDS + 1] = "acdb";
+const char tn_layer_letters[TN_N_LAYER_KINDS + 1] = "acdbf";
 
 #define AT(field) offsetof(tn_hparams, field)
 #define ALWAYS(section, type, key, field, min, max)                                                          \
@@ -24,7 +26,7 @@ static const tn_property properties[] = {
     ALWAYS("hparams", INT, "n_embd", n_embd, 1, 1 << 16),
     ALWAYS("hparams", INT, "n_heads", n_heads, 1, 1 << 12),
     ALWAYS("hparams", INT, "n_kv_heads", n_kv_heads, 1, 1 << 12),
-    ALWAYS("hparams", INT, "d_head", d_head, 1, 512),
+    ALWAYS("hparams", INT, "d_head", d_head, 1, TN_MAX_HEAD),
     ALWAYS("hparams", INT, "n_ff", n_ff, 1, TN_MAX_FF),
     ALWAYS("hparams", INT, "n_vocab", n_vocab, 1, 1 << 24),
     ALWAYS("hparams", INT, "ctx_train", ctx_train, 1, 1 << 24),
@@ -98,6 +100,13 @@ static const tn_property properties[] = {
     EXTRA(INT, "dense_after", n_between, 0, 0, 1 << 16),
     EXTRA(INT, "scores", n_scores, 0, 0, 1 << 10),
     FLAG("score_layer", score_layer),
+    EXTRA(INT, "experts_groups", experts_groups, 0, 0, TN_MAX_EXPERTS),
+    EXTRA(INT, "experts_groups_used", experts_groups_used, 0, 0, TN_MAX_EXPERTS),
+    FLAG("single_blocks", single),
+    EXTRA(INT, "latent_rank", latent.rank, 0, 0, 1024),
+    EXTRA(INT, "latent_q_rank", latent.q_rank, 0, 0, 1 << 14),
+    EXTRA(INT, "latent_key", latent.d_nope, 0, 0, 1024),
+    EXTRA(INT, "latent_value", latent.d_value, 0, 0, 1024),
     ALWAYS("rope", INT, "n_rot", n_rot, 0, TN_MAX_ROT),
     WITHIN("rope", DOUBLE, "rope_base", rope_base, 1, 1e12),
     ALWAYS("rope", INT, "rope_orig_ctx", rope_orig_ctx, 0, INT32_MAX),

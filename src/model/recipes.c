@@ -33,6 +33,35 @@ static const tn_recipe attending[] = {
     RESIDUAL(TN_W_ATTN_POST_NORM),
 };
 
+/* Latent attention: one key for all heads, which queries are multiplied into. */
+#define HEADS(NAME, IN, OUT, W)                                                                              \
+    { .kind = TN_OP_HEADS, .name = NAME, .in = IN, .out = OUT, .weight = W }
+static const tn_recipe attending_latents[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "latents", TN_BUF_NORMED, TN_W_Q_A, TN_W_KV_A),
+    {.kind = TN_OP_NORM, .name = "query norm", .in = TN_BUF_Q_A, .out = TN_BUF_Q_A, .weight = TN_W_Q_A_NORM},
+    LINEARS(TN_SITE_LATENT_Q, "queries", TN_BUF_Q_A, TN_W_LATENT_Q),
+    {.kind = TN_OP_LATENT, .name = "latent", .in = TN_BUF_KV_A, .out = TN_BUF_KV_A, .weight = TN_W_KV_A_NORM},
+    HEADS("absorb", TN_BUF_LATENT_Q, TN_BUF_Q, TN_W_K_UP),
+    ATTEND,
+    HEADS("values", TN_BUF_ATT, TN_BUF_HEADS, TN_W_V_UP),
+    {.kind = TN_OP_COPY, .name = "heads", .in = TN_BUF_HEADS, .out = TN_BUF_HEADS},
+    LINEARS(TN_SITE_O, "o", TN_BUF_HEADS, TN_W_O),
+    RESIDUAL(TN_W_ATTN_POST_NORM),
+};
+/* The same where queries come at once of what the norm leaves. */
+static const tn_recipe attending_latents_at_once[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "latents", TN_BUF_NORMED, TN_W_LATENT_Q, TN_W_KV_A),
+    {.kind = TN_OP_LATENT, .name = "latent", .in = TN_BUF_KV_A, .out = TN_BUF_KV_A, .weight = TN_W_KV_A_NORM},
+    HEADS("absorb", TN_BUF_LATENT_Q, TN_BUF_Q, TN_W_K_UP),
+    ATTEND,
+    HEADS("values", TN_BUF_ATT, TN_BUF_HEADS, TN_W_V_UP),
+    {.kind = TN_OP_COPY, .name = "heads", .in = TN_BUF_HEADS, .out = TN_BUF_HEADS},
+    LINEARS(TN_SITE_O, "o", TN_BUF_HEADS, TN_W_O),
+    RESIDUAL(TN_W_ATTN_POST_NORM),
+};
+
 /* A short convolution in place of attention. */
 static const tn_recipe convolving[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
@@ -305,10 +334,14 @@ void tn_recipes_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX_PAR
         out[0] = mixing[h->layer_kind[layer]];
         if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.mamba)
             out[0] = (tn_recipes)RECIPES(state_space);
-        out[1] = !tn_layer_has_experts(h, layer) ? (tn_recipes)RECIPES(feeding)
-                 : h->experts_beside             ? (tn_recipes)RECIPES(beside_experts)
-                 : h->shared_expert              ? (tn_recipes)RECIPES(with_shared_expert)
-                                                 : (tn_recipes)RECIPES(with_experts);
+        if (h->layer_kind[layer] == TN_LAYER_ATTENDS && tn_latent(h))
+            out[0] = h->latent.q_rank ? (tn_recipes)RECIPES(attending_latents)
+                                      : (tn_recipes)RECIPES(attending_latents_at_once);
+        if (tn_layer_feeds(h, layer))
+            out[1] = !tn_layer_has_experts(h, layer) ? (tn_recipes)RECIPES(feeding)
+                     : h->experts_beside             ? (tn_recipes)RECIPES(beside_experts)
+                     : h->shared_expert              ? (tn_recipes)RECIPES(with_shared_expert)
+                                                     : (tn_recipes)RECIPES(with_experts);
         if (h->n_ple) out[2] = (tn_recipes)RECIPES(adding);
         if (h->layer_scale) out[3] = (tn_recipes)RECIPES(scaling);
     }

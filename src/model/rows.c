@@ -61,6 +61,10 @@ void tn_rows_seen(const tn_rows *r, int layer, int32_t i, int32_t *first, int32_
     if (!r->h->bidirectional) {
         *first = tn_rows_first_pos(r->h, layer, pos);
         *end = r->tree_mask ? r->tree_base : pos + 1;
+        if (!r->picture || !r->picture[i].end) return;
+        assert(r->picture[i].end <= n);
+        if (r->picture[i].first < *first) *first = r->picture[i].first;
+        *end = r->picture[i].end;
         return;
     }
     assert(!r->tree_mask && r->pos[0] == 0);
@@ -111,11 +115,19 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
     }
 }
 
-void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int kv_head, const float *q,
+enum { LATENT_HEADS = 8 }; /* of a group */
+
+int32_t tn_rows_groups(const tn_hparams *h, int layer) {
+    return tn_latent(h) ? (h->n_heads + LATENT_HEADS - 1) / LATENT_HEADS : tn_layer_kv_heads(h, layer);
+}
+
+void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int group, const float *q,
                              float *out, int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)tn_layer_d_head(h, layer), stride = (size_t)h->n_heads * d;
-    int32_t n_group = h->n_heads / tn_layer_kv_heads(h, layer), head0 = kv_head * n_group;
+    const int32_t n_groups = tn_rows_groups(h, layer), head0 = group * h->n_heads / n_groups;
+    const int32_t n_group = (group + 1) * h->n_heads / n_groups - head0;
+    const int kv_head = tn_latent(h) ? 0 : group;
     if (n_group == 1 || n_group > GROUP_ROWS || r->n_tree_words > 1) {
         for (int32_t g = 0; g < n_group; g++)
             tn_rows_attention(r, layer, sinks, head0 + g, q, out, row0, row1, scratch);

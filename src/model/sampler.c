@@ -128,12 +128,13 @@ static const float *penalise(tn_sampler *s, const float *logits, const int32_t *
     const int32_t *h = history + (n_history - n);
     for (size_t i = 0; i < n; i++) {
         size_t id = (size_t)h[i];
-        if (s->seen[id]) continue;
+        if (id >= s->n_vocab || s->seen[id]) continue; /* beyond it: a row of a picture */
         s->seen[id] = 1;
         float *l = &s->penalised[id];
         *l = *l > 0 ? *l / s->p.repeat_penalty : *l * s->p.repeat_penalty;
     }
-    for (size_t i = 0; i < n; i++) s->seen[h[i]] = 0;
+    for (size_t i = 0; i < n; i++)
+        if ((size_t)h[i] < s->n_vocab) s->seen[h[i]] = 0;
     return s->penalised;
 }
 

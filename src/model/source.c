@@ -148,7 +148,11 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     TN_FAIL_IF(t->dtype >= TN_N_DTYPES, err, TERN_E_UNSUPPORTED,
                "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name,
                t->off_bytes);
+    if (p->crossed) n1 = (uint64_t)s->h.latent.rank;
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
+    if (s->gguf && tn_role_by_head(role) && t->dims[2] != 1) /* head by head */
+        ok = t->dims[0] == (uint64_t)s->h.n_heads && t->dims[0] * t->dims[1] == n0 && t->dims[2] == n1 &&
+             t->dims[3] == 1;
     if (role == TN_W_EMBD_TYPE)
         ok = t->dims[1] == n1 ? t->dims[2] == 1 && t->dims[3] == 1 : t->dims[0] == n1 && t->dims[1] == 1;
     if (s->gguf && role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3) /* as one more dimension */
@@ -259,8 +263,25 @@ static tern_status drop_next(tn_source *s, tern_error *err) {
     return TERN_OK;
 }
 
+double tn_source_bits(const tn_source *s) {
+    double bits = 0, values = 0;
+    for (int layer = 0; layer < s->h.n_layers; layer++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            const tn_tensor *t = tn_source_tensor(s, layer, role);
+            if (!t || tn_dtype_block(t->dtype) == 1) continue;
+            values +=
+                (double)(t->size_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype)) * tn_dtype_block(t->dtype);
+            bits += 8.0 * (double)t->size_bytes;
+        }
+    }
+    return values > 0 ? bits / values : 0;
+}
+
 static void describe(tn_source *s) {
-    const tn_tensor *t = place_of(s, s->h.n_layers - 1, s->h.n_experts ? TN_W_DOWN_EXPS : TN_W_DOWN)->t;
+    int32_t last = s->h.n_layers - 1;
+    while (last > 0 && !tn_layer_feeds(&s->h, last)) last--;
+    const tn_tensor *t = place_of(s, last, s->h.n_experts ? TN_W_DOWN_EXPS : TN_W_DOWN)->t;
+    if (!t) t = place_of(s, -1, TN_W_EMBD)->t; /* no layer feeds forward */
     if (s->gguf)
         snprintf(s->description, sizeof s->description, "GGUF v%u, %s", tn_gguf_version(s->gguf),
                  tn_dtype_name(t->dtype));
@@ -312,6 +333,7 @@ static bool has_next(const tn_safetensors *st) {
 static bool has_experts(const json_t *config) {
     const json_t *text = json_object_get(config, "text_config");
     return json_integer_value(json_object_get(config, "num_local_experts")) > 0 ||
+           tn_arch_single_routes(config) ||
            json_is_true(json_object_get(json_is_object(text) ? text : config, "enable_moe_block"));
 }
 
@@ -458,6 +480,7 @@ const tn_tensor *tn_source_tensor_at(const tn_source *s, size_t i) {
     return s->gguf ? tn_gguf_tensor_at(s->gguf, i) : tn_safetensors_tensor_at(s->st, i);
 }
 
+const tn_file *tn_source_file(const tn_source *s) { return s->gguf ? tn_gguf_file(s->gguf) : NULL; }
 const char *tn_source_without_next(const tn_source *s) { return *s->without_next ? s->without_next : NULL; }
 const char *tn_source_description(const tn_source *s) { return s->description; }
 bool tn_source_has(const tn_source *s, int layer, tn_role role) {
@@ -494,22 +517,45 @@ static tern_status check_finite(const tn_place *p, const float *v, int64_t n, in
     return TERN_OK;
 }
 
-tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
-                           float *dst, tern_error *err) {
+bool tn_source_crossed(const tn_source *s, int layer, tn_role role) {
+    return place_of(s, layer, role)->crossed;
+}
+
+/* Rows of a tensor that the file has as columns: those of a head are read whole for as many as are wanted of it. */
+static tern_status read_crossed(const tn_source *s, const tn_place *p, const uint8_t *tensor, int64_t row0,
+                                int64_t row1, float *dst, tern_error *err) {
+    float column[1024];
+    const int64_t rank = s->h.latent.rank, n = p->group_rows;
+    const uint64_t row_bytes =
+        (uint64_t)(rank / tn_dtype_block(p->t->dtype)) * (uint64_t)tn_dtype_block_bytes(p->t->dtype);
+    for (int64_t head = row0 / rank; head * rank < row1; head++) {
+        const int64_t first = row0 > head * rank ? row0 - head * rank : 0,
+                      end = row1 < (head + 1) * rank ? row1 - head * rank : rank;
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at = head * p->group_stride + p->row0 + i;
+            tn_dequantise(p->t->dtype, tensor + (uint64_t)at * row_bytes, column, (uint64_t)rank);
+            TN_TRY(check_finite(p, column, rank, at * rank, err));
+            for (int64_t r = first; r < end; r++) dst[(head * rank + r - row0) * n + i] = column[r];
+        }
+    }
+    return check_whole(s, err);
+}
+
+tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, const uint8_t *tensor,
+                                int64_t row0, int64_t row1, float *dst, tern_error *err) {
     const tn_place *p = place_of(s, layer, role);
-    TN_FAIL_IF(!p->t, err, TERN_E_INVALID, "%s of layer %d is not in the file", tn_role_name(role), layer);
     int64_t rows, cols;
     tn_role_shape(&s->h, layer, role, &rows, &cols);
     TN_FAIL_IF(row0 < 0 || row1 > rows || row0 > row1, err, TERN_E_INVALID, "rows %lld to %lld of %lld",
                (long long)row0, (long long)row1, (long long)rows);
     if (row0 == row1) return TERN_OK;
     tn_dtype d = p->t->dtype;
+    if (p->crossed) return read_crossed(s, p, tensor, row0, row1, dst, err);
     if (p->turned) {
         for (int64_t c = 0; c < cols; c++) {
             float taps[TN_MAX_CONV];
             int64_t at = tn_place_row(&s->file, p, c) * rows;
-            tn_dequantise(d, p->t->data + (uint64_t)at * (uint64_t)tn_dtype_block_bytes(d), taps,
-                          (uint64_t)rows);
+            tn_dequantise(d, tensor + (uint64_t)at * (uint64_t)tn_dtype_block_bytes(d), taps, (uint64_t)rows);
             TN_TRY(check_finite(p, taps, rows, at, err));
             for (int64_t k = row0; k < row1; k++) dst[(k - row0) * cols + c] = taps[k];
         }
@@ -517,9 +563,9 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     }
     if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
         for (int64_t i = 0; i < cols; i++)
-            tn_dequantise(
-                d, p->t->data + (uint64_t)tn_place_row(&s->file, p, i) * (uint64_t)tn_dtype_block_bytes(d),
-                dst + i, 1);
+            tn_dequantise(d,
+                          tensor + (uint64_t)tn_place_row(&s->file, p, i) * (uint64_t)tn_dtype_block_bytes(d),
+                          dst + i, 1);
         TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
@@ -528,7 +574,8 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     }
     for (int64_t r = row0; r < row1; r++) {
         float *out = dst + (r - row0) * cols;
-        tn_dequantise(d, tn_source_row(s, layer, role, r), out, (uint64_t)cols);
+        const uint8_t *row = tn_source_row(s, layer, role, r);
+        tn_dequantise(d, p->experts ? row : tensor + (row - p->t->data), out, (uint64_t)cols);
         for (int64_t c = 0; p->scale != 0 && c < cols; c++) out[c] *= p->scale;
         TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, out, cols, tn_place_row(&s->file, p, r) * cols, err));
@@ -536,11 +583,18 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     return TERN_OK;
 }
 
+tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
+                           float *dst, tern_error *err) {
+    const tn_place *p = place_of(s, layer, role);
+    TN_FAIL_IF(!p->t, err, TERN_E_INVALID, "%s of layer %d is not in the file", tn_role_name(role), layer);
+    return tn_source_read_from(s, layer, role, p->t->data, row0, row1, dst, err);
+}
+
 bool tn_source_has_halves(const tn_source *s, int layer, tn_role role) {
     const tn_place *p = place_of(s, layer, role);
     int64_t rows, cols;
     tn_role_shape(&s->h, layer, role, &rows, &cols);
-    return p->t && rows > 1 && !p->turned && p->scale == 0 &&
+    return p->t && rows > 1 && !p->turned && !p->crossed && p->scale == 0 &&
            (p->t->dtype == TN_F16 || p->t->dtype == TN_BF16);
 }
 
@@ -597,6 +651,11 @@ const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_
     uint64_t row_bytes =
         (uint64_t)(cols / tn_dtype_block(t->dtype)) * (uint64_t)tn_dtype_block_bytes(t->dtype);
     return t->data + (uint64_t)row * row_bytes;
+}
+
+bool tn_source_rows_in_order(const tn_source *s, int layer, tn_role role) {
+    const tn_place *p = place_of(s, layer, role);
+    return !p->experts && !p->parts[0] && !p->group_rows && !p->permuted_heads;
 }
 
 void tn_source_release(const tn_source *s, int layer) {

@@ -4,6 +4,7 @@
 #ifndef TN_MODEL_SOURCE_H
 #define TN_MODEL_SOURCE_H
 
+#include "base/file.h"
 #include "formats/tensor.h"
 #include "kernels/gemm_f32.h"
 #include "model/hparams.h"
@@ -33,6 +34,9 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
  * weights are an error that names the tensor and the element. */
 tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
                            float *dst, tern_error *err);
+/* The same of a tensor whose bytes were read to another place. */
+tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, const uint8_t *tensor,
+                                int64_t row0, int64_t row1, float *dst, tern_error *err);
 /* Whether rows of a matrix are panels' elements of two bytes as the file has them; and these rows. */
 bool tn_source_has_halves(const tn_source *s, int layer, tn_role role);
 tern_status tn_source_read_halves(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
@@ -41,6 +45,12 @@ tern_status tn_source_read_halves(const tn_source *s, int layer, tn_role role, i
  * the bytes of its blocks. */
 const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role);
 const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_t row);
+/* Are its rows columns of the file's tensor? They can be read, and there is no row of bytes (tn_source_row). */
+bool tn_source_crossed(const tn_source *s, int layer, tn_role role);
+/* Tells whether the rows lie one after another. */
+bool tn_source_rows_in_order(const tn_source *s, int layer, tn_role role);
+/* The GGUF file, where the model is all in one; else NULL. */
+const tn_file *tn_source_file(const tn_source *s);
 /* The layer's tensors (-1: the model's own) are not needed for now: their pages leave this process's memory
  * until they are read again. */
 void tn_source_release(const tn_source *s, int layer);
@@ -49,5 +59,7 @@ size_t tn_source_n_tensors(const tn_source *s);
 const tn_tensor *tn_source_tensor_at(const tn_source *s, size_t i);
 /* One line for `tern inspect`: file format and the storage type of most weights ("GGUF v3, Q4_K"). */
 const char *tn_source_description(const tn_source *s);
+/* Average bits of the weights that the source stores in blocks; 0: it has none. */
+double tn_source_bits(const tn_source *s);
 
 #endif

@@ -1,6 +1,5 @@
-/* npu/backend.h - the functions that a backend implements. npu.c checks descriptions and jobs, counts memory,
- * keeps references and wakes waiters, so a backend only computes (docs/guide/add-a-backend.md tells how to
- * add one). */
+/* npu/backend.h - the functions that a backend implements. npu.c checks descriptions and jobs, counts
+ * memory, keeps references and wakes waiters; a backend only computes (docs/guide/add-a-backend.md). */
 #ifndef TN_NPU_BACKEND_H
 #define TN_NPU_BACKEND_H
 
@@ -18,8 +17,8 @@ typedef struct tn_npu_backend {
      * also when the device fails. It allocates nothing. */
     void (*submit)(tn_npu_device *d, tn_npu_job *job);
 
-    /* These three are optional, together. They give memory that both sides see, 64-byte aligned; with NULL
-     * the process's own is used. owns tells whether a pointer is from there. */
+    /* These three are optional, together. They manage memory that both sides see, 64-byte aligned; with
+     * NULL the process's own is used. owns: whether a pointer is from there. */
     tern_status (*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out, tern_error *err);
     void (*mem_free)(tn_npu_device *d, void *p);
     bool (*owns)(tn_npu_device *d, const void *p);
@@ -36,6 +35,9 @@ typedef struct tn_npu_backend {
     void (*run_part)(tn_npu_device *d, const tn_npu_job *job, int32_t i, int32_t n);
     int32_t (*n_parts)(const tn_npu_device *d, const tn_npu_job *job);
     bool (*help)(tn_npu_device *d);
+    /* compute is required where caps.cpu_computes without parts: the whole job on the calling thread, with
+     * the CPU's kernels. tn_npu_host_compute does it for tiles in the host's layout. */
+    void (*compute)(const struct tn_kernels *k, const tn_npu_job *job);
 } tn_npu_backend;
 
 struct tn_npu_device {
@@ -54,7 +56,7 @@ enum { TN_NPU_BLOCK = 64 };
 struct tn_npu_weights {
     tn_npu_device *dev;
     int32_t n, k;
-    uint64_t n_bytes, n_counted; /* its memory; and the share that counts against the cap here */
+    uint64_t n_bytes, n_counted; /* its memory; the share of it that counts against the cap */
     tn_npu_weights_data data;
     void *mem;  /* NULL when borrowed */
     void *copy; /* guarded by dev->mu: a backend's copy of borrowed data in its memory; freed with the
@@ -84,7 +86,7 @@ struct tn_npu_graph {
 /* Ends a job: calls on_done, then releases waiters. The job may be gone when this returns. */
 void tn_npu_complete(tn_npu_device *d, tn_npu_job *job, tern_status st);
 
-/* Both return data that both sides of an op read: W or K, and its column sums. */
+/* The constant operand of an op, W or K, and its column sums. */
 static inline const int8_t *tn_npu_op_tiles(const tn_npu_job *j, int32_t i_op) {
     const tn_npu_weights *w = j->graph->weights[i_op];
     return w ? w->data.tiles : j->k[i_op].tiles;
@@ -109,7 +111,7 @@ static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
 }
 
 /* Computes the whole job on the calling thread with the host's kernels, from tiles in their layout: for a
- * lost device whose memory can still be read, and for work that the CPU takes from a busy one. */
+ * lost device whose memory can still be read, and for work that the CPU takes over from a busy one. */
 void tn_npu_host_compute(const struct tn_kernels *k, const tn_npu_job *j);
 
 extern const tn_npu_backend tn_npu_scalar, tn_npu_host, tn_npu_hexagon;

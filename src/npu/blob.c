@@ -6,8 +6,7 @@
  *  40  payload: kind, m, k, in_stride, rows_per_run, n_ops; per op n, out, has_bias, out_stride, act_scale,
  *      k_scale, out_scale (all 32 bits)
  *
- * What is read is checked like a description from a caller, and it must be, byte for byte, what tern would
- * write. */
+ * What is read is checked like a caller's description, and must be, byte for byte, what tern would write. */
 #include "base/half.h"
 #include "npu/backend.h"
 

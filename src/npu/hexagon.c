@@ -1,12 +1,12 @@
 /* npu/hexagon.c - host side of the Hexagon backend.
  *
- * Everything the device addresses lies in an arena that both sides see (hexagon/transport.h). It is mapped on
- * the DSP block by block, under its memory cap. Graphs are loaded there once and run by number. One thread
- * runs jobs in order. Rows outside the arena pass through a window of it.
+ * Everything the device addresses lies in an arena that both sides see (hexagon/transport.h). It is mapped
+ * on the DSP block by block, under its memory cap. Graphs are loaded there once and run by number. One
+ * thread runs jobs in order. Rows outside the arena pass through a window of it.
  *
- * Every wait has a limit. A DSP that dies, hangs, answers nonsense or refuses wrongly is lost for good: it is
- * killed, with one message. The host's kernels then do this job, all later ones and unpacking, because
- * weights and tiles lie in the shared arena. So the session goes on with the same bits. */
+ * Every wait has a limit. A DSP that dies, hangs, answers nonsense or refuses wrongly is lost for good: it
+ * is killed, with one message. The host's kernels then run this job, all later ones and unpacking, since
+ * weights and tiles lie in the shared arena. So the session continues with the same bits. */
 #ifdef TERN_HEXAGON
 #include "base/cpu.h"
 #include "kernels/kernels.h"
@@ -48,8 +48,8 @@ typedef struct block {
 typedef struct hexagon {
     tn_hex_link *link;
     tn_npu_device *dev;
-    tn_kernels kern; /* for when it is lost */
-    int wait_ms;     /* for an answer */
+    tn_kernels kern; /* for the case that it is lost */
+    int wait_ms;     /* time limit for an answer */
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t mu;
@@ -75,7 +75,7 @@ static void lose(hexagon *h, const char *why) {
     h->lost = true;
     tn_hex_transport_here.kill(h->link);
     if (h->greeted)
-        tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU goes on in its place", why);
+        tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU takes over", why);
 }
 
 /* Returns the DSP's status, or 0 when the DSP is lost. */
@@ -115,8 +115,8 @@ static uint32_t place(const hexagon *h, const void *p) {
     return 0;
 }
 
-/* Returns the first place from `at` on where this many bytes lie in one arena; there is no end after the
- * last. */
+/* Returns the first place at or after `at` where this many bytes lie within one arena. Does not check the
+ * end of the last one. */
 static uint32_t in_one(const tn_hex_link *l, uint32_t at, uint32_t room) {
     uint32_t inside = at % l->arena_bytes;
     return inside + room <= l->arena_bytes ? at : at - inside + l->arena_bytes;
@@ -377,7 +377,7 @@ static tern_status constants(tn_npu_device *d, tn_npu_graph *g, int32_t i, uint3
         copy = w->copy;
         if (!copy) copy = w->copy = fresh;
         pthread_mutex_unlock(&d->mu);
-        if (copy != fresh) arena_free(d, fresh); /* another thread was first */
+        if (copy != fresh) arena_free(d, fresh); /* another thread was faster */
     }
     if (n_tiles) *tiles = place(h, copy);
     if (g->bias[i] && !*bias) *bias = place(h, copy + n_tiles);
@@ -519,5 +519,6 @@ const tn_npu_backend tn_npu_hexagon = {.name = "hexagon",
                                        .unpack = unpack,
                                        .load = load,
                                        .unload = unload,
-                                       .wants_all_factors = true};
+                                       .wants_all_factors = true,
+                                       .compute = tn_npu_host_compute};
 #endif

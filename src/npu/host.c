@@ -1,6 +1,6 @@
-/* npu/host.c - the processor's own integer unit as a device: worker threads over the kernels of gemm_s8.h. A
- * job is cut into parts by output columns, so that each weight is read by one thread only. Submitted jobs
- * queue in order; workers, and whoever helps, claim parts of the oldest. */
+/* npu/host.c - the processor's own integer unit as a device: worker threads over the kernels of gemm_s8.h.
+ * A job is divided into parts by output columns, so that each weight is read by one thread only. Submitted
+ * jobs queue in order; workers and helping threads claim parts of the oldest. */
 #include "base/cpu.h"
 #include "kernels/kernels.h"
 #include "npu/backend.h"
@@ -18,7 +18,7 @@ _Static_assert(GROUP % TN_TILE_N == 0, "groups are whole tiles");
 _Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK,
                "packed weights are found by the same blocks");
 
-/* A buffer of tiles serves one thread at a time that works on packed weights. */
+/* A buffer of tiles, used by one thread at a time that works on packed weights. */
 typedef struct scratch {
     atomic_bool taken;
     atomic_uintptr_t last; /* its last user, whose cache has its lines. Relaxed: a preference */
@@ -35,12 +35,11 @@ typedef struct host {
     tn_npu_job *head, *tail; /* guarded by mu: jobs with unclaimed parts */
     int32_t n_sleeping;      /* guarded by mu */
     bool quit;               /* guarded by mu */
-    atomic_int
-        n_waiting; /* unclaimed parts; relaxed: tells spinning workers that a look under mu is worthwhile */
+    atomic_int n_waiting;    /* unclaimed parts; relaxed: a hint for spinning workers to look under mu */
     int32_t n_threads;
     pthread_t threads[MAX_THREADS];
     scratch scratch[MAX_THREADS];
-    atomic_int scratch_wanted;  /* who waits for one */
+    atomic_int scratch_wanted;  /* number of threads waiting for one */
     pthread_mutex_t scratch_mu; /* guards sleeping for a buffer, taken last */
     pthread_cond_t scratch_back;
 } host;
@@ -56,8 +55,7 @@ static scratch *take_one(host *h, int32_t i) {
 
 static void put_back(scratch *s) { atomic_store(&s->taken, false); }
 
-/* Tells waiting threads that a buffer is free. A thread that begins to wait announces it first, then looks
- * once more. */
+/* Tells waiting threads that a buffer is free. A thread announces that it waits, then checks once more. */
 static void tell(host *h) {
     if (!atomic_load(&h->scratch_wanted)) return;
     pthread_mutex_lock(&h->scratch_mu);
@@ -98,13 +96,13 @@ static scratch *find_scratch(host *h, size_t n_bytes, uintptr_t self) {
     return NULL;
 }
 
-/* Threads that work on packed weights take a buffer and give it back. All of them do so at the beginning of
- * each product, so it takes no lock that they would wait for. Loading a graph has made one that is large
+/* Threads that work on packed weights take a buffer and give it back. They all do so at the beginning of
+ * each product, so it must not need a contended lock. Loading a graph has made one buffer that is large
  * enough. More are made when more threads ask at once; without memory for that they wait for each other. */
 static scratch *take_scratch(host *h, size_t n_bytes) {
     static _Thread_local char self; /* its address tells threads apart */
     scratch *s = find_scratch(h, n_bytes, (uintptr_t)&self);
-    tell(h); /* another may have looked while this thread held one it could not use */
+    tell(h); /* another thread may have looked while this one held an unusable buffer */
     if (!s) {
         pthread_mutex_lock(&h->scratch_mu);
         atomic_fetch_add(&h->scratch_wanted, 1);

@@ -108,7 +108,8 @@ tern_status tn_npu_open(tn_ctx *ctx, const char *backend, const tn_npu_options *
     }
     d->caps.own_memory = be->mem_alloc != NULL;
     d->caps.unpacks = be->unpack != NULL;
-    d->caps.cpu_computes = d->caps.shared_memory && (be->run_part || d->caps.layout.id == TN_NPU_LAYOUT_16X4);
+    d->caps.cpu_computes =
+        d->caps.shared_memory && (be->run_part || (be->compute && d->caps.layout.id == TN_NPU_LAYOUT_16X4));
     *out = d;
     return TERN_OK;
 }
@@ -305,10 +306,6 @@ bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_b
     return true;
 }
 
-uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias) {
-    return plan_weights(&d->caps.layout, n, k, has_bias).n_bytes;
-}
-
 void tn_npu_weights_close(tn_npu_weights **pw) {
     tn_npu_weights *w = *pw;
     if (!w) return;
@@ -471,7 +468,7 @@ static tern_status freeze_op(tn_npu_graph *g, int i, const op_plan *plan, tern_e
     memset(scale, 0, plan->n_padded * (1 + plan->own_bias) * sizeof *scale);
     for (int32_t n = 0; n < n_factors(g, op); n++) {
         float s = w ? w->data.scale[n] : op->k_scale;
-        scale[n] = op->act_scale * s * r; /* times 1 is exact */
+        scale[n] = op->act_scale * s * r; /* multiplying by 1 is exact */
         TN_FAIL_IF(!isfinite(scale[n]), err, TERN_E_FORMAT,
                    "op %d: output channel %d has the scale %g, over scales %g and %g", i, n, (double)s,
                    (double)op->act_scale, (double)op->out_scale);
@@ -522,8 +519,8 @@ static tern_status index_packed(const tn_npu_graph *g, tn_npu_weights *const *we
     return TERN_OK;
 }
 
-/* Takes the graph's references to its weights. It fails without a change where weights cannot be shared and
- * are in use. */
+/* Takes the graph's references to its weights. Fails without changing anything if the weights cannot be
+ * shared and are in use. */
 static bool bind_weights(tn_npu_graph *g, tn_npu_weights *const *weights) {
     tn_npu_device *d = g->dev;
     bool ok = true;
@@ -685,7 +682,7 @@ tern_status tn_npu_compute_here(const tn_npu_job *j, const tn_kernels *k, tern_e
                "the CPU cannot do the work of the %s NPU: its memory is not shared, or in another layout",
                d->caps.name);
     if (d->be->run_part) d->be->run_part(d, j, 0, 1);
-    else tn_npu_host_compute(k, j);
+    else d->be->compute(k, j);
     return TERN_OK;
 }
 

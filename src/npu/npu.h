@@ -1,16 +1,16 @@
 /* npu/npu.h - the device interface: static INT8 graphs on a neural processing unit.
  *
- * Nothing above this folder knows which backend it has. Every backend keeps the rules of a mobile NPU,
- * because they are checked here, before the backends: shapes, scales and output forms are frozen when a graph
- * is compiled; weights are symmetric s8 with at finest one scale per output channel; activations are
- * symmetric with one static scale per tensor; device memory is bounded. A description that breaks a rule is
- * refused with a message, never emulated.
+ * Nothing above this folder knows the backend. All backends follow the rules of a mobile NPU, because the
+ * rules are checked here: shapes, scales and output forms are frozen when a graph is compiled; weights are
+ * symmetric s8 with at finest one scale per output channel; activations are symmetric with one static
+ * scale per tensor; device memory is bounded. A description that breaks a rule is refused with a message,
+ * never emulated.
  *
- * device:  opened once, shared by threads, closed after everything it lent.
+ * device:  opened once, shared by threads, closed after everything that it lent.
  * weights: the constants of one linear (tiles, scales, bias) in the device's memory and native tile layout.
  *          The caller fills them before the first graph that uses them is loaded; then they are read-only.
- *          They are reference counted. Where the device says so (shares_weights) any number of graphs, such
- *          as M = 256 for prefill and M = 1 for decode, use one copy.
+ *          They are reference counted. With shares_weights any number of graphs, such as M = 256 for prefill
+ *          and M = 1 for decode, use one copy.
  * graph:   describe -> compile (or deserialise) -> load (binds weights, becomes resident) -> execute ->
  *          unload/close. Immutable while loaded: any number of threads may execute it at once.
  * job:     one execution. A plain struct owned by the caller; executing allocates nothing.
@@ -40,11 +40,11 @@ struct tn_kernels;
 
 /* ---- device ---------------------------------------------------------------------------------------- */
 
-/* A layout says how the device wants an [N][K] s8 matrix: tiles of tile_n channels by tile_k inputs, channel
+/* The device's layout of an [N][K] s8 matrix: tiles of tile_n channels by tile_k inputs, channel
  * by channel inside a tile, tiles ordered by k, then n. Element (n,k) lies at
  *   ((n/tile_n) * ceil(K/tile_k) + k/tile_k) * tile_n * tile_k + (n%tile_n) * tile_k + k%tile_k
- * and what is beyond N and K is zero. 1x1 is plain row-major. The id changes when the meaning of the bytes
- * does. */
+ * and padding beyond N and K is zero. 1x1 is plain row-major. The id changes with the meaning of the
+ * bytes. */
 typedef struct tn_npu_layout {
     uint32_t id;
     int32_t tile_n, tile_k;
@@ -83,17 +83,17 @@ typedef struct tn_npu_caps {
                                           tn_npu_best_split */
     int32_t n_splits;
     uint64_t memory_cap_bytes; /* addressable bytes: weights, I/O buffers, loaded graphs; 0 = no limit */
-    uint32_t out_forms;        /* bit 1 << tn_npu_out for every output form it has */
+    uint32_t out_forms;        /* bit 1 << tn_npu_out for every output form */
     bool shares_weights;       /* several loaded graphs may use one tn_npu_weights */
     bool shared_memory;        /* the CPU may read a weights object's tiles while graphs use them */
     bool own_memory; /* the device has its own memory: tn_npu_mem_alloc lends it, everything else is copied */
     bool unpacks;    /* tn_npu_unpack runs on the device */
     bool has_parts;  /* tn_npu_run_part and tn_npu_help do something */
-    int32_t part_n;  /* parts are cut at multiples of this many channels of an op; 0: there are none */
+    int32_t part_n;  /* parts begin at multiples of this many channels of an op; 0: no parts */
     bool
         cpu_computes; /* tn_npu_compute_here: the CPU can do the device's work from the device's own memory */
     bool has_weightlets; /* weights may stay packed: tn_npu_weights_data.packed */
-    bool packed_pays;    /* few rows are read from them at the rate of memory, so that decoding gains */
+    bool packed_pays;    /* with few rows they are read at the rate of memory, so decoding gains */
     int32_t n_threads;   /* number of host threads that the device runs on; 0 = its own silicon */
 } tn_npu_caps;
 
@@ -133,7 +133,7 @@ typedef struct tn_npu_weights_data {
     int32_t *col_sum;
     float *scale; /* finite, per output channel */
     float *bias;
-    /* Where the device has weightlets, borrowed weights may be weightlets instead of tiles
+    /* If the device has weightlets, borrowed weights may be weightlets instead of tiles
      * (kernels/unpack.h): channels of 1..8 bits. They are checked when a graph that uses them is loaded;
      * widths that do not add up to packed_bytes are then TERN_E_FORMAT. */
     const uint8_t *packed, *bits;
@@ -148,9 +148,9 @@ tern_status tn_npu_weights_open(tn_npu_device *d, int64_t n, int64_t k, bool has
  * against the cap, except for tiles in memory that tn_npu_mem_alloc lent. */
 tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const tn_npu_weights_data *data,
                                   tn_npu_weights **out, tern_error *err);
-/* Lets the device unpack weightlets to tiles, where caps.unpacks and the tiles lie in memory that
- * tn_npu_mem_alloc lent. The arguments are those of tn_weightlets_unpack (kernels/unpack.h). Threads may
- * unpack parts of one matrix at once. Returns false when nothing was done and the caller must do it. */
+/* Lets the device unpack weightlets to tiles, if caps.unpacks and the tiles lie in memory from
+ * tn_npu_mem_alloc. The arguments are those of tn_weightlets_unpack (kernels/unpack.h). Threads may unpack
+ * parts of one matrix at once. Returns false when nothing was done and the caller must do it. */
 bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,
                    int64_t k, int8_t *tiles);
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
@@ -158,8 +158,6 @@ tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
 void tn_npu_weights_row(const tn_npu_weights *w, int64_t n, int8_t *out);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w);
-/* Returns the share of the memory cap that an [N][K] matrix will take, for placement. */
-uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias);
 
 /* ---- graph ----------------------------------------------------------------------------------------- */
 
@@ -170,7 +168,7 @@ typedef enum tn_npu_kind {
     TN_NPU_N_KINDS
 } tn_npu_kind;
 
-/* Only the first value is accepted. The others exist so that a request for them is refused by name. */
+/* Only the first value is accepted. The others exist so that requests for them can be refused by name. */
 typedef enum tn_npu_act_quant {
     TN_NPU_ACT_PER_TENSOR,
     TN_NPU_ACT_PER_TOKEN,
@@ -213,8 +211,8 @@ tern_status tn_npu_compile(tn_npu_device *d, const tn_npu_graph_desc *desc, tn_n
                            tern_error *err);
 /* Writes at most cap bytes of the compiled graph and returns its size. */
 size_t tn_npu_serialise(const tn_npu_graph *g, void *buf, size_t cap);
-/* Reads a compiled graph and never trusts the bytes. Damaged ones are TERN_E_FORMAT, those of another version
- * or device TERN_E_UNSUPPORTED. */
+/* Reads a compiled graph from untrusted bytes. TERN_E_FORMAT: damaged; TERN_E_UNSUPPORTED: of another
+ * version or device. */
 tern_status tn_npu_deserialise(tn_npu_device *d, const void *buf, size_t n_bytes, tn_npu_graph **out,
                                tern_error *err);
 /* Makes the graph resident. weights has one per op in order for linears (the graph takes references) and is
@@ -247,7 +245,7 @@ struct tn_npu_job {
     void (*on_done)(void *user, tn_npu_job *job, tern_status st);
     void *user;
 
-    /* These are the device's own. */
+    /* The device's own fields. */
     tn_npu_job *next;
     int32_t next_part, n_parts, n_left;
     tern_status status;
@@ -262,17 +260,17 @@ tern_status tn_npu_submit(tn_npu_job *job, tern_error *err);
 bool tn_npu_done(const tn_npu_job *job);  /* poll; acquires the outputs */
 tern_status tn_npu_wait(tn_npu_job *job); /* returns the job's status: TERN_OK or TERN_E_DEVICE */
 
-/* Runs part i of n of a job on the calling thread, where has_parts, without submitting it. The parts of a job
- * may run on several threads at once, each exactly once; together they are the whole execution. The caller
- * orders them. */
+/* With has_parts: runs part i of n of a job on the calling thread, without submitting it. The parts of a
+ * job may run on several threads at once, each exactly once; together they are the whole execution. The
+ * caller orders them. */
 tern_status tn_npu_run_part(const tn_npu_job *job, int32_t i, int32_t n, tern_error *err);
-/* Runs a whole job on the calling thread with the CPU's kernels (k, borrowed), where cpu_computes,
- * independently of the device. It reads the device's tiles in place and gives the device's bits. */
+/* With cpu_computes: runs a whole job on the calling thread with the CPU's kernels (k, borrowed),
+ * independently of the device. Reads the device's tiles in place and gives the device's bits. */
 tern_status tn_npu_compute_here(const tn_npu_job *job, const struct tn_kernels *k, tern_error *err);
-/* Returns the number of parts into which the device itself would cut this job: as many as are worth a thread
- * each. */
+/* Returns the number of parts into which the device itself would divide this job: as many as are worth a
+ * thread each. */
 int32_t tn_npu_n_parts(const tn_npu_job *job);
-/* Lends the calling thread: it runs one part of the oldest submitted job. Returns false when there is nothing
+/* Lends the calling thread: runs one part of the oldest submitted job. Returns false if there is nothing
  * to do. */
 bool tn_npu_help(tn_npu_device *d);
 

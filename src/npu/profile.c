@@ -9,8 +9,7 @@
 
 enum { MAX_RUNS = 101 };
 
-/* Everything that a graph of one shape needs to run. It is filled step by step and freed whole, however far
- * it got. */
+/* Everything that a graph of one shape needs to run. Filled step by step, freed as a whole at any stage. */
 typedef struct rig {
     tn_npu_device *dev;
     tn_npu_graph *graph;
@@ -24,8 +23,7 @@ void tn_npu_profile_defaults(tn_npu_profile_options *o) {
     *o = (tn_npu_profile_options){.n_runs = 7, .max_s = 0.5, .evict_bytes = 64 << 20};
 }
 
-/* Fills with arbitrary legal weights, bytes in [-63, 64]. Column sums are left 0, because they do not change
- * the time. */
+/* Fills with arbitrary legal weights, bytes in [-63, 64]. Column sums stay 0: they do not affect the time. */
 static void fill(int8_t *p, uint64_t n_bytes) {
     tn_rng rng = {1};
     for (uint64_t i = 0; i < n_bytes; i += 8) {

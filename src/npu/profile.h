@@ -1,6 +1,6 @@
 /* npu/profile.h - measures how long a graph takes on a device. Chunk lengths, equivalent shapes and the
- * scheduler's estimates depend on it. A time is what the scheduler would see, from submit to the end of wait,
- * with throw-away weights and buffers of the right shapes, which count against the memory cap meanwhile. */
+ * scheduler's estimates depend on it. A time is the scheduler's view, from submit to the end of wait, with
+ * temporary weights and buffers of the right shapes, which count against the memory cap meanwhile. */
 #ifndef TN_NPU_PROFILE_H
 #define TN_NPU_PROFILE_H
 

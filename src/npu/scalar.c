@@ -1,5 +1,5 @@
-/* npu/scalar.c - the device that defines the arithmetic: one element at a time, weights row by row, sharing
- * nothing with the kernels that it is the reference for. It runs a job inside submit. */
+/* npu/scalar.c - the device that defines the arithmetic: one element at a time, weights row by row,
+ * sharing no code with the kernels that it is the reference for. Jobs run inside submit. */
 #include "npu/backend.h"
 
 #include <math.h>

@@ -17,7 +17,8 @@ struct tn_coded {
 
 enum { MOST_TABLES = 16 };
 
-/* Places of the streams, tables, and each channel's table: of the same number of symbols. */
+/* Checks the places of the streams, the tables, and each channel's table, which must have as many symbols
+ * as the channel. */
 static tern_status fill(tn_coded *c, const uint8_t *at, const tn_pkg_record *r, const uint8_t *bits,
                         tern_error *err) {
     const size_t n = (size_t)r->n;

@@ -6,21 +6,21 @@
 #include "package/npu_model.h"
 
 /* ---- meta.c ---- */
-/* Reads the data for sparse attention. A package without it works in every other way. */
-/* The embeddings for every layer, where the model has some. */
+/* Reads the data for sparse attention. A package without it only lacks that. */
+/* The embeddings for every layer, if the model has some. */
 tern_status tn_table_open(tn_npu_model *m, const tn_hparams *h, tern_error *err);
 void tn_table_close(tn_npu_model *m);
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err);
 
 /* ---- next.c ---- */
-/* The layer that guesses one token further, where the package has one: m->model->next without weights, and
+/* The layer that guesses one token further, if the package has one: m->model->next without weights, and
  * memory for them. */
 tern_status tn_package_next_open(tn_npu_model *m, tern_error *err);
-/* The loader calls this when they are loaded. */
+/* Called by the loader when they are loaded. */
 tern_status tn_package_next_ready(tn_npu_model *m, tern_error *err);
 
 /* ---- sites.c ---- */
-/* Where the small tensors of a section are, or will be. */
+/* The place of a section's small tensors, also before they are read. */
 typedef struct section_view {
     const char *base;
     const tn_pkg_record *records;
@@ -52,7 +52,8 @@ typedef struct tile_room {
     char *rows;
 } tile_room;
 
-/* Offset of a tensor in its first page of the file. Whole pages are read, so memory has the same offset. */
+/* Offset of a tensor in its first page of the file. Whole pages are read, so it has the same offset in
+ * memory. */
 static inline uint64_t tn_file_phase(const tn_pkg_section *s, const tn_pkg_record *r) {
     return (s->off_bytes + (r ? r->off_bytes : 0)) % TN_AIO_ALIGN;
 }
@@ -63,13 +64,13 @@ tern_status tn_room_section(tn_npu_model *m, const tn_pkg_section *s, char **at,
                             tern_error *err);
 tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err);
 tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err);
-/* Decides which sites the device computes, under a cap of its memory. */
+/* Decides which sites the device computes under the cap of its memory. */
 tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err);
-/* Opens a site. Its weights take space from the room, unless they are used where they are mapped. */
+/* Opens a site. Its weights take space from the room, unless they are used in the mapping. */
 tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err);
 void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s);
-/* Loads the graphs of an expert over its part of each linear, tiles or packed, which stay the caller's; and
- * unloads them. */
+/* Loads and unloads the graphs of an expert over its part of each linear (tiles or packed), which stays
+ * the caller's. */
 tern_status tn_site_load_expert(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int8_t *const *parts,
                                 tern_error *err);
 void tn_site_drop_expert(const tn_npu_site *s, int32_t e);

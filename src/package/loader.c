@@ -24,7 +24,7 @@ typedef struct unit_op {
     int8_t *tiles; /* final memory: tiles, or packed weights */
     const uint8_t *packed,
         *bits;       /* weightlets to be unpacked, or streams; NULL: the bytes stay as they are */
-    tn_coded *coded; /* what describes the streams; NULL: weightlets */
+    tn_coded *coded; /* description of the streams; NULL: weightlets */
     uint64_t phase;  /* bytes of its first page that belong to the tensor before it */
     int32_t part0;   /* first of its parts */
     tn_aio_read read;
@@ -37,7 +37,7 @@ typedef struct unit {
     tn_npu_site *site;
     const tn_pkg_section *section;
     int32_t n_ops, n_parts;
-    unit_op ops[TN_SITE_MAX_OPS]; /* small tensors: one without a record */
+    unit_op ops[TN_SITE_MAX_OPS]; /* small tensors: a single item without a record */
     bool submitted;               /* guarded by mu */
     atomic_bool loaded;           /* release: what was loaded */
 } unit;
@@ -52,13 +52,13 @@ struct tn_loader {
     tn_prefill_unit *graph_units;
     uint8_t *ring_block, *ring;
     int64_t open_ns;
-    pthread_mutex_t run_mu; /* whoever loads; before mu */
+    pthread_mutex_t run_mu; /* held by the thread that loads; taken before mu */
     pthread_mutex_t mu;     /* guards what follows */
     int32_t n_prefix;       /* the units before this one are loaded */
     int32_t n_submitted;
     bool any_site;          /* a site was loaded, */
     uint64_t n_first_bytes; /* bytes read by the time the first one was loaded */
-    int32_t n_in_ring;      /* units of the ring that are not loaded; the ring is freed with the last */
+    int32_t n_in_ring;      /* units of the ring that are not loaded; the ring is freed after the last */
     tern_status status;     /* first failure */
     tern_error error;
     atomic_bool done;
@@ -68,7 +68,7 @@ struct tn_loader {
     int8_t *row_data;
     tn_aio_read *row_reads;
     const int8_t **row_at; /* tiles, or weightlets; NULL: streams that are not decoded yet */
-    tn_coded *embd_coded;  /* streams of the embedding; NULL: it has none, or is loaded */
+    tn_coded *embd_coded;  /* streams of the embedding; NULL: none, or loaded already */
     const tn_pkg_record *embd;
     const tn_pkg_section *embd_section;
     const uint32_t *tile_hash;
@@ -92,8 +92,8 @@ static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, ui
                         n < size - at ? n : size - at, err);
 }
 
-/* A tensor that begins within a page is at most a block, or a layer's small tensors: it is checked when it is
- * complete. */
+/* A tensor that begins inside a page is at most one block, or a layer's small tensors: it is checked when
+ * it is complete. */
 static tern_status check_short(const unit *u, const unit_op *op, tern_error *err) {
     const tn_pkg *pkg = u->l->m->pkg;
     uint64_t size = op->r ? op->r->size_bytes : tn_pkg_small_bytes(pkg, u->section);
@@ -184,22 +184,24 @@ static tern_status read_unit(unit *u, tern_error *err) {
             uint64_t n = tn_pkg_small_bytes(m->pkg, u->section);
             if (n)
                 st = tn_pkg_check(m->pkg, u->section, NULL, 0, l->map->data + u->section->off_bytes, n, err);
-        } else if (op->packed && st == TERN_OK) { /* data used in place is not checked: that would read all
-                                                     of it */
+        } else if (op->packed &&
+                   st == TERN_OK) { /* data used in place is not checked, since that would read all of it */
             st = tn_pkg_check(m->pkg, u->section, op->r, 0, op->packed, op->r->size_bytes, err);
         }
     }
-    /* later sites may be loaded before this unit is, and need these */
+    /* later sites may be loaded before this unit, and need these */
     if (st == TERN_OK && u->kind == TN_UNIT_SMALL) st = tn_sites_read_rows(m, u->layer, err);
     if (st == TERN_OK && (u->site || u->kind == TN_UNIT_EMBD)) st = find_weightlets(u, err);
     return st;
 }
 
+static tern_status rows_wait(tn_loader *l, tern_error *err);
+
 tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
     unit *u = &l->units[i];
     TN_TRY(failed_before(l, err));
     if (u->kind == TN_UNIT_SMALL && u->layer == 0)
-        TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both, also in a run that resumes */
+        TN_TRY(rows_wait(l, err)); /* the first stage needs both, also in a run that resumes */
     if (is_loaded(u)) return TERN_OK;
     tern_error error = {0};
     return remember(l, read_unit(u, &error), &error, err);
@@ -228,7 +230,7 @@ static void to_tiles(tn_loader *l, const unit_op *op, const uint8_t *packed, int
                              op->tiles);
 }
 
-/* The same, from streams: to the weightlets that stay, or through some to tiles. */
+/* The same from streams: to weightlets that stay, or through temporary ones to tiles. */
 static tern_status from_streams(tn_loader *l, const unit_op *op, int64_t n0, int64_t n1, tern_error *err) {
     const tn_npu_model *m = l->m;
     const size_t k = (size_t)op->r->k;
@@ -321,7 +323,7 @@ static void unpack_item(void *arg, int i_item, int i_thread) {
 
 tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_error *err) {
     bool phases = l->mode == TN_LOAD_SEQUENTIAL;
-    TN_TRY(tn_loader_rows_wait(l, err));
+    TN_TRY(rows_wait(l, err));
     for (int phase = 0; phase < (phases ? TN_N_LOAD_STEPS : 1); phase++) {
         for (int32_t u = 0; u < l->n_units && l->graph_units[u].layer <= layer; u++) {
             if (is_loaded(&l->units[u])) continue;
@@ -392,7 +394,8 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
     tn_ctx *ctx = l->m->ctx;
     l->row_tile = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n, sizeof *l->row_tile);
     TN_FAIL_IF(!l->row_tile, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", n);
-    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / row_tokens(l);
+    for (int32_t i = 0; i < n; i++)
+        l->row_tile[i] = ids[i] < l->embd->n ? ids[i] / row_tokens(l) : 0; /* others are extra rows */
     qsort(l->row_tile, (size_t)n, sizeof *l->row_tile, ascending);
     int32_t n_tiles = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -418,7 +421,7 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
                                         .user = l};
         if (!l->embd_coded) l->row_at[i] = at;
         tn_aio_submit(l->aio, &l->row_reads[i], true);
-        at += size + decoded_bytes(l, l->row_tile[i] * row_tokens(l)); /* behind their streams */
+        at += size + decoded_bytes(l, l->row_tile[i] * row_tokens(l)); /* after their streams */
     }
     l->n_rows = n_tiles;
     return TERN_OK;
@@ -435,7 +438,7 @@ static tern_status decode_row(const tn_loader *l, int32_t i, tern_error *err) {
     return TERN_OK;
 }
 
-tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
+static tern_status rows_wait(tn_loader *l, tern_error *err) {
     tern_error error = {0};
     for (int32_t i = 0; i < l->n_rows; i++) {
         TN_TRY(remember(l, tn_aio_wait(l->aio, &l->row_reads[i], &error), &error, err));
@@ -477,7 +480,7 @@ static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *
         total += n;
     }
     size = 3 * of_layers > RING_BYTES ? 3 * of_layers : RING_BYTES;
-    if (size < most) size = most; /* the output layer, which is read when nothing else has to be */
+    if (size < most) size = most; /* the output layer, which is read last */
     if (ring_bytes) size = ring_bytes > most ? aligned(ring_bytes) : most;
     if (l->mode == TN_LOAD_SEQUENTIAL || total < size) size = total;
     if (!total) return TERN_OK;
@@ -632,7 +635,7 @@ void tn_loader_close(tn_loader **pl) {
     if (!l) return;
     *pl = NULL;
     tn_ctx *ctx = l->m->ctx;
-    tn_aio_close(&l->aio); /* nothing writes to the buffers any more */
+    tn_aio_close(&l->aio); /* nothing writes to the buffers now */
     tn_free(ctx, l->row_tile);
     tn_free(ctx, l->row_data);
     tn_free(ctx, l->row_reads);

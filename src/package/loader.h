@@ -1,15 +1,16 @@
 /* package/loader.h - moves a package's weights from the file to the device (EdgeFlow 4.2-4.3).
  *
- * The weights are cut into units, in the order of the file: for each layer its small tensors (norms, scales,
- * biases, hot rows), then its sites one by one; then the head and the embedding; last the layer that guesses
- * one token further. A unit is read (asynchronously, checked block by block as it arrives), unpacked
- * (weightlets to the device's tiles; tiles are read to their final place) and loaded (its graphs become
- * resident). Packed weights pass through a ring of fixed size, so little memory is needed beside the one copy
- * of the weights. A unit's read begins when the units whose memory it reuses are loaded (`after`).
+ * The weights are cut into units, in the order of the file: for each layer its small tensors (norms,
+ * scales, biases, hot rows), then its sites one by one; then the head and the embedding; last the layer
+ * that guesses one token further. A unit is read (asynchronously, checked block by block as it arrives),
+ * unpacked (weightlets to the device's tiles; tiles are read to their final place) and loaded (its graphs
+ * become resident). Packed weights pass through a ring of fixed size, so little memory is needed besides
+ * the one copy of the weights. A unit's read starts once the units whose memory it reuses are loaded
+ * (`after`).
  *
- * In stream mode the steps are tasks of the first prefill's graph (package/prefill_graph.h), and reading begins
- * when the model is opened. The other modes take all steps when the model is opened. Steps may be repeated
- * after a cancelled run; a failure is permanent. */
+ * In stream mode reading begins when the model is opened, and the steps are tasks of the first prefill's
+ * graph (package/prefill_graph.h). The other modes take all steps when the model is opened. Steps may be
+ * repeated after a cancelled run; a failure is permanent. */
 #ifndef TN_PACKAGE_LOADER_H
 #define TN_PACKAGE_LOADER_H
 
@@ -32,9 +33,9 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
                            tn_loader **out, tern_error *err);
 void tn_loader_close(tn_loader **l);
 
-/* Tells whether everything is loaded, and acquires what was loaded. */
+/* Whether everything is loaded. If so, the loaded data is visible to this thread. */
 bool tn_loader_done(const tn_loader *l);
-/* Tells whether loading failed for lack of memory or in a read, so that another opening may succeed. */
+/* Whether loading failed for lack of memory or in a read, so that opening again may succeed. */
 bool tn_loader_is_broken(tn_loader *l);
 /* Held by the thread that loads, or waits for loading. */
 void tn_loader_lock(tn_loader *l);
@@ -55,11 +56,9 @@ tern_status tn_loader_load(tn_loader *l, int32_t unit, tern_error *err);
 /* Takes all steps of the units of layers 0..layer, spread over the pool; layer n_layers: of everything. */
 tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_error *err);
 
-/* The embedding is read last, but its rows are needed first. So begin reads these tokens' rows before
- * everything that has not begun, and wait waits for them. Rows stay until the next begin, or until everything
- * is loaded. */
+/* The embedding is read last, but its rows are needed first. So begin reads these tokens' rows ahead of
+ * all reads that have not begun. The rows stay until the next begin, or until everything is loaded. */
 tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, tern_error *err);
-tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err);
 /* Tile of the embedding with a token's row (*packed: as weightlets), from the rows begun or from the loaded
  * embedding. */
 const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed);

@@ -24,9 +24,8 @@ typedef struct tn_measured_steps {
     double rest_us;      /* of a prefill, outside its waves */
     double whole_us;     /* of a whole prefill of whole_tok tokens; 0: not measured */
     int32_t whole_tok;
-    double
-        part_us; /* of a part, beyond its work: picking it, waking a worker, waiting for a core. Of no profile: found
-                       from the two above */
+    double part_us; /* per part, beyond its work: picking it, waking a worker, waiting for a core. Not in a
+                       profile: derived from the two above */
 } tn_measured_steps;
 
 #endif

@@ -78,13 +78,14 @@ static void no_unknown(reader *r, const tn_property *p, size_t n) {
     }
 }
 
-/* Returns the key of a property that contradicts the others; NULL: none. An expert's channels are whole
- * column tiles, because its weights are a part of one matrix of all experts (sites.c). */
+/* Returns the key of a property that contradicts the others; NULL: none. An expert's channels must be
+ * whole column tiles, because its weights are part of one matrix of all experts (sites.c). */
 static const char *does_not_fit(const tn_hparams *h) {
-    bool conv = false, delta = false, both = false;
+    bool conv = false, delta = false, both = false, feeds = false;
     for (int32_t l = 0; l < h->n_layers; l++) {
         conv |= h->layer_kind[l] == TN_LAYER_CONVOLVES;
         both |= h->layer_kind[l] == TN_LAYER_BOTH;
+        feeds |= h->layer_kind[l] == TN_LAYER_FEEDS;
         delta |= tn_layer_recurs(h, l);
     }
     const tn_delta_net *d = &h->delta;
@@ -96,6 +97,8 @@ static const char *does_not_fit(const tn_hparams *h) {
         {h->n_heads % h->n_kv_heads, "n_kv_heads"},
         {h->temp_scale > 0 && !h->temp_every, "temp_every"},
         {!tn_n_attending(h), "layer_kinds"},
+        {feeds != h->single || (feeds && (h->n_dense || h->parallel_block || h->n_streams || h->n_ple)),
+         "single_blocks"},
         /* such a layer has a list of its own */
         {both && (!d->mamba || h->attn_gate || h->post_norms || h->no_pre_norms || h->parallel_block),
          "layer_kinds"},
@@ -114,8 +117,9 @@ static const char *does_not_fit(const tn_hparams *h) {
         {!experts && (h->experts_norm || h->experts_sigmoid || h->experts_bias || h->shared_expert),
          "experts"},
         {h->shared_gate && !h->shared_expert, "shared_gate"},
+        {!tn_experts_groups_ok(h), "experts_groups"},
         {h->experts_beside && (!experts || h->shared_expert || h->n_dense), "experts_beside"},
-        {experts && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block || !h->gated), "experts"},
+        {experts && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block), "experts"},
         {h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4, "n_rot"},
         {h->window_kv_heads > h->n_heads, "window_kv_heads"},
         {h->window_rot > h->n_rot, "window_rot"},
@@ -158,7 +162,7 @@ static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern
     return TERN_OK;
 }
 
-/* Reads n positive numbers. Returns false where the array is anything else. */
+/* Reads n positive numbers. Returns false if the array holds anything else. */
 static bool numbers_of(const json_t *a, float *out, size_t n) {
     bool ok = json_array_size(a) == n;
     for (size_t i = 0; ok && i < n; i++) {

@@ -1,5 +1,5 @@
-/* The layer of a package that guesses one token further (model/next.h). It only drafts, so it needs neither
- * the device nor frozen scales: its linears are blocks of 8 bits, which the CPU reads in place. */
+/* The layer of a package that guesses one token further (model/next.h). It only drafts, so it needs
+ * neither the device nor frozen scales: its linears are blocks of 8 bits, used by the CPU in place. */
 #include "package/impl.h"
 
 #include "base/status.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Its tensors according to the index; the program of this one layer tells which there must be. */
+/* Its tensors according to the index; the program of this layer determines which must exist. */
 typedef struct next_view {
     section_view s;
     const tn_npu_model *m;
@@ -90,8 +90,8 @@ tern_status tn_package_next_open(tn_npu_model *m, tern_error *err) {
                "%s: %s of a layer that guesses one token further (MTP)", tn_pkg_path(m->pkg),
                s ? "a section that its metadata does not tell" : "its metadata tells, and it has no section");
     if (!s) return TERN_OK;
-    if (m->experts_bytes) { /* a whole layer of experts for guesses, where not even the model's own fit in
-                               memory */
+    if (m->experts_bytes) { /* no room for a whole layer of experts for guesses if not even the model's own
+                               fit in memory */
         m->model->h.n_next = 0;
         tn_log(m->ctx, TERN_LOG_INFO,
                "%s: experts are read on demand; drafts are without the layer that "

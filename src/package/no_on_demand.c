@@ -1,6 +1,6 @@
-/* package/no_on_demand.c - stands in for on_demand.c and next.c in a minimal build (TERN_MINIMAL): experts
- * are all in memory, and nothing after the refusal is reachable; a layer that guesses one token further stays
- * in the file. */
+/* package/no_on_demand.c - replaces on_demand.c and next.c in minimal builds (TERN_MINIMAL): all experts
+ * are in memory, so reading them on demand is refused, and a layer that guesses one token further stays in
+ * the file. */
 #include "package/on_demand.h"
 
 #include "base/status.h"

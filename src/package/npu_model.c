@@ -269,7 +269,7 @@ static tern_status open_device(tn_npu_model *m, const tn_npu_model_options *opt,
     return TERN_OK;
 }
 
-/* Makes graphs and memory for everything; then loading begins. */
+/* Makes graphs and memory for everything, then starts loading. */
 static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path,
                                 const tn_npu_model_options *opt, tern_error *err) {
     tn_model *model = m->model;
@@ -281,8 +281,7 @@ static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path
     if (m->n_compiled)
         tn_log(m->ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path,
                m->n_compiled);
-    /* queued after the loader's reads, the tokenizer's would wait; making it takes some time, in which layers
-     * arrive */
+    /* after the loader's reads the tokenizer's would have to wait; while it is made, layers arrive */
     uint8_t *tokenizer = NULL;
     tern_status rc = read_tokenizer(m, &tokenizer, err);
     if (rc == TERN_OK) rc = tn_loader_open(m, path, opt, &m->loader, err);
@@ -382,7 +381,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
 }
 
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out) {
-    int8_t *q = (int8_t *)out; /* the row is unpacked into the front of out and widened from its end */
+    int8_t *q = (int8_t *)out; /* the row is unpacked into the beginning of out and widened from its end */
     bool packed;
     const int8_t *tile = tn_loader_row_tile(m->loader, id, &packed);
     if (packed)

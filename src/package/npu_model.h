@@ -1,8 +1,8 @@
 /* package/npu_model.h - a package opened for an INT8 device: weights and static graphs per site, outlier
  * rows, norms.
  *
- * Opening reads the package's index and what precedes the layers, plans all memory and makes all graphs; the
- * loader (loader.h) brings in the weights, at once or while the first prompt is computed. One copy of the
+ * Opening reads the package's index and the data before the layers, plans all memory and makes all graphs.
+ * The loader (loader.h) reads the weights, at once or while the first prompt is computed. One copy of the
  * weights, in the device's tiles or packed, serves both graph forms: chunks of the prompt (M = chunk) and
  * decode (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only attention
  * depends on the position. */
@@ -49,27 +49,27 @@ typedef enum tn_weights_form {
     TN_WEIGHTS_PACKED, /* as they are in the file; each product unpacks its weights */
     TN_N_WEIGHTS_FORMS,
     TN_WEIGHTS_AUTO =
-        TN_N_WEIGHTS_FORMS, /* packed where the device says that it pays (packed_pays), else tiles */
+        TN_N_WEIGHTS_FORMS, /* packed if the device reports that it pays (packed_pays), else tiles */
 } tn_weights_form;
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed", "auto" */
 
-/* Returns a hash of hyperparameters, tokenizer and weights, from their sections' checksums. It names the
- * profile. */
+/* Returns a hash of hyperparameters, tokenizer and weights, from their sections' checksums. It identifies
+ * the profile. */
 uint64_t tn_package_fingerprint(const tn_pkg *p, const tn_hparams *h);
 
 /* Whether packages of this model include its layer that guesses one token further: its widths must be whole
  * blocks. */
 bool tn_package_holds_next(const tn_hparams *h);
 
-/* tn_tuned is what measure/tune.h found best for a package on this machine. */
+/* The best settings for a package on this machine, as found by measure/tune.h. */
 typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing known */
     int32_t chunk;
     int32_t rows_per_run[TN_N_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
     int32_t attn_threshold;   /* chunks that end before this many tokens attend in full; 0: not measured */
     char packed_form[16];     /* form of one row's products (gemm_packed.h); "": the default */
-    bool unfinished;          /* measuring was interrupted: what is missing is measured anew */
+    bool unfinished;          /* measuring was interrupted: the missing part is measured later */
     tn_attn_times attn_times; /* of its heads' pipeline */
 } tn_tuned;
 
@@ -91,7 +91,7 @@ typedef struct tn_npu_site {
      * [n_experts][TN_N_FORMS]. Else NULL. */
     tn_npu_weights **expert_weights;
     tn_npu_graph **expert_graphs;
-    /* Where each linear is a product of its own: its chunk form; else NULL. */
+    /* If each linear is a product of its own: its chunk form; else NULL. */
     tn_npu_graph *op_graphs[TN_SITE_MAX_OPS];
     /* Without chunk sharing: separate graphs and weights for the chunks of a wave after the first; else
      * NULL. */
@@ -140,10 +140,10 @@ typedef struct tn_npu_model {
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
     /* embedding rows for look-up: their resident form (tiles, or weightlets when embd_packed) and their
      * scales. embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: beginnings of
-     * the file's column tiles, when they are no streams any more. */
+     * the file's column tiles after decoding of streams. */
     const int8_t *embd_weights;
-    /* embeddings for every layer: the places of their parts in the file, of which single rows are read; the
-     * hashes of all rows; and whether a row could not be read */
+    /* embeddings for every layer: the places of their parts in the file, which is read row by row; the
+     * hashes of all rows; whether reading a row failed */
     struct tn_table_part {
         const tn_pkg_section *section;
         uint64_t off_bytes;
@@ -151,7 +151,8 @@ typedef struct tn_npu_model {
     uint32_t *table_hash;
     atomic_bool *table_failed;
     bool embd_packed;
-    int32_t embd_rotated; /* rows belong to an output layer whose inputs are rotated in blocks of this size */
+    int32_t embd_rotated; /* the rows are also those of an output layer whose inputs are rotated in blocks of
+                             this size */
     const uint8_t *embd_bits;
     uint64_t *embd_off;
     const float *embd_scale;
@@ -160,14 +161,14 @@ typedef struct tn_npu_model {
     char **small, **small_blocks; /* [n_layers + 1]: small tensors of model and layers, and their memory
                                      (NULL when mapped) */
     char **row_blocks;            /* [n_layers + 1]: scales and sums of linears */
-    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed;
-                                              on a device with its own memory it is there */
+    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed, in
+                                              the device's own memory if it has some */
     char *next, *next_block; /* section of the layer that guesses one token further, and its memory (NULL when
                         mapped) */
     void *graph_section;     /* of the package, with its table */
     const tn_pkg_graph *pkg_graphs;
     uint32_t n_pkg_graphs;
-    int32_t n_compiled;           /* graphs that the package does not have in this form */
+    int32_t n_compiled;           /* number of graphs that the package lacks in this form */
     uint64_t prefill_graph_bytes; /* of one chunk's graphs on a device: weights, scales, buffers */
     bool no_chunk_sharing;
     bool by_operator; /* the CPU may take single linears from the device: sites have op_graphs */
@@ -175,7 +176,7 @@ typedef struct tn_npu_model {
     /* For sparse attention, NULL in packages without the data: mean scales of Q and K [n_layers], importance
      * of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
-    bool attn_follows;        /* a file's own weights: no scales are known, they follow the text */
+    bool attn_follows;        /* a file's own weights: scales are unknown and follow the text */
     tn_attn_times attn_times; /* measured where it was packed */
     tn_tuned tuned;           /* zeros: not tuned for this chunk length */
     uint64_t graph_bytes;     /* serialised size of all graphs: a measure of the saving by chunk sharing */
@@ -213,18 +214,18 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
                               tern_error *err);
 void tn_npu_model_close(tn_npu_model **m);
 
-/* Does the matrix of this record stay packed in memory? */
+/* Whether the matrix of this record stays packed in memory. */
 static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
     bool looked_up = r->role == TN_W_EMBD && !m->model->h.tied; /* row by row, on no device */
     return (m->packed || looked_up) && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_OUTLIERS);
 }
 
-/* Is the matrix of this record used where the package is mapped? */
+/* Whether the matrix of this record is used in the package's mapping. */
 static inline bool tn_npu_in_place(const tn_npu_model *m, const tn_pkg_record *r) {
     return m->map && !tn_pkg_is_coded(r) && (tn_npu_stays_packed(m, r) || r->part == TN_PKG_TILES);
 }
 
-/* Are the weights of this site read when rows choose its experts? */
+/* Whether the weights of this site are read when rows choose its experts. */
 static inline bool tn_npu_on_demand(const tn_npu_model *m, const tn_npu_site *s) {
     return m->experts_bytes && s->ops.n_experts;
 }
@@ -233,19 +234,19 @@ static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_
     return s->on_cpu ? m->cpu_dev : m->dev;
 }
 
-/* Returns NULL where the layer has no such site. layer is ignored for lm_head. */
+/* Returns NULL if the layer has no such site. layer is ignored for lm_head. */
 static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_site s) {
     int32_t i = tn_program_site_index(&m->model->program, layer, s);
     return i < 0 ? NULL : &m->sites[i];
 }
 
-/* The loader calls this when the small tensors of a layer have been read: norms, hot rows. */
+/* Called by the loader when the small tensors of a layer (norms, hot rows) have been read. */
 tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err);
-/* The loader calls this when a site's weights are in place; its graphs become resident. */
+/* Called by the loader when a site's weights are in place. Its graphs become resident. */
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err);
 
-/* Reads the embedding of one token: out [n_embd], unscaled. Until everything is loaded it reads only rows
- * that the loader was asked for. */
+/* Reads the embedding of one token: out [n_embd], unscaled. Until everything is loaded, only rows
+ * requested from the loader can be read. */
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
 /* Reads a token's embeddings for every layer: out [n_layers * n_ple], unscaled. On failure out is zeros, and
  * tn_npu_model_table_ok reports it once. */

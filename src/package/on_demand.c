@@ -12,7 +12,7 @@
 
 typedef enum unit_state {
     ABSENT,
-    COMING, /* hinted at: its reads are queued, nobody waits for them */
+    COMING, /* hinted at: its reads are queued, and no thread waits for them */
     TAKING, /* a thread waits for its reads and loads its graphs */
     READY
 } unit_state;
@@ -64,7 +64,7 @@ struct tn_on_demand {
     bool predicted[TN_MAX_EXPERTS];
     int32_t corrected_layer;       /* -1: none */
     float guessed[TN_MAX_EXPERTS]; /* its scores, not corrected */
-    float *drift;                  /* [n_layers][n_experts] what scores differ by */
+    float *drift;                  /* [n_layers][n_experts] mean difference of scores */
     tn_on_demand_stats stats;
 };
 
@@ -109,7 +109,7 @@ static bool gives_way(const unit *a, const unit *b) {
 
 static bool may_go(const unit *u) { return (u->state == READY && !u->n_users) || u->vain; }
 
-/* Evicts units until n slots are free, but none that somebody waits for. Returns false where too many are in
+/* Evicts units until n slots are free, but none that a thread waits for. Returns false if too many are in
  * use. */
 static bool make_room(tn_on_demand *d, int32_t n) {
     int32_t n_there = d->n_free;
@@ -127,7 +127,7 @@ static bool make_room(tn_on_demand *d, int32_t n) {
     return true;
 }
 
-/* Like make_room; where that is not enough, hints are withdrawn. */
+/* Like make_room, but also withdraws hints if necessary. */
 static bool make_room_by_force(tn_on_demand *d, int32_t n) {
     for (int32_t i = 0; !make_room(d, n) && i < d->n_units; i++)
         if (d->units[i].state == COMING) drop(d, &d->units[i]);
@@ -237,7 +237,7 @@ void tn_on_demand_give(tn_on_demand *d, const tn_npu_site *s, int32_t expert) {
 
 void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *experts, int32_t n, bool pass) {
     pthread_mutex_lock(&d->mu);
-    for (int32_t i = 0; i < n && !pass; i++) { /* resident ones are kept for it */
+    for (int32_t i = 0; i < n && !pass; i++) { /* resident units are kept for it */
         unit *u = unit_of(d, s, experts[i]);
         if (u->state == READY || u->vain) u->used = ++d->clock;
     }
@@ -299,7 +299,7 @@ void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts,
     }
     unit *first = unit_of(d, tn_npu_site_at(d->m, layer, TN_SITE_EXPERTS), 0);
     for (int32_t e = 0; e < d->m->model->h.n_experts && d->predicted_layer == layer; e++) {
-        unit *u = first + e; /* guessed, and chosen by no row: hinted at anew below */
+        unit *u = first + e; /* predicted but chosen by no row: may be hinted at again below */
         if (u->state != COMING || u->vain) continue;
         u->vain = true;
         u->used = 0;
@@ -432,7 +432,7 @@ void tn_on_demand_close(tn_on_demand **pd) {
     if (!d) return;
     *pd = NULL;
     tn_ctx *ctx = d->m->ctx;
-    tn_aio_close(&d->aio); /* nothing writes to the slots any more; graphs are closed with their sites */
+    tn_aio_close(&d->aio); /* nothing writes to the slots now; graphs are closed with their sites */
     for (int32_t i = 0; d->linears && i < d->m->n_sites * TN_SITE_MAX_OPS; i++)
         tn_free(ctx, d->linears[i].off);
     tn_free(ctx, d->linears);

@@ -1,16 +1,17 @@
-/* package/on_demand.h - reads experts of a package when rows choose them, where memory does not hold all.
+/* package/on_demand.h - reads experts of a package when rows choose them, if memory does not hold all of
+ * them.
  *
- * A unit is one expert of one site: its gate and up, or its down. Weights of resident units lie in slots of
- * one size, each for one linear; the slots are all the memory that experts take, as many as the budget
- * allows. A unit is read as it lies in the file and checked against its own checksum, and its graphs are
- * loaded over the slot, so products have the same bits as with everything in memory.
+ * A unit is one expert of one site: its gate and up, or its down. Weights of resident units lie in slots
+ * of one size, one per linear; experts take no other memory, and the budget determines the number of
+ * slots. A unit is read in the file's form, checked against its own checksum, and its graphs are loaded
+ * over the slots. So products have the same bits as with everything in memory.
  *
- * take() keeps a unit resident until give(), and reads it if necessary. hint() begins to read units that will
- * be taken soon, as far as that evicts no unit that is in use or hinted at.
+ * take() keeps a unit resident until give(), and reads it if necessary. hint() starts reading units that
+ * will be taken soon, unless that would evict a unit in use or hinted at.
  *
  * Units hinted at but not chosen are evicted first, then the least recently taken. A prompt passes through
- * all experts of a layer, chunk after chunk, where that rule would keep nothing; so units read by such a pass
- * are evicted before all others, the latest first, and the rest stay and are hits. */
+ * all experts of a layer, chunk after chunk, and that rule would keep nothing for the next chunk. So units
+ * read by such a pass are evicted before all others, the latest first, and the rest stay as hits. */
 #ifndef TN_PACKAGE_ON_DEMAND_H
 #define TN_PACKAGE_ON_DEMAND_H
 
@@ -18,7 +19,7 @@
 
 typedef struct tn_on_demand tn_on_demand;
 
-/* All experts of a model, from its index alone. */
+/* Sizes of all experts of a model, from its index alone. */
 typedef struct tn_experts_need {
     uint64_t all_bytes;   /* weights of all experts */
     uint64_t least_bytes; /* minimum memory of slots: twice the experts that a token chooses in a layer */
@@ -28,13 +29,13 @@ typedef struct tn_experts_need {
 /* packed: weightlets stay packed. */
 void tn_experts_need_of(const tn_pkg *pkg, const tn_hparams *h, bool packed, tn_experts_need *out);
 
-/* The sites' small tensors and graphs must be in place. path is for messages. TERN_E_LIMIT where the budget
+/* The sites' small tensors and graphs must be in place. path is for messages. TERN_E_LIMIT: the budget
  * holds too few slots. */
 tern_status tn_on_demand_open(tn_npu_model *m, const char *path, uint64_t budget_bytes,
                               const tn_aio_options *io, tn_on_demand **out, tern_error *err);
-void tn_on_demand_close(tn_on_demand **d); /* NULL-safe; nothing may be taken any more */
+void tn_on_demand_close(tn_on_demand **d); /* NULL-safe; no unit may be taken */
 
-/* Thread-safe. A thread takes one unit at a time. pass: it belongs to a prompt's pass through all experts. */
+/* Thread-safe. A thread takes one unit at a time. pass: part of a prompt's pass through all experts. */
 tern_status tn_on_demand_take(tn_on_demand *d, const tn_npu_site *s, int32_t expert, bool pass,
                               tern_error *err);
 void tn_on_demand_give(tn_on_demand *d, const tn_npu_site *s, int32_t expert);
@@ -45,7 +46,7 @@ void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *exp
  * recent differences. learn gives the true scores. */
 void tn_on_demand_correct(tn_on_demand *d, int32_t layer, float *scores);
 void tn_on_demand_learn(tn_on_demand *d, int32_t layer, const float *scores);
-/* Experts that a layer will probably choose: they are hinted at, and compared with its choice. */
+/* Experts that a layer will probably choose. They are hinted at, and later compared with its choice. */
 void tn_on_demand_predict(tn_on_demand *d, int32_t layer, const int32_t *experts, int32_t n);
 void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts, int32_t n);
 

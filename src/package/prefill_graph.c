@@ -24,8 +24,8 @@ static bool is_first(const tn_prefill_spec *spec, int32_t step) {
     return !step || spec->steps[step - 1].layer != spec->steps[step].layer;
 }
 
-/* Position of a step in its layer, which is the task's `subgraph`. Only every other number is used, because
- * the pipeline of heads takes the number after its plan. */
+/* Position of a step in its layer: the task's `subgraph`. Every other number is left free, because the
+ * pipeline of heads takes the number after its plan. */
 static int32_t place_of(const tn_prefill_spec *spec, int32_t step) {
     int32_t place = 0;
     for (; !is_first(spec, step); step--) place += 2;

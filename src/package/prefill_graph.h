@@ -1,19 +1,20 @@
 /* package/prefill_graph.h - the task graph of a prefill: chunks x steps and their dependencies (llm.npu
- * 3.2-3.4). It is described only here: the engine fills the tasks with work, the simulator with times.
+ * 3.2-3.4). This is its only description: the engine fills the tasks with work, the simulator with times.
  *
  * The steps of a chunk come as a list (prefill/steps.h makes it from the model's program). A step waits for
  * the previous one, and besides:
  *   - where each linear of one input is a product by itself, all of them wait for what the first waits for,
  *     and the step after them waits for all;
- *   - the outlier path of a product runs beside it: it waits for what the product waits for, and the step
- *     after the product waits for both;
+ *   - the outlier path of a product runs in parallel: it waits for the same steps as the product, and the
+ *     step after the product waits for both;
  *   - a step that recalls its layer's state waits for the steps of all earlier chunks that remember it;
  *   - the plan of sparse attention waits for the attention of the previous chunk, whose keys it may replace.
  *
  * Sparse attention head by head (shadowAttn 3.4) lies between a plan and its attention. A chunk's rows are
- * cut into blocks, and every block has as many slots as there are units (heads that are estimated and
- * selected together). headplan.h decides while the graph runs which unit a slot takes and which units share a
- * launch. Launches run in the order of first need, so the slots' dependencies are the same for every plan:
+ * divided into blocks, and every block has as many slots as there are units (heads that are estimated and
+ * selected together). While the graph runs, headplan.h decides which unit a slot takes and which units
+ * share a launch. Launches run in the order of first need, so the slots' dependencies are the same for
+ * every plan:
  *   estimate  npu  the launch that slot i is the first to need, if any; after those of earlier slots. There
  *                  are two places for scores and lists, so a block's first estimate waits until the block
  *                  before the previous one has been attended
@@ -22,7 +23,7 @@
  *
  * In a cold start (EdgeFlow 4.3) the weights are still in the file. They come in units, each in three steps
  * of the same graph:
- *   read      io   the unit's bytes arrive; begins when the units that gave it their place are loaded
+ *   read      io   the unit's bytes arrive; starts when the units that used its memory before are loaded
  *   unpack    cpu  weightlets to the device's tiles
  *   load      npu  the unit's graphs are resident: the steps that need them may begin */
 #ifndef TN_PACKAGE_PREFILL_GRAPH_H
@@ -32,9 +33,9 @@
 
 typedef enum tn_step_kind {
     TN_STEP_ROWS,      /* float work, row by row */
-    TN_STEP_ATTENTION, /* the same, that begins with attention */
+    TN_STEP_ATTENTION, /* the same, starting with attention */
     TN_STEP_PRODUCT,   /* the device's, with weights */
-    TN_STEP_OUTLIERS,  /* float work beside the product before it */
+    TN_STEP_OUTLIERS,  /* float work in parallel with the previous product */
     TN_STEP_PLAN,      /* of sparse attention, before attention */
     TN_STEP_ESTIMATE,  /* of the pipeline of heads, for every block and slot; not in lists */
     TN_STEP_SELECT,

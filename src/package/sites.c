@@ -57,7 +57,7 @@ static uint64_t room_of(const tn_pkg_section *s, const tn_pkg_record *r) {
     return aligned(tn_file_phase(s, r) + tn_pkg_plain_bytes(r));
 }
 
-/* scale NULL: are they there? */
+/* scale NULL: only checks that they exist */
 static tern_status rows_of(const tn_npu_model *m, const section_view *v, tn_role role, int64_t n, int layer,
                            float *scale, int32_t *col_sum, tern_error *err) {
     tern_status st =
@@ -78,7 +78,7 @@ const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64
     if (!r) r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_WEIGHTLETS);
     if (r && r->part == TN_PKG_WEIGHTLETS && r->n == n && r->k == k &&
         tn_pkg_plain_bytes(r) <= tn_weightlets_most((size_t)n, (size_t)k))
-        return r; /* its size depends on widths that are still in the file */
+        return r; /* its size depends on widths that have not been read */
     tn_fail(err, TERN_E_FORMAT, "layer %d: the weights of %s are missing or not %" PRId64 " x %" PRId64,
             layer, tn_role_name(role), n, k);
     return NULL;
@@ -125,8 +125,8 @@ static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool hea
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
 }
 
-/* Tells whether the site's weights lie in the device's own memory, which the CPU reads too. Else they lie in
- * the process's. */
+/* Whether the site's weights lie in the device's own memory, which the CPU can read, rather than in the
+ * process's. */
 static bool in_device(const tn_npu_model *m, const tn_npu_site *s, bool head) {
     const tn_npu_caps *c = tn_npu_device_caps(m->dev);
     return c->own_memory && c->shared_memory && !s->on_cpu && !keeps_one_form(m, s, head);
@@ -150,7 +150,7 @@ static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, 
     return tn_npu_load(s->chunk_graphs[i_copy], s->chunk_weights[i_copy], err);
 }
 
-/* Takes the package's graph if it is the one needed; else compiles it. */
+/* Uses the package's graph if it fits, else compiles it. */
 static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, tn_site site,
                               const tn_npu_graph_desc *d, tn_npu_graph **out, tern_error *err) {
     tn_npu_device *dev = tn_npu_site_device(m, s);
@@ -159,7 +159,7 @@ static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, 
         if (g->layer != layer || g->site != (uint32_t)site || g->m != d->m) continue;
         tern_status st =
             tn_npu_deserialise(dev, (const char *)m->graph_section + g->off_bytes, g->size_bytes, out, err);
-        if (st == TERN_E_UNSUPPORTED) continue; /* another device's */
+        if (st == TERN_E_UNSUPPORTED) continue; /* for another device */
         TN_TRY(st);
         const tn_npu_graph_desc *have = tn_npu_graph_get(*out);
         bool same = have->k == d->k && have->n_ops == d->n_ops &&
@@ -274,7 +274,7 @@ void tn_site_close_experts(tn_npu_model *m, tn_npu_site *s) {
     tn_free(m->ctx, s->expert_weights);
 }
 
-/* Where weights stay packed, *off is the beginning of an expert's part of a linear, and is advanced to the
+/* If weights stay packed, *off is the beginning of an expert's part of a linear and is advanced to the
  * next one's; it depends on the channels' widths. */
 static int8_t *expert_part(const tn_npu_model *m, const tn_npu_site *s, int32_t e, int i, uint64_t *off) {
     const tn_npu_weights_data *all = &s->image[i];
@@ -376,7 +376,7 @@ tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, t
     return TERN_OK;
 }
 
-/* Returns a site's share of the device's memory: weights with scales and sums, and buffers of its graphs. */
+/* Returns a site's share of the device's memory: weights, scales, sums, and buffers of its graphs. */
 static uint64_t site_bytes(const tn_npu_model *m, const tn_site_ops *o) {
     uint64_t n = 0;
     for (int32_t i = 0; i < o->n_ops; i++)
@@ -455,7 +455,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
         tn_npu_weights_data *d = &s->image[i];
         TN_TRY(linear_data(m, &v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, room, d,
                            err));
-        if (s->ops.n_experts) continue; /* each has a part of them */
+        if (s->ops.n_experts) continue; /* each takes a part of them */
         if (keeps_one_form(m, s, site == TN_SITE_LM_HEAD))
             TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else
@@ -581,7 +581,26 @@ tern_status tn_section_router(tn_npu_model *m, const section_view *v, int32_t la
     return tn_section_vector(m->ctx, v, h, layer, TN_W_ROUTER_B, false, &l->bias, err);
 }
 
-/* What inputs are multiplied by has been read now: a value that is none would make all outputs such. */
+/* What every head of latent attention multiplies by: blocks, where they lie. */
+static tern_status by_head(tn_npu_model *m, const section_view *v, int32_t layer, tn_role role,
+                           tern_error *err) {
+    int64_t n, k;
+    if (!tn_layer_may_have(&m->model->h, layer, role)) return TERN_OK;
+    tn_role_shape(&m->model->h, layer, role, &n, &k);
+    TN_FAIL_IF(k % 32, err, TERN_E_FORMAT, "layer %d: %s has %lld inputs, want a multiple of 32", layer,
+               tn_role_name(role), (long long)k);
+    const void *blocks = tn_section_payload(
+        v, role, TN_PKG_BLOCKS, tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)n, (size_t)k), layer, err);
+    if (!blocks) return TERN_E_FORMAT;
+    m->model->layers[layer].linears[role] = (tn_linear){.n = (int32_t)n,
+                                                        .k = (int32_t)k,
+                                                        .blocks = (void *)(uintptr_t)blocks,
+                                                        .blocks_type = TN_BLOCKS_Q8_0,
+                                                        .blocks_in_room = true};
+    return TERN_OK;
+}
+
+/* Factors of the inputs have been read now: one NaN among them would make all outputs NaN. */
 static tern_status check_inverse(const tn_npu_site *s, tern_error *err) {
     for (int32_t i = 0; s->inverse && i < s->ops.k; i++)
         TN_FAIL_IF(!(s->inverse[i] > 0) || !isfinite(s->inverse[i]), err, TERN_E_FORMAT,
@@ -595,6 +614,8 @@ tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error 
     const section_view v = tn_section_view(m, layer);
     if (tn_layer_has_experts(h, layer))
         TN_TRY(tn_section_router(m, &v, layer, &m->model->layers[layer].linears[TN_W_ROUTER], err));
+    TN_TRY(by_head(m, &v, layer, TN_W_K_UP, err));
+    TN_TRY(by_head(m, &v, layer, TN_W_V_UP, err));
     float **vectors = m->model->layers[layer].vectors;
     for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
         tn_role role = tn_layer_vectors[i];

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Does this scheme never divide inputs? */
+/* Whether this scheme never divides inputs. */
 static bool never_smooths(const char *scheme) {
     return !strcmp(scheme, "llm-npu") || !strcmp(scheme, "naive-w8a8");
 }
@@ -34,7 +34,7 @@ static tern_status parse(tn_smoothing *out, const uint8_t *bytes, uint64_t n_byt
         memcpy(&h, bytes + head + 2 * i, sizeof h);
         out->all[i] = tn_bf16_f32(h);
         TN_FAIL_IF(!isfinite(out->all[i]) || !(out->all[i] > 0), err, TERN_E_FORMAT,
-                   "the package's smoothing holds a scale that is none");
+                   "the package's smoothing holds an invalid scale");
     }
     for (size_t i = 0; i < n_sites; i++) {
         memcpy(&n, bytes + 4 + 4 * i, sizeof n);
@@ -78,7 +78,7 @@ static void inputs(const void *user, int32_t site, float *row) {
     if (rotated) tn_hadamard_wide(s->m->kern->hadamard_f32, row, k, (size_t)rotated);
 }
 
-/* V and up take back what the site after them is multiplied by. */
+/* V and up are multiplied by what the site after them is divided by. */
 static float output(const void *user, int32_t site, int32_t op, int32_t i) {
     const tn_smoothing *s = user;
     tn_role role = tn_program_linears(s->p, site)->roles[op];

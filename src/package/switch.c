@@ -85,8 +85,8 @@ static int32_t steps_until(const tn_switch_costs *c, int32_t s, int32_t b) {
 }
 
 /* Begins at step `first`. While some block is on G1 it loads the last one whose load is hidden by the
- * computation until its next step. If there is none it takes the one with the least left over; a patient
- * greedy computes one step and looks again. */
+ * computation until its next step. If there is none, it takes the block with the least exposed time; a
+ * patient greedy first computes one step and tries again. */
 static void greedy(const tn_switch_costs *c, int32_t first, bool patient, tn_switch_plan *p) {
     int32_t n_steps = c->n_blocks * c->n_chunks, left = c->n_blocks;
     double us[TN_SWITCH_MAX_BLOCKS];
@@ -125,8 +125,8 @@ static void keep_better(const tn_switch_costs *c, tn_switch_plan *p, tn_switch_p
     if (p->total_us < best->total_us) *best = *p;
 }
 
-/* Moves one block at a time to its best start until nothing moves. That repairs what a greedy choice spoilt
- * for later blocks. */
+/* Moves one block at a time to its best start until nothing changes. This repairs greedy choices that were
+ * bad for later blocks. */
 static void polish(const tn_switch_costs *c, tn_switch_plan *best) {
     enum { MAX_WORK = 4 << 20 }; /* simulated steps in a round: milliseconds */
     int32_t n_steps = c->n_blocks * c->n_chunks, span = n_steps < 4 * c->n_blocks ? n_steps : 4 * c->n_blocks;
@@ -157,7 +157,7 @@ tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, t
                c->last_chunk);
     for (int32_t i = 0; i < c->n_blocks; i++) {
         TN_FAIL_IF(!is_time(c->load_us[i]) || !is_time(c->g1_us[i]) || !is_time(c->g2_us[i]), err,
-                   TERN_E_INVALID, "block %d has a time that is no time", i);
+                   TERN_E_INVALID, "block %d has an impossible time", i);
     }
     int32_t n_steps = c->n_blocks * c->n_chunks;
     tn_switch_plan p;
@@ -171,8 +171,9 @@ tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, t
         return TERN_OK;
     }
     keep_better(c, &p, out);
-    /* Tries starts one by one in the last two rounds of the model, before that at chunk boundaries at growing
-     * distances: a load hidden too early costs G2's slowness, one started too late is exposed. */
+    /* Tries every start in the last two rounds of the model, and before that chunk boundaries at growing
+     * distances: a load that starts too early makes computing slower (G2), one that starts too late is
+     * exposed. */
     for (int32_t s = n_steps - 1, stride = c->n_blocks; s >= 0;) {
         for (int patient = 0; patient < 2; patient++) {
             greedy(c, s, patient, &p);

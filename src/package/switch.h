@@ -1,20 +1,20 @@
-/* package/switch.h - when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2). It knows
- * neither threads nor clocks.
+/* package/switch.h - plans when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2).
+ * No threads, no clocks.
  *
- * The model is cut into blocks of layers. Prefill takes steps: step s computes block s % n_blocks of chunk s
- * / n_blocks. Every block begins on its prefill graph (G1) and must be on its decode graph (G2) when decoding
- * starts. A load overwrites the block's G1, so from its request on the block computes only on G2 (a chunk as
- * several sub-chunks), and waits for the load if need be. Loads run one at a time, beside the computation of
- * other blocks.
+ * The model is cut into blocks of layers. Prefill takes steps: step s computes block s % n_blocks of chunk
+ * s / n_blocks. Every block starts with its prefill graph (G1) and must have its decode graph (G2) when
+ * decoding starts. A load overwrites the block's G1, so after the request the block computes only on G2 (a
+ * chunk as several sub-chunks), and waits for the load if necessary. Loads run one at a time, while other
+ * blocks compute.
  *
  *   sync         every load after the last step
  *   async        block i's load after its last step: loads overlap the last chunk only
  *   progressive  the paper's greedy: load the last block not yet switched while the next k* blocks compute,
- *                k* the least number that hides the load. Beyond the paper: G2 is slower, so the start is put
- *                off as long as that pays; where no window hides a load, the one that hides most of it is
- *                taken; single blocks are moved as long as that helps. Never worse than the other two.
+ *                k* the least number that hides the load. Beyond the paper: G2 is slower, so a start is
+ *                delayed as long as that pays; if no window hides a load, the one that hides most is taken;
+ *                single blocks are moved while that helps. Never worse than the other two.
  *
- * The engine's prefill and the simulator both plan by this file. */
+ * The engine's prefill and the simulator both use this planner. */
 #ifndef TN_PACKAGE_SWITCH_H
 #define TN_PACKAGE_SWITCH_H
 
@@ -29,7 +29,7 @@ typedef enum tn_switch_kind {
 
 enum { TN_SWITCH_MAX_BLOCKS = 64, TN_SWITCH_MAX_STEPS = 1 << 20 };
 
-/* Knows "progressive", "async" and "sync". */
+/* "progressive", "async" or "sync". */
 bool tn_switch_parse(const char *name, tn_switch_kind *out);
 
 typedef struct tn_switch_costs {
@@ -42,8 +42,8 @@ typedef struct tn_switch_costs {
 
 typedef struct tn_switch_plan {
     int32_t n_blocks, n_chunks;
-    int32_t order[TN_SWITCH_MAX_BLOCKS]; /* blocks as they are loaded */
-    int32_t start[TN_SWITCH_MAX_BLOCKS]; /* [block] load at the beginning of this step; n_blocks * n_chunks
+    int32_t order[TN_SWITCH_MAX_BLOCKS]; /* blocks in the order of loading */
+    int32_t start[TN_SWITCH_MAX_BLOCKS]; /* [block] step at whose beginning it is loaded; n_blocks * n_chunks
                                             = after prefill. Never decreases along `order` */
     double prefill_us;                   /* from the costs: end of the last step */
     double total_us;                     /* the later of the last step and the last load: decoding can

@@ -120,7 +120,7 @@ tern_status tn_switcher_load(tn_switcher *w, int32_t layer0, int32_t layer1, tn_
         int64_t t0 = tn_now_ns();
         set_loading(w, true, 0);
         atomic_store_explicit(&w->form[layer], TN_N_FORMS,
-                              memory_order_relaxed); /* neither, should this fail */
+                              memory_order_relaxed); /* if this fails: neither form */
         st = load_sites(w->m, layer, form, err);
         if (st == TERN_OK) atomic_store_explicit(&w->form[layer], (int)form, memory_order_relaxed);
         set_loading(w, false, st == TERN_OK);
@@ -146,7 +146,7 @@ bool tn_switcher_has_times(const tn_switcher *w) {
 }
 
 static double layer_us(const tn_switcher *w, tn_form form) {
-    /* a form not seen yet: what sub-chunks cost on the first device this was tried on */
+    /* an unmeasured form: the cost of sub-chunks on the first device that this was tried on */
     double product = w->product_us[form] > 0  ? w->product_us[form]
                      : form == TN_FORM_DECODE ? w->product_us[TN_FORM_CHUNK] * 1.1
                                               : w->product_us[TN_FORM_DECODE] / 1.1;
@@ -198,7 +198,7 @@ tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, 
     w->plan = as_is;
     if (n_decode) {
         TN_TRY(best_plan(w, n_waves, n_chunks, last_wave, true, &reloaded, err));
-        /* a layer that a failed load left without a graph has to be loaded anyway */
+        /* a layer left without a graph by a failed load must be loaded anyway */
         if (reloaded.total_us + n_decode * w->load_us < as_is.total_us) {
             TN_TRY(tn_switcher_ensure(w, TN_FORM_CHUNK, err));
             w->plan = reloaded;

@@ -1,4 +1,4 @@
-/* The embeddings for every layer: a table of which a token wants one row, so that rows stay in the file until
+/* The embeddings for every layer: a token needs one row of this table, so rows stay in the file until
  * then. */
 #include "package/impl.h"
 

@@ -57,8 +57,8 @@ const char *const tn_tuned_read_names[TN_TUNED_READS] = {"threads", "threads-dir
 void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o) {
     bool ok = false;
     if (tn_aio_cached_share(fd) < 0.9) {
-        json_t *j;
-        (void)tn_json_read(profile_path, 0, &j, NULL);
+        json_t *j = NULL;
+        if (profile_path) (void)tn_json_read(profile_path, 0, &j, NULL);
         const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
         ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse(TN_TUNED_READ_DEFAULT, o);
         json_decref(j);

@@ -42,6 +42,10 @@ struct tern_options {
     bool no_head_ratios, attention_whole, attention_check, attention_decode;
     const char *attention_pipeline, *attention_plan, *attention_preset;
     const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
+    const char *mmproj, *encoder;
+    bool one_view;
+    uint64_t picture_memory_bytes, picture_cache_bytes;
+    const char *beside; /* no parameter: the file in whose place this one is opened; NULL: itself */
     /* These are for its sessions and their answers, for callers that name them in the same object. */
     tern_session_options session;
     tern_generate_options generate;

@@ -16,129 +16,134 @@
 #define ALL .commands = TN_IN_ALL
 #define ANSWER .commands = TN_IN_ANSWERS, .of_answer = true
 #define ASKED .commands = TN_IN_ANSWERS | TN_IN_SERVE, .of_answer = true
+#define SEES .commands = TN_IN_ANSWERS | TN_IN_SERVE
 #define DRAFTS .commands = TN_IN_ANSWERS | TN_IN_BENCH, .of_answer = true
 #define NEEDS(what) .needs = TN_NEEDS_##what
 
 /* clang-format off */
 static const tn_param table[] = {
     {"n-predict", 'n', TN_PARAM_INT, USER, ASKED, AT(generate.max_tokens), .min = -1, .max = 1e9, .unit = "N", .dflt = "-1",
-     .help = "tokens to generate at most, -1: until the model ends or the context is full"},
+     .help = "most tokens to generate; -1: until the model ends or the context is full"},
     {"temp", 0, TN_PARAM_FLOAT, USER, ASKED, AT(generate.sampling.temperature), .max = 100, .unit = "T", .dflt = "0.8",
-     .help = "temperature, 0: always the likeliest token"},
+     .help = "temperature; 0: always the most likely token"},
     {"top-k", 0, TN_PARAM_INT, USER, ASKED, AT(generate.sampling.top_k), .max = 1e9, .unit = "K", .dflt = "40",
-     .help = "keep the K likeliest tokens, 0: all"},
+     .help = "sample from the K most likely tokens; 0: from all"},
     {"top-p", 0, TN_PARAM_FLOAT, USER, ASKED, AT(generate.sampling.top_p), .max = 1, .unit = "P", .dflt = "0.95",
-     .help = "keep the likeliest tokens up to this probability, 1: all"},
+     .help = "sample from the most likely tokens whose probabilities add up to P; 1: from all"},
     {"min-p", 0, TN_PARAM_FLOAT, USER, ASKED, AT(generate.sampling.min_p), .max = 1, .unit = "P", .dflt = "0.05",
-     .help = "drop tokens below P times the probability of the likeliest"},
+     .help = "drop tokens less likely than P times the most likely one"},
     {"seed", 0, TN_PARAM_U64, USER, ASKED, AT(generate.sampling.seed), .unit = "S", .dflt = "random",
-     .help = "random seed: the same seed gives the same text"},
+     .help = "random seed; the same seed gives the same text"},
     {"repeat-penalty", 0, TN_PARAM_FLOAT, DEVICE, ASKED, AT(generate.sampling.repeat_penalty), .max = 100, .unit = "X", .dflt = "1",
-     .help = "penalty on repeated tokens, 1: none"},
+     .help = "penalty for repeated tokens; 1: none"},
     {"repeat-last-n", 0, TN_PARAM_INT, DEVICE, ASKED, AT(generate.sampling.repeat_last_n), .min = -1, .max = 1e9, .unit = "N", .dflt = "64",
-     .help = "tokens the penalty looks back over, -1: all"},
+     .help = "how many tokens back the repeat penalty looks; -1: all"},
     {"ignore-eos", 0, TN_PARAM_FLAG, LAB, ANSWER, AT(generate.ignore_end), .dflt = "off",
-     .help = "go on after the end-of-text token"},
+     .help = "continue after the end-of-text token"},
     {"draft", 0, TN_PARAM_TEXT, DEVICE, DRAFTS, AT(session.draft), .unit = "LIST", .dflt = "auto",
-     .help = "drafters: none, auto, all, or some of lookup,sam,calibrated,extend,mtp,model:FILE; the text is the same with any"},
+     .help = "drafters: none, auto, all, or a list of lookup, sam, calibrated, extend, mtp, model:FILE; the text is the same with any of them"},
     {"draft-nodes", 0, TN_PARAM_INT, DEVICE, DRAFTS, AT(generate.draft_nodes), .min = 1, .max = 32, .unit = "N", .dflt = "32",
-     .help = "tokens verified in one forward at most"},
+     .help = "most draft tokens verified in one forward pass"},
     {"draft-eager", 0, TN_PARAM_FLAG, LAB, DRAFTS, AT(generate.draft_eager), .dflt = "off",
-     .help = "verify as many drafts as fit, not only those that pay"},
+     .help = "verify as many drafts as fit, not only those that pay off"},
 
     {"threads", 't', TN_PARAM_INT, USER, ALL, AT(n_threads), .min = 1, .max = 64, .unit = "N", .dflt = "one per core",
      .help = "worker threads"},
     {"cores", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(cores), .unit = "WHICH", .dflt = "all",
-     .help = "where the threads run, the opening one too: all, fast (the fast ones of unlike cores, as /sys tells them), or numbers like 4-7,2"},
+     .help = "which cores the threads use: all, fast (the fast cores of a mixed processor, as /sys lists them), or numbers such as 4-7,2"},
     {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
-     .dflt = "the smaller of 4096 and the model's", .help = "context in tokens"},
+     .dflt = "the smaller of 4096 and the model's", .help = "context length in tokens"},
     {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",
-     .help = "adapters of the model, [NAME=]FILE[:SCALE] and more after commas: GGUF files or PEFT folders; with a scale of 0 one waits until it "
-             "is asked for"},
+     .help = "LoRA adapters: [NAME=]FILE[:SCALE], separated by commas; GGUF files or PEFT folders. Scale 0 loads an adapter for requests that name it"},
+    {"mmproj", 0, TN_PARAM_TEXT, DEVICE, SEES, AT(mmproj), .unit = "FILE", .dflt = "in the package, or the mmproj file beside the model",
+     .help = "the encoder of pictures, a GGUF file"},
+    {"encoder", 0, TN_PARAM_CHOICE, DEVICE, SEES, AT(encoder), .unit = "FORM", .dflt = "float", .choices = "float|int8",
+     .help = "how the encoder of pictures computes: float, or int8, which is faster and sees a little else"},
+    {"one-view", 0, TN_PARAM_FLAG, DEVICE, SEES, AT(one_view), .dflt = "off",
+     .help = "look at each picture once, as a whole: less to read, and less to see"},
+    {"picture-memory", 0, TN_PARAM_SIZE, DEVICE, SEES, AT(picture_memory_bytes), .unit = "BYTES", .dflt = "256M",
+     .help = "what was seen of pictures stays in memory up to so much, besides what texts in use have"},
+    {"picture-cache", 0, TN_PARAM_SIZE, DEVICE, SEES, AT(picture_cache_bytes), .unit = "BYTES", .dflt = "1G; 0 for programs of the library",
+     .help = "and on disk up to so much, below $XDG_CACHE_HOME/tern/pictures, 0: not at all; a picture seen before costs its text alone"},
     {"exact", 0, TN_PARAM_FLAG, USER, ALL, AT(exact), .dflt = "off",
-     .help = "turn off whatever may change a bit against full attention"},
+     .help = "turn off everything that may change a bit compared with full attention"},
 
     {"trace", 0, TN_PARAM_FLAG, LAB, .commands = 0, AT(trace), .dflt = "off",
      .help = "for programs: record every task, for tern_session_write_trace and tern_session_write_gantt"},
     {"attention", 0, TN_PARAM_CHOICE, DEVICE, ALL, AT(attention), .unit = "HOW", .dflt = "auto",
      .choices = "full|shadow|auto|float-sparse|block-sparse|npu-full",
-     .help = "of the prompt: full, shadow (estimated in INT8, exact where it matters), auto (shadow where it can and pays), or a baseline"},
+     .help = "attention of prompts: full; shadow (sparse: estimated in INT8, exact where it matters); auto (shadow where it is possible and pays off); or a baseline"},
     {"attention-decode", 0, TN_PARAM_FLAG, DEVICE, ALL, AT(attention_decode), .dflt = "off",
-     .help = "decode sparsely too, with attention full, shadow or auto"},
+     .help = "sparse attention in decoding too; needs attention full, shadow or auto"},
     {"ratio", 0, TN_PARAM_PERCENT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_ratio), .min = 1, .max = 100, .unit = "PERCENT",
-     .dflt = "30, and 10 when decoding", .help = "sparse attention: mean share of the positions a row attends to"},
+     .dflt = "30, and 10 when decoding", .help = "sparse attention: average share of positions that a row attends to"},
     {"attention-threshold", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_threshold), .max = 1 << 24, .unit = "N",
-     .dflt = "as measured, or 1024", .help = "sparse attention: in full until the prompt has N tokens"},
+     .dflt = "as measured, or 1024", .help = "sparse attention: attend in full to prompts of fewer than N tokens"},
     {"weights", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(weights), .unit = "FORM", .dflt = "auto", .choices = "auto|packed|tiles",
-     .help = "weights of fewer than 8 bits in memory: packed (as in the file: less memory, decoding at the rate they are read), tiles (unpacked once) "
-             "or auto (packed where the processor has the kernels for it)"},
+     .help = "form of weights below 8 bits in memory: packed (as in the file; less memory), tiles (unpacked once), or auto (packed where this processor has kernels for it)"},
     {"kv", 0, TN_PARAM_CHOICE, DEVICE, ALL, AT(kv), .unit = "TYPE", .dflt = "auto", .choices = "auto|f32|f16|int8|int4",
-     .help = "how keys and values are kept: f32, f16, int8, int4 (with rotated keys), or auto (f32 in a context of up to 4096 tokens, f16 in a "
-             "longer one, and f16 or int8 where max-memory asks for it)"},
-    {"load", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(load), .unit = "HOW", .dflt = "stream", .choices = "stream|overlap|sequential|mmap",
-     .help = "how weights come from the file: stream (while the first prompt is computed), overlap, sequential or mmap"},
-    {"read", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(read), .unit = "BY", .dflt = "what suits",
+     .help = "form of keys and values: f32, f16, int8, int4 (keys rotated), or auto (f32 up to a context of 4096 tokens, f16 beyond; fewer bits where max-memory requires it)"},
+    {"load", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(STREAM), AT(load), .unit = "HOW", .dflt = "stream", .choices = "stream|overlap|sequential|mmap",
+     .help = "how weights are loaded: stream (while the first prompt is computed), overlap, sequential, or mmap"},
+    {"read", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(STREAM), AT(read), .unit = "BY", .dflt = "the fastest here",
      .choices = "threads|threads-direct|uring|uring-direct", .help = "how the file is read"},
     {"chunk", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(PACKAGE), AT(chunk), .min = 32, .max = 1024, .step = 32, .unit = "L",
      .dflt = "as measured, or 256", .help = "prompt tokens per chunk"},
     {"policy", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(policy), .unit = "NAME", .dflt = "ooe", .choices = "in-order|overlap|ooe|synergy",
-     .help = "which task runs next"},
+     .help = "how the next task is chosen"},
     {"steal", 0, TN_PARAM_STEAL, DEVICE, ALL, NEEDS(PACKAGE), AT(steal), .min = 1, .max = 1 << 20, .unit = "HOW", .dflt = "share-cores",
      .choices = "none|share-cores|measured",
-     .help = "lanes helping each other: share-cores (whoever is idle helps), none (as on a phone); with policy synergy measured or N (the CPU "
-             "lane takes a product when more than N wait)"},
+     .help = "how lanes help each other: share-cores (idle workers help), none (as on a phone); with policy synergy also measured, or N (the CPU lane takes a product when more than N wait)"},
     {"npu", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(npu), .unit = "NAME", .dflt = "host",
-     .help = "INT8 device; a float model is packed for a device that is named, at every start"},
+     .help = "INT8 device. Naming one packs a float model for it at every start"},
     {"npu-threads", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(PACKAGE), AT(npu_threads), .min = 1, .max = 63, .unit = "N", .dflt = "threads - 1",
      .help = "workers of the NPU lane"},
     {"cpu-threads", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(PACKAGE), AT(cpu_threads), .min = 1, .max = 63, .unit = "N", .dflt = "1",
      .help = "workers of the CPU lane"},
     {"max-memory", 0, TN_PARAM_SIZE, DEVICE, ALL, AT(max_memory_bytes), .unit = "BYTES", .dflt = "no limit",
-     .help = "what model, context and work may take together: weights stay packed, keys and values take fewer bits and the context becomes shorter where that is needed and "
-             "nothing else was asked for; what cannot fit is refused"},
+     .help = "limit for model, context and working memory together. To fit, weights stay packed, keys and values take fewer bits, and the context is shortened, unless you set them; a model that cannot fit is refused"},
     {"npu-memory", 0, TN_PARAM_SIZE, DEVICE, ALL, NEEDS(PACKAGE), AT(npu_memory_bytes), .unit = "BYTES", .dflt = "no limit",
-     .help = "what the device can address: the heaviest linears go there first"},
+     .help = "memory that the device can address; the heaviest linears are placed there first"},
     {"npu-vtcm", 0, TN_PARAM_SIZE, DEVICE, ALL, NEEDS(HEXAGON), AT(npu_vtcm_bytes), .min = 16384, .max = 8388608, .unit = "BYTES", .dflt = "8M",
-     .help = "npu hexagon: what it stages weights in"},
+     .help = "npu hexagon: size of the memory that weights are staged in"},
 
     {"scheme", 0, TN_PARAM_TEXT, LAB, ALL, AT(scheme), .unit = "NAME", .dflt = "blocks where the file is quantised, else float",
-     .help = "models that are no package: float, blocks (a quantised file's blocks as they are, rows rounded to INT8), int8 (blocks of 8 bits, made of floats too: models that embed, twice as fast), or a baseline, llm-int8 or group-w8a8"},
+     .help = "for models that are not packages: float, blocks (a quantised file's own blocks, activations rounded to INT8), int8 (8-bit blocks, made from floats too; for embedding models, twice as fast), or the baselines llm-int8 and group-w8a8"},
     {"no-chunk-sharing", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(PACKAGE), AT(no_chunk_sharing), .dflt = "off",
-     .help = "graphs and weights of its own for every chunk in flight"},
+     .help = "give every chunk in flight its own graphs and weights"},
     {"cold-rows", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(PACKAGE), AT(cold_rows), .unit = "FROM", .dflt = "weights, where the device allows",
-     .choices = "file|weights", .help = "weight rows for outliers of cold channels"},
+     .choices = "file|weights", .help = "where weight rows for outliers in cold channels are read from"},
     {"products", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(PACKAGE), AT(products), .unit = "WHAT", .dflt = "sites", .choices = "sites|operators",
-     .help = "tasks of the device: all linears that read one input together, or q, k, v, gate and up each by itself; the same bits"},
+     .help = "tasks of the device: sites (all linears that read the same input in one task) or operators (q, k, v, gate and up each in its own); the same bits"},
     {"npu-separate-weights", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(PACKAGE), AT(npu_separate_weights), .dflt = "off",
-     .help = "the device's graphs share no weights: it holds one form of each"},
+     .help = "the device's graphs share no weights, so it holds one form of each layer at a time"},
     {"switch", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SEPARATE), AT(graph_switch), .unit = "WHEN", .dflt = "progressive",
-     .choices = "progressive|async|sync", .help = "npu-separate-weights: when forms are exchanged"},
-    {"switch-blocks", 0, TN_PARAM_INT, LAB, ALL, NEEDS(SEPARATE), AT(switch_blocks), .min = 1, .max = 64, .unit = "N", .dflt = "as many as are best",
-     .help = "npu-separate-weights: in so many blocks of layers"},
+     .choices = "progressive|async|sync", .help = "with npu-separate-weights: when graph forms are exchanged"},
+    {"switch-blocks", 0, TN_PARAM_INT, LAB, ALL, NEEDS(SEPARATE), AT(switch_blocks), .min = 1, .max = 64, .unit = "N", .dflt = "the fastest number",
+     .help = "with npu-separate-weights: number of blocks of layers that are exchanged"},
     {"npu-apart", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(HOST), AT(npu_apart), .dflt = "off",
-     .help = "npu host: works on threads of its own (npu-threads), as silicon of its own would"},
+     .help = "npu host: run on its own threads (npu-threads), as a separate chip would"},
     {"buckets", 0, TN_PARAM_INT, LAB, ALL, NEEDS(SPARSE), AT(attention_buckets), .min = 1, .max = 9, .step = 8, .unit = "N", .dflt = "9",
-     .help = "sparse attention: pairs of scales to choose from, 1 or 9"},
+     .help = "sparse attention: number of scale pairs to choose from, 1 or 9"},
     {"no-head-ratios", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(SPARSE), AT(no_head_ratios), .dflt = "off",
-     .help = "sparse attention: the same share for every head"},
+     .help = "sparse attention: the same ratio for every head"},
     {"attention-share", 0, TN_PARAM_INT, LAB, ALL, NEEDS(SPARSE), AT(attention_share), .min = -1, .max = 8, .unit = "N",
      .dflt = "4, or 8 without grouped queries",
-     .help = "sparse attention: neighbouring rows that share a selection with their heads; -1: every row and head its own"},
+     .help = "sparse attention: number of neighbouring rows that share one selection with their group of heads; -1: every row and head selects for itself"},
     {"attention-pool", 0, TN_PARAM_INT, LAB, ALL, NEEDS(SPARSE), AT(attention_pool), .min = 1, .max = 1024, .unit = "N", .dflt = "2",
-     .help = "sparse attention: query heads estimated as one where heads share"},
+     .help = "sparse attention: number of query heads estimated as one where heads share a selection"},
     {"attention-whole", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(SPARSE), AT(attention_whole), .dflt = "off",
-     .help = "sparse attention: estimate all positions at once, not part by part in cache; the same bits"},
+     .help = "sparse attention: estimate all positions at once instead of in cache-sized parts; the same bits"},
     {"attention-pipeline", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SHADOW), AT(attention_pipeline), .unit = "WHEN",
      .dflt = "auto: where the device has silicon of its own", .choices = "auto|on|off",
-     .help = "attention shadow: heads as tasks of two lanes; the same bits"},
+     .help = "attention shadow: run heads as tasks on two lanes; the same bits"},
     {"attention-plan", 0, TN_PARAM_TEXT, LAB, ALL, NEEDS(SHADOW), AT(attention_plan), .unit = "HOW", .dflt = "paper",
-     .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 and no search after it"},
+     .help = "attention-pipeline: paper (planned as in the paper), or that without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 without the search after it"},
     {"attention-preset", 0, TN_PARAM_CHOICE, LAB, ALL, NEEDS(SPARSE), AT(attention_preset), .unit = "WHOSE", .dflt = "ours",
      .choices = "ours|paper",
-     .help = "paper: sparse attention as printed, of prompts of any length: every row and head its own selection of 20 percent, 9 buckets, heads as a "
-             "pipeline by Algorithm 1; what is set beside it counts"},
+     .help = "paper: sparse attention as printed, for prompts of any length: every row and head selects 20 percent for itself, 9 buckets, heads in a pipeline by Algorithm 1. Options set beside it win"},
     {"attention-check", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(SPARSE), AT(attention_check), .dflt = "off",
-     .help = "sparse attention: also count how many of the exact largest were selected (slow)"},
+     .help = "sparse attention: also count how many of the exact top positions were selected (slow)"},
 };
 /* clang-format on */
 
@@ -422,13 +427,14 @@ tern_status tn_params_check(const tern_options *o, tern_error *err) {
     return TERN_OK;
 }
 
-static bool met(const tern_options *o, tn_param_need need, bool package, bool may_be_sparse) {
+static bool met(const tern_options *o, tn_param_need need, bool package, bool blocks, bool may_be_sparse) {
     const char *attention = tn_options_attention(o);
     bool shadow = is(attention, "shadow") || is(attention, "auto");
     bool sparse = strcmp(attention, "full") || o->attention_decode;
     switch (need) {
     case TN_NEEDS_NOTHING: return true;
     case TN_NEEDS_PACKAGE: return package;
+    case TN_NEEDS_STREAM: return package || blocks;
     case TN_NEEDS_HEXAGON: return package && is(o->npu, "hexagon");
     case TN_NEEDS_HOST: return package && (!o->npu || is(o->npu, "host"));
     case TN_NEEDS_SEPARATE: return package && o->npu_separate_weights;
@@ -439,9 +445,11 @@ static bool met(const tern_options *o, tn_param_need need, bool package, bool ma
     return false;
 }
 
-void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package, bool sparse) {
+void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package, bool blocks,
+                        bool sparse) {
     static const char *const goes[TN_N_NEEDS] = {
         [TN_NEEDS_PACKAGE] = "packages",
+        [TN_NEEDS_STREAM] = "packages and quantised files",
         [TN_NEEDS_HEXAGON] = "npu hexagon",
         [TN_NEEDS_HOST] = "npu host",
         [TN_NEEDS_SEPARATE] = "npu-separate-weights",
@@ -449,8 +457,8 @@ void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bo
         [TN_NEEDS_SHADOW] = "attention shadow or auto",
     };
     for (const tn_param *p = table; p < table + N_PARAMS; p++) {
-        if (!tn_param_given(o, p) || met(o, p->needs, package, sparse)) continue;
-        if (!package && p->needs != TN_NEEDS_SPARSE)
+        if (!tn_param_given(o, p) || met(o, p->needs, package, blocks, sparse)) continue;
+        if (!package && p->needs != TN_NEEDS_SPARSE && p->needs != TN_NEEDS_STREAM)
             tn_log(ctx, TERN_LOG_WARN, "%s has no effect: it goes with %s, and %s is no package", p->name,
                    goes[p->needs], path);
         else tn_log(ctx, TERN_LOG_WARN, "%s has no effect: it goes with %s", p->name, goes[p->needs]);

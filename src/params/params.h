@@ -42,6 +42,7 @@ enum {
 typedef enum tn_param_need {
     TN_NEEDS_NOTHING,
     TN_NEEDS_PACKAGE,
+    TN_NEEDS_STREAM,   /* a package or a quantised file: what may arrive beside the first prompt */
     TN_NEEDS_HEXAGON,  /* npu hexagon */
     TN_NEEDS_HOST,     /* npu host */
     TN_NEEDS_SEPARATE, /* npu-separate-weights */
@@ -92,7 +93,8 @@ tern_status tn_params_check(const tern_options *o, tern_error *err);
  * filled in once change nothing when they are again. */
 void tn_params_preset(tern_options *o);
 /* Logs a warning for every parameter set by name that has no effect on such a model. sparse: its attention may be. */
-void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package, bool sparse);
+void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package, bool blocks,
+                        bool sparse);
 /* Writes "a whole number from 1 to 64" and so on, for people. */
 void tn_param_range(const tn_param *p, char *buf, size_t cap);
 

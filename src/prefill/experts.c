@@ -19,7 +19,7 @@ static uint8_t *place_of(const chunk *c, const tn_npu_site *s, int64_t place) {
 }
 
 static bool foresees(const tn_pipeline *p, const chunk *c) {
-    return p->m->on_demand && p->form == TN_FORM_DECODE && c->f.r->n_rows < TN_FEW_ROWS;
+    return p->m->on_demand && p->call.form == TN_FORM_DECODE && c->f.r->n_rows < TN_FEW_ROWS;
 }
 
 /* The experts that a layer would choose for a row without its own attention. Attention's effect on their
@@ -136,7 +136,7 @@ static tern_status run_whole(const tn_pipeline *p, chunk *c, const tn_npu_site *
 static tern_status run_on_demand(tn_pipeline *p, const chunk *c, const tn_npu_site *s, const int32_t *first,
                                  const int32_t *mine, int32_t n, tern_error *err) {
     tn_on_demand *d = p->m->on_demand;
-    bool pass = p->form == TN_FORM_CHUNK;
+    bool pass = p->call.form == TN_FORM_CHUNK;
     for (int32_t i = 0; i < n; i++) {
         int32_t e = mine[i];
         tn_npu_job job = {0};

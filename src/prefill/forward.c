@@ -15,8 +15,8 @@ static void begin_jobs(tn_pipeline *p, int32_t i, int32_t n) {
         const tn_npu_site *site = &p->m->sites[s];
         if (site->ops.n_experts) continue;
         tn_npu_job *job = tn_job_of(p, i, s);
-        bool own = i && p->form == TN_FORM_CHUNK && site->chunk_graphs[i - 1];
-        job->graph = own ? site->chunk_graphs[i - 1] : site->graphs[p->form];
+        bool own = i && p->call.form == TN_FORM_CHUNK && site->chunk_graphs[i - 1];
+        job->graph = own ? site->chunk_graphs[i - 1] : site->graphs[p->call.form];
         job->n_rows = n;
     }
 }
@@ -33,8 +33,8 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n
 
 /* Places of the texts' rows in buffers whose width differs between layers. */
 static void slice_texts(tn_pipeline *p, int32_t layer) {
-    for (int32_t i = 0; i < p->n_texts; i++) {
-        text *t = &p->texts[i];
+    for (int32_t i = 0; i < p->call.n_texts; i++) {
+        text *t = &p->call.texts[i];
         const int32_t *ids = t->f.ids;
         tn_frame_slice(&p->chunks[0].f, &t->r, t->row0, layer, &t->f);
         t->f.ids = ids;
@@ -49,7 +49,7 @@ static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_
     for (int32_t i = 0; i < n_texts; i++) {
         const tn_pipeline_text *from = &texts[i];
         const tn_tree *tree = from->tree;
-        text *t = &p->texts[i];
+        text *t = &p->call.texts[i];
         *t = (text){.r = from->p->chunks[0].r, .sparse = from->p->sparse, .row0 = row0};
         t->r.n_rows = from->n;
         t->r.pos = c->pos + row0;
@@ -67,7 +67,7 @@ static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_
         if (t->sparse) tn_sparse_attn_rewind(t->sparse, from->pos0);
         row0 += from->n;
     }
-    p->n_texts = n_texts;
+    p->call.n_texts = n_texts;
     c->r.n_rows = row0;
     begin_jobs(p, 0, row0);
     return row0;
@@ -91,12 +91,12 @@ static float *scratch_of(const tn_pipeline *p, int i_thread) {
     return p->scratch + (size_t)i_thread * p->scratch_stride;
 }
 
-/* Attention of few rows, by text and KV head. */
+/* Attention of few rows, by text and group of heads. */
 static void small_attention(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
-    int32_t n_kv = s->op->attend.n_kv_heads;
-    const text *t = s->text ? s->text : &s->p->texts[i_item / n_kv];
-    tn_rows_attention_group(&t->r, s->op->layer, tn_op_sinks(s->op, &t->f), i_item % n_kv,
+    int32_t n_groups = tn_rows_groups(&s->p->model->h, s->op->layer);
+    const text *t = s->text ? s->text : &s->p->call.texts[i_item / n_groups];
+    tn_rows_attention_group(&t->r, s->op->layer, tn_op_sinks(s->op, &t->f), i_item % n_groups,
                             t->f.buf[s->op->in], t->f.buf[s->op->out], 0, t->r.n_rows,
                             scratch_of(s->p, i_thread));
 }
@@ -123,17 +123,18 @@ static void small_sparse(void *arg, int i_item, int i_thread) {
 /* Where all texts attend in full they go together; otherwise each sparse one goes alone, in its own
  * rounds. */
 static void attend_small(tn_pipeline *p, small_step *s) {
-    int32_t n_rounds[TN_MAX_TEXTS], any = 0, n_kv = s->op->attend.n_kv_heads;
-    for (int32_t i = 0; i < p->n_texts; i++) {
-        const text *t = &p->texts[i];
+    int32_t n_rounds[TN_MAX_TEXTS], any = 0, n_kv = s->op->attend.n_kv_heads,
+                                    n_groups = tn_rows_groups(&p->model->h, s->op->layer);
+    for (int32_t i = 0; i < p->call.n_texts; i++) {
+        const text *t = &p->call.texts[i];
         any += n_rounds[i] = t->sparse ? tn_sparse_decode_rounds(t->sparse, &t->r, s->op->layer) : 0;
     }
     s->text = NULL;
-    if (!any) tn_pool_for(p->pool, n_kv * p->n_texts, small_attention, s);
-    for (int32_t i = 0; any && i < p->n_texts; i++) {
-        int32_t n = p->texts[i].r.n_rows;
-        s->text = &p->texts[i];
-        if (!n_rounds[i]) tn_pool_for(p->pool, n_kv, small_attention, s);
+    if (!any) tn_pool_for(p->pool, n_groups * p->call.n_texts, small_attention, s);
+    for (int32_t i = 0; any && i < p->call.n_texts; i++) {
+        int32_t n = p->call.texts[i].r.n_rows;
+        s->text = &p->call.texts[i];
+        if (!n_rounds[i]) tn_pool_for(p->pool, n_groups, small_attention, s);
         for (s->round = 0; s->round < n_rounds[i]; s->round++) {
             if (n > 1) tn_pool_for(p->pool, n_kv, small_plan, s);
             tn_pool_for(p->pool, n_kv * n, small_sparse, s);
@@ -196,8 +197,8 @@ static tern_status run_small(small_step *s, int32_t n, tn_timeline *timeline, te
 static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tn_timeline *timeline,
                                  tern_error *err) {
     int32_t n_threads = tn_pool_size(p->pool), layer = -1;
-    p->small_rows = n < TN_FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
-    small_step s = {.p = p, .rows_per_part = p->small_rows};
+    p->call.small_rows = n < TN_FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
+    small_step s = {.p = p, .rows_per_part = p->call.small_rows};
     for (s.step = 0; s.step < p->steps.n; s.step++) {
         const tn_step *step = &p->steps.at[s.step];
         if (step->kind == TN_STEP_PLAN) continue;
@@ -206,7 +207,8 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             slice_texts(p, layer);
             TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
                        "cancelled in layer %d", layer);
-            if (p->loading)
+            tn_pause_here(tn_pipeline_pause_now(p));
+            if (p->call.loading)
                 TN_TRY(tn_loader_finish(p->m->loader, p->pool, layer,
                                         err)); /* later layers are being read meanwhile */
         }
@@ -236,86 +238,57 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
         p->m->no_chunk_sharing ? p->m->prefill_graph_bytes * TN_WAVE_CHUNKS : p->m->prefill_graph_bytes;
 }
 
-/* A chunk's attention reads whole panels of keys while later chunks write theirs, so chunks in flight must
- * not share a panel. A first chunk that begins inside a panel is shorter by this. */
-static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
-
-tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
-    p->plan_wave = -1;
-    p->said_from = pos0;
-    p->said_end = pos0 + n_tok;
-    if (!p->switcher || n_tok <= TN_DECODE_M) return TERN_OK;
-    const tn_switch_plan *plan;
-    tn_switcher_lock(p->switcher);
-    if (!tn_switcher_has_times(p->switcher)) { /* the profile of earlier processes, or guesses */
-        double product, other;
-        tn_wave_layer_us(p, &product, &other);
-        tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product / p->n_workers, other / p->n_workers);
-    }
-    /* waves as the session will make them; the last may be so short that it runs in the decode form */
-    int32_t n_rows = skipped_rows(pos0) + n_tok, wave_rows = p->n_chunks_open * p->n_rows,
-            tail = n_rows % wave_rows;
-    if (tail && tail <= TN_DECODE_M && tail < n_rows) n_rows -= tail;
-    int32_t n_waves = (n_rows + wave_rows - 1) / wave_rows;
-    double last_wave = (double)(n_rows - (n_waves - 1) * wave_rows) / wave_rows;
-    tern_status rc = tn_switcher_plan(p->switcher, n_waves, p->n_chunks_open, last_wave, &plan, err);
-    if (rc == TERN_OK && plan) {
-        p->switch_plan = *plan;
-        p->plan_wave = 0;
-    }
-    tn_switcher_unlock(p->switcher);
-    return rc;
-}
-
 /* Chooses the wave's graph. *full: its times are those of whole chunks with chunk graphs. */
 static tern_status choose_wave(tn_pipeline *p, int32_t n_chunks, wave **out, bool *full, tern_error *err) {
     *out = &p->waves[n_chunks];
-    if (p->loading) {
+    if (p->call.loading) {
         TN_TRY(tn_wave_build_cold(p, n_chunks, err));
-        *out = &p->cold_wave;
+        *out = &p->start.wave;
     }
-    if (!p->switcher) return TERN_OK;
+    if (!p->switching.switcher) return TERN_OK;
     if (tn_wave_switches(p)) {
-        *out = &p->switch_wave;
+        *out = &p->switching.wave;
         *full = false;
         TN_TRY(tn_wave_build_switching(p, n_chunks, err));
     }
     for (int32_t i = 0; i < p->m->n_layers; i++)
-        *full = *full && tn_switcher_form(p->switcher, i) == TN_FORM_CHUNK;
+        *full = *full && tn_switcher_form(p->switching.switcher, i) == TN_FORM_CHUNK;
     return TERN_OK;
 }
 
 static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int32_t pos0,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     wave *w;
-    bool full = n >= p->n_rows && !p->loading && /* its first chunk, if not all */
+    bool full = n >= p->n_rows && !p->call.loading && /* its first chunk, if not all */
                 p->profile->n_waves < TN_PROFILE_WAVES;
-    bool later = n == n_chunks * p->n_rows && pos0 > 0 && p->profile->later_waves && !p->switcher;
+    bool later = n == n_chunks * p->n_rows && pos0 > 0 && p->profile->later_waves && !p->switching.switcher;
     TN_TRY(choose_wave(p, n_chunks, &w, &full, err));
     tn_wave_fit(p, w);
     tn_form form_before[TN_MAX_LAYERS];
-    for (int32_t i = 0; p->switcher && i < p->m->n_layers; i++)
-        form_before[i] = tn_switcher_form(p->switcher, i);
+    for (int32_t i = 0; p->switching.switcher && i < p->m->n_layers; i++)
+        form_before[i] = tn_switcher_form(p->switching.switcher, i);
     tn_policy policy = p->policy;
 #ifndef TERN_MINIMAL
     /* The CPU's times can be measured once the weights are there. */
-    if (policy.steal_by_profile && p->profile->measured && !p->loading) TN_TRY(tn_wave_learn_stolen(p, err));
+    if (policy.steal_by_profile && p->profile->measured && !p->call.loading)
+        TN_TRY(tn_wave_learn_stolen(p, err));
 #endif
-    if (policy.steal_by_profile && p->profile->measured && !p->loading)
+    if (policy.steal_by_profile && p->profile->measured && !p->call.loading)
         policy.steal_above = tn_policy_steal_above(w->graph);
     tn_run run = {.graph = w->graph,
                   .policy = policy,
                   .cancel = cancel,
+                  .pause = tn_pipeline_pause_now(p),
                   .timeline = timeline,
-                  .task_ns = p->switcher || later || full ? w->task_ns : NULL};
+                  .task_ns = p->switching.switcher || later || full ? w->task_ns : NULL};
     if (run.task_ns) run.stolen_ns = w->stolen_ns;
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full) tn_wave_learn(p, w, n / p->n_rows, pos0);
     if (later) tn_wave_learn_growth(p, w, n_chunks, pos0);
-    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped)
+    if (p->switching.switcher && n == n_chunks * p->n_rows - p->call.n_skipped)
         tn_wave_learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
-    if (p->plan_wave >= 0) p->plan_wave++;
+    if (p->switching.next_wave >= 0) p->switching.next_wave++;
     note_stats(p, n_chunks, &rs);
     return tn_npu_model_table_ok(p->m, err);
 }
@@ -324,11 +297,12 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
 
 static tern_status texts_locked(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
-    p->form = TN_FORM_DECODE;
-    p->sparse_now = false;
-    if (p->switcher)
-        TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what the prefill left to load */
-    p->n_skipped = 0;
+    p->call.form = TN_FORM_DECODE;
+    p->call.sparse = false;
+    if (p->switching.switcher)
+        TN_TRY(tn_switcher_ensure(p->switching.switcher, TN_FORM_DECODE,
+                                  err)); /* what the prefill left to load */
+    p->call.n_skipped = 0;
     int32_t n = begin_texts(p, texts, n_texts);
     p->stats.n_rows += (uint64_t)n;
     return forward_small(p, n, cancel, timeline, err);
@@ -354,13 +328,13 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
         return texts_locked(p, &one, 1, cancel, timeline, err);
     }
     p->stats.n_rows += (uint64_t)n;
-    p->form = TN_FORM_CHUNK;
-    p->sparse_now = p->sparse_prompt;
+    p->call.form = TN_FORM_CHUNK;
+    p->call.sparse = p->sparse_prompt;
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
-    p->n_skipped = skipped_rows(pos0);
-    int32_t n_chunks = (p->n_skipped + n + p->n_rows - 1) / p->n_rows;
+    p->call.n_skipped = tn_skipped_rows(pos0);
+    int32_t n_chunks = (p->call.n_skipped + n + p->n_rows - 1) / p->n_rows;
     for (int32_t i = 0; i < n_chunks; i++) {
-        int32_t at = i ? i * p->n_rows - p->n_skipped : 0, end = (i + 1) * p->n_rows - p->n_skipped;
+        int32_t at = i ? i * p->n_rows - p->call.n_skipped : 0, end = (i + 1) * p->n_rows - p->call.n_skipped;
         begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, rope_long);
     }
     return forward_wave(p, n, n_chunks, pos0, cancel, timeline, err);
@@ -373,21 +347,22 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
     if (!tn_loader_done(p->m->loader)) {
         tn_loader *l = p->m->loader;
         tn_loader_lock(l); /* another session may be doing it */
-        p->loading = !tn_loader_done(l);
-        tern_status rc = p->loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
+        p->call.loading = !tn_loader_done(l);
+        tern_status rc = p->call.loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
         if (rc == TERN_OK) rc = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
-        if (p->loading && rc == TERN_OK)
+        if (p->call.loading && rc == TERN_OK)
             rc = tn_loader_finish(l, p->pool, p->m->n_layers, err); /* few rows leave lm_head */
-        if (p->loading && rc == TERN_OK) rc = tn_loader_rows_begin(l, NULL, 0, err);
-        p->loading = false;
+        if (p->call.loading && rc == TERN_OK) rc = tn_loader_rows_begin(l, NULL, 0, err);
+        p->call.loading = false;
         tn_loader_unlock(l);
         tn_wave_drop_cold(p);
         return rc;
     }
-    if (!p->switcher) return forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
-    tn_switcher_lock(p->switcher);
+    if (!p->switching.switcher)
+        return forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+    tn_switcher_lock(p->switching.switcher);
     tern_status rc = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
-    tn_switcher_unlock(p->switcher);
+    tn_switcher_unlock(p->switching.switcher);
     return rc;
 }
 
@@ -404,21 +379,23 @@ tern_status tn_pipeline_forward_texts(tn_pipeline *p, const tn_pipeline_text *te
         n += texts[i].n;
     }
     assert(n <= TN_DECODE_M);
-    if (!p->switcher) return texts_locked(p, texts, n_texts, NULL, timeline, err);
-    tn_switcher_lock(p->switcher);
+    if (!p->switching.switcher) return texts_locked(p, texts, n_texts, NULL, timeline, err);
+    tn_switcher_lock(p->switching.switcher);
     tern_status rc = texts_locked(p, texts, n_texts, NULL, timeline, err);
-    tn_switcher_unlock(p->switcher);
+    tn_switcher_unlock(p->switching.switcher);
     return rc;
 }
 
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) {
-    return p->n_chunks_open * p->n_rows - skipped_rows(pos0);
+    return p->n_chunks_open * p->n_rows - tn_skipped_rows(pos0);
 }
 
-int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0) { return p->n_rows - skipped_rows(pos0); }
+int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0) {
+    return p->n_rows - tn_skipped_rows(pos0);
+}
 
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
-    if (i + p->n_skipped >= p->n_rows) i += p->n_skipped;
+    if (i + p->call.n_skipped >= p->n_rows) i += p->call.n_skipped;
     return p->chunks[i / p->n_rows].f.buf[TN_BUF_X] +
            (size_t)(i % p->n_rows) * (size_t)p->model->program.width[TN_BUF_X];
 }

@@ -3,7 +3,10 @@
  *   pipeline.c   opens and closes it, plans its buffers
  *   outliers.c   quantises rows; computes clipped-off values in float beside the device's product
  *   work.c       runs a part of a step
- *   waves.c      the task graphs, and measured times for the policies
+ *   waves.c      the task graphs of waves
+ *   times.c      what their tasks took, for the policies
+ *   cold.c       waves that load the weights
+ *   switching.c  waves that exchange graphs
  *   forward.c    one forward: as a wave, or few rows step by step; logits
  * The caller's thread owns all of it between runs. While a wave runs, a task owns its chunk and part, and the
  * counters are atomic. */
@@ -80,6 +83,32 @@ typedef struct wave { /* the task graph of n_chunks chunks */
     int64_t *task_ns, *stolen_ns; /* one block */
 } wave;
 
+/* The forward that runs: set when it begins, read by its tasks. */
+typedef struct call {
+    tn_form form;
+    bool sparse;        /* its chunks attend sparsely */
+    bool loading;       /* it loads the weights */
+    int32_t n_skipped;  /* its first chunk is shorter by this many rows; tn_pipeline_row needs it later */
+    int32_t small_rows; /* decode form: rows of a part, so that all threads have some */
+    text texts[TN_MAX_TEXTS]; /* of few rows */
+    int32_t n_texts;
+} call;
+
+/* Devices that keep one form of a graph: a wave that loads graphs is built for its run. */
+typedef struct switching {
+    tn_switcher *switcher; /* NULL: both forms are loaded */
+    tn_switch_plan plan;
+    int32_t next_wave; /* its number in the plan; -1: there is no plan */
+    wave wave;
+    load_arg *args; /* [TN_SWITCH_MAX_BLOCKS] */
+} switching;
+
+/* A wave while weights are still in the file: built for its run. */
+typedef struct cold_start {
+    wave wave;
+    cold_arg *args;
+} cold_start;
+
 struct tn_pipeline {
     tn_ctx *ctx;
     const tn_npu_model *m;
@@ -91,19 +120,14 @@ struct tn_pipeline {
     tn_step_profile *profile;
     tn_steps steps;
     int32_t n_rows, n_workers, out_cap;
-    int32_t n_compute;  /* workers of the CPU and of the NPU */
-    tn_form form;       /* of the forward that runs */
-    int32_t small_rows; /* decode form: rows of a part, so that all threads have some */
+    int32_t n_compute; /* workers of the CPU and of the NPU */
+    call call;
     chunk chunks[TN_WAVE_CHUNKS];
-    text texts[TN_MAX_TEXTS]; /* of the running forward of few rows */
-    int32_t n_texts;
     int32_t n_chunks_open;       /* buffers exist for so many */
     int32_t said_from, said_end; /* positions announced last */
-    int32_t n_skipped;           /* the first chunk of this forward is shorter by this many rows */
     void *arenas[TN_WAVE_CHUNKS];
     tn_sparse_attn *sparse; /* NULL: full attention always */
     bool sparse_prompt;     /* chunks of the prompt, not only decoding */
-    bool sparse_now;        /* the forward that runs */
     tn_attn_shape heads;    /* of its pipeline of heads; n_slots 0: attention is one task */
     tn_npu_job *jobs;       /* [TN_WAVE_CHUNKS][sites] */
     uint8_t *lm_head_x;     /* quantised rows of lm_head */
@@ -115,15 +139,9 @@ struct tn_pipeline {
     float *lora;      /* [n_workers][lora_stride] with adapters */
     size_t lora_stride;
     wave waves[TN_WAVE_CHUNKS + 1];
-    /* For devices that keep one form of a graph. A wave with loads is built for its run. */
-    tn_switcher *switcher; /* NULL: both forms are loaded */
-    wave switch_wave;
-    struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
-    tn_switch_plan switch_plan;
-    wave cold_wave; /* a wave while weights are still in the file: built for its run */
-    cold_arg *cold_args;
-    bool loading;      /* this forward brings them in */
-    int32_t plan_wave; /* number of the next wave in the plan; -1: no plan */
+    switching switching;
+    cold_start start;
+    const tn_pause *pause;                                             /* NULL: never */
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
 };
@@ -185,25 +203,54 @@ static inline const tn_npu_site *tn_step_site(const tn_pipeline *p, int32_t step
     return &p->m->sites[p->steps.work[step].site];
 }
 
+/* A chunk's attention reads whole panels of keys while later chunks write theirs, so chunks in flight must
+ * not share a panel. A first chunk that begins inside a panel is shorter by this. */
+static inline int32_t tn_skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
+
 /* ---- waves.c ---- */
+typedef struct tn_wave_filler { /* while a wave's graph is built: what its functions are given */
+    tn_pipeline *p;
+    wave *w;
+    int32_t n; /* tasks filled */
+} tn_wave_filler;
+/* Builds the graph of n_chunks chunks, once. */
 tern_status tn_wave_build(tn_pipeline *p, int32_t n_chunks, tern_error *err);
-tern_status tn_wave_build_switching(tn_pipeline *p, int32_t n_chunks, tern_error *err);
+/* The most tasks of such a graph, and memory for them and so many more. */
+size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
+tern_status tn_wave_open(tn_pipeline *p, wave *w, size_t n_tasks, tern_error *err);
+void tn_wave_close(tn_pipeline *p, wave *w);
+/* Fills w's empty graph with the chunks' tasks, and with what `with` adds (units to load, or its finish). */
+tern_status tn_wave_fill(tn_pipeline *p, wave *w, int32_t n_chunks, const tn_prefill_spec *with,
+                         tern_error *err);
+/* A graph is made for full chunks; a short one has fewer parts of rows. */
 void tn_wave_fit(tn_pipeline *p, wave *w);
+
+/* ---- cold.c ---- */
 tern_status tn_wave_build_cold(tn_pipeline *p, int32_t n_chunks, tern_error *err);
 void tn_wave_drop_cold(tn_pipeline *p);
-size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
+
+/* ---- switching.c ---- */
+tern_status tn_switching_open(tn_pipeline *p, tern_error *err);
 /* Tells whether the plan begins a load in the next wave. */
 bool tn_wave_switches(const tn_pipeline *p);
-/* Learns the profile's times from a full wave, and the growth of attention from a later one. */
-void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
-/* Measures products on the CPU, where it may take them from a device with its own silicon and their times are
- * unknown: once, one product of each type. */
-tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err);
-void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
+tern_status tn_wave_build_switching(tn_pipeline *p, int32_t n_chunks, tern_error *err);
 /* Learns the times of layers in their current forms, for the switcher. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,
                          int64_t wall_ns);
+
+/* ---- times.c ---- */
+/* Gives the tasks of a graph their times, measured or guessed. */
+void tn_wave_estimate(const tn_pipeline *p, wave *w, int32_t n_tasks);
+/* Learns the profile's times from a full wave, and the growth of attention from a later one. */
+void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
+void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
+/* Measures products on the CPU, where it may take them from a device with its own silicon and their times are
+ * unknown: once, one product of each type. */
+tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err);
 /* Returns the time of a layer of a chunk (its products and the rest), measured or guessed. */
 void tn_wave_layer_us(const tn_pipeline *p, double *product, double *other);
+
+/* What the forward that runs is paused for; NULL: nothing. */
+const tn_pause *tn_pipeline_pause_now(const tn_pipeline *p);
 
 #endif

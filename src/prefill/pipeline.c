@@ -166,16 +166,7 @@ static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks,
         p->n_chunks_open++;
         TN_TRY(tn_wave_build(p, i + 1, err));
     }
-    if (!p->switcher) return TERN_OK;
-    wave *w = &p->switch_wave;
-    size_t max_tasks = tn_wave_most_tasks(p, p->n_chunks_open) + TN_SWITCH_MAX_BLOCKS;
-    TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
-    w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
-    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, 2 * max_tasks, sizeof *w->task_ns);
-    p->load_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, TN_SWITCH_MAX_BLOCKS, sizeof *p->load_args);
-    TN_FAIL_IF(!w->args || !w->task_ns || !p->load_args, err, TERN_E_MEMORY, "no memory for graph switching");
-    w->stolen_ns = w->task_ns + max_tasks;
-    return TERN_OK;
+    return tn_switching_open(p, err);
 }
 
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model,
@@ -194,9 +185,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->policy = policy;
     p->profile = profile;
     p->n_rows = m->chunk;
-    p->switcher = m->switcher;
-    p->plan_wave = -1;
-    p->form = TN_FORM_CHUNK; /* of the waves built now */
+    p->switching.switcher = m->switcher;
+    p->call.form = TN_FORM_CHUNK; /* of the waves built now */
     p->share_n = m->any_outliers ? m->max_outlier_n : 0;
     for (int32_t i = 0; i < m->n_sites; i++) {
         const tn_npu_site *s = &m->sites[i];
@@ -223,17 +213,11 @@ void tn_pipeline_close(tn_pipeline **pp) {
     tn_pipeline *p = *pp;
     if (!p) return;
     *pp = NULL;
-    for (int i = 0; i <= TN_WAVE_CHUNKS; i++) {
-        tn_graph_close(&p->waves[i].graph);
-        tn_free(p->ctx, p->waves[i].args);
-        tn_free(p->ctx, p->waves[i].task_ns);
-    }
+    for (int i = 0; i <= TN_WAVE_CHUNKS; i++) tn_wave_close(p, &p->waves[i]);
     tn_wave_drop_cold(p);
     tn_sparse_attn_close(&p->sparse);
-    tn_graph_close(&p->switch_wave.graph);
-    tn_free(p->ctx, p->switch_wave.args);
-    tn_free(p->ctx, p->switch_wave.task_ns);
-    tn_free(p->ctx, p->load_args);
+    tn_wave_close(p, &p->switching.wave);
+    tn_free(p->ctx, p->switching.args);
     tn_steps_free(&p->steps);
     for (int i = 0; i < TN_WAVE_CHUNKS; i++) tn_free(p->ctx, p->arenas[i]);
     for (int i = 0; p->cold && i < p->n_workers; i++) {
@@ -257,6 +241,18 @@ void tn_pipeline_adapt(tn_pipeline *p, const tn_lora_mix *mix) {
     for (int32_t i = 0; i < p->n_chunks_open; i++) p->chunks[i].r.lora = mix;
 }
 
+void tn_pipeline_see(tn_pipeline *p, const tn_extra_rows *extra) {
+    for (int32_t i = 0; i < p->n_chunks_open; i++) p->chunks[i].r.extra = extra;
+}
+
+void tn_pipeline_pauses(tn_pipeline *p, const tn_pause *pause) { p->pause = pause; }
+
+const tn_pause *tn_pipeline_pause_now(const tn_pipeline *p) {
+    return p->call.loading || p->switching.switcher
+               ? NULL
+               : p->pause; /* others would wait for the lock that is held for these */
+}
+
 void tn_pipeline_forget(tn_pipeline *p) {
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, 0);
 }
@@ -267,7 +263,7 @@ const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
     s->n_dropped = atomic_load(&p->n_dropped);
     s->hot_hits = atomic_load(&p->hot_hits);
     s->cold_misses = atomic_load(&p->cold_misses);
-    if (p->switcher) tn_switcher_stats_get(p->switcher, &s->switching);
+    if (p->switching.switcher) tn_switcher_stats_get(p->switching.switcher, &s->switching);
     if (p->sparse) tn_sparse_attn_stats_get(p->sparse, &s->attention);
     return s;
 }

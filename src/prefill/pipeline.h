@@ -72,6 +72,13 @@ void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta)
 /* From the next forward on, its text is read with these adapters, borrowed; NULL: none. */
 void tn_pipeline_adapt(tn_pipeline *p, const tn_lora_mix *mix);
 
+/* From the next forward on, ids beyond the vocabulary are these rows, borrowed; NULL: there are none. */
+void tn_pipeline_see(tn_pipeline *p, const tn_extra_rows *extra);
+
+/* From the next forward on, parts of a wave, and layers of few rows, are paused between; borrowed, NULL: never. While
+ * weights are loaded, and where a device exchanges the forms of graphs, nothing is. */
+void tn_pipeline_pauses(tn_pipeline *p, const tn_pause *pause);
+
 /* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. Where not
  * every form is loaded, the switch of the layers' graphs is planned now. The forwards may take a wave or a
  * chunk each: the form of few rows is for waves of few rows, so the bits are the same. */

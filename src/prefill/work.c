@@ -18,17 +18,17 @@ bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s) {
 
 /* Are the parts of a site's product its linears? */
 static bool by_operator(const tn_pipeline *p, const tn_npu_site *s) {
-    return p->form == TN_FORM_CHUNK && s->op_graphs[0];
+    return p->call.form == TN_FORM_CHUNK && s->op_graphs[0];
 }
 
 int32_t tn_step_linear(const tn_pipeline *p, int32_t step) {
     int32_t alone = p->steps.work[step].alone;
-    return alone && !p->switcher && by_operator(p, tn_step_site(p, step)) ? alone - 1 : -1;
+    return alone && !p->switching.switcher && by_operator(p, tn_step_site(p, step)) ? alone - 1 : -1;
 }
 
 bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step) {
     const tn_npu_caps *c = tn_npu_device_caps(tn_npu_site_device(p->m, tn_step_site(p, step)));
-    return c->has_parts || (c->cpu_computes && !p->switcher);
+    return c->has_parts || (c->cpu_computes && !p->switching.switcher);
 }
 
 int32_t tn_site_blocks(const tn_pipeline *p, const tn_npu_site *s, int32_t linear) {
@@ -40,7 +40,7 @@ int32_t tn_site_blocks(const tn_pipeline *p, const tn_npu_site *s, int32_t linea
 
 /* Returns how many rows a part of a row-wise step has. */
 static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
-    if (p->form == TN_FORM_DECODE) return p->small_rows;
+    if (p->call.form == TN_FORM_DECODE) return p->call.small_rows;
     return kind == TN_STEP_ATTENTION ? ATTN_BLOCK : ROW_BLOCK;
 }
 
@@ -51,7 +51,7 @@ static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
 static int32_t product_parts(const tn_pipeline *p, int32_t blocks) {
     enum { LEAST = 4, MOST = 8 }; /* for each worker */
     int32_t n = p->n_compute, few = n > 2 ? 2 * n : n;
-    if (p->form == TN_FORM_DECODE) return blocks < few ? blocks : few;
+    if (p->call.form == TN_FORM_DECODE) return blocks < few ? blocks : few;
     if (blocks <= MOST * n) return blocks;
     for (int32_t each = LEAST; each <= MOST; each++)
         if (blocks % (each * n) == 0) return each * n;
@@ -75,6 +75,8 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
         int32_t items = tn_delta_items(op), n = p->n_compute * 2;
         return items < n ? items : n;
     }
+    if (op->kind == TN_OP_HEADS)
+        return op->heads.n_heads < p->n_compute * 2 ? op->heads.n_heads : p->n_compute * 2;
     int32_t block = row_block(p, kind);
     return (n_rows + block - 1) / block;
 }
@@ -83,18 +85,18 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
 
 const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own) {
     *own = row;
-    if (p->form != TN_FORM_DECODE) return &c->f;
-    int32_t i = p->n_texts - 1;
-    while (p->texts[i].row0 > row) i--;
-    *own = row - p->texts[i].row0;
-    return &p->texts[i].f;
+    if (p->call.form != TN_FORM_DECODE) return &c->f;
+    int32_t i = p->call.n_texts - 1;
+    while (p->call.texts[i].row0 > row) i--;
+    *own = row - p->call.texts[i].row0;
+    return &p->call.texts[i].f;
 }
 
 /* Runs items of a delta net, for every text of the rows. */
 static void run_delta(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t item0, int32_t item1) {
-    if (p->form != TN_FORM_DECODE) tn_delta_run(op, &c->f, item0, item1);
-    for (int32_t i = 0; p->form == TN_FORM_DECODE && i < p->n_texts; i++)
-        tn_delta_run(op, &p->texts[i].f, item0, item1);
+    if (p->call.form != TN_FORM_DECODE) tn_delta_run(op, &c->f, item0, item1);
+    for (int32_t i = 0; p->call.form == TN_FORM_DECODE && i < p->call.n_texts; i++)
+        tn_delta_run(op, &p->call.texts[i].f, item0, item1);
 }
 
 /* Runs the ops of a step on one row; each is followed by quantising its results for a site. */
@@ -125,7 +127,7 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
 /* Tells whether this chunk attends sparsely in a layer. Its end decides, so the answer is the same in every
  * schedule. */
 static bool sparse_chunk(const tn_pipeline *p, const chunk *c, int layer) {
-    return p->sparse_now && tn_sparse_attn_wanted(p->sparse, layer, c->pos[c->r.n_rows - 1] + 1);
+    return p->call.sparse && tn_sparse_attn_wanted(p->sparse, layer, c->pos[c->r.n_rows - 1] + 1);
 }
 
 static tern_status run_attention(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t row0, int32_t row1,
@@ -164,7 +166,7 @@ static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int32_t step, i
                                 tern_error *err) {
     const tn_npu_site *s = tn_step_site(p, step);
     const tn_npu_job *whole = tn_job_of(p, i_chunk, p->steps.work[step].site);
-    tn_form form = s->on_cpu ? p->form : tn_switcher_form(p->switcher, s->layer);
+    tn_form form = s->on_cpu ? p->call.form : tn_switcher_form(p->switching.switcher, s->layer);
     TN_FAIL_IF(form == TN_N_FORMS, err, TERN_E_DEVICE,
                "layer %d has no graph on the device: loading it failed", s->layer);
     int32_t m = form == TN_FORM_CHUNK ? p->n_rows : TN_DECODE_M;
@@ -222,7 +224,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         int32_t linear = tn_step_linear(p, step);
         if (linear >= 0) return run_operator(p, i_chunk, step, linear, part, n_parts, here, err);
         if (w->alone > 1) return TERN_OK; /* the first linear of the site computed all of them */
-        if (p->switcher) return run_switched(p, i_chunk, step, part, n_parts, err);
+        if (p->switching.switcher) return run_switched(p, i_chunk, step, part, n_parts, err);
         if (by_operator(p, tn_step_site(p, step)) && !tn_site_has_parts(p, tn_step_site(p, step)))
             return run_operator(p, i_chunk, step, part, 0, 1, here, err);
         return run_job(p, tn_job_of(p, i_chunk, w->site), step, part, n_parts, here, err);
@@ -236,6 +238,11 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     if (w->ops->kind == TN_OP_DELTA) {
         int32_t items = tn_delta_items(w->ops);
         run_delta(p, c, w->ops, part * items / n_parts, (part + 1) * items / n_parts);
+        return TERN_OK;
+    }
+    if (w->ops->kind == TN_OP_HEADS) {
+        const int32_t n = w->ops->heads.n_heads;
+        tn_heads_run(w->ops, &c->f, c->r.n_rows, part * n / n_parts, (part + 1) * n / n_parts);
         return TERN_OK;
     }
     int32_t block = row_block(p, kind), row0 = part * block, row1 = row0 + block;
@@ -263,13 +270,13 @@ tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err
     tern_status rc = TERN_OK;
     /* a CPU worker that serves a lane without workers drives the device */
     bool here = w->lane == TN_LANE_CPU && tn_executor_lane_workers(p->exec, TN_LANE_NPU) > 0;
-    if (p->switcher) tn_switcher_compute(p->switcher, true);
+    if (p->switching.switcher) tn_switcher_compute(p->switching.switcher, true);
     if (!tn_step_is_head(a->kind))
         rc = tn_step_run(p, a->i_chunk, a->step, part, tn_step_parts(p, a->step, a->kind, c->r.n_rows),
                          w->i_worker, here, err);
     else if (sparse_chunk(p, c, op->layer))
         rc = tn_sparse_attn_slot(p->sparse, &c->r, a->i_chunk, op->layer, a->kind, a->i_block, a->slot, part,
                                  c->f.buf[op->in], c->f.buf[op->out], w->i_worker, err);
-    if (p->switcher) tn_switcher_compute(p->switcher, false);
+    if (p->switching.switcher) tn_switcher_compute(p->switching.switcher, false);
     return rc;
 }

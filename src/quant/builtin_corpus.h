@@ -1,5 +1,5 @@
-/* quant/builtin_corpus.h - a few pages of text to calibrate on when the user has none: letters, notes, lists,
- * code and numbers, written for this purpose. */
+/* quant/builtin_corpus.h - a few pages of text for calibration when the user gives none: letters, notes,
+ * lists, code and numbers, written for this purpose. */
 #ifndef TN_QUANT_BUILTIN_CORPUS_H
 #define TN_QUANT_BUILTIN_CORPUS_H
 

@@ -28,12 +28,11 @@ typedef struct gram_pack {
     tn_recipe r;
     const int32_t *chosen; /* tokens that decisions are made on */
     size_t n_chosen;
-    tn_held held; /* those they are judged on */
+    tn_held held; /* tokens that they are judged on */
     size_t n_held;
     int32_t window;
     size_t n;            /* rows of all linears, including the output layer and the embedding */
-    float *cost;         /* [n] by the law cost 4^-bits, nats a token; NULL: all channels get the same
-                            width */
+    float *cost;         /* [n] loss = cost * 4^-bits, nats a token; NULL: all channels get the same width */
     uint32_t *n_weights; /* [n] */
     tn_losses losses;    /* of the last pass ... */
     tn_loss loss;        /* ... and of the kind of text that loses most */
@@ -169,8 +168,8 @@ static void step_over(packer *p, int layer) {
         p->n_model_bits += (size_t)tn_program_linears(&p->m->program, i)->n_total;
 }
 
-/* Reads what an earlier process did of this pass. Returns the number of layers; *tables: the pass is
- * complete. */
+/* Reads the results of an earlier process for this pass. Returns the number of layers; *tables: the pass
+ * is complete. */
 static int restore(gram_pack *g, const tn_corpus *corpus, const tn_judge *judge, bool *tables) {
     packer *p = g->p;
     int layer = 0, n_layers = p->m->h.n_layers;
@@ -241,7 +240,7 @@ static tern_status make_rest(gram_pack *g, tn_corpus *corpus, tn_judge *judge, i
     return st;
 }
 
-/* Rounds the whole model with the current widths. What an earlier process did of it is reused. */
+/* Rounds the whole model with the current widths, reusing the results of an earlier process. */
 static tern_status pass(gram_pack *g) {
     packer *p = g->p;
     const uint64_t n_ended = p->partial.head.n_losses;
@@ -326,7 +325,7 @@ static tern_status enough_bits(gram_pack *g) {
     const double asked = wanted_kl(p);
     bool large = p->m->n_params > LARGE, known = false; /* hi was tried and is good enough */
     int lo = 3 * STEPS, hi = 8 * STEPS, at = lo, left = large ? 2 : 6;
-    /* The loss from rounding the inputs is unknown before a pass; a large model allows for it at once. */
+    /* The loss from rounding the inputs is unknown before a pass; a large model assumes some at once. */
     const double first = large ? asked / 2 : asked;
     for (double kl = INFINITY; kl > first && at<hi; at += kl> first)
         TN_TRY(hand_out(g, at / (double)STEPS, &kl));
@@ -371,7 +370,7 @@ static tern_status open_rows(gram_pack *g) {
     return TERN_OK;
 }
 
-/* Held-out windows come from all over a kind's text; decisions are made on the others, joined. */
+/* Held-out windows are spread over a kind's text; decisions are made on the others, joined. */
 static void split_kind(const int32_t *ids, size_t n, size_t window, size_t most, int32_t *chosen,
                        size_t *n_chosen, int32_t *held, size_t *n_held) {
     const size_t wanted = n / window / HELD_SHARE < most / window ? n / window / HELD_SHARE : most / window;
@@ -438,12 +437,12 @@ static tern_status split(gram_pack *g, const tn_calib_text *text, int32_t **chos
     return st;
 }
 
-/* Everything that the package's bytes depend on identifies the file. */
+/* The file is identified by everything that the package's bytes depend on. */
 static tern_status open_partial(gram_pack *g, const tn_calib_text *t) {
     packer *p = g->p;
     const tn_pack_options *o = p->o;
     char key[TN_CACHE_KEY], text[256];
-    TN_TRY(tn_cache_key(p->source_path, key, p->err));
+    TN_TRY(tn_cache_key(p->ctx, NULL, p->source_path, TN_CONTENT_READ, key, p->err));
     int n = snprintf(text, sizeof text, "%s %s allocation %d window %d options %016" PRIx64,
                      TERN_VERSION_STRING, key, (int)p->allocation, g->window, tn_pack_options_identity(o));
     const uint64_t id[2] = {XXH3_64bits(text, (size_t)n), XXH3_64bits(t->ids, t->n * sizeof *t->ids)};

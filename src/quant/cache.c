@@ -35,7 +35,7 @@ static tern_status private_folder(const char *path, bool make, tern_error *err) 
     return TERN_OK;
 }
 
-tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err) {
+static tern_status folder_of(const char *name, char out[TN_CACHE_PATH], bool make, tern_error *err) {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char base[TN_CACHE_PATH - 32];
     int n;
@@ -43,14 +43,36 @@ tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err)
     else if (home && tn_file_is_absolute(home)) n = snprintf(base, sizeof base, "%s/.cache", home);
     else
         return tn_fail(err, TERN_E_IO,
-                       "neither XDG_CACHE_HOME nor HOME is the path of a folder: packages are kept nowhere");
+                       "neither XDG_CACHE_HOME nor HOME is the path of a folder: nothing is kept");
     TN_FAIL_IF(n >= (int)sizeof base, err, TERN_E_INVALID, "the cache folder's path is too long");
     if (make && mkdir(base, 0700) && errno != EEXIST)
         return tn_fail(err, TERN_E_IO, "%s: cannot be made: %s", base, strerror(errno));
     snprintf(out, TN_CACHE_PATH, "%s/tern", base);
     TN_TRY(private_folder(out, make, err));
-    snprintf(out, TN_CACHE_PATH, "%s/tern/packages", base);
+    snprintf(out, TN_CACHE_PATH, "%s/tern/%s", base, name);
     return private_folder(out, make, err);
+}
+
+tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err) {
+    return folder_of("packages", out, make, err);
+}
+
+tern_status tn_cache_profiles(char out[TN_CACHE_PATH], bool make, tern_error *err) {
+    return folder_of("profiles", out, make, err);
+}
+
+tern_status tn_cache_forget_profiles(tern_error *err) {
+    char folder[TN_CACHE_PATH], path[TN_CACHE_PATH + 256];
+    TN_TRY(tn_cache_profiles(folder, false, err));
+    DIR *d = opendir(folder);
+    for (struct dirent *f = d ? readdir(d) : NULL; f; f = readdir(d)) {
+        const size_t n = strlen(f->d_name);
+        if (n > 8 && !strcmp(f->d_name + n - 8, ".profile") &&
+            snprintf(path, sizeof path, "%s/%s", folder, f->d_name) < (int)sizeof path)
+            (void)unlink(path); /* somebody else may have removed it */
+    }
+    if (d) closedir(d);
+    return TERN_OK;
 }
 
 /* Makes the path of KEY and an ending in the folder. */
@@ -70,41 +92,26 @@ static bool is_key(const char *s, size_t n) {
 
 /* ---- keys ----------------------------------------------------------------------------------------- */
 
-enum { HEADER_BYTES = 65536, SAMPLE_BYTES = 4096, N_SAMPLES = 64 };
-
-/* Hashes a file's size, its times, its beginning and samples spread over the rest, including the end. Nobody
- * can set the time of its last change, so another file in its place, or a changed byte between the samples,
- * is another model even where size and time of writing were kept. A copy is also another file, with a package
- * of its own. */
-static tern_status hash_file(XXH3_state_t *h, const char *path, tern_error *err) {
-    static _Thread_local uint8_t buf[HEADER_BYTES];
-    struct stat sb;
-    int fd = tn_file_open_regular(path, &sb, err);
-    if (fd < 0) return TERN_E_IO;
-    tern_status st = TERN_OK;
-    int64_t facts[5] = {sb.st_size, sb.st_mtim.tv_sec, sb.st_mtim.tv_nsec, sb.st_ctim.tv_sec,
-                        sb.st_ctim.tv_nsec};
-    XXH3_128bits_update(h, facts, sizeof facts);
-    for (int i = 0; st == TERN_OK && i <= N_SAMPLES; i++) {
-        off_t at = i ? (sb.st_size - SAMPLE_BYTES) / N_SAMPLES * i : 0;
-        if (i == N_SAMPLES) at = sb.st_size - SAMPLE_BYTES;
-        if (at < 0) at = 0;
-        off_t n = i ? SAMPLE_BYTES : HEADER_BYTES;
-        if (n > sb.st_size - at) n = sb.st_size - at;
-        st = tn_file_read_at(fd, path, buf, (uint64_t)n, (uint64_t)at, err);
-        if (st == TERN_OK) XXH3_128bits_update(h, buf, (size_t)n);
-    }
-    close(fd);
-    return st;
-}
-
 static int is_model_file(const struct dirent *d) {
     const char *end = strrchr(d->d_name, '.');
     return end && (!strcmp(end, ".json") || !strcmp(end, ".safetensors") || !strcmp(end, ".model") ||
                    !strcmp(end, ".txt") || !strcmp(end, ".jinja"));
 }
 
-static tern_status hash_folder(XXH3_state_t *h, const char *path, tern_error *err) {
+/* Adds a file's contents to the hash; *known becomes false where they are not known. */
+static tern_status hash_file(tn_ctx *ctx, XXH3_state_t *h, const char *folder, const char *path,
+                             tn_content_from from, bool *known, tern_error *err) {
+    tn_content c;
+    bool is_known;
+    if (!*known) return TERN_OK;
+    TN_TRY(tn_content_of(ctx, folder, path, from, &c, &is_known, err));
+    *known = is_known;
+    if (is_known) XXH3_128bits_update(h, &c, sizeof c);
+    return TERN_OK;
+}
+
+static tern_status hash_folder(tn_ctx *ctx, XXH3_state_t *h, const char *folder, const char *path,
+                               tn_content_from from, bool *known, tern_error *err) {
     struct dirent **names;
     int n = scandir(path, &names, is_model_file, alphasort);
     TN_FAIL_IF(n < 0, err, TERN_E_IO, "%s: %s", path, strerror(errno));
@@ -115,7 +122,7 @@ static tern_status hash_folder(XXH3_state_t *h, const char *path, tern_error *er
             st = tn_fail(err, TERN_E_INVALID, "%s: path too long", path);
         if (st == TERN_OK) {
             XXH3_128bits_update(h, names[i]->d_name, strlen(names[i]->d_name) + 1);
-            st = hash_file(h, file, err);
+            st = hash_file(ctx, h, folder, file, from, known, err);
         }
         free(names[i]);
     }
@@ -123,18 +130,24 @@ static tern_status hash_folder(XXH3_state_t *h, const char *path, tern_error *er
     return st;
 }
 
-tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err) {
-    static const char version[] = "tern packages 6"; /* increase it when packages are made differently */
+tern_status tn_cache_key(tn_ctx *ctx, const char *folder, const char *model, tn_content_from from,
+                         char key[TN_CACHE_KEY], tern_error *err) {
+    static const char version[] = "tern packages 7"; /* increase it when packages are made differently */
     struct stat sb;
+    key[0] = 0;
     TN_FAIL_IF(stat(model, &sb), err, TERN_E_IO, "%s: %s", model, strerror(errno));
     XXH3_state_t *h = XXH3_createState();
     TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for a hash");
     XXH3_128bits_reset(h);
     XXH3_128bits_update(h, version, sizeof version);
-    tern_status st = S_ISDIR(sb.st_mode) ? hash_folder(h, model, err) : hash_file(h, model, err);
+    bool known = true;
+    tern_status st = S_ISDIR(sb.st_mode) ? hash_folder(ctx, h, folder, model, from, &known, err)
+                                         : hash_file(ctx, h, folder, model, from, &known, err);
     XXH128_hash_t v = XXH3_128bits_digest(h);
     XXH3_freeState(h);
-    snprintf(key, TN_CACHE_KEY, "%016llx%016llx", (unsigned long long)v.high64, (unsigned long long)v.low64);
+    if (st == TERN_OK && known)
+        snprintf(key, TN_CACHE_KEY, "%016llx%016llx", (unsigned long long)v.high64,
+                 (unsigned long long)v.low64);
     return st;
 }
 
@@ -188,7 +201,7 @@ tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out,
         memcpy(key, e->d_name, TN_CACHE_KEY - 1);
         if ((st = entry_path(folder, key, ending, path, err)) != TERN_OK ||
             (st = entry_path(folder, key, ".source", source, err)) != TERN_OK || lstat(path, &sb))
-            continue; /* it went meanwhile */
+            continue; /* it has gone meanwhile */
         tn_cache_entry *more = tn_realloc(ctx, TN_MEM_OTHER, *out, *n + 1, sizeof *more);
         if (!more) {
             st = tn_fail(err, TERN_E_MEMORY, "no memory to list %zu packages", *n + 1);
@@ -241,18 +254,9 @@ tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *ou
     tn_source *src;
     tn_pack_defaults(out);
     TN_TRY(tn_source_open(ctx, model, &src, err));
-    double bits = 0, values = 0;
-    const tn_hparams *h = tn_source_hparams(src);
-    for (int layer = 0; layer < h->n_layers; layer++) {
-        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
-            const tn_tensor *t = tn_source_tensor(src, layer, role);
-            if (!t || tn_dtype_block(t->dtype) == 1) continue;
-            values += (double)t->dims[0] * (double)t->dims[1];
-            bits += 8.0 * (double)t->size_bytes;
-        }
-    }
+    const double bits = tn_source_bits(src);
     tn_source_close(&src);
-    if (values > 0) out->bits = fmin(8, ceil(bits / values) + 1);
+    if (bits > 0) out->bits = fmin(8, ceil(bits) + 1);
     return TERN_OK;
 }
 
@@ -306,7 +310,7 @@ static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint
     tern_status st = TERN_OK;
     for (size_t i = n; i-- && total > limit_bytes && st == TERN_OK;) {
         if (!strcmp(e[i].key, keep))
-            continue; /* an unfinished one may be another process's, which finishes all the same */
+            continue; /* an unfinished one may belong to another process, which finishes nevertheless */
         st = tn_cache_remove(folder, e[i].key, err);
         if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else was quicker */
         total -= e[i].bytes;
@@ -361,8 +365,8 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     char key[TN_CACHE_KEY], after[TN_CACHE_KEY], path[TN_CACHE_PATH], part[TN_CACHE_PATH] = "";
     *busy = false;
     TN_FAIL_IF(tn_pkg_is(model), err, TERN_E_INVALID, "%s is a package already", model);
-    TN_TRY(tn_cache_key(model, key, err));
-    if (tn_cache_find(folder, key, path)) return TERN_OK;
+    TN_TRY(tn_cache_key(ctx, folder, model, TN_CONTENT_READ, key, err));
+    if (tn_cache_find(folder, key, path)) return TERN_OK; /* of the same bytes, under whatever name */
     int fd;
     TN_TRY(take_lock(folder, key, &fd, busy, err));
     if (*busy) return TERN_OK;
@@ -373,7 +377,7 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
     if (opt) o = *opt;
     else if ((st = tn_cache_options(ctx, model, &o, err)) != TERN_OK) goto out;
     if ((st = entry_path(folder, key, ".tern", path, err)) != TERN_OK) goto out;
-    (void)unlink(path); /* the file is not a package of ours */
+    (void)unlink(path); /* the file is not one of this cache's packages */
     if ((st = entry_path(folder, key, PARTIAL, part, err)) != TERN_OK) goto out;
     if (tn_outfile_may(part, &tn_partial_kind, NULL) != TERN_OK) (void)unlink(part);
     if ((st = put_source(folder, key, model, err)) != TERN_OK) goto out;
@@ -383,7 +387,7 @@ tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, co
         .bits = r.bits, .kl = r.kl, .kl_stderr = r.kl_stderr, .n_held_tokens = r.n_held_tokens};
     st = tn_cache_about_put(ctx, path, &about, err);
     if (st != TERN_OK) (void)tn_cache_remove(folder, key, NULL);
-    if (st == TERN_OK) st = tn_cache_key(model, after, err);
+    if (st == TERN_OK) st = tn_cache_key(ctx, folder, model, TN_CONTENT_READ, after, err);
     if (st == TERN_OK && strcmp(key, after)) {
         (void)tn_cache_remove(folder, key, NULL);
         st = tn_fail(err, TERN_E_IO, "%s was replaced while it was packed", model);

@@ -121,7 +121,7 @@ tern_status tn_calibration_open(tn_ctx *ctx, const tn_program *p, tn_calibration
     return TERN_OK;
 }
 
-/* Both passes go over a layer: the first decides which values are outliers in the second. */
+/* Two passes over a layer: the first decides which values count as outliers in the second. */
 static void find_threshold(tn_site_stats *s, double outlier_share) {
     for (int32_t j = 0; j < s->k; j++) s->max = s->channel_max[j] > s->max ? s->channel_max[j] : s->max;
     s->threshold = tn_stats_quantile(s, outlier_share);
@@ -184,7 +184,7 @@ float tn_stats_quantile(const tn_site_stats *s, double share) {
     for (size_t b = TN_HIST_BINS; b-- > 0;) {
         above += s->hist[b];
         if (above > allowed) {
-            float edge = bin_edge(b + 1); /* the values above this edge are within the share */
+            float edge = bin_edge(b + 1); /* the values above this edge make up at most the share */
             return edge < s->max ? edge : s->max;
         }
     }
@@ -195,7 +195,7 @@ float tn_stats_best_clip(const tn_site_stats *s) {
     size_t lo = 0, hi = TN_HIST_BINS;
     while (lo < hi && !s->hist[lo]) lo++;
     while (hi > lo && !s->hist[hi - 1]) hi--;
-    if (lo == hi || s->max == 0) return 1; /* only zeros were seen: any scale will do */
+    if (lo == hi || s->max == 0) return 1; /* only zeros were seen: any scale works */
     double best = INFINITY;
     float best_t = s->max;
     for (size_t c = lo + 1; c <= hi; c++) {
@@ -206,7 +206,8 @@ float tn_stats_best_clip(const tn_site_stats *s) {
             double x = ((double)bin_edge(b) + (double)bin_edge(b + 1)) / 2, e;
             if (x > t) e = (x - t) * (x - t);
             else
-                e = x * x < rounding ? x * x : rounding; /* far below the step a value is lost, not rounded */
+                e = x * x < rounding ? x * x
+                                     : rounding; /* far below the step a value is lost rather than rounded */
             err += e * (double)s->hist[b];
         }
         if (err < best) {

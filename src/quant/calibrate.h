@@ -14,7 +14,7 @@ enum {
 
 typedef struct tn_site_stats {
     int32_t k;
-    int32_t n_experts; /* that read the inputs; 0: they are no experts' */
+    int32_t n_experts; /* experts that read the inputs; 0: not an expert site */
     uint64_t n_values, n_tokens;
     float max;
     float *channel_max;     /* [k] largest magnitude */
@@ -35,7 +35,7 @@ typedef struct tn_calibration {
 tern_status tn_calibration_open(tn_ctx *ctx, const tn_program *p, tn_calibration *out, tern_error *err);
 /* Passes the layer, begun by the caller, twice: for magnitudes, then for outliers above the threshold that
  * leaves `outlier_share` of the values outside. qk, with qk_user, may be NULL: sees Q and K of the first pass
- * (forward.h). keep: the corpus moves on past the layer. */
+ * (forward.h). keep: the corpus advances past the layer. */
 void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share,
                         void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
                         bool keep);
@@ -46,16 +46,16 @@ void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, cons
 /* lm_head's inputs, from the residuals after the last layer. */
 void tn_calibrate_lm_head(tn_calibration *c, tn_corpus *corpus, double outlier_share);
 void tn_calibration_close(tn_calibration *c);
-/* NULL where the layer has no such site; layer is ignored for lm_head. */
+/* NULL if the layer has no such site; layer is ignored for lm_head. */
 tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s);
 
 /* Smallest magnitude with at most `share` of the values above it. */
 float tn_stats_quantile(const tn_site_stats *s, double share);
 /* The clipping threshold that minimises the mean squared error of symmetric 8-bit quantisation: rounding
- * below it, cutting off above it. */
+ * below it, clipping above it. */
 float tn_stats_best_clip(const tn_site_stats *s);
 
-/* Damage that a clip at `clip` does to values that are no outliers (magnitude at most s->threshold): mean
+/* Damage that clipping at `clip` does to values that are not outliers (magnitude at most s->threshold): mean
  * squared error over their mean square. Near 1e-4 for well-behaved activations, near 1 where outliers stretch
  * the scale until the rest is lost. */
 double tn_stats_bulk_error(const tn_site_stats *s, float clip);

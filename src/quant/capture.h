@@ -1,6 +1,6 @@
-/* quant/capture.h - the captured inputs of one layer's sites on the calibration corpus, so that everything
- * about the layer is decided from one pass over it. Of a long corpus every n-th token is kept. Rows of
- * experts come with the numbers of the experts that read them. */
+/* quant/capture.h - the captured inputs of one layer's sites on the calibration corpus, so that one pass
+ * decides everything about the layer. From a long corpus every n-th token is kept. Rows of expert sites
+ * carry the numbers of the experts that read them. */
 #ifndef TN_QUANT_CAPTURE_H
 #define TN_QUANT_CAPTURE_H
 
@@ -9,7 +9,7 @@
 typedef struct tn_capture {
     tn_ctx *ctx;
     int32_t cap_tok;              /* of every site */
-    int32_t step;                 /* every so many tokens */
+    int32_t step;                 /* one of this many tokens */
     int32_t k[TN_N_SITES];        /* 0: the layer has no such site */
     int32_t rows[TN_N_SITES];     /* kept */
     int32_t per_tok[TN_N_SITES];  /* rows of a token: 1, or the number of its experts */
@@ -18,10 +18,10 @@ typedef struct tn_capture {
     int16_t *readers[TN_N_SITES]; /* experts: [cap_tok * per_tok][n_readers], else NULL */
     int32_t n_readers[TN_N_SITES];
     int32_t n_used;
-    const float *chosen; /* of the chunk that comes */
+    const float *chosen; /* of the coming chunk */
 } tn_capture;
 
-/* The inputs that one site's linears are quantised for. */
+/* The inputs for which one site's linears are quantised. */
 typedef struct tn_inputs {
     float *x; /* [n_rows][k] */
     int32_t n_rows;

@@ -60,7 +60,7 @@ static double loading(double bits) {
     return b == 8 ? at[8] : at[b] + (at[b + 1] - at[b]) * (bits - b);
 }
 
-/* Sums have eight lanes, so that no addition waits for the previous one. */
+/* Sums have eight lanes, so no addition waits for the previous one. */
 static double squares(const float *x, int32_t k) {
     double lane[8] = {0}, sum = 0;
     int32_t i = 0;
@@ -85,9 +85,9 @@ static float largest(const float *x, int32_t k) {
     return max;
 }
 
-/* Noise in a row's output from rounding its weights: one step for the row and uniform errors. Rounding with
- * knowledge of the inputs is assumed to save half of it at every width; the true saving is unknown before the
- * factor is. */
+/* Noise in a row's output from rounding its weights: one step for the row and uniform errors. Rounding
+ * with knowledge of the inputs is assumed to save half of it at every width; the true saving depends on
+ * the factor, which is not known yet. */
 static double weight_noise(const float *w, int32_t k, double bits, double energy) {
     double max = (double)largest(w, k), square = squares(w, k),
            range = fmin(max, loading(bits) * sqrt(square / k) * 1.15), step = 2 * range / exp2(bits);
@@ -98,7 +98,7 @@ enum {
     N_CHUNKS = 8
 }; /* groups of rows in the last pass, each with its own histogram, so that sums have one order */
 
-/* One alpha. Trials are items of a parallel loop, so each has its own buffers. */
+/* One trial of alpha. Trials run in parallel, so each has its own buffers. */
 typedef struct trial {
     const tn_choose_args *a;
     const double *column;   /* [k] sum of the squares of a channel's weights */
@@ -136,13 +136,13 @@ static void set_alpha(trial *t, float alpha) {
     }
 }
 
-/* Scales come from the rows before this one, alpha and clip from the others: among inputs that the scales
- * were made from none stands out, among others some do. With both chosen on the same 512 tokens, 7 bits were
- * worse than 6. */
+/* Scales come from the rows before this one, alpha and clip from the others: no input stands out among
+ * those that the scales were made from, but some do among others. With both chosen on the same 512 tokens,
+ * 7 bits were worse than 6. */
 static int32_t first_held_back(const tn_choose_args *a) { return a->n_rows / 2; }
 
-/* Values of other texts reach beyond those of the inputs at hand, the more the fewer these are. On WikiText,
- * which tern-tiny was not packed on, a tenth more halves the KL of 5 bits; it costs other texts 3 %. */
+/* Values of other texts exceed those of the given inputs, the more so the fewer these are. On WikiText,
+ * which tern-tiny was not calibrated on, a tenth more halves the KL at 5 bits; it costs other texts 3 %. */
 static float margin(const tn_choose_args *a) { return 1.08f + 50 / (float)(a->n_rows - first_held_back(a)); }
 
 /* The error of the outputs with an alpha, per token. */
@@ -214,7 +214,7 @@ static void last_item(void *arg, int i_item, int i_thread) {
 static float transform_all(const trial *best, trial *trials) {
     last_pass l = {best, trials};
     tn_pool_for(best->a->pool, N_CHUNKS, last_item, &l);
-    /* The widest clip of all parts: a text that is rare among the inputs keeps its largest values, too. */
+    /* The widest clip of all parts, so that a rare kind of text keeps its largest values, too. */
     float clip = 0;
     for (int c = 0; c < N_CHUNKS; c++) {
         float wanted = 0;

@@ -1,5 +1,5 @@
-/* quant/choose.h - brings a site's inputs to 8 bits: smoothing, rotation and clip by the error of the site's
- * outputs on captured inputs, from the inputs' and the weights' rounding together. */
+/* quant/choose.h - brings a site's inputs to 8 bits: chooses smoothing, rotation and clip by the error of
+ * the site's outputs on captured inputs, from rounding inputs and weights together. */
 #ifndef TN_QUANT_CHOOSE_H
 #define TN_QUANT_CHOOSE_H
 
@@ -11,7 +11,7 @@
 typedef struct tn_choose_args {
     const tn_kernels *kern;
     tn_pool *pool;
-    float *x; /* [n_rows][k] captured inputs; become the values that are quantised: smoothed, rotated */
+    float *x; /* [n_rows][k] captured inputs; replaced by the values that are quantised: smoothed, rotated */
     int32_t n_rows, k;
     const float *w; /* [n_w][k] a sample of the rows of the site's linears, each standing for w_share rows */
     int32_t n_w;

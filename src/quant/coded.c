@@ -1,4 +1,5 @@
-/* quant/coded.c - weightlets as entropy-coded streams (kernels/rans.h): which channels share a table, and the coding. */
+/* quant/coded.c - weightlets as entropy-coded streams (kernels/rans.h): which channels share a table, and
+ * the coding. */
 #include "base/status.h"
 #include "quant/encode.h"
 #include "quant/packer.h"
@@ -9,7 +10,7 @@
 
 enum { MOST_TABLES = 16, N_PASSES = 4, TABLE_BITS = 2 * TN_RANS_SYMBOLS * 8, COUNTS_PER_ITEM = 64 };
 
-/* Tables of some channels: whose each channel is, and what all cost by them. */
+/* Tables of some channels: the table of each channel, and the cost of all. */
 typedef struct grouping {
     uint16_t frequency[MOST_TABLES][TN_RANS_SYMBOLS];
     double bits;
@@ -43,7 +44,7 @@ static void count_item(void *arg, int i_item, int i_thread) {
     }
 }
 
-/* Bits of the symbols of a channel by a table; price [32]: those of each symbol. */
+/* Bits of a channel's symbols by a table; price [32]: bits of each symbol. */
 static double price_of(const uint32_t *counts, const double *price) {
     double sum = 0;
     for (int s = 0; s < TN_RANS_SYMBOLS; s++) sum += counts[s] * price[s];
@@ -55,8 +56,9 @@ static void prices(const uint16_t *frequency, double *price) {
         price[s] = frequency[s] ? log2((double)TN_RANS_SCALE / frequency[s]) : 0;
 }
 
-/* Divides channels [n_of], in the order of how evenly their symbols are distributed, among n tables (Lloyd: each table
- * is that of its channels, each channel's table the cheapest). table: of all channels, written for these. */
+/* Divides channels [n_of], ordered by how evenly their symbols are distributed, among n tables (Lloyd's
+ * algorithm: a table fits its channels, and a channel takes the cheapest table). table: of all channels,
+ * written for these. */
 static grouping divide(const coding *c, const uint32_t *channel, size_t n_of, size_t n, unsigned n_symbols,
                        uint8_t *table) {
     grouping g = {.n = n};
@@ -114,8 +116,8 @@ static size_t of_width(const coding *c, unsigned bits, evenness *all, uint32_t *
     return n;
 }
 
-/* Chooses the tables of all channels, frequencies [MOST_TABLES][32]. Each width has its own, as many as pay. Returns
- * their number. */
+/* Chooses the tables of all channels, frequencies [MOST_TABLES][32]. Each width has as many tables of its
+ * own as pay. Returns their number. */
 static size_t choose(const coding *c, hoard *h, uint16_t (*frequency)[TN_RANS_SYMBOLS]) {
     evenness *all = tn_hoard_keep(h, c->n, sizeof *all);
     uint32_t *channel = tn_hoard_keep(h, c->n, sizeof *channel);
@@ -179,7 +181,7 @@ static tern_status join(const coding *c, hoard *h, size_t n_tables, uint16_t (*f
     return TERN_OK;
 }
 
-/* own: memory of what nobody needs afterwards. */
+/* own: memory that is not needed afterwards. */
 static tern_status code(coding *c, hoard *h, hoard *own, tn_pack_coded *out, tern_error *err) {
     uint16_t frequency[MOST_TABLES][TN_RANS_SYMBOLS] = {0};
     unsigned n_symbols[MOST_TABLES] = {0};
@@ -195,7 +197,7 @@ static tern_status code(coding *c, hoard *h, hoard *own, tn_pack_coded *out, ter
     TN_FAIL_IF(!n_tables, err, TERN_E_MEMORY, "no memory to pack");
     for (size_t i = 0; i < c->n; i++)
         n_symbols[c->table[i]] = tn_rans_n_symbols(tn_channel_bits_get(c->bits, i));
-    for (size_t t = 0; t < n_tables; t++) /* one that no channel took in the end has no symbols */
+    for (size_t t = 0; t < n_tables; t++) /* a table that no channel took in the end has no symbols */
         if (n_symbols[t]) (void)tn_rans_table_make(frequency[t], n_symbols[t], &c->tables[t]);
     tn_pool_for(c->p->pool, (int)out->n_streams, code_item, c);
     tern_status st = atomic_load(&c->failed) ? tn_fail(err, TERN_E_MEMORY, "no memory to pack")

@@ -84,7 +84,8 @@ static tern_status open_embeddings(tn_corpus *c, tern_error *err) {
     c->emb = tn_alloc(c->m->ctx, TN_MEM_OTHER, c->n_tok, e * sizeof *c->emb);
     TN_FAIL_IF(!c->emb, err, TERN_E_MEMORY, "no memory for the calibration corpus");
     for (size_t i = 0; i < c->n_tok; i++) memcpy(c->emb + i * e, c->x + i * width, e * sizeof *c->emb);
-    for (size_t i = 0; i < c->n_tok; i++) /* they are readable; a pass could not report it otherwise */
+    for (size_t i = 0; i < c->n_tok;
+         i++) /* makes sure that they are readable: a pass could not report an error */
         TN_TRY(read_layers(c, i, c->acts.buf[TN_BUF_LAYERS], err));
     return TERN_OK;
 }

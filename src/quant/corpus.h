@@ -1,6 +1,6 @@
-/* quant/corpus.h - the float model over a calibration corpus, layer by layer. All windows pass a layer before
- * the next one's weights are read, so a model of any depth needs the memory of one layer and of the corpus's
- * residuals. */
+/* quant/corpus.h - the float model over a calibration corpus, layer by layer. All windows pass a layer
+ * before the next layer's weights are read. So a model of any depth needs memory for one layer and for the
+ * residuals of the corpus. */
 #ifndef TN_QUANT_CORPUS_H
 #define TN_QUANT_CORPUS_H
 
@@ -16,14 +16,14 @@ typedef struct tn_corpus {
     size_t n_tok;
     int32_t window; /* windows know nothing of each other */
     /* its own */
-    float *x;      /* [n_tok][tn_residual_width] residual before the layer; moved within `all` by callers that
-               pass a part of it */
+    float *x; /* [n_tok][tn_residual_width] residual before the layer; callers that pass a part of `all` move
+                 it */
     float *all;    /* where x begins */
     float *emb;    /* [n_tok][n_embd] of the first stream before the first layer, where layers read it again;
                 else NULL */
     uint8_t *kept; /* keys and values of layers that later ones share, window by window; else NULL */
     size_t kept_bytes; /* of a window */
-    tn_state state;    /* always empty: every window begins anew */
+    tn_state state;    /* always empty: every window starts a new text */
     tn_acts acts;
     int32_t *pos;
 } tn_corpus;
@@ -33,10 +33,11 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err);
 void tn_corpus_close(tn_corpus *c); /* may be zero */
 
 tern_status tn_corpus_begin_layer(tn_corpus *c, int layer, tern_error *err);
-/* Copies what n tokens left before the layer to other tokens, keys and values included; both begin at a
- * window. */
+/* Copies the state of n tokens before the layer, keys and values included, to other tokens. Both ranges
+ * begin at a window. */
 void tn_corpus_copy(tn_corpus *c, size_t from, size_t to, size_t n);
-/* Passes all windows through the layer; hooks see it. keep: the residuals become those after the layer. */
+/* Passes all windows through the layer; hooks are called. keep: the residuals become those after the layer.
+ */
 void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool keep);
 void tn_corpus_end_layer(tn_corpus *c, int layer);
 

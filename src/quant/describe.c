@@ -23,7 +23,7 @@ static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int32_t i_site,
                                .n_ops = ops.n_ops};
         for (int i = 0; i < ops.n_ops; i++) {
             bool has_bias = ops.biases[i] != TN_W_N_ROLES && tn_source_has(p->src, layer, ops.biases[i]);
-            d.ops[i] = (tn_npu_op){.n = tn_site_op_n(&ops, i), /* those of experts are alike */
+            d.ops[i] = (tn_npu_op){.n = tn_site_op_n(&ops, i), /* those of experts are all alike */
                                    .act_scale = p->plans[i_site].clip / 127,
                                    .has_bias = has_bias,
                                    .out = TN_NPU_OUT_F32};
@@ -113,7 +113,8 @@ static void put_property(const tn_property *p, const tn_hparams *h, json_t **int
 tern_status tn_pack_put_meta(packer *p, tern_error *err) {
     tn_hparams known = p->m->h;
     const tn_hparams *h = &known;
-    if (!h->n_experts) known.experts_norm = known.experts_sigmoid = false; /* they say nothing then */
+    if (!h->n_experts)
+        known.experts_norm = known.experts_sigmoid = false; /* they carry no information then */
     json_t *hp = tn_json_pack("{s:s, s:s}", "arch", h->arch, "name", h->name);
     json_t *ops = json_object(), *rope = json_object();
     size_t n;

@@ -18,7 +18,7 @@ void tn_rans_frequencies(const uint64_t *counts, unsigned n_symbols, uint16_t *f
         frequency[s] = (uint16_t)(1 + part);
         left -= part;
     }
-    /* What rounding left goes to the most frequent one, where it changes least. */
+    /* The rounding remainder goes to the most frequent symbol, where it matters least. */
     unsigned most = 0;
     for (unsigned s = 1; s < n_symbols; s++)
         if (counts[s] > counts[most]) most = s;
@@ -26,14 +26,14 @@ void tn_rans_frequencies(const uint64_t *counts, unsigned n_symbols, uint16_t *f
 }
 
 size_t tn_rans_bound(const tn_rans_args *a) {
-    /* A symbol of the least frequency takes twelve bits, and a word comes out whole. */
+    /* A symbol of the least frequency takes twelve bits, and words come out whole. */
     const size_t n_codes = (a->n1 - a->n0) * n_groups(a->k) * GROUP;
     return LANES * sizeof(uint32_t) + n_codes * (sizeof(uint16_t) + 1);
 }
 
 typedef struct writer {
     uint32_t x[LANES];
-    uint8_t *at; /* words go down from here */
+    uint8_t *at; /* words are written downwards from here */
 } writer;
 
 static void put(writer *w, unsigned lane, const tn_rans_table *t, unsigned symbol, const uint16_t *number) {
@@ -48,7 +48,7 @@ static void put(writer *w, unsigned lane, const tn_rans_table *t, unsigned symbo
     w->x[lane] = (x / f) << SCALE_BITS | number[x % f];
 }
 
-/* The numbers of each symbol by their index: what a table's decoder does, turned round. first [33]. */
+/* The numbers of each symbol by index: the inverse of the decoder's table. first [33]. */
 static void numbers_of(const tn_rans_table *t, uint16_t *first, uint16_t *number) {
     first[0] = 0;
     for (unsigned s = 0; s < TN_RANS_SYMBOLS; s++) first[s + 1] = (uint16_t)(first[s] + t->frequency[s]);
@@ -64,7 +64,7 @@ size_t tn_rans_encode(const tn_rans_args *a, const uint8_t *src, uint8_t *dst) {
     const size_t bound = tn_rans_bound(a);
     writer w = {.at = dst + bound};
     for (size_t i = 0; i < LANES; i++) w.x[i] = TN_RANS_FIRST;
-    /* The last code is the first one to be coded. */
+    /* The last code is encoded first. */
     const tn_rans_table *of = NULL;
     uint16_t first[TN_RANS_SYMBOLS + 1], number[TN_RANS_SCALE];
     for (size_t end = a->n1; end > a->n0;) {

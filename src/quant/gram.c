@@ -40,7 +40,7 @@ static void gram_item(void *arg, int i_item, int i_thread) {
                                     row + STRIP, t);
 }
 
-/* Subtracts from the panel's columns what earlier columns explain, for the rows of strip i_item. */
+/* Subtracts the earlier columns' share from the panel's columns, for the rows of strip i_item. */
 static void subtract_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const work *w = arg;
@@ -52,7 +52,7 @@ static void subtract_item(void *arg, int i_item, int i_thread) {
     }
 }
 
-/* Rows below the panel's own: solved against its triangle. */
+/* Rows below the panel: solved against its triangle. */
 static void solve_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const work *w = arg;

@@ -11,14 +11,14 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The paper clamps the product at 1e-3 from above; from below a head keeps a hundredth of that, so that none
+/* The paper clamps the product at 1e-3 from above. The lower bound is a hundredth of that, so that no head
  * is left without positions. */
 static const float IMPORTANCE_MAX = 1e-3f, IMPORTANCE_MIN = 1e-5f;
 
-/* A window is read in parts, each after the previous ones. Three rules spare a head the later parts: by two
- * standard errors it is beyond a clamp; its error is below a tenth of its loss; or half of the window does
- * not tell its loss from nothing. Parts have at least MIN_PART tokens. PARTS times a part's rows already bind
- * the products to arithmetic, so several ablations in one batch would gain nothing. */
+/* A window is read in parts, one after the other. Three rules save the later parts for a head: by two
+ * standard errors it is beyond a clamp; its error is below a tenth of its loss; or half of the window
+ * cannot distinguish its loss from zero. Parts have at least MIN_PART tokens. The products of a part are
+ * already bound by arithmetic, so batching several ablations would gain nothing. */
 enum { PARTS = 4, MIN_PART = 16 };
 static const double ENOUGH = 0.1;
 
@@ -35,8 +35,8 @@ static float largest(const float *x, size_t ld, int32_t n_rows, int32_t d) {
     return max;
 }
 
-/* scale_q and scale_k are running means of the windows' maxima. Keys shared from an earlier layer, which came
- * before in the same window, have its scale. */
+/* scale_q and scale_k are running means of the windows' maxima. Keys shared from an earlier layer have
+ * that layer's scale, which came before in the same window. */
 void tn_head_profile_observe(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
     tn_head_profile *p = user;
     const tn_hparams *h = p->h;
@@ -133,7 +133,7 @@ static int32_t losses_of(observer *o, run_state *s, int32_t part, int from, doub
     return n;
 }
 
-/* What the tokens lose, so far. */
+/* The mean loss of the tokens so far. */
 typedef struct damage {
     double sum, sq;
     int32_t n;
@@ -146,7 +146,7 @@ static double doubt_of(const damage *d) {
     return 2 * sqrt(fmax(d->sq / d->n - mean_of(d) * mean_of(d), 0) / fmax(d->n - 1, 1));
 }
 
-/* Tells whether more of the n_tok tokens would hardly change a head's weight, given its layer's loss. */
+/* Whether more of the n_tok tokens would hardly change a head's weight, given its layer's loss. */
 static bool is_judged(const damage *d, double layer_loss, int32_t n_tok) {
     double doubt = doubt_of(d), mean = mean_of(d);
     return layer_loss * (mean - doubt) >= (double)IMPORTANCE_MAX ||
@@ -163,7 +163,8 @@ typedef struct journal_header {
     char magic[8];
     int32_t n_layers, n_heads, n_tok, zero;
     uint64_t ids_hash;
-    double base; /* loss with all heads: measured at every start, it identifies the model */
+    double
+        base; /* loss with all heads: measured at every start, it depends on every weight that the rest does */
     uint64_t check;
 } journal_header;
 
@@ -186,7 +187,7 @@ static uint64_t record_check(const journal *j, const journal_record *r, size_t a
     return XXH3_64bits_withSeed(r, offsetof(journal_record, check), j->check + at);
 }
 
-/* Whole records stay. A file of another run, or a partial record of a killed process, is dropped. */
+/* Complete records stay. A file of another run, or a partial record of a killed process, is dropped. */
 static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, const int32_t *ids, int32_t n,
                          double base, journal *j) {
     *j =
@@ -203,7 +204,8 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
                            .n_layers = h->n_layers,
                            .n_heads = h->n_heads,
                            .n_tok = n,
-                           .ids_hash = XXH3_64bits(ids, (size_t)n * sizeof *ids),
+                           .ids_hash =
+                               XXH3_64bits_withSeed(ids, (size_t)n * sizeof *ids, tn_hparams_identity(h)),
                            .base = base},
                    got;
     want.check = j->check = XXH3_64bits(&want, offsetof(journal_header, check));
@@ -228,7 +230,7 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
     if (ftruncate(j->fd, end) || pwrite(j->fd, &want, sizeof want, 0) != sizeof want) {
         tn_log(ctx, TERN_LOG_WARN, "%s: cannot be written: %s", path, strerror(errno));
         if (ftruncate(j->fd, 0)) {
-        } /* the next run would call half a header damaged */
+        } /* the next run would report half a header as damaged */
         close(j->fd);
         j->fd = -1;
         j->n_known = 0;
@@ -340,7 +342,7 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
         if (!asked) done += cost * (h->n_heads + 1);
         for (o->head = -1; asked && o->head < h->n_heads && st == TERN_OK; o->head++, done += cost) {
             damage d = {0};
-            /* where a layer's loss is nothing, its heads weigh the least */
+            /* if a layer's loss is zero, its heads weigh the least */
             bool idle = o->head >= 0 && layer_loss <= 0;
             if (!idle) st = measure_damage(o, s, layer_loss, done, cost, &j, &d, err);
             if (st != TERN_OK) break;

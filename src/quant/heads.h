@@ -11,7 +11,7 @@ typedef struct tn_head_profile {
     int32_t n_layers, n_heads;
     float *scale_q,
         *scale_k; /* [n_layers] mean over heads and windows of max |q| / 127 and max |k| / 127, after rope */
-    /* what the scales are means of */
+    /* number of values that the scales are means of */
     const tn_hparams *h;
     size_t n_tok;
     size_t *seen;       /* [n_layers] tokens */
@@ -27,19 +27,19 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
 /* For tn_calibrate_layer: user is the profile. Windows come in order. */
 void tn_head_profile_observe(void *user, int layer, const float *q, const float *k, int32_t n_rows);
 /* Evaluates the n tokens without each layer's attention, and without each head (equations 1 and 2), with a
- * float model from that layer on, in parts of the window. Later parts are skipped for a head that is beyond a
- * clamp, or known well enough, by two standard errors of its first parts' loss; for one that half of the
- * window cannot tell from nothing; and for all heads of a layer whose loss is nothing. Progress "heads".
+ * float model from that layer on, in parts of the window. Later parts are skipped for a head that, by two
+ * standard errors of its loss so far, is beyond a clamp or known well enough; for one whose loss half of
+ * the window cannot distinguish from zero; and for all heads of a layer without loss. Progress "heads".
  *
  * journal: NULL, or a file that gets every result as soon as it is known. If it exists for this model (the
- * same loss with all heads) and these tokens, its results are not measured again; any other is logged and
- * begun anew. It stays; the caller removes it. */
+ * same loss with all heads) and these tokens, its results are not measured again; any other file is logged
+ * and replaced. The caller removes the journal. */
 tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern,
                                        tn_pool *pool, const int32_t *ids, int32_t n, const char *journal,
                                        tern_error *err);
 void tn_head_profile_close(tn_head_profile *p); /* NULL-safe members; may be zero */
 
-/* Kind of the journal: no other file of its name is overwritten or removed. */
+/* The journal's kind: no other file of that name is overwritten or removed. */
 extern const tn_outkind tn_heads_journal_kind;
 
 #endif

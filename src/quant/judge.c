@@ -213,7 +213,7 @@ tern_status tn_judge_layer(tn_judge *j, int layer, const tn_recipe_site *made, t
     }
     rounding w = {.j = j, .made = made, .first = first};
     tn_forward_hooks hooks = {.site_input = round_site, .routed = on_route, .user = &w};
-    for (int pass = 0; pass < 2 && st == TERN_OK; pass++) { /* in, and back */
+    for (int pass = 0; pass < 2 && st == TERN_OK; pass++) { /* swapped in, and back */
         for (int32_t i = 0; i < n; i++) {
             const tn_site_ops *ops = tn_program_linears(p, first + i);
             for (int32_t op = 0; op < ops->n_ops; op++)

@@ -1,6 +1,6 @@
-/* quant/judge.h - a packed model's loss on text that no decision used. Two copies of the text pass every
- * layer: one in floats, one as the device will compute it, with the layer's rounded weights and its inputs in
- * 8 bits. At the end their predictions are compared. */
+/* quant/judge.h - a packed model's loss on text that was used for no decision. Two copies of the text pass
+ * every layer: one in floats, one as the device will compute it, with the layer's rounded weights and its
+ * inputs in 8 bits. At the end their predictions are compared. */
 #ifndef TN_QUANT_JUDGE_H
 #define TN_QUANT_JUDGE_H
 
@@ -17,7 +17,7 @@ typedef struct tn_held {
 
 typedef struct tn_judge {
     const tn_recipe *r; /* borrowed, like what it names */
-    tn_held held;       /* its ids are those of the first copy */
+    tn_held held;       /* its ids are the first copy's */
     tn_corpus c;        /* both copies, the float one first */
     int32_t n_tok;      /* of a copy */
     int32_t *ids;
@@ -29,7 +29,7 @@ typedef struct tn_loss {
     int32_t n_tok;      /* number of predictions compared; 0: no text of this kind */
 } tn_loss;
 
-/* Of every kind of text. */
+/* For every kind of text. */
 typedef struct tn_losses {
     tn_loss of[TN_N_WORDS];
 } tn_losses;
@@ -37,8 +37,8 @@ typedef struct tn_losses {
 /* The kind that loses most. */
 tn_words tn_losses_worst(const tn_losses *l);
 
-/* embedding_bits: of every row of the embedding, each weight rounded by itself. (Where it is the output layer
- * too, the package's rows differ slightly, because no input is known before it.) */
+/* embedding_bits: of every row of the embedding, each weight rounded by itself. (If it is also the output
+ * layer, the package's rows differ slightly: its inputs are not known yet.) */
 tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const tn_held *held,
                           const uint8_t *embedding_bits, tern_error *err);
 void tn_judge_close(tn_judge *j); /* may be zero */

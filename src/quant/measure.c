@@ -12,18 +12,19 @@
 #include <unistd.h>
 
 enum {
-    LARGE = 1000 * 1000 * 1000, /* number of parameters from which a layer's inputs are kept of some 2000
-                               tokens, not of all */
-    OWN = 2048,                 /* tokens that the model writes itself, or half of that */
-    SHORTEST = 64,              /* of a stream */
-    SURPRISE = 1024             /* this many tokens of a text tell whether a model can read it */
+    LARGE =
+        1000 * 1000 *
+        1000,   /* from this many parameters on a layer's inputs are kept for some 2000 tokens, not for all */
+    OWN = 2048, /* tokens that the model writes itself; half of that for large models */
+    SHORTEST = 64,  /* of a stream */
+    SURPRISE = 1024 /* tokens of a text that tell whether a model can read it */
 };
 
-/* A model whose surprise per byte of a text exceeds this, in nats, cannot read it: it knows the frequency of
- * letters and no more. */
+/* A model whose surprise per byte of a text exceeds this, in nats, cannot read it: it knows little more
+ * than the frequency of letters. */
 static const double READS = 2.2;
 
-/* Tokens of the text; a large model captures inputs of this many in all. */
+/* Tokens of the text; a large model captures the inputs of this many. */
 static size_t text_tokens(const packer *p, size_t n_own) {
     if (p->o->calib_tokens) return (size_t)p->o->calib_tokens;
     if (p->m->n_params <= LARGE) return 4096;
@@ -54,7 +55,7 @@ static tern_status read_file(const packer *p, size_t most_bytes, char **text, si
         return tn_fail(err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(failed));
     }
     while (*n_bytes && ((unsigned char)(*text)[*n_bytes - 1] & 0xc0) == 0x80)
-        (*n_bytes)--; /* no half character at the end */
+        (*n_bytes)--; /* do not end inside a character */
     return TERN_OK;
 }
 
@@ -89,8 +90,8 @@ static bool has_memory_to_write(const packer *p) {
     return (double)p->m->n_params * 1.1 < bytes / 2;
 }
 
-/* At least n tokens written by the model, in as many streams as go forward together; and its surprise per
- * token of `text`. */
+/* At least n tokens written by the model, in as many streams as run together, and its surprise per token
+ * of `text`. */
 static tern_status own_words(packer *p, size_t n, const tn_calib_text *text, tn_own_words *out, double *nats,
                              tern_error *err) {
     tn_model *m = NULL;
@@ -156,8 +157,7 @@ tern_status tn_pack_text(packer *p, tn_calib_text *out, tern_error *err) {
 
 /* ---- layers -------------------------------------------------------------------------------------------- */
 
-/* The layer's inputs are measured, with edgeflow also after smoothing; nothing is decided that depends on
- * other layers. */
+/* Measures the layer's inputs, with edgeflow also after smoothing. No decision depends on other layers. */
 static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
     bool smooth = p->o->scheme == TN_SCHEME_EDGEFLOW;
     double share = (double)p->o->outlier_share;
@@ -210,8 +210,8 @@ tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32
     return st;
 }
 
-/* Measures the whole model. Weights are in 8 bits with a scale for 32, and so are the rows: a head's worth is
- * a difference of two losses of one model, and both are of this one. A killed process resumes. */
+/* Measures the whole model. Weights and rows have 8 bits with a scale for 32 values: a head's importance
+ * is the difference of two losses of the same model, so that does not matter. A killed process resumes. */
 tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     tn_model *m = NULL;
     tern_status st = tn_model_load_q8(p->ctx, p->pool, p->src, &m, p->err);

@@ -1,5 +1,5 @@
-/* quant/outputs.c - products that leave the device in 8 bits, as a QNN-like device gives them: one frozen
- * scale per tensor, over channels that EdgeFlow's output factor S_O^beta has made alike (4.1). */
+/* quant/outputs.c - outputs of products in 8 bits, as on a QNN-like device: one frozen scale per tensor,
+ * after EdgeFlow's output factor S_O^beta has equalised the channels (4.1). */
 #include "quant/packer.h"
 
 #include "base/half.h"
@@ -74,8 +74,7 @@ static tern_status open_layer(observer *o, hoard *h, tern_error *err) {
     return TERN_OK;
 }
 
-/* S_O^beta, relative to the largest, so that factors are at most 1. A channel that was never seen is not
- * divided. */
+/* S_O^beta relative to the largest, so factors are at most 1. A channel without any output is not divided. */
 static void choose_factors(const observer *o) {
     for (int32_t i = 0; i < o->n_sites; i++) {
         const tn_site_ops *ops = tn_program_linears(&o->p->m->program, o->first + i);

@@ -19,7 +19,7 @@ enum {
     BEGIN,   /* before a text, or before a question */
     BETWEEN, /* after the question, before the answer */
     N_PIECES,
-    QUESTION_TOKENS = 48 /* longer questions are cut, because the answers matter more */
+    QUESTION_TOKENS = 48 /* longer questions are cut: the answers matter more */
 };
 
 typedef struct stream {
@@ -29,7 +29,7 @@ typedef struct stream {
     const piece *forced; /* its tokens come next, from `at` on; NULL: the model writes */
     size_t at, n_written;
     bool asks;       /* the model writes a question */
-    int32_t *ids;    /* [window] what was written or forced */
+    int32_t *ids;    /* [window] written or forced so far */
     int32_t n, next; /* next: the token to be evaluated */
     int32_t pos, slot;
 } stream;
@@ -177,7 +177,7 @@ static tern_status tokens_of(const tn_own_words_args *a, const char *text, size_
     return tn_tokenize(a->t, text, n_bytes, begins, true, out->ids, cap, &out->n, err);
 }
 
-/* First token of a model's texts: its own token for that, else the one that ends texts, else a line's end. */
+/* The first token of a model's texts: its BOS token, else its end-of-text token, else a line end. */
 static tern_status free_pieces(const tn_own_words_args *a, piece out[N_PIECES], tern_error *err) {
     int32_t id = tn_tokenizer_bos(a->t);
     if (id < 0) id = tn_tokenizer_eos(a->t);

@@ -1,11 +1,11 @@
-/* quant/own_words.h - text that a model writes itself, to calibrate it on: a Chinese model writes Chinese, a
- * model of code writes code, and nobody has to find text like what the model will read.
+/* quant/own_words.h - calibration text that the model writes itself: a Chinese model writes Chinese, a
+ * code model writes code, and nobody has to find text like what the model will read.
  *
- * Several streams go forward together. Half of them begin like the model's texts and continue freely. The
- * other half, if there is a chat template, play both sides of conversations: the model writes a question
+ * Several streams run together. Half of them begin like the model's texts and continue freely. The other
+ * half, if there is a chat template, plays both sides of conversations: the model writes a question
  * between the template's marks, and then the answer. A finished text is followed by a new one until the
- * stream has a window's tokens. Tokens are drawn from the whole distribution (temperature 1). The same model
- * gives the same text. */
+ * stream has a window's tokens. Tokens are drawn from the whole distribution (temperature 1). The same
+ * model gives the same text. */
 #ifndef TN_QUANT_OWN_WORDS_H
 #define TN_QUANT_OWN_WORDS_H
 
@@ -16,7 +16,7 @@ typedef struct tn_own_words_args {
     tn_pool *pool;
     const tn_kernels *kern;
     const tn_model *m;                             /* loaded */
-    const tn_tokenizer *t;                         /* its own; m has none where an outline took it */
+    const tn_tokenizer *t;                         /* the model's; m has none if an outline took it */
     int32_t n_streams;                             /* a multiple of 2 */
     int32_t window;                                /* tokens of a stream */
     bool (*progress)(void *user, double fraction); /* false: stop */

@@ -1,9 +1,11 @@
 /* quant/pack.c - calibrate, choose scales and outlier paths per site, quantise, write. */
+#include "model/tower.h"
 #include "quant/pack.h"
 
 #include "base/cpu.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "formats/gguf.h"
 #include "package/npu_model.h"
 #include "quant/packer.h"
 
@@ -80,13 +82,18 @@ static tern_status name_beside(packer *p, const char *out, const char *ending, c
     return tn_outfile_may(*path, kind, p->err);
 }
 
-/* A package may replace another, but never the file it is made from. */
-static tern_status target(const char *src, const char *out, tern_error *err) {
+/* A package may replace another, but never the file it is made from. A GGUF file replaces nothing: what lies there may be
+ * a model that was fetched for an hour, or a part of the source. */
+static tern_status target(const char *src, const char *out, bool gguf, tern_error *err) {
     struct stat from, to;
-    TN_TRY(tn_outfile_may(out, &tn_pkg_kind_of_file, err));
-    if (stat(src, &from) || stat(out, &to)) return TERN_OK;
-    TN_FAIL_IF(from.st_dev == to.st_dev && from.st_ino == to.st_ino, err, TERN_E_INVALID,
-               "%s: is what is to be packed", out);
+    const bool is_there = !stat(out, &to);
+    if (is_there && !stat(src, &from))
+        TN_FAIL_IF(from.st_dev == to.st_dev && from.st_ino == to.st_ino, err, TERN_E_INVALID,
+                   "%s: is what is to be packed", out);
+    TN_FAIL_IF(gguf && is_there && S_ISREG(to.st_mode) && to.st_size, err, TERN_E_IO,
+               "%s: exists, and no GGUF file is written over another: choose another name", out);
+    TN_TRY(tn_outfile_may(out, gguf ? &tn_gguf_new : &tn_pkg_kind_of_file, err));
+    if (!is_there || stat(src, &from)) return TERN_OK;
     if (!S_ISDIR(from.st_mode)) return TERN_OK;
     char within[4096];
     const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out, *dot = strrchr(name, '.');
@@ -99,6 +106,12 @@ static tern_status target(const char *src, const char *out, tern_error *err) {
 }
 
 static tern_status check_options(const tn_pack_options *o, tern_error *err) {
+    TN_FAIL_IF(
+        o->gguf_type != TN_F32 && (o->scheme != TN_SCHEME_GRAM || o->bits != 0 || o->quality > 0 ||
+                                   o->allocation || o->bits_of_model || o->compress || o->output_int8 ||
+                                   o->head_importance || o->outliers != TN_OUTLIERS_AUTO),
+        err, TERN_E_INVALID,
+        "a GGUF file is of one type: what chooses a package's scheme, bits and outputs does not go with it");
     TN_FAIL_IF(!(o->prune_percent >= 0 && o->prune_percent <= 100), err, TERN_E_INVALID,
                "prune %g %%: want 0 to 100", (double)o->prune_percent);
     TN_FAIL_IF(!(o->prune_error >= 0), err, TERN_E_INVALID, "prune error %g: want 0 or more",
@@ -232,6 +245,25 @@ static tern_status open_model(packer *p, const char *src, tern_error *err) {
     return TERN_OK;
 }
 
+static tern_status write_gguf(packer *p, const char *out, tern_error *err) {
+    tn_calib_text text = {0};
+    int32_t window = p->o->calib_window < p->m->h.ctx_train ? p->o->calib_window : p->m->h.ctx_train;
+    tern_status st = tn_pack_text(p, &text, err);
+    p->report->n_calib_tokens = text.n;
+    if (st == TERN_OK) st = tn_pack_to_gguf(p, &text, window, out);
+    tn_free(p->ctx, text.ids);
+    return st;
+}
+
+/* That it is one, and of this model: now, not after the calibration. */
+static tern_status check_encoder(packer *p, tern_error *err) {
+    tn_tower *t;
+    if (!p->o->mmproj) return TERN_OK;
+    TN_TRY(tn_tower_open(p->ctx, p->pool, p->o->mmproj, p->m->h.n_embd, TN_TOWER_FLOAT, &t, err));
+    tn_tower_close(&t);
+    return TERN_OK;
+}
+
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
                     tn_pack_report *report, tern_error *err) {
     tn_pack_report dummy;
@@ -240,14 +272,20 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_TRY(check_options(opt, err));
     packer p = {.ctx = ctx, .o = opt, .report = report, .err = err, .partial.fd = -1, .source_path = src};
     TN_TRY(settle(&p, err));
-    TN_TRY(target(src, out, err)); /* now, not after the calibration */
+    TN_TRY(target(src, out, opt->gguf_type != TN_F32, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     tn_stage_enter(&p.clock, TN_STAGE_OPEN);
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = open_model(&p, src, err);
-    if (st == TERN_OK) st = decide(&p, out, err);
-    tn_stage_enter(&p.clock, TN_STAGE_WRITE);
-    if (st == TERN_OK) st = tn_pack_write(&p, out, err);
+    if (st == TERN_OK) report->source_bits = tn_source_bits(p.src);
+    if (st == TERN_OK && opt->gguf_type != TN_F32) {
+        st = write_gguf(&p, out, err);
+    } else {
+        if (st == TERN_OK) st = check_encoder(&p, err);
+        if (st == TERN_OK) st = decide(&p, out, err);
+        tn_stage_enter(&p.clock, TN_STAGE_WRITE);
+        if (st == TERN_OK) st = tn_pack_write(&p, out, err);
+    }
     tn_stage_enter(&p.clock, TN_STAGE_OPEN);
     memcpy(report->stages, p.clock.spent, sizeof report->stages);
     if (st == TERN_OK && p.journal) unlink(p.journal);

@@ -3,20 +3,21 @@
 #define TN_QUANT_PACK_H
 
 #include "base/ctx.h"
+#include "formats/tensor.h"
 #include "model/hparams.h"
 #include "quant/stages.h"
 
 typedef enum tn_scheme {
     TN_SCHEME_LLM_NPU,     /* per-tensor W8A8; clipped-off values are added back in float, except at pruned
                           sites */
-    TN_SCHEME_NAIVE,       /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers
-                          break */
+    TN_SCHEME_NAIVE,       /* per-tensor W8A8, scale from the largest value seen: the baseline that fails with
+                              outliers */
     TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing
                               (EdgeFlow 4.1) */
     TN_SCHEME_SMOOTHQUANT, /* naive, after moving the spread of the norms' outputs into the weights (alpha
                               0.5) */
-    TN_SCHEME_GRAM, /* smoothing, a rotation and clips by measured error, weights rounded with knowledge of the
-                       inputs (quant/recipe.h): the default */
+    TN_SCHEME_GRAM, /* smoothing, a rotation and clips by measured error, weights rounded with knowledge of
+                       the inputs (quant/recipe.h): the default */
     TN_N_SCHEMES
 } tn_scheme;
 
@@ -36,7 +37,7 @@ typedef enum tn_allocation {
     TN_N_ALLOCATIONS
 } tn_allocation;
 
-/* Kinds of text to calibrate on. */
+/* Kinds of calibration text. */
 typedef enum tn_words {
     TN_WORDS_OWN,  /* written by the model itself, freely (quant/own_words.h) ... */
     TN_WORDS_CHAT, /* ... and in conversations through its template */
@@ -60,16 +61,16 @@ typedef struct tn_pack_options {
     int32_t calib_window; /* tokens (default 512) */
     float prune_percent;  /* percentage of the least important sites without an outlier path, 0..100
                              (default 85) */
-    float prune_error;    /* ... but never a site whose other values would lose more than this share of
-                             their energy (default 0.001) */
-    float outlier_share;  /* share of an outlier site's values outside the clip (default 0.002) */
-    float hot_coverage;   /* hot channels cover this share of the outliers (default 0.9) ... */
-    float hot_max;  /* ... and are at most this share of the channels (default 0.25), but at least one */
+    float prune_error; /* ... but never a site whose remaining values would lose more than this share of their
+                          energy (default 0.001) */
+    float outlier_share; /* share of an outlier site's values outside the clip (default 0.002) */
+    float hot_coverage;  /* hot channels cover this share of the outliers (default 0.9) ... */
+    float hot_max;       /* ... and are at most this share of the channels (default 0.25), but at least one */
     double bits;    /* average per weight, 1..8: with gram of all matrices, else of the layers' linears; 0
                  (default): with gram what the target loss needs, 5 with edgeflow, else 8 */
-    double quality; /* gram without bits: target loss (0.005 = 0.5 %: a KL divergence of log 1.005, about the
-                    most that perplexity can be expected to lose) of all roundings together, measured on
-                    held-out calibration text; 0 (default): 0.005 */
+    double quality; /* gram without bits: target loss of all roundings together, measured on held-out
+                       calibration text (0.005 = 0.5 %: a KL divergence of log 1.005, about the most that
+                       perplexity can be expected to lose); 0 (default): 0.005 */
     bool quick;     /* gram: in a third of the time, with more loss: one pass with the same width for all (6
                   bits unless given), with errors compensated among few channels (default: false) */
     tn_allocation
@@ -84,15 +85,18 @@ typedef struct tn_pack_options {
     bool output_int8;         /* products leave the device in 8 bits with one frozen scale a tensor, except
                         lm_head's (default: false, in float) */
     bool compress;            /* weights below 8 bits are entropy-coded in the file (default: false) ... */
-    float
-        compress_rate; /* ... gram: how much their entropy counts when scales are chosen, 0..4 (default 1; 0: the same codes as without) */
+    float compress_rate; /* ... gram: how much their entropy counts when scales are chosen, 0..4 (default 1;
+                            0: the same codes as without) */
+    tn_dtype gguf_type;  /* not a package but a GGUF file of this type, from another: Q4_0 (default: F32, a
+                            package) */
+    const char *mmproj;  /* an encoder of pictures that becomes part of the package; NULL (default): none */
     float output_beta; /* ... after their channels are divided by their largest magnitude to this power, 0..1
                         (default 1) */
 } tn_pack_options;
 
 void tn_pack_defaults(tn_pack_options *o);
-/* A hash of all that the package's bytes depend on: of every field but the corpus' path, which its tokens stand for, and
- * the number of threads. */
+/* A hash of all that the package's bytes depend on: of every field but the corpus' path, which its tokens
+ * stand for, and the number of threads. */
 uint64_t tn_pack_options_identity(const tn_pack_options *o);
 
 typedef struct tn_pack_report {
@@ -106,7 +110,8 @@ typedef struct tn_pack_report {
                                               would take */
     uint64_t package_bytes, n_calib_tokens;
     uint64_t plain_bytes, coded_bytes; /* weights of the device before and after entropy coding */
-    double bits; /* per weight of all matrices, including the output layer's and the embedding's */
+    double bits;        /* per weight of all matrices, including the output layer's and the embedding's */
+    double source_bits; /* of the weights that the source had in blocks already; 0: floats */
     /* Scheme gram: difference of predictions in nats a token on held-out calibration text (quant/judge.h),
      * and its number of tokens; for every kind of text, and for the kind that loses most. */
     double kl, kl_stderr;

@@ -1,6 +1,6 @@
-/* quant/packer.h - the state of packing, and its steps. pack.c begins and ends it; by_gram.c is the scheme
- * gram; measure.c runs the model over text and plan.c decides for the papers' schemes; rows.c turns weights
- * to codes; write.c and describe.c write. For these files alone. */
+/* quant/packer.h - the state of packing, and its steps. pack.c starts and finishes it; by_gram.c is the
+ * scheme gram; measure.c runs the model over text and plan.c decides for the papers' schemes; rows.c turns
+ * weights to codes; write.c and describe.c write. For these files alone. */
 #ifndef TN_QUANT_PACKER_H
 #define TN_QUANT_PACKER_H
 
@@ -37,7 +37,7 @@ typedef struct tn_output_plan {
 typedef struct packer {
     tn_ctx *ctx;
     const tn_pack_options *o;
-    double bits; /* what the options mean */
+    double bits; /* the resolved options */
     tn_allocation allocation;
     tn_pack_report *report;
     tn_stage_clock clock;
@@ -53,7 +53,7 @@ typedef struct packer {
     const char *source_path;
     char *partial_path;
     tn_rounded embedding;    /* ... and of the embedding, unless the output layer serves as it */
-    site_plan *plans;        /* as tn_calibration's sites */
+    site_plan *plans;        /* indexed like tn_calibration's sites */
     tn_output_plan *outputs; /* [n_sites][TN_SITE_MAX_OPS], without lm_head; NULL: outputs in float */
     tn_pkg_writer *w;
     uint8_t *model_bits; /* widths of all channels in the order of writing, allocated together; NULL:
@@ -82,8 +82,8 @@ typedef struct tn_calib_text {
 
 /* The caller frees out->ids. */
 tern_status tn_pack_text(packer *p, tn_calib_text *out, tern_error *err);
-/* Runs the text through the model and calls layer for every one. The caller always closes *corpus. stage is
- * the name for progress. */
+/* Runs the text through the model and calls `layer` for every layer. The caller always closes *corpus.
+ * stage: the name for progress. */
 tern_status tn_pack_by_layer(packer *p, const int32_t *ids, size_t n_ids, int32_t window, const char *stage,
                              tern_status (*layer)(packer *p, tn_corpus *corpus, int layer),
                              tn_corpus *corpus);
@@ -94,7 +94,7 @@ tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int3
 
 /* ---- outputs.c --------------------------------------------------------------------------------------- */
 
-/* Finds the scales of all outputs, from the float model's over the text. */
+/* Finds the scales of all outputs from the float model's outputs over the text. */
 tern_status tn_pack_outputs(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
 void tn_pack_outputs_free(packer *p);
 static inline const tn_output_plan *output_of(const packer *p, int32_t i_site, int32_t op) {
@@ -107,6 +107,11 @@ static inline const tn_output_plan *output_of(const packer *p, int32_t i_site, i
 /* Scheme gram: decides and rounds everything, into p->made and p->plans. */
 tern_status tn_pack_gram(packer *p, const tn_calib_text *text, int32_t window);
 
+/* ---- to_gguf.c --------------------------------------------------------------------------------------- */
+
+/* Writes a GGUF file in place of a package. */
+tern_status tn_pack_to_gguf(packer *p, const tn_calib_text *text, int32_t window, const char *out);
+
 /* ---- plan.c ------------------------------------------------------------------------------------------ */
 
 /* llm-npu and naive-w8a8: clips and outlier paths. */
@@ -117,7 +122,7 @@ tern_status tn_plan_edgeflow_clips(packer *p);
 
 /* ---- rows.c ------------------------------------------------------------------------------------------ */
 
-/* Memory of one section while it is assembled; freed together. */
+/* Memory of one section while it is assembled, freed as a whole. */
 typedef struct hoard {
     tn_ctx *ctx;
     void *blocks[512];
@@ -136,7 +141,7 @@ typedef struct tn_pack_coded {
     size_t n_streams, n_tables;
 } tn_pack_coded;
 
-/* Codes an [n][k] linear; what out points to lies in h. */
+/* Codes an [n][k] linear; out points into h. */
 tern_status tn_pack_code(packer *p, hoard *h, bool embedding, const uint8_t *weightlets, const uint8_t *bits,
                          size_t n, size_t k, tn_pack_coded *out, tern_error *err);
 

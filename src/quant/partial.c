@@ -17,7 +17,7 @@ enum { ALIGN = 4096, PIECE = 1 << 20 };
 const tn_outkind tn_partial_kind = {
     .what = "a partial package", .begins = {"TNPART03", "TNPART02"}, .is_private = true};
 
-/* Precedes the contents of a record; check, over everything, is written last. */
+/* Precedes the contents of a record. `check` covers everything and is written last. */
 typedef struct record {
     uint64_t pass, layer, n_bytes, check;
 } record;
@@ -282,7 +282,7 @@ void tn_partial_drop_losses(tn_partial *f, uint64_t n_left) {
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-/* A file that this process alone packs into, or -1 with errno; errno 0: another process has it. */
+/* Opens the file for this process alone, or returns -1 with errno; errno 0: another process has it. */
 static int open_locked(const char *path) {
     for (;;) {
         struct stat opened, named;
@@ -297,7 +297,7 @@ static int open_locked(const char *path) {
             errno = why;
             return -1;
         }
-        /* Its last holder may have removed the name meanwhile. */
+        /* The last holder may have removed the name meanwhile. */
         if (opened.st_nlink && !lstat(path, &named) && opened.st_ino == named.st_ino &&
             opened.st_dev == named.st_dev)
             return fd;

@@ -1,15 +1,16 @@
-/* quant/partial.h - progress of packing by scheme gram, in a file beside the package until that is complete.
+/* quant/partial.h - progress of packing by scheme gram, in a file beside the package until that is
+ * complete.
  *
  * A killed process leaves it. The next process that packs the same model with the same options to the same
- * place continues after the last complete layer; the package is the same, byte for byte. Codes of finished
- * layers lie here and not in memory. The file, private to the user (0600):
+ * place continues after the last complete layer; the package is the same, byte for byte. The codes of
+ * finished layers are kept here and not in memory. The file, private to the user (0600):
  *
  *   header        model and options; the loss of finished passes
  *   costs         cost of errors (sense.h), floats
- *   2 places      the residuals after a layer: an even one's and an odd one's, so that one is always complete
+ *   2 places      the residuals after a layer, alternating between two places, so that one is always complete
  *   records       of the current pass: one a layer, then one of the output layer and the embedding
  *
- * Everything has a checksum, which is written last; anything damaged or of another run is not used. Without
+ * Everything has a checksum, written last; damaged parts and those of another run are not used. Without
  * the file, for example on a full disk, packing continues with everything in memory. */
 #ifndef TN_QUANT_PARTIAL_H
 #define TN_QUANT_PARTIAL_H
@@ -29,7 +30,7 @@ typedef struct tn_partial_header {
     uint64_t costs_check;
     uint64_t n_losses;
     tn_losses losses[TN_PARTIAL_PASSES];
-    uint64_t check; /* of what is in front of it */
+    uint64_t check; /* of everything before it */
 } tn_partial_header;
 
 /* Contents of a record besides a site's codes. */
@@ -61,7 +62,7 @@ typedef struct tn_partial {
 /* Opens or makes the file. On failure there is none, and the log says so. n_residuals: floats of both. */
 tern_status tn_partial_open(tn_partial *f, tn_ctx *ctx, const char *path, const uint64_t id[2],
                             const tn_program *program, size_t n_costs, size_t n_residuals, tern_error *err);
-/* keep: for a process that continues later. */
+/* keep: leave the file for a process that continues later. */
 void tn_partial_close(tn_partial *f, bool keep);
 
 bool tn_partial_costs(tn_partial *f, float *cost, size_t n); /* false: not there */
@@ -70,7 +71,7 @@ void tn_partial_put_costs(tn_partial *f, const float *cost, size_t n);
 void tn_partial_begin_pass(tn_partial *f, uint64_t pass);
 /* The pass at hand has ended. */
 void tn_partial_put_loss(tn_partial *f, const tn_losses *loss);
-/* A finished pass, and those after it, are to be made again. */
+/* Discards a finished pass and those after it. */
 void tn_partial_drop_losses(tn_partial *f, uint64_t n_left);
 
 /* Writes the record of a layer, and then frees its codes if it can. */

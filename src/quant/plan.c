@@ -67,7 +67,7 @@ tern_status tn_plan_sites(packer *p) {
         for (size_t i = 0; i < n && st == TERN_OK; i++) {
             const tn_site_stats *s = &p->cal.sites[order[i] - p->plans];
             if (i < n_pruned && tn_stats_bulk_error(s, order[i]->clip) <= (double)p->o->prune_error) continue;
-            if (s->n_experts) continue; /* rows of weights by input channel would be those of all experts */
+            if (s->n_experts) continue; /* weight rows by input channel would be needed for all experts */
             order[i]->outliers = true;
             order[i]->clip = s->threshold;
             p->report->n_outlier_sites++;
@@ -112,7 +112,7 @@ enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
 
 const char tn_pack_unsmoothed[] = "no norm or linear in front of them could take the inverse of their scales";
 
-/* Channel j of o reads V's channel of its group of heads: channels that share one must share its scale. */
+/* Channel j of o reads the V channel of its group of heads: channels that share one must share its scale. */
 static int32_t v_channel(const tn_hparams *h, int32_t j) {
     return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
 }
@@ -154,7 +154,8 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
     const int32_t i_site = tn_program_site_index(&p->m->program, layer, site);
     tn_role absorber = tn_program_absorber(&p->m->program, i_site);
-    /* after delta nets and convolutions this scheme's scales lose more than they gain (tests/engine/families.c) */
+    /* after delta nets and convolutions this scheme's scales lose more than they gain
+     * (tests/engine/families.c) */
     bool can = absorber != TN_W_N_ROLES || (tn_program_divides(&p->m->program, i_site) &&
                                             !tn_program_divides_alone(&p->m->program, i_site));
     p->report->n_unsmoothed += !can;
@@ -203,8 +204,8 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     return st;
 }
 
-/* The clip with the least cost: the largest value's scale would waste steps on a few values. Clipped-off
- * values are added back where the rest would suffer. */
+/* The clip with the least cost: scaling by the largest value would waste steps on a few values. Clipped
+ * parts are added back where the rest would suffer. */
 tern_status tn_plan_edgeflow_clips(packer *p) {
     for (int32_t i = 0; i < p->m->program.n_sites; i++) {
         site_plan *plan = &p->plans[i];

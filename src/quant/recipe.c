@@ -13,8 +13,8 @@ enum {
     SHARED_ROWS = 512,
     ROWS_PER_ITEM = 32,
     TILE = 16,
-    EXPERT_ROWS = 32, /* an expert with fewer rows is smoothed like the layer: its own choice would be
-                         chance */
+    EXPERT_ROWS =
+        32, /* an expert with fewer rows is smoothed like the layer: its own choice would be random */
     EXPERT_SAMPLE = 64,
     LAYER_ROWS = 2048 /* rows that a layer's smoothing is chosen on, where experts have their own */
 };
@@ -71,15 +71,15 @@ static tern_status tie_channels(const tn_recipe *r, tn_role absorber, int32_t k,
     return TERN_OK;
 }
 
-/* Inputs of down are products and have long tails. Those of an output layer that is also the embedding cannot
- * be smoothed, and a channel that stands out there costs more than all layers (tern-tiny at 8 bits: KL .00053
- * of .0015, rotated .00011). Elsewhere rotations gain nothing once inputs are smoothed. */
+/* Inputs of down are products and have long tails. Inputs of an output layer that is also the embedding
+ * cannot be smoothed, and one outlier channel there costs more than all layers (tern-tiny at 8 bits: KL
+ * .00053 of .0015, rotated .00011). Elsewhere rotations gain nothing once inputs are smoothed. */
 static bool rotates(tn_site site) {
     return site == TN_SITE_DOWN || site == TN_SITE_EXPERTS_DOWN || site == TN_SITE_LM_HEAD;
 }
 
-/* Chooses for the inputs x, which become the values that are quantised, of all the site's matrices or of one
- * of its experts (-1: all). */
+/* Makes the choices for the inputs x of all the site's matrices (-1) or of one expert. x becomes the
+ * values that are quantised. */
 static tern_status choose_for(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                               int32_t expert, float *x, int32_t n_rows, tn_choice *c, tern_error *err) {
     const int32_t parts = expert < 0 ? 1 : ops->n_experts, most = expert < 0 ? SAMPLE_ROWS : EXPERT_SAMPLE,
@@ -228,9 +228,9 @@ static bool reads(const tn_inputs *in, int32_t row, int32_t e) {
     return false;
 }
 
-/* The inputs that expert e is rounded for: its own rows, and some of all rows where it has few. Its Gram
- * matrix becomes w G(own) + (1 - w) G(all), w = own / (own + k / 4): as many own rows as a quarter of the
- * channels weigh as much as all others'. mix [n_rows][k] is memory for them. */
+/* The inputs for which expert e is rounded: its own rows, plus some of all rows if it has few. Its Gram
+ * matrix becomes w G(own) + (1 - w) G(all), w = own / (own + k / 4): at k / 4 own rows both weigh the
+ * same. mix [n_rows][k] is memory for them. */
 static int32_t mix_rows(const tn_inputs *in, int32_t k, int32_t e, float *mix) {
     int32_t n_own = 0, step = (in->n_rows + SHARED_ROWS - 1) / SHARED_ROWS,
             n_all = (in->n_rows + step - 1) / step;
@@ -257,7 +257,7 @@ static int32_t rows_of(const tn_inputs *in, int32_t k, int32_t e, int32_t step, 
     return n;
 }
 
-/* Applies an expert's choice to those of its rows that were not used to choose. */
+/* Applies an expert's choice to its rows that were not used for choosing. */
 static void transform(const tn_recipe *r, const tn_choice *c, int32_t rotated, size_t k, float *x,
                       int32_t n) {
     for (int32_t row = 0; row < n; row++, x += k) {
@@ -284,8 +284,8 @@ static tern_status choose_each(const tn_recipe *r, int layer, tn_site site, cons
     return TERN_OK;
 }
 
-/* A smoothing for each expert, where one expert reads an input and its up can hold the divisor. All share the
- * site's static scale, so differences of their clips are smoothed away too: as good as a scale for each. */
+/* A smoothing for each expert, if one expert reads an input and its up can hold the divisor. All share the
+ * site's static scale, so the smoothing also evens out their clips, which is as good as a scale for each. */
 static tern_status choose_experts(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,
                                   const tn_inputs *in, tn_recipe_site *out, tern_error *err) {
     const size_t k = (size_t)ops->k, n = (size_t)ops->n_experts;
@@ -357,7 +357,7 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
     if (ops->n_experts) return round_experts(r, layer, ops, in, bits, out, err);
     tn_factor f;
     tn_stage_enter(r->clock, TN_STAGE_FACTOR);
-    /* Rows of a matrix that is also the embedding are looked up too, so errors must not be moved far. */
+    /* Rows of a matrix that is also the embedding are looked up as well, so errors must not be moved far. */
     float damping = site == TN_SITE_LM_HEAD && ops->roles[0] == TN_W_EMBD ? TIED_DAMPING : DAMPING;
     TN_TRY(
         tn_factor_make(r->ctx, r->pool, r->kern, in->x, in->n_rows, ops->k, damping, r->block_max, &f, err));

@@ -1,6 +1,6 @@
-/* quant/recipe.h - the scheme "gram": one layer's sites from captured inputs to codes. Smoothing and clip by
- * the measured error of the outputs (choose.h), a rotation before `down` (kernels/hadamard.h), weights
- * rounded with knowledge of the inputs (gram.h, round.h). There are no outlier paths: nothing is stored
+/* quant/recipe.h - the scheme "gram": one layer's sites from captured inputs to codes. Smoothing and clip
+ * by the measured error of the outputs (choose.h), a rotation before `down` (kernels/hadamard.h), weights
+ * rounded with knowledge of the inputs (gram.h, round.h). There are no outlier paths, so nothing is stored
  * twice. */
 #ifndef TN_QUANT_RECIPE_H
 #define TN_QUANT_RECIPE_H
@@ -44,7 +44,7 @@ typedef struct tn_recipe {
     const tn_program *program;
     double bits;       /* on average, for the choice of smoothing */
     int32_t block_max; /* of the factors (gram.h) */
-    float rate;        /* of entropy beside errors (round.h) */
+    float rate;        /* weight of entropy against error (round.h) */
     tn_stage_clock *clock;
 } tn_recipe;
 

@@ -29,7 +29,7 @@ static float largest(const float *w, int32_t k) {
     return max;
 }
 
-/* The best of four scales and the best so far. */
+/* The best of four scales and of the best so far. */
 static void try_scales(const tn_kernels *kern, const float *w, const float *weight, int32_t k, unsigned bits,
                        const float *scales, float *best, float *least) {
     tn_grid g[TN_ROUND_GRIDS];
@@ -65,7 +65,7 @@ static float best_scale(const tn_kernels *kern, const float *w, const float *wei
     return best;
 }
 
-/* Bits a weight of a row's codes at a scale, when they are entropy-coded: those of its symbols by their own frequencies. */
+/* Bits per weight of a row's codes at a scale if entropy-coded: the entropy of its symbols. */
 static double entropy(const float *w, int32_t k, unsigned bits, float scale) {
     const tn_grid g = grid_of(bits, scale);
     uint32_t counts[256] = {0};
@@ -80,9 +80,9 @@ static double entropy(const float *w, int32_t k, unsigned bits, float scale) {
     return sum / k;
 }
 
-/* The scale of a row whose codes will be entropy-coded: a coarser one takes fewer bits of every code for few errors more.
- * Where widths were handed out well, a bit less means four times the error, so that at its error e a row may lose
- * 2 ln 2 e for a bit: the least e(scale) / e(best) + rate 2 ln 2 entropy(scale). */
+/* The scale of a row whose codes will be entropy-coded: a coarser scale saves bits for a little more
+ * error. With well-chosen widths one bit less means four times the error e, so a bit is worth 2 ln 2 e.
+ * Hence minimise e(scale) / e(best) + rate 2 ln 2 entropy(scale). */
 static float coded_scale(const tn_kernels *kern, const float *w, const float *weight, int32_t k,
                          unsigned bits, float rate, float best, float least) {
     float found = best;
@@ -123,8 +123,8 @@ void tn_round_embedding(const tn_kernels *kern, float *w, const float *weight, i
 
 enum { ROWS = TN_ROUND_ROWS };
 
-/* A row's scale by least squares once its codes are known: with r = L^T (w - scale q) and b = L^T q the error is
- * least where the scale grows by r b / b b. */
+/* A row's scale by least squares once its codes are known: with r = L^T (w - scale q) and b = L^T q the
+ * error is least where the scale grows by r b / b b. */
 typedef struct fit {
     double rb, bb;
 } fit;
@@ -153,7 +153,7 @@ static void set_grids(lanes *l, const uint8_t *bits, const float *scale, int32_t
     }
 }
 
-/* Adds a panel to the sums of up to 16 rows. image: what the codes after the panel give. */
+/* Adds a panel to the sums of up to 16 rows. image: the contribution of the codes after the panel. */
 static void fit_panel(lanes *l, const float *factor, const float *weight, int32_t n, const float *scale,
                       int32_t n_rows, fit *fits) {
     for (int32_t j = n - 1; j > 0; j--)
@@ -170,7 +170,8 @@ static void fit_panel(lanes *l, const float *factor, const float *weight, int32_
     }
 }
 
-/* Rows of a block as they are rounded: its places' errors and codes, and what those after a panel give in it. */
+/* Rows of a block while they are rounded: errors and codes of its places, and the contribution of later
+ * codes to a panel. */
 typedef struct progress {
     float *e, *codes;              /* [row][k] */
     float *errors_tmp, *codes_tmp; /* [row][32] */
@@ -284,7 +285,7 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
     for (int32_t r = 0; r < n_rows; r++) {
         double by = fits[r].bb > 0 ? fits[r].rb / fits[r].bb : 0;
         if (!(scale[r] > 0) || !(fabs(by) < 0.5 * (double)scale[r]))
-            continue; /* a row of zeros, or none to fit */
+            continue; /* a row of zeros, or nothing to fit */
         scale[r] = (float)((double)scale[r] + by);
         error[r] = (float)fmax(0, (double)error[r] - fits[r].rb * by);
     }

@@ -20,8 +20,8 @@ void tn_hoard_drop(hoard *h) {
 
 enum { ROWS_PER_ITEM = 64 };
 
-/* Codes 2u - (2^B - 1) of a row; returns the scale with the least squared error among some that clip the
- * largest weights. */
+/* Codes 2u - (2^B - 1) of a row; returns the scale with the least squared error among several that clip
+ * the largest weights. */
 static float quantise_narrow(const float *w, size_t k, float max, unsigned bits, int8_t *q) {
     int top = (1 << bits) - 1;
     float best = 1, best_error = INFINITY;
@@ -41,7 +41,7 @@ static float quantise_narrow(const float *w, size_t k, float max, unsigned bits,
         }
     }
     if (!(max > 0)) {
-        for (size_t i = 0; i < k; i++) q[i] = 1; /* no code is zero: the scale is zero instead */
+        for (size_t i = 0; i < k; i++) q[i] = 1; /* there is no zero code, so the scale is zero */
         return 0;
     }
     if (bits > 1) return best;

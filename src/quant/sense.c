@@ -12,7 +12,7 @@ enum {
     ROWS_PER_ITEM = 32,
     MAX_TOKENS = 192,
     MIN_TOKENS = 128,
-    SHORT = 768, /* a caller that gives fewer tokens is in a hurry */
+    SHORT = 768, /* a caller with fewer tokens wants a quick result */
     WINDOW = 64,
     MAX_VOCAB = 8192,
     MAX_GROUPS = 12 /* groups of layers; each has a copy that passes all later layers */
@@ -128,7 +128,7 @@ static float *copy_of(const sensing *s, int32_t i) {
     return s->c.x + (size_t)i * (size_t)s->n_tok * s->width;
 }
 
-/* Distance of the trial's copy from the clean one: squares relative to the token's own. */
+/* Distance of the trial's copy from the clean one: squared, relative to the token's own square. */
 static double trial_moved(const sensing *s) {
     const float *x = copy_of(s, trial_copy(s));
     double sum = 0;
@@ -183,8 +183,8 @@ static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *e
             memcpy(copy_of(s, trial_copy(s)), s->before, (size_t)s->n_trial * s->width * sizeof(float));
             pass(s, layer, trial_copy(s), 1, s->n_trial, NULL);
             share_out(s, layer, trial_moved(s), cost, ops->n[op]);
-            tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[site][op]); /* the others' trials are
-                                                                                       without it */
+            tn_stand_in_swap(s->c.m, layer, ops->roles[op],
+                             &s->rounded[site][op]); /* the other linears are tried without it */
         }
     }
     return TERN_OK;
@@ -223,7 +223,7 @@ typedef struct head {
     int32_t n;               /* of the vocabulary */
 } head;
 
-/* Of a large vocabulary only a part is used: the first half of what fits, and samples of the rest. */
+/* Of a large vocabulary only a part is used: its beginning, for half of the room, and samples of the rest. */
 static tern_status open_head(const sensing *s, const float *energy, head *h, tern_error *err) {
     const tn_model *m = s->c.m;
     const tn_site_ops *ops = tn_program_linears(&m->program, m->program.n_sites - 1);

@@ -1,5 +1,5 @@
-/* quant/stages.h - the time that packing spends in each stage. One thread moves the clock from stage to
- * stage. */
+/* quant/stages.h - the time that packing spends in each stage. A single thread moves the clock from stage
+ * to stage. */
 #ifndef TN_QUANT_STAGES_H
 #define TN_QUANT_STAGES_H
 
@@ -7,12 +7,12 @@
 
 typedef enum tn_pack_stage {
     TN_STAGE_OPEN,    /* the model's outline, the calibration text */
-    TN_STAGE_SENSE,   /* what errors cost (sense.h) */
+    TN_STAGE_SENSE,   /* the cost of errors (sense.h) */
     TN_STAGE_FORWARD, /* the layers' weights and the calibration text through them */
     TN_STAGE_CHOOSE,  /* smoothing and clips (choose.h) */
     TN_STAGE_FACTOR,  /* Gram matrices and their factors (gram.h) */
     TN_STAGE_ROUND,   /* weights to codes (round.h) */
-    TN_STAGE_JUDGE,   /* what is lost (judge.h) */
+    TN_STAGE_JUDGE,   /* the loss (judge.h) */
     TN_STAGE_WRITE,   /* the package, and reading it back */
     TN_N_STAGES
 } tn_pack_stage;

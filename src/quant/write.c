@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/half.h"
 #include "base/status.h"
+#include "formats/gguf.h"
 #include "quant/packer.h"
 #include "quant/readback.h"
 
@@ -24,8 +25,9 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
                       (uint64_t)cols * sizeof *v, err);
 }
 
-/* Weights of the model level (bits: weightlets, NULL: tiles; coded: streams of them), written after the layers. The
- * hashes of their column tiles or streams come earlier, so that rows can be looked up before everything is read. */
+/* Weights of the model level (bits: weightlets, NULL: tiles; coded: streams of them), written after the
+ * layers. The hashes of their column tiles or streams come earlier, so that rows can be looked up before
+ * everything is read. */
 static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
                            const uint8_t *bits, const tn_pack_coded *coded, uint64_t n_bytes,
                            tern_error *err) {
@@ -64,7 +66,7 @@ static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
     return NULL;
 }
 
-/* Divisors of a linear's outputs, so that the next linear gets smoothed inputs: V for o, up for down, each
+/* Divisors of a linear's outputs that give the next linear smoothed inputs: V for o, up for down, each
  * expert's up for its down. They go into the row's scale; its codes do not change. *out [n]; NULL: none. */
 static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, int64_t n, const float **out,
                             tern_error *err) {
@@ -138,8 +140,8 @@ static tern_status add_rows(packer *p, hoard *h, const quantise_job *j, int64_t 
     return tn_pkg_add(p->w, &r, j->col_sum, 4 * (uint64_t)n_pad, err);
 }
 
-/* Weightlets as streams, where that was asked for and makes them smaller: *weights, *n_bytes and the record become
- * those. Experts stay as they are, because each is read alone. */
+/* Turns weightlets into streams if that was asked for and makes them smaller: replaces *weights, *n_bytes
+ * and the record. Experts stay plain, because each is read alone. */
 static tern_status code(packer *p, hoard *h, const uint8_t *bits, tn_pkg_record *r, const void **weights,
                         uint64_t *n_bytes, tn_pack_coded *coded, tern_error *err) {
     const tn_role role = (tn_role)r->role;
@@ -325,7 +327,7 @@ static tern_status add_inverse(packer *p, hoard *h, int32_t i_site, tern_error *
                       inverse, (uint64_t)ops->k * sizeof *inverse, err);
 }
 
-/* The router stays in floats, so its choice is exact in whatever form the experts are. */
+/* The router stays in floats, so its choice is exact whatever the form of the experts. */
 static tern_status add_router(packer *p, hoard *h, int layer, tern_error *err) {
     int64_t n = p->m->h.n_experts, k = p->m->h.n_embd;
     float *w = tn_hoard_keep(h, (size_t)(n * k), sizeof *w);
@@ -334,6 +336,30 @@ static tern_status add_router(packer *p, hoard *h, int layer, tern_error *err) {
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_ROUTER, .part = TN_PKG_F32, .n = n, .k = k}, w,
                       (uint64_t)(n * k) * sizeof *w, err));
     return add_vector(p, h, layer, TN_W_ROUTER_B, NULL, err);
+}
+
+/* What every head of latent attention multiplies by, for the CPU: blocks of 8 bits, one scale of 32 inputs. */
+static tern_status add_by_head(packer *p, hoard *h, int layer, tn_role role, tern_error *err) {
+    int64_t n, k;
+    if (!tn_source_has(p->src, layer, role)) return TERN_OK;
+    tn_role_shape(&p->m->h, layer, role, &n, &k);
+    TN_FAIL_IF(k % 32 || n % TN_BLOCKS_N, err, TERN_E_UNSUPPORTED,
+               "heads of latent attention of %lld x %lld values cannot be packed; want multiples of 32",
+               (long long)n, (long long)k);
+    const size_t row = (size_t)k / 32 * 34, size = tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)n, (size_t)k);
+    float *w = tn_hoard_keep(h, (size_t)(n * k), sizeof *w);
+    uint8_t *rows = tn_hoard_keep(h, (size_t)n, row), *tiles = tn_hoard_keep(h, size, 1);
+    TN_FAIL_IF(!w || !rows || !tiles, err, TERN_E_MEMORY, "no memory to pack");
+    TN_TRY(tn_source_read(p->src, layer, role, 0, n, w, err));
+    tn_quantise_q8_0(w, rows, (uint64_t)(n * k));
+    for (int64_t i = 0; i < n; i += TN_BLOCKS_N) {
+        const uint8_t *of_tile[TN_BLOCKS_N];
+        for (int64_t j = 0; j < TN_BLOCKS_N; j++) of_tile[j] = rows + (size_t)(i + j) * row;
+        tn_blocks_repack(TN_BLOCKS_Q8_0, of_tile, TN_BLOCKS_N, (size_t)k,
+                         tiles + tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)i, (size_t)k));
+    }
+    return tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_BLOCKS, .n = n, .k = k}, tiles,
+                      size, err);
 }
 
 static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
@@ -346,6 +372,8 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
         TN_TRY(add_vector(p, h, layer, role, smooth_behind(p, layer, role), err));
     }
     if (tn_layer_has_experts(&p->m->h, layer)) TN_TRY(add_router(p, h, layer, err));
+    TN_TRY(add_by_head(p, h, layer, TN_W_K_UP, err));
+    TN_TRY(add_by_head(p, h, layer, TN_W_V_UP, err));
     for (int32_t i = 0; i < n; i++) {
         TN_TRY(add_inverse(p, h, first + i, err));
         TN_TRY(add_site(p, h, layer, p->m->program.sites[first + i].kind, &rows[i], err));
@@ -451,7 +479,7 @@ static tern_status add_experts(packer *p, hoard *h, tn_linear *each, const struc
     return add_vector(p, h, p->m->h.n_layers, of->bias, NULL, err);
 }
 
-/* The layer that guesses one token further: for the CPU, so nothing of it is calibrated. */
+/* The layer that guesses one token further: it runs on the CPU, so nothing of it is calibrated. */
 static tern_status put_next(packer *p, hoard *hoarded, tern_error *err) {
     const tn_hparams *h = &p->m->h;
     if (!h->n_next) return TERN_OK;
@@ -485,7 +513,7 @@ static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
-/* Adapters read inputs undivided where division happens at quantising; experts take none. */
+/* Adapters read undivided inputs where quantising divides; experts have no adapters. */
 static const float *smoothed(const packer *p, size_t i_site) {
     if (tn_site_of_experts(p->m->program.sites[i_site].kind)) return NULL;
     return tn_program_divides(&p->m->program, (int32_t)i_site) ? NULL : p->plans[i_site].smooth;
@@ -516,6 +544,18 @@ static tern_status put_smoothing(packer *p, tern_error *err) {
     return st;
 }
 
+/* The encoder of pictures, as its file has it. */
+static tern_status put_encoder(packer *p, tern_error *err) {
+    tn_file *f;
+    if (!p->o->mmproj) return TERN_OK;
+    TN_TRY(tn_file_open(p->ctx, p->o->mmproj, &f, err));
+    tern_status st = tn_pkg_put_section(p->w, TN_PKG_ENCODER, -1, f->data, f->size_bytes, err);
+    if (st == TERN_OK && tn_file_shrank(f))
+        st = tn_fail(err, TERN_E_IO, "%s became shorter while it was packed", p->o->mmproj);
+    tn_file_close(&f);
+    return st;
+}
+
 /* Most records of a site in a layer's section, and the size of its weights in 8 bits. */
 static uint32_t count_records(const packer *p, int32_t i_site, uint64_t *n_bytes) {
     const tn_site_ops *ops = tn_program_linears(&p->m->program, i_site);
@@ -536,7 +576,7 @@ static uint32_t count_records(const packer *p, int32_t i_site, uint64_t *n_bytes
     return n;
 }
 
-/* Of the layer that guesses one token further; its small tensors take no more than as floats. */
+/* Of the layer that guesses one token further; its small tensors take no more than they do as floats. */
 static uint64_t next_toc_bound(const packer *p) {
     const tn_hparams *h = &p->m->h;
     uint64_t n_bytes = 0;
@@ -566,6 +606,13 @@ static uint64_t toc_bound(const packer *p) {
             n_bytes += 4 * (uint64_t)(rows * cols) + TN_PKG_TENSOR_ALIGN;
             n_records++;
         }
+        for (tn_role role = TN_W_K_UP; role <= TN_W_V_UP; role++) {
+            int64_t rows = 0, cols = 0;
+            if (!tn_source_has(p->src, layer, role)) continue;
+            tn_role_shape(h, layer, role, &rows, &cols);
+            n_bytes += 2 * (uint64_t)(rows * cols) + TN_PKG_TENSOR_ALIGN;
+            n_records++;
+        }
         for (int32_t i = first; i < first + n; i++) {
             n_records += count_records(p, i, &n_bytes);
             if (p->plans[i].outliers) /* its rows, in the section after */
@@ -589,7 +636,7 @@ static uint64_t toc_bound(const packer *p) {
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
     uint32_t n_parts = p->m->h.n_ple ? (uint32_t)(p->m->h.n_vocab / TN_PKG_TABLE_ROWS) + 1 : 0;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 8 + n_parts, toc_bound(p), &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 9 + n_parts, toc_bound(p), &p->w, err));
     TN_TRY(tn_pack_put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;
@@ -609,6 +656,7 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     tn_hoard_drop(&h);
     tn_hoard_drop(&model);
     if (st == TERN_OK) st = put_smoothing(p, err);
+    if (st == TERN_OK) st = put_encoder(p, err);
     if (st == TERN_OK) st = tn_pkg_seal(p->w, err);
     if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->pool, p->w, p->m, err);
     if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);

@@ -24,14 +24,16 @@ typedef struct member {
     tern_error error; /* of the part it runs */
 } member;
 
-/* Lock order: run_mu before mu. A task's function is called without mu. */
+/* Lock order: run_mu before mu. run_mu is recursive: a pause runs graphs within a run. A task's function is called without mu. */
 struct tn_executor {
     tn_ctx *ctx;
     int32_t n_workers[TN_N_LANES], n_all;
     int32_t n_started;      /* threads made, and the caller */
     bool spin;              /* every computing worker has a core; those of the IO lane only wait */
-    pthread_mutex_t run_mu; /* held for the whole of a run by its caller */
-    pthread_mutex_t mu;     /* guards all that follows */
+    pthread_mutex_t run_mu; /* held for the whole of a run by its caller, who alone has the next two */
+    tn_sched *spare;        /* of runs within a pause; NULL until the first */
+    bool paused;
+    pthread_mutex_t mu; /* guards all that follows */
     pthread_cond_t wake[TN_N_LANES];
     int32_t n_sleeping[TN_N_LANES];
     atomic_uint epoch; /* written under mu whenever idle workers might find something new. Spinners read it
@@ -43,6 +45,8 @@ struct tn_executor {
     int32_t n_running;  /* parts being run */
     int32_t n_spins;    /* of an idle worker during a run: SPIN_MIN to SPIN_MAX */
     bool told;          /* the caller has been woken because the run is over */
+    bool pausing;       /* no part begins; the run goes on when the caller has run the pause */
+    bool resumed;       /* from a pause: a part comes before the next one, or nothing would get done */
     tern_status status; /* first failure or cancel of this run */
     tern_error error;
     tn_run_stats stats;
@@ -60,9 +64,9 @@ static inline void relax(void) {
 /* Makes spinning workers look again. The caller holds mu. */
 static void new_epoch(tn_executor *e) { atomic_fetch_add_explicit(&e->epoch, 1, memory_order_relaxed); }
 
-/* Tells whether nothing is left to start and nothing runs. The caller holds mu. */
+/* Tells whether nothing is left to start for now and nothing runs. The caller holds mu. */
 static bool run_over(const tn_executor *e) {
-    return e->run && e->n_running == 0 && (e->status != TERN_OK || tn_sched_finished(e->sched));
+    return e->run && e->n_running == 0 && (e->status != TERN_OK || e->pausing || tn_sched_finished(e->sched));
 }
 
 /* Waits until there is a new epoch or the worker is woken. The caller holds mu, which is released
@@ -99,7 +103,7 @@ static void idle(tn_executor *e, tn_lane lane) {
  * sleeper. */
 static unsigned lanes_to_wake(const tn_executor *e) {
     unsigned lanes = 0;
-    if (!e->run || e->status != TERN_OK) return lanes;
+    if (!e->run || e->status != TERN_OK || e->pausing) return lanes;
     for (int l = 0; l < TN_N_LANES; l++)
         if (e->n_sleeping[l] && tn_sched_can_pick(e->sched, (tn_lane)l)) lanes |= 1u << l;
     return lanes;
@@ -111,13 +115,19 @@ static void wake(tn_executor *e, unsigned lanes) {
 }
 
 static bool pick_next(tn_executor *e, const member *m, tn_pick *pick) {
-    if (!e->run || e->status != TERN_OK) return false;
+    if (!e->run || e->status != TERN_OK || e->pausing) return false;
     if (e->run->cancel &&
         atomic_load_explicit(e->run->cancel, memory_order_relaxed)) { /* no data follows the flag */
         e->status = tn_fail(&e->error, TERN_E_CANCELLED, "cancelled");
         return false;
     }
-    return tn_sched_pick(e->sched, m->self.lane, pick);
+    if (e->run->pause && !e->resumed && e->run->pause->wanted(e->run->pause->user)) {
+        e->pausing = true;
+        return false;
+    }
+    const bool any = tn_sched_pick(e->sched, m->self.lane, pick);
+    e->resumed &= !any;
+    return any;
 }
 
 /* Adds a finished part to the run's statistics. The caller holds mu. */
@@ -195,8 +205,47 @@ static void *thread_main(void *arg) {
     return NULL;
 }
 
-tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *stats, tern_error *err) {
+/* Lets what is urgent go first, with no part running. The caller holds mu, which is released meanwhile. Returns how
+ * long it took. */
+static int64_t let_go_first(tn_executor *e, const tn_run *run) {
+    const tn_run_stats stats = e->stats;
+    const int32_t run_no = e->run_no;
+    const int64_t begin = tn_now_ns();
+    tn_sched *mine = e->sched;
+    e->run = NULL;
+    e->sched = e->spare;
+    e->paused = true;
+    pthread_mutex_unlock(&e->mu);
+    run->pause->run(run->pause->user);
+    pthread_mutex_lock(&e->mu);
+    e->paused = e->pausing = e->told = false;
+    e->sched = mine;
+    e->status = TERN_OK;
+    e->stats = stats;
+    e->run_no = run_no;
+    e->run = run;
+    e->resumed = true;
+    new_epoch(e);
+    return tn_now_ns() - begin;
+}
+
+/* The caller works until all is done, but for pauses. */
+static void work_through(tn_executor *e, const tn_run *run, int64_t *paused_ns) {
+    for (;;) {
+        work(e, &e->members[0]);
+        pthread_mutex_lock(&e->mu);
+        const bool over = e->status != TERN_OK || !e->pausing || tn_sched_finished(e->sched);
+        if (!over) *paused_ns += let_go_first(e, run);
+        pthread_mutex_unlock(&e->mu);
+        if (over) return;
+    }
+}
+
+tern_status tn_executor_run(tn_executor *e, const tn_run *given, tn_run_stats *stats, tern_error *err) {
+    tn_run with = *given;
+    const tn_run *run = &with;
     const tn_graph *g = run->graph;
+    int64_t paused_ns = 0;
     pthread_mutex_lock(&e->run_mu);
     tern_status st = TERN_OK;
     for (int l = 0; run->timeline && l < TN_N_LANES; l++) {
@@ -206,7 +255,9 @@ tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *sta
                    TERN_E_INVALID, "the timeline has too few %s tracks for %" PRId32 " workers",
                    tn_lane_name((tn_lane)l), e->n_workers[l]);
     }
-    st = tn_sched_bind(e->sched, g, err);
+    if (e->paused) with.pause = NULL;
+    if (with.pause && !e->spare) st = tn_sched_open(e->ctx, &e->spare, err);
+    if (!st) st = tn_sched_bind(e->sched, g, err);
     if (st) goto out;
     if (run->task_ns) memset(run->task_ns, 0, (size_t)g->n_tasks * sizeof *run->task_ns);
     if (run->stolen_ns) memset(run->stolen_ns, 0, (size_t)g->n_tasks * sizeof *run->stolen_ns);
@@ -216,16 +267,16 @@ tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *sta
     tn_sched_start(e->sched, &run->policy, e->n_workers);
     e->run_no = run->timeline ? tn_timeline_begin_run(run->timeline) : 0;
     e->status = TERN_OK;
-    e->told = false;
+    e->told = e->pausing = e->resumed = false;
     if (e->n_spins < SPIN_MAX) e->n_spins += SPIN_STEP;
     e->stats = (tn_run_stats){0};
     e->run = run;
     new_epoch(e);
     pthread_mutex_unlock(&e->mu);
-    work(e, &e->members[0]);
+    work_through(e, run, &paused_ns);
     pthread_mutex_lock(&e->mu);
     e->run = NULL;
-    e->stats.wall_ns = tn_now_ns() - begin;
+    e->stats.wall_ns = tn_now_ns() - begin - paused_ns;
     e->stats.counts = *tn_sched_counted(e->sched);
     if (stats) *stats = e->stats;
     st = e->status;
@@ -255,7 +306,11 @@ tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], t
     memcpy(e->n_workers, n_workers, sizeof e->n_workers);
     e->spin = n - n_workers[TN_LANE_IO] <= tn_cpu_count();
     e->n_spins = SPIN_MAX;
-    pthread_mutex_init(&e->run_mu, NULL);
+    pthread_mutexattr_t again;
+    pthread_mutexattr_init(&again);
+    pthread_mutexattr_settype(&again, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&e->run_mu, &again);
+    pthread_mutexattr_destroy(&again);
     tn_mutex_init_spinning(&e->mu);
     for (int l = 0; l < TN_N_LANES; l++) pthread_cond_init(&e->wake[l], NULL);
     e->n_started = 1;
@@ -297,6 +352,7 @@ void tn_executor_close(tn_executor **pe) {
     pthread_mutex_destroy(&e->mu);
     pthread_mutex_destroy(&e->run_mu);
     tn_sched_close(&e->sched);
+    tn_sched_close(&e->spare);
     tn_free(e->ctx, e);
 }
 

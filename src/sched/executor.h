@@ -8,6 +8,7 @@
 #ifndef TN_SCHED_EXECUTOR_H
 #define TN_SCHED_EXECUTOR_H
 
+#include "base/pause.h"
 #include "sched/policy.h"
 #include "sched/timeline.h"
 
@@ -27,7 +28,10 @@ typedef struct tn_run {
     const tn_graph *graph; /* sealed */
     tn_policy policy;
     const atomic_bool *cancel; /* polled before every part; may be NULL */
-    tn_timeline *timeline;     /* with (at least) this executor's workers, or NULL */
+    const tn_pause
+        *pause; /* asked before every part; then no part begins until it has run, which may use this
+                                  executor. NULL: never */
+    tn_timeline *timeline; /* with (at least) this executor's workers, or NULL */
     int64_t *task_ns;   /* [n_tasks] gets the time of every task that ran, summed over parts (0: did not run),
                          or NULL */
     int64_t *stolen_ns; /* [n_tasks] gets the share of that time that workers of other lanes spent, or NULL */
@@ -43,8 +47,8 @@ typedef struct tn_run_stats {
 } tn_run_stats;
 
 /* Runs a graph. Returns when all tasks are finished, or, after the first failure (with its status and
- * message) or a cancel (TERN_E_CANCELLED), once no task runs any more. There is one run at a time: a second
- * caller waits. stats may be NULL. */
+ * message) or a cancel (TERN_E_CANCELLED), once no task runs any more. There is one run at a time, and those of its
+ * pauses: a second caller waits. Times are without pauses. stats may be NULL. */
 tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *stats, tern_error *err);
 
 #endif

@@ -120,9 +120,9 @@ static int32_t pop(const tn_graph *g, bool by_plan, int32_t *heap, int32_t n_hea
     return first;
 }
 
-/* Makes a topological order that always takes the first task by position among those whose predecessors are
- * placed. Returns how many tasks were placed: fewer than n_tasks when there is a cycle. heap and left are
- * scratch of [n_tasks]. */
+/* Makes a topological order that always takes the first task by position whose predecessors are placed.
+ * Returns how many tasks were placed: fewer than n_tasks if there is a cycle. heap and left are scratch of
+ * [n_tasks]. */
 static int32_t order(const tn_graph *g, bool by_plan, int32_t *heap, int32_t *left, int32_t *rank,
                      int32_t *by_rank) {
     int32_t n_heap = 0, n = 0;

@@ -18,8 +18,7 @@ const char *tn_lane_name(tn_lane lane); /* "cpu", "npu", "io" */
 /* The worker that runs a task. */
 typedef struct tn_worker {
     tn_lane lane; /* lane of the thread, not of the task */
-    int i_worker; /* 0 .. number of workers of all lanes - 1; names a scratch area that belongs to the
-                     running task */
+    int i_worker; /* 0 .. number of workers of all lanes - 1; selects a scratch area for the running task */
 } tn_worker;
 
 /* A task function runs part i_part of a task. It may not start another run on the same executor. */
@@ -76,8 +75,8 @@ tern_status tn_graph_seal(tn_graph *g, tern_error *err);
 /* Replaces an estimate by a measured time, between runs. us >= 0. */
 void tn_graph_set_est(tn_graph *g, int32_t id, tn_lane lane, double us);
 
-/* Two bounds that no schedule can beat, from home-lane estimates: the longest chain, where a task with parts
- * counts as its longest part, and the work that belongs to a lane. */
+/* Two lower bounds on any schedule, from home-lane estimates: the longest chain, where a task with parts
+ * counts as its longest part, and the work of each lane. */
 tern_status tn_graph_critical_path_ns(const tn_graph *g, int64_t *out, tern_error *err);
 int64_t tn_graph_work_ns(const tn_graph *g, tn_lane lane);
 

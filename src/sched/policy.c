@@ -24,7 +24,7 @@ struct tn_sched {
     const tn_graph *g;
     tn_policy policy;
     const int32_t *rank, *by_rank; /* the graph's chunk-major or planned order */
-    uint8_t serves[TN_N_LANES];    /* lanes a worker of this lane works for: bit set */
+    uint8_t serves[TN_N_LANES];    /* lanes that a worker of this lane serves: bit set */
     queue q[TN_N_LANES][N_SORTS];
     int32_t open[TN_N_LANES][N_SORTS]; /* a task with parts left to hand out, or -1 */
     int32_t next_rank[TN_N_LANES];     /* rank of the first task of the lane that has not started */
@@ -62,7 +62,7 @@ static const queue *best_queue(const tn_sched *s, tn_lane lane) {
     return b->n && b->key[0] < a->key[0] ? b : a;
 }
 
-/* Tells whether the head of a queue of `lane`, with this key, may start now. */
+/* Whether the head of a queue of `lane`, with this key, may start now. */
 static bool any_time(const tn_sched *s, tn_lane lane, uint64_t key) {
     (void)s, (void)lane, (void)key;
     return true;
@@ -148,8 +148,8 @@ static choice choose(const tn_sched *s, tn_lane lane) {
     const queue *q = &s->q[other][STEALABLE];
     bool steal = s->policy.keep_busy || (lane == TN_LANE_CPU && s->policy.steal_above >= 0 &&
                                          q->n + s->q[other][BOUND].n > s->policy.steal_above);
-    /* the rest of a begun task is the head of the queue; where parts are operators, that is the next
-     * operator */
+    /* the rest of a task already begun is the head of the queue; where parts are operators, that is the
+     * next operator */
     if (steal && s->open[other][STEALABLE] >= 0) return (choice){JOIN, other, STEALABLE};
     if (steal && q->n && POLICIES[s->policy.kind].may_start(s, other, q->key[0]))
         return (choice){START, other, STEALABLE};

@@ -1,13 +1,14 @@
-/* sched/policy.h - which task next: policies over a graph and its ready queues, without threads or clocks.
+/* sched/policy.h - chooses the next task: policies over a graph and its ready queues, without threads or
+ * clocks.
  *
- * tn_sched is the state of one run: counters, one ready queue per lane, running tasks. The executor and the
- * virtual clock drive the same functions: they pick a part for a worker and report a finished part, until all
- * is done. A tn_sched is not locked, because its driver owns it. After tn_sched_bind nothing here allocates.
- * A pick or a report costs O(log ready tasks + successors).
+ * tn_sched is the state of one run: counters, one ready queue per lane, running tasks. The executor and
+ * the virtual clock drive the same functions: they pick a part for a worker and report a finished part,
+ * until all is done. A tn_sched is not locked, because its driver owns it. After tn_sched_bind nothing
+ * here allocates. A pick or a report costs O(log ready tasks + successors).
  *
- * The CPU's workers serve a lane without workers; without CPU workers the NPU's do. A task with several parts
- * stays open until all its parts are handed out; its lane's workers take those before anything new. It is
- * finished when all its parts are. */
+ * A lane without workers is served by the CPU's workers, or by the NPU's if the CPU has none. A task with
+ * several parts stays open until all its parts are handed out; its lane's workers take those before
+ * anything new. It is finished when all its parts are. */
 #ifndef TN_SCHED_POLICY_H
 #define TN_SCHED_POLICY_H
 
@@ -52,8 +53,7 @@ typedef struct tn_sched tn_sched;
 /* How far a run departed from chunk order, counted over the tasks of the CPU's and the device's lane. */
 typedef struct tn_sched_counts {
     int32_t n_tasks; /* started */
-    int32_t n_ahead; /* of those, started before an earlier task of their lane, which no order by chunks would
-                    do */
+    int32_t n_ahead; /* of those, started before an earlier task of their lane, against the order of chunks */
     int32_t n_beside; /* of those, started while a task of the other lane was unfinished */
 } tn_sched_counts;
 
@@ -66,7 +66,7 @@ void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_worker
 
 /* Picks the next part for an idle worker of `lane`. Returns false when there is none now. */
 bool tn_sched_pick(tn_sched *s, tn_lane lane, tn_pick *out);
-/* Tells whether tn_sched_pick would find a part. */
+/* Whether tn_sched_pick would find a part. */
 bool tn_sched_can_pick(const tn_sched *s, tn_lane lane);
 /* Reports that a picked part is finished. Returns true when that finished its task. */
 bool tn_sched_done(tn_sched *s, int32_t task);

@@ -361,8 +361,8 @@ tern_status tn_timeline_counters(tn_timeline *t, const tn_counter *c, size_t n, 
     return TERN_OK;
 }
 
-/* The samples within the events' time and the last one before it, so that every counter begins with the
- * events. */
+/* The samples within the time of the events, and the last one before it, so that every counter has a value
+ * from the start. */
 static void put_counters(const tn_timeline *t, FILE *f, int64_t base, int64_t end) {
     for (size_t i = 0; i < t->n_counters; i++) {
         const tn_counter *c = &t->counters[i];

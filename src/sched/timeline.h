@@ -1,11 +1,11 @@
-/* sched/timeline.h - who ran what and when: events of real or virtual runs, and three views of them.
+/* sched/timeline.h - what ran when and where: events of real or virtual runs, and three views of them.
  *
  * A timeline has one track per worker, plus named extra tracks. One thread at a time writes a track, into a
  * ring of fixed size; when it is full the oldest events are overwritten and counted. Nothing is locked, so
  * call reading functions when nobody writes. No timeline (NULL) costs nothing.
  *
- * A live timeline is read while it is written: one reader takes events away (tn_timeline_take); events that
- * find no room are dropped and counted. It keeps no dependencies. */
+ * A live timeline is read while it is written: one reader takes events away (tn_timeline_take); events
+ * without room are dropped and counted. It keeps no dependencies. */
 #ifndef TN_SCHED_TIMELINE_H
 #define TN_SCHED_TIMELINE_H
 
@@ -24,7 +24,7 @@ typedef struct tn_event {
     tn_lane lane; /* the task's home lane */
 } tn_event;
 
-/* A value of a counter from a time on. */
+/* The value of a counter from a time on. */
 typedef struct tn_counter {
     const char *name; /* static */
     int64_t ns;
@@ -90,8 +90,8 @@ tern_status tn_timeline_save_trace(const tn_timeline *t, tn_ctx *ctx, const char
 /* Copies counters to be written beside the events; replaces earlier ones. */
 tern_status tn_timeline_counters(tn_timeline *t, const tn_counter *c, size_t n, tern_error *err);
 tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *err);
-/* Draws every track as a row of `width` columns (20 to 1000): how busy it was, and below, on which chunk it
- * worked most. colour adds ANSI colours by chunk. */
+/* Draws every track as a row of `width` columns (20 to 1000): how busy it was, and below that the chunk it
+ * worked on most. colour adds ANSI colours by chunk. */
 tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t width, bool colour, FILE *f,
                                     tern_error *err);
 /* Writes the summary in a few lines of text. */

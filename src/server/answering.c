@@ -1,5 +1,7 @@
 #include "server/answering.h"
 
+#include "server/adapters.h"
+
 #include "base/clock.h"
 #include "engine/adapters.h"
 #include "model/sampler.h"
@@ -191,7 +193,42 @@ static tern_status render(tn_answering *a, const tern_chat_options *o, tern_erro
     return ok ? st : tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
 }
 
+/* The prompt of a conversation with pictures. */
+static tern_status looking_ids(tn_answering *a, const tern_chat_options *o, const json_t *messages,
+                               tern_error *err) {
+    int32_t *ids;
+    size_t n = 0;
+    free(a->shown);
+    a->n_shown = tn_images_count(messages);
+    a->shown = malloc((a->n_shown + 1) * sizeof(tn_look *));
+    TN_FAIL_IF(!a->shown, err, TERN_E_MEMORY, "no memory for the prompt");
+    TN_FAIL_IF(a->n_shown != tn_images_count(a->r.messages), err, TERN_E_UNSUPPORTED,
+               "the model's chat template knows no results of tools: it takes no pictures in them");
+    tn_images_shown(messages, a->looks, a->shown);
+    TN_TRY(tn_look_chat(a->o.e, o, a->shown, a->n_shown, &ids, &n, err));
+    free(a->said.ids);
+    a->said.ids = realloc(ids, (n + 64) * sizeof *ids); /* and a prefix */
+    a->said.n_ids = n;
+    if (!a->said.ids) free(ids);
+    TN_FAIL_IF(!a->said.ids, err, TERN_E_MEMORY, "no memory for the prompt");
+    return TERN_OK;
+}
+
 /* One prompt after the other until it fits: the number needed is told. */
+static tern_status plain_ids(tn_answering *a, const tern_chat_options *o, tern_error *err) {
+    tern_status st = TERN_OK;
+    for (size_t cap = 0; st == TERN_OK || (st == TERN_E_LIMIT && cap < a->said.n_ids);) {
+        free(a->said.ids);
+        free(a->said.later);
+        cap = a->said.n_ids;
+        a->said.ids = malloc((cap + 64) * sizeof *a->said.ids); /* and a prefix */
+        if (!a->said.ids) st = tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
+        else st = tern_chat_tokens(a->o.e, NULL, 0, o, a->said.ids, cap, &a->said.n_ids, err);
+        if (st == TERN_OK) break;
+    }
+    return st;
+}
+
 static tern_status chat_ids(tn_answering *a, tern_error *err) {
     tn_request *r = &a->r;
     char *messages = NULL, *tools = NULL, *variables = NULL;
@@ -211,15 +248,8 @@ static tern_status chat_ids(tn_answering *a, tern_error *err) {
     o.chat_template = a->o.chat_template;
     o.no_answer = r->no_answer;
     if (st == TERN_OK && r->renders) st = render(a, &o, err);
-    for (size_t cap = 0; !r->renders && (st == TERN_OK || (st == TERN_E_LIMIT && cap < a->said.n_ids));) {
-        free(a->said.ids);
-        free(a->said.later);
-        cap = a->said.n_ids;
-        a->said.ids = malloc((cap + 64) * sizeof *a->said.ids); /* and a prefix */
-        if (!a->said.ids) st = tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
-        else st = tern_chat_tokens(a->o.e, NULL, 0, &o, a->said.ids, cap, &a->said.n_ids, err);
-        if (st == TERN_OK) break;
-    }
+    if (st == TERN_OK && !r->renders)
+        st = a->looks ? looking_ids(a, &o, as_text ? as_text : r->messages, err) : plain_ids(a, &o, err);
     free(messages);
     free(tools);
     free(variables);
@@ -294,6 +324,7 @@ static tern_status open_chat(tn_answering *a, tern_error *err) {
     a->form = tn_answer_form_of(source);
     TN_FAIL_IF(r->tools && a->form.foreign && !r->renders, err, TERN_E_UNSUPPORTED,
                "the model writes calls of tools in a form that is not read (%s)", a->form.foreign);
+    if (!r->renders) TN_TRY(tn_images_look(r, a->o.e, &a->o.images, &a->looks, err));
     TN_TRY(chat_ids(a, err));
     if (r->renders) return TERN_OK;
     if (a->o.shift) TN_TRY(shift(a, err));
@@ -312,37 +343,10 @@ static tern_status open_chat(tn_answering *a, tern_error *err) {
     return tn_answer_open((tn_ctx *)&a->o.e->ctx, &o, &a->reader, err);
 }
 
-/* Reads `lora`: adapters by name, "NAME[:SCALE],...", or as llama.cpp's server has it, [{"id": 0, "scale":
- * 0.5}], where those that are not in the list have no part. */
-static tern_status read_adapters(tn_answering *a, tern_error *err) {
-    enum { EACH = TN_LORA_NAME + 32 };
-    const json_t *v = json_object_get(a->r.body, "lora");
-    char text[TN_LORA_MIX * EACH] = "none";
-    size_t n = 0;
-    if (!v || json_is_null(v)) return tn_mix_parse(a->o.e, NULL, &a->mix, err);
-    if (json_is_string(v)) return tn_mix_parse(a->o.e, json_string_value(v), &a->mix, err);
-    TN_FAIL_IF(!json_is_array(v), err, TERN_E_INVALID,
-               "'lora' must be a text or a list of {\"id\", \"scale\"}");
-    TN_FAIL_IF(json_array_size(v) > TN_LORA_MIX, err, TERN_E_LIMIT, "'lora' has more than %d adapters",
-               TN_LORA_MIX);
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *id = json_object_get(json_array_get(v, i), "id"),
-                     *scale = json_object_get(json_array_get(v, i), "scale");
-        const char *name = json_is_integer(id) && json_integer_value(id) >= 0
-                               ? tern_engine_lora(a->o.e, (size_t)json_integer_value(id))
-                               : NULL;
-        TN_FAIL_IF(!name || !json_is_number(scale), err, TERN_E_INVALID,
-                   "lora[%zu]: want the \"id\" of an adapter, counted from 0, and a \"scale\"", i);
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s:%.9g", i ? "," : "", name,
-                              json_number_value(scale));
-    }
-    return tn_mix_parse(a->o.e, text, &a->mix, err);
-}
-
 static tern_status make_prompt(tn_answering *a, tern_error *err) {
     tn_said *s = &a->said;
     TN_FAIL_IF(!s->calls || !s->logprobs, err, TERN_E_MEMORY, "no memory for the request");
-    TN_TRY(read_adapters(a, err));
+    TN_TRY(tn_adapters_read(a->o.e, json_object_get(a->r.body, "lora"), &a->o.own, &a->mix, err));
     TN_TRY(a->r.prompt ? tn_prompt_ids(&a->r, s, err) : open_chat(a, err));
     if (a->r.renders) return TERN_OK;
     TN_TRY(tn_shaping_open(&a->shaping, &a->r, s->e, err));
@@ -425,7 +429,30 @@ bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err)
     return !a->begun || (a->told = put_piece(a, a->sink->fail(err, &a->piece)));
 }
 
+tern_status tn_answering_see(tn_answering *a, size_t n_known, bool *more, tern_error *err) {
+    const int32_t n_vocab = a->o.e->model->h.n_vocab;
+    size_t at = 0;
+    *more = false;
+    for (size_t i = 0; i < a->n_shown; i++) {
+        tn_look *l = a->shown[i];
+        int32_t n_skipped = 0;
+        for (int32_t k = 0; k < l->medium.n_views; k++) { /* views whose rows are all known */
+            for (int32_t r = 0; r < l->views[k]->n; at++) r += a->said.ids[at] >= n_vocab;
+            n_skipped += at <= n_known;
+        }
+        tn_look_skip(l, n_skipped);
+        if (*more || tn_look_done(l)) {
+            *more = *more || !tn_look_done(l);
+            continue;
+        }
+        TN_TRY(tn_look_encode(l, a->o.cancelled, more, err));
+    }
+    return TERN_OK;
+}
+
 void tn_answering_free(tn_answering *a) {
+    tn_images_free(a->looks, json_array_size(a->r.pictures));
+    free(a->shown);
     tn_answer_close(&a->reader);
     json_decref(a->said.calls);
     json_decref(a->said.logprobs);

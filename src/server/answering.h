@@ -4,6 +4,7 @@
 #define TN_SERVER_ANSWERING_H
 
 #include "model/lora.h"
+#include "server/images.h"
 #include "server/prompts.h"
 #include "text/toolcall.h"
 
@@ -15,6 +16,8 @@ typedef struct tn_answering_options {
     int32_t n_ctx;
     const char *chat_template; /* its source, or NULL: the model's */
     const tn_usual *usual;     /* of requests that do not say it; NULL: nothing was settled */
+    tn_lora_mix own;           /* adapters of requests that name none */
+    tn_images_from images;     /* who decodes pictures */
     bool shift;                /* the oldest turns of a conversation that is too long leave it */
     /* Of whoever has the answer. */
     bool (*put)(void *user, const char *text, size_t n); /* a stream goes on; false: no memory */
@@ -34,6 +37,9 @@ typedef struct tn_answering {
     bool thinking;     /* the prompt ends within a thought */
     tn_answer *reader; /* of chats */
     tn_shaping shaping;
+    tn_look **looks; /* at the pictures of the request, [json_array_size(r.pictures)]; NULL: there are none */
+    tn_look **shown; /* [n_shown] those that are in the prompt, in their order */
+    size_t n_shown;
     json_t *top;                   /* alternatives of the token drawn next */
     const struct tern_session *on; /* what it is made on; whoever has the answer says so */
     tn_bytes piece;                /* what an event says */
@@ -53,6 +59,9 @@ tern_status tn_answering_later(tn_answering *a, const char *keywords,
                                tern_error *err); /* NULL: all are held */
 /* The end, good or bad. false: no memory. */
 bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err);
+/* Encodes the next view of the prompt's pictures that is not known and stands after the first n_known tokens, which
+ * need no evaluation; *more tells whether one is left. */
+tern_status tn_answering_see(tn_answering *a, size_t n_known, bool *more, tern_error *err);
 void tn_answering_free(tn_answering *a);
 
 #endif

@@ -1,3 +1,4 @@
+#include "server/priority.h"
 #include "server/answers.h"
 
 #include "base/clock.h"
@@ -31,6 +32,7 @@ typedef struct answer {
     tn_bytes content, thinking;
     json_t *end; /* the node as it was saved last */
     /* its thread's */
+    const char *cut; /* tokens, context: what ended it before its own end; NULL: nothing */
     char error[sizeof((tern_error *)0)->message];
 } answer;
 
@@ -88,6 +90,7 @@ static void save(answer *a, const char *state) {
     pthread_mutex_unlock(&all->mu);
     if (node) tn_json_set(&node, "state", tn_json_string(state, strlen(state)));
     if (node) tn_json_set(&node, "stats", json_incref(progress));
+    if (node && a->cut) tn_json_set(&node, "cut", tn_json_string(a->cut, strlen(a->cut)));
     if (node && a->error[0]) tn_json_set(&node, "error", tn_json_string(a->error, strlen(a->error)));
     tern_error err;
     if (node && tn_talks_put(all->talks, a->talk, talk, &err) != TERN_OK) {
@@ -126,6 +129,9 @@ static void *write_down(void *user) {
     if (a->no_memory) snprintf(a->error, sizeof a->error, "no memory for the answer");
     else if (failed) snprintf(a->error, sizeof a->error, "%s", err->message);
     else a->error[0] = 0; /* a stopped answer is no failure */
+    const tern_stop_reason why = a->j->a.said.res.reason;
+    if (err->code == TERN_OK && why == TERN_STOP_LENGTH) a->cut = "tokens";
+    if (err->code == TERN_OK && why == TERN_STOP_CONTEXT) a->cut = "context";
     save(a, failed || a->no_memory ? "failed" : err->code == TERN_OK ? "done" : "stopped");
     tn_job_leave(a->j);
     tn_models_leave(a->model);
@@ -267,6 +273,7 @@ static tern_status begin(tn_answers *all, const char *id, json_t *talk, int64_t 
         TN_TRY(tn_uploads_ask(all->uploads, question, &prompt, &sources, err));
     tern_status st = tn_talk_request(talk, asked, prompt, json_object_get(body, "settings"), &r, err);
     if (st == TERN_OK) {
+        r.priority = TN_INTERACTIVE; /* somebody looks at it */
         st = tn_talk_add(talk, asked, "assistant", "", 0, "writing", node, err);
         json_t *v = st == TERN_OK ? json_incref(tn_talk_node(talk, *node)) : NULL;
         if (v && sources) tn_json_set(&v, "sources", json_incref(sources));

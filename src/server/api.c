@@ -1,5 +1,6 @@
 #include "server/api.h"
 
+#include "server/priority.h"
 #include "server/reply.h"
 
 #include <stdarg.h>
@@ -54,6 +55,11 @@ uint64_t tn_api_client(const tn_api_call *a, const json_t *body) {
     const json_t *user = json_object_get(body, "user");
     if (!user) user = json_object_get(json_object_get(body, "metadata"), "user_id");
     return XXH64(json_is_string(user) ? json_string_value(user) : "", json_string_length(user), a->client);
+}
+
+tern_status tn_api_priority(const tn_api_call *a, const json_t *body, int *out, tern_error *err) {
+    TN_TRY(tn_priority_word(a->priority, out, err));
+    return tn_priority_read(body, out, err);
 }
 
 static bool gone(void *c) { return tn_client_gone(c); }

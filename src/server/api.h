@@ -18,9 +18,10 @@ typedef struct tn_api_call {
     struct tn_responses *responses; /* what is remembered of them */
     const char *body;               /* complete; "" where there is none */
     size_t n_body;
-    const char *origin; /* of another site's page, which may read the reply; NULL: none */
-    bool strict;        /* fields that are not followed are refused, else the reply names them */
-    uint64_t client;    /* who asks, for fair turns */
+    const char *origin;   /* of another site's page, which may read the reply; NULL: none */
+    bool strict;          /* fields that are not followed are refused, else the reply names them */
+    uint64_t client;      /* who asks, for fair turns */
+    const char *priority; /* what the header X-Tern-Priority says, or NULL */
     int64_t asked_ns;
 } tn_api_call;
 
@@ -43,6 +44,8 @@ tern_status tn_api_use(const tn_api_call *a, const json_t *body, tn_served **out
 
 /* Who asks: the connection's client, and the user that the body names. */
 uint64_t tn_api_client(const tn_api_call *a, const json_t *body);
+/* What the header and the body say of it; *out stays as it is where they say nothing. The body counts. */
+tern_status tn_api_priority(const tn_api_call *a, const json_t *body, int *out, tern_error *err);
 /* Asks the model and answers with what it says, streamed where that was asked for. It takes r. */
 enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r);
 

@@ -1,5 +1,6 @@
 #include "server/bytes.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,3 +18,34 @@ bool tn_bytes_add(tn_bytes *b, const char *p, size_t n) {
 }
 
 bool tn_bytes_put(tn_bytes *b, const char *text) { return tn_bytes_add(b, text, strlen(text)); }
+
+static int value_of(char c) {
+    return c >= 'A' && c <= 'Z'   ? c - 'A'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 26
+           : c >= '0' && c <= '9' ? c - '0' + 52
+           : c == '+' || c == '-' ? 62
+           : c == '/' || c == '_' ? 63
+                                  : -1;
+}
+
+bool tn_bytes_from_base64(tn_bytes *b, const char *p, size_t n, size_t *bad) {
+    size_t end = n, k = 0;
+    while (end && p[end - 1] == '=') end--;
+    *bad = end % 4 == 1 ? end - 1 : n;
+    char *to = end % 4 == 1 ? NULL : malloc(end / 4 * 3 + 3);
+    if (!to) return false;
+    uint32_t bits = 0;
+    for (size_t i = 0; i < end; i++) {
+        int v = value_of(p[i]);
+        if (v < 0) {
+            *bad = i;
+            free(to);
+            return false;
+        }
+        bits = bits << 6 | (uint32_t)v;
+        if (i % 4) to[k++] = (char)(bits >> (6 - 2 * (i % 4)) & 255);
+    }
+    bool ok = tn_bytes_add(b, to, k);
+    free(to);
+    return ok;
+}

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "engine/sight_kept.h"
 #include "session/session.h"
 
 #include <dirent.h>
@@ -38,7 +39,7 @@ struct tn_checkpoints {
 
 bool tn_checkpoints_place(char out[PATH_BYTES]) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *middle = "";
-    if (!cache || cache[0] != '/') cache = home, middle = "/.cache";
+    if (!cache || !tn_file_is_absolute(cache)) cache = home, middle = "/.cache";
     return cache && *cache &&
            snprintf(out, PATH_BYTES, "%s%s/tern/prefixes", cache, middle) < PATH_BYTES - NAME_BYTES;
 }
@@ -84,22 +85,23 @@ static bool write_stamp(const char *folder) {
     return fd >= 0 && !close(fd) && ok;
 }
 
-/* The model, and what else decides about the bits of its state: a file in another form could be loaded, but
- * the text would not be the one that is computed without it. */
-static uint64_t seed_of(const tern_session *s) {
+uint64_t tn_checkpoints_identity(const tern_session *s) {
     const tern_engine *e = s->e;
     const tn_attn_options *a = &e->attention;
+    const tn_npu_model *heads =
+        tn_engine_heads(e); /* of a package, or of a file, where the beginning is measured too */
     char text[256];
-    int n = snprintf(text, sizeof text, "%d %d %d %d %d %.6f %d %d %d %d %d %d %.6f", (int)e->model->scheme,
-                     (int)s->state.kv.type, e->npu ? (int)e->npu->chunk : 0, (int)a->mode, a->automatic,
-                     (double)a->ratio, a->n_buckets, a->no_head_ratios, a->share_rows, a->pool_heads,
-                     a->threshold, a->decode, (double)a->decode_ratio);
-    return XXH64(text, (size_t)n, e->model->fingerprint ^ tn_lora_mix_id(&s->mix));
+    int n =
+        snprintf(text, sizeof text, "%d %d %d %d %d %.6f %d %d %d %d %d %d %.6f", (int)e->model->scheme,
+                 (int)s->state.kv.type, e->npu ? (int)e->npu->chunk : 0, (int)a->mode, a->automatic,
+                 (double)a->ratio, a->n_buckets, a->no_head_ratios, a->share_rows, a->pool_heads,
+                 heads ? tn_sparse_attn_from(heads, a) : a->threshold, a->decode, (double)a->decode_ratio);
+    return XXH64(text, (size_t)n, tn_model_fingerprint(e->model) ^ tn_lora_mix_id(&s->mix));
 }
 
 static void name_of(const tern_session *s, const int32_t *tokens, size_t n, char out[NAME_BYTES]) {
     snprintf(out, NAME_BYTES, "%016llx.session",
-             (unsigned long long)XXH64(tokens, n * sizeof *tokens, seed_of(s)));
+             (unsigned long long)XXH64(tokens, n * sizeof *tokens, tn_checkpoints_identity(s)));
 }
 
 /* ---- entries --------------------------------------------------------------------------------------- */
@@ -290,7 +292,9 @@ bool tn_checkpoints_forgotten(tn_checkpoints *c) {
 
 tern_status tn_checkpoints_clear(int64_t *n, tern_error *err) {
     char folder[PATH_BYTES], path[PATH_BYTES + NAME_BYTES];
+    int64_t n_views;
     *n = 0;
+    TN_TRY(tn_kept_clear(&n_views, err));
     if (!tn_checkpoints_place(folder)) return TERN_OK;
     DIR *d = opendir(folder);
     if (!d) return errno == ENOENT ? TERN_OK : tn_fail(err, TERN_E_IO, "%s: %s", folder, strerror(errno));

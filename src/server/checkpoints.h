@@ -16,6 +16,9 @@ typedef struct tn_checkpoints tn_checkpoints;
 enum { TN_CHECKPOINTS_PATH = 4096 };
 enum { TN_CHECKPOINT_LEAST = 64 /* tokens: shorter ones are evaluated as quickly */ };
 
+/* A hash of the model, and of what else decides about the bits of a session's state: a file in another form could be
+ * loaded, but the text would not be the one that is computed without it. */
+uint64_t tn_checkpoints_identity(const tern_session *s);
 /* s: a session of the model, whose context bounds what can be used. */
 tern_status tn_checkpoints_open(tern_session *s, uint64_t limit_bytes, tn_checkpoints **out, tern_error *err);
 void tn_checkpoints_close(tn_checkpoints **c);
@@ -31,7 +34,7 @@ void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s);
 
 /* $XDG_CACHE_HOME/tern/prefixes, or ~/.cache/tern/prefixes; false: neither is set, or too long. */
 bool tn_checkpoints_place(char out[TN_CHECKPOINTS_PATH]);
-/* Erases all entries of the default folder, because nobody knows which of them holds what is to be forgotten.
+/* Erases all entries of the default folder, and what was seen of pictures (engine/sight_kept.h), because nobody knows which of them holds what is to be forgotten.
  * Servers that use the folder are told (tn_checkpoints_forgotten). *n: how many there were. */
 tern_status tn_checkpoints_clear(int64_t *n, tern_error *err);
 /* Tells whether tn_checkpoints_clear came since this was asked last, by this process or by another. Sessions

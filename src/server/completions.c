@@ -206,6 +206,7 @@ enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r) {
     }
     snprintf(g->ignored, sizeof g->ignored, "%s", r->ignored);
     tern_status st = tn_api_strict(a, r->ignored, &err);
+    if (st == TERN_OK) st = tn_api_priority(a, r->body, &r->priority, &err);
     if (st == TERN_OK) st = tn_api_use(a, r->body, &g->model, &err);
     if (st == TERN_OK && r->keeps) tn_models_keep(g->model, &r->keep_ns);
     if (st == TERN_OK) st = group_put(g, r, &err);

@@ -1,6 +1,7 @@
 /* Embeddings: a text after the other, each when its turn comes. */
 #include "engine/engine.h"
 #include "server/api.h"
+#include "server/priority.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@ typedef struct embedding {
     size_t n, n_told; /* n_told: the first of them that are told */
     bool base64, mean;
     size_t n_tokens; /* read so far */
+    int priority;
 } embedding;
 
 static json_t *base64_of(const float *v, size_t n) {
@@ -58,7 +60,7 @@ static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *te
                              json_t **list, tern_error *err) {
     TN_FAIL_IF(!json_is_string(text) && !is_tokens(text), err, TERN_E_INVALID,
                "'input' must be a text, a list of tokens, or a list of those, none of them empty");
-    TN_TRY(tn_queue_embed(q, text, e->mean, a->client, gone, a->c, e->v, &e->n_tokens, err));
+    TN_TRY(tn_queue_embed(q, text, e->mean, a->client, e->priority, gone, a->c, e->v, &e->n_tokens, err));
     tn_json_append(list, tn_json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i, "embedding",
                                       vector_of(e)));
     TN_FAIL_IF(!*list, err, TERN_E_MEMORY, "no memory for the embeddings");
@@ -76,7 +78,7 @@ static const char *pooling_name(const tn_hparams *h) {
 static tern_status read_fields(const json_t *body, const tn_hparams *h, size_t n_texts, embedding *e,
                                tn_request *ignored, tern_error *err) {
     static const char *const known[] = {"input", "model",   "encoding_format", "dimensions",
-                                        "user",  "pooling", "content"};
+                                        "user",  "pooling", "content",         "priority"};
     const char *format = json_string_value(json_object_get(body, "encoding_format")), *field,
                *pooling = json_string_value(json_object_get(body, "pooling"));
     json_t *value;
@@ -129,9 +131,10 @@ static tern_status embed(const tn_api_call *a, const json_t *body, tn_request *i
     if (!input) input = json_object_get(body, "content"); /* as llama.cpp's server has it */
     bool many = json_is_array(input) && !is_tokens(input);
     size_t n = many ? json_array_size(input) : 1;
-    embedding e = {0};
+    embedding e = {.priority = TN_BACKGROUND};
     tn_served *model;
     tern_model_info info;
+    TN_TRY(tn_api_priority(a, body, &e.priority, err));
     TN_TRY(tn_api_use(a, body, &model, err));
     tn_queue *q = tn_served_queue(model);
     tern_engine_info(tn_queue_opts(q)->e, &info);

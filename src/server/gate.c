@@ -14,6 +14,8 @@
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <linux/sockios.h>
 #include <unistd.h>
 
 enum {
@@ -50,6 +52,7 @@ struct tn_guest {
     int64_t since; /* it came, its request began, it was answered */
     uint64_t order, dropped;
     uint8_t address[16];
+    int64_t uid;
     struct sockaddr_storage a;
     socklen_t n_a;
 };
@@ -241,7 +244,10 @@ static lack lacks(const tn_gate *d, const tn_guest *g) {
 static bool unread(const tn_guest *g) {
     struct tcp_info i = {0};
     socklen_t n = sizeof i;
-    return !getsockopt(g->fd, IPPROTO_TCP, TCP_INFO, &i, &n) && i.tcpi_notsent_bytes;
+    int waits = 0;
+    if (!getsockopt(g->fd, IPPROTO_TCP, TCP_INFO, &i, &n)) return i.tcpi_notsent_bytes;
+    return !ioctl(g->fd, SIOCOUTQ, &waits) &&
+           waits; /* of a pair: who carries the bytes cannot get rid of them */
 }
 
 /* Tells whether somebody who is in may be asked to go where others wait. */
@@ -366,9 +372,33 @@ static void settle(tn_guest *to, const tn_guest *g) {
     memcpy((char *)to + rest, (const char *)g + rest, sizeof *to - rest);
 }
 
+/* One who comes has a place in the hall, or is told that there is none. */
+static bool receive(tn_gate *d, tn_guest *g) {
+    address_of(g);
+    tn_guest *to = room_in_hall(d, g);
+    bool refused = !to;
+    for (size_t i = 0; !to && i < d->n; i++)
+        if (d->guests[i].at == FREE) to = &d->guests[i];
+    if (to) {
+        g->life = to->life;
+        g->order = ++d->n_come;
+        g->since = now_of(d);
+        settle(to, g);
+    }
+    if (!to || !watch(d, to)) {
+        tell(g, 503);
+        if (to) forget(to);
+        else close(g->fd);
+        return false;
+    }
+    if (refused) refuse(d, to, 503);
+    else look(d, to);
+    return true;
+}
+
 static void come(tn_gate *d) {
     for (;;) {
-        tn_guest g = {.of = d, .inner = -1, .n_a = sizeof g.a, .kind = COMING, .at = HALL};
+        tn_guest g = {.of = d, .inner = -1, .uid = -1, .n_a = sizeof g.a, .kind = COMING, .at = HALL};
         g.fd = accept4(d->o.fd, (struct sockaddr *)&g.a, &g.n_a, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (g.fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
         if (g.fd < 0) {
@@ -377,26 +407,7 @@ static void come(tn_gate *d) {
         }
         const int kernel_bytes = TN_GATE_KERNEL_BYTES; /* what is not read waits where it is counted */
         (void)setsockopt(g.fd, SOL_SOCKET, SO_SNDBUF, &kernel_bytes, sizeof kernel_bytes);
-        address_of(&g);
-        tn_guest *to = room_in_hall(d, &g);
-        bool refused = !to;
-        for (size_t i = 0; !to && i < d->n; i++)
-            if (d->guests[i].at == FREE) to = &d->guests[i];
-        if (to) {
-            g.life = to->life;
-            g.order = ++d->n_come;
-            g.since = now_of(d);
-            settle(to, &g);
-        }
-        if (!to || !watch(d, to)) {
-            tell(&g, 503);
-            if (to) forget(to);
-            else close(g.fd);
-        } else if (refused) {
-            refuse(d, to, 503);
-        } else {
-            look(d, to);
-        }
+        (void)receive(d, &g);
     }
 }
 
@@ -500,9 +511,9 @@ tern_status tn_gate_open(const tn_gate_options *o, tn_gate **out, tern_error *er
     d->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (size_t i = 0; d->guests && i < d->n; i++) d->guests[i] = (tn_guest){.of = d, .fd = -1, .inner = -1};
     pthread_mutex_init(&d->mu, NULL);
-    int flags = fcntl(o->fd, F_GETFL);
+    int flags = o->fd >= 0 ? fcntl(o->fd, F_GETFL) : 0;
     bool ok = d->guests && d->epoll >= 0 && d->bell >= 0 && listen_to(d, d->bell, BELL) && flags >= 0 &&
-              !fcntl(o->fd, F_SETFL, flags | O_NONBLOCK);
+              (o->fd < 0 || !fcntl(o->fd, F_SETFL, flags | O_NONBLOCK));
     if (ok) {
         d->o.fd = o->fd;
         return TERN_OK;
@@ -512,13 +523,27 @@ tern_status tn_gate_open(const tn_gate_options *o, tn_gate **out, tern_error *er
 }
 
 tern_status tn_gate_begin(tn_gate *d, tern_error *err) {
-    TN_FAIL_IF(!listen_to(d, d->o.fd, LISTENER), err, TERN_E_IO, "cannot wait for connections: %s",
-               strerror(errno));
+    TN_FAIL_IF(d->o.fd >= 0 && !listen_to(d, d->o.fd, LISTENER), err, TERN_E_IO,
+               "cannot wait for connections: %s", strerror(errno));
     int rc = pthread_create(&d->thread, NULL, keep, d);
     TN_FAIL_IF(rc, err, TERN_E_MEMORY, "no thread for connections: %s", strerror(rc));
     d->begun = true;
     return TERN_OK;
 }
+
+bool tn_gate_take(tn_gate *d, int fd, const struct sockaddr *a, socklen_t n, int64_t uid) {
+    tn_guest g = {.of = d, .fd = fd, .inner = -1, .uid = uid, .n_a = n, .kind = COMING, .at = HALL};
+    memcpy(&g.a, a, (size_t)n < sizeof g.a ? (size_t)n : sizeof g.a);
+    pthread_mutex_lock(&d->mu);
+    bool stays = !d->closing;
+    if (stays) stays = receive(d, &g);
+    else close(fd);
+    pthread_mutex_unlock(&d->mu);
+    tn_gate_wake(d); /* its time runs from now on */
+    return stays;
+}
+
+int64_t tn_gate_uid(const tn_guest *g) { return g->uid; }
 
 void tn_gate_stop(tn_gate *d) {
     pthread_mutex_lock(&d->mu);
@@ -552,13 +577,19 @@ void tn_gate_end(tn_gate *d) {
     d->begun = false;
 }
 
+void tn_gate_empty(tn_gate *d) {
+    pthread_mutex_lock(&d->mu);
+    for (size_t i = 0; d->guests && i < d->n; i++)
+        if (d->guests[i].at != FREE) forget(&d->guests[i]);
+    pthread_mutex_unlock(&d->mu);
+}
+
 void tn_gate_close(tn_gate **pd) {
     tn_gate *d = *pd;
     *pd = NULL;
     if (!d) return;
     tn_gate_end(d);
-    for (size_t i = 0; d->guests && i < d->n; i++)
-        if (d->guests[i].at != FREE) forget(&d->guests[i]);
+    tn_gate_empty(d);
     if (d->o.fd >= 0) close(d->o.fd);
     if (d->epoll >= 0) close(d->epoll);
     if (d->bell >= 0) close(d->bell);

@@ -23,8 +23,8 @@ enum {
     TN_GATE_KEYS = 16,   /* further places for clients with a key */
     TN_GATE_HEALTH = 8,  /* and for /health */
     TN_GATE_HALL = 256,
-    TN_GATE_HEAD = 32 << 10,          /* bytes */
-    TN_GATE_KERNEL_BYTES = 256 << 10, /* of an answer that is not read */
+    TN_GATE_HEAD = 32 << 10,         /* bytes */
+    TN_GATE_KERNEL_BYTES = 32 << 10, /* of an answer that is not read; the kernel takes twice that */
 };
 /* Seconds: until a head is whole, a request, an idle connection closes, a body gives way to others, an
  * answer that is not read does, somebody waits for a place, what a client sends in vain is read. */
@@ -42,7 +42,7 @@ typedef struct tn_gate tn_gate;
 typedef struct tn_guest tn_guest; /* a connection that has a place */
 
 typedef struct tn_gate_options {
-    int fd;        /* listens; taken */
+    int fd;        /* listens; taken. -1: connections come by tn_gate_take alone */
     size_t n_hall; /* 0: TN_GATE_HALL */
     /* Gives the connection a place: takes fd. Soon somebody calls tn_gate_began with it, and tn_gate_left when it
      * is closed. false: it cannot, and has closed it. Called by the gate's thread. */
@@ -56,6 +56,10 @@ typedef struct tn_gate_options {
 /* Nobody is let in before tn_gate_begin. */
 tern_status tn_gate_open(const tn_gate_options *o, tn_gate **out, tern_error *err);
 tern_status tn_gate_begin(tn_gate *g, tern_error *err);
+/* A connection that somebody else accepted: takes fd, which may be one end of a pair of sockets. a is the client's
+ * address, uid whose program it is; -1: the kernel tells it of fd. false: there is no room, and fd is closed. Any
+ * thread. */
+bool tn_gate_take(tn_gate *g, int fd, const struct sockaddr *a, socklen_t n, int64_t uid);
 /* Nobody new is accepted; whole requests of the hall are let in. */
 void tn_gate_stop(tn_gate *g);
 /* How many requests are whole and not answered; how many connections are in the hall, and how many of them wait
@@ -66,13 +70,16 @@ typedef struct tn_gate_counts {
 tn_gate_counts tn_gate_count(tn_gate *g);
 /* Nobody is let in any more. */
 void tn_gate_end(tn_gate *g);
-/* After everybody who was let in has left. */
+/* After everybody who was let in has left, and the gate has ended: closes all connections. */
+void tn_gate_empty(tn_gate *g);
 void tn_gate_close(tn_gate **g);
 /* For tests with a clock of their own: looks at everybody again. */
 void tn_gate_wake(tn_gate *g);
 
 /* Any thread. The connection of enter's fd has begun; NULL: it was given up before. */
 tn_guest *tn_gate_began(tn_gate *g, int fd);
+/* What tn_gate_take was told of it; -1: nothing. */
+int64_t tn_gate_uid(const tn_guest *g);
 /* Of a request's life. A head has come, and its body comes. */
 void tn_gate_reading(tn_guest *g);
 /* The request is whole. false: it was too slow and has been refused, so it is not to be answered. */

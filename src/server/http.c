@@ -8,6 +8,7 @@
 #include "server/page.h"
 #include "server/responses.h"
 #include "server/peer.h"
+#include "server/tls.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,6 +31,7 @@ struct tn_http {
     tn_uploads *uploads; /* NULL: nobody reads documents */
     tn_responses *responses;
     tn_gate *gate;
+    tn_tls *tls;     /* NULL: the gate itself accepts connections */
     tn_peers *peers; /* NULL: there are keys, or the kernel does not tell */
     atomic_size_t n_bodies;
     atomic_bool ending; /* bytes */
@@ -108,12 +110,19 @@ static result preflight(const tn_http *h, connection *c, const char *url) {
                       tn_body_text(strdup("")));
 }
 
+static tn_guest *guest_of(connection *c) {
+    return MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
 /* Without keys: whose program asks. Root may read everything anyway. A connection that its program has closed is
  * nobody's, so nobody can ask and leave before it is known who it was. */
 static bool is_ours(const tn_http *h, connection *c) {
     const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    uid_t uid;
-    return !h->peers || (i && tn_peers_uid(h->peers, i->connect_fd, &uid) && (!uid || uid == geteuid()));
+    const int64_t told = tn_gate_uid(guest_of(c)); /* of TLS: when hands were shaken */
+    uid_t uid = (uid_t)told;
+    if (!h->peers) return true;
+    if (told < 0 && (!i || !tn_peers_uid(h->peers, i->connect_fd, &uid))) return false;
+    return !uid || uid == geteuid();
 }
 
 static bool authorised(const tn_http *h, connection *c) {
@@ -183,15 +192,12 @@ static result route(tn_http *h, connection *c, const char *url, const char *meth
                            .body = v->body ? v->body : "",
                            .n_body = v->n,
                            .client = client_of(c),
+                           .priority = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Tern-Priority"),
                            .asked_ns = tn_now_ns()};
     if (v->too_large) return too_large(c);
     if (v->no_memory) return tn_api_refuse(&a, 503, "no memory for the request");
     if (tn_page_owns(url)) return tn_page_answer(h->page, c, url, method, v->body, v->n);
     return tn_api_route(&a, url, method);
-}
-
-static tn_guest *guest_of(connection *c) {
-    return MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 }
 
 /* More of the body. It takes as much memory as has come, and all of them together have a limit. */
@@ -274,6 +280,14 @@ static void began_or_ended(void *user, connection *c, void **guest,
 static bool enter(void *user, int fd, const struct sockaddr *a, socklen_t n) {
     tn_http *h = user;
     return MHD_add_connection(h->d, fd, a, n) == MHD_YES;
+}
+
+/* A client of TLS, whose plain text comes from fd. Nobody's is no user's. */
+static bool take(void *user, int fd, int wire, const struct sockaddr *a, socklen_t n) {
+    tn_http *h = user;
+    uid_t uid = (uid_t)-1;
+    if (h->peers) (void)tn_peers_uid(h->peers, wire, &uid);
+    return tn_gate_take(h->gate, fd, a, n, h->peers ? (int64_t)uid : -1);
 }
 
 /* Tells whether a head that the gate has seen shows a key: then its connection may have a place that is kept. */
@@ -377,7 +391,19 @@ static tern_status start(tn_http *h, tern_error *err) {
                             MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK_BYTES, MHD_OPTION_END);
     TN_FAIL_IF(!h->d, err, TERN_E_IO, "cannot serve: %s",
                errno ? strerror(errno) : "no threads or descriptors");
-    return tn_gate_begin(h->gate, err);
+    TN_TRY(tn_gate_begin(h->gate, err));
+    return h->tls ? tn_tls_begin(h->tls, err) : TERN_OK;
+}
+
+/* Who lets clients in: the gate, or where there is a certificate a thread before it. It takes fd on success. */
+static tern_status open_doors(tn_http *h, const tn_http_options *o, int fd, tern_error *err) {
+    const tn_gate_options go = {
+        .fd = o->tls_cert ? -1 : fd, .enter = enter, .is_known = o->keys ? is_known : NULL, .user = h};
+    const tn_tls_options to = {.fd = fd, .cert = o->tls_cert, .key = o->tls_key, .take = take, .user = h};
+    TN_TRY(tn_gate_open(&go, &h->gate, err));
+    tern_status st = o->tls_cert ? tn_tls_open(&to, &h->tls, err) : TERN_OK;
+    if (st != TERN_OK) tn_gate_close(&h->gate);
+    return st;
 }
 
 tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *err) {
@@ -385,9 +411,7 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
     *out = NULL;
     TN_TRY(listening(o, &fd, &port, err));
     tn_http *h = calloc(1, sizeof *h);
-    const tn_gate_options go = {.fd = fd, .enter = enter, .is_known = o->keys ? is_known : NULL, .user = h};
-    tern_status st =
-        h ? tn_gate_open(&go, &h->gate, err) : tn_fail(err, TERN_E_MEMORY, "no memory for the server");
+    tern_status st = h ? open_doors(h, o, fd, err) : tn_fail(err, TERN_E_MEMORY, "no memory for the server");
     if (st != TERN_OK) {
         if (o->listen_fd < 0) close(fd);
         free(h);
@@ -412,6 +436,7 @@ bool tn_http_is_private(const tn_http *h) { return h->o.keys || h->peers; }
 
 void tn_http_drain(tn_http *h) {
     atomic_store(&h->ending, true);
+    tn_tls_stop(h->tls);
     tn_gate_stop(h->gate);
 }
 
@@ -421,10 +446,13 @@ void tn_http_close(tn_http **ph) {
     tn_http *h = *ph;
     if (!h) return;
     /* who asked gets its answer, unless it does not read */
+    tn_tls_stop(h->tls);
     tn_gate_stop(h->gate);
     for (int i = 0; i < CLOSING_MS / 10 && tn_gate_count(h->gate).busy; i++) poll(NULL, 0, 10);
     tn_gate_end(h->gate);
     if (h->d) MHD_stop_daemon(h->d);
+    if (h->gate) tn_gate_empty(h->gate); /* TLS sends what is left, and may ask the gate until it has ended */
+    tn_tls_close(&h->tls);
     tn_gate_close(&h->gate);
     tn_peers_close(&h->peers);
     tn_page_close(&h->page);

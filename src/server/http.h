@@ -11,7 +11,7 @@
 #include "server/models.h"
 #include "documents/reader.h"
 
-enum { TN_HTTP_BODY_MAX = 8 << 20, TN_HTTP_BODIES_MAX = 128 << 20 };
+enum { TN_HTTP_BODY_MAX = 32 << 20, TN_HTTP_BODIES_MAX = 128 << 20 };
 
 typedef struct tn_http tn_http;
 
@@ -21,9 +21,10 @@ typedef struct tn_http_options {
     const char *host;  /* an address of IPv4 or IPv6, or localhost */
     int port;          /* 0: any free one */
     int listen_fd; /* a socket that listens already, taken on success; host and port count for nothing. -1: none */
-    const char *origins; /* of other sites' pages that may ask (origins.h), or NULL */
-    const char *hosts;   /* further names that it answers to without keys (origins.h), or NULL */
-    bool strict;         /* a request with a field that is not followed is refused */
+    const char *origins;            /* of other sites' pages that may ask (origins.h), or NULL */
+    const char *hosts;              /* further names that it answers to without keys (origins.h), or NULL */
+    const char *tls_cert, *tls_key; /* PEM texts: it speaks TLS alone (tls.h); NULL: plain HTTP */
+    bool strict;                    /* a request with a field that is not followed is refused */
     /* One per line. NULL: then only names of this machine are served, and programs of this user and of root where the
      * kernel tells whose a connection is. */
     const char *keys;

@@ -1,7 +1,7 @@
 /* server/messages.c - requests in Anthropic's form (/v1/messages), as the same tn_request that OpenAI's
  * become. */
 #include "server/bytes.h"
-#include "server/request.h"
+#include "server/images.h"
 #include "text/toolcall.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static const char *const known[] = {
     "model",       "max_tokens",   "messages",       "system",        "stop_sequences", "stream",
     "temperature", "top_p",        "top_k",          "tools",         "tool_choice",    "metadata",
     "thinking",    "service_tier", "lora",           "cache_control", "output_config",  "output_format",
-    "min_p",       "seed",         "repeat_penalty", "repeat_last_n"};
+    "min_p",       "seed",         "repeat_penalty", "repeat_last_n", "priority"};
 
 static tern_status no_memory(tern_error *err) {
     return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
@@ -98,7 +98,7 @@ static tern_status result_block(tn_request *r, const turn *t, const json_t *b, t
     } else {
         json_t *plain = NULL;
         TN_TRY(with_documents(c, t->where, &plain, err));
-        tern_status st = tn_content_text(plain, t->where, true, &text, err);
+        tern_status st = tn_images_content(r, plain, t->where, true, &text, err);
         json_decref(plain);
         if (st != TERN_OK) return st;
     }
@@ -133,15 +133,20 @@ static tern_status block(tn_request *r, turn *t, const json_t *b, tern_error *er
     } else if (!strcmp(type, "thinking") && json_is_string(thought)) {
         tn_json_append(&t->thought,
                        tn_json_pack("{s:s, s:s}", "type", "text", "text", json_string_value(thought)));
+    } else if (!strcmp(type, "image") && !strcmp(t->role, "user")) {
+        tn_json_append(&t->text, json_incref((json_t *)(uintptr_t)b));
     } else if (is_document(b)) {
         json_t *words = NULL;
         TN_TRY(document_text(b, t->where, &words, err));
         tn_json_append(&t->text, tn_json_pack("{s:s, s:o}", "type", "text", "text", words));
     } else if (strcmp(type, "redacted_thinking")) { /* which nobody here can read */
-        return tn_fail(err, TERN_E_UNSUPPORTED,
-                       "%s: blocks of type '%.40s' are not supported; there are text, document, "
-                       "search_result, tool_use, tool_result and thinking",
-                       t->where, type);
+        char there_are[160];
+        snprintf(there_are, sizeof there_are,
+                 "blocks of type '%.40s' are not supported; there are text, image, document, search_result, "
+                 "tool_use, "
+                 "tool_result and thinking",
+                 type);
+        return tn_content_refuse(t->where, type, there_are, err);
     }
     return t->text && t->thought ? TERN_OK : no_memory(err);
 }
@@ -152,7 +157,8 @@ static tern_status blocks(tn_request *r, turn *t, const json_t *content, tern_er
     if (!json_array_size(t->text) && !json_array_size(t->calls) && strcmp(t->role, "assistant"))
         return TERN_OK;
     json_t *text = NULL, *thought = NULL;
-    TN_TRY(tn_content_text(t->text, t->where, strcmp(t->role, "assistant") != 0, &text, err));
+    if (strcmp(t->role, "assistant")) TN_TRY(tn_images_content(r, t->text, t->where, true, &text, err));
+    else TN_TRY(tn_content_text(t->text, t->where, false, &text, err));
     json_t *m = tn_json_pack("{s:s, s:o}", "role", t->role, "content", text);
     if (json_array_size(t->calls)) tn_json_set(&m, "tool_calls", json_incref(t->calls));
     if (json_array_size(t->thought)) {

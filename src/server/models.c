@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 #include "model/catalogue.h"
 #include "model/model.h"
+#include "model/streamed.h"
 #include "package/loader.h"
 #include "server/models_impl.h"
 #include "text/chat.h"
@@ -154,7 +155,10 @@ static tern_status load(tn_served *k, const char *path, const tern_options *o, t
     free(k->opened);
     k->opened = strdup(path);
     TN_FAIL_IF(!k->opened, err, TERN_E_MEMORY, "no memory for the model");
-    TN_TRY(tern_engine_open(path, o, &k->e, err));
+    tern_options with = *o;
+    with.beside = k->path;
+    TN_TRY(tern_engine_open(path, &with, &k->e, err));
+    if (k->e->model->streamed) tn_streamed_ahead(k->e->model->streamed);
     qo.e = k->e;
     qo.model = k->name;
     qo.path = k->opened;

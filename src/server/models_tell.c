@@ -1,5 +1,5 @@
 /* What is told of the models: their list, and the figures of /metrics. */
-#include "engine/engine.h"
+#include "engine/sight.h"
 #include "server/models_impl.h"
 
 #include <inttypes.h>
@@ -25,6 +25,7 @@ void tn_counts_add(tn_queue_counts *to, const tn_queue_counts *n) {
     to->decode_s += n->decode_s;
     to->n_chunks += n->n_chunks;
     to->n_steps += n->n_steps;
+    to->n_pauses += n->n_pauses;
     add_times(&to->first, &n->first);
     add_times(&to->between, &n->between);
     to->waiting += n->waiting;
@@ -70,6 +71,7 @@ static json_t *details_of(const tn_served *k) {
                              (int)info.n_layers, "weight_bytes", (json_int_t)info.weight_bytes, "ctx_train",
                              (int)info.ctx_train, "n_ctx", (int)tn_queue_opts(k->q)->n_ctx, "package",
                              k->e->npu != NULL, "chat", tern_has_chat_template(k->e));
+    tn_json_set(&v, "sees", json_boolean(tn_sight_can(k->e, NULL)));
     tn_queue_tell_from(tn_queue_opts(k->q), &v);
     return v;
 }
@@ -189,6 +191,30 @@ static void put_times(tn_bytes *b, const char *name, const char *help, const tn_
         t->sum_s, name, t->count);
 }
 
+/* Of the models in memory. */
+static void put_pictures(const tn_models *m, tn_bytes *b) {
+    tn_sight_counts all = {0};
+    for (const tn_served *k = m->first; k; k = k->next) {
+        if (k->state != TN_SERVED_READY) continue;
+        const tn_sight_counts c = tn_sight_count(k->e);
+        all.encoded += c.encoded;
+        all.in_memory += c.in_memory;
+        all.on_disk += c.on_disk;
+        all.row_bytes += c.row_bytes;
+        all.encode_s += c.encode_s;
+    }
+    put_head(b, "tern_pictures_views_total", "counter", "Views of pictures, by where their rows came from.");
+    put(b,
+        "tern_pictures_views_total{from=\"encoder\"} %" PRIu64
+        "\ntern_pictures_views_total{from=\"memory\"} %" PRIu64
+        "\ntern_pictures_views_total{from=\"disk\"} %" PRIu64 "\n",
+        all.encoded, all.in_memory, all.on_disk);
+    put_number(b, "tern_pictures_encode_seconds_total", "counter", "Time in which views were encoded.",
+               all.encode_s);
+    put_number(b, "tern_pictures_memory_bytes", "gauge", "Memory of rows of pictures.",
+               (double)all.row_bytes);
+}
+
 char *tn_models_metrics(tn_models *m) {
     const tn_queue_counts n = tn_models_counts(m);
     tn_bytes b = {0};
@@ -205,10 +231,12 @@ char *tn_models_metrics(tn_models *m) {
                n.decode_s);
     put_times(&b, "tern_first_token_seconds", "From a request to the first token of its answer.", &n.first);
     put_times(&b, "tern_token_seconds", "From a token of an answer to the next.", &n.between);
+    put_count(&b, "tern_pauses_total", "Times that a prompt was paused for one that goes first.", n.n_pauses);
     put_number(&b, "tern_requests_waiting", "gauge", "Requests that wait.", n.waiting);
     put_number(&b, "tern_requests_running", "gauge", "Requests that are being answered.", n.running);
     pthread_mutex_lock(&m->mu);
     put_models(m, &b);
+    put_pictures(m, &b);
     pthread_mutex_unlock(&m->mu);
     return b.p;
 }

@@ -3,7 +3,7 @@
 #include "server/ollama.h"
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "engine/sight.h"
 #include "server/api.h"
 #include "server/reply.h"
 #include "text/toolcall.h"
@@ -183,11 +183,12 @@ static json_t *info_of(const tern_model_info *i) {
     return v;
 }
 
-static json_t *abilities_of(const char *template) {
+static json_t *abilities_of(tern_engine *e, const char *template) {
     const tn_answer_form form = tn_answer_form_of(template);
     json_t *list = json_array();
     tn_json_append(&list, tn_json_string("completion", 10));
     if (form.knows_tools && !form.foreign) tn_json_append(&list, tn_json_string("tools", 5));
+    if (tn_sight_can(e, NULL)) tn_json_append(&list, tn_json_string("vision", 6));
     if (form.think) tn_json_append(&list, tn_json_string("thinking", 8));
     return list;
 }
@@ -213,9 +214,10 @@ result tn_ollama_show(const tn_api_call *a) {
     char changed[TN_OLLAMA_TIME], parameters[64];
     tn_ollama_time(json_integer_value(json_object_get(m, "created")), changed);
     snprintf(parameters, sizeof parameters, "num_ctx %d", q->n_ctx);
-    json_t *v = tn_json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s}", "modelfile", "", "parameters", parameters,
-                             "template", template, "details", m ? details_of(m) : NULL, "model_info",
-                             info_of(&info), "capabilities", abilities_of(template), "modified_at", changed);
+    json_t *v =
+        tn_json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s}", "modelfile", "", "parameters", parameters,
+                     "template", template, "details", m ? details_of(m) : NULL, "model_info", info_of(&info),
+                     "capabilities", abilities_of(q->e, template), "modified_at", changed);
     json_decref(m);
     tn_models_leave(k);
     return tn_api_json(a, 200, v);

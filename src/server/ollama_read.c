@@ -68,15 +68,26 @@ static tern_status read_calls(const json_t *calls, size_t *n_calls, json_t **out
     return *out ? TERN_OK : no_memory(err);
 }
 
+/* Pictures stand in front of the words. */
+static void put_images(const json_t *images, json_t **message) {
+    if (tn_says_nothing(images) || !json_array_size(images)) return;
+    json_t *parts = json_array(), *words = json_object_get(*message, "content");
+    for (size_t i = 0; i < json_array_size(images); i++)
+        tn_json_append(&parts,
+                       tn_json_pack("{s:s, s:O}", "type", "image", "data", json_array_get(images, i)));
+    if (json_string_length(words))
+        tn_json_append(&parts, tn_json_pack("{s:s, s:O}", "type", "text", "text", words));
+    tn_json_set(message, "content", parts);
+}
+
 static tern_status read_message(const json_t *m, size_t *n_calls, json_t **list, tern_error *err) {
     const json_t *calls = json_object_get(m, "tool_calls"), *tool = json_object_get(m, "tool_name");
-    TN_FAIL_IF(!tn_says_nothing(json_object_get(m, "images")), err, TERN_E_UNSUPPORTED,
-               "'images' are not supported: the model takes texts alone");
     json_t *out = json_object(), *v = NULL;
     static const char *const same[] = {"role", "content", "name", "tool_call_id"};
     for (int i = 0; i < 4; i++)
         if (json_object_get(m, same[i])) tn_json_set(&out, same[i], json_incref(json_object_get(m, same[i])));
     if (!json_object_get(m, "content")) tn_json_set(&out, "content", tn_json_string("", 0));
+    put_images(json_object_get(m, "images"), &out);
     if (json_object_get(m, "thinking"))
         tn_json_set(&out, "reasoning_content", json_incref(json_object_get(m, "thinking")));
     if (tool) tn_json_set(&out, "name", json_incref((json_t *)(uintptr_t)tool));
@@ -106,9 +117,9 @@ static tern_status read_messages(const json_t *body, json_t **chat, tern_error *
 static tern_status read_prompt(const json_t *body, json_t **chat, bool *raw, tern_error *err) {
     json_t *prompt = json_object_get(body, "prompt"), *system = json_object_get(body, "system");
     TN_FAIL_IF(!json_is_string(prompt), err, TERN_E_INVALID, "'prompt' must be a text");
-    TN_FAIL_IF(!tn_says_nothing(json_object_get(body, "images")), err, TERN_E_UNSUPPORTED,
-               "'images' are not supported: the model takes texts alone");
     *raw = json_is_true(json_object_get(body, "raw")) || json_string_length(json_object_get(body, "suffix"));
+    TN_FAIL_IF(*raw && !tn_says_nothing(json_object_get(body, "images")), err, TERN_E_UNSUPPORTED,
+               "'images' go through the model's template: not with 'raw' or 'suffix'");
     if (*raw) {
         tn_json_set(chat, "prompt", json_incref(prompt));
         if (json_object_get(body, "suffix"))
@@ -118,7 +129,9 @@ static tern_status read_prompt(const json_t *body, json_t **chat, bool *raw, ter
     json_t *list = json_array();
     if (json_string_length(system))
         tn_json_append(&list, tn_json_pack("{s:s, s:O}", "role", "system", "content", system));
-    tn_json_append(&list, tn_json_pack("{s:s, s:O}", "role", "user", "content", prompt));
+    json_t *asked = tn_json_pack("{s:s, s:O}", "role", "user", "content", prompt);
+    put_images(json_object_get(body, "images"), &asked);
+    tn_json_append(&list, asked);
     tn_json_set(chat, "messages", list);
     return TERN_OK;
 }

@@ -225,7 +225,7 @@ static result list(tn_page *p, connection *c) {
     return send_result(c, st, &err, v ? tn_json_pack("{s:o}", "talks", v) : NULL);
 }
 
-static result create(tn_page *p, connection *c) {
+static result create(tn_page *p, connection *c, const json_t *body) {
     char id[TN_TALK_ID];
     tern_error err = {0};
     json_int_t now = (json_int_t)time(NULL);
@@ -234,6 +234,7 @@ static result create(tn_page *p, connection *c) {
                                              id, "title", "", "created", now, "updated", now, "leaf", 0,
                                              "settings", json_object(), "nodes", json_array())
                               : NULL;
+    if (st == TERN_OK && json_object_get(body, "nodes")) st = tn_talk_import(v, body, &err);
     tn_talks_lock(p->talks);
     if (st == TERN_OK) st = tn_talks_put(p->talks, id, v, &err);
     tn_talks_unlock(p->talks);
@@ -363,7 +364,7 @@ static result route(tn_page *p, connection *c, const char *url, const char *meth
     }
     if (strncmp(url, "/page/talks", 11) != 0) return refuse(c, 404, "there is no such address");
     if (!p->talks) return refuse(c, 503, p->no_talks.message);
-    if (!url[11]) return get ? list(p, c) : create(p, c);
+    if (!url[11]) return get ? list(p, c) : create(p, c, body);
     return url[11] == '/' ? talk(p, c, url + 12, method, body) : refuse(c, 404, "there is no such address");
 }
 

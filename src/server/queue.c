@@ -2,7 +2,10 @@
 
 #include "base/clock.h"
 #include "session/session.h"
+#include "server/fair.h"
+#include "server/priority.h"
 #include "server/refusals.h"
+#include "server/seat.h"
 #include "server/slots.h"
 #include "server/turns.h"
 #include "server/watch.h"
@@ -13,22 +16,9 @@
 #include <string.h>
 #include <time.h>
 
-/* A seat is a job being answered: it waits for a slot, reads its prompt chunk by chunk, then decodes. */
-typedef struct seat {
-    tn_job *j;     /* NULL: free */
-    tn_slot *slot; /* NULL: not begun, or an embedding */
-    tn_prefill prompt;
-    tern_generate_options o;
-    tern_answer *d; /* NULL: the prompt is not read yet */
-    uint64_t turn;  /* of its last chunk */
-} seat;
-
-enum { CLIENTS = 64 };
-
-/* When each client was served last; those that were not for longest make room for new ones. */
-typedef struct served {
-    uint64_t client[CLIENTS], turn[CLIENTS]; /* turn 0: free */
-} served;
+/* In PASSED turns in a row somebody may be passed over for work that goes first. Answers that go first have a step
+ * whenever others were read for SHARE times as long as the last one took. */
+enum { PASSED = 4, SHARE = 5 };
 
 struct tn_queue {
     tn_queue_options o;
@@ -40,61 +30,82 @@ struct tn_queue {
     tn_queue_counts counts;        /* guarded by mu */
     size_t n_unread, n_probs;      /* of all jobs; guarded by mu */
     tn_job *running[TN_MAX_TEXTS]; /* guarded by mu */
-    served seated;                 /* clients whose requests sat down; guarded by mu */
+    tn_fair seated;                /* clients whose requests sat down; guarded by mu */
     uint64_t n_seated;             /* guarded by mu */
+    tn_lora_mix own;               /* guarded by mu */
+    int n_passed;                  /* seats given to who goes first, in a row; guarded by mu */
+    atomic_int n_put; /* jobs that came; relaxed, as the next: looked at in the middle of a chunk, */
+    atomic_int
+        n_mute[TN_PRIORITIES]; /* and jobs whose first words are still to come; what they say is behind mu */
     /* the worker's */
     tn_slots slots;
-    seat seats[TN_MAX_TEXTS];
+    tn_seat seats[TN_MAX_TEXTS];
     int32_t n_seats;
     uint64_t turn;
-    served read;           /* clients whose prompts had a chunk */
+    tn_fair read;          /* clients whose prompts had a chunk */
     int n_apart;           /* chunks since the last step */
     double decode_until_s; /* since the last chunk others have that long for their steps */
+    double step_s;         /* what the last one took */
     tern_session *embedder;
+    /* of the chunk that is read; its threads look at these, which change while none of them works */
+    tn_pause pause;
+    const tn_seat *reading;
+    int level, n_seen, n_chunks_passed; /* its priority; n_put when there was nothing more urgent */
+    bool pausing;
+    double slice_until_s, paused_s; /* 0: nobody who goes first writes */
+    tn_credit credit;
 };
 
-/* ---- fair turns ------------------------------------------------------------------------------------ */
+/* ---- who is next ------------------------------------------------------------------------------------ */
 
-/* 0: it is not known that the client was served. */
-static uint64_t turn_of(const served *s, uint64_t client) {
-    for (int i = 0; i < CLIENTS; i++)
-        if (s->turn[i] && s->client[i] == client) return s->turn[i];
-    return 0;
+/* Background work leaves a seat to the others. */
+static bool may_sit(const tn_queue *q, const tn_job *j) {
+    int n = 0;
+    for (int32_t i = 0; i < q->n_seats; i++) n += q->running[i] && q->running[i]->a.r.priority < TN_ORDINARY;
+    return j->a.r.priority >= TN_ORDINARY || q->n_seats == 1 || n < q->n_seats - 1;
 }
 
-static void was_served(served *s, uint64_t client, uint64_t turn) {
-    int at = 0;
-    for (int i = 0; i < CLIENTS; i++) {
-        if (s->turn[i] && s->client[i] == client) {
-            at = i;
-            break;
-        }
-        if (s->turn[i] < s->turn[at]) at = i;
+/* Who goes first among those who may sit down, above a priority: TN_INTERACTIVE or less; where some were passed over
+ * often enough, everybody. *passes: somebody is passed over. With the lock. */
+static int first_level(const tn_queue *q, int above, bool *passes) {
+    int most = TN_BACKGROUND, least = TN_INTERACTIVE;
+    for (const tn_job *j = q->first; j; j = j->next) {
+        if (!may_sit(q, j)) continue;
+        if (j->a.r.priority > most) most = j->a.r.priority;
+        if (j->a.r.priority < least) least = j->a.r.priority;
     }
-    s->client[at] = client;
-    s->turn[at] = turn;
+    *passes = least < most;
+    if (above >= TN_BACKGROUND) return above + 1 > most ? above + 1 : most;
+    return q->n_passed < PASSED ? most : TN_BACKGROUND;
 }
 
-/* Takes the next of those who wait from the list; NULL: nobody waits. With the lock. */
-static tn_job *next_job(tn_queue *q) {
+/* Takes the next of those who wait from the list, of a priority above this one; NULL: nobody waits. With the lock. */
+static tn_job *next_job(tn_queue *q, int above) {
     tn_job **best = NULL, *last = NULL;
     int fewest = 0;
+    bool passes;
+    const int level = first_level(q, above, &passes);
     for (tn_job **p = &q->first; *p; p = &(*p)->next) {
+        if ((*p)->a.r.priority < level || !may_sit(q, *p)) continue;
         uint64_t client = (*p)->a.r.client;
         int n = 0;
         for (int32_t i = 0; i < q->n_seats; i++) n += q->running[i] && q->running[i]->a.r.client == client;
-        bool first = !best || n < fewest ||
-                     (n == fewest && turn_of(&q->seated, client) < turn_of(&q->seated, (*best)->a.r.client));
+        const uint64_t mine = tn_fair_turn(&q->seated, client),
+                       his = best ? tn_fair_turn(&q->seated, (*best)->a.r.client) : 0;
+        bool first = !best || n < fewest || (n == fewest && mine < his) ||
+                     (n == fewest && mine == his && client == (*best)->a.r.client &&
+                      tn_fair_due_ns(*p) < tn_fair_due_ns(*best));
         if (first) best = p, fewest = n;
     }
     if (!best) return NULL;
     tn_job *j = *best;
     *best = j->next;
     j->next = NULL;
+    q->n_passed = passes && level > TN_BACKGROUND ? q->n_passed + 1 : 0;
     for (tn_job *k = q->first; k; k = k->next) last = k;
     q->last = last;
     j->seated = ++q->n_seated;
-    was_served(&q->seated, j->a.r.client, j->seated);
+    tn_fair_served(&q->seated, j->a.r.client, j->seated);
     return j;
 }
 
@@ -175,8 +186,9 @@ static bool put_out(void *user, const char *text, size_t n) {
     tn_queue *q = j->q;
     pthread_mutex_lock(&q->mu);
     const size_t unread = j->out.n - j->n_taken;
-    bool much =
-        unread > TN_UNREAD_BYTES || (unread > TN_UNREAD_LEAST_BYTES && q->n_unread > TN_UNREAD_ALL_BYTES);
+    bool much = unread > TN_UNREAD_BYTES ||
+                (unread > TN_UNREAD_LEAST_BYTES && q->n_unread > TN_UNREAD_ALL_BYTES) ||
+                (unread > TN_UNREAD_PRESSED_BYTES && q->first);
     bool ok = j->why || !much; /* the last words of one that ends for it still come */
     if (!ok) j->why = "the client does not read its answer";
     ok = ok && tn_bytes_add(&j->out, text, n);
@@ -200,43 +212,16 @@ static bool keep_probs(void *user, size_t n) {
     return ok;
 }
 
-const double tn_times_s[TN_TIMES] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-                                     0.5,   1,      2.5,   5,    10,    30,   60};
-
-static void took(tn_times *t, double s) {
-    int i = 0;
-    while (i < TN_TIMES && s > tn_times_s[i]) i++;
-    t->n[i]++;
-    t->count++;
-    t->sum_s += s;
-}
-
 static void count_token(void *user) {
     tn_job *j = user;
     tn_queue *q = j->q;
     int64_t now = tn_now_ns();
     double s = (double)(now - (j->token_ns ? j->token_ns : j->a.r.asked_ns)) * 1e-9;
     pthread_mutex_lock(&q->mu);
-    took(j->token_ns ? &q->counts.between : &q->counts.first, s);
+    tn_times_add(j->token_ns ? &q->counts.between : &q->counts.first, s);
     if (!j->token_ns && q->counts.first.count == 1) q->counts.opened_first_s = s;
     pthread_mutex_unlock(&q->mu);
     j->token_ns = now;
-}
-
-void tn_queue_hide_path(const char *path, const char *name, tern_error *err) {
-    tern_error told = *err;
-    size_t n = strlen(path);
-    char *at = strstr(err->message, path);
-    if (!at) return;
-    snprintf(told.message, sizeof told.message, "%.*s%.200s%s", (int)(at - err->message), err->message, name,
-             at + n);
-    *err = told;
-}
-
-void tn_queue_tell_from(const tn_queue_options *o, json_t **into) {
-    if (!o->from) return;
-    tn_json_set(into, "from", tn_json_string(o->from, strlen(o->from)));
-    tn_cache_about_json(&o->about, into);
 }
 
 /* ---- the worker ------------------------------------------------------------------------------------ */
@@ -249,9 +234,17 @@ static void running_on(tn_queue *q, tn_job *j, tern_session *s) {
     pthread_mutex_unlock(&q->mu);
 }
 
-static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) {
+/* Its first words come, or never will. */
+static void no_more_mute(tn_queue *q, tn_job *j) {
+    if (j->counted)
+        atomic_fetch_sub_explicit(&q->n_mute[j->a.r.priority - TN_BACKGROUND], 1, memory_order_relaxed);
+    j->counted = false;
+}
+
+static void finish(tn_queue *q, tn_seat *a, tern_status st, const tern_error *err) {
     tn_job *j = a->j;
     tern_error why = *err;
+    no_more_mute(q, j);
     running_on(q, j, NULL);
     tn_watch_end(j->a.r.watch);
     if (a->slot) tn_slots_give_back(&q->slots, a->slot);
@@ -278,13 +271,13 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
     q->running[a - q->seats] = NULL;
     pthread_cond_signal(&j->changed);
     pthread_mutex_unlock(&q->mu);
-    *a = (seat){0};
+    *a = (tn_seat){0};
     job_release(j);
 }
 
 /* ---- decoding: a step of all together ---------------------------------------------------------------- */
 
-static void finish_decoded(tn_queue *q, seat *a) {
+static void finish_decoded(tn_queue *q, tn_seat *a) {
     tn_job *j = a->j;
     tern_error err = {0};
     tern_status st = tern_answer_close(&a->d, &j->a.said.res, &err);
@@ -304,7 +297,9 @@ static int32_t decode_step(tn_queue *q) {
     for (int32_t i = 0; i < q->n_seats; i++) {
         if (q->seats[i].d) d[n++] = q->seats[i].d;
     }
+    const double begin_s = tn_now_s();
     if (n) (void)tern_answers_step(d, (size_t)n, NULL); /* an answer that failed says so when it is closed */
+    if (n) q->step_s = tn_now_s() - begin_s;
     pthread_mutex_lock(&q->mu);
     tn_queue_counts *c = &q->counts;
     c->n_steps += n > 0;
@@ -313,7 +308,7 @@ static int32_t decode_step(tn_queue *q) {
     q->n_apart = 0;
     pthread_mutex_unlock(&q->mu);
     for (int32_t i = 0; i < q->n_seats; i++) {
-        seat *a = &q->seats[i];
+        tn_seat *a = &q->seats[i];
         if (a->d && !tern_answer_more(a->d)) finish_decoded(q, a);
     }
     return n;
@@ -324,11 +319,11 @@ static int32_t decode_step(tn_queue *q) {
 static tn_prompt prompt_of(const tn_job *j) { return (tn_prompt){j->a.said.ids, j->a.said.n_ids, &j->a.mix}; }
 
 /* Someone else is reading much of the same text: a copy will cost less than reading it too. */
-static bool better_wait(const tn_queue *q, const seat *a) {
+static bool better_wait(const tn_queue *q, const tn_seat *a) {
     const tn_job *j = a->j;
     size_t soon = 0;
     for (int32_t i = 0; i < q->n_seats; i++) {
-        const seat *b = &q->seats[i];
+        const tn_seat *b = &q->seats[i];
         if (!b->slot || b->d) continue;
         size_t same =
             tn_lora_mix_id(&b->j->a.mix) == tn_lora_mix_id(&j->a.mix)
@@ -339,7 +334,7 @@ static bool better_wait(const tn_queue *q, const seat *a) {
     return soon && soon >= tn_slots_known(&q->slots, prompt_of(j)) + TN_CHECKPOINT_LEAST;
 }
 
-static tern_status begin_prompt(tn_queue *q, seat *a, tern_error *err) {
+static tern_status begin_prompt(tn_queue *q, tn_seat *a, tern_error *err) {
     tn_job *j = a->j;
     TN_TRY(tn_slots_take(&q->slots, prompt_of(j), &a->slot, err));
     tern_session *s = a->slot->s;
@@ -353,29 +348,71 @@ static tern_status begin_prompt(tn_queue *q, seat *a, tern_error *err) {
     tn_watch_begin(j->a.r.watch, s, j->a.said.n_ids, j->a.said.n_cached);
     if (!tn_answering_read(&j->a, j->a.said.n_cached))
         return tn_fail(err, TERN_E_MEMORY, "no memory for the answer");
-    return tn_prefill_begin(s, j->a.said.ids, j->a.said.n_ids, &a->prompt, err);
+    return TERN_OK;
 }
 
-static void read_chunk(tn_queue *q, seat *a) {
+/* A view of a picture, as long as one is not known; then a chunk of the prompt. */
+static tern_status read_on(tn_seat *a, tern_error *err) {
+    tn_job *j = a->j;
+    bool more = false;
+    if (a->begun) return tn_prefill_chunk(&a->prompt, err);
+    TN_TRY(tn_answering_see(&j->a, j->a.said.n_cached, &more, err));
+    if (more) return TERN_OK;
+    TN_TRY(tn_session_look(a->slot->s, j->a.shown, j->a.n_shown, err));
+    TN_TRY(tn_prefill_begin(a->slot->s, j->a.said.ids, j->a.said.n_ids, &a->prompt, err));
+    a->begun = true;
+    return j->a.n_shown ? TERN_OK : tn_prefill_chunk(&a->prompt, err);
+}
+
+static bool something_urgent(void *user);
+static void go_first(void *user);
+
+/* The chunk that follows lets go first what is more urgent. Returns whether that may be. */
+static bool begin_pausable(tn_queue *q, const tn_seat *a, tern_session *s) {
+    if (q->pausing || a->j->a.r.priority == TN_INTERACTIVE) return false;
+    q->pause = (tn_pause){.wanted = something_urgent, .run = go_first, .user = q};
+    q->reading = a;
+    q->level = a->j->a.r.priority;
+    q->paused_s = q->slice_until_s = 0;
+    for (int32_t i = 0; i < q->n_seats; i++) /* they had their step just now */
+        if (q->seats[i].d && q->seats[i].j->a.r.priority > q->level)
+            q->slice_until_s = tn_now_s() + q->step_s * SHARE;
+    tn_session_pauses(s, &q->pause);
+    return true;
+}
+
+/* Returns how long it was paused. */
+static double end_pausable(tn_queue *q, tern_session *s) {
+    tn_session_pauses(s, NULL);
+    q->reading = NULL;
+    return q->paused_s;
+}
+
+static void read_chunk(tn_queue *q, tn_seat *a) {
     tn_job *j = a->j;
     tern_error err = {0};
     tern_status st = TERN_OK;
     double t0 = tn_now_s();
     if (!a->slot) st = begin_prompt(q, a, &err);
-    if (st == TERN_OK) st = tn_prefill_chunk(&a->prompt, &err);
+    if (st == TERN_OK) {
+        const bool pauses = begin_pausable(q, a, a->slot->s);
+        st = read_on(a, &err);
+        if (pauses) t0 += end_pausable(q, a->slot->s);
+    }
     j->a.said.prefill_s += tn_now_s() - t0;
     if (st == TERN_OK && !tn_answering_read(&j->a, j->a.said.n_cached + a->prompt.done))
         st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
-    if (st == TERN_OK && a->prompt.done == a->prompt.n) {
+    if (st == TERN_OK && a->begun && a->prompt.done == a->prompt.n) {
         tn_watch_read(j->a.r.watch);
         tn_constraint_give(a->slot->s, &a->o, &j->grammar);
         st = tern_answer_open(a->slot->s, &a->o, &a->d, &err);
+        no_more_mute(q, j);
     }
     if (st != TERN_OK) finish(q, a, st, &err);
     else if (a->d && !tern_answer_more(a->d)) finish_decoded(q, a);
 }
 
-static void embed(tn_queue *q, seat *a) {
+static void embed(tn_queue *q, tn_seat *a) {
     tn_job *j = a->j;
     tern_error err = {0};
     tern_status st = TERN_OK;
@@ -394,30 +431,44 @@ static void embed(tn_queue *q, seat *a) {
         const tn_hparams *h = &q->o.e->model->h;
         const int32_t *ids = j->a.said.ids;
         size_t n = j->a.said.n_ids;
+        const bool pauses = begin_pausable(q, a, q->embedder);
         st = h->pooling == TN_POOL_RANK
                  ? tern_session_rank(q->embedder, ids, n, j->vector, &err)
                  : tern_session_embed(q->embedder, ids, n, j->mean, j->vector, (size_t)h->n_embd, &err);
+        if (pauses) (void)end_pausable(q, q->embedder);
     }
     finish(q, a, st, &err);
 }
 
-/* A chunk of a prompt: of the client that had none for longest, and of his prompts the one that had none
- * for longest. Returns false when there is none to read. */
-static bool prompt_turn(tn_queue *q) {
-    seat *next = NULL;
-    bool waits = false; /* an answer */
+/* Whether a's chunk comes before b's: what goes first, then the client that had none for longest, and of his prompts
+ * the one that had none for longest. */
+static bool reads_before(const tn_queue *q, const tn_seat *a, const tn_seat *b) {
+    const int mine = a->j->a.r.priority, his = b->j->a.r.priority;
+    if (mine != his && (q->pausing || q->n_chunks_passed < PASSED)) return mine > his;
+    const uint64_t my_turn = tn_fair_turn(&q->read, a->j->a.r.client),
+                   his_turn = tn_fair_turn(&q->read, b->j->a.r.client);
+    return my_turn < his_turn || (my_turn == his_turn && a->turn < b->turn);
+}
+
+/* A chunk of a prompt above a priority. Returns false when there is none to read. */
+static bool prompt_turn(tn_queue *q, int above) {
+    tn_seat *next = NULL;
+    bool waits = false, passes = false; /* an answer; somebody is passed over */
     bool any_slot = tn_slots_any(&q->slots);
     for (int32_t i = 0; i < q->n_seats; i++) {
-        seat *a = &q->seats[i];
+        tn_seat *a = &q->seats[i];
         waits = waits || a->d;
-        if (!a->j || a->d || (!a->slot && !a->j->vector && (!any_slot || better_wait(q, a)))) continue;
-        uint64_t mine = turn_of(&q->read, a->j->a.r.client),
-                 his = next ? turn_of(&q->read, next->j->a.r.client) : 0;
-        if (!next || mine < his || (mine == his && a->turn < next->turn)) next = a;
+        if (!a->j || a->d || a == q->reading || a->j->a.r.priority <= above ||
+            (a->j->vector && q->reading && q->reading->j->vector) || /* its session is in the middle of one */
+            (!a->slot && !a->j->vector && (!any_slot || better_wait(q, a))))
+            continue;
+        passes |= next && next->j->a.r.priority != a->j->a.r.priority;
+        if (!next || reads_before(q, a, next)) next = a;
     }
     if (!next) return false;
+    if (!q->pausing) q->n_chunks_passed = passes && q->n_chunks_passed < PASSED ? q->n_chunks_passed + 1 : 0;
     next->turn = ++q->turn;
-    was_served(&q->read, next->j->a.r.client, q->turn);
+    tn_fair_served(&q->read, next->j->a.r.client, q->turn);
     if (next->j->vector) embed(q, next);
     else read_chunk(q, next);
     pthread_mutex_lock(&q->mu);
@@ -427,28 +478,92 @@ static bool prompt_turn(tn_queue *q) {
     return true;
 }
 
+/* ---- what goes first --------------------------------------------------------------------------------- */
+
+/* Asked between the parts of a chunk, by any thread that works on it. */
+static bool something_urgent(void *user) {
+    tn_queue *q = user;
+    if (q->slice_until_s > 0 && tn_now_s() >= q->slice_until_s) return true;
+    if (q->credit.s <= 0) return false;
+    if (q->o.turns && tn_turns_above(q->o.turns, q->level)) return true;
+    if (atomic_load_explicit(&q->n_put, memory_order_relaxed) == q->n_seen) return false;
+    for (int i = q->level + 1; i <= TN_INTERACTIVE; i++)
+        if (atomic_load_explicit(&q->n_mute[i - TN_BACKGROUND], memory_order_relaxed)) return true;
+    return false;
+}
+
+/* Those who wait, above a priority, sit down where a seat is free. With the lock. */
+static void give_seats(tn_queue *q, int above) {
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        if (q->seats[i].j) continue;
+        tn_job *j = next_job(q, above);
+        if (!j) return;
+        q->counts.waiting--;
+        q->counts.running++;
+        q->running[i] = j;
+        q->seats[i] = (tn_seat){.j = j};
+    }
+}
+
+/* Prompts that go first are read, with a step of all answers after every chunk; then answers that go first have a step
+ * now and then. */
+static void go_first(void *user) {
+    tn_queue *q = user;
+    const double begin_s = tn_now_s();
+    bool any = true, writes = false;
+    q->pausing = true;
+    q->slots.paused = q->reading->slot;
+    if (q->o.turns && tn_turns_above(q->o.turns, q->level)) { /* of another model */
+        tn_turns_give(q->o.turns);
+        tn_turns_take(q->o.turns, q->level);
+    }
+    while (any) {
+        pthread_mutex_lock(&q->mu);
+        q->n_seen = atomic_load_explicit(&q->n_put, memory_order_relaxed);
+        if (!q->closing) give_seats(q, q->level);
+        pthread_mutex_unlock(&q->mu);
+        any = tn_now_s() - begin_s < q->credit.s && prompt_turn(q, q->level);
+        const double read_s = tn_now_s() - begin_s;
+        (void)decode_step(q);
+        if (!any) q->credit.s -= read_s;
+    }
+    for (int32_t i = 0; i < q->n_seats; i++)
+        writes |= q->seats[i].d && q->seats[i].j->a.r.priority > q->level;
+    q->slice_until_s = writes ? tn_now_s() + SHARE * q->step_s : 0;
+    q->slots.paused = NULL;
+    q->pausing = false;
+    q->paused_s += tn_now_s() - begin_s;
+    pthread_mutex_lock(&q->mu);
+    q->counts.n_pauses++;
+    pthread_mutex_unlock(&q->mu);
+}
+
 /* ---- rounds ------------------------------------------------------------------------------------------ */
+
+/* The priority of what a round does. */
+static int level_of(const tn_queue *q) {
+    int level = TN_BACKGROUND;
+    for (int32_t i = 0; i < q->n_seats; i++)
+        if (q->seats[i].j && q->seats[i].j->counted && q->seats[i].j->a.r.priority > level)
+            level = q->seats[i].j->a.r.priority;
+    return level;
+}
 
 /* Waits for work. Jobs sit down in the order that next_job says. Returns false when all is over. */
 static bool sit_down(tn_queue *q) {
     bool any = false;
     pthread_mutex_lock(&q->mu);
     while (!q->first && !q->counts.running && !q->closing) pthread_cond_wait(&q->work, &q->mu);
+    q->n_seen = atomic_load_explicit(&q->n_put, memory_order_relaxed);
+    give_seats(q, TN_BACKGROUND - 1);
     for (int32_t i = 0; i < q->n_seats; i++) {
-        seat *a = &q->seats[i];
-        if (!a->j && q->first) {
-            tn_job *j = next_job(q);
-            q->counts.waiting--;
-            q->counts.running++;
-            q->running[i] = j;
-            *a = (seat){.j = j};
-        }
+        tn_seat *a = &q->seats[i];
         if (a->j && q->closing) atomic_store(&a->j->cancelled, true);
         any = any || a->j;
     }
     pthread_mutex_unlock(&q->mu);
     for (int32_t i = 0; i < q->n_seats; i++) {
-        seat *a = &q->seats[i];
+        tn_seat *a = &q->seats[i];
         tern_error err;
         /* one that decodes notices by itself */
         if (a->j && !a->d && atomic_load(&a->j->cancelled))
@@ -463,11 +578,16 @@ static bool sit_down(tn_queue *q) {
 static void *work(void *user) {
     tn_queue *q = user;
     while (sit_down(q)) {
-        tn_turns_take(q->o.turns);
+        tn_turns_take(q->o.turns, level_of(q));
         bool decoded = decode_step(q) > 0;
         double now = tn_now_s();
-        if ((!decoded || now >= q->decode_until_s) && prompt_turn(q))
-            q->decode_until_s = tn_now_s() + 0.5 * (tn_now_s() - now);
+        q->paused_s = q->slice_until_s = 0;
+        if ((!decoded || now >= q->decode_until_s) && prompt_turn(q, TN_BACKGROUND - 1)) {
+            const double end = tn_now_s(), read_s = end - now - q->paused_s;
+            tn_credit_earn(&q->credit, read_s);
+            q->decode_until_s =
+                end + (q->slice_until_s > 0 ? 0 : 0.5 * read_s); /* else they had it meanwhile */
+        }
         tn_turns_give(q->o.turns);
     }
     return NULL;
@@ -488,6 +608,8 @@ static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error
                                     .n_ctx = q->o.n_ctx,
                                     .chat_template = q->o.chat_template,
                                     .usual = &q->o.usual,
+                                    .own = tn_queue_adapters(q),
+                                    .images = q->o.images,
                                     .shift = q->o.shift,
                                     .put = put_out,
                                     .token = count_token,
@@ -530,6 +652,9 @@ static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_
         else q->first = j;
         q->last = j;
         q->counts.waiting++;
+        j->counted = true;
+        atomic_fetch_add_explicit(&q->n_mute[j->a.r.priority - TN_BACKGROUND], 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&q->n_put, 1, memory_order_relaxed);
         pthread_cond_signal(&q->work);
     }
     pthread_mutex_unlock(&q->mu);
@@ -563,7 +688,7 @@ tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_b
     return st;
 }
 
-tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client,
+tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client, int priority,
                            bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
                            tern_error *err) {
     tern_model_info info;
@@ -580,6 +705,7 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t 
                     .per_prompt = 1,
                     .prompt = json_object_get(body, "prompt"),
                     .client = client,
+                    .priority = priority,
                     .embeds = true};
     tn_job *j;
     tern_status st = put(q, &r, v, mean, &j, err); /* takes r and v */
@@ -602,12 +728,14 @@ tern_status tn_queue_open(const tn_queue_options *o, tn_queue **out, tern_error 
     *out = NULL;
     TN_FAIL_IF(!q, err, TERN_E_MEMORY, "no memory for the server");
     q->o = *o;
+    q->credit.s = TN_CREDIT_MOST_S;
     q->n_seats = o->n_sessions < TN_MAX_TEXTS ? o->n_sessions : TN_MAX_TEXTS;
     tern_status st = tn_slots_open(&q->o, &q->slots, err);
     if (st != TERN_OK) {
         free(q);
         return st;
     }
+    q->own = q->slots.at[0].s->mix;
     q->o.n_ctx = tern_session_capacity(q->slots.at[0].s);
     pthread_mutex_init(&q->mu, NULL);
     pthread_cond_init(&q->work, NULL);
@@ -645,6 +773,19 @@ void tn_queue_close(tn_queue **pq) {
     pthread_mutex_destroy(&q->mu);
     pthread_cond_destroy(&q->work);
     free(q);
+}
+
+tn_lora_mix tn_queue_adapters(tn_queue *q) {
+    pthread_mutex_lock(&q->mu);
+    const tn_lora_mix mix = q->own;
+    pthread_mutex_unlock(&q->mu);
+    return mix;
+}
+
+void tn_queue_adapt(tn_queue *q, const tn_lora_mix *mix) {
+    pthread_mutex_lock(&q->mu);
+    q->own = *mix;
+    pthread_mutex_unlock(&q->mu);
 }
 
 const tn_queue_options *tn_queue_opts(const tn_queue *q) { return &q->o; }

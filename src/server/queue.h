@@ -1,7 +1,8 @@
 /* server/queue.h - who is answered when: up to TN_MAX_TEXTS requests of a model together, on sessions that
  * keep their prefixes (slots.h). Among those who wait the client with the fewest answers being made is next,
  * then the one served longest ago, then the one that came first; chunks of prompts go round likewise. So a
- * client with many requests does not keep out one that has a single one.
+ * client with many requests does not keep out one that has a single one. Of one client's requests the short ones go
+ * first, for up to ten seconds.
  *
  * One worker thread goes round: all answers go one step further in one forward, then one prompt is read a
  * chunk further. A job belongs to two: the connection that asks and the worker that answers. The later of
@@ -39,6 +40,7 @@ typedef struct tn_job {
     float *vector; /* not NULL: the text's embedding is wanted, and goes there */
     bool mean;
     int64_t token_ns; /* of its last token; 0: none yet */
+    bool counted;     /* among those whose first words are still to come */
     /* compiled by the connection before it is put, so that nobody waits for that but who asks */
     struct tn_grammar *grammar;
 } tn_job;
@@ -53,6 +55,7 @@ typedef struct tn_queue_options {
     tn_usual usual;            /* of requests that do not say it */
     uint64_t cache_bytes;      /* of conversations on disk; 0: none */
     bool shift;                /* the oldest turns of a conversation that is too long leave it */
+    tn_images_from images;     /* who decodes pictures */
     struct tn_turns *turns;    /* with the queues of other models; NULL: there are none */
     bool (*room)(void *user,
                  uint64_t bytes); /* counts memory for one more session; false: no room. NULL: always */
@@ -75,11 +78,13 @@ typedef struct tn_times {
     double sum_s;
 } tn_times;
 extern const double tn_times_s[TN_TIMES];
+void tn_times_add(tn_times *t, double s);
 
 typedef struct tn_queue_counts {
     uint64_t n_done, n_failed, n_cancelled, prompt_tokens, cached_tokens, output_tokens;
     double prefill_s, decode_s;
     uint64_t n_chunks, n_steps; /* of prompts; of answers, all together */
+    uint64_t n_pauses;          /* of chunks, for what goes first */
     tn_times first, between;    /* from a request to its first token; from a token of an answer to the next */
     double opened_first_s;      /* that of the very first request; 0: not yet */
     int waiting, running;
@@ -93,6 +98,9 @@ void tn_queue_stop(tn_queue *q);
 void tn_queue_close(tn_queue **q);
 const tn_queue_options *tn_queue_opts(const tn_queue *q);
 tn_queue_counts tn_queue_count(tn_queue *q);
+/* Adapters of requests that name none: the engine's own, until they are set; what waits already keeps its own. */
+tn_lora_mix tn_queue_adapters(tn_queue *q);
+void tn_queue_adapt(tn_queue *q, const tn_lora_mix *mix);
 
 /* Takes the request, also on failure. TN_E_BUSY: too many wait; a client without any may still wait where
  * others have filled the queue, up to twice its size. TERN_E_LIMIT: the prompt is too long. */
@@ -103,7 +111,7 @@ tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_
 tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_bytes, tern_error *err);
 /* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: out [n_embd], *n_tokens
  * grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
-tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client,
+tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client, int priority,
                            bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
                            tern_error *err);
 /* What answers may hold until it is sent: bytes of one whose client does not read it, of all such together, and
@@ -111,8 +119,9 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t 
 enum {
     TN_UNREAD_BYTES = 2 << 20,
     TN_UNREAD_ALL_BYTES = 64 << 20,
-    TN_UNREAD_LEAST_BYTES = 256 << 10, /* less is nobody's fault */
-    TN_KEPT_PROBS = 400000,            /* of a request */
+    TN_UNREAD_LEAST_BYTES = 256 << 10,  /* less is nobody's fault */
+    TN_UNREAD_PRESSED_BYTES = 16 << 10, /* ... unless others wait for their turn */
+    TN_KEPT_PROBS = 400000,             /* of a request */
     TN_KEPT_ALL_PROBS = 2000000,
     TN_KEPT_LEAST_PROBS = 10000
 };

@@ -1,5 +1,7 @@
 #include "server/rag_body.h"
 
+#include "server/bytes.h"
+
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -20,36 +22,18 @@ static tern_status object_of(const char *body, size_t n, json_t **out, tern_erro
     return tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
 }
 
-static int value_of(char c) {
-    return c >= 'A' && c <= 'Z'   ? c - 'A'
-           : c >= 'a' && c <= 'z' ? c - 'a' + 26
-           : c >= '0' && c <= '9' ? c - '0' + 52
-           : c == '+' || c == '-' ? 62
-           : c == '/' || c == '_' ? 63
-                                  : -1;
-}
-
-/* Base64 with or without its padding, in either alphabet; whatever else stands there is an error. */
 static tern_status from_base64(const char *p, size_t n, char **out, size_t *n_out, tern_error *err) {
-    while (n && p[n - 1] == '=') n--;
-    TN_FAIL_IF(n % 4 == 1, err, TERN_E_INVALID, "'data' is not base64: it ends in the middle");
-    char *to = malloc(n / 4 * 3 + 3);
-    TN_FAIL_IF(!to, err, TERN_E_MEMORY, "no memory for the document");
-    uint32_t bits = 0;
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
-        int v = value_of(p[i]);
-        if (v < 0) {
-            free(to);
-            return tn_fail(err, TERN_E_INVALID, "'data' is not base64 at byte %zu", i);
-        }
-        bits = bits << 6 | (uint32_t)v;
-        if (i % 4 == 0) continue;
-        to[k++] = (char)(bits >> (6 - 2 * (i % 4)) & 255);
+    tn_bytes b = {0};
+    size_t bad, end = n;
+    while (end && p[end - 1] == '=') end--;
+    TN_FAIL_IF(end % 4 == 1, err, TERN_E_INVALID, "'data' is not base64: it ends in the middle");
+    if (tn_bytes_from_base64(&b, p, n, &bad)) {
+        *out = b.p;
+        *n_out = b.n;
+        return TERN_OK;
     }
-    *out = to;
-    *n_out = k;
-    return TERN_OK;
+    TN_FAIL_IF(bad < n, err, TERN_E_INVALID, "'data' is not base64 at byte %zu", bad);
+    return tn_fail(err, TERN_E_MEMORY, "no memory for the document");
 }
 
 static tern_status read_document(tn_rag_given *g, tern_error *err) {

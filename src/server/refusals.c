@@ -13,7 +13,12 @@ static bool is_full(const char *message) {
 tern_status tn_own_files(tern_error *err) {
     char text[sizeof err->message];
     const bool io = err->code == TERN_E_IO || err->code == TERN_E_LIMIT;
-    if (io && is_full(err->message)) return tn_fail(err, TN_E_FULL, "the disk is full: nothing was kept");
+    const bool erased =
+        strstr(err->message, "could not be overwritten"); /* where each write takes new room */
+    if (io && is_full(err->message))
+        return tn_fail(err, TN_E_FULL,
+                       erased ? "the disk is full: it is gone, but its bytes could not be overwritten"
+                              : "the disk is full: nothing was kept");
     if (err->message[0] != '/') { /* "no memory to write PATH" */
         char *path = strstr(err->message, " /");
         if (path) *path = 0;

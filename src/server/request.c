@@ -46,6 +46,7 @@ static const struct {
                 {"return_progress", BOTH},
                 {"timings_per_token", BOTH},
                 {"lora", BOTH},
+                {"priority", BOTH},
                 {"prompt", TEXT},
                 {"echo", TEXT},
                 {"suffix", TEXT},
@@ -462,6 +463,7 @@ void tn_request_free(tn_request *r) {
     free(r->schema);
     if (last) {
         json_decref(r->messages);
+        json_decref(r->pictures);
         json_decref(r->call_names);
         json_decref(r->tools);
         json_decref(r->begun);

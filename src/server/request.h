@@ -50,12 +50,13 @@ typedef struct tn_request {
     tn_api api;
     uint32_t says; /* TN_SAYS_... */
     json_t *body;  /* what texts below point into */
-    /* Requests that share body, messages, tools, begun, sources and kept, which none of them changes; the last to be
+    /* Requests that share body, messages, pictures, tools, begun, sources and kept, which none of them changes; the last to be
      * freed frees these. NULL: this one alone has them. */
     atomic_int *sharers;
-    /* These are of chats, and owned: messages and tools in OpenAI's form, every content a text; variables of
+    /* These are of chats, and owned: messages and tools in OpenAI's form, every content a text, or texts and pictures; variables of
      * the template or NULL. */
     json_t *messages, *tools, *variables;
+    json_t *pictures;        /* owned: of the messages (server/images.h); NULL: none */
     json_t *call_names;      /* owned: of the tools that the messages call, by the calls' ids; NULL: none */
     json_t *begun;           /* owned: the answer goes on from this text; NULL: it begins anew */
     bool no_answer;          /* the prompt ends with the last message */
@@ -78,6 +79,7 @@ typedef struct tn_request {
     json_t *sources;  /* owned, or NULL: the passages that the prompt quotes, told with the answer */
     json_t *kept;     /* owned, or NULL: what the sink keeps of the request */
     uint64_t client;  /* who asks, for fair turns */
+    int priority;     /* server/priority.h */
     int64_t asked_ns; /* when; 0: when it is put into the queue */
     int32_t n, per_prompt, choice; /* answers wanted; to every prompt; which of them */
     bool embeds;                   /* a vector or a score is wanted, and no answer */
@@ -127,6 +129,9 @@ void tn_request_ignore(tn_request *r, const char *name);
 /* Reads the rest of a body of Anthropic's form. */
 tern_status tn_messages_read(tn_request *r, tern_error *err);
 
+/* Refuses a part of a content that is no text, in the words that clients of llama.cpp's server know where it is a picture.
+ * Clients ask again where a status is 500, so that it is 400 here. */
+tern_status tn_content_refuse(const char *where, const char *type, const char *there_are, tern_error *err);
 bool tn_says_nothing(const json_t *v); /* null, false, empty, "none" */
 /* Reads a number in [lo, hi]. *out stays as it is where the field is absent or null. */
 tern_status tn_field_number(const json_t *body, const char *name, double lo, double hi, bool whole,

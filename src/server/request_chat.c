@@ -1,10 +1,20 @@
 /* What a request says of a conversation: its messages, tools, and what the template is told besides. */
-#include "server/request.h"
+#include "server/images.h"
 #include "text/toolcall.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+tern_status tn_content_refuse(const char *where, const char *type, const char *there_are, tern_error *err) {
+    static const char *const kinds[][2] = {
+        {"image_url", "image"}, {"input_image", "image"}, {"image", "image"},    {"input_audio", "audio"},
+        {"audio", "audio"},     {"input_video", "video"}, {"video_url", "video"}};
+    for (size_t i = 0; type && i < sizeof kinds / sizeof *kinds; i++)
+        TN_FAIL_IF(!strcmp(type, kinds[i][0]), err, TERN_E_UNSUPPORTED, "%s: %s input is not supported here",
+                   where, kinds[i][1]);
+    return tn_fail(err, TERN_E_UNSUPPORTED, "%s: %s", where, there_are);
+}
 
 tern_status tn_content_text(const json_t *content, const char *where, bool lines, json_t **out,
                             tern_error *err) {
@@ -19,8 +29,13 @@ tern_status tn_content_text(const json_t *content, const char *where, bool lines
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *p = json_array_get(content, i), *t = json_object_get(p, "text");
         const char *type = json_string_value(json_object_get(p, "type"));
-        TN_FAIL_IF(!type || strcmp(type, "text") || !json_is_string(t), err, TERN_E_UNSUPPORTED,
-                   "%s.content[%zu]: only parts of type text are supported", where, i);
+        if (!type || strcmp(type, "text") || !json_is_string(t)) {
+            char part[160];
+            snprintf(part, sizeof part, "%.120s.content[%zu]", where, i);
+            return tn_content_refuse(
+                part, type, "only parts of type text are supported here, and pictures of a user and of tools",
+                err);
+        }
         n += json_string_length(t) + 1;
     }
     char *s = malloc(n + 1);
@@ -82,7 +97,9 @@ static tern_status message(tn_request *r, const json_t *m, const char *where, te
     if (calls && (!c || json_is_null(c))) {
         text = tn_json_string("", 0);
     } else {
-        tern_status st = tn_content_text(c, where, strcmp(role, "assistant") != 0, &text, err);
+        const bool sees = !strcmp(role, "user") || !strcmp(role, "tool");
+        tern_status st = sees ? tn_images_content(r, c, where, true, &text, err)
+                              : tn_content_text(c, where, strcmp(role, "assistant") != 0, &text, err);
         if (st != TERN_OK) {
             json_decref(out);
             return st;

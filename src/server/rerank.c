@@ -1,6 +1,7 @@
 /* Reranking: how well each of several texts answers a question, one after the other, each when its turn comes. */
 #include "engine/engine.h"
 #include "server/api.h"
+#include "server/priority.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,8 @@ static tern_status both(const tern_engine *e, const json_t *query, const json_t 
     return st;
 }
 
-static tern_status score_all(const tn_api_call *a, tn_queue *q, const json_t *query, const json_t *texts,
-                             ranked *out, size_t *n_tokens, tern_error *err) {
+static tern_status score_all(const tn_api_call *a, tn_queue *q, int priority, const json_t *query,
+                             const json_t *texts, ranked *out, size_t *n_tokens, tern_error *err) {
     const tern_engine *e = tn_queue_opts(q)->e;
     float *v = malloc((size_t)e->model->h.n_embd * sizeof *v);
     tern_status st = v ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for scores");
@@ -46,7 +47,8 @@ static tern_status score_all(const tn_api_call *a, tn_queue *q, const json_t *qu
         if (st == TERN_OK && !json_is_string(text))
             st = tn_fail(err, TERN_E_INVALID, "'documents' must be a list of texts");
         if (st == TERN_OK) st = both(e, query, text, &ids, err);
-        if (st == TERN_OK) st = tn_queue_embed(q, ids, false, a->client, gone, a->c, v, n_tokens, err);
+        if (st == TERN_OK)
+            st = tn_queue_embed(q, ids, false, a->client, priority, gone, a->c, v, n_tokens, err);
         json_decref(ids);
         if (st != TERN_OK) break;
         out[i] = (ranked){i, v[0]};
@@ -57,7 +59,8 @@ static tern_status score_all(const tn_api_call *a, tn_queue *q, const json_t *qu
 
 static tern_status read_fields(const json_t *body, const json_t **query, const json_t **texts, size_t *top,
                                tn_request *ignored, tern_error *err) {
-    static const char *const known[] = {"model", "query", "documents", "texts", "top_n", "return_text"};
+    static const char *const known[] = {"model", "query",       "documents", "texts",
+                                        "top_n", "return_text", "priority"};
     const char *field;
     json_t *value;
     *query = json_object_get(body, "query");
@@ -99,6 +102,8 @@ static tern_status rerank(const tn_api_call *a, const json_t *body, tn_request *
                           tern_error *err) {
     const json_t *query, *texts;
     size_t top, n_tokens = 0;
+    int priority = TN_BACKGROUND;
+    TN_TRY(tn_api_priority(a, body, &priority, err));
     TN_TRY(read_fields(body, &query, &texts, &top, ignored, err));
     tn_served *model;
     TN_TRY(tn_api_use(a, body, &model, err));
@@ -110,7 +115,7 @@ static tern_status rerank(const tn_api_call *a, const json_t *body, tn_request *
         st = tn_fail(err, TERN_E_UNSUPPORTED, "model '%s' does not score texts: that takes a reranker",
                      tn_served_name(model));
     tn_connection_busy(a->c, true);
-    if (st == TERN_OK) st = score_all(a, q, query, texts, r, &n_tokens, err);
+    if (st == TERN_OK) st = score_all(a, q, priority, query, texts, r, &n_tokens, err);
     tn_connection_busy(a->c, false);
     if (st == TERN_OK) qsort(r, json_array_size(texts), sizeof *r, better_first);
     if (st == TERN_OK) *out = reply(body, tn_served_name(model), r, top, texts, n_tokens);

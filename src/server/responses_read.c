@@ -50,14 +50,22 @@ static tern_status content_of(const json_t *content, size_t i, json_t **out, ter
     for (size_t k = 0; k < json_array_size(content); k++) {
         const json_t *p = json_array_get(content, k), *type = json_object_get(p, "type"),
                      *text = json_object_get(p, is(type, "refusal") ? "refusal" : "text");
+        if (is(type, "input_image")) {
+            tn_json_append(&list, json_incref((json_t *)(uintptr_t)p));
+            continue;
+        }
         bool ok = json_is_string(text) && (is(type, "input_text") || is(type, "output_text") ||
                                            is(type, "text") || is(type, "refusal"));
         if (!ok) {
+            char where[64], there_are[128];
+            const char *kind = json_is_string(type) ? json_string_value(type) : "";
             json_decref(list);
-            return tn_fail(err, TERN_E_UNSUPPORTED,
-                           "input[%zu].content[%zu]: parts of type '%.40s' are not supported; there are "
-                           "input_text and output_text",
-                           i, k, json_is_string(type) ? json_string_value(type) : "");
+            snprintf(where, sizeof where, "input[%zu].content[%zu]", i, k);
+            snprintf(
+                there_are, sizeof there_are,
+                "parts of type '%.40s' are not supported; there are input_text, input_image and output_text",
+                kind);
+            return tn_content_refuse(where, kind, there_are, err);
         }
         tn_json_append(&list, tn_json_pack("{s:s, s:O}", "type", "text", "text", text));
     }
@@ -218,7 +226,9 @@ static void put_rest(const json_t *body, json_t **chat, tn_request *ignored) {
                                           {"chat_template_kwargs", "chat_template_kwargs"},
                                           {"return_progress", "return_progress"},
                                           {"timings_per_token", "timings_per_token"},
-                                          {"lora", "lora"}};
+                                          {"lora", "lora"},
+                                          {"priority", "priority"},
+                                          {"service_tier", "service_tier"}};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (json_object_get(body, same[i][0]))
             tn_json_set(chat, same[i][1], json_incref(json_object_get(body, same[i][0])));
@@ -243,6 +253,7 @@ static void note_ignored(const json_t *body, tn_request *r) {
                                         "stop",
                                         "grammar",
                                         "lora",
+                                        "priority",
                                         "return_progress",
                                         "timings_per_token",
                                         "tools",

@@ -1,5 +1,7 @@
 /* The addresses of the API, and the small ones of them. */
 #include "engine/engine.h"
+#include "engine/sight.h"
+#include "server/adapters.h"
 #include "server/api.h"
 #include "server/responses.h"
 #include "text/tokenizer_impl.h"
@@ -157,7 +159,8 @@ static json_t *props_of(const tn_queue_options *q) {
                              "params", params, "n_ctx", (int)q->n_ctx, "total_slots", (int)q->n_sessions,
                              "model_alias", q->model, "model_path", file ? file : q->model, "chat_template",
                              template, "build_info", "tern-" TERN_VERSION_STRING);
-    tn_json_set(&v, "modalities", tn_json_pack("{s:b, s:b}", "vision", 0, "audio", 0));
+    tn_json_set(&v, "modalities",
+                tn_json_pack("{s:b, s:b}", "vision", (int)tn_sight_can(q->e, NULL), "audio", 0));
     tn_queue_tell_from(q, &v);
     tn_json_set(&v, "bos_token", text_of_token(q->e, t ? t->bos : -1));
     tn_json_set(&v, "eos_token", text_of_token(q->e, t ? t->eos : -1));
@@ -194,17 +197,37 @@ static json_t *make_slots(tn_queue *q) {
 }
 
 static json_t *make_adapters(tn_queue *q) {
-    json_t *list = json_array();
-    const char *name;
-    for (size_t i = 0; (name = tern_engine_lora(tn_queue_opts(q)->e, i)); i++)
-        tn_json_append(&list,
-                       tn_json_pack("{s:I, s:s, s:s}", "id", (json_int_t)i, "path", name, "name", name));
-    return list;
+    const tn_lora_mix mix = tn_queue_adapters(q);
+    return tn_adapters_list(tn_queue_opts(q)->e, &mix);
 }
 
 static result props(const tn_api_call *a) { return of_model(a, make_props); }
 static result slots(const tn_api_call *a) { return of_model(a, make_slots); }
 static result adapters(const tn_api_call *a) { return of_model(a, make_adapters); }
+
+/* The scales of requests that name no adapters, from now on; those that are not in the list have none. */
+static result set_adapters(const tn_api_call *a) {
+    json_error_t je;
+    tern_error err = {0};
+    tn_served *model = NULL;
+    tn_lora_mix mix;
+    const char *name = MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "model");
+    json_t *list = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je), *body = json_object();
+    if (name) tn_json_set(&body, "model", tn_json_string(name, strlen(name)));
+    tern_status st = TERN_OK;
+    if (!json_is_array(list))
+        st = tn_fail(&err, TERN_E_INVALID, "the body must be a list of {\"id\", \"scale\"}");
+    if (st == TERN_OK && !body) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the request");
+    if (st == TERN_OK) st = tn_api_use(a, body, &model, &err);
+    tn_queue *q = model ? tn_served_queue(model) : NULL;
+    if (st == TERN_OK) st = tn_adapters_read(tn_queue_opts(q)->e, list, NULL, &mix, &err);
+    if (st == TERN_OK) tn_queue_adapt(q, &mix);
+    if (model) tn_models_leave(model);
+    json_decref(list);
+    json_decref(body);
+    return st == TERN_OK ? tn_api_json(a, 200, tn_json_pack("{s:b}", "success", 1))
+                         : tn_api_error(a, &err, TN_API_CHAT);
+}
 
 static result unsupported(const tn_api_call *a) {
     return tn_api_refuse(a, 501,
@@ -279,7 +302,7 @@ static const struct {
               {"POST", "/tokenize", tokens},
               {"POST", "/detokenize", texts},
               {"POST", "/apply-template", apply_template},
-              {"POST", "/lora-adapters", unsupported},
+              {"POST", "/lora-adapters", set_adapters},
               {"POST", "/props", unsupported},
               {"POST", "/mcp", tn_api_mcp},
               {"POST", "/rerank", rerank},

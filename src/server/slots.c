@@ -22,8 +22,8 @@ size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n
 }
 
 /* What of the prompt a slot holds and its state can go back to. */
-static size_t held(const tn_slot *k, tn_prompt p) {
-    if (!k->s || tn_lora_mix_id(&k->s->mix) != tn_lora_mix_id(p.mix)) return 0;
+static size_t held(const tn_slot *k, tn_prompt p, const tn_slot *paused) {
+    if (!k->s || k == paused || tn_lora_mix_id(&k->s->mix) != tn_lora_mix_id(p.mix)) return 0;
     size_t same = tn_shared_tokens(k->s->tokens, (size_t)k->s->n_tok, p.ids, p.n);
     return (size_t)tn_state_left(&k->s->state, (int32_t)same);
 }
@@ -54,7 +54,7 @@ static tn_slot *best_slot(const tn_slots *s, tn_prompt p, size_t *most) {
     *most = 0;
     for (int32_t i = 0; i < s->o->n_sessions; i++) {
         tn_slot *k = &s->at[i];
-        size_t same = held(k, p);
+        size_t same = held(k, p, s->paused);
         if (!same || same < *most || (same == *most && best && !best->busy)) continue;
         *most = same;
         best = k;

@@ -21,6 +21,7 @@ typedef struct tn_slots {
     tn_slot *at; /* [o->n_sessions] */
     uint64_t clock;
     uint64_t session_bytes; /* what a session takes, as the first was measured */
+    const tn_slot *paused;  /* in the middle of a chunk: nothing is copied of it; NULL: none */
     tn_checkpoints *kept;   /* NULL: nothing is kept on disk */
     uint64_t
         own_mix; /* adapters that sessions have by themselves; what was read with others stays in memory */

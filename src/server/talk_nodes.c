@@ -54,6 +54,19 @@ tern_status tn_talk_add(json_t *talk, int64_t parent, const char *role, const ch
     return TERN_OK;
 }
 
+/* A node's words, with the pictures in front of them where it has some. */
+static json_t *content_of(const json_t *node) {
+    json_t *words = json_object_get(node, "content");
+    const json_t *images = json_object_get(node, "images");
+    if (!json_array_size(images)) return json_incref(words);
+    json_t *parts = json_array();
+    for (size_t i = 0; i < json_array_size(images); i++)
+        tn_json_append(&parts, tn_json_pack("{s:s, s:{s:O}}", "type", "image_url", "image_url", "url",
+                                            json_array_get(images, i)));
+    tn_json_append(&parts, tn_json_pack("{s:s, s:O}", "type", "text", "text", words));
+    return parts;
+}
+
 /* The texts from the first node down to `id`, as messages; *list takes them in order. */
 static tern_status path_messages(const json_t *talk, int64_t id, json_t **list, tern_error *err) {
     const json_t *at[TN_REQUEST_MESSAGES];
@@ -67,14 +80,28 @@ static tern_status path_messages(const json_t *talk, int64_t id, json_t **list, 
         i = parent;
     }
     while (n--)
-        tn_json_append(list, tn_json_pack("{s:O, s:O}", "role", json_object_get(at[n], "role"), "content",
-                                          json_object_get(at[n], "content")));
+        tn_json_append(list, tn_json_pack("{s:O, s:o}", "role", json_object_get(at[n], "role"), "content",
+                                          content_of(at[n])));
     return TERN_OK;
+}
+
+/* The words of a message, in whatever form it has them. */
+static void put_words(json_t **message, const char *words) {
+    json_t *content = json_object_get(*message, "content"), *text = tn_json_string(words, strlen(words));
+    if (!json_is_array(content)) {
+        tn_json_set(message, "content", text);
+        return;
+    }
+    json_t *parts = tn_json_copy_flat(content);
+    if (parts) json_array_remove(parts, json_array_size(parts) - 1);
+    tn_json_append(&parts, tn_json_pack("{s:s, s:o}", "type", "text", "text", text));
+    tn_json_set(message, "content", parts);
 }
 
 tern_status tn_talk_request(const json_t *talk, int64_t id, const char *prompt, const json_t *settings,
                             tn_request *r, tern_error *err) {
-    static const char *const passed[] = {"temperature", "top_p", "max_tokens"};
+    static const char *const passed[] = {"temperature", "top_p",          "top_k",
+                                         "min_p",       "repeat_penalty", "max_tokens"};
     const char *system = json_string_value(json_object_get(settings, "system"));
     const json_t *seed = json_object_get(settings, "seed"), *thinking = json_object_get(settings, "thinking");
     json_t *messages = json_array(), *body = json_object();
@@ -84,7 +111,7 @@ tern_status tn_talk_request(const json_t *talk, int64_t id, const char *prompt, 
     tern_status st = path_messages(talk, id, &messages, err);
     if (st == TERN_OK && prompt && json_array_size(messages)) {
         json_t *last = json_incref(json_array_get(messages, json_array_size(messages) - 1));
-        tn_json_set(&last, "content", tn_json_string(prompt, strlen(prompt)));
+        put_words(&last, prompt);
         if (!last) st = tn_fail(err, TERN_E_MEMORY, "no memory for the request");
         json_decref(last);
     }
@@ -121,6 +148,20 @@ static void entitle(json_t *talk, const char *content) {
     json_decref(t);
 }
 
+/* Pictures come with the question: no address of anything else is kept. */
+static tern_status check_images(const json_t *images, tern_error *err) {
+    TN_FAIL_IF(images && !json_is_null(images) && !json_is_array(images), err, TERN_E_INVALID,
+               "'images' must be a list of data: URLs");
+    TN_FAIL_IF(json_array_size(images) > TN_TALK_IMAGES, err, TERN_E_LIMIT, "a message may have %d pictures",
+               TN_TALK_IMAGES);
+    for (size_t i = 0; i < json_array_size(images); i++) {
+        const char *url = json_string_value(json_array_get(images, i));
+        TN_FAIL_IF(!url || strncmp(url, "data:image/", 11), err, TERN_E_INVALID,
+                   "images[%zu] is no data: URL of a picture", i);
+    }
+    return TERN_OK;
+}
+
 tern_status tn_talk_say(json_t *talk, const json_t *body, json_t **list, int64_t *asked, tern_error *err) {
     const json_t *content = json_object_get(body, "content");
     int64_t parent = json_integer_value(json_object_get(body, "parent"));
@@ -134,9 +175,14 @@ tern_status tn_talk_say(json_t *talk, const json_t *body, json_t **list, int64_t
     TN_FAIL_IF(role && !strcmp(role, content ? "user" : "assistant"), err, TERN_E_INVALID,
                "'parent' must be %s", content ? "an answer" : "a question");
     *asked = parent;
+    TN_TRY(check_images(json_object_get(body, "images"), err));
     if (!content) return TERN_OK;
     TN_TRY(tn_talk_add(talk, parent, "user", json_string_value(content), json_string_length(content), NULL,
                        asked, err));
+    json_t *node = json_incref(tn_talk_node(talk, *asked)), *images = json_object_get(body, "images");
+    if (json_array_size(images)) tn_json_set(&node, "images", json_incref(images));
+    TN_FAIL_IF(!node, err, TERN_E_MEMORY, "no memory for the conversation");
+    json_decref(node);
     entitle(talk, json_string_value(content));
     tn_json_append(list, json_incref(tn_talk_node(talk, *asked)));
     return TERN_OK;

@@ -5,7 +5,11 @@
 
 #include "server/request.h"
 
-enum { TN_TALK_WORDS = 1 << 20 /* bytes of a message */ };
+enum {
+    TN_TALK_WORDS = 1 << 20 /* bytes of a message */,
+    TN_TALK_NODES = 10000,
+    TN_TALK_IMAGES = 16 /* of one */
+};
 
 /* NULL: there is none. Borrowed. */
 json_t *tn_talk_node(const json_t *talk, int64_t id);
@@ -21,5 +25,8 @@ tern_status tn_talk_request(const json_t *talk, int64_t id, const char *prompt, 
                             tn_request *r, tern_error *err);
 /* What a page may change of a conversation, beside saying something: {title, leaf, settings}. */
 tern_status tn_talk_apply(json_t *talk, const json_t *body, tern_error *err);
+/* A conversation from elsewhere, {title, leaf, settings, nodes: [{id, parent, role, content, thinking, created}]}: what is
+ * not known of it is left out. On failure talk is as it was. */
+tern_status tn_talk_import(json_t *talk, const json_t *body, tern_error *err);
 
 #endif

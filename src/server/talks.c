@@ -38,8 +38,8 @@ struct tn_talks {
 
 static bool default_folder(const char *name, char out[FOLDER_BYTES]) {
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME"), *middle = "";
-    if (!data || data[0] != '/') data = home, middle = "/.local/share";
-    return data && data[0] == '/' &&
+    if (!data || !tn_file_is_absolute(data)) data = home, middle = "/.local/share";
+    return data && tn_file_is_absolute(data) &&
            snprintf(out, FOLDER_BYTES, "%s%s/tern/%s", data, middle, name) < FOLDER_BYTES;
 }
 
@@ -96,12 +96,15 @@ static int open_to_wipe(const char *path) {
 
 tern_status tn_talks_erase_file(const char *path, tern_error *err) {
     int fd = open_to_wipe(path);
+    errno = 0;
     bool wiped = wipe(fd);
+    const int why = errno;
     if (fd >= 0) close(fd);
     TN_FAIL_IF(unlink(path) && errno != ENOENT, err, TERN_E_IO, "%s: cannot be erased: %s", path,
                strerror(errno));
-    TN_FAIL_IF(fd >= 0 && !wiped, err, TERN_E_IO, "%s: it is gone, but its bytes could not be overwritten",
-               path);
+    TN_FAIL_IF(fd >= 0 && !wiped, err, TERN_E_IO,
+               "%s: it is gone, but its bytes could not be overwritten: %s", path,
+               why ? strerror(why) : "the disk takes none");
     return TERN_OK;
 }
 
@@ -164,7 +167,7 @@ tern_status tn_talks_get(tn_talks *t, const char *id, json_t **out, tern_error *
     path_of(t->folder, id, path);
     TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TN_E_ABSENT,
                "there is no conversation %.16s", tn_talk_id_ok(id) ? id : "of this name");
-    TN_TRY(tn_json_read(path, JSON_REJECT_DUPLICATES, out, err));
+    TN_TRY(tn_json_read(path, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, out, err));
     if (json_is_array(json_object_get(*out, "nodes"))) return TERN_OK;
     json_decref(*out);
     *out = NULL;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "model/sampler.h"
+#include "model/streamed.h"
 
 #include <math.h>
 #include <string.h>
@@ -164,6 +165,7 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     size_t k = (size_t)h->n_embd;
     if (!e->npu) {
         const tn_linear *l = tn_model_linear(e->model, -1, h->tied ? TN_W_EMBD : TN_W_OUT);
+        (void)tn_model_need(e->model, h->n_layers, NULL); /* it is there: the prompt had logits */
         tn_linear_row(l, (size_t)id, row);
         return l->bias ? l->bias[id] : 0;
     }

@@ -4,6 +4,7 @@
 #ifndef TN_SESSION_EVALUATOR_H
 #define TN_SESSION_EVALUATOR_H
 
+#include "base/pause.h"
 #include "engine/engine.h"
 #include "model/state.h"
 #include "model/tree.h"
@@ -43,6 +44,10 @@ typedef struct tn_evaluator_ops {
     tern_status (*head)(tn_evaluator *v, const float *state, float *logits, tern_error *err);
     /* From the next evaluation on, the text is read with this mix, borrowed; n == 0: without adapters. */
     void (*adapt)(tn_evaluator *v, const tn_lora_mix *mix);
+    /* From the next evaluation on, ids beyond the vocabulary are these rows, borrowed. */
+    void (*see)(tn_evaluator *v, const tn_extra_rows *extra);
+    /* From the next evaluation of this text alone on, it is paused between parts, borrowed; NULL: never. */
+    void (*pauses)(tn_evaluator *v, const tn_pause *pause);
     /* What sparse attention did. */
     void (*attention)(const tn_evaluator *v, tn_attn_stats *out);
     /* The state holds another text now. */

@@ -44,6 +44,10 @@ static void adapt(tn_evaluator *v, const tn_lora_mix *mix) {
     tn_pipeline_adapt(v->pipeline, mix->n ? mix : NULL);
 }
 
+static void see(tn_evaluator *v, const tn_extra_rows *extra) { tn_pipeline_see(v->pipeline, extra); }
+
+static void pauses(tn_evaluator *v, const tn_pause *pause) { tn_pipeline_pauses(v->pipeline, pause); }
+
 static void attention(const tn_evaluator *v, tn_attn_stats *out) {
     *out = tn_pipeline_stats_get(v->pipeline)->attention;
 }
@@ -66,6 +70,8 @@ static const tn_evaluator_ops packed_ops = {.max_rows = max_rows,
                                             .logits = logits,
                                             .head = head,
                                             .adapt = adapt,
+                                            .see = see,
+                                            .pauses = pauses,
                                             .attention = attention,
                                             .forget = forget,
                                             .close = close_packed};

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "model/forward.h"
+#include "model/streamed.h"
 #include "session/evaluator.h"
 
 #include <string.h>
@@ -14,9 +15,12 @@ typedef struct plain {
     tn_state *state;
     const tn_lora_mix *mix;
     tn_acts acts;
-    int32_t *pos, *slot;    /* [acts.max_rows] */
-    tn_rows rows;           /* of the last evaluation, or of this text's part in one of several */
-    tn_sparse_attn *sparse; /* NULL: attention is full */
+    int32_t *pos, *slot;        /* [acts.max_rows] */
+    tn_row_picture *picture;    /* the same */
+    tn_rows rows;               /* of the last evaluation, or of this text's part in one of several */
+    const tn_extra_rows *extra; /* NULL: every id is a token's */
+    const tn_pause *pause;      /* NULL: never */
+    tn_sparse_attn *sparse;     /* NULL: attention is full */
     tn_rows_attend attend;
     atomic_int
         status; /* of it, in the evaluation that runs: the first failure; relaxed, the pool orders it */
@@ -74,6 +78,7 @@ static bool attend_sparsely(void *user, const tn_rows *r, int layer, const float
     sparse_job j = {.p = user, .r = r, .layer = layer, .q = q, .out = out};
     tn_sparse_attn *s = j.p->sparse;
     int32_t n_kv = r->h->n_kv_heads;
+    if (r->picture) return false; /* a selection knows only what came before */
     if (r->n_rows <= TN_TREE_MAX) {
         int32_t n_rounds = tn_sparse_decode_rounds(s, r, layer);
         for (; j.round < n_rounds; j.round++) {
@@ -125,6 +130,18 @@ static tern_status begin(tn_evaluator *v, int32_t n, int32_t pos0, tern_error *e
     return TERN_OK;
 }
 
+/* Pictures of the rows; NULL: none has one whose rows see each other. */
+static const tn_row_picture *pictures(plain *p, const tn_evaluator_text *t) {
+    bool any = false;
+    for (int32_t i = 0; p->extra && !t->tree && i < t->n; i++) {
+        const tn_extra_span *s = t->ids[i] >= p->extra->first ? tn_extra_span_of(p->extra, t->ids[i]) : NULL;
+        const int32_t first = s ? p->pos[i] - (t->ids[i] - s->first) : 0;
+        p->picture[i] = s && s->whole ? (tn_row_picture){first, first + s->n} : (tn_row_picture){0, 0};
+        any = any || (s && s->whole);
+    }
+    return any ? p->picture : NULL;
+}
+
 static void line_up(const tn_evaluator_text *t) {
     plain *p = (plain *)t->self;
     for (int32_t i = 0; i < t->n; i++) {
@@ -138,6 +155,9 @@ static void line_up(const tn_evaluator_text *t) {
                         .delta = tn_state_delta(p->state),
                         .lora = p->mix->n ? p->mix : NULL,
                         .attend = p->sparse ? &p->attend : NULL,
+                        .extra = p->extra,
+                        .pause = p->pause,
+                        .picture = pictures(p, t),
                         .n_rows = t->n,
                         .pos = p->pos,
                         .slot = p->slot,
@@ -170,6 +190,7 @@ static tern_status together(const tn_evaluator_text *t, int32_t n, tn_timeline *
         memcpy(ids + n_ids, t[i].ids, (size_t)t[i].n * sizeof *ids);
         n_ids += t[i].n;
     }
+    TN_TRY(tn_model_need(lead->e->model, TN_NEED_ALL, err));
     int64_t start_ns = tn_now_ns();
     tn_forward_texts(lead->e->model, lead->e->pool, rows, rope_long, n, &lead->acts, ids, &lead->rows);
     tn_timeline_note(timeline, "forward", start_ns, tn_now_ns());
@@ -195,16 +216,16 @@ static const float *row(const tn_evaluator *v, int32_t i) {
 }
 
 static tern_status logits(tn_evaluator *v, int32_t row0, int32_t n, float *out, tern_error *err) {
-    (void)err;
     plain *p = (plain *)v;
+    TN_TRY(tn_model_need(p->e->model, p->e->model->h.n_layers, err));
     tn_forward_logits(p->e->model, p->e->pool, &p->rows, &p->acts, row0, n, out);
     return TERN_OK;
 }
 
 static tern_status head(tn_evaluator *v, const float *state, float *out, tern_error *err) {
-    (void)err;
     plain *p = (plain *)v;
     const tn_model *m = p->e->model;
+    TN_TRY(tn_model_need(m, m->h.n_layers, err));
     const tn_linear *l = tn_model_linear(m, -1, m->h.tied ? TN_W_EMBD : TN_W_OUT);
     tn_linear_run(l, &p->e->kern, p->e->pool, state, (size_t)m->h.n_embd, out, (size_t)l->n, 1,
                   p->acts.blocks);
@@ -217,6 +238,10 @@ static tern_status head(tn_evaluator *v, const float *state, float *out, tern_er
 }
 
 static void adapt(tn_evaluator *v, const tn_lora_mix *mix) { ((plain *)v)->mix = mix; }
+
+static void see(tn_evaluator *v, const tn_extra_rows *extra) { ((plain *)v)->extra = extra; }
+
+static void pauses(tn_evaluator *v, const tn_pause *pause) { ((plain *)v)->pause = pause; }
 
 static void attention(const tn_evaluator *v, tn_attn_stats *out) {
     const plain *p = (const plain *)v;
@@ -235,6 +260,7 @@ static void close_plain(tn_evaluator *v) {
     if (p->acts.ctx) tn_acts_close(&p->acts);
     tn_free(v->ctx, p->pos);
     tn_free(v->ctx, p->slot);
+    tn_free(v->ctx, p->picture);
     tn_free(v->ctx, p);
 }
 
@@ -249,6 +275,8 @@ static const tn_evaluator_ops plain_ops = {.max_rows = max_rows,
                                            .logits = logits,
                                            .head = head,
                                            .adapt = adapt,
+                                           .see = see,
+                                           .pauses = pauses,
                                            .attention = attention,
                                            .forget = forget,
                                            .close = close_plain};
@@ -262,7 +290,8 @@ tern_status tn_evaluator_open_plain(tern_engine *e, tn_state *state, int32_t n_c
     *p = (plain){.base = {.ops = &plain_ops, .ctx = ctx}, .e = e, .state = state, .mix = mix};
     p->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *p->pos);
     p->slot = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *p->slot);
-    tern_status st = p->pos && p->slot
+    p->picture = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *p->picture);
+    tern_status st = p->pos && p->slot && p->picture
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK)

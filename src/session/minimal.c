@@ -13,6 +13,26 @@ tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_byte
 
 void tn_storing_close(tern_session *s) { (void)s; }
 
+tern_status tern_image_decode(const void *bytes, size_t n_bytes, tern_image *out, tern_error *err) {
+    (void)bytes, (void)n_bytes, (void)out;
+    return tn_fail(err, TERN_E_UNSUPPORTED, "this build of tern sees no pictures");
+}
+
+void tern_image_free(tern_image *image) { (void)image; }
+
+bool tern_engine_sees(const tern_engine *e) {
+    (void)e;
+    return false;
+}
+
+tern_status tern_session_look(tern_session *s, const tern_message *msgs, size_t n_msgs,
+                              const tern_chat_options *opt, const tern_image *images, size_t n_images,
+                              int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
+    (void)s, (void)msgs, (void)n_msgs, (void)opt, (void)images, (void)n_images, (void)ids, (void)cap,
+        (void)n_ids;
+    return tn_fail(err, TERN_E_UNSUPPORTED, "this build of tern sees no pictures");
+}
+
 tern_status tn_storing_learn(tern_session *s, tern_error *err) {
     (void)s, (void)err;
     return TERN_OK;

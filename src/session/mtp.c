@@ -5,6 +5,7 @@
 #include "draft/draft.h"
 #include "model/next.h"
 #include "model/sampler.h"
+#include "model/streamed.h"
 
 #include <assert.h>
 #include <math.h>
@@ -135,6 +136,8 @@ static void complete(tn_mtp *m, int32_t token) {
 
 void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
     int64_t t0 = tn_now_ns();
+    /* The embedding may be the last to arrive. Where it does not, the text's own evaluation tells. */
+    if (tn_model_need(m->e->model, TN_NEED_ALL, NULL) != TERN_OK) return;
     if (pos != m->end) go_back(m, pos);
     complete(m, token);
     tn_forward_out_norm(m->e->model, &m->e->kern, x, m->states + (size_t)m->n_waiting * width(m), 1);

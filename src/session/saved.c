@@ -1,7 +1,8 @@
 /* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint.
  *
- * A file is state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of everything
- * before. Keys and values have the session's form, which is named. A session with another form converts them:
+ * A file is state_head | pictures | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of everything
+ * before. A text with pictures (format 3) has their number, and the key and rows of each view; its tokens beyond the
+ * vocabulary count these rows in that order, because an engine's own ids mean nothing to another. Keys and values have the session's form, which is named. A session with another form converts them:
  * it continues the same text, though not with the bits that it would have had without the file. */
 #include "session/session.h"
 
@@ -9,6 +10,7 @@
 #include "base/file.h"
 #include "base/outfile.h"
 #include "base/status.h"
+#include "model/streamed.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -30,9 +32,18 @@ typedef struct state_head {
 } state_head;
 _Static_assert(sizeof(state_head) == 48, "on-disk layout");
 
+/* A view of a picture in the text. */
+typedef struct state_view {
+    uint8_t key[32];
+    int32_t n, zero;
+} state_view;
+_Static_assert(sizeof(state_view) == 40, "on-disk layout");
+
+enum { VERSION_FLOATS = 1, VERSION_FORMS = 2, VERSION_PICTURES = 3 };
+
 /* Of the model, and of the adapters that the text was read with. */
 static uint64_t fingerprint_of(const tern_session *s) {
-    return s->e->model->fingerprint ^ tn_lora_mix_id(&s->mix);
+    return tn_model_fingerprint(s->e->model) ^ tn_lora_mix_id(&s->mix);
 }
 
 /* Where a state goes, or comes from: a file, the caller's function, or memory. */
@@ -74,10 +85,138 @@ static void get(stream *s, void *p, size_t n) {
 static void put_state(void *user, void *p, size_t n) { put(user, p, n); }
 static void get_state(void *user, void *p, size_t n) { get(user, p, n); }
 
-static void put_session(stream *st, const tern_session *s) {
+/* ---- pictures ---------------------------------------------------------------------------------------- */
+
+/* The views that a text has rows of, held; in a file their rows are counted in this order from the vocabulary on. */
+typedef struct views {
+    tern_engine *e;
+    tn_seen **at;
+    size_t n;
+} views;
+
+static void views_free(views *v) {
+#ifndef TERN_MINIMAL
+    for (size_t i = 0; i < v->n; i++) tn_sight_let_go(v->e, v->at[i]);
+#endif
+    tn_free(&v->e->ctx, v->at);
+    v->at = NULL;
+    v->n = 0;
+}
+
+#ifndef TERN_MINIMAL
+static tern_status views_add(views *v, tn_seen *seen, tern_error *err) {
+    tn_seen **more = tn_realloc(&v->e->ctx, TN_MEM_OTHER, v->at, v->n + 1, sizeof(tn_seen *));
+    TN_FAIL_IF(!more, err, TERN_E_MEMORY, "no memory for the pictures of a session");
+    v->at = more;
+    v->at[v->n++] = seen;
+    return TERN_OK;
+}
+
+/* Replaces the engine's ids by those of a file; ids has a copy of the text. */
+static tern_status to_file(const tern_session *s, int32_t *ids, views *v, tern_error *err) {
+    const int32_t n_vocab = s->e->model->h.n_vocab;
+    for (int32_t i = 0; i < s->n_tok; i++) {
+        int32_t id = ids[i], at = n_vocab;
+        if (id < n_vocab) continue;
+        size_t k = 0;
+        for (; k < v->n && (id < v->at[k]->first || id - v->at[k]->first >= v->at[k]->n); k++)
+            at += v->at[k]->n;
+        if (k == v->n) {
+            tn_seen *seen = tn_sight_hold_of(s->e, id);
+            TN_FAIL_IF(!seen, err, TERN_E_UNSUPPORTED,
+                       "the session's text has a picture that the engine knows no longer");
+            tern_status st = views_add(v, seen, err);
+            if (st != TERN_OK) tn_sight_let_go(s->e, seen);
+            TN_TRY(st);
+        }
+        ids[i] = at + (id - v->at[k]->first);
+    }
+    return TERN_OK;
+}
+#endif
+
+/* The text as a file has it: *ids is the caller's, and so is *v. */
+static tern_status text_of(const tern_session *s, int32_t **ids, views *v, tern_error *err) {
+    *v = (views){.e = s->e};
+    *ids = tn_alloc(&s->e->ctx, TN_MEM_OTHER, (size_t)s->n_tok + 1, sizeof **ids);
+    TN_FAIL_IF(!*ids, err, TERN_E_MEMORY, "no memory to save the session");
+    memcpy(*ids, s->tokens, (size_t)s->n_tok * sizeof **ids);
+    tern_status st = TERN_OK;
+#ifndef TERN_MINIMAL
+    st = to_file(s, *ids, v, err);
+#endif
+    if (st == TERN_OK) return TERN_OK;
+    views_free(v);
+    tn_free(&s->e->ctx, *ids);
+    return st;
+}
+
+static void put_views(stream *st, const views *v) {
+    const uint64_t n = v->n;
+    put(st, &n, sizeof n);
+#ifndef TERN_MINIMAL
+    for (size_t i = 0; i < v->n; i++) {
+        state_view one = {.n = v->at[i]->n};
+        memcpy(one.key, v->at[i]->key, sizeof one.key);
+        put(st, &one, sizeof one);
+    }
+#endif
+}
+
+/* The views of a file, held, so that the engine has ids for them. */
+static tern_status get_views(stream *st, const tern_session *s, const state_head *head, const char *from,
+                             views *v, tern_error *err) {
+    uint64_t n = 0;
+    *v = (views){.e = s->e};
+    if (head->version != VERSION_PICTURES) return TERN_OK;
+    get(st, &n, sizeof n);
+    TN_FAIL_IF(st->failed || !n || n > (uint64_t)head->n_tok, err, TERN_E_FORMAT,
+               "%s: truncated or damaged: its pictures", from);
+#ifdef TERN_MINIMAL
+    return tn_fail(err, TERN_E_UNSUPPORTED, "%s: this build of tern sees no pictures", from);
+#else
+    tern_status rc = TERN_OK;
+    for (uint64_t i = 0; i < n && rc == TERN_OK; i++) {
+        state_view one;
+        tn_seen *seen;
+        get(st, &one, sizeof one);
+        if (st->failed || one.n < 1 || one.n > 1 << 20)
+            rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated or damaged: its pictures", from);
+        else rc = tn_sight_view(s->e, one.key, one.n, &seen, err);
+        if (rc == TERN_OK && (rc = views_add(v, seen, err)) != TERN_OK) tn_sight_let_go(s->e, seen);
+    }
+    if (rc != TERN_OK) views_free(v);
+    return rc;
+#endif
+}
+
+/* Replaces the ids of a file by the engine's. Returns false where one is no row of the file's pictures. */
+static bool from_file(const views *v, int32_t n_vocab, int32_t *ids, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] < 0) return false;
+        if (ids[i] < n_vocab) continue;
+#ifndef TERN_MINIMAL
+        int32_t back = ids[i] - n_vocab;
+        size_t k = 0;
+        for (; k < v->n && back >= v->at[k]->n; k++) back -= v->at[k]->n;
+        if (k < v->n) ids[i] = v->at[k]->first + back;
+        else return false;
+#else
+        (void)v;
+        return false;
+#endif
+    }
+    return true;
+}
+
+/* ---- saving -------------------------------------------------------------------------------------------- */
+
+static void put_session(stream *st, const tern_session *s, const int32_t *ids, const views *v) {
     const tn_model *m = s->e->model;
     XXH64_reset(st->hash, 0);
-    state_head head = {.version = s->state.kv.type == TN_KV_F32 ? 1 : 2,
+    state_head head = {.version = v->n                            ? VERSION_PICTURES
+                                  : s->state.kv.type == TN_KV_F32 ? VERSION_FLOATS
+                                                                  : VERSION_FORMS,
                        .n_tok = s->n_tok,
                        .n_layers = tn_n_attending(&m->h),
                        .n_kv_heads = m->h.n_kv_heads,
@@ -89,11 +228,22 @@ static void put_session(stream *st, const tern_session *s) {
                        .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
     put(st, &head, sizeof head);
-    put(st, s->tokens, (size_t)s->n_tok * sizeof *s->tokens);
+    if (v->n) put_views(st, v);
+    put(st, ids, (size_t)s->n_tok * sizeof *ids);
     tn_state_save(&s->state, put_state, st);
     if (s->has_logits) put(st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st->hash);
     put(st, &digest, sizeof digest);
+}
+
+static tern_status save(stream *st, const tern_session *s, tern_error *err) {
+    int32_t *ids;
+    views v;
+    TN_TRY(text_of(s, &ids, &v, err));
+    put_session(st, s, ids, &v);
+    views_free(&v);
+    tn_free(&s->e->ctx, ids);
+    return TERN_OK;
 }
 
 tern_status tern_session_save_to(const tern_session *s,
@@ -102,8 +252,9 @@ tern_status tern_session_save_to(const tern_session *s,
     TN_FAIL_IF(!s || !write, err, TERN_E_INVALID, "no session or nobody who takes it given");
     stream st = {.write = write, .user = user, .hash = XXH64_createState()};
     TN_FAIL_IF(!st.hash, err, TERN_E_MEMORY, "no memory to save the session");
-    put_session(&st, s);
+    tern_status rc = save(&st, s, err);
     XXH64_freeState(st.hash);
+    TN_TRY(rc);
     TN_FAIL_IF(st.failed, err, TERN_E_CANCELLED, "the session was not taken to its end");
     return TERN_OK;
 }
@@ -121,9 +272,10 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
         rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
         goto out;
     }
-    put_session(&st, s);
+    rc = save(&st, s, err);
     if (fclose(st.f)) st.failed = true;
     st.f = NULL;
+    if (rc != TERN_OK) goto out;
     rc = st.failed ? tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno))
                    : tn_outfile_commit(&file, err);
 out:
@@ -136,6 +288,14 @@ out:
 tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err) {
     bool all = n == src->n_tok;
     TN_TRY(tn_state_copy(&dst->state, &src->state, n, err));
+#ifndef TERN_MINIMAL
+    tern_status st = tn_session_see_same(dst, src, err);
+    if (st != TERN_OK) {
+        dst->n_tok = n;
+        tn_session_truncate(dst, 0);
+        return st;
+    }
+#endif
     dst->evaluator->ops->forget(dst->evaluator);
     tn_storing_truncate(&dst->storing, 0);
     memcpy(dst->tokens, src->tokens, (size_t)n * sizeof *src->tokens);
@@ -168,8 +328,8 @@ static tern_status get_head(stream *st, const tern_session *s, const char *path,
     *out = head;
     TN_FAIL_IF(st->failed || memcmp(head.magic, MAGIC, sizeof head.magic), err, TERN_E_FORMAT,
                "%s: not a saved session", path);
-    TN_FAIL_IF(head.version != 1 && head.version != 2, err, TERN_E_UNSUPPORTED,
-               "%s: saved by another version (format %u, this one reads 1 and 2)", path, head.version);
+    TN_FAIL_IF(head.version < VERSION_FLOATS || head.version > VERSION_PICTURES, err, TERN_E_UNSUPPORTED,
+               "%s: saved by another version (format %u, this one reads 1 to 3)", path, head.version);
     TN_FAIL_IF(head.kv >= TN_N_KV_TYPES, err, TERN_E_UNSUPPORTED,
                "%s: keys and values are kept in form %u, this version knows %d", path, head.kv,
                TN_N_KV_TYPES);
@@ -197,18 +357,21 @@ tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **t
     if (fd < 0) return TERN_E_IO;
     stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
     state_head head = {0};
+    views seen = {.e = s->e};
     tern_status rc = TERN_OK;
     if (!st.f || !st.hash) rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
     if (st.hash) XXH64_reset(st.hash, 0); /* updated, though the result is not used */
     if (rc == TERN_OK) rc = get_head(&st, s, path, &head, err);
+    if (rc == TERN_OK) rc = get_views(&st, s, &head, path, &seen, err);
     if (rc == TERN_OK && !(*tokens = malloc(((size_t)head.n_tok + 1) * sizeof **tokens)))
         rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
     if (rc == TERN_OK) get(&st, *tokens, (size_t)head.n_tok * sizeof **tokens);
-    if (rc == TERN_OK && st.failed) {
+    if (rc == TERN_OK && (st.failed || !from_file(&seen, s->e->model->h.n_vocab, *tokens, head.n_tok))) {
         free(*tokens);
         *tokens = NULL;
-        rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated", path);
+        rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated or damaged", path);
     }
+    views_free(&seen);
     *n = head.n_tok;
     if (st.f) fclose(st.f);
     else close(fd);
@@ -220,17 +383,22 @@ tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **t
 static tern_status load(tern_session *s, stream *st, const char *from, tern_error *err) {
     const tn_model *m = s->e->model;
     state_head head;
+    TN_TRY(tn_model_need(m, TN_NEED_ALL, err)); /* all weights tell which model it is */
     XXH64_reset(st->hash, 0);
     TN_TRY(get_head(st, s, from, &head, err));
     s->evaluator->ops->forget(s->evaluator);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */
+    views seen;
+    TN_TRY(get_views(st, s, &head, from, &seen, err));
     get(st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
-    TN_TRY(tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, st, err));
+    tern_status rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, st, err);
+    bool known = rc == TERN_OK && !st->failed && from_file(&seen, m->h.n_vocab, s->tokens, head.n_tok);
+    views_free(&seen);
+    TN_TRY(rc);
     if (head.has_logits) get(st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st->hash), stored;
-    bool ok = !st->failed && get_bytes(st, &stored, sizeof stored) && stored == digest;
+    bool ok = known && !st->failed && get_bytes(st, &stored, sizeof stored) && stored == digest;
     ok = ok && (!head.has_logits || tn_all_finite(s->logits, (size_t)m->h.n_vocab));
-    for (int32_t i = 0; ok && i < head.n_tok; i++) ok = s->tokens[i] >= 0 && s->tokens[i] < m->h.n_vocab;
     if (!ok) {
         (void)tn_state_truncate(&s->state, 0);
         return tn_fail(err, TERN_E_FORMAT,

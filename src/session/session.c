@@ -6,6 +6,7 @@
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/adapters.h"
+#include "model/streamed.h"
 #include "package/loader.h"
 #include "package/on_demand.h"
 
@@ -20,11 +21,16 @@ tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes
     return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_session_options, n_ctx));
 }
 
+/* What was measured on this machine before. */
+static void load_profile(tern_session *s) {
+    tn_profile_file kept;
+    if (!s->e->profile_path) return;
+    tn_engine_profile(s->e, &kept);
+    tn_profile_load(&kept, &s->e->model->program, &s->profile);
+}
+
 static tern_status open_packed(tern_session *s, tern_error *err) {
     tern_engine *e = s->e;
-    tn_profile_file kept;
-    tn_engine_profile(e, &kept);
-    tn_profile_load(&kept, &e->model->program, &s->profile);
     if (e->trace) {
         static const char *const own[] = {
             "session"}; /* the caller's thread between scheduled runs: drafts, verifications */
@@ -73,6 +79,7 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     if (st == TERN_OK)
         st = tn_state_open(ctx, &e->model->program, h, n_ctx, n_ctx > TN_KV_FLOATS ? e->kv_long : e->kv_short,
                            &s->state, err);
+    load_profile(s);
     if (st == TERN_OK)
         st = e->npu ? open_packed(s, err)
                     : tn_evaluator_open_plain(e, &s->state, n_ctx, &s->mix, &s->evaluator, err);
@@ -95,17 +102,20 @@ void tern_session_close(tern_session **ps) {
     tn_ctx *ctx = &s->e->ctx;
     float rows[TN_PROFILE_FORWARDS] = {0}, relative[TN_PROFILE_FORWARDS] = {0};
     int n_times =
-        tn_session_pipeline(s) && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, relative) : 0;
+        s->e->profile_path && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, relative) : 0;
     if (n_times) {
         memcpy(s->profile.forward_rows, rows, sizeof rows);
         memcpy(s->profile.forward_relative, relative, sizeof relative);
         s->profile.n_forwards = n_times;
     }
+#ifndef TERN_MINIMAL
+    tn_session_rows_close(s);
+#endif
     tn_constraint_close(s);
     tn_drafting_close(s);
     tn_storing_close(s);
     tn_state_close(&s->state);
-    if ((s->profile.measured || s->profile.n_forwards) && tn_session_pipeline(s)) {
+    if ((s->profile.measured || s->profile.n_forwards) && s->e->profile_path) {
         tn_profile_file kept;
         tn_engine_profile(s->e, &kept);
         tn_profile_save(&s->e->ctx, &kept, &s->e->model->program, &s->profile);
@@ -119,10 +129,20 @@ void tern_session_close(tern_session **ps) {
     tn_free(ctx, s);
 }
 
+/* Whether the id is that of a row of a picture, which is at hand. */
+static bool has_row(const tern_session *s, int32_t id) {
+#ifdef TERN_MINIMAL
+    (void)s, (void)id;
+    return false;
+#else
+    return tn_session_has_row(s, id);
+#endif
+}
+
 static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n, tern_error *err) {
     int32_t n_vocab = s->e->model->h.n_vocab;
     for (size_t i = 0; i < n; i++) {
-        TN_FAIL_IF(ids[i] < 0 || ids[i] >= n_vocab, err, TERN_E_INVALID,
+        TN_FAIL_IF(ids[i] < 0 || (ids[i] >= n_vocab && !has_row(s, ids[i])), err, TERN_E_INVALID,
                    "token %d at position %d is outside the vocabulary of %d", ids[i], s->n_tok + (int32_t)i,
                    n_vocab);
     }
@@ -197,11 +217,12 @@ static tern_status score_rows(tern_session *s, int32_t n_rows, size_t done, cons
 }
 
 /* For drafts of the layer that guesses one token further: tokens at pos.. are text, and their rows are
- * consecutive. */
+ * consecutive. It reads tokens' embeddings, so it begins anew after a picture. */
 static void note(tern_session *s, int32_t pos, const int32_t *tokens, int32_t n, const tern_session *in,
                  int32_t row) {
     for (int32_t i = 0; s->drafting.mtp && i < n; i++)
-        tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], tn_session_row(in, row + i));
+        if (tokens[i] < s->e->model->h.n_vocab)
+            tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], tn_session_row(in, row + i));
 }
 
 /* The rows just evaluated become part of the text. */
@@ -250,11 +271,24 @@ static tern_status begin_pieces(tern_session *s, const int32_t *tokens, size_t n
     return out->calibrates ? tn_drafting_before(s, tokens, n, err) : TERN_OK;
 }
 
+/* How many rows come next, at most `most`. */
+static tern_status pieces_of(const tern_session *s, const int32_t *tokens, size_t n, int32_t most,
+                             int32_t *rows, tern_error *err) {
+#ifdef TERN_MINIMAL
+    (void)s, (void)tokens, (void)err;
+    *rows = n < (size_t)most ? (int32_t)n : most;
+    return TERN_OK;
+#else
+    return tn_session_whole(s, tokens, n, most, rows, err);
+#endif
+}
+
 /* The next rows, at most `most` of them. */
 static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scorer, tern_error *err) {
     tern_session *s = p->s;
     const int32_t *tokens = p->tokens + p->done;
-    int32_t rows = p->n - p->done < (size_t)most ? (int32_t)(p->n - p->done) : most;
+    int32_t rows;
+    TN_TRY(pieces_of(s, tokens, p->n - p->done, most, &rows, err));
     bool last = p->done + (size_t)rows == p->n;
     s->has_logits = false;
     tern_status st = evaluate(s, tokens, rows, NULL, err);
@@ -290,6 +324,10 @@ tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err) {
     tern_session *s = p->s;
     if (p->done == p->n) return TERN_OK;
     return next_piece(p, s->evaluator->ops->chunk_rows(s->evaluator, s->n_tok), NULL, err);
+}
+
+void tn_session_pauses(tern_session *s, const tn_pause *pause) {
+    s->evaluator->ops->pauses(s->evaluator, pause);
 }
 
 static tern_status tree_logits(tern_session *s, tern_error *err) {
@@ -530,10 +568,25 @@ static void put_attention(const tern_session *s, tn_stats *out) {
     out->attn_mass = a.n_rows ? a.mass / (double)a.n_rows : 0;
 }
 
+#ifndef TERN_MINIMAL
+static void put_streamed(tn_streamed *streamed, tn_stats *out) {
+    tn_streamed_stats t;
+    tn_streamed_stats_get(streamed, &t);
+    out->read_bytes = t.n_read_bytes;
+    out->read_s = (double)t.read_ns * 1e-9;
+    out->unpack_s = (double)t.turn_ns * 1e-9;
+    out->loaded_s = (double)t.done_ns * 1e-9;
+    out->read_method = t.method;
+}
+#endif
+
 static tn_stats stats_of(const tern_session *s) {
     tn_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
     tn_stats *out = &all;
     put_attention(s, out);
+#ifndef TERN_MINIMAL
+    if (s->e->model->streamed) put_streamed(s->e->model->streamed, out);
+#endif
     if (!tn_session_pipeline(s)) return all;
     const tn_pipeline_stats *p = tn_pipeline_stats_get(tn_session_pipeline(s));
     const int32_t *w = s->e->n_lane_workers;

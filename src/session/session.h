@@ -12,6 +12,7 @@
 #include "session/constrain.h"
 #include "session/drafting.h"
 #include "session/evaluator.h"
+#include "session/pictures.h"
 #include "session/stats.h"
 #include "session/storing.h"
 
@@ -38,7 +39,8 @@ struct tern_session {
     tn_drafting drafting;
     tn_storing storing;
     tn_constraint constraint;
-    bool answering; /* an answer is open: tern_answer_open to tern_answer_close */
+    tn_session_rows *pictures; /* rows that its next prompt may have in place of tokens; NULL: none */
+    bool answering;            /* an answer is open: tern_answer_open to tern_answer_close */
     _Atomic bool cancel;
     /* What the token drawn last was drawn from, while an answer is made; n_drawn 0: it was the likeliest. */
     const struct tn_candidate *drawn;
@@ -76,6 +78,9 @@ tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_to
 /* Evaluates one more chunk; at the end the session has the last token's logits. After a failure or a cancel
  * the finished chunks stay. Nothing else may change the session in between. */
 tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
+/* While it evaluates its own text alone, the session lets what is more urgent go first (base/pause.h); borrowed. NULL:
+ * never again. */
+void tn_session_pauses(tern_session *s, const tn_pause *pause);
 /* Makes the session a copy of src after its first n tokens, where src's state can go back to them
  * (tn_state_left). Both belong to one engine and use the same rope factors, and n fits. On failure the
  * session is unchanged. */

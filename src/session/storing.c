@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define LIBRARY "libtern-store.so.0"
+#define LIBRARY "libtern-store.so.1"
 
 static _Atomic(const tn_store_ops *) provided;
 
@@ -74,7 +74,7 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
     int32_t *said = NULL;
     size_t n_said;
     if (st == TERN_OK && s->drafting.draft)
-        st = t->ops->get_recalled(t->store, s->e->model->fingerprint, &said, &n_said, err);
+        st = t->ops->get_recalled(t->store, tn_model_fingerprint(s->e->model), &said, &n_said, err);
     if (said) tn_draft_recall(s->drafting.draft, said, n_said);
     tn_free(ctx, said);
     t->n_learned = c.n;
@@ -86,13 +86,28 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
     return st;
 }
 
+/* Rows of pictures mean nothing to other processes: the tokens around them are stored. */
+static tern_status put_tokens(tern_session *s, int32_t n_prompt, tern_error *err) {
+    tn_storing *t = &s->storing;
+    tn_ctx *ctx = &s->e->ctx;
+    int32_t *ids = tn_alloc(ctx, TN_MEM_OTHER, (size_t)s->n_tok, sizeof *ids);
+    size_t n = 0, n_given = 0;
+    TN_FAIL_IF(!ids, err, TERN_E_MEMORY, "no memory for its tokens");
+    for (int32_t i = 0; i < s->n_tok; i++) {
+        if (s->tokens[i] < s->e->model->h.n_vocab) ids[n++] = s->tokens[i];
+        if (i + 1 == n_prompt) n_given = n;
+    }
+    tern_status st = t->ops->put(t->store, TN_SEQUENCE_CHAT, ids, n, n_given, &t->id, err);
+    tn_free(ctx, ids);
+    return st;
+}
+
 void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     tn_storing *t = &s->storing;
     if (!t->store || s->n_tok <= n_prompt) return;
     tern_error err;
     int64_t t0 = tn_now_ns();
-    if (t->ops->put(t->store, TN_SEQUENCE_CHAT, s->tokens, (size_t)s->n_tok, (size_t)n_prompt, &t->id,
-                    &err) != TERN_OK) {
+    if (put_tokens(s, n_prompt, &err) != TERN_OK) {
         tn_log(&s->e->ctx, TERN_LOG_WARN, "the conversation is not stored: %s", err.message);
         return;
     }
@@ -103,7 +118,8 @@ void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     int32_t *said = n_said ? tn_alloc(&s->e->ctx, TN_MEM_OTHER, n_said, sizeof *said) : NULL;
     if (said) {
         tn_draft_recalled(d, said);
-        if (t->ops->put_recalled(t->store, s->e->model->fingerprint, said, n_said, &err) != TERN_OK) {
+        if (t->ops->put_recalled(t->store, tn_model_fingerprint(s->e->model), said, n_said, &err) !=
+            TERN_OK) {
             tn_log(&s->e->ctx, TERN_LOG_WARN, "what the model said is not stored for drafts: %s",
                    err.message);
         }

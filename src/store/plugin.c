@@ -1,4 +1,4 @@
-/* store/plugin.c - the store as sessions know it; the one symbol that libtern-store exports. */
+/* store/plugin.c - the store's interface for sessions: the one symbol that libtern-store exports. */
 #include "store/store.h"
 
 #include "tern.h"

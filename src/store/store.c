@@ -37,12 +37,12 @@ static const char *const migrations[TN_STORE_VERSION] = {
      "INTEGER NOT NULL, text TEXT NOT NULL);"
      "CREATE INDEX passage_document ON passage(document);"
      "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', "
-     "tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by documents/rag.c: triggers would need
-                                                              a trusted schema */
+     "tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by documents/rag.c: triggers would
+                                                              need a trusted schema */
     ("CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model "
      "INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
      " UNIQUE(vocab, model))"),
-    /* document 0: nobody noted which documents a sequence quotes */
+    /* document 0: it is unknown which documents the sequence quotes */
     ("CREATE TABLE quote(document INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY(document, "
      "sequence)) "
      "WITHOUT ROWID;"
@@ -53,7 +53,7 @@ static const char *const migrations[TN_STORE_VERSION] = {
      "CREATE TABLE vector(passage INTEGER PRIMARY KEY REFERENCES passage(id) ON DELETE CASCADE, data BLOB "
      "NOT "
      "NULL)"),
-    /* place: the line of a passage in its document, less than zero: the page; 0: not known. Scripts without
+    /* place: the line of a passage in its document; negative: the page; 0: unknown. Scripts without
      * spaces are indexed in pieces (words.h) */
     ("ALTER TABLE passage ADD COLUMN place INTEGER NOT NULL DEFAULT 0;"
      "INSERT INTO passage_fts(passage_fts, rowid, text) SELECT 'delete', id, text FROM passage WHERE "
@@ -71,7 +71,7 @@ struct tn_store {
     int64_t vocab; /* row id; 0: none chosen */
     int32_t n_vocab;
     int64_t n_skipped, n_evicted;
-    int64_t *quoted; /* documents that sequences put now quote */
+    int64_t *quoted; /* documents quoted by the sequences that are put now */
     size_t n_quoted;
     bool read_only;
 };
@@ -88,7 +88,7 @@ tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err) {
     case SQLITE_TOOBIG: st = TERN_E_LIMIT; break;
     default: break;
     }
-    /* SQLite calls a full disk an I/O error where its shared memory has no room */
+    /* SQLite reports a full disk as an I/O error if its shared memory has no room */
     bool full = (sqlite3_errcode(s->db) & 0xff) == SQLITE_IOERR &&
                 (sqlite3_system_errno(s->db) == ENOSPC || sqlite3_system_errno(s->db) == EDQUOT);
     return tn_fail(err, st, "%s: cannot %s: %s", s->path, what,
@@ -141,7 +141,7 @@ sqlite3 *tn_store_db(tn_store *s) { return s->db; }
 tn_ctx *tn_store_ctx(tn_store *s) { return s->ctx; }
 const char *tn_store_path(const tn_store *s) { return s->path; }
 
-/* tern_words(text), in SQL: what FTS5 is given of a passage. */
+/* tern_words(text) in SQL: the form of a passage for FTS5. */
 static void words_of(sqlite3_context *c, int n_args, sqlite3_value **args) {
     (void)n_args;
     const char *text = (const char *)sqlite3_value_text(args[0]);
@@ -155,7 +155,7 @@ static void words_of(sqlite3_context *c, int n_args, sqlite3_value **args) {
 
 tern_status tn_store_default_path(tn_ctx *ctx, char **out, tern_error *err) {
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME"), *middle = "";
-    if (!data || data[0] != '/') { /* the specification: relative paths are ignored */
+    if (!data || !tn_file_is_absolute(data)) { /* the specification: relative paths are ignored */
         data = home;
         middle = "/.local/share";
     }
@@ -169,7 +169,7 @@ tern_status tn_store_default_path(tn_ctx *ctx, char **out, tern_error *err) {
     return TERN_OK;
 }
 
-/* Makes the folders above path. The store holds what was said, so its own folder is for the user alone. */
+/* Makes the folders above path. The store holds conversations, so its own folder is private. */
 static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) {
     char *copy = tn_strdup(ctx, TN_MEM_OTHER, path);
     TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for a path");
@@ -178,7 +178,7 @@ static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) 
     return st;
 }
 
-/* Narrows the folder that tern itself made for stores. One that the user chose stays as it is. */
+/* Makes the folder private that tern itself made for stores. One that the user chose stays as it is. */
 static void narrow_default_folder(tn_ctx *ctx, const char *path) {
     struct stat sb;
     char *folder;
@@ -191,15 +191,15 @@ static void narrow_default_folder(tn_ctx *ctx, const char *path) {
     tn_free(ctx, folder);
 }
 
-/* A new file is its owner's alone from its first moment. It is not opened where it exists, because closing it
- * would release the locks that this process has on it through SQLite. */
+/* A new file is private from the start. An existing one is not opened, because closing it would release
+ * the locks that this process holds on it through SQLite. */
 static void create_private(tn_ctx *ctx, const char *path) {
     narrow_default_folder(ctx, path);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd >= 0) close(fd);
 }
 
-/* The store's file is for its owner alone; so are SQLite's files beside it, which take its mode. */
+/* The store's file is private, and so are SQLite's files beside it, which take its mode. */
 static tern_status make_private(tn_ctx *ctx, const char *path, tern_error *err) {
     static const char *const ends[] = {"", "-wal", "-shm"};
     struct stat sb;
@@ -208,10 +208,10 @@ static tern_status make_private(tn_ctx *ctx, const char *path, tern_error *err) 
         char name[4096];
         TN_FAIL_IF((size_t)snprintf(name, sizeof name, "%s%s", path, ends[i]) >= sizeof name, err,
                    TERN_E_INVALID, "%s: path too long", path);
-        if (stat(name, &sb)) continue; /* SQLite says what is wrong with a path */
+        if (stat(name, &sb)) continue; /* SQLite reports what is wrong with a path */
         TN_FAIL_IF(!S_ISREG(sb.st_mode), err, TERN_E_IO, "%s: not a regular file", name);
         if (!(sb.st_mode & 077) || chmod(name, 0600)) continue;
-        if (!told) /* of the three once */
+        if (!told) /* of the three, once */
             tn_log(ctx, TERN_LOG_WARN, "%s: others could read what was said (mode %o); it is yours alone now",
                    name, (unsigned)(sb.st_mode & 0777));
         told = true;
@@ -219,7 +219,7 @@ static tern_status make_private(tn_ctx *ctx, const char *path, tern_error *err) 
     return TERN_OK;
 }
 
-/* Refuses whatever else is in the file: it has no rows of its own to read, and a view could be endless. Views
+/* Refuses anything else in the file: it has no rows of its own to read, and a view could be endless. Views
  * and virtual tables have no root page. */
 static tern_status check_schema(tn_store *s, tern_error *err) {
     int64_t n = 0;
@@ -269,7 +269,8 @@ static int see_stranger(void *user, int n, char **values, char **names) {
     return 0;
 }
 
-/* Two processes may make the file at once. SQLite tells one of them "busy" without waiting, so this waits. */
+/* Two processes may make the file at once. SQLite reports "busy" to one of them without waiting, so this
+ * waits. */
 static tern_status patiently(tn_store *s, const char *sql, bool *stranger, int32_t busy_ms, tern_error *err) {
     for (int32_t waited = 0;; waited += 10) {
         int rc = sqlite3_exec(s->db, sql, stranger ? see_stranger : NULL, stranger, NULL);
@@ -280,8 +281,8 @@ static tern_status patiently(tn_store *s, const char *sql, bool *stranger, int32
     }
 }
 
-/* Refuses the file of somebody else, of which nothing has been changed. One statement: what another process
- * makes of an empty file is seen wholly or not at all. */
+/* Refuses another program's file before changing anything in it. One statement, so that the changes of
+ * another process to an empty file are seen completely or not at all. */
 static tern_status check_owner(tn_store *s, int32_t busy_ms, tern_error *err) {
     bool stranger = false;
     TN_TRY(patiently(s,
@@ -311,7 +312,7 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
     TN_BAIL_IF(!s->path, err, TERN_E_MEMORY, "no memory for a store");
     if (!opt->read_only && (st = make_folders(ctx, path, err)) != TERN_OK) goto out;
     if (!opt->read_only) create_private(ctx, path);
-    if (!stat(path, &sb) && !S_ISREG(sb.st_mode)) { /* SQLite says what else is wrong with a path */
+    if (!stat(path, &sb) && !S_ISREG(sb.st_mode)) { /* SQLite reports other problems with a path */
         st = tn_fail(err, TERN_E_IO, "%s: not a regular file", path);
         goto out;
     }
@@ -330,7 +331,7 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
         st = tn_store_failed(s, "open it", err);
         goto out;
     }
-    /* files from elsewhere may hold views and triggers: they get no rights */
+    /* foreign files may hold views and triggers, which get no rights */
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     if ((st = check_owner(s, busy_ms, err)) != TERN_OK) goto out;
@@ -495,7 +496,7 @@ static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int3
     if (found) {
         int64_t args[] = {used, same};
         TN_TRY(get_int(s, "UPDATE sequence SET used = ? WHERE id = ?", args, 2, &none, NULL, err));
-        /* the conversation ran into one that is there: its earlier version has no more to say */
+        /* the conversation has become equal to a stored one, so its earlier version is redundant */
         if (*id && *id != same)
             TN_TRY(get_int(s, "DELETE FROM sequence WHERE id = ?", id, 1, &none, NULL, err));
         *id = same;
@@ -615,7 +616,7 @@ tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *da
     sqlite3_stmt *q;
     int64_t none;
     TN_FAIL_IF(!s->vocab || n > RECALLED_BYTES / sizeof *data, err, TERN_E_INVALID,
-               "%zu numbers of what a model said, or no vocabulary", n);
+               "%zu recalled numbers, or no vocabulary", n);
     TN_TRY(tn_store_begin(s, err));
     tern_status st = tn_store_prepare(
         s,
@@ -654,7 +655,7 @@ tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, s
     if (blob && n_bytes <= RECALLED_BYTES && n_bytes % sizeof **data == 0) {
         *data = tn_alloc(s->ctx, TN_MEM_OTHER, n_bytes, 1);
         if (*data) memcpy(*data, blob, n_bytes);
-        else st = tn_fail(err, TERN_E_MEMORY, "no memory for what a model said");
+        else st = tn_fail(err, TERN_E_MEMORY, "no memory for a model's recalled predictions");
         *n = *data ? n_bytes / sizeof **data : 0;
     }
     sqlite3_finalize(q);

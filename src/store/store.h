@@ -1,15 +1,15 @@
-/* store/store.h - what outlives a process: token sequences to draft from, and documents to answer from
- * (sd.npu 4.1).
+/* store/store.h - data that outlives a process: token sequences to draft from, and documents to answer
+ * from (sd.npu 4.1).
  *
- * It is one SQLite file in WAL mode. What a call reported as stored is on the disk: it survives a killed
- * process and a power cut. Several processes may use one file at once; a writer waits for another for up to
- * busy_ms. A tn_store belongs to one thread at a time. Nothing in the file is trusted: sequences with ids
- * outside the vocabulary are skipped and counted. SQLite's own memory does not go through tn_ctx, because its
+ * It is one SQLite file in WAL mode. Data reported as stored is on the disk: it survives a killed process
+ * and a power cut. Several processes may use one file at once; a writer waits up to busy_ms for another. A
+ * tn_store belongs to one thread at a time. Nothing in the file is trusted: sequences with ids outside the
+ * vocabulary are skipped and counted. SQLite's own memory does not go through tn_ctx, because its
  * allocator is process-wide; everything handed out here does.
  *
- * Sequences (a conversation with its answers, or a document that was answered from) belong to a vocabulary,
- * known by the fingerprint of its tokenizer. A store may hold those of several models and shows each model
- * only its own.
+ * Sequences (a conversation with its answers, or a document that was answered from) belong to a
+ * vocabulary, known by the fingerprint of its tokenizer. A store may hold sequences of several models and
+ * shows each model only its own.
  *
  * Schema versions are in PRAGMA user_version. Opening migrates an older file and refuses a newer one:
  *   1  vocab, sequence
@@ -18,9 +18,9 @@
  *   4  quote: which sequences hold text of which document, so that they go with it
  *   5  embedder, vector (documents/vectors.h): a vector goes with its passage
  *
- * The file is its owner's alone (0600); one that others could read is narrowed, with a notice. What is
- * deleted is overwritten with zeros, in the file and in the write-ahead log. A file from elsewhere is data
- * only: views, triggers and virtual tables in it are refused. */
+ * The file is private (0600); if others could read it, its mode is narrowed, with a notice. Deleted data
+ * is overwritten with zeros, in the file and in the write-ahead log. A foreign file is data only: views,
+ * triggers and virtual tables in it are refused. */
 #ifndef TN_STORE_STORE_H
 #define TN_STORE_STORE_H
 
@@ -33,42 +33,43 @@ enum { TN_STORE_VERSION = 6, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
 typedef enum tn_sequence_kind { TN_SEQUENCE_CHAT, TN_SEQUENCE_CORPUS } tn_sequence_kind;
 
 typedef struct tn_store_options {
-    uint64_t cap_bytes; /* of the sequences: beyond it the least recently used go; 0 = 64 MiB (default) */
-    int32_t busy_ms;    /* wait for another process; 0 = 10000 (default) */
-    bool read_only;     /* the file must exist and have this version (default false) */
+    uint64_t
+        cap_bytes; /* of the sequences: beyond it the least recently used are evicted; 0 = 64 MiB (default) */
+    int32_t busy_ms; /* wait for another process; 0 = 10000 (default) */
+    bool read_only;  /* the file must exist and have this version (default false) */
 } tn_store_options;
 
 typedef struct tn_store tn_store;
 
-/* Opens a store and makes it, with its folders, when absent. opt may be NULL. It fails with TERN_E_FORMAT
- * when the file is no store or damaged, and with TERN_E_UNSUPPORTED when it is from a newer tern. */
+/* Opens a store; makes it, with its folders, if absent. opt may be NULL. Fails with TERN_E_FORMAT if the
+ * file is damaged or not a store, and with TERN_E_UNSUPPORTED if it is from a newer tern. */
 tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out,
                           tern_error *err);
 void tn_store_close(tn_store **s);
 
 /* Gives $XDG_DATA_HOME/tern/store.db, or the same under ~/.local/share. The caller frees it with tn_free.
- * It fails with TERN_E_IO where there is no home, or with TERN_E_MEMORY. */
+ * Fails with TERN_E_IO without a home folder, or with TERN_E_MEMORY. */
 tern_status tn_store_default_path(tn_ctx *ctx, char **out, tern_error *err);
 
 /* From now on sequences of this vocabulary are used (tn_tokenizer_fingerprint). */
 tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err);
 
-/* Stores ids[0..n): the prompt, then the output from n_prompt on. *id is 0 for a new sequence, or that of an
- * earlier version of the same conversation, which is replaced; it gets the sequence's id. A sequence that is
- * there already is only marked as used. It is durable when this returns TERN_OK. Longer ones keep their last
- * TN_STORE_MAX_SEQUENCE tokens. Then it evicts down to the cap. */
+/* Stores ids[0..n): the prompt, then the output from n_prompt on. *id is 0 for a new sequence, or that of
+ * an earlier version of the same conversation, which is replaced; it gets the sequence's id. A sequence
+ * that is already stored is only marked as used. It is durable when this returns TERN_OK. Longer ones keep
+ * their last TN_STORE_MAX_SEQUENCE tokens. Then the store is evicted down to the cap. */
 tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt,
                          int64_t *id, tern_error *err);
 
-/* Sequences that are put from now on hold text of these documents (ids of the table; n 0: of none). They are
- * erased with any of them. */
+/* Sequences that are put from now on quote these documents (ids of the table; n 0: none). They are erased
+ * together with any of these. */
 tern_status tn_store_quoting(tn_store *s, const int64_t *documents, size_t n, tern_error *err);
-/* Erases, within a transaction, the sequences that quote a document that is gone, those kept before it was
- * noted which document a sequence quotes, and what models said. */
+/* Erases, within a transaction, the sequences that quote a removed document, those whose documents are
+ * unknown, and the recalled predictions of models. */
 tern_status tn_store_forget(tn_store *s, tern_error *err);
 
-/* Erase sequences and what models said, from the bytes of the file: the one with this id, or all of them
- * (0), and then the vocabularies too. *n gets how many went. */
+/* Erases sequences and recalled predictions from the bytes of the file: the one with this id, or all (0),
+ * then with the vocabularies. *n: number of erased sequences. */
 tern_status tn_store_erase(tn_store *s, int64_t id, int64_t *n, tern_error *err);
 
 typedef struct tn_store_sequence {
@@ -79,15 +80,15 @@ typedef struct tn_store_sequence {
 tern_status tn_store_list(tn_store *s, bool (*fn)(void *user, const tn_store_sequence *q), void *user,
                           tern_error *err);
 
-/* Gives sequences of the vocabulary, most recently used first, until max_tokens are given. The last one is
- * cut at its front, so that its end is kept. The callback borrows ids and returns false to stop. */
+/* Passes sequences of the vocabulary to the callback, most recently used first, up to max_tokens in all.
+ * The last one is cut at its beginning. The callback borrows ids and returns false to stop. */
 tern_status tn_store_each(tn_store *s, size_t max_tokens,
                           bool (*fn)(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n),
                           void *user, tern_error *err);
 
-/* These keep what a model said lately at the tokens of the vocabulary (draft.h, tn_draft_recalled): one piece
- * of data a model, of the eight models used last. get gives *data to the caller, NULL where nothing is kept.
- * It comes from a file, so nothing in it is certain. */
+/* Keep a model's recent predictions (draft.h, tn_draft_recalled): one piece of data per model, for the
+ * eight models used last. get gives *data to the caller; NULL: nothing is kept. It comes from a file and
+ * is untrusted. */
 tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n,
                                   tern_error *err);
 tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, size_t *n, tern_error *err);
@@ -133,20 +134,20 @@ struct sqlite3 *tn_store_db(tn_store *s);
 struct sqlite3_stmt;
 /* On failure *out is NULL. The caller finalises it. */
 tern_status tn_store_prepare(tn_store *s, const char *sql, struct sqlite3_stmt **out, tern_error *err);
-/* Runs statements that give nothing; `what` ends the sentence "cannot ..." of the error. */
+/* Runs statements without results; `what` completes the error "cannot ...". */
 tern_status tn_store_run(tn_store *s, const char *sql, const char *what, tern_error *err);
 /* Reads one integer from a query that has no parameters and one row. */
 tern_status tn_store_number(tn_store *s, const char *sql, int64_t *out, tern_error *err);
 tn_ctx *tn_store_ctx(tn_store *s);
 const char *tn_store_path(const tn_store *s);
-/* begin takes the writer's lock at once (waiting up to busy_ms), so that a transaction cannot fail half-way
- * for another's. */
+/* begin takes the writer's lock at once (waiting up to busy_ms), so that a transaction cannot fail
+ * half-way because of another's. */
 tern_status tn_store_begin(tn_store *s, tern_error *err);
 tern_status tn_store_commit(tn_store *s, tern_error *err); /* rolls back when it fails */
-/* What was deleted leaves the file, and the write-ahead log unless another process reads it just now. */
+/* Removes deleted data from the file, and from the write-ahead log unless another process is reading it. */
 tern_status tn_store_shrink(tn_store *s, tern_error *err);
 void tn_store_rollback(tn_store *s);
-/* Returns the status and message for what SQLite has just reported. */
+/* Returns the status and message for SQLite's last error. */
 tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err);
 
 #endif

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-int tn_words_piece(int c) {
+/* The length of a piece, in characters, where c begins or continues a run; 0: an ordinary character. */
+static int piece_of(int c) {
     static const struct {
         int from, to, piece;
     } scripts[] = {
@@ -19,7 +20,7 @@ int tn_words_piece(int c) {
         {0x31f0, 0x31ff, 2},                        /* more Katakana */
         {0x3400, 0x4dbf, 2},                        /* Han */
         {0x4e00, 0x9fff, 2},   {0xac00, 0xd7af, 2}, /* Hangul */
-        {0xf900, 0xfaff, 2},   {0xff66, 0xff9f, 2}, /* Katakana of half a width */
+        {0xf900, 0xfaff, 2},   {0xff66, 0xff9f, 2}, /* half-width Katakana */
         {0x20000, 0x3ffff, 2},
     };
     if (c < scripts[0].from) return 0;
@@ -30,19 +31,19 @@ int tn_words_piece(int c) {
 
 typedef struct character {
     int c, n_bytes, piece; /* piece 0: ordinary */
-    bool mark, word;       /* of a run: left out; a letter or a digit, else it ends the run */
+    bool mark, word;       /* in a run: left out; a letter or a digit, else it ends the run */
 } character;
 
 static character character_at(const char *text, size_t n) {
     utf8proc_int32_t c;
     utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &c);
     if (k < 1) return (character){.c = 0xfffd, .n_bytes = 1};
-    character out = {.c = c, .n_bytes = (int)k, .piece = tn_words_piece(c)};
+    character out = {.c = c, .n_bytes = (int)k, .piece = piece_of(c)};
     if (!out.piece) return out;
     utf8proc_category_t is = utf8proc_category(c);
     out.mark = out.piece == 3 && is >= UTF8PROC_CATEGORY_MN && is <= UTF8PROC_CATEGORY_ME;
     out.word = is >= UTF8PROC_CATEGORY_LU && is <= UTF8PROC_CATEGORY_NO;
-    if (!out.word) out.piece = 0; /* signs of these blocks, such as the middle dot, are between words */
+    if (!out.word) out.piece = 0; /* signs of these blocks, such as the middle dot, separate words */
     return out;
 }
 
@@ -56,7 +57,7 @@ static void put(spreading *s, const char *text, size_t n) {
     s->n += n;
 }
 
-/* The pieces of a run that begins at text; returns its bytes. */
+/* Writes the pieces of a run that begins at text. Returns its bytes. */
 static size_t put_run(spreading *s, const char *text, size_t n, int piece, tn_words_for use) {
     struct {
         const char *at;

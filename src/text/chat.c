@@ -14,9 +14,9 @@ static tern_status no_memory(tern_error *err) {
 
 /* ---- which template ---- */
 
-/* Chooses the source that a conversation goes through. A name has no braces. */
-static tern_status choose(const tn_tokenizer *t, const tern_chat_options *o, const char **source,
-                          tern_error *err) {
+/* A name has no braces. */
+tern_status tn_chat_source(const tn_tokenizer *t, const tern_chat_options *o, const char **source,
+                           tern_error *err) {
     const char *given = o->chat_template;
     *source = t->tool_template && o->tools ? t->tool_template : t->chat_template;
     if (given && *given) {
@@ -59,7 +59,7 @@ static tern_status from_messages(const tern_message *msgs, size_t n, json_t **ou
     return *out ? TERN_OK : no_memory(err);
 }
 
-/* Does object[key] = value and takes the value; the object is borrowed. */
+/* Sets object[key] = value. Takes the value, borrows the object. */
 static bool put(json_t *object, const char *key, json_t *value) {
     json_t *held = json_incref(object);
     tn_json_set(&held, key, value);
@@ -67,8 +67,8 @@ static bool put(json_t *object, const char *key, json_t *value) {
     return held != NULL;
 }
 
-/* Turns the arguments of calls into objects. Programs send them as JSON in a string; templates that put them
- * through tojson or loop over them expect the object. */
+/* Turns the arguments of calls into objects. Clients send them as JSON in a string, but templates that loop
+ * over them or pass them to tojson expect an object. */
 static tern_status open_arguments(const char *source, json_t *messages, tern_error *err) {
     bool objects = false;
     for (const char *s = source; (s = strstr(s, "arguments")) && !objects;) {
@@ -95,7 +95,7 @@ static tern_status open_arguments(const char *source, json_t *messages, tern_err
     return TERN_OK;
 }
 
-/* Builds what Hugging Face passes: absent tools and documents are none, not undefined. */
+/* Builds the variables as Hugging Face passes them: absent tools and documents are none, not undefined. */
 static tern_status build_variables(const char *source, const tern_message *msgs, size_t n_msgs,
                                    const tern_chat_options *o, json_t **out, tern_error *err) {
     json_t *vars = NULL, *messages = NULL, *tools = NULL;
@@ -159,7 +159,7 @@ static const char *system_text(const json_t *messages) {
     return role && !strcmp(role, "system") ? json_string_value(json_object_get(m, "content")) : NULL;
 }
 
-/* Tells whether the text arrived. White space around it may go. */
+/* Whether the text is in the output. White space around it may be missing. */
 static bool holds(const tn_segments *out, const char *text) {
     size_t from = strspn(text, " \t\r\n"), n = strlen(text);
     while (n > from && strchr(" \t\r\n", text[n - 1])) n--;
@@ -199,8 +199,8 @@ static void drop_bos(const tn_tokenizer *t, tn_segments *s) {
     memmove(s->seg, s->seg + 1, --s->n_seg * sizeof *s->seg);
 }
 
-/* Checks that the tools arrived. A template that names tools may still leave them out, when it wants them
- * under another name. */
+/* Checks that the tools are in the output. A template that mentions tools may still leave them out if it
+ * expects another name. */
 static tern_status tools_arrived(const tn_segments *out, const json_t *tools, tern_error *err) {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *t = json_array_get(tools, i), *f = json_object_get(t, "function");
@@ -252,7 +252,7 @@ tern_status tn_chat_segments(const tn_tokenizer *t, const tern_message *msgs, si
     const tern_chat_options *o = opt ? opt : &plain_options;
     const char *source;
     assert(t && out && (msgs || !n_msgs));
-    TN_TRY(choose(t, o, &source, err));
+    TN_TRY(tn_chat_source(t, o, &source, err));
     return segments_of(t, source, msgs, n_msgs, o, out, err);
 }
 
@@ -284,7 +284,7 @@ tern_status tn_chat_tokens(const tn_tokenizer *t, const tern_message *msgs, size
     *n_ids = 0;
     tn_segments text;
     tn_segments_init(&text, t->ctx);
-    tern_status st = choose(t, o, &source, err);
+    tern_status st = tn_chat_source(t, o, &source, err);
     if (st == TERN_OK) st = segments_of(t, source, msgs, n_msgs, o, &text, err);
     if (st == TERN_OK) st = tn_tokenize_segments(t, &text, source, true, ids, cap, n_ids, err);
     tn_segments_free(&text);

@@ -1,12 +1,12 @@
-/* text/chat_builtin.c - templates by name, for models that bring none. Short forms of what the families' own
- * templates write: no tools, no thinking. */
+/* text/chat_builtin.c - templates by name, for models without one. They are short forms of the families' own:
+ * no tools, no thinking. */
 #include "text/chat.h"
 
 #include <string.h>
 
 #define TURNS "{% for message in messages %}"
 #define END "{% endfor %}"
-/* Families that know no system role put its text in front of the first question. */
+/* Families without a system role put its text before the first question. */
 #define MOVE_SYSTEM                                                                                          \
     "{% set t = messages %}{% if messages and messages[0].role == 'system' %}"                               \
     "{% set sys = messages[0].content %}{% set t = messages[1:] %}{% endif %}{% for message in t %}"         \

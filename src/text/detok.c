@@ -1,4 +1,4 @@
-/* text/detok.c - ids to text, bit by bit. */
+/* text/detok.c - ids to text, piece by piece. */
 #include "text/tokenizer_impl.h"
 
 #include "base/utf8.h"
@@ -12,7 +12,7 @@ void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_sta
                                !(t->space_prefix || t->kind == TN_TOK_WORDPIECE)};
 }
 
-/* Tells whether more bytes could complete an unfinished sequence. */
+/* Whether more bytes could complete the unfinished sequence. */
 static bool may_complete(const uint8_t *p, size_t n) {
     static const uint8_t fill[][4] = {{0x80, 0x80, 0x80, 0x80}, {0xbf, 0xbf, 0xbf, 0xbf}};
     for (int i = 0; i < 2; i++) {
@@ -53,7 +53,7 @@ size_t tn_detok_push(tn_detok *d, int32_t id, char *buf, size_t cap) {
             p += len;
             continue;
         }
-        /* byte by byte through the pending sequence; what cannot be finished becomes one U+FFFD */
+        /* byte by byte; a pending sequence that cannot be completed becomes one U+FFFD */
         uint8_t *q = (uint8_t *)d->pending;
         q[d->n_pending] = *p;
         if (tn_utf8_decode(q, q + d->n_pending + 1, &cp) == d->n_pending + 1) {
@@ -65,7 +65,7 @@ size_t tn_detok_push(tn_detok *d, int32_t id, char *buf, size_t cap) {
             p++;
         } else {
             out = put_text(buf, cap, out, replacement, 3);
-            if (d->n_pending == 0) p++; /* this byte itself; otherwise it starts afresh */
+            if (d->n_pending == 0) p++; /* of this byte itself; otherwise the byte starts a new sequence */
             d->n_pending = 0;
         }
     }

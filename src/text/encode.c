@@ -2,7 +2,7 @@
  * merged.
  *
  * Merging always takes the pair of best priority, leftmost first. Short pre-tokens, which are nearly all,
- * scan an array. Long ones use a linked list with a heap, O(n log n), so that no text is slow. */
+ * scan an array. Long ones use a linked list with a heap, O(n log n), so no text is slow. */
 #include "text/tokenizer_impl.h"
 
 #include "base/status.h"
@@ -11,12 +11,12 @@
 
 #include <assert.h>
 #include <utf8proc.h>
-#include <xxhash.h>
 
 enum { SHORT = 48 }; /* symbols up to which the scan beats the heap */
 
 typedef struct symbol {
-    uint32_t id; /* TN_TOK_NONE: a character the vocabulary lacks (score mode) or a byte without a token */
+    uint32_t
+        id; /* TN_TOK_NONE: a character missing from the vocabulary (score mode) or a byte without a token */
     uint32_t off, len;
     uint32_t prev, next; /* TN_TOK_NONE at the ends; long pre-tokens only */
 } symbol;
@@ -27,34 +27,23 @@ typedef struct candidate {
     uint32_t result;
 } candidate;
 
-/* An encoder is the state of one tn_tokenize. */
+/* The state of one tn_tokenize. */
 typedef struct encoder {
     const tn_tokenizer *t;
     int32_t *ids;
     size_t cap, n;
-    bool after_unk;  /* the last id emitted was the unknown token: runs of them are one */
+    bool after_unk;  /* the last id was the unknown token; a run of them becomes one */
     symbol *sym;     /* for long pre-tokens, kept between them */
     candidate *heap; /* 2 per symbol */
     size_t sym_cap;
     uint8_t *norm; /* normalised section */
     size_t norm_cap;
-    const uint64_t *markup; /* bit per token: markup of the template, which content must not make; or NULL */
+    const uint64_t
+        *markup; /* bit per token: the template's markup, which content must not produce; or NULL */
     tern_error *err;
-    size_t n_bytes, n_done, n_told; /* of the text: all, merged, at the last call of the host's hook */
+    size_t n_bytes, n_done,
+        n_told; /* bytes of the text: in all; merged; merged at the last call of the host's hook */
 } encoder;
-
-uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n) {
-    uint64_t h = XXH3_64bits_withSeed(p, n, t->seed);
-    for (uint64_t i = h;; i++) {
-        uint64_t e = t->table[i & t->table_mask];
-        if (!e) return TN_TOK_NONE;
-        if (e >> 32 != h >> 32) continue;
-        uint32_t id = (uint32_t)e - 1;
-        size_t len;
-        const uint8_t *text = tn_tok_text(t, id, &len);
-        if (len == n && !memcmp(text, p, n)) return id;
-    }
-}
 
 static void emit(encoder *e, uint32_t id) {
     if (e->n < e->cap) e->ids[e->n] = (int32_t)id;
@@ -64,9 +53,9 @@ static void emit(encoder *e, uint32_t id) {
 
 static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n);
 
-/* Emits what stands for bytes without a token: byte tokens where the vocabulary has them. A byte-level
- * vocabulary never takes its unknown token, which in many files is the end of text. What it lacks reads as
- * U+FFFD, as in a text whose bytes are no UTF-8, or as nothing. Others take the unknown token. */
+/* Emits bytes that have no token: as byte tokens if the vocabulary has them. A byte-level vocabulary never
+ * uses its unknown token, which in many files is the end of text; it emits U+FFFD, as for invalid UTF-8, or
+ * nothing. Other vocabularies emit the unknown token. */
 static void emit_bytes(encoder *e, const uint8_t *p, size_t n) {
     static const uint8_t replacement[3] = {0xef, 0xbf, 0xbd};
     const tn_tokenizer *t = e->t;
@@ -95,8 +84,7 @@ static uint32_t score_priority(float score) {
     return u >> 31 ? u : ~u & 0x7fffffffu;
 }
 
-/* Tells whether these neighbours can merge. A merge table looks at the ids, scores look at the text of
- * both. */
+/* Whether these neighbours can merge. A merge table compares their ids, scores their joined text. */
 static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const symbol *a, const symbol *b,
                              uint32_t *priority, uint32_t *result) {
     if (t->scores) {
@@ -276,12 +264,12 @@ tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n
     return st;
 }
 
-/* Asks the host, in long texts, whether to go on. */
+/* In long texts, asks the host whether to go on. */
 static tern_status report(encoder *e, size_t n) {
     e->n_done += n;
     if (e->n_done - e->n_told < TN_TOK_REPORT_BYTES) return TERN_OK;
     e->n_told = e->n_done;
-    double fraction = (double)e->n_done / (double)e->n_bytes; /* normalising may have made the text longer */
+    double fraction = (double)e->n_done / (double)e->n_bytes; /* normalisation can make the text longer */
     TN_FAIL_IF(!tn_progress(e->t->ctx, "text", fraction < 1 ? fraction : 0.99), e->err, TERN_E_CANCELLED,
                "cutting the text into tokens was cancelled after %zu of %zu bytes", e->n_done, e->n_bytes);
     return TERN_OK;
@@ -315,16 +303,15 @@ static bool norm_reserve(encoder *e, size_t used, size_t more) {
     return true;
 }
 
-/* A boundary is never the second half of a composition, so that normalising may start afresh in front of
- * it. */
+/* A boundary never lies inside a composition, so normalisation can restart there. */
 static bool nfc_boundary(uint32_t cp) {
     return cp < 0x300 || (cp >= 0x400 && cp < 0x480) || (cp >= 0x3041 && cp <= 0x3096) ||
            (cp >= 0x30a1 && cp <= 0x30fa) || (cp >= 0x3400 && cp <= 0x9fff) ||
            (cp >= 0xac00 && cp <= 0xd7a3) || (cp >= 0x1f000 && cp < 0x20000);
 }
 
-/* Normalises to NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme)
- * is cut by force, because canonical ordering is quadratic in a run of marks, and the text is not ours. */
+/* Normalises to NFC in chunks that end at boundaries. A chunk without a boundary (longer than any real
+ * grapheme) is cut anyway: canonical ordering is quadratic in a run of marks, and the text is untrusted. */
 static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t *n_out) {
     enum { CHUNK = 256, FORCED = 1024, EXPANSION = 4 };
     const uint8_t *end = p + n;
@@ -338,7 +325,7 @@ static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t 
             size_t sofar = (size_t)(p - start);
             if (sofar + len > FORCED) break;
             if (sofar && nfc_boundary(cp)) {
-                /* a plain stretch ends in front of its last character, which what follows may compose with */
+                /* a plain stretch ends before its last character, which may compose with the next one */
                 uint32_t next;
                 size_t l2 = p + len < end ? tn_utf8_decode(p + len, end, &next) : 0;
                 bool next_marks = l2 && !nfc_boundary(next);
@@ -374,7 +361,7 @@ static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t 
     return TERN_OK;
 }
 
-/* Makes U+2581, SentencePiece's visible space, a space, in place, because the tokenizer takes it as one. */
+/* Replaces U+2581, SentencePiece's visible space, by a space, in place: the tokenizer treats both alike. */
 static size_t fold_visible_spaces(uint8_t *p, size_t n) {
     size_t out = 0;
     for (size_t i = 0; i < n;) {
@@ -429,12 +416,12 @@ static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool f
     return TERN_OK;
 }
 
-/* These say which special tokens a place of the text may become. */
+/* Which special tokens may be recognised at a place in the text. */
 typedef enum which {
     FREE,
     USER,
     ALL
-} which; /* user-defined ones that are not guarded; those; also control */
+} which; /* unguarded user-defined tokens; all user-defined tokens; control tokens too */
 
 static bool allowed(const encoder *e, uint32_t id, which w) {
     if (w == ALL) return true;
@@ -443,8 +430,8 @@ static bool allowed(const encoder *e, uint32_t id, which w) {
     return w == USER || (!tn_tok_guarded(e->t, id) && !markup);
 }
 
-/* Leaves those specials of [*lo, *hi) that have c next. Their first `depth` bytes are the same, and they are
- * longer. */
+/* Narrows [*lo, *hi) to the specials whose next byte is c. All of them share their first `depth` bytes and
+ * are longer. */
 static void narrow(const tn_tokenizer *t, size_t depth, uint8_t c, uint32_t *lo, uint32_t *hi) {
     for (int upper = 0; upper < 2; upper++) {
         uint32_t a = *lo, b = *hi;
@@ -512,8 +499,8 @@ void tn_tok_mark_markup(const tn_tokenizer *t, const char *template, uint64_t *b
 
 static bool is_space(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* Returns the longest special token at p, which lies in a segment that ends at seg_end: in content of those
- * that are free, in the template of all that lie in it wholly. */
+/* Returns the longest special token at p, whose segment ends at seg_end. Content may only become unguarded
+ * tokens; the template's text may become any token that lies wholly within it. */
 static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8_t *end,
                                  const uint8_t *seg_end, bool content) {
     const tn_tokenizer *t = e->t;
@@ -524,8 +511,7 @@ static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8
     return t->off[whole + 1] - t->off[whole] >= t->off[any + 1] - t->off[any] ? whole : any;
 }
 
-/* Makes the ids of a text. Where it has segments, they say which specials are allowed where, else `w`
- * does. */
+/* Encodes a text. Its segments, if any, decide which specials are allowed where; otherwise `w` does. */
 static tern_status encode(encoder *e, const uint8_t *begin, size_t n_bytes, const tn_segments *segs,
                           which w) {
     const tn_tokenizer *t = e->t;
@@ -605,7 +591,7 @@ tern_status tn_tokenize_pair(const tn_tokenizer *t, const char *const text[2], c
     bool room = true;
     for (int i = 0; i < 2; i++) {
         size_t k, left = n < cap ? cap - n : 0;
-        /* in front of the first text what begins one; RoBERTa's kind ends the first twice */
+        /* the first text is preceded by the beginning token; RoBERTa's kind ends it with two end tokens */
         bool twice = i && t->kind == TN_TOK_UNIGRAM && t->add_eos && t->eos >= 0;
         if (twice && left) ids[n] = t->eos;
         if (twice) n++, left -= left > 0;

@@ -1,8 +1,9 @@
 /* text/hf.c - tokenizers out of Hugging Face folders: tokenizer.json; else vocab.json + merges.txt; else a
- * tokenizer.model, tiktoken's or SentencePiece's; with what tokenizer_config.json, generation_config.json and config.json add.
+ * tokenizer.model, tiktoken's or SentencePiece's; plus what tokenizer_config.json, generation_config.json and
+ * config.json add.
  *
- * Each reader fills a draft of the description; one place completes and opens it. What a file asks for and
- * tern does not do is an error that names it, never a silently different tokenisation. */
+ * Each reader fills a draft of the description; one place completes and opens it. Anything in a file that
+ * tern does not support is an error that names it, never a silently different tokenisation. */
 #include "text/hf.h"
 
 #include "base/checked.h"
@@ -21,73 +22,11 @@
 
 enum { MAX_FILE_BYTES = 256 << 20 };
 
-static void draft_init(tn_hf_draft *d, tn_ctx *ctx, tern_error *err) {
-    *d = (tn_hf_draft){.ctx = ctx, .err = err};
-    d->spec.bos = d->spec.eos = d->spec.eot = d->spec.unk = d->spec.pad = -1;
-}
-
-static void draft_free(tn_hf_draft *d) {
-    void *owned[] = {d->tokens, d->token_bytes, d->types, d->scores, d->merges, d->merge_bytes};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(d->ctx, owned[i]);
-    for (size_t i = 0; i < d->n_made; i++) tn_free(d->ctx, d->made[i]);
-    tn_free(d->ctx, d->made);
-}
-
-tern_status tn_hf_no_memory(tn_hf_draft *d) {
-    return tn_fail(d->err, TERN_E_MEMORY, "out of memory reading the tokenizer");
-}
-
-/* Makes room for cap_new elements at *array_at, a pointer to elements of any type. */
-static bool grow(tn_ctx *ctx, void *array_at, size_t size, size_t cap_new) {
-    void *old, *p;
-    memcpy(&old, array_at, sizeof old);
-    p = tn_realloc(ctx, TN_MEM_TEXT, old, cap_new, size);
-    if (!p) return false;
-    memcpy(array_at, &p, sizeof p);
-    return true;
-}
-
-/* Makes a zeroed string of n bytes that lives as long as the draft. */
-char *tn_hf_make(tn_hf_draft *d, size_t n) {
-    if (d->n_made == d->cap_made) {
-        size_t cap = d->cap_made * 2 + 16;
-        if (!grow(d->ctx, &d->made, sizeof *d->made, cap)) return NULL;
-        d->cap_made = cap;
-    }
-    char *s = tn_calloc(d->ctx, TN_MEM_TEXT, n + 1, 1);
-    if (s) d->made[d->n_made++] = s;
-    return s;
-}
-
-/* Sets token `id` to text. Ids may come in any order, and holes stay empty. */
-tern_status tn_hf_set_token(tn_hf_draft *d, json_int_t id, const char *text, size_t n, uint8_t type) {
-    TN_FAIL_IF(id < 0 || id >= TN_HF_VOCAB, d->err, TERN_E_FORMAT,
-               "token \"%.40s\" has id %" JSON_INTEGER_FORMAT, text, id);
-    size_t i = (size_t)id;
-    if (i >= d->cap_vocab) {
-        size_t cap = (i + 1) + d->cap_vocab / 2 + 1024;
-        if (!grow(d->ctx, &d->tokens, sizeof *d->tokens, cap) ||
-            !grow(d->ctx, &d->token_bytes, sizeof *d->token_bytes, cap) ||
-            !grow(d->ctx, &d->types, sizeof *d->types, cap))
-            return tn_hf_no_memory(d);
-        d->cap_vocab = cap;
-    }
-    for (; d->n_vocab <= i; d->n_vocab++) {
-        d->tokens[d->n_vocab] = "";
-        d->token_bytes[d->n_vocab] = 0;
-        d->types[d->n_vocab] = TN_TOKEN_UNUSED;
-    }
-    d->tokens[i] = text;
-    d->token_bytes[i] = n;
-    d->types[i] = type;
-    return TERN_OK;
-}
-
 static tern_status add_merge(tn_hf_draft *d, const char *text, size_t n) {
     if (d->n_merges == d->cap_merges) {
         size_t cap = d->cap_merges * 2 + 1024;
-        if (!grow(d->ctx, &d->merges, sizeof *d->merges, cap) ||
-            !grow(d->ctx, &d->merge_bytes, sizeof *d->merge_bytes, cap))
+        if (!tn_hf_grow(d->ctx, &d->merges, sizeof *d->merges, cap) ||
+            !tn_hf_grow(d->ctx, &d->merge_bytes, sizeof *d->merge_bytes, cap))
             return tn_hf_no_memory(d);
         d->cap_merges = cap;
     }
@@ -110,7 +49,7 @@ static tern_status add_named_patterns(tn_hf_draft *d, const char *name) {
 
 static int32_t find_token(const tn_hf_draft *d, const char *text) {
     size_t n = strlen(text);
-    for (size_t i = d->n_vocab; i-- > 0;) /* added tokens, the usual question, are at the end */
+    for (size_t i = d->n_vocab; i-- > 0;) /* the search is usually for an added token, at the end */
         if (d->token_bytes[i] == n && !memcmp(d->tokens[i], text, n) && d->types[i] != TN_TOKEN_UNUSED)
             return (int32_t)i;
     return -1;
@@ -168,7 +107,8 @@ static tern_status read_split(tn_hf_draft *d, const json_t *p) {
     bool invert = json_is_true(json_object_get(p, "invert"));
     /* Gemma: the normalizer has already replaced what this would split at */
     if (d->spaces_visible && tn_hf_is(pattern, "String", " ")) return TERN_OK;
-    /* Removing what does not match (tiktoken conversions) is isolating: their patterns match everything. */
+    /* "Removed" with an inverted pattern (tiktoken conversions) is the same as "Isolated": these patterns
+     * match everything. */
     bool isolated = tn_hf_is(p, "behavior", "Isolated") || (tn_hf_is(p, "behavior", "Removed") && invert);
     TN_FAIL_IF(!isolated, d->err, TERN_E_UNSUPPORTED,
                "pre-tokenizer Split with behavior \"%.40s\" is not supported", tn_hf_text(p, "behavior"));
@@ -179,8 +119,7 @@ static tern_status read_split(tn_hf_draft *d, const json_t *p) {
     }
     TN_FAIL_IF(!json_is_string(text), d->err, TERN_E_FORMAT, "pre-tokenizer Split without a pattern");
     const char *s = json_string_value(text);
-    char *q = tn_hf_make(
-        d, 4 * json_string_length(text)); /* every byte of the text, whatever it means to a pattern */
+    char *q = tn_hf_make(d, 4 * json_string_length(text)); /* every byte of the text, escaped for a pattern */
     if (!q) return tn_hf_no_memory(d);
     size_t n = 0;
     for (; *s; s++) {
@@ -223,8 +162,7 @@ static tern_status read_pre_tokenizer(tn_hf_draft *d, const json_t *p, int depth
                                                                     : "[\\p{P}\\$\\+<=>\\^~\\|`]");
     }
     bool pieces = d->spec.kind > TN_TOK_BPE_SPM;
-    if (pieces && tn_hf_is(p, "type", "BertPreTokenizer"))
-        return TERN_OK; /* what wordpieces do by themselves */
+    if (pieces && tn_hf_is(p, "type", "BertPreTokenizer")) return TERN_OK; /* WordPiece does this anyway */
     if (pieces && tn_hf_is(p, "type", "WhitespaceSplit")) {
         d->spec.merge_spaces = true;
         return TERN_OK;
@@ -233,7 +171,7 @@ static tern_status read_pre_tokenizer(tn_hf_draft *d, const json_t *p, int depth
         d->spaces_visible = true;
         const char *scheme = tn_hf_text(p, "prepend_scheme");
         const json_t *prefix =
-            json_object_get(p, "add_prefix_space"); /* before there were schemes; absent: on */
+            json_object_get(p, "add_prefix_space"); /* from before there were schemes; absent: on */
         d->spec.add_space_prefix = *scheme ? strcmp(scheme, "never") != 0 : !json_is_false(prefix);
         d->spec.space_prefix_first = !strcmp(scheme, "first");
         d->spec.space_prefix_missing = true;
@@ -352,7 +290,7 @@ static tern_status read_pieces(tn_hf_draft *d, const json_t *root, const json_t 
     TN_TRY(words ? tn_hf_wordpieces(d, model) : tn_hf_unigrams(d, model));
     TN_TRY(read_normalizer(d, json_object_get(root, "normalizer"), 0));
     TN_TRY(read_pre_tokenizer(d, json_object_get(root, "pre_tokenizer"), 0));
-    d->n_patterns = 0; /* of Metaspace: pieces keep to words by themselves */
+    d->n_patterns = 0; /* of Metaspace: its pieces stay within words anyway */
     TN_TRY(read_added_tokens(d, json_object_get(root, "added_tokens")));
     if (!words) TN_TRY(tn_hf_score_all(d));
     TN_TRY(read_post_processor(d, json_object_get(root, "post_processor"), 0));
@@ -421,7 +359,7 @@ static void read_tokenizer_config(tn_hf_draft *d, const json_t *c) {
     if (json_is_string(t)) d->spec.chat_template = json_string_value(t);
     size_t i;
     json_t *e;
-    json_array_foreach(t, i, e) { /* several, by name */
+    json_array_foreach(t, i, e) { /* several templates, by name */
         const char *source = json_string_value(json_object_get(e, "template"));
         if (tn_hf_is(e, "name", "tool_use")) d->spec.tool_template = source;
         if (!d->spec.chat_template || tn_hf_is(e, "name", "default")) d->spec.chat_template = source;
@@ -471,18 +409,18 @@ tern_status tn_hf_parse(tn_ctx *ctx, const char *text, size_t n, tn_tokenizer **
     *out = NULL;
     tn_hf_draft d;
     json_t *root;
-    draft_init(&d, ctx, err);
+    tn_hf_draft_init(&d, ctx, err);
     tern_status st = parse_json(&d, "tokenizer.json", text, n, &root);
     if (st == TERN_OK) st = read_tokenizer_json(&d, root);
     if (st == TERN_OK) st = open_draft(&d, out);
-    draft_free(&d);
+    tn_hf_draft_free(&d);
     json_decref(root);
     return st;
 }
 
 /* ---- vocab.json + merges.txt, tiktoken ---------------------------------------------------------- */
 
-/* Finds which family a folder without tokenizer.json belongs to, as its configuration says. */
+/* Finds the family of a folder without tokenizer.json in its configuration. */
 static tern_status read_family(tn_hf_draft *d, const json_t *tokenizer_config, const json_t *config) {
     const char *class = tn_hf_text(tokenizer_config, "tokenizer_class"),
                *type = tn_hf_text(config, "model_type");
@@ -490,7 +428,7 @@ static tern_status read_family(tn_hf_draft *d, const json_t *tokenizer_config, c
         d->spec.nfc = true;
         return add_named_patterns(d, "qwen2");
     }
-    /* GPT2Tokenizer, CodeGenTokenizer (Phi-2), and what says nothing: the format is GPT-2's */
+    /* GPT2Tokenizer, CodeGenTokenizer (Phi-2), or no class: the format is GPT-2's */
     return add_named_patterns(d, "gpt-2");
 }
 
@@ -526,15 +464,6 @@ static tern_status read_merges_txt(tn_hf_draft *d, const char *text, size_t n) {
     return TERN_OK;
 }
 
-/* Gives tokens a score that have none: those that other files add are not merged. */
-tern_status tn_hf_score_all(tn_hf_draft *d) {
-    if (d->n_scores >= d->n_vocab) return TERN_OK;
-    if (!grow(d->ctx, &d->scores, sizeof *d->scores, d->cap_vocab)) return tn_hf_no_memory(d);
-    memset(d->scores + d->n_scores, 0, (d->cap_vocab - d->n_scores) * sizeof *d->scores);
-    d->n_scores = d->cap_vocab;
-    return TERN_OK;
-}
-
 /* Reads lines of "base64 rank". */
 static tern_status read_tiktoken(tn_hf_draft *d, const char *text, size_t n) {
     const char *end = text + n;
@@ -546,7 +475,7 @@ static tern_status read_tiktoken(tn_hf_draft *d, const char *text, size_t n) {
         TN_FAIL_IF(!sp || (sp - p) % 4 || sp == p, d->err, TERN_E_FORMAT,
                    "tokenizer.model: line %ld is not \"base64 rank\"", line);
         size_t n64 = (size_t)(sp - p);
-        char *token = tn_hf_make(d, n64 / 4 * 3 * 2); /* in the byte alphabet: at most two bytes a byte */
+        char *token = tn_hf_make(d, n64 / 4 * 3 * 2); /* in the byte alphabet a byte takes at most two */
         if (!token) return tn_hf_no_memory(d);
         size_t m = 0;
         for (size_t i = 0; i < n64; i += 4) {
@@ -574,7 +503,7 @@ static tern_status read_tiktoken(tn_hf_draft *d, const char *text, size_t n) {
         TN_TRY(tn_hf_set_token(d, rank, token, m, TN_TOKEN_NORMAL));
         p = eol + 1;
     }
-    /* The file has the ranks only; the special tokens after them are the family's. */
+    /* The file holds only the ranks; the special tokens after them are the family's. */
     enum { LLAMA3_RANKS = 128000, LLAMA3_SPECIALS = 256 };
     TN_FAIL_IF(d->n_vocab != LLAMA3_RANKS, d->err, TERN_E_UNSUPPORTED,
                "tokenizer.model with %zu ranks; of this format only Llama 3's is known (%d)", d->n_vocab,
@@ -611,7 +540,7 @@ static tern_status add_piece(void *user, int32_t id, const char *text, size_t n,
     return TERN_OK;
 }
 
-/* Reads SentencePiece's own file; its text stays, for the pieces. */
+/* Reads SentencePiece's own file. The pieces point into its text. */
 static tern_status read_sentencepiece(tn_hf_draft *d, const char *text, size_t n) {
     tn_spm m;
     tn_tokenizer_spec_defaults(&d->spec, TN_TOK_BPE_SPM, NULL);
@@ -675,7 +604,7 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
     size_t n_merges, n_ranks, n_jinja;
     tern_status st = TERN_OK;
     tn_hf_draft d;
-    draft_init(&d, ctx, err);
+    tn_hf_draft_init(&d, ctx, err);
     for (int i = 0; i < N_DOCS; i++) {
         if (i == VOCAB && doc[TOKENIZER]) continue;
         if ((st = slurp_json(&d, folder, names[i], &doc[i])) != TERN_OK) goto out;
@@ -712,7 +641,7 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
     read_model_config(&d, doc[CONFIG]);
     st = open_draft(&d, out);
 out:
-    draft_free(&d);
+    tn_hf_draft_free(&d);
     for (int i = 0; i < N_DOCS; i++) json_decref(doc[i]);
     return st;
 }

@@ -1,4 +1,5 @@
-/* text/hf.h - a tokenizer from the text of a tokenizer.json alone (tests, fuzzing; folders: tokenizer.h). */
+/* text/hf.h - a tokenizer from the text of a tokenizer.json alone, for tests and fuzzing. For folders see
+ * tokenizer.h. */
 #ifndef TN_TEXT_HF_H
 #define TN_TEXT_HF_H
 

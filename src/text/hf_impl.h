@@ -1,4 +1,5 @@
-/* text/hf_impl.h - a description being read from a Hugging Face folder; shared by the readers of its files. */
+/* text/hf_impl.h - a description being read from a Hugging Face folder; shared by the readers of its files.
+ */
 #ifndef TN_TEXT_HF_IMPL_H
 #define TN_TEXT_HF_IMPL_H
 
@@ -9,8 +10,8 @@
 
 enum { TN_HF_PATTERNS = 15, TN_HF_ENDS = 64, TN_HF_VOCAB = 1 << 21 };
 
-/* A draft is a description being put together. Strings are borrowed from the documents (JSON values, files)
- * or from `made`, which all live until it is opened. */
+/* A draft is a description being assembled. Its strings are borrowed from the documents (JSON values, files)
+ * or from `made`; all live until it is opened. */
 typedef struct tn_hf_draft {
     tn_ctx *ctx;
     tern_error *err;
@@ -24,18 +25,23 @@ typedef struct tn_hf_draft {
     size_t n_vocab, cap_vocab, n_merges, cap_merges, n_scores;
     const char *patterns[TN_HF_PATTERNS + 1];
     size_t n_patterns;
-    bool byte_level, spaces_visible; /* what was seen of the two alphabets */
+    bool byte_level, spaces_visible; /* which of the two alphabets was seen */
     int32_t ends[TN_HF_ENDS];
     size_t n_ends;
     char **made; /* strings built here */
     size_t n_made, cap_made;
 } tn_hf_draft;
 
+/* hf_draft.c */
+void tn_hf_draft_init(tn_hf_draft *d, tn_ctx *ctx, tern_error *err);
+void tn_hf_draft_free(tn_hf_draft *d);
+/* Makes room for cap_new elements at *array_at, a pointer to elements of any type. */
+bool tn_hf_grow(tn_ctx *ctx, void *array_at, size_t size, size_t cap_new);
 /* A zeroed string of n bytes that lives as long as the draft. */
 char *tn_hf_make(tn_hf_draft *d, size_t n);
 /* Sets token `id` to text. Ids may come in any order, and holes stay empty. */
 tern_status tn_hf_set_token(tn_hf_draft *d, json_int_t id, const char *text, size_t n, uint8_t type);
-/* Gives tokens a score that have none. */
+/* Gives a score to tokens that have none. */
 tern_status tn_hf_score_all(tn_hf_draft *d);
 tern_status tn_hf_no_memory(tn_hf_draft *d);
 

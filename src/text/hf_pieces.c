@@ -37,7 +37,7 @@ tern_status tn_hf_charsmap(tn_hf_draft *d, const json_t *n) {
     return TERN_OK;
 }
 
-/* BERT's. Control characters and ideographs are always seen to; files that leave them are not known. */
+/* BERT's. Control characters and ideographs are always handled; no known file turns that off. */
 tern_status tn_hf_bert_normalizer(tn_hf_draft *d, const json_t *n) {
     static const char *const always[] = {"clean_text", "handle_chinese_chars"};
     for (int i = 0; i < 2; i++)
@@ -49,7 +49,7 @@ tern_status tn_hf_bert_normalizer(tn_hf_draft *d, const json_t *n) {
     return TERN_OK;
 }
 
-/* "##able" is spelled "able" inside, and what begins a word has a space in front. */
+/* Inside, "##able" is spelled "able", and pieces that begin a word have a space before them. */
 tern_status tn_hf_wordpieces(tn_hf_draft *d, const json_t *model) {
     const char *key, *prefix = tn_hf_text(model, "continuing_subword_prefix");
     const json_t *most = json_object_get(model, "max_input_chars_per_word");

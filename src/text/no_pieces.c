@@ -1,5 +1,5 @@
-/* text/no_pieces.c - stands in for pieces.c in a minimal build (TERN_MINIMAL): models with such tokenizers read whole texts,
- * and there are no packages of them. */
+/* text/no_pieces.c - replaces pieces.c in minimal builds (TERN_MINIMAL): models with such tokenizers embed
+ * whole texts, and no packages are made of them. */
 #include "text/pieces.h"
 
 #include "base/status.h"

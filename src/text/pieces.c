@@ -28,7 +28,8 @@ static bool is_white(uint32_t cp) {
            c == UTF8PROC_CATEGORY_ZP;
 }
 
-/* Ideographs, as the published normaliser lists them: its range at U+2B920 begins 256 later than the block. */
+/* Ideographs, as the published normaliser lists them: its range at U+2B920 begins 256 later than the block.
+ */
 static bool is_ideograph(uint32_t cp) {
     static const uint32_t ranges[][2] = {{0x3400, 0x4dbf},   {0x4e00, 0x9fff},   {0xf900, 0xfaff},
                                          {0x20000, 0x2a6df}, {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f},
@@ -46,7 +47,7 @@ static bool is_punctuation(uint32_t cp) {
     return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
 }
 
-/* The pieces of a word, longest first, and no word. */
+/* The pieces of a word, longest first; none if it cannot be spelled. */
 static void end_word(const tn_tokenizer *t, word *w, tn_tok_emit *emit, void *user) {
     uint32_t ids[MAX_WORD_BYTES];
     size_t n_ids = 0, at = 0;
@@ -83,7 +84,7 @@ tern_status tn_tok_wordpiece(const tn_tokenizer *t, const uint8_t *p, size_t n, 
     while (p < end) {
         uint32_t cp;
         size_t len = tn_utf8_decode(p, end, &cp);
-        p += len ? len : 1; /* what is no UTF-8 is removed, as U+FFFD is */
+        p += len ? len : 1; /* invalid UTF-8 is removed, as U+FFFD is */
         if (!len || is_removed(cp)) continue;
         utf8proc_int32_t parts[MAX_DECOMPOSED] = {(utf8proc_int32_t)cp};
         utf8proc_ssize_t n_parts = 1;
@@ -113,12 +114,12 @@ bool tn_tok_charsmap_ok(const uint8_t *map, size_t n) {
     return array >= 4 && array % 4 == 0 && array <= n - 5 && !map[n - 1];
 }
 
-/* An entry of the double array; 0 is no entry of it (its last byte would be the text's zero). */
+/* An entry of the double array; 0 is not an entry (its last byte would be the terminating zero). */
 static uint32_t entry(const tn_tokenizer *t, uint32_t i) {
     return i < u32_at(t->charsmap) / 4 ? u32_at(t->charsmap + 4 + 4 * (size_t)i) : 0;
 }
 
-/* What the longest mapped prefix of p becomes: *to, n_to bytes. Returns the prefix's length, 0: none is mapped. */
+/* Maps the longest known prefix of p to *to, n_to bytes. Returns the prefix's length; 0: none. */
 static size_t mapped(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end, const uint8_t **to,
                      size_t *n_to) {
     if (!t->charsmap) return 0;
@@ -157,7 +158,7 @@ static bool put(const tn_tokenizer *t, text *out, uint8_t c) {
     return true;
 }
 
-/* One byte of the mapped text. */
+/* Appends one byte of the mapped text. */
 static bool put_mapped(const tn_tokenizer *t, text *out, uint8_t c) {
     bool ok = true;
     if (c == ' ') {
@@ -187,7 +188,8 @@ static bool normalise(const tn_tokenizer *t, const uint8_t *p, const uint8_t *en
     return ok;
 }
 
-/* ---- unigram: the likeliest pieces ---------------------------------------------------------------------- */
+/* ---- unigram: the likeliest pieces ----------------------------------------------------------------------
+ */
 
 enum { MAX_PIECE = 1024 };
 
@@ -230,12 +232,12 @@ static void likeliest(const tn_tokenizer *t, const uint8_t *p, size_t n, double 
     }
 }
 
-/* A word, or a text of which words cannot be cut apart. */
+/* A word, or a text that cannot be cut into words. */
 static void emit_likeliest(const tn_tokenizer *t, const uint8_t *p, size_t n, double unknown, step *steps,
                            tn_tok_emit *emit, void *user) {
     size_t n_ids = 0;
     likeliest(t, p, n, unknown, steps);
-    for (size_t at = n; at; n_ids++) { /* what was read of the path makes room for its ids */
+    for (size_t at = n; at; n_ids++) { /* the part of the path already read is overwritten by its ids */
         uint32_t from = steps[at].from, id = steps[at].id;
         steps[n - n_ids].from = id;
         at = from;

@@ -1,12 +1,12 @@
-/* text/pieces.h - the two ways of cutting words into pieces that do not merge: WordPiece (BERT) takes the longest piece
- * first, unigram (XLM-R, T5) the likeliest pieces together.
+/* text/pieces.h - the two ways of cutting words into pieces that do not merge: WordPiece (BERT) takes the
+ * longest piece first, unigram (XLM-R, T5) the likeliest pieces together.
  *
- * WordPiece: the text is cleaned of control characters, lower-cased and stripped of accents where the vocabulary is so;
- * white space ends words, and every punctuation mark and CJK ideograph is a word. A word without pieces, or of more
- * than 100 characters, is the unknown token.
- * Unigram: SentencePiece's normalisation (a precompiled map of prefixes), runs of spaces as one, a space in front of
- * the text; then the path of the largest sum of scores. A character without a piece is the unknown token, 10 below the
- * least score; runs of them are one. */
+ * WordPiece: the text is cleaned of control characters, lower-cased and stripped of accents if the vocabulary
+ * is; white space ends words, and every punctuation mark and CJK ideograph is a word. A word without pieces,
+ * or of more than 100 characters, is the unknown token. Unigram: SentencePiece's normalisation (a precompiled
+ * map of prefixes), runs of spaces as one, a space in front of the text; then the path of the largest sum of
+ * scores. A character without a piece is the unknown token, 10 below the least score; runs of them are one.
+ */
 #ifndef TN_TEXT_PIECES_H
 #define TN_TEXT_PIECES_H
 
@@ -18,7 +18,7 @@ tern_status tn_tok_wordpiece(const tn_tokenizer *t, const uint8_t *p, size_t n, 
                              tern_error *err);
 tern_status tn_tok_unigram(const tn_tokenizer *t, const uint8_t *p, size_t n, tn_tok_emit *emit, void *user,
                            tern_error *err);
-/* Is it such a map: a size in bytes, so many words of a double array, and strings that end? */
+/* Whether it is such a map: a size in bytes, a double array of that size, and terminated strings. */
 bool tn_tok_charsmap_ok(const uint8_t *map, size_t n);
 
 #endif

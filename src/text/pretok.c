@@ -48,7 +48,7 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
         int code;
         PCRE2_SIZE at;
         const tn_pretok_grouping *g = tn_pretok_grouped(patterns[p->n]);
-        char run[64]; /* not within a run: where its end is no edge, all of it is passed over at once */
+        char run[64]; /* not inside a run: if a run does not end at an edge, all of it is skipped at once */
         if (g) snprintf(run, sizeof run, g->edge ? "(?<!\\d)%s\\b" : "%s", g->run);
         p->grouped[p->n] = g != NULL;
         pcre2_code *c = pcre2_compile((PCRE2_SPTR)(g ? run : patterns[p->n]), PCRE2_ZERO_TERMINATED,
@@ -61,7 +61,7 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
             goto out;
         }
         p->code[p->n] = c;
-        /* No JIT (hardened host, unusual CPU) only costs speed. */
+        /* Without JIT (hardened host, unusual CPU) it is only slower. */
         p->jit[p->n] = pcre2_jit_compile(c, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
     }
 out:
@@ -73,11 +73,10 @@ out:
 
 /* One run: the patterns' match data, and where the pieces go.
  *
- * What a text may cost. PCRE2's match limit counts decisions, not the characters that a loop or a
- * look-ahead passes, and it holds for one call only. So a call sees a window of the text: when it touches
- * the window's end, PCRE2 says so (a partial match), and the same place is tried again with a window four
- * times as long. A window is charged to the text's budget, and so are decisions beyond what ordinary words
- * take. A text's cost is then bounded by its length, whatever the patterns. */
+ * The cost of a text is bounded by its length, whatever the patterns. PCRE2's match limit counts decisions,
+ * not the characters that a loop or a look-ahead passes, and only within one call. So a call sees a window of
+ * the text; if it touches the window's end (a partial match), it is repeated with a window four times as
+ * long. Windows are charged to the text's budget, and so are decisions beyond those of ordinary words. */
 typedef struct run {
     const tn_pretok *p;
     pcre2_match_context *mctx;
@@ -103,8 +102,8 @@ static tern_status charge(run *r, size_t steps, size_t stage, size_t from, size_
     return TERN_OK;
 }
 
-/* One call on text[0..end), from `from`; here: only a match that starts there. More decisions are allowed
- * until the budget is spent. *rc: what PCRE2 says. */
+/* One call on text[0..end) from `from`; with `here` only a match that starts there. Allows more decisions
+ * until the budget is spent. *rc: PCRE2's result. */
 static tern_status call(run *r, size_t stage, const char *text, size_t n, size_t end, size_t from, bool here,
                         int *rc) {
     const pcre2_code *code = r->p->code[stage];
@@ -112,7 +111,7 @@ static tern_status call(run *r, size_t stage, const char *text, size_t n, size_t
     uint32_t options = end < n ? PCRE2_PARTIAL_HARD : 0;
     for (uint32_t limit = DECISIONS;; limit *= 8) {
         pcre2_set_match_limit(r->mctx, limit);
-        if (r->p->jit[stage] && !here) { /* compiled code knows nothing of anchors */
+        if (r->p->jit[stage] && !here) { /* JIT code ignores the anchored option */
             *rc = pcre2_jit_match(code, (PCRE2_SPTR)text, end, from, options, md, r->mctx);
             if (*rc != PCRE2_ERROR_JIT_STACKLIMIT && *rc != PCRE2_ERROR_MATCHLIMIT) return TERN_OK;
         }
@@ -126,7 +125,7 @@ static tern_status call(run *r, size_t stage, const char *text, size_t n, size_t
     }
 }
 
-/* The end of a window of that length: never within a character. */
+/* The end of a window of that length, never inside a character. */
 static size_t window_end(const char *text, size_t n, size_t from, size_t length) {
     if (length >= n - from) return n;
     size_t end = from + length;
@@ -146,7 +145,7 @@ static tern_status next_match(void *self, size_t stage, const char *text, size_t
         int rc;
         TN_TRY(call(r, stage, text, n, end, from, here, &rc));
         if (rc == PCRE2_ERROR_PARTIAL || (rc >= 0 && end < n && ov[1] == end)) {
-            /* nothing starts in front of ov[0]; what starts there needs to see more */
+            /* no match starts before ov[0]; one that starts there needs a longer window */
             if (rc == PCRE2_ERROR_PARTIAL && !here && ov[0] == end) {
                 from = end;
                 length = r->window;

@@ -3,7 +3,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 
-/* Where the character that begins at `at` ends. */
+/* The end of the character that begins at `at`. */
 static size_t next_char(const char *text, size_t n, size_t at) {
     do at++;
     while (at < n && ((uint8_t)text[at] & 0xc0) == 0x80);
@@ -24,14 +24,14 @@ static tern_status split_groups(const tn_pretok_cut *c, size_t stage, const char
 /* text is valid UTF-8 and never empty */
 static tern_status split(const tn_pretok_cut *c, size_t stage, const char *text, size_t n) {
     if (stage == c->n_stages) return c->fn(c->user, text, n);
-    size_t done = 0, from = 0; /* pieces are given out up to `done`, the search goes on at `from` */
+    size_t done = 0, from = 0; /* pieces up to `done` have been given out; the search continues at `from` */
     while (from < n) {
         size_t a, b;
         TN_TRY(c->next(c->self, stage, text, n, from, &a, &b));
         if (a == SIZE_MAX) break;
         TN_FAIL_IF(a < done || b < a || b > n, c->err, TERN_E_UNSUPPORTED,
                    "pre-tokenisation pattern %zu moves the start of its match", stage);
-        if (a == b) { /* nothing to cut out: look again after the next character */
+        if (a == b) { /* an empty match: continue after the next character */
             from = a < n ? next_char(text, n, a) : n;
             continue;
         }

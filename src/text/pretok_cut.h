@@ -1,4 +1,4 @@
-/* text/pretok_cut.h - what the pre-tokeniser does with the matches of its patterns. Inside text/ alone. */
+/* text/pretok_cut.h - cuts a text at the matches of the pre-tokeniser's patterns. Only for text/. */
 #ifndef TN_TEXT_PRETOK_CUT_H
 #define TN_TEXT_PRETOK_CUT_H
 
@@ -17,8 +17,8 @@ typedef struct tn_pretok_cut {
     tern_error *err;
 } tn_pretok_cut;
 
-/* Gives out the pieces of text[0..n). What is not UTF-8 is a piece by itself, so that patterns see valid
- * UTF-8 only. */
+/* Gives out the pieces of text[0..n). Invalid UTF-8 is a piece by itself, so patterns only see valid UTF-8.
+ */
 tern_status tn_pretok_cut_all(const tn_pretok_cut *c, const char *text, size_t n);
 
 #endif

@@ -7,7 +7,7 @@
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "\\s+(?!\\S)|\\s+"
-/* Llama 3 and its relatives differ in how many digits stay together */
+/* Llama 3 and its relatives differ in the number of digits kept together */
 #define LLAMA3(digits)                                                                                       \
     SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" SPACES
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
@@ -39,7 +39,7 @@
     "\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}\\x{fb13}-\\x{fb17}\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}"        \
     "\\x{10400}-\\x{1044f}\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}"                   \
     "\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}]"
-/* Everything between what ends a clause in many scripts: BLOOM */
+/* Everything between clause-ending punctuation of many scripts: BLOOM */
 #define BLOOM " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 /* Kimi K2: a cased word, but Han characters are words of their own */
 #define HAN_UPPER "(?:(?!\\p{Han})" UPPER ")"

@@ -1,14 +1,14 @@
 /* text/segments.h - a text whose bytes remember where they come from: a chat template, or content (messages,
  * documents, tools). Only the template's bytes may become control tokens.
  *
- * An out-of-memory append sets `failed`; what is appended afterwards is dropped. The owner looks once, at the
- * end. */
+ * An append without memory sets `failed`, and later appends are dropped. The owner checks once, at the end.
+ */
 #ifndef TN_TEXT_SEGMENTS_H
 #define TN_TEXT_SEGMENTS_H
 
 #include "base/ctx.h"
 
-/* A segment has the bytes from the end of the segment before to `end`. Neighbours differ in `content`. */
+/* A segment spans the bytes from the end of the previous one to `end`. Neighbours differ in `content`. */
 typedef struct tn_segment {
     size_t end;
     bool content;

@@ -33,7 +33,7 @@ static uint64_t varint(reader *r) {
     return 0;
 }
 
-/* Reads the next field. Returns false at the end, or where the bytes are none. */
+/* Reads the next field. Returns false at the end, or if the bytes are not a field. */
 static bool next(reader *r, field *f) {
     if (r->bad || r->at == r->end) return false;
     uint64_t key = varint(r);
@@ -93,7 +93,7 @@ static tern_status read_trainer(reader r, tn_spm *out, tern_error *err) {
         if (f.number == TRAINER_EOS) out->eos = (int32_t)f.value;
         if (f.number == TRAINER_PAD) out->pad = (int32_t)f.value;
     }
-    TN_FAIL_IF(r.bad, err, TERN_E_FORMAT, "tokenizer.model: what the trainer was told is broken");
+    TN_FAIL_IF(r.bad, err, TERN_E_FORMAT, "tokenizer.model: the trainer's settings are broken");
     TN_FAIL_IF(
         kind != KIND_BPE, err, TERN_E_UNSUPPORTED,
         "tokenizer.model is SentencePiece's, of kind %s; tern reads those of kind BPE (a tokenizer.json "
@@ -142,7 +142,7 @@ tern_status tn_spm_read(const void *data, size_t n_bytes, tn_spm *out, tn_spm_pi
     TN_FAIL_IF(r.bad, err, TERN_E_FORMAT,
                "tokenizer.model is cut off or no SentencePiece file, after %d pieces", (int)n);
     TN_FAIL_IF(!trained || !normalises, err, TERN_E_FORMAT,
-               "tokenizer.model does not say how it cuts text up (its trainer's or its normaliser's part is "
+               "tokenizer.model does not say how it splits text (its trainer's or its normaliser's part is "
                "missing)");
     int32_t *ids[] = {&out->unk, &out->bos, &out->eos, &out->pad};
     for (size_t i = 0; i < 4; i++)

@@ -1,5 +1,5 @@
-/* text/spm.h - SentencePiece's own files (tokenizer.model), a protocol buffer: pieces with scores and types, and
- * what the trainer and the normaliser were told. */
+/* text/spm.h - SentencePiece's own files (tokenizer.model), a protocol buffer: pieces with scores and types,
+ * and the settings of the trainer and the normaliser. */
 #ifndef TN_TEXT_SPM_H
 #define TN_TEXT_SPM_H
 
@@ -11,11 +11,11 @@ typedef struct tn_spm {
     bool dummy_prefix;          /* a space in front of the text */
 } tn_spm;
 
-/* What is called for every piece, in the order of ids; text is not zero-terminated. */
+/* Called for every piece, in the order of ids; text is not zero-terminated. */
 typedef tern_status (*tn_spm_piece)(void *user, int32_t id, const char *text, size_t n, float score,
                                     tn_token_type type);
 
-/* Whether the bytes begin as such a file does. */
+/* Whether the bytes begin like such a file. */
 bool tn_spm_is(const void *data, size_t n_bytes);
 /* Reads a file of kind BPE. Another kind, and normalisation beyond spaces, is TERN_E_UNSUPPORTED. */
 tern_status tn_spm_read(const void *data, size_t n_bytes, tn_spm *out, tn_spm_piece on_piece, void *user,

@@ -1,8 +1,8 @@
 /* text/tokenizer.c - making a tokenizer from its description or its blob, and ids back to text.
  *
  * tn_tokenizer_open translates the description into the core (tokenizer_impl.h), tn_tokenizer_load
- * (tokenizer_blob.c) reads the core from a blob; both end in tn_tokenizer_derive(), which checks nothing again
- * but derives the tables. */
+ * (tokenizer_blob.c) reads the core from a blob; both end in tn_tokenizer_derive(), which only derives the
+ * tables. */
 #include "text/tokenizer_impl.h"
 
 #include "base/checked.h"
@@ -46,7 +46,7 @@ static tern_status build_table(tn_tokenizer *t, tern_error *err) {
     TN_FAIL_IF(!t->table, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
     t->table_mask = cap - 1;
     /* Normal tokens first: of two tokens with the same text (a user-defined one may repeat it) merges mean
-     * that. */
+     * the normal one. */
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t id = 0; id < t->n_vocab; id++) {
             if (!tn_tok_mergeable(t, id) || (tn_tok_type(t, id) == TN_TOKEN_USER) != pass) continue;
@@ -103,8 +103,7 @@ static void sift_down(const tn_tokenizer *t, uint32_t *heap, uint32_t i, uint32_
     heap[i] = x;
 }
 
-/* Sorts by heap sort, because the order needs the tokenizer, and not every C library has a qsort with a
- * context. */
+/* A heap sort: the order needs the tokenizer, and not every C library has a qsort with a context. */
 static void sort_specials(const tn_tokenizer *t) {
     uint32_t *a = t->specials, n = t->n_specials;
     for (uint32_t i = n / 2; i-- > 0;) sift_down(t, a, i, n);
@@ -190,8 +189,8 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* Marks user-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
- * conversion. Markup that no template writes (`<h1>`) and runs of spaces stay what they are. */
+/* Marks user-defined tokens that content must not produce: `<think>`, `<tool_call>`, `<start_of_turn>` of an
+ * old conversion. Markup that no template writes (`<h1>`) and runs of spaces stay unguarded. */
 static tern_status build_guarded(tn_tokenizer *t, tern_error *err) {
     size_t n_words = ((size_t)t->n_vocab + 63) / 64;
     uint64_t *markup = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *markup);
@@ -209,7 +208,7 @@ static tern_status build_guarded(tn_tokenizer *t, tern_error *err) {
         if (bars || tn_tokenizer_is_end(t, (int32_t)id)) markup[id / 64] |= bit;
         any = any || markup[id / 64] & bit;
     }
-    /* What is not user-defined may have a bit too; nobody asks for it. */
+    /* Other tokens may have a bit too; it is never read. */
     if (any) t->guarded = markup;
     else tn_free(t->ctx, markup);
     return TERN_OK;
@@ -234,7 +233,7 @@ void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const ch
     s->nfc = family->nfc;
 }
 
-/* Writes a token's text as the bytes it stands for. Returns their number, which is never more than n. */
+/* Writes the bytes that a token's text stands for. Returns their number, at most n. */
 static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, size_t n, uint8_t *out) {
     tn_token_type ty = (tn_token_type)(type & TN_TOK_TYPE_MASK);
     const uint8_t *p = (const uint8_t *)text, *end = p + n;
@@ -277,7 +276,7 @@ static uint32_t find_spelled(const tn_tokenizer *t, const char *text, size_t n, 
     return tn_tok_lookup(t, scratch, m);
 }
 
-enum { MAX_SPLITS = 128 }; /* places of a merge that are tried: a merge of nothing but spaces has many */
+enum { MAX_SPLITS = 128 }; /* places of a merge that are tried: a merge of only spaces has many */
 
 static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
     tern_status st = TERN_OK;
@@ -289,7 +288,8 @@ static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_
     TN_BAIL_IF(!scratch || !t->merges, err, TERN_E_MEMORY, "out of memory for %zu merges", s->n_merges);
     for (size_t i = 0; i < s->n_merges; i++) {
         const char *m = s->merges[i], *end = m + s->merge_bytes[i];
-        /* usually one space; where tokens have spaces themselves, the place that makes three known tokens */
+        /* usually there is one space; if tokens contain spaces, take the place that yields three known tokens
+         */
         int n_tries = 0;
         for (const char *sp = m; n_tries < MAX_SPLITS && (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
             n_tries++;
@@ -316,7 +316,7 @@ out:
     return st;
 }
 
-/* Tells whether this token ends a turn or a text in the families we know, whatever else the files say. */
+/* Whether this token ends a turn or a text in the known families, whatever the files say. */
 static bool ends_by_name(const uint8_t *p, size_t n, bool harmony) {
     static const char *const names[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>",         "<|endoftext|>",
                                         "<end_of_turn>", "<|eom_id|>", "<|end_of_text|>", "<|end_of_turn|>",
@@ -365,8 +365,8 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
     return TERN_OK;
 }
 
-/* Marks the tokens that stand for themselves. Most pre-tokens are one token, and then one look-up is all the
- * work. Merging is deterministic, so this changes speed only. */
+/* Marks the tokens that merging their own text yields. Most pre-tokens are one token and take only one
+ * look-up then. Merging is deterministic, so this changes only the speed. */
 static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     if (t->ignore_merges || t->kind > TN_TOK_BPE_SPM) return TERN_OK;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -374,7 +374,8 @@ static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
         size_t n, m;
         int32_t got = -1;
         const uint8_t *p = tn_tok_text(t, id, &n);
-        if (n > 1024) continue; /* not a word; and a vocabulary of such must not make opening slow */
+        if (n > 1024)
+            continue; /* too long for a word; a vocabulary of such tokens must not make opening slow */
         tern_status st = tn_tok_merge_piece(t, p, n, &got, 1, &m);
         TN_FAIL_IF(st != TERN_OK, err, st, "out of memory for a vocabulary of %u", t->n_vocab);
         if (m == 1 && got == (int32_t)id) t->direct[id / 64] |= 1ull << (id % 64);
@@ -382,8 +383,8 @@ static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* Phi-3's files say which special tokens swallow the space after them only in tokenizer.json. GGUF has no
- * field for it, so this marks them. */
+/* Only tokenizer.json says which of Phi-3's special tokens swallow the space after them. GGUF has no field
+ * for it, so they are marked here. */
 static void mark_phi3(tn_tokenizer *t) {
     if (t->kind != TN_TOK_BPE_SPM || tn_tokenizer_find(t, "<|placeholder1|>") < 0) return;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -399,7 +400,7 @@ static void mark_phi3(tn_tokenizer *t) {
 
 static tern_status take_charsmap(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
     TN_FAIL_IF(s->charsmap_bytes > 1 << 26 || !tn_tok_charsmap_ok(s->charsmap, s->charsmap_bytes), err,
-               TERN_E_FORMAT, "the tokenizer's map of characters (%zu bytes) is none", s->charsmap_bytes);
+               TERN_E_FORMAT, "the tokenizer's map of characters (%zu bytes) is invalid", s->charsmap_bytes);
     t->charsmap = alloc(t, s->charsmap_bytes, 1);
     TN_FAIL_IF(!t->charsmap, err, TERN_E_MEMORY, "out of memory for a map of characters");
     memcpy(t->charsmap, s->charsmap, s->charsmap_bytes);

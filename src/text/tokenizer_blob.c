@@ -1,18 +1,19 @@
-/* text/tokenizer_blob.c - a tokenizer as one blob, which is kept inside .tern packages.
+/* text/tokenizer_blob.c - a tokenizer as one blob, as .tern packages hold it.
  *
  * Little-endian, no padding: "TNTOKEN2", u64 XXH3 of what follows, then
  *   u32 kind, n_vocab, n_merges, n_patterns, n_ends, n_bytes, flags (BLOB_*), i32 bos, eos, eot, unk, pad,
- *   u8 stored[(n_vocab + 7) / 8]: a bit for every token whose text is stored, of each of which the length and
- *   then of each the bytes; other tokens are what their first merge joins,
+ *   u8 stored[(n_vocab + 7) / 8]: a bit for every token whose text is stored; the lengths of these texts,
+ *   then
+ *   their bytes; other tokens are what their first merge joins,
  *   types in runs: u8 type, number of tokens; f32 score[n_vocab] if BLOB_SCORES,
- *   per merge left, right, and the result less the one before it less 1, as (n << 1) ^ (n >> 31),
+ *   per merge left, right, and the result minus the previous one minus 1, as (n << 1) ^ (n >> 31),
  *   u8 direct[(n_vocab + 7) / 8], i32 ends[n_ends],
- *   per pattern, for the template if BLOB_TEMPLATE and for that of tools if BLOB_TOOL_TEMPLATE: u32 length, bytes;
- *   if BLOB_CHARSMAP the same of the map of characters.
- * Numbers without a width have 7 bits a byte, the lowest first; the last one's high bit is 0.
+ *   for each pattern, for the template if BLOB_TEMPLATE and the template for tools if BLOB_TOOL_TEMPLATE: u32
+ *   length, bytes; the same for the map of characters if BLOB_CHARSMAP.
+ * Numbers without a width have 7 bits a byte, lowest first; the high bit of the last byte is 0.
  *
  * "TNTOKEN1", of packages before version 6, is read too. There u32 length[n_vocab], u8 bytes[n_bytes] and u8
- * type[n_vocab] stand for the first three lines of tokens, and u32 merge[n_merges][3] for the merges. */
+ * type[n_vocab] replace the first three lines of tokens, and u32 merge[n_merges][3] the merges. */
 #include "text/tokenizer_impl.h"
 
 #include "base/status.h"
@@ -57,7 +58,7 @@ static uint64_t load_u64(const uint8_t *p) { return load_u32(p) | (uint64_t)load
 
 /* ---- writing ------------------------------------------------------------------------------------ */
 
-/* p NULL: only how long it is. */
+/* With p NULL only measures. */
 static size_t put_number(uint8_t *p, uint32_t v) {
     size_t n = 0;
     for (; v >= 128; v >>= 7, n++)
@@ -76,7 +77,7 @@ static bool joins(const tn_tokenizer *t, const tn_merge *m) {
     return n == a + b && !memcmp(all, left, a) && !memcmp(all + a, right, b);
 }
 
-/* stored[i]: is the text of token i to be stored? Else its first merge joins tokens that are known by then. */
+/* stored[i]: token i's text must be stored. Otherwise its first merge joins tokens that are known by then. */
 static void choose_stored(const tn_tokenizer *t, uint8_t *stored) {
     enum { NO = 0, YES = 1, UNDECIDED = 2 };
     memset(stored, YES, t->n_vocab);
@@ -89,7 +90,7 @@ static void choose_stored(const tn_tokenizer *t, uint8_t *stored) {
     }
 }
 
-/* Texts, types, scores and merges. p NULL: only how many bytes they are. */
+/* Texts, types, scores and merges. With p NULL only measures. */
 static size_t put_tokens(const tn_tokenizer *t, const uint8_t *stored, uint8_t *p) {
     size_t n = 0, text;
     for (uint32_t i = 0; i < t->n_vocab; i += 8, n++) {
@@ -202,11 +203,11 @@ static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t
 }
 
 static tern_status take_charsmap(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, tern_error *err) {
-    TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends in front of its map of characters");
+    TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends before its map of characters");
     uint32_t n = load_u32(*p);
     *p += 4;
     TN_FAIL_IF(n > (size_t)(end - *p) || !tn_tok_charsmap_ok(*p, n), err, TERN_E_FORMAT,
-               "tokenizer blob: its map of characters (%u bytes) is none", n);
+               "tokenizer blob: its map of characters (%u bytes) is invalid", n);
     t->charsmap = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1);
     TN_FAIL_IF(!t->charsmap, err, TERN_E_MEMORY, "out of memory for a map of characters");
     memcpy(t->charsmap, *p, n);
@@ -233,7 +234,7 @@ static tern_status alloc_core(tn_tokenizer *t, uint32_t n_text, uint32_t flags, 
 }
 
 static tern_status bad(tern_error *err, const char *what, uint32_t i) {
-    return tn_fail(err, TERN_E_FORMAT, "tokenizer blob: %s %u is cut off or not sane", what, i);
+    return tn_fail(err, TERN_E_FORMAT, "tokenizer blob: %s %u is cut off or invalid", what, i);
 }
 
 static tern_status read_scores(tn_tokenizer *t, const uint8_t **pp, const uint8_t *end, tern_error *err) {
@@ -249,13 +250,14 @@ static tern_status read_scores(tn_tokenizer *t, const uint8_t **pp, const uint8_
 
 static bool is_type(uint8_t type) { return (type & TN_TOK_TYPE_MASK) <= TN_TOKEN_BYTE; }
 
-/* Keeps a merge, or returns false: there are no such tokens. */
+/* Keeps a merge. Returns false if its tokens do not exist. */
 static bool keep_merge(tn_tokenizer *t, uint32_t i, uint32_t left, uint32_t right, uint32_t result) {
     t->merges[i] = (tn_merge){left, right, result};
     return left < t->n_vocab && right < t->n_vocab && result < t->n_vocab;
 }
 
-/* Lengths lie in off[1 + id]. Those that are UINT32_MAX come of the token's first merge; then all become places. */
+/* off[1 + id] holds lengths, UINT32_MAX where the text comes from the token's first merge. Turns all of them
+ * into offsets. */
 static tern_status place_texts(tn_tokenizer *t, uint32_t n_merges, uint32_t n_text, tern_error *err) {
     uint32_t *len = t->off + 1, at = 0;
     for (uint32_t i = 0; i < n_merges; i++) {
@@ -268,12 +270,12 @@ static tern_status place_texts(tn_tokenizer *t, uint32_t n_merges, uint32_t n_te
     t->off[0] = 0;
     for (uint32_t i = 0; i < t->n_vocab; i++) {
         if (len[i] > n_text - at) return bad(err, "text of token", i);
-        len[i] = at += len[i]; /* the end of a token is where the next begins */
+        len[i] = at += len[i]; /* a token ends where the next begins */
     }
     return at == n_text ? TERN_OK : bad(err, "text of token", t->n_vocab);
 }
 
-/* Tokens and merges of a TNTOKEN1; that there are enough bytes is known. */
+/* Tokens and merges of a TNTOKEN1. The caller has checked that there are enough bytes. */
 static tern_status read_tokens_1(tn_tokenizer *t, const uint8_t **pp, const uint8_t *end, uint32_t n_text,
                                  tern_error *err) {
     const uint8_t *p = *pp;
@@ -292,7 +294,7 @@ static tern_status read_tokens_1(tn_tokenizer *t, const uint8_t **pp, const uint
     return TERN_OK;
 }
 
-/* Returns false where it does not end in front of end, or is too large. */
+/* Returns false if the number does not end before `end` or is too large. */
 static bool take_number(const uint8_t **pp, const uint8_t *end, uint32_t *out) {
     uint64_t v = 0;
     for (unsigned shift = 0; shift < 35 && *pp < end; shift += 7) {
@@ -306,7 +308,7 @@ static bool take_number(const uint8_t **pp, const uint8_t *end, uint32_t *out) {
 
 static bool is_stored(const uint8_t *bits, uint32_t id) { return bits[id / 8] >> (id % 8) & 1; }
 
-/* Tokens up to where their texts are placed, from *pp on. *texts: the bytes of those that are stored. */
+/* Reads the tokens from *pp on and places their texts. *texts: the bytes of the stored ones. */
 static tern_status read_tokens_2(tn_tokenizer *t, const uint8_t **pp, const uint8_t *end, uint32_t n_text,
                                  const uint8_t *bits, const uint8_t **texts, tern_error *err) {
     uint64_t stored = 0;
@@ -356,7 +358,7 @@ static void join_texts(tn_tokenizer *t, const uint8_t *bits, const uint8_t *text
     }
 }
 
-/* Tokens and merges, from *pp on. */
+/* Reads tokens and merges from *pp on. */
 static tern_status read_tokens(tn_tokenizer *t, const uint8_t **pp, const uint8_t *end, uint32_t n_text,
                                tern_error *err) {
     const uint8_t *bits = *pp, *texts = NULL;
@@ -376,7 +378,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
                "not a tokenizer blob (%zu bytes)", n_bytes);
     TN_FAIL_IF(load_u64(blob + 8) != XXH3_64bits(blob + BLOB_HEAD, n_bytes - BLOB_HEAD), err, TERN_E_FORMAT,
                "tokenizer blob of %zu bytes is damaged (checksum)", n_bytes);
-    /* The checksum is against accidents only: everything below is still checked. */
+    /* The checksum only guards against accidents; everything below is checked nevertheless. */
     const uint8_t *p = blob + BLOB_HEAD, *end = blob + n_bytes;
     uint32_t f[BLOB_FIELDS];
     for (int i = 0; i < BLOB_FIELDS; i++, p += 4) f[i] = load_u32(p);
@@ -388,7 +390,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     t->kind = (tn_tok_kind)f[0];
     t->n_vocab = f[1];
     size_t n_direct = (t->n_vocab + 7) / 8;
-    /* At least so many; what has no fixed size is checked where it is read. */
+    /* The least number of bytes; parts without a fixed size are checked where they are read. */
     uint64_t need = n_direct + (uint64_t)n_ends * 4;
     if (old) need += (uint64_t)t->n_vocab * (flags & BLOB_SCORES ? 9 : 5) + n_text + (uint64_t)f[2] * 12;
     else need += n_direct + (uint64_t)f[2] * 3;

@@ -1,8 +1,8 @@
-/* text/tokenizer_impl.h - what a tokenizer is made of; shared by the files of the text storey only.
+/* text/tokenizer_impl.h - the inside of a tokenizer, for the files of text/ only.
  *
  * Tokens are kept as the bytes they stand for: byte-level tokens out of the GPT-2 alphabet, SentencePiece
- * tokens with plain spaces. Encoding works on those bytes, so nothing is translated at run time.
- * `core` is what a blob stores; everything after it is derived by tn_tokenizer_derive. */
+ * tokens with plain spaces. Encoding works on those bytes, so nothing is translated at run time. A blob
+ * stores `core`; tn_tokenizer_derive computes the rest. */
 #ifndef TN_TEXT_TOKENIZER_IMPL_H
 #define TN_TEXT_TOKENIZER_IMPL_H
 
@@ -14,10 +14,10 @@
 #define TN_TOK_TYPE_MASK 0x0f
 #define TN_TOK_MAX_VOCAB (1u << 21) /* eight times the largest known */
 #define TN_TOK_NONE UINT32_MAX
-/* A special token is looked for at every place of a text, so its length is part of a text's price. The
- * longest known are runs of 128 spaces. */
+/* Special tokens are searched at every place of a text, so their length adds to its cost. The longest known
+ * are runs of 128 spaces. */
 #define TN_TOK_MAX_SPECIAL 512u
-#define TN_TOK_REPORT_BYTES ((size_t)256 << 10) /* of text between two calls of the host's progress hook */
+#define TN_TOK_REPORT_BYTES ((size_t)256 << 10) /* of text between two calls of the progress hook */
 
 typedef struct tn_merge {
     uint32_t left, right, result;
@@ -54,7 +54,7 @@ struct tn_tokenizer {
     char *chat_template, *tool_template; /* or NULL */
 
     /* derived */
-    uint64_t seed;   /* of the hash tables, random: a vocabulary cannot be made so that its tokens collide */
+    uint64_t seed;   /* of the hash tables; random, so no vocabulary can be crafted to collide */
     uint64_t *table; /* text -> mergeable token: hash high half << 32 | id + 1, 0 = empty */
     uint64_t table_mask;
     tn_pair *pairs;
@@ -65,18 +65,18 @@ struct tn_tokenizer {
     uint32_t special_at[257]; /* specials starting with byte b: [special_at[b], special_at[b + 1]) */
     bool user_start[256];     /* a user-defined token starts with this byte */
     bool has_user;
-    /* Bit per token: user-defined, but it marks turns or parts of them, so that content must not make it:
-     * markup that the chat template writes, and ends of generation. NULL: there is none. */
+    /* Bit per token: user-defined, but it marks turns or parts of them, so content must not produce it:
+     * markup of the chat template, and ends of generation. NULL: there are none. */
     uint64_t *guarded;
     bool cut_at_spaces; /* no token has a space after a non-space: words merge on their own */
     uint32_t max_token_bytes;
     tn_pretok *pretok;
 };
 
-/* Fills in everything derived of a core that is there. */
+/* Computes everything that derives from a complete core. */
 tern_status tn_tokenizer_derive(tn_tokenizer *t, tern_error *err);
 
-/* -1: there is no such token. */
+/* -1: no such token. */
 static inline int32_t tn_tok_checked_id(const tn_tokenizer *t, int32_t id) {
     return id >= 0 && (uint32_t)id < t->n_vocab ? id : -1;
 }
@@ -90,16 +90,16 @@ static inline const uint8_t *tn_tok_text(const tn_tokenizer *t, uint32_t id, siz
 static inline bool tn_tok_guarded(const tn_tokenizer *t, uint32_t id) {
     return t->guarded && t->guarded[id / 64] >> (id % 64) & 1;
 }
-/* Sets the bit of every special token that is markup which the template writes, like <think>; not of
- * `<h1>`, nor of runs of spaces. bits: [n_vocab / 64 rounded up], template may be NULL. Time grows with
- * the template alone. */
+/* Sets the bit of every special token that the template writes as markup, like <think>, but not of `<h1>` or
+ * runs of spaces. bits: [n_vocab / 64 rounded up], template may be NULL. Time grows with the template alone.
+ */
 void tn_tok_mark_markup(const tn_tokenizer *t, const char *template, uint64_t *bits);
 static inline uint64_t tn_tok_pair_hash(const tn_tokenizer *t, uint64_t key) {
     uint64_t h = (key ^ t->seed) * 0x9e3779b97f4a7c15u;
     return ((h ^ h >> 29) * (t->seed | 1)) >> 32;
 }
 
-/* May come out of merging text. */
+/* Whether merging text can produce it. */
 static inline bool tn_tok_mergeable(const tn_tokenizer *t, uint32_t id) {
     tn_token_type ty = tn_tok_type(t, id);
     return (ty == TN_TOKEN_NORMAL || ty == TN_TOKEN_USER) && t->off[id + 1] > t->off[id];
@@ -108,8 +108,8 @@ static inline bool tn_tok_mergeable(const tn_tokenizer *t, uint32_t id) {
 /* The mergeable token with exactly these bytes, or TN_TOK_NONE. */
 uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n);
 
-/* Merges one pre-token into ids[0..cap), without the direct look-up; for the `direct` bits.
- * *n_ids gets the number needed. */
+/* Merges one pre-token into ids[0..cap) without the direct look-up; this computes the `direct` bits. *n_ids
+ * gets the number needed. */
 tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap,
                                size_t *n_ids);
 

@@ -1,4 +1,4 @@
-/* text/toolcall.c - reads the answer as it comes. Text is held back only as long as it may still become
+/* text/toolcall.c - reads the answer as it arrives. Text is held back only while it may still become
  * something else. */
 #include "base/status.h"
 #include "text/toolcall_impl.h"
@@ -6,14 +6,14 @@
 #include <string.h>
 
 enum {
-    BLANKS = 256, /* white space in front of a call, at most, that goes with it */
+    BLANKS = 256, /* at most, white space before a call that is dropped with it */
     PAYLOAD_MAX = 4 << 20,
     HEADER_MAX = 1024,
     MARKERS = 4
 };
 
 typedef enum mode {
-    AT_START, /* nothing but white space yet: a thought or a bare call may come */
+    AT_START, /* only white space so far: a thought or a bare call may follow */
     IN_THOUGHT,
     IN_TEXT,
     AT_PAYLOAD, /* after a marker */
@@ -25,7 +25,7 @@ typedef enum mode {
 
 typedef enum shape { JSON, PYTHON, MARKED_XML, MARKED_GEMMA, TO_THE_END } shape;
 
-/* A scan looks at a text that grows: where it stands, how deep in brackets, in which quotes. */
+/* A scan of a growing text: its position, its depth in brackets, its quotes. */
 typedef struct scan {
     size_t at;
     int depth;
@@ -38,15 +38,15 @@ struct tn_answer {
     const char *markers[MARKERS], *closer;
     int n_markers;
     mode mode;
-    bool fresh;  /* white space that comes now goes */
-    bool spoken; /* a thought or text has come: no thought begins any more */
+    bool fresh;  /* white space is dropped now */
+    bool spoken; /* a thought or text has been seen: no thought may begin now */
     bool ended, stopped, plain, bare;
-    bool by_name; /* the payload has no marker: it is a call when it names a tool */
-    bool again;   /* the payload follows another at once */
+    bool by_name; /* the payload has no marker: it is a call if it names a tool */
+    bool again;   /* the payload directly follows another */
     char *buf;
-    size_t n, cap, at; /* buf[at..n) is not given out yet */
+    size_t n, cap, at; /* buf[at..n) has not been given out */
     size_t skip;       /* no marker begins before this */
-    size_t mark;       /* of the payload: its marker, or itself */
+    size_t mark;       /* start of the payload: of its marker, or of itself */
     size_t payload;
     shape shape;
     scan look;
@@ -71,7 +71,7 @@ static void give(tn_answer *a, bool thought, const char *p, size_t n) {
     if (n && !a->stopped && fn && !fn(a->o.on.user, p, n)) a->stopped = true;
 }
 
-/* Gives buf[at..end) as text or thought. Blanks at its end stay unless `all`. */
+/* Gives out buf[at..end) as text or thought. Trailing blanks are kept back unless `all`. */
 static void give_to(tn_answer *a, bool thought, size_t end, bool all) {
     size_t go = end;
     if (a->fresh)
@@ -98,7 +98,7 @@ static void give_calls(tn_answer *a) {
 
 /* ---- looking --------------------------------------------------------------------------------------- */
 
-typedef enum found { NO, YES, MAYBE } found; /* MAYBE: it takes more text to tell */
+typedef enum found { NO, YES, MAYBE } found; /* MAYBE: more text decides */
 
 static found begins(const tn_answer *a, size_t at, const char *word) {
     size_t len = strlen(word), n = a->n - at, k = n < len ? n : len;
@@ -106,7 +106,7 @@ static found begins(const tn_answer *a, size_t at, const char *word) {
     return k == len ? YES : a->ended ? NO : MAYBE;
 }
 
-/* Finds the first of the words from `from` on: its place, or where one may begin, or the end. */
+/* Finds the first of the words at or after `from`. Returns its place, or where one may begin, or the end. */
 static found find(const tn_answer *a, size_t from, const char *const *words, int n_words, size_t *where,
                   int *which) {
     for (size_t i = from; i < a->n; i++) {
@@ -244,7 +244,7 @@ static bool step_start(tn_answer *a) {
 
 /* ---- payloads -------------------------------------------------------------------------------------- */
 
-/* Gives text up to `end`, without another look, because it is no call. */
+/* Gives out the text up to `end`: it is not a call. */
 static bool not_a_call(tn_answer *a, size_t end) {
     a->closer = NULL;
     a->again = false;
@@ -340,7 +340,7 @@ static bool step_payload(tn_answer *a) {
                                          : MAYBE;
     if (f == MAYBE && a->n - a->payload > PAYLOAD_MAX) return not_a_call(a, a->n);
     if (f == MAYBE && !a->ended) return false;
-    if (f == MAYBE) { /* it never ended: what is left is text, whatever it holds */
+    if (f == MAYBE) { /* it never ended: the rest is text, whatever it contains */
         a->plain = true;
         return not_a_call(a, a->n);
     }
@@ -465,7 +465,7 @@ static void run(tn_answer *a) {
     while (!a->stopped && !a->calls.text.failed && steps[a->mode](a)) {
     }
     if (a->calls.text.failed) a->stopped = true;
-    if (a->at < 4096 && a->at < a->n) return; /* moved when it pays */
+    if (a->at < 4096 && a->at < a->n) return; /* moved only when worthwhile */
     memmove(a->buf, a->buf + a->at, a->n - a->at);
     a->n -= a->at;
     a->skip = a->skip > a->at ? a->skip - a->at : 0;

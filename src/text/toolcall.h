@@ -1,13 +1,13 @@
-/* text/toolcall.h - what a model's answer is made of: content, thoughts, calls of tools.
+/* text/toolcall.h - the parts of a model's answer: content, thoughts, tool calls.
  *
  *   tn_answer_form_of      which markup a chat template teaches its model
  *   tn_answer_open, put    the answer's text as it comes, cut at any byte, to three kinds of events
  *   tn_tools_schema        a JSON schema whose texts are calls of the tools given, for text/grammar
  *   tn_tools_as_text       a conversation with tools for a template that knows none
  *
- * A call is given out whole: a name and the text of a JSON object. What only looks like one (it never
- * ends, is no JSON, has no name) is content, byte by byte: nothing a model writes is lost. White space
- * beside calls and thoughts goes. The events of a text do not depend on how it was cut. */
+ * A call is given out whole: a name and the text of a JSON object. What only looks like one (it never ends,
+ * is not JSON, has no name) is content, byte for byte: nothing is lost. White space around calls and thoughts
+ * is dropped. The events do not depend on how the text was cut. */
 #ifndef TN_TEXT_TOOLCALL_H
 #define TN_TEXT_TOOLCALL_H
 
@@ -17,8 +17,10 @@
 
 typedef enum tn_call_form {
     TN_CALLS_GENERIC, /* {"name", "arguments"} as the whole answer, bare or in a fence; also as HERMES */
-    TN_CALLS_HERMES, /* <tool_call>{"name", "arguments"}</tool_call>; <function=NAME><parameter=KEY>VALUE... */
-    TN_CALLS_LLAMA3, /* {"name", "parameters"} as the whole answer; <|python_tag|>JSON, name.call(...) or code */
+    TN_CALLS_HERMES,  /* <tool_call>{"name", "arguments"}</tool_call>; <function=NAME><parameter=KEY>VALUE...
+                       */
+    TN_CALLS_LLAMA3, /* {"name", "parameters"} as the whole answer; <|python_tag|>JSON, name.call(...) or code
+                      */
     TN_CALLS_MISTRAL, /* [TOOL_CALLS][{"name", "arguments"}], or NAME[ARGS]{...} */
     TN_CALLS_GEMMA,   /* <start_function_call>call:NAME{key:<escape>text<escape>}<end_function_call> */
     TN_CALLS_LFM2,    /* <|tool_call_start|>[name(key="text")]<|tool_call_end|> */
@@ -30,14 +32,14 @@ typedef struct tn_answer_form {
     bool knows_tools; /* the template writes tools and their results */
     bool has_markers; /* control tokens are part of the markup: their text must be given to tn_answer_put */
     const char *think, *think_ends; /* "<think>", "</think>"; NULL: thoughts are not marked */
-    const char *foreign;            /* markup of calls that nobody here reads, or NULL */
+    const char *foreign;            /* call markup that is not supported, or NULL */
 } tn_answer_form;
 
 /* Finds the form that a template teaches. template may be NULL. */
 tn_answer_form tn_answer_form_of(const char *template);
 
-/* Callbacks return false to stop, and tn_answer_put does so then. Texts of n bytes are given as soon as they
- * are certain. */
+/* Callbacks return false to stop; tn_answer_put then returns false. Texts are given out as soon as they are
+ * certain. */
 typedef struct tn_answer_events {
     bool (*on_text)(void *user, const char *text, size_t n);
     bool (*on_thought)(void *user, const char *text, size_t n);
@@ -47,10 +49,10 @@ typedef struct tn_answer_events {
 
 typedef struct tn_answer_options {
     tn_answer_form form;
-    const json_t *
-        tools; /* as OpenAI's API has them: their names and types of arguments; NULL: no calls are read. Borrowed */
-    bool thinking; /* the prompt ended within a thought */
-    bool forced;   /* the answer, after its thoughts, is held to tn_tools_schema */
+    const json_t *tools; /* in the form of OpenAI's API: names, and types of arguments; NULL: no calls are
+                            read. Borrowed */
+    bool thinking;       /* the prompt ended inside a thought */
+    bool forced;         /* after its thoughts the answer must follow tn_tools_schema */
     tn_answer_events on;
 } tn_answer_options;
 
@@ -58,9 +60,9 @@ typedef struct tn_answer tn_answer;
 
 tern_status tn_answer_open(tn_ctx *ctx, const tn_answer_options *o, tn_answer **out, tern_error *err);
 void tn_answer_close(tn_answer **a);
-/* Puts text. Returns false when a callback said so, or there was no memory (tn_answer_failed). */
+/* Puts text. Returns false if a callback stopped it or memory ran out (tn_answer_failed). */
 bool tn_answer_put(tn_answer *a, const char *text, size_t n);
-/* Ends the answer. Nothing follows, so what is held back goes out. */
+/* Ends the answer: text held back is given out. */
 bool tn_answer_end(tn_answer *a);
 bool tn_answer_failed(const tn_answer *a);
 
@@ -68,15 +70,14 @@ bool tn_answer_failed(const tn_answer *a);
 
 /* Checks that it is an array of {"type": "function", "function": {"name", ...}}. */
 tern_status tn_tools_check(const json_t *tools, tern_error *err);
-/* Writes the schema of one call, of `name` or, where that is NULL, of any tool. The caller frees *out with
+/* Writes the schema of one call, of tool `name`, or of any tool if that is NULL. The caller frees *out with
  * free. */
 tern_status tn_tools_schema(const json_t *tools, const char *name, tn_call_form form, char **out,
                             tern_error *err);
-/* Returns what a model writes in front of a call, for a prompt that ends where the call is held to begin; ""
- * for none. */
+/* Returns what a model writes before a call, for prompts that end where a call must begin; "" for none. */
 const char *tn_tools_prefix(tn_call_form form);
-/* Writes messages with calls and results as plain text, and the tools in a system message in front. *out is
- * the caller's. */
+/* Writes messages with calls and results as plain text, after a system message with the tools. The caller
+ * owns *out. */
 tern_status tn_tools_as_text(const json_t *messages, const json_t *tools, json_t **out, tern_error *err);
 
 #endif

@@ -73,7 +73,7 @@ static bool may_call(const tn_calls *c, const char *name, size_t n) {
            (!c->tools || tn_tools_find(c->tools, name, n));
 }
 
-/* Reads JSON, or returns NULL. Out of memory is told apart from what is none. */
+/* Reads JSON, or returns NULL. Out of memory is distinguished from invalid JSON. */
 static json_t *load(tn_sb *b, const char *p, size_t n, size_t flags) {
     json_error_t je;
     json_t *v = tn_json_parse(p, n, flags | JSON_DECODE_INT_AS_REAL, &je);
@@ -81,8 +81,8 @@ static json_t *load(tn_sb *b, const char *p, size_t n, size_t flags) {
     return v;
 }
 
-/* Makes p[0..n), JSON of an object, the arguments of one more call. It is checked here, so that whoever asked
- * for the text can read it. */
+/* Appends a call with the arguments p[0..n), which must be a JSON object. Checked here, so that the receiver
+ * can parse it. */
 static bool add_call(tn_calls *c, const char *name, size_t n_name, const char *p, size_t n) {
     json_t *v = load(&c->text, p, n, 0);
     bool ok = json_is_object(v);
@@ -96,7 +96,7 @@ static bool add_call(tn_calls *c, const char *name, size_t n_name, const char *p
     return !c->text.failed;
 }
 
-/* Appends all of what `read` appends, or nothing. */
+/* Appends all that `read` appends, or nothing. */
 static bool all_or_none(tn_calls *c, bool (*read)(tn_calls *, const char *, size_t), const char *p,
                         size_t n) {
     size_t n_text = c->text.n, n_calls = c->n;
@@ -108,7 +108,7 @@ static bool all_or_none(tn_calls *c, bool (*read)(tn_calls *, const char *, size
 
 /* ---- JSON ------------------------------------------------------------------------------------------ */
 
-/* Mends ends of lines that small models write into strings as they are. */
+/* Escapes raw line ends, which small models write inside strings. */
 static bool mend(tn_sb *out, const char *p, size_t n) {
     bool in = false;
     for (size_t i = 0; i < n; i++) {
@@ -149,8 +149,7 @@ static const char *blanks(const char *p, const char *end) {
     return p;
 }
 
-/* Finds the value of a key of the object at p, which is JSON, as its own text. Keys written with escapes are
- * not found. */
+/* Finds the text of a key's value in the JSON object at p. Keys written with escapes are not found. */
 static bool member(const char *p, const char *end, const char *key, const char **from, const char **to) {
     size_t n = strlen(key);
     for (p = blanks(p + 1, end); p < end && *p == '"'; p = blanks(p, end)) {
@@ -208,7 +207,7 @@ static bool read_json(tn_calls *c, const char *p, size_t n) {
     return p < end && *p == ']';
 }
 
-/* Reads it as it is, and else mended. */
+/* Reads it as it is, or else mended. */
 static bool mended(tn_calls *c, bool (*read)(tn_calls *, const char *, size_t), const char *p, size_t n) {
     if (all_or_none(c, read, p, n)) return true;
     tn_sb b = {.ctx = c->text.ctx};
@@ -301,7 +300,7 @@ static bool escaped(reader *r) { /* <escape>text<escape> */
     return true;
 }
 
-/* Reads a number as JSON has it, true, false or none. For Gemma any other bare text is a string. */
+/* Reads a JSON number, true, false or none. For Gemma any other bare text is a string. */
 static bool bare(reader *r) {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
                                            {"true", "true"}, {"false", "false"}, {"null", "null"}};
@@ -501,7 +500,7 @@ bool tn_calls_code(tn_calls *c, const char *p, size_t n) {
 
 /* ---- <function=NAME><parameter=KEY> ... --------------------------------------------------------------- */
 
-/* Writes a value. It is a text where the tool says so, or where it is no JSON. */
+/* Writes a value: as a string if the tool says so or it is not JSON. */
 static void xml_value(tn_sb *out, const json_t *f, const char *key, size_t n_key, const char *p, size_t n) {
     const json_t *props = json_object_get(json_object_get(f, "parameters"), "properties");
     const json_t *type = json_object_get(json_object_getn(props, key, n_key), "type");

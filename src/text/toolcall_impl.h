@@ -7,7 +7,7 @@
 
 enum { TN_CALL_NAME_MAX = 256, TN_CALL_DEPTH = 64 };
 
-/* This is a text that grows. Out of memory sets `failed`; what is appended afterwards is dropped. */
+/* A growing text. Running out of memory sets `failed`; later appends are dropped. */
 typedef struct tn_sb {
     tn_ctx *ctx;
     char *p;
@@ -20,16 +20,16 @@ void tn_sb_put(tn_sb *b, const char *s);
 void tn_sb_json(tn_sb *b, const char *s, size_t n); /* as a JSON string */
 void tn_sb_free(tn_sb *b);
 
-/* These are the calls of one payload, one after another: name, zero, arguments, zero. */
+/* The calls of one payload in a row: name, zero, arguments, zero. */
 typedef struct tn_calls {
     tn_sb text;
     size_t n;
-    const json_t *tools; /* those that may be called by name alone, or NULL: any */
+    const json_t *tools; /* tools that may be called by name alone; NULL: any */
     const json_t *known; /* for types of arguments */
 } tn_calls;
 
-/* Each reads p[0..n) whole and appends its calls. It returns false, with nothing appended, when it is
- * none. */
+/* Each reads all of p[0..n) and appends its calls. Returns false, with nothing appended, if it is not of this
+ * form. */
 bool tn_calls_json(tn_calls *c, const char *p, size_t n); /* an object or an array of them */
 bool tn_calls_arguments(tn_calls *c, const char *name, size_t n_name, const char *p,
                         size_t n);                          /* a JSON object */

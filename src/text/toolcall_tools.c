@@ -21,7 +21,7 @@ tn_answer_form tn_answer_form_of(const char *template) {
                  {"<|python_tag|>", NULL, TN_CALLS_LLAMA3, true},
                  {"\"parameters\"", "<|start_header_id|>", TN_CALLS_LLAMA3, true},
                  {"<function=", NULL, TN_CALLS_HERMES, false}};
-    /* markup of calls that is none of these, and would be taken for text */
+    /* other call markup, which would be taken for text */
     static const char *const foreign[] = {"<arg_key>",
                                           "<minimax:tool_call>",
                                           "<seed:tool_call>",
@@ -79,8 +79,8 @@ tern_status tn_tools_check(const json_t *tools, tern_error *err) {
 
 /* ---- as a schema ----------------------------------------------------------------------------------- */
 
-/* Copies a schema that lies at `at` of a larger one: its references begin there. Returns NULL when there is
- * no memory. It is no deeper than tn_json_parse lets a text be. */
+/* Copies a schema that will lie at `at` of a larger one and rebases its references. Returns NULL without
+ * memory. It is no deeper than tn_json_parse allows. */
 static json_t *moved(const json_t *v, const char *at) {
     if (json_is_array(v)) {
         json_t *list = json_array();
@@ -173,7 +173,7 @@ static const char *role_of(const json_t *m) {
     return r ? r : "";
 }
 
-/* Puts the system message: what it said, and the tools. */
+/* Puts the system message: its own text, then the tools. */
 static void put_system(tn_sb *b, const json_t *own, const json_t *tools) {
     if (own && json_string_length(own)) {
         tn_sb_add(b, json_string_value(own), json_string_length(own));
@@ -189,7 +189,7 @@ static void put_system(tn_sb *b, const json_t *own, const json_t *tools) {
            "{<its arguments>}}. The user then gives you its result. Otherwise answer in words.");
 }
 
-/* Puts a message with what it called, as its model wrote it. */
+/* Puts a message with its calls, as the model wrote them. */
 static void put_calls(tn_sb *b, const json_t *m) {
     const json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
     tn_sb_add(b, json_string_value(content), json_string_length(content));
@@ -226,7 +226,7 @@ tern_status tn_tools_as_text(const json_t *messages, const json_t *tools, json_t
     while (i < n) {
         const json_t *m = json_array_get(messages, i);
         b.n = 0;
-        if (!strcmp(role_of(m), "tool")) { /* results in a row are one message: templates want turns */
+        if (!strcmp(role_of(m), "tool")) { /* consecutive results are one message: templates want turns */
             for (; i < n && !strcmp(role_of(m = json_array_get(messages, i)), "tool"); i++) {
                 const json_t *name = json_object_get(m, "name"), *content = json_object_get(m, "content");
                 tn_sb_put(&b, b.n ? "\nThe result of " : "The result of ");

@@ -7,7 +7,7 @@ skip() { echo "skipped: $*"; exit 77; }
 [ -z "${TERN_EMULATED:-}" ] || skip "the library is for another processor than Python"
 ! grep -q "TERN_SANITIZE:STRING=." "$build/CMakeCache.txt" || skip "a sanitized library needs its sanitizer"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || skip "no Python 3.9"
-export TERN_LIBRARY=$build/libtern.so.0 PYTHONPATH=$PWD/bindings/python PYTHONDONTWRITEBYTECODE=1
+export TERN_LIBRARY=$build/libtern.so.1 PYTHONPATH=$PWD/bindings/python PYTHONDONTWRITEBYTECODE=1
 tmp=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill "$server"; rm -rf "$tmp"' EXIT

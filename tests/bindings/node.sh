@@ -15,4 +15,4 @@ if ! cmp -s bindings/node/package.json "$at/package.json" || [ ! -d "$at/node_mo
     timeout 120 npm install --prefix "$at" --no-audit --no-fund --ignore-scripts >"$at/npm.log" 2>&1 || { rm "$at/package.json"; skip "npm cannot install koffi: $(tail -1 "$at/npm.log")"; }
 fi
 cp bindings/node/*.js bindings/node/*.ts bindings/node/abi.json "$at/"
-TERN_LIBRARY=$build/libtern.so.0 TERN_PROGRAM=$tern node --test "$at/tern.test.js"
+TERN_LIBRARY=$build/libtern.so.1 TERN_PROGRAM=$tern node --test "$at/tern.test.js"

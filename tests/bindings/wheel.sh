@@ -25,7 +25,7 @@ else
 fi
 env -u TERN_LIBRARY -u LD_LIBRARY_PATH $python - models/tern-tiny <<'END'
 import asyncio, os, sys, tern
-assert os.path.exists(os.path.join(os.path.dirname(tern.__file__), "libtern.so.0")), tern.__file__
+assert os.path.exists(os.path.join(os.path.dirname(tern.__file__), "libtern.so.1")), tern.__file__
 model = tern.Model(sys.argv[1], temp=0, n_predict=8)
 plain = "".join(model.chat("Who is Lily?"))
 async def answer():

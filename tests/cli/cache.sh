@@ -24,7 +24,14 @@ unfinished() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sy
 [ "$(packages)" = 0 ] || fail "a cache that is not there is empty"
 [ ! -e "$tmp/cache" ] || fail "looking made a folder"
 ask auto || fail "auto"
-[ ! -s "$tmp/err" ] && [ "$(packages)" = 0 ] || fail "a quantised file was packed unasked"
+[ "$(wc -l <"$tmp/err")" = 1 ] && grep -q "measuring this machine for" "$tmp/err" && [ "$(packages)" = 0 ] || fail "a quantised file was packed unasked"
+if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache measure "$tmp/m.gguf"; fi
+until grep -qs '"tuned"' "$tmp/cache/tern/profiles/"*.profile; do sleep 0.1; done
+until "$tern" cache measure "$tmp/m.gguf" 2>"$tmp/err" && [ ! -s "$tmp/err" ]; do sleep 0.1; done # nobody measures any more
+ask auto || fail "auto again"
+[ ! -s "$tmp/err" ] && [ "$(packages)" = 0 ] || fail "a quantised file is measured for again"
+"$tern" cache clear || fail "clear"
+[ -z "$(ls "$tmp/cache/tern/profiles")" ] || fail "clear leaves what was measured"
 ask never || fail "never"
 [ ! -s "$tmp/err" ] && [ "$(packages)" = 0 ] || fail "never made a package"
 cp "$tmp/out" "$tmp/from_file"
@@ -37,11 +44,11 @@ until [ "$(packages)" = 1 ]; do sleep 0.1; done
 "$tern" cache ls | grep -q "m.gguf" || fail "ls names no source"
 key=$("$tern" cache ls --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["key"])')
 [ "$(stat -c %a "$tmp/cache/tern/packages/$key.tern")" = 600 ] || fail "others may read the package"
-"$tern" cache ls | grep -q "bits a weight, .* lost on text like the model's own" || fail "ls does not say what the package loses"
+"$tern" cache ls | grep -q "bits per weight, .* lost on text like the model's own" || fail "ls does not say what the package loses"
 "$tern" cache ls --json | python3 -c 'import json,sys; e = json.load(sys.stdin)[0]; assert 1 < e["bits"] <= 8 and e["loss_percent"] > 0 and e["held_tokens"] > 0, e' || fail "ls --json"
 # the first answer of the package says once what changed, what it loses and how to stay
 ask later || fail "from the package"
-[ "$(wc -l <"$tmp/err")" = 1 ] && grep -q "m.gguf: this and later answers come from its package: .* bits a weight, .* lost .*--pack never" "$tmp/err" || fail "no notice that the package answers"
+[ "$(wc -l <"$tmp/err")" = 1 ] && grep -q "m.gguf: this answer and later ones come from its package: .* bits per weight, .* lost .*--pack never" "$tmp/err" || fail "no notice that the package answers"
 ask later || fail "from the package, again"
 [ ! -s "$tmp/err" ] || fail "a notice where all is well"
 # what measures takes what answers, and says so; so does inspect
@@ -50,7 +57,7 @@ from() { python3 -c 'import json,sys; j = json.load(open(sys.argv[1])); j = j[0]
 for what in "eval --task ppl -c 64 --data $tmp/text.txt" "bench -p 8 -n 0 -r 1"; do
     # shellcheck disable=SC2086
     "$tern" $what -m "$tmp/m.gguf" --json >"$tmp/default" 2>"$tmp/err" || fail "$what"
-    [ "$(from "$tmp/default")" = cache ] && grep -q "measured is its package" "$tmp/err" || fail "$what measures another model than run"
+    [ "$(from "$tmp/default")" = cache ] && grep -q "measuring its package" "$tmp/err" || fail "$what measures another model than run"
     # shellcheck disable=SC2086
     "$tern" $what -m "$tmp/m.gguf" --json --pack never >"$tmp/plain" 2>"$tmp/err" || fail "$what --pack never"
     [ "$(from "$tmp/plain")" = file ] && [ ! -s "$tmp/err" ] || fail "$what --pack never does not measure the file"
@@ -60,7 +67,7 @@ value() { "$tern" eval --task ppl -c 64 --data "$tmp/text.txt" --json "$@" 2>/de
 [ "$(value -m "$tmp/m.gguf")" != "$(value -m "$tmp/m.gguf" --pack never)" ] || fail "eval --pack never is the package"
 "$tern" eval --task ppl -c 64 --data "$tmp/text.txt" -m "$tmp/m.gguf" 2>/dev/null | grep -q "^measured: the model's package" || fail "eval does not say what it measured"
 "$tern" inspect "$tmp/m.gguf" --json >"$tmp/default" && [ "$(from "$tmp/default")" = cache ] || fail "inspect --json"
-"$tern" inspect "$tmp/m.gguf" | grep -q "^answers  *from its package, unless --pack never: .* bits a weight" || fail "inspect"
+"$tern" inspect "$tmp/m.gguf" | grep -q "^answers  *from its package, unless --pack never: .* bits per weight" || fail "inspect"
 TERN_PACK=never "$tern" inspect "$tmp/m.gguf" --json >"$tmp/plain" && [ "$(from "$tmp/plain")" = file ] || fail "inspect, never"
 ask later || fail "from the package, once more"
 "$tern" run -m "$tmp/cache/tern/packages/$key.tern" -p "hello the world" -n 3 --temp 0 --ignore-eos >"$tmp/from_package" 2>"$tmp/err" || fail "the package alone"
@@ -128,7 +135,7 @@ answer() { notices "$tern" run -m "$own" -p "hello the world" -n 3 --temp 0 --ig
 answer --pack never || fail "the own package"
 [ ! -s "$tmp/err" ] && ! grep -q '"tuned"' "$own.profile" || fail "measured where it shall not be"
 answer || fail "the own package, again"
-[ "$(grep -c 'will be measured' "$tmp/err")" = 1 ] || fail "no notice that the machine will be measured"
+[ "$(grep -c 'measuring this machine for' "$tmp/err")" = 1 ] || fail "no notice that the machine will be measured"
 if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$own"; fi
 until grep -q '"stage_us": {$' "$own.profile" && grep -q '"read"' "$own.profile"; do sleep 0.1; done
 until "$tern" cache add "$own" 2>"$tmp/err" && [ ! -s "$tmp/err" ]; do sleep 0.1; done # while another process measures, that is said
@@ -152,7 +159,7 @@ json.dump(p, open(sys.argv[1], "w"))
 PY
 (exec 9>"$tmp/lock"; flock 9; answer) || fail "the own package, on another machine"
 flock -n "$tmp/lock" true || fail "the process in the background holds its caller's files"
-[ "$(grep -c 'will be measured' "$tmp/err")" = 1 ] || fail "no notice on another machine"
+[ "$(grep -c 'measuring this machine for' "$tmp/err")" = 1 ] || fail "no notice on another machine"
 if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$own"; fi
 until python3 -c 'import json, sys; sys.exit(json.load(open(sys.argv[1]))["tuned"]["key"] == "another")' "$own.profile" && ! grep -q unfinished "$own.profile"; do sleep 0.1; done
 measured "$own.profile" || fail "what was measured on another machine"

@@ -18,8 +18,8 @@ long=$(printf 'the cat sat on the mat and %.0s' {1..200})
 # Refused, in the middle of a conversation: the rest goes on, the conversation is whole, the status tells.
 printf '%s\n' "My name is Lily." "$long" "/history" "Who are you?" "/history" | chat
 [ "$status" = 1 ] || fail "status $status"
-said "nothing was sent"
-said "holds 250 of a message"
+said "It was not sent"
+said "there is room for 250"
 unsaid "leave it"
 unsaid "left the context"
 [ "$(grep -c '^user: ' "$tmp/err")" = 3 ] && [ "$(grep -c '^assistant: ' "$tmp/err")" = 3 ] || fail "the conversation is another"
@@ -36,7 +36,7 @@ said "bytes are sent"
 [ "$(grep -c '^user: the cat sat' "$tmp/err")" = 1 ] && [ "$(grep -c '^assistant: ' "$tmp/err")" = 1 ] || fail "/cut"
 printf '%s\n' "$long" >"$tmp/long.txt"
 printf '%s\n' "/attach $tmp/long.txt" "Who sat on the mat?" "/cut" "/history" | chat
-said "nothing was sent"
+said "It was not sent"
 said "Who sat on the mat?"
 [ "$(grep -c '^assistant: ' "$tmp/err")" = 1 ] || fail "/cut of a file"
 printf '/cut\n' | chat
@@ -45,7 +45,7 @@ said "no message was too long"
 # What has left the context is marked.
 { for i in 1 2 3 4 5; do echo "Tell me more of the $i cats. ${long:0:150}"; done; echo /history; } | chat
 [ "$status" = 0 ] || fail "status $status"
-said "the oldest turns leave it"
+said "the oldest turns are dropped"
 said "have left the context"
 # A context that may not shift.
 { for i in 1 2 3 4 5; do echo "Tell me more of the $i cats. ${long:0:150}"; done; } | chat --on-full stop
@@ -68,16 +68,16 @@ tern: /temp x: want a number from 0 to 100; it stays 0
 tern: /temp 5000: want a number from 0 to 100; it stays 0
 the temperature is 1.5
 the temperature is 0
-there is no exchange to take back
+there is nothing to take back
 tern: the answer was cut after 6 tokens (-n)
-the last exchange is taken back; 0 messages are left
+took back the last exchange; 0 messages are left
 END
 head -8 "$tmp/err" | cmp -s - "$tmp/want" || { diff <(head -8 "$tmp/err") "$tmp/want"; fail "what is said"; }
 said "there is nothing to save"
 [ ! -e "$tmp/saved" ] || fail "a conversation of nothing is saved"
-said "tern: /frobnicate is no command; /help lists them"
-said "tern: /load FILE: go on with a conversation that /save wrote"
-said "tern: /tokens takes nothing with it"
+said "tern: /frobnicate is not a command; /help lists them"
+said "tern: /load FILE: continue a conversation that /save wrote"
+said "tern: /tokens takes no argument"
 said "the system message is set; a new conversation"
 [ "$(wc -l <"$tmp/err")" = 14 ] || fail "more or fewer lines"
 echo "chat: fine"

@@ -76,7 +76,7 @@ json "d['hyperparameters']['mtp_layers']==1 and [s['bytes'] > 10000 for s in d['
 check "run with it" 0 "$tern" run -m "$tmp/next.tern" -p "Once" -n 4 --temp 0 --draft mtp
 check "pack, compressed" 0 "$tern" pack "$tmp/m.gguf" -o "$tmp/e.tern" --scheme edgeflow --bits 4.5 --compress
 check "pack, nothing to compress" 0 "$tern" pack "$tmp/m.gguf" -o "$tmp/e.tern" --scheme naive-w8a8 --compress; one_line
-grep -q "nothing got smaller" "$tmp/err" || { echo "FAILED: --compress that does nothing"; exit 1; }
+grep -q "nothing became smaller" "$tmp/err" || { echo "FAILED: --compress that does nothing"; exit 1; }
 check "pack, a rate beyond" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --compress --compress-rate 5; one_line
 check "pack, too many bits" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme edgeflow --bits 9; one_line
 check "pack, unknown scheme" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme best; one_line

@@ -9,7 +9,7 @@ trap 'rm -rf "$tmp"' EXIT
 export XDG_CACHE_HOME=$tmp/cache
 "$tern" synth --arch tiny-llama --type f16 -o "$tmp/small.gguf"
 python3 - "$tern" "$tmp" <<'PY'
-import json, os, re, subprocess, sys
+import glob, json, os, re, subprocess, sys
 tern, tmp = sys.argv[1:]
 CTX, failed = 1536, []
 open(tmp + "/long.txt", "w").write("hello the world " * 106)  # most of the context: keys and values are there once they are written
@@ -41,9 +41,17 @@ def make(kind):
     return path
 
 
-for kind in "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4".split():
+for kind in "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s tq1_0 tq2_0 q1_0 q2_0 nvfp4 q8_k".split():
     path = make(kind)
     compare(kind, path, "--pack", "never")
+    if kind in ("q4_0", "q4_k", "iq2_xxs"):  # of several kinds of blocks: loaded before the prompt, widened, and in two files, which do not stream
+        compare(kind + ", sequential", path, "--pack", "never", "--set", "load=sequential")
+        compare(kind + ", float", path, "--scheme", "float")
+        subprocess.run([sys.executable, "tests/tools/split_gguf.py", path, tmp + "/split", "2"], check=True)
+        parts = sorted(glob.glob(tmp + "/split*.gguf"))
+        compare(kind + ", two files", parts[0], "--pack", "never")
+        for part in parts:
+            os.unlink(part)
     os.unlink(path)
 path = make("random")
 for scheme in "float llm-int8 group-w8a8".split():

@@ -59,6 +59,13 @@ explained "not by['sparse attention']['on'] and 'begins at 1024 tokens' in by['s
 "$tern" run -m models/tern-tiny -p "A short prompt" -n 4 --temp 0 --json --explain >"$tmp/out" 2>"$tmp/err" || fail "float model"
 explained "not any(by[m]['on'] for m in ('cold start', 'INT8 prefill', 'out of order', 'sparse attention')) and all('package' in by[m]['text'] for m in ('cold start', 'INT8 prefill', 'out of order'))"
 explained "'files of floats' in by['sparse attention']['text']"
+# a quantised file arrives beside the prompt, unless asked not to
+"$tern" synth --arch tiny-llama --type q4_0 -o "$tmp/q4.gguf" 2>/dev/null || fail "synth"
+for load in stream sequential; do
+  TERN_PACK=never "$tern" run -m "$tmp/q4.gguf" -p "A short prompt" -n 4 --temp 0 --set load=$load --json --explain >"$tmp/out" 2>"$tmp/err" || fail "quantised file"
+  if [ $load = stream ]; then explained "by['cold start']['on'] and 0 <= by['cold start']['saved']['count'] < by['cold start']['saved']['of']"
+  else explained "not by['cold start']['on'] and 'load=stream' in by['cold start']['text']"; fi
+done
 # for people: a line each, on standard error, the answer alone on standard output
 "$tern" run -m "$tmp/tiny.tern" -f "$tmp/long.txt" -n 8 --temp 0 >"$tmp/plain" 2>/dev/null
 "$tern" run -m "$tmp/tiny.tern" -f "$tmp/long.txt" -n 8 --temp 0 --explain >"$tmp/out" 2>"$tmp/err"

@@ -19,6 +19,8 @@ lines 15 # one each, and that -n cut the answer
 [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 14 ] || fail "a line that does not name its option"
 run run $tiny "Who is Lily?" -v --keep 4 --no-context-shift -nkvo --cpu-moe --check-tensors -lv 1 --temp 0 -n 6
 cmp -s "$tmp/out" "$tmp/want" && [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 7 ] || fail "spellings of other versions"
+run run $tiny "Who is Lily?" --samplers "top_k;temperature" --mirostat 0 --prio 2 --rope-freq-base 10000 --repack --temp 0 -n 6
+cmp -s "$tmp/out" "$tmp/want" && [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 5 ] || fail "options without a counterpart"
 run run $tiny "Who is Lily?" -r " little" --temp 0 -n 6
 ! grep -q little "$tmp/out" || fail "-r is not --stop"
 for value in on off auto 1; do

@@ -11,11 +11,11 @@ fail() { echo "FAILED: $*"; cat "$tmp/err"; exit 1; }
 db=$tmp/data/tern/store.db
 chat() { timeout 250 "$tern" chat -m models/tern-tiny --temp 0 "$@" >"$tmp/out" 2>"$tmp/err"; }
 
-# a full context: the oldest turns leave, told once; every question is answered
+# a full context: the oldest turns are dropped, told once; every question is answered
 for i in $(seq 12); do echo "Tell me a story about a dog and a cat, number $i."; done >"$tmp/talk"
 printf '/stats\n' >>"$tmp/talk"
 chat --no-store -c 160 -n 24 <"$tmp/talk" || fail "a conversation longer than the context"
-[ "$(grep -c 'the oldest turns leave' "$tmp/err")" = 1 ] || fail "told once"
+[ "$(grep -c 'the oldest turns are dropped' "$tmp/err")" = 1 ] || fail "told once"
 grep -q "12 turns; .* of 160 tokens in the context, .* messages left it" "$tmp/err" || fail "/stats"
 chat --no-store -c 160 -n 24 --on-full stop <"$tmp/talk" && fail "--on-full stop goes on"
 grep -q "do not fit a context of 160\|the answer ends here" "$tmp/err" || fail "--on-full stop says nothing"

@@ -8,18 +8,14 @@ command -v readelf >/dev/null || { echo "skipped: no readelf"; exit 77; }
 symbols=$(readelf --dyn-syms -W "$tern" | awk '{print $8}')
 if grep -qE '__(asan|tsan|ubsan)_' <<<"$symbols"; then echo "skipped: a build with sanitizers"; exit 77; fi
 fail() { echo "$*"; exit 1; }
-# The programs, the libraries, and those that the packages of Python and Node carry where they have been made.
-for f in "$tern" "$build"/tern-lab "$build"/libtern*.so.[0-9] "$build"/bundled/libtern*.so.[0-9]; do
-    header=$(readelf -hW "$f") dynamic=$(readelf -dW "$f") segments=$(readelf -lW "$f")
-    grep -q 'Type: *DYN' <<<"$header" || fail "$f is loaded at a fixed address"
-    grep -q GNU_RELRO <<<"$segments" || fail "$f has no RELRO"
-    grep -qE 'BIND_NOW|FLAGS_1.*NOW' <<<"$dynamic" || fail "$f binds late: its RELRO is partial"
-    grep -q 'GNU_STACK.* RW ' <<<"$segments" || fail "$f has a stack that can be executed"
-    ! grep -q TEXTREL <<<"$dynamic" || fail "$f has relocations in its code"
-    for folder in "$PWD" "$(realpath "$build")"; do
-        ! grep -qaF "$folder" "$f" || fail "$f names the folder it was built in: $(strings -a "$f" | grep -F -m 1 "$folder")"
-    done
+# Every program and library that is there, those that the packages of Python and Node carry where they have been made, static ones, and the minimal build's
+# (which tests/cli/minimal.sh makes).
+files=()
+for f in "$tern" "$build"/tern-lab "$build"/libtern*.so.[0-9] "$build"/bundled/libtern*.so.[0-9] "$build"/minimal/tern-mini "$build"/minimal/libtern.so.[0-9] \
+    "$build"/static/tern-mini-"$(uname -m)" "$build"/dist/work/tern{,-mini,-lab}-"$(uname -m)"; do
+    [ ! -f "$f" ] || files+=("$f")
 done
+bash scripts/hardened.sh --not "$PWD" --not "$(realpath "$build")" "${files[@]}"
 # Threads of the program have a megabyte of stack where the C library takes the size from here, four times what tests/server/depth.c nests on.
 grep -q 'GNU_STACK.* 0x100000 RW' <<<"$(readelf -lW "$tern")" || fail "$tern leaves the stacks of its threads to the C library"
 # Every file of ours has its branches marked (whether the whole program says so is decided by the C library's start files as well), and touches the

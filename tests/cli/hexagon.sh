@@ -71,5 +71,5 @@ done
 wait $pid || fail "a killed DSP: $(cat "$tmp/err")"
 python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(d["text"], d["token_logprobs"])' "$tmp/got.json" >"$tmp/got"
 cmp -s "$tmp/want" "$tmp/got" || fail "a killed DSP: $(diff "$tmp/want" "$tmp/got")"
-[ "$(grep -c 'the CPU goes on in its place' "$tmp/err")" = 1 ] || fail "a killed DSP: $(cat "$tmp/err")"
+[ "$(grep -c 'the CPU takes over' "$tmp/err")" = 1 ] || fail "a killed DSP: $(cat "$tmp/err")"
 echo "the host's tokens everywhere"

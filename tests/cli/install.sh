@@ -25,13 +25,15 @@ cc -std=c17 -Wall -Wextra -Werror examples/shadow.c -o "$tmp/shadow" $(pkg-confi
 "$tmp/shadow" 300 | grep -q "times as fast"
 ! "$tmp/generate" "$tmp/none.gguf" "the inn" 2>"$tmp/err"
 grep -q "none.gguf" "$tmp/err"
-foreign=$(nm -D --defined-only "$lib/libtern.so" | awk '{print $3}' | grep -v '^tern_' | grep -v '^TERN_0' || true)
+foreign=$(nm -D --defined-only "$lib/libtern.so" | awk '{print $3}' | grep -v '^tern_' | grep -v '^TERN_1' || true)
 [ -z "$foreign" ] || { echo "libtern.so exports $foreign"; exit 1; }
-nm -D --defined-only "$lib/libtern.so" | grep -q 'tern_engine_open@@TERN_0'
+nm -D --defined-only "$lib/libtern.so" | grep -q 'tern_engine_open@@TERN_1'
 # A store of conversations: libtern.so has no SQLite, and loads libtern-store where a session names a file.
-! readelf -d "$lib/libtern.so" | grep NEEDED | grep -E "sqlite|archive|xml2|microhttpd|curl|edit" || { echo "libtern.so brings more than it needs"; exit 1; }
-foreign=$(nm -D --defined-only "$lib/libtern-store.so.0" | awk '{print $3}' | grep -v '^tn_store_plugin$' || true)
+! readelf -d "$lib/libtern.so" | grep NEEDED | grep -E "png|jpeg|webp|sqlite|archive|xml2|microhttpd|curl|edit" || { echo "libtern.so brings more than it needs"; exit 1; }
+foreign=$(nm -D --defined-only "$lib/libtern-store.so.1" | awk '{print $3}' | grep -v '^tn_store_plugin$' || true)
 [ -z "$foreign" ] || { echo "libtern-store.so exports $foreign"; exit 1; }
+foreign=$(nm -D --defined-only "$lib/libtern-pictures.so.1" | awk '{print $3}' | grep -v '^tn_decoder_plugin$' || true)
+[ -z "$foreign" ] || { echo "libtern-pictures.so exports $foreign"; exit 1; }
 sed -e 's/tern_session_open(engine, NULL/tern_session_open(engine, \&options/' \
     -e 's/^    int rc = 1;/    int rc = 1; tern_session_options options; tern_session_options_defaults(\&options); options.store = getenv("STORE"); options.draft = "sam";/' \
     -e 's/^    rc = 0;/    const char *name; double value; for (size_t i = 0; (name = tern_session_counter(session, i, \&value)); i++) if (!__builtin_strcmp(name, "draft_learned")) printf("learned %.0f\\n", value); rc = 0;/' \
@@ -40,10 +42,10 @@ cc -std=c17 -Wall -Wextra -Werror "$tmp/keep.c" -o "$tmp/keep" $(pkg-config --cf
 STORE=$tmp/store.db "$tmp/keep" "$tmp/m.gguf" "the inn" | grep -qx "learned 0"
 STORE=$tmp/store.db "$tmp/keep" "$tmp/m.gguf" "the inn" | grep -qx "learned [1-9][0-9]*"
 mkdir "$tmp/alone"
-cp "$lib/libtern.so.0" "$tmp/alone/"
+cp "$lib/libtern.so.1" "$tmp/alone/"
 LD_LIBRARY_PATH=$tmp/alone "$tmp/generate" "$tmp/m.gguf" "the inn" >/dev/null
 ! STORE=$tmp/store.db LD_LIBRARY_PATH=$tmp/alone "$tmp/keep" "$tmp/m.gguf" "the inn" 2>"$tmp/err"
-grep -q "a store needs libtern-store.so.0 beside libtern" "$tmp/err"
+grep -q "a store needs libtern-store.so.1 beside libtern" "$tmp/err"
 # The same through CMake's find_package.
 mkdir "$tmp/app"
 cp examples/generate.c "$tmp/app/"

@@ -36,6 +36,9 @@ done
 # Closed or not, the reason is the limit.
 "$tern" run models/tern-tiny --pack never "Tell me of Lily." --json-schema '{"type": "string", "minLength": 300}' -n 30 --temp 0 --json >"$tmp/out" 2>"$tmp/err" || fail "a schema that does not fit"
 [ "$(field stop)" = length ] && [ "$(field tokens)" = 30 ] || fail "a schema that does not fit"
+one_line "its JSON is not complete"
+answer "Give me a person" --json-schema '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}' -n 12
+one_line "its JSON was closed in time"
 
 # A chat and its next turn; ask.
 printf 'Tell me a story.\nAnd then?\n' | "$tern" chat models/tern-tiny --pack never --temp 0 --no-store -n 5 >"$tmp/out" 2>"$tmp/err" || fail "chat"

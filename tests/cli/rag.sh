@@ -113,7 +113,7 @@ for m in bert bert-rank; do cp tests/oracle/embedding/$m/model.gguf "$tmp/models
 cp tests/oracle/embedding/gemma-embedding/model.gguf "$tmp/models/larger.gguf"
 TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" >/dev/null 2>&1 && [ "$(count vector)" = 0 ] || fail "vectors that are not wanted"
 python3 -c "import sqlite3; c = sqlite3.connect('$tmp/data/tern/store.db'); c.execute('DELETE FROM embedder'); c.commit()"
-TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" >/dev/null 2>"$tmp/err" && grep -q "by meaning too, by .*/bert.gguf" "$tmp/err" || fail "no model is found: $(cat "$tmp/err")"
+TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" >/dev/null 2>"$tmp/err" && grep -q "also found by meaning, with .*/bert.gguf" "$tmp/err" || fail "no model is found: $(cat "$tmp/err")"
 [ "$(count vector)" = "$(count passage)" ] && [ "$(count 'embedder WHERE mean = 0')" = 1 ] || fail "its vectors"
 TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" 2>&1 >/dev/null | grep -q meaning && fail "it is said twice"
 "$tern" ask -m models/tern-tiny "On which day does the bakery of Zanfeld sell rye bread?" --json -n 8 2>/dev/null | grep -q bread.txt || fail "ask by words and meaning"

@@ -51,6 +51,14 @@ chmod -R u+w "$tmp/folder"
 truncate -s -12345 "$tmp/folder/model.safetensors"
 refused "cut off|12345 more are missing" 1 "$tern" run -m "$tmp/folder" -p hi
 
+# What else is saved under a model's name: it is named.
+save() { printf "$1" >"$tmp/saved.gguf"; }
+save '<!DOCTYPE html><html><body>404</body></html>' && refused "a web page|tern pull" 1 "$tern" run "$tmp/saved.gguf" hi
+save 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4\n' && refused "Git LFS's pointer|git lfs pull" 1 "$tern" run "$tmp/saved.gguf" hi
+save 'PK\3\4archive' && refused "a zip archive" 1 "$tern" run "$tmp/saved.gguf" hi
+save '' && refused "the file is empty" 1 "$tern" run "$tmp/saved.gguf" hi
+cp models/tern-tiny/model.safetensors "$tmp/saved.gguf" && refused "safetensors: give the folder" 1 "$tern" run "$tmp/saved.gguf" hi
+
 # A folder without a tokenizer, before anything is packed; a tokenizer that lies elsewhere.
 cp models/tern-tiny/model.safetensors "$tmp/folder/"
 rm "$tmp/folder/tokenizer.json"

@@ -453,6 +453,57 @@ static void rare_words_tell_more(void **state) {
     assert_true(fabsf(rare + common - 1) < 1e-5f); /* together they are the whole question */
 }
 
+/* A word finds its inflections and compounds, which English stems do not know, and they count for half: a passage that has the word
+ * itself comes first. */
+static void families_of_words(void **state) {
+    (void)state;
+    tn_rag_hit *hits;
+    int32_t n;
+    tern_error err;
+    char name[32];
+    for (int i = 0; i < 10; i++) {
+        snprintf(name, sizeof name, "%d.txt", i);
+        write_text(name, i == 3   ? "Die Paketverwaltung steht im Keller."
+                         : i == 6 ? "Das Paket liegt im Keller."
+                                  : "Ein Leuchtturm steht hier.");
+    }
+    assert_int_equal(add(docs).n_added, 10);
+    assert_int_equal(tn_rag_search(store, "Paket", 4, NULL, &hits, &n, &err), TERN_OK);
+    assert_int_equal(n, 2);
+    assert_non_null(strstr(hits[0].path, "6.txt"));
+    assert_non_null(strstr(hits[1].path, "3.txt"));
+    assert_true(hits[0].coverage == 1 && hits[1].coverage == 0.5f && hits[1].fits);
+    tn_rag_hits_free(&ctx, &hits, n);
+    assert_int_equal(tn_rag_search(store, "4711", 4, NULL, &hits, &n, &err),
+                     TERN_OK); /* numbers have no family */
+    assert_int_equal(n, 0);
+    tn_rag_hits_free(&ctx, &hits, n);
+}
+
+/* Words that many passages have make no pairs: beside each other they say as little as alone. */
+static void common_pairs_tell_nothing(void **state) {
+    (void)state;
+    tn_rag_hit *hits;
+    int32_t n;
+    tern_error err;
+    char name[32], text[96];
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "%d.txt", i);
+        snprintf(text, sizeof text, "%s Haus %d hat Fenster und ein Dach.",
+                 i == 40   ? "Womit kann"
+                 : i == 70 ? "Quillon."
+                 : i % 6   ? ""
+                 : i % 4   ? "Womit"
+                           : "Hier kann es",
+                 i);
+        write_text(name, text);
+    }
+    assert_int_equal(add(docs).n_added, 100);
+    assert_int_equal(tn_rag_search(store, "Womit kann Quillon?", 4, NULL, &hits, &n, &err), TERN_OK);
+    assert_true(n > 0 && strstr(hits[0].path, "70.txt"));
+    tn_rag_hits_free(&ctx, &hits, n);
+}
+
 /* Three processes add and remove the same folder over and over: nobody fails, and the last addition finds
  * everything once. */
 static void many_processes(void **state) {
@@ -530,6 +581,8 @@ int main(void) {
                                        T(out_of_memory),
                                        T(prompt_and_support),
                                        T(rare_words_tell_more),
+                                       T(families_of_words),
+                                       T(common_pairs_tell_nothing),
                                        T(many_processes),
                                        T(removed_is_gone)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,7 +104,7 @@ static void *is_new(void *arg) {
 
 static int in_child(void) {
     pthread_t old, new;
-    int ends[2];
+    int ends[2], pair[2];
     char byte = 0;
     tern_error err = {0};
     pthread_barrier_init(&entered, NULL, 2);
@@ -120,6 +120,8 @@ static int in_child(void) {
     pthread_join(old, NULL);
     refused_here();
     no_other_way();
+    WANT(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair)); /* of a connection of TLS */
+    WANT(is_refused(socketpair(AF_INET, SOCK_STREAM, 0, pair)));
     WANT(chmod("/no/such/file", 0700) == -1 && errno == ENOENT); /* a folder of its own is kept private */
     WANT(!pthread_create(&new, NULL, is_new, &ends[1]));
     WANT(read(ends[0], &byte, 1) == 1 && byte == 1);

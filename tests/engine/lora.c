@@ -376,11 +376,13 @@ static void as_merged(const char *name) {
 
 static const struct {
     const char *name, *arch;
-} ggufs[] = {{"tiny-llama", "llama"},     {"tiny-qwen2", "qwen2"},        {"tiny-gemma3", "gemma3"},
-             {"tiny-phi2", "phi2"},       {"tiny-phi3", "phi3"},          {"tiny-olmo2", "olmo2"},
-             {"tiny-granite", "granite"}, {"tiny-lfm2", "lfm2"},          {"tiny-qwen3next", "qwen3next"},
-             {"tiny-qwen35", "qwen35"},   {"tiny-qwen3moe", "qwen3moe"},  {"tiny-granite4", "granitehybrid"},
-             {"tiny-gemma3n", "gemma3n"}, {"tiny-falcon-h1", "falcon-h1"}};
+} ggufs[] = {
+    {"tiny-llama", "llama"},     {"tiny-qwen2", "qwen2"},         {"tiny-gemma3", "gemma3"},
+    {"tiny-phi2", "phi2"},       {"tiny-phi3", "phi3"},           {"tiny-olmo2", "olmo2"},
+    {"tiny-granite", "granite"}, {"tiny-lfm2", "lfm2"},           {"tiny-qwen3next", "qwen3next"},
+    {"tiny-qwen35", "qwen35"},   {"tiny-qwen3moe", "qwen3moe"},   {"tiny-granite4", "granitehybrid"},
+    {"tiny-gemma3n", "gemma3n"}, {"tiny-falcon-h1", "falcon-h1"}, {"tiny-deepseek2", "deepseek2"},
+};
 enum { N_GGUFS = sizeof ggufs / sizeof *ggufs };
 
 static void from_gguf(void **state) {

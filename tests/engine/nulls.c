@@ -68,6 +68,10 @@ static void without_objects(void **state) {
     INVALID(tern_session_lora, NULL, NULL, err);
     INVALID(tern_session_truncate, NULL, 0, err);
     INVALID(tern_session_copy, NULL, NULL, err);
+    INVALID(tern_session_look, NULL, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, err);
+    INVALID(tern_image_decode, NULL, 0, NULL, err);
+    NOTHING(tern_image_free, NULL);
+    assert_false(NOTHING(tern_engine_sees, NULL));
     INVALID(tern_complete, NULL, NULL, 0, NULL, NULL, NULL, NULL, err);
     REFUSES(tern_pack_options_init, NULL, sizeof(tern_pack_options));
     INVALID(tern_pack_sized, NULL, NULL, NULL, NULL, 0, err);
@@ -164,6 +168,9 @@ static void without_the_rest(void **state) {
     INVALID(tern_session_save, s, NULL, err);
     INVALID(tern_session_load, s, NULL, err);
     INVALID(tern_session_copy, s, NULL, err);
+    INVALID(tern_session_look, s, NULL, 1, NULL, NULL, 0, NULL, 0, &(size_t){0}, err);
+    INVALID(tern_session_look, s, NULL, 0, NULL, NULL, 1, NULL, 0, &(size_t){0}, err);
+    INVALID(tern_session_look, s, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, err);
     INVALID(tern_session_copy, NULL, s, err);
     INVALID(tern_complete, e, NULL, 1, NULL, NULL, NULL, NULL, err);
     INVALID(tern_pack_sized, model, NULL, NULL, NULL, 0, err);

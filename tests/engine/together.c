@@ -176,9 +176,9 @@ static void from_files(void **state) {
     static const struct {
         const char *name;
         tn_dtype dtype;
-    } models[] = {{"tiny-lfm2", TN_F16},     {"tiny-qwen35", TN_F16},    {"tiny-gemma3", TN_Q8_0},
-                  {"tiny-gpt-oss", TN_F16},  {"tiny-qwen3moe", TN_Q4_0}, {"tiny-granite4", TN_F16},
-                  {"tiny-falcon-h1", TN_F16}};
+    } models[] = {{"tiny-lfm2", TN_F16},      {"tiny-qwen35", TN_F16},    {"tiny-gemma3", TN_Q8_0},
+                  {"tiny-gpt-oss", TN_F16},   {"tiny-qwen3moe", TN_Q4_0}, {"tiny-granite4", TN_F16},
+                  {"tiny-falcon-h1", TN_F16}, {"tiny-deepseek2", TN_Q8_0}};
     int n = getenv("TERN_TEST_QUICK") ? 3 : 7;
     for (int i = 0; i < n; i++) {
         tern_options o;

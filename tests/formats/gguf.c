@@ -106,8 +106,8 @@ static void tensors(void **state) {
     bytes o = begin(3, 2, 0);
     tensor(&o, "a", 4, 2, 0, 0), tensor(&o, "b", 32, 1, 8, 32), data(&o, 96);
     assert_int_equal(open_n(o.b, o.n, &err), TERN_OK);
-    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 21, 0), data(&o, 32),
-    refused(&o, TERN_E_UNSUPPORTED, "tensor a at offset 24 has storage type 21 (IQ3_S)");
+    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 24, 0), data(&o, 32),
+    refused(&o, TERN_E_UNSUPPORTED, "tensor a at offset 24 has storage type 24 (I8)");
     o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 4, 0), data(&o, 32),
     refused(&o, TERN_E_UNSUPPORTED, "storage type 4 (no type of GGUF)");
     o = begin(3, 1, 0), tensor(&o, "a", 33, 1, 8, 0), data(&o, 64),

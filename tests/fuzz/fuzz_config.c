@@ -33,6 +33,7 @@ static void check(const tn_hparams *h) {
             continue;
         if (tn_role_of_beside((tn_role)r) && !h->experts_beside) continue;
         for (int32_t l = 0; ok && l < h->n_layers; l++) {
+            if (tn_role_of_latent((tn_role)r) && !tn_layer_may_have(h, l, (tn_role)r)) continue;
             tn_role_shape(h, l, (tn_role)r, &rows, &cols);
             ok = rows >= 1 && cols >= 1;
         }

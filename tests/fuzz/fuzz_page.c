@@ -26,6 +26,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             (void)tn_talk_add(talk, asked, "assistant", "x", 1, "writing", &node, &err);
         }
     }
+    json_t *imported = json_object();
+    if (json_is_object(body)) (void)tn_talk_import(imported, body, &err);
+    json_decref(imported);
     json_decref(list);
     json_decref(body);
     json_decref(talk);

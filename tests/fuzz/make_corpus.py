@@ -1,4 +1,4 @@
-"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package,run,session,profile,heads,lora}."""
+"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package,run,session,profile,heads,lora,tower,pictures}."""
 import json
 import pathlib
 import struct
@@ -245,9 +245,60 @@ def loras():
     yield "peft", b"\1" + struct.pack("<H", len(config)) + config + safetensors(head, at)
 
 
+def towers():
+    def tower(width, heads, ff, image, patch, shuffle, out, layers, changes={}, types=0, swap=False):
+        side = image // patch
+        keys = {"general.architecture": ("str", "clip"), "clip.has_vision_encoder": ("bool", True), "clip.projector_type": ("str", "idefics3"), "clip.use_gelu": ("bool", True)}
+        for k, v in {"image_size": image, "patch_size": patch, "embedding_length": width, "feed_forward_length": ff, "block_count": layers, "projection_dim": out,
+                     "attention.head_count": heads, "projector.scale_factor": shuffle}.items():
+            keys["clip.vision." + k] = ("u32", v)
+        keys["clip.vision.attention.layer_norm_epsilon"] = ("f32", 1e-6)
+        keys["clip.vision.image_mean"] = keys["clip.vision.image_std"] = ("f32", [0.5, 0.5, 0.5])
+        t = {"v.patch_embd.weight": ((patch, patch, 3, width), types), "v.patch_embd.bias": ((width,), 0), "v.position_embd.weight": ((width, side * side), 0)}
+        up, down = ("ffn_down", "ffn_up") if swap else ("ffn_up", "ffn_down")
+        for i in range(layers):
+            for n in ("ln1", "ln2"):
+                t[f"v.blk.{i}.{n}.weight"] = t[f"v.blk.{i}.{n}.bias"] = ((width,), 0)
+            for n, (rows, k) in {"attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width), "attn_out": (width, width), up: (ff, width), down: (width, ff)}.items():
+                t[f"v.blk.{i}.{n}.weight"] = ((k, rows), types)
+                t[f"v.blk.{i}.{n}.bias"] = ((rows,), 0)
+        t["v.post_ln.weight"] = t["v.post_ln.bias"] = ((width,), 0)
+        t["mm.model.fc.weight"] = ((width * shuffle * shuffle, out), types)
+        return gguf({**keys, **changes}, t)
+
+    yield "small", tower(8, 2, 12, 8, 2, 2, 8, 1)
+    yield "halves", tower(4, 1, 8, 6, 3, 1, 4, 2, types=1)
+    yield "swapped", tower(4, 1, 8, 6, 3, 2, 4, 1, swap=True)
+    yield "unknown", tower(4, 1, 8, 6, 3, 1, 4, 1, {"clip.vision.n_wa_pattern": ("u32", 8)})
+    yield "quick", tower(4, 1, 8, 6, 3, 1, 4, 1, {"clip.use_gelu": ("bool", False)})
+
+
+def pictures():
+    """What the standard library can make: PNG. Files of the other formats were made by Pillow."""
+    import zlib
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    def png(w, h, colour, bits, n_row, extra=b"", interlaced=0, rows=None):
+        head = struct.pack(">IIBBBBB", w, h, bits, colour, 0, 0, interlaced)
+        data = rows if rows is not None else b"".join(b"\0" + bytes((i * 37 + y * 11) % 256 for i in range(n_row)) for y in range(h))
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+    exif = b"II*\0" + struct.pack("<IHHHIHHI", 8, 1, 0x0112, 3, 1, 6, 0, 0)
+    yield "rgb.png", b"\0" + png(7, 5, 2, 8, 21)
+    yield "rgba.png", b"\1" + png(7, 5, 6, 8, 28)
+    yield "grey1.png", b"\2" + png(9, 3, 0, 1, 2)
+    yield "grey16.png", b"\3" + png(3, 4, 0, 16, 6)
+    yield "palette.png", b"\0" + png(4, 4, 3, 2, 1, chunk(b"PLTE", bytes(range(12))) + chunk(b"tRNS", b"\x80\0"))
+    yield "turned.png", b"\2" + png(7, 5, 2, 8, 21, chunk(b"eXIf", exif))
+    yield "interlaced.png", b"\0" + png(2, 2, 0, 8, 2, b"", 1, b"\0\x10\0\x20\0\x30\x40")
+    yield "bomb.png", b"\0" + png(60000, 60000, 2, 8, 0, rows=b"\0" * 100)
+
+
 def main():
     for folder, files in (("gguf", ggufs()), ("safetensors", safetensors_files()), ("package", packages()), ("run", runs()), ("session", sessions()),
-                          ("profile", profiles()), ("heads", heads()), ("lora", loras())):
+                          ("profile", profiles()), ("heads", heads()), ("lora", loras()), ("tower", towers()), ("pictures", pictures())):
         (HERE / "corpus" / folder).mkdir(parents=True, exist_ok=True)
         for name, data in files:
             (HERE / "corpus" / folder / name).write_bytes(data)

@@ -123,6 +123,51 @@ static void test_variants(void **state) {
     }
 }
 
+/* Where values are keys too, the bits are those of keys that hold the same: in every form, for every variant. */
+static void test_values_as_keys(void **state) {
+    (void)state;
+    f32_variant v[4];
+    int n_v = f32_variants(v);
+    tn_rng rng = {check_seed()};
+    static const size_t ds[] = {20, 48, 64, 100, 320, 576}, rows[] = {1, 5, 8, 24, 33};
+    for (int i = 0; i < 60; i++) {
+        const size_t d = ds[i % 6], n_ctx = 1 + tn_rng_below(&rng, 200);
+        const tn_kv_type type = (tn_kv_type)(i / 6 % TN_N_KV_TYPES);
+        problem p = problem_new(&rng, rows[i % 5], d, n_ctx, 0, i % 2, CHECK_RANDOM);
+        const size_t panels = (p.n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL;
+        check_buf keys = check_new(panels * tn_kv_panel_bytes(type, d)),
+                  values = check_new(panels * tn_kv_panel_bytes(type, d));
+        memset(keys.p, 0, keys.n_bytes);
+        memset(values.p, 0, values.n_bytes);
+        for (size_t pos = 0; pos < p.n_pos; pos++) {
+            float row[TN_MAX_HEAD], kept[TN_MAX_HEAD];
+            check_fill_f32(&rng, CHECK_RANDOM, row, d);
+            tn_kv_put_value(type, d, values.p, pos, row);
+            for (size_t c = 0; c < d; c++) kept[c] = tn_kv_value(type, d, values.p, pos, c);
+            tn_kv_put_key(type, d, keys.p, pos, row);
+            for (size_t c = 0; c < d; c++) assert_true(tn_kv_key(type, d, keys.p, pos, c) == kept[c]);
+        }
+        check_buf want = out_new(&p), got = out_new(&p);
+        p.a.kv = type;
+        p.a.v = values.p;
+        p.a.k_panels = keys.p;
+        p.a.out = want.p;
+        tn_attn_f32_ref(&p.a);
+        p.a.k_panels = NULL;
+        p.a.out = got.p;
+        tn_attn_f32_ref(&p.a);
+        for (size_t r = 0; r < p.a.n_rows; r++)
+            assert_memory_equal((float *)want.p + r * p.a.out_stride, (float *)got.p + r * p.a.out_stride,
+                                d * sizeof(float));
+        check_problem(v, n_v, &p, "values as keys");
+        check_free(&keys);
+        check_free(&values);
+        check_free(&want);
+        check_free(&got);
+        problem_free(&p);
+    }
+}
+
 /* A position a row must not see may hold anything, also for its neighbours' sake. */
 static void test_unseen_positions_do_not_leak(void **state) {
     (void)state;
@@ -348,6 +393,7 @@ static void test_reference_is_attention(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_values_as_keys),
         cmocka_unit_test(test_unseen_positions_do_not_leak),
         cmocka_unit_test(test_rows_depend_on_what_they_see_only),
         cmocka_unit_test(test_rows_do_not_depend_on_batch),

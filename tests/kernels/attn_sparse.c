@@ -2,6 +2,7 @@
  * against double arithmetic. */
 #include "check.h"
 #include "f32_variants.h"
+#include "kernels/sparse_cuts.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -36,7 +37,7 @@ static problem problem_new(tn_rng *rng, size_t n_rows, size_t n_group, size_t n_
             idx[n++] = (uint32_t)pos;
             named[pos] = true;
         }
-        tn_sparse_cuts(idx, n_idx, n_pos, (uint32_t *)p.cuts.p + r * (n_blocks + 1));
+        sparse_cuts(idx, n_idx, n_pos, (uint32_t *)p.cuts.p + r * (n_blocks + 1));
     }
     for (size_t pos = 0; pos < n_room; pos++) {
         for (size_t i = 0; i < d && !named[pos]; i++) {

@@ -4,41 +4,73 @@
  * Nothing beside the operands is read or written. */
 #include "base/cpu.h"
 #include "base/half.h"
-#include "formats/tensor.h"
+#include "formats/code_books.h"
 #include "kernels/kernels.h"
 
 #include "check.h"
 
 #include <math.h>
 
-static tn_dtype dtype_of(tn_blocks_type type) {
-    tn_dtype d = TN_F32;
+/* The file's types of code books that become a form of tiles: how many, and which. */
+static size_t code_types_of(tn_blocks_type type, tn_dtype out[3]) {
+    static const struct {
+        tn_blocks_type type;
+        tn_dtype d[4]; /* F32: no more */
+    } all[] = {{TN_BLOCKS_IQ1, {TN_IQ1_S, TN_IQ1_M}},
+               {TN_BLOCKS_IQ2, {TN_IQ2_XXS, TN_IQ2_XS, TN_IQ2_S}},
+               {TN_BLOCKS_IQ3_XXS, {TN_IQ3_XXS}},
+               {TN_BLOCKS_IQ3_S, {TN_IQ3_S}},
+               {TN_BLOCKS_TQ, {TN_TQ1_0, TN_TQ2_0}}};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        while (all[i].type == type && all[i].d[n] != TN_F32) out[n] = all[i].d[n], n++;
+    return n;
+}
+
+static tn_dtype dtype_of(tn_rng *r, tn_blocks_type type) {
+    tn_dtype d = TN_F32, code[3];
+    size_t n = code_types_of(type, code);
+    if (n) return code[tn_rng_below(r, n)];
     while (strcmp(tn_dtype_name(d), tn_blocks_traits_of[type].name)) d++;
     assert_int_equal(tn_dtype_block(d), tn_blocks_traits_of[type].block);
     assert_int_equal(tn_dtype_block_bytes(d), tn_blocks_traits_of[type].bytes);
     return d;
 }
 
+static bool numbers_ok(tn_blocks_type type, tn_dtype d, const uint8_t *src, size_t n_bytes) {
+    return tn_code_type(d) ? tn_code_finite(d, src, n_bytes) : tn_blocks_finite(type, src, n_bytes);
+}
+
+static uint16_t random_half(tn_rng *r) {
+    return tn_f32_f16(tn_rng_below(r, 16)  ? check_rand_f32(r, -0.1f, 0.1f)
+                      : tn_rng_below(r, 2) ? 3e-7f
+                                           : 0.0f);
+}
+
 /* Random blocks whose halves are finite, subnormal ones and zeros among them. largest: every other bit is
  * set. */
-static void random_blocks(tn_rng *r, tn_blocks_type type, bool largest, uint8_t *b, size_t n_bytes) {
+static void random_blocks(tn_rng *r, tn_blocks_type type, tn_dtype d, bool largest, uint8_t *b,
+                          size_t n_bytes) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     int at[2] = {0, t->has_min ? 2 : -1};
     if (type == TN_BLOCKS_Q2_K) at[0] = 80, at[1] = 82;
     if (type == TN_BLOCKS_Q3_K) at[0] = 108;
     if (type == TN_BLOCKS_Q6_K) at[0] = 208;
     for (size_t i = 0; i < n_bytes; i++) b[i] = largest ? 255 : (uint8_t)tn_rng_below(r, 256);
+    if (tn_code_type(d)) {
+        for (size_t i = 0; i < n_bytes; i += (size_t)tn_dtype_block_bytes(d))
+            tn_code_set_d(d, b + i, random_half(r));
+        return;
+    }
     for (size_t i = 0; i < n_bytes; i += t->bytes) {
+        if (type == TN_BLOCKS_NVFP4) continue;
         if (type == TN_BLOCKS_MXFP4) {
             b[i] = (uint8_t)(tn_rng_below(r, 8) ? 110 + tn_rng_below(r, 20) : tn_rng_below(r, 4));
             continue;
         }
         for (int h = 0; h < 2; h++) {
             if (at[h] < 0) continue;
-            float v = tn_rng_below(r, 16)  ? check_rand_f32(r, -0.1f, 0.1f)
-                      : tn_rng_below(r, 2) ? 3e-7f
-                                           : 0.0f;
-            uint16_t half = tn_f32_f16(v);
+            uint16_t half = random_half(r);
             memcpy(b + i + at[h], &half, 2);
         }
     }
@@ -46,24 +78,48 @@ static void random_blocks(tn_rng *r, tn_blocks_type type, bool largest, uint8_t 
 
 typedef struct matrix {
     tn_blocks_type type;
+    tn_dtype dtype;
     size_t n, k, row_bytes;
     uint8_t *rows; /* the file's */
     check_buf tiles;
 } matrix;
 
+/* Rows of a type of code books as tn_blocks_repack takes them. largest: the largest values instead. */
+static uint8_t *turned_rows(const matrix *w, bool largest) {
+    static const uint8_t top[TN_BLOCKS_N_TYPES] = {[TN_BLOCKS_IQ1] = 2,
+                                                   [TN_BLOCKS_IQ2] = 2,
+                                                   [TN_BLOCKS_IQ3_XXS] = 7,
+                                                   [TN_BLOCKS_IQ3_S] = 7,
+                                                   [TN_BLOCKS_TQ] = 3};
+    size_t bytes = tn_blocks_traits_of[w->type].bytes, n_blocks = w->n * w->k / TN_CODE_BLOCK;
+    uint8_t *out = malloc(n_blocks * bytes);
+    for (size_t i = 0; i < n_blocks; i++) {
+        tn_code_block b;
+        tn_code_read(w->dtype, w->rows + i * (size_t)tn_dtype_block_bytes(w->dtype), &b);
+        if (largest) memset(b.code, top[w->type], sizeof b.code);
+        tn_blocks_from_codes(w->type, b.code, b.scale, b.d, out + i * bytes);
+    }
+    return out;
+}
+
 static matrix new_matrix(tn_rng *r, tn_blocks_type type, bool largest, size_t n, size_t k) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
-    matrix w = {.type = type, .n = n, .k = k, .row_bytes = k / t->block * t->bytes};
+    matrix w = {.type = type, .dtype = dtype_of(r, type), .n = n, .k = k};
+    w.row_bytes = k / t->block * (size_t)tn_dtype_block_bytes(w.dtype);
     w.rows = malloc(n * w.row_bytes);
-    random_blocks(r, type, largest, w.rows, n * w.row_bytes);
-    assert_true(tn_blocks_finite(type, w.rows, n * w.row_bytes));
+    random_blocks(r, type, w.dtype, largest, w.rows, n * w.row_bytes);
+    assert_true(numbers_ok(type, w.dtype, w.rows, n * w.row_bytes));
+    uint8_t *turned = tn_code_type(w.dtype) ? turned_rows(&w, largest) : NULL;
     w.tiles = check_new(tn_blocks_bytes(type, n, k));
     for (size_t n0 = 0; n0 < n; n0 += TN_BLOCKS_N) {
         const uint8_t *rows[TN_BLOCKS_N];
         size_t n_rows = n - n0 < TN_BLOCKS_N ? n - n0 : TN_BLOCKS_N;
-        for (size_t i = 0; i < n_rows; i++) rows[i] = w.rows + (n0 + i) * w.row_bytes;
+        for (size_t i = 0; i < n_rows; i++)
+            rows[i] =
+                turned ? turned + (n0 + i) * (k / t->block * t->bytes) : w.rows + (n0 + i) * w.row_bytes;
         tn_blocks_repack(type, rows, n_rows, k, (uint8_t *)w.tiles.p + tn_blocks_bytes(type, n0, k));
     }
+    free(turned);
     return w;
 }
 
@@ -83,7 +139,7 @@ static void tiles_mean_what_the_file_means(void **state) {
             matrix w = new_matrix(&r, type, false, n, k);
             float *want = malloc(k * 4), *got = malloc(k * 4);
             for (size_t row = 0; row < n; row++) {
-                tn_dequantise(dtype_of(type), w.rows + row * w.row_bytes, want, k);
+                tn_dequantise(w.dtype, w.rows + row * w.row_bytes, want, k);
                 tn_blocks_row(type, w.tiles.p, row, k, got);
                 for (size_t j = 0; j < k; j++) {
                     if (memcmp(&want[j], &got[j], 4) && (want[j] != 0 || got[j] != 0))
@@ -104,13 +160,15 @@ static void numbers_that_are_none(void **state) {
         const tn_blocks_traits *t = &tn_blocks_traits_of[type];
         uint8_t b[4 * 210];
         for (int round = 0; round < 200; round++) {
-            for (size_t i = 0; i < 4u * t->bytes; i++) b[i] = (uint8_t)tn_rng_below(&r, 256);
+            const tn_dtype d = dtype_of(&r, type);
+            const size_t n_bytes = 4 * (size_t)tn_dtype_block_bytes(d);
+            for (size_t i = 0; i < n_bytes; i++) b[i] = (uint8_t)tn_rng_below(&r, 256);
             float y[4 * 256];
-            tn_dequantise(dtype_of(type), b, y, 4u * t->block);
-            bool finite = true;
-            for (size_t i = 0; i < 4u * t->block; i++) finite = finite && isfinite(y[i]);
+            tn_dequantise(d, b, y, 4u * t->block);
+            bool all_finite = true;
+            for (size_t i = 0; i < 4u * t->block; i++) all_finite = all_finite && isfinite(y[i]);
             /* a number that no value uses may be refused, one that is used may not pass */
-            if (tn_blocks_finite(type, b, 4u * t->bytes)) assert_true(finite);
+            if (numbers_ok(type, d, b, n_bytes)) assert_true(all_finite);
         }
     }
 }
@@ -230,7 +288,7 @@ static void only_minima(const matrix *w, size_t n, float *out) {
     uint8_t *row = malloc(w->row_bytes);
     memcpy(row, w->rows + n * w->row_bytes, w->row_bytes);
     for (size_t i = 0; i < w->row_bytes; i += bytes) memset(row + i + at, 0, end - at);
-    tn_dequantise(dtype_of(w->type), row, out, w->k);
+    tn_dequantise(w->dtype, row, out, w->k);
     free(row);
 }
 
@@ -254,8 +312,8 @@ static void the_reference_is_the_product(void **state) {
         tn_blocks_gemm_ref(&(tn_blocks_args){
             .type = type, .tiles = w.tiles.p, .a = a, .out = out, .ldo = N, .m = M, .n = N, .k = K, .n1 = N});
         for (size_t n = 0; n < N; n++) {
-            tn_dequantise(dtype_of(type), w.rows + n * w.row_bytes, y, K);
-            only_minima(&w, n, minima);
+            tn_dequantise(w.dtype, w.rows + n * w.row_bytes, y, K);
+            if (t->has_min) only_minima(&w, n, minima);
             for (size_t m = 0; m < M; m++) {
                 double sum = 0, size = 0;
                 for (size_t k = 0; k < K; k++) {

@@ -34,9 +34,11 @@ static void run(const tn_kernels *k, int op, size_t n, const inputs *in, float *
     case 5: k->add_f32(out, in->b.p, 0.37f, n); break;
     case 6: k->softmax_f32(out, n); break;
     case 7: out[n / 2] = k->softmax_f32(out, n); break;
+    case 8: out[0] = k->absmax_f32(out, n); break;
+    case 9: out[0] = k->absmax_f32(out, 0); break;
     default:
-        if (op % 2) k->glu_f32((tn_act)((op - 8) / 2), out, in->w.p, out, n);
-        else k->act_f32((tn_act)((op - 8) / 2), out, n);
+        if (op % 2) k->glu_f32((tn_act)((op - 10) / 2), out, in->w.p, out, n);
+        else k->act_f32((tn_act)((op - 10) / 2), out, n);
     }
 }
 
@@ -52,7 +54,7 @@ static void test_variants(void **state) {
             check_fill_f32(&rng, (check_fill)fill, in.x.p, n);
             check_fill_f32(&rng, CHECK_RANDOM, in.w.p, n);
             check_fill_f32(&rng, CHECK_RANDOM, in.b.p, n);
-            for (int op = 0; op < 8 + 2 * N_ACTS; op++) {
+            for (int op = 0; op < 10 + 2 * N_ACTS; op++) {
                 check_buf want = check_new(n * 4);
                 run(&v[0].k, op, n, &in, want.p);
                 for (int i = 1; i < n_v; i++) {

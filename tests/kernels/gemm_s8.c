@@ -217,6 +217,21 @@ static void rows_do_not_depend_on_m(void **state) {
     check_free(&sum);
 }
 
+/* Row n, unpacked: out [K]. */
+static void tiles_row(const int8_t *tiles, size_t n, size_t k, int8_t *out) {
+    const int8_t *w =
+        tiles + (n / TN_TILE_N) * ((k + TN_TILE_K - 1) / TN_TILE_K) * 64 + (n % TN_TILE_N) * TN_TILE_K;
+    for (size_t i = 0; i < k; i++) out[i] = w[(i / TN_TILE_K) * 64 + i % TN_TILE_K];
+}
+
+/* Input channel i_k, unpacked: out[j] = W[n0 + j][i_k]. */
+static void tiles_column(const int8_t *tiles, size_t i_k, size_t n0, size_t n1, size_t k, int8_t *out) {
+    assert(i_k < k);
+    size_t k4 = ((k + TN_TILE_K - 1) / TN_TILE_K);
+    const int8_t *w = tiles + (i_k / TN_TILE_K) * 64 + i_k % TN_TILE_K;
+    for (size_t n = n0; n < n1; n++) out[n - n0] = w[(n / TN_TILE_N) * k4 * 64 + (n % TN_TILE_N) * TN_TILE_K];
+}
+
 static void tiles_unpack(void **state) {
     (void)state;
     tn_rng r = {check_seed() + 4};
@@ -231,18 +246,18 @@ static void tiles_unpack(void **state) {
         tn_tiles_s8_pack(tiles.p, sum.p, wp + cut * k, cut, n, k); /* in two parts, last first */
         tn_tiles_s8_pack(tiles.p, sum.p, wp, 0, cut, k);
         for (size_t j = 0; j < n; j++) {
-            tn_tiles_s8_row(tiles.p, j, k, row.p);
+            tiles_row(tiles.p, j, k, row.p);
             assert_memory_equal(row.p, wp + j * k, k);
             int32_t s = 0;
             for (size_t x = 0; x < k; x++) s += wp[j * k + x];
             assert_int_equal(((int32_t *)sum.p)[j], s);
         }
         for (size_t j = 0; j < k; j++) {
-            tn_tiles_s8_column(tiles.p, j, 0, n, k, col.p);
+            tiles_column(tiles.p, j, 0, n, k, col.p);
             for (size_t x = 0; x < n; x++) assert_int_equal(((int8_t *)col.p)[x], wp[x * k + j]);
         }
         for (size_t j = n; j < (n + 15) / 16 * 16; j++) { /* padding is zero */
-            tn_tiles_s8_row(tiles.p, j, k, row.p);
+            tiles_row(tiles.p, j, k, row.p);
             for (size_t x = 0; x < k; x++) assert_int_equal(((int8_t *)row.p)[x], 0);
             assert_int_equal(((int32_t *)sum.p)[j], 0);
         }

@@ -2,6 +2,7 @@
  * threshold search. */
 #include "check.h"
 #include "f32_variants.h"
+#include "kernels/sparse_cuts.h"
 
 static const int32_t *sort_scores;
 
@@ -50,7 +51,7 @@ static void check(const f32_variant *v, tn_rng *rng, int shape, size_t n, size_t
               want_cuts = check_new(cuts.n_bytes);
     v->k.topk(&(tn_topk_args){
         .scores = s, .n = n, .k = k, .bound = bound, .idx = idx.p, .cuts = cuts.p, .scratch = scratch});
-    tn_sparse_cuts(order, k, n, want_cuts.p);
+    sparse_cuts(order, k, n, want_cuts.p);
     assert_memory_equal(cuts.p, want_cuts.p, cuts.n_bytes);
     check_free(&cuts);
     check_free(&want_cuts);

@@ -724,6 +724,8 @@ static void every_reader(void **state) {
     static const no_line none[] = {
         {"heads", "a record is read once, and a model is run for each that is not there"},
         {"npu_graph", "a graph has a few operators at most"},
+        {"pictures", "the formats' libraries do the work, which the pixels bound"},
+        {"tower", "its tensors are known by their names before one is read"},
         {"run", "the packages of package, with true weights"},
         {"store", "its file is SQLite's, which finds what is asked for by its indices"},
     };

@@ -55,6 +55,14 @@ static void finite_logits(const char *name) {
     tern_engine_close(&e);
 }
 
+/* Files write nemotron_h where the table of architectures has nemotron-h. */
+static bool same_arch(const char *a, const char *b, size_t n) {
+    if (strlen(a) != n) return false;
+    for (size_t i = 0; i < n; i++)
+        if (a[i] != b[i] && !(strchr("-_", a[i]) && strchr("-_", b[i]))) return false;
+    return true;
+}
+
 static void small_models_run(void **state) {
     (void)state;
     int n = 0;
@@ -69,8 +77,7 @@ static void small_models_run(void **state) {
         tern_error err = {0};
         assert_int_equal(tn_source_open(&ctx, path, &s, &err), TERN_OK);
         size_t n_arch = strcspn(name + 5, "+"); /* "tiny-olmo2+window" is an olmo2 */
-        assert_true(strlen(tn_source_hparams(s)->arch) == n_arch &&
-                    !memcmp(tn_source_hparams(s)->arch, name + 5, n_arch));
+        assert_true(same_arch(tn_source_hparams(s)->arch, name + 5, n_arch));
         /* It names the type of the last layer's down projection, whose rows are whole blocks or stay F16. */
         const tn_hparams *h = tn_source_hparams(s);
         bool blocks = (h->n_experts ? h->n_ff_exp : h->n_ff) % 32 == 0;

@@ -21,6 +21,11 @@
 
 enum { N_TOK = 40, N_VOCAB_MAX = 600 };
 
+/* Types that tern synth fills with random blocks; tiles of most are another form than the file's. */
+static const char *const random_types[] = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+                                           "tq1_0", "tq2_0", "q1_0",    "q2_0",   "nvfp4", "mxfp4"};
+enum { N_RANDOM_TYPES = sizeof random_types / sizeof *random_types };
+
 static const char fixture[] = TN_SOURCE_DIR "/tests/oracle/fixtures/qwen2-quantised.gguf"; /* Q8_0 and Q4_0 */
 static char made[256], experts[256];
 
@@ -87,43 +92,68 @@ static void logits(const char *path, const char *scheme, int n_threads, int step
     tern_engine_close(&e);
 }
 
+static void close_to_floats(const char *path, double most) {
+    static float exact[N_VOCAB_MAX], blocks[N_VOCAB_MAX];
+    tern_engine *e = open_engine(path, NULL, 1);
+    size_t n = (size_t)n_vocab(e);
+    assert_in_range(n, 1, N_VOCAB_MAX);
+    tern_engine_close(&e);
+    logits(path, "float", 2, N_TOK, exact);
+    logits(path, "blocks", 2, N_TOK, blocks);
+    double square = 0, off = 0;
+    for (size_t i = 0; i < n; i++) {
+        square += (double)exact[i] * exact[i];
+        off += ((double)exact[i] - blocks[i]) * ((double)exact[i] - blocks[i]);
+    }
+    /* A row of INT8 loses about 1 / 127 / sqrt(12) of its largest value in every place; the values'
+     * rms is a third of that, so a product is off by 0.7 %, and by some times as much after the
+     * products of two layers. */
+    print_message("%s: off by %.2f %%\n", path, 100 * sqrt(off / square));
+    assert_true(sqrt(off / square) < most);
+    assert_true(off > 0); /* or the blocks were not used */
+}
+
 static void close_to_the_widened_weights(void **state) {
     (void)state;
     const char *paths[] = {fixture, made, experts};
-    for (int p = 0; p < 3; p++) {
-        static float exact[N_VOCAB_MAX], blocks[N_VOCAB_MAX];
-        tern_engine *e = open_engine(paths[p], NULL, 1);
-        size_t n = (size_t)n_vocab(e);
-        assert_in_range(n, 1, N_VOCAB_MAX);
-        tern_engine_close(&e);
-        logits(paths[p], "float", 2, N_TOK, exact);
-        logits(paths[p], "blocks", 2, N_TOK, blocks);
-        double square = 0, off = 0;
-        for (size_t i = 0; i < n; i++) {
-            square += (double)exact[i] * exact[i];
-            off += ((double)exact[i] - blocks[i]) * ((double)exact[i] - blocks[i]);
-        }
-        /* A row of INT8 loses about 1 / 127 / sqrt(12) of its largest value in every place; the values'
-         * rms is a third of that, so a product is off by 0.7 %, and by some times as much after the
-         * products of two layers. */
-        print_message("%s: off by %.2f %%\n", paths[p], 100 * sqrt(off / square));
-        assert_true(sqrt(off / square) < 0.05);
-        assert_true(off > 0); /* or the blocks were not used */
-    }
+    for (int p = 0; p < 3; p++) close_to_floats(paths[p], 0.05);
+}
+
+static void same_bits(const char *path) {
+    static float all[N_VOCAB_MAX], some[N_VOCAB_MAX], alone[N_VOCAB_MAX], one_thread[N_VOCAB_MAX];
+    logits(path, NULL, 2, N_TOK, all);
+    logits(path, NULL, 2, N_TOK / 4, some);
+    logits(path, NULL, 2, 1, alone);
+    logits(path, NULL, 1, N_TOK, one_thread);
+    assert_memory_equal(all, some, sizeof all);
+    assert_memory_equal(all, alone, sizeof all);
+    assert_memory_equal(all, one_thread, sizeof all);
 }
 
 static void rows_and_threads(void **state) {
     (void)state;
     const char *paths[] = {fixture, made, experts};
-    for (int p = 0; p < 3; p++) {
-        static float all[N_VOCAB_MAX], some[N_VOCAB_MAX], alone[N_VOCAB_MAX], one_thread[N_VOCAB_MAX];
-        logits(paths[p], NULL, 2, N_TOK, all);
-        logits(paths[p], NULL, 2, N_TOK / 4, some);
-        logits(paths[p], NULL, 2, 1, alone);
-        logits(paths[p], NULL, 1, N_TOK, one_thread);
-        assert_memory_equal(all, some, sizeof all);
-        assert_memory_equal(all, alone, sizeof all);
-        assert_memory_equal(all, one_thread, sizeof all);
+    for (int p = 0; p < 3; p++) same_bits(paths[p]);
+}
+
+/* A dense model and one of experts, of every such type. */
+static void types_of_random_blocks(void **state) {
+    (void)state;
+    static const char *const shapes[] = {"tiny-llama+256", "tiny-qwen3moe+256"};
+    for (int i = 0; i < 2 * N_RANDOM_TYPES; i++) {
+        char path[300], cmd[700];
+        snprintf(path, sizeof path, TN_BINARY_DIR "/blocks-%ld-%s.gguf", (long)getpid(), random_types[i / 2]);
+        snprintf(cmd, sizeof cmd, TN_TERN " synth --arch %s --type %s -o %s", shapes[i % 2],
+                 random_types[i / 2], path);
+        assert_int_equal(system(cmd), 0);
+        tern_engine *e = open_engine(path, NULL, 1);
+        tern_model_info info;
+        tern_engine_info(e, &info);
+        assert_string_equal(info.scheme, "blocks");
+        tern_engine_close(&e);
+        close_to_floats(path, i % 2 ? 0.08 : 0.05); /* a router may choose another expert */
+        same_bits(path);
+        unlink(path);
     }
 }
 
@@ -145,34 +175,61 @@ static void one_copy_of_the_files_size(void **state) {
     tern_engine_close(&e);
 }
 
-static void a_scale_that_is_no_number(void **state) {
-    (void)state;
+/* Row 5 of a matrix of the model has a second block whose f16 is NaN. */
+static void refuse_nan(const char *model, bool streams, uint64_t block, uint64_t block_bytes, const char *nan,
+                       size_t n_nan, uint64_t in_block) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_gguf *g;
     tern_error err = {0};
-    assert_int_equal(tn_gguf_open(&ctx, made, &g, &err), TERN_OK);
-    const tn_tensor *t = tn_gguf_tensor(g, "blk.1.ffn_up.weight");
+    assert_int_equal(tn_gguf_open(&ctx, model, &g, &err), TERN_OK);
+    const tn_tensor *t = tn_gguf_tensor(g, "blk.1.ffn_down.weight");
     assert_non_null(t);
-    assert_int_equal(t->dtype, TN_Q4_0);
-    uint64_t row_bytes = t->dims[1] / 32 * 18,
-             at = t->off_bytes + 5 * row_bytes + 18; /* row 5, its second block */
+    assert_int_equal(tn_dtype_block_bytes(t->dtype), block_bytes);
+    uint64_t at = t->off_bytes + 5 * (t->dims[1] / block * block_bytes) + block_bytes + in_block;
     tn_gguf_close(&g);
     char path[300];
-    snprintf(path, sizeof path, "%s.bad", made);
+    snprintf(path, sizeof path, "%s.bad", model);
     char cmd[700];
-    snprintf(cmd, sizeof cmd, "cp %s %s", made, path);
+    snprintf(cmd, sizeof cmd, "cp %s %s", model, path);
     assert_int_equal(system(cmd), 0);
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     assert_int_equal(fseek(f, (long)at, SEEK_SET), 0);
-    assert_int_equal(fwrite("\x00\x7e", 1, 2, f), 2); /* NaN */
+    assert_int_equal(fwrite(nan, 1, n_nan, f), n_nan);
     assert_int_equal(fclose(f), 0);
-    tern_engine *e;
-    assert_int_equal(tern_engine_open(path, NULL, &e, &err), TERN_E_FORMAT);
+    for (int whole = 0; whole < 2; whole++) { /* what arrives beside the first prompt is looked at then */
+        tern_options o;
+        tern_engine *e = NULL;
+        tern_session *s = NULL;
+        const int32_t id = 1;
+        tn_options_defaults(&o);
+        o.load = whole ? "sequential" : "stream";
+        tern_status st = tern_engine_open(path, &o, &e, &err);
+        assert_int_equal(st, whole || !streams ? TERN_E_FORMAT : TERN_OK);
+        if (st == TERN_OK) {
+            s = open_session(e);
+            assert_int_equal(tern_session_prefill(s, &id, 1, &err), TERN_E_FORMAT);
+            assert_int_equal(tern_session_prefill(s, &id, 1, &err), TERN_E_FORMAT); /* it stays so */
+        }
+        tern_session_close(&s);
+        tern_engine_close(&e);
+        if (!strstr(err.message, "blk.1.ffn_down.weight") || !strstr(err.message, "row 5"))
+            fail_msg("%s", err.message);
+    }
     unlink(path);
-    if (!strstr(err.message, "blk.1.ffn_up.weight") || !strstr(err.message, "row 5"))
-        fail_msg("%s", err.message);
+}
+
+static void a_scale_that_is_no_number(void **state) {
+    (void)state;
+    refuse_nan(made, true, 32, 18, "\x00\x7e", 2, 0);
+    char path[300], cmd[700];
+    snprintf(path, sizeof path, TN_BINARY_DIR "/blocks-%ld-nan.gguf", (long)getpid());
+    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama+256 --type iq1_m -o %s", path);
+    assert_int_equal(system(cmd), 0);
+    /* the f16 is in the high nibbles of four words */
+    refuse_nan(path, false, 256, 56, "\x00\x00\x00\x00\x00\xe0\x00\x70", 8, 48);
+    unlink(path);
 }
 
 /* A linear of random blocks, whose bytes are such that no scale is NaN or large. */
@@ -237,7 +294,7 @@ static void many_linears_at_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(close_to_the_widened_weights), cmocka_unit_test(rows_and_threads),
-        cmocka_unit_test(one_copy_of_the_files_size), cmocka_unit_test(a_scale_that_is_no_number),
-        cmocka_unit_test(many_linears_at_once)};
+        cmocka_unit_test(types_of_random_blocks),       cmocka_unit_test(one_copy_of_the_files_size),
+        cmocka_unit_test(a_scale_that_is_no_number),    cmocka_unit_test(many_linears_at_once)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -116,6 +116,35 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "altup_num_inputs", json_integer(4)));
                 assert_false(json_object_set_new(j, "laurel_rank", json_integer(12)));
             }
+            if (e.a->single) { /* what follows from these is read of other keys for other architectures */
+                static const struct {
+                    const char *key;
+                    int v;
+                } of_blocks[] = {{"mamba_num_heads", 6}, {"mamba_head_dim", 16},
+                                 {"ssm_state_size", 8},  {"n_groups", 2},
+                                 {"conv_kernel", 4},     {"moe_shared_expert_intermediate_size", 64}};
+                for (size_t i = 0; i < sizeof of_blocks / sizeof *of_blocks; i++)
+                    assert_false(json_object_set_new(j, of_blocks[i].key, json_integer(of_blocks[i].v)));
+                static const char *const of_granite[] = {
+                    "mamba_d_conv", "mamba_n_heads", "mamba_n_groups",           "mamba_d_state",
+                    "mamba_d_head", "layer_types",   "shared_intermediate_size", "mamba_conv_bias"};
+                for (size_t i = 0; i < sizeof of_granite / sizeof *of_granite; i++)
+                    (void)json_object_del(j, of_granite[i]);
+                assert_false(json_object_set_new(j, "hybrid_override_pattern",
+                                                 json_string(e.a->experts ? "ME*ME" : "M-*M-")));
+            }
+            if (e.a->latent) {
+                static const struct {
+                    const char *key;
+                    int v;
+                } of_latents[] = {{"kv_lora_rank", 32},
+                                  {"qk_rope_head_dim", 8},
+                                  {"qk_nope_head_dim", 16},
+                                  {"v_head_dim", 64},
+                                  {"q_lora_rank", 24}};
+                for (int i = 0; i < 4 + tied; i++)
+                    assert_false(json_object_set_new(j, of_latents[i].key, json_integer(of_latents[i].v)));
+            }
             if (e.a->hf_layers) assert_false(json_object_set_new(j, "num_layers", json_integer(5)));
             if (e.a->may_be_parallel)
                 assert_false(json_object_set_new(j, "use_parallel_residual", json_boolean(tied)));
@@ -236,7 +265,7 @@ static void sites_of(const each *e) {
             assert_true(source < op && source->layer == op->layer && source->feeds == s->kind);
             assert_true(source->width == op->linears.k * tn_site_rows(s->kind, &op->linears, 1));
             assert_true(source->writes >> op->in & 1);
-            assert_false(op->reads & ~(1u << op->in | 1u << TN_BUF_CHOSEN));
+            assert_false(op->reads & ~(UINT64_C(1) << op->in | UINT64_C(1) << TN_BUF_CHOSEN));
         }
     }
     assert_int_equal(n_seen, e->p.n_sites);
@@ -245,9 +274,9 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-qwen2",     "tiny-gemma2",    "tiny-phi2",   "tiny-llama",
-                                        "tiny-qwen3moe",  "tiny-qwen35moe", "tiny-gemma4", "tiny-gemma3n",
-                                        "tiny-gemma4moe", "tiny-falcon-h1"};
+    static const char *const names[] = {
+        "tiny-qwen2",  "tiny-gemma2",  "tiny-phi2",      "tiny-llama",     "tiny-qwen3moe",  "tiny-qwen35moe",
+        "tiny-gemma4", "tiny-gemma3n", "tiny-gemma4moe", "tiny-falcon-h1", "tiny-deepseek2", "tiny-minicpm3"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
@@ -355,7 +384,7 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             break;
         case TN_OP_GATHER: break;
         case TN_OP_EXPERT_GATE:
-            for (int32_t i = 0; i < h->n_experts_used * h->n_ff_exp; i++) n += 2;
+            for (int32_t i = 0; i < h->n_experts_used * h->n_ff_exp; i++) n += h->gated ? 2 : 1;
             break;
         case TN_OP_EXPERT_SUM:
             for (int32_t i = 0; i < h->n_experts_used; i++) n += h->n_embd; /* weights */
@@ -386,7 +415,16 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += h->delta.no_norm ? 2 : 4;
             break;
         case TN_OP_NORM:
-            for (int32_t i = 0; i < h->n_embd; i++) n += 2;
+            for (int32_t i = 0; i < (op->in == TN_BUF_Q_A ? h->latent.q_rank : h->n_embd); i++) n += 2;
+            break;
+        case TN_OP_LATENT:
+            for (int32_t i = 0; i < h->latent.rank; i++) n += 2;
+            for (int32_t head = 0; head <= h->n_heads; head++)
+                for (int32_t pair = 0; pair < h->n_rot / 2; pair++) n += 4;
+            break;
+        case TN_OP_HEADS:
+            for (int32_t head = 0; head < h->n_heads; head++)
+                n += h->latent.rank * (op->heads.role == TN_W_K_UP ? h->latent.d_nope : h->latent.d_value);
             break;
         case TN_OP_RESIDUAL:
             for (int32_t i = 0; i < h->n_embd; i++) n += h->post_norms ? 3 : 1;

@@ -15,8 +15,10 @@ import zlib
 import numpy as np
 
 import families
+import latent
 import reference
 import sampling
+import single
 from files import Stored, gguf_from_hf, write_gguf, write_hf_folder
 
 HERE = pathlib.Path(__file__).parent
@@ -40,8 +42,9 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     """The family's tensors by their real names. Q and K are drawn large so that attention is far from uniform: only
     then do positions, windows and caps show in the logits."""
     family = cfg["model_type"]
-    if family in families.FAMILIES:
-        return families.checkpoint(name, cfg, dtype, vector_dtype, uniform)
+    for module in (families, latent, single):
+        if family in module.FAMILIES:
+            return module.checkpoint(name, cfg, dtype, vector_dtype, uniform)
     c, f, v = cfg["hidden_size"], cfg["intermediate_size"], cfg["vocab_size"]
     n_heads, n_kv, d = reference.geometry(cfg)
     gemma, phi = family in ("gemma", "gemma2", "gemma3_text"), family == "phi"
@@ -813,7 +816,7 @@ CASES |= {
     ),
 }
 
-CASES |= families.CASES
+CASES |= families.CASES | latent.CASES | single.CASES
 
 MUST_SHOW = 2e-3  # twenty times the error a test allows (the two GELUs differ by 5e-4 at most anywhere: at_least)
 
@@ -845,7 +848,7 @@ def make_case(name, case, out, gguf_f32=None):
     n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
     n_text = cfg.get("vocab_size_per_layer_input", families.text_of(cfg)["vocab_size"])
     ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * n_text).astype(int).tolist()
-    to_gguf = families.gguf if cfg["model_type"] in families.FAMILIES else gguf_from_hf
+    to_gguf = next((m.gguf for m in (families, latent, single) if cfg["model_type"] in m.FAMILIES), gguf_from_hf)
     meta, tensors = to_gguf(cfg, stored, name, widen=gguf_f32 is not None) if case.get("gguf") else ({}, {})
     if gguf_f32:
         if tensors:

@@ -39,6 +39,9 @@ FAMILIES = {
     "qwen2_moe": dict(qkv_bias=True, names=dict(shared="mlp.shared_expert.")),
     "hunyuan_v1_moe": dict(head_norms="after", names=dict(
         router="mlp.gate.wg", shared="mlp.shared_mlp.", q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")),
+    "bailing_moe_v2": dict(head_norms="before", qkv_in_order=True, names=dict(
+        embed="model.word_embeddings", qkv="attention.query_key_value", o="attention.dense", q_norm="attention.query_layernorm",
+        k_norm="attention.key_layernorm")),
     "qwen2_vl": dict(qkv_bias=True),
     "qwen3_vl": dict(head_norms="before"),
 }
@@ -47,7 +50,7 @@ FAMILIES = {
 def spec_of(cfg):
     """The family's words and names, and what the configuration adds to them."""
     s = dict(gated=True, layer_norm=False, norm_bias=False, bias=False, qkv_bias=False, plus_one=False, neighbours=False, post=False,
-             parallel=False, head_norms=None)
+             parallel=False, head_norms=None, qkv_in_order=False)
     f = FAMILIES[cfg["model_type"]]
     s.update({k: v for k, v in f.items() if k != "names"})
     if cfg.get("use_parallel_residual"):
@@ -76,6 +79,10 @@ def mixture(cfg):
         return dict(n=cfg["moe_num_experts"], used=cfg["moe_k"], size=cfg["moe_intermediate_size"], dense=cfg["moe_layer_start_index"],
                     shared=cfg["moe_intermediate_size"] * cfg["moe_num_shared_experts"], gate=False, norm=True,
                     bias="mlp.moe_statics.e_score_correction_bias", scale=1.0)
+    if f == "bailing_moe_v2":
+        return dict(n=cfg["num_experts"], used=cfg["num_experts_per_tok"], size=cfg["moe_intermediate_size"], dense=cfg["first_k_dense_replace"],
+                    shared=cfg["moe_intermediate_size"] * cfg["num_shared_experts"], gate=False, norm=cfg["norm_topk_prob"],
+                    bias="mlp.gate.expert_bias", scale=cfg["routed_scaling_factor"])
     if f == "glm4_moe":
         return dict(n=cfg["n_routed_experts"], used=cfg["num_experts_per_tok"], size=cfg["moe_intermediate_size"],
                     dense=cfg["first_k_dense_replace"], shared=cfg["moe_intermediate_size"] * cfg["n_shared_experts"], gate=False,
@@ -164,8 +171,17 @@ def rotate_neighbours(x, freq, mscale):
 def routed(cfg, w, p, n, x, moe, act):
     """The experts of a row, by its scores, and the shared block, which all rows pass."""
     score = linear(x, w(p + n["router"] + ".weight"))
-    share = 1 / (1 + np.exp(-score)) if cfg["model_type"] == "glm4_moe" else softmax(score)
+    sigmoid = cfg["model_type"] in ("glm4_moe", "bailing_moe_v2") or moe["bias"] == "mlp.gate.e_score_correction_bias"
+    share = 1 / (1 + np.exp(-score)) if sigmoid else softmax(score)
     choice = share + (w(p + moe["bias"]).reshape(-1) if moe["bias"] else 0)
+    if cfg.get("n_group", 1) > 1:  # experts of the best groups alone: by their two best sigmoids, or by their best share
+        each = np.sort(choice.reshape(x.shape[0], cfg["n_group"], -1), axis=2)
+        good = each[:, :, -2:].sum(axis=2) if sigmoid else each[:, :, -1]
+        kept = np.argsort(-good, axis=1, kind="stable")[:, : cfg["topk_group"]]
+        lost = np.full_like(choice, -np.inf).reshape(each.shape)
+        for t in range(x.shape[0]):
+            lost[t, kept[t]] = 0
+        choice = choice + lost.reshape(choice.shape)
     chosen = np.argsort(-choice, axis=1, kind="stable")[:, : moe["used"]]
     weights = np.zeros_like(share)
     for t in range(x.shape[0]):
@@ -183,7 +199,7 @@ def routed(cfg, w, p, n, x, moe, act):
 
 
 def rope_of(cfg, d, n_ctx):
-    default = {"glm4": 0.5, "glm4_moe": 0.5, "nemotron": 0.5, "stablelm": 0.25}.get(cfg["model_type"], 1.0)
+    default = {"glm4": 0.5, "glm4_moe": 0.5, "bailing_moe_v2": 0.5, "nemotron": 0.5, "stablelm": 0.25}.get(cfg["model_type"], 1.0)
     share = cfg.get("partial_rotary_factor", cfg.get("rope_pct", default))
     scaling = cfg.get("rope_scaling")
     if scaling and scaling.get("type", scaling.get("rope_type")) in ("mrope", "dynamic"):
@@ -213,7 +229,10 @@ def forward(cfg, w, ids, n_ctx):
     for i in range(cfg.get("num_hidden_layers") or cfg["num_layers"]):
         p = f"{n['layers']}{i}."
         h = norm(x, p + n["norm1"])
-        if "qkv" in n:  # by KV head: its queries, its key, its value
+        if s["qkv_in_order"]:
+            q, k, v = (heads(x, g) for x, g in zip(np.split(linear(h, w(p + n["qkv"] + ".weight")), [n_heads * d, (n_heads + n_kv) * d], axis=1),
+                                                   (n_heads, n_kv, n_kv)))
+        elif "qkv" in n:  # by KV head: its queries, its key, its value
             both = linear(h, w(p + n["qkv"] + ".weight")).reshape(len(ids), n_kv, n_heads // n_kv + 2, d)
             q, k, v = both[:, :, :-2].reshape(len(ids), n_heads, d), both[:, :, -2], both[:, :, -1]
         else:
@@ -253,7 +272,7 @@ FORWARD.update({f: forward for f in FAMILIES})
 # ---- GGUF ---------------------------------------------------------------------------------------------
 
 GGUF_ARCH = {"ernie4_5_moe": "ernie4_5-moe", "glm4_moe": "glm4moe", "cohere": "command-r", "qwen2_moe": "qwen2moe",
-             "hunyuan_v1_moe": "hunyuan-moe", "qwen2_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+             "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe_v2": "bailingmoe2", "qwen2_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
 GGUF_PARTS = dict(norm1="attn_norm", norm2="ffn_norm", q="attn_q", k="attn_k", v="attn_v", o="attn_output", gate="ffn_gate", up="ffn_up",
                   down="ffn_down", q_norm="attn_q_norm", k_norm="attn_k_norm", router="ffn_gate_inp", gate_up="ffn_up")
 
@@ -293,14 +312,17 @@ def gguf(cfg, tensors, name, widen=False):
         say("expert_count", moe["n"])
         say("expert_used_count", moe["used"])
         say("expert_feed_forward_length", moe["size"])
+        if family == "bailing_moe_v2":
+            say("expert_group_count", cfg["n_group"])
+            say("expert_group_used_count", cfg["topk_group"])
         if family != "glm4_moe":
             say("expert_shared_feed_forward_length", moe["shared"])
-        if family in ("glm4_moe", "ernie4_5_moe"):
+        if family in ("glm4_moe", "ernie4_5_moe", "bailing_moe_v2"):
             say("expert_shared_count", moe["shared"] // moe["size"])
             say("leading_dense_block_count", moe["dense"])
         if family == "ernie4_5_moe":
             say("interleave_moe_layer_step", 1)
-        if family == "glm4_moe":
+        if family in ("glm4_moe", "bailing_moe_v2"):
             say("expert_gating_func", 2)
             say("expert_weights_scale", moe["scale"])
             say("expert_weights_norm", moe["norm"])
@@ -331,6 +353,8 @@ def gguf(cfg, tensors, name, widen=False):
             new, v = "ffn_gate_inp_shexp", v[0]
         elif moe and part == (moe["bias"] or ""):
             new, v = "exp_probs_b", v.reshape(-1)
+        elif part == n.get("qkv") and s["qkv_in_order"]:
+            new = "attn_qkv"
         elif part == n.get("qkv"):
             both = v.reshape(n_kv, n_heads // n_kv + 2, d, -1)
             put(f"blk.{layer}.attn_q.weight", interleave_pairs(both[:, :-2].reshape(n_heads * d, -1), n_heads), t.dtype)
@@ -412,6 +436,13 @@ CASES = {
         "Glm4MoeForCausalLM", "glm4_moe", **RMS, head_dim=16, partial_rotary_factor=0.5, attention_bias=True, use_qk_norm=False,
         n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=16, first_k_dense_replace=1, n_group=1, topk_group=1,
         norm_topk_prob=True, routed_scaling_factor=1.0, tie_word_embeddings=False), shows=[dict(num_experts_per_tok=3)]),
+    "bailingmoe2": dict(BF16, cfg=config(
+        "BailingMoeV2ForCausalLM", "bailing_moe_v2", **RMS, num_hidden_layers=3, head_dim=16, num_experts=12, num_experts_per_tok=3,
+        num_shared_experts=1, moe_intermediate_size=16, moe_shared_expert_intermediate_size=16, first_k_dense_replace=1, n_group=4, topk_group=2,
+        norm_topk_prob=True, routed_scaling_factor=2.5, score_function="sigmoid", moe_router_enable_expert_bias=True, use_qk_norm=True,
+        use_rmsnorm=True, use_bias=False, use_qkv_bias=False, partial_rotary_factor=0.5, output_dropout=0.0, embedding_dropout=0.0,
+        router_dtype="fp32", num_nextn_predict_layers=0, tie_word_embeddings=False),
+        shows=[dict(n_group=1), dict(topk_group=1), dict(partial_rotary_factor=1.0), dict(drop="expert_bias"), dict(routed_scaling_factor=1.0)]),
     "command-r": dict(F16, cfg={**config(
         "CohereForCausalLM", "cohere", hidden_act="silu", layer_norm_eps=1e-5, logit_scale=0.0625, use_qk_norm=False, attention_bias=False,
         model_max_length=512)}, shows=[dict(logit_scale=1.0), dict(rope_theta=1e6)]),

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static char home[200], model[300], other[300], folder[TN_CACHE_PATH];
 static tn_ctx ctx;
@@ -68,11 +69,9 @@ static void make(const char *path, uint64_t limit_bytes) {
 static bool there(const char *path) {
     char key[TN_CACHE_KEY], package[TN_CACHE_PATH];
     tern_error err;
-    assert_int_equal(tn_cache_key(path, key, &err), TERN_OK);
+    assert_int_equal(tn_cache_key(&ctx, folder, path, TN_CONTENT_KNOWN, key, &err), TERN_OK);
     return tn_cache_find(folder, key, package);
 }
-
-static void empty(void) { shell("rm -rf %s/*", folder); }
 
 static size_t n_files(void) {
     size_t n = 0;
@@ -83,26 +82,104 @@ static size_t n_files(void) {
     return n;
 }
 
-/* Another byte between the samples, or another file in its place: size and time of writing are kept, the key is not. */
+static void empty(void) { shell("rm -rf %s/*", folder); }
+
+/* The key, of every byte. */
+static void key_of(const char *path, char key[TN_CACHE_KEY]) {
+    tern_error err = {0};
+    if (tn_cache_key(&ctx, NULL, path, TN_CONTENT_READ, key, &err) != TERN_OK) fail_msg("%s", err.message);
+    assert_int_equal(strlen(key), TN_CACHE_KEY - 1);
+}
+
+/* Whether what a file holds is known without reading it. */
+static bool is_known(const char *path, char key[TN_CACHE_KEY]) {
+    tern_error err = {0};
+    if (tn_cache_key(&ctx, folder, path, TN_CONTENT_KNOWN, key, &err) != TERN_OK) fail_msg("%s", err.message);
+    return *key;
+}
+
+/* A record of quant/content.c. */
+enum { RECORD = 80, BEGUN = 48, CHECK = 72 };
+
+/* As if all that is kept had been hashed by so much later, with true checksums. */
+static void hashed_later(int64_t by_ns) {
+    char path[TN_CACHE_PATH + 16];
+    uint8_t all[8 + 16 * RECORD];
+    snprintf(path, sizeof path, "%s/contents", folder);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    const size_t n = fread(all, 1, sizeof all, f);
+    assert_true(n > 8 && (n - 8) % RECORD == 0);
+    for (uint8_t *r = all + 8; r < all + n; r += RECORD) {
+        int64_t begun;
+        memcpy(&begun, r + BEGUN, 8);
+        begun += by_ns;
+        memcpy(r + BEGUN, &begun, 8);
+        const uint64_t check = XXH3_64bits(r, CHECK);
+        memcpy(r + CHECK, &check, 8);
+    }
+    rewind(f);
+    assert_int_equal(fwrite(all, 1, n, f), n);
+    fclose(f);
+}
+
+/* Size and time of writing are kept, and a byte is another, somewhere in a large file: nothing is known of it any more, and
+ * its key is another. */
 static void replaced(void **state) {
     (void)state;
     char a[TN_CACHE_KEY], b[TN_CACHE_KEY], big[300];
     tern_error err;
+    empty();
     snprintf(big, sizeof big, "%s/big.gguf", home);
-    shell("truncate -s 64M %s && touch -d '2001-02-03 04:05:06' %s", big, big);
-    assert_int_equal(tn_cache_key(big, a, &err), TERN_OK);
-    assert_int_equal(tn_cache_key(big, b, &err), TERN_OK);
+    shell("truncate -s 65M %s && touch -d '2001-02-03 04:05:06' %s", big, big);
+    assert_false(is_known(big, a));
+    assert_int_equal(tn_cache_key(&ctx, folder, big, TN_CONTENT_READ, a, &err), TERN_OK);
+    assert_false(is_known(big, b)); /* it was changed just now: a write to come could bear the same time */
+    hashed_later(10000000000);
+    assert_true(is_known(big, b));
     assert_string_equal(a, b);
     shell(
-        "printf x | dd of=%s bs=1 seek=500000 conv=notrunc 2>/dev/null && touch -d '2001-02-03 04:05:06' %s",
+        "printf x | dd of=%s bs=1 seek=500001 conv=notrunc 2>/dev/null && touch -d '2001-02-03 04:05:06' %s",
         big, big);
-    assert_int_equal(tn_cache_key(big, b, &err), TERN_OK);
+    assert_false(is_known(big, b));
+    key_of(big, b);
     assert_string_not_equal(a, b);
-    shell("truncate -s 64M %s.new && printf y | dd of=%s.new bs=1 seek=500000 conv=notrunc 2>/dev/null && "
-          "touch -r %s %s.new && mv %s.new %s",
-          big, big, big, big, big, big);
-    assert_int_equal(tn_cache_key(big, a, &err), TERN_OK);
-    assert_string_not_equal(a, b);
+    shell("truncate -s 65M %s.new && touch -r %s %s.new && mv %s.new %s", big, big, big, big, big);
+    assert_false(is_known(big, b));
+    key_of(big, b);
+    assert_string_equal(a, b); /* the first bytes again */
+    shell("rm %s", big);
+}
+
+/* What is kept is believed with its checksum alone, and what is no list of hashes is replaced. */
+static void damaged_list(void **state) {
+    (void)state;
+    char a[TN_CACHE_KEY], b[TN_CACHE_KEY], big[300];
+    tern_error err;
+    empty();
+    snprintf(big, sizeof big, "%s/big.gguf", home);
+    shell("truncate -s 65M %s", big);
+    for (int at = 8; at < 8 + RECORD; at += 7) {
+        assert_int_equal(tn_cache_key(&ctx, folder, big, TN_CONTENT_READ, a, &err), TERN_OK);
+        hashed_later(10000000000);
+        assert_true(is_known(big, b));
+        shell("printf '\\377' | dd of=%s/contents bs=1 seek=%d conv=notrunc 2>/dev/null", folder, at);
+        assert_false(is_known(big, b));
+    }
+    shell("echo 'no such list' >%s/contents", folder);
+    assert_false(is_known(big, b));
+    assert_int_equal(tn_cache_key(&ctx, folder, big, TN_CONTENT_READ, a, &err), TERN_OK);
+    hashed_later(10000000000);
+    assert_true(is_known(big, b));
+    struct stat sb;
+    char list[TN_CACHE_PATH + 16];
+    snprintf(list, sizeof list, "%s/contents", folder);
+    assert_int_equal(stat(list, &sb), 0);
+    assert_int_equal(sb.st_mode & 0777, 0600);
+    for (int i = 0; i < 3; i++) /* a file's record takes the place of its last one */
+        assert_int_equal(tn_cache_key(&ctx, folder, model, TN_CONTENT_READ, a, &err), TERN_OK);
+    assert_int_equal(stat(list, &sb), 0);
+    assert_int_equal(sb.st_size, 8 + 2 * RECORD);
     shell("rm %s", big);
 }
 
@@ -110,26 +187,31 @@ static void keys(void **state) {
     (void)state;
     char a[TN_CACHE_KEY], b[TN_CACHE_KEY];
     tern_error err;
-    assert_int_equal(tn_cache_key(model, a, &err), TERN_OK);
+    key_of(model, a);
     shell("ln -s %s %s/moved.gguf", model, home);
     char moved[300];
     snprintf(moved, sizeof moved, "%s/moved.gguf", home);
-    assert_int_equal(tn_cache_key(moved, b, &err), TERN_OK);
+    key_of(moved, b);
     assert_string_equal(a, b); /* the name does not matter */
-    shell("rm %s && cp -p %s %s", moved, model, moved);
-    assert_int_equal(tn_cache_key(other, b, &err), TERN_OK);
+    shell("rm %s && cp %s %s && touch -d '2001-02-03 04:05:06' %s", moved, model, moved, moved);
+    key_of(moved, b);
+    assert_string_equal(a, b);       /* nor do times: a copy has the same bytes */
+    assert_true(is_known(moved, b)); /* small files are read */
+    assert_string_equal(a, b);
+    key_of(other, b);
     assert_string_not_equal(a, b);
-    shell("touch -d '2001-02-03 04:05:06' %s", moved);
-    assert_int_equal(tn_cache_key(moved, b, &err), TERN_OK);
-    assert_string_not_equal(a, b);
-    shell(
-        "printf x | dd of=%s bs=1 seek=$(($(stat -c %%s %s) - 1)) conv=notrunc 2>/dev/null && touch -r %s %s",
-        moved, moved, model, moved);
-    assert_int_equal(tn_cache_key(moved, b, &err), TERN_OK); /* same size and time, another last byte */
-    assert_string_not_equal(a, b);
-    assert_int_equal(tn_cache_key(TN_SOURCE_DIR "/models/tern-tiny", a, &err), TERN_OK);
+    struct stat sb;
+    assert_int_equal(stat(moved, &sb), 0);
+    for (int i = 0; i < 48; i++) { /* from the first byte to the last */
+        shell(
+            "cp %s %s && printf '\\252' | dd of=%s bs=1 seek=%lld conv=notrunc 2>/dev/null && touch -r %s %s",
+            model, moved, moved, (long long)(sb.st_size - 1) * i / 47, model, moved);
+        key_of(moved, b);
+        assert_string_not_equal(a, b);
+    }
+    key_of(TN_SOURCE_DIR "/models/tern-tiny", a);
     shell("rm %s", moved);
-    assert_int_equal(tn_cache_key(moved, a, &err), TERN_E_IO);
+    assert_int_equal(tn_cache_key(&ctx, NULL, moved, TN_CONTENT_READ, a, &err), TERN_E_IO);
 }
 
 static void made_once(void **state) {
@@ -141,7 +223,7 @@ static void made_once(void **state) {
     char key[TN_CACHE_KEY], path[TN_CACHE_PATH];
     tern_error err;
     struct stat first, again;
-    assert_int_equal(tn_cache_key(model, key, &err), TERN_OK);
+    key_of(model, key);
     assert_true(tn_cache_find(folder, key, path));
     assert_int_equal(stat(path, &first), 0);
     assert_int_equal(first.st_mode & 0777, 0600);
@@ -150,7 +232,7 @@ static void made_once(void **state) {
     assert_int_equal(first.st_ino, again.st_ino);
     assert_int_equal(stat(folder, &first), 0);
     assert_int_equal(first.st_mode & 0777, 0700);
-    assert_int_equal(n_files(), 3); /* the package, where it comes from, what is known of it */
+    assert_int_equal(n_files(), 4); /* the package, where it comes from, what is known of it, of files */
     tn_cache_about about;
     tn_cache_about_get(path, &about);
     assert_true(about.bits > 1 && about.kl > 0 && about.n_held_tokens > 0 && !about.told);
@@ -170,7 +252,7 @@ static void made_once(void **state) {
     assert_int_equal(tn_cache_remove(folder, key, &err), TERN_OK);
     assert_int_equal(tn_cache_remove(folder, key, &err), TERN_E_INVALID);
     assert_int_equal(tn_cache_remove(folder, "../../escape", &err), TERN_E_INVALID);
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(n_files(), 1); /* the hashes of files */
 }
 
 static void one_makes_it(void **state) {
@@ -178,7 +260,7 @@ static void one_makes_it(void **state) {
     empty();
     char key[TN_CACHE_KEY], path[TN_CACHE_PATH + 64];
     tern_error err = {0};
-    assert_int_equal(tn_cache_key(model, key, &err), TERN_OK);
+    key_of(model, key);
     snprintf(path, sizeof path, "%s/%s.lock", folder, key);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     assert_int_equal(flock(fd, LOCK_EX), 0);
@@ -196,12 +278,12 @@ static void longest_unused_goes(void **state) {
     empty();
     char key[TN_CACHE_KEY], third[300];
     snprintf(third, sizeof third, "%s/c.gguf", home);
-    shell("cp %s %s && touch -d '2001-01-01' %s", model, third, third);
+    shell(TN_TERN " synth --arch tiny-llama --type q4_0 --seed 3 -o %s", third);
     make(model, no_limit);
     make(other, no_limit);
     /* model was used last: other goes when a third package does not fit */
     tern_error err;
-    assert_int_equal(tn_cache_key(other, key, &err), TERN_OK);
+    key_of(other, key);
     shell("touch -d '2001-01-01' %s/%s.source", folder, key);
     assert_true(there(model));
     tn_cache_entry *e;
@@ -223,8 +305,7 @@ static void what_is_no_package_is_replaced(void **state) {
     (void)state;
     empty();
     char key[TN_CACHE_KEY];
-    tern_error err;
-    assert_int_equal(tn_cache_key(model, key, &err), TERN_OK);
+    key_of(model, key);
     shell("echo garbage >%s/%s.tern", folder, key);
     assert_false(there(model));
     make(model, no_limit);
@@ -264,12 +345,12 @@ static void killed_in_between(void **state) {
     assert_false(there(model));
     make(model, no_limit); /* its lock is gone with it */
     assert_true(there(model));
-    assert_int_equal(n_files(), 3);
+    assert_int_equal(n_files(), 4);
 }
 
-static bool touch_model(void *user, const char *stage, double fraction) {
+static bool replace_model(void *user, const char *stage, double fraction) {
     (void)user, (void)stage, (void)fraction;
-    shell("touch -d '2002-02-02' %s/replaced.gguf", home);
+    shell("cp %s %s/new.gguf && mv %s/new.gguf %s/replaced.gguf", other, home, home, home);
     return true;
 }
 
@@ -281,14 +362,14 @@ static void replaced_meanwhile(void **state) {
     shell("cp %s %s", model, replaced);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
-    hooks.progress = touch_model;
+    hooks.progress = replace_model;
     tn_ctx touching;
     tn_ctx_init(&touching, &hooks);
     bool busy;
     tern_error err;
     assert_int_equal(tn_cache_make(&touching, folder, replaced, &quick, no_limit, &busy, &err), TERN_E_IO);
     assert_non_null(strstr(err.message, "was replaced while it was packed"));
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(n_files(), 1);
 }
 
 static void folders(void **state) {
@@ -314,6 +395,7 @@ static void folders(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys),
                                        cmocka_unit_test(replaced),
+                                       cmocka_unit_test(damaged_list),
                                        cmocka_unit_test(made_once),
                                        cmocka_unit_test(one_makes_it),
                                        cmocka_unit_test(longest_unused_goes),

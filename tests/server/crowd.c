@@ -69,7 +69,9 @@ static void words(char *to, size_t n, uint64_t seed) {
     to[n] = 0;
 }
 
-static tn_job *ask_as(tn_queue *q, uint64_t client, const char *prompt, const char *more) {
+/* asked_ns 0: now */
+static tn_job *ask_when(tn_queue *q, int priority, uint64_t client, int64_t asked_ns, const char *prompt,
+                        const char *more) {
     static const char form[] = "{\"prompt\": \"%s\", %s}";
     size_t cap = strlen(prompt) + strlen(more) + sizeof form;
     char *body = malloc(cap);
@@ -80,8 +82,18 @@ static tn_job *ask_as(tn_queue *q, uint64_t client, const char *prompt, const ch
     must(tn_request_read(TN_API_COMPLETIONS, body, (size_t)n, &r, &err), &err);
     free(body);
     r.client = client;
+    r.priority = priority;
+    r.asked_ns = asked_ns;
     must(tn_queue_put(q, &r, &j, &err), &err);
     return j;
+}
+
+static tn_job *ask_at(tn_queue *q, int priority, uint64_t client, const char *prompt, const char *more) {
+    return ask_when(q, priority, client, 0, prompt, more);
+}
+
+static tn_job *ask_as(tn_queue *q, uint64_t client, const char *prompt, const char *more) {
+    return ask_when(q, TN_ORDINARY, client, 0, prompt, more);
 }
 
 static tn_job *ask(tn_queue *q, const char *prompt, const char *more) { return ask_as(q, 0, prompt, more); }
@@ -133,7 +145,8 @@ static void *be_client(void *arg) {
             tn_job_cancel(gone);
             tn_job_leave(gone);
         }
-        reply(ask(c->q, prompt, manners[(c->number + k) % 4]), c->got[k]);
+        const int priority = (c->number + k) % TN_PRIORITIES + TN_BACKGROUND;
+        reply(ask_at(c->q, priority, 0, prompt, manners[(c->number + k) % 4]), c->got[k]);
     }
     return NULL;
 }
@@ -202,7 +215,7 @@ static void nobody_waits(void **state) {
     tn_turns_init(&turns);
     tn_queue *q = open_queue_of(N_CTX, 8, 100, "none", &turns);
     bool begun = false;
-    tn_turns_take(&turns);
+    tn_turns_take(&turns, TN_BACKGROUND);
     tn_job *a =
         ask(q, "It runs.", "\"max_tokens\": 1500, \"stream\": true, \"grammar\": \"root ::= [a-z ]{4000}\"");
     let_it_begin(&turns, a);
@@ -227,6 +240,135 @@ static void nobody_waits(void **state) {
     tn_job_leave(a);
     tn_job_leave(b);
     tn_job_leave(c);
+    tn_queue_close(&q);
+    tn_turns_destroy(&turns);
+}
+
+/* ---- what goes first ---------------------------------------------------------------------------------- */
+
+/* The worker has given out the seats and waits for its turn: who asks now is not seated in the next round. */
+static void let_it_wait(tn_turns *t, uint64_t n_asked) {
+    for (uint64_t n = 0; n < n_asked;) {
+        pthread_mutex_lock(&t->mu);
+        n = t->n_asked;
+        pthread_mutex_unlock(&t->mu);
+        sched_yield();
+    }
+}
+
+/* A prompt that goes first is read in the middle of another's chunk; one of the same priority is not. */
+static void in_the_middle(void **state) {
+    (void)state;
+    static char text[N_CTX];
+    for (int priority = TN_BACKGROUND; priority <= TN_INTERACTIVE; priority++) {
+        for (int of_long = TN_BACKGROUND; of_long <= TN_INTERACTIVE; of_long++) {
+            tn_turns turns;
+            bool begun;
+            tn_turns_init(&turns);
+            tn_queue *q = open_queue_of(N_CTX, 8, 100, "none", &turns);
+            tn_turns_take(&turns, TN_BACKGROUND);
+            words(text, 6 * CHUNK, 91);
+            tn_job *b = ask_at(q, of_long, 1, text, "\"max_tokens\": 1");
+            let_it_wait(&turns, 2);
+            tn_job *first = ask_at(q, priority, 2, "Now.", "\"max_tokens\": 1");
+            let_one_round(&turns);
+            const bool went = tn_job_done(first, &begun);
+            tn_queue_counts n = tn_queue_count(q);
+            assert_int_equal(went, priority > of_long);
+            assert_int_equal(n.n_pauses, priority > of_long);
+            assert_int_equal(n.n_chunks, 1 + (priority > of_long));
+            assert_false(tn_job_done(b, &begun));
+            tn_turns_give(&turns);
+            char got[MAX_REPLY];
+            reply(first, got);
+            reply(b, got);
+            tn_queue_close(&q);
+            tn_turns_destroy(&turns);
+        }
+    }
+}
+
+typedef struct embedding {
+    tn_queue *q;
+    const char *text;
+    float *v;
+} embedding;
+
+static bool stays(void *user) { return (void)user, false; }
+
+static void *embed(void *arg) {
+    embedding *m = arg;
+    size_t n = 0;
+    tern_error err = {0};
+    json_t *text = json_string(m->text);
+    must(tn_queue_embed(m->q, text, false, 1, TN_BACKGROUND, stays, NULL, m->v, &n, &err), &err);
+    json_decref(text);
+    return NULL;
+}
+
+/* An ordinary answer is begun in the middle of an embedding, whose vector is that which it is alone. */
+static void beside_embeddings(void **state) {
+    (void)state;
+    static char text[N_CTX];
+    tern_model_info info;
+    tn_turns turns;
+    pthread_t t;
+    bool begun;
+    char got[MAX_REPLY];
+    tern_engine_info(e, &info);
+    const size_t n = (size_t)info.n_embd;
+    float *want = calloc(2 * n, sizeof *want);
+    words(text, 2 * CHUNK, 92);
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(N_CTX, 8, 100, "none", &turns);
+    embedding alone = {q, text, want}, beside = {q, text, want + n};
+    (void)embed(&alone);
+    tn_turns_take(&turns, TN_BACKGROUND);
+    const uint64_t n_asked = turns.n_asked;
+    assert_int_equal(pthread_create(&t, NULL, embed, &beside), 0);
+    let_it_wait(&turns, n_asked + 1);
+    tn_job *first = ask_at(q, TN_ORDINARY, 2, "Now.", "\"max_tokens\": 1");
+    let_one_round(&turns);
+    assert_true(tn_job_done(first, &begun));
+    assert_int_equal(tn_queue_count(q).n_pauses, 1);
+    tn_turns_give(&turns);
+    pthread_join(t, NULL);
+    assert_memory_equal(want, want + n, n * sizeof *want);
+    reply(first, got);
+    tn_queue_close(&q);
+    tn_turns_destroy(&turns);
+    free(want);
+}
+
+/* Background work leaves a seat to others, and is passed over four times in a row, not more. */
+static void nobody_starves(void **state) {
+    (void)state;
+    static char text[N_CTX];
+    tn_turns turns;
+    bool begun;
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(N_CTX, 3, 100, "none", &turns);
+    tn_turns_take(&turns, TN_BACKGROUND);
+    tn_job *little[3], *much;
+    char got[MAX_REPLY];
+    words(text, 12 * CHUNK, 94);
+    much = ask_at(q, TN_ORDINARY, 2, text, "\"max_tokens\": 1");
+    let_it_wait(&turns, 2);
+    for (int i = 0; i < 3; i++) {
+        words(text, CHUNK / 2, 95 + (uint64_t)i);
+        little[i] = ask_at(q, TN_BACKGROUND, 1, text, "\"max_tokens\": 1");
+    }
+    for (int waiting = 3; !tn_job_done(little[0], &begun);) {
+        assert_in_range(waiting, 1, 3); /* of three seats two are for background work */
+        let_one_round(&turns);
+        waiting = tn_queue_count(q).waiting;
+    }
+    /* one alone, four that go first, its own; its only token may come with a further one */
+    assert_in_range(tn_queue_count(q).n_chunks, 6, 7);
+    assert_false(tn_job_done(much, &begun));
+    tn_turns_give(&turns);
+    for (int i = 0; i < 3; i++) reply(little[i], got);
+    reply(much, got);
     tn_queue_close(&q);
     tn_turns_destroy(&turns);
 }
@@ -287,7 +429,7 @@ static void shares(void **state) {
     tn_turns turns;
     tn_turns_init(&turns);
     tn_queue *q = open_queue_of(512, 1, 100, "none", &turns);
-    tn_turns_take(&turns);
+    tn_turns_take(&turns, TN_BACKGROUND);
     tn_job *hold = ask_as(q, 1, "It runs.",
                           "\"max_tokens\": 400, \"stream\": true, \"grammar\": \"root ::= [a-z ]{900}\""),
            *many[MANY], *one;
@@ -313,6 +455,72 @@ static void shares(void **state) {
     tn_turns_destroy(&turns);
 }
 
+/* Of one client's requests a short one passes long ones, by ten seconds at most; each client's wait for themselves. */
+static void short_ones_first(void **state) {
+    (void)state;
+    tn_turns turns;
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(512, 1, 100, "none", &turns);
+    tn_turns_take(&turns, TN_BACKGROUND);
+    tn_job *hold = ask_as(q, 2, "It runs.",
+                          "\"max_tokens\": 400, \"stream\": true, \"grammar\": \"root ::= [a-z ]{900}\"");
+    bool begun = false;
+    let_it_begin(&turns, hold);
+    static const struct {
+        int s, max_tokens, place; /* when it came; when it is answered */
+    } asked[] = {{1, 9, 2}, {1, -1, 4}, {10, 4, 3}, {12, 4, 5}, {12, 200, 6}};
+    enum { N = sizeof asked / sizeof *asked };
+    tn_job *j[N];
+    for (int i = 0; i < N; i++) {
+        char more[100];
+        snprintf(more, sizeof more, "\"max_tokens\": %d, \"grammar\": \"root ::= [a-z]\"",
+                 asked[i].max_tokens);
+        j[i] = ask_when(q, TN_ORDINARY, 1, asked[i].s * 1000000000ll, "A story.", more);
+    }
+    tn_job_cancel(hold);
+    tn_turns_give(&turns);
+    for (int i = 0; i < N; i++) {
+        while (!tn_job_done(j[i], &begun)) tn_job_wait(j[i], 1000);
+        assert_int_equal(j[i]->err.code, TERN_OK);
+        assert_int_equal(j[i]->seated, asked[i].place);
+        tn_job_leave(j[i]);
+    }
+    tn_job_leave(hold);
+    tn_queue_close(&q);
+    tn_turns_destroy(&turns);
+}
+
+/* An answer that nobody reads goes on while nobody waits, and makes room for who does. */
+static void makes_room(void **state) {
+    (void)state;
+    for (int waits = 0; waits < 2; waits++) {
+        tn_turns turns;
+        tn_turns_init(&turns);
+        tn_queue *q = open_queue_of(2048, 1, 100, "none", &turns);
+        bool begun = false;
+        tn_turns_take(&turns, TN_BACKGROUND);
+        tn_job *unread =
+                   ask_as(q, 1, "It runs.",
+                          "\"max_tokens\": 1500, \"stream\": true, \"grammar\": \"root ::= [a-z ]{4000}\""),
+               *other = NULL;
+        let_it_begin(&turns, unread);
+        if (waits) other = ask_as(q, 1, "A tale.", "\"max_tokens\": 3");
+        tn_turns_give(&turns);
+        while (!tn_job_done(unread, &begun)) tn_job_wait(unread, 1000);
+        assert_true(unread->out.n > TN_UNREAD_PRESSED_BYTES);
+        assert_int_equal(unread->err.code, waits ? TERN_E_LIMIT : TERN_OK);
+        if (waits) {
+            assert_non_null(strstr(unread->err.message, "does not read"));
+            while (!tn_job_done(other, &begun)) tn_job_wait(other, 1000);
+            assert_int_equal(other->err.code, TERN_OK);
+            tn_job_leave(other);
+        }
+        tn_job_leave(unread);
+        tn_queue_close(&q);
+        tn_turns_destroy(&turns);
+    }
+}
+
 /* Who has filled the queue is refused; another client may wait once more; nobody may beyond twice its
  * size. */
 static void fills_the_queue(void **state) {
@@ -322,7 +530,7 @@ static void fills_the_queue(void **state) {
     tn_turns turns;
     tn_turns_init(&turns);
     tn_queue *q = open_queue_of(512, 1, ROOM, "none", &turns);
-    tn_turns_take(&turns);
+    tn_turns_take(&turns, TN_BACKGROUND);
     tn_job *hold = ask_as(q, 1, "It runs.",
                           "\"max_tokens\": 400, \"stream\": true, \"grammar\": \"root ::= [a-z ]{900}\""),
            *in[2 * ROOM], *none;
@@ -435,7 +643,7 @@ static void compiles_beside(void **state) {
     tn_turns turns;
     tn_turns_init(&turns);
     tn_queue *q = open_queue_of(N_CTX, 8, 100, "none", &turns);
-    tn_turns_take(&turns);
+    tn_turns_take(&turns, TN_BACKGROUND);
     for (int i = 0; i < 2; i++) {
         tn_request r;
         tn_job *j;
@@ -460,9 +668,14 @@ int main(void) {
                                        cmocka_unit_test(compiles_beside),
                                        cmocka_unit_test(drafted),
                                        cmocka_unit_test(nobody_waits),
+                                       cmocka_unit_test(in_the_middle),
+                                       cmocka_unit_test(beside_embeddings),
+                                       cmocka_unit_test(nobody_starves),
                                        cmocka_unit_test(read_once),
                                        cmocka_unit_test(goes_on_where_it_was),
                                        cmocka_unit_test(shares),
+                                       cmocka_unit_test(short_ones_first),
+                                       cmocka_unit_test(makes_room),
                                        cmocka_unit_test(fills_the_queue),
                                        cmocka_unit_test(says_how_it_ended)};
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -440,6 +440,8 @@ static void every_reader(void **state) {
     static const no_line none[] = {
         {"heads", "a journal is a head and records of one size"},
         {"npu_graph", "a graph is a head and a list of operators"},
+        {"pictures", "a picture is pieces one after another, which the formats' libraries read"},
+        {"tower", "the keys and tensors of gguf, each read once"},
         {"session", "a saved session is a head, and numbers in places that it gives"},
         {"store", "a store is SQLite's file, and what it holds is flat"},
         {"tokenizer_blob",

@@ -46,9 +46,9 @@ def addresses(s):
     assert "im_start" in p["chat_template"] and "/" not in p["model_path"], p
     same([x["is_processing"] for x in s.json("/slots")[1]], [False] * 8, "slots")
     same(s.json("/lora-adapters"), (200, []), "adapters")
-    for path in ("/lora-adapters", "/props"):
-        status, r = s.json(path, {})
-        same((status, r["error"]["type"]), (501, "not_supported_error"), path)
+    same(s.json("/lora-adapters", []), (200, {"success": True}), "no scales of no adapters")
+    status, r = s.json("/props", {})
+    same((status, r["error"]["type"]), (501, "not_supported_error"), "/props")
     v, rows = s.json("/v1/embeddings", {"input": ["a cat", "a dog"]})[1]["data"], s.json("/embedding", {"content": ["a cat", "a dog"]})[1]
     same([[x["embedding"]] for x in v], [x["embedding"] for x in rows], "vectors in both forms")
 
@@ -359,6 +359,40 @@ def untaught():
         s.stop()
 
 
+def pictures(s):
+    """A model without eyes: one clear error, in the form of the API that was asked."""
+    data, words = "iVBORw0KGgo=", "image input is not supported"
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [block]}]}
+    use = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "read", "input": {}}]}
+    for path, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}]}]}),
+                       ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64," + data}]}]}),
+                       ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": [block]}]}),
+                       ("/v1/messages", {"max_tokens": 1, "messages": [USER, use, result]})):
+        status, r = s.json(path, body)
+        assert status == 400 and words in r["error"]["message"], (path, status, r)
+        same("type" in r, path == "/v1/messages", "the form of " + path)
+    for path, body in (("/api/chat", {"model": "m", "messages": [{"role": "user", "content": "a", "images": [data]}]}), ("/api/generate", {"model": "m", "prompt": "a", "images": [data]})):
+        status, r = s.json(path, body)
+        assert status == 400 and words in r["error"], (path, status, r)
+
+
+def priorities(s):
+    """The body, and where it says nothing the header, in every API; what is wrong is told. Answers are the same."""
+    want = s.json("/v1/completions", {"prompt": "There was", "max_tokens": 4, "temperature": 0})[1]["choices"][0]["text"]
+    for more in ({"priority": "interactive"}, {"priority": "background"}, {"priority": -1}, {"priority": 3}, {"service_tier": "flex"}, {"service_tier": "priority"}, {"service_tier": "auto"}):
+        status, r = s.json("/v1/completions", dict({"prompt": "There was", "max_tokens": 4, "temperature": 0}, **more))
+        same((status, r["choices"][0]["text"]), (200, want), str(more))
+    for path, body in (("/v1/chat/completions", {"messages": [USER], "max_tokens": 1}), ("/v1/messages", {"messages": [USER], "max_tokens": 1}), ("/v1/responses", {"input": "a", "max_output_tokens": 1}),
+                       ("/completion", {"prompt": "a", "n_predict": 1}), ("/v1/embeddings", {"input": "a"})):
+        for headers, priority, status in (({"X-Tern-Priority": "background"}, None, 200), ({"X-Tern-Priority": "interactive"}, "ordinary", 200), ({}, "urgent", 400), ({"X-Tern-Priority": "urgent"}, None, 400), ({}, [], 400)):
+            got, r = s.json(path, dict(body, **({} if priority is None else {"priority": priority})), headers=headers)
+            same(got, status, f"{path} {headers} {priority}: {r}")
+    if shutil.which("promtool"):
+        r = subprocess.run(["promtool", "check", "metrics"], input=s.ask("GET", "/metrics")[1], capture_output=True)
+        same((r.returncode, r.stdout + r.stderr), (0, b""), "promtool on /metrics")
+
+
 def strict():
     s = Server("--strict", "--cache-size", "0")
     for path, body in (("/v1/chat/completions", {"messages": [USER]}), ("/v1/messages", {"messages": [USER], "max_tokens": 1}), ("/v1/embeddings", {"input": "a"}), ("/completion", {"prompt": "a", "n_predict": 1})):
@@ -369,7 +403,7 @@ def strict():
 
 
 server = Server("--cache-size", "0")
-for check in (addresses, own_form, tokens, ignored, choices, shaped, texts, failures, anthropic, figures):
+for check in (addresses, own_form, tokens, ignored, choices, shaped, texts, failures, anthropic, figures, pictures, priorities):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()

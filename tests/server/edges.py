@@ -149,7 +149,7 @@ def full_disk_of_documents():
 
 def packing():
     """A model in floats is packed when the server has ended, and not while it serves."""
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         folder, model = os.path.join(cache, "tern/packages"), os.path.join(cache, "own.gguf")
         subprocess.run([TERN, "synth", "--arch", "tiny-llama", "--type", "f16", "-o", model], check=True, capture_output=True)
 
@@ -166,7 +166,9 @@ def packing():
             return found
 
         def packages():
-            return [f for f in os.listdir(folder) if f.endswith(".tern")] if os.path.isdir(folder) else []
+            """Those whose facts stand beside them: these are written last."""
+            there = os.listdir(folder) if os.path.isdir(folder) else []
+            return [f for f in there if f.endswith(".tern") and f[:-5] + ".about" in there]
 
         s = Server("--cache-size", "0", model=model, env=dict(os.environ, TERN_PACK="auto", XDG_CACHE_HOME=cache))
         same(sum("in the background" in x for x in s.lines), 1, s.lines)
@@ -194,7 +196,7 @@ def packing():
         same(s.ask("POST", "/v1/completions", {"model": "own", "prompt": "hello the world", "max_tokens": 20})[0], 200, "an answer of the package")
         same(s.json_get("/v1/models")["data"][0]["meta"]["from"], "cache", "what answers is named")
         s.stop()
-        same(sum("come from its package" in x for x in s.lines), 1, s.lines)
+        same(sum("come from its package" in x for x in s.lines), 0, s.lines)  # it was told of these bytes, whatever their name
 
 
 for check in (passed, silent_readers, crowd, full_disk, full_disk_of_documents, packing):

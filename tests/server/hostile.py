@@ -1,6 +1,6 @@
 """The server beside those who mean it harm: an honest client has every answer, and who is refused reads why. Nothing here depends on how
 long something takes. The first check that fails ends the test. With SECONDS as a third argument it attacks for so long and prints the
-honest client's latencies instead."""
+honest client's latencies instead, with `streams` as a fourth beside whole answers that nobody reads."""
 import json
 import os
 import random
@@ -31,22 +31,26 @@ class Hostile(threading.Thread):
         (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100, b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     )
 
-    def __init__(self, port, n=200):
+    LONG = json.dumps(dict(prompt="There was a dog", max_tokens=2000, ignore_eos=True, stream=True, temperature=1)).encode()
+    STREAM = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(LONG), LONG), b"")
+
+    def __init__(self, port, n=200, streams=False):
         super().__init__(daemon=True)
-        self.port, self.n, self.ended, self.begun, self.stopping = port, n, [0] * len(self.KINDS), 0, False
+        self.kinds = self.KINDS + (self.STREAM,) * streams
+        self.port, self.n, self.ended, self.begun, self.stopping = port, n, [0] * len(self.kinds), 0, False
         self.full = threading.Event()  # all have come once
 
     def run(self):
         open_ones = {}
         while not self.stopping:
             while len(open_ones) < self.n:
-                kind = self.begun % len(self.KINDS)
+                kind = self.begun % len(self.kinds)
                 c = socket.socket()
                 c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
                 c.connect(("127.0.0.1", self.port))
                 c.setblocking(False)
                 try:
-                    c.send(self.KINDS[kind][0])
+                    c.send(self.kinds[kind][0])
                 except OSError:
                     pass
                 open_ones[c] = kind
@@ -54,9 +58,11 @@ class Hostile(threading.Thread):
             self.full.set()
             for c in random.sample(list(open_ones), 20):
                 try:
-                    more = self.KINDS[open_ones[c]][1]
+                    more = self.kinds[open_ones[c]][1]
                     if more:
                         c.send(more)
+                    elif open_ones[c] == len(self.KINDS) and c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1:  # the server has ended it
+                        raise OSError
                 except BlockingIOError:
                     pass
                 except OSError:
@@ -74,22 +80,24 @@ class Hostile(threading.Thread):
             c.close()
 
 
-def beside_200(seconds=None):
+def beside_200(seconds=None, streams=False):
     """Every request of an honest client has its answer, and so has /health, with 200 hostile connections."""
     s = Server("--cache-size", "0")
     want = json.loads(s.ask("POST", "/v1/completions", ASK)[1])["choices"][0]["text"]
-    h = Hostile(s.port)
+    h = Hostile(s.port, streams=streams)
     h.start()
     h.full.wait()
     took, begun, end = [], h.begun, time.monotonic() + (seconds or 0)
     n = 0
-    while n < 60 if seconds is None else time.monotonic() < end:
+    while n < (15 if streams else 60) if seconds is None else time.monotonic() < end:
         if n % 3 == 2:
             t = time.monotonic()
             same(s.ask("GET", "/health"), (200, b'{"status":"ok"}'), "health")
         else:
             t = time.monotonic()
-            status, r = s.ask("POST", "/v1/completions", ASK)
+            while (reply := s.ask("POST", "/v1/completions", ASK))[0] == 429 and streams:  # the queue is full of theirs
+                pass
+            status, r = reply
             took.append(time.monotonic() - t)
             same(status, 200, r)
             same(json.loads(r)["choices"][0]["text"], want, "the text beside them")
@@ -184,7 +192,9 @@ def answers_in_memory():
         assert more, got[-300:]
         got += more
     c.close()
-    status, r = s.json("/completion", much)
+    while (answer := s.json("/completion", much))[0] == 429:  # what is left of the stream's 64 answers goes one by one
+        time.sleep(0.05)
+    status, r = answer
     same((status, "ask for a stream" in r["error"]["message"]), (400, True), r)
     same(s.ask("POST", "/v1/completions", ASK)[0], 200, "others")
     s.stop()
@@ -201,23 +211,26 @@ def other_users():
         return
     doc = json.loads(s.ask("POST", "/page/documents?name=mine.txt", b"the private document")[1])["id"]
 
-    def other(*requests, leave=False):
+    def other(*requests, leave=False, host="127.0.0.1"):
         """What a child process that is nobody is answered."""
         ask = """if 1:
             import encodings.idna, os, socket, sys
             os.setgroups([]), os.setgid(65534), os.setuid(65534)
-            for r in sys.argv[3:]:
-                c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+            for r in sys.argv[4:]:
+                c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
                 c.sendall((r + " HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\nContent-Length: 0\\r\\n\\r\\n").encode())
-                if sys.argv[2] == "leave":
+                if sys.argv[3] == "leave":
                     c.close()
                 else:
                     print(c.recv(65536).decode().split()[1])
         """
-        return subprocess.run([sys.executable, "-c", ask, str(s.port), "leave" if leave else "stay", *requests], check=True, capture_output=True, text=True, cwd="/").stdout.split()
+        return subprocess.run([sys.executable, "-c", ask, host, str(s.port), "leave" if leave else "stay", *requests], check=True, capture_output=True, text=True, cwd="/").stdout.split()
 
     paths = ["GET /page/talks", "POST /page/talks", "GET /page/documents", "DELETE /page/documents/" + doc, "GET /v1/rag/documents", "GET /v1/models",
-             "GET /page/state", "GET /metrics", "POST /v1/completions", "POST /tokenize", "GET /nothing"]
+             "GET /page/state", "GET /metrics", "POST /v1/completions", "POST /tokenize", "GET /nothing", "GET /page/timeline", "POST /mcp", "GET /mcp", "OPTIONS /mcp",
+             "DELETE /v1/rag/documents/" + doc, "POST /v1/rag/documents?name=x.txt", "POST /v1/rag/ask", "POST /v1/chat/completions", "POST /v1/messages", "POST /v1/responses",
+             "POST /v1/embeddings", "POST /v1/rerank", "POST /api/chat", "POST /api/generate", "POST /api/embed", "POST /api/show", "GET /api/tags", "GET /api/ps", "GET /props",
+             "GET /slots", "GET /lora-adapters", "POST /lora-adapters", "POST /infill", "POST /apply-template", "POST /detokenize"]
     same(other(*paths), ["403"] * len(paths), "another user's requests")
     same(other("GET /health", "GET /"), ["200", "200"], "what is nobody's secret")
     s.p.send_signal(signal.SIGSTOP)  # so that the client has left before the server looks
@@ -226,6 +239,11 @@ def other_users():
     assert doc in [d["id"] for d in s.json("/page/documents")[1]["documents"]], "the document is still there"
     same(s.ask("DELETE", "/page/documents/" + doc)[0], 200, "its own user erases it")
     s.stop()
+    if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
+        s = Server("--cache-size", "0", "--host", "::1", at="::1")
+        same(other(*paths, host="::1"), ["403"] * len(paths), "another user's requests over IPv6")
+        same(s.ask("GET", "/v1/models")[0], 200, "the user's own over IPv6")
+        s.stop()
     with tempfile.NamedTemporaryFile("w") as f:  # with keys it is they that count
         f.write("secret\n")
         f.flush()
@@ -234,9 +252,14 @@ def other_users():
         s.stop()
 
 
+def beside_streams():
+    """The same where a sixth of them ask for long answers that they do not read, and look like the honest client."""
+    beside_200(streams=True)
+
+
 if len(sys.argv) > 3:
-    beside_200(float(sys.argv[3]))
+    beside_200(float(sys.argv[3]), "streams" in sys.argv[4:])
 else:
-    for check in (keys_before_bodies, slow_document, answers_in_memory, other_users, beside_200):
+    for check in (keys_before_bodies, slow_document, answers_in_memory, other_users, beside_200, beside_streams):
         check()
         print(check.__name__, "ok", flush=True)

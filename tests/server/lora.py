@@ -64,6 +64,23 @@ same(s.complete(PROMPT, [{"id": 0, "scale": 1}])[0], first, "as llama.cpp's serv
 same(s.complete(PROMPT, [{"id": 1, "scale": 0.8}])[0], second, "the same of another")
 same(s.complete(PROMPT, [])[0], base, "an empty list")
 
+# scales of requests that name none, as llama.cpp's server has them
+def own(scales=None):
+    status, v = s.json("/lora-adapters", scales)
+    same(status, 200, "/lora-adapters")
+    return v
+same([(x["id"], x["scale"]) for x in own()], [(0, 0), (1, 0)], "the scales at first")
+same(own([{"id": 1, "scale": 0.8}]), {"success": True}, "scales are set")
+same([(x["id"], round(x["scale"], 3)) for x in own()], [(0, 0), (1, 0.8)], "the scales then")
+same(s.complete(PROMPT)[0], second, "a request that names none")
+same(s.complete(PROMPT, "one")[0], first, "one that does")
+for wrong in ({"id": 0, "scale": 1}, [{"id": 2, "scale": 1}], [{"id": 0}], [3], "one"):
+    status, v = s.json("/lora-adapters", wrong)
+    same((status, "error" in v), (400, True), f"scales {wrong}")
+same([(x["id"], round(x["scale"], 3)) for x in own()], [(0, 0), (1, 0.8)], "what was wrong changed nothing")
+own([])
+same(s.complete(PROMPT)[0], base, "an empty list: none")
+
 got = {}
 wanted = [(None, base), ("one", first), ("second:0.8", second), ("one:0.5,second:0.5", both)] * 3
 def ask(i, lora):

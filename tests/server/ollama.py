@@ -91,7 +91,7 @@ def lists(s):
 
 
 def wrong(s):
-    for path, body, words in (("/api/chat", b"{", "not valid JSON"), ("/api/chat", [], "not a JSON object"), ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aaaa"]}]}, "images"), ("/api/chat", {"messages": [USER], "keep_alive": "soon"}, "keep_alive"),
+    for path, body, words in (("/api/chat", b"{", "not valid JSON"), ("/api/chat", [], "not a JSON object"), ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aaaa"]}]}, "no picture encoder"), ("/api/chat", {"messages": [USER], "keep_alive": "soon"}, "keep_alive"),
                              ("/api/chat", {"messages": [USER], "keep_alive": "9m-1e49s"}, "keep_alive"),
                               ("/api/chat", {"messages": [USER], "format": "xml"}, "format"), ("/api/generate", {"prompt": "x", "options": {"temperature": -1}}, "temperature"), ("/api/chat", {"messages": [USER], "options": 3}, "options"), ("/api/embed", {"input": [""]}, "input"),
                               ("/api/chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "tool_calls[0]"), ("/api/chat", {"messages": [{"role": "user", "content": "word " * 3000}]}, "2048")):

@@ -24,7 +24,7 @@ const HOSTILE = `<img src=x onerror="window.pwned=1"><script>window.pwned=2</scr
 
 class Server {
   async start(...options) {
-    const which = options.includes("--models") ? [] : ["-m", work + "/tern-tiny.tern"];
+    const which = options.includes("--models") || options.includes("-m") ? [] : ["-m", work + "/tern-tiny.tern"];
     this.p = spawn(tern, ["serve", ...which, "--port", "0", "-t", "2", ...options], { env, stdio: ["ignore", "ignore", "pipe"] });
     process.on("exit", () => this.p.kill("SIGKILL")); // also when a check throws
     this.log = "";
@@ -342,12 +342,12 @@ await check("search, export, delete", async () => {
   assert.match(await page.textContent("#talks a small"), /keeper wrote/i);
   await page.keyboard.press("Control+A");
   await page.keyboard.type("colour sky");
-  await page.waitForFunction(() => document.querySelectorAll("#talks a").length === 1 && /What colour/.test(document.querySelector("#talks a").textContent));
+  await page.waitForFunction(() => document.querySelectorAll("#talks a").length === 1 && /What colour/.test(document.querySelector("#talks a").textContent) && !/keeper/i.test(document.querySelector("#talks a small")?.textContent || "")); // no longer what KEEPER found
   await page.keyboard.press("ArrowDown");
   await page.keyboard.press("Enter");
   await page.waitForFunction((id) => location.hash === "#" + id, first);
-  await page.waitForSelector("article.assistant");
-  for (const [button, looks] of [["#export-md", /^# What colour is\n\n## You\n\nWhat colour is\nthe sea\?\n\n## tern\n\n/], ["#export-json", /"nodes": \[/]]) {
+  await page.waitForFunction(() => /sky/.test(document.querySelector("article.user .body")?.textContent || "")); // the branch that was searched for
+  for (const [button, looks] of [["#export-md", /^# What colour is\n\n## You\n\nWhat colour is\s+the s(ky|ea)\?\n\n## tern\n\n/], ["#export-json", /"nodes": \[/]]) {
     await page.click("#more summary");
     const [file] = await Promise.all([page.waitForEvent("download"), page.click(button)]);
     assert.match(readFileSync(await file.path(), "utf8"), looks);
@@ -510,6 +510,60 @@ await check("the picture of the README: a question about a document, and where i
   await p.waitForFunction(() => document.querySelectorAll("#saved li.on").length >= 2, null, { timeout: PATIENCE });
   assert.match(await p.textContent("article.assistant .body"), /4471/);
   await shot(p, "readme");
+  assert.equal(await s.end("SIGTERM"), 0);
+});
+
+await check("pictures go with a question, are shown in the conversation and stay there", async () => {
+  mkdirSync(work + "/seeing");
+  execFileSync(tern, ["synth", "--arch", "tiny-llama+sees", "--type", "f32", "-o", work + "/seeing/sees.gguf"], { env, stdio: "ignore" });
+  execFileSync(tern, ["synth", "--arch", "tiny-smolvlm-mmproj", "--type", "f32", "-o", work + "/seeing/mmproj-sees.gguf"], { env, stdio: "ignore" });
+  const s = await new Server().start("-m", work + "/seeing/sees.gguf"), p = await tab(), blind = await tab();
+  const other = await new Server().start(); // whose model does not see
+  allowed.add(other.url);
+  await blind.goto(other.url);
+  await blind.waitForSelector("#model strong");
+  assert.equal(await blind.isVisible("#look"), false, "a model that does not see is offered pictures");
+  assert.equal(await other.end("SIGTERM"), 0);
+  allowed.add(s.url);
+  await p.goto(s.url);
+  await p.waitForSelector("#look:not([hidden])");
+  await p.setInputFiles("#shots", "docs/figures/page.png"); // a button that opens the system's own dialogue
+  await p.waitForSelector("#pictures li img");
+  await p.evaluate(async () => { // pasted, and larger than the model looks at
+    const c = document.createElement("canvas");
+    c.width = 3000;
+    c.height = 300;
+    const g = c.getContext("2d");
+    for (let i = 0; i < 3000; i += 3) { g.fillStyle = `hsl(${i} 80% 50%)`; g.fillRect(i, 0, 3, 300); }
+    const blob = await new Promise((f) => c.toBlob(f, "image/png")), d = new DataTransfer();
+    d.items.add(new File([blob], "wide.png", { type: "image/png" }));
+    document.getElementById("box").dispatchEvent(new ClipboardEvent("paste", { clipboardData: d, bubbles: true, cancelable: true }));
+  });
+  await p.waitForFunction(() => document.querySelectorAll("#pictures li").length === 2);
+  await p.evaluate(() => { // dropped, and no picture
+    const d = new DataTransfer();
+    d.items.add(new File(["GIF89a nothing"], "bad.gif", { type: "image/gif" }));
+    document.getElementById("main").dispatchEvent(new DragEvent("drop", { dataTransfer: d, bubbles: true, cancelable: true }));
+  });
+  await p.waitForFunction(() => /bad.gif cannot be added/.test(document.getElementById("banner").textContent));
+  await p.fill("#box", "What is it?");
+  await p.keyboard.press("Enter");
+  await complete(p);
+  assert.equal(await p.isVisible("#pictures"), false);
+  const sizes = () => p.evaluate(async () => Promise.all([...document.querySelectorAll("article.user img.picture")].map(async (i) => { await i.decode(); return i.naturalWidth; })));
+  const widths = await sizes();
+  assert.equal(widths.length, 2);
+  assert.equal(widths[1], 2048);
+  const id = await idOf(p), talk = await s.talk(id);
+  assert.equal(talk.nodes[0].images.length, 2);
+  assert.match(talk.nodes[0].images[1], /^data:image\/jpeg;base64,/);
+  assert.equal(talk.nodes[1].state, "done", talk.nodes[1].error);
+  assert.ok(talk.nodes[1].stats.prompt_tokens > 24, "the pictures are not in the prompt");
+  await p.reload();
+  await p.waitForSelector("article.user img.picture");
+  assert.deepEqual(await sizes(), widths);
+  for (const images of [["https://evil.example/x.png"], "x", ["javascript:1"], [3]]) assert.equal((await s.call("POST", `/page/talks/${id}/say`, { parent: talk.nodes[1].id, content: "x", images })).status, 400, JSON.stringify(images));
+  await shot(p, "picture");
   assert.equal(await s.end("SIGTERM"), 0);
 });
 

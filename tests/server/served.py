@@ -23,18 +23,19 @@ def same(got, want, what):
 
 
 class Server:
-    """model None: the options say which. before: what the shell that becomes the server does first."""
+    """model None: the options say which. before: what the shell that becomes the server does first. tls: how a client of one that speaks TLS connects."""
 
-    def __init__(self, *options, model=MODEL, before="", sandboxed=True, **popen):
+    def __init__(self, *options, model=MODEL, before="", sandboxed=True, at="127.0.0.1", tls=None, **popen):
+        self.tls = tls
         command = before + 'exec "$0" serve "$@"'
         which = ["-m", model] if model else []
         self.p = subprocess.Popen(["sh", "-c", command, TERN, *which, "--port", "0", "-t", "2", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **popen)
         atexit.register(self.p.kill)  # a check that fails leaves no server behind
-        self.port = None
+        self.at, self.port = at, None
         self.lines = []
         for line in self.p.stderr:
             self.lines.append(line)
-            m = re.search(r"http://[0-9.]+:(\d+)", line)
+            m = re.search(r"https?://(?:[0-9.]+|\[[0-9a-f:]+\]):(\d+)", line)
             if m:
                 self.port = int(m.group(1))
                 break
@@ -64,8 +65,14 @@ class Server:
         with open(f"/proc/{self.p.pid}/task/{self.p.pid}/children") as f:
             return f.read().split()[-4:]
 
+    def connection(self):
+        limit = 1200  # the test's own limit comes first, however slow the machine is
+        if self.tls:
+            return http.client.HTTPSConnection("localhost", self.port, timeout=limit, context=self.tls)
+        return http.client.HTTPConnection(self.at, self.port, timeout=limit)
+
     def ask(self, method, path, body=None, headers={}):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1200)  # the test's own limit comes first, however slow the machine is
+        c = self.connection()
         c.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body), headers)
         r = c.getresponse()
         data = r.read()

@@ -1,7 +1,8 @@
 /* tests/torture/faults.c - preloaded into a program, it makes the Nth call of a kind fail, in libraries too.
  *
  *   TORTURE_KIND   alloc, open, read, write, sync, rename, map, thread, or interrupt: an open, read
- *                  or write that a signal interrupts (EINTR), and that works when it is tried again
+ *                  or write that a signal interrupts (EINTR), and that works when it is tried again; or full: from
+ *                  that call on no file can be written, and nothing else fails
  *   TORTURE_AT     which call fails, from 1; 0 or unset: none
  *   TORTURE_FROM   only calls that come straight from a module whose path contains this (default: any but
  * this one) TORTURE_PLACES file that gets, at the end of the process, the number of every call that came from
@@ -29,7 +30,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-typedef enum kind { NONE, ALLOC, OPEN, READ, WRITE, SYNC, RENAME, MAP, THREAD, INTERRUPT } kind;
+typedef enum kind { NONE, ALLOC, OPEN, READ, WRITE, SYNC, RENAME, MAP, THREAD, INTERRUPT, FULL } kind;
 
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
@@ -76,15 +77,15 @@ static int fails(kind k, void *caller) {
     if (!from || (dladdr(caller, &info) && info.dli_fname && strstr(info.dli_fname, from))) {
         long number = atomic_fetch_add(&n_calls, 1) + 1;
         if (places_path) note_place(number);
-        yes = number == fail_at;
+        yes = k == FULL ? fail_at && number >= fail_at : number == fail_at;
     }
     inside = 0;
     return yes;
 }
 
 __attribute__((constructor)) static void begin(void) {
-    static const char *const names[] = {"",     "alloc",  "open", "read",   "write",
-                                        "sync", "rename", "map",  "thread", "interrupt"};
+    static const char *const names[] = {"",       "alloc", "open",   "read",      "write", "sync",
+                                        "rename", "map",   "thread", "interrupt", "full"};
     const char *k = getenv("TORTURE_KIND"), *at = getenv("TORTURE_AT");
     from = getenv("TORTURE_FROM");
     places_path = getenv("TORTURE_PLACES");
@@ -220,18 +221,31 @@ static bool is_bell(int fd) {
     return !fstat(fd, &sb) && !(sb.st_mode & S_IFMT);
 }
 
+static bool is_file(int fd) {
+    struct stat sb;
+    return wanted == FULL && !fstat(fd, &sb) && S_ISREG(sb.st_mode);
+}
+
+#define REFUSE_FULL(fd)                                                                                      \
+    do {                                                                                                     \
+        if (is_file(fd)) REFUSE(FULL, -1, ENOSPC);                                                           \
+    } while (0)
+
 EXPORT ssize_t write(int fd, const void *data, size_t n) {
     if (is_bell(fd)) return NEXT(write)(fd, data, n);
+    REFUSE_FULL(fd);
     REFUSE_OR_INTERRUPT(WRITE, ENOSPC);
     return NEXT(write)(fd, data, n);
 }
 
 EXPORT ssize_t pwrite(int fd, const void *data, size_t n, off_t off) {
+    REFUSE_FULL(fd);
     REFUSE_OR_INTERRUPT(WRITE, ENOSPC);
     return NEXT(pwrite)(fd, data, n, off);
 }
 
 EXPORT ssize_t pwrite64(int fd, const void *data, size_t n, off64_t off) {
+    REFUSE_FULL(fd);
     REFUSE_OR_INTERRUPT(WRITE, ENOSPC);
     return NEXT(pwrite64)(fd, data, n, off);
 }

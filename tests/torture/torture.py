@@ -9,9 +9,9 @@ that files open again. Exit 1 or 2 means one message on standard error, and that
 they were, or whole and new where only the report failed. A signal, a
 hang, or anything else is a finding. TERN_SEED repeats a run.
 """
-import http.client, json, os, pty, random, re, select, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time, zipfile
+import http.client, json, os, pty, random, re, select, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time, zipfile, zlib
 
-KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread", "interrupt"]
+KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread", "interrupt", "full"]
 # What times and memory depend on. Their presence is compared, their value is not.
 VOLATILE = re.compile(r"(_ms|_us|_s|seconds?|per_second|rss_bytes|bubble|share|attention_times|added|offset|wasted|valid|"
                       r"underutilised|decisions|stolen_parts|ms_per_token|tokens_per_verification|accepted.*|rows|"
@@ -105,6 +105,8 @@ class Job:
             t = subprocess.run([tern, "run", "-m", path, "-p", "hello the world", "-n", "4", "--temp", "0", "-t", "1",
                                 "--ignore-eos"], capture_output=True, cwd=folder)
             return normal(d), t.stdout
+        if kind == "gguf":
+            return read(path) if os.path.exists(path) else None
         if kind == "session":
             t = subprocess.run([tern, "run", "-m", folder + "/m.tern", "-p", "hello the world", "-n", "4", "--temp", "0",
                                 "-t", "1", "--load-session", path, *(a.replace("@", folder + "/") for a in self.more)], capture_output=True, cwd=folder)
@@ -252,6 +254,29 @@ class Add(Job):
             return "a document that was there is lost"
         half = [t for t in self.written(tern, folder) if t and b"the last words" not in t]
         return f"a document is there in part: {half[0][:100]!r}" if half else None
+
+
+class AddPdf(Add):
+    """A PDF, which a program in a process of its own reads: its calls fail, too."""
+    FILES = ("paper.pdf",)
+
+    def __init__(self, name):
+        Job.__init__(self, name, ["rag", "add", "--store", "@s.db", "@paper.pdf", "--json"], True, writes=("documents", None))
+
+    def written(self, tern, folder):
+        return [self.show(tern, folder, f) for f in self.FILES]
+
+
+class MakeGguf(Job):
+    """A GGUF file is there whole, or not at all."""
+
+    def lost(self, tern, folder):
+        made = [f for f in os.listdir(folder) if f.startswith("out.gguf")]
+        if made not in ([], ["out.gguf"]):
+            return f"what was being written lies there: {made}"
+        if made and subprocess.run([tern, "inspect", folder + "/out.gguf"], capture_output=True).returncode:
+            return "the file that was written cannot be read"
+        return None
 
 
 class Mcp(Job):
@@ -430,6 +455,60 @@ class Serve(Job):
         return bool(failed)
 
 
+class ServeFull(Serve):
+    """On a disk that is full from some write on. What needs room is refused, and that is said; all else is answered as ever, and nothing that was kept
+    is lost."""
+    ROOM = re.compile(r"no space left|no room|disk is full", re.I)
+
+    def judge(self, want, rc, out, err):
+        said, refused = self.printed(out), 0
+        if rc:
+            raise Finding(f"ends with status {rc}: {err.decode('utf-8', 'replace')[-200:]}")
+        for again, (got, undisturbed) in enumerate(zip(said, want)):
+            for name, _, path, _ in self.ASKED:
+                (status, value), (usual, reply) = got[name], undisturbed[name]
+                if status == usual:
+                    if status == 200 and name in ("chat", "stream", "schema", "messages", "tokens", "vector") and value != reply:
+                        raise Finding(f"{path}, time {again + 1}: another reply: " + difference(reply, value))
+                elif status != 507 or not self.ROOM.search(json.dumps(value)):
+                    raise Finding(f"{path}: {status} where undisturbed it is {usual}, and no word of the disk: {value}")
+                else:
+                    refused += 1
+        self.kept = sum(got["document"][0] == 200 for got in said)
+        return refused > 0
+
+    def lost(self, tern, folder):
+        db = folder + "/data/tern/store.db"
+        listed = subprocess.run([tern, "rag", "ls", "--store", db, "--json"], capture_output=True) if os.path.exists(db) else None
+        if listed and listed.returncode:
+            return "the store cannot be read: " + listed.stderr.decode()
+        there = len(json.loads(listed.stdout)) if listed else 0
+        return f"{self.kept} documents were taken, and {there} are there" if there < getattr(self, "kept", 0) else None
+
+
+class ServeVanish(Serve):
+    """Between all requests others come whose clients vanish: in the head, in the body, with a reset, in the middle of the answer. Who stays is answered
+    as if they had not come."""
+
+    def ask(self, port, method, path, body):
+        data = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        takes = path.startswith("/page/") and method == "POST"  # what it asked for would be done
+        for how in range(4):
+            try:
+                c = socket.create_connection(("127.0.0.1", port), timeout=60)
+                whole = how >= 2 and not takes
+                c.sendall(head[:20] if how == 0 else head + (data if whole else data[:len(data) // 2]))
+                if how == 3 and whole:
+                    c.recv(1)
+                if how % 2:
+                    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                c.close()
+            except OSError:
+                pass
+        return super().ask(port, method, path, body)
+
+
 class ServeStream(Serve):
     """Streams alone, of two answers too: the places where the end of one fails are few beside all others."""
     ASKED = (Serve.ASKED[1], ("two", "POST", "/v1/completions", {"prompt": "hello", "n": 2, "max_tokens": 2, "temperature": 0, "stream": True}))
@@ -480,6 +559,12 @@ JOBS = [
     Job("rag-add", ["rag", "add", "--store", "@s.db", "@doc2.txt", "--json"], True),
     Job("rag-rm", ["rag", "rm", "--store", "@s.db", "@doc.txt"]),
     Add("rag-add-formats"),
+    *([AddPdf("rag-add-pdf")] if shutil.which("pdftotext") else []),
+    Job("run-streamed", ["run", "-m", "@q.gguf", "-t", "1", "--temp", "0", "-p", "hello the world", "-n", "4", "--ignore-eos", "--json", "--logprobs"], True),
+    Job("run-streamed-direct", ["run", "-m", "@q.gguf", "-t", "1", "--temp", "0", "-p", "hello the world", "-n", "4", "--ignore-eos", "--read", "threads-direct"]),
+    MakeGguf("pack-gguf", ["pack", "@m.gguf", "-o", "@out.gguf", "-t", "1", "--type", "q4_0", "--calib-tokens", "64", "--own-words", "0", "--json"], True,
+             writes=("gguf", "out.gguf")),
+    Job("look", ["run", "@sees.gguf", "@shot.png", "what is this", "-t", "1", "--temp", "0", "-n", "4", "--json"], True),
     Mcp("mcp"),
     Chat("chat-store"),
     Terminal("chat-terminal"),
@@ -490,6 +575,8 @@ JOBS = [
         writes=("session", "s.session"), more=["--lora", "@one"]),
     Serve("serve", []),
     ServeStream("serve-stream", []),
+    ServeFull("serve-full", []),
+    ServeVanish("serve-vanish", []),
     ServeAdapters("serve-lora", ["--lora", "@one:0,@two:0"]),
     Job("eval", ["eval", "-m", "@m.tern", "-t", "1", "--task", "ppl", "--data", "@text.txt", "-c", "64", "--json"], True),
 ]
@@ -510,6 +597,11 @@ SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), 
          ("lora", "alloc", None, 60), ("lora", "read", None, 15), ("lora-float", "alloc", None, 30), ("lora-save", "write", None), ("lora-save", "rename", None),
          ("chat-lora", "open", None, 8), ("serve-lora", "alloc", None, 12), ("serve-lora", "read", None, 6), ("serve-lora", "thread", None, 6), ("serve-stream", "alloc", "jansson", 80),
          *(("rag-add-formats", kind, None, 8) for kind in ("alloc", "open", "read", "write", "map", "interrupt")), *(("mcp", kind, None, 8) for kind in ("alloc", "open", "read", "write", "interrupt")),
+         *(("rag-add-pdf", kind, None, 6) for kind in ("alloc", "open", "read", "write", "thread", "interrupt")),
+         *(("run-streamed", kind, None, 8) for kind in ("alloc", "open", "read", "map", "thread", "interrupt")), ("run-streamed-direct", "read", None, 8),
+         *(("pack-gguf", kind, None, 8) for kind in ("alloc", "open", "read", "write", "sync", "rename", "full")),
+         *(("look", kind, None, 10) for kind in ("alloc", "open", "read", "write", "map", "interrupt")),
+         ("serve-full", "full", None, 10), ("serve-vanish", "alloc", None, 8), ("serve-vanish", "read", None, 4), ("pack", "full", None, 4), ("chat-store", "full", None, 6),
          ("serve", "thread", None, 6), ("serve", "sync", None, 6), ("serve", "rename", None, 6), ("serve", "interrupt", None, 6)]
 
 
@@ -547,6 +639,25 @@ def make_papers(folder):
             f.write(whole)
 
 
+def make_png(w, h):
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + bytes((x * 7 + y * 5 + c * 60) % 256 for x in range(w) for c in range(3)) for y in range(h))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def make_pdf(text):
+    """One page with one line."""
+    stream = f"BT /F1 12 Tf 40 700 Td ({text}) Tj ET".encode()
+    parts = [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+             b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
+             b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream), b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"]
+    out, at = b"%PDF-1.4\n", []
+    for i, p in enumerate(parts):
+        at.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (i + 1, p)
+    return out + b"xref\n0 6\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % a for a in at) + b"trailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n" % len(out)
+
+
 def make_master(tern, folder):
     run = lambda *a: subprocess.run([tern, *a], check=True, capture_output=True, cwd=folder)
     run("synth", "--arch", "tiny-llama", "-o", folder + "/m.gguf", "-t", "1")
@@ -561,6 +672,13 @@ def make_master(tern, folder):
     subprocess.run([tern, "chat", "-m", folder + "/m.tern", "-t", "1", "-n", "1", "--store", folder + "/s.db"], input=b"the first question\n", check=True,
                    capture_output=True, cwd=folder)
     make_papers(folder + "/papers")
+    run("synth", "--arch", "tiny-llama", "--type", "q4_0", "-o", folder + "/q.gguf", "-t", "1")
+    run("synth", "--arch", "tiny-llama+sees", "--type", "f32", "-o", folder + "/sees.gguf", "-t", "1")
+    run("synth", "--arch", "tiny-smolvlm-mmproj", "--type", "f32", "-o", folder + "/mmproj-sees.gguf", "-t", "1")
+    with open(folder + "/shot.png", "wb") as f:
+        f.write(make_png(40, 30))
+    with open(folder + "/paper.pdf", "wb") as f:
+        f.write(make_pdf("A ferry crosses the river at noon. These are the last words."))
     make_adapter(folder + "/one", 1)
     make_adapter(folder + "/two", 2)
 
@@ -701,6 +819,8 @@ def main():
         for name, kind, module, *most in SLICE:
             if wanted and name not in wanted:
                 continue
+            if name not in by_name:
+                continue  # a program that it needs is not here
             numbers = b.places(by_name[name], kind, module)
             if not numbers and module:
                 raise SystemExit(f"{name}: no call of kind {kind} from {module}: the shim does not work")

@@ -18,7 +18,7 @@ import model as M
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(TOP, "bindings", "python"))
-os.environ.setdefault("TERN_LIBRARY", os.path.join(TOP, "build", "libtern.so.0"))
+os.environ.setdefault("TERN_LIBRARY", os.path.join(TOP, "build", "libtern.so.1"))
 LIMIT = 1e-3
 
 

@@ -1,5 +1,5 @@
-/* What tern for Windows does without, so far: documents, the server, tern pull, the laboratory, stores of conversations and two of the
- * measurements. Each says so and fails; docs/reference/architecture.md (Other systems) tells what is missing of each. */
+/* What tern for Windows does without, so far: tern pull, the laboratory, two of the measurements, sandboxes, and the server's question whose
+ * a connection is. Each says so; docs/reference/architecture.md (Other systems) tells what is missing of each. */
 #include "cli/args.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
@@ -7,8 +7,9 @@
 #include "cli/pull.h"
 
 #include "base/status.h"
-#include "documents/reader.h"
-#include "store/store.h"
+#include "documents/sandbox.h"
+#include "pictures/sealed.h"
+#include "server/peer.h"
 
 static int absent(const char *what) {
     return cli_failed_text(
@@ -20,12 +21,7 @@ static int absent(const char *what) {
         (void)argc, (void)argv;                                                                              \
         return absent("tern " #name);                                                                        \
     }
-ABSENT(ask)
-ABSENT(forget)
-ABSENT(mcp)
 ABSENT(pull)
-ABSENT(rag)
-ABSENT(serve)
 
 int cmd_lab(int argc, char **argv) {
     (void)argc, (void)argv;
@@ -51,46 +47,35 @@ int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int
 
 bool cli_pull_offer(const char *name) { return (void)name, false; }
 
-/* ---- documents and stores */
+/* ---- what Windows has in another form, of which nothing is used yet */
 
-tern_status tn_reader_open(int n, int wait_s, tn_reader **out, tern_error *err) {
-    (void)n, (void)wait_s, (void)err;
+tern_status tn_peers_open(int ways, tn_peers **out, tern_error *err) {
+    (void)ways;
     *out = NULL;
-    return TERN_OK; /* a chat asks for it before it knows whether a document comes */
+    return tn_fail(err, TERN_E_UNSUPPORTED, "tern for Windows does not know yet whose a connection is");
 }
 
-void tn_reader_close(tn_reader **r) { *r = NULL; }
+void tn_peers_close(tn_peers **p) { *p = NULL; }
 
-tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
-                           tern_error *err) {
-    (void)r, (void)path, (void)max_bytes;
-    *out = NULL;
-    *n = 0;
-    return tn_fail(err, TERN_E_UNSUPPORTED, "tern for Windows reads no documents yet");
+bool tn_peers_uid(tn_peers *p, int fd, uid_t *uid) { return (void)p, (void)fd, (void)uid, false; }
+
+tern_status tn_sandbox_enter(tn_sandbox_kind kind, tern_error *err) {
+    (void)kind;
+    return tn_fail(err, TERN_E_UNSUPPORTED, "there is none in tern for Windows yet");
 }
 
-tern_status tn_store_default_path(tn_ctx *ctx, char **out, tern_error *err) {
-    *out = tn_strdup(ctx, TN_MEM_OTHER, "store.db");
-    return *out ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a path");
+tern_status tn_sandbox_files(const tn_sandbox_path *paths, size_t n, bool alone, tern_error *err) {
+    (void)paths, (void)n, (void)alone;
+    return tn_fail(err, TERN_E_UNSUPPORTED, "there is none in tern for Windows yet");
 }
 
-tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out,
-                          tern_error *err) {
-    (void)ctx, (void)path, (void)opt;
-    *out = NULL;
-    return tn_fail(err, TERN_E_UNSUPPORTED,
-                   "tern for Windows keeps no conversations yet (--no-store says so too)");
+bool tn_sandbox_has_files(void) { return false; }
+
+/* Decoded as it is: nothing seals a process here. */
+void tn_picture_provide(void) {}
+
+tern_status tn_picture_decode_sealed(tn_reader *r, tn_ctx *ctx, const uint8_t *bytes, size_t n,
+                                     tn_picture *out, tern_error *err) {
+    (void)r;
+    return tn_picture_decode(ctx, bytes, n, out, err);
 }
-
-void tn_store_close(tn_store **s) { *s = NULL; }
-
-tern_status tn_store_erase(tn_store *s, int64_t id, int64_t *n, tern_error *err) {
-    (void)s, (void)id;
-    *n = 0;
-    return tn_fail(err, TERN_E_UNSUPPORTED, "tern for Windows keeps no conversations yet");
-}
-
-const tn_store_ops tn_store_plugin = {.size_bytes = sizeof(tn_store_ops),
-                                      .version = TERN_VERSION_STRING,
-                                      .open = tn_store_open,
-                                      .close = tn_store_close};

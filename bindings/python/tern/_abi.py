@@ -114,6 +114,14 @@ class tern_session_options(C.Structure):
     ]
 
 
+class tern_image(C.Structure):
+    _fields_ = [
+        ("width", C.c_int32),
+        ("height", C.c_int32),
+        ("rgb", C.POINTER(C.c_uint8)),
+    ]
+
+
 class tern_sampling(C.Structure):
     _fields_ = [
         ("size_bytes", C.c_size_t),
@@ -229,6 +237,10 @@ FUNCTIONS = {
     "tern_engine_lora": (C.c_char_p, [C.c_void_p, C.c_size_t]),
     "tern_session_lora": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(tern_error)]),
     "tern_session_prefill": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(tern_error)]),
+    "tern_engine_sees": (C.c_bool, [C.c_void_p]),
+    "tern_image_decode": (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(tern_image), C.POINTER(tern_error)]),
+    "tern_image_free": (None, [C.POINTER(tern_image)]),
+    "tern_session_look": (C.c_int, [C.c_void_p, C.POINTER(tern_message), C.c_size_t, C.POINTER(tern_chat_options), C.POINTER(tern_image), C.c_size_t, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_size_t), C.POINTER(tern_error)]),
     "tern_session_score": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.c_size_t, C.CFUNCTYPE(C.c_bool, C.c_void_p, C.c_size_t, C.POINTER(C.c_float)), C.c_void_p, C.POINTER(tern_error)]),
     "tern_session_step": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(tern_error)]),
     "tern_session_truncate": (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(tern_error)]),

@@ -31,12 +31,12 @@ def _load() -> C.CDLL:
     """$TERN_LIBRARY, a library beside this package, or the one that the system finds."""
     name = os.environ.get("TERN_LIBRARY")
     if not name:
-        beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libtern.so.0")
-        name = beside if os.path.exists(beside) else "libtern.so.0"
+        beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libtern.so.1")
+        name = beside if os.path.exists(beside) else "libtern.so.1"
     try:
         loaded = C.CDLL(name)
     except OSError as e:
-        raise ImportError(f"libtern is not found ({e}); install it, or let $TERN_LIBRARY name the file libtern.so.0") from None
+        raise ImportError(f"libtern is not found ({e}); install it, or let $TERN_LIBRARY name the file libtern.so.1") from None
     try:
         abi.declare(loaded)
     except AttributeError as e:

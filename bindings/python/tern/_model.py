@@ -43,10 +43,55 @@ def joined(message: Message) -> Message:
     parts = message.get("content")
     if not isinstance(parts, (list, tuple)):
         return message
+    if any(isinstance(p, Mapping) and p.get("type") == "image" for p in parts):
+        return {**message, "content": [{k: v for k, v in p.items() if k != "image"} for p in parts]}
     for part in parts:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ValueError("only parts of type text are supported")
     return {**message, "content": ("" if message.get("role") == "assistant" else "\n").join(p["text"] for p in parts)}
+
+
+def images_of(messages: Messages) -> list[Any]:
+    """The images of the parts {"type": "image", "image": X}, in their order."""
+    found = []
+    for m in [] if isinstance(messages, str) else messages:
+        parts = m.get("content") if isinstance(m, Mapping) else None
+        for p in parts if isinstance(parts, (list, tuple)) else ():
+            if isinstance(p, Mapping) and p.get("type") == "image":
+                found.append(p.get("image"))
+    return found
+
+
+class Pixels:
+    """Pixels of a picture: a file's path, its bytes, a Pillow image, or (width, height, RGB bytes)."""
+
+    def __init__(self, image: Any) -> None:
+        self.c = abi.tern_image()
+        self._keep: Any = None
+        self._decoded = False
+        if isinstance(image, (str, os.PathLike)):
+            with open(image, "rb") as f:
+                image = f.read()
+        if isinstance(image, (bytes, bytearray, memoryview)):
+            data, err = bytes(image), abi.tern_error()
+            check(lib.tern_image_decode(data, len(data), C.byref(self.c), C.byref(err)), err)
+            self._decoded = True
+            return
+        if hasattr(image, "convert") and hasattr(image, "tobytes"):
+            rgb = image.convert("RGB")
+            image = (rgb.width, rgb.height, rgb.tobytes())
+        if not isinstance(image, tuple) or len(image) != 3:
+            raise TypeError("an image is a path, a file's bytes, a Pillow image, or (width, height, RGB bytes)")
+        width, height, data = whole(image[0], "a width"), whole(image[1], "a height"), bytes(image[2])
+        if width < 1 or height < 1 or len(data) != 3 * width * height:
+            raise ValueError(f"{width} x {height} pixels take {3 * width * height} bytes, and there are {len(data)}")
+        self._keep = (C.c_uint8 * len(data)).from_buffer_copy(data)
+        self.c.width, self.c.height, self.c.rgb = width, height, C.cast(self._keep, type(self.c.rgb))
+
+    def close(self) -> None:
+        if self._decoded:
+            lib.tern_image_free(C.byref(self.c))
+        self._decoded = False
 
 
 class Engine:
@@ -122,6 +167,10 @@ class Model:
     def chat_tokens(self, messages: Messages, *, tools: Optional[Sequence[Mapping[str, Any]]] = None, chat_template: Optional[str] = None,
                     **variables: Any) -> list[int]:
         """The prompt of a conversation, by the model's template. What messages spell never becomes a control token."""
+        c = self._chat_options(messages, tools, chat_template, variables)
+        return list(counted(lambda out, cap, n, err: lib.tern_chat_tokens(self._engine.pointer, None, 0, C.byref(c), out, cap, n, err), C.c_int32))
+
+    def _chat_options(self, messages: Messages, tools: Any, chat_template: Optional[str], variables: Mapping[str, Any]) -> Any:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         c = abi.tern_chat_options()
@@ -130,7 +179,12 @@ class Model:
         c.tools = json.dumps(list(tools)).encode() if tools else None
         c.variables = json.dumps(variables).encode() if variables else None
         c.chat_template = c_text(chat_template, "chat_template") if chat_template else None
-        return list(counted(lambda out, cap, n, err: lib.tern_chat_tokens(self._engine.pointer, None, 0, C.byref(c), out, cap, n, err), C.c_int32))
+        return c
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model has an encoder of pictures: messages may then have parts {"type": "image", "image": X}."""
+        return bool(lib.tern_engine_sees(self._engine.pointer))
 
     # ---- answers ----
 
@@ -149,15 +203,21 @@ class Model:
              stop: Sequence[str] = (), **options: Value) -> Answer:
         """The answer to a conversation, piece by piece. A text alone is one message of the user. Of a conversation that grows only the new
         messages are read."""
+        images = images_of(messages)
+        if images:
+            c = self._chat_options(messages, tools, chat_template, dict(variables or {}))
+            return self._stream(lambda session: session._look(c, images), schema, grammar, stop, options)
         ids = int_array(self.chat_tokens(messages, tools=tools, chat_template=chat_template, **dict(variables or {})))
         return self._stream(ids, schema, grammar, stop, options)
 
     def _stream(self, ids: Any, schema: Any, grammar: Optional[str], stop: Sequence[str], options: Mapping[str, Value]) -> Answer:
         if "ctx_size" in options:
             session = Session(self, {**self._options, **options})
+            ids = ids(session) if callable(ids) else ids
             return session._answer(ids, schema, grammar, stop, None, False, options)
         session = self._borrow()
         try:
+            ids = ids(session) if callable(ids) else ids
             return session._answer(ids, schema, grammar, stop, None, False, options, lambda: self._give_back(session))
         except BaseException:
             self._give_back(session)
@@ -173,7 +233,13 @@ class Model:
     def complete(self, prompt: Messages, *, schema: Any = None, grammar: Optional[str] = None, stop: Sequence[str] = (), **options: Value) -> Any:
         """The whole answer. A text is what the model goes on from; messages are a conversation. With a JSON schema the answer is the value it
         describes, already parsed: the model cannot write anything else."""
-        ids = int_array(self.tokenize(prompt) if isinstance(prompt, str) else self.chat_tokens(prompt))
+        images = images_of(prompt)
+        ids: Any = None
+        if images:
+            c = self._chat_options(prompt, None, None, {})
+            ids = lambda session: session._look(c, images)  # noqa: E731
+        else:
+            ids = int_array(self.tokenize(prompt) if isinstance(prompt, str) else self.chat_tokens(prompt))
         if schema is not None:
             options.setdefault("n_predict", -1)
         with self._stream(ids, schema, grammar, stop, options) as answer:

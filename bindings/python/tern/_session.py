@@ -274,6 +274,28 @@ class Session:
         ids = int_array(self.model.tokenize(prompt) if isinstance(prompt, str) else prompt)
         self._alone(lambda p, err: lib.tern_session_prefill(p, ids, len(ids), err))
 
+    def look(self, messages: Any, *, chat_template: Optional[str] = None) -> Any:
+        """The prompt of a conversation with pictures, for `prefill` and `generate`: parts {"type": "image", "image": X} of a content, where X is a
+        path, a file's bytes, a Pillow image, or (width, height, RGB bytes). What is not known is encoded; the session holds it until it looks again."""
+        from ._model import images_of
+
+        return self._look(self.model._chat_options(messages, None, chat_template, {}), images_of(messages))
+
+    def _look(self, options: Any, images: Sequence[Any]) -> Any:
+        from ._model import Pixels
+
+        pixels: list[Any] = []
+        ids, n = (C.c_int32 * self.capacity)(), C.c_size_t()
+        try:
+            for image in images:
+                pixels.append(Pixels(image))
+            all_of = (abi.tern_image * max(len(pixels), 1))(*[p.c for p in pixels])
+            self._alone(lambda p, err: lib.tern_session_look(p, None, 0, C.byref(options), all_of, len(pixels), ids, len(ids), C.byref(n), err))
+        finally:
+            for p in pixels:
+                p.close()
+        return int_array(ids[: n.value])
+
     def step(self, token: int) -> None:
         """Appends one token and evaluates it."""
         n = whole(token, "a token id")

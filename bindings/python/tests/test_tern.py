@@ -390,6 +390,50 @@ for _ in range(3):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
+class Pictures(Base):
+    def test_pictures(self):
+        path = os.path.join(self.tmp.name, "sees.gguf")
+        program("synth", "--arch", "tiny-llama+sees", "--type", "f32", "-o", path)
+        program("synth", "--arch", "tiny-smolvlm-mmproj", "--type", "f32", "-o", os.path.join(self.tmp.name, "mmproj-sees.gguf"))
+        m = tern.Model(path, temp=0, n_predict=6, threads=2)
+
+        def ask(image):
+            return [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "what?"}]}]
+
+        def pixels(k):
+            return 40, 20, bytes(i * k % 256 for i in range(40 * 20 * 3))
+
+        self.assertTrue(m.sees)
+        self.assertFalse(self.model.sees)
+        said = "".join(m.chat(ask(pixels(7))))
+        self.assertEqual(m.complete(ask(pixels(7))), said)
+        s = m.session(ctx_size=200)
+        ids = s.look(ask(pixels(7)))
+        self.assertGreaterEqual(max(ids), m.info["n_vocab"])
+        self.assertEqual("".join(s.generate(ids, n_predict=6, temp=0)), said)
+        self.assertNotEqual(list(s.look(ask(pixels(11)))), list(ids))
+        with self.assertRaisesRegex(ValueError, "40 x 20 pixels take 2400 bytes"):
+            m.chat(ask((40, 20, b"x")))
+        with self.assertRaisesRegex(TypeError, "an image is"):
+            m.chat(ask(3))
+        with self.assertRaisesRegex(tern.Error, "no picture|libtern-pictures"):
+            m.chat(ask(b"nothing"))
+        with self.assertRaisesRegex(tern.Error, "no encoder of pictures beside it"):
+            self.model.chat(ask(pixels(7)))
+        file = "docs/figures/page.png"
+        try:
+            self.assertIsInstance(m.complete(ask(file)), str)
+        except tern.Error as e:  # a build without libpng
+            self.assertIn("was built without", str(e))
+        with open(file, "rb") as f:
+            data = f.read()
+        try:
+            from PIL import Image
+        except ImportError:
+            return
+        self.assertEqual(list(s.look(ask(data))), list(s.look(ask(Image.open(file)))))
+
+
 class Opening(Base):
     def test_errors_are_the_librarys(self):
         for call, said in ((lambda: tern.Model("nowhere.gguf"), "nowhere.gguf: cannot open"), (lambda: tern.Model(MODEL, thread=1), "no parameter is called 'thread'"),

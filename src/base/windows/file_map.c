@@ -19,6 +19,12 @@ bool tn_file_was_written(const tn_file *f, int fd) {
            (written_ns(&sb) != f->written_ns || (uint64_t)sb.st_size != f->size_bytes);
 }
 
+bool tn_file_is(const tn_file *f, int fd) {
+    struct stat sb;
+    return !fstat(fd, &sb) && (uint64_t)sb.st_dev == f->device && (uint64_t)sb.st_ino == f->inode &&
+           !tn_file_was_written(f, fd);
+}
+
 static const uint8_t empty[1];
 
 tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, tern_error *err) {
@@ -32,6 +38,8 @@ tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, te
     }
     f->ctx = ctx;
     f->written_ns = written_ns(&sb);
+    f->device = (uint64_t)sb.st_dev;
+    f->inode = (uint64_t)sb.st_ino;
     f->slot = -1;
     f->data = empty;
     *out = f;

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <wchar.h>
 
+#include "base/windows/descriptors.h"
 #include "base/windows/names.h"
 
 /* The number in errno of an error of Windows. */
@@ -297,11 +298,19 @@ ssize_t tn_win_pwrite(int fd, const void *from, size_t n, int64_t at) {
     return WriteFile(handle_of(fd), from, ask, &done, &o) ? (ssize_t)done : failed();
 }
 
+int tn_win_close(int fd) {
+    if (fd >= TN_WIN_SOCKETS_FROM) return tn_win_socket_close(fd);
+    if (fd >= TN_WIN_EPOLLS_FROM) return tn_win_epoll_close(fd), 0;
+    return _close(fd);
+}
+
 ssize_t tn_win_read(int fd, void *to, size_t n) {
+    if (fd >= TN_WIN_SOCKETS_FROM) return tn_win_socket_read(fd, to, n);
     return _read(fd, to, n < 1u << 30 ? (unsigned)n : 1u << 30);
 }
 
 ssize_t tn_win_write(int fd, const void *from, size_t n) {
+    if (fd >= TN_WIN_SOCKETS_FROM) return tn_win_socket_write(fd, from, n);
     return _write(fd, from, n < 1u << 30 ? (unsigned)n : 1u << 30);
 }
 
@@ -316,9 +325,11 @@ int tn_win_fsync(int fd) {
     return failed();
 }
 
-int tn_win_fcntl(int fd, int command, int least) {
+int tn_win_fcntl(int fd, int command, ...) {
     HANDLE copy, self = GetCurrentProcess();
-    (void)least;
+    if (fd >= TN_WIN_SOCKETS_FROM && command == F_DUPFD_CLOEXEC) return tn_win_socket_copy(fd);
+    if (fd >= TN_WIN_SOCKETS_FROM && command == F_GETFL) return 0;
+    if (fd >= TN_WIN_SOCKETS_FROM && command == F_SETFL) return tn_win_socket_flags(fd);
     if (command != F_DUPFD_CLOEXEC) {
         errno = EINVAL;
         return -1;
@@ -486,6 +497,12 @@ char *tn_win_getenv(const char *name) {
     return value;
 }
 
+int tn_win_unsetenv(const char *name) {
+    char line[256];
+    const int n = snprintf(line, sizeof line, "%s=", name);
+    return n < (int)sizeof line && !_putenv(line) ? 0 : -1;
+}
+
 long tn_win_sysconf(int what) {
     SYSTEM_INFO s;
     MEMORYSTATUSEX m = {.dwLength = sizeof m};
@@ -550,8 +567,44 @@ int tn_win_sigaction(int sig, const struct tn_win_sigaction *now, struct tn_win_
     return 0;
 }
 
-int tn_win_poll(struct pollfd *p, unsigned long n, int ms) {
-    (void)ms;
+/* Signals that wait to be taken; Windows tells of them on a thread of its own. */
+static HANDLE ends_come;
+static volatile LONG ends_which;
+
+static BOOL WINAPI an_end(DWORD what) {
+    InterlockedExchange(&ends_which, what == CTRL_C_EVENT || what == CTRL_BREAK_EVENT ? SIGINT : SIGTERM);
+    ReleaseSemaphore(ends_come, 1, NULL);
+    if (what != CTRL_C_EVENT && what != CTRL_BREAK_EVENT)
+        Sleep(INFINITE); /* it ends the process when this returns */
+    return TRUE;
+}
+
+int tn_win_sigmask(int how, const int *set, int *before) {
+    (void)how, (void)set;
+    if (before) *before = 0;
+    if (ends_come) return 0;
+    ends_come = CreateSemaphoreW(NULL, 0, 16, NULL);
+    return ends_come && SetConsoleCtrlHandler(an_end, TRUE) ? 0 : EAGAIN;
+}
+
+int tn_win_sigwait(const int *set, int *sig) {
+    (void)set;
+    if (WaitForSingleObject(ends_come, INFINITE) != WAIT_OBJECT_0) return EINVAL;
+    *sig = (int)ends_which;
+    return 0;
+}
+
+int tn_win_sigtimedwait(const int *set, const struct timespec *most) {
+    (void)set;
+    const DWORD ms = (DWORD)(most->tv_sec * 1000 + most->tv_nsec / 1000000);
+    if (WaitForSingleObject(ends_come, ms) == WAIT_OBJECT_0) return (int)ends_which;
+    errno = EAGAIN;
+    return -1;
+}
+
+int tn_win_poll(struct tn_win_pollfd *p, unsigned long n, int ms) {
+    if (n == 1 && p->fd >= TN_WIN_SOCKETS_FROM) return tn_win_socket_poll(p, ms);
+    if (!n && ms > 0) Sleep((DWORD)ms);
     for (unsigned long i = 0; i < n; i++) p[i].revents = i ? 0 : p[i].events;
     return n > 0;
 }
@@ -571,6 +624,15 @@ void *tn_win_memmem(const void *in, size_t n_in, const void *what, size_t n_what
         if (!memcmp(p, w, n_what)) return (void *)p;
     }
     return NULL;
+}
+
+char *tn_win_strsep(char **at, const char *among) {
+    char *word = *at;
+    if (!word) return NULL;
+    char *end = word + strcspn(word, among);
+    *at = *end ? end + 1 : NULL;
+    *end = 0;
+    return word;
 }
 
 char *tn_win_strchrnul(const char *s, int c) {

@@ -39,6 +39,10 @@
 #define O_NOFOLLOW 0x40000000
 #define O_DIRECTORY 0x20000000
 #define F_DUPFD_CLOEXEC 1030
+#define F_GETFL 3
+#define F_SETFL 4
+#define F_SETFD 2
+#define FD_CLOEXEC 1
 #define AT_FDCWD (-100)
 #define RENAME_NOREPLACE 1
 #define LOCK_EX 2
@@ -79,7 +83,8 @@ ssize_t tn_win_read(int fd, void *to, size_t n);
 ssize_t tn_win_write(int fd, const void *from, size_t n);
 int tn_win_ftruncate(int fd, int64_t n);
 int tn_win_fsync(int fd);
-int tn_win_fcntl(int fd, int command, int least); /* F_DUPFD_CLOEXEC alone */
+int tn_win_fcntl(int fd, int command, ...); /* F_DUPFD_CLOEXEC; of sockets F_SETFL too, for O_NONBLOCK */
+int tn_win_close(int fd);
 int tn_win_flock(int fd, int how);
 int tn_win_rename(const char *from, const char *to);
 int tn_win_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
@@ -109,6 +114,7 @@ char *tn_win_realpath(const char *path, char *into); /* into must be NULL; the c
 #define ftruncate tn_win_ftruncate
 #define fsync tn_win_fsync
 #define fcntl tn_win_fcntl
+#define close tn_win_close
 #define flock tn_win_flock
 #define rename tn_win_rename
 #define renameat2 tn_win_renameat2
@@ -118,11 +124,13 @@ char *tn_win_realpath(const char *path, char *into); /* into must be NULL; the c
 #define chmod tn_win_chmod
 #define mkstemp tn_win_mkstemp
 #define utimensat tn_win_utimensat
+#define fdatasync tn_win_fsync
 #define tell tn_win_tell /* the runtime declares one, which nobody calls */
 #define realpath tn_win_realpath
 #define readlink tn_win_readlink
 
 static inline int fchmod(int fd, unsigned mode) { return (void)fd, (void)mode, 0; }
+typedef unsigned uid_t;
 static inline unsigned geteuid(void) { return 0; }
 static inline unsigned getuid(void) { return 0; }
 /* A hint that the system is free to ignore. */
@@ -163,7 +171,9 @@ void *tn_win_dlsym(void *library, const char *name);
 int tn_win_dlclose(void *library);
 char *tn_win_dlerror(void);
 
+int tn_win_unsetenv(const char *name);
 #define getenv tn_win_getenv
+#define unsetenv tn_win_unsetenv
 #define secure_getenv tn_win_getenv
 #define sysconf tn_win_sysconf
 #define getrandom tn_win_getrandom
@@ -194,31 +204,55 @@ struct tn_win_sigaction {
 };
 int tn_win_sigaction(int sig, const struct tn_win_sigaction *now, struct tn_win_sigaction *before);
 #define sigaction tn_win_sigaction
+/* Sets of signals are for those who wait for SIGINT (Ctrl-C) and SIGTERM (the window is closed, the user logs off). A
+ * call to pthread_sigmask takes both over for good. */
+#define sigset_t int
+#undef SIG_BLOCK
+#define SIG_BLOCK 0
 #define sigemptyset(set) (*(set) = 0)
+#define sigaddset(set, sig) (*(set) |= 1 << (sig))
+int tn_win_sigwait(const int *set, int *sig);
+int tn_win_sigtimedwait(const int *set, const struct timespec *most);
+int tn_win_sigmask(int how, const int *set, int *before);
+#define sigwait tn_win_sigwait
+#define sigtimedwait(set, info, most) tn_win_sigtimedwait(set, most)
+#undef pthread_sigmask
+#define pthread_sigmask tn_win_sigmask
 #define signal tn_win_signal /* those that Windows lacks never come */
 void (*tn_win_signal(int sig, void (*handler)(int)))(int);
 
-struct pollfd {
+struct tn_win_pollfd {
     int fd;
     short events, revents;
 };
+#define pollfd tn_win_pollfd
+#ifndef _WINSOCK2API_
 #define POLLIN 1
-int tn_win_poll(struct pollfd *p, unsigned long n,
-                int ms); /* says that everything can be read: reading waits */
+#define POLLERR 8
+#define POLLHUP 16
+#endif
+#define POLLRDHUP 0x2000
+/* One socket is waited for. Of others it says that they can be read, as reading waits; of none, that time is over. */
+int tn_win_poll(struct tn_win_pollfd *p, unsigned long n, int ms);
 int tn_win_pipe2(int ends[2], int flags);
 #define poll tn_win_poll
 #define pipe2 tn_win_pipe2
+
+static inline int malloc_trim(size_t pad) { return (void)pad, 0; } /* the heap gives back what it will */
 
 /* ---- text */
 
 /* Ends of lines are one character, whoever wrote them. */
 ssize_t tn_win_getline(char **line, size_t *cap, FILE *f);
 #define getline tn_win_getline
+#define getchar_unlocked _getchar_nolock
 
 void *tn_win_memmem(const void *in, size_t n_in, const void *what, size_t n_what);
+char *tn_win_strsep(char **at, const char *among);
 char *tn_win_strchrnul(const char *s, int c);
 char *tn_win_strcasestr(const char *in, const char *what);
 #define memmem tn_win_memmem
+#define strsep tn_win_strsep
 #define strchrnul tn_win_strchrnul
 #define strcasestr tn_win_strcasestr
 

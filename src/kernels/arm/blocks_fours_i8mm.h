@@ -1,4 +1,4 @@
-/* kernels/arm/blocks_fours_i8mm.h - where lines go in a panel for SMMLA, for blocks_unpack.h. */
+/* kernels/arm/blocks_fours_i8mm.h - the layout of a panel for SMMLA, for blocks_unpack.h. */
 
 /* Slices of lines 0 .. 3, four channels each, to eight input channels of two channels each: those of lines 0
  * and 1 and of 2 and 3 of the first two channels, then of the others. */

@@ -6,7 +6,8 @@
 static inline float largest(const float *x, size_t n) {
     float32x4_t max = vdupq_n_f32(0);
     for (size_t i = 0; i < n; i += 4)
-        max = vmaxnmq_f32(max, vabsq_f32(vld1q_f32(x + i))); /* a number before NaN */
+        max = vmaxnmq_f32(max,
+                          vabsq_f32(vld1q_f32(x + i))); /* returns the number if the other operand is NaN */
     return vmaxvq_f32(max);
 }
 
@@ -14,7 +15,8 @@ static inline int16x8_t quantise8(const float *x, float inverse) {
     int32x4_t v[2];
     for (int i = 0; i < 2; i++) {
         float32x4_t y = vmulq_n_f32(vld1q_f32(x + i * 4), inverse);
-        y = vminq_f32(vmaxq_f32(y, vdupq_n_f32(-127)), vdupq_n_f32(127)); /* NaN stays and converts to 0 */
+        y = vminq_f32(vmaxq_f32(y, vdupq_n_f32(-127)),
+                      vdupq_n_f32(127)); /* NaN passes through and converts to 0 */
         v[i] = vcvtnq_s32_f32(y);
     }
     return vcombine_s16(vmovn_s32(v[0]), vmovn_s32(v[1]));

@@ -1,5 +1,5 @@
 /* kernels/arm/blocks_rows_dotprod.h - several rows of a tile on SDOT, for blocks_template.h: 4 rows x half a
- * tile meet in registers, and a load of sixteen activations of a row serves four lines. */
+ * tile in registers; one load of sixteen activations serves four lines. */
 
 /* The vectors v and v + 1 of R rows over n32 x 32 input channels. */
 INLINE void half_tile(int R, size_t v, size_t G, bool min, bool wide, const panel *p, size_t n32,
@@ -36,7 +36,7 @@ INLINE void half_tile(int R, size_t v, size_t G, bool min, bool wide, const pane
                 for (int line = 0; line < 4; line++) {
                     slice w[2] = {load(lines + (l + (size_t)line) * LINE),
                                   load(lines + (l + (size_t)line) * LINE + SLICE)};
-                    __asm__("" : "+w"(w[0]), "+w"(w[1])); /* by one instruction */
+                    __asm__("" : "+w"(w[0]), "+w"(w[1])); /* one instruction */
 #pragma GCC unroll 4
                     for (int r = 0; r < R; r++) {
                         sum[r][0] = dot(sum[r][0], (vi)w[0], x[r], wide, line);
@@ -71,9 +71,9 @@ INLINE void half_tile(int R, size_t v, size_t G, bool min, bool wide, const pane
     }
 }
 
-INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, size_t n32,
+INLINE void micro(int R, int C, size_t G, bool min, int width, const panel *p, size_t n32,
                   const tn_blocks_act *a, const sums *to, const ahead *next) {
     (void)C;
 #pragma GCC unroll 1
-    for (size_t v = 0; v < VECTORS; v += 2) half_tile(R, v, G, min, wide, p, n32, a, to, next);
+    for (size_t v = 0; v < VECTORS; v += 2) half_tile(R, v, G, min, width == WIDE, p, n32, a, to, next);
 }

@@ -1,6 +1,6 @@
-/* kernels/arm/blocks_rows_i8mm.h - several rows of a tile on SMMLA, for blocks_template.h: 4 rows meet a
- * whole tile, whose 16 sums of floats stay in registers; two pairs of channels at a time make the sums of a
- * group and add them to these. Weights come from a panel or, of few rows, as the file has them. */
+/* kernels/arm/blocks_rows_i8mm.h - several rows of a tile on SMMLA, for blocks_template.h: 4 rows x a whole
+ * tile, whose 16 float sums stay in registers. Two pairs of channels at a time compute the sums of a group
+ * and add them. Weights come from a panel or, with few rows, in the file's form. */
 
 enum { CHANNEL_PAIRS = N / 2 };
 
@@ -15,10 +15,10 @@ static inline float32x4_t twice(const float *p) {
     return vreinterpretq_f32_f64(vdupq_n_f64(*(const two_floats *)p));
 }
 
-/* A chunk of two pairs of rows. A row without a partner is its own: its results are the same and go to the
- * same place. */
+/* A chunk of two pairs of rows. A row without a partner is paired with itself: both results are the same and
+ * go to the same place. */
 typedef struct row_pairs {
-    int8_t q[TN_BLOCKS_CHUNK / 32][2][4][16]; /* [pair] eight of either row */
+    int8_t q[TN_BLOCKS_CHUNK / 32][2][4][16]; /* [pair] eight of each row */
     int32_t of[TN_BLOCKS_GROUPS][2][4];       /* tn_blocks_act.of of a pair: r0 r0 r1 r1 */
     float scale[TN_BLOCKS_CHUNK / TN_BLOCKS_ACT][4];
     float *out[4];
@@ -52,7 +52,7 @@ INLINE void pair_up(int P, size_t n_rows, size_t n32, size_t G, const tn_blocks_
     }
 }
 
-/* part, of 128 input channels, to a pair of rows' outputs. */
+/* part (128 input channels) to the outputs of a pair of rows. */
 INLINE void add_part(const float32x4_t *part, float *even, float *odd, const float *scale) {
     const float32x2_t s = vld1_f32(scale);
     float32x4_t x[4], y[4];
@@ -73,7 +73,7 @@ INLINE void add_part(const float32x4_t *part, float *even, float *odd, const flo
     for (int i = 0; i < 4; i++) f_store(odd + 4 * i, y[i]);
 }
 
-/* Rows' outputs before the first chunk and after the last. */
+/* The rows' outputs before the first chunk and after the last. */
 static void start_rows(const row_pairs *rows, int n, size_t at) {
     for (int r = 0; r < n; r++) memset(rows->out[r] + at, 0, N * sizeof(float));
 }
@@ -84,7 +84,7 @@ static void add_bias(const row_pairs *rows, int n, size_t at, const float *bias)
     }
 }
 
-/* Where the weights of a chunk lie: a panel's, or the fields of a type whose groups are its blocks. */
+/* Where the weights of a chunk lie: in a panel, or in the fields of a type whose groups are its blocks. */
 typedef struct weights {
     const uint8_t *q, *high;
     const panel *scales;
@@ -104,7 +104,7 @@ INLINE void panel_pair(size_t G, const uint8_t *q, int c, slice *v) {
 INLINE void two_pairs(int type, const weights *w, int c, slice (*v)[4]) {
     const size_t o = (size_t)c / 2 * SLICE;
     slice lo[4], hi[4];
-    if (type == TN_BLOCKS_Q4_0 || type == TN_BLOCKS_Q4_1) { /* zipped before they are cut apart */
+    if (type == TN_BLOCKS_Q4_0 || type == TN_BLOCKS_Q4_1) { /* zipped before their fields are separated */
         slice both[4];
 #pragma GCC unroll 4
         for (size_t i = 0; i < 4; i++) both[i] = load(w->q + i * LINE + o);
@@ -122,7 +122,7 @@ INLINE void two_pairs(int type, const weights *w, int c, slice (*v)[4]) {
         v[i][0] = lo[2 * i], v[i][1] = lo[2 * i + 1], v[i][2] = hi[2 * i], v[i][3] = hi[2 * i + 1];
 }
 
-/* A group's part of every sum. */
+/* Adds a group's part to every sum. */
 INLINE void add_group_of(int type, int P, size_t G, bool min, bool wide, const weights *w,
                          const row_pairs *rows, size_t g, float32x4_t (*part)[CHANNEL_PAIRS]) {
     const size_t n_k = G / 8;
@@ -172,7 +172,7 @@ INLINE void add_group_of(int type, int P, size_t G, bool min, bool wide, const w
     }
 }
 
-/* A tile's channels, `at` and on of the rows' outputs. */
+/* A tile's channels, from `at` on in the rows' outputs. */
 INLINE void tile_rows(int type, int P, size_t G, bool min, bool wide, const weights *w, size_t n32,
                       const row_pairs *rows, size_t at, const sums *to) {
     const size_t n_groups = n32 * 32 / G, per_act = TN_BLOCKS_ACT / G;
@@ -197,24 +197,25 @@ INLINE void tile_rows(int type, int P, size_t G, bool min, bool wide, const weig
     if (to->last && to->bias) add_bias(rows, 2 * P, at, to->bias + at);
 }
 
-INLINE void micro(int P, size_t n_rows, int C, size_t G, bool min, bool wide, const panel *p, size_t n32,
+INLINE void micro(int P, size_t n_rows, int C, size_t G, bool min, int width, const panel *p, size_t n32,
                   const tn_blocks_act *a, const sums *to, const ahead *next) {
     row_pairs rows;
     pair_up(P, n_rows, n32, G, a, to, &rows);
     for (size_t t = 0; t < (C == 1 ? 1 : TILES); t++) {
         const weights w = {p[t].q[0], NULL, &p[t], next->at[t], next->share};
-        tile_rows(PANEL, P, G, min, wide, &w, n32, &rows, t * N, to);
+        tile_rows(PANEL, P, G, min, width == WIDE, &w, n32, &rows, t * N, to);
     }
 }
 
-/* Fours, and what is left: a pair of rows costs half of four. */
+/* Groups of four, then the rest: a pair of rows costs half as much as four. */
 #define DEALT(m, n) ((m) < 4 ? (m) : 4)
 #define ALL_ROWS(...)                                                                                        \
     case 1:                                                                                                  \
     case 2: micro(1, n_rows, __VA_ARGS__, p, n32, a, &part, &ahead_of); break;                               \
     default: micro(2, n_rows, __VA_ARGS__, p, n32, a, &part, &ahead_of)
 
-/* ---- few rows: of types whose groups are blocks, values go from the file's form to the product in registers ---- */
+/* ---- few rows: of types whose groups are blocks, values go from the file's form to the product in registers
+ * ---- */
 
 enum { FEW_TILES = 8 /* share the rows of a chunk */ };
 
@@ -256,7 +257,7 @@ FEW_OF(Q5_1, true, false)
 FEW_OF(IQ4_NL, false, true)
 FEW_OF(MXFP4, false, false)
 
-/* All whole tiles, where there are few rows of such a type: the first channel that is left. */
+/* All whole tiles, for few rows of such a type. Returns the first channel left. */
 static size_t few_rows(const tn_blocks_args *g) {
     static void (*const of[TN_BLOCKS_N_TYPES])(const tn_blocks_args *, size_t, size_t) = {
         [TN_BLOCKS_Q8_0] = few_Q8_0,   [TN_BLOCKS_Q4_0] = few_Q4_0, [TN_BLOCKS_Q4_1] = few_Q4_1,

@@ -9,7 +9,7 @@ typedef int32x4_t vi;
 #define SIGNED 1
 #define PAIRS 0
 #define BYTE_SHIFTS 1
-/* gcc would load everything first otherwise, more than there are registers. */
+/* otherwise gcc loads everything first, more than fits the registers. */
 #define in_turn() __asm__ volatile("" ::: "memory")
 #define f_load vld1q_f32
 #define f_store vst1q_f32

@@ -61,7 +61,8 @@ static inline void store4(const tn_gemm_s8_args *g, size_t m, const columns4 *c,
         memcpy(g->out_f32 + at, v, c->n_lanes * sizeof *v);
         return;
     }
-    y = vminq_f32(vmaxq_f32(y, vdupq_n_f32(-127)), vdupq_n_f32(127)); /* NaN stays and converts to 0 */
+    y = vminq_f32(vmaxq_f32(y, vdupq_n_f32(-127)),
+                  vdupq_n_f32(127)); /* NaN passes through and converts to 0 */
     int16x4_t q = vadd_s16(vmovn_s32(vcvtnq_s32_f32(y)), vdup_n_s16(128));
     uint8_t v[8];
     vst1_u8(v, vmovn_u16(vreinterpretq_u16_s16(vcombine_s16(q, q))));

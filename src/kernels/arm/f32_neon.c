@@ -16,7 +16,7 @@ typedef uint32x4_t vm;
 #define f_sub vsubq_f32
 #define f_mul vmulq_f32
 #define f_div vdivq_f32
-#define f_max(a, b) vbslq_f32(vcgtq_f32(a, b), a, b) /* vmaxq would keep NaN */
+#define f_max(a, b) vbslq_f32(vcgtq_f32(a, b), a, b) /* vmaxq would return NaN */
 #define f_round vrndnq_f32
 #define f_load_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define f_load_bf16(p) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16))

@@ -1,12 +1,12 @@
 /* kernels/arm/gemm_packed_dotprod.c - rows against weightlets on SDOT: sums run along k, four to a register,
- * and are added up across it at the end. Up to FEW rows take codes as registers to the product, four channels
- * of a width at a time, which share the loads of activations. More rows take them from a tile's codes of a
- * block of k, unpacked once into L1; 4 rows x 4 channels share their loads. */
+ * and are added across it at the end. Up to FEW rows: codes go from registers to the product, four channels
+ * of a width at a time, which share the loads of activations. More rows: a block of k of a tile is unpacked
+ * once into L1; 4 rows x 4 channels share their loads. */
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Four rows or channels side by side, 32 bytes of each in turn. */
+/* Four rows or channels side by side, 32 bytes of each alternating. */
 enum {
     ROWS = 4,
     FOUR = 4 * 512 /* bytes of four in a block of k */,
@@ -26,7 +26,7 @@ _Static_assert((int)FOUR == 4 * (int)BLOCK_K, "a block has its room");
 
 /* ---- few rows -------------------------------------------------------------------------------------- */
 
-#ifdef TERN_MINIMAL /* the code for more takes 40 KB */
+#ifdef TERN_MINIMAL /* code for more rows would take 40 KB */
 enum { FEW = 1 };
 #else
 enum { FEW = 4 };
@@ -38,8 +38,8 @@ typedef struct span {
     const uint8_t *src;
     size_t n_groups;
     const int8_t *a; /* of all rows, 32 of each in turn, in the order of codes */
-    uintptr_t
-        next; /* is prefetched as weights are read; it may lie after the matrix: a prefetch is not a read */
+    uintptr_t next;  /* prefetched while weights are read; may lie after the matrix, since a prefetch does not
+                        read */
 } span;
 
 /* C channels of one width, numbers [C]; their sums go to sums by channel. */
@@ -78,7 +78,7 @@ INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32
             }
             __asm__ volatile(
                 "" ::
-                    : "memory"); /* gcc loads everything first otherwise, more than it has registers for */
+                    : "memory"); /* otherwise gcc loads everything first, more than fits the registers */
         }
 #pragma GCC unroll 4
         for (int c = 0; c < C; c++) src[c] += step;
@@ -88,7 +88,7 @@ INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32
     for (int c = 0; c < C; c++) sums[numbers[c]] = vaddvq_s32(vaddq_s32(acc[c][0], acc[c][1]));
 }
 
-/* The same of R rows: sums[r] gets theirs. */
+/* The same for R rows, into sums[r]. */
 INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *numbers,
                           int32_t (*sums)[TN_TILE_N]) {
     const uint8_t *src[4];
@@ -109,7 +109,7 @@ INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *number
         next += (uintptr_t)(C * bits * 16);
 #pragma GCC unroll 2
         for (int i_pair = 0; i_pair < WEIGHTLET_PAIRS; i_pair += 2) {
-            weightlet_regs w[4][2]; /* two registers of a channel by one load */
+            weightlet_regs w[4][2]; /* one load for two registers of a channel */
 #pragma GCC unroll 4
             for (int c = 0; c < C; c++) {
                 w[c][0] = weightlet_load(src[c], bits, i_pair);
@@ -148,8 +148,8 @@ INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *number
 }
 
 #ifndef TERN_MINIMAL
-/* One row and all channels of a tile, which have one width: they are read in turn, one after another, and
- * the tile after them begins where they end, so that nothing is prefetched. */
+/* One row and all channels of a tile of one width: they are read one after another, and the next tile follows
+ * them, so nothing needs prefetching. */
 INLINE void uniform_row(int bits, span *s, int32_t *sums) {
     const uint8_t *src = s->src;
     const int8_t *a = s->a;
@@ -205,7 +205,7 @@ RUN(run4, 4)
 static run_fn const *const runs[FEW] = {run1, run2, run3, run4};
 #endif
 
-/* A tile's channels by width to their products. */
+/* Passes a tile's channels, by width, to their products. */
 static void runs_of(span *s, run_fn const *run, int32_t (*sums)[TN_TILE_N]) {
     const tile *t = s->t;
     uint8_t numbers[TN_TILE_N];
@@ -216,7 +216,7 @@ static void runs_of(span *s, run_fn const *run, int32_t (*sums)[TN_TILE_N]) {
     }
     uint64_t count = 0, at; /* a byte for each width */
     for (size_t c = 0; c < t->n_cols; c++) count += 1ull << (t->width[c] - 1) * 8;
-    at = count * 0x0101010101010100u; /* where the first of each width goes */
+    at = count * 0x0101010101010100u; /* the place of the first of each width */
     for (size_t c = 0; c < t->n_cols; c++) {
         const int shift = (t->width[c] - 1) * 8;
         numbers[at >> shift & 15] = (uint8_t)c;
@@ -304,7 +304,7 @@ static void codes_product(bool add, size_t n_rows, size_t n_k, const int8_t *cod
 static bool uniform_tile(size_t n_rows, int bits, const uint8_t *src, size_t n_k, const int8_t *a,
                          int32_t (*sums)[TN_TILE_N]) {
     (void)n_rows, (void)bits, (void)src, (void)n_k, (void)a, (void)sums;
-    return false; /* few rows go another way */
+    return false; /* few rows take another path */
 }
 
 void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,

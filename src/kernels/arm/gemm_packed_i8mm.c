@@ -1,12 +1,12 @@
 /* kernels/arm/gemm_packed_i8mm.c - rows against weightlets on SMMLA: one instruction is 2 rows x 2 channels
- * x 8 k. Rows and codes are laid out by pairs, eight k of each in turn, so nothing is zipped; 8 rows x 8
- * channels share their loads. One row goes by SDOT. */
+ * x 8 k. Rows and codes are laid out by pairs, alternating eight k of each, so nothing needs zipping; 8 rows
+ * x 8 channels share their loads. One row uses SDOT. */
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Eight k of a row or channel lie beside eight of its neighbour; 32 of two such pairs of rows, or of the
- * eight of channels, side by side. */
+/* Eight k of a row or channel lie beside eight of its neighbour; 32 k of two such pairs of rows, or of four
+ * pairs of channels, side by side. */
 enum {
     FOUR = 4 * 512, /* bytes of four rows in a block of k */
     PAIR = 2 * 32,
@@ -45,7 +45,7 @@ INLINE weightlet_regs zipped(int half, weightlet_regs a, weightlet_regs b) {
                                    low_halves(a.one, b.one)};
 }
 
-/* Two channels' codes at once: their weightlets are paired, which are fewer. */
+/* Two channels' codes at once: pairing weightlets is cheaper, as they are fewer. */
 INLINE void pair_codes(int bits, const uint8_t *src, const uint8_t *other, size_t step, size_t n_k,
                        int8_t *to) {
     for (; n_k; n_k -= GROUP, src += step, other += step, to += WEIGHTLET_PAIRS * CODE_UNIT) {
@@ -86,8 +86,8 @@ static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *co
     }
 }
 
-/* The sums of P pairs of rows and C of channels, r0c0 r0c1 r1c0 r1c1, by rows; added to what is there or
- * put. */
+/* Stores the sums of P pairs of rows and C of channels, r0c0 r0c1 r1c0 r1c1, by rows, or adds them to what is
+ * there. */
 INLINE void put_sums(int P, int C, bool add, int32x4_t (*acc)[CHANNEL_PAIRS], int32_t (*sums)[16], int c) {
 #pragma GCC unroll 4
     for (int p = 0; p < P; p++) {
@@ -104,7 +104,7 @@ INLINE void put_sums(int P, int C, bool add, int32x4_t (*acc)[CHANNEL_PAIRS], in
     }
 }
 
-/* Registers j of a group's channels and the 32 inputs that they are of. */
+/* Registers j of a group's channels and their 32 inputs. */
 INLINE void uniform_step(int bits, int P, int j, const uint8_t *src, const int8_t *a,
                          int32x4_t (*acc)[CHANNEL_PAIRS]) {
     int8x16_t x[2][4];
@@ -133,7 +133,7 @@ INLINE void uniform_step(int bits, int P, int j, const uint8_t *src, const int8_
     }
 }
 
-/* Up to four rows, P pairs, and all channels of a tile of one width: codes go as registers to the product. */
+/* Up to four rows, P pairs, and all channels of a tile of one width: codes go to the product in registers. */
 INLINE void uniform_pairs(int bits, int P, const uint8_t *src, size_t n_k, const int8_t *a,
                           int32_t (*sums)[16]) {
     int32x4_t acc[2][CHANNEL_PAIRS];
@@ -143,7 +143,7 @@ INLINE void uniform_pairs(int bits, int P, const uint8_t *src, size_t n_k, const
         for (int i = 0; i < CHANNEL_PAIRS; i++) acc[p][i] = vdupq_n_s32(0);
     }
     for (; n_k; n_k -= GROUP, src += TN_TILE_N * 16 * bits, a += WEIGHTLET_PAIRS * ROW_UNIT) {
-        if (bits == 4) { /* every step is the same: in a loop gcc does not move sums about */
+        if (bits == 4) { /* all steps are alike: in a loop gcc does not move the sums around */
 #pragma GCC unroll 1
             for (int j = 0; j < WEIGHTLET_PAIRS; j++)
                 uniform_step(bits, P, 0, src + 16 * j, a + j * ROW_UNIT, acc);
@@ -185,7 +185,7 @@ INLINE void pairs(int P, int C, bool add, size_t n_k, const int8_t *codes, const
         for (int i = 0; i < C; i++) acc[p][i] = vdupq_n_s32(0);
     }
     codes += c * PAIR;
-    const int8_t *second = a + FOUR; /* rows 4 and on: too far for one address */
+    const int8_t *second = a + FOUR; /* rows from 4 on: too far away for one base address */
     for (const int8_t *end = a + 4 * n_k; a < end; a += ROW_UNIT, second += ROW_UNIT, codes += CODE_UNIT) {
         __asm__("" : "+r"(second));
 #pragma GCC unroll 2
@@ -205,7 +205,7 @@ INLINE void pairs(int P, int C, bool add, size_t n_k, const int8_t *codes, const
                 for (int p = 0; p < P; p++) acc[p][i] = vmmlaq_s32(acc[p][i], x[p][0], lo);
 #pragma GCC unroll 4
                 for (int p = 0; p < P; p++) acc[p][i] = vmmlaq_s32(acc[p][i], x[p][1], hi);
-                __asm__ volatile("" ::: "memory"); /* what comes after is loaded after */
+                __asm__ volatile("" ::: "memory"); /* keeps later loads after this point */
             }
         }
     }

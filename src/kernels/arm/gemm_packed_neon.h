@@ -1,19 +1,23 @@
 /* kernels/arm/gemm_packed_neon.h - rows against weightlets on 128-bit vectors: what the products of one row
- * and of several share. Included once by each variant, which defines before
- *   put32(to, lo, hi)                        32 activations of a row, or codes of a channel, to where they lie in a
- *                                            block of k of rows or channels
- *   row_at(block, r), ROW_UNIT               where the first 32 of row r lie, and how far after them the next
- *   code_at(block, c), CODE_UNIT             the same of channel c
- *   tile_codes(t, src, n_k, codes)           a tile's codes of n_k inputs, a whole number of groups; channels that
- *                                            do not exist keep what was there
- *   uniform_tile(R, bits, src, n_k, a, sums) whether it has made the sums of a tile whose channels have one width
- *   codes_product(add, R, n_k, codes, a, sums)  sums[r][c] = (or, with add, +=) the products of R rows (and rows up to the next
- *                                            four, if it likes) and 16 channels over n_k inputs
+ * and of several share. Included once by each variant, which first defines
+ *   put32(to, lo, hi)               stores 32 activations of a row, or codes of a channel, at their place in
+ *                                   a
+ *                                   block of k of rows or channels
+ *   row_at(block, r), ROW_UNIT      the place of the first 32 of row r, and the distance to the next 32
+ *   code_at(block, c), CODE_UNIT    the same for channel c
+ *   tile_codes(t, src, n_k, codes)  a tile's codes of n_k inputs, whole groups; missing channels are left
+ *                                   alone
+ *   uniform_tile(R, bits, src, n_k, a, sums)    makes the sums of a tile whose channels have one width;
+ *                                               false:
+ *                                   it cannot
+ *   codes_product(add, R, n_k, codes, a, sums)  sums[r][c] = (or, with add, +=) the products of R rows (it
+ *                                               may
+ *                                   round R up to a multiple of four) and 16 channels over n_k inputs
  *
  * A code u of B < 8 bits is a small positive int8, so both sides of the product are signed:
  *     sum a w = (sum a u) * 2 - (2^B - 1) * sum a         (8 bits: as it is)
- * which fits int32 for k <= TN_S8_MAX_K. Registers of codes come in pairs, inputs 16 i .. and 64 + 16 i .. of a
- * group (weightlets_neon.h): rows are copied with their inputs in that order, once a product. */
+ * which fits int32 for k <= TN_S8_MAX_K. Registers of codes come in pairs, inputs 16 i .. and 64 + 16 i .. of
+ * a group (weightlets_neon.h): rows are copied in that order, once per product. */
 #include "kernels/arm/epilogue_neon.h"
 #include "kernels/arm/weightlets_neon.h"
 #include "kernels/gemm_packed.h"
@@ -26,7 +30,7 @@
 enum {
     GROUP = TN_WEIGHTLET_GROUP,
     BLOCK_K = 4 * GROUP,       /* a tile's codes and the rows of a block stay in L1 */
-    MOST_ROWS = TN_PACKED_MOST /* that share a tile's codes */
+    MOST_ROWS = TN_PACKED_MOST /* rows that share a tile's codes */
 };
 
 /* Up to 16 channels. */
@@ -34,7 +38,7 @@ typedef struct tile {
     size_t n_cols, step;                   /* step: bytes of a group of all of them */
     bool uniform;                          /* all of one width */
     uint64_t fields;                       /* the widths as they are stored */
-    _Alignas(16) uint8_t width[TN_TILE_N]; /* 0: there is no such channel */
+    _Alignas(16) uint8_t width[TN_TILE_N]; /* 0: no such channel */
     uint8_t at[TN_TILE_N];                 /* where each begins in a group, in 16 bytes */
 } tile;
 
@@ -68,7 +72,7 @@ static tile new_tile(uint64_t fields, size_t n_cols) {
     return t;
 }
 
-/* From the tile before, which is empty or mostly alike, to the one at channel n. */
+/* Moves from the previous tile, which is empty or mostly has the same widths, to the one at channel n. */
 static inline void next_tile(tile *t, const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
     const size_t n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N;
     uint64_t fields = 0;
@@ -85,7 +89,7 @@ static inline void widen16(uint8x16_t v, int32_t *out) {
     vst1q_s32(out + 12, vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(hi))));
 }
 
-/* As finish, of channels of one width to floats. */
+/* Like finish, for channels of one width and float outputs. */
 INLINE void finish_uniform(const tn_gemm_s8_args *g, bool biased, int width, size_t n, size_t n_rows,
                            int32_t (*sums)[TN_TILE_N], const int32_t *row_sum) {
     columns4 to[4];
@@ -143,7 +147,7 @@ static void finish(const tn_gemm_s8_args *g, const tile *t, size_t n, size_t n_r
     }
 }
 
-/* A group of a row, less 128 and in the order of codes, to `to`; returns sum plus its activations. */
+/* Writes a group of a row, minus 128 and in the order of codes, to `to`. Returns sum plus its activations. */
 INLINE int32x4_t copy_group(const uint8_t *group, int8_t *to, size_t unit, int32x4_t sum) {
     const uint8x16_t flip = vdupq_n_u8(0x80);
 #pragma GCC unroll 4
@@ -172,7 +176,7 @@ INLINE int32_t copy_row(const uint8_t *row, size_t k, size_t k_end, size_t n_k, 
     return vaddvq_s32(sum);
 }
 
-/* All rows, block by block of k, to out: less 128, zero after k and in rows that fill up a step. */
+/* Writes all rows to out, block by block of k: minus 128, zero after k and in rows that pad a step. */
 static void copy_rows(const tn_gemm_s8_args *g, size_t n_rows, size_t k_up, int8_t *out, int32_t *row_sum) {
     for (size_t k0 = 0; k0 < k_up; k0 += BLOCK_K, out += n_rows * BLOCK_K) {
         const size_t n_k = k_up - k0 < BLOCK_K ? k_up - k0 : BLOCK_K;
@@ -240,7 +244,7 @@ static void several_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const 
     }
 }
 
-/* Rows m0 .. m0 + m - 1 as a product of their own. */
+/* Rows m0 .. m0 + m - 1 as a separate product. */
 static tn_gemm_s8_args rows_of(const tn_gemm_s8_args *g, size_t m0, size_t m) {
     tn_gemm_s8_args p = *g;
     p.a += m0 * g->lda;

@@ -68,6 +68,6 @@ static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm
 #include "kernels/arm/gemm_s8_neon.h"
 
 void tn_gemm_s8_i8mm(const tn_gemm_s8_args *g) {
-    if (g->m < MAX_ROWS) tn_gemm_s8_dotprod(g); /* half of a pair's products would be for nothing */
+    if (g->m < MAX_ROWS) tn_gemm_s8_dotprod(g); /* half of a pair's products would be wasted */
     else gemm(g);
 }

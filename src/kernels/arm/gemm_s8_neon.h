@@ -1,5 +1,5 @@
 /* kernels/arm/gemm_s8_neon.h - the 128-bit gemm_s8: everything but the inner product. Included once by each
- * variant, which defines before MAX_ROWS (rows per pass, 2 or 4) and tile_rows(R, g, m, w, acc)  acc[r][q] =
+ * variant, which first defines MAX_ROWS (rows per pass, 2 or 4) and tile_rows(R, g, m, w, acc)  acc[r][q] =
  * the exact sums of row m + r and columns 4q..4q+3 of the tile at w, r < R <= MAX_ROWS on activations turned
  * to s8 (u8 ^ 0x80), so that col_sum is not needed. */
 #include "kernels/arm/epilogue_neon.h"

@@ -3,7 +3,7 @@
 
 #include <arm_neon.h>
 
-/* Lanes with the sign bit in `minus` become other - own, the rest other + own. */
+/* Lanes whose sign bit is set in `minus` become other - own, the others other + own. */
 static inline float32x4_t stage(float32x4_t own, float32x4_t other, uint32x4_t minus) {
     return vaddq_f32(other, vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(own), minus)));
 }

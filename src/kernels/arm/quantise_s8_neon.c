@@ -4,11 +4,12 @@
 #include <arm_neon.h>
 #include <string.h>
 
-/* Four rounded and offset values; *clipped: all ones in the lanes the clip cut off. */
+/* Four rounded and offset values; *clipped: all ones in clipped lanes. */
 static inline uint16x4_t quantise4(float32x4_t x, float inv_scale, uint32x4_t *clipped) {
     float32x4_t v = vmulq_n_f32(x, inv_scale);
     *clipped = vcgtq_f32(vabsq_f32(v), vdupq_n_f32(127));
-    v = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127)), vdupq_n_f32(127)); /* NaN stays and converts to 0 */
+    v = vminq_f32(vmaxq_f32(v, vdupq_n_f32(-127)),
+                  vdupq_n_f32(127)); /* NaN passes through and converts to 0 */
     return vmovn_u32(vreinterpretq_u32_s32(vaddq_s32(vcvtnq_s32_f32(v), vdupq_n_s32(128))));
 }
 

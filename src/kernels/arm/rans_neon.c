@@ -1,7 +1,7 @@
 /* kernels/arm/rans_neon.c - a stream of entropy-coded weightlets, sixteen coders a step of registers.
  *
- * What a coder looks up are tables of 32 bytes, one instruction each. The words of those that have fallen below 2^16 are
- * spread by a table of 16 permutations. */
+ * A coder's look-ups are in tables of 32 bytes, one instruction each. The words for coders that fell below
+ * 2^16 are distributed by a table of 16 permutations. */
 #include "kernels/rans.h"
 #include "kernels/unpack.h"
 
@@ -17,7 +17,7 @@ typedef struct coders {
     const uint8_t *at;
 } coders;
 
-/* For each set of four lanes, the bytes of the words that follow which a lane takes; 255: none. */
+/* For each set of four lanes: which bytes of the following words each lane takes; 255: none. */
 static const uint8_t spread[16][8] = {{255, 255, 255, 255, 255, 255, 255, 255},
                                       {0, 1, 255, 255, 255, 255, 255, 255},
                                       {255, 255, 0, 1, 255, 255, 255, 255},
@@ -39,7 +39,7 @@ INLINE uint8x16x2_t table_of(const uint8_t *bytes) {
     return (uint8x16x2_t){{vld1q_u8(bytes), vld1q_u8(bytes + 16)}};
 }
 
-/* The next states of four coders; those that are not active keep theirs. */
+/* The next states of four coders; inactive ones keep theirs. */
 INLINE uint32x4_t advance(coders *c, uint32x4_t x, uint32x4_t f, uint32x4_t index, bool all,
                           uint32x4_t active) {
     static const uint32_t one_each[4] = {1, 2, 4, 8};
@@ -54,7 +54,7 @@ INLINE uint32x4_t advance(coders *c, uint32x4_t x, uint32x4_t f, uint32x4_t inde
     return all ? after : vbslq_u32(active, after, x);
 }
 
-/* A step of 16 coders, n of which are active: their symbols. */
+/* One step of 16 coders, n of them active. Returns their symbols. */
 INLINE uint8x16_t quarter_step(coders *c, uint32x4_t *x, const tn_rans_table *t, bool all, int n) {
     static const int32_t lane[4] = {0, 1, 2, 3};
     const uint16x8_t w0 = vcombine_u16(vmovn_u32(x[0]), vmovn_u32(x[1])),
@@ -87,7 +87,7 @@ INLINE uint8x16_t quarter_step(coders *c, uint32x4_t *x, const tn_rans_table *t,
     return all ? symbol : vandq_u8(symbol, vcombine_u8(vmovn_u16(narrow[0]), vmovn_u16(narrow[1])));
 }
 
-/* Bits below the symbols, a plane each. */
+/* The bits below the symbols, one plane each. */
 INLINE void take_raw(coders *c, unsigned raw, uint8x16_t code[8]) {
     static const uint8_t bits[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     const uint8x16_t bit = vld1q_u8(bits);
@@ -158,7 +158,7 @@ enum { MOST = 2 * 2 * LANES + 3 * 16 + 64 }; /* bytes that a group may read, or 
 bool tn_rans_decode_neon(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst) {
     coders c = {.at = src + LANES * sizeof(uint32_t)};
     const uint8_t *end = src + n_bytes;
-    uint8_t tail[2 * MOST]; /* the last bytes, so that reads of whole registers stay within memory */
+    uint8_t tail[2 * MOST]; /* copies the last bytes, so that whole registers can be read */
     bool in_tail = false;
     if (n_bytes < LANES * sizeof(uint32_t)) return false;
     for (int i = 0; i < LANES / 4; i++) c.x[i] = vreinterpretq_u32_u8(vld1q_u8(src + 16 * i));

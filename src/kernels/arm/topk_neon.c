@@ -9,7 +9,7 @@
 static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum,
                     int64_t *sum_sq) {
     int32x4_t by = vdupq_n_s32(-shift);
-    float32x4_t sf = vdupq_n_f32(0), qf = sf; /* they only place the first guess: floats will do */
+    float32x4_t sf = vdupq_n_f32(0), qf = sf; /* floats suffice: they only place the first guess */
     size_t i = 0;
     int64_t s = 0, q = 0;
     for (; i + 8 <= n; i += 8) {
@@ -44,7 +44,7 @@ static size_t count_from(const int16_t *keys, size_t n, int32_t t) {
     return c;
 }
 
-/* One bit for each of 16 keys, of comparisons that are all ones or none. */
+/* One bit for each of 16 keys, from comparison masks. */
 static uint32_t mask16(uint16x8_t lo, uint16x8_t hi) {
     static const uint8_t bit[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     uint8x16_t m = vandq_u8(vcombine_u8(vmovn_u16(lo), vmovn_u16(hi)), vld1q_u8(bit));

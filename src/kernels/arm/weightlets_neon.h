@@ -9,18 +9,18 @@
 
 enum { WEIGHTLET_PAIRS = TN_WEIGHTLET_GROUP / 32 };
 
-/* All bytes of x moved up by `by` bits, down where that is negative; a constant where this is inlined. */
+/* Shifts all bytes of x left by `by` bits, right if negative. `by` is a constant after inlining. */
 static inline __attribute__((always_inline)) uint8x16_t shifted(uint8x16_t x, int by) {
     return by > 0 ? x << by : by < 0 ? x >> -by : x;
 }
 
-/* Registers of a group that codes 16 i .. and 64 + 16 i .. (i < 4) come from: nibbles, 2 bits, single bits; of 8 bits
- * the codes. */
+/* The registers of a group that hold codes 16 i .. and 64 + 16 i .. (i < 4): nibbles, 2 bits, single bits;
+ * with 8 bits the codes. */
 typedef struct weightlet_regs {
     uint8x16_t four, two, one;
 } weightlet_regs;
 
-/* Reads no more than the group's 16 * bits bytes at src; bits and i are constants where this is inlined. */
+/* Reads only the group's 16 * bits bytes at src. bits and i are constants after inlining. */
 static inline __attribute__((always_inline)) weightlet_regs weightlet_load(const uint8_t *src, int bits,
                                                                            int i) {
     if (bits == 8)
@@ -31,8 +31,9 @@ static inline __attribute__((always_inline)) weightlet_regs weightlet_load(const
                             bits & 1 ? vld1q_u8(one) : vdupq_n_u8(0)};
 }
 
-/* The codes; of 8 bits the weights. What lies above the nibbles of both lies four bits apart in a byte, as these do: it
- * is cut out together, and one insertion puts it above a nibble and takes that out of its byte. */
+/* The codes; with 8 bits the weights. The upper bits of both codes lie four bits apart in a byte, like the
+ * nibbles. So they are masked together, and one insertion puts them above a nibble and extracts it from its
+ * byte. */
 static inline __attribute__((always_inline)) void weightlet_codes(weightlet_regs from, int bits, int i,
                                                                   uint8x16_t *lo, uint8x16_t *hi) {
     if (bits == 8) {

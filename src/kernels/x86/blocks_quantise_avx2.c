@@ -5,7 +5,7 @@
 
 static inline float largest(const float *x, size_t n) {
     __m256 max = _mm256_setzero_ps(), sign = _mm256_set1_ps(-0.0f);
-    for (size_t i = 0; i < n; i += 8) /* the second operand wins where the first is NaN */
+    for (size_t i = 0; i < n; i += 8) /* returns the second operand if the first is NaN */
         max = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)), max);
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps(max, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));

@@ -1,6 +1,6 @@
 /* kernels/x86/blocks_s8_avx2.c - products over ggml's blocks on VPMADDUBSW: 3 rows x 1 tile. Values below 64
- * are its unsigned operand as they are: 2 * 63 * 127 fits 16 bits. Values of eight bits lend their sign to
- * the activations: 2 * 128 * 127 fits too. */
+ * are its unsigned operand: 2 * 63 * 127 fits 16 bits. For values of eight bits their sign moves to the
+ * activations: 2 * 128 * 127 fits, too. */
 #include <immintrin.h>
 #include <stdint.h>
 

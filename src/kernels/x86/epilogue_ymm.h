@@ -11,7 +11,7 @@ static inline __m256i lane_mask(size_t n_lanes) { /* the first n_lanes of 8 */
 }
 
 /* Scale and bias of n_lanes (1..8) columns at p. Masked moves are slow on some processors, so whole registers
- * go without. */
+ * avoid them. */
 static inline __m256 load8(const float *p, size_t n_lanes) {
     return n_lanes == 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lane_mask(n_lanes));
 }

@@ -1,9 +1,9 @@
 /* kernels/x86/gemm_packed_avx2.c - any number of rows against weightlets, without VNNI.
  *
- * A code u of B < 8 bits is the unsigned side of vpmaddubsw as it is, an activation a = u8 - 128 the signed
- * one. A pair is at most 2 * (2^B - 1) * 128 large, so that four of them fit int16 up to 5 bits, two with 6,
- * one with 7: sums of four registers, a whole group of 128 weights, are widened by one vpmaddwd. Of 8 bits
- * the sign goes to the weight, as in gemm_s8_avx2.c. A weight is 2u - (2^B - 1), hence
+ * A code u of B < 8 bits is the unsigned operand of vpmaddubsw, an activation a = u8 - 128 the signed one. A
+ * pair is at most 2 * (2^B - 1) * 128, so int16 holds four pairs up to 5 bits, two with 6, one with 7: sums
+ * of four registers, a whole group of 128 weights, are widened by one vpmaddwd. With 8 bits the sign moves to
+ * the weight, as in gemm_s8_avx2.c. A weight is 2u - (2^B - 1), hence
  *     sum a w = (sum a u) * 2 - (2^B - 1) * sum a         (8 bits: as it is)
  * which fits int32 for k <= TN_S8_MAX_K. Products run along k and are added up across a register once.
  *
@@ -26,7 +26,7 @@
 
 enum {
     GROUP = TN_WEIGHTLET_GROUP,
-    ROWS = TN_PACKED_ROWS, /* of one pass: sums in registers */
+    ROWS = TN_PACKED_ROWS, /* of one pass, whose sums fit the registers */
     FEW_GROUPS = 16,       /* of a block of k, up to ROWS rows */
     MANY_GROUPS = 8,       /* with more: a tile's codes and the rows of a pass stay in L1 */
     LINE = 64,
@@ -39,11 +39,11 @@ typedef struct span {
     const uint8_t *src; /* weightlets: the tile's first group of the block; else codes [channel][MANY_ROOM] */
     size_t step;        /* to the next group of a channel */
     size_t n_groups;
-    uintptr_t next;  /* is prefetched: the block that follows in memory, by each channel its share. It may lie
-                        after the matrix: a prefetch is not a read */
+    uintptr_t next;  /* prefetched: the block that follows in memory, each channel its share. It may lie after
+                        the matrix: a prefetch does not read */
     size_t share;    /* codes: bytes of it, or 0 */
-    const int8_t *a; /* of R rows, each in the room of a block */
-    bool first;      /* of the blocks of k: sums begin */
+    const int8_t *a; /* of R rows, each padded to a block */
+    bool first;      /* the first block of k: sums start here */
 } span;
 
 /* sum[l] += the products of a group's codes and one row's activations. */
@@ -69,7 +69,7 @@ INLINE __m256i group_dot(int bits, const __m256i *w, const int8_t *a, __m256i su
     return _mm256_add_epi32(sum, s);
 }
 
-/* One channel and R rows over a block. in_codes: src holds codes of a byte each (8 bits: the weights).
+/* One channel and R rows over a block. in_codes: src holds one code per byte (8 bits: the weights).
  * partial [R]: the sums so far. */
 INLINE void channel(int R, int bits, bool in_codes, const span *s, const uint8_t *src, uintptr_t next,
                     __m256i *partial) {
@@ -86,7 +86,8 @@ INLINE void channel(int R, int bits, bool in_codes, const span *s, const uint8_t
         } else {
             weightlets_placed_avx2(src, bits, 0, w);
         }
-        if (!in_codes) { /* into L2, where more misses wait at once; two streams: one leaves some of the rate */
+        if (!in_codes) { /* into L2, which has more outstanding misses; by two streams, as one does not reach
+                            the full rate */
             _mm_prefetch((const char *)next, _MM_HINT_T1);
             _mm_prefetch((const char *)(next + half), _MM_HINT_T1);
             next += GROUP / 16 * (uintptr_t)bits;
@@ -116,7 +117,7 @@ INLINE void channels(int R, const tile *t, const span *s, __m256i (*partial)[ROW
     }
 }
 
-/* The same from codes, bits: how wide those of channels c0..c1-1 may be. */
+/* The same from codes; bits: the largest width of channels c0..c1-1. */
 INLINE void run_of_channels(int R, int bits, const span *s, size_t c0, size_t c1, __m256i (*partial)[ROWS]) {
     for (size_t c = c0; c < c1; c++) {
         uintptr_t next = s->next + c * s->share;
@@ -299,8 +300,8 @@ typedef struct room {
 } room;
 _Static_assert(sizeof(room) <= TN_PACKED_MANY_BYTES && MANY_SLOTS >= MANY, "many rows fit the scratch");
 
-/* A tile whose codes of a block of k are at hand: the rows at a pass. What follows in memory is prefetched by
- * the first ones. */
+/* A tile whose codes of a block of k are unpacked: all rows, pass by pass. The first passes prefetch what
+ * follows in memory. */
 static void pass_rows(const tile *t, span *s, room *o, const int8_t *a, size_t n_rows, size_t i_col) {
     __m256i partial[TN_TILE_N][ROWS];
     if (t->n_cols < TN_TILE_N) memset(partial, 0, sizeof partial);
@@ -319,7 +320,7 @@ static void pass_rows(const tile *t, span *s, room *o, const int8_t *a, size_t n
     }
 }
 
-/* Columns n..end-1, at most TN_PACKED_BLOCK, of n_rows <= MANY rows. all: the rows' blocks are at hand. */
+/* Columns n..end-1, at most TN_PACKED_BLOCK, of n_rows <= MANY rows. all: the rows' blocks are ready. */
 static void column_block(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                          const blocks *b, bool all, room *o, size_t row0, size_t n_rows, size_t n,
                          size_t end) {

@@ -1,15 +1,15 @@
 /* kernels/x86/gemm_packed_avx512vnni.c - few rows against weightlets. A channel's group of 128 weights
  * becomes two registers of codes, each of which meets the same 64 activations of up to 16 rows. Both run
- * along k, so nothing is transposed: sums stay in registers for a whole block of k and are added up across
- * them once, at the end of k. Blocks of k keep the activations of all rows in L1 while the channels of a tile
- * pass one by one. The rows lie at a fixed distance, so that a product and the load of its activations are
- * one instruction.
+ * along k, so nothing is transposed: sums stay in registers for a whole block of k and are reduced once, at
+ * the end of k. Blocks of k keep the activations of all rows in L1 while the channels of a tile pass one by
+ * one. The rows lie at a fixed distance, so that a product and the load of its activations are one
+ * instruction.
  *
- * The codes u are the unsigned side of vpdpbusd and activations a = u8 - 128 the signed one. A weight is
+ * The codes u are the unsigned operand of vpdpbusd and activations a = u8 - 128 the signed one. A weight is
  * 2u - (2^B - 1), or u - 128 with 8 bits, so that
  *     sum a w = (sum a u) * 2 - (2^B - 1) * sum a         (8 bits: sum a u - 128 * sum a)
- * which fits int32 for k <= TN_S8_MAX_K; unpacking is a shift and a mask. Where a group's halves are summed up
- * apart, the second one's narrow codes stay 16 times as large, and the sum is shifted once. */
+ * which fits int32 for k <= TN_S8_MAX_K; unpacking is a shift and a mask. Where a group's halves are summed
+ * separately, the second half's narrow codes stay 16 times as large, and the sum is shifted once. */
 #include "kernels/gemm_packed.h"
 
 #include "kernels/x86/epilogue_avx512.h"
@@ -27,7 +27,7 @@ enum {
     WIDE_GROUPS = 12,
     LINE = 64,
     ROWS = 16,  /* of one pass */
-    NARROW = 8, /* rows up to which sums are added up across registers once a tile, not once a channel */
+    NARROW = 8, /* up to this many rows sums are reduced once a tile, not once a channel */
 };
 
 _Static_assert(NARROW *NARROW_GROUPS <= (int)TN_PACKED_FEW * WIDE_GROUPS &&
@@ -40,7 +40,7 @@ struct kind;
 typedef struct pass {
     const tn_gemm_s8_args *g;
     size_t n_groups, n_blocks, block_bytes, row0, n_rows;
-    const struct kind *kind; /* of its rows the last may not exist */
+    const struct kind *kind; /* the last of its rows may be missing */
     int8_t *a;               /* [n_blocks][kind->n_rows][block_bytes]: activations less 128, zero after k */
     _Alignas(64) int32_t row_sum[ROWS];
 } pass;
@@ -49,9 +49,9 @@ typedef struct span {
     const uint8_t *src; /* the tile's first group of the block */
     size_t step;        /* to the next one */
     size_t n_groups;
-    uintptr_t next;  /* is prefetched: the block that follows in memory, by each channel its share. It may lie
-                        after the matrix: a prefetch is not a read */
-    const int8_t *a; /* of R rows, each in the room of a block */
+    uintptr_t next;  /* prefetched: the block that follows in memory, each channel its share. It may lie after
+                        the matrix: a prefetch does not read */
+    const int8_t *a; /* of R rows, each padded to a block */
     bool first, last; /* of the blocks of k */
 } span;
 
@@ -73,8 +73,8 @@ INLINE __m512i add_across(const __m512i *s, size_t step) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(x, y, 0x88), _mm512_shuffle_i32x4(x, y, 0xdd));
 }
 
-/* One channel and R rows over a block, from src and next on. partial [R]: the sums so far. More than NARROW
- * rows, at the last block: *sums gets their sums across, row r in lane r. */
+/* One channel and R rows over a block, from src and next on. partial [R]: the sums so far. With more than
+ * NARROW rows, at the last block, *sums gets the reduced sums, row r in lane r. */
 INLINE void channel(int R, int bits, const span *s, const uint8_t *src, uintptr_t next, __m512i *partial,
                     __m512i *sums) {
     enum { TWO = 4 }; /* rows up to which a second sum hides the latency of vpdpbusd */
@@ -93,8 +93,8 @@ INLINE void channel(int R, int bits, const span *s, const uint8_t *src, uintptr_
     for (int r = 0; r < TWO; r++) hi[r] = zero;
     for (size_t g = s->n_groups; g; g--, src += step, a += GROUP) {
         weightlet_codes_avx512(src, bits, R <= TWO, w);
-        /* Into L2: L1 waits for too few misses at once to read at the rate of memory (Zen 4: 12 of 25 GB/s).
-         * Two streams: one leaves a tenth of the rate. */
+        /* Into L2: L1 has too few outstanding misses to read at the rate of memory (Zen 4: 12 of 25 GB/s).
+         * Two streams: one loses a tenth of the rate. */
         _mm_prefetch((const char *)next, _MM_HINT_T1);
         _mm_prefetch((const char *)(next + half), _MM_HINT_T1);
         next += GROUP / 16 * (uintptr_t)bits;
@@ -150,10 +150,10 @@ CHANNELS(12)
 CHANNELS(16)
 
 /* ---- one row, fetched otherwise ---------------------------------------------------------------------
- * How weights come fastest from memory is a matter of the machine. With the loops above they are asked for in L2,
- * by two streams, some lines twice. On some processors (Zen 5) it is a fifth faster to ask for every line once, some
- * KB ahead, into L1; on others that takes twice as long (Intel's servers, non-temporal). So there are both, and
- * what is faster is measured. */
+ * How weights come fastest from memory is a matter of the machine. With the loops above they are asked for in
+ * L2, by two streams, some lines twice. On some processors (Zen 5) it is a fifth faster to ask for every line
+ * once, some KB ahead, into L1; on others that takes twice as long (Intel's servers, non-temporal). So there
+ * are both, and what is faster is measured. */
 enum fetch { FETCH_L1, FETCH_L2, FETCH_ONCE, FETCH_TWO /* into L2, by two streams */ };
 
 INLINE void fetch(enum fetch how, uintptr_t line) {
@@ -162,8 +162,8 @@ INLINE void fetch(enum fetch how, uintptr_t line) {
     else _mm_prefetch((const char *)line, _MM_HINT_T1);
 }
 
-/* 16 channels of one width, eight at a time, group by group: activations are loaded once for eight, and lines are
- * asked for at an even pace. */
+/* 16 channels of one width, eight at a time, group by group: activations are loaded once for eight, and lines
+ * are prefetched at an even pace. */
 INLINE void eights(enum fetch how, int bits, const span *s, __m512i (*partial)[ROWS]) {
     enum { EIGHT = 8 };
     const size_t each = GROUP / 8 * (size_t)bits, n_streams = how == FETCH_TWO ? 2 : 1,
@@ -198,7 +198,7 @@ INLINE void eights(enum fetch how, int bits, const span *s, __m512i (*partial)[R
     }
 }
 
-/* One channel of a tile of several widths; its share of the lines is asked for before. */
+/* One channel of a tile of several widths; its share of the lines is prefetched first. */
 INLINE void single(enum fetch how, int bits, const span *s, size_t off, __m512i *partial) {
     const uint8_t *src = s->src + off;
     const int8_t *a = s->a;
@@ -264,7 +264,7 @@ static const struct kind {
 
 static size_t block_begin(const pass *p, size_t i) { return p->n_groups * i / p->n_blocks; }
 
-/* Copies n_rows of the product's rows; returns what follows in the scratch. */
+/* Copies n_rows of the product's rows. Returns the free scratch after them. */
 static int8_t *prepare(pass *p, const tn_gemm_s8_args *g, size_t row0, size_t n_rows, int8_t *scratch) {
     *p = (pass){.g = g, .n_groups = (g->k + GROUP - 1) / GROUP, .row0 = row0, .n_rows = n_rows, .a = scratch};
     const bool narrow = g->m <= NARROW;
@@ -311,7 +311,7 @@ static void finish(const pass *p, const tile *t, size_t n, __m512i (*partial)[RO
     }
 }
 
-/* one, ahead: what one row is multiplied by, and bytes that it asks for after the next block. */
+/* one: the kind for a single row; ahead: how many bytes after the next block its prefetch is. */
 static void product(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch,
                     const struct kind *one, size_t ahead) {
     enum { MAX_PASSES = TN_PACKED_FEW / ROWS };

@@ -23,9 +23,9 @@ static inline __m512i load_a(const uint8_t *p) {
     return _mm512_set1_epi32(v);
 }
 
-/* R rows from m, T tiles from column n. What begins at `ahead` is prefetched to L2, `per_k` bytes a step of k. The
- * accumulators have names (acc_rt) because compilers keep an array of 24 registers in memory; what R and T
- * exclude is never live. */
+/* R rows from m, T tiles from column n. Prefetches from `ahead` to L2, `per_k` bytes a step of k. The
+ * accumulators have names (acc_rt) because compilers keep an array of 24 registers in memory; those beyond R
+ * and T are never live. */
 INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead,
                   size_t per_k) {
     size_t k4 = (g->k + 3) / 4, tile_bytes = k4 * 64, lda = g->lda;
@@ -91,9 +91,9 @@ BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6,
     for (size_t n = g->n0; n < g->n1; n += BLOCK_TILES * TN_TILE_N) {
         size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
         if (n_tiles > BLOCK_TILES) n_tiles = BLOCK_TILES;
-        /* The next tiles lie right after these, or what comes next is elsewhere, or nobody knows. The last
-         * groups prefetch a share each: what comes earlier has left L2 again by the time it is used, and so
-         * have activations that what is of no use drove out. */
+        /* The next data are the tiles right after these, or lie elsewhere, or are unknown. The last groups
+         * prefetch a share each: data fetched earlier would be evicted from L2 before its use, and useless
+         * data would evict activations. */
         bool more = n + n_tiles * TN_TILE_N < g->n1;
         uintptr_t next = (uintptr_t)(more      ? g->tiles + (n / TN_TILE_N + n_tiles) * tile_bytes
                                      : g->next ? g->next

@@ -1,9 +1,9 @@
-/* kernels/x86/gemm_s8_ymm.h - the 256-bit gemm_s8: everything but the inner product. Included once by each of
- * its variants, which define before:
+/* kernels/x86/gemm_s8_ymm.h - the 256-bit gemm_s8: everything but the inner product. Included once by each
+ * variant, which first defines:
  *   MAX_ROWS                rows per pass, as many as the registers hold
  *   OFFSET_COLUMNS          1: acc starts at -128 * col_sum because the product takes the u8 activation as it
  *                           is; 0: it takes s8
- *   struct act, load_act(p) four activations of one row, in all lanes, as the product wants them
+ *   struct act, load_act(p) four activations of one row, in all lanes, in the product's form
  *   dot(acc, act, w)        acc[n] += sum over 4 k of a * w, exact */
 #include "kernels/x86/epilogue_ymm.h"
 

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-/* Lanes with the sign bit in `minus` become other - own, the rest other + own. */
+/* Lanes whose sign bit is set in `minus` become other - own, the others other + own. */
 static inline __m256 stage(__m256 own, __m256 other, __m256 minus) {
     return _mm256_add_ps(other, _mm256_xor_ps(own, minus));
 }

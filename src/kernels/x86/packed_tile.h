@@ -1,4 +1,5 @@
-/* kernels/x86/packed_tile.h - where the channels of a tile of weightlets lie, shared by the kernels that read them. */
+/* kernels/x86/packed_tile.h - where the channels of a tile of weightlets lie, for the kernels that read them.
+ */
 #ifndef TN_KERNELS_X86_PACKED_TILE_H
 #define TN_KERNELS_X86_PACKED_TILE_H
 
@@ -11,16 +12,16 @@ typedef struct tile {
     size_t n_cols, step;   /* step: bytes of a group of all of them */
     size_t off[TN_TILE_N]; /* of each in a group */
     unsigned width[TN_TILE_N];
-    unsigned one_width; /* of all 16; 0: of several, or fewer channels */
+    unsigned one_width; /* the width of all 16; 0: several widths, or fewer channels */
     uint64_t widths;    /* as they are kept */
 } tile;
 
-/* The tile from column n on, where t holds the one before: mostly that has the same widths. */
+/* The tile from column n on; t holds the previous one, which mostly has the same widths. */
 static inline void next_tile(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n, tile *t) {
     const size_t group_bytes = TN_WEIGHTLET_GROUP / 8, n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N;
     const uint8_t *kept = bits + n * 3 / 8; /* 3 bits each, from a whole byte on */
     uint64_t widths = 0;
-    if (n_cols == TN_TILE_N) { /* by its parts: bytes that were just stored are not read back as one word */
+    if (n_cols == TN_TILE_N) { /* from its parts: bytes just stored are not read back as one word */
         uint32_t first;
         uint16_t rest;
         memcpy(&first, kept, sizeof first);

@@ -1,6 +1,6 @@
 /* Peak of four vpmaddubsw to one vpmaddwd: 128 byte products a step, the most that weights of up to 5 bits
- * need (gemm_packed_avx2.c). The empty instructions keep the compiler from taking the products of one step
- * for those of the next. */
+ * need (gemm_packed_avx2.c). The empty instructions keep the compiler from reusing the products of one step
+ * in the next. */
 #include <immintrin.h>
 
 #define PEAK_NAME tn_peak_int8_avx2

@@ -24,8 +24,8 @@ static inline uint32_t quantise_tail(const float *x, __m256 inv_scale, uint8_t *
     memcpy(in, x, n * sizeof *x);
     uint32_t clipped = quantise8(_mm256_loadu_ps(in), inv_scale, q);
     memcpy(out, q, n);
-    return clipped &
-           ((1u << n) - 1); /* 0 * inv_scale may be NaN, never clipped; the mask says so to the reader */
+    return clipped & ((1u << n) -
+                      1); /* 0 * inv_scale may be NaN, which is never clipped; the mask makes that explicit */
 }
 
 size_t tn_quantise_s8_avx2(const float *x, float inv_scale, uint8_t *out, size_t n) {

@@ -1,7 +1,7 @@
 /* kernels/x86/rans_avx2.c - a stream of entropy-coded weightlets, eight coders a register.
  *
- * What a coder looks up are shuffles of tables of 32 bytes: gathers would take five times as long. The words of those that
- * have fallen below 2^16 are spread by a table of 256 permutations. */
+ * A coder's look-ups are shuffles of tables of 32 bytes: gathers would take five times as long. The words for
+ * coders that fell below 2^16 are distributed by a table of 256 permutations. */
 #include "kernels/rans.h"
 #include "kernels/unpack.h"
 
@@ -15,7 +15,7 @@ enum { GROUP = TN_WEIGHTLET_GROUP, LANES = TN_RANS_LANES, SCALE_BITS = 12, N = L
 typedef struct coders {
     __m256i x[N]; /* 64 states */
     const uint8_t *at;
-    uint8_t spread[256][8]; /* for each set of lanes, which of the words that follow a lane takes */
+    uint8_t spread[256][8]; /* for each set of lanes: which of the following words each lane takes */
 } coders;
 
 static void make_spread(coders *c) {
@@ -26,8 +26,8 @@ static void make_spread(coders *c) {
         }
 }
 
-/* Places of 16 numbers below 32 in words, for look: those of the first and of the second half of a table of bytes; the other
- * half's, and the words' upper bytes, give 0. */
+/* Places of 16 numbers below 32 in words, for look: those of the first and of the second half of a table of
+ * bytes; the other half's, and the words' upper bytes, give 0. */
 typedef struct places {
     __m256i low, high;
 } places;
@@ -47,7 +47,7 @@ INLINE __m256i look_words(const uint8_t table[2][TN_RANS_BUCKETS], places p) {
     return _mm256_or_si256(look(table[0], p), _mm256_slli_epi16(look(table[1], p), 8));
 }
 
-/* The next states of eight coders; those that are not `active` keep theirs. */
+/* The next states of eight coders; inactive ones keep theirs. */
 INLINE __m256i advance(coders *c, __m256i x, __m256i f, __m256i index, bool all, __m256i active) {
     const __m256i y = _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srli_epi32(x, SCALE_BITS), f), index);
     __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(y, 16), _mm256_setzero_si256());
@@ -61,7 +61,8 @@ INLINE __m256i advance(coders *c, __m256i x, __m256i f, __m256i index, bool all,
     return all ? after : _mm256_blendv_epi8(x, after, active);
 }
 
-/* A step of 16 coders in two registers x, n of them active: their symbols in words, eights of both by fours. */
+/* One step of 16 coders in two registers x, n of them active. Returns their symbols in words, fours of both
+ * registers alternating. */
 INLINE __m256i quarter_step(coders *c, __m256i *x, const tn_rans_table *t, bool all, int n) {
     const __m256i slot = _mm256_set1_epi32(TN_RANS_SCALE - 1), zero = _mm256_setzero_si256(),
                   lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -81,7 +82,7 @@ INLINE __m256i quarter_step(coders *c, __m256i *x, const tn_rans_table *t, bool 
     return all ? symbol : _mm256_and_si256(symbol, _mm256_packs_epi32(active[0], active[1]));
 }
 
-/* A step of 32 coders from the first-th eight on, of which n are active: their symbols. */
+/* One step of 32 coders, starting with register `first`, n of them active. Returns their symbols. */
 INLINE __m256i half_step(coders *c, int first, const tn_rans_table *t, bool all, size_t n) {
     const __m256i low = quarter_step(c, &c->x[first], t, all, (int)n),
                   high = quarter_step(c, &c->x[first + 2], t, all, (int)n - 16);
@@ -89,7 +90,7 @@ INLINE __m256i half_step(coders *c, int first, const tn_rans_table *t, bool all,
                                        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-/* Bits below the symbols, a plane each. */
+/* The bits below the symbols, one plane each. */
 INLINE void take_raw(coders *c, unsigned raw, __m256i code[4]) {
     const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2,
                                             2, 2, 3, 3, 3, 3, 3, 3, 3, 3),
@@ -146,7 +147,7 @@ INLINE void put_group(uint8_t *dst, const __m256i code[4], unsigned bits) {
     }
 }
 
-/* Codes behind the last input count for nothing. */
+/* Codes after the last input are ignored. */
 INLINE void clear_behind(__m256i code[4], size_t left, unsigned bits) {
     const __m256i place = _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18,
                                            19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
@@ -177,7 +178,7 @@ enum { MOST = 2 * 2 * LANES + 3 * 16 + 64 }; /* bytes that a group may read, or 
 bool tn_rans_decode_avx2(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst) {
     coders c = {.at = src + LANES * sizeof(uint32_t)};
     const uint8_t *end = src + n_bytes;
-    uint8_t tail[2 * MOST]; /* the last bytes, so that reads of whole registers stay within memory */
+    uint8_t tail[2 * MOST]; /* copies the last bytes, so that whole registers can be read */
     bool in_tail = false;
     if (n_bytes < LANES * sizeof(uint32_t)) return false;
     make_spread(&c);

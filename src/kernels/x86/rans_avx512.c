@@ -1,7 +1,7 @@
 /* kernels/x86/rans_avx512.c - a stream of entropy-coded weightlets, 32 coders a register of words.
  *
- * What a coder looks up fits registers: the shared buckets, the frequencies and the bases, so that there is no
- * gathering. Two registers of words are in flight, whose chains of lookups overlap. */
+ * A coder's tables fit registers: the shared buckets, the frequencies and the bases, so nothing is gathered.
+ * Two registers of words are in flight, so their chains of look-ups overlap. */
 #include "kernels/rans.h"
 #include "kernels/unpack.h"
 
@@ -31,7 +31,7 @@ INLINE __m512i advance(__m512i x, __m512i f, __m512i index, __mmask16 which, con
     return _mm512_mask_mov_epi32(_mm512_mask_mov_epi32(x, which, y), low, in);
 }
 
-/* A step of 32 coders, those of `which`: their symbols; 0 of the others. */
+/* One step of those of 32 coders in `which`. Returns their symbols, and 0 for the others. */
 INLINE __m256i half_step(coders *c, int first, const lookups *t, __mmask32 which) {
     const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30,
                                           28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -58,7 +58,7 @@ INLINE __m512i step(coders *c, const lookups *t, __mmask64 which) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), half_step(c, 2, t, (__mmask32)(which >> 32)), 1);
 }
 
-/* Bits below the symbols, a plane each. */
+/* The bits below the symbols, one plane each. */
 INLINE void take_raw(coders *c, unsigned raw, __m512i code[2]) {
     for (int i = 0; i < 2; i++) {
         __m512i low = _mm512_setzero_si512();
@@ -119,7 +119,7 @@ enum { MOST = 2 * 2 * LANES + 3 * 16 + 64 }; /* bytes that a group may read, or 
 bool tn_rans_decode_avx512(const tn_rans_args *a, const uint8_t *src, size_t n_bytes, uint8_t *dst) {
     coders c = {.at = src + LANES * sizeof(uint32_t)};
     const uint8_t *end = src + n_bytes;
-    uint8_t tail[2 * MOST]; /* the last bytes, so that reads of whole registers stay within memory */
+    uint8_t tail[2 * MOST]; /* copies the last bytes, so that whole registers can be read */
     bool in_tail = false;
     if (n_bytes < LANES * sizeof(uint32_t)) return false;
     for (int i = 0; i < 4; i++) c.x[i] = _mm512_loadu_si512(src + 64 * i);

@@ -16,7 +16,7 @@ static int64_t sum_floats(__m256 v) {
 static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum,
                     int64_t *sum_sq) {
     __m128i by = _mm_cvtsi32_si128(shift);
-    __m256 sf = _mm256_setzero_ps(), qf = sf; /* they only place the first guess: floats will do */
+    __m256 sf = _mm256_setzero_ps(), qf = sf; /* floats suffice: they only place the first guess */
     size_t i = 0;
     int64_t s = 0, q = 0;
     for (; i + 16 <= n; i += 16) {

@@ -1,7 +1,7 @@
 /* kernels/x86/unpack_avx512.c - weightlets to tiles. The packed bits of sixteen channels are transposed as
- * 32-bit units before they are taken apart: they are fewer than the weights, and after it every lane is a
- * channel, so that widths that differ are one vector of rotations, masks and zeros for the whole tile and
- * what remains is the same for all lanes.
+ * 32-bit units before they are separated: they are fewer than the weights, and afterwards every lane is a
+ * channel. So different widths are one vector of rotations, masks and zeros for the whole tile, and the rest
+ * is the same for all lanes.
  *
  * A unit is four consecutive k, a tile's line is one unit of every channel. Line l of a group of 32 finds its
  *   4-bit weightlets in unit l % 16 of theirs, 4 * (l / 16) bits up,
@@ -15,8 +15,7 @@ enum { GROUP = TN_WEIGHTLET_GROUP, PLANES = 4 /* of 1, 2, 4 and 8 bits */, AHEAD
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* What a tile's channels have in common with no other tile. Codes are assembled doubled, so that a weight is
- * one subtraction away. */
+/* What is specific to a tile. Codes are assembled doubled, so that a weight is one subtraction away. */
 typedef struct lanes {
     size_t step;                                  /* bytes of a group of all channels */
     _Alignas(64) uint32_t off[PLANES][TN_TILE_N]; /* of each channel's weightlets in a group */
@@ -29,7 +28,7 @@ typedef struct lanes {
 /* x moved up by n lanes, zeros below. */
 #define LANES_UP(x, n) _mm512_alignr_epi32(x, _mm512_setzero_si512(), 16 - (n))
 
-/* Where channels of `which` find their weightlets; others read where the first of those does, and masks drop
+/* Where channels in `which` find their weightlets; the others read at the first one's place, and masks drop
  * that. */
 INLINE void place(lanes *t, int plane, __m512i at, __mmask16 which) {
     __m512i first = _mm512_set1_epi32(which ? __builtin_ctz(which) : 0);
@@ -84,7 +83,7 @@ INLINE void units(const uint8_t *src, const uint32_t *off, __m512i unit[static 4
     unit[3] = _mm512_unpackhi_epi64(t[1], t[3]);
 }
 
-/* Every lane rotated right by n < 32. The intrinsic wants a number where it stands, and -O1 unrolls nothing. */
+/* Every lane rotated right by n < 32. The intrinsic needs a constant, and -O1 unrolls nothing. */
 INLINE __m512i turned(__m512i x, unsigned n) {
     __v16su u = (__v16su)x;
     return n ? (__m512i)(u >> n | u << (32 - n)) : x;
@@ -93,7 +92,7 @@ INLINE __m512i turned(__m512i x, unsigned n) {
 /* acc | (x & mask) */
 #define PUT(acc, x, mask) _mm512_ternarylogic_epi32(acc, x, mask, 0xf8)
 
-/* A group's 32 lines to out; have: bits of which widths the tile has weightlets. */
+/* Writes a group's 32 lines to out; have: the sizes of weightlets that the tile has. */
 INLINE void group(const uint8_t *src, const lanes *t, unsigned have, int8_t *out) {
     __m512i one[4] = {{0}}, two[4] = {{0}}, four[4] = {{0}}, whole[4] = {{0}};
     if (have & 1) {
@@ -133,8 +132,8 @@ INLINE void group(const uint8_t *src, const lanes *t, unsigned have, int8_t *out
 INLINE void groups(const uint8_t *src, const lanes *t, size_t n_lines, unsigned have, int8_t *tile) {
     _Alignas(64) int8_t rest[GROUP * TN_TILE_N];
     for (size_t line = 0; line < n_lines; line += GROUP / TN_TILE_K, src += t->step) {
-        /* The loads of a group leave the hardware's prefetcher behind (a third of the rate from memory and L3).
-         * What is fetched may lie behind the tile: the next one does, and a prefetch is not a read. */
+        /* A group's loads outrun the hardware prefetcher (a third of the rate from memory and L3). The
+         * prefetch may reach past the tile: the next tile follows, and a prefetch does not read. */
         const uintptr_t next = (uintptr_t)src + AHEAD * t->step;
         for (size_t i = 0; i < t->step; i += 64) _mm_prefetch((const char *)(next + i), _MM_HINT_T1);
         const size_t left = n_lines - line;
@@ -148,7 +147,8 @@ size_t tn_unpack_tile_avx512(const uint8_t *src, const uint8_t *bits, size_t n_c
     lanes t;
     lanes_of(&t, bits, n_cols);
     const size_t n_lines = (k + TN_TILE_K - 1) / TN_TILE_K;
-    switch (t.have) { /* what occurs in packages of 2 to 8 bits by loss; a loop for any costs a third more */
+    switch (
+        t.have) { /* the combinations in packages of 2 to 8 bits by loss; a general loop costs a third more */
     case 2: groups(src, &t, n_lines, 2, tile); break;
     case 3: groups(src, &t, n_lines, 3, tile); break;
     case 4: groups(src, &t, n_lines, 4, tile); break;
@@ -159,7 +159,7 @@ size_t tn_unpack_tile_avx512(const uint8_t *src, const uint8_t *bits, size_t n_c
     case 15: groups(src, &t, n_lines, 15, tile); break;
     default: groups(src, &t, n_lines, t.have, tile); break;
     }
-    if (k % TN_TILE_K) { /* k that do not exist are zero, whatever their codes stood for */
+    if (k % TN_TILE_K) { /* k beyond the end are zero, whatever their codes */
         __m512i *last = (__m512i *)(tile + (n_lines - 1) * 64);
         *last = _mm512_and_si512(*last, _mm512_set1_epi32((int)((1u << k % TN_TILE_K * 8) - 1)));
     }

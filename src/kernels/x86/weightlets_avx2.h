@@ -7,7 +7,7 @@
 
 #include <immintrin.h>
 
-/* Bits of x from position `from` of every byte to position `to`. Both are constants where this is inlined. */
+/* Moves bits of x from position `from` of every byte to position `to`. Both are constants after inlining. */
 static inline __attribute__((always_inline)) __m256i weightlets_moved(__m256i x, int from, int to,
                                                                       int width) {
     __m256i mask = _mm256_set1_epi8((char)(((1 << width) - 1) << to));
@@ -16,7 +16,7 @@ static inline __attribute__((always_inline)) __m256i weightlets_moved(__m256i x,
 }
 
 /* Codes of a group with bits < 8, moved up by `place` bits; reads its 16 * bits bytes at src and no more, and
- * returns what follows. bits and place are constants where this is inlined. */
+ * returns what follows. bits and place are constants after inlining. */
 static inline __attribute__((always_inline)) const uint8_t *
 weightlets_placed_avx2(const uint8_t *src, int bits, int place, __m256i w[static 4]) {
     for (int i = 0; i < 4; i++) w[i] = _mm256_setzero_si256();
@@ -39,7 +39,8 @@ weightlets_placed_avx2(const uint8_t *src, int bits, int place, __m256i w[static
     }
     if (bits & 1) {
         /* The halves of register i hold stripes 2i and 2i + 1, so bit 2i + 1 of every byte of the upper half
-         * is moved to bit 2i first. What crosses a byte is masked below: only bits 0, 2, 4, 6 are taken. */
+         * is moved to bit 2i first. Bits that cross into another byte are masked below: only bits 0, 2, 4, 6
+         * are used. */
         __m256i x = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)src)),
                 half = _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi32(1), 1);
         x = _mm256_srlv_epi32(x, half);

@@ -12,7 +12,7 @@
 
 /* Codes of 1 to 3 bits: those of the first register in the low halves of bytes, those of the second in the
  * high ones. A stripe of the second lies four bits above one of the first, so one shift brings both to their
- * places; other bits are whatever comes with them. Shifts, because rotations wait for the unit of the products
+ * places; the other bits are arbitrary. Shifts, because rotations compete with the products for their unit
  * (Zen 4). */
 static inline __attribute__((always_inline)) __m512i weightlet_halves_avx512(const uint8_t *src, int bits) {
     const __m512i by_half = _mm512_set_epi32(2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0),
@@ -29,8 +29,8 @@ static inline __attribute__((always_inline)) __m512i weightlet_halves_avx512(con
     return bits == 1 ? one : SELECT(_mm512_set1_epi8(0x33), two, _mm512_slli_epi32(one, 2));
 }
 
-/* The same group as unsigned codes: of fewer than 8 bits as they are, int8 plus 128. With `raised`, codes of up
- * to 4 bits are 16 times as large in the second register, where they need no shift. */
+/* The same group as unsigned codes: plain if they have fewer than 8 bits, int8 plus 128 otherwise. With
+ * `raised`, codes of up to 4 bits are 16 times as large in the second register, which saves a shift. */
 static inline __attribute__((always_inline)) void weightlet_codes_avx512(const uint8_t *src, int bits,
                                                                          bool raised, __m512i w[static 2]) {
     const __m512i low = _mm512_set1_epi8(0x0f);
@@ -54,8 +54,8 @@ static inline __attribute__((always_inline)) void weightlet_codes_avx512(const u
     }
 }
 
-/* Reads the group's 16 * bits bytes at src and no more, as int8; bits is a constant where this is inlined. Returns
- * what follows. */
+/* Reads the group's 16 * bits bytes at src and no more, as int8; bits is a constant after inlining. Returns
+ * the end of the group. */
 static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(const uint8_t *src, int bits,
                                                                               __m512i w[static 2]) {
     const __m512i zero = _mm512_set1_epi8((char)((1 << bits) - 1));

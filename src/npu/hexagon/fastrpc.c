@@ -3,7 +3,7 @@
  * (TERN_HEXAGON_SDK), in place of qemu.c.
  *
  * It has NEVER RUN: it was written against the public headers and compiled against them.
- * docs/reference/hexagon.md lists what has to be found out on a device. The arenas are uncached for the CPU,
+ * docs/reference/hexagon.md lists what must be verified on a device. The arenas are uncached for the CPU,
  * which is slow but needs no cache maintenance here. The DSP side does the maintenance of the DSP's cache. */
 #include "npu/hexagon/transport.h"
 
@@ -45,7 +45,7 @@ static void close_link(tn_hex_link **l) {
     tn_free(f->ctx, f);
 }
 
-/* Returns what went wrong: 0 for nothing, -1 for no memory, else FastRPC's error. */
+/* Returns 0, -1 without memory, or FastRPC's error. */
 static int add_arena(fastrpc_link *f) {
     uint8_t *p = rpcmem_alloc(RPCMEM_HEAP_ID_SYSTEM, RPCMEM_FLAG_UNCACHED, ARENA);
     if (!p) return -1;

@@ -30,9 +30,9 @@ enum {
 
 typedef enum tn_hex_what {
     TN_HEX_HELLO = 0x31584854, /* first and once */
-    TN_HEX_MAP,                /* size bytes at place may be used from now on */
+    TN_HEX_MAP,                /* size bytes at place may now be used */
     TN_HEX_UNMAP,              /* refused while a graph uses them */
-    TN_HEX_LOAD,               /* a graph under the number id, which is free */
+    TN_HEX_LOAD,               /* a graph with the number id, which must be free */
     TN_HEX_RUN,                /* a loaded graph */
     TN_HEX_FREE,               /* a loaded graph; its number is free again */
     TN_HEX_UNPACK,             /* weightlets to tiles (kernels/unpack.h) */
@@ -41,7 +41,7 @@ typedef enum tn_hex_what {
 
 typedef enum tn_hex_status {
     TN_HEX_OK = 1,
-    TN_HEX_E_MESSAGE, /* unknown, or not now */
+    TN_HEX_E_MESSAGE, /* unknown, or not allowed now */
     TN_HEX_E_PLACE,   /* not mapped, or not aligned */
     TN_HEX_E_LIMIT,   /* more memory than the cap, or a full table */
     TN_HEX_E_GRAPH,   /* no graph has this number, or one has it already */
@@ -72,7 +72,7 @@ typedef struct tn_hex_load {
 } tn_hex_load;
 
 /* in has rows of ceil(k/4)*4 bytes, in_stride apart; that of the first op is all ops' in linears. cols is how
- * many output columns are computed: n for linears, 0 where the op is left out. out has rows of cols elements,
+ * many output columns are computed: n for linears, 0 to skip the op. out has rows of cols elements,
  * out_stride elements apart. */
 typedef struct tn_hex_run {
     uint32_t n_rows;
@@ -88,8 +88,8 @@ typedef struct tn_hex_unpack {
     uint8_t bits[(TN_HEX_MAX_CHANNELS * 3 + 7) / 8 + 4];
 } tn_hex_unpack;
 
-/* idx gets the positions of the k largest of n scores, ascending; of equal ones the lowest positions. Scores are s32, of
- * bound at most. */
+/* idx gets the positions of the k largest of n scores, ascending; of equal ones the lowest positions.
+ * Scores are s32, of bound at most. */
 typedef struct tn_hex_topk_rows {
     uint32_t n_rows, bound;
     struct {
@@ -109,7 +109,8 @@ typedef struct tn_hex_request {
     };
 } tn_hex_request;
 
-/* serial is the request's. used_bytes is what is mapped, of the cap. n_threads is how many computed at once at most. */
+/* serial is the request's. used_bytes is what is mapped, of the cap. n_threads is how many computed at
+ * once at most. */
 typedef struct tn_hex_reply {
     uint32_t serial, status, used_bytes, n_threads;
 } tn_hex_reply;

@@ -1,5 +1,6 @@
-/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon. Memory files are the
- * arenas (descriptors from 3 on there). A socket carries the messages (0 and 1 there) and tells of a peer that died. */
+/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon. Memory files are the arenas
+ * (descriptors from 3 on there). A socket carries the messages (0 and 1 there) and reports a peer that
+ * died. */
 #ifdef TERN_HEXAGON
 #include "base/clock.h"
 #include "npu/hexagon/transport.h"
@@ -27,7 +28,7 @@ typedef struct qemu_link {
     tn_hex_link link;
     tn_ctx *ctx;
     int fd[TN_HEX_MAX_ARENAS], sock;
-    pid_t pid; /* 0: none, or not any more */
+    pid_t pid; /* 0: none, or ended */
 } qemu_link;
 
 static void end(tn_hex_link *l) {
@@ -65,7 +66,8 @@ static bool find_dsp(char path[PATH_MAX]) {
     return snprintf(path, PATH_MAX, "%s/../libexec/tern/hexagon-dsp", exe) < PATH_MAX && !access(path, R_OK);
 }
 
-/* TERN_HEXAGON_ARENA_MB makes smaller ones, as many as there may be: what lies in several is tried with little memory. */
+/* TERN_HEXAGON_ARENA_MB makes the maximal number of smaller ones, to test data in several arenas with
+ * little memory. */
 static tern_status make_arenas(qemu_link *q, tern_error *err) {
     const char *given = getenv("TERN_HEXAGON_ARENA_MB");
     int mb = given ? atoi(given) : ARENA_MB;
@@ -76,7 +78,7 @@ static tern_status make_arenas(qemu_link *q, tern_error *err) {
     q->link.n_arenas = n < TN_HEX_MAX_ARENAS ? n : TN_HEX_MAX_ARENAS;
     for (uint32_t i = 0; i < q->link.n_arenas; i++) {
         int fd = memfd_create("tern-hexagon", MFD_CLOEXEC);
-        /* above the descriptors that the DSP program gets, so that giving it one never takes another's place */
+        /* above the DSP program's descriptors, so that passing one on never overwrites another */
         q->fd[i] = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3 + TN_HEX_MAX_ARENAS);
         if (fd >= 0) close(fd);
         TN_FAIL_IF(q->fd[i] < 0 || ftruncate(q->fd[i], q->link.arena_bytes), err, TERN_E_DEVICE,

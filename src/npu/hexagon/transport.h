@@ -21,8 +21,8 @@ typedef struct tn_hex_transport {
     const char *name;
     /* open starts the DSP program and makes the arenas. */
     tern_status (*open)(tn_ctx *ctx, tn_hex_link **out, tern_error *err);
-    /* send never waits. It returns false when the DSP is gone or its queue is full, which is equally bad with
-     * one request at a time. */
+    /* send never waits. It returns false if the DSP is gone or its queue is full, which with one request
+     * at a time is an error, too. */
     bool (*send)(tn_hex_link *l, const void *message, size_t n_bytes);
     tn_hex_receipt (*receive)(tn_hex_link *l, void *message, size_t n_bytes, int limit_ms);
     /* kill ends the DSP program. When it returns the program no longer writes to the arena; only close may

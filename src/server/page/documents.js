@@ -1,6 +1,7 @@
 // Documents that answers may use: dropped in, listed, asked; and the passages that an answer was given.
 import { call, upload } from "./api.js";
 import { el } from "./markdown.js";
+import { isPicture } from "./pictures.js";
 
 const $ = (id) => document.getElementById(id), LARGEST = 8 << 20;
 
@@ -12,8 +13,8 @@ export class Documents {
     const main = $("main");
     main.addEventListener("dragover", (e) => { if ([...e.dataTransfer.types].includes("Files")) { e.preventDefault(); main.classList.add("dropping"); } });
     main.addEventListener("dragleave", (e) => { if (!main.contains(e.relatedTarget)) main.classList.remove("dropping"); });
-    main.addEventListener("drop", (e) => { e.preventDefault(); main.classList.remove("dropping"); this.add([...e.dataTransfer.files]); });
-    $("box").addEventListener("paste", (e) => { if (e.clipboardData.files.length) { e.preventDefault(); this.add([...e.clipboardData.files]); } });
+    main.addEventListener("drop", (e) => { e.preventDefault(); main.classList.remove("dropping"); this.sort([...e.dataTransfer.files]); });
+    $("box").addEventListener("paste", (e) => { if (e.clipboardData.files.length) { e.preventDefault(); this.sort([...e.clipboardData.files]); } });
   }
 
   async load() {
@@ -30,6 +31,13 @@ export class Documents {
 
   // What the next question carries.
   wanted() { return this.use && (this.list.length || this.others) ? { documents: true } : {}; }
+
+  // Pictures go with the question, everything else is read.
+  sort(files) {
+    const seen = files.filter(isPicture), read = files.filter((f) => !isPicture(f));
+    if (seen.length) this.page.pictures.add(seen);
+    if (read.length) this.add(read);
+  }
 
   async add(files) {
     for (const f of files) {

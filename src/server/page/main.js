@@ -4,7 +4,9 @@ import { el } from "./markdown.js";
 import { Talk } from "./talk.js";
 import { Engine } from "./engine.js";
 import { Documents } from "./documents.js";
+import { Pictures } from "./pictures.js";
 import { askFor, confirm, tell, settingsDialog, figures } from "./dialogs.js";
+import { conversations } from "./imported.js";
 
 const $ = (id) => document.getElementById(id);
 const page = { talks: [], open: null, state: null, changes: -1, say: announce, banner, failed };
@@ -31,6 +33,13 @@ function when(t) {
   return days <= 0 ? "Today" : days === 1 ? "Yesterday" : days < 7 ? "This week" : days < 31 ? "This month" : "Before";
 }
 
+// The words that were looked for, marked.
+function marked(text, words) {
+  const all = words.trim().split(/\s+/).filter(Boolean).map((w) => w.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  if (!all.length) return [text];
+  return text.split(new RegExp(`(${all.join("|")})`, "giu")).map((part, i) => (i % 2 ? el("mark", {}, part) : part));
+}
+
 function showList() {
   const writing = new Set(((page.state && page.state.running) || []).map((r) => r.talk)), list = $("talks");
   const focus = document.activeElement && document.activeElement.closest && document.activeElement.closest("#talks a");
@@ -40,7 +49,7 @@ function showList() {
     const name = when(t.updated), head = name === group ? [] : [el("li", { class: "group" }, name)];
     group = name;
     const a = el("a", { href: "#" + t.id, "data-id": t.id, "aria-current": page.open && page.open.id === t.id ? "page" : null, class: writing.has(t.id) ? "writing" : "" },
-      t.title || "New conversation", t.found ? el("small", {}, t.found) : null);
+      el("span", { dir: "auto" }, t.title || "New conversation"), t.found ? el("small", { dir: "auto" }, ...marked(t.found, $("search").value)) : null);
     return [...head, el("li", {}, a)];
   }));
   if (!page.talks.length && $("search").value) list.append(el("li", { class: "group" }, "Nothing found"));
@@ -84,6 +93,7 @@ function showModel() {
     ...(m.first_token_s ? [el("br"), `first token ${m.first_token_s.toFixed(2)} s from cold`] : []),
     ...(page.state.counts.waiting ? [el("br"), `${page.state.counts.waiting} waiting`] : []));
   page.engine.watch(several() ? m.id : "");
+  page.pictures.show();
 }
 page.showModel = showModel;
 
@@ -156,6 +166,7 @@ async function open(id) {
     failed(e);
   }
   if (page.open !== talk) return undefined;
+  if (id && $("search").value.trim()) talk.find($("search").value.trim().split(/\s+/));
   updateHead();
   showList();
   return undefined;
@@ -183,16 +194,17 @@ box.addEventListener("input", () => { grow(); sessionStorage.setItem(wordsKey(),
 async function send() {
   const words = box.value.trim();
   if (!words || (page.open && page.open.writing())) return;
-  const key = wordsKey();
+  const key = wordsKey(), pictures = page.pictures.take();
   box.value = "";
   grow();
   try {
     banner("", "request");
-    await page.open.say(words);
+    await page.open.say(words, page.open.leaf, pictures.map((p) => p.url));
     sessionStorage.removeItem(key);
     looking();
   } catch (e) {
     if (!box.value) { box.value = words; grow(); }
+    page.pictures.giveBack(pictures);
     failed(e);
   }
   updateHead();
@@ -246,6 +258,25 @@ menuItem("rename", async () => {
 menuItem("erase", () => erase(page.open.id));
 menuItem("export-md", () => save(page.open.asMarkdown(), "text/markdown", "md"));
 menuItem("export-json", async () => save(JSON.stringify(await call("GET", "/page/talks/" + page.open.id), null, 1), "application/json", "json"));
+menuItem("import", () => $("import-files").click());
+$("import-files").addEventListener("change", async () => {
+  const files = [...$("import-files").files];
+  let n = 0, last = null, why = "";
+  $("import-files").value = "";
+  for (const f of files) {
+    try {
+      const list = conversations(await f.text());
+      if (!list.length) why = `${f.name}: there is no conversation in it.`;
+      for (const v of list) { last = (await call("POST", "/page/talks", v)).id; n++; }
+    } catch (e) { why = `${f.name}: ${e instanceof SyntaxError ? "not JSON" : e.message}`; }
+  }
+  if (n) {
+    await loadList();
+    announce(n === 1 ? "One conversation is imported." : `${n} conversations are imported.`);
+    location.hash = last;
+  }
+  if (why) banner(why, "request");
+});
 menuItem("options", async () => { await settingsDialog(page.open); });
 menuItem("show-metrics", () => figures());
 menuItem("help", () => tell("Keyboard", [["Enter", "send"], ["Shift Enter", "a new line"], ["Esc", "stop the answer, close what is open"], ["↑ in an empty box", "edit the last question"],
@@ -294,6 +325,7 @@ onKeyNeeded(async (wrong) => (await askFor("This server wants a key", wrong ? "T
 
 page.engine = new Engine(page, events);
 page.documents = new Documents(page);
+page.pictures = new Pictures(page);
 (async () => {
   const opened = open(location.hash.slice(1) || null); // first of all: whoever types has somewhere to say it
   if (innerWidth > 980) box.focus();

@@ -1,5 +1,7 @@
 // Markdown as elements. Text becomes text nodes and nothing else: no markup of a model or a document is ever parsed as HTML.
 
+import { math } from "./math.js";
+
 export function el(name, attributes, ...children) {
   const e = document.createElement(name);
   for (const [k, v] of Object.entries(attributes || {})) {
@@ -56,6 +58,27 @@ function bracketed(s, i, depth) {
   return { node: link(s.slice(from, end) || url, url, depth), to: close + 1 }; // pictures are links too: nothing is loaded
 }
 
+// Mathematics between its marks: $...$ where it looks like some (no space inside, no figure behind: prices are none), $$...$$, \(...\), \[...\].
+const MATH = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
+function formula(s, i) {
+  for (const [open, close, block] of MATH) {
+    if (!s.startsWith(open, i)) continue;
+    const from = i + open.length;
+    let end = from;
+    for (; end < s.length && end - from <= 4000; end++) {
+      if (s.startsWith(close, end)) break;
+      if (s[end] === "\\") end++;
+      else if (open === "$" && s[end] === "\n") return null;
+    }
+    if (!s.startsWith(close, end) || end === from) return null;
+    const source = s.slice(from, end);
+    if (open === "$" && (/`|^\s|\s$/.test(source) || /\d/.test(s[end + 1] || ""))) return null;
+    const shown = math(source, block);
+    return { node: shown ? (block ? el("span", { class: "formula", tabindex: "0", role: "group", "aria-label": "Formula" }, shown) : shown) : el("code", { class: "tex", dir: "ltr" }, s.slice(i, end + close.length)), to: end + close.length };
+  }
+  return null;
+}
+
 export function inline(s, depth = 0) {
   const out = [], missing = new Set();
   let plain = "";
@@ -63,7 +86,8 @@ export function inline(s, depth = 0) {
   if (depth > DEPTH) return [s];
   for (let i = 0; i < s.length;) {
     const c = s[i];
-    let hit = null;
+    let hit = c === "$" || (c === "\\" && (s[i + 1] === "(" || s[i + 1] === "[")) ? formula(s, i) : null;
+    if (hit) { flush(); out.push(hit.node); i = hit.to; continue; }
     if (c === "\\" && /[\\`*_{}[\]()#+\-.!~|>]/.test(s[i + 1] || "")) { plain += s[i + 1]; i += 2; continue; }
     if (c === "`") {
       const ticks = /^`+/.exec(s.slice(i, i + 20))[0], end = missing.has(ticks) ? -1 : s.indexOf(ticks, i + ticks.length);
@@ -113,15 +137,23 @@ function codeBlock(code, lang) {
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   });
   return el("div", { class: "block" }, el("div", { class: "head" }, el("span", {}, lang || "text"), copy),
-    el("pre", { tabindex: "0" }, el("code", {}, ...coloured(code, lang.toLowerCase()))));
+    el("pre", { tabindex: "0", dir: "ltr" }, el("code", {}, ...coloured(code, lang.toLowerCase()))));
 }
 
 // ---- blocks
+
+// Marks of lists, borders of quotations and columns of tables stand where the words begin. (dir="auto" does not look into children with a dir of their own.)
+const RIGHT = /^[^\p{L}]*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u;
+function sided(e) {
+  if (RIGHT.test(e.textContent.slice(0, 500))) e.setAttribute("dir", "rtl");
+  return e;
+}
 
 const LIST = /^(\s*)([-*+]|\d{1,9}[.)])(\s+)(.*)$/;
 const FENCE = /^(\s{0,3})(`{3,}|~{3,})([^`]*)$/;
 const RULE = /^\s{0,3}([-*_])(\s*\1){2,}\s*$/;
 const HEAD = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const aligned = (rule) => cells(rule).map((c) => (/^:-*:$/.test(c) ? "centre" : /:$/.test(c) ? "end" : ""));
 const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((c) => c.trim());
 
 function fenced(lines, i, m) {
@@ -143,7 +175,7 @@ function list(lines, i, depth) {
   while (j < lines.length) {
     const m = LIST.exec(lines[j]);
     if (!m || m[1].length !== first[1].length || /\d/.test(m[2]) !== ordered) break;
-    const indent = m[1].length + m[2].length + Math.min(m[3].length, 4), item = [m[4]];
+    const task = /^\[([ xX])\]\s+(.*)$/.exec(m[4]), indent = m[1].length + m[2].length + Math.min(m[3].length, 4), item = [task ? task[2] : m[4]];
     for (j++; j < lines.length; j++) {
       const line = lines[j], space = /^\s*/.exec(line)[0].length;
       if (!line.trim()) {
@@ -156,9 +188,10 @@ function list(lines, i, depth) {
     }
     while (j < lines.length && !lines[j].trim() && LIST.test(lines[j + 1] || "")) j++;
     const tight = blocks(item, depth + 1);
-    out.append(el("li", {}, ...tight.flatMap((n) => (n.nodeName === "P" && tight.length <= 2 ? [...n.childNodes] : [n]))));
+    const box = task && el("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": task[1] === " " ? "To do" : "Done" });
+    out.append(el("li", { dir: "auto", class: task ? "task" : undefined }, box, ...tight.flatMap((n) => (n.nodeName === "P" && tight.length <= 2 ? [...n.childNodes] : [n]))));
   }
-  return { node: out, to: j };
+  return { node: sided(out), to: j };
 }
 
 function table(lines, i) {
@@ -166,22 +199,40 @@ function table(lines, i) {
   let j = i + 2;
   const body = [];
   for (; j < lines.length && lines[j].includes("|") && lines[j].trim(); j++) body.push(cells(lines[j]));
-  const row = (tag) => (c) => el(tag, tag === "th" ? { scope: "col" } : {}, ...inline(c));
-  return { node: el("table", {}, el("thead", {}, el("tr", {}, ...head.map(row("th")))),
-    el("tbody", {}, ...body.map((r) => el("tr", {}, ...head.map((_, k) => row("td")(r[k] || "")))))), to: j };
+  const side = aligned(lines[i + 1]), cell = (tag, c, k) => el(tag, { dir: "auto", class: side[k] || undefined, scope: tag === "th" ? "col" : undefined }, ...inline(c));
+  const shown = el("table", {}, el("thead", {}, el("tr", {}, ...head.map((c, k) => cell("th", c, k)))),
+    el("tbody", {}, ...body.map((r) => el("tr", {}, ...head.map((_, k) => cell("td", r[k] || "", k))))));
+  return { node: el("div", { class: "wide-table", tabindex: "0", role: "group", "aria-label": "Table" }, sided(shown)), to: j };
+}
+
+// Headings of a text stand below that of its message (h2), and none is left out, whatever number the text begins with.
+let above = [];
+function levelOf(n) {
+  while (above.length && above[above.length - 1] >= n) above.pop();
+  above.push(n);
+  return Math.min(6, 2 + above.length);
 }
 
 function special(lines, i, depth) {
   const line = lines[i];
   let m;
   if ((m = FENCE.exec(line))) return fenced(lines, i, m);
-  if ((m = HEAD.exec(line))) return { node: el("h" + Math.min(6, m[1].length + 1), {}, ...inline(m[2])), to: i + 1 };
+  if ((m = HEAD.exec(line))) return { node: el("h" + levelOf(m[1].length), { dir: "auto" }, ...inline(m[2])), to: i + 1 };
   if (RULE.test(line)) return { node: el("hr"), to: i + 1 };
+  if ((m = /^\s{0,3}(\$\$|\\\[)/.exec(line))) {
+    const close = m[1] === "$$" ? "$$" : "\\]";
+    for (let j = i, text = ""; j < lines.length && j - i < 60; j++) {
+      text += (j > i ? "\n" : "") + lines[j].trim();
+      const hit = text.indexOf(close, 2) === text.length - 2 && text.length > 4 ? formula(text, 0) : null;
+      if (hit) return { node: el("p", {}, hit.node), to: j + 1 };
+      if (text.indexOf(close, 2) >= 0) break;
+    }
+  }
   if (depth < DEPTH && /^\s{0,3}>/.test(line)) {
     let j = i;
     const inner = [];
     for (; j < lines.length && /^\s{0,3}>/.test(lines[j]); j++) inner.push(lines[j].replace(/^\s{0,3}> ?/, ""));
-    return { node: el("blockquote", {}, ...blocks(inner, depth + 1)), to: j };
+    return { node: sided(el("blockquote", {}, ...blocks(inner, depth + 1))), to: j };
   }
   if (depth < DEPTH && LIST.test(line)) return list(lines, i, depth);
   const next = (lines[i + 1] || "").trim(); // a long line is no rule of a table: the expression looks at spaces again and again
@@ -192,7 +243,7 @@ function special(lines, i, depth) {
 function blocks(lines, depth) {
   const out = [];
   let text = [];
-  const flush = () => { if (text.length) out.push(el("p", {}, ...inline(text.join("\n")))); text = []; };
+  const flush = () => { if (text.length) out.push(el("p", { dir: "auto" }, ...inline(text.join("\n")))); text = []; };
   for (let i = 0; i < lines.length;) {
     if (!lines[i].trim()) { flush(); i++; continue; }
     const hit = special(lines, i, depth);
@@ -205,4 +256,7 @@ function blocks(lines, depth) {
   return out;
 }
 
-export function markdown(text) { return blocks(text.replace(/\r\n?/g, "\n").split("\n"), 0); }
+export function markdown(text) {
+  above = [];
+  return blocks(text.replace(/\r\n?/g, "\n").split("\n"), 0);
+}

@@ -1,6 +1,7 @@
 // One conversation: a tree of nodes, of which one path is shown. The server keeps it and writes its answers.
 import { call, events } from "./api.js";
 import { el, markdown } from "./markdown.js";
+import { shown } from "./pictures.js";
 
 const GREETINGS = ["Explain what a mixture of experts is", "Write a haiku about the sea", "What can you help me with?"];
 
@@ -71,7 +72,7 @@ export class Talk {
     if (this.id) await this.change({ settings });
   }
 
-  async say(content, parent = this.leaf) { await this.ask({ parent, content }); }
+  async say(content, parent = this.leaf, images = []) { await this.ask(images.length ? { parent, content, images } : { parent, content }); }
   async again(question) { await this.ask({ parent: question }); }
 
   async ask(body) {
@@ -122,7 +123,7 @@ export class Talk {
     const go = async () => {
       if (!area.value.trim()) return;
       this.shown.delete(node.id);
-      try { await this.say(area.value.trim(), node.parent); } catch (e) { this.page.failed(e); }
+      try { await this.say(area.value.trim(), node.parent, node.images); } catch (e) { this.page.failed(e); }
       document.getElementById("box").focus();
     };
     save.addEventListener("click", go);
@@ -135,10 +136,15 @@ export class Talk {
     area.focus();
   }
 
-  async goTo(node) { // the newest end of this branch
+  // The newest end of this branch.
+  end(node) {
     let leaf = node;
     for (let next = leaf; next;) { leaf = next; next = [...this.nodes.values()].filter((n) => n.parent === leaf.id).sort((a, b) => b.id - a.id)[0]; }
-    this.leaf = leaf.id;
+    return leaf;
+  }
+
+  async goTo(node) {
+    this.leaf = this.end(node).id;
     this.render();
     const view = this.shown.get(node.id), button = view && view.article.querySelector(".branches button:not(:disabled)");
     if (button) button.focus();
@@ -169,6 +175,31 @@ export class Talk {
     if (near) this.log.scrollTop = this.log.scrollHeight;
   }
 
+  // Shows the message in which most of the words stand, on its own branch, with the words marked.
+  find(words) {
+    const low = words.map((w) => w.toLowerCase()), score = (n) => low.filter((w) => n.content.toLowerCase().includes(w)).length, shown = new Set(this.path().map((n) => n.id));
+    const best = [...this.nodes.values()].sort((a, b) => score(b) - score(a) || shown.has(b.id) - shown.has(a.id) || a.id - b.id)[0];
+    if (!best || !score(best)) return;
+    if (!shown.has(best.id)) { this.leaf = this.end(best).id; this.render(); }
+    const v = this.shown.get(best.id), ranges = [];
+    if (v.more && !v.open) v.more.click(); // a folded question
+    for (const body of this.log.querySelectorAll("article .body")) {
+      const walk = document.createTreeWalker(body, NodeFilter.SHOW_TEXT);
+      for (let t = walk.nextNode(); t; t = walk.nextNode()) {
+        const text = t.data.toLowerCase();
+        for (const w of low) for (let at = text.length === t.data.length ? text.indexOf(w) : -1; at >= 0 && ranges.length < 500; at = text.indexOf(w, at + w.length)) {
+          const r = document.createRange();
+          r.setStart(t, at);
+          r.setEnd(t, at + w.length);
+          ranges.push(r);
+        }
+      }
+    }
+    if (globalThis.Highlight) CSS.highlights.set("found", new Highlight(...ranges));
+    const first = ranges.find((r) => v.article.contains(r.startContainer));
+    (first ? first.startContainer.parentElement : v.article).scrollIntoView({ block: "center" });
+  }
+
   atEnd() { return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 80; }
 
   view(node) {
@@ -185,7 +216,7 @@ export class Talk {
   fill(node, v) {
     const user = node.role === "user";
     const focused = v.article.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
-    v.body = el("div", { class: "body" });
+    v.body = el("div", { class: "body", dir: user ? "auto" : undefined });
     v.thought = null;
     if (user) this.fillQuestion(node, v);
     else this.fillAnswer(node, v);
@@ -196,7 +227,7 @@ export class Talk {
 
   // Pasted pages are folded.
   fillQuestion(node, v) {
-    v.body.append(node.content);
+    v.body.append(...shown(node.images || []), node.content);
     if (node.content.length < 1200 && node.content.split("\n").length < 16) return;
     v.body.classList.toggle("folded", !v.open);
     v.more = el("button", { type: "button", "aria-expanded": String(Boolean(v.open)), on: { click: () => {
@@ -231,6 +262,8 @@ export class Talk {
     }
     if (node.sources && node.sources.length) out.push(this.page.documents.sourcesOf(node));
     else if (node.sources) out.push(el("p", { class: "quiet" }, "Nothing in your documents fits this question."));
+    if (node.cut === "tokens") out.push(el("p", { class: "notice" }, "This answer was cut: it reached the most tokens that the settings allow. Say “go on”, or raise the limit in Settings."));
+    if (node.cut === "context") out.push(el("p", { class: "notice" }, "This answer was cut: the context is full. A new conversation begins with an empty one (Alt N)."));
     if (node.state === "stopped" && !node.error) out.push(el("p", { class: "quiet" }, "Stopped here."));
     return out;
   }
@@ -363,7 +396,7 @@ export class Talk {
     const who = { user: "You", assistant: "tern", system: "Instructions" }, parts = ["# " + (this.title || "Conversation")];
     if (this.settings.system) parts.push("## Instructions\n\n" + this.settings.system);
     for (const n of this.path()) {
-      parts.push("## " + who[n.role] + "\n\n" + n.content);
+      parts.push("## " + who[n.role] + "\n\n" + (n.images || []).map((url, i) => `![Picture ${i + 1}](${url})\n\n`).join("") + n.content);
       if (n.sources && n.sources.length) parts.push("Sources:\n\n" + n.sources.map((s, i) => `${i + 1}. ${s.title}`).join("\n"));
     }
     return parts.join("\n\n") + "\n";

@@ -1,5 +1,5 @@
-/* Compiles rules of expressions to nodes over bytes. An expression is compiled in front of the node that
- * comes after it, so nothing is patched later. */
+/* Compiles rules of expressions to nodes over bytes. An expression is compiled after the node that follows
+ * it, so nothing needs patching. */
 #include "text/grammar/program.h"
 
 #include "base/status.h"
@@ -10,7 +10,7 @@
 enum { DEPTH_MAX = 500 };          /* of expressions inside each other */
 enum { NULLABLE_REPEAT_MAX = 64 }; /* of a part that may be empty */
 enum { WIDE_BYTES = 32 };
-enum { LIKE_MAX = 256 }; /* loops looked at for the same body */
+enum { LIKE_MAX = 256 }; /* loops searched for an equal body */
 
 typedef struct compiler {
     tn_gb *b;
@@ -53,7 +53,7 @@ typedef struct edge_list {
     uint32_t n;
 } edge_list;
 
-/* Also lets the bytes lo..hi lead to next. */
+/* Adds an edge: bytes lo..hi lead to next. */
 static void edge_add(edge_list *l, uint32_t lo, uint32_t hi, uint32_t next) {
     for (uint32_t i = 0; i < l->n; i++) {
         if (l->e[i].next == next) {
@@ -73,8 +73,8 @@ static uint32_t edges_node(compiler *c, const edge_list *l) {
     return node(c, TN_GN_EDGES, (uint32_t)first, l->n);
 }
 
-/* Makes nodes for the n last bytes of sequences whose earlier bytes are `high`: the set's part of [high <<
- * 6n, (high + 1) << 6n). any[n] is n arbitrary continuation bytes. Returns 0 when none of them is in the
+/* Makes nodes for the last n bytes of sequences whose earlier bytes are `high`: the part of the set in [high
+ * << 6n, (high + 1) << 6n). any[n] is n arbitrary continuation bytes. Returns 0 when none of them is in the
  * set. */
 static uint32_t tail_node(compiler *c, const tn_grange *r, size_t n_r, uint32_t high, int n, uint32_t next,
                           uint32_t any[4]) {
@@ -102,7 +102,7 @@ static uint32_t tail_node(compiler *c, const tn_grange *r, size_t n_r, uint32_t 
     return made;
 }
 
-/* Gives the ranges without surrogates, and respects the planes' ends. */
+/* The ranges without surrogates, split at the ends of planes. */
 static size_t scalar_ranges(const tn_grange *r, size_t n, tn_grange *out) {
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
@@ -135,7 +135,8 @@ static uint32_t set_node(compiler *c, const tn_gx_node *x, uint32_t next) {
         while (a < n && r[a].hi < lengths[k].lo) a++;
         for (e = a; e < n && r[e].lo <= lengths[k].hi;) e++;
         if (a == e) continue;
-        tn_grange first = r[a], last = r[e - 1]; /* the neighbours' shares are cut off, then put back */
+        tn_grange first = r[a],
+                  last = r[e - 1]; /* cuts off what belongs to the neighbours, then restores it */
         if (first.lo < lengths[k].lo) r[a].lo = lengths[k].lo;
         if (last.hi > lengths[k].hi) r[e - 1].hi = lengths[k].hi;
         for (uint32_t h = lengths[k].lo >> lengths[k].shift; h <= lengths[k].hi >> lengths[k].shift; h++) {
@@ -237,7 +238,7 @@ static uint32_t compile(compiler *c, tn_gx x, uint32_t next) {
 
 /* ---- what must hold ------------------------------------------------------------------------------- */
 
-/* Tells whether some text leads from node i to the end of its rule. */
+/* Whether some text leads from node i to the end of its rule. */
 static bool node_live(const tn_gprog *p, size_t i_node, const bool *live) {
     const tn_gnode *n = &p->nodes[i_node];
 #define LIVE(i) (live[i])
@@ -277,7 +278,7 @@ bool tn_gprog_looks_at(const tn_gprog *p, size_t i, uint32_t nth, uint32_t *out)
     return false;
 }
 
-/* Makes holds[i] true where rule(i) says so, as far as that follows: the least fixed point. */
+/* Sets holds[i] where rule(i) is true, until nothing changes: the least fixed point. */
 static bool spread(const tn_gprog *p, bool *holds, bool (*rule)(const tn_gprog *, size_t, const bool *)) {
     tn_ctx *ctx = p->ctx;
     size_t n = p->n_nodes, total = 0, n_todo = 0;
@@ -306,7 +307,7 @@ static bool spread(const tn_gprog *p, bool *holds, bool (*rule)(const tn_gprog *
     return ok;
 }
 
-/* Tells whether the end of the rule can be reached without a byte. */
+/* Whether the end of the rule can be reached without a byte. */
 static bool node_empty(const tn_gprog *p, size_t i_node, const bool *empty) {
     const tn_gnode *n = &p->nodes[i_node];
     switch ((tn_gnode_kind)n->kind) {
@@ -325,8 +326,8 @@ static bool node_empty(const tn_gprog *p, size_t i_node, const bool *empty) {
     return false;
 }
 
-/* Gives the nodes entered without a byte from node i: out[0..3), more of a fork by `nth`. Calls enter their
- * rule, and go on after it when it may be empty. Returns false when there are no more. */
+/* The nodes entered from node i without a byte: out[0..3), the rest of a fork by `nth`. A call enters its
+ * rule, and continues after it if the rule may be empty. Returns false when there are no more. */
 static bool entered(const tn_gprog *p, uint32_t i, uint32_t nth, const bool *empty, uint32_t *out) {
     const tn_gnode *n = &p->nodes[i];
     uint32_t rule, behind;
@@ -345,9 +346,9 @@ static bool entered(const tn_gprog *p, uint32_t i, uint32_t nth, const bool *emp
     return true;
 }
 
-/* This is a step of a depth-first walk over nodes entered without a byte. Coming back to a node on the way is
- * harmless inside a rule (an empty round of a repetition). It is not when a rule was entered in between: then
- * the rule begins with itself. */
+/* One step of a depth-first walk over nodes entered without a byte. Returning to a node on the path is
+ * harmless inside a rule (an empty round of a repetition), but if a rule was entered in between, that rule
+ * begins with itself. */
 typedef struct step {
     uint32_t node, nth, rule;
 } step;
@@ -411,12 +412,12 @@ static tern_status settle_loops(tn_gprog *p, const bool *empty, tern_error *err)
         TN_FAIL_IF(l->max > NULLABLE_REPEAT_MAX, err, TERN_E_UNSUPPORTED,
                    "grammar: a part that may be empty is repeated up to %u times; at most %d are supported",
                    l->max, NULLABLE_REPEAT_MAX);
-        l->min = 0; /* the missing ones are empty */
+        l->min = 0; /* missing rounds are empty */
     }
     return TERN_OK;
 }
 
-/* Splits 0..255 so that every edge takes all bytes of a class or none. */
+/* Splits 0..255 into classes: every edge takes all bytes of a class or none. */
 static void find_classes(tn_gprog *p) {
     memset(p->class_of, 0, sizeof p->class_of);
     p->n_classes = 1;
@@ -469,7 +470,8 @@ static tern_status check(tn_gb *b, tn_gprog *p, tern_error *err) {
     if (st == TERN_OK) st = settle_loops(p, empty, err);
     if (st != TERN_OK) goto out;
     for (size_t i = 0; i < p->n_nodes; i++) p->nodes[i].live = live[i];
-    TN_BAIL_IF(!live[p->start[p->root]], err, TERN_E_INVALID, "grammar: no text fits it, for it never ends");
+    TN_BAIL_IF(!live[p->start[p->root]], err, TERN_E_INVALID,
+               "grammar: no text fits it, because it never ends");
     find_classes(p);
     find_wide(p);
 out:

@@ -7,10 +7,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* A byte is worth more than all nodes that are passed on the way to the next one. Those cost a little, so that
- * every node costs more than those it is made of, and following the cheapest comes to an end. */
+/* A byte costs more than all nodes passed before the next byte. Nodes cost a little, so each costs more than
+ * its parts, and following the cheapest one terminates. */
 enum { BYTE_SHIFT = 20 };
-#define COST_NONE ((uint64_t)1 << 62) /* also what is larger */
+#define COST_NONE ((uint64_t)1 << 62) /* also stands for anything larger */
 enum { TEXT_MAX = 1 << 16 };          /* bytes of an ending */
 
 typedef struct queued {
@@ -30,7 +30,7 @@ typedef struct spelt {
     uint32_t id, n_bytes;
 } spelt;
 
-/* An ending as tokens, of which i have been taken. */
+/* An ending as tokens; the first i have been taken. */
 typedef struct plan {
     int32_t *ids;
     size_t n, i, cap;
@@ -43,7 +43,7 @@ struct tn_ending {
     uint64_t *cost;     /* [n_nodes] */
     uint32_t root[256]; /* the node of a token's first byte, + 1 */
     bool all_bytes;     /* every byte is a token */
-    plan plan, fresh;   /* the ending that is followed, and one that is being looked for */
+    plan plan, fresh;   /* the ending being followed, and a candidate */
     char *text;
     size_t n_text, cap_text;
     pending *todo;
@@ -61,13 +61,14 @@ void tn_ending_close(tn_ending **pe) {
     *pe = NULL;
 }
 
-/* ---- costs of nodes ------------------------------------------------------------------------------------- */
+/* ---- costs of nodes -------------------------------------------------------------------------------------
+ */
 
 static uint64_t plus(uint64_t a, uint64_t b) { return a + b < COST_NONE ? a + b : COST_NONE; }
 
 static uint64_t times(uint64_t a, uint64_t n) { return n && a > COST_NONE / n ? COST_NONE : a * n; }
 
-/* Returns a node's cost as far as those of the nodes it looks at are known. */
+/* Returns a node's cost from the costs known so far. */
 static uint64_t cost_of(const tn_gprog *p, const uint64_t *cost, size_t i) {
     const tn_gnode *n = &p->nodes[i];
     const tn_gloop *l;
@@ -108,8 +109,8 @@ static queued heap_take(queued *q, size_t *n) {
     return least;
 }
 
-/* Fixes the costs of all nodes, the cheapest first (Knuth's generalisation of Dijkstra's algorithm: a node
- * costs more than each of those it is made of). */
+/* Settles the costs of all nodes, cheapest first (Knuth's generalisation of Dijkstra's algorithm: a node
+ * costs more than each of its parts). */
 static bool find_costs(tn_ending *e, const tn_gprog *p) {
     tn_ctx *ctx = e->ctx;
     size_t n = p->n_nodes, total = 0, n_heap = 0, cap_heap = 0;
@@ -163,12 +164,13 @@ static tern_status ending_open(tn_grammar *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* ---- from a place to its end ---------------------------------------------------------------------------- */
+/* ---- from a place to its end ----------------------------------------------------------------------------
+ */
 
-/* Returns how many rounds a loop's body must still run, the one at work not counted. */
+/* Returns how many rounds a loop's body must still run, not counting the current one. */
 static uint32_t rounds_left(const tn_gloop *l, uint32_t count) { return l->min > count ? l->min - count : 0; }
 
-/* Returns what the frames from f down still cost. */
+/* Returns the cost of completing the frames from f down. */
 static uint64_t cost_below(const tn_gmachine *m, const tn_ending *e, uint32_t f) {
     uint64_t sum = 0;
     for (; m->frames[f].kind != TN_GFK_END; f = m->frames[f].below) {
@@ -181,7 +183,7 @@ static uint64_t cost_below(const tn_gmachine *m, const tn_ending *e, uint32_t f)
     return sum;
 }
 
-/* Returns what a state costs, and its cheapest configuration. */
+/* Returns the cost of a state, and its cheapest configuration. */
 static uint64_t cost_of_state(const tn_grammar *g, uint32_t state, tn_gconf *best) {
     const tn_gmachine *m = &g->m;
     const tn_gstate *s = &m->states[state];
@@ -196,7 +198,7 @@ static uint64_t cost_of_state(const tn_grammar *g, uint32_t state, tn_gconf *bes
     return least;
 }
 
-/* The byte of a set that says least: a zero among digits, a dot in text. */
+/* The most neutral byte of a set: a zero among digits, a dot in text. */
 static char plainest(const uint64_t set[4]) {
     static const char liked[] = "._a0";
 #define HAS(c) (set[(uint8_t)(c) >> 6] >> ((uint8_t)(c)&63) & 1)
@@ -226,8 +228,8 @@ static tern_status later(tn_ending *e, uint32_t at, uint32_t rounds, bool loop, 
     return TERN_OK;
 }
 
-/* Goes on where a rule has ended: with what is to be written above the frame, then with the frame. Returns
- * false at the end of the text. */
+/* Continues after the end of a rule: with what is still to be written above the frame, then with the frame.
+ * Returns false at the end of the text. */
 static bool rule_ended(tn_ending *e, const tn_gmachine *m, tn_gconf *c) {
     const tn_gloop *l;
     if (e->n_todo) {
@@ -291,8 +293,8 @@ static tern_status write_from(tn_grammar *g, tn_gconf c, tern_error *err) {
     return TERN_OK;
 }
 
-/* Finds the fewest tokens that spell e->text, and appends them to the fresh plan where they are `most` at most.
- * *fits is false where they are more, or where no tokens spell it. */
+/* Finds the fewest tokens that spell e->text and appends them to the fresh plan. *fits is false if that takes
+ * more than `most` tokens or is impossible. */
 static tern_status spell(tn_grammar *g, size_t most, bool *fits, tern_error *err) {
     tn_ending *e = g->ending;
     const tn_gvocab *v = g->v;
@@ -323,7 +325,7 @@ static tern_status spell(tn_grammar *g, size_t most, bool *fits, tern_error *err
     return TERN_OK;
 }
 
-/* Tells whether `left` tokens can end the text from where it is. With `planned` they are in e->fresh then. */
+/* Whether `left` tokens can end the text from here. With `planned` they are then in e->fresh. */
 static tern_status ends_within(tn_grammar *g, size_t left, bool planned, bool *fits, tern_error *err) {
     tn_ending *e = g->ending;
     tn_gconf best;
@@ -335,7 +337,7 @@ static tern_status ends_within(tn_grammar *g, size_t left, bool planned, bool *f
     *fits = false;
     if (bytes > TEXT_MAX) return TERN_OK;
     e->n_text = e->fresh.n = e->fresh.i = 0;
-    if (lacks) { /* as one token where the vocabulary has it, else in letters */
+    if (lacks) { /* as one token if the vocabulary has it, otherwise byte by byte */
         int32_t whole = tn_tokenizer_find(g->v->tok, g->after);
         tn_gplace at = g->at;
         if (whole >= 0 && left && tn_grammar_follow(g, &at, g->after, g->n_after) && !at.is_free) {
@@ -366,7 +368,7 @@ tern_status tn_grammar_take_within(tn_grammar *g, int32_t *id, size_t left, bool
                "the model's logits leave no token that the grammar allows");
     TN_TRY(ends_within(g, left, false, &fits, err));
     if (fits) {
-        tn_ending_forget(e); /* there is room for a text of its own again */
+        tn_ending_forget(e); /* the limit again leaves room for free text */
         return TERN_OK;
     }
     if (e->plan.i < e->plan.n && e->plan.ids[e->plan.i] == *id) {
@@ -388,6 +390,6 @@ tern_status tn_grammar_take_within(tn_grammar *g, int32_t *id, size_t left, bool
     *forced = true;
     *id = e->plan.i < e->plan.n ? e->plan.ids[e->plan.i++] : -1;
     bool taken = *id < 0 || tn_grammar_take(g, *id);
-    TN_FAIL_IF(!taken, err, TERN_E_INVALID, "the grammar's ending is not one: token %d", (int)*id);
+    TN_FAIL_IF(!taken, err, TERN_E_INVALID, "the grammar refuses its own ending: token %d", (int)*id);
     return TERN_OK;
 }

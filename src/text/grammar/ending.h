@@ -1,8 +1,8 @@
-/* text/grammar/ending.h - the shortest way to end a text from where it is.
+/* text/grammar/ending.h - the shortest way to end a text from its current place.
  *
- * Every node of a program has a cost: the bytes of the shortest text to the end of its rule. A place in a text
- * costs the cheapest of its configurations, with what the frames below still ask for. The ending is told as the
- * fewest tokens that spell it. */
+ * Every node of a program has a cost: the bytes of the shortest text to the end of its rule. A place in a
+ * text costs as much as its cheapest configuration, including what the frames below still require. The ending
+ * is given as the fewest tokens that spell it. */
 #ifndef TN_TEXT_GRAMMAR_ENDING_H
 #define TN_TEXT_GRAMMAR_ENDING_H
 

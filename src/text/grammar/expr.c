@@ -73,7 +73,7 @@ size_t tn_granges_normal(tn_grange *r, size_t n) {
 size_t tn_granges_complement(const tn_grange *r, size_t n, tn_grange *out) {
     size_t k = 0;
     uint32_t at = 0;
-    bool cut = false; /* surrogates are no characters */
+    bool cut = false; /* surrogates are not characters */
     for (size_t i = 0; i <= n; i++) {
         uint32_t lo = i < n ? r[i].lo : 0x110000;
         if (at < lo) {
@@ -124,8 +124,8 @@ tn_gx tn_gx_text(tn_gb *b, const char *text, size_t n_bytes) {
 
 tn_gx tn_gx_str(tn_gb *b, const char *text) { return tn_gx_text(b, text, strlen(text)); }
 
-/* Makes a list. Kids that add nothing are left out: `skip`. A kid that decides alone is the answer:
- * `whole`. */
+/* Makes a list. Children equal to `skip` add nothing and are left out; a child equal to `whole` decides the
+ * result alone. */
 static tn_gx list_of(tn_gb *b, tn_gx_kind kind, const tn_gx *x, size_t n, tn_gx skip, tn_gx whole) {
     size_t first = b->n_kids, k = 0;
     if (!ROOM(b, kids, cap_kids, first + n)) return TN_GX_NEVER;

@@ -4,8 +4,8 @@
  *                           tn_gb: rules of expressions  -->  tn_gprog: nodes over bytes (compile.c)
  *   JSON Schema (schema*) --/
  *
- * A builder remembers its first failure (no memory, too large): calls after it do nothing, and
- * tn_gb_status tells. So readers check once, at the end. Expressions are numbers and may be shared. */
+ * A builder remembers its first failure (no memory, too large). Later calls do nothing, and tn_gb_status
+ * returns it, so readers check once, at the end. Expressions are numbers and may be shared. */
 #ifndef TN_TEXT_GRAMMAR_EXPR_H
 #define TN_TEXT_GRAMMAR_EXPR_H
 
@@ -14,7 +14,10 @@
 typedef uint32_t tn_gx;
 typedef uint32_t tn_grule;
 
-enum { TN_GX_NEVER = 0, TN_GX_EMPTY = 1 }; /* the expressions that match nothing at all, and the empty text */
+enum {
+    TN_GX_NEVER = 0,
+    TN_GX_EMPTY = 1
+}; /* the expressions that match nothing at all, and only the empty text */
 #define TN_GX_INF UINT32_MAX
 enum { TN_GX_MAX = 1 << 20, TN_GX_REPEAT_MAX = 1 << 24 };
 
@@ -84,13 +87,13 @@ tn_gx tn_gx_rule(tn_gb *b, tn_grule r);
 /* Makes a rule to be defined later. The name may be empty. */
 tn_grule tn_gb_rule(tn_gb *b, const char *name, size_t n_name);
 void tn_gb_define(tn_gb *b, tn_grule r, tn_gx body);
-/* Returns the rule of this name, and makes it when there is none. */
+/* Returns the rule of this name; makes it if there is none. */
 tn_grule tn_gb_named(tn_gb *b, const char *name, size_t n_name);
 bool tn_gb_has(const tn_gb *b, const char *name, size_t n_name, tn_grule *r);
 
 /* Sorts the ranges and joins those that touch. Returns how many are left. */
 size_t tn_granges_normal(tn_grange *r, size_t n);
-/* Gives what r (normal) leaves out of U+0000..U+10FFFF without surrogates, at most n + 2 ranges. */
+/* The complement of r (normal) in U+0000..U+10FFFF without surrogates: at most n + 2 ranges. */
 size_t tn_granges_complement(const tn_grange *r, size_t n, tn_grange *out);
 
 /* Makes room for `need` elements. Returns false when there is no memory. */

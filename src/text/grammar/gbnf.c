@@ -57,7 +57,7 @@ static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-static size_t name(reader *r) { /* its length; leaves p after it */
+static size_t name(reader *r) { /* returns its length, with p after it */
     const char *from = r->p;
     while (r->p < r->end && is_name(*r->p)) r->p++;
     return (size_t)(r->p - from);

@@ -1,4 +1,4 @@
-/* text/grammar/grammar_impl.h - what a grammar is made of, for the files that follow its text. */
+/* text/grammar/grammar_impl.h - the inside of a grammar, for the files that follow its text. */
 #ifndef TN_TEXT_GRAMMAR_GRAMMAR_IMPL_H
 #define TN_TEXT_GRAMMAR_GRAMMAR_IMPL_H
 
@@ -6,7 +6,7 @@
 #include "text/grammar/grammar.h"
 #include "text/grammar/local.h"
 
-/* A place is where a text leads. */
+/* The place that a text has reached. */
 typedef struct tn_gplace {
     uint32_t state;
     size_t matched; /* bytes of `after` */
@@ -17,7 +17,7 @@ typedef struct tn_gplace {
 struct tn_grammar {
     tn_ctx *ctx;
     tn_gmachine m;
-    char *schema, *later; /* the schema, where finished texts are checked, and for which keywords */
+    char *schema, *later; /* the schema, if finished texts are checked, and for which keywords */
     const tn_gvocab *v;
     size_t n_words; /* of a mask */
     uint32_t start;
@@ -35,8 +35,7 @@ struct tn_grammar {
     size_t n_cross, cap_cross;
 };
 
-/* Follows n bytes from a place. Returns false, and leaves *at anywhere, where the grammar does not allow
- * them. */
+/* Follows n bytes from a place. Returns false if the grammar does not allow them; *at is then undefined. */
 bool tn_grammar_follow(tn_grammar *g, tn_gplace *at, const char *p, size_t n);
 
 #endif

@@ -37,7 +37,7 @@ static bool no_memory(tn_gmachine *m) {
 
 /* ---- bytes that change nothing ---------------------------------------------------------------------- */
 
-/* Tells whether b is a, every round `shift` later. */
+/* Whether b equals a with every round `shift` later. */
 static bool same_but_round(const tn_gmachine *m, uint32_t a, uint32_t b, uint32_t shift) {
     const tn_gstate *x = &m->states[a], *y = &m->states[b];
     if (x->n != y->n || x->n_readers != y->n_readers || x->accept || y->accept) return false;
@@ -64,12 +64,12 @@ static bool is_place(const tn_gmachine *m, const tn_gstate *s) {
     return wide;
 }
 
-/* Follows every character that is not ASCII from a state, `at` being within it. Takes the HIGH bit out of
- * *moves or *stays where one does not lead back, a round later or at once. */
+/* Follows every non-ASCII character from a state; `at` is the state inside it. Sets the HIGH bit of *stays
+ * (*moves) if one does not lead back to the state (to it, a round later). */
 static void follow_high(tn_gmachine *m, uint32_t state, uint32_t at, uint8_t need, uint8_t lo, uint8_t hi,
                         uint32_t *moves, uint32_t *stays) {
     const uint32_t bit = 1u << TN_GVOCAB_HIGH;
-    uint64_t seen[4] = {0}; /* classes among neighbouring bytes that are followed alike */
+    uint64_t seen[4] = {0}; /* neighbouring bytes of one class behave alike */
     uint32_t last = 0;
     for (int b = need ? lo : 0xc2;
          b <= (need ? hi : 0xf4) && (*moves & *stays & bit) != bit && m->st == TERN_OK; b++) {
@@ -98,7 +98,7 @@ static void follow_high(tn_gmachine *m, uint32_t state, uint32_t at, uint8_t nee
 
 /* Looks at every byte. */
 static tn_guniform find_uniform(tn_gmachine *m, uint32_t state) {
-    uint32_t moves = 1u << TN_GVOCAB_BAD, stays = moves; /* groups that a byte takes out */
+    uint32_t moves = 1u << TN_GVOCAB_BAD, stays = moves; /* groups that this byte rules out */
     for (int b = 0; b < 0x80; b++) {
         uint32_t to = tn_gmachine_step(m, state, m->prog.class_of[b]),
                  bit = 1u << tn_gvocab_group((uint8_t)b);
@@ -109,8 +109,7 @@ static tn_guniform find_uniform(tn_gmachine *m, uint32_t state) {
     return (tn_guniform){.still = ~stays, .shifted = ~moves, .known = true};
 }
 
-/* A loop's rounds have no limit over the hole, so what one byte does to a state it does to those of other
- * rounds. */
+/* Over the hole a loop has no limit of rounds, so a byte has the same effect on a state in every round. */
 static tn_guniform uniform_of(tn_glocals *l, tn_gmachine *m, uint32_t state) {
     if (state >= l->n_uniform) {
         if (!TN_GVEC_ROOM(l->ctx, l->uniform, l->cap_uniform, state + 64)) {
@@ -133,7 +132,7 @@ static tn_guniform uniform_of(tn_glocals *l, tn_gmachine *m, uint32_t state) {
     return *u;
 }
 
-/* Puts the subtree of `at` into the list of bulks where its characters change nothing in this state. */
+/* Adds the subtree of `at` to the bulks if its characters change nothing in this state. */
 static bool bulk_of(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) {
     const tn_gvocab *v = l->v;
     const tn_gvocab_node *t = &v->nodes[at];
@@ -161,8 +160,7 @@ static bool bulk_of(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) 
 
 /* ---- walks ------------------------------------------------------------------------------------------ */
 
-/* Notes what a state says of the node of the tree at which it was reached: tokens with their rounds, and
- * escapes. */
+/* Notes what a state means for the tree node where it was reached: tokens with their rounds, and escapes. */
 static bool note(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) {
     const tn_gvocab_node *t = &l->v->nodes[at];
     const tn_gstate *s = &m->states[state];
@@ -226,7 +224,7 @@ static const tn_gpiece *piece_of(tn_glocals *l, tn_gmachine *m, uint32_t at, uin
 
 /* ---- what is kept of them --------------------------------------------------------------------------- */
 
-/* Copies the escapes and bulks of a node's pieces, which are in the order of the tree. */
+/* Copies the escapes and bulks of a node's pieces, in the order of the tree. */
 static bool gather(tn_glocals *l, tn_gmachine *m, const uint32_t *piece, size_t n_pieces, tn_glocal *x) {
     for (int pass = 0; pass < 2; pass++) {
         for (size_t k = 0; k < n_pieces; k++) {
@@ -246,7 +244,7 @@ static bool gather(tn_glocals *l, tn_gmachine *m, const uint32_t *piece, size_t 
     return true;
 }
 
-/* Rounds are counted, then ids are placed: sorted in two passes. */
+/* A counting sort in two passes: rounds are counted, then ids placed. */
 typedef struct sorting {
     tn_ctx *ctx;
     tn_grounds *to;
@@ -272,8 +270,7 @@ static bool sort_one(sorting *o, uint32_t id, uint32_t round) {
     return true;
 }
 
-/* Between the passes upto[r] becomes the place of the first of round r; the second pass makes it that
- * after the last. */
+/* Between the passes upto[r] is the place of round r's first id; the second pass moves it past the last. */
 static bool sort_place(sorting *o) {
     tn_grounds *to = o->to;
     for (size_t r = 0; r < to->n_rounds; r++) to->upto[r + 1] += to->upto[r];
@@ -281,7 +278,7 @@ static bool sort_place(sorting *o) {
     return (to->ids = tn_alloc(o->ctx, TN_MEM_TEXT, to->n, sizeof *to->ids)) != NULL;
 }
 
-/* All of a bulk's tokens, or those alone that end with a whole character. */
+/* All tokens of a bulk, or only those that end with a complete character. */
 static bool sort_bulk(sorting *o, const tn_gvocab *v, const tn_gbulk *b, int32_t base, bool whole) {
     for (uint32_t i = b->first_id; i < b->past_id; i++) {
         if (whole && !(v->id_chars[i] & 1)) continue;
@@ -291,7 +288,7 @@ static bool sort_bulk(sorting *o, const tn_gvocab *v, const tn_gbulk *b, int32_t
     return true;
 }
 
-/* Tokens that stay inside. Without a loop the set is enough. */
+/* Tokens that stay inside. Without a loop a set suffices. */
 static bool gather_inside(tn_glocals *l, tn_gmachine *m, const uint32_t *piece, size_t n_pieces,
                           tn_glocal *x) {
     sorting o = {.ctx = l->ctx, .to = &x->inside};
@@ -369,7 +366,7 @@ static bool add_branch(const tn_glocals *l, tn_gmachine *m, tn_gbranches *b, uin
     return true;
 }
 
-/* The first escape at a node that is not less than `at`. */
+/* The first escape whose node is at least `at`. */
 static size_t find_escape(const tn_glocal *x, uint32_t at) {
     size_t lo = 0, hi = x->n_esc;
     while (lo < hi) {
@@ -380,7 +377,7 @@ static size_t find_escape(const tn_glocal *x, uint32_t at) {
     return lo;
 }
 
-/* The nodes of one byte, each looked up among the escapes and the bulks. */
+/* Looks up each node of one byte among the escapes and the bulks. */
 static bool branches_of_byte(const tn_glocals *l, tn_gmachine *m, const tn_glocal *x, uint8_t byte,
                              tn_gbranches *b) {
     const tn_gvocab *v = l->v;

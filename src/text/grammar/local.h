@@ -1,16 +1,16 @@
-/* text/grammar/local.h - what a node allows whatever lies under its rule.
+/* text/grammar/local.h - what a node allows whatever frames lie below its rule.
  *
- * Where a place allows most bytes (inside a string) a mask is most of the tree of tokens. So for such a node
- * the tree is walked once, over the hole (machine.h). Tokens that stay inside the rule hold under every
- * frame. Where the rule ends, at an escape, the frame decides. So the tokens that end there are kept, and the
- * branches that go on from there, by their first byte.
+ * Where most bytes are allowed (inside a string), a mask covers most of the tree of tokens. So for such a
+ * node the tree is walked once, over the hole (machine.h). Tokens that stay inside the rule are allowed under
+ * every frame. Where the rule ends, at an escape, the frame decides; the tokens that end there are kept, and
+ * the branches that continue, by their first byte.
  *
- * Over a loop's body everything has its round: how many rounds were begun since. Tokens of at most so many
- * rounds are what a counted string still has room for.
+ * Over a loop's body everything has a round: how many rounds were begun since. A counted string has room for
+ * the tokens of at most so many rounds.
  *
- * Most characters of a string lead from a state to itself, or over a loop's body to the same state a round
- * later. A subtree of such characters alone is not walked: its tokens are a range of the vocabulary's
- * (tn_gbulk), its rounds are a count of characters. */
+ * Most characters of a string lead from a state to itself, or, over a loop's body, to the same state a round
+ * later. A subtree of only such characters is not walked: its tokens are a range of the vocabulary
+ * (tn_gbulk), and its rounds are its number of characters. */
 #ifndef TN_TEXT_GRAMMAR_LOCAL_H
 #define TN_TEXT_GRAMMAR_LOCAL_H
 
@@ -21,9 +21,9 @@ typedef struct tn_gescape {
     uint32_t at, round; /* node of the tree */
 } tn_gescape;
 
-/* The nodes [first, past) all have the state of one node above them, or that within a character, with
- * `shift` a round later for every complete character. Where the token has c of those, the round is base +
- * c; an escape is where the last one is complete. */
+/* All nodes [first, past) have the state of one node above them, or the state inside a character; with
+ * `shift` a round later for every complete character. A token with c complete characters is in round base +
+ * c. An escape is possible where the last character is complete. */
 typedef struct tn_gbulk {
     uint32_t first, past, first_id, past_id;
     int32_t base, escape_base;
@@ -37,7 +37,7 @@ typedef struct tn_gbranches {
     bool known;
 } tn_gbranches;
 
-/* Ids in the order of their rounds: those of at most r rounds are the first upto[r]. */
+/* Ids ordered by round: the first upto[r] have at most r rounds. */
 typedef struct tn_grounds {
     uint32_t *ids, *upto; /* [n_rounds] */
     size_t n, n_rounds;
@@ -52,18 +52,18 @@ typedef struct tn_glocal {
     size_t n_esc;
     tn_gbulk *bulks; /* ascending */
     size_t n_bulks;
-    tn_gbranches *branches; /* [n_classes], each made when it is asked for */
+    tn_gbranches *branches; /* [n_classes], each made on first use */
 } tn_glocal;
 
-/* A piece is a walk of one subtree of the root from one state. Nodes that differ in their first byte only
- * share most of them. */
+/* A piece is a walk of one subtree of the root from one state. Nodes that differ only in their first byte
+ * share most pieces. */
 typedef struct tn_gpiece {
     uint32_t state, at; /* after the first byte; its node */
     size_t first_id, n_ids, first_esc, n_esc, first_bulk, n_bulks;
 } tn_gpiece;
 
-/* Of a state: the groups of bytes (vocab.h) that all lead back to it, or to the same a round later; of
- * those that are not ASCII, whole characters. */
+/* For a state: the groups of bytes (vocab.h) that all lead back to it, or to the same state a round later; of
+ * non-ASCII bytes, whole characters. */
 typedef struct tn_guniform {
     uint32_t still, shifted;
     bool known;
@@ -93,10 +93,10 @@ typedef struct tn_glocals {
 /* Opens them and borrows v. n_words is the number of 64-bit words of a mask. */
 tern_status tn_glocals_open(tn_glocals *l, tn_ctx *ctx, const tn_gvocab *v, size_t n_words, tern_error *err);
 void tn_glocals_close(tn_glocals *l);
-/* Notes that the machine's states have other numbers now. */
+/* Notes that the machine's states have been renumbered. */
 void tn_glocals_renumbered(tn_glocals *l);
-/* Returns what is known of a node over the body of a loop (+ 1; 0: any frame), and makes it when there is
- * none. Returns NULL when there is no memory; m->st says so. */
+/* Returns the entry of a node over the body of a loop (+ 1; 0: any frame), made on first use. Returns NULL
+ * without memory and sets m->st. */
 tn_glocal *tn_glocals_get(tn_glocals *l, tn_gmachine *m, uint32_t node, uint32_t loop);
 /* Returns the branches of a class, or NULL as above. */
 const tn_gbranches *tn_glocal_branches(const tn_glocals *l, tn_gmachine *m, tn_glocal *x,

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { CONFS_MAX = 1 << 14 }; /* in one state: beyond it a grammar is too ambiguous to follow */
+enum { CONFS_MAX = 1 << 14 }; /* in one state; beyond that a grammar is too ambiguous to follow */
 enum { STATES_MAX = 1 << 22 };
 
 static bool fail(tn_gmachine *m, tern_status st) {
@@ -24,8 +24,7 @@ tern_status tn_gmachine_status(const tn_gmachine *m, tern_error *err) {
 
 /* ---- frames and states, each once ----------------------------------------------------------------- */
 
-/* Grows an open table of numbers + 1, which is twice as large as what it holds. Returns false without
- * memory. */
+/* Grows an open-addressing table of numbers + 1, at most half full. Returns false without memory. */
 static bool table_grow(tn_ctx *ctx, uint32_t **table, size_t *cap, size_t n) {
     if (2 * (n + 1) <= *cap) return true;
     size_t want = *cap ? 2 * *cap : 256;
@@ -151,7 +150,7 @@ static bool mark_grow(tn_gmachine *m) {
     return true;
 }
 
-/* Adds a place to go on from, unless it was reached before. */
+/* Adds a place to continue from, unless it was reached before. */
 static void reach(tn_gmachine *m, uint32_t node, uint32_t frame) {
     if (node < TN_GC_ESCAPE && !m->prog.nodes[node].live) return;
     uint64_t key = (uint64_t)node << 32 | frame;
@@ -174,7 +173,7 @@ static void keep(tn_gmachine *m, uint32_t node, uint32_t frame) {
     else m->set[m->n_set++] = (tn_gconf){node, frame};
 }
 
-/* Goes on in a loop whose `count` rounds are done. */
+/* Continues a loop after `count` rounds. */
 static void round_done(tn_gmachine *m, uint32_t i_loop, uint32_t count, uint32_t below) {
     const tn_gloop *l = &m->prog.loops[i_loop];
     if (count >= l->min) reach(m, l->next, below);
@@ -192,7 +191,7 @@ static void rule_done(tn_gmachine *m, uint32_t i_frame) {
         return;
     case TN_GFK_RETURN: reach(m, f.node, f.below); return;
     case TN_GFK_LOOP: round_done(m, f.node, f.count, f.below); return;
-    case TN_GFK_ROUND: /* another round; whether there may be one, the frame decides that is not known here */
+    case TN_GFK_ROUND: /* another round; the unknown frame decides whether there may be one */
         keep(m, TN_GC_ESCAPE, f.count);
         reach(m, m->prog.start[m->prog.loops[f.node].rule],
               frame_of(m, TN_GFK_ROUND, f.node, f.count + 1, TN_GF_HOLE));
@@ -281,7 +280,7 @@ static void clear(tn_gmachine *m) {
     m->n_states = 1;
     m->n_confs = 0;
     m->states[TN_GS_DEAD] = (tn_gstate){0};
-    memset(m->next, 0, m->prog.n_classes * sizeof *m->next); /* dead stays dead */
+    memset(m->next, 0, m->prog.n_classes * sizeof *m->next); /* the dead state stays dead */
     memset(m->frame_table, 0, m->cap_frame_table * sizeof *m->frame_table);
     memset(m->state_table, 0, m->cap_state_table * sizeof *m->state_table);
 }
@@ -333,7 +332,7 @@ uint32_t tn_gmachine_forget(tn_gmachine *m, uint32_t state) {
     clear(m);
     now[TN_GF_TOP] = TN_GF_TOP;
     now[TN_GF_HOLE] = TN_GF_HOLE;
-    for (uint32_t f = TN_GF_HOLE + 1; f < n_old; f++) /* what lies below has the smaller number */
+    for (uint32_t f = TN_GF_HOLE + 1; f < n_old; f++) /* frames below have smaller numbers */
         if (now[f])
             now[f] = frame_of(m, (tn_gframe_kind)old[f].kind, old[f].node, old[f].count, now[old[f].below]);
     for (uint32_t i = 0; i < s.n_readers; i++) m->set[i].frame = now[m->set[i].frame];

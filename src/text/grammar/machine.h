@@ -1,12 +1,12 @@
-/* text/grammar/machine.h - a grammar's program running: from bytes to states, each computed once.
+/* text/grammar/machine.h - runs a grammar's program: from bytes to states, each computed once.
  *
- * A configuration is a node that reads a byte, and a frame: where its rule returns to, and so on down to the
- * top. A state is a set of configurations. Frames and states are kept once each and known by number, so a
- * state and a byte lead to a number that is looked up the second time.
+ * A configuration is a node that reads a byte, and a frame: where its rule returns to, and so on up to the
+ * root rule. A state is a set of configurations. Frames and states are stored once each and known by number,
+ * so the second time a state and a byte meet, the result is a look-up.
  *
- * Besides the top there is a frame `hole`: below it nothing is known. What a configuration over the hole may
- * read is true under every frame (mask.c keeps it); where its rule ends, the state gets an escape. Over a
- * loop's body the hole carries a number: rounds begun since. */
+ * The frame `hole` stands for any frame. What a configuration over the hole may read is valid under every
+ * frame (mask.c keeps it); where its rule ends, the state gets an escape. Over a loop's body the hole carries
+ * a number: rounds begun since. */
 #ifndef TN_TEXT_GRAMMAR_MACHINE_H
 #define TN_TEXT_GRAMMAR_MACHINE_H
 
@@ -21,7 +21,7 @@ typedef enum tn_gframe_kind { TN_GFK_END, TN_GFK_RETURN, TN_GFK_LOOP, TN_GFK_ROU
 
 typedef struct tn_gframe {
     uint32_t kind;
-    uint32_t node;  /* RETURN: goes on there; LOOP, ROUND: loops[node] */
+    uint32_t node;  /* RETURN: where to continue; LOOP, ROUND: loops[node] */
     uint32_t count; /* LOOP: the round, from 1; ROUND: rounds since, from 0 */
     uint32_t below;
     uint32_t round; /* of the ROUND frame at the bottom, else 0 */
@@ -58,12 +58,12 @@ typedef struct tn_gmachine {
     /* the set being made */
     tn_gconf *set, *todo;
     size_t n_set, cap_set, n_todo, cap_todo;
-    uint64_t *mark; /* open addressing of what was reached: node << 32 | frame, in generation mark_gen */
+    uint64_t *mark; /* open addressing: node << 32 | frame reached in generation mark_gen */
     uint32_t *mark_gen, gen;
     size_t cap_mark, n_mark;
 } tn_gmachine;
 
-/* Opens a machine, which takes the program. */
+/* Opens a machine. Takes the program. */
 tern_status tn_gmachine_open(tn_gmachine *m, tn_gprog *prog, tern_error *err);
 void tn_gmachine_close(tn_gmachine *m);
 tern_status tn_gmachine_status(const tn_gmachine *m, tern_error *err);
@@ -77,14 +77,14 @@ static inline uint32_t tn_gmachine_step(tn_gmachine *m, uint32_t state, uint8_t 
 }
 /* Returns the state of one configuration. */
 uint32_t tn_gmachine_single(tn_gmachine *m, uint32_t node, uint32_t frame);
-/* Returns the state of some of a state's configurations: those whose node is not wide. */
+/* Returns the state of only those configurations whose node is not wide. */
 uint32_t tn_gmachine_narrow(tn_gmachine *m, uint32_t state);
-/* Returns what comes after the end of the rule that runs over this frame. For a LOOP frame that is after
- * its last round. */
+/* Returns the state after the end of the rule that runs over this frame; for a LOOP frame, after its last
+ * round. */
 uint32_t tn_gmachine_return(tn_gmachine *m, uint32_t frame);
 /* Returns the frame under a loop's body when walked over the hole. */
 uint32_t tn_gmachine_round(tn_gmachine *m, uint32_t loop);
-/* Forgets all states and frames but what `state` needs. Returns its new number. */
+/* Forgets all states and frames except those that `state` needs. Returns its new number. */
 uint32_t tn_gmachine_forget(tn_gmachine *m, uint32_t state);
 
 #endif

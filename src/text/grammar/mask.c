@@ -1,5 +1,5 @@
-/* Finds which tokens may come next, in a machine's state. It walks the tree of tokens with the machine, with
- * what local.h keeps for places that allow most bytes. */
+/* Finds which tokens may come next in a machine's state: walks the tree of tokens with the machine, and uses
+ * local.h where most bytes are allowed. */
 #include "text/grammar/grammar.h"
 
 #include "base/status.h"
@@ -47,7 +47,7 @@ static void set_bits(uint64_t *mask, const uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) mask[ids[i] >> 6] |= 1ull << (ids[i] & 63);
 }
 
-/* Adds the tokens of a node's walk that begin at most `most` rounds. */
+/* Adds the tokens of a node's walk that begin no more than `most` rounds. */
 static void add_upto(tn_grammar *g, tn_glocal *l, uint32_t most) {
     const tn_grounds *r = &l->inside;
     size_t n_in = most < r->n_rounds ? r->upto[most] : r->n;
@@ -55,7 +55,7 @@ static void add_upto(tn_grammar *g, tn_glocal *l, uint32_t most) {
         set_bits(g->mask, r->ids, n_in);
         return;
     }
-    /* all but the few that are too long, which are out of `all` for the moment */
+    /* all except a few that are too long; these are removed from `all` meanwhile */
     for (size_t i = n_in; i < r->n; i++) l->all[r->ids[i] >> 6] &= ~(1ull << (r->ids[i] & 63));
     for (size_t i = 0; i < g->n_words; i++) g->mask[i] |= l->all[i];
     set_bits(l->all, r->ids + n_in, r->n - n_in);
@@ -78,7 +78,7 @@ static void add_wide(tn_grammar *g, tn_gconf c) {
     add_upto(g, l, most);
     uint32_t behind = tn_gmachine_return(m, c.frame);
     if (behind == TN_GS_DEAD) return;
-    /* with another round to come a token is inside as well */
+    /* if another round follows, the token is inside as well */
     const tn_grounds *ends = &l->ends;
     uint32_t round = loop ? most : 0;
     if (round < ends->n_rounds) {
@@ -150,8 +150,7 @@ bool tn_grammar_follow(tn_grammar *g, tn_gplace *at, const char *p, size_t n) {
     return true;
 }
 
-/* Finds the tokens with text after what may be the end of `after`. Only those can leave free text in the
- * wrong way. */
+/* Finds the tokens with text after a possible end of `after`. Only those can leave the free text wrongly. */
 static tern_status find_cross(tn_grammar *g, tern_error *err) {
     const tn_tokenizer *t = g->v->tok;
     g->n_cross = 0;
@@ -184,8 +183,8 @@ static void free_mask(tn_grammar *g) {
     }
 }
 
-/* White space with which the grammar does not begin may still be skipped. So tokens of nothing else are
- * allowed, and tokens that go on after it. */
+/* White space that the grammar does not begin with may still be skipped. So tokens of only white space are
+ * allowed, and tokens that continue after it. */
 static void space_mask(tn_grammar *g) {
     const tn_gvocab *v = g->v;
     for (uint32_t i = 0; i < v->n_nodes;) { /* spaces lead on, others into the grammar */
@@ -265,7 +264,7 @@ tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *er
     if (g->at.space_left) return TERN_OK;
     if ((g->n_masks + 1) * g->n_words * sizeof *g->mask > MASK_BYTES_MAX) forget_masks(g);
     kept = tn_alloc(g->ctx, TN_MEM_TEXT, g->n_words, sizeof *kept);
-    if (kept) { /* without memory it is computed again */
+    if (kept) { /* if memory is short, it is computed again next time */
         memcpy(kept, g->mask, g->n_words * sizeof *kept);
         g->m.states[g->at.state].mask = kept;
         g->n_masks++;

@@ -1,4 +1,4 @@
-/* What a build for packages alone (TERN_MINIMAL) has in place of ending.c: a limit cuts a text where it is. */
+/* Replaces ending.c in minimal builds (TERN_MINIMAL): a limit simply cuts the text. */
 #include "base/status.h"
 #include "text/grammar/ending.h"
 #include "text/grammar/grammar.h"

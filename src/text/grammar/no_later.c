@@ -1,10 +1,9 @@
-/* What a build for packages alone (TERN_MINIMAL) has in place of schema_later.c: keywords that cannot be held while a
- * text is made are refused. */
+/* Replaces schema_later.c in minimal builds (TERN_MINIMAL): keywords that the rules cannot enforce are
+ * refused. */
 #include "text/grammar/grammar.h"
 #include "text/grammar/schema_impl.h"
 
-bool tn_sc_later(tn_sc *c, const char *what) { return (void)c, (void)what, false; }
-bool tn_sc_forgive(tn_sc *c, const char *what) { return (void)c, (void)what, false; }
+bool tn_schema_checks(void) { return false; }
 void tn_sc_later_ready(tn_sc *c) { (void)c; }
 unsigned tn_sc_later_types(tn_sc *c, const tn_goal *g, unsigned types) { return (void)c, (void)g, types; }
 tn_gx tn_sc_later_string(tn_sc *c, const tn_goal *g) { return (void)c, (void)g, TN_GX_NEVER; }

@@ -1,4 +1,4 @@
-/* text/grammar/schema.h - JSON Schema to rules of a grammar. tn_grammar_open_schema tells what texts are. */
+/* text/grammar/schema.h - JSON Schema to rules of a grammar. See tn_grammar_open_schema for its texts. */
 #ifndef TN_TEXT_GRAMMAR_SCHEMA_H
 #define TN_TEXT_GRAMMAR_SCHEMA_H
 

@@ -1,13 +1,16 @@
 /* text/grammar/schema_impl.h - what the files that compile a JSON Schema share.
  *
- *   schema.c         goals: the schemas that one value must fit, together; references and alternatives
+ *   schema_goals.c   failures, keywords, references; goals: the schemas that one value must fit together
+ *   schema.c         compiles goals one after another; alternatives
  *   schema_types.c   what a value of one type may be under a goal: objects, arrays, strings, numbers
- *   schema_text.c    strings: characters, patterns, formats, keys that are none of some names
+ *   schema_pattern.c strings: patterns and formats
+ *   schema_text.c    strings: characters, keys that are none of some names; values written out
  *   schema_number.c  numbers in a range
- *   schema_later.c  keywords that the rules do not hold: the finished text is checked
- *   schema_valid.c   does this value fit this schema? (for enum and const beside other keywords)
+ *   schema_later.c   keywords that rules cannot express: the finished text is checked
+ *   schema_valid.c   whether a value fits a schema (for enum and const beside other keywords)
  *
- * A goal is a conjunction: properties of several schemas meet in goals of their own, so allOf is exact. */
+ * A goal is a conjunction of schemas. A property that several of them name becomes a goal of its own, so
+ * allOf is exact. */
 #ifndef TN_TEXT_GRAMMAR_SCHEMA_IMPL_H
 #define TN_TEXT_GRAMMAR_SCHEMA_IMPL_H
 
@@ -23,10 +26,10 @@ enum {
     TN_SCHEMA_DEPTH = 64,
     TN_SCHEMA_STEPS = 20000000, /* keywords, values and alternatives looked at: under a second */
     TN_SCHEMA_CHECK_STEPS =
-        500000 /* the same of a finished text, while others wait: about a tenth of a second */
+        500000 /* the same for a finished text, while others wait: about a tenth of a second */
 };
 
-/* These are parts of a schema that a goal has taken care of. */
+/* Parts of a schema that a goal has already expanded. */
 enum { TN_SKIP_REF = 1, TN_SKIP_ALL = 2, TN_SKIP_ANY = 4, TN_SKIP_ONE = 8 };
 
 typedef struct tn_atom {
@@ -55,7 +58,7 @@ typedef struct tn_known_goal {
     tn_grule rule;
 } tn_known_goal;
 
-/* The values of an enum in order, so that membership is a search: of `list`, the schema's own. */
+/* The values of an enum, sorted for binary search. `list` is the schema's own array. */
 typedef struct tn_sorted {
     const json_t *list;
     const json_t **v;
@@ -75,6 +78,7 @@ typedef struct tn_sc {
     uint64_t n_steps, most_steps;      /* most_steps 0: TN_SCHEMA_STEPS */
     tn_sorted sorted[TN_SCHEMA_ATOMS]; /* the enums of the values at hand; older ones give way */
     size_t n_sorted;
+    bool checks;  /* finished texts can be checked: tn_schema_checks() */
     json_t *text; /* the schema of texts, made when first used */
     int branches; /* alternatives of the goal at hand */
     tn_gx ws, string, chars, key_end, one_char, number,
@@ -86,26 +90,29 @@ tn_gx tn_sc_fail(tn_sc *c, tern_status st, const char *fmt, ...) __attribute__((
 /* Fails with "json schema: WHAT is not supported". */
 tn_gx tn_sc_refuse(tn_sc *c, const char *what);
 
+bool tn_goal_never(const tn_goal *g);                         /* nothing fits it */
 void tn_goal_add(tn_sc *c, tn_goal *g, const json_t *schema); /* absent (NULL) and true add nothing */
 /* Returns the rule of a goal, compiled once. */
 tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g);
 /* Returns the schema that a $ref names. */
 const json_t *tn_sc_resolve(tn_sc *c, const char *ref);
-/* Notes a keyword that the rules leave out or hold in part, so that the finished text is checked. Returns false
- * where that cannot be done: then the caller refuses it. Rules with later keywords take more than the schema does,
- * and never less. */
+/* Notes a keyword that the rules ignore or enforce in part, so the finished text will be checked. Returns
+ * false if it cannot be checked; the caller then refuses it. The rules then accept more than the schema,
+ * never less. */
 bool tn_sc_later(tn_sc *c, const char *what);
-/* After a failure of what the check can do: the schema is read on without it. */
+/* Clears a failure that the check of the finished text covers, so reading continues without this part. */
 bool tn_sc_forgive(tn_sc *c, const char *what);
-/* What can be held of keywords that are checked: types that "not" leaves, texts that it leaves (NEVER: it says
- * nothing), keys by "propertyNames" (false: it says nothing) and members by "patternProperties". */
+/* What rules can enforce of checked keywords: types and texts that "not" leaves (NEVER: no restriction), keys
+ * by "propertyNames" (false: no restriction) and members by "patternProperties". */
 unsigned tn_sc_later_types(tn_sc *c, const tn_goal *g, unsigned types);
 tn_gx tn_sc_later_string(tn_sc *c, const tn_goal *g);
 bool tn_sc_later_key(tn_sc *c, const tn_goal *g, const char *const *names, size_t n, tn_gx *key);
 tn_gx tn_sc_later_members(tn_sc *c, const tn_goal *g);
-/* Refuses what the check could not follow in the whole schema. */
+/* Whether this build checks finished texts (schema_later.c) or not (no_later.c). */
+bool tn_schema_checks(void);
+/* Refuses anything in the whole schema that the check does not support. */
 void tn_sc_later_ready(tn_sc *c);
-/* Refuses keywords that cannot be held for values of these types. */
+/* Refuses keywords that cannot be enforced for values of these types. */
 bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types);
 unsigned tn_sc_types(tn_sc *c, const json_t *schema); /* that "type" allows */
 
@@ -126,24 +133,22 @@ tn_gx tn_sc_pattern(tn_sc *c, const char *pattern, size_t n, uint32_t min,
                     uint32_t max);                                 /* contents of a string */
 tn_gx tn_sc_format(tn_sc *c, const char *name);                    /* contents of a string */
 const char *tn_sc_format_pattern(const char *name);                /* NULL: not known */
-tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n); /* a string that is none of these */
+tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n); /* a string other than these */
 
-/* These are numbers between bounds; an open one is infinite. */
+/* Numbers between bounds, which may be infinite. */
 typedef struct tn_bounds {
     double lo, hi;
-    bool lo_open, hi_open; /* the bound itself is left out */
+    bool lo_open, hi_open; /* the bound itself is excluded */
 } tn_bounds;
 tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer);
 
-/* Counts work. Returns false beyond the most that is allowed, when the schema is refused. */
+/* Counts work. Returns false beyond the limit, and the schema is refused. */
 bool tn_sc_steps(tn_sc *c, size_t n);
 void tn_sc_forget_sorted(tn_sc *c);
 
-/* An order of all values, in which those that are the same are equal. */
-int tn_json_order(const json_t *a, const json_t *b);
 /* Compares as JSON does: 1 and 1.0 are the same. */
 bool tn_json_same(const json_t *a, const json_t *b);
-/* Tells whether a value fits a schema. It is also false after a failure. */
+/* Whether a value fits a schema. False after a failure, too. */
 bool tn_sc_fits(tn_sc *c, const json_t *value, const json_t *schema, int depth);
 bool tn_sc_matches(tn_sc *c, const char *text, size_t n, const char *pattern);
 

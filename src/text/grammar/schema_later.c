@@ -1,5 +1,5 @@
-/* Keywords that rules cannot hold: what of them is held, and the check of a finished text. The rules take more than the
- * schema then, and the check decides. */
+/* Keywords that rules cannot enforce: the part they can, and the check of a finished text. The rules then
+ * accept more than the schema, and the check decides. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/grammar/schema_impl.h"
 
@@ -10,26 +10,9 @@
 #include <float.h>
 #include <math.h>
 #include <pcre2.h>
-#include <stdio.h>
 #include <string.h>
 
-bool tn_sc_later(tn_sc *c, const char *what) {
-    if (!strcmp(what, "$dynamicRef") || !strcmp(what, "$recursiveRef")) return false;
-    char *all = c->b->later;
-    size_t n = strlen(all), k = strlen(what);
-    for (const char *p = all; (p = strstr(p, what)); p += k)
-        if ((p == all || p[-1] == ' ') && (!p[k] || p[k] == ',')) return true;
-    if (n + k + 3 > TN_GB_LATER) return false;
-    snprintf(all + n, TN_GB_LATER - n, "%s%s", n ? ", " : "", what);
-    return true;
-}
-
-bool tn_sc_forgive(tn_sc *c, const char *what) {
-    if (c->st != TERN_E_UNSUPPORTED || !tn_sc_later(c, what)) return false;
-    c->st = TERN_OK;
-    if (c->err) *c->err = (tern_error){0};
-    return true;
-}
+bool tn_schema_checks(void) { return true; }
 
 /* ---- what is held --------------------------------------------------------------------------------- */
 
@@ -39,13 +22,13 @@ unsigned tn_sc_later_types(tn_sc *c, const tn_goal *g, unsigned types) {
         if (json_is_true(no) || (json_is_object(no) && !json_object_size(no))) return 0;
         if (json_object_size(no) != 1 || !json_object_get(no, "type")) continue;
         unsigned t = tn_sc_types(c, no);
-        if (!(t & TN_J_NUM)) t &= ~(unsigned)TN_J_INT; /* numbers but integers: by the check */
+        if (!(t & TN_J_NUM)) t &= ~(unsigned)TN_J_INT; /* numbers that are not integers: left to the check */
         types &= ~t;
     }
     return types;
 }
 
-static const char *text_of(const json_t *values, size_t i) { /* one that rules can leave out */
+static const char *text_of(const json_t *values, size_t i) { /* one that rules can exclude */
     const json_t *v = json_is_array(values) ? json_array_get(values, i) : i ? NULL : values;
     return json_is_string(v) && json_string_length(v) < 200 &&
                    strlen(json_string_value(v)) == json_string_length(v)
@@ -68,7 +51,7 @@ tn_gx tn_sc_later_string(tn_sc *c, const tn_goal *g) {
     return n ? tn_sc_key_but(c, names, n) : TN_GX_NEVER;
 }
 
-/* Compiles those of a list that are no properties with a place of their own. */
+/* Compiles the names of a list that are not declared properties. */
 static tn_gx key_of(tn_sc *c, const json_t *list, const char *const *names, size_t n) {
     tn_gx x = TN_GX_NEVER;
     for (size_t i = 0; i < json_array_size(list) && tn_sc_steps(c, n + 1); i++) {
@@ -116,7 +99,7 @@ tn_gx tn_sc_later_members(tn_sc *c, const tn_goal *g) {
 
 /* ---- patterns that only PCRE2 has ----------------------------------------------------------------- */
 
-/* Tells whether a pattern means in PCRE2 what it means in ECMA-262. */
+/* Whether a pattern means the same in PCRE2 as in ECMA-262. */
 static bool same_there(const char *p) {
     for (; *p; p++) {
         if (*p == '\\') {
@@ -139,7 +122,7 @@ static bool same_there(const char *p) {
 static void *regex_alloc(PCRE2_SIZE n, void *ctx) { return tn_alloc(ctx, TN_MEM_TEXT, n, 1); }
 static void regex_release(void *p, void *ctx) { tn_free(ctx, p); }
 
-/* Returns 1, 0, or below 0 where it cannot be told. With text NULL: whether the pattern can be read. */
+/* Returns 1, 0, or a negative number if undecided. With text NULL: whether the pattern compiles. */
 static int regex(tn_ctx *ctx, const char *pattern, const char *text, size_t n) {
     enum { MATCHES = 100000, HEAP_KIB = 65536 };
     if (!same_there(pattern)) return -1;
@@ -172,7 +155,7 @@ static bool matches(tn_sc *c, const char *text, size_t n, const char *pattern) {
     if (c->st != TERN_OK) return false;
     bool ok = tn_sc_matches(c, text, n, pattern);
     if (c->st != TERN_E_UNSUPPORTED) return ok;
-    enum { REGEX_STEPS = 2000 }; /* what compiling and matching may take */
+    enum { REGEX_STEPS = 2000 }; /* the charge for compiling and matching */
     c->st = TERN_OK;
     if (!tn_sc_steps(c, REGEX_STEPS)) return false;
     c->st = TERN_E_UNSUPPORTED;
@@ -232,7 +215,7 @@ void tn_sc_later_ready(tn_sc *c) {
 
 /* ---- the check ------------------------------------------------------------------------------------ */
 
-/* A value under a schema: seen[i] tells that a keyword here looked at its i-th member or item. */
+/* A value under a schema. seen[i]: some keyword evaluated its i-th member or item. */
 typedef struct under {
     tn_sc *c;
     const json_t *v, *s;
@@ -259,7 +242,7 @@ static bool number_fits(const json_t *v, const json_t *s) {
     if (json_is_integer(v) && json_is_integer(m)) {
         if (json_integer_value(m) <= 0 || json_integer_value(v) % json_integer_value(m)) return false;
     } else if (json_is_number(m)) {
-        double k = json_number_value(m), q = x / k; /* 4.35 is 435 times 0.01, which doubles nearly are */
+        double k = json_number_value(m), q = x / k; /* 4.35 is 435 times 0.01 only nearly in doubles */
         bool near = fabs(q) < 0x1p50 && fabs(q - round(q)) <= 4 * DBL_EPSILON * fabs(q);
         double part = 1 / k; /* every whole number is a multiple of one n-th */
         near |= json_is_integer(v) && part >= 1 && part < 0x1p50 &&
@@ -444,7 +427,7 @@ bool tn_schema_fits(tn_ctx *ctx, const char *schema, size_t n_schema, const char
     tn_gb b;
     tern_error err = {0};
     tn_gb_open(&b, ctx);
-    tn_sc c = {.b = &b, .root = s, .err = &err, .most_steps = TN_SCHEMA_CHECK_STEPS};
+    tn_sc c = {.b = &b, .root = s, .err = &err, .checks = true, .most_steps = TN_SCHEMA_CHECK_STEPS};
     bool ok = s && v && fits(&c, v, s, 0, NULL) && c.st == TERN_OK;
     tn_gb_close(&b);
     json_decref(s);

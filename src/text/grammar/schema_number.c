@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A number that nothing bounds ends after so many digits, and so does a fraction: a small model wrote hundreds of them.
- * Doubles hold no more. */
+/* The most digits of an unbounded number or fraction: a small model once wrote hundreds. Doubles hold no
+ * more. */
 enum { DIGITS_MOST = 17 };
 
 static tn_gx digits(tn_sc *c, char lo, char hi) {
@@ -36,7 +36,7 @@ static tn_gx same_length(tn_sc *c, const char *lo, const char *hi, size_t n) {
     return TN_GX_ALT(c->b, x, TN_GX_SEQ(c->b, digits(c, from, to), any_digits(c, n - 1, (uint32_t)(n - 1))));
 }
 
-/* Compiles whole numbers from lo on, without sign or leading zeros, to hi or without end. */
+/* Compiles whole numbers from lo to hi (or unbounded), without sign or leading zeros. */
 static tn_gx whole(tn_sc *c, uint64_t lo, uint64_t hi, bool endless) {
     if (!endless && lo > hi) return TN_GX_NEVER;
     char a[24], z[24];
@@ -95,7 +95,7 @@ tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer) {
         if (!isinf(b.hi)) b.hi = b.hi_open && b.hi == floor(b.hi) ? b.hi - 1 : floor(b.hi);
         b.lo_open = b.hi_open = false;
     }
-    const double most = 9007199254740992; /* 2^53: beyond it doubles are not whole numbers one by one */
+    const double most = 9007199254740992; /* 2^53: beyond it doubles skip integers */
     if ((!isinf(b.lo) && fabs(b.lo) > most) || (!isinf(b.hi) && fabs(b.hi) > most))
         return tn_sc_later(c, "a bound of numbers beyond 2^53")
                    ? tn_sc_any_number(c, integer)

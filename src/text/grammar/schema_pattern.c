@@ -17,7 +17,7 @@ typedef struct regex {
     tn_sc *c;
     const char *p, *end;
     int depth;
-    /* of the last alternative read at depth 0: its terms, while there are few, for lengths */
+    /* the terms of the last alternative at depth 0, while they are few; for lengths */
     struct {
         tn_gx x;
         uint32_t min, max;
@@ -44,7 +44,7 @@ static bool at(const regex *r, const char *s) {
     return (size_t)(r->end - r->p) >= n && !memcmp(r->p, s, n);
 }
 
-/* A set of characters grows; its negation is done when it is closed. */
+/* A growing set of characters. It is negated when it is closed. */
 typedef struct charset {
     tn_grange v[512];
     size_t n;
@@ -183,7 +183,7 @@ static tn_gx group(regex *r) {
     return x;
 }
 
-/* It stays out of `term`, whose frame lies on the stack once for every open group: a charset has kilobytes. */
+/* Separate from `term`, which recurses for every open group: a charset takes kilobytes of stack. */
 __attribute__((noinline)) static tn_gx one_char(regex *r) {
     if (take(r, '[')) return char_class(r);
     charset s = {.n = 0};
@@ -227,7 +227,7 @@ static void quantity(regex *r, uint32_t *min, uint32_t *max) {
     else if (take(r, '+')) *max = TN_GX_INF;
     else if (take(r, '?')) *min = 0;
     else if (take(r, '{')) {
-        if (!count(r, min)) refuse(r, "a brace that is no repetition");
+        if (!count(r, min)) refuse(r, "a brace that is not a repetition");
         *max = *min;
         if (take(r, ',') && !count(r, max)) *max = TN_GX_INF;
         if (r->c->st == TERN_OK && (!take(r, '}') || *max < *min))
@@ -236,7 +236,7 @@ static void quantity(regex *r, uint32_t *min, uint32_t *max) {
     take(r, '?'); /* lazy: the same texts */
 }
 
-/* Compiles an alternative. At depth 0 anchors count, and where they lack there may be anything around. */
+/* Compiles an alternative. At depth 0 anchors count; without them any text may surround it. */
 static tn_gx alternative(regex *r) {
     tn_gb *b = r->c->b;
     bool top = r->depth == 0;
@@ -274,8 +274,8 @@ static tn_gx alternatives(regex *r) {
     return x;
 }
 
-/* Compiles characters in a row, at most one of them a varying number of times: that number is held within the
- * lengths. */
+/* Compiles a row of characters, at most one of them repeated; its repetitions are limited to fit the lengths.
+ */
 static tn_gx with_length(regex *r, uint32_t min, uint32_t max) {
     static const char what[] = "anything but characters in a row, together with a length,";
     uint32_t fixed = 0;
@@ -340,4 +340,12 @@ bool tn_sc_matches(tn_sc *c, const char *text, size_t n, const char *pattern) {
     json_decref(s);
     tn_gb_close(&b);
     return ok;
+}
+
+tn_gx tn_sc_format(tn_sc *c, const char *name) {
+    const char *pattern = tn_sc_format_pattern(name);
+    if (pattern) return tn_sc_pattern(c, pattern, strlen(pattern), 0, TN_GX_INF);
+    char what[100];
+    snprintf(what, sizeof what, "format '%.60s'", name);
+    return tn_sc_refuse(c, what);
 }

@@ -34,14 +34,14 @@ static tn_gx hex_digit(tn_gb *b, const char *ranges) { /* pairs of ends */
     return tn_gx_set(b, r, n);
 }
 
-/* Compiles one code point as a string may hold it: itself or escaped. */
+/* Compiles one code point of a string: raw or escaped. */
 static tn_gx character(tn_sc *c) {
     tn_gb *b = c->b;
     static const tn_grange simple[] = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'},
                                        {'f', 'f'}, {'n', 'n'},   {'r', 'r'}, {'t', 't'}};
     tn_gx h = hex_digit(b, "09afAF"), d = hex_digit(b, "ddDD"), u = tn_gx_str(b, "\\u");
     tn_gx hh = tn_gx_rep(b, h, 2, 2), hhh = tn_gx_rep(b, h, 3, 3);
-    tn_gx alone = TN_GX_ALT(b, TN_GX_SEQ(b, hex_digit(b, "09acACefEF"), hhh), /* no half of a pair */
+    tn_gx alone = TN_GX_ALT(b, TN_GX_SEQ(b, hex_digit(b, "09acACefEF"), hhh), /* not half of a pair */
                             TN_GX_SEQ(b, d, hex_digit(b, "07"), hh));
     tn_gx pair = TN_GX_SEQ(b, d, hex_digit(b, "89abAB"), hh, u, d, hex_digit(b, "cfCF"), hh);
     return TN_GX_ALT(b, tn_gx_not(b, raw_not, 3), TN_GX_SEQ(b, tn_gx_str(b, "\\"), tn_gx_set(b, simple, 8)),
@@ -60,7 +60,8 @@ tn_gx tn_sc_any_string(tn_sc *c) {
     return made(c, &c->string, TN_GX_SEQ(c->b, quote, tn_gx_rep(c->b, character(c), 0, TN_GX_INF), quote));
 }
 
-/* Writes a code point as a string holds it, in at most 6 bytes, with hexadecimal digits small or large. */
+/* Writes a code point as it appears in a string, in at most 6 bytes, with lower- or upper-case hexadecimal
+ * digits. */
 static size_t written(uint32_t cp, bool large, char out[8]) {
     static const char names[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     for (size_t i = 0; names[i]; i += 2) {
@@ -131,8 +132,8 @@ static int by_name(const void *a, const void *b) {
     return k ? k : n < m ? -1 : n > m;
 }
 
-/* Compiles the contents from here, and the closing quote, when what may not come is the rests v[0..n),
- * sorted. There is a rule per character of the names. */
+/* Compiles the remaining contents and the closing quote. They must not equal any of the rests v[0..n), which
+ * are sorted. Makes one rule per character of the names. */
 static tn_gx none_of(tn_sc *c, name_rest *v, size_t n, int depth) {
     tn_gb *b = c->b;
     tn_gx end = tn_gx_str(b, "\""), x = TN_GX_NEVER;
@@ -197,7 +198,7 @@ tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
 #define OCTET "(?:25[0-5]|(?:2[0-4]|1[0-9]|[1-9])?[0-9])"
 
 #define ALNUM "[0-9A-Za-z]{1,12}"
-#define LABEL ALNUM "(?:-" ALNUM "){0,2}" /* of at most 38 letters; "--" is for encoded ones */
+#define LABEL ALNUM "(?:-" ALNUM "){0,2}" /* at most 38 letters; "--" is for encoded names */
 #define HOSTNAME LABEL "(?:\\." LABEL "){0,3}"
 #define ATOM "[0-9A-Za-z!#$%&'*+/=?^_`{|}~-]{1,20}"
 #define EMAIL ATOM "(?:\\." ATOM "){0,2}@" HOSTNAME
@@ -219,7 +220,7 @@ tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
     "P(?:(?:" DIGITS "Y(?:" MONTHS ")?|" MONTHS "|" DAYS ")(?:" CLOCK ")?|" CLOCK "|" DIGITS "W)"
 #define UNIT(more) "(?:[0-9A-Za-z._~!$&'()*+,;=" more "-]|%" HEX "{2})"
 #define PCHAR UNIT(":@")
-#define URI /* RFC 3986, without names of users */                                                           \
+#define URI /* RFC 3986, without user names */                                                               \
     "[A-Za-z][0-9A-Za-z+.-]*:(?://(?:\\[" IPV6                                                               \
     "\\]|" UNIT("") "*)(?::[0-9]{0,5})?(?:/" PCHAR "*)*|/?(?:" PCHAR "+(?:/" PCHAR                           \
                     "*)*)?)(?:\\?" UNIT(":@/?") "*)?(?:#" UNIT(":@/?") "*)?"
@@ -249,14 +250,6 @@ const char *tn_sc_format_pattern(const char *name) {
     return NULL;
 }
 
-tn_gx tn_sc_format(tn_sc *c, const char *name) {
-    const char *pattern = tn_sc_format_pattern(name);
-    if (pattern) return tn_sc_pattern(c, pattern, strlen(pattern), 0, TN_GX_INF);
-    char what[100];
-    snprintf(what, sizeof what, "format '%.60s'", name);
-    return tn_sc_refuse(c, what);
-}
-
 /* ---- values written out --------------------------------------------------------------------------- */
 
 static tn_gx number_value(tn_sc *c, const json_t *v) {
@@ -268,7 +261,7 @@ static tn_gx number_value(tn_sc *c, const json_t *v) {
         if (x == floor(x) && fabs(x) < 1e15) {
             snprintf(buf, sizeof buf, "%.0f", x == 0 ? 0.0 : x);
         } else {
-            for (int digits = 1; digits <= 17; digits++) { /* as short as comes back the same */
+            for (int digits = 1; digits <= 17; digits++) { /* the shortest form that reads back the same */
                 snprintf(buf, sizeof buf, "%.*g", digits, x);
                 if (strtod(buf, NULL) == x) break;
             }

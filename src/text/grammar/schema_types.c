@@ -74,7 +74,7 @@ static property *property_of(tn_sc *c, properties *p, const char *name) {
     return &p->v[p->n - 1];
 }
 
-/* Finds names in the order of the schemas; required ones that have no schema come after them. */
+/* Collects names in the order of the schemas, then required ones without a schema. */
 static void find_properties(tn_sc *c, const tn_goal *g, properties *p) {
     for (size_t i = 0; i < g->n && c->st == TERN_OK; i++) {
         json_t *list = json_object_get(g->a[i].s, "properties"), *v;
@@ -112,8 +112,8 @@ static tn_gx member(tn_sc *c, tn_gx key, tn_gx value) {
 
 static tn_gx comma(tn_sc *c) { return TN_GX_SEQ(c->b, tn_gx_str(c->b, ","), tn_sc_ws(c)); }
 
-/* Compiles properties in their order, each rule beginning with one of them: rest[0] where none came before,
- * rest[1] where one did. It goes from the last to the first. */
+/* Compiles properties in their order, from last to first. Each rule starts with one property: rest[0] if none
+ * came before, rest[1] if one did. */
 static tn_gx members(tn_sc *c, const tn_goal *g, const properties *p) {
     const char **names = tn_alloc(c->b->ctx, TN_MEM_TEXT, p->n, sizeof *names);
     if (!names) return tn_sc_fail(c, TERN_E_MEMORY, "no memory");
@@ -153,7 +153,7 @@ tn_gx tn_sc_object(tn_sc *c, const tn_goal *g) {
 
 /* ---- arrays --------------------------------------------------------------------------------------- */
 
-/* Returns the schema of item i, or with i = SIZE_MAX of those after all that have their own. */
+/* Returns the schema of item i; with i = SIZE_MAX, of the items beyond those with schemas of their own. */
 static const json_t *item_schema(const json_t *s, size_t i) {
     const json_t *first = json_object_get(s, "prefixItems"), *rest = json_object_get(s, "items");
     if (json_is_array(rest)) { /* older drafts */
@@ -182,7 +182,7 @@ tn_gx tn_sc_array(tn_sc *c, const tn_goal *g) {
     if (own > 4096) return tn_sc_fail(c, TERN_E_LIMIT, "more than 4096 items with schemas of their own");
     tn_gx rest = item_value(c, g, SIZE_MAX), x = TN_GX_EMPTY;
     uint32_t more_min = min > own ? min - (uint32_t)own : 0;
-    if (max > own) { /* items after those: with a comma each, but for the very first */
+    if (max > own) { /* items after those, each after a comma except the very first */
         uint32_t more_max = max == TN_GX_INF ? max : max - (uint32_t)own;
         tn_gx next = TN_GX_SEQ(c->b, comma(c), rest);
         if (own) {
@@ -205,7 +205,8 @@ tn_gx tn_sc_array(tn_sc *c, const tn_goal *g) {
 
 /* ---- strings and numbers -------------------------------------------------------------------------- */
 
-/* Compiles the first pattern of the goal that can be held with these lengths. Returns false when none can. */
+/* Compiles the first pattern of the goal that can be combined with these lengths. Returns false if none can.
+ */
 static bool pattern_of(tn_sc *c, const tn_goal *g, uint32_t min, uint32_t max, tn_gx *x) {
     for (size_t i = 0; i < g->n; i++) {
         const char *p = json_string_value(json_object_get(g->a[i].s, "pattern"));
@@ -258,7 +259,7 @@ tn_gx tn_sc_number(tn_sc *c, const tn_goal *g, bool integer) {
             const json_t *v = json_object_get(g->a[i].s, words[w]);
             if (!v) continue;
             bool open = w & 1;
-            if (open && json_is_boolean(v)) continue; /* draft 4: says something about the other */
+            if (open && json_is_boolean(v)) continue; /* draft 4: modifies the other keyword */
             if (!json_is_number(v)) return tn_sc_fail(c, TERN_E_INVALID, "'%s' must be a number", words[w]);
             if (!open && json_is_true(json_object_get(g->a[i].s, words[w + 1]))) open = true;
             double x = json_number_value(v);

@@ -1,5 +1,4 @@
-/* Tells whether a value fits a schema. This is only for values that a schema lists (const, enum) beside other
- * keywords. */
+/* Whether a value fits a schema: only for values that a schema lists (const, enum) beside other keywords. */
 #include "text/grammar/schema_impl.h"
 
 #include "base/status.h"
@@ -21,7 +20,10 @@ static int number_order(const json_t *a, const json_t *b) {
     return sign_of(x > y, x < y);
 }
 
-/* Objects are ordered by the first key, in the order of keys, in which they differ; a key that lacks is the least. */
+/* A total order of values, in which equal values compare as equal. */
+static int value_order(const json_t *a, const json_t *b);
+
+/* Objects are ordered by the first key, in sorted order, in which they differ; a missing key is the least. */
 static int object_order(const json_t *a, const json_t *b) {
     const char *key, *first = NULL;
     json_t *v;
@@ -29,7 +31,7 @@ static int object_order(const json_t *a, const json_t *b) {
     json_object_foreach((json_t *)(uintptr_t)a, key, v) {
         const json_t *w = json_object_get(b, key);
         if (first && strcmp(key, first) >= 0) continue;
-        int c = w ? tn_json_order(v, w) : 1;
+        int c = w ? value_order(v, w) : 1;
         if (c) first = key, order = c;
     }
     json_object_foreach((json_t *)(uintptr_t)b, key, v) {
@@ -39,7 +41,7 @@ static int object_order(const json_t *a, const json_t *b) {
     return order;
 }
 
-int tn_json_order(const json_t *a, const json_t *b) {
+static int value_order(const json_t *a, const json_t *b) {
     if (json_is_number(a) && json_is_number(b)) return number_order(a, b);
     int x = json_is_number(a) ? JSON_INTEGER : json_typeof(a),
         y = json_is_number(b) ? JSON_INTEGER : json_typeof(b);
@@ -53,13 +55,13 @@ int tn_json_order(const json_t *a, const json_t *b) {
     if (x != JSON_ARRAY) return 0;
     size_t n = json_array_size(a), m = json_array_size(b);
     for (size_t i = 0; i < n && i < m; i++) {
-        int c = tn_json_order(json_array_get(a, i), json_array_get(b, i));
+        int c = value_order(json_array_get(a, i), json_array_get(b, i));
         if (c) return c;
     }
     return sign_of(n > m, n < m);
 }
 
-bool tn_json_same(const json_t *a, const json_t *b) { return !tn_json_order(a, b); }
+bool tn_json_same(const json_t *a, const json_t *b) { return !value_order(a, b); }
 
 static unsigned type_of(const json_t *v) {
     switch (json_typeof(v)) {
@@ -137,7 +139,7 @@ bool tn_sc_steps(tn_sc *c, size_t n) {
 }
 
 static int by_order(const void *a, const void *b) {
-    return tn_json_order(*(const json_t *const *)a, *(const json_t *const *)b);
+    return value_order(*(const json_t *const *)a, *(const json_t *const *)b);
 }
 
 void tn_sc_forget_sorted(tn_sc *c) {

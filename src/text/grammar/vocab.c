@@ -49,7 +49,7 @@ static size_t shared(const entry *a, const entry *b) { /* first bytes in common 
     return i;
 }
 
-/* Writes the tree of the sorted entries. open[d] is the node on the way at depth d + 1. */
+/* Writes the tree of the sorted entries. open[d] is the node at depth d + 1 of the current path. */
 static void plant(tn_gvocab *v, const entry *e, size_t n, uint32_t *open) {
     size_t k = 0, way = 0;
     for (size_t i = 0; i < n; i++) {
@@ -104,13 +104,13 @@ bool tn_gvocab_utf8(uint8_t b, uint8_t *need, uint8_t *lo, uint8_t *hi) {
     return true;
 }
 
-/* A place on the way: a node, and how its bytes go on. */
+/* A place on the current path: a node, and how its bytes continue. */
 typedef struct step {
     uint32_t node;
     uint8_t lo, hi;
 } step;
 
-/* Fills text, id_chars and by_byte. way: a scratch of the longest token's length. */
+/* Fills text, id_chars and by_byte. way: scratch, as long as the longest token. */
 static void look_over(tn_gvocab *v, step *way) {
     uint32_t at[257] = {0};
     for (size_t i = 0; i < v->n_nodes; i++) at[v->nodes[i].byte + 1]++;
@@ -130,8 +130,7 @@ static void look_over(tn_gvocab *v, step *way) {
         for (uint32_t k = 0; t->has_ids && k < t->n_ids; k++)
             v->id_chars[t->first_id + k] = (uint32_t)x.chars << 1 | !x.need;
     }
-    for (size_t i = v->n_nodes;
-         i-- > 0;) { /* children have larger numbers: they are complete, own bit and all */
+    for (size_t i = v->n_nodes; i-- > 0;) { /* children have larger numbers, so they are complete */
         const tn_gvocab_node *t = &v->nodes[i];
         uint32_t below = 0;
         for (size_t c = i + 1; c < t->past; c = v->nodes[c].past)

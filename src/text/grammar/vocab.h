@@ -11,18 +11,18 @@ typedef struct tn_gvocab_node {
         has_ids : 1;
     uint16_t depth; /* bytes to here, from 1 */
     uint8_t byte;
-    uint8_t n_ids; /* 255 at most: further tokens of the same bytes are never allowed */
+    uint8_t n_ids; /* 255 at most; further tokens with the same bytes are never allowed */
 } tn_gvocab_node;
 
-/* What a node's bytes are as UTF-8, when its token begins a character. A byte that cannot stand where it
- * stands ends no character, and the next byte begins one. */
+/* A node's bytes as UTF-8, if its token begins a character. An invalid byte ends no character, and the next
+ * byte begins one. */
 typedef struct tn_gvocab_text {
     uint32_t below; /* groups of the bytes below the node, as bits (tn_gvocab_group) */
     uint16_t chars; /* characters that are complete */
-    uint8_t need;   /* bytes that the last one lacks */
+    uint8_t need;   /* bytes that the last one still needs */
 } tn_gvocab_text;
 
-/* A node and the one it hangs on (UINT32_MAX: the root). */
+/* A node and its parent (UINT32_MAX: the root). */
 typedef struct tn_gvocab_edge {
     uint32_t node, parent;
 } tn_gvocab_edge;
@@ -39,26 +39,26 @@ typedef struct tn_gvocab {
     tn_gvocab_text *text;    /* [n_nodes] */
     tn_gvocab_edge *by_byte; /* [n_nodes] the nodes of byte 0, then those of 1..., each ascending */
     uint32_t by_byte_at[257];
-    bool crowded; /* some bytes have more tokens than a node tells: ranges of ids say too much */
+    bool crowded; /* some bytes have more tokens than a node can count, so ranges of ids are too wide */
     uint32_t max_depth;
     uint32_t *ends; /* tokens that end a text */
     size_t n_ends;
 } tn_gvocab;
 
-/* Makes the tree of tokens that stand for text. Control, unknown and unused ones are left out, and those of
- * more than 65535 bytes. n_vocab is the model's, at least the tokenizer's. It borrows the tokenizer. */
+/* Makes the tree of the tokens that stand for text: without control, unknown and unused tokens and those of
+ * more than 65535 bytes. n_vocab is the model's, at least the tokenizer's. Borrows the tokenizer. */
 tern_status tn_gvocab_open(tn_ctx *ctx, const tn_tokenizer *tok, size_t n_vocab, tn_gvocab **out,
                            tern_error *err);
 void tn_gvocab_close(tn_gvocab **v);
 
-/* Bytes in groups: those that grammars often tell apart are not in one. */
+/* Groups of bytes. Bytes that grammars often distinguish are in different groups. */
 uint8_t tn_gvocab_group(uint8_t byte);
 enum {
     TN_GVOCAB_HIGH = 30 /* bytes of 0x80 and above */,
-    TN_GVOCAB_BAD = 31 /* no byte: UTF-8 that is none */
+    TN_GVOCAB_BAD = 31 /* not a byte: invalid UTF-8 */
 };
-/* The bytes that may follow in a character, [lo, hi]; *need is how many lack, changed by the byte. Returns
- * false for a byte that cannot stand there. It begins with *need 0. */
+/* The bytes [lo, hi] that may continue a character; *need: how many are missing, 0 at the start. Both are
+ * updated by the byte. Returns false for a byte that is not allowed there. */
 bool tn_gvocab_utf8(uint8_t byte, uint8_t *need, uint8_t *lo, uint8_t *hi);
 /* One past the last token of a node's subtree, in ids. */
 static inline uint32_t tn_gvocab_past_id(const tn_gvocab *v, uint32_t node) {

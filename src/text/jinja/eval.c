@@ -63,7 +63,7 @@ tn_jval tn_j_attr(tn_jinja *j, tn_jval v, const tn_jstr *name) {
     return no_attr(j, v, tn_j_str(name));
 }
 
-tn_jval tn_j_item(tn_jinja *j, tn_jval v, tn_jval key) {
+static tn_jval item_at(tn_jinja *j, tn_jval v, tn_jval key) {
     tn_jval out;
     tn_j_check_defined(j, v);
     if (own_item(j, v, key, &out)) return out;
@@ -74,7 +74,7 @@ tn_jval tn_j_item(tn_jinja *j, tn_jval v, tn_jval key) {
 
 /* Follows a path as the attribute arguments of filters have it: parts at dots, digits are indices. */
 tn_jval tn_j_path(tn_jinja *j, tn_jval v, tn_jval path) {
-    if (path.type == J_INT) return tn_j_item(j, v, path);
+    if (path.type == J_INT) return item_at(j, v, path);
     const tn_jstr *s = tn_j_need_str(j, path, "an attribute's name");
     tn_jval parts = tn_jstr_split(j, s, tn_jstr_span(j, ".", 1, false), -1, false);
     for (size_t i = 0; i < parts.u.l->n; i++) {
@@ -85,7 +85,7 @@ tn_jval tn_j_path(tn_jinja *j, tn_jval v, tn_jval path) {
             number = part->p[k] >= '0' && part->p[k] <= '9';
             index = index * 10 + (part->p[k] - '0');
         }
-        v = tn_j_item(j, v, number ? tn_j_int(index) : tn_j_str(part));
+        v = item_at(j, v, number ? tn_j_int(index) : tn_j_str(part));
     }
     return v;
 }
@@ -242,7 +242,7 @@ tn_jval tn_j_binary(tn_jinja *j, int op, tn_jval a, tn_jval b) {
         tn_jbuf buf = {0};
         tn_jbuf_str(j, &buf, markup ? escaped(j, a.u.s) : a.u.s);
         tn_jbuf_str(j, &buf, markup ? escaped(j, b.u.s) : b.u.s);
-        tn_jstr *both = (tn_jstr *)(uintptr_t)tn_jbuf_take(j, &buf); /* fresh, nobody else's yet */
+        tn_jstr *both = (tn_jstr *)(uintptr_t)tn_jbuf_take(j, &buf); /* fresh: not shared yet */
         both->markup = markup;
         return tn_j_str(both);
     }
@@ -396,7 +396,7 @@ tn_jval tn_jeval(tn_jinja *j, const tn_jnode *n) {
     case JN_ATTR: v = tn_j_attr(j, tn_jeval(j, n->a), n->name); break;
     case JN_ITEM:
         w = tn_jeval(j, n->a);
-        v = n->b->kind == JN_SLICE ? slice(j, w, n->b) : tn_j_item(j, w, tn_jeval(j, n->b));
+        v = n->b->kind == JN_SLICE ? slice(j, w, n->b) : item_at(j, w, tn_jeval(j, n->b));
         break;
     case JN_CALL: v = call(j, n); break;
     case JN_FILTER:

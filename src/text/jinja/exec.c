@@ -25,7 +25,7 @@ void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v) {
     s->vars[s->n++] = (tn_jvar){name, v};
 }
 
-/* Assigns in the scope that runs; an attribute is assigned only of a namespace. */
+/* Assigns in the current scope. Only a namespace's attributes can be assigned. */
 static void assign(tn_jinja *j, const tn_jnode *target, tn_jval v) {
     if (target->kind == JN_NAME) {
         tn_jset(j, j->scope, target->name, v);
@@ -132,8 +132,7 @@ static tn_jval *take_named(tn_jinja *j, const tn_jargs *a, bool *used, const tn_
     return NULL;
 }
 
-/* Binds the names that a macro may refer to beside its parameters; `op` says which it does (parse.c,
- * extras_named). */
+/* Binds the names that a macro uses beside its parameters; `op` says which (parse.c, extras_named). */
 static void bind_extras(tn_jinja *j, const tn_jnode *m, const tn_jargs *a, bool *used, size_t n_pos) {
     static const tn_jstr varargs = {.p = "varargs", .n = 7}, kwargs = {.p = "kwargs", .n = 6},
                          caller = {.p = "caller", .n = 6};
@@ -192,7 +191,7 @@ static tn_jval macro_value(tn_jinja *j, const tn_jnode *m) {
 
 /* ---- statements ---- */
 
-/* Calls with one more argument, the block as `caller`. */
+/* Calls with the block as an additional argument, `caller`. */
 static tn_jval call_with_block(tn_jinja *j, const tn_jnode *n) {
     tn_jval f = tn_jeval(j, n->a->a);
     tn_jargs a;
@@ -212,7 +211,7 @@ static tn_jval call_with_block(tn_jinja *j, const tn_jnode *n) {
 
 static tn_jflow with(tn_jinja *j, const tn_jnode *n) {
     tn_jscope *scope = j->scope, *inner = tn_jscope_new(j, scope);
-    for (const tn_jnode *k = n->kids; k; k = k->next) { /* all values are those of the outside */
+    for (const tn_jnode *k = n->kids; k; k = k->next) { /* all values are evaluated in the outer scope */
         tn_jval v = tn_jeval(j, k->a);
         j->scope = inner;
         assign(j, k->target, v);

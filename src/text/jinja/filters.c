@@ -53,7 +53,7 @@ static tn_jval f_trim(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
 
 static tn_jval f_replace(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     (void)a;
-    if (!p[0] || !p[1]) tn_jfail(j, TERN_E_INVALID, "replace wants what to replace and by what");
+    if (!p[0] || !p[1]) tn_jfail(j, TERN_E_INVALID, "replace needs a text and its replacement");
     int64_t count = p[2] && p[2]->type != J_NONE ? tn_j_as_int(j, *p[2], "replace's count") : -1;
     return tn_j_str(tn_jstr_replace(j, text(j, v), text(j, *p[0]), text(j, *p[1]), count));
 }
@@ -111,7 +111,7 @@ static tn_jval f_truncate(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     int64_t leeway = p[3] && p[3]->type != J_NONE ? small_int(j, *p[3], "truncate's leeway") : 5;
     tn_jsteps(j, (s->n + end->n) / 16);
     int64_t zero = 0, stop = length - (int64_t)tn_jstr_length(end);
-    if (stop < 0) tn_jfail(j, TERN_E_INVALID, "truncate to fewer characters than its end has");
+    if (stop < 0) tn_jfail(j, TERN_E_INVALID, "truncate to fewer characters than its ending has");
     if ((int64_t)tn_jstr_length(s) <= length + leeway) return tn_j_str(s);
     const tn_jstr *head = tn_jstr_slice(j, s, &zero, &stop, 1);
     size_t n = head->n;
@@ -167,7 +167,7 @@ static tn_jval f_join(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
 
 /* ---- numbers ---- */
 
-/* Reads a whole string as a number. Returns false when it is none. */
+/* Reads a whole string as a number. Returns false if it is not one. */
 static bool parse_float(const tn_jstr *s, double *f) {
     char buf[64], *end;
     size_t n = 0;
@@ -307,7 +307,7 @@ static tn_jval f_items(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     return out;
 }
 
-/* Returns what items are compared by: an attribute, and strings without case unless told otherwise. */
+/* Returns the sort key of an item: an attribute, case-folded unless told otherwise. */
 static tn_jval sort_key(tn_jinja *j, tn_jval v, const tn_jval *attribute, bool with_case) {
     if (attribute && attribute->type == J_STRING && memchr(attribute->u.s->p, ',', attribute->u.s->n))
         tn_jfail(j, TERN_E_UNSUPPORTED, "several attributes at once are not supported");
@@ -315,7 +315,7 @@ static tn_jval sort_key(tn_jinja *j, tn_jval v, const tn_jval *attribute, bool w
     return v.type == J_STRING && !with_case ? tn_j_str(tn_jstr_case(j, v.u.s, J_LOWER)) : v;
 }
 
-/* Sorts by keys. It is stable, and merges, so that no input is slow. */
+/* Sorts by keys: a stable merge sort, so no input is slow. */
 static void sort_by(tn_jinja *j, tn_jval *v, tn_jval *key, size_t n, bool reverse, bool equal_first) {
     tn_jval *v2 = tn_jalloc(j, n, sizeof *v2), *key2 = tn_jalloc(j, n, sizeof *key2);
     for (size_t width = 1; width < n; width *= 2) {
@@ -350,7 +350,7 @@ static tn_jval sorted(tn_jinja *j, tn_jval v, const tn_jval *attribute, bool wit
 
 static tn_jval f_sort(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     (void)a;
-    /* keys are compared as lists of one, whose items may be equal without having an order */
+    /* keys are compared as lists of one: items may be equal without being ordered */
     return sorted(j, v, p[2], flag(j, p[1]), flag(j, p[0]), true);
 }
 
@@ -517,8 +517,8 @@ static tn_jval f_rejectattr(tn_jinja *j, tn_jval v, const tn_jargs *a, params p)
 
 /* ---- the table ---- */
 
-/* Parameters go by name; "*" means that the filter looks at its arguments itself. Those that text is made of
- * are refused for undefined values only where jinja2 refuses them. */
+/* Parameters by name; "*": the filter reads its arguments itself. Undefined values are refused exactly where
+ * jinja2 refuses them. */
 static const struct {
     const char *name, *params;
     filter_fn fn;

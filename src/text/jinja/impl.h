@@ -1,11 +1,11 @@
 /* text/jinja/impl.h - what the files of the interpreter share.
  *
- * One run (tn_jinja) owns an arena: tokens, tree, values and strings live until it ends, so that nothing is
- * freed one by one and a failure anywhere jumps to the run's one exit. Every allocation and every evaluated
- * node is counted against the run's limits.
+ * One run (tn_jinja) owns an arena: tokens, tree, values and strings live until it ends. Nothing is freed one
+ * by one, and a failure anywhere jumps to the run's only exit. Every allocation and every evaluated node is
+ * counted against the run's limits.
  *
- * Strings are UTF-8 spans that are never changed, with marks that say which bytes are content (segments.h);
- * every function that cuts or joins strings keeps the marks. */
+ * Strings are immutable UTF-8 spans with marks that say which bytes are content (segments.h). Every function
+ * that cuts or joins strings keeps the marks. */
 #ifndef TN_TEXT_JINJA_IMPL_H
 #define TN_TEXT_JINJA_IMPL_H
 
@@ -39,7 +39,7 @@ typedef struct tn_jstr {
     const tn_segment *seg; /* NULL: all bytes are `content` or not */
     size_t n_seg;
     bool content;
-    bool markup; /* out of `safe`: '+' escapes what it is joined with, as jinja2's Markup does */
+    bool markup; /* from `safe`: '+' escapes the other operand, as jinja2's Markup does */
 } tn_jstr;
 
 typedef struct tn_jlist tn_jlist;
@@ -58,17 +58,17 @@ typedef struct tn_jval {
         tn_jdict *d;
         const tn_jfunc *fn;
         tn_jloop *loop;
-        const char *what; /* undefined: which, as "'x' is undefined" */
+        const char *what; /* undefined: the message, such as "'x' is undefined" */
     } u;
 } tn_jval;
 
-/* These are what Python would have. They print, compare and index differently. */
+/* The kinds of lists that Python has. They print, compare and index differently. */
 typedef enum tn_jlist_kind {
     J_PLAIN,
     J_TUPLE,
     J_RANGE,
     J_VIEW,     /* of a dict: no index */
-    J_GENERATOR /* of a filter: no length either, gone when looped over once */
+    J_GENERATOR /* of a filter: no length either, and consumed by one loop */
 } tn_jlist_kind;
 
 struct tn_jlist {
@@ -82,7 +82,7 @@ struct tn_jdict { /* in order of insertion */
     size_t n, cap;
 };
 
-/* Arguments of a call are positional, then by name. */
+/* Arguments of a call: positional ones, then named ones. */
 typedef struct tn_jargs {
     tn_jval *pos;
     size_t n_pos;
@@ -95,7 +95,7 @@ typedef tn_jval (*tn_jbuiltin)(tn_jinja *j, tn_jval self, const tn_jargs *a);
 
 typedef struct tn_jscope tn_jscope;
 
-/* A function is built in, a method bound to `self`, or a macro. */
+/* A built-in function, a method bound to `self`, or a macro. */
 struct tn_jfunc {
     const char *name;
     tn_jbuiltin call; /* NULL: a macro */
@@ -110,7 +110,7 @@ struct tn_jloop {
     int depth0;
     const tn_jnode *recursive; /* the loop to run again, or NULL */
     tn_jscope *scope;          /* of the recursive loop */
-    tn_jval changed;           /* what loop.changed saw last; undefined: nothing */
+    tn_jval changed;           /* the last arguments of loop.changed; undefined: none yet */
 };
 
 /* ---- the tree ---- */
@@ -211,7 +211,7 @@ struct tn_jscope {
     size_t n, cap;
 };
 
-/* This is a string being built. */
+/* A string being built. */
 typedef struct tn_jbuf {
     char *p;
     size_t n, cap;
@@ -240,6 +240,10 @@ _Noreturn void tn_jfail(tn_jinja *j, tern_status code, const char *fmt, ...)
 void *tn_jalloc(tn_jinja *j, size_t n, size_t size); /* zeroed; never NULL */
 void tn_jsteps(tn_jinja *j, uint64_t n);             /* counts work */
 
+void tn_jrelease(tn_jinja *j); /* frees all that was allocated */
+void tn_jenter(tn_jinja *j);   /* one level deeper; fails beyond TN_J_MAX_DEPTH */
+void tn_jleave(tn_jinja *j);
+
 /* ---- strings.c ---- */
 
 const tn_jstr *tn_jstr_span(tn_jinja *j, const char *p, size_t n, bool content); /* borrows p */
@@ -264,8 +268,6 @@ typedef enum tn_jcase { J_UPPER, J_LOWER, J_SWAP, J_TITLE, J_CAPITAL, J_TITLE_FI
 const tn_jstr *tn_jstr_case(tn_jinja *j, const tn_jstr *s, tn_jcase how);
 const tn_jstr *tn_jstr_replace(tn_jinja *j, const tn_jstr *s, const tn_jstr *from, const tn_jstr *to,
                                int64_t count);
-tn_jval tn_jstr_split(tn_jinja *j, const tn_jstr *s, const tn_jstr *sep, int64_t max, bool right);
-tn_jval tn_jstr_lines(tn_jinja *j, const tn_jstr *s, bool keep_ends);
 
 void tn_jbuf_bytes(tn_jinja *j, tn_jbuf *b, const char *p, size_t n, bool content);
 void tn_jbuf_text(tn_jinja *j, tn_jbuf *b, const char *text); /* the template's */
@@ -296,12 +298,27 @@ bool tn_j_contains(tn_jinja *j, tn_jval where, tn_jval what);
 bool tn_j_is_number(tn_jval v); /* booleans too, as in Python */
 double tn_j_as_float(tn_jval v);
 int64_t tn_j_as_int(tn_jinja *j, tn_jval v, const char *what);
-tn_jlist *tn_j_iter(tn_jinja *j, tn_jval v); /* what a loop over it sees */
+tn_jlist *tn_j_iter(tn_jinja *j, tn_jval v); /* the items of a loop over it */
 int64_t tn_j_length(tn_jinja *j, tn_jval v);
 const tn_jstr *tn_j_to_str(tn_jinja *j, tn_jval v); /* str() */
 void tn_j_repr(tn_jinja *j, tn_jbuf *b, tn_jval v); /* repr() */
 const tn_jstr *tn_j_need_str(tn_jinja *j, tn_jval v, const char *who);
 void tn_j_check_defined(tn_jinja *j, tn_jval v);
+
+/* ---- format.c ---- */
+
+tn_jval tn_jstr_split(tn_jinja *j, const tn_jstr *s, const tn_jstr *sep, int64_t max, bool right);
+tn_jval tn_jstr_lines(tn_jinja *j, const tn_jstr *s, bool keep_ends);
+tn_jval tn_j_format(tn_jinja *j, const tn_jstr *format, const tn_jlist *args); /* Python's % */
+
+/* ---- arguments.c ---- */
+
+/* Finds arguments by the names in `params` ("a b c"): out[i] is NULL if it was not given. Fails for other
+ * arguments. */
+enum { TN_J_MAX_PARAMS = 6 };
+void tn_jbind(tn_jinja *j, const char *who, const tn_jargs *a, const char *params,
+              const tn_jval *out[TN_J_MAX_PARAMS]);
+tn_jval tn_jfunc_new(tn_jinja *j, const char *name, tn_jbuiltin call, tn_jval self);
 
 /* ---- json.c ---- */
 
@@ -312,18 +329,15 @@ const tn_jstr *tn_j_to_json(tn_jinja *j, tn_jval v, const tn_jargs *a);
 tn_jtoken *tn_jlex(tn_jinja *j, const char *source, size_t n);
 tn_jnode *tn_jparse(tn_jinja *j, const tn_jtoken *tokens);
 
-/* ---- eval.c, exec.c, call.c ---- */
+/* ---- eval.c, exec.c ---- */
 
 tn_jval tn_jeval(tn_jinja *j, const tn_jnode *n);
 void tn_jeval_args(tn_jinja *j, const tn_jnode *kids, tn_jargs *a);
 tn_jval tn_j_attr(tn_jinja *j, tn_jval v, const tn_jstr *name);
-tn_jval tn_j_item(tn_jinja *j, tn_jval v, tn_jval key);
 tn_jval tn_j_path(tn_jinja *j, tn_jval v, tn_jval path); /* "a.b.0" of attribute arguments */
 tn_jval tn_j_binary(tn_jinja *j, int op, tn_jval a, tn_jval b);
 bool tn_j_compare(tn_jinja *j, int op, tn_jval a, tn_jval b);
 tn_jval tn_jcall(tn_jinja *j, tn_jval f, const tn_jargs *a);
-void tn_jenter(tn_jinja *j);
-void tn_jleave(tn_jinja *j);
 
 typedef enum tn_jflow { J_RUN, J_BREAK, J_CONTINUE } tn_jflow;
 tn_jflow tn_jexec(tn_jinja *j, const tn_jnode *list);
@@ -332,19 +346,11 @@ tn_jval tn_jrun_loop(tn_jinja *j, const tn_jnode *n, tn_jval over, int depth0);
 void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v);
 tn_jscope *tn_jscope_new(tn_jinja *j, tn_jscope *parent);
 
-/* Finds arguments by the names of `params` ("a b c"): out[i] is NULL where none was given. It fails for
- * others. */
-enum { TN_J_MAX_PARAMS = 6 };
-void tn_jbind(tn_jinja *j, const char *who, const tn_jargs *a, const char *params,
-              const tn_jval *out[TN_J_MAX_PARAMS]);
-
-/* ---- filters.c, tests.c, methods.c, globals.c ---- */
+/* ---- filters.c, tests.c, methods.c ---- */
 
 tn_jval tn_jfilter(tn_jinja *j, const tn_jstr *name, tn_jval v, const tn_jargs *a);
 bool tn_jtest(tn_jinja *j, const tn_jstr *name, tn_jval v, const tn_jargs *a);
-/* Finds a method of a value. Returns false when it has none of this name. */
+/* Finds a method of a value. Returns false if it has none of this name. */
 bool tn_jmethod(tn_jinja *j, tn_jval v, const tn_jstr *name, tn_jval *out);
-tn_jval tn_jfunc_new(tn_jinja *j, const char *name, tn_jbuiltin call, tn_jval self);
-tn_jval tn_j_format(tn_jinja *j, const tn_jstr *format, const tn_jlist *args); /* Python's % */
 
 #endif

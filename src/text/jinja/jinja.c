@@ -1,108 +1,13 @@
-/* text/jinja/jinja.c - a run: its memory, limits and failure; the global functions; JSON as values. */
+/* text/jinja/jinja.c - a run from its input to its text: the global functions; JSON as values. */
 #include "text/jinja/impl.h"
 
 #include "base/status.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-/* ---- memory, limits, failure ---- */
-
-enum { CHUNK_BYTES = 64 << 10 };
-
-typedef struct tn_jchunk {
-    struct tn_jchunk *next;
-    size_t used, size;
-    _Alignas(max_align_t) char bytes[];
-} tn_jchunk;
-
-_Noreturn void tn_jfail(tn_jinja *j, tern_status code, const char *fmt, ...) {
-    char text[400];
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (n < 0) text[0] = 0;
-    for (char *c = text; *c; c++) /* one line, whatever the template says */
-        if ((uint8_t)*c < ' ' || *c == 0x7f) *c = ' ';
-    j->status = tn_fail(j->err, code, "chat template, line %d: %s", j->line, text);
-    longjmp(j->fail, 1);
-}
-
-void *tn_jalloc(tn_jinja *j, size_t n, size_t size) {
-    size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes) || bytes > j->max_bytes || j->n_bytes > j->max_bytes - bytes)
-        tn_jfail(j, TERN_E_LIMIT, "the template takes more than %" PRIu64 " bytes of memory", j->max_bytes);
-    j->n_bytes += bytes;
-    bytes = (bytes + 15) & ~(size_t)15;
-    tn_jchunk *c = j->chunks;
-    if (!c || bytes > c->size - c->used) {
-        size_t room = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-        c = tn_alloc(j->ctx, TN_MEM_TEXT, sizeof *c + room, 1);
-        if (!c) tn_jfail(j, TERN_E_MEMORY, "out of memory for the conversation");
-        *c = (tn_jchunk){.next = j->chunks, .size = room};
-        j->chunks = c;
-    }
-    void *p = c->bytes + c->used;
-    c->used += bytes;
-    memset(p, 0, bytes);
-    return p;
-}
-
-void tn_jsteps(tn_jinja *j, uint64_t n) {
-    j->n_steps += n;
-    if (j->n_steps > j->max_steps)
-        tn_jfail(j, TERN_E_LIMIT, "the template takes more than %" PRIu64 " steps", j->max_steps);
-}
-
-void tn_jenter(tn_jinja *j) {
-    if (++j->depth > TN_J_MAX_DEPTH)
-        tn_jfail(j, TERN_E_LIMIT, "the template nests deeper than %d", TN_J_MAX_DEPTH);
-}
-void tn_jleave(tn_jinja *j) { j->depth--; }
-
-/* ---- arguments ---- */
-
-/* Finds the i-th word of params, or returns false. */
-static bool param_name(const char *params, size_t i, tn_jstr *out) {
-    for (;; i--) {
-        size_t n = strcspn(params, " ");
-        if (!n) return false;
-        if (!i) {
-            *out = (tn_jstr){.p = params, .n = n};
-            return true;
-        }
-        params += n + (params[n] == ' ');
-    }
-}
-
-void tn_jbind(tn_jinja *j, const char *who, const tn_jargs *a, const char *params,
-              const tn_jval *out[TN_J_MAX_PARAMS]) {
-    tn_jstr name;
-    size_t n = 0;
-    for (; param_name(params, n, &name); n++) out[n] = n < a->n_pos ? &a->pos[n] : NULL;
-    for (size_t i = n; i < TN_J_MAX_PARAMS; i++) out[i] = NULL;
-    if (a->n_pos > n) tn_jfail(j, TERN_E_INVALID, "%s takes %zu arguments at most", who, n);
-    for (size_t k = 0; k < a->n_named; k++) {
-        size_t i = 0;
-        while (i < n && !(param_name(params, i, &name) && tn_jstr_eq(&name, a->names[k]))) i++;
-        if (i == n)
-            tn_jfail(j, TERN_E_UNSUPPORTED, "%s has no argument '%.*s'", who,
-                     (int)(a->names[k]->n < 60 ? a->names[k]->n : 60), a->names[k]->p);
-        if (out[i]) tn_jfail(j, TERN_E_INVALID, "%s: an argument is given twice", who);
-        out[i] = &a->named[k];
-    }
-}
-
 /* ---- global functions ---- */
-
-tn_jval tn_jfunc_new(tn_jinja *j, const char *name, tn_jbuiltin call, tn_jval self) {
-    tn_jfunc *f = tn_jalloc(j, 1, sizeof *f);
-    *f = (tn_jfunc){.name = name, .call = call, .self = self};
-    return (tn_jval){.type = J_FUNC, .u.fn = f};
-}
 
 static tn_jval g_range(tn_jinja *j, tn_jval self, const tn_jargs *a) {
     (void)self;
@@ -123,7 +28,7 @@ static tn_jval g_range(tn_jinja *j, tn_jval self, const tn_jargs *a) {
     return out;
 }
 
-/* Makes a dict or a namespace of a dict or pairs, then names. */
+/* Makes a dict or a namespace from a dict or pairs, then from named arguments. */
 static tn_jval g_dict(tn_jinja *j, tn_jval self, const tn_jargs *a) {
     (void)self;
     tn_jval d = tn_j_dict(j, 4);
@@ -208,67 +113,9 @@ static void define_globals(tn_jinja *j) {
                 tn_jfunc_new(j, all[i].name, all[i].call, tn_j_none()));
 }
 
-/* Refuses a width or precision that the C library would spend seconds on. */
-static void check_width(tn_jinja *j, const char *spec, size_t n) {
-    enum { WIDEST = 400 };
-    for (size_t i = 0, width = 0; i < n; i++) {
-        width = spec[i] >= '0' && spec[i] <= '9' ? 10 * width + (size_t)(spec[i] - '0') : 0;
-        if (width > WIDEST) tn_jfail(j, TERN_E_LIMIT, "a format wider than %d", WIDEST);
-    }
-}
-
-static void put_number(tn_jinja *j, tn_jbuf *b, const char *num, size_t cap, int printed) {
-    if (printed < 0 || (size_t)printed >= cap) tn_jfail(j, TERN_E_LIMIT, "a format too wide");
-    tn_jbuf_text(j, b, num);
-}
-
-/* Formats as Python's "%s" % (...) does: s, r, d, i, x, X, f, e, g and %%, with width and precision for
- * numbers. */
-tn_jval tn_j_format(tn_jinja *j, const tn_jstr *f, const tn_jlist *args) {
-    tn_jbuf b = {0};
-    size_t used = 0;
-    for (size_t i = 0; i < f->n;) {
-        const char *percent = memchr(f->p + i, '%', f->n - i);
-        size_t at = percent ? (size_t)(percent - f->p) : f->n;
-        tn_jbuf_sub(j, &b, f, i, at);
-        if (at == f->n) break;
-        char spec[24] = "%", num[420];
-        size_t n = 1;
-        for (i = at + 1; i < f->n && n < 12 && f->p[i] && strchr("-+ 0123456789.", f->p[i]); i++)
-            spec[n++] = f->p[i];
-        char kind = i < f->n ? f->p[i++] : 0;
-        check_width(j, spec, n);
-        if (kind == '%' && n == 1) {
-            tn_jbuf_text(j, &b, "%");
-            continue;
-        }
-        if (used == args->n) tn_jfail(j, TERN_E_INVALID, "too few values for the format");
-        tn_jval v = args->v[used++];
-        if ((kind == 's' || kind == 'r') && n == 1) {
-            if (kind == 's') tn_jbuf_str(j, &b, tn_j_to_str(j, v));
-            else tn_j_repr(j, &b, v);
-        } else if (kind && strchr("dixX", kind)) {
-            if (v.type == J_FLOAT && !(v.u.f > -9e18 && v.u.f < 9e18))
-                tn_jfail(j, TERN_E_LIMIT, "an integer beyond 64 bits");
-            int64_t x = v.type == J_FLOAT ? (int64_t)v.u.f : tn_j_as_int(j, v, "a number to format");
-            if ((kind == 'x' || kind == 'X') && x < 0)
-                tn_jfail(j, TERN_E_UNSUPPORTED, "negative hexadecimal numbers");
-            snprintf(spec + n, sizeof spec - n, "ll%c", kind);
-            put_number(j, &b, num, sizeof num, snprintf(num, sizeof num, spec, (long long)x));
-        } else if (kind && strchr("feg", kind) && tn_j_is_number(v)) {
-            snprintf(spec + n, sizeof spec - n, "%c", kind);
-            put_number(j, &b, num, sizeof num, snprintf(num, sizeof num, spec, tn_j_as_float(v)));
-        } else {
-            tn_jfail(j, TERN_E_UNSUPPORTED, "the format '%s%.1s' is not supported", spec, kind ? &kind : "");
-        }
-    }
-    if (used < args->n) tn_jfail(j, TERN_E_INVALID, "too many values for the format");
-    return tn_j_str(tn_jbuf_take(j, &b));
-}
-
 /* ---- JSON as values ---- */
 
-/* Roles by the names that templates know are no content: they pick markers, and cannot spell any. */
+/* Roles with well-known names are not content: they select markers and cannot spell any. */
 static bool known_role(const char *s, size_t n) {
     static const char *const roles[] = {"system",   "user",  "assistant", "tool",        "developer",
                                         "function", "model", "ipython",   "environment", "observation"};
@@ -332,7 +179,7 @@ static void set_variables(tn_jinja *j, const json_t *object, bool content) {
 
 /* ---- the run ---- */
 
-static size_t json_bytes(const json_t *v) { /* about what it takes, of strings alone */
+static size_t json_bytes(const json_t *v) { /* roughly its size, counting only strings */
     size_t n = 32;
     const char *key;
     json_t *x;
@@ -360,7 +207,7 @@ static void run(tn_jinja *j, const tn_jinja_input *in, tn_segments *out) {
     if (out->failed) tn_jfail(j, TERN_E_MEMORY, "out of memory for the conversation");
 }
 
-/* This is apart from its caller, so that none of its variables changes between setjmp and the jump. */
+/* A separate function, so that none of its variables changes between setjmp and the jump. */
 static void run_guarded(tn_jinja *j, const tn_jinja_input *in, tn_segments *out) {
     if (!setjmp(j->fail)) run(j, in, out);
 }
@@ -372,9 +219,6 @@ tern_status tn_jinja_render(tn_ctx *ctx, const tn_jinja_input *in, tn_segments *
         in->max_bytes ? in->max_bytes : 64 * MIB + 32 * (uint64_t)(json_bytes(in->variables) + in->n_source);
     j.max_steps = in->max_steps ? in->max_steps : DEFAULT_STEPS;
     run_guarded(&j, in, out);
-    for (tn_jchunk *c = j.chunks, *next; c; c = next) {
-        next = c->next;
-        tn_free(ctx, c);
-    }
+    tn_jrelease(&j);
     return j.status;
 }

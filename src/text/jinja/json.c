@@ -1,4 +1,4 @@
-/* text/jinja/json.c - the tojson filter, as Hugging Face has it: json.dumps, letters kept as they are. */
+/* text/jinja/json.c - the tojson filter as Hugging Face has it: json.dumps without ASCII escapes. */
 #include "text/jinja/impl.h"
 
 #include <math.h>

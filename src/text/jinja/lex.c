@@ -1,6 +1,6 @@
-/* text/jinja/lex.c - a template as tokens, with jinja2's rules for white space: trim_blocks (the newline
- * after a block's end goes) and lstrip_blocks (blanks in front of a block that begins its line go), "-"
- * and "+". */
+/* text/jinja/lex.c - a template as tokens, with jinja2's rules for white space: trim_blocks (drops the
+ * newline after a block's end), lstrip_blocks (drops blanks before a block that begins its line), "-" and
+ * "+". */
 #include "text/jinja/impl.h"
 
 #include "base/hex.h"
@@ -14,7 +14,7 @@ typedef struct lexer {
     const char *s; /* newlines are \n */
     size_t n, at;
     int line;
-    bool line_starting; /* nothing but the end of a tag with its newline is before `at` on the line */
+    bool line_starting; /* before `at` the line holds only the end of a tag with its newline */
     tn_jtoken *tok;
     size_t n_tok, cap_tok;
 } lexer;
@@ -56,8 +56,8 @@ static size_t skip_space(const lexer *l, size_t at) {
     return at;
 }
 
-/* Finds the end of a tag at `at`: `close` with a sign in front. Returns where the text goes on, or 0 when it
- * is not there. Ends of variables keep their newline and know no plus. */
+/* Finds the end of a tag at `at`: `close`, perhaps after a sign. Returns where the text continues, or 0 if it
+ * is not there. The end of a variable keeps the newline and has no plus. */
 static size_t tag_end(const lexer *l, size_t at, const char *close, bool variable) {
     char sign = at < l->n && (l->s[at] == '-' || (l->s[at] == '+' && !variable)) ? l->s[at] : 0;
     if (!here(l, at + (sign != 0), close)) return 0;
@@ -88,7 +88,7 @@ static size_t raw_end(const lexer *l, size_t at) {
     return tag_end(l, skip_space(l, at + 6), "%}", false);
 }
 
-/* Adds the text up to a tag (or the end), less the white space that the tag takes. */
+/* Adds the text up to a tag (or the end) without the white space that the tag removes. */
 static void add_text(lexer *l, size_t to, char sign, bool strips_line) {
     size_t end = to;
     if (sign == '-') {
@@ -124,7 +124,7 @@ static size_t unescape(lexer *l, tn_jbuf *b, const char *p, const char *end) {
         tn_jbuf_bytes(l->j, b, &to[known - from], 1, false);
         return 1;
     }
-    if (*p == '\n') return 1; /* a line goes on */
+    if (*p == '\n') return 1; /* a continued line */
     int n = *p == 'x' ? 2 : *p == 'u' ? 4 : *p == 'U' ? 8 : 0;
     size_t used = 0;
     if (n) {
@@ -206,7 +206,7 @@ static bool name_char(uint8_t c) {
     return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || digit((char)c) || c >= 0x80;
 }
 
-/* These are brackets open at once. Their ends do not end the tag. */
+/* Brackets open at once. A tag does not end inside them. */
 typedef struct brackets {
     char open[200];
     int n;
@@ -290,7 +290,7 @@ static void lex_comment(lexer *l) {
     tn_jfail(l->j, TERN_E_FORMAT, "a comment that does not end");
 }
 
-/* Makes \r\n and \r to \n. One newline at the end is no part of the template. */
+/* Turns \r\n and \r into \n and drops one newline at the end. */
 static void normalise(lexer *l, const char *source, size_t n) {
     char *s = tn_jalloc(l->j, n + 1, 1);
     size_t m = 0;

@@ -1,5 +1,5 @@
-/* text/jinja/methods.c - methods of strings, lists, dicts and loops, as Python names them. Those that
- * change their object are refused, as by the sandbox templates run in. */
+/* text/jinja/methods.c - methods of strings, lists, dicts and loops, as Python names them. Those that change
+ * their object are refused, as in jinja2's sandbox. */
 #include "text/jinja/impl.h"
 
 #include <stdio.h>
@@ -101,8 +101,7 @@ static tn_jval s_join(tn_jinja *j, tn_jval v, params p) {
     return tn_j_str(tn_jbuf_take(j, &b));
 }
 
-/* Returns a position in characters, or -1 when it is not there. With bounds the text between them is
- * searched. */
+/* Returns a position in characters, or -1. Bounds limit the search. */
 static int64_t position(tn_jinja *j, tn_jval v, params p, bool last) {
     const tn_jstr *what = need(j, p[0], "find"), *s = v.u.s;
     int64_t n = (int64_t)tn_jstr_length(s), from = int_or(j, p[1], 0), to = int_or(j, p[2], n);

@@ -1,7 +1,7 @@
 /* text/jinja/parse.c - tokens as a tree, by jinja2's grammar and precedences.
  *
- * What the fields of a node hold is said where it is made. Tags that read other files (include, extends, ...)
- * and those of extensions that chat templates do not get are refused by name. */
+ * The fields of a node are described where it is made. Tags that read other files (include, extends, ...) and
+ * tags of extensions that Hugging Face does not load are refused by name. */
 #include "text/jinja/impl.h"
 
 #include <assert.h>
@@ -111,7 +111,7 @@ static void call_args(parser *p, tn_jnode *call) {
     take(p);
 }
 
-/* Parses what follows a `(` already read: an expression, or a tuple if there is a comma or nothing. */
+/* Parses after a `(`: an expression, or a tuple if there is a comma or nothing. */
 static tn_jnode *tuple_body(parser *p, bool with_if, bool parens) {
     tn_jnode *n = node(p, JN_TUPLE), **tail = &n->kids;
     bool comma = false;
@@ -171,7 +171,7 @@ static tn_jnode *primary(parser *p) {
         return n;
     }
     if (t->type == JT_STRING) {
-        tn_jbuf b = {0}; /* neighbours are one string */
+        tn_jbuf b = {0}; /* adjacent strings are one */
         tn_jnode *n = node(p, JN_CONST);
         for (; p->t->type == JT_STRING; take(p)) tn_jbuf_str(p->j, &b, p->t->s);
         n->value = tn_j_str(tn_jbuf_take(p->j, &b));
@@ -188,8 +188,7 @@ static tn_jnode *primary(parser *p) {
     unexpected(p, "an expression");
 }
 
-/* Parses what is between square brackets: a JN_SLICE (a, b, c may be NULL), an expression, or a tuple of
- * several. */
+/* Parses between square brackets: a JN_SLICE (a, b, c may be NULL), an expression, or a tuple of several. */
 static tn_jnode *subscript(parser *p) {
     tn_jnode *parts[3] = {0};
     int n = 0;
@@ -214,7 +213,7 @@ static tn_jnode *subscript(parser *p) {
     return s;
 }
 
-/* Parses what follows a value: .name, [index], (call). a is the value, and b of a JN_ITEM the index. */
+/* Parses after a value: .name, [index], (call). a is the value, b of a JN_ITEM the index. */
 static tn_jnode *postfix(parser *p, tn_jnode *v) {
     for (;;) {
         tn_jnode *n;
@@ -477,7 +476,7 @@ static bool ends_here(const parser *p, const char *const *ends) {
     return false;
 }
 
-/* Parses a body up to one of `ends`, whose word is left to be taken. */
+/* Parses a body up to one of `ends`, without consuming that word. */
 static tn_jnode *body(parser *p, const char *const *ends) {
     end_block(p);
     return statements(p, ends);
@@ -553,11 +552,11 @@ static void parameters(parser *p, tn_jnode *n) {
     take(p);
 }
 
-/* Finds what a macro's body may refer to beyond its parameters, as bits of `op`. jinja2 gives a macro varargs
- * or kwargs only when it names them, and refuses extra arguments otherwise. */
+/* Finds which extra names a macro's body uses, as bits of `op`. jinja2 gives a macro varargs or kwargs only
+ * if it names them, and refuses extra arguments otherwise. */
 static int extras_named(tn_jinja *j, const tn_jtoken *from, const tn_jtoken *to) {
     int found = 0;
-    tn_jsteps(j, (uint64_t)(to - from) / 4); /* macros in macros are looked through again */
+    tn_jsteps(j, (uint64_t)(to - from) / 4); /* macros inside macros are searched again */
     for (; from < to; from++) {
         if (from->type != JT_NAME) continue;
         found |= tn_jstr_is(from->s, "varargs") | tn_jstr_is(from->s, "kwargs") << 1 |

@@ -1,4 +1,4 @@
-/* text/jinja/strings.c - strings with marks: cutting, joining and what Python's str does. */
+/* text/jinja/strings.c - strings with marks: cutting, joining and the methods of Python's str. */
 #include "text/jinja/impl.h"
 
 #include "text/utf8.h"
@@ -151,7 +151,7 @@ size_t tn_jstr_find(const tn_jstr *s, const tn_jstr *what, size_t from) {
 size_t tn_jstr_rfind(tn_jinja *j, const tn_jstr *s, const tn_jstr *what, size_t end) {
     if (end < what->n) return SIZE_MAX;
     for (size_t at = end - what->n;; at--) {
-        tn_jsteps(j, what->n / 64); /* a short one is counted with the string that it is looked for in */
+        tn_jsteps(j, what->n / 64); /* the steps of a short one are counted with the string being searched */
         if (!memcmp(s->p + at, what->p, what->n)) return at;
         if (!at) return SIZE_MAX;
     }
@@ -215,7 +215,7 @@ const tn_jstr *tn_jstr_strip(tn_jinja *j, const tn_jstr *s, const tn_jstr *chars
         from += len;
     }
     while (sides & TN_J_RIGHT && to > from) {
-        size_t k = to - 1; /* the start of the last character */
+        size_t k = to - 1; /* find the start of the last character */
         while (k > from && to - k < 4 && ((uint8_t)s->p[k] & 0xc0) == 0x80) k--;
         if (k + tn_jstr_char(s, k, &cp) != to) {
             k = to - 1;
@@ -226,64 +226,6 @@ const tn_jstr *tn_jstr_strip(tn_jinja *j, const tn_jstr *s, const tn_jstr *chars
         to = k;
     }
     return tn_jstr_sub(j, s, from, to);
-}
-
-tn_jval tn_jstr_split(tn_jinja *j, const tn_jstr *s, const tn_jstr *sep, int64_t max, bool right) {
-    tn_jval list = tn_j_list(j, 4, J_PLAIN);
-    tn_jsteps(j, s->n / 16);
-    if (sep && !sep->n) tn_jfail(j, TERN_E_INVALID, "split by an empty string");
-    if (right && max >= 0) { /* from the end, at most max cuts */
-        tn_jval back = tn_j_list(j, 4, J_PLAIN);
-        const tn_jstr *rest = sep ? s : tn_jstr_strip(j, s, NULL, TN_J_RIGHT);
-        size_t end = rest->n, at;
-        if (!sep) tn_jfail(j, TERN_E_UNSUPPORTED, "rsplit at white space with a limit is not supported");
-        for (; max && (at = tn_jstr_rfind(j, s, sep, end)) != SIZE_MAX; max--, end = at)
-            tn_j_push(j, back, tn_j_str(tn_jstr_sub(j, s, at + sep->n, end)));
-        tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, 0, end)));
-        for (size_t i = back.u.l->n; i-- > 0;) tn_j_push(j, list, back.u.l->v[i]);
-        return list;
-    }
-    size_t from = 0;
-    if (sep) {
-        for (size_t at; max && (at = tn_jstr_find(s, sep, from)) != SIZE_MAX; max--) {
-            tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, from, at)));
-            from = at + sep->n;
-        }
-        tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, from, s->n)));
-        return list;
-    }
-    for (;;) { /* at runs of white space */
-        uint32_t cp = 0;
-        size_t len;
-        while (from < s->n && (len = tn_jstr_char(s, from, &cp), tn_j_is_space(cp))) from += len;
-        if (from == s->n) return list;
-        if (!max) {
-            tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, from, s->n)));
-            return list;
-        }
-        size_t to = from;
-        while (to < s->n && (len = tn_jstr_char(s, to, &cp), !tn_j_is_space(cp))) to += len;
-        tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, from, to)));
-        from = to;
-        max--;
-    }
-}
-
-tn_jval tn_jstr_lines(tn_jinja *j, const tn_jstr *s, bool keep_ends) {
-    tn_jval list = tn_j_list(j, 8, J_PLAIN);
-    tn_jsteps(j, s->n / 16);
-    for (size_t from = 0, at = 0; at < s->n;) {
-        uint32_t cp;
-        size_t len = tn_jstr_char(s, at, &cp), end = at;
-        at += len;
-        bool breaks = (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 ||
-                      cp == 0x2029;
-        if (breaks && cp == '\r' && at < s->n && s->p[at] == '\n') at++;
-        if (breaks) tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, from, keep_ends ? at : end)));
-        else if (at == s->n) tn_j_push(j, list, tn_j_str(tn_jstr_sub(j, s, from, at)));
-        if (breaks) from = at;
-    }
-    return list;
 }
 
 /* ---- changing ---- */
@@ -297,7 +239,7 @@ static void put_char(tn_jinja *j, tn_jbuf *b, uint32_t cp, bool content) {
 }
 
 static void put_upper(tn_jinja *j, tn_jbuf *b, uint32_t cp, bool content, bool title) {
-    if (cp == 0xdf) { /* the one common character that grows */
+    if (cp == 0xdf) { /* the one common character that becomes longer */
         put_char(j, b, 'S', content);
         put_char(j, b, title ? 's' : 'S', content);
         return;
@@ -313,7 +255,7 @@ static bool is_letter(uint32_t cp) {
     return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
 }
 
-static bool opens_word(uint32_t cp) { /* the filter's idea: [-\s({\[<] */
+static bool opens_word(uint32_t cp) { /* word starts as the filter defines them: [-\s({\[<] */
     return cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<' || tn_j_is_space(cp);
 }
 

@@ -1,4 +1,4 @@
-/* text/jinja/tests.c - what stands after `is`. */
+/* text/jinja/tests.c - the tests after `is`. */
 #include "text/jinja/impl.h"
 
 #include <math.h>
@@ -115,7 +115,7 @@ static bool t_le(tn_jinja *j, tn_jval v, const tn_jval *x) { return tn_j_compare
 static bool t_gt(tn_jinja *j, tn_jval v, const tn_jval *x) { return tn_j_compare(j, '>', v, *x); }
 static bool t_ge(tn_jinja *j, tn_jval v, const tn_jval *x) { return tn_j_compare(j, J_OP('>', '='), v, *x); }
 
-/* A row has names, spelled alternatives one after another, and how many arguments. */
+/* A row: the names, one after another, and the number of arguments. */
 static const struct {
     const char *name;
     size_t n_args;

@@ -67,7 +67,7 @@ tn_jval tn_j_dict(tn_jinja *j, size_t cap) {
 static bool hashable(tn_jval key) {
     bool ok = key.type != J_DICT && (key.type != J_LIST || key.u.l->kind == J_TUPLE);
     for (size_t i = 0; ok && key.type == J_LIST && i < key.u.l->n; i++) {
-        tn_jval part = key.u.l->v[i]; /* tuples in tuples are not looked into */
+        tn_jval part = key.u.l->v[i]; /* nested tuples are not searched */
         ok = part.type != J_DICT && (part.type != J_LIST || part.u.l->kind == J_TUPLE);
     }
     return ok;
@@ -180,7 +180,7 @@ bool tn_j_equal(tn_jinja *j, tn_jval a, tn_jval b) {
         if (a.u.l == b.u.l) return true;
         if (a.u.l->kind == J_GENERATOR || a.u.l->n != b.u.l->n || a.u.l->kind != b.u.l->kind) return false;
         tn_jenter(j);
-        tn_jsteps(j, 1); /* lists may share parts: as many comparisons as their trees have leaves */
+        tn_jsteps(j, 1); /* shared parts are compared again: one comparison per leaf of the tree */
         for (size_t i = 0; same && i < a.u.l->n; i++) {
             tn_jsteps(j, 1);
             same = tn_j_equal(j, a.u.l->v[i], b.u.l->v[i]);
@@ -262,7 +262,7 @@ int64_t tn_j_length(tn_jinja *j, tn_jval v) {
 }
 
 tn_jlist *tn_j_iter(tn_jinja *j, tn_jval v) {
-    /* whoever asks goes through all of it: filters, tests and methods count no items of their own */
+    /* the caller goes through all items; filters, tests and methods do not count them again */
     if (v.type == J_LIST || v.type == J_DICT) tn_jsteps(j, v.type == J_LIST ? v.u.l->n : v.u.d->n);
     if (v.type == J_LIST && v.u.l->kind != J_GENERATOR) return v.u.l;
     if (v.type == J_LIST) { /* once */
@@ -303,7 +303,8 @@ static void float_text(double f, char buf[32]) {
     }
     char *e = strchr(digits, 'e');
     int exp = (int)strtol(e + 1, NULL, 10);
-    if (exp < -4 || exp >= 16) { /* digits as they are; Python's exponent has two digits at least, as C's */
+    if (exp < -4 ||
+        exp >= 16) { /* the digits unchanged; like C, Python writes at least two digits of exponent */
         snprintf(buf, 32, "%.*s%s", (int)(e - digits), digits, e);
         return;
     }
@@ -312,7 +313,7 @@ static void float_text(double f, char buf[32]) {
 }
 
 static bool printable(uint32_t cp) {
-    if (cp >= 0xdc80 && cp <= 0xdcff) return true; /* a bad byte stays what it is */
+    if (cp >= 0xdc80 && cp <= 0xdcff) return true; /* an invalid byte stays unchanged */
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
     return !(c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CS ||
              c == UTF8PROC_CATEGORY_CO || c == UTF8PROC_CATEGORY_CN || c == UTF8PROC_CATEGORY_ZL ||

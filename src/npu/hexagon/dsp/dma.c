@@ -6,7 +6,7 @@
 
 enum { LINE = 64, VECTOR = 128 };
 
-/* Copies lines of a column tile to one half of the vectors at dst; a load brings two of them. */
+/* Copies lines of a column tile to one half of the vectors at dst; one load covers two lines. */
 static void copy_lines(uint8_t *dst, const uint8_t *src, uint32_t n_lines) {
     int high = (uint32_t)dst & LINE;
     HVX_Vector *to = (HVX_Vector *)(dst - high);

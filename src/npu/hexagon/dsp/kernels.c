@@ -121,8 +121,8 @@ static __attribute__((noinline)) void product_4(const uint64_t *a, const HVX_Vec
     for (int r = 0; r < 4; r++) acc[r] = s[r];
 }
 
-/* One row is bound by the weights: it takes a vector a packet. There are two accumulators, so that no sum
- * waits for the one before. */
+/* One row is bound by the weights: a vector per packet. Two accumulators, so that no sum waits for the
+ * previous one. */
 static __attribute__((noinline)) void product_1(const uint64_t *a, const HVX_Vector *w, uint32_t n_units,
                                                 const int32_t *sums, int first, HVX_Vector *acc) {
     HVX_Vector s0 = Q6_Vw_vsub_VwVw(first ? Q6_V_vzero() : acc[0], Q6_V_vsplat_R(sums[0])), s1 = Q6_V_vzero(),
@@ -156,8 +156,8 @@ static inline __attribute__((always_inline)) float factored(int32_t acc, float s
     return biased ? Q6_R_sfmpyacc_RR(bias, x, scale) : x * scale;
 }
 
-/* Clipping before rounding is the same as after it, because the bounds are whole. The conversion rounds half
- * to even. Factors are finite, so there is no NaN. */
+/* Clipping before rounding equals clipping after it, because the bounds are integers. The conversion
+ * rounds half to even. Factors are finite, so there is no NaN. */
 static inline __attribute__((always_inline)) uint8_t requantised(float y, int32_t zero) {
     y = Q6_R_sfmax_RR(Q6_R_sfmin_RR(y, 127), -127);
     return (uint8_t)(Q6_R_convert_sf2w_R(y) + zero);
@@ -232,10 +232,10 @@ __attribute__((noinline)) void tn_hex_finish(uint32_t out_form, const HVX_Vector
 
 /* ---- weightlets -------------------------------------------------------------------------------------- */
 
-/* A group's weightlets of `width` bits lie in blocks of 16 * width bytes. Block j of the vector is to hold
- * those of the weights that are block j of the group. The butterfly network brings the block at byte `at` to
- * all blocks. Each is shifted until its bits are where the code wants them (in doubled codes bit 1 is the
- * lowest), and the rest is masked. */
+/* A group's weightlets of `width` bits lie in blocks of 16 * width bytes. Block j of the vector must hold
+ * the weightlets of the weights in block j of the group. The butterfly network brings the block at byte
+ * `at` to all blocks. Each is shifted until its bits are at their place in the code (in doubled codes bit
+ * 1 is the lowest), and the rest is masked. */
 void tn_hex_spreads_init(tn_hex_spreads *all) {
     for (uint32_t bits = 1; bits < 8; bits++) {
         uint32_t at = 0, low = 0;

@@ -8,7 +8,8 @@
 
 enum { TN_HEX_ROWS = 8, TN_HEX_COLS = 32, TN_HEX_UNIT = 8 /* inputs of one step */ };
 
-/* Rows go in groups of 8, 4, 2 and 1. This returns the size of the next group when so many rows are left. */
+/* Rows are handled in groups of 8, 4, 2 and 1. Returns the size of the next group if this many rows are
+ * left. */
 static inline uint32_t tn_hex_group(uint32_t left) {
     return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
@@ -19,18 +20,17 @@ void tn_hex_pack_rows(uint32_t n_rows, const uint8_t *in, uint32_t stride, uint3
                       int32_t *sums);
 
 /* Computes acc[row] (first: 0) += panel . weights over so many units. w: [units][2][32 columns][4] s8. A
- * vrmpy takes the vector's bytes as unsigned, so weights go in as w + 128, and 128 times the sum of the
- * activations is taken off. */
+ * vrmpy takes the vector's bytes as unsigned, so weights enter as w + 128, and 128 times the sum of the
+ * activations is subtracted. */
 void tn_hex_product(uint32_t n_rows, const uint64_t *panel, const HVX_Vector *w, uint32_t n_units,
                     const int32_t *sums, int first, HVX_Vector *acc);
 
-/* Writes the sums of n_rows rows of n_cols <= 32 columns to out, rows `stride` bytes apart, in the form
- * (npu.h's) asked for. scale and bias (or NULL) are aligned to 8. */
+/* Writes the sums of n_rows rows of n_cols <= 32 columns to out, rows `stride` bytes apart, in the given
+ * form (npu.h). scale and bias (or NULL) are aligned to 8. */
 void tn_hex_finish(uint32_t out_form, const HVX_Vector *acc, uint32_t n_rows, uint32_t n_cols,
                    const float *scale, const float *bias, uint8_t *out, uint32_t stride);
 
-/* A spread says how weightlets of `width` bits are spread over a vector (kernels.c). Those of all widths are
- * made once. */
+/* How weightlets of `width` bits are spread over a vector (kernels.c). Made once for all widths. */
 typedef struct tn_hex_spread {
     HVX_Vector route, shift, mask;
 } tn_hex_spread;

@@ -1,6 +1,7 @@
 /* npu/hexagon/dsp/main_fastrpc.c - the DSP side on a device: a library that FastRPC opens. Messages come
- * through a dspqueue and are answered on its thread; with TERN_HEXAGON_QURT_THREADS, QuRT's threads help it. It is built only with a Hexagon SDK. It has NEVER RUN
- * and was never compiled, because the SDK's DSP headers are not public. */
+ * through a dspqueue and are answered on its thread; with TERN_HEXAGON_QURT_THREADS, QuRT's threads help
+ * it. It is built only with a Hexagon SDK. It has NEVER RUN and was never compiled, because the SDK's DSP
+ * headers are not public. */
 #include "runtime.h"
 
 #include <AEEStdErr.h>
@@ -40,9 +41,9 @@ static uint8_t *get_vtcm(uint32_t n_bytes) {
 
 enum { STACK = 64 << 10 };
 
-/* Each further thread waits at its own semaphore for a part, and keeps its HVX context. */
+/* Each additional thread waits at its own semaphore for a part, and keeps its HVX context. */
 static struct {
-    uint32_t n_threads, n; /* with the dspqueue's own; of the work at hand */
+    uint32_t n_threads, n; /* including the dspqueue's own; of the current work */
     int end;
     void (*fn)(void *arg, uint32_t i);
     void *arg;
@@ -78,7 +79,7 @@ static void end_threads(void) {
     qurt_sem_destroy(&team.done);
 }
 
-/* More threads than there are HVX contexts of 128 bytes would wait for ever: then there is one. */
+/* More threads than HVX contexts of 128 bytes would wait for ever; in that case there is one thread. */
 static int make_threads(uint32_t n) {
     if (n > ((uint32_t)qurt_hvx_get_units() >> 8 & 0xff)) return -1;
     team.end = 0;
@@ -130,7 +131,7 @@ static void on_packet(dspqueue_t queue, AEEResult error, void *context) {
     qurt_hvx_lock(QURT_HVX_MODE_128B);
     while (dspqueue_read_noblock(queue, &flags, 0, &n_buffers, NULL, sizeof g, &length, (uint8_t *)&g) ==
            AEE_SUCCESS) {
-        if (length != sizeof g) break; /* the host hears nothing, and ends this process */
+        if (length != sizeof g) break; /* the host gets no answer and ends this process */
         tn_hex_answer(&s->runtime, &g, &reply);
         dspqueue_write(queue, 0, 0, NULL, sizeof reply, (const uint8_t *)&reply, DSPQUEUE_TIMEOUT_NONE);
     }

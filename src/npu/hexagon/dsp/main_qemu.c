@@ -1,13 +1,14 @@
-/* npu/hexagon/dsp/main_qemu.c - the DSP program under qemu-hexagon: a freestanding process with its requests
- * on descriptor 0, its replies on 1 and the arenas from 3 on. The peer's death is the end of 0. "VTCM" is ordinary
- * memory of that size. Its threads are cloned without a C library and wait for work at a futex. */
+/* npu/hexagon/dsp/main_qemu.c - the DSP program under qemu-hexagon: a freestanding process with its
+ * requests on descriptor 0, its replies on 1 and the arenas from 3 on. The peer's death is the end of 0.
+ * "VTCM" is ordinary memory of that size. Its threads are cloned without a C library and wait for work at
+ * a futex. */
 #include "runtime.h"
 
 #include <stddef.h>
 
 enum { READ = 63, WRITE = 64, EXIT_GROUP = 94, MMAP2 = 222, READ_WRITE = 3, SHARED = 1, ARENA_FD = 3 };
 enum { FUTEX = 98, CLONE = 220, FUTEX_WAIT = 0, FUTEX_WAKE = 1, STACK = 64 << 10 };
-#define THREAD_FLAGS 0x50f00 /* VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: what qemu takes for a thread */
+#define THREAD_FLAGS 0x50f00 /* VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: the flags of a thread for qemu */
 
 static uint8_t vtcm[TN_HEX_VTCM_MOST] __attribute__((aligned(128)));
 static tn_hex_runtime runtime;
@@ -33,8 +34,8 @@ static uint8_t *get_vtcm(uint32_t n_bytes) { return n_bytes <= sizeof vtcm ? vtc
 
 static uint8_t stacks[TN_HEX_MAX_THREADS][STACK] __attribute__((aligned(128)));
 
-/* What the threads share. Work is handed over by the round's number; n_left counts the threads that still have to say
- * that they are done with it, whether they had a part or not. */
+/* What the threads share. Work is handed over by the round's number; n_left counts the threads that have
+ * not finished the round, with or without a part of it. */
 static struct {
     int32_t round, n_left, n_threads;
     void (*fn)(void *arg, uint32_t i);
@@ -110,7 +111,7 @@ __attribute__((naked, used, noreturn)) void _start(void) {
     __asm__ volatile("{ r29 = and(r29, #-128) }\n jump serve");
 }
 
-/* The compiler calls these where it sees fit. */
+/* Called by code that the compiler generates. */
 void *memset(void *p, int c, size_t n) {
     for (volatile char *d = p; n--;) *d++ = (char)c;
     return p;

@@ -48,12 +48,12 @@ static plan plan_of(uint32_t vtcm, const tn_hex_op *op) {
     return p;
 }
 
-/* A cursor says where in W a round is: k from a unit on, columns from col on. */
+/* The position of a round in W: k from a unit on, columns from col on. */
 typedef struct cursor {
     uint32_t unit, col;
 } cursor;
 
-/* Returns false when that was the last round; the cursor is at the first one then. */
+/* Returns false after the last round, with the cursor at the first one again. */
 static int advance(cursor *c, const plan *p) {
     if ((c->unit += p->block) < p->n_units) return 1;
     c->unit = 0;
@@ -62,7 +62,7 @@ static int advance(cursor *c, const plan *p) {
     return 0;
 }
 
-/* Begins to bring a round's weights and factors to the half that is not being read. */
+/* Starts the transfer of a round's weights and factors to the half that is not being read. */
 static void begin(const tn_hex_scratch *s, const tn_hex_op *op, const plan *p, cursor c, uint32_t half) {
     uint32_t n_lines = (op->k + 3) / 4, lines = least(2 * p->block, n_lines - 2 * c.unit),
              padded = (op->n + TILE_N - 1) / TILE_N * TILE_N;

@@ -14,7 +14,7 @@ typedef struct tn_hex_scratch {
 } tn_hex_scratch;
 
 typedef struct tn_hex_op {
-    uint32_t m, n, k, out_form, in_stride, out_stride; /* n: columns to compute; k as the rows have it */
+    uint32_t m, n, k, out_form, in_stride, out_stride; /* n: columns to compute; k of the rows */
     const uint8_t *in, *tiles;
     const float *scale, *bias; /* rounded up to 16; bias may be NULL */
     uint8_t *out;

@@ -2,7 +2,7 @@
 
 #include "ops.h"
 
-/* The memory at a place that is known to be mapped. */
+/* The memory at a place, which must be mapped. */
 static uint8_t *at(const tn_hex_runtime *t, uint32_t place) {
     uint32_t i = 0;
     for (; place >= t->hello.arena_bytes && i + 1 < t->hello.n_arenas; i++) place -= t->hello.arena_bytes;
@@ -50,7 +50,7 @@ static int disjoint(const tn_hex_map *a, uint32_t place, uint32_t size) {
 static tn_hex_status map(tn_hex_runtime *t, const tn_hex_map *m) {
     uint32_t i = find(t, m->place);
     tn_hex_map window = {t->hello.window, t->hello.window_bytes};
-    uint32_t inside = m->place, arena = 0; /* where in which one: none reaches into the next */
+    uint32_t inside = m->place, arena = 0; /* arena and offset in it: nothing crosses into the next */
     for (; inside >= t->hello.arena_bytes && arena < t->hello.n_arenas; arena++)
         inside -= t->hello.arena_bytes;
     if (!m->size || !m->place || arena == t->hello.n_arenas || m->size > t->hello.arena_bytes - inside)
@@ -267,7 +267,7 @@ static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
         return TN_HEX_E_LIMIT;
     if (!t->vtcm) t->vtcm = t->platform.get_vtcm(h->vtcm_bytes);
     if (!t->vtcm) return TN_HEX_E_LIMIT;
-    for (uint32_t i = h->n_arenas; i--;) /* the first one is written last: it tells that all are there */
+    for (uint32_t i = h->n_arenas; i--;) /* the first one is written last: it marks all as complete */
         if (!(t->arenas[i] = t->platform.map_arena(i, h->arena_bytes))) return TN_HEX_E_LIMIT;
     t->hello = *h;
     tn_hex_spreads_init(&t->spreads);

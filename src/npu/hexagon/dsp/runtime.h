@@ -1,4 +1,4 @@
-/* npu/hexagon/dsp/runtime.h - the DSP's runtime: handles a message, whatever brought it. It keeps the mapped
+/* npu/hexagon/dsp/runtime.h - the DSP's runtime: handles a message from any transport. It keeps the mapped
  * memory, under a cap, and a table of graphs that are loaded once and run by number. */
 #ifndef TN_HEXAGON_RUNTIME_H
 #define TN_HEXAGON_RUNTIME_H
@@ -7,16 +7,16 @@
 #include "dma.h"
 #include "kernels.h"
 
-/* Functions of the platform; the first two return NULL where they cannot. */
+/* Functions of the platform. The first two return NULL on failure. */
 typedef struct tn_hex_platform {
     uint8_t *(*map_arena)(uint32_t i, uint32_t n_bytes); /* the i-th, for good */
     uint8_t *(*get_vtcm)(uint32_t n_bytes);              /* aligned to 128 */
-    /* For the cache: forget drops what the host may have written since, the other writes back what the host
-     * must see. NULL where there is no need. */
+    /* Cache maintenance: forget drops lines that the host may have written since, the other writes back
+     * data for the host. NULL if not needed. */
     void (*forget)(const void *p, uint32_t n_bytes);
     void (*write_back)(const void *p, uint32_t n_bytes);
-    /* Makes n - 1 further threads, once; then calls fn(arg, 0 .. n - 1), each on a thread of its own with HVX, and
-     * returns when all have ended. Both are NULL where there is one thread. */
+    /* The first makes n - 1 additional threads, once. The second calls fn(arg, 0 .. n - 1), each on its
+     * own thread with HVX, and returns when all are done. Both are NULL with one thread. */
     int (*make_threads)(uint32_t n);
     void (*on_threads)(void (*fn)(void *arg, uint32_t i), void *arg, uint32_t n);
 } tn_hex_platform;
@@ -36,7 +36,7 @@ typedef struct tn_hex_runtime {
     uint32_t n_graphs;                /* every loaded one has a smaller number */
     tn_hex_graph graphs[TN_HEX_MAX_GRAPHS];
     tn_hex_spreads spreads;
-    uint32_t n_threads, n_used; /* that there are; that the request at hand used at most */
+    uint32_t n_threads, n_used; /* threads in all; most threads used by the current request */
     tn_hex_dma dma[TN_HEX_MAX_THREADS];
 } tn_hex_runtime;
 

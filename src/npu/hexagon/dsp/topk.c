@@ -24,8 +24,8 @@ static void begin(const feed *f, uint32_t from, uint32_t half) {
     tn_hex_dma_begin(f->s->dma, &move, 1);
 }
 
-/* Returns the next scores, filled up to whole vectors with the least there is, or NULL when the row is over; the call
- * after that begins it again. */
+/* Returns the next scores, padded to whole vectors with the least value, or NULL at the end of the row;
+ * the next call starts over. */
 static const HVX_Vector *next(feed *f, uint32_t *n) {
     if (f->at == f->n) {
         f->at = 0;
@@ -46,7 +46,7 @@ static const HVX_Vector *next(feed *f, uint32_t *n) {
     return (const HVX_Vector *)v;
 }
 
-/* How many scores are t or more. */
+/* Number of scores of at least t. */
 static __attribute__((noinline)) uint32_t count_from(const HVX_Vector *v, uint32_t n_vectors, int32_t t) {
     HVX_Vector below = Q6_V_vsplat_R(t - 1), one = Q6_V_vsplat_R(1), a = Q6_V_vzero(), b = a;
     for (uint32_t i = 0; i < n_vectors / 2; i++, v += 2) {
@@ -72,7 +72,8 @@ static inline __attribute__((always_inline)) uint32_t bits_of(HVX_VectorPred q, 
     return (uint32_t)Q6_R_vextract_VR(a, 0);
 }
 
-/* Writes the positions of scores of at least `from`, and of the first n_equal that are one less. Never more than k. */
+/* Writes the positions of scores of at least `from`, and of the first n_equal that are one less. Never
+ * more than k. */
 static __attribute__((noinline)) void write_positions(feed *f, int32_t from, uint32_t n_equal, uint32_t k,
                                                       uint32_t *idx) {
     HVX_Vector bit, below = Q6_V_vsplat_R(from - 1);
@@ -96,7 +97,7 @@ void tn_hex_topk(const tn_hex_scratch *s, const tn_hex_top *t) {
     uint32_t room = s->n_bytes / VECTOR * LANES, all = (t->n + LANES - 1) / LANES * LANES;
     feed f = {.s = s, .scores = t->scores, .n = t->n, .block = all <= room ? all : room / 2 / LANES * LANES};
     int32_t lo = -t->bound, hi = t->bound + 1;
-    uint32_t from_lo = t->n, from_hi = 0; /* how many reach them: k or more, and fewer */
+    uint32_t from_lo = t->n, from_hi = 0; /* how many reach them: at least k; fewer than k */
     for (uint32_t step = 0; (uint32_t)hi - (uint32_t)lo > 1 && from_lo != t->k; step++) {
         uint32_t range = (uint32_t)hi - (uint32_t)lo,
                  share = step % 2 ? 1024 : ((from_lo - t->k) << 11) / (from_lo - from_hi + 1),

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Do documents' questions find their passages? Questions that people wrote, beside plain BM25.
+
+    bench/retrieval.py TERN FOLDER [--embed MODEL] [--json]
+
+FOLDER holds Debian's FAQ as its packages unpack it (debian-faq, debian-faq-de, debian-faq-ja; `apt-get download`, then `dpkg-deb -x`): in each
+language about a hundred questions, each the title of a section that answers it. A section becomes a document without its title, so
+no question stands in the text that answers it, except where the answer repeats it. All languages lie in one index.
+Printed, for each language: how often the first passage, and one of the first five, is of the section that the question is the title of. Beside it
+SQLite's FTS5 with BM25 over the same passages, any word of the question: as it comes (unicode61), with stems, and in trigrams.
+"""
+import argparse
+import glob
+import html
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import tempfile
+
+SECTION = re.compile(r'<div class="section"><div class="titlepage"><div><div><h\d class="title"[^>]*><a id="([^"]*)"></a>(.*?)</h\d></div></div></div>', re.S)
+LANGUAGES = {"en": "", "de": "de/", "ja": "ja/"}
+OF_LANGUAGE = {"ja": re.compile("[\u3040-\u30ff\u4e00-\u9fff]"), "de": re.compile("(?i)\\b(wie|was|ich|ist|die|der|das|welche|warum|wo|wer|kann|gibt|debian)\\b|[äöüß]"), "en": re.compile("")}
+
+
+def plain(s):
+    s = re.sub(r"(?s)<div class=\"toc\">.*?</dl></div>", " ", s)
+    s = re.sub(r"</(p|li|pre|dt|dd|div|h\d)>", "\n", s)
+    return re.sub(r"\n\s*\n+", "\n\n", html.unescape(re.sub(r"<[^>]+>", "", s))).strip()
+
+
+def sections(folder, language):
+    """(question, text) of each section whose title asks something and whose text says something."""
+    for path in sorted(glob.glob(f"{folder}/usr/share/doc/debian/FAQ/{LANGUAGES[language]}*.{language}.html")):
+        page = open(path, encoding="utf-8").read()
+        found = list(SECTION.finditer(page))
+        for i, m in enumerate(found):
+            title = re.sub(r"^[\d.]+\s*", "", plain(m[2])).strip()
+            text = plain(page[m.end():found[i + 1].start() if i + 1 < len(found) else page.find('<div class="navfooter"', m.end())])
+            if re.search("[?？]", title) and OF_LANGUAGE[language].search(title) and len(text) > 80:
+                yield title, text
+
+
+class Agent:
+    """tern mcp, which searches without a model."""
+
+    def __init__(self, tern, env):
+        self.p = subprocess.Popen([tern, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+        self.n = 0
+        self.ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}})
+
+    def ask(self, method, params):
+        self.n += 1
+        self.p.stdin.write(json.dumps({"jsonrpc": "2.0", "id": self.n, "method": method, "params": params}) + "\n")
+        self.p.stdin.flush()
+        return json.loads(self.p.stdout.readline())["result"]
+
+    def search(self, question):
+        r = self.ask("tools/call", {"name": "search_documents", "arguments": {"query": question, "limit": 5}})
+        return [p["path"] for p in r.get("structuredContent", {}).get("passages", [])]
+
+
+def fts5(passages, tokenizer):
+    db = sqlite3.connect(":memory:")
+    db.execute(f"CREATE VIRTUAL TABLE f USING fts5(path UNINDEXED, text, tokenize='{tokenizer}')")
+    db.executemany("INSERT INTO f VALUES (?, ?)", passages)
+
+    def search(question):
+        words = re.findall(r"\w+", question)
+        if tokenizer == "trigram":
+            words = [w[i:i + 3] for w in words for i in range(max(len(w) - 2, 1))]
+        query = " OR ".join(f'"{w}"' for w in words)
+        return [p for p, in db.execute("SELECT path FROM f WHERE f MATCH ? ORDER BY bm25(f) LIMIT 5", (query,))] if query else []
+    return search
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("tern")
+    a.add_argument("folder")
+    a.add_argument("--embed", default="none")
+    a.add_argument("--json", action="store_true")
+    a = a.parse_args()
+    with tempfile.TemporaryDirectory() as tmp:
+        env = {**os.environ, "HOME": tmp, "XDG_DATA_HOME": tmp + "/data", "XDG_CACHE_HOME": tmp + "/cache"}
+        asked = []
+        for language in LANGUAGES:
+            for i, (question, text) in enumerate(sections(a.folder, language)):
+                path = f"{tmp}/docs/{language}/{i:03}.txt"
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text + "\n")
+                asked.append((language, question, path))
+        subprocess.run([a.tern, "rag", "add", tmp + "/docs", "--embed", a.embed], check=True, env=env, stdout=subprocess.DEVNULL)
+        db = sqlite3.connect(tmp + "/data/tern/store.db")
+        passages = db.execute("SELECT document.path, passage.text FROM passage JOIN document ON passage.document = document.id").fetchall()
+        agent = Agent(a.tern, env)
+        ways = {"tern" if a.embed == "none" else "tern, words and meaning": agent.search, "FTS5, BM25": fts5(passages, "unicode61"),
+                "FTS5, BM25, stems": fts5(passages, "porter unicode61"), "FTS5, BM25, trigrams": fts5(passages, "trigram")}
+        told = {}
+        for name, search in ways.items():
+            hits = {language: [0, 0, 0] for language in LANGUAGES}
+            for language, question, path in asked:
+                found = search(question)
+                h = hits[language]
+                h[0] += 1
+                h[1] += found[:1] == [path]
+                h[2] += path in found
+            told[name] = {k: {"questions": n, "first": first, "of_five": five} for k, (n, first, five) in hits.items()}
+        agent.p.stdin.close()
+        agent.p.wait()
+    if a.json:
+        return print(json.dumps(told, indent=1))
+    print(f"{len(asked)} questions, {len(passages)} passages of {len(asked)} documents; first passage right, one of five right")
+    print("|" + " " * 22 + "|" + "".join(f" {k} ({told['FTS5, BM25'][k]['questions']}) |" for k in LANGUAGES) + " all |")
+    for name, by in told.items():
+        first, five = sum(v["first"] for v in by.values()), sum(v["of_five"] for v in by.values())
+        print(f"| {name:20} |" + "".join(f" {v['first']}, {v['of_five']} |" for v in by.values()) + f" {first}, {five} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+#include "base/windows/sockets.h" /* the header of this name that Windows lacks */

@@ -1,0 +1,90 @@
+/* engine/sight.h - how an engine sees: the encoder of pictures beside its model, and the rows of whatever was seen.
+ *
+ *   look    a picture cut into the views that the encoder reads (media/medium.h)       tn_look_at, tn_look_close
+ *   seen    what is known of a view: ids beyond the vocabulary, and its rows           tn_seen
+ *   sight   the engine's list of those, by content                                      tn_sight_open, tn_sight_close
+ *
+ * A view's rows belong to its content: SHA-256 of its pixels and of the encoder. Equal views have equal ids as long as
+ * the engine knows them, so that comparing ids, as the reuse of prompts does, compares pictures. Rows stay in memory
+ * while anybody holds the view, and after that as long as there is room; on disk they outlive the process
+ * (sight_kept.h). The encoder is opened by the first picture.
+ *
+ * Any thread may call; what is computed goes through the engine's pool. */
+#ifndef TN_ENGINE_SIGHT_H
+#define TN_ENGINE_SIGHT_H
+
+#include "engine/engine.h"
+#include "media/medium.h"
+
+typedef struct tn_sight tn_sight;
+
+typedef struct tn_seen {
+    uint8_t key[TN_VIEW_KEY];
+    int32_t first, n;   /* ids first .. first + n - 1 */
+    atomic_bool whole;  /* its rows see each other in the language model */
+    _Atomic(float *) x; /* [n][n_embd]; NULL: not in memory. It stays while the view is held. */
+    /* guarded by the sight's lock */
+    int32_t holders;
+    uint64_t used;
+    struct tn_seen *next; /* of its bucket */
+} tn_seen;
+
+/* path: the model's file. Nothing is read. */
+tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *o, tern_error *err);
+void tn_sight_close(tern_engine *e);
+
+/* Whether there is an encoder: named, in the package, or beside the model. why tells where none is, or may be NULL. */
+bool tn_sight_can(tern_engine *e, tern_error *why);
+/* Opens the encoder unless it is open, and tells what it wants of pictures. */
+tern_status tn_sight_shape(tern_engine *e, const tn_tower_shape **out, tern_error *err);
+/* The encoder's weights leave memory until they are needed again. */
+void tn_sight_rest(tern_engine *e);
+
+/* The view of that key, held by the caller; n rows, in memory or not. A new one gets ids. */
+tern_status tn_sight_view(tern_engine *e, const uint8_t key[TN_VIEW_KEY], int32_t n, tn_seen **out,
+                          tern_error *err);
+/* Gives it its rows [n][n_embd], which are copied, unless it has them. */
+tern_status tn_sight_give(tern_engine *e, tn_seen *v, const float *rows, tern_error *err);
+void tn_sight_hold(tern_engine *e, tn_seen *v);
+void tn_sight_let_go(tern_engine *e, tn_seen *v);
+/* The view that an id belongs to, held by the caller; NULL: none. */
+tn_seen *tn_sight_hold_of(tern_engine *e, int32_t id);
+
+typedef struct tn_sight_counts {
+    uint64_t encoded, in_memory, on_disk; /* views: computed, and found there */
+    uint64_t row_bytes;                   /* in memory */
+    double encode_s;
+} tn_sight_counts;
+tn_sight_counts tn_sight_count(tern_engine *e);
+
+/* ---- pictures ---------------------------------------------------------------------------------------- */
+
+typedef struct tn_look {
+    tern_engine *e;
+    int32_t width, height; /* of the picture */
+    tn_medium medium;      /* without pixels, once all rows are there */
+    tn_seen **views;       /* [medium.n_views], held */
+    int32_t n_rows;        /* of all views */
+    int32_t encoded, in_memory, on_disk;
+    int32_t next; /* views before it have their rows */
+    double encode_s;
+} tn_look;
+
+/* Cuts a picture, whose pixels are not needed afterwards, into its views, and finds those that are known. */
+tern_status tn_look_at(tern_engine *e, const tn_picture *p, bool one_view, tn_look **out, tern_error *err);
+/* Encodes the next view that has no rows. *more tells whether another one is left. cancel may be NULL. */
+tern_status tn_look_encode(tn_look *l, const atomic_bool *cancel, bool *more, tern_error *err);
+/* The first n views need no rows: what follows from them is known. */
+void tn_look_skip(tn_look *l, int32_t n);
+bool tn_look_done(const tn_look *l); /* all others have theirs */
+void tn_look_close(tn_look **l);
+
+/* The prompt of a conversation with pictures (media/prompt.h), with the ids of their rows. *ids is the caller's, to be
+ * freed with free. */
+tern_status tn_look_chat(tern_engine *e, const tern_chat_options *o, tn_look *const *looks, size_t n_looks,
+                         int32_t **ids, size_t *n_ids, tern_error *err);
+/* The same without a template: the pictures, then the text. */
+tern_status tn_look_plain(tern_engine *e, const char *text, size_t n_text, tn_look *const *looks,
+                          size_t n_looks, int32_t **ids, size_t *n_ids, tern_error *err);
+
+#endif

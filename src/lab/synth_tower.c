@@ -1,0 +1,186 @@
+/* Random encoders of pictures, in the shapes of real ones. */
+#include "lab/synth.h"
+
+#include "base/half.h"
+#include "base/status.h"
+#include "formats/gguf.h"
+#include "lab/noise.h"
+#include "model/tower.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct tower {
+    const char *name;
+    tn_tower_kind kind;
+    int32_t n_layers, n_heads, width, ff, image, patch, shuffle, out, longest;
+    float eps;
+} tower;
+
+/* Sizes are as the models' published configurations have them; the last are for tests, odd in every way. */
+static const tower towers[] = {
+    {"smolvlm-256m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 576, 2048, 1e-6f},
+    {"smolvlm-500m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 960, 2048, 1e-6f},
+    {"smolvlm-2.2b-mmproj", TN_TOWER_IDEFICS3, 27, 16, 1152, 4304, 384, 14, 3, 2048, 1536, 1e-6f},
+    {"tiny-smolvlm-mmproj", TN_TOWER_IDEFICS3, 2, 2, 32, 64, 32, 8, 2, 64, 64, 1e-6f},
+    {"tiny-idefics3-mmproj", TN_TOWER_IDEFICS3, 3, 3, 36, 52, 47, 5, 3, 40, 94, 1e-5f},
+    {"gemma3-4b-mmproj", TN_TOWER_GEMMA3, 27, 16, 1152, 4304, 896, 14, 4, 2560, 896, 1e-6f},
+    {"tiny-gemma3-mmproj", TN_TOWER_GEMMA3, 2, 2, 32, 64, 32, 4, 2, 64, 32, 1e-6f},
+};
+
+static const tower *tower_of(const char *name) {
+    for (size_t i = 0; i < sizeof towers / sizeof *towers; i++)
+        if (!strcmp(towers[i].name, name)) return &towers[i];
+    return NULL;
+}
+
+const char *tn_synth_tower_name(size_t i) {
+    return i < sizeof towers / sizeof *towers ? towers[i].name : NULL;
+}
+bool tn_synth_is_tower(const char *name) { return tower_of(name); }
+
+typedef struct writing {
+    const tower *t;
+    tn_gguf_writer *w;
+    tn_ctx *ctx;
+    tn_dtype dtype;
+    uint64_t seed, n_tensors;
+    bool declares; /* every tensor first, then the bytes of all */
+    tern_status status;
+    tern_error *err;
+} writing;
+
+static void convert(tn_dtype d, const float *v, uint8_t *out, uint64_t n) {
+    if (d == TN_F32) memcpy(out, v, n * 4);
+    if (d == TN_Q8_0) tn_quantise_q8_0(v, out, n);
+    for (uint64_t i = 0; (d == TN_F16 || d == TN_BF16) && i < n; i++) {
+        uint16_t h = d == TN_F16 ? tn_f32_f16(v[i]) : tn_f32_bf16(v[i]);
+        memcpy(out + 2 * i, &h, 2);
+    }
+}
+
+static void produce(writing *x, tn_dtype d, uint64_t n, float offset, float scale) {
+    float *v = tn_alloc(x->ctx, TN_MEM_OTHER, n, sizeof *v);
+    uint8_t *out = tn_alloc(x->ctx, TN_MEM_OTHER, n, 4);
+    if (v && out) {
+        for (uint64_t i = 0; i < n; i++)
+            v[i] = offset + scale * tn_synth_noise(x->seed ^ x->n_tensors << 40, i);
+        convert(d, v, out, n);
+        x->status = tn_gguf_write(
+            x->w, out, n / (uint64_t)tn_dtype_block(d) * (uint64_t)tn_dtype_block_bytes(d), x->err);
+    } else {
+        x->status = tn_fail(x->err, TERN_E_MEMORY, "no memory to write an encoder");
+    }
+    tn_free(x->ctx, v);
+    tn_free(x->ctx, out);
+}
+
+/* A tensor of n_dims dimensions, outermost first. */
+static void tensor(writing *x, const char *name, int n_dims, const uint64_t *dims, float offset,
+                   float scale) {
+    uint64_t n = 1;
+    for (int i = 0; i < n_dims; i++) n *= dims[i];
+    tn_dtype d = n_dims == 1 || !strncmp(name, "v.position", 10)            ? TN_F32
+                 : x->dtype == TN_Q8_0 && (n_dims > 2 || dims[1] % 32 != 0) ? TN_F16
+                                                                            : x->dtype;
+    x->n_tensors++;
+    if (x->declares) tn_gguf_add_tensor(x->w, name, d, n_dims, dims);
+    else if (x->status == TERN_OK) produce(x, d, n, offset, scale);
+}
+
+static void vector(writing *x, int layer, const char *name, int32_t n, float offset, float scale) {
+    char full[64];
+    if (layer < 0) snprintf(full, sizeof full, "%s", name);
+    else snprintf(full, sizeof full, "v.blk.%d.%s", layer, name);
+    tensor(x, full, 1, (uint64_t[]){(uint64_t)n}, offset, scale);
+}
+
+static void linear(writing *x, int layer, const char *name, int32_t n, int32_t k, float gain) {
+    char full[64];
+    snprintf(full, sizeof full, "v.blk.%d.%s.weight", layer, name);
+    tensor(x, full, 2, (uint64_t[]){(uint64_t)n, (uint64_t)k}, 0, gain / sqrtf((float)k));
+    snprintf(full, sizeof full, "%s.bias", name);
+    vector(x, layer, full, n, 0, 0.2f);
+}
+
+static void all_tensors(writing *x) {
+    const tower *t = x->t;
+    const uint64_t width = (uint64_t)t->width, patch = (uint64_t)t->patch,
+                   side = (uint64_t)(t->image / t->patch);
+    tensor(x, "v.patch_embd.weight", 4, (uint64_t[]){width, 3, patch, patch}, 0,
+           1.5f / sqrtf(3 * (float)(patch * patch)));
+    vector(x, -1, "v.patch_embd.bias", t->width, 0, 0.2f);
+    tensor(x, "v.position_embd.weight", 2, (uint64_t[]){side * side, width}, 0, 0.3f);
+    for (int i = 0; i < t->n_layers; i++) {
+        vector(x, i, "ln1.weight", t->width, 1, 0.2f);
+        vector(x, i, "ln1.bias", t->width, 0, 0.2f);
+        linear(x, i, "attn_q", t->width, t->width, 1.5f); /* attention is far from uniform */
+        linear(x, i, "attn_k", t->width, t->width, 1.5f);
+        linear(x, i, "attn_v", t->width, t->width, 1);
+        linear(x, i, "attn_out", t->width, t->width, 1);
+        vector(x, i, "ln2.weight", t->width, 1, 0.2f);
+        vector(x, i, "ln2.bias", t->width, 0, 0.2f);
+        linear(x, i, "ffn_up", t->ff, t->width, 1);
+        linear(x, i, "ffn_down", t->width, t->ff, 1);
+    }
+    vector(x, -1, "v.post_ln.weight", t->width, 1, 0.2f);
+    vector(x, -1, "v.post_ln.bias", t->width, 0, 0.2f);
+    if (t->kind == TN_TOWER_GEMMA3) {
+        vector(x, -1, "mm.soft_emb_norm.weight", t->width, 1, 0.2f);
+        tensor(x, "mm.input_projection.weight", 2, (uint64_t[]){width, (uint64_t)t->out}, 0,
+               1 / sqrtf((float)t->width));
+        return;
+    }
+    const uint64_t k = width * (uint64_t)t->shuffle * (uint64_t)t->shuffle;
+    tensor(x, "mm.model.fc.weight", 2, (uint64_t[]){(uint64_t)t->out, k}, 0, 1 / sqrtf((float)k));
+}
+
+static void put_keys(const writing *x) {
+    static const float half[] = {0.5f, 0.5f, 0.5f};
+    const tower *t = x->t;
+    const struct {
+        const char *key;
+        int32_t v;
+    } numbers[] = {{"clip.vision.image_size", t->image},
+                   {"clip.vision.patch_size", t->patch},
+                   {"clip.vision.embedding_length", t->width},
+                   {"clip.vision.feed_forward_length", t->ff},
+                   {"clip.vision.block_count", t->n_layers},
+                   {"clip.vision.projection_dim", t->out},
+                   {"clip.vision.attention.head_count", t->n_heads},
+                   {"clip.vision.projector.scale_factor", t->shuffle},
+                   {"clip.vision.preproc_image_size", t->longest}};
+    tn_gguf_put_str(x->w, "general.architecture", "clip");
+    tn_gguf_put_str(x->w, "general.type", "mmproj");
+    tn_gguf_put_str(x->w, "general.name", t->name);
+    tn_gguf_put_bool(x->w, "clip.has_vision_encoder", true);
+    tn_gguf_put_str(x->w, "clip.projector_type", t->kind == TN_TOWER_GEMMA3 ? "gemma3" : "idefics3");
+    tn_gguf_put_bool(x->w, "clip.use_gelu", true);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        tn_gguf_put_u32(x->w, numbers[i].key, (uint32_t)numbers[i].v);
+    tn_gguf_put_f32(x->w, "clip.vision.attention.layer_norm_epsilon", t->eps);
+    tn_gguf_put_arr_f32(x->w, "clip.vision.image_mean", half, 3);
+    tn_gguf_put_arr_f32(x->w, "clip.vision.image_std", half, 3);
+}
+
+tern_status tn_synth_tower(tn_ctx *ctx, const char *name, const char *path, uint64_t seed, tn_dtype dtype,
+                           tern_error *err) {
+    writing x = {.t = tower_of(name), .ctx = ctx, .dtype = dtype, .declares = true, .err = err};
+    TN_FAIL_IF(!x.t, err, TERN_E_INVALID, "encoder '%s' is unknown; tern synth --list names those there are",
+               name);
+    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_BF16 && dtype != TN_Q8_0, err,
+               TERN_E_INVALID, "weights of an encoder can be written as F32, F16, BF16 or Q8_0");
+    tn_rng r = {seed};
+    x.seed = tn_rng_u64(&r);
+    TN_TRY(tn_gguf_create(ctx, path, &x.w, err));
+    put_keys(&x);
+    all_tensors(&x);
+    x.declares = false;
+    x.n_tensors = 0;
+    x.status = tn_gguf_begin_data(x.w, err);
+    if (x.status == TERN_OK) all_tensors(&x);
+    if (x.status == TERN_OK) x.status = tn_gguf_finish(&x.w, err);
+    tn_gguf_abort(&x.w);
+    return x.status;
+}

@@ -1,0 +1,202 @@
+#include "media/medium.h"
+
+#include "base/status.h"
+#include "base/sum.h"
+#include "media/resample.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- sizes, as transformers' image_processing_idefics3.py has them ------------------------------------- */
+
+enum { MAX_SIDE = 4096 };
+
+typedef struct size {
+    int32_t width, height;
+} size;
+
+/* The longest side becomes `longest`, also upwards; the other one becomes even. */
+static size to_longest(size s, int32_t longest) {
+    double aspect = (double)s.width / s.height;
+    size out;
+    if (s.width >= s.height) {
+        out = (size){longest, (int32_t)(longest / aspect)};
+        out.height += out.height % 2;
+    } else {
+        out = (size){(int32_t)(longest * aspect), longest};
+        out.width += out.width % 2;
+    }
+    if (out.width < 1) out.width = 1;
+    if (out.height < 1) out.height = 1;
+    return out;
+}
+
+static size below_most(size s) {
+    double aspect = (double)s.width / s.height;
+    if (s.width >= s.height && s.width > MAX_SIDE) s = (size){MAX_SIDE, (int32_t)(MAX_SIDE / aspect)};
+    else if (s.height > s.width && s.height > MAX_SIDE) s = (size){(int32_t)(MAX_SIDE * aspect), MAX_SIDE};
+    if (s.width < 1) s.width = 1;
+    if (s.height < 1) s.height = 1;
+    return s;
+}
+
+static int32_t up_to_multiple(int32_t n, int32_t of) { return (n + of - 1) / of * of; }
+
+static size to_tiles(size s, int32_t tile) {
+    double aspect = (double)s.width / s.height;
+    if (s.width >= s.height) {
+        s.width = up_to_multiple(s.width, tile);
+        s.height = up_to_multiple((int32_t)(s.width / aspect), tile);
+    } else {
+        s.height = up_to_multiple(s.height, tile);
+        s.width = up_to_multiple((int32_t)(s.height * aspect), tile);
+    }
+    return s;
+}
+
+/* ---- views ------------------------------------------------------------------------------------------------ */
+
+static void cut(const tn_picture *p, int32_t row, int32_t column, tn_medium *m) {
+    const tn_view *v = &m->views[row * m->columns + column];
+    size_t n = (size_t)v->width * 3;
+    for (int32_t y = 0; y < v->height; y++)
+        memcpy(m->rgb + v->at + (size_t)y * n,
+               p->rgb + ((size_t)(row * v->height + y) * (size_t)p->width + (size_t)(column * v->width)) * 3,
+               n);
+}
+
+static tern_status make_room(tn_ctx *ctx, const tn_tower_shape *s, int32_t rows, int32_t columns,
+                             tn_medium *m, tern_error *err) {
+    const size_t n_bytes = (size_t)s->image * (size_t)s->image * 3;
+    *m = (tn_medium){
+        .ctx = ctx, .kind = s->kind, .rows = rows, .columns = columns, .n_views = rows * columns + 1};
+    m->views = tn_alloc(ctx, TN_MEM_OTHER, (size_t)m->n_views, sizeof *m->views);
+    m->rgb = tn_alloc(ctx, TN_MEM_OTHER, (size_t)m->n_views, n_bytes);
+    TN_FAIL_IF(!m->rgb || !m->views, err, TERN_E_MEMORY, "no memory for %d tiles of a picture", m->n_views);
+    for (int32_t i = 0; i < m->n_views; i++)
+        m->views[i] = (tn_view){s->image, s->image, tn_tower_rows(s), (size_t)i * n_bytes};
+    return TERN_OK;
+}
+
+/* The overview is made of the picture as it is by then, in whatever size. */
+static tern_status add_overview(const tn_picture *p, tn_filter filter, tn_medium *m, tern_error *err) {
+    const tn_view *v = &m->views[m->n_views - 1];
+    tn_picture whole;
+    TN_TRY(tn_picture_resize(p, filter, v->width, v->height, &whole, err));
+    memcpy(m->rgb + v->at, whole.rgb, (size_t)v->width * (size_t)v->height * 3);
+    tn_picture_free(&whole);
+    return TERN_OK;
+}
+
+static tern_status add_tiles(tn_picture *p, const tn_tower_shape *s, tn_medium *m, tern_error *err) {
+    const int32_t tile = s->image;
+    const size to = to_tiles((size){p->width, p->height}, tile);
+    tn_picture stretched;
+    TN_TRY(tn_picture_resize(p, TN_FILTER_LANCZOS, to.width, to.height, &stretched, err));
+    tn_picture_free(p);
+    *p = stretched;
+    bool several = to.width > tile || to.height > tile;
+    TN_TRY(make_room(p->ctx, s, several ? to.height / tile : 0, several ? to.width / tile : 0, m, err));
+    for (int32_t r = 0; r < m->rows; r++)
+        for (int32_t c = 0; c < m->columns; c++) cut(p, r, c, m);
+    return TERN_OK;
+}
+
+static tern_status make_idefics3(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, bool one_view,
+                                 tn_medium *out, tern_error *err) {
+    const size to = below_most(to_longest((size){p->width, p->height}, s->longest));
+    tn_picture work;
+    TN_TRY(tn_picture_resize(p, TN_FILTER_LANCZOS, to.width, to.height, &work, err));
+    tern_status st = one_view ? make_room(ctx, s, 0, 0, out, err) : add_tiles(&work, s, out, err);
+    if (st == TERN_OK) st = add_overview(&work, TN_FILTER_LANCZOS, out, err);
+    tn_picture_free(&work);
+    return st;
+}
+
+static tern_status make_gemma3(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
+                               tern_error *err) {
+    TN_TRY(make_room(ctx, s, 0, 0, out, err));
+    return add_overview(p, TN_FILTER_BILINEAR, out, err);
+}
+
+tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, bool one_view,
+                           tn_medium *out, tern_error *err) {
+    tn_picture from = *p;
+    *out = (tn_medium){0};
+    from.ctx = ctx;
+    tern_status st = s->kind == TN_TOWER_GEMMA3 ? make_gemma3(ctx, s, &from, out, err)
+                                                : make_idefics3(ctx, s, &from, one_view, out, err);
+    if (st != TERN_OK) tn_medium_free(out);
+    return st;
+}
+
+void tn_medium_free(tn_medium *m) {
+    if (!m) return;
+    if (m->ctx) {
+        tn_free(m->ctx, m->rgb);
+        tn_free(m->ctx, m->views);
+    }
+    *m = (tn_medium){0};
+}
+
+/* ---- in the prompt ---------------------------------------------------------------------------------------- */
+
+int32_t tn_medium_rows(const tn_medium *m) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n_views; i++) n += m->views[i].n_rows;
+    return n;
+}
+
+static const struct {
+    const char *mark, *row;
+} families[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = {"<image>", "<image>"},
+                                [TN_TOWER_GEMMA3] = {"<start_of_image>", "<image_soft_token>"}};
+
+const char *tn_medium_mark(tn_tower_kind kind) { return families[kind].mark; }
+const char *tn_medium_row(tn_tower_kind kind) { return families[kind].row; }
+
+static void put(tn_segments *out, const char *text) { tn_segments_add(out, text, strlen(text), false); }
+
+static void put_view(const tn_medium *m, int32_t view, tn_segments *out) {
+    for (int32_t i = 0; i < m->views[view].n_rows; i++) put(out, families[m->kind].row);
+}
+
+static void idefics3_marks(const tn_medium *m, tn_segments *out) {
+    static const char around[] = "<fake_token_around_image>";
+    char place[48];
+    for (int32_t r = 0; r < m->rows; r++) {
+        for (int32_t c = 0; c < m->columns; c++) {
+            snprintf(place, sizeof place, "<row_%d_col_%d>", r + 1, c + 1);
+            put(out, around);
+            put(out, place);
+            put_view(m, r * m->columns + c, out);
+        }
+        put(out, "\n");
+    }
+    if (m->rows) put(out, "\n");
+    put(out, around);
+    put(out, "<global-img>");
+    put_view(m, m->n_views - 1, out);
+    put(out, around);
+}
+
+void tn_medium_marks(const tn_medium *m, tn_segments *out) {
+    if (m->kind != TN_TOWER_GEMMA3) {
+        idefics3_marks(m, out);
+        return;
+    }
+    put(out, "\n\n<start_of_image>");
+    put_view(m, 0, out);
+    put(out, "<end_of_image>\n\n");
+}
+
+void tn_view_key(const tn_medium *m, int32_t view, uint64_t tower, uint8_t key[TN_VIEW_KEY]) {
+    const tn_view *v = &m->views[view];
+    const uint64_t about[] = {tower, (uint64_t)v->width, (uint64_t)v->height};
+    tn_sum s;
+    tn_sum_begin(&s, false);
+    tn_sum_add(&s, about, sizeof about);
+    tn_sum_add(&s, m->rgb + v->at, (size_t)v->width * (size_t)v->height * 3);
+    tn_sum_bytes(&s, key);
+}

@@ -1,0 +1,48 @@
+/* media/medium.h - what a model's encoder reads of a picture: views of pixels, and where their rows stand in the
+ * prompt. Each family has its own rule of sizes and its own marks around the rows.
+ *
+ * SmolVLM, Idefics3: the longest side becomes the file's (2048), both sides are stretched to multiples of the tile
+ * (512), tiles follow row by row, and an overview, the whole picture as one tile, comes last. With one view there is the
+ * overview alone. As Hugging Face's Idefics3ImageProcessor does it with Pillow, bit for bit.
+ *
+ * Gemma 3: the picture is stretched to one square tile (896), bilinearly. Its rows see each other in the language model. */
+#ifndef TN_MEDIA_MEDIUM_H
+#define TN_MEDIA_MEDIUM_H
+
+#include "media/pixels.h"
+#include "model/tower.h"
+#include "text/segments.h"
+
+enum { TN_MEDIUM_VIEWS = 257, /* at most */ TN_VIEW_KEY = 32 };
+
+/* A view is what an encoder reads at once. */
+typedef struct tn_view {
+    int32_t width, height; /* pixels */
+    int32_t n_rows;        /* of the prompt */
+    size_t at;             /* of its pixels in rgb */
+} tn_view;
+
+typedef struct tn_medium {
+    tn_ctx *ctx;
+    tn_tower_kind kind;
+    int32_t rows, columns; /* of the grid of tiles in front of the overview; 0: it is alone */
+    int32_t n_views;
+    tn_view *views; /* [n_views], owned */
+    uint8_t *rgb;   /* of all views, [height][width][3] each; owned */
+} tn_medium;
+
+tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, bool one_view,
+                           tn_medium *out, tern_error *err);
+void tn_medium_free(tn_medium *m); /* NULL-safe */
+
+/* What a family's template writes for a picture, and what stands for one row in the marks; both are in its vocabulary. */
+const char *tn_medium_mark(tn_tower_kind kind);
+const char *tn_medium_row(tn_tower_kind kind);
+/* Appends the marks of a medium: bytes of the template. */
+void tn_medium_marks(const tn_medium *m, tn_segments *out);
+int32_t tn_medium_rows(const tn_medium *m); /* of all views */
+
+/* SHA-256 of a view's size and pixels and of the tower: what makes its rows. */
+void tn_view_key(const tn_medium *m, int32_t view, uint64_t tower, uint8_t key[TN_VIEW_KEY]);
+
+#endif

@@ -1,0 +1,273 @@
+/* Running a tower, tile by tile: each op over a tile's rows is spread over the pool. */
+#include "model/tower_impl.h"
+
+#include "base/finite.h"
+#include "base/status.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+typedef tn_tower_run run;
+
+const tn_tower_shape *tn_tower_shape_of(const tn_tower *t) { return &t->s; }
+uint64_t tn_tower_fingerprint(const tn_tower *t) { return t->fingerprint; }
+uint64_t tn_tower_bytes(const tn_tower *t) { return t->bytes; }
+
+/* ---- memory -------------------------------------------------------------------------------------------- */
+
+static size_t aligned(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
+
+typedef struct slice {
+    void **at;
+    size_t n_bytes;
+} slice;
+
+/* One piece of memory, cut into slices. */
+static tern_status cut(run *r, const slice *slices, size_t n, tern_error *err) {
+    size_t total = 0;
+    for (size_t i = 0; i < n; i++) total += aligned(slices[i].n_bytes);
+    r->base = tn_alloc(r->t->ctx, TN_MEM_ACTIVATIONS, total, 1);
+    TN_FAIL_IF(!r->base, err, TERN_E_MEMORY, "no memory to encode a picture (%zu bytes)", total);
+    char *at = r->base;
+    for (size_t i = 0; i < n; i++) {
+        *slices[i].at = at;
+        at += aligned(slices[i].n_bytes);
+    }
+    return TERN_OK;
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* levels | x | h | q | k | v | wide | keys | values | scratch of every thread, and what the INT8 form needs,
+ * whose queries, keys and values lie in wide */
+static tern_status plan(run *r, tern_error *err) {
+    const tn_tower_shape *s = &r->t->s;
+    const bool s8 = r->t->scheme == TN_TOWER_INT8;
+    const size_t f = sizeof(float), rows = r->n * r->width * f, heads = (size_t)s->n_heads,
+                 pixels = 3 * (size_t)s->patch * (size_t)s->patch,
+                 keys = (r->n + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N,
+                 value_panels = (r->d_head + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N * r->n * heads * f,
+                 cells = r->n_panels * TN_KV_PANEL * r->width * f,
+                 wide = r->n * larger(larger(r->ff, r->width), pixels) * f;
+    r->in.ld = (larger(r->width, r->ff) + 63) / 64 * 64;
+    if (r->in.ld % 4096 == 0) r->in.ld += 64; /* rows a page apart share a set of the cache */
+    r->d_padded = (r->d_head + TN_TILE_K - 1) / TN_TILE_K * TN_TILE_K;
+    r->key_bytes = aligned(tn_tiles_s8_bytes(r->n, r->d_padded));
+    r->scratch_stride = s8 ? aligned(tn_tower_s8_scratch(r) * f) / f
+                           : aligned(tn_attn_f32_scratch(r->d_head, r->n_panels * TN_KV_PANEL) * f) / f;
+    const slice slices[] = {
+        {(void **)&r->levels, 3 * 256 * f},
+        {(void **)&r->x, rows},
+        {(void **)&r->h, rows},
+        {(void **)&r->q, s8 ? 0 : rows},
+        {(void **)&r->k, s8 ? 0 : rows},
+        {(void **)&r->v, s8 ? 0 : rows},
+        {(void **)&r->wide, s8 ? larger(wide, 3 * rows) : wide},
+        {(void **)&r->keys, s8 ? 0 : cells},
+        {(void **)&r->values, s8 ? value_panels : cells},
+        {(void **)&r->scratch, r->scratch_stride * f * (size_t)tn_pool_size(r->pool)},
+        {(void **)&r->in.codes, s8 ? r->n * r->in.ld : 0},
+        {(void **)&r->in.scale, s8 ? r->n * f : 0},
+        {(void **)&r->queries, s8 ? heads * r->n * r->d_padded : 0},
+        {(void **)&r->key_tiles, s8 ? heads * r->key_bytes : 0},
+        {(void **)&r->key_sums, s8 ? heads * keys * sizeof *r->key_sums : 0},
+        {(void **)&r->key_scale, s8 ? heads * keys * f : 0},
+    };
+    TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
+    if (s8) { /* attention is over when a feed-forward begins */
+        r->q = r->wide;
+        return TERN_OK;
+    }
+    memset(r->keys, 0, cells); /* the last panel has positions that nobody sees */
+    memset(r->values, 0, cells);
+    return TERN_OK;
+}
+
+/* ---- ops ------------------------------------------------------------------------------------------------
+ */
+
+static void over_rows(run *r, void (*item)(void *arg, int i_item, int i_thread)) {
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), item, r);
+}
+
+static void product(run *r, const tn_linear *l, const float *x, float *out, size_t n_rows) {
+    tn_linear_run(l, r->kern, r->pool, x, (size_t)l->k, out, (size_t)l->n, n_rows, NULL);
+}
+
+/* wide [n][3 * patch * patch]: the values of every patch, [channel][y][x] */
+static void patches_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    const size_t p = (size_t)r->t->s.patch, image = (size_t)r->t->s.image;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    for (size_t i = row0; i < row1; i++) {
+        const uint8_t *at = r->rgb + (i / r->side * p * image + i % r->side * p) * 3;
+        float *out = r->wide + i * 3 * p * p;
+        for (size_t c = 0; c < 3; c++)
+            for (size_t y = 0; y < p; y++)
+                for (size_t x = 0; x < p; x++) *out++ = r->levels[c * 256 + at[(y * image + x) * 3 + c]];
+    }
+}
+
+static void position_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    r->kern->add_f32(r->x + row0 * r->width, r->t->position + row0 * r->width, 1, (row1 - row0) * r->width);
+}
+
+/* The cells of a head: panels of keys, and its values row after row. */
+static float *cells(const run *r, float *of, int head) {
+    return of + (size_t)head * r->n_panels * TN_KV_PANEL * r->d_head;
+}
+
+static void keep_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    float *keys = cells(r, r->keys, i_item), *values = cells(r, r->values, i_item);
+    for (size_t i = 0; i < r->n; i++) {
+        size_t at = i * r->width + (size_t)i_item * r->d_head;
+        tn_kv_put_key(TN_KV_F32, r->d_head, keys, i, r->k + at);
+        tn_kv_put_value(TN_KV_F32, r->d_head, values, i, r->v + at);
+    }
+}
+
+/* Every row sees all of them. A part is a head's next rows. */
+static void attend_item(void *arg, int i_item, int i_thread) {
+    const run *r = arg;
+    int n_heads = r->t->s.n_heads, head = i_item % n_heads;
+    size_t row0, row1;
+    int32_t first[TN_TOWER_ATTEND_ROWS] = {0}, end[TN_TOWER_ATTEND_ROWS];
+    tn_tower_span(r, i_item / n_heads, TN_TOWER_ATTEND_ROWS, &row0, &row1);
+    for (int i = 0; i < TN_TOWER_ATTEND_ROWS; i++) end[i] = (int32_t)r->n;
+    size_t at = row0 * r->width + (size_t)head * r->d_head;
+    const tn_attn_f32_args a = {.q = r->q + at,
+                                .q_stride = r->width,
+                                .out = r->h + at,
+                                .out_stride = r->width,
+                                .k_panels = cells(r, r->keys, head),
+                                .v = cells(r, r->values, head),
+                                .kv = TN_KV_F32,
+                                .n_rows = row1 - row0,
+                                .d_head = r->d_head,
+                                .scale = 1 / sqrtf((float)r->d_head),
+                                .first_pos = first,
+                                .end_pos = end,
+                                .scratch = r->scratch + (size_t)i_thread * r->scratch_stride};
+    r->kern->attn_f32(&a);
+}
+
+static void act_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    r->kern->act_f32(TN_ACT_GELU_TANH, r->wide + row0 * r->ff, (row1 - row0) * r->ff);
+}
+
+/* x += q, which holds what a linear gave */
+static void add_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    r->kern->add_f32(r->x + row0 * r->width, r->q + row0 * r->width, 1, (row1 - row0) * r->width);
+}
+
+/* wide [n / shuffle^2][shuffle^2 * width]: a block's patches row after row, side by side */
+static void shuffle(const run *r, const float *x) {
+    const size_t k = (size_t)r->t->s.shuffle, blocks = r->side / k;
+    float *out = r->wide;
+    for (size_t by = 0; by < blocks; by++)
+        for (size_t bx = 0; bx < blocks; bx++)
+            for (size_t y = 0; y < k; y++, out += k * r->width)
+                memcpy(out, x + ((by * k + y) * r->side + bx * k) * r->width, k * r->width * sizeof *x);
+}
+
+/* wide [n / shuffle^2][width]: the mean of a block's patches, normed */
+static void pooled(const run *r, const float *x) {
+    const size_t k = (size_t)r->t->s.shuffle, blocks = r->side / k, width = r->width;
+    const float share = 1.0f / (float)(k * k);
+    for (size_t i = 0; i < blocks * blocks; i++) {
+        float *out = r->wide + i * width;
+        memset(out, 0, width * sizeof *out);
+        for (size_t j = 0; j < k * k; j++) {
+            const size_t row = (i / blocks * k + j / k) * r->side + i % blocks * k + j % k;
+            r->kern->add_f32(out, x + row * width, 1, width);
+        }
+        for (size_t c = 0; c < width; c++) out[c] *= share;
+        r->kern->rmsnorm_f32(out, r->t->pool_norm, r->t->s.eps, out, width);
+    }
+}
+
+/* ---- a tile ---------------------------------------------------------------------------------------------- */
+
+static void run_layer(run *r, const tn_tower_layer *l) {
+    tn_tower_norm(r, l->ln1);
+    const tn_product p[] = {{.l = &l->q, .m = r->n, .ldo = r->width, .out = r->q},
+                            {.l = &l->k, .m = r->n, .ldo = r->width, .out = r->k},
+                            {.l = &l->v, .m = r->n, .ldo = r->width, .out = r->v}};
+    tn_linears_run(p, 3, r->kern, r->pool, r->h, r->width, NULL);
+    tn_pool_for(r->pool, r->t->s.n_heads, keep_item, r);
+    tn_pool_for(r->pool, r->t->s.n_heads * (int)((r->n + TN_TOWER_ATTEND_ROWS - 1) / TN_TOWER_ATTEND_ROWS),
+                attend_item, r);
+    product(r, &l->out, r->h, r->q, r->n);
+    over_rows(r, add_item);
+    tn_tower_norm(r, l->ln2);
+    product(r, &l->up, r->h, r->wide, r->n);
+    over_rows(r, act_item);
+    product(r, &l->down, r->wide, r->q, r->n);
+    over_rows(r, add_item);
+}
+
+static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern_error *err) {
+    const tn_tower *t = r->t;
+    over_rows(r, patches_item);
+    product(r, &t->patch, r->wide, r->x, r->n);
+    over_rows(r, position_item);
+    for (int i = 0; i < t->s.n_layers; i++) {
+        /* relaxed: no data follows */
+        TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
+                   "encoding a picture was cancelled");
+        if (t->scheme == TN_TOWER_INT8) tn_tower_s8_layer(r, &t->layers[i]);
+        else run_layer(r, &t->layers[i]);
+    }
+    tn_tower_norm(r, t->post_ln);
+    if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
+    else shuffle(r, r->h);
+    product(r, &t->fc, r->wide, rows, (size_t)tn_tower_rows(&t->s));
+    TN_FAIL_IF(!tn_all_finite(rows, (size_t)tn_tower_rows(&t->s) * (size_t)t->s.out), err, TERN_E_FORMAT,
+               "the encoder of pictures computes values that are not finite");
+    return TERN_OK;
+}
+
+tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
+                            int32_t n_tiles, const atomic_bool *cancel, float *rows, tern_error *err) {
+    const tn_tower_shape *s = &t->s;
+    const size_t side = (size_t)tn_tower_side(s), tile_bytes = (size_t)s->image * (size_t)s->image * 3,
+                 tile_rows = (size_t)tn_tower_rows(s) * (size_t)s->out;
+    run r = {.t = t,
+             .kern = kern,
+             .pool = pool,
+             .n = side * side,
+             .side = side,
+             .width = (size_t)s->width,
+             .ff = (size_t)s->ff,
+             .d_head = (size_t)(s->width / s->n_heads),
+             .n_panels = (side * side + TN_KV_PANEL - 1) / TN_KV_PANEL};
+    TN_TRY(plan(&r, err));
+    for (int c = 0; c < 3; c++)
+        for (int i = 0; i < 256; i++)
+            r.levels[c * 256 + i] = ((float)(i * (1 / 255.0)) - s->mean[c]) / s->std[c];
+    tern_status st = TERN_OK;
+    for (int32_t i = 0; i < n_tiles && st == TERN_OK; i++) {
+        r.rgb = rgb + (size_t)i * tile_bytes;
+        st = run_tile(&r, cancel, rows + (size_t)i * tile_rows, err);
+    }
+    tn_free(t->ctx, r.base);
+    return st;
+}

@@ -1,0 +1,65 @@
+/* model/tower.h - the encoder of pictures beside a language model: square tiles of pixels in, rows of the prompt out.
+ *
+ * It is read from the GGUF file ("mmproj") that holds it, and computes with the float kernels of the text model, so
+ * every instruction set gives the same bits and a tile's rows do not depend on the tiles beside it. The towers are
+ * SigLIP's; families differ in what becomes of the patches.
+ *
+ *   patches   [n][3 * patch * patch] x patch^T + bias + position            n = (image / patch)^2
+ *   layers    x += out(attention(q, k, v of LN1(x)));  x += down(gelu(up(LN2(x))))
+ *   rows      n / shuffle^2 of the model's width, after a last LN:
+ *     Idefics3 (SmolVLM)   fc(shuffle x shuffle neighbours side by side)
+ *     Gemma 3              fc(RMS norm of the mean of shuffle x shuffle neighbours)
+ *
+ * A tower is immutable once open. */
+#ifndef TN_MODEL_TOWER_H
+#define TN_MODEL_TOWER_H
+
+#include "base/pool.h"
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+
+typedef struct tn_tower tn_tower;
+
+typedef enum tn_tower_kind { TN_TOWER_IDEFICS3, TN_TOWER_GEMMA3, TN_N_TOWER_KINDS } tn_tower_kind;
+
+/* What an mmproj file says of the tower and of the pictures that it wants. */
+typedef struct tn_tower_shape {
+    tn_tower_kind kind;
+    int32_t image, patch; /* side of a tile and of a patch, in pixels */
+    int32_t n_layers, n_heads, width, ff;
+    int32_t shuffle; /* neighbours of a side that become one row */
+    int32_t out;     /* width of the rows: the text model's */
+    int32_t longest; /* longest side that pictures are brought to before they are cut into tiles */
+    float eps;
+    float mean[3], std[3]; /* of red, green and blue, of values from 0 to 1 */
+} tn_tower_shape;
+
+static inline int32_t tn_tower_side(const tn_tower_shape *s) { return s->image / s->patch; } /* in patches */
+static inline int32_t tn_tower_rows(const tn_tower_shape *s) {                               /* of one tile */
+    return tn_tower_side(s) / s->shuffle * (tn_tower_side(s) / s->shuffle);
+}
+
+/* How layers compute: in floats, or in INT8 (model/tower_s8.h). */
+typedef enum tn_tower_scheme { TN_TOWER_FLOAT, TN_TOWER_INT8 } tn_tower_scheme;
+
+/* Opens a file. n_embd: the text model's width, which the rows must have; 0: any. What would change the result and is
+ * not known (a key, a tensor, a projector) is refused by its name, before any weight is read. */
+tern_status tn_tower_open(tn_ctx *ctx, tn_pool *pool, const char *path, int32_t n_embd,
+                          tn_tower_scheme scheme, tn_tower **out, tern_error *err);
+/* The same over the caller's bytes, which are not needed afterwards. */
+tern_status tn_tower_open_memory(tn_ctx *ctx, tn_pool *pool, const void *data, uint64_t n_bytes,
+                                 int32_t n_embd, tn_tower_scheme scheme, tn_tower **out, tern_error *err);
+void tn_tower_close(tn_tower **t);
+
+const tn_tower_shape *tn_tower_shape_of(const tn_tower *t);
+/* Of the shape, all weights and the scheme: rows of equal pixels and equal fingerprints are equal. */
+uint64_t tn_tower_fingerprint(const tn_tower *t);
+uint64_t tn_tower_bytes(const tn_tower *t); /* of its weights in memory */
+
+/* rows [n_tiles][tn_tower_rows][out] of tiles rgb [n_tiles][image][image][3]. cancel may be NULL; it is asked before
+ * every layer. */
+tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
+                            int32_t n_tiles, const atomic_bool *cancel, float *rows, tern_error *err);
+
+#endif

@@ -1,0 +1,70 @@
+/* model/tower_impl.h - what the files of a tower share. */
+#ifndef TN_MODEL_TOWER_IMPL_H
+#define TN_MODEL_TOWER_IMPL_H
+
+#include "model/model.h"
+#include "model/tower.h"
+#include "model/tower_s8.h"
+
+typedef struct tn_tower_layer {
+    float *ln1[2], *ln2[2]; /* weight, bias */
+    tn_linear q, k, v, out, up, down;
+    tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8; /* TN_TOWER_INT8: in their place */
+} tn_tower_layer;
+
+struct tn_tower {
+    tn_ctx *ctx;
+    tn_tower_shape s;
+    tn_tower_scheme scheme;
+    tn_linear patch; /* inputs [channel][y][x] */
+    float *position; /* [n_patches][width] */
+    tn_tower_layer *layers;
+    float *post_ln[2];
+    float *pool_norm; /* [width] Gemma 3; else NULL */
+    tn_linear fc;
+    uint64_t fingerprint, bytes;
+};
+
+/* A tile on its way. */
+typedef struct tn_tower_run {
+    const tn_tower *t;
+    const tn_kernels *kern;
+    tn_pool *pool;
+    size_t n, side, width, ff, d_head, n_panels; /* n: patches of a tile */
+    const uint8_t *rgb;                          /* of the tile */
+    float *levels;                               /* [3][256]: what a byte of each colour stands for */
+    float *x, *h;                                /* [n][width] */
+    float *q, *k, *v; /* [n][width]; TN_TOWER_INT8: q is [n][3 * width], all three side by side, in wide */
+    float *wide;      /* [n][widest] */
+    float *keys,
+        *values;    /* of all heads, as kv_cells.h has them in floats; TN_TOWER_INT8: values in panels */
+    float *scratch; /* of every thread */
+    size_t scratch_stride;
+    float *const *norm; /* of the op at work */
+    /* TN_TOWER_INT8: */
+    tn_tower_codes in;          /* of the product at work */
+    uint8_t *queries;           /* [n_heads][n][d_padded] */
+    int8_t *key_tiles;          /* [n_heads], as gemm_s8.h has them: a key is an output */
+    int32_t *key_sums;          /* [n_heads][n rounded up to 16] */
+    float *key_scale;           /* the same; the queries' is in it */
+    size_t d_padded, key_bytes; /* d_head rounded up to 4; of a head's tiles */
+    const float *rows;          /* what is quantised, [n][row_width] */
+    size_t row_width, row_padded;
+    const tn_tower_s8 *s8; /* the product at work */
+    tn_tower_then then;
+    float *to;
+    size_t ldo;
+    void *base; /* of all memory */
+} tn_tower_run;
+
+enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
+
+/* Part i_item of rows: *row0..*row1-1. */
+void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
+/* h = LN(x) */
+void tn_tower_norm(tn_tower_run *r, float *const *weight_bias);
+/* The INT8 form's scratch of a thread, in floats, and its layer. */
+size_t tn_tower_s8_scratch(const tn_tower_run *r);
+void tn_tower_s8_layer(tn_tower_run *r, const tn_tower_layer *l);
+
+#endif

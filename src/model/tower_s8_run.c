@@ -1,0 +1,155 @@
+/* A layer of a tower in INT8 (tower_s8.h). */
+#include "model/tower_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef tn_tower_run run;
+
+/* A thread's scratch is the largest of: a row to rotate; a part of a product; rows of scores and what they give. */
+static size_t values_width(const run *r) { return (r->d_head + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N; }
+static size_t scores_width(const run *r) { return (r->n + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N; }
+
+size_t tn_tower_s8_scratch(const run *r) {
+    size_t of[] = {r->in.ld, (size_t)TN_TOWER_S8_ROWS * TN_TOWER_S8_COLS,
+                   TN_TOWER_ATTEND_ROWS * (scores_width(r) + values_width(r)),
+                   r->n * (r->d_padded / sizeof(float) + 1) + 2 * r->d_padded};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) most = of[i] > most ? of[i] : most;
+    return most;
+}
+
+static float *scratch_of(const run *r, int i_thread) {
+    return r->scratch + (size_t)i_thread * r->scratch_stride;
+}
+
+/* ---- products --------------------------------------------------------------------------------------------- */
+
+static void codes_item(void *arg, int i_item, int i_thread) {
+    const run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    for (size_t i = row0; i < row1; i++)
+        r->in.scale[i] = tn_tower_s8_row(r->kern, r->rows + i * r->row_width, r->row_width, r->row_padded,
+                                         scratch_of(r, i_thread), r->in.codes + i * r->in.ld);
+}
+
+static void part_item(void *arg, int i_item, int i_thread) {
+    const run *r = arg;
+    tn_tower_s8_part(r->s8, r->kern, &r->in, r->n, i_item, r->then, scratch_of(r, i_thread), r->to, r->ldo);
+}
+
+/* to = then(W rows), all n rows */
+static void product(run *r, const tn_tower_s8 *s8, const float *rows, tn_tower_then then, float *to) {
+    r->rows = rows;
+    r->row_width = (size_t)s8->k;
+    r->row_padded = (size_t)s8->padded;
+    r->s8 = s8;
+    r->then = then;
+    r->to = to;
+    r->ldo = (size_t)s8->n;
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), codes_item, r);
+    tn_pool_for(r->pool, tn_tower_s8_parts(s8, r->n), part_item, r);
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------- */
+
+/* Queries of a head, with one scale for all of them. Returns that scale. */
+static float put_queries(const run *r, int head, float *row) {
+    const size_t d = r->d_head, ld = 3 * r->width;
+    const bool rotate = d % TN_HADAMARD_BLOCK == 0;
+    float *q = r->q + (size_t)head * d, most = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        if (rotate) r->kern->hadamard_f32(q + i * ld, d);
+        most = fmaxf(most, r->kern->absmax_f32(q + i * ld, d));
+    }
+    const float inv = most > 0 ? 127 / most : 0;
+    memset(row, 0, r->d_padded * sizeof *row);
+    for (size_t i = 0; i < r->n; i++) {
+        memcpy(row, q + i * ld, d * sizeof *row);
+        r->kern->quantise_s8(row, inv, r->queries + ((size_t)head * r->n + i) * r->d_padded, r->d_padded);
+    }
+    return most / 127;
+}
+
+/* Keys of a head become tiles: a scale each, with that of the queries and of the scores in it. */
+static void put_keys(const run *r, int head, float query_scale, float *scratch) {
+    const size_t d = r->d_head, ld = 3 * r->width, padded = r->d_padded, n_scales = scores_width(r);
+    const float *k = r->q + r->width + (size_t)head * d;
+    float *row = scratch, *scale = r->key_scale + (size_t)head * n_scales;
+    uint8_t *raised = (uint8_t *)(scratch + padded);
+    int8_t *codes = (int8_t *)(scratch + 2 * padded);
+    memset(row, 0, padded * sizeof *row);
+    for (size_t i = 0; i < r->n; i++) {
+        memcpy(row, k + i * ld, d * sizeof *row);
+        if (d % TN_HADAMARD_BLOCK == 0) r->kern->hadamard_f32(row, d);
+        const float most = r->kern->absmax_f32(row, d);
+        r->kern->quantise_s8(row, most > 0 ? 127 / most : 0, raised, padded);
+        for (size_t j = 0; j < padded; j++) codes[i * padded + j] = (int8_t)(raised[j] - 128);
+        scale[i] = most / 127 * query_scale / sqrtf((float)d);
+    }
+    tn_tiles_s8_pack(r->key_tiles + (size_t)head * r->key_bytes, r->key_sums + (size_t)head * n_scales, codes,
+                     0, r->n, padded);
+}
+
+/* Values of a head as panels of gemm_f32.h: a position is an input, so a row's weights make its outputs. */
+static void put_values(const run *r, int head) {
+    const size_t d = r->d_head, ld = 3 * r->width;
+    const float *v = r->q + 2 * r->width + (size_t)head * d;
+    float *panels = r->values + (size_t)head * values_width(r) * r->n;
+    for (size_t c = 0; c < d; c += TN_PANEL_N) {
+        const size_t cols = d - c < TN_PANEL_N ? d - c : TN_PANEL_N;
+        for (size_t i = 0; i < r->n; i++, panels += TN_PANEL_N) {
+            memcpy(panels, v + i * ld + c, cols * sizeof *panels);
+            memset(panels + cols, 0, (TN_PANEL_N - cols) * sizeof *panels);
+        }
+    }
+}
+
+static void keep_item(void *arg, int i_item, int i_thread) {
+    const run *r = arg;
+    float *scratch = scratch_of(r, i_thread);
+    put_keys(r, i_item, put_queries(r, i_item, scratch), scratch);
+    put_values(r, i_item);
+}
+
+/* A head's next rows: scores in INT8, softmax and values in floats. */
+static void attend_item(void *arg, int i_item, int i_thread) {
+    const run *r = arg;
+    const int n_heads = r->t->s.n_heads;
+    const size_t head = (size_t)(i_item % n_heads), d = r->d_head, ld = scores_width(r);
+    float *scores = scratch_of(r, i_thread), *given = scores + TN_TOWER_ATTEND_ROWS * ld;
+    size_t row0, row1;
+    tn_tower_span(r, i_item / n_heads, TN_TOWER_ATTEND_ROWS, &row0, &row1);
+    r->kern->gemm_s8(&(tn_gemm_s8_args){.a = r->queries + (head * r->n + row0) * r->d_padded,
+                                        .lda = r->d_padded,
+                                        .tiles = r->key_tiles + head * r->key_bytes,
+                                        .col_sum = r->key_sums + head * ld,
+                                        .m = row1 - row0,
+                                        .n = r->n,
+                                        .k = r->d_padded,
+                                        .n1 = r->n,
+                                        .out_f32 = scores,
+                                        .ldo = ld,
+                                        .scale = r->key_scale + head * ld});
+    float sum[TN_TOWER_ATTEND_ROWS];
+    for (size_t i = 0; i < row1 - row0; i++) sum[i] = r->kern->softmax_f32(scores + i * ld, r->n);
+    r->kern->gemm_f32[TN_PANEL_F32](scores, ld, r->values + head * values_width(r) * r->n, NULL, given,
+                                    values_width(r), row1 - row0, 0, d, r->n);
+    for (size_t i = 0; i < row1 - row0; i++) {
+        float *to = r->h + (row0 + i) * r->width + head * d;
+        for (size_t j = 0; j < d; j++) to[j] = given[i * values_width(r) + j] / sum[i];
+    }
+}
+
+void tn_tower_s8_layer(run *r, const tn_tower_layer *l) {
+    tn_tower_norm(r, l->ln1);
+    product(r, &l->qkv_s8, r->h, TN_TOWER_SET, r->q);
+    tn_pool_for(r->pool, r->t->s.n_heads, keep_item, r);
+    const size_t groups = (r->n + TN_TOWER_ATTEND_ROWS - 1) / TN_TOWER_ATTEND_ROWS;
+    tn_pool_for(r->pool, r->t->s.n_heads * (int)groups, attend_item, r);
+    product(r, &l->out_s8, r->h, TN_TOWER_ADD, r->x);
+    tn_tower_norm(r, l->ln2);
+    product(r, &l->up_s8, r->h, TN_TOWER_GELU, r->wide);
+    product(r, &l->down_s8, r->wide, TN_TOWER_ADD, r->x);
+}

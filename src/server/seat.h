@@ -1,0 +1,20 @@
+/* server/seat.h - a request while it is answered. */
+#ifndef TN_SERVER_SEAT_H
+#define TN_SERVER_SEAT_H
+
+#include "server/queue.h"
+#include "server/slots.h"
+#include "session/session.h"
+
+/* A seat is a job being answered: it waits for a slot, reads its prompt chunk by chunk, then decodes. */
+typedef struct tn_seat {
+    tn_job *j;     /* NULL: free */
+    tn_slot *slot; /* NULL: not begun, or an embedding */
+    tn_prefill prompt;
+    bool begun; /* prompt is; before it the pictures are encoded */
+    tern_generate_options o;
+    tern_answer *d; /* NULL: the prompt is not read yet */
+    uint64_t turn;  /* of its last chunk */
+} tn_seat;
+
+#endif

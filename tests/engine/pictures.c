@@ -1,0 +1,395 @@
+/* Rows of a picture in a session's text. Rows that are embeddings of tokens must give the bits of these tokens, in files,
+ * packages and blocks, in whatever pieces; pictures are told apart by their content alone; drafts, penalties and saved
+ * sessions go with them; and rows leave memory when nobody needs them. */
+#include "session/pictures.h"
+#include "lab/synth.h"
+#include "package/npu_model.h"
+#include "session/session.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixture/fixture.h"
+
+enum { N = 90, FIRST = 11, N_ROWS = 40, N_MODELS = 3 };
+
+static char models[N_MODELS + 1][FIXTURE_PATH];
+static int32_t prompt[N];
+
+static int make_models(void **state) {
+    (void)state;
+    char gguf[FIXTURE_PATH];
+    fixture_both(models[0], models[1], 0, "tiny-llama", 3, TN_F32, NULL);
+    fixture_both(models[2], gguf, 1, "tiny-qwen3", 3, TN_Q8_0, NULL);
+    fixture_model(models[3], "ple.gguf", "tiny-gemma3n", 3, TN_F32);
+    fixture_prompt(prompt, N);
+    return 0;
+}
+
+/* The embeddings of tokens, as the engine has them. */
+static float *embeddings(const tern_engine *e, const int32_t *ids, int32_t n) {
+    size_t width = (size_t)e->model->h.n_embd;
+    float *rows = malloc((size_t)n * width * sizeof *rows);
+    for (int32_t i = 0; i < n; i++) {
+        float *to = rows + (size_t)i * width;
+        if (e->npu) tn_npu_model_embed(e->npu, &e->model->h, ids[i], to);
+        else tn_linear_row(tn_model_linear(e->model, -1, TN_W_EMBD), (size_t)ids[i], to);
+    }
+    return rows;
+}
+
+static float *logits_of(tern_session *s, const int32_t *ids, int32_t n) {
+    tern_error err;
+    size_t bytes = (size_t)s->e->model->h.n_vocab * sizeof(float);
+    float *out = malloc(bytes);
+    must(tern_session_prefill(s, ids, (size_t)n, &err), &err);
+    memcpy(out, tern_session_logits(s), bytes);
+    return out;
+}
+
+/* The prompt with a view of that key in place of tokens, which the session is told of. */
+static tn_seen *with_rows(tern_session *s, uint8_t name, const float *rows, int32_t *ids) {
+    uint8_t key[TN_VIEW_KEY] = {name};
+    tn_seen *v;
+    tern_error err;
+    must(tn_sight_view(s->e, key, N_ROWS, &v, &err), &err);
+    must(tn_sight_give(s->e, v, rows, &err), &err);
+    must(tn_session_see(s, &v, 1, &err), &err);
+    memcpy(ids, prompt, sizeof prompt);
+    for (int32_t i = 0; i < N_ROWS; i++) ids[FIRST + i] = v->first + i;
+    tn_sight_let_go(s->e, v); /* the session holds it */
+    return v;
+}
+
+static void embeddings_are_tokens(void **state) {
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        tern_engine *e = fixture_engine(models[m], NULL);
+        tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(e, 128, NULL);
+        size_t bytes = (size_t)e->model->h.n_vocab * sizeof(float);
+        int32_t ids[N];
+        float *want = logits_of(s, prompt, N); /* loads what a package reads first */
+        float *rows = embeddings(e, prompt + FIRST, N_ROWS);
+        with_rows(t, 1, rows, ids);
+        float *got = logits_of(t, ids, N);
+        assert_memory_equal(got, want, bytes);
+        free(got);
+        tern_error err;
+        must(tern_session_truncate(t, 0, &err), &err);
+        free(logits_of(t, ids, FIRST + 7)); /* a cut inside the picture, then the rest */
+        got = logits_of(t, ids, N);
+        assert_memory_equal(got, want, bytes);
+        assert_int_equal(t->n_known, FIRST + 7);
+        free(got), free(want), free(rows);
+        tern_session_close(&s);
+        tern_session_close(&t);
+        tern_engine_close(&e);
+    }
+}
+
+static void pictures_are_told_apart(void **state) {
+    (void)state;
+    tern_engine *e = fixture_engine(models[0], NULL);
+    tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(e, 128, NULL);
+    size_t bytes = (size_t)e->model->h.n_vocab * sizeof(float);
+    int32_t a[N], b[N], again[N], copied[N];
+    tern_error err;
+    float *rows = embeddings(e, prompt, N_ROWS), *others = embeddings(e, prompt + 20, N_ROWS);
+    with_rows(s, 1, rows, a);
+    float *la = logits_of(s, a, N);
+    with_rows(s, 2, others, b);
+    float *lb = logits_of(s, b, N);
+    assert_int_equal(s->n_known, FIRST); /* up to the picture */
+    assert_memory_not_equal(la, lb, bytes);
+    with_rows(s, 1, rows, again);
+    assert_memory_equal(a, again, sizeof a);
+    with_rows(t, 2, others, copied); /* another session of the engine has the same ids */
+    assert_memory_equal(copied, b, sizeof b);
+    float *alone = logits_of(t, copied, N);
+    assert_memory_equal(alone, lb, bytes);
+    free(alone);
+    /* a copy has its pictures */
+    must(tern_session_copy(t, s, &err), &err);
+    float *after = logits_of(t, a, N);
+    assert_memory_equal(after, la, bytes);
+    assert_int_equal(t->n_known, FIRST);
+    /* an id of no picture, and one of a picture that the session was not told of */
+    assert_int_equal(tern_session_prefill(t, b, N, &err), TERN_E_INVALID);
+    a[0] = INT32_MAX;
+    assert_int_equal(tern_session_prefill(s, a, N, &err), TERN_E_INVALID);
+    must(tn_session_see(s, NULL, 0, &err), &err);
+    assert_int_equal(tern_session_prefill(s, again, N, &err), TERN_E_INVALID);
+    free(la), free(lb), free(after), free(rows), free(others);
+    tern_session_close(&s);
+    tern_session_close(&t);
+    tern_engine_close(&e);
+}
+
+/* Drafts and penalties read texts with pictures: the answer is the same with any of them. */
+static void drafted_texts_are_the_same(void **state) {
+    (void)state;
+    static const char *const drafts[] = {"all", "lookup", "none"};
+    uint64_t n_drafted = 0;
+    for (int m = 0; m < N_MODELS; m++) {
+        tern_engine *e = fixture_engine(models[m], NULL);
+        int32_t want[128], n_want = 0, ids[N];
+        tern_session *first = fixture_session(e, 128, NULL);
+        free(logits_of(first, prompt, N)); /* loads what a package reads first */
+        tern_session_close(&first);
+        float *rows = embeddings(e, prompt + FIRST, N_ROWS);
+        for (int d = 2; d >= 0; d--) {
+            tern_session *s = fixture_session(e, 128, drafts[d]);
+            tern_error err;
+            tern_generate_options g;
+            tern_generate_result res;
+            tern_generate_options_defaults(&g);
+            g.max_tokens = 30;
+            g.ignore_end = g.draft_eager = true;
+            g.sampling.temperature = 0;
+            g.sampling.repeat_penalty = d ? 1 : 1.01f;
+            g.sampling.repeat_last_n = -1; /* the picture is within */
+            with_rows(s, 1, rows, ids);
+            must(tern_session_prefill(s, ids, N, &err), &err);
+            must(tern_session_generate(s, &g, &res, &err), &err);
+            if (d == 2) memcpy(want, s->tokens, (size_t)(n_want = s->n_tok) * sizeof *want);
+            if (d == 1) {
+                assert_int_equal(s->n_tok, n_want);
+                assert_memory_equal(s->tokens, want, (size_t)n_want * sizeof *want);
+            }
+            n_drafted += s->drafting.n_rows - s->drafting.n_steps;
+            tern_session_close(&s);
+        }
+        free(rows);
+        tern_engine_close(&e);
+    }
+    assert_true(n_drafted > 0);
+}
+
+typedef struct saved {
+    uint8_t bytes[1 << 20];
+    size_t n;
+} saved;
+
+static bool take(void *user, const void *bytes, size_t n) {
+    saved *x = user;
+    if (n > sizeof x->bytes - x->n) return false;
+    memcpy(x->bytes + x->n, bytes, n);
+    x->n += n;
+    return true;
+}
+
+/* A saved session with a picture goes on in another process, whose ids are others. */
+static void saved_ones_go_on(void **state) {
+    (void)state;
+    static saved x;
+    for (int m = 0; m < N_MODELS; m++) {
+        int32_t ids[N + 1], others[N];
+        tern_error err;
+        tern_engine *e = fixture_engine(models[m], NULL), *f = fixture_engine(models[m], NULL);
+        tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(f, 128, NULL);
+        free(logits_of(s, prompt, N));
+        float *rows = embeddings(e, prompt + FIRST, N_ROWS), *more = embeddings(e, prompt + 3, N_ROWS);
+        with_rows(s, 1, rows, ids);
+        free(logits_of(s, ids, N));
+        x.n = 0;
+        must(tern_session_save_to(s, take, &x, &err), &err);
+        ids[N] = 7;
+        float *want = logits_of(s, ids, N + 1);
+        with_rows(t, 2, more, others); /* takes the first ids there */
+        must(tern_session_load_from(t, x.bytes, x.n, &err), &err);
+        assert_int_not_equal(t->tokens[FIRST], ids[FIRST]);
+        with_rows(t, 1, rows, ids);
+        float *got = logits_of(t, ids, N + 1);
+        assert_int_equal(t->n_known, N);
+        assert_memory_equal(got, want, (size_t)e->model->h.n_vocab * sizeof *got);
+        /* every byte matters, and nothing that is damaged is taken */
+        for (size_t at = 0; at < x.n; at += at < 400 ? 1 : 997) {
+            x.bytes[at] ^= 0x20;
+            assert_int_not_equal(tern_session_load_from(t, x.bytes, x.n, &err), TERN_OK);
+            x.bytes[at] ^= 0x20;
+        }
+        for (size_t n = 0; n < 300 && n < x.n; n++)
+            assert_int_not_equal(tern_session_load_from(t, x.bytes, n, &err), TERN_OK);
+        free(got), free(want), free(rows), free(more);
+        tern_session_close(&s);
+        tern_session_close(&t);
+        tern_engine_close(&e);
+        tern_engine_close(&f);
+    }
+}
+
+/* What nobody holds leaves memory when there is no room, the oldest first; what is held stays. */
+static void rows_leave_memory(void **state) {
+    (void)state;
+    tern_options *o;
+    tern_error err;
+    must(tern_options_new(&o, &err), &err);
+    tern_engine *e = fixture_engine(models[0], NULL);
+    const size_t one = N_ROWS * (size_t)e->model->h.n_embd * sizeof(float);
+    tern_engine_close(&e);
+    char bytes[32];
+    snprintf(bytes, sizeof bytes, "%zu", 2 * one);
+    must(tern_options_set(o, "picture-memory", bytes, &err), &err);
+    e = fixture_engine(models[0], o);
+    tern_session *s = fixture_session(e, 128, NULL);
+    int32_t ids[N];
+    float *rows = embeddings(e, prompt, N_ROWS);
+    const tn_seen *first = with_rows(s, 1, rows, ids);
+    tn_seen *v[4];
+    for (uint8_t i = 0; i < 4; i++) {
+        const uint8_t key[TN_VIEW_KEY] = {(uint8_t)(i + 2)};
+        must(tn_sight_view(e, key, N_ROWS, &v[i], &err), &err);
+        must(tn_sight_give(e, v[i], rows, &err), &err);
+        tn_sight_let_go(e, v[i]);
+        assert_true(tn_sight_count(e).row_bytes <= 2 * one);
+    }
+    assert_non_null(first->x); /* the session's */
+    assert_null(v[0]->x);
+    assert_null(v[2]->x);
+    assert_non_null(v[3]->x);
+    free(logits_of(s, ids, N));
+    free(rows);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    tern_options_free(&o);
+}
+
+/* Rows of a picture that see each other. A text that is one picture, whose rows are embeddings of tokens, is read as a model
+ * that reads texts as a whole reads these tokens (tests/model/bidirectional.c compares that one with double precision). */
+static void whole_pictures_see_themselves(void **state) {
+    (void)state;
+    enum { ROWS = 24, TEXT = 300 }; /* within half a window of the sliding layers; more than a chunk */
+    char path[FIXTURE_PATH];
+    tern_error err;
+    fixture_model(path, "gemma.gguf", "tiny-gemma3", 3, TN_F32);
+    tern_engine *e = fixture_engine(path, NULL), *f = fixture_engine(path, NULL);
+    const size_t width = (size_t)e->model->h.n_embd, bytes = (size_t)e->model->h.n_vocab * sizeof(float);
+    tern_session *s = fixture_session(e, 512, NULL), *t = fixture_session(f, 512, NULL);
+    float *rows = embeddings(e, prompt, ROWS), *got = malloc(ROWS * width * sizeof *got);
+    for (size_t i = 0; i < ROWS * width; i++) rows[i] *= e->model->h.embd_scale;
+    const uint8_t key[TN_VIEW_KEY] = {1};
+    tn_seen *v;
+    must(tn_sight_view(e, key, ROWS, &v, &err), &err);
+    must(tn_sight_give(e, v, rows, &err), &err);
+    atomic_store(&v->whole, true);
+    must(tn_session_see(s, &v, 1, &err), &err);
+    int32_t ids[TEXT + ROWS + 1];
+    for (int32_t i = 0; i < ROWS; i++) ids[i] = v->first + i;
+    must(tern_session_prefill(s, ids, ROWS, &err), &err);
+    for (int32_t i = 0; i < ROWS; i++)
+        memcpy(got + (size_t)i * width, tn_session_row(s, i), width * sizeof *got);
+    f->model->h.bidirectional = true;
+    must(tn_session_append(t, prompt, ROWS, NULL, &err), &err);
+    for (int32_t i = 0; i < ROWS; i++)
+        assert_memory_equal(got + (size_t)i * width, tn_session_row(t, i), width * sizeof *got);
+    /* wherever it stands among chunks, and in whatever pieces the text comes, the answer is the same */
+    float *want = NULL;
+    for (int32_t before = 240; before < 262; before += 7) {
+        int32_t *at = ids, n = before + ROWS + 20;
+        for (int32_t i = 0; i < n; i++) at[i] = prompt[i % N];
+        for (int32_t i = 0; i < ROWS; i++) at[before + i] = v->first + i;
+        must(tern_session_truncate(s, 0, &err), &err);
+        float *whole = logits_of(s, at, n);
+        must(tern_session_truncate(s, 0, &err), &err);
+        free(logits_of(s, at, before)); /* the text before it, then the rest */
+        float *pieces = logits_of(s, at, n);
+        assert_int_equal(s->n_known, before);
+        assert_memory_equal(pieces, whole, bytes);
+        must(tern_session_truncate(s, (size_t)before, &err), &err);
+        assert_int_equal(tern_session_prefill(s, at, (size_t)(before + 3), &err), TERN_E_INVALID);
+        assert_non_null(strstr(err.message, "ends within a picture: 21 rows are missing"));
+        free(want);
+        want = pieces;
+        free(whole);
+    }
+    free(want), free(rows), free(got);
+    tn_sight_let_go(e, v);
+    tern_session_close(&s);
+    f->model->h.bidirectional = false;
+    tern_session_close(&t);
+    tern_engine_close(&e);
+    tern_engine_close(&f);
+}
+
+/* What a program of tern.h does: a prompt with pixels, encoded once, and the same ids for the same picture. */
+static void by_the_public_interface(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH], tower[FIXTURE_PATH];
+    tn_ctx ctx;
+    tern_error err;
+    tn_ctx_init(&ctx, NULL);
+    fixture_model(path, "sees.gguf", "tiny-llama+sees", 1, TN_F32);
+    fixture_file(tower, "mmproj-sees.gguf");
+    must(tn_synth_tower(&ctx, "tiny-smolvlm-mmproj", tower, 1, TN_F32, &err), &err);
+    tern_engine *e = fixture_engine(path, NULL);
+    tern_session *s = fixture_session(e, 256, NULL), *t = fixture_session(e, 256, NULL);
+    uint8_t rgb[2][40 * 20 * 3];
+    for (size_t i = 0; i < sizeof rgb[0]; i++) rgb[0][i] = (uint8_t)(i * 7), rgb[1][i] = (uint8_t)(i * 11);
+    const tern_image images[] = {{40, 20, rgb[0]}, {40, 20, rgb[1]}};
+    const tern_message msgs[] = {{"system", "Be brief."}, {"user", "what?"}};
+    int32_t ids[256], again[256];
+    size_t n, n_again;
+    assert_true(tern_engine_sees(e));
+    assert_int_equal(tern_session_look(s, msgs, 2, NULL, images, 1, ids, 4, &n, &err), TERN_E_LIMIT);
+    assert_true(n > 16 && n < 256);
+    assert_int_equal(tn_sight_count(e).encoded, 0); /* what does not fit is not encoded */
+    must(tern_session_look(s, msgs, 2, NULL, images, 1, ids, 256, &n, &err), &err);
+    must(tern_session_prefill(s, ids, n, &err), &err);
+    const uint64_t encoded = tn_sight_count(e).encoded;
+    assert_true(encoded > 0);
+    must(tern_session_look(t, msgs, 2, NULL, images, 1, again, 256, &n_again, &err), &err);
+    assert_int_equal(n_again, n);
+    assert_memory_equal(again, ids, n * sizeof *ids);
+    must(tern_session_prefill(t, again, n, &err), &err);
+    assert_memory_equal(tern_session_logits(s), tern_session_logits(t),
+                        (size_t)e->model->h.n_vocab * sizeof(float));
+    assert_int_equal(tn_sight_count(e).encoded, encoded);
+    must(tern_session_look(t, msgs, 2, NULL, images + 1, 1, again, 256, &n_again, &err), &err);
+    assert_memory_not_equal(again, ids, n * sizeof *ids);
+    tern_chat_options o;
+    tern_chat_options_defaults(&o);
+    o.messages = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"},{\"type\":\"image\"},"
+                 "{\"type\":\"text\",\"text\":\"both?\"}]}]";
+    must(tern_session_look(t, NULL, 0, &o, images, 2, again, 256, &n_again, &err), &err);
+    must(tern_session_prefill(t, again, n_again, &err), &err);
+    assert_int_equal(tern_session_look(t, NULL, 0, &o, images, 1, again, 256, &n_again, &err),
+                     TERN_E_INVALID);
+    const tern_image none = {0, 3, rgb[0]}, huge = {65535, 65535, rgb[0]};
+    assert_int_equal(tern_session_look(t, msgs, 2, NULL, &none, 1, again, 256, &n_again, &err),
+                     TERN_E_INVALID);
+    assert_int_equal(tern_session_look(t, msgs, 2, NULL, &huge, 1, again, 256, &n_again, &err), TERN_E_LIMIT);
+    tern_session_close(&s);
+    tern_session_close(&t);
+    tern_engine_close(&e);
+}
+
+static void other_models_say_so(void **state) {
+    (void)state;
+    tern_engine *e = fixture_engine(models[3], NULL);
+    const tn_tower_shape *shape;
+    tern_error err;
+    assert_false(tn_sight_can(e, &err));
+    assert_non_null(strstr(err.message, "takes no rows of pictures"));
+    assert_int_equal(tn_sight_shape(e, &shape, &err), TERN_E_UNSUPPORTED);
+    tern_engine_close(&e);
+    e = fixture_engine(models[0], NULL);
+    assert_int_equal(tn_sight_shape(e, &shape, &err), TERN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "has no picture encoder beside it"));
+    tern_engine_close(&e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embeddings_are_tokens),      cmocka_unit_test(pictures_are_told_apart),
+        cmocka_unit_test(drafted_texts_are_the_same), cmocka_unit_test(saved_ones_go_on),
+        cmocka_unit_test(rows_leave_memory),          cmocka_unit_test(whole_pictures_see_themselves),
+        cmocka_unit_test(other_models_say_so), /* before there is an encoder */
+        cmocka_unit_test(by_the_public_interface),
+    };
+    return cmocka_run_group_tests(tests, make_models, NULL);
+}

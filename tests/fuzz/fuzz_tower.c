@@ -1,0 +1,30 @@
+/* An encoder of pictures from anywhere (an mmproj file): refused with a line, or it encodes a tile. */
+#include "model/tower.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    tn_ctx ctx;
+    tn_pool *pool;
+    tn_kernels kern;
+    tn_tower *t = NULL;
+    tern_error err = {0};
+    tn_ctx_init(&ctx, NULL);
+    tn_kernels_init(&kern, 0);
+    if (tn_pool_open(&ctx, 1, &pool, &err) != TERN_OK) abort();
+    tern_status st = tn_tower_open_memory(&ctx, pool, data, size, 0, TN_TOWER_FLOAT, &t, &err);
+    if (st != TERN_OK && (t || !err.message[0])) abort();
+    const tn_tower_shape *s = t ? tn_tower_shape_of(t) : NULL;
+    if (s && s->image <= 64 && s->width <= 64 && s->ff <= 256 && s->n_layers <= 4) {
+        uint8_t *rgb = calloc((size_t)s->image * (size_t)s->image, 3);
+        float *rows = calloc((size_t)tn_tower_rows(s) * (size_t)s->out, sizeof *rows);
+        if (rgb && rows) (void)tn_tower_encode(t, &kern, pool, rgb, 1, NULL, rows, &err);
+        free(rgb);
+        free(rows);
+    }
+    tn_tower_close(&t);
+    tn_pool_close(&pool);
+    return 0;
+}

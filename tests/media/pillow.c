@@ -1,0 +1,148 @@
+/* Pictures and tiles against Pillow, bit for bit: every form of file that it writes (pillow.py), resampling in three
+ * filters, and the tiles of the family. Skipped where Debian's python3-pil is not there. */
+#include "base/file.h"
+#include "base/status.h"
+#include "media/medium.h"
+#include "media/resample.h"
+#include "pictures/picture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "fixture/fixture.h"
+
+static tn_ctx ctx;
+static char folder[FIXTURE_PATH];
+static char *list;
+static size_t n_decoded, n_resized, n_tiled;
+
+static char *slurp(const char *name, size_t *n) {
+    char path[2 * FIXTURE_PATH], *bytes;
+    tern_error err;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    must(tn_file_slurp(path, 64 << 20, &bytes, n, &err), &err);
+    return bytes;
+}
+
+/* A raw picture: two sizes, then the bytes. */
+static tn_picture raw(const char *name) {
+    size_t n;
+    uint32_t size[2];
+    char *bytes = slurp(name, &n);
+    assert_true(n > sizeof size);
+    memcpy(size, bytes, sizeof size);
+    tn_picture p = {&ctx, (int32_t)size[0], (int32_t)size[1], tn_alloc(&ctx, TN_MEM_OTHER, n, 1)};
+    assert_int_equal(n - sizeof size, size[0] * size[1] * 3);
+    memcpy(p.rgb, bytes + sizeof size, n - sizeof size);
+    free(bytes);
+    return p;
+}
+
+static void same(const char *what, const uint8_t *got, size_t n, const char *name) {
+    size_t n_want;
+    char *want = slurp(name, &n_want);
+    if (n != n_want) fail_msg("%s: %zu bytes, Pillow has %zu", what, n, n_want);
+    for (size_t i = 0; i < n; i++)
+        if (got[i] != (uint8_t)want[i])
+            fail_msg("%s: byte %zu of %zu is %d, Pillow's is %d", what, i, n, got[i], (uint8_t)want[i]);
+    free(want);
+}
+
+static void decode(const char *file, const char *expected, int width, int height) {
+    size_t n;
+    tn_picture p;
+    tern_error err = {0};
+    char *bytes = slurp(file, &n);
+    if (tn_picture_decode(&ctx, (uint8_t *)bytes, n, &p, &err) != TERN_OK)
+        fail_msg("%s: %s", file, err.message);
+    if (p.width != width || p.height != height)
+        fail_msg("%s: %d x %d, Pillow has %d x %d", file, p.width, p.height, width, height);
+    same(file, p.rgb, (size_t)width * (size_t)height * 3, expected);
+    tn_picture_free(&p);
+    free(bytes);
+    n_decoded++;
+}
+
+static void resize(const char *file, const char *filter, const char *expected, int width, int height) {
+    tern_error err;
+    tn_picture p = raw(file), out;
+    tn_filter f = !strcmp(filter, "lanczos")   ? TN_FILTER_LANCZOS
+                  : !strcmp(filter, "bicubic") ? TN_FILTER_BICUBIC
+                                               : TN_FILTER_BILINEAR;
+    must(tn_picture_resize(&p, f, width, height, &out, &err), &err);
+    same(expected, out.rgb, (size_t)width * (size_t)height * 3, expected);
+    tn_picture_free(&out);
+    tn_picture_free(&p);
+    n_resized++;
+}
+
+static void tile(const char *file, int side, int longest, bool one_view, const char *expected, int rows,
+                 int columns) {
+    tern_error err;
+    tn_picture p = raw(file);
+    tn_medium m;
+    const tn_tower_shape s = {.image = side, .patch = 1, .shuffle = 1, .longest = longest};
+    must(tn_medium_make(&ctx, &s, &p, one_view, &m, &err), &err);
+    if (m.rows != rows || m.columns != columns)
+        fail_msg("%s: %d x %d tiles, not %d x %d", expected, m.rows, m.columns, rows, columns);
+    assert_int_equal(m.n_views, rows * columns + 1);
+    same(expected, m.rgb, (size_t)m.n_views * (size_t)side * (size_t)side * 3, expected);
+    tn_medium_free(&m);
+    tn_picture_free(&p);
+    n_tiled++;
+}
+
+static void as_pillow_has_them(void **state) {
+    (void)state;
+    for (char *line = strtok(list, "\n"); line; line = strtok(NULL, "\n")) {
+        char a[64], b[64], c[64];
+        int v[5];
+        if (sscanf(line, "decode %63s %63s %d %d", a, b, &v[0], &v[1]) == 4) decode(a, b, v[0], v[1]);
+        else if (sscanf(line, "resize %63s %63s %63s %d %d", a, b, c, &v[0], &v[1]) == 5)
+            resize(a, b, c, v[0], v[1]);
+        else if (sscanf(line, "tiles %63s %d %d %d %63s %d %d", a, &v[0], &v[1], &v[2], b, &v[3], &v[4]) == 7)
+            tile(a, v[0], v[1], v[2], b, v[3], v[4]);
+        else fail_msg("'%s' is no case", line);
+    }
+    print_message("as Pillow has them: %zu files, %zu resized, %zu tiled\n", n_decoded, n_resized, n_tiled);
+    assert_true(n_resized > 100 && n_tiled > 50);
+    free(list);
+}
+
+/* Lets Pillow write the cases; the exit code of it. */
+static int make_cases(void) {
+    static const struct {
+        tn_picture_kind kind;
+        const char *name;
+    } kinds[] = {{TN_PICTURE_PNG, "png"}, {TN_PICTURE_JPEG, "jpeg"}, {TN_PICTURE_WEBP, "webp"}};
+    char line[3 * FIXTURE_PATH], formats[32] = "none";
+    for (int i = 0; i < 3; i++)
+        if (tn_picture_reads(kinds[i].kind)) strcat(strcat(formats, ","), kinds[i].name);
+    fixture_file(folder, "pillow");
+    mkdir(folder, 0700);
+    snprintf(line, sizeof line, "/usr/bin/python3 " TN_SOURCE_DIR "/tests/media/pillow.py %s 1 %s >%s/list",
+             folder, formats, folder);
+    int rc = system(line);
+    return WIFEXITED(rc) ? WEXITSTATUS(rc) : -1;
+}
+
+int main(void) {
+    tn_ctx_init(&ctx, NULL);
+    int rc = make_cases();
+    if (rc == 77 || rc == 127) {
+        puts("skipped: no /usr/bin/python3 with Pillow (scripts/setup.sh --oracle)");
+        return 77;
+    }
+    if (rc) return 1;
+    size_t n;
+    list = slurp("list", &n);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_pillow_has_them)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

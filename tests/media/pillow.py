@@ -1,0 +1,169 @@
+"""Pictures in every form, and what Pillow makes of them: files into the folder that is named, and a list of cases on standard output.
+
+    decode FILE EXPECTED WIDTH HEIGHT
+    resize FILE FILTER EXPECTED WIDTH HEIGHT
+    tiles FILE TILE LONGEST ONE_VIEW EXPECTED ROWS COLUMNS
+
+EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py, written down again.
+Exit 77: there is no Pillow."""
+import io, math, os, random, struct, sys
+
+try:
+    from PIL import Image, ImageOps
+except ImportError:
+    sys.exit(77)
+
+folder, seed = sys.argv[1], int(sys.argv[2])
+formats = sys.argv[3].split(",")  # that this build of tern reads
+rng = random.Random(seed)
+
+
+def path(name):
+    return os.path.join(folder, name)
+
+
+def noise(w, h, bands):
+    """Smooth parts, edges and noise: resampling shows in all of them."""
+    data = bytearray()
+    for y in range(h):
+        for x in range(w):
+            for b in range(bands):
+                v = (x * 3 + y * (2 + b) + b * 40) % 256 if (x // 7 + y // 5) % 3 else rng.randrange(256)
+                data.append(v)
+    return bytes(data)
+
+
+def picture(w, h, mode="RGB"):
+    return Image.frombytes(mode, (w, h), noise(w, h, len(mode)))
+
+
+def upright(data):
+    im = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    if im.mode == "RGB":
+        return im
+    if im.mode in ("LA", "PA", "RGBA", "P", "La"):
+        rgba = im.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, (255, 255, 255)), rgba).convert("RGB")
+    if im.mode in ("I", "I;16"):  # Pillow's conversion clips; 8 bits are the high byte
+        return im.point(lambda v: v * (1 / 256)).convert("L").convert("RGB")
+    return im.convert("RGB")
+
+
+def emit(name, data, expected=None):
+    with open(path(name), "wb") as f:
+        f.write(data)
+    im = expected or upright(data)
+    with open(path(name + ".rgb"), "wb") as f:
+        f.write(im.tobytes())
+    print("decode", name, name + ".rgb", im.width, im.height)
+
+
+def saved(im, format, **how):
+    out = io.BytesIO()
+    im.save(out, format, **how)
+    return out.getvalue()
+
+
+def exif(n):
+    return b"Exif\0\0" + b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, n, 0, 0)
+
+
+SIZES = [(1, 1), (1, 9), (17, 1), (5, 7), (64, 48), (33, 65)]
+if "png" in formats:
+    for w, h in SIZES:
+        for mode in ("RGB", "RGBA", "L", "LA"):
+            emit(f"{mode}-{w}x{h}.png", saved(picture(w, h, mode), "PNG"))
+    emit("palette.png", saved(picture(40, 30).quantize(16), "PNG"))
+    p = picture(40, 30).quantize(8)
+    emit("palette-alpha.png", saved(p, "PNG", transparency=bytes([0, 255, 128, 7, 200, 255, 255, 90])))
+    emit("bits.png", saved(picture(37, 11, "L").convert("1"), "PNG"))
+    emit("grey16.png", saved(Image.frombytes("I;16", (31, 23), noise(31, 23, 2)), "PNG"))
+    for n in range(1, 9):
+        emit(f"turned-{n}.png", saved(picture(13, 6), "PNG", exif=exif(n)))
+if "jpeg" in formats:
+    for w, h in SIZES:
+        emit(f"{w}x{h}.jpg", saved(picture(w, h), "JPEG", quality=80))
+        emit(f"grey-{w}x{h}.jpg", saved(picture(w, h, "L"), "JPEG"))
+        emit(f"cmyk-{w}x{h}.jpg", saved(picture(w, h, "CMYK"), "JPEG", quality=90))
+    emit("444.jpg", saved(picture(61, 47), "JPEG", quality=95, subsampling=0))
+    emit("progressive.jpg", saved(picture(61, 47), "JPEG", progressive=True))
+    for n in range(1, 9):
+        emit(f"turned-{n}.jpg", saved(picture(19, 8), "JPEG", exif=exif(n)))
+if "webp" in formats:
+    for w, h in SIZES:
+        emit(f"{w}x{h}.webp", saved(picture(w, h), "WEBP", quality=70))
+        emit(f"alpha-{w}x{h}.webp", saved(picture(w, h, "RGBA"), "WEBP", lossless=True))
+    for n in (3, 6):
+        emit(f"turned-{n}.webp", saved(picture(19, 8), "WEBP", lossless=True, exif=exif(n)))
+
+
+def raw(name, im):
+    with open(path(name), "wb") as f:
+        f.write(struct.pack("<II", im.width, im.height) + im.tobytes())
+
+
+FILTERS = {"bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC, "lanczos": Image.LANCZOS}
+for i in range(60):
+    w, h, ow, oh = (rng.choice((1, 2, 3, 7, 31, 64, 100, 257)) for _ in range(4))
+    if i % 7 == 0:
+        ow = w
+    if i % 5 == 0:
+        oh = h
+    im = picture(w, h)
+    raw(f"from-{i}", im)
+    for name, filter in FILTERS.items():
+        to = im.resize((ow, oh), filter)
+        with open(path(f"to-{i}-{name}"), "wb") as f:
+            f.write(to.tobytes())
+        print("resize", f"from-{i}", name, f"to-{i}-{name}", ow, oh)
+
+
+def to_longest(w, h, longest):
+    aspect = w / h
+    if w >= h:
+        w, h = longest, int(longest / aspect)
+        h += h % 2
+    else:
+        w, h = int(longest * aspect), longest
+        w += w % 2
+    w, h = max(w, 1), max(h, 1)
+    aspect = w / h
+    if w >= h and w > 4096:
+        w, h = 4096, int(4096 / aspect)
+    elif h > w and h > 4096:
+        w, h = int(4096 * aspect), 4096
+    return max(w, 1), max(h, 1)
+
+
+def tiles(im, tile, longest, one_view):
+    im = im.resize(to_longest(*im.size, longest), Image.LANCZOS)
+    if one_view:
+        return [im.resize((tile, tile), Image.LANCZOS)], 0, 0
+    w, h = im.size
+    aspect = w / h
+    if w >= h:
+        w = math.ceil(w / tile) * tile
+        h = math.ceil(int(w / aspect) / tile) * tile
+    else:
+        h = math.ceil(h / tile) * tile
+        w = math.ceil(int(h * aspect) / tile) * tile
+    im = im.resize((w, h), Image.LANCZOS)
+    if w <= tile and h <= tile:
+        return [im], 0, 0
+    rows, columns = math.ceil(h / tile), math.ceil(w / tile)
+    out = [im.crop((c * tile, r * tile, (c + 1) * tile, (r + 1) * tile)) for r in range(rows) for c in range(columns)]
+    if im.size != (tile, tile):
+        im = im.resize((tile, tile), Image.LANCZOS)
+    return out + [im], rows, columns
+
+
+for i in range(40):
+    w, h = (rng.choice((1, 2, 5, 16, 33, 47, 80, 161)) for _ in range(2))
+    tile, longest = rng.choice(((16, 64), (24, 96), (32, 32), (20, 50)))
+    im = picture(w, h)
+    raw(f"whole-{i}", im)
+    for one_view in (0, 1):
+        views, rows, columns = tiles(im, tile, longest, one_view)
+        with open(path(f"views-{i}-{one_view}"), "wb") as f:
+            f.write(b"".join(v.tobytes() for v in views))
+        print("tiles", f"whole-{i}", tile, longest, one_view, f"views-{i}-{one_view}", rows, columns)
