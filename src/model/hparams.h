@@ -306,6 +306,10 @@ int32_t tn_layer_kv(const tn_hparams *h, int32_t layer);
 /* Heads of a layer: their size, those of keys and values; the widest of all layers. */
 int32_t tn_layer_d_head(const tn_hparams *h, int32_t layer);
 int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer);
+/* The row of V whose value reaches channel j of what heads give: those of one group share it. */
+static inline int32_t tn_value_row(const tn_hparams *h, int32_t j) {
+    return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
+}
 static inline int32_t tn_widest_head(const tn_hparams *h) {
     return h->window_d_head > h->d_head ? h->window_d_head : h->d_head;
 }

@@ -32,7 +32,7 @@ typedef struct gram_pack {
     size_t n_held;
     int32_t window;
     size_t n;            /* rows of all linears, including the output layer and the embedding */
-    float *cost;         /* [n] loss = cost * 4^-bits, nats a token; NULL: all channels get the same width */
+    float *cost;         /* [n] nats a token are cost * tn_normal_error(bits); NULL: all get the same width */
     uint32_t *n_weights; /* [n] */
     tn_losses losses;    /* of the last pass ... */
     tn_loss loss;        /* ... and of the kind of text that loses most */
@@ -284,7 +284,7 @@ static tern_status hand_out(gram_pack *g, double bits, double *kl) {
     double sum = 0, weights = 0;
     *kl = 0;
     for (size_t i = 0; i < g->n; i++) {
-        *kl += g->cost ? (double)g->cost[i] * exp2(-2.0 * p->model_bits[i]) : 0;
+        *kl += g->cost ? (double)g->cost[i] * tn_normal_error(p->model_bits[i]) : 0;
         sum += (double)g->n_weights[i] * p->model_bits[i];
         weights += (double)g->n_weights[i];
     }
@@ -300,14 +300,8 @@ static tern_status sense(gram_pack *g) {
     packer *p = g->p;
     g->cost = tn_alloc(p->ctx, TN_MEM_OTHER, g->n, sizeof *g->cost);
     TN_FAIL_IF(!g->cost, p->err, TERN_E_MEMORY, "no memory to allocate bits");
-    const tn_sense_args a = {.kern = &p->kern,
-                             .pool = p->pool,
-                             .src = p->src,
-                             .m = p->m,
-                             .ids = g->chosen,
-                             .n_ids = g->n_chosen,
-                             .progress = sensing,
-                             .user = p};
+    const tn_sense_args a = {
+        .recipe = &g->r, .m = p->m, .ids = g->chosen, .n_ids = g->n_chosen, .progress = sensing, .user = p};
     if (tn_partial_costs(&p->partial, g->cost, g->n)) return TERN_OK;
     TN_TRY(tn_sense_measure(&a, g->cost, p->err));
     tn_partial_put_costs(&p->partial, g->cost, g->n);

@@ -132,7 +132,7 @@ static tern_status hash_folder(tn_ctx *ctx, XXH3_state_t *h, const char *folder,
 
 tern_status tn_cache_key(tn_ctx *ctx, const char *folder, const char *model, tn_content_from from,
                          char key[TN_CACHE_KEY], tern_error *err) {
-    static const char version[] = "tern packages 7"; /* increase it when packages are made differently */
+    static const char version[] = "tern packages 8"; /* increase it when packages are made differently */
     struct stat sb;
     key[0] = 0;
     TN_FAIL_IF(stat(model, &sb), err, TERN_E_IO, "%s: %s", model, strerror(errno));

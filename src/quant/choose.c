@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum {
-    N_ALPHA = 13,     /* 0, 1/12 ... 1 */
+    N_ALPHA = 13, /* 0, 1/12 ... 1 */
+    N_TRIALS = 2 * N_ALPHA,
     TRIAL_ROWS = 256, /* share of the inputs used while alpha is searched */
     N_BINS = 4096,    /* of magnitudes: 16 an octave */
     BIN_SHIFT = 19
@@ -103,9 +104,11 @@ typedef struct trial {
     const tn_choose_args *a;
     const double *column;   /* [k] sum of the squares of a channel's weights */
     const float *top;       /* [k] largest input of the channel, or of all channels that share its scale */
+    const float *heavy;     /* [k] root of the squares of the same channels' weights */
     float *scale, *inverse; /* [k] of the channels, for one alpha */
     float *row, *cost;      /* [k] */
     float alpha;
+    bool balanced;
     double noise;
     histogram h;
 } trial;
@@ -118,11 +121,15 @@ static void transform(const trial *t, const float *from, const float *by, float 
     if (t->a->rotate) tn_hadamard_wide(t->a->kern->hadamard_f32, to, (size_t)t->a->k, (size_t)t->a->rotate);
 }
 
-static void set_alpha(trial *t, float alpha) {
+/* The inputs are divided by top^alpha, as in EdgeFlow, or by top^alpha / heavy^(1 - alpha), as in SmoothQuant:
+ * the latter takes back whatever makes a channel's inputs large and its weights small. */
+static void set_alpha(trial *t, float alpha, bool balanced) {
     t->alpha = alpha;
+    t->balanced = balanced;
     for (int32_t i = 0; i < t->a->k; i++) {
-        t->scale[i] =
-            tn_round_bf16(powf(t->top[t->a->tied ? t->a->tied[i] : i], alpha)); /* as it is stored */
+        const int32_t at = t->a->tied ? t->a->tied[i] : i;
+        const float by = balanced ? powf(t->heavy[at], 1 - alpha) : 1;
+        t->scale[i] = tn_round_bf16(powf(t->top[at], alpha) / by); /* as it is stored */
         t->inverse[i] = 1 / t->scale[i];
     }
     /* cost of an error after the rotation: the mean of its block */
@@ -150,7 +157,7 @@ static void try_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     trial *t = (trial *)arg + i_item;
     const tn_choose_args *a = t->a;
-    set_alpha(t, (float)i_item / (N_ALPHA - 1));
+    set_alpha(t, (float)(i_item % N_ALPHA) / (N_ALPHA - 1), i_item >= N_ALPHA);
     memset(&t->h, 0, sizeof t->h);
     int32_t first = first_held_back(a), step = (a->n_rows - first + TRIAL_ROWS - 1) / TRIAL_ROWS, n = 0;
     double energy = 0;
@@ -168,8 +175,8 @@ static void try_item(void *arg, int i_item, int i_thread) {
     t->noise += best_clip(&t->h, &clip) / n;
 }
 
-static void find_tops(const tn_choose_args *a, float *own, float *top, double *column) {
-    float largest = 0;
+static void find_tops(const tn_choose_args *a, float *own, float *top, float *heavy, double *column) {
+    float largest = 0, heaviest = 0;
     for (int32_t r = 0; r < first_held_back(a); r++) {
         const float *x = a->x + (size_t)r * (size_t)a->k;
         for (int32_t i = 0; i < a->k; i++) {
@@ -189,6 +196,9 @@ static void find_tops(const tn_choose_args *a, float *own, float *top, double *c
             column[i] += a->w_share * w * w;
         }
     }
+    for (int32_t i = 0; i < a->k; i++) heavy[a->tied ? a->tied[i] : i] += (float)column[i];
+    for (int32_t i = 0; i < a->k; i++) heaviest = fmaxf(heaviest, heavy[i] = sqrtf(heavy[i]));
+    for (int32_t i = 0; i < a->k; i++) heavy[i] = fmaxf(heavy[i], heaviest * 1e-4f + 1e-20f);
 }
 
 typedef struct last_pass {
@@ -223,38 +233,40 @@ static float transform_all(const trial *best, trial *trials) {
     return clip > 0 ? clip : 1;
 }
 
-_Static_assert((int)N_CHUNKS <= (int)N_ALPHA, "a chunk takes a trial's histogram");
+_Static_assert((int)N_CHUNKS <= (int)N_TRIALS, "a chunk takes a trial's histogram");
 
 tern_status tn_choose(tn_ctx *ctx, const tn_choose_args *a, tn_choice *out, tern_error *err) {
     size_t k = (size_t)a->k;
     *out = (tn_choice){.clip = 1};
-    float *block = tn_calloc(ctx, TN_MEM_OTHER, (4 * N_ALPHA + 2) * k, sizeof *block);
+    float *block = tn_calloc(ctx, TN_MEM_OTHER, (4 * N_TRIALS + 3) * k, sizeof *block);
     double *column = tn_calloc(ctx, TN_MEM_OTHER, k, sizeof *column);
-    trial *trials = tn_calloc(ctx, TN_MEM_OTHER, N_ALPHA, sizeof *trials), *best = trials;
+    trial *trials = tn_calloc(ctx, TN_MEM_OTHER, N_TRIALS, sizeof *trials), *best = trials;
     tern_status st = block && column && trials ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to smooth");
     if (st == TERN_OK) {
-        float *top = block + 4 * N_ALPHA * k;
-        find_tops(a, top + k, top, column);
-        for (size_t i = 0; i < N_ALPHA; i++) {
+        float *top = block + 4 * N_TRIALS * k, *heavy = top + k;
+        find_tops(a, heavy + k, top, heavy, column);
+        for (size_t i = 0; i < N_TRIALS; i++) {
             trial *t = &trials[i];
             t->a = a;
             t->column = column;
             t->top = top;
+            t->heavy = heavy;
             t->scale = block + 4 * i * k;
             t->inverse = t->scale + k;
             t->row = t->inverse + k;
             t->cost = t->row + k;
         }
-        if (a->can_smooth) tn_pool_for(a->pool, N_ALPHA, try_item, trials);
-        else set_alpha(best, 0);
-        for (int i = 1; a->can_smooth && i < N_ALPHA; i++)
+        if (a->can_smooth) tn_pool_for(a->pool, N_TRIALS, try_item, trials);
+        else set_alpha(best, 0, false);
+        for (int i = 1; a->can_smooth && i < N_TRIALS; i++)
             best = trials[i].noise < best->noise ? &trials[i] : best;
         out->alpha = best->alpha;
-        out->alpha = best->alpha;
+        out->balanced = best->balanced;
         out->clip = transform_all(best, trials) * margin(a);
-        out->smooth = out->alpha > 0 ? tn_alloc(ctx, TN_MEM_OTHER, k, sizeof *out->smooth) : NULL;
+        const bool smooths = best != trials;
+        out->smooth = smooths ? tn_alloc(ctx, TN_MEM_OTHER, k, sizeof *out->smooth) : NULL;
         if (out->smooth) memcpy(out->smooth, best->scale, k * sizeof *best->scale);
-        else if (out->alpha > 0) st = tn_fail(err, TERN_E_MEMORY, "no memory to smooth");
+        else if (smooths) st = tn_fail(err, TERN_E_MEMORY, "no memory to smooth");
     }
     tn_free(ctx, block);
     tn_free(ctx, column);

@@ -26,6 +26,7 @@ typedef struct tn_choice {
     float *smooth; /* [k] divisors of the inputs (allocated from ctx); NULL: no smoothing */
     float clip;    /* largest magnitude after smoothing and rotation */
     float alpha;
+    bool balanced; /* the weights of a channel count too */
 } tn_choice;
 
 tern_status tn_choose(tn_ctx *ctx, const tn_choose_args *a, tn_choice *out, tern_error *err);

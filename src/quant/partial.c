@@ -15,7 +15,7 @@
 enum { ALIGN = 4096, PIECE = 1 << 20 };
 
 const tn_outkind tn_partial_kind = {
-    .what = "a partial package", .begins = {"TNPART03", "TNPART02"}, .is_private = true};
+    .what = "a partial package", .begins = {"TNPART04", "TNPART03"}, .is_private = true};
 
 /* Precedes the contents of a record. `check` covers everything and is written last. */
 typedef struct record {

@@ -112,11 +112,6 @@ enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
 
 const char tn_pack_unsmoothed[] = "no norm or linear in front of them could take the inverse of their scales";
 
-/* Channel j of o reads the V channel of its group of heads: channels that share one must share its scale. */
-static int32_t v_channel(const tn_hparams *h, int32_t j) {
-    return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
-}
-
 /* Noise in a site's outputs from 8-bit inputs divided by t, at the clip that minimises it: rounding (one step
  * for all channels) plus the clipped-off part of a channel, taken as Laplace-distributed with the channel's
  * mean square. column[k]: sum of the squares of channel k's weights. */
@@ -161,14 +156,15 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     p->report->n_unsmoothed += !can;
     int n_alpha = st == TERN_OK ? can ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
-        size_t at = absorber == TN_W_V ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
+        size_t at = absorber == TN_W_V ? (size_t)tn_value_row(&p->m->h, (int32_t)k) : k;
         top[at] = fmaxf(top[at], fmaxf(s->channel_max[k], s->max * 1e-4f + 1e-20f));
     }
     for (int a = 0; a < n_alpha; a++) {
         float *t = table + (size_t)a * n_k;
         for (size_t k = 0; k < n_k; k++) {
-            t[k] = tn_round_bf16(powf(top[absorber == TN_W_V ? (size_t)v_channel(&p->m->h, (int32_t)k) : k],
-                                      (float)a / (N_ALPHA - 1))); /* as it is stored */
+            t[k] =
+                tn_round_bf16(powf(top[absorber == TN_W_V ? (size_t)tn_value_row(&p->m->h, (int32_t)k) : k],
+                                   (float)a / (N_ALPHA - 1))); /* as it is stored */
             largest[a] = fmax(largest[a], (double)(s->channel_max[k] / t[k]));
             energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
         }

@@ -63,11 +63,9 @@ static tern_status tie_channels(const tn_recipe *r, tn_role absorber, int32_t k,
                                 tern_error *err) {
     *tied = NULL;
     if (absorber != TN_W_V) return TERN_OK;
-    const tn_hparams *h = r->h;
     *tied = tn_alloc(r->ctx, TN_MEM_OTHER, (size_t)k, sizeof **tied);
     TN_FAIL_IF(!*tied, err, TERN_E_MEMORY, "no memory to smooth");
-    int32_t group = h->n_heads / h->n_kv_heads;
-    for (int32_t j = 0; j < k; j++) (*tied)[j] = j / h->d_head / group * h->d_head + j % h->d_head;
+    for (int32_t j = 0; j < k; j++) (*tied)[j] = tn_value_row(r->h, j);
     return TERN_OK;
 }
 
@@ -117,8 +115,8 @@ static tern_status choose_for(const tn_recipe *r, int layer, tn_site site, const
     return st;
 }
 
-static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
-                          int32_t n_rows, tn_recipe_site *out, tern_error *err) {
+tern_status tn_recipe_choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
+                             int32_t n_rows, tn_recipe_site *out, tern_error *err) {
     tn_choice c = {0};
     out->rotated = rotates(site) ? tn_hadamard_block(ops->k) : 0;
     tern_status st = choose_for(r, layer, site, ops, -1, x, n_rows, &c, err);
@@ -353,7 +351,7 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
     tn_stage_enter(r->clock, TN_STAGE_CHOOSE);
     const tn_role absorber = tn_program_absorber(r->program, tn_program_site_index(r->program, layer, site));
     if (absorber == TN_W_UP_EXPS) TN_TRY(choose_experts(r, layer, site, ops, in, out, err));
-    else TN_TRY(choose(r, layer, site, ops, in->x, in->n_rows, out, err));
+    else TN_TRY(tn_recipe_choose(r, layer, site, ops, in->x, in->n_rows, out, err));
     if (ops->n_experts) return round_experts(r, layer, ops, in, bits, out, err);
     tn_factor f;
     tn_stage_enter(r->clock, TN_STAGE_FACTOR);

@@ -48,6 +48,10 @@ typedef struct tn_recipe {
     tn_stage_clock *clock;
 } tn_recipe;
 
+/* Smoothing, rotation and clip of a site whose inputs are x [n_rows][k], one for all its experts; x becomes
+ * the values that are quantised. The result belongs to the caller also after a failure. */
+tern_status tn_recipe_choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
+                             int32_t n_rows, tn_recipe_site *out, tern_error *err);
 /* Makes a site of a layer (-1: of the model). Its inputs are modified. bits: of every row of its linears, in
  * order. The result belongs to the caller also after a failure. */
 tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops,

@@ -1,6 +1,9 @@
 #include "quant/sense.h"
 
 #include "base/status.h"
+#include "kernels/hadamard.h"
+#include "quant/allocate.h"
+#include "quant/capture.h"
 #include "quant/round.h"
 #include "quant/stand_in.h"
 
@@ -15,7 +18,8 @@ enum {
     SHORT = 768, /* a caller with fewer tokens wants a quick result */
     WINDOW = 64,
     MAX_VOCAB = 8192,
-    MAX_GROUPS = 12 /* groups of layers; each has a copy that passes all later layers */
+    READER_ROWS = 256, /* a sample of what reads a linear's outputs */
+    MAX_GROUPS = 12    /* groups of layers; each has a copy that passes all later layers */
 };
 
 typedef struct sensing {
@@ -24,10 +28,12 @@ typedef struct sensing {
     int32_t n_tok, window; /* of a copy */
     int32_t n_trial;       /* of its tokens, while linears are tried one by one */
     int32_t n_groups, layers_per_group;
-    size_t n_embd, width;       /* of the residual, which may be several streams */
-    float *before, *after;      /* [n_tok][width] the clean copy before and after a layer */
-    double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
-    int32_t n_seen;             /* rows of the pass so far: the clean copy is the first */
+    size_t n_embd, width;            /* of the residual, which may be several streams */
+    float *before, *after;           /* [n_tok][width] the clean copy before and after a layer */
+    tn_recipe recipe;                /* at TN_SENSE_BITS */
+    tn_capture seen;                 /* inputs of the layer's sites, of the clean copy */
+    tn_recipe_site form[TN_N_SITES]; /* how the layer's sites are smoothed and rotated */
+    float *energy[TN_N_SITES];       /* [widest] mean squares of their inputs in that form */
     tn_stand_in rounded[TN_N_SITES][TN_SITE_MAX_OPS]; /* the layer's linears, at TN_SENSE_BITS */
     double *group_moved; /* [n_groups] sums of the shifts by the linears of its layers */
 } sensing;
@@ -43,12 +49,26 @@ typedef struct round_job {
     int layer;
     tn_role role;
     int32_t row0, n, k; /* rows row0 .. row0 + n - 1 of the role's tensor */
-    const double *energy;
-    float *panels; /* NULL: only the errors are wanted */
-    float *cost;   /* [n] becomes the rows' errors */
+    const tn_recipe_site *form;
+    const float *energy; /* [k] of the inputs in that form */
+    float *panels;       /* NULL: only the errors are wanted */
+    float *cost;         /* [n] becomes the rows' errors */
     atomic_bool failed;
     tern_error err; /* of the first thread that failed */
 } round_job;
+
+/* A row of weights as the device would multiply with the site's inputs, rounded, and as it was; its error. */
+static float round_in_form(const round_job *j, float *row) {
+    const tn_recipe_site *f = j->form;
+    const size_t k = (size_t)j->k;
+    const tn_kernels *kern = j->a->recipe->kern;
+    for (size_t i = 0; f->smooth && i < k; i++) row[i] *= f->smooth[i];
+    if (f->rotated) tn_hadamard_wide(kern->hadamard_f32, row, k, (size_t)f->rotated);
+    const float error = tn_round_plain(kern, row, j->energy, j->k, TN_SENSE_BITS);
+    if (f->rotated) tn_hadamard_wide(kern->hadamard_f32, row, k, (size_t)f->rotated);
+    for (size_t i = 0; f->smooth && i < k; i++) row[i] /= f->smooth[i];
+    return error;
+}
 
 static void round_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
@@ -57,15 +77,13 @@ static void round_item(void *arg, int i_item, int i_thread) {
     int32_t n0 = i_item * ROWS_PER_ITEM, n1 = n0 + ROWS_PER_ITEM < j->n ? n0 + ROWS_PER_ITEM : j->n;
     size_t k = (size_t)j->k;
     tn_ctx *ctx = j->a->m->ctx;
-    float *w = tn_alloc(ctx, TN_MEM_OTHER, (size_t)(n1 - n0 + 1) * k, sizeof *w);
+    float *w = tn_alloc(ctx, TN_MEM_OTHER, (size_t)(n1 - n0) * k, sizeof *w);
     tern_error err;
-    tern_status st = w ? tn_source_read(j->a->src, j->layer, j->role, j->row0 + n0, j->row0 + n1, w, &err)
-                       : tn_fail(&err, TERN_E_MEMORY, "no memory to round weights");
+    tern_status st =
+        w ? tn_source_read(j->a->recipe->src, j->layer, j->role, j->row0 + n0, j->row0 + n1, w, &err)
+          : tn_fail(&err, TERN_E_MEMORY, "no memory to round weights");
     if (st == TERN_OK) {
-        float *weight = w + (size_t)(n1 - n0) * k;
-        for (size_t i = 0; i < k; i++) weight[i] = (float)j->energy[i];
-        for (int32_t n = n0; n < n1; n++)
-            j->cost[n] = tn_round_plain(j->a->kern, w + (size_t)(n - n0) * k, weight, j->k, TN_SENSE_BITS);
+        for (int32_t n = n0; n < n1; n++) j->cost[n] = round_in_form(j, w + (size_t)(n - n0) * k);
         if (j->panels) tn_panels_pack(TN_PANEL_F32, j->panels, w, (size_t)n0, (size_t)n1, k);
     }
     if (st != TERN_OK && !atomic_exchange(&j->failed, true)) j->err = err;
@@ -73,7 +91,7 @@ static void round_item(void *arg, int i_item, int i_thread) {
 }
 
 static tern_status round_all(round_job *j, tern_error *err) {
-    tn_pool_for(j->a->pool, (j->n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, j);
+    tn_pool_for(j->a->recipe->pool, (j->n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, j);
     if (!atomic_load(&j->failed)) return TERN_OK;
     if (err) *err = j->err;
     return j->err.code;
@@ -91,6 +109,7 @@ static tern_status round_linears(sensing *s, int layer, tn_site site, const tn_s
                        .row0 = i * n,
                        .n = n,
                        .k = ops->k,
+                       .form = &s->form[site],
                        .energy = s->energy[site],
                        .panels = to->l[i].panels,
                        .cost = cost + (size_t)i * (size_t)n};
@@ -101,15 +120,33 @@ static tern_status round_linears(sensing *s, int layer, tn_site site, const tn_s
 
 /* ---- copies ------------------------------------------------------------------------------------------ */
 
-static void see_energy(void *user, int layer, tn_site site, float *x, size_t ldx, int32_t n_rows) {
+static void see_input(void *user, int layer, tn_site site, float *x, size_t ldx, int32_t n_rows) {
     (void)layer;
-    sensing *s = user;
-    const tn_program *p = &s->c.m->program;
-    int32_t k = tn_program_linears(p, tn_program_site_index(p, layer, site))->k;
-    for (int32_t i = 0; i < n_rows; i++) {
-        const float *row = x + (size_t)i * ldx;
-        for (int32_t j = 0; j < k; j++) s->energy[site][j] += (double)row[j] * (double)row[j] / s->n_tok;
-    }
+    tn_capture_add(&((sensing *)user)->seen, site, x, ldx, n_rows);
+}
+
+static void see_route(void *user, int layer, const float *chosen) {
+    (void)layer;
+    tn_capture_route(&((sensing *)user)->seen, chosen);
+}
+
+/* Decides a site's form and measures its inputs in it, for what was captured. */
+static tern_status find_form(sensing *s, int layer, tn_site site, const tn_site_ops *ops, tern_error *err) {
+    const tn_inputs in = tn_capture_inputs(&s->seen, site);
+    float *energy = s->energy[site];
+    TN_TRY(tn_recipe_choose(&s->recipe, layer, site, ops, in.x, in.n_rows, &s->form[site], err));
+    memset(energy, 0, (size_t)ops->k * sizeof *energy);
+    for (int32_t r = 0; r < in.n_rows; r++)
+        for (int32_t i = 0; i < ops->k; i++) {
+            const float x = in.x[(size_t)r * (size_t)ops->k + (size_t)i];
+            energy[i] += x * x / (float)in.n_rows;
+        }
+    return TERN_OK;
+}
+
+static void drop_forms(sensing *s) {
+    for (int site = 0; site < TN_N_SITES; site++) tn_recipe_site_free(s->c.m->ctx, &s->form[site]);
+    tn_capture_close(&s->seen);
 }
 
 /* Passes copies first .. first + n - 1 through the layer, of the last only the first n_last tokens. */
@@ -169,6 +206,41 @@ static void drop_rounded(sensing *s) {
         for (int op = 0; op < TN_SITE_MAX_OPS; op++) tn_stand_in_close(s->c.m, &s->rounded[site][op]);
 }
 
+/* The site of the layer whose inputs are the role's outputs, channel by channel, or -1. */
+static int32_t reader_of(const sensing *s, int layer, tn_role role) {
+    const tn_program *p = &s->c.m->program;
+    int32_t first, n = tn_program_layer_sites(p, layer, &first);
+    for (int32_t i = first; i < first + n; i++)
+        if (tn_program_absorber(p, i) == role) return i;
+    return -1;
+}
+
+/* Multiplies the errors of V's and up's rows by the squares of the weights that read them. How far a linear
+ * moves the residual stream is shared out by its rows' errors, and a row may be large only because what
+ * reads it is small: with outlier channels such rows took all the bits of their linear. */
+static tern_status weigh_rows(const sensing *s, int layer, tn_role role, int32_t n_rows, float *cost,
+                              tern_error *err) {
+    const int32_t site = reader_of(s, layer, role);
+    if (site < 0) return TERN_OK;
+    const tn_site_ops *ops = tn_program_linears(&s->c.m->program, site);
+    const int32_t parts = ops->n_experts ? ops->n_experts : 1, of_part = n_rows / parts, k = ops->k,
+                  each = ops->n[0] / parts, step = (each + READER_ROWS - 1) / READER_ROWS;
+    float *w = tn_alloc(s->c.m->ctx, TN_MEM_OTHER, (size_t)k + (size_t)of_part, sizeof *w), *sum = w + k;
+    TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to measure what errors cost");
+    tern_status st = TERN_OK;
+    for (int32_t part = 0; part < parts && st == TERN_OK; part++, cost += of_part) {
+        memset(sum, 0, (size_t)of_part * sizeof *sum);
+        for (int32_t r = part * each; r < (part + 1) * each && st == TERN_OK; r += step) {
+            st = tn_source_read(s->a->recipe->src, layer, ops->roles[0], r, r + 1, w, err);
+            for (int32_t i = 0; i < k && st == TERN_OK; i++)
+                sum[role == TN_W_V ? tn_value_row(&s->c.m->h, i) : i] += w[i] * w[i];
+        }
+        for (int32_t r = 0; r < of_part; r++) cost[r] *= sum[r];
+    }
+    tn_free(s->c.m->ctx, w);
+    return st;
+}
+
 /* Tries every linear of the layer rounded alone; makes all rounded ones. */
 static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *err) {
     const tn_program *p = &s->c.m->program;
@@ -178,6 +250,8 @@ static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *e
         tn_site site = p->sites[first + i].kind;
         for (int32_t op = 0; op < ops->n_ops; cost += ops->n[op++]) {
             TN_TRY(round_linears(s, layer, site, ops, op, cost, err));
+            if (ops->roles[op] == TN_W_V || ops->roles[op] == TN_W_UP || ops->roles[op] == TN_W_UP_EXPS)
+                TN_TRY(weigh_rows(s, layer, ops->roles[op], ops->n[op], cost, err));
             tn_stand_in_swap(s->c.m, layer, ops->roles[op], &s->rounded[site][op]);
             tn_corpus_copy(&s->c, 0, (size_t)trial_copy(s) * (size_t)s->n_tok, (size_t)s->n_trial);
             memcpy(copy_of(s, trial_copy(s)), s->before, (size_t)s->n_trial * s->width * sizeof(float));
@@ -194,24 +268,26 @@ static tern_status sense_layer(sensing *s, int layer, float *cost, tern_error *e
     size_t bytes = (size_t)s->n_tok * s->width * sizeof(float);
     const tn_program *p = &s->c.m->program;
     int32_t first, n = tn_program_layer_sites(p, layer, &first), group = layer / s->layers_per_group;
-    for (int32_t i = 0; i < n; i++)
-        memset(s->energy[p->sites[first + i].kind], 0,
-               (size_t)tn_program_linears(p, first + i)->k * sizeof(double));
+    TN_TRY(tn_capture_open(s->c.m->ctx, p, layer, (size_t)s->n_tok, &s->seen, err));
     memcpy(s->before, copy_of(s, 0), bytes);
     if (layer % s->layers_per_group == 0)
         tn_corpus_copy(&s->c, 0, (size_t)(group + 1) * (size_t)s->n_tok, (size_t)s->n_tok);
-    tn_forward_hooks hooks = {.site_input = see_energy, .user = s};
+    tn_forward_hooks hooks = {.site_input = see_input, .routed = see_route, .user = s};
     pass(s, layer, 0, 1, s->n_tok, &hooks);
     if (group) pass(s, layer, 1, group, s->n_tok, NULL);
     pass(s, layer, embedding_copy(s), 1, s->n_tok, NULL);
     memcpy(s->after, copy_of(s, 0), bytes);
-    tern_status st = try_linears(s, layer, cost, err);
+    tern_status st = TERN_OK;
+    for (int32_t i = first; i < first + n && st == TERN_OK; i++)
+        st = find_form(s, layer, p->sites[i].kind, tn_program_linears(p, i), err);
+    if (st == TERN_OK) st = try_linears(s, layer, cost, err);
     if (st == TERN_OK) {
         swap_linears(s, layer);
         pass(s, layer, group + 1, 1, s->n_tok, NULL);
         swap_linears(s, layer);
     }
     drop_rounded(s);
+    drop_forms(s);
     return st;
 }
 
@@ -223,10 +299,24 @@ typedef struct head {
     int32_t n;               /* of the vocabulary */
 } head;
 
+/* The output layer's rows, all of them. */
+static round_job head_job(const sensing *s) {
+    const tn_program *p = &s->c.m->program;
+    const tn_site_ops *ops = tn_program_linears(p, p->n_sites - 1);
+    return (round_job){.a = s->a,
+                       .layer = -1,
+                       .role = ops->roles[0],
+                       .n = ops->n[0],
+                       .k = ops->k,
+                       .form = &s->form[TN_SITE_LM_HEAD],
+                       .energy = s->energy[TN_SITE_LM_HEAD]};
+}
+
 /* Of a large vocabulary only a part is used: its beginning, for half of the room, and samples of the rest. */
-static tern_status open_head(const sensing *s, const float *energy, head *h, tern_error *err) {
+static tern_status open_head(const sensing *s, head *h, tern_error *err) {
     const tn_model *m = s->c.m;
     const tn_site_ops *ops = tn_program_linears(&m->program, m->program.n_sites - 1);
+    const round_job as = head_job(s);
     int32_t n_vocab = ops->n[0], half = MAX_VOCAB / 2;
     h->n = n_vocab < MAX_VOCAB ? n_vocab : MAX_VOCAB;
     size_t e = s->n_embd;
@@ -244,11 +334,12 @@ static tern_status open_head(const sensing *s, const float *energy, head *h, ter
             int32_t id = h->n == n_vocab || n < half
                              ? n
                              : half + (int32_t)((int64_t)(n - half) * (n_vocab - half) / (h->n - half));
-            st = tn_source_read(s->a->src, -1, ops->roles[0], id, id + 1, rows + (size_t)(n - n0) * e, err);
+            st = tn_source_read(s->a->recipe->src, -1, ops->roles[0], id, id + 1, rows + (size_t)(n - n0) * e,
+                                err);
         }
         if (st == TERN_OK) tn_panels_pack(TN_PANEL_F32, h->panels, rows, (size_t)n0, (size_t)n1, e);
         for (int32_t n = n0; n < n1 && st == TERN_OK; n++)
-            tn_round_plain(s->a->kern, rows + (size_t)(n - n0) * e, energy, (int32_t)e, TN_SENSE_BITS);
+            (void)round_in_form(&as, rows + (size_t)(n - n0) * e);
         if (st == TERN_OK) tn_panels_pack(TN_PANEL_F32, h->rounded, rows, (size_t)n0, (size_t)n1, e);
     }
     tn_free(m->ctx, rows);
@@ -257,9 +348,10 @@ static tern_status open_head(const sensing *s, const float *energy, head *h, ter
 
 static void logits_of(const sensing *s, const head *h, float *panels, int32_t copy, int32_t t0, int32_t n,
                       float *out) {
-    tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, copy) + (size_t)t0 * s->width, h->normed, n);
+    tn_forward_out_norm(s->c.m, s->a->recipe->kern, copy_of(s, copy) + (size_t)t0 * s->width, h->normed, n);
     const tn_linear l = {.n = h->n, .k = (int32_t)s->n_embd, .dtype = TN_PANEL_F32, .panels = panels};
-    tn_linear_run(&l, s->a->kern, s->a->pool, h->normed, s->n_embd, out, (size_t)h->n, (size_t)n, NULL);
+    tn_linear_run(&l, s->a->recipe->kern, s->a->recipe->pool, h->normed, s->n_embd, out, (size_t)h->n,
+                  (size_t)n, NULL);
 }
 
 static double divergence(const float *p, const float *q, int32_t n) {
@@ -278,19 +370,22 @@ static double divergence(const float *p, const float *q, int32_t n) {
     return kl / sum_p - log(sum_p) + log(sum_q) - (double)max_p + (double)max_q;
 }
 
-/* Mean squares of the output layer's inputs. */
-static void head_energy(const sensing *s, float *normed, float *energy) {
-    memset(energy, 0, s->n_embd * sizeof *energy);
+/* The output layer's inputs are the normed residuals. */
+static tern_status find_head_form(sensing *s, tern_error *err) {
+    const tn_program *p = &s->c.m->program;
+    TN_TRY(tn_capture_open(s->c.m->ctx, p, p->n_layers, (size_t)s->n_tok, &s->seen, err));
+    float *normed = s->after; /* free after the last layer */
     for (int32_t t = 0; t < s->n_tok; t++) {
-        tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, 0) + (size_t)t * s->width, normed, 1);
-        for (size_t j = 0; j < s->n_embd; j++) energy[j] += normed[j] * normed[j] / (float)s->n_tok;
+        tn_forward_out_norm(s->c.m, s->a->recipe->kern, copy_of(s, 0) + (size_t)t * s->width, normed, 1);
+        tn_capture_add(&s->seen, TN_SITE_LM_HEAD, normed, s->n_embd, 1);
     }
+    return find_form(s, -1, TN_SITE_LM_HEAD, tn_program_linears(p, p->n_sites - 1), err);
 }
 
 /* kl[i] of copy i + 1, per token: of the groups and the embedding; then of the output layer. */
-static tern_status divergences(const sensing *s, const float *energy, double *kl, tern_error *err) {
+static tern_status divergences(const sensing *s, double *kl, tern_error *err) {
     head h = {0};
-    tern_status st = open_head(s, energy, &h, err);
+    tern_status st = open_head(s, &h, err);
     for (int32_t t = 0; t < s->n_tok && st == TERN_OK; t += ROWS_PER_ITEM) {
         int32_t n = s->n_tok - t < ROWS_PER_ITEM ? s->n_tok - t : ROWS_PER_ITEM;
         float *other = h.logits + (size_t)ROWS_PER_ITEM * (size_t)h.n;
@@ -326,9 +421,9 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     const tn_sense_args *a = s->a;
     size_t copies = (size_t)trial_copy(s) + 1;
     for (size_t i = 0; i < copies; i++) sample(a, s->window, s->n_tok, ids + i * (size_t)s->n_tok);
-    s->c = (tn_corpus){.kern = a->kern,
-                       .pool = a->pool,
-                       .src = a->src,
+    s->c = (tn_corpus){.kern = a->recipe->kern,
+                       .pool = a->recipe->pool,
+                       .src = a->recipe->src,
                        .m = a->m,
                        .ids = ids,
                        .n_tok = copies * (size_t)s->n_tok,
@@ -337,7 +432,7 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     float *ones = s->after; /* free until the first layer */
     for (size_t j = 0; j < s->n_embd; j++) ones[j] = 1;
     for (int32_t t = 0; t < s->n_tok; t++)
-        tn_round_embedding(a->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->width, ones,
+        tn_round_embedding(a->recipe->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->width, ones,
                            (int32_t)s->n_embd, TN_SENSE_BITS, a->m->h.tied);
     size_t first = (size_t)embedding_copy(s) * (size_t)s->n_tok;
     for (size_t t = first; s->c.emb && t < first + (size_t)s->n_tok; t++) /* layers read it again */
@@ -346,30 +441,18 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
 }
 
 /* The rest of cost: the output layer and the embedding. */
-static tern_status table_costs(const sensing *s, const float *energy, const double *kl, float *cost,
-                               tern_error *err) {
-    const tn_model *m = s->c.m;
-    const tn_site_ops *ops = tn_program_linears(&m->program, m->program.n_sites - 1);
-    bool tied = ops->roles[0] == TN_W_EMBD;
-    double *wide = tn_alloc(m->ctx, TN_MEM_OTHER, s->n_embd, sizeof *wide), sum = 1e-300;
-    TN_FAIL_IF(!wide, err, TERN_E_MEMORY, "no memory to measure what errors cost");
-    for (size_t j = 0; j < s->n_embd; j++) wide[j] = (double)energy[j];
-    round_job j = {.a = s->a,
-                   .layer = -1,
-                   .role = ops->roles[0],
-                   .n = ops->n[0],
-                   .k = ops->k,
-                   .energy = wide,
-                   .cost = cost};
-    tern_status st = round_all(&j, err);
-    tn_free(m->ctx, wide);
-    TN_TRY(st);
-    double at_0 = exp2(2 * TN_SENSE_BITS), embedding = fmax(kl[0], 0) * at_0 / ops->n[0],
+static tern_status table_costs(const sensing *s, const double *kl, float *cost, tern_error *err) {
+    round_job j = head_job(s);
+    j.cost = cost;
+    TN_TRY(round_all(&j, err));
+    const bool tied = j.role == TN_W_EMBD;
+    double sum = 1e-300;
+    double at_0 = 1 / tn_normal_error(TN_SENSE_BITS), embedding = fmax(kl[0], 0) * at_0 / j.n,
            output = fmax(kl[1], 0) * at_0;
-    for (int32_t r = 0; r < ops->n[0]; r++) sum += (double)cost[r];
-    for (int32_t r = 0; r < ops->n[0]; r++)
+    for (int32_t r = 0; r < j.n; r++) sum += (double)cost[r];
+    for (int32_t r = 0; r < j.n; r++)
         cost[r] = (float)((double)cost[r] / sum * output + (tied ? embedding : 0));
-    for (int32_t r = 0; !tied && r < ops->n[0]; r++) cost[ops->n[0] + r] = (float)embedding;
+    for (int32_t r = 0; !tied && r < j.n; r++) cost[j.n + r] = (float)embedding;
     return TERN_OK;
 }
 
@@ -386,15 +469,14 @@ static tern_status measure(sensing *s, float *cost, double *kl, tern_error *err)
         if (st == TERN_OK && s->a->progress && !s->a->progress(s->a->user, (l + 1.0) / p->n_layers))
             st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
     }
-    float *energy = tn_alloc(s->a->m->ctx, TN_MEM_OTHER, s->n_embd, sizeof *energy);
-    if (st == TERN_OK && !energy) st = tn_fail(err, TERN_E_MEMORY, "no memory to measure what errors cost");
-    if (st == TERN_OK) head_energy(s, s->after, energy);
-    if (st == TERN_OK) st = divergences(s, energy, kl, err);
-    if (st == TERN_OK) st = table_costs(s, energy, kl + s->n_groups, at, err);
-    tn_free(s->a->m->ctx, energy);
+    if (st == TERN_OK) st = find_head_form(s, err);
+    if (st == TERN_OK) st = divergences(s, kl, err);
+    if (st == TERN_OK) st = table_costs(s, kl + s->n_groups, at, err);
+    drop_forms(s);
     for (int l = 0; l < p->n_layers && st == TERN_OK; l++) {
         int32_t first, n = tn_program_layer_sites(p, l, &first), group = l / s->layers_per_group;
-        double each = fmax(kl[group], 0) * exp2(2 * TN_SENSE_BITS) / fmax(s->group_moved[group], 1e-300);
+        double each =
+            fmax(kl[group], 0) / tn_normal_error(TN_SENSE_BITS) / fmax(s->group_moved[group], 1e-300);
         for (int32_t i = 0; i < n; i++) {
             for (int32_t r = 0; r < tn_program_linears(p, first + i)->n_total; r++)
                 cost[r] = (float)((double)cost[r] * each);
@@ -415,10 +497,12 @@ tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *er
     if (window > (size_t)a->m->h.ctx_train) window = (size_t)a->m->h.ctx_train;
     n -= n % window;
     sensing s = {.a = a,
+                 .recipe = *a->recipe,
                  .n_tok = (int32_t)n,
                  .window = (int32_t)window,
                  .n_embd = (size_t)a->m->h.n_embd,
                  .width = (size_t)tn_residual_width(&a->m->h)};
+    s.recipe.bits = TN_SENSE_BITS;
     s.n_trial = (int32_t)((n / window + 1) / 2 * window);
     s.layers_per_group = (n_layers + MAX_GROUPS - 1) / MAX_GROUPS;
     s.n_groups = (n_layers + s.layers_per_group - 1) / s.layers_per_group;
@@ -427,7 +511,7 @@ tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *er
         widest = k > widest ? k : widest;
     }
     int32_t *ids = tn_alloc(ctx, TN_MEM_OTHER, ((size_t)trial_copy(&s) + 1) * n, sizeof *ids);
-    double *energy = tn_alloc(ctx, TN_MEM_OTHER, TN_N_SITES * (size_t)widest, sizeof *energy);
+    float *energy = tn_alloc(ctx, TN_MEM_OTHER, TN_N_SITES * (size_t)widest, sizeof *energy);
     double *kl = tn_calloc(ctx, TN_MEM_OTHER, (size_t)s.n_groups + 2, sizeof *kl);
     s.group_moved = tn_calloc(ctx, TN_MEM_OTHER, (size_t)s.n_groups, sizeof *s.group_moved);
     s.before = tn_alloc(ctx, TN_MEM_OTHER, n * s.width, sizeof *s.before);

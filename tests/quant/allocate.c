@@ -81,6 +81,61 @@ static void one_budget(void **state) {
     }
 }
 
+/* The table of errors against the quantiser itself: the best even step for a normal value, by sums over a fine
+ * grid. */
+static void errors_of_normal_values(void **state) {
+    (void)state;
+    assert_true(tn_normal_error(0) == 1);
+    for (unsigned bits = 1; bits <= 8; bits++) {
+        const double levels = ldexp(1, (int)bits);
+        double least = INFINITY;
+        for (double step = 8 / levels * 0.2; step < 8 / levels * 1.6; step *= 1.01) {
+            double sum = 0, weight = 0;
+            for (double x = -6; x <= 6; x += 1.0 / 512) {
+                double p = exp(-x * x / 2), q = floor(x / step) + 0.5;
+                q = step * fmin(fmax(q, 0.5 - levels / 2), levels / 2 - 0.5);
+                sum += p * (x - q) * (x - q);
+                weight += p;
+            }
+            least = fmin(least, sum / weight);
+        }
+        if (!(fabs(least / tn_normal_error(bits) - 1) < 0.01))
+            fail_msg("%u bits: %g, the table has %g", bits, least, tn_normal_error(bits));
+    }
+}
+
+static double least_loss(const float *cost, size_t n, int left) {
+    if (!n) return left < 0 ? INFINITY : 0;
+    double min = INFINITY;
+    for (int b = 2; b <= 8 && b <= left; b++)
+        min =
+            fmin(min, (double)cost[0] * tn_normal_error((unsigned)b) + least_loss(cost + 1, n - 1, left - b));
+    return min;
+}
+
+/* Channels that lose by that table, against every possible way to hand out the bits. */
+static void optimal_for_normal_values(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_rng r = {9};
+    for (int round = 0; round < 200; round++) {
+        size_t n = 1 + (size_t)tn_rng_below(&r, 5);
+        float cost[5];
+        uint8_t bits[5];
+        double got = 0;
+        for (size_t i = 0; i < n; i++) cost[i] = (float)exp(8 * tn_rng_f64(&r));
+        int budget = 2 * (int)n + (int)tn_rng_below(&r, 6 * (uint32_t)n + 1);
+        assert_int_equal(
+            tn_allocate_bits_from(&ctx, cost, NULL, n, (double)budget / (double)n, 2, bits, NULL), TERN_OK);
+        for (size_t i = 0; i < n; i++) {
+            assert_in_range(bits[i], 2, 8);
+            got += (double)cost[i] * tn_normal_error(bits[i]);
+        }
+        assert_true(got <= least_loss(cost, n, budget) * (1 + 1e-6));
+    }
+}
+
 /* On a real model the estimate says what it claims to: a sixth of it is the cosine distance between a channel
  * and its uniformly quantised self (summed over a matrix; few steps and heavy tails make it too small by up
  * to a third). */
@@ -141,7 +196,11 @@ static void limits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(optimal), cmocka_unit_test(one_budget),
-                                       cmocka_unit_test(estimate_is_the_cosine), cmocka_unit_test(limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(optimal),
+                                       cmocka_unit_test(one_budget),
+                                       cmocka_unit_test(errors_of_normal_values),
+                                       cmocka_unit_test(optimal_for_normal_values),
+                                       cmocka_unit_test(estimate_is_the_cosine),
+                                       cmocka_unit_test(limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
