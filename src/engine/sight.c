@@ -146,6 +146,11 @@ static tern_status need_tower(tn_sight *s, tern_error *err) {
                        "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in "
                        "pieces, and they see each other");
     }
+    if (tn_tower_shape_of(s->tower)->kind == TN_TOWER_QWEN3VL) {
+        tn_tower_close(&s->tower);
+        return tn_fail(err, TERN_E_UNSUPPORTED,
+                       "pictures of Qwen3-VL are not read: their rows have places on three axes");
+    }
     s->shape = *tn_tower_shape_of(s->tower);
     s->fingerprint = tn_tower_fingerprint(s->tower);
     s->opened = true;
@@ -366,8 +371,9 @@ static tern_status encode(tn_look *l, const atomic_bool *cancel, tern_error *err
     float *rows = tn_alloc(&e->ctx, TN_MEM_OTHER, bytes_of(s, v), 1);
     TN_FAIL_IF(!rows, err, TERN_E_MEMORY, "no memory for the %d rows of a picture", v->n);
     int64_t t0 = tn_now_ns();
-    tern_status st = tn_tower_encode(s->tower, &e->kern, e->pool, l->medium.rgb + l->medium.views[l->next].at,
-                                     1, cancel, rows, err);
+    const tn_view *view = &l->medium.views[l->next];
+    tern_status st = tn_tower_encode(s->tower, &e->kern, e->pool, l->medium.rgb + view->at,
+                                     (tn_tower_size){view->width, view->height}, cancel, rows, err);
     double took_s = (double)(tn_now_ns() - t0) * 1e-9;
     if (st == TERN_OK) st = tn_sight_give(e, v, rows, err);
     if (st == TERN_OK && s->disk_bytes)

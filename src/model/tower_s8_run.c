@@ -60,6 +60,7 @@ static float put_queries(const run *r, int head, float *row) {
     const bool rotate = d % TN_HADAMARD_BLOCK == 0;
     float *q = r->q + (size_t)head * d, most = 0;
     for (size_t i = 0; i < r->n; i++) {
+        tn_tower_turn(r, i, q + i * ld);
         if (rotate) r->kern->hadamard_f32(q + i * ld, d);
         most = fmaxf(most, r->kern->absmax_f32(q + i * ld, d));
     }
@@ -82,6 +83,7 @@ static void put_keys(const run *r, int head, float query_scale, float *scratch) 
     memset(row, 0, padded * sizeof *row);
     for (size_t i = 0; i < r->n; i++) {
         memcpy(row, k + i * ld, d * sizeof *row);
+        tn_tower_turn(r, i, row);
         if (d % TN_HADAMARD_BLOCK == 0) r->kern->hadamard_f32(row, d);
         const float most = r->kern->absmax_f32(row, d);
         r->kern->quantise_s8(row, most > 0 ? 127 / most : 0, raised, padded);
