@@ -130,6 +130,25 @@ bool tn_sight_can(tern_engine *e, tern_error *why) {
     return path;
 }
 
+/* What the encoder's rows need of the language model. */
+static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, tern_error *err) {
+    const tn_hparams *h = &s->e->model->h;
+    TN_FAIL_IF(
+        shape->kind == TN_TOWER_GEMMA3 && s->e->npu, err, TERN_E_UNSUPPORTED,
+        "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in pieces, and "
+        "they see each other");
+    TN_FAIL_IF(shape->kind == TN_TOWER_QWEN3VL && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
+               "pictures of Qwen3-VL need a model whose rope has three axes, and this one (%s) has not told "
+               "them%s",
+               h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");
+    TN_FAIL_IF(
+        shape->n_deep != h->n_deepstack, err, TERN_E_INVALID,
+        "the encoder is of another model: it gives rows for %d first layers (deepstack), and the model's "
+        "read %d",
+        shape->n_deep, h->n_deepstack);
+    return TERN_OK;
+}
+
 /* With the lock `encoding`. */
 static tern_status need_tower(tn_sight *s, tern_error *err) {
     tern_engine *e = s->e;
@@ -140,17 +159,9 @@ static tern_status need_tower(tn_sight *s, tern_error *err) {
         tn_tower_close(&s->tower);
         return tn_fail(err, TERN_E_IO, "the encoder of pictures was changed while it was in use");
     }
-    if (tn_tower_shape_of(s->tower)->kind == TN_TOWER_GEMMA3 && e->npu) {
-        tn_tower_close(&s->tower);
-        return tn_fail(err, TERN_E_UNSUPPORTED,
-                       "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in "
-                       "pieces, and they see each other");
-    }
-    if (tn_tower_shape_of(s->tower)->kind == TN_TOWER_QWEN3VL) {
-        tn_tower_close(&s->tower);
-        return tn_fail(err, TERN_E_UNSUPPORTED,
-                       "pictures of Qwen3-VL are not read: their rows have places on three axes");
-    }
+    tern_status st = check_tower(s, tn_tower_shape_of(s->tower), err);
+    if (st != TERN_OK) tn_tower_close(&s->tower);
+    TN_TRY(st);
     s->shape = *tn_tower_shape_of(s->tower);
     s->fingerprint = tn_tower_fingerprint(s->tower);
     s->opened = true;
@@ -180,8 +191,13 @@ static tn_seen **bucket_of(tn_sight *s, const uint8_t *key) {
     return &s->buckets[(key[0] | (uint32_t)key[1] << 8) % BUCKETS];
 }
 
+size_t tn_sight_row_width(const tern_engine *e) {
+    const tn_hparams *h = &e->model->h;
+    return (size_t)h->n_embd * (size_t)(1 + h->n_deepstack);
+}
+
 static uint64_t bytes_of(const tn_sight *s, const tn_seen *v) {
-    return (uint64_t)v->n * (uint64_t)s->e->model->h.n_embd * sizeof(float);
+    return (uint64_t)v->n * tn_sight_row_width(s->e) * sizeof(float);
 }
 
 /* The view that nobody holds for longest, of those with rows or of all. With the lock. */
@@ -308,7 +324,7 @@ static tern_status find_rows(tn_look *l, int32_t i, tern_error *err) {
     if (!atomic_load(&v->x) && s->disk_bytes) {
         float *rows = tn_alloc(&e->ctx, TN_MEM_OTHER, bytes_of(s, v), 1);
         TN_FAIL_IF(!rows, err, TERN_E_MEMORY, "no memory for the %d rows of a picture", v->n);
-        on_disk = tn_kept_read(s->folder, v->key, v->n, e->model->h.n_embd, rows);
+        on_disk = tn_kept_read(s->folder, v->key, v->n, (int32_t)tn_sight_row_width(e), rows);
         tern_status st = on_disk ? tn_sight_give(e, v, rows, err) : TERN_OK;
         tn_free(&e->ctx, rows);
         TN_TRY(st);
@@ -345,6 +361,7 @@ static tern_status look(tn_look *l, const tn_picture *p, bool one_view, tern_err
         tn_view_key(&l->medium, i, e->sight->fingerprint, key);
         TN_TRY(tn_sight_view(e, key, l->medium.views[i].n_rows, &l->views[i], err));
         atomic_store(&l->views[i]->whole, l->medium.kind == TN_TOWER_GEMMA3);
+        atomic_store(&l->views[i]->columns, l->medium.views[i].columns);
         TN_TRY(find_rows(l, i, err));
     }
     pass_known(l);
@@ -377,8 +394,8 @@ static tern_status encode(tn_look *l, const atomic_bool *cancel, tern_error *err
     double took_s = (double)(tn_now_ns() - t0) * 1e-9;
     if (st == TERN_OK) st = tn_sight_give(e, v, rows, err);
     if (st == TERN_OK && s->disk_bytes)
-        tn_kept_write(&e->ctx, s->folder, s->disk_bytes, &s->folder_bytes, v->key, v->n, e->model->h.n_embd,
-                      rows);
+        tn_kept_write(&e->ctx, s->folder, s->disk_bytes, &s->folder_bytes, v->key, v->n,
+                      (int32_t)tn_sight_row_width(e), rows);
     tn_free(&e->ctx, rows);
     if (st != TERN_OK) return st;
     l->encoded++;
