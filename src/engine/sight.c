@@ -19,6 +19,7 @@ struct tn_sight {
     char *model, *mmproj; /* files; mmproj NULL: none was named */
     tn_tower_scheme scheme;
     bool one_view;
+    int32_t most_rows; /* of a picture of any size */
     uint64_t memory_bytes, disk_bytes;
     char *folder;             /* of rows on disk, [TN_KEPT_PATH]; NULL: none */
     pthread_mutex_t encoding; /* the tower, and work with it; before mu */
@@ -39,13 +40,14 @@ struct tn_sight {
 static char *copied(tern_engine *e, const char *s) { return s ? tn_strdup(&e->ctx, TN_MEM_TEXT, s) : NULL; }
 
 tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *o, tern_error *err) {
-    enum { MEMORY_BYTES = 256 << 20 };
+    enum { MEMORY_BYTES = 256 << 20, ROWS = 1280 };
     tn_sight *s = tn_calloc(&e->ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for an engine");
     e->sight = s;
     s->e = e;
     s->scheme = o->encoder && !strcmp(o->encoder, "int8") ? TN_TOWER_INT8 : TN_TOWER_FLOAT;
     s->one_view = o->one_view;
+    s->most_rows = o->picture_rows ? o->picture_rows : ROWS;
     s->memory_bytes = o->picture_memory_bytes ? o->picture_memory_bytes : MEMORY_BYTES;
     s->disk_bytes = o->picture_cache_bytes;
     s->next_id = e->model->h.n_vocab;
@@ -163,6 +165,9 @@ static tern_status need_tower(tn_sight *s, tern_error *err) {
     if (st != TERN_OK) tn_tower_close(&s->tower);
     TN_TRY(st);
     s->shape = *tn_tower_shape_of(s->tower);
+    const int64_t block = (int64_t)s->shape.patch * s->shape.shuffle, most = s->most_rows * block * block;
+    if (s->shape.max_pixels > most) s->shape.max_pixels = most;
+    if (s->shape.min_pixels > s->shape.max_pixels / 4) s->shape.min_pixels = s->shape.max_pixels / 4;
     s->fingerprint = tn_tower_fingerprint(s->tower);
     s->opened = true;
     return TERN_OK;
