@@ -298,6 +298,8 @@ static const tn_synth_shape shapes[] = {
     {"tiny-qwen3vl+sees", "qwen3vl", 3, 64, 4, 2, 32, 128, 512, 4096, 5e6f, 1e-6f, true, .spread = true,
      .sees = 3, .deepstack = 2},
     {"tiny-qwen35+sees", TINY_QWEN35, .sees = 3},
+    {"tiny-qwen3vlmoe+sees", "qwen3vlmoe", 3, 64, 4, 2, 32, 64, 512, 4096, 5e6f, 1e-6f, false, .n_experts = 8,
+     .n_used = 3, .spread = true, .sees = 3, .deepstack = 1},
     {"tiny-qwen2vl+sees", "qwen2vl", 3, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-6f, false, .spread = true,
      .sees = 3},
     {"tiny-qwen3vlmoe", "qwen3vlmoe", 3, 64, 4, 2, 32, 64, 512, 4096, 5e6f, 1e-6f, false, .n_experts = 8,

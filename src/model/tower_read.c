@@ -65,6 +65,8 @@ static const struct {
     {"clip.vision.attention.layer_norm_epsilon", TILED | ANY_SIZE},
     {"clip.vision.preproc_image_size", TILED},
     {"clip.vision.is_deepstack_layers", ANY_SIZE},
+    {"clip.vision.image_min_pixels", ANY_SIZE},
+    {"clip.vision.image_max_pixels", ANY_SIZE},
     {"clip.projector_type", TILED | ANY_SIZE},
     {"clip.vision.projector_type", TILED | ANY_SIZE},
     {"clip.use_gelu", TILED | ANY_SIZE},
@@ -179,6 +181,19 @@ static tern_status read_deep(const tn_gguf *g, tn_tower_shape *s, tern_error *er
     return TERN_OK;
 }
 
+/* Limits of a picture: the file's, or those of the family's processor. */
+static tern_status read_pixels(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    s->min_pixels = families[s->kind].min_pixels;
+    s->max_pixels = families[s->kind].max_pixels;
+    if (!s->max_pixels) return TERN_OK;
+    (void)tn_gguf_i64(g, "clip.vision.image_min_pixels", &s->min_pixels);
+    (void)tn_gguf_i64(g, "clip.vision.image_max_pixels", &s->max_pixels);
+    TN_FAIL_IF(s->min_pixels < 1 || s->min_pixels > s->max_pixels || s->max_pixels > 1 << 30, err,
+               TERN_E_FORMAT, "%s: pictures of %" PRId64 " to %" PRId64 " pixels; want 1 to %d",
+               tn_gguf_path(g), s->min_pixels, s->max_pixels, 1 << 30);
+    return TERN_OK;
+}
+
 static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *s, tern_error *err) {
     const char *path = tn_gguf_path(g);
     TN_TRY(check_kind(g, &s->kind, err));
@@ -208,8 +223,7 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
                "%s: clip.vision.preproc_image_size is %" PRId64 "; want %d to %d", path, longest, s->image,
                16 * s->image);
     s->longest = (int32_t)longest;
-    s->min_pixels = families[s->kind].min_pixels;
-    s->max_pixels = families[s->kind].max_pixels;
+    TN_TRY(read_pixels(g, s, err));
     TN_TRY(read_deep(g, s, err));
     return check_shape(g, s, n_embd, err);
 }

@@ -20,7 +20,8 @@
 enum { LINES = 3, COLUMNS = 5, SMALL = 4, CTX = 512 }; /* of a picture, and of another one that is square */
 enum { N_ROWS = LINES * COLUMNS, N_SMALL = SMALL * SMALL };
 
-static char qwen3vl[FIXTURE_PATH], packed[FIXTURE_PATH], qwen2vl[FIXTURE_PATH], qwen35[FIXTURE_PATH];
+static char qwen3vl[FIXTURE_PATH], packed[FIXTURE_PATH], qwen2vl[FIXTURE_PATH], qwen35[FIXTURE_PATH],
+    moe[FIXTURE_PATH];
 
 /* ---- texts with pictures ------------------------------------------------------------------------------- */
 
@@ -52,6 +53,7 @@ static int make_models(void **state) {
     fixture_both(qwen3vl, packed, 0, "tiny-qwen3vl+sees", 3, TN_F32, NULL);
     fixture_model(qwen2vl, "qwen2vl.gguf", "tiny-qwen2vl+sees", 3, TN_F32);
     fixture_model(qwen35, "qwen35.gguf", "tiny-qwen35+sees", 3, TN_F32);
+    fixture_model(moe, "moe.gguf", "tiny-qwen3vlmoe+sees", 3, TN_F32);
     measure_embedding();
     return 0;
 }
@@ -310,8 +312,8 @@ static void as_in_double_precision(void **state) {
 /* Pieces of every length, cuts within pictures, a picture that comes after it was known; files, packages, a hybrid. */
 static void same_bits_in_pieces(void **state) {
     (void)state;
-    const char *const paths[] = {qwen3vl, packed, qwen2vl, qwen35};
-    for (int m = 0; m < 4; m++) {
+    const char *const paths[] = {qwen3vl, packed, qwen2vl, qwen35, moe};
+    for (int m = 0; m < 5; m++) {
         tern_engine *e = fixture_engine(paths[m], NULL);
         tern_session *s = fixture_session(e, CTX, NULL), *u = fixture_session(e, CTX, NULL);
         const size_t bytes = (size_t)e->model->h.n_vocab * sizeof(float);

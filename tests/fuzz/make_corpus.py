@@ -301,6 +301,7 @@ def towers():
     yield "small", tower(8, 2, 12, 8, 2, 2, 8, 1)
     yield "any_size", qwen(8, 2, 12, 6, 2, 2, 8, [True, False])
     yield "any_size_halves", qwen(4, 1, 8, 9, 3, 1, 4, [False], types=1)
+    yield "any_size_pixels", qwen(4, 1, 8, 6, 3, 1, 4, [False], {"clip.vision.image_min_pixels": ("u32", 9), "clip.vision.image_max_pixels": ("u32", 900)})
     yield "any_size_flags", qwen(4, 1, 8, 6, 3, 1, 4, [True], {"clip.vision.is_deepstack_layers": ("bool", [True, True])})
     yield "any_size_left", qwen(4, 1, 8, 6, 3, 1, 4, [False], more={"v.deepstack.0.norm.weight": ((4,), 0)})
     yield "tile_deep", tower(4, 1, 8, 6, 3, 1, 4, 1, {"clip.vision.is_deepstack_layers": ("bool", [True])})
