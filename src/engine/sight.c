@@ -139,10 +139,11 @@ static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, t
         shape->kind == TN_TOWER_GEMMA3 && s->e->npu, err, TERN_E_UNSUPPORTED,
         "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in pieces, and "
         "they see each other");
-    TN_FAIL_IF(shape->kind == TN_TOWER_QWEN3VL && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
-               "pictures of Qwen3-VL need a model whose rope has three axes, and this one (%s) has not told "
-               "them%s",
-               h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");
+    TN_FAIL_IF(
+        tn_tower_any_size(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
+        "pictures of Qwen's encoders need a model whose rope has three axes, and this one (%s) has not told "
+        "them%s",
+        h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");
     TN_FAIL_IF(
         shape->n_deep != h->n_deepstack, err, TERN_E_INVALID,
         "the encoder is of another model: it gives rows for %d first layers (deepstack), and the model's "

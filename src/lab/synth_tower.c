@@ -16,7 +16,8 @@ typedef struct tower {
     tn_tower_kind kind;
     int32_t n_layers, n_heads, width, ff, image, patch, shuffle, out, longest;
     float eps;
-    uint64_t deep; /* layers that are read beside the last one, a bit each */
+    uint64_t
+        deep; /* layers that are read beside the last one, a bit each; of windows: which layers have none */
 } tower;
 
 #define DEEP_5_11_17 (1 << 5 | 1 << 11 | 1 << 17)
@@ -33,6 +34,8 @@ static const tower towers[] = {
     {"qwen3-vl-2b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2048, 0, 1e-6f, DEEP_5_11_17},
     {"qwen3-vl-4b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2560, 0, 1e-6f, DEEP_5_11_17},
     {"qwen3.5-0.8b-mmproj", TN_TOWER_QWEN3VL, 12, 12, 768, 3072, 768, 16, 2, 1024, 0, 1e-6f, 0},
+    {"qwen2.5-vl-3b-mmproj", TN_TOWER_QWEN25VL, 32, 16, 1280, 3420, 560, 14, 2, 2048, 0, 1e-6f, 8},
+    {"tiny-qwen25vl-mmproj", TN_TOWER_QWEN25VL, 3, 2, 32, 44, 56, 14, 2, 64, 0, 1e-6f, 2},
     {"tiny-qwen3vl-mmproj", TN_TOWER_QWEN3VL, 3, 2, 32, 48, 40, 8, 2, 64, 0, 1e-6f, 1 << 0 | 1 << 2},
     {"tiny-qwen35-mmproj", TN_TOWER_QWEN3VL, 2, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, 0},
 };
@@ -132,20 +135,29 @@ static void deep_merger(writing *x, int layer) {
     merger(x, name, other);
 }
 
+/* Layer norms have biases, RMS norms none. */
+static void norm(writing *x, int layer, const char *name) {
+    char full[40];
+    snprintf(full, sizeof full, "%s.weight", name);
+    vector(x, layer, full, x->t->width, 1, 0.2f);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (x->t->kind != TN_TOWER_QWEN25VL) vector(x, layer, full, x->t->width, 0, 0.2f);
+}
+
 static void all_tensors(writing *x) {
     const tower *t = x->t;
+    const bool any_size = tn_tower_any_size(t->kind), windows = t->kind == TN_TOWER_QWEN25VL;
     const uint64_t width = (uint64_t)t->width, patch = (uint64_t)t->patch,
                    side = (uint64_t)(t->image / t->patch);
     tensor(x, "v.patch_embd.weight", 4, (uint64_t[]){width, 3, patch, patch}, 0,
            1.5f / sqrtf(3 * (float)(patch * patch)));
-    if (t->kind == TN_TOWER_QWEN3VL) /* the second moment of a film */
+    if (any_size) /* the second moment of a film */
         tensor(x, "v.patch_embd.weight.1", 4, (uint64_t[]){width, 3, patch, patch}, 0,
                1.5f / sqrtf(3 * (float)(patch * patch)));
-    vector(x, -1, "v.patch_embd.bias", t->width, 0, 0.2f);
-    tensor(x, "v.position_embd.weight", 2, (uint64_t[]){side * side, width}, 0, 0.3f);
+    if (!windows) vector(x, -1, "v.patch_embd.bias", t->width, 0, 0.2f);
+    if (!windows) tensor(x, "v.position_embd.weight", 2, (uint64_t[]){side * side, width}, 0, 0.3f);
     for (int i = 0; i < t->n_layers; i++) {
-        vector(x, i, "ln1.weight", t->width, 1, 0.2f);
-        vector(x, i, "ln1.bias", t->width, 0, 0.2f);
+        norm(x, i, "ln1");
         if (t->kind == TN_TOWER_QWEN3VL) {
             linear(x, i, "attn_qkv", 3 * t->width, t->width, 1.5f);
         } else {
@@ -154,15 +166,14 @@ static void all_tensors(writing *x) {
             linear(x, i, "attn_v", t->width, t->width, 1);
         }
         linear(x, i, "attn_out", t->width, t->width, 1);
-        vector(x, i, "ln2.weight", t->width, 1, 0.2f);
-        vector(x, i, "ln2.bias", t->width, 0, 0.2f);
+        norm(x, i, "ln2");
+        if (windows) linear(x, i, "ffn_gate", t->ff, t->width, 1);
         linear(x, i, "ffn_up", t->ff, t->width, 1);
         linear(x, i, "ffn_down", t->width, t->ff, 1);
-        if (t->deep >> i & 1) deep_merger(x, i);
+        if (!windows && t->deep >> i & 1) deep_merger(x, i);
     }
-    vector(x, -1, "v.post_ln.weight", t->width, 1, 0.2f);
-    vector(x, -1, "v.post_ln.bias", t->width, 0, 0.2f);
-    if (t->kind == TN_TOWER_QWEN3VL) {
+    norm(x, -1, "v.post_ln");
+    if (any_size) {
         merger(x, "mm.0", "mm.2");
         return;
     }
@@ -179,7 +190,9 @@ static void all_tensors(writing *x) {
 static void put_keys(const writing *x) {
     static const char *const projectors[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = "idefics3",
                                                              [TN_TOWER_GEMMA3] = "gemma3",
+                                                             [TN_TOWER_QWEN25VL] = "qwen2.5vl_merger",
                                                              [TN_TOWER_QWEN3VL] = "qwen3vl_merger"};
+    const bool windows = x->t->kind == TN_TOWER_QWEN25VL;
     static const float half[] = {0.5f, 0.5f, 0.5f};
     bool deep[64];
     const tower *t = x->t;
@@ -201,7 +214,8 @@ static void put_keys(const writing *x) {
     tn_gguf_put_str(x->w, "general.name", t->name);
     tn_gguf_put_bool(x->w, "clip.has_vision_encoder", true);
     tn_gguf_put_str(x->w, "clip.projector_type", projectors[t->kind]);
-    tn_gguf_put_bool(x->w, "clip.use_gelu", true);
+    tn_gguf_put_bool(x->w, windows ? "clip.use_silu" : "clip.use_gelu", true);
+    if (windows) tn_gguf_put_u32(x->w, "clip.vision.n_wa_pattern", (uint32_t)t->deep);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v) tn_gguf_put_u32(x->w, numbers[i].key, (uint32_t)numbers[i].v);
     for (int i = 0; i < t->n_layers; i++) deep[i] = t->deep >> i & 1;

@@ -152,8 +152,8 @@ static tern_status make_gemma3(tn_ctx *ctx, const tn_tower_shape *s, const tn_pi
     return add_overview(p, TN_FILTER_BILINEAR, out, err);
 }
 
-static tern_status make_qwen3vl(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
-                                tern_error *err) {
+static tern_status make_any_size(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
+                                 tern_error *err) {
     size to;
     tn_picture stretched;
     TN_TRY(to_blocks(s, (size){p->width, p->height}, &to, err));
@@ -172,9 +172,9 @@ tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_pictur
     tn_picture from = *p;
     *out = (tn_medium){0};
     from.ctx = ctx;
-    tern_status st = s->kind == TN_TOWER_GEMMA3    ? make_gemma3(ctx, s, &from, out, err)
-                     : s->kind == TN_TOWER_QWEN3VL ? make_qwen3vl(ctx, s, &from, out, err)
-                                                   : make_idefics3(ctx, s, &from, one_view, out, err);
+    tern_status st = s->kind == TN_TOWER_GEMMA3   ? make_gemma3(ctx, s, &from, out, err)
+                     : tn_tower_any_size(s->kind) ? make_any_size(ctx, s, &from, out, err)
+                                                  : make_idefics3(ctx, s, &from, one_view, out, err);
     if (st != TERN_OK) tn_medium_free(out);
     return st;
 }
@@ -196,13 +196,15 @@ int32_t tn_medium_rows(const tn_medium *m) {
     return n;
 }
 
+#define QWEN                                                                                                 \
+    { "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|>", "<|image_pad|>" }
 static const struct {
     const char *mark, *begin, *row;
 } families[TN_N_TOWER_KINDS] = {
     [TN_TOWER_IDEFICS3] = {"<image>", "<image>", "<image>"},
     [TN_TOWER_GEMMA3] = {"<start_of_image>", "<start_of_image>", "<image_soft_token>"},
-    [TN_TOWER_QWEN3VL] = {"<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|>",
-                          "<|image_pad|>"}};
+    [TN_TOWER_QWEN25VL] = QWEN,
+    [TN_TOWER_QWEN3VL] = QWEN};
 
 const char *tn_medium_mark(tn_tower_kind kind) { return families[kind].mark; }
 const char *tn_medium_begin(tn_tower_kind kind) { return families[kind].begin; }
@@ -237,6 +239,7 @@ void tn_medium_marks(const tn_medium *m, tn_segments *out) {
     static const struct {
         const char *before, *after;
     } around[TN_N_TOWER_KINDS] = {[TN_TOWER_GEMMA3] = {"\n\n<start_of_image>", "<end_of_image>\n\n"},
+                                  [TN_TOWER_QWEN25VL] = {"<|vision_start|>", "<|vision_end|>"},
                                   [TN_TOWER_QWEN3VL] = {"<|vision_start|>", "<|vision_end|>"}};
     if (m->kind == TN_TOWER_IDEFICS3) {
         idefics3_marks(m, out);

@@ -7,7 +7,7 @@
  *
  * Gemma 3: the picture is stretched to one square tile (896), bilinearly. Its rows see each other in the language model.
  *
- * Qwen3-VL: both sides become multiples of a block of patches (32), halves to even ones, and are scaled where there are
+ * Qwen2.5-VL, Qwen3-VL: both sides become multiples of a block of patches (28, 32), halves to even ones, and are scaled where there are
  * fewer or more pixels than the encoder's limits; the picture is stretched to that, bicubically. Its rows have places
  * on three axes. */
 #ifndef TN_MEDIA_MEDIUM_H

@@ -40,7 +40,7 @@ static tern_status cut(run *r, const slice *slices, size_t n, tern_error *err) {
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* levels | turns | x | h | q | k | v | wide | keys | values | scratch of every thread, and what the INT8 form needs,
+/* levels | turns | windows | gate | x | h | q | k | v | wide | keys | values | scratch of every thread, and what the INT8 form needs,
  * whose queries, keys and values lie in wide */
 static tern_status plan(run *r, tern_error *err) {
     const tn_tower_shape *s = &r->t->s;
@@ -59,7 +59,11 @@ static tern_status plan(run *r, tern_error *err) {
                            : aligned(tn_attn_f32_scratch(r->d_head, r->n_panels * TN_KV_PANEL) * f) / f;
     const slice slices[] = {
         {(void **)&r->levels, 3 * 256 * f},
-        {(void **)&r->turns, s->kind == TN_TOWER_QWEN3VL ? r->n * r->d_head * f : 0},
+        {(void **)&r->turns, tn_tower_any_size(s->kind) ? r->n * r->d_head * f : 0},
+        {(void **)&r->from, s->window ? r->n * sizeof *r->from : 0},
+        {(void **)&r->first, s->window ? r->n * sizeof *r->first : 0},
+        {(void **)&r->end, s->window ? r->n * sizeof *r->end : 0},
+        {(void **)&r->gate, s->kind == TN_TOWER_QWEN25VL ? r->n * r->ff * f : 0},
         {(void **)&r->x, rows},
         {(void **)&r->h, rows},
         {(void **)&r->q, s8 ? 0 : rows},
@@ -77,7 +81,8 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->key_scale, s8 ? heads * keys * f : 0},
     };
     TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
-    if (s->kind != TN_TOWER_QWEN3VL) r->turns = NULL;
+    if (!tn_tower_any_size(s->kind)) r->turns = NULL;
+    if (!s->window) r->from = NULL;
     if (s8) { /* attention is over when a feed-forward begins */
         r->q = r->wide;
         return TERN_OK;
@@ -106,7 +111,8 @@ static void patches_item(void *arg, int i_item, int i_thread) {
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
     for (size_t i = row0; i < row1; i++) {
-        const uint8_t *at = r->rgb + (i / r->columns * p * image + i % r->columns * p) * 3;
+        const size_t patch = tn_tower_patch(r, i);
+        const uint8_t *at = r->rgb + (patch / r->columns * p * image + patch % r->columns * p) * 3;
         float *out = r->wide + i * 3 * p * p;
         for (size_t c = 0; c < 3; c++)
             for (size_t y = 0; y < p; y++)
@@ -132,14 +138,14 @@ static void keep_item(void *arg, int i_item, int i_thread) {
     }
 }
 
-/* Every row sees all of them. A part is a head's next rows. */
+/* Every row sees all of them, or those of its window. A part is a head's next rows. */
 static void attend_item(void *arg, int i_item, int i_thread) {
     const run *r = arg;
     int n_heads = r->t->s.n_heads, head = i_item % n_heads;
     size_t row0, row1;
-    int32_t first[TN_TOWER_ATTEND_ROWS] = {0}, end[TN_TOWER_ATTEND_ROWS];
+    int32_t first[TN_TOWER_ATTEND_ROWS], end[TN_TOWER_ATTEND_ROWS];
     tn_tower_span(r, i_item / n_heads, TN_TOWER_ATTEND_ROWS, &row0, &row1);
-    for (int i = 0; i < TN_TOWER_ATTEND_ROWS; i++) end[i] = (int32_t)r->n;
+    for (size_t i = row0; i < row1; i++) tn_tower_seen(r, i, &first[i - row0], &end[i - row0]);
     size_t at = row0 * r->width + (size_t)head * r->d_head;
     const tn_attn_f32_args a = {.q = r->q + at,
                                 .q_stride = r->width,
@@ -178,6 +184,12 @@ static void add_item(void *arg, int i_item, int i_thread) {
 static void shuffle(const run *r, const float *x) {
     const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, down = r->n / r->columns / k;
     float *out = r->wide;
+    for (size_t i = 0; r->from && i < across * down; i++) { /* a block's patches stand together */
+        const size_t at = (size_t)r->from[i * k * k];
+        memcpy(r->wide + (at / r->columns / k * across + at % r->columns / k) * k * k * r->width,
+               x + i * k * k * r->width, k * k * r->width * sizeof *x);
+    }
+    if (r->from) return;
     for (size_t by = 0; by < down; by++)
         for (size_t bx = 0; bx < across; bx++)
             for (size_t y = 0; y < k; y++, out += k * r->width)
@@ -248,7 +260,12 @@ static void run_layer(run *r, const tn_tower_layer *l) {
     over_rows(r, add_item);
     tn_tower_norm(r, l->ln2);
     product(r, &l->up, r->h, r->wide, r->n);
-    over_rows(r, act_item);
+    if (l->gate.n) {
+        product(r, &l->gate, r->h, r->gate, r->n);
+        tn_tower_gate(r);
+    } else {
+        over_rows(r, act_item);
+    }
     product(r, &l->down, r->wide, r->q, r->n);
     over_rows(r, add_item);
 }
@@ -259,13 +276,14 @@ static void finish(run *r, float *rows) {
     tn_tower_norm(r, t->post_ln);
     if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
     else shuffle(r, r->h);
-    if (t->s.kind == TN_TOWER_QWEN3VL) merge(r, &t->fc, &t->fc_out, r->wide, r->h, rows);
+    if (tn_tower_any_size(t->s.kind)) merge(r, &t->fc, &t->fc_out, r->wide, r->h, rows);
     else product(r, &t->fc, r->wide, rows, (size_t)tn_tower_rows(&t->s, r->size));
 }
 
 static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern_error *err) {
     const tn_tower *t = r->t;
     size_t n_deep = 0;
+    tn_tower_windows(r);
     tn_tower_turns(r);
     over_rows(r, patches_item);
     product(r, &t->patch, r->wide, r->x, r->n);
@@ -274,6 +292,7 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
         /* relaxed: no data follows */
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
                    "encoding a picture was cancelled");
+        r->windowed = r->from && (i + 1) % t->s.full_every;
         if (t->scheme == TN_TOWER_INT8) tn_tower_s8_layer(r, &t->layers[i]);
         else run_layer(r, &t->layers[i]);
         if (t->layers[i].deep) read_deep(r, t->layers[i].deep, rows + ++n_deep * (size_t)t->s.out);
@@ -289,10 +308,10 @@ enum { MAX_PATCHES = 1 << 18 };
 
 static tern_status check_size(const tn_tower_shape *s, tn_tower_size z, tern_error *err) {
     const int32_t block = s->patch * s->shuffle;
-    TN_FAIL_IF(s->kind != TN_TOWER_QWEN3VL && (z.width != s->image || z.height != s->image), err,
+    TN_FAIL_IF(!tn_tower_any_size(s->kind) && (z.width != s->image || z.height != s->image), err,
                TERN_E_INVALID, "a tile of %d x %d pixels; the encoder's have %d", z.width, z.height,
                s->image);
-    TN_FAIL_IF(s->kind == TN_TOWER_QWEN3VL &&
+    TN_FAIL_IF(tn_tower_any_size(s->kind) &&
                    (z.width < 1 || z.height < 1 || z.width % block || z.height % block),
                err, TERN_E_INVALID, "a picture of %d x %d pixels; the encoder reads multiples of %d", z.width,
                z.height, block);

@@ -17,6 +17,9 @@
  * then fc2(gelu(fc1())); these rows stand after the last layer's in each row, and layers of the language model add them.
  * The kernel of its patches has two moments of a film, which a picture shows both: their sum.
  *
+ * Qwen2.5-VL is like it, with other layers: RMS norms, down(silu(gate) * up), no table of positions, and but for every
+ * full_every-th layer, a patch sees the patches of its window of the picture alone.
+ *
  * A tower is immutable once open. */
 #ifndef TN_MODEL_TOWER_H
 #define TN_MODEL_TOWER_H
@@ -31,6 +34,7 @@ typedef struct tn_tower tn_tower;
 typedef enum tn_tower_kind {
     TN_TOWER_IDEFICS3,
     TN_TOWER_GEMMA3,
+    TN_TOWER_QWEN25VL,
     TN_TOWER_QWEN3VL,
     TN_N_TOWER_KINDS
 } tn_tower_kind;
@@ -54,7 +58,13 @@ typedef struct tn_tower_shape {
     int32_t n_deep;        /* layers that are read beside the last one: bits of `deep` */
     uint64_t deep[TN_TOWER_LAYERS / 64];
     int64_t min_pixels, max_pixels; /* that pictures of any size are brought to; 0: there are tiles */
+    int32_t window, full_every; /* side of a window in pixels, and layers without windows; 0: none has them */
 } tn_tower_shape;
+
+/* Pictures keep their size, in whole blocks of patches. */
+static inline bool tn_tower_any_size(tn_tower_kind k) {
+    return k == TN_TOWER_QWEN25VL || k == TN_TOWER_QWEN3VL;
+}
 
 /* Pixels of a tile. */
 typedef struct tn_tower_size {

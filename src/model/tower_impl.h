@@ -13,10 +13,11 @@ typedef struct tn_tower_merger {
 } tn_tower_merger;
 
 typedef struct tn_tower_layer {
-    float *ln1[2], *ln2[2]; /* weight, bias */
+    float *ln1[2], *ln2[2]; /* weight, bias; without a bias the norm is RMS */
     tn_linear q, k, v, out, up, down;
-    tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8; /* TN_TOWER_INT8: in their place */
-    tn_tower_merger *deep;                      /* NULL: the layer is not read */
+    tn_linear gate;                                      /* Qwen2.5-VL, else n == 0 */
+    tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8, gate_s8; /* TN_TOWER_INT8: in their place */
+    tn_tower_merger *deep;                               /* NULL: the layer is not read */
 } tn_tower_layer;
 
 struct tn_tower {
@@ -42,7 +43,12 @@ typedef struct tn_tower_run {
     size_t n, columns, width, ff, d_head, n_panels; /* n: patches of the tile, so many columns of them */
     const uint8_t *rgb;                             /* of the tile */
     float *levels;                                  /* [3][256]: what a byte of each colour stands for */
-    float *turns;     /* [n][d_head] cos and sin of every pair; NULL: nothing is rotated */
+    float *turns; /* [n][d_head] cos and sin of every pair; NULL: nothing is rotated */
+    /* Windows: patches stand window by window, and in these block by block. Where each comes from, row after row of the
+     * picture, and which ones it sees; NULL: all in their order, and all of them. */
+    int32_t *from, *first, *end;
+    bool windowed;    /* the layer at work */
+    float *gate;      /* [n][ff] */
     float *x, *h;     /* [n][width] */
     float *q, *k, *v; /* [n][width]; TN_TOWER_INT8: q is [n][3 * width], all three side by side, in wide */
     float *wide;      /* [n][widest] */
@@ -73,6 +79,17 @@ enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
 /* h = LN(x) */
 void tn_tower_norm(tn_tower_run *r, float *const *weight_bias);
+/* Fills from, first and end. */
+void tn_tower_windows(tn_tower_run *r);
+static inline size_t tn_tower_patch(const tn_tower_run *r, size_t i) {
+    return r->from ? (size_t)r->from[i] : i;
+}
+static inline void tn_tower_seen(const tn_tower_run *r, size_t i, int32_t *first, int32_t *end) {
+    *first = r->windowed ? r->first[i] : 0;
+    *end = r->windowed ? r->end[i] : (int32_t)r->n;
+}
+/* wide = silu(gate) wide */
+void tn_tower_gate(tn_tower_run *r);
 /* Fills turns, and rotates a head of patch i, where the family does. */
 void tn_tower_turns(tn_tower_run *r);
 static inline void tn_tower_turn(const tn_tower_run *r, size_t i, float *x) {

@@ -20,9 +20,15 @@ static const struct {
     int64_t min_pixels, max_pixels; /* as their processors have them; 0: there are tiles */
 } families[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = {"idefics3", 0, 0, 0},
                                 [TN_TOWER_GEMMA3] = {"gemma3", 4, 0, 0},
+                                [TN_TOWER_QWEN25VL] = {"qwen2.5vl_merger", 2, 3136, 12845056},
                                 [TN_TOWER_QWEN3VL] = {"qwen3vl_merger", 2, 65536, 16777216}};
 
-enum { TILED = 1 << TN_TOWER_IDEFICS3 | 1 << TN_TOWER_GEMMA3, ANY_SIZE = 1 << TN_TOWER_QWEN3VL };
+enum {
+    TILED = 1 << TN_TOWER_IDEFICS3 | 1 << TN_TOWER_GEMMA3,
+    WINDOWS = 1 << TN_TOWER_QWEN25VL,
+    DEEP = 1 << TN_TOWER_QWEN3VL,
+    ANY_SIZE = WINDOWS | DEEP
+};
 
 static bool find_family(const char *name, size_t n, tn_tower_kind *out) {
     for (int i = 0; i < TN_N_TOWER_KINDS; i++) {
@@ -64,7 +70,9 @@ static const struct {
     {"clip.vision.image_std", TILED | ANY_SIZE},
     {"clip.vision.attention.layer_norm_epsilon", TILED | ANY_SIZE},
     {"clip.vision.preproc_image_size", TILED},
-    {"clip.vision.is_deepstack_layers", ANY_SIZE},
+    {"clip.vision.is_deepstack_layers", DEEP},
+    {"clip.vision.n_wa_pattern", WINDOWS},
+    {"clip.vision.window_size", WINDOWS},
     {"clip.vision.image_min_pixels", ANY_SIZE},
     {"clip.vision.image_max_pixels", ANY_SIZE},
     {"clip.projector_type", TILED | ANY_SIZE},
@@ -122,11 +130,15 @@ static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error 
     TN_FAIL_IF(!type, err, TERN_E_FORMAT, "%s names no projector (clip.projector_type)", path);
     TN_FAIL_IF(!find_family(type, n, kind), err, TERN_E_UNSUPPORTED,
                "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\"), Gemma 3 "
-               "(\"gemma3\") and Qwen3-VL (\"qwen3vl_merger\") are read",
+               "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\") and Qwen3-VL (\"qwen3vl_merger\") are read",
                path, n > 40 ? 40 : (int)n, type);
-    TN_FAIL_IF(flag(g, "clip.use_silu") || !flag(g, "clip.use_gelu"), err, TERN_E_UNSUPPORTED,
-               "%s: the tower's activation is %s, and GELU is what is known (clip.use_gelu)", path,
-               flag(g, "clip.use_silu") ? "SiLU" : "the quick form of GELU");
+    const bool silu = flag(g, "clip.use_silu"), gelu = flag(g, "clip.use_gelu");
+    TN_FAIL_IF(*kind == TN_TOWER_QWEN25VL ? !silu || gelu : silu || !gelu, err, TERN_E_UNSUPPORTED,
+               "%s: the tower's activation is %s, and %s is what is known (clip.use_%s)", path,
+               silu   ? "SiLU"
+               : gelu ? "GELU"
+                      : "the quick form of GELU",
+               *kind == TN_TOWER_QWEN25VL ? "SiLU" : "GELU", *kind == TN_TOWER_QWEN25VL ? "silu" : "gelu");
     return TERN_OK;
 }
 
@@ -194,6 +206,23 @@ static tern_status read_pixels(const tn_gguf *g, tn_tower_shape *s, tern_error *
     return TERN_OK;
 }
 
+/* Windows of Qwen2.5-VL, in whole blocks of patches. */
+static tern_status read_windows(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    enum { WINDOW = 112 }; /* pixels, where the file does not say it */
+    int64_t window = WINDOW, every = 0;
+    if (s->kind != TN_TOWER_QWEN25VL) return TERN_OK;
+    (void)tn_gguf_i64(g, "clip.vision.window_size", &window);
+    TN_FAIL_IF(!tn_gguf_i64(g, "clip.vision.n_wa_pattern", &every) || every < 1 || every > TN_TOWER_LAYERS,
+               err, TERN_E_FORMAT, "%s: clip.vision.n_wa_pattern is missing or not 1 to %d", tn_gguf_path(g),
+               TN_TOWER_LAYERS);
+    TN_FAIL_IF(window < (int64_t)s->patch * s->shuffle || window > 1 << 20, err, TERN_E_FORMAT,
+               "%s: windows of %" PRId64 " pixels, and blocks of %d", tn_gguf_path(g), window,
+               s->patch * s->shuffle);
+    s->window = (int32_t)window;
+    s->full_every = (int32_t)every;
+    return TERN_OK;
+}
+
 static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *s, tern_error *err) {
     const char *path = tn_gguf_path(g);
     TN_TRY(check_kind(g, &s->kind, err));
@@ -225,6 +254,7 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
     s->longest = (int32_t)longest;
     TN_TRY(read_pixels(g, s, err));
     TN_TRY(read_deep(g, s, err));
+    TN_TRY(read_windows(g, s, err));
     return check_shape(g, s, n_embd, err);
 }
 
@@ -265,7 +295,8 @@ static want *add(reading *r, int layer, const char *name, const char *suffix, in
 
 static void add_norm(reading *r, int layer, const char *name, float **weight_bias) {
     add(r, layer, name, "weight", r->t->s.width, 1)->vector = &weight_bias[0];
-    add(r, layer, name, "bias", r->t->s.width, 1)->vector = &weight_bias[1];
+    if (r->t->s.kind != TN_TOWER_QWEN25VL)
+        add(r, layer, name, "bias", r->t->s.width, 1)->vector = &weight_bias[1];
 }
 
 static void add_linear(reading *r, int layer, const char *name, int64_t n, int64_t k, bool bias,
@@ -304,10 +335,11 @@ static void add_merger(reading *r, int layer, tn_tower_merger *m) {
 static void add_patches(reading *r) {
     tn_tower *t = r->t;
     const int64_t width = t->s.width, k = 3 * (int64_t)t->s.patch * t->s.patch;
-    if (t->s.kind == TN_TOWER_QWEN3VL) {
+    if (tn_tower_any_size(t->s.kind)) {
         add(r, -1, "v.patch_embd", "weight", width, k)->vector = &t->moment[0];
         add(r, -1, "v.patch_embd", "weight.1", width, k)->vector = &t->moment[1];
-        add(r, -1, "v.patch_embd", "bias", width, 1)->vector = &t->patch.bias;
+        if (t->s.kind == TN_TOWER_QWEN3VL)
+            add(r, -1, "v.patch_embd", "bias", width, 1)->vector = &t->patch.bias;
         r->wants[1].n_dims = 4;
     } else {
         add_linear(r, -1, "v.patch_embd", width, k, true, &t->patch);
@@ -329,7 +361,8 @@ static void list_wants(reading *r) {
     const int64_t side = tn_tower_side(s), width = s->width;
     const char *up = is_swapped(r) ? "ffn_down" : "ffn_up", *down = is_swapped(r) ? "ffn_up" : "ffn_down";
     add_patches(r);
-    add(r, -1, "v.position_embd", "weight", side * side, width)->vector = &t->position;
+    if (s->kind != TN_TOWER_QWEN25VL)
+        add(r, -1, "v.position_embd", "weight", side * side, width)->vector = &t->position;
     for (int i = 0; i < s->n_layers; i++) {
         tn_tower_layer *l = &t->layers[i];
         add_norm(r, i, "ln1", l->ln1);
@@ -342,6 +375,7 @@ static void list_wants(reading *r) {
         }
         add_linear(r, i, "attn_out", width, width, true, &l->out);
         add_norm(r, i, "ln2", l->ln2);
+        if (s->kind == TN_TOWER_QWEN25VL) add_linear(r, i, "ffn_gate", s->ff, width, true, &l->gate);
         add_linear(r, i, up, s->ff, width, true, &l->up);
         add_linear(r, i, down, width, s->ff, true, &l->down);
         if (l->deep) add_merger(r, i, l->deep);
@@ -350,7 +384,7 @@ static void list_wants(reading *r) {
     const int64_t wide = width * s->shuffle * s->shuffle;
     if (s->kind == TN_TOWER_IDEFICS3) {
         add_linear(r, -1, "mm.model.fc", s->out, wide, false, &t->fc);
-    } else if (s->kind == TN_TOWER_QWEN3VL) {
+    } else if (tn_tower_any_size(s->kind)) {
         add_linear(r, -1, "mm.0", wide, wide, true, &t->fc);
         add_linear(r, -1, "mm.2", s->out, wide, true, &t->fc_out);
     } else {
@@ -463,10 +497,11 @@ static tern_status to_int8(reading *r, tern_error *err) {
     for (int i = 0; i < t->s.n_layers; i++) {
         tn_tower_layer *l = &t->layers[i];
         tn_linear *const qkv[] = {&l->q, &l->k, &l->v}, *const out[] = {&l->out}, *const up[] = {&l->up},
-                         *const down[] = {&l->down};
+                         *const down[] = {&l->down}, *const gate[] = {&l->gate};
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, qkv, 3, &l->qkv_s8, &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, out, 1, &l->out_s8, &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, up, 1, &l->up_s8, &t->bytes, err));
+        if (l->gate.n) TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, gate, 1, &l->gate_s8, &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, down, 1, &l->down_s8, &t->bytes, err));
     }
     return TERN_OK;
@@ -594,9 +629,9 @@ void tn_tower_close(tn_tower **pt) {
         tn_tower_layer *l = &t->layers[i];
         free_pair(ctx, l->ln1);
         free_pair(ctx, l->ln2);
-        tn_linear *linears[] = {&l->q, &l->k, &l->v, &l->out, &l->up, &l->down};
+        tn_linear *linears[] = {&l->q, &l->k, &l->v, &l->out, &l->up, &l->down, &l->gate};
         for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) free_linear(ctx, linears[j]);
-        tn_tower_s8 *codes[] = {&l->qkv_s8, &l->out_s8, &l->up_s8, &l->down_s8};
+        tn_tower_s8 *codes[] = {&l->qkv_s8, &l->out_s8, &l->up_s8, &l->down_s8, &l->gate_s8};
         for (size_t j = 0; j < sizeof codes / sizeof *codes; j++) tn_tower_s8_free(ctx, codes[j]);
         if (!l->deep) continue;
         free_pair(ctx, l->deep->norm);

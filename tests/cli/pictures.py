@@ -337,11 +337,18 @@ call("pack", "qwen/q.gguf", "-o", "qwen.tern")
 p = ask("a.png", model="qwen.tern")
 assert p["pictures"][0]["rows"] == 25 * 11 and p["pictures"][0]["encoded"] == 0, p["pictures"]
 fails("a.png", "--mmproj", "mmproj-sees.gguf", err="it gives rows for 0 first layers (deepstack), and the model's read 2", model="qwen/q.gguf")
-fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="need a model whose rope has three axes, and this one (llama) has not told them")
+fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="pictures of Qwen's encoders need a model whose rope has three axes, and this one (llama) has not told them")
 call("synth", "--arch", "tiny-qwen35+sees", "--type", "f32", "-o", "qwen/other.gguf")
 fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="it gives rows for 2 first layers (deepstack), and the model's read 0", model="qwen/other.gguf")
 call("synth", "--arch", "tiny-qwen35-mmproj", "--type", "f32", "-o", "others/35.gguf")
 assert ask("a.png", "--mmproj", "others/35.gguf", model="qwen/other.gguf")["pictures"][0]["rows"] > 256
+
+# Qwen2.5-VL: blocks of 28
+os.mkdir(TMP + "/qwen25")
+call("synth", "--arch", "tiny-qwen2vl+sees", "--type", "f32", "-o", "qwen25/q.gguf")
+call("synth", "--arch", "tiny-qwen25vl-mmproj", "--type", "f32", "-o", "qwen25/mmproj-q.gguf")
+q = [ask(f, model="qwen25/q.gguf") for f in ("a.png", "grey.png")]
+assert q[0]["pictures"][0]["rows"] == 4 * 2 and q[0]["token_logprobs"] != q[1]["token_logprobs"], q
 
 # Gemma 3: one view, in the model's own file
 os.mkdir(TMP + "/gemma")

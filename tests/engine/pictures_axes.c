@@ -319,6 +319,7 @@ static void same_bits_in_pieces(void **state) {
         const size_t bytes = (size_t)e->model->h.n_vocab * sizeof(float);
         tern_error err;
         text t, same;
+        int32_t plain[CTX];
         write_text(s, &t, true);
         write_text(u, &same, true);
         assert_memory_equal(same.ids, t.ids, sizeof t.ids);
@@ -333,7 +334,11 @@ static void same_bits_in_pieces(void **state) {
             assert_memory_equal(got, want, bytes);
             free(got);
         }
-        must(tern_session_copy(u, s, &err), &err); /* and goes on in a copy */
+        must(tern_session_truncate(u, 0, &err), &err);
+        fixture_prompt(plain, t.n);
+        free(logits_of(u, plain, t.n));
+        must(tern_session_copy(u, s, &err),
+             &err); /* and goes on in a copy of a session that had another text */
         for (int32_t i = 0; i < 3; i++) {
             must(tern_session_step(s, 17 + i, &err), &err);
             must(tern_session_step(u, 17 + i, &err), &err);
@@ -342,6 +347,30 @@ static void same_bits_in_pieces(void **state) {
         free(want), forget(&t), forget(&same);
         tern_session_close(&s);
         tern_session_close(&u);
+        tern_engine_close(&e);
+    }
+}
+
+/* A text of several chunks after its pictures, which a package reads in one wave. */
+static void same_bits_in_chunks(void **state) {
+    (void)state;
+    const char *const paths[] = {packed, qwen3vl, qwen35};
+    for (int m = 0; m < 3; m++) {
+        tern_engine *e = fixture_engine(paths[m], NULL);
+        tern_session *s = fixture_session(e, CTX, NULL);
+        tern_error err;
+        text t;
+        write_text(s, &t, true);
+        put_tokens(&t, CTX - 1 - t.n);
+        free(logits_of(s, t.ids, t.n)); /* loads what a package reads first */
+        must(tern_session_truncate(s, 0, &err), &err);
+        float *want = logits_of(s, t.ids, t.n);
+        must(tern_session_truncate(s, 0, &err), &err);
+        for (int32_t n = 70; n < t.n; n += 70) must(tern_session_prefill(s, t.ids, (size_t)n, &err), &err);
+        float *got = logits_of(s, t.ids, t.n);
+        assert_memory_equal(got, want, (size_t)e->model->h.n_vocab * sizeof *got);
+        free(got), free(want), forget(&t);
+        tern_session_close(&s);
         tern_engine_close(&e);
     }
 }
@@ -522,8 +551,9 @@ static void saved_ones_go_on(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_in_double_precision), cmocka_unit_test(same_bits_in_pieces),
-        cmocka_unit_test(places_count),           cmocka_unit_test(packages_read_them),
-        cmocka_unit_test(drafted_and_together),   cmocka_unit_test(saved_ones_go_on),
+        cmocka_unit_test(same_bits_in_chunks),    cmocka_unit_test(places_count),
+        cmocka_unit_test(packages_read_them),     cmocka_unit_test(drafted_and_together),
+        cmocka_unit_test(saved_ones_go_on),
     };
     return cmocka_run_group_tests(tests, make_models, NULL);
 }

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const tn_tower_shape *s = t ? tn_tower_shape_of(t) : NULL;
     if (s && s->image <= 64 && s->width <= 64 && s->ff <= 256 && s->n_layers <= 4) {
         const int32_t block = s->patch * s->shuffle;
-        const tn_tower_size z = s->max_pixels ? (tn_tower_size){2 * block, block} : tn_tower_tile(s);
+        const tn_tower_size z = s->max_pixels ? (tn_tower_size){3 * block, 2 * block} : tn_tower_tile(s);
         uint8_t *rgb = calloc((size_t)z.width * (size_t)z.height, 3);
         float *rows = calloc((size_t)tn_tower_rows(s, z) * (size_t)tn_tower_row_width(s), sizeof *rows);
         if (rgb && rows) (void)tn_tower_encode(t, &kern, pool, rgb, z, NULL, rows, &err);

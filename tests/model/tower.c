@@ -30,6 +30,7 @@ static double *tensor(const tn_gguf *g, const char *format, int layer, const cha
     char full[80];
     snprintf(full, sizeof full, format, layer, name);
     const tn_tensor *t = tn_gguf_tensor(g, full);
+    if (!t && strstr(full, ".bias")) return NULL; /* the family has none */
     assert_non_null(t);
     size_t n = (size_t)(t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]);
     float *f = malloc(n * sizeof *f);
@@ -49,9 +50,15 @@ static void linear(const double *w, const double *b, const double *x, int rows, 
         }
 }
 
+/* With a bias a layer norm, else an RMS norm. */
 static void norm(const double *w, const double *b, double eps, const double *x, int rows, int n,
                  double *out) {
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; !b && r < rows; r++) {
+        double squares = 0;
+        for (int i = 0; i < n; i++) squares += x[r * n + i] * x[r * n + i] / n;
+        for (int i = 0; i < n; i++) out[r * n + i] = x[r * n + i] / sqrt(squares + eps) * w[i];
+    }
+    for (int r = 0; b && r < rows; r++) {
         double mean = 0, var = 0;
         for (int i = 0; i < n; i++) mean += x[r * n + i] / n;
         for (int i = 0; i < n; i++) var += (x[r * n + i] - mean) * (x[r * n + i] - mean) / n;
@@ -59,8 +66,9 @@ static void norm(const double *w, const double *b, double eps, const double *x, 
     }
 }
 
+/* window [n]: patches see those of the same number; NULL: all. */
 static void attend(const double *q, const double *k, const double *v, int n, int width, int heads,
-                   double *out) {
+                   const int *window, double *out) {
     int d = width / heads;
     double *p = malloc((size_t)n * sizeof *p);
     for (int h = 0; h < heads; h++)
@@ -69,7 +77,7 @@ static void attend(const double *q, const double *k, const double *v, int n, int
             for (int j = 0; j < n; j++) {
                 p[j] = 0;
                 for (int c = 0; c < d; c++) p[j] += q[i * width + h * d + c] * k[j * width + h * d + c];
-                p[j] /= sqrt(d);
+                p[j] = window && window[i] != window[j] ? -INFINITY : p[j] / sqrt(d);
                 most = fmax(most, p[j]);
             }
             for (int j = 0; j < n; j++) sum += p[j] = exp(p[j] - most);
@@ -124,7 +132,7 @@ static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size 
                          (double)s->mean[c]) /
                         (double)s->std[c];
     double *w = tensor(g, "v.patch_embd.weight", 0, ""), *b = tensor(g, "v.patch_embd.bias", 0, "");
-    if (s->kind == TN_TOWER_QWEN3VL) {
+    if (tn_tower_any_size(s->kind)) {
         double *other = tensor(g, "v.patch_embd.weight.1", 0, "");
         for (int i = 0; i < s->width * k; i++) w[i] += other[i];
         free(other);
@@ -136,6 +144,7 @@ static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size 
 
 /* x += positions: those of the table, or where it is of another size, bilinearly between its first and last. */
 static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, double *x) {
+    if (s->kind == TN_TOWER_QWEN25VL) return;
     int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch;
     double *at = tensor(g, "v.position_embd.weight", 0, "");
     for (int i = 0; i < across * down; i++) {
@@ -246,25 +255,35 @@ static void pool_rows(const tn_gguf *g, const tn_tower_shape *s, const double *h
     free(weight), free(fc), free(mean);
 }
 
+/* The number of each patch's window, which has as many whole blocks as go into its side. */
+static int *windows(const tn_tower_shape *s, int n, int across) {
+    int *of = malloc((size_t)n * sizeof *of), side = s->window / s->patch / s->shuffle * s->shuffle;
+    for (int i = 0; i < n; i++) of[i] = i / across / side * 1000 + i % across / side;
+    return of;
+}
+
 /* x after a layer. */
 static void run_layer(const tn_gguf *g, const tn_tower_shape *s, int l, int n, int across, double *x) {
     int width = s->width;
     double eps = (double)s->eps, *h = normed(g, "v.blk.%d.%s", l, "ln1", eps, x, n, width);
     double *q = projected(g, s, l, 0, h, n), *keys = projected(g, s, l, 1, h, n),
            *v = projected(g, s, l, 2, h, n);
-    if (s->kind == TN_TOWER_QWEN3VL) {
+    int *window = s->window && (l + 1) % s->full_every ? windows(s, n, across) : NULL;
+    if (tn_tower_any_size(s->kind)) {
         turn(q, n, across, width, s->n_heads);
         turn(keys, n, across, width, s->n_heads);
     }
-    attend(q, keys, v, n, width, s->n_heads, h);
+    attend(q, keys, v, n, width, s->n_heads, window, h);
     add_linear(g, l, "attn_out", h, n, width, width, x);
-    free(h), free(q), free(v), free(keys);
+    free(h), free(q), free(v), free(keys), free(window);
     h = normed(g, "v.blk.%d.%s", l, "ln2", eps, x, n, width);
     double *up = of_layer(g, l, "ffn_up", h, n, width, s->ff);
-    for (int i = 0; i < n * s->ff; i++)
+    double *gate = s->kind == TN_TOWER_QWEN25VL ? of_layer(g, l, "ffn_gate", h, n, width, s->ff) : NULL;
+    for (int i = 0; gate && i < n * s->ff; i++) up[i] *= gate[i] / (1 + exp(-gate[i]));
+    for (int i = 0; !gate && i < n * s->ff; i++)
         up[i] = 0.5 * up[i] * (1 + tanh(sqrt(2 / acos(-1)) * (up[i] + 0.044715 * up[i] * up[i] * up[i])));
     add_linear(g, l, "ffn_down", up, n, s->ff, width, x);
-    free(h), free(up);
+    free(h), free(up), free(gate);
 }
 
 /* rows [tn_tower_rows][tn_tower_row_width] */
@@ -281,7 +300,7 @@ static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, co
     double *h = normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width), *blocks = beside(s, z, h);
     if (s->kind == TN_TOWER_GEMMA3) {
         pool_rows(g, s, h, rows);
-    } else if (s->kind == TN_TOWER_QWEN3VL) {
+    } else if (tn_tower_any_size(s->kind)) {
         merge(g, "mm.0", "mm.2", 0, blocks, tn_tower_rows(s, z), wide, s->out, stride, rows);
     } else {
         double *fc = tensor(g, "mm.model.fc.weight", 0, "");
@@ -302,8 +321,8 @@ static void write_tower(char path[FIXTURE_PATH], const char *name, tn_dtype d) {
 /* A tile; of the family without tiles, pictures of sizes that are no multiples of the table. */
 static tn_tower_size size_of(const tn_tower_shape *s, int i) {
     int block = s->patch * s->shuffle;
-    tn_tower_size sizes[] = {{5 * block, 3 * block}, {block, 4 * block}, {block, block}};
-    return s->kind == TN_TOWER_QWEN3VL ? sizes[i % 3] : tn_tower_tile(s);
+    tn_tower_size sizes[] = {{5 * block, 3 * block}, {block, 4 * block}, {9 * block, 5 * block}};
+    return tn_tower_any_size(s->kind) ? sizes[i % 3] : tn_tower_tile(s);
 }
 
 static size_t bytes_of(tn_tower_size z) { return (size_t)z.width * (size_t)z.height * 3; }
@@ -319,26 +338,18 @@ static void times(const tn_gguf *g, int layer, const char *name, size_t at, size
     char full[80];
     snprintf(full, sizeof full, "v.blk.%d.%s", layer, name);
     const tn_tensor *t = tn_gguf_tensor(g, full);
-    size_t n = (size_t)(t->dims[0] * t->dims[1]);
+    size_t n = t ? (size_t)(t->dims[0] * t->dims[1]) : 0;              /* not every family has it */
     for (size_t i = at; i < n; i += step) ((float *)t->data)[i] *= by; /* the test's own bytes */
 }
 
 /* A channel in front of each layer's linears becomes 20 times larger and their weights for it as much smaller. */
 static void stand_out(const tn_gguf *g, const tn_tower_shape *s) {
-    static const char *const norms[] = {"ln1", "ln2"},
-                             *const apart[] = {"attn_q", "attn_k", "attn_v", "ffn_up"},
-                             *const joint[] = {"attn_qkv", "ffn_up"};
-    const bool fused = s->kind == TN_TOWER_QWEN3VL;
-    const char *const *linears = fused ? joint : apart;
-    char name[40];
+    static const char *const larger[] = {"ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias"},
+                             *const smaller[] = {"attn_q.weight",   "attn_k.weight", "attn_v.weight",
+                                                 "attn_qkv.weight", "ffn_up.weight", "ffn_gate.weight"};
     for (int l = 0; l < s->n_layers; l++) {
-        for (int i = 0; i < 4; i++) {
-            snprintf(name, sizeof name, "%s.%s", norms[i / 2], i % 2 ? "bias" : "weight");
-            times(g, l, name, 5, (size_t)s->width, 20);
-            if (i >= (fused ? 2 : 4)) continue;
-            snprintf(name, sizeof name, "%s.weight", linears[i]);
-            times(g, l, name, 5, (size_t)s->width, 0.05f);
-        }
+        for (int i = 0; i < 4; i++) times(g, l, larger[i], 5, (size_t)s->width, 20);
+        for (int i = 0; i < 6; i++) times(g, l, smaller[i], 5, (size_t)s->width, 0.05f);
     }
 }
 
@@ -383,8 +394,9 @@ static double off(const char *name, tn_dtype d, tn_tower_scheme scheme, bool out
 static void as_in_double_precision(void **state) {
     (void)state;
     static const tn_dtype types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0};
-    static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj", "tiny-gemma3-mmproj",
-                                        "tiny-qwen3vl-mmproj", "tiny-qwen35-mmproj"};
+    static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj",
+                                        "tiny-gemma3-mmproj",  "tiny-qwen3vl-mmproj",
+                                        "tiny-qwen35-mmproj",  "tiny-qwen25vl-mmproj"};
     enum { N = sizeof names / sizeof *names };
     for (int i = 0; i < N; i++)
         for (int j = 0; j < 4; j++) {
@@ -438,6 +450,7 @@ static void same_bits_whatever_the_threads(void **state) {
         same_bits("tiny-smolvlm-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-qwen3vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-qwen35-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-qwen25vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
     }
 }
 
@@ -482,6 +495,16 @@ static const fault wrong[] = {
     {"clip.vision.block_count", 4, "\x01", 1, TERN_E_UNSUPPORTED, "v.blk.1.ln1.weight is not known"},
 };
 
+/* Of Qwen2.5-VL's, whose windows are of 112 pixels where the file says nothing else. */
+static const fault wrong_windows[] = {
+    {"clip.vision.n_wa_patter", 0, "X", 1, TERN_E_UNSUPPORTED, "clip.vision.n_wa_patterX is not known"},
+    {"clip.vision.n_wa_pattern", 4, "\0", 1, TERN_E_FORMAT, "n_wa_pattern is missing or not 1 to 256"},
+    {"clip.use_silu", 4, "\0", 1, TERN_E_UNSUPPORTED, "is the quick form of GELU, and SiLU is what is known"},
+    {"v.blk.2.ffn_gate.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.2.ffn_gate.bias"},
+    {"clip.vision.patch_size", 4, "\x39", 1, TERN_E_FORMAT, "windows of 112 pixels, and blocks of 114"},
+    {"clip.use_silu", 0, "", 0, TERN_OK, NULL},
+};
+
 /* Of Qwen3-VL's. */
 static const fault wrong_qwen[] = {
     {"clip.vision.spatial_merge_siz", 0, "X", 1, TERN_E_UNSUPPORTED,
@@ -524,6 +547,7 @@ static void wrong_files_are_refused_by_name(void **state) {
     char path[FIXTURE_PATH], *bytes;
     size_t n;
     tern_error err;
+    is_refused("tiny-qwen25vl-mmproj", wrong_windows, sizeof wrong_windows / sizeof *wrong_windows);
     is_refused("tiny-qwen3vl-mmproj", wrong_qwen, sizeof wrong_qwen / sizeof *wrong_qwen);
     is_refused("tiny-smolvlm-mmproj", wrong, sizeof wrong / sizeof *wrong);
     write_tower(path, "tiny-smolvlm-mmproj", TN_F32);
