@@ -1,5 +1,6 @@
-/* How long an encoder of pictures takes a tile: bench_tower MMPROJ [THREADS [TILES [float|int8]]]. Prints milliseconds of the
- * clock and of all threads' processor time, which says more on a busy machine; of INT8 also the cosine to the rows in floats. */
+/* How long an encoder of pictures takes a tile: bench_tower MMPROJ [THREADS [SIDE [float|int8]]]. SIDE: of a square picture
+ * in pixels, where the family has no tiles; 0: what its table of positions is for. Prints milliseconds of the clock and of
+ * all threads' processor time, which says more on a busy machine; of INT8 also the cosine to the rows in floats. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "model/tower.h"
@@ -29,12 +30,12 @@ static double cosine(const float *a, const float *b, size_t n) {
 }
 
 static int compare(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path, const uint8_t *rgb,
-                   int n_tiles, const float *rows, size_t n) {
+                   tn_tower_size size, const float *rows, size_t n) {
     tn_tower *t;
     tern_error err;
     float *of_float = malloc(n * sizeof *of_float);
     if (!of_float || tn_tower_open(ctx, pool, path, 0, TN_TOWER_FLOAT, &t, &err) != TERN_OK ||
-        tn_tower_encode(t, kern, pool, rgb, n_tiles, NULL, of_float, &err) != TERN_OK)
+        tn_tower_encode(t, kern, pool, rgb, size, NULL, of_float, &err) != TERN_OK)
         return 1;
     printf("cosine to the rows in floats: %.6f\n", cosine(rows, of_float, n));
     tn_tower_close(&t);
@@ -49,7 +50,7 @@ int main(int argc, char **argv) {
     tn_tower *t;
     tern_error err;
     if (argc < 2) return 2;
-    int n_threads = argc > 2 ? atoi(argv[2]) : tn_cpu_count(), n_tiles = argc > 3 ? atoi(argv[3]) : 1;
+    int n_threads = argc > 2 ? atoi(argv[2]) : tn_cpu_count(), side = argc > 3 ? atoi(argv[3]) : 0;
     tn_tower_scheme scheme = argc > 4 && !strcmp(argv[4], "int8") ? TN_TOWER_INT8 : TN_TOWER_FLOAT;
     tn_ctx_init(&ctx, NULL);
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
@@ -59,21 +60,25 @@ int main(int argc, char **argv) {
         return 1;
     }
     const tn_tower_shape *s = tn_tower_shape_of(t);
-    size_t n = (size_t)n_tiles * (size_t)s->image * (size_t)s->image * 3;
+    const tn_tower_size size = side ? (tn_tower_size){side, side} : tn_tower_tile(s);
+    const size_t n = (size_t)size.width * (size_t)size.height * 3,
+                 n_rows = (size_t)tn_tower_rows(s, size) * (size_t)tn_tower_row_width(s);
     uint8_t *rgb = malloc(n);
-    float *rows = malloc((size_t)n_tiles * (size_t)(tn_tower_rows(s) * s->out) * sizeof *rows);
+    float *rows = malloc(n_rows * sizeof *rows);
     if (!rgb || !rows) return 1;
     for (size_t i = 0; i < n; i++) rgb[i] = (uint8_t)(i * 2654435761u >> 13);
     for (int i = 0; i < 5; i++) {
         double c0 = cpu_s();
         int64_t t0 = tn_now_ns();
-        if (tn_tower_encode(t, &kern, pool, rgb, n_tiles, NULL, rows, &err) != TERN_OK) return 1;
+        if (tn_tower_encode(t, &kern, pool, rgb, size, NULL, rows, &err) != TERN_OK) {
+            fprintf(stderr, "%s\n", err.message);
+            return 1;
+        }
         printf("%7.1f ms, %7.1f ms of processor time\n", (double)(tn_now_ns() - t0) * 1e-6,
                (cpu_s() - c0) * 1e3);
     }
-    size_t n_rows = (size_t)n_tiles * (size_t)(tn_tower_rows(s) * s->out);
     tn_tower_close(&t);
-    int rc = scheme == TN_TOWER_INT8 ? compare(&ctx, pool, &kern, argv[1], rgb, n_tiles, rows, n_rows) : 0;
+    int rc = scheme == TN_TOWER_INT8 ? compare(&ctx, pool, &kern, argv[1], rgb, size, rows, n_rows) : 0;
     free(rgb);
     free(rows);
     tn_pool_close(&pool);

@@ -19,6 +19,7 @@ struct tn_sight {
     char *model, *mmproj; /* files; mmproj NULL: none was named */
     tn_tower_scheme scheme;
     bool one_view;
+    int32_t most_rows; /* of a picture of any size */
     uint64_t memory_bytes, disk_bytes;
     char *folder;             /* of rows on disk, [TN_KEPT_PATH]; NULL: none */
     pthread_mutex_t encoding; /* the tower, and work with it; before mu */
@@ -39,13 +40,14 @@ struct tn_sight {
 static char *copied(tern_engine *e, const char *s) { return s ? tn_strdup(&e->ctx, TN_MEM_TEXT, s) : NULL; }
 
 tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *o, tern_error *err) {
-    enum { MEMORY_BYTES = 256 << 20 };
+    enum { MEMORY_BYTES = 256 << 20, ROWS = 1280 };
     tn_sight *s = tn_calloc(&e->ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for an engine");
     e->sight = s;
     s->e = e;
     s->scheme = o->encoder && !strcmp(o->encoder, "int8") ? TN_TOWER_INT8 : TN_TOWER_FLOAT;
     s->one_view = o->one_view;
+    s->most_rows = o->picture_rows ? o->picture_rows : ROWS;
     s->memory_bytes = o->picture_memory_bytes ? o->picture_memory_bytes : MEMORY_BYTES;
     s->disk_bytes = o->picture_cache_bytes;
     s->next_id = e->model->h.n_vocab;
@@ -130,6 +132,26 @@ bool tn_sight_can(tern_engine *e, tern_error *why) {
     return path;
 }
 
+/* What the encoder's rows need of the language model. */
+static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, tern_error *err) {
+    const tn_hparams *h = &s->e->model->h;
+    TN_FAIL_IF(
+        shape->kind == TN_TOWER_GEMMA3 && s->e->npu, err, TERN_E_UNSUPPORTED,
+        "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in pieces, and "
+        "they see each other");
+    TN_FAIL_IF(
+        tn_tower_any_size(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
+        "pictures of Qwen's encoders need a model whose rope has three axes, and this one (%s) has not told "
+        "them%s",
+        h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");
+    TN_FAIL_IF(
+        shape->n_deep != h->n_deepstack, err, TERN_E_INVALID,
+        "the encoder is of another model: it gives rows for %d first layers (deepstack), and the model's "
+        "read %d",
+        shape->n_deep, h->n_deepstack);
+    return TERN_OK;
+}
+
 /* With the lock `encoding`. */
 static tern_status need_tower(tn_sight *s, tern_error *err) {
     tern_engine *e = s->e;
@@ -140,13 +162,13 @@ static tern_status need_tower(tn_sight *s, tern_error *err) {
         tn_tower_close(&s->tower);
         return tn_fail(err, TERN_E_IO, "the encoder of pictures was changed while it was in use");
     }
-    if (tn_tower_shape_of(s->tower)->kind == TN_TOWER_GEMMA3 && e->npu) {
-        tn_tower_close(&s->tower);
-        return tn_fail(err, TERN_E_UNSUPPORTED,
-                       "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in "
-                       "pieces, and they see each other");
-    }
+    tern_status st = check_tower(s, tn_tower_shape_of(s->tower), err);
+    if (st != TERN_OK) tn_tower_close(&s->tower);
+    TN_TRY(st);
     s->shape = *tn_tower_shape_of(s->tower);
+    const int64_t block = (int64_t)s->shape.patch * s->shape.shuffle, most = s->most_rows * block * block;
+    if (s->shape.max_pixels > most) s->shape.max_pixels = most;
+    if (s->shape.min_pixels > s->shape.max_pixels / 4) s->shape.min_pixels = s->shape.max_pixels / 4;
     s->fingerprint = tn_tower_fingerprint(s->tower);
     s->opened = true;
     return TERN_OK;
@@ -175,8 +197,13 @@ static tn_seen **bucket_of(tn_sight *s, const uint8_t *key) {
     return &s->buckets[(key[0] | (uint32_t)key[1] << 8) % BUCKETS];
 }
 
+size_t tn_sight_row_width(const tern_engine *e) {
+    const tn_hparams *h = &e->model->h;
+    return (size_t)h->n_embd * (size_t)(1 + h->n_deepstack);
+}
+
 static uint64_t bytes_of(const tn_sight *s, const tn_seen *v) {
-    return (uint64_t)v->n * (uint64_t)s->e->model->h.n_embd * sizeof(float);
+    return (uint64_t)v->n * tn_sight_row_width(s->e) * sizeof(float);
 }
 
 /* The view that nobody holds for longest, of those with rows or of all. With the lock. */
@@ -303,7 +330,7 @@ static tern_status find_rows(tn_look *l, int32_t i, tern_error *err) {
     if (!atomic_load(&v->x) && s->disk_bytes) {
         float *rows = tn_alloc(&e->ctx, TN_MEM_OTHER, bytes_of(s, v), 1);
         TN_FAIL_IF(!rows, err, TERN_E_MEMORY, "no memory for the %d rows of a picture", v->n);
-        on_disk = tn_kept_read(s->folder, v->key, v->n, e->model->h.n_embd, rows);
+        on_disk = tn_kept_read(s->folder, v->key, v->n, (int32_t)tn_sight_row_width(e), rows);
         tern_status st = on_disk ? tn_sight_give(e, v, rows, err) : TERN_OK;
         tn_free(&e->ctx, rows);
         TN_TRY(st);
@@ -340,6 +367,7 @@ static tern_status look(tn_look *l, const tn_picture *p, bool one_view, tern_err
         tn_view_key(&l->medium, i, e->sight->fingerprint, key);
         TN_TRY(tn_sight_view(e, key, l->medium.views[i].n_rows, &l->views[i], err));
         atomic_store(&l->views[i]->whole, l->medium.kind == TN_TOWER_GEMMA3);
+        atomic_store(&l->views[i]->columns, l->medium.views[i].columns);
         TN_TRY(find_rows(l, i, err));
     }
     pass_known(l);
@@ -366,13 +394,14 @@ static tern_status encode(tn_look *l, const atomic_bool *cancel, tern_error *err
     float *rows = tn_alloc(&e->ctx, TN_MEM_OTHER, bytes_of(s, v), 1);
     TN_FAIL_IF(!rows, err, TERN_E_MEMORY, "no memory for the %d rows of a picture", v->n);
     int64_t t0 = tn_now_ns();
-    tern_status st = tn_tower_encode(s->tower, &e->kern, e->pool, l->medium.rgb + l->medium.views[l->next].at,
-                                     1, cancel, rows, err);
+    const tn_view *view = &l->medium.views[l->next];
+    tern_status st = tn_tower_encode(s->tower, &e->kern, e->pool, l->medium.rgb + view->at,
+                                     (tn_tower_size){view->width, view->height}, cancel, rows, err);
     double took_s = (double)(tn_now_ns() - t0) * 1e-9;
     if (st == TERN_OK) st = tn_sight_give(e, v, rows, err);
     if (st == TERN_OK && s->disk_bytes)
-        tn_kept_write(&e->ctx, s->folder, s->disk_bytes, &s->folder_bytes, v->key, v->n, e->model->h.n_embd,
-                      rows);
+        tn_kept_write(&e->ctx, s->folder, s->disk_bytes, &s->folder_bytes, v->key, v->n,
+                      (int32_t)tn_sight_row_width(e), rows);
     tn_free(&e->ctx, rows);
     if (st != TERN_OK) return st;
     l->encoded++;

@@ -22,7 +22,8 @@ typedef struct tn_seen {
     uint8_t key[TN_VIEW_KEY];
     int32_t first, n;   /* ids first .. first + n - 1 */
     atomic_bool whole;  /* its rows see each other in the language model */
-    _Atomic(float *) x; /* [n][n_embd]; NULL: not in memory. It stays while the view is held. */
+    atomic_int columns; /* its rows have places in a grid of so many columns; 0: they have none */
+    _Atomic(float *) x; /* [n][tn_sight_row_width]; NULL: not in memory. It stays while the view is held. */
     /* guarded by the sight's lock */
     int32_t holders;
     uint64_t used;
@@ -43,7 +44,9 @@ void tn_sight_rest(tern_engine *e);
 /* The view of that key, held by the caller; n rows, in memory or not. A new one gets ids. */
 tern_status tn_sight_view(tern_engine *e, const uint8_t key[TN_VIEW_KEY], int32_t n, tn_seen **out,
                           tern_error *err);
-/* Gives it its rows [n][n_embd], which are copied, unless it has them. */
+/* Values of a row: those of an embedding, then those that first layers add (deepstack). */
+size_t tn_sight_row_width(const tern_engine *e);
+/* Gives it its rows [n][width], which are copied, unless it has them. */
 tern_status tn_sight_give(tern_engine *e, tn_seen *v, const float *rows, tern_error *err);
 void tn_sight_hold(tern_engine *e, tn_seen *v);
 void tn_sight_let_go(tern_engine *e, tn_seen *v);

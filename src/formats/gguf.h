@@ -65,6 +65,7 @@ void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *
                          size_t n);
 void tn_gguf_put_arr_f32(tn_gguf_writer *w, const char *key, const float *values, size_t n);
 void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *values, size_t n);
+void tn_gguf_put_arr_bool(tn_gguf_writer *w, const char *key, const bool *values, size_t n);
 /* Adds a tensor. dims come outermost first. */
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,
                         const uint64_t *dims);

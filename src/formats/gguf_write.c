@@ -154,6 +154,11 @@ void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *valu
     key_bytes(w, values, n * sizeof *values);
 }
 
+void tn_gguf_put_arr_bool(tn_gguf_writer *w, const char *key, const bool *values, size_t n) {
+    begin_array(w, key, T_BOOL, n);
+    for (size_t i = 0; i < n; i++) key_bytes(w, &(uint8_t){values[i]}, 1);
+}
+
 static uint64_t aligned(uint64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,

@@ -47,7 +47,8 @@ static size_t byte_text(int b, char out[4]) {
 enum { SEES_GRID = 4, N_MARKS = 3 + SEES_GRID * SEES_GRID };
 static int mark_text(int family, size_t i, char out[24]) {
     static const char *const marks[][3] = {{"<image>", "<fake_token_around_image>", "<global-img>"},
-                                           {"<start_of_image>", "<image_soft_token>", "<end_of_image>"}};
+                                           {"<start_of_image>", "<image_soft_token>", "<end_of_image>"},
+                                           {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"}};
     if (i < 3) return snprintf(out, 24, "%.23s", marks[family - 1][i]);
     int cell = (int)i - 3;
     return snprintf(out, 24, "<row_%d_col_%d>", cell / SEES_GRID % SEES_GRID + 1, cell % SEES_GRID + 1);
@@ -61,10 +62,11 @@ static const char sees_template[] =
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}";
 
 static void put_template(tn_gguf_writer *w, int sees) {
-    char mark[24], text[sizeof sees_template + sizeof mark];
+    char mark[3][24] = {"", "", ""}, text[sizeof sees_template + sizeof mark];
     const char *hole = strstr(sees_template, "%s");
-    (void)mark_text(sees, 0, mark);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(hole - sees_template), sees_template, mark, hole + 2);
+    for (size_t i = 0; i < (sees == 3 ? 3 : 1); i++) (void)mark_text(sees, i, mark[i]);
+    snprintf(text, sizeof text, "%.*s%s%s%s%s", (int)(hole - sees_template), sees_template, mark[0], mark[1],
+             mark[2], hole + 2);
     tn_gguf_put_str(w, "tokenizer.chat_template", text);
 }
 
@@ -370,7 +372,6 @@ static void rope_factors(const shape *p, bool longer, float out[TN_MAX_ROT / 2])
 
 static void put_delta_keys(synth *s, const shape *p) {
     const tn_delta_net *n = &s->h.delta;
-    static const int32_t sections[4] = {2, 1, 1, 0}; /* text has the same position in all of them */
     const struct {
         const char *tail;
         int32_t v;
@@ -383,9 +384,6 @@ static void put_delta_keys(synth *s, const shape *p) {
         snprintf(key, sizeof key, "%s.%s", p->arch, keys[i].tail);
         tn_gguf_put_u32(s->w, key, (uint32_t)keys[i].v);
     }
-    if (n->mamba) return;
-    snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
-    tn_gguf_put_arr_i32(s->w, key, sections, 4);
 }
 
 /* What layers with a window and without one differ in, and what they share. */
@@ -440,7 +438,7 @@ static void put_dense_keys(synth *s, const shape *p) {
 /* What these architectures leave to the file; and how many pairs turn by each of several positions, which are the
  * same in text. */
 static void put_said(synth *s, const shape *p) {
-    int32_t pairs = p->d_head / 2;
+    int32_t pairs = (p->n_rot ? p->n_rot : p->d_head) / 2;
     const int32_t sections[4] = {pairs - 2 * (pairs / 3), pairs / 3, pairs / 3, 0};
     char key[96];
     snprintf(key, sizeof key, "%s.use_parallel_residual", p->arch);
@@ -448,6 +446,8 @@ static void put_said(synth *s, const shape *p) {
     if (!s->arch->sections) return;
     snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
     tn_gguf_put_arr_i32(s->w, key, sections, 4);
+    snprintf(key, sizeof key, "%s.n_deepstack_layers", p->arch);
+    if (p->deepstack) tn_gguf_put_u32(s->w, key, (uint32_t)p->deepstack);
 }
 
 /* Sizes of heads; of latents too, where those of heads have names of their own if keys and values are tensors apart. */

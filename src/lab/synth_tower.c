@@ -16,17 +16,28 @@ typedef struct tower {
     tn_tower_kind kind;
     int32_t n_layers, n_heads, width, ff, image, patch, shuffle, out, longest;
     float eps;
+    uint64_t
+        deep; /* layers that are read beside the last one, a bit each; of windows: which layers have none */
 } tower;
+
+#define DEEP_5_11_17 (1 << 5 | 1 << 11 | 1 << 17)
 
 /* Sizes are as the models' published configurations have them; the last are for tests, odd in every way. */
 static const tower towers[] = {
-    {"smolvlm-256m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 576, 2048, 1e-6f},
-    {"smolvlm-500m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 960, 2048, 1e-6f},
-    {"smolvlm-2.2b-mmproj", TN_TOWER_IDEFICS3, 27, 16, 1152, 4304, 384, 14, 3, 2048, 1536, 1e-6f},
-    {"tiny-smolvlm-mmproj", TN_TOWER_IDEFICS3, 2, 2, 32, 64, 32, 8, 2, 64, 64, 1e-6f},
-    {"tiny-idefics3-mmproj", TN_TOWER_IDEFICS3, 3, 3, 36, 52, 47, 5, 3, 40, 94, 1e-5f},
-    {"gemma3-4b-mmproj", TN_TOWER_GEMMA3, 27, 16, 1152, 4304, 896, 14, 4, 2560, 896, 1e-6f},
-    {"tiny-gemma3-mmproj", TN_TOWER_GEMMA3, 2, 2, 32, 64, 32, 4, 2, 64, 32, 1e-6f},
+    {"smolvlm-256m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 576, 2048, 1e-6f, 0},
+    {"smolvlm-500m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 960, 2048, 1e-6f, 0},
+    {"smolvlm-2.2b-mmproj", TN_TOWER_IDEFICS3, 27, 16, 1152, 4304, 384, 14, 3, 2048, 1536, 1e-6f, 0},
+    {"tiny-smolvlm-mmproj", TN_TOWER_IDEFICS3, 2, 2, 32, 64, 32, 8, 2, 64, 64, 1e-6f, 0},
+    {"tiny-idefics3-mmproj", TN_TOWER_IDEFICS3, 3, 3, 36, 52, 47, 5, 3, 40, 94, 1e-5f, 0},
+    {"gemma3-4b-mmproj", TN_TOWER_GEMMA3, 27, 16, 1152, 4304, 896, 14, 4, 2560, 896, 1e-6f, 0},
+    {"tiny-gemma3-mmproj", TN_TOWER_GEMMA3, 2, 2, 32, 64, 32, 4, 2, 64, 32, 1e-6f, 0},
+    {"qwen3-vl-2b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2048, 0, 1e-6f, DEEP_5_11_17},
+    {"qwen3-vl-4b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2560, 0, 1e-6f, DEEP_5_11_17},
+    {"qwen3.5-0.8b-mmproj", TN_TOWER_QWEN3VL, 12, 12, 768, 3072, 768, 16, 2, 1024, 0, 1e-6f, 0},
+    {"qwen2.5-vl-3b-mmproj", TN_TOWER_QWEN25VL, 32, 16, 1280, 3420, 560, 14, 2, 2048, 0, 1e-6f, 8},
+    {"tiny-qwen25vl-mmproj", TN_TOWER_QWEN25VL, 3, 2, 32, 44, 56, 14, 2, 64, 0, 1e-6f, 2},
+    {"tiny-qwen3vl-mmproj", TN_TOWER_QWEN3VL, 3, 2, 32, 48, 40, 8, 2, 64, 0, 1e-6f, 1 << 0 | 1 << 2},
+    {"tiny-qwen35-mmproj", TN_TOWER_QWEN3VL, 2, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, 0},
 };
 
 static const tower *tower_of(const char *name) {
@@ -98,34 +109,74 @@ static void vector(writing *x, int layer, const char *name, int32_t n, float off
 
 static void linear(writing *x, int layer, const char *name, int32_t n, int32_t k, float gain) {
     char full[64];
-    snprintf(full, sizeof full, "v.blk.%d.%s.weight", layer, name);
+    if (layer < 0) snprintf(full, sizeof full, "%s.weight", name);
+    else snprintf(full, sizeof full, "v.blk.%d.%s.weight", layer, name);
     tensor(x, full, 2, (uint64_t[]){(uint64_t)n, (uint64_t)k}, 0, gain / sqrtf((float)k));
     snprintf(full, sizeof full, "%s.bias", name);
     vector(x, layer, full, n, 0, 0.2f);
 }
 
+/* Two products of neighbours side by side. */
+static void merger(writing *x, const char *fc1, const char *fc2) {
+    const int32_t wide = x->t->width * x->t->shuffle * x->t->shuffle;
+    linear(x, -1, fc1, wide, wide, 1);
+    linear(x, -1, fc2, x->t->out, wide, 1);
+}
+
+static void deep_merger(writing *x, int layer) {
+    const int32_t wide = x->t->width * x->t->shuffle * x->t->shuffle;
+    char name[40], other[40];
+    snprintf(name, sizeof name, "v.deepstack.%d.norm.weight", layer);
+    vector(x, -1, name, wide, 1, 0.2f);
+    snprintf(name, sizeof name, "v.deepstack.%d.norm.bias", layer);
+    vector(x, -1, name, wide, 0, 0.2f);
+    snprintf(name, sizeof name, "v.deepstack.%d.fc1", layer);
+    snprintf(other, sizeof other, "v.deepstack.%d.fc2", layer);
+    merger(x, name, other);
+}
+
+/* Layer norms have biases, RMS norms none. */
+static void norm(writing *x, int layer, const char *name) {
+    char full[40];
+    snprintf(full, sizeof full, "%s.weight", name);
+    vector(x, layer, full, x->t->width, 1, 0.2f);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (x->t->kind != TN_TOWER_QWEN25VL) vector(x, layer, full, x->t->width, 0, 0.2f);
+}
+
 static void all_tensors(writing *x) {
     const tower *t = x->t;
+    const bool any_size = tn_tower_any_size(t->kind), windows = t->kind == TN_TOWER_QWEN25VL;
     const uint64_t width = (uint64_t)t->width, patch = (uint64_t)t->patch,
                    side = (uint64_t)(t->image / t->patch);
     tensor(x, "v.patch_embd.weight", 4, (uint64_t[]){width, 3, patch, patch}, 0,
            1.5f / sqrtf(3 * (float)(patch * patch)));
-    vector(x, -1, "v.patch_embd.bias", t->width, 0, 0.2f);
-    tensor(x, "v.position_embd.weight", 2, (uint64_t[]){side * side, width}, 0, 0.3f);
+    if (any_size) /* the second moment of a film */
+        tensor(x, "v.patch_embd.weight.1", 4, (uint64_t[]){width, 3, patch, patch}, 0,
+               1.5f / sqrtf(3 * (float)(patch * patch)));
+    if (!windows) vector(x, -1, "v.patch_embd.bias", t->width, 0, 0.2f);
+    if (!windows) tensor(x, "v.position_embd.weight", 2, (uint64_t[]){side * side, width}, 0, 0.3f);
     for (int i = 0; i < t->n_layers; i++) {
-        vector(x, i, "ln1.weight", t->width, 1, 0.2f);
-        vector(x, i, "ln1.bias", t->width, 0, 0.2f);
-        linear(x, i, "attn_q", t->width, t->width, 1.5f); /* attention is far from uniform */
-        linear(x, i, "attn_k", t->width, t->width, 1.5f);
-        linear(x, i, "attn_v", t->width, t->width, 1);
+        norm(x, i, "ln1");
+        if (t->kind == TN_TOWER_QWEN3VL) {
+            linear(x, i, "attn_qkv", 3 * t->width, t->width, 1.5f);
+        } else {
+            linear(x, i, "attn_q", t->width, t->width, 1.5f); /* attention is far from uniform */
+            linear(x, i, "attn_k", t->width, t->width, 1.5f);
+            linear(x, i, "attn_v", t->width, t->width, 1);
+        }
         linear(x, i, "attn_out", t->width, t->width, 1);
-        vector(x, i, "ln2.weight", t->width, 1, 0.2f);
-        vector(x, i, "ln2.bias", t->width, 0, 0.2f);
+        norm(x, i, "ln2");
+        if (windows) linear(x, i, "ffn_gate", t->ff, t->width, 1);
         linear(x, i, "ffn_up", t->ff, t->width, 1);
         linear(x, i, "ffn_down", t->width, t->ff, 1);
+        if (!windows && t->deep >> i & 1) deep_merger(x, i);
     }
-    vector(x, -1, "v.post_ln.weight", t->width, 1, 0.2f);
-    vector(x, -1, "v.post_ln.bias", t->width, 0, 0.2f);
+    norm(x, -1, "v.post_ln");
+    if (any_size) {
+        merger(x, "mm.0", "mm.2");
+        return;
+    }
     if (t->kind == TN_TOWER_GEMMA3) {
         vector(x, -1, "mm.soft_emb_norm.weight", t->width, 1, 0.2f);
         tensor(x, "mm.input_projection.weight", 2, (uint64_t[]){width, (uint64_t)t->out}, 0,
@@ -137,28 +188,39 @@ static void all_tensors(writing *x) {
 }
 
 static void put_keys(const writing *x) {
+    static const char *const projectors[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = "idefics3",
+                                                             [TN_TOWER_GEMMA3] = "gemma3",
+                                                             [TN_TOWER_QWEN25VL] = "qwen2.5vl_merger",
+                                                             [TN_TOWER_QWEN3VL] = "qwen3vl_merger"};
+    const bool windows = x->t->kind == TN_TOWER_QWEN25VL;
     static const float half[] = {0.5f, 0.5f, 0.5f};
+    bool deep[64];
     const tower *t = x->t;
     const struct {
         const char *key;
         int32_t v;
-    } numbers[] = {{"clip.vision.image_size", t->image},
-                   {"clip.vision.patch_size", t->patch},
-                   {"clip.vision.embedding_length", t->width},
-                   {"clip.vision.feed_forward_length", t->ff},
-                   {"clip.vision.block_count", t->n_layers},
-                   {"clip.vision.projection_dim", t->out},
-                   {"clip.vision.attention.head_count", t->n_heads},
-                   {"clip.vision.projector.scale_factor", t->shuffle},
-                   {"clip.vision.preproc_image_size", t->longest}};
+    } numbers[] = {
+        {"clip.vision.image_size", t->image},
+        {"clip.vision.patch_size", t->patch},
+        {"clip.vision.embedding_length", t->width},
+        {"clip.vision.feed_forward_length", t->ff},
+        {"clip.vision.block_count", t->n_layers},
+        {"clip.vision.projection_dim", t->out},
+        {"clip.vision.attention.head_count", t->n_heads},
+        {t->longest ? "clip.vision.projector.scale_factor" : "clip.vision.spatial_merge_size", t->shuffle},
+        {"clip.vision.preproc_image_size", t->longest}};
     tn_gguf_put_str(x->w, "general.architecture", "clip");
     tn_gguf_put_str(x->w, "general.type", "mmproj");
     tn_gguf_put_str(x->w, "general.name", t->name);
     tn_gguf_put_bool(x->w, "clip.has_vision_encoder", true);
-    tn_gguf_put_str(x->w, "clip.projector_type", t->kind == TN_TOWER_GEMMA3 ? "gemma3" : "idefics3");
-    tn_gguf_put_bool(x->w, "clip.use_gelu", true);
+    tn_gguf_put_str(x->w, "clip.projector_type", projectors[t->kind]);
+    tn_gguf_put_bool(x->w, windows ? "clip.use_silu" : "clip.use_gelu", true);
+    if (windows) tn_gguf_put_u32(x->w, "clip.vision.n_wa_pattern", (uint32_t)t->deep);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        tn_gguf_put_u32(x->w, numbers[i].key, (uint32_t)numbers[i].v);
+        if (numbers[i].v) tn_gguf_put_u32(x->w, numbers[i].key, (uint32_t)numbers[i].v);
+    for (int i = 0; i < t->n_layers; i++) deep[i] = t->deep >> i & 1;
+    if (t->kind == TN_TOWER_QWEN3VL)
+        tn_gguf_put_arr_bool(x->w, "clip.vision.is_deepstack_layers", deep, (size_t)t->n_layers);
     tn_gguf_put_f32(x->w, "clip.vision.attention.layer_norm_epsilon", t->eps);
     tn_gguf_put_arr_f32(x->w, "clip.vision.image_mean", half, 3);
     tn_gguf_put_arr_f32(x->w, "clip.vision.image_std", half, 3);

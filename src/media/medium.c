@@ -55,6 +55,37 @@ static size to_tiles(size s, int32_t tile) {
     return s;
 }
 
+/* ---- sizes, as image_processing_qwen2_vl.py has them ---------------------------------------------------- */
+
+enum { MAX_ASPECT = 200 };
+
+/* Whole blocks of `of` pixels in x, which is scaled by `by`: the nearest, halves to even ones, or those below or above. */
+static int32_t nearest(int32_t x, int32_t of) { return (int32_t)nearbyint((double)x / of) * of; }
+static int32_t below(int32_t x, double by, int32_t of) {
+    const int32_t n = (int32_t)floor(x / by / of) * of;
+    return n > of ? n : of;
+}
+static int32_t above(int32_t x, double by, int32_t of) { return (int32_t)ceil(x * by / of) * of; }
+
+static tern_status to_blocks(const tn_tower_shape *s, size from, size *out, tern_error *err) {
+    const int32_t of = s->patch * s->shuffle, longer = from.width > from.height ? from.width : from.height,
+                  shorter = from.width > from.height ? from.height : from.width;
+    TN_FAIL_IF(longer > MAX_ASPECT * (int64_t)shorter, err, TERN_E_UNSUPPORTED,
+               "a picture of %d x %d pixels: the model reads none with a side more than %d times the other",
+               from.width, from.height, MAX_ASPECT);
+    const double area = (double)from.width * from.height;
+    *out = (size){nearest(from.width, of), nearest(from.height, of)};
+    const int64_t now = (int64_t)out->width * out->height;
+    if (now > s->max_pixels) {
+        const double by = sqrt(area / (double)s->max_pixels);
+        *out = (size){below(from.width, by, of), below(from.height, by, of)};
+    } else if (now < s->min_pixels) {
+        const double by = sqrt((double)s->min_pixels / area);
+        *out = (size){above(from.width, by, of), above(from.height, by, of)};
+    }
+    return TERN_OK;
+}
+
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
 static void cut(const tn_picture *p, int32_t row, int32_t column, tn_medium *m) {
@@ -75,7 +106,8 @@ static tern_status make_room(tn_ctx *ctx, const tn_tower_shape *s, int32_t rows,
     m->rgb = tn_alloc(ctx, TN_MEM_OTHER, (size_t)m->n_views, n_bytes);
     TN_FAIL_IF(!m->rgb || !m->views, err, TERN_E_MEMORY, "no memory for %d tiles of a picture", m->n_views);
     for (int32_t i = 0; i < m->n_views; i++)
-        m->views[i] = (tn_view){s->image, s->image, tn_tower_rows(s), (size_t)i * n_bytes};
+        m->views[i] =
+            (tn_view){s->image, s->image, tn_tower_rows(s, tn_tower_tile(s)), (size_t)i * n_bytes, 0};
     return TERN_OK;
 }
 
@@ -120,13 +152,29 @@ static tern_status make_gemma3(tn_ctx *ctx, const tn_tower_shape *s, const tn_pi
     return add_overview(p, TN_FILTER_BILINEAR, out, err);
 }
 
+static tern_status make_any_size(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
+                                 tern_error *err) {
+    size to;
+    tn_picture stretched;
+    TN_TRY(to_blocks(s, (size){p->width, p->height}, &to, err));
+    const tn_tower_size z = {to.width, to.height};
+    *out = (tn_medium){.ctx = ctx, .kind = s->kind, .n_views = 1};
+    out->views = tn_alloc(ctx, TN_MEM_OTHER, 1, sizeof *out->views);
+    TN_FAIL_IF(!out->views, err, TERN_E_MEMORY, "no memory for a picture");
+    *out->views = (tn_view){to.width, to.height, tn_tower_rows(s, z), 0, tn_tower_columns(s, z)};
+    TN_TRY(tn_picture_resize(p, TN_FILTER_BICUBIC, to.width, to.height, &stretched, err));
+    out->rgb = stretched.rgb;
+    return TERN_OK;
+}
+
 tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, bool one_view,
                            tn_medium *out, tern_error *err) {
     tn_picture from = *p;
     *out = (tn_medium){0};
     from.ctx = ctx;
-    tern_status st = s->kind == TN_TOWER_GEMMA3 ? make_gemma3(ctx, s, &from, out, err)
-                                                : make_idefics3(ctx, s, &from, one_view, out, err);
+    tern_status st = s->kind == TN_TOWER_GEMMA3   ? make_gemma3(ctx, s, &from, out, err)
+                     : tn_tower_any_size(s->kind) ? make_any_size(ctx, s, &from, out, err)
+                                                  : make_idefics3(ctx, s, &from, one_view, out, err);
     if (st != TERN_OK) tn_medium_free(out);
     return st;
 }
@@ -148,12 +196,18 @@ int32_t tn_medium_rows(const tn_medium *m) {
     return n;
 }
 
+#define QWEN                                                                                                 \
+    { "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|>", "<|image_pad|>" }
 static const struct {
-    const char *mark, *row;
-} families[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = {"<image>", "<image>"},
-                                [TN_TOWER_GEMMA3] = {"<start_of_image>", "<image_soft_token>"}};
+    const char *mark, *begin, *row;
+} families[TN_N_TOWER_KINDS] = {
+    [TN_TOWER_IDEFICS3] = {"<image>", "<image>", "<image>"},
+    [TN_TOWER_GEMMA3] = {"<start_of_image>", "<start_of_image>", "<image_soft_token>"},
+    [TN_TOWER_QWEN25VL] = QWEN,
+    [TN_TOWER_QWEN3VL] = QWEN};
 
 const char *tn_medium_mark(tn_tower_kind kind) { return families[kind].mark; }
+const char *tn_medium_begin(tn_tower_kind kind) { return families[kind].begin; }
 const char *tn_medium_row(tn_tower_kind kind) { return families[kind].row; }
 
 static void put(tn_segments *out, const char *text) { tn_segments_add(out, text, strlen(text), false); }
@@ -182,13 +236,18 @@ static void idefics3_marks(const tn_medium *m, tn_segments *out) {
 }
 
 void tn_medium_marks(const tn_medium *m, tn_segments *out) {
-    if (m->kind != TN_TOWER_GEMMA3) {
+    static const struct {
+        const char *before, *after;
+    } around[TN_N_TOWER_KINDS] = {[TN_TOWER_GEMMA3] = {"\n\n<start_of_image>", "<end_of_image>\n\n"},
+                                  [TN_TOWER_QWEN25VL] = {"<|vision_start|>", "<|vision_end|>"},
+                                  [TN_TOWER_QWEN3VL] = {"<|vision_start|>", "<|vision_end|>"}};
+    if (m->kind == TN_TOWER_IDEFICS3) {
         idefics3_marks(m, out);
         return;
     }
-    put(out, "\n\n<start_of_image>");
+    put(out, around[m->kind].before);
     put_view(m, 0, out);
-    put(out, "<end_of_image>\n\n");
+    put(out, around[m->kind].after);
 }
 
 void tn_view_key(const tn_medium *m, int32_t view, uint64_t tower, uint8_t key[TN_VIEW_KEY]) {

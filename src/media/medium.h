@@ -5,7 +5,11 @@
  * (512), tiles follow row by row, and an overview, the whole picture as one tile, comes last. With one view there is the
  * overview alone. As Hugging Face's Idefics3ImageProcessor does it with Pillow, bit for bit.
  *
- * Gemma 3: the picture is stretched to one square tile (896), bilinearly. Its rows see each other in the language model. */
+ * Gemma 3: the picture is stretched to one square tile (896), bilinearly. Its rows see each other in the language model.
+ *
+ * Qwen2.5-VL, Qwen3-VL: both sides become multiples of a block of patches (28, 32), halves to even ones, and are scaled where there are
+ * fewer or more pixels than the encoder's limits; the picture is stretched to that, bicubically. Its rows have places
+ * on three axes. */
 #ifndef TN_MEDIA_MEDIUM_H
 #define TN_MEDIA_MEDIUM_H
 
@@ -20,6 +24,7 @@ typedef struct tn_view {
     int32_t width, height; /* pixels */
     int32_t n_rows;        /* of the prompt */
     size_t at;             /* of its pixels in rgb */
+    int32_t columns;       /* rows of a line, where they have places on several axes; else 0 */
 } tn_view;
 
 typedef struct tn_medium {
@@ -35,8 +40,10 @@ tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_pictur
                            tn_medium *out, tern_error *err);
 void tn_medium_free(tn_medium *m); /* NULL-safe */
 
-/* What a family's template writes for a picture, and what stands for one row in the marks; both are in its vocabulary. */
+/* What a family's template writes for a picture; the token that this begins with, and the one that stands for a row in
+ * the marks. */
 const char *tn_medium_mark(tn_tower_kind kind);
+const char *tn_medium_begin(tn_tower_kind kind);
 const char *tn_medium_row(tn_tower_kind kind);
 /* Appends the marks of a medium: bytes of the template. */
 void tn_medium_marks(const tn_medium *m, tn_segments *out);

@@ -22,7 +22,7 @@ typedef struct asked {
     const tn_medium *const *media;
     size_t n_media;
     const char *source;     /* of the template; NULL: plain */
-    const char *mark, *row; /* of the family; NULL without media */
+    const char *mark, *row; /* of the family, as media/medium.h has them; NULL without media */
 } asked;
 
 /* ---- messages --------------------------------------------------------------------------------------------- */
@@ -199,7 +199,8 @@ static tern_status find_marks(asked *a, tern_error *err) {
     if (!a->n_media) return TERN_OK;
     a->mark = tn_medium_mark(a->media[0]->kind);
     a->row = tn_medium_row(a->media[0]->kind);
-    const char *missing = tn_tokenizer_find(a->t, a->mark) < 0  ? a->mark
+    const char *begin = tn_medium_begin(a->media[0]->kind);
+    const char *missing = tn_tokenizer_find(a->t, begin) < 0    ? begin
                           : tn_tokenizer_find(a->t, a->row) < 0 ? a->row
                                                                 : NULL;
     TN_FAIL_IF(missing, err, TERN_E_UNSUPPORTED,

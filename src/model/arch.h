@@ -49,7 +49,8 @@ typedef struct tn_arch {
     bool may_be_parallel;  /* the file says whether blocks are parallel */
     bool qk_norm_said;     /* and whether queries and keys are normed */
     bool dynamic;          /* rope of type "dynamic" changes what is beyond the trained context alone */
-    bool sections;         /* rope has several axes, which have the same position in text */
+    bool sections;         /* rope has several axes, which have the same position in text... */
+    bool interleaved;      /* ... and whose pairs take turns */
     bool norm_plus_one;    /* Hugging Face stores norm weights less 1 (GGUF does not) */
     bool scale_embd;       /* embeddings are multiplied by sqrt(n_embd) */
     bool gguf_permuted;    /* GGUF holds Q and K rows in interleaved rope order... */

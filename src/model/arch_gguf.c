@@ -87,6 +87,17 @@ static tern_status gguf_yarn(keys *k, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
     return TERN_OK;
 }
 
+/* Pairs of each axis of rope, and of a fourth that no model here has. */
+static void gguf_axes(keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    int64_t axes[TN_AXES] = {0}, none = 0;
+    const char *key = key_of(k, "rope.dimension_sections", buf);
+    for (int i = 0; a->sections && i < TN_AXES; i++)
+        if (!tn_gguf_arr_i64(k->g, key, i, &axes[i])) return;
+    if (tn_gguf_arr_i64(k->g, key, TN_AXES, &none) && none) return;
+    tn_rope_set_axes(a, h, axes);
+}
+
 static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
     const char *file = tn_gguf_path(k->g), *type = NULL;
     size_t n_type = 0;
@@ -100,6 +111,7 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
                "%s: %d rotated values, %d in layers with a window", file, h->n_rot, h->window_rot);
     TN_FAIL_IF(h->n_rot < 0 || h->n_rot > TN_MAX_ROT || h->n_rot % 2 || !(h->rope_base > 1), k->err,
                TERN_E_FORMAT, "%s: %d rotated values, rope base %g", file, h->n_rot, h->rope_base);
+    gguf_axes(k, a, h);
     double f[TN_MAX_ROT / 2], short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
     int n = h->n_rot / 2;
     tn_rope_plain(h, f);
@@ -569,5 +581,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_FAIL_IF(!embd, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing", tn_gguf_path(g));
     h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
     TN_TRY(gguf_rope(&k, a, h));
+    if (a->sections) h->n_deepstack = int_key(&k, "n_deepstack_layers", false, 0);
+    TN_TRY(k.st);
     return tn_arch_finish(a, tn_gguf_path(g), h, err);
 }

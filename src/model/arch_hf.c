@@ -182,6 +182,14 @@ static tern_status window_rot(config *c, const json_t *local, const tn_arch *a, 
     return c->st;
 }
 
+static void parse_axes(const json_t *rope, const tn_arch *a, tn_hparams *h) {
+    const json_t *all = json_object_get(rope, "mrope_section");
+    int64_t axes[TN_AXES] = {0};
+    if (!a->sections || json_array_size(all) != TN_AXES) return;
+    for (size_t i = 0; i < TN_AXES; i++) axes[i] = json_integer_value(json_array_get(all, i));
+    tn_rope_set_axes(a, h, axes);
+}
+
 static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
     if (a->positions) return TERN_OK; /* none: positions are learned rows */
     const json_t *r = rope_object(c, "full_attention"), *local = rope_object(c, "sliding_attention");
@@ -209,6 +217,7 @@ static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
     TN_FAIL_IF(h->n_rot > TN_MAX_ROT || h->n_rot < 2, c->err, TERN_E_UNSUPPORTED,
                "%s: %d rotated values, 2 to %d are possible", c->file, h->n_rot, TN_MAX_ROT);
     TN_TRY(window_rot(c, local, a, h));
+    parse_axes(r, a, h);
     if (type && (!strcmp(type, "longrope") || !strcmp(type, "su"))) return longrope(c, r, h);
     double f[TN_MAX_ROT / 2];
     tn_rope_plain(h, f);
@@ -726,6 +735,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
                                tern_error *err) {
     const json_t *text = json_object_get(o, "text_config"); /* of a model that sees and reads */
     bool tied = json_is_true(json_object_get(o, "tie_word_embeddings"));
+    const json_t *vision = json_object_get(o, "vision_config");
     if ((a->delta || a->window_heads || a->sections) && json_is_object(text)) o = text;
     static const char *const layers[] = {"num_hidden_layers", "num_layers", NULL},
                              *const eps[] = {"layer_norm_eps", "norm_epsilon", "norm_eps", NULL},
@@ -773,6 +783,8 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
                TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);
     TN_TRY(parse_act(&c, a, h));
     TN_TRY(parse_rope(&c, a, h));
+    const size_t n_deep = json_array_size(json_object_get(vision, "deepstack_visual_indexes"));
+    if (a->sections) h->n_deepstack = n_deep <= TN_MAX_DEEPSTACK ? (int32_t)n_deep : TN_MAX_DEEPSTACK + 1;
     TN_TRY(tn_arch_finish(a, file, h, err));
     return check_layer_types(&c, a, h);
 }

@@ -18,6 +18,8 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
 tern_status tn_arch_single_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
 
 /* Frequencies of the model's base, unscaled. */
+/* Pairs of each axis. Where they are not all of a head's, only pictures are refused. */
+void tn_rope_set_axes(const tn_arch *a, tn_hparams *h, const int64_t axes[TN_AXES]);
 void tn_rope_plain(const tn_hparams *h, double out[TN_MAX_ROT / 2]);
 void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]);
 /* The table of the layers with a window: of this base, unscaled. */

@@ -11,6 +11,18 @@ void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]) {
     for (int i = 0; i < h->n_rot / 2; i++) h->inv_freq[i] = h->inv_freq_long[i] = (float)f[i];
 }
 
+void tn_rope_set_axes(const tn_arch *a, tn_hparams *h, const int64_t axes[TN_AXES]) {
+    int64_t pairs = 0;
+    bool ok = true;
+    for (int i = 0; i < TN_AXES; i++) {
+        ok = ok && axes[i] > 0 && axes[i] <= TN_MAX_ROT;
+        pairs += ok ? axes[i] : 0;
+    }
+    if (!ok || 2 * pairs != h->n_rot) return;
+    for (int i = 0; i < TN_AXES; i++) h->rope_axes[i] = (int32_t)axes[i];
+    h->rope_interleaved = a->interleaved;
+}
+
 void tn_rope_set_local(tn_hparams *h, double base) {
     int32_t n = tn_local_rot(h);
     for (int i = 0; i < n / 2; i++) h->inv_freq_local[i] = (float)pow(base, -2.0 * i / n);

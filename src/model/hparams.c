@@ -38,6 +38,11 @@ const char *tn_layers_wrong(const tn_hparams *h) {
                      : h->latent.q_rank || h->latent.d_nope || h->latent.d_value || h->d_head > 512)
         return "sizes of latent attention (multiples of 32, of 4 for keys)";
     if (d % 4 || h->window_rot % 2 || tn_local_rot(h) > d) return "head size of layers with a window";
+    const int64_t pairs = (int64_t)h->rope_axes[0] + h->rope_axes[1] + h->rope_axes[2];
+    if (pairs && (2 * pairs != h->n_rot || !tn_has_axes(h) || h->local_rope)) return "axes of rope";
+    if (h->n_deepstack < 0 || h->n_deepstack > TN_MAX_DEEPSTACK || h->n_deepstack > h->n_layers ||
+        (h->n_deepstack && (h->n_ple || h->n_streams || h->parallel_block)))
+        return "layers that add to rows of pictures";
     if ((int64_t)h->n_ple * h->n_layers > 1 << 20) return "embeddings for every layer";
     for (int32_t l = h->n_layers - h->n_kv_shared; l < h->n_layers; l++)
         if (tn_layer_kv(h, l) < 0)

@@ -63,6 +63,8 @@ static inline int32_t tn_delta_key_head(const tn_delta_net *n, int32_t head) {
     return n->tiled ? head % n->n_key_heads : head / (n->n_heads / n->n_key_heads);
 }
 
+enum { TN_AXES = 3, TN_MAX_DEEPSTACK = 16 };
+
 typedef struct tn_hparams {
     char arch[32]; /* canonical name: a row of the table in arch_table.c */
     char name[128];
@@ -168,7 +170,20 @@ typedef struct tn_hparams {
      * the largest) are largest; 0: one group */
     int32_t experts_groups, experts_groups_used;
     bool single; /* a layer is one block: those that mix tokens do not feed forward */
+    /* So many pairs turn by a row's time, and by its place down and across in a picture (axes.h), one after another or,
+     * interleaved, in turns as long as there are some; all 0: a row has one position. */
+    int32_t rope_axes[TN_AXES];
+    bool rope_interleaved;
+    int32_t n_deepstack; /* first layers that add values of their own to the rows of pictures */
 } tn_hparams;
+
+static inline bool tn_has_axes(const tn_hparams *h) { return h->rope_axes[1] > 0; }
+/* By which axis a pair turns. */
+static inline int32_t tn_rope_axis(const tn_hparams *h, int32_t pair) {
+    const int32_t *n = h->rope_axes, axis = pair % TN_AXES;
+    if (h->rope_interleaved) return axis && pair < TN_AXES * n[axis] ? axis : 0;
+    return pair < n[0] ? 0 : pair < n[0] + n[1] ? 1 : 2;
+}
 
 static inline bool tn_latent(const tn_hparams *h) { return h->latent.rank > 0; }
 

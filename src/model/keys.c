@@ -137,8 +137,8 @@ static const struct {
     {NULL, "rope.scaling.yarn_ext_factor", NULL, 0},
     {"rope.alpha", NULL, NULL, 0},
     {"rope.llama_4_scaling_beta", NULL, NULL, 0}, /* parse_rope refuses it where it is not read */
-    {"rope.mrope_section", "rope.dimension_sections", sections,
-     0}, /* text has one position in all sections */
+    {"rope.mrope_section", "rope.dimension_sections", sections, 0},
+    {NULL, "n_deepstack_layers", sections, 0},
     {"rope.mrope_interleaved", NULL, sections, 0},
     {"rope.full_attention", NULL, NULL, 0},
     {"rope.sliding_attention", NULL, NULL, 0},
@@ -399,8 +399,7 @@ static const char *const idle_hf[] = {"architectures",
                                       "output_dropout",
                                       "mtp_loss_scaling_factor",
                                       "embedding_init_std"};
-static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "attention.temperature_length",
-                                        "n_deepstack_layers"};
+static const char *const idle_gguf[] = {"tensor_data_layout", "file_type", "attention.temperature_length"};
 
 /* Words that say nothing new. */
 static const struct {

@@ -34,6 +34,7 @@ static const tn_op_info *const table[TN_N_OP_KINDS] = {
     [TN_OP_ALTUP_MERGE] = &tn_op_altup_merge,
     [TN_OP_LATENT] = &tn_op_latent,
     [TN_OP_HEADS] = &tn_op_heads,
+    [TN_OP_DEEPSTACK] = &tn_op_deepstack,
 };
 
 const tn_op_info *tn_op_info_of(tn_op_kind kind) { return table[kind]; }

@@ -48,7 +48,7 @@ extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_o
     tn_op_conv, tn_op_conv_gate, tn_op_delta_gates, tn_op_delta_mix, tn_op_delta, tn_op_delta_norm,
     tn_op_attn_gate, tn_op_embed_layers, tn_op_layer_mix, tn_op_scale, tn_op_norm_add, tn_op_gate_sparse,
     tn_op_embed_add, tn_op_latent, tn_op_heads, tn_op_streams, tn_op_altup_predict, tn_op_altup_correct,
-    tn_op_altup_add, tn_op_altup_merge;
+    tn_op_altup_add, tn_op_altup_merge, tn_op_deepstack;
 
 /* Scores of the streams by a row of the one that is active: tanh(router norm(x) / n_embd). */
 void tn_altup_scores(const tn_op *op, const tn_frame *f, const float *x, float *normed,

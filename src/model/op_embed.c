@@ -9,7 +9,7 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
         float *x = tn_frame_row(f, op->out, op->width, i);
         const tn_extra_rows *extra = f->r->extra;
         if (extra && f->ids[i] >= extra->first) {
-            memcpy(x, tn_extra_row(extra, f->ids[i], (size_t)op->in_width),
+            memcpy(x, tn_extra_row(extra, f->ids[i]),
                    (size_t)op->in_width * sizeof *x); /* the session has checked that it is there */
             continue;
         }

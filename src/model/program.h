@@ -97,6 +97,7 @@ typedef enum tn_op_kind {
     TN_OP_EMBED_ADD,     /* X += the row of a text's type, and that of the position */
     TN_OP_LATENT,        /* the row of latents to the state; the rotated part of queries to Q */
     TN_OP_HEADS,         /* out = in W^T, head by head */
+    TN_OP_DEEPSTACK,     /* X += what the encoder of pictures gives rows of a picture for the layer */
     TN_OP_CAP,           /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;

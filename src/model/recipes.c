@@ -218,6 +218,11 @@ static const tn_recipe scaling[] = {
     {.kind = TN_OP_SCALE, .name = "layer scale", .in = TN_BUF_X, .out = TN_BUF_X, .weight = TN_W_LAYER_SCALE},
 };
 
+/* Or what pictures have for it: */
+static const tn_recipe deepening[] = {
+    {.kind = TN_OP_DEEPSTACK, .name = "deepstack", .in = TN_BUF_X, .out = TN_BUF_X},
+};
+
 /* ---- several residual streams, of which a layer works on one (AltUp): */
 
 #define FROM_STREAM(I, NAME)                                                                                 \
@@ -343,6 +348,7 @@ void tn_recipes_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX_PAR
                      : h->shared_expert              ? (tn_recipes)RECIPES(with_shared_expert)
                                                      : (tn_recipes)RECIPES(with_experts);
         if (h->n_ple) out[2] = (tn_recipes)RECIPES(adding);
+        else if (layer < h->n_deepstack) out[2] = (tn_recipes)RECIPES(deepening);
         if (h->layer_scale) out[3] = (tn_recipes)RECIPES(scaling);
     }
 }

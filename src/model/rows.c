@@ -31,11 +31,22 @@ int32_t tn_rows_before(const tn_rows *r, int32_t i, int32_t back, bool *in_frame
     return base - 1 - back;
 }
 
+/* The same of a row that stands at several positions, pair by pair. */
+static void angles_by_axis(const tn_hparams *h, float *cs, const float *inv_freq, const tn_row_axes *x) {
+    for (int32_t j = 0; j < h->n_rot / 2; j++) {
+        double angle = (double)x->at[tn_rope_axis(h, j)] * (double)inv_freq[j];
+        cs[2 * j] = (float)cos(angle) * h->rope_mscale;
+        cs[2 * j + 1] = (float)sin(angle) * h->rope_mscale;
+    }
+}
+
 void tn_rows_rope_table(const tn_rows *r, bool use_long) {
     const tn_hparams *h = r->h;
+    const float *inv_freq = use_long ? h->inv_freq_long : h->inv_freq;
     for (int32_t i = 0; i < r->n_rows; i++) {
-        angles(tn_rows_rope(r, i, 0), use_long ? h->inv_freq_long : h->inv_freq, h->n_rot, r->pos[i],
-               h->rope_mscale);
+        float *cs = tn_rows_rope(r, i, 0);
+        if (r->axes) angles_by_axis(h, cs, inv_freq, &r->axes[i]);
+        else angles(cs, inv_freq, h->n_rot, r->pos[i], h->rope_mscale);
         if (h->local_rope) angles(tn_rows_rope(r, i, 1), h->inv_freq_local, tn_local_rot(h), r->pos[i], 1);
     }
 }

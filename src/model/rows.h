@@ -17,11 +17,13 @@ struct tn_rows;
  * the vocabulary ends. */
 typedef struct tn_extra_span {
     int32_t first, n; /* ids first .. first + n - 1 */
-    const float *x;   /* [n][n_embd]; NULL: not at hand */
+    const float *x;   /* [n][width]; NULL: not at hand */
     bool whole;       /* its rows see each other */
+    int32_t columns;  /* they form a grid of so many columns (axes.h); 0: they stand one after another */
 } tn_extra_span;
 typedef struct tn_extra_rows {
     int32_t first; /* ids from here on are rows */
+    size_t width;  /* of a row: its embedding, then what layers add to it (deepstack) */
     size_t n;
     const tn_extra_span *spans; /* [n] in the order of their ids */
 } tn_extra_rows;
@@ -40,15 +42,21 @@ static inline const tn_extra_span *tn_extra_span_of(const tn_extra_rows *e, int3
 }
 
 /* The row of an id; NULL: it is not at hand. */
-static inline const float *tn_extra_row(const tn_extra_rows *e, int32_t id, size_t n_embd) {
+static inline const float *tn_extra_row(const tn_extra_rows *e, int32_t id) {
     const tn_extra_span *s = tn_extra_span_of(e, id);
-    return s && s->x ? s->x + (size_t)(id - s->first) * n_embd : NULL;
+    return s && s->x ? s->x + (size_t)(id - s->first) * e->width : NULL;
 }
 
 /* Positions first .. end - 1 of a picture whose rows see each other; end 0: the row belongs to none. */
 typedef struct tn_row_picture {
     int32_t first, end;
 } tn_row_picture;
+
+/* Where a row stands on the axes of rope, and what the first layers add to it (axes.h). */
+typedef struct tn_row_axes {
+    int32_t at[TN_AXES];
+    const float *deep; /* [n_deepstack][n_embd]; NULL: nothing */
+} tn_row_axes;
 
 /* Attends with a text's rows in one layer in place of full attention, spread over the pool. q and out are
  * [n_rows][n_heads * d_head]. run returns false where full attention is wanted. */
@@ -74,6 +82,7 @@ typedef struct tn_rows {
     const tn_rows_attend *attend;  /* of the float forward; NULL: attention is full */
     const tn_extra_rows *extra;    /* NULL: every id is a token's */
     const tn_row_picture *picture; /* [n_rows], each whole in this chunk or before it; NULL: there are none */
+    const tn_row_axes *axes;       /* [n_rows]; NULL: rows stand at pos */
     const struct tn_pause *pause;  /* between layers, where the text is read alone; NULL: never */
     float *rope_cs; /* [n_rows][tn_rope_tables][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
 } tn_rows;

@@ -40,7 +40,7 @@ static tern_status cut(run *r, const slice *slices, size_t n, tern_error *err) {
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* levels | x | h | q | k | v | wide | keys | values | scratch of every thread, and what the INT8 form needs,
+/* levels | turns | windows | gate | x | h | q | k | v | wide | keys | values | scratch of every thread, and what the INT8 form needs,
  * whose queries, keys and values lie in wide */
 static tern_status plan(run *r, tern_error *err) {
     const tn_tower_shape *s = &r->t->s;
@@ -59,6 +59,11 @@ static tern_status plan(run *r, tern_error *err) {
                            : aligned(tn_attn_f32_scratch(r->d_head, r->n_panels * TN_KV_PANEL) * f) / f;
     const slice slices[] = {
         {(void **)&r->levels, 3 * 256 * f},
+        {(void **)&r->turns, tn_tower_any_size(s->kind) ? r->n * r->d_head * f : 0},
+        {(void **)&r->from, s->window ? r->n * sizeof *r->from : 0},
+        {(void **)&r->first, s->window ? r->n * sizeof *r->first : 0},
+        {(void **)&r->end, s->window ? r->n * sizeof *r->end : 0},
+        {(void **)&r->gate, s->kind == TN_TOWER_QWEN25VL ? r->n * r->ff * f : 0},
         {(void **)&r->x, rows},
         {(void **)&r->h, rows},
         {(void **)&r->q, s8 ? 0 : rows},
@@ -76,6 +81,8 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->key_scale, s8 ? heads * keys * f : 0},
     };
     TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
+    if (!tn_tower_any_size(s->kind)) r->turns = NULL;
+    if (!s->window) r->from = NULL;
     if (s8) { /* attention is over when a feed-forward begins */
         r->q = r->wide;
         return TERN_OK;
@@ -100,24 +107,17 @@ static void product(run *r, const tn_linear *l, const float *x, float *out, size
 static void patches_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *r = arg;
-    const size_t p = (size_t)r->t->s.patch, image = (size_t)r->t->s.image;
+    const size_t p = (size_t)r->t->s.patch, image = (size_t)r->size.width;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
     for (size_t i = row0; i < row1; i++) {
-        const uint8_t *at = r->rgb + (i / r->side * p * image + i % r->side * p) * 3;
+        const size_t patch = tn_tower_patch(r, i);
+        const uint8_t *at = r->rgb + (patch / r->columns * p * image + patch % r->columns * p) * 3;
         float *out = r->wide + i * 3 * p * p;
         for (size_t c = 0; c < 3; c++)
             for (size_t y = 0; y < p; y++)
                 for (size_t x = 0; x < p; x++) *out++ = r->levels[c * 256 + at[(y * image + x) * 3 + c]];
     }
-}
-
-static void position_item(void *arg, int i_item, int i_thread) {
-    (void)i_thread;
-    const run *r = arg;
-    size_t row0, row1;
-    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    r->kern->add_f32(r->x + row0 * r->width, r->t->position + row0 * r->width, 1, (row1 - row0) * r->width);
 }
 
 /* The cells of a head: panels of keys, and its values row after row. */
@@ -131,19 +131,21 @@ static void keep_item(void *arg, int i_item, int i_thread) {
     float *keys = cells(r, r->keys, i_item), *values = cells(r, r->values, i_item);
     for (size_t i = 0; i < r->n; i++) {
         size_t at = i * r->width + (size_t)i_item * r->d_head;
+        tn_tower_turn(r, i, r->q + at);
+        tn_tower_turn(r, i, r->k + at);
         tn_kv_put_key(TN_KV_F32, r->d_head, keys, i, r->k + at);
         tn_kv_put_value(TN_KV_F32, r->d_head, values, i, r->v + at);
     }
 }
 
-/* Every row sees all of them. A part is a head's next rows. */
+/* Every row sees all of them, or those of its window. A part is a head's next rows. */
 static void attend_item(void *arg, int i_item, int i_thread) {
     const run *r = arg;
     int n_heads = r->t->s.n_heads, head = i_item % n_heads;
     size_t row0, row1;
-    int32_t first[TN_TOWER_ATTEND_ROWS] = {0}, end[TN_TOWER_ATTEND_ROWS];
+    int32_t first[TN_TOWER_ATTEND_ROWS], end[TN_TOWER_ATTEND_ROWS];
     tn_tower_span(r, i_item / n_heads, TN_TOWER_ATTEND_ROWS, &row0, &row1);
-    for (int i = 0; i < TN_TOWER_ATTEND_ROWS; i++) end[i] = (int32_t)r->n;
+    for (size_t i = row0; i < row1; i++) tn_tower_seen(r, i, &first[i - row0], &end[i - row0]);
     size_t at = row0 * r->width + (size_t)head * r->d_head;
     const tn_attn_f32_args a = {.q = r->q + at,
                                 .q_stride = r->width,
@@ -180,28 +182,67 @@ static void add_item(void *arg, int i_item, int i_thread) {
 
 /* wide [n / shuffle^2][shuffle^2 * width]: a block's patches row after row, side by side */
 static void shuffle(const run *r, const float *x) {
-    const size_t k = (size_t)r->t->s.shuffle, blocks = r->side / k;
+    const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, down = r->n / r->columns / k;
     float *out = r->wide;
-    for (size_t by = 0; by < blocks; by++)
-        for (size_t bx = 0; bx < blocks; bx++)
+    for (size_t i = 0; r->from && i < across * down; i++) { /* a block's patches stand together */
+        const size_t at = (size_t)r->from[i * k * k];
+        memcpy(r->wide + (at / r->columns / k * across + at % r->columns / k) * k * k * r->width,
+               x + i * k * k * r->width, k * k * r->width * sizeof *x);
+    }
+    if (r->from) return;
+    for (size_t by = 0; by < down; by++)
+        for (size_t bx = 0; bx < across; bx++)
             for (size_t y = 0; y < k; y++, out += k * r->width)
-                memcpy(out, x + ((by * k + y) * r->side + bx * k) * r->width, k * r->width * sizeof *x);
+                memcpy(out, x + ((by * k + y) * r->columns + bx * k) * r->width, k * r->width * sizeof *x);
 }
 
 /* wide [n / shuffle^2][width]: the mean of a block's patches, normed */
 static void pooled(const run *r, const float *x) {
-    const size_t k = (size_t)r->t->s.shuffle, blocks = r->side / k, width = r->width;
+    const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, width = r->width;
     const float share = 1.0f / (float)(k * k);
-    for (size_t i = 0; i < blocks * blocks; i++) {
+    for (size_t i = 0; i < (size_t)tn_tower_rows(&r->t->s, r->size); i++) {
         float *out = r->wide + i * width;
         memset(out, 0, width * sizeof *out);
         for (size_t j = 0; j < k * k; j++) {
-            const size_t row = (i / blocks * k + j / k) * r->side + i % blocks * k + j % k;
+            const size_t row = (i / across * k + j / k) * r->columns + i % across * k + j % k;
             r->kern->add_f32(out, x + row * width, 1, width);
         }
         for (size_t c = 0; c < width; c++) out[c] *= share;
         r->kern->rmsnorm_f32(out, r->t->pool_norm, r->t->s.eps, out, width);
     }
+}
+
+static void gelu_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    r->kern->act_f32(TN_ACT_GELU_ERF, r->to + (size_t)i_item * r->ldo, r->ldo);
+}
+
+/* rows [][row_width] = fc2(gelu(fc1(in))); between: what fc1 gives */
+static void merge(run *r, const tn_linear *fc1, const tn_linear *fc2, const float *in, float *between,
+                  float *rows) {
+    const size_t n = (size_t)tn_tower_rows(&r->t->s, r->size), ld = (size_t)fc1->n;
+    product(r, fc1, in, between, n);
+    r->to = between;
+    r->ldo = ld;
+    tn_pool_for(r->pool, (int)n, gelu_item, r);
+    tn_linear_run(fc2, r->kern, r->pool, between, ld, rows, (size_t)tn_tower_row_width(&r->t->s), n, NULL);
+}
+
+static void merger_norm_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    const size_t at = (size_t)i_item * r->row_width;
+    r->kern->layernorm_f32(r->wide + at, r->norm[0], r->norm[1], r->t->s.eps, r->h + at, r->row_width);
+}
+
+/* What a layer in the middle gives for the language model's layers. */
+static void read_deep(run *r, tn_tower_merger *m, float *rows) {
+    shuffle(r, r->x);
+    r->norm = m->norm;
+    r->row_width = (size_t)m->fc1.k;
+    tn_pool_for(r->pool, tn_tower_rows(&r->t->s, r->size), merger_norm_item, r);
+    merge(r, &m->fc1, &m->fc2, r->h, r->wide, rows);
 }
 
 /* ---- a tile ---------------------------------------------------------------------------------------------- */
@@ -219,55 +260,87 @@ static void run_layer(run *r, const tn_tower_layer *l) {
     over_rows(r, add_item);
     tn_tower_norm(r, l->ln2);
     product(r, &l->up, r->h, r->wide, r->n);
-    over_rows(r, act_item);
+    if (l->gate.n) {
+        product(r, &l->gate, r->h, r->gate, r->n);
+        tn_tower_gate(r);
+    } else {
+        over_rows(r, act_item);
+    }
     product(r, &l->down, r->wide, r->q, r->n);
     over_rows(r, add_item);
 }
 
+/* What the last layer gives. */
+static void finish(run *r, float *rows) {
+    const tn_tower *t = r->t;
+    tn_tower_norm(r, t->post_ln);
+    if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
+    else shuffle(r, r->h);
+    if (tn_tower_any_size(t->s.kind)) merge(r, &t->fc, &t->fc_out, r->wide, r->h, rows);
+    else product(r, &t->fc, r->wide, rows, (size_t)tn_tower_rows(&t->s, r->size));
+}
+
 static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern_error *err) {
     const tn_tower *t = r->t;
+    size_t n_deep = 0;
+    tn_tower_windows(r);
+    tn_tower_turns(r);
     over_rows(r, patches_item);
     product(r, &t->patch, r->wide, r->x, r->n);
-    over_rows(r, position_item);
+    tn_tower_positions(r);
     for (int i = 0; i < t->s.n_layers; i++) {
         /* relaxed: no data follows */
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
                    "encoding a picture was cancelled");
+        r->windowed = r->from && (i + 1) % t->s.full_every;
         if (t->scheme == TN_TOWER_INT8) tn_tower_s8_layer(r, &t->layers[i]);
         else run_layer(r, &t->layers[i]);
+        if (t->layers[i].deep) read_deep(r, t->layers[i].deep, rows + ++n_deep * (size_t)t->s.out);
     }
-    tn_tower_norm(r, t->post_ln);
-    if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
-    else shuffle(r, r->h);
-    product(r, &t->fc, r->wide, rows, (size_t)tn_tower_rows(&t->s));
-    TN_FAIL_IF(!tn_all_finite(rows, (size_t)tn_tower_rows(&t->s) * (size_t)t->s.out), err, TERN_E_FORMAT,
+    finish(r, rows);
+    const size_t n = (size_t)tn_tower_rows(&t->s, r->size) * (size_t)tn_tower_row_width(&t->s);
+    TN_FAIL_IF(!tn_all_finite(rows, n), err, TERN_E_FORMAT,
                "the encoder of pictures computes values that are not finite");
     return TERN_OK;
 }
 
+enum { MAX_PATCHES = 1 << 18 };
+
+static tern_status check_size(const tn_tower_shape *s, tn_tower_size z, tern_error *err) {
+    const int32_t block = s->patch * s->shuffle;
+    TN_FAIL_IF(!tn_tower_any_size(s->kind) && (z.width != s->image || z.height != s->image), err,
+               TERN_E_INVALID, "a tile of %d x %d pixels; the encoder's have %d", z.width, z.height,
+               s->image);
+    TN_FAIL_IF(tn_tower_any_size(s->kind) &&
+                   (z.width < 1 || z.height < 1 || z.width % block || z.height % block),
+               err, TERN_E_INVALID, "a picture of %d x %d pixels; the encoder reads multiples of %d", z.width,
+               z.height, block);
+    TN_FAIL_IF((int64_t)(z.width / s->patch) * (z.height / s->patch) > MAX_PATCHES, err, TERN_E_LIMIT,
+               "a picture of %d x %d pixels has more than %d patches", z.width, z.height, MAX_PATCHES);
+    return TERN_OK;
+}
+
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
-                            int32_t n_tiles, const atomic_bool *cancel, float *rows, tern_error *err) {
+                            tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err) {
     const tn_tower_shape *s = &t->s;
-    const size_t side = (size_t)tn_tower_side(s), tile_bytes = (size_t)s->image * (size_t)s->image * 3,
-                 tile_rows = (size_t)tn_tower_rows(s) * (size_t)s->out;
+    TN_TRY(check_size(s, size, err));
+    const size_t columns = (size_t)(size.width / s->patch), n = columns * (size_t)(size.height / s->patch);
     run r = {.t = t,
              .kern = kern,
              .pool = pool,
-             .n = side * side,
-             .side = side,
+             .rgb = rgb,
+             .size = size,
+             .n = n,
+             .columns = columns,
              .width = (size_t)s->width,
              .ff = (size_t)s->ff,
              .d_head = (size_t)(s->width / s->n_heads),
-             .n_panels = (side * side + TN_KV_PANEL - 1) / TN_KV_PANEL};
+             .n_panels = (n + TN_KV_PANEL - 1) / TN_KV_PANEL};
     TN_TRY(plan(&r, err));
     for (int c = 0; c < 3; c++)
         for (int i = 0; i < 256; i++)
             r.levels[c * 256 + i] = ((float)(i * (1 / 255.0)) - s->mean[c]) / s->std[c];
-    tern_status st = TERN_OK;
-    for (int32_t i = 0; i < n_tiles && st == TERN_OK; i++) {
-        r.rgb = rgb + (size_t)i * tile_bytes;
-        st = run_tile(&r, cancel, rows + (size_t)i * tile_rows, err);
-    }
+    tern_status st = run_tile(&r, cancel, rows, err);
     tn_free(t->ctx, r.base);
     return st;
 }

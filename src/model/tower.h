@@ -1,14 +1,24 @@
-/* model/tower.h - the encoder of pictures beside a language model: square tiles of pixels in, rows of the prompt out.
+/* model/tower.h - the encoder of pictures beside a language model: tiles of pixels in, rows of the prompt out.
  *
  * It is read from the GGUF file ("mmproj") that holds it, and computes with the float kernels of the text model, so
  * every instruction set gives the same bits and a tile's rows do not depend on the tiles beside it. The towers are
- * SigLIP's; families differ in what becomes of the patches.
+ * SigLIP's; families differ in where patches stand and in what becomes of them.
  *
- *   patches   [n][3 * patch * patch] x patch^T + bias + position            n = (image / patch)^2
+ *   patches   [n][3 * patch * patch] x patch^T + bias + position            n = (width / patch) (height / patch)
  *   layers    x += out(attention(q, k, v of LN1(x)));  x += down(gelu(up(LN2(x))))
  *   rows      n / shuffle^2 of the model's width, after a last LN:
  *     Idefics3 (SmolVLM)   fc(shuffle x shuffle neighbours side by side)
  *     Gemma 3              fc(RMS norm of the mean of shuffle x shuffle neighbours)
+ *     Qwen3-VL             fc2(gelu(fc1(shuffle x shuffle neighbours side by side)))
+ *
+ * Qwen3-VL reads pictures of any size in whole blocks of shuffle x shuffle patches. Its positions are a square table,
+ * interpolated bilinearly over the picture, and queries and keys are rotated besides: the first half of a head's pairs by
+ * the patch's line, the second by its column. Some layers (deepstack) are read too: LN of the neighbours side by side,
+ * then fc2(gelu(fc1())); these rows stand after the last layer's in each row, and layers of the language model add them.
+ * The kernel of its patches has two moments of a film, which a picture shows both: their sum.
+ *
+ * Qwen2.5-VL is like it, with other layers: RMS norms, down(silu(gate) * up), no table of positions, and but for every
+ * full_every-th layer, a patch sees the patches of its window of the picture alone.
  *
  * A tower is immutable once open. */
 #ifndef TN_MODEL_TOWER_H
@@ -21,23 +31,60 @@
 
 typedef struct tn_tower tn_tower;
 
-typedef enum tn_tower_kind { TN_TOWER_IDEFICS3, TN_TOWER_GEMMA3, TN_N_TOWER_KINDS } tn_tower_kind;
+typedef enum tn_tower_kind {
+    TN_TOWER_IDEFICS3,
+    TN_TOWER_GEMMA3,
+    TN_TOWER_QWEN25VL,
+    TN_TOWER_QWEN3VL,
+    TN_N_TOWER_KINDS
+} tn_tower_kind;
+
+enum {
+    TN_TOWER_LAYERS = 256,
+    TN_TOWER_DEEP = 16
+}; /* at most, and of those that are read beside the last one */
 
 /* What an mmproj file says of the tower and of the pictures that it wants. */
 typedef struct tn_tower_shape {
     tn_tower_kind kind;
-    int32_t image, patch; /* side of a tile and of a patch, in pixels */
+    int32_t image,
+        patch; /* side of a tile, or of what the table of positions is for, and of a patch, in pixels */
     int32_t n_layers, n_heads, width, ff;
     int32_t shuffle; /* neighbours of a side that become one row */
     int32_t out;     /* width of the rows: the text model's */
     int32_t longest; /* longest side that pictures are brought to before they are cut into tiles */
     float eps;
     float mean[3], std[3]; /* of red, green and blue, of values from 0 to 1 */
+    int32_t n_deep;        /* layers that are read beside the last one: bits of `deep` */
+    uint64_t deep[TN_TOWER_LAYERS / 64];
+    int64_t min_pixels, max_pixels; /* that pictures of any size are brought to; 0: there are tiles */
+    int32_t window, full_every; /* side of a window in pixels, and layers without windows; 0: none has them */
 } tn_tower_shape;
 
+/* Pictures keep their size, in whole blocks of patches. */
+static inline bool tn_tower_any_size(tn_tower_kind k) {
+    return k == TN_TOWER_QWEN25VL || k == TN_TOWER_QWEN3VL;
+}
+
+/* Pixels of a tile. */
+typedef struct tn_tower_size {
+    int32_t width, height;
+} tn_tower_size;
+
 static inline int32_t tn_tower_side(const tn_tower_shape *s) { return s->image / s->patch; } /* in patches */
-static inline int32_t tn_tower_rows(const tn_tower_shape *s) {                               /* of one tile */
-    return tn_tower_side(s) / s->shuffle * (tn_tower_side(s) / s->shuffle);
+static inline tn_tower_size tn_tower_tile(const tn_tower_shape *s) {
+    return (tn_tower_size){s->image, s->image};
+}
+/* Rows of a tile: so many columns of them, and all. */
+static inline int32_t tn_tower_columns(const tn_tower_shape *s, tn_tower_size z) {
+    return z.width / s->patch / s->shuffle;
+}
+static inline int32_t tn_tower_rows(const tn_tower_shape *s, tn_tower_size z) {
+    return z.height / s->patch / s->shuffle * tn_tower_columns(s, z);
+}
+static inline int32_t tn_tower_row_width(const tn_tower_shape *s) { return s->out * (1 + s->n_deep); }
+static inline bool tn_tower_is_deep(const tn_tower_shape *s, int32_t layer) {
+    return s->deep[layer / 64] >> layer % 64 & 1;
 }
 
 /* How layers compute: in floats, or in INT8 (model/tower_s8.h). */
@@ -57,9 +104,9 @@ const tn_tower_shape *tn_tower_shape_of(const tn_tower *t);
 uint64_t tn_tower_fingerprint(const tn_tower *t);
 uint64_t tn_tower_bytes(const tn_tower *t); /* of its weights in memory */
 
-/* rows [n_tiles][tn_tower_rows][out] of tiles rgb [n_tiles][image][image][3]. cancel may be NULL; it is asked before
+/* rows [tn_tower_rows][tn_tower_row_width] of a tile rgb [height][width][3]. cancel may be NULL; it is asked before
  * every layer. */
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
-                            int32_t n_tiles, const atomic_bool *cancel, float *rows, tern_error *err);
+                            tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err);
 
 #endif

@@ -6,22 +6,31 @@
 #include "model/tower.h"
 #include "model/tower_s8.h"
 
+/* fc2(gelu(fc1(norm(x)))) of neighbours side by side. */
+typedef struct tn_tower_merger {
+    float *norm[2]; /* weight, bias */
+    tn_linear fc1, fc2;
+} tn_tower_merger;
+
 typedef struct tn_tower_layer {
-    float *ln1[2], *ln2[2]; /* weight, bias */
+    float *ln1[2], *ln2[2]; /* weight, bias; without a bias the norm is RMS */
     tn_linear q, k, v, out, up, down;
-    tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8; /* TN_TOWER_INT8: in their place */
+    tn_linear gate;                                      /* Qwen2.5-VL, else n == 0 */
+    tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8, gate_s8; /* TN_TOWER_INT8: in their place */
+    tn_tower_merger *deep;                               /* NULL: the layer is not read */
 } tn_tower_layer;
 
 struct tn_tower {
     tn_ctx *ctx;
     tn_tower_shape s;
     tn_tower_scheme scheme;
-    tn_linear patch; /* inputs [channel][y][x] */
-    float *position; /* [n_patches][width] */
+    tn_linear patch;  /* inputs [channel][y][x] */
+    float *moment[2]; /* of a film, while the file is read: their sum is patch */
+    float *position;  /* [side^2][width] */
     tn_tower_layer *layers;
     float *post_ln[2];
-    float *pool_norm; /* [width] Gemma 3; else NULL */
-    tn_linear fc;
+    float *pool_norm;     /* [width] Gemma 3; else NULL */
+    tn_linear fc, fc_out; /* fc_out: Qwen3-VL, whose fc is the first of two */
     uint64_t fingerprint, bytes;
 };
 
@@ -30,10 +39,17 @@ typedef struct tn_tower_run {
     const tn_tower *t;
     const tn_kernels *kern;
     tn_pool *pool;
-    size_t n, side, width, ff, d_head, n_panels; /* n: patches of a tile */
-    const uint8_t *rgb;                          /* of the tile */
-    float *levels;                               /* [3][256]: what a byte of each colour stands for */
-    float *x, *h;                                /* [n][width] */
+    tn_tower_size size;
+    size_t n, columns, width, ff, d_head, n_panels; /* n: patches of the tile, so many columns of them */
+    const uint8_t *rgb;                             /* of the tile */
+    float *levels;                                  /* [3][256]: what a byte of each colour stands for */
+    float *turns; /* [n][d_head] cos and sin of every pair; NULL: nothing is rotated */
+    /* Windows: patches stand window by window, and in these block by block. Where each comes from, row after row of the
+     * picture, and which ones it sees; NULL: all in their order, and all of them. */
+    int32_t *from, *first, *end;
+    bool windowed;    /* the layer at work */
+    float *gate;      /* [n][ff] */
+    float *x, *h;     /* [n][width] */
     float *q, *k, *v; /* [n][width]; TN_TOWER_INT8: q is [n][3 * width], all three side by side, in wide */
     float *wide;      /* [n][widest] */
     float *keys,
@@ -63,6 +79,24 @@ enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
 /* h = LN(x) */
 void tn_tower_norm(tn_tower_run *r, float *const *weight_bias);
+/* Fills from, first and end. */
+void tn_tower_windows(tn_tower_run *r);
+static inline size_t tn_tower_patch(const tn_tower_run *r, size_t i) {
+    return r->from ? (size_t)r->from[i] : i;
+}
+static inline void tn_tower_seen(const tn_tower_run *r, size_t i, int32_t *first, int32_t *end) {
+    *first = r->windowed ? r->first[i] : 0;
+    *end = r->windowed ? r->end[i] : (int32_t)r->n;
+}
+/* wide = silu(gate) wide */
+void tn_tower_gate(tn_tower_run *r);
+/* Fills turns, and rotates a head of patch i, where the family does. */
+void tn_tower_turns(tn_tower_run *r);
+static inline void tn_tower_turn(const tn_tower_run *r, size_t i, float *x) {
+    if (r->turns) r->kern->rope_f32(x, r->turns + i * r->d_head, r->d_head);
+}
+/* What the tile's patches stand for where they stand: x += their positions. */
+void tn_tower_positions(tn_tower_run *r);
 /* The INT8 form's scratch of a thread, in floats, and its layer. */
 size_t tn_tower_s8_scratch(const tn_tower_run *r);
 void tn_tower_s8_layer(tn_tower_run *r, const tn_tower_layer *l);

@@ -16,8 +16,19 @@
 
 static const struct {
     const char *projector;
-    int32_t shuffle; /* where the file does not say it; 0: it must */
-} families[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = {"idefics3", 0}, [TN_TOWER_GEMMA3] = {"gemma3", 4}};
+    int32_t shuffle;                /* where the file does not say it; 0: it must */
+    int64_t min_pixels, max_pixels; /* as their processors have them; 0: there are tiles */
+} families[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = {"idefics3", 0, 0, 0},
+                                [TN_TOWER_GEMMA3] = {"gemma3", 4, 0, 0},
+                                [TN_TOWER_QWEN25VL] = {"qwen2.5vl_merger", 2, 3136, 12845056},
+                                [TN_TOWER_QWEN3VL] = {"qwen3vl_merger", 2, 65536, 16777216}};
+
+enum {
+    TILED = 1 << TN_TOWER_IDEFICS3 | 1 << TN_TOWER_GEMMA3,
+    WINDOWS = 1 << TN_TOWER_QWEN25VL,
+    DEEP = 1 << TN_TOWER_QWEN3VL,
+    ANY_SIZE = WINDOWS | DEEP
+};
 
 static bool find_family(const char *name, size_t n, tn_tower_kind *out) {
     for (int i = 0; i < TN_N_TOWER_KINDS; i++) {
@@ -34,49 +45,65 @@ typedef struct int_key {
     const char *name;
     size_t at; /* in tn_tower_shape */
     int64_t low, high;
+    unsigned of; /* families that read it, a bit each */
 } int_key;
 
 #define SHAPE(field) offsetof(tn_tower_shape, field)
 static const int_key int_keys[] = {
-    {"clip.vision.image_size", SHAPE(image), 1, 4096},
-    {"clip.vision.patch_size", SHAPE(patch), 1, 256},
-    {"clip.vision.block_count", SHAPE(n_layers), 1, 256},
-    {"clip.vision.attention.head_count", SHAPE(n_heads), 1, 256},
-    {"clip.vision.embedding_length", SHAPE(width), 4, 16384},
-    {"clip.vision.feed_forward_length", SHAPE(ff), 1, 65536},
-    {"clip.vision.projection_dim", SHAPE(out), 1, 65536},
-    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64},
+    {"clip.vision.image_size", SHAPE(image), 1, 4096, TILED | ANY_SIZE},
+    {"clip.vision.patch_size", SHAPE(patch), 1, 256, TILED | ANY_SIZE},
+    {"clip.vision.block_count", SHAPE(n_layers), 1, TN_TOWER_LAYERS, TILED | ANY_SIZE},
+    {"clip.vision.attention.head_count", SHAPE(n_heads), 1, 256, TILED | ANY_SIZE},
+    {"clip.vision.embedding_length", SHAPE(width), 4, 16384, TILED | ANY_SIZE},
+    {"clip.vision.feed_forward_length", SHAPE(ff), 1, 65536, TILED | ANY_SIZE},
+    {"clip.vision.projection_dim", SHAPE(out), 1, 65536, TILED | ANY_SIZE},
+    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED},
+    {"clip.vision.spatial_merge_size", SHAPE(shuffle), 1, 64, ANY_SIZE},
 };
 
 /* Further keys that are read, or that change nothing. */
-static const char *const other_keys[] = {"clip.vision.image_mean",
-                                         "clip.vision.image_std",
-                                         "clip.vision.attention.layer_norm_epsilon",
-                                         "clip.vision.preproc_image_size",
-                                         "clip.projector_type",
-                                         "clip.vision.projector_type",
-                                         "clip.use_gelu",
-                                         "clip.use_silu",
-                                         "clip.has_vision_encoder",
-                                         "clip.has_audio_encoder",
-                                         "clip.has_text_encoder",
-                                         "clip.has_llava_projector"};
+static const struct {
+    const char *name;
+    unsigned of;
+} other_keys[] = {
+    {"clip.vision.image_mean", TILED | ANY_SIZE},
+    {"clip.vision.image_std", TILED | ANY_SIZE},
+    {"clip.vision.attention.layer_norm_epsilon", TILED | ANY_SIZE},
+    {"clip.vision.preproc_image_size", TILED},
+    {"clip.vision.is_deepstack_layers", DEEP},
+    {"clip.vision.n_wa_pattern", WINDOWS},
+    {"clip.vision.window_size", WINDOWS},
+    {"clip.vision.image_min_pixels", ANY_SIZE},
+    {"clip.vision.image_max_pixels", ANY_SIZE},
+    {"clip.projector_type", TILED | ANY_SIZE},
+    {"clip.vision.projector_type", TILED | ANY_SIZE},
+    {"clip.use_gelu", TILED | ANY_SIZE},
+    {"clip.use_silu", TILED | ANY_SIZE},
+    {"clip.has_vision_encoder", TILED | ANY_SIZE},
+    {"clip.has_audio_encoder", TILED | ANY_SIZE},
+    {"clip.has_text_encoder", TILED | ANY_SIZE},
+    {"clip.has_llava_projector", TILED | ANY_SIZE},
+};
 
-static bool is_known(const char *key, size_t n) {
+static bool is_key(const char *name, unsigned of, tn_tower_kind kind, const char *key, size_t n) {
+    return of >> kind & 1 && strlen(name) == n && !memcmp(name, key, n);
+}
+
+static bool is_known(tn_tower_kind kind, const char *key, size_t n) {
     for (size_t i = 0; i < sizeof int_keys / sizeof *int_keys; i++)
-        if (strlen(int_keys[i].name) == n && !memcmp(int_keys[i].name, key, n)) return true;
+        if (is_key(int_keys[i].name, int_keys[i].of, kind, key, n)) return true;
     for (size_t i = 0; i < sizeof other_keys / sizeof *other_keys; i++)
-        if (strlen(other_keys[i]) == n && !memcmp(other_keys[i], key, n)) return true;
+        if (is_key(other_keys[i].name, other_keys[i].of, kind, key, n)) return true;
     return false;
 }
 
 /* Names of files, authors and versions change no result; everything else must be known. */
-static tern_status check_keys(const tn_gguf *g, tern_error *err) {
+static tern_status check_keys(const tn_gguf *g, tn_tower_kind kind, tern_error *err) {
     for (size_t i = 0; i < tn_gguf_n_keys(g); i++) {
         size_t n;
         const char *key = tn_gguf_key_at(g, i, &n);
         if (n >= 8 && !memcmp(key, "general.", 8)) continue;
-        TN_FAIL_IF(!is_known(key, n), err, TERN_E_UNSUPPORTED,
+        TN_FAIL_IF(!is_known(kind, key, n), err, TERN_E_UNSUPPORTED,
                    "%s: the key %.*s is not known, and what it says could change every result",
                    tn_gguf_path(g), n > 80 ? 80 : (int)n, key);
     }
@@ -102,12 +129,16 @@ static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error 
         (void)tn_gguf_str(g, "clip.projector_type", &type, &n);
     TN_FAIL_IF(!type, err, TERN_E_FORMAT, "%s names no projector (clip.projector_type)", path);
     TN_FAIL_IF(!find_family(type, n, kind), err, TERN_E_UNSUPPORTED,
-               "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\") and Gemma 3 "
-               "(\"gemma3\") are read",
+               "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\"), Gemma 3 "
+               "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\") and Qwen3-VL (\"qwen3vl_merger\") are read",
                path, n > 40 ? 40 : (int)n, type);
-    TN_FAIL_IF(flag(g, "clip.use_silu") || !flag(g, "clip.use_gelu"), err, TERN_E_UNSUPPORTED,
-               "%s: the tower's activation is %s, and GELU is what is known (clip.use_gelu)", path,
-               flag(g, "clip.use_silu") ? "SiLU" : "the quick form of GELU");
+    const bool silu = flag(g, "clip.use_silu"), gelu = flag(g, "clip.use_gelu");
+    TN_FAIL_IF(*kind == TN_TOWER_QWEN25VL ? !silu || gelu : silu || !gelu, err, TERN_E_UNSUPPORTED,
+               "%s: the tower's activation is %s, and %s is what is known (clip.use_%s)", path,
+               silu   ? "SiLU"
+               : gelu ? "GELU"
+                      : "the quick form of GELU",
+               *kind == TN_TOWER_QWEN25VL ? "SiLU" : "GELU", *kind == TN_TOWER_QWEN25VL ? "silu" : "gelu");
     return TERN_OK;
 }
 
@@ -129,7 +160,8 @@ static tern_status check_shape(const tn_gguf *g, const tn_tower_shape *s, int32_
     TN_FAIL_IF(n_embd && s->out != n_embd, err, TERN_E_INVALID,
                "%s is of another model: its rows have %d values and the model's have %d", path, s->out,
                n_embd);
-    TN_FAIL_IF(s->patch > s->image || tn_tower_side(s) % s->shuffle, err, TERN_E_FORMAT,
+    const bool whole = ANY_SIZE >> s->kind & 1 || tn_tower_side(s) % s->shuffle == 0;
+    TN_FAIL_IF(s->patch > s->image || !whole, err, TERN_E_FORMAT,
                "%s: tiles of %d pixels, patches of %d and a shuffle of %d do not go together", path, s->image,
                s->patch, s->shuffle);
     TN_FAIL_IF(tn_tower_side(s) > 256, err, TERN_E_LIMIT, "%s: a tile has %d x %d patches; up to 256 x 256",
@@ -142,13 +174,63 @@ static tern_status check_shape(const tn_gguf *g, const tn_tower_shape *s, int32_
     return TERN_OK;
 }
 
+/* A flag for every layer; without them, none is read. */
+static tern_status read_deep(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    static const char key[] = "clip.vision.is_deepstack_layers";
+    const int64_t n = tn_gguf_arr_n(g, key);
+    if (s->kind != TN_TOWER_QWEN3VL || (n < 0 && !tn_gguf_has(g, key))) return TERN_OK;
+    TN_FAIL_IF(n != s->n_layers, err, TERN_E_FORMAT, "%s: %s must have %d values and has %d", tn_gguf_path(g),
+               key, s->n_layers, n < 0 ? 0 : (int)n);
+    for (int32_t i = 0; i < s->n_layers; i++) {
+        int64_t on;
+        TN_FAIL_IF(!tn_gguf_arr_i64(g, key, i, &on) || (on != 0 && on != 1), err, TERN_E_FORMAT,
+                   "%s: value %d of %s is neither true nor false", tn_gguf_path(g), i, key);
+        s->deep[i / 64] |= (uint64_t)on << i % 64;
+        s->n_deep += (int32_t)on;
+    }
+    TN_FAIL_IF(s->n_deep > TN_TOWER_DEEP, err, TERN_E_LIMIT,
+               "%s: %d layers are read beside the last; up to %d", tn_gguf_path(g), s->n_deep, TN_TOWER_DEEP);
+    return TERN_OK;
+}
+
+/* Limits of a picture: the file's, or those of the family's processor. */
+static tern_status read_pixels(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    s->min_pixels = families[s->kind].min_pixels;
+    s->max_pixels = families[s->kind].max_pixels;
+    if (!s->max_pixels) return TERN_OK;
+    (void)tn_gguf_i64(g, "clip.vision.image_min_pixels", &s->min_pixels);
+    (void)tn_gguf_i64(g, "clip.vision.image_max_pixels", &s->max_pixels);
+    TN_FAIL_IF(s->min_pixels < 1 || s->min_pixels > s->max_pixels || s->max_pixels > 1 << 30, err,
+               TERN_E_FORMAT, "%s: pictures of %" PRId64 " to %" PRId64 " pixels; want 1 to %d",
+               tn_gguf_path(g), s->min_pixels, s->max_pixels, 1 << 30);
+    return TERN_OK;
+}
+
+/* Windows of Qwen2.5-VL, in whole blocks of patches. */
+static tern_status read_windows(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    enum { WINDOW = 112 }; /* pixels, where the file does not say it */
+    int64_t window = WINDOW, every = 0;
+    if (s->kind != TN_TOWER_QWEN25VL) return TERN_OK;
+    (void)tn_gguf_i64(g, "clip.vision.window_size", &window);
+    TN_FAIL_IF(!tn_gguf_i64(g, "clip.vision.n_wa_pattern", &every) || every < 1 || every > TN_TOWER_LAYERS,
+               err, TERN_E_FORMAT, "%s: clip.vision.n_wa_pattern is missing or not 1 to %d", tn_gguf_path(g),
+               TN_TOWER_LAYERS);
+    TN_FAIL_IF(window < (int64_t)s->patch * s->shuffle || window > 1 << 20, err, TERN_E_FORMAT,
+               "%s: windows of %" PRId64 " pixels, and blocks of %d", tn_gguf_path(g), window,
+               s->patch * s->shuffle);
+    s->window = (int32_t)window;
+    s->full_every = (int32_t)every;
+    return TERN_OK;
+}
+
 static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *s, tern_error *err) {
     const char *path = tn_gguf_path(g);
     TN_TRY(check_kind(g, &s->kind, err));
-    TN_TRY(check_keys(g, err));
+    TN_TRY(check_keys(g, s->kind, err));
     for (size_t i = 0; i < sizeof int_keys / sizeof *int_keys; i++) {
         const int_key *k = &int_keys[i];
         int64_t v;
+        if (!(k->of >> s->kind & 1)) continue;
         bool told = tn_gguf_i64(g, k->name, &v);
         if (!told && k->at == SHAPE(shuffle)) v = families[s->kind].shuffle;
         TN_FAIL_IF(!told && (k->at != SHAPE(shuffle) || !v), err, TERN_E_FORMAT, "%s lacks %s", path,
@@ -170,6 +252,9 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
                "%s: clip.vision.preproc_image_size is %" PRId64 "; want %d to %d", path, longest, s->image,
                16 * s->image);
     s->longest = (int32_t)longest;
+    TN_TRY(read_pixels(g, s, err));
+    TN_TRY(read_deep(g, s, err));
+    TN_TRY(read_windows(g, s, err));
     return check_shape(g, s, n_embd, err);
 }
 
@@ -182,6 +267,8 @@ typedef struct want {
     float **vector;
     tn_linear *linear;
     int64_t n, k;
+    int64_t row0,
+        all;     /* where it is a part of the file's tensor: its first row, and all rows; all 0: the whole */
     int n_dims;  /* 4: of a convolution */
     bool turned; /* the file has [k][n] */
     uint64_t hash;
@@ -208,13 +295,56 @@ static want *add(reading *r, int layer, const char *name, const char *suffix, in
 
 static void add_norm(reading *r, int layer, const char *name, float **weight_bias) {
     add(r, layer, name, "weight", r->t->s.width, 1)->vector = &weight_bias[0];
-    add(r, layer, name, "bias", r->t->s.width, 1)->vector = &weight_bias[1];
+    if (r->t->s.kind != TN_TOWER_QWEN25VL)
+        add(r, layer, name, "bias", r->t->s.width, 1)->vector = &weight_bias[1];
 }
 
 static void add_linear(reading *r, int layer, const char *name, int64_t n, int64_t k, bool bias,
                        tn_linear *l) {
     add(r, layer, name, "weight", n, k)->linear = l;
     if (bias) add(r, layer, name, "bias", n, 1)->vector = &l->bias;
+}
+
+/* Queries, keys and values, one after another in one tensor of the file. */
+static void add_joint(reading *r, int layer, tn_tower_layer *l) {
+    tn_linear *const parts[] = {&l->q, &l->k, &l->v};
+    const int64_t width = r->t->s.width;
+    for (int i = 0; i < 3; i++) {
+        add_linear(r, layer, "attn_qkv", width, width, true, parts[i]);
+        for (size_t j = r->n - 2; j < r->n; j++) {
+            r->wants[j].row0 = i * width;
+            r->wants[j].all = 3 * width;
+        }
+    }
+}
+
+static void add_merger(reading *r, int layer, tn_tower_merger *m) {
+    const tn_tower_shape *s = &r->t->s;
+    const int64_t wide = (int64_t)s->width * s->shuffle * s->shuffle;
+    char name[32];
+    snprintf(name, sizeof name, "v.deepstack.%d.norm", layer);
+    add(r, -1, name, "weight", wide, 1)->vector = &m->norm[0];
+    add(r, -1, name, "bias", wide, 1)->vector = &m->norm[1];
+    snprintf(name, sizeof name, "v.deepstack.%d.fc1", layer);
+    add_linear(r, -1, name, wide, wide, true, &m->fc1);
+    snprintf(name, sizeof name, "v.deepstack.%d.fc2", layer);
+    add_linear(r, -1, name, s->out, wide, true, &m->fc2);
+}
+
+/* The patches' kernel; that of a film has two moments. */
+static void add_patches(reading *r) {
+    tn_tower *t = r->t;
+    const int64_t width = t->s.width, k = 3 * (int64_t)t->s.patch * t->s.patch;
+    if (tn_tower_any_size(t->s.kind)) {
+        add(r, -1, "v.patch_embd", "weight", width, k)->vector = &t->moment[0];
+        add(r, -1, "v.patch_embd", "weight.1", width, k)->vector = &t->moment[1];
+        if (t->s.kind == TN_TOWER_QWEN3VL)
+            add(r, -1, "v.patch_embd", "bias", width, 1)->vector = &t->patch.bias;
+        r->wants[1].n_dims = 4;
+    } else {
+        add_linear(r, -1, "v.patch_embd", width, k, true, &t->patch);
+    }
+    r->wants[0].n_dims = 4;
 }
 
 /* Old files call the two linears of a feed-forward by each other's names: the shapes tell. */
@@ -230,23 +360,33 @@ static void list_wants(reading *r) {
     const tn_tower_shape *s = &t->s;
     const int64_t side = tn_tower_side(s), width = s->width;
     const char *up = is_swapped(r) ? "ffn_down" : "ffn_up", *down = is_swapped(r) ? "ffn_up" : "ffn_down";
-    add_linear(r, -1, "v.patch_embd", width, 3 * (int64_t)s->patch * s->patch, true, &t->patch);
-    r->wants[0].n_dims = 4;
-    add(r, -1, "v.position_embd", "weight", side * side, width)->vector = &t->position;
+    add_patches(r);
+    if (s->kind != TN_TOWER_QWEN25VL)
+        add(r, -1, "v.position_embd", "weight", side * side, width)->vector = &t->position;
     for (int i = 0; i < s->n_layers; i++) {
         tn_tower_layer *l = &t->layers[i];
         add_norm(r, i, "ln1", l->ln1);
-        add_linear(r, i, "attn_q", width, width, true, &l->q);
-        add_linear(r, i, "attn_k", width, width, true, &l->k);
-        add_linear(r, i, "attn_v", width, width, true, &l->v);
+        if (s->kind == TN_TOWER_QWEN3VL) {
+            add_joint(r, i, l);
+        } else {
+            add_linear(r, i, "attn_q", width, width, true, &l->q);
+            add_linear(r, i, "attn_k", width, width, true, &l->k);
+            add_linear(r, i, "attn_v", width, width, true, &l->v);
+        }
         add_linear(r, i, "attn_out", width, width, true, &l->out);
         add_norm(r, i, "ln2", l->ln2);
+        if (s->kind == TN_TOWER_QWEN25VL) add_linear(r, i, "ffn_gate", s->ff, width, true, &l->gate);
         add_linear(r, i, up, s->ff, width, true, &l->up);
         add_linear(r, i, down, width, s->ff, true, &l->down);
+        if (l->deep) add_merger(r, i, l->deep);
     }
     add_norm(r, -1, "v.post_ln", t->post_ln);
+    const int64_t wide = width * s->shuffle * s->shuffle;
     if (s->kind == TN_TOWER_IDEFICS3) {
-        add_linear(r, -1, "mm.model.fc", s->out, width * s->shuffle * s->shuffle, false, &t->fc);
+        add_linear(r, -1, "mm.model.fc", s->out, wide, false, &t->fc);
+    } else if (tn_tower_any_size(s->kind)) {
+        add_linear(r, -1, "mm.0", wide, wide, true, &t->fc);
+        add_linear(r, -1, "mm.2", s->out, wide, true, &t->fc_out);
     } else {
         add(r, -1, "mm.soft_emb_norm", "weight", width, 1)->vector = &t->pool_norm;
         add_linear(r, -1, "mm.input_projection", s->out, width, false, &t->fc);
@@ -255,12 +395,13 @@ static void list_wants(reading *r) {
 }
 
 static bool has_shape(const tn_tensor *t, const want *w, const tn_tower_shape *s) {
+    const uint64_t n = (uint64_t)(w->all ? w->all : w->n);
     if (w->n_dims == 4)
         return t->n_dims == 4 && t->dims[0] == (uint64_t)w->n && t->dims[1] == 3 &&
                t->dims[2] == (uint64_t)s->patch && t->dims[3] == (uint64_t)s->patch;
     if (w->turned) return t->n_dims == 2 && t->dims[0] == (uint64_t)w->k && t->dims[1] == (uint64_t)w->n;
-    if (w->k == 1) return t->n_dims == 1 && t->dims[0] == (uint64_t)w->n;
-    return t->n_dims == 2 && t->dims[0] == (uint64_t)w->n && t->dims[1] == (uint64_t)w->k;
+    if (w->k == 1) return t->n_dims == 1 && t->dims[0] == n;
+    return t->n_dims == 2 && t->dims[0] == n && t->dims[1] == (uint64_t)w->k;
 }
 
 /* Finds every tensor, and finds that there are no others, before one is read. */
@@ -272,11 +413,14 @@ static tern_status find_tensors(reading *r, tern_error *err) {
         TN_FAIL_IF(!w->t, err, TERN_E_FORMAT, "%s lacks the tensor %s", path, w->name);
         TN_FAIL_IF(!has_shape(w->t, w, &r->t->s), err, TERN_E_FORMAT,
                    "%s: %s has %" PRIu64 " x %" PRIu64 " values in %d dimensions, not %" PRId64 " x %" PRId64,
-                   path, w->name, w->t->dims[0], w->t->dims[1], w->t->n_dims, w->n, w->k);
+                   path, w->name, w->t->dims[0], w->t->dims[1], w->t->n_dims, w->all ? w->all : w->n, w->k);
         TN_FAIL_IF(w->t->dtype != TN_F32 && w->t->dtype != TN_F16 && w->t->dtype != TN_BF16 &&
                        w->t->dtype != TN_Q8_0,
                    err, TERN_E_UNSUPPORTED, "%s: %s is of type %s; F32, F16, BF16 and Q8_0 are read", path,
                    w->name, tn_dtype_name(w->t->dtype));
+        TN_FAIL_IF(w->row0 * w->k % tn_dtype_block(w->t->dtype), err, TERN_E_UNSUPPORTED,
+                   "%s: queries and keys of %s share a block of %s", path, w->name,
+                   tn_dtype_name(w->t->dtype));
     }
     for (size_t i = 0; i < tn_gguf_n_tensors(r->g); i++) {
         const char *name = tn_gguf_tensor_at(r->g, i)->name;
@@ -323,7 +467,9 @@ static tern_status read_tensor(reading *r, want *w) {
     float *values = tn_alloc(ctx, w->vector ? TN_MEM_WEIGHTS : TN_MEM_OTHER, n, sizeof *values);
     TN_FAIL_IF(!values, &w->err, TERN_E_MEMORY, "no memory for %s", w->name);
     if (w->vector) *w->vector = values; /* the tower's from here on */
-    tn_dequantise(w->t->dtype, w->t->data, values, n);
+    const size_t block = (size_t)w->row0 * (size_t)w->k / (size_t)tn_dtype_block(w->t->dtype);
+    tn_dequantise(w->t->dtype,
+                  (const uint8_t *)w->t->data + block * (size_t)tn_dtype_block_bytes(w->t->dtype), values, n);
     w->hash = XXH64(values, n * sizeof *values, 0);
     tern_status st = tn_all_finite(values, n)
                          ? TERN_OK
@@ -351,12 +497,34 @@ static tern_status to_int8(reading *r, tern_error *err) {
     for (int i = 0; i < t->s.n_layers; i++) {
         tn_tower_layer *l = &t->layers[i];
         tn_linear *const qkv[] = {&l->q, &l->k, &l->v}, *const out[] = {&l->out}, *const up[] = {&l->up},
-                         *const down[] = {&l->down};
+                         *const down[] = {&l->down}, *const gate[] = {&l->gate};
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, qkv, 3, &l->qkv_s8, &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, out, 1, &l->out_s8, &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, up, 1, &l->up_s8, &t->bytes, err));
+        if (l->gate.n) TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, gate, 1, &l->gate_s8, &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, down, 1, &l->down_s8, &t->bytes, err));
     }
+    return TERN_OK;
+}
+
+/* A picture is two equal moments of a film. */
+static tern_status sum_moments(reading *r, tern_error *err) {
+    tn_tower *t = r->t;
+    tn_linear *l = &t->patch;
+    if (!t->moment[0]) return TERN_OK;
+    l->n = t->s.width;
+    l->k = 3 * t->s.patch * t->s.patch;
+    l->dtype = TN_PANEL_F32;
+    const size_t n = (size_t)l->n, k = (size_t)l->k;
+    l->panels = tn_alloc(t->ctx, TN_MEM_WEIGHTS, tn_panels_bytes(l->dtype, n, k), 1);
+    TN_FAIL_IF(!l->panels, err, TERN_E_MEMORY, "no memory for the kernel of an encoder's patches");
+    for (size_t i = 0; i < n * k; i++) t->moment[0][i] += t->moment[1][i];
+    tn_panels_pack(l->dtype, l->panels, t->moment[0], 0, n, k);
+    for (int i = 0; i < 2; i++) {
+        tn_free(t->ctx, t->moment[i]);
+        t->moment[i] = NULL;
+    }
+    t->bytes += tn_panels_bytes(l->dtype, n, k);
     return TERN_OK;
 }
 
@@ -370,6 +538,7 @@ static tern_status read_tensors(reading *r, tern_error *err) {
         if (w->status != TERN_OK) return w->status;
         t->fingerprint = XXH64(&w->hash, sizeof w->hash, t->fingerprint);
     }
+    TN_TRY(sum_moments(r, err));
     if (t->scheme == TN_TOWER_INT8) TN_TRY(to_int8(r, err));
     for (size_t i = 0; i < r->n; i++) { /* what is still held in floats */
         want *w = &r->wants[i];
@@ -384,21 +553,32 @@ static tern_status read_tensors(reading *r, tern_error *err) {
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
+static tern_status make_layers(tn_tower *t, tern_error *err) {
+    const int32_t n = t->s.n_layers;
+    t->layers = tn_calloc(t->ctx, TN_MEM_OTHER, (size_t)n, sizeof *t->layers);
+    bool ok = t->layers;
+    for (int32_t i = 0; ok && i < n; i++) {
+        if (!tn_tower_is_deep(&t->s, i)) continue;
+        t->layers[i].deep = tn_calloc(t->ctx, TN_MEM_OTHER, 1, sizeof(tn_tower_merger));
+        ok = t->layers[i].deep;
+    }
+    return ok ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for an encoder of %d layers", n);
+}
+
 static tern_status open_gguf(tn_ctx *ctx, tn_pool *pool, const tn_gguf *g, int32_t n_embd,
                              tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
     tn_tower_shape shape;
     memset(&shape, 0, sizeof shape);
     TN_TRY(read_shape(g, n_embd, &shape, err));
-    enum { OF_A_LAYER = 16, OTHERS = 7 };
+    enum { OF_A_LAYER = 24, OTHERS = 10 };
     tn_tower *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
     *t = (tn_tower){.ctx = ctx, .s = shape, .scheme = scheme};
     reading r = {.t = t, .g = g, .pool = pool, .cap = (size_t)shape.n_layers * OF_A_LAYER + OTHERS};
-    t->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)shape.n_layers, sizeof *t->layers);
     r.wants = tn_calloc(ctx, TN_MEM_OTHER, r.cap, sizeof *r.wants);
-    tern_status st = t->layers && r.wants ? TERN_OK
-                                          : tn_fail(err, TERN_E_MEMORY,
-                                                    "no memory for an encoder of %d layers", shape.n_layers);
+    tern_status st =
+        r.wants ? make_layers(t, err)
+                : tn_fail(err, TERN_E_MEMORY, "no memory for an encoder of %d layers", shape.n_layers);
     if (st == TERN_OK) {
         list_wants(&r);
         st = find_tensors(&r, err);
@@ -449,14 +629,21 @@ void tn_tower_close(tn_tower **pt) {
         tn_tower_layer *l = &t->layers[i];
         free_pair(ctx, l->ln1);
         free_pair(ctx, l->ln2);
-        tn_linear *linears[] = {&l->q, &l->k, &l->v, &l->out, &l->up, &l->down};
+        tn_linear *linears[] = {&l->q, &l->k, &l->v, &l->out, &l->up, &l->down, &l->gate};
         for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) free_linear(ctx, linears[j]);
-        tn_tower_s8 *codes[] = {&l->qkv_s8, &l->out_s8, &l->up_s8, &l->down_s8};
+        tn_tower_s8 *codes[] = {&l->qkv_s8, &l->out_s8, &l->up_s8, &l->down_s8, &l->gate_s8};
         for (size_t j = 0; j < sizeof codes / sizeof *codes; j++) tn_tower_s8_free(ctx, codes[j]);
+        if (!l->deep) continue;
+        free_pair(ctx, l->deep->norm);
+        free_linear(ctx, &l->deep->fc1);
+        free_linear(ctx, &l->deep->fc2);
+        tn_free(ctx, l->deep);
     }
     free_pair(ctx, t->post_ln);
     free_linear(ctx, &t->patch);
+    free_pair(ctx, t->moment);
     free_linear(ctx, &t->fc);
+    free_linear(ctx, &t->fc_out);
     tn_free(ctx, t->position);
     tn_free(ctx, t->pool_norm);
     tn_free(ctx, t->layers);

@@ -1,6 +1,8 @@
 /* What both forms of a tower, float and INT8, do row by row. */
 #include "model/tower_impl.h"
 
+#include <math.h>
+
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1) {
     *row0 = (size_t)i_item * (size_t)rows;
     *row1 = *row0 + (size_t)rows < r->n ? *row0 + (size_t)rows : r->n;
@@ -11,12 +13,113 @@ static void norm_item(void *arg, int i_item, int i_thread) {
     const tn_tower_run *r = arg;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    for (size_t i = row0; i < row1; i++)
-        r->kern->layernorm_f32(r->x + i * r->width, r->norm[0], r->norm[1], r->t->s.eps, r->h + i * r->width,
-                               r->width);
+    for (size_t i = row0; i < row1; i++) {
+        const float *x = r->x + i * r->width;
+        float *h = r->h + i * r->width;
+        if (r->norm[1]) r->kern->layernorm_f32(x, r->norm[0], r->norm[1], r->t->s.eps, h, r->width);
+        else r->kern->rmsnorm_f32(x, r->norm[0], r->t->s.eps, h, r->width);
+    }
 }
 
 void tn_tower_norm(tn_tower_run *r, float *const *weight_bias) {
     r->norm = weight_bias;
     tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), norm_item, r);
+}
+
+/* ---- positions -------------------------------------------------------------------------------------------- */
+
+/* Where line i of n stands among those of a table of `side`, whose first and last are the picture's: between lines at[0]
+ * and at[1], with this share of the second. */
+static float between(size_t i, size_t n, size_t side, size_t at[2]) {
+    const double x = n > 1 ? (double)(i * (side - 1)) / (double)(n - 1) : 0;
+    at[0] = (size_t)x;
+    at[1] = at[0] + 1 < side ? at[0] + 1 : at[0];
+    return (float)(x - (double)at[0]);
+}
+
+/* Bilinearly, from the four places of the table around the patch. */
+static void interpolate(const tn_tower_run *r, size_t i) {
+    const size_t side = (size_t)tn_tower_side(&r->t->s);
+    size_t y[2], x[2];
+    const float down = between(i / r->columns, r->n / r->columns, side, y),
+                across = between(i % r->columns, r->columns, side, x);
+    for (int k = 0; k < 4; k++) {
+        const float share = (k / 2 ? down : 1 - down) * (k % 2 ? across : 1 - across);
+        r->kern->add_f32(r->x + i * r->width, r->t->position + (y[k / 2] * side + x[k % 2]) * r->width, share,
+                         r->width);
+    }
+}
+
+static void position_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const tn_tower_run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    if (!tn_tower_any_size(r->t->s.kind))
+        r->kern->add_f32(r->x + row0 * r->width, r->t->position + row0 * r->width, 1,
+                         (row1 - row0) * r->width);
+    for (size_t i = row0; r->t->s.kind == TN_TOWER_QWEN3VL && i < row1; i++) interpolate(r, i);
+}
+
+void tn_tower_positions(tn_tower_run *r) {
+    if (!r->t->position) return;
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), position_item, r);
+}
+
+enum { TURN_BASE = 10000 };
+
+void tn_tower_turns(tn_tower_run *r) {
+    const size_t half = r->d_head / 4; /* pairs of an axis */
+    for (size_t i = 0; r->turns && i < r->n; i++) {
+        const size_t patch = tn_tower_patch(r, i);
+        for (size_t j = 0; j < 2 * half; j++) {
+            const double at = (double)(j < half ? patch / r->columns : patch % r->columns),
+                         angle = at * pow(TURN_BASE, -(double)(j % half) / (double)half);
+            r->turns[i * r->d_head + 2 * j] = (float)cos(angle);
+            r->turns[i * r->d_head + 2 * j + 1] = (float)sin(angle);
+        }
+    }
+}
+
+/* ---- windows ---------------------------------------------------------------------------------------------- */
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* The blocks of lines y0 .. y1 - 1 and columns x0 .. x1 - 1, from place `at` on. Returns the place after them. */
+static size_t put_window(tn_tower_run *r, size_t at, size_t y0, size_t y1, size_t x0, size_t x1) {
+    const size_t k = (size_t)r->t->s.shuffle, first = at, end = at + (y1 - y0) * (x1 - x0) * k * k;
+    for (size_t b = 0; b < (y1 - y0) * (x1 - x0); b++) {
+        const size_t y = (y0 + b / (x1 - x0)) * k, x = (x0 + b % (x1 - x0)) * k;
+        for (size_t j = 0; j < k * k; j++, at++) {
+            r->from[at] = (int32_t)((y + j / k) * r->columns + x + j % k);
+            r->first[at] = (int32_t)first;
+            r->end[at] = (int32_t)end;
+        }
+    }
+    return at;
+}
+
+/* Of the picture's blocks, from its upper left corner on; the last ones are smaller. */
+void tn_tower_windows(tn_tower_run *r) {
+    const tn_tower_shape *s = &r->t->s;
+    if (!r->from) return;
+    const size_t k = (size_t)s->shuffle, side = (size_t)(s->window / s->patch) / k, across = r->columns / k,
+                 down = r->n / r->columns / k;
+    size_t at = 0;
+    for (size_t y = 0; y < down; y += side)
+        for (size_t x = 0; x < across; x += side)
+            at = put_window(r, at, y, least(y + side, down), x, least(x + side, across));
+}
+
+static void gate_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const tn_tower_run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    float *up = r->wide + row0 * r->ff;
+    r->kern->glu_f32(TN_ACT_SILU, r->gate + row0 * r->ff, up, up, (row1 - row0) * r->ff);
+}
+
+void tn_tower_gate(tn_tower_run *r) {
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), gate_item, r);
 }

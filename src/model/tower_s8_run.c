@@ -60,6 +60,7 @@ static float put_queries(const run *r, int head, float *row) {
     const bool rotate = d % TN_HADAMARD_BLOCK == 0;
     float *q = r->q + (size_t)head * d, most = 0;
     for (size_t i = 0; i < r->n; i++) {
+        tn_tower_turn(r, i, q + i * ld);
         if (rotate) r->kern->hadamard_f32(q + i * ld, d);
         most = fmaxf(most, r->kern->absmax_f32(q + i * ld, d));
     }
@@ -82,6 +83,7 @@ static void put_keys(const run *r, int head, float query_scale, float *scratch) 
     memset(row, 0, padded * sizeof *row);
     for (size_t i = 0; i < r->n; i++) {
         memcpy(row, k + i * ld, d * sizeof *row);
+        tn_tower_turn(r, i, row);
         if (d % TN_HADAMARD_BLOCK == 0) r->kern->hadamard_f32(row, d);
         const float most = r->kern->absmax_f32(row, d);
         r->kern->quantise_s8(row, most > 0 ? 127 / most : 0, raised, padded);
@@ -133,7 +135,14 @@ static void attend_item(void *arg, int i_item, int i_thread) {
                                         .ldo = ld,
                                         .scale = r->key_scale + head * ld});
     float sum[TN_TOWER_ATTEND_ROWS];
-    for (size_t i = 0; i < row1 - row0; i++) sum[i] = r->kern->softmax_f32(scores + i * ld, r->n);
+    for (size_t i = 0; i < row1 - row0; i++) {
+        int32_t first, end;
+        float *of = scores + i * ld;
+        tn_tower_seen(r, row0 + i, &first, &end);
+        memset(of, 0, (size_t)first * sizeof *of); /* keys beyond a window have no share */
+        memset(of + end, 0, (r->n - (size_t)end) * sizeof *of);
+        sum[i] = r->kern->softmax_f32(of + first, (size_t)(end - first));
+    }
     r->kern->gemm_f32[TN_PANEL_F32](scores, ld, r->values + head * values_width(r) * r->n, NULL, given,
                                     values_width(r), row1 - row0, 0, d, r->n);
     for (size_t i = 0; i < row1 - row0; i++) {
@@ -150,6 +159,12 @@ void tn_tower_s8_layer(run *r, const tn_tower_layer *l) {
     tn_pool_for(r->pool, r->t->s.n_heads * (int)groups, attend_item, r);
     product(r, &l->out_s8, r->h, TN_TOWER_ADD, r->x);
     tn_tower_norm(r, l->ln2);
-    product(r, &l->up_s8, r->h, TN_TOWER_GELU, r->wide);
+    if (l->gate_s8.n) {
+        product(r, &l->gate_s8, r->h, TN_TOWER_SET, r->gate);
+        product(r, &l->up_s8, r->h, TN_TOWER_SET, r->wide);
+        tn_tower_gate(r);
+    } else {
+        product(r, &l->up_s8, r->h, TN_TOWER_GELU, r->wide);
+    }
     product(r, &l->down_s8, r->wide, TN_TOWER_ADD, r->x);
 }

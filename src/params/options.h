@@ -44,6 +44,7 @@ struct tern_options {
     const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
     const char *mmproj, *encoder;
     bool one_view;
+    int32_t picture_rows; /* 0: the default */
     uint64_t picture_memory_bytes, picture_cache_bytes;
     const char *beside; /* no parameter: the file in whose place this one is opened; NULL: itself */
     /* These are for its sessions and their answers, for callers that name them in the same object. */

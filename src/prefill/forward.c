@@ -2,6 +2,7 @@
  * rows. */
 #include "base/clock.h"
 #include "base/status.h"
+#include "model/axes.h"
 #include "model/forward.h"
 #include "prefill/impl.h"
 
@@ -21,13 +22,17 @@ static void begin_jobs(tn_pipeline *p, int32_t i, int32_t n) {
     }
 }
 
-static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0,
-                        bool rope_long) {
+/* Rows at .. end - 1 of the text. *next: of the text before them, then after them. */
+static void begin_chunk(tn_pipeline *p, int32_t i, const tn_pipeline_text *t, int32_t at, int32_t end,
+                        int32_t *next) {
     chunk *c = &p->chunks[i];
-    c->f.ids = ids;
+    const int32_t n = end - at, pos0 = t->pos0 + at;
+    c->f.ids = t->ids + at;
     c->r.n_rows = n;
     for (int32_t r = 0; r < n; r++) c->pos[r] = c->slot[r] = pos0 + r;
-    tn_rows_rope_table(&c->r, rope_long);
+    c->r.axes = tn_axes_of(c->r.h, c->r.extra, c->f.ids, n, NULL, pos0, *next, c->axes) ? c->axes : NULL;
+    for (int32_t r = 0; r < n; r++) *next = tn_axes_next(c->r.extra, c->f.ids[r], *next);
+    tn_rows_rope_table(&c->r, t->rope_long);
     begin_jobs(p, i, n);
 }
 
@@ -61,6 +66,10 @@ static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_
             c->pos[row0 + k] = from->pos0 + (tree ? tree->depth[k] : k);
             c->slot[row0 + k] = from->pos0 + k;
         }
+        tn_row_axes *axes = tn_has_axes(t->r.h) ? c->axes + row0 : NULL;
+        t->r.axes = tn_axes_of(t->r.h, t->r.extra, from->ids, from->n, tree, from->pos0, from->next, axes)
+                        ? axes
+                        : NULL;
         tn_frame_slice(&c->f, &t->r, row0, -1, &t->f);
         t->f.ids = from->ids;
         tn_rows_rope_table(&t->r, from->rope_long);
@@ -320,36 +329,35 @@ static bool ends_wave(const tn_pipeline *p, int32_t pos0, int32_t n) {
     return rows > TN_DECODE_M;
 }
 
-static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
-                                  const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
-                                  tn_timeline *timeline, tern_error *err) {
-    if (n <= TN_DECODE_M && (tree || !ends_wave(p, pos0, n))) {
-        const tn_pipeline_text one = {p, ids, n, pos0, tree, rope_long};
-        return texts_locked(p, &one, 1, cancel, timeline, err);
-    }
+static tern_status forward_locked(const tn_pipeline_text *t, const atomic_bool *cancel, tn_timeline *timeline,
+                                  tern_error *err) {
+    tn_pipeline *p = t->p;
+    const int32_t n = t->n, pos0 = t->pos0;
+    if (n <= TN_DECODE_M && (t->tree || !ends_wave(p, pos0, n)))
+        return texts_locked(p, t, 1, cancel, timeline, err);
     p->stats.n_rows += (uint64_t)n;
     p->call.form = TN_FORM_CHUNK;
     p->call.sparse = p->sparse_prompt;
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
     p->call.n_skipped = tn_skipped_rows(pos0);
-    int32_t n_chunks = (p->call.n_skipped + n + p->n_rows - 1) / p->n_rows;
+    int32_t n_chunks = (p->call.n_skipped + n + p->n_rows - 1) / p->n_rows, next = t->next;
     for (int32_t i = 0; i < n_chunks; i++) {
         int32_t at = i ? i * p->n_rows - p->call.n_skipped : 0, end = (i + 1) * p->n_rows - p->call.n_skipped;
-        begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, rope_long);
+        begin_chunk(p, i, t, at, end < n ? end : n, &next);
     }
     return forward_wave(p, n, n_chunks, pos0, cancel, timeline, err);
 }
 
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
-                                const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
-                                tn_timeline *timeline, tern_error *err) {
-    assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
+tern_status tn_pipeline_forward(const tn_pipeline_text *t, const atomic_bool *cancel, tn_timeline *timeline,
+                                tern_error *err) {
+    tn_pipeline *p = t->p;
+    assert(t->n > 0 && t->n <= tn_pipeline_wave_rows(p, t->pos0) && (!t->tree || t->n <= TN_DECODE_M));
     if (!tn_loader_done(p->m->loader)) {
         tn_loader *l = p->m->loader;
         tn_loader_lock(l); /* another session may be doing it */
         p->call.loading = !tn_loader_done(l);
-        tern_status rc = p->call.loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
-        if (rc == TERN_OK) rc = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+        tern_status rc = p->call.loading ? tn_loader_rows_begin(l, t->ids, t->n, err) : TERN_OK;
+        if (rc == TERN_OK) rc = forward_locked(t, cancel, timeline, err);
         if (p->call.loading && rc == TERN_OK)
             rc = tn_loader_finish(l, p->pool, p->m->n_layers, err); /* few rows leave lm_head */
         if (p->call.loading && rc == TERN_OK) rc = tn_loader_rows_begin(l, NULL, 0, err);
@@ -358,10 +366,9 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
         tn_wave_drop_cold(p);
         return rc;
     }
-    if (!p->switching.switcher)
-        return forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+    if (!p->switching.switcher) return forward_locked(t, cancel, timeline, err);
     tn_switcher_lock(p->switching.switcher);
-    tern_status rc = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+    tern_status rc = forward_locked(t, cancel, timeline, err);
     tn_switcher_unlock(p->switching.switcher);
     return rc;
 }

@@ -37,6 +37,7 @@ typedef struct chunk {
     tn_rows r;
     tn_frame f;
     int32_t *pos, *slot;
+    tn_row_axes *axes; /* [0] where rows have one position */
     float *rope_cs;
     quantised in;  /* of the site quantised last */
     uint8_t *out8; /* 8-bit outputs of the last computed site, linear by linear */

@@ -87,20 +87,21 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
 /* Tells that the cache holds another text, because a state was loaded. */
 void tn_pipeline_forget(tn_pipeline *p);
 
-/* Evaluates n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual
- * after the last layer. tree is NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the
- * order of the rows. timeline may be NULL. */
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
-                                const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
-                                tn_timeline *timeline, tern_error *err);
-/* The next tokens of a text, as tn_pipeline_forward takes them; p is the pipeline of its session. */
+/* The next n tokens of a text, at positions pos0..; p is the pipeline of its session. tree is NULL, or the shape of these
+ * tokens, whose K and V go to slots pos0.. in the order of the rows. */
 typedef struct tn_pipeline_text {
     tn_pipeline *p;
     const int32_t *ids;
     int32_t n, pos0;
     const tn_tree *tree;
     bool rope_long;
+    int32_t next; /* position of rope that a token at pos0 has (model/axes.h) */
 } tn_pipeline_text;
+
+/* Evaluates them (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual after the last layer. timeline may
+ * be NULL. */
+tern_status tn_pipeline_forward(const tn_pipeline_text *t, const atomic_bool *cancel, tn_timeline *timeline,
+                                tern_error *err);
 
 /* Evaluates the next tokens of several texts together, at most TN_DECODE_M in all, in one pass over the
  * weights. A row gets the bits that it gets alone. tn_pipeline_row and tn_pipeline_logits of p then count the

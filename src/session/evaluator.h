@@ -19,6 +19,8 @@ typedef struct tn_evaluator_text {
     int32_t n, pos0;
     const tn_tree *tree;
     bool rope_long;
+    int32_t
+        next; /* position of rope that a token at pos0 has: pos0, where no picture is before it (axes.h) */
 } tn_evaluator_text;
 
 typedef struct tn_evaluator_ops {

@@ -14,17 +14,19 @@ static tern_status begin(tn_evaluator *v, int32_t n, int32_t pos0, tern_error *e
     return tn_pipeline_begin(v->pipeline, n, pos0, err);
 }
 
+static tn_pipeline_text text_of(const tn_evaluator_text *t) {
+    return (tn_pipeline_text){t->self->pipeline, t->ids, t->n, t->pos0, t->tree, t->rope_long, t->next};
+}
+
 static tern_status evaluate(const tn_evaluator_text *t, const atomic_bool *cancel, tn_timeline *timeline,
                             tern_error *err) {
-    return tn_pipeline_forward(t->self->pipeline, t->ids, t->n, t->pos0, t->tree, t->rope_long, cancel,
-                               timeline, err);
+    const tn_pipeline_text text = text_of(t);
+    return tn_pipeline_forward(&text, cancel, timeline, err);
 }
 
 static tern_status together(const tn_evaluator_text *t, int32_t n, tn_timeline *timeline, tern_error *err) {
     tn_pipeline_text texts[TN_MAX_TEXTS];
-    for (int32_t i = 0; i < n; i++)
-        texts[i] =
-            (tn_pipeline_text){t[i].self->pipeline, t[i].ids, t[i].n, t[i].pos0, t[i].tree, t[i].rope_long};
+    for (int32_t i = 0; i < n; i++) texts[i] = text_of(&t[i]);
     return tn_pipeline_forward_texts(t[0].self->pipeline, texts, n, timeline, err);
 }
 

@@ -3,6 +3,7 @@
 #include "attention/sparse_attn.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "model/axes.h"
 #include "model/forward.h"
 #include "model/streamed.h"
 #include "session/evaluator.h"
@@ -17,6 +18,7 @@ typedef struct plain {
     tn_acts acts;
     int32_t *pos, *slot;        /* [acts.max_rows] */
     tn_row_picture *picture;    /* the same */
+    tn_row_axes *axes;          /* the same; NULL: rows have one position */
     tn_rows rows;               /* of the last evaluation, or of this text's part in one of several */
     const tn_extra_rows *extra; /* NULL: every id is a token's */
     const tn_pause *pause;      /* NULL: never */
@@ -148,22 +150,26 @@ static void line_up(const tn_evaluator_text *t) {
         p->pos[i] = t->pos0 + (t->tree ? t->tree->depth[i] : i);
         p->slot[i] = t->pos0 + i;
     }
-    p->rows = (tn_rows){.h = &p->e->model->h,
-                        .kern = &p->e->kern,
-                        .kv = &p->state->kv,
-                        .conv = tn_state_conv(p->state),
-                        .delta = tn_state_delta(p->state),
-                        .lora = p->mix->n ? p->mix : NULL,
-                        .attend = p->sparse ? &p->attend : NULL,
-                        .extra = p->extra,
-                        .pause = p->pause,
-                        .picture = pictures(p, t),
-                        .n_rows = t->n,
-                        .pos = p->pos,
-                        .slot = p->slot,
-                        .tree_base = t->tree ? t->pos0 : -1,
-                        .tree_mask = t->tree ? t->tree->mask : NULL,
-                        .n_tree_words = t->tree ? 1 : 0};
+    p->rows = (tn_rows){
+        .h = &p->e->model->h,
+        .kern = &p->e->kern,
+        .kv = &p->state->kv,
+        .conv = tn_state_conv(p->state),
+        .delta = tn_state_delta(p->state),
+        .lora = p->mix->n ? p->mix : NULL,
+        .attend = p->sparse ? &p->attend : NULL,
+        .extra = p->extra,
+        .pause = p->pause,
+        .picture = pictures(p, t),
+        .axes = tn_axes_of(&p->e->model->h, p->extra, t->ids, t->n, t->tree, t->pos0, t->next, p->axes)
+                    ? p->axes
+                    : NULL,
+        .n_rows = t->n,
+        .pos = p->pos,
+        .slot = p->slot,
+        .tree_base = t->tree ? t->pos0 : -1,
+        .tree_mask = t->tree ? t->tree->mask : NULL,
+        .n_tree_words = t->tree ? 1 : 0};
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, t->pos0);
 }
 
@@ -261,6 +267,7 @@ static void close_plain(tn_evaluator *v) {
     tn_free(v->ctx, p->pos);
     tn_free(v->ctx, p->slot);
     tn_free(v->ctx, p->picture);
+    tn_free(v->ctx, p->axes);
     tn_free(v->ctx, p);
 }
 
@@ -291,7 +298,8 @@ tern_status tn_evaluator_open_plain(tern_engine *e, tn_state *state, int32_t n_c
     p->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *p->pos);
     p->slot = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *p->slot);
     p->picture = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *p->picture);
-    tern_status st = p->pos && p->slot && p->picture
+    if (tn_has_axes(&e->model->h)) p->axes = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *p->axes);
+    tern_status st = p->pos && p->slot && p->picture && (p->axes || !tn_has_axes(&e->model->h))
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK)

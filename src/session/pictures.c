@@ -1,6 +1,7 @@
 #include "session/pictures.h"
 
 #include "base/status.h"
+#include "model/axes.h"
 #include "session/session.h"
 
 #include <stdlib.h>
@@ -33,9 +34,10 @@ static tern_status make(tern_session *s, tn_seen *const *views, size_t n, tn_ses
     for (size_t i = 0; i < n; i++) tn_sight_hold(s->e, r->views[i]);
     for (size_t i = 0; i < n; i++)
         spans[i] = (tn_extra_span){r->views[i]->first, r->views[i]->n, atomic_load(&r->views[i]->x),
-                                   atomic_load(&r->views[i]->whole)};
+                                   atomic_load(&r->views[i]->whole), atomic_load(&r->views[i]->columns)};
     r->n = n;
-    r->extra = (tn_extra_rows){.first = s->e->model->h.n_vocab, .n = n, .spans = spans};
+    r->extra = (tn_extra_rows){
+        .first = s->e->model->h.n_vocab, .width = tn_sight_row_width(s->e), .n = n, .spans = spans};
     return TERN_OK;
 }
 
@@ -64,7 +66,31 @@ tern_status tn_session_look(tern_session *s, tn_look *const *looks, size_t n, te
 }
 
 bool tn_session_has_row(const tern_session *s, int32_t id) {
-    return s->pictures && tn_extra_row(&s->pictures->extra, id, (size_t)s->e->model->h.n_embd);
+    return s->pictures && tn_extra_row(&s->pictures->extra, id);
+}
+
+void tn_session_axes(tern_session *s, int32_t n) {
+    const tn_extra_rows *e = s->pictures ? &s->pictures->extra : NULL;
+    for (int32_t i = s->n_tok - n; s->next && i < s->n_tok; i++)
+        s->next[i] = tn_axes_next(e, s->tokens[i], i ? s->next[i - 1] : 0);
+}
+
+static void let_go(tern_session *s, tn_session_rows *r) {
+    for (size_t i = 0; i < r->n; i++) tn_sight_let_go(s->e, r->views[i]);
+    tn_free(&s->e->ctx, (void *)(uintptr_t)r->extra.spans);
+    tn_free(&s->e->ctx, r->views);
+    tn_free(&s->e->ctx, r);
+}
+
+tern_status tn_session_axes_of(tern_session *s, int32_t n, tn_seen *const *views, size_t n_views,
+                               tern_error *err) {
+    tn_session_rows *r = NULL;
+    if (!s->next) return TERN_OK;
+    if (n_views) TN_TRY(make(s, views, n_views, &r, err));
+    for (int32_t i = 0; i < n; i++)
+        s->next[i] = tn_axes_next(r ? &r->extra : NULL, s->tokens[i], i ? s->next[i - 1] : 0);
+    if (r) let_go(s, r);
+    return TERN_OK;
 }
 
 tern_status tn_session_whole(const tern_session *s, const int32_t *tokens, size_t n, int32_t most,
@@ -94,8 +120,5 @@ void tn_session_rows_close(tern_session *s) {
     s->pictures = NULL;
     if (!r) return;
     if (s->evaluator) s->evaluator->ops->see(s->evaluator, NULL);
-    for (size_t i = 0; i < r->n; i++) tn_sight_let_go(s->e, r->views[i]);
-    tn_free(&s->e->ctx, (void *)(uintptr_t)r->extra.spans);
-    tn_free(&s->e->ctx, r->views);
-    tn_free(&s->e->ctx, r);
+    let_go(s, r);
 }

@@ -22,6 +22,11 @@ bool tn_session_has_row(const tern_session *s, int32_t id);
  * TERN_E_LIMIT: one is longer than `most`; TERN_E_INVALID: one is not whole. */
 tern_status tn_session_whole(const tern_session *s, const int32_t *tokens, size_t n, int32_t most,
                              int32_t *rows, tern_error *err);
+/* The text grew by n tokens to s->n_tok: fills s->next for them. */
+void tn_session_axes(tern_session *s, int32_t n);
+/* The same for the first n tokens of a text that was loaded, which has rows of these views. */
+tern_status tn_session_axes_of(tern_session *s, int32_t n, tn_seen *const *views, size_t n_views,
+                               tern_error *err);
 /* dst holds what src holds, for a text that is copied. */
 tern_status tn_session_see_same(tern_session *dst, const tern_session *src, tern_error *err);
 void tn_session_rows_close(tern_session *s);

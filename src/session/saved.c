@@ -35,7 +35,7 @@ _Static_assert(sizeof(state_head) == 48, "on-disk layout");
 /* A view of a picture in the text. */
 typedef struct state_view {
     uint8_t key[32];
-    int32_t n, zero;
+    int32_t n, columns; /* of a grid; 0: its rows stand one after another */
 } state_view;
 _Static_assert(sizeof(state_view) == 40, "on-disk layout");
 
@@ -156,7 +156,7 @@ static void put_views(stream *st, const views *v) {
     put(st, &n, sizeof n);
 #ifndef TERN_MINIMAL
     for (size_t i = 0; i < v->n; i++) {
-        state_view one = {.n = v->at[i]->n};
+        state_view one = {.n = v->at[i]->n, .columns = atomic_load(&v->at[i]->columns)};
         memcpy(one.key, v->at[i]->key, sizeof one.key);
         put(st, &one, sizeof one);
     }
@@ -180,9 +180,11 @@ static tern_status get_views(stream *st, const tern_session *s, const state_head
         state_view one;
         tn_seen *seen;
         get(st, &one, sizeof one);
-        if (st->failed || one.n < 1 || one.n > 1 << 20)
+        if (st->failed || one.n < 1 || one.n > 1 << 20 || one.columns < 0 || one.columns > one.n ||
+            (one.columns && one.n % one.columns))
             rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated or damaged: its pictures", from);
         else rc = tn_sight_view(s->e, one.key, one.n, &seen, err);
+        if (rc == TERN_OK) atomic_store(&seen->columns, one.columns);
         if (rc == TERN_OK && (rc = views_add(v, seen, err)) != TERN_OK) tn_sight_let_go(s->e, seen);
     }
     if (rc != TERN_OK) views_free(v);
@@ -299,6 +301,7 @@ tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t 
     dst->evaluator->ops->forget(dst->evaluator);
     tn_storing_truncate(&dst->storing, 0);
     memcpy(dst->tokens, src->tokens, (size_t)n * sizeof *src->tokens);
+    if (dst->next) memcpy(dst->next, src->next, (size_t)n * sizeof *src->next);
     if (all && src->has_logits)
         memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
     dst->n_tok = n;
@@ -393,7 +396,11 @@ static tern_status load(tern_session *s, stream *st, const char *from, tern_erro
     get(st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
     tern_status rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, st, err);
     bool known = rc == TERN_OK && !st->failed && from_file(&seen, m->h.n_vocab, s->tokens, head.n_tok);
+#ifndef TERN_MINIMAL
+    if (known) rc = tn_session_axes_of(s, head.n_tok, seen.at, seen.n, err);
+#endif
     views_free(&seen);
+    if (rc != TERN_OK) (void)tn_state_truncate(&s->state, 0);
     TN_TRY(rc);
     if (head.has_logits) get(st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st->hash), stored;

@@ -72,7 +72,13 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     s->n_ctx = n_ctx;
     s->tokens = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_ctx, sizeof *s->tokens);
     s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
-    tern_status st = s->tokens && s->logits
+#ifndef TERN_MINIMAL
+    const bool has_axes = tn_has_axes(h);
+    if (has_axes) s->next = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_ctx, sizeof *s->next);
+#else
+    const bool has_axes = false; /* no picture moves a text's positions */
+#endif
+    tern_status st = s->tokens && s->logits && (s->next || !has_axes)
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_mix_parse(e, NULL, &s->mix, err);
@@ -123,6 +129,7 @@ void tern_session_close(tern_session **ps) {
     tn_evaluator_close(&s->evaluator);
     tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);
+    tn_free(ctx, s->next);
     tn_free(ctx, s->tree_logits);
     tn_free(ctx, s->logits);
     tn_free(ctx, s->score_logits);
@@ -153,7 +160,8 @@ static int32_t max_rows(const tern_session *s) { return s->evaluator->ops->max_r
 
 /* The next rows of the session's text. */
 static tn_evaluator_text rows_of(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree) {
-    return (tn_evaluator_text){s->evaluator, ids, n, s->n_tok, tree, tn_session_rope_long(s)};
+    const int32_t next = s->next && s->n_tok ? s->next[s->n_tok - 1] : s->n_tok;
+    return (tn_evaluator_text){s->evaluator, ids, n, s->n_tok, tree, tn_session_rope_long(s), next};
 }
 
 static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree,
@@ -225,12 +233,22 @@ static void note(tern_session *s, int32_t pos, const int32_t *tokens, int32_t n,
             tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], tn_session_row(in, row + i));
 }
 
+/* The text grew by n tokens. */
+static void grow_axes(tern_session *s, int32_t n) {
+#ifdef TERN_MINIMAL
+    (void)s, (void)n;
+#else
+    tn_session_axes(s, n);
+#endif
+}
+
 /* The rows just evaluated become part of the text. */
 static void keep_rows(tern_session *s, const int32_t *tokens, int32_t n, const tern_session *in,
                       int32_t row) {
     memcpy(s->tokens + s->n_tok, tokens, (size_t)n * sizeof *tokens);
     tn_state_append(&s->state, n);
     s->n_tok += n;
+    grow_axes(s, n);
     note(s, s->n_tok - n, tokens, n, in, row);
 }
 
@@ -451,6 +469,7 @@ void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
     /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row that no later path needs */
     tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
     s->tokens[s->n_tok++] = tree->token[row];
+    grow_axes(s, 1);
     note(s, s->n_tok - 1, &tree->token[row], 1, s->rows_in, s->rows_at + row);
     (void)mark(s, false, NULL); /* without memory for it, going back takes longer */
 }

@@ -28,7 +28,8 @@ struct tern_session {
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens;       /* [n_ctx] */
     int32_t n_tok;         /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
-    float *logits;         /* [n_vocab] after token n_tok-1 */
+    int32_t *next; /* [n_ctx] position of rope after each (model/axes.h); NULL: one more than its slot */
+    float *logits; /* [n_vocab] after token n_tok-1 */
     bool has_logits;
     size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them were already evaluated */
     /* place of the rows of the last small forward: in this session's buffers, from this row on */

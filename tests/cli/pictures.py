@@ -321,6 +321,35 @@ call("pack", "sees.gguf", "-o", "sees.tern")
 p = json.loads(call("run", "sees.tern", "--mmproj", "mmproj-sees.gguf", "a.png", "what?", "-n", "4", "--json")[0])["pictures"][0]
 assert p["rows"] == 12
 
+# Qwen3-VL: any size in blocks, no larger than is asked for, also in packages, whose encoder is in them; equal pictures cost their text alone
+os.mkdir(TMP + "/qwen")
+call("synth", "--arch", "tiny-qwen3vl+sees", "--type", "f32", "-o", "qwen/q.gguf")
+call("synth", "--arch", "tiny-qwen3vl-mmproj", "--type", "f32", "-o", "qwen/mmproj-q.gguf")
+ask = lambda *args, model="qwen/q.gguf": json.loads(call("run", model, *args, "what?", "-n", "4", "--temp", "0", "--json", "--logprobs")[0])
+q = [ask(f) for f in ("a.png", "grey.png", "a.png")]
+assert (q[0]["pictures"][0]["views"], q[0]["pictures"][0]["rows"]) == (1, 25 * 11), q[0]["pictures"]  # 391 x 168 pixels, upwards to whole blocks of 16
+assert q[0]["token_logprobs"] != q[1]["token_logprobs"] and q[2]["token_logprobs"] == q[0]["token_logprobs"] and q[2]["pictures"][0]["encoded"] == 0, q
+few = ask("a.png", "--picture-rows", "20")["pictures"][0]
+assert few["rows"] == 4 * 2 and few["encoded"] == 1, few  # as it is, 4.4 x 1.9 blocks
+assert ask("a.png", "grey.png", "--encoder", "int8")["pictures"][1]["rows"] == 25 * 11
+fails("thin.png" if write("thin.png", png(201, 1, "RGB", bytes(201 * 3))) else "", err="a side more than 200 times the other", model="qwen/q.gguf")
+call("pack", "qwen/q.gguf", "-o", "qwen.tern")
+p = ask("a.png", model="qwen.tern")
+assert p["pictures"][0]["rows"] == 25 * 11 and p["pictures"][0]["encoded"] == 0, p["pictures"]
+fails("a.png", "--mmproj", "mmproj-sees.gguf", err="it gives rows for 0 first layers (deepstack), and the model's read 2", model="qwen/q.gguf")
+fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="pictures of Qwen's encoders need a model whose rope has three axes, and this one (llama) has not told them")
+call("synth", "--arch", "tiny-qwen35+sees", "--type", "f32", "-o", "qwen/other.gguf")
+fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="it gives rows for 2 first layers (deepstack), and the model's read 0", model="qwen/other.gguf")
+call("synth", "--arch", "tiny-qwen35-mmproj", "--type", "f32", "-o", "others/35.gguf")
+assert ask("a.png", "--mmproj", "others/35.gguf", model="qwen/other.gguf")["pictures"][0]["rows"] > 256
+
+# Qwen2.5-VL: blocks of 28
+os.mkdir(TMP + "/qwen25")
+call("synth", "--arch", "tiny-qwen2vl+sees", "--type", "f32", "-o", "qwen25/q.gguf")
+call("synth", "--arch", "tiny-qwen25vl-mmproj", "--type", "f32", "-o", "qwen25/mmproj-q.gguf")
+q = [ask(f, model="qwen25/q.gguf") for f in ("a.png", "grey.png")]
+assert q[0]["pictures"][0]["rows"] == 4 * 2 and q[0]["token_logprobs"] != q[1]["token_logprobs"], q
+
 # Gemma 3: one view, in the model's own file
 os.mkdir(TMP + "/gemma")
 call("synth", "--arch", "tiny-gemma3+sees", "--type", "f32", "-o", "gemma/g.gguf")

@@ -16,7 +16,7 @@
 
 #include "fixture/fixture.h"
 
-enum { N = 90, FIRST = 11, N_ROWS = 40, N_MODELS = 3 };
+enum { N = 90, FIRST = 11, N_ROWS = 40, N_MODELS = 3, CTX = 1024 };
 
 static char models[N_MODELS + 1][FIXTURE_PATH];
 static int32_t prompt[N];
@@ -317,55 +317,60 @@ static void whole_pictures_see_themselves(void **state) {
 }
 
 /* What a program of tern.h does: a prompt with pixels, encoded once, and the same ids for the same picture. */
-static void by_the_public_interface(void **state) {
-    (void)state;
+static void looks(const char *model, const char *encoder, size_t at_least) {
     char path[FIXTURE_PATH], tower[FIXTURE_PATH];
     tn_ctx ctx;
     tern_error err;
     tn_ctx_init(&ctx, NULL);
-    fixture_model(path, "sees.gguf", "tiny-llama+sees", 1, TN_F32);
+    fixture_model(path, "sees.gguf", model, 1, TN_F32);
     fixture_file(tower, "mmproj-sees.gguf");
-    must(tn_synth_tower(&ctx, "tiny-smolvlm-mmproj", tower, 1, TN_F32, &err), &err);
+    must(tn_synth_tower(&ctx, encoder, tower, 1, TN_F32, &err), &err);
     tern_engine *e = fixture_engine(path, NULL);
-    tern_session *s = fixture_session(e, 256, NULL), *t = fixture_session(e, 256, NULL);
+    tern_session *s = fixture_session(e, CTX, NULL), *t = fixture_session(e, CTX, NULL);
     uint8_t rgb[2][40 * 20 * 3];
     for (size_t i = 0; i < sizeof rgb[0]; i++) rgb[0][i] = (uint8_t)(i * 7), rgb[1][i] = (uint8_t)(i * 11);
     const tern_image images[] = {{40, 20, rgb[0]}, {40, 20, rgb[1]}};
     const tern_message msgs[] = {{"system", "Be brief."}, {"user", "what?"}};
-    int32_t ids[256], again[256];
+    int32_t ids[CTX], again[CTX];
     size_t n, n_again;
     assert_true(tern_engine_sees(e));
     assert_int_equal(tern_session_look(s, msgs, 2, NULL, images, 1, ids, 4, &n, &err), TERN_E_LIMIT);
-    assert_true(n > 16 && n < 256);
+    assert_true(n > at_least && n < CTX);
     assert_int_equal(tn_sight_count(e).encoded, 0); /* what does not fit is not encoded */
-    must(tern_session_look(s, msgs, 2, NULL, images, 1, ids, 256, &n, &err), &err);
+    must(tern_session_look(s, msgs, 2, NULL, images, 1, ids, CTX, &n, &err), &err);
     must(tern_session_prefill(s, ids, n, &err), &err);
     const uint64_t encoded = tn_sight_count(e).encoded;
     assert_true(encoded > 0);
-    must(tern_session_look(t, msgs, 2, NULL, images, 1, again, 256, &n_again, &err), &err);
+    must(tern_session_look(t, msgs, 2, NULL, images, 1, again, CTX, &n_again, &err), &err);
     assert_int_equal(n_again, n);
     assert_memory_equal(again, ids, n * sizeof *ids);
     must(tern_session_prefill(t, again, n, &err), &err);
     assert_memory_equal(tern_session_logits(s), tern_session_logits(t),
                         (size_t)e->model->h.n_vocab * sizeof(float));
     assert_int_equal(tn_sight_count(e).encoded, encoded);
-    must(tern_session_look(t, msgs, 2, NULL, images + 1, 1, again, 256, &n_again, &err), &err);
+    must(tern_session_look(t, msgs, 2, NULL, images + 1, 1, again, CTX, &n_again, &err), &err);
     assert_memory_not_equal(again, ids, n * sizeof *ids);
     tern_chat_options o;
     tern_chat_options_defaults(&o);
     o.messages = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"},{\"type\":\"image\"},"
                  "{\"type\":\"text\",\"text\":\"both?\"}]}]";
-    must(tern_session_look(t, NULL, 0, &o, images, 2, again, 256, &n_again, &err), &err);
+    must(tern_session_look(t, NULL, 0, &o, images, 2, again, CTX, &n_again, &err), &err);
     must(tern_session_prefill(t, again, n_again, &err), &err);
-    assert_int_equal(tern_session_look(t, NULL, 0, &o, images, 1, again, 256, &n_again, &err),
+    assert_int_equal(tern_session_look(t, NULL, 0, &o, images, 1, again, CTX, &n_again, &err),
                      TERN_E_INVALID);
     const tern_image none = {0, 3, rgb[0]}, huge = {65535, 65535, rgb[0]};
-    assert_int_equal(tern_session_look(t, msgs, 2, NULL, &none, 1, again, 256, &n_again, &err),
+    assert_int_equal(tern_session_look(t, msgs, 2, NULL, &none, 1, again, CTX, &n_again, &err),
                      TERN_E_INVALID);
-    assert_int_equal(tern_session_look(t, msgs, 2, NULL, &huge, 1, again, 256, &n_again, &err), TERN_E_LIMIT);
+    assert_int_equal(tern_session_look(t, msgs, 2, NULL, &huge, 1, again, CTX, &n_again, &err), TERN_E_LIMIT);
     tern_session_close(&s);
     tern_session_close(&t);
     tern_engine_close(&e);
+}
+
+static void by_the_public_interface(void **state) {
+    (void)state;
+    looks("tiny-llama+sees", "tiny-smolvlm-mmproj", 16);
+    looks("tiny-qwen3vl+sees", "tiny-qwen3vl-mmproj", 256); /* 65,536 pixels at least, of 16 x 16 a row */
 }
 
 static void other_models_say_so(void **state) {

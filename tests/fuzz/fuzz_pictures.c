@@ -27,6 +27,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         {.image = 16, .patch = 4, .shuffle = 2, .longest = 64},
         {.image = 9, .patch = 3, .shuffle = 1, .longest = 100},
         {.kind = TN_TOWER_GEMMA3, .image = 12, .patch = 3, .shuffle = 2, .longest = 12},
+        {.kind = TN_TOWER_QWEN3VL,
+         .image = 12,
+         .patch = 3,
+         .shuffle = 2,
+         .min_pixels = 100,
+         .max_pixels = 900},
     };
     if (!size) return 0;
     tern_hooks h;
@@ -45,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (p.width < 1 || p.height < 1) abort();
     uint8_t key[TN_VIEW_KEY];
-    const tn_tower_shape *s = &shapes[(data[0] >> 1) % 3];
+    const tn_tower_shape *s = &shapes[(data[0] >> 1) % 4];
     if (tn_medium_make(&ctx, s, &p, data[0] & 1, &m, &err) == TERN_OK) {
         if (m.n_views != m.rows * m.columns + 1 || m.n_views > TN_MEDIUM_VIEWS) abort();
         for (int32_t i = 0; i < m.n_views; i++) tn_view_key(&m, i, 1, key);

@@ -18,9 +18,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (st != TERN_OK && (t || !err.message[0])) abort();
     const tn_tower_shape *s = t ? tn_tower_shape_of(t) : NULL;
     if (s && s->image <= 64 && s->width <= 64 && s->ff <= 256 && s->n_layers <= 4) {
-        uint8_t *rgb = calloc((size_t)s->image * (size_t)s->image, 3);
-        float *rows = calloc((size_t)tn_tower_rows(s) * (size_t)s->out, sizeof *rows);
-        if (rgb && rows) (void)tn_tower_encode(t, &kern, pool, rgb, 1, NULL, rows, &err);
+        const int32_t block = s->patch * s->shuffle;
+        const tn_tower_size z = s->max_pixels ? (tn_tower_size){3 * block, 2 * block} : tn_tower_tile(s);
+        uint8_t *rgb = calloc((size_t)z.width * (size_t)z.height, 3);
+        float *rows = calloc((size_t)tn_tower_rows(s, z) * (size_t)tn_tower_row_width(s), sizeof *rows);
+        if (rgb && rows) (void)tn_tower_encode(t, &kern, pool, rgb, z, NULL, rows, &err);
         free(rgb);
         free(rows);
     }

@@ -266,7 +266,69 @@ def towers():
         t["mm.model.fc.weight"] = ((width * shuffle * shuffle, out), types)
         return gguf({**keys, **changes}, t)
 
+    def qwen(width, heads, ff, image, patch, merge, out, deep, changes={}, more={}, types=0):
+        """Of any size: one tensor for queries, keys and values, two moments of a patch, layers that are read beside the last."""
+        wide, side = width * merge * merge, image // patch
+        keys = {"general.architecture": ("str", "clip"), "clip.projector_type": ("str", "qwen3vl_merger"), "clip.use_gelu": ("bool", True),
+                "clip.vision.is_deepstack_layers": ("bool", deep), "clip.vision.attention.layer_norm_epsilon": ("f32", 1e-6)}
+        for k, v in {"image_size": image, "patch_size": patch, "embedding_length": width, "feed_forward_length": ff, "block_count": len(deep), "projection_dim": out,
+                     "attention.head_count": heads, "spatial_merge_size": merge}.items():
+            keys["clip.vision." + k] = ("u32", v)
+        keys["clip.vision.image_mean"] = keys["clip.vision.image_std"] = ("f32", [0.5, 0.5, 0.5])
+        t = {"v.patch_embd.weight": ((patch, patch, 3, width), types), "v.patch_embd.weight.1": ((patch, patch, 3, width), types), "v.patch_embd.bias": ((width,), 0),
+             "v.position_embd.weight": ((width, side * side), 0)}
+
+        def norm(name, n):
+            t[name + ".weight"] = t[name + ".bias"] = ((n,), 0)
+
+        def linear(name, rows, k):
+            t[name + ".weight"], t[name + ".bias"] = ((k, rows), types), ((rows,), 0)
+
+        for i, read in enumerate(deep):
+            norm(f"v.blk.{i}.ln1", width)
+            norm(f"v.blk.{i}.ln2", width)
+            for n, rows, k in (("attn_qkv", 3 * width, width), ("attn_out", width, width), ("ffn_up", ff, width), ("ffn_down", width, ff)):
+                linear(f"v.blk.{i}.{n}", rows, k)
+            if read:
+                norm(f"v.deepstack.{i}.norm", wide)
+                linear(f"v.deepstack.{i}.fc1", wide, wide)
+                linear(f"v.deepstack.{i}.fc2", out, wide)
+        norm("v.post_ln", width)
+        linear("mm.0", wide, wide)
+        linear("mm.2", out, wide)
+        return gguf({**keys, **changes}, {**t, **more})
+
+    def windows(width, heads, ff, patch, merge, out, layers, window, changes={}, types=0):
+        keys = {"general.architecture": ("str", "clip"), "clip.projector_type": ("str", "qwen2.5vl_merger"), "clip.use_silu": ("bool", True),
+                "clip.vision.attention.layer_norm_epsilon": ("f32", 1e-6)}
+        for k, v in {"image_size": 4 * patch, "patch_size": patch, "embedding_length": width, "feed_forward_length": ff, "block_count": layers, "projection_dim": out,
+                     "attention.head_count": heads, "spatial_merge_size": merge, "n_wa_pattern": 2, "window_size": window}.items():
+            keys["clip.vision." + k] = ("u32", v)
+        keys["clip.vision.image_mean"] = keys["clip.vision.image_std"] = ("f32", [0.5, 0.5, 0.5])
+        wide, t = width * merge * merge, {"v.patch_embd.weight": ((patch, patch, 3, width), types), "v.patch_embd.weight.1": ((patch, patch, 3, width), types), "v.post_ln.weight": ((width,), 0)}
+
+        def linear(name, rows, k):
+            t[name + ".weight"], t[name + ".bias"] = ((k, rows), types), ((rows,), 0)
+
+        for i in range(layers):
+            t[f"v.blk.{i}.ln1.weight"] = t[f"v.blk.{i}.ln2.weight"] = ((width,), 0)
+            for n, rows, k in (("attn_q", width, width), ("attn_k", width, width), ("attn_v", width, width), ("attn_out", width, width), ("ffn_gate", ff, width), ("ffn_up", ff, width),
+                               ("ffn_down", width, ff)):
+                linear(f"v.blk.{i}.{n}", rows, k)
+        linear("mm.0", wide, wide)
+        linear("mm.2", out, wide)
+        return gguf({**keys, **changes}, t)
+
+    yield "windows", windows(4, 1, 8, 3, 1, 4, 2, 6)
+    yield "windows_of_one", windows(4, 1, 8, 2, 2, 4, 1, 5, types=1)
+    yield "windows_small", windows(4, 1, 8, 3, 2, 4, 1, 5)
     yield "small", tower(8, 2, 12, 8, 2, 2, 8, 1)
+    yield "any_size", qwen(8, 2, 12, 6, 2, 2, 8, [True, False])
+    yield "any_size_halves", qwen(4, 1, 8, 9, 3, 1, 4, [False], types=1)
+    yield "any_size_pixels", qwen(4, 1, 8, 6, 3, 1, 4, [False], {"clip.vision.image_min_pixels": ("u32", 9), "clip.vision.image_max_pixels": ("u32", 900)})
+    yield "any_size_flags", qwen(4, 1, 8, 6, 3, 1, 4, [True], {"clip.vision.is_deepstack_layers": ("bool", [True, True])})
+    yield "any_size_left", qwen(4, 1, 8, 6, 3, 1, 4, [False], more={"v.deepstack.0.norm.weight": ((4,), 0)})
+    yield "tile_deep", tower(4, 1, 8, 6, 3, 1, 4, 1, {"clip.vision.is_deepstack_layers": ("bool", [True])})
     yield "halves", tower(4, 1, 8, 6, 3, 1, 4, 2, types=1)
     yield "swapped", tower(4, 1, 8, 6, 3, 2, 4, 1, swap=True)
     yield "unknown", tower(4, 1, 8, 6, 3, 1, 4, 1, {"clip.vision.n_wa_pattern": ("u32", 8)})

@@ -21,7 +21,7 @@
 static tn_ctx ctx;
 static char folder[FIXTURE_PATH];
 static char *list;
-static size_t n_decoded, n_resized, n_tiled;
+static size_t n_decoded, n_resized, n_tiled, n_fitted, n_refused;
 
 static char *slurp(const char *name, size_t *n) {
     char path[2 * FIXTURE_PATH], *bytes;
@@ -99,6 +99,28 @@ static void tile(const char *file, int side, int longest, bool one_view, const c
     n_tiled++;
 }
 
+static void fit(const char *file, int of, int least, int most, const char *expected, int width, int height) {
+    tern_error err;
+    tn_picture p = raw(file);
+    tn_medium m;
+    const tn_tower_shape s = {
+        .kind = TN_TOWER_QWEN3VL, .patch = of / 2, .shuffle = 2, .min_pixels = least, .max_pixels = most};
+    tern_status st = tn_medium_make(&ctx, &s, &p, false, &m, &err);
+    if ((st == TERN_OK) != (width > 0)) fail_msg("%s: status %d", expected, (int)st);
+    if (width) {
+        if (m.views->width != width || m.views->height != height)
+            fail_msg("%s: %d x %d, not %d x %d", expected, m.views->width, m.views->height, width, height);
+        assert_int_equal(m.n_views, 1);
+        assert_int_equal(m.views->columns, width / of);
+        assert_int_equal(m.views->n_rows, width / of * (height / of));
+        same(expected, m.rgb, (size_t)width * (size_t)height * 3, expected);
+        tn_medium_free(&m);
+    }
+    tn_picture_free(&p);
+    n_fitted += width > 0;
+    n_refused += !width;
+}
+
 static void as_pillow_has_them(void **state) {
     (void)state;
     for (char *line = strtok(list, "\n"); line; line = strtok(NULL, "\n")) {
@@ -109,10 +131,14 @@ static void as_pillow_has_them(void **state) {
             resize(a, b, c, v[0], v[1]);
         else if (sscanf(line, "tiles %63s %d %d %d %63s %d %d", a, &v[0], &v[1], &v[2], b, &v[3], &v[4]) == 7)
             tile(a, v[0], v[1], v[2], b, v[3], v[4]);
+        else if (sscanf(line, "blocks %63s %d %d %d %63s %d %d", a, &v[0], &v[1], &v[2], b, &v[3], &v[4]) ==
+                 7)
+            fit(a, v[0], v[1], v[2], b, v[3], v[4]);
         else fail_msg("'%s' is no case", line);
     }
-    print_message("as Pillow has them: %zu files, %zu resized, %zu tiled\n", n_decoded, n_resized, n_tiled);
-    assert_true(n_resized > 100 && n_tiled > 50);
+    print_message("as Pillow has them: %zu files, %zu resized, %zu tiled, %zu in blocks, %zu refused\n",
+                  n_decoded, n_resized, n_tiled, n_fitted, n_refused);
+    assert_true(n_resized > 100 && n_tiled > 50 && n_fitted > 40 && n_refused > 0);
     free(list);
 }
 

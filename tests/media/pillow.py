@@ -3,8 +3,10 @@
     decode FILE EXPECTED WIDTH HEIGHT
     resize FILE FILTER EXPECTED WIDTH HEIGHT
     tiles FILE TILE LONGEST ONE_VIEW EXPECTED ROWS COLUMNS
+    blocks FILE BLOCK LEAST MOST EXPECTED WIDTH HEIGHT
 
-EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py, written down again.
+EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py and
+image_processing_qwen2_vl.py, written down again; WIDTH 0: the picture is refused.
 Exit 77: there is no Pillow."""
 import io, math, os, random, struct, sys
 
@@ -167,3 +169,30 @@ for i in range(40):
         with open(path(f"views-{i}-{one_view}"), "wb") as f:
             f.write(b"".join(v.tobytes() for v in views))
         print("tiles", f"whole-{i}", tile, longest, one_view, f"views-{i}-{one_view}", rows, columns)
+
+
+def blocks(w, h, of, least, most):
+    """Whole blocks of a size within the limits, as near to the picture's as can be."""
+    if max(w, h) / min(w, h) > 200:
+        return 0, 0
+    ow, oh = round(w / of) * of, round(h / of) * of
+    if ow * oh > most:
+        by = math.sqrt(h * w / most)
+        return max(of, math.floor(w / by / of) * of), max(of, math.floor(h / by / of) * of)
+    if ow * oh < least:
+        by = math.sqrt(least / (h * w))
+        return math.ceil(w * by / of) * of, math.ceil(h * by / of) * of
+    return ow, oh
+
+
+for i in range(60):
+    w, h = (rng.choice((1, 2, 5, 16, 24, 33, 40, 47, 80, 161, 230)) for _ in range(2))
+    of = rng.choice((16, 28, 32))
+    least, most = rng.choice(((256, 4096), (3136, 20000), (65536, 16777216), (1024, 1024)))
+    im = picture(w, h)
+    raw(f"any-{i}", im)
+    ow, oh = blocks(w, h, of, least, most)
+    if ow:
+        with open(path(f"blocks-{i}"), "wb") as f:
+            f.write(im.resize((ow, oh), Image.BICUBIC).tobytes())
+    print("blocks", f"any-{i}", of, least, most, f"blocks-{i}", ow, oh)

@@ -2,6 +2,7 @@
  * places are marked, and a mark that a user spells stays text. */
 #include "media/prompt.h"
 
+#include "base/file.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "formats/tensor.h"
@@ -18,7 +19,7 @@
 #include "fixture/fixture.h"
 
 static tn_ctx ctx;
-static tern_engine *e, *blind, *gemma;
+static tern_engine *e, *blind, *gemma, *qwen;
 static const char *row = "<image>";
 
 static int open_models(void **state) {
@@ -30,6 +31,8 @@ static int open_models(void **state) {
     blind = fixture_engine(path, NULL);
     fixture_model(path, "gemma.gguf", "tiny-gemma3+sees", 1, TN_F32);
     gemma = fixture_engine(path, NULL);
+    fixture_model(path, "qwen.gguf", "tiny-qwen3vl+sees", 1, TN_F32);
+    qwen = fixture_engine(path, NULL);
     return 0;
 }
 
@@ -38,6 +41,7 @@ static int close_models(void **state) {
     tern_engine_close(&e);
     tern_engine_close(&blind);
     tern_engine_close(&gemma);
+    tern_engine_close(&qwen);
     return 0;
 }
 
@@ -72,7 +76,9 @@ static void asks(const char *messages, const char *template, const tn_medium *co
 #define IMAGE "{\"type\":\"image\"}"
 #define TEXT(t) "{\"type\":\"text\",\"text\":\"" t "\"}"
 #define USER(parts) "{\"role\":\"user\",\"content\":[" parts "]}"
-static tn_view views[5] = {{8, 8, 2, 0}, {8, 8, 2, 0}, {8, 8, 2, 0}, {8, 8, 2, 0}, {8, 8, 2, 0}};
+#define VIEW                                                                                                 \
+    { 8, 8, 2, 0, 0 }
+static tn_view views[5] = {VIEW, VIEW, VIEW, VIEW, VIEW};
 static const tn_medium whole = {.n_views = 1, .views = views},
                        tiled = {.n_views = 5, .rows = 2, .columns = 2, .views = views},
                        wide = {.n_views = 3, .rows = 1, .columns = 2, .views = views};
@@ -103,6 +109,48 @@ static void as_gemma_writes_it(void **state) {
          "User:\n\n<start_of_image><image_soft_token><image_soft_token><end_of_image>\n\n "
          "what?<|im_end|>\nUser:\n\n<start_of_image><image_soft_token>"
          "<image_soft_token><end_of_image>\n\n and?<|im_end|>\nAssistant:");
+    e = sees;
+    row = "<image>";
+}
+
+#define V "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>"
+/* Qwen's has one mark between two others, which the processor repeats; also through the template of Qwen3.5, and where a
+ * template knows no pictures. A user who spells all three marks has written text. */
+static void as_qwen_writes_it(void **state) {
+    (void)state;
+    static const tn_medium picture = {.kind = TN_TOWER_QWEN3VL, .n_views = 1, .views = views};
+    static const tn_medium *const media[] = {&picture, &picture};
+    static const char plain[] = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}";
+    char *theirs;
+    size_t n;
+    tern_error err;
+    tern_engine *sees = e;
+    must(tn_file_slurp(TN_SOURCE_DIR "/tests/oracle/templates/Qwen3.5-4B.jinja", 1 << 20, &theirs, &n, &err),
+         &err);
+    e = qwen;
+    row = "<|image_pad|>";
+    asks("[" USER(IMAGE "," TEXT("what?")) "," USER(IMAGE "," TEXT("and?")) "]", NULL, media, 2,
+         "User:" V " what?<|im_end|>\nUser:" V " and?<|im_end|>\nAssistant:");
+    asks("[" USER(TEXT("one ") "," IMAGE "," TEXT("two")) "]", theirs, media, 1,
+         "<|im_start|>user\none " V "two<|im_end|>\n<|im_start|>assistant\n<think>\n");
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", plain, media, 1, "[" V "what?]");
+    int32_t *ids;
+    tern_chat_options o;
+    tern_chat_options_defaults(&o);
+    o.messages = "[" USER(IMAGE "," TEXT(V "<|vision_start|><|image_pad|><|vision_end|>")) "]";
+    for (int i = 0; i < 2; i++) {
+        size_t n_rows = 0, n_marks = 0;
+        o.chat_template = i ? theirs : NULL;
+        must(tn_media_chat(&ctx, e->model->tokenizer, &o, media, 1, &ids, &n, &err), &err);
+        for (size_t k = 0; k < n; k++) {
+            n_rows += ids[k] == TN_MEDIA_ROW;
+            n_marks += ids[k] == tn_tokenizer_find(e->model->tokenizer, "<|vision_start|>");
+        }
+        assert_int_equal(n_rows, 2);
+        assert_int_equal(n_marks, 1);
+        tn_free(&ctx, ids);
+    }
+    free(theirs);
     e = sees;
     row = "<image>";
 }
@@ -184,6 +232,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_processor_writes_it),
         cmocka_unit_test(as_gemma_writes_it),
+        cmocka_unit_test(as_qwen_writes_it),
         cmocka_unit_test(in_their_turns),
         cmocka_unit_test(other_templates),
         cmocka_unit_test(nobody_forges_marks),

@@ -1,6 +1,5 @@
 /* The encoder of pictures against one in double precision that is written down here from its equations, on random
- * towers of two shapes in every storage; what an mmproj file may say wrong; and the same bits whatever the threads and
- * the tiles beside. */
+ * towers of every family in every storage; what an mmproj file may say wrong; and the same bits whatever the threads. */
 #include "model/tower.h"
 
 #include "base/cpu.h"
@@ -31,6 +30,7 @@ static double *tensor(const tn_gguf *g, const char *format, int layer, const cha
     char full[80];
     snprintf(full, sizeof full, format, layer, name);
     const tn_tensor *t = tn_gguf_tensor(g, full);
+    if (!t && strstr(full, ".bias")) return NULL; /* the family has none */
     assert_non_null(t);
     size_t n = (size_t)(t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]);
     float *f = malloc(n * sizeof *f);
@@ -50,9 +50,15 @@ static void linear(const double *w, const double *b, const double *x, int rows, 
         }
 }
 
+/* With a bias a layer norm, else an RMS norm. */
 static void norm(const double *w, const double *b, double eps, const double *x, int rows, int n,
                  double *out) {
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; !b && r < rows; r++) {
+        double squares = 0;
+        for (int i = 0; i < n; i++) squares += x[r * n + i] * x[r * n + i] / n;
+        for (int i = 0; i < n; i++) out[r * n + i] = x[r * n + i] / sqrt(squares + eps) * w[i];
+    }
+    for (int r = 0; b && r < rows; r++) {
         double mean = 0, var = 0;
         for (int i = 0; i < n; i++) mean += x[r * n + i] / n;
         for (int i = 0; i < n; i++) var += (x[r * n + i] - mean) * (x[r * n + i] - mean) / n;
@@ -60,8 +66,9 @@ static void norm(const double *w, const double *b, double eps, const double *x, 
     }
 }
 
+/* window [n]: patches see those of the same number; NULL: all. */
 static void attend(const double *q, const double *k, const double *v, int n, int width, int heads,
-                   double *out) {
+                   const int *window, double *out) {
     int d = width / heads;
     double *p = malloc((size_t)n * sizeof *p);
     for (int h = 0; h < heads; h++)
@@ -70,7 +77,7 @@ static void attend(const double *q, const double *k, const double *v, int n, int
             for (int j = 0; j < n; j++) {
                 p[j] = 0;
                 for (int c = 0; c < d; c++) p[j] += q[i * width + h * d + c] * k[j * width + h * d + c];
-                p[j] /= sqrt(d);
+                p[j] = window && window[i] != window[j] ? -INFINITY : p[j] / sqrt(d);
                 most = fmax(most, p[j]);
             }
             for (int j = 0; j < n; j++) sum += p[j] = exp(p[j] - most);
@@ -112,23 +119,118 @@ static double *normed(const tn_gguf *g, const char *format, int layer, const cha
     return out;
 }
 
-static double *patches(const tn_gguf *g, const tn_tower_shape *s, const uint8_t *rgb) {
-    int side = tn_tower_side(s), n = side * side, p = s->patch, k = 3 * p * p;
+/* The picture's patches, [channel][y][x] each, times the kernel, whose moments of a film add up. */
+static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const uint8_t *rgb) {
+    int p = s->patch, across = z.width / p, n = across * (z.height / p), k = 3 * p * p;
     double *in = malloc((size_t)(n * k) * sizeof *in), *x = malloc((size_t)(n * s->width) * sizeof *x);
     for (int i = 0; i < n; i++)
         for (int c = 0; c < 3; c++)
             for (int y = 0; y < p; y++)
-                for (int z = 0; z < p; z++)
-                    in[i * k + (c * p + y) * p + z] =
-                        (rgb[((i / side * p + y) * s->image + i % side * p + z) * 3 + c] / 255.0 -
+                for (int v = 0; v < p; v++)
+                    in[i * k + (c * p + y) * p + v] =
+                        (rgb[((i / across * p + y) * z.width + i % across * p + v) * 3 + c] / 255.0 -
                          (double)s->mean[c]) /
                         (double)s->std[c];
-    double *w = tensor(g, "v.patch_embd.weight", 0, ""), *b = tensor(g, "v.patch_embd.bias", 0, ""),
-           *at = tensor(g, "v.position_embd.weight", 0, "");
+    double *w = tensor(g, "v.patch_embd.weight", 0, ""), *b = tensor(g, "v.patch_embd.bias", 0, "");
+    if (tn_tower_any_size(s->kind)) {
+        double *other = tensor(g, "v.patch_embd.weight.1", 0, "");
+        for (int i = 0; i < s->width * k; i++) w[i] += other[i];
+        free(other);
+    }
     linear(w, b, in, n, k, s->width, x);
-    for (int i = 0; i < n * s->width; i++) x[i] += at[i];
-    free(in), free(w), free(b), free(at);
+    free(in), free(w), free(b);
     return x;
+}
+
+/* x += positions: those of the table, or where it is of another size, bilinearly between its first and last. */
+static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, double *x) {
+    if (s->kind == TN_TOWER_QWEN25VL) return;
+    int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch;
+    double *at = tensor(g, "v.position_embd.weight", 0, "");
+    for (int i = 0; i < across * down; i++) {
+        double y = i / across, c = i % across;
+        if (s->kind == TN_TOWER_QWEN3VL) {
+            y = down > 1 ? y * (side - 1) / (down - 1) : 0;
+            c = across > 1 ? c * (side - 1) / (across - 1) : 0;
+        }
+        for (int ty = 0; ty < side; ty++)
+            for (int tc = 0; tc < side; tc++) {
+                double share = fmax(0, 1 - fabs(y - ty)) * fmax(0, 1 - fabs(c - tc)); /* tents */
+                for (int k = 0; k < s->width; k++)
+                    x[i * s->width + k] += share * at[(ty * side + tc) * s->width + k];
+            }
+    }
+    free(at);
+}
+
+/* Rotates heads: values j and j + d/2 by the patch's line for the first half of j, by its column for the others. */
+static void turn(double *x, int n, int across, int width, int heads) {
+    int d = width / heads, pairs = d / 2, each = pairs / 2;
+    for (int i = 0; i < n; i++)
+        for (int h = 0; h < heads; h++)
+            for (int j = 0; j < pairs; j++) {
+                double at = j < each ? i / across : i % across, a = at / pow(1e4, 2.0 * (j % each) / pairs);
+                double *u = &x[i * width + h * d + j], *v = u + pairs, was = *u;
+                *u = was * cos(a) - *v * sin(a);
+                *v = *v * cos(a) + was * sin(a);
+            }
+}
+
+/* Linears of q, k and v, or the parts of one. */
+static double *projected(const tn_gguf *g, const tn_tower_shape *s, int layer, int part, const double *h,
+                         int n) {
+    static const char *const names[] = {"attn_q", "attn_k", "attn_v"};
+    int width = s->width;
+    if (s->kind != TN_TOWER_QWEN3VL) return of_layer(g, layer, names[part], h, n, width, width);
+    double *all = of_layer(g, layer, "attn_qkv", h, n, width, 3 * width),
+           *out = malloc((size_t)(n * width) * sizeof *out);
+    for (int i = 0; i < n; i++)
+        memcpy(out + i * width, all + i * 3 * width + part * width, (size_t)width * sizeof *out);
+    free(all);
+    return out;
+}
+
+/* Blocks of k x k patches of x, row after row, their patches side by side. */
+static double *beside(const tn_tower_shape *s, tn_tower_size z, const double *x) {
+    int k = s->shuffle, across = z.width / s->patch, down = z.height / s->patch, width = s->width,
+        nb = across / k;
+    double *out = malloc((size_t)(across * down * width) * sizeof *out);
+    for (int i = 0; i < across / k * (down / k); i++)
+        for (int j = 0; j < k * k; j++)
+            memcpy(out + (i * k * k + j) * width,
+                   x + ((i / nb * k + j / k) * across + i % nb * k + j % k) * width,
+                   (size_t)width * sizeof *x);
+    return out;
+}
+
+/* out [n] at `stride` = fc2(gelu(fc1(in [n][wide]))) */
+static void merge(const tn_gguf *g, const char *fc1, const char *fc2, int layer, const double *in, int n,
+                  int wide, int n_out, int stride, double *out) {
+    char full[80];
+    double *between = malloc((size_t)(n * wide) * sizeof *between),
+           *y = malloc((size_t)(n * n_out) * sizeof *y);
+    for (int i = 0; i < 2; i++) {
+        snprintf(full, sizeof full, "%s.weight", i ? fc2 : fc1);
+        double *w = tensor(g, full, layer, "");
+        snprintf(full, sizeof full, "%s.bias", i ? fc2 : fc1);
+        double *b = tensor(g, full, layer, "");
+        linear(w, b, i ? between : in, n, wide, i ? n_out : wide, i ? y : between);
+        free(w), free(b);
+        for (int j = 0; !i && j < n * wide; j++) between[j] *= 0.5 * (1 + erf(between[j] / sqrt(2)));
+    }
+    for (int i = 0; i < n; i++) memcpy(out + i * stride, y + i * n_out, (size_t)n_out * sizeof *y);
+    free(between), free(y);
+}
+
+/* What the layer gives for layers of the language model: LN of blocks side by side, then two products. */
+static void deepstack(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, int layer, const double *x,
+                      double *out) {
+    int wide = s->width * s->shuffle * s->shuffle, n = tn_tower_rows(s, z);
+    double *blocks = beside(s, z, x),
+           *h = normed(g, "v.deepstack.%d.norm", layer, "", (double)s->eps, blocks, n, wide);
+    merge(g, "v.deepstack.%d.fc1", "v.deepstack.%d.fc2", layer, h, n, wide, s->out, tn_tower_row_width(s),
+          out);
+    free(blocks), free(h);
 }
 
 /* The mean of k x k patches, its RMS norm, and the projection, whose file has inputs by outputs. */
@@ -153,37 +255,59 @@ static void pool_rows(const tn_gguf *g, const tn_tower_shape *s, const double *h
     free(weight), free(fc), free(mean);
 }
 
-static void model(const tn_gguf *g, const tn_tower_shape *s, const uint8_t *rgb, double *rows) {
-    int side = tn_tower_side(s), n = side * side, width = s->width, k = s->shuffle, nb = side / k;
-    double *x = patches(g, s, rgb), eps = (double)s->eps;
-    for (int l = 0; l < s->n_layers; l++) {
-        double *h = normed(g, "v.blk.%d.%s", l, "ln1", eps, x, n, width);
-        double *q = of_layer(g, l, "attn_q", h, n, width, width),
-               *v = of_layer(g, l, "attn_v", h, n, width, width),
-               *keys = of_layer(g, l, "attn_k", h, n, width, width);
-        attend(q, keys, v, n, width, s->n_heads, h);
-        add_linear(g, l, "attn_out", h, n, width, width, x);
-        free(h), free(q), free(v), free(keys);
-        h = normed(g, "v.blk.%d.%s", l, "ln2", eps, x, n, width);
-        double *up = of_layer(g, l, "ffn_up", h, n, width, s->ff);
-        for (int i = 0; i < n * s->ff; i++)
-            up[i] = 0.5 * up[i] * (1 + tanh(sqrt(2 / acos(-1)) * (up[i] + 0.044715 * up[i] * up[i] * up[i])));
-        add_linear(g, l, "ffn_down", up, n, s->ff, width, x);
-        free(h), free(up);
+/* The number of each patch's window, which has as many whole blocks as go into its side. */
+static int *windows(const tn_tower_shape *s, int n, int across) {
+    int *of = malloc((size_t)n * sizeof *of), side = s->window / s->patch / s->shuffle * s->shuffle;
+    for (int i = 0; i < n; i++) of[i] = i / across / side * 1000 + i % across / side;
+    return of;
+}
+
+/* x after a layer. */
+static void run_layer(const tn_gguf *g, const tn_tower_shape *s, int l, int n, int across, double *x) {
+    int width = s->width;
+    double eps = (double)s->eps, *h = normed(g, "v.blk.%d.%s", l, "ln1", eps, x, n, width);
+    double *q = projected(g, s, l, 0, h, n), *keys = projected(g, s, l, 1, h, n),
+           *v = projected(g, s, l, 2, h, n);
+    int *window = s->window && (l + 1) % s->full_every ? windows(s, n, across) : NULL;
+    if (tn_tower_any_size(s->kind)) {
+        turn(q, n, across, width, s->n_heads);
+        turn(keys, n, across, width, s->n_heads);
     }
-    double *h = normed(g, "v.post_ln", 0, "", eps, x, n, width);
+    attend(q, keys, v, n, width, s->n_heads, window, h);
+    add_linear(g, l, "attn_out", h, n, width, width, x);
+    free(h), free(q), free(v), free(keys), free(window);
+    h = normed(g, "v.blk.%d.%s", l, "ln2", eps, x, n, width);
+    double *up = of_layer(g, l, "ffn_up", h, n, width, s->ff);
+    double *gate = s->kind == TN_TOWER_QWEN25VL ? of_layer(g, l, "ffn_gate", h, n, width, s->ff) : NULL;
+    for (int i = 0; gate && i < n * s->ff; i++) up[i] *= gate[i] / (1 + exp(-gate[i]));
+    for (int i = 0; !gate && i < n * s->ff; i++)
+        up[i] = 0.5 * up[i] * (1 + tanh(sqrt(2 / acos(-1)) * (up[i] + 0.044715 * up[i] * up[i] * up[i])));
+    add_linear(g, l, "ffn_down", up, n, s->ff, width, x);
+    free(h), free(up), free(gate);
+}
+
+/* rows [tn_tower_rows][tn_tower_row_width] */
+static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const uint8_t *rgb,
+                  double *rows) {
+    int across = z.width / s->patch, n = across * (z.height / s->patch), width = s->width, n_deep = 0,
+        wide = width * s->shuffle * s->shuffle, stride = tn_tower_row_width(s);
+    double *x = patches(g, s, z, rgb);
+    add_positions(g, s, z, x);
+    for (int l = 0; l < s->n_layers; l++) {
+        run_layer(g, s, l, n, across, x);
+        if (tn_tower_is_deep(s, l)) deepstack(g, s, z, l, x, rows + ++n_deep * s->out);
+    }
+    double *h = normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width), *blocks = beside(s, z, h);
     if (s->kind == TN_TOWER_GEMMA3) {
         pool_rows(g, s, h, rows);
-        free(x), free(h);
-        return;
+    } else if (tn_tower_any_size(s->kind)) {
+        merge(g, "mm.0", "mm.2", 0, blocks, tn_tower_rows(s, z), wide, s->out, stride, rows);
+    } else {
+        double *fc = tensor(g, "mm.model.fc.weight", 0, "");
+        linear(fc, NULL, blocks, tn_tower_rows(s, z), wide, s->out, rows);
+        free(fc);
     }
-    double *wide = malloc((size_t)(n * width) * sizeof *wide), *fc = tensor(g, "mm.model.fc.weight", 0, "");
-    for (int i = 0; i < nb * nb; i++)
-        for (int j = 0; j < k * k; j++)
-            memcpy(wide + (i * k * k + j) * width,
-                   h + ((i / nb * k + j / k) * side + i % nb * k + j % k) * width, (size_t)width * sizeof *h);
-    linear(fc, NULL, wide, nb * nb, k * k * width, s->out, rows);
-    free(x), free(h), free(wide), free(fc);
+    free(x), free(h), free(blocks);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------------------- */
@@ -194,11 +318,19 @@ static void write_tower(char path[FIXTURE_PATH], const char *name, tn_dtype d) {
     must(tn_synth_tower(&ctx, name, path, 7, d, &err), &err);
 }
 
-static uint8_t *pixels(const tn_tower_shape *s, int n_tiles) {
-    size_t n = (size_t)n_tiles * (size_t)s->image * (size_t)s->image * 3;
-    uint8_t *rgb = malloc(n);
-    tn_rng r = {11};
-    for (size_t i = 0; i < n; i++) rgb[i] = (uint8_t)(tn_rng_u64(&r) >> 40);
+/* A tile; of the family without tiles, pictures of sizes that are no multiples of the table. */
+static tn_tower_size size_of(const tn_tower_shape *s, int i) {
+    int block = s->patch * s->shuffle;
+    tn_tower_size sizes[] = {{5 * block, 3 * block}, {block, 4 * block}, {9 * block, 5 * block}};
+    return tn_tower_any_size(s->kind) ? sizes[i % 3] : tn_tower_tile(s);
+}
+
+static size_t bytes_of(tn_tower_size z) { return (size_t)z.width * (size_t)z.height * 3; }
+
+static uint8_t *pixels(tn_tower_size z, int which) {
+    uint8_t *rgb = malloc(bytes_of(z));
+    tn_rng r = {11 + (uint64_t)which};
+    for (size_t i = 0; i < bytes_of(z); i++) rgb[i] = (uint8_t)(tn_rng_u64(&r) >> 40);
     return rgb;
 }
 
@@ -206,22 +338,18 @@ static void times(const tn_gguf *g, int layer, const char *name, size_t at, size
     char full[80];
     snprintf(full, sizeof full, "v.blk.%d.%s", layer, name);
     const tn_tensor *t = tn_gguf_tensor(g, full);
-    size_t n = (size_t)(t->dims[0] * t->dims[1]);
+    size_t n = t ? (size_t)(t->dims[0] * t->dims[1]) : 0;              /* not every family has it */
     for (size_t i = at; i < n; i += step) ((float *)t->data)[i] *= by; /* the test's own bytes */
 }
 
 /* A channel in front of each layer's linears becomes 20 times larger and their weights for it as much smaller. */
 static void stand_out(const tn_gguf *g, const tn_tower_shape *s) {
-    static const char *const norms[] = {"ln1", "ln2"}, *const linears[] = {"attn_q", "attn_k", "attn_v",
-                                                                           "ffn_up"};
-    char name[40];
+    static const char *const larger[] = {"ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias"},
+                             *const smaller[] = {"attn_q.weight",   "attn_k.weight", "attn_v.weight",
+                                                 "attn_qkv.weight", "ffn_up.weight", "ffn_gate.weight"};
     for (int l = 0; l < s->n_layers; l++) {
-        for (int i = 0; i < 4; i++) {
-            snprintf(name, sizeof name, "%s.%s", norms[i / 2], i % 2 ? "bias" : "weight");
-            times(g, l, name, 5, (size_t)s->width, 20);
-            snprintf(name, sizeof name, "%s.weight", linears[i]);
-            times(g, l, name, 5, (size_t)s->width, 0.05f);
-        }
+        for (int i = 0; i < 4; i++) times(g, l, larger[i], 5, (size_t)s->width, 20);
+        for (int i = 0; i < 6; i++) times(g, l, smaller[i], 5, (size_t)s->width, 0.05f);
     }
 }
 
@@ -242,20 +370,21 @@ static double off(const char *name, tn_dtype d, tn_tower_scheme scheme, bool out
         must(tn_tower_open_memory(&ctx, pool, bytes, n_bytes, 0, scheme, &t, &err), &err);
     }
     const tn_tower_shape *s = tn_tower_shape_of(t);
-    enum { TILES = 2 };
-    size_t n = (size_t)(tn_tower_rows(s) * s->out);
-    uint8_t *rgb = pixels(s, TILES);
-    float *rows = malloc(TILES * n * sizeof *rows);
-    double *want = malloc(n * sizeof *want), most = 0, worst = 0;
-    must(tn_tower_encode(t, &kern, pool, rgb, TILES, NULL, rows, &err), &err);
-    for (int i = 0; i < TILES; i++) {
-        model(g, s, rgb + (size_t)i * (size_t)s->image * (size_t)s->image * 3, want);
+    double most = 0, worst = 0;
+    for (int i = 0; i < 3; i++) {
+        tn_tower_size z = size_of(s, i);
+        size_t n = (size_t)(tn_tower_rows(s, z) * tn_tower_row_width(s));
+        uint8_t *rgb = pixels(z, i);
+        float *rows = malloc(n * sizeof *rows);
+        double *want = malloc(n * sizeof *want);
+        must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, rows, &err), &err);
+        model(g, s, z, rgb, want);
         for (size_t j = 0; j < n; j++) {
             most = fmax(most, fabs(want[j]));
-            worst = fmax(worst, fabs(want[j] - (double)rows[(size_t)i * n + j]));
+            worst = fmax(worst, fabs(want[j] - (double)rows[j]));
         }
+        free(rgb), free(rows), free(want);
     }
-    free(rgb), free(rows), free(want);
     tn_gguf_close(&g);
     tn_tower_close(&t);
     free(bytes);
@@ -265,15 +394,18 @@ static double off(const char *name, tn_dtype d, tn_tower_scheme scheme, bool out
 static void as_in_double_precision(void **state) {
     (void)state;
     static const tn_dtype types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0};
-    static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj", "tiny-gemma3-mmproj"};
-    for (int i = 0; i < 3; i++)
+    static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj",
+                                        "tiny-gemma3-mmproj",  "tiny-qwen3vl-mmproj",
+                                        "tiny-qwen35-mmproj",  "tiny-qwen25vl-mmproj"};
+    enum { N = sizeof names / sizeof *names };
+    for (int i = 0; i < N; i++)
         for (int j = 0; j < 4; j++) {
             double d = off(names[i], types[j], TN_TOWER_FLOAT, false);
             print_message("%s %s: largest difference %.1e of the largest value\n", names[i],
                           tn_dtype_name(types[j]), d);
             assert_true(d < 1e-5);
         }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N; i++) {
         double plain = off(names[i], TN_F32, TN_TOWER_INT8, false),
                outliers = off(names[i], TN_F32, TN_TOWER_INT8, true);
         print_message("%s in INT8: %.1e; where channels stand out %.1e\n", names[i], plain, outliers);
@@ -290,29 +422,35 @@ static void same_bits(const char *name, int32_t out, tn_tower_scheme scheme) {
     write_tower(path, name, TN_F16);
     must(tn_pool_open(&ctx, 1, &one, &err), &err);
     must(tn_tower_open(&ctx, one, path, out, scheme, &t, &err), &err);
-    const tn_tower_shape *s = tn_tower_shape_of(t);
-    size_t n = (size_t)(tn_tower_rows(s) * s->out), tile = (size_t)s->image * (size_t)s->image * 3;
-    uint8_t *rgb = pixels(s, 3);
-    float *all = malloc(3 * n * sizeof *all), *alone = malloc(n * sizeof *alone);
-    must(tn_tower_encode(t, &kern, pool, rgb, 3, NULL, all, &err), &err);
     tn_kernels_init(&plain, 0);
-    for (size_t i = 0; i < 3; i++) {
-        must(tn_tower_encode(t, i ? &kern : &plain, one, rgb + i * tile, 1, NULL, alone, &err), &err);
-        assert_memory_equal(alone, all + i * n, n * sizeof *all);
+    for (int i = 0; i < 3; i++) {
+        const tn_tower_shape *s = tn_tower_shape_of(t);
+        tn_tower_size z = size_of(s, i);
+        size_t n = (size_t)(tn_tower_rows(s, z) * tn_tower_row_width(s));
+        uint8_t *rgb = pixels(z, i);
+        float *some = malloc(n * sizeof *some), *others = malloc(n * sizeof *others);
+        atomic_bool cancel = true;
+        must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, some, &err), &err);
+        must(tn_tower_encode(t, i ? &kern : &plain, one, rgb, z, NULL, others, &err), &err);
+        assert_memory_equal(some, others, n * sizeof *some);
+        assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, &cancel, some, &err), TERN_E_CANCELLED);
+        z.width++;
+        assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, NULL, some, &err), TERN_E_INVALID);
+        free(rgb), free(some), free(others);
     }
-    atomic_bool cancel = true;
-    assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, 1, &cancel, alone, &err), TERN_E_CANCELLED);
-    free(rgb), free(all), free(alone);
     tn_tower_close(&t);
     tn_pool_close(&one);
 }
 
-static void same_bits_whatever_is_beside(void **state) {
+static void same_bits_whatever_the_threads(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         same_bits("tiny-idefics3-mmproj", 40, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-gemma3-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-smolvlm-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-qwen3vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-qwen35-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-qwen25vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
     }
 }
 
@@ -323,14 +461,16 @@ static void patch(char *bytes, size_t n, const char *what, size_t skip, const vo
     memcpy(at + strlen(what) + skip, with, n_with);
 }
 
-static const struct {
+typedef struct fault {
     const char *what; /* in the file */
     size_t skip;
     const char *with;
     size_t n_with;
     tern_status status;
     const char *part;
-} wrong[] = {
+} fault;
+
+static const fault wrong[] = {
     {"clip.use_gelu", 0, "", 0, TERN_OK, NULL},
     {"clip.use_gel", 0, "X", 1, TERN_E_UNSUPPORTED, "quick form of GELU"},
     {"clip.use_gelu", 4, "\0", 1, TERN_E_UNSUPPORTED, "quick form of GELU"},
@@ -355,22 +495,62 @@ static const struct {
     {"clip.vision.block_count", 4, "\x01", 1, TERN_E_UNSUPPORTED, "v.blk.1.ln1.weight is not known"},
 };
 
+/* Of Qwen2.5-VL's, whose windows are of 112 pixels where the file says nothing else. */
+static const fault wrong_windows[] = {
+    {"clip.vision.n_wa_patter", 0, "X", 1, TERN_E_UNSUPPORTED, "clip.vision.n_wa_patterX is not known"},
+    {"clip.vision.n_wa_pattern", 4, "\0", 1, TERN_E_FORMAT, "n_wa_pattern is missing or not 1 to 256"},
+    {"clip.use_silu", 4, "\0", 1, TERN_E_UNSUPPORTED, "is the quick form of GELU, and SiLU is what is known"},
+    {"v.blk.2.ffn_gate.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.2.ffn_gate.bias"},
+    {"clip.vision.patch_size", 4, "\x39", 1, TERN_E_FORMAT, "windows of 112 pixels, and blocks of 114"},
+    {"clip.use_silu", 0, "", 0, TERN_OK, NULL},
+};
+
+/* Of Qwen3-VL's. */
+static const fault wrong_qwen[] = {
+    {"clip.vision.spatial_merge_siz", 0, "X", 1, TERN_E_UNSUPPORTED,
+     "clip.vision.spatial_merge_sizX is not known"},
+    {"clip.vision.spatial_merge_size", 4, "\x03", 1, TERN_E_FORMAT, "v.deepstack.0.norm.weight has"},
+    {"clip.vision.block_count", 4, "\x02", 1, TERN_E_FORMAT,
+     "is_deepstack_layers must have 2 values and has 3"},
+    {"clip.vision.is_deepstack_layers", 16, "\0", 1, TERN_E_UNSUPPORTED,
+     "v.deepstack.0.norm.weight is not known"},
+    {"clip.vision.is_deepstack_layers", 17, "\1", 1, TERN_E_FORMAT,
+     "lacks the tensor v.deepstack.1.norm.weight"},
+    {"clip.vision.is_deepstack_layers", 4, "\4", 1, TERN_E_FORMAT, ""},
+    {"clip.vision.image_size", 4, "\x18", 1, TERN_E_FORMAT, "v.position_embd.weight has 25 x 32"},
+    {"v.patch_embd.weight.", 0, "2", 1, TERN_E_FORMAT, "lacks the tensor v.patch_embd.weight.1"},
+    {"v.blk.1.attn_qkv.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.1.attn_qkv.bias"},
+    {"mm.2.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.2.bias"},
+    {"clip.has_vision_encoder", 0, "", 0, TERN_OK, NULL},
+};
+
+static void is_refused(const char *tower, const fault *faults, size_t n_faults) {
+    char path[FIXTURE_PATH], *bytes;
+    size_t n;
+    tern_error err;
+    write_tower(path, tower, TN_F32);
+    for (size_t i = 0; i < n_faults; i++) {
+        tn_tower *t = NULL;
+        must(tn_file_slurp(path, 1 << 24, &bytes, &n, &err), &err);
+        patch(bytes, n, faults[i].what, faults[i].skip, faults[i].with, faults[i].n_with);
+        tern_status st = tn_tower_open_memory(&ctx, pool, bytes, n, 64, TN_TOWER_FLOAT, &t, &err);
+        if (st != faults[i].status || (faults[i].part && !strstr(err.message, faults[i].part)))
+            fail_msg("%s %zu %s: status %d, '%s'", tower, i, faults[i].what, (int)st,
+                     st == TERN_OK ? "" : err.message);
+        tn_tower_close(&t);
+        free(bytes);
+    }
+}
+
 static void wrong_files_are_refused_by_name(void **state) {
     (void)state;
     char path[FIXTURE_PATH], *bytes;
     size_t n;
     tern_error err;
+    is_refused("tiny-qwen25vl-mmproj", wrong_windows, sizeof wrong_windows / sizeof *wrong_windows);
+    is_refused("tiny-qwen3vl-mmproj", wrong_qwen, sizeof wrong_qwen / sizeof *wrong_qwen);
+    is_refused("tiny-smolvlm-mmproj", wrong, sizeof wrong / sizeof *wrong);
     write_tower(path, "tiny-smolvlm-mmproj", TN_F32);
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        tn_tower *t = NULL;
-        must(tn_file_slurp(path, 1 << 24, &bytes, &n, &err), &err);
-        patch(bytes, n, wrong[i].what, wrong[i].skip, wrong[i].with, wrong[i].n_with);
-        tern_status st = tn_tower_open_memory(&ctx, pool, bytes, n, 64, TN_TOWER_FLOAT, &t, &err);
-        if (st != wrong[i].status || (wrong[i].part && !strstr(err.message, wrong[i].part)))
-            fail_msg("%zu %s: status %d, '%s'", i, wrong[i].what, (int)st, st == TERN_OK ? "" : err.message);
-        tn_tower_close(&t);
-        free(bytes);
-    }
     /* a value that is none; and every end of the file */
     must(tn_file_slurp(path, 1 << 24, &bytes, &n, &err), &err);
     memcpy(bytes + n - 4, "\0\0\x80\x7f", 4);
@@ -390,7 +570,7 @@ int main(void) {
     if (tn_pool_open(&ctx, 3, &pool, &err) != TERN_OK) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_in_double_precision),
-        cmocka_unit_test(same_bits_whatever_is_beside),
+        cmocka_unit_test(same_bits_whatever_the_threads),
         cmocka_unit_test(wrong_files_are_refused_by_name),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

@@ -117,7 +117,8 @@ static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options
 }
 
 static tern_status rig_run(rig *r, int32_t n, const atomic_bool *cancel, float *logits) {
-    tern_status st = tn_pipeline_forward(r->p, prompt, n, 0, NULL, false, cancel, NULL, &r->err);
+    const tn_pipeline_text t = {.p = r->p, .ids = prompt, .n = n};
+    tern_status st = tn_pipeline_forward(&t, cancel, NULL, &r->err);
     return st == TERN_OK ? tn_pipeline_logits(r->p, n - 1, 1, logits, &r->err) : st;
 }
 
