@@ -222,7 +222,7 @@ static void read_talk(const buf *b) {
     tn_request r;
     assert_non_null(v);
     if (tn_talk_say(v, body, &list, &asked, &err) == TERN_OK) {
-        if (tn_talk_request(v, asked, NULL, NULL, &r, &err) == TERN_OK) tn_request_free(&r);
+        if (tn_talk_request(v, asked, &(tn_talk_asked){0}, &r, &err) == TERN_OK) tn_request_free(&r);
         (void)tn_talk_add(v, asked, "assistant", "x", 1, NULL, &id, &err);
     }
     json_decref(list);

@@ -113,7 +113,9 @@ static tern_status talk(const char *text, size_t n, tern_error *err) {
     tern_status st = v ? tn_talk_apply(v, v, err) : tn_fail(err, TERN_E_INVALID, "no JSON");
     if (st == TERN_OK && json_is_array(json_object_get(v, "nodes"))) {
         st = tn_talk_say(v, body, &list, &asked, err);
-        if (st == TERN_OK) st = tn_talk_request(v, asked, NULL, json_object_get(v, "settings"), &r, err);
+        if (st == TERN_OK)
+            st = tn_talk_request(v, asked, &(tn_talk_asked){.settings = json_object_get(v, "settings")}, &r,
+                                 err);
         if (st == TERN_OK) tn_request_free(&r);
     }
     json_decref(list);
