@@ -119,6 +119,7 @@ typedef struct serving {
     int thinking;
     packing_when when;
     int64_t idle_ns, drain_ns;
+    const char *pooling;
     const char *cert_file, *tls_key_file;
     char *source, *keys, *cert, *tls_key;
     int listen_fd;
@@ -166,6 +167,8 @@ static int check(const command *cmd, serving *s) {
         return cli_usage_error(cmd, "--chat-template is for one model, and --models for several");
     if (s->folder && strstr(s->draft, "model:"))
         return cli_usage_error(cmd, "--draft model:FILE is for one model, and --models for several");
+    if (s->pooling && strcmp(s->pooling, "mean") && strcmp(s->pooling, "none"))
+        return cli_usage_error(cmd, "--pooling %s: want mean or none", s->pooling);
     if (s->thoughts && strcmp(s->thoughts, "on") && strcmp(s->thoughts, "off"))
         return cli_usage_error(cmd, "--thinking %s: want on or off", s->thoughts);
     if (s->thoughts) s->thinking = strcmp(s->thoughts, "on") ? -1 : 1;
@@ -215,6 +218,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     const tn_models_options mo = {.queue = {.n_ctx = s->n_ctx,
                                             .n_sessions = s->n_sessions,
                                             .max_waiting = s->max_waiting,
+                                            .pooling = s->pooling,
                                             .draft = s->draft,
                                             .chat_template = s->source,
                                             .usual = usual_of(s),
@@ -327,6 +331,13 @@ static int serve(const command *cmd, serving *s, char **argv) {
     return st == TERN_OK ? EXIT_OK : misused ? EXIT_USAGE : EXIT_FAILED;
 }
 
+static void let_go(serving *s) {
+    free(s->keys);
+    free(s->cert);
+    free(s->tls_key);
+    free(s->source);
+}
+
 int cmd_serve(int argc, char **argv) {
     serving s = {.host = "127.0.0.1",
                  .drain = "10s",
@@ -363,6 +374,10 @@ int cmd_serve(int argc, char **argv) {
          "private key of the certificate (PEM; only you may read the file)"},
         {"model-name", 0, "NAME", ARG_STR, &s.name, 0, 0,
          "name of the model in replies (default: its file name)"},
+        {"pooling", 0, "mean|none", ARG_STR | ARG_MORE, &s.pooling, 0, 0,
+         "how embeddings are made of tokens where a request does not say: the mean, or one each "
+         "(/embeddings; "
+         "default: as the model's file says)"},
         {"ctx-size", 'c', "N", ARG_INT, &s.n_ctx, 0, 1 << 24,
          "context length of a conversation in tokens (0, the default: the smaller of 4096 and the model's)"},
         {"sessions", 0, "N", ARG_INT, &s.n_sessions, 1, 256,
@@ -399,9 +414,6 @@ int cmd_serve(int argc, char **argv) {
     if (rc < 0) rc = cli_args_model_word(&cmd, &s.ma, words[0]);
     if (rc < 0) rc = check(&cmd, &s);
     if (rc < 0) rc = serve(&cmd, &s, argv);
-    free(s.keys);
-    free(s.cert);
-    free(s.tls_key);
-    free(s.source);
+    let_go(&s);
     return rc;
 }
