@@ -136,9 +136,9 @@ static tern_status make(tn_tool_use *u, json_t *call, const json_t *entry, tern_
 }
 
 static tern_status run(tn_tool_use *u, json_t *call, tern_error *err) {
-    const json_t *entry = tn_mcp_servers_find(u->list, json_string_value(json_object_get(call, "name")));
     bool ok = true;
     pthread_mutex_lock(u->mu);
+    const json_t *entry = tn_mcp_servers_find(u->list, json_string_value(json_object_get(call, "name")));
     if (!strcmp(state_of(call), "asked") && is_allowed(u, entry))
         ok = set(call, "state", "running"), turned(u);
     if (ok) wait_for_decision(u, call);
