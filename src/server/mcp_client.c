@@ -34,6 +34,8 @@ struct tn_mcp_client {
     size_t n_unasked;
     int64_t last_id, waits_for; /* 0: for nothing */
     json_t *reply;              /* a message with that id */
+    bool patient;               /* it is a call, which may say that it goes on */
+    uint64_t n_progress;        /* times that it did */
     bool unread;                /* it came, and cannot be read */
     bool stale;                 /* the tools changed */
     bool ends, dead;
@@ -77,6 +79,11 @@ static void heard(tn_mcp_client *c, json_t *m) {
     bool has_id = json_is_integer(id) || json_is_string(id);
     if (method && has_id) answer_it(c, method, id);
     if (method && !id && !strcmp(method, "notifications/tools/list_changed")) c->stale = true;
+    if (method && !id && !strcmp(method, "notifications/progress")) {
+        const json_t *token = json_object_get(json_object_get(m, "params"), "progressToken");
+        c->n_progress +=
+            c->patient && c->waits_for && json_is_integer(token) && json_integer_value(token) == c->waits_for;
+    }
     if (method || !c->waits_for || !json_is_integer(id) || json_integer_value(id) != c->waits_for) return;
     json_decref(c->reply);
     c->reply = json_incref(m);
@@ -298,7 +305,8 @@ static tern_status give_up(tn_mcp_client *c, int64_t id, bool stopped, int64_t w
 /* Takes params. Holds `calling`. */
 static tern_status ask(tn_mcp_client *c, const char *method, json_t *params, int64_t wait_ms,
                        bool (*stop)(void *user), void *user, json_t **result, tern_error *err) {
-    const int64_t until = tn_now_ns() + wait_ms * 1000000;
+    int64_t until = tn_now_ns() + wait_ms * 1000000;
+    uint64_t n_progress = 0;
     tern_status st = TERN_OK;
     *result = NULL;
     pthread_mutex_lock(&c->mu);
@@ -313,6 +321,10 @@ static tern_status ask(tn_mcp_client *c, const char *method, json_t *params, int
         t.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&c->changed, &c->mu, &t);
         bool stopped = stop && stop(user);
+        if (c->n_progress != n_progress) { /* it goes on */
+            n_progress = c->n_progress;
+            until = tn_now_ns() + wait_ms * 1000000;
+        }
         if (c->waits_for && !c->dead && (stopped || tn_now_ns() > until))
             st = give_up(c, id, stopped, wait_ms, err);
     }
@@ -448,8 +460,18 @@ json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms) {
 tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *arguments, int64_t wait_ms,
                                bool (*stop)(void *user), void *user, json_t **result, tern_error *err) {
     pthread_mutex_lock(&c->calling);
-    tern_status st = ask(c, "tools/call", tn_json_pack("{s:s, s:o}", "name", tool, "arguments", arguments),
+    pthread_mutex_lock(&c->mu);
+    c->patient = true;
+    c->n_progress = 0;
+    const json_int_t id = c->last_id + 1; /* nobody else asks meanwhile */
+    pthread_mutex_unlock(&c->mu);
+    tern_status st = ask(c, "tools/call",
+                         tn_json_pack("{s:s, s:o, s:{s:I}}", "name", tool, "arguments", arguments, "_meta",
+                                      "progressToken", id),
                          wait_ms, stop, user, result, err);
+    pthread_mutex_lock(&c->mu);
+    c->patient = false;
+    pthread_mutex_unlock(&c->mu);
     pthread_mutex_unlock(&c->calling);
     return st;
 }

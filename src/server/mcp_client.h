@@ -18,7 +18,7 @@ enum {
     TN_MCP_LINE = 8 << 20,     /* bytes of a message */
     TN_MCP_UNASKED = 64 << 20, /* bytes that a server may say while nobody asks */
     TN_MCP_LISTED = 256,       /* tools of a server */
-    TN_MCP_WAIT_MS = 120000    /* for a reply */
+    TN_MCP_WAIT_MS = 120000    /* for a reply, or that a call says that it goes on */
 };
 
 typedef struct tn_mcp_client tn_mcp_client;

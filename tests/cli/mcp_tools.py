@@ -45,7 +45,8 @@ def chat(said, *options, status=0):
 
 
 def calls(lines):
-    return [json.loads(x)["params"] for x in lines if x.startswith("{") and json.loads(x).get("method") == "tools/call"]
+    params = [json.loads(x)["params"] for x in lines if x.startswith("{") and json.loads(x).get("method") == "tools/call"]
+    return [{k: v for k, v in p.items() if k != "_meta"} for p in params]
 
 
 # From a pipe nothing is called but what is allowed by name; the model is told.

@@ -212,6 +212,27 @@ static void test_programs(void **state) {
     }
 }
 
+static bool after_some(void *user) { return ++*(int *)user > 12; }
+
+/* A call that says that it goes on is waited for; what it says of another one does not count. */
+static void test_progress(void **state) {
+    (void)state;
+    for (int right = 0; right < 2; right++) {
+        tern_error err;
+        tn_mcp_client *c;
+        json_t *result;
+        int asked = 0;
+        const char *command =
+            right ? "exec yes '{\"method\":\"notifications/progress\",\"params\":{\"progressToken\":2}}'"
+                  : "exec yes '{\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1}}'";
+        assert_int_equal(tn_mcp_client_start("t", command, &c, &err), TERN_OK);
+        assert_int_equal(tn_mcp_client_open(c, 20, &err), TERN_E_IO);
+        tern_status st = tn_mcp_client_call(c, "x", json_object(), 500, after_some, &asked, &result, &err);
+        assert_int_equal(st, right ? TERN_E_CANCELLED : TERN_E_IO);
+        tn_mcp_client_close(&c);
+    }
+}
+
 static void test_allowed(void **state) {
     (void)state;
     static const char *const given[] = {"t=exec sleep 1000", "t-2=exec sleep 1000", NULL},
@@ -234,9 +255,9 @@ static void test_allowed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),    cmocka_unit_test(test_wrong),   cmocka_unit_test(test_long),
-        cmocka_unit_test(test_asked),    cmocka_unit_test(test_tools),   cmocka_unit_test(test_results),
-        cmocka_unit_test(test_programs), cmocka_unit_test(test_allowed),
+        cmocka_unit_test(test_lines),    cmocka_unit_test(test_wrong),    cmocka_unit_test(test_long),
+        cmocka_unit_test(test_asked),    cmocka_unit_test(test_tools),    cmocka_unit_test(test_results),
+        cmocka_unit_test(test_programs), cmocka_unit_test(test_progress), cmocka_unit_test(test_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ def sent(method="tools/call"):
     lines = [json.loads(x) for x in open(LOG) if x.startswith("{")] if os.path.exists(LOG) else []
     if lines:
         os.truncate(LOG, 0)  # the server appends
-    return [x["params"] for x in lines if x.get("method") == method]
+    return [{k: v for k, v in x["params"].items() if k != "_meta"} for x in lines if x.get("method") == method]
 
 
 class Talk:
