@@ -213,23 +213,35 @@ bool cli_chat_tools_called(const chat *c) { return c->tools && json_array_size(c
 
 /* ---- calls ------------------------------------------------------------------------------------------------ */
 
+/* A text of any length, a piece at a time: each is shown whole, and no character is cut, which would hide what it is. */
+static void show(const char *p, size_t n) {
+    enum { PIECE = 200 };
+    char piece[PIECE + 1];
+    while (n) {
+        size_t k = n < PIECE ? n : PIECE;
+        while (k < n && k > PIECE - 4 && ((unsigned char)p[k] & 0xc0) == 0x80) k--;
+        memcpy(piece, p, k);
+        piece[k] = 0;
+        fputs(cli_shown(piece), stderr);
+        p += k;
+        n -= k;
+    }
+}
+
 /* Arguments as they are shown: all of them, or the two ends of what nobody would read. */
 static void show_call(const char *name, const char *arguments) {
-    size_t n = strlen(arguments), half = SHOWN / 2;
+    size_t n = strlen(arguments), half = SHOWN / 2, end = n - half;
     fprintf(stderr, "tern: %s ", cli_shown(name));
     if (n <= SHOWN) {
-        for (size_t at = 0; at < n; at += 200) { /* a piece at a time: each is shown whole */
-            char piece[201];
-            snprintf(piece, sizeof piece, "%s", arguments + at);
-            fputs(cli_shown(piece), stderr);
-        }
-        fputc('\n', stderr);
-        return;
+        show(arguments, n);
+    } else {
+        while (half && ((unsigned char)arguments[half] & 0xc0) == 0x80) half--;
+        while (end < n && ((unsigned char)arguments[end] & 0xc0) == 0x80) end++;
+        show(arguments, half);
+        fprintf(stderr, " [%zu bytes more] ", end - half);
+        show(arguments + end, n - end);
     }
-    char begins[SHOWN / 2 + 1];
-    snprintf(begins, sizeof begins, "%s", arguments);
-    fprintf(stderr, "%s", cli_shown(begins));
-    fprintf(stderr, " [%zu bytes more] %s\n", n - 2 * half, cli_shown(arguments + n - half));
+    fputc('\n', stderr);
 }
 
 typedef enum consent { REFUSED, ALLOWED, STOPPED } consent;

@@ -19,7 +19,7 @@ def tool(name, **arguments):
 
 saying.write(MODEL, {"A": ['<tool_call>{"name": "add", "argu', 'ments": {"a": 2, ', '"b": 3}}', "</tool_call>"], "5": ["It is five."], ".": ["It may not be."], "H": ["Hello."], "F": ["I look. ", tool("fail")], "e": ["It failed."],
                      "L": [tool("echo", text="L")], "X": [tool("nosuch")], "T": [tool("hang")], "O": [tool("t_odd_name")], "G": [tool("grow")], "2": [tool("echo", text="a"), "\n", tool("echo", text="5") + " "],
-                     "9": ["Nine."], "]": ["It was long."], "E": [tool("echo", text="\x1b[2J\u202eevil H")], "3": ["Three."], "t": ["A list."], "s": ["So."], "8": [tool("later")]})
+                     "9": ["Nine."], "]": ["It was long."], "E": [tool("echo", text="\x1b[2J\u202eevil H")], "3": ["Three."], "W": [tool("echo", text="x" * 188 + "\u202e 5")], "M": [tool("echo", text="m" * 1989 + "\u202e" + "m" * 300 + "\u202e" + "m" * 1996 + "5")], "t": ["A list."], "s": ["So."], "8": [tool("later")]}, context=16384)
 
 
 def mcp(way="good", name="t"):
@@ -167,9 +167,11 @@ s.type("\x03"), s.until("stopped"), s.until("> "), s.type("A\r"), s.until("It is
 same(s.leave(), 0, "after a call that hung")
 assert any("notifications/cancelled" in x for x in sent()), "the server is told"
 # What tools and models write reaches no terminal as an escape.
-s = Screen(*mcp("escapes"))
+s = Screen(*mcp("escapes"), "-c", "12000")
 s.until("> "), s.type("E\r"), s.until("\\u001b[2J\\xe2\\x80\\xaeevil H"), s.until(ASK), s.type("y\r"), s.until("It is five.")
 s.until("> "), s.type("/history\r"), s.until("red"), s.until("It is five.")
+s.until("> "), s.type("W\r"), s.until("xx\\xe2\\x80\\xae 5"), s.until(ASK), s.type("n\r"), s.until("It may not be.")  # wherever it is cut
+s.until("> "), s.type("M\r"), s.until("bytes more]"), s.until(ASK), s.type("n\r"), s.until("It may not be.")
 same(s.leave(), 0, "escapes")
 assert b"\x1b]0;" not in s.all and b"\x1b[31m" not in s.all and "\u202e".encode() not in s.all, s.all
 print("tools of MCP servers in a chat: fine")
