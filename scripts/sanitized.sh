@@ -25,7 +25,7 @@ run() { # name, sanitizers, folders of tests or "all"
 }
 quick_asan="base text formats kernels npu model package attention prefill quant draft store engine documents lab server fuzz"
 quick_tsan="base sched npu package attention prefill store engine server" # documents: readers are processes, which the server's tests run
-skipped="^server/(serve|clients|edges|page|rag)$" # whole programs of clients take minutes; server/crowd has the threads
+skipped="^server/(serve|clients|frameworks|edges|page|rag)$" # whole programs of clients take minutes; server/crowd has the threads
 if [ "${1:-}" = all ]; then quick_asan=all quick_tsan=all skipped="^$"; fi
 export TERN_TEST_QUICK=1 # tests that repeat random cases do fewer under a sanitizer
 run asan address,undefined "$quick_asan"

@@ -11,14 +11,20 @@
 
 static tern_session *_Atomic cancelled_by_signal;
 
+static volatile sig_atomic_t interrupted;
+
 static void on_interrupt(int sig) {
     (void)sig;
+    interrupted = 1;
     cli_progress_stop();
     tern_session *s = cancelled_by_signal;
     if (s) tern_session_cancel(s);
 }
 
+bool cli_interrupted(void) { return interrupted != 0; }
+
 void cli_interrupts_cancel(tern_session *s) {
+    interrupted = 0;
     cancelled_by_signal = s;
     /* A write to a terminal that is full goes on after the handler: one that failed would end the answer
      * as if the output were closed. */

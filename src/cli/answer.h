@@ -29,6 +29,8 @@ void cli_answer_tell_cut(const tern_engine *e, const tern_session *s, tern_stop_
 
 const char *cli_stop_reason_text(tern_stop_reason r);
 
+/* Whether Ctrl-C came since the next of these was called last. */
+bool cli_interrupted(void);
 /* Lets Ctrl-C cancel this session. With NULL it cancels only what shows progress. A second one ends the
  * process. */
 void cli_interrupts_cancel(tern_session *s);

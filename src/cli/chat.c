@@ -1,9 +1,11 @@
 /* tern chat - talk with a model; the session's cache is kept, so each turn evaluates only what is new. */
 #include "cli/args.h"
 #include "cli/chat_pictures.h"
+#include "cli/chat_tools.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
+#include "cli/mcp_args.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/store_args.h"
@@ -91,6 +93,7 @@ static int begin(chat *c, const model_args *ma, const char *store, bool no_store
 
 static void end(chat *c) {
     cli_chat_pop(c, c->n_msgs);
+    cli_chat_tools_close(c);
     cli_answer_free(&c->answer);
     free(c->source);
     free(c->store);
@@ -109,6 +112,8 @@ int cmd_chat(int argc, char **argv) {
     int32_t stats = 0;
     chat c = {0};
     grammar_args ga = {0};
+    arg_list mcp = {0}, may = {0};
+    tn_mcp_servers *servers = NULL;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         PACK_ARG(ma),
@@ -118,6 +123,7 @@ int cmd_chat(int argc, char **argv) {
         TEMPLATE_ARG(template),
         GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
+        MCP_ARGS(mcp, may),
         {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &stats, 0, 0,
          "at the end, print turns, tokens and speed on standard error (--stats=all: drafting too)"},
         {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &c.explains, 0, 0,
@@ -140,11 +146,15 @@ int cmd_chat(int argc, char **argv) {
     tn_picture_provide();
     if (tn_reader_open(1, TN_READER_WAIT_S, &c.reader, &err) != TERN_OK)
         return cli_failed(&err); /* while there is one thread */
-    bool ready = cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
-    rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
+    rc = cli_mcp_start(&cmd, &mcp, &may, &servers);
+    bool ready =
+        rc < 0 && cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
+    if (rc < 0) rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
     if (rc < 0 && c.e->model->streamed) tn_streamed_ahead(c.e->model->streamed); /* while the user types */
     if (rc < 0) cli_use_context(&ma, c.e);
     if (rc < 0) rc = begin(&c, &ma, store, no_store);
+    if (rc < 0) rc = cli_chat_tools_open(&c, servers), servers = NULL;
+    tn_mcp_servers_close(&servers);
     if (rc < 0) {
         if (system) cli_chat_push(&c, "system", system);
         rc = talk(&c);

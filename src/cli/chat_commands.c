@@ -2,6 +2,7 @@
 #include "base/ctx.h"
 #include "cli/chat_file.h"
 #include "cli/chat_pictures.h"
+#include "cli/chat_tools.h"
 #include "cli/output.h"
 #include "cli/stats.h"
 #include "cli/store_args.h"
@@ -16,11 +17,22 @@
 static bool has_system(const chat *c) { return c->n_msgs && !strcmp(c->msgs[0].role, "system"); }
 
 static void print_history(const chat *c, FILE *f) {
+    render plain;
     for (size_t i = 0; i < c->n_msgs; i++) {
         if (c->n_left && i == has_system(c) + c->n_left)
             fprintf(f, "(the %zu messages above have left the context: the model no longer sees them)\n",
                     c->n_left);
-        fprintf(f, "%s: %s\n", c->msgs[i].role, c->msgs[i].content);
+        fprintf(f, "%s: ", c->msgs[i].role);
+        cli_render_begin(&plain, f, false);
+        cli_render_put(&plain, c->msgs[i].content, strlen(c->msgs[i].content));
+        cli_render_end(&plain);
+        putc('\n', f);
+        const json_t *calls = json_object_get(c->as[i], "tool_calls");
+        for (size_t k = 0; k < json_array_size(calls); k++) {
+            const json_t *call = json_object_get(json_array_get(calls, k), "function");
+            fprintf(f, "(calls %s ", cli_shown(json_string_value(json_object_get(call, "name"))));
+            fprintf(f, "%s)\n", cli_shown(json_string_value(json_object_get(call, "arguments"))));
+        }
     }
 }
 
@@ -34,10 +46,13 @@ static void save(chat *c, const char *path) {
     }
     c->undone = true;
     if (!cli_output_open(&f, path, &kind)) return;
-    for (size_t i = 0; i < c->n_msgs; i++) cli_chat_file_write(f.stream, c->msgs[i].role, c->msgs[i].content);
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_msgs; i++)
+        if (!c->as[i]) cli_chat_file_write(f.stream, c->msgs[i].role, c->msgs[i].content), n++;
     if (cli_output_close(&f) != EXIT_OK) return;
-    fprintf(stderr, "%zu messages are in %s%s\n", c->n_msgs, cli_shown(path),
-            cli_chat_has_pictures(c, 0) ? ", without their pictures" : "");
+    fprintf(stderr, "%zu messages are in %s%s%s\n", n, cli_shown(path),
+            cli_chat_has_pictures(c, 0) ? ", without their pictures" : "",
+            n < c->n_msgs ? ", without calls of tools" : "");
     c->undone = false;
 }
 
@@ -65,6 +80,8 @@ static void load(chat *c, const char *path) {
     for (size_t i = 0; i < had; i++) {
         free((char *)c->msgs[i].content);
         cli_chat_drop_pictures(c, i);
+        json_decref(c->as[i]);
+        c->as[i] = NULL;
     }
     c->n_msgs -= had; /* what was loaded has no pictures */
     memmove(c->msgs, c->msgs + had, c->n_msgs * sizeof *c->msgs);
@@ -175,6 +192,7 @@ static const struct {
     {"/system", "TEXT", "set the system message and start over"},
     {"/temp", "T", "set the temperature"},
     {"/tokens", NULL, "tokens in the context"},
+    {"/tools", NULL, "tools of MCP servers that the model may call"},
     {"/undo", NULL, "take the last exchange back"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
@@ -185,42 +203,62 @@ static void help(void) {
                 commands[i].help);
 }
 
+/* The last exchange: a question, what tools said, and the answer. 0: there is none. */
+static size_t exchange(const chat *c) {
+    size_t at = cli_chat_question(c);
+    return c->n_msgs && at + 1 < c->n_msgs && !strcmp(c->msgs[c->n_msgs - 1].role, "assistant")
+               ? c->n_msgs - at
+               : 0;
+}
+
 /* Asks the last question again, or lets it be changed. Where that fails the exchange stays as it was. */
 static void again(chat *c, bool edit) {
-    if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) {
+    size_t n = exchange(c), at = c->n_msgs - n, n_left = c->n_left;
+    if (!n) {
         fputs("there is no answer yet\n", stderr);
         return;
     }
-    size_t at = c->n_msgs - 2, n_left = c->n_left;
-    const tern_message was[2] = {c->msgs[at], c->msgs[at + 1]};
-    c->n_msgs = at + 1;
-    cli_chat_take_pictures(c);
-    c->n_msgs = at;
-    if (c->n_left > at) c->n_left = at;
-    if (edit && c->terminal) {
-        c->undone = !cli_terminal_suggest(c->typed, was[0].content);
-        if (c->undone) cli_failed_text("no memory for a line");
-    } else {
-        c->g.sampling.seed++;
-        c->undone = !cli_chat_turn(c, was[0].content);
-    }
-    if (c->undone) {
-        memcpy(c->msgs + at, was, sizeof was);
+    tern_message *was = malloc(n * sizeof *was);
+    json_t **as = malloc(n * sizeof(json_t *));
+    c->undone = !was || !as;
+    if (c->undone) cli_failed_text("no memory for a question");
+    else {
+        memcpy(was, c->msgs + at, n * sizeof *was);
+        memcpy(as, c->as + at, n * sizeof *as);
+        memset(c->as + at, 0, n * sizeof *as);
         c->n_msgs = at + 1;
-        if (c->next) cli_chat_give_pictures(c);
-        c->n_msgs = at + 2;
-        c->n_left = n_left;
-        return;
+        cli_chat_take_pictures(c);
+        c->n_msgs = at;
+        if (c->n_left > at) c->n_left = at;
+        if (edit && c->terminal) {
+            c->undone = !cli_terminal_suggest(c->typed, was[0].content);
+            if (c->undone) cli_failed_text("no memory for a line");
+        } else {
+            c->g.sampling.seed++;
+            c->undone = !cli_chat_turn(c, was[0].content);
+        }
+        if (c->undone) {
+            memcpy(c->msgs + at, was, n * sizeof *was);
+            memcpy(c->as + at, as, n * sizeof *as);
+            c->n_msgs = at + 1;
+            if (c->next) cli_chat_give_pictures(c);
+            c->n_msgs = at + n;
+            c->n_left = n_left;
+        }
+        for (size_t i = 0; !c->undone && i < n; i++)
+            free((char *)(uintptr_t)was[i].content), json_decref(as[i]);
     }
-    for (int i = 0; i < 2; i++) free((char *)(uintptr_t)was[i].content);
+    free(was);
+    free(as);
 }
 
 static void undo(chat *c) {
-    if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) {
+    size_t n = exchange(c);
+    if (!n) {
         fputs("there is nothing to take back\n", stderr);
         return;
     }
-    cli_chat_pop(c, 2);
+    cli_chat_pop(c, n);
     fprintf(stderr, "took back the last exchange; %zu messages are left\n", c->n_msgs);
 }
 
@@ -267,6 +305,7 @@ static void plain_command(chat *c, const char *name) {
     else if (!strcmp(name, "/stats")) cli_chat_print_stats(c);
     else if (!strcmp(name, "/tokens"))
         fprintf(stderr, "%zu of %d tokens\n", tern_session_length(c->s), tern_session_capacity(c->s));
+    else if (!strcmp(name, "/tools")) cli_chat_tools_print(c);
     else if (!strcmp(name, "/undo")) undo(c);
 }
 

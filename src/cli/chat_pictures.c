@@ -1,6 +1,7 @@
 #include "cli/chat_pictures.h"
 
 #include "base/hex.h"
+#include "cli/chat_tools.h"
 #include "cli/output.h"
 #include "session/pictures.h"
 
@@ -120,32 +121,36 @@ static tn_look **looks_of(const chat *c, size_t from, size_t *n) {
 }
 
 static json_t *message_of(const chat *c, size_t i) {
+    const char *text = c->msgs[i].content;
+    if (c->as[i]) return cli_chat_message(c, i, tn_json_string(text, strlen(text)));
     json_t *parts = json_array();
     for (int k = 0; c->seen[i] && k < c->seen[i]->n; k++)
         tn_json_append(&parts, tn_json_pack("{s:s}", "type", "image"));
-    tn_json_append(&parts, tn_json_pack("{s:s, s:s}", "type", "text", "text", c->msgs[i].content));
-    return tn_json_pack("{s:s, s:o}", "role", c->msgs[i].role, "content", parts);
+    tn_json_append(&parts, tn_json_pack("{s:s, s:s}", "type", "text", "text", text));
+    return cli_chat_message(c, i, parts);
 }
 
 int32_t *cli_chat_looking_ids(const chat *c, size_t from, size_t *n_ids) {
     tern_error err;
     size_t n;
     int32_t *ids = NULL;
-    char *messages = NULL;
+    char *messages = NULL, *tools = NULL;
     json_t *all = json_array();
     if (from && !strcmp(c->msgs[0].role, "system")) tn_json_append(&all, message_of(c, 0));
     for (size_t i = from; i < c->n_msgs; i++) tn_json_append(&all, message_of(c, i));
     tn_look **looks = looks_of(c, from, &n);
-    tern_status st = looks ? tn_json_text(all, JSON_COMPACT, &messages, &err) : TERN_E_MEMORY;
+    tern_status st = looks ? cli_chat_tools_texts(c, all, &messages, &tools, &err) : TERN_E_MEMORY;
     if (!looks) snprintf(err.message, sizeof err.message, "no memory for the prompt");
     tern_chat_options o;
     tern_chat_options_defaults(&o);
     o.messages = messages;
+    o.tools = tools;
     o.chat_template = c->source;
     if (st == TERN_OK) st = tn_look_chat(c->e, &o, looks, n, &ids, n_ids, &err);
     if (st != TERN_OK) cli_failed(&err);
     json_decref(all);
     free(messages);
+    free(tools);
     free(looks);
     return ids;
 }

@@ -1,5 +1,6 @@
 /* cli/chat_talk.c - turns: what goes into the context, what leaves it when it is full. */
 #include "cli/chat_pictures.h"
+#include "cli/chat_tools.h"
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -16,6 +17,8 @@
 void cli_chat_pop(chat *c, size_t n) {
     while (n-- && c->n_msgs) {
         free((char *)c->msgs[--c->n_msgs].content);
+        json_decref(c->as[c->n_msgs]);
+        c->as[c->n_msgs] = NULL;
         cli_chat_drop_pictures(c, c->n_msgs);
     }
     if (c->n_left > c->n_msgs) c->n_left = c->n_msgs;
@@ -52,11 +55,17 @@ static int32_t *plain_ids(const chat *c, size_t from, size_t *n_ids) {
     return ids;
 }
 
-/* The messages that are in the context, as a prompt. */
-static int32_t *render_ids(const chat *c, size_t *n_ids) {
+size_t cli_chat_question(const chat *c) {
+    for (size_t i = c->n_msgs; i--;)
+        if (!strcmp(c->msgs[i].role, "user")) return i;
+    return c->n_msgs;
+}
+
+int32_t *cli_chat_render(const chat *c, size_t *n_ids) {
     size_t sys = first_turn(c);
     if (c->plain) return plain_ids(c, sys + c->n_left, n_ids);
     if (cli_chat_has_pictures(c, sys + c->n_left)) return cli_chat_looking_ids(c, sys + c->n_left, n_ids);
+    if (c->tools) return cli_chat_tools_ids(c, sys + c->n_left, n_ids);
     tern_message *in = malloc((c->n_msgs + 1) * sizeof *in);
     if (!in) return cli_failed_text("no memory for the prompt"), NULL;
     size_t n = 0;
@@ -86,13 +95,12 @@ static void tell(chat *c) {
     c->told = c->told || c->leaves;
 }
 
-/* Turns leave until half of the context is free: then it lasts for some turns, and their prefix stays as
- * it is. */
-static int32_t *make_room(chat *c, int32_t *ids, size_t *n_ids) {
+/* Then it lasts for some turns, and their prefix stays as it is. */
+int32_t *cli_chat_make_room(chat *c, int32_t *ids, size_t *n_ids) {
     size_t half = (size_t)tern_session_capacity(c->s) / 2, before = c->n_left;
     while (ids && *n_ids > half && leave_one(c)) {
         free(ids);
-        ids = render_ids(c, n_ids);
+        ids = cli_chat_render(c, n_ids);
     }
     c->leaves = c->leaves || (ids && c->n_left > before);
     return ids;
@@ -109,7 +117,7 @@ static size_t most_asked(const chat *c) {
 static bool tokens_alone(chat *c, size_t *n) {
     size_t left = c->n_left;
     c->n_left = c->n_msgs - first_turn(c) - 1;
-    int32_t *ids = render_ids(c, n);
+    int32_t *ids = cli_chat_render(c, n);
     c->n_left = left;
     free(ids);
     return ids != NULL;
@@ -128,11 +136,11 @@ static void refuse(chat *c, size_t n_tokens) {
  * printed. */
 static int32_t *fitting_ids(chat *c, size_t *n_ids) {
     size_t cap = (size_t)tern_session_capacity(c->s), room = cap / 4, alone;
-    int32_t *ids = render_ids(c, n_ids);
+    int32_t *ids = cli_chat_render(c, n_ids);
     if (c->g.max_tokens >= 0 && (size_t)c->g.max_tokens < room) room = (size_t)c->g.max_tokens;
     if (!ids || *n_ids + room <= cap) return ids;
     bool fits = tokens_alone(c, &alone) && alone <= most_asked(c);
-    if (fits && c->shift) return make_room(c, ids, n_ids);
+    if (fits && c->shift) return cli_chat_make_room(c, ids, n_ids);
     if (fits && *n_ids < cap) return ids;
     if (!fits) refuse(c, alone);
     else
@@ -151,8 +159,8 @@ static int32_t *going_on(chat *c, size_t *n_prompt, size_t *n_ids) {
     size_t n_said = tern_session_length(c->s) - *n_prompt, n = 0;
     if (!leave_one(c)) return NULL;
     c->leaves = true;
-    int32_t *ids = render_ids(c, &n);
-    ids = make_room(c, ids, &n);
+    int32_t *ids = cli_chat_render(c, &n);
+    ids = cli_chat_make_room(c, ids, &n);
     if (!ids) return NULL;
     bool fits = n + n_said < (size_t)tern_session_capacity(c->s);
     int32_t *all = fits ? realloc(ids, (n + n_said) * sizeof *ids) : NULL;
@@ -175,7 +183,9 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
     /* turns that leave make room for ever: no answer is longer than the context */
     if (g.max_tokens < 0 && c->shift) g.max_tokens = tern_session_capacity(c->s);
     c->said = 0;
-    while (ids) {
+    st = cli_chat_tools_listen(c, ids, n_ids, &g, err);
+    if (st != TERN_OK) free(ids);
+    while (st == TERN_OK && ids) {
         double t0 = tn_now_s();
         st = cli_chat_see(c, first_turn(c) + c->n_left, err);
         if (st == TERN_OK) st = cli_prefill_shown(c->s, ids, n_ids, err);
@@ -190,6 +200,8 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
         if (g.max_tokens >= 0) g.max_tokens -= res.n_tokens;
         if (c->shift && !g.grammar && !g.json_schema) ids = going_on(c, &n_prompt, &n_ids);
     }
+    if (!cli_chat_tools_heard(c) && st == TERN_OK)
+        st = tn_fail(err, TERN_E_MEMORY, "no memory for the answer");
     bool whole_context = c->g.max_tokens < 0 && res.reason == TERN_STOP_LENGTH;
     c->ended = whole_context ? TERN_STOP_CONTEXT : res.reason;
     return st;
@@ -240,46 +252,53 @@ bool cli_chat_cut(chat *c) {
     return ok;
 }
 
+/* Shows the answer to what is in the context. Takes ids. false: there is none, and why was printed. */
+static bool show_answer(chat *c, int32_t *ids, size_t n_ids) {
+    tern_error err;
+    cli_answer_clear(&c->answer);
+    tn_explain_mark_set(c->s, &c->mark);
+    cli_interrupts_cancel(c->s);
+    tern_status st = answer_to(c, ids, n_ids, &err);
+    if (c->terminal) cli_interrupts_cancel(NULL);
+    if (c->answer.view) cli_render_end(c->answer.view);
+    if (c->answer.n || !cli_chat_tools_called(c)) putchar('\n');
+    fflush(stdout); /* a program that reads the answer waits for its end */
+    if (st == TERN_OK && c->answer.no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
+    bool ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
+    tell(c);
+    if (st == TERN_OK) cli_answer_tell_cut(c->e, c->s, c->ended, c->said, &c->answer, &c->g);
+    if (st == TERN_E_CANCELLED && c->terminal)
+        fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
+    else if (st != TERN_OK) cli_failed(&err);
+    else if (c->explains) {
+        if (c->seen[c->n_msgs - 1]) cli_looking_print(c->seen[c->n_msgs - 1]);
+        cli_explain_print(c->s, &c->mark);
+    }
+    c->stopped = st != TERN_OK;
+    return ok;
+}
+
 bool cli_chat_turn(chat *c, const char *text) {
-    bool ok = false;
-    size_t had_left = c->n_left;
+    size_t had = c->n_msgs, had_left = c->n_left;
     c->refused = false;
     free(c->too_long);
     c->too_long = NULL;
-    if (!push_question(c, text)) return false;
-    tern_error err;
+    if (!cli_chat_tools_begin(c) || !push_question(c, text)) return false;
     size_t n_ids;
     int32_t *ids = fitting_ids(c, &n_ids);
     if (c->refused) c->too_long = strdup(text);
     tell(c);
-    if (ids) {
-        cli_answer_clear(&c->answer);
-        tn_explain_mark_set(c->s, &c->mark);
-        cli_interrupts_cancel(c->s);
-        tern_status st = answer_to(c, ids, n_ids, &err);
-        if (c->terminal) cli_interrupts_cancel(NULL);
-        if (c->answer.view) cli_render_end(c->answer.view);
-        putchar('\n');
-        fflush(stdout); /* a program that reads the answer waits for its end */
-        if (st == TERN_OK && c->answer.no_memory)
-            st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
-        ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
-        tell(c);
-        if (st == TERN_OK) cli_answer_tell_cut(c->e, c->s, c->ended, c->said, &c->answer, &c->g);
-        if (st == TERN_E_CANCELLED && c->terminal)
-            fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
-        else if (st != TERN_OK) cli_failed(&err);
-        else if (c->explains) {
-            if (c->seen[c->n_msgs - 1]) cli_looking_print(c->seen[c->n_msgs - 1]);
-            cli_explain_print(c->s, &c->mark);
-        }
-    }
+    bool ok = ids && show_answer(c, ids, n_ids);
+    for (int round = 0; ok && !c->stopped && cli_chat_tools_called(c); round++)
+        ok = cli_chat_tools_run(c, round) && (ids = cli_chat_tools_go_on(c, &n_ids)) &&
+             show_answer(c, ids, n_ids);
     if (ok && cli_chat_push(c, "assistant", c->answer.text ? c->answer.text : "")) {
         free(c->attached);
         c->attached = NULL;
         c->n_turns++;
         return true;
     }
+    cli_chat_pop(c, c->n_msgs - had - 1);
     pop_question(c);
     c->n_left = had_left;
     return false;

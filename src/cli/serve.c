@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/packing.h"
+#include "cli/mcp_args.h"
 #include "cli/prompt.h"
 #include "cli/serve_files.h"
 #include "model/catalogue.h"
@@ -118,11 +119,14 @@ typedef struct serving {
     int thinking;
     packing_when when;
     int64_t idle_ns, drain_ns;
+    const char *pooling;
     const char *cert_file, *tls_key_file;
     char *source, *keys, *cert, *tls_key;
     int listen_fd;
     tern_hooks hooks;
     tn_reader *reader;
+    arg_list mcp, may; /* servers of tools, and what may be called */
+    tn_mcp_servers *tools;
     arg_list folders; /* of pictures that requests may name */
     tn_models *models;
     tern_error err; /* of the first model that could not be listed */
@@ -163,6 +167,8 @@ static int check(const command *cmd, serving *s) {
         return cli_usage_error(cmd, "--chat-template is for one model, and --models for several");
     if (s->folder && strstr(s->draft, "model:"))
         return cli_usage_error(cmd, "--draft model:FILE is for one model, and --models for several");
+    if (s->pooling && strcmp(s->pooling, "mean") && strcmp(s->pooling, "none"))
+        return cli_usage_error(cmd, "--pooling %s: want mean or none", s->pooling);
     if (s->thoughts && strcmp(s->thoughts, "on") && strcmp(s->thoughts, "off"))
         return cli_usage_error(cmd, "--thinking %s: want on or off", s->thoughts);
     if (s->thoughts) s->thinking = strcmp(s->thoughts, "on") ? -1 : 1;
@@ -212,6 +218,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     const tn_models_options mo = {.queue = {.n_ctx = s->n_ctx,
                                             .n_sessions = s->n_sessions,
                                             .max_waiting = s->max_waiting,
+                                            .pooling = s->pooling,
                                             .draft = s->draft,
                                             .chat_template = s->source,
                                             .usual = usual_of(s),
@@ -268,7 +275,7 @@ static void announce(const serving *s, const tn_http *h) {
                                     : "");
 }
 
-static int serve(serving *s, char **argv) {
+static int serve(const command *cmd, serving *s, char **argv) {
     sigset_t ends;
     tern_error err = {0}, no_files = {0};
     tn_http *h = NULL;
@@ -279,6 +286,9 @@ static int serve(serving *s, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     /* now, while there is one thread and no sandbox */
     if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare(s->when);
+    int rc = cli_mcp_start(cmd, &s->mcp, &s->may,
+                           &s->tools); /* the user's own programs: they read their own files */
+    if (rc >= 0) return rc;
     tern_status st = cli_serve_files(argv, s->ma.model, s->folder, &no_files);
     /* its threads inherit it, and so do those who read documents: they read no file for the server that it may not */
     tn_picture_provide();
@@ -286,9 +296,11 @@ static int serve(serving *s, char **argv) {
         fprintf(stderr, "tern serve: the server reads no documents and no pictures: %s\n", err.message);
     if (st == TERN_OK || st == TERN_E_UNSUPPORTED) st = open_models(s, &err);
     else err = no_files;
+    if (s->tools && st == TERN_OK) tn_mcp_servers_open(s->tools, cli_mcp_tell, NULL);
     bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
     if (st == TERN_OK) {
         const tn_http_options ho = {.models = s->models,
+                                    .tools = s->tools,
                                     .reader = s->reader,
                                     .host = s->host,
                                     .port = s->port,
@@ -315,7 +327,15 @@ static int serve(serving *s, char **argv) {
     tn_http_close(&h);
     tn_models_close(&s->models);
     tn_reader_close(&s->reader);
+    tn_mcp_servers_close(&s->tools);
     return st == TERN_OK ? EXIT_OK : misused ? EXIT_USAGE : EXIT_FAILED;
+}
+
+static void let_go(serving *s) {
+    free(s->keys);
+    free(s->cert);
+    free(s->tls_key);
+    free(s->source);
 }
 
 int cmd_serve(int argc, char **argv) {
@@ -354,6 +374,10 @@ int cmd_serve(int argc, char **argv) {
          "private key of the certificate (PEM; only you may read the file)"},
         {"model-name", 0, "NAME", ARG_STR, &s.name, 0, 0,
          "name of the model in replies (default: its file name)"},
+        {"pooling", 0, "mean|none", ARG_STR | ARG_MORE, &s.pooling, 0, 0,
+         "how embeddings are made of tokens where a request does not say: the mean, or one each "
+         "(/embeddings; "
+         "default: as the model's file says)"},
         {"ctx-size", 'c', "N", ARG_INT, &s.n_ctx, 0, 1 << 24,
          "context length of a conversation in tokens (0, the default: the smaller of 4096 and the model's)"},
         {"sessions", 0, "N", ARG_INT, &s.n_sessions, 1, 256,
@@ -369,6 +393,7 @@ int cmd_serve(int argc, char **argv) {
          "localhost: every page of this machine (default: none)"},
         {"allow-host", 0, "LIST", ARG_STR, &s.hosts, 0, 0,
          "other host names that are served without keys: tern.example,box.local (default: none)"},
+        MCP_ARGS(s.mcp, s.may),
         {"strict", 0, NULL, ARG_FLAG, &s.strict, 0, 0,
          "refuse requests with unsupported fields; otherwise the reply header X-Tern-Ignored lists them"},
         {"thinking", 0, "on|off", ARG_STR, &s.thoughts, 0, 0,
@@ -388,10 +413,7 @@ int cmd_serve(int argc, char **argv) {
     int rc = cli_args_parse(&cmd, argc, argv, words);
     if (rc < 0) rc = cli_args_model_word(&cmd, &s.ma, words[0]);
     if (rc < 0) rc = check(&cmd, &s);
-    if (rc < 0) rc = serve(&s, argv);
-    free(s.keys);
-    free(s.cert);
-    free(s.tls_key);
-    free(s.source);
+    if (rc < 0) rc = serve(&cmd, &s, argv);
+    let_go(&s);
     return rc;
 }

@@ -319,6 +319,30 @@ static terminal_event read_message(terminal *t) {
     return TERMINAL_TEXT;
 }
 
+bool cli_terminal_ask(terminal *t, const char *question, char *line, size_t cap) {
+    struct sigaction ours = {.sa_handler = on_interrupt}, before;
+    struct pollfd typed = {.fd = STDIN_FILENO, .events = POLLIN};
+    size_t n = 0;
+    char c = 0;
+    if (!t->interactive) return false;
+    calm();
+    sigaction(SIGINT, &ours, &before);
+    while (poll(&typed, 1, 0) > 0 &&
+           read(STDIN_FILENO, &c, 1) == 1) { /* nobody answers before the question */
+    }
+    fputs(question, stderr);
+    fflush(stderr);
+    bool ok = true;
+    for (c = 0; ok && c != '\n';) {
+        ok = wait_for_key() && read(STDIN_FILENO, &c, 1) == 1;
+        if (ok && c != '\n' && n + 1 < cap) line[n++] = c;
+    }
+    line[n] = 0;
+    if (!ok) fputc('\n', stderr);
+    sigaction(SIGINT, &before, NULL);
+    return ok;
+}
+
 bool cli_terminal_suggest(terminal *t, const char *text) {
     char *copy = t->interactive ? malloc(3 * strlen(text) + 1) : NULL, *to = copy;
     if (!copy) return false;

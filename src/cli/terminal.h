@@ -26,6 +26,10 @@ bool cli_terminal_is_interactive(const terminal *t);
 /* Reads a message. *text is zero-terminated and stays until the next call. */
 terminal_event cli_terminal_read(terminal *t, const char **text);
 
+/* Prints a question, and reads the line that answers it; what was typed before is dropped. It is no message, and no history
+ * has it. false: Ctrl-C came, or the end of input, or nobody types. */
+bool cli_terminal_ask(terminal *t, const char *question, char *line, size_t cap);
+
 /* Begins the next message with this, to be changed. false: nobody types, or there is no memory. */
 bool cli_terminal_suggest(terminal *t, const char *text);
 /* Takes what was typed since it was opened, or since this was called last, out of the history and its file. */

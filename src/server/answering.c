@@ -72,6 +72,31 @@ static bool on_call(void *user, const char *name, const char *arguments) {
            say(a, TN_SAYS_CALLED, "", 0);
 }
 
+/* A call in pieces: a name, more of its arguments, its end. */
+static bool on_piece(void *user, const char *name, const char *text, size_t n) {
+    tn_answering *a = user;
+    tn_said *s = &a->said;
+    char id[10];
+    if (name) {
+        a->skips = a->r.one_call && s->n_calls;
+        a->arguments.n = 0;
+        if (a->skips) return true;
+        new_id(id);
+        tn_json_append(&s->calls, tn_json_pack("{s:s, s:s, s:s}", "id", id, "name", name, "arguments", ""));
+        if (!s->calls) return false;
+        s->n_calls++;
+        return say(a, TN_SAYS_CALL, "", 0);
+    }
+    if (a->skips) return true;
+    if (text) return tn_bytes_add(&a->arguments, text, n) && say(a, TN_SAYS_ARGUMENTS, text, n);
+    json_t *call = json_incref(json_array_get(s->calls, s->n_calls - 1));
+    tn_json_set(&call, "arguments", tn_json_string(a->arguments.p ? a->arguments.p : "", a->arguments.n));
+    bool ok = call != NULL;
+    json_decref(call);
+    if (a->r.one_call) a->enough = true;
+    return ok && say(a, TN_SAYS_CALLED, "", 0);
+}
+
 static int by_prob(const void *a, const void *b) {
     const tn_candidate *x = a, *y = b;
     return x->p != y->p ? (x->p > y->p ? -1 : 1) : x->id - y->id;
@@ -335,11 +360,12 @@ static tern_status open_chat(tn_answering *a, tern_error *err) {
         TN_TRY(tn_tools_schema(r->tools, r->forced_tool, form, &r->schema, err));
         TN_TRY(put_prefix(a, err));
     }
-    const tn_answer_options o = {.form = a->form,
-                                 .tools = r->tools,
-                                 .thinking = a->thinking,
-                                 .forced = r->forced,
-                                 .on = {on_text, on_thought, on_call, a}};
+    const tn_answer_options o = {
+        .form = a->form,
+        .tools = r->tools,
+        .thinking = a->thinking,
+        .forced = r->forced,
+        .on = {on_text, on_thought, on_call, a, r->stream && a->sink->pieces ? on_piece : NULL}};
     return tn_answer_open((tn_ctx *)&a->o.e->ctx, &o, &a->reader, err);
 }
 
@@ -463,6 +489,7 @@ void tn_answering_free(tn_answering *a) {
     free(a->said.text.p);
     free(a->said.thought.p);
     free(a->piece.p);
+    free(a->arguments.p);
     tn_shaping_close(&a->shaping);
     tn_request_free(&a->r);
 }

@@ -43,6 +43,8 @@ typedef struct tn_answering {
     json_t *top;                   /* alternatives of the token drawn next */
     const struct tern_session *on; /* what it is made on; whoever has the answer says so */
     tn_bytes piece;                /* what an event says */
+    tn_bytes arguments;            /* of a call that comes in pieces */
+    bool skips;                    /* ... which is one too many */
     bool begun, enough;            /* enough: the one call asked for is there */
     bool told;                     /* the last event of its stream says how it ended */
 } tn_answering;

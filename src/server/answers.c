@@ -22,11 +22,19 @@ typedef struct answer {
     int64_t node;
     tn_job *j; /* its thread's, and so is the use of the model */
     tn_served *model;
-    tn_watch *watch; /* until the answer is freed */
+    /* what it answers, for the requests after calls of tools */
+    json_t *asked_in, *settings;
+    int64_t asked;
+    char *prompt;
+    tn_tool_use use;
+    tn_watch *
+        past[TN_MCP_ROUNDS + 1]; /* of requests before; somebody may look at them until the answer is freed */
+    int n_past;
     pthread_t thread;
     bool joined;
     /* guarded by all->mu */
     struct answer *next;
+    tn_watch *watch;
     int n_followers;
     bool stop, done, no_memory;
     tn_bytes content, thinking;
@@ -39,7 +47,8 @@ typedef struct answer {
 struct tn_answers {
     tn_models *models;
     tn_talks *talks;
-    tn_uploads *uploads; /* or NULL */
+    tn_uploads *uploads;   /* or NULL */
+    tn_mcp_servers *tools; /* or NULL */
     pthread_mutex_t mu;
     pthread_cond_t changed; /* any answer grew or ended */
     answer *first;          /* newest first */
@@ -48,6 +57,7 @@ struct tn_answers {
 struct tn_follower {
     answer *a;
     size_t n_content, n_thinking; /* sent */
+    uint64_t version;             /* of the steps that were */
     bool started, ended;
     int64_t progress_ns;
     tn_bytes out;
@@ -87,6 +97,7 @@ static void save(answer *a, const char *state) {
     pthread_mutex_lock(&all->mu);
     if (node) tn_json_set(&node, "content", tn_json_string(a->content.p ? a->content.p : "", a->content.n));
     if (node && a->thinking.n) tn_json_set(&node, "thinking", tn_json_string(a->thinking.p, a->thinking.n));
+    if (node && json_array_size(a->use.steps)) tn_json_set(&node, "steps", tn_json_copy(a->use.steps));
     pthread_mutex_unlock(&all->mu);
     if (node) tn_json_set(&node, "state", tn_json_string(state, strlen(state)));
     if (node) tn_json_set(&node, "stats", json_incref(progress));
@@ -107,8 +118,8 @@ static void save(answer *a, const char *state) {
     json_decref(progress);
 }
 
-static void *write_down(void *user) {
-    answer *a = user;
+/* Until the request is answered. */
+static void wait_for_job(answer *a) {
     tn_answers *all = a->all;
     int64_t saved_ns = tn_now_ns();
     size_t n_saved = 0;
@@ -123,17 +134,73 @@ static void *write_down(void *user) {
             save(a, "writing"), saved_ns = tn_now_ns(), n_saved = n;
         tn_job_wait(a->j, LOOK_MS);
     }
-    const tern_error *err = &a->j->err; /* it stays as it is */
-    bool stopped = err->code == TERN_E_CANCELLED || err->code == TN_E_CLOSING,
-         failed = err->code != TERN_OK && !stopped;
-    if (a->no_memory) snprintf(a->error, sizeof a->error, "no memory for the answer");
-    else if (failed) snprintf(a->error, sizeof a->error, "%s", err->message);
-    else a->error[0] = 0; /* a stopped answer is no failure */
-    const tern_stop_reason why = a->j->a.said.res.reason;
-    if (err->code == TERN_OK && why == TERN_STOP_LENGTH) a->cut = "tokens";
-    if (err->code == TERN_OK && why == TERN_STOP_CONTEXT) a->cut = "context";
-    save(a, failed || a->no_memory ? "failed" : err->code == TERN_OK ? "done" : "stopped");
+}
+
+/* Hands a request of the answer to the queue. Takes r. */
+static tern_status put(answer *a, tn_request *r, tern_error *err) {
+    tn_watch *w = tn_watch_open();
+    if (!w) tn_request_free(r);
+    TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory for an answer");
+    pthread_mutex_lock(&a->all->mu);
+    if (a->watch) a->past[a->n_past++] = a->watch;
+    a->watch = w;
+    pthread_mutex_unlock(&a->all->mu);
+    r->watch = w;
+    r->sink = &page_sink;
+    r->sink_user = a;
+    r->priority = TN_INTERACTIVE; /* somebody looks at it */
+    return tn_queue_put(tn_served_queue(a->model), r, &a->j, err);
+}
+
+/* What there is of the conversation, with the answer so far. */
+static tern_status request_of(const answer *a, tn_request *r, tern_error *err) {
+    const tn_talk_asked besides = {
+        .prompt = a->prompt, .settings = a->settings, .steps = a->use.steps, .tools = a->use.tools};
+    return tn_talk_request(a->asked_in, a->asked, &besides, r, err);
+}
+
+static void keep(void *user) { save(user, "writing"); }
+
+/* The calls that the answer made are decided and made, and it goes on from there. */
+static tern_status go_on(answer *a, tern_error *err) {
+    json_t *calls = json_incref(a->j->a.said.calls);
     tn_job_leave(a->j);
+    a->j = NULL;
+    bool ok = a->use.rounds <= TN_MCP_ROUNDS;
+    pthread_mutex_lock(&a->all->mu);
+    bool fits = !ok || tn_tool_use_step(&a->use, &a->content, &a->thinking, calls);
+    if (ok) a->content.n = a->thinking.n = 0;
+    pthread_mutex_unlock(&a->all->mu);
+    json_decref(calls);
+    TN_FAIL_IF(!ok, err, TERN_E_LIMIT, "the model calls tools without end (%d times)", TN_MCP_ROUNDS);
+    TN_FAIL_IF(!fits, err, TERN_E_MEMORY, "no memory for calls of tools");
+    tn_request r;
+    TN_TRY(tn_tool_use_run(&a->use, keep, a, err));
+    TN_TRY(request_of(a, &r, err));
+    return put(a, &r, err);
+}
+
+static bool calls(const answer *a) {
+    return a->use.servers && a->j->err.code == TERN_OK && !a->no_memory && a->j->a.said.n_calls;
+}
+
+static void *write_down(void *user) {
+    answer *a = user;
+    tn_answers *all = a->all;
+    tern_error err = {0};
+    for (wait_for_job(a); calls(a); wait_for_job(a))
+        if (go_on(a, &err) != TERN_OK) break;
+    if (a->j) err = a->j->err;
+    bool stopped = err.code == TERN_E_CANCELLED || err.code == TN_E_CLOSING,
+         failed = err.code != TERN_OK && !stopped;
+    if (a->no_memory) snprintf(a->error, sizeof a->error, "no memory for the answer");
+    else if (failed) snprintf(a->error, sizeof a->error, "%s", err.message);
+    else a->error[0] = 0; /* a stopped answer is no failure */
+    const tern_stop_reason why = a->j ? a->j->a.said.res.reason : TERN_STOP_END;
+    if (err.code == TERN_OK && why == TERN_STOP_LENGTH) a->cut = "tokens";
+    if (err.code == TERN_OK && why == TERN_STOP_CONTEXT) a->cut = "context";
+    save(a, failed || a->no_memory ? "failed" : err.code == TERN_OK ? "done" : "stopped");
+    if (a->j) tn_job_leave(a->j);
     tn_models_leave(a->model);
     pthread_mutex_lock(&all->mu);
     a->done = true;
@@ -144,9 +211,14 @@ static void *write_down(void *user) {
 
 /* ---- the list ------------------------------------------------------------------------------------------ */
 
+/* One whose thread has ended, or never began. */
 static void answer_free(answer *a) {
-    pthread_join(a->thread, NULL);
     tn_watch_close(&a->watch);
+    for (int i = 0; i < a->n_past; i++) tn_watch_close(&a->past[i]);
+    tn_tool_use_close(&a->use);
+    json_decref(a->asked_in);
+    json_decref(a->settings);
+    free(a->prompt);
     free(a->content.p);
     free(a->thinking.p);
     json_decref(a->end);
@@ -177,6 +249,7 @@ static void drop_old(tn_answers *all) {
     pthread_mutex_unlock(&all->mu);
     for (answer *a = gone, *next; a; a = next) {
         next = a->next;
+        pthread_join(a->thread, NULL);
         answer_free(a);
     }
 }
@@ -189,8 +262,8 @@ static int n_running(tn_answers *all) {
     return n;
 }
 
-tern_status tn_answers_open(tn_models *models, tn_talks *talks, tn_uploads *uploads, tn_answers **out,
-                            tern_error *err) {
+tern_status tn_answers_open(tn_models *models, tn_talks *talks, tn_uploads *uploads, tn_mcp_servers *tools,
+                            tn_answers **out, tern_error *err) {
     tn_answers *all = *out = calloc(1, sizeof *all);
     TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for the page");
     pthread_condattr_t c;
@@ -202,6 +275,7 @@ tern_status tn_answers_open(tn_models *models, tn_talks *talks, tn_uploads *uplo
     all->models = models;
     all->talks = talks;
     all->uploads = uploads;
+    all->tools = tools;
     return TERN_OK;
 }
 
@@ -214,6 +288,7 @@ void tn_answers_close(tn_answers **pall) {
     pthread_mutex_unlock(&all->mu);
     for (answer *a = all->first, *next; a; a = next) {
         next = a->next;
+        pthread_join(a->thread, NULL);
         answer_free(a);
     }
     pthread_cond_destroy(&all->changed);
@@ -223,41 +298,37 @@ void tn_answers_close(tn_answers **pall) {
 
 /* ---- saying ------------------------------------------------------------------------------------------- */
 
-/* Hands the request to the queue, and its answer to a thread. Takes r, and the use of the model where all
- * goes well. */
-static tern_status start(tn_answers *all, const char *id, int64_t node, tn_request *r, tn_served *model,
-                         tern_error *err) {
-    answer *a = calloc(1, sizeof *a);
-    if (a) a->watch = tn_watch_open();
-    if (!a || !a->watch) {
-        free(a);
-        tn_request_free(r);
-        return tn_fail(err, TERN_E_MEMORY, "no memory for an answer");
-    }
-    r->watch = a->watch;
-    r->sink = &page_sink;
-    r->sink_user = a;
+/* An answer to node `asked` of the conversation, which nobody has begun. Takes *prompt. */
+static tern_status answer_new(tn_answers *all, const char *id, json_t *talk, int64_t asked, char **prompt,
+                              const json_t *body, answer **out, tern_error *err) {
+    answer *a = *out = calloc(1, sizeof *a);
+    TN_FAIL_IF(!a, err, TERN_E_MEMORY, "no memory for an answer");
     a->all = all;
-    a->model = model;
-    a->node = node;
+    a->asked_in = json_incref(talk);
+    a->asked = asked;
+    a->prompt = *prompt;
+    *prompt = NULL;
+    a->settings = json_incref(json_object_get(body, "settings"));
     snprintf(a->talk, sizeof a->talk, "%s", id);
-    tern_status st = tn_queue_put(tn_served_queue(model), r, &a->j, err);
-    if (st == TERN_OK && pthread_create(&a->thread, NULL, write_down, a)) {
+    if (!all->tools || !json_is_true(json_object_get(body, "tools"))) return TERN_OK;
+    return tn_tool_use_open(&a->use, all->tools, json_object_get(talk, "allowed"), &all->mu, &all->changed,
+                            &a->stop, err);
+}
+
+/* Its request goes to the queue, and it to a thread. Takes r. */
+static tern_status start(answer *a, tn_request *r, tern_error *err) {
+    TN_TRY(put(a, r, err));
+    if (pthread_create(&a->thread, NULL, write_down, a)) {
         tn_job_cancel(a->j);
         bool begun;
         while (!tn_job_done(a->j, &begun)) tn_job_wait(a->j, LOOK_MS); /* it tells the watch */
         tn_job_leave(a->j);
-        st = tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
+        return tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
     }
-    if (st != TERN_OK) {
-        tn_watch_close(&a->watch);
-        free(a);
-        return st;
-    }
-    pthread_mutex_lock(&all->mu);
-    a->next = all->first;
-    all->first = a;
-    pthread_mutex_unlock(&all->mu);
+    pthread_mutex_lock(&a->all->mu);
+    a->next = a->all->first;
+    a->all->first = a;
+    pthread_mutex_unlock(&a->all->mu);
     return TERN_OK;
 }
 
@@ -268,24 +339,28 @@ static tern_status begin(tn_answers *all, const char *id, json_t *talk, int64_t 
     const char *question = json_string_value(json_object_get(tn_talk_node(talk, asked), "content"));
     char *prompt = NULL;
     json_t *sources = NULL;
+    answer *a = NULL;
     tn_request r;
     if (all->uploads && question && json_is_true(json_object_get(body, "documents")))
         TN_TRY(tn_uploads_ask(all->uploads, question, &prompt, &sources, err));
-    tern_status st = tn_talk_request(talk, asked, prompt, json_object_get(body, "settings"), &r, err);
+    tern_status st = answer_new(all, id, talk, asked, &prompt, body, &a, err);
+    if (st == TERN_OK) st = request_of(a, &r, err);
     if (st == TERN_OK) {
-        r.priority = TN_INTERACTIVE; /* somebody looks at it */
         st = tn_talk_add(talk, asked, "assistant", "", 0, "writing", node, err);
         json_t *v = st == TERN_OK ? json_incref(tn_talk_node(talk, *node)) : NULL;
         if (v && sources) tn_json_set(&v, "sources", json_incref(sources));
         if (v)
             tn_json_set(&v, "model", tn_json_string(tn_served_name(*model), strlen(tn_served_name(*model))));
         json_decref(v);
-        if (st == TERN_OK) st = start(all, id, *node, &r, *model, err);
+        a->node = *node;
+        a->model = *model;
+        if (st == TERN_OK) st = start(a, &r, err);
         else tn_request_free(&r);
-        if (st == TERN_OK) *model = NULL; /* the answer's */
+        if (st == TERN_OK) *model = NULL, a = NULL; /* the answer's, and the list's */
         if (st == TERN_OK && (st = tn_talks_put(all->talks, id, talk, err)) != TERN_OK)
             tn_answers_stop(all, id, *node); /* it has no place */
     }
+    if (a) answer_free(a);
     free(prompt);
     json_decref(sources);
     return st;
@@ -317,12 +392,44 @@ tern_status tn_answers_say(tn_answers *all, const char *id, const json_t *body, 
     drop_old(all);
     TN_FAIL_IF(n_running(all) >= TN_ANSWERS_RUNNING, err, TN_E_BUSY,
                "the queue is full: %d answers are being written", TN_ANSWERS_RUNNING);
+    if (json_is_true(json_object_get(body, "tools")))
+        json_decref(
+            tn_mcp_servers_list(all->tools, true)); /* those that changed, before anything is locked */
     TN_TRY(tn_models_use(all->models, json_string_value(name), gone, user, &model, err));
     tn_talks_lock(all->talks);
     tern_status st = say(all, id, body, &model, reply, err);
     tn_talks_unlock(all->talks);
     if (model) tn_models_leave(model);
     return st;
+}
+
+/* The conversation remembers what is always allowed in it. */
+static tern_status keep_allowed(tn_answers *all, const char *id, const char *name, tern_error *err) {
+    json_t *talk;
+    tn_talks_lock(all->talks);
+    tern_status st = tn_talks_get(all->talks, id, &talk, err);
+    if (st == TERN_OK) {
+        json_t *list = json_incref(json_object_get(talk, "allowed"));
+        if (!json_is_array(list)) json_decref(list), list = json_array();
+        tn_json_append(&list, tn_json_string(name, strlen(name)));
+        tn_json_set(&talk, "allowed", list);
+        st = talk ? tn_talks_put(all->talks, id, talk, err)
+                  : tn_fail(err, TERN_E_MEMORY, "no memory for the conversation");
+        json_decref(talk);
+    }
+    tn_talks_unlock(all->talks);
+    return st;
+}
+
+tern_status tn_answers_decide(tn_answers *all, const char *talk, int64_t node, const char *call,
+                              tn_decision d, tern_error *err) {
+    char name[TN_MCP_USER_NAME];
+    pthread_mutex_lock(&all->mu);
+    answer *a = find(all, talk, node);
+    bool asked = a && !a->done && a->use.servers && tn_tool_use_decide(&a->use, call, d, name);
+    pthread_mutex_unlock(&all->mu);
+    TN_FAIL_IF(!asked, err, TN_E_ABSENT, "nobody asks for this call");
+    return d == TN_CALL_ALWAYS ? keep_allowed(all, talk, name, err) : TERN_OK;
 }
 
 void tn_answers_stop(tn_answers *all, const char *talk, int64_t node) {
@@ -365,12 +472,13 @@ void tn_answers_mend(tn_answers *all, const char *id, json_t *talk) {
 json_t *tn_answers_how(tn_answers *all, const char *talk, int64_t node) {
     pthread_mutex_lock(&all->mu);
     answer *a = find(all, talk, node);
+    tn_watch *w = a ? a->watch : NULL;
     if (a) a->n_followers++;
     pthread_mutex_unlock(&all->mu);
     if (!a) return NULL;
-    json_t *v = tn_watch_drafts(a->watch);
-    if (v) tn_json_set(&v, "explained", tn_watch_explained(a->watch));
-    if (v) tn_json_set(&v, "progress", tn_watch_progress(a->watch));
+    json_t *v = tn_watch_drafts(w);
+    if (v) tn_json_set(&v, "explained", tn_watch_explained(w));
+    if (v) tn_json_set(&v, "progress", tn_watch_progress(w));
     pthread_mutex_lock(&all->mu);
     a->n_followers--;
     pthread_mutex_unlock(&all->mu);
@@ -441,8 +549,14 @@ static bool emit_progress(tn_follower *f) {
 /* What is new, into f->out. With the lock. */
 static bool emit_news(tn_follower *f) {
     const answer *a = f->a;
-    bool ok = emit_text(f, "thinking", &a->thinking, &f->n_thinking) &&
-              emit_text(f, "content", &a->content, &f->n_content);
+    bool ok = true;
+    if (a->use.version != f->version) { /* what was said before belongs to them */
+        ok = emit(f, tn_json_pack("{s:s, s:O}", "type", "steps", "steps", a->use.steps));
+        f->version = a->use.version;
+        f->n_content = f->n_thinking = 0;
+    }
+    ok = ok && emit_text(f, "thinking", &a->thinking, &f->n_thinking) &&
+         emit_text(f, "content", &a->content, &f->n_content);
     if (ok && (a->done || tn_now_ns() - f->progress_ns > PROGRESS_NS)) ok = emit_progress(f);
     if (ok && a->done) {
         ok = emit(
@@ -467,7 +581,8 @@ size_t tn_follower_read(tn_follower *f, char *buf, size_t cap, int ms, bool *end
         }
         tn_answers *all = f->a->all;
         pthread_mutex_lock(&all->mu);
-        if (!f->a->done && f->a->content.n == f->n_content && f->a->thinking.n == f->n_thinking)
+        if (!f->a->done && f->a->use.version == f->version && f->a->content.n == f->n_content &&
+            f->a->thinking.n == f->n_thinking)
             pthread_cond_timedwait(&all->changed, &all->mu, &until);
         bool ok = emit_news(f);
         pthread_mutex_unlock(&all->mu);

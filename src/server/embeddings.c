@@ -8,9 +8,9 @@
 #include <string.h>
 
 typedef struct embedding {
-    float *v;         /* [n] */
-    size_t n, n_told; /* n_told: the first of them that are told */
-    bool base64, mean;
+    size_t n, n_told; /* numbers of a vector; the first of them that are told */
+    bool base64, openai;
+    tn_pooling pool; /* NONE: a vector for each token, as they are */
     size_t n_tokens; /* read so far */
     int priority;
 } embedding;
@@ -31,14 +31,22 @@ static json_t *base64_of(const float *v, size_t n) {
     return text;
 }
 
-static json_t *vector_of(const embedding *e) {
+static json_t *vector_of(const embedding *e, float *v) {
     double norm = 0;
-    for (size_t i = 0; i < e->n_told; i++) norm += (double)e->v[i] * (double)e->v[i];
-    for (size_t i = 0; e->n_told < e->n && norm > 0 && i < e->n_told; i++)
-        e->v[i] = (float)((double)e->v[i] / sqrt(norm)); /* length 1 again */
-    if (e->base64) return base64_of(e->v, e->n_told);
+    for (size_t i = 0; i < e->n_told; i++) norm += (double)v[i] * (double)v[i];
+    for (size_t i = 0; e->n_told < e->n && e->pool != TN_POOL_NONE && norm > 0 && i < e->n_told; i++)
+        v[i] = (float)((double)v[i] / sqrt(norm)); /* length 1 again */
+    if (e->base64) return base64_of(v, e->n_told);
     json_t *list = json_array();
-    for (size_t i = 0; i < e->n_told; i++) tn_json_append(&list, tn_json_real((double)e->v[i]));
+    for (size_t i = 0; i < e->n_told; i++) tn_json_append(&list, tn_json_real((double)v[i]));
+    return list;
+}
+
+/* A text's vector, or where each token has one the list of them. */
+static json_t *vectors_of(const embedding *e, float *v, size_t n_rows) {
+    if (e->pool != TN_POOL_NONE) return vector_of(e, v);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n_rows; i++) tn_json_append(&list, vector_of(e, v + i * e->n));
     return list;
 }
 
@@ -55,14 +63,34 @@ static bool is_tokens(const json_t *v) {
     return any;
 }
 
+/* A text as llama.cpp's server has it too: {"prompt_string": TEXT}, or {"content": [parts of text]}. *out is the caller's. */
+static tern_status read_text(const json_t *v, json_t **out, tern_error *err) {
+    const json_t *given = json_object_get(v, "prompt_string"), *content = json_object_get(v, "content");
+    *out = NULL;
+    if (json_is_array(content)) return tn_content_text(content, "'input'", false, out, err);
+    if (!given) given = v;
+    TN_FAIL_IF(!json_is_string(given) && !is_tokens(given), err, TERN_E_INVALID,
+               "'input' must be a text, a list of tokens, or a list of those, none of them empty");
+    *out = json_incref((json_t *)(uintptr_t)given);
+    return TERN_OK;
+}
+
 /* One text of the request as a vector of the list. */
 static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *text, embedding *e, size_t i,
                              json_t **list, tern_error *err) {
-    TN_FAIL_IF(!json_is_string(text) && !is_tokens(text), err, TERN_E_INVALID,
-               "'input' must be a text, a list of tokens, or a list of those, none of them empty");
-    TN_TRY(tn_queue_embed(q, text, e->mean, a->client, e->priority, gone, a->c, e->v, &e->n_tokens, err));
+    const size_t before = e->n_tokens;
+    json_t *prompt;
+    float *v;
+    TN_TRY(read_text(text, &prompt, err));
+    tern_status st =
+        tn_queue_embed(q, prompt, e->pool, a->client, e->priority, gone, a->c, &v, &e->n_tokens, err);
+    json_decref(prompt);
+    if (st != TERN_OK) return st;
     tn_json_append(list, tn_json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i, "embedding",
-                                      vector_of(e)));
+                                      vectors_of(e, v, e->n_tokens - before)));
+    free(v);
+    TN_FAIL_IF(e->pool == TN_POOL_NONE && *list && e->n_tokens > TN_EMBED_NUMBERS / e->n, err, TERN_E_LIMIT,
+               "the input is too large: a vector for each of more than %zu tokens", TN_EMBED_NUMBERS / e->n);
     TN_FAIL_IF(!*list, err, TERN_E_MEMORY, "no memory for the embeddings");
     return TERN_OK;
 }
@@ -75,8 +103,9 @@ static const char *pooling_name(const tn_hparams *h) {
 }
 
 /* What the body asks for, beside the texts. */
-static tern_status read_fields(const json_t *body, const tn_hparams *h, size_t n_texts, embedding *e,
+static tern_status read_fields(const json_t *body, const tn_queue_options *o, size_t n_texts, embedding *e,
                                tn_request *ignored, tern_error *err) {
+    const tn_hparams *h = &o->e->model->h;
     static const char *const known[] = {"input", "model",   "encoding_format", "dimensions",
                                         "user",  "pooling", "content",         "priority"};
     const char *format = json_string_value(json_object_get(body, "encoding_format")), *field,
@@ -92,16 +121,20 @@ static tern_status read_fields(const json_t *body, const tn_hparams *h, size_t n
     const char *own = pooling_name(h);
     TN_FAIL_IF(h->pooling == TN_POOL_RANK, err, TERN_E_UNSUPPORTED,
                "this model scores texts (/v1/rerank) and makes no vectors");
-    TN_FAIL_IF(pooling && strcmp(pooling, "mean") && strcmp(pooling, own), err, TERN_E_INVALID,
-               "'pooling' must be mean, or this model's own, which is %s", own);
+    if (!pooling) pooling = o->pooling;
+    TN_FAIL_IF(pooling && strcmp(pooling, "mean") && strcmp(pooling, "none") && strcmp(pooling, own), err,
+               TERN_E_INVALID, "'pooling' must be mean, none, or this model's own, which is %s", own);
+    TN_FAIL_IF(pooling && !strcmp(pooling, "none") && e->openai, err, TERN_E_INVALID,
+               "pooling 'none' makes a vector for each token, which POST /embeddings tells; here it must be "
+               "mean, or this model's own, which is %s",
+               own);
     double wanted = (double)e->n;
     TN_TRY(tn_field_number(body, "dimensions", 1, (double)e->n, true, &wanted, err));
     e->n_told = (size_t)wanted;
     TN_FAIL_IF(!n_texts || n_texts > 2048, err, TERN_E_INVALID, "'input' must have 1 to 2048 texts");
     e->base64 = format && !strcmp(format, "base64");
-    e->mean = pooling && !strcmp(pooling, "mean");
-    e->v = malloc(e->n * sizeof *e->v);
-    TN_FAIL_IF(!e->v, err, TERN_E_MEMORY, "no memory for the embeddings");
+    if (pooling && !strcmp(pooling, "mean")) e->pool = TN_POOL_MEAN;
+    if (pooling && !strcmp(pooling, "none")) e->pool = TN_POOL_NONE;
     return TERN_OK;
 }
 
@@ -111,13 +144,14 @@ static json_t *openai_reply(json_t *list, const char *model, const embedding *e)
                         (json_int_t)e->n_tokens);
 }
 
-/* [{index, embedding: [vector]}]. Takes v, OpenAI's form. */
-static json_t *llama_reply(json_t *v) {
+/* [{index, embedding: [vector of the text, or of each token]}]. Takes v, OpenAI's form. */
+static json_t *llama_reply(json_t *v, bool each) {
     const json_t *list = json_object_get(v, "data");
     json_t *out = v ? json_array() : NULL;
     for (size_t i = 0; i < json_array_size(list); i++) {
-        json_t *rows = json_array();
-        tn_json_append(&rows, json_incref(json_object_get(json_array_get(list, i), "embedding")));
+        json_t *told = json_incref(json_object_get(json_array_get(list, i), "embedding")),
+               *rows = each ? told : json_array();
+        if (!each) tn_json_append(&rows, told);
         tn_json_append(&out, tn_json_pack("{s:i, s:o}", "index", (int)i, "embedding", rows));
     }
     json_decref(v);
@@ -125,13 +159,13 @@ static json_t *llama_reply(json_t *v) {
 }
 
 /* The reply in OpenAI's form, and fields that were not followed. */
-static tern_status embed(const tn_api_call *a, const json_t *body, tn_request *ignored, json_t **out,
-                         tern_error *err) {
+static tern_status embed(const tn_api_call *a, const json_t *body, bool openai, tn_request *ignored,
+                         bool *each, json_t **out, tern_error *err) {
     const json_t *input = json_object_get(body, "input");
     if (!input) input = json_object_get(body, "content"); /* as llama.cpp's server has it */
     bool many = json_is_array(input) && !is_tokens(input);
     size_t n = many ? json_array_size(input) : 1;
-    embedding e = {.priority = TN_BACKGROUND};
+    embedding e = {.priority = TN_BACKGROUND, .openai = openai};
     tn_served *model;
     tern_model_info info;
     TN_TRY(tn_api_priority(a, body, &e.priority, err));
@@ -139,14 +173,14 @@ static tern_status embed(const tn_api_call *a, const json_t *body, tn_request *i
     tn_queue *q = tn_served_queue(model);
     tern_engine_info(tn_queue_opts(q)->e, &info);
     e.n = (size_t)info.n_embd;
-    tern_status st = read_fields(body, &tn_queue_opts(q)->e->model->h, n, &e, ignored, err);
+    tern_status st = read_fields(body, tn_queue_opts(q), n, &e, ignored, err);
     if (st == TERN_OK) st = tn_api_strict(a, ignored->ignored, err);
     json_t *list = json_array();
     tn_connection_busy(a->c, true);
     for (size_t i = 0; st == TERN_OK && i < n; i++)
         st = embed_one(a, q, many ? json_array_get(input, i) : input, &e, i, &list, err);
     tn_connection_busy(a->c, false);
-    free(e.v);
+    *each = e.pool == TN_POOL_NONE;
     if (st == TERN_OK) *out = openai_reply(list, tn_served_name(model), &e);
     else json_decref(list);
     tn_models_leave(model);
@@ -155,15 +189,18 @@ static tern_status embed(const tn_api_call *a, const json_t *body, tn_request *i
 
 tern_status tn_api_embed(const tn_api_call *a, const json_t *body, json_t **out, tern_error *err) {
     tn_request ignored = {0};
-    return embed(a, body, &ignored, out, err);
+    bool each;
+    return embed(a, body, true, &ignored, &each, out, err);
 }
 
 static enum MHD_Result answer(const tn_api_call *a, const json_t *body, bool openai) {
     tn_request ignored = {0}; /* of it the list of fields alone */
     tern_error err = {0};
     json_t *v = NULL;
-    if (embed(a, body, &ignored, &v, &err) != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
-    if (!openai) v = llama_reply(v);
+    bool each;
+    if (embed(a, body, openai, &ignored, &each, &v, &err) != TERN_OK)
+        return tn_api_error(a, &err, TN_API_CHAT);
+    if (!openai) v = llama_reply(v, each);
     return tn_api_body_of(a, 200, "application/json", tn_body_json(v), ignored.ignored);
 }
 

@@ -423,7 +423,7 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
     if (o->reader && tn_uploads_open(tn_models_ctx(o->models), o->reader, &h->uploads, &why) != TERN_OK)
         tn_log(tn_models_ctx(o->models), TERN_LOG_WARN, "documents cannot be kept: %s", why.message);
     if (!o->keys) (void)tn_peers_open(TN_PEERS_ANY, &h->peers, &why); /* tn_http_is_private tells */
-    st = tn_page_open(o->models, h->uploads, &h->page, err);
+    st = tn_page_open(o->models, h->uploads, o->tools, &h->page, err);
     if (st == TERN_OK) st = tn_responses_open(&h->responses, err);
     if (st == TERN_OK) st = start(h, err);
     *out = h;

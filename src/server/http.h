@@ -17,9 +17,10 @@ typedef struct tn_http tn_http;
 
 typedef struct tn_http_options {
     tn_models *models;
-    tn_reader *reader; /* of documents; NULL: it reads none */
-    const char *host;  /* an address of IPv4 or IPv6, or localhost */
-    int port;          /* 0: any free one */
+    tn_reader *reader;            /* of documents; NULL: it reads none */
+    struct tn_mcp_servers *tools; /* of the page's answers; NULL: none */
+    const char *host;             /* an address of IPv4 or IPv6, or localhost */
+    int port;                     /* 0: any free one */
     int listen_fd; /* a socket that listens already, taken on success; host and port count for nothing. -1: none */
     const char *origins;            /* of other sites' pages that may ask (origins.h), or NULL */
     const char *hosts;              /* further names that it answers to without keys (origins.h), or NULL */

@@ -23,23 +23,26 @@ typedef enum MHD_Result result;
 
 struct tn_page {
     tn_models *models;
-    tn_talks *talks;     /* NULL: there is no folder for them */
-    tn_answers *answers; /* likewise */
-    tn_uploads *uploads; /* borrowed; NULL: nobody reads documents */
-    tern_error no_talks; /* why */
+    tn_talks *talks;       /* NULL: there is no folder for them */
+    tn_answers *answers;   /* likewise */
+    tn_uploads *uploads;   /* borrowed; NULL: nobody reads documents */
+    tn_mcp_servers *tools; /* borrowed; NULL: there are none */
+    tern_error no_talks;   /* why */
     int64_t started;
     atomic_uint_fast64_t changes; /* of conversations, told to pages that look */
 };
 
-tern_status tn_page_open(tn_models *models, tn_uploads *uploads, tn_page **out, tern_error *err) {
+tern_status tn_page_open(tn_models *models, tn_uploads *uploads, tn_mcp_servers *tools, tn_page **out,
+                         tern_error *err) {
     tn_page *p = *out = calloc(1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for the page");
     p->models = models;
     p->uploads = uploads;
+    p->tools = tools;
     p->started = (int64_t)time(NULL);
     tern_status st = TERN_OK;
     if (tn_talks_open(tn_models_ctx(models), &p->talks, &p->no_talks) == TERN_OK) {
-        st = tn_answers_open(models, p->talks, uploads, &p->answers, err);
+        st = tn_answers_open(models, p->talks, uploads, tools, &p->answers, err);
     } else {
         tn_log(tn_models_ctx(models), TERN_LOG_WARN, "conversations cannot be kept: %s", p->no_talks.message);
         (void)tn_own_files(&p->no_talks); /* clients are told */
@@ -189,6 +192,21 @@ static int64_t resident_bytes(void) {
     return (int64_t)resident * sysconf(_SC_PAGESIZE);
 }
 
+/* The tools that answers may call, without their schemas. */
+static json_t *tools_of(tn_page *p) {
+    json_t *all = tn_mcp_servers_list(p->tools, false), *list = json_array();
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        json_t *t = json_array_get(all, i);
+        tn_json_append(&list,
+                       tn_json_pack("{s:O, s:O, s:O, s:O, s:O}", "server", json_object_get(t, "server"),
+                                    "tool", json_object_get(t, "tool"), "title", json_object_get(t, "title"),
+                                    "description", json_object_get(t, "description"), "allowed",
+                                    json_object_get(t, "allowed")));
+    }
+    json_decref(all);
+    return list;
+}
+
 static json_t *state(tn_page *p) {
     const tn_queue_counts n = tn_models_counts(p->models);
     json_t *counts = tn_json_pack(
@@ -201,6 +219,7 @@ static json_t *state(tn_page *p) {
                              (json_int_t)p->started, "changes", (json_int_t)atomic_load(&p->changes),
                              "version", TERN_VERSION_STRING);
     if (v) tn_json_set(&v, "documents", json_boolean(p->uploads != NULL));
+    if (v && p->tools) tn_json_set(&v, "tools", tools_of(p));
     if (v && p->answers) tn_json_set(&v, "running", tn_answers_running(p->answers));
     if (v && p->talks)
         tn_json_set(&v, "folder",
@@ -290,8 +309,22 @@ static result say(tn_page *p, connection *c, const char *id, const json_t *body)
     return send_result(c, st, &err, reply);
 }
 
-/* /answers/N[/how|/stop] */
-static result answer(tn_page *p, connection *c, const char *id, const char *rest, bool post) {
+/* {allow: "once" | "always" | "no"} */
+static result decide(tn_page *p, connection *c, const char *id, int64_t node, const char *call,
+                     const json_t *body) {
+    static const char *const words[] = {"once", "always", "no"};
+    const char *allow = json_string_value(json_object_get(body, "allow"));
+    tern_error err = {0};
+    for (int i = 0; allow && i < 3; i++)
+        if (!strcmp(allow, words[i]))
+            return send_result(c, tn_answers_decide(p->answers, id, node, call, (tn_decision)i, &err), &err,
+                               json_object());
+    return refuse(c, 400, "'allow' must be once, always or no");
+}
+
+/* /answers/N[/how|/stop|/calls/CALL] */
+static result answer(tn_page *p, connection *c, const char *id, const char *rest, bool post,
+                     const json_t *body) {
     tern_error err = {0};
     char *end;
     int64_t node = strtoll(rest, &end, 10);
@@ -301,6 +334,7 @@ static result answer(tn_page *p, connection *c, const char *id, const char *rest
         tn_answers_stop(p->answers, id, node);
         return send_json(c, 200, json_object());
     }
+    if (!strncmp(end, "/calls/", 7) && post) return decide(p, c, id, node, end + 7, body);
     if (post) return refuse(c, 405, "this address wants GET");
     if (!strcmp(end, "/how")) {
         json_t *v = tn_answers_how(p->answers, id, node);
@@ -341,7 +375,7 @@ static result talk(tn_page *p, connection *c, const char *url, const char *metho
     bool post = !strcmp(method, "POST");
     snprintf(id, sizeof id, "%.16s", url);
     if (!tn_talk_id_ok(id)) return refuse(c, 404, "there is no such conversation");
-    if (!strncmp(rest, "/answers/", 9)) return answer(p, c, id, rest + 9, post);
+    if (!strncmp(rest, "/answers/", 9)) return answer(p, c, id, rest + 9, post, body);
     if (!strcmp(rest, "/say") && post) return say(p, c, id, body);
     if (*rest) return refuse(c, 404, "there is no such address");
     if (!strcmp(method, "DELETE")) return erase(p, c, id);

@@ -8,6 +8,7 @@
  *   GET  /page/talks/ID/answers/N                     the answer as it grows, as server-sent events
  *   GET  /page/talks/ID/answers/N/how                 its drafts, and what each mechanism did
  *   POST /page/talks/ID/answers/N/stop
+ *   POST /page/talks/ID/answers/N/calls/CALL          {allow: "once" | "always" | "no"}: a call of a tool that it asks for
  *   GET  /page/documents   POST /page/documents?name=NAME   DELETE /page/documents/ID      server/uploads.h
  *   GET  /page/timeline[?model=NAME]                  what the lanes do, as server-sent events (server/live.h)
  *
@@ -22,10 +23,12 @@
 #include <microhttpd.h>
 
 typedef struct tn_page tn_page;
+struct tn_mcp_servers; /* server/mcp_servers.h */
 
-/* Without a folder for conversations the page is there, and tells why it cannot keep any. It borrows both;
- * uploads may be NULL: documents cannot be added. */
-tern_status tn_page_open(tn_models *models, tn_uploads *uploads, tn_page **out, tern_error *err);
+/* Without a folder for conversations the page is there, and tells why it cannot keep any. It borrows them;
+ * uploads may be NULL: documents cannot be added; tools too: there are none. */
+tern_status tn_page_open(tn_models *models, tn_uploads *uploads, struct tn_mcp_servers *tools, tn_page **out,
+                         tern_error *err);
 /* After tn_models_stop and when no connection is left. */
 void tn_page_close(tn_page **p);
 

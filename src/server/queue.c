@@ -428,13 +428,8 @@ static void embed(tn_queue *q, tn_seat *a) {
     }
     if (st == TERN_OK) {
         running_on(q, j, q->embedder);
-        const tn_hparams *h = &q->o.e->model->h;
-        const int32_t *ids = j->a.said.ids;
-        size_t n = j->a.said.n_ids;
         const bool pauses = begin_pausable(q, a, q->embedder);
-        st = h->pooling == TN_POOL_RANK
-                 ? tern_session_rank(q->embedder, ids, n, j->vector, &err)
-                 : tern_session_embed(q->embedder, ids, n, j->mean, j->vector, (size_t)h->n_embd, &err);
+        st = tn_job_embed(j, q->embedder, &err);
         if (pauses) (void)end_pausable(q, q->embedder);
     }
     finish(q, a, st, &err);
@@ -626,7 +621,8 @@ static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error
     return tn_answering_open(&j->a, r, &o, err);
 }
 
-static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_job **out, tern_error *err) {
+static tern_status put(tn_queue *q, tn_request *r, float *vector, tn_pooling pool, tn_job **out,
+                       tern_error *err) {
     tn_job *j;
     tern_status st = job_open(q, r, &j, err);
     if (!j) {
@@ -634,7 +630,7 @@ static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_
         return st;
     }
     j->vector = vector;
-    j->mean = mean;
+    j->pool = pool;
     if (st == TERN_OK && !vector) {
         tern_generate_options o;
         tn_answering_options_of(&j->a, &o);
@@ -688,10 +684,11 @@ tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_b
     return st;
 }
 
-tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client, int priority,
-                           bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
+tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uint64_t client, int priority,
+                           bool (*gone)(void *user), void *user, float **out, size_t *n_tokens,
                            tern_error *err) {
     tern_model_info info;
+    *out = NULL;
     tern_engine_info(q->o.e, &info);
     float *v = malloc((size_t)info.n_embd * sizeof *v);
     json_t *body = tn_json_pack("{s:O}", "prompt", text);
@@ -708,7 +705,7 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t 
                     .priority = priority,
                     .embeds = true};
     tn_job *j;
-    tern_status st = put(q, &r, v, mean, &j, err); /* takes r and v */
+    tern_status st = put(q, &r, v, pool, &j, err); /* takes r and v */
     if (st != TERN_OK) return st;
     bool begun;
     while (!tn_job_done(j, &begun)) {
@@ -717,7 +714,7 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t 
     }
     st = j->err.code;
     if (st != TERN_OK && err) *err = j->err;
-    if (st == TERN_OK) memcpy(out, j->vector, (size_t)info.n_embd * sizeof *out);
+    if (st == TERN_OK) *out = j->vector, j->vector = NULL;
     *n_tokens += j->a.said.n_ids;
     tn_job_leave(j);
     return st;

@@ -37,8 +37,8 @@ typedef struct tn_job {
     bool has_begun;  /* something was written to out */
     const char *why; /* the answer takes too much memory; NULL: it does not */
     /* the worker's */
-    float *vector; /* not NULL: the text's embedding is wanted, and goes there */
-    bool mean;
+    float *vector;    /* not NULL: the text's embedding is wanted, and goes there */
+    tn_pooling pool;  /* UNSAID: as the model's file has it; MEAN; NONE: a vector for each token */
     int64_t token_ns; /* of its last token; 0: none yet */
     bool counted;     /* among those whose first words are still to come */
     /* compiled by the connection before it is put, so that nobody waits for that but who asks */
@@ -51,6 +51,7 @@ typedef struct tn_queue_options {
     const char *path;  /* its file, which clients are not told; or NULL */
     int32_t n_ctx, n_sessions, max_waiting;
     const char *draft;
+    const char *pooling; /* of embeddings whose request does not say it: mean, none; NULL: the model's own */
     const char *chat_template; /* its source, or NULL: the model's */
     tn_usual usual;            /* of requests that do not say it */
     uint64_t cache_bytes;      /* of conversations on disk; 0: none */
@@ -109,11 +110,14 @@ tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *e
 tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err);
 /* The prompt of a chat as the template writes it; *text is the caller's. Takes the request. */
 tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_bytes, tern_error *err);
-/* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: out [n_embd], *n_tokens
- * grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
-tern_status tn_queue_embed(tn_queue *q, const json_t *text, bool mean, uint64_t client, int priority,
-                           bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
+/* What the job's text makes of its session: into j->vector, which grows where it has to. */
+tern_status tn_job_embed(tn_job *j, tern_session *s, tern_error *err);
+/* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: *out [n_rows][n_embd], the caller's, to be freed with free; n_rows
+ * is 1 where pool is not NONE. *n_tokens grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
+tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uint64_t client, int priority,
+                           bool (*gone)(void *user), void *user, float **out, size_t *n_tokens,
                            tern_error *err);
+enum { TN_EMBED_NUMBERS = 1 << 21 }; /* of a text's vectors together */
 /* What answers may hold until it is sent: bytes of one whose client does not read it, of all such together, and
  * probabilities of tokens in replies that are no streams. An answer that would hold more ends, and says so. */
 enum {

@@ -38,22 +38,22 @@ static tern_status both(const tern_engine *e, const json_t *query, const json_t 
 static tern_status score_all(const tn_api_call *a, tn_queue *q, int priority, const json_t *query,
                              const json_t *texts, ranked *out, size_t *n_tokens, tern_error *err) {
     const tern_engine *e = tn_queue_opts(q)->e;
-    float *v = malloc((size_t)e->model->h.n_embd * sizeof *v);
-    tern_status st = v ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for scores");
+    tern_status st = TERN_OK;
     size_t i;
     json_t *text;
     json_array_foreach(texts, i, text) {
         json_t *ids = NULL;
+        float *v = NULL;
         if (st == TERN_OK && !json_is_string(text))
             st = tn_fail(err, TERN_E_INVALID, "'documents' must be a list of texts");
         if (st == TERN_OK) st = both(e, query, text, &ids, err);
         if (st == TERN_OK)
-            st = tn_queue_embed(q, ids, false, a->client, priority, gone, a->c, v, n_tokens, err);
+            st = tn_queue_embed(q, ids, TN_POOL_UNSAID, a->client, priority, gone, a->c, &v, n_tokens, err);
         json_decref(ids);
         if (st != TERN_OK) break;
         out[i] = (ranked){i, v[0]};
+        free(v);
     }
-    free(v);
     return st;
 }
 

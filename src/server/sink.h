@@ -63,6 +63,7 @@ typedef struct tn_saying {
 
 typedef struct tn_sink {
     const char *prefix; /* of ids */
+    bool pieces;        /* its streams have the arguments of calls as they are written */
     const char *type;   /* of a stream's content; NULL: it has no stream */
     /* Appends what a stream says of the event, whole events only. false: no memory. */
     bool (*say)(tn_said *s, const tn_saying *e, tn_bytes *out);

@@ -154,7 +154,8 @@ static json_t *whole(tn_said *const *all, size_t n) {
     return message(s, content, reason(s));
 }
 
-const tn_sink tn_sink_messages = {.prefix = "msg_",
+const tn_sink tn_sink_messages = {.pieces = true,
+                                  .prefix = "msg_",
                                   .type = "text/event-stream",
                                   .say = say,
                                   .tail = tail,

@@ -252,6 +252,7 @@ static json_t *whole(tn_said *const *all, size_t n) {
 }
 
 const tn_sink tn_sink_chat = {.prefix = "chatcmpl-",
+                              .pieces = true,
                               .type = "text/event-stream",
                               .say = say,
                               .tail = tail,

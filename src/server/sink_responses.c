@@ -254,7 +254,8 @@ static json_t *whole(tn_said *const *all, size_t n) {
     return v;
 }
 
-const tn_sink tn_sink_responses = {.prefix = "resp_",
+const tn_sink tn_sink_responses = {.pieces = true,
+                                   .prefix = "resp_",
                                    .type = "text/event-stream",
                                    .say = say,
                                    .tail = tail,

@@ -1,5 +1,7 @@
 #include "server/talk_nodes.h"
 
+#include "server/answer_tools.h"
+
 #include "base/clock.h"
 
 #include <stdlib.h>
@@ -79,9 +81,11 @@ static tern_status path_messages(const json_t *talk, int64_t id, json_t **list, 
         at[n++] = v;
         i = parent;
     }
-    while (n--)
+    while (n--) {
+        tn_tool_messages(json_object_get(at[n], "steps"), list);
         tn_json_append(list, tn_json_pack("{s:O, s:o}", "role", json_object_get(at[n], "role"), "content",
                                           content_of(at[n])));
+    }
     return TERN_OK;
 }
 
@@ -98,24 +102,13 @@ static void put_words(json_t **message, const char *words) {
     tn_json_set(message, "content", parts);
 }
 
-tern_status tn_talk_request(const json_t *talk, int64_t id, const char *prompt, const json_t *settings,
-                            tn_request *r, tern_error *err) {
+/* The body without its messages. */
+static json_t *body_of(const json_t *settings, const json_t *tools) {
     static const char *const passed[] = {"temperature", "top_p",          "top_k",
                                          "min_p",       "repeat_penalty", "max_tokens"};
-    const char *system = json_string_value(json_object_get(settings, "system"));
     const json_t *seed = json_object_get(settings, "seed"), *thinking = json_object_get(settings, "thinking");
-    json_t *messages = json_array(), *body = json_object();
+    json_t *body = json_object();
     uint32_t any = 0;
-    if (system && *system)
-        tn_json_append(&messages, tn_json_pack("{s:s, s:s}", "role", "system", "content", system));
-    tern_status st = path_messages(talk, id, &messages, err);
-    if (st == TERN_OK && prompt && json_array_size(messages)) {
-        json_t *last = json_incref(json_array_get(messages, json_array_size(messages) - 1));
-        put_words(&last, prompt);
-        if (!last) st = tn_fail(err, TERN_E_MEMORY, "no memory for the request");
-        json_decref(last);
-    }
-    tn_json_set(&body, "messages", messages);
     tn_json_set(&body, "stream", json_true());
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
         if (json_object_get(settings, passed[i]))
@@ -125,6 +118,25 @@ tern_status tn_talk_request(const json_t *talk, int64_t id, const char *prompt, 
                 json_is_integer(seed) ? json_incref((json_t *)(uintptr_t)seed) : json_integer(any));
     if (json_is_boolean(thinking))
         tn_json_set(&body, "chat_template_kwargs", tn_json_pack("{s:O}", "enable_thinking", thinking));
+    if (json_array_size(tools)) tn_json_set(&body, "tools", json_incref((json_t *)(uintptr_t)tools));
+    return body;
+}
+
+tern_status tn_talk_request(const json_t *talk, int64_t id, const tn_talk_asked *asked, tn_request *r,
+                            tern_error *err) {
+    const char *system = json_string_value(json_object_get(asked->settings, "system"));
+    json_t *messages = json_array(), *body = body_of(asked->settings, asked->tools);
+    if (system && *system)
+        tn_json_append(&messages, tn_json_pack("{s:s, s:s}", "role", "system", "content", system));
+    tern_status st = path_messages(talk, id, &messages, err);
+    if (st == TERN_OK && asked->prompt && json_array_size(messages)) {
+        json_t *last = json_incref(json_array_get(messages, json_array_size(messages) - 1));
+        put_words(&last, asked->prompt);
+        if (!last) st = tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+        json_decref(last);
+    }
+    tn_tool_messages(asked->steps, &messages);
+    tn_json_set(&body, "messages", messages);
     char *text = NULL;
     if (st == TERN_OK) st = tn_json_text(body, JSON_COMPACT, &text, err);
     json_decref(body);

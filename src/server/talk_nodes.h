@@ -19,10 +19,16 @@ tern_status tn_talk_add(json_t *talk, int64_t parent, const char *role, const ch
 /* body: {parent, content}. The words become a node, appended to *list; without words `parent` is answered
  * again. *asked gets the node to answer. */
 tern_status tn_talk_say(json_t *talk, const json_t *body, json_t **list, int64_t *asked, tern_error *err);
-/* The request whose answer follows node `id`; where prompt is given it stands in the place of the node's
- * words. */
-tern_status tn_talk_request(const json_t *talk, int64_t id, const char *prompt, const json_t *settings,
-                            tn_request *r, tern_error *err);
+/* What a request has besides the conversation. */
+typedef struct tn_talk_asked {
+    const char *prompt;     /* in the place of the last node's words; NULL: those */
+    const json_t *settings; /* or NULL */
+    const json_t *steps;    /* of the answer so far (answer_tools.h); NULL: it begins */
+    const json_t *tools;    /* as OpenAI's API has them; NULL: none */
+} tn_talk_asked;
+/* The request whose answer follows node `id`. */
+tern_status tn_talk_request(const json_t *talk, int64_t id, const tn_talk_asked *asked, tn_request *r,
+                            tern_error *err);
 /* What a page may change of a conversation, beside saying something: {title, leaf, settings}. */
 tern_status tn_talk_apply(json_t *talk, const json_t *body, tern_error *err);
 /* A conversation from elsewhere, {title, leaf, settings, nodes: [{id, parent, role, content, thinking, created}]}: what is

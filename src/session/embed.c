@@ -51,6 +51,27 @@ static tern_status pooled(tern_session *s, const int32_t *ids, size_t n, tn_pool
     return st;
 }
 
+static void keep_row(void *user, size_t i, const float *x) {
+    const sum *t = user;
+    memcpy(t->out + i * t->n, x, t->n * sizeof *x);
+}
+
+tern_status tn_session_embed_rows(tern_session *s, const int32_t *ids, size_t n, float *out,
+                                  tern_error *err) {
+    const tn_hparams *h = &s->e->model->h;
+    sum t = {out, (size_t)h->n_embd, SIZE_MAX};
+    TN_FAIL_IF(!n, err, TERN_E_INVALID, "a text without tokens has no vectors");
+    TN_FAIL_IF(h->pooling == TN_POOL_RANK, err, TERN_E_UNSUPPORTED,
+               "this model scores how well a text answers a question, and makes no vectors");
+    float *row = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, t.n, sizeof *row);
+    TN_FAIL_IF(!row, err, TERN_E_MEMORY, "no memory for the vectors of %zu tokens", n);
+    tn_session_truncate(s, 0);
+    const tn_scorer scorer = {.user = &t, .on_hidden = keep_row, .row = row};
+    tern_status st = tn_session_append(s, ids, n, &scorer, err);
+    tn_free(&s->e->ctx, row);
+    return st;
+}
+
 /* The products after pooling, where the model has them; `most` is room for what lies between. */
 static void through_dense(const tn_model *m, float *v, float *between) {
     const tn_hparams *h = &m->h;

@@ -139,4 +139,8 @@ void tn_session_mix(tern_session *s, const tn_lora_mix *mix);
  * s->n_tok. */
 void tn_session_truncate(tern_session *s, int32_t n);
 
+/* What the model makes of each token, as its last norm leaves it: out [n_tok][n_embd]. The session's text is replaced. */
+tern_status tn_session_embed_rows(tern_session *s, const int32_t *ids, size_t n_tok, float *out,
+                                  tern_error *err);
+
 #endif

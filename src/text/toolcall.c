@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "text/toolcall_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -24,6 +25,9 @@ typedef enum mode {
 } mode;
 
 typedef enum shape { JSON, PYTHON, MARKED_XML, MARKED_GEMMA, TO_THE_END } shape;
+
+/* How far a call in pieces is: not looked at, not certain yet, its arguments come, they are there, or it comes whole. */
+typedef enum pieces { UNSEEN, COMES, CAME, WHOLE } pieces;
 
 /* A scan of a growing text: its position, its depth in brackets, its quotes. */
 typedef struct scan {
@@ -55,6 +59,11 @@ struct tn_answer {
     bool to_tool, to_user; /* harmony's message; neither: a thought */
     size_t n_calls;
     tn_calls calls;
+    /* of the payload, where calls are given out in pieces */
+    pieces pieces;
+    size_t piece_at; /* what has not been given out of the arguments */
+    int piece_depth;
+    bool piece_in, piece_escaped; /* within a string; after a backslash there */
 };
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -174,6 +183,7 @@ static void to_payload(tn_answer *a, shape shape, size_t from) {
     a->mode = IN_PAYLOAD;
     a->shape = shape;
     a->payload = from;
+    a->pieces = UNSEEN;
     a->look = (scan){.at = from};
 }
 
@@ -313,6 +323,105 @@ static bool step_at_payload(tn_answer *a) {
     return true;
 }
 
+/* ---- calls in pieces ---------------------------------------------------------------------------------- */
+
+/* Reads one of two words at *i, and the white space in front of it. */
+static found word_at(const tn_answer *a, size_t *i, const char *word, const char *other) {
+    while (*i < a->n && is_space(a->buf[*i])) ++*i;
+    if (*i == a->n) return a->ended ? NO : MAYBE;
+    found f = begins(a, *i, word), g = other ? begins(a, *i, other) : NO;
+    if (f == YES || g == YES) *i += strlen(f == YES ? word : other);
+    return f == YES || g == YES ? YES : f == MAYBE || g == MAYBE ? MAYBE : NO;
+}
+
+/* Is this {"name": "NAME", "arguments": { as far as it goes? *i: behind it, at the bracket. */
+static found names_first(const tn_answer *a, size_t *i, size_t *name, size_t *n_name) {
+    static const char *const words[][2] = {{"{", NULL}, {"\"name\"", NULL}, {":", NULL}, {"\"", NULL}},
+                             *const then[][2] = {{"\"", NULL},
+                                                 {",", NULL},
+                                                 {"\"arguments\"", "\"parameters\""},
+                                                 {":", NULL},
+                                                 {"{", NULL}};
+    found f = YES;
+    for (size_t k = 0; f == YES && k < 4; k++) f = word_at(a, i, words[k][0], words[k][1]);
+    if (f != YES) return f;
+    *name = *i;
+    while (*i < a->n && is_name(a->buf[*i]) && *i - *name < TN_CALL_NAME_MAX) ++*i;
+    *n_name = *i - *name;
+    if (*i < a->n && a->buf[*i] != '"') return NO;
+    for (size_t k = 0; f == YES && k < 5; k++) f = word_at(a, i, then[k][0], then[k][1]);
+    if (f == YES) --*i;
+    return f;
+}
+
+static void piece(tn_answer *a, const char *name, const char *p, size_t n) {
+    if (!a->stopped && !a->o.on.on_piece(a->o.on.user, name, p, n)) a->stopped = true;
+}
+
+/* Gives out what there is of the arguments before `end`. Raw control characters in texts are escaped, as in arguments
+ * that come whole. */
+static void give_pieces(tn_answer *a, size_t end) {
+    size_t from = a->piece_at, i = from;
+    for (; a->pieces == COMES && i < end; i++) {
+        unsigned char c = (unsigned char)a->buf[i];
+        if (a->piece_escaped) {
+            a->piece_escaped = false;
+        } else if (a->piece_in && c < 0x20) {
+            char code[8];
+            snprintf(code, sizeof code, "\\u%04x", c);
+            if (i > from) piece(a, NULL, a->buf + from, i - from);
+            piece(a, NULL, code, 6);
+            from = i + 1;
+        } else if (a->piece_in) {
+            a->piece_escaped = c == '\\';
+            a->piece_in = c != '"';
+        } else if (c == '"') {
+            a->piece_in = true;
+        } else if (c == '{' || c == '[' || c == '(') {
+            a->piece_depth++;
+        } else if ((c == '}' || c == ']' || c == ')') && !--a->piece_depth) {
+            a->pieces = CAME;
+        }
+    }
+    if (i > from) piece(a, NULL, a->buf + from, i - from);
+    a->piece_at = i;
+    if (a->pieces == CAME) piece(a, NULL, NULL, 0);
+}
+
+/* Gives out what is certain of the call at the payload, whose text goes to `end` at least. */
+static void look_for_pieces(tn_answer *a, size_t end) {
+    size_t args = a->payload, name = 0, n_name = 0;
+    char text[TN_CALL_NAME_MAX];
+    if (!a->o.on.on_piece || a->pieces == CAME || a->pieces == WHOLE) return;
+    if (a->pieces == UNSEEN) {
+        found f = a->n_name ? word_at(a, &args, "{", NULL) : names_first(a, &args, &name, &n_name);
+        if (f == MAYBE && a->n - a->payload <= HEADER_MAX) return;
+        const char *p = a->n_name ? a->name : a->buf + name;
+        if (a->n_name) args--, n_name = a->n_name;
+        if (f != YES || n_name >= sizeof text || !tn_tools_find(a->o.tools, p, n_name)) {
+            a->pieces = WHOLE;
+            return;
+        }
+        snprintf(text, sizeof text, "%.*s", (int)n_name, p);
+        if (!a->again && a->mode == IN_PAYLOAD) give_to(a, false, a->mark, false);
+        a->pieces = COMES;
+        a->piece_at = args;
+        a->piece_depth = 0;
+        a->piece_in = a->piece_escaped = false;
+        piece(a, text, "", 0);
+    }
+    give_pieces(a, end);
+}
+
+/* Did the payload come in pieces? Then it is a call, and has ended. */
+static bool end_pieces(tn_answer *a) {
+    if (a->pieces != COMES && a->pieces != CAME) return false;
+    if (a->pieces == COMES) piece(a, NULL, NULL, 0);
+    a->pieces = UNSEEN;
+    a->n_calls++;
+    return true;
+}
+
 static bool read_calls(tn_answer *a, size_t end) {
     const char *p = a->buf + a->payload;
     size_t n = end - a->payload;
@@ -332,20 +441,23 @@ static bool read_calls(tn_answer *a, size_t end) {
 
 static bool step_payload(tn_answer *a) {
     size_t end = a->n;
+    if (a->shape == JSON) look_for_pieces(a, a->n);
     found f = a->shape == JSON           ? scan_brackets(a, false, &end)
               : a->shape == PYTHON       ? scan_brackets(a, true, &end)
               : a->shape == MARKED_XML   ? scan_marked(a, "<parameter=", "</parameter>", "</function>", &end)
               : a->shape == MARKED_GEMMA ? scan_marked(a, "<escape>", "<escape>", "<end_function_call>", &end)
               : a->ended                 ? YES
                                          : MAYBE;
-    if (f == MAYBE && a->n - a->payload > PAYLOAD_MAX) return not_a_call(a, a->n);
-    if (f == MAYBE && !a->ended) return false;
-    if (f == MAYBE) { /* it never ended: the rest is text, whatever it contains */
+    bool far = f == MAYBE && a->n - a->payload > PAYLOAD_MAX, came = false;
+    if (f == MAYBE && !a->ended && !far) return false;
+    if (a->shape == JSON) came = end_pieces(a);
+    if (far && !came) return not_a_call(a, a->n);
+    if (f == MAYBE && !came) { /* it never ended: the rest is text, whatever it contains */
         a->plain = true;
         return not_a_call(a, a->n);
     }
-    if (f == NO || !read_calls(a, end)) return not_a_call(a, end);
-    if (!a->again) give_to(a, false, a->mark, false);
+    if (!came && (f == NO || !read_calls(a, end))) return not_a_call(a, end);
+    if (!a->again && !came) give_to(a, false, a->mark, false);
     give_calls(a);
     a->again = false;
     a->at = a->skip = end;
@@ -423,6 +535,7 @@ static bool step_header(tn_answer *a) {
         while (k < n && is_name(h[k]) && a->n_name < TN_CALL_NAME_MAX - 1) a->name[a->n_name++] = h[k++];
     }
     a->to_tool = a->n_name && a->o.tools;
+    a->pieces = UNSEEN;
     a->to_user = !a->to_tool && !memmem(h, n, "<|channel|>analysis", 19);
     a->payload = where + strlen("<|message|>");
     a->at = a->to_tool ? i : a->payload;
@@ -441,12 +554,15 @@ static bool step_message(tn_answer *a) {
         give_to(a, !a->to_user, where, f == YES || a->ended);
         if (f != YES) return false;
     } else {
+        look_for_pieces(a, where);
         if (f != YES && !a->ended) return false;
         a->calls.tools = NULL;
         a->calls.known = a->o.tools;
-        if (tn_calls_arguments(&a->calls, a->name, a->n_name, a->buf + a->payload, where - a->payload))
+        const bool came = end_pieces(a);
+        if (!came &&
+            tn_calls_arguments(&a->calls, a->name, a->n_name, a->buf + a->payload, where - a->payload))
             give_calls(a);
-        else give(a, false, a->buf + a->at, where - a->at);
+        else if (!came) give(a, false, a->buf + a->at, where - a->at);
         a->at = where;
         if (f != YES) return false;
     }
@@ -472,6 +588,7 @@ static void run(tn_answer *a) {
     a->mark = a->mark > a->at ? a->mark - a->at : 0;
     a->payload = a->payload > a->at ? a->payload - a->at : 0;
     a->look.at = a->look.at > a->at ? a->look.at - a->at : 0;
+    a->piece_at = a->piece_at > a->at ? a->piece_at - a->at : 0;
     a->at = 0;
 }
 

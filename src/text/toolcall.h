@@ -7,7 +7,12 @@
  *
  * A call is given out whole: a name and the text of a JSON object. What only looks like one (it never ends,
  * is not JSON, has no name) is content, byte for byte: nothing is lost. White space around calls and thoughts
- * is dropped. The events do not depend on how the text was cut. */
+ * is dropped. The events do not depend on how the text was cut.
+ *
+ * Who wants them in pieces gets a call as soon as it is certain that it is one of a known tool and that its
+ * arguments begin: where they are JSON, and the name stands before them. Together the pieces are the arguments
+ * that would have been given out whole. What has begun cannot be taken back: if it never ends, or is no JSON,
+ * the pieces are what the model wrote. Other calls come whole all the same. */
 #ifndef TN_TEXT_TOOLCALL_H
 #define TN_TEXT_TOOLCALL_H
 
@@ -45,6 +50,8 @@ typedef struct tn_answer_events {
     bool (*on_thought)(void *user, const char *text, size_t n);
     bool (*on_call)(void *user, const char *name, const char *arguments); /* arguments: JSON of an object */
     void *user;
+    /* NULL, or a call in pieces: its name, then text NULL for its end, else more of its arguments */
+    bool (*on_piece)(void *user, const char *name, const char *text, size_t n);
 } tn_answer_events;
 
 typedef struct tn_answer_options {

@@ -166,7 +166,9 @@ static bool member(const char *p, const char *end, const char *key, const char *
 
 static bool call_object(tn_calls *c, const char *p, const char *end) {
     const char *from, *to, *inner, *inner_end;
-    if (member(p, end, "function", &inner, &inner_end) && *inner == '{') p = inner, end = inner_end;
+    if (!member(p, end, "name", &from, &to) && member(p, end, "function", &inner, &inner_end) &&
+        *inner == '{')
+        p = inner, end = inner_end;
     if (!member(p, end, "name", &from, &to) && !member(p, end, "function", &from, &to)) return false;
     json_t *name = load(&c->text, from, (size_t)(to - from), JSON_DECODE_ANY);
     bool ok = json_is_string(name);

@@ -18,10 +18,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (json_is_object(body) && json_is_array(json_object_get(talk, "nodes"))) {
         (void)tn_talk_apply(talk, body, &err);
         if (tn_talk_say(talk, body, &list, &asked, &err) == TERN_OK) {
-            if (tn_talk_request(talk, asked, NULL, json_object_get(body, "settings"), &r, &err) == TERN_OK)
+            if (tn_talk_request(talk, asked, &(tn_talk_asked){.settings = json_object_get(body, "settings")},
+                                &r, &err) == TERN_OK)
                 tn_request_free(&r);
-            if (tn_talk_request(talk, asked, "a prompt", json_object_get(body, "settings"), &r, &err) ==
-                TERN_OK)
+            if (tn_talk_request(
+                    talk, asked,
+                    &(tn_talk_asked){.prompt = "a prompt", .settings = json_object_get(body, "settings")}, &r,
+                    &err) == TERN_OK)
                 tn_request_free(&r);
             (void)tn_talk_add(talk, asked, "assistant", "x", 1, "writing", &node, &err);
         }

@@ -1,6 +1,6 @@
 /* An answer from a model that may write anything: the first byte says which family and how it is asked,
- * the second how the text is cut. However it is cut, the events are the same, arguments are JSON, and
- * without calls and thoughts nothing but white space is lost. */
+ * the second how the text is cut, and whether calls come in pieces. However it is cut, the events are the same, arguments
+ * that come whole are JSON, and without calls and thoughts nothing but white space is lost. */
 #include "text/toolcall.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 typedef struct record {
     char *p;
     size_t n;
-    bool others;
+    bool others, open;
 } record;
 
 static bool add(record *r, char kind, const char *s, size_t n) {
@@ -32,17 +32,31 @@ static bool on_call(void *u, const char *name, const char *args) {
     return add(u, 'n', name, strlen(name)) && add(u, 'a', args, strlen(args));
 }
 
-static void read_answer(const tn_answer_options *given, const char *text, size_t n, size_t step, record *r) {
+/* A call that comes in pieces is recorded as one that comes whole. */
+static bool on_piece(void *u, const char *name, const char *text, size_t n) {
+    record *r = u;
+    if (!name == !r->open) abort();
+    if (name) {
+        if (!*name) abort();
+        r->open = r->others = true;
+        return add(r, 'n', name, strlen(name));
+    }
+    if (!text) return !(r->open = false);
+    return n ? add(r, 'a', text, n) : false;
+}
+
+static void read_answer(const tn_answer_options *given, const char *text, size_t n, size_t step, bool pieces,
+                        record *r) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_answer_options o = *given;
-    o.on = (tn_answer_events){on_text, on_thought, on_call, r};
+    o.on = (tn_answer_events){on_text, on_thought, on_call, r, pieces ? on_piece : NULL};
     tn_answer *a;
     *r = (record){0};
     if (tn_answer_open(&ctx, &o, &a, NULL) != TERN_OK) abort();
     for (size_t i = 0; i < n; i += step)
         if (!tn_answer_put(a, text + i, n - i < step ? n - i : step)) abort();
-    if (!tn_answer_end(a)) abort();
+    if (!tn_answer_end(a) || r->open) abort();
     tn_answer_close(&a);
 }
 
@@ -69,8 +83,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                            .forced = data[0] & 64};
     const char *text = (const char *)data + 2;
     record whole, cut;
-    read_answer(&o, text, size - 2, size, &whole);
-    read_answer(&o, text, size - 2, data[1] % 16 + 1u, &cut);
+    bool pieces = data[1] & 128;
+    read_answer(&o, text, size - 2, size, pieces, &whole);
+    read_answer(&o, text, size - 2, data[1] % 16 + 1u, pieces, &cut);
     if (whole.n != cut.n || (whole.n && memcmp(whole.p, cut.p, whole.n))) abort();
     if (!whole.others && o.form.calls != TN_CALLS_HARMONY && !thinks &&
         solid(whole.p, whole.n, 2) != solid(text, size - 2, 1))

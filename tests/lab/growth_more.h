@@ -12,6 +12,7 @@
 #include "model/small_hparams.h"
 #include "package/npu_model.h"
 #include "server/mcp.h"
+#include "server/mcp_client.h"
 #include "server/rag_body.h"
 #include "server/talk_nodes.h"
 #include "documents/documents.h"
@@ -221,7 +222,7 @@ static void read_talk(const buf *b) {
     tn_request r;
     assert_non_null(v);
     if (tn_talk_say(v, body, &list, &asked, &err) == TERN_OK) {
-        if (tn_talk_request(v, asked, NULL, NULL, &r, &err) == TERN_OK) tn_request_free(&r);
+        if (tn_talk_request(v, asked, &(tn_talk_asked){0}, &r, &err) == TERN_OK) tn_request_free(&r);
         (void)tn_talk_add(v, asked, "assistant", "x", 1, NULL, &id, &err);
     }
     json_decref(list);
@@ -271,6 +272,35 @@ static void read_agent(const buf *b) {
     assert_non_null(m);
     json_decref(tn_mcp_answer(&tools, m, &no_memory));
     json_decref(m);
+}
+
+/* ---- servers of tools -------------------------------------------------------------------------------- */
+
+static void tool_list(buf *b, size_t n) {
+    puts_(b, "{\"id\":1,\"result\":{\"tools\":[");
+    list_of(b, n / 32, "{\"name\":\"t%zu\",\"inputSchema\":{}}");
+    puts_(b, "],\"content\":[");
+    list_of(b, n / 32, "{\"type\":\"text\",\"text\":\"%zu\"}");
+    puts_(b, "]}}\n");
+}
+static void tool_log(buf *b, size_t n) { repeat(b, "x\n", n / 2); }
+static void tool_pings(buf *b, size_t n) { repeat(b, "{\"id\":7,\"method\":\"ping\"}\n", n / 27); }
+static void hear_tools(const buf *b) {
+    tn_mcp_client *c;
+    tern_error err;
+    json_t *result, *list = json_array();
+    char *text;
+    bool failed;
+    assert_int_equal(tn_mcp_client_new("t", &c, &err), TERN_OK);
+    (void)tn_mcp_client_ask(c, "tools/list", json_object());
+    tn_mcp_client_hear(c, b->p, b->n);
+    (void)tn_mcp_client_reply(c, &result, &err);
+    (void)tn_mcp_read_tools(result, &list, &err);
+    assert_int_equal(tn_mcp_result_text(result, 1 << 20, &text, &failed, &err), TERN_OK);
+    tn_mcp_client_close(&c);
+    json_decref(list);
+    json_decref(result);
+    free(text);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------ */

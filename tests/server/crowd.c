@@ -301,7 +301,12 @@ static void *embed(void *arg) {
     size_t n = 0;
     tern_error err = {0};
     json_t *text = json_string(m->text);
-    must(tn_queue_embed(m->q, text, false, 1, TN_BACKGROUND, stays, NULL, m->v, &n, &err), &err);
+    tern_model_info info;
+    float *v;
+    must(tn_queue_embed(m->q, text, TN_POOL_UNSAID, 1, TN_BACKGROUND, stays, NULL, &v, &n, &err), &err);
+    tern_engine_info(e, &info);
+    memcpy(m->v, v, (size_t)info.n_embd * sizeof *v);
+    free(v);
     json_decref(text);
     return NULL;
 }

@@ -213,6 +213,10 @@ static const struct nest {
      "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/"
      "call\",\"params\":{\"name\":\"search_documents\",\"arguments\":{\"query\":\"x\",\"a\":",
      "[", "1", "]", "}}}"},
+    {"mcp_client", "a tool's result", mcp_client, "{\"id\":1,\"result\":{\"structuredContent\":{\"a\":", "[",
+     "1", "]", "}}}"},
+    {"mcp_client", "a server's question", mcp_client,
+     "{\"id\":1,\"method\":\"ping\",\"params\":{\"a\":", "{\"a\":", "1", "}", "}}\n{\"id\":1,\"result\":{}}"},
     {"rag", "question", rag, "{\"question\":\"x\",\"a\":", "[", "", "]", "}"},
     {"schema", "schema, items", schema, "", "{\"type\":\"array\",\"items\":", "{\"type\":\"null\"}", "}", ""},
     {"schema", "schema, anyOf", schema, "", "{\"anyOf\":[", "{\"type\":\"null\"}", "]}", ""},

@@ -13,6 +13,7 @@
 #include "package/npu_model.h"
 #include "package/tuned.h"
 #include "server/mcp.h"
+#include "server/mcp_client.h"
 #include "server/ollama.h"
 #include "server/rag_body.h"
 #include "server/request.h"
@@ -112,7 +113,9 @@ static tern_status talk(const char *text, size_t n, tern_error *err) {
     tern_status st = v ? tn_talk_apply(v, v, err) : tn_fail(err, TERN_E_INVALID, "no JSON");
     if (st == TERN_OK && json_is_array(json_object_get(v, "nodes"))) {
         st = tn_talk_say(v, body, &list, &asked, err);
-        if (st == TERN_OK) st = tn_talk_request(v, asked, NULL, json_object_get(v, "settings"), &r, err);
+        if (st == TERN_OK)
+            st = tn_talk_request(v, asked, &(tn_talk_asked){.settings = json_object_get(v, "settings")}, &r,
+                                 err);
         if (st == TERN_OK) tn_request_free(&r);
     }
     json_decref(list);
@@ -275,6 +278,24 @@ static tern_status mcp(const char *text, size_t n, tern_error *err) {
     json_decref(tn_mcp_answer(&tools, m, &no_memory));
     json_decref(m);
     return TERN_OK;
+}
+
+static tern_status mcp_client(const char *text, size_t n, tern_error *err) {
+    tn_mcp_client *c;
+    json_t *result = NULL;
+    char *shown = NULL;
+    bool failed;
+    TN_TRY(tn_mcp_client_new("t", &c, err));
+    (void)tn_mcp_client_ask(c, "tools/call", json_object());
+    tn_mcp_client_hear(c, text, n);
+    tn_mcp_client_hear(c, "\n", 1);
+    tern_status st = tn_mcp_client_reply(c, &result, err) == 1
+                         ? tn_mcp_result_text(result, 1 << 20, &shown, &failed, err)
+                         : TERN_E_FORMAT;
+    tn_mcp_client_close(&c);
+    json_decref(result);
+    free(shown);
+    return st;
 }
 
 static tern_status rag(const char *text, size_t n, tern_error *err) {

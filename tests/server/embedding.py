@@ -32,6 +32,20 @@ def vectors(name, pooling):
     status, r = s.json("/v1/embeddings", {"input": (whole * 2)[:513]})
     same((status, r["error"]["code"], r["error"]["n_prompt_tokens"], r["error"]["n_ctx"]), (400, "context_length_exceeded", 513, 512), r)
     same(s.json("/v1/embeddings", {"input": ""})[1]["usage"]["prompt_tokens"], 2, "no text")
+    for same_text in ({"prompt_string": t["text"]}, {"content": [{"type": "text", "text": t["text"][:3]}, {"type": "text", "text": t["text"][3:]}]}):
+        near(s.json("/v1/embeddings", {"input": ["another", same_text]})[1]["data"][1]["embedding"], t["vector"], "an object")
+    for bad in ({"content": "x"}, {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}, {}, [[]]):
+        same(s.json("/v1/embeddings", {"input": bad})[0], 400, bad)
+    # a vector for each token, as the last norm leaves it: together they are the mean
+    rows = s.json("/embeddings", {"input": t["text"], "pooling": "none"})[1][0]["embedding"]
+    same((len(rows), len(rows[0])), (len(t["ids"]), len(t["vector"])), "a vector for each token")
+    mean = [sum(r[k] for r in rows) / len(rows) for k in range(len(rows[0]))]
+    length = sum(x * x for x in mean) ** 0.5
+    near([x / length for x in mean], s.json("/embeddings", {"input": t["text"], "pooling": "mean"})[1][0]["embedding"][0], "the mean of the rows")
+    assert all(abs(sum(x * x for x in r) - 1) > 1e-3 for r in rows), "rows are not scaled"
+    for path in ("/v1/embeddings", "/embeddings"):
+        status, r = s.json(path, {"input": [t["text"]] * 2, "pooling": "none"})
+        assert status == 400 and "POST /embeddings" in r["error"]["message"] if path[1] == "v" else [len(x["embedding"]) for x in r] == [len(rows)] * 2, r
     other = "last" if pooling == "cls" else "cls"
     status, r = s.json("/v1/embeddings", {"input": "a", "pooling": other})
     assert status == 400 and pooling in r["error"]["message"], r
@@ -65,6 +79,17 @@ def scores(name):
     s.stop()
 
 
+def pooled():
+    """What a request does not say, the server does."""
+    s = Server("-c", "512", "--pooling", "none", model=os.path.join(CASES, "bert", "model.gguf"))
+    t = told("bert")[0]
+    same(len(s.json("/embeddings", {"input": t["text"]})[1][0]["embedding"]), len(t["ids"]), "none")
+    same(s.json("/v1/embeddings", {"input": t["text"]})[0], 400, "none in OpenAI's form")
+    same(len(s.json("/v1/embeddings", {"input": t["text"], "pooling": "cls"})[1]["data"]), 1, "another")
+    s.stop()
+
+
+pooled()
 vectors("bert", "cls")
 vectors("nomic-bert", "mean")
 scores("bert-rank")

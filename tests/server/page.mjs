@@ -567,6 +567,60 @@ await check("pictures go with a question, are shown in the conversation and stay
   assert.equal(await s.end("SIGTERM"), 0);
 });
 
+await check("tools are off at first, asked for one by one, and what they say becomes no markup", async () => {
+  execFileSync("python3", ["-c", `import sys
+sys.path.insert(0, "tests/fixture")
+import saying
+saying.write(sys.argv[1], {"A": ["I add. ", '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'], "5": ["It is five."], ".": ["It may not be."],
+                           "E": ['<tool_call>{"name": "echo", "arguments": {"text": "<img src=x onerror=window.pwned=20>\u202e5"}}</tool_call>']})`, work + "/say.gguf"]);
+  const s = await new Server().start("-m", work + "/say.gguf", "--mcp", `t=exec python3 ${process.cwd()}/tests/fixture/mcp_server.py good`), p = await tab();
+  const say = async (words) => { await p.fill("#box", words); await p.keyboard.press("Enter"); };
+  const last = () => p.evaluate(() => [...[...document.querySelectorAll("article.assistant")].pop().querySelectorAll(":scope > .body")].pop().textContent.trim());
+  const asked = (n) => p.waitForFunction((k) => document.querySelectorAll(".call").length === k && document.querySelectorAll(".call.asked button").length, n);
+  allowed.add(s.url);
+  await p.goto(s.url);
+  await p.waitForSelector("#tools:not([hidden])");
+  assert.equal(await p.isChecked("#use-tools"), false);
+  await say("A");
+  await complete(p);
+  assert.equal(await p.locator(".call").count(), 0, "tools that nobody turned on");
+  await p.check("#use-tools");
+  await p.keyboard.press("Alt+n");
+  await say("A");
+  await asked(1);
+  assert.match(await p.textContent(".call"), /t\.add would like to be called\s*{\s*"a": 2,\s*"b": 3\s*}/);
+  await shot(p, "tool");
+  await p.reload(); // the question stands
+  await asked(1);
+  await p.click("text=Allow once");
+  await complete(p);
+  assert.equal(await last(), "It is five.");
+  assert.match(await p.textContent(".call"), /t\.add was called/);
+  await say("A");
+  await asked(2);
+  await p.click("text=Refuse");
+  await complete(p);
+  assert.equal(await last(), "It may not be.");
+  await say("A");
+  await asked(3);
+  await p.click("text=Always in this conversation");
+  await complete(p);
+  await say("A");
+  await p.waitForFunction(() => document.querySelectorAll(".call.done").length === 3);
+  await complete(p);
+  assert.equal(await last(), "It is five.", "always asks again");
+  await say("E"); // of another tool
+  await asked(5);
+  assert.match(await p.textContent(".call.asked pre"), /<img src=x onerror=window.pwned=20>\\u202e5/);
+  await p.click("text=Allow once");
+  await complete(p);
+  await p.click("article:last-of-type .call summary");
+  assert.match(await p.textContent("article:last-of-type .call details pre"), /^<img src=x onerror=window.pwned=20>\\u202e5$/);
+  assert.equal(await p.evaluate(() => window.pwned), undefined);
+  await shot(p, "tools");
+  assert.equal(await s.end("SIGTERM"), 0);
+});
+
 await browser.close();
 assert.deepEqual(problems, []);
 console.log(`${n} checks passed; screenshots are in ${shots}`);

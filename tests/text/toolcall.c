@@ -22,6 +22,9 @@ typedef struct record {
     size_t n;
     char kind;
     int stop_after;
+    char name[300], args[8192]; /* of a call that comes in pieces */
+    size_t n_args;
+    bool open; /* it has not ended */
 } record;
 
 static bool add(record *r, char kind, const char *p, size_t n) {
@@ -48,7 +51,34 @@ static bool on_call(void *user, const char *name, const char *arguments) {
     return add(user, 'c', line, (size_t)n);
 }
 
-enum { WITH_TOOLS = 1, THINKING = 2, FORCED = 4 };
+/* The end is told as a call that came whole would be; of arguments that are no JSON the text. */
+static bool on_piece(void *user, const char *name, const char *text, size_t n) {
+    record *r = user;
+    if (name) {
+        assert_false(r->open);
+        r->open = true;
+        r->n_args = 0;
+        snprintf(r->name, sizeof r->name, "%s", name);
+        return true;
+    }
+    assert_true(r->open);
+    if (text) {
+        assert_true(n && r->n_args + n < sizeof r->args);
+        memcpy(r->args + r->n_args, text, n);
+        r->n_args += n;
+        return true;
+    }
+    r->args[r->n_args] = 0;
+    r->open = false;
+    json_t *v = json_loads(r->args, 0, NULL);
+    json_decref(v);
+    if (v) return on_call(user, r->name, r->args);
+    char line[8192 + 400];
+    int len = snprintf(line, sizeof line, "{C:%s broken %s}", r->name, r->args);
+    return add(r, 'c', line, (size_t)len);
+}
+
+enum { WITH_TOOLS = 1, THINKING = 2, FORCED = 4, IN_PIECES = 8 };
 
 static tn_answer *open_answer(tn_ctx *c, tn_answer_form form, int flags, record *r) {
     *r = (record){0};
@@ -56,19 +86,20 @@ static tn_answer *open_answer(tn_ctx *c, tn_answer_form form, int flags, record 
                            .tools = flags & WITH_TOOLS ? tools : NULL,
                            .thinking = flags & THINKING,
                            .forced = flags & FORCED,
-                           .on = {on_text, on_thought, on_call, r}};
+                           .on = {on_text, on_thought, on_call, r, flags & IN_PIECES ? on_piece : NULL}};
     tn_answer *a;
     return tn_answer_open(c, &o, &a, NULL) == TERN_OK ? a : NULL;
 }
 
 static void finish(tn_answer *a, record *r) {
     assert_true(tn_answer_end(a));
+    assert_false(r->open);
     if (r->kind == 'T') add(r, 0, "", 0);
     tn_answer_close(&a);
 }
 
 /* Whole, byte by byte, and in two parts at every place. */
-static void check(tn_answer_form form, int flags, const char *text, const char *want) {
+static void check_one(tn_answer_form form, int flags, const char *text, const char *want) {
     static record r;
     size_t n = strlen(text);
     for (size_t cut = 0; cut <= n + 1; cut++) {
@@ -82,6 +113,12 @@ static void check(tn_answer_form form, int flags, const char *text, const char *
         finish(a, &r);
         if (strcmp(r.text, want)) fail_msg("cut at %zu:\n%s\ngives\n%s\nnot\n%s", cut, text, r.text, want);
     }
+}
+
+/* ... whether calls come whole or in pieces. */
+static void check(tn_answer_form form, int flags, const char *text, const char *want) {
+    check_one(form, flags, text, want);
+    check_one(form, flags | IN_PIECES, text, want);
 }
 
 static const char qwen[] = "{% if tools %}<tool_call>{% endif %} </think>", llama[] = "tools <|python_tag|>",
@@ -147,6 +184,47 @@ static void hermes(void **state) {
           "<tool_call>{\"name\":\"a\"}</tool_call>"); /* no tools were given */
     check(f, WITH_TOOLS | THINKING, "\nhm </think> <tool_call>{\"name\":\"a\"}</tool_call>",
           "[T:hm]{C:a {}}");
+}
+
+/* Pieces come as soon as it is certain that there is a call, and together are its arguments. */
+static void pieces(void **state) {
+    (void)state;
+    static record r;
+    static const struct {
+        const char *template, *before, *text, *said;
+    } all[] = {
+        {qwen, "", "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\", \"x\": [1",
+         "{\"city\": \"Paris\", \"x\": [1"},
+        {qwen, "", "<tool_call>{\"name\":\"weather\",\"arguments\":{\"city\":\"a\nb\\\"}",
+         "{\"city\":\"a\\u000ab\\\"}"},
+        {qwen, "See:", "See: <tool_call>{ \"name\" : \"weather\" , \"arguments\" : {", "{"},
+        {qwen, "", "<tool_call>{\"name\":\"weather\",\"arguments\":", NULL},
+        {qwen, "", "<tool_call>{\"name\":\"nobody\",\"arguments\":{\"a\":1", NULL}, /* it may still be text */
+        {qwen, "", "<tool_call>{\"arguments\":{\"a\":1", NULL},
+        {llama, "", "{\"name\":\"weather\",\"parameters\":{\"city\":\"Bo", "{\"city\":\"Bo"},
+        {mistral, "", "[TOOL_CALLS]weather[ARGS]{\"city\": \"L", "{\"city\": \"L"},
+        {mistral, "", "[TOOL_CALLS][{\"name\":\"weather\",\"arguments\":{", NULL}, /* a list comes whole */
+        {harmony, "", "<|channel|>commentary to=functions.weather<|message|>{\"city\":\"O", "{\"city\":\"O"},
+        {plain, "", "```json\n{\"name\":\"weather\",\"arguments\":{\"city\":", "{\"city\":"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        tn_answer *a = open_answer(&ctx, tn_answer_form_of(all[i].template), WITH_TOOLS | IN_PIECES, &r);
+        for (const char *p = all[i].text; *p; p++) assert_true(tn_answer_put(a, p, 1));
+        r.args[r.n_args] = 0;
+        assert_int_equal(r.open, all[i].said != NULL);
+        if (all[i].said) assert_string_equal(r.args, all[i].said);
+        assert_string_equal(r.text, all[i].before);
+        (void)tn_answer_end(a);
+        tn_answer_close(&a);
+    }
+    /* what has begun cannot be taken back: it ends as the model wrote it */
+    tn_answer_form f = tn_answer_form_of(qwen);
+    int flags = WITH_TOOLS | IN_PIECES;
+    check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{\"city\":\"Par",
+              "{C:weather broken {\"city\":\"Par}");
+    check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{city}}</tool_call> Hm",
+              "{C:weather broken {city}}Hm");
+    check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{} x}</tool_call>", "{C:weather {}}");
 }
 
 static void llama3(void **state) {
@@ -480,17 +558,12 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),
-        cmocka_unit_test(llama3),
-        cmocka_unit_test(mistral_calls),
-        cmocka_unit_test(gemma_and_lfm2),
-        cmocka_unit_test(harmony_channels),
-        cmocka_unit_test(generic),
-        cmocka_unit_test(hostile),
-        cmocka_unit_test(templates),
-        cmocka_unit_test(ends),
-        cmocka_unit_test(schemas),
-        cmocka_unit_test(as_text),
+        cmocka_unit_test(pieces),           cmocka_unit_test(hermes),
+        cmocka_unit_test(llama3),           cmocka_unit_test(mistral_calls),
+        cmocka_unit_test(gemma_and_lfm2),   cmocka_unit_test(harmony_channels),
+        cmocka_unit_test(generic),          cmocka_unit_test(hostile),
+        cmocka_unit_test(templates),        cmocka_unit_test(ends),
+        cmocka_unit_test(schemas),          cmocka_unit_test(as_text),
         cmocka_unit_test(stops_and_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -5,6 +5,7 @@ import { Talk } from "./talk.js";
 import { Engine } from "./engine.js";
 import { Documents } from "./documents.js";
 import { Pictures } from "./pictures.js";
+import { Tools } from "./tools.js";
 import { askFor, confirm, tell, settingsDialog, figures } from "./dialogs.js";
 import { conversations } from "./imported.js";
 
@@ -94,6 +95,7 @@ function showModel() {
     ...(page.state.counts.waiting ? [el("br"), `${page.state.counts.waiting} waiting`] : []));
   page.engine.watch(several() ? m.id : "");
   page.pictures.show();
+  page.tools.show();
 }
 page.showModel = showModel;
 
@@ -326,6 +328,7 @@ onKeyNeeded(async (wrong) => (await askFor("This server wants a key", wrong ? "T
 page.engine = new Engine(page, events);
 page.documents = new Documents(page);
 page.pictures = new Pictures(page);
+page.tools = new Tools(page);
 (async () => {
   const opened = open(location.hash.slice(1) || null); // first of all: whoever types has somewhere to say it
   if (innerWidth > 980) box.focus();

@@ -89,7 +89,7 @@ export class Talk {
     await this.ensure();
     const m = this.page.model(), settings = m && this.page.several() ? { ...this.settings, model: m.id } : this.settings;
     if (m && m.state !== "ready") this.page.say(`${m.id} is being loaded.`);
-    const r = await call("POST", `/page/talks/${this.id}/say`, { ...body, settings, ...this.page.documents.wanted() });
+    const r = await call("POST", `/page/talks/${this.id}/say`, { ...body, settings, ...this.page.documents.wanted(), ...this.page.tools.wanted() });
     for (const n of r.nodes) { this.nodes.set(n.id, n); this.leaf = n.id; }
     this.title = r.title || this.title;
     if (this.closed) return;
@@ -208,7 +208,7 @@ export class Talk {
       v = { article: el("article", { class: node.role, "data-node": String(node.id) }), drafts: false, open: false };
       this.shown.set(node.id, v);
     }
-    const key = [node.content.length, node.state, (node.thinking || "").length, this.branches(node).length, v.drafts, Boolean(this.live)].join();
+    const key = [node.content.length, node.state, (node.thinking || "").length, (node.steps || []).flatMap((s) => s.calls.map((c) => c.state)).join(" "), this.branches(node).length, v.drafts, Boolean(this.live)].join();
     if (v.key !== key) { v.key = key; this.fill(node, v); }
     return v;
   }
@@ -220,7 +220,7 @@ export class Talk {
     v.thought = null;
     if (user) this.fillQuestion(node, v);
     else this.fillAnswer(node, v);
-    v.article.replaceChildren(el("h2", { class: "unseen" }, user ? "You" : "tern"), ...(v.thought ? [v.thought] : []), v.body, ...this.extras(node), this.foot(node, v));
+    v.article.replaceChildren(el("h2", { class: "unseen" }, user ? "You" : "tern"), ...this.page.tools.stepsOf(this, node, markdown), ...(v.thought ? [v.thought] : []), v.body, ...this.extras(node), this.foot(node, v));
     const again = focused && [...v.article.querySelectorAll("button")].find((b) => b.getAttribute("aria-label") === focused);
     if (again) again.focus();
   }
@@ -243,8 +243,11 @@ export class Talk {
     v.body.classList.toggle("caret", node.state === "writing" && Boolean(node.content));
     if (v.drafts) { this.showDrafts(node, v); return; }
     if (node.content) v.body.append(...markdown(node.content));
-    else if (node.state === "writing" && !node.thinking) v.body.append(el("p", { class: "waiting" }, node.waiting || "Reading…"));
+    else if (node.state === "writing" && !node.thinking && !this.calling(node)) v.body.append(el("p", { class: "waiting" }, node.waiting || "Reading…"));
   }
+
+  // A call is decided or made, and nothing is read or written meanwhile.
+  calling(node) { return (node.steps || []).some((s) => s.calls.some((c) => c.state === "asked" || c.state === "running")); }
 
   thought(node, v) {
     const writing = node.state === "writing" && !node.content;
@@ -358,6 +361,7 @@ export class Talk {
         for await (const v of events(`/page/talks/${this.id}/answers/${node.id}`, abort.signal)) {
           if (v.type === "content") node.content += v.text;
           else if (v.type === "thinking") node.thinking += v.text;
+          else if (v.type === "steps") { node.steps = v.steps; node.content = node.thinking = ""; }
           else if (v.type === "progress") this.progress(node, v);
           else if (v.type === "end") { ended = true; if (v.node) Object.assign(node, v.node); else node.state = "done"; }
           soon();
@@ -396,7 +400,7 @@ export class Talk {
     const who = { user: "You", assistant: "tern", system: "Instructions" }, parts = ["# " + (this.title || "Conversation")];
     if (this.settings.system) parts.push("## Instructions\n\n" + this.settings.system);
     for (const n of this.path()) {
-      parts.push("## " + who[n.role] + "\n\n" + (n.images || []).map((url, i) => `![Picture ${i + 1}](${url})\n\n`).join("") + n.content);
+      parts.push("## " + who[n.role] + "\n\n" + (n.images || []).map((url, i) => `![Picture ${i + 1}](${url})\n\n`).join("") + this.page.tools.asMarkdown(n) + n.content);
       if (n.sources && n.sources.length) parts.push("Sources:\n\n" + n.sources.map((s, i) => `${i + 1}. ${s.title}`).join("\n"));
     }
     return parts.join("\n\n") + "\n";

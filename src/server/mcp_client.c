@@ -1,0 +1,477 @@
+#include "server/mcp_client.h"
+
+#include "base/child.h"
+#include "base/clock.h"
+#include "server/bytes.h"
+#include "server/mcp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NAME = 64, LAST = 200, MOST_TOLD = 1 << 20, LOOK_MS = 100, GRACE_MS = 1000, PAGES = 64 };
+
+struct tn_mcp_client {
+    char name[NAME];
+    tn_child child;
+    pthread_t thread; /* it alone reads and writes the program's pipes */
+    bool has_thread;
+    int wake[2];             /* of the thread */
+    pthread_mutex_t calling; /* one call at a time; before mu */
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    /* guarded by mu */
+    tn_bytes line; /* that is not complete */
+    bool too_long; /* ... and whose rest is dropped */
+    tn_bytes told; /* to be written; what is written begins at 0 */
+    size_t n_unasked;
+    int64_t last_id, waits_for; /* 0: for nothing */
+    json_t *reply;              /* a message with that id */
+    bool patient;               /* it is a call, which may say that it goes on */
+    uint64_t n_progress;        /* times that it did */
+    bool unread;                /* it came, and cannot be read */
+    bool stale;                 /* the tools changed */
+    bool ends, dead;
+    char how[80];       /* it died */
+    char last[LAST];    /* of its messages */
+    char why[LAST + 8]; /* it cannot be read */
+    json_t *tools;
+};
+
+/* ---- what goes out ---------------------------------------------------------------------------------------- */
+
+/* Takes v. With mu. */
+static bool tell(tn_mcp_client *c, json_t *v) {
+    char *text = NULL;
+    bool ok = tn_json_text(v, JSON_COMPACT, &text, NULL) == TERN_OK;
+    json_decref(v);
+    ok = ok && tn_bytes_put(&c->told, text) && tn_bytes_put(&c->told, "\n");
+    free(text);
+    if (ok && c->has_thread) (void)!write(c->wake[1], "", 1);
+    return ok;
+}
+
+/* What the server asks of its client. */
+static void answer_it(tn_mcp_client *c, const char *method, json_t *id) {
+    if (c->told.n > MOST_TOLD) return; /* it asks, and reads no answers */
+    if (!strcmp(method, "ping")) {
+        (void)tell(c, tn_json_pack("{s:s, s:O, s:o}", "jsonrpc", "2.0", "id", id, "result", json_object()));
+        return;
+    }
+    char why[160];
+    snprintf(why, sizeof why, "tern offers no %.100s", method);
+    (void)tell(c, tn_json_pack("{s:s, s:O, s:{s:i, s:s}}", "jsonrpc", "2.0", "id", id, "error", "code",
+                               -32601, "message", why));
+}
+
+/* ---- what comes in ---------------------------------------------------------------------------------------- */
+
+static void heard(tn_mcp_client *c, json_t *m) {
+    const char *method = json_string_value(json_object_get(m, "method"));
+    json_t *id = json_object_get(m, "id");
+    bool has_id = json_is_integer(id) || json_is_string(id);
+    if (method && has_id) answer_it(c, method, id);
+    if (method && !id && !strcmp(method, "notifications/tools/list_changed")) c->stale = true;
+    if (method && !id && !strcmp(method, "notifications/progress")) {
+        const json_t *token = json_object_get(json_object_get(m, "params"), "progressToken");
+        c->n_progress +=
+            c->patient && c->waits_for && json_is_integer(token) && json_integer_value(token) == c->waits_for;
+    }
+    if (method || !c->waits_for || !json_is_integer(id) || json_integer_value(id) != c->waits_for) return;
+    json_decref(c->reply);
+    c->reply = json_incref(m);
+    c->waits_for = 0;
+    pthread_cond_broadcast(&c->changed);
+}
+
+/* The answer that is waited for may be this: nobody waits for it any longer. */
+static void cannot_read(tn_mcp_client *c, const char *why) {
+    snprintf(c->why, sizeof c->why, "%.150s", why);
+    c->unread = c->waits_for != 0;
+    c->waits_for = 0;
+    pthread_cond_broadcast(&c->changed);
+}
+
+/* A line that is no message is somebody's log, unless it begins like one. */
+static void hear_line(tn_mcp_client *c) {
+    const char *p = c->line.p;
+    size_t n = c->line.n;
+    json_error_t je;
+    while (n && strchr(" \t\r", *p)) p++, n--;
+    if (!n || (*p != '{' && *p != '[')) return;
+    json_t *m = tn_json_parse(p, n, JSON_REJECT_DUPLICATES, &je), *one;
+    size_t i;
+    if (!m) cannot_read(c, je.text);
+    if (json_is_object(m)) heard(c, m);
+    json_array_foreach(m, i, one) {
+        if (json_is_object(one)) heard(c, one);
+    }
+    json_decref(m);
+}
+
+/* With mu. */
+static void hear(tn_mcp_client *c, const char *p, size_t n) {
+    while (n) {
+        const char *end = memchr(p, '\n', n);
+        size_t k = end ? (size_t)(end - p) : n;
+        c->too_long = c->too_long || c->line.n + k > TN_MCP_LINE;
+        if (!c->too_long && !tn_bytes_add(&c->line, p, k)) c->too_long = true;
+        if (end && c->too_long) cannot_read(c, "a message is longer than 8 MiB");
+        else if (end && c->line.n) hear_line(c);
+        if (end) c->line.n = 0, c->too_long = false;
+        p += k + (end != NULL);
+        n -= k + (end != NULL);
+    }
+}
+
+void tn_mcp_client_hear(tn_mcp_client *c, const char *p, size_t n) {
+    pthread_mutex_lock(&c->mu);
+    hear(c, p, n);
+    pthread_mutex_unlock(&c->mu);
+}
+
+/* Keeps the last line of what it tells people. */
+static void hear_messages(tn_mcp_client *c, const char *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        size_t k = strlen(c->last);
+        bool control = (unsigned char)p[i] < 0x20 || p[i] == 0x7f;
+        if (control && (i + 1 == n || p[i] != '\n')) continue;
+        if (control) c->last[k = 0] = 0;
+        if (!control && k + 1 < sizeof c->last) c->last[k] = p[i], c->last[k + 1] = 0;
+    }
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------------- */
+
+/* Reads what there is. false: it is the end. */
+static bool drain(tn_mcp_client *c, int fd, bool messages) {
+    char buf[16384];
+    for (;;) {
+        ssize_t n = read(fd, buf, sizeof buf);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+        pthread_mutex_lock(&c->mu);
+        if (messages) hear_messages(c, buf, (size_t)n);
+        else hear(c, buf, (size_t)n);
+        c->n_unasked += c->waits_for ? 0 : (size_t)n;
+        bool floods = c->n_unasked > TN_MCP_UNASKED;
+        if (floods) snprintf(c->how, sizeof c->how, "wrote more than 64 MiB that nobody asked for");
+        pthread_mutex_unlock(&c->mu);
+        if (floods) return false;
+    }
+}
+
+/* Writes what it takes. false: it reads no more. */
+static bool flush_told(tn_mcp_client *c) {
+    bool ok = true;
+    pthread_mutex_lock(&c->mu);
+    while (ok && c->told.n) {
+        ssize_t n = write(c->child.to, c->told.p, c->told.n);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        ok = n > 0;
+        if (!ok) break;
+        memmove(c->told.p, c->told.p + n, c->told.n - (size_t)n);
+        c->told.n -= (size_t)n;
+    }
+    pthread_mutex_unlock(&c->mu);
+    return ok;
+}
+
+static void died(tn_mcp_client *c) {
+    char how[64] = "ended";
+    for (int i = 0; i < 10 && !tn_child_ended(&c->child, how, sizeof how); i++) poll(NULL, 0, 20);
+    if (c->child.messages >= 0) (void)drain(c, c->child.messages, true); /* its last words */
+    pthread_mutex_lock(&c->mu);
+    if (!c->how[0]) snprintf(c->how, sizeof c->how, "%s", how);
+    c->dead = true;
+    c->waits_for = 0;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->mu);
+}
+
+static void *listen_to(void *user) {
+    tn_mcp_client *c = user;
+    char woken[64];
+    sigset_t others; /* signals are for the others; a pipe that nobody reads is an error of write here */
+    sigemptyset(&others);
+    sigaddset(&others, SIGPIPE);
+    sigaddset(&others, SIGINT);
+    sigaddset(&others, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &others, NULL);
+    for (bool ok = true; ok;) {
+        pthread_mutex_lock(&c->mu);
+        bool ends = c->ends, writes = c->told.n != 0;
+        pthread_mutex_unlock(&c->mu);
+        if (ends) return NULL;
+        struct pollfd p[4] = {{.fd = c->wake[0], .events = POLLIN},
+                              {.fd = c->child.from, .events = POLLIN},
+                              {.fd = c->child.messages, .events = POLLIN},
+                              {.fd = writes ? c->child.to : -1, .events = POLLOUT}};
+        if (poll(p, 4, -1) < 0 && errno != EINTR) break;
+        if (p[0].revents) (void)!read(c->wake[0], woken, sizeof woken);
+        if (p[2].revents && !drain(c, c->child.messages, true)) {
+            close(c->child.messages);
+            c->child.messages = -1; /* it goes on without */
+        }
+        if (p[1].revents) ok = drain(c, c->child.from, false);
+        if (p[3].revents) ok = flush_told(c) && ok;
+    }
+    died(c);
+    return NULL;
+}
+
+static bool start_thread(tn_mcp_client *c) {
+    if (pipe2(c->wake, O_CLOEXEC | O_NONBLOCK)) return false;
+    c->has_thread = !pthread_create(&c->thread, NULL, listen_to, c);
+    return c->has_thread;
+}
+
+/* ---- asking ----------------------------------------------------------------------------------------------- */
+
+/* Takes params. With mu. */
+static int64_t put(tn_mcp_client *c, const char *method, json_t *params) {
+    json_t *v = tn_json_pack("{s:s, s:I, s:s, s:o}", "jsonrpc", "2.0", "id", (json_int_t)(c->last_id + 1),
+                             "method", method, "params", params);
+    if (!tell(c, v)) return 0;
+    json_decref(c->reply);
+    c->reply = NULL;
+    c->unread = false;
+    c->n_unasked = 0;
+    return c->waits_for = ++c->last_id;
+}
+
+int64_t tn_mcp_client_ask(tn_mcp_client *c, const char *method, json_t *params) {
+    pthread_mutex_lock(&c->mu);
+    int64_t id = put(c, method, params);
+    pthread_mutex_unlock(&c->mu);
+    return id;
+}
+
+/* The reply that came. With mu. */
+static tern_status take(tn_mcp_client *c, json_t **result, tern_error *err) {
+    json_t *reply = c->reply, *error = json_object_get(reply, "error");
+    tern_status st = TERN_OK;
+    c->reply = NULL;
+    if (c->unread) st = tn_fail(err, TERN_E_FORMAT, "%s: its reply cannot be read: %s", c->name, c->why);
+    else if (!reply && c->dead)
+        st = tn_fail(err, TERN_E_IO, "%s %s%s%s", c->name, c->how, c->last[0] ? ": " : "", c->last);
+    else if (error) {
+        const char *text = json_string_value(json_object_get(error, "message"));
+        st = tn_fail(err, TERN_E_INVALID, "%s: %.200s", c->name, text ? text : "an error without words");
+    } else if (!json_is_object(json_object_get(reply, "result"))) {
+        st = tn_fail(err, TERN_E_FORMAT, "%s: its reply has no result", c->name);
+    } else {
+        *result = json_incref(json_object_get(reply, "result"));
+    }
+    json_decref(reply);
+    return st;
+}
+
+int tn_mcp_client_reply(tn_mcp_client *c, json_t **result, tern_error *err) {
+    *result = NULL;
+    pthread_mutex_lock(&c->mu);
+    int there = c->waits_for && !c->dead ? 0 : take(c, result, err) == TERN_OK ? 1 : -1;
+    pthread_mutex_unlock(&c->mu);
+    return there;
+}
+
+char *tn_mcp_client_told(tn_mcp_client *c) {
+    pthread_mutex_lock(&c->mu);
+    char *text = c->told.p;
+    c->told = (tn_bytes){0};
+    pthread_mutex_unlock(&c->mu);
+    return text;
+}
+
+static tern_status give_up(tn_mcp_client *c, int64_t id, bool stopped, int64_t wait_ms, tern_error *err) {
+    const char *reason = stopped ? "the user stopped it" : "it took too long";
+    c->waits_for = 0;
+    (void)tell(c,
+               tn_json_pack("{s:s, s:s, s:{s:I, s:s}}", "jsonrpc", "2.0", "method", "notifications/cancelled",
+                            "params", "requestId", (json_int_t)id, "reason", reason));
+    return stopped
+               ? tn_fail(err, TERN_E_CANCELLED, "%s: stopped", c->name)
+               : tn_fail(err, TERN_E_IO, "%s did not answer within %.0f s", c->name, (double)wait_ms / 1e3);
+}
+
+/* Takes params. Holds `calling`. */
+static tern_status ask(tn_mcp_client *c, const char *method, json_t *params, int64_t wait_ms,
+                       bool (*stop)(void *user), void *user, json_t **result, tern_error *err) {
+    int64_t until = tn_now_ns() + wait_ms * 1000000;
+    uint64_t n_progress = 0;
+    tern_status st = TERN_OK;
+    *result = NULL;
+    pthread_mutex_lock(&c->mu);
+    int64_t id = c->dead || !c->has_thread ? -1 : put(c, method, params);
+    if (id < 0) json_decref(params);
+    if (!id) st = tn_fail(err, TERN_E_MEMORY, "no memory for a question to %s", c->name);
+    while (st == TERN_OK && id > 0 && c->waits_for && !c->dead) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        t.tv_nsec += (long)LOOK_MS * 1000000;
+        t.tv_sec += t.tv_nsec / 1000000000;
+        t.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&c->changed, &c->mu, &t);
+        bool stopped = stop && stop(user);
+        if (c->n_progress != n_progress) { /* it goes on */
+            n_progress = c->n_progress;
+            until = tn_now_ns() + wait_ms * 1000000;
+        }
+        if (c->waits_for && !c->dead && (stopped || tn_now_ns() > until))
+            st = give_up(c, id, stopped, wait_ms, err);
+    }
+    if (st == TERN_OK) st = take(c, result, err);
+    pthread_mutex_unlock(&c->mu);
+    return st;
+}
+
+/* ---- its life --------------------------------------------------------------------------------------------- */
+
+tern_status tn_mcp_client_new(const char *name, tn_mcp_client **out, tern_error *err) {
+    tn_mcp_client *c = *out = calloc(1, sizeof *c);
+    TN_FAIL_IF(!c, err, TERN_E_MEMORY, "no memory for the tools of %s", name);
+    snprintf(c->name, sizeof c->name, "%s", name);
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &a);
+    pthread_condattr_destroy(&a);
+    pthread_mutex_init(&c->mu, NULL);
+    pthread_mutex_init(&c->calling, NULL);
+    c->child = (tn_child){.to = -1, .from = -1, .messages = -1};
+    c->wake[0] = c->wake[1] = -1;
+    c->tools = json_array();
+    if (!c->tools) tn_mcp_client_close(out);
+    return *out ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the tools of %s", name);
+}
+
+tern_status tn_mcp_client_start(const char *name, const char *command, tn_mcp_client **out, tern_error *err) {
+    TN_TRY(tn_mcp_client_new(name, out, err));
+    tern_status st = tn_child_start(command, &(*out)->child, err);
+    if (st != TERN_OK) tn_mcp_client_close(out);
+    return st;
+}
+
+void tn_mcp_client_close(tn_mcp_client **pc) {
+    tn_mcp_client *c = *pc;
+    *pc = NULL;
+    if (!c) return;
+    pthread_mutex_lock(&c->mu);
+    c->ends = true;
+    if (c->has_thread) (void)!write(c->wake[1], "", 1);
+    pthread_mutex_unlock(&c->mu);
+    if (c->has_thread) pthread_join(c->thread, NULL);
+    tn_child_end(&c->child, GRACE_MS);
+    for (int i = 0; i < 2; i++)
+        if (c->wake[i] >= 0) close(c->wake[i]);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->mu);
+    pthread_mutex_destroy(&c->calling);
+    json_decref(c->reply);
+    json_decref(c->tools);
+    free(c->line.p);
+    free(c->told.p);
+    free(c);
+}
+
+const char *tn_mcp_client_name(const tn_mcp_client *c) { return c->name; }
+
+static tern_status shake_hands(tn_mcp_client *c, int64_t wait_ms, bool *has_tools, tern_error *err) {
+    json_t *reply;
+    TN_TRY(ask(c, "initialize",
+               tn_json_pack("{s:s, s:o, s:{s:s, s:s}}", "protocolVersion", "2025-06-18", "capabilities",
+                            json_object(), "clientInfo", "name", "tern", "version", TERN_VERSION_STRING),
+               wait_ms, NULL, NULL, &reply, err));
+    const char *version = json_string_value(json_object_get(reply, "protocolVersion"));
+    bool known = version && tn_mcp_speaks(version);
+    *has_tools = json_object_get(json_object_get(reply, "capabilities"), "tools") != NULL;
+    if (!known)
+        (void)tn_fail(err, TERN_E_UNSUPPORTED, "%s speaks version %.40s of the protocol", c->name,
+                      version ? version : "no");
+    json_decref(reply);
+    if (!known) return TERN_E_UNSUPPORTED;
+    pthread_mutex_lock(&c->mu);
+    bool ok = tell(c, tn_json_pack("{s:s, s:s}", "jsonrpc", "2.0", "method", "notifications/initialized"));
+    pthread_mutex_unlock(&c->mu);
+    TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for a message to %s", c->name);
+    return TERN_OK;
+}
+
+static tern_status list(tn_mcp_client *c, int64_t wait_ms, tern_error *err) {
+    json_t *all = json_array(), *cursor = NULL;
+    tern_status st = TERN_OK;
+    pthread_mutex_lock(&c->mu);
+    c->stale = false;
+    pthread_mutex_unlock(&c->mu);
+    for (int page = 0; st == TERN_OK && page < PAGES; page++) {
+        json_t *params = json_object(), *reply;
+        if (cursor) tn_json_set(&params, "cursor", cursor);
+        cursor = NULL;
+        st = ask(c, "tools/list", params, wait_ms, NULL, NULL, &reply, err);
+        if (st == TERN_OK) st = tn_mcp_read_tools(reply, &all, err);
+        if (st == TERN_OK) cursor = json_incref(json_object_get(reply, "nextCursor"));
+        json_decref(reply);
+        if (!json_is_string(cursor) || json_array_size(all) >= TN_MCP_LISTED) break;
+    }
+    json_decref(cursor);
+    pthread_mutex_lock(&c->mu);
+    if (st == TERN_OK) {
+        json_decref(c->tools);
+        c->tools = all;
+    } else {
+        json_decref(all);
+    }
+    pthread_mutex_unlock(&c->mu);
+    return st;
+}
+
+tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, tern_error *err) {
+    bool has_tools = false;
+    TN_FAIL_IF(!start_thread(c), err, TERN_E_MEMORY, "no thread to listen to %s with", c->name);
+    pthread_mutex_lock(&c->calling);
+    tern_status st = shake_hands(c, wait_ms, &has_tools, err);
+    if (st == TERN_OK && has_tools) st = list(c, wait_ms, err);
+    pthread_mutex_unlock(&c->calling);
+    return st;
+}
+
+json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms) {
+    tern_error err;
+    bool asks = wait_ms && !pthread_mutex_trylock(&c->calling);
+    pthread_mutex_lock(&c->mu);
+    bool stale = c->stale && !c->dead;
+    pthread_mutex_unlock(&c->mu);
+    if (asks && stale) (void)list(c, wait_ms, &err); /* else those of before */
+    if (asks) pthread_mutex_unlock(&c->calling);
+    pthread_mutex_lock(&c->mu);
+    json_t *v = json_incref(c->tools);
+    pthread_mutex_unlock(&c->mu);
+    return v;
+}
+
+tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *arguments, int64_t wait_ms,
+                               bool (*stop)(void *user), void *user, json_t **result, tern_error *err) {
+    pthread_mutex_lock(&c->calling);
+    pthread_mutex_lock(&c->mu);
+    c->patient = true;
+    c->n_progress = 0;
+    const json_int_t id = c->last_id + 1; /* nobody else asks meanwhile */
+    pthread_mutex_unlock(&c->mu);
+    tern_status st = ask(c, "tools/call",
+                         tn_json_pack("{s:s, s:o, s:{s:I}}", "name", tool, "arguments", arguments, "_meta",
+                                      "progressToken", id),
+                         wait_ms, stop, user, result, err);
+    pthread_mutex_lock(&c->mu);
+    c->patient = false;
+    pthread_mutex_unlock(&c->mu);
+    pthread_mutex_unlock(&c->calling);
+    return st;
+}

@@ -1,0 +1,255 @@
+#include "server/mcp_servers.h"
+
+#include "server/mcp_client.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPEN_MS = 30000, ALLOWED = 256, NAME = 32, MODEL_NAME = 64 };
+
+struct tn_mcp_servers {
+    tn_mcp_client *at[TN_MCP_SERVERS];
+    size_t n;
+    pthread_mutex_t mu;
+    /* guarded */
+    char *allowed[ALLOWED];
+    size_t n_allowed;
+};
+
+/* ---- what the user gave ----------------------------------------------------------------------------------- */
+
+static bool plain(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+}
+
+/* The length of the name that a text begins with; 0: it begins with none. */
+static size_t name_of(const char *text, char ends) {
+    size_t n = 0;
+    while (plain(text[n])) n++;
+    return n && n < NAME && text[n] == ends ? n : 0;
+}
+
+static tern_status allow(tn_mcp_servers *s, const char *name, tern_error *err) {
+    TN_FAIL_IF(s->n_allowed == ALLOWED, err, TERN_E_LIMIT, "more than %d tools are allowed by name", ALLOWED);
+    char *copy = strdup(name);
+    TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for the name of a tool");
+    s->allowed[s->n_allowed++] = copy;
+    return TERN_OK;
+}
+
+static tern_status add(tn_mcp_servers *s, const char *given, tern_error *err) {
+    char name[NAME];
+    size_t n = name_of(given, '=');
+    TN_FAIL_IF(!n, err, TERN_E_INVALID,
+               "--mcp %s: want NAME=COMMAND, where NAME is of letters, digits, _ and - and has up to %d",
+               given, NAME - 1);
+    snprintf(name, sizeof name, "%.*s", (int)n, given);
+    for (size_t i = 0; i < s->n; i++)
+        TN_FAIL_IF(!strcmp(tn_mcp_client_name(s->at[i]), name), err, TERN_E_INVALID,
+                   "--mcp %s: there are two servers of this name", name);
+    TN_FAIL_IF(s->n == TN_MCP_SERVERS, err, TERN_E_INVALID, "--mcp can be given at most %d times",
+               TN_MCP_SERVERS);
+    TN_FAIL_IF(!given[n + 1 + strspn(given + n + 1, " ")], err, TERN_E_INVALID,
+               "--mcp %s: there is no command", given);
+    TN_TRY(tn_mcp_client_start(name, given + n + 1, &s->at[s->n], err));
+    s->n++;
+    return TERN_OK;
+}
+
+/* Is it NAME.TOOL or NAME.* of a server that was given? */
+static tern_status check_allowed(const tn_mcp_servers *s, const char *name, tern_error *err) {
+    size_t n = name_of(name, '.');
+    bool known = false;
+    TN_FAIL_IF(!n || !name[n + 1], err, TERN_E_INVALID, "--mcp-allow %s: want NAME.TOOL or NAME.*", name);
+    for (size_t i = 0; i < s->n; i++) {
+        const char *server = tn_mcp_client_name(s->at[i]);
+        known = known || (strlen(server) == n && !memcmp(server, name, n));
+    }
+    TN_FAIL_IF(!known, err, TERN_E_INVALID, "--mcp-allow %s: no --mcp names a server %.*s", name, (int)n,
+               name);
+    return TERN_OK;
+}
+
+tern_status tn_mcp_servers_start(const char *const *given, const char *const *allowed, tn_mcp_servers **out,
+                                 tern_error *err) {
+    tn_mcp_servers *s = *out = calloc(1, sizeof *s);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for servers of tools");
+    pthread_mutex_init(&s->mu, NULL);
+    tern_status st = TERN_OK;
+    for (; st == TERN_OK && *given; given++) st = add(s, *given, err);
+    for (; st == TERN_OK && *allowed; allowed++) {
+        st = check_allowed(s, *allowed, err);
+        if (st == TERN_OK) st = allow(s, *allowed, err);
+    }
+    if (st != TERN_OK) tn_mcp_servers_close(out);
+    return st;
+}
+
+void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char *line), void *user) {
+    for (size_t i = 0; i < s->n; i++) {
+        tern_error err;
+        char line[sizeof err.message + 80];
+        if (tn_mcp_client_open(s->at[i], OPEN_MS, &err) == TERN_OK) continue;
+        snprintf(line, sizeof line, "there are no tools of %s", err.message);
+        tell(user, line);
+    }
+}
+
+void tn_mcp_servers_close(tn_mcp_servers **ps) {
+    tn_mcp_servers *s = *ps;
+    *ps = NULL;
+    if (!s) return;
+    for (size_t i = 0; i < s->n; i++) tn_mcp_client_close(&s->at[i]);
+    for (size_t i = 0; i < s->n_allowed; i++) free(s->allowed[i]);
+    pthread_mutex_destroy(&s->mu);
+    free(s);
+}
+
+/* ---- the list --------------------------------------------------------------------------------------------- */
+
+const json_t *tn_mcp_servers_find(const json_t *list, const char *name) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *t = json_array_get(list, i);
+        if (!strcmp(json_string_value(json_object_get(t, "name")), name)) return t;
+    }
+    return NULL;
+}
+
+static size_t n_of_this_tool(const json_t *list, const char *tool) {
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        n += !strcmp(json_string_value(json_object_get(json_array_get(list, i), "tool")), tool);
+    return n;
+}
+
+/* The model's name of a tool, which no entry before has. */
+static void name_it(const json_t *list, const json_t *entry, char out[MODEL_NAME + 1]) {
+    const char *server = json_string_value(json_object_get(entry, "server")),
+               *tool = json_string_value(json_object_get(entry, "tool"));
+    bool own = strlen(tool) <= MODEL_NAME && n_of_this_tool(list, tool) == 1;
+    for (const char *p = tool; *p; p++) own = own && plain(*p);
+    int most = MODEL_NAME - (own ? 0 : (int)strlen(server) + 1);
+    snprintf(out, MODEL_NAME + 1, "%.*s%s%.*s", own ? 0 : NAME, server, own ? "" : "_", most, tool);
+    for (char *p = out; *p; p++)
+        if (!plain(*p)) *p = '_';
+    for (int k = 2; k < 1000; k++) {
+        size_t n = strlen(out);
+        bool taken = false;
+        for (size_t i = 0; i < json_array_size(list) && !taken; i++) {
+            const json_t *t = json_array_get(list, i);
+            const char *name = json_string_value(json_object_get(t, "name"));
+            if (t == entry) break;
+            taken = name && !strcmp(name, out);
+        }
+        if (!taken) return;
+        char number[8];
+        int w = snprintf(number, sizeof number, "_%d", k);
+        if (n + (size_t)w > MODEL_NAME) n = MODEL_NAME - (size_t)w;
+        memcpy(out + n, number, (size_t)w + 1);
+    }
+}
+
+json_t *tn_mcp_servers_list(tn_mcp_servers *s, bool fresh) {
+    json_t *list = json_array();
+    for (size_t i = 0; s && i < s->n; i++) {
+        json_t *tools = tn_mcp_client_tools(s->at[i], fresh ? OPEN_MS : 0), *t;
+        size_t k;
+        json_array_foreach(tools, k, t) {
+            tn_json_append(&list,
+                           tn_json_pack("{s:s, s:s, s:O, s:O, s:O, s:O}", "name", "", "server",
+                                        tn_mcp_client_name(s->at[i]), "tool", json_object_get(t, "name"),
+                                        "title", json_object_get(t, "title"), "description",
+                                        json_object_get(t, "description"), "inputSchema",
+                                        json_object_get(t, "inputSchema")));
+        }
+        json_decref(tools);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char name[MODEL_NAME + 1];
+        json_t *t = json_incref(json_array_get(list, i));
+        name_it(list, t, name);
+        tn_json_set(&t, "name", tn_json_string(name, strlen(name)));
+        if (t) tn_json_set(&t, "allowed", json_boolean(tn_mcp_servers_allows(s, t)));
+        bool ok = t != NULL;
+        json_decref(t);
+        if (ok) continue;
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+json_t *tn_mcp_servers_tools(const json_t *list) {
+    json_t *all = json_array();
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *t = json_array_get(list, i), *about = json_object_get(t, "description");
+        json_t *f = tn_json_pack("{s:O, s:O}", "name", json_object_get(t, "name"), "parameters",
+                                 json_object_get(t, "inputSchema"));
+        if (json_is_string(about)) tn_json_set(&f, "description", json_incref((json_t *)(uintptr_t)about));
+        tn_json_append(&all, tn_json_pack("{s:s, s:o}", "type", "function", "function", f));
+    }
+    return all;
+}
+
+void tn_mcp_user_name(const json_t *entry, char out[TN_MCP_USER_NAME]) {
+    snprintf(out, TN_MCP_USER_NAME, "%s.%s", json_string_value(json_object_get(entry, "server")),
+             json_string_value(json_object_get(entry, "tool")));
+}
+
+/* ---- what may be called ----------------------------------------------------------------------------------- */
+
+bool tn_mcp_servers_allows(tn_mcp_servers *s, const json_t *entry) {
+    const char *server = json_string_value(json_object_get(entry, "server")),
+               *tool = json_string_value(json_object_get(entry, "tool"));
+    size_t n = strlen(server);
+    bool may = false;
+    pthread_mutex_lock(&s->mu);
+    for (size_t i = 0; i < s->n_allowed && !may; i++) {
+        const char *a = s->allowed[i];
+        may = !strncmp(a, server, n) && a[n] == '.' && (!strcmp(a + n + 1, "*") || !strcmp(a + n + 1, tool));
+    }
+    pthread_mutex_unlock(&s->mu);
+    return may;
+}
+
+bool tn_mcp_servers_allow(tn_mcp_servers *s, const json_t *entry) {
+    char name[TN_MCP_USER_NAME];
+    tern_error err;
+    tn_mcp_user_name(entry, name);
+    pthread_mutex_lock(&s->mu);
+    bool ok = allow(s, name, &err) == TERN_OK;
+    pthread_mutex_unlock(&s->mu);
+    return ok;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------ */
+
+static tern_status say_why(const char *why, char **text, bool *failed, tern_error *err) {
+    *failed = true;
+    *text = strdup(why);
+    TN_FAIL_IF(!*text, err, TERN_E_MEMORY, "no memory for a result");
+    return TERN_OK;
+}
+
+tern_status tn_mcp_servers_call(tn_mcp_servers *s, const json_t *entry, const char *arguments,
+                                bool (*stop)(void *user), void *user, char **text, bool *failed,
+                                tern_error *err) {
+    const char *server = json_string_value(json_object_get(entry, "server")),
+               *tool = json_string_value(json_object_get(entry, "tool"));
+    json_t *args = tn_json_parse(arguments, strlen(arguments), 0, NULL), *result = NULL;
+    size_t i = 0;
+    *text = NULL;
+    *failed = false;
+    while (i < s->n && strcmp(tn_mcp_client_name(s->at[i]), server)) i++;
+    if (!json_is_object(args) || i == s->n) {
+        json_decref(args);
+        return say_why(i == s->n ? TN_MCP_UNKNOWN : "The arguments are no JSON object.", text, failed, err);
+    }
+    tern_status st = tn_mcp_client_call(s->at[i], tool, args, TN_MCP_WAIT_MS, stop, user, &result, err);
+    if (st == TERN_OK) st = tn_mcp_result_text(result, TN_MCP_TEXT, text, failed, err);
+    else if (st != TERN_E_MEMORY && st != TERN_E_CANCELLED) st = say_why(err->message, text, failed, err);
+    json_decref(result);
+    return st;
+}
