@@ -229,6 +229,7 @@ static const tn_synth_shape shapes[] = {
      .spread = true},
     {"gemma3n-e2b", "gemma3n", 30, 2048, 8, 2, 256, 8192, 262144, 32768, 1e6f, 1e-6f, true, .window = 512,
      .period = 5, .n_shared = 10, .n_ple = 256, .rank = 64, .n_sparse = 10},
+    {"tiny-bitnet", "bitnet", 3, 64, 4, 2, 16, 128, 512, 4096, 5e5f, 1e-5f, true, .spread = true},
     {"tiny-arcee", "arcee", 3, 64, 4, 2, 16, 128, 512, 4096, 1e4f, 1e-5f, false, .spread = true},
     {"tiny-starcoder2", "starcoder2", 3, 64, 4, 2, 16, 128, 512, 4096, 1e5f, 1e-5f, true, .spread = true},
     {"tiny-stablelm", "stablelm", 3, 64, 4, 2, 16, 128, 512, 4096, 1e4f, 1e-5f, false, .n_rot = 4,

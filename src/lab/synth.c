@@ -334,6 +334,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
                    role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM ||
                    role == TN_W_Q_A_NORM || role == TN_W_KV_A_NORM || role == TN_W_ALTUP_NORM ||
                    role == TN_W_ALTUP_SCALE || role == TN_W_LAUREL_NORM || tn_role_of_beside(role) ||
+                   role == TN_W_ATTN_SUB_NORM || role == TN_W_FFN_SUB_NORM ||
                    (tn_role_of_next(role) && rows == 1);
     if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
@@ -445,6 +446,8 @@ static void put_said(synth *s, const shape *p) {
     char key[96];
     snprintf(key, sizeof key, "%s.use_parallel_residual", p->arch);
     if (s->arch->may_be_parallel) tn_gguf_put_bool(s->w, key, p->parallel);
+    snprintf(key, sizeof key, "%s.hidden_act", p->arch);
+    if (s->arch->sub_norms) tn_gguf_put_str(s->w, key, "relu2");
     if (!s->arch->sections) return;
     snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
     tn_gguf_put_arr_i32(s->w, key, sections, 4);

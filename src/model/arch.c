@@ -85,6 +85,8 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_SINKS: return a->sinks;
     case TN_W_SHARED_GATE: return h->shared_gate;
     case TN_W_LAYER_SCALE: return h->layer_scale;
+    case TN_W_ATTN_SUB_NORM:
+    case TN_W_FFN_SUB_NORM: return h->sub_norms;
     case TN_W_EXPERTS_BIAS: return h->experts_bias;
     case TN_W_ATT_GATE: return a->attn_gate;
     case TN_W_CONV_IN:
@@ -145,6 +147,7 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->experts_beside = a->experts_beside;
     h->swiglu_limit = a->swiglu_limit;
     h->single = a->single;
+    h->sub_norms = a->sub_norms;
     h->sinks = a->sinks;
     h->v_norm = a->v_norm;
     h->attn_scale = a->attn_scale;

@@ -467,6 +467,22 @@ static tern_status gguf_latent(keys *k, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
+/* ---- activations ----------------------------------------------------------------------------------- */
+
+/* BitNet's files may say it: its first models have another than the last. */
+static tern_status gguf_act(const keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    const char *word;
+    size_t n;
+    if (!a->sub_norms || !tn_gguf_str(k->g, key_of(k, "hidden_act", buf), &word, &n)) return TERN_OK;
+    const bool squared = n == 5 && !memcmp(word, "relu2", n);
+    TN_FAIL_IF(!squared && !(n == 4 && !memcmp(word, "silu", n)), k->err, TERN_E_UNSUPPORTED,
+               "%s: '%s' is '%.*s', which is not supported", tn_gguf_path(k->g), buf, (int)(n < 40 ? n : 40),
+               word);
+    h->act = squared ? TN_ACT_RELU2 : TN_ACT_SILU;
+    return TERN_OK;
+}
+
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
 static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
@@ -554,6 +570,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
                "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
                d_value);
     TN_TRY(check_keys(&k, a));
+    TN_TRY(gguf_act(&k, a, h));
     TN_TRY(gguf_latent(&k, a, h));
     if (a->may_be_parallel) h->parallel_block = !tn_gguf_tensor(g, "blk.0.ffn_norm.weight");
     if (a->qk_norm_said) h->qk_norm = tn_gguf_tensor(g, "blk.0.attn_q_norm.weight");

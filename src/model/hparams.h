@@ -168,6 +168,8 @@ typedef struct tn_hparams {
      * the largest) are largest; 0: one group */
     int32_t experts_groups, experts_groups_used;
     bool single; /* a layer is one block: those that mix tokens do not feed forward */
+    bool
+        sub_norms; /* norms in front of what brings a block's width back: of all heads, of what a gate leaves (BitNet) */
 } tn_hparams;
 
 static inline bool tn_latent(const tn_hparams *h) { return h->latent.rank > 0; }
@@ -280,8 +282,10 @@ typedef enum tn_role {
     TN_W_LATENT_Q, /* [n_heads * (d_nope + n_rot)][q_rank or n_embd] */
     TN_W_KV_A,     /* [rank + n_rot][n_embd] */
     TN_W_KV_A_NORM,
-    TN_W_K_UP, /* [n_heads * rank][d_nope] of queries, head by head: what keys would be made by */
-    TN_W_V_UP, /* [n_heads * d_value][rank] of what a head gives */
+    TN_W_K_UP,          /* [n_heads * rank][d_nope] of queries, head by head: what keys would be made by */
+    TN_W_V_UP,          /* [n_heads * d_value][rank] of what a head gives */
+    TN_W_ATTN_SUB_NORM, /* [n_heads * d_head] */
+    TN_W_FFN_SUB_NORM,  /* [n_ff] */
     TN_W_N_ROLES
 } tn_role;
 
@@ -337,7 +341,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 49, TN_N_LAYER_LINEARS = 34, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 51, TN_N_LAYER_LINEARS = 34, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */

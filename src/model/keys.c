@@ -36,6 +36,7 @@ static bool bailing(const tn_arch *a) { return a->experts_sigmoid && a->fused_in
 static bool single(const tn_arch *a) { return a->single; }
 static bool latent(const tn_arch *a) { return a->latent; }
 static bool experts_said(const tn_arch *a) { return a->experts_said; }
+static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
 /* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
@@ -61,6 +62,8 @@ static const struct {
     {"norm_epsilon", NULL, layer_norms, 0},
     {"layer_norm_epsilon", NULL, own_words, 0},
     {"hidden_act", NULL, NULL, 0},
+    {NULL, "hidden_act", sub_norms, 0},
+    {"quantization_config", NULL, sub_norms, 0}, /* tn_arch_ternary_hf looks at it */
     {"hidden_activation", NULL, NULL, 0},
     {"activation_function", NULL, NULL, 0},
     {"tie_word_embeddings", NULL, NULL, 0},

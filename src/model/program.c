@@ -65,6 +65,8 @@ static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     case TN_W_GATE_EXPS: return h->gated;
     case TN_W_SINKS: return h->sinks;
     case TN_W_ATT_GATE: return h->attn_gate;
+    case TN_W_ATTN_SUB_NORM:
+    case TN_W_FFN_SUB_NORM: return h->sub_norms;
     case TN_W_DELTA_RATE:
     case TN_W_DELTA_NORM: return tn_delta_has(&h->delta, role);
     case TN_W_K:
@@ -347,7 +349,7 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     case TN_OP_RESIDUAL: specialise_residual(h, o); return true;
     case TN_OP_NORM:
         if (o->weight == TN_W_N_ROLES) o->kind = TN_OP_COPY;
-        return true;
+        return o->kind == TN_OP_NORM || o->in != o->out;
     case TN_OP_COPY: o->stream = r->stream; return true;
     case TN_OP_EMBED_ADD:
         o->add.type = h->embd_type;

@@ -117,6 +117,9 @@ static const char *does_not_fit(const tn_hparams *h) {
         {!experts && (h->experts_norm || h->experts_sigmoid || h->experts_bias || h->shared_expert),
          "experts"},
         {h->shared_gate && !h->shared_expert, "shared_gate"},
+        {h->sub_norms && (experts || conv || delta || streams || h->parallel_block || tn_latent(h) ||
+                          h->n_kv_shared || h->window_d_head),
+         "sub_norms"},
         {!tn_experts_groups_ok(h), "experts_groups"},
         {h->experts_beside && (!experts || h->shared_expert || h->n_dense), "experts_beside"},
         {experts && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block), "experts"},

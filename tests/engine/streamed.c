@@ -69,6 +69,7 @@ static const char *const archs[] = {"tiny-llama",
                                     "tiny-deepseek2",
                                     "tiny-deepseek2+joint",
                                     "tiny-starcoder2",
+                                    "tiny-bitnet",
                                     "tiny-qwen2+mtp",
                                     "tiny-qwen35+mtp"};
 static const char *const ways[] = {"threads", "threads-direct", "uring", "uring-direct"};

@@ -274,9 +274,10 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {
-        "tiny-qwen2",  "tiny-gemma2",  "tiny-phi2",      "tiny-llama",     "tiny-qwen3moe",  "tiny-qwen35moe",
-        "tiny-gemma4", "tiny-gemma3n", "tiny-gemma4moe", "tiny-falcon-h1", "tiny-deepseek2", "tiny-minicpm3"};
+    static const char *const names[] = {"tiny-qwen2",     "tiny-gemma2",    "tiny-phi2",      "tiny-llama",
+                                        "tiny-qwen3moe",  "tiny-qwen35moe", "tiny-gemma4",    "tiny-gemma3n",
+                                        "tiny-gemma4moe", "tiny-falcon-h1", "tiny-deepseek2", "tiny-minicpm3",
+                                        "tiny-bitnet"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
@@ -415,7 +416,12 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += h->delta.no_norm ? 2 : 4;
             break;
         case TN_OP_NORM:
-            for (int32_t i = 0; i < (op->in == TN_BUF_Q_A ? h->latent.q_rank : h->n_embd); i++) n += 2;
+            for (int32_t i = 0; i < (op->in == TN_BUF_Q_A   ? h->latent.q_rank
+                                     : op->in == TN_BUF_ATT ? h->n_heads * h->d_head
+                                     : op->in == TN_BUF_UP  ? h->n_ff
+                                                            : h->n_embd);
+                 i++)
+                n += 2;
             break;
         case TN_OP_LATENT:
             for (int32_t i = 0; i < h->latent.rank; i++) n += 2;

@@ -45,8 +45,8 @@ static float *read_all(const tn_source *s, int layer, tn_role role, int64_t *n) 
 static void both_formats_hold_the_same_model(void **state) {
     (void)state;
     static const char *const names[] = {
-        "llama",  "llama3-rope", "llama-linear-rope", "qwen2",    "qwen3", "gemma",
-        "gemma2", "phi2",        "phi3-short",        "phi3-long"};
+        "llama",  "llama3-rope", "llama-linear-rope", "qwen2",     "qwen3",  "gemma",
+        "gemma2", "phi2",        "phi3-short",        "phi3-long", "bitnet", "bitnet-plain"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char hf_path[512], gguf_path[512];
         snprintf(hf_path, sizeof hf_path, FIXTURES "%s", names[i]);
@@ -485,6 +485,12 @@ static void configs(void **state) {
         {"llama", "{\"use_pos_enc\":false}", TERN_E_UNSUPPORTED, "'use_pos_enc' is not supported"},
         {"llama", "{\"quantization_config\":{\"bits\":4}}", TERN_E_UNSUPPORTED,
          "'quantization_config' is not supported"},
+        {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"offline\"}}", TERN_E_UNSUPPORTED,
+         "its weights are packed ('quantization_mode' is 'offline')"},
+        {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"online\",\"use_rms_norm\":true}}",
+         TERN_E_UNSUPPORTED, "'use_rms_norm' of 'quantization_config' is not supported"},
+        {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"online\",\"quant_method\":\"fp8\"}}",
+         TERN_E_UNSUPPORTED, "'quant_method' of 'quantization_config' is not supported"},
         {"llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"long_mscale\":1.2}}",
          TERN_E_UNSUPPORTED, "'long_mscale' is not supported for model type llama"},
         {"llama", "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"turns\":2}}}",

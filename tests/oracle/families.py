@@ -19,6 +19,7 @@ LLAMA_NAMES = dict(
 )
 FAMILIES = {
     "arcee": dict(gated=False),
+    "bitnet": dict(sub_norms=True),
     "starcoder2": dict(gated=False, layer_norm=True, norm_bias=True, bias=True, names=dict(up="mlp.c_fc", down="mlp.c_proj")),
     "stablelm": dict(layer_norm=True, norm_bias=True),
     "nemotron": dict(gated=False, layer_norm=True, norm_bias=True, plus_one=True),
@@ -50,7 +51,7 @@ FAMILIES = {
 def spec_of(cfg):
     """The family's words and names, and what the configuration adds to them."""
     s = dict(gated=True, layer_norm=False, norm_bias=False, bias=False, qkv_bias=False, plus_one=False, neighbours=False, post=False,
-             parallel=False, head_norms=None, qkv_in_order=False)
+             parallel=False, head_norms=None, qkv_in_order=False, sub_norms=False)
     f = FAMILIES[cfg["model_type"]]
     s.update({k: v for k, v in f.items() if k != "names"})
     if cfg.get("use_parallel_residual"):
@@ -88,6 +89,16 @@ def mixture(cfg):
                     dense=cfg["first_k_dense_replace"], shared=cfg["moe_intermediate_size"] * cfg["n_shared_experts"], gate=False,
                     norm=cfg["norm_topk_prob"], bias="mlp.gate.e_score_correction_bias", scale=cfg["routed_scaling_factor"])
     return None
+
+
+def ternary(values, dtype):
+    """Weights as BitNet computes with them: each is the nearest of -s, 0 and s, where s is their mean magnitude, in the type of storage."""
+    s = max(np.abs(values).mean(), 1e-5)
+    return Stored(np.clip(np.rint(values / s), -1, 1) * s, dtype).values
+
+
+def is_ternary(cfg, key):
+    return cfg.get("quantization_config") and key.startswith("model.layers.") and key.endswith("_proj.weight")
 
 
 def checkpoint(name, cfg, dtype, vector_dtype, uniform):
@@ -135,6 +146,9 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
             vector(p + n["q_norm"] + ".weight", d, 1.5, 0.5)
             vector(p + n["k_norm"] + ".weight", d, 1.5, 0.5)
         matrix(p + n["o"], c, n_heads * d, 1.0, s["bias"])
+        if s["sub_norms"]:
+            norm(p + "self_attn.attn_sub_norm", n_heads * d)
+            norm(p + "mlp.ffn_sub_norm", f)
         if moe and i >= moe["dense"]:
             matrix(p + n["router"], moe["n"], c, 3.0)
             if moe["bias"]:
@@ -216,6 +230,9 @@ def forward(cfg, w, ids, n_ctx):
     act = ACTIVATIONS[cfg.get("hidden_act") or cfg["activation_function"]]
     freq, mscale = rope_of(cfg, d, n_ctx)
     turn = rotate_neighbours if s["neighbours"] else rotate
+    if cfg.get("quantization_config"):
+        stored, dtype = w, {"bfloat16": "BF16", "float16": "F16"}[cfg["torch_dtype"]]
+        w = lambda key: ternary(stored(key), dtype) if is_ternary(cfg, key) else stored(key)
     lin = lambda x, key: linear(x, w(key + ".weight"), w(key + ".bias"))
 
     def norm(x, key):
@@ -245,7 +262,8 @@ def forward(cfg, w, ids, n_ctx):
         if s["head_norms"] == "after":
             q, k = rms_norm(q, w(p + n["q_norm"] + ".weight"), eps), rms_norm(k, w(p + n["k_norm"] + ".weight"), eps)
         window = cfg["sliding_window"] if sliding or (family == "starcoder2" and cfg.get("sliding_window")) else None
-        a = lin(attention(q, k, v, 1 / math.sqrt(d), window), p + n["o"])
+        a = attention(q, k, v, 1 / math.sqrt(d), window)
+        a = lin(norm(a, p + "self_attn.attn_sub_norm") if s["sub_norms"] else a, p + n["o"])
         if s["parallel"]:
             y = gated(h, *(w(p + n[m] + ".weight") for m in ("gate", "up", "down")), act)
             x = x + a + y
@@ -257,6 +275,9 @@ def forward(cfg, w, ids, n_ctx):
         elif "gate_up" in n:
             gate, up = np.split(linear(h, w(p + n["gate_up"] + ".weight")), 2, axis=1)
             y = linear(act(gate) * up, w(p + n["down"] + ".weight"))
+        elif s["sub_norms"]:
+            y = act(lin(h, p + n["gate"])) * lin(h, p + n["up"])
+            y = lin(norm(y, p + "mlp.ffn_sub_norm"), p + n["down"])
         elif s["gated"]:
             y = gated(h, *(w(p + n[m] + ".weight") for m in ("gate", "up", "down")), act)
         else:
@@ -308,6 +329,10 @@ def gguf(cfg, tensors, name, widen=False):
         say("attention.sliding_window", cfg["sliding_window"])
     if family == "stablelm":  # what converters write where the configuration does not tell
         say("use_parallel_residual", cfg.get("use_parallel_residual", True))
+    if family == "bitnet":
+        say("hidden_act", cfg["hidden_act"])
+        say("rope.scaling.type", "linear")
+        say("rope.scaling.factor", 1.0)
     if moe:
         say("expert_count", moe["n"])
         say("expert_used_count", moe["used"])
@@ -362,9 +387,12 @@ def gguf(cfg, tensors, name, widen=False):
             put(f"blk.{layer}.attn_v.weight", both[:, -1].reshape(n_kv * d, -1), t.dtype)
             continue
         else:
-            new = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}.get(part) or parts[own[part]]
+            new = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
+                   "self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"}.get(part) or parts[own[part]]
         if s["plus_one"] and end == "weight" and v.ndim == 1:
             v = v + 1
+        if is_ternary(cfg, key):
+            v = ternary(v, t.dtype)
         if family == "arcee" and own.get(part) in ("q", "k"):
             v = interleave_pairs(v, n_heads if own[part] == "q" else n_kv)
         put(f"blk.{layer}.{new}.{end}", v, t.dtype)
@@ -391,6 +419,13 @@ BF16 = dict(dtype="BF16", vectors="BF16", n_tok=32, gguf=True)
 CASES = {
     "arcee": dict(F16, cfg=config("ArceeForCausalLM", "arcee", hidden_act="relu2", rms_norm_eps=1e-5, tie_word_embeddings=False, mlp_bias=False,
                                   attention_bias=False), shows=[dict(hidden_act="relu"), dict(rope_theta=1e6)]),
+    "bitnet": dict(BF16, cfg=config(  # weights as they are trained
+        "BitNetForCausalLM", "bitnet", hidden_act="relu2", rms_norm_eps=1e-5, tie_word_embeddings=True, torch_dtype="bfloat16",
+        quantization_config={"linear_class": "autobitlinear", "quant_method": "bitnet", "quantization_mode": "online"}),
+        shows=[dict(hidden_act="relu"), dict(quantization_config=None), dict(drop="attn_sub_norm.weight"), dict(drop="ffn_sub_norm.weight")]),
+    "bitnet-plain": dict(F16, cfg=config(  # and such as are computed with as they are
+        "BitNetForCausalLM", "bitnet", hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=True, torch_dtype="float16"),
+        shows=[dict(hidden_act="relu2"), dict(drop="ffn_sub_norm.weight"), dict(rms_norm_eps=0.1)]),
     "starcoder2": dict(BF16, cfg=config(
         "Starcoder2ForCausalLM", "starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5, norm_type="layer_norm", mlp_type="default",
         use_bias=True, sliding_window=9, tie_word_embeddings=True, attention_dropout=0.1),
