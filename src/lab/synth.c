@@ -201,6 +201,12 @@ typedef struct synth {
     tern_error *err;
 } synth;
 
+/* Gate and up of the experts as one tensor. */
+static bool gate_up(const synth *s) {
+    const char *name = s->arch->gguf_names[TN_W_UP_EXPS];
+    return name && strstr(name, "gate_up");
+}
+
 /* Gemma 3n's files have keys and values of layers that read others', too. */
 static bool present(const synth *s, int layer, tn_role role) {
     if (s->arch->streams && layer >= 0 && (role == TN_W_K || role == TN_W_V || role == TN_W_K_NORM))
@@ -248,8 +254,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
         *rows = *cols, *cols = taps;
     }
     if (role == TN_W_PLE_IN) *rows *= s->h.n_layers;
-    if (s->arch->experts_beside && role == TN_W_UP_EXPS) return false; /* one tensor with the gates */
-    if (s->arch->experts_beside && role == TN_W_GATE_EXPS) *rows *= 2;
+    if (gate_up(s) && role == TN_W_UP_EXPS) return false;
+    if (gate_up(s) && role == TN_W_GATE_EXPS) *rows *= 2;
     if (is_stream(role)) *rows *= TN_STREAMS - 1;
     if (is_stream(role) && role != TN_W_ALTUP_IN_1 && role != TN_W_ALTUP_OUT_1) return false;
     if (s->arch->attn_gate && role == TN_W_Q) *rows *= 2;
@@ -556,7 +562,7 @@ static void put_keys(synth *s, const shape *p) {
     if (s->arch->delta) put_delta_keys(s, p);
     if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
-        tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
+        if (!s->arch->latent) tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
     }
     if (s->arch->scales == TN_SCALES_COHERE) {
         tn_gguf_put_f32(s->w, KEY("logit_scale"), 0.5f);

@@ -299,7 +299,9 @@ static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
         h->no_rope_pattern = 1; /* so these files say that no layer has rope */
     if (a->temperature) {
         h->temp_scale = (float)num_key(k, "attention.temperature_scale", 0);
-        h->temp_every = int_key(k, "rope.scaling.original_context_length", h->temp_scale != 0, 0);
+        h->temp_every = a->latent ? int_key(k, "attention.temperature_length", false, 0) : 0;
+        if (!h->temp_every)
+            h->temp_every = int_key(k, "rope.scaling.original_context_length", h->temp_scale != 0, 0);
     }
     return k->st;
 }

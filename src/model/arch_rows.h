@@ -62,11 +62,13 @@
     [TN_W_MAMBA_CONV_B] = "mixer.conv1d.bias", [TN_W_MAMBA_D] = "mixer.D"
 
 /* Latent attention, and experts after a dense layer or more. */
-#define LIKE_DEEPSEEK                                                                                        \
+#define WITH_LATENTS                                                                                         \
     .act = TN_ACT_SILU, .gated = true, .latent = true, .gguf_permuted = true, .hf_permuted = true,           \
-    .experts = true, .experts_said = true, .shared_expert = true, .shared_ungated = true,                    \
-    .dense_first = true, .gguf_names = {GGUF_SHARED},                                                        \
-    .hf_names = {HF_SHARED("mlp.shared_experts."), [TN_W_EXPERTS_BIAS] = "mlp.gate.e_score_correction_bias"}
+    .experts = true, .shared_expert = true, .shared_ungated = true, .dense_first = true
+#define LIKE_DEEPSEEK                                                                                        \
+    WITH_LATENTS, .experts_said = true, .gguf_names = {GGUF_SHARED},                                         \
+                  .hf_names = {HF_SHARED("mlp.shared_experts."), [TN_W_EXPERTS_BIAS] =                       \
+                                                                     "mlp.gate.e_score_correction_bias"}
 
 /* The state spaces of hybrids. */
 #define HF_MAMBA                                                                                             \

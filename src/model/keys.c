@@ -137,6 +137,7 @@ static const struct {
     {"rope.mscale_all_dim", "rope.scaling.yarn_log_multiplier", NULL, 0},
     {NULL, "rope.scaling.yarn_attn_factor", NULL, 0},
     {"rope.truncate", NULL, NULL, 0},
+    {"rope.max_position_embeddings", NULL, latent, 0}, /* said beside rope too */
     {NULL, "rope.scaling.yarn_ext_factor", NULL, 0},
     {"rope.alpha", NULL, NULL, 0},
     {"rope.llama_4_scaling_beta", NULL, NULL, 0}, /* parse_rope refuses it where it is not read */

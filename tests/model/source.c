@@ -45,8 +45,8 @@ static float *read_all(const tn_source *s, int layer, tn_role role, int64_t *n) 
 static void both_formats_hold_the_same_model(void **state) {
     (void)state;
     static const char *const names[] = {
-        "llama",  "llama3-rope", "llama-linear-rope", "qwen2",     "qwen3",  "gemma",
-        "gemma2", "phi2",        "phi3-short",        "phi3-long", "bitnet", "bitnet-plain"};
+        "llama", "llama3-rope", "llama-linear-rope", "qwen2",  "qwen3",        "gemma",   "gemma2",
+        "phi2",  "phi3-short",  "phi3-long",         "bitnet", "bitnet-plain", "mistral4"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char hf_path[512], gguf_path[512];
         snprintf(hf_path, sizeof hf_path, FIXTURES "%s", names[i]);
@@ -485,6 +485,10 @@ static void configs(void **state) {
         {"llama", "{\"use_pos_enc\":false}", TERN_E_UNSUPPORTED, "'use_pos_enc' is not supported"},
         {"llama", "{\"quantization_config\":{\"bits\":4}}", TERN_E_UNSUPPORTED,
          "'quantization_config' is not supported"},
+        {"mistral4",
+         "{\"n_group\":2,\"topk_group\":1,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
+         "size\":16,\"n_shared_experts\":1}",
+         TERN_E_UNSUPPORTED, "'n_group' is not supported for model type mistral4"},
         {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"offline\"}}", TERN_E_UNSUPPORTED,
          "its weights are packed ('quantization_mode' is 'offline')"},
         {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"online\",\"use_rms_norm\":true}}",
