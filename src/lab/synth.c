@@ -522,8 +522,9 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("rope.dimension_count"), (uint32_t)(p->n_rot ? p->n_rot : p->d_head));
     tn_gguf_put_f32(s->w, KEY("rope.freq_base"), p->rope_base);
     tn_gguf_put_f32(s->w,
-                    KEY(s->arch->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon"
-                                                       : "attention.layer_norm_rms_epsilon"),
+                    KEY(s->arch->norm == TN_NORM_LAYER && s->arch->experts_mixer == 0
+                            ? "attention.layer_norm_epsilon"
+                            : "attention.layer_norm_rms_epsilon"),
                     p->eps);
     if (!strcmp(p->arch, "gemma2")) {
         tn_gguf_put_f32(s->w, KEY("attn_logit_softcapping"), 50);

@@ -141,6 +141,7 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->experts_norm = a->experts_norm;
     h->experts_sigmoid = a->experts_sigmoid;
     h->experts_scale = 1;
+    h->experts_mixer = a->experts_mixer;
     h->shared_expert = a->shared_expert;
     h->shared_gate = a->shared_expert && !a->shared_ungated;
     h->attn_gate = a->attn_gate;
@@ -183,6 +184,19 @@ static tern_status finish_scales(const tn_arch *a, const char *file, tn_hparams 
     TN_FAIL_IF(h->temp_scale != 0 && !(h->temp_scale > 0 && h->temp_scale < 100 && h->temp_every > 0), err,
                TERN_E_FORMAT, "%s: temperature scale %g for every %d tokens", file, (double)h->temp_scale,
                h->temp_every);
+    return TERN_OK;
+}
+
+/* How a row's experts are chosen. */
+static tern_status finish_experts(const char *file, const tn_hparams *h, tern_error *err) {
+    TN_FAIL_IF(h->experts_mixer != 0 &&
+                   !(h->experts_mixer > 0 && h->experts_mixer < 1 && h->n_experts_used == 2),
+               err, TERN_E_UNSUPPORTED,
+               "%s: %d experts a row, taken one after the other within %g of the best; want 2", file,
+               h->n_experts_used, (double)h->experts_mixer);
+    TN_FAIL_IF(!tn_experts_groups_ok(h), err, TERN_E_FORMAT,
+               "%s: %d experts in %d groups, of which a row has %d of %d", file, h->n_experts,
+               h->experts_groups, h->n_experts_used, h->experts_groups_used);
     return TERN_OK;
 }
 
@@ -249,9 +263,7 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
     TN_FAIL_IF(h->d_head % 4 || h->n_rot % 2, err, TERN_E_UNSUPPORTED,
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
-    TN_FAIL_IF(!tn_experts_groups_ok(h), err, TERN_E_FORMAT,
-               "%s: %d experts in %d groups, of which a row has %d of %d", file, h->n_experts,
-               h->experts_groups, h->n_experts_used, h->experts_groups_used);
+    TN_TRY(finish_experts(file, h, err));
     const char *wrong = tn_layers_wrong(h);
     TN_FAIL_IF(wrong, err, TERN_E_FORMAT,
                "%s: %s (%d heads; of layers with a window %d KV heads of %d values, %d rotated; "

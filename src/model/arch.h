@@ -33,6 +33,7 @@ typedef struct tn_arch {
     bool mamba_beside; /* or in every layer, beside attention (Falcon-H1) */
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
+    float experts_mixer;   /* see tn_hparams; a folder says half of it as the router's noise */
     bool experts_said;     /* the file says whether scores become sigmoids or shares */
     bool fused_in_order;   /* folders hold queries, keys and values one after another in one tensor */
     bool single;           /* see tn_hparams */

@@ -554,7 +554,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     h->norm_eps = (float)num_key(
         &k, a->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-        1e-5);
+        a->norm == TN_NORM_LAYER ? num_key(&k, "attention.layer_norm_rms_epsilon", 1e-5) : 1e-5);
     h->attn_soft_cap = (float)num_key(&k, "attn_logit_softcapping", 0);
     h->logit_soft_cap = (float)num_key(&k, "final_logit_softcapping", (double)a->logit_soft_cap);
     h->attn_scale = (float)num_key(&k, "attention.scale", (double)a->attn_scale);

@@ -282,6 +282,9 @@ static void parse_experts(tn_config *c, const tn_arch *a, tn_hparams *h) {
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = tn_config_first_whole(c, firsts, false, 0);
     if (!h->n_dense) h->n_ff_dense = 0;
+    if (a->experts_mixer > 0)
+        h->experts_mixer =
+            2 * (float)tn_config_number(c, c->o, "router_jitter_noise", false, (double)a->experts_mixer / 2);
     h->experts_scale = (float)tn_config_number(c, c->o, "routed_scaling_factor", false, 1);
     int32_t groups = tn_config_whole(c, "n_group", false, 1), of = tn_config_whole(c, "topk_group", false, 1);
     if (groups > 1) h->experts_groups = groups, h->experts_groups_used = of;
@@ -542,7 +545,8 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     bool tied = json_is_true(json_object_get(o, "tie_word_embeddings"));
     if ((a->delta || a->window_heads || a->sections) && json_is_object(text)) o = text;
     static const char *const layers[] = {"num_hidden_layers", "num_layers", NULL},
-                             *const eps[] = {"layer_norm_eps", "norm_epsilon", "norm_eps", NULL},
+                             *const eps[] = {"layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps",
+                                             NULL},
                              *const rms_eps[] = {"rms_norm_eps", "layer_norm_epsilon", NULL};
     tn_config c = {.o = o, .file = file, .err = err};
     tn_arch_begin(a, h);

@@ -37,7 +37,14 @@ static tern_status longrope(tn_config *c, const json_t *r, tn_hparams *h) {
                                    tn_config_number(c, r, "original_max_position_embeddings", false, 0));
     TN_FAIL_IF(!(orig >= 1 && orig <= h->ctx_train), c->err, TERN_E_FORMAT,
                "%s: longrope without a sane original_max_position_embeddings", c->file);
-    tn_rope_long(h, short_f, long_f, (int32_t)orig, tn_config_number(c, r, "attention_factor", false, 0));
+    double factor =
+               tn_config_number(c, r, "attention_factor", false, 0), /* Phi-3.5-MoE says two, and means one */
+        of_short = tn_config_number(c, r, "short_mscale", false, factor),
+           of_long = tn_config_number(c, r, "long_mscale", false, factor);
+    TN_FAIL_IF(of_short != of_long, c->err, TERN_E_UNSUPPORTED,
+               "%s: rope's short_mscale of %g and long_mscale of %g differ, which is not supported", c->file,
+               of_short, of_long);
+    tn_rope_long(h, short_f, long_f, (int32_t)orig, of_long);
     return TERN_OK;
 }
 

@@ -61,6 +61,13 @@
     [TN_W_DELTA_DT] = "mixer.dt_bias", [TN_W_DELTA_NORM] = "mixer.norm.weight",                              \
     [TN_W_MAMBA_CONV_B] = "mixer.conv1d.bias", [TN_W_MAMBA_D] = "mixer.D"
 
+/* Experts by the names of Mixtral's folders. */
+#define MIXTRAL_EXPERTS                                                                                      \
+    [TN_W_ROUTER] = "block_sparse_moe.gate.weight",                                                          \
+    [TN_W_GATE_EXPS] = "block_sparse_moe.experts.0.w1.weight",                                               \
+    [TN_W_UP_EXPS] = "block_sparse_moe.experts.0.w3.weight",                                                 \
+    [TN_W_DOWN_EXPS] = "block_sparse_moe.experts.0.w2.weight"
+
 /* Latent attention, and experts after a dense layer or more. */
 #define WITH_LATENTS                                                                                         \
     .act = TN_ACT_SILU, .gated = true, .latent = true, .gguf_permuted = true, .hf_permuted = true,           \

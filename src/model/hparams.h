@@ -167,6 +167,10 @@ typedef struct tn_hparams {
     /* Experts are in so many groups, of which a row has the experts of so many: those whose two largest scores (shares:
      * the largest) are largest; 0: one group */
     int32_t experts_groups, experts_groups_used;
+    /* Two experts are taken one after the other. The weight of each is its share among those whose scores are within so
+     * much of the largest, relative to it or to their own size; the first is out for the second (SparseMixer, Phi-3.5-MoE);
+     * 0: the largest, at once */
+    float experts_mixer;
     bool single; /* a layer is one block: those that mix tokens do not feed forward */
     bool
         sub_norms; /* norms in front of what brings a block's width back: of all heads, of what a gate leaves (BitNet) */

@@ -36,6 +36,7 @@ static bool bailing(const tn_arch *a) { return a->experts_sigmoid && a->fused_in
 static bool single(const tn_arch *a) { return a->single; }
 static bool latent(const tn_arch *a) { return a->latent; }
 static bool experts_said(const tn_arch *a) { return a->experts_said; }
+static bool mixer(const tn_arch *a) { return a->experts_mixer > 0; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
@@ -137,6 +138,8 @@ static const struct {
     {"rope.mscale_all_dim", "rope.scaling.yarn_log_multiplier", NULL, 0},
     {NULL, "rope.scaling.yarn_attn_factor", NULL, 0},
     {"rope.truncate", NULL, NULL, 0},
+    {"rope.short_mscale", NULL, mixer, 0},
+    {"rope.long_mscale", NULL, mixer, 0},
     {"rope.max_position_embeddings", NULL, latent, 0}, /* said beside rope too */
     {NULL, "rope.scaling.yarn_ext_factor", NULL, 0},
     {"rope.alpha", NULL, NULL, 0},
@@ -301,6 +304,8 @@ static const char *const idle_hf[] = {"architectures",
                                       "router_aux_loss_coef",
                                       "router_z_loss_coef",
                                       "router_jitter_noise",
+                                      "input_jitter_noise",
+                                      "lm_head_bias",
                                       "output_attentions",
                                       "output_hidden_states",
                                       "return_dict",

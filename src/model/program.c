@@ -186,6 +186,7 @@ static void specialise_experts(const tn_hparams *h, tn_op *o) {
     o->experts.sigmoid = h->experts_sigmoid;
     o->experts.bias = h->experts_bias;
     o->experts.scale = h->experts_scale;
+    o->experts.mixer = h->experts_mixer;
     o->experts.beside = h->experts_beside;
     o->experts.shared = h->shared_expert;
     o->experts.shared_gate = h->shared_gate;

@@ -151,6 +151,7 @@ typedef struct tn_op {
             bool
                 beside; /* scores are divided by the root of n_embd, weights multiplied by the experts' scales */
             float scale;
+            float mixer; /* see tn_hparams.experts_mixer */
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
         } experts;       /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */

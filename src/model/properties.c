@@ -104,6 +104,7 @@ static const tn_property properties[] = {
     EXTRA(INT, "experts_groups_used", experts_groups_used, 0, 0, TN_MAX_EXPERTS),
     FLAG("single_blocks", single),
     FLAG("sub_norms", sub_norms),
+    EXTRA(FLOAT, "experts_mixer", experts_mixer, 0, 0, 1),
     EXTRA(INT, "latent_rank", latent.rank, 0, 0, 1024),
     EXTRA(INT, "latent_q_rank", latent.q_rank, 0, 0, 1 << 14),
     EXTRA(INT, "latent_key", latent.d_nope, 0, 0, 1024),

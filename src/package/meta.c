@@ -121,6 +121,9 @@ static const char *does_not_fit(const tn_hparams *h) {
                           h->n_kv_shared || h->window_d_head),
          "sub_norms"},
         {!tn_experts_groups_ok(h), "experts_groups"},
+        {h->experts_mixer > 0 && (h->n_experts_used != 2 || h->experts_sigmoid || h->experts_bias ||
+                                  h->experts_groups || h->experts_beside),
+         "experts_mixer"},
         {h->experts_beside && (!experts || h->shared_expert || h->n_dense), "experts_beside"},
         {experts && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block), "experts"},
         {h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4, "n_rot"},

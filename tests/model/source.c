@@ -485,6 +485,13 @@ static void configs(void **state) {
         {"llama", "{\"use_pos_enc\":false}", TERN_E_UNSUPPORTED, "'use_pos_enc' is not supported"},
         {"llama", "{\"quantization_config\":{\"bits\":4}}", TERN_E_UNSUPPORTED,
          "'quantization_config' is not supported"},
+        {"phimoe", "{\"num_local_experts\":6,\"num_experts_per_tok\":3}", TERN_E_UNSUPPORTED,
+         "3 experts a row, taken one after the other within 0.02 of the best; want 2"},
+        {"phimoe",
+         "{\"num_local_experts\":6,\"num_experts_per_tok\":2,\"max_position_embeddings\":512,\"original_max_"
+         "position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_"
+         "factor\":[1,1,1,1],\"short_mscale\":1.1,\"long_mscale\":1.2}}",
+         TERN_E_UNSUPPORTED, "short_mscale of 1.1 and long_mscale of 1.2 differ"},
         {"mistral4",
          "{\"n_group\":2,\"topk_group\":1,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
          "size\":16,\"n_shared_experts\":1}",

@@ -15,8 +15,9 @@ LLAMA_NAMES = dict(
     layers="model.layers.", embed="model.embed_tokens", last="model.norm", head="lm_head", norm1="input_layernorm", norm2="post_attention_layernorm",
     q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.o_proj",
     gate="mlp.gate_proj", up="mlp.up_proj", down="mlp.down_proj", q_norm="self_attn.q_norm", k_norm="self_attn.k_norm",
-    router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.",
+    router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.", expert_parts=("gate_proj", "up_proj", "down_proj"),
 )
+MIXTRAL_NAMES = dict(router="block_sparse_moe.gate", expert="block_sparse_moe.experts.{}.", expert_parts=("w1", "w3", "w2"))
 FAMILIES = {
     "arcee": dict(gated=False),
     "bitnet": dict(sub_norms=True),
@@ -30,6 +31,7 @@ FAMILIES = {
         layers="transformer.h.", embed="transformer.wte", last="transformer.ln_f", norm1="ln_1", norm2="ln_2",
         q="attn.attention.q_proj", k="attn.attention.k_proj", v="attn.attention.v_proj", o="attn.attention.out_proj",
         gate="mlp.c_fc_0", up="mlp.c_fc_1", down="mlp.c_proj")),
+    "phimoe": dict(layer_norm=True, norm_bias=True, bias=True, names=MIXTRAL_NAMES),
     "seed_oss": dict(qkv_bias=True),
     "ernie4_5": dict(neighbours=True),
     "ernie4_5_moe": dict(neighbours=True),
@@ -84,6 +86,9 @@ def mixture(cfg):
         return dict(n=cfg["num_experts"], used=cfg["num_experts_per_tok"], size=cfg["moe_intermediate_size"], dense=cfg["first_k_dense_replace"],
                     shared=cfg["moe_intermediate_size"] * cfg["num_shared_experts"], gate=False, norm=cfg["norm_topk_prob"],
                     bias="mlp.gate.expert_bias", scale=cfg["routed_scaling_factor"])
+    if f == "phimoe":
+        return dict(n=cfg["num_local_experts"], used=cfg["num_experts_per_tok"], size=cfg["intermediate_size"], dense=0, shared=0, gate=False,
+                    norm=False, bias=None, scale=1.0)
     if f == "glm4_moe":
         return dict(n=cfg["n_routed_experts"], used=cfg["num_experts_per_tok"], size=cfg["moe_intermediate_size"],
                     dense=cfg["first_k_dense_replace"], shared=cfg["moe_intermediate_size"] * cfg["n_shared_experts"], gate=False,
@@ -121,10 +126,11 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
         if s["norm_bias"]:
             vector(key + ".bias", size, 0.0, 0.5)
 
-    def block(p, size):
-        matrix(p + "gate_proj", size, c, 1.5)
-        matrix(p + "up_proj", size, c, 1.5)
-        matrix(p + "down_proj", c, size)
+    def block(p, size, parts=LLAMA_NAMES["expert_parts"]):
+        gate, up, down = parts
+        matrix(p + gate, size, c, 1.5)
+        matrix(p + up, size, c, 1.5)
+        matrix(p + down, c, size)
 
     matrix(n["embed"], v, c, c**0.5 / 2)
     for i in range(cfg.get("num_hidden_layers") or cfg["num_layers"]):
@@ -154,8 +160,9 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
             if moe["bias"]:
                 out[p + moe["bias"]] = Stored(uniform(name + p + "bias", (1, moe["n"]) if "statics" in moe["bias"] else (moe["n"],)) * 0.25, "F32")
             for e in range(moe["n"]):
-                block(p + n["expert"].format(e), moe["size"])
-            block(p + n["shared"], moe["shared"])
+                block(p + n["expert"].format(e), moe["size"], n["expert_parts"])
+            if moe["shared"]:
+                block(p + n["shared"], moe["shared"])
             if moe["gate"]:
                 matrix(p + "mlp.shared_expert_gate", 1, c, 2.0)
         elif "gate_up" in n:
@@ -168,7 +175,7 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
             matrix(p + n["down"], c, f, 1.0 if s["gated"] else 2.0, s["bias"])
     norm(n["last"])
     if not cfg.get("tie_word_embeddings", "cohere" in cfg["model_type"]):
-        matrix(n["head"], v, c)
+        matrix(n["head"], v, c, 1.0, cfg.get("lm_head_bias"))
     return out
 
 
@@ -180,6 +187,21 @@ def rotate_neighbours(x, freq, mscale):
     out[..., 0 : 2 * len(freq) : 2] = a * c - b * s
     out[..., 1 : 2 * len(freq) : 2] = b * c + a * s
     return out
+
+
+def by_turns(score, noise):
+    """Phi-3.5-MoE's two experts as its published code draws them when nothing is trained (SparseMixer): the best, weighed by its share among those
+    within twice the noise of it, in proportion to it or to their own size; then the best of the others, in the same way without the first."""
+    weights, rows = np.zeros_like(score), np.arange(score.shape[0])
+    left = score.copy()
+    for _ in range(2):
+        best = left.argmax(axis=1)
+        top = left[rows, best][:, None]
+        near = (top - score) <= 2 * noise * np.maximum(np.abs(score), top)
+        kept = np.where(near, left, -np.inf)
+        weights[rows, best] = softmax(kept)[rows, best]
+        left[rows, best] = -np.inf
+    return weights
 
 
 def routed(cfg, w, p, n, x, moe, act):
@@ -200,12 +222,16 @@ def routed(cfg, w, p, n, x, moe, act):
     weights = np.zeros_like(share)
     for t in range(x.shape[0]):
         weights[t, chosen[t]] = share[t, chosen[t]]
+    if "router_jitter_noise" in cfg:
+        weights = by_turns(score, cfg["router_jitter_noise"])
     if moe["norm"]:
         weights = weights / weights.sum(axis=1, keepdims=True)
     y = np.zeros_like(x)
     for e in range(moe["n"]):
         q = p + n["expert"].format(e)
-        y += weights[:, e : e + 1] * moe["scale"] * gated(x, *(w(q + f"{m}_proj.weight") for m in ("gate", "up", "down")), act)
+        y += weights[:, e : e + 1] * moe["scale"] * gated(x, *(w(q + f"{m}.weight") for m in n["expert_parts"]), act)
+    if not moe["shared"]:
+        return y
     shared = gated(x, *(w(p + n["shared"] + f"{m}_proj.weight") for m in ("gate", "up", "down")), act)
     if moe["gate"]:
         shared = shared / (1 + np.exp(-linear(x, w(p + "mlp.shared_expert_gate.weight"))))
@@ -218,7 +244,8 @@ def rope_of(cfg, d, n_ctx):
     scaling = cfg.get("rope_scaling")
     if scaling and scaling.get("type", scaling.get("rope_type")) in ("mrope", "dynamic"):
         cfg = {k: v for k, v in cfg.items() if k != "rope_scaling"}  # text has one position; nothing changes in the trained context
-    return rope_frequencies(cfg, int(share * d), n_ctx)
+    freq, mscale = rope_frequencies(cfg, int(share * d), n_ctx)
+    return freq, (scaling or {}).get("long_mscale", mscale)
 
 
 def forward(cfg, w, ids, n_ctx):
@@ -284,7 +311,7 @@ def forward(cfg, w, ids, n_ctx):
             y = lin(act(lin(h, p + n["up"])), p + n["down"])
         x = x + (norm(y, p + "post_mlp_layernorm") if s["post"] else y)
     head = w(n["head"] + ".weight")
-    logits = linear(norm(x, n["last"]), w(n["embed"] + ".weight") if head is None else head)
+    logits = linear(norm(x, n["last"]), w(n["embed"] + ".weight") if head is None else head, w(n["head"] + ".bias"))
     return logits * cfg.get("logit_scale", 1.0)
 
 
@@ -325,6 +352,10 @@ def gguf(cfg, tensors, name, widen=False):
     if "logit_scale" in cfg:
         say("logit_scale", cfg["logit_scale"])
         say("rope.scaling.type", "none")
+    s_long = cfg.get("rope_scaling") or {}
+    if "long_factor" in s_long:
+        say("rope.scaling.original_context_length", s_long["original_max_position_embeddings"])
+        say("rope.scaling.attn_factor", s_long["long_mscale"])
     if family == "cohere2" or (family == "starcoder2" and cfg.get("sliding_window")):
         say("attention.sliding_window", cfg["sliding_window"])
     if family == "stablelm":  # what converters write where the configuration does not tell
@@ -340,7 +371,7 @@ def gguf(cfg, tensors, name, widen=False):
         if family == "bailing_moe_v2":
             say("expert_group_count", cfg["n_group"])
             say("expert_group_used_count", cfg["topk_group"])
-        if family != "glm4_moe":
+        if family != "glm4_moe" and moe["shared"]:
             say("expert_shared_feed_forward_length", moe["shared"])
         if family in ("glm4_moe", "ernie4_5_moe", "bailing_moe_v2"):
             say("expert_shared_count", moe["shared"] // moe["size"])
@@ -359,6 +390,8 @@ def gguf(cfg, tensors, name, widen=False):
     if s_llama3.get("rope_type") == "llama3":
         plain = {k: v for k, v in cfg.items() if k != "rope_scaling"}
         out["rope_freqs.weight"] = Stored(rope_frequencies(plain, n_rot, 0)[0] / rope_frequencies(cfg, n_rot, 0)[0], "F32")
+    for what in ("long", "short") if "long_factor" in s_long else ():
+        out[f"rope_factors_{what}.weight"] = Stored(np.array(s_long[what + "_factor"]), "F32")
     for key, t in tensors.items():
         v, stem, end = t.values, *(key.rsplit(".", 1) if key.endswith((".weight", ".bias")) else (key, "bias"))
         if not stem.startswith(n["layers"]):
@@ -369,7 +402,7 @@ def gguf(cfg, tensors, name, widen=False):
             continue
         layer, part = stem[len(n["layers"]) :].split(".", 1)
         if ".experts." in part:
-            which = part.split(".")[-1].split("_")[0]
+            which = ("gate", "up", "down")[n["expert_parts"].index(part.split(".")[-1])]
             experts.setdefault(f"blk.{layer}.ffn_{which}_exps.weight", []).append(t)
             continue
         if moe and part.startswith(n["shared"]):
@@ -412,6 +445,8 @@ def config(architecture, model_type, **more):
 
 RMS = dict(hidden_act="silu", rms_norm_eps=1e-5)
 LLAMA3 = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "llama3"}
+PHI_LONG = {"type": "longrope", "long_factor": [1.0, 1.5, 2.0, 3.0], "short_factor": [1.0, 1.1, 1.2, 1.4], "long_mscale": 1.243,
+            "short_mscale": 1.243, "original_max_position_embeddings": 64}
 MROPE = {"type": "mrope", "mrope_section": [1, 1, 2]}
 F16 = dict(dtype="F16", vectors="F16", n_tok=32, gguf=True)
 BF16 = dict(dtype="BF16", vectors="BF16", n_tok=32, gguf=True)
@@ -451,6 +486,16 @@ CASES = {
         "SeedOssForCausalLM", "seed_oss", **RMS, head_dim=16, attention_bias=True, attention_out_bias=False, mlp_bias=False,
         rope_scaling={"rope_type": "default"}, residual_dropout=0.1, tie_word_embeddings=False),
         shows=[dict(rope_theta=1e6), dict(drop="q_proj.bias")]),
+    "phimoe": dict({**BF16, "gguf": False}, cfg=config(
+        "PhiMoEForCausalLM", "phimoe", **RMS, num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.4, input_jitter_noise=0.01,
+        attention_bias=True, lm_head_bias=True, sliding_window=512, output_router_logits=False, router_aux_loss_coef=0.0,
+        rope_scaling=PHI_LONG, original_max_position_embeddings=64, tie_word_embeddings=False),
+        shows=[dict(router_jitter_noise=0.01), dict(rope_theta=1e6), dict(drop="input_layernorm.bias"), dict(drop="o_proj.bias"),
+               dict(drop="lm_head.bias"), dict(rope_scaling={**PHI_LONG, "short_mscale": 1.0, "long_mscale": 1.0})]),
+    "phimoe-gguf": dict(F16, n_ctx=128, gguf_only=True, cfg=config(  # whose files do not say the noise; beyond the first context
+        "PhiMoEForCausalLM", "phimoe", **RMS, num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.01, input_jitter_noise=0.0,
+        attention_bias=True, lm_head_bias=True, sliding_window=512, rope_scaling=PHI_LONG, original_max_position_embeddings=64,
+        tie_word_embeddings=False), shows=[dict(router_jitter_noise=0.2), dict(rope_theta=1e6), dict(n_ctx=64)]),
     "ernie4_5": dict(BF16, cfg=config("Ernie4_5ForCausalLM", "ernie4_5", **RMS, head_dim=16, use_bias=False, use_rmsnorm=True, tie_word_embeddings=True),
                      shows=[dict(rope_theta=1e6), dict(rms_norm_eps=0.1)]),
     "ernie4_5-moe": dict(BF16, cfg=config(

@@ -9,7 +9,7 @@ from files import Stored
 from reference import ACTIVATIONS, FORWARD, attention, gated, linear, rms_norm, rope_frequencies, rotate
 
 FAMILIES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "minicpm3")
-NAMES = dict(router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.")
+NAMES = dict(router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.", expert_parts=("gate_proj", "up_proj", "down_proj"))
 LATENT_EPS = 1e-6  # of the norms of latents, which are made without the model's own
 
 
