@@ -289,6 +289,8 @@ static const tn_synth_shape shapes[] = {
      .spread = true},
     {"tiny-phimoe", "phimoe", 3, 64, 4, 2, 16, 96, 512, 4096, 1e4f, 1e-5f, false, .n_experts = 8, .n_used = 2,
      .spread = true},
+    {"tiny-minimax-m2", "minimax-m2", 3, 64, 4, 2, 32, 48, 512, 4096, 5e6f, 1e-6f, false, .n_rot = 16,
+     .n_experts = 8, .n_used = 3, .spread = true},
     {"tiny-command-r", "command-r", 3, 64, 4, 2, 16, 128, 512, 4096, 8e6f, 1e-5f, true, .spread = true},
     {"tiny-cohere2", "cohere2", 5, 64, 4, 2, 16, 128, 512, 4096, 5e4f, 1e-5f, true, .window = 64,
      .spread = true},

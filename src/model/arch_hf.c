@@ -539,6 +539,22 @@ static tern_status check_keys(const tn_config *c, const tn_arch *a) {
     return TERN_OK;
 }
 
+/* MiniMax-M2: what its configuration says as its forerunners did, whose layers differed. */
+static tern_status minimax_ok(const tn_config *c, const tn_arch *a) {
+    const json_t *kinds = json_object_get(c->o, "attn_type_list"), *v;
+    size_t i;
+    if (!a->qk_norm_whole || !a->experts_sigmoid) return TERN_OK;
+    json_array_foreach(kinds, i, v)
+        TN_FAIL_IF(json_integer_value(v) != 1, c->err, TERN_E_UNSUPPORTED,
+                   "%s: 'attn_type_list' is %d of layer %zu; attention alone is supported, 1", c->file,
+                   (int)json_integer_value(v), i);
+    static const char *const flags[] = {"use_qk_norm", "use_routing_bias"};
+    for (i = 0; i < 2; i++)
+        TN_FAIL_IF(json_is_false(json_object_get(c->o, flags[i])), c->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is false, which is not supported", c->file, flags[i]);
+    return TERN_OK;
+}
+
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
                                tern_error *err) {
     const json_t *text = json_object_get(o, "text_config"); /* of a model that sees and reads */
@@ -580,6 +596,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
         tn_config_whole(&c, "mtp_num_hidden_layers", false, 0); /* whether they are there, the tensors tell */
     TN_TRY(c.st);
     TN_TRY(check_keys(&c, a));
+    TN_TRY(minimax_ok(&c, a));
     bool ternary; /* the reader of weights asks again */
     TN_TRY(tn_arch_ternary_hf(a, o, file, &ternary, err));
     TN_TRY(parse_windows(&c, a, h));

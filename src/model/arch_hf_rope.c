@@ -135,6 +135,8 @@ tern_status tn_arch_rope_hf(tn_config *c, const tn_arch *a, tn_hparams *h) {
     double local_base = tn_config_number(c, c->o, "rope_local_base_freq", false,
                                          a->local_base > 0 ? a->local_base : h->rope_base);
     if (local != r) local_base = tn_config_number(c, local, "rope_theta", false, local_base);
+    if (a->qk_norm_whole && a->experts_sigmoid && h->d_head > 0) /* MiniMax says how many values */
+        partial = tn_config_number(c, c->o, "rotary_dim", false, partial * h->d_head) / h->d_head;
     TN_FAIL_IF(!(partial > 0 && partial <= 1), c->err, TERN_E_FORMAT, "%s: partial_rotary_factor %g", c->file,
                partial);
     TN_TRY(c->st);

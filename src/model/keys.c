@@ -37,6 +37,7 @@ static bool single(const tn_arch *a) { return a->single; }
 static bool latent(const tn_arch *a) { return a->latent; }
 static bool experts_said(const tn_arch *a) { return a->experts_said; }
 static bool mixer(const tn_arch *a) { return a->experts_mixer > 0; }
+static bool minimax(const tn_arch *a) { return a->qk_norm_whole && a->experts_sigmoid; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
@@ -104,6 +105,16 @@ static const struct {
     {"scale_attn_weights", NULL, only, 1},
     {"qk_layernorm", NULL, nobody, 0},
     {"use_qk_norm", NULL, hunyuan, 0},
+    {"use_qk_norm", NULL, minimax, 0}, /* with the two below: minimax_ok looks at them */
+    {"use_routing_bias", NULL, minimax, 0},
+    {"attn_type_list", NULL, minimax, 0},
+    {"layernorm_full_attention_beta", NULL, only, 1},
+    {"layernorm_linear_attention_beta", NULL, only, 1},
+    {"layernorm_mlp_beta", NULL, only, 1},
+    {"mlp_intermediate_size", NULL, minimax, 0}, /* of a block that no layer has */
+    {"mtp_transformer_layers", NULL, minimax, 0},
+    {"num_mtp_modules", NULL, minimax, 0},
+    {"use_mtp", NULL, minimax, 0},
     {"use_cla", NULL, nobody, 0},
     {"use_bidirectional_attention", NULL, bidirectional, 0},
     {"use_rotary_pos_emb", NULL, only, 1},
@@ -138,6 +149,7 @@ static const struct {
     {"rope.mscale_all_dim", "rope.scaling.yarn_log_multiplier", NULL, 0},
     {NULL, "rope.scaling.yarn_attn_factor", NULL, 0},
     {"rope.truncate", NULL, NULL, 0},
+    {"rotary_dim", NULL, minimax, 0},
     {"rope.short_mscale", NULL, mixer, 0},
     {"rope.long_mscale", NULL, mixer, 0},
     {"rope.max_position_embeddings", NULL, latent, 0}, /* said beside rope too */
@@ -430,6 +442,9 @@ static const struct {
     {"router_dtype", "fp32", bailing},
     {"router_type", "topN", bailing},
     {"mamba_hidden_act", "silu", single},
+    {"scoring_func", "sigmoid", minimax},
+    {"qk_norm_type", "per_layer", minimax},
+    {"shared_moe_mode", "sigmoid", minimax},
     {"topk_method", "greedy", experts_said},
     {"topk_method", "group_limited_greedy", experts_said}, /* of more groups than one: n_group */
     {"topk_method", "noaux_tc", experts_said},

@@ -492,6 +492,14 @@ static void configs(void **state) {
          "position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_"
          "factor\":[1,1,1,1],\"short_mscale\":1.1,\"long_mscale\":1.2}}",
          TERN_E_UNSUPPORTED, "short_mscale of 1.1 and long_mscale of 1.2 differ"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"attn_type_list\":[1,0]}",
+         TERN_E_UNSUPPORTED, "'attn_type_list' is 0 of layer 1"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"use_routing_bias\":false}",
+         TERN_E_UNSUPPORTED, "'use_routing_bias' is false"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"layernorm_mlp_beta\":0.5}",
+         TERN_E_UNSUPPORTED, "'layernorm_mlp_beta' is not supported"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"qk_norm_type\":\"per_head\"}",
+         TERN_E_UNSUPPORTED, "'qk_norm_type' is not supported"},
         {"mistral4",
          "{\"n_group\":2,\"topk_group\":1,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
          "size\":16,\"n_shared_experts\":1}",

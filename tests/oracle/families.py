@@ -32,6 +32,7 @@ FAMILIES = {
         q="attn.attention.q_proj", k="attn.attention.k_proj", v="attn.attention.v_proj", o="attn.attention.out_proj",
         gate="mlp.c_fc_0", up="mlp.c_fc_1", down="mlp.c_proj")),
     "phimoe": dict(layer_norm=True, norm_bias=True, bias=True, names=MIXTRAL_NAMES),
+    "minimax_m2": dict(head_norms="whole", names=MIXTRAL_NAMES),
     "seed_oss": dict(qkv_bias=True),
     "ernie4_5": dict(neighbours=True),
     "ernie4_5_moe": dict(neighbours=True),
@@ -86,6 +87,9 @@ def mixture(cfg):
         return dict(n=cfg["num_experts"], used=cfg["num_experts_per_tok"], size=cfg["moe_intermediate_size"], dense=cfg["first_k_dense_replace"],
                     shared=cfg["moe_intermediate_size"] * cfg["num_shared_experts"], gate=False, norm=cfg["norm_topk_prob"],
                     bias="mlp.gate.expert_bias", scale=cfg["routed_scaling_factor"])
+    if f == "minimax_m2":
+        return dict(n=cfg["num_local_experts"], used=cfg["num_experts_per_tok"], size=cfg["intermediate_size"], dense=0, shared=0, gate=False,
+                    norm=True, bias="block_sparse_moe.e_score_correction_bias", scale=1.0)
     if f == "phimoe":
         return dict(n=cfg["num_local_experts"], used=cfg["num_experts_per_tok"], size=cfg["intermediate_size"], dense=0, shared=0, gate=False,
                     norm=False, bias=None, scale=1.0)
@@ -149,8 +153,9 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
             matrix(p + n["k"], n_kv * d, c, 1.7, biased)
             matrix(p + n["v"], n_kv * d, c, 1.0, biased)
         if s["head_norms"]:
-            vector(p + n["q_norm"] + ".weight", d, 1.5, 0.5)
-            vector(p + n["k_norm"] + ".weight", d, 1.5, 0.5)
+            whole = s["head_norms"] == "whole"
+            vector(p + n["q_norm"] + ".weight", n_heads * d if whole else d, 1.5, 0.5)
+            vector(p + n["k_norm"] + ".weight", n_kv * d if whole else d, 1.5, 0.5)
         matrix(p + n["o"], c, n_heads * d, 1.0, s["bias"])
         if s["sub_norms"]:
             norm(p + "self_attn.attn_sub_norm", n_heads * d)
@@ -207,7 +212,7 @@ def by_turns(score, noise):
 def routed(cfg, w, p, n, x, moe, act):
     """The experts of a row, by its scores, and the shared block, which all rows pass."""
     score = linear(x, w(p + n["router"] + ".weight"))
-    sigmoid = cfg["model_type"] in ("glm4_moe", "bailing_moe_v2") or moe["bias"] == "mlp.gate.e_score_correction_bias"
+    sigmoid = cfg["model_type"] in ("glm4_moe", "bailing_moe_v2", "minimax_m2") or moe["bias"] == "mlp.gate.e_score_correction_bias"
     share = 1 / (1 + np.exp(-score)) if sigmoid else softmax(score)
     choice = share + (w(p + moe["bias"]).reshape(-1) if moe["bias"] else 0)
     if cfg.get("n_group", 1) > 1:  # experts of the best groups alone: by their two best sigmoids, or by their best share
@@ -222,7 +227,7 @@ def routed(cfg, w, p, n, x, moe, act):
     weights = np.zeros_like(share)
     for t in range(x.shape[0]):
         weights[t, chosen[t]] = share[t, chosen[t]]
-    if "router_jitter_noise" in cfg:
+    if cfg["model_type"] == "phimoe":
         weights = by_turns(score, cfg["router_jitter_noise"])
     if moe["norm"]:
         weights = weights / weights.sum(axis=1, keepdims=True)
@@ -241,6 +246,7 @@ def routed(cfg, w, p, n, x, moe, act):
 def rope_of(cfg, d, n_ctx):
     default = {"glm4": 0.5, "glm4_moe": 0.5, "bailing_moe_v2": 0.5, "nemotron": 0.5, "stablelm": 0.25}.get(cfg["model_type"], 1.0)
     share = cfg.get("partial_rotary_factor", cfg.get("rope_pct", default))
+    share = cfg["rotary_dim"] / d if "rotary_dim" in cfg else share
     scaling = cfg.get("rope_scaling")
     if scaling and scaling.get("type", scaling.get("rope_type")) in ("mrope", "dynamic"):
         cfg = {k: v for k, v in cfg.items() if k != "rope_scaling"}  # text has one position; nothing changes in the trained context
@@ -283,6 +289,9 @@ def forward(cfg, w, ids, n_ctx):
             q, k, v = (heads(lin(h, p + n[m]), g) for m, g in zip("qkv", (n_heads, n_kv, n_kv)))
         if s["head_norms"] == "before":
             q, k = rms_norm(q, w(p + n["q_norm"] + ".weight"), eps), rms_norm(k, w(p + n["k_norm"] + ".weight"), eps)
+        if s["head_norms"] == "whole":  # of all heads together
+            q, k = (heads(rms_norm(x.reshape(len(ids), -1), w(p + n[m] + ".weight"), eps), g)
+                    for x, m, g in ((q, "q_norm", n_heads), (k, "k_norm", n_kv)))
         sliding = family == "cohere2" and (i + 1) % 4 != 0
         if family != "cohere2" or sliding:
             q, k = turn(q, freq, mscale), turn(k, freq, mscale)
@@ -320,7 +329,7 @@ FORWARD.update({f: forward for f in FAMILIES})
 # ---- GGUF ---------------------------------------------------------------------------------------------
 
 GGUF_ARCH = {"ernie4_5_moe": "ernie4_5-moe", "glm4_moe": "glm4moe", "cohere": "command-r", "qwen2_moe": "qwen2moe",
-             "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe_v2": "bailingmoe2", "qwen2_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+             "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe_v2": "bailingmoe2", "minimax_m2": "minimax-m2", "qwen2_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
 GGUF_PARTS = dict(norm1="attn_norm", norm2="ffn_norm", q="attn_q", k="attn_k", v="attn_v", o="attn_output", gate="ffn_gate", up="ffn_up",
                   down="ffn_down", q_norm="attn_q_norm", k_norm="attn_k_norm", router="ffn_gate_inp", gate_up="ffn_up")
 
@@ -378,6 +387,8 @@ def gguf(cfg, tensors, name, widen=False):
             say("leading_dense_block_count", moe["dense"])
         if family == "ernie4_5_moe":
             say("interleave_moe_layer_step", 1)
+        if family == "minimax_m2":
+            say("expert_gating_func", 2)
         if family in ("glm4_moe", "bailing_moe_v2"):
             say("expert_gating_func", 2)
             say("expert_weights_scale", moe["scale"])
@@ -496,6 +507,13 @@ CASES = {
         "PhiMoEForCausalLM", "phimoe", **RMS, num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.01, input_jitter_noise=0.0,
         attention_bias=True, lm_head_bias=True, sliding_window=512, rope_scaling=PHI_LONG, original_max_position_embeddings=64,
         tie_word_embeddings=False), shows=[dict(router_jitter_noise=0.2), dict(rope_theta=1e6), dict(n_ctx=64)]),
+    "minimax-m2": dict(BF16, cfg=config(
+        "MiniMaxM2ForCausalLM", "minimax_m2", **RMS, intermediate_size=16, head_dim=16, num_local_experts=6, num_experts_per_tok=2, rotary_dim=8,
+        use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid", attn_type_list=[1, 1], num_mtp_modules=3,
+        mtp_transformer_layers=1, use_mtp=True, mlp_intermediate_size=64, shared_intermediate_size=0, shared_moe_mode="sigmoid",
+        layernorm_full_attention_beta=1.0, layernorm_linear_attention_beta=1.0, layernorm_mlp_beta=1.0, router_jitter_noise=0.0,
+        sliding_window=None, tie_word_embeddings=False),
+        shows=[dict(num_experts_per_tok=3), dict(rotary_dim=16), dict(drop="e_score_correction_bias"), dict(drop="q_norm.weight")]),
     "ernie4_5": dict(BF16, cfg=config("Ernie4_5ForCausalLM", "ernie4_5", **RMS, head_dim=16, use_bias=False, use_rmsnorm=True, tie_word_embeddings=True),
                      shows=[dict(rope_theta=1e6), dict(rms_norm_eps=0.1)]),
     "ernie4_5-moe": dict(BF16, cfg=config(
