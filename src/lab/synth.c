@@ -434,6 +434,11 @@ static void put_layer_keys(synth *s, const shape *p) {
 /* A dense block in the first layers, and a shared expert in the others. */
 static void put_dense_keys(synth *s, const shape *p) {
     char key[96];
+    if (s->arch->experts_before) {
+        snprintf(key, sizeof key, "%s.interleave_moe_layer_step", p->arch);
+        tn_gguf_put_u32(s->w, key, (uint32_t)p->every);
+        return;
+    }
     snprintf(key, sizeof key, "%s.expert_shared_count", p->arch);
     tn_gguf_put_u32(s->w, key, (uint32_t)(p->n_ff / p->n_ff_exp));
     snprintf(key, sizeof key, "%s.%s", p->arch,
@@ -561,7 +566,9 @@ static void put_keys(synth *s, const shape *p) {
     }
     put_said(s, p);
     if (s->arch->delta) put_delta_keys(s, p);
-    if (s->arch->temperature) {
+    if (s->arch->chunked) {
+        tn_gguf_put_u32(s->w, KEY("attention.temperature_length"), 64);
+    } else if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
         if (!s->arch->latent) tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
     }
@@ -689,9 +696,10 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;
     s.h.n_ff_dense = p->n_ff_dense;
+    s.h.experts_every = p->every;
     s.h.parallel_block = s.arch->parallel_block || p->parallel;
     s.h.qk_norm = s.arch->qk_norm || p->qk_norm;
-    s.h.experts_bias = s.arch->experts_sigmoid || s.arch->experts_biased;
+    s.h.experts_bias = (s.arch->experts_sigmoid && !s.arch->experts_before) || s.arch->experts_biased;
     s.h.n_experts = p->n_experts;
     s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);

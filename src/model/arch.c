@@ -142,6 +142,9 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->experts_sigmoid = a->experts_sigmoid;
     h->experts_scale = 1;
     h->experts_mixer = a->experts_mixer;
+    h->experts_before = a->experts_before;
+    h->window_chunks = h->temp_no_rope = h->qk_norm_plain = a->chunked;
+    if (a->chunked) h->temp_scale = 0.1f, h->temp_every = 8192;
     h->shared_expert = a->shared_expert;
     h->shared_gate = a->shared_expert && !a->shared_ungated;
     h->attn_gate = a->attn_gate;
@@ -194,6 +197,11 @@ static tern_status finish_experts(const char *file, const tn_hparams *h, tern_er
                err, TERN_E_UNSUPPORTED,
                "%s: %d experts a row, taken one after the other within %g of the best; want 2", file,
                h->n_experts_used, (double)h->experts_mixer);
+    TN_FAIL_IF(h->experts_before && h->n_experts_used != 1, err, TERN_E_UNSUPPORTED,
+               "%s: %d experts a row, each of which reads the row times its weight; want 1", file,
+               h->n_experts_used);
+    TN_FAIL_IF(h->experts_every > h->n_layers, err, TERN_E_FORMAT, "%s: experts in every %d-th of %d layers",
+               file, h->experts_every, h->n_layers);
     TN_FAIL_IF(!tn_experts_groups_ok(h), err, TERN_E_FORMAT,
                "%s: %d experts in %d groups, of which a row has %d of %d", file, h->n_experts,
                h->experts_groups, h->n_experts_used, h->experts_groups_used);

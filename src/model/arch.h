@@ -33,6 +33,9 @@ typedef struct tn_arch {
     bool mamba_beside; /* or in every layer, beside attention (Falcon-H1) */
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
+    bool
+        chunked; /* windows are chunks; the layers without one have no rope, and queries that grow (Llama 4) */
+    bool experts_before;   /* see tn_hparams; the file says in which layers experts are */
     float experts_mixer;   /* see tn_hparams; a folder says half of it as the router's noise */
     bool experts_said;     /* the file says whether scores become sigmoids or shares */
     bool fused_in_order;   /* folders hold queries, keys and values one after another in one tensor */

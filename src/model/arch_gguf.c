@@ -144,6 +144,15 @@ static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
         return k->st;
     }
     if (!a->window) return TERN_OK;
+    if (a->chunked) { /* files leave it out, and mean the published size; 0 is of models without experts */
+        h->window = int_key(k, "attention.sliding_window", false, 8192);
+        h->temp_scale = (float)num_key(k, "attention.temperature_scale", (double)h->temp_scale);
+        h->temp_every = int_key(k, "attention.temperature_length", false, h->temp_every);
+        h->qk_norm_plain = h->n_experts != 128; /* which no key tells: known by its experts */
+        TN_FAIL_IF(h->window < 1, k->err, TERN_E_UNSUPPORTED, "%s: '%s' is %d, which is not supported",
+                   tn_gguf_path(k->g), key_of(k, "attention.sliding_window", buf), h->window);
+        return k->st;
+    }
     /* Gemma 2's first files do not say it */
     h->window = int_key(k, "attention.sliding_window", false, !strcmp(a->gguf, "gemma2") ? 4096 : 0);
     int64_t n = tn_gguf_arr_n(k->g, key_of(k, "attention.sliding_window_pattern", buf));
@@ -389,8 +398,10 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
         h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, n_shared * h->n_ff_exp);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
-    if (a->shared_expert && h->n_dense && dense != h->n_ff) h->n_ff_dense = dense;
-    TN_FAIL_IF(int_key(k, "interleave_moe_layer_step", false, 1) != 1, k->err, TERN_E_UNSUPPORTED,
+    const int32_t every = int_key(k, "interleave_moe_layer_step", false, 1);
+    if (a->experts_before && every > 1) h->experts_every = every;
+    if (a->shared_expert && (h->n_dense || h->experts_every) && dense != h->n_ff) h->n_ff_dense = dense;
+    TN_FAIL_IF(every != (h->experts_every ? h->experts_every : 1), k->err, TERN_E_UNSUPPORTED,
                "%s: metadata key '%s.interleave_moe_layer_step' is not 1, which is not supported",
                tn_gguf_path(k->g), a->gguf);
     h->experts_scale = (float)num_key(k, "expert_weights_scale", 1);

@@ -114,8 +114,8 @@ static const char *const hf_names[TN_W_N_ROLES] = {
 
 /* The names of a row are those of a shared expert, which this layer has not: its block is dense. */
 static bool is_dense(const tn_arch *a, const tn_hparams *h, int layer, tn_role role) {
-    return a->dense_first && a->shared_expert && layer >= 0 && layer < h->n_dense &&
-           (role == TN_W_GATE || role == TN_W_UP || role == TN_W_DOWN);
+    return a->dense_first && a->shared_expert && layer >= 0 && layer < h->n_layers &&
+           !tn_layer_has_experts(h, layer) && (role == TN_W_GATE || role == TN_W_UP || role == TN_W_DOWN);
 }
 
 const char *tn_arch_hf_layers(const tn_arch *a) { return a->hf_layers ? a->hf_layers : "model.layers."; }

@@ -58,7 +58,7 @@ int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer) {
 }
 
 bool tn_layer_may_be_sparse(const tn_hparams *h, int32_t layer) {
-    bool differ = h->window_d_head || h->window_kv_heads || h->n_kv_shared;
+    bool differ = h->window_d_head || h->window_kv_heads || h->n_kv_shared || h->window_chunks;
     return tn_layer_attends(h, layer) && !tn_latent(h) && !(differ && is_windowed(h, layer));
 }
 
@@ -84,7 +84,8 @@ bool tn_experts_groups_ok(const tn_hparams *h) {
 bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer) { return h->v_is_k && !is_windowed(h, layer); }
 
 int32_t tn_layer_ff(const tn_hparams *h, int32_t layer) {
-    if (h->n_ff_dense && layer >= 0 && layer < h->n_dense) return h->n_ff_dense;
+    if (h->n_ff_dense && layer >= 0 && layer < h->n_layers && !tn_layer_has_experts(h, layer))
+        return h->n_ff_dense;
     return h->n_ff_shared && layer >= h->n_layers - h->n_kv_shared && layer < h->n_layers ? h->n_ff_shared
                                                                                           : h->n_ff;
 }

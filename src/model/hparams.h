@@ -171,7 +171,12 @@ typedef struct tn_hparams {
      * much of the largest, relative to it or to their own size; the first is out for the second (SparseMixer, Phi-3.5-MoE);
      * 0: the largest, at once */
     float experts_mixer;
-    bool single; /* a layer is one block: those that mix tokens do not feed forward */
+    /* Llama 4: a window is a chunk of so many positions, of which a row sees those before it; queries grow with their
+     * position in the layers without rope alone, counted from 1; queries and keys are normed without weights after their
+     * rotation, where they are rotated; an expert reads a row times its weight, and what it gives is taken as it is */
+    bool window_chunks, temp_no_rope, qk_norm_plain, experts_before;
+    int32_t experts_every; /* experts are in the last of every so many layers; 0: in all */
+    bool single;           /* a layer is one block: those that mix tokens do not feed forward */
     bool
         sub_norms; /* norms in front of what brings a block's width back: of all heads, of what a gate leaves (BitNet) */
 } tn_hparams;
@@ -355,7 +360,8 @@ static inline bool tn_layer_feeds(const tn_hparams *h, int32_t layer) {
     return !h->single || h->layer_kind[layer] == TN_LAYER_FEEDS;
 }
 static inline bool tn_layer_has_experts(const tn_hparams *h, int32_t layer) {
-    return h->n_experts && layer >= h->n_dense && tn_layer_feeds(h, layer);
+    return h->n_experts && layer >= h->n_dense && tn_layer_feeds(h, layer) &&
+           (!h->experts_every || (layer + 1) % h->experts_every == 0);
 }
 static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
     if (!tn_layer_feeds(h, layer)) return false;

@@ -22,7 +22,7 @@ static bool layers_differ(const tn_arch *a) { return a->window_heads; }
 static bool streams(const tn_arch *a) { return a->streams; }
 static bool some_without_rope(const tn_arch *a) { return a->no_rope_pattern > 0; }
 static bool windows(const tn_arch *a) { return a->window; }
-static bool temperature(const tn_arch *a) { return a->temperature; }
+static bool temperature(const tn_arch *a) { return a->temperature || a->chunked; }
 static bool hunyuan(const tn_arch *a) { return a->qk_norm_last || a->qk_norm_said || a->fused_in_order; }
 static bool layer_norms(const tn_arch *a) { return a->norm == TN_NORM_LAYER; }
 static bool norm_eps(const tn_arch *a) { return a->conv || a->single || a->norm == TN_NORM_LAYER; }

@@ -121,6 +121,13 @@ static const char *does_not_fit(const tn_hparams *h) {
                           h->n_kv_shared || h->window_d_head),
          "sub_norms"},
         {!tn_experts_groups_ok(h), "experts_groups"},
+        {h->window_chunks && (!h->window || h->bidirectional), "window_chunks"},
+        {h->temp_no_rope && !h->temp_every, "temp_no_rope"},
+        {h->qk_norm_plain && (h->qk_norm || h->window_d_head || tn_latent(h)), "qk_norm_plain"},
+        {h->experts_before && (h->n_experts_used != 1 || h->experts_beside), "experts_before"},
+        {h->experts_every &&
+             (!experts || h->experts_every > h->n_layers || h->n_dense || h->single || h->experts_beside),
+         "experts_every"},
         {h->experts_mixer > 0 && (h->n_experts_used != 2 || h->experts_sigmoid || h->experts_bias ||
                                   h->experts_groups || h->experts_beside),
          "experts_mixer"},

@@ -50,11 +50,11 @@ static const family families[] = {{"tiny-gemma3", 0.1, true},         {"tiny-smo
                                   {"tiny-nemotron_h", 0.1, true},     {"tiny-nemotron_h_moe", 0.5, false},
                                   {"tiny-deepseek2", 0.5, false},     {"tiny-deepseek2+joint", 0.5, false},
                                   {"tiny-mistral4", 0.5, false},      {"tiny-phimoe", 1, true},
-                                  {"tiny-minimax-m2", 0.5, true},     {"tiny-minicpm3", 0.1, false},
-                                  {"tiny-command-r", 0.1, true},      {"tiny-cohere2", 0.1, true},
-                                  {"tiny-qwen2moe", 0.25, false},     {"tiny-hunyuan-moe", 0.25, false},
-                                  {"tiny-qwen2vl", 0.1, false},       {"tiny-qwen3vl", 0.1, false},
-                                  {"tiny-qwen3vlmoe", 0.25, false}};
+                                  {"tiny-minimax-m2", 0.5, true},     {"tiny-llama4", 1, true},
+                                  {"tiny-minicpm3", 0.1, false},      {"tiny-command-r", 0.1, true},
+                                  {"tiny-cohere2", 0.1, true},        {"tiny-qwen2moe", 0.25, false},
+                                  {"tiny-hunyuan-moe", 0.25, false},  {"tiny-qwen2vl", 0.1, false},
+                                  {"tiny-qwen3vl", 0.1, false},       {"tiny-qwen3vlmoe", 0.25, false}};
 enum { N_NAMES = sizeof families / sizeof families[0] };
 
 static char gguf[FIXTURE_PATH], package[FIXTURE_PATH], saved[FIXTURE_PATH];
@@ -296,7 +296,7 @@ static const char *const as_files[] = {
     "tiny-lfm2moe",     "tiny-qwen3next",      "tiny-qwen35",     "tiny-qwen35moe",       "tiny-granite4",
     "tiny-granite4moe", "tiny-falcon-h1",      "tiny-deepseek2",  "tiny-deepseek2+joint", "tiny-minicpm3",
     "tiny-nemotron_h",  "tiny-nemotron_h_moe", "tiny-bitnet",     "tiny-mistral4",        "tiny-phimoe",
-    "tiny-minimax-m2"};
+    "tiny-minimax-m2",  "tiny-llama4"};
 enum { N_FILES = sizeof as_files / sizeof *as_files };
 
 /* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots

@@ -108,6 +108,8 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "use_double_wide_mlp", json_true()));
             }
             if (e.a->experts_beside) assert_false(json_object_set_new(j, "top_k_experts", json_integer(2)));
+            if (e.a->experts_before)
+                assert_false(json_object_set_new(j, "num_experts_per_tok", json_integer(1)));
             if (e.a->streams) {
                 json_t *shares = json_array();
                 for (int i = 0; i < 5; i++)
@@ -352,8 +354,10 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                 for (int32_t key = 0; key <= pos0 + (h->bidirectional ? n_rows - 1 : row); key++) {
                     bool windowed = h->window && (h->window_pattern <= 1 ||
                                                   op->layer % h->window_pattern != h->window_pattern - 1);
-                    if (windowed && (h->bidirectional ? abs(key - pos0 - row) > h->window / 2
-                                                      : key + h->window <= pos0 + row))
+                    if (windowed && h->window_chunks) {
+                        if (key < (pos0 + row) / h->window * h->window) continue;
+                    } else if (windowed && (h->bidirectional ? abs(key - pos0 - row) > h->window / 2
+                                                             : key + h->window <= pos0 + row))
                         continue;
                     for (int32_t d = 0; d < tn_layer_d_head(h, op->layer); d++) n += 2; /* q k, p v */
                 }
@@ -366,10 +370,13 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                 bool local = tn_layer_rope_is_local(h, op->layer);
                 for (int32_t d = 0; d < size && head >= h->n_heads && h->v_norm; d++) n += 2;
                 bool rope = !(h->no_rope_pattern && (op->layer + 1) % h->no_rope_pattern == 0);
-                for (int32_t d = 0; d < size && h->qk_norm; d++) n += 2;
+                for (int32_t d = 0; d < size && (h->qk_norm || (h->qk_norm_plain && rope)); d++) n += 2;
                 for (int32_t pair = 0; pair < (local ? tn_local_rot(h) : h->n_rot) / 2 && rope; pair++)
                     n += 4;
-                for (int32_t d = 0; d < h->d_head && head < h->n_heads && h->temp_scale != 0; d++) n++;
+                for (int32_t d = 0;
+                     d < h->d_head && head < h->n_heads && h->temp_scale != 0 && !(h->temp_no_rope && rope);
+                     d++)
+                    n++;
             }
             break;
         case TN_OP_COPY: break;
@@ -383,7 +390,9 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd;
             if (h->shared_gate) n += h->n_embd; /* its score */
             break;
-        case TN_OP_GATHER: break;
+        case TN_OP_GATHER:
+            for (int32_t i = 0; i < h->n_embd && h->experts_before; i++) n++;
+            break;
         case TN_OP_EXPERT_GATE:
             for (int32_t i = 0; i < h->n_experts_used * h->n_ff_exp; i++) n += h->gated ? 2 : 1;
             break;

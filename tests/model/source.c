@@ -500,6 +500,11 @@ static void configs(void **state) {
          TERN_E_UNSUPPORTED, "'layernorm_mlp_beta' is not supported"},
         {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"qk_norm_type\":\"per_head\"}",
          TERN_E_UNSUPPORTED, "'qk_norm_type' is not supported"},
+        {"llama4_text",
+         "{\"num_experts\":6,\"num_experts_per_tok\":1,\"moe_intermediate_size\":16,\"shared_expert_"
+         "intermediate_size\":16}",
+         TERN_E_UNSUPPORTED,
+         "read from GGUF files only, not from folders: they hold the experts' matrices turned"},
         {"mistral4",
          "{\"n_group\":2,\"topk_group\":1,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
          "size\":16,\"n_shared_experts\":1}",
