@@ -344,6 +344,8 @@ static const tn_synth_shape shapes[] = {
      .n_dense = 1,
      .n_ff_dense = 128,
      .spread = true},
+    {"tiny-mamba2", "mamba2", 4, 64, 1, 1, 4, 1, 512, 4096, 1e4f, 1e-5f, true, .conv_len = 4,
+     .delta_heads = 8, .delta_keys = 2, .delta_d = 16, .blocks = "MMMM", .spread = true},
     {"tiny-nemotron_h", "nemotron_h", 6, 64, 4, 2, 16, 128, 512, 4096, 1e4f, 1e-5f, false, .conv_len = 4,
      .delta_heads = 4, .delta_keys = 2, .delta_d = 16, .blocks = "M-M*-M", .spread = true},
     {"tiny-nemotron_h_moe",

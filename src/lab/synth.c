@@ -496,12 +496,31 @@ static void put_ff_keys(synth *s, const shape *p) {
     for (int32_t i = 0; i < p->n_layers; i++)
         ff[i] = s->h.layer_kind[i] != TN_LAYER_FEEDS ? 0 : p->n_experts ? p->n_ff_exp : p->n_ff;
     if (s->arch->window_heads) put_layer_keys(s, p);
+    else if (s->arch->alone) tn_gguf_put_u32(s->w, key, 0);
     else if (s->arch->single) tn_gguf_put_arr_i32(s->w, key, ff, (size_t)p->n_layers);
     else
         tn_gguf_put_u32(s->w, key,
                         (uint32_t)(p->n_ff_dense             ? p->n_ff_dense
                                    : s->arch->shared_ungated ? p->n_ff_exp
                                                              : p->n_ff));
+}
+
+static void put_expert_keys(synth *s, const shape *p) {
+    char key[96];
+#define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
+    tn_gguf_put_u32(s->w, KEY("expert_count"), (uint32_t)p->n_experts);
+    tn_gguf_put_u32(s->w, KEY("expert_used_count"), (uint32_t)p->n_used);
+    tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)s->h.n_ff_exp);
+    if (s->arch->shared_expert)
+        tn_gguf_put_u32(s->w, KEY("expert_shared_feed_forward_length"), (uint32_t)p->n_ff);
+    if (p->groups) {
+        tn_gguf_put_u32(s->w, KEY("expert_group_count"), (uint32_t)p->groups);
+        tn_gguf_put_u32(s->w, KEY("expert_group_used_count"), (uint32_t)p->groups_used);
+    }
+    if (s->arch->dense_first) tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
+    if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
+    if (p->n_ff_dense) put_dense_keys(s, p);
+#undef KEY
 }
 
 static void put_keys(synth *s, const shape *p) {
@@ -514,10 +533,15 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("context_length"), (uint32_t)p->ctx);
     tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
     put_ff_keys(s, p);
-    tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
+    tn_gguf_put_u32(s->w, KEY("attention.head_count"), s->arch->alone ? 0 : (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
     if (s->arch->conv) tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
+    if (s->arch->alone) {
+        tn_gguf_put_f32(s->w, KEY("attention.layer_norm_rms_epsilon"), p->eps);
+        put_delta_keys(s, p);
+        return;
+    }
     if (s->arch->conv || (s->arch->mamba && !s->arch->mamba_beside)) {
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
     } else if (!s->arch->window_heads) {
@@ -549,21 +573,7 @@ static void put_keys(synth *s, const shape *p) {
     if (p->orig_ctx)
         tn_gguf_put_u32(s->w, KEY("rope.scaling.original_context_length"), (uint32_t)p->orig_ctx);
     if (p->longrope) tn_gguf_put_f32(s->w, KEY("rope.scaling.attn_factor"), 1.19f);
-    if (s->arch->experts) {
-        tn_gguf_put_u32(s->w, KEY("expert_count"), (uint32_t)p->n_experts);
-        tn_gguf_put_u32(s->w, KEY("expert_used_count"), (uint32_t)p->n_used);
-        tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)s->h.n_ff_exp);
-        if (s->arch->shared_expert)
-            tn_gguf_put_u32(s->w, KEY("expert_shared_feed_forward_length"), (uint32_t)p->n_ff);
-        if (p->groups) {
-            tn_gguf_put_u32(s->w, KEY("expert_group_count"), (uint32_t)p->groups);
-            tn_gguf_put_u32(s->w, KEY("expert_group_used_count"), (uint32_t)p->groups_used);
-        }
-        if (s->arch->dense_first)
-            tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
-        if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
-        if (p->n_ff_dense) put_dense_keys(s, p);
-    }
+    if (s->arch->experts) put_expert_keys(s, p);
     put_said(s, p);
     if (s->arch->delta) put_delta_keys(s, p);
     if (s->arch->chunked) {

@@ -40,6 +40,7 @@ typedef struct tn_arch {
     bool experts_said;     /* the file says whether scores become sigmoids or shares */
     bool fused_in_order;   /* folders hold queries, keys and values one after another in one tensor */
     bool single;           /* see tn_hparams */
+    bool alone;            /* and all layers are state spaces: nothing attends or feeds forward (Mamba 2) */
     bool sub_norms;        /* see tn_hparams; folders may hold weights that three values stand for */
     bool latent;           /* attention is of latents (MLA) */
     bool experts_biased;   /* a bias chooses experts; its folders always have it */

@@ -337,7 +337,7 @@ static tern_status gguf_kv_heads(keys *k, tn_hparams *h, tn_layer_kind other) {
 /* Layers of one block: those with a feed-forward size have neither of the others. One size for all. */
 static tern_status gguf_single(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
-    if (!a->single) return TERN_OK;
+    if (!a->single || a->alone) return TERN_OK;
     int64_t n = tn_gguf_arr_n(k->g, key_of(k, "feed_forward_length", buf));
     int32_t ff = 0;
     TN_FAIL_IF(n != h->n_layers || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
@@ -556,13 +556,15 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_FAIL_IF(any && !h->n_next, err, TERN_E_UNSUPPORTED,
                "%s: layers that guess one token further are not supported for architecture %s with %d others",
                tn_gguf_path(g), a->name, h->n_layers);
-    if (a->conv || (a->mamba && !a->mamba_beside))
+    if (a->alone) tn_arch_alone(a, h);
+    else if (a->conv || (a->mamba && !a->mamba_beside))
         TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     TN_TRY(gguf_single(&k, a, h));
     if (!a->window_heads && !a->single) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);
-    h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    if (!a->alone)
+        h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     h->norm_eps = (float)num_key(
         &k, a->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
         a->norm == TN_NORM_LAYER ? num_key(&k, "attention.layer_norm_rms_epsilon", 1e-5) : 1e-5);

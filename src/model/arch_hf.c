@@ -453,6 +453,7 @@ tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
 static tern_status parse_delta(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->delta) return TERN_OK;
+    if (a->alone) return tn_arch_alone_hf(c->o, c->file, h, c->err);
     if (a->single) return tn_arch_single_hf(c->o, c->file, h, c->err);
     if (a->mamba) return a->mamba_beside ? parse_mamba_beside(c, h) : parse_mamba(c, h);
     h->conv_len = tn_config_whole(c, "linear_conv_kernel_dim", true, 0);
@@ -570,12 +571,14 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     if (name) snprintf(h->name, sizeof h->name, "%s", name);
     h->n_layers = tn_config_first_whole(&c, layers, true, 0);
     h->n_embd = tn_config_whole(&c, "hidden_size", true, 0);
-    h->n_heads = tn_config_whole(&c, "num_attention_heads", true, 1);
+    h->n_heads = tn_config_whole(&c, "num_attention_heads", !a->alone, 1);
     h->n_kv_heads = tn_config_whole(&c, "num_key_value_heads", false, h->n_heads);
-    h->n_ff = tn_config_same(&c, "intermediate_size", !a->shared_expert, 0);
+    h->n_ff = tn_config_same(&c, "intermediate_size", !a->shared_expert && !a->alone, 0);
     h->n_vocab = tn_config_whole(&c, "vocab_size", true, 0);
-    h->ctx_train = tn_config_whole(&c, "max_position_embeddings", true, 0);
+    h->ctx_train =
+        tn_config_whole(&c, "max_position_embeddings", !a->alone, 1 << 20); /* as converters have it */
     h->d_head = tn_config_whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    if (h->n_layers <= TN_MAX_LAYERS) tn_arch_alone(a, h);
     h->norm_eps = (float)tn_config_first(&c, a->norm == TN_NORM_LAYER ? eps : rms_eps, 1e-5);
     h->tied = json_object_get(o, "tie_word_embeddings") ? tn_config_is(&c, "tie_word_embeddings") : tied;
     if (a->may_be_parallel) h->parallel_block = tn_config_is(&c, "use_parallel_residual");

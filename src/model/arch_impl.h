@@ -17,6 +17,10 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
 /* Layers of one block in a config.json (arch_single.c): which they are, and the sizes of state spaces. */
 tern_status tn_arch_single_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
 
+/* All of them state spaces: what stands in for heads and blocks that there are none of, and which layers there are. */
+void tn_arch_alone(const tn_arch *a, tn_hparams *h);
+tern_status tn_arch_alone_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
+
 /* Frequencies of the model's base, unscaled. */
 void tn_rope_plain(const tn_hparams *h, double out[TN_MAX_ROT / 2]);
 void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]);

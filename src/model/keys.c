@@ -38,6 +38,7 @@ static bool latent(const tn_arch *a) { return a->latent; }
 static bool experts_said(const tn_arch *a) { return a->experts_said; }
 static bool mixer(const tn_arch *a) { return a->experts_mixer > 0; }
 static bool minimax(const tn_arch *a) { return a->qk_norm_whole && a->experts_sigmoid; }
+static bool alone(const tn_arch *a) { return a->alone; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
@@ -228,6 +229,9 @@ static const struct {
     {"chunk_size", NULL, single, 0},
     {"use_conv_bias", NULL, single, 0},
     {"time_step_limit", NULL, single, 0},
+    {"state_size", NULL, alone, 0},
+    {"residual_in_fp32", NULL, alone, 0},
+    {"rms_norm", NULL, only, 1},
     /* latent attention */
     {"q_lora_rank", "attention.q_lora_rank", latent, 0},
     {"kv_lora_rank", "attention.kv_lora_rank", latent, 0},

@@ -89,6 +89,7 @@ static const char *does_not_fit(const tn_hparams *h) {
         delta |= tn_layer_recurs(h, l);
     }
     const tn_delta_net *d = &h->delta;
+    const bool alone = h->single && !feeds && delta && !tn_n_attending(h); /* all layers are state spaces */
     const bool experts = h->n_experts > 0, streams = h->n_streams > 0;
     const struct {
         bool wrong;
@@ -96,8 +97,9 @@ static const char *does_not_fit(const tn_hparams *h) {
     } rules[] = {
         {h->n_heads % h->n_kv_heads, "n_kv_heads"},
         {h->temp_scale > 0 && !h->temp_every, "temp_every"},
-        {!tn_n_attending(h), "layer_kinds"},
-        {feeds != h->single || (feeds && (h->n_dense || h->parallel_block || h->n_streams || h->n_ple)),
+        {!tn_n_attending(h) && !alone, "layer_kinds"},
+        {feeds != (h->single && !alone) ||
+             (feeds && (h->n_dense || h->parallel_block || h->n_streams || h->n_ple)),
          "single_blocks"},
         /* such a layer has a list of its own */
         {both && (!d->mamba || h->attn_gate || h->post_norms || h->no_pre_norms || h->parallel_block),

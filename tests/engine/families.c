@@ -51,10 +51,11 @@ static const family families[] = {{"tiny-gemma3", 0.1, true},         {"tiny-smo
                                   {"tiny-deepseek2", 0.5, false},     {"tiny-deepseek2+joint", 0.5, false},
                                   {"tiny-mistral4", 0.5, false},      {"tiny-phimoe", 1, true},
                                   {"tiny-minimax-m2", 0.5, true},     {"tiny-llama4", 1, true},
-                                  {"tiny-minicpm3", 0.1, false},      {"tiny-command-r", 0.1, true},
-                                  {"tiny-cohere2", 0.1, true},        {"tiny-qwen2moe", 0.25, false},
-                                  {"tiny-hunyuan-moe", 0.25, false},  {"tiny-qwen2vl", 0.1, false},
-                                  {"tiny-qwen3vl", 0.1, false},       {"tiny-qwen3vlmoe", 0.25, false}};
+                                  {"tiny-mamba2", 0.1, false},        {"tiny-minicpm3", 0.1, false},
+                                  {"tiny-command-r", 0.1, true},      {"tiny-cohere2", 0.1, true},
+                                  {"tiny-qwen2moe", 0.25, false},     {"tiny-hunyuan-moe", 0.25, false},
+                                  {"tiny-qwen2vl", 0.1, false},       {"tiny-qwen3vl", 0.1, false},
+                                  {"tiny-qwen3vlmoe", 0.25, false}};
 enum { N_NAMES = sizeof families / sizeof families[0] };
 
 static char gguf[FIXTURE_PATH], package[FIXTURE_PATH], saved[FIXTURE_PATH];
@@ -296,7 +297,7 @@ static const char *const as_files[] = {
     "tiny-lfm2moe",     "tiny-qwen3next",      "tiny-qwen35",     "tiny-qwen35moe",       "tiny-granite4",
     "tiny-granite4moe", "tiny-falcon-h1",      "tiny-deepseek2",  "tiny-deepseek2+joint", "tiny-minicpm3",
     "tiny-nemotron_h",  "tiny-nemotron_h_moe", "tiny-bitnet",     "tiny-mistral4",        "tiny-phimoe",
-    "tiny-minimax-m2",  "tiny-llama4"};
+    "tiny-minimax-m2",  "tiny-llama4",         "tiny-mamba2"};
 enum { N_FILES = sizeof as_files / sizeof *as_files };
 
 /* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots
@@ -360,11 +361,11 @@ static void going_back(void **state) {
 
 int main(void) {
     static char conv[] = "tiny-lfm2", delta[] = "tiny-qwen35", mamba[] = "tiny-granite4",
-                both[] = "tiny-falcon-h1";
+                both[] = "tiny-falcon-h1", alone[] = "tiny-mamba2";
     static const char *const in_schemes[] = {"tiny-lfm2", "tiny-qwen35", "tiny-lfm2moe", "tiny-granite4",
                                              "tiny-falcon-h1"};
     enum { N_SCHEMES = sizeof in_schemes / sizeof *in_schemes };
-    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 4];
+    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 5];
     size_t n = 0;
     for (int i = 0; i < N_NAMES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 3) continue;
@@ -384,5 +385,6 @@ int main(void) {
     tests[n++] = (struct CMUnitTest){"going back: delta nets", going_back, NULL, NULL, delta};
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2", going_back, NULL, NULL, mamba};
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2 beside attention", going_back, NULL, NULL, both};
+    tests[n++] = (struct CMUnitTest){"going back: Mamba 2 alone", going_back, NULL, NULL, alone};
     return _cmocka_run_group_tests("families", tests, n, NULL, NULL);
 }

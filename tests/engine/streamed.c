@@ -72,6 +72,7 @@ static const char *const archs[] = {"tiny-llama",
                                     "tiny-bitnet",
                                     "tiny-mistral4",
                                     "tiny-llama4",
+                                    "tiny-mamba2",
                                     "tiny-qwen2+mtp",
                                     "tiny-qwen35+mtp"};
 static const char *const ways[] = {"threads", "threads-direct", "uring", "uring-direct"};

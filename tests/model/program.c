@@ -279,7 +279,7 @@ static void packages_hold_the_sites(void **state) {
     static const char *const names[] = {"tiny-qwen2",     "tiny-gemma2",    "tiny-phi2",      "tiny-llama",
                                         "tiny-qwen3moe",  "tiny-qwen35moe", "tiny-gemma4",    "tiny-gemma3n",
                                         "tiny-gemma4moe", "tiny-falcon-h1", "tiny-deepseek2", "tiny-minicpm3",
-                                        "tiny-bitnet",    "tiny-phimoe"};
+                                        "tiny-bitnet",    "tiny-phimoe",    "tiny-mamba2"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
