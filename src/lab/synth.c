@@ -203,6 +203,12 @@ typedef struct synth {
     tern_error *err;
 } synth;
 
+/* Gate and up of the experts as one tensor. */
+static bool gate_up(const synth *s) {
+    const char *name = s->arch->gguf_names[TN_W_UP_EXPS];
+    return name && strstr(name, "gate_up");
+}
+
 /* Gemma 3n's files have keys and values of layers that read others', too. */
 static bool present(const synth *s, int layer, tn_role role) {
     if (s->arch->streams && layer >= 0 && (role == TN_W_K || role == TN_W_V || role == TN_W_K_NORM))
@@ -250,8 +256,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
         *rows = *cols, *cols = taps;
     }
     if (role == TN_W_PLE_IN) *rows *= s->h.n_layers;
-    if (s->arch->experts_beside && role == TN_W_UP_EXPS) return false; /* one tensor with the gates */
-    if (s->arch->experts_beside && role == TN_W_GATE_EXPS) *rows *= 2;
+    if (gate_up(s) && role == TN_W_UP_EXPS) return false;
+    if (gate_up(s) && role == TN_W_GATE_EXPS) *rows *= 2;
     if (is_stream(role)) *rows *= TN_STREAMS - 1;
     if (is_stream(role) && role != TN_W_ALTUP_IN_1 && role != TN_W_ALTUP_OUT_1) return false;
     if (s->arch->attn_gate && role == TN_W_Q) *rows *= 2;
@@ -336,6 +342,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
                    role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM ||
                    role == TN_W_Q_A_NORM || role == TN_W_KV_A_NORM || role == TN_W_ALTUP_NORM ||
                    role == TN_W_ALTUP_SCALE || role == TN_W_LAUREL_NORM || tn_role_of_beside(role) ||
+                   role == TN_W_ATTN_SUB_NORM || role == TN_W_FFN_SUB_NORM ||
                    (tn_role_of_next(role) && rows == 1);
     if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
@@ -425,6 +432,11 @@ static void put_layer_keys(synth *s, const shape *p) {
 /* A dense block in the first layers, and a shared expert in the others. */
 static void put_dense_keys(synth *s, const shape *p) {
     char key[96];
+    if (s->arch->experts_before) {
+        snprintf(key, sizeof key, "%s.interleave_moe_layer_step", p->arch);
+        tn_gguf_put_u32(s->w, key, (uint32_t)p->every);
+        return;
+    }
     snprintf(key, sizeof key, "%s.expert_shared_count", p->arch);
     tn_gguf_put_u32(s->w, key, (uint32_t)(p->n_ff / p->n_ff_exp));
     snprintf(key, sizeof key, "%s.%s", p->arch,
@@ -443,6 +455,8 @@ static void put_said(synth *s, const shape *p) {
     char key[96];
     snprintf(key, sizeof key, "%s.use_parallel_residual", p->arch);
     if (s->arch->may_be_parallel) tn_gguf_put_bool(s->w, key, p->parallel);
+    snprintf(key, sizeof key, "%s.hidden_act", p->arch);
+    if (s->arch->sub_norms) tn_gguf_put_str(s->w, key, "relu2");
     if (!s->arch->sections) return;
     snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
     tn_gguf_put_arr_i32(s->w, key, sections, 4);
@@ -482,12 +496,31 @@ static void put_ff_keys(synth *s, const shape *p) {
     for (int32_t i = 0; i < p->n_layers; i++)
         ff[i] = s->h.layer_kind[i] != TN_LAYER_FEEDS ? 0 : p->n_experts ? p->n_ff_exp : p->n_ff;
     if (s->arch->window_heads) put_layer_keys(s, p);
+    else if (s->arch->alone) tn_gguf_put_u32(s->w, key, 0);
     else if (s->arch->single) tn_gguf_put_arr_i32(s->w, key, ff, (size_t)p->n_layers);
     else
         tn_gguf_put_u32(s->w, key,
                         (uint32_t)(p->n_ff_dense             ? p->n_ff_dense
                                    : s->arch->shared_ungated ? p->n_ff_exp
                                                              : p->n_ff));
+}
+
+static void put_expert_keys(synth *s, const shape *p) {
+    char key[96];
+#define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
+    tn_gguf_put_u32(s->w, KEY("expert_count"), (uint32_t)p->n_experts);
+    tn_gguf_put_u32(s->w, KEY("expert_used_count"), (uint32_t)p->n_used);
+    tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)s->h.n_ff_exp);
+    if (s->arch->shared_expert)
+        tn_gguf_put_u32(s->w, KEY("expert_shared_feed_forward_length"), (uint32_t)p->n_ff);
+    if (p->groups) {
+        tn_gguf_put_u32(s->w, KEY("expert_group_count"), (uint32_t)p->groups);
+        tn_gguf_put_u32(s->w, KEY("expert_group_used_count"), (uint32_t)p->groups_used);
+    }
+    if (s->arch->dense_first) tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
+    if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
+    if (p->n_ff_dense) put_dense_keys(s, p);
+#undef KEY
 }
 
 static void put_keys(synth *s, const shape *p) {
@@ -500,10 +533,15 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("context_length"), (uint32_t)p->ctx);
     tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
     put_ff_keys(s, p);
-    tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
+    tn_gguf_put_u32(s->w, KEY("attention.head_count"), s->arch->alone ? 0 : (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
     if (s->arch->conv) tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
+    if (s->arch->alone) {
+        tn_gguf_put_f32(s->w, KEY("attention.layer_norm_rms_epsilon"), p->eps);
+        put_delta_keys(s, p);
+        return;
+    }
     if (s->arch->conv || (s->arch->mamba && !s->arch->mamba_beside)) {
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
     } else if (!s->arch->window_heads) {
@@ -513,8 +551,9 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("rope.dimension_count"), (uint32_t)(p->n_rot ? p->n_rot : p->d_head));
     tn_gguf_put_f32(s->w, KEY("rope.freq_base"), p->rope_base);
     tn_gguf_put_f32(s->w,
-                    KEY(s->arch->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon"
-                                                       : "attention.layer_norm_rms_epsilon"),
+                    KEY(s->arch->norm == TN_NORM_LAYER && s->arch->experts_mixer == 0
+                            ? "attention.layer_norm_epsilon"
+                            : "attention.layer_norm_rms_epsilon"),
                     p->eps);
     if (!strcmp(p->arch, "gemma2")) {
         tn_gguf_put_f32(s->w, KEY("attn_logit_softcapping"), 50);
@@ -534,26 +573,14 @@ static void put_keys(synth *s, const shape *p) {
     if (p->orig_ctx)
         tn_gguf_put_u32(s->w, KEY("rope.scaling.original_context_length"), (uint32_t)p->orig_ctx);
     if (p->longrope) tn_gguf_put_f32(s->w, KEY("rope.scaling.attn_factor"), 1.19f);
-    if (s->arch->experts) {
-        tn_gguf_put_u32(s->w, KEY("expert_count"), (uint32_t)p->n_experts);
-        tn_gguf_put_u32(s->w, KEY("expert_used_count"), (uint32_t)p->n_used);
-        tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)s->h.n_ff_exp);
-        if (s->arch->shared_expert)
-            tn_gguf_put_u32(s->w, KEY("expert_shared_feed_forward_length"), (uint32_t)p->n_ff);
-        if (p->groups) {
-            tn_gguf_put_u32(s->w, KEY("expert_group_count"), (uint32_t)p->groups);
-            tn_gguf_put_u32(s->w, KEY("expert_group_used_count"), (uint32_t)p->groups_used);
-        }
-        if (s->arch->dense_first)
-            tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
-        if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
-        if (p->n_ff_dense) put_dense_keys(s, p);
-    }
+    if (s->arch->experts) put_expert_keys(s, p);
     put_said(s, p);
     if (s->arch->delta) put_delta_keys(s, p);
-    if (s->arch->temperature) {
+    if (s->arch->chunked) {
+        tn_gguf_put_u32(s->w, KEY("attention.temperature_length"), 64);
+    } else if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
-        tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
+        if (!s->arch->latent) tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
     }
     if (s->arch->scales == TN_SCALES_COHERE) {
         tn_gguf_put_f32(s->w, KEY("logit_scale"), 0.5f);
@@ -679,9 +706,10 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;
     s.h.n_ff_dense = p->n_ff_dense;
+    s.h.experts_every = p->every;
     s.h.parallel_block = s.arch->parallel_block || p->parallel;
     s.h.qk_norm = s.arch->qk_norm || p->qk_norm;
-    s.h.experts_bias = s.arch->experts_sigmoid || s.arch->experts_biased;
+    s.h.experts_bias = (s.arch->experts_sigmoid && !s.arch->experts_before) || s.arch->experts_biased;
     s.h.n_experts = p->n_experts;
     s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);

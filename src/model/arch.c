@@ -85,6 +85,8 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_SINKS: return a->sinks;
     case TN_W_SHARED_GATE: return h->shared_gate;
     case TN_W_LAYER_SCALE: return h->layer_scale;
+    case TN_W_ATTN_SUB_NORM:
+    case TN_W_FFN_SUB_NORM: return h->sub_norms;
     case TN_W_EXPERTS_BIAS: return h->experts_bias;
     case TN_W_ATT_GATE: return a->attn_gate;
     case TN_W_CONV_IN:
@@ -139,12 +141,17 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->experts_norm = a->experts_norm;
     h->experts_sigmoid = a->experts_sigmoid;
     h->experts_scale = 1;
+    h->experts_mixer = a->experts_mixer;
+    h->experts_before = a->experts_before;
+    h->window_chunks = h->temp_no_rope = h->qk_norm_plain = a->chunked;
+    if (a->chunked) h->temp_scale = 0.1f, h->temp_every = 8192;
     h->shared_expert = a->shared_expert;
     h->shared_gate = a->shared_expert && !a->shared_ungated;
     h->attn_gate = a->attn_gate;
     h->experts_beside = a->experts_beside;
     h->swiglu_limit = a->swiglu_limit;
     h->single = a->single;
+    h->sub_norms = a->sub_norms;
     h->sinks = a->sinks;
     h->v_norm = a->v_norm;
     h->attn_scale = a->attn_scale;
@@ -180,6 +187,24 @@ static tern_status finish_scales(const tn_arch *a, const char *file, tn_hparams 
     TN_FAIL_IF(h->temp_scale != 0 && !(h->temp_scale > 0 && h->temp_scale < 100 && h->temp_every > 0), err,
                TERN_E_FORMAT, "%s: temperature scale %g for every %d tokens", file, (double)h->temp_scale,
                h->temp_every);
+    return TERN_OK;
+}
+
+/* How a row's experts are chosen. */
+static tern_status finish_experts(const char *file, const tn_hparams *h, tern_error *err) {
+    TN_FAIL_IF(h->experts_mixer != 0 &&
+                   !(h->experts_mixer > 0 && h->experts_mixer < 1 && h->n_experts_used == 2),
+               err, TERN_E_UNSUPPORTED,
+               "%s: %d experts a row, taken one after the other within %g of the best; want 2", file,
+               h->n_experts_used, (double)h->experts_mixer);
+    TN_FAIL_IF(h->experts_before && h->n_experts_used != 1, err, TERN_E_UNSUPPORTED,
+               "%s: %d experts a row, each of which reads the row times its weight; want 1", file,
+               h->n_experts_used);
+    TN_FAIL_IF(h->experts_every > h->n_layers, err, TERN_E_FORMAT, "%s: experts in every %d-th of %d layers",
+               file, h->experts_every, h->n_layers);
+    TN_FAIL_IF(!tn_experts_groups_ok(h), err, TERN_E_FORMAT,
+               "%s: %d experts in %d groups, of which a row has %d of %d", file, h->n_experts,
+               h->experts_groups, h->n_experts_used, h->experts_groups_used);
     return TERN_OK;
 }
 
@@ -246,9 +271,7 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
     TN_FAIL_IF(h->d_head % 4 || h->n_rot % 2, err, TERN_E_UNSUPPORTED,
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
-    TN_FAIL_IF(!tn_experts_groups_ok(h), err, TERN_E_FORMAT,
-               "%s: %d experts in %d groups, of which a row has %d of %d", file, h->n_experts,
-               h->experts_groups, h->n_experts_used, h->experts_groups_used);
+    TN_TRY(finish_experts(file, h, err));
     const char *wrong = tn_layers_wrong(h);
     TN_FAIL_IF(wrong, err, TERN_E_FORMAT,
                "%s: %s (%d heads; of layers with a window %d KV heads of %d values, %d rotated; "

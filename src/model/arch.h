@@ -33,9 +33,15 @@ typedef struct tn_arch {
     bool mamba_beside; /* or in every layer, beside attention (Falcon-H1) */
     bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate... */
     bool shared_ungated;                            /* ... or none */
+    bool
+        chunked; /* windows are chunks; the layers without one have no rope, and queries that grow (Llama 4) */
+    bool experts_before;   /* see tn_hparams; the file says in which layers experts are */
+    float experts_mixer;   /* see tn_hparams; a folder says half of it as the router's noise */
     bool experts_said;     /* the file says whether scores become sigmoids or shares */
     bool fused_in_order;   /* folders hold queries, keys and values one after another in one tensor */
     bool single;           /* see tn_hparams */
+    bool alone;            /* and all layers are state spaces: nothing attends or feeds forward (Mamba 2) */
+    bool sub_norms;        /* see tn_hparams; folders may hold weights that three values stand for */
     bool latent;           /* attention is of latents (MLA) */
     bool experts_biased;   /* a bias chooses experts; its folders always have it */
     bool next_by_number;   /* folders hold layers that guess further as layers after the others: not used */
@@ -110,6 +116,10 @@ bool tn_arch_single_routes(const json_t *config);
  * (Falcon-H1; GGUF files hold the products): by[role], or 0 for nothing. */
 tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *config, const char *file,
                                    float by[TN_W_N_ROLES], tern_error *err);
+/* Does a folder hold weights as they are trained, of which the model computes with the nearest of three values (BitNet)?
+ * Weights that are packed already are refused. */
+tern_status tn_arch_ternary_hf(const tn_arch *a, const json_t *config, const char *file, bool *ternary,
+                               tern_error *err);
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h,
                                tern_error *err);
 tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err);

@@ -156,6 +156,15 @@ static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
         return k->st;
     }
     if (!a->window) return TERN_OK;
+    if (a->chunked) { /* files leave it out, and mean the published size; 0 is of models without experts */
+        h->window = int_key(k, "attention.sliding_window", false, 8192);
+        h->temp_scale = (float)num_key(k, "attention.temperature_scale", (double)h->temp_scale);
+        h->temp_every = int_key(k, "attention.temperature_length", false, h->temp_every);
+        h->qk_norm_plain = h->n_experts != 128; /* which no key tells: known by its experts */
+        TN_FAIL_IF(h->window < 1, k->err, TERN_E_UNSUPPORTED, "%s: '%s' is %d, which is not supported",
+                   tn_gguf_path(k->g), key_of(k, "attention.sliding_window", buf), h->window);
+        return k->st;
+    }
     /* Gemma 2's first files do not say it */
     h->window = int_key(k, "attention.sliding_window", false, !strcmp(a->gguf, "gemma2") ? 4096 : 0);
     int64_t n = tn_gguf_arr_n(k->g, key_of(k, "attention.sliding_window_pattern", buf));
@@ -311,7 +320,9 @@ static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
         h->no_rope_pattern = 1; /* so these files say that no layer has rope */
     if (a->temperature) {
         h->temp_scale = (float)num_key(k, "attention.temperature_scale", 0);
-        h->temp_every = int_key(k, "rope.scaling.original_context_length", h->temp_scale != 0, 0);
+        h->temp_every = a->latent ? int_key(k, "attention.temperature_length", false, 0) : 0;
+        if (!h->temp_every)
+            h->temp_every = int_key(k, "rope.scaling.original_context_length", h->temp_scale != 0, 0);
     }
     return k->st;
 }
@@ -338,7 +349,7 @@ static tern_status gguf_kv_heads(keys *k, tn_hparams *h, tn_layer_kind other) {
 /* Layers of one block: those with a feed-forward size have neither of the others. One size for all. */
 static tern_status gguf_single(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
-    if (!a->single) return TERN_OK;
+    if (!a->single || a->alone) return TERN_OK;
     int64_t n = tn_gguf_arr_n(k->g, key_of(k, "feed_forward_length", buf));
     int32_t ff = 0;
     TN_FAIL_IF(n != h->n_layers || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
@@ -399,8 +410,10 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
         h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, n_shared * h->n_ff_exp);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
-    if (a->shared_expert && h->n_dense && dense != h->n_ff) h->n_ff_dense = dense;
-    TN_FAIL_IF(int_key(k, "interleave_moe_layer_step", false, 1) != 1, k->err, TERN_E_UNSUPPORTED,
+    const int32_t every = int_key(k, "interleave_moe_layer_step", false, 1);
+    if (a->experts_before && every > 1) h->experts_every = every;
+    if (a->shared_expert && (h->n_dense || h->experts_every) && dense != h->n_ff) h->n_ff_dense = dense;
+    TN_FAIL_IF(every != (h->experts_every ? h->experts_every : 1), k->err, TERN_E_UNSUPPORTED,
                "%s: metadata key '%s.interleave_moe_layer_step' is not 1, which is not supported",
                tn_gguf_path(k->g), a->gguf);
     h->experts_scale = (float)num_key(k, "expert_weights_scale", 1);
@@ -479,6 +492,22 @@ static tern_status gguf_latent(keys *k, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
+/* ---- activations ----------------------------------------------------------------------------------- */
+
+/* BitNet's files may say it: its first models have another than the last. */
+static tern_status gguf_act(const keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    const char *word;
+    size_t n;
+    if (!a->sub_norms || !tn_gguf_str(k->g, key_of(k, "hidden_act", buf), &word, &n)) return TERN_OK;
+    const bool squared = n == 5 && !memcmp(word, "relu2", n);
+    TN_FAIL_IF(!squared && !(n == 4 && !memcmp(word, "silu", n)), k->err, TERN_E_UNSUPPORTED,
+               "%s: '%s' is '%.*s', which is not supported", tn_gguf_path(k->g), buf, (int)(n < 40 ? n : 40),
+               word);
+    h->act = squared ? TN_ACT_RELU2 : TN_ACT_SILU;
+    return TERN_OK;
+}
+
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
 static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
@@ -539,16 +568,18 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_FAIL_IF(any && !h->n_next, err, TERN_E_UNSUPPORTED,
                "%s: layers that guess one token further are not supported for architecture %s with %d others",
                tn_gguf_path(g), a->name, h->n_layers);
-    if (a->conv || (a->mamba && !a->mamba_beside))
+    if (a->alone) tn_arch_alone(a, h);
+    else if (a->conv || (a->mamba && !a->mamba_beside))
         TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     TN_TRY(gguf_single(&k, a, h));
     if (!a->window_heads && !a->single) h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);
-    h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    if (!a->alone)
+        h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     h->norm_eps = (float)num_key(
         &k, a->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-        1e-5);
+        a->norm == TN_NORM_LAYER ? num_key(&k, "attention.layer_norm_rms_epsilon", 1e-5) : 1e-5);
     h->attn_soft_cap = (float)num_key(&k, "attn_logit_softcapping", 0);
     h->logit_soft_cap = (float)num_key(&k, "final_logit_softcapping", (double)a->logit_soft_cap);
     h->attn_scale = (float)num_key(&k, "attention.scale", (double)a->attn_scale);
@@ -566,6 +597,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
                "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
                d_value);
     TN_TRY(check_keys(&k, a));
+    TN_TRY(gguf_act(&k, a, h));
     TN_TRY(gguf_latent(&k, a, h));
     if (a->may_be_parallel) h->parallel_block = !tn_gguf_tensor(g, "blk.0.ffn_norm.weight");
     if (a->qk_norm_said) h->qk_norm = tn_gguf_tensor(g, "blk.0.attn_q_norm.weight");

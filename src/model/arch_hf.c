@@ -1,4 +1,5 @@
 /* Hyperparameters from a config.json. */
+#include "model/arch_config.h"
 #include "model/arch_impl.h"
 
 #include "base/status.h"
@@ -9,48 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct config {
-    const json_t *o;
-    const char *file;
-    tern_error *err;
-    tern_status st;
-} config;
-
-static double number(config *c, const json_t *o, const char *key, bool required, double fallback) {
-    const json_t *v = json_object_get(o, key);
-    if (json_is_number(v) && isfinite(json_number_value(v))) return json_number_value(v);
-    if ((required || (v && !json_is_null(v))) && c->st == TERN_OK) {
-        c->st =
-            tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %s", c->file, key, v ? "not a number" : "missing");
-    }
-    return fallback;
-}
-
-static int32_t whole(config *c, const char *key, bool required, int32_t fallback) {
-    double v = number(c, c->o, key, required, fallback);
-    bool in_range = v >= -1 && v <= INT32_MAX;
-    if ((!in_range || v != floor(v)) && c->st == TERN_OK) {
-        c->st = tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %g, %s", c->file, key, v,
-                        in_range ? "not a whole number" : "out of range");
-    }
-    return in_range ? (int32_t)v : -1;
-}
-
-/* A number by the first of these names that is there. */
-static double first_of(config *c, const char *const *keys, double fallback) {
-    for (; *keys; keys++) {
-        const json_t *v = json_object_get(c->o, *keys);
-        if (v && !json_is_null(v)) return number(c, c->o, *keys, false, fallback);
-    }
-    return fallback;
-}
-
-static bool truth(const config *c, const char *key) { return json_is_true(json_object_get(c->o, key)); }
-
-static tern_status parse_act(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_act(tn_config *c, const tn_arch *a, tn_hparams *h) {
     const char *s = json_string_value(json_object_get(c->o, "hidden_activation"));
     if (!s) s = json_string_value(json_object_get(c->o, "hidden_act"));
     if (!s) s = json_string_value(json_object_get(c->o, "activation_function"));
+    if (!s && a->sub_norms) h->act = TN_ACT_RELU2;
     if (!s) return TERN_OK;
     static const struct {
         const char *name;
@@ -73,175 +37,35 @@ static tern_status parse_act(config *c, const tn_arch *a, tn_hparams *h) {
     return tn_fail(c->err, TERN_E_UNSUPPORTED, "%s: activation '%.40s' is unknown", c->file, s);
 }
 
-static tern_status parse_factors(config *c, const json_t *o, const char *key, int n, double *out) {
-    const json_t *a = json_object_get(o, key);
-    TN_FAIL_IF((int)json_array_size(a) != n, c->err, TERN_E_FORMAT, "%s: rope '%s' has %zu factors, want %d",
-               c->file, key, json_array_size(a), n);
-    for (int i = 0; i < n; i++) {
-        out[i] = json_number_value(json_array_get(a, (size_t)i));
-        TN_FAIL_IF(!(out[i] > 0), c->err, TERN_E_FORMAT, "%s: rope '%s' has a factor that is not positive",
-                   c->file, key);
+tern_status tn_arch_ternary_hf(const tn_arch *a, const json_t *o, const char *file, bool *ternary,
+                               tern_error *err) {
+    const json_t *q = json_object_get(o, "quantization_config"), *v;
+    const char *key;
+    *ternary = false;
+    if (!a->sub_norms || !q || json_is_null(q)) return TERN_OK;
+    const char *mode = json_string_value(json_object_get(q, "quantization_mode"));
+    TN_FAIL_IF(!mode || strcmp(mode, "online"), err, TERN_E_UNSUPPORTED,
+               "%s: its weights are packed ('quantization_mode' is '%.40s'), which is not read: take the "
+               "folder that "
+               "holds them in BF16, or a GGUF file",
+               file, mode ? mode : "offline");
+    json_object_foreach((json_t *)(uintptr_t)q, key, v) {
+        const char *word = json_string_value(v);
+        bool idle = !strcmp(key, "quantization_mode") || !strcmp(key, "modules_to_not_convert") ||
+                    (word && !strcmp(key, "quant_method") && !strcmp(word, "bitnet")) ||
+                    (word && !strcmp(key, "linear_class") && !strcmp(word, "autobitlinear"));
+        TN_FAIL_IF(!idle && !json_is_null(v) && !json_is_false(v), err, TERN_E_UNSUPPORTED,
+                   "%s: '%.40s' of 'quantization_config' is not supported", file, key);
     }
+    *ternary = true;
     return TERN_OK;
-}
-
-/* ---- rope ---------------------------------------------------------------------------------------- */
-
-/* What the config says of rope: an object of its own since transformers 5, one for each kind of layer
- * where they differ; beside the rest before. kind: "full_attention", "sliding_attention". */
-static const json_t *rope_object(const config *c, const char *kind) {
-    const json_t *r = json_object_get(c->o, "rope_parameters");
-    if (!json_is_object(r)) r = json_object_get(c->o, "rope_scaling");
-    const json_t *of_kind = json_object_get(r, kind);
-    return json_is_object(of_kind) ? of_kind : r;
-}
-
-static tern_status longrope(config *c, const json_t *r, tn_hparams *h) {
-    double short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
-    TN_TRY(parse_factors(c, r, "short_factor", h->n_rot / 2, short_f));
-    TN_TRY(parse_factors(c, r, "long_factor", h->n_rot / 2, long_f));
-    double orig = number(c, c->o, "original_max_position_embeddings", false,
-                         number(c, r, "original_max_position_embeddings", false, 0));
-    TN_FAIL_IF(!(orig >= 1 && orig <= h->ctx_train), c->err, TERN_E_FORMAT,
-               "%s: longrope without a sane original_max_position_embeddings", c->file);
-    tn_rope_long(h, short_f, long_f, (int32_t)orig, number(c, r, "attention_factor", false, 0));
-    return TERN_OK;
-}
-
-static tern_status yarn(config *c, const json_t *r, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
-    tn_yarn y = {.factor = number(c, r, "factor", true, 1),
-                 .orig_ctx = number(c, r, "original_max_position_embeddings", false, h->ctx_train),
-                 .beta_fast = number(c, r, "beta_fast", false, 32),
-                 .beta_slow = number(c, r, "beta_slow", false, 1),
-                 .whole = !json_is_false(json_object_get(r, "truncate"))};
-    double m = number(c, r, "mscale", false, 0), all = number(c, r, "mscale_all_dim", false, 0);
-    double grown = m != 0 && all != 0 ? tn_yarn_mscale(y.factor, m) / tn_yarn_mscale(y.factor, all)
-                                      : tn_yarn_mscale(y.factor, 1);
-    if (tn_latent(h)) { /* what scores grow by is taken out of the scale of attention */
-        grown = tn_yarn_mscale(y.factor, m != 0 ? m : 1) / tn_yarn_mscale(y.factor, all);
-        h->attn_scale *= (float)pow(tn_yarn_mscale(y.factor, all), 2);
-    }
-    h->rope_mscale = (float)number(c, r, "attention_factor", false, grown);
-    TN_FAIL_IF(!tn_yarn_ok(&y), c->err, TERN_E_FORMAT,
-               "%s: rope scaling of type yarn with a factor of %g from %g tokens, betas %g and %g", c->file,
-               y.factor, y.orig_ctx, y.beta_fast, y.beta_slow);
-    tn_rope_yarn(h, &y, f);
-    return c->st;
-}
-
-static tern_status llama3(config *c, const json_t *r, const tn_hparams *h, double f[TN_MAX_ROT / 2]) {
-    double factor = number(c, r, "factor", true, 1), low = number(c, r, "low_freq_factor", true, 1),
-           high = number(c, r, "high_freq_factor", true, 4),
-           orig = number(c, r, "original_max_position_embeddings", true, 8192);
-    TN_FAIL_IF(!(factor > 0 && low > 0 && high > low && orig > 0), c->err, TERN_E_FORMAT,
-               "%s: rope scaling of type llama3 with odd factors", c->file);
-    tn_rope_llama3(f, h->n_rot / 2, factor, low, high, orig);
-    return TERN_OK;
-}
-
-/* Frequencies by the scaling's type; f holds the plain ones. */
-static tern_status scale_rope(config *c, const json_t *r, const char *type, tn_hparams *h,
-                              double f[TN_MAX_ROT / 2]) {
-    double alpha = number(c, r, "alpha", false, 0);
-    if (!type || !strcmp(type, "default")) {
-        return TERN_OK;
-    } else if (!strcmp(type, "linear")) {
-        double factor = number(c, r, "factor", true, 1);
-        TN_FAIL_IF(!(factor > 0), c->err, TERN_E_FORMAT, "%s: rope factor %g", c->file, factor);
-        for (int i = 0; i < h->n_rot / 2; i++) f[i] /= factor;
-    } else if (!strcmp(type, "dynamic") && alpha > 0) { /* Hunyuan: the base grows, whatever the length */
-        h->rope_base *= pow(alpha, h->n_rot / (h->n_rot - 2.0));
-        tn_rope_plain(h, f);
-    } else if (!strcmp(type, "llama3")) {
-        return llama3(c, r, h, f);
-    } else if (!strcmp(type, "yarn")) {
-        return yarn(c, r, h, f);
-    } else {
-        return tn_fail(c->err, TERN_E_UNSUPPORTED,
-                       "%s: rope scaling '%.40s' is not supported (linear, llama3, longrope and yarn are)",
-                       c->file, type);
-    }
-    return TERN_OK;
-}
-
-/* Rotated values of the layers with a window, where these differ in heads. */
-static tern_status window_rot(config *c, const json_t *local, const tn_arch *a, tn_hparams *h) {
-    if (!a->window_heads) return TERN_OK;
-    double partial = number(c, local, "partial_rotary_factor", false, 1);
-    const char *type = json_string_value(json_object_get(local, "rope_type"));
-    TN_FAIL_IF(!(partial > 0 && partial <= 1) || (type && strcmp(type, "default")), c->err,
-               TERN_E_UNSUPPORTED,
-               "%s: rope of type '%.40s' with a partial_rotary_factor of %g in layers with "
-               "a window is not supported",
-               c->file, type ? type : "?", partial);
-    h->window_rot = (int32_t)((double)(h->window_d_head ? h->window_d_head : h->d_head) * partial) / 2 * 2;
-    if (h->window_rot == h->n_rot) h->window_rot = 0;
-    TN_FAIL_IF(h->window_rot < 0 || h->window_rot > h->n_rot, c->err, TERN_E_UNSUPPORTED,
-               "%s: %d rotated values in layers with a window, %d in the others", c->file, h->window_rot,
-               h->n_rot);
-    return c->st;
-}
-
-static void parse_axes(const json_t *rope, const tn_arch *a, tn_hparams *h) {
-    const json_t *all = json_object_get(rope, "mrope_section");
-    int64_t axes[TN_AXES] = {0};
-    if (!a->sections || json_array_size(all) != TN_AXES) return;
-    for (size_t i = 0; i < TN_AXES; i++) axes[i] = json_integer_value(json_array_get(all, i));
-    tn_rope_set_axes(a, h, axes);
-}
-
-static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
-    if (a->positions) return TERN_OK; /* none: positions are learned rows */
-    const json_t *r = rope_object(c, "full_attention"), *local = rope_object(c, "sliding_attention");
-    h->rope_base = number(c, c->o, "rope_theta", false, number(c, r, "rope_theta", false, 10000));
-    static const char *const shares[] = {"partial_rotary_factor", "rope_pct", "rotary_pct", NULL};
-    double partial =
-        first_of(c, shares, number(c, r, "partial_rotary_factor", false, a->partial > 0 ? a->partial : 1));
-    double local_base =
-        number(c, c->o, "rope_local_base_freq", false, a->local_base > 0 ? a->local_base : h->rope_base);
-    if (local != r) local_base = number(c, local, "rope_theta", false, local_base);
-    TN_FAIL_IF(!(partial > 0 && partial <= 1), c->err, TERN_E_FORMAT, "%s: partial_rotary_factor %g", c->file,
-               partial);
-    TN_TRY(c->st);
-    TN_FAIL_IF(h->d_head < 4 || h->d_head > (a->latent ? TN_MAX_HEAD : 512) || !(h->rope_base > 1) ||
-                   !(local_base > 1),
-               c->err, TERN_E_FORMAT, "%s: head size %d, rope bases %g and %g", c->file, h->d_head,
-               h->rope_base, local_base);
-    const char *type = json_string_value(json_object_get(r, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(r, "type"));
-    if (type && a->sections && !strcmp(type, "mrope")) type = NULL; /* text: one position on all axes */
-    if (type && a->dynamic && !strcmp(type, "dynamic")) type = NULL;
-    bool proportional = a->window_heads && type && !strcmp(type, "proportional");
-    if (!a->latent)
-        h->n_rot = proportional ? h->d_head / 2 * 2 : (int32_t)((double)h->d_head * partial) / 2 * 2;
-    TN_FAIL_IF(h->n_rot > TN_MAX_ROT || h->n_rot < 2, c->err, TERN_E_UNSUPPORTED,
-               "%s: %d rotated values, 2 to %d are possible", c->file, h->n_rot, TN_MAX_ROT);
-    TN_TRY(window_rot(c, local, a, h));
-    parse_axes(r, a, h);
-    if (type && (!strcmp(type, "longrope") || !strcmp(type, "su"))) return longrope(c, r, h);
-    double f[TN_MAX_ROT / 2];
-    tn_rope_plain(h, f);
-    if (!proportional) TN_TRY(scale_rope(c, r, type, h, f));
-    for (int i = (int)(partial * h->d_head / 2); proportional && i < h->n_rot / 2; i++)
-        f[i] = 0; /* these pairs stay as they are, and those before them turn as if all did */
-    tn_rope_set(h, f);
-    tn_rope_set_local(h, local_base);
-    double beta = number(c, r, "llama_4_scaling_beta", false, 0);
-    TN_FAIL_IF(beta != 0 && !a->temperature, c->err, TERN_E_UNSUPPORTED,
-               "%s: 'llama_4_scaling_beta' is not supported for model type %s", c->file, a->hf);
-    if (beta != 0) {
-        double every = number(c, r, "original_max_position_embeddings", true, 0);
-        h->temp_scale = (float)beta;
-        h->temp_every = every >= 1 && every <= INT32_MAX ? (int32_t)every : 0;
-    }
-    return c->st;
 }
 
 /* ---- layers that differ ---------------------------------------------------------------------------- */
 
 /* Words for every layer: "full_attention" and "sliding_attention" as the model's period of windows has
  * them. */
-static tern_status check_layer_types(config *c, const tn_arch *a, const tn_hparams *h) {
+static tern_status check_layer_types(tn_config *c, const tn_arch *a, const tn_hparams *h) {
     if (a->conv || a->delta) return TERN_OK; /* read by parse_conv and parse_delta */
     const json_t *types = json_object_get(c->o, "layer_types");
     TN_FAIL_IF(json_is_array(types) && (int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
@@ -260,9 +84,9 @@ static tern_status check_layer_types(config *c, const tn_arch *a, const tn_hpara
 }
 
 /* The period: a number, or letters of which the last alone is G ("LLLG"). */
-static tern_status parse_windows(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_windows(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->window) return TERN_OK;
-    h->window = whole(c, "sliding_window", false, 0);
+    h->window = tn_config_whole(c, "sliding_window", false, 0);
     const char *key = json_object_get(c->o, "_sliding_window_pattern") ? "_sliding_window_pattern"
                                                                        : "sliding_window_pattern";
     const char *letters = json_string_value(json_object_get(c->o, key));
@@ -283,7 +107,7 @@ static tern_status parse_windows(config *c, const tn_arch *a, tn_hparams *h) {
         }
         h->window_pattern = (int32_t)n + 1;
     } else if (a->window_pattern) {
-        h->window_pattern = whole(c, key, false, a->window_pattern);
+        h->window_pattern = tn_config_whole(c, key, false, a->window_pattern);
         TN_FAIL_IF(h->window_pattern < 2, c->err, TERN_E_FORMAT, "%s: '%s' is %d", c->file, key,
                    h->window_pattern);
     }
@@ -291,9 +115,9 @@ static tern_status parse_windows(config *c, const tn_arch *a, tn_hparams *h) {
 }
 
 /* 1 for every layer with rope: the last of every period has none. */
-static tern_status parse_no_rope(config *c, tn_hparams *h) {
+static tern_status parse_no_rope(tn_config *c, tn_hparams *h) {
     const json_t *layers = json_object_get(c->o, "no_rope_layers");
-    int32_t period = whole(c, "no_rope_layer_interval", false, h->no_rope_pattern);
+    int32_t period = tn_config_whole(c, "no_rope_layer_interval", false, h->no_rope_pattern);
     if (!h->no_rope_pattern || h->single) return c->st; /* other architectures: refused by check_keys */
     TN_FAIL_IF(period < 2, c->err, TERN_E_FORMAT, "%s: 'no_rope_layer_interval' is %d", c->file, period);
     h->no_rope_pattern = period;
@@ -310,21 +134,21 @@ static tern_status parse_no_rope(config *c, tn_hparams *h) {
 
 /* Gemma 4: heads of layers with a window and of the others; layers that share keys and values, or have
  * embeddings. */
-static tern_status parse_layers(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_layers(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->window_heads) return TERN_OK;
-    int32_t window_d = h->d_head, n_all = whole(c, "num_global_key_value_heads", false, 0);
-    h->d_head = whole(c, "global_head_dim", false, window_d);
+    int32_t window_d = h->d_head, n_all = tn_config_whole(c, "num_global_key_value_heads", false, 0);
+    h->d_head = tn_config_whole(c, "global_head_dim", false, window_d);
     h->window_d_head = window_d != h->d_head && h->window ? window_d : 0;
-    h->v_is_k = truth(c, "attention_k_eq_v");
+    h->v_is_k = tn_config_is(c, "attention_k_eq_v");
     TN_FAIL_IF(n_all && n_all != h->n_kv_heads && !h->v_is_k, c->err, TERN_E_UNSUPPORTED,
                "%s: 'num_global_key_value_heads' without 'attention_k_eq_v' is not supported", c->file);
     if (n_all && n_all != h->n_kv_heads) {
         h->window_kv_heads = h->n_kv_heads;
         h->n_kv_heads = n_all;
     }
-    h->n_kv_shared = whole(c, "num_kv_shared_layers", false, 0);
-    h->n_ple = whole(c, "hidden_size_per_layer_input", false, 0);
-    if (truth(c, "use_double_wide_mlp") && h->n_kv_shared > 0 && h->n_ff < 1 << 18)
+    h->n_kv_shared = tn_config_whole(c, "num_kv_shared_layers", false, 0);
+    h->n_ple = tn_config_whole(c, "hidden_size_per_layer_input", false, 0);
+    if (tn_config_is(c, "use_double_wide_mlp") && h->n_kv_shared > 0 && h->n_ff < 1 << 18)
         h->n_ff_shared = 2 * h->n_ff;
     h->layer_scale = !a->streams;
     TN_TRY(c->st);
@@ -334,12 +158,13 @@ static tern_status parse_layers(config *c, const tn_arch *a, tn_hparams *h) {
 }
 
 /* Attention of latents: what a position keeps, and what heads make of it. */
-static tern_status parse_latent(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_latent(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->latent) return TERN_OK;
-    int32_t rank = whole(c, "kv_lora_rank", true, 0), rot = whole(c, "qk_rope_head_dim", true, 0),
-            nope = whole(c, "qk_nope_head_dim", true, 0);
-    h->latent.q_rank = whole(c, "q_lora_rank", false, 0);
-    h->latent.d_value = whole(c, "v_head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    int32_t rank = tn_config_whole(c, "kv_lora_rank", true, 0),
+            rot = tn_config_whole(c, "qk_rope_head_dim", true, 0),
+            nope = tn_config_whole(c, "qk_nope_head_dim", true, 0);
+    h->latent.q_rank = tn_config_whole(c, "q_lora_rank", false, 0);
+    h->latent.d_value = tn_config_whole(c, "v_head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     TN_TRY(c->st);
     TN_FAIL_IF(rank < 1 || rank > 1024 || rot < 2 || rot > TN_MAX_HEAD - rank || nope < 1 || nope > 1024,
                c->err, TERN_E_FORMAT, "%s: latents of %d values, %d rotated, for keys of %d more", c->file,
@@ -367,7 +192,7 @@ static double deviations_of(double p) {
 }
 
 /* Shares of the gates that are cut, layer by layer: the same in the first ones, 0 in the others. */
-static tern_status parse_sparse(config *c, tn_hparams *h) {
+static tern_status parse_sparse(tn_config *c, tn_hparams *h) {
     const json_t *shares = json_object_get(c->o, "activation_sparsity_pattern");
     TN_FAIL_IF(!json_is_array(shares) || (int32_t)json_array_size(shares) != h->n_layers, c->err,
                TERN_E_FORMAT, "%s: 'activation_sparsity_pattern' has %zu layers, the model %d", c->file,
@@ -391,12 +216,12 @@ static tern_status parse_sparse(config *c, tn_hparams *h) {
 }
 
 /* Gemma 3n. Its vocabulary goes on after the text's with rows that stand for pictures and sounds. */
-static tern_status parse_streams(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_streams(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->streams) return TERN_OK;
-    h->n_streams = whole(c, "altup_num_inputs", true, 0);
-    h->laurel_rank = whole(c, "laurel_rank", true, 0);
-    int32_t active = whole(c, "altup_active_idx", false, 0),
-            n_text = whole(c, "vocab_size_per_layer_input", false, h->n_vocab);
+    h->n_streams = tn_config_whole(c, "altup_num_inputs", true, 0);
+    h->laurel_rank = tn_config_whole(c, "laurel_rank", true, 0);
+    int32_t active = tn_config_whole(c, "altup_active_idx", false, 0),
+            n_text = tn_config_whole(c, "vocab_size_per_layer_input", false, h->n_vocab);
     TN_TRY(c->st);
     TN_FAIL_IF(active, c->err, TERN_E_UNSUPPORTED,
                "%s: 'altup_active_idx' is %d, want 0: layers work on the first stream", c->file, active);
@@ -409,62 +234,39 @@ static tern_status parse_streams(config *c, const tn_arch *a, tn_hparams *h) {
     return parse_sparse(c, h);
 }
 
-/* A number, or the same one for every layer. */
-static int32_t same_in_layers(config *c, const char *key, bool required, int32_t fallback) {
-    const json_t *all = json_object_get(c->o, key), *v;
-    size_t i;
-    if (!json_is_array(all)) return whole(c, key, required, fallback);
-    json_int_t first = json_integer_value(json_array_get(all, 0));
-    bool same = first > 0 && first <= INT32_MAX;
-    json_array_foreach(all, i, v) same = same && json_is_integer(v) && json_integer_value(v) == first;
-    if (!same && c->st == TERN_OK)
-        c->st = tn_fail(c->err, TERN_E_UNSUPPORTED, "%s: '%s' is not the same number in all layers", c->file,
-                        key);
-    return same ? (int32_t)first : -1;
-}
-
 /* ---- scales ---------------------------------------------------------------------------------------- */
 
-static void parse_scales(config *c, const tn_arch *a, tn_hparams *h) {
+static void parse_scales(tn_config *c, const tn_arch *a, tn_hparams *h) {
     const json_t *o = c->o;
     if (a->scales == TN_SCALES_GRANITE) {
-        h->embd_scale = (float)number(c, o, "embedding_multiplier", false, 1);
-        h->residual_scale = (float)number(c, o, "residual_multiplier", false, 1);
-        h->attn_scale = (float)number(c, o, "attention_multiplier", false, 0);
-        h->logit_scale = (float)(1 / number(c, o, "logits_scaling", false, 1));
+        h->embd_scale = (float)tn_config_number(c, o, "embedding_multiplier", false, 1);
+        h->residual_scale = (float)tn_config_number(c, o, "residual_multiplier", false, 1);
+        h->attn_scale = (float)tn_config_number(c, o, "attention_multiplier", false, 0);
+        h->logit_scale = (float)(1 / tn_config_number(c, o, "logits_scaling", false, 1));
     } else if (a->scales == TN_SCALES_COHERE) {
-        h->logit_scale = (float)number(c, o, "logit_scale", false, 0.0625);
+        h->logit_scale = (float)tn_config_number(c, o, "logit_scale", false, 0.0625);
     } else if (a->scales == TN_SCALES_MINICPM) {
-        h->embd_scale = (float)number(c, o, "scale_emb", false, 1);
-        double depth = number(c, o, "scale_depth", false, 0);
+        h->embd_scale = (float)tn_config_number(c, o, "scale_emb", false, 1);
+        double depth = tn_config_number(c, o, "scale_depth", false, 0);
         if (depth != 0) h->residual_scale = (float)(depth / sqrt((double)h->n_layers));
-        h->logit_scale = (float)(number(c, o, "dim_model_base", false, h->n_embd) / h->n_embd);
+        h->logit_scale = (float)(tn_config_number(c, o, "dim_model_base", false, h->n_embd) / h->n_embd);
     }
-}
-
-/* A number for all layers by the first of these names that is there. */
-static int32_t first_whole(config *c, const char *const *keys, bool required, int32_t fallback) {
-    for (const char *const *k = keys; *k; k++) {
-        const json_t *v = json_object_get(c->o, *k);
-        if (v && !json_is_null(v)) return same_in_layers(c, *k, required, fallback);
-    }
-    return whole(c, keys[0], required, fallback);
 }
 
 /* The shared expert's size: said, or so many of the others'. */
-static void parse_shared(config *c, const tn_arch *a, tn_hparams *h) {
+static void parse_shared(tn_config *c, const tn_arch *a, tn_hparams *h) {
     static const char *const counts[] = {"n_shared_experts", "moe_num_shared_experts", "num_shared_expert",
                                          "num_shared_experts", NULL};
-    int32_t dense = h->n_ff, n = first_whole(c, counts, false, 0);
+    int32_t dense = h->n_ff, n = tn_config_first_whole(c, counts, false, 0);
     if (a->mamba)
-        h->n_ff = whole(c, a->single ? "moe_shared_expert_intermediate_size" : "shared_intermediate_size",
-                        true, h->n_ff);
+        h->n_ff = tn_config_whole(
+            c, a->single ? "moe_shared_expert_intermediate_size" : "shared_intermediate_size", true, h->n_ff);
     else if (n > 0 && n <= 1 << 10 && h->n_ff_exp > 0 && h->n_ff_exp <= 1 << 18) h->n_ff = n * h->n_ff_exp;
-    else h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
+    else h->n_ff = tn_config_whole(c, "shared_expert_intermediate_size", true, h->n_ff);
     if (a->dense_first && dense != h->n_ff) h->n_ff_dense = dense;
 }
 
-static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
+static void parse_experts(tn_config *c, const tn_arch *a, tn_hparams *h) {
     static const char *const counts[] = {"num_experts", "n_routed_experts", "moe_num_experts",
                                          "num_local_experts", NULL},
                              *const used[] = {"num_experts_per_tok", "moe_topk", "moe_k", NULL},
@@ -472,24 +274,27 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
                                                 "moe_layer_start_index", NULL},
                              *const steps[] = {"decoder_sparse_step", "moe_layer_interval", NULL};
     if (!a->experts) return;
-    h->n_experts = (int32_t)first_of(c, counts, 0);
-    h->n_experts_used =
-        a->experts_beside ? whole(c, "top_k_experts", true, 1) : first_whole(c, used, true, 1);
-    h->n_ff_exp = same_in_layers(c, "moe_intermediate_size", a->experts_beside, h->n_ff);
+    h->n_experts = (int32_t)tn_config_first(c, counts, 0);
+    h->n_experts_used = a->experts_beside ? tn_config_whole(c, "top_k_experts", true, 1)
+                                          : tn_config_first_whole(c, used, true, 1);
+    h->n_ff_exp = tn_config_same(c, "moe_intermediate_size", a->experts_beside, h->n_ff);
     if (a->shared_expert) parse_shared(c, a, h);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
-    if (a->dense_first) h->n_dense = first_whole(c, firsts, false, 0);
+    if (a->dense_first) h->n_dense = tn_config_first_whole(c, firsts, false, 0);
     if (!h->n_dense) h->n_ff_dense = 0;
-    h->experts_scale = (float)number(c, c->o, "routed_scaling_factor", false, 1);
-    int32_t groups = whole(c, "n_group", false, 1), of = whole(c, "topk_group", false, 1);
+    if (a->experts_mixer > 0)
+        h->experts_mixer =
+            2 * (float)tn_config_number(c, c->o, "router_jitter_noise", false, (double)a->experts_mixer / 2);
+    h->experts_scale = (float)tn_config_number(c, c->o, "routed_scaling_factor", false, 1);
+    int32_t groups = tn_config_whole(c, "n_group", false, 1), of = tn_config_whole(c, "topk_group", false, 1);
     if (groups > 1) h->experts_groups = groups, h->experts_groups_used = of;
-    h->experts_bias = a->experts_biased || (a->experts_sigmoid && truth(c, "use_expert_bias"));
+    h->experts_bias = a->experts_biased || (a->experts_sigmoid && tn_config_is(c, "use_expert_bias"));
     const char *scores = json_string_value(json_object_get(c->o, "scoring_func"));
     if (a->experts_said && scores) h->experts_sigmoid = !strcmp(scores, "sigmoid");
     const json_t *norm = json_object_get(c->o, "norm_topk_prob");
     if (json_is_boolean(norm)) h->experts_norm = json_is_true(norm);
-    int32_t last = whole(c, "moe_layer_end_index", false, -1);
-    if ((first_of(c, steps, 1) != 1 || (last != -1 && last != h->n_layers - 1)) && c->st == TERN_OK)
+    int32_t last = tn_config_whole(c, "moe_layer_end_index", false, -1);
+    if ((tn_config_first(c, steps, 1) != 1 || (last != -1 && last != h->n_layers - 1)) && c->st == TERN_OK)
         c->st = tn_fail(c->err, TERN_E_UNSUPPORTED,
                         "%s: experts in some layers only ('decoder_sparse_step', 'moe_layer_interval', "
                         "'moe_layer_end_index') are not supported",
@@ -498,7 +303,7 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
 
 /* Which layers attend and which are of the other kind, by their words in 'layer_types'. Without these all but every
  * so many-th layer are of the other kind; every 0: the words must be there. */
-static tern_status parse_layer_kinds(config *c, tn_hparams *h, const char *other, const char *attends,
+static tern_status parse_layer_kinds(tn_config *c, tn_hparams *h, const char *other, const char *attends,
                                      tn_layer_kind kind, int32_t every) {
     const json_t *types = json_object_get(c->o, "layer_types");
     bool said = json_is_array(types) || !every, any = false;
@@ -520,16 +325,16 @@ static tern_status parse_layer_kinds(config *c, tn_hparams *h, const char *other
 }
 
 /* Granite 4: layers of Mamba 2 and of attention, which may be without rope. */
-static tern_status parse_mamba(config *c, tn_hparams *h) {
+static tern_status parse_mamba(tn_config *c, tn_hparams *h) {
     const char *rope = json_string_value(json_object_get(c->o, "position_embedding_type"));
-    int32_t groups = whole(c, "mamba_n_groups", true, 0);
-    h->conv_len = whole(c, "mamba_d_conv", true, 0);
-    h->delta = (tn_delta_net){.n_heads = whole(c, "mamba_n_heads", true, 0),
+    int32_t groups = tn_config_whole(c, "mamba_n_groups", true, 0);
+    h->conv_len = tn_config_whole(c, "mamba_d_conv", true, 0);
+    h->delta = (tn_delta_net){.n_heads = tn_config_whole(c, "mamba_n_heads", true, 0),
                               .n_key_heads = groups,
-                              .d_key = whole(c, "mamba_d_state", true, 0),
-                              .d_value = whole(c, "mamba_d_head", true, 0),
+                              .d_key = tn_config_whole(c, "mamba_d_state", true, 0),
+                              .d_value = tn_config_whole(c, "mamba_d_head", true, 0),
                               .mamba = true};
-    if (!h->n_experts) h->n_ff = whole(c, "shared_intermediate_size", true, 0);
+    if (!h->n_experts) h->n_ff = tn_config_whole(c, "shared_intermediate_size", true, 0);
     if (!rope || strcmp(rope, "rope")) h->no_rope_pattern = 1;
     TN_TRY(c->st);
     TN_FAIL_IF(
@@ -537,13 +342,13 @@ static tern_status parse_mamba(config *c, tn_hparams *h) {
         "%s: 'mamba_n_groups' is %d, and norms over several groups differ between the folders' and the GGUF "
         "files' reading; want 1",
         c->file, groups);
-    TN_FAIL_IF(truth(c, "mamba_proj_bias") || !truth(c, "mamba_conv_bias"), c->err, TERN_E_UNSUPPORTED,
-               "%s: want 'mamba_conv_bias' true and 'mamba_proj_bias' false", c->file);
+    TN_FAIL_IF(tn_config_is(c, "mamba_proj_bias") || !tn_config_is(c, "mamba_conv_bias"), c->err,
+               TERN_E_UNSUPPORTED, "%s: want 'mamba_conv_bias' true and 'mamba_proj_bias' false", c->file);
     return parse_layer_kinds(c, h, "mamba", "attention", TN_LAYER_DELTA, 0);
 }
 
 /* What would be another model: said by keys that are true, or false. */
-static tern_status check_mamba_beside(config *c) {
+static tern_status check_mamba_beside(tn_config *c) {
     static const struct {
         const char *key;
         bool want, said; /* where it is left out */
@@ -571,36 +376,38 @@ static tern_status check_mamba_beside(config *c) {
 }
 
 /* Falcon-H1: attention and a state space in every layer. */
-static tern_status parse_mamba_beside(config *c, tn_hparams *h) {
+static tern_status parse_mamba_beside(tn_config *c, tn_hparams *h) {
     const json_t *each = json_object_get(c->o, "mamba_d_head"),
                  *first = json_object_get(c->o, "mamba_norm_before_gate");
-    int32_t heads = whole(c, "mamba_n_heads", true, 0), expand = whole(c, "mamba_expand", false, 2),
-            inner = whole(c, "mamba_d_ssm", false, 0);
-    bool norm = truth(c, "mamba_rms_norm"), said = each && !json_is_null(each) && !json_is_string(each);
+    int32_t heads = tn_config_whole(c, "mamba_n_heads", true, 0),
+            expand = tn_config_whole(c, "mamba_expand", false, 2),
+            inner = tn_config_whole(c, "mamba_d_ssm", false, 0);
+    bool norm = tn_config_is(c, "mamba_rms_norm"),
+         said = each && !json_is_null(each) && !json_is_string(each);
     TN_TRY(c->st);
     TN_TRY(check_mamba_beside(c));
     if (!inner && expand > 0 && h->n_embd > 0 && h->n_embd <= 1 << 16 && expand <= 1 << 10)
         inner = expand * h->n_embd;
-    int32_t d_value = said ? whole(c, "mamba_d_head", true, 0) : heads > 0 ? inner / heads : 0;
+    int32_t d_value = said ? tn_config_whole(c, "mamba_d_head", true, 0) : heads > 0 ? inner / heads : 0;
     TN_TRY(c->st);
     TN_FAIL_IF(heads < 1 || (int64_t)heads * d_value != inner, c->err, TERN_E_FORMAT,
                "%s: %d values of a state space for %d heads of %d", c->file, inner, heads, d_value);
-    h->conv_len = whole(c, "mamba_d_conv", true, 0);
+    h->conv_len = tn_config_whole(c, "mamba_d_conv", true, 0);
     h->delta = (tn_delta_net){.n_heads = heads,
-                              .n_key_heads = whole(c, "mamba_n_groups", true, 0),
-                              .d_key = whole(c, "mamba_d_state", true, 0),
+                              .n_key_heads = tn_config_whole(c, "mamba_n_groups", true, 0),
+                              .d_key = tn_config_whole(c, "mamba_d_state", true, 0),
                               .d_value = d_value,
                               .mamba = true,
                               .no_norm = !norm,
                               .norm_first = norm && !json_is_false(first)};
-    h->embd_scale = (float)number(c, c->o, "embedding_multiplier", false, 1);
-    h->logit_scale = (float)number(c, c->o, "lm_head_multiplier", false, 1);
+    h->embd_scale = (float)tn_config_number(c, c->o, "embedding_multiplier", false, 1);
+    h->logit_scale = (float)tn_config_number(c, c->o, "lm_head_multiplier", false, 1);
     for (int32_t i = 0; i < h->n_layers; i++) h->layer_kind[i] = TN_LAYER_BOTH;
     return c->st;
 }
 
 /* n numbers of a list, or 1 each where there is none. */
-static void list_of(config *c, const char *key, size_t n, double *out) {
+static void list_of(tn_config *c, const char *key, size_t n, double *out) {
     const json_t *v = json_object_get(c->o, key);
     bool none = !v || json_is_null(v);
     if (!none && json_array_size(v) != n && c->st == TERN_OK)
@@ -611,20 +418,20 @@ static void list_of(config *c, const char *key, size_t n, double *out) {
 
 tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char *file,
                                    float by[TN_W_N_ROLES], tern_error *err) {
-    config c = {.o = o, .file = file, .err = err};
+    tn_config c = {.o = o, .file = file, .err = err};
     memset(by, 0, TN_W_N_ROLES * sizeof *by);
     if (!a->mamba_beside) return TERN_OK;
-    double in = number(&c, o, "attention_in_multiplier", false, 1), mlp[2], ssm[5],
-           ssm_in = number(&c, o, "ssm_in_multiplier", false, 1);
+    double in = tn_config_number(&c, o, "attention_in_multiplier", false, 1), mlp[2], ssm[5],
+           ssm_in = tn_config_number(&c, o, "ssm_in_multiplier", false, 1);
     list_of(&c, "mlp_multipliers", 2, mlp);
     list_of(&c, "ssm_multipliers", 5, ssm); /* gate, values, keys, queries, steps */
     const struct {
         tn_role role;
         double by;
     } all[] = {{TN_W_Q, in},
-               {TN_W_K, in * number(&c, o, "key_multiplier", false, 1)},
+               {TN_W_K, in * tn_config_number(&c, o, "key_multiplier", false, 1)},
                {TN_W_V, in},
-               {TN_W_O, number(&c, o, "attention_out_multiplier", false, 1)},
+               {TN_W_O, tn_config_number(&c, o, "attention_out_multiplier", false, 1)},
                {TN_W_GATE, mlp[0]},
                {TN_W_DOWN, mlp[1]},
                {TN_W_DELTA_GATE, ssm_in * ssm[0]},
@@ -632,7 +439,7 @@ tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char
                {TN_W_DELTA_K, ssm_in * ssm[2]},
                {TN_W_DELTA_Q, ssm_in * ssm[3]},
                {TN_W_DELTA_DECAY, ssm_in * ssm[4]},
-               {TN_W_DELTA_OUT, number(&c, o, "ssm_out_multiplier", false, 1)}};
+               {TN_W_DELTA_OUT, tn_config_number(&c, o, "ssm_out_multiplier", false, 1)}};
     TN_TRY(c.st);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         TN_FAIL_IF(!(all[i].by > 1e-6 && all[i].by < 1e6), err, TERN_E_FORMAT,
@@ -644,16 +451,17 @@ tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char
 }
 
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
-static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_delta(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->delta) return TERN_OK;
+    if (a->alone) return tn_arch_alone_hf(c->o, c->file, h, c->err);
     if (a->single) return tn_arch_single_hf(c->o, c->file, h, c->err);
     if (a->mamba) return a->mamba_beside ? parse_mamba_beside(c, h) : parse_mamba(c, h);
-    h->conv_len = whole(c, "linear_conv_kernel_dim", true, 0);
-    h->delta = (tn_delta_net){.n_heads = whole(c, "linear_num_value_heads", true, 0),
-                              .n_key_heads = whole(c, "linear_num_key_heads", true, 0),
-                              .d_key = whole(c, "linear_key_head_dim", true, 0),
-                              .d_value = whole(c, "linear_value_head_dim", true, 0)};
-    int32_t every = whole(c, "full_attention_interval", false, 4);
+    h->conv_len = tn_config_whole(c, "linear_conv_kernel_dim", true, 0);
+    h->delta = (tn_delta_net){.n_heads = tn_config_whole(c, "linear_num_value_heads", true, 0),
+                              .n_key_heads = tn_config_whole(c, "linear_num_key_heads", true, 0),
+                              .d_key = tn_config_whole(c, "linear_key_head_dim", true, 0),
+                              .d_value = tn_config_whole(c, "linear_value_head_dim", true, 0)};
+    int32_t every = tn_config_whole(c, "full_attention_interval", false, 4);
     TN_TRY(c->st);
     TN_FAIL_IF(every < 1, c->err, TERN_E_FORMAT, "%s: 'full_attention_interval' is %d", c->file, every);
     TN_TRY(parse_layer_kinds(c, h, "linear_attention", "full_attention", TN_LAYER_DELTA, every));
@@ -666,19 +474,20 @@ static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
 
 /* LFM2: which layers convolve, and the size of its feed-forward blocks, which the configuration says
  * before it is adjusted. */
-static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_conv(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->conv) return TERN_OK;
     TN_TRY(parse_layer_kinds(c, h, "conv", "full_attention", TN_LAYER_CONVOLVES, 0));
-    h->conv_len = whole(c, "conv_L_cache", true, 0);
-    h->norm_eps = (float)number(c, c->o, "norm_eps", false, (double)h->norm_eps);
+    h->conv_len = tn_config_whole(c, "conv_L_cache", true, 0);
+    h->norm_eps = (float)tn_config_number(c, c->o, "norm_eps", false, (double)h->norm_eps);
     const json_t *tied = json_object_get(c->o, "tie_embedding");
     if (json_is_boolean(tied)) h->tied = json_is_true(tied);
-    TN_FAIL_IF(truth(c, "conv_bias"), c->err, TERN_E_UNSUPPORTED, "%s: 'conv_bias' is not supported",
+    TN_FAIL_IF(tn_config_is(c, "conv_bias"), c->err, TERN_E_UNSUPPORTED, "%s: 'conv_bias' is not supported",
                c->file);
-    h->n_ff = whole(c, "block_ff_dim", false, h->n_ff);
-    if (truth(c, "block_auto_adjust_ff_dim")) {
-        double ff = floor(2.0 * h->n_ff / 3) * number(c, c->o, "block_ffn_dim_multiplier", false, 1),
-               of = whole(c, "block_multiple_of", false, 256);
+    h->n_ff = tn_config_whole(c, "block_ff_dim", false, h->n_ff);
+    if (tn_config_is(c, "block_auto_adjust_ff_dim")) {
+        double ff =
+                   floor(2.0 * h->n_ff / 3) * tn_config_number(c, c->o, "block_ffn_dim_multiplier", false, 1),
+               of = tn_config_whole(c, "block_multiple_of", false, 256);
         TN_FAIL_IF(!(of >= 1 && ff >= 1 && ff < 1e9), c->err, TERN_E_FORMAT,
                    "%s: a feed-forward size of %g in multiples of %g", c->file, ff, of);
         h->n_ff = (int32_t)(of * floor((floor(ff) + of - 1) / of));
@@ -687,12 +496,12 @@ static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
 }
 
 /* Learned positions; in folders of RoBERTa's kind the text begins after the one that stands for padding. */
-static tern_status parse_positions(config *c, const tn_arch *a, tn_hparams *h) {
+static tern_status parse_positions(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->positions) return TERN_OK;
     const char *type = json_string_value(json_object_get(c->o, "position_embedding_type"));
     TN_FAIL_IF(type && strcmp(type, "absolute"), c->err, TERN_E_UNSUPPORTED,
                "%s: 'position_embedding_type' is '%.40s', which is not supported", c->file, type);
-    if (a->positions_padded) h->positions_from = whole(c, "pad_token_id", false, 1) + 1;
+    if (a->positions_padded) h->positions_from = tn_config_whole(c, "pad_token_id", false, 1) + 1;
     TN_TRY(c->st);
     TN_FAIL_IF(h->positions_from < 0 || h->positions_from >= h->ctx_train, c->err, TERN_E_FORMAT,
                "%s: %d positions, of which the text has those from %d on", c->file, h->ctx_train,
@@ -706,7 +515,7 @@ static tern_status parse_positions(config *c, const tn_arch *a, tn_hparams *h) {
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
 /* A key that is not known may change what the model computes: it is refused. prefix: "", or "rope." */
-static tern_status check_object(const config *c, const tn_arch *a, const json_t *o, const char *prefix) {
+static tern_status check_object(const tn_config *c, const tn_arch *a, const json_t *o, const char *prefix) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
@@ -718,7 +527,7 @@ static tern_status check_object(const config *c, const tn_arch *a, const json_t 
     return TERN_OK;
 }
 
-static tern_status check_keys(const config *c, const tn_arch *a) {
+static tern_status check_keys(const tn_config *c, const tn_arch *a) {
     static const char *const objects[] = {"rope_parameters", "rope_scaling"}, *const kinds[] = {
                                                                                   "full_attention",
                                                                                   "sliding_attention"};
@@ -731,6 +540,22 @@ static tern_status check_keys(const config *c, const tn_arch *a) {
     return TERN_OK;
 }
 
+/* MiniMax-M2: what its configuration says as its forerunners did, whose layers differed. */
+static tern_status minimax_ok(const tn_config *c, const tn_arch *a) {
+    const json_t *kinds = json_object_get(c->o, "attn_type_list"), *v;
+    size_t i;
+    if (!a->qk_norm_whole || !a->experts_sigmoid) return TERN_OK;
+    json_array_foreach(kinds, i, v)
+        TN_FAIL_IF(json_integer_value(v) != 1, c->err, TERN_E_UNSUPPORTED,
+                   "%s: 'attn_type_list' is %d of layer %zu; attention alone is supported, 1", c->file,
+                   (int)json_integer_value(v), i);
+    static const char *const flags[] = {"use_qk_norm", "use_routing_bias"};
+    for (i = 0; i < 2; i++)
+        TN_FAIL_IF(json_is_false(json_object_get(c->o, flags[i])), c->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is false, which is not supported", c->file, flags[i]);
+    return TERN_OK;
+}
+
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
                                tern_error *err) {
     const json_t *text = json_object_get(o, "text_config"); /* of a model that sees and reads */
@@ -738,27 +563,30 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     const json_t *vision = json_object_get(o, "vision_config");
     if ((a->delta || a->window_heads || a->sections) && json_is_object(text)) o = text;
     static const char *const layers[] = {"num_hidden_layers", "num_layers", NULL},
-                             *const eps[] = {"layer_norm_eps", "norm_epsilon", "norm_eps", NULL},
+                             *const eps[] = {"layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps",
+                                             NULL},
                              *const rms_eps[] = {"rms_norm_eps", "layer_norm_epsilon", NULL};
-    config c = {.o = o, .file = file, .err = err};
+    tn_config c = {.o = o, .file = file, .err = err};
     tn_arch_begin(a, h);
     const char *name = json_string_value(json_object_get(o, "_name_or_path"));
     if (name) snprintf(h->name, sizeof h->name, "%s", name);
-    h->n_layers = first_whole(&c, layers, true, 0);
-    h->n_embd = whole(&c, "hidden_size", true, 0);
-    h->n_heads = whole(&c, "num_attention_heads", true, 1);
-    h->n_kv_heads = whole(&c, "num_key_value_heads", false, h->n_heads);
-    h->n_ff = same_in_layers(&c, "intermediate_size", !a->shared_expert, 0);
-    h->n_vocab = whole(&c, "vocab_size", true, 0);
-    h->ctx_train = whole(&c, "max_position_embeddings", true, 0);
-    h->d_head = whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
-    h->norm_eps = (float)first_of(&c, a->norm == TN_NORM_LAYER ? eps : rms_eps, 1e-5);
-    h->tied = json_object_get(o, "tie_word_embeddings") ? truth(&c, "tie_word_embeddings") : tied;
-    if (a->may_be_parallel) h->parallel_block = truth(&c, "use_parallel_residual");
-    if (a->qk_norm_said) h->qk_norm = truth(&c, "use_qk_norm");
-    h->attn_soft_cap = (float)number(&c, o, "attn_logit_softcapping", false, 0);
-    h->logit_soft_cap = (float)number(&c, o, "final_logit_softcapping", false, 0);
-    double q_scalar = number(&c, o, "query_pre_attn_scalar", false, 0);
+    h->n_layers = tn_config_first_whole(&c, layers, true, 0);
+    h->n_embd = tn_config_whole(&c, "hidden_size", true, 0);
+    h->n_heads = tn_config_whole(&c, "num_attention_heads", !a->alone, 1);
+    h->n_kv_heads = tn_config_whole(&c, "num_key_value_heads", false, h->n_heads);
+    h->n_ff = tn_config_same(&c, "intermediate_size", !a->shared_expert && !a->alone, 0);
+    h->n_vocab = tn_config_whole(&c, "vocab_size", true, 0);
+    h->ctx_train =
+        tn_config_whole(&c, "max_position_embeddings", !a->alone, 1 << 20); /* as converters have it */
+    h->d_head = tn_config_whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    if (h->n_layers <= TN_MAX_LAYERS) tn_arch_alone(a, h);
+    h->norm_eps = (float)tn_config_first(&c, a->norm == TN_NORM_LAYER ? eps : rms_eps, 1e-5);
+    h->tied = json_object_get(o, "tie_word_embeddings") ? tn_config_is(&c, "tie_word_embeddings") : tied;
+    if (a->may_be_parallel) h->parallel_block = tn_config_is(&c, "use_parallel_residual");
+    if (a->qk_norm_said) h->qk_norm = tn_config_is(&c, "use_qk_norm");
+    h->attn_soft_cap = (float)tn_config_number(&c, o, "attn_logit_softcapping", false, 0);
+    h->logit_soft_cap = (float)tn_config_number(&c, o, "final_logit_softcapping", false, 0);
+    double q_scalar = tn_config_number(&c, o, "query_pre_attn_scalar", false, 0);
     if (q_scalar > 0) h->attn_scale = (float)(1 / sqrt(q_scalar));
     parse_scales(&c, a, h);
     parse_experts(&c, a, h);
@@ -768,9 +596,13 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
                a->gguf_only);
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
-    h->n_next = whole(&c, "mtp_num_hidden_layers", false, 0); /* whether they are there, the tensors tell */
+    h->n_next =
+        tn_config_whole(&c, "mtp_num_hidden_layers", false, 0); /* whether they are there, the tensors tell */
     TN_TRY(c.st);
     TN_TRY(check_keys(&c, a));
+    TN_TRY(minimax_ok(&c, a));
+    bool ternary; /* the reader of weights asks again */
+    TN_TRY(tn_arch_ternary_hf(a, o, file, &ternary, err));
     TN_TRY(parse_windows(&c, a, h));
     TN_TRY(parse_latent(&c, a, h));
     TN_TRY(parse_layers(&c, a, h));
@@ -779,10 +611,11 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(parse_conv(&c, a, h));
     TN_TRY(parse_positions(&c, a, h));
     TN_TRY(parse_delta(&c, a, h));
-    TN_FAIL_IF(truth(&c, "use_sliding_window") && whole(&c, "max_window_layers", false, 0) < h->n_layers, err,
-               TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);
+    TN_FAIL_IF(tn_config_is(&c, "use_sliding_window") &&
+                   tn_config_whole(&c, "max_window_layers", false, 0) < h->n_layers,
+               err, TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);
     TN_TRY(parse_act(&c, a, h));
-    TN_TRY(parse_rope(&c, a, h));
+    TN_TRY(tn_arch_rope_hf(&c, a, h));
     const size_t n_deep = json_array_size(json_object_get(vision, "deepstack_visual_indexes"));
     if (a->sections) h->n_deepstack = n_deep <= TN_MAX_DEEPSTACK ? (int32_t)n_deep : TN_MAX_DEEPSTACK + 1;
     TN_TRY(tn_arch_finish(a, file, h, err));

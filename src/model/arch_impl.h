@@ -17,6 +17,10 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
 /* Layers of one block in a config.json (arch_single.c): which they are, and the sizes of state spaces. */
 tern_status tn_arch_single_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
 
+/* All of them state spaces: what stands in for heads and blocks that there are none of, and which layers there are. */
+void tn_arch_alone(const tn_arch *a, tn_hparams *h);
+tern_status tn_arch_alone_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
+
 /* Frequencies of the model's base, unscaled. */
 /* Pairs of each axis. Where they are not all of a head's, only pictures are refused. */
 void tn_rope_set_axes(const tn_arch *a, tn_hparams *h, const int64_t axes[TN_AXES]);

@@ -108,12 +108,14 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_KV_A_NORM] = "self_attn.kv_a_layernorm.weight",
     [TN_W_K_UP] = "self_attn.kv_b_proj.weight",
     [TN_W_V_UP] = "self_attn.kv_b_proj.weight",
+    [TN_W_ATTN_SUB_NORM] = "self_attn.attn_sub_norm.weight",
+    [TN_W_FFN_SUB_NORM] = "mlp.ffn_sub_norm.weight",
 };
 
 /* The names of a row are those of a shared expert, which this layer has not: its block is dense. */
 static bool is_dense(const tn_arch *a, const tn_hparams *h, int layer, tn_role role) {
-    return a->dense_first && a->shared_expert && layer >= 0 && layer < h->n_dense &&
-           (role == TN_W_GATE || role == TN_W_UP || role == TN_W_DOWN);
+    return a->dense_first && a->shared_expert && layer >= 0 && layer < h->n_layers &&
+           !tn_layer_has_experts(h, layer) && (role == TN_W_GATE || role == TN_W_UP || role == TN_W_DOWN);
 }
 
 const char *tn_arch_hf_layers(const tn_arch *a) { return a->hf_layers ? a->hf_layers : "model.layers."; }
@@ -234,6 +236,8 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_KV_A_NORM] = "attn_kv_a_norm.weight",
     [TN_W_K_UP] = "attn_k_b.weight",
     [TN_W_V_UP] = "attn_v_b.weight",
+    [TN_W_ATTN_SUB_NORM] = "attn_sub_norm.weight",
+    [TN_W_FFN_SUB_NORM] = "ffn_sub_norm.weight",
 };
 
 bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf,

@@ -31,6 +31,15 @@ bool tn_arch_single_routes(const json_t *o) {
     return false;
 }
 
+static tern_status check_state_space(const json_t *o, const char *file, tern_error *err) {
+    const json_t *bias = json_object_get(o, "use_conv_bias"), *steps = json_object_get(o, "time_step_limit");
+    TN_FAIL_IF(json_is_false(bias) || json_is_true(json_object_get(o, "mamba_proj_bias")), err,
+               TERN_E_UNSUPPORTED, "%s: want 'use_conv_bias' true and 'mamba_proj_bias' false", file);
+    TN_FAIL_IF(json_number_value(json_array_get(steps, 0)) > 0, err, TERN_E_UNSUPPORTED,
+               "%s: 'time_step_limit' is not supported", file);
+    return TERN_OK;
+}
+
 tern_status tn_arch_single_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err) {
     const char feeds = h->n_experts ? 'E' : '-';
     h->conv_len = size_of(o, "conv_kernel");
@@ -46,10 +55,32 @@ tern_status tn_arch_single_hf(const json_t *o, const char *file, tn_hparams *h, 
                    feeds);
         h->layer_kind[i] = c == 'M' ? TN_LAYER_DELTA : c == '*' ? TN_LAYER_ATTENDS : TN_LAYER_FEEDS;
     }
-    const json_t *bias = json_object_get(o, "use_conv_bias"), *steps = json_object_get(o, "time_step_limit");
-    TN_FAIL_IF(json_is_false(bias) || json_is_true(json_object_get(o, "mamba_proj_bias")), err,
-               TERN_E_UNSUPPORTED, "%s: want 'use_conv_bias' true and 'mamba_proj_bias' false", file);
-    TN_FAIL_IF(json_number_value(json_array_get(steps, 0)) > 0, err, TERN_E_UNSUPPORTED,
-               "%s: 'time_step_limit' is not supported", file);
-    return TERN_OK;
+    return check_state_space(o, file, err);
+}
+
+void tn_arch_alone(const tn_arch *a, tn_hparams *h) {
+    if (!a->alone) return;
+    h->n_heads = h->n_kv_heads = h->n_ff = 1;
+    h->d_head = 4;
+    for (int32_t i = 0; i < h->n_layers; i++) h->layer_kind[i] = TN_LAYER_DELTA;
+}
+
+tern_status tn_arch_alone_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err) {
+    const json_t *heads = json_object_get(o, "num_heads");
+    const char *act = json_string_value(json_object_get(o, "hidden_act"));
+    const int32_t expand = heads                  ? 0
+                           : size_of(o, "expand") ? size_of(o, "expand")
+                                                  : 2,
+                  each = size_of(o, "head_dim");
+    h->conv_len = size_of(o, "conv_kernel") ? size_of(o, "conv_kernel") : 4;
+    h->delta = (tn_delta_net){.n_heads = heads  ? size_of(o, "num_heads")
+                                         : each ? expand * h->n_embd / each
+                                                : 0,
+                              .n_key_heads = size_of(o, "n_groups") ? size_of(o, "n_groups") : 1,
+                              .d_key = size_of(o, "state_size") ? size_of(o, "state_size") : 128,
+                              .d_value = each ? each : 64,
+                              .mamba = true};
+    TN_FAIL_IF(act && strcmp(act, "silu") && strcmp(act, "swish"), err, TERN_E_UNSUPPORTED,
+               "%s: activation '%.40s' is not supported for this model type", file, act);
+    return check_state_space(o, file, err);
 }

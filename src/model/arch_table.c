@@ -1,79 +1,6 @@
 /* The architectures there are. */
 #include "model/arch_impl.h"
-
-/* Norms in front of and after both blocks, by their names in folders. */
-#define HF_NORMS_AROUND                                                                                      \
-    [TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",                                               \
-    [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",                                                    \
-    [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"
-
-/* A shared expert's block. */
-#define GGUF_SHARED                                                                                          \
-    [TN_W_GATE] = "ffn_gate_shexp.weight", [TN_W_UP] = "ffn_up_shexp.weight",                                \
-    [TN_W_DOWN] = "ffn_down_shexp.weight"
-#define HF_SHARED(where)                                                                                     \
-    [TN_W_GATE] = where "gate_proj.weight", [TN_W_UP] = where "up_proj.weight",                              \
-    [TN_W_DOWN] = where "down_proj.weight"
-
-/* What Gemma 3n and all of Gemma 4 have in common. */
-#define LIKE_GEMMA4                                                                                          \
-    .act = TN_ACT_GELU_TANH, .gated = true, .post_norms = true, .qk_norm = true, .v_norm = true,             \
-    .scale_embd = true, .attn_scale = 1, .logit_soft_cap = 30, .window = true, .window_any = true,           \
-    .window_heads = true, .local_rope = true, .local_base = 10000, .shared_kv = true, .ple = true
-
-/* Encoders: a norm of the sum of embeddings, none in front of blocks, and one of what the stream is after each. */
-#define LIKE_BERT                                                                                            \
-    .norm = TN_NORM_LAYER, .post_norms = true, .no_pre_norms = true, .bidirectional = true, .encoder = true
-#define GGUF_NORMS_AFTER                                                                                     \
-    [TN_W_ATTN_POST_NORM] = "attn_output_norm.weight", [TN_W_FFN_POST_NORM] = "layer_output_norm.weight"
-#define HF_BERT                                                                                              \
-    [TN_W_EMBD] = "embeddings.word_embeddings.weight",                                                       \
-    [TN_W_EMBD_TYPE] = "embeddings.token_type_embeddings.weight",                                            \
-    [TN_W_POSITIONS] = "embeddings.position_embeddings.weight",                                              \
-    [TN_W_EMBD_NORM] = "embeddings.LayerNorm.weight", [TN_W_EMBD_NORM_B] = "embeddings.LayerNorm.bias",      \
-    [TN_W_Q] = "attention.self.query.weight", [TN_W_Q_B] = "attention.self.query.bias",                      \
-    [TN_W_K] = "attention.self.key.weight", [TN_W_K_B] = "attention.self.key.bias",                          \
-    [TN_W_V] = "attention.self.value.weight", [TN_W_V_B] = "attention.self.value.bias",                      \
-    [TN_W_O] = "attention.output.dense.weight", [TN_W_O_B] = "attention.output.dense.bias",                  \
-    [TN_W_ATTN_POST_NORM] = "attention.output.LayerNorm.weight",                                             \
-    [TN_W_ATTN_POST_NORM_B] = "attention.output.LayerNorm.bias", [TN_W_UP] = "intermediate.dense.weight",    \
-    [TN_W_UP_B] = "intermediate.dense.bias", [TN_W_DOWN] = "output.dense.weight",                            \
-    [TN_W_DOWN_B] = "output.dense.bias", [TN_W_FFN_POST_NORM] = "output.LayerNorm.weight",                   \
-    [TN_W_FFN_POST_NORM_B] = "output.LayerNorm.bias"
-
-/* Layers of one block: a state space, attention without rope, or a block without gates. */
-#define LIKE_NEMOTRON_H                                                                                      \
-    .act = TN_ACT_RELU2, .delta = true, .mamba = true, .single = true, .no_rope_pattern = 1,                 \
-    .hf_layers = "backbone.layers."
-#define GGUF_NEMOTRON_H                                                                                      \
-    [TN_W_FFN_NORM] = "attn_norm.weight", [TN_W_DELTA_Q] = "ssm_in.weight",                                  \
-    [TN_W_DELTA_K] = "ssm_in.weight", [TN_W_DELTA_V] = "ssm_in.weight", [TN_W_DELTA_GATE] = "ssm_in.weight", \
-    [TN_W_DELTA_DECAY] = "ssm_in.weight"
-#define HF_NEMOTRON_H                                                                                        \
-    [TN_W_EMBD] = "backbone.embeddings.weight", [TN_W_OUT_NORM] = "backbone.norm_f.weight",                  \
-    [TN_W_ATTN_NORM] = "norm.weight", [TN_W_FFN_NORM] = "norm.weight", [TN_W_Q] = "mixer.q_proj.weight",     \
-    [TN_W_K] = "mixer.k_proj.weight", [TN_W_V] = "mixer.v_proj.weight", [TN_W_O] = "mixer.o_proj.weight",    \
-    [TN_W_DELTA_Q] = "mixer.in_proj.weight", [TN_W_DELTA_K] = "mixer.in_proj.weight",                        \
-    [TN_W_DELTA_V] = "mixer.in_proj.weight", [TN_W_DELTA_GATE] = "mixer.in_proj.weight",                     \
-    [TN_W_DELTA_DECAY] = "mixer.in_proj.weight", [TN_W_DELTA_OUT] = "mixer.out_proj.weight",                 \
-    [TN_W_DELTA_CONV] = "mixer.conv1d.weight", [TN_W_DELTA_A] = "mixer.A_log",                               \
-    [TN_W_DELTA_DT] = "mixer.dt_bias", [TN_W_DELTA_NORM] = "mixer.norm.weight",                              \
-    [TN_W_MAMBA_CONV_B] = "mixer.conv1d.bias", [TN_W_MAMBA_D] = "mixer.D"
-
-/* Latent attention, and experts after a dense layer or more. */
-#define LIKE_DEEPSEEK                                                                                        \
-    .act = TN_ACT_SILU, .gated = true, .latent = true, .gguf_permuted = true, .hf_permuted = true,           \
-    .experts = true, .experts_said = true, .shared_expert = true, .shared_ungated = true,                    \
-    .dense_first = true, .gguf_names = {GGUF_SHARED},                                                        \
-    .hf_names = {HF_SHARED("mlp.shared_experts."), [TN_W_EXPERTS_BIAS] = "mlp.gate.e_score_correction_bias"}
-
-/* The state spaces of hybrids. */
-#define HF_MAMBA                                                                                             \
-    [TN_W_DELTA_Q] = "mamba.in_proj.weight", [TN_W_DELTA_K] = "mamba.in_proj.weight",                        \
-    [TN_W_DELTA_V] = "mamba.in_proj.weight", [TN_W_DELTA_GATE] = "mamba.in_proj.weight",                     \
-    [TN_W_DELTA_DECAY] = "mamba.in_proj.weight", [TN_W_DELTA_OUT] = "mamba.out_proj.weight",                 \
-    [TN_W_DELTA_CONV] = "mamba.conv1d.weight", [TN_W_DELTA_A] = "mamba.A_log",                               \
-    [TN_W_DELTA_DT] = "mamba.dt_bias", [TN_W_DELTA_NORM] = "mamba.norm.weight"
+#include "model/arch_rows.h"
 
 const tn_arch tn_archs[] = {
     {.name = "llama",
@@ -160,6 +87,26 @@ const tn_arch tn_archs[] = {
      .local_base = 10000,
      .bidirectional = true,
      .hf_names = {HF_NORMS_AROUND}},
+    {.name = "llama4",
+     .hf = "llama4_text",
+     .hf_also = "llama4",
+     .gguf = "llama4",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .hf_permuted = true,
+     .window = true,
+     .window_pattern = 4,
+     .no_rope_pattern = 4,
+     .chunked = true,
+     .experts = true,
+     .experts_sigmoid = true,
+     .experts_before = true,
+     .shared_expert = true,
+     .shared_ungated = true,
+     .dense_first = true,
+     .gguf_only = "they hold the experts' matrices turned",
+     .gguf_names = {GGUF_SHARED}},
     {.name = "smollm3",
      .hf = "smollm3",
      .gguf = "smollm3",
@@ -613,6 +560,18 @@ const tn_arch tn_archs[] = {
                   [TN_W_EXPERTS_BIAS] = "mixer.gate.e_score_correction_bias",
                   [TN_W_UP_EXPS] = "mixer.experts.0.up_proj.weight",
                   [TN_W_DOWN_EXPS] = "mixer.experts.0.down_proj.weight"}},
+    {.name = "mamba2",
+     .hf = "mamba2",
+     .gguf = "mamba2",
+     .act = TN_ACT_SILU,
+     .delta = true,
+     .mamba = true,
+     .single = true,
+     .alone = true,
+     .no_rope_pattern = 1,
+     .hf_layers = "backbone.layers.",
+     .gguf_names = {GGUF_NEMOTRON_H},
+     .hf_names = {HF_NEMOTRON_H}},
     {.name = "deepseek2", LIKE_DEEPSEEK, .hf = "deepseek_v2", .gguf = "deepseek2"},
     {.name = "deepseek3", /* in GGUF a deepseek2, whose file says how experts are chosen */
      LIKE_DEEPSEEK,
@@ -631,6 +590,39 @@ const tn_arch tn_archs[] = {
      .experts_sigmoid = true,
      .experts_biased = true,
      .next_by_number = true},
+    {.name = "phimoe",
+     .hf = "phimoe",
+     .gguf = "phimoe",
+     .norm = TN_NORM_LAYER,
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .biases = true,
+     .window = true,
+     .experts = true,
+     .experts_mixer = 0.02f, /* files do not say it */
+     .hf_names = {MIXTRAL_EXPERTS}},
+    {.name = "minimax-m2",
+     .hf = "minimax_m2",
+     .gguf = "minimax-m2",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .qk_norm_whole = true,
+     .experts = true,
+     .experts_norm = true,
+     .experts_sigmoid = true,
+     .experts_biased = true,
+     .hf_names = {MIXTRAL_EXPERTS, [TN_W_EXPERTS_BIAS] = "block_sparse_moe.e_score_correction_bias"}},
+    {.name = "mistral4",
+     WITH_LATENTS,
+     .hf = "mistral4",
+     .gguf = "mistral4",
+     .experts_norm = true,
+     .temperature = true,
+     .gguf_names = {GGUF_SHARED, [TN_W_GATE_EXPS] = "ffn_gate_up_exps.weight",
+                    [TN_W_UP_EXPS] = "ffn_gate_up_exps.weight"},
+     .hf_names = {HF_SHARED("mlp.shared_experts."), [TN_W_GATE_EXPS] = "mlp.experts.gate_up_proj",
+                  [TN_W_UP_EXPS] = "mlp.experts.gate_up_proj", [TN_W_DOWN_EXPS] = "mlp.experts.down_proj"}},
     {.name = "minicpm3",
      .hf = "minicpm3",
      .gguf = "minicpm3",
@@ -772,6 +764,12 @@ const tn_arch tn_archs[] = {
      .gated = true,
      .gguf_names = {GGUF_NORMS_AFTER},
      .gguf_only = "its configuration has words of its own"},
+    {.name = "bitnet",
+     .hf = "bitnet",
+     .gguf = "bitnet",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .sub_norms = true},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 const int tn_n_archs = sizeof tn_archs / sizeof tn_archs[0];

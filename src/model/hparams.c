@@ -63,7 +63,7 @@ int32_t tn_layer_kv_heads(const tn_hparams *h, int32_t layer) {
 }
 
 bool tn_layer_may_be_sparse(const tn_hparams *h, int32_t layer) {
-    bool differ = h->window_d_head || h->window_kv_heads || h->n_kv_shared;
+    bool differ = h->window_d_head || h->window_kv_heads || h->n_kv_shared || h->window_chunks;
     return tn_layer_attends(h, layer) && !tn_latent(h) && !(differ && is_windowed(h, layer));
 }
 
@@ -89,7 +89,8 @@ bool tn_experts_groups_ok(const tn_hparams *h) {
 bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer) { return h->v_is_k && !is_windowed(h, layer); }
 
 int32_t tn_layer_ff(const tn_hparams *h, int32_t layer) {
-    if (h->n_ff_dense && layer >= 0 && layer < h->n_dense) return h->n_ff_dense;
+    if (h->n_ff_dense && layer >= 0 && layer < h->n_layers && !tn_layer_has_experts(h, layer))
+        return h->n_ff_dense;
     return h->n_ff_shared && layer >= h->n_layers - h->n_kv_shared && layer < h->n_layers ? h->n_ff_shared
                                                                                           : h->n_ff;
 }
@@ -158,6 +159,8 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     case TN_W_K_B:
     case TN_W_K_NORM: return attends && own_kv && !tn_latent(h);
     case TN_W_LAYER_SCALE: return inside && h->layer_scale;
+    case TN_W_ATTN_SUB_NORM:
+    case TN_W_FFN_SUB_NORM: return inside && h->sub_norms;
     case TN_W_ATTN_POST_NORM_B:
     case TN_W_FFN_POST_NORM_B: return h->norms_after;
     case TN_W_ATT_GATE: return attends && h->attn_gate;
@@ -206,7 +209,8 @@ const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_DENSE_2,         TN_W_SCORE_IN,
     TN_W_SCORE_IN_B,      TN_W_SCORE,
     TN_W_SCORE_B,         TN_W_Q_A_NORM,
-    TN_W_KV_A_NORM,
+    TN_W_KV_A_NORM,       TN_W_ATTN_SUB_NORM,
+    TN_W_FFN_SUB_NORM,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -354,6 +358,8 @@ static const char *const role_names[TN_W_N_ROLES] = {
     [TN_W_KV_A_NORM] = "attn_kv_a norm",
     [TN_W_K_UP] = "attn_k_b",
     [TN_W_V_UP] = "attn_v_b",
+    [TN_W_ATTN_SUB_NORM] = "attn_sub_norm",
+    [TN_W_FFN_SUB_NORM] = "ffn_sub_norm",
 };
 
 const char *tn_role_name(tn_role r) { return role_names[r]; }
@@ -393,6 +399,8 @@ static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_
     case TN_W_EXPERTS_POST_NORM:
     case TN_W_FFN_OWN_NORM: *n_rows = 1; break;
     case TN_W_EXPERTS_SCALE: *n_rows = 1, *n_cols = h->n_experts; break;
+    case TN_W_ATTN_SUB_NORM: *n_rows = 1, *n_cols = (int64_t)h->n_heads * h->d_head; break;
+    case TN_W_FFN_SUB_NORM: *n_rows = 1, *n_cols = h->n_ff; break;
     case TN_W_POSITIONS: *n_rows = h->n_positions; break;
     case TN_W_DENSE_1: *n_rows = h->n_between; break;
     case TN_W_DENSE_2: *n_cols = h->n_between; break;

@@ -175,6 +175,16 @@ typedef struct tn_hparams {
     int32_t rope_axes[TN_AXES];
     bool rope_interleaved;
     int32_t n_deepstack; /* first layers that add values of their own to the rows of pictures */
+    /* Two experts are taken one after the other. The weight of each is its share among those whose scores are within so
+     * much of the largest, relative to it or to their own size; the first is out for the second (SparseMixer, Phi-3.5-MoE);
+     * 0: the largest, at once */
+    float experts_mixer;
+    /* Llama 4: a window is a chunk of so many positions, of which a row sees those before it; queries grow with their
+     * position in the layers without rope alone, counted from 1; queries and keys are normed without weights after their
+     * rotation, where they are rotated; an expert reads a row times its weight, and what it gives is taken as it is */
+    bool window_chunks, temp_no_rope, qk_norm_plain, experts_before;
+    int32_t experts_every; /* experts are in the last of every so many layers; 0: in all */
+    bool sub_norms;        /* norms in front of what brings a block's width back (BitNet) */
 } tn_hparams;
 
 static inline bool tn_has_axes(const tn_hparams *h) { return h->rope_axes[1] > 0; }
@@ -295,8 +305,10 @@ typedef enum tn_role {
     TN_W_LATENT_Q, /* [n_heads * (d_nope + n_rot)][q_rank or n_embd] */
     TN_W_KV_A,     /* [rank + n_rot][n_embd] */
     TN_W_KV_A_NORM,
-    TN_W_K_UP, /* [n_heads * rank][d_nope] of queries, head by head: what keys would be made by */
-    TN_W_V_UP, /* [n_heads * d_value][rank] of what a head gives */
+    TN_W_K_UP,          /* [n_heads * rank][d_nope] of queries, head by head: what keys would be made by */
+    TN_W_V_UP,          /* [n_heads * d_value][rank] of what a head gives */
+    TN_W_ATTN_SUB_NORM, /* [n_heads * d_head] */
+    TN_W_FFN_SUB_NORM,  /* [n_ff] */
     TN_W_N_ROLES
 } tn_role;
 
@@ -356,7 +368,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 49, TN_N_LAYER_LINEARS = 34, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 51, TN_N_LAYER_LINEARS = 34, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -366,7 +378,8 @@ static inline bool tn_layer_feeds(const tn_hparams *h, int32_t layer) {
     return !h->single || h->layer_kind[layer] == TN_LAYER_FEEDS;
 }
 static inline bool tn_layer_has_experts(const tn_hparams *h, int32_t layer) {
-    return h->n_experts && layer >= h->n_dense && tn_layer_feeds(h, layer);
+    return h->n_experts && layer >= h->n_dense && tn_layer_feeds(h, layer) &&
+           (!h->experts_every || (layer + 1) % h->experts_every == 0);
 }
 static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
     if (!tn_layer_feeds(h, layer)) return false;

@@ -22,7 +22,7 @@ static bool layers_differ(const tn_arch *a) { return a->window_heads; }
 static bool streams(const tn_arch *a) { return a->streams; }
 static bool some_without_rope(const tn_arch *a) { return a->no_rope_pattern > 0; }
 static bool windows(const tn_arch *a) { return a->window; }
-static bool temperature(const tn_arch *a) { return a->temperature; }
+static bool temperature(const tn_arch *a) { return a->temperature || a->chunked; }
 static bool hunyuan(const tn_arch *a) { return a->qk_norm_last || a->qk_norm_said || a->fused_in_order; }
 static bool layer_norms(const tn_arch *a) { return a->norm == TN_NORM_LAYER; }
 static bool norm_eps(const tn_arch *a) { return a->conv || a->single || a->norm == TN_NORM_LAYER; }
@@ -36,6 +36,10 @@ static bool bailing(const tn_arch *a) { return a->experts_sigmoid && a->fused_in
 static bool single(const tn_arch *a) { return a->single; }
 static bool latent(const tn_arch *a) { return a->latent; }
 static bool experts_said(const tn_arch *a) { return a->experts_said; }
+static bool mixer(const tn_arch *a) { return a->experts_mixer > 0; }
+static bool minimax(const tn_arch *a) { return a->qk_norm_whole && a->experts_sigmoid; }
+static bool alone(const tn_arch *a) { return a->alone; }
+static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
 /* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
@@ -61,6 +65,8 @@ static const struct {
     {"norm_epsilon", NULL, layer_norms, 0},
     {"layer_norm_epsilon", NULL, own_words, 0},
     {"hidden_act", NULL, NULL, 0},
+    {NULL, "hidden_act", sub_norms, 0},
+    {"quantization_config", NULL, sub_norms, 0}, /* tn_arch_ternary_hf looks at it */
     {"hidden_activation", NULL, NULL, 0},
     {"activation_function", NULL, NULL, 0},
     {"tie_word_embeddings", NULL, NULL, 0},
@@ -100,6 +106,16 @@ static const struct {
     {"scale_attn_weights", NULL, only, 1},
     {"qk_layernorm", NULL, nobody, 0},
     {"use_qk_norm", NULL, hunyuan, 0},
+    {"use_qk_norm", NULL, minimax, 0}, /* with the two below: minimax_ok looks at them */
+    {"use_routing_bias", NULL, minimax, 0},
+    {"attn_type_list", NULL, minimax, 0},
+    {"layernorm_full_attention_beta", NULL, only, 1},
+    {"layernorm_linear_attention_beta", NULL, only, 1},
+    {"layernorm_mlp_beta", NULL, only, 1},
+    {"mlp_intermediate_size", NULL, minimax, 0}, /* of a block that no layer has */
+    {"mtp_transformer_layers", NULL, minimax, 0},
+    {"num_mtp_modules", NULL, minimax, 0},
+    {"use_mtp", NULL, minimax, 0},
     {"use_cla", NULL, nobody, 0},
     {"use_bidirectional_attention", NULL, bidirectional, 0},
     {"use_rotary_pos_emb", NULL, only, 1},
@@ -134,6 +150,10 @@ static const struct {
     {"rope.mscale_all_dim", "rope.scaling.yarn_log_multiplier", NULL, 0},
     {NULL, "rope.scaling.yarn_attn_factor", NULL, 0},
     {"rope.truncate", NULL, NULL, 0},
+    {"rotary_dim", NULL, minimax, 0},
+    {"rope.short_mscale", NULL, mixer, 0},
+    {"rope.long_mscale", NULL, mixer, 0},
+    {"rope.max_position_embeddings", NULL, latent, 0}, /* said beside rope too */
     {NULL, "rope.scaling.yarn_ext_factor", NULL, 0},
     {"rope.alpha", NULL, NULL, 0},
     {"rope.llama_4_scaling_beta", NULL, NULL, 0}, /* parse_rope refuses it where it is not read */
@@ -209,6 +229,9 @@ static const struct {
     {"chunk_size", NULL, single, 0},
     {"use_conv_bias", NULL, single, 0},
     {"time_step_limit", NULL, single, 0},
+    {"state_size", NULL, alone, 0},
+    {"residual_in_fp32", NULL, alone, 0},
+    {"rms_norm", NULL, only, 1},
     /* latent attention */
     {"q_lora_rank", "attention.q_lora_rank", latent, 0},
     {"kv_lora_rank", "attention.kv_lora_rank", latent, 0},
@@ -297,6 +320,8 @@ static const char *const idle_hf[] = {"architectures",
                                       "router_aux_loss_coef",
                                       "router_z_loss_coef",
                                       "router_jitter_noise",
+                                      "input_jitter_noise",
+                                      "lm_head_bias",
                                       "output_attentions",
                                       "output_hidden_states",
                                       "return_dict",
@@ -420,6 +445,9 @@ static const struct {
     {"router_dtype", "fp32", bailing},
     {"router_type", "topN", bailing},
     {"mamba_hidden_act", "silu", single},
+    {"scoring_func", "sigmoid", minimax},
+    {"qk_norm_type", "per_layer", minimax},
+    {"shared_moe_mode", "sigmoid", minimax},
     {"topk_method", "greedy", experts_said},
     {"topk_method", "group_limited_greedy", experts_said}, /* of more groups than one: n_group */
     {"topk_method", "noaux_tc", experts_said},

@@ -41,6 +41,7 @@ tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_ty
         n += (size_t)at->n_kv_heads * at->head_bytes;
     }
     out->layers[out->n_layers].at = n;
+    n += !n; /* no layer attends */
     if (!out->joint) out->k = tn_alloc(ctx, TN_MEM_KV, n, 1);
     out->v = tn_alloc(ctx, TN_MEM_KV, n, 1);
     if ((out->k || out->joint) && out->v) return TERN_OK;

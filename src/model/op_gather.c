@@ -1,5 +1,5 @@
 /* GATHER: every row gets a place with each of its experts (experts.h), and gathered = the row as they read
- * it. Its rows need the choices of all rows of the frame: it runs on the whole chunk's, never on a slice. */
+ * it, times the weight of its one expert where that is so (Llama 4), which then gives as much as it gives. Its rows need the choices of all rows of the frame: it runs on the whole chunk's, never on a slice. */
 #include "model/experts.h"
 
 #include <string.h>
@@ -23,14 +23,17 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
             int32_t place = next[tn_chosen_expert(chosen, k)]++;
             if (r >= row0) chosen[3 * k + 2] = (float)(place - r * used);
         }
-        if (r >= row0)
-            memcpy(tn_frame_row(f, op->out, op->width, r), tn_frame_row(f, op->in, op->width, r),
-                   (size_t)op->width * sizeof(float));
+        if (r < row0) continue;
+        float *out = tn_frame_row(f, op->out, op->width, r);
+        memcpy(out, tn_frame_row(f, op->in, op->width, r), (size_t)op->width * sizeof *out);
+        for (int32_t i = 0; op->experts.before && i < op->width; i++) out[i] *= chosen[1];
+        if (op->experts.before) chosen[1] = 1;
     }
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
+    c->macs = op->experts.before ? (double)n_rows * op->width : 0;
     c->values = (double)n_rows * (op->width + op->experts.used);
     c->bytes = 8 * c->values;
 }

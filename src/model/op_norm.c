@@ -5,10 +5,12 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
     (void)scratch;
     const float *w = tn_model_vector(f->m, op->layer, op->weight),
                 *b = op->bias == TN_W_N_ROLES ? NULL : tn_model_vector(f->m, op->layer, op->bias);
-    if (op->in == TN_BUF_Q_A) { /* not as wide as the model, and its epsilon is the published layer's own */
+    if (op->in == TN_BUF_Q_A || op->in == TN_BUF_ATT || op->in == TN_BUF_UP) { /* not as wide as the model */
+        /* the epsilon of latents is the published layer's own */
+        const float eps = op->in == TN_BUF_Q_A ? 1e-6f : f->r->h->norm_eps;
         for (int32_t r = row0; r < row1; r++) {
             float *x = tn_frame_row(f, op->in, op->width, r);
-            f->r->kern->rmsnorm_f32(x, w, 1e-6f, x, (size_t)op->width);
+            f->r->kern->rmsnorm_f32(x, w, eps, x, (size_t)op->width);
         }
         return;
     }

@@ -1,6 +1,6 @@
 /* ROPE: Q and K head by head: their norms where the layer has them, then pairs (j, j + n_rot/2) rotated by
  * the angles of the row's position; K and V are stored at the row's slot. Some architectures norm after the
- * rotation, or all heads of a row together; some scale queries by their position. Some norm V too, without
+ * rotation (Llama 4 without weights), or all heads of a row together; some scale queries by their position. Some norm V too, without
  * weights, or have K as projected for it. A layer without KV heads leaves to an earlier one what is stored. */
 #include "model/op.h"
 
@@ -9,6 +9,13 @@
 
 static const float *vector_or_null(const tn_frame *f, const tn_op *op, tn_role role) {
     return role == TN_W_N_ROLES ? NULL : tn_model_vector(f->m, op->layer, role);
+}
+
+/* A norm without weights. */
+static void norm_plain(const tn_rows *r, float *x, int32_t n) {
+    float ones[512];
+    for (int32_t i = 0; i < n; i++) ones[i] = 1;
+    r->kern->rmsnorm_f32(x, ones, r->h->norm_eps, x, (size_t)n);
 }
 
 /* n_heads heads of one row, in place. cs: the row's table. */
@@ -22,18 +29,13 @@ static void turn(const tn_op *op, const tn_rows *r, const float *w, const float 
         if (norm && !op->rope.behind) r->kern->rmsnorm_f32(x, w, eps, x, d);
         if (n_rot) r->kern->rope_f32(x, cs, n_rot);
         if (norm && op->rope.behind) r->kern->rmsnorm_f32(x, w, eps, x, d);
+        if (op->rope.plain) norm_plain(r, x, (int32_t)d);
     }
 }
 
-/* A norm without weights. */
-static void norm_plain(const tn_rows *r, float *x, int32_t n) {
-    float ones[512];
-    for (int32_t i = 0; i < n; i++) ones[i] = 1;
-    r->kern->rmsnorm_f32(x, ones, r->h->norm_eps, x, (size_t)n);
-}
-
 static void heat(const tn_op *op, int32_t pos, float *q) {
-    float t = 1 + op->rope.temp_scale * (float)log(1 + floor((double)pos / op->rope.temp_every));
+    float t = 1 + op->rope.temp_scale *
+                      (float)log(1 + floor((double)(pos + op->rope.temp_from) / op->rope.temp_every));
     for (int32_t i = 0; i < op->rope.n_heads * op->rope.d_head; i++) q[i] *= t;
 }
 
@@ -61,7 +63,7 @@ static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
     double d = op->rope.d_head, q = op->rope.n_heads * d, kv = op->rope.n_kv_heads * d;
     double normed = (op->rope.q_norm != TN_W_N_ROLES ? q : 0) + (op->rope.k_norm != TN_W_N_ROLES ? kv : 0) +
-                    (op->rope.v_norm ? kv : 0);
+                    (op->rope.v_norm ? kv : 0) + (op->rope.plain ? q + kv : 0);
     c->macs = n_rows * (2 * normed + 2.0 * op->rope.n_rot * (op->rope.n_heads + op->rope.n_kv_heads) +
                         (op->rope.temp_scale != 0 ? q : 0));
     c->values = n_rows * (q + 2 * kv); /* Q in place; K and V in the state */

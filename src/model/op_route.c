@@ -1,6 +1,6 @@
 /* ROUTE: the scores of a row choose `used` experts, the lower number where scores are equal. Weights are the
  * softmax of the scores, over the chosen ones where `norm`, or their sigmoids. A bias is added to the shares
- * or sigmoids for the choice alone. Of experts in groups those of the best groups are chosen from. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale.
+ * or sigmoids for the choice alone. With a mixer two are taken one after the other, see tn_hparams. Of experts in groups those of the best groups are chosen from. Beside a dense block scores are divided by the root of n_embd, and each expert has a scale.
  * Beside them, what the shared expert's result is multiplied by: 1, or the sigmoid of a score of its own. The
  * caller has computed the scores: by tn_route_scores, or over a pool. */
 #include "model/experts.h"
@@ -36,9 +36,41 @@ static void keep_groups(const tn_op *op, float *value) {
         if (!kept[e / each]) value[e] = -INFINITY;
 }
 
+/* The best of those that are not taken yet, and its share of those near it. */
+static int32_t take_one(const tn_op *op, const float *score, bool *taken, float *share) {
+    const int32_t n = op->experts.n;
+    float all = 0;
+    int32_t best = -1;
+    for (int32_t e = 0; e < n; e++)
+        if (!taken[e] && (best < 0 || score[e] > score[best])) best = e;
+    for (int32_t e = 0; e < n; e++) {
+        const float less = score[best] - score[e], size = fmaxf(fabsf(score[e]), score[best]);
+        if (!taken[e] && !(less > op->experts.mixer * size)) all += tn_expf(-less);
+    }
+    taken[best] = true;
+    *share = 1 / all;
+    return best;
+}
+
+static void choose_by_turns(const tn_op *op, const float *score, float *chosen) {
+    bool taken[TN_MAX_EXPERTS] = {0};
+    float share[2];
+    const int32_t first = take_one(op, score, taken, &share[0]),
+                  second = take_one(op, score, taken, &share[1]);
+    const bool in_order = first < second; /* the row's experts are in order of their numbers */
+    chosen[0] = (float)(in_order ? first : second);
+    chosen[1] = share[!in_order] * op->experts.scale;
+    chosen[3] = (float)(in_order ? second : first);
+    chosen[4] = share[in_order] * op->experts.scale;
+}
+
 void tn_route_choose(const tn_op *op, const tn_model *m, float *score, float *chosen) {
     const float *bias = op->experts.bias ? tn_model_vector(m, op->layer, TN_W_EXPERTS_BIAS) : NULL,
                 *scale = op->experts.beside ? tn_model_vector(m, op->layer, TN_W_EXPERTS_SCALE) : NULL;
+    if (op->experts.mixer > 0) {
+        choose_by_turns(op, score, chosen);
+        return;
+    }
     int32_t used = op->experts.used, n = op->experts.n;
     bool taken[TN_MAX_EXPERTS] = {0};
     float weight[TN_MAX_EXPERTS], value[TN_MAX_EXPERTS] = {0}, max = -INFINITY, sum = 0, all = 0;

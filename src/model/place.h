@@ -27,8 +27,11 @@ typedef struct tn_place {
         group_stride; /* rows of an expert or head, and of what it is a part of in the tensor; 0: as they come */
     bool turned;      /* the file holds columns as rows: a convolution's channels */
     bool negative_exp; /* and of a value x -exp(x) is meant */
-    float scale;       /* rows are multiplied by it; 0: they are as they are */
-    int64_t parts[3];  /* rows of three parts that the file holds in the opposite order; 0: none */
+    float ternary,
+        ternary_mean; /* values beyond half the mean stand for one of -ternary and ternary, the others for
+                                    0; 0: they are as they are (ternary.h) */
+    float scale;      /* rows are multiplied by it; 0: they are as they are */
+    int64_t parts[3]; /* rows of three parts that the file holds in the opposite order; 0: none */
 } tn_place;
 
 /* The tensor of that name; NULL: absent. */

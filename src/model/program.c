@@ -65,6 +65,8 @@ static bool has_role(const tn_hparams *h, int32_t layer, tn_role role) {
     case TN_W_GATE_EXPS: return h->gated;
     case TN_W_SINKS: return h->sinks;
     case TN_W_ATT_GATE: return h->attn_gate;
+    case TN_W_ATTN_SUB_NORM:
+    case TN_W_FFN_SUB_NORM: return h->sub_norms;
     case TN_W_DELTA_RATE:
     case TN_W_DELTA_NORM: return tn_delta_has(&h->delta, role);
     case TN_W_K:
@@ -184,6 +186,8 @@ static void specialise_experts(const tn_hparams *h, tn_op *o) {
     o->experts.sigmoid = h->experts_sigmoid;
     o->experts.bias = h->experts_bias;
     o->experts.scale = h->experts_scale;
+    o->experts.before = h->experts_before;
+    o->experts.mixer = h->experts_mixer;
     o->experts.beside = h->experts_beside;
     o->experts.shared = h->shared_expert;
     o->experts.shared_gate = h->shared_gate;
@@ -213,8 +217,10 @@ static void specialise_rope(const tn_hparams *h, tn_op *o) {
     o->rope.n_rot = !tn_layer_has_rope(h, o->layer) ? 0 : o->rope.table ? tn_local_rot(h) : h->n_rot;
     o->rope.whole = h->qk_norm_whole;
     o->rope.behind = h->qk_norm_last;
-    o->rope.temp_scale = h->temp_scale;
+    o->rope.plain = h->qk_norm_plain && o->rope.n_rot > 0;
+    o->rope.temp_scale = h->temp_no_rope && o->rope.n_rot > 0 ? 0 : h->temp_scale;
     o->rope.temp_every = h->temp_every;
+    o->rope.temp_from = h->temp_no_rope;
 }
 
 static void specialise_latent(const tn_hparams *h, tn_op *o) {
@@ -314,6 +320,7 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
         o->attend.window = tn_layer_window(h, o->layer);
         o->attend.sinks = role_or_none(h, o->layer, TN_W_SINKS);
         o->attend.both = h->bidirectional;
+        o->attend.chunks = h->window_chunks;
         o->attend.v_normed = h->v_norm;
         return true;
     case TN_OP_CONV_GATE: o->conv.n_embd = h->n_embd; return true;
@@ -347,7 +354,7 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     case TN_OP_RESIDUAL: specialise_residual(h, o); return true;
     case TN_OP_NORM:
         if (o->weight == TN_W_N_ROLES) o->kind = TN_OP_COPY;
-        return true;
+        return o->kind == TN_OP_NORM || o->in != o->out;
     case TN_OP_COPY: o->stream = r->stream; return true;
     case TN_OP_EMBED_ADD:
         o->add.type = h->embd_type;

@@ -124,15 +124,17 @@ typedef struct tn_op {
             int32_t n_heads, n_kv_heads, d_head; /* KV heads 0: keys and values are an earlier layer's */
             int32_t n_rot;                       /* rotated values of a head; 0: this layer has no rope */
             int32_t table;                       /* which of the rows' rope tables; 1: the local one */
-            bool whole, behind;  /* a norm is of all heads together; it comes after the rotation */
-            bool v_norm, v_is_k; /* V is normed, without weights; it is K as projected */
-            float temp_scale;    /* of queries, by position; 0: none */
-            int32_t temp_every;
+            bool whole, behind;            /* a norm is of all heads together; it comes after the rotation */
+            bool v_norm, v_is_k;           /* V is normed, without weights; it is K as projected */
+            bool plain;                    /* norms after the rotation have no weights */
+            float temp_scale;              /* of queries, by position; 0: none */
+            int32_t temp_every, temp_from; /* the first position's number */
         } rope;
         struct {
             int32_t n_heads, n_kv_heads, d_head;
             int32_t window; /* tokens a row sees, itself included; 0: all */
             tn_role sinks;  /* TN_W_N_ROLES: none */
+            bool chunks;    /* they are those of a chunk of so many */
             bool both;      /* or around it: the text is all there; a window is half on either side */
             bool v_normed;  /* the values it passes on were normed */
         } attend;
@@ -145,6 +147,7 @@ typedef struct tn_op {
         } delta;         /* DELTA_MIX, DELTA, DELTA_NORM */
         struct {
             int32_t n, used, n_ff, n_embd;
+            bool before;                             /* see tn_hparams.experts_before */
             bool norm;                               /* the weights of those chosen add up to 1 */
             bool sigmoid, bias, shared, shared_gate; /* see tn_hparams */
             bool gated;
@@ -152,6 +155,7 @@ typedef struct tn_op {
             bool
                 beside; /* scores are divided by the root of n_embd, weights multiplied by the experts' scales */
             float scale;
+            float mixer; /* see tn_hparams.experts_mixer */
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
         } experts;       /* ROUTE, GATHER, EXPERT_GATE, EXPERT_SUM */

@@ -5,6 +5,9 @@
 
 #define NORM(NAME, W, B)                                                                                     \
     { .kind = TN_OP_NORM, .name = NAME, .in = TN_BUF_X, .out = TN_BUF_NORMED, .weight = W, .bias = B }
+/* In place, where the architecture has it. */
+#define SUB_NORM(NAME, BUF, W)                                                                               \
+    { .kind = TN_OP_NORM, .name = NAME, .in = BUF, .out = BUF, .weight = W }
 #define ROPE                                                                                                 \
     { .kind = TN_OP_ROPE, .name = "rope", .in = TN_BUF_Q, .out = TN_BUF_Q }
 #define ATTEND                                                                                               \
@@ -29,6 +32,7 @@ static const tn_recipe attending[] = {
     ROPE,
     ATTEND,
     {.kind = TN_OP_ATTN_GATE, .name = "attention gate", .in = TN_BUF_ATT, .out = TN_BUF_ATT},
+    SUB_NORM("heads' norm", TN_BUF_ATT, TN_W_ATTN_SUB_NORM),
     LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
     RESIDUAL(TN_W_ATTN_POST_NORM),
 };
@@ -110,6 +114,7 @@ static const tn_recipe feeding[] = {
     NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
     LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
     GATE,
+    SUB_NORM("glu norm", TN_BUF_UP, TN_W_FFN_SUB_NORM),
     LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
     RESIDUAL(TN_W_FFN_POST_NORM),
 };

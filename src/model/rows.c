@@ -64,6 +64,7 @@ void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float 
 
 int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
     int32_t window = tn_layer_window(h, layer);
+    if (window && h->window_chunks) return pos / window * window;
     return window && pos >= window ? pos - window + 1 : 0;
 }
 

@@ -8,6 +8,7 @@
 #include "model/folder_text.h"
 #include "model/gguf_vocab.h"
 #include "model/place.h"
+#include "model/ternary.h"
 
 #include <assert.h>
 #include <math.h>
@@ -25,6 +26,7 @@ struct tn_source {
     tn_tokenizer *tokenizer;
     tn_model_file file;     /* of the above */
     float by[TN_W_N_ROLES]; /* see tn_arch_multipliers_hf */
+    bool ternary;           /* see tn_arch_ternary_hf */
     tn_place *places;       /* [n_layers + 1 + n_next][TN_W_N_ROLES], model level first */
     char path[512];
     char description[64];
@@ -104,6 +106,9 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     if (!router && !vector) dims[0] = (uint64_t)x, dims[1] = (uint64_t)(rows / x), dims[2] = (uint64_t)cols;
     if (!router && vector) dims[0] = (uint64_t)x, dims[1] = (uint64_t)(cols / x);
     p->t = tn_file_tensor(&s->file, name);
+    char apart[64]; /* where gate and up are not one tensor */
+    snprintf(apart, sizeof apart, "blk.%d.ffn_%s_exps.weight", layer, role == TN_W_UP_EXPS ? "up" : "gate");
+    if (!p->t && strstr(name, "gate_up_exps")) p->t = tn_file_tensor(&s->file, name = apart);
     if (p->t && strstr(name, ".experts.0.")) {
         const uint64_t one[3] = {dims[1], dims[2], 1};
         return find_each_expert(s, layer, p, name, one, err);
@@ -176,7 +181,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                    role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM || role == TN_W_Q_NORM ||
                    role == TN_W_K_NORM || (tn_role_of_next(role) && rows == 1);
     p->plus_one = s->st && s->arch->norm_plus_one && is_norm;
-    return TERN_OK;
+    return s->ternary && tn_ternary_role(role) ? tn_ternary_scale(p, rows, cols, err) : TERN_OK;
 }
 
 /* Of a layer that guesses one token further: which, from 0; -1: of another. */
@@ -365,6 +370,7 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
         s->arch = tn_arch_named("gemma-embedding");
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_arch_multipliers_hf(s->arch, config, file, s->by, err);
+    if (st == TERN_OK) st = tn_arch_ternary_hf(s->arch, config, file, &s->ternary, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
@@ -577,6 +583,7 @@ tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, con
         const uint8_t *row = tn_source_row(s, layer, role, r);
         tn_dequantise(d, p->experts ? row : tensor + (row - p->t->data), out, (uint64_t)cols);
         for (int64_t c = 0; p->scale != 0 && c < cols; c++) out[c] *= p->scale;
+        if (p->ternary > 0) tn_ternary_row(p, out, cols);
         TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, out, cols, tn_place_row(&s->file, p, r) * cols, err));
     }
@@ -594,7 +601,7 @@ bool tn_source_has_halves(const tn_source *s, int layer, tn_role role) {
     const tn_place *p = place_of(s, layer, role);
     int64_t rows, cols;
     tn_role_shape(&s->h, layer, role, &rows, &cols);
-    return p->t && rows > 1 && !p->turned && !p->crossed && p->scale == 0 &&
+    return p->t && rows > 1 && !p->turned && !p->crossed && p->scale == 0 && p->ternary == 0 &&
            (p->t->dtype == TN_F16 || p->t->dtype == TN_BF16);
 }
 

@@ -17,11 +17,9 @@ tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h,
     *out = (tn_state){.ctx = ctx};
     uint32_t kinds = 0;
     for (int32_t i = 0; i < p->n_ops; i++) kinds |= p->ops[i].state_reads | p->ops[i].state_writes;
-    tern_status rc = TERN_OK;
-    if (kinds >> TN_STATE_KV & 1) {
-        rc = tn_kv_open(ctx, h, n_ctx, kv, &out->kv, err);
-        if (rc == TERN_OK) tn_state_add(out, &tn_kv_state, &out->kv);
-    }
+    /* a model whose layers do not attend has an empty one, by which others know how long a text may be */
+    tern_status rc = tn_kv_open(ctx, h, n_ctx, kv, &out->kv, err);
+    if (rc == TERN_OK) tn_state_add(out, &tn_kv_state, &out->kv);
     if (rc == TERN_OK && kinds >> TN_STATE_CONV & 1) {
         rc = tn_conv_open(ctx, h, &out->conv, err);
         if (rc == TERN_OK) tn_state_add(out, &tn_conv_state, &out->conv);

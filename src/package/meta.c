@@ -89,6 +89,7 @@ static const char *does_not_fit(const tn_hparams *h) {
         delta |= tn_layer_recurs(h, l);
     }
     const tn_delta_net *d = &h->delta;
+    const bool alone = h->single && !feeds && delta && !tn_n_attending(h); /* all layers are state spaces */
     const bool experts = h->n_experts > 0, streams = h->n_streams > 0;
     const struct {
         bool wrong;
@@ -96,8 +97,9 @@ static const char *does_not_fit(const tn_hparams *h) {
     } rules[] = {
         {h->n_heads % h->n_kv_heads, "n_kv_heads"},
         {h->temp_scale > 0 && !h->temp_every, "temp_every"},
-        {!tn_n_attending(h), "layer_kinds"},
-        {feeds != h->single || (feeds && (h->n_dense || h->parallel_block || h->n_streams || h->n_ple)),
+        {!tn_n_attending(h) && !alone, "layer_kinds"},
+        {feeds != (h->single && !alone) ||
+             (feeds && (h->n_dense || h->parallel_block || h->n_streams || h->n_ple)),
          "single_blocks"},
         /* such a layer has a list of its own */
         {both && (!d->mamba || h->attn_gate || h->post_norms || h->no_pre_norms || h->parallel_block),
@@ -117,7 +119,20 @@ static const char *does_not_fit(const tn_hparams *h) {
         {!experts && (h->experts_norm || h->experts_sigmoid || h->experts_bias || h->shared_expert),
          "experts"},
         {h->shared_gate && !h->shared_expert, "shared_gate"},
+        {h->sub_norms && (experts || conv || delta || streams || h->parallel_block || tn_latent(h) ||
+                          h->n_kv_shared || h->window_d_head),
+         "sub_norms"},
         {!tn_experts_groups_ok(h), "experts_groups"},
+        {h->window_chunks && (!h->window || h->bidirectional), "window_chunks"},
+        {h->temp_no_rope && !h->temp_every, "temp_no_rope"},
+        {h->qk_norm_plain && (h->qk_norm || h->window_d_head || tn_latent(h)), "qk_norm_plain"},
+        {h->experts_before && (h->n_experts_used != 1 || h->experts_beside), "experts_before"},
+        {h->experts_every &&
+             (!experts || h->experts_every > h->n_layers || h->n_dense || h->single || h->experts_beside),
+         "experts_every"},
+        {h->experts_mixer > 0 && (h->n_experts_used != 2 || h->experts_sigmoid || h->experts_bias ||
+                                  h->experts_groups || h->experts_beside),
+         "experts_mixer"},
         {h->experts_beside && (!experts || h->shared_expert || h->n_dense), "experts_beside"},
         {experts && (h->n_embd % TN_EXPERT_CHANNELS || h->parallel_block), "experts"},
         {h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4, "n_rot"},

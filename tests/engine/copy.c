@@ -106,7 +106,7 @@ static void as_before(void **state) {
     (void)state;
     static const char *const archs[] = {"tiny-llama",     "tiny-gemma3",    "tiny-lfm2",
                                         "tiny-qwen35",    "tiny-falcon-h1", "tiny-granite4",
-                                        "tiny-qwen3next", "tiny-deepseek2"};
+                                        "tiny-qwen3next", "tiny-deepseek2", "tiny-mamba2"};
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         long n = copies_fail(archs[i]);
         print_message("%s: %ld allocations failed\n", archs[i], n);

@@ -26,58 +26,35 @@ typedef struct family {
     bool sparse;
 } family;
 
-static const family families[] = {{"tiny-gemma3", 0.1, true},
-                                  {"tiny-smollm3", 0.1, true},
-                                  {"tiny-olmo2", 0.1, true},
-                                  {"tiny-olmo2+window", 0.1, true},
-                                  {"tiny-exaone4", 0.1, false},
-                                  {"tiny-granite", 0.1, false},
-                                  {"tiny-minicpm", 0.1, false},
-                                  {"tiny-hunyuan-dense", 0.1, false},
-                                  {"tiny-mistral3", 0.1, false},
-                                  {"tiny-phi3+partial", 0.1, false},
-                                  {"tiny-lfm2", 0.1, true},
-                                  {"tiny-qwen35", 0.1, true},
-                                  {"tiny-qwen3moe", 0.25, true},
-                                  {"tiny-olmoe", 0.25, false},
-                                  {"tiny-granitemoe", 0.25, false},
-                                  {"tiny-gpt-oss", 1, false},
-                                  {"tiny-lfm2moe", 0.1, true},
-                                  {"tiny-qwen3next", 1, false},
-                                  {"tiny-qwen35moe", 1, true},
-                                  {"tiny-granite4", 0.1, true},
-                                  {"tiny-granite4moe", 0.25, true},
-                                  {"tiny-gemma4", 0.1, true},
-                                  {"tiny-gemma4+dense", 0.1, false},
-                                  {"tiny-gemma3n", 0.1, true},
-                                  {"tiny-gemma4moe", 0.25, false},
-                                  {"tiny-falcon-h1", 0.1, true},
-                                  {"tiny-falcon-h1+norm", 0.1, true},
-                                  {"tiny-arcee", 0.1, false},
-                                  {"tiny-starcoder2", 0.1, true},
-                                  {"tiny-stablelm", 0.1, false},
-                                  {"tiny-stablelm+parallel", 0.1, false},
-                                  {"tiny-nemotron", 0.1, true},
-                                  {"tiny-internlm2", 0.1, false},
-                                  {"tiny-exaone", 0.1, false},
-                                  {"tiny-seed_oss", 0.1, false},
-                                  {"tiny-ernie4_5", 0.1, false},
-                                  {"tiny-ernie4_5-moe", 0.25, true},
-                                  {"tiny-glm4", 0.1, true},
-                                  {"tiny-glm4moe", 0.25, false},
-                                  {"tiny-glm4moe+air", 0.5, false},
-                                  {"tiny-bailingmoe2", 0.5, false},
-                                  {"tiny-nemotron_h", 0.1, true},
-                                  {"tiny-nemotron_h_moe", 0.5, false},
-                                  {"tiny-deepseek2", 0.5, false},
-                                  {"tiny-deepseek2+joint", 0.5, false},
-                                  {"tiny-minicpm3", 0.1, false},
-                                  {"tiny-command-r", 0.1, true},
-                                  {"tiny-cohere2", 0.1, true},
-                                  {"tiny-qwen2moe", 0.25, false},
-                                  {"tiny-hunyuan-moe", 0.25, false},
-                                  {"tiny-qwen2vl", 0.1, false},
-                                  {"tiny-qwen3vl", 0.1, false},
+static const family families[] = {{"tiny-gemma3", 0.1, true},         {"tiny-smollm3", 0.1, true},
+                                  {"tiny-olmo2", 0.1, true},          {"tiny-olmo2+window", 0.1, true},
+                                  {"tiny-exaone4", 0.1, false},       {"tiny-granite", 0.1, false},
+                                  {"tiny-minicpm", 0.1, false},       {"tiny-hunyuan-dense", 0.1, false},
+                                  {"tiny-mistral3", 0.1, false},      {"tiny-phi3+partial", 0.1, false},
+                                  {"tiny-lfm2", 0.1, true},           {"tiny-qwen35", 0.1, true},
+                                  {"tiny-qwen3moe", 0.25, true},      {"tiny-olmoe", 0.25, false},
+                                  {"tiny-granitemoe", 0.25, false},   {"tiny-gpt-oss", 1, false},
+                                  {"tiny-lfm2moe", 0.1, true},        {"tiny-qwen3next", 1, false},
+                                  {"tiny-qwen35moe", 1, true},        {"tiny-granite4", 0.1, true},
+                                  {"tiny-granite4moe", 0.25, true},   {"tiny-gemma4", 0.1, true},
+                                  {"tiny-gemma4+dense", 0.1, false},  {"tiny-gemma3n", 0.1, true},
+                                  {"tiny-gemma4moe", 0.25, false},    {"tiny-falcon-h1", 0.1, true},
+                                  {"tiny-falcon-h1+norm", 0.1, true}, {"tiny-arcee", 0.1, false},
+                                  {"tiny-bitnet", 0.1, true},         {"tiny-starcoder2", 0.1, true},
+                                  {"tiny-stablelm", 0.1, false},      {"tiny-stablelm+parallel", 0.1, false},
+                                  {"tiny-nemotron", 0.1, true},       {"tiny-internlm2", 0.1, false},
+                                  {"tiny-exaone", 0.1, false},        {"tiny-seed_oss", 0.1, false},
+                                  {"tiny-ernie4_5", 0.1, false},      {"tiny-ernie4_5-moe", 0.25, true},
+                                  {"tiny-glm4", 0.1, true},           {"tiny-glm4moe", 0.25, false},
+                                  {"tiny-glm4moe+air", 0.5, false},   {"tiny-bailingmoe2", 0.5, false},
+                                  {"tiny-nemotron_h", 0.1, true},     {"tiny-nemotron_h_moe", 0.5, false},
+                                  {"tiny-deepseek2", 0.5, false},     {"tiny-deepseek2+joint", 0.5, false},
+                                  {"tiny-mistral4", 0.5, false},      {"tiny-phimoe", 1, true},
+                                  {"tiny-minimax-m2", 0.5, true},     {"tiny-llama4", 1, true},
+                                  {"tiny-mamba2", 0.1, false},        {"tiny-minicpm3", 0.1, false},
+                                  {"tiny-command-r", 0.1, true},      {"tiny-cohere2", 0.1, true},
+                                  {"tiny-qwen2moe", 0.25, false},     {"tiny-hunyuan-moe", 0.25, false},
+                                  {"tiny-qwen2vl", 0.1, false},       {"tiny-qwen3vl", 0.1, false},
                                   {"tiny-qwen3vlmoe", 0.25, false}};
 enum { N_NAMES = sizeof families / sizeof families[0] };
 
@@ -100,7 +77,7 @@ static int setup(void **state) {
     o.scheme = TN_SCHEME_LLM_NPU;
     o.prune_percent = 0; /* the text is unlike the one calibrated on: outliers are made good everywhere */
     o.calib_tokens = 512;
-    if (strstr(f->name, "moe") || f->most == 1) { /* which have no path */
+    if (strstr(f->name, "moe") || strstr(f->name, "minimax") || f->most == 1) { /* which have no path */
         o.scheme = TN_SCHEME_GRAM;
         o.bits = 8;
         o.calib_tokens = 1024;
@@ -315,11 +292,12 @@ static void unpacked(void **state) {
 }
 
 static const char *const as_files[] = {
-    "tiny-glm4",        "tiny-glm4moe",       "tiny-cohere2",    "tiny-nemotron",        "tiny-ernie4_5-moe",
-    "tiny-qwen3moe",    "tiny-gpt-oss",       "tiny-granitemoe", "tiny-olmoe",           "tiny-lfm2",
-    "tiny-lfm2moe",     "tiny-qwen3next",     "tiny-qwen35",     "tiny-qwen35moe",       "tiny-granite4",
-    "tiny-granite4moe", "tiny-falcon-h1",     "tiny-deepseek2",  "tiny-deepseek2+joint", "tiny-minicpm3",
-    "tiny-nemotron_h",  "tiny-nemotron_h_moe"};
+    "tiny-glm4",        "tiny-glm4moe",        "tiny-cohere2",    "tiny-nemotron",        "tiny-ernie4_5-moe",
+    "tiny-qwen3moe",    "tiny-gpt-oss",        "tiny-granitemoe", "tiny-olmoe",           "tiny-lfm2",
+    "tiny-lfm2moe",     "tiny-qwen3next",      "tiny-qwen35",     "tiny-qwen35moe",       "tiny-granite4",
+    "tiny-granite4moe", "tiny-falcon-h1",      "tiny-deepseek2",  "tiny-deepseek2+joint", "tiny-minicpm3",
+    "tiny-nemotron_h",  "tiny-nemotron_h_moe", "tiny-bitnet",     "tiny-mistral4",        "tiny-phimoe",
+    "tiny-minimax-m2",  "tiny-llama4",         "tiny-mamba2"};
 enum { N_FILES = sizeof as_files / sizeof *as_files };
 
 /* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots
@@ -383,11 +361,11 @@ static void going_back(void **state) {
 
 int main(void) {
     static char conv[] = "tiny-lfm2", delta[] = "tiny-qwen35", mamba[] = "tiny-granite4",
-                both[] = "tiny-falcon-h1";
+                both[] = "tiny-falcon-h1", alone[] = "tiny-mamba2";
     static const char *const in_schemes[] = {"tiny-lfm2", "tiny-qwen35", "tiny-lfm2moe", "tiny-granite4",
                                              "tiny-falcon-h1"};
     enum { N_SCHEMES = sizeof in_schemes / sizeof *in_schemes };
-    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 4];
+    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 5];
     size_t n = 0;
     for (int i = 0; i < N_NAMES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 3) continue;
@@ -407,5 +385,6 @@ int main(void) {
     tests[n++] = (struct CMUnitTest){"going back: delta nets", going_back, NULL, NULL, delta};
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2", going_back, NULL, NULL, mamba};
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2 beside attention", going_back, NULL, NULL, both};
+    tests[n++] = (struct CMUnitTest){"going back: Mamba 2 alone", going_back, NULL, NULL, alone};
     return _cmocka_run_group_tests("families", tests, n, NULL, NULL);
 }

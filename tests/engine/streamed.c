@@ -69,6 +69,10 @@ static const char *const archs[] = {"tiny-llama",
                                     "tiny-deepseek2",
                                     "tiny-deepseek2+joint",
                                     "tiny-starcoder2",
+                                    "tiny-bitnet",
+                                    "tiny-mistral4",
+                                    "tiny-llama4",
+                                    "tiny-mamba2",
                                     "tiny-qwen2+mtp",
                                     "tiny-qwen35+mtp"};
 static const char *const ways[] = {"threads", "threads-direct", "uring", "uring-direct"};

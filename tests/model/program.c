@@ -108,6 +108,8 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "use_double_wide_mlp", json_true()));
             }
             if (e.a->experts_beside) assert_false(json_object_set_new(j, "top_k_experts", json_integer(2)));
+            if (e.a->experts_before)
+                assert_false(json_object_set_new(j, "num_experts_per_tok", json_integer(1)));
             if (e.a->streams) {
                 json_t *shares = json_array();
                 for (int i = 0; i < 5; i++)
@@ -274,9 +276,10 @@ static void sites_of(const each *e) {
 /* Every product's weights in the package are those of a site, and the other way round. */
 static void packages_hold_the_sites(void **state) {
     (void)state;
-    static const char *const names[] = {
-        "tiny-qwen2",  "tiny-gemma2",  "tiny-phi2",      "tiny-llama",     "tiny-qwen3moe",  "tiny-qwen35moe",
-        "tiny-gemma4", "tiny-gemma3n", "tiny-gemma4moe", "tiny-falcon-h1", "tiny-deepseek2", "tiny-minicpm3"};
+    static const char *const names[] = {"tiny-qwen2",     "tiny-gemma2",    "tiny-phi2",      "tiny-llama",
+                                        "tiny-qwen3moe",  "tiny-qwen35moe", "tiny-gemma4",    "tiny-gemma3n",
+                                        "tiny-gemma4moe", "tiny-falcon-h1", "tiny-deepseek2", "tiny-minicpm3",
+                                        "tiny-bitnet",    "tiny-phimoe",    "tiny-mamba2"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
@@ -351,8 +354,10 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                 for (int32_t key = 0; key <= pos0 + (h->bidirectional ? n_rows - 1 : row); key++) {
                     bool windowed = h->window && (h->window_pattern <= 1 ||
                                                   op->layer % h->window_pattern != h->window_pattern - 1);
-                    if (windowed && (h->bidirectional ? abs(key - pos0 - row) > h->window / 2
-                                                      : key + h->window <= pos0 + row))
+                    if (windowed && h->window_chunks) {
+                        if (key < (pos0 + row) / h->window * h->window) continue;
+                    } else if (windowed && (h->bidirectional ? abs(key - pos0 - row) > h->window / 2
+                                                             : key + h->window <= pos0 + row))
                         continue;
                     for (int32_t d = 0; d < tn_layer_d_head(h, op->layer); d++) n += 2; /* q k, p v */
                 }
@@ -365,10 +370,13 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                 bool local = tn_layer_rope_is_local(h, op->layer);
                 for (int32_t d = 0; d < size && head >= h->n_heads && h->v_norm; d++) n += 2;
                 bool rope = !(h->no_rope_pattern && (op->layer + 1) % h->no_rope_pattern == 0);
-                for (int32_t d = 0; d < size && h->qk_norm; d++) n += 2;
+                for (int32_t d = 0; d < size && (h->qk_norm || (h->qk_norm_plain && rope)); d++) n += 2;
                 for (int32_t pair = 0; pair < (local ? tn_local_rot(h) : h->n_rot) / 2 && rope; pair++)
                     n += 4;
-                for (int32_t d = 0; d < h->d_head && head < h->n_heads && h->temp_scale != 0; d++) n++;
+                for (int32_t d = 0;
+                     d < h->d_head && head < h->n_heads && h->temp_scale != 0 && !(h->temp_no_rope && rope);
+                     d++)
+                    n++;
             }
             break;
         case TN_OP_COPY: break;
@@ -382,7 +390,9 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd;
             if (h->shared_gate) n += h->n_embd; /* its score */
             break;
-        case TN_OP_GATHER: break;
+        case TN_OP_GATHER:
+            for (int32_t i = 0; i < h->n_embd && h->experts_before; i++) n++;
+            break;
         case TN_OP_EXPERT_GATE:
             for (int32_t i = 0; i < h->n_experts_used * h->n_ff_exp; i++) n += h->gated ? 2 : 1;
             break;
@@ -415,7 +425,12 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += h->delta.no_norm ? 2 : 4;
             break;
         case TN_OP_NORM:
-            for (int32_t i = 0; i < (op->in == TN_BUF_Q_A ? h->latent.q_rank : h->n_embd); i++) n += 2;
+            for (int32_t i = 0; i < (op->in == TN_BUF_Q_A   ? h->latent.q_rank
+                                     : op->in == TN_BUF_ATT ? h->n_heads * h->d_head
+                                     : op->in == TN_BUF_UP  ? h->n_ff
+                                                            : h->n_embd);
+                 i++)
+                n += 2;
             break;
         case TN_OP_LATENT:
             for (int32_t i = 0; i < h->latent.rank; i++) n += 2;

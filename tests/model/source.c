@@ -45,8 +45,8 @@ static float *read_all(const tn_source *s, int layer, tn_role role, int64_t *n) 
 static void both_formats_hold_the_same_model(void **state) {
     (void)state;
     static const char *const names[] = {
-        "llama",  "llama3-rope", "llama-linear-rope", "qwen2",    "qwen3", "gemma",
-        "gemma2", "phi2",        "phi3-short",        "phi3-long"};
+        "llama", "llama3-rope", "llama-linear-rope", "qwen2",  "qwen3",        "gemma",   "gemma2",
+        "phi2",  "phi3-short",  "phi3-long",         "bitnet", "bitnet-plain", "mistral4"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char hf_path[512], gguf_path[512];
         snprintf(hf_path, sizeof hf_path, FIXTURES "%s", names[i]);
@@ -485,6 +485,45 @@ static void configs(void **state) {
         {"llama", "{\"use_pos_enc\":false}", TERN_E_UNSUPPORTED, "'use_pos_enc' is not supported"},
         {"llama", "{\"quantization_config\":{\"bits\":4}}", TERN_E_UNSUPPORTED,
          "'quantization_config' is not supported"},
+        {"phimoe", "{\"num_local_experts\":6,\"num_experts_per_tok\":3}", TERN_E_UNSUPPORTED,
+         "3 experts a row, taken one after the other within 0.02 of the best; want 2"},
+        {"phimoe",
+         "{\"num_local_experts\":6,\"num_experts_per_tok\":2,\"max_position_embeddings\":512,\"original_max_"
+         "position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_"
+         "factor\":[1,1,1,1],\"short_mscale\":1.1,\"long_mscale\":1.2}}",
+         TERN_E_UNSUPPORTED, "short_mscale of 1.1 and long_mscale of 1.2 differ"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"attn_type_list\":[1,0]}",
+         TERN_E_UNSUPPORTED, "'attn_type_list' is 0 of layer 1"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"use_routing_bias\":false}",
+         TERN_E_UNSUPPORTED, "'use_routing_bias' is false"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"layernorm_mlp_beta\":0.5}",
+         TERN_E_UNSUPPORTED, "'layernorm_mlp_beta' is not supported"},
+        {"minimax_m2", "{\"num_experts\":6,\"num_experts_per_tok\":2,\"qk_norm_type\":\"per_head\"}",
+         TERN_E_UNSUPPORTED, "'qk_norm_type' is not supported"},
+        {"llama4_text",
+         "{\"num_experts\":6,\"num_experts_per_tok\":1,\"moe_intermediate_size\":16,\"shared_expert_"
+         "intermediate_size\":16}",
+         TERN_E_UNSUPPORTED,
+         "read from GGUF files only, not from folders: they hold the experts' matrices turned"},
+        {"mamba2", "{\"num_heads\":6,\"head_dim\":16}", TERN_OK, NULL},
+        {"mamba2", "{\"num_heads\":6,\"head_dim\":16,\"rms_norm\":false}", TERN_E_UNSUPPORTED,
+         "'rms_norm' is not supported"},
+        {"mamba2", "{\"num_heads\":6,\"head_dim\":16,\"hidden_act\":\"gelu\"}", TERN_E_UNSUPPORTED,
+         "activation 'gelu' is not supported"},
+        {"mamba2", "{\"num_heads\":6,\"head_dim\":16,\"use_conv_bias\":false}", TERN_E_UNSUPPORTED,
+         "want 'use_conv_bias' true"},
+        {"mamba2", "{\"num_heads\":6,\"head_dim\":16,\"time_step_limit\":[0.1,0.5]}", TERN_E_UNSUPPORTED,
+         "'time_step_limit' is not supported"},
+        {"mistral4",
+         "{\"n_group\":2,\"topk_group\":1,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
+         "size\":16,\"n_shared_experts\":1}",
+         TERN_E_UNSUPPORTED, "'n_group' is not supported for model type mistral4"},
+        {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"offline\"}}", TERN_E_UNSUPPORTED,
+         "its weights are packed ('quantization_mode' is 'offline')"},
+        {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"online\",\"use_rms_norm\":true}}",
+         TERN_E_UNSUPPORTED, "'use_rms_norm' of 'quantization_config' is not supported"},
+        {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"online\",\"quant_method\":\"fp8\"}}",
+         TERN_E_UNSUPPORTED, "'quant_method' of 'quantization_config' is not supported"},
         {"llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"long_mscale\":1.2}}",
          TERN_E_UNSUPPORTED, "'long_mscale' is not supported for model type llama"},
         {"llama", "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"turns\":2}}}",

@@ -14,6 +14,7 @@ import zlib
 
 import numpy as np
 
+import chunked
 import families
 import latent
 import reference
@@ -42,7 +43,7 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     """The family's tensors by their real names. Q and K are drawn large so that attention is far from uniform: only
     then do positions, windows and caps show in the logits."""
     family = cfg["model_type"]
-    for module in (families, latent, single):
+    for module in (families, latent, single, chunked):
         if family in module.FAMILIES:
             return module.checkpoint(name, cfg, dtype, vector_dtype, uniform)
     c, f, v = cfg["hidden_size"], cfg["intermediate_size"], cfg["vocab_size"]
@@ -816,7 +817,7 @@ CASES |= {
     ),
 }
 
-CASES |= families.CASES | latent.CASES | single.CASES
+CASES |= families.CASES | latent.CASES | single.CASES | chunked.CASES
 
 MUST_SHOW = 2e-3  # twenty times the error a test allows (the two GELUs differ by 5e-4 at most anywhere: at_least)
 
@@ -848,7 +849,7 @@ def make_case(name, case, out, gguf_f32=None):
     n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
     n_text = cfg.get("vocab_size_per_layer_input", families.text_of(cfg)["vocab_size"])
     ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * n_text).astype(int).tolist()
-    to_gguf = next((m.gguf for m in (families, latent, single) if cfg["model_type"] in m.FAMILIES), gguf_from_hf)
+    to_gguf = next((m.gguf for m in (families, latent, single, chunked) if cfg["model_type"] in m.FAMILIES), gguf_from_hf)
     meta, tensors = to_gguf(cfg, stored, name, widen=gguf_f32 is not None) if case.get("gguf") else ({}, {})
     if gguf_f32:
         if tensors:

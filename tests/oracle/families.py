@@ -15,10 +15,12 @@ LLAMA_NAMES = dict(
     layers="model.layers.", embed="model.embed_tokens", last="model.norm", head="lm_head", norm1="input_layernorm", norm2="post_attention_layernorm",
     q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.o_proj",
     gate="mlp.gate_proj", up="mlp.up_proj", down="mlp.down_proj", q_norm="self_attn.q_norm", k_norm="self_attn.k_norm",
-    router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.",
+    router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.", expert_parts=("gate_proj", "up_proj", "down_proj"),
 )
+MIXTRAL_NAMES = dict(router="block_sparse_moe.gate", expert="block_sparse_moe.experts.{}.", expert_parts=("w1", "w3", "w2"))
 FAMILIES = {
     "arcee": dict(gated=False),
+    "bitnet": dict(sub_norms=True),
     "starcoder2": dict(gated=False, layer_norm=True, norm_bias=True, bias=True, names=dict(up="mlp.c_fc", down="mlp.c_proj")),
     "stablelm": dict(layer_norm=True, norm_bias=True),
     "nemotron": dict(gated=False, layer_norm=True, norm_bias=True, plus_one=True),
@@ -29,6 +31,8 @@ FAMILIES = {
         layers="transformer.h.", embed="transformer.wte", last="transformer.ln_f", norm1="ln_1", norm2="ln_2",
         q="attn.attention.q_proj", k="attn.attention.k_proj", v="attn.attention.v_proj", o="attn.attention.out_proj",
         gate="mlp.c_fc_0", up="mlp.c_fc_1", down="mlp.c_proj")),
+    "phimoe": dict(layer_norm=True, norm_bias=True, bias=True, names=MIXTRAL_NAMES),
+    "minimax_m2": dict(head_norms="whole", names=MIXTRAL_NAMES),
     "seed_oss": dict(qkv_bias=True),
     "ernie4_5": dict(neighbours=True),
     "ernie4_5_moe": dict(neighbours=True),
@@ -50,7 +54,7 @@ FAMILIES = {
 def spec_of(cfg):
     """The family's words and names, and what the configuration adds to them."""
     s = dict(gated=True, layer_norm=False, norm_bias=False, bias=False, qkv_bias=False, plus_one=False, neighbours=False, post=False,
-             parallel=False, head_norms=None, qkv_in_order=False)
+             parallel=False, head_norms=None, qkv_in_order=False, sub_norms=False)
     f = FAMILIES[cfg["model_type"]]
     s.update({k: v for k, v in f.items() if k != "names"})
     if cfg.get("use_parallel_residual"):
@@ -83,11 +87,27 @@ def mixture(cfg):
         return dict(n=cfg["num_experts"], used=cfg["num_experts_per_tok"], size=cfg["moe_intermediate_size"], dense=cfg["first_k_dense_replace"],
                     shared=cfg["moe_intermediate_size"] * cfg["num_shared_experts"], gate=False, norm=cfg["norm_topk_prob"],
                     bias="mlp.gate.expert_bias", scale=cfg["routed_scaling_factor"])
+    if f == "minimax_m2":
+        return dict(n=cfg["num_local_experts"], used=cfg["num_experts_per_tok"], size=cfg["intermediate_size"], dense=0, shared=0, gate=False,
+                    norm=True, bias="block_sparse_moe.e_score_correction_bias", scale=1.0)
+    if f == "phimoe":
+        return dict(n=cfg["num_local_experts"], used=cfg["num_experts_per_tok"], size=cfg["intermediate_size"], dense=0, shared=0, gate=False,
+                    norm=False, bias=None, scale=1.0)
     if f == "glm4_moe":
         return dict(n=cfg["n_routed_experts"], used=cfg["num_experts_per_tok"], size=cfg["moe_intermediate_size"],
                     dense=cfg["first_k_dense_replace"], shared=cfg["moe_intermediate_size"] * cfg["n_shared_experts"], gate=False,
                     norm=cfg["norm_topk_prob"], bias="mlp.gate.e_score_correction_bias", scale=cfg["routed_scaling_factor"])
     return None
+
+
+def ternary(values, dtype):
+    """Weights as BitNet computes with them: each is the nearest of -s, 0 and s, where s is their mean magnitude, in the type of storage."""
+    s = max(np.abs(values).mean(), 1e-5)
+    return Stored(np.clip(np.rint(values / s), -1, 1) * s, dtype).values
+
+
+def is_ternary(cfg, key):
+    return cfg.get("quantization_config") and key.startswith("model.layers.") and key.endswith("_proj.weight")
 
 
 def checkpoint(name, cfg, dtype, vector_dtype, uniform):
@@ -110,10 +130,11 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
         if s["norm_bias"]:
             vector(key + ".bias", size, 0.0, 0.5)
 
-    def block(p, size):
-        matrix(p + "gate_proj", size, c, 1.5)
-        matrix(p + "up_proj", size, c, 1.5)
-        matrix(p + "down_proj", c, size)
+    def block(p, size, parts=LLAMA_NAMES["expert_parts"]):
+        gate, up, down = parts
+        matrix(p + gate, size, c, 1.5)
+        matrix(p + up, size, c, 1.5)
+        matrix(p + down, c, size)
 
     matrix(n["embed"], v, c, c**0.5 / 2)
     for i in range(cfg.get("num_hidden_layers") or cfg["num_layers"]):
@@ -132,16 +153,21 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
             matrix(p + n["k"], n_kv * d, c, 1.7, biased)
             matrix(p + n["v"], n_kv * d, c, 1.0, biased)
         if s["head_norms"]:
-            vector(p + n["q_norm"] + ".weight", d, 1.5, 0.5)
-            vector(p + n["k_norm"] + ".weight", d, 1.5, 0.5)
+            whole = s["head_norms"] == "whole"
+            vector(p + n["q_norm"] + ".weight", n_heads * d if whole else d, 1.5, 0.5)
+            vector(p + n["k_norm"] + ".weight", n_kv * d if whole else d, 1.5, 0.5)
         matrix(p + n["o"], c, n_heads * d, 1.0, s["bias"])
+        if s["sub_norms"]:
+            norm(p + "self_attn.attn_sub_norm", n_heads * d)
+            norm(p + "mlp.ffn_sub_norm", f)
         if moe and i >= moe["dense"]:
             matrix(p + n["router"], moe["n"], c, 3.0)
             if moe["bias"]:
                 out[p + moe["bias"]] = Stored(uniform(name + p + "bias", (1, moe["n"]) if "statics" in moe["bias"] else (moe["n"],)) * 0.25, "F32")
             for e in range(moe["n"]):
-                block(p + n["expert"].format(e), moe["size"])
-            block(p + n["shared"], moe["shared"])
+                block(p + n["expert"].format(e), moe["size"], n["expert_parts"])
+            if moe["shared"]:
+                block(p + n["shared"], moe["shared"])
             if moe["gate"]:
                 matrix(p + "mlp.shared_expert_gate", 1, c, 2.0)
         elif "gate_up" in n:
@@ -154,7 +180,7 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
             matrix(p + n["down"], c, f, 1.0 if s["gated"] else 2.0, s["bias"])
     norm(n["last"])
     if not cfg.get("tie_word_embeddings", "cohere" in cfg["model_type"]):
-        matrix(n["head"], v, c)
+        matrix(n["head"], v, c, 1.0, cfg.get("lm_head_bias"))
     return out
 
 
@@ -168,10 +194,25 @@ def rotate_neighbours(x, freq, mscale):
     return out
 
 
+def by_turns(score, noise):
+    """Phi-3.5-MoE's two experts as its published code draws them when nothing is trained (SparseMixer): the best, weighed by its share among those
+    within twice the noise of it, in proportion to it or to their own size; then the best of the others, in the same way without the first."""
+    weights, rows = np.zeros_like(score), np.arange(score.shape[0])
+    left = score.copy()
+    for _ in range(2):
+        best = left.argmax(axis=1)
+        top = left[rows, best][:, None]
+        near = (top - score) <= 2 * noise * np.maximum(np.abs(score), top)
+        kept = np.where(near, left, -np.inf)
+        weights[rows, best] = softmax(kept)[rows, best]
+        left[rows, best] = -np.inf
+    return weights
+
+
 def routed(cfg, w, p, n, x, moe, act):
     """The experts of a row, by its scores, and the shared block, which all rows pass."""
     score = linear(x, w(p + n["router"] + ".weight"))
-    sigmoid = cfg["model_type"] in ("glm4_moe", "bailing_moe_v2") or moe["bias"] == "mlp.gate.e_score_correction_bias"
+    sigmoid = cfg["model_type"] in ("glm4_moe", "bailing_moe_v2", "minimax_m2") or moe["bias"] == "mlp.gate.e_score_correction_bias"
     share = 1 / (1 + np.exp(-score)) if sigmoid else softmax(score)
     choice = share + (w(p + moe["bias"]).reshape(-1) if moe["bias"] else 0)
     if cfg.get("n_group", 1) > 1:  # experts of the best groups alone: by their two best sigmoids, or by their best share
@@ -186,12 +227,16 @@ def routed(cfg, w, p, n, x, moe, act):
     weights = np.zeros_like(share)
     for t in range(x.shape[0]):
         weights[t, chosen[t]] = share[t, chosen[t]]
+    if cfg["model_type"] == "phimoe":
+        weights = by_turns(score, cfg["router_jitter_noise"])
     if moe["norm"]:
         weights = weights / weights.sum(axis=1, keepdims=True)
     y = np.zeros_like(x)
     for e in range(moe["n"]):
         q = p + n["expert"].format(e)
-        y += weights[:, e : e + 1] * moe["scale"] * gated(x, *(w(q + f"{m}_proj.weight") for m in ("gate", "up", "down")), act)
+        y += weights[:, e : e + 1] * moe["scale"] * gated(x, *(w(q + f"{m}.weight") for m in n["expert_parts"]), act)
+    if not moe["shared"]:
+        return y
     shared = gated(x, *(w(p + n["shared"] + f"{m}_proj.weight") for m in ("gate", "up", "down")), act)
     if moe["gate"]:
         shared = shared / (1 + np.exp(-linear(x, w(p + "mlp.shared_expert_gate.weight"))))
@@ -201,10 +246,12 @@ def routed(cfg, w, p, n, x, moe, act):
 def rope_of(cfg, d, n_ctx):
     default = {"glm4": 0.5, "glm4_moe": 0.5, "bailing_moe_v2": 0.5, "nemotron": 0.5, "stablelm": 0.25}.get(cfg["model_type"], 1.0)
     share = cfg.get("partial_rotary_factor", cfg.get("rope_pct", default))
+    share = cfg["rotary_dim"] / d if "rotary_dim" in cfg else share
     scaling = cfg.get("rope_scaling")
     if scaling and scaling.get("type", scaling.get("rope_type")) in ("mrope", "dynamic"):
         cfg = {k: v for k, v in cfg.items() if k != "rope_scaling"}  # text has one position; nothing changes in the trained context
-    return rope_frequencies(cfg, int(share * d), n_ctx)
+    freq, mscale = rope_frequencies(cfg, int(share * d), n_ctx)
+    return freq, (scaling or {}).get("long_mscale", mscale)
 
 
 def forward(cfg, w, ids, n_ctx):
@@ -216,6 +263,9 @@ def forward(cfg, w, ids, n_ctx):
     act = ACTIVATIONS[cfg.get("hidden_act") or cfg["activation_function"]]
     freq, mscale = rope_of(cfg, d, n_ctx)
     turn = rotate_neighbours if s["neighbours"] else rotate
+    if cfg.get("quantization_config"):
+        stored, dtype = w, {"bfloat16": "BF16", "float16": "F16"}[cfg["torch_dtype"]]
+        w = lambda key: ternary(stored(key), dtype) if is_ternary(cfg, key) else stored(key)
     lin = lambda x, key: linear(x, w(key + ".weight"), w(key + ".bias"))
 
     def norm(x, key):
@@ -239,13 +289,17 @@ def forward(cfg, w, ids, n_ctx):
             q, k, v = (heads(lin(h, p + n[m]), g) for m, g in zip("qkv", (n_heads, n_kv, n_kv)))
         if s["head_norms"] == "before":
             q, k = rms_norm(q, w(p + n["q_norm"] + ".weight"), eps), rms_norm(k, w(p + n["k_norm"] + ".weight"), eps)
+        if s["head_norms"] == "whole":  # of all heads together
+            q, k = (heads(rms_norm(x.reshape(len(ids), -1), w(p + n[m] + ".weight"), eps), g)
+                    for x, m, g in ((q, "q_norm", n_heads), (k, "k_norm", n_kv)))
         sliding = family == "cohere2" and (i + 1) % 4 != 0
         if family != "cohere2" or sliding:
             q, k = turn(q, freq, mscale), turn(k, freq, mscale)
         if s["head_norms"] == "after":
             q, k = rms_norm(q, w(p + n["q_norm"] + ".weight"), eps), rms_norm(k, w(p + n["k_norm"] + ".weight"), eps)
         window = cfg["sliding_window"] if sliding or (family == "starcoder2" and cfg.get("sliding_window")) else None
-        a = lin(attention(q, k, v, 1 / math.sqrt(d), window), p + n["o"])
+        a = attention(q, k, v, 1 / math.sqrt(d), window)
+        a = lin(norm(a, p + "self_attn.attn_sub_norm") if s["sub_norms"] else a, p + n["o"])
         if s["parallel"]:
             y = gated(h, *(w(p + n[m] + ".weight") for m in ("gate", "up", "down")), act)
             x = x + a + y
@@ -257,13 +311,16 @@ def forward(cfg, w, ids, n_ctx):
         elif "gate_up" in n:
             gate, up = np.split(linear(h, w(p + n["gate_up"] + ".weight")), 2, axis=1)
             y = linear(act(gate) * up, w(p + n["down"] + ".weight"))
+        elif s["sub_norms"]:
+            y = act(lin(h, p + n["gate"])) * lin(h, p + n["up"])
+            y = lin(norm(y, p + "mlp.ffn_sub_norm"), p + n["down"])
         elif s["gated"]:
             y = gated(h, *(w(p + n[m] + ".weight") for m in ("gate", "up", "down")), act)
         else:
             y = lin(act(lin(h, p + n["up"])), p + n["down"])
         x = x + (norm(y, p + "post_mlp_layernorm") if s["post"] else y)
     head = w(n["head"] + ".weight")
-    logits = linear(norm(x, n["last"]), w(n["embed"] + ".weight") if head is None else head)
+    logits = linear(norm(x, n["last"]), w(n["embed"] + ".weight") if head is None else head, w(n["head"] + ".bias"))
     return logits * cfg.get("logit_scale", 1.0)
 
 
@@ -272,7 +329,7 @@ FORWARD.update({f: forward for f in FAMILIES})
 # ---- GGUF ---------------------------------------------------------------------------------------------
 
 GGUF_ARCH = {"ernie4_5_moe": "ernie4_5-moe", "glm4_moe": "glm4moe", "cohere": "command-r", "qwen2_moe": "qwen2moe",
-             "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe_v2": "bailingmoe2", "qwen2_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
+             "hunyuan_v1_moe": "hunyuan-moe", "bailing_moe_v2": "bailingmoe2", "minimax_m2": "minimax-m2", "qwen2_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
 GGUF_PARTS = dict(norm1="attn_norm", norm2="ffn_norm", q="attn_q", k="attn_k", v="attn_v", o="attn_output", gate="ffn_gate", up="ffn_up",
                   down="ffn_down", q_norm="attn_q_norm", k_norm="attn_k_norm", router="ffn_gate_inp", gate_up="ffn_up")
 
@@ -304,10 +361,18 @@ def gguf(cfg, tensors, name, widen=False):
     if "logit_scale" in cfg:
         say("logit_scale", cfg["logit_scale"])
         say("rope.scaling.type", "none")
+    s_long = cfg.get("rope_scaling") or {}
+    if "long_factor" in s_long:
+        say("rope.scaling.original_context_length", s_long["original_max_position_embeddings"])
+        say("rope.scaling.attn_factor", s_long["long_mscale"])
     if family == "cohere2" or (family == "starcoder2" and cfg.get("sliding_window")):
         say("attention.sliding_window", cfg["sliding_window"])
     if family == "stablelm":  # what converters write where the configuration does not tell
         say("use_parallel_residual", cfg.get("use_parallel_residual", True))
+    if family == "bitnet":
+        say("hidden_act", cfg["hidden_act"])
+        say("rope.scaling.type", "linear")
+        say("rope.scaling.factor", 1.0)
     if moe:
         say("expert_count", moe["n"])
         say("expert_used_count", moe["used"])
@@ -315,13 +380,15 @@ def gguf(cfg, tensors, name, widen=False):
         if family == "bailing_moe_v2":
             say("expert_group_count", cfg["n_group"])
             say("expert_group_used_count", cfg["topk_group"])
-        if family != "glm4_moe":
+        if family != "glm4_moe" and moe["shared"]:
             say("expert_shared_feed_forward_length", moe["shared"])
         if family in ("glm4_moe", "ernie4_5_moe", "bailing_moe_v2"):
             say("expert_shared_count", moe["shared"] // moe["size"])
             say("leading_dense_block_count", moe["dense"])
         if family == "ernie4_5_moe":
             say("interleave_moe_layer_step", 1)
+        if family == "minimax_m2":
+            say("expert_gating_func", 2)
         if family in ("glm4_moe", "bailing_moe_v2"):
             say("expert_gating_func", 2)
             say("expert_weights_scale", moe["scale"])
@@ -334,6 +401,8 @@ def gguf(cfg, tensors, name, widen=False):
     if s_llama3.get("rope_type") == "llama3":
         plain = {k: v for k, v in cfg.items() if k != "rope_scaling"}
         out["rope_freqs.weight"] = Stored(rope_frequencies(plain, n_rot, 0)[0] / rope_frequencies(cfg, n_rot, 0)[0], "F32")
+    for what in ("long", "short") if "long_factor" in s_long else ():
+        out[f"rope_factors_{what}.weight"] = Stored(np.array(s_long[what + "_factor"]), "F32")
     for key, t in tensors.items():
         v, stem, end = t.values, *(key.rsplit(".", 1) if key.endswith((".weight", ".bias")) else (key, "bias"))
         if not stem.startswith(n["layers"]):
@@ -344,7 +413,7 @@ def gguf(cfg, tensors, name, widen=False):
             continue
         layer, part = stem[len(n["layers"]) :].split(".", 1)
         if ".experts." in part:
-            which = part.split(".")[-1].split("_")[0]
+            which = ("gate", "up", "down")[n["expert_parts"].index(part.split(".")[-1])]
             experts.setdefault(f"blk.{layer}.ffn_{which}_exps.weight", []).append(t)
             continue
         if moe and part.startswith(n["shared"]):
@@ -362,9 +431,12 @@ def gguf(cfg, tensors, name, widen=False):
             put(f"blk.{layer}.attn_v.weight", both[:, -1].reshape(n_kv * d, -1), t.dtype)
             continue
         else:
-            new = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}.get(part) or parts[own[part]]
+            new = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
+                   "self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"}.get(part) or parts[own[part]]
         if s["plus_one"] and end == "weight" and v.ndim == 1:
             v = v + 1
+        if is_ternary(cfg, key):
+            v = ternary(v, t.dtype)
         if family == "arcee" and own.get(part) in ("q", "k"):
             v = interleave_pairs(v, n_heads if own[part] == "q" else n_kv)
         put(f"blk.{layer}.{new}.{end}", v, t.dtype)
@@ -384,6 +456,8 @@ def config(architecture, model_type, **more):
 
 RMS = dict(hidden_act="silu", rms_norm_eps=1e-5)
 LLAMA3 = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "llama3"}
+PHI_LONG = {"type": "longrope", "long_factor": [1.0, 1.5, 2.0, 3.0], "short_factor": [1.0, 1.1, 1.2, 1.4], "long_mscale": 1.243,
+            "short_mscale": 1.243, "original_max_position_embeddings": 64}
 MROPE = {"type": "mrope", "mrope_section": [1, 1, 2]}
 F16 = dict(dtype="F16", vectors="F16", n_tok=32, gguf=True)
 BF16 = dict(dtype="BF16", vectors="BF16", n_tok=32, gguf=True)
@@ -391,6 +465,13 @@ BF16 = dict(dtype="BF16", vectors="BF16", n_tok=32, gguf=True)
 CASES = {
     "arcee": dict(F16, cfg=config("ArceeForCausalLM", "arcee", hidden_act="relu2", rms_norm_eps=1e-5, tie_word_embeddings=False, mlp_bias=False,
                                   attention_bias=False), shows=[dict(hidden_act="relu"), dict(rope_theta=1e6)]),
+    "bitnet": dict(BF16, cfg=config(  # weights as they are trained
+        "BitNetForCausalLM", "bitnet", hidden_act="relu2", rms_norm_eps=1e-5, tie_word_embeddings=True, torch_dtype="bfloat16",
+        quantization_config={"linear_class": "autobitlinear", "quant_method": "bitnet", "quantization_mode": "online"}),
+        shows=[dict(hidden_act="relu"), dict(quantization_config=None), dict(drop="attn_sub_norm.weight"), dict(drop="ffn_sub_norm.weight")]),
+    "bitnet-plain": dict(F16, cfg=config(  # and such as are computed with as they are
+        "BitNetForCausalLM", "bitnet", hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=True, torch_dtype="float16"),
+        shows=[dict(hidden_act="relu2"), dict(drop="ffn_sub_norm.weight"), dict(rms_norm_eps=0.1)]),
     "starcoder2": dict(BF16, cfg=config(
         "Starcoder2ForCausalLM", "starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5, norm_type="layer_norm", mlp_type="default",
         use_bias=True, sliding_window=9, tie_word_embeddings=True, attention_dropout=0.1),
@@ -416,6 +497,23 @@ CASES = {
         "SeedOssForCausalLM", "seed_oss", **RMS, head_dim=16, attention_bias=True, attention_out_bias=False, mlp_bias=False,
         rope_scaling={"rope_type": "default"}, residual_dropout=0.1, tie_word_embeddings=False),
         shows=[dict(rope_theta=1e6), dict(drop="q_proj.bias")]),
+    "phimoe": dict({**BF16, "gguf": False}, cfg=config(
+        "PhiMoEForCausalLM", "phimoe", **RMS, num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.4, input_jitter_noise=0.01,
+        attention_bias=True, lm_head_bias=True, sliding_window=512, output_router_logits=False, router_aux_loss_coef=0.0,
+        rope_scaling=PHI_LONG, original_max_position_embeddings=64, tie_word_embeddings=False),
+        shows=[dict(router_jitter_noise=0.01), dict(rope_theta=1e6), dict(drop="input_layernorm.bias"), dict(drop="o_proj.bias"),
+               dict(drop="lm_head.bias"), dict(rope_scaling={**PHI_LONG, "short_mscale": 1.0, "long_mscale": 1.0})]),
+    "phimoe-gguf": dict(F16, n_ctx=128, gguf_only=True, cfg=config(  # whose files do not say the noise; beyond the first context
+        "PhiMoEForCausalLM", "phimoe", **RMS, num_local_experts=6, num_experts_per_tok=2, router_jitter_noise=0.01, input_jitter_noise=0.0,
+        attention_bias=True, lm_head_bias=True, sliding_window=512, rope_scaling=PHI_LONG, original_max_position_embeddings=64,
+        tie_word_embeddings=False), shows=[dict(router_jitter_noise=0.2), dict(rope_theta=1e6), dict(n_ctx=64)]),
+    "minimax-m2": dict(BF16, cfg=config(
+        "MiniMaxM2ForCausalLM", "minimax_m2", **RMS, intermediate_size=16, head_dim=16, num_local_experts=6, num_experts_per_tok=2, rotary_dim=8,
+        use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid", attn_type_list=[1, 1], num_mtp_modules=3,
+        mtp_transformer_layers=1, use_mtp=True, mlp_intermediate_size=64, shared_intermediate_size=0, shared_moe_mode="sigmoid",
+        layernorm_full_attention_beta=1.0, layernorm_linear_attention_beta=1.0, layernorm_mlp_beta=1.0, router_jitter_noise=0.0,
+        sliding_window=None, tie_word_embeddings=False),
+        shows=[dict(num_experts_per_tok=3), dict(rotary_dim=16), dict(drop="e_score_correction_bias"), dict(drop="q_norm.weight")]),
     "ernie4_5": dict(BF16, cfg=config("Ernie4_5ForCausalLM", "ernie4_5", **RMS, head_dim=16, use_bias=False, use_rmsnorm=True, tie_word_embeddings=True),
                      shows=[dict(rope_theta=1e6), dict(rms_norm_eps=0.1)]),
     "ernie4_5-moe": dict(BF16, cfg=config(

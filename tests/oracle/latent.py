@@ -1,4 +1,4 @@
-"""Latent attention (MLA) for the oracle: DeepSeek 2 and 3, GLM-4.7-Flash and MiniCPM3, in float64 from the published definitions. Keys and
+"""Latent attention (MLA) for the oracle: DeepSeek 2 and 3, GLM-4.7-Flash, Mistral 4 and MiniCPM3, in float64 from the published definitions. Keys and
 values of every head are made of the latents, position by position: the plain form, which the engine never computes."""
 import math
 
@@ -8,8 +8,8 @@ from families import config, rotate_neighbours, routed
 from files import Stored
 from reference import ACTIVATIONS, FORWARD, attention, gated, linear, rms_norm, rope_frequencies, rotate
 
-FAMILIES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")
-NAMES = dict(router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.")
+FAMILIES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "minicpm3")
+NAMES = dict(router="mlp.gate", expert="mlp.experts.{}.", shared="mlp.shared_experts.", expert_parts=("gate_proj", "up_proj", "down_proj"))
 LATENT_EPS = 1e-6  # of the norms of latents, which are made without the model's own
 
 
@@ -22,7 +22,7 @@ def mixture(cfg):
 
 
 def sigmoid(cfg):
-    return cfg.get("scoring_func", "softmax" if cfg["model_type"] == "deepseek_v2" else "sigmoid") == "sigmoid"
+    return cfg.get("scoring_func", "softmax" if cfg["model_type"] in ("deepseek_v2", "mistral4") else "sigmoid") == "sigmoid"
 
 
 def sizes(cfg):
@@ -73,7 +73,41 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
     norm("model.norm")
     if not cfg.get("tie_word_embeddings"):
         matrix("lm_head", v, c)
+    return stacked(out) if cfg["model_type"] == "mistral4" else out
+
+
+def stacked(tensors):
+    """Mistral 4's folders hold the experts of a layer as one tensor, gate and up one after the other."""
+    out, parts = {}, {}
+    for key, t in tensors.items():
+        if ".experts." not in key:
+            out[key] = t
+            continue
+        where, part = key.split(".experts.")
+        parts.setdefault((where, part.split(".")[1]), []).append(t)
+    for (where, part), each in parts.items():
+        if part == "down_proj":
+            out[where + ".experts.down_proj"] = Stored(np.stack([t.values for t in each]), each[0].dtype)
+        if part == "gate_proj":
+            both = [np.concatenate([g.values, u.values]) for g, u in zip(each, parts[where, "up_proj"])]
+            out[where + ".experts.gate_up_proj"] = Stored(np.stack(both), each[0].dtype)
     return out
+
+
+def expert_by_expert(w):
+    """The weights as those of stacked experts, each by a name of its own."""
+
+    def get(key):
+        if ".experts." not in key:
+            return w(key)
+        where, part = key.split(".experts.")
+        e, name = int(part.split(".")[0]), part.split(".")[1]
+        if name == "down_proj":
+            return w(where + ".experts.down_proj")[e]
+        gate, up = np.split(w(where + ".experts.gate_up_proj")[e], 2)
+        return gate if name == "gate_proj" else up
+
+    return get
 
 
 def growth(factor, m):
@@ -82,7 +116,7 @@ def growth(factor, m):
 
 def rope_of(cfg, n_ctx):
     """Frequencies, factor on cos and sin, factor on scores."""
-    s = cfg.get("rope_scaling") or {}
+    s = cfg.get("rope_parameters") or cfg.get("rope_scaling") or {}
     freq, mscale = rope_frequencies(cfg, cfg["qk_rope_head_dim"], n_ctx)
     if s.get("type") != "yarn":
         return freq, mscale, 1.0
@@ -107,6 +141,10 @@ def mix(cfg, w, p, h, n_ctx):
     kv = lin(latent, "kv_b_proj").reshape(t, n_heads, nope + value)
     k_rot = np.repeat(turn(both[:, None, rank:], freq, mscale), n_heads, axis=1)
     q = np.concatenate([q[..., :nope], turn(q[..., nope:], freq, mscale)], axis=-1)
+    s = cfg.get("rope_parameters") or {}
+    if "llama_4_scaling_beta" in s:  # queries grow with their position
+        steps = np.floor(np.arange(t) / s["original_max_position_embeddings"])
+        q = q * (1 + s["llama_4_scaling_beta"] * np.log(1 + steps))[:, None, None]
     k = np.concatenate([kv[..., :nope], k_rot], axis=-1)
     width = max(nope + rot, value)
     v = np.concatenate([kv[..., nope:], np.zeros((t, n_heads, width - value))], axis=-1)
@@ -117,6 +155,8 @@ def mix(cfg, w, p, h, n_ctx):
 
 def forward(cfg, w, ids, n_ctx):
     eps, act, moe = cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_act"]], mixture(cfg)
+    if cfg["model_type"] == "mistral4":
+        w = expert_by_expert(w)
     depth = cfg["scale_depth"] / math.sqrt(cfg["num_hidden_layers"]) if "scale_depth" in cfg else 1.0
     x = w("model.embed_tokens.weight")[ids] * cfg.get("scale_emb", 1.0)
     for i in range(cfg["num_hidden_layers"]):
@@ -141,7 +181,7 @@ def gguf(cfg, tensors, name, widen=False):
     the one tensor that folders have, and sizes are those of heads. `joint`, a word of the case, asks for these."""
     n_heads, rank, nope, rot, value = sizes(cfg)
     moe, joint = mixture(cfg), name.endswith("joint") or cfg["model_type"] == "minicpm3"
-    arch = "minicpm3" if cfg["model_type"] == "minicpm3" else "deepseek2"
+    arch = cfg["model_type"] if cfg["model_type"] in ("minicpm3", "mistral4") else "deepseek2"
     meta = {"general.architecture": arch, "general.name": name, "tokenizer.ggml.model": "none"}
     say = lambda tail, v: meta.__setitem__(f"{arch}.{tail}", v)
     say("context_length", cfg["max_position_embeddings"])
@@ -151,7 +191,7 @@ def gguf(cfg, tensors, name, widen=False):
     say("attention.head_count", n_heads)
     say("attention.head_count_kv", n_heads if joint else 1)
     say("attention.layer_norm_rms_epsilon", cfg["rms_norm_eps"])
-    say("rope.freq_base", cfg["rope_theta"])
+    say("rope.freq_base", cfg.get("rope_parameters", cfg)["rope_theta"])
     say("rope.dimension_count", rot)
     say("vocab_size", cfg["vocab_size"])
     if cfg.get("q_lora_rank"):
@@ -164,7 +204,10 @@ def gguf(cfg, tensors, name, widen=False):
         say("attention.value_length_mla", value)
     out, experts = {}, {}
     put = lambda key, v, dtype: out.__setitem__(key, Stored(v, "F32" if v.ndim == 1 or widen else dtype))
-    s = cfg.get("rope_scaling") or {}
+    s = cfg.get("rope_parameters") or cfg.get("rope_scaling") or {}
+    if "llama_4_scaling_beta" in s:
+        say("attention.temperature_scale", s["llama_4_scaling_beta"])
+        say("attention.temperature_length", s["original_max_position_embeddings"])
     if s.get("type") == "yarn":
         say("rope.scaling.type", "yarn")
         say("rope.scaling.factor", s["factor"])
@@ -197,7 +240,12 @@ def gguf(cfg, tensors, name, widen=False):
             put({"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm", "lm_head.weight": "output"}[key] + ".weight", v, t.dtype)
             continue
         layer, part = key[len("model.layers.") :].split(".", 1)
-        if ".experts." in part:
+        if part == "mlp.experts.gate_up_proj" and name.endswith("apart"):
+            for what, half in zip(("gate", "up"), np.split(v, 2, axis=1)):
+                put(f"blk.{layer}.ffn_{what}_exps.weight", half, t.dtype)
+        elif part in ("mlp.experts.gate_up_proj", "mlp.experts.down_proj"):
+            put(f"blk.{layer}.ffn_{part[len('mlp.experts.') : -len('_proj')]}_exps.weight", v, t.dtype)
+        elif ".experts." in part:
             experts.setdefault(f"blk.{layer}.ffn_{part.split('.')[-2].split('_')[0]}_exps.weight", []).append(t)
         elif part == "mlp.gate.e_score_correction_bias":
             put(f"blk.{layer}.exp_probs_b.bias", v, "F32")
@@ -218,6 +266,9 @@ MOE = dict(n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, moe_in
            n_group=1, topk_group=1, ep_size=1)
 COMMON = dict(hidden_act="silu", rms_norm_eps=1e-5, attention_bias=False, num_hidden_layers=3, kv_lora_rank=32, tie_word_embeddings=False)
 YARN = {"type": "yarn", "factor": 8.0, "mscale": 0.707, "mscale_all_dim": 0.707, "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 32}
+M4 = {k: v for k, v in MOE.items() if k not in ("moe_layer_freq", "ep_size")}
+LONG = {**YARN, "rope_type": "yarn", "rope_theta": 10000.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16,
+        "max_position_embeddings": 512, "partial_rotary_factor": 0.333, "llama_4_scaling_beta": 0.2}
 CASES = {
     "deepseek2": dict(dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320, gguf=True, cfg={**config(
         "DeepseekV2ForCausalLM", "deepseek_v2", **COMMON, **MOE, num_attention_heads=4, q_lora_rank=None, qk_nope_head_dim=16, qk_rope_head_dim=8,
@@ -234,6 +285,17 @@ CASES = {
         qk_nope_head_dim=12, qk_rope_head_dim=8, qk_head_dim=20, v_head_dim=64, topk_method="noaux_tc", norm_topk_prob=True, routed_scaling_factor=1.8,
         num_nextn_predict_layers=1, partial_rotary_factor=1.0, rope_interleave=True, rope_scaling=None), "num_key_value_heads": 5},
         shows=[dict(rope_theta=1e6), dict(num_experts_per_tok=3), dict(drop="q_a_layernorm.weight"), dict(drop="e_score_correction_bias")]),
+    "mistral4": dict(dtype="BF16", vectors="BF16", n_tok=40, gguf=True, cfg={**{k: v for k, v in config(
+        "Mistral4ForCausalLM", "mistral4", **COMMON, **{**M4, "n_shared_experts": 1}, num_attention_heads=4, q_lora_rank=16, qk_nope_head_dim=16,
+        qk_rope_head_dim=8, v_head_dim=32, norm_topk_prob=True, routed_scaling_factor=1.0, rope_interleave=True, rope_parameters=LONG).items()
+        if k != "rope_theta"}, "num_key_value_heads": 4},
+        shows=[dict(num_experts_per_tok=3), dict(norm_topk_prob=False), dict(rope_parameters={**LONG, "llama_4_scaling_beta": 0.0}),
+               dict(rope_parameters={**LONG, "mscale_all_dim": 0.5}), dict(drop="shared_experts.down_proj.weight")]),
+    "mistral4-apart": dict(dtype="F16", vectors="F16", n_tok=40, gguf=True, gguf_only=True, cfg={**{k: v for k, v in config(  # gate and up as tensors of their own
+        "Mistral4ForCausalLM", "mistral4", **COMMON, **{**M4, "n_shared_experts": 2}, num_attention_heads=4, q_lora_rank=None, qk_nope_head_dim=16,
+        qk_rope_head_dim=8, v_head_dim=32, norm_topk_prob=True, routed_scaling_factor=2.0, rope_interleave=True, rope_parameters=LONG).items()
+        if k != "rope_theta"}, "num_key_value_heads": 4},
+        shows=[dict(num_experts_per_tok=3), dict(routed_scaling_factor=1.0)]),
     "minicpm3": dict(dtype="BF16", vectors="BF16", n_tok=40, cfg={**config(
         "MiniCPM3ForCausalLM", "minicpm3", **COMMON, num_attention_heads=4, q_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=32,
         scale_emb=12, scale_depth=1.4, dim_model_base=16, original_max_position_embeddings=512, rope_scaling={

@@ -1,4 +1,4 @@
-"""Layers of one block for the oracle: Nemotron-H, dense and with experts, in float64 from its published definition."""
+"""Layers of one block for the oracle: Nemotron-H, dense and with experts, and Mamba 2 alone, in float64 from its published definition."""
 import math
 
 import numpy as np
@@ -7,7 +7,16 @@ from families import config
 from files import Stored
 from reference import FORWARD, attention, heads, linear, mamba2, relu, rms_norm
 
-FAMILIES = ("nemotron_h",)
+FAMILIES = ("nemotron_h", "mamba2")
+
+
+def as_nemotron(cfg):
+    """Mamba 2 alone, in Nemotron-H's words."""
+    if cfg["model_type"] != "mamba2":
+        return cfg
+    return {**cfg, "mamba_num_heads": cfg["num_heads"], "mamba_head_dim": cfg["head_dim"], "ssm_state_size": cfg["state_size"],
+            "norm_eps": cfg["layer_norm_epsilon"], "hybrid_override_pattern": "M" * cfg["num_hidden_layers"], "num_attention_heads": 0,
+            "num_key_value_heads": 0}
 
 
 def state_space(cfg):
@@ -16,6 +25,7 @@ def state_space(cfg):
 
 
 def checkpoint(name, cfg, dtype, vector_dtype, uniform):
+    cfg = as_nemotron(cfg)
     c, v, out = cfg["hidden_size"], cfg["vocab_size"], {}
     n_heads, n_kv, d = cfg["num_attention_heads"], cfg["num_key_value_heads"], cfg["head_dim"]
     n_h, groups, states = cfg["mamba_num_heads"], cfg["n_groups"], cfg["ssm_state_size"]
@@ -59,7 +69,8 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
                 block(p + f"experts.{e}.", cfg["moe_intermediate_size"])
             block(p + "shared_experts.", cfg["moe_shared_expert_intermediate_size"])
     vector("backbone.norm_f.weight", c, 1.0, 0.5)
-    matrix("lm_head", v, c)
+    if not cfg["tie_word_embeddings"]:
+        matrix("lm_head", v, c)
     return out
 
 
@@ -82,6 +93,7 @@ def routed(cfg, w, p, x):
 
 
 def forward(cfg, w, ids, n_ctx):
+    cfg = as_nemotron(cfg)
     x, n_heads, n_kv, d = w("backbone.embeddings.weight")[ids], cfg["num_attention_heads"], cfg["num_key_value_heads"], cfg["head_dim"]
     for i, kind in enumerate(cfg["hybrid_override_pattern"]):
         p = f"backbone.layers.{i}."
@@ -94,29 +106,33 @@ def forward(cfg, w, ids, n_ctx):
             x = x + linear(attention(q, k, v, 1 / math.sqrt(d)), w(p + "o_proj.weight"))
         else:
             x = x + (feed(w, p, h) if kind == "-" else routed(cfg, w, p, h))
-    return linear(rms_norm(x, w("backbone.norm_f.weight"), cfg["norm_eps"]), w("lm_head.weight"))
+    head = w("lm_head.weight")
+    return linear(rms_norm(x, w("backbone.norm_f.weight"), cfg["norm_eps"]), w("backbone.embeddings.weight") if head is None else head)
 
 
-FORWARD["nemotron_h"] = forward
+FORWARD.update({f: forward for f in FAMILIES})
 
 
 def gguf(cfg, tensors, name, widen=False):
     """(meta, tensors): which block a layer is, is told by its KV heads and its feed-forward size; decays are the factors they stand for."""
+    alone, cfg = cfg["model_type"] == "mamba2", as_nemotron(cfg)
     pattern, moe = cfg["hybrid_override_pattern"], "n_routed_experts" in cfg
-    arch = "nemotron_h_moe" if moe else "nemotron_h"
+    arch = "mamba2" if alone else "nemotron_h_moe" if moe else "nemotron_h"
     n_h, groups = cfg["mamba_num_heads"], cfg["n_groups"]
     meta = {"general.architecture": arch, "general.name": name, "tokenizer.ggml.model": "none"}
     say = lambda tail, v: meta.__setitem__(f"{arch}.{tail}", v)
-    say("context_length", cfg["max_position_embeddings"])
+    say("context_length", 2**20 if alone else cfg["max_position_embeddings"])
     say("embedding_length", cfg["hidden_size"])
     say("block_count", len(pattern))
-    say("feed_forward_length", [(cfg["moe_intermediate_size"] if moe else cfg["intermediate_size"]) if k in "-E" else 0 for k in pattern])
+    say("feed_forward_length", 0 if alone else [(cfg["moe_intermediate_size"] if moe else cfg["intermediate_size"]) if k in "-E" else 0 for k in pattern])
     say("attention.head_count", cfg["num_attention_heads"])
-    say("attention.head_count_kv", [cfg["num_key_value_heads"] if k == "*" else 0 for k in pattern])
-    say("attention.key_length", cfg["head_dim"])
-    say("attention.value_length", cfg["head_dim"])
+    if not alone:
+        say("attention.head_count_kv", [cfg["num_key_value_heads"] if k == "*" else 0 for k in pattern])
+        say("attention.key_length", cfg["head_dim"])
+        say("attention.value_length", cfg["head_dim"])
     say("attention.layer_norm_rms_epsilon", cfg["norm_eps"])
-    say("rope.dimension_count", cfg["head_dim"])
+    if not alone:
+        say("rope.dimension_count", cfg["head_dim"])
     say("ssm.conv_kernel", cfg["conv_kernel"])
     say("ssm.state_size", cfg["ssm_state_size"])
     say("ssm.group_count", groups)
@@ -179,5 +195,17 @@ CASES = {
         norm_topk_prob=True, routed_scaling_factor=2.5),
         shows=[dict(num_experts_per_tok=3), dict(drop="e_score_correction_bias"), dict(routed_scaling_factor=1.0), dict(drop="mixer.D")]),
 }
+ALONE = dict(num_heads=4, head_dim=16, state_size=24, n_groups=2, conv_kernel=4, expand=2, chunk_size=256, layer_norm_epsilon=1e-5, hidden_act="silu",
+             use_conv_bias=True, use_bias=False, rms_norm=True, residual_in_fp32=True, rescale_prenorm_residual=False, time_step_rank=2,
+             time_step_min=0.001, time_step_max=0.1, time_step_floor=1e-4, initializer_range=0.1)
+for name, more, tied in (("mamba2", dict(dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320), True),
+                         ("mamba2-apart", dict(dtype="F16", vectors="F16", n_tok=40), False)):
+    words = config("Mamba2ForCausalLM", "mamba2", **ALONE, tie_word_embeddings=tied, num_hidden_layers=4)
+    for word in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "max_position_embeddings", "rope_theta"):
+        del words[word]
+    CASES[name] = dict(more, gguf=True, cfg={**words, "n_groups": 2 if tied else 1},
+                       shows=[dict(drop="mixer.norm.weight"), dict(drop="mixer.D"), dict(drop="conv1d.bias")])
 for case in CASES.values():
+    if "hybrid_override_pattern" not in case["cfg"]:
+        continue
     case["cfg"]["num_hidden_layers"] = len(case["cfg"]["hybrid_override_pattern"])

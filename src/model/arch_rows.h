@@ -1,0 +1,88 @@
+/* model/arch_rows.h - what rows of arch_table.c have in common. */
+#ifndef TN_MODEL_ARCH_ROWS_H
+#define TN_MODEL_ARCH_ROWS_H
+
+/* Norms in front of and after both blocks, by their names in folders. */
+#define HF_NORMS_AROUND                                                                                      \
+    [TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",                                               \
+    [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",                                                    \
+    [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"
+
+/* A shared expert's block. */
+#define GGUF_SHARED                                                                                          \
+    [TN_W_GATE] = "ffn_gate_shexp.weight", [TN_W_UP] = "ffn_up_shexp.weight",                                \
+    [TN_W_DOWN] = "ffn_down_shexp.weight"
+#define HF_SHARED(where)                                                                                     \
+    [TN_W_GATE] = where "gate_proj.weight", [TN_W_UP] = where "up_proj.weight",                              \
+    [TN_W_DOWN] = where "down_proj.weight"
+
+/* What Gemma 3n and all of Gemma 4 have in common. */
+#define LIKE_GEMMA4                                                                                          \
+    .act = TN_ACT_GELU_TANH, .gated = true, .post_norms = true, .qk_norm = true, .v_norm = true,             \
+    .scale_embd = true, .attn_scale = 1, .logit_soft_cap = 30, .window = true, .window_any = true,           \
+    .window_heads = true, .local_rope = true, .local_base = 10000, .shared_kv = true, .ple = true
+
+/* Encoders: a norm of the sum of embeddings, none in front of blocks, and one of what the stream is after each. */
+#define LIKE_BERT                                                                                            \
+    .norm = TN_NORM_LAYER, .post_norms = true, .no_pre_norms = true, .bidirectional = true, .encoder = true
+#define GGUF_NORMS_AFTER                                                                                     \
+    [TN_W_ATTN_POST_NORM] = "attn_output_norm.weight", [TN_W_FFN_POST_NORM] = "layer_output_norm.weight"
+#define HF_BERT                                                                                              \
+    [TN_W_EMBD] = "embeddings.word_embeddings.weight",                                                       \
+    [TN_W_EMBD_TYPE] = "embeddings.token_type_embeddings.weight",                                            \
+    [TN_W_POSITIONS] = "embeddings.position_embeddings.weight",                                              \
+    [TN_W_EMBD_NORM] = "embeddings.LayerNorm.weight", [TN_W_EMBD_NORM_B] = "embeddings.LayerNorm.bias",      \
+    [TN_W_Q] = "attention.self.query.weight", [TN_W_Q_B] = "attention.self.query.bias",                      \
+    [TN_W_K] = "attention.self.key.weight", [TN_W_K_B] = "attention.self.key.bias",                          \
+    [TN_W_V] = "attention.self.value.weight", [TN_W_V_B] = "attention.self.value.bias",                      \
+    [TN_W_O] = "attention.output.dense.weight", [TN_W_O_B] = "attention.output.dense.bias",                  \
+    [TN_W_ATTN_POST_NORM] = "attention.output.LayerNorm.weight",                                             \
+    [TN_W_ATTN_POST_NORM_B] = "attention.output.LayerNorm.bias", [TN_W_UP] = "intermediate.dense.weight",    \
+    [TN_W_UP_B] = "intermediate.dense.bias", [TN_W_DOWN] = "output.dense.weight",                            \
+    [TN_W_DOWN_B] = "output.dense.bias", [TN_W_FFN_POST_NORM] = "output.LayerNorm.weight",                   \
+    [TN_W_FFN_POST_NORM_B] = "output.LayerNorm.bias"
+
+/* Layers of one block: a state space, attention without rope, or a block without gates. */
+#define LIKE_NEMOTRON_H                                                                                      \
+    .act = TN_ACT_RELU2, .delta = true, .mamba = true, .single = true, .no_rope_pattern = 1,                 \
+    .hf_layers = "backbone.layers."
+#define GGUF_NEMOTRON_H                                                                                      \
+    [TN_W_FFN_NORM] = "attn_norm.weight", [TN_W_DELTA_Q] = "ssm_in.weight",                                  \
+    [TN_W_DELTA_K] = "ssm_in.weight", [TN_W_DELTA_V] = "ssm_in.weight", [TN_W_DELTA_GATE] = "ssm_in.weight", \
+    [TN_W_DELTA_DECAY] = "ssm_in.weight"
+#define HF_NEMOTRON_H                                                                                        \
+    [TN_W_EMBD] = "backbone.embeddings.weight", [TN_W_OUT_NORM] = "backbone.norm_f.weight",                  \
+    [TN_W_ATTN_NORM] = "norm.weight", [TN_W_FFN_NORM] = "norm.weight", [TN_W_Q] = "mixer.q_proj.weight",     \
+    [TN_W_K] = "mixer.k_proj.weight", [TN_W_V] = "mixer.v_proj.weight", [TN_W_O] = "mixer.o_proj.weight",    \
+    [TN_W_DELTA_Q] = "mixer.in_proj.weight", [TN_W_DELTA_K] = "mixer.in_proj.weight",                        \
+    [TN_W_DELTA_V] = "mixer.in_proj.weight", [TN_W_DELTA_GATE] = "mixer.in_proj.weight",                     \
+    [TN_W_DELTA_DECAY] = "mixer.in_proj.weight", [TN_W_DELTA_OUT] = "mixer.out_proj.weight",                 \
+    [TN_W_DELTA_CONV] = "mixer.conv1d.weight", [TN_W_DELTA_A] = "mixer.A_log",                               \
+    [TN_W_DELTA_DT] = "mixer.dt_bias", [TN_W_DELTA_NORM] = "mixer.norm.weight",                              \
+    [TN_W_MAMBA_CONV_B] = "mixer.conv1d.bias", [TN_W_MAMBA_D] = "mixer.D"
+
+/* Experts by the names of Mixtral's folders. */
+#define MIXTRAL_EXPERTS                                                                                      \
+    [TN_W_ROUTER] = "block_sparse_moe.gate.weight",                                                          \
+    [TN_W_GATE_EXPS] = "block_sparse_moe.experts.0.w1.weight",                                               \
+    [TN_W_UP_EXPS] = "block_sparse_moe.experts.0.w3.weight",                                                 \
+    [TN_W_DOWN_EXPS] = "block_sparse_moe.experts.0.w2.weight"
+
+/* Latent attention, and experts after a dense layer or more. */
+#define WITH_LATENTS                                                                                         \
+    .act = TN_ACT_SILU, .gated = true, .latent = true, .gguf_permuted = true, .hf_permuted = true,           \
+    .experts = true, .shared_expert = true, .shared_ungated = true, .dense_first = true
+#define LIKE_DEEPSEEK                                                                                        \
+    WITH_LATENTS, .experts_said = true, .gguf_names = {GGUF_SHARED},                                         \
+                  .hf_names = {HF_SHARED("mlp.shared_experts."), [TN_W_EXPERTS_BIAS] =                       \
+                                                                     "mlp.gate.e_score_correction_bias"}
+
+/* The state spaces of hybrids. */
+#define HF_MAMBA                                                                                             \
+    [TN_W_DELTA_Q] = "mamba.in_proj.weight", [TN_W_DELTA_K] = "mamba.in_proj.weight",                        \
+    [TN_W_DELTA_V] = "mamba.in_proj.weight", [TN_W_DELTA_GATE] = "mamba.in_proj.weight",                     \
+    [TN_W_DELTA_DECAY] = "mamba.in_proj.weight", [TN_W_DELTA_OUT] = "mamba.out_proj.weight",                 \
+    [TN_W_DELTA_CONV] = "mamba.conv1d.weight", [TN_W_DELTA_A] = "mamba.A_log",                               \
+    [TN_W_DELTA_DT] = "mamba.dt_bias", [TN_W_DELTA_NORM] = "mamba.norm.weight"
+
+#endif
