@@ -35,6 +35,7 @@ typedef struct tn_arch {
     bool shared_ungated;                            /* ... or none */
     bool
         chunked; /* windows are chunks; the layers without one have no rope, and queries that grow (Llama 4) */
+    bool experts_turned;   /* folders hold the experts' matrices by their columns */
     bool experts_before;   /* see tn_hparams; the file says in which layers experts are */
     float experts_mixer;   /* see tn_hparams; a folder says half of it as the router's noise */
     bool experts_said;     /* the file says whether scores become sigmoids or shares */
@@ -77,8 +78,10 @@ typedef struct tn_arch {
     bool positions_padded;            /* ... which in folders come after those of padding */
     bool shared_kv, ple;              /* last layers may share keys and values; layers may have embeddings */
     float attn_scale, logit_soft_cap; /* where the file does not say; 0: by the size of heads, none */
-    double partial;        /* share of a head that is rotated, where a folder does not say; 0: all */
-    double local_base;     /* of that table, where the file does not say; 0: the model's base */
+    double partial;    /* share of a head that is rotated, where a folder does not say; 0: all */
+    double local_base; /* of that table, where the file does not say; 0: the model's base */
+    const char
+        *hf_dense; /* what comes before "gate_proj.weight" in layers without experts; NULL: as everywhere */
     const char *hf_layers; /* what comes before a layer's number in folders; NULL: "model.layers." */
     const char
         *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers.

@@ -73,7 +73,8 @@ static tern_status check_layer_types(tn_config *c, const tn_arch *a, const tn_hp
                h->n_layers);
     for (int32_t i = 0; json_is_array(types) && i < h->n_layers; i++) {
         const char *t = json_string_value(json_array_get(types, (size_t)i));
-        bool sliding = t && !strcmp(t, "sliding_attention"), full = t && !strcmp(t, "full_attention");
+        bool sliding = t && !strcmp(t, a->chunked ? "chunked_attention" : "sliding_attention"),
+             full = t && !strcmp(t, "full_attention");
         TN_FAIL_IF(!sliding && !full, c->err, TERN_E_UNSUPPORTED,
                    "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
         TN_FAIL_IF(sliding != (tn_layer_window(h, i) > 0), c->err, TERN_E_UNSUPPORTED,
@@ -86,6 +87,19 @@ static tern_status check_layer_types(tn_config *c, const tn_arch *a, const tn_hp
 /* The period: a number, or letters of which the last alone is G ("LLLG"). */
 static tern_status parse_windows(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->window) return TERN_OK;
+    if (a->chunked) {
+        const json_t *heats = json_object_get(c->o, "attn_temperature_tuning"),
+                     *norm = json_object_get(c->o, "use_qk_norm");
+        h->window = tn_config_whole(c, "attention_chunk_size", false, 8192);
+        h->temp_scale = (float)tn_config_number(c, c->o, "attn_scale", false, (double)h->temp_scale);
+        h->temp_every = tn_config_whole(c, "floor_scale", false, h->temp_every);
+        if (json_is_false(heats) || (json_is_number(heats) && json_number_value(heats) == 0))
+            h->temp_scale = 0;
+        h->qk_norm_plain = !json_is_false(norm);
+        TN_FAIL_IF(c->st == TERN_OK && h->window < 1, c->err, TERN_E_FORMAT,
+                   "%s: 'attention_chunk_size' is %d", c->file, h->window);
+        return c->st;
+    }
     h->window = tn_config_whole(c, "sliding_window", false, 0);
     const char *key = json_object_get(c->o, "_sliding_window_pattern") ? "_sliding_window_pattern"
                                                                        : "sliding_window_pattern";
@@ -258,6 +272,13 @@ static void parse_shared(tn_config *c, const tn_arch *a, tn_hparams *h) {
     static const char *const counts[] = {"n_shared_experts", "moe_num_shared_experts", "num_shared_expert",
                                          "num_shared_experts", NULL};
     int32_t dense = h->n_ff, n = tn_config_first_whole(c, counts, false, 0);
+    if (a->experts_before) { /* which is as large as the others */
+        const int32_t every = tn_config_whole(c, "interleave_moe_layer_step", false, 1);
+        h->experts_every = every > 1 ? every : 0;
+        if (h->experts_every) h->n_ff_dense = tn_config_whole(c, "intermediate_size_mlp", true, 0);
+        if (h->n_ff_dense == h->n_ff) h->n_ff_dense = 0;
+        return;
+    }
     if (a->mamba)
         h->n_ff = tn_config_whole(
             c, a->single ? "moe_shared_expert_intermediate_size" : "shared_intermediate_size", true, h->n_ff);
@@ -281,7 +302,7 @@ static void parse_experts(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (a->shared_expert) parse_shared(c, a, h);
     else if (!a->dense_first && !a->experts_beside) h->n_ff = h->n_ff_exp;
     if (a->dense_first) h->n_dense = tn_config_first_whole(c, firsts, false, 0);
-    if (!h->n_dense) h->n_ff_dense = 0;
+    if (!h->n_dense && !h->experts_every) h->n_ff_dense = 0;
     if (a->experts_mixer > 0)
         h->experts_mixer =
             2 * (float)tn_config_number(c, c->o, "router_jitter_noise", false, (double)a->experts_mixer / 2);
@@ -556,6 +577,24 @@ static tern_status minimax_ok(const tn_config *c, const tn_arch *a) {
     return TERN_OK;
 }
 
+/* Llama 4 names the layers that have experts: those that follow from their step. */
+static tern_status check_moe_layers(const tn_config *c, const tn_arch *a, const tn_hparams *h) {
+    const json_t *named = json_object_get(c->o, "moe_layers"), *v;
+    size_t i;
+    if (!a->experts_before || !json_is_array(named)) return TERN_OK;
+    int32_t n = 0;
+    for (int32_t l = 0; l < h->n_layers; l++) n += tn_layer_has_experts(h, l);
+    bool same = json_array_size(named) == (size_t)n;
+    json_array_foreach(named, i, v) {
+        const json_int_t l = json_integer_value(v);
+        same = same && l >= 0 && l < h->n_layers && tn_layer_has_experts(h, (int32_t)l);
+    }
+    TN_FAIL_IF(!same, c->err, TERN_E_UNSUPPORTED,
+               "%s: 'moe_layers' are not the last of every %d layers, which is not supported", c->file,
+               h->experts_every ? h->experts_every : 1);
+    return TERN_OK;
+}
+
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
                                tern_error *err) {
     const json_t *text = json_object_get(o, "text_config"); /* of a model that sees and reads */
@@ -601,6 +640,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(c.st);
     TN_TRY(check_keys(&c, a));
     TN_TRY(minimax_ok(&c, a));
+    TN_TRY(check_moe_layers(&c, a, h));
     bool ternary; /* the reader of weights asks again */
     TN_TRY(tn_arch_ternary_hf(a, o, file, &ternary, err));
     TN_TRY(parse_windows(&c, a, h));

@@ -124,6 +124,11 @@ bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role r
     bool own = a->hf_names[role] && !is_dense(a, h, layer, role);
     const char *name = own ? a->hf_names[role] : hf_names[role];
     if (!name) return false;
+    char dense[64];
+    if (a->hf_dense && is_dense(a, h, layer, role)) { /* in place of "mlp." */
+        snprintf(dense, sizeof dense, "%s%s", a->hf_dense, hf_names[role] + strlen("mlp."));
+        name = dense;
+    }
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
     if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = hf_names[TN_W_Q];
     if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);

@@ -39,6 +39,7 @@ static bool experts_said(const tn_arch *a) { return a->experts_said; }
 static bool mixer(const tn_arch *a) { return a->experts_mixer > 0; }
 static bool minimax(const tn_arch *a) { return a->qk_norm_whole && a->experts_sigmoid; }
 static bool alone(const tn_arch *a) { return a->alone; }
+static bool chunked(const tn_arch *a) { return a->chunked; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
@@ -230,6 +231,14 @@ static const struct {
     {"use_conv_bias", NULL, single, 0},
     {"time_step_limit", NULL, single, 0},
     {"state_size", NULL, alone, 0},
+    {"attention_chunk_size", NULL, chunked, 0},
+    {"attn_scale", NULL, chunked, 0},
+    {"attn_temperature_tuning", NULL, chunked, 0},
+    {"floor_scale", NULL, chunked, 0},
+    {"use_qk_norm", NULL, chunked, 0},
+    {"intermediate_size_mlp", NULL, chunked, 0},
+    {"interleave_moe_layer_step", NULL, chunked, 0},
+    {"moe_layers", NULL, chunked, 0},
     {"residual_in_fp32", NULL, alone, 0},
     {"rms_norm", NULL, only, 1},
     /* latent attention */
@@ -496,8 +505,9 @@ bool tn_key_ok_hf(const tn_arch *a, const char *key, const json_t *v) {
         return true;
     const char *word = json_string_value(v);
     for (size_t i = 0; word && i < sizeof idle_words / sizeof *idle_words; i++)
-        if (!strcmp(key, idle_words[i].key) && !strcmp(word, idle_words[i].word))
-            return !idle_words[i].of || idle_words[i].of(a);
+        if (!strcmp(key, idle_words[i].key) && !strcmp(word, idle_words[i].word) &&
+            (!idle_words[i].of || idle_words[i].of(a)))
+            return true;
     if (json_is_null(v) || (json_is_array(v) && !json_array_size(v)) ||
         (json_is_object(v) && !json_object_size(v)) || (word && !*word))
         return true;

@@ -31,6 +31,7 @@ typedef struct tn_place {
         ternary_mean; /* values beyond half the mean stand for one of -ternary and ternary, the others for
                                     0; 0: they are as they are (ternary.h) */
     float scale;      /* rows are multiplied by it; 0: they are as they are */
+    int64_t columns;  /* > 0: rows of an expert are columns of the file's, which are so many (Llama 4) */
     int64_t parts[3]; /* rows of three parts that the file holds in the opposite order; 0: none */
 } tn_place;
 

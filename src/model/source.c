@@ -108,7 +108,7 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     p->t = tn_file_tensor(&s->file, name);
     char apart[64]; /* where gate and up are not one tensor */
     snprintf(apart, sizeof apart, "blk.%d.ffn_%s_exps.weight", layer, role == TN_W_UP_EXPS ? "up" : "gate");
-    if (!p->t && strstr(name, "gate_up_exps")) p->t = tn_file_tensor(&s->file, name = apart);
+    if (!p->t && strstr(name, "gate_up_exps") && (p->t = tn_file_tensor(&s->file, apart))) name = apart;
     if (p->t && strstr(name, ".experts.0.")) {
         const uint64_t one[3] = {dims[1], dims[2], 1};
         return find_each_expert(s, layer, p, name, one, err);
@@ -120,6 +120,11 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
         p->group_stride = 2 * p->group_rows;
         p->row0 = role == TN_W_UP_EXPS ? p->group_rows : 0;
         dims[1] *= 2;
+    }
+    if (!router && s->st && s->arch->experts_turned) {
+        const uint64_t width = dims[1];
+        p->columns = (int64_t)width;
+        dims[1] = dims[2], dims[2] = width;
     }
     return check_tensor(p->t, dims, vector, err);
 }
@@ -547,6 +552,25 @@ static tern_status read_crossed(const tn_source *s, const tn_place *p, const uin
     return check_whole(s, err);
 }
 
+/* Rows of experts that the file has as columns: those of one expert together, as many as are wanted of it. */
+static tern_status read_columns(const tn_source *s, const tn_place *p, const uint8_t *tensor, int64_t cols,
+                                int64_t each, int64_t row0, int64_t row1, float *dst, tern_error *err) {
+    const uint64_t size = (uint64_t)tn_dtype_block_bytes(p->t->dtype);
+    float some[256];
+    for (int64_t r = row0, n; r < row1; r += n) {
+        const int64_t e = r / each, left = (e + 1) * each - r;
+        n = row1 - r < left ? row1 - r : left;
+        if (n > 256) n = 256;
+        for (int64_t c = 0; c < cols; c++) {
+            const int64_t at = (e * cols + c) * p->columns + p->row0 + r % each;
+            tn_dequantise(p->t->dtype, tensor + (uint64_t)at * size, some, (uint64_t)n);
+            TN_TRY(check_finite(p, some, n, at, err));
+            for (int64_t i = 0; i < n; i++) dst[(r - row0 + i) * cols + c] = some[i];
+        }
+    }
+    return check_whole(s, err);
+}
+
 tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, const uint8_t *tensor,
                                 int64_t row0, int64_t row1, float *dst, tern_error *err) {
     const tn_place *p = place_of(s, layer, role);
@@ -557,6 +581,7 @@ tern_status tn_source_read_from(const tn_source *s, int layer, tn_role role, con
     if (row0 == row1) return TERN_OK;
     tn_dtype d = p->t->dtype;
     if (p->crossed) return read_crossed(s, p, tensor, row0, row1, dst, err);
+    if (p->columns) return read_columns(s, p, tensor, cols, rows / s->h.n_experts, row0, row1, dst, err);
     if (p->turned) {
         for (int64_t c = 0; c < cols; c++) {
             float taps[TN_MAX_CONV];
@@ -601,7 +626,7 @@ bool tn_source_has_halves(const tn_source *s, int layer, tn_role role) {
     const tn_place *p = place_of(s, layer, role);
     int64_t rows, cols;
     tn_role_shape(&s->h, layer, role, &rows, &cols);
-    return p->t && rows > 1 && !p->turned && !p->crossed && p->scale == 0 && p->ternary == 0 &&
+    return p->t && rows > 1 && !p->turned && !p->crossed && !p->columns && p->scale == 0 && p->ternary == 0 &&
            (p->t->dtype == TN_F16 || p->t->dtype == TN_BF16);
 }
 

@@ -50,7 +50,7 @@ static const family families[] = {{"tiny-gemma3", 0.1, true},         {"tiny-smo
                                   {"tiny-nemotron_h", 0.1, true},     {"tiny-nemotron_h_moe", 0.5, false},
                                   {"tiny-deepseek2", 0.5, false},     {"tiny-deepseek2+joint", 0.5, false},
                                   {"tiny-mistral4", 0.5, false},      {"tiny-phimoe", 1, true},
-                                  {"tiny-minimax-m2", 0.5, true},     {"tiny-llama4", 1, true},
+                                  {"tiny-minimax-m2", 1, true},       {"tiny-llama4", 1, true},
                                   {"tiny-mamba2", 0.1, false},        {"tiny-minicpm3", 0.1, false},
                                   {"tiny-command-r", 0.1, true},      {"tiny-cohere2", 0.1, true},
                                   {"tiny-qwen2moe", 0.25, false},     {"tiny-hunyuan-moe", 0.25, false},

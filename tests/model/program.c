@@ -108,8 +108,17 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "use_double_wide_mlp", json_true()));
             }
             if (e.a->experts_beside) assert_false(json_object_set_new(j, "top_k_experts", json_integer(2)));
-            if (e.a->experts_before)
-                assert_false(json_object_set_new(j, "num_experts_per_tok", json_integer(1)));
+            if (e.a->experts_before) {
+                static const struct {
+                    const char *key;
+                    int v;
+                } of_llama4[] = {{"num_experts_per_tok", 1},
+                                 {"attention_chunk_size", 3},
+                                 {"interleave_moe_layer_step", 2},
+                                 {"intermediate_size_mlp", 112}};
+                for (size_t i = 0; i < sizeof of_llama4 / sizeof *of_llama4; i++)
+                    assert_false(json_object_set_new(j, of_llama4[i].key, json_integer(of_llama4[i].v)));
+            }
             if (e.a->streams) {
                 json_t *shares = json_array();
                 for (int i = 0; i < 5; i++)

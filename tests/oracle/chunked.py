@@ -51,6 +51,24 @@ def checkpoint(name, cfg, dtype, vector_dtype, uniform):
         block(p + "feed_forward.shared_expert.", cfg["intermediate_size"])
     norm("model.norm")
     matrix("lm_head", v, c)
+    return turned(out)
+
+
+def turned(tensors):
+    """Folders hold the experts of a layer as one tensor, by columns, gate and up beside each other."""
+    out, parts = {}, {}
+    for key, t in tensors.items():
+        if ".experts." not in key:
+            out[key] = t
+            continue
+        where, part = key.split(".experts.")
+        parts.setdefault((where, part.split(".")[1]), []).append(t)
+    for (where, part), each in parts.items():
+        if part == "down_proj":
+            out[where + ".experts.down_proj"] = Stored(np.stack([t.values.T for t in each]), each[0].dtype)
+        if part == "gate_proj":
+            both = [np.concatenate([g.values.T, u.values.T], axis=1) for g, u in zip(each, parts[where, "up_proj"])]
+            out[where + ".experts.gate_up_proj"] = Stored(np.stack(both), each[0].dtype)
     return out
 
 
@@ -92,7 +110,8 @@ def routed(cfg, w, p, x):
     for e in range(cfg["num_local_experts"]):
         takes = (chosen == e).any(axis=1)
         share = np.where(takes, 1 / (1 + np.exp(-score[:, e])), 0.0)[:, None]
-        y = y + feed(w, p + f"experts.{e}.", x * share)
+        gate, up = np.split(w(p + "experts.gate_up_proj")[e], 2, axis=1)
+        y = y + gated(x * share, gate.T, up.T, w(p + "experts.down_proj")[e].T, silu)
     return y
 
 
@@ -136,7 +155,7 @@ def gguf(cfg, tensors, name, widen=False):
     say("interleave_moe_layer_step", cfg["interleave_moe_layer_step"])
     plain = {k: v for k, v in cfg.items() if k != "rope_scaling"}
     ratio = rope_frequencies(plain, cfg["head_dim"], 0)[0] / rope_frequencies(cfg, cfg["head_dim"], 0)[0]
-    out, experts = {"rope_freqs.weight": Stored(ratio, "F32")}, {}
+    out = {"rope_freqs.weight": Stored(ratio, "F32")}
     put = lambda key, v, dtype: out.__setitem__(key, Stored(v, "F32" if v.ndim == 1 or widen else dtype))
     parts = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "feed_forward.router": "ffn_gate_inp"}
@@ -149,24 +168,25 @@ def gguf(cfg, tensors, name, widen=False):
             put({"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[stem] + ".weight", v, t.dtype)
             continue
         layer, part = stem[len("model.layers.") :].split(".", 1)
-        if ".experts." in part:
-            experts.setdefault(f"blk.{layer}.ffn_{part.split('.')[-1].split('_')[0]}_exps.weight", []).append(t)
+        if part.endswith("experts.gate_up_proj"):
+            for what, half in zip(("gate", "up"), np.split(v, 2, axis=2)):
+                put(f"blk.{layer}.ffn_{what}_exps.weight", half.swapaxes(1, 2), t.dtype)
+        elif part.endswith("experts.down_proj"):
+            put(f"blk.{layer}.ffn_down_exps.weight", v.swapaxes(1, 2), t.dtype)
         else:
             put(f"blk.{layer}.{parts[part]}.weight", v, t.dtype)
-    for new, each in experts.items():
-        out[new] = Stored(np.stack([t.values for t in each]), "F32" if widen else each[0].dtype)
     return meta, out
 
 
 LLAMA3 = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "llama3"}
 CASES = {
-    "llama4": dict(dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320, gguf=True, gguf_only=True, cfg=config(
+    "llama4": dict(dtype="BF16", vectors="BF16", n_tok=300, n_ctx=320, gguf=True, cfg=config(
         "Llama4ForCausalLM", "llama4_text", num_hidden_layers=8, head_dim=16, hidden_act="silu", rms_norm_eps=1e-5, intermediate_size=16,
         intermediate_size_mlp=40, num_local_experts=6, num_experts_per_tok=1, interleave_moe_layer_step=2, use_qk_norm=True, attention_chunk_size=24,
-        attn_temperature_tuning=True, floor_scale=32, attn_scale=0.2, rope_scaling=LLAMA3, tie_word_embeddings=False),
+        moe_layers=[1, 3, 5, 7], no_rope_layers=[1, 1, 1, 0] * 2, attn_temperature_tuning=True, floor_scale=32, attn_scale=0.2, rope_scaling=LLAMA3, tie_word_embeddings=False),
         shows=[dict(attention_chunk_size=25), dict(use_qk_norm=False), dict(attn_scale=0.0), dict(num_experts_per_tok=2), dict(rope_scaling=None),
                dict(drop="shared_expert.down_proj.weight")]),
-    "llama4-every": dict(dtype="F16", vectors="F16", n_tok=40, gguf=True, gguf_only=True, cfg=config(  # experts in all layers
+    "llama4-every": dict(dtype="F16", vectors="F16", n_tok=40, gguf=True, cfg=config(  # experts in all layers
         "Llama4ForCausalLM", "llama4_text", num_hidden_layers=4, head_dim=16, hidden_act="silu", rms_norm_eps=1e-5, intermediate_size=16,
         intermediate_size_mlp=40, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=1, use_qk_norm=True, attention_chunk_size=16,
         attn_temperature_tuning=True, floor_scale=8, attn_scale=0.1, rope_scaling=LLAMA3, tie_word_embeddings=False),
