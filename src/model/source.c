@@ -108,7 +108,8 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     p->t = tn_file_tensor(&s->file, name);
     char apart[64]; /* where gate and up are not one tensor */
     snprintf(apart, sizeof apart, "blk.%d.ffn_%s_exps.weight", layer, role == TN_W_UP_EXPS ? "up" : "gate");
-    if (!p->t && strstr(name, "gate_up_exps")) p->t = tn_file_tensor(&s->file, name = apart);
+    if (!p->t && strstr(name, "gate_up_exps") && tn_file_tensor(&s->file, apart))
+        p->t = tn_file_tensor(&s->file, name = apart);
     if (p->t && strstr(name, ".experts.0.")) {
         const uint64_t one[3] = {dims[1], dims[2], 1};
         return find_each_expert(s, layer, p, name, one, err);
