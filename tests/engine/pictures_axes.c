@@ -571,6 +571,11 @@ static void saved_ones_go_on(void **state) {
         memcpy(x.bytes + 48 + 8 + 36, &seven, sizeof seven);
         assert_int_equal(tern_session_load_from(u, x.bytes, x.n, &err), TERN_E_FORMAT);
         assert_non_null(strstr(err.message, "its pictures"));
+        /* nor do those that divide them, in an engine that has looked at the picture */
+        uint32_t others = LINES;
+        memcpy(x.bytes + 48 + 8 + 36, &others, sizeof others);
+        assert_int_equal(tern_session_load_from(u, x.bytes, x.n, &err), TERN_E_FORMAT);
+        assert_non_null(strstr(err.message, "has other columns than the engine's"));
         forget(&t);
         tern_session_close(&s);
         tern_session_close(&u);
