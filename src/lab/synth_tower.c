@@ -35,7 +35,7 @@ static const tower towers[] = {
     {"qwen3-vl-4b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2560, 0, 1e-6f, DEEP_5_11_17},
     {"qwen3.5-0.8b-mmproj", TN_TOWER_QWEN3VL, 12, 12, 768, 3072, 768, 16, 2, 1024, 0, 1e-6f, 0},
     {"qwen2.5-vl-3b-mmproj", TN_TOWER_QWEN25VL, 32, 16, 1280, 3420, 560, 14, 2, 2048, 0, 1e-6f, 8},
-    {"tiny-qwen25vl-mmproj", TN_TOWER_QWEN25VL, 3, 2, 32, 44, 56, 14, 2, 64, 0, 1e-6f, 2},
+    {"tiny-qwen25vl-mmproj", TN_TOWER_QWEN25VL, 3, 2, 80, 44, 56, 14, 2, 64, 0, 1e-6f, 2},
     {"tiny-qwen3vl-mmproj", TN_TOWER_QWEN3VL, 3, 2, 32, 48, 40, 8, 2, 64, 0, 1e-6f, 1 << 0 | 1 << 2},
     {"tiny-qwen35-mmproj", TN_TOWER_QWEN3VL, 2, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, 0},
 };

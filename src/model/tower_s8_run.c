@@ -115,7 +115,20 @@ static void keep_item(void *arg, int i_item, int i_thread) {
     put_values(r, i_item);
 }
 
-/* A head's next rows: scores in INT8, softmax and values in floats. */
+static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
+
+/* given [n_rows] = scores x the head's values, of keys key0 .. key1 - 1: all of them at once, or panel by panel. */
+static void give_values(const run *r, size_t head, const float *scores, size_t n_rows, size_t key0,
+                        size_t key1, float *given) {
+    const size_t d = r->d_head, n = key1 - key0, ld = scores_width(r), ldo = values_width(r);
+    const float *panels = r->values + head * ldo * r->n;
+    const size_t each = n < r->n ? TN_PANEL_N : d; /* outputs of a call */
+    for (size_t c = 0; c < d; c += each)
+        r->kern->gemm_f32[TN_PANEL_F32](scores + key0, ld, panels + c * r->n + key0 * TN_PANEL_N, NULL,
+                                        given + c, ldo, n_rows, 0, d - c < each ? d - c : each, n);
+}
+
+/* A head's next rows: scores in INT8, softmax and values in floats; of the keys that any of them sees. */
 static void attend_item(void *arg, int i_item, int i_thread) {
     const run *r = arg;
     const int n_heads = r->t->s.n_heads;
@@ -123,6 +136,11 @@ static void attend_item(void *arg, int i_item, int i_thread) {
     float *scores = scratch_of(r, i_thread), *given = scores + TN_TOWER_ATTEND_ROWS * ld;
     size_t row0, row1;
     tn_tower_span(r, i_item / n_heads, TN_TOWER_ATTEND_ROWS, &row0, &row1);
+    int32_t first, end;
+    tn_tower_seen(r, row0, &first, &end);
+    const size_t key0 = (size_t)first / TN_TILE_N * TN_TILE_N;
+    tn_tower_seen(r, row1 - 1, &first, &end);
+    const size_t key1 = least_of(((size_t)end + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N, r->n);
     r->kern->gemm_s8(&(tn_gemm_s8_args){.a = r->queries + (head * r->n + row0) * r->d_padded,
                                         .lda = r->d_padded,
                                         .tiles = r->key_tiles + head * r->key_bytes,
@@ -130,21 +148,20 @@ static void attend_item(void *arg, int i_item, int i_thread) {
                                         .m = row1 - row0,
                                         .n = r->n,
                                         .k = r->d_padded,
-                                        .n1 = r->n,
+                                        .n0 = key0,
+                                        .n1 = key1,
                                         .out_f32 = scores,
                                         .ldo = ld,
                                         .scale = r->key_scale + head * ld});
     float sum[TN_TOWER_ATTEND_ROWS];
     for (size_t i = 0; i < row1 - row0; i++) {
-        int32_t first, end;
         float *of = scores + i * ld;
         tn_tower_seen(r, row0 + i, &first, &end);
-        memset(of, 0, (size_t)first * sizeof *of); /* keys beyond a window have no share */
-        memset(of + end, 0, (r->n - (size_t)end) * sizeof *of);
+        memset(of + key0, 0, ((size_t)first - key0) * sizeof *of); /* keys beyond a window have no share */
+        memset(of + end, 0, (key1 - (size_t)end) * sizeof *of);
         sum[i] = r->kern->softmax_f32(of + first, (size_t)(end - first));
     }
-    r->kern->gemm_f32[TN_PANEL_F32](scores, ld, r->values + head * values_width(r) * r->n, NULL, given,
-                                    values_width(r), row1 - row0, 0, d, r->n);
+    give_values(r, head, scores, row1 - row0, key0, key1, given);
     for (size_t i = 0; i < row1 - row0; i++) {
         float *to = r->h + (row0 + i) * r->width + head * d;
         for (size_t j = 0; j < d; j++) to[j] = given[i * values_width(r) + j] / sum[i];

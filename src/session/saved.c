@@ -163,6 +163,14 @@ static void put_views(stream *st, const views *v) {
 #endif
 }
 
+#ifndef TERN_MINIMAL
+/* A view that the engine has looked at keeps its columns, whatever a file says. */
+static bool has_columns(tn_seen *v, int columns) {
+    int none = 0;
+    return !columns || atomic_compare_exchange_strong(&v->columns, &none, columns) || none == columns;
+}
+#endif
+
 /* The views of a file, held, so that the engine has ids for them. */
 static tern_status get_views(stream *st, const tern_session *s, const state_head *head, const char *from,
                              views *v, tern_error *err) {
@@ -184,7 +192,11 @@ static tern_status get_views(stream *st, const tern_session *s, const state_head
             (one.columns && one.n % one.columns))
             rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated or damaged: its pictures", from);
         else rc = tn_sight_view(s->e, one.key, one.n, &seen, err);
-        if (rc == TERN_OK) atomic_store(&seen->columns, one.columns);
+        if (rc == TERN_OK && !has_columns(seen, one.columns)) {
+            tn_sight_let_go(s->e, seen);
+            rc = tn_fail(err, TERN_E_FORMAT, "%s: its picture %d has other columns than the engine's", from,
+                         (int)i);
+        }
         if (rc == TERN_OK && (rc = views_add(v, seen, err)) != TERN_OK) tn_sight_let_go(s->e, seen);
     }
     if (rc != TERN_OK) views_free(v);

@@ -2,6 +2,7 @@
  * with a model in double precision that is written down here from its definition, positions included; the bits must be
  * the same in whatever pieces a text comes, beside other texts, with drafts, in copies and in saved sessions. */
 #include "formats/gguf.h"
+#include "model/arch.h"
 #include "model/axes.h"
 #include "session/pictures.h"
 #include "session/session.h"
@@ -503,6 +504,36 @@ static void drafted_and_together(void **state) {
     }
 }
 
+static tn_hparams hparams_of(const char *model_type, const char *folder, const char *patch) {
+    char path[FIXTURE_PATH];
+    tn_hparams h;
+    tern_error err;
+    snprintf(path, sizeof path, TN_SOURCE_DIR "/tests/oracle/fixtures/%s/config.json", folder);
+    json_t *config = json_load_file(path, 0, NULL);
+    assert_non_null(config);
+    fixture_patch(config, patch);
+    must(tn_arch_hparams_hf(tn_arch_by_hf(model_type), config, path, &h, &err), &err);
+    json_decref(config);
+    return h;
+}
+
+/* Folders tell axes and layers in the configurations of the text and of the pictures. */
+static void folders_tell_them(void **state) {
+    (void)state;
+    tn_hparams h =
+        hparams_of("qwen3_vl", "qwen3vl", "{\"vision_config\": {\"deepstack_visual_indexes\": [0, 1]}}");
+    assert_memory_equal(h.rope_axes, ((int32_t[]){3, 3, 2}), sizeof h.rope_axes);
+    assert_true(h.rope_interleaved && h.n_deepstack == 2);
+    static const int32_t turns[] = {0, 1, 2, 0, 1, 2, 0, 1};
+    for (int32_t i = 0; i < 8; i++) assert_int_equal(tn_rope_axis(&h, i), turns[i]);
+    h = hparams_of("qwen2_5_vl", "qwen2vl", "{}");
+    assert_memory_equal(h.rope_axes, ((int32_t[]){1, 1, 2}), sizeof h.rope_axes);
+    assert_true(!h.rope_interleaved && h.n_deepstack == 0);
+    h = hparams_of("qwen2_5_vl", "qwen2vl",
+                   "{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [1, 1, 3]}}");
+    assert_false(tn_has_axes(&h)); /* not as many as there are pairs: pictures are refused, text is not */
+}
+
 typedef struct saved {
     uint8_t bytes[1 << 21];
     size_t n;
@@ -540,6 +571,11 @@ static void saved_ones_go_on(void **state) {
         memcpy(x.bytes + 48 + 8 + 36, &seven, sizeof seven);
         assert_int_equal(tern_session_load_from(u, x.bytes, x.n, &err), TERN_E_FORMAT);
         assert_non_null(strstr(err.message, "its pictures"));
+        /* nor do those that divide them, in an engine that has looked at the picture */
+        uint32_t others = LINES;
+        memcpy(x.bytes + 48 + 8 + 36, &others, sizeof others);
+        assert_int_equal(tern_session_load_from(u, x.bytes, x.n, &err), TERN_E_FORMAT);
+        assert_non_null(strstr(err.message, "has other columns than the engine's"));
         forget(&t);
         tern_session_close(&s);
         tern_session_close(&u);
@@ -553,7 +589,7 @@ int main(void) {
         cmocka_unit_test(as_in_double_precision), cmocka_unit_test(same_bits_in_pieces),
         cmocka_unit_test(same_bits_in_chunks),    cmocka_unit_test(places_count),
         cmocka_unit_test(packages_read_them),     cmocka_unit_test(drafted_and_together),
-        cmocka_unit_test(saved_ones_go_on),
+        cmocka_unit_test(saved_ones_go_on),       cmocka_unit_test(folders_tell_them),
     };
     return cmocka_run_group_tests(tests, make_models, NULL);
 }
