@@ -127,7 +127,7 @@ class Screen:
 
     def until(self, text):
         while text.encode() not in self.seen:
-            assert select.select([self.fd], [], [], 600)[0], (text, self.seen)
+            assert select.select([self.fd], [], [], 300)[0], (text, self.seen)
             data = os.read(self.fd, 65536)
             self.seen += data
             self.all += data
