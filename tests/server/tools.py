@@ -80,7 +80,9 @@ same(sent(), [], "nobody called")
 t = Talk(s)
 call, = t.say("A").asked()
 same({k: call[k] for k in ("server", "tool", "name", "arguments", "state")}, {"server": "t", "tool": "add", "name": "add", "arguments": '{"a": 2, "b": 3}', "state": "asked"}, "what is asked")
-shown = s.json_get(f"/page/talks/{t.id}")["nodes"][-1]
+shown = {}
+while "steps" not in shown:  # on the disk a moment later
+    shown = s.json_get(f"/page/talks/{t.id}")["nodes"][-1]
 same((shown["state"], shown["steps"][0]["content"], shown["steps"][0]["calls"][0]["state"]), ("writing", "I add.", "asked"), "a page that is loaded now")
 same(sent(), [], "nothing is called before")
 same([t.decide("nosuch", "once"), t.decide(call["id"], "perhaps"), s.json(f"{t.at}/calls/{call['id']}", {})[0]], [404, 400, 400], "decisions that are none")
