@@ -163,12 +163,12 @@ static void keep(void *user) { save(user, "writing"); }
 
 /* The calls that the answer made are decided and made, and it goes on from there. */
 static tern_status go_on(answer *a, tern_error *err) {
-    json_t *calls = json_incref(a->j->a.said.calls);
+    json_t *calls = tn_json_copy(a->j->a.said.calls); /* the job may end in the worker's hands */
     tn_job_leave(a->j);
     a->j = NULL;
     bool ok = a->use.rounds <= TN_MCP_ROUNDS;
     pthread_mutex_lock(&a->all->mu);
-    bool fits = !ok || tn_tool_use_step(&a->use, &a->content, &a->thinking, calls);
+    bool fits = !ok || (calls && tn_tool_use_step(&a->use, &a->content, &a->thinking, calls));
     if (ok) a->content.n = a->thinking.n = 0;
     pthread_mutex_unlock(&a->all->mu);
     json_decref(calls);

@@ -20,6 +20,8 @@ enum { NAME = 64, LAST = 200, MOST_TOLD = 1 << 20, LOOK_MS = 100, GRACE_MS = 100
 
 struct tn_mcp_client {
     char name[NAME];
+    char *command; /* NULL: there is no program */
+    bool revives;
     tn_child child;
     pthread_t thread; /* it alone reads and writes the program's pipes */
     bool has_thread;
@@ -355,7 +357,9 @@ tern_status tn_mcp_client_new(const char *name, tn_mcp_client **out, tern_error 
 
 tern_status tn_mcp_client_start(const char *name, const char *command, tn_mcp_client **out, tern_error *err) {
     TN_TRY(tn_mcp_client_new(name, out, err));
-    tern_status st = tn_child_start(command, &(*out)->child, err);
+    (*out)->command = strdup(command);
+    tern_status st = (*out)->command ? tn_child_start(command, &(*out)->child, err)
+                                     : tn_fail(err, TERN_E_MEMORY, "no memory for the tools of %s", name);
     if (st != TERN_OK) tn_mcp_client_close(out);
     return st;
 }
@@ -377,6 +381,7 @@ void tn_mcp_client_close(tn_mcp_client **pc) {
     pthread_mutex_destroy(&c->calling);
     json_decref(c->reply);
     json_decref(c->tools);
+    free(c->command);
     free(c->line.p);
     free(c->told.p);
     free(c);
@@ -443,6 +448,30 @@ tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, tern_error *er
     return st;
 }
 
+void tn_mcp_client_revives(tn_mcp_client *c) { c->revives = c->command != NULL; }
+
+/* Starts the program again where it has ended. Holds `calling`. */
+static tern_status revive(tn_mcp_client *c, int64_t wait_ms, tern_error *err) {
+    bool has_tools;
+    pthread_mutex_lock(&c->mu);
+    bool dead = c->dead;
+    pthread_mutex_unlock(&c->mu);
+    if (!dead || !c->revives || !c->has_thread) return TERN_OK;
+    pthread_join(c->thread, NULL); /* nobody listens any more, and so nobody else is here */
+    c->has_thread = false;
+    tn_child_end(&c->child, 0);
+    for (int i = 0; i < 2; i++) close(c->wake[i]), c->wake[i] = -1;
+    TN_TRY(tn_child_start(c->command, &c->child, err));
+    pthread_mutex_lock(&c->mu);
+    c->line.n = c->told.n = 0;
+    c->too_long = c->dead = false;
+    c->how[0] = c->last[0] = 0;
+    pthread_mutex_unlock(&c->mu);
+    TN_FAIL_IF(!start_thread(c), err, TERN_E_MEMORY, "no thread to listen to %s with", c->name);
+    TN_TRY(shake_hands(c, wait_ms, &has_tools, err));
+    return has_tools ? list(c, wait_ms, err) : TERN_OK;
+}
+
 json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms) {
     tern_error err;
     bool asks = wait_ms && !pthread_mutex_trylock(&c->calling);
@@ -460,15 +489,21 @@ json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms) {
 tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *arguments, int64_t wait_ms,
                                bool (*stop)(void *user), void *user, json_t **result, tern_error *err) {
     pthread_mutex_lock(&c->calling);
+    tern_status st = revive(c, wait_ms, err);
+    if (st != TERN_OK) {
+        pthread_mutex_unlock(&c->calling);
+        json_decref(arguments);
+        return st;
+    }
     pthread_mutex_lock(&c->mu);
     c->patient = true;
     c->n_progress = 0;
     const json_int_t id = c->last_id + 1; /* nobody else asks meanwhile */
     pthread_mutex_unlock(&c->mu);
-    tern_status st = ask(c, "tools/call",
-                         tn_json_pack("{s:s, s:o, s:{s:I}}", "name", tool, "arguments", arguments, "_meta",
-                                      "progressToken", id),
-                         wait_ms, stop, user, result, err);
+    st = ask(c, "tools/call",
+             tn_json_pack("{s:s, s:o, s:{s:I}}", "name", tool, "arguments", arguments, "_meta",
+                          "progressToken", id),
+             wait_ms, stop, user, result, err);
     pthread_mutex_lock(&c->mu);
     c->patient = false;
     pthread_mutex_unlock(&c->mu);

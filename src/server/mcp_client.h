@@ -35,6 +35,8 @@ tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, tern_error *er
 /* [{name, title, description, inputSchema}], of which title and description may be null; a reference of the caller's.
  * Where the server said that they changed they are listed again, unless wait_ms is 0 or a call goes on. */
 json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms);
+/* From now on a program that has ended is started again by the next call. Of use where programs can still be started. */
+void tn_mcp_client_revives(tn_mcp_client *c);
 /* Calls a tool. It takes arguments. *result: what the server returned, the caller's. It waits until stop(user), which
  * may be NULL, and tells the server that nobody waits any more; TERN_E_CANCELLED then. */
 tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *arguments, int64_t wait_ms,

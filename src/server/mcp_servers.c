@@ -97,6 +97,10 @@ void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char 
     }
 }
 
+void tn_mcp_servers_revive(tn_mcp_servers *s) {
+    for (size_t i = 0; i < s->n; i++) tn_mcp_client_revives(s->at[i]);
+}
+
 void tn_mcp_servers_close(tn_mcp_servers **ps) {
     tn_mcp_servers *s = *ps;
     *ps = NULL;

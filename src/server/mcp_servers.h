@@ -27,6 +27,8 @@ tern_status tn_mcp_servers_start(const char *const *given, const char *const *al
                                  tern_error *err);
 /* Lists the tools of each. One that fails is told of and has none. */
 void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char *line), void *user);
+/* One that ends is started again by the next call of a tool of its. Not in a process that may start no other. */
+void tn_mcp_servers_revive(tn_mcp_servers *s);
 void tn_mcp_servers_close(tn_mcp_servers **s);
 
 /* [{name: the model's, server, tool, title, description, inputSchema, allowed}]; NULL: no memory. fresh: servers whose tools

@@ -97,6 +97,10 @@ for way, told in (("dies", "t ended with status 3: the disk is on fire"), ("garb
     out, err = chat("A\nH\n/history\n", *mcp(way), "--mcp-allow", "t.*")
     same(out.splitlines()[-1], "Hello.", way)
     assert told in err, (way, err[-600:])
+# One that has ended is started again by the next call.
+sent()
+chat("A\nA\n", *mcp("dies"), "--mcp-allow", "t.*")
+same(sum('"initialize"' in x for x in sent()), 2, "starts")
 out, err = chat("A\nH\n", *mcp("long"), "--mcp-allow", "t.*", "-c", "2000")
 same(out, "It was long.\nHello.\n", "a result that has no room")
 out, err = chat("A\n", *mcp("asks"), "--mcp-allow", "t.*")
@@ -123,7 +127,7 @@ class Screen:
 
     def until(self, text):
         while text.encode() not in self.seen:
-            assert select.select([self.fd], [], [], 600)[0], (text, self.seen)
+            assert select.select([self.fd], [], [], 300)[0], (text, self.seen)
             data = os.read(self.fd, 65536)
             self.seen += data
             self.all += data

@@ -206,7 +206,7 @@ static void test_programs(void **state) {
         assert_int_equal(json_array_size(tools), 0);
         json_decref(tools);
         int asked = 0;
-        tern_status st = tn_mcp_client_call(c, "x", json_object(), 1000000, at_once, &asked, &result, &err);
+        tern_status st = tn_mcp_client_call(c, "x", json_object(), 60000, at_once, &asked, &result, &err);
         assert_int_equal(st, i ? TERN_E_IO : TERN_E_CANCELLED);
         tn_mcp_client_close(&c);
     }
