@@ -195,7 +195,9 @@ static int check_names(const command *c, const char *src, const char *out, const
 
 /* The encoder of pictures beside the model goes into the package, unless another one or none was asked for. */
 static int with_encoder(const char *src, const char *out, const char *scheme, tn_pack_options *o, bool json) {
-    char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, NULL) : NULL;
+    tern_error err = {0};
+    char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, &err) : NULL;
+    if (err.code == TERN_E_MEMORY) return cli_failed(&err);
     if (found) fprintf(stderr, "tern: the encoder of pictures %s goes into the package\n", cli_shown(found));
     if (found) o->mmproj = found;
     else if (o->mmproj && !strcmp(o->mmproj, "none")) o->mmproj = NULL;

@@ -116,7 +116,7 @@ static tern_status open_packed(tn_sight *s, tern_error *err) {
 static tern_status open_file(tn_sight *s, tern_error *err) {
     tern_engine *e = s->e;
     char *found = s->mmproj ? NULL : tn_sight_find(s->model, err);
-    if (!s->mmproj && !found) return TERN_E_UNSUPPORTED;
+    if (!s->mmproj && !found) return err ? err->code : TERN_E_UNSUPPORTED;
     tern_status st = tn_tower_open(&e->ctx, e->pool, s->mmproj ? s->mmproj : found, e->model->h.n_embd,
                                    s->scheme, &s->tower, err);
     free(found);

@@ -3,6 +3,7 @@
 #include "base/status.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,9 @@ char *tn_sight_find(const char *model, tern_error *err) {
     char best[256] = "";
     size_t most = 0;
     int n_best = 0;
+    errno = 0;
     DIR *d = folder ? opendir(folder) : NULL;
+    bool unknown = !folder || (!d && (errno == ENOMEM || errno == EMFILE || errno == ENFILE));
     for (struct dirent *f; d && (f = readdir(d));) {
         size_t same = same_beginning(of_model(f->d_name), name);
         if (!is_mmproj(f->d_name) || strlen(f->d_name) >= sizeof best || (n_best && same < most)) continue;
@@ -45,8 +48,13 @@ char *tn_sight_find(const char *model, tern_error *err) {
     }
     if (d) closedir(d);
     char *path = NULL;
-    if (n_best == 1 && asprintf(&path, "%s/%s", folder, best) < 0) path = NULL;
-    if (n_best > 1)
+    if (n_best == 1 && asprintf(&path, "%s/%s", folder, best) < 0) {
+        path = NULL;
+        unknown = true;
+    }
+    if (unknown)
+        (void)tn_fail(err, TERN_E_MEMORY, "no memory, or no free descriptor, to look for a picture encoder");
+    else if (n_best > 1)
         (void)tn_fail(err, TERN_E_UNSUPPORTED,
                       "%s has several picture encoders beside it: choose one with --mmproj FILE", folder);
     else if (!path)

@@ -71,7 +71,9 @@ static json_t *details_of(const tn_served *k) {
                              (int)info.n_layers, "weight_bytes", (json_int_t)info.weight_bytes, "ctx_train",
                              (int)info.ctx_train, "n_ctx", (int)tn_queue_opts(k->q)->n_ctx, "package",
                              k->e->npu != NULL, "chat", tern_has_chat_template(k->e));
-    tn_json_set(&v, "sees", json_boolean(tn_sight_can(k->e, NULL)));
+    tern_error why = {0};
+    const bool sees = tn_sight_can(k->e, &why), unknown = !sees && why.code == TERN_E_MEMORY;
+    tn_json_set(&v, "sees", unknown ? NULL : json_boolean(sees));
     tn_queue_tell_from(tn_queue_opts(k->q), &v);
     return v;
 }
