@@ -150,12 +150,15 @@ assert "context" in v["error"]["message"], v
 r = s.json("/api/generate", {"prompt": "x", "raw": True, "images": [b64(A)]})
 assert r[0] == 400 and "not with 'raw'" in r[1]["error"], r
 same(said(chat(s, user(image(A), text("what?")))), want, "and it goes on")
+long = user(image(A), text("what is there to see? " * 8))  # less than 64 tokens are read again and not taken from the disk
+answer = said(chat(s, long))
 s.stop()
 
 # after a restart the picture is known, and so is its conversation
 s = Server(model=MODEL)
-v = chat(s, *turns)
-assert v["usage"]["prompt_tokens_details"]["cached_tokens"] >= n, v
+v = chat(s, long)
+same(said(v), answer, "after a restart")
+assert v["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64, v
 same(s.metric("tern_pictures_views_total{from=\"encoder\"}"), 0, "encoded after a restart")
 s.stop()
 
