@@ -134,7 +134,8 @@ await check("presets fill in the sampling, and the server is told of it", async 
   await shot(page, "look-settings");
   await page.click("#dialog-ok");
   await page.waitForFunction(() => !document.getElementById("dialog").open);
-  const settings = await (await fetch(`${url}/page/talks/${ids.code}`)).json();
+  let settings = {}; // they are sent when the dialog closes
+  while (settings.settings?.temperature === undefined) settings = await (await fetch(`${url}/page/talks/${ids.code}`)).json();
   assert.deepEqual(settings.settings, { temperature: 1.1, top_p: 1, top_k: 0, min_p: 0.1 });
 });
 

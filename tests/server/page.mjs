@@ -441,6 +441,7 @@ await check("several models: one is chosen, loaded when it is asked, and has its
   const many = await new Server().start("--models", work + "/models", "--idle", "1s"), p = await tab({ viewport: { width: 1280, height: 820 } });
   const of = async (name) => (await many.call("GET", "/v1/models/" + name)).json;
   allowed.add(many.url);
+  await p.addInitScript(() => { localStorage.setItem("tern-settings", '{"temperature":0,"seed":1,"max_tokens":24}'); }); // room for the second question
   await p.goto(many.url);
   await p.waitForSelector("#choose-label:not([hidden])");
   assert.deepEqual(await p.$$eval("#choose option", (all) => all.map((o) => o.value)), ["gull.tern", "tern.tern"]);
