@@ -228,6 +228,7 @@ struct tn_win_pollfd {
 #define pollfd tn_win_pollfd
 #ifndef _WINSOCK2API_
 #define POLLIN 1
+#define POLLOUT 4
 #define POLLERR 8
 #define POLLHUP 16
 #endif

@@ -27,9 +27,11 @@
 #define pollfd tn_win_pollfd
 enum { TN_WSA_ERR = POLLERR, TN_WSA_HUP = POLLHUP, TN_WSA_NVAL = POLLNVAL };
 #undef POLLIN
+#undef POLLOUT
 #undef POLLERR
 #undef POLLHUP
 #define POLLIN 1
+#define POLLOUT 4
 #define POLLERR 8
 #define POLLHUP 16
 
