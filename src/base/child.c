@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 10 };
+enum { LOOK_MS = 10, GUARD_MS = 1000 };
 
 /* The child's own side, after fork: nothing here allocates or locks. */
 static void become(const char *command, const int ends[3]) {
@@ -65,15 +65,14 @@ tern_status tn_child_start(const char *command, tn_child *out, tern_error *err) 
 }
 
 bool tn_child_ended(tn_child *c, char *how, size_t cap) {
-    int status = 0;
+    siginfo_t info = {0};
     snprintf(how, cap, "ended");
     if (!c->pid) return true;
-    pid_t pid = waitpid((pid_t)c->pid, &status, WNOHANG);
-    if (!pid || (pid < 0 && errno == EINTR)) return false;
-    c->pid = 0;
-    if (pid < 0) return true;
-    if (WIFEXITED(status)) snprintf(how, cap, "ended with status %d", WEXITSTATUS(status));
-    else snprintf(how, cap, "was ended by signal %d", WTERMSIG(status));
+    if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT)) return errno != EINTR;
+    if (!info.si_pid) return false;
+    c->ended = true;
+    if (info.si_code == CLD_EXITED) snprintf(how, cap, "ended with status %d", info.si_status);
+    else snprintf(how, cap, "was ended by signal %d", info.si_status);
     return true;
 }
 
@@ -86,6 +85,16 @@ static bool wait_for_end(tn_child *c, int ms) {
     }
 }
 
+/* Those of its group that outlive it. While one does the group's number is nobody else's. */
+static void end_group(const tn_child *c, int grace_ms) {
+    const pid_t group = (pid_t)c->pid;
+    bool told = !kill(-group, SIGTERM); /* its own end waits to be told of: this is its group */
+    while (waitpid(group, NULL, 0) < 0 && errno == EINTR) {
+    }
+    for (int ms = grace_ms; told && ms > 0 && !kill(-group, 0); ms -= LOOK_MS) poll(NULL, 0, LOOK_MS);
+    if (told && !kill(-group, 0)) (void)kill(-group, SIGKILL);
+}
+
 void tn_child_end(tn_child *c, int grace_ms) {
     static const int signals[] = {0, SIGTERM, SIGKILL};
     close_end(&c->to);
@@ -93,7 +102,47 @@ void tn_child_end(tn_child *c, int grace_ms) {
         if (signals[i] && kill(-(pid_t)c->pid, signals[i])) break;
         if (wait_for_end(c, signals[i] == SIGKILL ? 1000 : grace_ms)) break;
     }
+    if (c->pid && c->ended) end_group(c, grace_ms);
     close_end(&c->from);
     close_end(&c->messages);
     c->pid = 0;
+    c->ended = false;
+}
+
+/* The guard's own side, after fork. The other end of its lease is closed with its parent. */
+static void guard(const tn_child *const *all, size_t n, int lease) {
+    struct pollfd parent = {.fd = 0}; /* nothing but the end of the other side */
+    sigset_t every;
+    bool left = true;
+    sigfillset(&every);
+    sigprocmask(SIG_SETMASK, &every, NULL);
+    (void)setpgid(0, 0);
+    /* it keeps nothing open that somebody waits for the end of */
+    if (lease > 0 && dup2(lease, 0) == 0) (void)syscall(SYS_close_range, 1, ~0U, 0);
+    while (poll(&parent, 1, -1) < 0 && errno == EINTR) {
+    }
+    for (int ms = GUARD_MS; left && ms >= 0; ms -= LOOK_MS) {
+        left = false;
+        for (size_t i = 0; i < n; i++) {
+            const int what = ms == GUARD_MS ? SIGTERM : ms ? 0 : SIGKILL;
+            if (all[i]->pid) left = !kill(-(pid_t)all[i]->pid, what) || left;
+        }
+        poll(NULL, 0, LOOK_MS);
+    }
+    _exit(0);
+}
+
+tern_status tn_child_guard(const tn_child *const *all, size_t n, tern_error *err) {
+    int lease[2];
+    TN_FAIL_IF(pipe2(lease, O_CLOEXEC), err, TERN_E_IO, "no pipe: %s", strerror(errno));
+    pid_t pid = fork();
+    const int why = errno;
+    if (!pid) {
+        close(lease[1]);
+        guard(all, n, lease[0]);
+    }
+    close(lease[0]);
+    if (pid < 0) close(lease[1]); /* else it is open as long as this process lives */
+    TN_FAIL_IF(pid < 0, err, TERN_E_IO, "no process can be started: %s", strerror(why));
+    return TERN_OK;
 }

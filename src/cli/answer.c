@@ -25,6 +25,7 @@ bool cli_interrupted(void) { return interrupted != 0; }
 
 void cli_interrupts_cancel(tern_session *s) {
     interrupted = 0;
+    cli_progress_go_on(); /* what was stopped before is over */
     cancelled_by_signal = s;
     /* A write to a terminal that is full goes on after the handler: one that failed would end the answer
      * as if the output were closed. */

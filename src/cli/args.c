@@ -450,6 +450,7 @@ static size_t n_prompt;
 static double prompt_s; /* when reading it began */
 
 void cli_progress_stop(void) { atomic_store(&stopped, true); }
+void cli_progress_go_on(void) { atomic_store(&stopped, false); }
 
 void cli_progress_quiet(void) { quiet = true; }
 

@@ -102,6 +102,7 @@ int cli_help_set(void);
  * shows progress is then cancelled. progress_of_prompt says that a prompt of n tokens is read next.
  * progress_done clears the line. */
 void cli_progress_stop(void);
+void cli_progress_go_on(void); /* what comes next is not stopped */
 void cli_progress_of_prompt(size_t n);
 void cli_progress_done(void);
 /* From now on a command shows progress of its own, and what the model does in between is not shown. */

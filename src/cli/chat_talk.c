@@ -124,7 +124,12 @@ static bool tokens_alone(chat *c, size_t *n) {
 }
 
 static void refuse(chat *c, size_t n_tokens) {
+    size_t n = 0;
     c->refused = true;
+    cli_chat_tools_leave_out(c, true);
+    bool fits = tokens_alone(c, &n) && n <= most_asked(c); /* without the tools */
+    cli_chat_tools_leave_out(c, false);
+    if (fits && cli_chat_tools_are_blamed(c, n_tokens, n)) return;
     fprintf(stderr,
             "tern: this message has %zu tokens; in the context of %d there is room for %zu. It was not sent, "
             "and the conversation is unchanged. /cut sends the part that fits; -c N makes the context "

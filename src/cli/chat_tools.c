@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { SHOWN = 4000, SMALLEST = 256 };
 
@@ -21,9 +22,10 @@ typedef struct chat_tools {
     tn_answer *reader;    /* of this answer */
     json_t *calls;        /* [{id, name, arguments}] */
     chat *c;
-    int n_calls; /* of the conversation, for ids */
-    bool thinks; /* a thought is being shown */
-    bool marked; /* ... and its beginning was put */
+    int n_calls;   /* of the conversation, for ids */
+    bool thinks;   /* a thought is being shown */
+    bool marked;   /* ... and its beginning was put */
+    bool left_out; /* a prompt is made without the tools */
 } chat_tools;
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
@@ -42,7 +44,7 @@ int cli_chat_tools_open(chat *c, tn_mcp_servers *servers) {
     if (t->form.foreign)
         return cli_failed_text("the model writes calls of tools in a form that is not read (%s)",
                                cli_shown(t->form.foreign));
-    tn_mcp_servers_open(servers, cli_mcp_tell, NULL);
+    tn_mcp_servers_open(servers, cli_mcp_tell, NULL, NULL);
     tn_mcp_servers_revive(servers);
     return -1;
 }
@@ -59,27 +61,44 @@ void cli_chat_tools_close(chat *c) {
     free(t);
 }
 
+static bool interrupted(void *user) {
+    (void)user;
+    return cli_interrupted();
+}
+
+/* The tools as they are now. Ctrl-C at a terminal ends the wait for servers that tell what changed; the tools of before are
+ * listed then. */
+static json_t *list_now(chat *c) {
+    if (!c->terminal) return tn_mcp_servers_list(c->tools->servers, true, NULL, NULL);
+    cli_interrupts_cancel(NULL);
+    json_t *list = tn_mcp_servers_list(c->tools->servers, true, interrupted, NULL);
+    if (cli_interrupted())
+        fputs("tern: stopped asking which tools there are: those of before are used\n", stderr);
+    cli_interrupts_cancel(NULL);
+    return list;
+}
+
 bool cli_chat_tools_begin(chat *c) {
     chat_tools *t = c->tools;
     if (!t) return true;
     json_decref(t->list);
     json_decref(t->given);
-    t->list = tn_mcp_servers_list(t->servers, true);
+    t->list = list_now(c);
     t->given = tn_mcp_servers_tools(t->list);
     if (!t->list || !t->given) return cli_failed_text("no memory for tools"), false;
     return true;
 }
 
-void cli_chat_tools_print(const chat *c) {
+void cli_chat_tools_print(chat *c) {
     const chat_tools *t = c->tools;
-    json_t *list = t ? tn_mcp_servers_list(t->servers, true) : NULL, *one;
+    json_t *list = t ? list_now(c) : NULL, *one;
     size_t i;
     if (!json_array_size(list)) fputs("there are no tools (--mcp NAME=COMMAND)\n", stderr);
     json_array_foreach(list, i, one) {
         char name[TN_MCP_USER_NAME];
         const char *about = json_string_value(json_object_get(one, "description"));
         tn_mcp_user_name(one, name);
-        fprintf(stderr, "%s%s%s%.*s\n", cli_shown(name),
+        fprintf(stderr, "%s%s%s%.*s\n", cli_shown_exactly(name),
                 tn_mcp_servers_allows(t->servers, one) ? " (allowed)" : "", about && *about ? ": " : "",
                 about ? (int)strcspn(about, "\n") : 0, about ? cli_shown(about) : "");
     }
@@ -94,12 +113,33 @@ json_t *cli_chat_message(const chat *c, size_t i, json_t *content) {
     return v;
 }
 
+void cli_chat_tools_leave_out(chat *c, bool out) {
+    if (c->tools) c->tools->left_out = out;
+}
+
+bool cli_chat_tools_are_blamed(const chat *c, size_t n_with, size_t n_without) {
+    const chat_tools *t = c->tools;
+    const size_t n = json_array_size(t ? t->given : NULL), took = n_with > n_without ? n_with - n_without : 0;
+    if (!n) return false;
+    const json_t *first = json_object_get(json_array_get(t->list, 0), "server"), *one;
+    size_t i;
+    bool alone = true;
+    json_array_foreach(t->list, i, one) alone = alone && json_equal(json_object_get(one, "server"), first);
+    fprintf(
+        stderr,
+        "tern: the %zu tools of %s take %zu tokens of the context of %d, and leave no room for this message. "
+        "It was not sent, and the conversation is unchanged. Start tern with servers of fewer tools (--mcp), "
+        "or with a larger context (-c N)\n",
+        n, alone ? cli_shown(json_string_value(first)) : "all servers", took, tern_session_capacity(c->s));
+    return true;
+}
+
 tern_status cli_chat_tools_texts(const chat *c, const json_t *list, char **messages, char **tools,
                                  tern_error *err) {
     const chat_tools *t = c->tools;
     json_t *as_text = NULL;
     tern_status st = TERN_OK;
-    bool any = t && json_array_size(t->given);
+    bool any = t && !t->left_out && json_array_size(t->given);
     *messages = *tools = NULL;
     if (t && !t->form.knows_tools) st = tn_tools_as_text(list, any ? t->given : NULL, &as_text, err);
     if (st == TERN_OK) st = tn_json_text(as_text ? as_text : list, JSON_COMPACT, messages, err);
@@ -223,7 +263,7 @@ static void show(const char *p, size_t n) {
         while (k < n && k > PIECE - 4 && ((unsigned char)p[k] & 0xc0) == 0x80) k--;
         memcpy(piece, p, k);
         piece[k] = 0;
-        fputs(cli_shown(piece), stderr);
+        fputs(cli_shown_exactly(piece), stderr);
         p += k;
         n -= k;
     }
@@ -232,7 +272,7 @@ static void show(const char *p, size_t n) {
 /* Arguments as they are shown: all of them, or the two ends of what nobody would read. */
 static void show_call(const char *name, const char *arguments) {
     size_t n = strlen(arguments), half = SHOWN / 2, end = n - half;
-    fprintf(stderr, "tern: %s ", cli_shown(name));
+    fprintf(stderr, "tern: %s ", cli_shown_exactly(name));
     if (n <= SHOWN) {
         show(arguments, n);
     } else {
@@ -245,28 +285,47 @@ static void show_call(const char *name, const char *arguments) {
     fputc('\n', stderr);
 }
 
-typedef enum consent { REFUSED, ALLOWED, STOPPED } consent;
+typedef enum consent { REFUSED, ALLOWED, ALWAYS, STOPPED, UNKNOWN } consent;
+
+/* What somebody typed. Spaces around it and capitals do not matter; an empty line is no. A line of `cap` was cut. */
+static consent meant_by(char *line, size_t cap) {
+    size_t n = strlen(line);
+    if (n + 1 >= cap) return UNKNOWN;
+    while (n && strchr(" \t\r", line[n - 1])) line[--n] = 0;
+    line += strspn(line, " \t");
+    if (!*line || !strcasecmp(line, "n") || !strcasecmp(line, "no")) return REFUSED;
+    if (!strcasecmp(line, "y") || !strcasecmp(line, "yes")) return ALLOWED;
+    return !strcasecmp(line, "a") || !strcasecmp(line, "always") ? ALWAYS : UNKNOWN;
+}
+
+/* Whoever sits there decides, and is asked once more where nobody knows what was meant. */
+static consent ask_person(chat *c) {
+    static const char *const questions[] = {"Call it? (y)es, (n)o, (a)lways: ",
+                                            "Please type y, n or a. Call it? (y)es, (n)o, (a)lways: "};
+    char line[64];
+    for (int i = 0; i < 2; i++) {
+        if (!cli_terminal_ask(c->typed, questions[i], line, sizeof line)) return STOPPED;
+        consent may = meant_by(line, sizeof line);
+        if (may != UNKNOWN) return may;
+    }
+    fputs("tern: that counts as no: it was not called\n", stderr);
+    return REFUSED;
+}
 
 /* Is the call allowed, by its name or by who sits there? */
 static consent ask(chat *c, const json_t *entry, const char *arguments) {
     chat_tools *t = c->tools;
-    char name[TN_MCP_USER_NAME], line[16];
+    char name[TN_MCP_USER_NAME];
     tn_mcp_user_name(entry, name);
     show_call(name, arguments);
     if (tn_mcp_servers_allows(t->servers, entry)) return ALLOWED;
     if (!c->terminal) {
-        fprintf(stderr, "tern: it was not called: --mcp-allow %s would allow it\n", cli_shown(name));
+        fprintf(stderr, "tern: it was not called: --mcp-allow %s would allow it\n", cli_shown_exactly(name));
         return REFUSED;
     }
-    if (!cli_terminal_ask(c->typed, "Call it? (y)es, (n)o, (a)lways: ", line, sizeof line)) return STOPPED;
-    if (!strcmp(line, "a") || !strcmp(line, "always"))
-        return tn_mcp_servers_allow(t->servers, entry) ? ALLOWED : REFUSED;
-    return !strcmp(line, "y") || !strcmp(line, "yes") ? ALLOWED : REFUSED;
-}
-
-static bool interrupted(void *user) {
-    (void)user;
-    return cli_interrupted();
+    consent may = ask_person(c);
+    if (may != ALWAYS) return may;
+    return tn_mcp_servers_allow(t->servers, entry) ? ALLOWED : REFUSED;
 }
 
 /* What the model is told of a call; NULL: it ends here. */

@@ -35,6 +35,11 @@ bool cli_chat_tools_called(const chat *c);
 bool cli_chat_tools_run(chat *c, int round);
 /* The prompt after that; results are cut where there is no room for them. NULL: why was printed. */
 int32_t *cli_chat_tools_go_on(chat *c, size_t *n_ids);
-void cli_chat_tools_print(const chat *c); /* for /tools */
+void cli_chat_tools_print(chat *c); /* for /tools */
+/* Prompts are made without the tools meanwhile. */
+void cli_chat_tools_leave_out(chat *c, bool out);
+/* A prompt has so many tokens with the tools, and without them, where it fits. Says so and returns true where there are
+ * tools. */
+bool cli_chat_tools_are_blamed(const chat *c, size_t n_with, size_t n_without);
 
 #endif

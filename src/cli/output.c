@@ -49,14 +49,14 @@ int cli_output_close(output_file *f) {
     return rc;
 }
 
-const char *cli_shown(const char *text) {
+static const char *shown(const char *text, bool exactly) {
     enum { ROOM = 4096 };
     static _Thread_local char buffers[4][ROOM];
     static _Thread_local int turn;
     char *to = buffers[turn = (turn + 1) % 4];
     size_t n = strlen(text), at = 0;
-    for (size_t i = 0; i < n && at + 13 < ROOM;) {
-        size_t harmful = harmful_bytes(text + i, n - i);
+    for (size_t i = 0; i < n && at + 17 < ROOM;) {
+        size_t harmful = exactly ? unseen_bytes(text + i, n - i) : harmful_bytes(text + i, n - i);
         for (size_t k = 0; k < harmful; k++)
             at += (size_t)snprintf(to + at, ROOM - at, "\\x%02x", (unsigned char)text[i + k]);
         if (!harmful) to[at++] = text[i];
@@ -65,6 +65,9 @@ const char *cli_shown(const char *text) {
     to[at] = 0;
     return to;
 }
+
+const char *cli_shown(const char *text) { return shown(text, false); }
+const char *cli_shown_exactly(const char *text) { return shown(text, true); }
 
 void cli_put_answer(const char *text, size_t n) {
     static int terminal = -1;

@@ -13,6 +13,8 @@ int cli_emit_json(json_t *j, size_t flags);
 /* Shows a name or a line from outside on one line: control characters, newlines too, and marks of
  * direction stand as \\xNN. It returns one of the thread's four buffers in turn; what does not fit is cut. */
 const char *cli_shown(const char *text);
+/* The same, and characters that nobody sees stand so too: for what somebody is asked to allow. */
+const char *cli_shown_exactly(const char *text);
 /* Prints text of a model. A terminal gets nothing harmful (cli/harmful.h) but newline and tab; a file or a
  * pipe gets the text as it is. */
 void cli_put_answer(const char *text, size_t n);

@@ -275,6 +275,14 @@ static void announce(const serving *s, const tn_http *h) {
                                     : "");
 }
 
+/* Has one of the signals come that are blocked until the server looks for them? */
+static bool is_told_to_end(void *ends) {
+    sigset_t come;
+    if (sigpending(&come)) return false;
+    return (sigismember(ends, SIGINT) && sigismember(&come, SIGINT)) ||
+           (sigismember(ends, SIGTERM) && sigismember(&come, SIGTERM));
+}
+
 static int serve(const command *cmd, serving *s, char **argv) {
     sigset_t ends;
     tern_error err = {0}, no_files = {0};
@@ -289,6 +297,7 @@ static int serve(const command *cmd, serving *s, char **argv) {
     int rc = cli_mcp_start(cmd, &s->mcp, &s->may,
                            &s->tools); /* the user's own programs: they read their own files */
     if (rc >= 0) return rc;
+    if (s->tools && tn_mcp_servers_guard(s->tools, &err) != TERN_OK) return cli_failed(&err);
     tern_status st = cli_serve_files(argv, s->ma.model, s->folder, &no_files);
     /* its threads inherit it, and so do those who read documents: they read no file for the server that it may not */
     tn_picture_provide();
@@ -296,7 +305,7 @@ static int serve(const command *cmd, serving *s, char **argv) {
         fprintf(stderr, "tern serve: the server reads no documents and no pictures: %s\n", err.message);
     if (st == TERN_OK || st == TERN_E_UNSUPPORTED) st = open_models(s, &err);
     else err = no_files;
-    if (s->tools && st == TERN_OK) tn_mcp_servers_open(s->tools, cli_mcp_tell, NULL);
+    if (s->tools && st == TERN_OK) tn_mcp_servers_open(s->tools, cli_mcp_tell, is_told_to_end, &ends);
     bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
     if (st == TERN_OK) {
         const tn_http_options ho = {.models = s->models,

@@ -15,7 +15,7 @@ tern_status tn_tool_use_open(tn_tool_use *u, tn_mcp_servers *servers, const json
                              pthread_mutex_t *mu, pthread_cond_t *changed, const bool *stop,
                              tern_error *err) {
     *u = (tn_tool_use){.servers = servers, .mu = mu, .changed = changed, .stop = stop};
-    u->list = tn_mcp_servers_list(servers, true);
+    u->list = tn_mcp_servers_list(servers, false, NULL, NULL);
     u->tools = tn_mcp_servers_tools(u->list);
     u->steps = json_array();
     u->allowed = json_is_array(allowed) ? tn_json_copy(allowed) : json_array();
@@ -36,9 +36,9 @@ void tn_tool_use_close(tn_tool_use *u) {
 
 /* Is it allowed by its name? With mu. */
 static bool is_allowed(tn_tool_use *u, const json_t *entry) {
-    char name[TN_MCP_USER_NAME];
+    char name[TN_MCP_KEPT_NAME];
     bool may = tn_mcp_servers_allows(u->servers, entry);
-    tn_mcp_user_name(entry, name);
+    tn_mcp_servers_kept_name(u->servers, entry, name);
     for (size_t i = 0; !may && i < json_array_size(u->allowed); i++) {
         const char *a = json_string_value(json_array_get(u->allowed, i));
         may = a && !strcmp(a, name);
@@ -165,14 +165,14 @@ tern_status tn_tool_use_run(tn_tool_use *u, void (*keep)(void *user), void *user
     return st;
 }
 
-bool tn_tool_use_decide(tn_tool_use *u, const char *id, tn_decision d, char name[TN_MCP_USER_NAME]) {
+bool tn_tool_use_decide(tn_tool_use *u, const char *id, tn_decision d, char name[TN_MCP_KEPT_NAME]) {
     const json_t *step = json_array_get(u->steps, json_array_size(u->steps) - 1),
                  *calls = json_object_get(step, "calls");
     for (size_t i = 0; i < json_array_size(calls); i++) {
         json_t *call = json_array_get(calls, i);
         if (strcmp(json_string_value(json_object_get(call, "id")), id) || strcmp(state_of(call), "asked"))
             continue;
-        tn_mcp_user_name(call, name);
+        tn_mcp_servers_kept_name(u->servers, call, name);
         if (d == TN_CALL_ALWAYS) tn_json_append(&u->allowed, tn_json_string(name, strlen(name)));
         if (d == TN_CALL_NEVER) return ended(u, call, "refused", TN_MCP_REFUSED);
         bool ok = set(call, "state", "running");

@@ -24,11 +24,11 @@ typedef struct tn_tool_use {
     int rounds;
     /* guarded by mu */
     json_t *steps;
-    json_t *allowed;  /* ["SERVER.TOOL"] for this conversation */
+    json_t *allowed;  /* [tn_mcp_servers_kept_name] for this conversation */
     uint64_t version; /* of the steps */
 } tn_tool_use;
 
-/* allowed may be NULL. It waits for servers whose tools changed. */
+/* allowed may be NULL. It waits for nobody: who wants tools that changed lists them before, with nothing locked. */
 tern_status tn_tool_use_open(tn_tool_use *u, tn_mcp_servers *servers, const json_t *allowed,
                              pthread_mutex_t *mu, pthread_cond_t *changed, const bool *stop, tern_error *err);
 void tn_tool_use_close(tn_tool_use *u);
@@ -40,8 +40,8 @@ bool tn_tool_use_step(tn_tool_use *u, const tn_bytes *content, const tn_bytes *t
 tern_status tn_tool_use_run(tn_tool_use *u, void (*keep)(void *user), void *user, tern_error *err);
 
 typedef enum tn_decision { TN_CALL_ONCE, TN_CALL_ALWAYS, TN_CALL_NEVER } tn_decision;
-/* With mu. false: nobody asks for this call. name gets SERVER.TOOL. */
-bool tn_tool_use_decide(tn_tool_use *u, const char *call, tn_decision d, char name[TN_MCP_USER_NAME]);
+/* With mu. false: nobody asks for this call. name gets what the conversation keeps of "always". */
+bool tn_tool_use_decide(tn_tool_use *u, const char *call, tn_decision d, char name[TN_MCP_KEPT_NAME]);
 
 /* Appends the messages of steps, as OpenAI's API has them. Steps may come from a file: what is no step is left out. */
 void tn_tool_messages(const json_t *steps, json_t **list);

@@ -136,6 +136,18 @@ static void wait_for_job(answer *a) {
     }
 }
 
+/* A prompt that is too long is not the question's fault alone. */
+static void blame_tools(const answer *a, tern_error *err) {
+    char why[sizeof err->message];
+    const size_t n = json_array_size(a->use.tools);
+    if (err->code != TN_E_CONTEXT || !n) return;
+    snprintf(why, sizeof why, "%s", err->message);
+    (void)tn_fail(err, TN_E_CONTEXT,
+                  "%.250s. %zu tools are part of it: start tern with servers of fewer tools, or a larger "
+                  "context (-c N)",
+                  why, n);
+}
+
 /* Hands a request of the answer to the queue. Takes r. */
 static tern_status put(answer *a, tn_request *r, tern_error *err) {
     tn_watch *w = tn_watch_open();
@@ -149,7 +161,9 @@ static tern_status put(answer *a, tn_request *r, tern_error *err) {
     r->sink = &page_sink;
     r->sink_user = a;
     r->priority = TN_INTERACTIVE; /* somebody looks at it */
-    return tn_queue_put(tn_served_queue(a->model), r, &a->j, err);
+    tern_status st = tn_queue_put(tn_served_queue(a->model), r, &a->j, err);
+    if (st != TERN_OK) blame_tools(a, err);
+    return st;
 }
 
 /* What there is of the conversation, with the answer so far. */
@@ -190,7 +204,7 @@ static void *write_down(void *user) {
     tern_error err = {0};
     for (wait_for_job(a); calls(a); wait_for_job(a))
         if (go_on(a, &err) != TERN_OK) break;
-    if (a->j) err = a->j->err;
+    if (a->j) err = a->j->err, blame_tools(a, &err);
     bool stopped = err.code == TERN_E_CANCELLED || err.code == TN_E_CLOSING,
          failed = err.code != TERN_OK && !stopped;
     if (a->no_memory) snprintf(a->error, sizeof a->error, "no memory for the answer");
@@ -393,8 +407,8 @@ tern_status tn_answers_say(tn_answers *all, const char *id, const json_t *body, 
     TN_FAIL_IF(n_running(all) >= TN_ANSWERS_RUNNING, err, TN_E_BUSY,
                "the queue is full: %d answers are being written", TN_ANSWERS_RUNNING);
     if (json_is_true(json_object_get(body, "tools")))
-        json_decref(
-            tn_mcp_servers_list(all->tools, true)); /* those that changed, before anything is locked */
+        json_decref(tn_mcp_servers_list(all->tools, true, gone,
+                                        user)); /* those that changed, before anything is locked */
     TN_TRY(tn_models_use(all->models, json_string_value(name), gone, user, &model, err));
     tn_talks_lock(all->talks);
     tern_status st = say(all, id, body, &model, reply, err);
@@ -423,7 +437,7 @@ static tern_status keep_allowed(tn_answers *all, const char *id, const char *nam
 
 tern_status tn_answers_decide(tn_answers *all, const char *talk, int64_t node, const char *call,
                               tn_decision d, tern_error *err) {
-    char name[TN_MCP_USER_NAME];
+    char name[TN_MCP_KEPT_NAME];
     pthread_mutex_lock(&all->mu);
     answer *a = find(all, talk, node);
     bool asked = a && !a->done && a->use.servers && tn_tool_use_decide(&a->use, call, d, name);

@@ -4,6 +4,7 @@
 #include "base/hex.h"
 #include "server/api.h"
 #include "server/gate.h"
+#include "server/mcp_servers.h"
 #include "server/origins.h"
 #include "server/page.h"
 #include "server/responses.h"
@@ -436,6 +437,7 @@ bool tn_http_is_private(const tn_http *h) { return h->o.keys || h->peers; }
 
 void tn_http_drain(tn_http *h) {
     atomic_store(&h->ending, true);
+    if (h->o.tools) tn_mcp_servers_hurry(h->o.tools);
     tn_tls_stop(h->tls);
     tn_gate_stop(h->gate);
 }

@@ -1,6 +1,5 @@
 #include "server/mcp_client.h"
 
-#include "base/child.h"
 #include "base/clock.h"
 #include "server/bytes.h"
 #include "server/mcp.h"
@@ -16,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAME = 64, LAST = 200, MOST_TOLD = 1 << 20, LOOK_MS = 100, GRACE_MS = 1000, PAGES = 64 };
+enum { NAME = 64, LAST = 200, MOST_TOLD = 1 << 20, LOOK_MS = 100, GRACE_MS = 1000, PAGES = 64, HEAD = 256 };
 
 struct tn_mcp_client {
     char name[NAME];
@@ -25,11 +24,11 @@ struct tn_mcp_client {
     tn_child child;
     pthread_t thread; /* it alone reads and writes the program's pipes */
     bool has_thread;
-    int wake[2];             /* of the thread */
-    pthread_mutex_t calling; /* one call at a time; before mu */
+    int wake[2]; /* of the thread */
     pthread_mutex_t mu;
     pthread_cond_t changed;
     /* guarded by mu */
+    bool busy;     /* somebody has the turn to ask */
     tn_bytes line; /* that is not complete */
     bool too_long; /* ... and whose rest is dropped */
     tn_bytes told; /* to be written; what is written begins at 0 */
@@ -38,12 +37,13 @@ struct tn_mcp_client {
     json_t *reply;              /* a message with that id */
     bool patient;               /* it is a call, which may say that it goes on */
     uint64_t n_progress;        /* times that it did */
-    bool unread;                /* it came, and cannot be read */
+    bool unread;                /* the reply came, and cannot be read */
     bool stale;                 /* the tools changed */
+    bool more;                  /* there are more than are listed */
     bool ends, dead;
     char how[80];       /* it died */
     char last[LAST];    /* of its messages */
-    char why[LAST + 8]; /* it cannot be read */
+    char why[LAST + 8]; /* something that came cannot be read */
     json_t *tools;
 };
 
@@ -87,21 +87,38 @@ static void heard(tn_mcp_client *c, json_t *m) {
             c->patient && c->waits_for && json_is_integer(token) && json_integer_value(token) == c->waits_for;
     }
     if (method || !c->waits_for || !json_is_integer(id) || json_integer_value(id) != c->waits_for) return;
+    if (!json_object_get(m, "jsonrpc") && !json_object_get(m, "result") && !json_object_get(m, "error"))
+        return; /* somebody's log has numbers too */
     json_decref(c->reply);
     c->reply = json_incref(m);
     c->waits_for = 0;
     pthread_cond_broadcast(&c->changed);
 }
 
-/* The answer that is waited for may be this: nobody waits for it any longer. */
+/* Does p[0..n) hold the text? */
+static bool holds(const char *p, size_t n, const char *text) {
+    return memmem(p, n, text, strlen(text)) != NULL;
+}
+
+/* Does a line that cannot be read begin as a reply does? Others are logs, whatever bracket they begin with. */
+static bool begins_as_reply(const char *p, size_t n) {
+    if (n > HEAD) n = HEAD;
+    while (n && strchr(" \t\r[", *p)) p++, n--;
+    return n && *p == '{' && (holds(p, n, "\"jsonrpc\"") || holds(p, n, "\"id\"")) &&
+           !holds(p, n, "\"method\"");
+}
+
+/* A line that begins as a reply may be the one that is waited for: nobody waits for it any longer. Of others the reason is
+ * kept, in case that no reply ever comes. */
 static void cannot_read(tn_mcp_client *c, const char *why) {
     snprintf(c->why, sizeof c->why, "%.150s", why);
+    if (!begins_as_reply(c->line.p ? c->line.p : "", c->line.n)) return;
     c->unread = c->waits_for != 0;
     c->waits_for = 0;
     pthread_cond_broadcast(&c->changed);
 }
 
-/* A line that is no message is somebody's log, unless it begins like one. */
+/* A line that is no message is somebody's log. */
 static void hear_line(tn_mcp_client *c) {
     const char *p = c->line.p;
     size_t n = c->line.n;
@@ -123,8 +140,9 @@ static void hear(tn_mcp_client *c, const char *p, size_t n) {
     while (n) {
         const char *end = memchr(p, '\n', n);
         size_t k = end ? (size_t)(end - p) : n;
-        c->too_long = c->too_long || c->line.n + k > TN_MCP_LINE;
-        if (!c->too_long && !tn_bytes_add(&c->line, p, k)) c->too_long = true;
+        size_t room = TN_MCP_LINE - c->line.n;
+        c->too_long = c->too_long || k > room;
+        if (!tn_bytes_add(&c->line, p, k < room ? k : room)) c->too_long = true; /* its beginning is kept */
         if (end && c->too_long) cannot_read(c, "a message is longer than 8 MiB");
         else if (end && c->line.n) hear_line(c);
         if (end) c->line.n = 0, c->too_long = false;
@@ -246,6 +264,7 @@ static int64_t put(tn_mcp_client *c, const char *method, json_t *params) {
     json_decref(c->reply);
     c->reply = NULL;
     c->unread = false;
+    c->why[0] = 0;
     c->n_unasked = 0;
     return c->waits_for = ++c->last_id;
 }
@@ -293,21 +312,43 @@ char *tn_mcp_client_told(tn_mcp_client *c) {
     return text;
 }
 
+/* How long somebody waits. */
+typedef struct patience {
+    int64_t until_ns, wait_ms;
+    bool (*stop)(void *user); /* or NULL */
+    void *user;
+} patience;
+
+static patience wait_for(int64_t wait_ms, bool (*stop)(void *user), void *user) {
+    return (patience){tn_now_ns() + wait_ms * 1000000, wait_ms, stop, user};
+}
+
+static bool is_stopped(const patience *w) { return w->stop && w->stop(w->user); }
+
 static tern_status give_up(tn_mcp_client *c, int64_t id, bool stopped, int64_t wait_ms, tern_error *err) {
     const char *reason = stopped ? "the user stopped it" : "it took too long";
     c->waits_for = 0;
     (void)tell(c,
                tn_json_pack("{s:s, s:s, s:{s:I, s:s}}", "jsonrpc", "2.0", "method", "notifications/cancelled",
                             "params", "requestId", (json_int_t)id, "reason", reason));
-    return stopped
-               ? tn_fail(err, TERN_E_CANCELLED, "%s: stopped", c->name)
-               : tn_fail(err, TERN_E_IO, "%s did not answer within %.0f s", c->name, (double)wait_ms / 1e3);
+    TN_FAIL_IF(stopped, err, TERN_E_CANCELLED, "%s: stopped", c->name);
+    return tn_fail(err, TERN_E_IO, "%s did not answer within %.0f s%s%s", c->name, (double)wait_ms / 1e3,
+                   c->why[0] ? ", and something that it wrote cannot be read: " : "", c->why);
 }
 
-/* Takes params. Holds `calling`. */
-static tern_status ask(tn_mcp_client *c, const char *method, json_t *params, int64_t wait_ms,
-                       bool (*stop)(void *user), void *user, json_t **result, tern_error *err) {
-    int64_t until = tn_now_ns() + wait_ms * 1000000;
+/* Until something changed, or for a moment. With mu. */
+static void look_again(tn_mcp_client *c) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += (long)LOOK_MS * 1000000;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&c->changed, &c->mu, &t);
+}
+
+/* Takes params. It has the turn. */
+static tern_status ask(tn_mcp_client *c, const char *method, json_t *params, patience w, json_t **result,
+                       tern_error *err) {
     uint64_t n_progress = 0;
     tern_status st = TERN_OK;
     *result = NULL;
@@ -316,23 +357,38 @@ static tern_status ask(tn_mcp_client *c, const char *method, json_t *params, int
     if (id < 0) json_decref(params);
     if (!id) st = tn_fail(err, TERN_E_MEMORY, "no memory for a question to %s", c->name);
     while (st == TERN_OK && id > 0 && c->waits_for && !c->dead) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += (long)LOOK_MS * 1000000;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&c->changed, &c->mu, &t);
-        bool stopped = stop && stop(user);
+        look_again(c);
+        bool stopped = is_stopped(&w);
         if (c->n_progress != n_progress) { /* it goes on */
             n_progress = c->n_progress;
-            until = tn_now_ns() + wait_ms * 1000000;
+            w.until_ns = tn_now_ns() + w.wait_ms * 1000000;
         }
-        if (c->waits_for && !c->dead && (stopped || tn_now_ns() > until))
-            st = give_up(c, id, stopped, wait_ms, err);
+        if (c->waits_for && !c->dead && (stopped || tn_now_ns() > w.until_ns))
+            st = give_up(c, id, stopped, w.wait_ms, err);
     }
     if (st == TERN_OK) st = take(c, result, err);
     pthread_mutex_unlock(&c->mu);
     return st;
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------------ */
+
+/* Waits for the turn to ask, as long as the others take; stop ends that. */
+static tern_status take_turn(tn_mcp_client *c, const patience *w, tern_error *err) {
+    bool stopped = false;
+    pthread_mutex_lock(&c->mu);
+    while (c->busy && !(stopped = is_stopped(w))) look_again(c);
+    if (!stopped) c->busy = true;
+    pthread_mutex_unlock(&c->mu);
+    TN_FAIL_IF(stopped, err, TERN_E_CANCELLED, "%s: stopped", c->name);
+    return TERN_OK;
+}
+
+static void give_turn(tn_mcp_client *c) {
+    pthread_mutex_lock(&c->mu);
+    c->busy = false;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->mu);
 }
 
 /* ---- its life --------------------------------------------------------------------------------------------- */
@@ -347,7 +403,6 @@ tern_status tn_mcp_client_new(const char *name, tn_mcp_client **out, tern_error 
     pthread_cond_init(&c->changed, &a);
     pthread_condattr_destroy(&a);
     pthread_mutex_init(&c->mu, NULL);
-    pthread_mutex_init(&c->calling, NULL);
     c->child = (tn_child){.to = -1, .from = -1, .messages = -1};
     c->wake[0] = c->wake[1] = -1;
     c->tools = json_array();
@@ -364,21 +419,29 @@ tern_status tn_mcp_client_start(const char *name, const char *command, tn_mcp_cl
     return st;
 }
 
-void tn_mcp_client_close(tn_mcp_client **pc) {
-    tn_mcp_client *c = *pc;
-    *pc = NULL;
-    if (!c) return;
+/* The thread and the program end. */
+static void end_program(tn_mcp_client *c, int grace_ms) {
     pthread_mutex_lock(&c->mu);
     c->ends = true;
     if (c->has_thread) (void)!write(c->wake[1], "", 1);
     pthread_mutex_unlock(&c->mu);
-    if (c->has_thread) pthread_join(c->thread, NULL);
-    tn_child_end(&c->child, GRACE_MS);
-    for (int i = 0; i < 2; i++)
+    if (c->has_thread)
+        pthread_join(c->thread, NULL); /* nobody listens any more, and so nobody else is here */
+    c->has_thread = false;
+    tn_child_end(&c->child, grace_ms);
+    for (int i = 0; i < 2; i++) {
         if (c->wake[i] >= 0) close(c->wake[i]);
+        c->wake[i] = -1;
+    }
+}
+
+void tn_mcp_client_close(tn_mcp_client **pc) {
+    tn_mcp_client *c = *pc;
+    *pc = NULL;
+    if (!c) return;
+    end_program(c, GRACE_MS);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->mu);
-    pthread_mutex_destroy(&c->calling);
     json_decref(c->reply);
     json_decref(c->tools);
     free(c->command);
@@ -388,13 +451,14 @@ void tn_mcp_client_close(tn_mcp_client **pc) {
 }
 
 const char *tn_mcp_client_name(const tn_mcp_client *c) { return c->name; }
+const tn_child *tn_mcp_client_child(const tn_mcp_client *c) { return &c->child; }
 
-static tern_status shake_hands(tn_mcp_client *c, int64_t wait_ms, bool *has_tools, tern_error *err) {
+static tern_status shake_hands(tn_mcp_client *c, patience w, bool *has_tools, tern_error *err) {
     json_t *reply;
     TN_TRY(ask(c, "initialize",
                tn_json_pack("{s:s, s:o, s:{s:s, s:s}}", "protocolVersion", "2025-06-18", "capabilities",
                             json_object(), "clientInfo", "name", "tern", "version", TERN_VERSION_STRING),
-               wait_ms, NULL, NULL, &reply, err));
+               w, &reply, err));
     const char *version = json_string_value(json_object_get(reply, "protocolVersion"));
     bool known = version && tn_mcp_speaks(version);
     *has_tools = json_object_get(json_object_get(reply, "capabilities"), "tools") != NULL;
@@ -410,7 +474,8 @@ static tern_status shake_hands(tn_mcp_client *c, int64_t wait_ms, bool *has_tool
     return TERN_OK;
 }
 
-static tern_status list(tn_mcp_client *c, int64_t wait_ms, tern_error *err) {
+/* All pages together have the time of w. Where it fails the tools of before stay. */
+static tern_status list(tn_mcp_client *c, patience w, tern_error *err) {
     json_t *all = json_array(), *cursor = NULL;
     tern_status st = TERN_OK;
     pthread_mutex_lock(&c->mu);
@@ -420,78 +485,102 @@ static tern_status list(tn_mcp_client *c, int64_t wait_ms, tern_error *err) {
         json_t *params = json_object(), *reply;
         if (cursor) tn_json_set(&params, "cursor", cursor);
         cursor = NULL;
-        st = ask(c, "tools/list", params, wait_ms, NULL, NULL, &reply, err);
-        if (st == TERN_OK) st = tn_mcp_read_tools(reply, &all, err);
+        st = ask(c, "tools/list", params, w, &reply, err);
+        if (st == TERN_OK) st = tn_mcp_read_tools(c->name, reply, &all, err);
         if (st == TERN_OK) cursor = json_incref(json_object_get(reply, "nextCursor"));
         json_decref(reply);
-        if (!json_is_string(cursor) || json_array_size(all) >= TN_MCP_LISTED) break;
+        if (!json_is_string(cursor) || json_array_size(all) > TN_MCP_LISTED) break;
+        if (st == TERN_OK && is_stopped(&w)) st = tn_fail(err, TERN_E_CANCELLED, "%s: stopped", c->name);
+        else if (st == TERN_OK && tn_now_ns() > w.until_ns)
+            st = tn_fail(err, TERN_E_IO, "%s did not tell all its tools within %.0f s", c->name,
+                         (double)w.wait_ms / 1e3);
     }
     json_decref(cursor);
     pthread_mutex_lock(&c->mu);
     if (st == TERN_OK) {
+        c->more = json_array_size(all) > TN_MCP_LISTED;
+        if (c->more) json_array_remove(all, TN_MCP_LISTED);
         json_decref(c->tools);
         c->tools = all;
     } else {
+        c->stale = c->stale || st == TERN_E_CANCELLED;
         json_decref(all);
     }
     pthread_mutex_unlock(&c->mu);
     return st;
 }
 
-tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, tern_error *err) {
+/* Begins with a program that has just been started. */
+static tern_status meet(tn_mcp_client *c, patience w, tern_error *err) {
     bool has_tools = false;
     TN_FAIL_IF(!start_thread(c), err, TERN_E_MEMORY, "no thread to listen to %s with", c->name);
-    pthread_mutex_lock(&c->calling);
-    tern_status st = shake_hands(c, wait_ms, &has_tools, err);
-    if (st == TERN_OK && has_tools) st = list(c, wait_ms, err);
-    pthread_mutex_unlock(&c->calling);
+    TN_TRY(shake_hands(c, w, &has_tools, err));
+    return has_tools ? list(c, w, err) : TERN_OK;
+}
+
+tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, bool (*stop)(void *user), void *user,
+                               tern_error *err) {
+    const patience w = wait_for(wait_ms, stop, user);
+    TN_TRY(take_turn(c, &w, err));
+    tern_status st = meet(c, w, err);
+    give_turn(c);
     return st;
 }
 
 void tn_mcp_client_revives(tn_mcp_client *c) { c->revives = c->command != NULL; }
 
-/* Starts the program again where it has ended. Holds `calling`. */
-static tern_status revive(tn_mcp_client *c, int64_t wait_ms, tern_error *err) {
-    bool has_tools;
+/* Starts the program again where it has ended. One that cannot be met is ended, and the next call tries again. */
+static tern_status revive(tn_mcp_client *c, patience w, tern_error *err) {
     pthread_mutex_lock(&c->mu);
     bool dead = c->dead;
     pthread_mutex_unlock(&c->mu);
-    if (!dead || !c->revives || !c->has_thread) return TERN_OK;
-    pthread_join(c->thread, NULL); /* nobody listens any more, and so nobody else is here */
-    c->has_thread = false;
-    tn_child_end(&c->child, 0);
-    for (int i = 0; i < 2; i++) close(c->wake[i]), c->wake[i] = -1;
+    if (!dead || !c->revives) return TERN_OK;
+    end_program(c, 0);
     TN_TRY(tn_child_start(c->command, &c->child, err));
     pthread_mutex_lock(&c->mu);
     c->line.n = c->told.n = 0;
-    c->too_long = c->dead = false;
+    c->too_long = c->dead = c->ends = false;
     c->how[0] = c->last[0] = 0;
     pthread_mutex_unlock(&c->mu);
-    TN_FAIL_IF(!start_thread(c), err, TERN_E_MEMORY, "no thread to listen to %s with", c->name);
-    TN_TRY(shake_hands(c, wait_ms, &has_tools, err));
-    return has_tools ? list(c, wait_ms, err) : TERN_OK;
+    tern_status st = meet(c, w, err);
+    if (st == TERN_OK) return st;
+    end_program(c, 0);
+    pthread_mutex_lock(&c->mu);
+    c->dead = true;
+    pthread_mutex_unlock(&c->mu);
+    return st;
 }
 
-json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms) {
+json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms, bool (*stop)(void *user), void *user) {
     tern_error err;
-    bool asks = wait_ms && !pthread_mutex_trylock(&c->calling);
     pthread_mutex_lock(&c->mu);
-    bool stale = c->stale && !c->dead;
+    bool asks = wait_ms && c->stale && !c->dead && !c->busy; /* else those of before */
+    c->busy = c->busy || asks;
     pthread_mutex_unlock(&c->mu);
-    if (asks && stale) (void)list(c, wait_ms, &err); /* else those of before */
-    if (asks) pthread_mutex_unlock(&c->calling);
+    if (asks) (void)list(c, wait_for(wait_ms, stop, user), &err);
+    if (asks) give_turn(c);
     pthread_mutex_lock(&c->mu);
     json_t *v = json_incref(c->tools);
     pthread_mutex_unlock(&c->mu);
     return v;
 }
 
+bool tn_mcp_client_has_more(tn_mcp_client *c) {
+    pthread_mutex_lock(&c->mu);
+    bool more = c->more;
+    pthread_mutex_unlock(&c->mu);
+    return more;
+}
+
 tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *arguments, int64_t wait_ms,
                                bool (*stop)(void *user), void *user, json_t **result, tern_error *err) {
-    pthread_mutex_lock(&c->calling);
-    tern_status st = revive(c, wait_ms, err);
+    patience w = wait_for(wait_ms, stop, user);
+    *result = NULL;
+    tern_status st = take_turn(c, &w, err);
+    if (st != TERN_OK) return json_decref(arguments), st;
+    st = revive(c, wait_for(wait_ms, stop, user), err);
     if (st != TERN_OK) {
-        pthread_mutex_unlock(&c->calling);
+        give_turn(c);
         json_decref(arguments);
         return st;
     }
@@ -503,10 +592,10 @@ tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *argum
     st = ask(c, "tools/call",
              tn_json_pack("{s:s, s:o, s:{s:I}}", "name", tool, "arguments", arguments, "_meta",
                           "progressToken", id),
-             wait_ms, stop, user, result, err);
+             wait_for(wait_ms, stop, user), result, err);
     pthread_mutex_lock(&c->mu);
     c->patient = false;
     pthread_mutex_unlock(&c->mu);
-    pthread_mutex_unlock(&c->calling);
+    give_turn(c);
     return st;
 }

@@ -12,12 +12,13 @@
 #ifndef TN_SERVER_MCP_CLIENT_H
 #define TN_SERVER_MCP_CLIENT_H
 
+#include "base/child.h"
 #include "base/json.h"
 
 enum {
     TN_MCP_LINE = 8 << 20,     /* bytes of a message */
     TN_MCP_UNASKED = 64 << 20, /* bytes that a server may say while nobody asks */
-    TN_MCP_LISTED = 256,       /* tools of a server */
+    TN_MCP_LISTED = 128,       /* tools of a server */
     TN_MCP_WAIT_MS = 120000    /* for a reply, or that a call says that it goes on */
 };
 
@@ -28,17 +29,24 @@ tern_status tn_mcp_client_start(const char *name, const char *command, tn_mcp_cl
 /* The same without a program: what it says is given to tn_mcp_client_hear. */
 tern_status tn_mcp_client_new(const char *name, tn_mcp_client **out, tern_error *err);
 void tn_mcp_client_close(tn_mcp_client **c);
+const tn_child *tn_mcp_client_child(const tn_mcp_client *c); /* borrowed */
 
 const char *tn_mcp_client_name(const tn_mcp_client *c);
-/* Waits until the server has told its tools. Where it fails the client has none, and every call says why. */
-tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, tern_error *err);
+/* Waits until the server has told its tools, or stop(user), which may be NULL. Where it fails the client has none, and every
+ * call says why. */
+tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, bool (*stop)(void *user), void *user,
+                               tern_error *err);
 /* [{name, title, description, inputSchema}], of which title and description may be null; a reference of the caller's.
- * Where the server said that they changed they are listed again, unless wait_ms is 0 or a call goes on. */
-json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms);
+ * Where the server said that they changed they are listed again, within wait_ms in all and until stop(user), unless wait_ms
+ * is 0 or a call goes on. */
+json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms, bool (*stop)(void *user), void *user);
+/* Did the server list more than TN_MCP_LISTED tools? The others are left out. */
+bool tn_mcp_client_has_more(tn_mcp_client *c);
 /* From now on a program that has ended is started again by the next call. Of use where programs can still be started. */
 void tn_mcp_client_revives(tn_mcp_client *c);
 /* Calls a tool. It takes arguments. *result: what the server returned, the caller's. It waits until stop(user), which
- * may be NULL, and tells the server that nobody waits any more; TERN_E_CANCELLED then. */
+ * may be NULL, and tells the server that nobody waits any more; TERN_E_CANCELLED then. stop also ends the waiting for the
+ * calls of others, and for a program that starts again. It must not ask this client. */
 tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *arguments, int64_t wait_ms,
                                bool (*stop)(void *user), void *user, json_t **result, tern_error *err);
 
@@ -56,7 +64,8 @@ char *tn_mcp_client_told(tn_mcp_client *c);
 /* What a tool's result says, as text: parts of text as lines, of others what they are; at most `most` bytes, the end of a
  * longer one is cut and that is said. The caller's, to be freed with free. *failed: the tool says so of itself. */
 tern_status tn_mcp_result_text(const json_t *result, size_t most, char **text, bool *failed, tern_error *err);
-/* The tools of a reply to tools/list, those that can be used, appended to *list. */
-tern_status tn_mcp_read_tools(const json_t *reply, json_t **list, tern_error *err);
+/* The tools of a reply of server `name` to tools/list, those that can be used, appended to *list: one more than
+ * TN_MCP_LISTED at most. */
+tern_status tn_mcp_read_tools(const char *name, const json_t *reply, json_t **list, tern_error *err);
 
 #endif

@@ -25,7 +25,7 @@ static json_t *beginning(const json_t *text, size_t most) {
 static bool name_ok(const json_t *name) {
     const char *p = json_string_value(name);
     size_t n = json_string_length(name);
-    bool ok = p && n && n <= NAME && strlen(p) == n;
+    bool ok = p && n && n <= NAME && strlen(p) == n && strcmp(p, "*") != 0; /* which stands for every tool */
     for (size_t i = 0; ok && i < n; i++) ok = (unsigned char)p[i] > 0x20 && p[i] != 0x7f;
     return ok;
 }
@@ -50,10 +50,10 @@ static json_t *read_tool(const json_t *t, bool *usable) {
                         beginning(json_object_get(t, "description"), DESCRIPTION), "inputSchema", schema);
 }
 
-tern_status tn_mcp_read_tools(const json_t *reply, json_t **all, tern_error *err) {
+tern_status tn_mcp_read_tools(const char *name, const json_t *reply, json_t **all, tern_error *err) {
     const json_t *tools = json_object_get(reply, "tools");
-    TN_FAIL_IF(!json_is_array(tools), err, TERN_E_FORMAT, "its list of tools is none");
-    for (size_t i = 0; i < json_array_size(tools) && json_array_size(*all) < TN_MCP_LISTED; i++) {
+    TN_FAIL_IF(!json_is_array(tools), err, TERN_E_FORMAT, "%s: its reply has no list of tools", name);
+    for (size_t i = 0; i < json_array_size(tools) && json_array_size(*all) <= TN_MCP_LISTED; i++) {
         bool usable;
         json_t *t = read_tool(json_array_get(tools, i), &usable);
         if (usable) tn_json_append(all, t);

@@ -2,19 +2,28 @@
 
 #include "server/mcp_client.h"
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { OPEN_MS = 30000, ALLOWED = 256, NAME = 32, MODEL_NAME = 64 };
 
+typedef struct allowance {
+    char *name;
+    bool exact; /* else NAME.* is every tool of NAME */
+} allowance;
+
 struct tn_mcp_servers {
     tn_mcp_client *at[TN_MCP_SERVERS];
+    uint64_t commands[TN_MCP_SERVERS]; /* hashes of them */
     size_t n;
+    atomic_bool hurries; /* set once */
     pthread_mutex_t mu;
     /* guarded */
-    char *allowed[ALLOWED];
+    allowance allowed[ALLOWED];
     size_t n_allowed;
 };
 
@@ -31,12 +40,19 @@ static size_t name_of(const char *text, char ends) {
     return n && n < NAME && text[n] == ends ? n : 0;
 }
 
-static tern_status allow(tn_mcp_servers *s, const char *name, tern_error *err) {
+static tern_status allow(tn_mcp_servers *s, const char *name, bool exact, tern_error *err) {
     TN_FAIL_IF(s->n_allowed == ALLOWED, err, TERN_E_LIMIT, "more than %d tools are allowed by name", ALLOWED);
     char *copy = strdup(name);
     TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for the name of a tool");
-    s->allowed[s->n_allowed++] = copy;
+    s->allowed[s->n_allowed++] = (allowance){copy, exact};
     return TERN_OK;
+}
+
+/* FNV-1a. It tells commands apart; nobody is kept from making two that are alike. */
+static uint64_t hash_of(const char *text) {
+    uint64_t h = 0xcbf29ce484222325;
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3;
+    return h;
 }
 
 static tern_status add(tn_mcp_servers *s, const char *given, tern_error *err) {
@@ -54,6 +70,7 @@ static tern_status add(tn_mcp_servers *s, const char *given, tern_error *err) {
     TN_FAIL_IF(!given[n + 1 + strspn(given + n + 1, " ")], err, TERN_E_INVALID,
                "--mcp %s: there is no command", given);
     TN_TRY(tn_mcp_client_start(name, given + n + 1, &s->at[s->n], err));
+    s->commands[s->n] = hash_of(given + n + 1);
     s->n++;
     return TERN_OK;
 }
@@ -81,24 +98,43 @@ tern_status tn_mcp_servers_start(const char *const *given, const char *const *al
     for (; st == TERN_OK && *given; given++) st = add(s, *given, err);
     for (; st == TERN_OK && *allowed; allowed++) {
         st = check_allowed(s, *allowed, err);
-        if (st == TERN_OK) st = allow(s, *allowed, err);
+        if (st == TERN_OK) st = allow(s, *allowed, false, err);
     }
     if (st != TERN_OK) tn_mcp_servers_close(out);
     return st;
 }
 
-void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char *line), void *user) {
+void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char *line),
+                         bool (*stop)(void *user), void *user) {
+    char line[sizeof((tern_error *)0)->message + 80];
+    size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {
+        const char *name = tn_mcp_client_name(s->at[i]);
         tern_error err;
-        char line[sizeof err.message + 80];
-        if (tn_mcp_client_open(s->at[i], OPEN_MS, &err) == TERN_OK) continue;
-        snprintf(line, sizeof line, "there are no tools of %s", err.message);
-        tell(user, line);
+        tern_status st = tn_mcp_client_open(s->at[i], OPEN_MS, stop, user, &err);
+        if (st != TERN_OK) snprintf(line, sizeof line, "the tools of %s are missing: %s", name, err.message);
+        else if (tn_mcp_client_has_more(s->at[i]))
+            snprintf(line, sizeof line, "%s has more than %d tools: the others are left out", name,
+                     TN_MCP_LISTED);
+        else line[0] = 0;
+        if (line[0]) tell(user, line);
+        json_t *tools = tn_mcp_client_tools(s->at[i], 0, NULL, NULL);
+        n += json_array_size(tools);
+        json_decref(tools);
     }
+    snprintf(line, sizeof line, "there are %zu tools: those after the first %d are left out", n,
+             TN_MCP_TOOLS);
+    if (n > TN_MCP_TOOLS) tell(user, line);
 }
 
 void tn_mcp_servers_revive(tn_mcp_servers *s) {
     for (size_t i = 0; i < s->n; i++) tn_mcp_client_revives(s->at[i]);
+}
+
+tern_status tn_mcp_servers_guard(const tn_mcp_servers *s, tern_error *err) {
+    const tn_child *all[TN_MCP_SERVERS];
+    for (size_t i = 0; i < s->n; i++) all[i] = tn_mcp_client_child(s->at[i]);
+    return tn_child_guard(all, s->n, err);
 }
 
 void tn_mcp_servers_close(tn_mcp_servers **ps) {
@@ -106,7 +142,7 @@ void tn_mcp_servers_close(tn_mcp_servers **ps) {
     *ps = NULL;
     if (!s) return;
     for (size_t i = 0; i < s->n; i++) tn_mcp_client_close(&s->at[i]);
-    for (size_t i = 0; i < s->n_allowed; i++) free(s->allowed[i]);
+    for (size_t i = 0; i < s->n_allowed; i++) free(s->allowed[i].name);
     pthread_mutex_destroy(&s->mu);
     free(s);
 }
@@ -121,67 +157,91 @@ const json_t *tn_mcp_servers_find(const json_t *list, const char *name) {
     return NULL;
 }
 
-static size_t n_of_this_tool(const json_t *list, const char *tool) {
-    size_t n = 0;
-    for (size_t i = 0; i < json_array_size(list); i++)
-        n += !strcmp(json_string_value(json_object_get(json_array_get(list, i), "tool")), tool);
-    return n;
+/* How often names occur: {name: times}. */
+static void count(json_t **times, const char *name) {
+    const json_int_t n = json_integer_value(json_object_get(*times, name));
+    tn_json_set(times, name, json_integer(n + 1));
 }
 
-/* The model's name of a tool, which no entry before has. */
-static void name_it(const json_t *list, const json_t *entry, char out[MODEL_NAME + 1]) {
+/* The model's name of a tool. own: no other tool is called so. */
+static void name_it(const json_t *entry, bool own, char out[MODEL_NAME + 1]) {
     const char *server = json_string_value(json_object_get(entry, "server")),
                *tool = json_string_value(json_object_get(entry, "tool"));
-    bool own = strlen(tool) <= MODEL_NAME && n_of_this_tool(list, tool) == 1;
+    own = own && strlen(tool) <= MODEL_NAME;
     for (const char *p = tool; *p; p++) own = own && plain(*p);
     int most = MODEL_NAME - (own ? 0 : (int)strlen(server) + 1);
     snprintf(out, MODEL_NAME + 1, "%.*s%s%.*s", own ? 0 : NAME, server, own ? "" : "_", most, tool);
     for (char *p = out; *p; p++)
         if (!plain(*p)) *p = '_';
-    for (int k = 2; k < 1000; k++) {
-        size_t n = strlen(out);
-        bool taken = false;
-        for (size_t i = 0; i < json_array_size(list) && !taken; i++) {
-            const json_t *t = json_array_get(list, i);
-            const char *name = json_string_value(json_object_get(t, "name"));
-            if (t == entry) break;
-            taken = name && !strcmp(name, out);
-        }
-        if (!taken) return;
-        char number[8];
-        int w = snprintf(number, sizeof number, "_%d", k);
-        if (n + (size_t)w > MODEL_NAME) n = MODEL_NAME - (size_t)w;
-        memcpy(out + n, number, (size_t)w + 1);
+}
+
+/* Makes it a name that no entry before has. The next number of a name that many share is looked up, not tried for. */
+static void tell_apart(json_t **taken, char name[MODEL_NAME + 1]) {
+    char first[MODEL_NAME + 1];
+    const size_t all = strlen(name);
+    memcpy(first, name, all + 1);
+    for (json_int_t k; (k = json_integer_value(json_object_get(*taken, name)));) {
+        char number[24];
+        const json_int_t shared = json_integer_value(json_object_get(*taken, first));
+        const size_t w = (size_t)snprintf(number, sizeof number, "_%lld", (long long)shared + 1);
+        memcpy(name + (all + w > MODEL_NAME ? MODEL_NAME - w : all), number, w + 1);
+        tn_json_set(taken, first, json_integer(shared + 1));
+        if (!*taken) return;
+    }
+    count(taken, name);
+}
+
+static void put_tools(tn_mcp_client *c, const json_t *tools, json_t **list, json_t **times) {
+    const json_t *t;
+    size_t k;
+    json_array_foreach(tools, k, t) {
+        if (json_array_size(*list) == TN_MCP_TOOLS) return;
+        count(times, json_string_value(json_object_get(t, "name")));
+        tn_json_append(list, tn_json_pack("{s:s, s:s, s:O, s:O, s:O, s:O}", "name", "", "server",
+                                          tn_mcp_client_name(c), "tool", json_object_get(t, "name"), "title",
+                                          json_object_get(t, "title"), "description",
+                                          json_object_get(t, "description"), "inputSchema",
+                                          json_object_get(t, "inputSchema")));
     }
 }
 
-json_t *tn_mcp_servers_list(tn_mcp_servers *s, bool fresh) {
-    json_t *list = json_array();
+void tn_mcp_servers_hurry(tn_mcp_servers *s) { atomic_store(&s->hurries, true); }
+
+/* Who waits for a list. */
+typedef struct waiter {
+    tn_mcp_servers *s;
+    bool (*stop)(void *user);
+    void *user;
+} waiter;
+
+static bool is_over(void *user) {
+    const waiter *w = user;
+    return atomic_load(&w->s->hurries) || (w->stop && w->stop(w->user));
+}
+
+json_t *tn_mcp_servers_list(tn_mcp_servers *s, bool fresh, bool (*stop)(void *user), void *user) {
+    json_t *list = json_array(), *times = json_object(), *taken = json_object();
+    waiter w = {s, stop, user};
     for (size_t i = 0; s && i < s->n; i++) {
-        json_t *tools = tn_mcp_client_tools(s->at[i], fresh ? OPEN_MS : 0), *t;
-        size_t k;
-        json_array_foreach(tools, k, t) {
-            tn_json_append(&list,
-                           tn_json_pack("{s:s, s:s, s:O, s:O, s:O, s:O}", "name", "", "server",
-                                        tn_mcp_client_name(s->at[i]), "tool", json_object_get(t, "name"),
-                                        "title", json_object_get(t, "title"), "description",
-                                        json_object_get(t, "description"), "inputSchema",
-                                        json_object_get(t, "inputSchema")));
-        }
+        json_t *tools = tn_mcp_client_tools(s->at[i], fresh ? OPEN_MS : 0, is_over, &w);
+        put_tools(s->at[i], tools, &list, &times);
         json_decref(tools);
     }
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    bool ok = list && times && taken;
+    for (size_t i = 0; ok && i < json_array_size(list); i++) {
         char name[MODEL_NAME + 1];
         json_t *t = json_incref(json_array_get(list, i));
-        name_it(list, t, name);
+        const char *tool = json_string_value(json_object_get(t, "tool"));
+        name_it(t, json_integer_value(json_object_get(times, tool)) == 1, name);
+        tell_apart(&taken, name);
         tn_json_set(&t, "name", tn_json_string(name, strlen(name)));
         if (t) tn_json_set(&t, "allowed", json_boolean(tn_mcp_servers_allows(s, t)));
-        bool ok = t != NULL;
+        ok = t && taken;
         json_decref(t);
-        if (ok) continue;
-        json_decref(list);
-        return NULL;
     }
+    json_decref(times);
+    json_decref(taken);
+    if (!ok) json_decref(list), list = NULL;
     return list;
 }
 
@@ -211,8 +271,9 @@ bool tn_mcp_servers_allows(tn_mcp_servers *s, const json_t *entry) {
     bool may = false;
     pthread_mutex_lock(&s->mu);
     for (size_t i = 0; i < s->n_allowed && !may; i++) {
-        const char *a = s->allowed[i];
-        may = !strncmp(a, server, n) && a[n] == '.' && (!strcmp(a + n + 1, "*") || !strcmp(a + n + 1, tool));
+        const char *a = s->allowed[i].name;
+        bool every = !s->allowed[i].exact && !strncmp(a, server, n) && !strcmp(a + n, ".*");
+        may = every || (!strncmp(a, server, n) && a[n] == '.' && !strcmp(a + n + 1, tool));
     }
     pthread_mutex_unlock(&s->mu);
     return may;
@@ -223,9 +284,18 @@ bool tn_mcp_servers_allow(tn_mcp_servers *s, const json_t *entry) {
     tern_error err;
     tn_mcp_user_name(entry, name);
     pthread_mutex_lock(&s->mu);
-    bool ok = allow(s, name, &err) == TERN_OK;
+    bool ok = allow(s, name, true, &err) == TERN_OK;
     pthread_mutex_unlock(&s->mu);
     return ok;
+}
+
+void tn_mcp_servers_kept_name(const tn_mcp_servers *s, const json_t *entry, char out[TN_MCP_KEPT_NAME]) {
+    const char *server = json_string_value(json_object_get(entry, "server"));
+    char name[TN_MCP_USER_NAME];
+    size_t i = 0;
+    tn_mcp_user_name(entry, name);
+    while (i < s->n && strcmp(tn_mcp_client_name(s->at[i]), server)) i++;
+    snprintf(out, TN_MCP_KEPT_NAME, "%s %016" PRIx64, name, i < s->n ? s->commands[i] : 0);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------ */

@@ -13,10 +13,12 @@
 
 enum {
     TN_MCP_SERVERS = 16,
+    TN_MCP_TOOLS = 512,     /* of all of them */
     TN_MCP_ROUNDS = 16,     /* times that one question may lead to calls */
     TN_MCP_CALLS = 16,      /* calls of one round */
     TN_MCP_TEXT = 32 << 10, /* bytes of a result */
-    TN_MCP_USER_NAME = 64 + 1 + 128 + 1
+    TN_MCP_USER_NAME = 64 + 1 + 128 + 1,
+    TN_MCP_KEPT_NAME = TN_MCP_USER_NAME + 1 + 16
 };
 
 typedef struct tn_mcp_servers tn_mcp_servers;
@@ -25,15 +27,21 @@ typedef struct tn_mcp_servers tn_mcp_servers;
  * one thread. TERN_E_INVALID says which of them is wrong. */
 tern_status tn_mcp_servers_start(const char *const *given, const char *const *allowed, tn_mcp_servers **out,
                                  tern_error *err);
-/* Lists the tools of each. One that fails is told of and has none. */
-void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char *line), void *user);
-/* One that ends is started again by the next call of a tool of its. Not in a process that may start no other. */
+/* Lists the tools of each, until stop(user), which may be NULL. One that fails is told of and has none. */
+void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char *line),
+                         bool (*stop)(void *user), void *user);
+/* One that ends is started again by the next call of one of its tools. Not in a process that may start no other. */
 void tn_mcp_servers_revive(tn_mcp_servers *s);
+/* For such a process (base/child.h): the programs end with it. While there is one thread. */
+tern_status tn_mcp_servers_guard(const tn_mcp_servers *s, tern_error *err);
 void tn_mcp_servers_close(tn_mcp_servers **s);
 
 /* [{name: the model's, server, tool, title, description, inputSchema, allowed}]; NULL: no memory. fresh: servers whose tools
- * changed are asked again, which may take a while. s may be NULL. */
-json_t *tn_mcp_servers_list(tn_mcp_servers *s, bool fresh);
+ * changed are asked again, which may take a while: nothing is to be locked meanwhile, and stop(user), which may be NULL, ends
+ * it with the tools of before. s may be NULL. */
+json_t *tn_mcp_servers_list(tn_mcp_servers *s, bool fresh, bool (*stop)(void *user), void *user);
+/* From now on nobody waits for such a list: the process ends. */
+void tn_mcp_servers_hurry(tn_mcp_servers *s);
 /* Of such a list, the tools as OpenAI's API has them; NULL: no memory. */
 json_t *tn_mcp_servers_tools(const json_t *list);
 /* The entry that the model means, borrowed; NULL: there is none. */
@@ -41,7 +49,11 @@ const json_t *tn_mcp_servers_find(const json_t *list, const char *model_name);
 /* SERVER.TOOL of an entry. */
 void tn_mcp_user_name(const json_t *entry, char out[TN_MCP_USER_NAME]);
 
-/* Lets a tool be called without asking, until the program ends. */
+/* SERVER.TOOL and a hash of the server's command: what is kept of an answer, so that it holds for no other program that
+ * gets the server's name later. */
+void tn_mcp_servers_kept_name(const tn_mcp_servers *s, const json_t *entry, char out[TN_MCP_KEPT_NAME]);
+
+/* Lets exactly this tool be called without asking, until the program ends. */
 bool tn_mcp_servers_allow(tn_mcp_servers *s, const json_t *entry);
 bool tn_mcp_servers_allows(tn_mcp_servers *s, const json_t *entry);
 

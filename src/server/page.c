@@ -194,7 +194,7 @@ static int64_t resident_bytes(void) {
 
 /* The tools that answers may call, without their schemas. */
 static json_t *tools_of(tn_page *p) {
-    json_t *all = tn_mcp_servers_list(p->tools, false), *list = json_array();
+    json_t *all = tn_mcp_servers_list(p->tools, false, NULL, NULL), *list = json_array();
     for (size_t i = 0; i < json_array_size(all); i++) {
         json_t *t = json_array_get(all, i);
         tn_json_append(&list,

@@ -19,7 +19,7 @@ def tool(name, **arguments):
 
 saying.write(MODEL, {"A": ['<tool_call>{"name": "add", "argu', 'ments": {"a": 2, ', '"b": 3}}', "</tool_call>"], "5": ["It is five."], ".": ["It may not be."], "H": ["Hello."], "F": ["I look. ", tool("fail")], "e": ["It failed."],
                      "L": [tool("echo", text="L")], "X": [tool("nosuch")], "T": [tool("hang")], "O": [tool("t_odd_name")], "G": [tool("grow")], "2": [tool("echo", text="a"), "\n", tool("echo", text="5") + " "],
-                     "9": ["Nine."], "]": ["It was long."], "E": [tool("echo", text="\x1b[2J\u202eevil H")], "3": ["Three."], "W": [tool("echo", text="x" * 188 + "\u202e 5")], "M": [tool("echo", text="m" * 1989 + "\u202e" + "m" * 300 + "\u202e" + "m" * 1996 + "5")], "t": ["A list."], "s": ["So."], "8": [tool("later")]}, context=16384)
+                     "9": ["Nine."], "]": ["It was long."], "E": [tool("echo", text="\x1b[2J\u202eevil H")], "3": ["Three."], "W": [tool("echo", text="x" * 188 + "\u202e 5")], "M": [tool("echo", text="m" * 1989 + "\u202e" + "m" * 300 + "\u202e" + "m" * 1996 + "5")], "t": ["A list."], "s": ["So."], "8": [tool("later")], "U": [tool("echo", text="a\u200eb\u2028c\u3164d\U000e00415")]}, context=16384)
 
 
 def mcp(way="good", name="t"):
@@ -97,6 +97,15 @@ for way, told in (("dies", "t ended with status 3: the disk is on fire"), ("garb
     out, err = chat("A\nH\n/history\n", *mcp(way), "--mcp-allow", "t.*")
     same(out.splitlines()[-1], "Hello.", way)
     assert told in err, (way, err[-600:])
+same(chat("A\n", *mcp("logs"), "--mcp-allow", "t.*")[0], "It is five.\n", "logs that begin with brackets")
+sent()
+# Tools that leave no room are not the message's fault.
+out, err = chat("H\n", *mcp("wide"), "-c", "2000", status=1)
+assert "the 40 tools of t take " in err and "-c N" in err and "this message has" not in err, err
+out, err = chat("H" * 3000 + "\n", *mcp(), "-c", "2000", status=1)
+assert "this message has" in err and "tools of" not in err, err
+out, err = chat("H\n", *mcp("many"), "-c", "16384")
+assert "tern: t has more than 128 tools: the others are left out" in err, err
 # One that has ended is started again by the next call.
 sent()
 chat("A\nA\n", *mcp("dies"), "--mcp-allow", "t.*")
@@ -112,7 +121,7 @@ for way, told in (("ends", "t ended with status 4: cannot find [31mits settings"
     same(out, "Hello.\n", way)
     assert told in err, err
 out, err = chat("H\n", "--mcp", "t=/no/such/program")
-assert "there are no tools of t ended with status 127" in err, err
+assert "the tools of t are missing: t ended with status 127" in err, err
 sent()
 
 
@@ -153,8 +162,9 @@ class Screen:
 ASK = "(a)lways: "
 s = Screen(*mcp())
 s.until("> "), s.type("A\r"), s.until('t.add {"a": 2, "b": 3}'), s.until(ASK), s.type("\r"), s.until("It may not be.")
-s.until("> "), s.type("A\r"), s.until(ASK), s.type("yes, but\r"), s.until("It may not be.")
-s.until("> "), s.type("A\r"), s.until(ASK), s.type("y\r"), s.until("It is five.")
+s.until("> "), s.type("A\r"), s.until(ASK), s.type("yes, but\r"), s.until("Please type y, n or a."), s.until(ASK), s.type("perhaps\r"), s.until("that counts as no"), s.until("It may not be.")
+s.until("> "), s.type("A\r"), s.until(ASK), s.type("yes" + " " * 80 + "no\r"), s.until("Please type"), s.until(ASK), s.type("No\r"), s.until("It may not be.")
+s.until("> "), s.type("A\r"), s.until(ASK), s.type("what\r"), s.until(ASK), s.type(" Yes \r"), s.until("It is five.")
 s.until("> "), s.type("A\r"), s.until(ASK), s.type("\x03"), s.until("stopped")
 s.until("> "), s.type("A\r"), s.until(ASK), s.type("a\r"), s.until("It is five.")
 s.until("> "), s.type("A\r"), s.until("t.add"), s.until("It is five.")  # always is always
@@ -162,6 +172,14 @@ s.until("> "), s.type("2\r"), s.until("t.echo"), s.until(ASK), s.type("n\r"), s.
 s.until("> "), s.type("/tools\r"), s.until("t.add (allowed)"), s.until("t.echo: Says")
 same(s.leave(), 0, "leaving")
 same(len(calls(sent())), 4, "calls with leave")
+# A server that does not tell its tools again: Ctrl-C ends the wait, and the conversation goes on.
+s = Screen(*mcp("stalls"))
+s.until("> "), s.type("H\r")
+while sum('"tools/list"' in x for x in (open(LOG).read().splitlines() if os.path.exists(LOG) else [])) < 5:
+    pass
+s.type("\x03"), s.until("those of before are used"), s.until("Hello.")
+same(s.leave(), 0, "after a list that hung")
+sent()
 # A call that hangs ends by Ctrl-C, and the server is told.
 s = Screen(*mcp(), "--mcp-allow", "t.*")
 s.until("> "), s.type("T\r"), s.until("t.hang {}")
@@ -175,6 +193,7 @@ s = Screen(*mcp("escapes"), "-c", "12000")
 s.until("> "), s.type("E\r"), s.until("\\u001b[2J\\xe2\\x80\\xaeevil H"), s.until(ASK), s.type("y\r"), s.until("It is five.")
 s.until("> "), s.type("/history\r"), s.until("red"), s.until("It is five.")
 s.until("> "), s.type("W\r"), s.until("xx\\xe2\\x80\\xae 5"), s.until(ASK), s.type("n\r"), s.until("It may not be.")  # wherever it is cut
+s.until("> "), s.type("U\r"), s.until("a\\xe2\\x80\\x8eb\\xe2\\x80\\xa8c\\xe3\\x85\\xa4d\\xf3\\xa0\\x81\\x815"), s.until(ASK), s.type("n\r"), s.until("It may not be.")  # nor what nobody sees
 s.until("> "), s.type("M\r"), s.until("bytes more]"), s.until(ASK), s.type("n\r"), s.until("It may not be.")
 same(s.leave(), 0, "escapes")
 assert b"\x1b]0;" not in s.all and b"\x1b[31m" not in s.all and "\u202e".encode() not in s.all, s.all

@@ -100,6 +100,49 @@ static void which_are_harmful(void **state) {
     }
 }
 
+/* What nobody sees, besides. */
+static void unseen(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {{"a", 0},
+                 {"\n", 1},
+                 {"\xe2\x80\xae", 3},
+                 {"\xc2\xad", 2},
+                 {"\xc2\xae", 0},
+                 {"\xd8\x9b", 0},
+                 {"\xd8\x9c", 2},
+                 {"\xe1\x85\x9e", 0},
+                 {"\xe1\x85\x9f", 3},
+                 {"\xe1\xa0\x8b", 3},
+                 {"\xe1\xa0\x90", 0},
+                 {"\xe2\x80\x8a", 0},
+                 {"\xe2\x80\x8b", 3},
+                 {"\xe2\x80\x8f", 3},
+                 {"\xe2\x80\x90", 0},
+                 {"\xe2\x80\xa8", 3},
+                 {"\xe2\x80\xa9", 3},
+                 {"\xe2\x80\xaf", 0},
+                 {"\xe2\x81\x9f", 0},
+                 {"\xe2\x81\xa0", 3},
+                 {"\xe2\x81\xaf", 3},
+                 {"\xe3\x85\xa3", 0},
+                 {"\xe3\x85\xa4", 3},
+                 {"\xef\xbb\xbf", 3},
+                 {"\xef\xbe\xa0", 3},
+                 {"\xef\xbe\xa1", 0},
+                 {"\xf3\xa0\x80\x80", 4},
+                 {"\xf3\xa0\x81\xbf", 4},
+                 {"\xf3\xa0\x82\x80", 0},
+                 {"\xf0\x9f\x98\x80", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n = strlen(cases[i].text);
+        assert_int_equal(unseen_bytes(cases[i].text, n), cases[i].n);
+        if (n > 1) assert_int_equal(unseen_bytes(cases[i].text, n - 1), 0); /* not whole */
+    }
+}
+
 /* Random bytes, cut at random: the escapes are the renderer's own, and cutting changes nothing. */
 static void random_bytes(void **state) {
     (void)state;
@@ -123,6 +166,7 @@ static void random_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(styles), cmocka_unit_test(harmless),
-                                       cmocka_unit_test(which_are_harmful), cmocka_unit_test(random_bytes)};
+                                       cmocka_unit_test(which_are_harmful), cmocka_unit_test(unseen),
+                                       cmocka_unit_test(random_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

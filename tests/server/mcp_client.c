@@ -8,8 +8,15 @@
 #include "server/mcp_client.h"
 #include "server/mcp_servers.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static tn_mcp_client *client(void) {
     tn_mcp_client *c;
@@ -47,6 +54,10 @@ static void test_lines(void **state) {
          "starting...\n\n  \r\n{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n{\"id\":\"1\",\"result\":{}}\n"
          "{\"method\":\"notifications/message\",\"params\":{}}\n[]\n[1,null]\n{\"id\":1.0,\"result\":{}}\n");
     assert_int_equal(reply(c, &err), 0);
+    /* logs with brackets, and messages that are no reply */
+    hear(c, "[INFO] starting\n{debug} x\n{\"level\":\"info\",\"id\":1}\n[\n{\"x\": 1\n"
+            "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{]\n");
+    assert_int_equal(reply(c, &err), 0);
     static const char right[] = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"a\":[]}}\n";
     for (size_t i = 0; right[i]; i++) {
         assert_int_equal(reply(c, &err), 0);
@@ -69,7 +80,7 @@ static void test_wrong(void **state) {
     } all[] = {{"{\"id\":1,\"error\":{\"message\":\"no such tool\"}}\n", "t: no such tool"},
                {"{\"id\":1,\"error\":{}}\n", "t: an error without words"},
                {"{\"id\":1,\"result\":[]}\n", "t: its reply has no result"},
-               {"{\"id\":1}\n", "t: its reply has no result"},
+               {"{\"jsonrpc\":\"2.0\",\"id\":1}\n", "t: its reply has no result"},
                {"{\"id\":1,\"result\":{}\n", "t: its reply cannot be read: "},
                {"{\"id\":1,\"id\":1,\"result\":{}}\n", "t: its reply cannot be read: "}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -166,11 +177,11 @@ static void test_tools(void **state) {
     (void)state;
     static const char json[] =
         "{\"tools\":[{\"name\":\"a\"},{\"name\":\"\"},{\"name\":\"b c\"},{\"name\":7},3,{\"name\":"
-        "\"d\\u0000e\"},{\"name\":\"f\",\"inputSchema\":[],\"description\":7}]}";
+        "\"d\\u0000e\"},{\"name\":\"*\"},{\"name\":\"f\",\"inputSchema\":[],\"description\":7}]}";
     tern_error err;
     json_t *v = tn_json_parse(json, strlen(json), JSON_ALLOW_NUL, NULL), *list = json_array();
     assert_non_null(v);
-    assert_int_equal(tn_mcp_read_tools(v, &list, &err), TERN_OK);
+    assert_int_equal(tn_mcp_read_tools("t", v, &list, &err), TERN_OK);
     assert_int_equal(json_array_size(list), 2);
     const json_t *f = json_array_get(list, 1);
     assert_string_equal(json_string_value(json_object_get(f, "name")), "f");
@@ -200,15 +211,152 @@ static void test_programs(void **state) {
         tern_error err;
         tn_mcp_client *c;
         assert_int_equal(tn_mcp_client_start("t", all[i].command, &c, &err), TERN_OK);
-        assert_int_not_equal(tn_mcp_client_open(c, i ? 1000000 : 20, &err), TERN_OK);
+        assert_int_not_equal(tn_mcp_client_open(c, i ? 1000000 : 20, NULL, NULL, &err), TERN_OK);
         assert_string_equal(err.message, all[i].why);
-        json_t *tools = tn_mcp_client_tools(c, 20), *result;
+        json_t *tools = tn_mcp_client_tools(c, 20, NULL, NULL), *result;
         assert_int_equal(json_array_size(tools), 0);
         json_decref(tools);
         int asked = 0;
         tern_status st = tn_mcp_client_call(c, "x", json_object(), 60000, at_once, &asked, &result, &err);
         assert_int_equal(st, i ? TERN_E_IO : TERN_E_CANCELLED);
         tn_mcp_client_close(&c);
+    }
+}
+
+/* A call that another one has to end before. */
+typedef struct waiting {
+    tn_mcp_client *c;
+    atomic_bool in, out, done;
+} waiting;
+
+static bool until_out(void *user) {
+    waiting *w = user;
+    w->in = true;
+    return w->out;
+}
+
+static void *call_and_hang(void *user) {
+    waiting *w = user;
+    tern_error err;
+    json_t *result;
+    (void)tn_mcp_client_call(w->c, "x", json_object(), 60000, until_out, w, &result, &err);
+    w->done = true;
+    return NULL;
+}
+
+/* Who waits for the call of somebody else may stop, whatever becomes of that one. */
+static void test_turn(void **state) {
+    (void)state;
+    tern_error err;
+    waiting w = {0};
+    pthread_t t;
+    json_t *result;
+    int asked = 0;
+    assert_int_equal(tn_mcp_client_start("t", "exec sleep 1000", &w.c, &err), TERN_OK);
+    assert_int_not_equal(tn_mcp_client_open(w.c, 20, NULL, NULL, &err), TERN_OK);
+    assert_int_equal(pthread_create(&t, NULL, call_and_hang, &w), 0);
+    while (!w.in) poll(NULL, 0, 10);
+    assert_int_equal(tn_mcp_client_call(w.c, "x", json_object(), 60000, at_once, &asked, &result, &err),
+                     TERN_E_CANCELLED);
+    assert_false(w.done);
+    w.out = true;
+    pthread_join(t, NULL);
+    tn_mcp_client_close(&w.c);
+}
+
+#define HANDS                                                                                                \
+    "read a; echo "                                                                                          \
+    "'{\"id\":1,\"result\":{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"tools\":{}}}}'; read b; "
+
+/* To list tools again ends where nobody wants it any more, and those of before stay. */
+static void test_list_again(void **state) {
+    (void)state;
+    tern_error err;
+    tn_mcp_client *c;
+    int asked = 0;
+    assert_int_equal(tn_mcp_client_start(
+                         "t",
+                         HANDS "read c; echo '{\"method\":\"notifications/tools/list_changed\"}';"
+                               "echo '{\"id\":2,\"result\":{\"tools\":[{\"name\":\"a\"}]}}'; exec sleep 1000",
+                         &c, &err),
+                     TERN_OK);
+    assert_int_equal(tn_mcp_client_open(c, 60000, NULL, NULL, &err), TERN_OK);
+    for (int i = 1; i < 3; i++) { /* it is asked for again by the next one */
+        json_t *tools = tn_mcp_client_tools(c, 1000000, at_once, &asked);
+        assert_int_equal(json_array_size(tools), 1);
+        assert_int_equal(asked, i);
+        json_decref(tools);
+    }
+    tn_mcp_client_close(&c);
+}
+
+/* All pages have one time together. Here they take three seconds at least. */
+static void test_pages(void **state) {
+    (void)state;
+    tern_error err;
+    tn_mcp_client *c;
+    assert_int_equal(
+        tn_mcp_client_start(
+            "t",
+            HANDS "i=2; while read c; do sleep 0.05; "
+                  "echo '{\"id\":'$i',\"result\":{\"tools\":[],\"nextCursor\":\"x\"}}'; i=$((i+1)); done",
+            &c, &err),
+        TERN_OK);
+    assert_int_equal(tn_mcp_client_open(c, 500, NULL, NULL, &err), TERN_E_IO);
+    tn_mcp_client_close(&c);
+}
+
+static bool when_there(void *path) { return !access(path, F_OK); }
+
+/* A program that starts again and says nothing may be stopped, and the next call begins with another one. */
+static void test_revived(void **state) {
+    (void)state;
+    tern_error err;
+    tn_mcp_client *c;
+    json_t *result;
+    int asked = 0;
+    char folder[] = "/tmp/tern-mcp-XXXXXX", command[200], path[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/n", folder);
+    snprintf(command, sizeof command, "test -e %s && exec sleep 1000; exit 3", path);
+    assert_int_equal(tn_mcp_client_start("t", command, &c, &err), TERN_OK);
+    assert_int_not_equal(tn_mcp_client_open(c, 60000, NULL, NULL, &err), TERN_OK);
+    tn_mcp_client_revives(c);
+    assert_int_equal(close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
+    assert_int_equal(tn_mcp_client_call(c, "x", json_object(), 1000000, at_once, &asked, &result, &err),
+                     TERN_E_CANCELLED);
+    assert_int_equal(asked, 1);
+    assert_int_equal(unlink(path), 0); /* now it ends again */
+    assert_int_equal(tn_mcp_client_call(c, "x", json_object(), 1000000, when_there, path, &result, &err),
+                     TERN_E_IO);
+    assert_string_equal(err.message, "t ended with status 3");
+    tn_mcp_client_close(&c);
+    rmdir(folder);
+}
+
+/* What a program starts and leaves in its group ends with it, also where it takes no notice of being told. */
+static void test_helpers(void **state) {
+    (void)state;
+    for (int deaf = 0; deaf < 2; deaf++) {
+        tern_error err;
+        tn_mcp_client *c;
+        char folder[] = "/tmp/tern-mcp-XXXXXX", command[200], path[64], said[8];
+        assert_non_null(mkdtemp(folder));
+        snprintf(path, sizeof path, "%s/pipe", folder);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        assert_true(fd >= 0);
+        snprintf(command, sizeof command, "(%s echo in; exec sleep 1000) >%s & exit 3",
+                 deaf ? "trap '' TERM;" : "", path);
+        assert_int_equal(tn_mcp_client_start("t", command, &c, &err), TERN_OK);
+        ssize_t n;
+        while ((n = read(fd, said, sizeof said)) <= 0) poll(NULL, 0, 10); /* it is there */
+        tn_mcp_client_close(&c);
+        for (int i = 0; i < 6000 && (n = read(fd, said, sizeof said)) != 0; i++) poll(NULL, 0, 10);
+        assert_int_equal(n, 0);
+        close(fd);
+        unlink(path);
+        rmdir(folder);
     }
 }
 
@@ -226,7 +374,7 @@ static void test_progress(void **state) {
             right ? "exec yes '{\"method\":\"notifications/progress\",\"params\":{\"progressToken\":2}}'"
                   : "exec yes '{\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1}}'";
         assert_int_equal(tn_mcp_client_start("t", command, &c, &err), TERN_OK);
-        assert_int_equal(tn_mcp_client_open(c, 20, &err), TERN_E_IO);
+        assert_int_equal(tn_mcp_client_open(c, 20, NULL, NULL, &err), TERN_E_IO);
         tern_status st = tn_mcp_client_call(c, "x", json_object(), 500, after_some, &asked, &result, &err);
         assert_int_equal(st, right ? TERN_E_CANCELLED : TERN_E_IO);
         tn_mcp_client_close(&c);
@@ -250,14 +398,92 @@ static void test_allowed(void **state) {
         assert_int_equal(tn_mcp_servers_allows(s, e), all[i].may);
         json_decref(e);
     }
+    /* what somebody answers is for one tool, whatever it is called */
+    json_t *star = tn_json_pack("{s:s, s:s}", "server", "t", "tool", "*"),
+           *other = tn_json_pack("{s:s, s:s}", "server", "t", "tool", "rm");
+    assert_true(tn_mcp_servers_allow(s, star));
+    assert_true(tn_mcp_servers_allows(s, star));
+    assert_false(tn_mcp_servers_allows(s, other));
+    json_decref(star);
+    json_decref(other);
     tn_mcp_servers_close(&s);
+}
+
+/* What is kept of an answer holds for the command that it was given for. */
+static void test_kept(void **state) {
+    (void)state;
+    static const char *const commands[] = {"t=exec sleep 1000", "t=exec sleep 1001", "t=exec sleep 1000"},
+                             *const none[] = {NULL};
+    char names[3][TN_MCP_KEPT_NAME];
+    json_t *e = tn_json_pack("{s:s, s:s}", "server", "t", "tool", "a");
+    for (int i = 0; i < 3; i++) {
+        const char *const given[] = {commands[i], NULL};
+        tn_mcp_servers *s;
+        tern_error err;
+        assert_int_equal(tn_mcp_servers_start(given, none, &s, &err), TERN_OK);
+        tn_mcp_servers_kept_name(s, e, names[i]);
+        tn_mcp_servers_close(&s);
+    }
+    json_decref(e);
+    assert_memory_equal(names[0], "t.a ", 4);
+    assert_string_not_equal(names[0], names[1]);
+    assert_string_equal(names[0], names[2]);
+}
+
+static void count_line(void *user, const char *line) { strcat(strcat(user, line), "\n"); }
+
+static bool never(void *user) { return user == NULL; }
+
+/* More tools than anybody reads, all alike: each has a name of its own, and what is left out is told. */
+static void test_many(void **state) {
+    (void)state;
+    enum { SERVERS = 5, EACH = 150 };
+    char folder[] = "/tmp/tern-mcp-XXXXXX", path[64], given[SERVERS][300], told[2000] = "";
+    const char *all[SERVERS + 1] = {NULL}, *const none[] = {NULL};
+    tn_mcp_servers *s;
+    tern_error err;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/tools", folder);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    fputs("{\"id\":2,\"result\":{\"tools\":[{\"name\":\"a_2\"}", f);
+    for (int i = 0; i < EACH; i++) fprintf(f, ",{\"name\":\"a\\u%04x\"}", 0x4e00 + i);
+    fputs("]}}\n", f);
+    assert_int_equal(fclose(f), 0);
+    for (int i = 0; i < SERVERS; i++) {
+        snprintf(given[i], sizeof given[i], "s%d=%sread c; cat %s; exec sleep 1000", i, HANDS, path);
+        all[i] = given[i];
+    }
+    assert_int_equal(tn_mcp_servers_start(all, none, &s, &err), TERN_OK);
+    tn_mcp_servers_open(s, count_line, never, told);
+    assert_string_equal(told, "s0 has more than 128 tools: the others are left out\n"
+                              "s1 has more than 128 tools: the others are left out\n"
+                              "s2 has more than 128 tools: the others are left out\n"
+                              "s3 has more than 128 tools: the others are left out\n"
+                              "s4 has more than 128 tools: the others are left out\n"
+                              "there are 640 tools: those after the first 512 are left out\n");
+    json_t *list = tn_mcp_servers_list(s, false, NULL, NULL), *t;
+    size_t i;
+    assert_int_equal(json_array_size(list), TN_MCP_TOOLS);
+    json_array_foreach(list, i, t) {
+        const char *name = json_string_value(json_object_get(t, "name"));
+        assert_true(strlen(name) <= 64);
+        assert_ptr_equal(tn_mcp_servers_find(list, name), t);
+    }
+    json_decref(list);
+    tn_mcp_servers_close(&s);
+    unlink(path);
+    rmdir(folder);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),    cmocka_unit_test(test_wrong),    cmocka_unit_test(test_long),
-        cmocka_unit_test(test_asked),    cmocka_unit_test(test_tools),    cmocka_unit_test(test_results),
-        cmocka_unit_test(test_programs), cmocka_unit_test(test_progress), cmocka_unit_test(test_allowed),
+        cmocka_unit_test(test_lines),    cmocka_unit_test(test_wrong),      cmocka_unit_test(test_long),
+        cmocka_unit_test(test_asked),    cmocka_unit_test(test_tools),      cmocka_unit_test(test_results),
+        cmocka_unit_test(test_programs), cmocka_unit_test(test_progress),   cmocka_unit_test(test_allowed),
+        cmocka_unit_test(test_turn),     cmocka_unit_test(test_list_again), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_revived),  cmocka_unit_test(test_helpers),    cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -573,7 +573,7 @@ await check("tools are off at first, asked for one by one, and what they say bec
 sys.path.insert(0, "tests/fixture")
 import saying
 saying.write(sys.argv[1], {"A": ["I add. ", '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'], "5": ["It is five."], ".": ["It may not be."],
-                           "E": ['<tool_call>{"name": "echo", "arguments": {"text": "<img src=x onerror=window.pwned=20>\u202e5"}}</tool_call>']})`, work + "/say.gguf"]);
+                           "E": ['<tool_call>{"name": "echo", "arguments": {"n": [1.50, 1e2], "text": "<img src=x onerror=window.pwned=20>\u202e\u200e\u2029\u3164\u{e0041}5"}}</tool_call>']})`, work + "/say.gguf"]);
   const s = await new Server().start("-m", work + "/say.gguf", "--mcp", `t=exec python3 ${process.cwd()}/tests/fixture/mcp_server.py good`), p = await tab();
   const say = async (words) => { await p.fill("#box", words); await p.keyboard.press("Enter"); };
   const last = () => p.evaluate(() => [...[...document.querySelectorAll("article.assistant")].pop().querySelectorAll(":scope > .body")].pop().textContent.trim());
@@ -612,11 +612,11 @@ saying.write(sys.argv[1], {"A": ["I add. ", '<tool_call>{"name": "add", "argumen
   assert.equal(await last(), "It is five.", "always asks again");
   await say("E"); // of another tool
   await asked(5);
-  assert.match(await p.textContent(".call.asked pre"), /<img src=x onerror=window.pwned=20>\\u202e5/);
+  assert.match(await p.textContent(".call.asked pre"), /"n": \[\s*1\.50,\s*1e2\s*\],\s*"text": "<img src=x onerror=window.pwned=20>\\u202e\\u200e\\u2029\\u3164\\u\{e0041\}5"/);
   await p.click("text=Allow once");
   await complete(p);
   await p.click("article:last-of-type .call summary");
-  assert.match(await p.textContent("article:last-of-type .call details pre"), /^<img src=x onerror=window.pwned=20>\\u202e5$/);
+  assert.match(await p.textContent("article:last-of-type .call details pre"), /^<img src=x onerror=window.pwned=20>\\u202e\\u200e\\u2029\\u3164\\u\{e0041\}5$/);
   assert.equal(await p.evaluate(() => window.pwned), undefined);
   await shot(p, "tools");
   assert.equal(await s.end("SIGTERM"), 0);

@@ -5,11 +5,20 @@ import { el } from "./markdown.js";
 const $ = (id) => document.getElementById(id);
 const STATES = { asked: "would like to be called", running: "is running…", done: "was called", failed: "failed", refused: "was refused" };
 
-// Control characters and marks of direction as what they are: nobody is to allow what he did not read.
-const plainly = (text) => text.replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+// Control characters, marks of direction and what nobody sees, as what they are: nobody is to allow what he did not read.
+const plainly = (text) => text.replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\u{e0000}-\u{e007f}]/gu, (c) => c.codePointAt(0) > 0xffff ? `\\u{${c.codePointAt(0).toString(16)}}` : "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
 
+// JSON with a line for each member. Everything else is as it was written: numbers, escapes, keys that come twice.
 function pretty(text) {
-  try { return plainly(JSON.stringify(JSON.parse(text), null, 2)); } catch { return plainly(text); }
+  try { JSON.parse(text); } catch { return plainly(text); }
+  let out = "", depth = 0;
+  for (const [part] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{[]\s*[}\]]|[{}[\],:]|[^\s"{}[\],:]+/g)) {
+    const line = () => "\n" + "  ".repeat(depth);
+    if (part === "{" || part === "[") out += part + (depth++, line());
+    else if (part === "}" || part === "]") out += (depth--, line()) + part;
+    else out += part === "," ? part + line() : part === ":" ? ": " : part;
+  }
+  return plainly(out);
 }
 
 export class Tools {
@@ -43,7 +52,7 @@ export class Tools {
   }
 
   asMarkdown(node) {
-    return (node.steps || []).map((s) => (s.content ? s.content + "\n\n" : "") + s.calls.map((c) => `> \`${c.server}.${c.tool || c.name}\` ${STATES[c.state] || c.state}: \`${c.arguments}\`\n\n`).join("")).join("");
+    return (node.steps || []).map((s) => (s.content ? s.content + "\n\n" : "") + s.calls.map((c) => `> \`${c.server ? `${c.server}.${c.tool}` : c.name}\` ${STATES[c.state] || c.state}: \`${c.arguments}\`\n\n`).join("")).join("");
   }
 
   card(talk, node, c) {
