@@ -141,8 +141,8 @@ static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, t
         "they see each other");
     TN_FAIL_IF(
         tn_tower_any_size(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
-        "pictures of Qwen's encoders need a model whose rope has three axes, and this one (%s) has not told "
-        "them%s",
+        "pictures of Qwen's encoders need a model whose rope has three axes, and the file of this one (%s) "
+        "says nothing about them%s",
         h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");
     TN_FAIL_IF(
         shape->n_deep != h->n_deepstack, err, TERN_E_INVALID,

@@ -88,20 +88,57 @@ static tern_status gguf_yarn(keys *k, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
 }
 
 /* Pairs of each axis of rope, and of a fourth that no model here has. */
-static void gguf_axes(keys *k, const tn_arch *a, tn_hparams *h) {
+static tern_status gguf_axes(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
-    int64_t axes[TN_AXES] = {0}, none = 0;
+    int64_t axes[TN_AXES + 1] = {0};
     const char *key = key_of(k, "rope.dimension_sections", buf);
-    for (int i = 0; a->sections && i < TN_AXES; i++)
-        if (!tn_gguf_arr_i64(k->g, key, i, &axes[i])) return;
-    if (tn_gguf_arr_i64(k->g, key, TN_AXES, &none) && none) return;
-    tn_rope_set_axes(a, h, axes);
+    if (!a->sections || !tn_gguf_has(k->g, key)) return TERN_OK;
+    const int64_t n = tn_gguf_arr_n(k->g, key);
+    TN_FAIL_IF(n < TN_AXES || n > TN_AXES + 1, k->err, TERN_E_FORMAT,
+               "%s: metadata key '%s' is no list of %d or %d numbers", tn_gguf_path(k->g), key, TN_AXES,
+               TN_AXES + 1);
+    for (int64_t i = 0; i < n; i++)
+        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, key, i, &axes[i]) || axes[i] < 0 || axes[i] > TN_MAX_ROT / 2,
+                   k->err, TERN_E_FORMAT, "%s: value %d of metadata key '%s' is no number of pairs, 0 to %d",
+                   tn_gguf_path(k->g), (int)i, key, TN_MAX_ROT / 2);
+    if (!axes[TN_AXES]) tn_rope_set_axes(a, h, axes);
+    return TERN_OK;
+}
+
+static bool is_word(const char *s, size_t n, const char *word) {
+    return strlen(word) == n && !memcmp(s, word, n);
+}
+
+/* What turns fewer or slower pairs, as llama.cpp has it: a factor without a type is linear, 0 is no factor. */
+static tern_status gguf_scale_rope(keys *k, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
+    const char *file = tn_gguf_path(k->g), *type = "linear";
+    size_t n_type = strlen(type);
+    char buf[128];
+    double each[TN_MAX_ROT / 2], factor = num_key(k, "rope.scaling.factor", 1),
+                                 grown = num_key(k, "rope.scaling.attn_factor", 1);
+    const char *key = key_of(k, "rope.scaling.type", buf);
+    TN_FAIL_IF(!tn_gguf_str(k->g, key, &type, &n_type) && tn_gguf_has(k->g, key), k->err, TERN_E_FORMAT,
+               "%s: metadata key '%s' is no word", file, key);
+    const bool yarn = is_word(type, n_type, "yarn"), linear = is_word(type, n_type, "linear");
+    TN_FAIL_IF(!yarn && !linear && !is_word(type, n_type, "none"), k->err, TERN_E_UNSUPPORTED,
+               "%s: rope scaling '%.*s' is not supported", file, (int)(n_type < 40 ? n_type : 40), type);
+    const bool has_each = factors(k, "rope_freqs.weight", h->n_rot / 2, each); /* llama3's, worked out */
+    TN_TRY(k->st);
+    TN_FAIL_IF(yarn && has_each, k->err, TERN_E_UNSUPPORTED,
+               "%s: rope scaling of type yarn beside the tensor rope_freqs.weight is not supported", file);
+    if (yarn) return gguf_yarn(k, h, f);
+    TN_FAIL_IF(grown != 0 && grown != 1, k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s.rope.scaling.attn_factor' is %g, which is supported for yarn and "
+               "longrope alone",
+               file, k->prefix, grown);
+    if (factor == 0 || !linear) factor = 1;
+    TN_FAIL_IF(!(factor > 0), k->err, TERN_E_FORMAT, "%s: rope scaling factor %g", file, factor);
+    for (int i = 0; i < h->n_rot / 2; i++) f[i] /= (has_each ? each[i] : 1) * factor;
+    return TERN_OK;
 }
 
 static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
-    const char *file = tn_gguf_path(k->g), *type = NULL;
-    size_t n_type = 0;
-    char buf[128];
+    const char *file = tn_gguf_path(k->g);
     if (a->positions) return TERN_OK; /* none: positions are learned rows */
     h->rope_base = num_key(k, "rope.freq_base", 10000);
     if (!a->latent) h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
@@ -111,11 +148,18 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
                "%s: %d rotated values, %d in layers with a window", file, h->n_rot, h->window_rot);
     TN_FAIL_IF(h->n_rot < 0 || h->n_rot > TN_MAX_ROT || h->n_rot % 2 || !(h->rope_base > 1), k->err,
                TERN_E_FORMAT, "%s: %d rotated values, rope base %g", file, h->n_rot, h->rope_base);
-    gguf_axes(k, a, h);
+    TN_TRY(gguf_axes(k, a, h));
+    double local_base = num_key(k, "rope.freq_base_swa", a->local_base > 0 ? a->local_base : h->rope_base);
+    TN_FAIL_IF(!(local_base > 1 && local_base < 1e12), k->err, TERN_E_FORMAT, "%s: rope base %g", file,
+               local_base);
+    TN_FAIL_IF(
+        !a->local_rope && local_base != h->rope_base, k->err, TERN_E_UNSUPPORTED,
+        "%s: metadata key '%s.rope.freq_base_swa' is not the base of all layers, which is not supported for "
+        "architecture %s",
+        file, k->prefix, a->name);
     double f[TN_MAX_ROT / 2], short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
     int n = h->n_rot / 2;
     tn_rope_plain(h, f);
-    bool has_type = tn_gguf_str(k->g, key_of(k, "rope.scaling.type", buf), &type, &n_type);
     if (factors(k, "rope_factors_long.weight", n, long_f) &&
         factors(k, "rope_factors_short.weight", n, short_f)) {
         int32_t orig =
@@ -123,25 +167,17 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
         TN_TRY(k->st);
         TN_FAIL_IF(orig < 1 || orig > h->ctx_train, k->err, TERN_E_FORMAT,
                    "%s: longrope from a context of %d", file, orig);
+        const double factor = num_key(k, "rope.scaling.factor", 1);
+        TN_FAIL_IF(
+            factor != 0 && factor != 1, k->err, TERN_E_UNSUPPORTED,
+            "%s: metadata key '%s.rope.scaling.factor' is %g beside the factors of longrope, which is not "
+            "supported",
+            file, k->prefix, factor);
         tn_rope_long(h, short_f, long_f, orig, num_key(k, "rope.scaling.attn_factor", 0));
         return k->st;
     }
-    if (factors(k, "rope_freqs.weight", n, long_f)) { /* llama3 scaling, worked out by the converter */
-        for (int i = 0; i < n; i++) f[i] /= long_f[i];
-    } else if (has_type && n_type == 6 && !memcmp(type, "linear", 6)) {
-        double factor = num_key(k, "rope.scaling.factor", 1);
-        TN_FAIL_IF(!(factor > 0), k->err, TERN_E_FORMAT, "%s: rope scaling factor %g", file, factor);
-        for (int i = 0; i < n; i++) f[i] /= factor;
-    } else if (has_type && n_type == 4 && !memcmp(type, "yarn", 4)) {
-        TN_TRY(gguf_yarn(k, h, f));
-    } else if (has_type && !(n_type == 4 && !memcmp(type, "none", 4))) {
-        return tn_fail(k->err, TERN_E_UNSUPPORTED, "%s: rope scaling '%.*s' is not supported", file,
-                       (int)(n_type < 40 ? n_type : 40), type);
-    }
+    TN_TRY(gguf_scale_rope(k, h, f));
     tn_rope_set(h, f);
-    double local_base = num_key(k, "rope.freq_base_swa", a->local_base > 0 ? a->local_base : h->rope_base);
-    TN_FAIL_IF(!(local_base > 1 && local_base < 1e12), k->err, TERN_E_FORMAT, "%s: rope base %g", file,
-               local_base);
     tn_rope_set_local(h, local_base);
     return k->st;
 }
@@ -428,7 +464,10 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
                "%s: metadata key '%s.expert_gating_func' is %d, which is not supported for architecture %s",
                tn_gguf_path(k->g), a->gguf, gating, a->name);
     char name[128];
-    (void)tn_gguf_bool(k->g, key_of(k, "expert_weights_norm", name), &h->experts_norm);
+    TN_FAIL_IF(!tn_gguf_bool(k->g, key_of(k, "expert_weights_norm", name), &h->experts_norm) &&
+                   tn_gguf_has(k->g, name),
+               k->err, TERN_E_FORMAT, "%s: metadata key '%s' is neither true nor false", tn_gguf_path(k->g),
+               name);
     int32_t first = h->n_dense;
     while (first + 1 < h->n_layers && !tn_layer_feeds(h, first)) first++;
     snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", first);

@@ -152,6 +152,8 @@ tern_status tn_arch_rope_hf(tn_config *c, const tn_arch *a, tn_hparams *h) {
                    !(local_base > 1),
                c->err, TERN_E_FORMAT, "%s: head size %d, rope bases %g and %g", c->file, h->d_head,
                h->rope_base, local_base);
+    TN_FAIL_IF(!a->local_rope && local_base != h->rope_base, c->err, TERN_E_UNSUPPORTED,
+               "%s: 'rope_local_base_freq' is not supported for model type %s", c->file, a->hf);
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     if (!type) type = json_string_value(json_object_get(r, "type"));
     if (type && a->sections && !strcmp(type, "mrope")) type = NULL; /* text: one position on all axes */

@@ -37,6 +37,7 @@ static bool single(const tn_arch *a) { return a->single; }
 static bool latent(const tn_arch *a) { return a->latent; }
 static bool experts_said(const tn_arch *a) { return a->experts_said; }
 static bool mixer(const tn_arch *a) { return a->experts_mixer > 0; }
+static bool not_mixer(const tn_arch *a) { return !mixer(a); }
 static bool minimax(const tn_arch *a) { return a->qk_norm_whole && a->experts_sigmoid; }
 static bool alone(const tn_arch *a) { return a->alone; }
 static bool chunked(const tn_arch *a) { return a->chunked; }
@@ -208,7 +209,7 @@ static const struct {
     {"moe_use_aux_free", NULL, experts_biased, 0},
     {"routed_scaling_factor", "expert_weights_scale", NULL, 1},
     {"use_expert_bias", NULL, sigmoid, 0},
-    {"norm_topk_prob", "expert_weights_norm", NULL, 0},
+    {"norm_topk_prob", "expert_weights_norm", not_mixer, 0},
     {NULL, "expert_gating_func", experts, 0},
     {"n_group", "expert_group_count", grouped, 1},
     {"topk_group", "expert_group_used_count", grouped, 1},

@@ -115,6 +115,26 @@ static bool flag(const tn_gguf *g, const char *key) {
     return tn_gguf_bool(g, key, &on) && on;
 }
 
+/* A number that a file need not have: *v stays where it does not. */
+static tern_status read_int(const tn_gguf *g, const char *key, int64_t *v, tern_error *err) {
+    TN_FAIL_IF(!tn_gguf_i64(g, key, v) && tn_gguf_has(g, key), err, TERN_E_FORMAT,
+               "%s: %s is no whole number", tn_gguf_path(g), key);
+    return TERN_OK;
+}
+
+static tern_status check_flags(const tn_gguf *g, tern_error *err) {
+    static const char *const keys[] = {"clip.has_vision_encoder", "clip.has_audio_encoder",
+                                       "clip.has_text_encoder",   "clip.has_llava_projector",
+                                       "clip.use_silu",           "clip.use_gelu"};
+    bool on;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        TN_FAIL_IF(tn_gguf_has(g, keys[i]) && !tn_gguf_bool(g, keys[i], &on), err, TERN_E_FORMAT,
+                   "%s: %s is neither true nor false", tn_gguf_path(g), keys[i]);
+    TN_FAIL_IF(tn_gguf_has(g, keys[0]) && !flag(g, keys[0]), err, TERN_E_UNSUPPORTED,
+               "%s has no encoder of pictures: %s is false", tn_gguf_path(g), keys[0]);
+    return TERN_OK;
+}
+
 static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error *err) {
     const char *path = tn_gguf_path(g), *type = NULL, *arch = "";
     size_t n = 0, n_arch = 0;
@@ -123,6 +143,7 @@ static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error 
                "%s: this is no encoder of pictures (an mmproj file): its architecture is \"%.*s\", not "
                "\"clip\"",
                path, n_arch > 40 ? 40 : (int)n_arch, arch);
+    TN_TRY(check_flags(g, err));
     TN_FAIL_IF(flag(g, "clip.has_audio_encoder"), err, TERN_E_UNSUPPORTED,
                "%s has an encoder of sound, which is not read yet", path);
     if (!tn_gguf_str(g, "clip.vision.projector_type", &type, &n))
@@ -198,8 +219,8 @@ static tern_status read_pixels(const tn_gguf *g, tn_tower_shape *s, tern_error *
     s->min_pixels = families[s->kind].min_pixels;
     s->max_pixels = families[s->kind].max_pixels;
     if (!s->max_pixels) return TERN_OK;
-    (void)tn_gguf_i64(g, "clip.vision.image_min_pixels", &s->min_pixels);
-    (void)tn_gguf_i64(g, "clip.vision.image_max_pixels", &s->max_pixels);
+    TN_TRY(read_int(g, "clip.vision.image_min_pixels", &s->min_pixels, err));
+    TN_TRY(read_int(g, "clip.vision.image_max_pixels", &s->max_pixels, err));
     TN_FAIL_IF(s->min_pixels < 1 || s->min_pixels > s->max_pixels || s->max_pixels > 1 << 30, err,
                TERN_E_FORMAT, "%s: pictures of %" PRId64 " to %" PRId64 " pixels; want 1 to %d",
                tn_gguf_path(g), s->min_pixels, s->max_pixels, 1 << 30);
@@ -211,7 +232,7 @@ static tern_status read_windows(const tn_gguf *g, tn_tower_shape *s, tern_error 
     enum { WINDOW = 112 }; /* pixels, where the file does not say it */
     int64_t window = WINDOW, every = 0;
     if (s->kind != TN_TOWER_QWEN25VL) return TERN_OK;
-    (void)tn_gguf_i64(g, "clip.vision.window_size", &window);
+    TN_TRY(read_int(g, "clip.vision.window_size", &window, err));
     TN_FAIL_IF(!tn_gguf_i64(g, "clip.vision.n_wa_pattern", &every) || every < 1 || every > TN_TOWER_LAYERS,
                err, TERN_E_FORMAT, "%s: clip.vision.n_wa_pattern is missing or not 1 to %d", tn_gguf_path(g),
                TN_TOWER_LAYERS);
@@ -229,12 +250,10 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
     TN_TRY(check_keys(g, s->kind, err));
     for (size_t i = 0; i < sizeof int_keys / sizeof *int_keys; i++) {
         const int_key *k = &int_keys[i];
-        int64_t v;
         if (!(k->of >> s->kind & 1)) continue;
-        bool told = tn_gguf_i64(g, k->name, &v);
-        if (!told && k->at == SHAPE(shuffle)) v = families[s->kind].shuffle;
-        TN_FAIL_IF(!told && (k->at != SHAPE(shuffle) || !v), err, TERN_E_FORMAT, "%s lacks %s", path,
-                   k->name);
+        int64_t v = k->at == SHAPE(shuffle) ? families[s->kind].shuffle : 0;
+        TN_FAIL_IF(!v && !tn_gguf_has(g, k->name), err, TERN_E_FORMAT, "%s lacks %s", path, k->name);
+        TN_TRY(read_int(g, k->name, &v, err));
         TN_FAIL_IF(v < k->low || v > k->high, err, TERN_E_FORMAT,
                    "%s: %s is %" PRId64 "; want %" PRId64 " to %" PRId64, path, k->name, v, k->low, k->high);
         *(int32_t *)((char *)s + k->at) = (int32_t)v;
@@ -247,7 +266,7 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
     TN_TRY(read_colours(g, "clip.vision.image_mean", s->mean, err));
     TN_TRY(read_colours(g, "clip.vision.image_std", s->std, err));
     int64_t longest = s->kind == TN_TOWER_IDEFICS3 ? 4 * (int64_t)s->image : s->image;
-    if (s->kind == TN_TOWER_IDEFICS3) (void)tn_gguf_i64(g, "clip.vision.preproc_image_size", &longest);
+    if (s->kind == TN_TOWER_IDEFICS3) TN_TRY(read_int(g, "clip.vision.preproc_image_size", &longest, err));
     TN_FAIL_IF(longest < s->image || longest > 16 * (int64_t)s->image, err, TERN_E_FORMAT,
                "%s: clip.vision.preproc_image_size is %" PRId64 "; want %d to %d", path, longest, s->image,
                16 * s->image);

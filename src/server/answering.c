@@ -61,7 +61,7 @@ static bool on_call(void *user, const char *name, const char *arguments) {
     tn_answering *a = user;
     tn_said *s = &a->said;
     char id[10];
-    if (a->r.one_call && s->n_calls) return true;
+    if (a->r.one_call && tn_said_calls(s)) return true;
     new_id(id);
     tn_json_append(&s->calls,
                    tn_json_pack("{s:s, s:s, s:s}", "id", id, "name", name, "arguments", arguments));
@@ -72,29 +72,31 @@ static bool on_call(void *user, const char *name, const char *arguments) {
            say(a, TN_SAYS_CALLED, "", 0);
 }
 
-/* A call in pieces: a name, more of its arguments, its end. */
-static bool on_piece(void *user, const char *name, const char *text, size_t n) {
+static bool on_piece(void *user, tn_call_piece what, const char *text, size_t n) {
     tn_answering *a = user;
     tn_said *s = &a->said;
     char id[10];
-    if (name) {
-        a->skips = a->r.one_call && s->n_calls;
+    if (what == TN_PIECE_NAME) {
+        a->skips = a->r.one_call && tn_said_calls(s);
         a->arguments.n = 0;
         if (a->skips) return true;
         new_id(id);
-        tn_json_append(&s->calls, tn_json_pack("{s:s, s:s, s:s}", "id", id, "name", name, "arguments", ""));
+        tn_json_append(&s->calls, tn_json_pack("{s:s, s:s, s:s}", "id", id, "name", text, "arguments", ""));
         if (!s->calls) return false;
         s->n_calls++;
         return say(a, TN_SAYS_CALL, "", 0);
     }
     if (a->skips) return true;
-    if (text) return tn_bytes_add(&a->arguments, text, n) && say(a, TN_SAYS_ARGUMENTS, text, n);
+    if (what == TN_PIECE_MORE)
+        return tn_bytes_add(&a->arguments, text, n) && say(a, TN_SAYS_ARGUMENTS, text, n);
     json_t *call = json_incref(json_array_get(s->calls, s->n_calls - 1));
     tn_json_set(&call, "arguments", tn_json_string(a->arguments.p ? a->arguments.p : "", a->arguments.n));
+    if (what == TN_PIECE_BROKEN) tn_json_set(&call, "broken", json_true());
     bool ok = call != NULL;
     json_decref(call);
-    if (a->r.one_call) a->enough = true;
-    return ok && say(a, TN_SAYS_CALLED, "", 0);
+    s->n_broken += what == TN_PIECE_BROKEN;
+    a->enough = a->r.one_call && what == TN_PIECE_WHOLE;
+    return ok && say(a, what == TN_PIECE_WHOLE ? TN_SAYS_CALLED : TN_SAYS_BROKEN, "", 0);
 }
 
 static int by_prob(const void *a, const void *b) {

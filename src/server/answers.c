@@ -96,6 +96,7 @@ static void save(answer *a, const char *state) {
         node = json_incref(tn_talk_node(talk, a->node));
     pthread_mutex_lock(&all->mu);
     if (node) tn_json_set(&node, "content", tn_json_string(a->content.p ? a->content.p : "", a->content.n));
+    if (node && !a->thinking.n) json_object_del(node, "thinking"); /* an earlier step's, which has it now */
     if (node && a->thinking.n) tn_json_set(&node, "thinking", tn_json_string(a->thinking.p, a->thinking.n));
     if (node && json_array_size(a->use.steps)) tn_json_set(&node, "steps", tn_json_copy(a->use.steps));
     pthread_mutex_unlock(&all->mu);

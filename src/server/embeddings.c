@@ -102,26 +102,32 @@ static const char *pooling_name(const tn_hparams *h) {
     return name ? name : h->bidirectional ? "mean" : "last";
 }
 
+/* A field that has a word, or says nothing. */
+static bool is_word(const json_t *v) { return !v || json_is_null(v) || json_is_string(v); }
+
 /* What the body asks for, beside the texts. */
 static tern_status read_fields(const json_t *body, const tn_queue_options *o, size_t n_texts, embedding *e,
                                tn_request *ignored, tern_error *err) {
     const tn_hparams *h = &o->e->model->h;
     static const char *const known[] = {"input", "model",   "encoding_format", "dimensions",
                                         "user",  "pooling", "content",         "priority"};
-    const char *format = json_string_value(json_object_get(body, "encoding_format")), *field,
-               *pooling = json_string_value(json_object_get(body, "pooling"));
+    const json_t *said = json_object_get(body, "pooling"),
+                 *said_format = json_object_get(body, "encoding_format");
+    const char *format = json_string_value(said_format), *field, *pooling = json_string_value(said);
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)body, field, value) {
         bool is_known = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(field, known[i]);
         if (!is_known && !tn_says_nothing(value)) tn_request_ignore(ignored, field);
     }
-    TN_FAIL_IF(format && strcmp(format, "float") && strcmp(format, "base64"), err, TERN_E_INVALID,
-               "'encoding_format' must be float or base64");
+    TN_FAIL_IF(!is_word(said_format) || (format && strcmp(format, "float") && strcmp(format, "base64")), err,
+               TERN_E_INVALID, "'encoding_format' must be float or base64");
     const char *own = pooling_name(h);
     TN_FAIL_IF(h->pooling == TN_POOL_RANK, err, TERN_E_UNSUPPORTED,
                "this model scores texts (/v1/rerank) and makes no vectors");
-    if (!pooling) pooling = o->pooling;
+    TN_FAIL_IF(!is_word(said), err, TERN_E_INVALID,
+               "'pooling' must be mean, none, or this model's own, which is %s", own);
+    if (!pooling && o->pooling && (strcmp(o->pooling, "none") || !e->openai)) pooling = o->pooling;
     TN_FAIL_IF(pooling && strcmp(pooling, "mean") && strcmp(pooling, "none") && strcmp(pooling, own), err,
                TERN_E_INVALID, "'pooling' must be mean, none, or this model's own, which is %s", own);
     TN_FAIL_IF(pooling && !strcmp(pooling, "none") && e->openai, err, TERN_E_INVALID,

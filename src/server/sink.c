@@ -77,6 +77,8 @@ void tn_said_set_timings(const tn_said *s, json_t **event) {
     if (s->r->timings) tn_json_set(event, "timings", tn_said_timings(s));
 }
 
+bool tn_said_calls(const tn_said *s) { return s->n_calls > s->n_broken; }
+
 bool tn_said_length(const tn_said *s) {
     return s->res.reason == TERN_STOP_LENGTH || s->res.reason == TERN_STOP_CONTEXT;
 }

@@ -4,7 +4,7 @@
  * neither the queue nor the connection. What was said so far stands in tn_said, which the worker changes
  * until the answer has ended and nobody afterwards.
  *
- *   BEGIN  PROGRESS*  (TEXT | THOUGHT | CALL ARGUMENTS* CALLED | TOKEN)*  END
+ *   BEGIN  PROGRESS*  (TEXT | THOUGHT | CALL ARGUMENTS* (CALLED | BROKEN) | TOKEN)*  END
  *
  * Several answers to one request (choices, prompts) are several tn_said, each with its events; whole and tail
  * write what belongs to all of them. */
@@ -24,11 +24,11 @@ typedef struct tn_said {
     int32_t n_ctx;
     int32_t *ids; /* the prompt */
     size_t n_ids, n_cached, n_read;
-    tn_bytes text, thought; /* all of it */
-    json_t *calls;          /* [{id, name, arguments}] */
-    size_t n_calls;
-    json_t *logprobs; /* one of tn_said_logprob a token; a stream takes them out as it sends them */
-    json_t *tokens;   /* their numbers, where the request wants them */
+    tn_bytes text, thought;   /* all of it */
+    json_t *calls;            /* [{id, name, arguments}] */
+    size_t n_calls, n_broken; /* n_broken of them were begun and are none, and have "broken": true */
+    json_t *logprobs;         /* one of tn_said_logprob a token; a stream takes them out as it sends them */
+    json_t *tokens;           /* their numbers, where the request wants them */
     tern_generate_result res;
     const char *stopped_by; /* one of r->stop, or NULL */
     double prefill_s;
@@ -51,6 +51,7 @@ typedef enum tn_saying_kind {
     TN_SAYS_CALL,      /* a call begins: the last of said.calls */
     TN_SAYS_ARGUMENTS, /* more of its arguments */
     TN_SAYS_CALLED,    /* it is whole */
+    TN_SAYS_BROKEN,    /* it will never be: it was cut, or is no call */
     TN_SAYS_TOKEN,     /* a token is done: what text came of it has been given out, the rest is held back */
     TN_SAYS_END        /* said.res says why */
 } tn_saying_kind;
@@ -106,6 +107,7 @@ void tn_said_took(tn_said *s);
 void tn_said_set_timings(const tn_said *s, json_t **event);
 /* {total, cache, processed, time_ms} of the prompt, likewise */
 json_t *tn_said_progress(const tn_said *s);
+bool tn_said_calls(const tn_said *s);  /* there is a whole call in it */
 bool tn_said_length(const tn_said *s); /* it ended because there was no room */
 
 #endif

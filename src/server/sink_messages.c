@@ -18,7 +18,7 @@ static json_t *usage(const tn_said *s, bool all) {
 
 static const char *reason(const tn_said *s) {
     if (tn_said_length(s)) return "max_tokens";
-    if (s->n_calls) return "tool_use";
+    if (tn_said_calls(s)) return "tool_use";
     return s->res.reason == TERN_STOP_STRING ? "stop_sequence" : "end_turn";
 }
 
@@ -106,7 +106,8 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     case TN_SAYS_THOUGHT: return put_delta(s, 'T', e, out);
     case TN_SAYS_CALL: return open_block(s, 'c', out);
     case TN_SAYS_ARGUMENTS: return put_delta(s, 'c', e, out);
-    case TN_SAYS_CALLED: return close_block(s, out);
+    case TN_SAYS_CALLED:
+    case TN_SAYS_BROKEN: return close_block(s, out);
     case TN_SAYS_END: return put_end(s, out);
     default: return true;
     }

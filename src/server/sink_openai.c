@@ -37,7 +37,7 @@ static json_t *usage(tn_said *const *all, size_t n) {
 }
 
 static const char *reason(const tn_said *s) {
-    return tn_said_length(s) ? "length" : s->n_calls ? "tool_calls" : "stop";
+    return tn_said_length(s) ? "length" : tn_said_calls(s) ? "tool_calls" : "stop";
 }
 
 /* The passages that the prompt quotes, where it quotes any. */

@@ -22,7 +22,8 @@ static json_t *part(char kind, const char *text, size_t n) {
 /* text NULL: the item begins, and has nothing yet. */
 static json_t *item(const tn_said *s, char kind, int index, size_t i_call, const char *text, size_t n) {
     char id[80];
-    const char *status = text ? "completed" : "in_progress";
+    const json_t *c = kind == 'c' ? json_array_get(s->calls, i_call) : NULL;
+    const char *status = !text ? "in_progress" : json_object_get(c, "broken") ? "incomplete" : "completed";
     json_t *parts = json_array();
     item_id(s, kind, index, id);
     if (text && kind != 'c') tn_json_append(&parts, part(kind, text, n));
@@ -33,7 +34,6 @@ static json_t *item(const tn_said *s, char kind, int index, size_t i_call, const
         return tn_json_pack("{s:s, s:s, s:s, s:o, s:o}", "id", id, "type", "reasoning", "status", status,
                             "summary", json_array(), "content", parts);
     json_decref(parts);
-    const json_t *c = json_array_get(s->calls, i_call);
     return tn_json_pack("{s:s, s:s, s:s, s:O, s:O, s:s%}", "id", id, "type", "function_call", "status",
                         status, "call_id", json_object_get(c, "id"), "name", json_object_get(c, "name"),
                         "arguments", text ? text : "", n);
@@ -96,12 +96,13 @@ static void keep(const tn_said *s, json_t *v) { /* borrows v */
     if (s->thought.n) tn_json_set(&m, "reasoning_content", tn_said_text(&s->thought));
     for (size_t i = 0; i < s->n_calls; i++) {
         const json_t *c = json_array_get(s->calls, i);
+        if (json_object_get(c, "broken")) continue;
         tn_json_append(&calls,
                        tn_json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", json_object_get(c, "id"), "type",
                                     "function", "function", "name", json_object_get(c, "name"), "arguments",
                                     json_object_get(c, "arguments")));
     }
-    if (s->n_calls) tn_json_set(&m, "tool_calls", json_incref(calls));
+    if (tn_said_calls(s)) tn_json_set(&m, "tool_calls", json_incref(calls));
     json_decref(calls);
     tn_json_append(&list, m);
     tn_responses_keep(s->user, s->id, json_incref(v), list);
@@ -145,7 +146,8 @@ static const char *text_of(const tn_said *s, size_t *n) {
     return b->p + s->n_sent;
 }
 
-static bool close_item(tn_said *s, tn_bytes *out) {
+/* A call that never was one has no event that says that its arguments are done. */
+static bool close_item(tn_said *s, bool broken, tn_bytes *out) {
     size_t n;
     if (!s->block) return true;
     char kind = s->block;
@@ -154,8 +156,9 @@ static bool close_item(tn_said *s, tn_bytes *out) {
                        : kind == 'T' ? "response.reasoning_text.done"
                                      : "response.function_call_arguments.done";
     json_t *v = item(s, kind, s->n_blocks, s->n_calls - 1, text, n);
-    bool ok = put(s, done, kind == 'c' ? "arguments" : "text", tn_json_string(text, n), kind != 'c', out) &&
-              (kind == 'c' || put(s, "response.content_part.done", "part", part(kind, text, n), true, out));
+    bool ok =
+        broken || put(s, done, kind == 'c' ? "arguments" : "text", tn_json_string(text, n), kind != 'c', out);
+    ok = ok && (kind == 'c' || put(s, "response.content_part.done", "part", part(kind, text, n), true, out));
     if (!s->items) s->items = json_array();
     tn_json_append(&s->items, v ? json_incref(v) : NULL);
     ok = put_item(s, "response.output_item.done", v, out) && ok && s->items;
@@ -166,7 +169,7 @@ static bool close_item(tn_said *s, tn_bytes *out) {
 
 /* The text of an item begins with what the event brings. */
 static bool open_item(tn_said *s, char kind, size_t n_new, tn_bytes *out) {
-    if (!close_item(s, out)) return false;
+    if (!close_item(s, false, out)) return false;
     s->block = kind;
     s->n_sent = kind == 't' ? s->text.n - n_new : kind == 'T' ? s->thought.n - n_new : 0;
     return put_item(s, "response.output_item.added", item(s, kind, s->n_blocks, s->n_calls - 1, NULL, 0),
@@ -202,8 +205,9 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     case TN_SAYS_THOUGHT: return put_delta(s, 'T', e, out);
     case TN_SAYS_CALL: return open_item(s, 'c', 0, out);
     case TN_SAYS_ARGUMENTS: return put_delta(s, 'c', e, out);
-    case TN_SAYS_CALLED: return close_item(s, out);
-    case TN_SAYS_END: return close_item(s, out);
+    case TN_SAYS_CALLED:
+    case TN_SAYS_END: return close_item(s, false, out);
+    case TN_SAYS_BROKEN: return close_item(s, true, out);
     default: return true;
     }
 }

@@ -20,6 +20,7 @@ typedef enum mode {
     AT_PAYLOAD, /* after a marker */
     IN_PAYLOAD,
     BEHIND_CALL,
+    BEHIND_BROKEN,
     IN_HEADER, /* harmony */
     IN_MESSAGE
 } mode;
@@ -354,8 +355,8 @@ static found names_first(const tn_answer *a, size_t *i, size_t *name, size_t *n_
     return f;
 }
 
-static void piece(tn_answer *a, const char *name, const char *p, size_t n) {
-    if (!a->stopped && !a->o.on.on_piece(a->o.on.user, name, p, n)) a->stopped = true;
+static void piece(tn_answer *a, tn_call_piece what, const char *p, size_t n) {
+    if (!a->stopped && !a->o.on.on_piece(a->o.on.user, what, p, n)) a->stopped = true;
 }
 
 /* Gives out what there is of the arguments before `end`. Raw control characters in texts are escaped, as in arguments
@@ -369,8 +370,8 @@ static void give_pieces(tn_answer *a, size_t end) {
         } else if (a->piece_in && c < 0x20) {
             char code[8];
             snprintf(code, sizeof code, "\\u%04x", c);
-            if (i > from) piece(a, NULL, a->buf + from, i - from);
-            piece(a, NULL, code, 6);
+            if (i > from) piece(a, TN_PIECE_MORE, a->buf + from, i - from);
+            piece(a, TN_PIECE_MORE, code, 6);
             from = i + 1;
         } else if (a->piece_in) {
             a->piece_escaped = c == '\\';
@@ -383,9 +384,8 @@ static void give_pieces(tn_answer *a, size_t end) {
             a->pieces = CAME;
         }
     }
-    if (i > from) piece(a, NULL, a->buf + from, i - from);
+    if (i > from) piece(a, TN_PIECE_MORE, a->buf + from, i - from);
     a->piece_at = i;
-    if (a->pieces == CAME) piece(a, NULL, NULL, 0);
 }
 
 /* Gives out what is certain of the call at the payload, whose text goes to `end` at least. */
@@ -408,17 +408,19 @@ static void look_for_pieces(tn_answer *a, size_t end) {
         a->piece_at = args;
         a->piece_depth = 0;
         a->piece_in = a->piece_escaped = false;
-        piece(a, text, "", 0);
+        piece(a, TN_PIECE_NAME, text, n_name);
     }
     give_pieces(a, end);
 }
 
-/* Did the payload come in pieces? Then it is a call, and has ended. */
-static bool end_pieces(tn_answer *a) {
+/* Did the payload come in pieces? Then it has ended; is_call: it was read, and is in a->calls. */
+static bool end_pieces(tn_answer *a, bool is_call) {
     if (a->pieces != COMES && a->pieces != CAME) return false;
-    if (a->pieces == COMES) piece(a, NULL, NULL, 0);
     a->pieces = UNSEEN;
-    a->n_calls++;
+    a->calls.n = a->calls.text.n = 0;
+    if (a->calls.text.failed) return true;
+    a->n_calls += is_call;
+    piece(a, is_call ? TN_PIECE_WHOLE : TN_PIECE_BROKEN, "", 0);
     return true;
 }
 
@@ -448,21 +450,47 @@ static bool step_payload(tn_answer *a) {
               : a->shape == MARKED_GEMMA ? scan_marked(a, "<escape>", "<escape>", "<end_function_call>", &end)
               : a->ended                 ? YES
                                          : MAYBE;
-    bool far = f == MAYBE && a->n - a->payload > PAYLOAD_MAX, came = false;
+    bool far = f == MAYBE && a->n - a->payload > PAYLOAD_MAX;
     if (f == MAYBE && !a->ended && !far) return false;
-    if (a->shape == JSON) came = end_pieces(a);
-    if (far && !came) return not_a_call(a, a->n);
-    if (f == MAYBE && !came) { /* it never ended: the rest is text, whatever it contains */
-        a->plain = true;
-        return not_a_call(a, a->n);
+    const bool is_call = f == YES && read_calls(a, end), came = a->shape == JSON && end_pieces(a, is_call);
+    if (!is_call && !came) {
+        a->plain |= f == MAYBE && !far; /* it never ended: the rest is text, whatever it contains */
+        return not_a_call(a, f == MAYBE ? a->n : end);
     }
-    if (!came && (f == NO || !read_calls(a, end))) return not_a_call(a, end);
     if (!a->again && !came) give_to(a, false, a->mark, false);
     give_calls(a);
     a->again = false;
-    a->at = a->skip = end;
+    a->at = a->skip = f == MAYBE ? a->n : end;
     a->fresh = true;
-    a->mode = BEHIND_CALL;
+    a->mode = is_call ? BEHIND_CALL : BEHIND_BROKEN;
+    return true;
+}
+
+/* What ends the markup of a call. */
+static const char *closer_of(const tn_answer *a) {
+    return a->closer                            ? a->closer
+           : a->o.form.calls == TN_CALLS_LFM2   ? "<|tool_call_end|>"
+           : a->o.form.calls == TN_CALLS_LLAMA3 ? "<|eom_id|>"
+                                                : "</tool_call>";
+}
+
+/* The rest of what was given out in pieces, and is no call. */
+static bool step_broken(tn_answer *a) {
+    const char *words[MARKERS + 1] = {closer_of(a)};
+    size_t where;
+    int which = 0;
+    memcpy(words + 1, a->markers, (size_t)a->n_markers * sizeof *words);
+    found f = find(a, a->at, words, 1 + a->n_markers, &where, &which);
+    if (f != YES && !a->ended) return false;
+    if (f == YES && !which) {
+        a->at = where + strlen(words[0]);
+    } else {
+        const char *line = memchr(a->buf + a->at, '\n', where - a->at);
+        a->at = line ? (size_t)(line - a->buf) : where;
+    }
+    a->skip = a->at;
+    a->closer = NULL;
+    a->mode = IN_TEXT;
     return true;
 }
 
@@ -472,10 +500,7 @@ static bool step_behind(tn_answer *a) {
     if (i == a->n) return false;
     tn_call_form form = a->o.form.calls;
     bool again = form == TN_CALLS_HERMES || form == TN_CALLS_LLAMA3 || form == TN_CALLS_GENERIC;
-    const char *closer = a->closer                 ? a->closer
-                         : form == TN_CALLS_LFM2   ? "<|tool_call_end|>"
-                         : form == TN_CALLS_LLAMA3 ? "<|eom_id|>"
-                                                   : "</tool_call>";
+    const char *closer = closer_of(a);
     found f = begins(a, i, closer);
     if (f == MAYBE) return false;
     if (f == YES) {
@@ -558,10 +583,10 @@ static bool step_message(tn_answer *a) {
         if (f != YES && !a->ended) return false;
         a->calls.tools = NULL;
         a->calls.known = a->o.tools;
-        const bool came = end_pieces(a);
-        if (!came &&
-            tn_calls_arguments(&a->calls, a->name, a->n_name, a->buf + a->payload, where - a->payload))
-            give_calls(a);
+        const bool is_call =
+            tn_calls_arguments(&a->calls, a->name, a->n_name, a->buf + a->payload, where - a->payload);
+        const bool came = end_pieces(a, is_call);
+        if (is_call) give_calls(a); /* none, where it came in pieces */
         else if (!came) give(a, false, a->buf + a->at, where - a->at);
         a->at = where;
         if (f != YES) return false;
@@ -576,8 +601,9 @@ static bool step_message(tn_answer *a) {
 /* ---- the answer ------------------------------------------------------------------------------------ */
 
 static void run(tn_answer *a) {
-    static bool (*const steps[])(tn_answer *) = {step_start,   step_thought, step_text,   step_at_payload,
-                                                 step_payload, step_behind,  step_header, step_message};
+    static bool (*const steps[])(tn_answer *) = {step_start,      step_thought, step_text,
+                                                 step_at_payload, step_payload, step_behind,
+                                                 step_broken,     step_header,  step_message};
     while (!a->stopped && !a->calls.text.failed && steps[a->mode](a)) {
     }
     if (a->calls.text.failed) a->stopped = true;

@@ -11,8 +11,9 @@
  *
  * Who wants them in pieces gets a call as soon as it is certain that it is one of a known tool and that its
  * arguments begin: where they are JSON, and the name stands before them. Together the pieces are the arguments
- * that would have been given out whole. What has begun cannot be taken back: if it never ends, or is no JSON,
- * the pieces are what the model wrote. Other calls come whole all the same. */
+ * that would have been given out whole. What has begun cannot be taken back: if it turns out to be no call, its end
+ * says so, and its text up to the end of its markup, or of the line where that is missing, is not content too. Other
+ * calls come whole all the same. */
 #ifndef TN_TEXT_TOOLCALL_H
 #define TN_TEXT_TOOLCALL_H
 
@@ -43,6 +44,13 @@ typedef struct tn_answer_form {
 /* Finds the form that a template teaches. template may be NULL. */
 tn_answer_form tn_answer_form_of(const char *template);
 
+typedef enum tn_call_piece {
+    TN_PIECE_NAME,  /* a call begins: its name, which ends in a zero */
+    TN_PIECE_MORE,  /* more of its arguments */
+    TN_PIECE_WHOLE, /* it has ended; no text */
+    TN_PIECE_BROKEN /* it is no call: it was cut, or is no JSON; no text */
+} tn_call_piece;
+
 /* Callbacks return false to stop; tn_answer_put then returns false. Texts are given out as soon as they are
  * certain. */
 typedef struct tn_answer_events {
@@ -50,8 +58,7 @@ typedef struct tn_answer_events {
     bool (*on_thought)(void *user, const char *text, size_t n);
     bool (*on_call)(void *user, const char *name, const char *arguments); /* arguments: JSON of an object */
     void *user;
-    /* NULL, or a call in pieces: its name, then text NULL for its end, else more of its arguments */
-    bool (*on_piece)(void *user, const char *name, const char *text, size_t n);
+    bool (*on_piece)(void *user, tn_call_piece what, const char *text, size_t n); /* NULL: calls come whole */
 } tn_answer_events;
 
 typedef struct tn_answer_options {

@@ -149,19 +149,26 @@ static const char *blanks(const char *p, const char *end) {
     return p;
 }
 
-/* Finds the text of a key's value in the JSON object at p. Keys written with escapes are not found. */
-static bool member(const char *p, const char *end, const char *key, const char **from, const char **to) {
-    size_t n = strlen(key);
+/* Finds the text of the value of the first of two keys (other NULL: of one) in the JSON object at p. Keys written with
+ * escapes are not found. */
+static bool member_of(const char *p, const char *end, const char *key, const char *other, const char **from,
+                      const char **to) {
+    size_t n = strlen(key), n_other = other ? strlen(other) : 0;
     for (p = blanks(p + 1, end); p < end && *p == '"'; p = blanks(p, end)) {
         const char *k = p + 1, *k_end = value_end(p, end) - 1;
         p = blanks(k_end + 1, end);
         *from = blanks(p + 1, end);
         *to = p = value_end(*from, end);
         if ((size_t)(k_end - k) == n && !memcmp(k, key, n)) return true;
+        if (other && (size_t)(k_end - k) == n_other && !memcmp(k, other, n_other)) return true;
         p = blanks(p, end);
         if (p < end && *p == ',') p++;
     }
     return false;
+}
+
+static bool member(const char *p, const char *end, const char *key, const char **from, const char **to) {
+    return member_of(p, end, key, NULL, from, to);
 }
 
 static bool call_object(tn_calls *c, const char *p, const char *end) {
@@ -175,7 +182,7 @@ static bool call_object(tn_calls *c, const char *p, const char *end) {
     json_t *text = NULL;
     const char *args = "{}";
     size_t n_args = 2;
-    if (member(p, end, "arguments", &from, &to) || member(p, end, "parameters", &from, &to)) {
+    if (member_of(p, end, "arguments", "parameters", &from, &to)) {
         args = from;
         n_args = (size_t)(to - from);
         if (*from == '"' && (text = load(&c->text, from, n_args, JSON_DECODE_ANY))) { /* JSON in a string */

@@ -337,7 +337,7 @@ call("pack", "qwen/q.gguf", "-o", "qwen.tern")
 p = ask("a.png", model="qwen.tern")
 assert p["pictures"][0]["rows"] == 25 * 11 and p["pictures"][0]["encoded"] == 0, p["pictures"]
 fails("a.png", "--mmproj", "mmproj-sees.gguf", err="it gives rows for 0 first layers (deepstack), and the model's read 2", model="qwen/q.gguf")
-fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="pictures of Qwen's encoders need a model whose rope has three axes, and this one (llama) has not told them")
+fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="pictures of Qwen's encoders need a model whose rope has three axes, and the file of this one (llama) says nothing about them")
 call("synth", "--arch", "tiny-qwen35+sees", "--type", "f32", "-o", "qwen/other.gguf")
 fails("a.png", "--mmproj", "qwen/mmproj-q.gguf", err="it gives rows for 2 first layers (deepstack), and the model's read 0", model="qwen/other.gguf")
 call("synth", "--arch", "tiny-qwen35-mmproj", "--type", "f32", "-o", "others/35.gguf")

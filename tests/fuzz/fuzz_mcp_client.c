@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tn_mcp_result_text(whole, MOST, &text, &failed, &err) != TERN_OK || strlen(text) > MOST + 100)
         abort();
     free(text);
-    (void)tn_mcp_read_tools(whole, &list, &err);
+    (void)tn_mcp_read_tools("t", whole, &list, &err);
     if (json_array_size(list) > TN_MCP_LISTED) abort();
     json_decref(list);
     json_decref(whole);

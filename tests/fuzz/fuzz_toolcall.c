@@ -32,17 +32,18 @@ static bool on_call(void *u, const char *name, const char *args) {
     return add(u, 'n', name, strlen(name)) && add(u, 'a', args, strlen(args));
 }
 
-/* A call that comes in pieces is recorded as one that comes whole. */
-static bool on_piece(void *u, const char *name, const char *text, size_t n) {
+/* A call that comes in pieces is recorded as one that comes whole, and its end where it turns out to be none. */
+static bool on_piece(void *u, tn_call_piece what, const char *text, size_t n) {
     record *r = u;
-    if (!name == !r->open) abort();
-    if (name) {
-        if (!*name) abort();
+    if ((what == TN_PIECE_NAME) == r->open) abort();
+    if (what == TN_PIECE_NAME) {
+        if (!n || strlen(text) != n) abort();
         r->open = r->others = true;
-        return add(r, 'n', name, strlen(name));
+        return add(r, 'n', text, n);
     }
-    if (!text) return !(r->open = false);
-    return n ? add(r, 'a', text, n) : false;
+    if (what == TN_PIECE_MORE) return n ? add(r, 'a', text, n) : false;
+    r->open = false;
+    return what == TN_PIECE_WHOLE || add(r, 'b', "", 1);
 }
 
 static void read_answer(const tn_answer_options *given, const char *text, size_t n, size_t step, bool pieces,

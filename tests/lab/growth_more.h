@@ -295,7 +295,7 @@ static void hear_tools(const buf *b) {
     (void)tn_mcp_client_ask(c, "tools/list", json_object());
     tn_mcp_client_hear(c, b->p, b->n);
     (void)tn_mcp_client_reply(c, &result, &err);
-    (void)tn_mcp_read_tools(result, &list, &err);
+    (void)tn_mcp_read_tools("t", result, &list, &err);
     assert_int_equal(tn_mcp_result_text(result, 1 << 20, &text, &failed, &err), TERN_OK);
     tn_mcp_client_close(&c);
     json_decref(list);

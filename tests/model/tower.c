@@ -521,6 +521,7 @@ static const fault wrong_qwen[] = {
     {"v.patch_embd.weight.", 0, "2", 1, TERN_E_FORMAT, "lacks the tensor v.patch_embd.weight.1"},
     {"v.blk.1.attn_qkv.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.1.attn_qkv.bias"},
     {"mm.2.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.2.bias"},
+    {"clip.has_vision_encoder", 4, "\0", 1, TERN_E_UNSUPPORTED, "has no encoder of pictures"},
     {"clip.has_vision_encoder", 0, "", 0, TERN_OK, NULL},
 };
 

@@ -49,6 +49,12 @@ def vectors(name, pooling):
     other = "last" if pooling == "cls" else "cls"
     status, r = s.json("/v1/embeddings", {"input": "a", "pooling": other})
     assert status == 400 and pooling in r["error"]["message"], r
+    for bad in (1, [], {}, True, ["mean"]):
+        for path in ("/v1/embeddings", "/embeddings"):
+            for field in ("pooling", "encoding_format"):
+                status, r = s.json(path, {"input": "a", field: bad})
+                assert status == 400 and field in r["error"]["message"], (path, field, bad, r)
+    same(s.json("/v1/embeddings", {"input": "a", "pooling": None, "encoding_format": None})[0], 200, "null")
     for path, body in (("/v1/completions", {"prompt": "a", "max_tokens": 2}), ("/completion", {"prompt": "a", "n_predict": 2}),
                        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}), ("/api/generate", {"prompt": "a", "stream": False})):
         status, r = s.json(path, body)
@@ -84,7 +90,11 @@ def pooled():
     s = Server("-c", "512", "--pooling", "none", model=os.path.join(CASES, "bert", "model.gguf"))
     t = told("bert")[0]
     same(len(s.json("/embeddings", {"input": t["text"]})[1][0]["embedding"]), len(t["ids"]), "none")
-    same(s.json("/v1/embeddings", {"input": t["text"]})[0], 400, "none in OpenAI's form")
+    # other forms have no place for that, and keep the model's own
+    own = s.json("/v1/embeddings", {"input": t["text"], "pooling": "cls"})[1]["data"][0]["embedding"]
+    near(s.json("/v1/embeddings", {"input": t["text"]})[1]["data"][0]["embedding"], own, "OpenAI's form")
+    near(s.json("/api/embed", {"input": [t["text"]]})[1]["embeddings"][0], own, "Ollama's form")
+    same(s.json("/v1/embeddings", {"input": t["text"], "pooling": "none"})[0], 400, "none in OpenAI's form, asked for")
     same(len(s.json("/v1/embeddings", {"input": t["text"], "pooling": "cls"})[1]["data"]), 1, "another")
     s.stop()
 

@@ -161,6 +161,24 @@ same((node["content"], len(node["steps"])), ("It may not be.", 17), "rounds")
 status, v = s.json("/v1/chat/completions", {"messages": [{"role": "user", "content": "A"}], "temperature": 0})
 assert status == 200 and "<tool_call>" in v["choices"][0]["message"]["content"], v
 same(len(sent()), 16, "calls of the rounds")
+# Thoughts of a step are that step's alone: the step after it may have none.
+THINKS = os.path.join(CACHE.name, "thinks.gguf")
+saying.write(THINKS, {"A": ["<think>", "I should add.", "</think>", tool("add", a=2, b=3)], "5": ["It is five."]}, saying.TEMPLATE + "{% if false %}<think></think>{% endif %}")
+thinker = Server(*mcp(), model=THINKS)
+t = Talk(thinker)
+call, = t.say("A").asked()
+while "steps" not in thinker.json_get(f"/page/talks/{t.id}")["nodes"][-1]:
+    pass
+kept = os.path.join(CACHE.name, "data", "tern", "conversations", t.id + ".json")
+talk = json.load(open(kept))
+talk["nodes"][-1]["thinking"] = "I should"  # as a slow model leaves it, whose thought is saved while it comes
+with open(kept, "w") as f:
+    json.dump(talk, f)
+t.decide(call["id"], "once")
+node = t.end()
+same((node["content"], node.get("thinking"), node["steps"][0]["thinking"]), ("It is five.", None, "I should add."), "thoughts of a step")
+thinker.stop()
+sent()
 # A server that ends while somebody is asked.
 t = Talk(s)
 call, = t.say("A").asked()

@@ -51,18 +51,18 @@ static bool on_call(void *user, const char *name, const char *arguments) {
     return add(user, 'c', line, (size_t)n);
 }
 
-/* The end is told as a call that came whole would be; of arguments that are no JSON the text. */
-static bool on_piece(void *user, const char *name, const char *text, size_t n) {
+/* The end is told as a call that came whole would be; of what turned out to be none the text. */
+static bool on_piece(void *user, tn_call_piece what, const char *text, size_t n) {
     record *r = user;
-    if (name) {
+    if (what == TN_PIECE_NAME) {
         assert_false(r->open);
         r->open = true;
         r->n_args = 0;
-        snprintf(r->name, sizeof r->name, "%s", name);
+        snprintf(r->name, sizeof r->name, "%s", text);
         return true;
     }
     assert_true(r->open);
-    if (text) {
+    if (what == TN_PIECE_MORE) {
         assert_true(n && r->n_args + n < sizeof r->args);
         memcpy(r->args + r->n_args, text, n);
         r->n_args += n;
@@ -70,9 +70,7 @@ static bool on_piece(void *user, const char *name, const char *text, size_t n) {
     }
     r->args[r->n_args] = 0;
     r->open = false;
-    json_t *v = json_loads(r->args, 0, NULL);
-    json_decref(v);
-    if (v) return on_call(user, r->name, r->args);
+    if (what == TN_PIECE_WHOLE) return on_call(user, r->name, r->args);
     char line[8192 + 400];
     int len = snprintf(line, sizeof line, "{C:%s broken %s}", r->name, r->args);
     return add(r, 'c', line, (size_t)len);
@@ -217,14 +215,37 @@ static void pieces(void **state) {
         (void)tn_answer_end(a);
         tn_answer_close(&a);
     }
-    /* what has begun cannot be taken back: it ends as the model wrote it */
+    /* what has begun cannot be taken back: it ends as what it is, and none of it is content */
     tn_answer_form f = tn_answer_form_of(qwen);
     int flags = WITH_TOOLS | IN_PIECES;
     check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{\"city\":\"Par",
               "{C:weather broken {\"city\":\"Par}");
     check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{city}}</tool_call> Hm",
               "{C:weather broken {city}}Hm");
-    check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{} x}</tool_call>", "{C:weather {}}");
+    check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{} x}</tool_call>",
+              "{C:weather broken {}}");
+    check_one(f, flags,
+              "<tool_call>{\"name\":\"weather\",\"arguments\":{\"a\":[1)}, \"b\": 2}}</tool_call> Hm",
+              "{C:weather broken {\"a\":[1)}}Hm");
+    check_one(f, flags,
+              "<tool_call>{\"name\":\"weather\",\"arguments\":{\"a\":1)}, \"b\": 2}}</tool_call> Hm",
+              "{C:weather broken {\"a\":1)}Hm");
+    check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{\"a\":[1)} }}, x\nAfter it",
+              "{C:weather broken {\"a\":[1)}}After it");
+    check_one(
+        f, flags,
+        "<tool_call>{\"name\":\"weather\",\"arguments\":{a}} <tool_call>{\"name\":\"weather\"}</tool_call>",
+        "{C:weather broken {a}}{C:weather {}}");
+    check_one(f, flags, "<tool_call>{\"name\":\"weather\",\"arguments\":{\"a\":1}",
+              "{C:weather broken {\"a\":1}}");
+    check_one(tn_answer_form_of(harmony), flags,
+              "<|channel|>commentary to=functions.weather<|message|>{\"a\":[1)}}<|call|>",
+              "{C:weather broken {\"a\":[1)}}");
+    /* the first of two keys has the arguments, whole and in pieces */
+    ok(qwen, "<tool_call>{\"name\":\"weather\",\"parameters\":{},\"arguments\":{\"a\":7}}</tool_call>",
+       "{C:weather {}}");
+    ok(qwen, "<tool_call>{\"name\":\"weather\",\"arguments\":{\"a\":7},\"parameters\":{}}</tool_call>",
+       "{C:weather {\"a\":7}}");
 }
 
 static void llama3(void **state) {
