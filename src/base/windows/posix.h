@@ -211,6 +211,8 @@ int tn_win_sigaction(int sig, const struct tn_win_sigaction *now, struct tn_win_
 #define SIG_BLOCK 0
 #define sigemptyset(set) (*(set) = 0)
 #define sigaddset(set, sig) (*(set) |= 1 << (sig))
+#define sigismember(set, sig) (*(const sigset_t *)(set) >> (sig)&1)
+#define sigpending(set) (*(set) = 0) /* none waits: a thread of the system's own brings it */
 int tn_win_sigwait(const int *set, int *sig);
 int tn_win_sigtimedwait(const int *set, const struct timespec *most);
 int tn_win_sigmask(int how, const int *set, int *before);
