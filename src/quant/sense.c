@@ -225,8 +225,9 @@ static tern_status weigh_rows(const sensing *s, int layer, tn_role role, int32_t
     const tn_site_ops *ops = tn_program_linears(&s->c.m->program, site);
     const int32_t parts = ops->n_experts ? ops->n_experts : 1, of_part = n_rows / parts, k = ops->k,
                   each = ops->n[0] / parts, step = (each + READER_ROWS - 1) / READER_ROWS;
-    float *w = tn_alloc(s->c.m->ctx, TN_MEM_OTHER, (size_t)k + (size_t)of_part, sizeof *w), *sum = w + k;
+    float *w = tn_alloc(s->c.m->ctx, TN_MEM_OTHER, (size_t)k + (size_t)of_part, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to measure what errors cost");
+    float *sum = w + k;
     tern_status st = TERN_OK;
     for (int32_t part = 0; part < parts && st == TERN_OK; part++, cost += of_part) {
         memset(sum, 0, (size_t)of_part * sizeof *sum);
