@@ -43,13 +43,13 @@ static void run(void *user) {
 }
 
 static void check(const char *path, bool sparse, int32_t n_threads, int every) {
-    tern_options o;
+    tern_options *o;
     tern_error err;
     tern_model_info info;
-    tn_options_defaults(&o);
-    o.n_threads = n_threads;
-    if (sparse) must(tern_options_set(&o, "attention", "shadow", &err), &err);
-    tern_engine *e = fixture_engine(path, &o);
+    must(tern_options_new(&o, &err), &err);
+    o->n_threads = n_threads;
+    if (sparse) must(tern_options_set(o, "attention", "shadow", &err), &err);
+    tern_engine *e = fixture_engine(path, o);
     tern_engine_info(e, &info);
     const size_t n = (size_t)info.n_vocab, bytes = n * sizeof(float);
     tern_session *a = fixture_session(e, N_CTX, "none"), *b = fixture_session(e, N_CTX, "none");
@@ -76,6 +76,7 @@ static void check(const char *path, bool sparse, int32_t n_threads, int every) {
     tern_session_close(&a);
     tern_session_close(&b);
     tern_engine_close(&e);
+    tern_options_free(&o);
 }
 
 /* A prompt of a package has hundreds of parts. */
