@@ -29,7 +29,7 @@ $(BUILD)/build.ninja: | setup
 
 # Answer a question about a short document with the model shipped in the repository.
 demo: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) --target tern_cli
+	@cmake --build $(BUILD) --target demo
 	@echo "--- the document and the question ---"; cat models/tern-tiny/demo.txt; echo; echo "--- tern's answer ---"
 	@$(BUILD)/tern models/tern-tiny - --temp 0 -n 96 --stats <models/tern-tiny/demo.txt
 	@echo; echo "With a model of yours:  $(BUILD)/tern MODEL.gguf \"a question\"    ($(BUILD)/tern models lists what is on this machine)"
