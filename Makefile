@@ -87,9 +87,9 @@ POWER_CRASHES ?= 250
 power: setup all
 	@python3 tests/torture/power.py $(BUILD)/tern $(BUILD)/libtorture_disk.so $(POWER_CRASHES)
 
-# What is handed out, in build/dist: source, static programs, install.sh, wheel, Node package, Debian packages (make deb's tools), SBOMs, checksums.
+# What is handed out, in build/dist: source, static programs, install.sh, wheel, Node package, Debian packages, SBOMs, checksums.
 dist: setup
-	@bash scripts/setup.sh --optional --ask --static --aarch64
+	@bash scripts/setup.sh --optional --ask --static --aarch64 --deb --site
 	@bash scripts/dist.sh
 
 # The same bytes twice; the source without git, the programs where there is nothing else (minutes, and as root).
