@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # The whole table of speeds beside other engines, in one run: prefill and decode of the 0.5B and 1.5B shapes, packages of 4 and 5 bits and GGUF
-# files as they are, by turns with the peers. Writes all.md and all.json (date, processor, versions, median and spread of every figure).
+# files as they are, by turns with the peers. Writes all.md and all.json (date, processor, versions, median and spread of every figure), and puts
+# the tables into docs/record/figures.md, where they take the place of older ones of the same processor.
 #   bench/all.sh PEER_BIN [PEER_BIN...]
 # e.g. bench/all.sh ../llama.cpp/build/bin ../ik_llama.cpp/build/bin
 # PEER_BIN: a folder with llama-bench; the first one also with llama-quantize. A llama-bench that knows -rtr is ik_llama.cpp's, and gets it.
 # ARCHS ("qwen2.5-0.5b qwen2.5-1.5b"), ROUNDS (3), THREADS (2), BUDGET (25: minutes of measuring; what does not fit is left out, and the
-# table says so), WORK (build/all), TERN (build/tern), BENCH_PREFIX: a command that runs each measurement, e.g. one that keeps other work
+# table says so), WORK (build/all), TERN (build/tern), PAGE (docs/record/figures.md; empty: no page), BENCH_PREFIX: a command that runs each measurement, e.g. one that keeps other work
 # off the machine.
 # The models (random weights, tern synth) are made on the first run, which takes some minutes more.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 tern=${TERN:-build/tern} work=${WORK:-build/all}
 mkdir -p "$work"
 export TERN_PACK=never
@@ -30,10 +31,10 @@ for arch in $archs; do
     done
     rm -f "$base.f16.gguf"
 done
-exec python3 - "$tern" "$work" "${ROUNDS:-3}" "${THREADS:-2}" "${BUDGET:-25}" "$archs" "$@" <<'PY'
+exec python3 - "$tern" "$work" "${ROUNDS:-3}" "${THREADS:-2}" "${BUDGET:-25}" "$archs" "${PAGE-docs/record/figures.md}" "$@" <<'PY'
 import datetime, json, os, platform, shlex, statistics, subprocess, sys, time
 
-tern, work, rounds, threads, budget, archs, *peers = sys.argv[1:]
+tern, work, rounds, threads, budget, archs, page, *peers = sys.argv[1:]
 prefix = shlex.split(os.environ.get("BENCH_PREFIX", ""))
 deadline = time.monotonic() + 60 * float(budget)
 
@@ -102,4 +103,11 @@ for arch in dict.fromkeys(p[0] for p in plan):
 if left_out: lines += ["Left out for want of time: " + "; ".join(left_out) + "."]
 with open(work + "/all.md", "w") as f: f.write("\n".join(lines) + "\n")
 print("\n".join(lines))
+if page:
+    begin, end = f"<!-- bench/all.sh: {head['processor']} -->", "<!-- end of bench/all.sh -->"
+    with open(page, encoding="utf-8") as f: text = f.read()
+    old = text.find(begin)
+    after = text.find(end, old) + len(end) if old >= 0 else 0
+    before, rest = (text[:old], text[after:]) if old >= 0 else (text.rstrip("\n") + "\n\n", "\n")
+    with open(page, "w", encoding="utf-8") as f: f.write(before + "\n".join([begin, ""] + lines + ["", end]).replace("\n\n\n", "\n\n") + rest)
 PY

@@ -51,7 +51,7 @@ for arch in x86_64 aarch64; do
             cp "$out/work/tern-lab-$arch" "$out/work/$name/bin/tern-lab"
             cp share/dist/measure.sh "$out/work/$name/"
             cp -r share/soc "$out/work/$name/share/tern/"
-            cp man/tern.1 "$out/work/$name/share/man/man1/"
+            cp man/*.1 "$out/work/$name/share/man/man1/"
             # Pages of commands and completions are what a program of this machine says of itself; the others say the same.
             [ ! -d "$out/work/build-tern-$arch/said" ] || said=$out/work/build-tern-$arch/said
             if [ -n "$said" ]; then

@@ -22,6 +22,11 @@ if grep -rnE "$raw" src --include='*.[ch]' | grep -v '^src/base/json[._]'; then
     echo "lint: jansson's own builders and readers are for src/base/json.c and json_parse.c; use tn_json_*"
     bad=1
 fi
+# jansson is 2.13 on Ubuntu 22.04, which has none of these.
+if grep -rnE '\bjson_object_(getn|setn|deln|keylen_foreach|iter_key_len|update_recursive|[a-z_]*getn)\b' src tests include tools --include='*.[ch]'; then
+    echo "lint: Ubuntu 22.04's jansson does not have this"
+    bad=1
+fi
 # One folder knows which system it is for.
 if grep -rnE '\b(_WIN32|__linux__|__APPLE__|__GLIBC__|__ANDROID__)\b' src --include='*.[ch]' | grep -v '^src/base/'; then
     echo "lint: which system it is, is for src/base/ to ask"

@@ -13,7 +13,7 @@
 # --optional: what these want may be impossible to get: a message then, and the tests that need it are skipped.
 set -euo pipefail
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libsqlite3-dev libcmocka-dev libarchive-dev libxml2-dev libmicrohttpd-dev libedit-dev python3"
-pictures="libjpeg62-turbo-dev libpng-dev libwebp-dev"
+pictures="libjpeg-dev libpng-dev libwebp-dev"
 tls="libgnutls28-dev" # it comes with libmicrohttpd-dev where that was built with it
 pull="libcurl4-openssl-dev" # tern pull loads the library when it runs, and is built by its header
 hexagon="qemu-user clang-16 lld-16"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What registries take:  scripts/wheel.py BUILD [FOLDER]   (make packages; default folder: BUILD/packages)
 
-FOLDER gets tern-VERSION-py3-none-manylinux_2_NN_ARCH.whl, the Python binding with libtern in it, and tern-VERSION.tgz, the Node binding with libtern
+FOLDER gets libtern-VERSION-py3-none-manylinux_2_NN_ARCH.whl, the Python binding with libtern in it, and libtern-VERSION.tgz, the Node binding with libtern
 in it. The libraries are those of the targets tern_bundled and tern_store_bundled, which have their dependencies inside: what they still want of the
 system is looked at here, as auditwheel does, and names the wheel. The same tree gives the same bytes: times are those of $SOURCE_DATE_EPOCH, or 1980.
 Nothing is sent anywhere."""
@@ -45,18 +45,18 @@ def looked_at(library):
 
 
 def wheel(libraries, version, tag, out):
-    name, data = f"tern-{version}-py3-none-{tag}.whl", {}
+    name, data = f"libtern-{version}-py3-none-{tag}.whl", {}
     for f in sorted(os.listdir(os.path.join(ROOT, "bindings/python/tern"))):
         if f.endswith(".py") or f == "py.typed":
             data["tern/" + f] = read("bindings/python/tern/" + f)
     for f, path in libraries.items():
         with open(path, "rb") as lib:
             data["tern/" + f] = lib.read()
-    info = f"tern-{version}.dist-info/"
+    info = f"libtern-{version}.dist-info/"
     project = read("bindings/python/pyproject.toml").decode()
     summary = re.search(r'^description = "(.*)"', project, re.M)[1]
     python = re.search(r'^requires-python = "(.*)"', project, re.M)[1]
-    data[info + "METADATA"] = (f"Metadata-Version: 2.1\nName: tern\nVersion: {version}\nSummary: {summary}\nLicense: MIT\nRequires-Python: {python}\n"
+    data[info + "METADATA"] = (f"Metadata-Version: 2.1\nName: libtern\nVersion: {version}\nSummary: {summary}\nLicense: MIT\nRequires-Python: {python}\n"
                                "Provides-Extra: numpy\nRequires-Dist: numpy; extra == 'numpy'\nClassifier: License :: OSI Approved :: MIT License\n"
                                "Classifier: Operating System :: POSIX :: Linux\nClassifier: Typing :: Typed\nDescription-Content-Type: text/markdown\n\n"
                                ).encode() + read("bindings/python/README.md")
@@ -87,7 +87,7 @@ def npm(libraries, version, arch, out):
             e = tarfile.TarInfo("package/" + n)
             e.size, e.mtime, e.mode = len(files[n]), EPOCH, 0o755 if ".so" in n else 0o644
             t.addfile(e, io.BytesIO(files[n]))
-    name = f"tern-{version}.tgz"
+    name = f"{package['name']}-{version}.tgz"
     with open(os.path.join(out, name), "wb") as f, gzip.GzipFile(filename="", mode="wb", fileobj=f, mtime=EPOCH) as g:
         g.write(raw.getvalue())
     return name

@@ -43,6 +43,19 @@ static bool ends_with(const char *s, const char *end) {
     return n >= m && !strcmp(s + n - m, end);
 }
 
+/* Whether a name begins with the site that it is to be had from, as an address does without its "https://". */
+static bool site(const char *name) {
+    static const char *const all[] = {"hf.co/", "huggingface.co/", "ollama.com/"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (!strncasecmp(name, all[i], strlen(all[i]))) return true;
+    return false;
+}
+
+static bool has_capitals(const char *s) {
+    while (*s && !isupper((unsigned char)*s)) s++;
+    return *s;
+}
+
 /* The model is here now: the command begins again, as it was typed. It returns where it cannot. */
 static void begin_again(void) {
     static char words[1 << 16], *argv[4096];
@@ -58,7 +71,7 @@ int cli_no_model(const char *name) {
     alike a = {0};
     const char *slash = strchr(name, '/'), *shown = cli_shown(name);
     bool path = strchr("./~", name[0]) || ends_with(name, ".gguf") || ends_with(name, ".tern") ||
-                (slash && strchr(slash + 1, '/'));
+                (slash && strchr(slash + 1, '/') && !site(name));
     if (!path && cli_pull_offer(name)) begin_again();
     if (strstr(name, "://"))
         return cli_failed_text(
@@ -70,10 +83,15 @@ int cli_no_model(const char *name) {
     if (a.n_stem > 2) tn_catalogue_each(note, &a);
     char near[480] = "";
     if (a.n) snprintf(near, sizeof near, "; models here with a name like it: %s", a.names);
-    if (slash)
+    if (slash && strncasecmp(name, "ollama.com/", 11))
         return cli_failed_text("%s: no such folder, and no such model in Hugging Face's cache on this "
                                "machine%s; tern pull %s fetches it, and then the name works",
                                shown, near, shown);
+    if (has_capitals(name)) /* Ollama's names have none */
+        return cli_failed_text(
+            "%s: no such file, and no model on this machine has this name%s; tern pull ORG/%s "
+            "fetches it from Hugging Face, where ORG publishes it; tern models lists what is here",
+            shown, near, shown);
     return cli_failed_text(
         "%s: no such file, and no model on this machine has this name%s; tern pull %s fetches it from "
         "Ollama's registry, tern pull ORG/NAME one from Hugging Face; tern models lists what is here",

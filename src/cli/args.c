@@ -233,16 +233,24 @@ static int set_param(const command *c, const char *assignment) {
 
 static int parse_option(const command *c, int argc, char **argv, int *i);
 
+static bool known(const command *c, const char *option) {
+    const char *fixed;
+    return find(c, option, strlen(option)) || find_param(c, option, strlen(option), &fixed);
+}
+
 /* Takes an option as llama.cpp spells it, and says what it means here. Returns -1, or an exit status. */
 static int parse_foreign(const command *c, const foreign_option *f, int argc, char **argv, int *i) {
     char word[4096];
     char *name = argv[*i], *value = NULL;
     bool more = f->values && *i + 1 < argc && (f->values == 1 || cli_foreign_value(argv[*i + 1]));
     if (more) value = argv[++*i];
+    if (f->values < 0) return cli_usage_error(c, "%s: %s", name, f->says);
     if (f->values == 1 && !value) return cli_usage_error(c, "%s needs a value", name);
+    if (f->instead && !known(c, f->instead)) return cli_usage_error(c, "%s: %s", name, f->says);
     fprintf(stderr, "tern: %s%s%s: %s\n", name, value ? " " : "", value ? cli_shown(value) : "", f->says);
     if (!f->instead) return -1;
-    const char *at = !strcmp(f->instead, "--grammar") ? "@" : "", *as = cli_foreign_word(f, value);
+    const char *at = !strcmp(f->instead, "--grammar") ? "@" : !strcmp(f->instead, "--draft") ? "model:" : "";
+    const char *as = cli_foreign_word(f, value);
     if ((size_t)snprintf(word, sizeof word, "%s%s", at, as) >= sizeof word)
         return cli_usage_error(c, "%s: its value is too long", name);
     if (!strcmp(f->instead, "--model"))

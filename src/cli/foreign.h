@@ -6,8 +6,8 @@
 #include <stdbool.h>
 
 typedef struct foreign_option {
-    const char *names;   /* "-ngl --gpu-layers" */
-    int values;          /* 0: a flag; 1: one follows; 2: one may follow, of on, off, auto and numbers */
+    const char *names; /* "-ngl --gpu-layers" */
+    int values; /* 0: a flag; 1: one follows; 2: one may follow, of on, off, auto and numbers; -1: refused */
     const char *instead; /* tern's option that takes the value, "--kv"; NULL: there is none */
     const char *says;    /* what it means here */
 } foreign_option;

@@ -96,17 +96,31 @@ static size_t distance(const char *a, const char *b) {
     return row[n];
 }
 
+/* What llama.cpp, Ollama and others call it. */
+static const char *const elsewhere[][2] = {
+    {"list", "models"},     {"ls", "models"},         {"ps", "models"},     {"show", "inspect"},
+    {"info", "inspect"},    {"get", "pull"},          {"download", "pull"}, {"fetch", "pull"},
+    {"quantize", "pack"},   {"convert", "pack"},      {"create", "pack"},   {"server", "serve"},
+    {"cli", "chat"},        {"completion", "run"},    {"generate", "run"},  {"perplexity", "eval"},
+    {"embedding", "embed"}, {"version", "--version"}, {"search", "pull"},
+};
+
 static const char *nearest_command(const char *word) {
+    for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++)
+        if (!strcmp(word, elsewhere[i][0])) return elsewhere[i][1];
     for (int i = 0; i < N_COMMANDS; i++)
         if (distance(word, commands[i].name) <= (strlen(word) > 4 ? 2 : 1)) return commands[i].name;
     return NULL;
 }
 
-/* Handles tern MODEL and tern MODEL TEXT: chat, or answer. */
+/* Handles tern MODEL and tern MODEL TEXT: chat, or answer. The model may be the value of an option. */
 static int short_way(int argc, char **argv) {
     char path[4096];
-    if (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path) &&
-                              !cli_pull_found(argv[1], path, sizeof path))) {
+    bool option = !strcmp(argv[1], "-m") || !strcmp(argv[1], "-hf") || !strcmp(argv[1], "--model") ||
+                  !strncmp(argv[1], "--model=", 8);
+    if (!option &&
+        (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path) &&
+                               !cli_pull_found(argv[1], path, sizeof path)))) {
         const char *meant = nearest_command(argv[1]);
         bool name = argv[1][0] != '-' && strpbrk(argv[1], "/:.0123456789");
         if (name && !meant) return cli_no_model(argv[1]), EXIT_USAGE;
@@ -114,8 +128,9 @@ static int short_way(int argc, char **argv) {
                 argv[1], meant ? "; did you mean tern " : "", meant ? meant : "", meant ? "?" : "");
         return EXIT_USAGE;
     }
-    bool text = argc > 2 && (argv[2][0] != '-' || !argv[2][1]);
-    for (int i = 2; i < argc; i++)
+    int after = option && !strchr(argv[1], '=') ? 3 : 2;
+    bool text = argc > after && (argv[after][0] != '-' || !argv[after][1]);
+    for (int i = after; i < argc; i++)
         text |= !strcmp(argv[i], "-p") || !strcmp(argv[i], "-f") || !strncmp(argv[i], "--prompt", 8) ||
                 !strncmp(argv[i], "--file", 6) || !strcmp(argv[i], "-");
     int rc = text ? cmd_run(argc, argv) : cmd_chat(argc, argv);
@@ -136,7 +151,7 @@ int main(int argc, char **argv) {
         print_help(stdout);
         return EXIT_OK;
     }
-    if (!strcmp(argv[1], "--version")) {
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
         printf("tern %s\n", tern_version());
         return EXIT_OK;
     }

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -208,7 +209,13 @@ tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **
         st = add_shards(s, path, file, err);
     } else {
         snprintf(file, sizeof file, "%s/model.safetensors", path);
-        st = add_file(s, file, err);
+        if (!stat(file, &sb) || errno != ENOENT) st = add_file(s, file, err);
+        else
+            st = tn_fail(
+                err, TERN_E_IO,
+                "%s: there is no model.safetensors in it; weights are read from safetensors alone, not "
+                "from PyTorch's files, which can run programs",
+                path);
     }
     if (st == TERN_OK) st = finish(s, err);
     if (st == TERN_OK) *out = s;

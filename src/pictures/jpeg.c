@@ -108,8 +108,7 @@ tern_status tn_jpeg_decode(tn_ctx *ctx, const uint8_t *bytes, size_t n, tn_decod
 #else
 tern_status tn_jpeg_decode(tn_ctx *ctx, const uint8_t *bytes, size_t n, tn_decoded *out, tern_error *err) {
     (void)ctx, (void)bytes, (void)n, (void)out;
-    return tn_fail(
-        err, TERN_E_UNSUPPORTED,
-        "this build of tern reads no JPEG: it was built without libjpeg-turbo (libjpeg62-turbo-dev)");
+    return tn_fail(err, TERN_E_UNSUPPORTED,
+                   "this build of tern reads no JPEG: it was built without libjpeg-turbo (libjpeg-dev)");
 }
 #endif

@@ -509,10 +509,18 @@ bool tn_calls_code(tn_calls *c, const char *p, size_t n) {
 
 /* ---- <function=NAME><parameter=KEY> ... --------------------------------------------------------------- */
 
+/* jansson gives values by keys with a length from 2.14 on, and Ubuntu 22.04 has 2.13. */
+static const json_t *value_of(json_t *object, const char *key, size_t n_key) {
+    const char *k;
+    json_t *v;
+    json_object_foreach(object, k, v) if (strlen(k) == n_key && !memcmp(k, key, n_key)) return v;
+    return NULL;
+}
+
 /* Writes a value: as a string if the tool says so or it is not JSON. */
 static void xml_value(tn_sb *out, const json_t *f, const char *key, size_t n_key, const char *p, size_t n) {
-    const json_t *props = json_object_get(json_object_get(f, "parameters"), "properties");
-    const json_t *type = json_object_get(json_object_getn(props, key, n_key), "type");
+    json_t *props = json_object_get(json_object_get(f, "parameters"), "properties");
+    const json_t *type = json_object_get(value_of(props, key, n_key), "type");
     bool is_text = json_is_string(type) && !strcmp(json_string_value(type), "string");
     json_t *v = is_text ? NULL : load(out, p, n, JSON_DECODE_ANY);
     if (v && f) tn_sb_add(out, p, n);

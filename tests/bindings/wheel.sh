@@ -11,12 +11,12 @@ command -v python3 >/dev/null && command -v readelf >/dev/null || skip "no pytho
 cmake --build "$build" --target packages_of_bindings >/dev/null 2>"$build/packages.log" || { grep -q "No rule\|unknown target" "$build/packages.log" && skip "no static libraries to put in (Debian's -dev packages have them)"; cat "$build/packages.log"; exit 1; }
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-wheel=$(ls "$build"/packages/tern-*.whl)
+wheel=$(ls "$build"/packages/libtern-*.whl)
 [ "$(ls "$build"/packages | wc -l)" = 2 ] || { ls "$build/packages"; exit 1; }
 python3 scripts/wheel.py "$build" "$tmp/again" >/dev/null
 for f in "$build"/packages/*; do cmp "$f" "$tmp/again/$(basename "$f")"; done
 python3 -m zipfile -e "$wheel" "$tmp/unpacked"
-[ -f "$tmp/unpacked"/tern-*.dist-info/LICENSE ] && grep -q "^# tern" "$tmp/unpacked"/tern-*.dist-info/METADATA
+[ -f "$tmp/unpacked"/libtern-*.dist-info/LICENSE ] && grep -q "^# libtern" "$tmp/unpacked"/libtern-*.dist-info/METADATA
 if python3 -m venv "$tmp/venv" >/dev/null 2>&1 && "$tmp/venv/bin/python" -m pip --version >/dev/null 2>&1; then
     "$tmp/venv/bin/python" -m pip install --no-index --no-deps --quiet --disable-pip-version-check "$wheel"
     python=$tmp/venv/bin/python
@@ -34,7 +34,9 @@ assert asyncio.run(answer()) == plain and plain, plain
 assert len(model.embed(["a dog", "a cat"])) == 2
 END
 mkdir "$tmp/node"
-tar -C "$tmp/node" -xzf "$build"/packages/tern-*.tgz
+tar -C "$tmp/node" -xzf "$build"/packages/libtern-*.tgz
+# Under names that nobody has: tern is another package in both registries.
+grep -qx "Name: libtern" "$tmp/unpacked"/libtern-*.dist-info/METADATA && grep -q '"name": "libtern"' "$tmp/node/package/package.json" || { echo "FAILED: the packages' names"; exit 1; }
 for f in README.md LICENSE index.d.ts package.json; do [ -s "$tmp/node/package/$f" ] || { echo "FAILED: no $f in Node's package"; exit 1; }; done
 if [ -d "$build/node-binding/node_modules/koffi" ] && command -v node >/dev/null; then
     ln -s "$build/node-binding/node_modules" "$tmp/node/package/node_modules"

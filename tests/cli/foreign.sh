@@ -21,6 +21,28 @@ run run $tiny "Who is Lily?" -v --keep 4 --no-context-shift -nkvo --cpu-moe --ch
 cmp -s "$tmp/out" "$tmp/want" && [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 7 ] || fail "spellings of other versions"
 run run $tiny "Who is Lily?" --samplers "top_k;temperature" --mirostat 0 --prio 2 --rope-freq-base 10000 --repack --temp 0 -n 6
 cmp -s "$tmp/out" "$tmp/want" && [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 5 ] || fail "options without a counterpart"
+run run $tiny "Who is Lily?" --perf -mli --draft-max 8 --swa-full -dio -fit on -ot x=CPU --offline --no-mmproj-offload --temp 0 -n 6
+cmp -s "$tmp/out" "$tmp/want" && [ "$(grep -c '^tern: -.*: ' "$tmp/err")" = 9 ] || fail "spellings of this year"
+run run $tiny "Who is Lily?" -md $tiny --temp 0 -n 6
+cmp -s "$tmp/out" "$tmp/want" || fail "-md is not --draft"
+# What would change the answer or the machine is refused, with what to do instead: one line.
+for words in "--override-kv a=int:1" "--image x.png" "-sysf x" "--prompt-cache x" "-np 4" "--reasoning off" "--ssl-key-file x"; do
+    # shellcheck disable=SC2086
+    ! "$tern" run $tiny hi $words >"$tmp/out" 2>"$tmp/err" || fail "$words"
+    lines 1
+    grep -q "^tern run: ${words%% *}: " "$tmp/err" || fail "$words"
+done
+! "$tern" serve $tiny --api-key secret >"$tmp/out" 2>"$tmp/err" || fail "--api-key"
+grep -q -- "--api-key-file FILE" "$tmp/err" && ! grep -q secret "$tmp/err" || fail "--api-key"
+# The model as llama.cpp's programs take it, without a command.
+run -m $tiny -p "Who is Lily?" --temp 0 -n 6
+cp "$tmp/out" "$tmp/plain"
+run run -m $tiny -p "Who is Lily?" --temp 0 -n 6
+cmp -s "$tmp/out" "$tmp/plain" || fail "tern -m MODEL -p TEXT"
+run --model=$tiny "Who is Lily?" --temp 0 -n 6
+cmp -s "$tmp/out" "$tmp/want" || fail "tern --model=MODEL TEXT"
+run -m $tiny --temp 0 -n 6 <<<"Who is Lily?"
+cmp -s "$tmp/out" "$tmp/want" || fail "tern -m MODEL chats"
 run run $tiny "Who is Lily?" -r " little" --temp 0 -n 6
 ! grep -q little "$tmp/out" || fail "-r is not --stop"
 for value in on off auto 1; do

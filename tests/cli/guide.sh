@@ -89,7 +89,15 @@ os.makedirs(f"{tmp}/home")
 os.symlink(tern, f"{tmp}/bin/tern")
 for shared in ("models", "include", "examples", "tools", "bindings"):
     os.symlink(f"{root}/{shared}", f"{tmp}/{shared}")
-os.symlink(os.path.dirname(tern), f"{tmp}/build")
+# Of the build only what make demo makes.
+build = os.path.dirname(tern)
+made = {name for tool in ("query", "inputs") for name in subprocess.run(["ninja", "-C", build, "-t", tool, "demo"], capture_output=True, text=True).stdout.split()}
+if "tern" not in made:
+    raise SystemExit("what make demo builds cannot be told")
+os.makedirs(f"{tmp}/build")
+for name in os.listdir(build):
+    if name in made or re.sub(r"\.so\.[0-9.]+$", ".so", name) in made:
+        os.symlink(f"{build}/{name}", f"{tmp}/build/{name}")
 env = {k: v for k, v in os.environ.items() if not k.startswith(("TERN_", "XDG_", "HF_", "OLLAMA_"))}
 env.update(PATH=f"{tmp}/bin:" + env["PATH"], HOME=f"{tmp}/home", TERN_PACK="never") # a package made in the background would come at any time
 with socket.socket() as s:

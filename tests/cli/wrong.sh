@@ -26,6 +26,11 @@ refused "no such file or folder|tern models" 1 "$tern" eval -m ./m.tern --task p
 mkdir -p "$tmp/models" && cp "$tmp/m.gguf" "$tmp/models/qwen2-small.gguf" && cp "$tmp/m.gguf" "$tmp/models/qwen2-large.gguf"
 TERN_MODELS=$tmp/models refused "a name like it: qwen2-large.gguf, qwen2-small.gguf" 1 "$tern" run Qwen/Qwen3-0.6B hi
 refused "did you mean tern chat?" 2 "$tern" chatt
+refused "no such model in Hugging Face's cache|tern pull hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0 fetches it" 1 "$tern" run hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0 hi
+refused "tern pull ollama.com/library/qwen3 fetches it from Ollama's registry" 1 "$tern" run ollama.com/library/qwen3 hi
+refused "tern pull ORG/Qwen3-0.6B|Hugging Face" 1 "$tern" run Qwen3-0.6B hi
+refused "did you mean tern models?" 2 "$tern" list
+refused "did you mean tern inspect?" 2 "$tern" show qwen3
 
 # A folder with one GGUF file in it is that file; one with more, or none, is told what to give.
 mkdir "$tmp/one" "$tmp/empty"
@@ -64,6 +69,11 @@ cp models/tern-tiny/model.safetensors "$tmp/folder/"
 rm "$tmp/folder/tokenizer.json"
 TERN_PACK=auto refused "no tokenizer|tokenizer.json" 1 "$tern" run -m "$tmp/folder" -p hi
 [ ! -e "$XDG_CACHE_HOME/tern" ] || { echo "FAILED: a model that cannot answer is packed"; exit 1; }
+
+# Weights in another form.
+cp models/tern-tiny/tokenizer.json "$tmp/folder/"
+mv "$tmp/folder/model.safetensors" "$tmp/folder/pytorch_model.bin"
+refused "there is no model.safetensors in it|PyTorch's files" 1 "$tern" run -m "$tmp/folder" -p hi
 
 # Prompts that are longer than the context.
 printf 'the cat %.0s' {1..2000} >"$tmp/long.txt"

@@ -46,6 +46,9 @@ for p in packages:
         for f in found:
             owners[f].append(p)
 wrong += [f"{f} belongs to {' and '.join(o) or 'no package'}" for f, o in sorted(owners.items()) if len(o) != 1]
+programs = [f for f in files if f.startswith("usr/bin/")]
+pages = {f: f"usr/share/man/man1/{os.path.basename(f)}.1" for f in programs}
+wrong += [f"{f} has no page in its package" for f, page in pages.items() if owners.get(page) != owners[f]]
 
 version = subprocess.run([tern, "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
 said = {"debian/changelog": re.match(r"tern \(([^)]*)\)", read("changelog"))[1], "CMakeLists.txt": re.search(r"^project\(tern VERSION (\S+)", open("CMakeLists.txt").read(), re.M)[1],
