@@ -6,6 +6,8 @@
 # llama-bench evaluates the prompt once without a warm-up run; its start is over when it prints that result. TYPES (q8_0,q4_0): what `tern synth` writes of them, every
 # matrix, also the output's, which llama-quantize would store wider. FILES, GGUF files with commas between, stand in their place: any type. Both with
 # mmap and without. tern: PACKAGE, or an edgeflow package of BITS bits.
+# IK_BENCH=path: ik_llama.cpp's llama-bench too, mapped as it is (repacking takes longer than it saves in a first answer).
+# Every file is started by tern as well. WARM=1: the files are in the page cache. PACKAGE=none: no package.
 # PRIME=0: do not touch memory before each start (see docs/reference/cold-start.md).
 set -euo pipefail
 arch=${1:?usage: bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS] [TYPES]}
@@ -19,16 +21,21 @@ if [ -z "${FILES:-}" ]; then
         FILES=${FILES:+$FILES,}$work/$arch.$type.gguf
     done
 fi
-if [ -z "${PACKAGE:-}" ]; then
+[ "${PACKAGE:-}" != none ] || PACKAGE=
+if [ -z "${PACKAGE+set}" ]; then
     PACKAGE=$work/$arch.ef$bits.tern
     [ -s "$PACKAGE" ] || "$tern" pack "${FILES%%,*}" -o "$PACKAGE" --scheme edgeflow --bits "$bits" --calib-tokens 512 >/dev/null
 fi
-exec python3 - "$tern" "$LLAMA_BENCH" "$PACKAGE" "$FILES" "$prompts" "$rounds" "$threads" "${PRIME:-1}" <<'PY'
+exec python3 - "$tern" "$LLAMA_BENCH" "$PACKAGE" "$FILES" "$prompts" "$rounds" "$threads" "${PRIME:-1}" "${IK_BENCH:-}" "${WARM:-0}" <<'PY'
 import json, mmap, os, statistics, subprocess, sys, time
-tern, llama, package, files, prompts, rounds, threads, prime = sys.argv[1:]
-rounds, prime = int(rounds), int(prime)
+tern, llama, package, files, prompts, rounds, threads, prime, ik, warm = sys.argv[1:]
+rounds, prime, warm = int(rounds), int(prime), int(warm)
 
 def drop(path):
+    if warm:
+        with open(path, "rb") as f:
+            while f.read(1 << 22): pass
+        return
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -57,18 +64,22 @@ def start(path, args, done):
 
 def of_tern(line, t0): return json.loads(line)["ttft_ms"]
 def of_llama(line, t0): return (time.monotonic_ns() - t0) * 1e-6 if line.startswith("{") else None
+def of_ik(line, t0): return (time.monotonic_ns() - t0) * 1e-6 if line.startswith('"') else None # a row of CSV
 
 for n in prompts.split(","):
     def peer(model, mm): return lambda: start(model, [llama, "-m", model, "-p", n, "-n", "0", "-r", "1", "--no-warmup", "-t", threads, "-mmp", mm, "-o", "jsonl"], of_llama)
     def ours(model, *more): return lambda: start(model, [tern, "bench", "-m", model, "-p", n, "-t", threads, "--once", "@START", *more], of_tern)
-    runs = {f"tern, {os.path.basename(package)}": ours(package)}
+    def iks(model): return lambda: start(model, [ik, "-m", model, "-p", n, "-n", "0", "-r", "1", "-w", "0", "-t", threads, "-o", "csv"], of_ik)
+    runs = {f"tern, {os.path.basename(package)}": ours(package)} if package else {}
+    for f in files.split(","): runs[f"tern, {os.path.basename(f)}"] = ours(f)
     for f in files.split(","):
+        if ik: runs[f"ik_llama.cpp {os.path.basename(f)}, mmap"] = iks(f)
         for mm, how in (("1", "mmap"), ("0", "read")): runs[f"llama.cpp {os.path.basename(f)}, {how}"] = peer(f, mm)
     times = {k: [] for k in runs}
     for _ in range(rounds):
         for k, f in runs.items(): times[k].append(f())
     mine = statistics.median(next(iter(times.values())))
-    print(f"prompt of {n} tokens, {threads} threads, medians of {rounds}\n")
+    print(f"prompt of {n} tokens, {threads} threads, {'warm' if warm else 'cold'}, medians of {rounds}\n")
     print("| start | ms | min .. max | against tern |\n|---|---|---|---|")
     for k, v in times.items():
         print(f"| {k} | {statistics.median(v):.0f} | {min(v):.0f} .. {max(v):.0f} | {statistics.median(v) / mine:.2f} |")
