@@ -45,7 +45,7 @@ int cli_chat_tools_open(chat *c, tn_mcp_servers *servers) {
         return cli_failed_text("the model writes calls of tools in a form that is not read (%s)",
                                cli_shown(t->form.foreign));
     tn_mcp_servers_open(servers, cli_mcp_tell, NULL, NULL);
-    tn_mcp_servers_revive(servers);
+    tn_mcp_servers_revive(servers, NULL, NULL);
     return -1;
 }
 
