@@ -3,17 +3,81 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 10, GUARD_MS = 1000 };
+enum { LOOK_MS = 10, LAST_MS = 1000, GRACE_MOST_MS = 10000 };
+
+/* ---- what is asked of a keeper ---------------------------------------------------------------------------- */
+
+struct tn_keeper {
+    int link;
+    size_t n;
+    pthread_mutex_t mu; /* of the link: a question and its reply */
+};
+
+typedef enum question_kind { START, ENDED, END } question_kind;
+
+typedef struct question {
+    int32_t kind, i, grace_ms;
+} question;
+
+/* With the program's three ends, where it was started. */
+typedef struct reply {
+    int64_t pid; /* START: 0, it was not */
+    int32_t ended;
+    char how[160]; /* ENDED: how; START: why not */
+} reply;
+
+static bool take(int link, reply *r, int ends[3]) {
+    struct iovec v = {r, sizeof *r};
+    _Alignas(struct cmsghdr) char room[CMSG_SPACE(3 * sizeof(int))] = {0};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    ssize_t k;
+    while ((k = recvmsg(link, &m, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
+    }
+    const struct cmsghdr *h = k > 0 ? CMSG_FIRSTHDR(&m) : NULL;
+    bool all = h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS &&
+               h->cmsg_len == CMSG_LEN(3 * sizeof(int));
+    for (int i = 0; i < 3; i++) ends[i] = -1;
+    if (all) memcpy(ends, CMSG_DATA(h), 3 * sizeof(int));
+    r->how[sizeof r->how - 1] = 0;
+    return k == (ssize_t)sizeof *r;
+}
+
+static bool ask(tn_keeper *k, question q, reply *r, int ends[3]) {
+    pthread_mutex_lock(&k->mu);
+    bool ok = send(k->link, &q, sizeof q, MSG_NOSIGNAL) == (ssize_t)sizeof q && take(k->link, r, ends);
+    pthread_mutex_unlock(&k->mu);
+    return ok;
+}
+
+static bool keeper_ended(const tn_child *c, char *how, size_t cap) {
+    reply r;
+    int none[3];
+    bool told = ask(c->keeper, (question){ENDED, (int32_t)c->i, 0}, &r, none);
+    snprintf(how, cap, "%s", told ? r.how : "ended");
+    return !told || r.ended;
+}
+
+static void keeper_end(const tn_child *c, int grace_ms) {
+    reply r;
+    int none[3];
+    if (grace_ms > GRACE_MOST_MS) grace_ms = GRACE_MOST_MS;
+    (void)ask(c->keeper, (question){END, (int32_t)c->i, grace_ms}, &r, none);
+}
+
+/* ---- a program -------------------------------------------------------------------------------------------- */
 
 /* The child's own side, after fork: nothing here allocates or locks. */
 static void become(const char *command, const int ends[3]) {
@@ -68,6 +132,7 @@ bool tn_child_ended(tn_child *c, char *how, size_t cap) {
     siginfo_t info = {0};
     snprintf(how, cap, "ended");
     if (!c->pid) return true;
+    if (c->keeper) return keeper_ended(c, how, cap);
     if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT)) return errno != EINTR;
     if (!info.si_pid) return false;
     c->ended = true;
@@ -98,6 +163,10 @@ static void end_group(const tn_child *c, int grace_ms) {
 void tn_child_end(tn_child *c, int grace_ms) {
     static const int signals[] = {0, SIGTERM, SIGKILL};
     close_end(&c->to);
+    if (c->keeper) {
+        if (c->pid) keeper_end(c, grace_ms);
+        c->pid = 0;
+    }
     for (int i = 0; c->pid && i < 3; i++) {
         if (signals[i] && kill(-(pid_t)c->pid, signals[i])) break;
         if (wait_for_end(c, signals[i] == SIGKILL ? 1000 : grace_ms)) break;
@@ -109,40 +178,138 @@ void tn_child_end(tn_child *c, int grace_ms) {
     c->ended = false;
 }
 
-/* The guard's own side, after fork. The other end of its lease is closed with its parent. */
-static void guard(const tn_child *const *all, size_t n, int lease) {
-    struct pollfd parent = {.fd = 0}; /* nothing but the end of the other side */
-    sigset_t every;
+/* ---- a keeper's own side --------------------------------------------------------------------------------- */
+
+static void close_ends(tn_child *c) {
+    int *ends[] = {&c->to, &c->from, &c->messages};
+    for (int i = 0; i < 3; i++) {
+        if (*ends[i] >= 0) close(*ends[i]);
+        *ends[i] = -1;
+    }
+}
+
+static bool put(int link, const reply *r, const int ends[3]) {
+    struct iovec v = {(void *)(uintptr_t)r, sizeof *r};
+    _Alignas(struct cmsghdr) char room[CMSG_SPACE(3 * sizeof(int))] = {0};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    if (ends) {
+        m.msg_control = room;
+        m.msg_controllen = sizeof room;
+        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(3 * sizeof(int));
+        memcpy(CMSG_DATA(h), ends, 3 * sizeof(int));
+    }
+    ssize_t k;
+    while ((k = sendmsg(link, &m, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+    }
+    return k == (ssize_t)sizeof *r;
+}
+
+/* The pipes are the asking process's alone: a program hears the end of its input from there. */
+static bool answer(int link, const question *q, const char *const *commands, tn_child *kept) {
+    reply r = {.ended = 1};
+    tn_child *c = &kept[q->i];
+    tern_error err;
+    if (q->kind == ENDED) r.ended = tn_child_ended(c, r.how, sizeof r.how);
+    if (q->kind != ENDED) tn_child_end(c, q->grace_ms);
+    if (q->kind != START) return put(link, &r, NULL);
+    if (tn_child_start(commands[q->i], c, &err) != TERN_OK) {
+        snprintf(r.how, sizeof r.how, "%.150s", err.message);
+        return put(link, &r, NULL);
+    }
+    r.pid = c->pid;
+    bool ok = put(link, &r, (int[3]){c->to, c->from, c->messages});
+    close_ends(c);
+    return ok;
+}
+
+/* All together: told by a signal, and after a moment ended. While one of a group is there its number is nobody else's. */
+static void end_all(tn_child *kept, size_t n) {
     bool left = true;
+    for (size_t i = 0; i < n; i++)
+        if (kept[i].pid && kill(-(pid_t)kept[i].pid, SIGTERM)) kept[i].pid = 0;
+    for (int ms = LAST_MS; left && ms >= 0; ms -= LOOK_MS) {
+        left = false;
+        for (size_t i = 0; i < n; i++) {
+            if (!kept[i].pid) continue;
+            (void)waitpid((pid_t)kept[i].pid, NULL, WNOHANG);
+            if (kill(-(pid_t)kept[i].pid, ms ? 0 : SIGKILL)) kept[i].pid = 0;
+            left = left || kept[i].pid;
+        }
+        if (left && ms) poll(NULL, 0, LOOK_MS);
+    }
+}
+
+static void keep(int link, const char *const *commands, size_t n) {
+    tn_child kept[TN_KEPT];
+    sigset_t every;
+    question q;
     sigfillset(&every);
     sigprocmask(SIG_SETMASK, &every, NULL);
     (void)setpgid(0, 0);
     /* it keeps nothing open that somebody waits for the end of */
-    if (lease > 0 && dup2(lease, 0) == 0) (void)syscall(SYS_close_range, 1, ~0U, 0);
-    while (poll(&parent, 1, -1) < 0 && errno == EINTR) {
+    if (link > 0 && dup2(link, 0) == 0) (void)syscall(SYS_close_range, 1, ~0U, 0);
+    (void)fcntl(0, F_SETFD, FD_CLOEXEC);
+    for (size_t i = 0; i < TN_KEPT; i++) kept[i] = (tn_child){.to = -1, .from = -1, .messages = -1};
+    for (;;) {
+        ssize_t k = recv(0, &q, sizeof q, 0);
+        if (k < 0 && errno == EINTR) continue;
+        bool sound = k == (ssize_t)sizeof q && q.i >= 0 && (size_t)q.i < n && q.kind >= START &&
+                     q.kind <= END && q.grace_ms >= 0 && q.grace_ms <= GRACE_MOST_MS;
+        if (!sound || !answer(0, &q, commands, kept)) break;
     }
-    for (int ms = GUARD_MS; left && ms >= 0; ms -= LOOK_MS) {
-        left = false;
-        for (size_t i = 0; i < n; i++) {
-            const int what = ms == GUARD_MS ? SIGTERM : ms ? 0 : SIGKILL;
-            if (all[i]->pid) left = !kill(-(pid_t)all[i]->pid, what) || left;
-        }
-        poll(NULL, 0, LOOK_MS);
-    }
+    end_all(kept, n);
     _exit(0);
 }
 
-tern_status tn_child_guard(const tn_child *const *all, size_t n, tern_error *err) {
-    int lease[2];
-    TN_FAIL_IF(pipe2(lease, O_CLOEXEC), err, TERN_E_IO, "no pipe: %s", strerror(errno));
+/* ---- a keeper's life ------------------------------------------------------------------------------------- */
+
+tern_status tn_keeper_open(const char *const *commands, size_t n, tn_keeper **out, tern_error *err) {
+    tn_keeper *k = *out = calloc(1, sizeof *k);
+    int link[2];
+    TN_FAIL_IF(!k, err, TERN_E_MEMORY, "no memory for the keeper of programs");
+    if (n > TN_KEPT || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link)) {
+        const int why = n > TN_KEPT ? E2BIG : errno;
+        free(k);
+        *out = NULL;
+        return tn_fail(err, TERN_E_IO, "no keeper of %zu programs: %s", n, strerror(why));
+    }
     pid_t pid = fork();
     const int why = errno;
     if (!pid) {
-        close(lease[1]);
-        guard(all, n, lease[0]);
+        close(link[1]);
+        keep(link[0], commands, n);
     }
-    close(lease[0]);
-    if (pid < 0) close(lease[1]); /* else it is open as long as this process lives */
+    close(link[0]);
+    k->link = link[1];
+    k->n = n;
+    pthread_mutex_init(&k->mu, NULL);
+    if (pid < 0) tn_keeper_close(out);
     TN_FAIL_IF(pid < 0, err, TERN_E_IO, "no process can be started: %s", strerror(why));
     return TERN_OK;
+}
+
+void tn_keeper_close(tn_keeper **pk) {
+    tn_keeper *k = *pk;
+    *pk = NULL;
+    if (!k) return;
+    close(k->link); /* which it waits for */
+    pthread_mutex_destroy(&k->mu);
+    free(k);
+}
+
+tern_status tn_keeper_start(tn_keeper *k, size_t i, tn_child *out, tern_error *err) {
+    reply r;
+    int ends[3] = {-1, -1, -1};
+    *out = (tn_child){.to = -1, .from = -1, .messages = -1};
+    TN_FAIL_IF(i >= k->n, err, TERN_E_INVALID, "there is no program %zu of %zu", i, k->n);
+    TN_FAIL_IF(!ask(k, (question){START, (int32_t)i, 0}, &r, ends), err, TERN_E_IO,
+               "the process that starts programs has ended");
+    *out = (tn_child){.pid = r.pid, .to = ends[0], .from = ends[1], .messages = ends[2], .keeper = k, .i = i};
+    if (r.pid && ends[0] >= 0) return TERN_OK;
+    (void)tn_fail(err, TERN_E_IO, "%s", r.pid ? "no descriptors for a program" : r.how);
+    tn_child_end(out, 0);
+    return TERN_E_IO;
 }

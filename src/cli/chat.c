@@ -146,7 +146,7 @@ int cmd_chat(int argc, char **argv) {
     tn_picture_provide();
     if (tn_reader_open(1, TN_READER_WAIT_S, &c.reader, &err) != TERN_OK)
         return cli_failed(&err); /* while there is one thread */
-    rc = cli_mcp_start(&cmd, &mcp, &may, &servers);
+    rc = cli_mcp_start(&cmd, &mcp, &may, false, &servers);
     bool ready =
         rc < 0 && cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
     if (rc < 0) rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;

@@ -45,7 +45,7 @@ int cli_chat_tools_open(chat *c, tn_mcp_servers *servers) {
         return cli_failed_text("the model writes calls of tools in a form that is not read (%s)",
                                cli_shown(t->form.foreign));
     tn_mcp_servers_open(servers, cli_mcp_tell, NULL, NULL);
-    tn_mcp_servers_revive(servers);
+    tn_mcp_servers_revive(servers, NULL, NULL);
     return -1;
 }
 
@@ -269,8 +269,8 @@ static void show(const char *p, size_t n) {
     }
 }
 
-/* Arguments as they are shown: all of them, or the two ends of what nobody would read. */
-static void show_call(const char *name, const char *arguments) {
+/* Arguments as they are shown: all of them, or the two ends of many, which is said. */
+static bool show_call(const char *name, const char *arguments) {
     size_t n = strlen(arguments), half = SHOWN / 2, end = n - half;
     fprintf(stderr, "tern: %s ", cli_shown_exactly(name));
     if (n <= SHOWN) {
@@ -283,9 +283,10 @@ static void show_call(const char *name, const char *arguments) {
         show(arguments + end, n - end);
     }
     fputc('\n', stderr);
+    return n > SHOWN;
 }
 
-typedef enum consent { REFUSED, ALLOWED, ALWAYS, STOPPED, UNKNOWN } consent;
+typedef enum consent { REFUSED, ALLOWED, ALWAYS, SHOW, STOPPED, UNKNOWN } consent;
 
 /* What somebody typed. Spaces around it and capitals do not matter; an empty line is no. A line of `cap` was cut. */
 static consent meant_by(char *line, size_t cap) {
@@ -295,18 +296,28 @@ static consent meant_by(char *line, size_t cap) {
     line += strspn(line, " \t");
     if (!*line || !strcasecmp(line, "n") || !strcasecmp(line, "no")) return REFUSED;
     if (!strcasecmp(line, "y") || !strcasecmp(line, "yes")) return ALLOWED;
+    if (!strcasecmp(line, "s") || !strcasecmp(line, "show")) return SHOW;
     return !strcasecmp(line, "a") || !strcasecmp(line, "always") ? ALWAYS : UNKNOWN;
 }
 
-/* Whoever sits there decides, and is asked once more where nobody knows what was meant. */
-static consent ask_person(chat *c) {
-    static const char *const questions[] = {"Call it? (y)es, (n)o, (a)lways: ",
-                                            "Please type y, n or a. Call it? (y)es, (n)o, (a)lways: "};
+/* Whoever sits there decides, and is asked once more where nobody knows what was meant. Who has seen the ends of the arguments
+ * alone may see them all, and is asked again. */
+static consent ask_person(chat *c, const char *arguments, bool cut) {
+    static const char *const questions[2][2] = {
+        {"Call it? (y)es, (n)o, (a)lways: ", "Please type y, n or a. Call it? (y)es, (n)o, (a)lways: "},
+        {"Call it? (y)es, (n)o, (a)lways, (s)how all of it: ",
+         "Please type y, n, a or s. Call it? (y)es, (n)o, (a)lways, (s)how all of it: "}};
     char line[64];
     for (int i = 0; i < 2; i++) {
-        if (!cli_terminal_ask(c->typed, questions[i], line, sizeof line)) return STOPPED;
+        if (!cli_terminal_ask(c->typed, questions[cut][i], line, sizeof line)) return STOPPED;
         consent may = meant_by(line, sizeof line);
-        if (may != UNKNOWN) return may;
+        if (may == SHOW && cut) {
+            show(arguments, strlen(arguments));
+            fputc('\n', stderr);
+            i--;
+        } else if (may != UNKNOWN && may != SHOW) {
+            return may;
+        }
     }
     fputs("tern: that counts as no: it was not called\n", stderr);
     return REFUSED;
@@ -317,13 +328,13 @@ static consent ask(chat *c, const json_t *entry, const char *arguments) {
     chat_tools *t = c->tools;
     char name[TN_MCP_USER_NAME];
     tn_mcp_user_name(entry, name);
-    show_call(name, arguments);
+    const bool cut = show_call(name, arguments);
     if (tn_mcp_servers_allows(t->servers, entry)) return ALLOWED;
     if (!c->terminal) {
         fprintf(stderr, "tern: it was not called: --mcp-allow %s would allow it\n", cli_shown_exactly(name));
         return REFUSED;
     }
-    consent may = ask_person(c);
+    consent may = ask_person(c, arguments, cut);
     if (may != ALWAYS) return may;
     return tn_mcp_servers_allow(t->servers, entry) ? ALLOWED : REFUSED;
 }

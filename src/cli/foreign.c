@@ -95,6 +95,7 @@ static const foreign_option all[] = {
      "tern serve chooses that by itself"},
     {"-mu --model-url", 1, NULL, "tern pull URL fetches a model; this command opens no connection"},
     {"-hff --hf-file -hft --hf-token", 1, NULL, "tern pull fetches models; this command opens no connection"},
+    {"--media-path", 1, "--allow-path", "it is --allow-path here, which tern serve has"},
     {"--grammar-file", 1, "--grammar", "it is --grammar @FILE here"},
 };
 

@@ -4,13 +4,14 @@
 
 #include <stdio.h>
 
-int cli_mcp_start(const command *cmd, const arg_list *given, const arg_list *may, tn_mcp_servers **out) {
+int cli_mcp_start(const command *cmd, const arg_list *given, const arg_list *may, bool kept,
+                  tn_mcp_servers **out) {
     static const char *const none[] = {NULL};
     tern_error err;
     *out = NULL;
     if (!given->n && !may->n) return -1;
     tern_status st =
-        tn_mcp_servers_start(given->n ? given->items : none, may->n ? may->items : none, out, &err);
+        tn_mcp_servers_start(given->n ? given->items : none, may->n ? may->items : none, kept, out, &err);
     if (st == TERN_E_INVALID) return cli_usage_error(cmd, "%s", cli_shown(err.message));
     return st == TERN_OK ? -1 : cli_failed(&err);
 }

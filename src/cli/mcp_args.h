@@ -21,10 +21,11 @@
             "call this tool without asking (NAME.*: all tools of NAME); may be repeated"                     \
     }
 
-/* Their programs begin, while there is one thread. Returns -1 to go on, or an exit status; *out may be NULL: nothing was
+/* Their programs begin, while there is one thread; kept: server/mcp_servers.h. Returns -1 to go on, or an exit status; *out may be NULL: nothing was
  * named. */
-int cli_mcp_start(const command *cmd, const arg_list *given, const arg_list *may, tn_mcp_servers **out);
-/* For tn_mcp_servers_open: what is wrong with a server is a line on standard error. */
+int cli_mcp_start(const command *cmd, const arg_list *given, const arg_list *may, bool kept,
+                  tn_mcp_servers **out);
+/* For tn_mcp_servers_open and _revive: what is wrong with a server is a line on standard error. */
 void cli_mcp_tell(void *user, const char *line);
 
 #endif

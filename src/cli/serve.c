@@ -294,10 +294,9 @@ static int serve(const command *cmd, serving *s, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     /* now, while there is one thread and no sandbox */
     if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare(s->when);
-    int rc = cli_mcp_start(cmd, &s->mcp, &s->may,
-                           &s->tools); /* the user's own programs: they read their own files */
+    /* the user's own programs: they read their own files, and a process outside the sandbox keeps them */
+    int rc = cli_mcp_start(cmd, &s->mcp, &s->may, true, &s->tools);
     if (rc >= 0) return rc;
-    if (s->tools && tn_mcp_servers_guard(s->tools, &err) != TERN_OK) return cli_failed(&err);
     tern_status st = cli_serve_files(argv, s->ma.model, s->folder, &no_files);
     /* its threads inherit it, and so do those who read documents: they read no file for the server that it may not */
     tn_picture_provide();
@@ -306,6 +305,7 @@ static int serve(const command *cmd, serving *s, char **argv) {
     if (st == TERN_OK || st == TERN_E_UNSUPPORTED) st = open_models(s, &err);
     else err = no_files;
     if (s->tools && st == TERN_OK) tn_mcp_servers_open(s->tools, cli_mcp_tell, is_told_to_end, &ends);
+    if (s->tools) tn_mcp_servers_revive(s->tools, cli_mcp_tell, NULL);
     bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
     if (st == TERN_OK) {
         const tn_http_options ho = {.models = s->models,

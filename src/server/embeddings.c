@@ -7,9 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whose form the reply has. OpenAI's and Ollama's have no place for a vector of each token. */
+typedef enum form { OPENAI, LLAMA, OLLAMA } form;
+
 typedef struct embedding {
     size_t n, n_told; /* numbers of a vector; the first of them that are told */
-    bool base64, openai;
+    bool base64;
+    form form;
     tn_pooling pool; /* NONE: a vector for each token, as they are */
     size_t n_tokens; /* read so far */
     int priority;
@@ -127,10 +131,11 @@ static tern_status read_fields(const json_t *body, const tn_queue_options *o, si
                "this model scores texts (/v1/rerank) and makes no vectors");
     TN_FAIL_IF(!is_word(said), err, TERN_E_INVALID,
                "'pooling' must be mean, none, or this model's own, which is %s", own);
-    if (!pooling && o->pooling && (strcmp(o->pooling, "none") || !e->openai)) pooling = o->pooling;
+    /* a request of Ollama's form cannot say it, and keeps the model's own */
+    if (!pooling && o->pooling && (strcmp(o->pooling, "none") || e->form != OLLAMA)) pooling = o->pooling;
     TN_FAIL_IF(pooling && strcmp(pooling, "mean") && strcmp(pooling, "none") && strcmp(pooling, own), err,
                TERN_E_INVALID, "'pooling' must be mean, none, or this model's own, which is %s", own);
-    TN_FAIL_IF(pooling && !strcmp(pooling, "none") && e->openai, err, TERN_E_INVALID,
+    TN_FAIL_IF(pooling && !strcmp(pooling, "none") && e->form != LLAMA, err, TERN_E_INVALID,
                "pooling 'none' makes a vector for each token, which POST /embeddings tells; here it must be "
                "mean, or this model's own, which is %s",
                own);
@@ -165,13 +170,13 @@ static json_t *llama_reply(json_t *v, bool each) {
 }
 
 /* The reply in OpenAI's form, and fields that were not followed. */
-static tern_status embed(const tn_api_call *a, const json_t *body, bool openai, tn_request *ignored,
-                         bool *each, json_t **out, tern_error *err) {
+static tern_status embed(const tn_api_call *a, const json_t *body, form form, tn_request *ignored, bool *each,
+                         json_t **out, tern_error *err) {
     const json_t *input = json_object_get(body, "input");
     if (!input) input = json_object_get(body, "content"); /* as llama.cpp's server has it */
     bool many = json_is_array(input) && !is_tokens(input);
     size_t n = many ? json_array_size(input) : 1;
-    embedding e = {.priority = TN_BACKGROUND, .openai = openai};
+    embedding e = {.priority = TN_BACKGROUND, .form = form};
     tn_served *model;
     tern_model_info info;
     TN_TRY(tn_api_priority(a, body, &e.priority, err));
@@ -196,19 +201,20 @@ static tern_status embed(const tn_api_call *a, const json_t *body, bool openai, 
 tern_status tn_api_embed(const tn_api_call *a, const json_t *body, json_t **out, tern_error *err) {
     tn_request ignored = {0};
     bool each;
-    return embed(a, body, true, &ignored, &each, out, err);
+    return embed(a, body, OLLAMA, &ignored, &each, out, err);
 }
 
-static enum MHD_Result answer(const tn_api_call *a, const json_t *body, bool openai) {
+static enum MHD_Result answer(const tn_api_call *a, const json_t *body, form form) {
     tn_request ignored = {0}; /* of it the list of fields alone */
     tern_error err = {0};
     json_t *v = NULL;
     bool each;
-    if (embed(a, body, openai, &ignored, &each, &v, &err) != TERN_OK)
-        return tn_api_error(a, &err, TN_API_CHAT);
-    if (!openai) v = llama_reply(v, each);
+    if (embed(a, body, form, &ignored, &each, &v, &err) != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
+    if (form == LLAMA) v = llama_reply(v, each);
     return tn_api_body_of(a, 200, "application/json", tn_body_json(v), ignored.ignored);
 }
 
-enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body) { return answer(a, body, true); }
-enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body) { return answer(a, body, false); }
+enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body) {
+    return answer(a, body, OPENAI);
+}
+enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body) { return answer(a, body, LLAMA); }

@@ -130,22 +130,37 @@ static tern_status from_base64(const char *text, size_t n, tn_bytes *out, tern_e
     return tn_fail(err, TERN_E_MEMORY, "no memory for a picture of %zu bytes", n);
 }
 
-/* Whether the file lies below one of the folders, links followed. */
-static bool is_allowed(const char *real, const char *const *folders) {
-    for (; folders && *folders; folders++) {
-        char *folder = realpath(*folders, NULL);
-        size_t n = folder ? strlen(folder) : 0;
-        bool below = n && !strncmp(real, folder, n) && (real[n] == '/' || folder[n - 1] == '/');
+static bool lies_below(const char *real, const char *folder) {
+    size_t n = strlen(folder);
+    return n && !strncmp(real, folder, n) && (real[n] == '/' || folder[n - 1] == '/');
+}
+
+/* The file that is meant, where it lies below one of the folders, links followed: a path from the root, or, of a file:
+ * address, one that begins at a folder, as llama.cpp's server has them. The caller's; NULL: there is none. */
+static char *allowed_file(const char *path, bool of_address, const char *const *folders) {
+    char *found = NULL;
+    for (; folders && *folders && !found; folders++) {
+        char *folder = realpath(*folders, NULL), *joined = NULL;
+        char *real = tn_file_is_absolute(path) ? realpath(path, NULL) : NULL;
+        if (folder && real && lies_below(real, folder)) found = real;
+        else free(real);
+        tn_bytes b = {0};
+        if (folder && !found && of_address && tn_bytes_put(&b, folder) && tn_bytes_put(&b, "/") &&
+            tn_bytes_put(&b, path))
+            joined = realpath(b.p, NULL);
+        free(b.p);
+        if (joined && lies_below(joined, folder)) found = joined;
+        else free(joined);
         free(folder);
-        if (below) return true;
     }
-    return false;
+    return found;
 }
 
 /* One answer for whatever is not let in, there or not: nobody learns which files there are. */
-static tern_status from_file(const char *path, const tn_images_from *from, tn_bytes *out, tern_error *err) {
-    char *real = from->folders && tn_file_is_absolute(path) ? realpath(path, NULL) : NULL;
-    bool ok = real && is_allowed(real, from->folders);
+static tern_status from_file(const char *path, bool of_address, const tn_images_from *from, tn_bytes *out,
+                             tern_error *err) {
+    char *real = allowed_file(path, of_address, from->folders);
+    bool ok = real != NULL;
     tern_status st = ok ? tn_file_slurp(real, TN_PICTURE_MAX_BYTES, &out->p, &out->n, NULL) : TERN_OK;
     free(real);
     TN_FAIL_IF(!ok || st == TERN_E_IO, err, TERN_E_INVALID,
@@ -170,7 +185,7 @@ static tern_status from_url(const char *url, const tn_images_from *from, tn_byte
     char *path = strdup(is_file ? url + 7 : url);
     TN_FAIL_IF(!path, err, TERN_E_MEMORY, "no memory for a picture");
     if (is_file) (void)tn_percent_decode(path);
-    tern_status st = from_file(path, from, out, err);
+    tern_status st = from_file(path, is_file, from, out, err);
     free(path);
     return st;
 }

@@ -19,9 +19,14 @@ enum { NAME = 64, LAST = 200, MOST_TOLD = 1 << 20, LOOK_MS = 100, GRACE_MS = 100
 
 struct tn_mcp_client {
     char name[NAME];
-    char *command; /* NULL: there is no program */
+    char *command;     /* NULL: there is no program */
+    tn_keeper *keeper; /* NULL: this process starts it */
+    size_t i;          /* of its programs */
     bool revives;
+    void (*say)(void *user, const char *line); /* or NULL */
+    void *said_to;
     tn_child child;
+    int n_starts;     /* again, since a call was answered; whoever has the turn to ask */
     pthread_t thread; /* it alone reads and writes the program's pipes */
     bool has_thread;
     int wake[2]; /* of the thread */
@@ -410,10 +415,18 @@ tern_status tn_mcp_client_new(const char *name, tn_mcp_client **out, tern_error 
     return *out ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the tools of %s", name);
 }
 
-tern_status tn_mcp_client_start(const char *name, const char *command, tn_mcp_client **out, tern_error *err) {
+static tern_status start_program(tn_mcp_client *c, tern_error *err) {
+    return c->keeper ? tn_keeper_start(c->keeper, c->i, &c->child, err)
+                     : tn_child_start(c->command, &c->child, err);
+}
+
+tern_status tn_mcp_client_start(const char *name, const char *command, tn_keeper *keeper, size_t i,
+                                tn_mcp_client **out, tern_error *err) {
     TN_TRY(tn_mcp_client_new(name, out, err));
     (*out)->command = strdup(command);
-    tern_status st = (*out)->command ? tn_child_start(command, &(*out)->child, err)
+    (*out)->keeper = keeper;
+    (*out)->i = i;
+    tern_status st = (*out)->command ? start_program(*out, err)
                                      : tn_fail(err, TERN_E_MEMORY, "no memory for the tools of %s", name);
     if (st != TERN_OK) tn_mcp_client_close(out);
     return st;
@@ -451,7 +464,6 @@ void tn_mcp_client_close(tn_mcp_client **pc) {
 }
 
 const char *tn_mcp_client_name(const tn_mcp_client *c) { return c->name; }
-const tn_child *tn_mcp_client_child(const tn_mcp_client *c) { return &c->child; }
 
 static tern_status shake_hands(tn_mcp_client *c, patience w, bool *has_tools, tern_error *err) {
     json_t *reply;
@@ -527,7 +539,28 @@ tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, bool (*stop)(v
     return st;
 }
 
-void tn_mcp_client_revives(tn_mcp_client *c) { c->revives = c->command != NULL; }
+void tn_mcp_client_revives(tn_mcp_client *c, void (*tell)(void *user, const char *line), void *user) {
+    c->revives = c->command != NULL;
+    c->say = tell;
+    c->said_to = user;
+}
+
+/* May it be started once more? Says so, and says once that it will not be. */
+static tern_status may_start(tn_mcp_client *c, tern_error *err) {
+    char line[LAST + 300], how[sizeof c->how + LAST + 4];
+    pthread_mutex_lock(&c->mu);
+    snprintf(how, sizeof how, "%s%s%s", c->how[0] ? c->how : "ended", c->last[0] ? ": " : "", c->last);
+    pthread_mutex_unlock(&c->mu);
+    bool may = c->n_starts < TN_MCP_STARTS;
+    if (may) snprintf(line, sizeof line, "%s %s; it is started again", c->name, how);
+    else
+        snprintf(line, sizeof line, "%s %s; it was started %d times without a reply, and is not any more",
+                 c->name, how, TN_MCP_STARTS);
+    if (c->say && c->n_starts <= TN_MCP_STARTS) c->say(c->said_to, line);
+    if (c->n_starts <= TN_MCP_STARTS) c->n_starts++;
+    TN_FAIL_IF(!may, err, TERN_E_IO, "%s", line);
+    return TERN_OK;
+}
 
 /* Starts the program again where it has ended. One that cannot be met is ended, and the next call tries again. */
 static tern_status revive(tn_mcp_client *c, patience w, tern_error *err) {
@@ -535,8 +568,9 @@ static tern_status revive(tn_mcp_client *c, patience w, tern_error *err) {
     bool dead = c->dead;
     pthread_mutex_unlock(&c->mu);
     if (!dead || !c->revives) return TERN_OK;
+    TN_TRY(may_start(c, err));
     end_program(c, 0);
-    TN_TRY(tn_child_start(c->command, &c->child, err));
+    TN_TRY(start_program(c, err));
     pthread_mutex_lock(&c->mu);
     c->line.n = c->told.n = 0;
     c->too_long = c->dead = c->ends = false;
@@ -544,6 +578,7 @@ static tern_status revive(tn_mcp_client *c, patience w, tern_error *err) {
     pthread_mutex_unlock(&c->mu);
     tern_status st = meet(c, w, err);
     if (st == TERN_OK) return st;
+    if (st == TERN_E_CANCELLED) c->n_starts--; /* that is not its fault */
     end_program(c, 0);
     pthread_mutex_lock(&c->mu);
     c->dead = true;
@@ -596,6 +631,7 @@ tern_status tn_mcp_client_call(tn_mcp_client *c, const char *tool, json_t *argum
     pthread_mutex_lock(&c->mu);
     c->patient = false;
     pthread_mutex_unlock(&c->mu);
+    if (st == TERN_OK) c->n_starts = 0;
     give_turn(c);
     return st;
 }

@@ -19,17 +19,19 @@ enum {
     TN_MCP_LINE = 8 << 20,     /* bytes of a message */
     TN_MCP_UNASKED = 64 << 20, /* bytes that a server may say while nobody asks */
     TN_MCP_LISTED = 128,       /* tools of a server */
-    TN_MCP_WAIT_MS = 120000    /* for a reply, or that a call says that it goes on */
+    TN_MCP_STARTS = 5,      /* times that a server is started again without a reply to a call between them */
+    TN_MCP_WAIT_MS = 120000 /* for a reply, or that a call says that it goes on */
 };
 
 typedef struct tn_mcp_client tn_mcp_client;
 
-/* Both are for the time while there is one thread: the program begins, and nobody listens yet. */
-tern_status tn_mcp_client_start(const char *name, const char *command, tn_mcp_client **out, tern_error *err);
+/* Both are for the time while there is one thread: the program begins, and nobody listens yet. Where there is a keeper it is
+ * its number i and is started by it; the keeper outlives the client. */
+tern_status tn_mcp_client_start(const char *name, const char *command, tn_keeper *keeper, size_t i,
+                                tn_mcp_client **out, tern_error *err);
 /* The same without a program: what it says is given to tn_mcp_client_hear. */
 tern_status tn_mcp_client_new(const char *name, tn_mcp_client **out, tern_error *err);
 void tn_mcp_client_close(tn_mcp_client **c);
-const tn_child *tn_mcp_client_child(const tn_mcp_client *c); /* borrowed */
 
 const char *tn_mcp_client_name(const tn_mcp_client *c);
 /* Waits until the server has told its tools, or stop(user), which may be NULL. Where it fails the client has none, and every
@@ -42,8 +44,9 @@ tern_status tn_mcp_client_open(tn_mcp_client *c, int64_t wait_ms, bool (*stop)(v
 json_t *tn_mcp_client_tools(tn_mcp_client *c, int64_t wait_ms, bool (*stop)(void *user), void *user);
 /* Did the server list more than TN_MCP_LISTED tools? The others are left out. */
 bool tn_mcp_client_has_more(tn_mcp_client *c);
-/* From now on a program that has ended is started again by the next call. Of use where programs can still be started. */
-void tn_mcp_client_revives(tn_mcp_client *c);
+/* From now on a program that has ended is started again by the next call, TN_MCP_STARTS times in a row at most; that, and
+ * that it will not be any more, is said by tell, which may be NULL, from any thread. */
+void tn_mcp_client_revives(tn_mcp_client *c, void (*tell)(void *user, const char *line), void *user);
 /* Calls a tool. It takes arguments. *result: what the server returned, the caller's. It waits until stop(user), which
  * may be NULL, and tells the server that nobody waits any more; TERN_E_CANCELLED then. stop also ends the waiting for the
  * calls of others, and for a program that starts again. It must not ask this client. */

@@ -17,7 +17,10 @@ typedef struct allowance {
 } allowance;
 
 struct tn_mcp_servers {
+    tn_keeper *keeper; /* or NULL */
     tn_mcp_client *at[TN_MCP_SERVERS];
+    char names[TN_MCP_SERVERS][NAME];
+    const char *given[TN_MCP_SERVERS]; /* their commands, borrowed: while they are started */
     uint64_t commands[TN_MCP_SERVERS]; /* hashes of them */
     size_t n;
     atomic_bool hurries; /* set once */
@@ -56,22 +59,28 @@ static uint64_t hash_of(const char *text) {
 }
 
 static tern_status add(tn_mcp_servers *s, const char *given, tern_error *err) {
-    char name[NAME];
     size_t n = name_of(given, '=');
     TN_FAIL_IF(!n, err, TERN_E_INVALID,
                "--mcp %s: want NAME=COMMAND, where NAME is of letters, digits, _ and - and has up to %d",
                given, NAME - 1);
-    snprintf(name, sizeof name, "%.*s", (int)n, given);
     for (size_t i = 0; i < s->n; i++)
-        TN_FAIL_IF(!strcmp(tn_mcp_client_name(s->at[i]), name), err, TERN_E_INVALID,
-                   "--mcp %s: there are two servers of this name", name);
+        TN_FAIL_IF(strlen(s->names[i]) == n && !memcmp(s->names[i], given, n), err, TERN_E_INVALID,
+                   "--mcp %.*s: there are two servers of this name", (int)n, given);
     TN_FAIL_IF(s->n == TN_MCP_SERVERS, err, TERN_E_INVALID, "--mcp can be given at most %d times",
                TN_MCP_SERVERS);
     TN_FAIL_IF(!given[n + 1 + strspn(given + n + 1, " ")], err, TERN_E_INVALID,
                "--mcp %s: there is no command", given);
-    TN_TRY(tn_mcp_client_start(name, given + n + 1, &s->at[s->n], err));
+    snprintf(s->names[s->n], NAME, "%.*s", (int)n, given);
+    s->given[s->n] = given + n + 1;
     s->commands[s->n] = hash_of(given + n + 1);
     s->n++;
+    return TERN_OK;
+}
+
+static tern_status start_all(tn_mcp_servers *s, bool kept, tern_error *err) {
+    if (kept && s->n) TN_TRY(tn_keeper_open(s->given, s->n, &s->keeper, err));
+    for (size_t i = 0; i < s->n; i++)
+        TN_TRY(tn_mcp_client_start(s->names[i], s->given[i], s->keeper, i, &s->at[i], err));
     return TERN_OK;
 }
 
@@ -81,7 +90,7 @@ static tern_status check_allowed(const tn_mcp_servers *s, const char *name, tern
     bool known = false;
     TN_FAIL_IF(!n || !name[n + 1], err, TERN_E_INVALID, "--mcp-allow %s: want NAME.TOOL or NAME.*", name);
     for (size_t i = 0; i < s->n; i++) {
-        const char *server = tn_mcp_client_name(s->at[i]);
+        const char *server = s->names[i];
         known = known || (strlen(server) == n && !memcmp(server, name, n));
     }
     TN_FAIL_IF(!known, err, TERN_E_INVALID, "--mcp-allow %s: no --mcp names a server %.*s", name, (int)n,
@@ -89,8 +98,8 @@ static tern_status check_allowed(const tn_mcp_servers *s, const char *name, tern
     return TERN_OK;
 }
 
-tern_status tn_mcp_servers_start(const char *const *given, const char *const *allowed, tn_mcp_servers **out,
-                                 tern_error *err) {
+tern_status tn_mcp_servers_start(const char *const *given, const char *const *allowed, bool kept,
+                                 tn_mcp_servers **out, tern_error *err) {
     tn_mcp_servers *s = *out = calloc(1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for servers of tools");
     pthread_mutex_init(&s->mu, NULL);
@@ -100,6 +109,7 @@ tern_status tn_mcp_servers_start(const char *const *given, const char *const *al
         st = check_allowed(s, *allowed, err);
         if (st == TERN_OK) st = allow(s, *allowed, false, err);
     }
+    if (st == TERN_OK) st = start_all(s, kept, err);
     if (st != TERN_OK) tn_mcp_servers_close(out);
     return st;
 }
@@ -127,14 +137,8 @@ void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char 
     if (n > TN_MCP_TOOLS) tell(user, line);
 }
 
-void tn_mcp_servers_revive(tn_mcp_servers *s) {
-    for (size_t i = 0; i < s->n; i++) tn_mcp_client_revives(s->at[i]);
-}
-
-tern_status tn_mcp_servers_guard(const tn_mcp_servers *s, tern_error *err) {
-    const tn_child *all[TN_MCP_SERVERS];
-    for (size_t i = 0; i < s->n; i++) all[i] = tn_mcp_client_child(s->at[i]);
-    return tn_child_guard(all, s->n, err);
+void tn_mcp_servers_revive(tn_mcp_servers *s, void (*tell)(void *user, const char *line), void *user) {
+    for (size_t i = 0; i < s->n; i++) tn_mcp_client_revives(s->at[i], tell, user);
 }
 
 void tn_mcp_servers_close(tn_mcp_servers **ps) {
@@ -142,6 +146,7 @@ void tn_mcp_servers_close(tn_mcp_servers **ps) {
     *ps = NULL;
     if (!s) return;
     for (size_t i = 0; i < s->n; i++) tn_mcp_client_close(&s->at[i]);
+    tn_keeper_close(&s->keeper);
     for (size_t i = 0; i < s->n_allowed; i++) free(s->allowed[i].name);
     pthread_mutex_destroy(&s->mu);
     free(s);

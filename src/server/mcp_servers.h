@@ -24,16 +24,15 @@ enum {
 typedef struct tn_mcp_servers tn_mcp_servers;
 
 /* given: "NAME=COMMAND" each; allowed: "NAME.TOOL" or "NAME.*" each; both end with NULL. Programs begin here, while there is
- * one thread. TERN_E_INVALID says which of them is wrong. */
-tern_status tn_mcp_servers_start(const char *const *given, const char *const *allowed, tn_mcp_servers **out,
-                                 tern_error *err);
+ * one thread. kept: by a process of their own (base/child.h), for one that will be allowed to start none. TERN_E_INVALID
+ * says which of them is wrong. */
+tern_status tn_mcp_servers_start(const char *const *given, const char *const *allowed, bool kept,
+                                 tn_mcp_servers **out, tern_error *err);
 /* Lists the tools of each, until stop(user), which may be NULL. One that fails is told of and has none. */
 void tn_mcp_servers_open(tn_mcp_servers *s, void (*tell)(void *user, const char *line),
                          bool (*stop)(void *user), void *user);
-/* One that ends is started again by the next call of one of its tools. Not in a process that may start no other. */
-void tn_mcp_servers_revive(tn_mcp_servers *s);
-/* For such a process (base/child.h): the programs end with it. While there is one thread. */
-tern_status tn_mcp_servers_guard(const tn_mcp_servers *s, tern_error *err);
+/* From now on one that has ended is started again by the next call of one of its tools, as tn_mcp_client_revives has it. */
+void tn_mcp_servers_revive(tn_mcp_servers *s, void (*tell)(void *user, const char *line), void *user);
 void tn_mcp_servers_close(tn_mcp_servers **s);
 
 /* [{name: the model's, server, tool, title, description, inputSchema, allowed}]; NULL: no memory. fresh: servers whose tools

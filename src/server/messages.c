@@ -194,6 +194,8 @@ static tern_status message(tn_request *r, const json_t *m, const char *where, te
 static tern_status tools(tn_request *r, tern_error *err) {
     const json_t *list = json_object_get(r->body, "tools"), *choice = json_object_get(r->body, "tool_choice");
     const char *type = json_string_value(json_object_get(choice, "type"));
+    TN_FAIL_IF(list && !json_is_null(list) && !json_is_array(list), err, TERN_E_INVALID,
+               "'tools' must be a list");
     bool any = type && !strcmp(type, "any"), one = type && !strcmp(type, "tool"),
          none = type && !strcmp(type, "none");
     TN_FAIL_IF(choice && !json_is_null(choice) && !any && !one && !none && (!type || strcmp(type, "auto")),

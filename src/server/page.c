@@ -67,6 +67,7 @@ void tn_page_close(tn_page **pp) {
 static const tn_header headers[] = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+     "manifest-src 'self'; "
      "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
      "trusted-types 'none'"},
     {"X-Content-Type-Options", "nosniff"},
@@ -155,23 +156,31 @@ static result send_stream(tn_page *p, connection *c, tn_follower *f, tn_live_rea
 
 /* ---- files --------------------------------------------------------------------------------------------- */
 
+/* Besides the page's own: where browsers look for an icon, and what another server's page may have left them to ask for
+ * (page/worker.js). */
 static const tn_page_file *file_of(const char *url) {
-    const char *name = !strcmp(url, "/")              ? "index.html"
-                       : !strcmp(url, "/page.css")    ? "page.css"
-                       : !strncmp(url, "/page/", 6)   ? url + 6
-                       : !strcmp(url, "/favicon.ico") ? "icon.svg"
-                                                      : "";
+    static const char *const names[][2] = {
+        {"/", "index.html"},          {"/page.css", "page.css"},
+        {"/favicon.ico", "icon.svg"}, {"/manifest.webmanifest", "app.webmanifest"},
+        {"/sw.js", "worker.js"},      {"/_app/version.json", "version.json"}};
+    const char *name = !strncmp(url, "/page/", 6) ? url + 6 : "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i][0], url)) name = names[i][1];
     for (size_t i = 0; i < tn_n_page_files; i++)
         if (!strcmp(tn_page_files[i].name, name)) return &tn_page_files[i];
     return NULL;
 }
 
 static const char *type_of(const char *name) {
+    static const char *const types[][2] = {{".js", "text/javascript; charset=utf-8"},
+                                           {".css", "text/css; charset=utf-8"},
+                                           {".svg", "image/svg+xml"},
+                                           {".json", "application/json"},
+                                           {".webmanifest", "application/manifest+json"}};
     const char *dot = strrchr(name, '.');
-    return dot && !strcmp(dot, ".js")    ? "text/javascript; charset=utf-8"
-           : dot && !strcmp(dot, ".css") ? "text/css; charset=utf-8"
-           : dot && !strcmp(dot, ".svg") ? "image/svg+xml"
-                                         : "text/html; charset=utf-8";
+    for (size_t i = 0; dot && i < sizeof types / sizeof *types; i++)
+        if (!strcmp(types[i][0], dot)) return types[i][1];
+    return "text/html; charset=utf-8";
 }
 
 bool tn_page_owns(const char *url) { return file_of(url) || !strncmp(url, "/page/", 6); }

@@ -1,6 +1,7 @@
 /* server/page.h - the page at `/` and what it asks for.
  *
  *   GET  / and its parts /page.css, /page/NAME.js     files built into the program; without a key, as nothing in them is secret
+ *   GET  /manifest.webmanifest, /sw.js, /_app/version.json     the same: for who installs the page, and who had another's here
  *   GET  /page/state                                  models, memory, what runs
  *   GET  /page/talks[?q=WORDS]   POST /page/talks     the conversations; a new one
  *   GET, POST, DELETE /page/talks/ID                  one; its title, leaf and settings change; it is erased

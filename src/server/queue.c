@@ -505,7 +505,7 @@ static void give_seats(tn_queue *q, int above) {
 static void go_first(void *user) {
     tn_queue *q = user;
     const double begin_s = tn_now_s();
-    bool any = true, writes = false;
+    bool any = true, writes = false, read = false;
     q->pausing = true;
     q->slots.paused = q->reading->slot;
     if (q->o.turns && tn_turns_above(q->o.turns, q->level)) { /* of another model */
@@ -518,10 +518,10 @@ static void go_first(void *user) {
         if (!q->closing) give_seats(q, q->level);
         pthread_mutex_unlock(&q->mu);
         any = tn_now_s() - begin_s < q->credit.s && prompt_turn(q, q->level);
-        const double read_s = tn_now_s() - begin_s;
-        (void)decode_step(q);
-        if (!any) q->credit.s -= read_s;
+        if (any || !read) (void)decode_step(q); /* after a chunk they have had it */
+        read |= any;
     }
+    if (read) q->credit.s -= tn_now_s() - begin_s; /* a step that came before its time is paid for too */
     for (int32_t i = 0; i < q->n_seats; i++)
         writes |= q->seats[i].d && q->seats[i].j->a.r.priority > q->level;
     q->slice_until_s = writes ? tn_now_s() + SHARE * q->step_s : 0;

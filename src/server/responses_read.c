@@ -235,6 +235,8 @@ static void put_rest(const json_t *body, json_t **chat, tn_request *ignored) {
     const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
     json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
     if (json_array_size(tools)) tn_json_set(chat, "tools", tools_of(tools, ignored));
+    else if (tools)
+        tn_json_set(chat, "tools", json_incref((json_t *)(uintptr_t)tools)); /* no list: an error */
     if (json_array_size(json_object_get(*chat, "tools")) && choice && !json_is_null(choice))
         tn_json_set(chat, "tool_choice", choice_of(choice));
     if (json_is_string(effort)) tn_json_set(chat, "reasoning_effort", json_incref(effort));

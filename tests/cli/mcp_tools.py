@@ -19,7 +19,7 @@ def tool(name, **arguments):
 
 saying.write(MODEL, {"A": ['<tool_call>{"name": "add", "argu', 'ments": {"a": 2, ', '"b": 3}}', "</tool_call>"], "5": ["It is five."], ".": ["It may not be."], "H": ["Hello."], "F": ["I look. ", tool("fail")], "e": ["It failed."],
                      "L": [tool("echo", text="L")], "X": [tool("nosuch")], "T": [tool("hang")], "O": [tool("t_odd_name")], "G": [tool("grow")], "2": [tool("echo", text="a"), "\n", tool("echo", text="5") + " "],
-                     "9": ["Nine."], "]": ["It was long."], "E": [tool("echo", text="\x1b[2J\u202eevil H")], "3": ["Three."], "W": [tool("echo", text="x" * 188 + "\u202e 5")], "M": [tool("echo", text="m" * 1989 + "\u202e" + "m" * 300 + "\u202e" + "m" * 1996 + "5")], "t": ["A list."], "s": ["So."], "8": [tool("later")], "U": [tool("echo", text="a\u200eb\u2028c\u3164d\U000e00415")]}, context=16384)
+                     "9": ["Nine."], "]": ["It was long."], "E": [tool("echo", text="\x1b[2J\u202eevil H")], "3": ["Three."], "W": [tool("echo", text="x" * 188 + "\u202e 5")], "M": [tool("echo", text="m" * 1989 + "\u202e" + "m" * 150 + "hidden" + "m" * 150 + "\u202e" + "m" * 1996 + "5")], "t": ["A list."], "s": ["So."], "8": [tool("later")], "U": [tool("echo", text="a\u200eb\u2028c\u3164d\U000e00415")]}, context=16384)
 
 
 def mcp(way="good", name="t"):
@@ -159,7 +159,7 @@ class Screen:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-ASK = "(a)lways: "
+ASK, ALL = "(a)lways: ", "(a)lways, (s)how all of it: "
 s = Screen(*mcp())
 s.until("> "), s.type("A\r"), s.until('t.add {"a": 2, "b": 3}'), s.until(ASK), s.type("\r"), s.until("It may not be.")
 s.until("> "), s.type("A\r"), s.until(ASK), s.type("yes, but\r"), s.until("Please type y, n or a."), s.until(ASK), s.type("perhaps\r"), s.until("that counts as no"), s.until("It may not be.")
@@ -194,7 +194,9 @@ s.until("> "), s.type("E\r"), s.until("\\u001b[2J\\xe2\\x80\\xaeevil H"), s.unti
 s.until("> "), s.type("/history\r"), s.until("red"), s.until("It is five.")
 s.until("> "), s.type("W\r"), s.until("xx\\xe2\\x80\\xae 5"), s.until(ASK), s.type("n\r"), s.until("It may not be.")  # wherever it is cut
 s.until("> "), s.type("U\r"), s.until("a\\xe2\\x80\\x8eb\\xe2\\x80\\xa8c\\xe3\\x85\\xa4d\\xf3\\xa0\\x81\\x815"), s.until(ASK), s.type("n\r"), s.until("It may not be.")  # nor what nobody sees
-s.until("> "), s.type("M\r"), s.until("bytes more]"), s.until(ASK), s.type("n\r"), s.until("It may not be.")
+s.until("> "), s.type("M\r"), s.until("bytes more]"), s.until(ALL), s.type("what\r"), s.until("Please type y, n, a or s."), s.until(ALL)
+assert b"hidden" not in s.all, "the middle"
+s.type("show\r"), s.until("hidden"), s.until(ALL), s.type("s\r"), s.until("hidden"), s.until(ALL), s.type("n\r"), s.until("It may not be.")
 same(s.leave(), 0, "escapes")
 assert b"\x1b]0;" not in s.all and b"\x1b[31m" not in s.all and "\u202e".encode() not in s.all, s.all
 print("tools of MCP servers in a chat: fine")

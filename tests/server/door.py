@@ -260,6 +260,9 @@ def signed():
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle/templates/")
     s = Server("--chat-template", here + "Qwen-Qwen3-0.6B.jinja", "--cache-size", "0")
     ask = {"messages": [USER], "max_tokens": 100, "tools": [{"name": "clock", "input_schema": {"type": "object"}}]}
+    for bad in ("x", 1, {}, True):
+        status, r = s.json("/v1/messages", dict(ask, tools=bad))
+        assert (status, r["type"]) == (400, "error") and "'tools' must be a list" in r["error"]["message"], r
     back = [USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm, the owl.", "signature": "tern"}, {"type": "tool_use", "id": "1", "name": "clock", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "Noon."}]}]
     bare = [back[0], dict(back[1], content=back[1]["content"][1:]), back[2]]
     n, less = (s.json("/v1/messages/count_tokens", dict(ask, messages=m))[1]["input_tokens"] for m in (back, bare))

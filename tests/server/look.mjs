@@ -77,6 +77,12 @@ await check("mathematics is MathML, prices and code are not, and what is unknown
   await shot(page, "look-maths");
 });
 
+await check("brackets by themselves do not grow", async () => {
+  await show(page, "maths");
+  const [bracket, letter] = await page.evaluate(() => { const all = [...document.querySelectorAll("article.assistant li math *")], of = (t) => all.find((e) => !e.children.length && e.textContent === t).getBoundingClientRect().height; return [of("("), of("V")]; });
+  assert.ok(bracket < 1.6 * letter, `${bracket} beside ${letter}`);
+});
+
 await check("hostile mathematics is text, and ends", async () => {
   const bad = String.raw`$\text{<img src=x onerror=window.pwned=1>}$ $$\begin{matrix}<script>window.pwned=2</script>\end{matrix}$$ ` + "$" + "{".repeat(3000) + "$ $" + "\\sqrt".repeat(700) + "$ $" + "x^".repeat(1500) + "$ " + "$$ ".repeat(3000);
   ids.bad = await imported(talk("Bad", "Go", bad));
@@ -104,6 +110,8 @@ await check("a text is written in its own direction", async () => {
   assert.deepEqual(sides, ["rtl", "rtl", "rtl", "rtl", "rtl", "rtl", "ltr", "ltr"].slice(0, 1).concat(await page.evaluate(() => [...document.querySelectorAll("article.assistant p, article.assistant li, article.assistant td")].map((e) => (/[\u0600-\u06ff]/.test(e.textContent) ? "rtl" : "ltr")))));
   await page.fill("#box", ARABIC);
   assert.equal(await page.evaluate(() => getComputedStyle(document.getElementById("box")).direction), "rtl");
+  const [inside, around] = await page.evaluate(() => [document.querySelector(".wide-table table"), document.querySelector(".wide-table")].map((e) => e.getBoundingClientRect().right));
+  assert.ok(Math.abs(inside - around) < 1, "a table that is read from the right begins there");
   await shot(page, "look-right-to-left");
   await page.fill("#box", "");
 });

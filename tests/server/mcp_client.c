@@ -207,10 +207,14 @@ static void test_programs(void **state) {
                {"echo 'no settings' >&2; exit 4", "t ended with status 4: no settings"},
                {"kill -9 $$", "t was ended by signal 9"},
                {"exec /no/such/program 2>/dev/null", "t ended with status 127"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    enum { N = sizeof all / sizeof *all };
+    for (size_t k = 0; k < 2 * N; k++) {
+        const size_t i = k % N;
         tern_error err;
         tn_mcp_client *c;
-        assert_int_equal(tn_mcp_client_start("t", all[i].command, &c, &err), TERN_OK);
+        tn_keeper *keeper = NULL;
+        if (k >= N) assert_int_equal(tn_keeper_open(&all[i].command, 1, &keeper, &err), TERN_OK);
+        assert_int_equal(tn_mcp_client_start("t", all[i].command, keeper, 0, &c, &err), TERN_OK);
         assert_int_not_equal(tn_mcp_client_open(c, i ? 1000000 : 20, NULL, NULL, &err), TERN_OK);
         assert_string_equal(err.message, all[i].why);
         json_t *tools = tn_mcp_client_tools(c, 20, NULL, NULL), *result;
@@ -220,6 +224,7 @@ static void test_programs(void **state) {
         tern_status st = tn_mcp_client_call(c, "x", json_object(), 60000, at_once, &asked, &result, &err);
         assert_int_equal(st, i ? TERN_E_IO : TERN_E_CANCELLED);
         tn_mcp_client_close(&c);
+        tn_keeper_close(&keeper);
     }
 }
 
@@ -252,7 +257,7 @@ static void test_turn(void **state) {
     pthread_t t;
     json_t *result;
     int asked = 0;
-    assert_int_equal(tn_mcp_client_start("t", "exec sleep 1000", &w.c, &err), TERN_OK);
+    assert_int_equal(tn_mcp_client_start("t", "exec sleep 1000", NULL, 0, &w.c, &err), TERN_OK);
     assert_int_not_equal(tn_mcp_client_open(w.c, 20, NULL, NULL, &err), TERN_OK);
     assert_int_equal(pthread_create(&t, NULL, call_and_hang, &w), 0);
     while (!w.in) poll(NULL, 0, 10);
@@ -278,7 +283,7 @@ static void test_list_again(void **state) {
                          "t",
                          HANDS "read c; echo '{\"method\":\"notifications/tools/list_changed\"}';"
                                "echo '{\"id\":2,\"result\":{\"tools\":[{\"name\":\"a\"}]}}'; exec sleep 1000",
-                         &c, &err),
+                         NULL, 0, &c, &err),
                      TERN_OK);
     assert_int_equal(tn_mcp_client_open(c, 60000, NULL, NULL, &err), TERN_OK);
     for (int i = 1; i < 3; i++) { /* it is asked for again by the next one */
@@ -300,7 +305,7 @@ static void test_pages(void **state) {
             "t",
             HANDS "i=2; while read c; do sleep 0.05; "
                   "echo '{\"id\":'$i',\"result\":{\"tools\":[],\"nextCursor\":\"x\"}}'; i=$((i+1)); done",
-            &c, &err),
+            NULL, 0, &c, &err),
         TERN_OK);
     assert_int_equal(tn_mcp_client_open(c, 500, NULL, NULL, &err), TERN_E_IO);
     tn_mcp_client_close(&c);
@@ -319,9 +324,9 @@ static void test_revived(void **state) {
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/n", folder);
     snprintf(command, sizeof command, "test -e %s && exec sleep 1000; exit 3", path);
-    assert_int_equal(tn_mcp_client_start("t", command, &c, &err), TERN_OK);
+    assert_int_equal(tn_mcp_client_start("t", command, NULL, 0, &c, &err), TERN_OK);
     assert_int_not_equal(tn_mcp_client_open(c, 60000, NULL, NULL, &err), TERN_OK);
-    tn_mcp_client_revives(c);
+    tn_mcp_client_revives(c, NULL, NULL);
     assert_int_equal(close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
     assert_int_equal(tn_mcp_client_call(c, "x", json_object(), 1000000, at_once, &asked, &result, &err),
                      TERN_E_CANCELLED);
@@ -334,12 +339,16 @@ static void test_revived(void **state) {
     rmdir(folder);
 }
 
-/* What a program starts and leaves in its group ends with it, also where it takes no notice of being told. */
+/* What a program starts and leaves in its group ends with it, also where it takes no notice of being told: of this process,
+ * of a keeper, and of a keeper whose process ends without a word. */
 static void test_helpers(void **state) {
     (void)state;
-    for (int deaf = 0; deaf < 2; deaf++) {
+    for (int k = 0; k < 6; k++) {
+        const bool deaf = k % 2;
         tern_error err;
-        tn_mcp_client *c;
+        tn_mcp_client *c = NULL;
+        tn_keeper *keeper = NULL;
+        tn_child child;
         char folder[] = "/tmp/tern-mcp-XXXXXX", command[200], path[64], said[8];
         assert_non_null(mkdtemp(folder));
         snprintf(path, sizeof path, "%s/pipe", folder);
@@ -348,14 +357,66 @@ static void test_helpers(void **state) {
         assert_true(fd >= 0);
         snprintf(command, sizeof command, "(%s echo in; exec sleep 1000) >%s & exit 3",
                  deaf ? "trap '' TERM;" : "", path);
-        assert_int_equal(tn_mcp_client_start("t", command, &c, &err), TERN_OK);
+        if (k > 1) assert_int_equal(tn_keeper_open((const char *[]){command}, 1, &keeper, &err), TERN_OK);
+        if (k < 4) assert_int_equal(tn_mcp_client_start("t", command, keeper, 0, &c, &err), TERN_OK);
+        else assert_int_equal(tn_keeper_start(keeper, 0, &child, &err), TERN_OK);
         ssize_t n;
         while ((n = read(fd, said, sizeof said)) <= 0) poll(NULL, 0, 10); /* it is there */
         tn_mcp_client_close(&c);
+        tn_keeper_close(&keeper);
         for (int i = 0; i < 6000 && (n = read(fd, said, sizeof said)) != 0; i++) poll(NULL, 0, 10);
         assert_int_equal(n, 0);
         close(fd);
         unlink(path);
+        rmdir(folder);
+    }
+}
+
+static void count_lines(void *user, const char *line) {
+    (void)line;
+    ++*(int *)user;
+}
+
+/* A program that has ended is started again by the next call, some times in a row; a reply begins the count anew. */
+static void test_starts(void **state) {
+    (void)state;
+    for (int kept = 0; kept < 2; kept++) {
+        tern_error err;
+        tn_mcp_client *c;
+        tn_keeper *keeper = NULL;
+        int said = 0;
+        char folder[] = "/tmp/tern-mcp-XXXXXX", command[700], path[64];
+        assert_non_null(mkdtemp(folder));
+        snprintf(path, sizeof path, "%s/good", folder);
+        /* it ends at a call, or, where the file is there, at the call after an answered one */
+        snprintf(command, sizeof command,
+                 "say() { read a; echo '{\"id\":'$(echo \"$a\" | sed "
+                 "'s/.*\"id\":\\([0-9]*\\).*/\\1/')',\"result\":'\"$1\"'}'; }; "
+                 "say '{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{}}'; read b; test -e %s && say "
+                 "'{\"content\":[]}'; "
+                 "read d; exit 3",
+                 path);
+        if (kept) assert_int_equal(tn_keeper_open((const char *[]){command}, 1, &keeper, &err), TERN_OK);
+        assert_int_equal(tn_mcp_client_start("t", command, keeper, 0, &c, &err), TERN_OK);
+        tn_mcp_client_revives(c, count_lines, &said);
+        assert_int_equal(tn_mcp_client_open(c, 60000, NULL, NULL, &err), TERN_OK);
+        enum { BEFORE = 2, GOOD = BEFORE, LAST = GOOD + 1 + TN_MCP_STARTS };
+        for (int i = 0; i < LAST + 3; i++) {
+            json_t *result;
+            FILE *f = i == GOOD ? fopen(path, "w") : NULL;
+            if (f) fclose(f);
+            tern_status st = tn_mcp_client_call(c, "x", json_object(), 60000, NULL, NULL, &result, &err);
+            assert_int_equal(st, i == GOOD ? TERN_OK : TERN_E_IO);
+            json_decref(result);
+            if (i == GOOD) unlink(path);
+            else if (i <= LAST) assert_string_equal(err.message, "t ended with status 3");
+            else
+                assert_non_null(
+                    strstr(err.message, "it was started 5 times without a reply, and is not any more"));
+        }
+        assert_int_equal(said, BEFORE + TN_MCP_STARTS + 1);
+        tn_mcp_client_close(&c);
+        tn_keeper_close(&keeper);
         rmdir(folder);
     }
 }
@@ -373,7 +434,7 @@ static void test_progress(void **state) {
         const char *command =
             right ? "exec yes '{\"method\":\"notifications/progress\",\"params\":{\"progressToken\":2}}'"
                   : "exec yes '{\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1}}'";
-        assert_int_equal(tn_mcp_client_start("t", command, &c, &err), TERN_OK);
+        assert_int_equal(tn_mcp_client_start("t", command, NULL, 0, &c, &err), TERN_OK);
         assert_int_equal(tn_mcp_client_open(c, 20, NULL, NULL, &err), TERN_E_IO);
         tern_status st = tn_mcp_client_call(c, "x", json_object(), 500, after_some, &asked, &result, &err);
         assert_int_equal(st, right ? TERN_E_CANCELLED : TERN_E_IO);
@@ -392,7 +453,7 @@ static void test_allowed(void **state) {
                {"t-2", "x", true}, {"t-", "a", false}, {"", "a", false}};
     tn_mcp_servers *s;
     tern_error err;
-    assert_int_equal(tn_mcp_servers_start(given, allowed, &s, &err), TERN_OK);
+    assert_int_equal(tn_mcp_servers_start(given, allowed, false, &s, &err), TERN_OK);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         json_t *e = tn_json_pack("{s:s, s:s}", "server", all[i].server, "tool", all[i].tool);
         assert_int_equal(tn_mcp_servers_allows(s, e), all[i].may);
@@ -420,7 +481,7 @@ static void test_kept(void **state) {
         const char *const given[] = {commands[i], NULL};
         tn_mcp_servers *s;
         tern_error err;
-        assert_int_equal(tn_mcp_servers_start(given, none, &s, &err), TERN_OK);
+        assert_int_equal(tn_mcp_servers_start(given, none, false, &s, &err), TERN_OK);
         tn_mcp_servers_kept_name(s, e, names[i]);
         tn_mcp_servers_close(&s);
     }
@@ -454,7 +515,7 @@ static void test_many(void **state) {
         snprintf(given[i], sizeof given[i], "s%d=%sread c; cat %s; exec sleep 1000", i, HANDS, path);
         all[i] = given[i];
     }
-    assert_int_equal(tn_mcp_servers_start(all, none, &s, &err), TERN_OK);
+    assert_int_equal(tn_mcp_servers_start(all, none, false, &s, &err), TERN_OK);
     tn_mcp_servers_open(s, count_line, never, told);
     assert_string_equal(told, "s0 has more than 128 tools: the others are left out\n"
                               "s1 has more than 128 tools: the others are left out\n"
@@ -483,7 +544,7 @@ int main(void) {
         cmocka_unit_test(test_programs), cmocka_unit_test(test_progress),   cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_turn),     cmocka_unit_test(test_list_again), cmocka_unit_test(test_pages),
         cmocka_unit_test(test_revived),  cmocka_unit_test(test_helpers),    cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_starts),   cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

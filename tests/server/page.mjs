@@ -1,6 +1,7 @@
 // The page as a person uses it, in headless Chromium. Nothing here asserts on elapsed time: whatever is waited for comes, or the test ends.
 import assert from "node:assert/strict";
 import { spawn, execFileSync } from "node:child_process";
+import { createServer } from "node:http";
 import { copyFileSync, mkdirSync, readFileSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { chromium } from "playwright-core";
 
@@ -619,6 +620,31 @@ saying.write(sys.argv[1], {"A": ["I add. ", '<tool_call>{"name": "add", "argumen
   assert.match(await p.textContent("article:last-of-type .call details pre"), /^<img src=x onerror=window.pwned=20>\\u202e\\u200e\\u2029\\u3164\\u\{e0041\}5$/);
   assert.equal(await p.evaluate(() => window.pwned), undefined);
   await shot(p, "tools");
+  assert.equal(await s.end("SIGTERM"), 0);
+});
+
+// A browser that met llama-server's page at this address has its worker, which answers with that page.
+await check("a browser that has another server's worker shows this page", async () => {
+  const files = { "/": ["text/html", "<title>other</title><script>navigator.serviceWorker.register('/sw.js')</script>"],
+    "/sw.js": ["text/javascript", `addEventListener("install", (e) => e.waitUntil(caches.open("kept").then((c) => c.add("/")).then(() => skipWaiting())));
+      addEventListener("activate", (e) => e.waitUntil(clients.claim()));
+      addEventListener("fetch", (e) => { if (e.request.mode === "navigate") e.respondWith(caches.match("/")); });`] };
+  const other = createServer((q, r) => { const [type, text] = files[q.url] ?? ["text/plain", ""]; r.writeHead(files[q.url] ? 200 : 404, { "content-type": type }); r.end(text); });
+  await new Promise((done) => other.listen(0, "127.0.0.1", done));
+  const port = other.address().port, url = `http://127.0.0.1:${port}`;
+  allowed.add(url);
+  const p = await (await browser.newContext()).newPage();
+  p.setDefaultTimeout(PATIENCE);
+  await p.goto(url);
+  await p.waitForFunction(() => navigator.serviceWorker.controller);
+  other.closeAllConnections();
+  await new Promise((done) => other.close(done));
+  const s = await new Server().start("--port", String(port));
+  await p.goto(url);
+  await p.waitForFunction(() => document.title === "tern");
+  await p.waitForFunction(async () => !(await caches.keys()).length && !(await navigator.serviceWorker.getRegistrations()).length);
+  await p.reload();
+  assert.equal(await p.title(), "tern");
   assert.equal(await s.end("SIGTERM"), 0);
 });
 

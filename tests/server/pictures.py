@@ -179,6 +179,10 @@ s = Server("--allow-path", HERE.name + "/shots", model=MODEL)
 for path in ("/shots/in side.png",):
     same(said(chat(s, user({"type": "image_url", "image_url": {"url": HERE.name + path}}, text("what?")))), want, path)
     same(said(chat(s, user({"type": "image_url", "image_url": {"url": "file://" + HERE.name + path.replace(" ", "%20")}}, text("what?")))), want, path)
+for path in ("file://in%20side.png", "file:///in%20side.png", "file:////in%20side.png", "file://./in%20side.png"):  # from the folder
+    same(said(chat(s, user({"type": "image_url", "image_url": {"url": path}}, text("what?")))), want, path)
+for path in ("file://../a.png", "file://out.png", "file://none.png", "file://", "file://.", "file://%2e%2e/a.png", "in side.png", "file://in%20side.png%00.png"):
+    refuses(s, "want the picture as" if path[:4] != "file" else "there is no picture at this path that may be read", {"type": "image_url", "image_url": {"url": path}}, text("x"))
 for path in ("/a.png", "/shots/out.png", "/shots/../a.png", "/shots2.png", "/shots", "/shots/none.png", "/shots/"):
     refuses(s, "there is no picture at this path that may be read", {"type": "image_url", "image_url": {"url": HERE.name + path}}, text("x"))
 s.stop()

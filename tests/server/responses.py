@@ -132,7 +132,7 @@ def tools(s):
 
 def wrong(s):
     for body, status, words in (({}, 400, "'input'"), ({"input": 3}, 400, "'input'"), ({"input": [3]}, 400, "input[0]"), ({"input": [{"type": "computer_call"}]}, 400, "computer_call"), ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "a picture needs"),
-                                ({"input": "x", "background": True}, 400, "background"), ({"input": "x", "previous_response_id": "resp_x"}, 404, "resp_x"), ({"input": "x", "tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "z"}]}}, 400, "'z'"),
+                                ({"input": "x", "background": True}, 400, "background"), ({"input": "x", "tools": {}}, 400, "'tools' must be a list"), ({"input": "x", "tools": 1}, 400, "'tools' must be a list"), ({"input": "x", "previous_response_id": "resp_x"}, 404, "resp_x"), ({"input": "x", "tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "z"}]}}, 400, "'z'"),
                                 ({"input": "word " * 3000}, 400, "2048"), ({"input": [{"type": "function_call_output"}]}, 400, "call_id"), ({"input": "x", "max_output_tokens": "a"}, 400, "max_tokens")):
         got, r = s.json("/v1/responses", body)
         assert got == status and words in r["error"]["message"], (body, got, r)

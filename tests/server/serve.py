@@ -485,7 +485,8 @@ def keys():
             same(s.ask("GET", "/v1/models", headers={"Authorization": given} if given else {})[0], status, given)
         same(s.ask("GET", "/v1/models", headers={"x-api-key": "first-key"})[0], 200, "as Anthropic's clients send it")
         same(s.ask("GET", "/v1/models", headers={"x-api-key": "first-kex"})[0], 401, "a wrong one")
-        same(s.ask("GET", "/health")[0], 200, "health needs no key")
+        for public in ("/health", "/", "/page/main.js", "/sw.js", "/manifest.webmanifest", "/_app/version.json"):
+            same(s.ask("GET", public)[0], 200, public + " needs no key")
         r = subprocess.run([TERN, "serve", "-m", MODEL, "--port", str(s.port)], capture_output=True, text=True)
         assert r.returncode == 1 and "cannot listen" in r.stderr, r
         s.stop()

@@ -191,6 +191,16 @@ same((node["steps"][0]["calls"][0]["state"], node["steps"][0]["calls"][0]["resul
 same(s.json_get("/page/state")["tools"][0]["allowed"], True, "allowed by name")
 same(len(sent()), 1, "a call that is allowed by name")
 s.stop()
+# One that has ended is started again by the next call, from within the sandbox, and the log says so.
+s = Server(*mcp("relapses"), "--mcp-allow", "t.*", model=SAY)
+node = Talk(s).say("A").end()
+same((node["steps"][0]["calls"][0]["state"], node["steps"][0]["calls"][0]["result"]), ("failed", "t ended with status 3: the disk is on fire"), "it ends")
+node = Talk(s).say("A").end()
+same((node["steps"][0]["calls"][0]["state"], node["content"]), ("done", "It is five."), "it is started again")
+same(sum('"initialize"' in x for x in open(LOG)), 2, "starts")
+s.stop()
+assert any("t ended with status 3: the disk is on fire; it is started again" in x for x in s.lines), s.lines
+sent()
 # What is always allowed is allowed for the program that it was said of.
 t = Talk(s := Server(*mcp(), model=SAY))
 call, = t.say("A").asked()

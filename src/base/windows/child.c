@@ -17,9 +17,18 @@ void tn_child_end(tn_child *c, int grace_ms) {
     *c = (tn_child){.to = -1, .from = -1, .messages = -1};
 }
 
-tern_status tn_child_guard(const tn_child *const *all, size_t n, tern_error *err) {
-    (void)all;
+tern_status tn_keeper_open(const char *const *commands, size_t n, tn_keeper **out, tern_error *err) {
+    (void)commands;
     (void)n;
-    (void)err;
-    return TERN_OK; /* there are none */
+    *out = NULL;
+    return tn_fail(err, TERN_E_UNSUPPORTED, "programs cannot be started on Windows yet");
+}
+
+void tn_keeper_close(tn_keeper **k) { *k = NULL; }
+
+tern_status tn_keeper_start(tn_keeper *k, size_t i, tn_child *out, tern_error *err) {
+    (void)k;
+    (void)i;
+    *out = (tn_child){.to = -1, .from = -1, .messages = -1};
+    return tn_fail(err, TERN_E_UNSUPPORTED, "programs cannot be started on Windows yet");
 }

@@ -202,7 +202,7 @@ function table(lines, i) {
   const side = aligned(lines[i + 1]), cell = (tag, c, k) => el(tag, { dir: "auto", class: side[k] || undefined, scope: tag === "th" ? "col" : undefined }, ...inline(c));
   const shown = el("table", {}, el("thead", {}, el("tr", {}, ...head.map((c, k) => cell("th", c, k)))),
     el("tbody", {}, ...body.map((r) => el("tr", {}, ...head.map((_, k) => cell("td", r[k] || "", k))))));
-  return { node: el("div", { class: "wide-table", tabindex: "0", role: "group", "aria-label": "Table" }, sided(shown)), to: j };
+  return { node: sided(el("div", { class: "wide-table", tabindex: "0", role: "group", "aria-label": "Table" }, shown)), to: j };
 }
 
 // Headings of a text stand below that of its message (h2), and none is left out, whatever number the text begins with.

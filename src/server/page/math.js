@@ -183,14 +183,15 @@ class Reader {
     throw new Unknown(name);
   }
 
+  // As TeX has it, brackets by themselves do not grow with what they enclose: \left, \right and \big do.
   atom() {
     const t = this.take();
     if (t === undefined) throw new Unknown("the end");
     if (t === "{") { this.at--; return this.group(); }
     if (t === "\\\\") return m("mspace", { linebreak: "newline" });
     if (/^\\[a-zA-Z]/.test(t)) return this.command(t.slice(1));
-    if (t === "\\|") return m("mo", {}, "‖");
-    if (t[0] === "\\") { if (SPACES[t[1]]) return m("mspace", { width: SPACES[t[1]] }); return m("mo", {}, t[1]); }
+    if (t === "\\|") return m("mo", { stretchy: "false" }, "‖");
+    if (t[0] === "\\") { if (SPACES[t[1]]) return m("mspace", { width: SPACES[t[1]] }); return m("mo", { stretchy: "false" }, t[1]); }
     if (t === "}" || t === "&" || t === "$") throw new Unknown(t);
     if (t === "^" || t === "_") { this.at--; return m("mrow"); }
     if (t === "~") return m("mspace", { width: "0.33em" });
@@ -200,7 +201,7 @@ class Reader {
       return m("mn", {}, n);
     }
     if (/\p{L}/u.test(t)) return m("mi", {}, t);
-    return m("mo", {}, t === "-" ? "−" : t === "*" ? "∗" : t);
+    return m("mo", "()[]|/".includes(t) ? { stretchy: "false" } : {}, t === "-" ? "−" : t === "*" ? "∗" : t);
   }
 }
 
