@@ -691,7 +691,8 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uin
     *out = NULL;
     tern_engine_info(q->o.e, &info);
     float *v = malloc((size_t)info.n_embd * sizeof *v);
-    json_t *body = tn_json_pack("{s:O}", "prompt", text);
+    /* A copy: the thread that computes may let go of it last, and counts of references order nothing between threads. */
+    json_t *body = tn_json_pack("{s:o}", "prompt", json_deep_copy(text));
     if (!v || !body) {
         free(v);
         json_decref(body);
