@@ -95,6 +95,12 @@ static void copies_of_the_text(void **state) {
     tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_true(has_path(&t, goes_on, 9)); /* a copy that reaches the end of the text goes on with itself */
     tn_draft_close(&d);
+    static const int32_t twice[] = {5, 6, 7, 30, 5, 6, 8, 31, 5, 6}, latest[] = {8, 31}, oldest[] = {7};
+    d = draft_of(twice, 10);
+    tn_draft_plan(d, TN_DRAFT_LOOKUP, 32, 0, true, &t);
+    assert_true(has_path(&t, latest, 2)); /* of equally long matches the latest */
+    assert_false(has_path(&t, oldest, 1));
+    tn_draft_close(&d);
 }
 
 static void copies_of_the_store(void **state) {
@@ -112,6 +118,12 @@ static void copies_of_the_store(void **state) {
     tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_true(has_path(&t, want, 3));
     assert_false(has_path(&t, beyond, 4)); /* not from one text into the next */
+    for (int i = 0; i < 2; i++) { /* the place in the store moves with the text */
+        assert_int_equal(tn_draft_push(d, a[3 + i], &err), TERN_OK);
+        tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
+        assert_true(has_path(&t, a + 4 + i, 1));
+        assert_false(has_path(&t, want, 1));
+    }
     static const int32_t bad[] = {1, N_VOCAB};
     assert_int_equal(tn_draft_learn(d, bad, 2, &err), TERN_E_INVALID);
     tn_draft_close(&d);
@@ -208,6 +220,16 @@ static void rejects_come_back(void **state) {
     }
     tn_draft_plan(d, TN_DRAFT_EXTEND, 32, 0, true, &got); /* its time is over */
     assert_int_equal(got.n, 1);
+    tn_draft_rejected(d, &t, 0, &logits[0][0]);
+    /* It also follows the likeliest draft: what came after the first 3 is copied to the text's end. */
+    static const int32_t behind[] = {4, 10, 11, 12, 13, 14, 15, 3, 12, 13};
+    tn_draft_plan(d, TN_DRAFT_LOOKUP | TN_DRAFT_EXTEND, 32, 0, true, &got);
+    assert_true(has_path(&got, behind, 10));
+    /* Where the text has reached it, its rest follows, and not its beginning again. */
+    assert_int_equal(tn_draft_push(d, 12, &err), TERN_OK);
+    tn_draft_plan(d, TN_DRAFT_EXTEND, 32, 0, true, &got);
+    assert_true(has_path(&got, segment + 1, 1));
+    assert_false(has_path(&got, segment, 1));
     tn_draft_close(&d);
 }
 

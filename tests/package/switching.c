@@ -238,6 +238,42 @@ static void exposed_is_what_nothing_hides(void **state) {
     tern_engine_close(&e);
 }
 
+/* Of one wave, exchanged all at once: what the loads take, and what the wave takes. */
+static void sync_plan(tern_engine *e, double *load_us, double *wave_us) {
+    const tn_switch_plan *plan;
+    tn_switcher_lock(e->npu->switcher);
+    assert_int_equal(tn_switcher_plan(e->npu->switcher, 1, 1, 1, &plan, NULL), TERN_OK);
+    assert_non_null(plan);
+    *load_us = plan->stall_us;
+    *wave_us = plan->total_us - plan->stall_us;
+    tn_switcher_unlock(e->npu->switcher);
+}
+
+/* What loads take and what a wave takes are learned from those that were made. */
+static void times_are_learned(void **state) {
+    (void)state;
+    tern_options o = separate("sync");
+    tern_engine *e = open_engine(&o);
+    tern_session *s = open_session(e);
+    tern_error err = {0};
+    double load[3], wave[3];
+    if (tern_session_prefill(s, prompt, 128, &err) != TERN_OK) fail_msg("%s", err.message);
+    sync_plan(e, &load[0], &wave[0]);
+    tn_session_truncate(s, 0);
+    if (tern_session_prefill(s, prompt, 128, &err) != TERN_OK) fail_msg("%s", err.message);
+    sync_plan(e, &load[1], &wave[1]);
+    assert_true(wave[0] > 0 && wave[1] > 0 && wave[1] != wave[0]);
+    tn_switcher_lock(e->npu->switcher);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(tn_switcher_ensure(e->npu->switcher, i ? TN_FORM_CHUNK : TN_FORM_DECODE, &err), TERN_OK);
+    tn_switcher_unlock(e->npu->switcher);
+    sync_plan(e, &load[2], &wave[2]);
+    assert_true(load[1] > 0 && load[2] > 0 && load[2] != load[1]);
+    assert_true(wave[2] == wave[1]);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
 /* The plan is followed: the loads it puts beside the computation are on the timeline, one at a time. */
 static void planned_and_traced(void **state) {
     (void)state;
@@ -279,6 +315,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_when), cmocka_unit_test(turns_and_cancels),
         cmocka_unit_test(sessions_share_a_device), cmocka_unit_test(planned_and_traced),
+        cmocka_unit_test(times_are_learned),
         cmocka_unit_test(exposed_is_what_nothing_hides)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
