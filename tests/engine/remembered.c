@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <sqlite3.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -84,6 +85,52 @@ static void what_was_expected(void **state) {
     assert_memory_equal(first.ids, second.ids, sizeof first.ids);
 }
 
+/* Of two conversations that went on differently from the same words, drafts follow the one that was stored last. */
+static void the_newest_first(void **state) {
+    (void)state;
+    static const int32_t said[2][6] = {{300, 301, 302, 310, 311, 312}, {300, 301, 302, 320, 321, 322}};
+    for (int newest = 0; newest < 2; newest++) {
+        tern_error err = {0};
+        tern_session *s;
+        tern_session_options so;
+        tern_engine *e = fixture_engine(model, NULL);
+        tern_session_options_defaults(&so);
+        so.n_ctx = 256;
+        so.store = store;
+        so.draft = "sam";
+        unlink(store);
+        must(tern_session_open(e, &so, &s, &err), &err);
+        for (int i = 0; i < 2; i++) {
+            int64_t id = 0;
+            must(tn_store_put(s->storing.store, TN_SEQUENCE_CHAT, said[i == newest], 6, 3, &id, &err), &err);
+        }
+        must(tern_session_prefill(s, said[0], 3, &err), &err);
+        must(tn_storing_learn(s, &err), &err);
+        must(tn_draft_sync(s->drafting.draft, said[0], 3, &err), &err);
+        tn_tree t;
+        tn_draft_plan(s->drafting.draft, TN_DRAFT_SAM, 2, 0, true, &t);
+        assert_int_equal(t.n, 2);
+        assert_int_equal(t.token[1], newest ? 320 : 310);
+        tern_session_close(&s);
+        tern_engine_close(&e);
+    }
+}
+
+/* What was given and what was said are told apart. */
+static void prompts_are_prompts(void **state) {
+    (void)state;
+    (void)ask(store, "sam");
+    sqlite3 *db;
+    sqlite3_stmt *q;
+    assert_int_equal(sqlite3_open(store, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT n_prompt FROM sequence", -1, &q, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+    assert_int_equal(sqlite3_column_int(q, 0), N_PROMPT);
+    assert_int_equal(sqlite3_step(q), SQLITE_DONE);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+}
+
 static int setup(void **state) {
     (void)state;
     fixture_model(model, "m.gguf", "tiny-qwen2", 7, TN_F32);
@@ -100,6 +147,8 @@ static int anew(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_second_process, anew, anew),
-                                       cmocka_unit_test_setup_teardown(what_was_expected, anew, anew)};
+                                       cmocka_unit_test_setup_teardown(what_was_expected, anew, anew),
+                                       cmocka_unit_test_setup_teardown(the_newest_first, anew, anew),
+                                       cmocka_unit_test_setup_teardown(prompts_are_prompts, anew, anew)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -4,6 +4,7 @@
 #include "session/session.h"
 #include "base/json.h"
 #include "model/sampler.h"
+#include "package/tuned.h"
 #include "prefill/impl.h"
 #include "quant/pack.h"
 
@@ -208,6 +209,7 @@ static void defaults_are_what_pays(void **state) {
     tern_engine *e = fixture_engine(four, &o);
     assert_int_equal(e->npu->packed, e->kern.gemm_packed != NULL);
     assert_true(e->attention.decode_ratio == 0.1f);
+    assert_int_equal(e->policy.keep_busy, tn_npu_device_caps(e->npu->dev)->has_parts);
     tern_session *s = fixture_session(e, 512, "none");
     /* A wave that brings its weights in waits for them. The next is a wave of four chunks that are all there. */
     must(tern_session_prefill(s, prompt, 128, &err), &err);
@@ -288,6 +290,29 @@ static void measured_times_reach_the_graphs(void **state) {
     close_run(&again);
 }
 
+/* Storage is read in the way that was measured to be fastest here, and else in the usual one. */
+static void storage_is_read_as_measured(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH];
+    tn_ctx ctx;
+    tn_aio_options want, got;
+    tn_ctx_init(&ctx, NULL);
+    fixture_file(path, "read.profile");
+    for (int i = 0; i <= TN_TUNED_READS; i++) {
+        const bool known = i < TN_TUNED_READS;
+        json_t *j = tn_json_pack("{s:{s:s}}", "read", "method", known ? tn_tuned_read_names[i] : "by hand");
+        assert_true(tn_profile_put(&ctx, path, j));
+        json_decref(j);
+        tn_aio_defaults(&want);
+        tn_aio_defaults(&got);
+        assert_true(tn_aio_method_parse(known ? tn_tuned_read_names[i] : TN_TUNED_READ_DEFAULT, &want));
+        tn_tuned_method(path, &got);
+        assert_true(got.uring == want.uring && got.direct == want.direct);
+        assert_int_equal(got.n_parallel, want.n_parallel);
+    }
+    unlink(path);
+}
+
 /* A profile says what its owner runs: nobody else's to read or write, whatever the umask. */
 static void a_profile_is_private(void **state) {
     (void)state;
@@ -310,8 +335,8 @@ static void a_profile_is_private(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_of_the_last_token), cmocka_unit_test(successors_are_of_their_position),
-        cmocka_unit_test(a_cap_takes_the_heaviest), cmocka_unit_test(measured_times_reach_the_graphs),
-        cmocka_unit_test(defaults_are_what_pays),
+        cmocka_unit_test(a_cap_takes_the_heaviest),     cmocka_unit_test(measured_times_reach_the_graphs),
+        cmocka_unit_test(defaults_are_what_pays),       cmocka_unit_test(storage_is_read_as_measured),
         cmocka_unit_test(a_profile_is_private)};
     return cmocka_run_group_tests_name("wiring", tests, setup, NULL);
 }

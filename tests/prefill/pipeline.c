@@ -321,7 +321,8 @@ static void beyond_the_room(void **state) {
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     tn_session_stats(r.s, &many);
     const uint64_t room = (uint64_t)p->out_cap * N_PROMPT;
-    print_message("%d made good, %d beyond\n", (int)(many.n_outliers - usual.n_outliers), (int)many.n_dropped);
+    print_message("%d made good, %d beyond\n", (int)(many.n_outliers - usual.n_outliers),
+                  (int)many.n_dropped);
     assert_true(site->has_outliers && many.n_dropped > 0);
     assert_true(many.n_outliers - usual.n_outliers > room / 10 * 9);
     close_run(&r);

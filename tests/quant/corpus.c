@@ -96,7 +96,8 @@ static void outliers_of_every_site(void **state) {
     must(tn_source_open(&ctx, path, &src, &err), &err);
     must(tn_model_outline(&ctx, pool, src, &m, &err), &err);
     must(tn_calibration_open(&ctx, &m->program, &cal, &err), &err);
-    tn_corpus c = {.kern = &kern, .pool = pool, .src = src, .m = m, .ids = ids, .n_tok = N_TOK, .window = WINDOW};
+    tn_corpus c = {
+        .kern = &kern, .pool = pool, .src = src, .m = m, .ids = ids, .n_tok = N_TOK, .window = WINDOW};
     must(tn_corpus_open(&c, &err), &err);
     float *four = malloc((size_t)m->h.n_ff * sizeof *four);
     const float *divide_by[TN_N_SITES];
