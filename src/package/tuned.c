@@ -54,14 +54,15 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
 const char *const tn_tuned_read_names[TN_TUNED_READS] = {"threads", "threads-direct", "uring",
                                                          "uring-direct"};
 
+void tn_tuned_method(const char *profile_path, tn_aio_options *o) {
+    json_t *j = NULL;
+    if (profile_path) (void)tn_json_read(profile_path, 0, &j, NULL);
+    const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
+    if (!kept || !tn_aio_method_parse(kept, o)) (void)tn_aio_method_parse(TN_TUNED_READ_DEFAULT, o);
+    json_decref(j);
+}
+
 void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o) {
-    bool ok = false;
-    if (tn_aio_cached_share(fd) < 0.9) {
-        json_t *j = NULL;
-        if (profile_path) (void)tn_json_read(profile_path, 0, &j, NULL);
-        const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
-        ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse(TN_TUNED_READ_DEFAULT, o);
-        json_decref(j);
-    }
-    if (!ok) (void)tn_aio_method_parse("threads", o);
+    if (tn_aio_cached_share(fd) < 0.9) tn_tuned_method(profile_path, o);
+    else (void)tn_aio_method_parse("threads", o);
 }

@@ -10,6 +10,8 @@ enum { TN_TUNED_READS = 4 };
 #define TN_TUNED_READ_DEFAULT "uring-direct"                  /* where nothing was measured */
 extern const char *const tn_tuned_read_names[TN_TUNED_READS]; /* methods of base/aio.h */
 
+/* Sets the way of reading that was measured here to be fastest, by the profile (NULL or unreadable: the usual one). */
+void tn_tuned_method(const char *profile_path, tn_aio_options *o);
 /* Decides how to read a package, or a quantised file (profile_path may be NULL): through the page cache if it is cached, else as the
  * profile says, else
  * directly. */

@@ -129,6 +129,29 @@ static void near_full(void **state) {
     }
 }
 
+/* Rows that share a list have their say by their own largest scores: one whose scores are three times as large takes no more
+ * of it: by the same measure for all, quiet rows are .22 away. */
+static void loud_rows_share(void **state) {
+    (void)state;
+    text t = text_new(300, 4, 2, 32, 12);
+    double away[2];
+    for (int loud = 0; loud < 2; loud++) {
+        const size_t row = (size_t)(t.heads * t.d);
+        for (int32_t i = 0; i < t.n && loud; i++)
+            for (size_t x = 0; x < row && i % 4; x++) t.q[(size_t)i * row + x] *= 0.3f;
+        tern_shadow_options o = options(&t, 0.25f);
+        o.share_rows = 4;
+        o.pool_heads = 1;
+        tern_shadow *s = open_it(&o);
+        feed(s, &t, 0, t.n, 64);
+        away[loud] = distance(&t);
+        tern_shadow_close(&s);
+    }
+    print_message("%.3f away, %.3f with loud rows\n", away[0], away[1]);
+    assert_true(away[1] < 0.16);
+    text_free(&t);
+}
+
 /* What was taken back leaves nothing; with scales given, neither does the first text. */
 static void taken_back(void **state) {
     (void)state;
@@ -223,7 +246,8 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(near_full), cmocka_unit_test(taken_back),
-                                       cmocka_unit_test(degenerate), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(near_full), cmocka_unit_test(loud_rows_share),
+                                       cmocka_unit_test(taken_back), cmocka_unit_test(degenerate),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

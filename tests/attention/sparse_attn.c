@@ -1,7 +1,9 @@
 /* Sparse attention of the prompt: full at ratio 1, the same bits whatever the schedule and the instruction
  * set, nothing left of a text that was taken back, and estimates that find what matters. */
 #include "session/session.h"
+#include "attention/sparse_impl.h"
 #include "model/head_ratio.h"
+#include "prefill/impl.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 
@@ -254,6 +256,74 @@ static void estimates_find_what_matters(void **state) {
     assert_true(nine.attn_launches > 0 && exact.attn_launches == 0);
 }
 
+/* Heads that matter more attend to more, also where they share a list: each KV head's lists have the mean share of its
+ * heads. */
+static void heads_have_their_shares(void **state) {
+    (void)state;
+    tern_options o = options("shadow", 0.2f);
+    run r = open_run(&o);
+    const tn_sparse_attn *s = tn_session_pipeline(r.s)->sparse;
+    float least = 1, most = 0;
+    for (int32_t i = 0; i < s->h->n_layers * s->h->n_kv_heads; i++) {
+        const float mean = tn_sparse_mean_ratio(s, (size_t)(i * s->n_group));
+        least = mean < least ? mean : least;
+        most = mean > most ? mean : most;
+    }
+    assert_true(most > 1.2f * least); /* or this test tests nothing */
+    prefill(&r, prompt, N_PROMPT);
+    float *own = take_logits(&r, NULL);
+    o.no_head_ratios = true;
+    float *same = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_not_equal(own, same, N_VOCAB_BYTES);
+    free(own);
+    free(same);
+}
+
+/* The scale of queries is the nearest of the queries' scales; what keys have changes nothing. */
+static void queries_have_scales_of_their_own(void **state) {
+    (void)state;
+    tern_options o = options("shadow", 0.2f);
+    o.chunk = 64;
+    int32_t bucket[2][64];
+    for (int i = 0; i < 2; i++) {
+        run r = open_run(&o);
+        const tn_sparse_attn *s = tn_session_pipeline(r.s)->sparse;
+        const int32_t n = s->h->n_kv_heads * s->n_units_kv, last = s->h->n_layers - 1;
+        assert_true(s->n_steps > 1 && n <= 64);
+        for (int32_t k = 0; k < s->n_steps && i; k++) s->scale_k[last * s->n_steps + k] *= 1000;
+        prefill(&r, prompt, 64); /* one chunk, whose plan is the last layer's afterwards */
+        memcpy(bucket[i], s->plans[0].q_bucket, (size_t)n * sizeof **bucket);
+        for (int32_t k = 0; k < n && i; k++) assert_int_equal(bucket[1][k], bucket[0][k]);
+        tern_session_close(&r.s);
+        tern_engine_close(&r.e);
+    }
+}
+
+/* The largest key of every panel counts, whatever pieces the text came in: what a later piece adds to a panel, too. */
+static void panels_fill_in_pieces(void **state) {
+    (void)state;
+    tern_options o = options("shadow", 0.2f);
+    run r = open_run(&o);
+    for (size_t n = 45; n < N_PROMPT; n += 45) prefill(&r, prompt, n);
+    const tn_sparse_attn *s = tn_session_pipeline(r.s)->sparse;
+    const size_t d = (size_t)s->h->d_head;
+    for (int layer = 0; layer < s->h->n_layers; layer++) {
+        for (int32_t head = 0; head < s->h->n_kv_heads; head++) {
+            const key_cache *k = tn_sparse_keys(s, layer, head);
+            const float *keys = tn_kv_k(s->kv, layer, head);
+            for (int32_t p = 0; p * TN_KV_PANEL < k->n_keys; p++) {
+                float max = 0;
+                for (int32_t i = 0; i < TN_KV_PANEL && p * TN_KV_PANEL + i < k->n_keys; i++)
+                    for (size_t j = 0; j < d; j++)
+                        max = fmaxf(max, fabsf(keys[((size_t)p * d + j) * TN_KV_PANEL + (size_t)i]));
+                if (k->panel_max[p] != max) fail_msg("layer %d, head %d, panel %d", layer, head, p);
+            }
+        }
+    }
+    tern_session_close(&r.s);
+    tern_engine_close(&r.e);
+}
+
 static void odd_lengths(void **state) {
     (void)state;
     static const size_t ns[] = {1, 2, 31, 33, 64, 65, 257, 300};
@@ -474,6 +544,9 @@ int main(void) {
         cmocka_unit_test(text_taken_back),
         cmocka_unit_test(baselines),
         cmocka_unit_test(estimates_find_what_matters),
+        cmocka_unit_test(heads_have_their_shares),
+        cmocka_unit_test(queries_have_scales_of_their_own),
+        cmocka_unit_test(panels_fill_in_pieces),
         cmocka_unit_test(odd_lengths),
         cmocka_unit_test(part_by_part),
         cmocka_unit_test(ways_to_share),

@@ -95,6 +95,12 @@ static void copies_of_the_text(void **state) {
     tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_true(has_path(&t, goes_on, 9)); /* a copy that reaches the end of the text goes on with itself */
     tn_draft_close(&d);
+    static const int32_t twice[] = {5, 6, 7, 30, 5, 6, 8, 31, 5, 6}, latest[] = {8, 31}, oldest[] = {7};
+    d = draft_of(twice, 10);
+    tn_draft_plan(d, TN_DRAFT_LOOKUP, 32, 0, true, &t);
+    assert_true(has_path(&t, latest, 2)); /* of equally long matches the latest */
+    assert_false(has_path(&t, oldest, 1));
+    tn_draft_close(&d);
 }
 
 static void copies_of_the_store(void **state) {
@@ -112,6 +118,12 @@ static void copies_of_the_store(void **state) {
     tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_true(has_path(&t, want, 3));
     assert_false(has_path(&t, beyond, 4)); /* not from one text into the next */
+    for (int i = 0; i < 2; i++) {          /* the place in the store moves with the text */
+        assert_int_equal(tn_draft_push(d, a[3 + i], &err), TERN_OK);
+        tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
+        assert_true(has_path(&t, a + 4 + i, 1));
+        assert_false(has_path(&t, want, 1));
+    }
     static const int32_t bad[] = {1, N_VOCAB};
     assert_int_equal(tn_draft_learn(d, bad, 2, &err), TERN_E_INVALID);
     tn_draft_close(&d);
@@ -184,6 +196,41 @@ static void rejected_rows_calibrate(void **state) {
     tn_draft_close(&d);
 }
 
+/* After the same two tokens counts more than after the one alone, of what the model said and of places of the prompt,
+ * also where the one alone was later. */
+static void pairs_come_first(void **state) {
+    (void)state;
+    static const int32_t text[] = {1, 9, 15}, said[2][3] = {{9, 15, 40}, {8, 15, 41}};
+    tn_draft *d = draft_of(text, 3);
+    tn_tree got;
+    for (int i = 0; i < 2; i++) {
+        static float logits[2][N_VOCAB];
+        memset(logits, 0, sizeof logits);
+        logits[0][said[i][1]] = logits[1][said[i][2]] = 10;
+        tn_tree t = {0};
+        tn_tree_add(&t, -1, said[i][0]);
+        tn_tree_add(&t, 0, said[i][1]);
+        tn_draft_verified(d, &t, &logits[0][0]);
+    }
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 2, 0, true, &got);
+    assert_int_equal(got.n, 2);
+    assert_int_equal(got.token[1], 40);
+    tn_draft_close(&d);
+    static const int32_t prompt[] = {1, 5, 2, 5, 10, 11, 1, 5}, says[] = {5, 10, 5, 11, 2, 1, 5};
+    d = draft_of(prompt, 8);
+    int32_t n;
+    const int32_t *vocab = tn_draft_vocabulary(d, &n);
+    for (int32_t pos = 0; pos < 7; pos++) {
+        float of_vocab[N_VOCAB];
+        for (int32_t i = 0; i < n; i++) of_vocab[i] = vocab[i] == says[pos] ? 10 : 0;
+        tn_draft_successors(d, pos, of_vocab, n);
+    }
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 2, 0, true, &got);
+    assert_int_equal(got.n, 2);
+    assert_int_equal(got.token[1], 10);
+    tn_draft_close(&d);
+}
+
 /* A draft rejected at its first token, whose later tokens the model agreed with, comes back. */
 static void rejects_come_back(void **state) {
     (void)state;
@@ -208,7 +255,64 @@ static void rejects_come_back(void **state) {
     }
     tn_draft_plan(d, TN_DRAFT_EXTEND, 32, 0, true, &got); /* its time is over */
     assert_int_equal(got.n, 1);
+    tn_draft_rejected(d, &t, 0, &logits[0][0]);
+    /* It also follows the likeliest draft: what came after the first 3 is copied to the text's end. */
+    static const int32_t behind[] = {4, 10, 11, 12, 13, 14, 15, 3, 12, 13};
+    tn_draft_plan(d, TN_DRAFT_LOOKUP | TN_DRAFT_EXTEND, 32, 0, true, &got);
+    assert_true(has_path(&got, behind, 10));
+    /* Where the text has reached it, its rest follows, and not its beginning again. */
+    assert_int_equal(tn_draft_push(d, 12, &err), TERN_OK);
+    tn_draft_plan(d, TN_DRAFT_EXTEND, 32, 0, true, &got);
+    assert_true(has_path(&got, segment + 1, 1));
+    assert_false(has_path(&got, segment, 1));
     tn_draft_close(&d);
+}
+
+/* Where the model agrees with all that follows the rejected token, it may only have wanted something before it: the draft
+ * comes back with that token. */
+static void a_whole_draft_comes_back(void **state) {
+    (void)state;
+    static const int32_t text[] = {10, 11, 12, 13, 3, 4, 15}, whole[] = {10, 11, 12};
+    static const int32_t model_says[5] = {3, 11, 12, 4,
+                                          0}; /* rejects 10, agrees with 11 and 12, not with 13 */
+    tn_draft *d = draft_of(text, 7);
+    tn_tree t = {0}, got;
+    static float logits[5][N_VOCAB];
+    tn_tree_add(&t, -1, 15);
+    for (int32_t i = 0; i < 4; i++) tn_tree_add(&t, i, 10 + i);
+    for (int i = 0; i < 5; i++) logits[i][model_says[i]] = 5;
+    tn_draft_rejected(d, &t, 0, &logits[0][0]);
+    assert_int_equal(tn_draft_push(d, 3, &err), TERN_OK);
+    tn_draft_plan(d, TN_DRAFT_EXTEND, 32, 0, true, &got);
+    assert_true(has_path(&got, whole, 3));
+    tn_draft_close(&d);
+}
+
+/* What rows cost: those of other texts stand beside the drafts, more rows never take less, and what was measured long ago
+ * is measured anew. */
+static void rows_have_their_price(void **state) {
+    (void)state;
+    static const int32_t text[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 1, 2, 3, 4, 5};
+    static const float rows[] = {1, 8, 32}, steep[] = {1, 1, 40}, few[] = {1, 2, 8},
+                       disturbed[] = {1, 3, 1.2f};
+    tn_draft *d = draft_of(text, 15);
+    tn_tree t;
+    tn_draft_give_costs(d, rows, steep, 3, true);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, false, &t);
+    assert_in_range(t.n, 3, 9);
+    tn_draft_plan(d, TN_DRAFT_SAM, 24, 8, false, &t);
+    assert_int_equal(t.n, 1); /* eight of others: the ninth row costs more than the eight */
+    tn_draft_give_costs(d, few, disturbed, 3, true);
+    tn_draft_plan(d, TN_DRAFT_SAM, 2, 0, false, &t);
+    assert_int_equal(t.n, 2);
+    tn_draft_close(&d);
+    static tn_proposals p;
+    const int c = tn_prop_cost_class(8);
+    for (int i = 0; i < 4; i++) tn_prop_timed(&p, 1, 1000), tn_prop_timed(&p, 8, 2000);
+    const float before = p.cost[c].floor_ns;
+    for (int i = 0; i < 250; i++) tn_prop_timed(&p, 1, 1000);
+    tn_prop_timed(&p, 8, 9000);
+    assert_true(p.cost[c].floor_ns > 3 * before);
 }
 
 /* Rates are learned whether a proposal was verified or not; what never comes true is no longer verified; what
@@ -411,6 +515,9 @@ int main(void) {
                                        cmocka_unit_test(calibrated_tree),
                                        cmocka_unit_test(rejected_rows_calibrate),
                                        cmocka_unit_test(rejects_come_back),
+                                       cmocka_unit_test(pairs_come_first),
+                                       cmocka_unit_test(a_whole_draft_comes_back),
+                                       cmocka_unit_test(rows_have_their_price),
                                        cmocka_unit_test(throttling),
                                        cmocka_unit_test(best_nodes),
                                        cmocka_unit_test(a_busy_moment_is_forgotten),

@@ -4,6 +4,7 @@
 #include "session/session.h"
 #include "base/json.h"
 #include "model/sampler.h"
+#include "package/tuned.h"
 #include "prefill/impl.h"
 #include "quant/pack.h"
 
@@ -119,6 +120,11 @@ static void successors_are_of_their_position(void **state) {
             tn_options_defaults(&o);
             o.chunk = p ? 64 : 0;
             run r = open_run(paths[p], &o, "calibrated");
+            if (at % 2) { /* a text with the same words in another order went before */
+                int32_t before[N_PROMPT];
+                for (int32_t i = 0; i < n; i++) before[i] = prompt[n - 1 - i];
+                assert_int_equal(tern_session_prefill(r.s, before, (size_t)n, NULL), TERN_OK);
+            }
             /* all of the text's tokens are known before the last one comes */
             assert_int_equal(tern_session_prefill(r.s, text, (size_t)n, NULL), TERN_OK);
             tn_tree t;
@@ -182,6 +188,38 @@ static void a_cap_takes_the_heaviest(void **state) {
         close_run(&r);
     }
     assert_true(n_divided > 5);
+}
+
+/* What nobody asks for is on: tasks run out of order, which a prompt of several chunks shows, weights below 8 bits stay
+ * packed, and a row that is decoded attends to a tenth of the positions. */
+static void defaults_are_what_pays(void **state) {
+    (void)state;
+    char four[FIXTURE_PATH];
+    tern_error err = {0};
+    tn_pack_options po;
+    tn_pack_defaults(&po);
+    po.calib_tokens = 256;
+    po.bits = 4;
+    po.n_threads = 2;
+    fixture_package(four, "four.tern", gguf, &po);
+    tern_options o;
+    tn_options_defaults(&o);
+    o.chunk = 32;
+    o.n_threads = 2;
+    tern_engine *e = fixture_engine(four, &o);
+    assert_int_equal(e->npu->packed, e->kern.gemm_packed != NULL);
+    assert_true(e->attention.decode_ratio == 0.1f);
+    assert_int_equal(e->policy.keep_busy, tn_npu_device_caps(e->npu->dev)->has_parts);
+    tern_session *s = fixture_session(e, 512, "none");
+    /* A wave that brings its weights in waits for them. The next is a wave of four chunks that are all there. */
+    must(tern_session_prefill(s, prompt, 128, &err), &err);
+    tn_session_truncate(s, 0);
+    must(tern_session_prefill(s, prompt, 128, &err), &err);
+    const tn_pipeline_stats *st = tn_pipeline_stats_get(tn_session_pipeline(s));
+    print_message("%d of %d tasks began before their turn\n", (int)st->n_ahead, (int)st->n_tasks);
+    assert_true(st->n_ahead > 0);
+    tern_session_close(&s);
+    tern_engine_close(&e);
 }
 
 /* The first full wave is measured, and its times are what all later graphs are scheduled by, product by
@@ -252,6 +290,29 @@ static void measured_times_reach_the_graphs(void **state) {
     close_run(&again);
 }
 
+/* Storage is read in the way that was measured to be fastest here, and else in the usual one. */
+static void storage_is_read_as_measured(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH];
+    tn_ctx ctx;
+    tn_aio_options want, got;
+    tn_ctx_init(&ctx, NULL);
+    fixture_file(path, "read.profile");
+    for (int i = 0; i <= TN_TUNED_READS; i++) {
+        const bool known = i < TN_TUNED_READS;
+        json_t *j = tn_json_pack("{s:{s:s}}", "read", "method", known ? tn_tuned_read_names[i] : "by hand");
+        assert_true(tn_profile_put(&ctx, path, j));
+        json_decref(j);
+        tn_aio_defaults(&want);
+        tn_aio_defaults(&got);
+        assert_true(tn_aio_method_parse(known ? tn_tuned_read_names[i] : TN_TUNED_READ_DEFAULT, &want));
+        tn_tuned_method(path, &got);
+        assert_true(got.uring == want.uring && got.direct == want.direct);
+        assert_int_equal(got.n_parallel, want.n_parallel);
+    }
+    unlink(path);
+}
+
 /* A profile says what its owner runs: nobody else's to read or write, whatever the umask. */
 static void a_profile_is_private(void **state) {
     (void)state;
@@ -274,7 +335,8 @@ static void a_profile_is_private(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_of_the_last_token), cmocka_unit_test(successors_are_of_their_position),
-        cmocka_unit_test(a_cap_takes_the_heaviest), cmocka_unit_test(measured_times_reach_the_graphs),
+        cmocka_unit_test(a_cap_takes_the_heaviest),     cmocka_unit_test(measured_times_reach_the_graphs),
+        cmocka_unit_test(defaults_are_what_pays),       cmocka_unit_test(storage_is_read_as_measured),
         cmocka_unit_test(a_profile_is_private)};
     return cmocka_run_group_tests_name("wiring", tests, setup, NULL);
 }

@@ -238,6 +238,80 @@ static void exposed_is_what_nothing_hides(void **state) {
     tern_engine_close(&e);
 }
 
+/* Of one wave, exchanged all at once: what the loads take, and what the wave takes. */
+static void sync_plan(tern_engine *e, double *load_us, double *wave_us) {
+    const tn_switch_plan *plan;
+    tn_switcher_lock(e->npu->switcher);
+    assert_int_equal(tn_switcher_plan(e->npu->switcher, 1, 1, 1, &plan, NULL), TERN_OK);
+    assert_non_null(plan);
+    *load_us = plan->stall_us;
+    *wave_us = plan->total_us - plan->stall_us;
+    tn_switcher_unlock(e->npu->switcher);
+}
+
+/* What loads take and what a wave takes are learned from those that were made. */
+static void times_are_learned(void **state) {
+    (void)state;
+    tern_options o = separate("sync");
+    tern_engine *e = open_engine(&o);
+    tern_session *s = open_session(e);
+    tern_error err = {0};
+    double load[3], wave[3];
+    if (tern_session_prefill(s, prompt, 128, &err) != TERN_OK) fail_msg("%s", err.message);
+    sync_plan(e, &load[0], &wave[0]);
+    tn_session_truncate(s, 0);
+    if (tern_session_prefill(s, prompt, 128, &err) != TERN_OK) fail_msg("%s", err.message);
+    sync_plan(e, &load[1], &wave[1]);
+    assert_true(wave[0] > 0 && wave[1] > 0 && wave[1] != wave[0]);
+    tn_switcher_lock(e->npu->switcher);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(tn_switcher_ensure(e->npu->switcher, i ? TN_FORM_CHUNK : TN_FORM_DECODE, &err),
+                         TERN_OK);
+    tn_switcher_unlock(e->npu->switcher);
+    sync_plan(e, &load[2], &wave[2]);
+    assert_true(load[1] > 0 && load[2] > 0 && load[2] != load[1]);
+    assert_true(wave[2] == wave[1]);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
+/* Before a long prompt, graphs of decoding are exchanged for those of prompts where those are much quicker, and not where
+ * they are not. Within one wave of three times what its loads take there are more than two blocks: of two, the second's
+ * loads would all be waited for. */
+static void plans_follow_the_times(void **state) {
+    (void)state;
+    for (int worth = 0; worth < 2; worth++) {
+        tern_options o = separate("progressive");
+        tern_engine *e = open_engine(&o);
+        tn_switcher *w = e->npu->switcher;
+        const tn_switch_plan *plan;
+        tn_switcher_lock(w);
+        assert_int_equal(tn_switcher_ensure(w, TN_FORM_DECODE, NULL), TERN_OK);
+        tn_switcher_measured(w, TN_FORM_CHUNK, 1e6, 10); /* a second a layer: no load takes so long */
+        tn_switcher_measured(w, TN_FORM_DECODE, worth ? 1e7 : 1e6, 10);
+        assert_int_equal(tn_switcher_plan(w, 20, 1, 1, &plan, NULL), TERN_OK);
+        for (int32_t i = 0; i < n_layers; i++)
+            assert_int_equal(tn_switcher_form(w, i), worth ? TN_FORM_CHUNK : TN_FORM_DECODE);
+        tn_switcher_unlock(w);
+        tern_engine_close(&e);
+        e = open_engine(&o);
+        w = e->npu->switcher;
+        tn_switcher_lock(w);
+        tn_switcher_stats st;
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(tn_switcher_ensure(w, i ? TN_FORM_CHUNK : TN_FORM_DECODE, NULL), TERN_OK);
+        tn_switcher_stats_get(w, &st);
+        const double load_us = (double)st.load_ns * 1e-3 / (double)st.n_loads;
+        tn_switcher_measured(w, TN_FORM_CHUNK, 3 * load_us, 0);
+        tn_switcher_measured(w, TN_FORM_DECODE, 30 * load_us, 0);
+        assert_int_equal(tn_switcher_plan(w, 1, 1, 1, &plan, NULL), TERN_OK);
+        assert_non_null(plan);
+        assert_true(plan->n_blocks > 2);
+        tn_switcher_unlock(w);
+        tern_engine_close(&e);
+    }
+}
+
 /* The plan is followed: the loads it puts beside the computation are on the timeline, one at a time. */
 static void planned_and_traced(void **state) {
     (void)state;
@@ -276,9 +350,12 @@ static void planned_and_traced(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_do_not_depend_on_when), cmocka_unit_test(turns_and_cancels),
-        cmocka_unit_test(sessions_share_a_device), cmocka_unit_test(planned_and_traced),
-        cmocka_unit_test(exposed_is_what_nothing_hides)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_do_not_depend_on_when),
+                                       cmocka_unit_test(turns_and_cancels),
+                                       cmocka_unit_test(sessions_share_a_device),
+                                       cmocka_unit_test(planned_and_traced),
+                                       cmocka_unit_test(times_are_learned),
+                                       cmocka_unit_test(plans_follow_the_times),
+                                       cmocka_unit_test(exposed_is_what_nothing_hides)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

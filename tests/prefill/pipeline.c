@@ -304,6 +304,30 @@ static void brute_force_site(void **state) {
     close_run(&r);
 }
 
+/* A row has room for a quarter of its channels. Those that do not fit are counted; those that do are made good. */
+static void beyond_the_room(void **state) {
+    (void)state;
+    run r = open_run(all_outliers, NULL);
+    tern_error err;
+    tn_stats usual, many;
+    const tn_pipeline *p = tn_session_pipeline(r.s);
+    assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
+    tn_session_stats(r.s, &usual);
+    assert_int_equal(usual.n_dropped, 0);
+    tn_npu_site *site = tn_npu_site_at(r.e->npu, 0, TN_SITE_DOWN);
+    site->act_scale *= 1e-3f; /* nearly every value is clipped */
+    site->inv_scale *= 1e3f;
+    tn_session_truncate(r.s, 0);
+    assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
+    tn_session_stats(r.s, &many);
+    const uint64_t room = (uint64_t)p->out_cap * N_PROMPT;
+    print_message("%d made good, %d beyond\n", (int)(many.n_outliers - usual.n_outliers),
+                  (int)many.n_dropped);
+    assert_true(site->has_outliers && many.n_dropped > 0);
+    assert_true(many.n_outliers - usual.n_outliers > room / 10 * 9);
+    close_run(&r);
+}
+
 static void cold_rows_come_from_the_file(void **state) {
     (void)state;
     tern_options o;
@@ -754,6 +778,7 @@ int main(void) {
         cmocka_unit_test(bits_do_not_depend_on_how),
         cmocka_unit_test(close_to_float),
         cmocka_unit_test(brute_force_site),
+        cmocka_unit_test(beyond_the_room),
         cmocka_unit_test(cold_rows_come_from_the_file),
         cmocka_unit_test(cold_rows_are_the_same_rows),
         cmocka_unit_test(saved_sessions),

@@ -195,8 +195,22 @@ static void limits(void **state) {
     assert_int_equal(tn_allocate_bits(&ctx, peak, NULL, 3, NAN, bits, NULL), TERN_E_INVALID);
 }
 
+/* What a wide channel would cost more than there is goes to narrow ones. */
+static void nothing_is_left_over(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    const float cost[3] = {1000, 1, 1};
+    const uint32_t n_weights[3] = {100, 10, 10};
+    uint8_t bits[3];
+    assert_int_equal(tn_allocate_bits_from(&ctx, cost, n_weights, 3, 2.5, 2, bits, NULL), TERN_OK);
+    assert_int_equal(bits[0], 2); /* 60 of 120 weights' bits are there, and it wants 100 */
+    assert_true(bits[1] + bits[2] == 2 + 2 + 6);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(optimal),
+                                       cmocka_unit_test(nothing_is_left_over),
                                        cmocka_unit_test(one_budget),
                                        cmocka_unit_test(errors_of_normal_values),
                                        cmocka_unit_test(optimal_for_normal_values),

@@ -208,6 +208,12 @@ static void hot_channels_have_the_most_outliers(void **state) {
     assert_int_equal(plan->hot[1], 50);
     assert_int_equal(plan->hot[2], 77);
     assert_true(fabs(x->report.hot_coverage - 0.85) < 1e-9);
+    tn_free(&ctx, x->plans[0].hot);
+    memset(x->plans, 0, sizeof x->plans);
+    x->report = (tn_pack_report){0};
+    x->o.hot_coverage = 1;
+    assert_int_equal(tn_plan_sites(&x->p), TERN_OK);
+    assert_int_equal(plan->n_hot, 5); /* and no more of them than were allowed, whatever they cover */
     sites_close(x);
 }
 
@@ -447,10 +453,80 @@ static void bits_follow_the_relative_error(void **state) {
     }
     assert_int_equal(sum, (int32_t)(3.5 * n));
     assert_true(most > least);
+    /* CMPQ: a bit more for the quarter with the largest, a bit less for that with the least. */
+    p.allocation = TN_ALLOCATE_CMPQ;
+    p.bits = 4;
+    assert_int_equal(tn_rows_allocate(&p, &h, &j, &err), TERN_OK);
+    int32_t n_with[9] = {0};
+    for (int32_t a = 0; a < n; a++) {
+        const uint32_t bits = tn_channel_bits_get(j.bits, (size_t)a);
+        n_with[bits]++;
+        for (int32_t b = 0; b < n; b++)
+            if (want[a] > want[b] * 1.0001) assert_true(bits >= tn_channel_bits_get(j.bits, (size_t)b));
+    }
+    assert_int_equal(n_with[3], n / 4);
+    assert_int_equal(n_with[5], n / 4);
+    assert_int_equal(n_with[3] + n_with[4] + n_with[5], n);
     tn_hoard_drop(&h);
     free(w);
     free(peak);
     free(want);
+    drop_model(&p);
+}
+
+/* The squared error of a row in codes of so many bits, none of which is zero, at a scale. */
+static double narrow_error(const float *w, int32_t k, int bits, double scale) {
+    const double top = (1 << bits) - 1;
+    double sum = 0;
+    for (int32_t i = 0; i < k; i++) {
+        const double u = fmin(fmax(nearbyint((double)w[i] / scale / 2 + top / 2), 0), top),
+                     d = (double)w[i] - (2 * u - top) * scale;
+        sum += d * d;
+    }
+    return sum;
+}
+
+/* A scale of few bits is not that of the largest weight, but one that loses less. */
+static void narrow_scales_clip(void **state) {
+    (void)state;
+    tn_pack_options o;
+    tn_pack_report report = {0};
+    tern_error err = {0};
+    tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_EDGEFLOW;
+    packer p = with_model(&o, &report, &err);
+    const tn_site_ops *ops =
+        tn_program_linears(&p.m->program, tn_program_site_index(&p.m->program, 1, TN_SITE_DOWN));
+    const int32_t n = ops->n[0], k = ops->k;
+    float *w = malloc((size_t)n * (size_t)k * sizeof *w);
+    assert_int_equal(tn_source_read(p.src, 1, ops->roles[0], 0, n, w, &err), TERN_OK);
+    p.allocation = TN_ALLOCATE_UNIFORM;
+    for (int bits = 2; bits <= 4; bits++) {
+        hoard h = {.ctx = &ctx};
+        quantise_job j = {.p = &p,
+                          .layer = 1,
+                          .role = ops->roles[0],
+                          .n = n,
+                          .k = k,
+                          .tiles = tn_hoard_keep(&h, tn_npu_tiles_bytes(&tn_pack_layout, n, k), 1),
+                          .col_sum = tn_hoard_keep(&h, (size_t)n + 64, 4),
+                          .scale = tn_hoard_keep(&h, (size_t)n + 64, 4)};
+        p.bits = bits;
+        assert_int_equal(tn_rows_allocate(&p, &h, &j, &err), TERN_OK);
+        assert_int_equal(tn_rows_quantise(&p, &j, &err), TERN_OK);
+        double got = 0, unclipped = 0;
+        for (int32_t i = 0; i < n; i++) {
+            const float *row = w + (size_t)i * (size_t)k;
+            double max = 0;
+            for (int32_t a = 0; a < k; a++) max = fmax(max, fabs((double)row[a]));
+            got += narrow_error(row, k, bits, (double)j.scale[i]);
+            unclipped += narrow_error(row, k, bits, max / (1 << bits));
+        }
+        print_message("%d bits: %.3f of the error\n", bits, got / unclipped);
+        assert_true(got < 0.97 * unclipped);
+        tn_hoard_drop(&h);
+    }
+    free(w);
     drop_model(&p);
 }
 
@@ -729,6 +805,7 @@ int main(void) {
                                        cmocka_unit_test(scaled_channels_come_back),
                                        cmocka_unit_test(edgeflow_smooths_by_the_best_alpha),
                                        cmocka_unit_test(bits_follow_the_relative_error),
+                                       cmocka_unit_test(narrow_scales_clip),
                                        cmocka_unit_test(packages_are_smoothed),
                                        cmocka_unit_test(scales_are_means),
                                        cmocka_unit_test(weights_follow_the_losses),

@@ -90,6 +90,30 @@ static void ooe_prefers_what_feeds_the_npu(void **state) {
     }
 }
 
+/* x feeds a task of the CPU that the NPU could compute too, in 20 us; that does not count, at the begin and later:
+ * C(x) = 0, C(y) = 10. y 0-4, z 4-14; and where that task and y wait for f, too: f 0-1, y 1-5, z 5-15. */
+static void ooe_counts_the_npu_alone(void **state) {
+    (void)state;
+    for (int later = 0; later < 2; later++) {
+        tn_graph_clear(g);
+        int32_t f = later ? add("f", TN_LANE_CPU, 1, 0, 0) : -1, x = add("x", TN_LANE_CPU, 4, 0, 1);
+        tn_task either = {.name = "either", .lane = TN_LANE_CPU, .chunk = 0, .subgraph = 2};
+        either.est_us[TN_LANE_CPU] = 1;
+        either.est_us[TN_LANE_NPU] = 20;
+        int32_t c = tn_graph_add(g, &either), y = add("y", TN_LANE_CPU, 4, 1, 0),
+                z = add("z", TN_LANE_NPU, 10, 1, 1);
+        tn_graph_depend(g, x, c);
+        tn_graph_depend(g, y, z);
+        if (later) {
+            tn_graph_depend(g, f, c);
+            tn_graph_depend(g, f, y);
+        }
+        assert_int_equal(tn_graph_seal(g, NULL), TERN_OK);
+        assert_int_equal(kind_us(TN_POLICY_OOE), 14 + later);
+        assert_int_equal(kind_us(TN_POLICY_SYNERGY), later ? 20 : 19);
+    }
+}
+
 static void ooe_follows_gains_that_change(void **state) {
     (void)state;
     tn_graph_clear(g);
@@ -325,6 +349,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_chunks_by_hand),
         cmocka_unit_test(ooe_prefers_what_feeds_the_npu),
+        cmocka_unit_test(ooe_counts_the_npu_alone),
         cmocka_unit_test(ooe_follows_gains_that_change),
         cmocka_unit_test(ooe_runs_short_npu_tasks_first),
         cmocka_unit_test(stealing_by_threshold),
