@@ -692,7 +692,7 @@ tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uin
     tern_engine_info(q->o.e, &info);
     float *v = malloc((size_t)info.n_embd * sizeof *v);
     /* A copy: the thread that computes may let go of it last, and counts of references order nothing between threads. */
-    json_t *body = tn_json_pack("{s:o}", "prompt", json_deep_copy(text));
+    json_t *body = tn_json_pack("{s:o}", "prompt", tn_json_copy(text));
     if (!v || !body) {
         free(v);
         json_decref(body);
