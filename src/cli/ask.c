@@ -305,7 +305,7 @@ int cmd_ask(int argc, char **argv) {
         {"no-keep", 0, NULL, ARG_FLAG, &q.no_store, 0, 0,
          "neither keep this answer nor draft from earlier ones"},
         {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.no_sources, 0, 0, "print only the answer"},
-        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &q.trace, 0, 0,
+        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER | ARG_MORE, &q.trace, 0, 0,
          "packages: write the tasks of the request as Chrome trace JSON (for Perfetto)"},
         {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.json, 0, 0, "print one JSON object"},
         {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &q.stats, 0, 0,
