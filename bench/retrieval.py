@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Do documents' questions find their passages? Questions that people wrote, beside plain BM25.
 
-    bench/retrieval.py TERN FOLDER [--embed MODEL] [--json]
+    bench/retrieval.py TERN FOLDER [--embed MODEL] [--rerank MODEL] [--json]
 
 FOLDER holds Debian's FAQ as its packages unpack it (debian-faq, debian-faq-de, debian-faq-ja; `apt-get download`, then `dpkg-deb -x`): in each
 language about a hundred questions, each the title of a section that answers it. A section becomes a document without its title, so
 no question stands in the text that answers it, except where the answer repeats it. All languages lie in one index.
-Printed, for each language: how often the first passage, and one of the first five, is of the section that the question is the title of. Beside it
+With --rerank the passages that were found are also put in the order of that model, in a row of its own. Printed, for each language: how often the first passage, and one of the first five, is of the section that the question is the title of. Beside it
 SQLite's FTS5 with BM25 over the same passages, any word of the question: as it comes (unicode61), with stems, and in trigrams.
 """
 import argparse
@@ -45,8 +45,8 @@ def sections(folder, language):
 class Agent:
     """tern mcp, which searches without a model."""
 
-    def __init__(self, tern, env):
-        self.p = subprocess.Popen([tern, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+    def __init__(self, tern, rerank, env):
+        self.p = subprocess.Popen([tern, "mcp", "--rerank", rerank], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
         self.n = 0
         self.ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}})
 
@@ -80,6 +80,7 @@ def main():
     a.add_argument("tern")
     a.add_argument("folder")
     a.add_argument("--embed", default="none")
+    a.add_argument("--rerank", default="none")
     a.add_argument("--json", action="store_true")
     a = a.parse_args()
     with tempfile.TemporaryDirectory() as tmp:
@@ -95,8 +96,13 @@ def main():
         subprocess.run([a.tern, "rag", "add", tmp + "/docs", "--embed", a.embed], check=True, env=env, stdout=subprocess.DEVNULL)
         db = sqlite3.connect(tmp + "/data/tern/store.db")
         passages = db.execute("SELECT document.path, passage.text FROM passage JOIN document ON passage.document = document.id").fetchall()
-        agent = Agent(a.tern, env)
-        ways = {"tern" if a.embed == "none" else "tern, words and meaning": agent.search, "FTS5, BM25": fts5(passages, "unicode61"),
+        agent, ranked = Agent(a.tern, "none", env), None
+        name = "tern" if a.embed == "none" else "tern, words and meaning"
+        ways = {name: agent.search}
+        if a.rerank != "none":
+            ranked = Agent(a.tern, a.rerank, env)
+            ways[name + ", reranked"] = ranked.search
+        ways |= {"FTS5, BM25": fts5(passages, "unicode61"),
                 "FTS5, BM25, stems": fts5(passages, "porter unicode61"), "FTS5, BM25, trigrams": fts5(passages, "trigram")}
         told = {}
         for name, search in ways.items():
@@ -108,8 +114,9 @@ def main():
                 h[1] += found[:1] == [path]
                 h[2] += path in found
             told[name] = {k: {"questions": n, "first": first, "of_five": five} for k, (n, first, five) in hits.items()}
-        agent.p.stdin.close()
-        agent.p.wait()
+        for x in filter(None, (agent, ranked)):
+            x.p.stdin.close()
+            x.p.wait()
     if a.json:
         return print(json.dumps(told, indent=1))
     print(f"{len(asked)} questions, {len(passages)} passages of {len(asked)} documents; first passage right, one of five right")

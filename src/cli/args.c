@@ -351,35 +351,36 @@ void cli_model_args_defaults(model_args *a, uint32_t takes) {
 
 /* The one model of a folder; a second one makes it none. */
 typedef struct only_model {
-    char path[4096];
+    char *path;
     int n;
 } only_model;
 
 static bool count_model(void *user, const tn_catalogue_entry *e) {
     only_model *m = user;
     if (strcasestr(e->name, "mmproj")) return true; /* reads images for the other one */
-    snprintf(m->path, sizeof m->path, "%s", e->path);
+    snprintf(m->path, MODEL_PATH_MAX, "%s", e->path);
     return ++m->n < 2;
 }
 
-void cli_args_model_path(model_args *a) {
-    static only_model m;
-    char config[4096];
+const char *cli_model_path(const char *name, char path[MODEL_PATH_MAX]) {
+    char config[MODEL_PATH_MAX];
     struct stat sb;
-    if (!a->model) return;
-    if (stat(a->model, &sb)) {
-        if (tn_catalogue_find(a->model, m.path, sizeof m.path) ||
-            cli_pull_found(a->model, m.path, sizeof m.path))
-            a->model = m.path;
-        return;
-    }
+    if (stat(name, &sb))
+        return tn_catalogue_find(name, path, MODEL_PATH_MAX) || cli_pull_found(name, path, MODEL_PATH_MAX)
+                   ? path
+                   : name;
     if (!S_ISDIR(sb.st_mode) ||
-        (size_t)snprintf(config, sizeof config, "%s/config.json", a->model) >= sizeof config ||
+        (size_t)snprintf(config, sizeof config, "%s/config.json", name) >= sizeof config ||
         !access(config, F_OK))
-        return;
-    m.n = 0;
-    tn_catalogue_folder(a->model, count_model, &m);
-    if (m.n == 1) a->model = m.path; /* a folder with a GGUF file in it */
+        return name;
+    only_model m = {.path = path};
+    tn_catalogue_folder(name, count_model, &m);
+    return m.n == 1 ? path : name; /* a folder with a GGUF file in it */
+}
+
+void cli_args_model_path(model_args *a) {
+    static char path[MODEL_PATH_MAX];
+    if (a->model && a->model != path) a->model = cli_model_path(a->model, path);
 }
 
 int cli_args_model_word(const command *c, model_args *a, const char *word) {

@@ -56,6 +56,7 @@ int32_t *cli_ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, cons
 int cli_by_support(const void *a, const void *b) {
     const tn_rag_hit *x = a, *y = b;
     if (x->support != y->support) return x->support > y->support ? -1 : 1;
+    if (x->relevance != y->relevance) return x->relevance > y->relevance ? -1 : 1;
     return (x->score < y->score) - (x->score > y->score);
 }
 
@@ -107,7 +108,7 @@ static tern_status quote_documents(tern_session *s, tn_store *index, const tn_ra
 
 typedef struct asking {
     model_args ma;
-    const char *system, *store, *trace, *template, *question;
+    const char *system, *store, *trace, *template, *question, *rerank;
     int32_t k;
     int32_t stats;
     bool json, explain, no_store, no_sources, words;
@@ -125,7 +126,32 @@ typedef struct asking {
     answer out;
     tern_generate_result res;
     double search_s, prefill_s;
+    char reranker[TN_VECTOR_PATH_MAX]; /* "": none took part */
+    int32_t n_reranked;
+    double rerank_s;
 } asking;
+
+/* The passages, as many as are wanted, in the order of words and meaning, or of a reranker where there is one. */
+static tern_status search(asking *q, const embedding *x, const reranking *y, tern_error *err) {
+    const tn_reranker *r = y->v ? &y->as : NULL;
+    double t0 = tn_now_s();
+    TN_TRY(tn_rag_search(q->index, q->question, tn_rag_reach(r, q->k), x->v ? &x->as : NULL, &q->hits,
+                         &q->n_hits, err));
+    double t1 = tn_now_s();
+    q->search_s = t1 - t0;
+    q->n_found = q->n_reranked = q->n_hits;
+    tern_status st = tn_rag_rerank(&q->ctx, r, q->question, q->k, q->hits, &q->n_hits, err);
+    q->n_found = q->n_hits;
+    q->rerank_s = tn_now_s() - t1;
+    snprintf(q->reranker, sizeof q->reranker, "%s", y->path);
+    return st;
+}
+
+static void tell_reranked(const asking *q) {
+    if (*q->reranker)
+        fprintf(stderr, "%d passages reranked in %.0f ms by %s\n", q->n_reranked, q->rerank_s * 1e3,
+                cli_shown(q->reranker));
+}
 
 /* The steps return -1 to go on or an exit status. The passages come first: without any, no model need be
  * loaded. */
@@ -138,19 +164,18 @@ static int find_passages(asking *q) {
     if (!q->n_documents)
         return cli_failed_text("%s has no documents: add some with tern rag add PATH", q->file);
     embedding x = {0};
+    reranking y = {0};
     tn_vectors_info info = {0};
     tern_status st = q->words ? TERN_OK : tn_vectors_info_get(q->index, &info, &err);
     if (st == TERN_OK && info.any) st = cli_embedding_open_noted(&info, &x, &err);
-    double t0 = tn_now_s();
-    if (st == TERN_OK)
-        st = tn_rag_search(q->index, q->question, q->k, x.v ? &x.as : NULL, &q->hits, &q->n_hits, &err);
-    q->search_s = tn_now_s() - t0;
+    if (st == TERN_OK) st = cli_reranking_open(q->rerank, &y, &err);
+    if (st == TERN_OK) st = search(q, &x, &y, &err);
     cli_embedding_close(&x); /* its memory is the answering model's now */
+    cli_reranking_close(&y);
     if (st != TERN_OK) return cli_failed(&err);
     if (info.n_missing)
         fprintf(stderr, "tern: %lld passages have no vector yet: tern rag add PATH makes them\n",
                 (long long)info.n_missing);
-    q->n_found = q->n_hits;
     for (int32_t i = 0; i < q->n_hits; i++) q->fits = q->fits || q->hits[i].fits;
     if (!q->fits) q->n_hits = 0;
     return -1;
@@ -221,6 +246,10 @@ static int print_answer(asking *q) {
         if (ts.attn_rows) tn_json_set(&j, "attention", cli_attention_json(&ts));
         if (ts.experts_bytes) tn_json_set(&j, "experts", cli_experts_json(&ts));
         if (ts.n_switched) tn_json_set(&j, "switching", cli_switching_json(&ts));
+        if (*q->reranker)
+            tn_json_set(&j, "rerank",
+                        tn_json_pack("{s:s, s:i, s:f}", "model", q->reranker, "passages", (int)q->n_reranked,
+                                     "ms", q->rerank_s * 1e3));
         if (q->explain) tn_json_set(&j, "explain", cli_explain_json(q->s, NULL));
         int rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         if (rc != EXIT_OK) return rc;
@@ -228,6 +257,7 @@ static int print_answer(asking *q) {
         putchar('\n');
         if (!q->no_sources) print_sources(q->hits, q->n_hits, q->fits);
     }
+    if (q->stats || (q->explain && !q->json)) tell_reranked(q);
     if (q->stats == 1) cli_stats_line(res->n_tokens, tg, q->out.first_s);
     if (q->stats > 1 && ts.wall_s > 0) cli_prefill_print(&ts);
     if (q->stats > 1) {
@@ -267,6 +297,7 @@ int cmd_ask(int argc, char **argv) {
          "most passages given to the model (default 4)"},
         {"words", 0, NULL, ARG_FLAG | ARG_MORE, &q.words, 0, 0,
          "find passages by words only, even if the index has vectors"},
+        RERANK_ARG(q.rerank, RERANK_AT_HAND),
         {"system", 0, "TEXT", ARG_STR, &q.system, 0, 0, "system message"},
         TEMPLATE_ARG(q.template),
         {"store", 0, "FILE", ARG_STR, &q.store, 0, 0,
@@ -274,7 +305,7 @@ int cmd_ask(int argc, char **argv) {
         {"no-keep", 0, NULL, ARG_FLAG, &q.no_store, 0, 0,
          "neither keep this answer nor draft from earlier ones"},
         {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.no_sources, 0, 0, "print only the answer"},
-        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &q.trace, 0, 0,
+        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER | ARG_MORE, &q.trace, 0, 0,
          "packages: write the tasks of the request as Chrome trace JSON (for Perfetto)"},
         {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.json, 0, 0, "print one JSON object"},
         {"stats", 0, NULL, ARG_LEVEL | ARG_ANSWER, &q.stats, 0, 0,

@@ -32,13 +32,15 @@ typedef struct waiting { /* a message that came; the first is being answered */
 
 typedef struct mcp {
     model_args ma;
-    const char *store_file, *template;
+    const char *store_file, *template, *rerank;
     char *file, *source;
     tn_ctx ctx;
     tn_store *store; /* NULL: there is none yet */
     embedding words_to_vectors;
     bool has_vectors;
-    tern_engine *e; /* opened by the first question */
+    reranking scores;
+    bool has_scores; /* it was opened, or is none */
+    tern_engine *e;  /* opened by the first question */
     const command *cmd;
     answer out;
     /* between the reader and who answers */
@@ -146,17 +148,38 @@ static tern_status open_store(mcp *m, tern_error *err) {
     return TERN_OK;
 }
 
+/* The reranker's score, unless the request was cancelled. */
+static tern_status score(void *user, const char *question, const char *text, float *out, tern_error *err) {
+    mcp *m = user;
+    pthread_mutex_lock(&m->mu);
+    const bool cancelled = m->first->cancelled;
+    pthread_mutex_unlock(&m->mu);
+    TN_FAIL_IF(cancelled, err, TERN_E_CANCELLED, "the request was cancelled");
+    return m->scores.as.score(m->scores.as.user, question, text, out, err);
+}
+
 static tern_status find(mcp *m, const char *query, int32_t k, tn_rag_hit **hits, int32_t *n,
                         tern_error *err) {
     TN_TRY(open_store(m, err));
-    return tn_rag_search(m->store, query, k, m->has_vectors ? &m->words_to_vectors.as : NULL, hits, n, err);
+    if (!m->has_scores) TN_TRY(cli_reranking_open(m->rerank, &m->scores, err));
+    m->has_scores = true;
+    const tn_reranker mine = {.score = score, .user = m, .yes = m->scores.as.yes},
+                      *r = m->scores.v ? &mine : NULL;
+    TN_TRY(tn_rag_search(m->store, query, tn_rag_reach(r, k), m->has_vectors ? &m->words_to_vectors.as : NULL,
+                         hits, n, err));
+    const tern_status st = tn_rag_rerank(&m->ctx, r, query, k, *hits, n, err);
+    if (st != TERN_OK) tn_rag_hits_free(&m->ctx, hits, *n);
+    return st;
 }
 
 static tern_status search(void *user, const char *query, int32_t k, json_t **out, tern_error *err) {
     mcp *m = user;
-    TN_TRY(open_store(m, err));
-    return tn_mcp_store_search(&m->ctx, m->store, m->has_vectors ? &m->words_to_vectors.as : NULL, query, k,
-                               out, err);
+    tn_rag_hit *hits;
+    int32_t n;
+    TN_TRY(find(m, query, k, &hits, &n, err));
+    *out = tn_mcp_sources(hits, n);
+    tn_rag_hits_free(&m->ctx, &hits, n);
+    return TERN_OK;
 }
 
 static tern_status read_document(void *user, const char *path, int32_t passage, json_t **out,
@@ -317,6 +340,7 @@ int cmd_mcp(int argc, char **argv) {
         TEMPLATE_ARG(m.template),
         {"store", 0, "FILE", ARG_STR, &m.store_file, 0, 0,
          "file that holds the documents (default: $XDG_DATA_HOME/tern/store.db)"},
+        RERANK_ARG(m.rerank, RERANK_AT_HAND),
         {0},
     };
     const command c = {
@@ -331,12 +355,16 @@ int cmd_mcp(int argc, char **argv) {
     if (words[0]) m.ma.model = words[0];
     if (m.ma.model) cli_args_model_path(&m.ma);
     if (m.ma.model && access(m.ma.model, F_OK)) return cli_no_model(m.ma.model);
+    tern_error err;
+    if (m.rerank && cli_reranking_open(m.rerank, &m.scores, &err) != TERN_OK) return cli_failed(&err);
+    m.has_scores = m.rerank != NULL;
     m.cmd = &c;
     m.out.quiet = true;
     cli_store_ctx(&m.ctx);
     m.file = cli_store_path(m.store_file);
     if (!m.file || !cli_prompt_template(m.template, &m.source)) {
         free(m.file);
+        cli_reranking_close(&m.scores);
         return EXIT_FAILED;
     }
     signal(SIGPIPE, SIG_IGN);
@@ -353,6 +381,7 @@ int cmd_mcp(int argc, char **argv) {
     }
     cli_answer_free(&m.out);
     cli_embedding_close(&m.words_to_vectors);
+    cli_reranking_close(&m.scores);
     tern_engine_close(&m.e);
     tn_store_close(&m.store);
     free(m.file);

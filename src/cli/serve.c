@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/embedding.h"
 #include "cli/packing.h"
 #include "cli/mcp_args.h"
 #include "cli/prompt.h"
@@ -128,6 +129,9 @@ typedef struct serving {
     arg_list mcp, may; /* servers of tools, and what may be called */
     tn_mcp_servers *tools;
     arg_list folders; /* of pictures that requests may name */
+    const char *rerank;
+    char rerank_path[MODEL_PATH_MAX];
+    reranking reranker;
     tn_models *models;
     tern_error err; /* of the first model that could not be listed */
 } serving;
@@ -177,6 +181,7 @@ static int check(const command *cmd, serving *s) {
         return cli_usage_error(cmd, "--idle %s: want a time such as 90s, 5m or 1h; 0 = never", s->idle);
     if (!parse_time(s->drain, &s->drain_ns))
         return cli_usage_error(cmd, "--drain %s: want a time such as 10s or 1m; 0 = end at once", s->drain);
+    if (s->rerank && strcmp(s->rerank, "none")) s->rerank = cli_model_path(s->rerank, s->rerank_path);
     s->when = PACKING_NEVER; /* where the file itself was asked for too */
     if (s->ma.pack || !(s->ma.o.exact || s->ma.o.scheme)) (void)cli_packing_parse(s->ma.pack, &s->when);
     if (!passed_socket(&s->listen_fd) || !cli_prompt_template(s->template, &s->source)) return EXIT_FAILED;
@@ -297,13 +302,14 @@ static int serve(const command *cmd, serving *s, char **argv) {
     /* the user's own programs: they read their own files, and a process outside the sandbox keeps them */
     int rc = cli_mcp_start(cmd, &s->mcp, &s->may, true, &s->tools);
     if (rc >= 0) return rc;
-    tern_status st = cli_serve_files(argv, s->ma.model, s->folder, &no_files);
+    tern_status st = cli_serve_files(argv, s->ma.model, s->folder, s->rerank, &no_files);
     /* its threads inherit it, and so do those who read documents: they read no file for the server that it may not */
     tn_picture_provide();
     if (tn_reader_open(TN_READERS, TN_READER_WAIT_S, &s->reader, &err) != TERN_OK)
         fprintf(stderr, "tern serve: the server reads no documents and no pictures: %s\n", err.message);
     if (st == TERN_OK || st == TERN_E_UNSUPPORTED) st = open_models(s, &err);
     else err = no_files;
+    if (st == TERN_OK) st = cli_reranking_open(s->rerank ? s->rerank : "none", &s->reranker, &err);
     if (s->tools && st == TERN_OK) tn_mcp_servers_open(s->tools, cli_mcp_tell, is_told_to_end, &ends);
     if (s->tools) tn_mcp_servers_revive(s->tools, cli_mcp_tell, NULL);
     bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
@@ -311,6 +317,7 @@ static int serve(const command *cmd, serving *s, char **argv) {
         const tn_http_options ho = {.models = s->models,
                                     .tools = s->tools,
                                     .reader = s->reader,
+                                    .reranker = s->reranker.v ? &s->reranker.as : NULL,
                                     .host = s->host,
                                     .port = s->port,
                                     .listen_fd = s->listen_fd,
@@ -334,6 +341,7 @@ static int serve(const command *cmd, serving *s, char **argv) {
     }
     tn_models_stop(s->models); /* connections wait for their jobs */
     tn_http_close(&h);
+    cli_reranking_close(&s->reranker);
     tn_models_close(&s->models);
     tn_reader_close(&s->reader);
     tn_mcp_servers_close(&s->tools);
@@ -402,6 +410,7 @@ int cmd_serve(int argc, char **argv) {
          "localhost: every page of this machine (default: none)"},
         {"allow-host", 0, "LIST", ARG_STR, &s.hosts, 0, 0,
          "other host names that are served without keys: tern.example,box.local (default: none)"},
+        RERANK_ARG(s.rerank, "as they were found"),
         MCP_ARGS(s.mcp, s.may),
         {"strict", 0, NULL, ARG_FLAG, &s.strict, 0, 0,
          "refuse requests with unsupported fields; otherwise the reply header X-Tern-Ignored lists them"},

@@ -133,7 +133,8 @@ static void add_programs(list *l) {
     free(folders);
 }
 
-tern_status cli_serve_files(char **argv, const char *model, const char *models, tern_error *err) {
+tern_status cli_serve_files(char **argv, const char *model, const char *models, const char *reranker,
+                            tern_error *err) {
     static const char *const system[] = {"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc",
                                          "/opt", "/nix", "/gnu",   "/proc",  "/sys", "/dev"};
     list l = {0};
@@ -151,6 +152,7 @@ tern_status cli_serve_files(char **argv, const char *model, const char *models, 
     for (char **e = environ; *e; e++)
         if (!strncmp(*e, "TERN_", 5)) add_words(&l, strchr(*e, '=') + 1);
     if (model) add_model(&l, model);
+    if (reranker) add_model(&l, reranker);
     if (models && !strcmp(models, "all")) tn_catalogue_each(add_entry, &l);
     else if (models) tn_catalogue_folder(models, add_entry, &l);
     tern_status st = l.failed ? tn_fail(err, TERN_E_MEMORY, "no memory for the list of files")

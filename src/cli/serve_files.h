@@ -5,8 +5,9 @@
 
 #include "base/status.h"
 
-/* For this thread and those that it starts, so before others are started. model: what -m stands for, models: --models;
- * either may be NULL. TERN_E_UNSUPPORTED: this kernel has no Landlock. */
-tern_status cli_serve_files(char **argv, const char *model, const char *models, tern_error *err);
+/* For this thread and those that it starts, so before others are started. model: what -m stands for, models: --models; reranker: --rerank;
+ * each may be NULL. TERN_E_UNSUPPORTED: this kernel has no Landlock. */
+tern_status cli_serve_files(char **argv, const char *model, const char *models, const char *reranker,
+                            tern_error *err);
 
 #endif

@@ -5,6 +5,7 @@
  *           read into it again
  *   search  a question in any words -> the passages that match it best: BM25, and the nearest vectors where an
  *           embedding model is given (documents/vectors.h)
+ *   rerank  the same passages in the order of a model that scores them (documents/rerank.h)
  *   prompt  passages and question as the messages of a chat
  *
  * Everything is in the store's file (store/store.h) and as durable as what else is there. Documents are known
@@ -78,9 +79,11 @@ typedef struct tn_rag_hit {
     float score;        /* larger is better: BM25; with vectors the sum of 1 / (60 + rank) over both lists */
     float similarity;   /* with vectors: as tn_vector_hit has it; 0 where it is not among the nearest */
     float coverage;     /* share of the question's words that stand in it, rare words counting more */
-    bool fits;          /* by TN_RAG_COVERAGE or TN_RAG_STANDS_OUT */
+    bool fits;          /* by TN_RAG_COVERAGE or TN_RAG_STANDS_OUT, or a reranker says so */
     float support;      /* tn_rag_support: share of the answer's words that stand in it */
     bool cited;         /* tn_rag_support: the answer came from it */
+    bool reranked;      /* relevance is there (documents/rerank.h) */
+    float relevance;    /* of a reranker, in its own measure: larger is better */
 } tn_rag_hit;
 
 /* Finds the k best passages, best first; *n gets how many there are. The query is words, whatever signs

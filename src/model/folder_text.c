@@ -81,29 +81,61 @@ tern_status tn_folder_text(const char *folder, const tn_model_file *f, tn_hparam
     return check_modules(folder, h, err);
 }
 
-static bool gguf_embeds(const tn_gguf *g) {
+/* How a GGUF file says that rows become one; UNSAID where it says nothing that is known. *a is NULL for an unknown
+ * architecture, and for a file without weights. */
+static tn_pooling gguf_pooling(const tn_gguf *g, const tn_arch **a) {
     const char *name;
     size_t n;
     char key[96];
-    int64_t pooling = -1;
-    if (!tn_gguf_str(g, "general.architecture", &name, &n)) return false;
-    const tn_arch *a = tn_arch_by_gguf(name, n);
-    snprintf(key, sizeof key, "%s.pooling_type", a ? a->gguf : "");
-    bool said = tn_gguf_i64(g, key, &pooling);
-    return a && tn_gguf_n_tensors(g) && (said ? pooling > 0 && pooling + 1 < TN_POOL_RANK : a->bidirectional);
+    int64_t pooling;
+    *a = NULL;
+    if (!tn_gguf_str(g, "general.architecture", &name, &n) || !tn_gguf_n_tensors(g)) return TN_POOL_UNSAID;
+    *a = tn_arch_by_gguf(name, n);
+    snprintf(key, sizeof key, "%s.pooling_type", *a ? (*a)->gguf : "");
+    if (!*a || !tn_gguf_i64(g, key, &pooling)) return TN_POOL_UNSAID;
+    return pooling < 0 || pooling + 1 >= TN_N_POOLINGS ? TN_POOL_NONE : (tn_pooling)(pooling + 1);
 }
 
 bool tn_file_embeds(tn_ctx *ctx, const char *path) {
     struct stat sb;
     char inside[4096];
     tern_error err;
+    const tn_arch *a;
     if (stat(path, &sb)) return false;
     if (S_ISDIR(sb.st_mode))
         return (size_t)snprintf(inside, sizeof inside, "%s/1_Pooling/config.json", path) < sizeof inside &&
                !stat(inside, &sb);
     tn_gguf *g;
     if (tn_gguf_open(ctx, path, &g, &err) != TERN_OK) return false;
-    bool yes = gguf_embeds(g);
+    const tn_pooling by = gguf_pooling(g, &a);
+    tn_gguf_close(&g);
+    return a && (by == TN_POOL_UNSAID ? a->bidirectional : by > TN_POOL_NONE && by < TN_POOL_RANK);
+}
+
+/* A classifier of one class. One of several tells kinds of texts apart, which is something else. */
+static bool folder_reranks(const char *folder) {
+    json_t *o = NULL;
+    tern_error err;
+    if (read_json(folder, "config.json", &o, &err) != TERN_OK) return false;
+    const char *type = json_string_value(json_object_get(o, "model_type")),
+               *kind = json_string_value(json_array_get(json_object_get(o, "architectures"), 0));
+    const json_t *names = json_object_get(o, "id2label"), *n = json_object_get(o, "num_labels");
+    const tn_arch *a = type ? tn_arch_by_hf(type) : NULL;
+    const bool yes = a && a->encoder && kind && strstr(kind, "ForSequenceClassification") &&
+                     (json_object_size(names) == 1 || json_integer_value(n) == 1);
+    json_decref(o);
+    return yes;
+}
+
+bool tn_file_reranks(tn_ctx *ctx, const char *path) {
+    struct stat sb;
+    tern_error err;
+    const tn_arch *a;
+    tn_gguf *g;
+    if (stat(path, &sb)) return false;
+    if (S_ISDIR(sb.st_mode)) return folder_reranks(path);
+    if (tn_gguf_open(ctx, path, &g, &err) != TERN_OK) return false;
+    const bool yes = gguf_pooling(g, &a) == TN_POOL_RANK && a->bidirectional;
     tn_gguf_close(&g);
     return yes;
 }

@@ -9,5 +9,7 @@
 tern_status tn_folder_text(const char *folder, const tn_model_file *f, tn_hparams *h, tern_error *err);
 /* Does a GGUF file or a folder hold a model that makes vectors of texts, and no scores? By its metadata alone. */
 bool tn_file_embeds(tn_ctx *ctx, const char *path);
+/* ... one that reads a question with a text and gives the two one score? */
+bool tn_file_reranks(tn_ctx *ctx, const char *path);
 
 #endif

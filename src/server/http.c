@@ -421,7 +421,8 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
     h->o = *o;
     h->port = port;
     tern_error why;
-    if (o->reader && tn_uploads_open(tn_models_ctx(o->models), o->reader, &h->uploads, &why) != TERN_OK)
+    if (o->reader &&
+        tn_uploads_open(tn_models_ctx(o->models), o->reader, o->reranker, &h->uploads, &why) != TERN_OK)
         tn_log(tn_models_ctx(o->models), TERN_LOG_WARN, "documents cannot be kept: %s", why.message);
     if (!o->keys) (void)tn_peers_open(TN_PEERS_ANY, &h->peers, &why); /* tn_http_is_private tells */
     st = tn_page_open(o->models, h->uploads, o->tools, &h->page, err);

@@ -10,6 +10,7 @@
 
 #include "server/models.h"
 #include "documents/reader.h"
+#include "documents/rerank.h"
 
 enum { TN_HTTP_BODY_MAX = 32 << 20, TN_HTTP_BODIES_MAX = 128 << 20 };
 
@@ -18,6 +19,7 @@ typedef struct tn_http tn_http;
 typedef struct tn_http_options {
     tn_models *models;
     tn_reader *reader;            /* of documents; NULL: it reads none */
+    const tn_reranker *reranker;  /* puts passages of documents in order; NULL: none */
     struct tn_mcp_servers *tools; /* of the page's answers; NULL: none */
     const char *host;             /* an address of IPv4 or IPv6, or localhost */
     int port;                     /* 0: any free one */

@@ -9,18 +9,19 @@
 #include <string.h>
 
 typedef struct asking {
-    tn_ctx ctx;
+    tn_ctx ctx, *of_hits;
     tn_uploads *uploads;
 } asking;
 
 /* Words alone find here: a model of vectors belongs to who runs tern mcp and tern ask. */
 static tern_status search(void *user, const char *query, int32_t k, json_t **out, tern_error *err) {
     asking *a = user;
-    tn_store *s;
-    TN_TRY(tn_uploads_enter(a->uploads, &s, err));
-    const tern_status st = tn_mcp_store_search(&a->ctx, s, NULL, query, k, out, err);
-    tn_uploads_leave(a->uploads, &s);
-    return st;
+    tn_rag_hit *hits;
+    int32_t n;
+    TN_TRY(tn_uploads_search(a->uploads, query, k, &hits, &n, err));
+    *out = tn_mcp_sources(hits, n);
+    tn_rag_hits_free(a->of_hits, &hits, n);
+    return TERN_OK;
 }
 
 static tern_status read_document(void *user, const char *path, int32_t passage, json_t **out,
@@ -43,7 +44,7 @@ static tern_status list(void *user, json_t **out, tern_error *err) {
 }
 
 enum MHD_Result tn_api_mcp(const tn_api_call *a) {
-    asking who = {.uploads = a->uploads};
+    asking who = {.of_hits = tn_models_ctx(a->models), .uploads = a->uploads};
     const tn_mcp_tools tools = {.search = search, .read = read_document, .list = list, .user = &who};
     const char *version = MHD_lookup_connection_value(a->c, MHD_HEADER_KIND, "MCP-Protocol-Version");
     json_error_t je;
@@ -54,7 +55,9 @@ enum MHD_Result tn_api_mcp(const tn_api_call *a) {
     if (!message) return tn_api_json(a, 400, tn_mcp_no_json(je.text));
     tn_ctx_init(&who.ctx, NULL);
     bool no_memory = false;
+    tn_connection_busy(a->c, true);
     json_t *reply = tn_mcp_answer(&tools, message, &no_memory);
+    tn_connection_busy(a->c, false);
     json_decref(message);
     if (reply || no_memory) return tn_api_json(a, 200, reply);
     return tn_api_body(a, 202, "text/plain", tn_body_text(strdup("")));

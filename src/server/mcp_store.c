@@ -11,21 +11,12 @@ json_t *tn_mcp_sources(const tn_rag_hit *hits, int32_t n) {
                                  (int)hits[i].number, "score", (double)hits[i].score, "similarity",
                                  (double)hits[i].similarity, "coverage", (double)hits[i].coverage, "support",
                                  (double)hits[i].support, "cited", (int)hits[i].cited, "text", hits[i].text);
+        if (hits[i].reranked) tn_json_set(&v, "relevance_score", tn_json_real((double)hits[i].relevance));
         if (hits[i].line) tn_json_set(&v, "line", json_integer(hits[i].line));
         if (hits[i].page) tn_json_set(&v, "page", json_integer(hits[i].page));
         tn_json_append(&all, v);
     }
     return all;
-}
-
-tern_status tn_mcp_store_search(tn_ctx *ctx, tn_store *s, const tn_embedder *vectors, const char *query,
-                                int32_t k, json_t **out, tern_error *err) {
-    tn_rag_hit *hits = NULL;
-    int32_t n = 0;
-    TN_TRY(tn_rag_search(s, query, k, vectors, &hits, &n, err));
-    *out = tn_mcp_sources(hits, n);
-    tn_rag_hits_free(ctx, &hits, n);
-    return TERN_OK;
 }
 
 tern_status tn_mcp_store_read(tn_ctx *ctx, tn_store *s, const char *path, int32_t passage, json_t **out,

@@ -70,7 +70,9 @@ static enum MHD_Result ask(const tn_api_call *a) {
     char *prompt = NULL;
     tn_request r;
     if (tn_rag_read_question(a->body, a->n_body, &body, &question, &err) != TERN_OK) return error(a, &err);
+    tn_connection_busy(a->c, true); /* a reranker takes its time */
     tern_status st = tn_uploads_ask(a->uploads, question, &prompt, &sources, &err);
+    tn_connection_busy(a->c, false);
     if (st == TERN_OK) st = tn_rag_request(body, prompt ? prompt : question, &r, &err);
     free(prompt);
     json_decref(body);

@@ -24,13 +24,17 @@ struct tn_uploads {
     tn_reader *reader;
     char folder[TN_TALKS_FOLDER];
     pthread_mutex_t mu;
+    const tn_reranker *rank;   /* or NULL */
+    pthread_mutex_t rank_turn; /* held for a passage: questions take turns. Never with mu */
 };
 
-tern_status tn_uploads_open(tn_ctx *ctx, tn_reader *r, tn_uploads **out, tern_error *err) {
+tern_status tn_uploads_open(tn_ctx *ctx, tn_reader *r, const tn_reranker *rank, tn_uploads **out,
+                            tern_error *err) {
     tn_uploads *u = *out = calloc(1, sizeof *u);
     TN_FAIL_IF(!u, err, TERN_E_MEMORY, "no memory for documents");
     u->ctx = ctx;
     u->reader = r;
+    u->rank = rank;
     tern_status st = tn_talks_make_folder("uploads", u->folder, err);
     if (st != TERN_OK) {
         free(u);
@@ -38,6 +42,7 @@ tern_status tn_uploads_open(tn_ctx *ctx, tn_reader *r, tn_uploads **out, tern_er
         return st;
     }
     pthread_mutex_init(&u->mu, NULL);
+    pthread_mutex_init(&u->rank_turn, NULL);
     return TERN_OK;
 }
 
@@ -46,6 +51,7 @@ void tn_uploads_close(tn_uploads **pu) {
     *pu = NULL;
     if (!u) return;
     pthread_mutex_destroy(&u->mu);
+    pthread_mutex_destroy(&u->rank_turn);
     free(u);
 }
 
@@ -285,6 +291,7 @@ static tern_status entitle(tn_uploads *u, tn_rag_hit *hits, int32_t n, json_t **
         hits[i].path = copy;
         json_t *v = tn_json_pack("{s:s, s:i, s:s}", "title", title, "number", (int)hits[i].number, "text",
                                  hits[i].text);
+        if (hits[i].reranked) tn_json_set(&v, "relevance_score", tn_json_real((double)hits[i].relevance));
         if (own) tn_json_set(&v, "document", tn_json_string(id, strlen(id)));
         tn_json_append(sources, v);
     }
@@ -304,18 +311,36 @@ static int32_t fitting(tn_rag_hit *hits, int32_t n) {
     return k;
 }
 
+static tern_status score(void *user, const char *question, const char *text, float *out, tern_error *err) {
+    tn_uploads *u = user;
+    pthread_mutex_lock(&u->rank_turn);
+    const tern_status st = u->rank->score(u->rank->user, question, text, out, err);
+    pthread_mutex_unlock(&u->rank_turn);
+    return st;
+}
+
+tern_status tn_uploads_search(tn_uploads *u, const char *question, int32_t k, tn_rag_hit **hits, int32_t *n,
+                              tern_error *err) {
+    tn_store *s;
+    const tn_reranker mine = {.score = score, .user = u, .yes = u->rank ? u->rank->yes : 0},
+                      *r = u->rank ? &mine : NULL;
+    *hits = NULL;
+    *n = 0;
+    TN_TRY(tn_uploads_enter(u, &s, err));
+    tern_status st = tn_rag_search(s, question, tn_rag_reach(r, k), NULL, hits, n, err);
+    tn_uploads_leave(u, &s);
+    if (st == TERN_OK) st = tn_rag_rerank(u->ctx, r, question, k, *hits, n, err);
+    if (st != TERN_OK) tn_rag_hits_free(u->ctx, hits, *n);
+    return st;
+}
+
 tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, json_t **sources,
                            tern_error *err) {
-    tn_store *s = NULL;
-    tn_rag_hit *hits = NULL;
-    int32_t n = 0;
+    tn_rag_hit *hits;
+    int32_t n;
     *prompt = NULL;
     *sources = json_array();
-    pthread_mutex_lock(&u->mu);
-    tern_status st = open_store(u, &s, err);
-    if (st == TERN_OK) st = tn_rag_search(s, question, TN_RAG_K, NULL, &hits, &n, err);
-    tn_store_close(&s);
-    pthread_mutex_unlock(&u->mu);
+    tern_status st = tn_uploads_search(u, question, TN_RAG_K, &hits, &n, err);
     int32_t n_fit = st == TERN_OK ? fitting(hits, n) : 0;
     if (st == TERN_OK) st = entitle(u, hits, n_fit, sources, err);
     char *text = st == TERN_OK && n_fit ? tn_rag_prompt(u->ctx, question, hits, n_fit) : NULL;

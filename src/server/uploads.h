@@ -10,14 +10,16 @@
 
 #include "base/json.h"
 #include "documents/reader.h"
+#include "documents/rerank.h"
 #include "store/store.h"
 
 typedef struct tn_uploads tn_uploads;
 
 enum { TN_UPLOADS_MAX = 1000, TN_UPLOAD_TEXT = 16 << 20, TN_UPLOAD_NAME = 200 };
 
-/* It borrows r. */
-tern_status tn_uploads_open(tn_ctx *ctx, tn_reader *r, tn_uploads **out, tern_error *err);
+/* It borrows r and rank, which puts passages in order; rank may be NULL. */
+tern_status tn_uploads_open(tn_ctx *ctx, tn_reader *r, const tn_reranker *rank, tn_uploads **out,
+                            tern_error *err);
 void tn_uploads_close(tn_uploads **u);
 
 /* *doc: {id, title, passages, bytes, added} */
@@ -28,7 +30,11 @@ tern_status tn_uploads_list(tn_uploads *u, json_t **list, tern_error *err);
 /* It goes from the index and from the disk, and what quotes it too. TN_E_ABSENT: there is none of this id. */
 tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err);
 
-/* The passages of all documents that fit the question best: *sources is [{title, number, text, document:
+/* The k passages of all documents that suit the question best, found by words and put in order by the reranker; to be
+ * freed with tn_rag_hits_free. */
+tern_status tn_uploads_search(tn_uploads *u, const char *question, int32_t k, tn_rag_hit **hits, int32_t *n,
+                              tern_error *err);
+/* Those that fit it: *sources is [{title, number, text, relevance_score: where a reranker read it, document:
  * its id where it was given to the server}], *prompt the question with them (free), or NULL where nothing
  * was found. */
 tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, json_t **sources,

@@ -151,6 +151,28 @@ def asking():
     assert got in ([1, "end"], [0, 1, "end"]), got  # the first may have been quicker than its cancelling
 
 
+def reranking():
+    ranks = "tests/oracle/embedding/bert-rank/model.gguf"
+    found = {}
+    for options in ((), ("--rerank", "none"), ("--rerank", ranks)):
+        a = Agent(MODEL, "-n", "8", *options)
+        a.begin()
+        passages = a.call("search_documents", query="gulls lantern", limit=2)["structuredContent"]["passages"]
+        answer = a.call("ask_documents", question="gulls lantern")["structuredContent"]
+        a.end()
+        found[options] = [(p["path"], p.get("relevance_score")) for p in passages], {s["path"]: s.get("relevance_score") for s in answer["sources"]}
+    plain, none, ranked = found.values()
+    same(none, plain, "none is as without")
+    assert all(score is None for _, score in plain[0]), plain
+    scores = {}
+    for path, _ in plain[0]:
+        passage = open(path).read().strip()
+        scores[path] = float(subprocess.run([TERN, "embed", "-m", ranks, "--scheme", "int8", "--question", "gulls lantern", passage], check=True, capture_output=True, text=True).stdout)
+    same([p for p, _ in ranked[0]], sorted(scores, key=scores.get, reverse=True), "its order")
+    for told in (dict(ranked[0]), ranked[1]):
+        assert len(told) == 2 and all(abs(told[p] - scores[p]) < 1e-4 for p in told), (told, scores)
+
+
 def leaving():
     a = Agent()
     a.p.stdout.close()
@@ -170,6 +192,6 @@ def options():
     same((r.returncode, r.stdout), (0, ""), "nothing asked")
 
 
-for check in (without_documents, tools, wrong, asking, leaving, options):
+for check in (without_documents, tools, wrong, asking, reranking, leaving, options):
     check()
     print(check.__name__, "ok", flush=True)

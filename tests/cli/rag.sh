@@ -121,6 +121,82 @@ TERN_MODELS=$tmp/models "$tern" rag add "$tmp/docs" 2>&1 >/dev/null | grep -q me
 rm "$tmp/docs/bread.txt"
 "$tern" rag add "$tmp/docs" >/dev/null 2>&1
 
+# --- a reranker: what it likes best of what was found, found by itself or named, and told; any other model is one clear error
+ranks=tests/oracle/embedding/bert-rank/model.gguf
+python3 - "$tern" "$tmp" "$ranks" <<'PY'
+import json, os, random, subprocess, sys
+tern, tmp, ranks = sys.argv[1:]
+os.environ["XDG_DATA_HOME"] = tmp + "/ferry"
+random.seed(3)
+words = "fox dog quick brown lazy jumps over river stone winter light paper seven garden".split()
+os.mkdir(tmp + "/ferries")
+for i in range(20):
+    open(f"{tmp}/ferries/{i:02}.txt", "w").write("The ferry " + " ".join(random.choices(words, k=random.randint(4, 14))) + ".\n")
+question = "Where is the ferry?"
+
+def run(*args, **env):
+    return subprocess.run([tern, *args], capture_output=True, text=True, env={**os.environ, **env})
+
+def ask(*args, **env):
+    r = run("ask", "-m", "models/tern-tiny", question, "-n", "8", "--json", "--no-keep", *args, **env)
+    assert r.returncode == 0, r.stderr
+    return json.loads(r.stdout)
+
+assert run("rag", "add", tmp + "/ferries").returncode == 0
+scores = {}
+for i in range(20):
+    path = f"{tmp}/ferries/{i:02}.txt"
+    scores[path] = float(run("embed", "-m", ranks, "--scheme", "int8", "--question", question, open(path).read()).stdout)
+best = sorted(scores, key=scores.get, reverse=True)
+plain = ask()
+assert "rerank" not in plain and all("relevance_score" not in s for s in plain["sources"]), plain
+assert {s["path"] for s in plain["sources"]} != set(best[:4]), "the made reranker has the order of words"
+# named, by its path; the same by itself, where models are looked for; the smallest one of two
+models = tmp + "/rerankers"
+os.mkdir(models)
+for name, source in (("ranks.gguf", ranks), ("larger.gguf", "tests/oracle/embedding/xlm-roberta-rank/model.gguf"), ("embeds.gguf", "tests/oracle/embedding/nomic-bert/model.gguf")):
+    os.symlink(os.path.abspath(source), f"{models}/{name}")
+os.symlink(os.path.abspath("models/tern-tiny"), models + "/writes")
+for j in (ask("--rerank", ranks), ask(TERN_MODELS=models)):
+    assert j["rerank"]["passages"] == 20 and j["rerank"]["ms"] >= 0 and "rank" in j["rerank"]["model"], j["rerank"]
+    told = {s["path"]: s["relevance_score"] for s in j["sources"]}
+    assert set(told) == set(best[:4]), (told, best[:4])
+    assert all(abs(told[p] - scores[p]) < 1e-4 for p in told), (told, scores)
+    assert all(s["passage"] == 1 for s in j["sources"])
+by_name = run("ask", "writes", question, "-n", "8", "--json", "--no-keep", "--rerank", "larger", "-k", "2", TERN_MODELS=models)
+assert by_name.returncode == 0, by_name.stderr
+assert json.loads(by_name.stdout)["rerank"]["model"].endswith("/larger.gguf") and len(json.loads(by_name.stdout)["sources"]) == 2
+# none: as it was found
+for j in (ask("--rerank", "none", TERN_MODELS=models), ask("--rerank", "none")):
+    assert "rerank" not in j and [s["path"] for s in j["sources"]] == [s["path"] for s in plain["sources"]] and j["prompt_tokens"] == plain["prompt_tokens"], j
+# it is told where one asks
+for option in ("--stats", "--stats=all", "--explain"):
+    r = run("ask", "-m", "models/tern-tiny", question, "-n", "8", "--no-keep", "--rerank", ranks, option)
+    assert "20 passages reranked in " in r.stderr and ranks in r.stderr, r.stderr
+assert "reranked" not in run("ask", "-m", "models/tern-tiny", question, "-n", "8", "--no-keep", "--stats").stderr
+# a model that is none, and what is no model: one line. One at hand that is damaged: a line, and an answer
+for wrong, words in (("models/tern-tiny", "that takes a reranker"), ("/no/such.gguf", "/no/such.gguf"), ("README.md", "not a GGUF file"), ("tests/oracle/embedding/bert/model.gguf", "that takes a reranker")):
+    for command in (["ask", "-m", "models/tern-tiny", question], ["mcp"], ["serve", "-m", "models/tern-tiny", "--port", "0"]):
+        r = run(*command, "--rerank", wrong)
+        assert r.returncode == 1 and words in r.stderr and wrong in r.stderr and r.stderr.count("\n") == 1 and not r.stdout, (command, r)
+os.mkdir(tmp + "/damaged")
+with open(tmp + "/damaged/d.gguf", "wb") as f:
+    f.write(open(ranks, "rb").read().replace(b"blk.2.attn_q.weight", b"blk.2.attn_x.weight"))
+r = run("ask", "-m", "models/tern-tiny", question, "-n", "8", "--json", "--no-keep", TERN_MODELS=tmp + "/damaged")
+assert r.returncode == 0 and "passages stay in the order in which they were found" in r.stderr and "d.gguf" in r.stderr, r
+assert [s["path"] for s in json.loads(r.stdout)["sources"]] == [s["path"] for s in plain["sources"]]
+# a folder says so by its configuration: a classifier of one class
+import shutil
+shutil.copytree("tests/oracle/embedding/bert-rank/hf", tmp + "/folder/ranks")
+for kind, labels, found in (("BertModel", 1, False), ("BertForSequenceClassification", 1, True), ("BertForSequenceClassification", 3, False)):
+    with open(tmp + "/folder/ranks/config.json") as f:
+        c = json.load(f)
+    c.update(architectures=[kind], id2label={str(i): f"LABEL_{i}" for i in range(labels)})
+    with open(tmp + "/folder/ranks/config.json", "w") as f:
+        json.dump(c, f)
+    assert ("rerank" in ask(TERN_MODELS=tmp + "/folder")) == found, (kind, labels)
+PY
+
 # --- what fits nothing is said, and what an answer did not come from is not cited
 "$tern" ask -m models/tern-tiny "Zyzzyva quokka?" -n 8 >"$tmp/out" 2>"$tmp/err" || fail "a question about nothing"
 grep -q "^Nothing in the documents fits" "$tmp/out" && ! grep -q "passage" "$tmp/out" || fail "nothing fits, and nobody says so: $(cat "$tmp/out")"

@@ -65,7 +65,7 @@ static int alone(void) {
     snprintf(keys, sizeof keys, "%s", at("keys/keys"));
     char *argv[] = {"serve", model, "--api-key-file", keys, NULL};
     setenv("HOME", home, 1);
-    tern_status st = cli_serve_files(argv, model, NULL, &err);
+    tern_status st = cli_serve_files(argv, model, NULL, NULL, &err);
     if (st == TERN_E_UNSUPPORTED) return SKIPPED;
     WANT(st == TERN_OK);
     WANT(opens("solo.gguf", O_RDONLY));
@@ -87,7 +87,7 @@ static int inside(void) {
     setenv("HOME", home, 1);
     unsetenv("XDG_CACHE_HOME");
     unsetenv("XDG_DATA_HOME");
-    tern_status st = cli_serve_files(argv, model, hub, &err);
+    tern_status st = cli_serve_files(argv, model, hub, NULL, &err);
     if (st == TERN_E_UNSUPPORTED) return SKIPPED;
     WANT(st == TERN_OK);
     WANT(opens("model/part.gguf", O_RDONLY));

@@ -13,6 +13,7 @@ from served import CACHE, Server, same
 DATA = tempfile.TemporaryDirectory()
 os.environ["XDG_DATA_HOME"] = DATA.name
 LAMP = "The lighthouse keeper Maren Oldfield lit the Zanzibar lamp at seven every evening.\n\nHer cat was called Barnacle and slept on the stairs."
+RANKS = "tests/oracle/embedding/bert-rank/model.gguf"
 QUESTION = "Who lit the Zanzibar lamp?"
 
 
@@ -125,6 +126,32 @@ def wrong(s):
             same(stat.S_IMODE(os.stat(root).st_mode), 0o700, root)
 
 
+def reranked():
+    """The passages that a reranker likes best of those that were found, over both addresses. It scores them as /v1/rerank does."""
+    question = "Where is the ferry?"
+    words = "fox dog quick brown lazy jumps over river stone winter light paper seven garden".split()
+    texts = [f"The ferry {words[i]} {words[(i * 5 + 1) % 14]} {words[(i * 3 + 2) % 14]}." for i in range(12)]
+    scorer = Server("--cache-size", "0", "--set", "scheme=int8", model=RANKS)
+    best = [r["index"] for r in scorer.json("/v1/rerank", {"query": question, "documents": [f"{i}.txt\n\n{t}" for i, t in enumerate(texts)]})[1]["results"]]
+    scorer.stop()
+    for options in ((), ("--rerank", RANKS)):
+        s = Server("--cache-size", "0", *options)
+        for i, t in enumerate([] if options else texts):
+            same(add(s, {"name": f"{i}.txt", "text": t})[0], 200, t)
+        sources = s.json("/v1/rag/ask", {"question": question, "max_tokens": 2})[1]["sources"]
+        same([("relevance_score" in x) for x in sources], [bool(options)] * 4, sources)
+        over_mcp = s.json("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "search_documents", "arguments": {"query": question, "limit": 4}}})[1]
+        passages = over_mcp["result"]["structuredContent"]["passages"]
+        same([x["text"] for x in passages], [x["text"] for x in sources], "both find the same")
+        first = [texts.index(x["text"].split("\n\n")[1].strip()) for x in sources]
+        if options:
+            same(first, best[:4], "its order")
+            same([x["relevance_score"] for x in passages], [x["relevance_score"] for x in sources], "scores")
+        else:
+            assert first != best[:4], "the made reranker has the order of words"
+        s.stop()
+
+
 def bytes_of():
     out = b""
     for where in (DATA.name, CACHE.name):
@@ -158,3 +185,5 @@ print("wrong ok", flush=True)
 removing(server, documents)
 print("removing ok", flush=True)
 server.stop()
+reranked()
+print("reranked ok", flush=True)
