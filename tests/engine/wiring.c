@@ -313,6 +313,29 @@ static void storage_is_read_as_measured(void **state) {
     unlink(path);
 }
 
+/* What was measured for the machine stays in a profile when a session writes its own times there. */
+static void what_was_tuned_stays(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    char path[FIXTURE_PATH];
+    static const tn_step_profile none;
+    tern_engine *e = fixture_engine(package, NULL);
+    tn_ctx_init(&ctx, NULL);
+    fixture_file(path, "kept.profile");
+    json_t *j = tn_json_pack("{s:{s:s}, s:{s:s}}", "tuned", "key", "mine", "read", "method", "uring"), *now;
+    assert_true(tn_profile_put(&ctx, path, j));
+    json_decref(j);
+    tn_profile_file f = {.path = path, .key = "a session's"};
+    tn_profile_save(&ctx, &f, &e->model->program, &none);
+    assert_int_equal(tn_json_read(path, 0, &now, NULL), TERN_OK);
+    assert_string_equal(json_string_value(json_object_get(now, "key")), f.key);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(now, "tuned"), "key")), "mine");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(now, "read"), "method")), "uring");
+    json_decref(now);
+    unlink(path);
+    tern_engine_close(&e);
+}
+
 /* A profile says what its owner runs: nobody else's to read or write, whatever the umask. */
 static void a_profile_is_private(void **state) {
     (void)state;
@@ -337,6 +360,6 @@ int main(void) {
         cmocka_unit_test(logits_are_of_the_last_token), cmocka_unit_test(successors_are_of_their_position),
         cmocka_unit_test(a_cap_takes_the_heaviest),     cmocka_unit_test(measured_times_reach_the_graphs),
         cmocka_unit_test(defaults_are_what_pays),       cmocka_unit_test(storage_is_read_as_measured),
-        cmocka_unit_test(a_profile_is_private)};
+        cmocka_unit_test(what_was_tuned_stays),         cmocka_unit_test(a_profile_is_private)};
     return cmocka_run_group_tests_name("wiring", tests, setup, NULL);
 }
