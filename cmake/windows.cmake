@@ -47,7 +47,7 @@ file(GLOB SERVER_SOURCES CONFIGURE_DEPENDS src/server/*.c src/store/*.c)
 list(REMOVE_ITEM SERVER_SOURCES ${CMAKE_SOURCE_DIR}/src/server/peer.c)
 include(cmake/page.cmake)
 # The readers of documents' formats are left out but for text and HTML (tools/windows/reader.c).
-set(DOCUMENT_SOURCES doc_text documents embed extract passages rag rag_search vectors)
+set(DOCUMENT_SOURCES doc_text documents embed extract passages rag rag_search rerank vectors)
 list(TRANSFORM DOCUMENT_SOURCES REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/documents/\\1.c")
 add_executable(tern_cli ${CLI_SOURCES} ${MEASURE_SOURCES} ${PICTURE_SOURCES} ${SERVER_SOURCES} ${CMAKE_BINARY_DIR}/page_files.c ${DOCUMENT_SOURCES}
   tools/windows/absent.c tools/windows/reader.c src/base/windows/start.c)
