@@ -8,6 +8,7 @@ skip() { echo "skipped: $*"; exit 77; }
 [ -z "${TERN_EMULATED:-}" ] || skip "the library is for another processor"
 ! grep -q "TERN_SANITIZE:STRING=." "$build/CMakeCache.txt" || skip "a sanitized library needs its sanitizer"
 command -v python3 >/dev/null && command -v readelf >/dev/null || skip "no python3 or readelf"
+rm -rf "$build/packages" # of an earlier version, or name
 cmake --build "$build" --target packages_of_bindings >/dev/null 2>"$build/packages.log" || { grep -q "No rule\|unknown target" "$build/packages.log" && skip "no static libraries to put in (Debian's -dev packages have them)"; cat "$build/packages.log"; exit 1; }
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
