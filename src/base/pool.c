@@ -2,11 +2,14 @@
 
 #include "base/status.h"
 
-#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdint.h>
 
-/* Workers spin briefly between loops, because a decode step is hundreds of loops of tens of microseconds.
+/* Each thread begins with an equal, contiguous share of a loop's items, so that what it prefetches after one
+ * item is what it reads next, and takes half of what another thread has left when its own share is done.
+ *
+ * Workers spin briefly between loops, because a decode step is hundreds of loops of tens of microseconds.
  * Then they sleep. A loop waits only for workers inside it, so a worker that is not scheduled causes no
  * delay. A joining worker raises `inside` and then reads `generation`; the closing caller advances
  * `generation` and then reads `inside`. Both are sequentially consistent, so either the worker sees the
@@ -31,18 +34,19 @@ struct tn_pool {
     pthread_mutex_t run_mu; /* held for the whole of a loop by its caller */
     pthread_mutex_t mu;
     pthread_cond_t wake;
-    int n_sleeping;         /* guarded by mu */
+    atomic_int n_sleeping;  /* changed under mu */
     atomic_uint generation; /* odd while a loop is open; publishes the fields below */
     atomic_int inside;      /* workers that may touch the open loop */
-    atomic_int next;        /* next item; relaxed: items carry no order */
     atomic_bool quit;
-    int n_items;
     void (*fn)(void *, int, int);
     void *arg;
     struct worker {
         tn_pool *pool;
         int i_thread;
         pthread_t thread;
+        /* Items [low half, high half) that it has not begun. A cache line of its own: its owner changes it for
+         * every item. Relaxed: items carry no order, and `generation` publishes a new loop's shares. */
+        _Alignas(64) _Atomic uint64_t share;
     } workers[];
 };
 
@@ -54,11 +58,50 @@ static inline void relax(void) {
 #endif
 }
 
+static uint64_t share_of(uint32_t from, uint32_t to) { return (uint64_t)to << 32 | from; }
+static uint32_t share_from(uint64_t s) { return (uint32_t)s; }
+static uint32_t share_to(uint64_t s) { return (uint32_t)(s >> 32); }
+
+static bool replace(_Atomic uint64_t *share, uint64_t *old, uint64_t new) {
+    return atomic_compare_exchange_weak_explicit(share, old, new, memory_order_relaxed, memory_order_relaxed);
+}
+
+/* Runs what is left of the thread's own share, from its front. */
+static void work_own(tn_pool *p, int i_thread) {
+    _Atomic uint64_t *share = &p->workers[i_thread].share;
+    uint64_t s = atomic_load_explicit(share, memory_order_relaxed);
+    while (share_from(s) < share_to(s))
+        if (replace(share, &s, share_of(share_from(s) + 1, share_to(s)))) {
+            p->fn(p->arg, (int)share_from(s), i_thread);
+            s = atomic_load_explicit(share, memory_order_relaxed);
+        }
+}
+
+/* Moves the second half of another thread's share, at least one item, to this thread's, which is empty and so
+ * is changed by nobody else. Returns false when the other has nothing left. */
+static bool take_half(tn_pool *p, int i_thread, int i_other) {
+    _Atomic uint64_t *other = &p->workers[i_other].share;
+    uint64_t s = atomic_load_explicit(other, memory_order_relaxed);
+    while (share_from(s) < share_to(s)) {
+        uint32_t mid = share_to(s) - (share_to(s) - share_from(s) + 1) / 2;
+        if (replace(other, &s, share_of(share_from(s), mid))) {
+            atomic_store_explicit(&p->workers[i_thread].share, share_of(mid, share_to(s)),
+                                  memory_order_relaxed);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void work(tn_pool *p, int i_thread) {
-    for (;;) {
-        int i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (i >= p->n_items) return;
-        p->fn(p->arg, i, i_thread);
+    work_own(p, i_thread);
+    for (int i = 1; i < p->n_threads;) {
+        if (take_half(p, i_thread, (i_thread + i) % p->n_threads)) {
+            work_own(p, i_thread);
+            i = 1;
+        } else {
+            i++;
+        }
     }
 }
 
@@ -76,13 +119,13 @@ static void *worker_main(void *arg) {
                 continue;
             }
             pthread_mutex_lock(&p->mu);
-            p->n_sleeping++;
+            atomic_fetch_add(&p->n_sleeping, 1);
             while (!atomic_load(&p->quit)) {
                 gen = atomic_load(&p->generation);
                 if (gen % 2 && gen != seen) break;
                 pthread_cond_wait(&p->wake, &p->mu);
             }
-            p->n_sleeping--;
+            atomic_fetch_sub(&p->n_sleeping, 1);
             pthread_mutex_unlock(&p->mu);
         }
         atomic_fetch_add(&p->inside, 1);
@@ -95,11 +138,14 @@ static void *worker_main(void *arg) {
     }
 }
 
-/* Advances the generation and wakes sleepers. */
+/* Advances the generation and wakes sleepers. A worker counts itself as asleep and then reads `generation`;
+ * this advances `generation` and then reads the count. Both are sequentially consistent, so one of them sees
+ * the other, and a loop that finds all workers awake takes no lock. */
 static void publish(tn_pool *p) {
-    pthread_mutex_lock(&p->mu);
     atomic_fetch_add(&p->generation, 1);
-    if (p->n_sleeping) pthread_cond_broadcast(&p->wake);
+    if (!atomic_load(&p->n_sleeping)) return;
+    pthread_mutex_lock(&p->mu);
+    pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->mu);
 }
 
@@ -110,10 +156,13 @@ void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *ar
         return;
     }
     pthread_mutex_lock(&p->run_mu);
-    p->n_items = n_items;
     p->fn = fn;
     p->arg = arg;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    for (int i = 0; i < p->n_threads; i++)
+        atomic_store_explicit(&p->workers[i].share,
+                              share_of((uint32_t)((int64_t)n_items * i / p->n_threads),
+                                       (uint32_t)((int64_t)n_items * (i + 1) / p->n_threads)),
+                              memory_order_relaxed);
     publish(p);
     work(p, 0);
     atomic_fetch_add(&p->generation, 1); /* closed: no worker joins from here on */

@@ -16,7 +16,7 @@ void tn_pool_close(tn_pool **p);
 int tn_pool_size(const tn_pool *p);
 
 /* Calls fn(arg, i_item, i_thread) for every i_item in [0, n_items), with i_thread in [0, pool size). It
- * returns when all calls are done. */
+ * returns when all calls are done. A thread's items follow each other, except where it helps another. */
 void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *arg, int i_item, int i_thread), void *arg);
 
 /* For a lock that is held for less than a microsecond: waiters spin briefly, if the C library supports it. */

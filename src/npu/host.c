@@ -18,9 +18,10 @@ _Static_assert(GROUP % TN_TILE_N == 0, "groups are whole tiles");
 _Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK,
                "packed weights are found by the same blocks");
 
-/* A buffer of tiles, used by one thread at a time that works on packed weights. */
+/* A buffer of tiles, used by one thread at a time that works on packed weights. A cache line of its own,
+ * because threads take and give back theirs for every part of a product. */
 typedef struct scratch {
-    atomic_bool taken;
+    _Alignas(64) atomic_bool taken;
     atomic_uintptr_t last; /* its last user, whose cache has its lines. Relaxed: a preference */
     int8_t *tiles;         /* these belong to the thread that has taken it */
     size_t n_bytes;

@@ -6,7 +6,9 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 
 typedef struct tally {
     atomic_int hits[512];
@@ -38,6 +40,40 @@ static void every_item_once(void **state) {
         }
         tn_pool_close(&p);
         assert_null(p);
+    }
+}
+
+typedef struct stuck {
+    atomic_int n_done, gave_up;
+    int n_items, i_stuck;
+} stuck;
+
+static void wait_for_the_others(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    stuck *s = arg;
+    const time_t give_up = time(NULL) + 60;
+    while (i_item == s->i_stuck && atomic_load(&s->n_done) < s->n_items - 1 && !atomic_load(&s->gave_up)) {
+        sched_yield();
+        if (time(NULL) > give_up) atomic_store(&s->gave_up, 1);
+    }
+    atomic_fetch_add(&s->n_done, 1);
+}
+
+/* A thread that is stuck in one item loses the rest of its share to the others. */
+static void shares_move(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    for (int n_threads = 2; n_threads <= 4; n_threads++) {
+        tn_pool *p;
+        assert_int_equal(tn_pool_open(&ctx, n_threads, &p, NULL), TERN_OK);
+        for (int i = 0; i < 64; i++) {
+            stuck s = {.n_items = 64, .i_stuck = i};
+            tn_pool_for(p, 64, wait_for_the_others, &s);
+            assert_int_equal(atomic_load(&s.n_done), 64);
+            assert_int_equal(atomic_load(&s.gave_up), 0);
+        }
+        tn_pool_close(&p);
     }
 }
 
@@ -78,7 +114,7 @@ static void absurd_sizes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(two_callers),
-                                       cmocka_unit_test(absurd_sizes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(shares_move),
+                                       cmocka_unit_test(two_callers), cmocka_unit_test(absurd_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
