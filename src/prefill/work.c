@@ -45,11 +45,11 @@ static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
 }
 
 /* Returns the number of parts of a product of this many blocks of channels. With few rows it waits for
- * memory, which long parts read best: each worker gets four, so that little waits for a slower one at the end. A
+ * memory, which long parts read best: each worker gets eight, so that little waits for a slower one at the end. A
  * chunk has several parts for each worker, of equal length where possible. */
 static int32_t product_parts(const tn_pipeline *p, int32_t blocks) {
     enum { LEAST = 4, MOST = 8 }; /* for each worker */
-    int32_t n = p->n_compute, few = 4 * n;
+    int32_t n = p->n_compute, few = 8 * n;
     if (p->call.form == TN_FORM_DECODE) return blocks < few ? blocks : few;
     if (blocks <= MOST * n) return blocks;
     for (int32_t each = LEAST; each <= MOST; each++)
