@@ -13,8 +13,13 @@ static const float ROW_COST = 0.015f;     /* of a further row, relative to a for
 static const float TRUST = 0.95f;         /* decay of the share of kept promises */
 static const float FLOOR_RISE = 1.01f;    /* rise of a floor with every new time */
 static const float RELATIVE_SHARE = 0.1f; /* weight of a new relative time in the running mean */
-enum { FEW_TIMES = 3, FRESH_STEPS = 200 };  /* times a floor needs; steps it stays fresh */
-enum { PATIENCE = 8, MOST_FORGOTTEN = 16 }; /* steps before times are dropped, doubled up to this often */
+enum { FEW_TIMES = 3, FRESH_STEPS = 200 }; /* times a floor needs; steps it stays fresh */
+static const float STALE = 0.5f; /* times are dropped if rows take less than this of what they added */
+enum {
+    PATIENCE = 8,
+    MOST_PROBED = 16, /* steps before times are tried again, doubled up to this often */
+    PROBE_ROWS = 4
+}; /* at most; enough to see whether rows are dear */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -144,8 +149,20 @@ float tn_prop_worth(tn_proposals *p) {
     return half_row > MIN_P ? half_row : MIN_P;
 }
 
+/* Ends a probe: drops the times if they are those of a busier moment. */
+static void end_probe(tn_proposals *p, int32_t n_rows, int64_t ns) {
+    if (!p->probing || n_rows < 2) return;
+    p->probing = false;
+    if (!p->cost[0].n) return;
+    const float more = (float)ns / p->cost[0].floor_ns - 1;
+    if (more >= STALE * (costs(p)[n_rows] - 1)) return;
+    for (int c = 1; c < TN_PROP_COSTS; c++) p->cost[c].known = false, p->cost[c].n = 0;
+    p->is_filled = false;
+}
+
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
     if (p->cost_given) return;
+    end_probe(p, n_rows, ns);
     int c = tn_prop_cost_class(n_rows);
     const float *cost = costs(p);
     float x = (float)ns;
@@ -234,15 +251,14 @@ static int32_t paying_here(tn_proposals *p, const int32_t *order, int32_t n, int
     fill_costs(p, false, unmeasured);
     best = paying(p, order, n, n_beside, unmeasured);
     if (!best) return 0;
-    if (++p->n_waited <= PATIENCE << p->n_forgotten) {
+    if (++p->n_waited <= PATIENCE << p->n_probed) {
         p->n_refused++;
         return 0;
     }
-    for (int c = 1; c < TN_PROP_COSTS; c++) p->cost[c].known = false, p->cost[c].n = 0;
-    p->is_filled = false;
     p->n_waited = 0;
-    if (p->n_forgotten < MOST_FORGOTTEN) p->n_forgotten++;
-    return best;
+    p->probing = true;
+    if (p->n_probed < MOST_PROBED) p->n_probed++;
+    return best < PROBE_ROWS - 1 ? best : PROBE_ROWS - 1;
 }
 
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out) {

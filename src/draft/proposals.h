@@ -43,10 +43,11 @@ typedef struct tn_proposals {
         bool known;      /* relative is measured, not guessed */
     } cost[TN_PROP_COSTS];
     int32_t n_steps;
-    /* Steps whose drafts would have paid but for the measured times: in all; since times were last
-     * dropped; how often times were dropped. */
+    /* Steps whose drafts would have paid but for the measured times: in all; since times were last tried
+     * again; how often they were. probing: the next forward of several rows tries them. */
     uint64_t n_refused;
-    int32_t n_waited, n_forgotten;
+    int32_t n_waited, n_probed;
+    bool probing;
     bool cost_given; /* times are given; measured ones are ignored */
     /* Relative time of every number of rows from the classes above, valid while is_filled. */
     float cost_of[TN_TREE_MAX + 1];
@@ -86,8 +87,9 @@ float tn_prop_gain(tn_proposals *p, float tokens, float price, int32_t n_rows);
 /* Chooses the tree to verify: at most max_rows rows with its root, beside n_beside rows of other texts. If
  * eager, as many nodes as fit; otherwise only those that pay.
  *
- * If only the measured times make every draft too expensive, they are dropped after 8 such steps, then 16,
- * then 32 and so on: they may date from a busy moment, and without verification nothing new is measured. */
+ * If only the measured times make every draft too expensive, a tree of at most four rows is verified after 8
+ * such steps, then 16, then 32 and so on: they may date from a busy moment, and without verification nothing
+ * new is measured. They are dropped if those rows take less than half of the time that they say. */
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out);
 
 #endif
