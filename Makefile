@@ -13,7 +13,7 @@ export CCACHE_NOHASHDIR ?= 1
 dist dist-test deb deb-test: export CMAKE_C_COMPILER_LAUNCHER =
 endif
 
-.PHONY: lines all setup emulators demo test check test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test packages site board clean
+.PHONY: lines figures all setup emulators demo test check test-aarch64 hexagon-stack sanitize fuzz torture mutate power dist dist-test deb deb-test packages site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -50,12 +50,17 @@ check: emulators
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=$(WERROR) $(CMAKE_FLAGS) -U 'HEX_*' -U TERN_HEXAGON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD)
 	@TERN_GROWTH=all ctest --test-dir $(BUILD) --output-on-failure -j 2 -R "$(NEED_TOOLS)|^lab/growth"
+	@python3 scripts/figures.py --tern $(BUILD)/tern
 	@bash scripts/compilers.sh clang musl
 	@bash scripts/sanitized.sh
 	@bash scripts/aarch64.sh
 	@bash scripts/windows.sh $(BUILD)/tern
 # What skips itself in `make test` on a bare machine.
 NEED_TOOLS = ^npu/(hexagon|conformance)|^cli/(hexagon|completions)|^bindings/|^server/(page|clients)|^tools/(site|deb|hexagon)
+
+# The figures that documents quote and that no machine's speed changes, taken again.
+figures: setup all
+	@python3 scripts/figures.py --tern $(BUILD)/tern
 
 # Every test on AArch64 under QEMU (`make check` runs the kernels and the device's).
 test-aarch64: setup

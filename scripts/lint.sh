@@ -38,6 +38,7 @@ python3 scripts/circles.py || bad=1
 python3 scripts/sizes.py || bad=1
 # Every file that reads bytes from outside has a fuzz target, and with it lines in the tests of depth and growth, or a reason.
 python3 scripts/readers.py || bad=1
+python3 scripts/figures.py --check >/dev/null || bad=1
 # What the documents name is there.
 python3 scripts/paths.py || bad=1
 # No file says where somebody's tree or home lies. What git does not know of is no business of this; without git nothing is looked at.

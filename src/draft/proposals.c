@@ -15,11 +15,9 @@ static const float FLOOR_RISE = 1.01f;    /* rise of a floor with every new time
 static const float RELATIVE_SHARE = 0.1f; /* weight of a new relative time in the running mean */
 enum { FEW_TIMES = 3, FRESH_STEPS = 200 }; /* times a floor needs; steps it stays fresh */
 static const float STALE = 0.5f; /* times are dropped if rows take less than this of what they added */
-enum {
-    PATIENCE = 8,
-    MOST_PROBED = 16, /* steps before times are tried again, doubled up to this often */
-    PROBE_ROWS = 4
-}; /* at most; enough to see whether rows are dear */
+/* Steps before times are tried again, doubled up to this often; rows of the tree that tries them, enough to see
+ * whether rows are dear. */
+enum { PATIENCE = 32, MOST_PROBED = 16, PROBE_ROWS = 4 };
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;

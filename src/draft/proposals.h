@@ -87,8 +87,8 @@ float tn_prop_gain(tn_proposals *p, float tokens, float price, int32_t n_rows);
 /* Chooses the tree to verify: at most max_rows rows with its root, beside n_beside rows of other texts. If
  * eager, as many nodes as fit; otherwise only those that pay.
  *
- * If only the measured times make every draft too expensive, a tree of at most four rows is verified after 8
- * such steps, then 16, then 32 and so on: they may date from a busy moment, and without verification nothing
+ * If only the measured times make every draft too expensive, a tree of at most four rows is verified after 32
+ * such steps, then 64, then 128 and so on: they may date from a busy moment, and without verification nothing
  * new is measured. They are dropped if those rows take less than half of the time that they say. */
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out);
 

@@ -420,13 +420,13 @@ static void a_busy_moment_is_forgotten(void **state) {
         int between, n = tries(&p, 400, dear ? 4000 : 20, &between);
         if (for_good) {
             assert_int_equal(n, 0);
-        } else if (dear) { /* one small tree after 8, 16, 32, 64 and 128 steps, and no more */
-            assert_int_equal(n, 5);
+        } else if (dear) { /* one small tree after 32, 64 and 128 steps, and no more */
+            assert_int_equal(n, 3);
             assert_int_equal(between, 128);
             assert_int_equal(p.n_refused, 400 - n);
         } else {
-            assert_int_equal(n, 400 - 8);
-            assert_int_equal(p.n_refused, 8);
+            assert_int_equal(n, 400 - 32);
+            assert_int_equal(p.n_refused, 32);
         }
     }
 }
