@@ -348,14 +348,19 @@ static tern_status read_prompts(tn_request *r, tern_error *err) {
     r->n = (int32_t)n * r->per_prompt;
     r->prompt = r->several ? json_array_get(p, 0) : p;
     TN_TRY(tn_field_flag(r->body, "echo", &r->echo, err));
-    TN_FAIL_IF(r->echo && r->logprobs, err, TERN_E_UNSUPPORTED,
-               "'echo' with 'logprobs' is not supported: those of the prompt are not computed");
+    r->scores = r->echo && r->logprobs;
+    TN_FAIL_IF(r->scores && r->api != TN_API_COMPLETIONS, err, TERN_E_UNSUPPORTED,
+               "'echo' with log-probabilities is not supported here: /v1/completions has them");
+    TN_FAIL_IF(r->scores && r->drawn_probs, err, TERN_E_UNSUPPORTED,
+               "'echo' with 'post_sampling_probs' is not supported: a prompt is not drawn");
     const json_t *suffix = json_object_get(r->body, "suffix");
     TN_FAIL_IF(suffix && !json_is_null(suffix) && !json_is_string(suffix), err, TERN_E_INVALID,
                "'suffix' must be a text");
     if (json_string_length(suffix)) r->suffix = json_string_value(suffix);
     TN_FAIL_IF(r->suffix && !json_is_string(r->prompt), err, TERN_E_INVALID,
                "'suffix' goes with a 'prompt' that is one text");
+    TN_FAIL_IF(r->suffix && r->scores, err, TERN_E_UNSUPPORTED,
+               "'suffix' with 'echo' and 'logprobs' is not supported: the prompt is not the text");
     return TERN_OK;
 }
 
