@@ -7,7 +7,7 @@ import tempfile
 from served import MODEL, TERN, Server, same
 
 FOLDER = tempfile.TemporaryDirectory()
-N, ENOUGH = 4825, 2000
+N, ENOUGH = (1300, 500) if "TERN_TEST_QUICK" in os.environ else (4825, 2000)  # under a sanitizer
 WORDS = "the owl saw a small grey cloud over the river and the fox went home before it rained on the hill".split()
 
 
@@ -57,7 +57,7 @@ def others_between(model):
     s = Server("-c", "8192", "--sessions", "1", model=model)
     ask = {"prompt": prompt(2), "max_tokens": 1, "temperature": 0}
     n_read = left(s, "/v1/completions", ask, ENOUGH)
-    cached(s, "/v1/completions", {"prompt": prompt(3)[:300], "max_tokens": 1})
+    cached(s, "/v1/completions", {"prompt": prompt(3)[:100], "max_tokens": 1})
     got, _ = cached(s, "/v1/completions", ask)
     assert got >= n_read, (got, n_read)
     s.stop()
@@ -65,7 +65,7 @@ def others_between(model):
 
 def in_chats(s):
     """The same of a conversation, which comes back with a turn more."""
-    told = [{"role": "user", "content": " ".join(WORDS[(i * i + 3 * i) % len(WORDS)] for i in range(3600))}]
+    told = [{"role": "user", "content": " ".join(WORDS[(i * i + 3 * i) % len(WORDS)] for i in range(N * 3 // 4))}]
     n_read = left(s, "/v1/chat/completions", {"messages": told, "max_tokens": 1}, ENOUGH)
     more = told + [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And then?"}]
     got, n = cached(s, "/v1/chat/completions", {"messages": more, "max_tokens": 1})

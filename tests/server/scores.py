@@ -9,6 +9,7 @@ from served import MODEL, TERN, Server, same
 
 EVAL = os.path.join(MODEL, "eval")
 TEXT = open(os.path.join(EVAL, "english.txt"), encoding="utf-8").read()
+QUICK = "TERN_TEST_QUICK" in os.environ  # under a sanitizer
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
@@ -38,11 +39,12 @@ def written(s, ids, i, top=0):
 
 def right(s):
     """The bits that each token has where it is written, in every chunk of a prompt and at their edges."""
-    ids = tokens(s, TEXT)[:700]
+    n = 300 if QUICK else 700
+    ids = tokens(s, TEXT)[:n]
     text, lists = scored(s, ids, logprobs=5)
-    same(len(ids), 700, "long enough for several chunks")
+    same(len(ids), n, "long enough for several chunks")
     same((lists["token_logprobs"][0], lists["top_logprobs"][0]), (None, None), "nothing comes before the first")
-    for i in [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 698, 699]:
+    for i in [i for i in (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, n - 2, n - 1) if i < n]:
         t = written(s, ids, i, 5)
         same(t["id"], ids[i], "written by force")
         same(lists["token_logprobs"][i], t["logprob"], "token %d" % i)
@@ -50,7 +52,7 @@ def right(s):
         same(lists["top_logprobs"][i], want, "the likeliest at token %d" % i)
     # once more where the prompt is known: what is kept has no log-probabilities
     assert scored(s, ids, logprobs=5) == (text, lists), "again"
-    same(s.json("/v1/completions", {"prompt": ids, "max_tokens": 1})[1]["usage"]["prompt_tokens_details"]["cached_tokens"], 699, "what was read is kept")
+    same(s.json("/v1/completions", {"prompt": ids, "max_tokens": 1})[1]["usage"]["prompt_tokens_details"]["cached_tokens"], n - 1, "what was read is kept")
 
 
 def perplexity(s):
@@ -121,12 +123,13 @@ def streamed(s):
 
 def in_chunks(s):
     """A prompt whose log-probabilities are wanted is read in as many turns as any, so that others go on between."""
-    ids, turns = tokens(s, TEXT)[:1500], []
+    n = 600 if QUICK else 1500
+    ids, turns = tokens(s, TEXT)[:n], []
     for prompt, more in ((ids, {}), (ids[::-1], {"echo": True, "logprobs": 0})):
         events = s.events("/v1/completions", dict({"prompt": prompt, "max_tokens": 1, "return_progress": True}, **more))
         turns.append([e["prompt_progress"]["processed"] for e in events if "prompt_progress" in e])
     same(turns[0], turns[1], "turns")
-    assert len(turns[0]) > 2 and turns[0][-1] == 1500, turns
+    assert len(turns[0]) > 2 and turns[0][-1] == n, turns
 
 
 def bounded(other):
@@ -164,7 +167,7 @@ def ended(s):
 def evaluated(s):
     """The way of lm-evaluation-harness (local-completions): choices of a task by their log-probabilities. The choice is tern eval's."""
     data = os.path.join(EVAL, "choice.jsonl")
-    n = 6
+    n = 2 if QUICK else 6
     out = subprocess.run([TERN, "eval", MODEL, "--task", "choice", "--data", data, "--limit", str(n), "--items", "--json"], capture_output=True, text=True, check=True)
     want, got, gold = json.loads(out.stdout), [], []
     with open(data, encoding="utf-8") as f:
@@ -205,12 +208,12 @@ def limits(s):
     assert status == 400 and "/v1/completions has them" in e["error"]["message"], e
     # as many numbers as replies may hold: 128 answers share them
     for stream in (False, True):
-        status, e = s.json("/v1/completions", {"prompt": ids[:1800], "n": 128, "echo": True, "logprobs": 20, "max_tokens": 0, "stream": stream})
+        status, e = s.json("/v1/completions", {"prompt": ids[:600], "n": 128, "echo": True, "logprobs": 20, "max_tokens": 0, "stream": stream})
         assert status == 400 and "ask for fewer at once" in e["error"]["message"], status
     same(s.json("/v1/completions", {"prompt": "Once", "max_tokens": 1})[0], 200, "and goes on")
 
 
-server = Server("--cache-size", "0", "-c", "2048")
+server = Server("--cache-size", "0", "-c", "640" if QUICK else "2048")
 for check in (right, perplexity, offsets, forms, streamed, in_chunks, bounded, ended, evaluated, limits):
     check(server)
     print(check.__name__, "ok", flush=True)
