@@ -456,6 +456,11 @@ bool tn_answering_ended(tn_answering *a, int32_t token, const float *logits) {
     return s->logprobs && say(a, TN_SAYS_TOKEN, "", 0);
 }
 
+const char *tn_answering_mark(const tn_answering *a) {
+    const tn_request *r = &a->r;
+    return r->tools && r->schema && !r->forced && a->form.knows_tools ? tn_tools_mark(a->form.calls) : NULL;
+}
+
 bool tn_answering_checks(const tn_answering *a) {
     return !a->r.forced && (a->sink == &tn_sink_chat || a->sink == &tn_sink_completions);
 }
@@ -466,8 +471,14 @@ tern_status tn_answering_later(tn_answering *a, const char *keywords, tern_error
     return TERN_OK;
 }
 
+/* Calls have no format to fit. */
 static void check(tn_answering *a) {
     tn_ctx ctx;
+    if (tn_said_calls(&a->said)) {
+        free(a->said.later);
+        a->said.later = NULL;
+        return;
+    }
     tn_ctx_init(&ctx, NULL);
     a->said.fits = tn_schema_fits(&ctx, a->r.schema, strlen(a->r.schema),
                                   a->said.text.p ? a->said.text.p : "", a->said.text.n);

@@ -64,6 +64,8 @@ bool tn_answering_scored(tn_answering *a);
 /* The answer ended with this token, drawn from these logits. It has no text, but clients count on one entry for each token
  * drawn, where they asked for the prompt's too. false: no memory. */
 bool tn_answering_ended(tn_answering *a, int32_t token, const float *logits);
+/* What an answer may begin with in place of text of its format: a call of a tool. NULL: nothing. */
+const char *tn_answering_mark(const tn_answering *a);
 /* Tells whether the reply can say that the text was checked for keywords of its schema that were not held. */
 bool tn_answering_checks(const tn_answering *a);
 tern_status tn_answering_later(tn_answering *a, const char *keywords,

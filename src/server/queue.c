@@ -413,6 +413,7 @@ static void read_chunk(tn_queue *q, tn_seat *a) {
     if (st == TERN_OK && a->begun && a->prompt.done == a->prompt.n) {
         tn_watch_read(j->a.r.watch);
         tn_constraint_give(a->slot->s, &a->o, &j->grammar);
+        a->slot->s->constraint.unless = tn_answering_mark(&j->a);
         if (j->a.r.scores && !tn_answering_scored(&j->a)) st = tn_job_unsaid(j, &err);
         if (st == TERN_OK) st = tern_answer_open(a->slot->s, &a->o, &a->d, &err);
         no_more_mute(q, j);

@@ -57,7 +57,7 @@ await check("ai: a tool that must be called", async () => {
     assert.equal(r.toolCalls[0].toolName, "weather");
     assert.match(r.toolResults[0].output, /^Rain in /);
 });
-const says_ = createOpenAICompatible({ name: "tern", baseURL: saying + "/v1" })("say");
+const says_ = createOpenAICompatible({ name: "tern", baseURL: saying + "/v1", supportsStructuredOutputs: true })("say");
 const add = tool({ inputSchema: z.object({ a: z.number(), b: z.number() }), execute: async (v) => String(v.a + v.b) });
 await check("ai: a tool that is called by itself, and the answer after it", async () => {
     const r = await generateText({ model: says_, prompt: "A", tools: { add }, stopWhen: isStepCount(3), maxRetries: 0 });
@@ -75,6 +75,13 @@ await check("ai: the same, streamed, its arguments in pieces", async () => {
     assert.ok(pieces.length >= 2, JSON.stringify(pieces));
     assert.match(said, /It is five\.$/);
 });
+for (const [what, use] of [["ai", says_], ["ai, openai", createOpenAI({ baseURL: saying + "/v1", apiKey: "none" })("say")]])
+    await check(`${what}: a tool, and then an object`, async () => {
+        const shape = z.object({ sum: z.number().int().min(0).max(99) });
+        const r = await generateText({ model: use, prompt: "Q", temperature: 0, tools: { add }, output: Output.object({ schema: shape }), stopWhen: isStepCount(3), maxRetries: 0 });
+        assert.deepEqual(r.steps[0].toolCalls.map((c) => [c.toolName, c.input]), [["add", { a: 3, b: 2 }]]);
+        assert.ok(shape.parse(r.output));
+    });
 await check("ai: embedMany", async () => {
     const r = await embedMany({ model: provider.embeddingModel("tern-tiny"), values: ["a cat", "a dog"], maxRetries: 0 });
     assert.equal(r.embeddings.length, 2);

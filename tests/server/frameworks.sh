@@ -26,7 +26,7 @@ import saying
 call = lambda name, **arguments: "<tool_call>" + json.dumps({"name": name, "arguments": arguments}) + "</tool_call>"
 notes = sys.argv[1] + "/notes"
 saying.write(sys.argv[1] + "/say.gguf", {"A": ['<tool_call>{"name": "add", ', '"arguments": {"a": 2, ', '"b": 3}}', "</tool_call>"], "5": ["It is five."], "L": [call("list_directory", path=notes)], "R": [call("read_text_file", path=notes + "/valve.md")],
-                                         "P": [call("read_text_file", path="/etc/passwd")], "E": [call("echo", message="5")], "d": ["A list."], "!": ["It froze."], "s": ["It may not."]}, context=32768)
+                                         "P": [call("read_text_file", path="/etc/passwd")], "E": [call("echo", message="5")], "d": ["A list."], "Q": ["<tool_call>", '{"name": "add", "arguments": {"a": 3, "b": 2}}', "</tool_call> "], "!": ["It froze."], "s": ["It may not."]}, context=32768)
 END
 cp tests/server/frameworks.mjs "$at/"
 XDG_DATA_HOME=$work/data XDG_CACHE_HOME=$work/cache node "$at/frameworks.mjs" "$tern" models/tern-tiny "$work/say.gguf" "$work/notes"

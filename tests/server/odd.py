@@ -1,9 +1,15 @@
 """Requests that are seldom, but rightly, sent: forms of OpenAI's, Anthropic's, Ollama's and llama.cpp's APIs that one plain answer does not touch."""
 import calendar
 import json
+import os
+import sys
+import tempfile
 import time
 
 from served import Server, same
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixture"))
+import saying  # noqa: E402
 
 USER = {"role": "user", "content": "Say a word."}
 ANTHROPIC = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
@@ -153,8 +159,47 @@ def llama(s):
     same(text(s, "/completion", prompt={"prompt_string": "Once upon a time", "multimodal_data": []}), want, "a prompt that is an object")
 
 
+def format_and_tools():
+    """A format holds for words. A model that has tools may call them before, and need not."""
+    folder = tempfile.TemporaryDirectory()
+    path = os.path.join(folder.name, "say.gguf")
+    saying.write(path, {"A": ['<tool_call>{"name": "add", ', '"arguments": {"a": 2, "b": 3}}', "</tool_call>"], "5": ["It is five."], "T": ["<tool", "_call>", "{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 1}}", "</tool_call> "],
+                        "U": ["<toolbox>"]})
+    s = Server("--cache-size", "0", model=path)
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"], "additionalProperties": False}}}
+    shape = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["sum"], "additionalProperties": False}
+    ask = {"tools": [tool], "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": shape}}, "max_tokens": 200, "temperature": 0}
+
+    def choice(letter, **more):
+        return s.json("/v1/chat/completions", dict(ask, messages=[{"role": "user", "content": letter}], **more))[1]["choices"][0]
+    for letter, arguments in (("A", {"a": 2, "b": 3}), ("T", {"a": 1, "b": 1})):
+        c = choice(letter)
+        same((c["finish_reason"], json.loads(c["message"]["tool_calls"][0]["function"]["arguments"])), ("tool_calls", arguments), c)
+        assert "schema_check" not in c, c
+        events = s.events("/v1/chat/completions", dict(ask, messages=[{"role": "user", "content": letter}]))
+        pieces = [f["function"].get("arguments", "") for e in events for x in e["choices"] for f in x["delta"].get("tool_calls", [])]
+        same(json.loads("".join(pieces)), arguments, "streamed")
+    turns = [{"role": "user", "content": "A"}, dict(choice("A")["message"]), {"role": "tool", "tool_call_id": "x", "content": "5"}]
+    turns[2]["tool_call_id"] = turns[1]["tool_calls"][0]["id"]
+    for messages, more in ((turns, {}), ([{"role": "user", "content": "U"}], {}), ([{"role": "user", "content": "A"}], {"tool_choice": "none"}), ([{"role": "user", "content": "A"}], {"tools": []})):
+        # every token but the table's is as likely as another, and "<" comes before "{"
+        c = s.json("/v1/chat/completions", dict(ask, messages=messages, logit_bias=[["<", False]], **more))[1]["choices"][0]
+        assert 0 <= json.loads(c["message"]["content"])["sum"] <= 99 and "tool_calls" not in c["message"], c
+    # a keyword that is checked afterwards is checked of words alone
+    late = {"response_format": {"type": "json_object", "schema": dict(shape, minProperties=1)}}
+    assert "schema_check" not in choice("A", **late), "of a call"
+    same(choice("5", logit_bias=[["<", False]], **late)["schema_check"], {"checked": "minProperties", "fits": True}, "of words")
+    r = s.json("/api/chat", {"model": "say", "messages": [{"role": "user", "content": "A"}], "tools": [tool], "format": shape, "stream": False})[1]
+    same(r["message"]["tool_calls"][0]["function"]["arguments"], {"a": 2, "b": 3}, "in Ollama's form")
+    r = s.json("/v1/responses", {"input": "A", "tools": [dict(tool["function"], type="function")], "text": {"format": {"type": "json_schema", "name": "x", "schema": shape}}, "max_output_tokens": 200})[1]
+    same(r["output"][0]["type"], "function_call", "in Responses")
+    s.stop()
+
+
 server = Server("--cache-size", "0")
 for check in (openai, responses, anthropic, ollama, llama):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
+format_and_tools()
+print("format_and_tools ok")
