@@ -296,6 +296,11 @@ static void note_ignored(const json_t *body, tn_request *r) {
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(name, known[i]);
         if (!is_known) tn_request_ignore(r, name);
     }
+    const json_t *include =
+        json_object_get(body, "include"); /* the other words are of items that never come */
+    for (size_t i = 0; i < json_array_size(include); i++)
+        if (is(json_array_get(include, i), "message.output_text.logprobs"))
+            tn_request_ignore(r, "include.message.output_text.logprobs");
 }
 
 /* The chat, and *kept: {body, messages} for the reply and the next turn. */

@@ -86,6 +86,11 @@ def responses(s):
     same(s.ask("GET", "/v1/responses/input_tokens")[0], 405, "counting wants POST")
     back = [words[0], {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": said, "annotations": [], "logprobs": []}]}, words[2]]
     same(s.json("/v1/responses", dict(again, input=back, include=["reasoning.encrypted_content"], truncation="disabled", text={}, reasoning={"effort": None, "summary": "auto"}, stream_options=None))[1]["output"][0]["content"], want, "an output item as it was sent")
+    c = s.connection()
+    c.request("POST", "/v1/responses", json.dumps(dict(again, input="Hi", top_logprobs=2, include=["message.output_text.logprobs", "reasoning.encrypted_content"])))
+    r = c.getresponse()
+    same((r.status, sorted(r.headers["X-Tern-Ignored"].split(", "))), (200, ["include.message.output_text.logprobs", "top_logprobs"]), "log-probabilities are not told there, and it is said")
+    c.close()
 
 
 def anthropic(s):
