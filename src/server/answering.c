@@ -384,7 +384,8 @@ static tern_status make_prompt(tn_answering *a, tern_error *err) {
                    : "the prompt is empty: it has no tokens");
     if (a->r.embeds)
         return s->n_ids > (size_t)a->o.n_ctx ? tn_fail_context_of_text(s->n_ids, a->o.n_ctx, err) : TERN_OK;
-    if (s->n_ids >= (size_t)a->o.n_ctx) return tn_fail_context(s->n_ids, a->o.n_ctx, err);
+    const size_t answer = a->r.max_tokens != 0; /* room for one token of it */
+    if (s->n_ids + answer > (size_t)a->o.n_ctx) return tn_fail_context(s->n_ids, a->o.n_ctx, err);
     return TERN_OK;
 }
 
@@ -432,6 +433,34 @@ bool tn_answering_read(tn_answering *a, size_t n_read) {
     return !a->r.progress || say(a, TN_SAYS_PROGRESS, "", 0);
 }
 
+static bool on_prompt_logits(void *user, size_t i, const float *logits) {
+    tn_answering *a = user;
+    if (atomic_load(a->o.cancelled)) return false;
+    if (i + 1 < a->said.n_ids)
+        tn_scores_put(&a->said.scores, i + 1, a->said.ids[i + 1], logits, (size_t)a->o.e->model->h.n_vocab);
+    return true;
+}
+
+tern_status tn_answering_score(tn_answering *a, tern_error *err) {
+    a->scorer = (tn_scorer){.on_logits = on_prompt_logits, .user = a};
+    return tn_scores_open(&a->said.scores, a->said.n_ids, a->r.n_top, err);
+}
+
+bool tn_answering_scored(tn_answering *a) { return say(a, TN_SAYS_PROMPT, "", 0); }
+
+bool tn_answering_ended(tn_answering *a, int32_t token, const float *logits) {
+    tn_said *s = &a->said;
+    const float logprob = tn_logprob(logits, (size_t)a->o.e->model->h.n_vocab, token);
+    tn_json_append(&s->logprobs, tn_said_logprob(s->e, token, logprob, a->top ? a->top : json_array()));
+    a->top = NULL;
+    return s->logprobs && say(a, TN_SAYS_TOKEN, "", 0);
+}
+
+const char *tn_answering_mark(const tn_answering *a) {
+    const tn_request *r = &a->r;
+    return r->tools && r->schema && !r->forced && a->form.knows_tools ? tn_tools_mark(a->form.calls) : NULL;
+}
+
 bool tn_answering_checks(const tn_answering *a) {
     return !a->r.forced && (a->sink == &tn_sink_chat || a->sink == &tn_sink_completions);
 }
@@ -442,8 +471,14 @@ tern_status tn_answering_later(tn_answering *a, const char *keywords, tern_error
     return TERN_OK;
 }
 
+/* Calls have no format to fit. */
 static void check(tn_answering *a) {
     tn_ctx ctx;
+    if (tn_said_calls(&a->said)) {
+        free(a->said.later);
+        a->said.later = NULL;
+        return;
+    }
     tn_ctx_init(&ctx, NULL);
     a->said.fits = tn_schema_fits(&ctx, a->r.schema, strlen(a->r.schema),
                                   a->said.text.p ? a->said.text.p : "", a->said.text.n);
@@ -492,6 +527,7 @@ void tn_answering_free(tn_answering *a) {
     free(a->said.thought.p);
     free(a->piece.p);
     free(a->arguments.p);
+    tn_scores_close(&a->said.scores);
     tn_shaping_close(&a->shaping);
     tn_request_free(&a->r);
 }

@@ -6,6 +6,7 @@
 #include "model/lora.h"
 #include "server/images.h"
 #include "server/prompts.h"
+#include "session/session.h"
 #include "text/toolcall.h"
 
 #include <stdatomic.h>
@@ -42,6 +43,7 @@ typedef struct tn_answering {
     size_t n_shown;
     json_t *top;                   /* alternatives of the token drawn next */
     const struct tern_session *on; /* what it is made on; whoever has the answer says so */
+    tn_scorer scorer;              /* of the prompt's log-probabilities */
     tn_bytes piece;                /* what an event says */
     tn_bytes arguments;            /* of a call that comes in pieces */
     bool skips;                    /* ... which is one too many */
@@ -55,6 +57,15 @@ tern_status tn_answering_open(tn_answering *a, tn_request *r, const tn_answering
 void tn_answering_options_of(tn_answering *a, tern_generate_options *o);
 /* So many tokens of the prompt are read. false: no memory. */
 bool tn_answering_read(tn_answering *a, size_t n_read);
+/* The request wants log-probabilities of its prompt, which begins to be read: a->scorer makes them. */
+tern_status tn_answering_score(tn_answering *a, tern_error *err);
+/* All of the prompt is read, and they are there. false: no memory. */
+bool tn_answering_scored(tn_answering *a);
+/* The answer ended with this token, drawn from these logits. It has no text, but clients count on one entry for each token
+ * drawn, where they asked for the prompt's too. false: no memory. */
+bool tn_answering_ended(tn_answering *a, int32_t token, const float *logits);
+/* What an answer may begin with in place of text of its format: a call of a tool. NULL: nothing. */
+const char *tn_answering_mark(const tn_answering *a);
 /* Tells whether the reply can say that the text was checked for keywords of its schema that were not held. */
 bool tn_answering_checks(const tn_answering *a);
 tern_status tn_answering_later(tn_answering *a, const char *keywords,

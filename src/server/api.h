@@ -60,6 +60,7 @@ enum MHD_Result tn_api_infill(const tn_api_call *a);
 enum MHD_Result tn_api_responses(const tn_api_call *a);
 enum MHD_Result tn_api_count_tokens(const tn_api_call *a); /* of Anthropic's form */
 enum MHD_Result tn_api_count_chat(const tn_api_call *a);
+enum MHD_Result tn_api_count_response(const tn_api_call *a);
 enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body); /* as OpenAI has them */
 enum MHD_Result tn_api_rerank(const tn_api_call *a, const json_t *body);
 enum MHD_Result tn_api_embedding(const tn_api_call *a, const json_t *body); /* as llama.cpp's server does */

@@ -232,25 +232,41 @@ enum MHD_Result tn_api_complete(const tn_api_call *a, tn_api api) {
     return st == TERN_OK ? tn_api_ask(a, &r) : tn_api_error(a, &err, api);
 }
 
+/* Takes r. */
+static tern_status measure(const tn_api_call *a, tn_request *r, size_t *n, tern_error *err) {
+    tn_served *model = NULL;
+    tern_status st = tn_api_use(a, r->body, &model, err);
+    if (st == TERN_OK) st = tn_queue_measure(tn_served_queue(model), r, n, err);
+    else tn_request_free(r);
+    if (model) tn_models_leave(model);
+    return st;
+}
+
 static enum MHD_Result count_tokens(const tn_api_call *a, tn_api api) {
     tern_error err = {0};
     size_t n = 0;
     tn_request r;
-    tn_served *model = NULL;
     tern_status st = api == TN_API_MESSAGES ? tn_request_read_count(a->body, a->n_body, &r, &err)
                                             : tn_request_read(api, a->body, a->n_body, &r, &err);
-    if (st == TERN_OK) {
-        st = tn_api_use(a, r.body, &model, &err);
-        if (st == TERN_OK) st = tn_queue_measure(tn_served_queue(model), &r, &n, &err);
-        else tn_request_free(&r);
-    }
-    if (model) tn_models_leave(model);
+    if (st == TERN_OK) st = measure(a, &r, &n, &err);
     if (st != TERN_OK) return tn_api_error(a, &err, api);
     return tn_api_json(a, 200, tn_json_pack("{s:I}", "input_tokens", (json_int_t)n));
 }
 
 enum MHD_Result tn_api_count_tokens(const tn_api_call *a) { return count_tokens(a, TN_API_MESSAGES); }
 enum MHD_Result tn_api_count_chat(const tn_api_call *a) { return count_tokens(a, TN_API_CHAT); }
+
+/* What OpenAI's and llama.cpp's servers tell of a request for a response. */
+enum MHD_Result tn_api_count_response(const tn_api_call *a) {
+    tern_error err = {0};
+    size_t n = 0;
+    tn_request r;
+    tern_status st = tn_responses_read(a->responses, a->body, a->n_body, &r, &err);
+    if (st == TERN_OK) st = measure(a, &r, &n, &err);
+    if (st != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
+    return tn_api_json(
+        a, 200, tn_json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens", (json_int_t)n));
+}
 
 enum MHD_Result tn_api_infill(const tn_api_call *a) {
     tern_error err = {0};

@@ -183,15 +183,22 @@ static bool refused(const tn_http *h, connection *c, const char *url, const char
 
 /* ---- requests ----------------------------------------------------------------------------------------- */
 
+/* A mark of UTF-8 in front of JSON, as editors of Windows write it, is none of it. */
+static size_t mark_of(const visit *v) {
+    static const char mark[] = "\xef\xbb\xbf";
+    return v->n > 3 && !memcmp(v->body, mark, 3) && (v->body[3] == '{' || v->body[3] == '[') ? 3 : 0;
+}
+
 static result route(tn_http *h, connection *c, const char *url, const char *method, const visit *v) {
+    const size_t skip = mark_of(v);
     const tn_api_call a = {.c = c,
                            .models = h->o.models,
                            .uploads = h->uploads,
                            .responses = h->responses,
                            .strict = h->o.strict,
                            .origin = allowed_origin(h, c, url),
-                           .body = v->body ? v->body : "",
-                           .n_body = v->n,
+                           .body = v->body ? v->body + skip : "",
+                           .n_body = v->n - skip,
                            .client = client_of(c),
                            .priority = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Tern-Priority"),
                            .asked_ns = tn_now_ns()};

@@ -261,6 +261,10 @@ static tern_status system_text(tn_request *r, tern_error *err) {
     json_t *text = NULL;
     if (!s || json_is_null(s)) return TERN_OK;
     TN_TRY(tn_content_text(s, "system", true, &text, err));
+    if (!json_string_length(text)) { /* nothing is said, which templates would write as a turn */
+        json_decref(text);
+        return TERN_OK;
+    }
     return add(r, tn_json_pack("{s:s, s:o}", "role", "system", "content", text), err);
 }
 

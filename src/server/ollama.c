@@ -62,6 +62,22 @@ result tn_ollama_generate(const tn_api_call *a) { return answer(a, true); }
 
 /* ---- embeddings --------------------------------------------------------------------------------------- */
 
+static bool is_nothing(const json_t *v) {
+    return !v || json_is_null(v) || (json_is_string(v) && !json_string_length(v)) ||
+           (json_is_array(v) && !json_array_size(v));
+}
+
+/* A request without texts loads the model. */
+static result embed_nothing(const tn_api_call *a, const json_t *body, bool several) {
+    tern_error err = {0};
+    tn_served *k;
+    if (tn_api_use(a, body, &k, &err) != TERN_OK) return refuse(a, &err);
+    json_t *v = several ? tn_json_pack("{s:s, s:o}", "model", tn_served_name(k), "embeddings", json_array())
+                        : tn_json_pack("{s:o}", "embedding", json_array());
+    tn_models_leave(k);
+    return tn_api_json(a, 200, v);
+}
+
 static result embed(const tn_api_call *a, bool several) {
     tern_error err = {0};
     json_error_t je;
@@ -78,6 +94,12 @@ static result embed(const tn_api_call *a, bool several) {
     for (int i = 0; i < 2; i++)
         if (json_object_get(in, same[i]))
             tn_json_set(&body, same[i], json_incref(json_object_get(in, same[i])));
+    if (is_nothing(input) && body) {
+        result ok = embed_nothing(a, body, several);
+        json_decref(body);
+        json_decref(in);
+        return ok;
+    }
     if (input) tn_json_set(&body, "input", json_incref(input));
     tern_status st = body ? tn_api_embed(a, body, &v, &err) : tn_fail(&err, TERN_E_MEMORY, "no memory");
     json_decref(body);

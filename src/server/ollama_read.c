@@ -189,9 +189,10 @@ static tern_status translate(bool generate, const json_t *body, json_t **chat, b
 
 /* What of the body has no place in the chat. */
 static void note_ignored(const json_t *body, tn_request *r) {
-    static const char *const known[] = {"model",      "messages", "tools",  "format", "options",  "stream",
-                                        "keep_alive", "think",    "prompt", "suffix", "system",   "raw",
-                                        "images",     "stop",     "lora",   "user",   "truncate", "shift"};
+    static const char *const known[] = {"model",  "messages",   "tools",  "format",   "options",
+                                        "stream", "keep_alive", "think",  "prompt",   "suffix",
+                                        "system", "raw",        "images", "stop",     "lora",
+                                        "user",   "truncate",   "shift",  "logprobs", "top_logprobs"};
     const char *name;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)body, name, v) {
@@ -199,6 +200,19 @@ static void note_ignored(const json_t *body, tn_request *r) {
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(name, known[i]);
         if (!is_known) tn_request_ignore(r, name);
     }
+}
+
+/* They stand beside the options, and go with a prompt that is raw too. */
+static tern_status read_logprobs(const json_t *body, tn_request *r, tern_error *err) {
+    double top = 0;
+    bool wanted;
+    TN_TRY(tn_field_flag(body, "logprobs", &wanted, err));
+    TN_TRY(tn_field_number(body, "top_logprobs", 0, TN_REQUEST_TOP, true, &top, err));
+    TN_FAIL_IF(top > 0 && !wanted, err, TERN_E_INVALID, "'top_logprobs' goes with 'logprobs'");
+    if (!wanted) return TERN_OK;
+    r->logprobs = true;
+    r->n_top = (int32_t)top;
+    return TERN_OK;
 }
 
 tern_status tn_ollama_read(bool generate, const char *body, size_t n_bytes, tn_request *r,
@@ -218,6 +232,8 @@ tern_status tn_ollama_read(bool generate, const char *body, size_t n_bytes, tn_r
         r->stream = json_is_true(json_object_get(chat, "stream"));
     } else if (st == TERN_OK) {
         st = tn_request_of(raw ? TN_API_LLAMA : TN_API_CHAT, json_incref(chat), r, err);
+        if (st == TERN_OK) st = read_logprobs(in, r, err);
+        if (st != TERN_OK) tn_request_free(r);
     }
     if (st == TERN_OK) note_ignored(in, r);
     r->sink = generate ? &tn_sink_ollama_generate : &tn_sink_ollama_chat;

@@ -185,7 +185,9 @@ static bool put_out(void *user, const char *text, size_t n) {
     tn_job *j = user;
     tn_queue *q = j->q;
     pthread_mutex_lock(&q->mu);
-    const size_t unread = j->out.n - j->n_taken;
+    if (j->a.r.echo && n > j->n_echo)
+        j->n_echo = n; /* the prompt, which the client knows, is its largest event */
+    const size_t all = j->out.n - j->n_taken, unread = all > j->n_echo ? all - j->n_echo : 0;
     bool much = unread > TN_UNREAD_BYTES ||
                 (unread > TN_UNREAD_LEAST_BYTES && q->n_unread > TN_UNREAD_ALL_BYTES) ||
                 (unread > TN_UNREAD_PRESSED_BYTES && q->first);
@@ -282,6 +284,7 @@ static void finish_decoded(tn_queue *q, tn_seat *a) {
     tern_error err = {0};
     tern_status st = tern_answer_close(&a->d, &j->a.said.res, &err);
     if (st == TERN_OK) j->a.said.stopped_by = a->slot->s->stopped_by;
+    if (st == TERN_OK && j->a.r.scores) st = tn_job_ended(j, a->slot->s, &err);
     if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && j->why)
         st = tn_fail(&err, TERN_E_LIMIT, "%s", j->why);
     else if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && !j->a.enough)
@@ -322,6 +325,7 @@ static tn_prompt prompt_of(const tn_job *j) { return (tn_prompt){j->a.said.ids, 
 static bool better_wait(const tn_queue *q, const tn_seat *a) {
     const tn_job *j = a->j;
     size_t soon = 0;
+    if (j->a.r.scores) return false;
     for (int32_t i = 0; i < q->n_seats; i++) {
         const tn_seat *b = &q->seats[i];
         if (!b->slot || b->d) continue;
@@ -334,14 +338,17 @@ static bool better_wait(const tn_queue *q, const tn_seat *a) {
     return soon && soon >= tn_slots_known(&q->slots, prompt_of(j)) + TN_CHECKPOINT_LEAST;
 }
 
+/* What is kept has no log-probabilities: a prompt that wants them is read from its beginning. */
 static tern_status begin_prompt(tn_queue *q, tn_seat *a, tern_error *err) {
     tn_job *j = a->j;
-    TN_TRY(tn_slots_take(&q->slots, prompt_of(j), &a->slot, err));
+    const bool scores = j->a.r.scores;
+    if (scores) TN_TRY(tn_job_keep_scores(j, err));
+    TN_TRY(tn_slots_take(&q->slots, scores ? (tn_prompt){.mix = &j->a.mix} : prompt_of(j), &a->slot, err));
     tern_session *s = a->slot->s;
     running_on(q, j, s);
     /* the last token is evaluated again, for what follows it */
     size_t same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->a.said.ids, j->a.said.n_ids - 1);
-    tn_session_truncate(s, (int32_t)same);
+    tn_session_truncate(s, scores ? 0 : (int32_t)same);
     j->a.said.n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tn_answering_options_of(&j->a, &a->o);
     j->a.on = s;
@@ -360,6 +367,7 @@ static tern_status read_on(tn_seat *a, tern_error *err) {
     if (more) return TERN_OK;
     TN_TRY(tn_session_look(a->slot->s, j->a.shown, j->a.n_shown, err));
     TN_TRY(tn_prefill_begin(a->slot->s, j->a.said.ids, j->a.said.n_ids, &a->prompt, err));
+    if (j->a.r.scores) TN_TRY(tn_job_score(j, &a->prompt, err));
     a->begun = true;
     return j->a.n_shown ? TERN_OK : tn_prefill_chunk(&a->prompt, err);
 }
@@ -405,7 +413,9 @@ static void read_chunk(tn_queue *q, tn_seat *a) {
     if (st == TERN_OK && a->begun && a->prompt.done == a->prompt.n) {
         tn_watch_read(j->a.r.watch);
         tn_constraint_give(a->slot->s, &a->o, &j->grammar);
-        st = tern_answer_open(a->slot->s, &a->o, &a->d, &err);
+        a->slot->s->constraint.unless = tn_answering_mark(&j->a);
+        if (j->a.r.scores && !tn_answering_scored(&j->a)) st = tn_job_unsaid(j, &err);
+        if (st == TERN_OK) st = tern_answer_open(a->slot->s, &a->o, &a->d, &err);
         no_more_mute(q, j);
     }
     if (st != TERN_OK) finish(q, a, st, &err);
@@ -621,8 +631,8 @@ static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error
     return tn_answering_open(&j->a, r, &o, err);
 }
 
-static tern_status put(tn_queue *q, tn_request *r, float *vector, tn_pooling pool, tn_job **out,
-                       tern_error *err) {
+tern_status tn_queue_put_for(tn_queue *q, tn_request *r, float *vector, tn_pooling pool, tn_job **out,
+                             tern_error *err) {
     tn_job *j;
     tern_status st = job_open(q, r, &j, err);
     if (!j) {
@@ -660,7 +670,7 @@ static tern_status put(tn_queue *q, tn_request *r, float *vector, tn_pooling poo
 }
 
 tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err) {
-    return put(q, r, NULL, false, out, err);
+    return tn_queue_put_for(q, r, NULL, TN_POOL_UNSAID, out, err);
 }
 
 tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err) {
@@ -681,43 +691,6 @@ tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_b
     *n_bytes = j->a.said.text.n;
     j->a.said.text = (tn_bytes){0};
     job_free(j);
-    return st;
-}
-
-tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uint64_t client, int priority,
-                           bool (*gone)(void *user), void *user, float **out, size_t *n_tokens,
-                           tern_error *err) {
-    tern_model_info info;
-    *out = NULL;
-    tern_engine_info(q->o.e, &info);
-    float *v = malloc((size_t)info.n_embd * sizeof *v);
-    /* A copy: the thread that computes may let go of it last, and counts of references order nothing between threads. */
-    json_t *body = tn_json_pack("{s:o}", "prompt", tn_json_copy(text));
-    if (!v || !body) {
-        free(v);
-        json_decref(body);
-        return tn_fail(err, TERN_E_MEMORY, "no memory for the embeddings");
-    }
-    tn_request r = {.n = 1,
-                    .body = body,
-                    .per_prompt = 1,
-                    .prompt = json_object_get(body, "prompt"),
-                    .client = client,
-                    .priority = priority,
-                    .embeds = true};
-    tn_job *j;
-    tern_status st = put(q, &r, v, pool, &j, err); /* takes r and v */
-    if (st != TERN_OK) return st;
-    bool begun;
-    while (!tn_job_done(j, &begun)) {
-        if (gone(user)) tn_job_cancel(j);
-        tn_job_wait(j, 100);
-    }
-    st = j->err.code;
-    if (st != TERN_OK && err) *err = j->err;
-    if (st == TERN_OK) *out = j->vector, j->vector = NULL;
-    *n_tokens += j->a.said.n_ids;
-    tn_job_leave(j);
     return st;
 }
 

@@ -31,11 +31,11 @@ typedef struct tn_job {
     int owners;
     uint64_t seated; /* its number among those whose answers were begun; 0: it waits */
     bool done;
-    tern_error err; /* err.code when done */
-    tn_bytes out;   /* of a stream: what is not taken begins at n_taken */
-    size_t n_taken, n_probs;
-    bool has_begun;  /* something was written to out */
-    const char *why; /* the answer takes too much memory; NULL: it does not */
+    tern_error err;                  /* err.code when done */
+    tn_bytes out;                    /* of a stream: what is not taken begins at n_taken */
+    size_t n_taken, n_probs, n_echo; /* n_echo: of its largest event, where the text begins with the prompt */
+    bool has_begun;                  /* something was written to out */
+    const char *why;                 /* the answer takes too much memory; NULL: it does not */
     /* the worker's */
     float *vector;    /* not NULL: the text's embedding is wanted, and goes there */
     tn_pooling pool;  /* UNSAID: as the model's file has it; MEAN; NONE: a vector for each token */
@@ -106,12 +106,21 @@ void tn_queue_adapt(tn_queue *q, const tn_lora_mix *mix);
 /* Takes the request, also on failure. TN_E_BUSY: too many wait; a client without any may still wait where
  * others have filled the queue, up to twice its size. TERN_E_LIMIT: the prompt is too long. */
 tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err);
+/* The same for a vector, which it takes too (tn_queue_embed); NULL: an answer is wanted. */
+tern_status tn_queue_put_for(tn_queue *q, tn_request *r, float *vector, tn_pooling pool, tn_job **out,
+                             tern_error *err);
 /* How many tokens the prompt of a request has. Takes the request. */
 tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err);
 /* The prompt of a chat as the template writes it; *text is the caller's. Takes the request. */
 tern_status tn_queue_render(tn_queue *q, tn_request *r, char **text, size_t *n_bytes, tern_error *err);
 /* What the job's text makes of its session: into j->vector, which grows where it has to. */
 tern_status tn_job_embed(tn_job *j, tern_session *s, tern_error *err);
+/* Log-probabilities of a prompt (queue_score.c): before it is begun, before its first chunk, and at the answer's end. */
+tern_status tn_job_keep_scores(tn_job *j, tern_error *err);
+tern_status tn_job_score(tn_job *j, tn_prefill *p, tern_error *err);
+tern_status tn_job_ended(tn_job *j, const tern_session *s, tern_error *err);
+/* Why what it says could not be put. */
+tern_status tn_job_unsaid(const tn_job *j, tern_error *err);
 /* The embedding, or of a reranker the score, of a text (a prompt as completions have it), for this client (tn_request), when its turn comes: *out [n_rows][n_embd], the caller's, to be freed with free; n_rows
  * is 1 where pool is not NONE. *n_tokens grows by the tokens read. gone(user) is asked now and then whether anybody still waits. */
 tern_status tn_queue_embed(tn_queue *q, const json_t *text, tn_pooling pool, uint64_t client, int priority,

@@ -26,6 +26,7 @@ static const struct {
                 {"top_k", BOTH},
                 {"min_p", BOTH},
                 {"n", BOTH},
+                {"n_cmpl", BOTH},
                 {"max_tokens", BOTH},
                 {"max_completion_tokens", BOTH},
                 {"n_predict", BOTH},
@@ -171,15 +172,17 @@ tern_status tn_field_flag(const json_t *body, const char *name, bool *out, tern_
 tern_status tn_field_stops(tn_request *r, const char *name, tern_error *err) {
     const json_t *v = json_object_get(r->body, name);
     if (!v || json_is_null(v)) return TERN_OK;
-    size_t n = json_is_string(v) ? 1 : json_array_size(v);
+    size_t n = json_is_string(v) ? 1 : json_array_size(v), n_stops = 0;
     TN_FAIL_IF(!json_is_string(v) && !json_is_array(v), err, TERN_E_INVALID,
                "'%s' must be a text or a list of texts", name);
-    TN_FAIL_IF(n > TN_REQUEST_STOPS, err, TERN_E_LIMIT, "%zu stop texts: at most %d", n, TN_REQUEST_STOPS);
     for (size_t i = 0; i < n; i++) {
         const json_t *s = json_is_string(v) ? v : json_array_get(v, i);
-        TN_FAIL_IF(!json_is_string(s) || !json_string_length(s) || json_string_length(s) > 1000, err,
-                   TERN_E_INVALID, "'%s' must hold texts of 1 to 1000 bytes", name);
-        r->stop[i] = json_string_value(s);
+        TN_FAIL_IF(!json_is_string(s) || json_string_length(s) > 1000, err, TERN_E_INVALID,
+                   "'%s' must hold texts of at most 1000 bytes", name);
+        if (!json_string_length(s)) continue; /* clients send an empty field for none */
+        TN_FAIL_IF(n_stops == TN_REQUEST_STOPS, err, TERN_E_LIMIT, "%zu stop texts: at most %d", n,
+                   TN_REQUEST_STOPS);
+        r->stop[n_stops++] = json_string_value(s);
     }
     return TERN_OK;
 }
@@ -191,7 +194,8 @@ static tern_status format(tn_request *r, tern_error *err) {
     if (json_is_null(schema)) schema = NULL;
     if (g && !json_is_null(g)) {
         TN_FAIL_IF(!json_is_string(g), err, TERN_E_INVALID, "'grammar' must be a text");
-        r->grammar = json_string_value(g);
+        if (json_string_length(g))
+            r->grammar = json_string_value(g); /* clients send an empty field for none */
     }
     if (f && !json_is_null(f)) {
         const char *type = json_string_value(json_object_get(f, "type"));
@@ -219,12 +223,16 @@ static tern_status format(tn_request *r, tern_error *err) {
 
 /* A seed that nobody gave is another one each time. */
 static tern_status read_seed(tn_request *r, tern_error *err) {
+    const json_t *v = json_object_get(r->body, "seed");
     double seed = -1;
     uint64_t any = 0;
-    TN_TRY(tn_field_number(r->body, "seed", -9007199254740992, 9007199254740992, true, &seed, err));
+    if (json_is_integer(v)) seed = json_integer_value(v) == -1 ? -1 : 0; /* all of its 64 bits count */
+    else TN_TRY(tn_field_number(r->body, "seed", -9007199254740992, 9007199254740992, true, &seed, err));
     if (seed == -1 && getrandom(&any, sizeof any, 0) != sizeof any) any = (uint64_t)tn_now_ns();
     if (seed != -1) r->says |= TN_SAYS_SEED;
-    r->sampling.seed = seed == -1 ? any >> 32 : (uint64_t)(int64_t)seed;
+    r->sampling.seed = seed == -1           ? any >> 32
+                       : json_is_integer(v) ? (uint64_t)json_integer_value(v)
+                                            : (uint64_t)(int64_t)seed;
     return TERN_OK;
 }
 
@@ -287,6 +295,7 @@ static tern_status read_limits(tn_request *r, tern_error *err) {
     TN_TRY(tn_field_number(r->body, "max_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
     TN_TRY(tn_field_number(r->body, "max_completion_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
     TN_TRY(tn_field_number(r->body, "n", 1, TN_REQUEST_ANSWERS, true, &n, err));
+    TN_TRY(tn_field_number(r->body, "n_cmpl", 1, TN_REQUEST_ANSWERS, true, &n, err)); /* llama.cpp's word */
     static const char *const limits[] = {"n_predict", "max_tokens", "max_completion_tokens"};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         const json_t *v = json_object_get(r->body, limits[i]);
@@ -348,14 +357,19 @@ static tern_status read_prompts(tn_request *r, tern_error *err) {
     r->n = (int32_t)n * r->per_prompt;
     r->prompt = r->several ? json_array_get(p, 0) : p;
     TN_TRY(tn_field_flag(r->body, "echo", &r->echo, err));
-    TN_FAIL_IF(r->echo && r->logprobs, err, TERN_E_UNSUPPORTED,
-               "'echo' with 'logprobs' is not supported: those of the prompt are not computed");
+    r->scores = r->echo && r->logprobs;
+    TN_FAIL_IF(r->scores && r->api != TN_API_COMPLETIONS, err, TERN_E_UNSUPPORTED,
+               "'echo' with log-probabilities is not supported here: /v1/completions has them");
+    TN_FAIL_IF(r->scores && r->drawn_probs, err, TERN_E_UNSUPPORTED,
+               "'echo' with 'post_sampling_probs' is not supported: a prompt is not drawn");
     const json_t *suffix = json_object_get(r->body, "suffix");
     TN_FAIL_IF(suffix && !json_is_null(suffix) && !json_is_string(suffix), err, TERN_E_INVALID,
                "'suffix' must be a text");
     if (json_string_length(suffix)) r->suffix = json_string_value(suffix);
     TN_FAIL_IF(r->suffix && !json_is_string(r->prompt), err, TERN_E_INVALID,
                "'suffix' goes with a 'prompt' that is one text");
+    TN_FAIL_IF(r->suffix && r->scores, err, TERN_E_UNSUPPORTED,
+               "'suffix' with 'echo' and 'logprobs' is not supported: the prompt is not the text");
     return TERN_OK;
 }
 

@@ -64,7 +64,8 @@ typedef struct tn_request {
     const char *forced_tool; /* of this tool, or NULL: any */
     const json_t *prompt;    /* completions: a text, a list of tokens and texts, or {"prompt_string"} */
     bool several;            /* the body has a list of prompts, of which that is one */
-    bool echo;               /* the text begins with the prompt */
+    bool echo;               /* the text begins with the prompt, */
+    bool scores;             /* and the log-probabilities with those of its tokens */
     const char *suffix;      /* what comes after the text, or NULL */
     bool renders;            /* the prompt is wanted as a text, and no answer */
     bool infill;             /* a place in a file is filled in */

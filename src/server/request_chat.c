@@ -16,6 +16,14 @@ tern_status tn_content_refuse(const char *where, const char *type, const char *t
     return tn_fail(err, TERN_E_UNSUPPORTED, "%s: %s", where, there_are);
 }
 
+/* The text of a part; what an assistant refused with is one too. NULL: it has none. */
+static const json_t *text_of(const json_t *part) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    if (!type || (strcmp(type, "text") && strcmp(type, "refusal"))) return NULL;
+    const json_t *text = json_object_get(part, type);
+    return json_is_string(text) ? text : NULL;
+}
+
 tern_status tn_content_text(const json_t *content, const char *where, bool lines, json_t **out,
                             tern_error *err) {
     size_t n = 0;
@@ -27,9 +35,9 @@ tern_status tn_content_text(const json_t *content, const char *where, bool lines
     TN_FAIL_IF(!json_is_array(content), err, TERN_E_INVALID, "%s has no content: a text, or a list of parts",
                where);
     for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *p = json_array_get(content, i), *t = json_object_get(p, "text");
+        const json_t *p = json_array_get(content, i), *t = text_of(p);
         const char *type = json_string_value(json_object_get(p, "type"));
-        if (!type || strcmp(type, "text") || !json_is_string(t)) {
+        if (!t) {
             char part[160];
             snprintf(part, sizeof part, "%.120s.content[%zu]", where, i);
             return tn_content_refuse(
@@ -42,7 +50,7 @@ tern_status tn_content_text(const json_t *content, const char *where, bool lines
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for the request");
     n = 0;
     for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *t = json_object_get(json_array_get(content, i), "text");
+        const json_t *t = text_of(json_array_get(content, i));
         if (i && lines) s[n++] = '\n';
         memcpy(s + n, json_string_value(t), json_string_length(t));
         n += json_string_length(t);
@@ -90,6 +98,9 @@ static tern_status message(tn_request *r, const json_t *m, const char *where, te
     TN_FAIL_IF(!known, err, TERN_E_UNSUPPORTED,
                "%s: role '%.40s' is not supported; there are system, user, assistant and tool", where, role);
     if (tn_says_nothing(calls)) calls = NULL;
+    if (!strcmp(role, "assistant") && (!c || json_is_null(c)) &&
+        json_is_string(json_object_get(m, "refusal")))
+        c = json_object_get(m, "refusal");
     TN_FAIL_IF(calls && strcmp(role, "assistant"), err, TERN_E_INVALID, "%s: only an assistant calls tools",
                where);
     if (calls) TN_TRY(check_calls(calls, where, err));

@@ -109,6 +109,32 @@ tern_status tn_responses_find(tn_responses *x, const char *id, json_t **response
     return TERN_OK;
 }
 
+/* An item's id has that of its response within (sink_responses.c). */
+static bool has_item(const kept *k, const char *id) {
+    const char *whose = strchr(k->id, '_'), *part = strchr(id, '_');
+    return whose && part && !strncmp(part, whose, strlen(whose));
+}
+
+tern_status tn_responses_item(tn_responses *x, const char *id, json_t **item, tern_error *err) {
+    bool found = false;
+    *item = NULL;
+    pthread_mutex_lock(&x->mu);
+    for (const kept *k = x->first; k && !found; k = k->next) {
+        const json_t *list = has_item(k, id) ? json_object_get(k->response, "output") : NULL;
+        for (size_t i = 0; i < json_array_size(list) && !found; i++) {
+            const json_t *one = json_array_get(list, i);
+            const char *its = json_string_value(json_object_get(one, "id"));
+            found = its && !strcmp(its, id);
+            if (found) *item = tn_json_copy(one);
+        }
+    }
+    pthread_mutex_unlock(&x->mu);
+    TN_FAIL_IF(!found, err, TN_E_GONE,
+               "there is no item '%.80s': its response was not stored, or has left memory", id);
+    TN_FAIL_IF(!*item, err, TERN_E_MEMORY, "no memory for the item");
+    return TERN_OK;
+}
+
 tern_status tn_responses_forget(tn_responses *x, const char *id, tern_error *err) {
     pthread_mutex_lock(&x->mu);
     kept *k = take_out(x, id);

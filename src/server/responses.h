@@ -18,9 +18,11 @@ tern_status tn_responses_open(tn_responses **out, tern_error *err);
 void tn_responses_close(tn_responses **x);
 /* Remembers a response, and the conversation up to its end. It takes both; nothing happens where either is NULL. */
 void tn_responses_keep(tn_responses *x, const char *id, json_t *response, json_t *messages);
-/* Either may be NULL; they are the caller's. TN_E_ABSENT. */
+/* Either may be NULL; they are the caller's. TN_E_GONE. */
 tern_status tn_responses_find(tn_responses *x, const char *id, json_t **response, json_t **messages,
                               tern_error *err);
+/* An item of some response's output, by its id; the caller's. TN_E_GONE. */
+tern_status tn_responses_item(tn_responses *x, const char *id, json_t **item, tern_error *err);
 tern_status tn_responses_forget(tn_responses *x, const char *id, tern_error *err);
 
 /* Reads the body of a request. Its sink is tn_sink_responses, whose user is x. */

@@ -17,6 +17,7 @@ static bool is(const json_t *v, const char *word) {
 
 /* What the model said is one message: its thought, its words and its calls, which are items here. */
 typedef struct turns {
+    tn_responses *kept;  /* whose items may be named */
     json_t *list, *said; /* said: the message of the assistant that grows, or NULL */
 } turns;
 
@@ -134,6 +135,19 @@ static void read_reasoning(turns *t, const json_t *item) {
     }
 }
 
+static tern_status read_item(turns *t, const json_t *item, size_t i, tern_error *err);
+
+/* An item that an earlier response had, named by its id. */
+static tern_status read_reference(turns *t, const json_t *item, size_t i, tern_error *err) {
+    const json_t *id = json_object_get(item, "id");
+    json_t *named;
+    TN_FAIL_IF(!json_is_string(id), err, TERN_E_INVALID, "input[%zu]: an item_reference needs an id", i);
+    TN_TRY(tn_responses_item(t->kept, json_string_value(id), &named, err));
+    tern_status st = read_item(t, named, i, err);
+    json_decref(named);
+    return st;
+}
+
 static tern_status read_item(turns *t, const json_t *item, size_t i, tern_error *err) {
     const json_t *type = json_object_get(item, "type");
     TN_FAIL_IF(!json_is_object(item), err, TERN_E_INVALID, "input[%zu] is not an object", i);
@@ -144,15 +158,16 @@ static tern_status read_item(turns *t, const json_t *item, size_t i, tern_error 
         read_reasoning(t, item);
         return TERN_OK;
     }
+    if (is(type, "item_reference")) return read_reference(t, item, i, err);
     return tn_fail(err, TERN_E_UNSUPPORTED,
                    "input[%zu]: items of type '%.40s' are not supported; there are message, function_call, "
-                   "function_call_output and reasoning",
+                   "function_call_output, reasoning and item_reference",
                    i, json_is_string(type) ? json_string_value(type) : "");
 }
 
 /* The new turns after those before; *list is taken and given back. */
-static tern_status read_input(const json_t *input, json_t **list, tern_error *err) {
-    turns t = {.list = *list};
+static tern_status read_input(tn_responses *x, const json_t *input, json_t **list, tern_error *err) {
+    turns t = {.kept = x, .list = *list};
     tern_status st = TERN_OK;
     if (json_is_string(input))
         tn_json_append(&t.list, tn_json_pack("{s:s, s:O}", "role", "user", "content", input));
@@ -281,6 +296,11 @@ static void note_ignored(const json_t *body, tn_request *r) {
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(name, known[i]);
         if (!is_known) tn_request_ignore(r, name);
     }
+    const json_t *include =
+        json_object_get(body, "include"); /* the other words are of items that never come */
+    for (size_t i = 0; i < json_array_size(include); i++)
+        if (is(json_array_get(include, i), "message.output_text.logprobs"))
+            tn_request_ignore(r, "include.message.output_text.logprobs");
 }
 
 /* The chat, and *kept: {body, messages} for the reply and the next turn. */
@@ -297,7 +317,7 @@ static tern_status translate(tn_responses *x, const json_t *body, json_t **chat,
                "'previous_response_id' must be a text");
     if (json_is_string(before)) TN_TRY(tn_responses_find(x, json_string_value(before), NULL, &list, err));
     else list = json_array();
-    tern_status st = read_input(json_object_get(body, "input"), &list, err);
+    tern_status st = read_input(x, json_object_get(body, "input"), &list, err);
     if (st != TERN_OK) {
         json_decref(list);
         return st;

@@ -10,18 +10,54 @@
 #include <microhttpd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef enum MHD_Result result;
 
 /* ---- models ------------------------------------------------------------------------------------------- */
 
+/* Anthropic's clients say so by their header. */
+static bool is_anthropic(const tn_api_call *a) {
+    return MHD_lookup_connection_value(a->c, MHD_HEADER_KIND, "anthropic-version") != NULL;
+}
+
+/* What a model has in Anthropic's form, beside the rest. */
+static void put_anthropic(json_t **v) {
+    char when[40];
+    const time_t made = (time_t)json_integer_value(json_object_get(*v, "created"));
+    struct tm day;
+    size_t n = gmtime_r(&made, &day) ? strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &day) : 0;
+    tn_json_set(v, "type", tn_json_string("model", 5));
+    tn_json_set(v, "display_name", json_incref(json_object_get(*v, "id")));
+    tn_json_set(v, "created_at", tn_json_string(when, n));
+}
+
 static result models(const tn_api_call *a) {
-    return tn_api_json(a, 200,
-                       tn_json_pack("{s:s, s:o}", "object", "list", "data", tn_models_list(a->models, NULL)));
+    json_t *all = tn_models_list(a->models, NULL), *list = all;
+    const size_t n = json_array_size(all);
+    if (is_anthropic(a)) {
+        list = all ? json_array() : NULL;
+        for (size_t i = 0; i < n; i++) {
+            json_t *one = json_incref(json_array_get(all, i));
+            put_anthropic(&one);
+            tn_json_append(&list, one);
+        }
+    }
+    json_t *v = tn_json_pack("{s:s, s:o}", "object", "list", "data", list);
+    if (is_anthropic(a)) {
+        json_t *first = json_object_get(json_array_get(all, 0), "id"),
+               *last = n ? json_object_get(json_array_get(all, n - 1), "id") : NULL;
+        tn_json_set(&v, "has_more", json_false());
+        tn_json_set(&v, "first_id", first ? json_incref(first) : json_null());
+        tn_json_set(&v, "last_id", last ? json_incref(last) : json_null());
+        json_decref(all);
+    }
+    return tn_api_json(a, 200, v);
 }
 
 static result one_model(const tn_api_call *a, const char *name) {
     json_t *v = tn_models_list(a->models, name);
+    if (v && is_anthropic(a)) put_anthropic(&v);
     return v ? tn_api_json(a, 200, v) : tn_api_refuse(a, 404, "there is no model '%.80s'", name);
 }
 
@@ -62,21 +98,58 @@ static json_t *piece_of(const tern_engine *e, int32_t id) {
     return bytes;
 }
 
+/* Tokens of a text after those that are there. */
+static tern_status put_tokens(const tern_engine *e, const json_t *text, bool special, bool parses,
+                              int32_t **ids, size_t *n, tern_error *err) {
+    const size_t n_bytes = json_string_length(text), cap = n_bytes + 16;
+    size_t more = 0;
+    int32_t *grown = realloc(*ids, (*n + cap) * sizeof **ids);
+    TN_FAIL_IF(!grown, err, TERN_E_MEMORY, "no memory for the tokens");
+    *ids = grown;
+    TN_TRY(tern_tokenize(e, json_string_value(text), n_bytes, special, parses, grown + *n, cap, &more, err));
+    *n += more;
+    return TERN_OK;
+}
+
+/* The content is a text, or a list of texts and tokens. */
+static tern_status tokens_of(const tern_engine *e, const json_t *body, int32_t **ids, size_t *n,
+                             tern_error *err) {
+    const json_t *content = json_object_get(body, "content");
+    const bool special = json_is_true(json_object_get(body, "add_special")),
+               parses = !json_is_false(json_object_get(body, "parse_special"));
+    tern_model_info info;
+    tern_engine_info(e, &info);
+    if (json_is_string(content)) return put_tokens(e, content, special, parses, ids, n, err);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *x = json_array_get(content, i);
+        if (json_is_string(x)) {
+            TN_TRY(put_tokens(e, x, special && !i, parses, ids, n, err));
+            continue;
+        }
+        const json_int_t id = json_is_integer(x) ? json_integer_value(x) : -1;
+        TN_FAIL_IF(id < 0 || id >= info.n_vocab, err, TERN_E_INVALID,
+                   "content[%zu] is neither a text nor a token of this model: want 0 to %d", i,
+                   info.n_vocab - 1);
+        int32_t *grown = realloc(*ids, (*n + 1) * sizeof **ids);
+        TN_FAIL_IF(!grown, err, TERN_E_MEMORY, "no memory for the tokens");
+        (*ids = grown)[(*n)++] = (int32_t)id;
+    }
+    return TERN_OK;
+}
+
 static result tokenize(const tn_api_call *a, const json_t *body) {
     const json_t *t = json_object_get(body, "content");
     bool pieces = json_is_true(json_object_get(body, "with_pieces"));
     const tern_engine *e;
     result ok;
-    if (!json_is_string(t)) return tn_api_refuse(a, 400, "'content' must be a text");
+    if (!json_is_string(t) && !json_is_array(t))
+        return tn_api_refuse(a, 400, "'content' must be a text, or a list of texts and tokens");
     tn_served *model = model_of(a, body, &e, &ok);
     if (!model) return ok;
-    size_t n = json_string_length(t), n_ids = 0, cap = n + 16;
-    int32_t *ids = malloc(cap * sizeof *ids);
+    size_t n_ids = 0;
+    int32_t *ids = NULL;
     tern_error err = {0};
-    tern_status st =
-        ids ? tern_tokenize(e, json_string_value(t), n, json_is_true(json_object_get(body, "add_special")),
-                            !json_is_false(json_object_get(body, "parse_special")), ids, cap, &n_ids, &err)
-            : tn_fail(&err, TERN_E_MEMORY, "no memory for the tokens");
+    tern_status st = tokens_of(e, body, &ids, &n_ids, &err);
     json_t *list = json_array();
     for (size_t i = 0; st == TERN_OK && i < n_ids; i++) {
         json_t *id = json_integer(ids[i]);
@@ -293,6 +366,8 @@ static const struct {
               {"POST", "/completion", completion},
               {"POST", "/v1/responses", tn_api_responses},
               {"POST", "/responses", tn_api_responses},
+              {"POST", "/v1/responses/input_tokens", tn_api_count_response},
+              {"POST", "/responses/input_tokens", tn_api_count_response},
               {"POST", "/infill", tn_api_infill},
               {"POST", "/v1/messages", messages},
               {"POST", "/v1/messages/count_tokens", tn_api_count_tokens},
@@ -349,7 +424,8 @@ result tn_api_route(const tn_api_call *a, const char *url, const char *method) {
     bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
     const char *wants = NULL;
     if (!strncmp(url, "/v1/rag/", 8)) return tn_api_rag(a, url + 7, method);
-    if (!strncmp(url, "/v1/responses/", 14)) return one_response(a, url + 14, method);
+    if (!strncmp(url, "/v1/responses/", 14) && strcmp(url + 14, "input_tokens") != 0)
+        return one_response(a, url + 14, method);
     for (size_t i = 0; i < 2; i++) {
         size_t n = strlen(of_models[i]);
         if (strncmp(url, of_models[i], n) != 0) continue;

@@ -4,7 +4,7 @@
  * neither the queue nor the connection. What was said so far stands in tn_said, which the worker changes
  * until the answer has ended and nobody afterwards.
  *
- *   BEGIN  PROGRESS*  (TEXT | THOUGHT | CALL ARGUMENTS* (CALLED | BROKEN) | TOKEN)*  END
+ *   BEGIN  PROGRESS*  PROMPT?  (TEXT | THOUGHT | CALL ARGUMENTS* (CALLED | BROKEN) | TOKEN)*  END
  *
  * Several answers to one request (choices, prompts) are several tn_said, each with its events; whole and tail
  * write what belongs to all of them. */
@@ -13,6 +13,7 @@
 
 #include "server/bytes.h"
 #include "server/request.h"
+#include "server/scores.h"
 
 typedef struct tn_said {
     const tn_request *r;
@@ -29,6 +30,7 @@ typedef struct tn_said {
     size_t n_calls, n_broken; /* n_broken of them were begun and are none, and have "broken": true */
     json_t *logprobs;         /* one of tn_said_logprob a token; a stream takes them out as it sends them */
     json_t *tokens;           /* their numbers, where the request wants them */
+    tn_scores scores;         /* of the prompt, where it wants those */
     tern_generate_result res;
     const char *stopped_by; /* one of r->stop, or NULL */
     double prefill_s;
@@ -38,14 +40,16 @@ typedef struct tn_said {
     void *user;       /* of whoever brought its own sink */
     /* the sink's own */
     size_t n_sent, n_tokens_sent; /* of text; of tokens */
+    tn_place place;               /* in the text, of the next token */
     char block;                   /* the kind of the open block, or 0 */
     int n_blocks, n_events;
     json_t *items; /* blocks that are whole; owned, or NULL */
 } tn_said;
 
 typedef enum tn_saying_kind {
-    TN_SAYS_BEGIN,     /* what is known of the prompt is known: said.n_ids, n_cached */
-    TN_SAYS_PROGRESS,  /* n_read tokens of the prompt are read; for requests that want it */
+    TN_SAYS_BEGIN,    /* what is known of the prompt is known: said.n_ids, n_cached */
+    TN_SAYS_PROGRESS, /* n_read tokens of the prompt are read; for requests that want it */
+    TN_SAYS_PROMPT, /* all of it is read, and said.scores has its log-probabilities; for requests that want them */
     TN_SAYS_TEXT,      /* more text */
     TN_SAYS_THOUGHT,   /* more of a thought */
     TN_SAYS_CALL,      /* a call begins: the last of said.calls */

@@ -26,6 +26,12 @@ static json_t *line(const tn_said *s, json_t *part, const char *text, size_t n, 
     return v;
 }
 
+/* The log-probabilities that wait to be told, or all of a whole reply. Takes list, which may be NULL. */
+static json_t *with_logprobs(json_t *v, json_t *list) {
+    if (list) tn_json_set(&v, "logprobs", list);
+    return v;
+}
+
 static json_t *message(const char *text, size_t n) {
     return tn_json_pack("{s:s, s:s%}", "role", "assistant", "content", text, n);
 }
@@ -91,13 +97,14 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     json_t *v;
     switch (e->kind) {
     case TN_SAYS_TEXT:
-        return put(out, line(s, is_chat(s) ? message(e->text, e->n) : NULL, e->text, e->n, false));
-    case TN_SAYS_THOUGHT: return put(out, thought_line(s, e->text, e->n));
-    case TN_SAYS_CALLED: return put(out, call_line(s));
+        v = line(s, is_chat(s) ? message(e->text, e->n) : NULL, e->text, e->n, false);
+        return put(out, with_logprobs(v, tn_said_waiting(s)));
+    case TN_SAYS_THOUGHT: return put(out, with_logprobs(thought_line(s, e->text, e->n), tn_said_waiting(s)));
+    case TN_SAYS_CALLED: return put(out, with_logprobs(call_line(s), tn_said_waiting(s)));
     case TN_SAYS_END:
         v = line(s, is_chat(s) ? message("", 0) : NULL, "", 0, true);
         put_figures(s, &v);
-        return put(out, v);
+        return put(out, with_logprobs(v, tn_said_waiting(s)));
     default: return true;
     }
 }
@@ -138,7 +145,7 @@ static json_t *whole(tn_said *const *all, size_t n) {
     json_t *v = line(s, m, s->text.p ? s->text.p : "", s->text.n, true);
     if (!is_chat(s) && s->thought.n) tn_json_set(&v, "thinking", tn_said_text(&s->thought));
     put_figures(s, &v);
-    return v;
+    return with_logprobs(v, s->r->logprobs ? json_incref(s->logprobs) : NULL);
 }
 
 const tn_sink tn_sink_ollama_chat = {.prefix = "ollama-",

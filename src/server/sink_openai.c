@@ -46,44 +46,38 @@ static json_t *with_sources(const tn_said *s, json_t *f) {
     return f;
 }
 
-/* Completions have lists, where `text` begins at some offset of the whole. */
-static json_t *lists_of(tn_said *s, const json_t *list) {
-    json_t *tokens = json_array(), *logprobs = json_array(), *tops = json_array(), *offsets = json_array();
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *t = json_array_get(list, i);
-        const bool drawn = s->r->drawn_probs; /* whose numbers are told in their place */
-        const char *key = drawn ? "prob" : "logprob";
-        const json_t *all = json_object_get(t, drawn ? "top_probs" : "top_logprobs");
-        json_t *top = json_object();
-        for (size_t k = 0; k < json_array_size(all); k++) {
-            const json_t *one = json_array_get(all, k);
-            tn_json_set(&top, json_string_value(json_object_get(one, "token")),
-                        json_incref(json_object_get(one, key)));
-        }
-        tn_json_append(&tokens, json_incref(json_object_get(t, "token")));
-        tn_json_append(&logprobs, json_incref(json_object_get(t, key)));
-        tn_json_append(&tops, top);
-        tn_json_append(&offsets, json_integer((json_int_t)s->n_sent));
-        s->n_sent += json_array_size(json_object_get(t, "bytes"));
-    }
-    return tn_json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", logprobs, "top_logprobs",
-                        tops, "text_offset", offsets);
-}
-
-static json_t *logprobs_of(tn_said *s, json_t *list) { /* takes list */
-    if (is_chat(s)) return tn_json_pack("{s:o}", "content", list);
-    json_t *v = lists_of(s, list);
-    tn_json_set(&v, "content", list); /* as llama.cpp's server has them */
-    return v;
-}
-
 /* What a text that begins with its prompt has in front. */
 static tern_status echoed(const tn_said *s, char **text, size_t *n) {
     const json_t *p = s->r->prompt;
     *n = json_string_length(p);
     if (!json_is_string(p)) return tn_ids_text(s->e, s->ids, s->n_ids, text, n, NULL);
-    *text = strdup(json_string_value(p));
+    *text = malloc(*n + 1);
+    if (*text) memcpy(*text, json_string_value(p), *n + 1);
     return *text ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* Completions have lists: those of the prompt, where it has any and they are wanted, then of the answer's tokens. */
+static json_t *lists_of(tn_said *s, bool prompt, const json_t *list) {
+    tn_score_lists x;
+    char *text = NULL;
+    size_t n;
+    tn_score_lists_begin(&x);
+    bool ok = !prompt || echoed(s, &text, &n) == TERN_OK;
+    if (ok && prompt) tn_score_lists_prompt(&x, &s->scores, s->e, s->ids, s->n_ids, text, n, &s->place);
+    free(text);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        tn_score_lists_token(&x, s->e, json_array_get(list, i), s->r->drawn_probs, &s->place);
+    json_t *v = tn_score_lists_end(&x);
+    if (ok) return v;
+    json_decref(v);
+    return NULL;
+}
+
+static json_t *logprobs_of(tn_said *s, bool prompt, json_t *list) { /* takes list */
+    if (is_chat(s)) return tn_json_pack("{s:o}", "content", list);
+    json_t *v = lists_of(s, prompt, list);
+    tn_json_set(&v, "content", list); /* as llama.cpp's server has them: of the answer alone */
+    return v;
 }
 
 static json_t *call_of(const tn_said *s, size_t i, const char *arguments) {
@@ -106,7 +100,7 @@ static bool put_choice(const tn_said *s, json_t *c, tn_bytes *out) { /* takes c 
 static bool put_delta(tn_said *s, json_t *d, json_t *lps, tn_bytes *out) {
     json_t *c =
         tn_json_pack("{s:i, s:o, s:o}", "index", (int)s->choice, "delta", d, "finish_reason", json_null());
-    if (lps) tn_json_set(&c, "logprobs", logprobs_of(s, lps));
+    if (lps) tn_json_set(&c, "logprobs", logprobs_of(s, false, lps));
     return put_choice(s, c, out);
 }
 
@@ -119,7 +113,7 @@ static bool put_text(tn_said *s, const char *field, const char *text, size_t n, 
     }
     json_t *c = tn_json_pack("{s:i, s:s%, s:o}", "index", (int)s->choice, "text", text, n, "finish_reason",
                              json_null());
-    if (lps) tn_json_set(&c, "logprobs", logprobs_of(s, lps));
+    if (lps) tn_json_set(&c, "logprobs", logprobs_of(s, false, lps));
     return put_choice(s, c, out);
 }
 
@@ -157,10 +151,13 @@ static bool put_end(const tn_said *s, tn_bytes *out) { /* with timings where no 
 
 static bool put_echo(tn_said *s, tn_bytes *out) {
     char *text = NULL;
-    size_t n;
-    bool ok = echoed(s, &text, &n) == TERN_OK && put_text(s, NULL, text, n, out);
+    size_t n = 0;
+    if (echoed(s, &text, &n) != TERN_OK) return false;
+    json_t *c = tn_json_pack("{s:i, s:s%, s:o}", "index", (int)s->choice, "text", text, n, "finish_reason",
+                             json_null());
+    if (s->r->scores) tn_json_set(&c, "logprobs", logprobs_of(s, true, json_array()));
     free(text);
-    return ok;
+    return put_choice(s, c, out);
 }
 
 static bool put_progress(const tn_said *s, tn_bytes *out) {
@@ -171,7 +168,9 @@ static bool put_progress(const tn_said *s, tn_bytes *out) {
 
 static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     switch (e->kind) {
-    case TN_SAYS_BEGIN: return is_chat(s) ? put_role(s, out) : !s->r->echo || put_echo(s, out);
+    case TN_SAYS_BEGIN:
+        return is_chat(s) ? put_role(s, out) : !s->r->echo || s->r->scores || put_echo(s, out);
+    case TN_SAYS_PROMPT: return put_echo(s, out);
     case TN_SAYS_PROGRESS: return put_progress(s, out);
     case TN_SAYS_TEXT: return put_text(s, "content", e->text, e->n, out);
     case TN_SAYS_THOUGHT: return put_text(s, "reasoning_content", e->text, e->n, out);
@@ -240,7 +239,8 @@ static json_t *whole(tn_said *const *all, size_t n) {
         tn_said *s = all[i];
         json_t *c = tn_json_pack("{s:i, s:o, s:s}", "index", (int)s->choice, is_chat(s) ? "message" : "text",
                                  is_chat(s) ? message(s) : text_of(s), "finish_reason", reason(s));
-        tn_json_set(&c, "logprobs", s->r->logprobs ? logprobs_of(s, json_incref(s->logprobs)) : json_null());
+        tn_json_set(&c, "logprobs",
+                    s->r->logprobs ? logprobs_of(s, s->r->scores, json_incref(s->logprobs)) : json_null());
         set_check(&c, s);
         tn_json_append(&list, c);
     }

@@ -126,8 +126,10 @@ static tern_status borrow(tern_session *s, tern_grammar *g, tern_error *err) {
 
 void tn_constraint_release(tern_session *s) {
     tn_constraint *c = &s->constraint;
+    if (c->in_use) (void)tn_grammar_unless(c->in_use, NULL);
     c->active = false;
     c->in_use = NULL;
+    c->unless = NULL;
     if (c->lent) atomic_store(&c->lent->busy, false);
     c->lent = NULL;
 }
@@ -173,6 +175,7 @@ tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, t
         TN_FAIL_IF(!c->shaped, err, TERN_E_MEMORY, "no memory for masked logits");
     }
     const char *after = o->grammar_after ? o->grammar_after : is_thinking(s) ? "</think>" : NULL;
+    (void)tn_grammar_unless(c->in_use, c->unless); /* else the grammar holds for all answers */
     TN_TRY(tn_grammar_begin(c->in_use, after, err));
     c->active = true;
     return TERN_OK;

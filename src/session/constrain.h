@@ -14,7 +14,9 @@ typedef struct tn_constraint {
     tern_grammar *lent; /* the caller's own, while the running generate uses it; NULL: none */
     tn_grammar *in_use; /* one of both */
     bool active;        /* in the running generate */
-    float *shaped;      /* [n_vocab] */
+    const char *
+        unless; /* borrowed: an answer that begins with this keeps to no grammar (tn_grammar_unless); NULL: none */
+    float *shaped; /* [n_vocab] */
 } tn_constraint;
 
 /* Compiles the grammar of the options for e's vocabulary; NULL: they name none, or one that tn_constraint_use

@@ -165,6 +165,7 @@ static bool take(tern_answer *g, const float *logits) {
     s->n_drawn = g->sampler.n_drawn;
     if (!g->res.n_tokens) g->t0 = tn_now_s();
     if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
+        s->ended_with = g->token;
         g->res.reason = g->end;
         return false;
     }
@@ -347,6 +348,7 @@ tern_status tern_answer_open(tern_session *s, const tern_generate_options *opt, 
     TN_FAIL_IF(!g, err, TERN_E_MEMORY, "no memory to decode");
     *out = g;
     s->answering = true;
+    s->ended_with = -1;
     g->s = s;
     g->o = o;
     g->res.reason = TERN_STOP_LENGTH;

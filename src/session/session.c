@@ -213,6 +213,7 @@ static tern_status score_rows(tern_session *s, int32_t n_rows, size_t done, cons
     }
     while (i < n_rows) {
         int32_t n = n_rows - i < TN_SCORE_ROWS ? n_rows - i : TN_SCORE_ROWS;
+        tn_pause_here(s->pause);
         TN_TRY(logits_of(s, i, n, s->score_logits, err));
         for (int32_t j = 0; j < n; j++) {
             bool more = scorer->on_logits(scorer->user, done + (size_t)(i + j),
@@ -341,10 +342,11 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
 tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err) {
     tern_session *s = p->s;
     if (p->done == p->n) return TERN_OK;
-    return next_piece(p, s->evaluator->ops->chunk_rows(s->evaluator, s->n_tok), NULL, err);
+    return next_piece(p, s->evaluator->ops->chunk_rows(s->evaluator, s->n_tok), p->scorer, err);
 }
 
 void tn_session_pauses(tern_session *s, const tn_pause *pause) {
+    s->pause = pause;
     s->evaluator->ops->pauses(s->evaluator, pause);
 }
 
@@ -534,6 +536,22 @@ tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_to
     return begin_pieces(s, prompt + same, n_tok - same, out, err);
 }
 
+static tern_status score_room(tern_session *s, tern_error *err) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    if (s->score_logits) return TERN_OK;
+    s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_SCORE_ROWS * n_vocab, sizeof(float));
+    TN_FAIL_IF(!s->score_logits, err, TERN_E_MEMORY, "no memory for the logits of %d positions",
+               TN_SCORE_ROWS);
+    return TERN_OK;
+}
+
+tern_status tn_prefill_score(tn_prefill *p, const tn_scorer *scorer, tern_error *err) {
+    assert(!p->done);
+    TN_TRY(score_room(p->s, err));
+    p->scorer = scorer;
+    return TERN_OK;
+}
+
 tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, size_t first,
                                bool (*on_logits)(void *, size_t, const float *), void *user,
                                tern_error *err) {
@@ -541,12 +559,7 @@ tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_
     TN_FAIL_IF(n_tok == 0 || !prompt || !on_logits, err, TERN_E_INVALID,
                "scoring needs tokens and a callback");
     TN_TRY(check_writes(s, err));
-    if (!s->score_logits) {
-        s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS,
-                                   TN_SCORE_ROWS * (size_t)s->e->model->h.n_vocab, sizeof(float));
-        TN_FAIL_IF(!s->score_logits, err, TERN_E_MEMORY, "no memory for the logits of %d positions",
-                   TN_SCORE_ROWS);
-    }
+    TN_TRY(score_room(s, err));
     tn_session_truncate(s, 0);
     const tn_scorer scorer = {.first = first, .on_logits = on_logits, .user = user};
     return tn_session_append(s, prompt, n_tok, &scorer, err);

@@ -47,6 +47,8 @@ struct tern_session {
     const struct tn_candidate *drawn;
     size_t n_drawn;
     const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
+    int32_t ended_with;     /* the token of an end that the last answer drew; -1: it ended otherwise */
+    const tn_pause *pause;  /* borrowed; NULL: never */
 };
 
 /* Receives the logits of appended positions from first on. */
@@ -71,11 +73,14 @@ typedef struct tn_prefill {
     const int32_t *tokens; /* borrowed: the tokens still to evaluate */
     size_t n, done;
     bool calibrates;
+    const tn_scorer *scorer; /* borrowed; NULL: nobody wants the logits */
 } tn_prefill;
 
 /* Keeps the session's common beginning with the prompt and plans the rest; n == 0: nothing is left. */
 tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
                              tern_error *err);
+/* Before its first chunk: the logits of its tokens are given out as they are read, TN_SCORE_ROWS at a time. Borrows scorer. */
+tern_status tn_prefill_score(tn_prefill *p, const tn_scorer *scorer, tern_error *err);
 /* Evaluates one more chunk; at the end the session has the last token's logits. After a failure or a cancel
  * the finished chunks stay. Nothing else may change the session in between. */
 tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);

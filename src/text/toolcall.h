@@ -90,6 +90,8 @@ tern_status tn_tools_schema(const json_t *tools, const char *name, tn_call_form 
                             tern_error *err);
 /* Returns what a model writes before a call, for prompts that end where a call must begin; "" for none. */
 const char *tn_tools_prefix(tn_call_form form);
+/* Returns what calls begin with, and nothing else does; NULL: a call is not told from other JSON by its beginning. */
+const char *tn_tools_mark(tn_call_form form);
 /* Writes messages with calls and results as plain text, after a system message with the tools. The caller
  * owns *out. */
 tern_status tn_tools_as_text(const json_t *messages, const json_t *tools, json_t **out, tern_error *err);

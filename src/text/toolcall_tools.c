@@ -159,6 +159,16 @@ const char *tn_tools_prefix(tn_call_form form) {
     return form == TN_CALLS_HERMES ? "<tool_call>\n" : form == TN_CALLS_MISTRAL ? "[TOOL_CALLS]" : "";
 }
 
+const char *tn_tools_mark(tn_call_form form) {
+    switch (form) {
+    case TN_CALLS_HERMES: return "<tool_call>";
+    case TN_CALLS_MISTRAL: return "[TOOL_CALLS]";
+    case TN_CALLS_GEMMA: return "<start_function_call>";
+    case TN_CALLS_LFM2: return "<|tool_call_start|>";
+    default: return NULL;
+    }
+}
+
 /* ---- as text --------------------------------------------------------------------------------------- */
 
 static void put_json(tn_sb *b, const json_t *v) {

@@ -1,5 +1,5 @@
-/* A prompt that is paused between its parts: others are read and written meanwhile, and every text has the bits that it
- * has alone. For a file's floats, a file's blocks and a package, with attention full and sparse, on one thread and three. */
+/* A prompt that is paused between its parts, with its logits: others are read and written meanwhile, and every text has
+ * the bits that it has alone. For a file's floats, a file's blocks and a package, with attention full and sparse, on one thread and three. */
 #include "session/session.h"
 
 #include <setjmp.h>
@@ -42,6 +42,30 @@ static void run(void *user) {
     u->n_run++;
 }
 
+/* Logits of every position of the long prompt. */
+typedef struct rows {
+    float *at;
+    size_t n_vocab, n;
+} rows;
+
+static bool keep(void *user, size_t i, const float *logits) {
+    rows *r = user;
+    assert_int_equal(i, r->n++);
+    memcpy(r->at + i * r->n_vocab, logits, r->n_vocab * sizeof *logits);
+    return true;
+}
+
+/* A chunk at a time, as a server reads it. */
+static void read_scored(tern_session *s, rows *out) {
+    const tn_scorer scorer = {.on_logits = keep, .user = out};
+    tn_prefill p;
+    tern_error err;
+    must(tn_prefill_begin(s, prompt, N_LONG, &p, &err), &err);
+    must(tn_prefill_score(&p, &scorer, &err), &err);
+    while (p.done < p.n) must(tn_prefill_chunk(&p, &err), &err);
+    assert_int_equal(out->n, N_LONG);
+}
+
 static void check(const char *path, bool sparse, int32_t n_threads, int every) {
     tern_options *o;
     tern_error err;
@@ -54,16 +78,19 @@ static void check(const char *path, bool sparse, int32_t n_threads, int every) {
     const size_t n = (size_t)info.n_vocab, bytes = n * sizeof(float);
     tern_session *a = fixture_session(e, N_CTX, "none"), *b = fixture_session(e, N_CTX, "none");
     float *alone = malloc(bytes), *want = malloc(3 * bytes);
+    rows scored = {malloc(N_LONG * bytes), n, 0}, paused = {malloc(N_LONG * bytes), n, 0};
     must(tern_session_prefill(a, prompt, N_LONG, &err), &err);
     memcpy(alone, tern_session_logits(a), bytes);
+    must(tern_session_score(a, prompt, N_LONG, 0, keep, &scored, &err), &err);
     for (int i = 0; i < 3; i++) memcpy(want + (size_t)i * n, speak(b, prompt + 100 + i), bytes);
     tern_session_close(&a);
     a = fixture_session(e, N_CTX, "none");
     urgent u = {.s = b, .every = every, .want = want, .n_vocab = n};
     const tn_pause pause = {.wanted = wanted, .run = run, .user = &u};
     tn_session_pauses(a, &pause);
-    must(tern_session_prefill(a, prompt, N_LONG, &err), &err);
+    read_scored(a, &paused);
     assert_memory_equal(tern_session_logits(a), alone, bytes);
+    assert_memory_equal(paused.at, scored.at, N_LONG * bytes);
     print_message("%d threads%s: %d pauses of %d times asked\n", n_threads, sparse ? ", sparse" : "", u.n_run,
                   u.n_asked);
     assert_true(u.n_run > 1);
@@ -73,6 +100,8 @@ static void check(const char *path, bool sparse, int32_t n_threads, int every) {
     assert_int_equal(u.n_run, n_run);
     free(alone);
     free(want);
+    free(scored.at);
+    free(paused.at);
     tern_session_close(&a);
     tern_session_close(&b);
     tern_engine_close(&e);

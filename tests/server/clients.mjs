@@ -81,6 +81,9 @@ const anthropic = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 })
     const shaped = await openai.responses.parse({ ...asked, max_output_tokens: 200, text: { format: { type: "json_schema", name: "w", strict: true, schema: parameters } } });
     assert.ok(JSON.parse(shaped.output_text).days >= 1);
     assert.equal((await openai.responses.retrieve(response.id)).id, response.id);
+    assert.equal((await openai.responses.inputTokens.count({ model: "tern-tiny", input: asked.input })).input_tokens, response.usage.input_tokens);
+    const scored = (await openai.completions.create({ model: "tern-tiny", prompt: "Once upon a time", echo: true, logprobs: 1, max_tokens: 1 })).choices[0].logprobs;
+    assert.ok(scored.token_logprobs[0] === null && scored.token_logprobs.length === scored.tokens.length && scored.tokens[0] === "Once");
     console.log("openai ok");
 }
 
@@ -109,6 +112,10 @@ const anthropic = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 })
     const turns = [user, { role: "assistant", content: called.content }, { role: "user", content: [{ type: "tool_result", tool_use_id: use.id, content: "Rain." }] }];
     assert.ok((await anthropic.messages.create({ ...ask, tools, messages: turns })).content);
     assert.ok((await anthropic.messages.countTokens({ model: "tern-tiny", messages: [user] })).input_tokens > 0);
+    const known = [];
+    for await (const m of anthropic.models.list()) known.push([m.id, m.type, m.display_name, typeof m.created_at]);
+    assert.deepEqual(known, [["tern-tiny", "model", "tern-tiny", "string"]]);
+    assert.equal((await anthropic.models.retrieve("tern-tiny")).display_name, "tern-tiny");
     await assert.rejects(anthropic.messages.create({ ...ask, messages: [] }), (e) => e instanceof Anthropic.BadRequestError && /at least one message/.test(e.message));
     console.log("anthropic ok");
 }
@@ -135,6 +142,9 @@ const anthropic = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 })
     assert.ok(JSON.parse((await ollama.chat({ ...ask, format: parameters, options: { num_predict: 200 } })).message.content).days >= 1);
     assert.ok((await ollama.generate({ model: "tern-tiny", prompt: "Once", options: ask.options })).response);
     assert.equal((await ollama.embed({ model: "tern-tiny", input: ["a cat", "a dog"] })).embeddings.length, 2);
+    const told = await ollama.generate({ model: "tern-tiny", prompt: "Once", raw: true, logprobs: true, top_logprobs: 2, options: ask.options });
+    assert.equal(told.logprobs.map((t) => t.token).join(""), told.response);
+    assert.equal(told.logprobs[0].top_logprobs.length, 2);
     assert.equal((await ollama.ps()).models.length, 1);
     await assert.rejects(ollama.chat({ ...ask, format: "xml" }), (e) => /'format'/.test(e.message));
     await assert.rejects(ollama.pull({ model: "x" }), (e) => e.status_code === 501);

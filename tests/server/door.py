@@ -186,7 +186,7 @@ def texts(s):
     same(("".join(r["tokens"]), [len(t) for t in r["top_logprobs"]], len(r["token_logprobs"])), (want, [2] * 4, 4), r)
     same(r["text_offset"], [sum(len(t) for t in r["tokens"][:i]) for i in range(4)], "offsets")
     assert all(abs(t[k] - lp) < 1e-5 for t, k, lp in zip(r["top_logprobs"], r["tokens"], r["token_logprobs"])), r
-    for more, words in (({"suffix": "the end"}, "does not fill in"), ({"echo": True, "logprobs": 1}, "'echo' with 'logprobs'"), ({"prompt": [[]]}, "'prompt'"), ({"prompt": []}, "'prompt'"), ({"prompt": [10**8]}, "which the model has not")):
+    for more, words in (({"suffix": "the end"}, "does not fill in"), ({"prompt": [[]]}, "'prompt'"), ({"prompt": []}, "'prompt'"), ({"prompt": [10**8]}, "which the model has not")):
         status, e = s.json("/v1/completions", dict(ask, **more))
         assert status == 400 and words in e["error"]["message"], e
     # an answer that is begun goes on

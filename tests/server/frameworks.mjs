@@ -3,6 +3,7 @@
 import { spawn, spawnSync } from "node:child_process";
 import { createInterface } from "node:readline";
 import assert from "node:assert/strict";
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { Output, embedMany, generateText, isStepCount, streamText, tool } from "ai";
 import { ChatOpenAI, OpenAIEmbeddings } from "@langchain/openai";
@@ -56,7 +57,7 @@ await check("ai: a tool that must be called", async () => {
     assert.equal(r.toolCalls[0].toolName, "weather");
     assert.match(r.toolResults[0].output, /^Rain in /);
 });
-const says_ = createOpenAICompatible({ name: "tern", baseURL: saying + "/v1" })("say");
+const says_ = createOpenAICompatible({ name: "tern", baseURL: saying + "/v1", supportsStructuredOutputs: true })("say");
 const add = tool({ inputSchema: z.object({ a: z.number(), b: z.number() }), execute: async (v) => String(v.a + v.b) });
 await check("ai: a tool that is called by itself, and the answer after it", async () => {
     const r = await generateText({ model: says_, prompt: "A", tools: { add }, stopWhen: isStepCount(3), maxRetries: 0 });
@@ -74,12 +75,48 @@ await check("ai: the same, streamed, its arguments in pieces", async () => {
     assert.ok(pieces.length >= 2, JSON.stringify(pieces));
     assert.match(said, /It is five\.$/);
 });
+for (const [what, use] of [["ai", says_], ["ai, openai", createOpenAI({ baseURL: saying + "/v1", apiKey: "none" })("say")]])
+    await check(`${what}: a tool, and then an object`, async () => {
+        const shape = z.object({ sum: z.number().int().min(0).max(99) });
+        const r = await generateText({ model: use, prompt: "Q", temperature: 0, tools: { add }, output: Output.object({ schema: shape }), stopWhen: isStepCount(3), maxRetries: 0 });
+        assert.deepEqual(r.steps[0].toolCalls.map((c) => [c.toolName, c.input]), [["add", { a: 3, b: 2 }]]);
+        assert.ok(shape.parse(r.output));
+    });
 await check("ai: embedMany", async () => {
     const r = await embedMany({ model: provider.embeddingModel("tern-tiny"), values: ["a cat", "a dog"], maxRetries: 0 });
     assert.equal(r.embeddings.length, 2);
 });
 await check("ai: an error", async () => {
     await assert.rejects(generateText({ ...asked, prompt: "word ".repeat(9000) }), (e) => e.statusCode === 400 && /context/.test(e.message));
+});
+
+// its own package for OpenAI asks for Responses, and names earlier items by their ids
+const responses = createOpenAI({ baseURL: url + "/v1", apiKey: "none" }), sent = [];
+const responds = createOpenAI({ baseURL: saying + "/v1", apiKey: "none", fetch: (u, o) => { sent.push(o.body); return fetch(u, o); } });
+await check("ai, openai: generateText", async () => {
+    assert.equal((await generateText({ ...asked, model: responses("tern-tiny") })).text, text);
+});
+await check("ai, openai: an object", async () => {
+    assert.ok(city.parse((await generateText({ ...asked, model: responses("tern-tiny"), maxOutputTokens: 200, output: Output.object({ schema: city }) })).output));
+});
+await check("ai, openai: a tool, and the answer after it", async () => {
+    const r = await generateText({ model: responds("say"), prompt: "A", tools: { add }, stopWhen: isStepCount(3), maxRetries: 0 });
+    assert.equal(r.text, "It is five.");
+    assert.equal(r.steps.length, 2);
+    const again = await generateText({ model: responds("say"), messages: [{ role: "user", content: "A" }, ...r.response.messages, { role: "user", content: "d" }], maxRetries: 0 });
+    assert.equal(again.text, "A list.");
+    assert.match(sent.at(-1), /"item_reference","id":"msg_/);
+});
+await check("ai, openai: the same, streamed", async () => {
+    const r = streamText({ model: responds("say"), prompt: "A", tools: { add }, stopWhen: isStepCount(3), maxRetries: 0 });
+    let said = "";
+    for await (const part of r.textStream) said += part;
+    assert.match(said, /It is five\.$/);
+});
+await check("ai, openai: a chat, a completion and embeddings", async () => {
+    assert.equal((await generateText({ ...asked, model: responses.chat("tern-tiny") })).text, text);
+    assert.ok((await generateText({ ...asked, model: responses.completion("tern-tiny") })).text);
+    assert.equal((await embedMany({ model: responses.embedding("tern-tiny"), values: ["a cat"], maxRetries: 0 })).embeddings.length, 1);
 });
 
 // ---- LangChain's

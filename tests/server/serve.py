@@ -393,6 +393,8 @@ def wrong(s):
         ("/v1/chat/completions", {"messages": [user], "response_format": {"type": "json_schema", "json_schema": {"schema": {"$dynamicRef": "#a"}}}}, 400, "'$dynamicRef' is not supported"),
         ("/completion", {"prompt": "x", "json_schema": {"type": "array", "uniqueItems": True}}, 400, "'uniqueItems' is not supported"),
         ("/v1/chat/completions", {"messages": [user], "stream": True, "json_schema": {"enum": []}}, 400, "no text fits"),
+        ("/v1/chat/completions", {"messages": [user], "json_schema": {"type": "integer", "multipleOf": 0}}, 400, "'multipleOf' must be a number above 0"),
+        ("/completion", {"prompt": "x", "json_schema": {"type": "number", "multipleOf": -2}}, 400, "'multipleOf' must be a number above 0"),
         ("/v1/completions", {"prompt": "word " * 20000}, 400, "context"),
         ("/v1/completions", {"prompt": ["a", {}]}, 400, "a list of tokens and texts"),
         ("/detokenize", {"tokens": [10**9]}, 400, "no token"),

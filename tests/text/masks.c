@@ -23,6 +23,7 @@ static tn_rng rng;
 static uint64_t seed;
 static tn_tokenizer *tok;
 static tn_gvocab *vocab;
+static const char *mark; /* in place of the grammar, or NULL */
 
 static size_t random_piece(char *out) {
     static const char *const parts[] = {"a",
@@ -144,6 +145,7 @@ static tn_grammar *open_grammar(const char *text) {
                                     : tn_grammar_open_schema(&ctx, text, strlen(text), &g, &err);
     if (st == TERN_OK) st = tn_grammar_bind(g, vocab, &err);
     if (st != TERN_OK) fail_msg("%s: %s", text, err.message);
+    assert_true(tn_grammar_unless(g, mark));
     assert_int_equal(tn_grammar_begin(g, NULL, &err), TERN_OK);
     return g;
 }
@@ -208,6 +210,44 @@ static void rich(void **state) {
         for (int k = 0; k < n_walks; k++) compare(all[i], 14);
 }
 
+/* A text that may begin with a mark in place of the grammar: the same walks, into the mark and behind it. */
+static void marks(void **state) {
+    (void)state;
+    static const char object[] = "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}";
+    static const char *const all[] = {"a", "e ", "ab", "the mark"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        mark = all[i];
+        for (int k = 0; k < 6; k++) compare(object, 14);
+        tn_grammar *g = open_grammar(object);
+        tern_error err = {0};
+        const uint64_t *mask;
+        const int32_t whole = tn_tokenizer_find(tok, mark);
+        if (whole >= 0) assert_true(tn_grammar_take(g, whole));
+        for (const char *p = mark; *p && whole < 0; p++) {
+            assert_false(tn_grammar_can_end(g));
+            assert_true(tn_grammar_take(g, *p)); /* tokens below 256 are bytes */
+        }
+        assert_true(tn_grammar_can_end(g) && !tn_grammar_must_end(g));
+        assert_true(tn_grammar_take(g, '}') && tn_grammar_take(g, 0xff));
+        assert_int_equal(tn_grammar_mask(g, &mask, &err), TERN_OK);
+        assert_true(mask[(N_TOKENS - 1) >> 6] >> ((N_TOKENS - 1) & 63) & 1); /* the end */
+        bool forced = false;
+        int32_t id = 'x';
+        assert_int_equal(tn_grammar_take_within(g, &id, 0, &forced, &err), TERN_OK);
+        assert_true(!forced && id == 'x');
+        /* once words of the grammar have begun there is no mark, and none where the grammar begins like it */
+        assert_int_equal(tn_grammar_begin(g, NULL, &err), TERN_OK);
+        assert_true(tn_grammar_take(g, '{') && !tn_grammar_take(g, *mark));
+        assert_false(tn_grammar_unless(g, "{x"));
+        assert_int_equal(tn_grammar_begin(g, NULL, &err), TERN_OK);
+        assert_true(tn_grammar_take(g, '{') && tn_grammar_take(g, '}'));
+        assert_int_equal(tn_grammar_begin(g, NULL, &err), TERN_OK);
+        assert_false(tn_grammar_take(g, *mark));
+        tn_grammar_close(&g);
+    }
+    mark = NULL;
+}
+
 /* Characters as the vocabulary counts them, against a decoder. */
 static void characters(void **state) {
     (void)state;
@@ -238,6 +278,7 @@ static void characters(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rich), cmocka_unit_test(characters)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rich), cmocka_unit_test(marks),
+                                       cmocka_unit_test(characters)};
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

@@ -224,6 +224,10 @@ static void refused(void **state) {
         {"{\"type\":\"object\",\"required\":[\"a\"],\"additionalProperties\":false}", "no text fits"},
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
          "no text fits"},
+        {"{\"type\":\"integer\",\"multipleOf\":0}", "'multipleOf' must be a number above 0"},
+        {"{\"type\":\"number\",\"multipleOf\":-0.5}", "'multipleOf' must be a number above 0"},
+        {"{\"type\":\"string\",\"multipleOf\":\"2\"}", "'multipleOf' must be a number above 0"},
+        {"{\"not\":{\"items\":{\"multipleOf\":-1}}}", "'multipleOf' must be a number above 0"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         tern_error err = {0};

@@ -332,7 +332,8 @@ static tern_status ends_within(tn_grammar *g, size_t left, bool planned, bool *f
     uint32_t state = g->at.is_free ? g->start : g->at.state;
     size_t lacks = g->at.is_free ? g->n_after - g->at.matched : 0;
     uint64_t bytes = (cost_of_state(g, state, &best) >> BYTE_SHIFT) + lacks;
-    *fits = e->all_bytes && bytes <= left;
+    *fits =
+        g->at.n_mark || (e->all_bytes && bytes <= left); /* a text behind a mark has no form to complete */
     if (*fits && !planned) return TERN_OK;
     *fits = false;
     if (bytes > TEXT_MAX) return TERN_OK;

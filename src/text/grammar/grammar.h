@@ -33,6 +33,9 @@ tern_status tn_grammar_bind(tn_grammar *g, const tn_gvocab *v, tern_error *err);
 /* Starts a new text. With `after` the text is free up to and including `after` and the white space that
  * follows, and no token may end the text before that. With NULL the grammar applies at once. */
 tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err);
+/* From the next begin on, a text that begins with `mark`, where the grammar would begin, is free to its end. NULL: none.
+ * Returns false where the grammar itself can begin with the mark's first byte: then nothing changes. */
+bool tn_grammar_unless(tn_grammar *g, const char *mark);
 /* mask[id / 64] >> id % 64 & 1 tells that token id may come next, for v->n_vocab bits. Valid until the next
  * call. End tokens are included where the grammar can end. Fails if no token is allowed: the vocabulary then
  * lacks what the grammar requires. */

@@ -12,6 +12,8 @@ typedef struct tn_gplace {
     size_t matched; /* bytes of `after` */
     bool is_free;
     uint32_t space_left; /* bytes of white space that may still be skipped */
+    bool fresh;          /* the text may still begin with `unless` */
+    size_t n_mark;       /* bytes of `unless` that it has; all of them: it is free to its end */
 } tn_gplace;
 
 struct tn_grammar {
@@ -31,7 +33,10 @@ struct tn_grammar {
     /* free text in front */
     char *after;
     size_t n_after, *fall; /* Knuth-Morris-Pratt */
-    uint32_t *cross;       /* tokens that can hold an end of `after` and more after it */
+    const char *unless;    /* borrowed, or NULL */
+    size_t n_unless;
+    bool one_mark;   /* a token of the vocabulary is all of it */
+    uint32_t *cross; /* tokens that can hold an end of `after` and more after it */
     size_t n_cross, cap_cross;
 };
 

@@ -130,21 +130,32 @@ static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c ==
 
 bool tn_grammar_follow(tn_grammar *g, tn_gplace *at, const char *p, size_t n) {
     for (size_t i = 0; i < n; i++) {
+        if (at->n_mark) {
+            if (at->n_mark == g->n_unless) return true;
+            if (p[i] != g->unless[at->n_mark++]) return false;
+            continue;
+        }
         if (at->is_free) {
             at->matched = match_on(g, at->matched, p[i]);
             if (at->matched < g->n_after) continue;
             at->is_free = false;
             at->space_left = SPACE_MAX;
             at->state = g->start;
+            at->fresh = g->unless != NULL;
             continue;
         }
         uint32_t to = tn_gmachine_step(&g->m, at->state, g->m.prog.class_of[(uint8_t)p[i]]);
         if (to == TN_GS_DEAD) {
+            if (at->fresh && p[i] == *g->unless) {
+                at->n_mark = 1;
+                continue;
+            }
             if (!at->space_left || !is_space(p[i])) return false;
             at->space_left--;
             continue;
         }
         at->space_left = 0;
+        at->fresh = false;
         at->state = to;
     }
     return true;
@@ -200,6 +211,36 @@ static void space_mask(tn_grammar *g) {
     }
 }
 
+/* ---- a mark in place of the grammar -------------------------------------------------------------------- */
+
+bool tn_grammar_unless(tn_grammar *g, const char *mark) {
+    const bool may =
+        mark && *mark && tn_gmachine_step(&g->m, g->start, g->m.prog.class_of[(uint8_t)*mark]) == TN_GS_DEAD;
+    g->unless = may ? mark : NULL;
+    g->n_unless = may ? strlen(mark) : 0;
+    g->one_mark = may && g->v && tn_tokenizer_find(g->v->tok, mark) >= 0;
+    return may || !mark;
+}
+
+static bool is_loose(const tn_grammar *g) { return g->at.n_mark && g->at.n_mark == g->n_unless; }
+
+/* Whether a token that leads to this place may. Where one token is the mark, a model writes it with that, and its parts
+ * are other text. */
+static bool may_mark(const tn_grammar *g, const tn_gplace *to) {
+    return !g->one_mark || g->at.n_mark || !to->n_mark || to->n_mark == g->n_unless;
+}
+
+/* Adds the tokens with which the mark begins, goes on or ends. A control token may be all of it. */
+static void mark_mask(tn_grammar *g) {
+    for (uint32_t id = 0; id < g->v->tok->n_vocab; id++) {
+        size_t n;
+        const char *p = (const char *)tn_tok_text(g->v->tok, id, &n);
+        tn_gplace at = g->at;
+        if (n && tn_grammar_follow(g, &at, p, n) && at.n_mark && may_mark(g, &at))
+            g->mask[id >> 6] |= 1ull << (id & 63);
+    }
+}
+
 /* ---- the grammar's place --------------------------------------------------------------------------- */
 
 tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err) {
@@ -225,7 +266,7 @@ tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err) 
         }
         TN_TRY(find_cross(g, err));
     }
-    g->at = (tn_gplace){.state = g->start, .is_free = n > 0};
+    g->at = (tn_gplace){.state = g->start, .is_free = n > 0, .fresh = !n && g->unless};
     tn_ending_forget(g->ending);
     return tn_gmachine_status(&g->m, err);
 }
@@ -238,6 +279,18 @@ static bool forget_states(tn_grammar *g) {
     return g->m.st == TERN_OK;
 }
 
+/* Of a place where the text may begin with the mark, has begun with it, or is free behind it. */
+static tern_status mask_of_mark(tn_grammar *g, tern_error *err) {
+    const bool loose = is_loose(g), begins = !g->at.n_mark;
+    memset(g->mask, loose ? 0xff : 0, g->n_words * sizeof *g->mask);
+    if (begins) compute(g);
+    if (begins && g->at.space_left) space_mask(g);
+    if (!loose) mark_mask(g);
+    for (size_t id = g->v->tok->n_vocab; loose && id < g->n_words * 64; id++)
+        g->mask[id >> 6] &= ~(1ull << (id & 63));
+    return tn_gmachine_status(&g->m, err);
+}
+
 tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *err) {
     TN_FAIL_IF(!g->v, err, TERN_E_INVALID, "the grammar has no vocabulary yet");
     TN_TRY(tn_gmachine_status(&g->m, err));
@@ -248,6 +301,7 @@ tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *er
         free_mask(g);
         return tn_gmachine_status(&g->m, err);
     }
+    if (g->at.fresh || g->at.n_mark) return mask_of_mark(g, err);
     uint64_t *kept = g->m.states[g->at.state].mask;
     if (kept && !g->at.space_left) {
         *mask = kept;
@@ -277,19 +331,22 @@ bool tn_grammar_take(tn_grammar *g, int32_t id) {
     if (id < 0 || (uint32_t)id >= t->n_vocab) return false;
     if (tn_tokenizer_is_end(t, id)) return tn_grammar_can_end(g);
     tn_token_type ty = tn_tok_type(t, (uint32_t)id);
-    if (!g->at.is_free && ty != TN_TOKEN_NORMAL && ty != TN_TOKEN_USER && ty != TN_TOKEN_BYTE) return false;
+    const bool is_text = ty == TN_TOKEN_NORMAL || ty == TN_TOKEN_USER || ty == TN_TOKEN_BYTE;
     size_t n;
     const char *p = (const char *)tn_tok_text(t, (uint32_t)id, &n);
     tn_gplace at = g->at;
-    if ((!n && !g->at.is_free) || !tn_grammar_follow(g, &at, p, n)) return false;
+    if ((!n && !g->at.is_free && !is_loose(g)) || !tn_grammar_follow(g, &at, p, n)) return false;
+    if ((!is_text && !g->at.is_free && !at.n_mark) || !may_mark(g, &at)) return false;
     g->at = at;
     return true;
 }
 
-bool tn_grammar_can_end(const tn_grammar *g) { return !g->at.is_free && g->m.states[g->at.state].accept; }
+bool tn_grammar_can_end(const tn_grammar *g) {
+    return g->at.n_mark ? is_loose(g) : !g->at.is_free && g->m.states[g->at.state].accept;
+}
 
 bool tn_grammar_must_end(const tn_grammar *g) {
-    return tn_grammar_can_end(g) && !g->m.states[g->at.state].n_readers && !g->at.space_left;
+    return !g->at.n_mark && tn_grammar_can_end(g) && !g->m.states[g->at.state].n_readers && !g->at.space_left;
 }
 
 bool tn_grammar_accepts(tn_grammar *g, const char *text, size_t n_bytes) {

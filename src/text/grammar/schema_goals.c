@@ -122,7 +122,9 @@ static bool empty_object(const json_t *v) { return json_is_object(v) && !json_ob
 
 bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types) {
     const char *name;
-    json_t *v;
+    json_t *v = json_object_get(schema, "multipleOf");
+    if (v && !(json_number_value(v) > 0)) /* also of what is no number */
+        tn_sc_fail(c, TERN_E_INVALID, "'multipleOf' must be a number above 0");
     json_object_foreach((json_t *)(uintptr_t)schema, name, v) {
         char what[160];
         size_t i = 0, n = sizeof keywords / sizeof *keywords;

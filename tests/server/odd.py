@@ -1,0 +1,210 @@
+"""Requests that are seldom, but rightly, sent: forms of OpenAI's, Anthropic's, Ollama's and llama.cpp's APIs that one plain answer does not touch."""
+import calendar
+import json
+import os
+import sys
+import tempfile
+import time
+
+from served import Server, same
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixture"))
+import saying  # noqa: E402
+
+USER = {"role": "user", "content": "Say a word."}
+ANTHROPIC = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+SHORT = {"max_tokens": 6, "temperature": 0}
+
+
+def chat(s, messages=(USER,), **more):
+    status, r = s.json("/v1/chat/completions", dict(SHORT, messages=list(messages), **more))
+    same(status, 200, r)
+    return r["choices"][0]["message"]["content"]
+
+
+def text(s, path="/v1/completions", **more):
+    status, r = s.json(path, dict({"prompt": "Once upon a time", "n_predict": 6, "temperature": 0}, **more))
+    same(status, 200, r)
+    return r["content"] if path == "/completion" else r["choices"][0]["text"]
+
+
+def openai(s):
+    plain = chat(s)
+    # what a model refused with comes back as it was said, in a part or a field of its own
+    said = chat(s, [USER, {"role": "assistant", "content": "I cannot."}, USER])
+    for m in ({"content": [{"type": "refusal", "refusal": "I cannot."}]}, {"content": None, "refusal": "I cannot."}, {"refusal": "I cannot."},
+              {"content": "I cannot.", "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": []}):
+        same(chat(s, [USER, dict(m, role="assistant"), USER]), said, m)
+    status, e = s.json("/v1/chat/completions", dict(SHORT, messages=[USER, {"role": "assistant", "content": None, "refusal": None}]))
+    assert status == 400 and "has no content" in e["error"]["message"], e
+    # fields of a client that sends all it knows
+    nulls = ("temperature", "top_p", "n", "stop", "stream", "stream_options", "tools", "tool_choice", "response_format", "logit_bias", "seed", "user", "logprobs", "top_logprobs", "parallel_tool_calls", "presence_penalty",
+             "frequency_penalty", "max_completion_tokens", "modalities", "audio", "reasoning_effort", "metadata", "store")
+    same(chat(s, **dict.fromkeys(nulls), top_k=1), plain, "nulls")
+    same(chat(s, tools=[], tool_choice="auto"), plain, "no tools, and a choice among them")
+    same(chat(s, max_tokens=6.0, n=1.0, top_k=40.0), plain, "whole numbers with a point")
+    same(chat(s, stop=""), plain, "an empty field for no stop text")
+    same(chat(s, stop=["", ""]), plain, "empty fields")
+    same(chat(s, stop=["", plain[3:5]]), plain[:3], "one of them is not empty")
+    same(chat(s, grammar=""), plain, "no grammar")
+    # all bits of a seed count
+    hot = [chat(s, temperature=2, top_k=0, top_p=1, min_p=0, max_tokens=24, seed=x) for x in (2**63 - 1, 2**63 - 1, 2**63 - 2, 7, 7.0, -2**62)]
+    same((hot[0], hot[3]), (hot[1], hot[4]), "the same seed")
+    assert hot[3] != hot[0] != hot[2] and hot[5] not in hot[:5], hot
+    status, r = s.json("/v1/chat/completions", b"\xef\xbb\xbf" + json.dumps(dict(SHORT, messages=[USER])).encode())
+    same((status, r["choices"][0]["message"]["content"]), (200, plain), "UTF-8 with a mark, as editors of Windows write files")
+    same(s.ask("POST", "/v1/chat/completions?api-version=1", dict(SHORT, messages=[USER]), {"Content-Type": "text/plain"})[0], 200, "another type, and a query")
+
+
+def responses(s):
+    r = s.json("/v1/responses", {"input": "Say a word.", "max_output_tokens": 6, "temperature": 0})[1]
+    said, item = r["output"][0]["content"][0]["text"], r["output"][0]
+    # the Vercel AI SDK names items of earlier responses in place of sending them
+    again = {"max_output_tokens": 6, "temperature": 0}
+    words = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": said}, {"role": "user", "content": "One more."}]
+    want = s.json("/v1/responses", dict(again, input=words))[1]["output"][0]["content"]
+    named = [words[0], {"type": "item_reference", "id": item["id"]}, words[2]]
+    same(s.json("/v1/responses", dict(again, input=named))[1]["output"][0]["content"], want, "an item by its id")
+    for bad, status, what in ((dict(named[1], id="msg_0"), 404, "no item 'msg_0'"), (dict(named[1], id=None), 400, "needs an id"), (dict(named[1], id=item["id"] + "0"), 404, "no item"), (dict(named[1], id=r["id"]), 404, "no item")):
+        got, e = s.json("/v1/responses", dict(again, input=[words[0], bad, words[2]]))
+        assert got == status and what in e["error"]["message"], e
+    s.ask("DELETE", "/v1/responses/" + r["id"])
+    same(s.json("/v1/responses", dict(again, input=named))[0], 404, "an item of a response that is erased")
+    tool = {"type": "function", "name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+    r = s.json("/v1/responses", {"input": "Hi", "tools": [tool], "tool_choice": "required", "max_output_tokens": 60})[1]
+    call = r["output"][-1]
+    same(call["type"], "function_call", r)
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "noon"}
+    both = [s.json("/v1/responses", dict(again, tools=[tool], input=[{"role": "user", "content": "Hi"}, c, result]))[1]["output"][0]["content"] for c in (call, {"type": "item_reference", "id": call["id"]})]
+    same(both[0], both[1], "a call by its id")
+    # tokens are counted as they would be read
+    n = s.json("/v1/responses", dict(again, input=words, instructions="Be brief."))[1]["usage"]["input_tokens"]
+    for path in ("/v1/responses/input_tokens", "/responses/input_tokens"):
+        same(s.json(path, {"input": words, "instructions": "Be brief."}), (200, {"object": "response.input_tokens", "input_tokens": n}), path)
+    status, e = s.json("/v1/responses/input_tokens", {"input": 3})
+    assert status == 400 and "'input'" in e["error"]["message"], e
+    same(s.ask("GET", "/v1/responses/input_tokens")[0], 405, "counting wants POST")
+    back = [words[0], {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": said, "annotations": [], "logprobs": []}]}, words[2]]
+    same(s.json("/v1/responses", dict(again, input=back, include=["reasoning.encrypted_content"], truncation="disabled", text={}, reasoning={"effort": None, "summary": "auto"}, stream_options=None))[1]["output"][0]["content"], want, "an output item as it was sent")
+    c = s.connection()
+    c.request("POST", "/v1/responses", json.dumps(dict(again, input="Hi", top_logprobs=2, include=["message.output_text.logprobs", "reasoning.encrypted_content"])))
+    r = c.getresponse()
+    same((r.status, sorted(r.headers["X-Tern-Ignored"].split(", "))), (200, ["include.message.output_text.logprobs", "top_logprobs"]), "log-probabilities are not told there, and it is said")
+    c.close()
+
+
+def anthropic(s):
+    status, r = s.json("/v1/models?limit=1000", headers=ANTHROPIC)
+    m = r["data"][0]
+    same((status, r["has_more"], r["first_id"], r["last_id"], m["type"], m["display_name"]), (200, False, m["id"], m["id"], "model", m["id"]), r)
+    same(calendar.timegm(time.strptime(m["created_at"], "%Y-%m-%dT%H:%M:%SZ")), m["created"], "when it was made")
+    one = s.json("/v1/models/" + m["id"], headers=ANTHROPIC)[1]
+    same({k: one[k] for k in ("id", "type", "display_name", "created_at")}, {k: m[k] for k in ("id", "type", "display_name", "created_at")}, "one model")
+    assert "display_name" not in s.json_get("/v1/models")["data"][0] and "has_more" not in s.json_get("/v1/models"), "OpenAI's form stays"
+
+    def said(**more):
+        status, r = s.json("/v1/messages", dict(SHORT, **dict({"messages": [USER]}, **more)), ANTHROPIC)
+        same(status, 200, r)
+        return r["content"]
+    plain = said()
+    same(said(system=[], metadata={"user_id": "u"}, service_tier="standard_only", container=None, mcp_servers=[], thinking={"type": "disabled"}, stop_sequences=[], top_k=0), plain, "fields that change nothing")
+    same(said(system=""), plain, "an empty system prompt is none")
+    same(said(**dict.fromkeys(("system", "stop_sequences", "tools", "tool_choice", "top_k", "top_p", "stream", "metadata", "thinking"))), plain, "nulls")
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "clock", "input": {}}]}
+    tools = [{"type": "custom", "name": "clock", "description": "d", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}]
+    got = [said(tools=tools, messages=[USER, call, {"role": "user", "content": [dict({"type": "tool_result", "tool_use_id": "a"}, **c)]}]) for c in ({}, {"content": ""}, {"content": []})]
+    same(got, [got[0]] * 3, "a result without words")
+    same(said(messages=[{"role": "user", "content": [{"type": "text", "text": "Say"}]}, {"role": "user", "content": [{"type": "text", "text": "a word.", "citations": None}]}]),
+         said(messages=[{"role": "user", "content": "Say"}, {"role": "user", "content": "a word."}]), "two of the user")
+
+
+def ollama(s):
+    ask = {"model": "tern-tiny", "messages": [USER], "stream": False, "options": {"num_predict": 5, "temperature": 0}}
+    want = s.json("/v1/chat/completions", {"messages": [USER], "max_tokens": 5, "temperature": 0, "logprobs": True, "top_logprobs": 2})[1]["choices"][0]
+    r = s.json("/api/chat", dict(ask, logprobs=True, top_logprobs=2))[1]
+    same((r["message"]["content"], r["logprobs"]), (want["message"]["content"], want["logprobs"]["content"]), "log-probabilities")
+    r = s.json("/api/chat", dict(ask, logprobs=True))[1]
+    same([(t["token"], t["logprob"]) for t in r["logprobs"]], [(t["token"], t["logprob"]) for t in want["logprobs"]["content"]], "without others")
+    assert "logprobs" not in s.json("/api/chat", ask)[1], "not asked for"
+    status, data = s.ask("POST", "/api/chat", dict(ask, stream=True, logprobs=True, top_logprobs=2))
+    parts = [t for x in data.decode().splitlines() for t in json.loads(x).get("logprobs", [])]
+    same((status, parts), (200, want["logprobs"]["content"]), "streamed")
+    once = s.json("/v1/completions", {"prompt": "Once upon", "max_tokens": 4, "temperature": 0, "logprobs": 1})[1]["choices"][0]
+    raw = {"model": "tern-tiny", "prompt": "Once upon", "raw": True, "stream": False, "options": {"num_predict": 4, "temperature": 0}}
+    r = s.json("/api/generate", dict(raw, logprobs=True, top_logprobs=1))[1]
+    same((r["response"], r["logprobs"]), (once["text"], once["logprobs"]["content"]), "of a prompt that is raw")
+    for bad in ({"logprobs": "yes"}, {"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 2}):
+        status, e = s.json("/api/chat", dict(ask, **bad))
+        assert status == 400 and "logprobs" in e["error"], e
+    # requests without texts load the model
+    for body in ({"input": ""}, {"input": []}, {}):
+        same(s.json("/api/embed", dict(body, model="tern-tiny")), (200, {"model": "tern-tiny", "embeddings": []}), body)
+    for body in ({"prompt": ""}, {}):
+        same(s.json("/api/embeddings", dict(body, model="tern-tiny")), (200, {"embedding": []}), body)
+    plain = s.json("/api/chat", ask)[1]["message"]
+    for more in ({"format": ""}, dict.fromkeys(("format", "tools", "keep_alive", "think")), {"keep_alive": "-1m"}, {"keep_alive": "1h30m"}, {"tools": []}, {"messages": [dict(USER, images=[])]}, {"model": "tern-tiny:latest"}):
+        same(s.json("/api/chat", dict(ask, **more))[1]["message"], plain, more)
+
+
+def llama(s):
+    want = text(s, "/completion")
+    silent = {"grammar": "", "stop": [""], "cache_prompt": True, "id_slot": -1, "n_keep": 0, "image_data": [], "samplers": ["top_k"], "grammar_lazy": False, "grammar_triggers": [], "preserved_tokens": [], "mirostat": 0}
+    same(text(s, "/completion", **silent), want, "fields of a client that sends all it knows")
+    r = s.json("/completion", {"prompt": "Once upon a time", "n_predict": 6, "temperature": 0, "n_cmpl": 2})[1]
+    same([x["content"] for x in r], [want, want], "n by llama.cpp's word")
+    status, e = s.json("/completion", {"prompt": "x", "n_cmpl": 0})
+    assert status == 400 and "'n_cmpl'" in e["error"]["message"], e
+    ids = s.json("/tokenize", {"content": "Once upon"})[1]["tokens"]
+    same(s.json("/tokenize", {"content": ["Once", ids[1], " upon", 3]})[1]["tokens"], [ids[0], ids[1], ids[1], 3], "texts and tokens")
+    same(s.json("/tokenize", {"content": []})[1]["tokens"], [], "none")
+    for bad in ({"content": [10**9]}, {"content": [None]}, {"content": 3}, {}):
+        status, e = s.json("/tokenize", bad)
+        assert status == 400 and "content" in e["error"]["message"], e
+    same(text(s, "/completion", prompt=ids + [" a time"]), want, "a prompt of tokens and texts")
+    same(text(s, "/completion", prompt={"prompt_string": "Once upon a time", "multimodal_data": []}), want, "a prompt that is an object")
+
+
+def format_and_tools():
+    """A format holds for words. A model that has tools may call them before, and need not."""
+    folder = tempfile.TemporaryDirectory()
+    path = os.path.join(folder.name, "say.gguf")
+    saying.write(path, {"A": ['<tool_call>{"name": "add", ', '"arguments": {"a": 2, "b": 3}}', "</tool_call>"], "5": ["It is five."], "T": ["<tool", "_call>", "{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 1}}", "</tool_call> "],
+                        "U": ["<toolbox>"]})
+    s = Server("--cache-size", "0", model=path)
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"], "additionalProperties": False}}}
+    shape = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["sum"], "additionalProperties": False}
+    ask = {"tools": [tool], "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": shape}}, "max_tokens": 200, "temperature": 0}
+
+    def choice(letter, **more):
+        return s.json("/v1/chat/completions", dict(ask, messages=[{"role": "user", "content": letter}], **more))[1]["choices"][0]
+    for letter, arguments in (("A", {"a": 2, "b": 3}), ("T", {"a": 1, "b": 1})):
+        c = choice(letter)
+        same((c["finish_reason"], json.loads(c["message"]["tool_calls"][0]["function"]["arguments"])), ("tool_calls", arguments), c)
+        assert "schema_check" not in c, c
+        events = s.events("/v1/chat/completions", dict(ask, messages=[{"role": "user", "content": letter}]))
+        pieces = [f["function"].get("arguments", "") for e in events for x in e["choices"] for f in x["delta"].get("tool_calls", [])]
+        same(json.loads("".join(pieces)), arguments, "streamed")
+    turns = [{"role": "user", "content": "A"}, dict(choice("A")["message"]), {"role": "tool", "tool_call_id": "x", "content": "5"}]
+    turns[2]["tool_call_id"] = turns[1]["tool_calls"][0]["id"]
+    for messages, more in ((turns, {}), ([{"role": "user", "content": "U"}], {}), ([{"role": "user", "content": "A"}], {"tool_choice": "none"}), ([{"role": "user", "content": "A"}], {"tools": []})):
+        # every token but the table's is as likely as another, and "<" comes before "{"
+        c = s.json("/v1/chat/completions", dict(ask, messages=messages, logit_bias=[["<", False]], **more))[1]["choices"][0]
+        assert 0 <= json.loads(c["message"]["content"])["sum"] <= 99 and "tool_calls" not in c["message"], c
+    # a keyword that is checked afterwards is checked of words alone
+    late = {"response_format": {"type": "json_object", "schema": dict(shape, minProperties=1)}}
+    assert "schema_check" not in choice("A", **late), "of a call"
+    same(choice("5", logit_bias=[["<", False]], **late)["schema_check"], {"checked": "minProperties", "fits": True}, "of words")
+    r = s.json("/api/chat", {"model": "say", "messages": [{"role": "user", "content": "A"}], "tools": [tool], "format": shape, "stream": False})[1]
+    same(r["message"]["tool_calls"][0]["function"]["arguments"], {"a": 2, "b": 3}, "in Ollama's form")
+    r = s.json("/v1/responses", {"input": "A", "tools": [dict(tool["function"], type="function")], "text": {"format": {"type": "json_schema", "name": "x", "schema": shape}}, "max_output_tokens": 200})[1]
+    same(r["output"][0]["type"], "function_call", "in Responses")
+    s.stop()
+
+
+server = Server("--cache-size", "0")
+for check in (openai, responses, anthropic, ollama, llama):
+    check(server)
+    print(check.__name__, "ok", flush=True)
+server.stop()
+format_and_tools()
+print("format_and_tools ok")
