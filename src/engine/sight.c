@@ -140,7 +140,7 @@ static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, t
         "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in pieces, and "
         "they see each other");
     TN_FAIL_IF(
-        tn_tower_any_size(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
+        tn_tower_has_axes(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
         "pictures of Qwen's encoders need a model whose rope has three axes, and the file of this one (%s) "
         "says nothing about them%s",
         h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");

@@ -92,6 +92,8 @@ static const tn_synth_shape shapes[] = {
     {"tiny-mistral3", "mistral3", 3, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-5f, true, .yarn = 16,
      .orig_ctx = 256, .spread = true},
     {"tiny-lfm2", "lfm2", 6, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, true, .conv_len = 3, .spread = true},
+    {"tiny-lfm2+sees", "lfm2", 6, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, true, .conv_len = 3,
+     .spread = true, .sees = 4},
     {"tiny-lfm2moe", "lfm2moe", 6, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, true, .conv_len = 3,
      .n_experts = 8, .n_used = 3, .n_ff_exp = 48, .n_dense = 2, .spread = true},
     {"tiny-qwen3next",

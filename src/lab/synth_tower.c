@@ -18,26 +18,37 @@ typedef struct tower {
     float eps;
     uint64_t
         deep; /* layers that are read beside the last one, a bit each; of windows: which layers have none */
+    int32_t between; /* what the projector's first linear gives; 0: as much as it reads */
+    bool normed;     /* LFM2-VL: a layer norm before it */
 } tower;
 
 #define DEEP_5_11_17 (1 << 5 | 1 << 11 | 1 << 17)
 
 /* Sizes are as the models' published configurations have them; the last are for tests, odd in every way. */
 static const tower towers[] = {
-    {"smolvlm-256m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 576, 2048, 1e-6f, 0},
-    {"smolvlm-500m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 960, 2048, 1e-6f, 0},
-    {"smolvlm-2.2b-mmproj", TN_TOWER_IDEFICS3, 27, 16, 1152, 4304, 384, 14, 3, 2048, 1536, 1e-6f, 0},
-    {"tiny-smolvlm-mmproj", TN_TOWER_IDEFICS3, 2, 2, 32, 64, 32, 8, 2, 64, 64, 1e-6f, 0},
-    {"tiny-idefics3-mmproj", TN_TOWER_IDEFICS3, 3, 3, 36, 52, 47, 5, 3, 40, 94, 1e-5f, 0},
-    {"gemma3-4b-mmproj", TN_TOWER_GEMMA3, 27, 16, 1152, 4304, 896, 14, 4, 2560, 896, 1e-6f, 0},
-    {"tiny-gemma3-mmproj", TN_TOWER_GEMMA3, 2, 2, 32, 64, 32, 4, 2, 64, 32, 1e-6f, 0},
-    {"qwen3-vl-2b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2048, 0, 1e-6f, DEEP_5_11_17},
-    {"qwen3-vl-4b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2560, 0, 1e-6f, DEEP_5_11_17},
-    {"qwen3.5-0.8b-mmproj", TN_TOWER_QWEN3VL, 12, 12, 768, 3072, 768, 16, 2, 1024, 0, 1e-6f, 0},
-    {"qwen2.5-vl-3b-mmproj", TN_TOWER_QWEN25VL, 32, 16, 1280, 3420, 560, 14, 2, 2048, 0, 1e-6f, 8},
-    {"tiny-qwen25vl-mmproj", TN_TOWER_QWEN25VL, 3, 2, 80, 44, 56, 14, 2, 64, 0, 1e-6f, 2},
-    {"tiny-qwen3vl-mmproj", TN_TOWER_QWEN3VL, 3, 2, 32, 48, 40, 8, 2, 64, 0, 1e-6f, 1 << 0 | 1 << 2},
-    {"tiny-qwen35-mmproj", TN_TOWER_QWEN3VL, 2, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, 0},
+    {"smolvlm-256m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 576, 2048, 1e-6f, .deep = 0},
+    {"smolvlm-500m-mmproj", TN_TOWER_IDEFICS3, 12, 12, 768, 3072, 512, 16, 4, 960, 2048, 1e-6f, .deep = 0},
+    {"smolvlm-2.2b-mmproj", TN_TOWER_IDEFICS3, 27, 16, 1152, 4304, 384, 14, 3, 2048, 1536, 1e-6f, .deep = 0},
+    {"tiny-smolvlm-mmproj", TN_TOWER_IDEFICS3, 2, 2, 32, 64, 32, 8, 2, 64, 64, 1e-6f, .deep = 0},
+    {"tiny-idefics3-mmproj", TN_TOWER_IDEFICS3, 3, 3, 36, 52, 47, 5, 3, 40, 94, 1e-5f, .deep = 0},
+    {"gemma3-4b-mmproj", TN_TOWER_GEMMA3, 27, 16, 1152, 4304, 896, 14, 4, 2560, 896, 1e-6f, .deep = 0},
+    {"tiny-gemma3-mmproj", TN_TOWER_GEMMA3, 2, 2, 32, 64, 32, 4, 2, 64, 32, 1e-6f, .deep = 0},
+    {"qwen3-vl-2b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2048, 0, 1e-6f,
+     .deep = DEEP_5_11_17},
+    {"qwen3-vl-4b-mmproj", TN_TOWER_QWEN3VL, 24, 16, 1024, 4096, 768, 16, 2, 2560, 0, 1e-6f,
+     .deep = DEEP_5_11_17},
+    {"qwen3.5-0.8b-mmproj", TN_TOWER_QWEN3VL, 12, 12, 768, 3072, 768, 16, 2, 1024, 0, 1e-6f, .deep = 0},
+    {"qwen2.5-vl-3b-mmproj", TN_TOWER_QWEN25VL, 32, 16, 1280, 3420, 560, 14, 2, 2048, 0, 1e-6f, .deep = 8},
+    {"tiny-qwen25vl-mmproj", TN_TOWER_QWEN25VL, 3, 2, 80, 44, 56, 14, 2, 64, 0, 1e-6f, .deep = 2},
+    {"tiny-qwen3vl-mmproj", TN_TOWER_QWEN3VL, 3, 2, 32, 48, 40, 8, 2, 64, 0, 1e-6f, .deep = 1 << 0 | 1 << 2},
+    {"tiny-qwen35-mmproj", TN_TOWER_QWEN3VL, 2, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, .deep = 0},
+    {"lfm2-vl-450m-mmproj", TN_TOWER_LFM2, 12, 12, 768, 3072, 256, 16, 2, 1024, 0, 1e-6f, .between = 2560,
+     .normed = true},
+    {"lfm2-vl-1.6b-mmproj", TN_TOWER_LFM2, 26, 16, 1152, 4304, 256, 16, 2, 2048, 0, 1e-6f, .between = 2560,
+     .normed = true},
+    {"tiny-lfm2vl-mmproj", TN_TOWER_LFM2, 2, 2, 32, 64, 20, 4, 2, 64, 0, 1e-6f, .between = 96,
+     .normed = true},
+    {"tiny-lfm2.5vl-mmproj", TN_TOWER_LFM2, 3, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, .between = 700},
 };
 
 static const tower *tower_of(const char *name) {
@@ -118,18 +129,26 @@ static void linear(writing *x, int layer, const char *name, int32_t n, int32_t k
 
 /* Two products of neighbours side by side. */
 static void merger(writing *x, const char *fc1, const char *fc2) {
+    const int32_t wide = x->t->width * x->t->shuffle * x->t->shuffle,
+                  between = x->t->between ? x->t->between : wide;
+    linear(x, -1, fc1, between, wide, 1);
+    linear(x, -1, fc2, x->t->out, between, 1);
+}
+
+/* The layer norm of neighbours side by side. */
+static void merger_norm(writing *x, const char *name) {
     const int32_t wide = x->t->width * x->t->shuffle * x->t->shuffle;
-    linear(x, -1, fc1, wide, wide, 1);
-    linear(x, -1, fc2, x->t->out, wide, 1);
+    char full[40];
+    snprintf(full, sizeof full, "%s.weight", name);
+    vector(x, -1, full, wide, 1, 0.2f);
+    snprintf(full, sizeof full, "%s.bias", name);
+    vector(x, -1, full, wide, 0, 0.2f);
 }
 
 static void deep_merger(writing *x, int layer) {
-    const int32_t wide = x->t->width * x->t->shuffle * x->t->shuffle;
-    char name[40], other[40];
-    snprintf(name, sizeof name, "v.deepstack.%d.norm.weight", layer);
-    vector(x, -1, name, wide, 1, 0.2f);
-    snprintf(name, sizeof name, "v.deepstack.%d.norm.bias", layer);
-    vector(x, -1, name, wide, 0, 0.2f);
+    char name[32], other[32];
+    snprintf(name, sizeof name, "v.deepstack.%d.norm", layer);
+    merger_norm(x, name);
     snprintf(name, sizeof name, "v.deepstack.%d.fc1", layer);
     snprintf(other, sizeof other, "v.deepstack.%d.fc2", layer);
     merger(x, name, other);
@@ -146,12 +165,12 @@ static void norm(writing *x, int layer, const char *name) {
 
 static void all_tensors(writing *x) {
     const tower *t = x->t;
-    const bool any_size = tn_tower_any_size(t->kind), windows = t->kind == TN_TOWER_QWEN25VL;
+    const bool film = tn_tower_has_axes(t->kind), windows = t->kind == TN_TOWER_QWEN25VL;
     const uint64_t width = (uint64_t)t->width, patch = (uint64_t)t->patch,
                    side = (uint64_t)(t->image / t->patch);
     tensor(x, "v.patch_embd.weight", 4, (uint64_t[]){width, 3, patch, patch}, 0,
            1.5f / sqrtf(3 * (float)(patch * patch)));
-    if (any_size) /* the second moment of a film */
+    if (film) /* its second moment */
         tensor(x, "v.patch_embd.weight.1", 4, (uint64_t[]){width, 3, patch, patch}, 0,
                1.5f / sqrtf(3 * (float)(patch * patch)));
     if (!windows) vector(x, -1, "v.patch_embd.bias", t->width, 0, 0.2f);
@@ -173,8 +192,13 @@ static void all_tensors(writing *x) {
         if (!windows && t->deep >> i & 1) deep_merger(x, i);
     }
     norm(x, -1, "v.post_ln");
-    if (any_size) {
+    if (film) {
         merger(x, "mm.0", "mm.2");
+        return;
+    }
+    if (t->kind == TN_TOWER_LFM2) {
+        if (t->normed) merger_norm(x, "mm.input_norm");
+        merger(x, "mm.1", "mm.2");
         return;
     }
     if (t->kind == TN_TOWER_GEMMA3) {
@@ -191,7 +215,8 @@ static void put_keys(const writing *x) {
     static const char *const projectors[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = "idefics3",
                                                              [TN_TOWER_GEMMA3] = "gemma3",
                                                              [TN_TOWER_QWEN25VL] = "qwen2.5vl_merger",
-                                                             [TN_TOWER_QWEN3VL] = "qwen3vl_merger"};
+                                                             [TN_TOWER_QWEN3VL] = "qwen3vl_merger",
+                                                             [TN_TOWER_LFM2] = "lfm2"};
     const bool windows = x->t->kind == TN_TOWER_QWEN25VL;
     static const float half[] = {0.5f, 0.5f, 0.5f};
     bool deep[64];
@@ -207,7 +232,8 @@ static void put_keys(const writing *x) {
         {"clip.vision.block_count", t->n_layers},
         {"clip.vision.projection_dim", t->out},
         {"clip.vision.attention.head_count", t->n_heads},
-        {t->longest ? "clip.vision.projector.scale_factor" : "clip.vision.spatial_merge_size", t->shuffle},
+        {tn_tower_has_axes(t->kind) ? "clip.vision.spatial_merge_size" : "clip.vision.projector.scale_factor",
+         t->shuffle},
         {"clip.vision.preproc_image_size", t->longest}};
     tn_gguf_put_str(x->w, "general.architecture", "clip");
     tn_gguf_put_str(x->w, "general.type", "mmproj");

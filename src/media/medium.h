@@ -9,7 +9,11 @@
  *
  * Qwen2.5-VL, Qwen3-VL: both sides become multiples of a block of patches (28, 32), halves to even ones, and are scaled where there are
  * fewer or more pixels than the encoder's limits; the picture is stretched to that, bicubically. Its rows have places
- * on three axes. */
+ * on three axes.
+ *
+ * LFM2-VL: as Qwen's, but bilinearly, of 64 to 256 rows (64 to 256 times 32 x 32 pixels). A picture of more than twice the
+ * pixels of a tile (512 x 512) is also cut: it is stretched to a grid of 2 to 10 tiles, that whose aspect is the nearest,
+ * and the view of the whole comes after them. */
 #ifndef TN_MEDIA_MEDIUM_H
 #define TN_MEDIA_MEDIUM_H
 
@@ -30,7 +34,7 @@ typedef struct tn_view {
 typedef struct tn_medium {
     tn_ctx *ctx;
     tn_tower_kind kind;
-    int32_t rows, columns; /* of the grid of tiles in front of the overview; 0: it is alone */
+    int32_t rows, columns; /* of the grid of tiles in front of the view of the whole; 0: it is alone */
     int32_t n_views;
     tn_view *views; /* [n_views], owned */
     uint8_t *rgb;   /* of all views, [height][width][3] each; owned */

@@ -50,7 +50,9 @@ static tern_status plan(run *r, tern_error *err) {
                  keys = (r->n + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N,
                  value_panels = (r->d_head + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N * r->n * heads * f,
                  cells = r->n_panels * TN_KV_PANEL * r->width * f,
-                 wide = r->n * larger(larger(r->ff, r->width), pixels) * f;
+                 /* what the projector's first linear gives is in the one or the other */
+        between = (size_t)tn_tower_rows(s, r->size) * (size_t)r->t->fc.n * f,
+                 wide = larger(r->n * larger(larger(r->ff, r->width), pixels) * f, between);
     r->in.ld = (larger(r->width, r->ff) + 63) / 64 * 64;
     if (r->in.ld % 4096 == 0) r->in.ld += 64; /* rows a page apart share a set of the cache */
     r->d_padded = (r->d_head + TN_TILE_K - 1) / TN_TILE_K * TN_TILE_K;
@@ -59,13 +61,13 @@ static tern_status plan(run *r, tern_error *err) {
                            : aligned(tn_attn_f32_scratch(r->d_head, r->n_panels * TN_KV_PANEL) * f) / f;
     const slice slices[] = {
         {(void **)&r->levels, 3 * 256 * f},
-        {(void **)&r->turns, tn_tower_any_size(s->kind) ? r->n * r->d_head * f : 0},
+        {(void **)&r->turns, tn_tower_has_axes(s->kind) ? r->n * r->d_head * f : 0},
         {(void **)&r->from, s->window ? r->n * sizeof *r->from : 0},
         {(void **)&r->first, s->window ? r->n * sizeof *r->first : 0},
         {(void **)&r->end, s->window ? r->n * sizeof *r->end : 0},
         {(void **)&r->gate, s->kind == TN_TOWER_QWEN25VL ? r->n * r->ff * f : 0},
         {(void **)&r->x, rows},
-        {(void **)&r->h, rows},
+        {(void **)&r->h, larger(rows, between)},
         {(void **)&r->q, s8 ? 0 : rows},
         {(void **)&r->k, s8 ? 0 : rows},
         {(void **)&r->v, s8 ? 0 : rows},
@@ -81,7 +83,7 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->key_scale, s8 ? heads * keys * f : 0},
     };
     TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
-    if (!tn_tower_any_size(s->kind)) r->turns = NULL;
+    if (!tn_tower_has_axes(s->kind)) r->turns = NULL;
     if (!s->window) r->from = NULL;
     if (s8) { /* attention is over when a feed-forward begins */
         r->q = r->wide;
@@ -233,15 +235,21 @@ static void merger_norm_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *r = arg;
     const size_t at = (size_t)i_item * r->row_width;
-    r->kern->layernorm_f32(r->wide + at, r->norm[0], r->norm[1], r->t->s.eps, r->h + at, r->row_width);
+    r->kern->layernorm_f32(r->wide + at, r->norm[0], r->norm[1], r->norm_eps, r->h + at, r->row_width);
+}
+
+/* h = LN of the neighbours side by side in wide */
+static void merger_norm(run *r, float *const *weight_bias, float eps, int32_t width) {
+    r->norm = weight_bias;
+    r->norm_eps = eps;
+    r->row_width = (size_t)width;
+    tn_pool_for(r->pool, tn_tower_rows(&r->t->s, r->size), merger_norm_item, r);
 }
 
 /* What a layer in the middle gives for the language model's layers. */
 static void read_deep(run *r, tn_tower_merger *m, float *rows) {
     shuffle(r, r->x);
-    r->norm = m->norm;
-    r->row_width = (size_t)m->fc1.k;
-    tn_pool_for(r->pool, tn_tower_rows(&r->t->s, r->size), merger_norm_item, r);
+    merger_norm(r, m->norm, r->t->s.eps, m->fc1.k);
     merge(r, &m->fc1, &m->fc2, r->h, r->wide, rows);
 }
 
@@ -270,13 +278,17 @@ static void run_layer(run *r, const tn_tower_layer *l) {
     over_rows(r, add_item);
 }
 
+static const float PROJECTOR_EPS = 1e-5f; /* PyTorch's own, which no file says */
+
 /* What the last layer gives. */
 static void finish(run *r, float *rows) {
     const tn_tower *t = r->t;
     tn_tower_norm(r, t->post_ln);
     if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
     else shuffle(r, r->h);
-    if (tn_tower_any_size(t->s.kind)) merge(r, &t->fc, &t->fc_out, r->wide, r->h, rows);
+    const bool normed = t->fc_norm[0];
+    if (normed) merger_norm(r, t->fc_norm, PROJECTOR_EPS, t->fc.k);
+    if (t->fc_out.n) merge(r, &t->fc, &t->fc_out, normed ? r->h : r->wide, normed ? r->wide : r->h, rows);
     else product(r, &t->fc, r->wide, rows, (size_t)tn_tower_rows(&t->s, r->size));
 }
 

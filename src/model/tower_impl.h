@@ -30,7 +30,8 @@ struct tn_tower {
     tn_tower_layer *layers;
     float *post_ln[2];
     float *pool_norm;     /* [width] Gemma 3; else NULL */
-    tn_linear fc, fc_out; /* fc_out: Qwen3-VL, whose fc is the first of two */
+    float *fc_norm[2];    /* of what fc reads; NULL: none */
+    tn_linear fc, fc_out; /* fc_out.n == 0: fc is not the first of two */
     uint64_t fingerprint, bytes;
 };
 
@@ -57,6 +58,7 @@ typedef struct tn_tower_run {
     float *scratch; /* of every thread */
     size_t scratch_stride;
     float *const *norm; /* of the op at work */
+    float norm_eps;     /* of the projector's */
     /* TN_TOWER_INT8: */
     tn_tower_codes in;          /* of the product at work */
     uint8_t *queries;           /* [n_heads][n][d_padded] */

@@ -21,13 +21,16 @@ static const struct {
 } families[TN_N_TOWER_KINDS] = {[TN_TOWER_IDEFICS3] = {"idefics3", 0, 0, 0},
                                 [TN_TOWER_GEMMA3] = {"gemma3", 4, 0, 0},
                                 [TN_TOWER_QWEN25VL] = {"qwen2.5vl_merger", 2, 3136, 12845056},
-                                [TN_TOWER_QWEN3VL] = {"qwen3vl_merger", 2, 65536, 16777216}};
+                                [TN_TOWER_QWEN3VL] = {"qwen3vl_merger", 2, 65536, 16777216},
+                                [TN_TOWER_LFM2] = {"lfm2", 0, 0, 0}};
 
 enum {
     TILED = 1 << TN_TOWER_IDEFICS3 | 1 << TN_TOWER_GEMMA3,
     WINDOWS = 1 << TN_TOWER_QWEN25VL,
     DEEP = 1 << TN_TOWER_QWEN3VL,
-    ANY_SIZE = WINDOWS | DEEP
+    LFM2 = 1 << TN_TOWER_LFM2,
+    QWEN = WINDOWS | DEEP,
+    ALL = TILED | QWEN | LFM2
 };
 
 static bool find_family(const char *name, size_t n, tn_tower_kind *out) {
@@ -50,15 +53,15 @@ typedef struct int_key {
 
 #define SHAPE(field) offsetof(tn_tower_shape, field)
 static const int_key int_keys[] = {
-    {"clip.vision.image_size", SHAPE(image), 1, 4096, TILED | ANY_SIZE},
-    {"clip.vision.patch_size", SHAPE(patch), 1, 256, TILED | ANY_SIZE},
-    {"clip.vision.block_count", SHAPE(n_layers), 1, TN_TOWER_LAYERS, TILED | ANY_SIZE},
-    {"clip.vision.attention.head_count", SHAPE(n_heads), 1, 256, TILED | ANY_SIZE},
-    {"clip.vision.embedding_length", SHAPE(width), 4, 16384, TILED | ANY_SIZE},
-    {"clip.vision.feed_forward_length", SHAPE(ff), 1, 65536, TILED | ANY_SIZE},
-    {"clip.vision.projection_dim", SHAPE(out), 1, 65536, TILED | ANY_SIZE},
-    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED},
-    {"clip.vision.spatial_merge_size", SHAPE(shuffle), 1, 64, ANY_SIZE},
+    {"clip.vision.image_size", SHAPE(image), 1, 4096, ALL},
+    {"clip.vision.patch_size", SHAPE(patch), 1, 256, ALL},
+    {"clip.vision.block_count", SHAPE(n_layers), 1, TN_TOWER_LAYERS, ALL},
+    {"clip.vision.attention.head_count", SHAPE(n_heads), 1, 256, ALL},
+    {"clip.vision.embedding_length", SHAPE(width), 4, 16384, ALL},
+    {"clip.vision.feed_forward_length", SHAPE(ff), 1, 65536, ALL},
+    {"clip.vision.projection_dim", SHAPE(out), 1, 65536, ALL},
+    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED | LFM2},
+    {"clip.vision.spatial_merge_size", SHAPE(shuffle), 1, 64, QWEN},
 };
 
 /* Further keys that are read, or that change nothing. */
@@ -66,23 +69,23 @@ static const struct {
     const char *name;
     unsigned of;
 } other_keys[] = {
-    {"clip.vision.image_mean", TILED | ANY_SIZE},
-    {"clip.vision.image_std", TILED | ANY_SIZE},
-    {"clip.vision.attention.layer_norm_epsilon", TILED | ANY_SIZE},
+    {"clip.vision.image_mean", ALL},
+    {"clip.vision.image_std", ALL},
+    {"clip.vision.attention.layer_norm_epsilon", ALL},
     {"clip.vision.preproc_image_size", TILED},
     {"clip.vision.is_deepstack_layers", DEEP},
     {"clip.vision.n_wa_pattern", WINDOWS},
     {"clip.vision.window_size", WINDOWS},
-    {"clip.vision.image_min_pixels", ANY_SIZE},
-    {"clip.vision.image_max_pixels", ANY_SIZE},
-    {"clip.projector_type", TILED | ANY_SIZE},
-    {"clip.vision.projector_type", TILED | ANY_SIZE},
-    {"clip.use_gelu", TILED | ANY_SIZE},
-    {"clip.use_silu", TILED | ANY_SIZE},
-    {"clip.has_vision_encoder", TILED | ANY_SIZE},
-    {"clip.has_audio_encoder", TILED | ANY_SIZE},
-    {"clip.has_text_encoder", TILED | ANY_SIZE},
-    {"clip.has_llava_projector", TILED | ANY_SIZE},
+    {"clip.vision.image_min_pixels", QWEN},
+    {"clip.vision.image_max_pixels", QWEN},
+    {"clip.projector_type", ALL},
+    {"clip.vision.projector_type", ALL},
+    {"clip.use_gelu", ALL},
+    {"clip.use_silu", ALL},
+    {"clip.has_vision_encoder", ALL},
+    {"clip.has_audio_encoder", ALL},
+    {"clip.has_text_encoder", ALL},
+    {"clip.has_llava_projector", ALL},
 };
 
 static bool is_key(const char *name, unsigned of, tn_tower_kind kind, const char *key, size_t n) {
@@ -151,7 +154,8 @@ static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error 
     TN_FAIL_IF(!type, err, TERN_E_FORMAT, "%s names no projector (clip.projector_type)", path);
     TN_FAIL_IF(!find_family(type, n, kind), err, TERN_E_UNSUPPORTED,
                "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\"), Gemma 3 "
-               "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\") and Qwen3-VL (\"qwen3vl_merger\") are read",
+               "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\"), Qwen3-VL (\"qwen3vl_merger\") and LFM2-VL "
+               "(\"lfm2\") are read",
                path, n > 40 ? 40 : (int)n, type);
     const bool silu = flag(g, "clip.use_silu"), gelu = flag(g, "clip.use_gelu");
     TN_FAIL_IF(*kind == TN_TOWER_QWEN25VL ? !silu || gelu : silu || !gelu, err, TERN_E_UNSUPPORTED,
@@ -181,7 +185,7 @@ static tern_status check_shape(const tn_gguf *g, const tn_tower_shape *s, int32_
     TN_FAIL_IF(n_embd && s->out != n_embd, err, TERN_E_INVALID,
                "%s is of another model: its rows have %d values and the model's have %d", path, s->out,
                n_embd);
-    const bool whole = ANY_SIZE >> s->kind & 1 || tn_tower_side(s) % s->shuffle == 0;
+    const bool whole = tn_tower_any_size(s->kind) || tn_tower_side(s) % s->shuffle == 0;
     TN_FAIL_IF(s->patch > s->image || !whole, err, TERN_E_FORMAT,
                "%s: tiles of %d pixels, patches of %d and a shuffle of %d do not go together", path, s->image,
                s->patch, s->shuffle);
@@ -214,11 +218,26 @@ static tern_status read_deep(const tn_gguf *g, tn_tower_shape *s, tern_error *er
     return TERN_OK;
 }
 
+/* LFM2-VL's processor: views of 64 to 256 rows, and tiles of 256 rows for larger pictures; no file says it. */
+static tern_status set_lfm2(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    enum { LEAST_ROWS = 64, MOST_ROWS = 256, ROWS_OF_A_SIDE = 16, MIN_TILES = 2, MAX_TILES = 10, MOST = 256 };
+    const int64_t block = (int64_t)s->patch * s->shuffle;
+    if (s->kind != TN_TOWER_LFM2) return TERN_OK;
+    TN_FAIL_IF(block > MOST, err, TERN_E_LIMIT, "%s: a row is of %" PRId64 " pixels a side; up to %d",
+               tn_gguf_path(g), block, MOST);
+    s->min_pixels = LEAST_ROWS * block * block;
+    s->max_pixels = MOST_ROWS * block * block;
+    s->tile = (int32_t)(ROWS_OF_A_SIDE * block);
+    s->min_tiles = MIN_TILES;
+    s->max_tiles = MAX_TILES;
+    return TERN_OK;
+}
+
 /* Limits of a picture: the file's, or those of the family's processor. */
 static tern_status read_pixels(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
     s->min_pixels = families[s->kind].min_pixels;
     s->max_pixels = families[s->kind].max_pixels;
-    if (!s->max_pixels) return TERN_OK;
+    if (!s->max_pixels) return set_lfm2(g, s, err);
     TN_TRY(read_int(g, "clip.vision.image_min_pixels", &s->min_pixels, err));
     TN_TRY(read_int(g, "clip.vision.image_max_pixels", &s->max_pixels, err));
     TN_FAIL_IF(s->min_pixels < 1 || s->min_pixels > s->max_pixels || s->max_pixels > 1 << 30, err,
@@ -354,7 +373,7 @@ static void add_merger(reading *r, int layer, tn_tower_merger *m) {
 static void add_patches(reading *r) {
     tn_tower *t = r->t;
     const int64_t width = t->s.width, k = 3 * (int64_t)t->s.patch * t->s.patch;
-    if (tn_tower_any_size(t->s.kind)) {
+    if (tn_tower_has_axes(t->s.kind)) {
         add(r, -1, "v.patch_embd", "weight", width, k)->vector = &t->moment[0];
         add(r, -1, "v.patch_embd", "weight.1", width, k)->vector = &t->moment[1];
         if (t->s.kind == TN_TOWER_QWEN3VL)
@@ -372,6 +391,26 @@ static bool is_swapped(const reading *r) {
     const tn_tower_shape *s = &r->t->s;
     return up && up->n_dims == 2 && s->ff != s->width && up->dims[0] == (uint64_t)s->width &&
            up->dims[1] == (uint64_t)s->ff;
+}
+
+/* Outputs of a linear that no key tells: what its tensor has. */
+static int64_t outputs(const reading *r, const char *name) {
+    const tn_tensor *t = tn_gguf_tensor(r->g, name);
+    return t && t->n_dims == 2 && t->dims[0] >= 1 && t->dims[0] <= 65536 ? (int64_t)t->dims[0] : 1;
+}
+
+/* Two linears, the first of `wide` inputs; with a layer norm before it where `norm` is named and there. */
+static void add_mlp(reading *r, const char *norm, const char *fc1, const char *fc2, int64_t wide) {
+    tn_tower *t = r->t;
+    char weight[40];
+    snprintf(weight, sizeof weight, "%s.weight", fc1);
+    const int64_t between = tn_tower_has_axes(t->s.kind) ? wide : outputs(r, weight);
+    if (norm) {
+        add(r, -1, norm, "weight", wide, 1)->vector = &t->fc_norm[0];
+        add(r, -1, norm, "bias", wide, 1)->vector = &t->fc_norm[1];
+    }
+    add_linear(r, -1, fc1, between, wide, true, &t->fc);
+    add_linear(r, -1, fc2, t->s.out, between, true, &t->fc_out);
 }
 
 static void list_wants(reading *r) {
@@ -403,9 +442,11 @@ static void list_wants(reading *r) {
     const int64_t wide = width * s->shuffle * s->shuffle;
     if (s->kind == TN_TOWER_IDEFICS3) {
         add_linear(r, -1, "mm.model.fc", s->out, wide, false, &t->fc);
-    } else if (tn_tower_any_size(s->kind)) {
-        add_linear(r, -1, "mm.0", wide, wide, true, &t->fc);
-        add_linear(r, -1, "mm.2", s->out, wide, true, &t->fc_out);
+    } else if (tn_tower_has_axes(s->kind)) {
+        add_mlp(r, NULL, "mm.0", "mm.2", wide);
+    } else if (s->kind == TN_TOWER_LFM2) {
+        const bool normed = tn_gguf_tensor(r->g, "mm.input_norm.weight");
+        add_mlp(r, normed ? "mm.input_norm" : NULL, "mm.1", "mm.2", wide);
     } else {
         add(r, -1, "mm.soft_emb_norm", "weight", width, 1)->vector = &t->pool_norm;
         add_linear(r, -1, "mm.input_projection", s->out, width, false, &t->fc);
@@ -550,7 +591,7 @@ static tern_status sum_moments(reading *r, tern_error *err) {
 static tern_status read_tensors(reading *r, tern_error *err) {
     tn_tower *t = r->t;
     tn_pool_for(r->pool, (int)r->n, read_item, r);
-    t->fingerprint = XXH64(&t->s, sizeof t->s, (XXH64_hash_t)t->scheme);
+    t->fingerprint = XXH64(&t->s, offsetof(tn_tower_shape, tile), (XXH64_hash_t)t->scheme);
     for (size_t i = 0; i < r->n; i++) {
         want *w = &r->wants[i];
         if (w->status != TERN_OK && err) *err = w->err;
@@ -589,7 +630,7 @@ static tern_status open_gguf(tn_ctx *ctx, tn_pool *pool, const tn_gguf *g, int32
     tn_tower_shape shape;
     memset(&shape, 0, sizeof shape);
     TN_TRY(read_shape(g, n_embd, &shape, err));
-    enum { OF_A_LAYER = 24, OTHERS = 10 };
+    enum { OF_A_LAYER = 24, OTHERS = 12 };
     tn_tower *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
     *t = (tn_tower){.ctx = ctx, .s = shape, .scheme = scheme};
@@ -659,6 +700,7 @@ void tn_tower_close(tn_tower **pt) {
         tn_free(ctx, l->deep);
     }
     free_pair(ctx, t->post_ln);
+    free_pair(ctx, t->fc_norm);
     free_linear(ctx, &t->patch);
     free_pair(ctx, t->moment);
     free_linear(ctx, &t->fc);

@@ -50,15 +50,49 @@ static void interpolate(const tn_tower_run *r, size_t i) {
     }
 }
 
+/* Lines of a table of `side` that line i of n is made of, in triangles around its centre: from .. to - 1. The triangles
+ * are as wide as the table's lines, or as the picture's where these are fewer. */
+typedef struct taps {
+    double centre, wide, sum;
+    size_t from, to;
+} taps;
+
+static double tap(const taps *t, size_t line) {
+    const double off = fabs((double)line + 0.5 - t->centre) / t->wide;
+    return off < 1 ? 1 - off : 0;
+}
+
+static taps taps_of(size_t i, size_t n, size_t side) {
+    const double scale = (double)side / (double)n, wide = scale < 1 ? 1 : scale,
+                 centre = ((double)i + 0.5) * scale, from = centre - wide + 0.5, to = centre + wide + 0.5;
+    taps t = {.centre = centre, .wide = wide};
+    t.from = from > 0 ? (size_t)from : 0;
+    t.to = to < (double)side ? (size_t)to : side;
+    for (size_t k = t.from; k < t.to; k++) t.sum += tap(&t, k);
+    return t;
+}
+
+/* The table resized to the picture's patches, as torch.nn.functional.interpolate(bilinear, antialias) has it. */
+static void resize(const tn_tower_run *r, size_t i) {
+    const size_t side = (size_t)tn_tower_side(&r->t->s);
+    const taps y = taps_of(i / r->columns, r->n / r->columns, side),
+               x = taps_of(i % r->columns, r->columns, side);
+    for (size_t ty = y.from; ty < y.to; ty++)
+        for (size_t tx = x.from; tx < x.to; tx++)
+            r->kern->add_f32(r->x + i * r->width, r->t->position + (ty * side + tx) * r->width,
+                             (float)(tap(&y, ty) / y.sum * (tap(&x, tx) / x.sum)), r->width);
+}
+
 static void position_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const tn_tower_run *r = arg;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    if (!tn_tower_any_size(r->t->s.kind))
-        r->kern->add_f32(r->x + row0 * r->width, r->t->position + row0 * r->width, 1,
-                         (row1 - row0) * r->width);
-    for (size_t i = row0; r->t->s.kind == TN_TOWER_QWEN3VL && i < row1; i++) interpolate(r, i);
+    for (size_t i = row0; i < row1; i++) {
+        if (r->t->s.kind == TN_TOWER_QWEN3VL) interpolate(r, i);
+        else if (r->t->s.kind == TN_TOWER_LFM2) resize(r, i);
+        else r->kern->add_f32(r->x + i * r->width, r->t->position + i * r->width, 1, r->width);
+    }
 }
 
 void tn_tower_positions(tn_tower_run *r) {

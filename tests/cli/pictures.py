@@ -350,6 +350,19 @@ call("synth", "--arch", "tiny-qwen25vl-mmproj", "--type", "f32", "-o", "qwen25/m
 q = [ask(f, model="qwen25/q.gguf") for f in ("a.png", "grey.png")]
 assert q[0]["pictures"][0]["rows"] == 4 * 2 and q[0]["token_logprobs"] != q[1]["token_logprobs"], q
 
+# LFM2-VL: tiles of a large picture and the view of the whole, also in packages; `--picture-rows` bounds the latter
+os.mkdir(TMP + "/lfm2")
+call("synth", "--arch", "tiny-lfm2+sees", "--type", "f32", "-o", "lfm2/l.gguf")
+call("synth", "--arch", "tiny-lfm2vl-mmproj", "--type", "f32", "-o", "lfm2/mmproj-l.gguf")
+write("large.png", png(391, 168, "RGB", random.Random(3).randbytes(391 * 168 * 3)))
+l = [ask(f, *more, model="lfm2/l.gguf")["pictures"][0] for f, *more in (("large.png",), ("large.png", "--one-view"), ("a.png",), ("a.png", "--picture-rows", "20"))]
+assert (l[0]["views"], l[0]["rows"]) == (11, 10 * 256 + 24 * 10) and l[0]["encoded"] == 11, l  # 5 x 2 tiles of 128 x 128
+assert (l[1]["views"], l[1]["rows"], l[1]["encoded"]) == (1, 24 * 10, 0) and (l[2]["rows"], l[3]["rows"]) == (78, 6 * 2), l
+fails("long.png" if write("long.png", png(4000, 1, "RGB", bytes(4000 * 3))) else "", err="one side is so much longer than the other", model="lfm2/l.gguf")
+fails("a.png", model="lfm2/l.gguf", more=("--mmproj", "qwen/mmproj-q.gguf"), err="pictures of Qwen's encoders need a model whose rope has three axes")
+call("pack", "lfm2/l.gguf", "-o", "lfm2.tern", "--quick")
+assert ask("a.png", model="lfm2.tern")["pictures"][0]["rows"] == 78
+
 # Gemma 3: one view, in the model's own file
 os.mkdir(TMP + "/gemma")
 call("synth", "--arch", "tiny-gemma3+sees", "--type", "f32", "-o", "gemma/g.gguf")

@@ -4,9 +4,10 @@
     resize FILE FILTER EXPECTED WIDTH HEIGHT
     tiles FILE TILE LONGEST ONE_VIEW EXPECTED ROWS COLUMNS
     blocks FILE BLOCK LEAST MOST EXPECTED WIDTH HEIGHT
+    lfm2 FILE PATCH SHUFFLE ONE_VIEW EXPECTED ROWS COLUMNS WIDTH HEIGHT
 
-EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py and
-image_processing_qwen2_vl.py, written down again; WIDTH 0: the picture is refused.
+EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py,
+image_processing_qwen2_vl.py and image_processing_lfm2_vl.py, written down again; WIDTH 0: the picture is refused.
 Exit 77: there is no Pillow."""
 import io, math, os, random, struct, sys
 
@@ -196,3 +197,48 @@ for i in range(60):
         with open(path(f"blocks-{i}"), "wb") as f:
             f.write(im.resize((ow, oh), Image.BICUBIC).tobytes())
     print("blocks", f"any-{i}", of, least, most, f"blocks-{i}", ow, oh)
+
+
+def lfm2(im, patch, shuffle, one_view):
+    """Tiles of a large picture and the view of the whole: the number of the grid's rows and columns, and the pictures."""
+    w, h = im.size
+    of = patch * shuffle
+    side, least, most = 16 * of, 64 * of * of, 256 * of * of
+    ow, oh = max(of, round(w / of) * of), max(of, round(h / of) * of)
+    if ow * oh > most:
+        by = math.sqrt(h * w / most)
+        ow, oh = max(of, math.floor(w / by / of) * of), max(of, math.floor(h / by / of) * of)
+    elif ow * oh < least:
+        by = math.sqrt(least / (h * w))
+        ow, oh = math.ceil(w * by / of) * of, math.ceil(h * by / of) * of
+    if ow * oh > most:
+        return 0, 0, []  # more patches than the processor has places for
+    whole = im.resize((ow, oh), Image.BILINEAR)
+    if one_view or max(patch, round(h / of) * of) * max(patch, round(w / of) * of) <= 2 * most:
+        return 0, 0, [whole]
+    grids = sorted({(c, r) for c in range(1, 11) for r in range(1, 11) if 2 <= c * r <= 10}, key=lambda g: g[0] * g[1])
+    best, columns, rows = math.inf, 1, 1
+    for c, r in grids:
+        off = abs(w / h - c / r)
+        if off < best or off == best and w * h > 0.5 * side * side * c * r:
+            columns, rows = c, r
+        best = min(best, off)
+    big = im.resize((columns * side, rows * side), Image.BILINEAR)
+    tiles = [big.crop((c * side, r * side, (c + 1) * side, (r + 1) * side)) for r in range(rows) for c in range(columns)]
+    return rows, columns, tiles + [whole]
+
+
+SIDES = (1, 2, 5, 16, 24, 33, 47, 61, 80, 97, 130, 161, 230, 333)
+for i in range(90):
+    w, h = rng.choice(SIDES), rng.choice(SIDES)
+    patch, shuffle = rng.choice(((4, 1), (1, 2), (2, 1), (1, 1), (3, 2), (1, 3)))
+    if i % 10 == 0:  # where a picture begins to be cut: twice the pixels of a tile
+        w, h = 16 * patch * shuffle * 2, 16 * patch * shuffle + i // 10 - 4
+    im = picture(w, h)
+    raw(f"lfm2-{i}", im)
+    for one_view in (0, 1):
+        rows, columns, views = lfm2(im, patch, shuffle, one_view)
+        with open(path(f"lfm2-views-{i}-{one_view}"), "wb") as f:
+            f.write(b"".join(v.tobytes() for v in views))
+        ow, oh = views[-1].size if views else (0, 0)
+        print("lfm2", f"lfm2-{i}", patch, shuffle, one_view, f"lfm2-views-{i}-{one_view}", rows, columns, ow, oh)

@@ -132,7 +132,7 @@ static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size 
                          (double)s->mean[c]) /
                         (double)s->std[c];
     double *w = tensor(g, "v.patch_embd.weight", 0, ""), *b = tensor(g, "v.patch_embd.bias", 0, "");
-    if (tn_tower_any_size(s->kind)) {
+    if (tn_tower_has_axes(s->kind)) {
         double *other = tensor(g, "v.patch_embd.weight.1", 0, "");
         for (int i = 0; i < s->width * k; i++) w[i] += other[i];
         free(other);
@@ -142,7 +142,20 @@ static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size 
     return x;
 }
 
-/* x += positions: those of the table, or where it is of another size, bilinearly between its first and last. */
+/* What place `at` of a table of `side` has in line i of n: a triangle around the line's centre, no narrower than a line of
+ * the table; in parts of all that the line has. */
+static double triangle(int i, int n, int side, int at) {
+    double sum = 0, share = 0, scale = (double)side / n;
+    for (int k = 0; k < side; k++) {
+        double x = fmax(0, 1 - fabs((i + 0.5) * scale - (k + 0.5)) / fmax(scale, 1));
+        sum += x;
+        if (k == at) share = x;
+    }
+    return share / sum;
+}
+
+/* x += positions: those of the table, or where it is of another size, bilinearly between its first and last, or the table
+ * resized with centres and antialiased. */
 static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, double *x) {
     if (s->kind == TN_TOWER_QWEN25VL) return;
     int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch;
@@ -156,6 +169,8 @@ static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_si
         for (int ty = 0; ty < side; ty++)
             for (int tc = 0; tc < side; tc++) {
                 double share = fmax(0, 1 - fabs(y - ty)) * fmax(0, 1 - fabs(c - tc)); /* tents */
+                if (s->kind == TN_TOWER_LFM2)
+                    share = triangle(i / across, down, side, ty) * triangle(i % across, across, side, tc);
                 for (int k = 0; k < s->width; k++)
                     x[i * s->width + k] += share * at[(ty * side + tc) * s->width + k];
             }
@@ -203,20 +218,29 @@ static double *beside(const tn_tower_shape *s, tn_tower_size z, const double *x)
     return out;
 }
 
+/* Outputs of a linear. */
+static int width_of(const tn_gguf *g, const char *format, int layer) {
+    char full[80];
+    snprintf(full, sizeof full, format, layer);
+    return (int)tn_gguf_tensor(g, full)->dims[0];
+}
+
 /* out [n] at `stride` = fc2(gelu(fc1(in [n][wide]))) */
 static void merge(const tn_gguf *g, const char *fc1, const char *fc2, int layer, const double *in, int n,
                   int wide, int n_out, int stride, double *out) {
     char full[80];
-    double *between = malloc((size_t)(n * wide) * sizeof *between),
+    snprintf(full, sizeof full, "%s.weight", fc1);
+    const int mid = width_of(g, full, layer);
+    double *between = malloc((size_t)(n * mid) * sizeof *between),
            *y = malloc((size_t)(n * n_out) * sizeof *y);
     for (int i = 0; i < 2; i++) {
         snprintf(full, sizeof full, "%s.weight", i ? fc2 : fc1);
         double *w = tensor(g, full, layer, "");
         snprintf(full, sizeof full, "%s.bias", i ? fc2 : fc1);
         double *b = tensor(g, full, layer, "");
-        linear(w, b, i ? between : in, n, wide, i ? n_out : wide, i ? y : between);
+        linear(w, b, i ? between : in, n, i ? mid : wide, i ? n_out : mid, i ? y : between);
         free(w), free(b);
-        for (int j = 0; !i && j < n * wide; j++) between[j] *= 0.5 * (1 + erf(between[j] / sqrt(2)));
+        for (int j = 0; !i && j < n * mid; j++) between[j] *= 0.5 * (1 + erf(between[j] / sqrt(2)));
     }
     for (int i = 0; i < n; i++) memcpy(out + i * stride, y + i * n_out, (size_t)n_out * sizeof *y);
     free(between), free(y);
@@ -269,7 +293,7 @@ static void run_layer(const tn_gguf *g, const tn_tower_shape *s, int l, int n, i
     double *q = projected(g, s, l, 0, h, n), *keys = projected(g, s, l, 1, h, n),
            *v = projected(g, s, l, 2, h, n);
     int *window = s->window && (l + 1) % s->full_every ? windows(s, n, across) : NULL;
-    if (tn_tower_any_size(s->kind)) {
+    if (tn_tower_has_axes(s->kind)) {
         turn(q, n, across, width, s->n_heads);
         turn(keys, n, across, width, s->n_heads);
     }
@@ -300,7 +324,13 @@ static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, co
     double *h = normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width), *blocks = beside(s, z, h);
     if (s->kind == TN_TOWER_GEMMA3) {
         pool_rows(g, s, h, rows);
-    } else if (tn_tower_any_size(s->kind)) {
+    } else if (s->kind == TN_TOWER_LFM2) {
+        const bool is_normed = tn_gguf_tensor(g, "mm.input_norm.weight");
+        double *in =
+            is_normed ? normed(g, "mm.input_norm", 0, "", 1e-5, blocks, tn_tower_rows(s, z), wide) : NULL;
+        merge(g, "mm.1", "mm.2", 0, in ? in : blocks, tn_tower_rows(s, z), wide, s->out, stride, rows);
+        free(in);
+    } else if (tn_tower_has_axes(s->kind)) {
         merge(g, "mm.0", "mm.2", 0, blocks, tn_tower_rows(s, z), wide, s->out, stride, rows);
     } else {
         double *fc = tensor(g, "mm.model.fc.weight", 0, "");
@@ -318,7 +348,7 @@ static void write_tower(char path[FIXTURE_PATH], const char *name, tn_dtype d) {
     must(tn_synth_tower(&ctx, name, path, 7, d, &err), &err);
 }
 
-/* A tile; of the family without tiles, pictures of sizes that are no multiples of the table. */
+/* A tile; of families without tiles of one size, pictures of sizes that are no multiples of the table, smaller and larger. */
 static tn_tower_size size_of(const tn_tower_shape *s, int i) {
     int block = s->patch * s->shuffle;
     tn_tower_size sizes[] = {{5 * block, 3 * block}, {block, 4 * block}, {9 * block, 5 * block}};
@@ -394,9 +424,9 @@ static double off(const char *name, tn_dtype d, tn_tower_scheme scheme, bool out
 static void as_in_double_precision(void **state) {
     (void)state;
     static const tn_dtype types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0};
-    static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj",
-                                        "tiny-gemma3-mmproj",  "tiny-qwen3vl-mmproj",
-                                        "tiny-qwen35-mmproj",  "tiny-qwen25vl-mmproj"};
+    static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj", "tiny-gemma3-mmproj",
+                                        "tiny-qwen3vl-mmproj", "tiny-qwen35-mmproj",   "tiny-qwen25vl-mmproj",
+                                        "tiny-lfm2vl-mmproj",  "tiny-lfm2.5vl-mmproj"};
     enum { N = sizeof names / sizeof *names };
     for (int i = 0; i < N; i++)
         for (int j = 0; j < 4; j++) {
@@ -451,6 +481,8 @@ static void same_bits_whatever_the_threads(void **state) {
         same_bits("tiny-qwen3vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-qwen35-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-qwen25vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-lfm2vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-lfm2.5vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
     }
 }
 
@@ -525,6 +557,19 @@ static const fault wrong_qwen[] = {
     {"clip.has_vision_encoder", 0, "", 0, TERN_OK, NULL},
 };
 
+/* Of LFM2-VL's. */
+static const fault wrong_lfm2[] = {
+    {"mm.input_norm.weigh", 0, "X", 1, TERN_E_UNSUPPORTED, "mm.input_norm.weighX is not known"},
+    {"mm.input_norm.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.input_norm.bias"},
+    {"mm.1.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.1.weight"},
+    {"mm.2.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.2.bias"},
+    {"clip.vision.projector.scale_facto", 0, "X", 1, TERN_E_UNSUPPORTED, "scale_factoX is not known"},
+    {"clip.vision.projector.scale_factor", 4, "\x03", 1, TERN_E_FORMAT, "mm.input_norm.weight has 128"},
+    {"clip.vision.projector.scale_factor", 4, "\x41", 1, TERN_E_FORMAT, "want 1 to 64"},
+    {"clip.vision.image_size", 4, "\x18", 1, TERN_E_FORMAT, "v.position_embd.weight has 25 x 32"},
+    {"lfm2", 0, "", 0, TERN_OK, NULL},
+};
+
 static void is_refused(const char *tower, const fault *faults, size_t n_faults) {
     char path[FIXTURE_PATH], *bytes;
     size_t n;
@@ -550,6 +595,7 @@ static void wrong_files_are_refused_by_name(void **state) {
     tern_error err;
     is_refused("tiny-qwen25vl-mmproj", wrong_windows, sizeof wrong_windows / sizeof *wrong_windows);
     is_refused("tiny-qwen3vl-mmproj", wrong_qwen, sizeof wrong_qwen / sizeof *wrong_qwen);
+    is_refused("tiny-lfm2vl-mmproj", wrong_lfm2, sizeof wrong_lfm2 / sizeof *wrong_lfm2);
     is_refused("tiny-smolvlm-mmproj", wrong, sizeof wrong / sizeof *wrong);
     write_tower(path, "tiny-smolvlm-mmproj", TN_F32);
     /* a value that is none; and every end of the file */
