@@ -120,6 +120,7 @@ static const tn_synth_shape shapes[] = {
      .spread = true},
     {"tiny-qwen35", TINY_QWEN35},
     {"tiny-qwen35+mtp", TINY_QWEN35, .next = true},
+    {"tiny-qwen2+sees", "qwen2", 2, 64, 4, 2, 16, 96, 512, 4096, 1e6f, 1e-6f, true, .sees = 5},
     {"tiny-qwen2+mtp", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, .next = true},
     {"tiny-qwen35moe", TINY_QWEN35MOE(48)},
     {"tiny-qwen35moe+mtp", TINY_QWEN35MOE(64), .next = true},

@@ -48,6 +48,9 @@ static const tower towers[] = {
      .normed = true},
     {"tiny-lfm2vl-mmproj", TN_TOWER_LFM2, 2, 2, 32, 64, 20, 4, 2, 64, 0, 1e-6f, .between = 96,
      .normed = true},
+    {"internvl-mmproj", TN_TOWER_INTERNVL, 24, 16, 1024, 4096, 448, 14, 2, 896, 0, 1e-6f, .between = 896},
+    {"tiny-internvl-mmproj", TN_TOWER_INTERNVL, 2, 2, 32, 64, 24, 4, 2, 64, 0, 1e-6f, .between = 64},
+    {"tiny-interns1-mmproj", TN_TOWER_INTERNVL, 3, 3, 36, 52, 47, 5, 3, 64, 0, 1e-5f, .between = 700},
     {"tiny-lfm2.5vl-mmproj", TN_TOWER_LFM2, 3, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, .between = 700},
 };
 
@@ -103,7 +106,8 @@ static void tensor(writing *x, const char *name, int n_dims, const uint64_t *dim
                    float scale) {
     uint64_t n = 1;
     for (int i = 0; i < n_dims; i++) n *= dims[i];
-    tn_dtype d = n_dims == 1 || !strncmp(name, "v.position", 10)            ? TN_F32
+    const bool plain = n_dims == 1 || !strncmp(name, "v.position", 10) || !strncmp(name, "v.class", 7);
+    tn_dtype d = plain                                                      ? TN_F32
                  : x->dtype == TN_Q8_0 && (n_dims > 2 || dims[1] % 32 != 0) ? TN_F16
                                                                             : x->dtype;
     x->n_tensors++;
@@ -165,7 +169,8 @@ static void norm(writing *x, int layer, const char *name) {
 
 static void all_tensors(writing *x) {
     const tower *t = x->t;
-    const bool film = tn_tower_has_axes(t->kind), windows = t->kind == TN_TOWER_QWEN25VL;
+    const bool film = tn_tower_has_axes(t->kind), windows = t->kind == TN_TOWER_QWEN25VL,
+               classed = t->kind == TN_TOWER_INTERNVL;
     const uint64_t width = (uint64_t)t->width, patch = (uint64_t)t->patch,
                    side = (uint64_t)(t->image / t->patch);
     tensor(x, "v.patch_embd.weight", 4, (uint64_t[]){width, 3, patch, patch}, 0,
@@ -174,7 +179,9 @@ static void all_tensors(writing *x) {
         tensor(x, "v.patch_embd.weight.1", 4, (uint64_t[]){width, 3, patch, patch}, 0,
                1.5f / sqrtf(3 * (float)(patch * patch)));
     if (!windows) vector(x, -1, "v.patch_embd.bias", t->width, 0, 0.2f);
-    if (!windows) tensor(x, "v.position_embd.weight", 2, (uint64_t[]){side * side, width}, 0, 0.3f);
+    if (classed) tensor(x, "v.class_embd", 3, (uint64_t[]){1, 1, width}, 0, 0.5f);
+    if (classed) tensor(x, "v.position_embd.weight", 3, (uint64_t[]){1, side * side + 1, width}, 0, 0.3f);
+    else if (!windows) tensor(x, "v.position_embd.weight", 2, (uint64_t[]){side * side, width}, 0, 0.3f);
     for (int i = 0; i < t->n_layers; i++) {
         norm(x, i, "ln1");
         if (t->kind == TN_TOWER_QWEN3VL) {
@@ -189,7 +196,14 @@ static void all_tensors(writing *x) {
         if (windows) linear(x, i, "ffn_gate", t->ff, t->width, 1);
         linear(x, i, "ffn_up", t->ff, t->width, 1);
         linear(x, i, "ffn_down", t->width, t->ff, 1);
+        if (classed) vector(x, i, "ls1.weight", t->width, 0.4f, 0.3f);
+        if (classed) vector(x, i, "ls2.weight", t->width, 0.4f, 0.3f);
         if (!windows && t->deep >> i & 1) deep_merger(x, i);
+    }
+    if (classed) {
+        merger_norm(x, "mm.model.mlp.0");
+        merger(x, "mm.model.mlp.1", "mm.model.mlp.3");
+        return;
     }
     norm(x, -1, "v.post_ln");
     if (film) {
@@ -216,7 +230,8 @@ static void put_keys(const writing *x) {
                                                              [TN_TOWER_GEMMA3] = "gemma3",
                                                              [TN_TOWER_QWEN25VL] = "qwen2.5vl_merger",
                                                              [TN_TOWER_QWEN3VL] = "qwen3vl_merger",
-                                                             [TN_TOWER_LFM2] = "lfm2"};
+                                                             [TN_TOWER_LFM2] = "lfm2",
+                                                             [TN_TOWER_INTERNVL] = "internvl"};
     const bool windows = x->t->kind == TN_TOWER_QWEN25VL;
     static const float half[] = {0.5f, 0.5f, 0.5f};
     bool deep[64];

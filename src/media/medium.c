@@ -225,6 +225,18 @@ static tern_status make_lfm2(tn_ctx *ctx, const tn_tower_shape *s, const tn_pict
     return add_overview(p, TN_FILTER_BILINEAR, out, err);
 }
 
+/* As image_processing_got_ocr2.py has it, which is InternVL's. */
+static tern_status make_internvl(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, bool one_view,
+                                 tn_medium *out, tern_error *err) {
+    const size whole = {s->image, s->image};
+    size grid = {0, 0};
+    if (!one_view) grid = nearest_grid(s, (size){p->width, p->height}, s->image);
+    if (grid.width * grid.height == 1) grid = (size){0, 0};
+    TN_TRY(make_room(ctx, s, grid.height, grid.width, whole, out, err));
+    TN_TRY(add_grid(p, TN_FILTER_BICUBIC, out, err));
+    return add_overview(p, TN_FILTER_BICUBIC, out, err);
+}
+
 static tern_status make_qwen(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
                              tern_error *err) {
     size to;
@@ -245,10 +257,11 @@ tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_pictur
     tn_picture from = *p;
     *out = (tn_medium){0};
     from.ctx = ctx;
-    tern_status st = s->kind == TN_TOWER_GEMMA3   ? make_gemma3(ctx, s, &from, out, err)
-                     : tn_tower_has_axes(s->kind) ? make_qwen(ctx, s, &from, out, err)
-                     : s->kind == TN_TOWER_LFM2   ? make_lfm2(ctx, s, &from, one_view, out, err)
-                                                  : make_idefics3(ctx, s, &from, one_view, out, err);
+    tern_status st = s->kind == TN_TOWER_GEMMA3     ? make_gemma3(ctx, s, &from, out, err)
+                     : tn_tower_has_axes(s->kind)   ? make_qwen(ctx, s, &from, out, err)
+                     : s->kind == TN_TOWER_LFM2     ? make_lfm2(ctx, s, &from, one_view, out, err)
+                     : s->kind == TN_TOWER_INTERNVL ? make_internvl(ctx, s, &from, one_view, out, err)
+                                                    : make_idefics3(ctx, s, &from, one_view, out, err);
     if (st != TERN_OK) tn_medium_free(out);
     return st;
 }
@@ -279,11 +292,13 @@ static const struct {
     [TN_TOWER_GEMMA3] = {"<start_of_image>", "<start_of_image>", "<image_soft_token>"},
     [TN_TOWER_QWEN25VL] = QWEN,
     [TN_TOWER_QWEN3VL] = QWEN,
-    [TN_TOWER_LFM2] = {"<image>", "<|image_start|>", "<image>"}};
+    [TN_TOWER_LFM2] = {"<image>", "<|image_start|>", "<image>"},
+    [TN_TOWER_INTERNVL] = {"<IMG_CONTEXT>", "<img>", "<IMG_CONTEXT>"}};
 
 const char *tn_medium_mark(tn_tower_kind kind) { return families[kind].mark; }
 const char *tn_medium_begin(tn_tower_kind kind) { return families[kind].begin; }
 const char *tn_medium_row(tn_tower_kind kind) { return families[kind].row; }
+const char *tn_medium_apart(tn_tower_kind kind) { return kind == TN_TOWER_INTERNVL ? "\n" : ""; }
 
 static void put(tn_segments *out, const char *text) { tn_segments_add(out, text, strlen(text), false); }
 
@@ -328,14 +343,15 @@ void tn_medium_marks(const tn_medium *m, tn_segments *out) {
         const char *before, *after;
     } around[TN_N_TOWER_KINDS] = {[TN_TOWER_GEMMA3] = {"\n\n<start_of_image>", "<end_of_image>\n\n"},
                                   [TN_TOWER_QWEN25VL] = {"<|vision_start|>", "<|vision_end|>"},
-                                  [TN_TOWER_QWEN3VL] = {"<|vision_start|>", "<|vision_end|>"}};
+                                  [TN_TOWER_QWEN3VL] = {"<|vision_start|>", "<|vision_end|>"},
+                                  [TN_TOWER_INTERNVL] = {"<img>", "</img>"}};
     if (m->kind == TN_TOWER_IDEFICS3) {
         idefics3_marks(m, out);
     } else if (m->kind == TN_TOWER_LFM2) {
         lfm2_marks(m, out);
     } else {
         put(out, around[m->kind].before);
-        put_view(m, 0, out);
+        for (int32_t i = 0; i < m->n_views; i++) put_view(m, i, out);
         put(out, around[m->kind].after);
     }
 }

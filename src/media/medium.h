@@ -13,7 +13,10 @@
  *
  * LFM2-VL: as Qwen's, but bilinearly, of 64 to 256 rows (64 to 256 times 32 x 32 pixels). A picture of more than twice the
  * pixels of a tile (512 x 512) is also cut: it is stretched to a grid of 2 to 10 tiles, that whose aspect is the nearest,
- * and the view of the whole comes after them. */
+ * and the view of the whole comes after them.
+ *
+ * InternVL: stretched to the grid of 1 to 12 tiles (448 x 448) whose aspect is the nearest, bicubically; of more than one
+ * tile, the whole as one tile comes after them. */
 #ifndef TN_MEDIA_MEDIUM_H
 #define TN_MEDIA_MEDIUM_H
 
@@ -49,6 +52,8 @@ void tn_medium_free(tn_medium *m); /* NULL-safe */
 const char *tn_medium_mark(tn_tower_kind kind);
 const char *tn_medium_begin(tn_tower_kind kind);
 const char *tn_medium_row(tn_tower_kind kind);
+/* What stands between a picture and the text after it where no template says it. */
+const char *tn_medium_apart(tn_tower_kind kind);
 /* Appends the marks of a medium: bytes of the template. */
 void tn_medium_marks(const tn_medium *m, tn_segments *out);
 int32_t tn_medium_rows(const tn_medium *m); /* of all views */

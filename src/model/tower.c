@@ -112,6 +112,7 @@ static void patches_item(void *arg, int i_item, int i_thread) {
     const size_t p = (size_t)r->t->s.patch, image = (size_t)r->size.width;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    if (row1 > r->n_patches) row1 = r->n_patches;
     for (size_t i = row0; i < row1; i++) {
         const size_t patch = tn_tower_patch(r, i);
         const uint8_t *at = r->rgb + (patch / r->columns * p * image + patch % r->columns * p) * 3;
@@ -170,21 +171,28 @@ static void act_item(void *arg, int i_item, int i_thread) {
     const run *r = arg;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    r->kern->act_f32(TN_ACT_GELU_TANH, r->wide + row0 * r->ff, (row1 - row0) * r->ff);
+    r->kern->act_f32(tn_tower_act(r), r->wide + row0 * r->ff, (row1 - row0) * r->ff);
 }
 
-/* x += q, which holds what a linear gave */
+/* x += gain q, which holds what a linear gave */
 static void add_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *r = arg;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    r->kern->add_f32(r->x + row0 * r->width, r->q + row0 * r->width, 1, (row1 - row0) * r->width);
+    float *q = r->q + row0 * r->width;
+    for (size_t i = 0; r->gain && i < (row1 - row0) * r->width; i++) q[i] *= r->gain[i % r->width];
+    r->kern->add_f32(r->x + row0 * r->width, q, 1, (row1 - row0) * r->width);
+}
+
+static void add_rows(run *r, const float *gain) {
+    r->gain = gain;
+    over_rows(r, add_item);
 }
 
 /* wide [n / shuffle^2][shuffle^2 * width]: a block's patches row after row, side by side */
 static void shuffle(const run *r, const float *x) {
-    const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, down = r->n / r->columns / k;
+    const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, down = r->n_patches / r->columns / k;
     float *out = r->wide;
     for (size_t i = 0; r->from && i < across * down; i++) { /* a block's patches stand together */
         const size_t at = (size_t)r->from[i * k * k];
@@ -265,7 +273,7 @@ static void run_layer(run *r, const tn_tower_layer *l) {
     tn_pool_for(r->pool, r->t->s.n_heads * (int)((r->n + TN_TOWER_ATTEND_ROWS - 1) / TN_TOWER_ATTEND_ROWS),
                 attend_item, r);
     product(r, &l->out, r->h, r->q, r->n);
-    over_rows(r, add_item);
+    add_rows(r, l->gain[0]);
     tn_tower_norm(r, l->ln2);
     product(r, &l->up, r->h, r->wide, r->n);
     if (l->gate.n) {
@@ -275,7 +283,7 @@ static void run_layer(run *r, const tn_tower_layer *l) {
         over_rows(r, act_item);
     }
     product(r, &l->down, r->wide, r->q, r->n);
-    over_rows(r, add_item);
+    add_rows(r, l->gain[1]);
 }
 
 static const float PROJECTOR_EPS = 1e-5f; /* PyTorch's own, which no file says */
@@ -283,9 +291,9 @@ static const float PROJECTOR_EPS = 1e-5f; /* PyTorch's own, which no file says *
 /* What the last layer gives. */
 static void finish(run *r, float *rows) {
     const tn_tower *t = r->t;
-    tn_tower_norm(r, t->post_ln);
+    if (t->post_ln[0]) tn_tower_norm(r, t->post_ln);
     if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
-    else shuffle(r, r->h);
+    else shuffle(r, t->post_ln[0] ? r->h : r->x);
     const bool normed = t->fc_norm[0];
     if (normed) merger_norm(r, t->fc_norm, PROJECTOR_EPS, t->fc.k);
     if (t->fc_out.n) merge(r, &t->fc, &t->fc_out, normed ? r->h : r->wide, normed ? r->wide : r->h, rows);
@@ -298,7 +306,8 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
     tn_tower_windows(r);
     tn_tower_turns(r);
     over_rows(r, patches_item);
-    product(r, &t->patch, r->wide, r->x, r->n);
+    product(r, &t->patch, r->wide, r->x, r->n_patches);
+    if (t->class) memcpy(r->x + r->n_patches * r->width, t->class, r->width * sizeof *r->x);
     tn_tower_positions(r);
     for (int i = 0; i < t->s.n_layers; i++) {
         /* relaxed: no data follows */
@@ -336,13 +345,15 @@ tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *
                             tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err) {
     const tn_tower_shape *s = &t->s;
     TN_TRY(check_size(s, size, err));
-    const size_t columns = (size_t)(size.width / s->patch), n = columns * (size_t)(size.height / s->patch);
+    const size_t columns = (size_t)(size.width / s->patch),
+                 n_patches = columns * (size_t)(size.height / s->patch), n = n_patches + (t->class != NULL);
     run r = {.t = t,
              .kern = kern,
              .pool = pool,
              .rgb = rgb,
              .size = size,
              .n = n,
+             .n_patches = n_patches,
              .columns = columns,
              .width = (size_t)s->width,
              .ff = (size_t)s->ff,

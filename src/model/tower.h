@@ -10,7 +10,7 @@
  *     Idefics3 (SmolVLM)   fc(shuffle x shuffle neighbours side by side)
  *     Gemma 3              fc(RMS norm of the mean of shuffle x shuffle neighbours)
  *     Qwen3-VL             fc2(gelu(fc1(shuffle x shuffle neighbours side by side)))
- *     LFM2-VL              the same, after a layer norm of the neighbours in files that have one
+ *     LFM2-VL, InternVL    the same, after a layer norm of the neighbours (LFM2-VL: in files that have one)
  *
  * Qwen3-VL reads pictures of any size in whole blocks of shuffle x shuffle patches. Its positions are a square table,
  * interpolated bilinearly over the picture, and queries and keys are rotated besides: the first half of a head's pairs by
@@ -23,6 +23,9 @@
  *
  * LFM2-VL reads views of any size as well. Its square table of positions is resized to a view's patches as PyTorch's
  * antialiased bilinear interpolation does it: pixels have centres, and a smaller table is averaged.
+ *
+ * InternVL's has one row more than patches (the class), which every row sees and which nothing is made of; what
+ * attention and the feed-forward add is scaled channel by channel; GELU is the exact one; there is no last LN.
  *
  * A tower is immutable once open. */
 #ifndef TN_MODEL_TOWER_H
@@ -41,6 +44,7 @@ typedef enum tn_tower_kind {
     TN_TOWER_QWEN25VL,
     TN_TOWER_QWEN3VL,
     TN_TOWER_LFM2,
+    TN_TOWER_INTERNVL,
     TN_N_TOWER_KINDS
 } tn_tower_kind;
 

@@ -18,6 +18,7 @@ typedef struct tn_tower_layer {
     tn_linear gate;                                      /* Qwen2.5-VL, else n == 0 */
     tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8, gate_s8; /* TN_TOWER_INT8: in their place */
     tn_tower_merger *deep;                               /* NULL: the layer is not read */
+    float *gain[2]; /* of what attention and the feed-forward add, [width]; NULL: 1 */
 } tn_tower_layer;
 
 struct tn_tower {
@@ -26,7 +27,8 @@ struct tn_tower {
     tn_tower_scheme scheme;
     tn_linear patch;  /* inputs [channel][y][x] */
     float *moment[2]; /* of a film, while the file is read: their sum is patch */
-    float *position;  /* [side^2][width] */
+    float *class;     /* [width] InternVL: what the row is that no patch is; else NULL */
+    float *position;  /* [side^2][width]; of the class in front of them */
     tn_tower_layer *layers;
     float *post_ln[2];
     float *pool_norm;     /* [width] Gemma 3; else NULL */
@@ -41,10 +43,10 @@ typedef struct tn_tower_run {
     const tn_kernels *kern;
     tn_pool *pool;
     tn_tower_size size;
-    size_t n, columns, width, ff, d_head, n_panels; /* n: patches of the tile, so many columns of them */
-    const uint8_t *rgb;                             /* of the tile */
-    float *levels;                                  /* [3][256]: what a byte of each colour stands for */
-    float *turns; /* [n][d_head] cos and sin of every pair; NULL: nothing is rotated */
+    size_t n, n_patches, columns, width, ff, d_head, n_panels; /* n: rows, patches and then the class */
+    const uint8_t *rgb;                                        /* of the tile */
+    float *levels; /* [3][256]: what a byte of each colour stands for */
+    float *turns;  /* [n][d_head] cos and sin of every pair; NULL: nothing is rotated */
     /* Windows: patches stand window by window, and in these block by block. Where each comes from, row after row of the
      * picture, and which ones it sees; NULL: all in their order, and all of them. */
     int32_t *from, *first, *end;
@@ -58,6 +60,7 @@ typedef struct tn_tower_run {
     float *scratch; /* of every thread */
     size_t scratch_stride;
     float *const *norm; /* of the op at work */
+    const float *gain;  /* the same; NULL: 1 */
     float norm_eps;     /* of the projector's */
     /* TN_TOWER_INT8: */
     tn_tower_codes in;          /* of the product at work */
@@ -92,6 +95,9 @@ static inline void tn_tower_seen(const tn_tower_run *r, size_t i, int32_t *first
 }
 /* wide = silu(gate) wide */
 void tn_tower_gate(tn_tower_run *r);
+static inline int tn_tower_act(const tn_tower_run *r) {
+    return r->t->s.kind == TN_TOWER_INTERNVL ? TN_ACT_GELU_ERF : TN_ACT_GELU_TANH;
+}
 /* Fills turns, and rotates a head of patch i, where the family does. */
 void tn_tower_turns(tn_tower_run *r);
 static inline void tn_tower_turn(const tn_tower_run *r, size_t i, float *x) {

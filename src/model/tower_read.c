@@ -22,15 +22,17 @@ static const struct {
                                 [TN_TOWER_GEMMA3] = {"gemma3", 4, 0, 0},
                                 [TN_TOWER_QWEN25VL] = {"qwen2.5vl_merger", 2, 3136, 12845056},
                                 [TN_TOWER_QWEN3VL] = {"qwen3vl_merger", 2, 65536, 16777216},
-                                [TN_TOWER_LFM2] = {"lfm2", 0, 0, 0}};
+                                [TN_TOWER_LFM2] = {"lfm2", 0, 0, 0},
+                                [TN_TOWER_INTERNVL] = {"internvl", 0, 0, 0}};
 
 enum {
     TILED = 1 << TN_TOWER_IDEFICS3 | 1 << TN_TOWER_GEMMA3,
     WINDOWS = 1 << TN_TOWER_QWEN25VL,
     DEEP = 1 << TN_TOWER_QWEN3VL,
     LFM2 = 1 << TN_TOWER_LFM2,
+    INTERNVL = 1 << TN_TOWER_INTERNVL,
     QWEN = WINDOWS | DEEP,
-    ALL = TILED | QWEN | LFM2
+    ALL = TILED | QWEN | LFM2 | INTERNVL
 };
 
 static bool find_family(const char *name, size_t n, tn_tower_kind *out) {
@@ -60,7 +62,7 @@ static const int_key int_keys[] = {
     {"clip.vision.embedding_length", SHAPE(width), 4, 16384, ALL},
     {"clip.vision.feed_forward_length", SHAPE(ff), 1, 65536, ALL},
     {"clip.vision.projection_dim", SHAPE(out), 1, 65536, ALL},
-    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED | LFM2},
+    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED | LFM2 | INTERNVL},
     {"clip.vision.spatial_merge_size", SHAPE(shuffle), 1, 64, QWEN},
 };
 
@@ -76,6 +78,8 @@ static const struct {
     {"clip.vision.is_deepstack_layers", DEEP},
     {"clip.vision.n_wa_pattern", WINDOWS},
     {"clip.vision.window_size", WINDOWS},
+    {"clip.vision.preproc_min_tiles", INTERNVL},
+    {"clip.vision.preproc_max_tiles", INTERNVL},
     {"clip.vision.image_min_pixels", QWEN},
     {"clip.vision.image_max_pixels", QWEN},
     {"clip.projector_type", ALL},
@@ -154,8 +158,8 @@ static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error 
     TN_FAIL_IF(!type, err, TERN_E_FORMAT, "%s names no projector (clip.projector_type)", path);
     TN_FAIL_IF(!find_family(type, n, kind), err, TERN_E_UNSUPPORTED,
                "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\"), Gemma 3 "
-               "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\"), Qwen3-VL (\"qwen3vl_merger\") and LFM2-VL "
-               "(\"lfm2\") are read",
+               "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\"), Qwen3-VL (\"qwen3vl_merger\"), LFM2-VL "
+               "(\"lfm2\") and InternVL (\"internvl\") are read",
                path, n > 40 ? 40 : (int)n, type);
     const bool silu = flag(g, "clip.use_silu"), gelu = flag(g, "clip.use_gelu");
     TN_FAIL_IF(*kind == TN_TOWER_QWEN25VL ? !silu || gelu : silu || !gelu, err, TERN_E_UNSUPPORTED,
@@ -233,6 +237,19 @@ static tern_status set_lfm2(const tn_gguf *g, tn_tower_shape *s, tern_error *err
     return TERN_OK;
 }
 
+/* InternVL's grids: of as many tiles as the file says, or its processor where the file is old. */
+static tern_status read_tiles(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    int64_t least = 1, most = 12;
+    if (s->kind != TN_TOWER_INTERNVL) return TERN_OK;
+    TN_TRY(read_int(g, "clip.vision.preproc_min_tiles", &least, err));
+    TN_TRY(read_int(g, "clip.vision.preproc_max_tiles", &most, err));
+    TN_FAIL_IF(least < 1 || least > most || most > 256, err, TERN_E_FORMAT,
+               "%s: grids of %" PRId64 " to %" PRId64 " tiles; want 1 to 256", tn_gguf_path(g), least, most);
+    s->min_tiles = (int32_t)least;
+    s->max_tiles = (int32_t)most;
+    return TERN_OK;
+}
+
 /* Limits of a picture: the file's, or those of the family's processor. */
 static tern_status read_pixels(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
     s->min_pixels = families[s->kind].min_pixels;
@@ -291,6 +308,7 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
                16 * s->image);
     s->longest = (int32_t)longest;
     TN_TRY(read_pixels(g, s, err));
+    TN_TRY(read_tiles(g, s, err));
     TN_TRY(read_deep(g, s, err));
     TN_TRY(read_windows(g, s, err));
     return check_shape(g, s, n_embd, err);
@@ -308,6 +326,7 @@ typedef struct want {
     int64_t row0,
         all;     /* where it is a part of the file's tensor: its first row, and all rows; all 0: the whole */
     int n_dims;  /* 4: of a convolution */
+    bool loose;  /* further dimensions of 1 may stand in front */
     bool turned; /* the file has [k][n] */
     uint64_t hash;
     tern_status status;
@@ -393,6 +412,17 @@ static bool is_swapped(const reading *r) {
            up->dims[1] == (uint64_t)s->ff;
 }
 
+/* The class and n positions, its own in front; both may be batches of one. */
+static void add_class(reading *r, int64_t n) {
+    want *w = add(r, -1, "v.class_embd", "", r->t->s.width, 1);
+    w->name[strlen("v.class_embd")] = '\0'; /* the only tensor without a suffix */
+    w->vector = &r->t->class;
+    w->loose = true;
+    w = add(r, -1, "v.position_embd", "weight", n, r->t->s.width);
+    w->vector = &r->t->position;
+    w->loose = true;
+}
+
 /* Outputs of a linear that no key tells: what its tensor has. */
 static int64_t outputs(const reading *r, const char *name) {
     const tn_tensor *t = tn_gguf_tensor(r->g, name);
@@ -419,7 +449,8 @@ static void list_wants(reading *r) {
     const int64_t side = tn_tower_side(s), width = s->width;
     const char *up = is_swapped(r) ? "ffn_down" : "ffn_up", *down = is_swapped(r) ? "ffn_up" : "ffn_down";
     add_patches(r);
-    if (s->kind != TN_TOWER_QWEN25VL)
+    if (s->kind == TN_TOWER_INTERNVL) add_class(r, side * side + 1);
+    else if (s->kind != TN_TOWER_QWEN25VL)
         add(r, -1, "v.position_embd", "weight", side * side, width)->vector = &t->position;
     for (int i = 0; i < s->n_layers; i++) {
         tn_tower_layer *l = &t->layers[i];
@@ -436,9 +467,13 @@ static void list_wants(reading *r) {
         if (s->kind == TN_TOWER_QWEN25VL) add_linear(r, i, "ffn_gate", s->ff, width, true, &l->gate);
         add_linear(r, i, up, s->ff, width, true, &l->up);
         add_linear(r, i, down, width, s->ff, true, &l->down);
+        if (s->kind == TN_TOWER_INTERNVL) {
+            add(r, i, "ls1", "weight", width, 1)->vector = &l->gain[0];
+            add(r, i, "ls2", "weight", width, 1)->vector = &l->gain[1];
+        }
         if (l->deep) add_merger(r, i, l->deep);
     }
-    add_norm(r, -1, "v.post_ln", t->post_ln);
+    if (s->kind != TN_TOWER_INTERNVL) add_norm(r, -1, "v.post_ln", t->post_ln);
     const int64_t wide = width * s->shuffle * s->shuffle;
     if (s->kind == TN_TOWER_IDEFICS3) {
         add_linear(r, -1, "mm.model.fc", s->out, wide, false, &t->fc);
@@ -447,6 +482,8 @@ static void list_wants(reading *r) {
     } else if (s->kind == TN_TOWER_LFM2) {
         const bool normed = tn_gguf_tensor(r->g, "mm.input_norm.weight");
         add_mlp(r, normed ? "mm.input_norm" : NULL, "mm.1", "mm.2", wide);
+    } else if (s->kind == TN_TOWER_INTERNVL) {
+        add_mlp(r, "mm.model.mlp.0", "mm.model.mlp.1", "mm.model.mlp.3", wide);
     } else {
         add(r, -1, "mm.soft_emb_norm", "weight", width, 1)->vector = &t->pool_norm;
         add_linear(r, -1, "mm.input_projection", s->out, width, false, &t->fc);
@@ -456,6 +493,13 @@ static void list_wants(reading *r) {
 
 static bool has_shape(const tn_tensor *t, const want *w, const tn_tower_shape *s) {
     const uint64_t n = (uint64_t)(w->all ? w->all : w->n);
+    if (w->loose) {
+        const int in_front = t->n_dims - w->n_dims;
+        bool is =
+            in_front >= 0 && t->dims[in_front] == n && (w->k == 1 || t->dims[in_front + 1] == (uint64_t)w->k);
+        for (int i = 0; i < in_front; i++) is = is && t->dims[i] == 1;
+        return is;
+    }
     if (w->n_dims == 4)
         return t->n_dims == 4 && t->dims[0] == (uint64_t)w->n && t->dims[1] == 3 &&
                t->dims[2] == (uint64_t)s->patch && t->dims[3] == (uint64_t)s->patch;
@@ -558,11 +602,12 @@ static tern_status to_int8(reading *r, tern_error *err) {
         tn_tower_layer *l = &t->layers[i];
         tn_linear *const qkv[] = {&l->q, &l->k, &l->v}, *const out[] = {&l->out}, *const up[] = {&l->up},
                          *const down[] = {&l->down}, *const gate[] = {&l->gate};
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, qkv, 3, &l->qkv_s8, &t->bytes, err));
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, out, 1, &l->out_s8, &t->bytes, err));
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, up, 1, &l->up_s8, &t->bytes, err));
-        if (l->gate.n) TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, gate, 1, &l->gate_s8, &t->bytes, err));
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, down, 1, &l->down_s8, &t->bytes, err));
+        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, qkv, 3, NULL, &l->qkv_s8, &t->bytes, err));
+        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, out, 1, l->gain[0], &l->out_s8, &t->bytes, err));
+        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, up, 1, NULL, &l->up_s8, &t->bytes, err));
+        if (l->gate.n)
+            TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, gate, 1, NULL, &l->gate_s8, &t->bytes, err));
+        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, down, 1, l->gain[1], &l->down_s8, &t->bytes, err));
     }
     return TERN_OK;
 }
@@ -689,6 +734,7 @@ void tn_tower_close(tn_tower **pt) {
         tn_tower_layer *l = &t->layers[i];
         free_pair(ctx, l->ln1);
         free_pair(ctx, l->ln2);
+        free_pair(ctx, l->gain);
         tn_linear *linears[] = {&l->q, &l->k, &l->v, &l->out, &l->up, &l->down, &l->gate};
         for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) free_linear(ctx, linears[j]);
         tn_tower_s8 *codes[] = {&l->qkv_s8, &l->out_s8, &l->up_s8, &l->down_s8, &l->gate_s8};
@@ -705,6 +751,7 @@ void tn_tower_close(tn_tower **pt) {
     free_pair(ctx, t->moment);
     free_linear(ctx, &t->fc);
     free_linear(ctx, &t->fc_out);
+    tn_free(ctx, t->class);
     tn_free(ctx, t->position);
     tn_free(ctx, t->pool_norm);
     tn_free(ctx, t->layers);

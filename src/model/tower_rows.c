@@ -75,12 +75,17 @@ static taps taps_of(size_t i, size_t n, size_t side) {
 /* The table resized to the picture's patches, as torch.nn.functional.interpolate(bilinear, antialias) has it. */
 static void resize(const tn_tower_run *r, size_t i) {
     const size_t side = (size_t)tn_tower_side(&r->t->s);
-    const taps y = taps_of(i / r->columns, r->n / r->columns, side),
+    const taps y = taps_of(i / r->columns, r->n_patches / r->columns, side),
                x = taps_of(i % r->columns, r->columns, side);
     for (size_t ty = y.from; ty < y.to; ty++)
         for (size_t tx = x.from; tx < x.to; tx++)
             r->kern->add_f32(r->x + i * r->width, r->t->position + (ty * side + tx) * r->width,
                              (float)(tap(&y, ty) / y.sum * (tap(&x, tx) / x.sum)), r->width);
+}
+
+/* Of a table that has the class first. */
+static size_t place(const tn_tower_run *r, size_t i) {
+    return r->t->class ? i < r->n_patches ? i + 1 : 0 : i;
 }
 
 static void position_item(void *arg, int i_item, int i_thread) {
@@ -91,7 +96,7 @@ static void position_item(void *arg, int i_item, int i_thread) {
     for (size_t i = row0; i < row1; i++) {
         if (r->t->s.kind == TN_TOWER_QWEN3VL) interpolate(r, i);
         else if (r->t->s.kind == TN_TOWER_LFM2) resize(r, i);
-        else r->kern->add_f32(r->x + i * r->width, r->t->position + i * r->width, 1, r->width);
+        else r->kern->add_f32(r->x + i * r->width, r->t->position + place(r, i) * r->width, 1, r->width);
     }
 }
 

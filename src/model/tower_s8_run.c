@@ -181,7 +181,8 @@ void tn_tower_s8_layer(run *r, const tn_tower_layer *l) {
         product(r, &l->up_s8, r->h, TN_TOWER_SET, r->wide);
         tn_tower_gate(r);
     } else {
-        product(r, &l->up_s8, r->h, TN_TOWER_GELU, r->wide);
+        const bool exact = tn_tower_act(r) == TN_ACT_GELU_ERF;
+        product(r, &l->up_s8, r->h, exact ? TN_TOWER_GELU_ERF : TN_TOWER_GELU_TANH, r->wide);
     }
     product(r, &l->down_s8, r->wide, TN_TOWER_ADD, r->x);
 }

@@ -363,6 +363,16 @@ fails("a.png", model="lfm2/l.gguf", more=("--mmproj", "qwen/mmproj-q.gguf"), err
 call("pack", "lfm2/l.gguf", "-o", "lfm2.tern", "--quick")
 assert ask("a.png", model="lfm2.tern")["pictures"][0]["rows"] == 78
 
+# InternVL: a grid of tiles and the whole as one, by as many tiles as the file says
+os.mkdir(TMP + "/internvl")
+call("synth", "--arch", "tiny-qwen2+sees", "--type", "f32", "-o", "internvl/i.gguf")
+call("synth", "--arch", "tiny-internvl-mmproj", "--type", "f32", "-o", "internvl/mmproj-i.gguf")
+i = [ask(f, *more, model="internvl/i.gguf")["pictures"][0] for f, *more in (("a.png",), ("a.png", "--one-view"), ("large.png", "--encoder", "int8"))]
+assert (i[0]["views"], i[0]["rows"], i[0]["grid_rows"], i[0]["grid_columns"]) == (11, 11 * 9, 2, 5), i  # 70 x 30 pixels: 7 x 3 would be too many
+assert (i[1]["views"], i[1]["rows"], i[1]["encoded"]) == (1, 9, 0) and i[2]["rows"] == 11 * 9, i
+call("pack", "internvl/i.gguf", "-o", "internvl.tern", "--quick")
+assert ask("a.png", model="internvl.tern")["pictures"][0]["rows"] == 11 * 9
+
 # Gemma 3: one view, in the model's own file
 os.mkdir(TMP + "/gemma")
 call("synth", "--arch", "tiny-gemma3+sees", "--type", "f32", "-o", "gemma/g.gguf")

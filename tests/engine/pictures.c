@@ -371,6 +371,7 @@ static void by_the_public_interface(void **state) {
     (void)state;
     looks("tiny-llama+sees", "tiny-smolvlm-mmproj", 16);
     looks("tiny-lfm2+sees", "tiny-lfm2vl-mmproj", 64);
+    looks("tiny-qwen2+sees", "tiny-internvl-mmproj", 9);
     looks("tiny-qwen3vl+sees", "tiny-qwen3vl-mmproj", 256); /* 65,536 pixels at least, of 16 x 16 a row */
 }
 

@@ -187,6 +187,15 @@ static void as_pillow_has_them(void **state) {
                         &v[5], &v[6]) == 9) {
             const tn_tower_shape s = lfm2(v[0], v[1]);
             cut(a, &s, v[2], b, (grid){v[3], v[4], v[5], v[6]});
+        } else if (sscanf(line, "internvl %63s %d %d %d %d %63s %d %d", a, &v[0], &v[1], &v[2], &v[3], b,
+                          &v[4], &v[5]) == 8) {
+            const tn_tower_shape s = {.kind = TN_TOWER_INTERNVL,
+                                      .image = v[0],
+                                      .patch = 1,
+                                      .shuffle = 1,
+                                      .min_tiles = v[1],
+                                      .max_tiles = v[2]};
+            cut(a, &s, v[3], b, (grid){v[4], v[5], v[0], v[0]});
         } else fail_msg("'%s' is no case", line);
     }
     print_message("as Pillow has them: %zu files, %zu resized, %zu tiled, %zu in blocks, %zu refused\n",

@@ -5,9 +5,10 @@
     tiles FILE TILE LONGEST ONE_VIEW EXPECTED ROWS COLUMNS
     blocks FILE BLOCK LEAST MOST EXPECTED WIDTH HEIGHT
     lfm2 FILE PATCH SHUFFLE ONE_VIEW EXPECTED ROWS COLUMNS WIDTH HEIGHT
+    internvl FILE TILE LEAST MOST ONE_VIEW EXPECTED ROWS COLUMNS
 
 EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py,
-image_processing_qwen2_vl.py and image_processing_lfm2_vl.py, written down again; WIDTH 0: the picture is refused.
+image_processing_qwen2_vl.py, image_processing_lfm2_vl.py and image_processing_got_ocr2.py (InternVL), written down again; WIDTH 0: the picture is refused.
 Exit 77: there is no Pillow."""
 import io, math, os, random, struct, sys
 
@@ -199,6 +200,18 @@ for i in range(60):
     print("blocks", f"any-{i}", of, least, most, f"blocks-{i}", ow, oh)
 
 
+def nearest_grid(w, h, side, least, most):
+    """The rows and columns of least to most tiles whose aspect is the nearest, of several the larger while the picture fills half."""
+    n = range(1, most + 1)
+    best, columns, rows = math.inf, 1, 1
+    for c, r in sorted(((c, r) for c in n for r in n if least <= c * r <= most), key=lambda g: g[0] * g[1]):
+        off = abs(w / h - c / r)
+        if off < best or off == best and w * h > 0.5 * side * side * c * r:
+            columns, rows = c, r
+        best = min(best, off)
+    return rows, columns
+
+
 def lfm2(im, patch, shuffle, one_view):
     """Tiles of a large picture and the view of the whole: the number of the grid's rows and columns, and the pictures."""
     w, h = im.size
@@ -216,13 +229,7 @@ def lfm2(im, patch, shuffle, one_view):
     whole = im.resize((ow, oh), Image.BILINEAR)
     if one_view or max(patch, round(h / of) * of) * max(patch, round(w / of) * of) <= 2 * most:
         return 0, 0, [whole]
-    grids = sorted({(c, r) for c in range(1, 11) for r in range(1, 11) if 2 <= c * r <= 10}, key=lambda g: g[0] * g[1])
-    best, columns, rows = math.inf, 1, 1
-    for c, r in grids:
-        off = abs(w / h - c / r)
-        if off < best or off == best and w * h > 0.5 * side * side * c * r:
-            columns, rows = c, r
-        best = min(best, off)
+    rows, columns = nearest_grid(w, h, side, 2, 10)
     big = im.resize((columns * side, rows * side), Image.BILINEAR)
     tiles = [big.crop((c * side, r * side, (c + 1) * side, (r + 1) * side)) for r in range(rows) for c in range(columns)]
     return rows, columns, tiles + [whole]
@@ -242,3 +249,29 @@ for i in range(90):
             f.write(b"".join(v.tobytes() for v in views))
         ow, oh = views[-1].size if views else (0, 0)
         print("lfm2", f"lfm2-{i}", patch, shuffle, one_view, f"lfm2-views-{i}-{one_view}", rows, columns, ow, oh)
+
+
+def internvl(im, side, least, most, one_view):
+    rows, columns = (1, 1) if one_view else nearest_grid(*im.size, side, least, most)
+    whole = im.resize((side, side), Image.BICUBIC)
+    if rows * columns == 1:
+        return 0, 0, [whole]
+    big = im.resize((columns * side, rows * side), Image.BICUBIC)
+    tiles = [big.crop((c * side, r * side, (c + 1) * side, (r + 1) * side)) for r in range(rows) for c in range(columns)]
+    return rows, columns, tiles + [whole]
+
+
+for i in range(60):
+    w, h = rng.choice(SIDES), rng.choice(SIDES)
+    side = rng.choice((8, 21, 28, 56))
+    least, most = rng.choice(((1, 12), (1, 12), (1, 6), (2, 3), (1, 1)))
+    if i % 10 == 0:  # as far from one grid as from another of as many tiles
+        w, h, least, most = 40, 32, 2, 3
+        side = 8 + 8 * (i // 10)
+    im = picture(w, h)
+    raw(f"internvl-{i}", im)
+    for one_view in (0, 1):
+        rows, columns, views = internvl(im, side, least, most, one_view)
+        with open(path(f"internvl-views-{i}-{one_view}"), "wb") as f:
+            f.write(b"".join(v.tobytes() for v in views))
+        print("internvl", f"internvl-{i}", side, least, most, one_view, f"internvl-views-{i}-{one_view}", rows, columns)

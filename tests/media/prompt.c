@@ -19,7 +19,7 @@
 #include "fixture/fixture.h"
 
 static tn_ctx ctx;
-static tern_engine *e, *blind, *gemma, *qwen, *lfm2;
+static tern_engine *e, *blind, *gemma, *qwen, *lfm2, *internvl;
 static const char *row = "<image>";
 
 static int open_models(void **state) {
@@ -35,6 +35,8 @@ static int open_models(void **state) {
     qwen = fixture_engine(path, NULL);
     fixture_model(path, "lfm2.gguf", "tiny-lfm2+sees", 1, TN_F32);
     lfm2 = fixture_engine(path, NULL);
+    fixture_model(path, "internvl.gguf", "tiny-qwen2+sees", 1, TN_F32);
+    internvl = fixture_engine(path, NULL);
     return 0;
 }
 
@@ -45,6 +47,7 @@ static int close_models(void **state) {
     tern_engine_close(&gemma);
     tern_engine_close(&qwen);
     tern_engine_close(&lfm2);
+    tern_engine_close(&internvl);
     return 0;
 }
 
@@ -206,6 +209,43 @@ static void as_lfm2_writes_it(void **state) {
     e = sees;
 }
 
+#define INTERNVL(rows) "<img>" rows "</img>"
+#define PATCHES "<IMG_CONTEXT><IMG_CONTEXT>"
+/* InternVL's views follow each other without marks. A line ends after the picture: its own template says so, and where
+ * another knows no pictures it is added. */
+static void as_internvl_writes_it(void **state) {
+    (void)state;
+    static const char plain[] = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}",
+                      own[] =
+                          "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for p in m['content'] %}"
+                          "{% if p['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}{% else %}{{ p['text'] }}"
+                          "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}";
+    static const tn_medium alone = {.kind = TN_TOWER_INTERNVL, .n_views = 1, .views = views},
+                           cut = {.kind = TN_TOWER_INTERNVL,
+                                  .n_views = 3,
+                                  .rows = 2,
+                                  .columns = 1,
+                                  .views = views};
+    static const tn_medium *const media[] = {&alone}, *const both[] = {&cut, &alone};
+    tern_engine *sees = e;
+    size_t n_rows, n_marks;
+    e = internvl;
+    row = "<IMG_CONTEXT>";
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", own, media, 1,
+         "<|im_start|>user\n" INTERNVL(PATCHES) "\nwhat?<|im_end|>\n");
+    asks("[" USER(IMAGE "," TEXT("and ") "," IMAGE "," TEXT("?")) "]", own, both, 2,
+         "<|im_start|>user\n" INTERNVL(PATCHES PATCHES PATCHES) "\nand " INTERNVL(PATCHES) "\n?<|im_end|>\n");
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", plain, both, 1,
+         "[" INTERNVL(PATCHES PATCHES PATCHES) "\nwhat?]");
+    for (int i = 0; i < 2; i++) {
+        count(INTERNVL("<IMG_CONTEXT>") "<IMG_CONTEXT>", i ? plain : own, media, "</img>", &n_rows, &n_marks);
+        assert_int_equal(n_rows, 2);
+        assert_int_equal(n_marks, 1);
+    }
+    e = sees;
+    row = "<image>";
+}
+
 /* Pictures of a conversation stand in the messages that they came with. */
 static void in_their_turns(void **state) {
     (void)state;
@@ -285,6 +325,7 @@ int main(void) {
         cmocka_unit_test(as_gemma_writes_it),
         cmocka_unit_test(as_qwen_writes_it),
         cmocka_unit_test(as_lfm2_writes_it),
+        cmocka_unit_test(as_internvl_writes_it),
         cmocka_unit_test(in_their_turns),
         cmocka_unit_test(other_templates),
         cmocka_unit_test(nobody_forges_marks),

@@ -90,14 +90,20 @@ static void attend(const double *q, const double *k, const double *v, int n, int
     free(p);
 }
 
-/* x += linear(in); both have n rows */
-static void add_linear(const tn_gguf *g, int layer, const char *name, const double *in, int n, int k,
-                       int width, double *x) {
+/* x += scale linear(in); both have n rows. scale: the name of a tensor; NULL: 1. */
+static void add_scaled(const tn_gguf *g, int layer, const char *name, const char *scale, const double *in,
+                       int n, int k, int width, double *x) {
     double *w = tensor(g, "v.blk.%d.%s.weight", layer, name), *b = tensor(g, "v.blk.%d.%s.bias", layer, name),
            *y = malloc((size_t)(n * width) * sizeof *y);
+    double *by = scale ? tensor(g, "v.blk.%d.%s.weight", layer, scale) : NULL;
     linear(w, b, in, n, k, width, y);
-    for (int i = 0; i < n * width; i++) x[i] += y[i];
-    free(w), free(b), free(y);
+    for (int i = 0; i < n * width; i++) x[i] += by ? by[i % width] * y[i] : y[i];
+    free(w), free(b), free(y), free(by);
+}
+
+static void add_linear(const tn_gguf *g, int layer, const char *name, const double *in, int n, int k,
+                       int width, double *x) {
+    add_scaled(g, layer, name, NULL, in, n, k, width, x);
 }
 
 static double *of_layer(const tn_gguf *g, int layer, const char *name, const double *in, int n, int k,
@@ -122,7 +128,7 @@ static double *normed(const tn_gguf *g, const char *format, int layer, const cha
 /* The picture's patches, [channel][y][x] each, times the kernel, whose moments of a film add up. */
 static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const uint8_t *rgb) {
     int p = s->patch, across = z.width / p, n = across * (z.height / p), k = 3 * p * p;
-    double *in = malloc((size_t)(n * k) * sizeof *in), *x = malloc((size_t)(n * s->width) * sizeof *x);
+    double *in = malloc((size_t)(n * k) * sizeof *in), *x = malloc((size_t)((n + 1) * s->width) * sizeof *x);
     for (int i = 0; i < n; i++)
         for (int c = 0; c < 3; c++)
             for (int y = 0; y < p; y++)
@@ -158,8 +164,9 @@ static double triangle(int i, int n, int side, int at) {
  * resized with centres and antialiased. */
 static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, double *x) {
     if (s->kind == TN_TOWER_QWEN25VL) return;
-    int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch;
-    double *at = tensor(g, "v.position_embd.weight", 0, "");
+    int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch,
+        first = s->kind == TN_TOWER_INTERNVL; /* the class has the first place */
+    double *table = tensor(g, "v.position_embd.weight", 0, ""), *at = table + first * s->width;
     for (int i = 0; i < across * down; i++) {
         double y = i / across, c = i % across;
         if (s->kind == TN_TOWER_QWEN3VL) {
@@ -175,7 +182,9 @@ static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_si
                     x[i * s->width + k] += share * at[(ty * side + tc) * s->width + k];
             }
     }
-    free(at);
+    double *class = first ? tensor(g, "v.class_embd", 0, "") : NULL, *last = x + across * down * s->width;
+    for (int k = 0; class && k < s->width; k++) last[k] = class[k] + table[k];
+    free(table), free(class);
 }
 
 /* Rotates heads: values j and j + d/2 by the patch's line for the first half of j, by its column for the others. */
@@ -298,40 +307,54 @@ static void run_layer(const tn_gguf *g, const tn_tower_shape *s, int l, int n, i
         turn(keys, n, across, width, s->n_heads);
     }
     attend(q, keys, v, n, width, s->n_heads, window, h);
-    add_linear(g, l, "attn_out", h, n, width, width, x);
+    const bool scaled = s->kind == TN_TOWER_INTERNVL;
+    add_scaled(g, l, "attn_out", scaled ? "ls1" : NULL, h, n, width, width, x);
     free(h), free(q), free(v), free(keys), free(window);
     h = normed(g, "v.blk.%d.%s", l, "ln2", eps, x, n, width);
     double *up = of_layer(g, l, "ffn_up", h, n, width, s->ff);
     double *gate = s->kind == TN_TOWER_QWEN25VL ? of_layer(g, l, "ffn_gate", h, n, width, s->ff) : NULL;
     for (int i = 0; gate && i < n * s->ff; i++) up[i] *= gate[i] / (1 + exp(-gate[i]));
-    for (int i = 0; !gate && i < n * s->ff; i++)
+    for (int i = 0; scaled && i < n * s->ff; i++) up[i] *= 0.5 * (1 + erf(up[i] / sqrt(2)));
+    for (int i = 0; !gate && !scaled && i < n * s->ff; i++)
         up[i] = 0.5 * up[i] * (1 + tanh(sqrt(2 / acos(-1)) * (up[i] + 0.044715 * up[i] * up[i] * up[i])));
-    add_linear(g, l, "ffn_down", up, n, s->ff, width, x);
+    add_scaled(g, l, "ffn_down", scaled ? "ls2" : NULL, up, n, s->ff, width, x);
     free(h), free(up), free(gate);
+}
+
+/* rows = two products of blocks side by side, or of their layer norm. */
+static void project(const tn_gguf *g, const tn_tower_shape *s, const double *blocks, int n, double *rows) {
+    const bool internvl = s->kind == TN_TOWER_INTERNVL;
+    const int wide = s->width * s->shuffle * s->shuffle;
+    const char *norm = internvl ? "mm.model.mlp.0" : "mm.input_norm",
+               *fc1 = internvl                   ? "mm.model.mlp.1"
+                      : s->kind == TN_TOWER_LFM2 ? "mm.1"
+                                                 : "mm.0",
+               *fc2 = internvl ? "mm.model.mlp.3" : "mm.2";
+    double *in = internvl || tn_gguf_tensor(g, "mm.input_norm.weight")
+                     ? normed(g, norm, 0, "", 1e-5, blocks, n, wide)
+                     : NULL;
+    merge(g, fc1, fc2, 0, in ? in : blocks, n, wide, s->out, tn_tower_row_width(s), rows);
+    free(in);
 }
 
 /* rows [tn_tower_rows][tn_tower_row_width] */
 static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const uint8_t *rgb,
                   double *rows) {
     int across = z.width / s->patch, n = across * (z.height / s->patch), width = s->width, n_deep = 0,
-        wide = width * s->shuffle * s->shuffle, stride = tn_tower_row_width(s);
+        n_rows = n + (s->kind == TN_TOWER_INTERNVL), wide = width * s->shuffle * s->shuffle;
     double *x = patches(g, s, z, rgb);
     add_positions(g, s, z, x);
     for (int l = 0; l < s->n_layers; l++) {
-        run_layer(g, s, l, n, across, x);
+        run_layer(g, s, l, n_rows, across, x);
         if (tn_tower_is_deep(s, l)) deepstack(g, s, z, l, x, rows + ++n_deep * s->out);
     }
-    double *h = normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width), *blocks = beside(s, z, h);
+    const bool last = s->kind != TN_TOWER_INTERNVL;
+    double *h = last ? normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width) : NULL,
+           *blocks = beside(s, z, last ? h : x);
     if (s->kind == TN_TOWER_GEMMA3) {
         pool_rows(g, s, h, rows);
-    } else if (s->kind == TN_TOWER_LFM2) {
-        const bool is_normed = tn_gguf_tensor(g, "mm.input_norm.weight");
-        double *in =
-            is_normed ? normed(g, "mm.input_norm", 0, "", 1e-5, blocks, tn_tower_rows(s, z), wide) : NULL;
-        merge(g, "mm.1", "mm.2", 0, in ? in : blocks, tn_tower_rows(s, z), wide, s->out, stride, rows);
-        free(in);
-    } else if (tn_tower_has_axes(s->kind)) {
-        merge(g, "mm.0", "mm.2", 0, blocks, tn_tower_rows(s, z), wide, s->out, stride, rows);
+    } else if (s->kind != TN_TOWER_IDEFICS3) {
+        project(g, s, blocks, tn_tower_rows(s, z), rows);
     } else {
         double *fc = tensor(g, "mm.model.fc.weight", 0, "");
         linear(fc, NULL, blocks, tn_tower_rows(s, z), wide, s->out, rows);
@@ -426,7 +449,8 @@ static void as_in_double_precision(void **state) {
     static const tn_dtype types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0};
     static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj", "tiny-gemma3-mmproj",
                                         "tiny-qwen3vl-mmproj", "tiny-qwen35-mmproj",   "tiny-qwen25vl-mmproj",
-                                        "tiny-lfm2vl-mmproj",  "tiny-lfm2.5vl-mmproj"};
+                                        "tiny-lfm2vl-mmproj",  "tiny-lfm2.5vl-mmproj", "tiny-internvl-mmproj",
+                                        "tiny-interns1-mmproj"};
     enum { N = sizeof names / sizeof *names };
     for (int i = 0; i < N; i++)
         for (int j = 0; j < 4; j++) {
@@ -483,6 +507,8 @@ static void same_bits_whatever_the_threads(void **state) {
         same_bits("tiny-qwen25vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-lfm2vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-lfm2.5vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-internvl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-interns1-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
     }
 }
 
@@ -570,6 +596,23 @@ static const fault wrong_lfm2[] = {
     {"lfm2", 0, "", 0, TERN_OK, NULL},
 };
 
+/* Of InternVL's. */
+static const fault wrong_internvl[] = {
+    {"v.class_emb", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.class_embd"},
+    {"v.class_embd", 4, "\1\0\0\0\0\0\0\0\x20", 9, TERN_E_FORMAT, "v.class_embd has 1 x 32"}, /* turned */
+    {"v.blk.1.ls1.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.1.ls1.weight"},
+    {"v.blk.0.ls2.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.0.ls2.weight"},
+    {"v.blk.0.ln1.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.0.ln1.bias"}, /* of 6B: RMS norms */
+    {"mm.model.mlp.0.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.model.mlp.0.weight"},
+    {"mm.model.mlp.1.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.model.mlp.1.bias"},
+    {"clip.vision.image_size", 4, "\x20", 1, TERN_E_FORMAT, "v.position_embd.weight has 1 x 37"},
+    {"clip.vision.image_size", 4, "\x19", 1, TERN_OK, NULL}, /* a rest that no patch has */
+    {"clip.vision.projector.scale_factor", 4, "\4", 1, TERN_E_FORMAT, "do not go together"},
+    {"clip.use_gelu", 4, "\0", 1, TERN_E_UNSUPPORTED, "is the quick form of GELU, and GELU is what is known"},
+    {"clip.vision.projection_dim", 4, "\x41", 1, TERN_E_INVALID,
+     "its rows have 65 values and the model's have 64"},
+};
+
 static void is_refused(const char *tower, const fault *faults, size_t n_faults) {
     char path[FIXTURE_PATH], *bytes;
     size_t n;
@@ -596,6 +639,7 @@ static void wrong_files_are_refused_by_name(void **state) {
     is_refused("tiny-qwen25vl-mmproj", wrong_windows, sizeof wrong_windows / sizeof *wrong_windows);
     is_refused("tiny-qwen3vl-mmproj", wrong_qwen, sizeof wrong_qwen / sizeof *wrong_qwen);
     is_refused("tiny-lfm2vl-mmproj", wrong_lfm2, sizeof wrong_lfm2 / sizeof *wrong_lfm2);
+    is_refused("tiny-internvl-mmproj", wrong_internvl, sizeof wrong_internvl / sizeof *wrong_internvl);
     is_refused("tiny-smolvlm-mmproj", wrong, sizeof wrong / sizeof *wrong);
     write_tower(path, "tiny-smolvlm-mmproj", TN_F32);
     /* a value that is none; and every end of the file */
