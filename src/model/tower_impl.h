@@ -80,10 +80,15 @@ typedef struct tn_tower_run {
 
 enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 
+/* Reads the tensors of a tower whose shape is read. On failure tn_tower_close frees what is there. */
+tern_status tn_tower_read_tensors(tn_tower *t, const struct tn_gguf *g, tn_pool *pool, tern_error *err);
+
 /* Part i_item of rows: *row0..*row1-1. */
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
 /* h = LN(x) */
 void tn_tower_norm(tn_tower_run *r, float *const *weight_bias);
+/* h = attention of q, k and v, which are normed and rotated in place where the family does it. */
+void tn_tower_attend(tn_tower_run *r);
 /* Fills from, first and end. */
 void tn_tower_windows(tn_tower_run *r);
 static inline size_t tn_tower_patch(const tn_tower_run *r, size_t i) {
