@@ -50,7 +50,8 @@ static int mark_text(int family, size_t i, char out[24]) {
                                            {"<start_of_image>", "<image_soft_token>", "<end_of_image>"},
                                            {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"},
                                            {"<image>", "<|image_start|>", "<|image_end|>"},
-                                           {"<IMG_CONTEXT>", "<img>", "</img>"}};
+                                           {"<IMG_CONTEXT>", "<img>", "</img>"},
+                                           {"<|image|>", "<|image>", "<image|>"}};
     if (i < 3) return snprintf(out, 24, "%.23s", marks[family - 1][i]);
     const int cell = (int)i - 3, r = cell / SEES_GRID % SEES_GRID + 1, c = cell % SEES_GRID + 1;
     if (family == 4 && i == N_MARKS - 1) return snprintf(out, 24, "<|img_thumbnail|>");

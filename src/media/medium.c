@@ -105,6 +105,20 @@ static tern_status to_lfm2(const tn_tower_shape *s, size from, size *out, tern_e
     return TERN_OK;
 }
 
+/* ---- sizes, as image_processing_gemma4.py has them ------------------------------------------------------ */
+
+static size to_gemma4(const tn_tower_shape *s, size from) {
+    const int32_t of = s->patch * s->shuffle;
+    const double by = sqrt((double)s->max_pixels / ((double)from.width * from.height));
+    size to = {(int32_t)floor(by * from.width / of) * of, (int32_t)floor(by * from.height / of) * of};
+    const double most = (double)(s->max_pixels / of / of);
+    if (!to.height) to.width = (int32_t)fmin(floor((double)from.width / from.height), most) * of;
+    else if (!to.width) to.height = (int32_t)fmin(floor((double)from.height / from.width), most) * of;
+    return (size){larger(to.width, of), larger(to.height, of)};
+}
+
+/* ---- tiles of a grid ------------------------------------------------------------------------------------ */
+
 static bool is_cut(const tn_tower_shape *s, size from) {
     const int32_t of = s->patch * s->shuffle;
     const int64_t width = larger(s->patch, nearest_multiple(from.width, of)),
@@ -237,6 +251,12 @@ static tern_status make_internvl(tn_ctx *ctx, const tn_tower_shape *s, const tn_
     return add_overview(p, TN_FILTER_BICUBIC, out, err);
 }
 
+static tern_status make_gemma4(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
+                               tern_error *err) {
+    TN_TRY(make_room(ctx, s, 0, 0, to_gemma4(s, (size){p->width, p->height}), out, err));
+    return add_overview(p, TN_FILTER_BICUBIC, out, err);
+}
+
 static tern_status make_qwen(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
                              tern_error *err) {
     size to;
@@ -261,6 +281,7 @@ tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_pictur
                      : tn_tower_has_axes(s->kind)   ? make_qwen(ctx, s, &from, out, err)
                      : s->kind == TN_TOWER_LFM2     ? make_lfm2(ctx, s, &from, one_view, out, err)
                      : s->kind == TN_TOWER_INTERNVL ? make_internvl(ctx, s, &from, one_view, out, err)
+                     : s->kind == TN_TOWER_GEMMA4   ? make_gemma4(ctx, s, &from, out, err)
                                                     : make_idefics3(ctx, s, &from, one_view, out, err);
     if (st != TERN_OK) tn_medium_free(out);
     return st;
@@ -293,7 +314,8 @@ static const struct {
     [TN_TOWER_QWEN25VL] = QWEN,
     [TN_TOWER_QWEN3VL] = QWEN,
     [TN_TOWER_LFM2] = {"<image>", "<|image_start|>", "<image>"},
-    [TN_TOWER_INTERNVL] = {"<IMG_CONTEXT>", "<img>", "<IMG_CONTEXT>"}};
+    [TN_TOWER_INTERNVL] = {"<IMG_CONTEXT>", "<img>", "<IMG_CONTEXT>"},
+    [TN_TOWER_GEMMA4] = {"<|image|>", "<|image>", "<|image|>"}};
 
 const char *tn_medium_mark(tn_tower_kind kind) { return families[kind].mark; }
 const char *tn_medium_begin(tn_tower_kind kind) { return families[kind].begin; }
@@ -344,7 +366,8 @@ void tn_medium_marks(const tn_medium *m, tn_segments *out) {
     } around[TN_N_TOWER_KINDS] = {[TN_TOWER_GEMMA3] = {"\n\n<start_of_image>", "<end_of_image>\n\n"},
                                   [TN_TOWER_QWEN25VL] = {"<|vision_start|>", "<|vision_end|>"},
                                   [TN_TOWER_QWEN3VL] = {"<|vision_start|>", "<|vision_end|>"},
-                                  [TN_TOWER_INTERNVL] = {"<img>", "</img>"}};
+                                  [TN_TOWER_INTERNVL] = {"<img>", "</img>"},
+                                  [TN_TOWER_GEMMA4] = {"<|image>", "<image|>"}};
     if (m->kind == TN_TOWER_IDEFICS3) {
         idefics3_marks(m, out);
     } else if (m->kind == TN_TOWER_LFM2) {

@@ -16,7 +16,9 @@
  * and the view of the whole comes after them.
  *
  * InternVL: stretched to the grid of 1 to 12 tiles (448 x 448) whose aspect is the nearest, bicubically; of more than one
- * tile, the whole as one tile comes after them. */
+ * tile, the whole as one tile comes after them.
+ *
+ * Gemma 4: stretched, bicubically, to as many whole blocks (48 x 48) as its aspect and 280 rows allow, upwards too. */
 #ifndef TN_MEDIA_MEDIUM_H
 #define TN_MEDIA_MEDIUM_H
 

@@ -61,11 +61,13 @@ static tern_status plan(run *r, tern_error *err) {
                            : aligned(tn_attn_f32_scratch(r->d_head, r->n_panels * TN_KV_PANEL) * f) / f;
     const slice slices[] = {
         {(void **)&r->levels, 3 * 256 * f},
-        {(void **)&r->turns, tn_tower_has_axes(s->kind) ? r->n * r->d_head * f : 0},
+        {(void **)&r->turns, tn_tower_turns_heads(s->kind) ? r->n * r->d_head * f : 0},
         {(void **)&r->from, s->window ? r->n * sizeof *r->from : 0},
         {(void **)&r->first, s->window ? r->n * sizeof *r->first : 0},
         {(void **)&r->end, s->window ? r->n * sizeof *r->end : 0},
-        {(void **)&r->gate, s->kind == TN_TOWER_QWEN25VL ? r->n * r->ff * f : 0},
+        {(void **)&r->gate,
+         s->kind == TN_TOWER_QWEN25VL || s->kind == TN_TOWER_GEMMA4 ? r->n * r->ff * f : 0},
+        {(void **)&r->limited, s->kind == TN_TOWER_GEMMA4 ? r->n * larger(r->ff, r->width) * f : 0},
         {(void **)&r->x, rows},
         {(void **)&r->h, larger(rows, between)},
         {(void **)&r->q, s8 ? 0 : rows},
@@ -83,7 +85,7 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->key_scale, s8 ? heads * keys * f : 0},
     };
     TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
-    if (!tn_tower_has_axes(s->kind)) r->turns = NULL;
+    if (!tn_tower_turns_heads(s->kind)) r->turns = NULL;
     if (!s->window) r->from = NULL;
     if (s8) { /* attention is over when a feed-forward begins */
         r->q = r->wide;
@@ -131,7 +133,40 @@ static void act_item(void *arg, int i_item, int i_thread) {
     r->kern->act_f32(tn_tower_act(r), r->wide + row0 * r->ff, (row1 - row0) * r->ff);
 }
 
-/* x += gain q, which holds what a linear gave */
+static void limit_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    for (size_t i = row0 * r->row_width; i < row1 * r->row_width; i++) {
+        const float x = r->rows[i];
+        r->to[i] = x < r->least ? r->least : x > r->most ? r->most : x;
+    }
+}
+
+/* to = x within least .. most */
+static void limit(run *r, const float *x, float *to, int32_t width, const float *least, const float *most) {
+    r->rows = x;
+    r->to = to;
+    r->row_width = (size_t)width;
+    r->least = *least;
+    r->most = *most;
+    over_rows(r, limit_item);
+}
+
+/* A linear of the layer, with its limits. */
+static void apply(run *r, const tn_linear *l, tn_tower_part part, const float *x, float *out) {
+    float *const *of = r->layer->limits[part].of;
+    if (!of[0]) {
+        product(r, l, x, out, r->n);
+        return;
+    }
+    limit(r, x, r->limited, l->k, of[0], of[1]);
+    product(r, l, r->limited, out, r->n);
+    limit(r, out, out, l->n, of[2], of[3]);
+}
+
+/* x += gain q, or its norm; q holds what a linear gave */
 static void add_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *r = arg;
@@ -139,11 +174,14 @@ static void add_item(void *arg, int i_item, int i_thread) {
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
     float *q = r->q + row0 * r->width;
     for (size_t i = 0; r->gain && i < (row1 - row0) * r->width; i++) q[i] *= r->gain[i % r->width];
+    for (size_t i = 0; r->post && i < (row1 - row0) * r->width; i += r->width)
+        r->kern->rmsnorm_f32(q + i, r->post, r->t->s.eps, q + i, r->width);
     r->kern->add_f32(r->x + row0 * r->width, q, 1, (row1 - row0) * r->width);
 }
 
-static void add_rows(run *r, const float *gain) {
+static void add_rows(run *r, const float *gain, const float *post) {
     r->gain = gain;
+    r->post = post;
     over_rows(r, add_item);
 }
 
@@ -166,7 +204,7 @@ static void shuffle(const run *r, const float *x) {
 /* wide [n / shuffle^2][width]: the mean of a block's patches, normed */
 static void pooled(const run *r, const float *x) {
     const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, width = r->width;
-    const float share = 1.0f / (float)(k * k);
+    const float share = (r->t->pool_norm ? 1 : sqrtf((float)width)) / (float)(k * k);
     for (size_t i = 0; i < (size_t)tn_tower_rows(&r->t->s, r->size); i++) {
         float *out = r->wide + i * width;
         memset(out, 0, width * sizeof *out);
@@ -175,7 +213,9 @@ static void pooled(const run *r, const float *x) {
             r->kern->add_f32(out, x + row * width, 1, width);
         }
         for (size_t c = 0; c < width; c++) out[c] *= share;
-        r->kern->rmsnorm_f32(out, r->t->pool_norm, r->t->s.eps, out, width);
+        for (size_t c = 0; r->t->standard[0] && c < width; c++)
+            out[c] = (out[c] - r->t->standard[0][c]) * r->t->standard[1][c];
+        r->kern->rmsnorm_f32(out, r->t->pool_norm ? r->t->pool_norm : r->t->ones, r->t->s.eps, out, width);
     }
 }
 
@@ -221,24 +261,31 @@ static void read_deep(run *r, tn_tower_merger *m, float *rows) {
 /* ---- a tile ---------------------------------------------------------------------------------------------- */
 
 static void run_layer(run *r, const tn_tower_layer *l) {
+    r->layer = l;
     tn_tower_norm(r, l->ln1);
     const tn_product p[] = {{.l = &l->q, .m = r->n, .ldo = r->width, .out = r->q},
                             {.l = &l->k, .m = r->n, .ldo = r->width, .out = r->k},
                             {.l = &l->v, .m = r->n, .ldo = r->width, .out = r->v}};
-    tn_linears_run(p, 3, r->kern, r->pool, r->h, r->width, NULL);
+    if (l->limits[TN_TOWER_Q].of[0]) {
+        apply(r, &l->q, TN_TOWER_Q, r->h, r->q);
+        apply(r, &l->k, TN_TOWER_K, r->h, r->k);
+        apply(r, &l->v, TN_TOWER_V, r->h, r->v);
+    } else {
+        tn_linears_run(p, 3, r->kern, r->pool, r->h, r->width, NULL);
+    }
     tn_tower_attend(r);
-    product(r, &l->out, r->h, r->q, r->n);
-    add_rows(r, l->gain[0]);
+    apply(r, &l->out, TN_TOWER_OUT, r->h, r->q);
+    add_rows(r, l->gain[0], l->post[0]);
     tn_tower_norm(r, l->ln2);
-    product(r, &l->up, r->h, r->wide, r->n);
+    apply(r, &l->up, TN_TOWER_UP, r->h, r->wide);
     if (l->gate.n) {
-        product(r, &l->gate, r->h, r->gate, r->n);
+        apply(r, &l->gate, TN_TOWER_GATE, r->h, r->gate);
         tn_tower_gate(r);
     } else {
         over_rows(r, act_item);
     }
-    product(r, &l->down, r->wide, r->q, r->n);
-    add_rows(r, l->gain[1]);
+    apply(r, &l->down, TN_TOWER_DOWN, r->wide, r->q);
+    add_rows(r, l->gain[1], l->post[1]);
 }
 
 static const float PROJECTOR_EPS = 1e-5f; /* PyTorch's own, which no file says */
@@ -247,7 +294,7 @@ static const float PROJECTOR_EPS = 1e-5f; /* PyTorch's own, which no file says *
 static void finish(run *r, float *rows) {
     const tn_tower *t = r->t;
     if (t->post_ln[0]) tn_tower_norm(r, t->post_ln);
-    if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
+    if (t->s.kind == TN_TOWER_GEMMA3 || t->s.kind == TN_TOWER_GEMMA4) pooled(r, t->post_ln[0] ? r->h : r->x);
     else shuffle(r, t->post_ln[0] ? r->h : r->x);
     const bool normed = t->fc_norm[0];
     if (normed) merger_norm(r, t->fc_norm, PROJECTOR_EPS, t->fc.k);
@@ -282,7 +329,8 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
 
 enum { MAX_PATCHES = 1 << 18 };
 
-static tern_status check_size(const tn_tower_shape *s, tn_tower_size z, tern_error *err) {
+static tern_status check_size(const tn_tower *t, tn_tower_size z, tern_error *err) {
+    const tn_tower_shape *s = &t->s;
     const int32_t block = s->patch * s->shuffle;
     TN_FAIL_IF(!tn_tower_any_size(s->kind) && (z.width != s->image || z.height != s->image), err,
                TERN_E_INVALID, "a tile of %d x %d pixels; the encoder's have %d", z.width, z.height,
@@ -293,13 +341,17 @@ static tern_status check_size(const tn_tower_shape *s, tn_tower_size z, tern_err
                z.height, block);
     TN_FAIL_IF((int64_t)(z.width / s->patch) * (z.height / s->patch) > MAX_PATCHES, err, TERN_E_LIMIT,
                "a picture of %d x %d pixels has more than %d patches", z.width, z.height, MAX_PATCHES);
+    TN_FAIL_IF(t->n_places && (z.width / s->patch > t->n_places || z.height / s->patch > t->n_places), err,
+               TERN_E_LIMIT,
+               "a picture of %d x %d pixels, and the encoder has places for %d patches of a side", z.width,
+               z.height, t->n_places);
     return TERN_OK;
 }
 
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
                             tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err) {
     const tn_tower_shape *s = &t->s;
-    TN_TRY(check_size(s, size, err));
+    TN_TRY(check_size(t, size, err));
     const size_t columns = (size_t)(size.width / s->patch),
                  n_patches = columns * (size_t)(size.height / s->patch), n = n_patches + (t->class != NULL);
     run r = {.t = t,
@@ -318,6 +370,7 @@ tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *
     for (int c = 0; c < 3; c++)
         for (int i = 0; i < 256; i++)
             r.levels[c * 256 + i] = ((float)(i * (1 / 255.0)) - s->mean[c]) / s->std[c];
+    for (int i = 0; s->kind == TN_TOWER_GEMMA4 && i < 3 * 256; i++) r.levels[i] = 2 * (r.levels[i] - 0.5f);
     tern_status st = run_tile(&r, cancel, rows, err);
     tn_free(t->ctx, r.base);
     return st;

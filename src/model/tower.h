@@ -27,6 +27,12 @@
  * InternVL's has one row more than patches (the class), which every row sees and which nothing is made of; what
  * attention and the feed-forward add is scaled channel by channel; GELU is the exact one; there is no last LN.
  *
+ * Gemma 4's has RMS norms before and after attention and feed-forward, norms of every head's queries, keys and values
+ * (values' without weights), and scores that are not scaled. A patch stands at the sum of a place of its column's table
+ * and one of its line's; heads are rotated, their first half by the column, the second by the line. Linears may have
+ * limits of what they read and give. A row is the mean of neighbours times sqrt(width), less a bias and scaled in files
+ * that say so, its RMS norm without weights, and a linear.
+ *
  * A tower is immutable once open. */
 #ifndef TN_MODEL_TOWER_H
 #define TN_MODEL_TOWER_H
@@ -45,6 +51,7 @@ typedef enum tn_tower_kind {
     TN_TOWER_QWEN3VL,
     TN_TOWER_LFM2,
     TN_TOWER_INTERNVL,
+    TN_TOWER_GEMMA4,
     TN_N_TOWER_KINDS
 } tn_tower_kind;
 
@@ -77,8 +84,14 @@ typedef struct tn_tower_shape {
 static inline bool tn_tower_has_axes(tn_tower_kind k) {
     return k == TN_TOWER_QWEN25VL || k == TN_TOWER_QWEN3VL;
 }
+/* Heads are rotated by the places of patches. */
+static inline bool tn_tower_turns_heads(tn_tower_kind k) {
+    return tn_tower_has_axes(k) || k == TN_TOWER_GEMMA4;
+}
 /* Views have any size in whole blocks of patches. */
-static inline bool tn_tower_any_size(tn_tower_kind k) { return tn_tower_has_axes(k) || k == TN_TOWER_LFM2; }
+static inline bool tn_tower_any_size(tn_tower_kind k) {
+    return tn_tower_turns_heads(k) || k == TN_TOWER_LFM2;
+}
 
 /* Pixels of a tile. */
 typedef struct tn_tower_size {

@@ -10,14 +10,26 @@ static float *cells(const run *r, float *of, int head) {
     return of + (size_t)head * r->n_panels * TN_KV_PANEL * r->d_head;
 }
 
+/* A head of row i: its norms, where the family has them; then it is rotated. */
+static void ready(const run *r, size_t i, float *q, float *k, float *v) {
+    float *const *norm = r->layer->head_norm;
+    const float eps = r->t->s.eps;
+    if (norm[0]) {
+        r->kern->rmsnorm_f32(q, norm[0], eps, q, r->d_head);
+        r->kern->rmsnorm_f32(k, norm[1], eps, k, r->d_head);
+        r->kern->rmsnorm_f32(v, r->t->ones, eps, v, r->d_head);
+    }
+    tn_tower_turn(r, i, q);
+    tn_tower_turn(r, i, k);
+}
+
 static void keep_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *r = arg;
     float *keys = cells(r, r->keys, i_item), *values = cells(r, r->values, i_item);
     for (size_t i = 0; i < r->n; i++) {
         size_t at = i * r->width + (size_t)i_item * r->d_head;
-        tn_tower_turn(r, i, r->q + at);
-        tn_tower_turn(r, i, r->k + at);
+        ready(r, i, r->q + at, r->k + at, r->v + at);
         tn_kv_put_key(TN_KV_F32, r->d_head, keys, i, r->k + at);
         tn_kv_put_value(TN_KV_F32, r->d_head, values, i, r->v + at);
     }
@@ -41,7 +53,7 @@ static void attend_item(void *arg, int i_item, int i_thread) {
                                 .kv = TN_KV_F32,
                                 .n_rows = row1 - row0,
                                 .d_head = r->d_head,
-                                .scale = 1 / sqrtf((float)r->d_head),
+                                .scale = r->layer->head_norm[0] ? 1 : 1 / sqrtf((float)r->d_head),
                                 .first_pos = first,
                                 .end_pos = end,
                                 .scratch = r->scratch + (size_t)i_thread * r->scratch_stride};

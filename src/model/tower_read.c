@@ -19,7 +19,8 @@ static const struct {
                                 [TN_TOWER_QWEN25VL] = {"qwen2.5vl_merger", 2, 3136, 12845056},
                                 [TN_TOWER_QWEN3VL] = {"qwen3vl_merger", 2, 65536, 16777216},
                                 [TN_TOWER_LFM2] = {"lfm2", 0, 0, 0},
-                                [TN_TOWER_INTERNVL] = {"internvl", 0, 0, 0}};
+                                [TN_TOWER_INTERNVL] = {"internvl", 0, 0, 0},
+                                [TN_TOWER_GEMMA4] = {"gemma4v", 3, 0, 0}};
 
 enum {
     TILED = 1 << TN_TOWER_IDEFICS3 | 1 << TN_TOWER_GEMMA3,
@@ -27,8 +28,9 @@ enum {
     DEEP = 1 << TN_TOWER_QWEN3VL,
     LFM2 = 1 << TN_TOWER_LFM2,
     INTERNVL = 1 << TN_TOWER_INTERNVL,
+    GEMMA4 = 1 << TN_TOWER_GEMMA4,
     QWEN = WINDOWS | DEEP,
-    ALL = TILED | QWEN | LFM2 | INTERNVL
+    ALL = TILED | QWEN | LFM2 | INTERNVL | GEMMA4
 };
 
 static bool find_family(const char *name, size_t n, tn_tower_kind *out) {
@@ -58,7 +60,7 @@ static const int_key int_keys[] = {
     {"clip.vision.embedding_length", SHAPE(width), 4, 16384, ALL},
     {"clip.vision.feed_forward_length", SHAPE(ff), 1, 65536, ALL},
     {"clip.vision.projection_dim", SHAPE(out), 1, 65536, ALL},
-    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED | LFM2 | INTERNVL},
+    {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED | LFM2 | INTERNVL | GEMMA4},
     {"clip.vision.spatial_merge_size", SHAPE(shuffle), 1, 64, QWEN},
 };
 
@@ -106,6 +108,8 @@ static tern_status check_keys(const tn_gguf *g, tn_tower_kind kind, tern_error *
         size_t n;
         const char *key = tn_gguf_key_at(g, i, &n);
         if (n >= 8 && !memcmp(key, "general.", 8)) continue;
+        if (kind == TN_TOWER_GEMMA4 && n >= 11 && !memcmp(key, "clip.audio.", 11))
+            continue; /* of another encoder */
         TN_FAIL_IF(!is_known(kind, key, n), err, TERN_E_UNSUPPORTED,
                    "%s: the key %.*s is not known, and what it says could change every result",
                    tn_gguf_path(g), n > 80 ? 80 : (int)n, key);
@@ -147,17 +151,20 @@ static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error 
                "\"clip\"",
                path, n_arch > 40 ? 40 : (int)n_arch, arch);
     TN_TRY(check_flags(g, err));
-    TN_FAIL_IF(flag(g, "clip.has_audio_encoder"), err, TERN_E_UNSUPPORTED,
-               "%s has an encoder of sound, which is not read yet", path);
     if (!tn_gguf_str(g, "clip.vision.projector_type", &type, &n))
         (void)tn_gguf_str(g, "clip.projector_type", &type, &n);
     TN_FAIL_IF(!type, err, TERN_E_FORMAT, "%s names no projector (clip.projector_type)", path);
     TN_FAIL_IF(!find_family(type, n, kind), err, TERN_E_UNSUPPORTED,
                "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\"), Gemma 3 "
                "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\"), Qwen3-VL (\"qwen3vl_merger\"), LFM2-VL "
-               "(\"lfm2\") and InternVL (\"internvl\") are read",
+               "(\"lfm2\"), InternVL (\"internvl\") and Gemma 4 (\"gemma4v\") are read",
                path, n > 40 ? 40 : (int)n, type);
-    const bool silu = flag(g, "clip.use_silu"), gelu = flag(g, "clip.use_gelu");
+    TN_FAIL_IF(flag(g, "clip.has_audio_encoder") && *kind != TN_TOWER_GEMMA4, err, TERN_E_UNSUPPORTED,
+               "%s has an encoder of sound, which is not read yet", path);
+    /* Gemma 4's converter writes none of them. */
+    const bool silu = flag(g, "clip.use_silu"),
+               gelu = flag(g, "clip.use_gelu") ||
+                      (*kind == TN_TOWER_GEMMA4 && !silu && !tn_gguf_has(g, "clip.use_gelu"));
     TN_FAIL_IF(*kind == TN_TOWER_QWEN25VL ? !silu || gelu : silu || !gelu, err, TERN_E_UNSUPPORTED,
                "%s: the tower's activation is %s, and %s is what is known (clip.use_%s)", path,
                silu   ? "SiLU"
@@ -218,13 +225,19 @@ static tern_status read_deep(const tn_gguf *g, tn_tower_shape *s, tern_error *er
     return TERN_OK;
 }
 
-/* LFM2-VL's processor: views of 64 to 256 rows, and tiles of 256 rows for larger pictures; no file says it. */
-static tern_status set_lfm2(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+/* LFM2-VL's processor: views of 64 to 256 rows, and tiles of 256 rows for larger pictures; Gemma 4's: views of up to 280
+ * rows. No file says it. */
+static tern_status set_rows(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
     enum { LEAST_ROWS = 64, MOST_ROWS = 256, ROWS_OF_A_SIDE = 16, MIN_TILES = 2, MAX_TILES = 10, MOST = 256 };
+    enum { GEMMA4_ROWS = 280 };
     const int64_t block = (int64_t)s->patch * s->shuffle;
-    if (s->kind != TN_TOWER_LFM2) return TERN_OK;
+    if (s->kind != TN_TOWER_LFM2 && s->kind != TN_TOWER_GEMMA4) return TERN_OK;
     TN_FAIL_IF(block > MOST, err, TERN_E_LIMIT, "%s: a row is of %" PRId64 " pixels a side; up to %d",
                tn_gguf_path(g), block, MOST);
+    if (s->kind == TN_TOWER_GEMMA4) {
+        s->max_pixels = GEMMA4_ROWS * block * block;
+        return TERN_OK;
+    }
     s->min_pixels = LEAST_ROWS * block * block;
     s->max_pixels = MOST_ROWS * block * block;
     s->tile = (int32_t)(ROWS_OF_A_SIDE * block);
@@ -250,7 +263,7 @@ static tern_status read_tiles(const tn_gguf *g, tn_tower_shape *s, tern_error *e
 static tern_status read_pixels(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
     s->min_pixels = families[s->kind].min_pixels;
     s->max_pixels = families[s->kind].max_pixels;
-    if (!s->max_pixels) return set_lfm2(g, s, err);
+    if (!s->max_pixels) return set_rows(g, s, err);
     TN_TRY(read_int(g, "clip.vision.image_min_pixels", &s->min_pixels, err));
     TN_TRY(read_int(g, "clip.vision.image_max_pixels", &s->max_pixels, err));
     TN_FAIL_IF(s->min_pixels < 1 || s->min_pixels > s->max_pixels || s->max_pixels > 1 << 30, err,
@@ -329,6 +342,9 @@ static tern_status open_gguf(tn_ctx *ctx, tn_pool *pool, const tn_gguf *g, int32
     tn_tower_shape shape;
     memset(&shape, 0, sizeof shape);
     TN_TRY(read_shape(g, n_embd, &shape, err));
+    TN_FAIL_IF(scheme == TN_TOWER_INT8 && shape.kind == TN_TOWER_GEMMA4, err, TERN_E_UNSUPPORTED,
+               "%s: Gemma 4's encoder computes in floats alone (--encoder float): its linears have limits",
+               tn_gguf_path(g));
     tn_tower *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
     *t = (tn_tower){.ctx = ctx, .s = shape, .scheme = scheme};
@@ -379,6 +395,12 @@ void tn_tower_close(tn_tower **pt) {
         free_pair(ctx, l->ln1);
         free_pair(ctx, l->ln2);
         free_pair(ctx, l->gain);
+        free_pair(ctx, l->post);
+        free_pair(ctx, l->head_norm);
+        for (int j = 0; j < TN_N_TOWER_PARTS; j++) {
+            free_pair(ctx, l->limits[j].of);
+            free_pair(ctx, l->limits[j].of + 2);
+        }
         tn_linear *linears[] = {&l->q, &l->k, &l->v, &l->out, &l->up, &l->down, &l->gate};
         for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) free_linear(ctx, linears[j]);
         tn_tower_s8 *codes[] = {&l->qkv_s8, &l->out_s8, &l->up_s8, &l->down_s8, &l->gate_s8};
@@ -391,6 +413,8 @@ void tn_tower_close(tn_tower **pt) {
     }
     free_pair(ctx, t->post_ln);
     free_pair(ctx, t->fc_norm);
+    free_pair(ctx, t->standard);
+    tn_free(ctx, t->ones);
     free_linear(ctx, &t->patch);
     free_pair(ctx, t->moment);
     free_linear(ctx, &t->fc);

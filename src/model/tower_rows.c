@@ -88,6 +88,14 @@ static size_t place(const tn_tower_run *r, size_t i) {
     return r->t->class ? i < r->n_patches ? i + 1 : 0 : i;
 }
 
+/* Of two tables, of columns and of lines. */
+static void add_places(const tn_tower_run *r, size_t i) {
+    const size_t column = i % r->columns, line = (size_t)r->t->n_places + i / r->columns;
+    float *x = r->x + i * r->width;
+    r->kern->add_f32(x, r->t->position + column * r->width, 1, r->width);
+    r->kern->add_f32(x, r->t->position + line * r->width, 1, r->width);
+}
+
 static void position_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const tn_tower_run *r = arg;
@@ -96,6 +104,7 @@ static void position_item(void *arg, int i_item, int i_thread) {
     for (size_t i = row0; i < row1; i++) {
         if (r->t->s.kind == TN_TOWER_QWEN3VL) interpolate(r, i);
         else if (r->t->s.kind == TN_TOWER_LFM2) resize(r, i);
+        else if (r->t->s.kind == TN_TOWER_GEMMA4) add_places(r, i);
         else r->kern->add_f32(r->x + i * r->width, r->t->position + place(r, i) * r->width, 1, r->width);
     }
 }
@@ -105,15 +114,17 @@ void tn_tower_positions(tn_tower_run *r) {
     tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), position_item, r);
 }
 
-enum { TURN_BASE = 10000 };
+enum { TURN_BASE = 10000, TURN_BASE_GEMMA4 = 100 };
 
 void tn_tower_turns(tn_tower_run *r) {
-    const size_t half = r->d_head / 4; /* pairs of an axis */
+    const size_t half = r->d_head / 4;                   /* pairs of an axis */
+    const bool gemma4 = r->t->s.kind == TN_TOWER_GEMMA4; /* columns first */
+    const double base = gemma4 ? TURN_BASE_GEMMA4 : TURN_BASE;
     for (size_t i = 0; r->turns && i < r->n; i++) {
         const size_t patch = tn_tower_patch(r, i);
         for (size_t j = 0; j < 2 * half; j++) {
-            const double at = (double)(j < half ? patch / r->columns : patch % r->columns),
-                         angle = at * pow(TURN_BASE, -(double)(j % half) / (double)half);
+            const double at = (double)((j < half) != gemma4 ? patch / r->columns : patch % r->columns),
+                         angle = at * pow(base, -(double)(j % half) / (double)half);
             r->turns[i * r->d_head + 2 * j] = (float)cos(angle);
             r->turns[i * r->d_head + 2 * j + 1] = (float)sin(angle);
         }
@@ -156,7 +167,8 @@ static void gate_item(void *arg, int i_item, int i_thread) {
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
     float *up = r->wide + row0 * r->ff;
-    r->kern->glu_f32(TN_ACT_SILU, r->gate + row0 * r->ff, up, up, (row1 - row0) * r->ff);
+    const int act = r->t->s.kind == TN_TOWER_GEMMA4 ? TN_ACT_GELU_TANH : TN_ACT_SILU;
+    r->kern->glu_f32(act, r->gate + row0 * r->ff, up, up, (row1 - row0) * r->ff);
 }
 
 void tn_tower_gate(tn_tower_run *r) {

@@ -22,6 +22,7 @@ typedef struct want {
     int64_t row0,
         all;     /* where it is a part of the file's tensor: its first row, and all rows; all 0: the whole */
     int n_dims;  /* 4: of a convolution */
+    bool limit;  /* may be infinite */
     bool loose;  /* further dimensions of 1 may stand in front */
     bool turned; /* the file has [k][n] */
     uint64_t hash;
@@ -48,7 +49,7 @@ static want *add(reading *r, int layer, const char *name, const char *suffix, in
 
 static void add_norm(reading *r, int layer, const char *name, float **weight_bias) {
     add(r, layer, name, "weight", r->t->s.width, 1)->vector = &weight_bias[0];
-    if (r->t->s.kind != TN_TOWER_QWEN25VL)
+    if (r->t->s.kind != TN_TOWER_QWEN25VL && r->t->s.kind != TN_TOWER_GEMMA4)
         add(r, layer, name, "bias", r->t->s.width, 1)->vector = &weight_bias[1];
 }
 
@@ -95,7 +96,7 @@ static void add_patches(reading *r) {
             add(r, -1, "v.patch_embd", "bias", width, 1)->vector = &t->patch.bias;
         r->wants[1].n_dims = 4;
     } else {
-        add_linear(r, -1, "v.patch_embd", width, k, true, &t->patch);
+        add_linear(r, -1, "v.patch_embd", width, k, t->s.kind != TN_TOWER_GEMMA4, &t->patch);
     }
     r->wants[0].n_dims = 4;
 }
@@ -108,13 +109,18 @@ static bool is_swapped(const reading *r) {
            up->dims[1] == (uint64_t)s->ff;
 }
 
+/* A vector whose name has no suffix. */
+static want *add_plain(reading *r, const char *name, float **to) {
+    want *w = add(r, -1, name, "", r->t->s.width, 1);
+    w->name[strlen(name)] = '\0';
+    w->vector = to;
+    return w;
+}
+
 /* The class and n positions, its own in front; both may be batches of one. */
 static void add_class(reading *r, int64_t n) {
-    want *w = add(r, -1, "v.class_embd", "", r->t->s.width, 1);
-    w->name[strlen("v.class_embd")] = '\0'; /* the only tensor without a suffix */
-    w->vector = &r->t->class;
-    w->loose = true;
-    w = add(r, -1, "v.position_embd", "weight", n, r->t->s.width);
+    add_plain(r, "v.class_embd", &r->t->class)->loose = true;
+    want *w = add(r, -1, "v.position_embd", "weight", n, r->t->s.width);
     w->vector = &r->t->position;
     w->loose = true;
 }
@@ -139,11 +145,66 @@ static void add_mlp(reading *r, const char *norm, const char *fc1, const char *f
     add_linear(r, -1, fc2, t->s.out, between, true, &t->fc_out);
 }
 
+/* A layer of Gemma 4: norms before and after, norms of heads, linears without biases and maybe with limits. */
+static void add_gemma4_layer(reading *r, int i, tn_tower_layer *l) {
+    static const char *const suffixes[] = {"input_min", "input_max", "output_min", "output_max"};
+    const tn_tower_shape *s = &r->t->s;
+    const int64_t width = s->width, d_head = width / s->n_heads;
+    const struct {
+        const char *name;
+        int64_t n, k;
+        tn_linear *l;
+    } linears[TN_N_TOWER_PARTS] = {[TN_TOWER_Q] = {"attn_q", width, width, &l->q},
+                                   [TN_TOWER_K] = {"attn_k", width, width, &l->k},
+                                   [TN_TOWER_V] = {"attn_v", width, width, &l->v},
+                                   [TN_TOWER_OUT] = {"attn_out", width, width, &l->out},
+                                   [TN_TOWER_GATE] = {"ffn_gate", s->ff, width, &l->gate},
+                                   [TN_TOWER_UP] = {"ffn_up", s->ff, width, &l->up},
+                                   [TN_TOWER_DOWN] = {"ffn_down", width, s->ff, &l->down}};
+    add_norm(r, i, "ln1", l->ln1);
+    add_norm(r, i, "ln2", l->ln2);
+    add(r, i, "attn_post_norm", "weight", width, 1)->vector = &l->post[0];
+    add(r, i, "ffn_post_norm", "weight", width, 1)->vector = &l->post[1];
+    add(r, i, "attn_q_norm", "weight", d_head, 1)->vector = &l->head_norm[0];
+    add(r, i, "attn_k_norm", "weight", d_head, 1)->vector = &l->head_norm[1];
+    for (int p = 0; p < TN_N_TOWER_PARTS; p++) {
+        char first[64];
+        add_linear(r, i, linears[p].name, linears[p].n, linears[p].k, false, linears[p].l);
+        snprintf(first, sizeof first, "v.blk.%d.%s.input_min", i, linears[p].name);
+        for (int k = 0; k < 4 && tn_gguf_tensor(r->g, first); k++) {
+            want *w = add(r, i, linears[p].name, suffixes[k], 1, 1);
+            w->vector = &l->limits[p].of[k];
+            w->limit = true;
+        }
+    }
+}
+
+static void list_gemma4(reading *r) {
+    tn_tower *t = r->t;
+    const tn_tensor *table = tn_gguf_tensor(r->g, "v.position_embd.weight");
+    const bool fits = table && table->n_dims == 3 && table->dims[1] >= 1 && table->dims[1] <= 1 << 20;
+    add_patches(r);
+    t->n_places = fits ? (int32_t)table->dims[1] : 1;
+    want *w = add(r, -1, "v.position_embd", "weight", 2 * (int64_t)t->n_places, t->s.width);
+    w->vector = &t->position;
+    w->n_dims = 3;
+    for (int i = 0; i < t->s.n_layers; i++) add_gemma4_layer(r, i, &t->layers[i]);
+    if (tn_gguf_tensor(r->g, "v.std_bias")) {
+        add_plain(r, "v.std_bias", &t->standard[0]);
+        add_plain(r, "v.std_scale", &t->standard[1]);
+    }
+    add_linear(r, -1, "mm.input_projection", t->s.out, t->s.width, false, &t->fc);
+}
+
 static void list_wants(reading *r) {
     tn_tower *t = r->t;
     const tn_tower_shape *s = &t->s;
     const int64_t side = tn_tower_side(s), width = s->width;
     const char *up = is_swapped(r) ? "ffn_down" : "ffn_up", *down = is_swapped(r) ? "ffn_up" : "ffn_down";
+    if (s->kind == TN_TOWER_GEMMA4) {
+        list_gemma4(r);
+        return;
+    }
     add_patches(r);
     if (s->kind == TN_TOWER_INTERNVL) add_class(r, side * side + 1);
     else if (s->kind != TN_TOWER_QWEN25VL)
@@ -199,6 +260,8 @@ static bool has_shape(const tn_tensor *t, const want *w, const tn_tower_shape *s
     if (w->n_dims == 4)
         return t->n_dims == 4 && t->dims[0] == (uint64_t)w->n && t->dims[1] == 3 &&
                t->dims[2] == (uint64_t)s->patch && t->dims[3] == (uint64_t)s->patch;
+    if (w->n_dims == 3)
+        return t->n_dims == 3 && t->dims[0] == 2 && 2 * t->dims[1] == n && t->dims[2] == (uint64_t)w->k;
     if (w->turned) return t->n_dims == 2 && t->dims[0] == (uint64_t)w->k && t->dims[1] == (uint64_t)w->n;
     if (w->k == 1) return t->n_dims == 1 && t->dims[0] == n;
     return t->n_dims == 2 && t->dims[0] == n && t->dims[1] == (uint64_t)w->k;
@@ -207,6 +270,7 @@ static bool has_shape(const tn_tensor *t, const want *w, const tn_tower_shape *s
 /* Finds every tensor, and finds that there are no others, before one is read. */
 static tern_status find_tensors(reading *r, tern_error *err) {
     const char *path = tn_gguf_path(r->g);
+    const tn_tower_shape *s = &r->t->s;
     for (size_t i = 0; i < r->n; i++) {
         want *w = &r->wants[i];
         w->t = tn_gguf_tensor(r->g, w->name);
@@ -224,7 +288,8 @@ static tern_status find_tensors(reading *r, tern_error *err) {
     }
     for (size_t i = 0; i < tn_gguf_n_tensors(r->g); i++) {
         const char *name = tn_gguf_tensor_at(r->g, i)->name;
-        bool known = false;
+        bool known = s->kind == TN_TOWER_GEMMA4 && /* of the encoder of sound beside it */
+                     (!strncmp(name, "a.", 2) || !strncmp(name, "mm.a.", 5));
         for (size_t j = 0; j < r->n && !known; j++) known = !strcmp(name, r->wants[j].name);
         TN_FAIL_IF(!known, err, TERN_E_UNSUPPORTED,
                    "%s: the tensor %.60s is not known, and the tower would be another without it", path,
@@ -271,7 +336,7 @@ static tern_status read_tensor(reading *r, want *w) {
     tn_dequantise(w->t->dtype,
                   (const uint8_t *)w->t->data + block * (size_t)tn_dtype_block_bytes(w->t->dtype), values, n);
     w->hash = XXH64(values, n * sizeof *values, 0);
-    tern_status st = tn_all_finite(values, n)
+    tern_status st = tn_all_finite(values, n) || (w->limit && !isnan(*values))
                          ? TERN_OK
                          : tn_fail(&w->err, TERN_E_FORMAT, "%s: %s holds values that are not finite",
                                    tn_gguf_path(r->g), w->name);
@@ -329,6 +394,15 @@ static tern_status sum_moments(reading *r, tern_error *err) {
     return TERN_OK;
 }
 
+/* The weights of norms without weights. */
+static tern_status make_ones(tn_tower *t, tern_error *err) {
+    if (t->s.kind != TN_TOWER_GEMMA4) return TERN_OK;
+    t->ones = tn_alloc(t->ctx, TN_MEM_WEIGHTS, (size_t)t->s.width, sizeof *t->ones);
+    TN_FAIL_IF(!t->ones, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
+    for (int32_t i = 0; i < t->s.width; i++) t->ones[i] = 1;
+    return TERN_OK;
+}
+
 static tern_status read_tensors(reading *r, tern_error *err) {
     tn_tower *t = r->t;
     tn_pool_for(r->pool, (int)r->n, read_item, r);
@@ -340,6 +414,7 @@ static tern_status read_tensors(reading *r, tern_error *err) {
         t->fingerprint = XXH64(&w->hash, sizeof w->hash, t->fingerprint);
     }
     TN_TRY(sum_moments(r, err));
+    TN_TRY(make_ones(t, err));
     if (t->scheme == TN_TOWER_INT8) TN_TRY(to_int8(r, err));
     for (size_t i = 0; i < r->n; i++) { /* what is still held in floats */
         want *w = &r->wants[i];

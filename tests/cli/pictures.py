@@ -373,6 +373,21 @@ assert (i[1]["views"], i[1]["rows"], i[1]["encoded"]) == (1, 9, 0) and i[2]["row
 call("pack", "internvl/i.gguf", "-o", "internvl.tern", "--quick")
 assert ask("a.png", model="internvl.tern")["pictures"][0]["rows"] == 11 * 9
 
+# Gemma 4: as many blocks of 12 x 12 as its aspect and 280 rows allow; packages too where layers have embeddings of their own
+os.mkdir(TMP + "/gemma4")
+call("synth", "--arch", "tiny-gemma4+sees", "--type", "f32", "-o", "gemma4/g.gguf")
+call("synth", "--arch", "tiny-gemma4-mmproj", "--type", "f32", "-o", "gemma4/mmproj-g.gguf")
+g = [ask(f, *more, model="gemma4/g.gguf") for f, *more in (("a.png",), ("grey.png",), ("a.png",), ("a.png", "--picture-rows", "20"))]
+assert (g[0]["pictures"][0]["views"], g[0]["pictures"][0]["rows"]) == (1, 25 * 10) and g[0]["token_logprobs"] != g[1]["token_logprobs"], g
+assert g[2]["token_logprobs"] == g[0]["token_logprobs"] and g[3]["pictures"][0]["rows"] == 6 * 2, g
+fails("a.png", "--encoder", "int8", model="gemma4/g.gguf", err="Gemma 4's encoder computes in floats alone (--encoder float)")
+call("pack", "gemma4/g.gguf", "-o", "gemma4.tern", "--quick")
+assert ask("a.png", model="gemma4.tern")["pictures"][0]["rows"] == 25 * 10
+call("synth", "--arch", "tiny-gemma4+dense+sees", "--type", "f32", "-o", "gemma4/large.gguf")
+assert ask("a.png", "--mmproj", "gemma4/mmproj-g.gguf", model="gemma4/large.gguf")["pictures"][0]["rows"] == 25 * 10
+call("pack", "gemma4/large.gguf", "-o", "gemma4/large.tern", "--quick", "--mmproj", "gemma4/mmproj-g.gguf")
+fails("a.png", model="gemma4/large.tern", err="pictures of Gemma 4 need the model's own file")
+
 # Gemma 3: one view, in the model's own file
 os.mkdir(TMP + "/gemma")
 call("synth", "--arch", "tiny-gemma3+sees", "--type", "f32", "-o", "gemma/g.gguf")

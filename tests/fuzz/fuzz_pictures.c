@@ -34,6 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
          .min_pixels = 100,
          .max_pixels = 900},
         {.kind = TN_TOWER_INTERNVL, .image = 16, .patch = 4, .shuffle = 2, .min_tiles = 1, .max_tiles = 12},
+        {.kind = TN_TOWER_GEMMA4, .image = 12, .patch = 1, .shuffle = 2, .max_pixels = 280},
         {.kind = TN_TOWER_LFM2,
          .image = 8,
          .patch = 1,

@@ -196,6 +196,13 @@ static void as_pillow_has_them(void **state) {
                                       .min_tiles = v[1],
                                       .max_tiles = v[2]};
             cut(a, &s, v[3], b, (grid){v[4], v[5], v[0], v[0]});
+        } else if (sscanf(line, "gemma4 %63s %d %d %63s %d %d", a, &v[0], &v[1], b, &v[2], &v[3]) == 6) {
+            const tn_tower_shape s = {.kind = TN_TOWER_GEMMA4,
+                                      .image = 1,
+                                      .patch = v[0] / 2,
+                                      .shuffle = 2,
+                                      .max_pixels = v[1] * v[0] * v[0]};
+            cut(a, &s, false, b, (grid){0, 0, v[2], v[3]});
         } else fail_msg("'%s' is no case", line);
     }
     print_message("as Pillow has them: %zu files, %zu resized, %zu tiled, %zu in blocks, %zu refused\n",

@@ -6,9 +6,11 @@
     blocks FILE BLOCK LEAST MOST EXPECTED WIDTH HEIGHT
     lfm2 FILE PATCH SHUFFLE ONE_VIEW EXPECTED ROWS COLUMNS WIDTH HEIGHT
     internvl FILE TILE LEAST MOST ONE_VIEW EXPECTED ROWS COLUMNS
+    gemma4 FILE BLOCK ROWS EXPECTED WIDTH HEIGHT
 
 EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py,
-image_processing_qwen2_vl.py, image_processing_lfm2_vl.py and image_processing_got_ocr2.py (InternVL), written down again; WIDTH 0: the picture is refused.
+image_processing_qwen2_vl.py, image_processing_lfm2_vl.py, image_processing_got_ocr2.py (InternVL) and
+image_processing_pil_gemma4.py, written down again; WIDTH 0: the picture is refused.
 Exit 77: there is no Pillow."""
 import io, math, os, random, struct, sys
 
@@ -275,3 +277,27 @@ for i in range(60):
         with open(path(f"internvl-views-{i}-{one_view}"), "wb") as f:
             f.write(b"".join(v.tobytes() for v in views))
         print("internvl", f"internvl-{i}", side, least, most, one_view, f"internvl-views-{i}-{one_view}", rows, columns)
+
+
+def gemma4(w, h, of, rows):
+    """As many whole blocks as the aspect and the rows allow; a side that has none becomes one block."""
+    by = math.sqrt(rows * of * of / (w * h))
+    ow, oh = math.floor(by * w / of) * of, math.floor(by * h / of) * of
+    if oh == 0:
+        return min(math.floor(w / h) * of, rows * of), of
+    if ow == 0:
+        return of, min(math.floor(h / w) * of, rows * of)
+    return ow, oh
+
+
+for i in range(60):
+    w, h = rng.choice(SIDES), rng.choice(SIDES)
+    of, rows = rng.choice((4, 6, 12)), rng.choice((70, 140, 280, 280))
+    if i % 12 == 0:
+        w, h = (1, 333) if i % 24 else (333, 1)
+    im = picture(w, h)
+    raw(f"gemma4-{i}", im)
+    ow, oh = gemma4(w, h, of, rows)
+    with open(path(f"gemma4-view-{i}"), "wb") as f:
+        f.write(im.resize((ow, oh), Image.BICUBIC).tobytes())
+    print("gemma4", f"gemma4-{i}", of, rows, f"gemma4-view-{i}", ow, oh)

@@ -19,7 +19,7 @@
 #include "fixture/fixture.h"
 
 static tn_ctx ctx;
-static tern_engine *e, *blind, *gemma, *qwen, *lfm2, *internvl;
+static tern_engine *e, *blind, *gemma, *qwen, *lfm2, *internvl, *gemma4;
 static const char *row = "<image>";
 
 static int open_models(void **state) {
@@ -37,6 +37,8 @@ static int open_models(void **state) {
     lfm2 = fixture_engine(path, NULL);
     fixture_model(path, "internvl.gguf", "tiny-qwen2+sees", 1, TN_F32);
     internvl = fixture_engine(path, NULL);
+    fixture_model(path, "gemma4.gguf", "tiny-gemma4+sees", 1, TN_F32);
+    gemma4 = fixture_engine(path, NULL);
     return 0;
 }
 
@@ -48,6 +50,7 @@ static int close_models(void **state) {
     tern_engine_close(&qwen);
     tern_engine_close(&lfm2);
     tern_engine_close(&internvl);
+    tern_engine_close(&gemma4);
     return 0;
 }
 
@@ -246,6 +249,29 @@ static void as_internvl_writes_it(void **state) {
     row = "<image>";
 }
 
+/* Gemma 4 has three marks that differ by where their bars are. */
+static void as_gemma4_writes_it(void **state) {
+    (void)state;
+    static const char plain[] = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}";
+    static const tn_medium alone = {.kind = TN_TOWER_GEMMA4, .n_views = 1, .views = views};
+    static const tn_medium *const media[] = {&alone, &alone};
+    tern_engine *sees = e;
+    size_t n_rows, n_marks;
+    e = gemma4;
+    row = "<|image|>";
+    asks("[" USER(IMAGE "," TEXT("what?")) "," USER(IMAGE "," TEXT("and?")) "]", NULL, media, 2,
+         "User:<|image><|image|><|image|><image|> what?<|im_end|>\n"
+         "User:<|image><|image|><|image|><image|> and?<|im_end|>\nAssistant:");
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", plain, media, 1, "[<|image><|image|><|image|><image|>what?]");
+    for (int i = 0; i < 2; i++) {
+        count("<|image><|image|><image|><|image|>", i ? plain : NULL, media, "<image|>", &n_rows, &n_marks);
+        assert_int_equal(n_rows, 2);
+        assert_int_equal(n_marks, 1);
+    }
+    e = sees;
+    row = "<image>";
+}
+
 /* Pictures of a conversation stand in the messages that they came with. */
 static void in_their_turns(void **state) {
     (void)state;
@@ -326,6 +352,7 @@ int main(void) {
         cmocka_unit_test(as_qwen_writes_it),
         cmocka_unit_test(as_lfm2_writes_it),
         cmocka_unit_test(as_internvl_writes_it),
+        cmocka_unit_test(as_gemma4_writes_it),
         cmocka_unit_test(in_their_turns),
         cmocka_unit_test(other_templates),
         cmocka_unit_test(nobody_forges_marks),
