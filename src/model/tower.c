@@ -133,27 +133,6 @@ static void act_item(void *arg, int i_item, int i_thread) {
     r->kern->act_f32(tn_tower_act(r), r->wide + row0 * r->ff, (row1 - row0) * r->ff);
 }
 
-static void limit_item(void *arg, int i_item, int i_thread) {
-    (void)i_thread;
-    const run *r = arg;
-    size_t row0, row1;
-    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    for (size_t i = row0 * r->row_width; i < row1 * r->row_width; i++) {
-        const float x = r->rows[i];
-        r->to[i] = x < r->least ? r->least : x > r->most ? r->most : x;
-    }
-}
-
-/* to = x within least .. most */
-static void limit(run *r, const float *x, float *to, int32_t width, const float *least, const float *most) {
-    r->rows = x;
-    r->to = to;
-    r->row_width = (size_t)width;
-    r->least = *least;
-    r->most = *most;
-    over_rows(r, limit_item);
-}
-
 /* A linear of the layer, with its limits. */
 static void apply(run *r, const tn_linear *l, tn_tower_part part, const float *x, float *out) {
     float *const *of = r->layer->limits[part].of;
@@ -161,28 +140,9 @@ static void apply(run *r, const tn_linear *l, tn_tower_part part, const float *x
         product(r, l, x, out, r->n);
         return;
     }
-    limit(r, x, r->limited, l->k, of[0], of[1]);
+    tn_tower_limit(r, x, r->limited, l->k, of[0], of[1]);
     product(r, l, r->limited, out, r->n);
-    limit(r, out, out, l->n, of[2], of[3]);
-}
-
-/* x += gain q, or its norm; q holds what a linear gave */
-static void add_item(void *arg, int i_item, int i_thread) {
-    (void)i_thread;
-    const run *r = arg;
-    size_t row0, row1;
-    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    float *q = r->q + row0 * r->width;
-    for (size_t i = 0; r->gain && i < (row1 - row0) * r->width; i++) q[i] *= r->gain[i % r->width];
-    for (size_t i = 0; r->post && i < (row1 - row0) * r->width; i += r->width)
-        r->kern->rmsnorm_f32(q + i, r->post, r->t->s.eps, q + i, r->width);
-    r->kern->add_f32(r->x + row0 * r->width, q, 1, (row1 - row0) * r->width);
-}
-
-static void add_rows(run *r, const float *gain, const float *post) {
-    r->gain = gain;
-    r->post = post;
-    over_rows(r, add_item);
+    tn_tower_limit(r, out, out, l->n, of[2], of[3]);
 }
 
 /* wide [n / shuffle^2][shuffle^2 * width]: a block's patches row after row, side by side */
@@ -261,7 +221,6 @@ static void read_deep(run *r, tn_tower_merger *m, float *rows) {
 /* ---- a tile ---------------------------------------------------------------------------------------------- */
 
 static void run_layer(run *r, const tn_tower_layer *l) {
-    r->layer = l;
     tn_tower_norm(r, l->ln1);
     const tn_product p[] = {{.l = &l->q, .m = r->n, .ldo = r->width, .out = r->q},
                             {.l = &l->k, .m = r->n, .ldo = r->width, .out = r->k},
@@ -275,7 +234,7 @@ static void run_layer(run *r, const tn_tower_layer *l) {
     }
     tn_tower_attend(r);
     apply(r, &l->out, TN_TOWER_OUT, r->h, r->q);
-    add_rows(r, l->gain[0], l->post[0]);
+    tn_tower_add(r, r->q, l->gain[0], l->post[0]);
     tn_tower_norm(r, l->ln2);
     apply(r, &l->up, TN_TOWER_UP, r->h, r->wide);
     if (l->gate.n) {
@@ -285,7 +244,7 @@ static void run_layer(run *r, const tn_tower_layer *l) {
         over_rows(r, act_item);
     }
     apply(r, &l->down, TN_TOWER_DOWN, r->wide, r->q);
-    add_rows(r, l->gain[1], l->post[1]);
+    tn_tower_add(r, r->q, l->gain[1], l->post[1]);
 }
 
 static const float PROJECTOR_EPS = 1e-5f; /* PyTorch's own, which no file says */
@@ -316,6 +275,7 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
                    "encoding a picture was cancelled");
         r->windowed = r->from && (i + 1) % t->s.full_every;
+        r->layer = &t->layers[i];
         if (t->scheme == TN_TOWER_INT8) tn_tower_s8_layer(r, &t->layers[i]);
         else run_layer(r, &t->layers[i]);
         if (t->layers[i].deep) read_deep(r, t->layers[i].deep, rows + ++n_deep * (size_t)t->s.out);

@@ -31,7 +31,8 @@ typedef enum tn_tower_part {
 typedef struct tn_tower_layer {
     float *ln1[2], *ln2[2]; /* weight, bias; without a bias the norm is RMS */
     tn_linear q, k, v, out, up, down;
-    tn_linear gate;                                      /* Qwen2.5-VL, else n == 0 */
+    tn_linear gate;         /* Qwen2.5-VL, else n == 0 */
+    tn_tower_s8 part_s8[3]; /* q, k and v, where they have limits, and no qkv_s8 */
     tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8, gate_s8; /* TN_TOWER_INT8: in their place */
     tn_tower_merger *deep;                               /* NULL: the layer is not read */
     float *gain[2];      /* of what attention and the feed-forward add, [width]; NULL: 1 */
@@ -113,6 +114,14 @@ tern_status tn_tower_read_tensors(tn_tower *t, const struct tn_gguf *g, tn_pool 
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
 /* h = LN(x) */
 void tn_tower_norm(tn_tower_run *r, float *const *weight_bias);
+static inline float tn_tower_within(float x, float least, float most) {
+    return x < least ? least : x > most ? most : x;
+}
+/* to [n][width] = x within least .. most */
+void tn_tower_limit(tn_tower_run *r, const float *x, float *to, int32_t width, const float *least,
+                    const float *most);
+/* x += gain y [n][width], or its norm; y is overwritten. */
+void tn_tower_add(tn_tower_run *r, float *y, const float *gain, const float *post);
 /* h = attention of q, k and v, which are normed and rotated in place where the family does it. */
 void tn_tower_attend(tn_tower_run *r);
 /* Fills from, first and end. */

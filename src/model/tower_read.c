@@ -342,9 +342,6 @@ static tern_status open_gguf(tn_ctx *ctx, tn_pool *pool, const tn_gguf *g, int32
     tn_tower_shape shape;
     memset(&shape, 0, sizeof shape);
     TN_TRY(read_shape(g, n_embd, &shape, err));
-    TN_FAIL_IF(scheme == TN_TOWER_INT8 && shape.kind == TN_TOWER_GEMMA4, err, TERN_E_UNSUPPORTED,
-               "%s: Gemma 4's encoder computes in floats alone (--encoder float): its linears have limits",
-               tn_gguf_path(g));
     tn_tower *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
     *t = (tn_tower){.ctx = ctx, .s = shape, .scheme = scheme};
@@ -403,6 +400,7 @@ void tn_tower_close(tn_tower **pt) {
         }
         tn_linear *linears[] = {&l->q, &l->k, &l->v, &l->out, &l->up, &l->down, &l->gate};
         for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) free_linear(ctx, linears[j]);
+        for (int j = 0; j < 3; j++) tn_tower_s8_free(ctx, &l->part_s8[j]);
         tn_tower_s8 *codes[] = {&l->qkv_s8, &l->out_s8, &l->up_s8, &l->down_s8, &l->gate_s8};
         for (size_t j = 0; j < sizeof codes / sizeof *codes; j++) tn_tower_s8_free(ctx, codes[j]);
         if (!l->deep) continue;

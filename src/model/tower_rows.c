@@ -26,6 +26,45 @@ void tn_tower_norm(tn_tower_run *r, float *const *weight_bias) {
     tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), norm_item, r);
 }
 
+static void limit_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const tn_tower_run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    for (size_t i = row0 * r->row_width; i < row1 * r->row_width; i++)
+        r->to[i] = tn_tower_within(r->rows[i], r->least, r->most);
+}
+
+void tn_tower_limit(tn_tower_run *r, const float *x, float *to, int32_t width, const float *least,
+                    const float *most) {
+    r->rows = x;
+    r->to = to;
+    r->row_width = (size_t)width;
+    r->least = *least;
+    r->most = *most;
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), limit_item, r);
+}
+
+static void add_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const tn_tower_run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    for (size_t i = row0; i < row1; i++) {
+        float *y = r->to + i * r->width;
+        for (size_t c = 0; r->gain && c < r->width; c++) y[c] *= r->gain[c];
+        if (r->post) r->kern->rmsnorm_f32(y, r->post, r->t->s.eps, y, r->width);
+        r->kern->add_f32(r->x + i * r->width, y, 1, r->width);
+    }
+}
+
+void tn_tower_add(tn_tower_run *r, float *y, const float *gain, const float *post) {
+    r->to = y;
+    r->gain = gain;
+    r->post = post;
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), add_item, r);
+}
+
 /* ---- positions -------------------------------------------------------------------------------------------- */
 
 /* Where line i of n stands among those of a table of `side`, whose first and last are the picture's: between lines at[0]

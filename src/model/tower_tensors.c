@@ -363,7 +363,12 @@ static tern_status to_int8(reading *r, tern_error *err) {
         tn_tower_layer *l = &t->layers[i];
         tn_linear *const qkv[] = {&l->q, &l->k, &l->v}, *const out[] = {&l->out}, *const up[] = {&l->up},
                          *const down[] = {&l->down}, *const gate[] = {&l->gate};
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, qkv, 3, NULL, &l->qkv_s8, &t->bytes, err));
+        const bool apart = l->limits[TN_TOWER_Q].of[0];
+        if (!apart)
+            TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, qkv, 3, NULL, &l->qkv_s8, &t->bytes, err));
+        for (int p = 0; apart && p < 3; p++)
+            TN_TRY(
+                tn_tower_s8_make(t->ctx, &kern, r->pool, &qkv[p], 1, NULL, &l->part_s8[p], &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, out, 1, l->gain[0], &l->out_s8, &t->bytes, err));
         TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, up, 1, NULL, &l->up_s8, &t->bytes, err));
         if (l->gate.n)

@@ -380,7 +380,7 @@ call("synth", "--arch", "tiny-gemma4-mmproj", "--type", "f32", "-o", "gemma4/mmp
 g = [ask(f, *more, model="gemma4/g.gguf") for f, *more in (("a.png",), ("grey.png",), ("a.png",), ("a.png", "--picture-rows", "20"))]
 assert (g[0]["pictures"][0]["views"], g[0]["pictures"][0]["rows"]) == (1, 25 * 10) and g[0]["token_logprobs"] != g[1]["token_logprobs"], g
 assert g[2]["token_logprobs"] == g[0]["token_logprobs"] and g[3]["pictures"][0]["rows"] == 6 * 2, g
-fails("a.png", "--encoder", "int8", model="gemma4/g.gguf", err="Gemma 4's encoder computes in floats alone (--encoder float)")
+assert ask("a.png", "--encoder", "int8", model="gemma4/g.gguf")["pictures"][0]["encoded"] == 1
 call("pack", "gemma4/g.gguf", "-o", "gemma4.tern", "--quick")
 assert ask("a.png", model="gemma4.tern")["pictures"][0]["rows"] == 25 * 10
 call("synth", "--arch", "tiny-gemma4+dense+sees", "--type", "f32", "-o", "gemma4/large.gguf")
