@@ -88,7 +88,7 @@ void tn_sight_close(tern_engine *e) {
 /* What the language model lacks for pictures. */
 static tern_status check_model(const tern_engine *e, tern_error *err) {
     const tn_hparams *h = &e->model->h;
-    TN_FAIL_IF(h->n_ple || h->n_streams || h->bidirectional, err, TERN_E_UNSUPPORTED,
+    TN_FAIL_IF(h->n_streams || h->bidirectional, err, TERN_E_UNSUPPORTED,
                "architecture %s takes no rows of pictures", h->arch);
     TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED, "the model has no tokenizer");
     return TERN_OK;
@@ -132,15 +132,21 @@ bool tn_sight_can(tern_engine *e, tern_error *why) {
     return path;
 }
 
+/* A picture's rows see each other: Gemma 3's, and those of Gemma 4 whose layers have no embeddings of their own. */
+static bool sees_itself(const tern_engine *e, tn_tower_kind kind) {
+    return kind == TN_TOWER_GEMMA3 || (kind == TN_TOWER_GEMMA4 && !e->model->h.n_ple);
+}
+
 /* What the encoder's rows need of the language model. */
 static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, tern_error *err) {
     const tn_hparams *h = &s->e->model->h;
     TN_FAIL_IF(
-        shape->kind == TN_TOWER_GEMMA3 && s->e->npu, err, TERN_E_UNSUPPORTED,
-        "pictures of Gemma 3 need the model's own file: a package reads a picture's rows in pieces, and "
-        "they see each other");
+        sees_itself(s->e, shape->kind) && s->e->npu, err, TERN_E_UNSUPPORTED,
+        "pictures of Gemma %d need the model's own file: a package reads a picture's rows in pieces, and "
+        "they see each other",
+        shape->kind == TN_TOWER_GEMMA3 ? 3 : 4);
     TN_FAIL_IF(
-        tn_tower_any_size(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
+        tn_tower_has_axes(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
         "pictures of Qwen's encoders need a model whose rope has three axes, and the file of this one (%s) "
         "says nothing about them%s",
         h->arch, s->e->npu ? ": a package of an older tern must be packed again" : "");
@@ -366,7 +372,8 @@ static tern_status look(tn_look *l, const tn_picture *p, bool one_view, tern_err
         uint8_t key[TN_VIEW_KEY];
         tn_view_key(&l->medium, i, e->sight->fingerprint, key);
         TN_TRY(tn_sight_view(e, key, l->medium.views[i].n_rows, &l->views[i], err));
-        atomic_store(&l->views[i]->whole, l->medium.kind == TN_TOWER_GEMMA3);
+        atomic_store(&l->views[i]->whole, sees_itself(e, l->medium.kind));
+        atomic_store(&l->views[i]->in_windows, l->medium.kind == TN_TOWER_GEMMA4);
         atomic_store(&l->views[i]->columns, l->medium.views[i].columns);
         TN_TRY(find_rows(l, i, err));
     }

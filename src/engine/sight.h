@@ -20,9 +20,10 @@ typedef struct tn_sight tn_sight;
 
 typedef struct tn_seen {
     uint8_t key[TN_VIEW_KEY];
-    int32_t first, n;   /* ids first .. first + n - 1 */
-    atomic_bool whole;  /* its rows see each other in the language model */
-    atomic_int columns; /* its rows have places in a grid of so many columns; 0: they have none */
+    int32_t first, n;       /* ids first .. first + n - 1 */
+    atomic_bool whole;      /* its rows see each other in the language model */
+    atomic_bool in_windows; /* in layers with a window alone */
+    atomic_int columns;     /* its rows have places in a grid of so many columns; 0: they have none */
     _Atomic(float *) x; /* [n][tn_sight_row_width]; NULL: not in memory. It stays while the view is held. */
     /* guarded by the sight's lock */
     int32_t holders;

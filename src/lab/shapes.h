@@ -30,7 +30,7 @@ typedef struct tn_synth_shape {
     int32_t n_ff_dense;     /* of layers without experts, where n_ff is a shared expert's */
     bool parallel, qk_norm; /* where an architecture leaves it to the file */
     bool next;              /* a layer after the others guesses one token further */
-    int sees; /* its vocabulary has marks of pictures, and it has a template for them: 1 SmolVLM's, 2 Gemma 3's, 3 Qwen3-VL's */
+    int sees; /* its vocabulary has marks of pictures, and it has a template for them: 1 SmolVLM's, 2 Gemma 3's, 3 Qwen3-VL's, 4 LFM2-VL's, 5 InternVL's, 6 Gemma 4's */
     int32_t deepstack;                       /* first layers that add to rows of pictures */
     int32_t groups, groups_used;             /* of experts; 0: one */
     const char *blocks;                      /* of layers of one block: M, *, - or E each */

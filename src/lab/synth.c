@@ -48,10 +48,14 @@ enum { SEES_GRID = 4, N_MARKS = 3 + SEES_GRID * SEES_GRID };
 static int mark_text(int family, size_t i, char out[24]) {
     static const char *const marks[][3] = {{"<image>", "<fake_token_around_image>", "<global-img>"},
                                            {"<start_of_image>", "<image_soft_token>", "<end_of_image>"},
-                                           {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"}};
+                                           {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"},
+                                           {"<image>", "<|image_start|>", "<|image_end|>"},
+                                           {"<IMG_CONTEXT>", "<img>", "</img>"},
+                                           {"<|image|>", "<|image>", "<image|>"}};
     if (i < 3) return snprintf(out, 24, "%.23s", marks[family - 1][i]);
-    int cell = (int)i - 3;
-    return snprintf(out, 24, "<row_%d_col_%d>", cell / SEES_GRID % SEES_GRID + 1, cell % SEES_GRID + 1);
+    const int cell = (int)i - 3, r = cell / SEES_GRID % SEES_GRID + 1, c = cell % SEES_GRID + 1;
+    if (family == 4 && i == N_MARKS - 1) return snprintf(out, 24, "<|img_thumbnail|>");
+    return snprintf(out, 24, family == 4 ? "<|img_row_%d_col_%d|>" : "<row_%d_col_%d>", r, c);
 }
 
 /* A turn for a line; pictures of a message stand where its parts have them. */

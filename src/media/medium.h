@@ -9,7 +9,16 @@
  *
  * Qwen2.5-VL, Qwen3-VL: both sides become multiples of a block of patches (28, 32), halves to even ones, and are scaled where there are
  * fewer or more pixels than the encoder's limits; the picture is stretched to that, bicubically. Its rows have places
- * on three axes. */
+ * on three axes.
+ *
+ * LFM2-VL: as Qwen's, but bilinearly, of 64 to 256 rows (64 to 256 times 32 x 32 pixels). A picture of more than twice the
+ * pixels of a tile (512 x 512) is also cut: it is stretched to a grid of 2 to 10 tiles, that whose aspect is the nearest,
+ * and the view of the whole comes after them.
+ *
+ * InternVL: stretched to the grid of 1 to 12 tiles (448 x 448) whose aspect is the nearest, bicubically; of more than one
+ * tile, the whole as one tile comes after them.
+ *
+ * Gemma 4: stretched, bicubically, to as many whole blocks (48 x 48) as its aspect and 280 rows allow, upwards too. */
 #ifndef TN_MEDIA_MEDIUM_H
 #define TN_MEDIA_MEDIUM_H
 
@@ -30,7 +39,7 @@ typedef struct tn_view {
 typedef struct tn_medium {
     tn_ctx *ctx;
     tn_tower_kind kind;
-    int32_t rows, columns; /* of the grid of tiles in front of the overview; 0: it is alone */
+    int32_t rows, columns; /* of the grid of tiles in front of the view of the whole; 0: it is alone */
     int32_t n_views;
     tn_view *views; /* [n_views], owned */
     uint8_t *rgb;   /* of all views, [height][width][3] each; owned */
@@ -45,6 +54,8 @@ void tn_medium_free(tn_medium *m); /* NULL-safe */
 const char *tn_medium_mark(tn_tower_kind kind);
 const char *tn_medium_begin(tn_tower_kind kind);
 const char *tn_medium_row(tn_tower_kind kind);
+/* What stands between a picture and the text after it where no template says it. */
+const char *tn_medium_apart(tn_tower_kind kind);
 /* Appends the marks of a medium: bytes of the template. */
 void tn_medium_marks(const tn_medium *m, tn_segments *out);
 int32_t tn_medium_rows(const tn_medium *m); /* of all views */

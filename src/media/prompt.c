@@ -120,6 +120,12 @@ static tern_status make_text(const asked *a, const json_t *messages, places *p, 
 
 /* ---- the rendered text -------------------------------------------------------------------------------------- */
 
+static void put_medium(const tn_medium *m, const places *p, tn_segments *out) {
+    const char *apart = p->by_template ? "" : tn_medium_apart(m->kind);
+    tn_medium_marks(m, out);
+    tn_segments_add(out, apart, strlen(apart), false);
+}
+
 /* Copies the text and puts a medium's marks where its place is marked. Returns how many places there were. */
 static size_t expand(const asked *a, const places *p, const tn_segments *in, tn_segments *out) {
     const char *what = p->by_template ? a->mark : p->text;
@@ -132,7 +138,7 @@ static size_t expand(const asked *a, const places *p, const tn_segments *in, tn_
             if (content != p->by_template) hit = memmem(from, n, what, n_what);
             if (hit) n = (size_t)(hit - from);
             tn_segments_add(out, from, n, content);
-            if (hit && n_found < a->n_media) tn_medium_marks(a->media[n_found], out);
+            if (hit && n_found < a->n_media) put_medium(a->media[n_found], p, out);
             n_found += hit != NULL;
             at += n + (hit ? n_what : 0);
         }

@@ -1,11 +1,13 @@
-/* EMBED_LAYERS: LAYERS[row] = the token's embeddings for every layer * scale. */
+/* EMBED_LAYERS: LAYERS[row] = the token's embeddings for every layer * scale. Extra rows have those of token 0, as Gemma 4
+ * puts its padding in the place of pictures. */
 #include "model/op.h"
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
     (void)scratch;
     for (int32_t i = row0; i < row1; i++) {
         float *x = tn_frame_row(f, op->out, op->width, i);
-        f->embed_layers(f->embed_user, f->ids[i], x);
+        const bool extra = f->r->extra && f->ids[i] >= f->r->extra->first;
+        f->embed_layers(f->embed_user, extra ? 0 : f->ids[i], x);
         for (int32_t j = 0; j < op->width; j++) x[j] *= op->scale;
     }
 }

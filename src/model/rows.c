@@ -75,6 +75,10 @@ void tn_rows_seen(const tn_rows *r, int layer, int32_t i, int32_t *first, int32_
         *end = r->tree_mask ? r->tree_base : pos + 1;
         if (!r->picture || !r->picture[i].end) return;
         assert(r->picture[i].end <= n);
+        if (r->picture[i].in_windows) {
+            if (tn_layer_window(r->h, layer)) *end = r->picture[i].end;
+            return;
+        }
         if (r->picture[i].first < *first) *first = r->picture[i].first;
         *end = r->picture[i].end;
         return;

@@ -20,6 +20,8 @@ typedef struct tn_extra_span {
     const float *x;   /* [n][width]; NULL: not at hand */
     bool whole;       /* its rows see each other */
     int32_t columns;  /* they form a grid of so many columns (axes.h); 0: they stand one after another */
+    bool
+        in_windows; /* where they see each other: in layers with a window alone, and later rows within it alone */
 } tn_extra_span;
 typedef struct tn_extra_rows {
     int32_t first; /* ids from here on are rows */
@@ -50,6 +52,7 @@ static inline const float *tn_extra_row(const tn_extra_rows *e, int32_t id) {
 /* Positions first .. end - 1 of a picture whose rows see each other; end 0: the row belongs to none. */
 typedef struct tn_row_picture {
     int32_t first, end;
+    bool in_windows;
 } tn_row_picture;
 
 /* Where a row stands on the axes of rope, and what the first layers add to it (axes.h). */

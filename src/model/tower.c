@@ -50,7 +50,9 @@ static tern_status plan(run *r, tern_error *err) {
                  keys = (r->n + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N,
                  value_panels = (r->d_head + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N * r->n * heads * f,
                  cells = r->n_panels * TN_KV_PANEL * r->width * f,
-                 wide = r->n * larger(larger(r->ff, r->width), pixels) * f;
+                 /* what the projector's first linear gives is in the one or the other */
+        between = (size_t)tn_tower_rows(s, r->size) * (size_t)r->t->fc.n * f,
+                 wide = larger(r->n * larger(larger(r->ff, r->width), pixels) * f, between);
     r->in.ld = (larger(r->width, r->ff) + 63) / 64 * 64;
     if (r->in.ld % 4096 == 0) r->in.ld += 64; /* rows a page apart share a set of the cache */
     r->d_padded = (r->d_head + TN_TILE_K - 1) / TN_TILE_K * TN_TILE_K;
@@ -59,13 +61,15 @@ static tern_status plan(run *r, tern_error *err) {
                            : aligned(tn_attn_f32_scratch(r->d_head, r->n_panels * TN_KV_PANEL) * f) / f;
     const slice slices[] = {
         {(void **)&r->levels, 3 * 256 * f},
-        {(void **)&r->turns, tn_tower_any_size(s->kind) ? r->n * r->d_head * f : 0},
+        {(void **)&r->turns, tn_tower_turns_heads(s->kind) ? r->n * r->d_head * f : 0},
         {(void **)&r->from, s->window ? r->n * sizeof *r->from : 0},
         {(void **)&r->first, s->window ? r->n * sizeof *r->first : 0},
         {(void **)&r->end, s->window ? r->n * sizeof *r->end : 0},
-        {(void **)&r->gate, s->kind == TN_TOWER_QWEN25VL ? r->n * r->ff * f : 0},
+        {(void **)&r->gate,
+         s->kind == TN_TOWER_QWEN25VL || s->kind == TN_TOWER_GEMMA4 ? r->n * r->ff * f : 0},
+        {(void **)&r->limited, s->kind == TN_TOWER_GEMMA4 ? r->n * larger(r->ff, r->width) * f : 0},
         {(void **)&r->x, rows},
-        {(void **)&r->h, rows},
+        {(void **)&r->h, larger(rows, between)},
         {(void **)&r->q, s8 ? 0 : rows},
         {(void **)&r->k, s8 ? 0 : rows},
         {(void **)&r->v, s8 ? 0 : rows},
@@ -81,7 +85,7 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->key_scale, s8 ? heads * keys * f : 0},
     };
     TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
-    if (!tn_tower_any_size(s->kind)) r->turns = NULL;
+    if (!tn_tower_turns_heads(s->kind)) r->turns = NULL;
     if (!s->window) r->from = NULL;
     if (s8) { /* attention is over when a feed-forward begins */
         r->q = r->wide;
@@ -110,6 +114,7 @@ static void patches_item(void *arg, int i_item, int i_thread) {
     const size_t p = (size_t)r->t->s.patch, image = (size_t)r->size.width;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    if (row1 > r->n_patches) row1 = r->n_patches;
     for (size_t i = row0; i < row1; i++) {
         const size_t patch = tn_tower_patch(r, i);
         const uint8_t *at = r->rgb + (patch / r->columns * p * image + patch % r->columns * p) * 3;
@@ -120,69 +125,29 @@ static void patches_item(void *arg, int i_item, int i_thread) {
     }
 }
 
-/* The cells of a head: panels of keys, and its values row after row. */
-static float *cells(const run *r, float *of, int head) {
-    return of + (size_t)head * r->n_panels * TN_KV_PANEL * r->d_head;
-}
-
-static void keep_item(void *arg, int i_item, int i_thread) {
-    (void)i_thread;
-    const run *r = arg;
-    float *keys = cells(r, r->keys, i_item), *values = cells(r, r->values, i_item);
-    for (size_t i = 0; i < r->n; i++) {
-        size_t at = i * r->width + (size_t)i_item * r->d_head;
-        tn_tower_turn(r, i, r->q + at);
-        tn_tower_turn(r, i, r->k + at);
-        tn_kv_put_key(TN_KV_F32, r->d_head, keys, i, r->k + at);
-        tn_kv_put_value(TN_KV_F32, r->d_head, values, i, r->v + at);
-    }
-}
-
-/* Every row sees all of them, or those of its window. A part is a head's next rows. */
-static void attend_item(void *arg, int i_item, int i_thread) {
-    const run *r = arg;
-    int n_heads = r->t->s.n_heads, head = i_item % n_heads;
-    size_t row0, row1;
-    int32_t first[TN_TOWER_ATTEND_ROWS], end[TN_TOWER_ATTEND_ROWS];
-    tn_tower_span(r, i_item / n_heads, TN_TOWER_ATTEND_ROWS, &row0, &row1);
-    for (size_t i = row0; i < row1; i++) tn_tower_seen(r, i, &first[i - row0], &end[i - row0]);
-    size_t at = row0 * r->width + (size_t)head * r->d_head;
-    const tn_attn_f32_args a = {.q = r->q + at,
-                                .q_stride = r->width,
-                                .out = r->h + at,
-                                .out_stride = r->width,
-                                .k_panels = cells(r, r->keys, head),
-                                .v = cells(r, r->values, head),
-                                .kv = TN_KV_F32,
-                                .n_rows = row1 - row0,
-                                .d_head = r->d_head,
-                                .scale = 1 / sqrtf((float)r->d_head),
-                                .first_pos = first,
-                                .end_pos = end,
-                                .scratch = r->scratch + (size_t)i_thread * r->scratch_stride};
-    r->kern->attn_f32(&a);
-}
-
 static void act_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *r = arg;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    r->kern->act_f32(TN_ACT_GELU_TANH, r->wide + row0 * r->ff, (row1 - row0) * r->ff);
+    r->kern->act_f32(tn_tower_act(r), r->wide + row0 * r->ff, (row1 - row0) * r->ff);
 }
 
-/* x += q, which holds what a linear gave */
-static void add_item(void *arg, int i_item, int i_thread) {
-    (void)i_thread;
-    const run *r = arg;
-    size_t row0, row1;
-    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    r->kern->add_f32(r->x + row0 * r->width, r->q + row0 * r->width, 1, (row1 - row0) * r->width);
+/* A linear of the layer, with its limits. */
+static void apply(run *r, const tn_linear *l, tn_tower_part part, const float *x, float *out) {
+    float *const *of = r->layer->limits[part].of;
+    if (!of[0]) {
+        product(r, l, x, out, r->n);
+        return;
+    }
+    tn_tower_limit(r, x, r->limited, l->k, of[0], of[1]);
+    product(r, l, r->limited, out, r->n);
+    tn_tower_limit(r, out, out, l->n, of[2], of[3]);
 }
 
 /* wide [n / shuffle^2][shuffle^2 * width]: a block's patches row after row, side by side */
 static void shuffle(const run *r, const float *x) {
-    const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, down = r->n / r->columns / k;
+    const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, down = r->n_patches / r->columns / k;
     float *out = r->wide;
     for (size_t i = 0; r->from && i < across * down; i++) { /* a block's patches stand together */
         const size_t at = (size_t)r->from[i * k * k];
@@ -199,7 +164,7 @@ static void shuffle(const run *r, const float *x) {
 /* wide [n / shuffle^2][width]: the mean of a block's patches, normed */
 static void pooled(const run *r, const float *x) {
     const size_t k = (size_t)r->t->s.shuffle, across = r->columns / k, width = r->width;
-    const float share = 1.0f / (float)(k * k);
+    const float share = (r->t->pool_norm ? 1 : sqrtf((float)width)) / (float)(k * k);
     for (size_t i = 0; i < (size_t)tn_tower_rows(&r->t->s, r->size); i++) {
         float *out = r->wide + i * width;
         memset(out, 0, width * sizeof *out);
@@ -208,7 +173,9 @@ static void pooled(const run *r, const float *x) {
             r->kern->add_f32(out, x + row * width, 1, width);
         }
         for (size_t c = 0; c < width; c++) out[c] *= share;
-        r->kern->rmsnorm_f32(out, r->t->pool_norm, r->t->s.eps, out, width);
+        for (size_t c = 0; r->t->standard[0] && c < width; c++)
+            out[c] = (out[c] - r->t->standard[0][c]) * r->t->standard[1][c];
+        r->kern->rmsnorm_f32(out, r->t->pool_norm ? r->t->pool_norm : r->t->ones, r->t->s.eps, out, width);
     }
 }
 
@@ -233,15 +200,21 @@ static void merger_norm_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *r = arg;
     const size_t at = (size_t)i_item * r->row_width;
-    r->kern->layernorm_f32(r->wide + at, r->norm[0], r->norm[1], r->t->s.eps, r->h + at, r->row_width);
+    r->kern->layernorm_f32(r->wide + at, r->norm[0], r->norm[1], r->norm_eps, r->h + at, r->row_width);
+}
+
+/* h = LN of the neighbours side by side in wide */
+static void merger_norm(run *r, float *const *weight_bias, float eps, int32_t width) {
+    r->norm = weight_bias;
+    r->norm_eps = eps;
+    r->row_width = (size_t)width;
+    tn_pool_for(r->pool, tn_tower_rows(&r->t->s, r->size), merger_norm_item, r);
 }
 
 /* What a layer in the middle gives for the language model's layers. */
 static void read_deep(run *r, tn_tower_merger *m, float *rows) {
     shuffle(r, r->x);
-    r->norm = m->norm;
-    r->row_width = (size_t)m->fc1.k;
-    tn_pool_for(r->pool, tn_tower_rows(&r->t->s, r->size), merger_norm_item, r);
+    merger_norm(r, m->norm, r->t->s.eps, m->fc1.k);
     merge(r, &m->fc1, &m->fc2, r->h, r->wide, rows);
 }
 
@@ -252,31 +225,39 @@ static void run_layer(run *r, const tn_tower_layer *l) {
     const tn_product p[] = {{.l = &l->q, .m = r->n, .ldo = r->width, .out = r->q},
                             {.l = &l->k, .m = r->n, .ldo = r->width, .out = r->k},
                             {.l = &l->v, .m = r->n, .ldo = r->width, .out = r->v}};
-    tn_linears_run(p, 3, r->kern, r->pool, r->h, r->width, NULL);
-    tn_pool_for(r->pool, r->t->s.n_heads, keep_item, r);
-    tn_pool_for(r->pool, r->t->s.n_heads * (int)((r->n + TN_TOWER_ATTEND_ROWS - 1) / TN_TOWER_ATTEND_ROWS),
-                attend_item, r);
-    product(r, &l->out, r->h, r->q, r->n);
-    over_rows(r, add_item);
+    if (l->limits[TN_TOWER_Q].of[0]) {
+        apply(r, &l->q, TN_TOWER_Q, r->h, r->q);
+        apply(r, &l->k, TN_TOWER_K, r->h, r->k);
+        apply(r, &l->v, TN_TOWER_V, r->h, r->v);
+    } else {
+        tn_linears_run(p, 3, r->kern, r->pool, r->h, r->width, NULL);
+    }
+    tn_tower_attend(r);
+    apply(r, &l->out, TN_TOWER_OUT, r->h, r->q);
+    tn_tower_add(r, r->q, l->gain[0], l->post[0]);
     tn_tower_norm(r, l->ln2);
-    product(r, &l->up, r->h, r->wide, r->n);
+    apply(r, &l->up, TN_TOWER_UP, r->h, r->wide);
     if (l->gate.n) {
-        product(r, &l->gate, r->h, r->gate, r->n);
+        apply(r, &l->gate, TN_TOWER_GATE, r->h, r->gate);
         tn_tower_gate(r);
     } else {
         over_rows(r, act_item);
     }
-    product(r, &l->down, r->wide, r->q, r->n);
-    over_rows(r, add_item);
+    apply(r, &l->down, TN_TOWER_DOWN, r->wide, r->q);
+    tn_tower_add(r, r->q, l->gain[1], l->post[1]);
 }
+
+static const float PROJECTOR_EPS = 1e-5f; /* PyTorch's own, which no file says */
 
 /* What the last layer gives. */
 static void finish(run *r, float *rows) {
     const tn_tower *t = r->t;
-    tn_tower_norm(r, t->post_ln);
-    if (t->s.kind == TN_TOWER_GEMMA3) pooled(r, r->h);
-    else shuffle(r, r->h);
-    if (tn_tower_any_size(t->s.kind)) merge(r, &t->fc, &t->fc_out, r->wide, r->h, rows);
+    if (t->post_ln[0]) tn_tower_norm(r, t->post_ln);
+    if (t->s.kind == TN_TOWER_GEMMA3 || t->s.kind == TN_TOWER_GEMMA4) pooled(r, t->post_ln[0] ? r->h : r->x);
+    else shuffle(r, t->post_ln[0] ? r->h : r->x);
+    const bool normed = t->fc_norm[0];
+    if (normed) merger_norm(r, t->fc_norm, PROJECTOR_EPS, t->fc.k);
+    if (t->fc_out.n) merge(r, &t->fc, &t->fc_out, normed ? r->h : r->wide, normed ? r->wide : r->h, rows);
     else product(r, &t->fc, r->wide, rows, (size_t)tn_tower_rows(&t->s, r->size));
 }
 
@@ -286,13 +267,15 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
     tn_tower_windows(r);
     tn_tower_turns(r);
     over_rows(r, patches_item);
-    product(r, &t->patch, r->wide, r->x, r->n);
+    product(r, &t->patch, r->wide, r->x, r->n_patches);
+    if (t->class) memcpy(r->x + r->n_patches * r->width, t->class, r->width * sizeof *r->x);
     tn_tower_positions(r);
     for (int i = 0; i < t->s.n_layers; i++) {
         /* relaxed: no data follows */
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
                    "encoding a picture was cancelled");
         r->windowed = r->from && (i + 1) % t->s.full_every;
+        r->layer = &t->layers[i];
         if (t->scheme == TN_TOWER_INT8) tn_tower_s8_layer(r, &t->layers[i]);
         else run_layer(r, &t->layers[i]);
         if (t->layers[i].deep) read_deep(r, t->layers[i].deep, rows + ++n_deep * (size_t)t->s.out);
@@ -306,7 +289,8 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
 
 enum { MAX_PATCHES = 1 << 18 };
 
-static tern_status check_size(const tn_tower_shape *s, tn_tower_size z, tern_error *err) {
+static tern_status check_size(const tn_tower *t, tn_tower_size z, tern_error *err) {
+    const tn_tower_shape *s = &t->s;
     const int32_t block = s->patch * s->shuffle;
     TN_FAIL_IF(!tn_tower_any_size(s->kind) && (z.width != s->image || z.height != s->image), err,
                TERN_E_INVALID, "a tile of %d x %d pixels; the encoder's have %d", z.width, z.height,
@@ -317,20 +301,26 @@ static tern_status check_size(const tn_tower_shape *s, tn_tower_size z, tern_err
                z.height, block);
     TN_FAIL_IF((int64_t)(z.width / s->patch) * (z.height / s->patch) > MAX_PATCHES, err, TERN_E_LIMIT,
                "a picture of %d x %d pixels has more than %d patches", z.width, z.height, MAX_PATCHES);
+    TN_FAIL_IF(t->n_places && (z.width / s->patch > t->n_places || z.height / s->patch > t->n_places), err,
+               TERN_E_LIMIT,
+               "a picture of %d x %d pixels, and the encoder has places for %d patches of a side", z.width,
+               z.height, t->n_places);
     return TERN_OK;
 }
 
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
                             tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err) {
     const tn_tower_shape *s = &t->s;
-    TN_TRY(check_size(s, size, err));
-    const size_t columns = (size_t)(size.width / s->patch), n = columns * (size_t)(size.height / s->patch);
+    TN_TRY(check_size(t, size, err));
+    const size_t columns = (size_t)(size.width / s->patch),
+                 n_patches = columns * (size_t)(size.height / s->patch), n = n_patches + (t->class != NULL);
     run r = {.t = t,
              .kern = kern,
              .pool = pool,
              .rgb = rgb,
              .size = size,
              .n = n,
+             .n_patches = n_patches,
              .columns = columns,
              .width = (size_t)s->width,
              .ff = (size_t)s->ff,
@@ -340,6 +330,7 @@ tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *
     for (int c = 0; c < 3; c++)
         for (int i = 0; i < 256; i++)
             r.levels[c * 256 + i] = ((float)(i * (1 / 255.0)) - s->mean[c]) / s->std[c];
+    for (int i = 0; s->kind == TN_TOWER_GEMMA4 && i < 3 * 256; i++) r.levels[i] = 2 * (r.levels[i] - 0.5f);
     tern_status st = run_tile(&r, cancel, rows, err);
     tn_free(t->ctx, r.base);
     return st;

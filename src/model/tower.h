@@ -10,6 +10,7 @@
  *     Idefics3 (SmolVLM)   fc(shuffle x shuffle neighbours side by side)
  *     Gemma 3              fc(RMS norm of the mean of shuffle x shuffle neighbours)
  *     Qwen3-VL             fc2(gelu(fc1(shuffle x shuffle neighbours side by side)))
+ *     LFM2-VL, InternVL    the same, after a layer norm of the neighbours (LFM2-VL: in files that have one)
  *
  * Qwen3-VL reads pictures of any size in whole blocks of shuffle x shuffle patches. Its positions are a square table,
  * interpolated bilinearly over the picture, and queries and keys are rotated besides: the first half of a head's pairs by
@@ -19,6 +20,18 @@
  *
  * Qwen2.5-VL is like it, with other layers: RMS norms, down(silu(gate) * up), no table of positions, and but for every
  * full_every-th layer, a patch sees the patches of its window of the picture alone.
+ *
+ * LFM2-VL reads views of any size as well. Its square table of positions is resized to a view's patches as PyTorch's
+ * antialiased bilinear interpolation does it: pixels have centres, and a smaller table is averaged.
+ *
+ * InternVL's has one row more than patches (the class), which every row sees and which nothing is made of; what
+ * attention and the feed-forward add is scaled channel by channel; GELU is the exact one; there is no last LN.
+ *
+ * Gemma 4's has RMS norms before and after attention and feed-forward, norms of every head's queries, keys and values
+ * (values' without weights), and scores that are not scaled. A patch stands at the sum of a place of its column's table
+ * and one of its line's; heads are rotated, their first half by the column, the second by the line. Linears may have
+ * limits of what they read and give. A row is the mean of neighbours times sqrt(width), less a bias and scaled in files
+ * that say so, its RMS norm without weights, and a linear.
  *
  * A tower is immutable once open. */
 #ifndef TN_MODEL_TOWER_H
@@ -36,6 +49,9 @@ typedef enum tn_tower_kind {
     TN_TOWER_GEMMA3,
     TN_TOWER_QWEN25VL,
     TN_TOWER_QWEN3VL,
+    TN_TOWER_LFM2,
+    TN_TOWER_INTERNVL,
+    TN_TOWER_GEMMA4,
     TN_N_TOWER_KINDS
 } tn_tower_kind;
 
@@ -59,11 +75,22 @@ typedef struct tn_tower_shape {
     uint64_t deep[TN_TOWER_LAYERS / 64];
     int64_t min_pixels, max_pixels; /* that pictures of any size are brought to; 0: there are tiles */
     int32_t window, full_every; /* side of a window in pixels, and layers without windows; 0: none has them */
+    /* What follows chooses the views and changes no row of a view; the fingerprint has none of it. */
+    int32_t tile; /* side of the tiles that a large picture is cut into, in pixels; 0: `image` */
+    int32_t min_tiles, max_tiles; /* of the grid that is the nearest to a picture's aspect; 0: another rule */
 } tn_tower_shape;
 
-/* Pictures keep their size, in whole blocks of patches. */
-static inline bool tn_tower_any_size(tn_tower_kind k) {
+/* Rows have places on three axes of rope, heads are rotated by them, and a picture is a film of two moments. */
+static inline bool tn_tower_has_axes(tn_tower_kind k) {
     return k == TN_TOWER_QWEN25VL || k == TN_TOWER_QWEN3VL;
+}
+/* Heads are rotated by the places of patches. */
+static inline bool tn_tower_turns_heads(tn_tower_kind k) {
+    return tn_tower_has_axes(k) || k == TN_TOWER_GEMMA4;
+}
+/* Views have any size in whole blocks of patches. */
+static inline bool tn_tower_any_size(tn_tower_kind k) {
+    return tn_tower_turns_heads(k) || k == TN_TOWER_LFM2;
 }
 
 /* Pixels of a tile. */

@@ -12,25 +12,51 @@ typedef struct tn_tower_merger {
     tn_linear fc1, fc2;
 } tn_tower_merger;
 
+/* Limits of what a linear reads and gives: least and most of both. [0] NULL: none. */
+typedef struct tn_tower_limits {
+    float *of[4];
+} tn_tower_limits;
+
+typedef enum tn_tower_part {
+    TN_TOWER_Q,
+    TN_TOWER_K,
+    TN_TOWER_V,
+    TN_TOWER_OUT,
+    TN_TOWER_GATE,
+    TN_TOWER_UP,
+    TN_TOWER_DOWN,
+    TN_N_TOWER_PARTS
+} tn_tower_part;
+
 typedef struct tn_tower_layer {
     float *ln1[2], *ln2[2]; /* weight, bias; without a bias the norm is RMS */
     tn_linear q, k, v, out, up, down;
-    tn_linear gate;                                      /* Qwen2.5-VL, else n == 0 */
+    tn_linear gate;         /* Qwen2.5-VL, else n == 0 */
+    tn_tower_s8 part_s8[3]; /* q, k and v, where they have limits, and no qkv_s8 */
     tn_tower_s8 qkv_s8, out_s8, up_s8, down_s8, gate_s8; /* TN_TOWER_INT8: in their place */
     tn_tower_merger *deep;                               /* NULL: the layer is not read */
+    float *gain[2];      /* of what attention and the feed-forward add, [width]; NULL: 1 */
+    float *post[2];      /* RMS norms of the same; NULL: none */
+    float *head_norm[2]; /* RMS norms of a head's queries and keys, [d_head]; NULL: none */
+    tn_tower_limits limits[TN_N_TOWER_PARTS];
 } tn_tower_layer;
 
 struct tn_tower {
     tn_ctx *ctx;
     tn_tower_shape s;
     tn_tower_scheme scheme;
-    tn_linear patch;  /* inputs [channel][y][x] */
-    float *moment[2]; /* of a film, while the file is read: their sum is patch */
-    float *position;  /* [side^2][width] */
+    tn_linear patch;    /* inputs [channel][y][x] */
+    float *moment[2];   /* of a film, while the file is read: their sum is patch */
+    float *class;       /* [width] InternVL: what the row is that no patch is; else NULL */
+    float *position;    /* [side^2][width]; of the class in front of them; Gemma 4: [2][n_places][width] */
+    int32_t n_places;   /* of columns, and of lines */
+    float *ones;        /* [width] Gemma 4; else NULL */
+    float *standard[2]; /* [width] bias and scale of a pooled row; NULL: none */
     tn_tower_layer *layers;
     float *post_ln[2];
     float *pool_norm;     /* [width] Gemma 3; else NULL */
-    tn_linear fc, fc_out; /* fc_out: Qwen3-VL, whose fc is the first of two */
+    float *fc_norm[2];    /* of what fc reads; NULL: none */
+    tn_linear fc, fc_out; /* fc_out.n == 0: fc is not the first of two */
     uint64_t fingerprint, bytes;
 };
 
@@ -40,10 +66,10 @@ typedef struct tn_tower_run {
     const tn_kernels *kern;
     tn_pool *pool;
     tn_tower_size size;
-    size_t n, columns, width, ff, d_head, n_panels; /* n: patches of the tile, so many columns of them */
-    const uint8_t *rgb;                             /* of the tile */
-    float *levels;                                  /* [3][256]: what a byte of each colour stands for */
-    float *turns; /* [n][d_head] cos and sin of every pair; NULL: nothing is rotated */
+    size_t n, n_patches, columns, width, ff, d_head, n_panels; /* n: rows, patches and then the class */
+    const uint8_t *rgb;                                        /* of the tile */
+    float *levels; /* [3][256]: what a byte of each colour stands for */
+    float *turns;  /* [n][d_head] cos and sin of every pair; NULL: nothing is rotated */
     /* Windows: patches stand window by window, and in these block by block. Where each comes from, row after row of the
      * picture, and which ones it sees; NULL: all in their order, and all of them. */
     int32_t *from, *first, *end;
@@ -56,7 +82,13 @@ typedef struct tn_tower_run {
         *values;    /* of all heads, as kv_cells.h has them in floats; TN_TOWER_INT8: values in panels */
     float *scratch; /* of every thread */
     size_t scratch_stride;
-    float *const *norm; /* of the op at work */
+    float *const *norm;          /* of the op at work */
+    const float *gain;           /* the same; NULL: 1 */
+    const float *post;           /* the same; NULL: none */
+    const tn_tower_layer *layer; /* at work */
+    float *limited;              /* [n][widest] what a linear with limits reads */
+    float least, most;           /* the limits at work */
+    float norm_eps;              /* of the projector's */
     /* TN_TOWER_INT8: */
     tn_tower_codes in;          /* of the product at work */
     uint8_t *queries;           /* [n_heads][n][d_padded] */
@@ -75,10 +107,23 @@ typedef struct tn_tower_run {
 
 enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 
+/* Reads the tensors of a tower whose shape is read. On failure tn_tower_close frees what is there. */
+tern_status tn_tower_read_tensors(tn_tower *t, const struct tn_gguf *g, tn_pool *pool, tern_error *err);
+
 /* Part i_item of rows: *row0..*row1-1. */
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
 /* h = LN(x) */
 void tn_tower_norm(tn_tower_run *r, float *const *weight_bias);
+static inline float tn_tower_within(float x, float least, float most) {
+    return x < least ? least : x > most ? most : x;
+}
+/* to [n][width] = x within least .. most */
+void tn_tower_limit(tn_tower_run *r, const float *x, float *to, int32_t width, const float *least,
+                    const float *most);
+/* x += gain y [n][width], or its norm; y is overwritten. */
+void tn_tower_add(tn_tower_run *r, float *y, const float *gain, const float *post);
+/* h = attention of q, k and v, which are normed and rotated in place where the family does it. */
+void tn_tower_attend(tn_tower_run *r);
 /* Fills from, first and end. */
 void tn_tower_windows(tn_tower_run *r);
 static inline size_t tn_tower_patch(const tn_tower_run *r, size_t i) {
@@ -88,12 +133,23 @@ static inline void tn_tower_seen(const tn_tower_run *r, size_t i, int32_t *first
     *first = r->windowed ? r->first[i] : 0;
     *end = r->windowed ? r->end[i] : (int32_t)r->n;
 }
-/* wide = silu(gate) wide */
+/* wide = silu(gate) wide; Gemma 4: gelu */
 void tn_tower_gate(tn_tower_run *r);
+static inline int tn_tower_act(const tn_tower_run *r) {
+    return r->t->s.kind == TN_TOWER_INTERNVL ? TN_ACT_GELU_ERF : TN_ACT_GELU_TANH;
+}
 /* Fills turns, and rotates a head of patch i, where the family does. */
 void tn_tower_turns(tn_tower_run *r);
 static inline void tn_tower_turn(const tn_tower_run *r, size_t i, float *x) {
-    if (r->turns) r->kern->rope_f32(x, r->turns + i * r->d_head, r->d_head);
+    const size_t half = r->d_head / 2;
+    if (!r->turns) return;
+    const float *turns = r->turns + i * r->d_head;
+    if (r->t->s.kind != TN_TOWER_GEMMA4) {
+        r->kern->rope_f32(x, turns, r->d_head);
+        return;
+    }
+    r->kern->rope_f32(x, turns, half);
+    r->kern->rope_f32(x + half, turns + half, half);
 }
 /* What the tile's patches stand for where they stand: x += their positions. */
 void tn_tower_positions(tn_tower_run *r);

@@ -26,6 +26,45 @@ void tn_tower_norm(tn_tower_run *r, float *const *weight_bias) {
     tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), norm_item, r);
 }
 
+static void limit_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const tn_tower_run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    for (size_t i = row0 * r->row_width; i < row1 * r->row_width; i++)
+        r->to[i] = tn_tower_within(r->rows[i], r->least, r->most);
+}
+
+void tn_tower_limit(tn_tower_run *r, const float *x, float *to, int32_t width, const float *least,
+                    const float *most) {
+    r->rows = x;
+    r->to = to;
+    r->row_width = (size_t)width;
+    r->least = *least;
+    r->most = *most;
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), limit_item, r);
+}
+
+static void add_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const tn_tower_run *r = arg;
+    size_t row0, row1;
+    tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
+    for (size_t i = row0; i < row1; i++) {
+        float *y = r->to + i * r->width;
+        for (size_t c = 0; r->gain && c < r->width; c++) y[c] *= r->gain[c];
+        if (r->post) r->kern->rmsnorm_f32(y, r->post, r->t->s.eps, y, r->width);
+        r->kern->add_f32(r->x + i * r->width, y, 1, r->width);
+    }
+}
+
+void tn_tower_add(tn_tower_run *r, float *y, const float *gain, const float *post) {
+    r->to = y;
+    r->gain = gain;
+    r->post = post;
+    tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), add_item, r);
+}
+
 /* ---- positions -------------------------------------------------------------------------------------------- */
 
 /* Where line i of n stands among those of a table of `side`, whose first and last are the picture's: between lines at[0]
@@ -50,15 +89,63 @@ static void interpolate(const tn_tower_run *r, size_t i) {
     }
 }
 
+/* Lines of a table of `side` that line i of n is made of, in triangles around its centre: from .. to - 1. The triangles
+ * are as wide as the table's lines, or as the picture's where these are fewer. */
+typedef struct taps {
+    double centre, wide, sum;
+    size_t from, to;
+} taps;
+
+static double tap(const taps *t, size_t line) {
+    const double off = fabs((double)line + 0.5 - t->centre) / t->wide;
+    return off < 1 ? 1 - off : 0;
+}
+
+static taps taps_of(size_t i, size_t n, size_t side) {
+    const double scale = (double)side / (double)n, wide = scale < 1 ? 1 : scale,
+                 centre = ((double)i + 0.5) * scale, from = centre - wide + 0.5, to = centre + wide + 0.5;
+    taps t = {.centre = centre, .wide = wide};
+    t.from = from > 0 ? (size_t)from : 0;
+    t.to = to < (double)side ? (size_t)to : side;
+    for (size_t k = t.from; k < t.to; k++) t.sum += tap(&t, k);
+    return t;
+}
+
+/* The table resized to the picture's patches, as torch.nn.functional.interpolate(bilinear, antialias) has it. */
+static void resize(const tn_tower_run *r, size_t i) {
+    const size_t side = (size_t)tn_tower_side(&r->t->s);
+    const taps y = taps_of(i / r->columns, r->n_patches / r->columns, side),
+               x = taps_of(i % r->columns, r->columns, side);
+    for (size_t ty = y.from; ty < y.to; ty++)
+        for (size_t tx = x.from; tx < x.to; tx++)
+            r->kern->add_f32(r->x + i * r->width, r->t->position + (ty * side + tx) * r->width,
+                             (float)(tap(&y, ty) / y.sum * (tap(&x, tx) / x.sum)), r->width);
+}
+
+/* Of a table that has the class first. */
+static size_t place(const tn_tower_run *r, size_t i) {
+    return r->t->class ? i < r->n_patches ? i + 1 : 0 : i;
+}
+
+/* Of two tables, of columns and of lines. */
+static void add_places(const tn_tower_run *r, size_t i) {
+    const size_t column = i % r->columns, line = (size_t)r->t->n_places + i / r->columns;
+    float *x = r->x + i * r->width;
+    r->kern->add_f32(x, r->t->position + column * r->width, 1, r->width);
+    r->kern->add_f32(x, r->t->position + line * r->width, 1, r->width);
+}
+
 static void position_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const tn_tower_run *r = arg;
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
-    if (!tn_tower_any_size(r->t->s.kind))
-        r->kern->add_f32(r->x + row0 * r->width, r->t->position + row0 * r->width, 1,
-                         (row1 - row0) * r->width);
-    for (size_t i = row0; r->t->s.kind == TN_TOWER_QWEN3VL && i < row1; i++) interpolate(r, i);
+    for (size_t i = row0; i < row1; i++) {
+        if (r->t->s.kind == TN_TOWER_QWEN3VL) interpolate(r, i);
+        else if (r->t->s.kind == TN_TOWER_LFM2) resize(r, i);
+        else if (r->t->s.kind == TN_TOWER_GEMMA4) add_places(r, i);
+        else r->kern->add_f32(r->x + i * r->width, r->t->position + place(r, i) * r->width, 1, r->width);
+    }
 }
 
 void tn_tower_positions(tn_tower_run *r) {
@@ -66,15 +153,17 @@ void tn_tower_positions(tn_tower_run *r) {
     tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), position_item, r);
 }
 
-enum { TURN_BASE = 10000 };
+enum { TURN_BASE = 10000, TURN_BASE_GEMMA4 = 100 };
 
 void tn_tower_turns(tn_tower_run *r) {
-    const size_t half = r->d_head / 4; /* pairs of an axis */
+    const size_t half = r->d_head / 4;                   /* pairs of an axis */
+    const bool gemma4 = r->t->s.kind == TN_TOWER_GEMMA4; /* columns first */
+    const double base = gemma4 ? TURN_BASE_GEMMA4 : TURN_BASE;
     for (size_t i = 0; r->turns && i < r->n; i++) {
         const size_t patch = tn_tower_patch(r, i);
         for (size_t j = 0; j < 2 * half; j++) {
-            const double at = (double)(j < half ? patch / r->columns : patch % r->columns),
-                         angle = at * pow(TURN_BASE, -(double)(j % half) / (double)half);
+            const double at = (double)((j < half) != gemma4 ? patch / r->columns : patch % r->columns),
+                         angle = at * pow(base, -(double)(j % half) / (double)half);
             r->turns[i * r->d_head + 2 * j] = (float)cos(angle);
             r->turns[i * r->d_head + 2 * j + 1] = (float)sin(angle);
         }
@@ -117,7 +206,8 @@ static void gate_item(void *arg, int i_item, int i_thread) {
     size_t row0, row1;
     tn_tower_span(r, i_item, TN_TOWER_ROWS, &row0, &row1);
     float *up = r->wide + row0 * r->ff;
-    r->kern->glu_f32(TN_ACT_SILU, r->gate + row0 * r->ff, up, up, (row1 - row0) * r->ff);
+    const int act = r->t->s.kind == TN_TOWER_GEMMA4 ? TN_ACT_GELU_TANH : TN_ACT_SILU;
+    r->kern->glu_f32(act, r->gate + row0 * r->ff, up, up, (row1 - row0) * r->ff);
 }
 
 void tn_tower_gate(tn_tower_run *r) {

@@ -12,6 +12,7 @@ typedef struct making {
     const tn_kernels *kern;
     tn_linear *const *parts;
     int n_parts;
+    const float *gain;
     tn_tower_s8 *out;
     atomic_bool no_memory;
 } making;
@@ -40,6 +41,7 @@ static void make_item(void *arg, int i_item, int i_thread) {
             tn_panels_row(l->dtype, l->panels, at, (size_t)l->k, row);
             s->scale[i] = tn_tower_s8_row(m->kern, row, (size_t)l->k, padded, row + padded, raised);
             s->bias[i] = l->bias ? l->bias[at] : 0;
+            if (m->gain) s->scale[i] *= m->gain[i], s->bias[i] *= m->gain[i];
             for (size_t j = 0; j < padded; j++) codes[(i - n0) * padded + j] = (int8_t)(raised[j] - 128);
         }
         tn_tiles_s8_pack(s->tiles, s->col_sum, codes, n0, n1, padded);
@@ -51,8 +53,9 @@ static void make_item(void *arg, int i_item, int i_thread) {
 }
 
 tern_status tn_tower_s8_make(tn_ctx *ctx, const tn_kernels *kern, tn_pool *pool, tn_linear *const *parts,
-                             int n_parts, tn_tower_s8 *out, uint64_t *bytes, tern_error *err) {
-    making m = {.ctx = ctx, .kern = kern, .parts = parts, .n_parts = n_parts, .out = out};
+                             int n_parts, const float *gain, tn_tower_s8 *out, uint64_t *bytes,
+                             tern_error *err) {
+    making m = {.ctx = ctx, .kern = kern, .parts = parts, .n_parts = n_parts, .gain = gain, .out = out};
     *out = (tn_tower_s8){.k = parts[0]->k, .padded = (parts[0]->k + 63) / 64 * 64};
     TN_FAIL_IF(out->padded > TN_S8_MAX_K, err, TERN_E_LIMIT, "a linear of %d inputs; INT8 has up to %d",
                out->k, TN_S8_MAX_K);
@@ -129,6 +132,7 @@ void tn_tower_s8_part(const tn_tower_s8 *s, const tn_kernels *kern, const tn_tow
         if (then == TN_TOWER_ADD) kern->add_f32(to, s->bias + n0, 1, cols);
         else memcpy(to, s->bias + n0, cols * sizeof *to);
         kern->add_f32(to, y + i * TN_TOWER_S8_COLS, in->scale[row0 + i], cols);
-        if (then == TN_TOWER_GELU) kern->act_f32(TN_ACT_GELU_TANH, to, cols);
+        if (then == TN_TOWER_GELU_TANH) kern->act_f32(TN_ACT_GELU_TANH, to, cols);
+        if (then == TN_TOWER_GELU_ERF) kern->act_f32(TN_ACT_GELU_ERF, to, cols);
     }
 }

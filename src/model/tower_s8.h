@@ -25,10 +25,11 @@ typedef struct tn_tower_s8 {
 
 enum { TN_TOWER_S8_PARTS = 3 };
 
-/* Makes codes of n_parts linears of equal k, whose panels and biases are freed on success: the codes have their own.
+/* Makes codes of n_parts linears of equal k, of outputs times gain [n] (NULL: 1), whose panels and biases are freed on success: the codes have their own.
  * *bytes grows by what they take. On failure tn_tower_s8_free frees what is there. */
 tern_status tn_tower_s8_make(tn_ctx *ctx, const tn_kernels *kern, tn_pool *pool, tn_linear *const *parts,
-                             int n_parts, tn_tower_s8 *out, uint64_t *bytes, tern_error *err);
+                             int n_parts, const float *gain, tn_tower_s8 *out, uint64_t *bytes,
+                             tern_error *err);
 void tn_tower_s8_free(tn_ctx *ctx, tn_tower_s8 *s);
 
 /* What rows of a tower are while they are inputs of products. */
@@ -40,9 +41,10 @@ typedef struct tn_tower_codes {
 
 /* What becomes of a product's outputs y, element by element. */
 typedef enum tn_tower_then {
-    TN_TOWER_SET,  /* out = y */
-    TN_TOWER_GELU, /* out = gelu(y) */
-    TN_TOWER_ADD,  /* out += y */
+    TN_TOWER_SET,       /* out = y */
+    TN_TOWER_GELU_TANH, /* out = gelu(y) */
+    TN_TOWER_GELU_ERF,
+    TN_TOWER_ADD, /* out += y */
 } tn_tower_then;
 
 /* Row of n values (n <= padded) as codes: rotated in scratch [padded]. Returns its scale. */

@@ -39,20 +39,53 @@ static void part_item(void *arg, int i_item, int i_thread) {
     tn_tower_s8_part(r->s8, r->kern, &r->in, r->n, i_item, r->then, scratch_of(r, i_thread), r->to, r->ldo);
 }
 
-/* to = then(W rows), all n rows */
-static void product(run *r, const tn_tower_s8 *s8, const float *rows, tn_tower_then then, float *to) {
+/* to [n][ldo] = then(W rows), all n rows */
+static void product_at(run *r, const tn_tower_s8 *s8, const float *rows, tn_tower_then then, float *to,
+                       size_t ldo) {
     r->rows = rows;
     r->row_width = (size_t)s8->k;
     r->row_padded = (size_t)s8->padded;
     r->s8 = s8;
     r->then = then;
     r->to = to;
-    r->ldo = (size_t)s8->n;
+    r->ldo = ldo;
     tn_pool_for(r->pool, (int)((r->n + TN_TOWER_ROWS - 1) / TN_TOWER_ROWS), codes_item, r);
     tn_pool_for(r->pool, tn_tower_s8_parts(s8, r->n), part_item, r);
 }
 
+static void product(run *r, const tn_tower_s8 *s8, const float *rows, tn_tower_then then, float *to) {
+    product_at(r, s8, rows, then, to, (size_t)s8->n);
+}
+
+/* to = W rows within its limits, where it has some */
+static void apply(run *r, const tn_tower_s8 *s8, tn_tower_part part, const float *rows, float *to) {
+    float *const *of = r->layer->limits[part].of;
+    if (of[0]) tn_tower_limit(r, rows, r->limited, s8->k, of[0], of[1]);
+    product(r, s8, of[0] ? r->limited : rows, TN_TOWER_SET, to);
+    if (of[0]) tn_tower_limit(r, to, to, s8->n, of[2], of[3]);
+}
+
+/* Queries, keys and values side by side; the limits of what they are wait for their heads. */
+static void project(run *r, const tn_tower_layer *l) {
+    if (l->qkv_s8.n) {
+        product(r, &l->qkv_s8, r->h, TN_TOWER_SET, r->q);
+        return;
+    }
+    for (int p = TN_TOWER_Q; p <= TN_TOWER_V; p++) {
+        tn_tower_limit(r, r->h, r->limited, l->part_s8[p].k, l->limits[p].of[0], l->limits[p].of[1]);
+        product_at(r, &l->part_s8[p], r->limited, TN_TOWER_SET, r->q + (size_t)p * r->width, 3 * r->width);
+    }
+}
+
 /* ---- attention -------------------------------------------------------------------------------------------- */
+
+/* A head of a row: its limits and its norm, where the layer has them. */
+static void ready(const run *r, tn_tower_part part, float *x) {
+    float *const *of = r->layer->limits[part].of, *const *norm = r->layer->head_norm;
+    for (size_t i = 0; of[0] && i < r->d_head; i++) x[i] = tn_tower_within(x[i], *of[2], *of[3]);
+    if (!norm[0]) return;
+    r->kern->rmsnorm_f32(x, part == TN_TOWER_V ? r->t->ones : norm[part], r->t->s.eps, x, r->d_head);
+}
 
 /* Queries of a head, with one scale for all of them. Returns that scale. */
 static float put_queries(const run *r, int head, float *row) {
@@ -60,6 +93,7 @@ static float put_queries(const run *r, int head, float *row) {
     const bool rotate = d % TN_HADAMARD_BLOCK == 0;
     float *q = r->q + (size_t)head * d, most = 0;
     for (size_t i = 0; i < r->n; i++) {
+        ready(r, TN_TOWER_Q, q + i * ld);
         tn_tower_turn(r, i, q + i * ld);
         if (rotate) r->kern->hadamard_f32(q + i * ld, d);
         most = fmaxf(most, r->kern->absmax_f32(q + i * ld, d));
@@ -83,12 +117,13 @@ static void put_keys(const run *r, int head, float query_scale, float *scratch) 
     memset(row, 0, padded * sizeof *row);
     for (size_t i = 0; i < r->n; i++) {
         memcpy(row, k + i * ld, d * sizeof *row);
+        ready(r, TN_TOWER_K, row);
         tn_tower_turn(r, i, row);
         if (d % TN_HADAMARD_BLOCK == 0) r->kern->hadamard_f32(row, d);
         const float most = r->kern->absmax_f32(row, d);
         r->kern->quantise_s8(row, most > 0 ? 127 / most : 0, raised, padded);
         for (size_t j = 0; j < padded; j++) codes[i * padded + j] = (int8_t)(raised[j] - 128);
-        scale[i] = most / 127 * query_scale / sqrtf((float)d);
+        scale[i] = most / 127 * query_scale / (r->layer->head_norm[0] ? 1 : sqrtf((float)d));
     }
     tn_tiles_s8_pack(r->key_tiles + (size_t)head * r->key_bytes, r->key_sums + (size_t)head * n_scales, codes,
                      0, r->n, padded);
@@ -97,7 +132,8 @@ static void put_keys(const run *r, int head, float query_scale, float *scratch) 
 /* Values of a head as panels of gemm_f32.h: a position is an input, so a row's weights make its outputs. */
 static void put_values(const run *r, int head) {
     const size_t d = r->d_head, ld = 3 * r->width;
-    const float *v = r->q + 2 * r->width + (size_t)head * d;
+    float *v = r->q + 2 * r->width + (size_t)head * d;
+    for (size_t i = 0; i < r->n; i++) ready(r, TN_TOWER_V, v + i * ld);
     float *panels = r->values + (size_t)head * values_width(r) * r->n;
     for (size_t c = 0; c < d; c += TN_PANEL_N) {
         const size_t cols = d - c < TN_PANEL_N ? d - c : TN_PANEL_N;
@@ -168,20 +204,31 @@ static void attend_item(void *arg, int i_item, int i_thread) {
     }
 }
 
+/* x += W rows, or its norm, for which h is free by then: rows are codes. */
+static void add(run *r, const tn_tower_s8 *s8, tn_tower_part part, const float *rows, const float *post) {
+    if (!post) {
+        product(r, s8, rows, TN_TOWER_ADD, r->x);
+        return;
+    }
+    apply(r, s8, part, rows, r->h);
+    tn_tower_add(r, r->h, NULL, post);
+}
+
 void tn_tower_s8_layer(run *r, const tn_tower_layer *l) {
     tn_tower_norm(r, l->ln1);
-    product(r, &l->qkv_s8, r->h, TN_TOWER_SET, r->q);
+    project(r, l);
     tn_pool_for(r->pool, r->t->s.n_heads, keep_item, r);
     const size_t groups = (r->n + TN_TOWER_ATTEND_ROWS - 1) / TN_TOWER_ATTEND_ROWS;
     tn_pool_for(r->pool, r->t->s.n_heads * (int)groups, attend_item, r);
-    product(r, &l->out_s8, r->h, TN_TOWER_ADD, r->x);
+    add(r, &l->out_s8, TN_TOWER_OUT, r->h, l->post[0]);
     tn_tower_norm(r, l->ln2);
     if (l->gate_s8.n) {
-        product(r, &l->gate_s8, r->h, TN_TOWER_SET, r->gate);
-        product(r, &l->up_s8, r->h, TN_TOWER_SET, r->wide);
+        apply(r, &l->gate_s8, TN_TOWER_GATE, r->h, r->gate);
+        apply(r, &l->up_s8, TN_TOWER_UP, r->h, r->wide);
         tn_tower_gate(r);
     } else {
-        product(r, &l->up_s8, r->h, TN_TOWER_GELU, r->wide);
+        const bool exact = tn_tower_act(r) == TN_ACT_GELU_ERF;
+        product(r, &l->up_s8, r->h, exact ? TN_TOWER_GELU_ERF : TN_TOWER_GELU_TANH, r->wide);
     }
-    product(r, &l->down_s8, r->wide, TN_TOWER_ADD, r->x);
+    add(r, &l->down_s8, TN_TOWER_DOWN, r->wide, l->post[1]);
 }

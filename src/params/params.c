@@ -62,7 +62,7 @@ static const tn_param table[] = {
     {"one-view", 0, TN_PARAM_FLAG, DEVICE, SEES, AT(one_view), .dflt = "off",
      .help = "look at each picture once, as a whole: less to read, and less to see"},
     {"picture-rows", 0, TN_PARAM_INT, DEVICE, SEES, AT(picture_rows), .min = 1, .max = 16384, .unit = "N", .dflt = "1280",
-     .help = "the most rows of the prompt that a picture may take, in models that read pictures of any size (Qwen): larger pictures are made smaller; 16384 is those models' own limit"},
+     .help = "the most rows of the prompt that a picture may take, in models that read pictures of any size (Qwen, LFM2-VL, Gemma 4): larger pictures are made smaller; 16384 is those models' own limit"},
     {"picture-memory", 0, TN_PARAM_SIZE, DEVICE, SEES, AT(picture_memory_bytes), .unit = "BYTES", .dflt = "256M",
      .help = "what was seen of pictures stays in memory up to so much, besides what texts in use have"},
     {"picture-cache", 0, TN_PARAM_SIZE, DEVICE, SEES, AT(picture_cache_bytes), .unit = "BYTES", .dflt = "1G; 0 for programs of the library",

@@ -138,7 +138,8 @@ static const tn_row_picture *pictures(plain *p, const tn_evaluator_text *t) {
     for (int32_t i = 0; p->extra && !t->tree && i < t->n; i++) {
         const tn_extra_span *s = t->ids[i] >= p->extra->first ? tn_extra_span_of(p->extra, t->ids[i]) : NULL;
         const int32_t first = s ? p->pos[i] - (t->ids[i] - s->first) : 0;
-        p->picture[i] = s && s->whole ? (tn_row_picture){first, first + s->n} : (tn_row_picture){0, 0};
+        p->picture[i] = s && s->whole ? (tn_row_picture){first, first + s->n, s->in_windows}
+                                      : (tn_row_picture){0, 0, false};
         any = any || (s && s->whole);
     }
     return any ? p->picture : NULL;

@@ -33,8 +33,12 @@ static tern_status make(tern_session *s, tn_seen *const *views, size_t n, tn_ses
     qsort(r->views, n, sizeof(tn_seen *), by_id);
     for (size_t i = 0; i < n; i++) tn_sight_hold(s->e, r->views[i]);
     for (size_t i = 0; i < n; i++)
-        spans[i] = (tn_extra_span){r->views[i]->first, r->views[i]->n, atomic_load(&r->views[i]->x),
-                                   atomic_load(&r->views[i]->whole), atomic_load(&r->views[i]->columns)};
+        spans[i] = (tn_extra_span){r->views[i]->first,
+                                   r->views[i]->n,
+                                   atomic_load(&r->views[i]->x),
+                                   atomic_load(&r->views[i]->whole),
+                                   atomic_load(&r->views[i]->columns),
+                                   atomic_load(&r->views[i]->in_windows)};
     r->n = n;
     r->extra = (tn_extra_rows){
         .first = s->e->model->h.n_vocab, .width = tn_sight_row_width(s->e), .n = n, .spans = spans};

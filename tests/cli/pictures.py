@@ -350,6 +350,44 @@ call("synth", "--arch", "tiny-qwen25vl-mmproj", "--type", "f32", "-o", "qwen25/m
 q = [ask(f, model="qwen25/q.gguf") for f in ("a.png", "grey.png")]
 assert q[0]["pictures"][0]["rows"] == 4 * 2 and q[0]["token_logprobs"] != q[1]["token_logprobs"], q
 
+# LFM2-VL: tiles of a large picture and the view of the whole, also in packages; `--picture-rows` bounds the latter
+os.mkdir(TMP + "/lfm2")
+call("synth", "--arch", "tiny-lfm2+sees", "--type", "f32", "-o", "lfm2/l.gguf")
+call("synth", "--arch", "tiny-lfm2vl-mmproj", "--type", "f32", "-o", "lfm2/mmproj-l.gguf")
+write("large.png", png(391, 168, "RGB", random.Random(3).randbytes(391 * 168 * 3)))
+l = [ask(f, *more, model="lfm2/l.gguf")["pictures"][0] for f, *more in (("large.png",), ("large.png", "--one-view"), ("a.png",), ("a.png", "--picture-rows", "20"))]
+assert (l[0]["views"], l[0]["rows"]) == (11, 10 * 256 + 24 * 10) and l[0]["encoded"] == 11, l  # 5 x 2 tiles of 128 x 128
+assert (l[1]["views"], l[1]["rows"], l[1]["encoded"]) == (1, 24 * 10, 0) and (l[2]["rows"], l[3]["rows"]) == (78, 6 * 2), l
+fails("long.png" if write("long.png", png(4000, 1, "RGB", bytes(4000 * 3))) else "", err="one side is so much longer than the other", model="lfm2/l.gguf")
+fails("a.png", model="lfm2/l.gguf", more=("--mmproj", "qwen/mmproj-q.gguf"), err="pictures of Qwen's encoders need a model whose rope has three axes")
+call("pack", "lfm2/l.gguf", "-o", "lfm2.tern", "--quick")
+assert ask("a.png", model="lfm2.tern")["pictures"][0]["rows"] == 78
+
+# InternVL: a grid of tiles and the whole as one, by as many tiles as the file says
+os.mkdir(TMP + "/internvl")
+call("synth", "--arch", "tiny-qwen2+sees", "--type", "f32", "-o", "internvl/i.gguf")
+call("synth", "--arch", "tiny-internvl-mmproj", "--type", "f32", "-o", "internvl/mmproj-i.gguf")
+i = [ask(f, *more, model="internvl/i.gguf")["pictures"][0] for f, *more in (("a.png",), ("a.png", "--one-view"), ("large.png", "--encoder", "int8"))]
+assert (i[0]["views"], i[0]["rows"], i[0]["grid_rows"], i[0]["grid_columns"]) == (11, 11 * 9, 2, 5), i  # 70 x 30 pixels: 7 x 3 would be too many
+assert (i[1]["views"], i[1]["rows"], i[1]["encoded"]) == (1, 9, 0) and i[2]["rows"] == 11 * 9, i
+call("pack", "internvl/i.gguf", "-o", "internvl.tern", "--quick")
+assert ask("a.png", model="internvl.tern")["pictures"][0]["rows"] == 11 * 9
+
+# Gemma 4: as many blocks of 12 x 12 as its aspect and 280 rows allow; packages too where layers have embeddings of their own
+os.mkdir(TMP + "/gemma4")
+call("synth", "--arch", "tiny-gemma4+sees", "--type", "f32", "-o", "gemma4/g.gguf")
+call("synth", "--arch", "tiny-gemma4-mmproj", "--type", "f32", "-o", "gemma4/mmproj-g.gguf")
+g = [ask(f, *more, model="gemma4/g.gguf") for f, *more in (("a.png",), ("grey.png",), ("a.png",), ("a.png", "--picture-rows", "20"))]
+assert (g[0]["pictures"][0]["views"], g[0]["pictures"][0]["rows"]) == (1, 25 * 10) and g[0]["token_logprobs"] != g[1]["token_logprobs"], g
+assert g[2]["token_logprobs"] == g[0]["token_logprobs"] and g[3]["pictures"][0]["rows"] == 6 * 2, g
+assert ask("a.png", "--encoder", "int8", model="gemma4/g.gguf")["pictures"][0]["encoded"] == 1
+call("pack", "gemma4/g.gguf", "-o", "gemma4.tern", "--quick")
+assert ask("a.png", model="gemma4.tern")["pictures"][0]["rows"] == 25 * 10
+call("synth", "--arch", "tiny-gemma4+dense+sees", "--type", "f32", "-o", "gemma4/large.gguf")
+assert ask("a.png", "--mmproj", "gemma4/mmproj-g.gguf", model="gemma4/large.gguf")["pictures"][0]["rows"] == 25 * 10
+call("pack", "gemma4/large.gguf", "-o", "gemma4/large.tern", "--quick", "--mmproj", "gemma4/mmproj-g.gguf")
+fails("a.png", model="gemma4/large.tern", err="pictures of Gemma 4 need the model's own file")
+
 # Gemma 3: one view, in the model's own file
 os.mkdir(TMP + "/gemma")
 call("synth", "--arch", "tiny-gemma3+sees", "--type", "f32", "-o", "gemma/g.gguf")

@@ -370,7 +370,86 @@ static void looks(const char *model, const char *encoder, size_t at_least) {
 static void by_the_public_interface(void **state) {
     (void)state;
     looks("tiny-llama+sees", "tiny-smolvlm-mmproj", 16);
+    looks("tiny-lfm2+sees", "tiny-lfm2vl-mmproj", 64);
+    looks("tiny-qwen2+sees", "tiny-internvl-mmproj", 9);
+    looks("tiny-gemma4+sees", "tiny-gemma4-mmproj", 200);
+    looks("tiny-gemma4+dense+sees", "tiny-gemma4-31b-mmproj", 200);
     looks("tiny-qwen3vl+sees", "tiny-qwen3vl-mmproj", 256); /* 65,536 pixels at least, of 16 x 16 a row */
+}
+
+/* Rows of Gemma 4 that are embeddings of its padding are that token, whose embeddings for layers they have. */
+static void rows_have_the_paddings_layers(void **state) {
+    (void)state;
+    char paths[2][FIXTURE_PATH];
+    fixture_both(paths[0], paths[1], 4, "tiny-gemma4", 3, TN_F32, NULL);
+    for (int m = 0; m < 2; m++) {
+        tern_engine *e = fixture_engine(paths[m], NULL);
+        tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(e, 128, NULL);
+        int32_t ids[N], plain[N], padding[N_ROWS] = {0};
+        memcpy(plain, prompt, sizeof plain);
+        memcpy(plain + FIRST, padding, sizeof padding);
+        float *want = logits_of(s, plain, N), *rows = embeddings(e, padding, N_ROWS);
+        for (size_t i = 0; i < (size_t)N_ROWS * (size_t)e->model->h.n_embd; i++)
+            rows[i] *= e->model->h.embd_scale;
+        with_rows(t, 1, rows, ids);
+        float *got = logits_of(t, ids, N);
+        assert_memory_equal(got, want, (size_t)e->model->h.n_vocab * sizeof(float));
+        free(got), free(want), free(rows);
+        tern_session_close(&s);
+        tern_session_close(&t);
+        tern_engine_close(&e);
+    }
+}
+
+/* Rows of larger ones see their picture in layers with a window alone, where later rows are within it. */
+static void pictures_in_windows(void **state) {
+    (void)state;
+    enum { ROWS = 80, TEXT = 130 }; /* a picture is longer than the window, 64 */
+    char path[FIXTURE_PATH];
+    tern_error err;
+    fixture_model(path, "gemma4.gguf", "tiny-gemma4+dense", 3, TN_F32);
+    tern_engine *e = fixture_engine(path, NULL);
+    tn_hparams *h = &e->model->h;
+    const size_t bytes = (size_t)h->n_vocab * sizeof(float);
+    int32_t pos[TEXT], first, end, n_windows = 0;
+    tn_row_picture of[TEXT] = {{0}};
+    for (int32_t i = 0; i < TEXT; i++) pos[i] = i;
+    for (int32_t i = 20; i < 20 + ROWS; i++) of[i] = (tn_row_picture){20, 20 + ROWS, true};
+    const tn_rows r = {.h = h, .pos = pos, .n_rows = TEXT, .picture = of};
+    for (int layer = 0; layer < h->n_layers; layer++) {
+        const int32_t window = tn_layer_window(h, layer);
+        n_windows += window > 0;
+        tn_rows_seen(&r, layer, 90, &first, &end);
+        assert_int_equal(first, window ? 90 - window + 1 : 0);
+        assert_int_equal(end, window ? 20 + ROWS : 91);
+        tn_rows_seen(&r, layer, 110, &first, &end);
+        assert_int_equal(end, 111);
+    }
+    assert_true(n_windows > 0 && n_windows < h->n_layers);
+    tern_session *s = fixture_session(e, 256, NULL);
+    const uint8_t key[TN_VIEW_KEY] = {1};
+    tn_seen *v;
+    int32_t ids[TEXT];
+    float *rows = embeddings(e, prompt, ROWS), *got[3];
+    must(tn_sight_view(e, key, ROWS, &v, &err), &err);
+    must(tn_sight_give(e, v, rows, &err), &err);
+    for (int32_t i = 0; i < TEXT; i++) ids[i] = prompt[i % N];
+    for (int32_t i = 0; i < ROWS; i++) ids[20 + i] = v->first + i;
+    for (int k = 0; k < 3; k++) { /* one after another; seeing each other; the same in pieces */
+        atomic_store(&v->whole, k > 0);
+        atomic_store(&v->in_windows, k > 0);
+        must(tn_session_see(s, &v, 1, &err), &err);
+        must(tern_session_truncate(s, 0, &err), &err);
+        if (k == 2) free(logits_of(s, ids, 20));
+        got[k] = logits_of(s, ids, TEXT);
+    }
+    assert_memory_not_equal(got[0], got[1], bytes);
+    assert_memory_equal(got[2], got[1], bytes);
+    for (int k = 0; k < 3; k++) free(got[k]);
+    free(rows);
+    tn_sight_let_go(e, v);
+    tern_session_close(&s);
+    tern_engine_close(&e);
 }
 
 static void other_models_say_so(void **state) {
@@ -390,9 +469,14 @@ static void other_models_say_so(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embeddings_are_tokens),      cmocka_unit_test(pictures_are_told_apart),
-        cmocka_unit_test(drafted_texts_are_the_same), cmocka_unit_test(saved_ones_go_on),
-        cmocka_unit_test(rows_leave_memory),          cmocka_unit_test(whole_pictures_see_themselves),
+        cmocka_unit_test(embeddings_are_tokens),
+        cmocka_unit_test(pictures_are_told_apart),
+        cmocka_unit_test(drafted_texts_are_the_same),
+        cmocka_unit_test(saved_ones_go_on),
+        cmocka_unit_test(rows_leave_memory),
+        cmocka_unit_test(whole_pictures_see_themselves),
+        cmocka_unit_test(rows_have_the_paddings_layers),
+        cmocka_unit_test(pictures_in_windows),
         cmocka_unit_test(other_models_say_so), /* before there is an encoder */
         cmocka_unit_test(by_the_public_interface),
     };

@@ -395,7 +395,8 @@ static void places_count(void **state) {
         tern_session_close(&s);
         tern_engine_close(&e);
     }
-    const tn_extra_span one = {500, 1, NULL, false, 1}, grid = {500, N_ROWS, NULL, false, COLUMNS};
+    const tn_extra_span one = {500, 1, NULL, false, .columns = 1},
+                        grid = {500, N_ROWS, NULL, false, .columns = COLUMNS};
     const tn_extra_rows e = {500, 64, 1, &one}, f = {500, 64, 1, &grid};
     assert_int_equal(tn_axes_next(&e, 500, 7), 8);
     assert_int_equal(tn_axes_next(&e, 3, 7), 8);
@@ -403,7 +404,8 @@ static void places_count(void **state) {
     assert_int_equal(tn_axes_next(&f, 507, 7 + COLUMNS), 7 + COLUMNS);
     for (int32_t i = 0, next = 0, was = 0; i < 1000; i++, was = next) { /* ids of no prompt do not run over */
         next = tn_axes_next(
-            &(tn_extra_rows){500, 64, 1, &(tn_extra_span){500, 1 << 24, NULL, false, 1 << 24}}, 500, next);
+            &(tn_extra_rows){500, 64, 1, &(tn_extra_span){500, 1 << 24, NULL, false, .columns = 1 << 24}},
+            500, next);
         assert_true(next >= was && next <= 1 << 30);
     }
 }

@@ -33,6 +33,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
          .shuffle = 2,
          .min_pixels = 100,
          .max_pixels = 900},
+        {.kind = TN_TOWER_INTERNVL, .image = 16, .patch = 4, .shuffle = 2, .min_tiles = 1, .max_tiles = 12},
+        {.kind = TN_TOWER_GEMMA4, .image = 12, .patch = 1, .shuffle = 2, .max_pixels = 280},
+        {.kind = TN_TOWER_LFM2,
+         .image = 8,
+         .patch = 1,
+         .shuffle = 2,
+         .min_pixels = 256,
+         .max_pixels = 1024,
+         .tile = 32,
+         .min_tiles = 2,
+         .max_tiles = 10},
     };
     if (!size) return 0;
     tern_hooks h;
@@ -51,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (p.width < 1 || p.height < 1) abort();
     uint8_t key[TN_VIEW_KEY];
-    const tn_tower_shape *s = &shapes[(data[0] >> 1) % 4];
+    const tn_tower_shape *s = &shapes[(data[0] >> 1) % (sizeof shapes / sizeof *shapes)];
     if (tn_medium_make(&ctx, s, &p, data[0] & 1, &m, &err) == TERN_OK) {
         if (m.n_views != m.rows * m.columns + 1 || m.n_views > TN_MEDIUM_VIEWS) abort();
         for (int32_t i = 0; i < m.n_views; i++) tn_view_key(&m, i, 1, key);

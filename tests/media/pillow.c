@@ -21,7 +21,7 @@
 static tn_ctx ctx;
 static char folder[FIXTURE_PATH];
 static char *list;
-static size_t n_decoded, n_resized, n_tiled, n_fitted, n_refused;
+static size_t n_decoded, n_resized, n_tiled, n_fitted, n_refused, n_cut, n_whole, n_long;
 
 static char *slurp(const char *name, size_t *n) {
     char path[2 * FIXTURE_PATH], *bytes;
@@ -121,11 +121,60 @@ static void fit(const char *file, int of, int least, int most, const char *expec
     n_refused += !width;
 }
 
+typedef struct grid {
+    int rows, columns, width, height; /* of the tiles, and of the view of the whole; width 0: it is refused */
+} grid;
+
+static void cut(const char *file, const tn_tower_shape *s, bool one_view, const char *expected, grid want) {
+    tern_error err;
+    tn_picture p = raw(file);
+    tn_medium m;
+    size_t n = 0;
+    tern_status st = tn_medium_make(&ctx, s, &p, one_view, &m, &err);
+    if ((st == TERN_OK) != (want.width > 0)) fail_msg("%s: status %d", expected, (int)st);
+    tn_picture_free(&p);
+    n_long += !want.width;
+    if (!want.width) {
+        assert_int_equal(st, TERN_E_UNSUPPORTED);
+        return;
+    }
+    if (m.rows != want.rows || m.columns != want.columns)
+        fail_msg("%s: %d x %d tiles, not %d x %d", expected, m.rows, m.columns, want.rows, want.columns);
+    assert_int_equal(m.n_views, want.rows * want.columns + 1);
+    for (int32_t i = 0; i < m.n_views; i++) {
+        const tn_view *v = &m.views[i];
+        assert_int_equal(v->at, n);
+        assert_int_equal(v->n_rows, v->width * v->height / (s->patch * s->patch * s->shuffle * s->shuffle));
+        assert_int_equal(v->columns, 0);
+        n += (size_t)v->width * (size_t)v->height * 3;
+    }
+    assert_int_equal(m.views[m.n_views - 1].width, want.width);
+    assert_int_equal(m.views[m.n_views - 1].height, want.height);
+    same(expected, m.rgb, n, expected);
+    n_cut += m.rows > 0;
+    n_whole += !m.rows;
+    tn_medium_free(&m);
+}
+
+/* As the family's file is read: a tile has 256 rows, a view of the whole 64 to 256. */
+static tn_tower_shape lfm2(int patch, int shuffle) {
+    const int of = patch * shuffle;
+    return (tn_tower_shape){.kind = TN_TOWER_LFM2,
+                            .image = 5 * patch,
+                            .patch = patch,
+                            .shuffle = shuffle,
+                            .min_pixels = 64 * of * of,
+                            .max_pixels = 256 * of * of,
+                            .tile = 16 * of,
+                            .min_tiles = 2,
+                            .max_tiles = 10};
+}
+
 static void as_pillow_has_them(void **state) {
     (void)state;
     for (char *line = strtok(list, "\n"); line; line = strtok(NULL, "\n")) {
         char a[64], b[64], c[64];
-        int v[5];
+        int v[8];
         if (sscanf(line, "decode %63s %63s %d %d", a, b, &v[0], &v[1]) == 4) decode(a, b, v[0], v[1]);
         else if (sscanf(line, "resize %63s %63s %63s %d %d", a, b, c, &v[0], &v[1]) == 5)
             resize(a, b, c, v[0], v[1]);
@@ -134,10 +183,32 @@ static void as_pillow_has_them(void **state) {
         else if (sscanf(line, "blocks %63s %d %d %d %63s %d %d", a, &v[0], &v[1], &v[2], b, &v[3], &v[4]) ==
                  7)
             fit(a, v[0], v[1], v[2], b, v[3], v[4]);
-        else fail_msg("'%s' is no case", line);
+        else if (sscanf(line, "lfm2 %63s %d %d %d %63s %d %d %d %d", a, &v[0], &v[1], &v[2], b, &v[3], &v[4],
+                        &v[5], &v[6]) == 9) {
+            const tn_tower_shape s = lfm2(v[0], v[1]);
+            cut(a, &s, v[2], b, (grid){v[3], v[4], v[5], v[6]});
+        } else if (sscanf(line, "internvl %63s %d %d %d %d %63s %d %d", a, &v[0], &v[1], &v[2], &v[3], b,
+                          &v[4], &v[5]) == 8) {
+            const tn_tower_shape s = {.kind = TN_TOWER_INTERNVL,
+                                      .image = v[0],
+                                      .patch = 1,
+                                      .shuffle = 1,
+                                      .min_tiles = v[1],
+                                      .max_tiles = v[2]};
+            cut(a, &s, v[3], b, (grid){v[4], v[5], v[0], v[0]});
+        } else if (sscanf(line, "gemma4 %63s %d %d %63s %d %d", a, &v[0], &v[1], b, &v[2], &v[3]) == 6) {
+            const tn_tower_shape s = {.kind = TN_TOWER_GEMMA4,
+                                      .image = 1,
+                                      .patch = v[0] / 2,
+                                      .shuffle = 2,
+                                      .max_pixels = v[1] * v[0] * v[0]};
+            cut(a, &s, false, b, (grid){0, 0, v[2], v[3]});
+        } else fail_msg("'%s' is no case", line);
     }
     print_message("as Pillow has them: %zu files, %zu resized, %zu tiled, %zu in blocks, %zu refused\n",
                   n_decoded, n_resized, n_tiled, n_fitted, n_refused);
+    print_message("and of grids: %zu cut, %zu whole, %zu refused\n", n_cut, n_whole, n_long);
+    assert_true(n_cut > 20 && n_whole > 40 && n_long > 0);
     assert_true(n_resized > 100 && n_tiled > 50 && n_fitted > 40 && n_refused > 0);
     free(list);
 }

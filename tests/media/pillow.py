@@ -4,9 +4,13 @@
     resize FILE FILTER EXPECTED WIDTH HEIGHT
     tiles FILE TILE LONGEST ONE_VIEW EXPECTED ROWS COLUMNS
     blocks FILE BLOCK LEAST MOST EXPECTED WIDTH HEIGHT
+    lfm2 FILE PATCH SHUFFLE ONE_VIEW EXPECTED ROWS COLUMNS WIDTH HEIGHT
+    internvl FILE TILE LEAST MOST ONE_VIEW EXPECTED ROWS COLUMNS
+    gemma4 FILE BLOCK ROWS EXPECTED WIDTH HEIGHT
 
-EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py and
-image_processing_qwen2_vl.py, written down again; WIDTH 0: the picture is refused.
+EXPECTED has the bytes RGB. The rules of sizes are those of transformers' image_processing_idefics3.py,
+image_processing_qwen2_vl.py, image_processing_lfm2_vl.py, image_processing_got_ocr2.py (InternVL) and
+image_processing_pil_gemma4.py, written down again; WIDTH 0: the picture is refused.
 Exit 77: there is no Pillow."""
 import io, math, os, random, struct, sys
 
@@ -196,3 +200,104 @@ for i in range(60):
         with open(path(f"blocks-{i}"), "wb") as f:
             f.write(im.resize((ow, oh), Image.BICUBIC).tobytes())
     print("blocks", f"any-{i}", of, least, most, f"blocks-{i}", ow, oh)
+
+
+def nearest_grid(w, h, side, least, most):
+    """The rows and columns of least to most tiles whose aspect is the nearest, of several the larger while the picture fills half."""
+    n = range(1, most + 1)
+    best, columns, rows = math.inf, 1, 1
+    for c, r in sorted(((c, r) for c in n for r in n if least <= c * r <= most), key=lambda g: g[0] * g[1]):
+        off = abs(w / h - c / r)
+        if off < best or off == best and w * h > 0.5 * side * side * c * r:
+            columns, rows = c, r
+        best = min(best, off)
+    return rows, columns
+
+
+def lfm2(im, patch, shuffle, one_view):
+    """Tiles of a large picture and the view of the whole: the number of the grid's rows and columns, and the pictures."""
+    w, h = im.size
+    of = patch * shuffle
+    side, least, most = 16 * of, 64 * of * of, 256 * of * of
+    ow, oh = max(of, round(w / of) * of), max(of, round(h / of) * of)
+    if ow * oh > most:
+        by = math.sqrt(h * w / most)
+        ow, oh = max(of, math.floor(w / by / of) * of), max(of, math.floor(h / by / of) * of)
+    elif ow * oh < least:
+        by = math.sqrt(least / (h * w))
+        ow, oh = math.ceil(w * by / of) * of, math.ceil(h * by / of) * of
+    if ow * oh > most:
+        return 0, 0, []  # more patches than the processor has places for
+    whole = im.resize((ow, oh), Image.BILINEAR)
+    if one_view or max(patch, round(h / of) * of) * max(patch, round(w / of) * of) <= 2 * most:
+        return 0, 0, [whole]
+    rows, columns = nearest_grid(w, h, side, 2, 10)
+    big = im.resize((columns * side, rows * side), Image.BILINEAR)
+    tiles = [big.crop((c * side, r * side, (c + 1) * side, (r + 1) * side)) for r in range(rows) for c in range(columns)]
+    return rows, columns, tiles + [whole]
+
+
+SIDES = (1, 2, 5, 16, 24, 33, 47, 61, 80, 97, 130, 161, 230, 333)
+for i in range(90):
+    w, h = rng.choice(SIDES), rng.choice(SIDES)
+    patch, shuffle = rng.choice(((4, 1), (1, 2), (2, 1), (1, 1), (3, 2), (1, 3)))
+    if i % 10 == 0:  # where a picture begins to be cut: twice the pixels of a tile
+        w, h = 16 * patch * shuffle * 2, 16 * patch * shuffle + i // 10 - 4
+    im = picture(w, h)
+    raw(f"lfm2-{i}", im)
+    for one_view in (0, 1):
+        rows, columns, views = lfm2(im, patch, shuffle, one_view)
+        with open(path(f"lfm2-views-{i}-{one_view}"), "wb") as f:
+            f.write(b"".join(v.tobytes() for v in views))
+        ow, oh = views[-1].size if views else (0, 0)
+        print("lfm2", f"lfm2-{i}", patch, shuffle, one_view, f"lfm2-views-{i}-{one_view}", rows, columns, ow, oh)
+
+
+def internvl(im, side, least, most, one_view):
+    rows, columns = (1, 1) if one_view else nearest_grid(*im.size, side, least, most)
+    whole = im.resize((side, side), Image.BICUBIC)
+    if rows * columns == 1:
+        return 0, 0, [whole]
+    big = im.resize((columns * side, rows * side), Image.BICUBIC)
+    tiles = [big.crop((c * side, r * side, (c + 1) * side, (r + 1) * side)) for r in range(rows) for c in range(columns)]
+    return rows, columns, tiles + [whole]
+
+
+for i in range(60):
+    w, h = rng.choice(SIDES), rng.choice(SIDES)
+    side = rng.choice((8, 21, 28, 56))
+    least, most = rng.choice(((1, 12), (1, 12), (1, 6), (2, 3), (1, 1)))
+    if i % 10 == 0:  # as far from one grid as from another of as many tiles
+        w, h, least, most = 40, 32, 2, 3
+        side = 8 + 8 * (i // 10)
+    im = picture(w, h)
+    raw(f"internvl-{i}", im)
+    for one_view in (0, 1):
+        rows, columns, views = internvl(im, side, least, most, one_view)
+        with open(path(f"internvl-views-{i}-{one_view}"), "wb") as f:
+            f.write(b"".join(v.tobytes() for v in views))
+        print("internvl", f"internvl-{i}", side, least, most, one_view, f"internvl-views-{i}-{one_view}", rows, columns)
+
+
+def gemma4(w, h, of, rows):
+    """As many whole blocks as the aspect and the rows allow; a side that has none becomes one block."""
+    by = math.sqrt(rows * of * of / (w * h))
+    ow, oh = math.floor(by * w / of) * of, math.floor(by * h / of) * of
+    if oh == 0:
+        return min(math.floor(w / h) * of, rows * of), of
+    if ow == 0:
+        return of, min(math.floor(h / w) * of, rows * of)
+    return ow, oh
+
+
+for i in range(60):
+    w, h = rng.choice(SIDES), rng.choice(SIDES)
+    of, rows = rng.choice((4, 6, 12)), rng.choice((70, 140, 280, 280))
+    if i % 12 == 0:
+        w, h = (1, 333) if i % 24 else (333, 1)
+    im = picture(w, h)
+    raw(f"gemma4-{i}", im)
+    ow, oh = gemma4(w, h, of, rows)
+    with open(path(f"gemma4-view-{i}"), "wb") as f:
+        f.write(im.resize((ow, oh), Image.BICUBIC).tobytes())
+    print("gemma4", f"gemma4-{i}", of, rows, f"gemma4-view-{i}", ow, oh)

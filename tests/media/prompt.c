@@ -19,7 +19,7 @@
 #include "fixture/fixture.h"
 
 static tn_ctx ctx;
-static tern_engine *e, *blind, *gemma, *qwen;
+static tern_engine *e, *blind, *gemma, *qwen, *lfm2, *internvl, *gemma4;
 static const char *row = "<image>";
 
 static int open_models(void **state) {
@@ -33,6 +33,12 @@ static int open_models(void **state) {
     gemma = fixture_engine(path, NULL);
     fixture_model(path, "qwen.gguf", "tiny-qwen3vl+sees", 1, TN_F32);
     qwen = fixture_engine(path, NULL);
+    fixture_model(path, "lfm2.gguf", "tiny-lfm2+sees", 1, TN_F32);
+    lfm2 = fixture_engine(path, NULL);
+    fixture_model(path, "internvl.gguf", "tiny-qwen2+sees", 1, TN_F32);
+    internvl = fixture_engine(path, NULL);
+    fixture_model(path, "gemma4.gguf", "tiny-gemma4+sees", 1, TN_F32);
+    gemma4 = fixture_engine(path, NULL);
     return 0;
 }
 
@@ -42,6 +48,9 @@ static int close_models(void **state) {
     tern_engine_close(&blind);
     tern_engine_close(&gemma);
     tern_engine_close(&qwen);
+    tern_engine_close(&lfm2);
+    tern_engine_close(&internvl);
+    tern_engine_close(&gemma4);
     return 0;
 }
 
@@ -155,6 +164,114 @@ static void as_qwen_writes_it(void **state) {
     row = "<image>";
 }
 
+/* How many rows and marks the prompt of a message has that begins with a picture and spells all of `text`. */
+static void count(const char *text, const char *template, const tn_medium *const *media, const char *mark,
+                  size_t *n_rows, size_t *n_marks) {
+    int32_t *ids;
+    size_t n;
+    char messages[512];
+    tern_error err;
+    tern_chat_options o;
+    tern_chat_options_defaults(&o);
+    snprintf(messages, sizeof messages, "[" USER(IMAGE "," TEXT("%s")) "]", text);
+    o.messages = messages;
+    o.chat_template = template;
+    must(tn_media_chat(&ctx, e->model->tokenizer, &o, media, 1, &ids, &n, &err), &err);
+    *n_rows = *n_marks = 0;
+    for (size_t k = 0; k < n; k++) {
+        *n_rows += ids[k] == TN_MEDIA_ROW;
+        *n_marks += ids[k] == tn_tokenizer_find(e->model->tokenizer, mark);
+    }
+    tn_free(&ctx, ids);
+}
+
+#define LFM2(rows) "<|image_start|>" rows "<|image_end|>"
+/* LFM2-VL's tiles have their lines and columns, and the view of the whole has a name where there are tiles. */
+static void as_lfm2_writes_it(void **state) {
+    (void)state;
+    static const char plain[] = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}";
+    static const tn_medium alone = {.kind = TN_TOWER_LFM2, .n_views = 1, .views = views},
+                           cut = {
+                               .kind = TN_TOWER_LFM2, .n_views = 5, .rows = 2, .columns = 2, .views = views};
+    static const tn_medium *const media[] = {&alone}, *const large[] = {&cut};
+    tern_engine *sees = e;
+    size_t n_rows, n_marks;
+    e = lfm2;
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", NULL, media, 1,
+         "User:" LFM2(ROWS) " what?<|im_end|>\nAssistant:");
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", NULL, large, 1,
+         "User:" LFM2("<|img_row_1_col_1|>" ROWS "<|img_row_1_col_2|>" ROWS "<|img_row_2_col_1|>" ROWS
+                      "<|img_row_2_col_2|>" ROWS "<|img_thumbnail|>" ROWS) " what?<|im_end|>\nAssistant:");
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", plain, media, 1, "[" LFM2(ROWS) "what?]");
+    for (int i = 0; i < 2; i++) { /* a user who spells the marks has written text */
+        count(LFM2("<|img_thumbnail|><image>") "<image>", i ? plain : NULL, media, "<|image_start|>", &n_rows,
+              &n_marks);
+        assert_int_equal(n_rows, 2);
+        assert_int_equal(n_marks, 1);
+    }
+    e = sees;
+}
+
+#define INTERNVL(rows) "<img>" rows "</img>"
+#define PATCHES "<IMG_CONTEXT><IMG_CONTEXT>"
+/* InternVL's views follow each other without marks. A line ends after the picture: its own template says so, and where
+ * another knows no pictures it is added. */
+static void as_internvl_writes_it(void **state) {
+    (void)state;
+    static const char plain[] = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}",
+                      own[] =
+                          "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for p in m['content'] %}"
+                          "{% if p['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}{% else %}{{ p['text'] }}"
+                          "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}";
+    static const tn_medium alone = {.kind = TN_TOWER_INTERNVL, .n_views = 1, .views = views},
+                           cut = {.kind = TN_TOWER_INTERNVL,
+                                  .n_views = 3,
+                                  .rows = 2,
+                                  .columns = 1,
+                                  .views = views};
+    static const tn_medium *const media[] = {&alone}, *const both[] = {&cut, &alone};
+    tern_engine *sees = e;
+    size_t n_rows, n_marks;
+    e = internvl;
+    row = "<IMG_CONTEXT>";
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", own, media, 1,
+         "<|im_start|>user\n" INTERNVL(PATCHES) "\nwhat?<|im_end|>\n");
+    asks("[" USER(IMAGE "," TEXT("and ") "," IMAGE "," TEXT("?")) "]", own, both, 2,
+         "<|im_start|>user\n" INTERNVL(PATCHES PATCHES PATCHES) "\nand " INTERNVL(PATCHES) "\n?<|im_end|>\n");
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", plain, both, 1,
+         "[" INTERNVL(PATCHES PATCHES PATCHES) "\nwhat?]");
+    for (int i = 0; i < 2; i++) {
+        count(INTERNVL("<IMG_CONTEXT>") "<IMG_CONTEXT>", i ? plain : own, media, "</img>", &n_rows, &n_marks);
+        assert_int_equal(n_rows, 2);
+        assert_int_equal(n_marks, 1);
+    }
+    e = sees;
+    row = "<image>";
+}
+
+/* Gemma 4 has three marks that differ by where their bars are. */
+static void as_gemma4_writes_it(void **state) {
+    (void)state;
+    static const char plain[] = "{% for m in messages %}[{{ m['content'] | trim }}]{% endfor %}";
+    static const tn_medium alone = {.kind = TN_TOWER_GEMMA4, .n_views = 1, .views = views};
+    static const tn_medium *const media[] = {&alone, &alone};
+    tern_engine *sees = e;
+    size_t n_rows, n_marks;
+    e = gemma4;
+    row = "<|image|>";
+    asks("[" USER(IMAGE "," TEXT("what?")) "," USER(IMAGE "," TEXT("and?")) "]", NULL, media, 2,
+         "User:<|image><|image|><|image|><image|> what?<|im_end|>\n"
+         "User:<|image><|image|><|image|><image|> and?<|im_end|>\nAssistant:");
+    asks("[" USER(IMAGE "," TEXT("what?")) "]", plain, media, 1, "[<|image><|image|><|image|><image|>what?]");
+    for (int i = 0; i < 2; i++) {
+        count("<|image><|image|><image|><|image|>", i ? plain : NULL, media, "<image|>", &n_rows, &n_marks);
+        assert_int_equal(n_rows, 2);
+        assert_int_equal(n_marks, 1);
+    }
+    e = sees;
+    row = "<image>";
+}
+
 /* Pictures of a conversation stand in the messages that they came with. */
 static void in_their_turns(void **state) {
     (void)state;
@@ -233,6 +350,9 @@ int main(void) {
         cmocka_unit_test(as_the_processor_writes_it),
         cmocka_unit_test(as_gemma_writes_it),
         cmocka_unit_test(as_qwen_writes_it),
+        cmocka_unit_test(as_lfm2_writes_it),
+        cmocka_unit_test(as_internvl_writes_it),
+        cmocka_unit_test(as_gemma4_writes_it),
         cmocka_unit_test(in_their_turns),
         cmocka_unit_test(other_templates),
         cmocka_unit_test(nobody_forges_marks),

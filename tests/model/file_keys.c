@@ -43,6 +43,12 @@ static value number(float x) {
     return v;
 }
 
+static value whole(uint32_t x) {
+    value v = {.type = U32};
+    append(&v, &x, sizeof x);
+    return v;
+}
+
 static value flag(uint8_t x) {
     value v = {.type = BOOL};
     append(&v, &x, 1);
@@ -209,15 +215,29 @@ static void towers(void **state) {
     (void)state;
     static const struct {
         const char *tower, *key;
-    } whole[] = {{"tiny-qwen25vl-mmproj", "clip.vision.window_size"},
-                 {"tiny-qwen25vl-mmproj", "clip.vision.image_min_pixels"},
-                 {"tiny-qwen3vl-mmproj", "clip.vision.image_max_pixels"}};
-    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+    } integers[] = {{"tiny-qwen25vl-mmproj", "clip.vision.window_size"},
+                    {"tiny-internvl-mmproj", "clip.vision.preproc_min_tiles"},
+                    {"tiny-internvl-mmproj", "clip.vision.preproc_max_tiles"},
+                    {"tiny-qwen25vl-mmproj", "clip.vision.image_min_pixels"},
+                    {"tiny-qwen3vl-mmproj", "clip.vision.image_max_pixels"}};
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
         char part[80];
-        snprintf(part, sizeof part, "%s is no whole number", whole[i].key);
-        tower_with(whole[i].tower, whole[i].key, word("112"), TERN_E_FORMAT, part);
-        tower_with(whole[i].tower, whole[i].key, number(112), TERN_E_FORMAT, part);
+        snprintf(part, sizeof part, "%s is no whole number", integers[i].key);
+        tower_with(integers[i].tower, integers[i].key, word("112"), TERN_E_FORMAT, part);
+        tower_with(integers[i].tower, integers[i].key, number(112), TERN_E_FORMAT, part);
     }
+    static const char least[] = "clip.vision.preproc_min_tiles", most[] = "clip.vision.preproc_max_tiles";
+    tower_with("tiny-internvl-mmproj", most, whole(1), TERN_OK, NULL);
+    tower_with("tiny-internvl-mmproj", least, whole(12), TERN_OK, NULL);
+    tower_with("tiny-internvl-mmproj", most, whole(0), TERN_E_FORMAT, "grids of 1 to 0 tiles; want 1 to 256");
+    tower_with("tiny-internvl-mmproj", least, whole(0), TERN_E_FORMAT,
+               "grids of 0 to 12 tiles; want 1 to 256");
+    tower_with("tiny-internvl-mmproj", least, whole(13), TERN_E_FORMAT, "grids of 13 to 12 tiles");
+    tower_with("tiny-internvl-mmproj", most, whole(257), TERN_E_FORMAT, "grids of 1 to 257 tiles");
+    tower_with("tiny-lfm2vl-mmproj", most, whole(12), TERN_E_UNSUPPORTED,
+               "clip.vision.preproc_max_tiles is not known");
+    tower_with("tiny-lfm2vl-mmproj", "clip.vision.image_max_pixels", whole(9), TERN_E_UNSUPPORTED,
+               "clip.vision.image_max_pixels is not known");
     tower_with("tiny-qwen3vl-mmproj", "clip.has_llava_projector", word("no"), TERN_E_FORMAT,
                "clip.has_llava_projector is neither true nor false");
     tower_with("tiny-qwen3vl-mmproj", "clip.use_silu", number(1), TERN_E_FORMAT,

@@ -68,7 +68,7 @@ static void norm(const double *w, const double *b, double eps, const double *x, 
 
 /* window [n]: patches see those of the same number; NULL: all. */
 static void attend(const double *q, const double *k, const double *v, int n, int width, int heads,
-                   const int *window, double *out) {
+                   const int *window, bool scaled, double *out) {
     int d = width / heads;
     double *p = malloc((size_t)n * sizeof *p);
     for (int h = 0; h < heads; h++)
@@ -77,7 +77,7 @@ static void attend(const double *q, const double *k, const double *v, int n, int
             for (int j = 0; j < n; j++) {
                 p[j] = 0;
                 for (int c = 0; c < d; c++) p[j] += q[i * width + h * d + c] * k[j * width + h * d + c];
-                p[j] = window && window[i] != window[j] ? -INFINITY : p[j] / sqrt(d);
+                p[j] = window && window[i] != window[j] ? -INFINITY : scaled ? p[j] / sqrt(d) : p[j];
                 most = fmax(most, p[j]);
             }
             for (int j = 0; j < n; j++) sum += p[j] = exp(p[j] - most);
@@ -90,14 +90,49 @@ static void attend(const double *q, const double *k, const double *v, int n, int
     free(p);
 }
 
-/* x += linear(in); both have n rows */
-static void add_linear(const tn_gguf *g, int layer, const char *name, const double *in, int n, int k,
-                       int width, double *x) {
+static double eps_of(const tn_gguf *g) {
+    double eps = 0;
+    (void)tn_gguf_f64(g, "clip.vision.attention.layer_norm_epsilon", &eps);
+    return eps;
+}
+
+/* x [n] within the limits that a linear of Gemma 4 has; `end` says of what. */
+static void limit(const tn_gguf *g, int layer, const char *name, const char *end, double *x, int n) {
+    char full[80];
+    snprintf(full, sizeof full, "v.blk.%d.%s.%s_min", layer, name, end);
+    if (!tn_gguf_tensor(g, full)) return;
+    snprintf(full, sizeof full, "%s.%s_min", name, end);
+    double *least = tensor(g, "v.blk.%d.%s", layer, full);
+    snprintf(full, sizeof full, "%s.%s_max", name, end);
+    double *most = tensor(g, "v.blk.%d.%s", layer, full);
+    for (int i = 0; i < n; i++) x[i] = fmin(fmax(x[i], *least), *most);
+    free(least), free(most);
+}
+
+/* x += scale linear(in), or its RMS norm where the scale is one's; both have n rows. scale: the name of a tensor; NULL: 1. */
+static void add_scaled(const tn_gguf *g, int layer, const char *name, const char *scale, const double *in,
+                       int n, int k, int width, double *x) {
     double *w = tensor(g, "v.blk.%d.%s.weight", layer, name), *b = tensor(g, "v.blk.%d.%s.bias", layer, name),
            *y = malloc((size_t)(n * width) * sizeof *y);
-    linear(w, b, in, n, k, width, y);
-    for (int i = 0; i < n * width; i++) x[i] += y[i];
-    free(w), free(b), free(y);
+    double *by = scale ? tensor(g, "v.blk.%d.%s.weight", layer, scale) : NULL;
+    double *within = malloc((size_t)(n * k) * sizeof *within);
+    memcpy(within, in, (size_t)(n * k) * sizeof *within);
+    limit(g, layer, name, "input", within, n * k);
+    linear(w, b, within, n, k, width, y);
+    limit(g, layer, name, "output", y, n * width);
+    free(within);
+    if (by && strstr(scale, "norm")) {
+        norm(by, NULL, eps_of(g), y, n, width, y);
+        free(by);
+        by = NULL;
+    }
+    for (int i = 0; i < n * width; i++) x[i] += by ? by[i % width] * y[i] : y[i];
+    free(w), free(b), free(y), free(by);
+}
+
+static void add_linear(const tn_gguf *g, int layer, const char *name, const double *in, int n, int k,
+                       int width, double *x) {
+    add_scaled(g, layer, name, NULL, in, n, k, width, x);
 }
 
 static double *of_layer(const tn_gguf *g, int layer, const char *name, const double *in, int n, int k,
@@ -120,19 +155,22 @@ static double *normed(const tn_gguf *g, const char *format, int layer, const cha
 }
 
 /* The picture's patches, [channel][y][x] each, times the kernel, whose moments of a film add up. */
+static double level(const tn_tower_shape *s, uint8_t byte, int colour) {
+    const double x = (byte / 255.0 - (double)s->mean[colour]) / (double)s->std[colour];
+    return s->kind == TN_TOWER_GEMMA4 ? 2 * (x - 0.5) : x;
+}
+
 static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const uint8_t *rgb) {
     int p = s->patch, across = z.width / p, n = across * (z.height / p), k = 3 * p * p;
-    double *in = malloc((size_t)(n * k) * sizeof *in), *x = malloc((size_t)(n * s->width) * sizeof *x);
+    double *in = malloc((size_t)(n * k) * sizeof *in), *x = malloc((size_t)((n + 1) * s->width) * sizeof *x);
     for (int i = 0; i < n; i++)
         for (int c = 0; c < 3; c++)
             for (int y = 0; y < p; y++)
                 for (int v = 0; v < p; v++)
                     in[i * k + (c * p + y) * p + v] =
-                        (rgb[((i / across * p + y) * z.width + i % across * p + v) * 3 + c] / 255.0 -
-                         (double)s->mean[c]) /
-                        (double)s->std[c];
+                        level(s, rgb[((i / across * p + y) * z.width + i % across * p + v) * 3 + c], c);
     double *w = tensor(g, "v.patch_embd.weight", 0, ""), *b = tensor(g, "v.patch_embd.bias", 0, "");
-    if (tn_tower_any_size(s->kind)) {
+    if (tn_tower_has_axes(s->kind)) {
         double *other = tensor(g, "v.patch_embd.weight.1", 0, "");
         for (int i = 0; i < s->width * k; i++) w[i] += other[i];
         free(other);
@@ -142,11 +180,40 @@ static double *patches(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size 
     return x;
 }
 
-/* x += positions: those of the table, or where it is of another size, bilinearly between its first and last. */
+/* What place `at` of a table of `side` has in line i of n: a triangle around the line's centre, no narrower than a line of
+ * the table; in parts of all that the line has. */
+static double triangle(int i, int n, int side, int at) {
+    double sum = 0, share = 0, scale = (double)side / n;
+    for (int k = 0; k < side; k++) {
+        double x = fmax(0, 1 - fabs((i + 0.5) * scale - (k + 0.5)) / fmax(scale, 1));
+        sum += x;
+        if (k == at) share = x;
+    }
+    return share / sum;
+}
+
+/* x += the column's place of the first table and the line's of the second. */
+static void add_places(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, double *x) {
+    const tn_tensor *t = tn_gguf_tensor(g, "v.position_embd.weight");
+    double *at = tensor(g, "v.position_embd.weight", 0, "");
+    int across = z.width / s->patch, w = s->width, places = (int)t->dims[1];
+    for (int i = 0; i < across * (z.height / s->patch); i++)
+        for (int k = 0; k < w; k++)
+            x[i * w + k] += at[i % across * w + k] + at[(places + i / across) * w + k];
+    free(at);
+}
+
+/* x += positions: those of the table, or where it is of another size, bilinearly between its first and last, or the table
+ * resized with centres and antialiased. */
 static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, double *x) {
     if (s->kind == TN_TOWER_QWEN25VL) return;
-    int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch;
-    double *at = tensor(g, "v.position_embd.weight", 0, "");
+    if (s->kind == TN_TOWER_GEMMA4) {
+        add_places(g, s, z, x);
+        return;
+    }
+    int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch,
+        first = s->kind == TN_TOWER_INTERNVL; /* the class has the first place */
+    double *table = tensor(g, "v.position_embd.weight", 0, ""), *at = table + first * s->width;
     for (int i = 0; i < across * down; i++) {
         double y = i / across, c = i % across;
         if (s->kind == TN_TOWER_QWEN3VL) {
@@ -156,11 +223,15 @@ static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_si
         for (int ty = 0; ty < side; ty++)
             for (int tc = 0; tc < side; tc++) {
                 double share = fmax(0, 1 - fabs(y - ty)) * fmax(0, 1 - fabs(c - tc)); /* tents */
+                if (s->kind == TN_TOWER_LFM2)
+                    share = triangle(i / across, down, side, ty) * triangle(i % across, across, side, tc);
                 for (int k = 0; k < s->width; k++)
                     x[i * s->width + k] += share * at[(ty * side + tc) * s->width + k];
             }
     }
-    free(at);
+    double *class = first ? tensor(g, "v.class_embd", 0, "") : NULL, *last = x + across * down * s->width;
+    for (int k = 0; class && k < s->width; k++) last[k] = class[k] + table[k];
+    free(table), free(class);
 }
 
 /* Rotates heads: values j and j + d/2 by the patch's line for the first half of j, by its column for the others. */
@@ -174,6 +245,26 @@ static void turn(double *x, int n, int across, int width, int heads) {
                 *u = was * cos(a) - *v * sin(a);
                 *v = *v * cos(a) + was * sin(a);
             }
+}
+
+/* Gemma 4's: each head's RMS norm (values': without weights); then the first half of queries and keys is rotated by the
+ * column, the second by the line, in pairs a quarter of the head apart. */
+static void ready(const tn_gguf *g, const tn_tower_shape *s, int layer, const char *name, double *x, int n,
+                  int across) {
+    int d = s->width / s->n_heads, quarter = d / 4;
+    double *w = name ? tensor(g, "v.blk.%d.%s.weight", layer, name) : malloc((size_t)d * sizeof *w);
+    for (int i = 0; !name && i < d; i++) w[i] = 1;
+    norm(w, NULL, (double)s->eps, x, n * s->n_heads, d, x);
+    for (int i = 0; name && i < n; i++)
+        for (int h = 0; h < s->n_heads; h++)
+            for (int j = 0; j < 2 * quarter; j++) {
+                int half = j / quarter, k = j % quarter;
+                double at = half ? i / across : i % across, a = at / pow(100, 2.0 * k / (d / 2));
+                double *u = &x[i * s->width + h * d + half * d / 2 + k], *v = u + quarter, was = *u;
+                *u = was * cos(a) - *v * sin(a);
+                *v = *v * cos(a) + was * sin(a);
+            }
+    free(w);
 }
 
 /* Linears of q, k and v, or the parts of one. */
@@ -203,20 +294,29 @@ static double *beside(const tn_tower_shape *s, tn_tower_size z, const double *x)
     return out;
 }
 
+/* Outputs of a linear. */
+static int width_of(const tn_gguf *g, const char *format, int layer) {
+    char full[80];
+    snprintf(full, sizeof full, format, layer);
+    return (int)tn_gguf_tensor(g, full)->dims[0];
+}
+
 /* out [n] at `stride` = fc2(gelu(fc1(in [n][wide]))) */
 static void merge(const tn_gguf *g, const char *fc1, const char *fc2, int layer, const double *in, int n,
                   int wide, int n_out, int stride, double *out) {
     char full[80];
-    double *between = malloc((size_t)(n * wide) * sizeof *between),
+    snprintf(full, sizeof full, "%s.weight", fc1);
+    const int mid = width_of(g, full, layer);
+    double *between = malloc((size_t)(n * mid) * sizeof *between),
            *y = malloc((size_t)(n * n_out) * sizeof *y);
     for (int i = 0; i < 2; i++) {
         snprintf(full, sizeof full, "%s.weight", i ? fc2 : fc1);
         double *w = tensor(g, full, layer, "");
         snprintf(full, sizeof full, "%s.bias", i ? fc2 : fc1);
         double *b = tensor(g, full, layer, "");
-        linear(w, b, i ? between : in, n, wide, i ? n_out : wide, i ? y : between);
+        linear(w, b, i ? between : in, n, i ? mid : wide, i ? n_out : mid, i ? y : between);
         free(w), free(b);
-        for (int j = 0; !i && j < n * wide; j++) between[j] *= 0.5 * (1 + erf(between[j] / sqrt(2)));
+        for (int j = 0; !i && j < n * mid; j++) between[j] *= 0.5 * (1 + erf(between[j] / sqrt(2)));
     }
     for (int i = 0; i < n; i++) memcpy(out + i * stride, y + i * n_out, (size_t)n_out * sizeof *y);
     free(between), free(y);
@@ -255,11 +355,37 @@ static void pool_rows(const tn_gguf *g, const tn_tower_shape *s, const double *h
     free(weight), free(fc), free(mean);
 }
 
+/* Gemma 4's: the mean of a block times the root of its width, less a bias and scaled where the file says so; its RMS norm
+ * and the projection, of outputs by inputs. */
+static void mean_rows(const tn_gguf *g, const tn_tower_shape *s, const double *blocks, int n, double *rows) {
+    int width = s->width, k = s->shuffle * s->shuffle;
+    const bool standard = tn_gguf_tensor(g, "v.std_bias");
+    double *bias = standard ? tensor(g, "v.std_bias", 0, "") : NULL,
+           *scale = standard ? tensor(g, "v.std_scale", 0, "") : NULL,
+           *fc = tensor(g, "mm.input_projection.weight", 0, ""), *x = calloc((size_t)width, sizeof *x),
+           *ones = malloc((size_t)width * sizeof *ones);
+    for (int i = 0; i < n; i++) {
+        for (int c = 0; c < width; c++) {
+            x[c] = 0, ones[c] = 1;
+            for (int j = 0; j < k; j++) x[c] += blocks[(i * k + j) * width + c] / k;
+            x[c] *= sqrt(width);
+            if (standard) x[c] = (x[c] - bias[c]) * scale[c];
+        }
+        norm(ones, NULL, (double)s->eps, x, 1, width, x);
+        linear(fc, NULL, x, 1, width, s->out, rows + i * s->out);
+    }
+    free(bias), free(scale), free(fc), free(x), free(ones);
+}
+
 /* The number of each patch's window, which has as many whole blocks as go into its side. */
 static int *windows(const tn_tower_shape *s, int n, int across) {
     int *of = malloc((size_t)n * sizeof *of), side = s->window / s->patch / s->shuffle * s->shuffle;
     for (int i = 0; i < n; i++) of[i] = i / across / side * 1000 + i % across / side;
     return of;
+}
+
+static double gelu_tanh(double x) {
+    return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 
 /* x after a layer. */
@@ -269,39 +395,69 @@ static void run_layer(const tn_gguf *g, const tn_tower_shape *s, int l, int n, i
     double *q = projected(g, s, l, 0, h, n), *keys = projected(g, s, l, 1, h, n),
            *v = projected(g, s, l, 2, h, n);
     int *window = s->window && (l + 1) % s->full_every ? windows(s, n, across) : NULL;
-    if (tn_tower_any_size(s->kind)) {
+    if (tn_tower_has_axes(s->kind)) {
         turn(q, n, across, width, s->n_heads);
         turn(keys, n, across, width, s->n_heads);
     }
-    attend(q, keys, v, n, width, s->n_heads, window, h);
-    add_linear(g, l, "attn_out", h, n, width, width, x);
+    const bool gemma4 = s->kind == TN_TOWER_GEMMA4;
+    if (gemma4) {
+        ready(g, s, l, "attn_q_norm", q, n, across);
+        ready(g, s, l, "attn_k_norm", keys, n, across);
+        ready(g, s, l, NULL, v, n, across);
+    }
+    attend(q, keys, v, n, width, s->n_heads, window, !gemma4, h);
+    const bool scaled = s->kind == TN_TOWER_INTERNVL;
+    add_scaled(g, l, "attn_out", scaled ? "ls1" : gemma4 ? "attn_post_norm" : NULL, h, n, width, width, x);
     free(h), free(q), free(v), free(keys), free(window);
     h = normed(g, "v.blk.%d.%s", l, "ln2", eps, x, n, width);
     double *up = of_layer(g, l, "ffn_up", h, n, width, s->ff);
-    double *gate = s->kind == TN_TOWER_QWEN25VL ? of_layer(g, l, "ffn_gate", h, n, width, s->ff) : NULL;
-    for (int i = 0; gate && i < n * s->ff; i++) up[i] *= gate[i] / (1 + exp(-gate[i]));
-    for (int i = 0; !gate && i < n * s->ff; i++)
+    double *gate =
+        s->kind == TN_TOWER_QWEN25VL || gemma4 ? of_layer(g, l, "ffn_gate", h, n, width, s->ff) : NULL;
+    for (int i = 0; gate && i < n * s->ff; i++)
+        up[i] *= gemma4 ? gelu_tanh(gate[i]) : gate[i] / (1 + exp(-gate[i]));
+    for (int i = 0; scaled && i < n * s->ff; i++) up[i] *= 0.5 * (1 + erf(up[i] / sqrt(2)));
+    for (int i = 0; !gate && !scaled && i < n * s->ff; i++)
         up[i] = 0.5 * up[i] * (1 + tanh(sqrt(2 / acos(-1)) * (up[i] + 0.044715 * up[i] * up[i] * up[i])));
-    add_linear(g, l, "ffn_down", up, n, s->ff, width, x);
+    add_scaled(g, l, "ffn_down", scaled ? "ls2" : gemma4 ? "ffn_post_norm" : NULL, up, n, s->ff, width, x);
     free(h), free(up), free(gate);
+}
+
+/* rows = two products of blocks side by side, or of their layer norm. */
+static void project(const tn_gguf *g, const tn_tower_shape *s, const double *blocks, int n, double *rows) {
+    const bool internvl = s->kind == TN_TOWER_INTERNVL;
+    const int wide = s->width * s->shuffle * s->shuffle;
+    const char *norm = internvl ? "mm.model.mlp.0" : "mm.input_norm",
+               *fc1 = internvl                   ? "mm.model.mlp.1"
+                      : s->kind == TN_TOWER_LFM2 ? "mm.1"
+                                                 : "mm.0",
+               *fc2 = internvl ? "mm.model.mlp.3" : "mm.2";
+    double *in = internvl || tn_gguf_tensor(g, "mm.input_norm.weight")
+                     ? normed(g, norm, 0, "", 1e-5, blocks, n, wide)
+                     : NULL;
+    merge(g, fc1, fc2, 0, in ? in : blocks, n, wide, s->out, tn_tower_row_width(s), rows);
+    free(in);
 }
 
 /* rows [tn_tower_rows][tn_tower_row_width] */
 static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const uint8_t *rgb,
                   double *rows) {
     int across = z.width / s->patch, n = across * (z.height / s->patch), width = s->width, n_deep = 0,
-        wide = width * s->shuffle * s->shuffle, stride = tn_tower_row_width(s);
+        n_rows = n + (s->kind == TN_TOWER_INTERNVL), wide = width * s->shuffle * s->shuffle;
     double *x = patches(g, s, z, rgb);
     add_positions(g, s, z, x);
     for (int l = 0; l < s->n_layers; l++) {
-        run_layer(g, s, l, n, across, x);
+        run_layer(g, s, l, n_rows, across, x);
         if (tn_tower_is_deep(s, l)) deepstack(g, s, z, l, x, rows + ++n_deep * s->out);
     }
-    double *h = normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width), *blocks = beside(s, z, h);
-    if (s->kind == TN_TOWER_GEMMA3) {
+    const bool last = s->kind != TN_TOWER_INTERNVL && s->kind != TN_TOWER_GEMMA4;
+    double *h = last ? normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width) : NULL,
+           *blocks = beside(s, z, last ? h : x);
+    if (s->kind == TN_TOWER_GEMMA4) {
+        mean_rows(g, s, blocks, tn_tower_rows(s, z), rows);
+    } else if (s->kind == TN_TOWER_GEMMA3) {
         pool_rows(g, s, h, rows);
-    } else if (tn_tower_any_size(s->kind)) {
-        merge(g, "mm.0", "mm.2", 0, blocks, tn_tower_rows(s, z), wide, s->out, stride, rows);
+    } else if (s->kind != TN_TOWER_IDEFICS3) {
+        project(g, s, blocks, tn_tower_rows(s, z), rows);
     } else {
         double *fc = tensor(g, "mm.model.fc.weight", 0, "");
         linear(fc, NULL, blocks, tn_tower_rows(s, z), wide, s->out, rows);
@@ -318,7 +474,7 @@ static void write_tower(char path[FIXTURE_PATH], const char *name, tn_dtype d) {
     must(tn_synth_tower(&ctx, name, path, 7, d, &err), &err);
 }
 
-/* A tile; of the family without tiles, pictures of sizes that are no multiples of the table. */
+/* A tile; of families without tiles of one size, pictures of sizes that are no multiples of the table, smaller and larger. */
 static tn_tower_size size_of(const tn_tower_shape *s, int i) {
     int block = s->patch * s->shuffle;
     tn_tower_size sizes[] = {{5 * block, 3 * block}, {block, 4 * block}, {9 * block, 5 * block}};
@@ -394,9 +550,10 @@ static double off(const char *name, tn_dtype d, tn_tower_scheme scheme, bool out
 static void as_in_double_precision(void **state) {
     (void)state;
     static const tn_dtype types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0};
-    static const char *const names[] = {"tiny-smolvlm-mmproj", "tiny-idefics3-mmproj",
-                                        "tiny-gemma3-mmproj",  "tiny-qwen3vl-mmproj",
-                                        "tiny-qwen35-mmproj",  "tiny-qwen25vl-mmproj"};
+    static const char *const names[] = {
+        "tiny-smolvlm-mmproj",  "tiny-idefics3-mmproj", "tiny-gemma3-mmproj", "tiny-qwen3vl-mmproj",
+        "tiny-qwen35-mmproj",   "tiny-qwen25vl-mmproj", "tiny-lfm2vl-mmproj", "tiny-lfm2.5vl-mmproj",
+        "tiny-internvl-mmproj", "tiny-interns1-mmproj", "tiny-gemma4-mmproj", "tiny-gemma4-31b-mmproj"};
     enum { N = sizeof names / sizeof *names };
     for (int i = 0; i < N; i++)
         for (int j = 0; j < 4; j++) {
@@ -409,7 +566,7 @@ static void as_in_double_precision(void **state) {
         double plain = off(names[i], TN_F32, TN_TOWER_INT8, false),
                outliers = off(names[i], TN_F32, TN_TOWER_INT8, true);
         print_message("%s in INT8: %.1e; where channels stand out %.1e\n", names[i], plain, outliers);
-        assert_true(plain > 1e-4 && plain < 0.04 && outliers < 0.08);
+        assert_true(plain > 1e-4 && plain < 0.05 && outliers < 0.08);
     }
 }
 
@@ -451,6 +608,12 @@ static void same_bits_whatever_the_threads(void **state) {
         same_bits("tiny-qwen3vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-qwen35-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-qwen25vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-lfm2vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-lfm2.5vl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-internvl-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-interns1-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-gemma4-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-gemma4-31b-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
     }
 }
 
@@ -525,6 +688,56 @@ static const fault wrong_qwen[] = {
     {"clip.has_vision_encoder", 0, "", 0, TERN_OK, NULL},
 };
 
+/* Of LFM2-VL's. */
+static const fault wrong_lfm2[] = {
+    {"mm.input_norm.weigh", 0, "X", 1, TERN_E_UNSUPPORTED, "mm.input_norm.weighX is not known"},
+    {"mm.input_norm.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.input_norm.bias"},
+    {"mm.1.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.1.weight"},
+    {"mm.2.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.2.bias"},
+    {"clip.vision.projector.scale_facto", 0, "X", 1, TERN_E_UNSUPPORTED, "scale_factoX is not known"},
+    {"clip.vision.projector.scale_factor", 4, "\x03", 1, TERN_E_FORMAT, "mm.input_norm.weight has 128"},
+    {"clip.vision.projector.scale_factor", 4, "\x41", 1, TERN_E_FORMAT, "want 1 to 64"},
+    {"clip.vision.image_size", 4, "\x18", 1, TERN_E_FORMAT, "v.position_embd.weight has 25 x 32"},
+    {"lfm2", 0, "", 0, TERN_OK, NULL},
+};
+
+/* Of InternVL's. */
+static const fault wrong_internvl[] = {
+    {"v.class_emb", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.class_embd"},
+    {"v.class_embd", 4, "\1\0\0\0\0\0\0\0\x20", 9, TERN_E_FORMAT, "v.class_embd has 1 x 32"}, /* turned */
+    {"v.blk.1.ls1.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.1.ls1.weight"},
+    {"v.blk.0.ls2.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.0.ls2.weight"},
+    {"v.blk.0.ln1.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.0.ln1.bias"}, /* of 6B: RMS norms */
+    {"mm.model.mlp.0.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.model.mlp.0.weight"},
+    {"mm.model.mlp.1.bia", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor mm.model.mlp.1.bias"},
+    {"clip.vision.image_size", 4, "\x20", 1, TERN_E_FORMAT, "v.position_embd.weight has 1 x 37"},
+    {"clip.vision.image_size", 4, "\x19", 1, TERN_OK, NULL}, /* a rest that no patch has */
+    {"clip.vision.projector.scale_factor", 4, "\4", 1, TERN_E_FORMAT, "do not go together"},
+    {"clip.use_gelu", 4, "\0", 1, TERN_E_UNSUPPORTED, "is the quick form of GELU, and GELU is what is known"},
+    {"clip.vision.projection_dim", 4, "\x41", 1, TERN_E_INVALID,
+     "its rows have 65 values and the model's have 64"},
+};
+
+/* Of Gemma 4's, with an encoder of sound in the file. */
+static const fault wrong_gemma4[] = {
+    {"clip.audio.block_coun", 0, "X", 1, TERN_OK, NULL}, /* of the encoder of sound */
+    {"clip.vision.block_coun", 0, "X", 1, TERN_E_UNSUPPORTED, "clip.vision.block_counX is not known"},
+    {"mm.a.fc.bia", 0, "X", 1, TERN_OK, NULL},
+    {"a.blk.0.norm.weigh", 0, "X", 1, TERN_OK, NULL},
+    {"mm.a.fc.bias", 4, "", 0, TERN_OK, NULL},
+    {"mm.a", 0, "x", 1, TERN_E_UNSUPPORTED, "is not known, and the tower would be another without it"},
+    {"v.blk.0.attn_q.input_ma", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.0.attn_q.input_max"},
+    {"v.blk.1.ffn_down.output_mi", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.1.ffn_down.output_min"},
+    {"v.blk.0.attn_v.input_mi", 0, "X", 1, TERN_E_UNSUPPORTED, "attn_v.input_m"},
+    {"v.blk.0.attn_q_norm.weigh", 0, "X", 1, TERN_E_FORMAT, "lacks the tensor v.blk.0.attn_q_norm.weight"},
+    {"v.blk.1.ffn_post_norm.weigh", 0, "X", 1, TERN_E_FORMAT,
+     "lacks the tensor v.blk.1.ffn_post_norm.weight"},
+    {"v.position_embd.weight", 12, "\2\0\0\0\0\0\0\0\x84\3", 10, TERN_E_FORMAT,
+     "v.position_embd.weight has 900 x 2"},
+    {"clip.vision.patch_size", 4, "\5", 1, TERN_E_FORMAT, "v.patch_embd.weight has"},
+    {"clip.has_vision_encoder", 4, "\0", 1, TERN_E_UNSUPPORTED, "has no encoder of pictures"},
+};
+
 static void is_refused(const char *tower, const fault *faults, size_t n_faults) {
     char path[FIXTURE_PATH], *bytes;
     size_t n;
@@ -550,6 +763,9 @@ static void wrong_files_are_refused_by_name(void **state) {
     tern_error err;
     is_refused("tiny-qwen25vl-mmproj", wrong_windows, sizeof wrong_windows / sizeof *wrong_windows);
     is_refused("tiny-qwen3vl-mmproj", wrong_qwen, sizeof wrong_qwen / sizeof *wrong_qwen);
+    is_refused("tiny-lfm2vl-mmproj", wrong_lfm2, sizeof wrong_lfm2 / sizeof *wrong_lfm2);
+    is_refused("tiny-internvl-mmproj", wrong_internvl, sizeof wrong_internvl / sizeof *wrong_internvl);
+    is_refused("tiny-gemma4-mmproj", wrong_gemma4, sizeof wrong_gemma4 / sizeof *wrong_gemma4);
     is_refused("tiny-smolvlm-mmproj", wrong, sizeof wrong / sizeof *wrong);
     write_tower(path, "tiny-smolvlm-mmproj", TN_F32);
     /* a value that is none; and every end of the file */
@@ -564,6 +780,41 @@ static void wrong_files_are_refused_by_name(void **state) {
     free(bytes);
 }
 
+/* Limits may be infinite, and then are none; a picture has no more patches of a side than the tables have places. */
+static void limits_and_places(void **state) {
+    (void)state;
+    char path[FIXTURE_PATH], *bytes;
+    size_t n_bytes;
+    tern_error err;
+    tn_tower *t;
+    tn_gguf *g;
+    write_tower(path, "tiny-gemma4-mmproj", TN_F32);
+    must(tn_file_slurp(path, 1 << 24, &bytes, &n_bytes, &err), &err);
+    must(tn_gguf_open_memory(&ctx, bytes, n_bytes, "memory", &g, &err), &err);
+    float *most = (float *)tn_gguf_tensor(g, "v.blk.0.attn_q.output_max")->data; /* the test's own bytes */
+    *most = INFINITY;
+    must(tn_tower_open_memory(&ctx, pool, bytes, n_bytes, 64, TN_TOWER_FLOAT, &t, &err), &err);
+    const tn_tower_shape *s = tn_tower_shape_of(t);
+    tn_tower_size z = {2 * 12, 12};
+    uint8_t *rgb = pixels(z, 1);
+    float rows[2][64];
+    double want[2][64];
+    must(tn_tower_encode(t, &kern, pool, rgb, z, NULL, &rows[0][0], &err), &err);
+    model(g, s, z, rgb, &want[0][0]);
+    for (int i = 0; i < 64; i++) assert_true(fabs(want[1][i] - (double)rows[1][i]) < 1e-4);
+    free(rgb);
+    z = (tn_tower_size){304 * 12, 12}; /* 912 patches, of 900 places */
+    rgb = pixels(z, 1);
+    assert_int_equal(tn_tower_encode(t, &kern, pool, rgb, z, NULL, &rows[0][0], &err), TERN_E_LIMIT);
+    assert_non_null(strstr(err.message, "places for 900 patches"));
+    tn_tower_close(&t);
+    *most = NAN;
+    assert_int_equal(tn_tower_open_memory(&ctx, pool, bytes, n_bytes, 64, TN_TOWER_FLOAT, &t, &err),
+                     TERN_E_FORMAT);
+    tn_gguf_close(&g);
+    free(rgb), free(bytes);
+}
+
 int main(void) {
     tern_error err;
     tn_ctx_init(&ctx, NULL);
@@ -573,6 +824,7 @@ int main(void) {
         cmocka_unit_test(as_in_double_precision),
         cmocka_unit_test(same_bits_whatever_the_threads),
         cmocka_unit_test(wrong_files_are_refused_by_name),
+        cmocka_unit_test(limits_and_places),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     tn_pool_close(&pool);
