@@ -16,6 +16,12 @@ void tn_book_add(tn_book *b, tn_claim_kind kind, const char *where, const char *
                  double paper, double simulated, const char *note);
 const tn_sim_model *tn_book_model(const char *name); /* which must be there */
 
+tern_status tn_book_run(tn_book *b, const tn_sim_request *r, tn_sim_result *o, tern_error *err);
+
+tern_status tn_reproduce_llm_npu(tn_book *b, tern_error *err);
+tern_status tn_reproduce_edgeflow(tn_book *b, tern_error *err);
+tern_status tn_reproduce_shadowattn(tn_book *b, tern_error *err);
+tern_status tn_reproduce_sd_npu(tn_book *b, tern_error *err);
 /* Public figures of phones whose NPU computes everything (lab/phones.c). */
 tern_status tn_reproduce_phones(tn_book *b, tern_error *err);
 
