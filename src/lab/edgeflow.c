@@ -8,35 +8,37 @@
 enum {
     N_SETS = 5,
     N_EF_MODELS = 4,
-    EF_STEAL = 5,
-    EF_CHUNK = 64, /* not printed; 32 needs more NPU time than was measured, and with 128 the queue never
-                      holds more than EF_STEAL products */
 };
 static const int32_t set_tokens[N_SETS] = {78, 138, 210, 471, 985}; /* table 3, middle of each range */
 static const char *const ef_models[N_EF_MODELS] = {"llama3-8b", "mistral-7b", "phi3-3.8b", "qwen1.5-1.8b"};
+
+/* Returns the threshold of stealing: how much longer the CPU takes for a product, rounded up (4.3). */
+static int32_t threshold_of(const tn_book *b) { return (int32_t)ceil(b->socs[TN_SOC_ELITE].cpu_slower); }
 
 /* Returns the baseline with materialised, overlapped graphs: only attention on the CPU, static order. */
 static tn_sim_request ef_baseline(const tn_book *b, const char *name, int32_t n_tokens) {
     return (tn_sim_request){.soc = &b->socs[TN_SOC_ELITE],
                             .model = tn_book_model(name),
                             .n_tokens = n_tokens,
-                            .n_chunk = EF_CHUNK,
+                            .n_chunk = b->chunk,
                             .policy = tn_policy_defaults(TN_POLICY_PLAN),
                             .stage_major = true,
                             .float_on_npu = true,
-                            .load = TN_SIM_LAYERS};
+                            .load = TN_SIM_LAYERS,
+                            .no_exposure = true};
 }
 
 static tn_sim_request ef_full(const tn_book *b, const char *name, int32_t n_tokens, double bits) {
-    tn_sim_request r = {.soc = &b->socs[TN_SOC_ELITE],
+    tn_sim_request r = {.soc = &b->smooth,
                         .model = tn_book_model(name),
                         .n_tokens = n_tokens,
-                        .n_chunk = EF_CHUNK,
+                        .n_chunk = b->chunk,
                         .policy = tn_policy_defaults(TN_POLICY_SYNERGY),
                         .load = TN_SIM_STREAM,
                         .operators = true,
+                        .no_exposure = true,
                         .bits = bits};
-    r.policy.steal_above = EF_STEAL;
+    r.policy.steal_above = threshold_of(b);
     return r;
 }
 
@@ -44,6 +46,27 @@ static tn_sim_request ef_full(const tn_book *b, const char *name, int32_t n_toke
     (0.88 * 8 + 0.12 * 4) /* section 5.3: 88 % of 5-bit weights are padded to 8 bits, the others to 4 */
 
 static double mixed_bits(double bits) { return bits < 6 ? MIXED_BITS : 8; }
+
+/* The chunk's length is not printed. llm.npu's, on which EdgeFlow's baseline is built, is profiled among 32 to 1024
+ * (llm.npu 3.2): here it is the one with which the baseline's warm prefill takes least over the lengths of table 3,
+ * by geometric mean. No result of EdgeFlow is looked at. */
+static tern_status choose_chunk(tn_book *b, tern_error *err) {
+    double least = INFINITY;
+    int32_t best = 32;
+    for (int32_t chunk = 32; chunk <= 1024; chunk *= 2) {
+        double sum = 0;
+        for (int d = 0; d < N_SETS; d++) {
+            tn_sim_request r = ef_baseline(b, ef_models[0], set_tokens[d]);
+            tn_sim_result o;
+            r.n_chunk = chunk, r.load = TN_SIM_WARM;
+            TN_TRY(tn_book_run(b, &r, &o, err));
+            sum += log(o.ttft_ms);
+        }
+        if (sum < least) least = sum, best = chunk;
+    }
+    b->chunk = best;
+    return TERN_OK;
+}
 
 static tern_status ef_cold(tn_book *b, tern_error *err) {
     tn_sim_request r = ef_baseline(b, "llama3-8b", 128);
@@ -111,18 +134,23 @@ static tern_status ef_ttft(tn_book *b, tern_error *err) {
     static const char *const what[] = {"TTFT against llm.npu+, 4 bits", "TTFT against llm.npu+, 5 bits",
                                        "TTFT against llm.npu+, 7 bits"};
     static const double bits[] = {4, 5, 7}, paper[] = {1.63, 1.55, 1.47};
-    double gain_long[3] = {0, 0, 0};
+    double gain_long[3] = {0, 0, 0}, before[N_EF_MODELS][N_SETS];
+    for (int m = 0; m < N_EF_MODELS; m++)
+        for (int d = 0; d < N_SETS; d++) {
+            tn_sim_request theirs = ef_baseline(b, ef_models[m], set_tokens[d]);
+            tn_sim_result t;
+            TN_TRY(tn_book_run(b, &theirs, &t, err));
+            before[m][d] = t.ttft_ms;
+        }
     for (int k = 0; k < 3; k++) {
         double gain = 0;
         for (int m = 0; m < N_EF_MODELS; m++)
             for (int d = 0; d < N_SETS; d++) {
-                tn_sim_request theirs = ef_baseline(b, ef_models[m], set_tokens[d]),
-                               ours = ef_full(b, ef_models[m], set_tokens[d], bits[k]);
-                tn_sim_result t, o;
-                TN_TRY(tn_book_run(b, &theirs, &t, err));
+                tn_sim_request ours = ef_full(b, ef_models[m], set_tokens[d], bits[k]);
+                tn_sim_result o;
                 TN_TRY(tn_book_run(b, &ours, &o, err));
-                gain += t.ttft_ms / o.ttft_ms / (N_EF_MODELS * N_SETS);
-                if (d >= 3) gain_long[k] += t.ttft_ms / o.ttft_ms / (N_EF_MODELS * 2);
+                gain += before[m][d] / o.ttft_ms / (N_EF_MODELS * N_SETS);
+                if (d >= 3) gain_long[k] += before[m][d] / o.ttft_ms / (N_EF_MODELS * 2);
             }
         tn_book_add(b, k == 1 ? TN_CLAIM_INPUT : TN_CLAIM_PREDICTED, k == 1 ? "abstract" : "5.2", what[k],
                     "x", paper[k], gain,
@@ -145,7 +173,7 @@ static tern_status ef_ablation(tn_book *b, tern_error *err) {
             tn_sim_request r = ef_baseline(b, names[m], set_tokens[d]),
                            full = ef_full(b, names[m], set_tokens[d], 5);
             tn_sim_result int8, mix, packed, all;
-            r.load = TN_SIM_STREAM;
+            r.load = TN_SIM_STREAM, r.soc = &b->smooth;
             TN_TRY(tn_book_run(b, &r, &int8, err));
             r.bits = MIXED_BITS;
             TN_TRY(tn_book_run(b, &r, &mix, err));
@@ -170,6 +198,11 @@ static tern_status ef_ablation(tn_book *b, tern_error *err) {
     return TERN_OK;
 }
 
+#define FEW_CHUNKS                                                                                           \
+    "512 tokens, mean of two models; off because the chunk by profiling, 128, makes four chunks: a short "   \
+    "queue "                                                                                                 \
+    "to reorder and to steal from"
+
 /* Section 5.4.3 has place, priority, steal over a warm prefill of 512 tokens. */
 static tern_status ef_pipeline(tn_book *b, tern_error *err) {
     static const char *const names[] = {"llama3-8b", "phi3-3.8b"};
@@ -178,13 +211,13 @@ static tern_status ef_pipeline(tn_book *b, tern_error *err) {
     for (int m = 0; m < 2; m++) {
         tn_sim_request r = ef_baseline(b, names[m], 512);
         tn_sim_result o[4];
-        r.load = TN_SIM_WARM;
+        r.load = TN_SIM_WARM, r.soc = &b->smooth;
         TN_TRY(tn_book_run(b, &r, &o[0], err));
         r.float_on_npu = false, r.operators = true;
         TN_TRY(tn_book_run(b, &r, &o[1], err));
         r.stage_major = false, r.policy = tn_policy_defaults(TN_POLICY_SYNERGY), r.policy.steal_above = -1;
         TN_TRY(tn_book_run(b, &r, &o[2], err));
-        r.policy.steal_above = EF_STEAL;
+        r.policy.steal_above = threshold_of(b);
         TN_TRY(tn_book_run(b, &r, &o[3], err));
         npu_cut += 50 * (1 - (double)o[1].work_ns[TN_LANE_NPU] / (double)o[0].work_ns[TN_LANE_NPU]);
         for (int k = 0; k < 3; k++) cut[k] += 50 * (1 - o[k + 1].ttft_ms / o[k].ttft_ms);
@@ -200,22 +233,16 @@ static tern_status ef_pipeline(tn_book *b, tern_error *err) {
                 "gives the rate of attention");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.4.3", "placing saves", "%", 4.2, cut[0],
                 "512 tokens, mean of two models");
-    tn_book_add(
-        b, TN_CLAIM_PREDICTED, "5.4.3", "priority saves", "%", 5.2, cut[1],
-        "512 tokens, mean of two models; too much because the static order before it is a stage of all "
-        "chunks, not printed");
-    tn_book_add(
-        b, TN_CLAIM_PREDICTED, "5.4.3", "stealing saves", "%", 11.3, cut[2],
-        "512 tokens, mean of two models; threshold 5; too little because priority has taken what both save "
-        "together (15.6 for 15.9)");
+    tn_book_add(b, TN_CLAIM_PREDICTED, "5.4.3", "priority saves", "%", 5.2, cut[1], FEW_CHUNKS);
+    tn_book_add(b, TN_CLAIM_PREDICTED, "5.4.3", "stealing saves", "%", 11.3, cut[2], FEW_CHUNKS);
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.4.3", "NPU bubbles less by priority", "%", 82.2, npu_bubble,
-                "512 tokens, mean of two models");
+                FEW_CHUNKS);
     tn_book_add(b, TN_CLAIM_UNCOUNTED, "5.4.3", "NPU bubbles by placing", "x", 0, placed,
                 "'almost doubles', no number; 512 tokens, mean of two models");
     tn_book_add(b, TN_CLAIM_UNCOUNTED, "5.4.3", "NPU bubbles by stealing", "x", 0, stolen,
                 "'roughly unchanged', no number; 512 tokens, mean of two models");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.4.3", "CPU bubbles less by stealing", "%", 61.6, cpu_bubble,
-                "512 tokens, mean of two models");
+                FEW_CHUNKS);
     return TERN_OK;
 }
 
@@ -228,13 +255,17 @@ static tern_status ef_resources(tn_book *b, tern_error *err) {
                 100 * (o.energy_j / o.ttft_ms / (t.energy_j / t.ttft_ms) - 1), "gives the CPU's power");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.5.2", "energy saved, mistral-7b, 512 tokens", "%", 12.9,
                 100 * (1 - o.energy_j / t.energy_j),
-                "too little because long prompts gain 1.21 here and 1.39 in the paper, at the same power");
+                "off because the powers are assumed to a factor of two, and what is saved is a difference of "
+                "two energies");
     tn_book_add(b, TN_CLAIM_DERIVED, "5.5.2", "memory, mistral-7b, 512 tokens", "GB", 6.9,
                 o.memory_bytes / 1e9, "'about'");
     return TERN_OK;
 }
 
 tern_status tn_reproduce_edgeflow(tn_book *b, tern_error *err) {
+    b->smooth = b->socs[TN_SOC_ELITE];
+    b->smooth.outliers_kept = 0;
+    TN_TRY(choose_chunk(b, err));
     TN_TRY(ef_cold(b, err));
     TN_TRY(ef_ttft(b, err));
     TN_TRY(ef_ablation(b, err));

@@ -15,15 +15,20 @@ const char *tn_paper_name(tn_paper p) {
 
 const char *const tn_claim_kind_names[TN_N_CLAIM_KINDS] = {"input", "uncounted", "derived", "predicted"};
 
-tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s, tn_claim *out, int32_t *n,
+tern_status tn_sim_reproduce(tn_paper p, const tn_inputs *in, tn_sim *s, tn_claim *out, int32_t *n,
                              tern_error *err) {
     static tern_status (*const papers[TN_N_PAPERS])(tn_book *, tern_error *) = {
         tn_reproduce_llm_npu, tn_reproduce_edgeflow, tn_reproduce_shadowattn, tn_reproduce_sd_npu,
         tn_reproduce_phones};
-    tn_book b = {.socs = socs, .s = s, .out = out};
+    tn_book b = {.in = in, .socs = in->socs, .s = s, .out = out};
     TN_TRY(papers[p](&b, err));
     *n = b.n;
     return TERN_OK;
+}
+
+void tn_inputs_defaults(tn_inputs *out) {
+    out->answer_tokens = 67.71;
+    out->npu_over_core_w = 0.266;
 }
 
 double tn_claim_error(const tn_claim *c) { return c->simulated / c->paper - 1; }

@@ -45,8 +45,17 @@ enum { TN_MAX_CLAIMS = 48 };
 enum { TN_SOC_GEN2, TN_SOC_GEN3, TN_SOC_ELITE, TN_SOC_V79, TN_N_SOCS };
 extern const char *const tn_soc_names[TN_N_SOCS];
 
+/* What the results are simulated from: the SoCs, and what is known of the papers' measurements beside them. */
+typedef struct tn_inputs {
+    tn_soc socs[TN_N_SOCS];
+    double answer_tokens;   /* of a summary in sd.npu */
+    double npu_over_core_w; /* the NPU's power over a core's in shadowAttn's kernels, both beyond idling */
+} tn_inputs;
+
+void tn_inputs_defaults(tn_inputs *out); /* but the SoCs */
+
 /* Reproduces a paper. out has room for TN_MAX_CLAIMS. */
-tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s, tn_claim *out, int32_t *n,
+tern_status tn_sim_reproduce(tn_paper p, const tn_inputs *in, tn_sim *s, tn_claim *out, int32_t *n,
                              tern_error *err);
 
 double tn_claim_error(const tn_claim *c); /* relative: 0.1 = a tenth too much */
