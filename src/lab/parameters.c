@@ -31,13 +31,13 @@ enum {
 static const tn_sim_param params[] = {
     MEASURED("launch of a product", "ms", PHONES, SOC(launch_ns), 1e-6, LLM_NPU, FOUR,
              "llm.npu table 3, six NPU INT8 times, least squares with the next"),
-    MEASURED("a weight byte of a product", "ns", PHONES, SOC(byte_ns), 1, LLM_NPU, FOUR,
+    MEASURED("a weight byte of a product", "ns", PHONES, SOC(byte_ns), 1, LLM_NPU, SD_NPU,
              "llm.npu table 3, six NPU INT8 times, least squares with the last"),
     MEASURED(
         "INT8 products of the NPU", "GMAC/s", PHONES, SOC(mac_ns), -1, LLM_NPU, FOUR,
         "llm.npu 3.4: the NPU takes 315 ms for 256 tokens of Qwen1.5-1.8B; 8 Gen 2 and 8 Elite as 8 Gen 3"),
     MEASURED(
-        "CPU over NPU, a product", "x", PHONES, SOC(cpu_slower), 1, LLM_NPU, FOUR,
+        "CPU over NPU, a product", "x", PHONES, SOC(cpu_slower), 1, LLM_NPU, LLM_NPU | EDGEFLOW,
         "llm.npu table 3, geometric mean of six; rounded up it is EdgeFlow's threshold of stealing (4.3)"),
     MEASURED("GPU over NPU, a product", "x", PHONES, SOC(gpu_slower), 1, LLM_NPU, LLM_NPU,
              "llm.npu table 3, geometric mean of six"),
@@ -49,7 +49,7 @@ static const tn_sim_param params[] = {
              "shadowAttn figure 4a at 20 %: 34.3 % saved, 66.7 % of the rest is estimation"),
     MEASURED("float estimate over attention", "x", PHONES, SOC(estimate_float), 1, SHADOWATTN, SHADOWATTN,
              "shadowAttn figure 4a at 20 %: 34.3 % saved, 66.7 % of the rest is estimation"),
-    MEASURED("float operators, NPU over CPU", "x", PHONES, SOC(float_slower), 1, EDGEFLOW, EDGEFLOW | SD_NPU,
+    MEASURED("float operators, NPU over CPU", "x", PHONES, SOC(float_slower), 1, EDGEFLOW, EDGEFLOW,
              "EdgeFlow 3.2, figure 5b: 2.1 on average of three operators"),
     MEASURED("reading", "GB/s", PHONES, SOC(flash_byte_ns), -1, EDGEFLOW, EDGEFLOW | SD_NPU,
              "EdgeFlow 3.2, figure 4: Llama3 8B in 3.03 and 1.60 s; exchanging a graph takes this too"),
@@ -68,7 +68,7 @@ static const tn_sim_param params[] = {
      PHONES, SOC(sync_ns), 1, LLM_NPU, FOUR, 4.8, 0.3, 30},
     {"attention on the CPU", "GMAC/s", "fitted to EdgeFlow 4.3: the CPU is idle for 65 %",
      "half of the CPU's INT8 products in llm.npu's table 3, which take 64 GMAC/s and more",
-     TN_SIM_PARAM_FITTED, PHONES, SOC(attn_mac_ns), -1, EDGEFLOW, LLM_NPU | EDGEFLOW | SD_NPU, 60, 20, 1000},
+     TN_SIM_PARAM_FITTED, PHONES, SOC(attn_mac_ns), -1, EDGEFLOW, FOUR, 60, 20, 1000},
     {"a float value on the CPU", "ns",
      "fitted to llm.npu 3.4: the NPU takes about twice the CPU's time, 157.5 ms, of which attention is a "
      "part",
@@ -78,7 +78,7 @@ static const tn_sim_param params[] = {
      TN_SIM_PARAM_ASSUMED, PHONES, SOC(outlier_channels), 1, 0, FOUR, 10, 5, 15},
     {"set-up of graphs", "s/GB", "fitted to EdgeFlow's abstract: 1.55 times as fast as llm.npu+",
      "loading as below, less half of what is beyond reading", TN_SIM_PARAM_FITTED, PHONES, SOC(setup_byte_ns),
-     1, EDGEFLOW, LLM_NPU | EDGEFLOW, 0.53, 0.05, 2},
+     1, EDGEFLOW, EDGEFLOW, 0.53, 0.05, 2},
     {"loading of graphs", "s/GB", "fitted to EdgeFlow 3.1: 10.5 s of cold start with finished graphs",
      "0.887 s of Llama 3.2 1B and 3.411 of 3B, w4a16 (ExecuTorch #7175, #5751): 1.49 with set-up",
      TN_SIM_PARAM_FITTED, PHONES, SOC(graph_byte_ns), 1, EDGEFLOW, EDGEFLOW, 0.96, 0.43, 2},
@@ -104,11 +104,11 @@ static const tn_sim_param params[] = {
      "ArxivSum's answers in shadowAttn", TN_SIM_PARAM_FITTED, 0, INPUT(answer_tokens), 1, SD_NPU, SD_NPU, 50,
      16, 400},
     {"power of the CPU", "W", "fitted to EdgeFlow 5.5.2: 17.6 % more power than llm.npu+", "the NPU's",
-     TN_SIM_PARAM_FITTED, PHONES, SOC(cpu_w), 1, EDGEFLOW, EDGEFLOW | SD_NPU, 2, 0.5, 10},
+     TN_SIM_PARAM_FITTED, PHONES, SOC(cpu_w), 1, EDGEFLOW, EDGEFLOW, 2, 0.5, 10},
     {"power of the NPU", "W", "scale from sd.npu 5.2: 53.85 J a request, to a factor of two", "the same",
-     TN_SIM_PARAM_ASSUMED, PHONES, SOC(npu_w), 1, 0, EDGEFLOW | SD_NPU, 2, 0.5, 6},
+     TN_SIM_PARAM_ASSUMED, PHONES, SOC(npu_w), 1, 0, EDGEFLOW, 2, 0.5, 6},
     {"power when idle", "W", "scale from sd.npu 5.2: 53.85 J a request, to a factor of two", "the same",
-     TN_SIM_PARAM_ASSUMED, PHONES, SOC(idle_w), 1, 0, EDGEFLOW | SD_NPU, 1.5, 0.3, 4},
+     TN_SIM_PARAM_ASSUMED, PHONES, SOC(idle_w), 1, 0, EDGEFLOW, 1.5, 0.3, 4},
     {"power of the flash", "W", "a third of when idle", "the same", TN_SIM_PARAM_ASSUMED, PHONES,
      SOC(flash_w), 1, 0, EDGEFLOW, 0.5, 0.1, 2},
 
@@ -182,46 +182,29 @@ static double total(const fit *f, const double error[TN_PAPER_HEXAGON]) {
     return sum;
 }
 
-/* Multiplies a parameter by a factor and another, if any, by its inverse; keeps that where it makes the total less. */
-static tern_status try_move(fit *f, const tn_sim_param *p, const tn_sim_param *against, double factor,
-                            bool *better, tern_error *err) {
-    double was = tn_sim_param_get(p, f->in), was_against = against ? tn_sim_param_get(against, f->in) : 1;
-    double before = total(f, f->error), error[TN_PAPER_HEXAGON];
-    unsigned moved = p->papers | (against ? against->papers : 0);
+/* Multiplies a parameter by a factor; keeps that where it makes the total less. */
+static tern_status try_move(fit *f, const tn_sim_param *p, double factor, bool *better, tern_error *err) {
+    double was = tn_sim_param_get(p, f->in), before = total(f, f->error), error[TN_PAPER_HEXAGON];
     *better = false;
     if (was * factor > p->most || was * factor < p->least) return TERN_OK;
-    if (against && (was_against / factor > against->most || was_against / factor < against->least))
-        return TERN_OK;
     memcpy(error, f->error, sizeof error);
     tn_sim_param_set(p, f->in, was * factor);
-    if (against) tn_sim_param_set(against, f->in, was_against / factor);
     for (int k = 0; k < TN_PAPER_HEXAGON; k++)
-        if (f->counted & moved & 1u << k) TN_TRY(paper_error(f, (tn_paper)k, &error[k], err));
+        if (f->counted & p->papers & 1u << k) TN_TRY(paper_error(f, (tn_paper)k, &error[k], err));
     *better = total(f, error) < before - 1e-6;
     if (*better) memcpy(f->error, error, sizeof error);
-    else {
-        tn_sim_param_set(p, f->in, was);
-        if (against) tn_sim_param_set(against, f->in, was_against);
-    }
+    else tn_sim_param_set(p, f->in, was);
     return TERN_OK;
 }
 
-static bool moves(const fit *f, const tn_sim_param *p) {
-    return tn_sim_param_is_free(p) && p->papers & f->counted;
-}
-
-/* Moves every free parameter, up or else down, and then with the one before it in the other direction: what one takes
- * the other may give, as of attention and element-wise work. */
 static tern_status sweep(fit *f, double step, bool *any, tern_error *err) {
     *any = false;
     for (int32_t i = 0; i < N_PARAMS; i++) {
-        const tn_sim_param *last = i ? &params[i - 1] : NULL;
+        const tn_sim_param *p = &params[i];
         bool better = false;
-        if (!moves(f, &params[i])) continue;
-        TN_TRY(try_move(f, &params[i], NULL, step, &better, err));
-        if (!better) TN_TRY(try_move(f, &params[i], NULL, 1 / step, &better, err));
-        if (!better && last && moves(f, last)) TN_TRY(try_move(f, &params[i], last, step, &better, err));
-        if (!better && last && moves(f, last)) TN_TRY(try_move(f, &params[i], last, 1 / step, &better, err));
+        if (!tn_sim_param_is_free(p) || !(p->papers & f->counted)) continue;
+        TN_TRY(try_move(f, p, step, &better, err));
+        if (!better) TN_TRY(try_move(f, p, 1 / step, &better, err));
         *any |= better;
     }
     return TERN_OK;

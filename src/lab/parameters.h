@@ -51,8 +51,8 @@ typedef struct tn_fit {
  * their priors, so nothing of the paper left out is in the result but what it prints of components (measured).
  * Minimised is the mean over papers of the mean over their inputs and predictions of |log(simulated / printed)|, at
  * most log 3 each, and a hundredth of |log(value / prior)| of every parameter. Coordinate descent: every parameter in
- * turn, and every two neighbours of the table against each other, are multiplied and divided by a factor, from 2 down
- * to 1.03; n_sweeps at most. A value never leaves its range. The same twice. */
+ * turn is multiplied and divided by a factor, from 2 down to 1.03; n_sweeps at most. A value never leaves its range.
+ * The same twice. */
 tern_status tn_sim_params_fit(tn_inputs *in, tn_paper without, int32_t n_sweeps, tn_sim *s, tn_fit *out,
                               tern_error *err);
 

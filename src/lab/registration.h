@@ -8,6 +8,7 @@ typedef struct tn_registered {
     const char *source, *device, *model, *what, *unit;
     double predicted, published; /* published: 0 until it was looked up */
     bool seen;                   /* a figure of the same model on such a phone had been seen: not counted */
+    bool same;                   /* turned out to be a figure that had been compared before: not counted */
 } tn_registered;
 
 enum { TN_MAX_REGISTERED = 64 };

@@ -274,33 +274,38 @@ int tn_print_held_out(bool json) {
     return rc;
 }
 
+/* The median error of what was registered of a source, or of all (NULL). */
+static void print_registered_median(const tn_registered *r, int32_t n, const char *source) {
+    static tn_claim claims[TN_MAX_REGISTERED];
+    int32_t counted = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (!r[i].seen && !r[i].same && (!source || !strcmp(source, r[i].source)))
+            claims[counted++] =
+                (tn_claim){.kind = TN_CLAIM_PREDICTED, .paper = r[i].published, .simulated = r[i].predicted};
+    printf("%s: median error of %d predictions %.1f %%\n", source ? source : "All", counted,
+           100 * tn_claims_median_error(claims, counted, false));
+}
+
 int tn_print_registration(void) {
     static tn_registered r[TN_MAX_REGISTERED];
-    static tn_claim claims[TN_MAX_REGISTERED]; /* those that were published, for their median */
     tern_error err;
     lab l;
-    int32_t n = 0, n_looked_up = 0;
+    int32_t n = 0;
     int rc = open_lab(&l);
     if (rc != EXIT_OK) return rc;
     if (tn_registration(&l.in, &l.s, r, &n, &err) != TERN_OK) rc = cli_failed(&err);
-    for (int32_t i = 0; i < n; i++)
-        if (r[i].published > 0 && !r[i].seen)
-            claims[n_looked_up++] =
-                (tn_claim){.kind = TN_CLAIM_PREDICTED, .paper = r[i].published, .simulated = r[i].predicted};
-    bool known = n_looked_up > 0;
-    printf("| | source | device | model | | predicted |%s\n|---|---|---|---|---|---|%s\n",
-           known ? " published | error |" : "", known ? "---|---|" : "");
+    puts(
+        "| | source | device | model | | predicted | published | error |\n|---|---|---|---|---|---|---|---|");
     for (int32_t i = 0; i < n; i++) {
-        printf("| %d | %s | %s | %s | %s%s | %.4g %s |", i + 1, r[i].source, r[i].device, r[i].model,
-               r[i].what, r[i].seen ? " (not counted)" : "", r[i].predicted, r[i].unit);
-        if (known && r[i].published > 0)
-            printf(" %.4g | %+.1f %% |", r[i].published, 100 * (r[i].predicted / r[i].published - 1));
-        else if (known) printf(" not published | |");
-        puts("");
+        printf("| %d | %s | %s | %s | %s%s | %.4g %s | %.4g | %+.1f %%%s |\n", i + 1, r[i].source,
+               r[i].device, r[i].model, r[i].what, r[i].seen ? " (not counted)" : "", r[i].predicted,
+               r[i].unit, r[i].published, 100 * (r[i].predicted / r[i].published - 1),
+               r[i].same ? " (not counted)" : "");
     }
-    if (known)
-        printf("\nMedian error of %d predictions: %.1f %%.\n", n_looked_up,
-               100 * tn_claims_median_error(claims, n_looked_up, false));
+    puts("");
+    print_registered_median(r, n, NULL);
+    for (int32_t i = 0; i < n; i++)
+        if (!i || strcmp(r[i].source, r[i - 1].source)) print_registered_median(r, n, r[i].source);
     tn_sim_close(&l.s);
     return rc;
 }
