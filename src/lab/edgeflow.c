@@ -82,7 +82,7 @@ static tern_status ef_cold(tn_book *b, tern_error *err) {
         b, TN_CLAIM_INPUT, "3.1", "bubble of the overlapped cold start", "s", 7.4,
         (double)(layers.run.makespan_ns - layers.run.busy_ns[TN_LANE_NPU] - layers.run.busy_ns[TN_LANE_CPU]) /
             1e9,
-        "gives the time to compute");
+        "tells the time to compute");
     tn_book_add(b, TN_CLAIM_DERIVED, "3.1", "cold start, graphs built on the phone", "s", 51.2,
                 build.ttft_ms / 1e3, "building as llm.npu prints it for gemma-2b on 8 Gen 3");
     tn_book_add(b, TN_CLAIM_DERIVED, "3.1", "cold start, loading overlapped by layer", "s", 9.1,
@@ -154,7 +154,7 @@ static tern_status ef_ttft(tn_book *b, tern_error *err) {
             }
         tn_book_add(b, k == 1 ? TN_CLAIM_INPUT : TN_CLAIM_PREDICTED, k == 1 ? "abstract" : "5.2", what[k],
                     "x", paper[k], gain,
-                    k == 1 ? "gives the share of loading that is set-up; four models, five lengths"
+                    k == 1 ? "tells the share of loading that is set-up; four models, five lengths"
                            : "mean of four models, five lengths");
     }
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.2", "TTFT against llm.npu+, long prompts, least", "x", 1.37,
@@ -228,9 +228,9 @@ static tern_status ef_pipeline(tn_book *b, tern_error *err) {
         stolen += o[3].run.bubble[TN_LANE_NPU] / fmax(o[2].run.bubble[TN_LANE_NPU], 1e-4) / 2;
     }
     tn_book_add(b, TN_CLAIM_INPUT, "5.4.3", "NPU time saved by placing float operators on the CPU", "%", 7.7,
-                npu_cut, "gives their cost");
+                npu_cut, "tells their cost");
     tn_book_add(b, TN_CLAIM_INPUT, "4.3", "CPU idle without stealing", "%", 65, cpu_idle,
-                "gives the rate of attention");
+                "tells the rate of attention");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.4.3", "placing saves", "%", 4.2, cut[0],
                 "512 tokens, mean of two models");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.4.3", "priority saves", "%", 5.2, cut[1], FEW_CHUNKS);
@@ -252,7 +252,7 @@ static tern_status ef_resources(tn_book *b, tern_error *err) {
     TN_TRY(tn_book_run(b, &theirs, &t, err));
     TN_TRY(tn_book_run(b, &ours, &o, err));
     tn_book_add(b, TN_CLAIM_INPUT, "5.5.2", "more power than llm.npu+, mistral-7b, 512 tokens", "%", 17.6,
-                100 * (o.energy_j / o.ttft_ms / (t.energy_j / t.ttft_ms) - 1), "gives the CPU's power");
+                100 * (o.energy_j / o.ttft_ms / (t.energy_j / t.ttft_ms) - 1), "tells the CPU's power");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.5.2", "energy saved, mistral-7b, 512 tokens", "%", 12.9,
                 100 * (1 - o.energy_j / t.energy_j),
                 "off because the powers are assumed to a factor of two, and what is saved is a difference of "

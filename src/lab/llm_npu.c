@@ -36,9 +36,11 @@ static tern_status pruning(tn_book *b, const char *name, const char *const what[
         TN_TRY(prefill(b, &b->socs[TN_SOC_GEN3], name, LONG, TN_POLICY_OOE, kept[i], &o, err));
         tn_book_add(b, input ? TN_CLAIM_INPUT : TN_CLAIM_PREDICTED, "4.4", what[i], "tokens/s", paper[i],
                     o.tokens_per_second,
-                    !input ? AT_LONG
-                    : i    ? "gives what handing a graph to the NPU takes"
-                           : "gives the cost of synchronising");
+                    !input && !i ? AT_LONG
+                        "; too much because one time of merging an output stands for two models"
+                    : !input ? AT_LONG
+                    : i      ? "tells what handing values to the NPU takes"
+                             : "tells the cost of merging");
     }
     return TERN_OK;
 }

@@ -2,7 +2,8 @@
  * papers' predictions it moves; and fits of those that no paper prints.
  *
  * A measured parameter is printed by its source as the time of that component. A fitted one is not printed: its value
- * in the SoCs' files meets the rows that its source names. An assumed one is neither. When a paper is left out, the
+ * in the SoCs' files is that of a fit to the rows of all four papers at once, and its source names the rows that tell
+ * it most. An assumed one is neither. When a paper is left out, the
  * fitted and assumed ones start from what does not come from it (prior), and are fitted to the other papers' rows. */
 #ifndef TN_LAB_PARAMETERS_H
 #define TN_LAB_PARAMETERS_H

@@ -1,6 +1,7 @@
 /* lab/reproduce.h - what the papers print beside what the simulator says, from the inputs in the SoCs' files
- * alone. A result that went into a fit, or that follows from it or from a definition by arithmetic, is listed
- * as such and never counted as predicted. */
+ * alone. A result that tells a parameter, or that follows from such or from a definition by arithmetic, is listed as
+ * such and never counted as predicted. The files' parameters are fitted to inputs and predictions of all four papers;
+ * lab/parameters.h fits them without one. */
 #ifndef TN_LAB_REPRODUCE_H
 #define TN_LAB_REPRODUCE_H
 
@@ -18,7 +19,7 @@ typedef enum tn_paper {
 const char *tn_paper_name(tn_paper p); /* "llm-npu"...; NULL beyond */
 
 typedef enum tn_claim_kind {
-    TN_CLAIM_INPUT, /* the fit was made from it */
+    TN_CLAIM_INPUT, /* of a component, or what tells a parameter best */
     TN_CLAIM_UNCOUNTED, /* a definition, an assumption about somebody else's program, or not printed as a number (paper 0)
                          */
     TN_CLAIM_DERIVED, /* printed by the paper, and arithmetic on inputs or on what is predicted already: no schedule is

@@ -13,8 +13,9 @@
 #include <string.h>
 
 static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
-    static const char *const heads[] = {"Inputs of the fit", "Not counted",
-                                        "Derived from inputs (no schedule asked)", "Predicted"};
+    static const char *const heads[] = {"Inputs: they tell parameters", "Not counted",
+                                        "Derived from inputs (no schedule asked)",
+                                        "Predicted (fitted to as well)"};
     bool first = true;
     if (json)
         printf(
@@ -45,7 +46,7 @@ static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
     }
     if (json) printf("\n]}");
     else
-        printf("\n%s: median error of what is predicted: %.1f %% (with what is derived: %.1f %%)\n\n",
+        printf("\n%s: median error of what is predicted, fitted: %.1f %% (with what is derived: %.1f %%)\n\n",
                tn_paper_name(p), tn_claims_median_error(c, n, false) * 100,
                tn_claims_median_error(c, n, true) * 100);
 }
@@ -56,7 +57,8 @@ const tn_outkind tn_svg_kind = {.what = "an SVG figure", .begins = {"<svg ", "<?
 static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t n) {
     char path[1024], title[128];
     snprintf(path, sizeof path, "%s/%s.svg", dir, tn_paper_name(p));
-    snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)",
+    snprintf(title, sizeof title,
+             "%s: printed and simulated (median error of what is predicted, fitted: %.1f %%)",
              tn_paper_name(p), tn_claims_median_error(c, n, false) * 100);
     output_file f;
     if (!cli_output_open(&f, path, &tn_svg_kind)) return EXIT_FAILED;
@@ -116,10 +118,12 @@ int tn_print_reproduced(const char *word, bool json, const char *svg) {
                "\"median_error_with_derived\": %.4f}\n",
                counted, median / 100, derived, with_derived / 100);
     else if (!word && rc == EXIT_OK)
-        printf("all: median error of %d predicted results: %.1f %% (the papers' %d: %.1f %%); with %d "
-               "derived from inputs: %.1f %%\n",
-               counted, median, of_papers, tn_claims_median_error(claims, n_papers, false) * 100, derived,
-               with_derived);
+        printf(
+            "all: median error of %d predicted results, fitted: %.1f %% (the papers' %d: %.1f %%); with %d "
+            "derived from inputs: %.1f %%\n"
+            "--held-out predicts each of the four papers by a fit to the other three\n",
+            counted, median, of_papers, tn_claims_median_error(claims, n_papers, false) * 100, derived,
+            with_derived);
     tn_sim_close(&l.s);
     return rc;
 }

@@ -74,7 +74,7 @@ static tern_status sd_row(tn_book *b, const tn_sim_request *base, const sd_model
                     : k == G || (k == G_SD && !which) ? TN_CLAIM_PREDICTED
                                                       : TN_CLAIM_DERIVED,
                     "table 3", m->what[k], "ms/token", m->paper[k], o.ms_per_token,
-                    decode_fit  ? "gives the time of a decode step"
+                    decode_fit  ? "tells the time of a decode step"
                     : k == ALL  ? "4.21 tokens a step (qwen2.5-1.5b's)"
                     : k >= SD   ? from_first
                     : k == SYNC ? "+G, and what switching afterwards adds to it"
@@ -94,7 +94,7 @@ static tern_status sd_row(tn_book *b, const tn_sim_request *base, const sd_model
 }
 
 /* Table 3 is of a Redmi K60 Pro, summary. Lengths are not printed. The prompt is 1024 tokens ("1K context"),
- * and there are as many tokens as make what switching costs Qwen2.5-1.5B per token (57.41 - 47.72 ms). */
+ * the number of tokens is a parameter, told by what switching costs Qwen2.5-1.5B per token (57.41 - 47.72 ms). */
 tern_status tn_reproduce_sd_npu(tn_book *b, tern_error *err) {
     static const sd_model rows[] = {
         {"qwen2.5-1.5b",
@@ -133,7 +133,7 @@ tern_status tn_reproduce_sd_npu(tn_book *b, tern_error *err) {
     }
     r.n_gen = (int32_t)(b->in->answer_tokens + 0.5);
     tn_book_add(b, TN_CLAIM_INPUT, "table 3", "qwen2.5-1.5b, saved by +G", "ms/token", 57.41 - 47.72,
-                (exposed_ms[0] - exposed_ms[1]) / r.n_gen, "gives the number of tokens");
+                (exposed_ms[0] - exposed_ms[1]) / r.n_gen, "tells the number of tokens");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.1", "switching hidden by two blocks", "%", 100,
                 100 * (1 - exposed_ms[1] / exposed_ms[0]), "'to fully overlap'");
     TN_TRY(sd_other_figures(b, &r, err));

@@ -26,7 +26,7 @@ static tern_status sa_kernels(tn_book *b, tern_error *err) {
                 best = fmax(best, gain);
         }
     tn_book_add(b, TN_CLAIM_INPUT, "5.1", "kernel over full attention, mean", "x", 3.5, mean,
-                "four models, three lengths; gives one core's rate");
+                "four models, three lengths; tells one core's rate");
     tn_book_add(b, TN_CLAIM_PREDICTED, "5.1", "kernel over full attention, best", "x", 6.9, best, "");
     for (int i = 0; i < N_LENGTHS; i++)
         tn_book_add(b, TN_CLAIM_UNCOUNTED, "figure 10", what[i], "x", 0, by_length[i],
@@ -90,7 +90,7 @@ static tern_status sa_energy(tn_book *b, tern_error *err) {
         tn_book_add(b, m ? TN_CLAIM_PREDICTED : TN_CLAIM_INPUT, "table 8", what_ours[m], "%",
                     100 * ours[m] / full[m], 100 * (k.shadow_cpu_us + products_us * npu_share) / k.full_us,
                     m ? "1024 tokens, 8 Gen 2; the NPU's power from phonelm-0.5b"
-                      : "gives the NPU's power relative to a core's, beyond idling");
+                      : "tells the NPU's power relative to a core's, beyond idling");
     }
     return TERN_OK;
 }
