@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <string.h>
 
-const char *const tn_sim_param_kind_names[TN_N_SIM_PARAM_KINDS] = {"measured", "fitted", "assumed"};
+const char *const tn_sim_param_kind_names[TN_N_SIM_PARAM_KINDS] = {"measured", "solved", "fitted", "assumed",
+                                                                   "set"};
 
 enum {
     GEN2 = 1 << TN_SOC_GEN2,
@@ -27,6 +28,11 @@ enum {
 #define INPUT(field) offsetof(tn_inputs, field)
 #define MEASURED(name, unit, socs, at, scale, from, papers, source)                                          \
     { name, unit, source, NULL, TN_SIM_PARAM_MEASURED, socs, at, scale, from, papers, 0, 0, 0 }
+
+#define SOLVED(name, unit, socs, at, scale, from, papers, source)                                            \
+    { name, unit, source, NULL, TN_SIM_PARAM_SOLVED, socs, at, scale, from, papers, 0, 0, 0 }
+#define SET(name, unit, value, papers, source)                                                               \
+    { name, unit, source, NULL, TN_SIM_PARAM_SET, 0, 0, 1, papers, papers, value, 0, 0 }
 
 static const tn_sim_param params[] = {
     MEASURED("launch of a product", "ms", PHONES, SOC(launch_ns), 1e-6, LLM_NPU, FOUR,
@@ -112,14 +118,46 @@ static const tn_sim_param params[] = {
     {"power of the flash", "W", "a third of when idle", "the same", TN_SIM_PARAM_ASSUMED, PHONES,
      SOC(flash_w), 1, 0, EDGEFLOW, 0.5, 0.1, 2},
 
-    MEASURED("a layer, all on v79", "ms", V79, SOC(launch_ns), 4e-6, HEXAGON, HEXAGON,
-             "AI Hub, 8 Elite: two models' first tokens, with the next (four graphs of a layer)"),
-    MEASURED("products, all on v79", "GMAC/s", V79, SOC(mac_ns), -1, HEXAGON, HEXAGON,
-             "AI Hub, 8 Elite: two models' first tokens, with the last"),
-    MEASURED("a layer of a step, all on v79", "ms", V79, SOC(step_layer_ns), 1e-6, HEXAGON, HEXAGON,
-             "AI Hub, 8 Elite: two models' speeds of decoding, with the next"),
-    MEASURED("reading in a step, all on v79", "GB/s", V79, SOC(step_byte_ns), -1, HEXAGON, HEXAGON,
-             "AI Hub, 8 Elite: two models' speeds of decoding, with the last"),
+    SOLVED("a layer, all on v79", "ms", V79, SOC(launch_ns), 4e-6, HEXAGON, HEXAGON,
+           "AI Hub, 8 Elite: two models' first tokens, with the next (four graphs of a layer)"),
+    SOLVED("products, all on v79", "GMAC/s", V79, SOC(mac_ns), -1, HEXAGON, HEXAGON,
+           "AI Hub, 8 Elite: two models' first tokens, with the last"),
+    SOLVED("a layer of a step, all on v79", "ms", V79, SOC(step_layer_ns), 1e-6, HEXAGON, HEXAGON,
+           "AI Hub, 8 Elite: two models' speeds of decoding, with the next"),
+    SOLVED("reading in a step, all on v79", "GB/s", V79, SOC(step_byte_ns), -1, HEXAGON, HEXAGON,
+           "AI Hub, 8 Elite: two models' speeds of decoding, with the last"),
+    SET("8 Elite Gen 5 over 8 Elite, prompts", "x", 0.71, HEXAGON,
+        "AI Hub: Llama-3.1-8B's first token, one number for one"),
+    SET("8 Elite Gen 5 over 8 Elite, decoding", "x", 0.875, HEXAGON,
+        "AI Hub: Llama-3.1-8B, one number for one"),
+    SET("X Elite over 8 Elite, prompts", "x", 1.34, HEXAGON,
+        "AI Hub: Llama-3.1-8B's first token, one number for one"),
+    SET("X Elite over 8 Elite, decoding", "x", 1.395, HEXAGON, "AI Hub: Llama-3.1-8B, one number for one"),
+    SET("float products of recurrences, v79", "GMAC/s", 192, HEXAGON,
+        "assumed: four vector threads of 32 floats, 1.5 GHz"),
+    SET("context where nothing is static", "tokens", 64, HEXAGON,
+        "assumed: half of the 128 tokens that are decoded"),
+    SET("prompt of llm.npu's 3.4 to 4.7", "tokens", 1024, LLM_NPU,
+        "assumed: llm.npu 4.2's longest; not printed"),
+    SET("chunk but EdgeFlow's", "tokens", 256, LLM_NPU | SHADOWATTN | SD_NPU, "llm.npu 3.2, sd.npu 3"),
+    SET("products by group over by tensor", "x", 9.31, LLM_NPU, "llm.npu 2.3: 8.1 to 10.7, geometric mean"),
+    SET("what the NPU addresses", "GiB", 4, LLM_NPU, "llm.npu 4"),
+    SET("chunk of EdgeFlow", "tokens", 128, EDGEFLOW,
+        "by profiling the baseline as in llm.npu 3.2; moves with what is fitted"),
+    SET("threshold of stealing", "products", 5, EDGEFLOW,
+        "CPU over NPU, a product, rounded up (EdgeFlow 4.3)"),
+    SET("bits of the INT4/INT8 mix", "bits", 7.52, EDGEFLOW,
+        "EdgeFlow 5.3: 88 % of 5-bit weights padded to 8 bits"),
+    SET("positions kept", "%", 20, SHADOWATTN, "shadowAttn's default"),
+    SET("rows of an estimate's launch", "rows", 128, SHADOWATTN, "shadowAttn 3.4"),
+    SET("rows of a decode graph", "rows", 32, SD_NPU, "sd.npu 5.1: the least length that saturates the NPU"),
+    SET("blocks of graphs", "blocks", 2, SD_NPU, "sd.npu 5.1"),
+    SET("sub-chunks of a chunk", "x", 4, SD_NPU,
+        "assumed: a decode graph has a quarter of the rows (sd.npu 4.2)"),
+    SET("prompt of a summary", "tokens", 1024, SD_NPU, "sd.npu 3.1: 1K context"),
+    SET("tokens a step by SAM", "tokens", 3.60, SD_NPU, "sd.npu table 4, Qwen2.5-1.5B, taken for all three"),
+    SET("tokens a step by all drafters", "tokens", 4.21, SD_NPU,
+        "sd.npu table 4, Qwen2.5-1.5B, taken for all three"),
 };
 enum { N_PARAMS = sizeof params / sizeof *params };
 
@@ -130,6 +168,7 @@ static double *place(const tn_sim_param *p, tn_inputs *in, int soc) {
 }
 
 double tn_sim_param_get(const tn_sim_param *p, const tn_inputs *in) {
+    if (p->kind == TN_SIM_PARAM_SET) return p->prior;
     int soc = 0;
     while (p->socs && !(p->socs >> soc & 1)) soc++;
     double v = *place(p, (tn_inputs *)in, soc);
@@ -138,6 +177,7 @@ double tn_sim_param_get(const tn_sim_param *p, const tn_inputs *in) {
 
 void tn_sim_param_set(const tn_sim_param *p, tn_inputs *in, double value) {
     double v = p->scale > 0 ? value / p->scale : -p->scale / value;
+    assert(p->kind != TN_SIM_PARAM_SET);
     if (!p->socs) *place(p, in, 0) = v;
     for (int soc = 0; soc < TN_N_SOCS; soc++)
         if (p->socs >> soc & 1) *place(p, in, soc) = v;

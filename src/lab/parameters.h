@@ -3,8 +3,9 @@
  *
  * A measured parameter is printed by its source as the time of that component. A fitted one is not printed: its value
  * in the SoCs' files is that of a fit to the rows of all four papers at once, and its source names the rows that tell
- * it most. An assumed one is neither. When a paper is left out, the
- * fitted and assumed ones start from what does not come from it (prior), and are fitted to the other papers' rows. */
+ * it most. An assumed one is told by nothing, and fitted with them. Solved ones are the public figures' own: as many
+ * printed numbers as unknowns. Set are the measurements' circumstances and how many rows a graph has: they are in no
+ * fit. */
 #ifndef TN_LAB_PARAMETERS_H
 #define TN_LAB_PARAMETERS_H
 
@@ -12,12 +13,14 @@
 
 typedef enum tn_sim_param_kind {
     TN_SIM_PARAM_MEASURED,
+    TN_SIM_PARAM_SOLVED,
     TN_SIM_PARAM_FITTED,
     TN_SIM_PARAM_ASSUMED,
+    TN_SIM_PARAM_SET,
     TN_N_SIM_PARAM_KINDS
 } tn_sim_param_kind;
 
-extern const char *const tn_sim_param_kind_names[TN_N_SIM_PARAM_KINDS]; /* "measured", "fitted", "assumed" */
+extern const char *const tn_sim_param_kind_names[TN_N_SIM_PARAM_KINDS]; /* "measured", "solved"... */
 
 typedef struct tn_sim_param {
     const char *name, *unit, *source; /* source: paper and section; of a fitted one the rows that it meets */
@@ -28,14 +31,17 @@ typedef struct tn_sim_param {
     double scale;    /* times this it is in its unit; below 0: -scale over it */
     unsigned from;   /* bits 1 << TN_PAPER_...: papers that it was read from or fitted to; 0: neither */
     unsigned papers; /* bits 1 << TN_PAPER_...: whose predictions it moves */
-    double prior, least, most; /* of a free one, in its unit; from no paper in `from` */
+    double prior, least,
+        most; /* of a free one, in its unit; from no paper in `from`. What is set is prior alone */
 } tn_sim_param;
 
 const tn_sim_param *tn_sim_param_at(int32_t i); /* NULL beyond the last */
 double tn_sim_param_get(const tn_sim_param *p,
                         const tn_inputs *in); /* in its unit; of several SoCs the first's */
 void tn_sim_param_set(const tn_sim_param *p, tn_inputs *in, double value);
-static inline bool tn_sim_param_is_free(const tn_sim_param *p) { return p->kind != TN_SIM_PARAM_MEASURED; }
+static inline bool tn_sim_param_is_free(const tn_sim_param *p) {
+    return p->kind == TN_SIM_PARAM_FITTED || p->kind == TN_SIM_PARAM_ASSUMED;
+}
 
 enum { TN_FIT_SWEEPS = 30 }; /* enough for every fit to end by itself */
 

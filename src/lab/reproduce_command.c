@@ -141,17 +141,16 @@ static const char *papers_in(unsigned set, char *out, size_t cap) {
 }
 
 int tn_print_parameters(bool json) {
+    static const char *const heads[] = {"Measured: printed of a component", "Solved: numbers for unknowns",
+                                        "Fitted", "Assumed, and fitted", "Set: in no fit"};
     lab l;
     int rc = open_lab(&l), n_free = 0;
     if (rc != EXIT_OK) return rc;
     if (json) printf("{\"parameters\": [");
     for (int k = 0; k < TN_N_SIM_PARAM_KINDS; k++) {
         if (!json)
-            printf("%s%-34s %10s %-10s %-36s %s\n", k ? "\n" : "",
-                   k == TN_SIM_PARAM_MEASURED ? "Measured: printed of a component"
-                   : k == TN_SIM_PARAM_FITTED ? "Fitted"
-                                              : "Assumed",
-                   "value", "unit", "moves", "source");
+            printf("%s%-34s %10s %-10s %-36s %s\n", k ? "\n" : "", heads[k], "value", "unit", "moves",
+                   "source");
         for (int32_t i = 0, n = 0; tn_sim_param_at(i); i++) {
             const tn_sim_param *p = tn_sim_param_at(i);
             char moves[128], from[128];
@@ -242,15 +241,18 @@ static void print_fits_text(const tn_inputs in[N_FITS], const tn_fit fits[N_FITS
         puts("");
     }
     printf("%-34s %10s", "parameter", "begins at");
-    for (int w = 0; w < N_FITS; w++)
-        printf(" %*s%s", 2, w < TN_PAPER_HEXAGON ? "without " : "fitted to all",
-               w < TN_PAPER_HEXAGON ? tn_paper_name((tn_paper)w) : "");
+    for (int w = 0; w < N_FITS; w++) {
+        char column[32];
+        snprintf(column, sizeof column, "without %s",
+                 w < TN_PAPER_HEXAGON ? tn_paper_name((tn_paper)w) : "none");
+        printf(" %18s", column);
+    }
     puts("");
     for (int32_t i = 0; tn_sim_param_at(i); i++) {
         const tn_sim_param *p = tn_sim_param_at(i);
         if (!tn_sim_param_is_free(p)) continue;
         printf("%-34s %10.4g", p->name, p->prior);
-        for (int w = 0; w < N_FITS; w++) printf(" %17.4g", tn_sim_param_get(p, &in[w]));
+        for (int w = 0; w < N_FITS; w++) printf(" %18.4g", tn_sim_param_get(p, &in[w]));
         printf("  %s\n", p->unit);
     }
     printf("\n%-34s %10s %10s\n", "median error of what is predicted", "fitted", "held out");

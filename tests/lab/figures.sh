@@ -45,7 +45,7 @@ left = rows['qwen2.5-1.5b, +G']['simulated'] - step
 assert left >= 0 and abs(rows['qwen2.5-1.5b, +G+SD']['simulated'] - left - verify / 3.60) < 0.02
 
 p = json.load(open(tmp + '/parameters.json'))
-free = [x for x in p['parameters'] if x['kind'] != 'measured']
+free = [x for x in p['parameters'] if x['kind'] in ('fitted', 'assumed')]
 assert p['free'] == len(free) and all(x['source'] and x['moves'] for x in p['parameters'])
 named = {x['name']: x['value'] for x in p['parameters']}
 assert abs(named['a layer of a decode step'] / soc['decode']['layer_ms'] - 1) < 1e-3

@@ -32,6 +32,7 @@ static void every_parameter_has_a_source(void **state) {
         double value = tn_sim_param_get(p, &files);
         if (!*p->name || !*p->unit || !*p->source || !p->papers) fail_msg("parameter %d is not told", i);
         if (p->kind != TN_SIM_PARAM_ASSUMED && !p->from) fail_msg("%s comes from nowhere", p->name);
+        if (p->kind == TN_SIM_PARAM_SET) continue;
         tn_inputs other = files;
         tn_sim_param_set(p, &other, value * 1.5);
         assert_true(fabs(tn_sim_param_get(p, &other) / value - 1.5) < 1e-9);
@@ -54,6 +55,7 @@ static void parameters_move_what_they_say(void **state) {
     for (int32_t i = 0; tn_sim_param_at(i); i++) {
         const tn_sim_param *k = tn_sim_param_at(i);
         tn_inputs in = files;
+        if (k->kind == TN_SIM_PARAM_SET) continue;
         tn_sim_param_set(k, &in, tn_sim_param_get(k, &in) * 1.4);
         for (int p = 0; p < TN_N_PAPERS; p++) {
             bool moved = false;
