@@ -20,3 +20,7 @@ const tn_sim_model *tn_book_model(const char *name) {
     assert(m);
     return m;
 }
+
+tern_status tn_book_run(tn_book *b, const tn_sim_request *r, tn_sim_result *o, tern_error *err) {
+    return tn_sim_run(b->s, r, NULL, o, err);
+}

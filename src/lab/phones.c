@@ -114,7 +114,8 @@ static tern_status other_soc(tn_book *b, const tn_soc *soc, const hub_row *one, 
     TN_TRY(run(b, soc, one->model, ROWS, &o, err));
     double prefill = one->ms / o.ttft_ms, decode = 1e3 / one->tokens_per_s / o.step_ms;
     *out = *soc;
-    out->launch_ns *= prefill, out->mac_ns *= prefill, out->elem_ns *= prefill, out->attn_mac_ns *= prefill;
+    out->launch_ns *= prefill, out->mac_ns *= prefill, out->elem_ns *= prefill, out->attn_mac_ns *= prefill,
+        out->vector_mac_ns *= prefill;
     out->step_layer_ns *= decode, out->step_byte_ns *= decode;
     return TERN_OK;
 }
@@ -133,10 +134,9 @@ static tern_status other_runtimes(tn_book *b, const tn_soc *elite, const tn_soc 
     tn_book_add(b, TN_CLAIM_PREDICTED, "MNN", "8 Elite, qwen3-0.6b, decoding", "tokens/s", 76.16,
                 1e3 / o.step_ms, "the same");
     TN_TRY(run(b, &own5, "qwen3.5-0.8b", 1024, &o, err));
-    tn_book_add(
-        b, TN_CLAIM_PREDICTED, "llama.cpp", "8 Elite Gen 5, qwen3.5-0.8b, prompt of 1024", "tokens/s",
-        3477.30, o.tokens_per_second,
-        "all layers taken as attention's, though 18 of 24 are delta nets; llama.cpp #29199, September 2026");
+    tn_book_add(b, TN_CLAIM_PREDICTED, "llama.cpp", "8 Elite Gen 5, qwen3.5-0.8b, prompt of 1024", "tokens/s",
+                3477.30, o.tokens_per_second,
+                "18 of 24 layers are delta nets; llama.cpp #29199, September 2026");
     TN_TRY(run(b, &own5, "qwen3-4b", 512, &o, err));
     tn_book_add(b, TN_CLAIM_PREDICTED, "llama.cpp", "8 Elite Gen 5, qwen3-4b, prompt of 512", "tokens/s",
                 689.97, o.tokens_per_second,
@@ -144,11 +144,19 @@ static tern_status other_runtimes(tn_book *b, const tn_soc *elite, const tn_soc 
     return TERN_OK;
 }
 
+tern_status tn_phones_gen5(tn_book *b, tn_soc *out, tern_error *err) {
+    return other_soc(b, &b->socs[TN_SOC_V79], &v81[0], out, err);
+}
+
+tern_status tn_phones_x_elite(tn_book *b, tn_soc *out, tern_error *err) {
+    return other_soc(b, &b->socs[TN_SOC_V79], &x_elite[0], out, err);
+}
+
 tern_status tn_reproduce_phones(tn_book *b, tern_error *err) {
     const tn_soc *elite = &b->socs[TN_SOC_V79];
     tn_soc gen5, laptop;
-    TN_TRY(other_soc(b, elite, &v81[0], &gen5, err));
-    TN_TRY(other_soc(b, elite, &x_elite[0], &laptop, err));
+    TN_TRY(tn_phones_gen5(b, &gen5, err));
+    TN_TRY(tn_phones_x_elite(b, &laptop, err));
     TN_TRY(hub_rows(b, elite, v79, (int32_t)(sizeof v79 / sizeof *v79), 2, err));
     TN_TRY(hub_rows(b, &gen5, v81, (int32_t)(sizeof v81 / sizeof *v81), 1, err));
     TN_TRY(hub_rows(b, &laptop, x_elite, (int32_t)(sizeof x_elite / sizeof *x_elite), 1, err));

@@ -1,6 +1,7 @@
 /* lab/reproduce.h - what the papers print beside what the simulator says, from the inputs in the SoCs' files
- * alone. A result that went into a fit, or that follows from it or from a definition by arithmetic, is listed
- * as such and never counted as predicted. */
+ * alone. A result that tells a parameter, or that follows from such or from a definition by arithmetic, is listed as
+ * such and never counted as predicted. The files' parameters are fitted to inputs and predictions of all four papers;
+ * lab/parameters.h fits them without one. */
 #ifndef TN_LAB_REPRODUCE_H
 #define TN_LAB_REPRODUCE_H
 
@@ -18,7 +19,7 @@ typedef enum tn_paper {
 const char *tn_paper_name(tn_paper p); /* "llm-npu"...; NULL beyond */
 
 typedef enum tn_claim_kind {
-    TN_CLAIM_INPUT, /* the fit was made from it */
+    TN_CLAIM_INPUT, /* of a component, or what tells a parameter best */
     TN_CLAIM_UNCOUNTED, /* a definition, an assumption about somebody else's program, or not printed as a number (paper 0)
                          */
     TN_CLAIM_DERIVED, /* printed by the paper, and arithmetic on inputs or on what is predicted already: no schedule is
@@ -45,8 +46,17 @@ enum { TN_MAX_CLAIMS = 48 };
 enum { TN_SOC_GEN2, TN_SOC_GEN3, TN_SOC_ELITE, TN_SOC_V79, TN_N_SOCS };
 extern const char *const tn_soc_names[TN_N_SOCS];
 
+/* What the results are simulated from: the SoCs, and what is known of the papers' measurements beside them. */
+typedef struct tn_inputs {
+    tn_soc socs[TN_N_SOCS];
+    double answer_tokens;   /* of a summary in sd.npu */
+    double npu_over_core_w; /* the NPU's power over a core's in shadowAttn's kernels, both beyond idling */
+} tn_inputs;
+
+void tn_inputs_defaults(tn_inputs *out); /* but the SoCs */
+
 /* Reproduces a paper. out has room for TN_MAX_CLAIMS. */
-tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s, tn_claim *out, int32_t *n,
+tern_status tn_sim_reproduce(tn_paper p, const tn_inputs *in, tn_sim *s, tn_claim *out, int32_t *n,
                              tern_error *err);
 
 double tn_claim_error(const tn_claim *c); /* relative: 0.1 = a tenth too much */

@@ -11,6 +11,7 @@
 
 enum {
     MAX_CHUNKS = 131072 / 32,
+    VERIFY_ROWS = 32, /* of a decode graph: a draft is padded to what saturates the device (sd.npu 5.1) */
     DECODE_SHARE = 4, /* a decode graph has a quarter of the rows of a prefill graph (sd.npu 4.2) */
     EST_ROWS = 128,   /* rows of Q in a launch of the estimate (shadowAttn 3.4) */
     PLACES = 1 << 10, /* of a layer, in plans: more than it has steps */
@@ -19,25 +20,35 @@ enum {
 
 /* These are the shapes of the models' own configuration files. */
 static const tn_sim_model models[] = {
-    {"qwen1.5-1.8b", 24, 2048, 16, 16, 128, 5504, 151936},
-    {"qwen2.5-0.5b", 24, 896, 14, 2, 64, 4864, 151936},
-    {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960, 151936},
-    {"qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064},
-    {"qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936},
-    {"qwen3.5-0.8b", 24, 1024, 8, 2, 256, 3584, 248320},
-    {"qwen3-4b", 36, 2560, 32, 8, 128, 9728, 151936},
-    {"gemma-2b", 18, 2048, 8, 1, 256, 16384, 256000},
-    {"llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000},
-    {"llama3-8b", 32, 4096, 32, 8, 128, 14336, 128256},
-    {"llama3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256},
-    {"llama3.2-3b", 28, 3072, 24, 8, 128, 8192, 128256},
-    {"mistral-7b", 32, 4096, 32, 8, 128, 14336, 32000},
-    {"baichuan2-7b", 32, 4096, 32, 32, 128, 11008, 125696},
-    {"falcon3-7b", 28, 3072, 12, 4, 256, 23040, 131072},
-    {"granite3.1-8b", 40, 4096, 32, 8, 128, 12800, 49155},
-    {"phi3-3.8b", 32, 3072, 32, 32, 96, 8192, 32064},
-    {"phonelm-0.5b", 24, 1024, 16, 16, 64, 4864, 49152},
-    {"phonelm-1.5b", 19, 2560, 16, 16, 160, 6816, 49152},
+    {"qwen1.5-1.8b", 24, 2048, 16, 16, 128, 5504, 151936, .every = 0},
+    {"qwen2.5-0.5b", 24, 896, 14, 2, 64, 4864, 151936, .every = 0},
+    {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960, 151936, .every = 0},
+    {"qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, .every = 0},
+    {"qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936, .every = 0},
+    {"qwen3.5-0.8b", 24, 1024, 8, 2, 256, 3584, 248320, .every = 4, .delta_heads = 16, .delta_d = 128,
+     .conv_len = 4},
+    {"qwen3-1.7b", 28, 2048, 16, 8, 128, 6144, 151936, .every = 0},
+    {"qwen3-4b", 36, 2560, 32, 8, 128, 9728, 151936, .every = 0},
+    {"gemma2-2b", 26, 2304, 8, 4, 256, 9216, 256000, .every = 0},
+    {"gemma3-1b", 26, 1152, 4, 1, 256, 6912, 262144, .every = 0},
+    {"gemma-2b", 18, 2048, 8, 1, 256, 16384, 256000, .every = 0},
+    {"llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000, .every = 0},
+    {"llama3-8b", 32, 4096, 32, 8, 128, 14336, 128256, .every = 0},
+    {"llama3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, .every = 0},
+    {"llama3.2-3b", 28, 3072, 24, 8, 128, 8192, 128256, .every = 0},
+    {"mistral-7b", 32, 4096, 32, 8, 128, 14336, 32000, .every = 0},
+    {"baichuan2-7b", 32, 4096, 32, 32, 128, 11008, 125696, .every = 0},
+    {"falcon3-7b", 28, 3072, 12, 4, 256, 23040, 131072, .every = 0},
+    {"granite3.1-8b", 40, 4096, 32, 8, 128, 12800, 49155, .every = 0},
+    {"granite3.3-2b", 40, 2048, 32, 8, 64, 8192, 49159, .every = 0},
+    {"glm-edge-1.5b", 28, 2048, 16, 4, 128, 6144, 59264, .every = 0},
+    {"jais-6.7b", 32, 4096, 32, 32, 128, 10922, 84992, .every = 0},
+    {"smollm2-135m", 30, 576, 9, 3, 64, 1536, 49152, .every = 0},
+    {"smollm3-3b", 36, 2048, 16, 4, 128, 11008, 128256, .every = 0},
+    {"phi4-mini", 32, 3072, 24, 8, 128, 8192, 200064, .every = 0},
+    {"phi3-3.8b", 32, 3072, 32, 32, 96, 8192, 32064, .every = 0},
+    {"phonelm-0.5b", 24, 1024, 16, 16, 64, 4864, 49152, .every = 0},
+    {"phonelm-1.5b", 19, 2560, 16, 16, 160, 6816, 49152, .every = 0},
 };
 
 const tn_sim_model *tn_sim_model_at(int32_t i) {
@@ -76,20 +87,30 @@ typedef struct tn_sim_job {
     int32_t n_units, n_step_tasks;
 } job;
 
-/* Makes the program. The models here are plain gated decoders. */
+/* Makes the program. The models here are gated decoders, plain or with delta nets between layers that attend. */
 static tern_status make_program(tn_ctx *ctx, const tn_sim_model *m, tn_program *out, tern_error *err) {
-    const tn_hparams h = {.n_layers = m->n_layers,
-                          .n_embd = m->n_embd,
-                          .n_heads = m->n_heads,
-                          .n_kv_heads = m->n_kv_heads,
-                          .d_head = m->d_head,
-                          .n_rot = m->d_head,
-                          .n_ff = m->n_ff,
-                          .n_vocab = m->n_vocab,
-                          .gated = true,
-                          .embd_scale = 1,
-                          .residual_scale = 1,
-                          .logit_scale = 1};
+    tn_hparams h = {.n_layers = m->n_layers,
+                    .n_embd = m->n_embd,
+                    .n_heads = m->n_heads,
+                    .n_kv_heads = m->n_kv_heads,
+                    .d_head = m->d_head,
+                    .n_rot = m->d_head,
+                    .n_ff = m->n_ff,
+                    .n_vocab = m->n_vocab,
+                    .gated = true,
+                    .attn_gate = m->every > 0,
+                    .conv_len = m->conv_len,
+                    .embd_scale = 1,
+                    .residual_scale = 1,
+                    .logit_scale = 1};
+    if (m->every) {
+        h.delta = (tn_delta_net){.n_heads = m->delta_heads,
+                                 .n_key_heads = m->delta_heads,
+                                 .d_key = m->delta_d,
+                                 .d_value = m->delta_d};
+        for (int32_t i = 0; i < m->n_layers; i++)
+            if ((i + 1) % m->every) h.layer_kind[i] = TN_LAYER_DELTA;
+    }
     return tn_program_make(ctx, &h, out, err);
 }
 
@@ -106,15 +127,28 @@ static double layer_weights(const tn_program *p) {
     return sum;
 }
 
+static int32_t n_attending(const tn_sim_model *m) { return m->every ? m->n_layers / m->every : m->n_layers; }
+
 double tn_sim_weight_bytes(const tn_sim_model *m) {
-    double e = m->n_embd, q = (double)m->n_heads * m->d_head, kv = (double)m->n_kv_heads * m->d_head;
-    return m->n_layers * (e * (q + 2 * kv) + q * e + 3 * e * m->n_ff);
+    double e = m->n_embd, q = (double)m->n_heads * m->d_head, kv = (double)m->n_kv_heads * m->d_head,
+           d = (double)m->delta_heads *
+               m->delta_d; /* queries, keys, values, gate and the way out, two rates a head */
+    return n_attending(m) * (e * ((m->every ? 2 : 1) * q + 2 * kv) + q * e) +
+           (m->n_layers - n_attending(m)) * (5 * e * d + 2 * e * m->delta_heads) +
+           3 * m->n_layers * e * m->n_ff;
 }
 
 /* ---- times ----------------------------------------------------------------------------------------- */
 
-static double product_ns(const tn_soc *c, double weights, double rows) {
-    return c->handover_ns + c->launch_ns + fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
+/* values: of a row that go in and come out. */
+static double product_ns(const tn_soc *c, double weights, double values, double rows) {
+    return rows * values * c->handover_ns + c->launch_ns +
+           fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
+}
+
+static double site_values(const tn_program *p, int32_t site) {
+    const tn_site_ops *o = tn_program_linears(p, site);
+    return (double)o->k + o->n_total;
 }
 
 /* Tells whether the site is within the memory that the device can address. The feed-forward network's go
@@ -219,7 +253,8 @@ static void fill_measured(const job *j, const tn_step *step, tn_task *t) {
 static double product_step(const job *j, const tn_step_work *w, tn_task *t) {
     const tn_sim_request *r = j->r;
     const tn_site_ops *o = tn_program_linears(&j->program, w->site);
-    double ns = product_ns(j->c, site_weights(&j->program, w->site), r->n_chunk);
+    double ns =
+        product_ns(j->c, site_weights(&j->program, w->site), site_values(&j->program, w->site), r->n_chunk);
     if (w->alone) ns *= (double)o->n[w->alone - 1] / o->n_total; /* its share of the site's launch, too */
     t->est_us[TN_LANE_CPU] = (float)(ns * j->c->cpu_slower / 1e3);
     t->can_steal = true;
@@ -227,12 +262,18 @@ static double product_step(const job *j, const tn_step_work *w, tn_task *t) {
     return ns;
 }
 
-/* Prices a step of rows. Its ops pass over a row together, so the one with the most values counts. */
+/* Prices a step of rows. Its ops pass over a row together, so the one with the most values counts. A recurrence takes
+ * its multiplications beside that: it is no product of matrices. */
 static double rows_step(const job *j, const tn_step_work *w, tn_task *t) {
-    double most = 0;
-    for (int32_t i = 0; i < w->n_ops; i++) most = fmax(most, tn_op_cost(&w->ops[i], j->r->n_chunk, 0).values);
-    if (j->r->float_on_npu) t->lane = TN_LANE_NPU;
-    return most * j->c->elem_ns * (j->r->float_on_npu ? j->c->float_slower : 1);
+    const tn_soc *c = j->c;
+    double most = 0, recurrent = 0;
+    for (int32_t i = 0; i < w->n_ops; i++) {
+        tn_cost o = tn_op_cost(&w->ops[i], j->r->n_chunk, 0);
+        most = fmax(most, o.values);
+        if (w->ops[i].kind == TN_OP_DELTA) recurrent += o.macs;
+    }
+    if (j->r->float_on_npu || (recurrent > 0 && c->device_attention)) t->lane = TN_LANE_NPU;
+    return most * c->elem_ns * (j->r->float_on_npu ? c->float_slower : 1) + recurrent * c->vector_mac_ns;
 }
 
 static void fill(void *user, const tn_step *step, tn_task *t) {
@@ -322,16 +363,21 @@ static void make_units(job *j) {
 
 /* ---- decoding, energy, memory ---------------------------------------------------------------------- */
 
+/* A step reads every weight. One that verifies a draft also multiplies by the rows of its graph, which takes longer
+ * than a row's reading and is not hidden by it. */
 static double step_ns(const tn_sim_request *r) {
     const tn_soc *c = r->soc;
     const tn_sim_model *m = r->model;
-    double bytes = tn_sim_weight_bytes(m) * c->step_weight_bits / 8 + (double)m->n_vocab * m->n_embd +
-                   2.0 * m->n_layers * m->n_kv_heads * m->d_head * c->step_context * c->step_kv_bytes;
-    return (r->model->n_layers * c->step_layer_ns + bytes * c->step_byte_ns) *
-           (r->accepted > 1 ? c->verify_slower : 1);
+    double head = (double)m->n_vocab * m->n_embd,
+           bytes = tn_sim_weight_bytes(m) * c->step_weight_bits / 8 + head +
+                   2.0 * n_attending(m) * m->n_kv_heads * m->d_head * c->step_context * c->step_kv_bytes +
+                   8.0 * (m->n_layers - n_attending(m)) * m->delta_heads * m->delta_d * m->delta_d,
+           macs = r->accepted > 1 ? VERIFY_ROWS * (tn_sim_weight_bytes(m) + head) : 0;
+    return m->n_layers * c->step_layer_ns + bytes * c->step_byte_ns + macs * c->mac_ns;
 }
 
-/* Computes what exchanging prefill for decode graphs adds, from the start of the prefill on. */
+/* Computes what exchanging prefill for decode graphs adds, from the start of the prefill on. The runtime and its
+ * memory are there, so an exchange takes what reading the graph's weights from flash takes, unlike a cold start. */
 static tern_status switching(const job *j, double prefill_us, int32_t n_chunks, double *exposed_us,
                              tern_error *err) {
     const tn_sim_request *r = j->r;
@@ -339,16 +385,16 @@ static tern_status switching(const job *j, double prefill_us, int32_t n_chunks, 
     double chunk = 0, sub = 0;
     int32_t first, n = tn_program_layer_sites(&j->program, 0, &first);
     for (int32_t i = first; i < first + n; i++) {
-        double w = site_weights(&j->program, i);
-        chunk += product_ns(c, w, r->n_chunk);
-        sub += product_ns(c, w, (double)r->n_chunk / DECODE_SHARE) * DECODE_SHARE;
+        double w = site_weights(&j->program, i), values = site_values(&j->program, i);
+        chunk += product_ns(c, w, values, r->n_chunk);
+        sub += product_ns(c, w, values, (double)r->n_chunk / DECODE_SHARE) * DECODE_SHARE;
     }
     tn_switch_costs costs = {.n_blocks = r->switch_blocks ? r->switch_blocks : 2, .n_chunks = n_chunks};
     TN_FAIL_IF(costs.n_blocks < 1 || costs.n_blocks > TN_SWITCH_MAX_BLOCKS ||
                    costs.n_blocks > r->model->n_layers,
                err, TERN_E_INVALID, "%d blocks of graphs are out of range", costs.n_blocks);
     for (int32_t b = 0; b < costs.n_blocks; b++) {
-        costs.load_us[b] = tn_sim_weight_bytes(r->model) * c->graph_byte_ns / 1e3 / costs.n_blocks;
+        costs.load_us[b] = tn_sim_weight_bytes(r->model) * c->flash_byte_ns / 1e3 / costs.n_blocks;
         costs.g1_us[b] = prefill_us / n_chunks / costs.n_blocks;
         costs.g2_us[b] = costs.g1_us[b] + (sub - chunk) * r->model->n_layers / 1e3 / costs.n_blocks;
         if (costs.g2_us[b] < costs.g1_us[b]) costs.g2_us[b] = costs.g1_us[b];
@@ -374,7 +420,7 @@ double tn_sim_graph_bytes(const tn_sim_model *m, int32_t n_chunk) {
 static double memory_bytes_of(const tn_sim_request *r) {
     const tn_sim_model *m = r->model;
     double kv = (double)m->n_kv_heads * m->d_head, ctx = r->n_tokens + r->n_gen;
-    return tn_sim_weight_bytes(m) + (double)m->n_vocab * m->n_embd + 4 * kv * ctx * m->n_layers +
+    return tn_sim_weight_bytes(m) + (double)m->n_vocab * m->n_embd + 4 * kv * ctx * n_attending(m) +
            4.0 * r->n_chunk * layer_outputs(m);
 }
 
@@ -453,18 +499,19 @@ static tern_status run_prefill(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result
 static tern_status run_request(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result *out, tern_error *err) {
     const tn_sim_request *r = j->r;
     double warm_ms = 0;
-    if (r->load != TN_SIM_WARM) { /* how long with all in memory: the rest was waiting for the storage */
+    if (r->load != TN_SIM_WARM &&
+        !r->no_exposure) { /* how long with all in memory: the rest was waiting for the storage */
         tn_sim_request warm = *r;
         warm.load = TN_SIM_WARM;
         j->r = &warm;
         TN_TRY(run_prefill(s, j, NULL, out, err));
         warm_ms = (double)out->run.makespan_ns / 1e6;
         j->r = r;
-        make_units(j);
     }
+    make_units(j);
     TN_TRY(run_prefill(s, j, tl, out, err));
     out->ttft_ms = (double)out->run.makespan_ns / 1e6;
-    out->exposed_io_ms = r->load == TN_SIM_WARM ? 0 : out->ttft_ms - warm_ms;
+    out->exposed_io_ms = r->load == TN_SIM_WARM || r->no_exposure ? 0 : out->ttft_ms - warm_ms;
     out->tokens_per_second = r->n_tokens / (out->ttft_ms / 1e3);
     if (!r->soc) return TERN_OK;
     const tn_soc *c = r->soc;

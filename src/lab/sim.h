@@ -25,13 +25,19 @@
 typedef struct tn_sim_model {
     const char *name;
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab;
+    int32_t
+        every; /* only every so-many-th layer attends, with a gate; the others are gated delta nets; 0: all attend */
+    int32_t delta_heads, delta_d,
+        conv_len; /* of those: heads, of keys and of values, their size, the convolution */
 } tn_sim_model;
 
 typedef struct tn_soc {
     char title[64];
     const char *float_lane;            /* "CPU" or "GPU": who computes floats */
     double launch_ns, byte_ns, mac_ns; /* INT8 products on the device */
-    double handover_ns; /* what handing it a graph keeps the device waiting, beyond the products themselves */
+    double
+        handover_ns; /* per value that goes into a graph or comes out: how long it keeps the device waiting, beyond
+                           the products themselves */
     double cpu_slower,
         gpu_slower; /* the same products on the CPU and the GPU, relative: geometric means over the table */
     double attn_mac_ns, elem_ns;          /* float work on the CPU */
@@ -49,13 +55,14 @@ typedef struct tn_soc {
     double setup_byte_ns, graph_byte_ns,
         optimise_byte_ns; /* per byte of the graphs: before anything can be loaded; reading and loading one as
                              the vendor's runtime does; building and optimising */
-    double step_layer_ns, step_byte_ns,
-        verify_slower;       /* a decode step; one that verifies a draft, relative */
+    double step_layer_ns, step_byte_ns; /* a decode step; one that verifies a draft adds products at mac_ns */
     double step_weight_bits; /* of the layers' weights that a decode step reads; the output layer's have 8 */
     double
         step_context; /* positions whose keys and values it reads, however many there are; 0: not counted */
     double step_kv_bytes;  /* of one value of those */
     bool device_attention; /* attention is the device's, at the products' rate, */
+    double
+        vector_mac_ns; /* a float multiplication of a recurrence there, or with the CPU's floats: attn_mac_ns */
     double
         prefill_context; /* over a static graph's positions, however many there are; 0: over those that are there */
     double idle_w, cpu_w, npu_w, flash_w; /* the last three: more while busy */
@@ -114,7 +121,8 @@ typedef struct tn_sim_request {
     int32_t n_chunk;  /* 32 to 1024 */
     tn_policy policy;
     tn_sim_load load;
-    double bits; /* of packed weights, 1 to 8; 0 = 8 */
+    bool no_exposure; /* exposed_io_ms is not asked for: one run instead of two */
+    double bits;      /* of packed weights, 1 to 8; 0 = 8 */
     tn_sim_attention attention;
     double ratio;               /* share of the positions that sparse attention keeps; 0 = 0.2 */
     bool one_core;              /* attention has one middle core, as in shadowAttn's measurements */

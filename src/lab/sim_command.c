@@ -7,8 +7,10 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "session/session.h"
-#include "lab/this_machine.h"
+#include "lab/reproduce_command.h"
+#include "lab/soc_command.h"
 #include "lab/svg.h"
+#include "lab/this_machine.h"
 
 #include <errno.h>
 #include <math.h>
@@ -16,32 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Looks in $TERN_SHARE, in ../share/tern beside the installed program, and in ../share of a build in the
- * source tree. */
-static bool find_soc(const char *name, char *path, size_t cap) {
-    char exe[512];
-    const char *share = getenv("TERN_SHARE");
-    if (strchr(name, '/')) return snprintf(path, cap, "%s", name) < (int)cap && !access(path, R_OK);
-    if (share) return snprintf(path, cap, "%s/soc/%s.json", share, name) < (int)cap && !access(path, R_OK);
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n <= 0) return false;
-    exe[n] = 0;
-    *strrchr(exe, '/') = 0;
-    static const char *const places[] = {"../share/tern", "../share"};
-    for (int i = 0; i < 2; i++)
-        if (snprintf(path, cap, "%s/%s/soc/%s.json", exe, places[i], name) < (int)cap && !access(path, R_OK))
-            return true;
-    return false;
-}
-
-static int load_soc(const char *name, tn_soc *soc) {
-    char path[1024];
-    tern_error err;
-    if (!find_soc(name, path, sizeof path))
-        return cli_failed_text("no data file for SoC '%s'; tern sim --list names those there are", name);
-    return tn_soc_load(soc, path, &err) == TERN_OK ? EXIT_OK : cli_failed(&err);
-}
 
 /* ---- one request ----------------------------------------------------------------------------------- */
 
@@ -157,107 +133,6 @@ static tern_status sweep(const tn_sim_request *base, const char *vary, tn_sim *s
     return TERN_OK;
 }
 
-/* ---- reproduce ------------------------------------------------------------------------------------- */
-
-static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
-    static const char *const heads[] = {"Inputs of the fit", "Not counted",
-                                        "Derived from inputs (no schedule asked)", "Predicted"};
-    bool first = true;
-    if (json)
-        printf(
-            "{\"paper\": \"%s\", \"median_error\": %.4f, \"median_error_with_derived\": %.4f, \"claims\": [",
-            tn_paper_name(p), tn_claims_median_error(c, n, false), tn_claims_median_error(c, n, true));
-    else printf("== %s ==\n", tn_paper_name(p));
-    for (int k = TN_CLAIM_INPUT; k <= TN_CLAIM_PREDICTED; k++) {
-        if (!json)
-            printf("%s%-52s %-9s %10s %10s %8s\n", k ? "\n" : "", heads[k], "where", "paper", "simulated",
-                   "error");
-        for (int32_t i = 0; i < n; i++) {
-            if (c[i].kind != (tn_claim_kind)k) continue;
-            char paper[32] = "-", error[32] = "";
-            if (c[i].paper > 0)
-                snprintf(paper, sizeof paper, json ? "%.4g" : "%.2f", c[i].paper),
-                    snprintf(error, sizeof error, json ? "%.4f" : "%+.1f%%",
-                             tn_claim_error(&c[i]) * (json ? 1 : 100));
-            if (json)
-                printf("%s\n{\"kind\": \"%s\", \"what\": \"%s\", \"unit\": \"%s\", \"where\": \"%s\", "
-                       "\"paper\": %s, \"simulated\": %.4g, \"error\": %s, \"note\": \"%s\"}",
-                       first ? "" : ",", tn_claim_kind_names[k], c[i].what, c[i].unit, c[i].where,
-                       c[i].paper > 0 ? paper : "null", c[i].simulated, *error ? error : "null", c[i].note);
-            else
-                printf("%-52s %-9s %10s %10.2f %8s  %s%s%s\n", c[i].what, c[i].where, paper, c[i].simulated,
-                       error, c[i].unit, *c[i].note ? "; " : "", c[i].note);
-            first = false;
-        }
-    }
-    if (json) printf("\n]}");
-    else
-        printf("\n%s: median error of what is predicted: %.1f %% (with what is derived: %.1f %%)\n\n",
-               tn_paper_name(p), tn_claims_median_error(c, n, false) * 100,
-               tn_claims_median_error(c, n, true) * 100);
-}
-
-static const tn_outkind svg_kind = {.what = "an SVG figure", .begins = {"<svg ", "<?xml"}};
-
-/* Writes the figure DIR/PAPER.svg. */
-static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t n) {
-    char path[1024], title[128];
-    snprintf(path, sizeof path, "%s/%s.svg", dir, tn_paper_name(p));
-    snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)",
-             tn_paper_name(p), tn_claims_median_error(c, n, false) * 100);
-    output_file f;
-    if (!cli_output_open(&f, path, &svg_kind)) return EXIT_FAILED;
-    tn_svg_claims(f.stream, title, c, n);
-    return cli_output_close(&f);
-}
-
-static int reproduce(const char *word, bool json, const char *svg) {
-    tn_soc socs[TN_N_SOCS];
-    tn_claim claims[TN_N_PAPERS * TN_MAX_CLAIMS];
-    int32_t n_all = 0, n_papers = 0; /* n_papers: without the public figures */
-    int rc = EXIT_OK;
-    tern_error err;
-    for (int i = 0; i < TN_N_SOCS && rc == EXIT_OK; i++) rc = load_soc(tn_soc_names[i], &socs[i]);
-    if (rc != EXIT_OK) return rc;
-    tern_hooks hooks;
-    tn_ctx ctx;
-    tern_hooks_defaults(&hooks);
-    tn_ctx_init(&ctx, &hooks);
-    tn_sim s;
-    if (tn_sim_open(&ctx, &s, &err) != TERN_OK) return cli_failed(&err);
-    if (json) printf("{\"papers\": [");
-    for (int p = 0; p < TN_N_PAPERS && rc == EXIT_OK; p++) {
-        if (word && strcmp(word, tn_paper_name((tn_paper)p))) continue;
-        int32_t n = 0;
-        if (tn_sim_reproduce((tn_paper)p, socs, &s, claims + n_all, &n, &err) != TERN_OK)
-            rc = cli_failed(&err);
-        else if (json && n_all) printf(",\n");
-        if (rc == EXIT_OK) print_claims((tn_paper)p, claims + n_all, n, json);
-        if (rc == EXIT_OK && svg) rc = write_claims(svg, (tn_paper)p, claims + n_all, n);
-        n_all += n;
-        if (p != TN_PAPER_HEXAGON) n_papers = n_all;
-    }
-    int32_t counted = 0, of_papers = 0, derived = 0;
-    for (int32_t i = 0; i < n_all; i++) {
-        counted += claims[i].kind == TN_CLAIM_PREDICTED;
-        of_papers += i < n_papers && claims[i].kind == TN_CLAIM_PREDICTED;
-        derived += claims[i].kind == TN_CLAIM_DERIVED;
-    }
-    double median = tn_claims_median_error(claims, n_all, false) * 100,
-           with_derived = tn_claims_median_error(claims, n_all, true) * 100;
-    if (json && rc == EXIT_OK)
-        printf("], \"predicted\": %d, \"median_error\": %.4f, \"derived\": %d, "
-               "\"median_error_with_derived\": %.4f}\n",
-               counted, median / 100, derived, with_derived / 100);
-    else if (!word && rc == EXIT_OK)
-        printf("all: median error of %d predicted results: %.1f %% (the papers' %d: %.1f %%); with %d "
-               "derived from inputs: %.1f %%\n",
-               counted, median, of_papers, tn_claims_median_error(claims, n_papers, false) * 100, derived,
-               with_derived);
-    tn_sim_close(&s);
-    return rc;
-}
-
 static int write_trace(const tn_timeline *tl, const char *path) {
     tern_error err;
     tn_ctx ctx;
@@ -271,7 +146,7 @@ typedef struct sim_args {
     int32_t n_prompt, chunk, n_gen, steal;
     float bits, ratio, accepted;
     uint64_t npu_memory;
-    bool list, json, one_core;
+    bool list, json, one_core, parameters, held_out, registration;
 } sim_args;
 
 /* ---- this machine ---------------------------------------------------------------------------------- */
@@ -345,7 +220,7 @@ static int write_gantt(tn_ctx *ctx, tn_sim *s, const tn_sim_request *base, const
     }
     int rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
     output_file f;
-    if (rc == EXIT_OK && !cli_output_open(&f, path, &svg_kind)) rc = EXIT_FAILED;
+    if (rc == EXIT_OK && !cli_output_open(&f, path, &tn_svg_kind)) rc = EXIT_FAILED;
     if (rc == EXIT_OK) {
         char title[160];
         snprintf(title, sizeof title, "%s on %s, a prompt of %d tokens", base->model->name, base->soc->title,
@@ -414,8 +289,17 @@ static int other_than_requests(const command *c, const sim_args *a, const char *
             return cli_usage_error(
                 c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn, sd-npu and hexagon", words[1]);
         if (a->model || a->trace) return cli_usage_error(c, "reproduce takes neither --model nor --trace");
-        return reproduce(words[1], a->json, a->svg);
+        int tables = a->parameters + a->held_out + a->registration;
+        if (tables > 1 || (tables && (words[1] || a->svg)) || (a->registration && a->json))
+            return cli_usage_error(
+                c, "--parameters and --held-out go with --json alone, --registration with nothing");
+        return a->registration ? tn_print_registration()
+               : a->parameters ? tn_print_parameters(a->json)
+               : a->held_out   ? tn_print_held_out(a->json)
+                               : tn_print_reproduced(words[1], a->json, a->svg);
     }
+    if (a->parameters || a->held_out || a->registration)
+        return cli_usage_error(c, "--parameters, --held-out and --registration are for reproduce");
     if (words[0] && (!sweeping || words[1]))
         return cli_usage_error(c, "'%s' is not something to do; there are sweep and reproduce",
                                words[sweeping]);
@@ -505,6 +389,12 @@ int cmd_sim(int argc, char **argv) {
         {"svg", 0, "FILE", ARG_STR, &a.svg, 0, 0,
          "draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this "
          "folder"},
+        {"parameters", 0, NULL, ARG_FLAG, &a.parameters, 0, 0,
+         "reproduce: every number of the simulator, its source, what it was fitted to and what it moves"},
+        {"held-out", 0, NULL, ARG_FLAG, &a.held_out, 0, 0,
+         "reproduce: fit the numbers anew without each paper in turn, and predict that paper (minutes)"},
+        {"registration", 0, NULL, ARG_FLAG, &a.registration, 0, 0,
+         "reproduce: predictions written down before the published figures were looked up"},
         {"json", 0, NULL, ARG_FLAG, &a.json, 0, 0, "print JSON"},
         {"list", 0, NULL, ARG_FLAG, &a.list, 0, 0, "list the SoCs and the models, and stop"},
         {0},
@@ -525,7 +415,7 @@ int cmd_sim(int argc, char **argv) {
     if (rc < 0) rc = request_of(&c, &a, sweeping, &r);
     if (rc >= 0) return rc;
     tn_soc soc;
-    rc = load_soc(a.soc_name, &soc);
+    rc = tn_load_soc_named(a.soc_name, &soc);
     if (rc != EXIT_OK) return rc;
     if (a.float_lane && !strcmp(a.float_lane, "gpu")) soc = tn_soc_with_gpu(&soc);
     r.soc = &soc;

@@ -12,14 +12,14 @@ enum { MAX_ROWS = 64, MAX_COLUMNS = 10 };
 
 /* This is the file as it is written, before anything is fitted. */
 typedef struct raw {
-    double tokens, layers, embd, heads, kv_heads, d_head, ff, npu_ms, handover_ms; /* npu_anchor */
+    double tokens, layers, embd, heads, kv_heads, d_head, ff, npu_ms, handover_ns; /* npu_anchor */
     double cpu_ms, attn_gmac, core_gmac, attend_factor, estimate_share, topk_ns;
     double float_slower, channels, kept, sync_ns;
     double unpack, setup, graph, optimise;
-    double step_layer_ms, step_gb, verify;
+    double step_layer_ms, step_gb;
     double idle_w, cpu_w, npu_w, flash_w;
     double est_rows, est_keys, est_d;
-    double weight_bits, kv_bits, context; /* whole_runs */
+    double weight_bits, kv_bits, context, vector_gmac; /* whole_runs */
 } raw;
 
 typedef struct field {
@@ -39,7 +39,7 @@ static const field fields[] = {
     F("npu_anchor", "d_head", d_head, 1024),
     F("npu_anchor", "ff", ff, 1e6),
     F("npu_anchor", "ms", npu_ms, 1e6),
-    F("npu_anchor", "handover_ms", handover_ms, 1e3),
+    F("npu_anchor", "handover_ns", handover_ns, 1e3),
     F("cpu_anchor", "ms", cpu_ms, 1e6),
     F("cpu_attention", "gmac_per_s", attn_gmac, 1e5),
     F("core_attention", "gmac_per_s", core_gmac, 1e5),
@@ -56,7 +56,6 @@ static const field fields[] = {
     F("graph", "optimise_s_per_gb", optimise, 1e4),
     F("decode", "layer_ms", step_layer_ms, 1e3),
     F("decode", "gb_per_s", step_gb, 1e4),
-    F("decode", "verify_slower", verify, 100),
     F("power", "idle_w", idle_w, 100),
     F("power", "cpu_w", cpu_w, 100),
     F("power", "npu_w", npu_w, 100),
@@ -67,6 +66,7 @@ static const field fields[] = {
     F("whole_runs", "weight_bits", weight_bits, 8),
     F("whole_runs", "kv_bits", kv_bits, 16),
     F("whole_runs", "context", context, 1e6),
+    F("whole_runs", "vector_gmac_per_s", vector_gmac, 1e5),
 };
 
 typedef struct table {
@@ -93,7 +93,7 @@ typedef struct rows {
 static tern_status number(const json_t *v, const char *section, const char *name, double max, double *out,
                           tern_error *err) {
     *out = json_number_value(v);
-    bool may_be_0 = !strcmp(name, "handover_ms"); /* a whole model's time may hold it already */
+    bool may_be_0 = !strcmp(name, "handover_ns"); /* a whole model's time may hold it already */
     TN_FAIL_IF(!json_is_number(v) || !((*out > 0 || (may_be_0 && *out == 0)) && *out <= max), err,
                TERN_E_FORMAT, "%s: '%s' is not a number above 0, at most %g", section, name, max);
     return TERN_OK;
@@ -193,6 +193,7 @@ static tern_status fit_whole_runs(tn_soc *c, const raw *r, const rows *runs, ter
     c->launch_ns /= 4;                                      /* a layer has four graphs: qkv, o, ffn, down */
     c->byte_ns = c->handover_ns = c->products_residual = 0; /* two equations for two unknowns */
     c->step_weight_bits = r->weight_bits, c->step_context = r->context, c->step_kv_bytes = r->kv_bits / 8;
+    c->vector_mac_ns = 1 / r->vector_gmac;
     c->device_attention = true, c->prefill_context = r->context;
     return TERN_OK;
 }
@@ -226,8 +227,8 @@ static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows
     c->mac_ns = product_ns / (weights * r->tokens);
     TN_FAIL_IF(product_ns <= c->byte_ns * weights, err, TERN_E_FORMAT,
                "npu_anchor: %.1f ms are less than the table of products allows", r->npu_ms);
-    c->handover_ns = r->handover_ms * 1e6;
-    c->attn_mac_ns = 1 / r->attn_gmac;
+    c->handover_ns = r->handover_ns;
+    c->attn_mac_ns = c->vector_mac_ns = 1 / r->attn_gmac;
     double attn_ns = 2 * r->tokens * r->tokens * r->heads * r->d_head * c->attn_mac_ns;
     double elems = r->tokens * (2 * r->embd + (r->heads + 2 * r->kv_heads) * r->d_head +
                                 r->ff); /* both norms, rope, activation */
@@ -240,7 +241,7 @@ static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows
     c->outlier_channels = r->channels, c->outliers_kept = r->kept / 100, c->sync_ns = r->sync_ns;
     c->unpack_ns = 1 / r->unpack;
     c->setup_byte_ns = r->setup, c->graph_byte_ns = r->graph, c->optimise_byte_ns = r->optimise;
-    c->step_layer_ns = r->step_layer_ms * 1e6, c->step_byte_ns = 1 / r->step_gb, c->verify_slower = r->verify;
+    c->step_layer_ns = r->step_layer_ms * 1e6, c->step_byte_ns = 1 / r->step_gb;
     c->step_weight_bits = 8;
     c->idle_w = r->idle_w, c->cpu_w = r->cpu_w, c->npu_w = r->npu_w, c->flash_w = r->flash_w;
     return TERN_OK;
@@ -268,7 +269,7 @@ static tern_status read_soc(tn_soc *c, const json_t *root, tern_error *err) {
 tn_soc tn_soc_with_gpu(const tn_soc *soc) {
     tn_soc c = *soc;
     double faster = soc->cpu_slower / soc->gpu_slower;
-    c.attn_mac_ns /= faster, c.elem_ns /= faster;
+    c.attn_mac_ns /= faster, c.vector_mac_ns /= faster, c.elem_ns /= faster;
     c.cpu_slower = soc->gpu_slower;
     c.float_slower *= faster; /* relative to the lane that has them otherwise */
     c.float_lane = "GPU";
