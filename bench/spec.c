@@ -119,7 +119,6 @@ static const struct curve {
     {"tiny", {0.16f, 0.19f, 0.26f, 0.42f, 0.60f, 0.79f, 0.95f, 1.03f, 1.30f}, 0.3f},
     {"0.5b", {11.1f, 11.1f, 11.7f, 12.6f, 13.7f, 15.5f, 19.4f, 20.1f, 26.1f}, 0.33f},
     {"1.5b", {34.9f, 34.9f, 35.9f, 38.6f, 40.2f, 43.7f, 50.0f, 53.3f, 69.4f}, 0.21f},
-    {"cache", {.5f, .59f, .86f, 1.3f, 2, 2.6f, 3.3f, 3.9f, 5.2f}, 0.21f}, /* tern-tiny: bound by arithmetic */
     {"constant", {1, 1, 1, 1, 1, 1, 1, 1, 1}, 0.21f}, /* a device that always computes 32 rows (sd.npu 3.2) */
 };
 

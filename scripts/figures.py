@@ -21,7 +21,6 @@ cheap figures that depend on no machine's speed are listed; all others carry the
 """
 import argparse
 import json
-import math
 import os
 import re
 import subprocess
@@ -111,11 +110,12 @@ def measure(block, tern, out):
         if run.returncode:
             raise Trouble(f"[{block['name']}]: status {run.returncode} of {command}\n{run.stderr.strip()[-400:]}")
         text = run.stdout
+
     def read(name):
         with open(os.path.join(out, name), encoding="utf-8") as f:
             return json.load(f)
 
-    names = {"text": text, "read": read, "size": lambda name: os.path.getsize(os.path.join(out, name)), "math": math, "re": re, "float": float}
+    names = {"text": text, "read": read, "size": lambda name: os.path.getsize(os.path.join(out, name)), "re": re, "float": float}
     try:
         names["j"] = json.loads(text)
     except ValueError:
@@ -154,7 +154,7 @@ def main():
     o = p.parse_args()
     with open(os.path.join(ROOT, LIST), encoding="utf-8") as f:
         blocks = read_list(f.read())
-    documents, n_figures, wrong = {}, 0, 0
+    documents, wrong = {}, 0
     found = {b["name"]: quoted(b, documents) for b in blocks}
     n_figures = sum(len(places) for f in found.values() for places in f.values())
     if o.list:

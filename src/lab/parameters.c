@@ -26,11 +26,10 @@ enum {
 
 #define SOC(field) offsetof(tn_soc, field)
 #define INPUT(field) offsetof(tn_inputs, field)
-#define MEASURED(name, unit, socs, at, scale, from, papers, source)                                          \
-    { name, unit, source, NULL, TN_SIM_PARAM_MEASURED, socs, at, scale, from, papers, 0, 0, 0 }
-
-#define SOLVED(name, unit, socs, at, scale, from, papers, source)                                            \
-    { name, unit, source, NULL, TN_SIM_PARAM_SOLVED, socs, at, scale, from, papers, 0, 0, 0 }
+#define KNOWN(kind, name, unit, socs, at, scale, from, papers, source)                                       \
+    { name, unit, source, NULL, kind, socs, at, scale, from, papers, 0, 0, 0 }
+#define MEASURED(...) KNOWN(TN_SIM_PARAM_MEASURED, __VA_ARGS__)
+#define SOLVED(...) KNOWN(TN_SIM_PARAM_SOLVED, __VA_ARGS__)
 #define SET(name, unit, value, papers, source)                                                               \
     { name, unit, source, NULL, TN_SIM_PARAM_SET, 0, 0, 1, papers, papers, value, 0, 0 }
 

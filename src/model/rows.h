@@ -20,8 +20,8 @@ typedef struct tn_extra_span {
     const float *x;   /* [n][width]; NULL: not at hand */
     bool whole;       /* its rows see each other */
     int32_t columns;  /* they form a grid of so many columns (axes.h); 0: they stand one after another */
-    bool
-        in_windows; /* where they see each other: in layers with a window alone, and later rows within it alone */
+    /* Where they see each other: in layers with a window alone, and later rows within it alone. */
+    bool in_windows;
 } tn_extra_span;
 typedef struct tn_extra_rows {
     int32_t first; /* ids from here on are rows */

@@ -14,8 +14,8 @@ typedef struct tn_constraint {
     tern_grammar *lent; /* the caller's own, while the running generate uses it; NULL: none */
     tn_grammar *in_use; /* one of both */
     bool active;        /* in the running generate */
-    const char *
-        unless; /* borrowed: an answer that begins with this keeps to no grammar (tn_grammar_unless); NULL: none */
+    /* Borrowed: an answer that begins with this keeps to no grammar (tn_grammar_unless); NULL: none. */
+    const char *unless;
     float *shaped; /* [n_vocab] */
 } tn_constraint;
 

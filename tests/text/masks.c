@@ -210,7 +210,7 @@ static void rich(void **state) {
         for (int k = 0; k < n_walks; k++) compare(all[i], 14);
 }
 
-/* A text that may begin with a mark in place of the grammar: the same walks, into the mark and behind it. */
+/* A text that may begin with a mark in place of the grammar: the same walks, into the mark and after it. */
 static void marks(void **state) {
     (void)state;
     static const char object[] = "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}";

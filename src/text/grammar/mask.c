@@ -279,7 +279,7 @@ static bool forget_states(tn_grammar *g) {
     return g->m.st == TERN_OK;
 }
 
-/* Of a place where the text may begin with the mark, has begun with it, or is free behind it. */
+/* Of a place where the text may begin with the mark, has begun with it, or has passed it and is free. */
 static tern_status mask_of_mark(tn_grammar *g, tern_error *err) {
     const bool loose = is_loose(g), begins = !g->at.n_mark;
     memset(g->mask, loose ? 0xff : 0, g->n_words * sizeof *g->mask);
