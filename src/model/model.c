@@ -21,6 +21,8 @@ typedef struct loader {
     tn_tensor_memory memory; /* of tensors that were read already; NULL: they are read from the source */
     void *memory_user;
     uint64_t n_beside; /* bytes of blocks that cannot stay in that memory */
+    /* What was loaded. Whoever owns the loader adds it to the model, which others may read meanwhile. */
+    uint64_t n_params, n_bytes;
     tern_error *err;
 } loader;
 
@@ -84,8 +86,8 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     const uint8_t *tensor = ld->memory ? ld->memory(ld->memory_user, layer, role) : NULL;
     if (tensor) TN_TRY(tn_source_read_from(ld->src, layer, role, tensor, 0, n_rows, v, ld->err));
     else TN_TRY(tn_source_read(ld->src, layer, role, 0, n_rows, v, ld->err));
-    ld->m->n_params += (uint64_t)cols;
-    ld->m->weight_bytes += (uint64_t)cols * sizeof *v;
+    ld->n_params += (uint64_t)cols;
+    ld->n_bytes += (uint64_t)cols * sizeof *v;
     return TERN_OK;
 }
 
@@ -156,8 +158,8 @@ static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, 
     size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
     if (!bytes) TN_TRY(load_panels(ld, layer, role, row0, l, &bytes));
     if (ld->to_q8 && !l->blocks) TN_TRY(tn_blocks_from_panels(ld->m->ctx, ld->pool, l, &bytes, ld->err));
-    ld->m->n_params += (uint64_t)(rows * cols);
-    ld->m->weight_bytes += bytes;
+    ld->n_params += (uint64_t)(rows * cols);
+    ld->n_bytes += bytes;
     return TERN_OK;
 }
 
@@ -218,14 +220,12 @@ static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
  * nothing about which model it is. */
 static tern_status load_next(loader *ld) {
     const tn_hparams *h = &ld->m->h;
-    uint64_t n_params = ld->m->n_params;
     if (tn_source_without_next(ld->src))
         tn_log(ld->m->ctx, TERN_LOG_WARN, "%s", tn_source_without_next(ld->src));
     if (!h->n_next || (ld->m->scheme != TN_FLOAT && ld->m->scheme != TN_FLOAT_BLOCKS)) return TERN_OK;
     TN_TRY(tn_next_make(ld->m, ld->err));
     tn_layer *layer = &ld->m->next->layers[0];
     tern_status st = load_layer(ld, h->n_layers, layer);
-    ld->m->n_params = n_params;
     if (st == TERN_OK) tn_source_release(ld->src, h->n_layers);
     return st;
 }
@@ -261,7 +261,6 @@ tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_mode
         tn_model_close(out);
         return st;
     }
-    ld.m->n_params = 0;
     for (int layer = -1; layer < ld.m->h.n_layers; layer++) {
         for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
             int64_t rows, cols;
@@ -278,19 +277,16 @@ tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_mode
 
 tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int layer, tern_error *err) {
     loader ld = {.src = src, .m = m, .pool = pool, .err = err};
-    uint64_t n_params = m->n_params;
-    tern_status st = load_layer(&ld, layer, &m->layers[layer]);
-    m->n_params = n_params; /* the outline has counted them */
+    tern_status st = load_layer(&ld, layer, &m->layers[layer]); /* the outline has counted it */
     if (st != TERN_OK) tn_model_drop_layer(m, layer);
     return st;
 }
 
 tern_status tn_model_load_next(tn_model *m, tn_pool *pool, tn_source *src, tern_error *err) {
     loader ld = {.src = src, .m = m, .pool = pool, .to_q8 = true, .err = err};
-    uint64_t n_params = m->n_params;
     TN_TRY(tn_next_make(m, err));
     tern_status st = load_layer(&ld, m->h.n_layers, &m->next->layers[0]);
-    m->n_params = n_params;
+    m->weight_bytes += ld.n_bytes;
     return st;
 }
 
@@ -313,7 +309,9 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
                    "loading was cancelled");
     }
     tn_source_release(src, -1);
+    m->n_params = ld.n_params;
     if ((st = load_next(&ld)) != TERN_OK) goto out;
+    m->weight_bytes = ld.n_bytes;
     m->tokenizer = tn_source_take_tokenizer(src);
     *out = m;
     m = NULL;
@@ -413,16 +411,14 @@ tern_status tn_model_place(tn_ctx *ctx, tn_source *src, tn_tensor_memory memory,
 tern_status tn_model_fill(tn_model *m, tn_pool *pool, tn_source *src, int layer, tn_role role,
                           tn_tensor_memory memory, void *user, tern_error *err) {
     loader ld = {.src = src, .m = m, .pool = pool, .memory = memory, .memory_user = user, .err = err};
-    const uint64_t n_params = m->n_params, weight_bytes = m->weight_bytes;
-    tern_status st = TERN_OK;
+    tern_status st = TERN_OK; /* all but the next layer was counted when it got its place */
     if (layer == m->h.n_layers) {
         ld.memory = NULL;
         st = load_next(&ld);
+        m->weight_bytes += ld.n_bytes;
     } else if (layer >= 0) st = load_layer(&ld, layer, &m->layers[layer]);
     else if (role == TN_W_OUT_NORM) st = load_out_norm(&ld);
     else st = load_linear(&ld, -1, role, role == TN_W_OUT ? TN_W_OUT_B : TN_W_N_ROLES, &m->top.linears[role]);
-    m->n_params = n_params; /* they were counted when they got their place */
-    if (layer < m->h.n_layers) m->weight_bytes = weight_bytes;
     return st;
 }
 
