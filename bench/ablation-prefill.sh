@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The ablation ladder of llm.npu on this machine: what each mechanism adds to prefill speed, with the bubble rate of both lanes.
+# llm.npu on this machine: the ladder of what each mechanism adds to prefill speed, then the whole without each one alone, with the bubble rate of
+# both lanes. Rounds go by turns over all rows; a figure is the median, the least and most of a row in brackets. In order, and in the ladder up to
+# the row that says so, one lane's core waits while the other's works; "overlap" among what is left out shares both cores, as out of order does.
 #   bench/ablation-prefill.sh MODEL [TOKENS] [ROUNDS]      MODEL: a float model; its packages are made once, in $WORK
 set -euo pipefail
 export TERN_PACK=never # nothing is measured behind a run
-model=$1 tokens=${2:-1024} rounds=${3:-3}
+model=$1 tokens=${2:-1024} rounds=${3:-5}
 tern=${TERN:-build/tern} work=${WORK:-build/ablation}
 mkdir -p "$work"
 name=$(basename "$model")
@@ -12,32 +14,45 @@ for scheme in naive-w8a8 llm-npu; do
 done
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
-python3 - "$tokens" >"$text" <<'PY'
-import random, sys
+python3 - "$tern" "$model" "$work/$name.naive-w8a8.tern" "$work/$name.llm-npu.tern" "$tokens" "$rounds" "$text" <<'PY'
+import json, random, statistics, subprocess, sys
+
+tern, model, naive, npu, tokens, rounds, path = *sys.argv[1:5], *map(int, sys.argv[5:7]), sys.argv[7]
 random.seed(1)
-print("".join(random.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(int(sys.argv[1]))), end="")
+with open(path, "w") as f:
+    f.write("".join(random.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(tokens)))
+rows = [
+    ("float, CPU only", model, ""),
+    ("naive INT8 device: one graph of 1024 rows", naive, "--chunk 1024 --policy in-order --no-steal"),
+    ("+ chunks of 256, one graph each", naive, "--chunk 256 --policy in-order --no-steal --no-chunk-sharing"),
+    ("+ chunk-sharing graphs", naive, "--chunk 256 --policy in-order --no-steal"),
+    ("+ shadow outliers (right text from here on)", npu, "--chunk 256 --policy in-order --no-steal"),
+    ("+ lanes overlap", npu, "--chunk 256 --policy overlap --no-steal"),
+    ("+ out of order", npu, "--chunk 256 --policy ooe --no-steal"),
+    ("+ idle cores help (both lanes are cores here)", npu, "--chunk 256 --policy ooe"),
+    ("the whole", npu, "--chunk 256 --policy synergy"),
+    ("without position priority: out of order", npu, "--chunk 256 --policy ooe"),
+    ("without out of order: overlap, cores shared", npu, "--chunk 256 --policy overlap"),
+    ("without idle cores' help", npu, "--chunk 256 --policy synergy --no-steal"),
+    ("without chunk-sharing graphs", npu, "--chunk 256 --policy synergy --no-chunk-sharing"),
+    ("without chunks: one graph of 1024 rows", npu, "--chunk 1024 --policy synergy"),
+    ("without shadow outliers (wrong text)", naive, "--chunk 256 --policy synergy"),
+]
+
+def once(file, flags):
+    command = [tern, "run", "-m", file, "-c", str(tokens + 64), "-f", path, *flags.split(), "-n", "1", "--temp", "0", "--ignore-eos", "--draft", "none", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+got = [[] for _ in rows]
+for _ in range(rounds):
+    for g, (_, file, flags) in zip(got, rows):
+        g.append(once(file, flags))
+print("| | tokens/s | of the whole | bubbles CPU | NPU | peak memory, MiB |\n|---|---|---|---|---|---|")
+rate = lambda g: [x["prefill_tokens_per_second"] for x in g]
+whole = statistics.median(rate(got[[r[0] for r in rows].index("the whole")]))
+for g, (label, _, _) in zip(got, rows):
+    r, m = rate(g), statistics.median(rate(g))
+    bubbles = ["%.1f %%" % (100 * statistics.median(x["prefill"][k] for x in g)) if "prefill" in g[0] else "" for k in ("cpu_bubble", "npu_bubble")]
+    print(f"| {label} | {m:.0f} ({min(r):.0f} to {max(r):.0f}) | {m / whole:.2f} | {bubbles[0]} | {bubbles[1]} | {statistics.median(x['peak_rss_bytes'] for x in g) / 1048576:.0f} |", flush=True)
+print(f"\n{got[0][0]['prompt_tokens']} tokens, {rounds} rounds by turns")
 PY
-row() { # label, arguments of tern run
-    local label=$1
-    shift
-    for ((i = 0; i < rounds; i++)); do "$tern" run "$@" -f "$text" -n 1 --temp 0 --ignore-eos --draft none --json; done |
-        python3 -c "
-import json, statistics, sys
-d, text, i, rows = json.JSONDecoder(), sys.stdin.read(), 0, []
-while text[i:].strip():
-    v, i = d.raw_decode(text, i + len(text[i:]) - len(text[i:].lstrip()))
-    rows.append(v)
-m = lambda f: statistics.median(f(r) for r in rows)
-b = ['%5.1f' % (100 * m(lambda r: r['prefill'][k])) if 'prefill' in rows[0] else '    -' for k in ('cpu_bubble', 'npu_bubble')]
-print('%-48s %6d tokens %9.1f tokens/s   bubbles CPU %s %%  NPU %s %%   %6.0f MiB' % ('$label', rows[0]['prompt_tokens'], m(lambda r: r['prefill_tokens_per_second']), *b, m(lambda r: r['peak_rss_bytes']) / 1048576), flush=True)"
-}
-ctx=$((tokens + 64)) naive=$work/$name.naive-w8a8.tern npu=$work/$name.llm-npu.tern
-row "float, CPU only" -m "$model" -c $ctx
-row "naive INT8 device: one graph of 1024 rows" -m "$naive" -c $ctx --chunk 1024 --policy in-order --no-steal
-row "+ chunks of 256, one graph each" -m "$naive" -c $ctx --chunk 256 --policy in-order --no-steal --no-chunk-sharing
-row "+ chunk-sharing graphs" -m "$naive" -c $ctx --chunk 256 --policy in-order --no-steal
-row "+ shadow outliers (right text from here on)" -m "$npu" -c $ctx --chunk 256 --policy in-order --no-steal
-row "+ lanes overlap" -m "$npu" -c $ctx --chunk 256 --policy overlap --no-steal
-row "+ out of order" -m "$npu" -c $ctx --chunk 256 --policy ooe --no-steal
-row "+ idle cores help (both lanes are cores here)" -m "$npu" -c $ctx --chunk 256 --policy ooe
-row "synergy (position priority, stealing)" -m "$npu" -c $ctx --chunk 256 --policy synergy

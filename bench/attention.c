@@ -15,6 +15,7 @@
  * attend counts gathering as well). */
 #include "base/cpu.h"
 #include "base/ctx.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "attention/sparse_attn.h"
 #include "kernels/kernels.h"
@@ -46,11 +47,6 @@ static void *room(size_t n_bytes) {
     void *p = tn_calloc(&ctx, TN_MEM_OTHER, n_bytes, 1);
     if (!p) exit(1);
     return p;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 typedef struct work {
@@ -255,7 +251,7 @@ static double median_us(void (*fn)(work *, size_t), work *w) {
         for (size_t h = 0; h < w->s.n_heads; h++) fn(w, h);
         t[i] = thread_s() - t0;
     }
-    qsort(t, RUNS, sizeof *t, by_value);
+    qsort(t, RUNS, sizeof *t, tn_by_double);
     return t[RUNS / 2] * 1e6 / (double)(ROWS * w->s.n_heads);
 }
 
@@ -331,7 +327,7 @@ static double mode_us(tn_npu_device *dev, work *w, tn_attn_mode mode, double rat
         all += t[n] = thread_s() - t0;
         n++;
     }
-    qsort(t, (size_t)n, sizeof *t, by_value);
+    qsort(t, (size_t)n, sizeof *t, tn_by_double);
     tn_sparse_attn_close(&r.s);
     return r.failed ? -1 : t[n / 2] * 1e6 / (double)(ROWS * w->s.n_heads);
 }

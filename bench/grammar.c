@@ -5,6 +5,7 @@
  * "first": a new grammar's first document, with everything computed that it needs; "again": the same once
  * more, from what was kept. Microseconds per token: mean over the document, and the longest. */
 #include "base/clock.h"
+#include "base/order.h"
 #include "text/grammar/grammar.h"
 #include "text/vocab_gguf.h"
 
@@ -53,20 +54,6 @@ static const char document[] =
     "ring twice; the bell at the "
     "front is broken since Thursday and the neighbours' dog barks at anyone who stays for longer than a "
     "minute.\"}";
-
-static tern_status open_any(tn_ctx *ctx, const char *path, tn_tokenizer **t, tern_error *err) {
-    if (!strstr(path, ".gguf")) return tn_tokenizer_open_hf(ctx, path, t, err);
-    vocab_gguf v;
-    if (!vocab_gguf_read(path, &v)) return TERN_E_IO;
-    tern_status st = tn_tokenizer_open(ctx, &v.spec, t, err);
-    vocab_gguf_free(&v);
-    return st;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 /* Follows the document once; microseconds of the masks: mean and longest. */
 static bool follow(tn_grammar *g, const int32_t *ids, size_t n, double *mean, double *most) {
@@ -117,7 +104,7 @@ static bool one(tn_ctx *ctx, const tn_gvocab *v, const char *name, const char *t
         tn_grammar_close(&g);
     }
     double *all[] = {make, first, first_most, again, again_most};
-    for (int i = 0; i < 5; i++) qsort(all[i], ROUNDS, sizeof(double), by_value);
+    for (int i = 0; i < 5; i++) qsort(all[i], ROUNDS, sizeof(double), tn_by_double);
     printf("  %-14s %7zu %9.0f %9.1f %9.0f %9.2f %9.1f %8zu\n", name, n, make[ROUNDS / 2], first[ROUNDS / 2],
            first_most[ROUNDS / 2], again[ROUNDS / 2], again_most[ROUNDS / 2], s.n_states);
     return true;
@@ -134,7 +121,7 @@ int main(int argc, char **argv) {
         tern_error err = {0};
         tn_tokenizer *t;
         tn_gvocab *v;
-        if (open_any(&ctx, argv[a], &t, &err) != TERN_OK) {
+        if (vocab_open_any(&ctx, argv[a], &t, &err) != TERN_OK) {
             fprintf(stderr, "%s: %s\n", argv[a], err.message);
             return 1;
         }

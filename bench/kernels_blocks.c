@@ -8,9 +8,11 @@
  * and numbers of rows run by turns. Figures are of the quickest run, with the median of all beside it: gigabytes of
  * weights a second and billions of operations. A run is short, so that on a machine with other work some runs have
  * a core to themselves. */
+#include "must_alloc.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "kernels/kernels.h"
 #include "kernels/limits.h"
@@ -28,17 +30,9 @@ typedef struct bench {
     size_t cap_bytes, at; /* at: of the next copy */
     size_t n_per_item;    /* channels */
     bool cached;
+    const tn_blocks_act *a[2]; /* for types without minima and with them */
     tn_blocks_args g;
 } bench;
-
-static void *must_alloc(tn_ctx *ctx, size_t n) {
-    void *p = tn_calloc(ctx, TN_MEM_OTHER, n, 1);
-    if (!p) {
-        fprintf(stderr, "out of memory (%zu bytes)\n", n);
-        exit(1);
-    }
-    return p;
-}
 
 static void item(void *arg, int i, int i_thread) {
     (void)i_thread;
@@ -60,11 +54,6 @@ static double run(bench *b) {
     return (double)(tn_now_ns() - t0) * 1e-9;
 }
 
-static int less(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static int numbers(const char *text, size_t *out) {
     int n = 0;
     for (char *p = (char *)(uintptr_t)text; *p && n < MAX_MS; p += *p == ',') out[n++] = strtoull(p, &p, 10);
@@ -77,7 +66,7 @@ static void table(bench *b, const size_t *ms, int n_m, int n_runs) {
         for (tn_blocks_type t = 0; t < TN_BLOCKS_N_TYPES; t++) {
             if (b->g.k % tn_blocks_traits_of[t].block) continue;
             for (int i = 0; i < n_m; i++) {
-                b->g.type = t, b->g.m = ms[i];
+                b->g.type = t, b->g.m = ms[i], b->g.a = b->a[tn_blocks_traits_of[t].has_min];
                 s[t][i][r] = run(b);
             }
         }
@@ -87,7 +76,7 @@ static void table(bench *b, const size_t *ms, int n_m, int n_runs) {
         double bytes = (double)tn_blocks_bytes(t, b->g.n, b->g.k), ops = 2.0 * (double)(b->g.n * b->g.k);
         printf("%-7s", tn_blocks_traits_of[t].name);
         for (int i = 0; i < n_m; i++) {
-            qsort(s[t][i], (size_t)n_runs, sizeof s[t][i][0], less);
+            qsort(s[t][i], (size_t)n_runs, sizeof s[t][i][0], tn_by_double);
             double best = s[t][i][0], median = s[t][i][n_runs / 2];
             printf("  %4zu rows %5.1f (%5.1f) GB/s %4.0f (%4.0f) GOPS", ms[i], bytes / best * 1e-9,
                    bytes / median * 1e-9, ops * (double)ms[i] / best * 1e-9,
@@ -142,12 +131,18 @@ int main(int argc, char **argv) {
     b.weights = must_alloc(&ctx, b.cap_bytes);
     memset(b.weights, 0x11, b.cap_bytes); /* every f16 is small and finite */
     float *x = must_alloc(&ctx, max_m * b.g.k * sizeof *x);
-    tn_blocks_act *a = must_alloc(&ctx, max_m * tn_blocks_n_chunks(b.g.k) * sizeof *a);
+    const size_t n_acts = max_m * tn_blocks_n_chunks(b.g.k);
+    tn_blocks_act *a = must_alloc(&ctx, 2 * n_acts * sizeof *a);
     tn_rng r = {1};
     for (size_t i = 0; i < max_m * b.g.k; i++) x[i] = (float)(tn_rng_below(&r, 1000)) - 500;
-    for (size_t i = 0; i < max_m; i++)
-        b.kern.blocks_quantise(TN_BLOCKS_Q8_0, x + i * b.g.k, b.g.k, a + i, max_m);
-    b.g.a = a, b.g.ldo = b.g.n;
+    /* Types with minima read float sums: another's integers would be denormals, which take some processors long. */
+    for (int has_min = 0; has_min < 2; has_min++) {
+        for (size_t i = 0; i < max_m; i++)
+            b.kern.blocks_quantise(has_min ? TN_BLOCKS_Q4_1 : TN_BLOCKS_Q8_0, x + i * b.g.k, b.g.k,
+                                   a + has_min * n_acts + i, max_m);
+        b.a[has_min] = a + has_min * n_acts;
+    }
+    b.g.ldo = b.g.n;
     b.g.out = must_alloc(&ctx, max_m * b.g.n * sizeof *b.g.out);
     table(&b, ms, n_m, n_runs);
     tn_pool_close(&b.pool);

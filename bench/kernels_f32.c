@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "kernels/kernels.h"
 #include "kernels/limits.h"
@@ -38,11 +39,6 @@ static float *floats(bench *b, size_t n) {
     return x;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median seconds of one call of fn(arg, i_call). */
 static double median_s(void (*fn)(void *arg, size_t i_call), void *arg) {
     double t[RUNS];
@@ -58,7 +54,7 @@ static double median_s(void (*fn)(void *arg, size_t i_call), void *arg) {
         } while (t1 - t0 < run_s);
         t[r] = (t1 - t0) / (double)n;
     }
-    qsort(t, RUNS, sizeof *t, by_value);
+    qsort(t, RUNS, sizeof *t, tn_by_double);
     return t[RUNS / 2];
 }
 

@@ -8,6 +8,7 @@
  * instead. A run of a shape walks over copies of the weights of at least 96 MiB, so that they come from
  * memory, as in decoding; --cached: one copy, over and over. The numbers of rows run by turns; figures are
  * medians. x1: time against one row. */
+#include "must_alloc.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
@@ -50,15 +51,6 @@ typedef struct job {
     size_t off[MAX_N / TN_PACKED_BLOCK + 1]; /* of blocks of columns */
     size_t copy_bytes, n_copies;
 } job;
-
-static void *must_alloc(tn_ctx *ctx, size_t n) {
-    void *p = tn_calloc(ctx, TN_MEM_OTHER, n, 1);
-    if (!p) {
-        fprintf(stderr, "out of memory (%zu bytes)\n", n);
-        exit(1);
-    }
-    return p;
-}
 
 static void item(void *arg, int i, int i_thread) {
     const job *j = arg;

@@ -9,9 +9,11 @@
  * With --threads N the shape's columns are split over N threads, peak and bandwidth being measured on N
  * threads too. Give oneDNN the same number (OMP_NUM_THREADS=N), and OMP_WAIT_POLICY=passive so that its idle
  * threads do not spin on our cores; one thread: taskset -c 1. */
+#include "must_alloc.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "kernels/gemm_s8.h"
 
@@ -56,13 +58,8 @@ static void team_run(team *t, void (*fn)(void *, int, int), void *arg) {
     for (int i = 1; i < t->n_threads; i++) pthread_join(th[i], NULL);
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    qsort(v, (size_t)n, sizeof *v, tn_by_double);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
@@ -149,6 +146,7 @@ typedef struct variant {
 
 static const variant variants[] = {
 #if defined(__x86_64__)
+    {"amxint8", TN_CPU_AMXINT8, tn_gemm_s8_amxint8},
     {"avx512vnni", TN_CPU_AVX512VNNI, tn_gemm_s8_avx512vnni},
     {"avxvnni", TN_CPU_AVXVNNI, tn_gemm_s8_avxvnni},
     {"avx2", TN_CPU_AVX2, tn_gemm_s8_avx2},
@@ -274,15 +272,6 @@ static const struct {
     {"0.5B", 896, 896},   {"0.5B", 896, 128},  {"0.5B", 896, 4864},  {"0.5B", 4864, 896},
     {"1.5B", 1536, 1536}, {"1.5B", 1536, 256}, {"1.5B", 1536, 8960}, {"1.5B", 8960, 1536},
 };
-
-static void *must_alloc(tn_ctx *ctx, size_t n) {
-    void *p = tn_calloc(ctx, TN_MEM_OTHER, n, 1);
-    if (!p) {
-        fprintf(stderr, "out of memory (%zu bytes)\n", n);
-        exit(1);
-    }
-    return p;
-}
 
 int main(int argc, char **argv) {
     int json = 0, quick = 0, n_m = 0, first = 1;

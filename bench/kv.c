@@ -8,6 +8,7 @@
  * in decoding (7 rows, heads of 64) and in a block of a prompt (24 rows), by processor time. */
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "session/session.h"
 
@@ -17,13 +18,8 @@
 
 enum { MOST_STEPS = 256, HEADS = 24, ROUNDS = 7, D = 64 };
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, by_value);
+    qsort(x, (size_t)n, sizeof *x, tn_by_double);
     return x[n / 2];
 }
 

@@ -1,9 +1,10 @@
 """What goes first, measured: the time to the first token of interactive requests beside background work, and the rate that the work keeps.
 
-    python3 bench/priorities.py MODEL build/tern [--rounds 2] [--seconds 12] [--every 4] [--tokens 16] [--threads N] [--work prompts,embeddings] [--json FILE] [--options WORDS]
+    python3 bench/priorities.py MODEL build/tern [--rounds 2] [--seconds 12] [--every 4] [--tokens 16] [--threads N] [--work prompts,embeddings,packing] [--pack FILE] [--json FILE] [--options WORDS]
 
 Work is a client that reads long prompts one after the other (prompts: 2,000 tokens, a token of answer), or embeds texts of 500 tokens in batches
-of 8. Every so many seconds an interactive request of 40 tokens comes. Each round measures by turns, on one server: interactive requests alone, the
+of 8; or another command that packs FILE, a model in floats, as `tern run` does by itself in the background (packing), whose rate is the processor
+time that it gets and which knows no other way. Every so many seconds an interactive request of 40 tokens comes. Each round measures by turns, on one server: interactive requests alone, the
 work alone, both with the priorities, and both without any (as it was before there were priorities). Figures are medians over the rounds. Nothing
 is shared between prompts, and nothing is kept on the disk. As it stands it takes less than four minutes.
 """
@@ -13,6 +14,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -30,6 +32,7 @@ def arguments():
     for name, default in (("seconds", 12), ("every", 4)):
         a.add_argument("--" + name, type=float, default=default)
     a.add_argument("--work", default="prompts,embeddings")
+    a.add_argument("--pack", help="a model in floats that takes longer to pack than --seconds")
     a.add_argument("--options", default="")
     a.add_argument("--json")
     return a.parse_args()
@@ -104,6 +107,43 @@ class Work(threading.Thread):
         return sum(n for _, n in inside[1:]) / (inside[-1][0] - inside[0][0]) if len(inside) > 2 else 0
 
 
+class Packing(threading.Thread):
+    """What a command packs in the background once it has ended; how many milliseconds of processors it got, and when."""
+
+    def __init__(self, o):
+        super().__init__(daemon=True)
+        self.o, self.stopping, self.seen = o, False, []
+
+    def run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            env = {k: v for k, v in os.environ.items() if k != "TERN_PACK"} | {"XDG_CACHE_HOME": folder, "XDG_DATA_HOME": folder}
+            subprocess.run([self.o.tern, "run", "-m", self.o.pack, "-p", "One", "-n", "1"], env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            end = time.monotonic() + 10
+            while not (pids := [p for p in os.listdir("/proc") if p.isdigit() and self.packs(p, folder)]):
+                assert time.monotonic() < end, f"{self.o.pack} is not packed in the background"
+                time.sleep(0.01)
+            before = None
+            while not self.stopping:
+                with open(f"/proc/{pids[0]}/stat") as f:
+                    now = sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) * 1000 / os.sysconf("SC_CLK_TCK")
+                if before is not None:
+                    self.seen.append((time.monotonic(), now - before))
+                before = now
+                time.sleep(0.1)
+            os.kill(int(pids[0]), signal.SIGKILL)
+
+    @staticmethod
+    def packs(pid, folder):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as f, open(f"/proc/{pid}/cmdline", "rb") as c:
+                return folder.encode() in f.read() and c.read().startswith(b"tern\0cache\0")
+        except OSError:
+            return False
+
+    def rate(self, begin, end):
+        return Work.rate(self, begin, end)
+
+
 def interactive(s, o, priority):
     """Milliseconds to the first token, and between the others on average."""
     begin, times = time.monotonic(), []
@@ -119,7 +159,7 @@ def window(s, o, kind, work_priority, priority):
     """The work's rate, and first tokens and the gaps after them of the requests that came beside it. kind None: no work; priority None: no requests."""
     work, got = None, []
     if kind:
-        work = Work(s, kind, work_priority)
+        work = Packing(o) if kind == "packing" else Work(s, kind, work_priority)
         work.start()
         while not work.seen:
             time.sleep(0.05)
@@ -149,6 +189,8 @@ def main():
                 usual = "background" if kind == "embeddings" else "ordinary"
                 ways = {"alone": (None, None, "interactive"), "work alone": (kind, usual, None), "goes first": (kind, usual, "interactive"), "in turns": (kind, "ordinary", "ordinary")}
                 rates, firsts, gaps = ({w: [] for w in ways} for _ in range(3))
+                if kind == "packing":
+                    del ways["in turns"]
                 for _ in range(o.rounds):
                     for w, (k, work_priority, priority) in ways.items():
                         rate, first, gap = window(s, o, k, work_priority, priority)
@@ -162,7 +204,7 @@ def main():
         finally:
             s.p.terminate()
             s.p.wait()
-    print("| work | way | first token, ms (most) | ms a token | work, tokens/s | of its rate alone |\n|---|---|---|---|---|---|")
+    print("| work | way | first token, ms (most) | ms a token | work, tokens/s (packing: ms/s) | of its rate alone |\n|---|---|---|---|---|---|")
     for t in table:
         alone = next(x["work_tokens_per_s"] for x in table if x["work"] == t["work"] and x["way"] == "work alone")
         share = f"{100 * t['work_tokens_per_s'] / alone:.0f} %" if t["work_tokens_per_s"] and alone else ""

@@ -1,6 +1,7 @@
 /* bench/rag.c - time of retrievals from a store: bench_rag STORE QUESTIONS, a file of lines
  * "path<tab>question". bench/rag.sh makes both. */
 #include "base/clock.h"
+#include "base/order.h"
 #include "documents/rag.h"
 
 #include <stdio.h>
@@ -8,10 +9,6 @@
 #include <string.h>
 
 enum { MAX_QUESTIONS = 1000, ROUNDS = 5 };
-
-static int ascending(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
 
 int main(int argc, char **argv) {
     tn_ctx ctx;
@@ -55,7 +52,7 @@ int main(int argc, char **argv) {
     tn_store_close(&s);
     if (!n_ms) return 1;
     double cold = ms[0];
-    qsort(ms, (size_t)n_ms, sizeof *ms, ascending);
+    qsort(ms, (size_t)n_ms, sizeof *ms, tn_by_double);
     printf("%d retrievals: median %.2f ms, 99 %% below %.2f ms, longest %.2f ms, the very first %.2f ms; "
            "right document first %d of %d, among %d: %d\n",
            n_ms, ms[n_ms / 2], ms[n_ms * 99 / 100], ms[n_ms - 1], cold, first, n, TN_RAG_K, among);

@@ -19,6 +19,7 @@
  * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain
  * text is sampled at temperature 1, so that there is nothing to copy. */
 #include "base/clock.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "session/session.h"
 #include "model/sampler.h"
@@ -51,11 +52,6 @@ static tern_session *open_session(tern_engine *e, const char *draft, int32_t n_c
 
 /* ---- cost of M rows -------------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void verify_cost(tern_engine *e, int32_t n_ctx) {
     enum { REPEATS = 15 };
     static const int32_t rows[] = {1, 2, 4, 8, 12, 16, 20, 24, 32};
@@ -79,7 +75,7 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
     }
     printf("| rows | ms | against one |\n|---|---|---|\n");
     for (int i = 0; i < N; i++) {
-        qsort(ms[i], REPEATS, sizeof **ms, by_value);
+        qsort(ms[i], REPEATS, sizeof **ms, tn_by_double);
         printf("| %d | %.2f | %.2f |\n", rows[i], ms[i][REPEATS / 2],
                ms[i][REPEATS / 2] / ms[0][REPEATS / 2]);
     }

@@ -2,6 +2,7 @@
  *
  *   bench_tokenizer TEXT VOCABULARY...   each a Hugging Face folder or a vocabulary GGUF */
 #include "base/clock.h"
+#include "base/order.h"
 #include "text/vocab_gguf.h"
 
 #include <stdio.h>
@@ -10,23 +11,9 @@
 
 enum { ROUNDS = 7 };
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double median(double *s) {
-    qsort(s, ROUNDS, sizeof *s, by_value);
+    qsort(s, ROUNDS, sizeof *s, tn_by_double);
     return s[ROUNDS / 2];
-}
-
-static tern_status open_any(tn_ctx *ctx, const char *path, tn_tokenizer **t, tern_error *err) {
-    if (!strstr(path, ".gguf")) return tn_tokenizer_open_hf(ctx, path, t, err);
-    vocab_gguf v;
-    if (!vocab_gguf_read(path, &v)) return TERN_E_IO;
-    tern_status st = tn_tokenizer_open(ctx, &v.spec, t, err);
-    vocab_gguf_free(&v);
-    return st;
 }
 
 int main(int argc, char **argv) {
@@ -50,7 +37,7 @@ int main(int argc, char **argv) {
         size_t n_blob, n_ids = 0;
         for (int r = 0; r < ROUNDS; r++) {
             double t0 = (double)tn_now_ns();
-            if (open_any(&ctx, argv[a], &t, &err) != TERN_OK ||
+            if (vocab_open_any(&ctx, argv[a], &t, &err) != TERN_OK ||
                 tn_tokenizer_save(t, &blob, &n_blob, &err) != TERN_OK) {
                 fprintf(stderr, "%s: %s\n", argv[a], err.message);
                 return 1;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "kernels/kernels.h"
 
@@ -33,10 +34,6 @@ typedef struct tensor {
     size_t *plane_off; /* [n][3]: byte offsets in the planes */
     int8_t *tiles, *rows, *want;
 } tensor;
-
-static int by_double(const void *a, const void *b) {
-    return *(const double *)a < *(const double *)b ? -1 : 1;
-}
 
 typedef uint8_t bytes64 __attribute__((vector_size(64), aligned(1), may_alias));
 typedef uint8_t bytes32 __attribute__((vector_size(32), aligned(1), may_alias));
@@ -217,7 +214,7 @@ int main(int argc, char **argv) {
                 }
             }
         }
-        for (int f = 0; f < N_FORMATS; f++) qsort(secs[f], ROUNDS, sizeof(double), by_double);
+        for (int f = 0; f < N_FORMATS; f++) qsort(secs[f], ROUNDS, sizeof(double), tn_by_double);
         for (int f = 0; f < N_FORMATS; f++) {
             double median = secs[f][ROUNDS / 2],
                    packed = f == 1 ? (double)t.mixed_bytes : (double)t.weightlets_bytes;

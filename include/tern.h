@@ -245,8 +245,9 @@ typedef struct tern_session_options {
      * comma-separated list of "lookup" (n-grams of the text), "sam" (suffix automata over the text and what
      * tern_session_learn was given), "calibrated" (what the model predicted at places of the prompt: its
      * prefill then computes those), "extend" (rejected drafts once more), "mtp" (the model's own layer that
-     * guesses one token further; with "all" and "auto" where it has one) and "model:FILE" (a small model of
-     * the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
+     * guesses one token further; with "all" and "auto" where it has one), "head" (a head trained to draft for
+     * the model, option draft-head; with "all" and "auto" where there is one) and "model:FILE" (a small model
+     * of the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
     const char *draft;
     /* A file that keeps conversations for later drafts ("sam"): every generate stores its session's tokens
      * there before it returns, safe from a crash. Several processes may use one. A program that links

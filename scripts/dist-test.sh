@@ -76,3 +76,18 @@ for arch in x86_64 aarch64; do
     done
 done
 [ $tried -gt 0 ] || fail "no static program was tried"
+
+# The wheel for 64-bit Arm, in Debian's Python for it under QEMU.
+wheel=$(echo "$out"/libtern-*_aarch64.whl) arm=$tmp/python
+if [ ! -f "$wheel" ] || [ "$(uname -m)" = aarch64 ]; then echo "wheel for aarch64: not tried here"
+elif ! command -v qemu-aarch64 >/dev/null || ! (mkdir "$arm" && cd "$arm" && apt-get download $(printf '%s:arm64 ' libc6 libgcc-s1 libexpat1 libffi8 zlib1g libssl3 libuuid1 \
+    python3.11-minimal libpython3.11-minimal libpython3.11-stdlib)) >/dev/null 2>&1; then echo "wheel for aarch64: not tried, Debian's Python for it cannot be had"
+else
+    for d in "$arm"/*.deb; do dpkg -x "$d" "$arm/root"; done
+    python3 -m zipfile -e "$wheel" "$arm/wheel"
+    said=$(env -i PYTHONPATH="$arm/wheel" TERN_PACK=never HOME="$arm" qemu-aarch64 -L "$arm/root" "$arm/root/usr/bin/python3.11" -c '
+import sys, tern
+print(tern.Model(sys.argv[1], temp=0, n_predict=8).complete("The sky is"))' models/tern-tiny)
+    [ -n "$said" ] && [ "$said" = "$("$tmp/tern-$version/build/tern" run -m models/tern-tiny -p "The sky is" -n 8 --temp 0)" ] || fail "the wheel for aarch64 says: $said"
+    echo "wheel for aarch64: answers as the program here does"
+fi

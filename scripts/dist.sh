@@ -2,7 +2,7 @@
 # What is handed out:  scripts/dist.sh [FOLDER]   (make dist; default folder: build/dist)
 # tern-VERSION.tar.gz, the source, which builds without git; for x86-64 and for AArch64 tern-VERSION-ARCH-linux.tar.gz, the whole program, and
 # tern-mini-VERSION-ARCH-linux.tar.gz, the small one for packages: both static, for any Linux, each with what it is made of (CycloneDX, .cdx.json).
-# A Python wheel and a Node package, Debian packages where debhelper is there, SHA256SUMS of all, and install.sh, which fetches and checks the program;
+# A Python wheel for each and a Node package, Debian packages where debhelper is there, SHA256SUMS of all, and install.sh, which fetches and checks the program;
 # TERN_RELEASE is the address where all of this will lie.
 # The same commit gives the same bytes: times are the commit's, owners nobody's, and paths of the build are left out. scripts/dist-test.sh tries all of it.
 set -euo pipefail
@@ -68,11 +68,20 @@ for arch in x86_64 aarch64; do
         packed "$name"
     done
 done
-# The bindings with libtern inside, of this machine's processor.
-build=$out/work/build-packages
-if cmake -S . -B "$build" -G Ninja -DTERN_TESTS=OFF -DTERN_BENCH=OFF -DTERN_HEXAGON=OFF -DCMAKE_C_FLAGS="-ffile-prefix-map=$PWD=. -ffile-prefix-map=$build=." >"$build.log" 2>&1 &&
-    cmake --build "$build" --target packages_of_bindings >>"$build.log" 2>&1; then mv "$build"/packages/*.whl "$build"/packages/*.tgz "$out/"
-else tail -20 "$build.log" && echo "dist.sh: the packages of the bindings cannot be made" && exit 1; fi
+# The bindings with libtern inside: a wheel for each processor that can be built for, one Node package for all.
+builds=()
+for arch in x86_64 aarch64; do
+    build=$out/work/build-packages-$arch cross=()
+    if [ "$(uname -m)" != $arch ]; then
+        command -v $arch-linux-gnu-gcc >/dev/null && [ -f cmake/$arch-linux-gnu.cmake ] || { echo "dist.sh: no wheel for $arch (scripts/setup.sh --$arch)"; continue; }
+        cross=(--toolchain "$PWD/cmake/$arch-linux-gnu.cmake")
+    fi
+    cmake -S . -B "$build" -G Ninja "${cross[@]}" -DTERN_TESTS=OFF -DTERN_BENCH=OFF -DTERN_HEXAGON=OFF -DCMAKE_C_FLAGS="-ffile-prefix-map=$PWD=. -ffile-prefix-map=$build=." >"$build.log" 2>&1 &&
+        cmake --build "$build" --target tern_bundled tern_store_bundled >>"$build.log" 2>&1 ||
+        { tail -20 "$build.log" && echo "dist.sh: the packages of the bindings cannot be made" && exit 1; }
+    builds+=("$build")
+done
+python3 scripts/wheel.py "${builds[@]}" --out "$out" >/dev/null
 rc=0
 [ -n "${TERN_DIST_NO_DEBS:-}" ] || bash scripts/deb.sh "$out/work/deb" || rc=$?
 case $rc in

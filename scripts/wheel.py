@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What registries take:  scripts/wheel.py BUILD [FOLDER]   (make packages; default folder: BUILD/packages)
+"""What registries take:  scripts/wheel.py BUILD... [--out FOLDER]   (make packages; default folder: packages in the first BUILD)
 
-FOLDER gets libtern-VERSION-py3-none-manylinux_2_NN_ARCH.whl, the Python binding with libtern in it, and libtern-VERSION.tgz, the Node binding with libtern
-in it. The libraries are those of the targets tern_bundled and tern_store_bundled, which have their dependencies inside: what they still want of the
+FOLDER gets libtern-VERSION-py3-none-manylinux_2_NN_ARCH.whl for each build, the Python binding with libtern in it, and libtern-VERSION.tgz, the Node
+binding with the libtern of every build in it: one package serves all its processors. The libraries are those of the targets tern_bundled and tern_store_bundled, which have their dependencies inside: what they still want of the
 system is looked at here, as auditwheel does, and names the wheel. The same tree gives the same bytes: times are those of $SOURCE_DATE_EPOCH, or 1980.
 Nothing is sent anywhere."""
+import argparse
 import base64
 import gzip
 import hashlib
 import io
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -21,6 +21,7 @@ import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+NODE = {"x86_64": "x64", "aarch64": "arm64"}
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
 
 
@@ -31,6 +32,14 @@ def read(path):
 
 def said(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def processor(library):
+    header = said("readelf", "-hW", library)
+    for word, arch in (("X86-64", "x86_64"), ("AArch64", "aarch64")):
+        if re.search(rf"Machine: .*{word}", header):
+            return arch
+    raise SystemExit(f"wheel.py: {library} is for a processor that registries have no name for here")
 
 
 def looked_at(library):
@@ -73,14 +82,14 @@ def wheel(libraries, version, tag, out):
     return name
 
 
-def npm(libraries, version, arch, out):
+def npm(by_arch, version, out):
     package = json.loads(read("bindings/node/package.json"))
-    folder = f"lib/linux-{ {'x86_64': 'x64', 'aarch64': 'arm64'}.get(arch, arch) }"
     files = {f: read("bindings/node/" + f) for f in package["files"] if os.path.isfile(os.path.join(ROOT, "bindings/node", f))}
     files["package.json"], files["LICENSE"] = read("bindings/node/package.json"), read("LICENSE")
-    for f, path in libraries.items():
-        with open(path, "rb") as lib:
-            files[f"{folder}/{f}"] = lib.read()
+    for arch, libraries in by_arch.items():
+        for f, path in libraries.items():
+            with open(path, "rb") as lib:
+                files[f"lib/linux-{NODE[arch]}/{f}"] = lib.read()
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as t:
         for n in sorted(files):
@@ -94,14 +103,22 @@ def npm(libraries, version, arch, out):
 
 
 def main():
-    build = os.path.abspath(sys.argv[1])
-    out = os.path.abspath(sys.argv[2] if len(sys.argv) > 2 else os.path.join(build, "packages"))
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("build", nargs="+")
+    ap.add_argument("--out")
+    a = ap.parse_args()
+    out = os.path.abspath(a.out or os.path.join(a.build[0], "packages"))
     os.makedirs(out, exist_ok=True)
-    libraries = {n: os.path.join(build, "bundled", n) for n in ("libtern.so.1", "libtern-store.so.1")}
-    glibc = max(looked_at(p) for p in libraries.values())
-    arch = platform.machine()
     version = re.search(r"^project\(tern VERSION (\S+)", read("CMakeLists.txt").decode(), re.M)[1]
-    for name in (wheel(libraries, version, f"manylinux_{glibc[0]}_{glibc[1]}_{arch}", out), npm(libraries, version, arch, out)):
+    by_arch, names = {}, []
+    for build in a.build:
+        libraries = {n: os.path.join(os.path.abspath(build), "bundled", n) for n in ("libtern.so.1", "libtern-store.so.1")}
+        glibc, arch = max(looked_at(p) for p in libraries.values()), processor(libraries["libtern.so.1"])
+        if arch in by_arch:
+            raise SystemExit(f"wheel.py: two builds for {arch}")
+        by_arch[arch] = libraries
+        names.append(wheel(libraries, version, f"manylinux_{glibc[0]}_{glibc[1]}_{arch}", out))
+    for name in names + [npm(by_arch, version, out)]:
         with open(os.path.join(out, name), "rb") as f:
             data = f.read()
         print(f"{hashlib.sha256(data).hexdigest()}  {name}  {len(data) / 1e6:.1f} MB")

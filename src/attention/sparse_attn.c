@@ -155,11 +155,21 @@ int32_t tn_sparse_attn_from(const tn_npu_model *m, const tn_attn_options *o) {
     return o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
 }
 
+int32_t tn_sparse_decode_from(const tn_npu_model *m, const tn_hparams *h, const tn_attn_options *o,
+                              int32_t n_ctx) {
+    if (h->n_heads / h->n_kv_heads > TN_ATTN_MAX_TILE) return 0;
+    if (o->decode) return o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
+    bool by_itself = o->automatic && o->mode == TN_ATTN_SHADOW && tn_sparse_attn_pays(m, o, n_ctx) &&
+                     tn_npu_device_caps(m->dev)->has_parts;
+    return by_itself && n_ctx >= TN_ATTN_DECODE_AUTO ? TN_ATTN_DECODE_AUTO : 0;
+}
+
 /* How many rows and heads share a list of positions: what fits a tile. */
 static void choose_tiles(tn_sparse_attn *s, const tn_attn_options *o) {
     s->prompt = o->mode != TN_ATTN_FULL;
     if (!s->prompt) s->o.mode = TN_ATTN_SHADOW;
-    s->decode_from = o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
+    s->decode_from = tn_sparse_decode_from(s->m, s->h, o, s->kv->cap_tok);
+    s->o.decode = s->decode_from > 0;
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL)
         s->o.share_rows = 0; /* they have lists of their own, or none */
     else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;

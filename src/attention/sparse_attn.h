@@ -64,6 +64,9 @@ enum {
  * the loss of perplexity at 2,048 tokens below .3 % (docs/record/attention.md). */
 #define TN_ATTN_RATIO 0.3f
 enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
+/* The positions from which rows of decode forwards attend sparsely without being asked, in mode automatic on a
+ * device that shares memory: a model stretched to 8,192 answered as well as in full (docs/record/attention.md). */
+enum { TN_ATTN_DECODE_AUTO = 8192 };
 enum { TN_ATTN_DECODE_LEAST = 256 }; /* positions that a row attends to when decoding, if it sees that many */
 
 typedef struct tn_attn_options {
@@ -126,6 +129,11 @@ int32_t tn_sparse_attn_from(const tn_npu_model *m, const tn_attn_options *o);
 /* Tells whether prompts of a context of n_ctx tokens can gain from it at all: the package must know its
  * scales, and the context must be long enough to pay. */
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx);
+
+/* Returns the positions from which rows of decode forwards attend sparsely in a context of n_ctx tokens, asked for
+ * or by itself, or 0 for never. */
+int32_t tn_sparse_decode_from(const tn_npu_model *m, const tn_hparams *h, const tn_attn_options *o,
+                              int32_t n_ctx);
 
 /* Tells whether a layer attends sparsely in a chunk whose last row sees n_pos positions. */
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int layer, int32_t n_pos);

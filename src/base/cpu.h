@@ -3,6 +3,7 @@
 #ifndef TN_BASE_CPU_H
 #define TN_BASE_CPU_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -12,6 +13,7 @@ enum {
     TN_CPU_AVX512VNNI = 1u << 3,
     TN_CPU_AVX512VBMI = 1u << 4,
     TN_CPU_AVX512BF16 = 1u << 5,
+    TN_CPU_AMXINT8 = 1u << 6, /* tiles of bytes, on Linux, which gives their state to who asks */
     TN_CPU_NEON = 1u << 8,
     TN_CPU_DOTPROD = 1u << 9,
     TN_CPU_I8MM = 1u << 10,
@@ -26,7 +28,17 @@ uint32_t tn_cpu_detect(void);
 uint32_t tn_cpu_flags(const char **bad);
 /* Returns the features of a TERN_CPU word, intersected with `have`, or UINT32_MAX for an unknown word. */
 uint32_t tn_cpu_limit(const char *word, uint32_t have);
+/* Returns word i of those that TERN_CPU takes, in ascending order for each architecture, or NULL after the last. */
+const char *tn_cpu_word(size_t i);
 const char *tn_cpu_flag_name(uint32_t one_flag);
+/* In a loop that waits for another thread. */
+static inline void tn_cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 int tn_cpu_count(void); /* number of online processors this process may use */
 
 #endif

@@ -8,6 +8,31 @@
 #include <string.h>
 #include <unistd.h>
 
+/* sb: of the same file, or of another. */
+static bool is_same(const tn_file *f, const struct stat *sb) {
+    return (uint64_t)sb->st_dev == f->device && (uint64_t)sb->st_ino == f->inode;
+}
+
+static bool was_written(const tn_file *f, const struct stat *sb) {
+    return tn_file_written_ns(sb) != f->written_ns || (uint64_t)sb->st_size != f->size_bytes;
+}
+
+bool tn_file_was_written(const tn_file *f, int fd) {
+    struct stat sb;
+    return f && !fstat(fd, &sb) && was_written(f, &sb);
+}
+
+bool tn_file_is(const tn_file *f, int fd) {
+    struct stat sb;
+    return !fstat(fd, &sb) && is_same(f, &sb) && !was_written(f, &sb);
+}
+
+bool tn_file_changed(const tn_file *f) {
+    struct stat sb;
+    if (!f || tn_file_shrank(f)) return f != NULL;
+    return !stat(f->path, &sb) && is_same(f, &sb) && was_written(f, &sb);
+}
+
 int tn_file_open_regular(const char *path, struct stat *sb, tern_error *err) {
     int fd; /* without blocking: opening a pipe without a writer would not return */
     do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

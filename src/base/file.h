@@ -2,7 +2,7 @@
  *
  * If another process truncates a mapped file, access to the missing bytes raises SIGBUS. From the first
  * mapping on, a handler of this module lets such an access read zeros and notes that the file shrank; it
- * passes on every other signal. Users of a mapping call tn_file_shrank after reading, before they trust
+ * passes on every other signal. Users of a mapping call tn_file_changed after reading, before they trust
  * the data. */
 #ifndef TN_BASE_FILE_H
 #define TN_BASE_FILE_H
@@ -21,12 +21,25 @@ typedef struct tn_file {
     int slot; /* index among the watched mappings; -1: none */
 } tn_file;
 
+static inline int64_t tn_file_written_ns(const struct stat *sb) {
+    return (int64_t)sb->st_mtim.tv_sec * 1000000000 + sb->st_mtim.tv_nsec;
+}
+/* Notes which file sb is of, and when it was written last: who maps it asks later whether it is still that. */
+static inline void tn_file_note(tn_file *f, const struct stat *sb) {
+    f->written_ns = tn_file_written_ns(sb);
+    f->device = (uint64_t)sb->st_dev;
+    f->inode = (uint64_t)sb->st_ino;
+}
+
 /* Opens and maps a file. It fails with TERN_E_IO, the path and the reason; a folder is an error. */
 tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_error *err);
 /* Maps an open regular file. fd stays the caller's. */
 tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, tern_error *err);
 /* Whether missing bytes of the mapping were read. f may be NULL. */
 bool tn_file_shrank(const tn_file *f);
+/* Whether that happened, or the file that has the path now is this one and was written to since it was mapped. f may be
+ * NULL. */
+bool tn_file_changed(const tn_file *f);
 /* Whether the file, also open as fd, was written to since it was mapped; the mapping may then hold
  * anything. f may be NULL. */
 bool tn_file_was_written(const tn_file *f, int fd);

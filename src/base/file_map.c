@@ -83,22 +83,6 @@ bool tn_file_shrank(const tn_file *f) {
     return f && f->slot >= 0 && atomic_load_explicit(&watched.slots[f->slot].shrank, memory_order_acquire);
 }
 
-static int64_t written_ns(const struct stat *sb) {
-    return (int64_t)sb->st_mtim.tv_sec * 1000000000 + sb->st_mtim.tv_nsec;
-}
-
-bool tn_file_was_written(const tn_file *f, int fd) {
-    struct stat sb;
-    return f && !fstat(fd, &sb) &&
-           (written_ns(&sb) != f->written_ns || (uint64_t)sb.st_size != f->size_bytes);
-}
-
-bool tn_file_is(const tn_file *f, int fd) {
-    struct stat sb;
-    return !fstat(fd, &sb) && (uint64_t)sb.st_dev == f->device && (uint64_t)sb.st_ino == f->inode &&
-           !tn_file_was_written(f, fd);
-}
-
 tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, tern_error *err) {
     static const uint8_t empty[1];
     *out = NULL;
@@ -110,9 +94,7 @@ tern_status tn_file_map(tn_ctx *ctx, int fd, const char *path, tn_file **out, te
         return tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
     }
     f->ctx = ctx;
-    f->written_ns = written_ns(&sb);
-    f->device = (uint64_t)sb.st_dev;
-    f->inode = (uint64_t)sb.st_ino;
+    tn_file_note(f, &sb);
     f->slot = -1;
     f->data = empty;
     void *p = sb.st_size ? mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0) : (void *)empty;

@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include "base/bytes.h"
 #include "base/file.h"
 
 #include <assert.h>
@@ -118,29 +119,14 @@ json_t *tn_json_pack(const char *fmt, ...) {
     return j;
 }
 
-typedef struct text {
-    char *p;
-    size_t n, cap;
-    bool failed; /* stays: jansson 2.14 continues after a key that could not be written */
-} text;
-
+/* What failed stays so: jansson 2.14 continues after a key that could not be written. */
 static int add_text(const char *piece, size_t n, void *user) {
-    text *t = user;
-    if (!t->failed && n >= t->cap - t->n) {
-        size_t cap = 2 * t->cap + n + 256;
-        char *more = realloc(t->p, cap);
-        t->failed = !more;
-        if (more) t->p = more;
-        if (more) t->cap = cap;
-    }
-    if (t->failed) return -1;
-    memcpy(t->p + t->n, piece, n);
-    t->p[t->n += n] = 0;
-    return 0;
+    tn_bytes *t = user;
+    return !t->failed && tn_bytes_add(t, piece, n) ? 0 : -1;
 }
 
 tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *err) {
-    text t = {0};
+    tn_bytes t = {0};
     bool ok = j && !json_dump_callback(j, add_text, &t, flags) && !t.failed && t.n;
     *out = ok ? t.p : NULL;
     if (!ok) free(t.p);

@@ -37,6 +37,11 @@ tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *
 
 enum { TN_JSON_MAX_FILE = 64 << 20, TN_JSON_MAX_DEPTH = 128 };
 
+/* A flag of this reader's own: "\u0000" is U+FFFD, in keys too. It is valid JSON, but C's texts end there. */
+#define TN_JSON_NO_NUL ((size_t)1 << 20)
+/* For what clients send. */
+#define TN_JSON_REQUEST (JSON_REJECT_DUPLICATES | TN_JSON_NO_NUL)
+
 /* Reads a text with jansson's flags (json_parse.c): the same texts as jansson's json_loadb, except those
  * nested too deep. je, which may be NULL, says what is wrong and where; its code is json_error_out_of_memory
  * whenever memory failed. */

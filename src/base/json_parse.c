@@ -138,6 +138,7 @@ static bool unescape(parser *p, const char *s, const char *end, size_t *n) {
             p->at = s;
             int32_t c = s + 1 < end && s[1] == 'u' ? escaped(&s, end) : -1;
             if (c < 0) return wrong(p, json_error_invalid_syntax, "invalid escape"), false;
+            if (!c && (p->flags & TN_JSON_NO_NUL)) c = 0xfffd;
             if (!c && !(p->flags & JSON_ALLOW_NUL))
                 return wrong(p, json_error_null_character, "\\u0000 is not allowed"), false;
             out += tn_utf8_encode((uint32_t)c, (uint8_t *)out);

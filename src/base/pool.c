@@ -1,5 +1,6 @@
 #include "base/pool.h"
 
+#include "base/cpu.h"
 #include "base/status.h"
 
 #include <pthread.h>
@@ -49,14 +50,6 @@ struct tn_pool {
         _Alignas(64) _Atomic uint64_t share;
     } workers[];
 };
-
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 static uint64_t share_of(uint32_t from, uint32_t to) { return (uint64_t)to << 32 | from; }
 static uint32_t share_from(uint64_t s) { return (uint32_t)s; }
@@ -115,7 +108,7 @@ static void *worker_main(void *arg) {
             if (atomic_load_explicit(&p->quit, memory_order_acquire)) return NULL;
             if (gen % 2 && gen != seen) break;
             if (spins < SPIN_ITERATIONS) {
-                relax();
+                tn_cpu_relax();
                 continue;
             }
             pthread_mutex_lock(&p->mu);
@@ -167,7 +160,7 @@ void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *ar
     work(p, 0);
     atomic_fetch_add(&p->generation, 1); /* closed: no worker joins from here on */
     for (int spins = 0; atomic_load(&p->inside) > 0; spins++) {
-        if (spins < SPIN_ITERATIONS) relax();
+        if (spins < SPIN_ITERATIONS) tn_cpu_relax();
         else sched_yield();
     }
     pthread_mutex_unlock(&p->run_mu);

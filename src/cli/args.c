@@ -357,7 +357,7 @@ typedef struct only_model {
 
 static bool count_model(void *user, const tn_catalogue_entry *e) {
     only_model *m = user;
-    if (strcasestr(e->name, "mmproj")) return true; /* reads images for the other one */
+    if (!tn_catalogue_is_model(e)) return true; /* reads images for the other one, or drafts for it */
     snprintf(m->path, MODEL_PATH_MAX, "%s", e->path);
     return ++m->n < 2;
 }
@@ -482,7 +482,8 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     }
     atomic_store(&line_open, true);
     if (strcmp(stage, "prompt")) {
-        fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
+        const char *words = strcmp(stage, "encoder") ? stage : "judging the encoder of pictures:";
+        fprintf(stderr, "\r\033[K%s %3.0f %%", words, fraction * 100);
         return true;
     }
     double s = tn_now_s() - prompt_s, left = fraction > 0 ? s * (1 - fraction) / fraction : 0;

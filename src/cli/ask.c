@@ -53,13 +53,6 @@ int32_t *cli_ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, cons
     return ids;
 }
 
-int cli_by_support(const void *a, const void *b) {
-    const tn_rag_hit *x = a, *y = b;
-    if (x->support != y->support) return x->support > y->support ? -1 : 1;
-    if (x->relevance != y->relevance) return x->relevance > y->relevance ? -1 : 1;
-    return (x->score < y->score) - (x->score > y->score);
-}
-
 /* Prints the sources on standard output, after the answer, because they are part of it: those alone that
  * it came from, else that there are none. */
 static void print_sources(const tn_rag_hit *hits, int32_t n, bool fits) {
@@ -231,7 +224,7 @@ static int print_answer(asking *q) {
     tn_stats ts;
     tn_session_stats(q->s, &ts);
     tn_rag_support(q->hits, q->n_hits, q->question, text);
-    qsort(q->hits, (size_t)q->n_hits, sizeof *q->hits, cli_by_support);
+    qsort(q->hits, (size_t)q->n_hits, sizeof *q->hits, tn_rag_by_support);
     double pp = q->prefill_s > 0 ? (double)q->n_ids / q->prefill_s : 0,
            tg = res->n_tokens > 1 && res->decode_s > 0 ? (res->n_tokens - 1) / res->decode_s : 0;
     if (q->json) {
@@ -300,8 +293,7 @@ int cmd_ask(int argc, char **argv) {
         RERANK_ARG(q.rerank, RERANK_AT_HAND),
         {"system", 0, "TEXT", ARG_STR, &q.system, 0, 0, "system message"},
         TEMPLATE_ARG(q.template),
-        {"store", 0, "FILE", ARG_STR, &q.store, 0, 0,
-         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &q.store, 0, 0, STORE_OF_DOCUMENTS},
         {"no-keep", 0, NULL, ARG_FLAG, &q.no_store, 0, 0,
          "neither keep this answer nor draft from earlier ones"},
         {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.no_sources, 0, 0, "print only the answer"},

@@ -9,7 +9,5 @@
  * has none. source is a template's text, or NULL: the model's. The caller frees the ids with free; NULL after a message. */
 int32_t *cli_ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
                      const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids);
-/* For qsort: hits by their support, largest first. */
-int cli_by_support(const void *a, const void *b);
 
 #endif

@@ -7,6 +7,7 @@
 #include "cli/stats.h"
 #include "cli/store_args.h"
 #include "session/session.h"
+#include "documents/documents.h"
 #include "documents/reader.h"
 
 #include <stdint.h>
@@ -99,6 +100,8 @@ static void attach(chat *c, const char *path) {
         cli_failed_text("%s: %s", path, err.message);
         return;
     }
+    char empty[256];
+    const bool pages = strchr(text, '\f') && tn_document_empty_pages(text, n, empty, sizeof empty);
     for (char *p = text; (p = strchr(p, '\f'));) *p = '\n'; /* between pages */
     const char *slash = strrchr(path, '/');
     int len = asprintf(&all, "%s%s%s:\n\n%s\n", c->attached ? c->attached : "", c->attached ? "\n" : "",
@@ -112,6 +115,7 @@ static void attach(chat *c, const char *path) {
     c->attached = all;
     c->undone = false;
     fprintf(stderr, "%zu bytes of text will go with the next message\n", n);
+    if (pages) fprintf(stderr, "%s has no text on page %s\n", cli_shown(path), empty);
 }
 
 static void clear(chat *c) {
@@ -312,8 +316,9 @@ static void plain_command(chat *c, const char *name) {
 /* The path may be in quotes, as a terminal writes one that is dragged into it. */
 static bool look_at(chat *c, const char *arg) {
     char *words = strdup(arg);
-    bool ok = words && (cli_is_picture(arg) ? cli_chat_look(c, arg) : cli_chat_find_pictures(c, &words));
-    if (ok && !cli_is_picture(arg) && words[strspn(words, " ")])
+    const bool whole = cli_is_picture(arg) || cli_is_pdf(arg);
+    bool ok = words && (whole ? cli_chat_look(c, arg) : cli_chat_find_pictures(c, &words));
+    if (ok && !whole && words[strspn(words, " ")])
         ok = cli_failed_text("%s is no picture that can be read", words) == EXIT_OK;
     free(words);
     return ok;

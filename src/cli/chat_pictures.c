@@ -11,31 +11,64 @@
 
 /* ---- looking -------------------------------------------------------------------------------------------- */
 
-bool cli_chat_look(chat *c, const char *path) {
+static void let_go(looking **l) {
+    if (*l) cli_looking_free(*l);
+    free(*l);
+    *l = NULL;
+}
+
+/* The next question has no more than its first n. */
+static void drop_after(chat *c, int n) {
+    while (c->next && c->next->n > n) cli_looking_drop(c->next);
+    if (!n) let_go(&c->next); /* a question without pictures is asked as one */
+}
+
+static int n_next(const chat *c) { return c->next ? c->next->n : 0; }
+
+static void tell_after(const chat *c, int n) {
+    for (int i = n; i < n_next(c); i++) {
+        const tn_look *l = c->next->at[i].look;
+        fprintf(stderr, "%s: %d x %d pixels, %d tokens, go with the next message\n",
+                cli_shown(c->next->at[i].name), l->width, l->height, l->n_rows);
+    }
+}
+
+static bool look(chat *c, const char *path) {
     if (c->plain)
         return cli_failed_text("the model has no chat template: it takes no pictures in a conversation"),
                false;
     if (!c->next && !(c->next = calloc(1, sizeof *c->next)))
         return cli_failed_text("no memory for a picture"), false;
-    if (!cli_looking_add(c->next, path))
-        return cli_failed_text("a question has up to %d pictures", LOOK_MOST), false;
-    if (!cli_looking_at(c->next, c->e, c->reader)) {
-        cli_looking_drop(c->next);
-        return false;
-    }
-    const tn_look *l = c->next->at[c->next->n - 1].look;
-    fprintf(stderr, "%s: %d x %d pixels, %d tokens, go with the next message\n", cli_shown(path), l->width,
-            l->height, l->n_rows);
-    return true;
+    const bool pdf = cli_is_pdf(path);
+    char *text = NULL;
+    bool ok = pdf ? cli_looking_add_pdf(c->next, c->reader, path, &text) : cli_looking_add(c->next, path);
+    if (!ok && !pdf) cli_failed_text("a question has up to %d pictures", LOOK_MOST);
+    if (text)
+        ok = cli_failed_text("%s has text: /attach sends it, and /image %s#1 looks at a page", path, path) ==
+             EXIT_OK;
+    free(text);
+    return ok && cli_looking_at(c->next, c->e, c->reader);
+}
+
+bool cli_chat_look(chat *c, const char *path) {
+    const int before = n_next(c);
+    const bool ok = look(c, path);
+    if (!ok) drop_after(c, before);
+    tell_after(c, before);
+    return ok;
 }
 
 /* ---- paths in what is typed --------------------------------------------------------------------------------- */
 
-/* A word as terminals write a file that is dragged into them: in quotes, with escaped blanks, or as an address. Returns its
- * length, and the path it stands for; 0: nothing is left. */
+/* A word as terminals write a file that is dragged into them: in quotes, with escaped blanks, as an address, or from the home
+ * folder. Returns its length, and the path it stands for; 0: nothing is left. */
 static size_t word_at(const char *text, char *path, size_t cap) {
     size_t n = 0, k = 0;
-    const char quote = text[0] == '\'' || text[0] == '"' ? text[0] : 0;
+    const char quote = text[0] == '\'' || text[0] == '"' ? text[0] : 0, *home = getenv("HOME");
+    if (!strncmp(text, "~/", 2) && home && strlen(home) < cap) {
+        k = strlen(strcpy(path, home));
+        n = 1;
+    }
     if (quote) n = 1;
     for (; text[n] && k + 1 < cap && (quote ? text[n] != quote : !strchr(" \t\n", text[n])); n++) {
         if (!quote && text[n] == '\\' && text[n + 1]) n++;
@@ -53,39 +86,63 @@ static size_t word_at(const char *text, char *path, size_t cap) {
 /* Whether a word may name a file: nobody means one by a bare word. */
 static bool names_file(const char *path) { return strchr(path, '/') || strchr(path, '.'); }
 
+/* Whether it is looked at: a picture, a PDF file, or pages of one. */
+static bool is_shown(const char *path) { return cli_is_picture(path) || cli_is_pdf(path); }
+
 bool cli_chat_is_path(const char *text) {
     char path[4096];
-    return word_at(text, path, sizeof path) && strchr(path + 1, '/') && cli_is_picture(path);
+    return word_at(text, path, sizeof path) && strchr(path + 1, '/') && is_shown(path);
+}
+
+/* The file that a word names which marks of a sentence may follow: the length of its part of the word; 0: none. */
+static size_t file_at(const char *text, char *path, size_t cap) {
+    size_t n = word_at(text, path, cap), k = strlen(path);
+    while (n && names_file(path)) {
+        if (is_shown(path)) return n;
+        if (n < 2 || text[n - 1] != path[k - 1] || !strchr(".,;:!?)", path[k - 1])) return 0;
+        n--;
+        path[--k] = 0;
+    }
+    return 0;
+}
+
+/* Files that the words name stay words where the model cannot look at them. */
+static bool cannot_look(const chat *c, const char *path) {
+    tern_error err = {0};
+    if (!c->plain && tn_sight_can(c->e, &err)) return false;
+    fprintf(stderr, "%s is not looked at: %s%s\n", cli_shown(path),
+            c->plain ? "the model has no chat template, so it takes no pictures in a conversation"
+                     : err.message,
+            cli_is_pdf(path) ? " (/attach sends the text of a PDF file)" : "");
+    return true;
 }
 
 bool cli_chat_find_pictures(chat *c, char **words) {
     char path[4096], *text = *words, *to = text;
+    const int before = n_next(c);
     for (const char *at = text; *at;) {
-        size_t n = word_at(at, path, sizeof path);
-        if (n && names_file(path) && cli_is_picture(path)) {
-            if (!cli_chat_look(c, path)) return false;
+        if (*at == '(') *to++ = *at++;
+        size_t n = file_at(at, path, sizeof path);
+        if (n && !cannot_look(c, path)) {
+            if (!look(c, path)) return drop_after(c, before), false;
             at += n;
             while (*at == ' ') at++;
-            while (!*at && to > text && to[-1] == ' ') to--;
+            while (strchr(".,;:!?)", *at) && to > text && to[-1] == ' ') to--;
             continue;
         }
-        n = n ? n : 1;
+        n = word_at(at, path, sizeof path);
+        n = n ? n : *at != 0;
         while (at[n] && strchr(" \t\n", at[n])) n++; /* with the blanks that follow */
         memmove(to, at, n);
         to += n;
         at += n;
     }
     *to = 0;
+    tell_after(c, before);
     return true;
 }
 
 /* ---- with their messages -------------------------------------------------------------------------------------- */
-
-static void let_go(looking **l) {
-    if (*l) cli_looking_free(*l);
-    free(*l);
-    *l = NULL;
-}
 
 void cli_chat_give_pictures(chat *c) {
     let_go(&c->seen[c->n_msgs - 1]);

@@ -7,11 +7,12 @@
 
 /* Looks at a file for the next question. false: why was printed. */
 bool cli_chat_look(chat *c, const char *path);
-/* Looks at the pictures that the words name, and takes them out: text is malloc'ed, as *words is afterwards. Words that
- * name no picture stay as they are. false: a picture cannot be looked at, and why was printed. */
+/* Looks at the pictures and PDF files without text that the words name, and takes these words out: *words is malloc'ed,
+ * before and afterwards. Words that name none stay as they are, and so do all where the model cannot look, which is told. false: one cannot be looked at, or a PDF file has text;
+ * why was printed, and of these words no picture goes with the next question. */
 bool cli_chat_find_pictures(chat *c, char **words);
 
-/* Whether a line that begins with a slash begins with the path of a picture. */
+/* Whether a line that begins with a slash begins with the path of a picture or of a PDF file. */
 bool cli_chat_is_path(const char *text);
 
 /* The last message gets the pictures of the next question, or gives them back. */

@@ -21,7 +21,7 @@ json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s,
     tn_session_draft_stats(s, &t);
     return tn_json_pack(
         "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:f, s:f, "
-        "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}",
+        "s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:f}",
         "verifications", (json_int_t)t.n_steps, "rows", (json_int_t)t.n_rows, "accepted",
         (json_int_t)t.n_accepted, "tokens_per_verification", t.tokens_per_step, "accepted_length",
         accepted_length(&t), "valid", t.valid, "wasted", t.wasted, "underutilised", t.underutilised,
@@ -34,7 +34,8 @@ json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s,
         "copied_right", (json_int_t)t.copied_right, "recalled", (json_int_t)t.recalled, "recalled_right",
         (json_int_t)t.recalled_right, "by_model", (json_int_t)t.by_model, "by_model_right",
         (json_int_t)t.by_model_right, "by_mtp", (json_int_t)t.by_mtp, "by_mtp_right",
-        (json_int_t)t.by_mtp_right, "mtp_ms", t.mtp_s * 1e3);
+        (json_int_t)t.by_mtp_right, "mtp_ms", t.mtp_s * 1e3, "by_head", (json_int_t)t.by_head,
+        "by_head_right", (json_int_t)t.by_head_right, "head_ms", t.head_s * 1e3);
 }
 
 void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
@@ -61,6 +62,10 @@ void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, i
                 (unsigned long long)t.recalled_right, (unsigned long long)t.recalled,
                 (unsigned long long)t.by_model_right, (unsigned long long)t.by_model,
                 (unsigned long long)t.by_mtp_right, (unsigned long long)t.by_mtp, t.mtp_s * 1e3);
+    if (t.head_s > 0)
+        fprintf(stderr,
+                "head: %llu of %llu verified drafts were right; it kept up with the text in %.1f ms\n",
+                (unsigned long long)t.by_head_right, (unsigned long long)t.by_head, t.head_s * 1e3);
     if (t.commit_s > 0)
         fprintf(stderr, "store: drafted from %llu tokens, read in %.1f ms; conversation stored in %.1f ms\n",
                 (unsigned long long)t.n_learned, t.learn_s * 1e3, t.commit_s * 1e3);

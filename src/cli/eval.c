@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "cli/packing.h"
 #include "cli/stats.h"
+#include "cli/suite.h"
 
 #include "measure/eval.h"
 
@@ -123,83 +124,147 @@ static int print_eval(const tn_eval_result *r, const outcome *out) {
     return EXIT_OK;
 }
 
-int cmd_eval(int argc, char **argv) {
+typedef struct eval_args {
     model_args ma;
-    cli_model_args_defaults(&ma, TN_IN_EVAL);
-    tn_eval_options o = {0};
-    int32_t limit = 0;
-    const char *draft = "none", *kl = NULL, *against = NULL;
-    bool json = false, items = false;
+    tn_eval_options o;
+    suite_args s;
+    const char *draft, *kl, *against, *compare;
+    bool json, items;
+} eval_args;
+
+/* A text's tokens, or items whose answers are given. */
+static int run_texts(eval_args *a, const char *model, tern_engine *e) {
+    tn_eval_options *o = &a->o;
+    o->limit = a->s.limit;
+    if (isatty(STDERR_FILENO)) o->progress = show, cli_progress_quiet();
+    outcome out = {.task = o->task,
+                   .model = model,
+                   .from = a->ma.from,
+                   .items = a->items ? json_array() : NULL,
+                   .by_sum = a->items ? json_array() : NULL};
+    o->user = &out;
+    if (a->items) o->on_item = on_item;
+    tn_eval_result r;
+    tern_error err;
+    tern_status st = tn_eval(e, o, &r, &err);
+    int rc = st != TERN_OK ? cli_failed(&err) : a->json ? print_eval_json(o, &r, &out) : print_eval(&r, &out);
+    json_decref(out.items);
+    json_decref(out.by_sum);
+    return rc;
+}
+
+static int run_suite(eval_args *a, const char *model, tern_engine *e) {
+    a->s.model = model;
+    a->s.from = a->ma.from;
+    a->s.json = a->json;
+    a->s.items = a->items;
+    return cli_suite_run(&a->s, e, a->o.against);
+}
+
+/* Whether the options go with the task. Returns -1, or EXIT_USAGE. */
+static int check(const command *c, eval_args *a) {
+    const char *given = cli_suite_given(&a->s);
+    if (!a->o.task) return cli_usage_error(c, "--task is required");
+    if (strcmp(a->draft, "none") != 0)
+        return cli_usage_error(
+            c,
+            "--draft %s: nothing is drafted here; texts are scored, and answers of benchmarks are "
+            "the same with drafts; tern bench --text measures them",
+            a->draft);
+    if (tn_suite_is(a->o.task)) {
+        if (a->kl || a->o.protocol)
+            return cli_usage_error(c, "--%s belongs to --task ppl", a->kl ? "kl" : "protocol");
+        a->s.o.task = a->o.task;
+        a->s.o.data = a->o.data;
+        a->s.ctx = a->o.n_ctx;
+        if (!a->o.data && strcmp(a->o.task, "ruler") != 0) return cli_usage_error(c, "--data is required");
+        return cli_suite_check(c, &a->s);
+    }
+    if (!a->o.data) return cli_usage_error(c, "--data is required");
+    if (given) return cli_usage_error(c, "--%s belongs to the tasks mmlu, ruler, bfcl and ifeval", given);
+    return -1;
+}
+
+static int run_eval(const command *c, eval_args *a) {
+    tern_engine *e = NULL;
+    if (!cli_args_given(&a->ma, "attention") && !cli_args_given(&a->ma, "attention-preset"))
+        a->ma.o.attention = "full"; /* models are compared, not where they attend */
+    const char *model = a->ma.model;
+    a->ma.o.session.draft = "none"; /* nothing is opened to draft with */
+    cli_packing_measured(&a->ma);
+    int rc = cli_open_engine(c, &a->ma, &e);
+    if (rc < 0 && a->kl) rc = open_other(c, &a->ma, a->kl, true, &a->o.source);
+    if (rc < 0 && a->against) rc = open_other(c, &a->ma, a->against, false, &a->o.against);
+    if (rc < 0) rc = tn_suite_is(a->o.task) ? run_suite(a, model, e) : run_texts(a, model, e);
+    tern_engine_close(&a->o.against);
+    tern_engine_close(&a->o.source);
+    tern_engine_close(&e);
+    return rc;
+}
+
+int cmd_eval(int argc, char **argv) {
+    eval_args a = {.draft = "none"};
+    cli_model_args_defaults(&a.ma, TN_IN_EVAL);
+    cli_suite_defaults(&a.s);
     const arg_spec specs[] = {
-        MODEL_ARGS(ma),
-        PACK_ARG(ma),
-        {"task", 0, "NAME", ARG_STR, &o.task, 0, 0,
+        MODEL_ARGS(a.ma),
+        PACK_ARG(a.ma),
+        {"task", 0, "NAME", ARG_STR, &a.o.task, 0, 0,
          "ppl (a text), lambada, choice (ARC, PIQA, Winogrande as jsonl; HellaSwag as txt), exact (jsonl of "
-         "prompt and answer)"},
-        {"data", 0, "FILE", ARG_STR, &o.data, 0, 0, "the data file"},
-        {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24,
-         "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
-        {"protocol", 0, "NAME", ARG_STR, &o.protocol, 0, 0,
-         "ppl: windows (default: scores every token except a window's first) or llama.cpp (scores the second "
-         "half of every full window)"},
-        {"kl", 0, "SOURCE", ARG_STR, &kl, 0, 0,
-         "ppl: also compare predictions with this model's: KL divergence, share of tokens with the same top "
-         "choice, difference of log-likelihood"},
-        {"against", 0, "MODEL2", ARG_STR, &against, 0, 0,
+         "prompt and answer); or a published benchmark: mmlu, ruler, bfcl, ifeval"},
+        {"data", 0, "PATH", ARG_STR, &a.o.data, 0, 0,
+         "the data file, or the folder of a benchmark's data; ruler needs none"},
+        {"ctx-size", 'c', "N", ARG_INT, &a.o.n_ctx, 2, 1 << 24,
+         "context in tokens (default: 512 for ppl, ruler's greatest length, else the smaller of 4096 and the "
+         "model's)"},
+        {"limit", 0, "N", ARG_INT, &a.s.limit, 0, 1e9,
+         "most items (of benchmarks: drawn by the seed), or windows of ppl (default: all)"},
+        {"results", 0, "FILE", ARG_STR, &a.s.o.results, 0, 0,
+         "benchmarks: write each item's result to this file as it comes, and continue from what the file "
+         "holds"},
+        {"against", 0, "MODEL2", ARG_STR, &a.against, 0, 0,
          "also evaluate a second model on the same tokens or items: paired difference with its standard "
          "error"},
-        {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "most items, or windows of ppl (default: all)"},
-        {"items", 0, NULL, ARG_FLAG, &items, 0, 0,
+        {"compare", 0, "FILE", ARG_STR, &a.compare, 0, 0,
+         "no model: compare this file of results with a second one, item by item (tern eval --compare FILE "
+         "FILE2)"},
+        {"only", 0, "LIST", ARG_STR, &a.s.o.only, 0, 0,
+         "benchmarks: only these groups (subjects, categories, ruler's tasks or lengths)"},
+        {"seed", 0, "S", ARG_U64, &a.s.o.seed, 0, 0,
+         "benchmarks: chooses the items of --limit and makes ruler's texts (default: 0)"},
+        {"shots", 0, "N", ARG_INT | ARG_MORE, &a.s.shots, 0, 5,
+         "mmlu: examples before the question (default: 5)"},
+        {"lengths", 0, "LIST", ARG_STR | ARG_MORE, &a.s.lengths, 0, 0,
+         "ruler: tokens of a text, with the room for its answer (default: the smaller of 4096 and the "
+         "model's)"},
+        {"samples", 0, "N", ARG_INT | ARG_MORE, &a.s.samples, 1, 100000,
+         "ruler: texts of each task and length (default: 20)"},
+        {"n-predict", 'n', "N", ARG_INT | ARG_MORE, &a.s.max_tokens, 1, 1e9,
+         "ruler, bfcl, ifeval: most tokens of an answer (default: ruler's own numbers, 1024, 1280)"},
+        {"thinking", 0, "on|off", ARG_STR | ARG_MORE, &a.s.thinking, 0, 0,
+         "ruler, bfcl, ifeval: whether thoughts come first (default: as the model's template has it)"},
+        {"protocol", 0, "NAME", ARG_STR, &a.o.protocol, 0, 0,
+         "ppl: windows (default: scores every token except a window's first) or llama.cpp (scores the second "
+         "half of every full window)"},
+        {"kl", 0, "SOURCE", ARG_STR, &a.kl, 0, 0,
+         "ppl: also compare predictions with this model's: KL divergence, share of tokens with the same top "
+         "choice, difference of log-likelihood"},
+        {"items", 0, NULL, ARG_FLAG, &a.items, 0, 0,
          "with --json: list for every item whether it was right (1 or 0), to compare models item by item"},
-        {"draft", 0, "LIST", ARG_STR, &draft, 0, 0,
+        {"draft", 0, "LIST", ARG_STR | ARG_MORE, &a.draft, 0, 0,
          "only none: texts are scored, so there is nothing to draft (tern bench --text measures drafts)"},
-        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
+        {"json", 0, NULL, ARG_FLAG, &a.json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {"eval", "MODEL --task NAME --data FILE [OPTIONS]",
+    const command c = {"eval", "MODEL --task NAME --data PATH [OPTIONS]",
                        "Measure perplexity of a text, or accuracy on a task, with its standard error.", specs,
                        1};
     const char *words[2];
     int rc = cli_args_parse(&c, argc, argv, words);
-    if (rc >= 0 || (rc = cli_args_model_word(&c, &ma, words[0])) >= 0) return rc;
-    if (!o.task || !o.data) return cli_usage_error(&c, "--%s is required", o.task ? "data" : "task");
-    if (strcmp(draft, "none"))
-        return cli_usage_error(&c,
-                               "--draft %s: every task scores given texts and decodes nothing, so there is "
-                               "nothing to draft; tern bench --text measures drafts",
-                               draft);
-    tern_engine *e = NULL;
-    if (!cli_args_given(&ma, "attention") && !cli_args_given(&ma, "attention-preset"))
-        ma.o.attention = "full"; /* models are compared, not where they attend */
-    const char *model = ma.model;
-    cli_packing_measured(&ma);
-    rc = cli_open_engine(&c, &ma, &e);
-    if (rc < 0 && kl) rc = open_other(&c, &ma, kl, true, &o.source);
-    if (rc < 0 && against) rc = open_other(&c, &ma, against, false, &o.against);
-    if (rc >= 0) {
-        tern_engine_close(&o.source);
-        tern_engine_close(&e);
-        return rc;
-    }
-    o.limit = limit;
-    if (isatty(STDERR_FILENO)) o.progress = show, cli_progress_quiet();
-    outcome out = {.task = o.task,
-                   .model = model,
-                   .from = ma.from,
-                   .items = items ? json_array() : NULL,
-                   .by_sum = items ? json_array() : NULL};
-    o.user = &out;
-    if (items) o.on_item = on_item;
-    tn_eval_result r;
-    tern_error err;
-    tern_status st = tn_eval(e, &o, &r, &err);
-    tern_engine_close(&o.against);
-    tern_engine_close(&o.source);
-    tern_engine_close(&e);
-    if (st != TERN_OK) rc = cli_failed(&err);
-    else if (json) rc = print_eval_json(&o, &r, &out);
-    else rc = print_eval(&r, &out);
-    json_decref(out.items);
-    json_decref(out.by_sum);
-    return rc;
+    if (rc >= 0) return rc;
+    if (a.compare && (!words[0] || a.o.task || a.ma.model))
+        return cli_usage_error(&c, "--compare takes two files of results, and no model or task");
+    if (a.compare) return cli_suite_compare(a.compare, words[0], a.json);
+    if ((rc = cli_args_model_word(&c, &a.ma, words[0])) >= 0 || (rc = check(&c, &a)) >= 0) return rc;
+    return run_eval(&c, &a);
 }

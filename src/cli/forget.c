@@ -92,8 +92,7 @@ int cmd_forget(int argc, char **argv) {
          "documents, answers that quote them, and the server's saved conversations"},
         {"list", 0, NULL, ARG_FLAG, &lists, 0, 0, "only list conversations and texts with their ids"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "list as a JSON array"},
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
-         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, STORE_OF_DOCUMENTS},
         {0},
     };
     const command c = {"forget", "ID | --documents | --all | --list [OPTIONS]",

@@ -131,7 +131,10 @@ static void print_tensors(const tn_source *s) {
 }
 
 static const char *tokenizer_name(const tn_tokenizer *t) {
-    return !t ? "none" : tn_tokenizer_kind(t) == TN_TOK_BPE_BYTES ? "byte-level BPE" : "SentencePiece BPE";
+    return !t                                         ? "none"
+           : tn_tokenizer_kind(t) == TN_TOK_BPE_BYTES ? "byte-level BPE"
+           : tn_tokenizer_kind(t) == TN_TOK_LONGEST   ? "longest tokens"
+                                                      : "SentencePiece BPE";
 }
 
 /* The kinds of state that a layer writes. */
@@ -403,15 +406,13 @@ static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, 
 /* Finds the set that each kernel of the table was compiled for, by asking which smaller set still picks
  * it. */
 static const char *picked_by(size_t offset, const tn_kernels *k) {
-    static const char *const words[] = {"scalar",     "avx2", "avxvnni", "avx512",
-                                        "avx512vnni", "neon", "dotprod", "i8mm"};
     void *want, *got;
     memcpy(&want, (const char *)k + offset, sizeof want);
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    for (size_t i = 0; tn_cpu_word(i); i++) {
         tn_kernels small;
-        tn_kernels_init(&small, tn_cpu_limit(words[i], k->cpu));
+        tn_kernels_init(&small, tn_cpu_limit(tn_cpu_word(i), k->cpu));
         memcpy(&got, (const char *)&small + offset, sizeof got);
-        if (got == want) return words[i];
+        if (got == want) return tn_cpu_word(i);
     }
     return "?";
 }
@@ -422,7 +423,7 @@ static int inspect_cpu(bool json) {
     tn_kernels_init(&k, tn_cpu_flags(&bad));
     if (bad)
         return cli_failed_text("TERN_CPU=%s is unknown; there are scalar, avx2, avxvnni, avx512, avx512vnni, "
-                               "neon, dotprod, i8mm",
+                               "amxint8, neon, dotprod, i8mm",
                                bad);
     static const struct {
         const char *name;
@@ -436,6 +437,7 @@ static int inspect_cpu(bool json) {
                 {"act_f32", offsetof(tn_kernels, act_f32)},
                 {"add_f32", offsetof(tn_kernels, add_f32)},
                 {"softmax_f32", offsetof(tn_kernels, softmax_f32)},
+                {"shares_u8", offsetof(tn_kernels, shares_u8)},
                 {"absmax_f32", offsetof(tn_kernels, absmax_f32)},
                 {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
                 {"quantise_s8", offsetof(tn_kernels, quantise_s8)},

@@ -18,7 +18,7 @@ static json_t *value_of(const tn_gguf *g, const char *key) {
     bool on;
     if (tn_gguf_str(g, key, &text, &n)) return tn_json_pack("s%", text, n < 2000 ? n : (size_t)2000);
     if (tn_gguf_arr_n(g, key) >= 0) return tn_json_pack("{s:I}", "array", (json_int_t)tn_gguf_arr_n(g, key));
-    if (tn_gguf_bool(g, key, &on)) return json_boolean(on);
+    if (tn_gguf_is_bool(g, key) && tn_gguf_bool(g, key, &on)) return json_boolean(on);
     if (tn_gguf_i64(g, key, &i)) return json_integer((json_int_t)i);
     if (tn_gguf_f64(g, key, &x)) return tn_json_pack("f", x);
     return json_null();

@@ -1,6 +1,7 @@
 /* tern - the command line. One file per subcommand; this one only dispatches. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/packing.h"
 #include "cli/pull_name.h"
 #include "cli/suggest.h"
@@ -72,13 +73,6 @@ static int help_on(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
-/* All of the output is out, or the exit status says that it is not: an earlier write may have failed where
- * the last one did not. */
-static int written(int rc) {
-    bool lost = fflush(stdout) || ferror(stdout);
-    return lost && rc == EXIT_OK ? cli_failed_text("cannot write the output") : rc;
-}
-
 /* How many letters are to be changed, added or left out to make b of a; long words are unlike. */
 static size_t distance(const char *a, const char *b) {
     size_t row[16], n = strlen(b);
@@ -135,7 +129,7 @@ static int short_way(int argc, char **argv) {
                 !strncmp(argv[i], "--file", 6) || !strcmp(argv[i], "-");
     int rc = text ? cmd_run(argc, argv) : cmd_chat(argc, argv);
     cli_packing_end(rc != EXIT_OK);
-    return written(rc);
+    return cli_written(rc);
 }
 
 int main(int argc, char **argv) {
@@ -159,7 +153,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[1], commands[i].name)) continue;
         int rc = commands[i].run(argc - 1, argv + 1);
         cli_packing_end(rc != EXIT_OK);
-        return written(rc);
+        return cli_written(rc);
     }
     return short_way(argc, argv);
 }

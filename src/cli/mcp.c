@@ -272,7 +272,7 @@ static tern_status answer_with(mcp *m, tern_session *s, const char *question, tn
     if (st != TERN_OK) return st;
     const char *text = m->out.text ? m->out.text : "";
     tn_rag_support(hits, n_fit, question, text);
-    qsort(hits, (size_t)n_fit, sizeof *hits, cli_by_support);
+    qsort(hits, (size_t)n_fit, sizeof *hits, tn_rag_by_support);
     *out =
         tn_json_pack("{s:s%, s:s, s:b, s:o}", "text", text, m->out.n, "stop", cli_stop_reason_text(r.reason),
                      "fits", (int)fits, "sources", tn_mcp_sources(hits, n_fit));

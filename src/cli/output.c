@@ -20,6 +20,11 @@ int cli_emit_json(json_t *j, size_t flags) {
     return EXIT_OK; /* main checks the stream */
 }
 
+int cli_written(int rc) {
+    bool lost = fflush(stdout) || ferror(stdout);
+    return lost && rc == EXIT_OK ? cli_failed_text("cannot write the output") : rc;
+}
+
 bool cli_output_open(output_file *f, const char *path, const tn_outkind *kind) {
     tern_error err;
     *f = (output_file){.path = path};

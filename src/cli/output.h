@@ -10,6 +10,10 @@
  * and prints nothing. */
 int cli_emit_json(json_t *j, size_t flags);
 
+/* All of the output is out, or the exit status says that it is not: an earlier write may have failed where
+ * the last one did not. */
+int cli_written(int rc);
+
 /* Shows a name or a line from outside on one line: control characters, newlines too, and marks of
  * direction stand as \\xNN. It returns one of the thread's four buffers in turn; what does not fit is cut. */
 const char *cli_shown(const char *text);

@@ -1,7 +1,9 @@
 /* tern pack - a model in any format to a package for an INT8 device. */
 #include "engine/sight_find.h"
+#include "model/source.h"
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/looking.h"
 #include "cli/output.h"
 #include "cli/pack_progress.h"
 #include "cli/packing.h"
@@ -56,6 +58,11 @@ static void say_source_bits(const tn_pack_report *r) {
                r->source_bits);
 }
 
+static json_t *encoder(const tn_pack_report *r) {
+    return tn_json_pack("{s:s, s:f, s:f}", "form", tn_tower_holds(r->encoder) ? "int8" : "float",
+                        "mean_cosine", (double)r->encoder.mean, "least_cosine", (double)r->encoder.least);
+}
+
 static int report(const char *out, const char *scheme, const tn_pack_report *r, bool json) {
     char loss[48];
     double share = r->n_values ? 100.0 * (double)r->n_outliers / (double)r->n_values : 0;
@@ -88,6 +95,7 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
         tn_json_set(&j, "passes", json_integer(r->n_passes));
         tn_json_set(&j, "resumed_layers", json_integer(r->n_resumed));
         tn_json_set(&j, "stages", stages(r));
+        if (r->has_encoder) tn_json_set(&j, "encoder", encoder(r));
         return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,
@@ -111,6 +119,7 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     }
     if (r->bits > 0) puts("");
     say_source_bits(r);
+    if (r->has_encoder) cli_verdict_print(stdout, r->encoder);
     if (r->text_not_read)
         printf("this model does not know the built-in text (%.1f nats per byte), so the loss is measured on "
                "text of its own; --calib FILE calibrates on yours\n",
@@ -193,11 +202,24 @@ static int check_names(const command *c, const char *src, const char *out, const
     return -1;
 }
 
+/* Values of a row of the model; 0: it cannot be read, which is told when it is packed. */
+static int32_t width_of(const char *src) {
+    tn_ctx ctx;
+    tn_source *s;
+    tn_ctx_init(&ctx, NULL);
+    if (tn_source_open(&ctx, src, &s, NULL) != TERN_OK) return 0;
+    const int32_t n_embd = tn_source_hparams(s)->n_embd;
+    tn_source_close(&s);
+    return n_embd;
+}
+
 /* The encoder of pictures beside the model goes into the package, unless another one or none was asked for. */
 static int with_encoder(const char *src, const char *out, const char *scheme, tn_pack_options *o, bool json) {
     tern_error err = {0};
-    char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, &err) : NULL;
+    char *found = !o->mmproj && o->gguf_type == TN_F32 ? tn_sight_find(src, width_of(src), &err) : NULL;
     if (err.code == TERN_E_MEMORY) return cli_failed(&err);
+    if (err.code == TERN_E_INVALID)
+        fprintf(stderr, "tern: the package gets no encoder of pictures: %s\n", err.message);
     if (found) fprintf(stderr, "tern: the encoder of pictures %s goes into the package\n", cli_shown(found));
     if (found) o->mmproj = found;
     else if (o->mmproj && !strcmp(o->mmproj, "none")) o->mmproj = NULL;

@@ -15,6 +15,7 @@ typedef struct stage_words {
 static const stage_words *stage_of(const char *name) {
     static const stage_words all[] = {
         {"load", 0.08, "reading the model"},
+        {"encoder", 0.10, "judging the encoder of pictures"},
         {"text", 0.02, "reading the text"},
         {"sample", 0.12, "letting the model write"},
         {"sense", 0.38, "measuring which weights matter"},

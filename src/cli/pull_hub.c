@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "cli/output.h"
+#include "model/catalogue.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -65,14 +66,24 @@ static bool ends_with(const char *s, const char *end) {
 }
 
 static bool is_gguf(const char *file) {
-    return ends_with(file, ".gguf") && !strcasestr(file, "mmproj") && !strcasestr(file, "imatrix");
+    return ends_with(file, ".gguf") && !tn_catalogue_is_beside(file) && !strcasestr(file, "imatrix");
 }
 
 static bool belongs_to_folder(const char *file) {
-    static const char *const names[] = {
-        "config.json",     "generation_config.json",  "tokenizer.json",     "tokenizer_config.json",
-        "tokenizer.model", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
-        "merges.txt",      "chat_template.jinja",     "chat_template.json", "model.safetensors.index.json"};
+    static const char *const names[] = {"config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "tokenizer.model",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "chat_template.json",
+                                        "model.safetensors.index.json",
+                                        "preprocessor_config.json",
+                                        "processor_config.json"};
     if (strchr(file, '/')) return false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strcmp(file, names[i])) return true;

@@ -136,7 +136,7 @@ typedef struct search {
 static bool look(void *user, const tn_catalogue_entry *e) {
     search *s = user;
     size_t n = strlen(s->repo);
-    if (strncasecmp(e->name, s->repo, n) || e->name[n] != '/' || strcasestr(e->name + n, "mmproj") ||
+    if (strncasecmp(e->name, s->repo, n) || e->name[n] != '/' || tn_catalogue_is_beside(e->name + n) ||
         (*s->quant && !strcasestr(e->name + n, s->quant)))
         return true;
     if (!s->n++) snprintf(s->path, s->cap, "%s", e->path);

@@ -1,5 +1,6 @@
 /* tern rag - the documents that tern ask answers from: add, ls, rm. */
 #include "cli/args.h"
+#include "cli/captions.h"
 #include "cli/commands.h"
 #include "cli/embedding.h"
 #include "cli/output.h"
@@ -10,6 +11,7 @@
 #include "documents/rag.h"
 #include "documents/reader.h"
 #include "package/tokens.h"
+#include "pictures/sealed.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -22,10 +24,12 @@
 enum { MAX_PATHS = 1024 };
 
 static atomic_bool stopped;
+static tern_session *_Atomic looking; /* while files are added; NULL: nobody looks at pictures */
 
 static void on_interrupt(int sig) {
     (void)sig;
     atomic_store(&stopped, true);
+    tern_session_cancel(atomic_load(&looking));
 }
 
 /* The callbacks of an `add` share this. */
@@ -100,20 +104,22 @@ typedef struct index_size {
 static int report_added(const tn_rag_added *sum, const index_size *size, const tn_vectors_info *vectors,
                         int64_t n_made, double seconds, bool json) {
     if (json)
-        return cli_emit_json(tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added",
-                                          (json_int_t)sum->n_added, "changed", (json_int_t)sum->n_changed,
-                                          "unchanged", (json_int_t)sum->n_unchanged, "removed",
-                                          (json_int_t)sum->n_removed, "skipped", (json_int_t)sum->n_skipped,
-                                          "passages_written", (json_int_t)sum->n_passages, "documents",
-                                          (json_int_t)size->n_documents, "passages",
-                                          (json_int_t)size->n_passages, "vectors_written", (json_int_t)n_made,
-                                          "vectors", (json_int_t)vectors->n_vectors, "seconds", seconds),
-                             JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        return cli_emit_json(
+            tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added",
+                         (json_int_t)sum->n_added, "changed", (json_int_t)sum->n_changed, "unchanged",
+                         (json_int_t)sum->n_unchanged, "removed", (json_int_t)sum->n_removed, "skipped",
+                         (json_int_t)sum->n_skipped, "passages_written", (json_int_t)sum->n_passages,
+                         "captions_written", (json_int_t)sum->n_captions, "empty_pages",
+                         (json_int_t)sum->n_empty_pages, "documents", (json_int_t)size->n_documents,
+                         "passages", (json_int_t)size->n_passages, "vectors_written", (json_int_t)n_made,
+                         "vectors", (json_int_t)vectors->n_vectors, "seconds", seconds),
+            JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with %lld "
            "passages",
            (long long)sum->n_added, (long long)sum->n_changed, (long long)sum->n_unchanged,
            (long long)sum->n_removed, (long long)sum->n_skipped, (long long)size->n_documents,
            (long long)size->n_passages);
+    if (sum->n_captions) printf(" (%lld from looking)", (long long)sum->n_captions);
     if (vectors->any)
         printf(" and %lld vectors (%lld new)", (long long)vectors->n_vectors, (long long)n_made);
     printf(" in %.1f s\n", seconds);
@@ -128,13 +134,39 @@ static void close_adding(adding *a, tn_reader **reader, char *file) {
     free(a->ids);
 }
 
+/* Files and folders, in the order that they were named in. *unread: one that was named itself was skipped; in a folder some
+ * are expected to be no text. */
+static tern_status add_paths(const adding *a, const char *const *paths, const tn_rag_options *o,
+                             tn_rag_added *sum, bool *unread, tern_error *err) {
+    tern_status st = TERN_OK;
+    *unread = false;
+    atomic_store(&looking, ((const captions *)o->caption_user)->s);
+    for (const char *const *p = paths; *p && st == TERN_OK; p++) {
+        const int64_t before = sum->n_skipped;
+        struct stat at;
+        st = tn_rag_add(a->store, *p, o, &stopped, sum, err);
+        *unread |= sum->n_skipped > before && (stat(*p, &at) || !S_ISDIR(at.st_mode));
+    }
+    atomic_store(&looking, NULL);
+    return st;
+}
+
+/* Returns -1 to go on, or an exit status. */
+static int check_add(const command *c, int32_t max_tokens, int32_t overlap, const char *embed,
+                     const char *pooling) {
+    if (overlap >= max_tokens)
+        return cli_usage_error(c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
+    if (pooling && (!embed || (strcmp(pooling, "last") && strcmp(pooling, "mean"))))
+        return cli_usage_error(c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
+    return -1;
+}
+
 static int sub_add(int argc, char **argv) {
-    const char *store = NULL, *model = NULL, *embed = NULL, *pooling = NULL;
+    const char *store = NULL, *model = NULL, *embed = NULL, *pooling = NULL, *captioner = NULL;
     int32_t max_tokens = TN_RAG_PASSAGE_TOKENS, overlap = TN_RAG_OVERLAP_TOKENS, max_mib = 32;
     bool json = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
-         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, STORE_OF_DOCUMENTS},
         {"model", 'm', "MODEL", ARG_STR, &model, 0, 0,
          "count tokens with this model's tokenizer (default: 4 bytes per token)"},
         {"embed", 0, "MODEL", ARG_STR, &embed, 0, 0,
@@ -143,6 +175,10 @@ static int sub_add(int argc, char **argv) {
         {"pooling", 0, "mean|last", ARG_STR, &pooling, 0, 0,
          "which output becomes a passage's vector: the mean over its tokens, or the last token (default: as "
          "the model file says, else the mean)"},
+        {"captions", 0, "MODEL", ARG_STR, &captioner, 0, 0,
+         "let this model, which sees, tell what is in scans and pictures: a passage for each page (default: "
+         "they are "
+         "skipped)"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "most tokens per passage (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
          "tokens that a passage repeats from the one before (default 24)"},
@@ -160,10 +196,8 @@ static int sub_add(int argc, char **argv) {
     int rc = cli_args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
     if (!paths[0]) return cli_usage_error(&c, "no PATH given");
-    if (overlap >= max_tokens)
-        return cli_usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
-    if (pooling && (!embed || (strcmp(pooling, "last") && strcmp(pooling, "mean"))))
-        return cli_usage_error(&c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
+    rc = check_add(&c, max_tokens, overlap, embed, pooling);
+    if (rc >= 0) return rc;
     tn_ctx ctx;
     tern_error err;
     cli_store_ctx(&ctx);
@@ -171,7 +205,9 @@ static int sub_add(int argc, char **argv) {
     char *file = cli_store_path(store);
     if (!file) return EXIT_FAILED;
     tn_reader *reader;
+    if (captioner) tn_picture_provide();
     tern_status st = tn_reader_open(1, TN_READER_WAIT_S, &reader, &err); /* while there is one thread */
+    captions looks = {.reader = reader, .stopped = &stopped, .terminal = a.terminal};
     if (st == TERN_OK && model) st = tn_tokens_open(&ctx, model, &a.tok, &err);
     if (st == TERN_OK) st = tn_store_open(&ctx, file, NULL, &a.store, &err);
     const tn_rag_options o = {.passages = {.max_tokens = (size_t)max_tokens,
@@ -182,24 +218,23 @@ static int sub_add(int argc, char **argv) {
                               .notice = notice,
                               .progress = progress,
                               .user = &a,
+                              .caption = captioner ? cli_captions_make : NULL,
+                              .caption_user = &looks,
                               .reader = reader};
     tn_rag_added sum = {0};
     signal(SIGINT, on_interrupt);
     double t0 = tn_now_s();
-    bool unread = false; /* a file that was named itself: in a folder some are expected to be no text */
-    for (const char **p = paths; *p && st == TERN_OK; p++) {
-        int64_t before = sum.n_skipped;
-        struct stat at;
-        st = tn_rag_add(a.store, *p, &o, &stopped, &sum, &err);
-        unread |= sum.n_skipped > before && (stat(*p, &at) || !S_ISDIR(at.st_mode));
-    }
+    bool unread = false;
+    rc = st == TERN_OK && captioner ? cli_captions_open(&looks, captioner) : -1;
+    if (st == TERN_OK && rc < 0) st = add_paths(&a, paths, &o, &sum, &unread, &err);
+    cli_captions_close(&looks);
     tn_vectors_info vectors = {0};
     index_size size = {0};
     int64_t n_made = 0;
-    if (st == TERN_OK) st = bring_vectors(&a, embed, pooling, &vectors, &n_made, &err);
+    if (st == TERN_OK && rc < 0) st = bring_vectors(&a, embed, pooling, &vectors, &n_made, &err);
     if (a.terminal) fputs("\r\033[K", stderr);
-    if (st == TERN_OK) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
-    if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
+    if (st == TERN_OK && rc < 0) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
+    if (st == TERN_OK && rc < 0) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
     if (st == TERN_OK && (unread || sum.n_unread) && rc == EXIT_OK) rc = EXIT_FAILED;
     if (st != TERN_OK) rc = cli_failed(&err);
     close_adding(&a, &reader, file);
@@ -234,8 +269,7 @@ static int sub_ls(int argc, char **argv) {
     const char *store = NULL;
     bool json = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
-         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, STORE_OF_DOCUMENTS},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print a JSON array"},
         {0},
     };
@@ -264,8 +298,7 @@ static int sub_rm(int argc, char **argv) {
     const char *store = NULL;
     bool all = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
-         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, STORE_OF_DOCUMENTS},
         {"all", 0, NULL, ARG_FLAG, &all, 0, 0, "every document"},
         {0},
     };
@@ -305,8 +338,7 @@ static int sub_show(int argc, char **argv) {
     const char *store = NULL;
     bool json = false;
     const arg_spec specs[] = {
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
-         "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, STORE_OF_DOCUMENTS},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };

@@ -7,6 +7,7 @@
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
 #include "cli/looking.h"
+#include "documents/file_text.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
@@ -33,6 +34,11 @@ typedef struct request {
     best_of_args best;
     char *source; /* of --chat-template */
     looking look;
+    const char *shown[LOOK_MOST]; /* words that name pictures, PDF files or pages of them */
+    int n_shown;
+    const char *pdf; /* the first of them that is a PDF file; NULL: none is */
+    char *piped;     /* a picture that came by standard input; NULL: none */
+    size_t n_piped;
     struct tn_reader *reader; /* of pictures; NULL: there are none */
 } request;
 
@@ -58,14 +64,17 @@ static int sort_words(const command *c, request *r) {
     bool input = false;
     for (int i = 0; r->words[i]; i++) {
         const char *w = r->words[i];
+        bool picture;
         if (!strcmp(w, "-")) {
             if (input || r->file) return cli_usage_error(c, "one text comes from standard input or a file");
             input = true;
         } else if (!r->ma.model) {
             r->ma.model = w;
-        } else if (cli_is_picture(w)) {
-            if (!cli_looking_add(&r->look, w))
-                return cli_usage_error(c, "a question has up to %d pictures", LOOK_MOST);
+        } else if ((picture = cli_is_picture(w)) || cli_is_pdf(w)) {
+            if (r->n_shown == LOOK_MOST)
+                return cli_usage_error(c, "a question has up to %d pictures and documents", LOOK_MOST);
+            if (!r->pdf && !picture) r->pdf = w;
+            r->shown[r->n_shown++] = w;
             r->by_words = true;
         } else if (!r->prompt) {
             r->prompt = w;
@@ -119,13 +128,14 @@ static int parse(int argc, char **argv, request *r) {
          "of the object"},
         {0},
     };
-    const command c = {"run",
-                       "MODEL [PICTURE...] [TEXT] [-] [OPTIONS]  or  -m MODEL (-p TEXT | -f FILE) [OPTIONS]",
-                       "Answer one prompt. The answer goes to standard output, everything else to standard "
-                       "error.\nPICTURE is a file (PNG, JPEG, WebP) that TEXT asks about; the model needs a "
-                       "picture encoder.\nTEXT goes through the model's chat template if it has one. - reads "
-                       "standard input: the prompt, or the document that TEXT asks about.",
-                       specs, LOOK_MOST + 3};
+    const command c = {
+        "run", "MODEL [PICTURE...] [TEXT] [-] [OPTIONS]  or  -m MODEL (-p TEXT | -f FILE) [OPTIONS]",
+        "Answer one prompt. The answer goes to standard output, everything else to standard "
+        "error.\nPICTURE is a file (PNG, JPEG, WebP, a scanned PDF; FILE.pdf#2-4: these pages) "
+        "that TEXT asks about; the model needs a picture encoder.\nTEXT goes through the model's chat "
+        "template if it has one. - reads "
+        "standard input: the prompt, or the document that TEXT asks about.",
+        specs, LOOK_MOST + 3};
     int rc = cli_args_parse(&c, argc, argv, r->words);
     if (rc < 0) rc = sort_words(&c, r);
     if (rc >= 0) return rc;
@@ -147,13 +157,43 @@ static int parse(int argc, char **argv, request *r) {
     return -1;
 }
 
+static bool too_many(void) { return cli_failed_text("a question has up to %d pictures", LOOK_MOST), false; }
+
+/* Pictures and documents in the order of their words, then what was piped in. What PDF files say goes before the question;
+ * pages of those without text are pictures. */
+static bool read_shown(request *r, outcome *o) {
+    char *all = NULL, *text = NULL, *joined;
+    for (int i = 0; i <= r->n_shown; i++) {
+        const bool question = i == r->n_shown, picture = !question && !cli_is_pdf(r->shown[i]);
+        if (picture && !cli_looking_add(&r->look, r->shown[i])) return free(all), too_many();
+        if (picture) continue;
+        if (question) text = o->text;
+        else if (!cli_looking_add_pdf(&r->look, r->reader, r->shown[i], &text)) return free(all), false;
+        for (char *p = question ? NULL : text; p && (p = strchr(p, '\f'));) *p = '\n'; /* between pages */
+        if (!text || !r->pdf) continue;
+        const int n = asprintf(&joined, "%s%s%s", all ? all : "", all ? "\n\n" : "", text);
+        free(all);
+        free(text);
+        if (question) o->text = NULL;
+        if (n < 0) return cli_failed_text("no memory for the prompt"), false;
+        all = joined;
+        o->n_text = (size_t)n;
+    }
+    if (all) o->text = all;
+    if (r->piped && !cli_looking_add_bytes(&r->look, "-", r->piped, r->n_piped)) return too_many();
+    r->piped = NULL; /* the looking's */
+    return true;
+}
+
 /* Reads the file's text, then adds the prompt's. */
 static bool read_prompt(request *r, outcome *o) {
     if (r->file && !(o->text = cli_read_text_file(r->file, &o->n_text))) return false;
+    if (o->text && r->by_words && tn_is_pdf(o->text, o->n_text))
+        return cli_failed_text("a PDF file came in by -: name the file instead"), false;
     if (o->text && r->by_words && !strcmp(r->file, "-") && cli_is_picture_bytes(o->text, o->n_text)) {
         if (!r->prompt) return cli_failed_text("a picture came in, and no question about it: TEXT"), false;
-        if (!cli_looking_add_bytes(&r->look, "-", o->text, o->n_text))
-            return cli_failed_text("a question has up to %d pictures", LOOK_MOST), false;
+        r->piped = o->text;
+        r->n_piped = o->n_text;
         o->text = NULL;
         o->n_text = 0;
     }
@@ -175,8 +215,13 @@ static bool read_prompt(request *r, outcome *o) {
 /* A question about pictures. */
 static bool tokenise_looking(request *r, outcome *o) {
     bool raw = r->raw || (!r->source && !r->chat && !r->system && !tern_has_chat_template(o->e));
+    tern_error why;
+    if (r->pdf && !tn_sight_can(o->e, &why))
+        return cli_failed_text("%s: its pages are pictures, and %s", r->pdf, why.message), false;
     if (!cli_looking_at(&r->look, o->e, r->reader)) return false;
-    o->ids = cli_looking_prompt(&r->look, o->e, r->system, o->text, r->source, raw, &o->n_ids);
+    if (cli_looking_prompt(&r->look, o->e, r->system, o->text, r->source, raw, &o->ids, &o->n_ids, &why) !=
+        TERN_OK)
+        return cli_failed(&why), false;
     if (o->ids && raw && !r->raw)
         fputs("tern: no chat template: the prompt is read as plain text (--raw)\n", stderr);
     return o->ids;
@@ -327,8 +372,9 @@ static int run(request *r, outcome *o) {
         !read_prompt(r, o))
         return EXIT_FAILED;
     tn_picture_provide();
-    if (r->look.n && tn_reader_open(1, TN_READER_WAIT_S, &r->reader, &err) != TERN_OK)
+    if ((r->n_shown || r->piped) && tn_reader_open(1, TN_READER_WAIT_S, &r->reader, &err) != TERN_OK)
         return cli_failed(&err); /* while there is one thread */
+    if (!read_shown(r, o)) return EXIT_FAILED;
     cli_interrupts_cancel(NULL);
     int rc = cli_open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
@@ -368,6 +414,7 @@ int cmd_run(int argc, char **argv) {
     cli_best_of_free(&o.best);
     cli_grammar_args_free(&r.ga);
     cli_looking_free(&r.look);
+    free(r.piped);
     tn_reader_close(&r.reader);
     free(r.source);
     free(o.ids);

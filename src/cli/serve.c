@@ -151,6 +151,7 @@ static void say(void *user, const char *line) {
 
 static bool add_model(void *user, const tn_catalogue_entry *e) {
     serving *s = user;
+    if (!tn_catalogue_is_model(e)) return true; /* it is no model by itself */
     return tn_models_add(s->models, e->name, e->path, &s->err) == TERN_OK;
 }
 
@@ -169,6 +170,10 @@ static int check(const command *cmd, serving *s) {
         return cli_usage_error(cmd, "--on-full %s: want shift or stop", s->on_full);
     if (s->folder && s->template)
         return cli_usage_error(cmd, "--chat-template is for one model, and --models for several");
+    const char *const of_one[][2] = {{"draft-head", s->ma.o.draft_head}, {"mmproj", s->ma.o.mmproj}};
+    for (int i = 0; i < 2; i++)
+        if (s->folder && of_one[i][1] && strcmp(of_one[i][1], "none"))
+            return cli_usage_error(cmd, "--%s is for one model, and --models for several", of_one[i][0]);
     if (s->folder && strstr(s->draft, "model:"))
         return cli_usage_error(cmd, "--draft model:FILE is for one model, and --models for several");
     if (s->pooling && strcmp(s->pooling, "mean") && strcmp(s->pooling, "none"))
@@ -220,6 +225,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     tern_hooks_defaults(&s->hooks);
     s->hooks.log = cli_log_line;
     s->ma.o.hooks = &s->hooks;
+    s->ma.o.session.draft = s->draft; /* what is opened to draft with */
     const tn_models_options mo = {.queue = {.n_ctx = s->n_ctx,
                                             .n_sessions = s->n_sessions,
                                             .max_waiting = s->max_waiting,
@@ -420,8 +426,8 @@ int cmd_serve(int argc, char **argv) {
          "add `__verbose` to replies of OpenAI's API: the prompt as text, the settings, the tokens"},
         TEMPLATE_ARG(s.template),
         {"draft", 0, "LIST", ARG_STR, &s.draft, 0, 0,
-         "drafters: auto, all, none, or a list of lookup, sam, calibrated, extend, mtp, model:FILE (default "
-         "auto)"},
+         "drafters: auto, all, none, or a list of lookup, sam, calibrated, extend, mtp, head, model:FILE "
+         "(default auto)"},
         {0},
     };
     const command cmd = {

@@ -15,6 +15,9 @@
         "no-store", 0, NULL, ARG_FLAG, &(none), 0, 0, "neither keep conversations nor draft from kept ones"  \
     }
 
+#define STORE_OF_DOCUMENTS                                                                                   \
+    "file that holds documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"
+
 /* Opens a session with its store. A store in the default place that cannot be used is left out with a notice;
  * one that was asked for is an error. Returns -1 to go on or an exit status. */
 int cli_open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,

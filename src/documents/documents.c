@@ -5,6 +5,7 @@
 #include "documents/mail.h"
 #include "documents/office.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -37,12 +38,14 @@ bool tn_document_has_lines(const char *name, const char *bytes, size_t n) {
     return !zip && !pdf && !has_suffix(name, html) && !(has_suffix(name, mail) && tn_doc_is_mail(bytes, n));
 }
 
+const char tn_document_no_text[] = "it has no text";
+
 /* A text that says something, or why there is none. */
 static tern_status say_something(tn_ctx *ctx, char **out, size_t n, const char **why) {
     if (*out && strspn(*out, " \n\t\f") < n) return TERN_OK;
     tn_free(ctx, *out);
     *out = NULL;
-    *why = "it has no text";
+    *why = tn_document_no_text;
     return TERN_OK;
 }
 
@@ -56,6 +59,32 @@ tern_status tn_document_pages(tn_ctx *ctx, const char *bytes, size_t n, size_t m
     if (*why) return TERN_OK;
     TN_TRY(tn_text_decode_pages(ctx, bytes, n, out, n_out, err));
     return say_something(ctx, out, *n_out, why);
+}
+
+static void put_pages(char *list, size_t size, int64_t first, int64_t last) {
+    const size_t at = strlen(list);
+    char one[64];
+    int n = snprintf(one, sizeof one, "%s%lld", at ? ", " : "", (long long)first);
+    if (last > first) n += snprintf(one + n, sizeof one - (size_t)n, " to %lld", (long long)last);
+    if (size - at > (size_t)n) memcpy(list + at, one, (size_t)n + 1);
+}
+
+int64_t tn_document_empty_pages(const char *text, size_t n, char *list, size_t size) {
+    int64_t n_empty = 0, first = 0, page = 1; /* first: of the empty ones that this page follows; 0: none */
+    *list = 0;
+    for (const char *p = text, *end = text + n, *next; p < end; p = next + 1, page++) {
+        next = memchr(p, '\f', (size_t)(end - p));
+        if (!next) next = end;
+        if (p + strspn(p, " \n\t") >= next) {
+            n_empty++;
+            if (!first) first = page;
+        } else if (first) {
+            put_pages(list, size, first, page - 1);
+            first = 0;
+        }
+    }
+    if (first) put_pages(list, size, first, page - 1);
+    return n_empty;
 }
 
 tern_status tn_document_text(tn_ctx *ctx, const char *name, const char *bytes, size_t n, size_t max_text,

@@ -17,9 +17,14 @@
 tern_status tn_document_text(tn_ctx *ctx, const char *name, const char *bytes, size_t n, size_t max_text,
                              char **out, size_t *n_out, const char **why, tern_error *err);
 
+extern const char tn_document_no_text[]; /* the reason where there are bytes, and no words */
+
 /* The same of what pdftotext wrote: a form feed stays after every page. */
 tern_status tn_document_pages(tn_ctx *ctx, const char *bytes, size_t n, size_t max_text, char **out,
                               size_t *n_out, const char **why, tern_error *err);
+/* Names pages of such a text that have none ("2, 5 to 7"), as many as list[0..size) has room for. Returns how many there
+ * are: pictures of pages, or blank ones. */
+int64_t tn_document_empty_pages(const char *text, size_t n, char *list, size_t size);
 /* Whether the text of a file has the lines of the file: plain text, Markdown, code. */
 bool tn_document_has_lines(const char *name, const char *bytes, size_t n);
 

@@ -173,9 +173,18 @@ static tern_status find_document(indexer *x, const char *path, int64_t *known, i
     return st;
 }
 
+/* A passage for each page that has text. */
+static void write_pages(indexer *x, const char *text, size_t n) {
+    for (const char *at = text, *end = text + n, *next; at < end; at = next + 1) {
+        next = memchr(at, '\f', (size_t)(end - at));
+        if (!next) next = end;
+        if (next > at && !write_passage(x, at, (size_t)(next - at))) return;
+    }
+}
+
 /* Writes the document's row with its new hash; its old passages go. */
 static tern_status write_document(indexer *x, const char *path, int64_t hash, size_t n_bytes,
-                                  const char *text, size_t n_text) {
+                                  const char *text, size_t n_text, bool by_page) {
     int64_t known, old_hash;
     if (!x->batch_documents) TN_TRY(tn_store_begin(x->s, x->err));
     x->batch_documents++;
@@ -200,7 +209,8 @@ static tern_status write_document(indexer *x, const char *path, int64_t hash, si
     x->st = TERN_OK;
     x->counted = text;
     x->place = 1;
-    tn_passages(text, n_text, &x->passages, write_passage, x);
+    if (by_page) write_pages(x, text, n_text);
+    else tn_passages(text, n_text, &x->passages, write_passage, x);
     TN_TRY(x->st);
     sqlite3_bind_int64(x->update, 1, hash);
     sqlite3_bind_int64(x->update, 2, (int64_t)n_bytes);
@@ -209,7 +219,49 @@ static tern_status write_document(indexer *x, const char *path, int64_t hash, si
     sqlite3_bind_int64(x->update, 5, x->document);
     TN_TRY(run(x->s, x->update, x->err));
     x->out->n_passages += x->number;
+    if (by_page) x->out->n_captions += x->number;
     return x->batch_bytes >= BATCH_BYTES || x->batch_documents >= BATCH_DOCUMENTS ? end_batch(x) : TERN_OK;
+}
+
+/* A document without text, by what it shows; why: it would be skipped for. It takes long, so that nothing is left to be
+ * written meanwhile, and what came of it is written at once. */
+static tern_status add_caption(indexer *x, const char *path, int64_t hash, const char *bytes, size_t n,
+                               const char *why, int64_t n_unread) {
+    char *text;
+    tern_error said;
+    TN_TRY(end_batch(x));
+    tern_status st = x->o->caption(x->o->caption_user, path, bytes, n, &text, &said);
+    if (st == TERN_E_MEMORY || st == TERN_E_CANCELLED)
+        return tn_fail(x->err, st, "%s: %s", path, said.message);
+    if (st == TERN_OK && !text) {
+        x->out->n_unread += n_unread;
+        skip(x, path, why);
+        return TERN_OK;
+    }
+    if (st != TERN_OK || !text[strspn(text, "\f")]) {
+        x->out->n_unread += st == TERN_E_IO;
+        skip(x, path, st != TERN_OK ? said.message : "it has no text, and the model says nothing of it");
+        free(text);
+        return TERN_OK;
+    }
+    x->places = tn_is_pdf(bytes, n) ? PAGES : NO_PLACES;
+    st = write_document(x, path, hash, n, text, strlen(text), true);
+    free(text);
+    TN_TRY(st);
+    TN_TRY(end_batch(x));
+    if (x->o->progress) x->o->progress(x->o->user, path, x->out->n_added + x->out->n_changed);
+    return TERN_OK;
+}
+
+static void tell_of_empty_pages(indexer *x, const char *path, const char *text, size_t n) {
+    char pages[256], line[4400 + sizeof pages];
+    const int64_t n_empty = tn_document_empty_pages(text, n, pages, sizeof pages);
+    x->out->n_empty_pages += n_empty;
+    if (!n_empty || !x->o->notice) return;
+    snprintf(line, sizeof line,
+             "%s: page%s %s: no text, so left out (if a picture is there: tern run MODEL FILE#%.*s TEXT)",
+             path, n_empty > 1 ? "s" : "", pages, (int)strcspn(pages, " ,"), pages);
+    x->o->notice(x->o->user, line);
 }
 
 static tern_status add_bytes(indexer *x, const char *path, const char *bytes, size_t n) {
@@ -226,13 +278,20 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
     char *text;
     size_t n_text;
     const char *why = NULL;
+    const int64_t n_unread = x->out->n_unread;
     TN_TRY(text_of(x, path, bytes, n, &text, &n_text, &why, x->err));
+    if (why && x->o->caption) {
+        const int64_t more = x->out->n_unread - n_unread; /* unless it can be told of */
+        x->out->n_unread = n_unread;
+        return add_caption(x, path, hash, bytes, n, why, more);
+    }
     if (why) {
         skip(x, path, why);
         return TERN_OK;
     }
     x->places = tn_is_pdf(bytes, n) ? PAGES : tn_document_has_lines(path, bytes, n) ? LINES : NO_PLACES;
-    tern_status st = write_document(x, path, hash, n, text, n_text);
+    tern_status st = write_document(x, path, hash, n, text, n_text, false);
+    if (st == TERN_OK && x->places == PAGES) tell_of_empty_pages(x, path, text, n_text);
     tn_free(x->ctx, text);
     TN_TRY(st);
     if (x->o->progress) x->o->progress(x->o->user, path, x->out->n_added + x->out->n_changed);

@@ -29,24 +29,35 @@ enum { TN_RAG_PASSAGE_TOKENS = 192, TN_RAG_OVERLAP_TOKENS = 24, TN_RAG_K = 4, TN
 #define TN_RAG_CITED 0.25f
 #define TN_RAG_CITED_MORE 0.1f
 
+/* What a document without text shows: *text is malloc'ed, pages apart by form feeds; NULL: it shows nothing that could be
+ * told, and is skipped as without this. An error is why it is skipped, but for want of memory or TERN_E_CANCELLED. */
+typedef tern_status (*tn_rag_caption_fn)(void *user, const char *path, const char *bytes, size_t n,
+                                         char **text, tern_error *err);
+
 typedef struct tn_rag_options {
     tn_passage_options passages; /* max_tokens 0: the defaults above, counted by tn_text_count */
     uint64_t max_file_bytes;     /* larger ones are skipped; 0 = 32 MiB (default) */
-    /* notice gets a line for people about a file that was skipped. It may be NULL. */
+    /* notice gets a line for people about a file that was skipped, or pages of it. It may be NULL. */
     void (*notice)(void *user, const char *line);
     /* progress is called after every document that was read. It may be NULL. */
     void (*progress)(void *user, const char *path, int64_t n_done);
     void *user;
+    /* Each page of what it tells is a passage. NULL (default): documents without text are skipped. One that was told of
+     * is as unchanged as others while its bytes are the same, with this and without. */
+    tn_rag_caption_fn caption;
+    void *caption_user;
     struct tn_reader
         *reader; /* looks into the documents (documents/reader.h), borrowed; NULL: this process does */
 } tn_rag_options;
 
 typedef struct tn_rag_added {
     int64_t n_added, n_changed, n_unchanged, n_removed,
-        n_skipped;      /* documents; removed: gone from a folder that was given */
-    int64_t n_unread;   /* of the skipped: not for what they are, but because reading them failed */
-    int64_t n_passages; /* written */
-    uint64_t n_bytes;   /* of files read */
+        n_skipped;         /* documents; removed: gone from a folder that was given */
+    int64_t n_unread;      /* of the skipped: not for what they are, but because reading them failed */
+    int64_t n_passages;    /* written */
+    int64_t n_captions;    /* of these: told by options.caption */
+    int64_t n_empty_pages; /* of PDF files with text: left out, because they have none */
+    uint64_t n_bytes;      /* of files read */
 } tn_rag_added;
 
 /* Brings path, a file or a folder with all below it (but hidden ones), into the index. It fails with
@@ -109,5 +120,7 @@ char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, i
 /* Finds which passages an answer came from: it fills support and cited. What the answer repeats of the
  * question proves nothing, unless it says nothing else. */
 void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *question, const char *answer);
+/* For qsort: hits by their support, largest first. */
+int tn_rag_by_support(const void *a, const void *b);
 
 #endif

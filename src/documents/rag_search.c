@@ -502,3 +502,10 @@ void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *question, const cha
         hits[best].cited = true;
     }
 }
+
+int tn_rag_by_support(const void *a, const void *b) {
+    const tn_rag_hit *x = a, *y = b;
+    if (x->support != y->support) return x->support > y->support ? -1 : 1;
+    if (x->relevance != y->relevance) return x->relevance > y->relevance ? -1 : 1;
+    return (x->score < y->score) - (x->score > y->score);
+}

@@ -37,9 +37,10 @@ struct tn_reader {
     lane lanes[TN_READERS];
 };
 
-/* In front of every request: how much text at most, and how many bytes follow: a document's path, or what is read itself. */
+/* In front of every request: how much text at most, and how many bytes follow: a document's path, or what is read itself;
+ * with a path the page that is wanted as a picture, 0: the text. */
 typedef struct request {
-    uint64_t max_bytes, n, is_path;
+    uint64_t max_bytes, n, is_path, page;
 } request;
 
 /* In front of every reply: a status of tern, and how many bytes of text or of a message follow. */
@@ -79,7 +80,7 @@ static tern_status seal(void *user, const char *path, bool pdf, tern_error *err)
 }
 
 /* Reads one document and ends. */
-static void read_one(const char *path, size_t max_bytes, int fd) {
+static void read_one(const char *path, int page, size_t max_bytes, int fd) {
     tn_ctx ctx;
     tern_error err = {0};
     char *text = NULL;
@@ -89,7 +90,7 @@ static void read_one(const char *path, size_t max_bytes, int fd) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)setpgid(0, 0);
     tn_ctx_init(&ctx, NULL);
-    tern_status st = tn_file_text(&ctx, path, max_bytes, seal, NULL, &text, &n, &err);
+    tern_status st = tn_file_text(&ctx, path, page, max_bytes, seal, NULL, &text, &n, &err);
     size_t n_path = strlen(path); /* where it lies is the asker's own affair */
     const char *said = err.message;
     if (!strncmp(said, path, n_path) && !strncmp(said + n_path, ": ", 2)) said += n_path + 2;
@@ -99,7 +100,7 @@ static void read_one(const char *path, size_t max_bytes, int fd) {
 
 /* Passes on what the process of a document says, whole or not at all. One that has been taken over may sleep, whatever
  * limits it was given itself: it ends here, and so does what it started, which cannot leave its group. */
-static bool answer(const char *path, size_t max_bytes, int wait_s, int out) {
+static bool answer(const char *path, int page, size_t max_bytes, int wait_s, int out) {
     static const char broke[] = "the document could not be read: its reader ended",
                       late[] = "the document takes too long to read";
     const int64_t end_ns = tn_now_ns() + wait_s * INT64_C(1000000000);
@@ -108,7 +109,7 @@ static bool answer(const char *path, size_t max_bytes, int wait_s, int out) {
     char *text = NULL;
     pid_t pid = pipe2(fds, O_CLOEXEC) ? -1 : fork();
     if (pid < 0) return reply(out, TERN_E_MEMORY, "no process for a document", 25);
-    if (!pid) read_one(path, max_bytes, fds[1]);
+    if (!pid) read_one(path, page, max_bytes, fds[1]);
     (void)setpgid(pid, pid); /* before it goes on, or it has done so itself */
     close(fds[1]);
     bool ok = tn_pipe_read(fds[0], &h, sizeof h, end_ns) && h.n >= 0 && h.n <= (int64_t)max_bytes + 4096 &&
@@ -146,7 +147,9 @@ static void serve(int in, int out, int wait_s) {
         char *what = malloc((size_t)q.n + 1);
         ok = what && tn_pipe_read_all(in, what, (size_t)q.n);
         if (ok) what[q.n] = 0;
-        if (ok) ok = q.is_path ? answer(what, (size_t)q.max_bytes, wait_s, out) : answer_bytes(&q, what, out);
+        if (ok)
+            ok = q.is_path ? answer(what, (int)q.page, (size_t)q.max_bytes, wait_s, out)
+                           : answer_bytes(&q, what, out);
         free(what);
     }
     _exit(0);
@@ -263,17 +266,22 @@ static tern_status ask(tn_reader *r, const request *q, const char *what, char **
     return st;
 }
 
-tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
+tern_status tn_reader_page(tn_reader *r, const char *path, int page, size_t max_bytes, char **out, size_t *n,
                            tern_error *err) {
-    const request q = {max_bytes, strlen(path), true};
+    const request q = {max_bytes, strlen(path), true, (uint64_t)page};
     *out = NULL;
     TN_FAIL_IF(q.n > PATH_BYTES, err, TERN_E_LIMIT, "the document's path is too long");
     return ask(r, &q, path, out, n, err);
 }
 
+tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
+                           tern_error *err) {
+    return tn_reader_page(r, path, 0, max_bytes, out, n, err);
+}
+
 tern_status tn_reader_bytes(tn_reader *r, const void *in, size_t n_in, size_t max_bytes, char **out,
                             size_t *n, tern_error *err) {
-    const request q = {max_bytes, n_in, false};
+    const request q = {max_bytes, n_in, false, 0};
     *out = NULL;
     TN_FAIL_IF(n_in > MOST_BYTES, err, TERN_E_LIMIT, "%zu bytes are too many to be read", n_in);
     return ask(r, &q, in, out, n, err);

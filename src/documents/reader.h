@@ -33,6 +33,10 @@ void tn_reader_close(tn_reader **r);
 tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
                            tern_error *err);
 
+/* A page of a PDF file, from 1 on, as a PNG file of at most max_bytes; *n == 0: it has no such page. As above. */
+tern_status tn_reader_page(tn_reader *r, const char *path, int page, size_t max_bytes, char **out, size_t *n,
+                           tern_error *err);
+
 /* What fn makes of bytes, at most max_bytes of it; as above. */
 tern_status tn_reader_bytes(tn_reader *r, const void *in, size_t n_in, size_t max_bytes, char **out,
                             size_t *n, tern_error *err);

@@ -20,8 +20,16 @@ struct tn_draft {
     struct {
         tn_draft_outside propose;
         void *user;
-    } outside[2]; /* the draft model, the layer that guesses one token further */
+    } outside[3]; /* by outside_of */
 };
+
+/* Drafters from outside, in the order in which they are asked. */
+static const struct {
+    uint32_t drafter;
+    int class0; /* [8] */
+} outside_of[] = {
+    {TN_DRAFT_MODEL, TN_CLASS_MODEL}, {TN_DRAFT_MTP, TN_CLASS_MTP}, {TN_DRAFT_HEAD, TN_CLASS_HEAD}};
+enum { N_OUTSIDE = sizeof outside_of / sizeof *outside_of };
 
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err) {
     static const struct {
@@ -34,7 +42,8 @@ tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **mo
                  {"sam", TN_DRAFT_SAM},
                  {"calibrated", TN_DRAFT_CALIBRATED},
                  {"extend", TN_DRAFT_EXTEND},
-                 {"mtp", TN_DRAFT_MTP}};
+                 {"mtp", TN_DRAFT_MTP},
+                 {"head", TN_DRAFT_HEAD}};
     *drafters = 0;
     *model = NULL;
     for (const char *p = text ? text : "none"; *p;) {
@@ -47,7 +56,7 @@ tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **mo
         while (i < n && (strlen(names[i].name) != len || strncmp(names[i].name, p, len))) i++;
         TN_FAIL_IF(i == n, err, TERN_E_INVALID,
                    "no drafter is called '%.*s': want none, auto, all, or a list of lookup, sam, calibrated, "
-                   "extend, mtp, model:FILE",
+                   "extend, mtp, head, model:FILE",
                    (int)(len < 40 ? len : 40), p);
         *drafters |= names[i].bits;
         p += len + (p[len] == ',');
@@ -194,15 +203,20 @@ void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n) {
     tn_recalls_in(&d->recalls, in, n, d->vocab_size);
 }
 
+static int number_of(uint32_t drafter) {
+    int i = 0;
+    while (i < N_OUTSIDE - 1 && outside_of[i].drafter != drafter) i++;
+    assert(outside_of[i].drafter == drafter);
+    return i;
+}
+
 int tn_draft_outside_class(uint32_t drafter, float confidence) {
     int level = (int)(confidence * 8);
-    return (drafter == TN_DRAFT_MTP ? TN_CLASS_MTP : TN_CLASS_MODEL) + (level < 0   ? 0
-                                                                        : level > 7 ? 7
-                                                                                    : level);
+    return outside_of[number_of(drafter)].class0 + (level < 0 ? 0 : level > 7 ? 7 : level);
 }
 
 void tn_draft_set_outside(tn_draft *d, uint32_t drafter, tn_draft_outside propose, void *user) {
-    int i = drafter == TN_DRAFT_MTP;
+    int i = number_of(drafter);
     d->outside[i].propose = propose;
     d->outside[i].user = user;
 }
@@ -213,7 +227,8 @@ static uint32_t drafter_of(int class_) {
     if (class_ < TN_CLASS_CALIBRATED) return TN_DRAFT_SAM;
     if (class_ < TN_CLASS_EXTEND) return TN_DRAFT_CALIBRATED;
     if (class_ < TN_CLASS_MODEL) return TN_DRAFT_EXTEND;
-    return class_ < TN_CLASS_MTP ? TN_DRAFT_MODEL : TN_DRAFT_MTP;
+    if (class_ < TN_CLASS_MTP) return TN_DRAFT_MODEL;
+    return class_ < TN_CLASS_HEAD ? TN_DRAFT_MTP : TN_DRAFT_HEAD;
 }
 
 void tn_draft_counts(const tn_draft *d, uint32_t drafters, uint64_t *n_verified, uint64_t *n_accepted) {
@@ -243,8 +258,8 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_b
     if (drafters & TN_DRAFT_SAM && d->store) tn_propose_store(d->store, &d->in_store, p);
     if (drafters & TN_DRAFT_LOOKUP) tn_propose_lookup(t, p);
     if (drafters & TN_DRAFT_EXTEND) tn_propose_extended(&d->segments, p);
-    for (int i = 0; i < 2; i++) {
-        if (drafters & (i ? TN_DRAFT_MTP : TN_DRAFT_MODEL) && d->outside[i].propose)
+    for (int i = 0; i < N_OUTSIDE; i++) {
+        if (drafters & outside_of[i].drafter && d->outside[i].propose)
             d->outside[i].propose(d->outside[i].user, p, t->ids, t->n);
     }
     if (drafters & TN_DRAFT_CALIBRATED) tn_propose_calibrated(t, d->succ, d->n_succ, &d->recalls, p);

@@ -4,8 +4,8 @@
  *   text      the session's tokens, ending with the one just drawn         tn_draft_push, tn_draft_truncate
  *   store     other texts that answers may copy from                       tn_draft_learn
  *   drafters  lookup (n-gram), sam (suffix automata over text and store), calibrated (what the model itself
- *             predicted at places of the text), extend (rejected drafts kept for later), and two from outside
- *             (a draft model, the model's own layer that guesses one token further)
+ *             predicted at places of the text), extend (rejected drafts kept for later), and three from outside
+ *             (a draft model, the model's own layer that guesses one token further, a head)
  *   plan      all proposals merged into one tree, pruned to what pays         proposals.h
  *
  * In every step the session pushes the drawn token, plans, verifies the tree, pushes the accepted tokens,
@@ -25,8 +25,10 @@ enum {
     TN_DRAFT_EXTEND = 8,
     TN_DRAFT_MODEL = 16,
     TN_DRAFT_MTP = 32,
-    TN_DRAFT_WHERE_ANY = 64, /* with MTP: where the model has such a layer */
-    TN_DRAFT_ALL = TN_DRAFT_SAM | TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND | TN_DRAFT_MTP | TN_DRAFT_WHERE_ANY
+    TN_DRAFT_HEAD = 64,
+    TN_DRAFT_WHERE_ANY = 128, /* with MTP and HEAD: where there is one */
+    TN_DRAFT_ALL = TN_DRAFT_SAM | TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND | TN_DRAFT_MTP | TN_DRAFT_HEAD |
+                   TN_DRAFT_WHERE_ANY
 };
 enum {
     TN_DRAFT_VOCAB = 2048
@@ -34,7 +36,7 @@ enum {
                                    out */
 
 /* Reads a list of drafters: "none", "all", "auto" (all), or, separated by commas, some of lookup, sam,
- * calibrated, extend, mtp and, last, model:FILE. *model points into text or is NULL. TERN_E_INVALID names
+ * calibrated, extend, mtp, head and, last, model:FILE. *model points into text or is NULL. TERN_E_INVALID names
  * what is wrong. */
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err);
 
@@ -70,7 +72,7 @@ void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n);
 
 /* An outside drafter adds its proposals to the tree of the text's last token. */
 typedef void (*tn_draft_outside)(void *user, tn_proposals *p, const int32_t *text, int32_t n);
-/* drafter: TN_DRAFT_MODEL or TN_DRAFT_MTP. confidence, in [0,1], chooses the class of the proposal. */
+/* drafter: TN_DRAFT_MODEL, TN_DRAFT_MTP or TN_DRAFT_HEAD. confidence, in [0,1], chooses the class of the proposal. */
 int tn_draft_outside_class(uint32_t drafter, float confidence);
 void tn_draft_set_outside(tn_draft *d, uint32_t drafter, tn_draft_outside propose, void *user);
 

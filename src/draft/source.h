@@ -29,7 +29,8 @@ enum {
     TN_CLASS_EXTEND = TN_CLASS_RECALLED + 48,     /* [4 ages][first or later token] */
     TN_CLASS_MODEL = TN_CLASS_EXTEND + 8,         /* [8 levels of the draft model's confidence] */
     TN_CLASS_MTP = TN_CLASS_MODEL + 8,            /* the same for the layer that guesses one token further */
-    TN_CLASS_END = TN_CLASS_MTP + 8
+    TN_CLASS_HEAD = TN_CLASS_MTP + 8,             /* and for a head */
+    TN_CLASS_END = TN_CLASS_HEAD + 8
 };
 
 void tn_source_guesses(tn_proposals *p);

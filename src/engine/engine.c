@@ -6,6 +6,7 @@
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/adapters.h"
+#include "engine/head.h"
 #include "engine/imports.h"
 #include "engine/sight.h"
 #include "params/params.h"
@@ -76,6 +77,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     TN_TRY(tn_cores_use(o.cores, err)); /* before threads are counted and started: they inherit it */
 #else
     TN_FAIL_IF(o.cores && strcmp(o.cores, "all"), err, TERN_E_UNSUPPORTED, "this build cannot choose cores");
+    TN_FAIL_IF(o.draft_head && strcmp(o.draft_head, "none"), err, TERN_E_UNSUPPORTED,
+               "%s: this build has no heads that draft", o.draft_head);
 #endif
     int32_t n_ctx_fits;
     uint64_t experts_bytes;
@@ -97,7 +100,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     uint32_t cpu = tn_cpu_flags(&bad);
     if (bad)
         tn_log(&e->ctx, TERN_LOG_WARN,
-               "TERN_CPU=%s is unknown and ignored; try scalar, avx2, avxvnni, avx512, avx512vnni, neon, "
+               "TERN_CPU=%s is unknown and ignored; try scalar, avx2, avxvnni, avx512, avx512vnni, amxint8, "
+               "neon, "
                "dotprod, i8mm",
                bad);
     tn_kernels_init(&e->kern, cpu);
@@ -106,6 +110,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
     if (st == TERN_OK) st = tn_engine_open_adapters(e, o.lora, err);
 #ifndef TERN_MINIMAL
+    if (st == TERN_OK) st = tn_head_open(e, path, &o, err);
     if (st == TERN_OK) st = tn_sight_open(e, path, &o, err);
 #endif
     if (st == TERN_OK) *out = e;
@@ -136,6 +141,7 @@ void tern_engine_close(tern_engine **pe) {
     tn_gvocab_close(&v);
 #ifndef TERN_MINIMAL
     tn_sight_close(e);
+    tn_head_close(e);
 #endif
     tn_model_close(&e->model);
     tn_npu_model_close(&e->npu);

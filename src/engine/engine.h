@@ -12,7 +12,13 @@
 #include "prefill/profile.h"
 #include "text/grammar/grammar.h"
 
-enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk, for which activations are planned */
+#include <string.h>
+
+/* Rows of a float prefill chunk, for which activations are planned. A picture of Gemma 4 has up to 280 rows, which see each
+ * other in models whose layers have no embeddings of their own, so that they are read at once. */
+static inline int32_t tn_float_chunk(const tn_hparams *h) {
+    return !strcmp(h->arch, "gemma4") && !h->n_ple ? 288 : 256;
+}
 
 struct tern_engine {
     tn_ctx ctx;
@@ -26,6 +32,8 @@ struct tern_engine {
     tn_attn_options attention; /* of files too */
     tn_npu_model *estimator;   /* of a file whose attention may be sparse: the estimating device, without a
                                   package; else NULL */
+    tn_model *head;            /* that drafts for the model (engine/head.h); NULL: none */
+    int32_t *head_ids;         /* [head.n_vocab] tokens of its output layer */
     const char *not_streamed;  /* why a quantised file was read whole before the first prompt; else NULL */
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;

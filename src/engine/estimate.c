@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "engine/adapters.h"
 #include "engine/engine.h"
+#include "engine/head.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
 #include "draft/draft.h"
@@ -111,7 +112,7 @@ static bool stays_packed(const tern_options *o) {
 
 static uint64_t all_of(const tern_estimate *e) { return e->weight_bytes + e->kv_bytes + e->work_bytes; }
 
-/* Whether a package opened with o could read its experts on demand. */
+/* Whether a package or a file opened with o could read its experts on demand. */
 static bool may_be_on_demand(const tern_options *o) {
     return (!o->npu || !strcmp(o->npu, "host")) && !o->npu_apart && !o->npu_separate_weights &&
            !o->no_chunk_sharing && !o->npu_memory_bytes && !(o->load && !strcmp(o->load, "mmap"));
@@ -169,7 +170,9 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     if (package)
         TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, &next.weight_bytes, &experts,
                                &fingerprint, err));
-    else TN_TRY(tn_import_estimate(&ctx, path, o.scheme, &h, &e.weight_bytes, &quantised, err));
+    else
+        TN_TRY(tn_import_estimate(&ctx, path, o.scheme, &h, &e.weight_bytes, &next.weight_bytes, &experts,
+                                  &quantised, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     tn_kv_type kv = tn_options_kv(&o, e.n_ctx);
@@ -182,13 +185,20 @@ static tern_status estimate(const char *path, const tern_options *opt, tern_esti
     if (package) measured_lengths(path, &o, fingerprint, &chunk, &from);
     const int64_t n_rows = package           ? TN_WAVE_CHUNKS * (int64_t)chunk
                            : h.bidirectional ? e.n_ctx
-                                             : TN_FLOAT_CHUNK;
+                                             : tn_float_chunk(&h);
     e.work_bytes = work_bytes(&h, n_rows, e.n_ctx, n_threads) + process_bytes(&h) +
                    tn_adapters_bytes(o.lora) + sparse_bytes(&h, &o, e.n_ctx, from, kv, quantised);
     if (h.n_next && drafters & TN_DRAFT_MTP) {
         e.kv_bytes += next.kv_bytes = tn_next_bytes_of(&h, e.n_ctx);
         e.work_bytes += next.work_bytes = next_work_bytes(&h, e.n_ctx, n_threads);
     }
+#ifndef TERN_MINIMAL
+    const tn_head_need head = tn_head_estimate(&ctx, path, &h, quantised, &o, e.n_ctx, n_threads);
+    e.weight_bytes += head.weight_bytes;
+    e.kv_bytes += head.kv_bytes;
+    e.work_bytes +=
+        head.work_bytes + (head.weight_bytes ? (uint64_t)n_rows * 3 * (uint64_t)h.n_embd * sizeof(float) : 0);
+#endif
     leave_for_experts(&o, &experts, &next, &e, experts_bytes);
     *out = e;
     return TERN_OK;

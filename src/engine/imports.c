@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "kernels/gemm_f32.h"
 #include "model/blocks.h"
+#include "model/file_experts.h"
 #include "model/properties.h"
 #include "model/source.h"
 #include "model/streamed.h"
@@ -56,6 +57,7 @@ static tern_status name_profile(tern_engine *e, const tn_source *src, int fd, te
 static tern_status open_streamed(tern_engine *e, const tern_options *o, int fd, tn_source **src,
                                  tern_error *err) {
     tn_load_mode mode = TN_LOAD_STREAM;
+    if (e->experts_bytes) return TERN_OK; /* these are read when they are chosen */
     tn_aio_options io;
     tn_aio_defaults(&io);
     if (!o->read && fd >= 0) tn_tuned_read(fd, e->profile_path, &io);
@@ -100,7 +102,10 @@ static tern_status open_float(tern_engine *e, const char *path, const tern_optio
                      path);
     }
     if (st == TERN_OK && scheme == TN_FLOAT_BLOCKS) st = open_blocks(e, path, o, n_threads, &src, err);
-    if (st == TERN_OK && !e->model)
+    if (st == TERN_OK && e->experts_bytes) {
+        st = tn_model_load_without_experts(&e->ctx, e->pool, src, &e->model, err);
+        if (st == TERN_OK) st = tn_file_experts_open(e->model, e->pool, &src, e->experts_bytes, err);
+    } else if (st == TERN_OK && !e->model)
         st = int8 ? tn_model_load_q8(&e->ctx, e->pool, src, &e->model, err)
                   : tn_model_load(&e->ctx, e->pool, src, scheme, &e->model, err);
     tn_source_close(&src);
@@ -150,7 +155,8 @@ tern_status tn_import_open(tern_engine *e, const char *path, const tern_options 
 }
 
 tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme_name, tn_hparams *h,
-                               uint64_t *n_bytes, bool *blocks, tern_error *err) {
+                               uint64_t *n_bytes, uint64_t *n_next_bytes, tn_experts_need *experts,
+                               bool *blocks, tern_error *err) {
     tn_source *src;
     tn_float_scheme scheme = TN_FLOAT;
     bool int8 = scheme_name && !strcmp(scheme_name, "int8"),
@@ -158,12 +164,17 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme
     if (int8) scheme = TN_FLOAT_BLOCKS; /* floats are counted as they are stored: an upper bound */
     TN_TRY(tn_source_open(ctx, path, &src, err));
     *h = *tn_source_hparams(src);
-    *n_bytes = 0;
+    *n_bytes = *n_next_bytes = 0;
     if (!named && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
     for (int layer = -1; layer < h->n_layers + h->n_next; layer++)
-        for (tn_role role = 0; role < TN_W_N_ROLES; role++)
-            *n_bytes += tn_model_role_bytes(src, scheme, layer, role);
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            const uint64_t one = tn_model_role_bytes(src, scheme, layer, role);
+            *n_bytes += one;
+            *n_next_bytes += layer < h->n_layers ? 0 : one;
+        }
     *blocks = scheme == TN_FLOAT_BLOCKS;
+    *experts = (tn_experts_need){.can = false};
+    if (*blocks && !int8) tn_file_experts_need_of(src, experts);
     tn_source_close(&src);
     return TERN_OK;
 }

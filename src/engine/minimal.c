@@ -20,8 +20,9 @@ tern_status tn_import_open(tern_engine *e, const char *path, const tern_options 
 }
 
 tern_status tn_import_estimate(tn_ctx *ctx, const char *path, const char *scheme, tn_hparams *h,
-                               uint64_t *n_bytes, bool *blocks, tern_error *err) {
-    (void)ctx, (void)scheme, (void)h, (void)n_bytes, (void)blocks;
+                               uint64_t *n_bytes, uint64_t *n_next_bytes, tn_experts_need *experts,
+                               bool *blocks, tern_error *err) {
+    (void)ctx, (void)scheme, (void)h, (void)n_bytes, (void)n_next_bytes, (void)experts, (void)blocks;
     return no_package(path, err);
 }
 

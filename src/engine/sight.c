@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { BUCKETS = 1024, VIEWS_MAX = 1 << 16 };
 
@@ -18,6 +19,9 @@ struct tn_sight {
     tern_engine *e;
     char *model, *mmproj; /* files; mmproj NULL: none was named */
     tn_tower_scheme scheme;
+    bool chosen; /* scheme is: nobody is asked for a verdict */
+    tn_tower_verdict verdict;
+    const char *why; /* chosen without one */
     bool one_view;
     int32_t most_rows; /* of a picture of any size */
     uint64_t memory_bytes, disk_bytes;
@@ -39,13 +43,21 @@ struct tn_sight {
 
 static char *copied(tern_engine *e, const char *s) { return s ? tn_strdup(&e->ctx, TN_MEM_TEXT, s) : NULL; }
 
+/* Asked for; or else a verdict decides, when the first picture comes. */
+static void set_scheme(tn_sight *s, const tern_options *o) {
+    const bool asked = o->encoder && strcmp(o->encoder, "auto");
+    s->scheme = asked && !strcmp(o->encoder, "int8") ? TN_TOWER_INT8 : TN_TOWER_FLOAT;
+    s->why = asked ? "asked for" : o->exact ? "exact" : NULL;
+    s->chosen = s->why;
+}
+
 tern_status tn_sight_open(tern_engine *e, const char *path, const tern_options *o, tern_error *err) {
     enum { MEMORY_BYTES = 256 << 20, ROWS = 1280 };
     tn_sight *s = tn_calloc(&e->ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for an engine");
     e->sight = s;
     s->e = e;
-    s->scheme = o->encoder && !strcmp(o->encoder, "int8") ? TN_TOWER_INT8 : TN_TOWER_FLOAT;
+    set_scheme(s, o);
     s->one_view = o->one_view;
     s->most_rows = o->picture_rows ? o->picture_rows : ROWS;
     s->memory_bytes = o->picture_memory_bytes ? o->picture_memory_bytes : MEMORY_BYTES;
@@ -99,7 +111,7 @@ static const tn_pkg_section *packed(const tn_sight *s) {
     return s->e->npu ? tn_pkg_find(s->e->npu->pkg, TN_PKG_ENCODER, -1) : NULL;
 }
 
-static tern_status open_packed(tn_sight *s, tern_error *err) {
+static tern_status open_packed(tn_sight *s, tn_tower_scheme scheme, tern_error *err) {
     tern_engine *e = s->e;
     const tn_pkg_section *section = packed(s);
     uint8_t *bytes = tn_alloc(&e->ctx, TN_MEM_OTHER, section->size_bytes, 1);
@@ -107,18 +119,18 @@ static tern_status open_packed(tn_sight *s, tern_error *err) {
                section->size_bytes);
     tern_status st = tn_pkg_read(e->npu->pkg, section, bytes, err);
     if (st == TERN_OK)
-        st = tn_tower_open_memory(&e->ctx, e->pool, bytes, section->size_bytes, e->model->h.n_embd, s->scheme,
+        st = tn_tower_open_memory(&e->ctx, e->pool, bytes, section->size_bytes, e->model->h.n_embd, scheme,
                                   &s->tower, err);
     tn_free(&e->ctx, bytes);
     return st;
 }
 
-static tern_status open_file(tn_sight *s, tern_error *err) {
+static tern_status open_file(tn_sight *s, tn_tower_scheme scheme, tern_error *err) {
     tern_engine *e = s->e;
-    char *found = s->mmproj ? NULL : tn_sight_find(s->model, err);
+    char *found = s->mmproj ? NULL : tn_sight_find(s->model, e->model->h.n_embd, err);
     if (!s->mmproj && !found) return err ? err->code : TERN_E_UNSUPPORTED;
     tern_status st = tn_tower_open(&e->ctx, e->pool, s->mmproj ? s->mmproj : found, e->model->h.n_embd,
-                                   s->scheme, &s->tower, err);
+                                   scheme, &s->tower, err);
     free(found);
     return st;
 }
@@ -127,7 +139,7 @@ bool tn_sight_can(tern_engine *e, tern_error *why) {
     const tn_sight *s = e->sight;
     if (check_model(e, why) != TERN_OK) return false;
     if (s->mmproj || packed(s)) return true;
-    char *path = tn_sight_find(s->model, why);
+    char *path = tn_sight_find(s->model, e->model->h.n_embd, why);
     free(path);
     return path;
 }
@@ -140,11 +152,11 @@ static bool sees_itself(const tern_engine *e, tn_tower_kind kind) {
 /* What the encoder's rows need of the language model. */
 static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, tern_error *err) {
     const tn_hparams *h = &s->e->model->h;
-    TN_FAIL_IF(
-        sees_itself(s->e, shape->kind) && s->e->npu, err, TERN_E_UNSUPPORTED,
-        "pictures of Gemma %d need the model's own file: a package reads a picture's rows in pieces, and "
-        "they see each other",
-        shape->kind == TN_TOWER_GEMMA3 ? 3 : 4);
+    TN_FAIL_IF(sees_itself(s->e, shape->kind) && s->e->npu, err, TERN_E_UNSUPPORTED,
+               "pictures of Gemma %d need the model's own file (--pack never, or the file's name): a package "
+               "reads a "
+               "picture's rows in pieces, and they see each other",
+               shape->kind == TN_TOWER_GEMMA3 ? 3 : 4);
     TN_FAIL_IF(
         tn_tower_has_axes(shape->kind) && !tn_has_axes(h), err, TERN_E_UNSUPPORTED,
         "pictures of Qwen's encoders need a model whose rope has three axes, and the file of this one (%s) "
@@ -158,19 +170,98 @@ static tern_status check_tower(const tn_sight *s, const tn_tower_shape *shape, t
     return TERN_OK;
 }
 
+static tern_status open_tower(tn_sight *s, tn_tower_scheme scheme, tern_error *err) {
+    TN_TRY(packed(s) && !s->mmproj ? open_packed(s, scheme, err) : open_file(s, scheme, err));
+    tern_status st = check_tower(s, tn_tower_shape_of(s->tower), err);
+    if (st != TERN_OK) tn_tower_close(&s->tower);
+    return st;
+}
+
+static tern_status open_form(void *user, tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
+    tn_sight *s = user;
+    tern_status st = open_tower(s, scheme, err);
+    *out = s->tower;
+    return st;
+}
+
+/* The verdict that packing wrote beside the encoder; NULL: none, or a later tern's. */
+static const tn_pkg_section *packed_verdict(const tn_sight *s) {
+    const tn_pkg_section *v = s->e->npu ? tn_pkg_find(s->e->npu->pkg, TN_PKG_VERDICT, -1) : NULL;
+    return v && v->size_bytes == sizeof(tn_pkg_verdict) ? v : NULL;
+}
+
+/* Takes it if it is of this encoder and of this judge. */
+static tern_status read_verdict(tn_sight *s, uint64_t fingerprint, bool *known, tern_error *err) {
+    const tn_pkg_section *section = packed_verdict(s);
+    tn_pkg_verdict v;
+    *known = false;
+    if (!section) return TERN_OK;
+    TN_TRY(tn_pkg_read(s->e->npu->pkg, section, &v, err));
+    *known = v.version == TN_TOWER_VERDICT && v.fingerprint == fingerprint;
+    if (*known) s->verdict = (tn_tower_verdict){v.mean, v.least};
+    return TERN_OK;
+}
+
+enum { VERDICT_FLOATS = sizeof(tn_tower_verdict) / sizeof(float) };
+
+/* Under which a verdict is kept (sight_kept.h). */
+static void verdict_key(uint64_t fingerprint, uint8_t key[TN_VIEW_KEY]) {
+    for (size_t i = 0; i < TN_VIEW_KEY / sizeof(uint64_t); i++) {
+        const uint64_t part[] = {0x6a75646765ull /* "judge": no view's */, TN_TOWER_VERDICT, i, fingerprint},
+                       h = XXH64(part, sizeof part, 0);
+        memcpy(key + i * sizeof h, &h, sizeof h);
+    }
+}
+
+/* By the verdict that is kept, or by a new one. */
+static tern_status judge(tn_sight *s, uint64_t fingerprint, tern_error *err) {
+    const tn_tower_judging j = {&s->e->ctx, &s->e->kern, s->e->pool, open_form, s};
+    uint8_t key[TN_VIEW_KEY];
+    float kept[VERDICT_FLOATS];
+    verdict_key(fingerprint, key);
+    if (tn_kept_read(s->folder, key, 1, VERDICT_FLOATS, kept)) {
+        memcpy(&s->verdict, kept, sizeof kept);
+        return TERN_OK;
+    }
+    TN_TRY(tn_tower_judge(&j, &s->tower, &s->verdict, err));
+    memcpy(kept, &s->verdict, sizeof kept);
+    tn_kept_write(&s->e->ctx, s->folder, s->disk_bytes, &s->folder_bytes, key, 1, VERDICT_FLOATS, kept);
+    return TERN_OK;
+}
+
+/* Takes INT8 where it sees what floats see. A verdict takes as long as a picture in floats at worst, so none is made where
+ * none can be kept. */
+static tern_status choose(tn_sight *s, tern_error *err) {
+    bool known = false;
+    if (s->disk_bytes || packed_verdict(s)) {
+        TN_TRY(open_tower(s, TN_TOWER_INT8, err));
+        const uint64_t fingerprint = tn_tower_fingerprint(s->tower);
+        TN_TRY(read_verdict(s, fingerprint, &known, err));
+        if (!known && s->disk_bytes) {
+            TN_TRY(judge(s, fingerprint, err));
+            known = true;
+        }
+    }
+    s->why = known ? NULL : "nothing is kept on disk, so INT8 was not judged";
+    s->scheme = known && tn_tower_holds(s->verdict) ? TN_TOWER_INT8 : TN_TOWER_FLOAT;
+    s->chosen = true;
+    if (s->tower && tn_tower_scheme_of(s->tower) != s->scheme) tn_tower_close(&s->tower);
+    return TERN_OK;
+}
+
 /* With the lock `encoding`. */
 static tern_status need_tower(tn_sight *s, tern_error *err) {
     tern_engine *e = s->e;
     if (s->tower) return TERN_OK;
     TN_TRY(check_model(e, err));
-    TN_TRY(packed(s) && !s->mmproj ? open_packed(s, err) : open_file(s, err));
+    tern_status chosen = s->chosen ? TERN_OK : choose(s, err);
+    if (chosen != TERN_OK) tn_tower_close(&s->tower);
+    TN_TRY(chosen);
+    if (!s->tower) TN_TRY(open_tower(s, s->scheme, err));
     if (s->opened && tn_tower_fingerprint(s->tower) != s->fingerprint) {
         tn_tower_close(&s->tower);
         return tn_fail(err, TERN_E_IO, "the encoder of pictures was changed while it was in use");
     }
-    tern_status st = check_tower(s, tn_tower_shape_of(s->tower), err);
-    if (st != TERN_OK) tn_tower_close(&s->tower);
-    TN_TRY(st);
     s->shape = *tn_tower_shape_of(s->tower);
     const int64_t block = (int64_t)s->shape.patch * s->shape.shuffle, most = s->most_rows * block * block;
     if (s->shape.max_pixels > most) s->shape.max_pixels = most;
@@ -187,6 +278,14 @@ tern_status tn_sight_shape(tern_engine *e, const tn_tower_shape **out, tern_erro
     pthread_mutex_unlock(&s->encoding);
     *out = &s->shape;
     return st;
+}
+
+void tn_sight_form(tern_engine *e, tn_sight_form_of *out) {
+    tn_sight *s = e->sight;
+    pthread_mutex_lock(&s->encoding);
+    *out = (tn_sight_form_of){
+        .int8 = s->scheme == TN_TOWER_INT8, .known = s->chosen, .why = s->why, .verdict = s->verdict};
+    pthread_mutex_unlock(&s->encoding);
 }
 
 void tn_sight_rest(tern_engine *e) {

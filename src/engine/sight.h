@@ -15,6 +15,7 @@
 
 #include "engine/engine.h"
 #include "media/medium.h"
+#include "model/tower_judge.h"
 
 typedef struct tn_sight tn_sight;
 
@@ -39,6 +40,13 @@ void tn_sight_close(tern_engine *e);
 bool tn_sight_can(tern_engine *e, tern_error *why);
 /* Opens the encoder unless it is open, and tells what it wants of pictures. */
 tern_status tn_sight_shape(tern_engine *e, const tn_tower_shape **out, tern_error *err);
+/* How the encoder computes, once it was opened: in INT8 or in floats; why NULL: by the verdict. */
+typedef struct tn_sight_form_of {
+    bool int8, known;
+    const char *why;
+    tn_tower_verdict verdict;
+} tn_sight_form_of;
+void tn_sight_form(tern_engine *e, tn_sight_form_of *out);
 /* The encoder's weights leave memory until they are needed again. */
 void tn_sight_rest(tern_engine *e);
 

@@ -1,66 +1,64 @@
 #include "engine/sight_find.h"
 
 #include "base/status.h"
+#include "engine/beside.h"
+#include "formats/gguf.h"
+#include "model/source.h"
+#include "model/tower.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static bool is_mmproj(const char *name) {
-    size_t n = strlen(name);
-    return strcasestr(name, "mmproj") && n > 5 && !strcasecmp(name + n - 5, ".gguf");
+/* Whether an encoder that was found is for models of that width, as far as its metadata say so. */
+static bool fits(const char *path, int32_t n_embd, tern_error *err) {
+    tn_ctx ctx;
+    tn_gguf *g;
+    int64_t out = 0;
+    tn_ctx_init(&ctx, NULL);
+    if (!n_embd || tn_gguf_open(&ctx, path, &g, NULL) != TERN_OK)
+        return true; /* who opens it tells why it cannot */
+    (void)tn_gguf_i64(g, "clip.vision.projection_dim", &out);
+    tn_gguf_close(&g);
+    return !out || tn_tower_fits(path, (int32_t)out, n_embd, err) == TERN_OK;
 }
 
-/* Files are called mmproj-MODEL.gguf or MODEL-mmproj.gguf: where the model's name begins. */
-static const char *of_model(const char *name) {
-    if (strncasecmp(name, "mmproj", 6)) return name;
-    return name + 6 + (name[6] == '-' || name[6] == '_');
-}
-
-static size_t same_beginning(const char *a, const char *b) {
-    size_t n = 0;
-    while (a[n] && a[n] == b[n]) n++;
-    return n;
-}
-
-char *tn_sight_find(const char *model, tern_error *err) {
-    const char *slash = strrchr(model, '/');
+char *tn_sight_find(const char *model, int32_t n_embd, tern_error *err) {
+    int n;
+    char *path = tn_beside_find(model, "mmproj", &n);
     struct stat sb;
-    bool is_folder = !stat(model, &sb) && S_ISDIR(sb.st_mode);
-    char *folder = strdup(is_folder || slash ? model : ".");
-    if (folder && slash && !is_folder) folder[slash - model + 1] = 0;
-    const char *name = is_folder ? "" : slash ? slash + 1 : model;
-    char best[256] = "";
-    size_t most = 0;
-    int n_best = 0;
-    errno = 0;
-    DIR *d = folder ? opendir(folder) : NULL;
-    bool unknown = !folder || (!d && (errno == ENOMEM || errno == EMFILE || errno == ENFILE));
-    for (struct dirent *f; d && (f = readdir(d));) {
-        size_t same = same_beginning(of_model(f->d_name), name);
-        if (!is_mmproj(f->d_name) || strlen(f->d_name) >= sizeof best || (n_best && same < most)) continue;
-        n_best = n_best && same == most ? n_best + 1 : 1;
-        most = same;
-        strcpy(best, f->d_name);
-    }
-    if (d) closedir(d);
-    char *path = NULL;
-    if (n_best == 1 && asprintf(&path, "%s/%s", folder, best) < 0) {
-        path = NULL;
-        unknown = true;
-    }
-    if (unknown)
+    const bool is_folder = !stat(model, &sb) && S_ISDIR(sb.st_mode),
+               inside = !n && is_folder && tn_tower_in_folder(model, err);
+    if (inside && !(path = strdup(model))) n = -1;
+    if (n < 0)
         (void)tn_fail(err, TERN_E_MEMORY, "no memory, or no free descriptor, to look for a picture encoder");
-    else if (n_best > 1)
+    else if (n > 1)
         (void)tn_fail(err, TERN_E_UNSUPPORTED,
-                      "%s has several picture encoders beside it: choose one with --mmproj FILE", folder);
-    else if (!path)
+                      "%s has several picture encoders beside it: choose one with --mmproj FILE", model);
+    else if (!path && !is_folder)
         (void)tn_fail(
             err, TERN_E_UNSUPPORTED,
             "%s has no picture encoder beside it (a file mmproj*.gguf): give one with --mmproj FILE", model);
-    free(folder);
+    if (path && !is_folder && !fits(path, n_embd, err)) {
+        free(path);
+        return NULL;
+    }
     return path;
+}
+
+bool tn_sight_needs_file(const char *model) {
+    char *encoder = tn_sight_find(model, 0, NULL);
+    tn_source *src = NULL;
+    tn_ctx ctx;
+    bool needs = false;
+    if (!encoder) return false;
+    tn_ctx_init(&ctx, NULL);
+    if (tn_source_open(&ctx, model, &src, NULL) == TERN_OK) {
+        const tn_hparams *h = tn_source_hparams(src);
+        needs = (!strcmp(h->arch, "gemma3") || (!strcmp(h->arch, "gemma4") && !h->n_ple)) &&
+                fits(encoder, h->n_embd, NULL);
+    }
+    tn_source_close(&src);
+    free(encoder);
+    return needs;
 }

@@ -225,6 +225,11 @@ bool tn_gguf_f64(const tn_gguf *g, const char *key, double *out) {
     return true;
 }
 
+bool tn_gguf_is_bool(const tn_gguf *g, const char *key) {
+    const pair *p = find(g, key);
+    return p && !p->is_array && p->type == GGUF_BOOL;
+}
+
 bool tn_gguf_bool(const tn_gguf *g, const char *key, bool *out) {
     int64_t v;
     if (!tn_gguf_i64(g, key, &v)) return false;
@@ -304,17 +309,19 @@ static tern_status read_tensor(cursor *c, tn_tensor *t) {
     TN_TRY(take_u32(c, &type, "type"));
     TN_TRY(take_u64(c, &t->off_bytes, "offset"));
     t->dtype = TN_N_DTYPES;
+    const uint32_t numbers = 27; /* I64: no weights, but tables that some files have */
     for (size_t i = 0; i < sizeof ggml_types / sizeof ggml_types[0]; i++) {
         if (ggml_types[i].ggml == type) t->dtype = ggml_types[i].dtype;
     }
-    TN_FAIL_IF(t->dtype == TN_N_DTYPES, c->err, TERN_E_UNSUPPORTED,
+    TN_FAIL_IF(t->dtype == TN_N_DTYPES && type != numbers, c->err, TERN_E_UNSUPPORTED,
                "%s: tensor %.100s at offset %" PRIu64 " has storage type %u (%s), which tern does not read",
                g->path, t->name, at, type, foreign_type_name(type));
     uint64_t n = 1, inner = t->dims[n_dims - 1];
-    bool ok = inner % (uint64_t)tn_dtype_block(t->dtype) == 0;
+    const uint64_t block = type == numbers ? 1 : (uint64_t)tn_dtype_block(t->dtype),
+                   block_bytes = type == numbers ? 8 : (uint64_t)tn_dtype_block_bytes(t->dtype);
+    bool ok = inner % block == 0;
     for (int i = 0; i < 4; i++) ok = ok && t->dims[i] > 0 && tn_mul_u64(n, t->dims[i], &n);
-    ok = ok && tn_mul_u64(n / (uint64_t)tn_dtype_block(t->dtype), (uint64_t)tn_dtype_block_bytes(t->dtype),
-                          &t->size_bytes);
+    ok = ok && tn_mul_u64(n / block, block_bytes, &t->size_bytes);
     TN_FAIL_IF(!ok, c->err, TERN_E_FORMAT,
                "%s: tensor %.100s of type %s at offset %" PRIu64 " has impossible dimensions %" PRIu64
                " x %" PRIu64 " x %" PRIu64 " x %" PRIu64,
@@ -505,7 +512,11 @@ static tern_status open_part(tn_ctx *ctx, const char *path, tn_gguf **out, tern_
 }
 
 const tn_file *tn_gguf_file(const tn_gguf *g) { return g->all ? NULL : g->file; }
-bool tn_gguf_shrank(const tn_gguf *g) { return tn_file_shrank(g->file); }
+bool tn_gguf_changed(const tn_gguf *g) {
+    for (size_t i = 0; i < g->n_parts; i++)
+        if (tn_file_changed(g->parts[i]->file)) return true;
+    return tn_file_changed(g->file);
+}
 
 /* ---- split files: NAME-00001-of-00003.gguf holds the metadata, all hold tensors ------------------- */
 

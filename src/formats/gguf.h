@@ -16,8 +16,8 @@ tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_erro
 /* The same over the caller's bytes, which stay until close; name stands for the path in messages. */
 tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                 tn_gguf **out, tern_error *err);
-/* Whether the file was truncated while open. Data read from it may then be zeros. */
-bool tn_gguf_shrank(const tn_gguf *g);
+/* Whether a part was truncated or written to while open. What was read from it may then be anything. */
+bool tn_gguf_changed(const tn_gguf *g);
 /* The mapping of the whole file; NULL: it is split, or in memory. */
 const tn_file *tn_gguf_file(const tn_gguf *g);
 void tn_gguf_close(tn_gguf **g);
@@ -40,6 +40,8 @@ const uint8_t *tn_gguf_key_bytes(const tn_gguf *g, size_t i, uint64_t *n);
 bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out); /* any integer, or bool */
 bool tn_gguf_f64(const tn_gguf *g, const char *key, double *out);  /* any number */
 bool tn_gguf_bool(const tn_gguf *g, const char *key, bool *out);
+/* Whether the file has it as a truth value, and not as a number that serves as one. */
+bool tn_gguf_is_bool(const tn_gguf *g, const char *key);
 bool tn_gguf_str(const tn_gguf *g, const char *key, const char **s, size_t *n);
 int64_t tn_gguf_arr_n(const tn_gguf *g, const char *key); /* elements; -1: not an array */
 bool tn_gguf_arr_str(const tn_gguf *g, const char *key, int64_t i, const char **s, size_t *n);
@@ -54,6 +56,8 @@ tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, 
 /* The same in the place of nothing but an empty file. */
 tern_status tn_gguf_create_new(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err);
 extern const tn_outkind tn_gguf_new;
+/* The same into memory, which tn_gguf_take hands out; name stands for the path in messages. */
+tern_status tn_gguf_create_memory(tn_ctx *ctx, const char *name, tn_gguf_writer **out, tern_error *err);
 /* Write metadata. A failure is remembered and reported by tn_gguf_begin_data. */
 /* Copies all keys of a file except those named (the list ends with NULL). */
 void tn_gguf_put_keys(tn_gguf_writer *w, const tn_gguf *from, const char *const *but);
@@ -74,6 +78,9 @@ tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err);
 tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes, tern_error *err);
 /* Syncs and renames. It fails when bytes are missing. Always closes the writer. */
 tern_status tn_gguf_finish(tn_gguf_writer **w, tern_error *err);
+/* The bytes of a writer into memory, to be freed with tn_free. It fails when some are missing. Always closes the
+ * writer. */
+tern_status tn_gguf_take(tn_gguf_writer **w, uint8_t **bytes, uint64_t *n_bytes, tern_error *err);
 void tn_gguf_abort(tn_gguf_writer **w); /* NULL-safe; nothing is left */
 
 /* Quantises n values (a multiple of 32) to Q8_0 blocks, as ggml's reference rounds. */

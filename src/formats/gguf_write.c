@@ -17,9 +17,10 @@ enum { T_U32 = 4, T_I32 = 5, T_F32 = 6, T_BOOL = 7, T_STRING = 8, T_ARRAY = 9 };
 struct tn_gguf_writer {
     tn_ctx *ctx;
     char *path;
-    tn_outfile *file;
+    tn_outfile *file;      /* NULL: all goes to memory */
     uint8_t *keys, *infos; /* metadata pairs and tensor table in the form of the file */
-    size_t n_keys_bytes, cap_keys, n_infos_bytes, cap_infos;
+    uint8_t *memory;
+    size_t n_keys_bytes, cap_keys, n_infos_bytes, cap_infos, n_memory, cap_memory;
     uint64_t n_keys, n_tensors, cap_tensors;
     uint64_t *sizes; /* bytes of each tensor */
     uint64_t i_tensor, in_tensor,
@@ -36,8 +37,8 @@ static tern_status create(tn_ctx *ctx, const char *path, const tn_outkind *kind,
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to write %s", path);
     w->ctx = ctx;
     w->path = tn_strdup(ctx, TN_MEM_OTHER, path);
-    tern_status st = w->path ? tn_outfile_open(ctx, path, kind, &w->file, err)
-                             : tn_fail(err, TERN_E_MEMORY, "no memory to write %s", path);
+    tern_status st = w->path ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to write %s", path);
+    if (st == TERN_OK && kind) st = tn_outfile_open(ctx, path, kind, &w->file, err);
     if (st == TERN_OK) *out = w;
     else tn_gguf_abort(&w);
     return st;
@@ -52,6 +53,10 @@ tern_status tn_gguf_create_new(tn_ctx *ctx, const char *path, tn_gguf_writer **o
     return create(ctx, path, &tn_gguf_new, out, err);
 }
 
+tern_status tn_gguf_create_memory(tn_ctx *ctx, const char *name, tn_gguf_writer **out, tern_error *err) {
+    return create(ctx, name, NULL, out, err);
+}
+
 void tn_gguf_abort(tn_gguf_writer **pw) {
     tn_gguf_writer *w = *pw;
     if (!w) return;
@@ -59,6 +64,7 @@ void tn_gguf_abort(tn_gguf_writer **pw) {
     tn_outfile_abort(&w->file);
     tn_free(w->ctx, w->keys);
     tn_free(w->ctx, w->infos);
+    tn_free(w->ctx, w->memory);
     tn_free(w->ctx, w->sizes);
     tn_free(w->ctx, w->path);
     tn_free(w->ctx, w);
@@ -66,7 +72,7 @@ void tn_gguf_abort(tn_gguf_writer **pw) {
 
 static void append(tn_gguf_writer *w, uint8_t **buf, size_t *n, size_t *cap, const void *data,
                    size_t n_bytes) {
-    if (w->failed != TERN_OK) return;
+    if (w->failed != TERN_OK || !n_bytes) return;
     if (*n + n_bytes > *cap) {
         size_t more = (*n + n_bytes) * 2;
         uint8_t *p = tn_realloc(w->ctx, TN_MEM_OTHER, *buf, more, 1);
@@ -189,7 +195,9 @@ void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int
 }
 
 static tern_status put(tn_gguf_writer *w, const void *data, uint64_t n, tern_error *err) {
-    return tn_outfile_write(w->file, data, n, err);
+    if (w->file) return tn_outfile_write(w->file, data, n, err);
+    append(w, &w->memory, &w->n_memory, &w->cap_memory, data, (size_t)n);
+    return w->failed == TERN_OK ? TERN_OK : tn_fail(err, w->failed, "no memory for %s", w->path);
 }
 
 static tern_status pad(tn_gguf_writer *w, uint64_t at, tern_error *err) {
@@ -227,12 +235,26 @@ tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes,
     return TERN_OK;
 }
 
+static tern_status check_complete(const tn_gguf_writer *w, tern_error *err) {
+    TN_FAIL_IF(w->i_tensor != w->n_tensors, err, TERN_E_INVALID,
+               "%s: data of tensor %" PRIu64 " of %" PRIu64 " is missing", w->path, w->i_tensor,
+               w->n_tensors);
+    return TERN_OK;
+}
+
+tern_status tn_gguf_take(tn_gguf_writer **pw, uint8_t **bytes, uint64_t *n_bytes, tern_error *err) {
+    tn_gguf_writer *w = *pw;
+    tern_status st = check_complete(w, err);
+    *bytes = st == TERN_OK ? w->memory : NULL;
+    *n_bytes = st == TERN_OK ? w->n_memory : 0;
+    if (st == TERN_OK) w->memory = NULL;
+    tn_gguf_abort(pw);
+    return st;
+}
+
 tern_status tn_gguf_finish(tn_gguf_writer **pw, tern_error *err) {
     tn_gguf_writer *w = *pw;
-    tern_status st = TERN_OK;
-    if (w->i_tensor != w->n_tensors)
-        st = tn_fail(err, TERN_E_INVALID, "%s: data of tensor %" PRIu64 " of %" PRIu64 " is missing", w->path,
-                     w->i_tensor, w->n_tensors);
+    tern_status st = check_complete(w, err);
     if (st == TERN_OK) st = tn_outfile_commit(&w->file, err);
     tn_gguf_abort(pw);
     return st;

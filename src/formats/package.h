@@ -47,8 +47,9 @@ typedef enum tn_pkg_kind {
               numbers the parts */
     TN_PKG_SMOOTHING = 8, /* divisors of the inputs of sites; read only for adapters */
     TN_PKG_ENCODER =
-        11,           /* the encoder of pictures: an mmproj file (GGUF) as it is; read by the first picture */
-    TN_PKG_NEXT = 10, /* tensors of the layer that guesses one token further, all small */
+        11, /* the encoder of pictures: an mmproj file (GGUF) as it is; read by the first picture */
+    TN_PKG_VERDICT = 12, /* tn_pkg_verdict: whether that encoder computes in INT8 */
+    TN_PKG_NEXT = 10,    /* tensors of the layer that guesses one token further, all small */
 } tn_pkg_kind;
 
 typedef struct tn_pkg_section {
@@ -117,6 +118,14 @@ typedef struct tn_pkg_graph {
     uint32_t off_bytes, size_bytes; /* in the section */
 } tn_pkg_graph;
 _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
+
+/* Cosines of the encoder's rows in INT8 to those in floats (model/tower_judge.h). */
+typedef struct tn_pkg_verdict {
+    uint32_t version, zero; /* of the judge */
+    uint64_t fingerprint;   /* of the encoder in INT8 */
+    float mean, least;
+} tn_pkg_verdict;
+_Static_assert(sizeof(tn_pkg_verdict) == 24, "on-disk layout");
 
 /* A package holds these forms for every site: chunks of the prompt, and decoding (the head's only form). */
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };

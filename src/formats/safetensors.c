@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_FILES = 1024, MAX_HEADER = 100 << 20 };
+enum { MAX_FILES = 1024, MAX_HEADER = 100 << 20, MAX_DIMS = 5 };
 
 struct tn_safetensors {
     tn_ctx *ctx;
@@ -37,9 +37,9 @@ static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t
                file, name, (long long)begin, (long long)end, data_off, data_bytes);
     uint64_t n = 1, want = 0, at = data_off + (uint64_t)begin;
     size_t n_dims = json_array_size(shape);
-    TN_FAIL_IF(n_dims > 4, err, TERN_E_FORMAT,
-               "%s: tensor %.100s at offset %" PRIu64 " has %zu dimensions, at most 4 are possible", file,
-               name, at, n_dims);
+    TN_FAIL_IF(n_dims > MAX_DIMS, err, TERN_E_FORMAT,
+               "%s: tensor %.100s at offset %" PRIu64 " has %zu dimensions, at most %d are possible", file,
+               name, at, n_dims, MAX_DIMS);
     tn_tensor t = {.file = file,
                    .dtype = !strcmp(dtype, "F32")    ? TN_F32
                             : !strcmp(dtype, "F16")  ? TN_F16
@@ -53,7 +53,8 @@ static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t
                   tn_mul_u64(n, (uint64_t)json_integer_value(dim), &n);
         TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
                    "%s: tensor %.100s at offset %" PRIu64 " has impossible dimensions", file, name, at);
-        t.dims[i] = (uint64_t)json_integer_value(dim);
+        if (i < 4) t.dims[i] = (uint64_t)json_integer_value(dim);
+        else t.dims[3] *= (uint64_t)json_integer_value(dim); /* n, a multiple of it, did not overflow */
     }
     t.size_bytes = (uint64_t)(end - begin);
     bool readable = t.dtype < TN_N_DTYPES;
@@ -125,10 +126,6 @@ static tern_status parse_file(tn_safetensors *s, const char *name, const uint8_t
     return st;
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(((const tn_tensor *)a)->name, ((const tn_tensor *)b)->name);
-}
-
 static int by_place(const void *a, const void *b) {
     const tn_tensor *x = *(const tn_tensor *const *)a, *y = *(const tn_tensor *const *)b;
     return x->data < y->data ? -1 : x->data > y->data;
@@ -137,7 +134,7 @@ static int by_place(const void *a, const void *b) {
 /* Sorts for look-up. It refuses duplicate names and overlapping tensors. */
 static tern_status finish(tn_safetensors *s, tern_error *err) {
     if (!s->n_tensors) return TERN_OK;
-    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
+    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, tn_tensor_by_name);
     for (size_t i = 1; i < s->n_tensors; i++) {
         TN_FAIL_IF(!strcmp(s->tensors[i - 1].name, s->tensors[i].name), err, TERN_E_FORMAT,
                    "%s: tensor %.100s occurs twice (also in %s)", s->tensors[i].file, s->tensors[i].name,
@@ -236,9 +233,9 @@ tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n
     return st;
 }
 
-bool tn_safetensors_shrank(const tn_safetensors *s) {
+bool tn_safetensors_changed(const tn_safetensors *s) {
     for (int i = 0; i < s->n_files; i++) {
-        if (tn_file_shrank(s->files[i])) return true;
+        if (tn_file_changed(s->files[i])) return true;
     }
     return false;
 }
@@ -259,5 +256,5 @@ const tn_tensor *tn_safetensors_tensor_at(const tn_safetensors *s, size_t i) { r
 const tn_tensor *tn_safetensors_tensor(const tn_safetensors *s, const char *name) {
     if (!s->n_tensors) return NULL;
     const tn_tensor key = {.name = name};
-    return bsearch(&key, s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
+    return bsearch(&key, s->tensors, s->n_tensors, sizeof *s->tensors, tn_tensor_by_name);
 }

@@ -14,8 +14,8 @@ tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **
 /* Opens one file's bytes, which the caller keeps until close; name stands for the path in messages. */
 tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                        tn_safetensors **out, tern_error *err);
-/* Whether a file was truncated while open. Data read from it may then be zeros. */
-bool tn_safetensors_shrank(const tn_safetensors *s);
+/* Whether a file was truncated or written to while open. What was read from it may then be anything. */
+bool tn_safetensors_changed(const tn_safetensors *s);
 void tn_safetensors_close(tn_safetensors **s);
 
 size_t tn_safetensors_n_tensors(const tn_safetensors *s);

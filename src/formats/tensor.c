@@ -1,6 +1,8 @@
 /* The storage types of tensors: names and block sizes. */
 #include "formats/tensor.h"
 
+#include <string.h>
+
 static const struct {
     const char *name;
     int32_t block, bytes;
@@ -39,3 +41,7 @@ static const struct {
 const char *tn_dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? types[d].name : "unknown"; }
 int32_t tn_dtype_block(tn_dtype d) { return types[d].block; }
 int32_t tn_dtype_block_bytes(tn_dtype d) { return types[d].bytes; }
+
+int tn_tensor_by_name(const void *a, const void *b) {
+    return strcmp(((const tn_tensor *)a)->name, ((const tn_tensor *)b)->name);
+}

@@ -49,11 +49,15 @@ typedef struct tn_tensor {
     const char *file; /* file it lies in, for messages */
     tn_dtype dtype;
     int32_t n_dims;
-    uint64_t dims[4];    /* outermost first (row-major), unused ones are 1 */
+    uint64_t
+        dims[4]; /* outermost first (row-major), unused ones are 1; of 5 the last is the product of two */
     uint64_t off_bytes;  /* in the file */
     uint64_t size_bytes; /* checked: data[0..size_bytes) lies in the mapping */
     const uint8_t *data;
 } tn_tensor;
+
+/* Compares names of tensors, for qsort and bsearch. */
+int tn_tensor_by_name(const void *a, const void *b);
 
 /* Widens n values (a multiple of the block) from src, exactly as ggml's reference does. */
 void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n);

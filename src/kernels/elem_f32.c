@@ -126,6 +126,15 @@ float tn_softmax_f32_ref(float *x, size_t n) {
     return fold(lane);
 }
 
+void tn_shares_u8_ref(const float *x, uint8_t *codes, size_t n) {
+    float max = -INFINITY;
+    for (size_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (size_t i = 0; i < n; i++) {
+        const float share = TN_SHARES * tn_expf(x[i] - max);
+        codes[i] = (uint8_t)(1 + (int)rintf(share > 0 ? share : 0));
+    }
+}
+
 float tn_absmax_f32_ref(const float *x, size_t n) {
     float most = 0;
     for (size_t i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;

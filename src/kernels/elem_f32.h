@@ -36,6 +36,10 @@ typedef void (*tn_act_f32_fn)(tn_act act, float *x, size_t n);
 typedef void (*tn_add_f32_fn)(float *x, const float *y, float scale, size_t n);
 /* x[i] = exp(x[i] - max); returns their sum. Masked scores are -inf; at least one is not. */
 typedef float (*tn_softmax_f32_fn)(float *x, size_t n);
+enum { TN_SHARES = 254 };
+/* codes[i] = 1 + TN_SHARES exp(x[i] - max), rounded to the nearest even: what a softmax gives before its division, as
+ * gemm_s8.h reads it, less 127. 1 for NaN. */
+typedef void (*tn_shares_u8_fn)(const float *x, uint8_t *codes, size_t n);
 /* Returns the largest |x[i]|; 0 for n = 0. NaN is ignored. */
 typedef float (*tn_absmax_f32_fn)(const float *x, size_t n);
 
@@ -46,6 +50,7 @@ void tn_glu_f32_ref(tn_act act, const float *gate, const float *up, float *out, 
 void tn_act_f32_ref(tn_act act, float *x, size_t n);
 void tn_add_f32_ref(float *x, const float *y, float scale, size_t n);
 float tn_softmax_f32_ref(float *x, size_t n);
+void tn_shares_u8_ref(const float *x, uint8_t *codes, size_t n);
 float tn_absmax_f32_ref(const float *x, size_t n);
 
 #endif

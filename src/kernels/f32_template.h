@@ -13,7 +13,8 @@
  *       f_andnot(m, a) = a & ~m
  *   vm: f_lt(a, b) f_gt(a, b) f_unord(a)
  *       f_sel(mask, a, b) = mask ? a : b
- *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1
+ *   vi: u8_store(p, vi): the low byte of each, all of which are within 0 .. 255
+ *       i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1
  *
  * Optional:
  *   f_transpose16(src, ld_src, dst, ld_dst): dst[i][j] = src[j][i] of 16 x 16 floats
@@ -249,10 +250,15 @@ static inline vf v_exp(vf x) {
     return f_sel(f_unord(x), x, p);
 }
 
-/* The same for x <= 0 (or NaN): one factor 2^n will do, because exp(x) is normal or x is below the bound. */
-static inline vf v_exp_neg(vf x) {
+/* The same for -87 <= x <= 0: one factor 2^n will do, because exp(x) is normal. */
+static inline vf v_exp_near(vf x) {
     vf n, p = exp_reduced(x, &n);
-    p = f_mul(p, f_cast(i_sll23(i_add(i_cvt(n), i_set1(127)))));
+    return f_mul(p, f_cast(i_sll23(i_add(i_cvt(n), i_set1(127)))));
+}
+
+/* And for x <= 0 or NaN: 0 below. */
+static inline vf v_exp_neg(vf x) {
+    vf p = v_exp_near(x);
     p = f_sel(f_lt(x, f_set1(-87.33654f)), f_set1(0.0f), p);
     return f_sel(f_unord(x), x, p);
 }
@@ -409,27 +415,7 @@ static void NAME(tn_add_f32)(float *x, const float *y, float scale, size_t n) {
     for (; i < n; i++) x[i] = fmaf(scale, y[i], x[i]);
 }
 
-static float NAME(tn_softmax_f32)(float *x, size_t n) {
-    size_t n_whole = n / 16 * 16;
-    float tail[16], lane[W], m = -INFINITY;
-    vf max = f_set1(-INFINITY);
-    for (size_t i = 0; i < 16; i++) tail[i] = n_whole + i < n ? x[n_whole + i] : -INFINITY;
-    for (size_t i = 0; i < n_whole; i += W) max = f_max(f_load(x + i), max);
-    for (size_t i = 0; i < 16; i += W) max = f_max(f_load(tail + i), max);
-    f_store(lane, max);
-    for (int i = 0; i < W; i++) m = lane[i] > m ? lane[i] : m;
-    lanes l = lanes_zero();
-    for (size_t i = 0; i < n; i += 16) {
-        float *at = i < n_whole ? x + i : tail;
-        UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
-            vf w = v_exp_neg(f_sub(f_load(at + (size_t)j * W), f_set1(m)));
-            f_store(at + (size_t)j * W, w);
-            l.v[j] = f_add(l.v[j], w);
-        }
-    }
-    for (size_t i = n_whole; i < n; i++) x[i] = tail[i - n_whole];
-    return fold(&l, NULL, 0);
-}
+#include "kernels/f32_softmax_template.h"
 
 static float NAME(tn_absmax_f32)(const float *x, size_t n) {
     float lane[W], most = 0;
@@ -607,6 +593,26 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const flo
 
 /* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to TALL
  * rows. */
+/* The columns after the last whole vector, filled up to one. */
+static void add_rest(int rows, const float *w, size_t ld, const float *v, size_t d, size_t n, float *out,
+                     size_t ldo) {
+    enum { AT_ONCE = 64 };
+    const size_t j = d / W * W, rest = d - j;
+    float wide[AT_ONCE * W] = {0}, sum[W] = {0};
+    for (size_t p0 = 0; p0 < n; p0 += AT_ONCE) {
+        const size_t some = n - p0 < AT_ONCE ? n - p0 : AT_ONCE;
+        for (size_t p = 0; p < some; p++)
+            for (size_t i = 0; i < rest; i++) wide[p * W + i] = v[(p0 + p) * d + j + i];
+        for (int r = 0; r < rows; r++) {
+            float *o = out + (size_t)r * ldo + j;
+            memcpy(sum, o, rest * sizeof *o);
+            block_f32(1, 1, false, w + (size_t)r * ld + p0, ld, wide, W, TN_PANEL_N, some, NULL, sum, 0,
+                      true);
+            memcpy(o, sum, rest * sizeof *o);
+        }
+    }
+}
+
 static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, span values, size_t n,
                        float *out) {
     if (!n) return;
@@ -630,10 +636,8 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
         size_t j = c;
         for (; j + W <= d; j += W)
             block_f32(1, 1, false, wr, ld, v + j, d, TN_PANEL_N, n, NULL, o + j, 0, true);
-        for (; j < d; j++) {
-            for (size_t p = 0; p < n; p++) o[j] = fmaf(wr[p], v[p * d + j], o[j]);
-        }
     }
+    if (d % W) add_rest(rows, w, ld, v, d, n, out, a->out_stride);
 }
 
 static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
@@ -755,6 +759,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
 }
 
 #include "kernels/f32_delta_template.h"
+#include "kernels/f32_wkv_template.h"
 #include "kernels/f32_sparse_template.h"
 
 void NAME(tn_kernels_f32)(tn_kernels *k) {
@@ -774,7 +779,9 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->act_f32 = NAME(tn_act_f32);
     k->add_f32 = NAME(tn_add_f32);
     k->softmax_f32 = NAME(tn_softmax_f32);
+    k->shares_u8 = NAME(tn_shares_u8);
     k->absmax_f32 = NAME(tn_absmax_f32);
     k->taps_f32 = NAME(tn_taps_f32);
     k->delta_f32 = NAME(tn_delta_f32);
+    k->wkv_f32 = NAME(tn_wkv_f32);
 }

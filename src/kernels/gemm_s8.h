@@ -60,6 +60,7 @@ void tn_tiles_s8_pack(int8_t *tiles, int32_t *col_sum, const int8_t *w, size_t n
 void tn_gemm_s8_avx2(const tn_gemm_s8_args *g);
 void tn_gemm_s8_avxvnni(const tn_gemm_s8_args *g);
 void tn_gemm_s8_avx512vnni(const tn_gemm_s8_args *g);
+void tn_gemm_s8_amxint8(const tn_gemm_s8_args *g);
 void tn_gemm_s8_neon(const tn_gemm_s8_args *g);
 void tn_gemm_s8_dotprod(const tn_gemm_s8_args *g);
 void tn_gemm_s8_i8mm(const tn_gemm_s8_args *g);

@@ -96,6 +96,10 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->gemm_packed = tn_gemm_packed_avx512vnni;
         k->packed_rows = TN_PACKED_FEW;
     }
+    if (cpu & TN_CPU_AMXINT8) {
+        k->gemm_s8 = tn_gemm_s8_amxint8;
+        k->packed_rows = 8; /* more are faster from tiles */
+    }
 #endif
 #elif defined(__aarch64__)
     if (cpu & TN_CPU_NEON) {
@@ -143,9 +147,11 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .act_f32 = tn_act_f32_ref,
         .add_f32 = tn_add_f32_ref,
         .softmax_f32 = tn_softmax_f32_ref,
+        .shares_u8 = tn_shares_u8_ref,
         .absmax_f32 = tn_absmax_f32_ref,
         .taps_f32 = tn_taps_f32_ref,
         .delta_f32 = tn_delta_f32_ref,
+        .wkv_f32 = tn_wkv_f32_ref,
         .gemm_s8 = tn_gemm_s8_ref,
         .quantise_s8 = tn_quantise_s8_ref,
         .hadamard_f32 = tn_hadamard_f32_ref,

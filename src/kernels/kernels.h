@@ -21,6 +21,7 @@
 #include "kernels/outlier_f32.h"
 #include "kernels/topk.h"
 #include "kernels/unpack.h"
+#include "kernels/wkv_f32.h"
 
 #include <stdint.h>
 
@@ -40,9 +41,11 @@ typedef struct tn_kernels {
     tn_act_f32_fn act_f32;
     tn_add_f32_fn add_f32;
     tn_softmax_f32_fn softmax_f32;
+    tn_shares_u8_fn shares_u8;
     tn_absmax_f32_fn absmax_f32;
     tn_taps_f32_fn taps_f32;
     tn_delta_f32_fn delta_f32;
+    tn_wkv_f32_fn wkv_f32;
     tn_gemm_s8_fn gemm_s8;
     tn_gemm_packed_fn
         gemm_packed; /* for up to packed_rows rows; for more, weights are unpacked to tiles (gemm_packed.h) */

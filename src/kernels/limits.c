@@ -82,6 +82,7 @@ tern_status tn_limits_measure(tn_ctx *ctx, tn_pool *pool, uint32_t cpu, tn_limit
     if (cpu & TN_CPU_AVX2) int8 = tn_peak_int8_avx2, fp32 = tn_peak_fp32_avx2;
     if (cpu & TN_CPU_AVX512) fp32 = tn_peak_fp32_avx512;
     if (cpu & TN_CPU_AVX512VNNI) int8 = tn_peak_int8_avx512vnni;
+    if (cpu & TN_CPU_AMXINT8) int8 = tn_peak_int8_amxint8;
     if (cpu & TN_CPU_AVX512BF16) bf16 = tn_peak_bf16_avx512bf16;
 #elif defined(__aarch64__)
     if (cpu & TN_CPU_NEON) fp32 = tn_peak_fp32_neon;

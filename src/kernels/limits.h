@@ -22,6 +22,7 @@ double tn_peak_fp32_avx2(long n);
 double tn_peak_fp32_avx512(long n);
 double tn_peak_int8_avx2(long n);
 double tn_peak_int8_avx512vnni(long n);
+double tn_peak_int8_amxint8(long n);
 double tn_peak_bf16_avx512bf16(long n);
 double tn_peak_fp32_neon(long n);
 double tn_peak_int8_dotprod(long n);

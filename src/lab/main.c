@@ -29,11 +29,6 @@ static void print_help(FILE *f) {
             "\ntern-lab COMMAND --help tells the options of each; exit status: 0 done, 1 failed, 2 usage.\n");
 }
 
-static int written(int rc) {
-    bool lost = fflush(stdout) || ferror(stdout);
-    return lost && rc == EXIT_OK ? cli_failed_text("cannot write the output") : rc;
-}
-
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a full disk: an error of the write */
@@ -43,18 +38,18 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
         print_help(stdout);
-        return written(EXIT_OK);
+        return cli_written(EXIT_OK);
     }
     if (!strcmp(argv[1], "--version")) {
         printf("tern-lab %s\n", tern_version());
-        return written(EXIT_OK);
+        return cli_written(EXIT_OK);
     }
     static char sim[] = "sim";
     for (int i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name)) continue;
-        if (!commands[i].as_word) return written(commands[i].run(argc - 1, argv + 1));
+        if (!commands[i].as_word) return cli_written(commands[i].run(argc - 1, argv + 1));
         argv[0] = sim;
-        return written(commands[i].run(argc, argv));
+        return cli_written(commands[i].run(argc, argv));
     }
     fprintf(stderr, "tern-lab: unknown command '%s' (see tern-lab --help)\n", argv[1]);
     return EXIT_USAGE;

@@ -85,6 +85,7 @@ typedef struct tn_sim_job {
                                                         estimate adds in front; the CPU's part */
     tn_prefill_unit *units;                          /* one for every layer's small tensors and every site */
     int32_t n_units, n_step_tasks;
+    int32_t n_turns; /* staged: layers that take turns */
 } job;
 
 /* Makes the program. The models here are gated decoders, plain or with delta nets between layers that attend. */
@@ -155,7 +156,7 @@ static double site_values(const tn_program *p, int32_t site) {
  * there first (llm.npu 4). */
 static bool on_device(const job *j, int32_t site) {
     static const tn_site first[] = {TN_SITE_FFN, TN_SITE_DOWN, TN_SITE_QKV, TN_SITE_O};
-    if (j->r->npu_memory <= 0) return true;
+    if (j->r->npu_memory <= 0 || j->r->staged) return true;
     const tn_program *p = &j->program;
     double sum = 0;
     for (size_t k = 0; k < sizeof first / sizeof *first; k++) {
@@ -328,9 +329,11 @@ static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
          small = j->units[unit].weights == TN_NO_WEIGHTS;
     double bytes = unit_bytes(j, unit), bits = j->r->bits > 0 ? j->r->bits : 8, ns = 0;
     if (step == TN_LD_READ) {
-        if (!packed) ns = bytes * c->graph_byte_ns; /* the vendor's runtime reads and loads in one call */
+        if (j->n_turns) ns = bytes * c->flash_byte_ns; /* runtime and memory are there, as for switching */
+        else if (!packed)
+            ns = bytes * c->graph_byte_ns; /* the vendor's runtime reads and loads in one call */
         else ns = bytes * (small ? 1 : bits / 8) * c->flash_byte_ns;
-        if (unit == 0)
+        if (unit == 0 && !j->n_turns)
             ns += tn_sim_weight_bytes(j->m) *
                   (c->setup_byte_ns + (j->r->load == TN_SIM_BUILD ? c->optimise_byte_ns : 0));
     } else if (step == TN_LD_UNPACK && packed && !small) {
@@ -341,13 +344,36 @@ static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     if (j->r->stage_major) t->plan = t->layer * PLACES + t->subgraph - 1;
 }
 
+/* Lets a layer's exchange begin when all chunks are through the layer whose place it takes. */
+static void take_turns(const job *j, tn_graph *g) {
+    for (int32_t u = 2; u < j->n_units; u++)
+        for (int32_t t = 0; t < j->n_step_tasks; t++)
+            if (g->tasks[t].layer == j->units[u - 2].layer)
+                tn_graph_depend(g, t, j->n_step_tasks + TN_N_LOAD_STEPS * u + TN_LD_READ);
+}
+
 /* Lets computing begin, in every chunk, when the last unit is loaded. */
 static void wait_for_all(void *user, tn_graph *g) {
     const job *j = user;
+    if (j->n_turns) take_turns(j, g);
     if (j->r->load != TN_SIM_OVERLAP && j->r->load != TN_SIM_SEQUENTIAL && j->r->load != TN_SIM_BUILD) return;
     for (int32_t t = 0; t < j->n_step_tasks; t++)
         if (g->tasks[t].layer == 0 && g->tasks[t].subgraph == 0)
             tn_graph_depend(g, j->n_step_tasks + TN_N_LOAD_STEPS * j->n_units - 1, t);
+}
+
+/* Plans the device's window: layers that stay, and two places in which the others, evenly between them, take turns. */
+static tern_status plan_turns(job *j, tern_error *err) {
+    double layer = layer_weights(&j->program) / j->m->n_layers;
+    int32_t n = j->m->n_layers, fit = (int32_t)fmin(j->r->npu_memory / layer, n);
+    if (!j->r->staged || fit == n) return TERN_OK;
+    TN_FAIL_IF(fit < 2, err, TERN_E_INVALID, "%.0f bytes hold no two layers of %.0f", j->r->npu_memory,
+               layer);
+    j->n_turns = n - (fit - 2);
+    for (int32_t i = 0; i < n; i++)
+        if (spread((double)j->n_turns / n, i))
+            j->units[j->n_units++] = (tn_prefill_unit){.layer = i, .weights = TN_NO_WEIGHTS, .after = -1};
+    return TERN_OK;
 }
 
 static void make_units(job *j) {
@@ -363,9 +389,10 @@ static void make_units(job *j) {
 
 /* ---- decoding, energy, memory ---------------------------------------------------------------------- */
 
-/* A step reads every weight. One that verifies a draft also multiplies by the rows of its graph, which takes longer
+/* A step reads every weight, and exchanges the layers that take turns. One that verifies a draft also multiplies by the rows of its graph, which takes longer
  * than a row's reading and is not hidden by it. */
-static double step_ns(const tn_sim_request *r) {
+static double step_ns(const job *j) {
+    const tn_sim_request *r = j->r;
     const tn_soc *c = r->soc;
     const tn_sim_model *m = r->model;
     double head = (double)m->n_vocab * m->n_embd,
@@ -373,7 +400,8 @@ static double step_ns(const tn_sim_request *r) {
                    2.0 * n_attending(m) * m->n_kv_heads * m->d_head * c->step_context * c->step_kv_bytes +
                    8.0 * (m->n_layers - n_attending(m)) * m->delta_heads * m->delta_d * m->delta_d,
            macs = r->accepted > 1 ? VERIFY_ROWS * (tn_sim_weight_bytes(m) + head) : 0;
-    return m->n_layers * c->step_layer_ns + bytes * c->step_byte_ns + macs * c->mac_ns;
+    double turns = j->n_turns * layer_weights(&j->program) / m->n_layers * c->flash_byte_ns;
+    return fmax(m->n_layers * c->step_layer_ns + bytes * c->step_byte_ns + macs * c->mac_ns, turns);
 }
 
 /* Computes what exchanging prefill for decode graphs adds, from the start of the prefill on. The runtime and its
@@ -437,6 +465,8 @@ static tern_status check(const tn_sim_request *r, tern_error *err) {
                "a ratio of %g is out of range", r->ratio);
     TN_FAIL_IF(r->accepted != 0 && !(r->accepted >= 1 && r->accepted <= 1000), err, TERN_E_INVALID,
                "%g accepted tokens are out of range", r->accepted);
+    TN_FAIL_IF(r->staged && (r->npu_memory <= 0 || r->load != TN_SIM_WARM || r->measured), err,
+               TERN_E_INVALID, "staging is of a warm prefill on a device with a limit of memory");
     TN_FAIL_IF(r->measured && (r->load != TN_SIM_WARM || r->attention != TN_SIM_FULL), err, TERN_E_INVALID,
                "measured times are those of a warm prefill with its own attention");
     return TERN_OK;
@@ -509,6 +539,7 @@ static tern_status run_request(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result
         j->r = r;
     }
     make_units(j);
+    TN_TRY(plan_turns(j, err));
     TN_TRY(run_prefill(s, j, tl, out, err));
     out->ttft_ms = (double)out->run.makespan_ns / 1e6;
     out->exposed_io_ms = r->load == TN_SIM_WARM || r->no_exposure ? 0 : out->ttft_ms - warm_ms;
@@ -518,7 +549,7 @@ static tern_status run_request(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result
     double steps = r->n_gen / (r->accepted > 1 ? r->accepted : 1), exposed_us = 0;
     if (r->one_form) TN_TRY(switching(j, out->ttft_ms * 1e3, out->n_chunks, &exposed_us, err));
     out->exposed_switch_ms = exposed_us / 1e3;
-    out->step_ms = step_ns(r) / 1e6;
+    out->step_ms = step_ns(j) / 1e6;
     out->ms_per_token = r->n_gen ? (steps * out->step_ms + out->exposed_switch_ms) / r->n_gen : 0;
     double s_total = (out->ttft_ms + r->n_gen * out->ms_per_token) / 1e3,
            s_decode = steps * out->step_ms / 1e3;
@@ -559,7 +590,7 @@ tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_s
     TN_TRY(check(r, err));
     job *j = s->job;
     drop_steps(s);
-    j->r = r, j->m = r->model, j->c = r->soc, j->n_units = 0;
+    j->r = r, j->m = r->model, j->c = r->soc, j->n_units = j->n_turns = 0;
     TN_TRY(make_program(s->ctx, r->model, &j->program, err));
     const tn_steps_options o = {.plan = r->measured || r->attention == TN_SIM_SHADOW,
                                 .operators = r->operators || r->policy.steal_above >= 0,

@@ -35,6 +35,7 @@ typedef struct tn_synth_shape {
     int32_t groups, groups_used;             /* of experts; 0: one */
     const char *blocks;                      /* of layers of one block: M, *, - or E each */
     int32_t latent, q_rank, d_nope, d_value; /* of latent attention, see tn_hparams; 0: of heads */
+    int32_t low[4];                          /* ranks of RWKV-7's products: decays, rates, values, gates */
     int32_t every;                           /* experts are in the last of so many layers; 0: in all */
     bool joint;    /* its keys and values are one tensor, as older files have them */
     bool longrope; /* factors for every pair, from orig_ctx tokens */

@@ -128,6 +128,8 @@ typedef struct tn_sim_request {
     bool one_core;              /* attention has one middle core, as in shadowAttn's measurements */
     tn_headplan_switches heads; /* shadow: steps left out of the plan of heads */
     double npu_memory; /* bytes the device can address: the heaviest linears go there first; 0 = no limit */
+    bool staged;       /* within npu_memory: layers beyond it take turns in two places, and none runs on the
+                          CPU; an exchange takes what reading a layer from flash takes */
     bool float_on_npu; /* element-wise operators on the device, as llm.npu places them in EdgeFlow's
                           measurements */
     bool

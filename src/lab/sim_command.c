@@ -146,7 +146,7 @@ typedef struct sim_args {
     int32_t n_prompt, chunk, n_gen, steal;
     float bits, ratio, accepted;
     uint64_t npu_memory;
-    bool list, json, one_core, parameters, held_out, registration;
+    bool list, json, one_core, staged, parameters, held_out, registration;
 } sim_args;
 
 /* ---- this machine ---------------------------------------------------------------------------------- */
@@ -310,7 +310,7 @@ static int other_than_requests(const command *c, const sim_args *a, const char *
     if (!strcmp(a->soc_name, "this-machine")) {
         if (sweeping) return cli_usage_error(c, "sweep is for SoCs");
         if (a->load || a->attention || a->switching || a->svg || a->float_lane || a->chunk || a->n_gen ||
-            a->bits > 0 || a->ratio > 0 || a->accepted > 0 || a->npu_memory || a->one_core)
+            a->bits > 0 || a->ratio > 0 || a->accepted > 0 || a->npu_memory || a->one_core || a->staged)
             return cli_usage_error(
                 c, "this-machine takes --model, --prompt, --policy, --steal-above, --trace and --json alone");
         return this_machine(a);
@@ -337,6 +337,7 @@ static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim
                           .accepted = a->accepted > 0 ? (double)a->accepted : 1,
                           .npu_memory = (double)a->npu_memory,
                           .one_core = a->one_core,
+                          .staged = a->staged,
                           .load = (tn_sim_load)i_load,
                           .attention = (tn_sim_attention)i_attention,
                           .one_form = a->switching};
@@ -379,6 +380,8 @@ int cmd_sim(int argc, char **argv) {
          "who computes floats beside the NPU: cpu (default) or gpu, by the papers' tables"},
         {"npu-memory", 0, "BYTES", ARG_U64, &a.npu_memory, 0, 0,
          "what the device can address (default: no limit)"},
+        {"staged", 0, NULL, ARG_FLAG, &a.staged, 0, 0,
+         "with --npu-memory: layers beyond it take turns in two places there (default: they run on the CPU)"},
         {"switch", 0, "WHEN", ARG_STR, &a.switching, 0, 0,
          "the device holds one form of a graph; exchange them: progressive, async or sync"},
         {"accepted", 0, "N", ARG_FLOAT, &a.accepted, 1, 1000,

@@ -7,6 +7,7 @@
 #include "formats/gguf.h"
 #include "lab/noise.h"
 #include "lab/shapes.h"
+#include "lab/synth_text.h"
 #include "model/arch_impl.h"
 
 #include <math.h>
@@ -18,111 +19,6 @@ typedef tn_synth_shape shape;
 const char *tn_synth_name(size_t i) {
     const shape *p = tn_synth_shape_at(i);
     return p ? p->name : NULL;
-}
-
-/* ---- a tokenizer: the 256 bytes, a few words, then unused tokens ------------------------------------ */
-
-/* These are the last tokens. Other engines look the first three up by name in anything called Phi-3. */
-static const char *const control[] = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>"};
-enum { N_CONTROL = sizeof control / sizeof control[0], I_END = 3 };
-
-/* Writes a byte in GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank
- * among the unprintable. */
-static size_t byte_text(int b, char out[4]) {
-    int code = b, rank = 0;
-    bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-    for (int i = 0; i < b && !plain; i++)
-        rank += !((i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174);
-    if (!plain) code = 256 + rank;
-    if (code < 128) {
-        out[0] = (char)code;
-        return 1;
-    }
-    out[0] = (char)(0xc0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 63));
-    return 2;
-}
-
-/* Marks of pictures: in front of the control tokens where a model sees. */
-enum { SEES_GRID = 4, N_MARKS = 3 + SEES_GRID * SEES_GRID };
-static int mark_text(int family, size_t i, char out[24]) {
-    static const char *const marks[][3] = {{"<image>", "<fake_token_around_image>", "<global-img>"},
-                                           {"<start_of_image>", "<image_soft_token>", "<end_of_image>"},
-                                           {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"},
-                                           {"<image>", "<|image_start|>", "<|image_end|>"},
-                                           {"<IMG_CONTEXT>", "<img>", "</img>"},
-                                           {"<|image|>", "<|image>", "<image|>"}};
-    if (i < 3) return snprintf(out, 24, "%.23s", marks[family - 1][i]);
-    const int cell = (int)i - 3, r = cell / SEES_GRID % SEES_GRID + 1, c = cell % SEES_GRID + 1;
-    if (family == 4 && i == N_MARKS - 1) return snprintf(out, 24, "<|img_thumbnail|>");
-    return snprintf(out, 24, family == 4 ? "<|img_row_%d_col_%d|>" : "<row_%d_col_%d>", r, c);
-}
-
-/* A turn for a line; pictures of a message stand where its parts have them. */
-static const char sees_template[] =
-    "{% for m in messages %}{{ m['role'] | capitalize }}:{% if m['content'] is string %} {{ m['content'] }}"
-    "{% else %}{% for p in m['content'] %}{% if p['type'] == 'image' %}{{ '%s' }}"
-    "{% else %} {{ p['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}";
-
-static void put_template(tn_gguf_writer *w, int sees) {
-    char mark[3][24] = {"", "", ""}, text[sizeof sees_template + sizeof mark];
-    const char *hole = strstr(sees_template, "%s");
-    for (size_t i = 0; i < (sees == 3 ? 3 : 1); i++) (void)mark_text(sees, i, mark[i]);
-    snprintf(text, sizeof text, "%.*s%s%s%s%s", (int)(hole - sees_template), sees_template, mark[0], mark[1],
-             mark[2], hole + 2);
-    tn_gguf_put_str(w, "tokenizer.chat_template", text);
-}
-
-static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab, int sees, tern_error *err) {
-    size_t n = (size_t)n_vocab, first_mark = sees ? n - N_CONTROL - N_MARKS : n;
-    char *text = tn_alloc(ctx, TN_MEM_TEXT, n, 24);
-    const char **tokens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *tokens);
-    size_t *lens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *lens);
-    int32_t *types = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *types);
-    tern_status st = text && tokens && lens && types
-                         ? TERN_OK
-                         : tn_fail(err, TERN_E_MEMORY, "no memory for a vocabulary of %d", n_vocab);
-    /* "th", "he", "in", "er", "an" are merges, so that merging is exercised */
-    static const char *const merges[] = {"t h", "h e", "i n", "e r", "a n"};
-    static const size_t merge_lens[] = {3, 3, 3, 3, 3};
-    for (size_t i = 0; i < n && st == TERN_OK; i++) {
-        char *s = text + 24 * i;
-        tokens[i] = s;
-        types[i] = 1;
-        if (i < 256) {
-            lens[i] = byte_text((int)i, s);
-        } else if (i < 261) {
-            s[0] = merges[i - 256][0];
-            s[1] = merges[i - 256][2];
-            lens[i] = 2;
-        } else if (i >= n - N_CONTROL) {
-            lens[i] = (size_t)snprintf(s, 24, "%s", control[i - (n - N_CONTROL)]);
-            types[i] = 3;
-        } else if (i >= first_mark) {
-            lens[i] = (size_t)mark_text(sees, i - first_mark, s);
-            types[i] = 3;
-        } else {
-            lens[i] = (size_t)snprintf(s, 24, "[unused%zu]", i);
-            types[i] = 5;
-        }
-    }
-    if (st == TERN_OK) {
-        tn_gguf_put_str(w, "tokenizer.ggml.model", "gpt2");
-        tn_gguf_put_str(w, "tokenizer.ggml.pre", "qwen2");
-        tn_gguf_put_arr_str(w, "tokenizer.ggml.tokens", tokens, lens, n);
-        tn_gguf_put_arr_i32(w, "tokenizer.ggml.token_type", types, n);
-        tn_gguf_put_arr_str(w, "tokenizer.ggml.merges", merges, merge_lens, 5);
-        tn_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
-        tn_gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
-        tn_gguf_put_bool(w, "tokenizer.ggml.add_bos_token", false);
-        if (sees) put_template(w, sees);
-    }
-    tn_free(ctx, text);
-    tn_free(ctx, tokens);
-    tn_free(ctx, lens);
-    tn_free(ctx, types);
-    return st;
 }
 
 /* ---- weights ------------------------------------------------------------------------------------------ */
@@ -217,6 +113,8 @@ static bool gate_up(const synth *s) {
 static bool present(const synth *s, int layer, tn_role role) {
     if (s->arch->streams && layer >= 0 && (role == TN_W_K || role == TN_W_V || role == TN_W_K_NORM))
         return true;
+    if (s->arch->wkv && !layer && (role == TN_W_LOW_V_B || role == TN_W_LOW_V_1 || role == TN_W_LOW_V_2))
+        return true;
     return tn_arch_required(s->arch, &s->h, role) && tn_layer_may_have(&s->h, layer, role);
 }
 
@@ -227,19 +125,30 @@ static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
     return cols % 32 ? TN_F16 : TN_Q4_0;
 }
 
-static bool is_turned(tn_role role) { return role == TN_W_CONV || role == TN_W_DELTA_CONV; }
+static bool is_turned(tn_role role) {
+    return role == TN_W_CONV || role == TN_W_DELTA_CONV || tn_role_of_kda_conv(role);
+}
 /* Steps and shares of the heads of Mamba 2 are columns, and its norm is a row for every group. */
 static bool is_column(const synth *s, tn_role role) {
-    return s->arch->mamba && (role == TN_W_DELTA_A || role == TN_W_MAMBA_D);
+    return (s->arch->mamba || s->arch->kda) && (role == TN_W_DELTA_A || role == TN_W_MAMBA_D);
 }
 /* As converters write them, and as other engines want them. */
 static bool always_f32(tn_role role) {
     return role == TN_W_ROUTER || role == TN_W_CONV || role == TN_W_DELTA_CONV || role == TN_W_DELTA_A ||
-           role == TN_W_MAMBA_D || role == TN_W_DELTA_NORM ||
-           (role >= TN_W_ALTUP_ROUTER && role <= TN_W_ALTUP_CORRECT);
+           role == TN_W_MAMBA_D || role == TN_W_DELTA_NORM || role == TN_W_LERP_R ||
+           tn_role_of_kda_conv(role) || (role >= TN_W_ALTUP_ROUTER && role <= TN_W_ALTUP_CORRECT);
 }
 /* What the streams begin with is one tensor, and so is what they leave. */
 static bool is_stream(tn_role role) { return role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3; }
+
+/* Mixtures with the row before are one tensor. What the first layer does not read is there all the same, as converters
+ * write it: other engines want it. */
+static bool tensor_of_wkv(const synth *s, int layer, tn_role role, int64_t *rows, int64_t *cols) {
+    if (role == TN_W_LERP_R) *rows = s->h.low.gate ? 6 : 5;
+    if (!layer && role == TN_W_LOW_V_1) *rows = s->h.low.rate;
+    if (!layer && role == TN_W_LOW_V_2) *cols = s->h.low.rate;
+    return role < TN_W_LERP_W || role > TN_W_LERP_G;
+}
 
 /* Finds a role's tensor: its name and shape. Returns false when the file has none, or the role is part of a
  * fused one named elsewhere. */
@@ -272,6 +181,8 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
         return true;
     }
     if (s->arch->mamba && (role == TN_W_DELTA_GATE || role == TN_W_DELTA_DECAY)) return false;
+    if (s->arch->kda && (tn_role_of_delta(role) || tn_role_of_kda(role))) return true;
+    if (s->arch->wkv) return tensor_of_wkv(s, layer, role, rows, cols);
     if (role == TN_W_DELTA_Q) *rows = tn_delta_channels(&s->h.delta);
     if (role == TN_W_ATT_GATE || role == TN_W_DELTA_K || role == TN_W_DELTA_V) return false;
     if (!s->arch->delta_apart && role == TN_W_DELTA_RATE) {
@@ -306,6 +217,17 @@ static void declare(synth *s, int layer, tn_role role) {
     if (tn_role_by_head(role) && !s->joint) {
         dims[0] = (uint64_t)s->h.n_heads, dims[1] /= dims[0];
         tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), 3, dims);
+        return;
+    }
+    if (tn_role_of_kda_conv(role) || (s->arch->kda && role == TN_W_DELTA_A)) { /* as converters write them */
+        const bool taps = role != TN_W_DELTA_A;
+        const uint64_t four[4] = {1, taps ? dims[1] : 1, taps ? 1 : dims[1], dims[2]};
+        tn_gguf_add_tensor(s->w, name, TN_F32, 4, four);
+        return;
+    }
+    if (role == TN_W_LERP_R) {
+        const uint64_t four[4] = {dims[1], 1, 1, dims[2]};
+        tn_gguf_add_tensor(s->w, name, TN_F32, 4, four);
         return;
     }
     if (is_stream(role)) {
@@ -346,7 +268,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
                    role == TN_W_FFN_POST_NORM || role == TN_W_PLE_NORM || role == TN_W_PLE_POST_NORM ||
                    role == TN_W_Q_A_NORM || role == TN_W_KV_A_NORM || role == TN_W_ALTUP_NORM ||
                    role == TN_W_ALTUP_SCALE || role == TN_W_LAUREL_NORM || tn_role_of_beside(role) ||
-                   role == TN_W_ATTN_SUB_NORM || role == TN_W_FFN_SUB_NORM ||
+                   role == TN_W_ATTN_SUB_NORM || role == TN_W_FFN_SUB_NORM || role == TN_W_EMBD_NORM ||
                    (tn_role_of_next(role) && rows == 1);
     if (role == TN_W_LAYER_SCALE) f.offset = 0.8f, f.scale = 0.1f;
     if (is_norm || role == TN_W_DELTA_NORM || role == TN_W_MAMBA_D) f.offset = 1;
@@ -359,6 +281,10 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (role == TN_W_DELTA_A)
         f.offset = -1; /* decays of about 0.95, some of little and some of long memory */
     if (role == TN_W_DELTA_DT) f.offset = -3, f.scale = 1;
+    if (role == TN_W_LERP_R || role == TN_W_LERP_FFN) f.offset = 0.5f, f.scale = 0.25f;
+    if (role == TN_W_LOW_W_B) f.offset = -2, f.scale = 1;
+    if (role == TN_W_LOW_A_B || role == TN_W_LOW_V_B) f.scale = 1;
+    if (role == TN_W_WKV_KK || role == TN_W_WKV_KA) f.offset = 0.8f;
     for (f.first = 0; f.first < f.n; f.first += PART) {
         f.count = f.n - f.first < PART ? f.n - f.first : PART;
         tn_pool_for(s->pool, (int)((f.count + FILL_ITEM - 1) / FILL_ITEM), fill_item, &f);
@@ -392,6 +318,22 @@ static void put_delta_keys(synth *s, const shape *p) {
     char key[96];
     for (size_t i = 0; i < sizeof keys / sizeof *keys - n->mamba;
          i++) { /* KV heads tell which layers attend */
+        snprintf(key, sizeof key, "%s.%s", p->arch, keys[i].tail);
+        tn_gguf_put_u32(s->w, key, (uint32_t)keys[i].v);
+    }
+}
+
+static void put_wkv_keys(synth *s, const shape *p) {
+    const struct {
+        const char *tail;
+        int32_t v;
+    } keys[] = {{"wkv.head_size", p->delta_d},
+                {"attention.decay_lora_rank", p->low[0]},
+                {"attention.iclr_lora_rank", p->low[1]},
+                {"attention.value_residual_mix_lora_rank", p->low[2]},
+                {"attention.gate_lora_rank", p->low[3]}};
+    char key[96];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         snprintf(key, sizeof key, "%s.%s", p->arch, keys[i].tail);
         tn_gguf_put_u32(s->w, key, (uint32_t)keys[i].v);
     }
@@ -500,7 +442,7 @@ static void put_ff_keys(synth *s, const shape *p) {
     for (int32_t i = 0; i < p->n_layers; i++)
         ff[i] = s->h.layer_kind[i] != TN_LAYER_FEEDS ? 0 : p->n_experts ? p->n_ff_exp : p->n_ff;
     if (s->arch->window_heads) put_layer_keys(s, p);
-    else if (s->arch->alone) tn_gguf_put_u32(s->w, key, 0);
+    else if (s->arch->alone && s->arch->single) tn_gguf_put_u32(s->w, key, 0);
     else if (s->arch->single) tn_gguf_put_arr_i32(s->w, key, ff, (size_t)p->n_layers);
     else
         tn_gguf_put_u32(s->w, key,
@@ -541,12 +483,17 @@ static void put_keys(synth *s, const shape *p) {
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
     if (s->arch->conv) tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
+    if (s->arch->wkv) {
+        tn_gguf_put_f32(s->w, KEY("attention.layer_norm_epsilon"), p->eps);
+        put_wkv_keys(s, p);
+        return;
+    }
     if (s->arch->alone) {
         tn_gguf_put_f32(s->w, KEY("attention.layer_norm_rms_epsilon"), p->eps);
         put_delta_keys(s, p);
         return;
     }
-    if (s->arch->conv || (s->arch->mamba && !s->arch->mamba_beside)) {
+    if (s->arch->conv || s->arch->kda || (s->arch->mamba && !s->arch->mamba_beside)) {
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
     } else if (!s->arch->window_heads) {
         tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
@@ -579,7 +526,10 @@ static void put_keys(synth *s, const shape *p) {
     if (p->longrope) tn_gguf_put_f32(s->w, KEY("rope.scaling.attn_factor"), 1.19f);
     if (s->arch->experts) put_expert_keys(s, p);
     put_said(s, p);
-    if (s->arch->delta) put_delta_keys(s, p);
+    if (s->arch->kda) {
+        tn_gguf_put_u32(s->w, KEY("ssm.conv_kernel"), (uint32_t)p->conv_len);
+        tn_gguf_put_u32(s->w, KEY("kda.head_dim"), (uint32_t)p->delta_d);
+    } else if (s->arch->delta) put_delta_keys(s, p);
     if (s->arch->chunked) {
         tn_gguf_put_u32(s->w, KEY("attention.temperature_length"), 64);
     } else if (s->arch->temperature) {
@@ -601,7 +551,7 @@ static void put_keys(synth *s, const shape *p) {
 
 static tern_status write_all(synth *s, const shape *p) {
     put_keys(s, p);
-    TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, p->sees, s->err));
+    TN_TRY(tn_synth_put_tokenizer(s->ctx, s->w, p->n_vocab, p->sees, s->err));
     float factors[2][TN_MAX_ROT / 2];
     uint64_t n_factors = (uint64_t)(p->n_rot ? p->n_rot : p->d_head) / 2;
     int n_tables = p->longrope ? 2 : p->llama3_factor > 0 || p->window_d;
@@ -643,6 +593,24 @@ tn_dtype tn_synth_type(const char *name) {
     return TN_N_DTYPES;
 }
 
+/* Latent attention; RWKV-7. */
+static void set_forms(synth *s, const shape *p) {
+    tn_hparams *h = &s->h;
+    h->n_rot = p->n_rot;
+    h->latent.rank = p->latent;
+    h->latent.q_rank = p->q_rank;
+    h->latent.d_nope = p->d_nope;
+    h->latent.d_value = p->d_value;
+    s->joint = p->joint;
+    if (s->arch->kda) tn_arch_kda(h, p->delta_heads, p->delta_d);
+    if (!s->arch->wkv) return;
+    tn_arch_wkv(h, p->delta_heads, p->delta_d);
+    h->low.decay = p->low[0];
+    h->low.rate = p->low[1];
+    h->low.value = p->low[2];
+    h->low.gate = p->low[3];
+}
+
 tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *path, uint64_t seed,
                      tn_dtype dtype, tern_error *err) {
     const shape *p = tn_synth_shape_of(name);
@@ -674,7 +642,7 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.conv_len = p->conv_len;
     for (int i = 0; i < p->n_layers; i++) {
         if (s.arch->conv && i % 3 != 2) s.h.layer_kind[i] = TN_LAYER_CONVOLVES;
-        if (s.arch->delta && (i + 1) % 4) s.h.layer_kind[i] = TN_LAYER_DELTA;
+        if (s.arch->delta && ((i + 1) % 4 || s.arch->wkv)) s.h.layer_kind[i] = TN_LAYER_DELTA;
         if (s.arch->mamba_beside) s.h.layer_kind[i] = TN_LAYER_BOTH;
         if (p->blocks)
             s.h.layer_kind[i] = p->blocks[i] == 'M'   ? TN_LAYER_DELTA
@@ -701,12 +669,7 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
         s.h.n_streams = s.arch->streams ? TN_STREAMS : 0;
         s.h.laurel_rank = p->rank;
     }
-    s.h.n_rot = p->n_rot;
-    s.h.latent.rank = p->latent;
-    s.h.latent.q_rank = p->q_rank;
-    s.h.latent.d_nope = p->d_nope;
-    s.h.latent.d_value = p->d_value;
-    s.joint = p->joint;
+    set_forms(&s, p);
     s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
     s.h.n_dense = p->n_dense;
     s.h.n_ff_dense = p->n_ff_dense;

@@ -18,9 +18,9 @@ typedef struct tower {
     float eps;
     uint64_t
         deep; /* layers that are read beside the last one, a bit each; of windows: which layers have none */
-    int32_t between; /* what the projector's first linear gives; 0: as much as it reads */
+    int32_t between; /* what the projector's first linear gives; 0: as much as it reads; MiniCPM-V: queries */
     bool normed;     /* LFM2-VL: a layer norm before it */
-    int32_t places;  /* Gemma 4: of columns, and of lines */
+    int32_t places;  /* Gemma 4: of columns, and of lines; MiniCPM-V: of a side */
     bool limited;    /* Gemma 4: linears have limits; else pooled rows have a bias and a scale */
 } tower;
 
@@ -59,6 +59,13 @@ static const tower towers[] = {
     {"internvl-mmproj", TN_TOWER_INTERNVL, 24, 16, 1024, 4096, 448, 14, 2, 896, 0, 1e-6f, .between = 896},
     {"tiny-internvl-mmproj", TN_TOWER_INTERNVL, 2, 2, 32, 64, 24, 4, 2, 64, 0, 1e-6f, .between = 64},
     {"tiny-interns1-mmproj", TN_TOWER_INTERNVL, 3, 3, 36, 52, 47, 5, 3, 64, 0, 1e-5f, .between = 700},
+    /* 2.6; positions are of 70 x 70 places */
+    {"minicpmv-mmproj", TN_TOWER_MINICPM, 27, 16, 1152, 4304, 448, 14, 0, 3584, 0, 1e-6f, .between = 64,
+     .places = 70},
+    {"tiny-minicpmv-mmproj", TN_TOWER_MINICPM, 2, 2, 32, 64, 32, 4, 0, 256, 0, 1e-6f, .between = 5,
+     .places = 7},
+    {"tiny-minicpmo-mmproj", TN_TOWER_MINICPM, 3, 3, 36, 52, 30, 3, 0, 128, 0, 1e-5f, .between = 70,
+     .places = 4},
     {"tiny-lfm2.5vl-mmproj", TN_TOWER_LFM2, 3, 3, 36, 52, 21, 3, 3, 64, 0, 1e-5f, .between = 700},
 };
 
@@ -224,6 +231,34 @@ static void gemma4_tensors(writing *x) {
     }
 }
 
+/* A linear of the resampler, with a bias or without. */
+static void resampling(writing *x, const char *name, int32_t k, bool bias) {
+    char full[64];
+    snprintf(full, sizeof full, "%s.weight", name);
+    tensor(x, full, 2, (uint64_t[]){(uint64_t)x->t->out, (uint64_t)k}, 0, 1.5f / sqrtf((float)k));
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (bias) vector(x, -1, full, x->t->out, 0, 0.2f);
+}
+
+static void resampler(writing *x) {
+    static const char *const norms[] = {"resampler.ln_q", "resampler.ln_kv", "resampler.ln_post"},
+                             *const attn[] = {"resampler.attn.q", "resampler.attn.k", "resampler.attn.v",
+                                              "resampler.attn.out"};
+    const int32_t out = x->t->out;
+    char full[64];
+    tensor(x, "resampler.query", 2, (uint64_t[]){(uint64_t)x->t->between, (uint64_t)out}, 0, 0.5f);
+    tensor(x, "resampler.pos_embed_k", 3, (uint64_t[]){2, 2, (uint64_t)out}, 0, 0.5f); /* nobody reads it */
+    resampling(x, "resampler.kv", x->t->width, false);
+    for (int i = 0; i < 3; i++) {
+        snprintf(full, sizeof full, "%s.weight", norms[i]);
+        vector(x, -1, full, out, 1, 0.2f);
+        snprintf(full, sizeof full, "%s.bias", norms[i]);
+        vector(x, -1, full, out, 0, 0.2f);
+    }
+    for (int i = 0; i < 4; i++) resampling(x, attn[i], out, true);
+    resampling(x, "resampler.proj", out, false);
+}
+
 static void all_tensors(writing *x) {
     const tower *t = x->t;
     if (t->kind == TN_TOWER_GEMMA4) {
@@ -233,7 +268,7 @@ static void all_tensors(writing *x) {
     const bool film = tn_tower_has_axes(t->kind), windows = t->kind == TN_TOWER_QWEN25VL,
                classed = t->kind == TN_TOWER_INTERNVL;
     const uint64_t width = (uint64_t)t->width, patch = (uint64_t)t->patch,
-                   side = (uint64_t)(t->image / t->patch);
+                   side = (uint64_t)(t->kind == TN_TOWER_MINICPM ? t->places : t->image / t->patch);
     tensor(x, "v.patch_embd.weight", 4, (uint64_t[]){width, 3, patch, patch}, 0,
            1.5f / sqrtf(3 * (float)(patch * patch)));
     if (film) /* its second moment */
@@ -267,6 +302,10 @@ static void all_tensors(writing *x) {
         return;
     }
     norm(x, -1, "v.post_ln");
+    if (t->kind == TN_TOWER_MINICPM) {
+        resampler(x);
+        return;
+    }
     if (film) {
         merger(x, "mm.0", "mm.2");
         return;
@@ -293,7 +332,8 @@ static void put_keys(const writing *x) {
                                                              [TN_TOWER_QWEN3VL] = "qwen3vl_merger",
                                                              [TN_TOWER_LFM2] = "lfm2",
                                                              [TN_TOWER_INTERNVL] = "internvl",
-                                                             [TN_TOWER_GEMMA4] = "gemma4v"};
+                                                             [TN_TOWER_GEMMA4] = "gemma4v",
+                                                             [TN_TOWER_MINICPM] = "resampler"};
     const bool windows = x->t->kind == TN_TOWER_QWEN25VL;
     static const float halves[] = {0.5f, 0.5f, 0.5f}, none[] = {0, 0, 0}, one[] = {1, 1, 1};
     const bool gemma4 = x->t->kind == TN_TOWER_GEMMA4; /* whose encoder of sound is in the same file */
@@ -308,7 +348,7 @@ static void put_keys(const writing *x) {
         {"clip.vision.embedding_length", t->width},
         {"clip.vision.feed_forward_length", t->ff},
         {"clip.vision.block_count", t->n_layers},
-        {"clip.vision.projection_dim", t->out},
+        {"clip.vision.projection_dim", t->kind == TN_TOWER_MINICPM ? 0 : t->out},
         {"clip.vision.attention.head_count", t->n_heads},
         {tn_tower_has_axes(t->kind) ? "clip.vision.spatial_merge_size" : "clip.vision.projector.scale_factor",
          t->shuffle},
@@ -320,6 +360,13 @@ static void put_keys(const writing *x) {
     tn_gguf_put_str(x->w, gemma4 ? "clip.vision.projector_type" : "clip.projector_type", projectors[t->kind]);
     if (!gemma4) tn_gguf_put_bool(x->w, windows ? "clip.use_silu" : "clip.use_gelu", true);
     if (windows) tn_gguf_put_u32(x->w, "clip.vision.n_wa_pattern", (uint32_t)t->deep);
+    if (t->kind == TN_TOWER_MINICPM) { /* as its converter writes them */
+        tn_gguf_put_bool(x->w, "clip.has_minicpmv_projector", true);
+        tn_gguf_put_bool(x->w, "clip.has_text_encoder", false);
+        tn_gguf_put_u32(x->w, "clip.minicpmv_version", 3);
+        tn_gguf_put_u32(x->w, "clip.minicpmv_query_num", 0);
+        tn_gguf_put_u32(x->w, "clip.vision.projection_dim", 0);
+    }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v) tn_gguf_put_u32(x->w, numbers[i].key, (uint32_t)numbers[i].v);
     for (int i = 0; i < t->n_layers; i++) deep[i] = t->deep >> i & 1;

@@ -1,5 +1,6 @@
 #include "measure/eval_text.h"
 
+#include "base/order.h"
 #include "base/status.h"
 #include "session/session.h"
 #include "model/sampler.h"
@@ -163,11 +164,6 @@ static tern_status read_windows(text_run *t, const tn_eval_options *o, size_t n_
 
 /* ---- results ------------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static tn_estimate difference(const double *a, const double *b, size_t n) {
     double mean = 0, squares = 0;
     for (size_t i = 0; i < n; i++) mean += (a[i] - b[i]) / (double)n;
@@ -180,7 +176,7 @@ static tn_eval_loss loss_of(reader *r, const reader *source) {
     tn_eval_loss l = {.nll_diff = difference(r->nll, source->nll, r->n),
                       .kl = tn_eval_estimate(r->kl, r->n),
                       .same_top = tn_eval_estimate(r->same, r->n)};
-    qsort(r->kl, r->n, sizeof *r->kl, ascending);
+    qsort(r->kl, r->n, sizeof *r->kl, tn_by_double);
     l.kl_p99 = r->kl[(size_t)((double)(r->n - 1) * 0.99)];
     l.kl_max = r->kl[r->n - 1];
     return l;

@@ -37,7 +37,11 @@ static void explain_file(const facts *f, tn_explained *x) {
     const tn_stats *t = &f->stats;
     const tern_engine *e = f->e;
     if (!e->model->streamed) {
-        if (e->not_streamed) say(x, false, "the file was read before the first token: %s", e->not_streamed);
+        if (e->model->file_experts)
+            say(x, false,
+                "all but the experts was read before the first token; they are read when they are chosen");
+        else if (e->not_streamed)
+            say(x, false, "the file was read before the first token: %s", e->not_streamed);
         else say(x, false, "a file of floats is read before the first token; a package streams (tern pack)");
         return;
     }
@@ -132,10 +136,13 @@ static void explain_attention(const facts *f, tn_explained *x) {
     const tn_npu_model *m =
         tn_engine_heads(f->e); /* NULL: a file whose attention is full whatever the text */
     if (f->stats.attn_rows) {
-        say(x, true, "%.0f %% of the positions were attended to, in %llu rows of heads, from token %d on%s",
+        const int32_t decode_from = tn_sparse_decode_from(m, &f->e->model->h, a, f->s->n_ctx);
+        char decoding[64] = "";
+        if (decode_from) snprintf(decoding, sizeof decoding, ", and from %d on in decoding", decode_from);
+        say(x, true, "%.0f %% of the positions were attended to, in %llu rows of heads, from token %d on%s%s",
             100 * (double)f->stats.attn_selected / (double)f->stats.attn_seen,
             (unsigned long long)f->stats.attn_rows, tn_sparse_attn_from(m, a),
-            a->threshold || m->tuned.attn_threshold ? "" : " (this machine is not measured yet)");
+            a->threshold || m->tuned.attn_threshold ? "" : " (this machine is not measured yet)", decoding);
         counted(x, f->stats.attn_seen - f->stats.attn_selected, f->stats.attn_seen,
                 "positions not attended to");
     } else if (a->mode == TN_ATTN_FULL) {
@@ -167,6 +174,11 @@ static void explain_drafts(const facts *f, tn_explained *x) {
     } else if (t->n_rows == t->n_steps && tn_draft_refused(f->s->drafting.draft)) {
         say(x, false, "%llu steps had drafts, which cost more than they save as this machine was measured",
             (unsigned long long)tn_draft_refused(f->s->drafting.draft));
+    } else if (t->n_rows == t->n_steps && f->s->drafting.head) {
+        say(x, false,
+            "nothing known went on here, and %llu drafts of the head were tried: more would cost more than "
+            "they save",
+            (unsigned long long)tn_mtp_n_guesses(f->s->drafting.head));
     } else if (t->n_rows == t->n_steps) {
         say(x, false, "the text never continued as something known, so nothing was proposed");
     } else if (!t->n_accepted) {
@@ -174,17 +186,20 @@ static void explain_drafts(const facts *f, tn_explained *x) {
             "%llu were verified and none was right: the answer repeats nothing known",
             (unsigned long long)(t->n_rows - t->n_steps));
     } else {
-        char by_mtp[80] = "";
+        char by_mtp[80] = "", by_head[80] = "";
         if (f->e->model->next)
             (void)snprintf(by_mtp, sizeof by_mtp, ", by the MTP layer %llu of %llu",
                            (unsigned long long)t->by_mtp_right, (unsigned long long)t->by_mtp);
+        if (f->e->head)
+            (void)snprintf(by_head, sizeof by_head, ", by the head %llu of %llu",
+                           (unsigned long long)t->by_head_right, (unsigned long long)t->by_head);
         say(x, true,
             "%llu tokens took %llu forwards: %llu of %llu drafts were right (copied %llu of %llu, recalled "
-            "%llu of %llu%s)",
+            "%llu of %llu%s%s)",
             (unsigned long long)(t->n_steps + t->n_accepted), (unsigned long long)t->n_steps,
             (unsigned long long)t->n_accepted, (unsigned long long)(t->n_rows - t->n_steps),
             (unsigned long long)t->copied_right, (unsigned long long)t->copied,
-            (unsigned long long)t->recalled_right, (unsigned long long)t->recalled, by_mtp);
+            (unsigned long long)t->recalled_right, (unsigned long long)t->recalled, by_mtp, by_head);
         counted(x, t->n_accepted, t->n_steps + t->n_accepted, "forwards not run");
     }
 }
@@ -201,16 +216,18 @@ static void explain_reuse(const facts *f, tn_explained *x) {
 static void explain_experts(const facts *f, tn_explained *x) {
     const tn_stats *t = &f->stats;
     x->mechanism = "experts on demand";
-    double taken = t->experts_taken ? (double)t->experts_taken : 1,
-           chosen = t->experts_chosen ? (double)t->experts_chosen : 1;
+    double taken = t->experts_taken ? (double)t->experts_taken : 1;
+    char foreseen[96] = "";
+    if (t->experts_chosen)
+        snprintf(foreseen, sizeof foreseen, "; %.0f %% of those that decoding chose were foreseen",
+                 100 * (double)t->experts_foreseen / (double)t->experts_chosen);
     say(x, true,
         "room for %.0f of %.0f MB of experts within max-memory; of %llu taken %.0f %% were in memory, %.0f "
         "%% read "
-        "ahead, %.0f MB were read; %.0f %% of those that decoding chose were foreseen",
+        "ahead, %.0f MB were read%s",
         (double)t->experts_room_bytes * 1e-6, (double)t->experts_bytes * 1e-6,
         (unsigned long long)t->experts_taken, 100 * (double)t->experts_hits / taken,
-        100 * (double)t->experts_ahead / taken, (double)t->experts_read_bytes * 1e-6,
-        100 * (double)t->experts_foreseen / chosen);
+        100 * (double)t->experts_ahead / taken, (double)t->experts_read_bytes * 1e-6, foreseen);
     counted(x, t->experts_hits + t->experts_ahead, t->experts_taken, "experts not waited for");
 }
 
@@ -291,6 +308,8 @@ size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_expl
     d->recalled_right -= d0->recalled_right;
     d->by_mtp -= d0->by_mtp;
     d->by_mtp_right -= d0->by_mtp_right;
+    d->by_head -= d0->by_head;
+    d->by_head_right -= d0->by_head_right;
     f.n_tasks -= m->n_tasks;
     f.n_ahead -= m->n_ahead;
     f.n_beside -= m->n_beside;

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "session/session.h"
@@ -122,11 +123,6 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
     return TERN_OK;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Opens a session and makes n random tokens for it. The caller closes and frees both, whatever is
  * returned. */
 static tern_status open_prompt(tern_engine *e, int32_t n, tern_session **s, int32_t **ids, tern_error *err) {
@@ -153,7 +149,7 @@ static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *
         t[i] = tn_now_s() - t0;
     }
     if (st == TERN_OK) {
-        qsort(t + 1, N_REPEATS, sizeof t[0], ascending);
+        qsort(t + 1, N_REPEATS, sizeof t[0], tn_by_double);
         *out = n / t[1 + N_REPEATS / 2];
     }
     tern_session_close(&s);
@@ -188,7 +184,7 @@ static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err)
                         (double)(tn_pipeline_stats_get(tn_session_pipeline(s))->wall_ns - wave_ns) * 1e-3);
     }
     if (st == TERN_OK) {
-        for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], ascending);
+        for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], tn_by_double);
         for (int k = 0; k < TN_MAX_STEP_TYPES; k++) s->profile.us[k] = us[k][N_TIMES / 2];
         s->profile.attn_us_per_pos = us[PER_POS][N_TIMES / 2], s->profile.rest_us = us[REST][N_TIMES / 2];
         s->profile.whole_us = us[WALL][N_TIMES / 2], s->profile.whole_tok = n;

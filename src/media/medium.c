@@ -117,6 +117,38 @@ static size to_gemma4(const tn_tower_shape *s, size from) {
     return (size){larger(to.width, of), larger(to.height, of)};
 }
 
+/* ---- sizes, as image_processing_minicpmv.py has them ---------------------------------------------------- */
+
+static int32_t divided(double length, int32_t by) { return larger((int32_t)nearbyint(length / by) * by, by); }
+
+/* The side's pixels at the tile's area, upwards too where `grow`; whole patches. */
+static size to_minicpm(const tn_tower_shape *s, double width, double height, bool grow) {
+    if (grow || width * height > (double)s->image * s->image) {
+        const double aspect = width / height;
+        height = (double)(int32_t)(s->image / sqrt(aspect));
+        width = (double)(int32_t)(height * aspect);
+    }
+    return (size){divided(width, s->patch), divided(height, s->patch)};
+}
+
+/* Of as many slices as the picture has tiles' areas, one less or one more, the grid whose aspect is the nearest; of one
+ * slice there is none. */
+static size minicpm_grid(const tn_tower_shape *s, size from) {
+    enum { MOST = 9 };
+    const double area = (double)from.width * from.height, aspect = log((double)from.width / from.height);
+    const int32_t n = (int32_t)fmin(ceil(area / ((double)s->image * s->image)), MOST);
+    double least = INFINITY;
+    size best = {1, 1};
+    if (n <= 1) return (size){0, 0};
+    for (int32_t i = n - 1; i <= n + 1; i++)
+        for (int32_t columns = 1; i > 1 && i <= MOST && columns <= i; columns++) {
+            if (i % columns) continue;
+            const double off = fabs(aspect - log((double)columns / (i / columns)));
+            if (off < least) best = (size){columns, i / columns}, least = off;
+        }
+    return best;
+}
+
 /* ---- tiles of a grid ------------------------------------------------------------------------------------ */
 
 static bool is_cut(const tn_tower_shape *s, size from) {
@@ -145,8 +177,8 @@ static size nearest_grid(const tn_tower_shape *s, size from, int32_t tile) {
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
-static void cut(const tn_picture *p, int32_t row, int32_t column, tn_medium *m) {
-    const tn_view *v = &m->views[row * m->columns + column];
+static void cut(const tn_picture *p, int32_t row, int32_t column, int32_t view, tn_medium *m) {
+    const tn_view *v = &m->views[view];
     size_t n = (size_t)v->width * 3;
     for (int32_t y = 0; y < v->height; y++)
         memcpy(m->rgb + v->at + (size_t)y * n,
@@ -190,7 +222,7 @@ static tern_status add_grid(const tn_picture *p, tn_filter filter, tn_medium *m,
     TN_TRY(tn_picture_resize(p, filter, m->columns * m->views->width, m->rows * m->views->height, &stretched,
                              err));
     for (int32_t r = 0; r < m->rows; r++)
-        for (int32_t c = 0; c < m->columns; c++) cut(&stretched, r, c, m);
+        for (int32_t c = 0; c < m->columns; c++) cut(&stretched, r, c, r * m->columns + c, m);
     tn_picture_free(&stretched);
     return TERN_OK;
 }
@@ -206,7 +238,7 @@ static tern_status add_tiles(tn_picture *p, const tn_tower_shape *s, tn_medium *
     TN_TRY(make_room(p->ctx, s, several ? to.height / tile : 0, several ? to.width / tile : 0,
                      (size){tile, tile}, m, err));
     for (int32_t r = 0; r < m->rows; r++)
-        for (int32_t c = 0; c < m->columns; c++) cut(p, r, c, m);
+        for (int32_t c = 0; c < m->columns; c++) cut(p, r, c, r * m->columns + c, m);
     return TERN_OK;
 }
 
@@ -257,6 +289,38 @@ static tern_status make_gemma4(tn_ctx *ctx, const tn_tower_shape *s, const tn_pi
     return add_overview(p, TN_FILTER_BICUBIC, out, err);
 }
 
+/* The view of the whole, then a grid of slices of one size. */
+static tern_status make_minicpm(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, bool one_view,
+                                tn_medium *out, tern_error *err) {
+    const size from = {p->width, p->height}, grid = one_view ? (size){0, 0} : minicpm_grid(s, from),
+               whole = to_minicpm(s, from.width, from.height, !grid.width);
+    size slice = {0, 0};
+    if (grid.width) /* each of them in its own share of the picture, which has whole pixels */
+        slice = to_minicpm(s, divided(from.width, grid.width) / grid.width,
+                           divided(from.height, grid.height) / grid.height, true);
+    const size_t n_whole = (size_t)whole.width * (size_t)whole.height * 3,
+                 n_slice = (size_t)slice.width * (size_t)slice.height * 3;
+    const int32_t n = grid.width * grid.height;
+    tn_picture now;
+    *out = (tn_medium){
+        .ctx = ctx, .kind = s->kind, .rows = grid.height, .columns = grid.width, .n_views = n + 1};
+    out->views = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n + 1, sizeof *out->views);
+    out->rgb = tn_alloc(ctx, TN_MEM_OTHER, n_whole + (size_t)n * n_slice, 1);
+    TN_FAIL_IF(!out->rgb || !out->views, err, TERN_E_MEMORY, "no memory for %d slices of a picture", n + 1);
+    for (int32_t i = 0; i <= n; i++)
+        out->views[i] = (tn_view){i ? slice.width : whole.width, i ? slice.height : whole.height, s->queries,
+                                  i ? n_whole + (size_t)(i - 1) * n_slice : 0, 0};
+    TN_TRY(tn_picture_resize(p, TN_FILTER_BICUBIC, whole.width, whole.height, &now, err));
+    memcpy(out->rgb, now.rgb, n_whole);
+    tn_picture_free(&now);
+    if (!n) return TERN_OK;
+    TN_TRY(tn_picture_resize(p, TN_FILTER_BICUBIC, grid.width * slice.width, grid.height * slice.height, &now,
+                             err));
+    for (int32_t i = 0; i < n; i++) cut(&now, i / grid.width, i % grid.width, 1 + i, out);
+    tn_picture_free(&now);
+    return TERN_OK;
+}
+
 static tern_status make_qwen(tn_ctx *ctx, const tn_tower_shape *s, const tn_picture *p, tn_medium *out,
                              tern_error *err) {
     size to;
@@ -282,6 +346,7 @@ tern_status tn_medium_make(tn_ctx *ctx, const tn_tower_shape *s, const tn_pictur
                      : s->kind == TN_TOWER_LFM2     ? make_lfm2(ctx, s, &from, one_view, out, err)
                      : s->kind == TN_TOWER_INTERNVL ? make_internvl(ctx, s, &from, one_view, out, err)
                      : s->kind == TN_TOWER_GEMMA4   ? make_gemma4(ctx, s, &from, out, err)
+                     : s->kind == TN_TOWER_MINICPM  ? make_minicpm(ctx, s, &from, one_view, out, err)
                                                     : make_idefics3(ctx, s, &from, one_view, out, err);
     if (st != TERN_OK) tn_medium_free(out);
     return st;
@@ -315,12 +380,15 @@ static const struct {
     [TN_TOWER_QWEN3VL] = QWEN,
     [TN_TOWER_LFM2] = {"<image>", "<|image_start|>", "<image>"},
     [TN_TOWER_INTERNVL] = {"<IMG_CONTEXT>", "<img>", "<IMG_CONTEXT>"},
-    [TN_TOWER_GEMMA4] = {"<|image|>", "<|image>", "<|image|>"}};
+    [TN_TOWER_GEMMA4] = {"<|image|>", "<|image>", "<|image|>"},
+    [TN_TOWER_MINICPM] = {"(<image>./</image>)", "<image>", "<unk>"}};
 
 const char *tn_medium_mark(tn_tower_kind kind) { return families[kind].mark; }
 const char *tn_medium_begin(tn_tower_kind kind) { return families[kind].begin; }
 const char *tn_medium_row(tn_tower_kind kind) { return families[kind].row; }
-const char *tn_medium_apart(tn_tower_kind kind) { return kind == TN_TOWER_INTERNVL ? "\n" : ""; }
+const char *tn_medium_apart(tn_tower_kind kind) {
+    return kind == TN_TOWER_INTERNVL || kind == TN_TOWER_MINICPM ? "\n" : "";
+}
 
 static void put(tn_segments *out, const char *text) { tn_segments_add(out, text, strlen(text), false); }
 
@@ -360,7 +428,22 @@ static void lfm2_marks(const tn_medium *m, tn_segments *out) {
     put(out, "<|image_end|>");
 }
 
-void tn_medium_marks(const tn_medium *m, tn_segments *out) {
+static void minicpm_marks(const tn_medium *m, int32_t number, tn_segments *out) {
+    char id[48];
+    snprintf(id, sizeof id, "<image_id>%d</image_id>", number);
+    put(out, id);
+    put(out, "<image>");
+    put_view(m, 0, out);
+    put(out, "</image>");
+    for (int32_t i = 0; i < m->rows * m->columns; i++) {
+        if (i && i % m->columns == 0) put(out, "\n");
+        put(out, "<slice>");
+        put_view(m, 1 + i, out);
+        put(out, "</slice>");
+    }
+}
+
+void tn_medium_marks(const tn_medium *m, int32_t number, tn_segments *out) {
     static const struct {
         const char *before, *after;
     } around[TN_N_TOWER_KINDS] = {[TN_TOWER_GEMMA3] = {"\n\n<start_of_image>", "<end_of_image>\n\n"},
@@ -368,7 +451,9 @@ void tn_medium_marks(const tn_medium *m, tn_segments *out) {
                                   [TN_TOWER_QWEN3VL] = {"<|vision_start|>", "<|vision_end|>"},
                                   [TN_TOWER_INTERNVL] = {"<img>", "</img>"},
                                   [TN_TOWER_GEMMA4] = {"<|image>", "<image|>"}};
-    if (m->kind == TN_TOWER_IDEFICS3) {
+    if (m->kind == TN_TOWER_MINICPM) {
+        minicpm_marks(m, number, out);
+    } else if (m->kind == TN_TOWER_IDEFICS3) {
         idefics3_marks(m, out);
     } else if (m->kind == TN_TOWER_LFM2) {
         lfm2_marks(m, out);

@@ -18,6 +18,9 @@
  * InternVL: stretched to the grid of 1 to 12 tiles (448 x 448) whose aspect is the nearest, bicubically; of more than one
  * tile, the whole as one tile comes after them.
  *
+ * MiniCPM-V: the whole at the area of 448 x 448 pixels, in whole patches, upwards too where it is alone. Of a picture of
+ * more than that area 2 to 9 slices follow, each at that area, of the grid whose aspect is the nearest; bicubically.
+ *
  * Gemma 4: stretched, bicubically, to as many whole blocks (48 x 48) as its aspect and 280 rows allow, upwards too. */
 #ifndef TN_MEDIA_MEDIUM_H
 #define TN_MEDIA_MEDIUM_H
@@ -39,7 +42,8 @@ typedef struct tn_view {
 typedef struct tn_medium {
     tn_ctx *ctx;
     tn_tower_kind kind;
-    int32_t rows, columns; /* of the grid of tiles in front of the view of the whole; 0: it is alone */
+    int32_t rows,
+        columns; /* of the grid of tiles in front of the view of the whole (MiniCPM-V: after it); 0: it is alone */
     int32_t n_views;
     tn_view *views; /* [n_views], owned */
     uint8_t *rgb;   /* of all views, [height][width][3] each; owned */
@@ -56,8 +60,8 @@ const char *tn_medium_begin(tn_tower_kind kind);
 const char *tn_medium_row(tn_tower_kind kind);
 /* What stands between a picture and the text after it where no template says it. */
 const char *tn_medium_apart(tn_tower_kind kind);
-/* Appends the marks of a medium: bytes of the template. */
-void tn_medium_marks(const tn_medium *m, tn_segments *out);
+/* Appends the marks of a medium, which is the number-th of the prompt from 0 on: bytes of the template. */
+void tn_medium_marks(const tn_medium *m, int32_t number, tn_segments *out);
 int32_t tn_medium_rows(const tn_medium *m); /* of all views */
 
 /* SHA-256 of a view's size and pixels and of the tower: what makes its rows. */

@@ -120,9 +120,9 @@ static tern_status make_text(const asked *a, const json_t *messages, places *p, 
 
 /* ---- the rendered text -------------------------------------------------------------------------------------- */
 
-static void put_medium(const tn_medium *m, const places *p, tn_segments *out) {
+static void put_medium(const tn_medium *m, size_t number, const places *p, tn_segments *out) {
     const char *apart = p->by_template ? "" : tn_medium_apart(m->kind);
-    tn_medium_marks(m, out);
+    tn_medium_marks(m, (int32_t)number, out);
     tn_segments_add(out, apart, strlen(apart), false);
 }
 
@@ -138,7 +138,7 @@ static size_t expand(const asked *a, const places *p, const tn_segments *in, tn_
             if (content != p->by_template) hit = memmem(from, n, what, n_what);
             if (hit) n = (size_t)(hit - from);
             tn_segments_add(out, from, n, content);
-            if (hit && n_found < a->n_media) put_medium(a->media[n_found], p, out);
+            if (hit && n_found < a->n_media) put_medium(a->media[n_found], n_found, p, out);
             n_found += hit != NULL;
             at += n + (hit ? n_what : 0);
         }
@@ -250,7 +250,7 @@ tern_status tn_media_plain(tn_ctx *ctx, const tn_tokenizer *t, const char *text,
     *ids = NULL;
     TN_TRY(find_marks(&a, err));
     tn_segments_init(&all, ctx);
-    for (size_t i = 0; i < n_media; i++) tn_medium_marks(media[i], &all);
+    for (size_t i = 0; i < n_media; i++) tn_medium_marks(media[i], (int32_t)i, &all);
     tn_segments_add(&all, text, n_text, true);
     return finish(&a, TERN_OK, &all, ids, n_ids, err);
 }

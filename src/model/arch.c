@@ -16,6 +16,20 @@ const tn_arch *tn_arch_by_hf(const char *model_type) {
     return NULL;
 }
 
+const tn_arch *tn_arch_of_config(const json_t *config) {
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    if (!type) return NULL;
+    if (!strcmp(type, "bailing_moe") && class && !strcmp(class, "BailingMoeV2ForCausalLM"))
+        type =
+            "bailing_moe_v2"; /* Ling 2 is published by the word of Ling 1, which is another architecture */
+    const tn_arch *a = tn_arch_by_hf(type);
+    if (a && !strcmp(a->name, "gemma3") &&
+        json_is_true(json_object_get(config, "use_bidirectional_attention")))
+        a = tn_arch_named("gemma-embedding");
+    return a;
+}
+
 const tn_arch *tn_arch_by_gguf(const char *name, size_t n) {
     for (int i = 0; i < tn_n_archs; i++) {
         if (strlen(tn_archs[i].gguf) == n && !memcmp(tn_archs[i].gguf, name, n)) return &tn_archs[i];
@@ -54,8 +68,13 @@ void tn_arch_list(char *buf, size_t cap) {
 /* ---- what must be there ----------------------------------------------------------------------------- */
 
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
-    if (tn_role_of_next(role)) return h->n_next;
+    if (a->head && (role == TN_W_EMBD || role == TN_W_OUT))
+        return role == TN_W_EMBD ? h->head.own_embd : h->head.own_out;
+    if (tn_role_of_next(role)) return h->n_next || a->head;
+    if (role == TN_W_HEAD_IN_NORM) return h->head.norm_in;
     if (tn_role_of_mamba(role)) return a->mamba;
+    if (tn_role_of_wkv(role)) return a->wkv;
+    if (tn_role_of_kda(role)) return a->kda;
     if (tn_role_of_ple(role)) return h->n_ple > 0;
     if (tn_role_of_streams(role)) return h->n_streams > 0;
     if (tn_role_of_text(role))
@@ -119,7 +138,7 @@ tern_status tn_arch_next(const tn_arch *a, const char *file, int32_t said, bool 
     TN_FAIL_IF(said < 0 || said > TN_MAX_NEXT, err, TERN_E_FORMAT,
                "%s: %d layers that guess one token further, want 0 to %d", file, said, TN_MAX_NEXT);
     bool plain = a->norm == TN_NORM_RMS && !a->parallel_block && !a->window && !a->no_rope_pattern &&
-                 !a->mamba && !a->sinks && !a->latent;
+                 !a->mamba && !a->sinks && !a->latent && !a->wkv && !a->kda;
     h->n_next = any && plain && h->n_layers < TN_MAX_LAYERS;
     return TERN_OK;
 }
@@ -156,7 +175,9 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->v_norm = a->v_norm;
     h->attn_scale = a->attn_scale;
     h->bidirectional = a->bidirectional;
-    h->norms_after = h->embd_norm = a->encoder;
+    h->norms_after = a->encoder;
+    h->embd_norm = a->encoder || a->shift_ffn;
+    h->shift_ffn = a->shift_ffn;
     h->no_rope_pattern = a->no_rope_pattern;
     h->window_pattern = a->window_pattern;
     h->embd_scale = h->rope_mscale = h->residual_scale = h->logit_scale = 1;
@@ -205,6 +226,16 @@ static tern_status finish_experts(const char *file, const tn_hparams *h, tern_er
     TN_FAIL_IF(!tn_experts_groups_ok(h), err, TERN_E_FORMAT,
                "%s: %d experts in %d groups, of which a row has %d of %d", file, h->n_experts,
                h->experts_groups, h->n_experts_used, h->experts_groups_used);
+    return TERN_OK;
+}
+
+static tern_status finish_wkv(const char *file, const tn_hparams *h, tern_error *err) {
+    TN_FAIL_IF(
+        !tn_wkv_ok(h), err, TERN_E_UNSUPPORTED,
+        "%s: %d heads of %d values for %d of a row (at most %d), products of ranks %d, %d, %d and %d (at "
+        "most %d, the last 0 for none)",
+        file, h->delta.n_heads, h->delta.d_value, h->n_embd, TN_MAX_WKV, h->low.decay, h->low.rate,
+        h->low.value, h->low.gate, TN_MAX_LOW);
     return TERN_OK;
 }
 
@@ -272,6 +303,7 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
     TN_TRY(finish_experts(file, h, err));
+    TN_TRY(finish_wkv(file, h, err));
     const char *wrong = tn_layers_wrong(h);
     TN_FAIL_IF(wrong, err, TERN_E_FORMAT,
                "%s: %s (%d heads; of layers with a window %d KV heads of %d values, %d rotated; "

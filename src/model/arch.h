@@ -41,9 +41,13 @@ typedef struct tn_arch {
     bool experts_said;     /* the file says whether scores become sigmoids or shares */
     bool fused_in_order;   /* folders hold queries, keys and values one after another in one tensor */
     bool single;           /* see tn_hparams */
-    bool alone;            /* and all layers are state spaces: nothing attends or feeds forward (Mamba 2) */
+    bool alone;            /* all layers are state spaces or their like: nothing attends (Mamba 2, RWKV-7) */
+    bool wkv;              /* they are those of RWKV-7, with delta... */
+    bool kda;              /* those that do not attend are Kimi's delta attention, with delta */
+    bool shift_ffn;        /* ... and so are its feed-forward blocks and the norm of its embedding */
     bool sub_norms;        /* see tn_hparams; folders may hold weights that three values stand for */
     bool latent;           /* attention is of latents (MLA) */
+    bool head;             /* see tn_hparams: its files are no models */
     bool experts_biased;   /* a bias chooses experts; its folders always have it */
     bool next_by_number;   /* folders hold layers that guess further as layers after the others: not used */
     bool dense_first;      /* the first layers may be dense, though the others have experts */
@@ -89,7 +93,15 @@ typedef struct tn_arch {
     const char *gguf_names[TN_W_N_ROLES];
 } tn_arch;
 
+/* Of heads, which are no models (arch_head.c): none of the functions below gives it. */
+extern const tn_arch tn_arch_eagle3;
+bool tn_arch_is_head_hf(const json_t *config);
+/* tn_arch_hparams_hf of a head. */
+tern_status tn_arch_head_hf(const json_t *config, const char *file, tn_hparams *h, tern_error *err);
+
 const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
+/* Of a config.json: by its model type, and where families share one, by what else it says. */
+const tn_arch *tn_arch_of_config(const json_t *config);
 const tn_arch *tn_arch_by_gguf(const char *name, size_t n);
 const tn_arch *tn_arch_named(const char *name); /* by our own name */
 /* The row of the files' name that has experts, or has none, where one name stands for both (Granite 4); else a. */

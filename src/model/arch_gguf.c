@@ -80,11 +80,7 @@ static tern_status gguf_yarn(keys *k, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
     TN_FAIL_IF(num_key(k, "rope.scaling.yarn_ext_factor", 1) != 1, k->err, TERN_E_UNSUPPORTED,
                "%s: metadata key 'rope.scaling.yarn_ext_factor' is not 1, which is not supported",
                tn_gguf_path(k->g));
-    TN_FAIL_IF(!tn_yarn_ok(&y), k->err, TERN_E_FORMAT,
-               "%s: rope scaling of type yarn with a factor of %g from %g tokens, betas %g and %g",
-               tn_gguf_path(k->g), y.factor, y.orig_ctx, y.beta_fast, y.beta_slow);
-    tn_rope_yarn(h, &y, f);
-    return TERN_OK;
+    return tn_rope_yarn(tn_gguf_path(k->g), h, &y, f, k->err);
 }
 
 /* Pairs of each axis of rope, and of a fourth that no model here has. */
@@ -403,9 +399,33 @@ static tern_status gguf_single(keys *k, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
+static tern_status gguf_kda(keys *k, tn_hparams *h) {
+    h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
+    tn_arch_kda(h, h->n_heads, int_key(k, "kda.head_dim", true, 0));
+    return k->st;
+}
+
+static tern_status gguf_wkv(keys *k, const tn_arch *a, tn_hparams *h) {
+    const int32_t each = int_key(k, "wkv.head_size", true, 0),
+                  shifts = int_key(k, "token_shift_count", false, 2);
+    h->low.decay = int_key(k, "attention.decay_lora_rank", true, 0);
+    h->low.rate = int_key(k, "attention.iclr_lora_rank", true, 0);
+    h->low.value = int_key(k, "attention.value_residual_mix_lora_rank", true, 0);
+    h->low.gate = int_key(k, "attention.gate_lora_rank", false, 0);
+    TN_TRY(k->st);
+    TN_FAIL_IF(shifts != 1 + a->shift_ffn, k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s.token_shift_count' is %d, want %d", tn_gguf_path(k->g), k->prefix,
+               shifts, 1 + a->shift_ffn);
+    tn_arch_wkv(h, each > 0 ? h->n_embd / each : 0, each);
+    h->delta.no_norm = !tn_gguf_tensor(k->g, "blk.0.time_mix_ln.weight");
+    return TERN_OK;
+}
+
 /* Which layers attend: every so many-th, where KV heads do not tell. The sizes of delta nets are said as those of
  * state space models. */
 static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
+    if (a->wkv) return gguf_wkv(k, a, h);
+    if (a->kda) return gguf_kda(k, h);
     int32_t every = int_key(k, "full_attention_interval", false, 4),
             inner = int_key(k, "ssm.inner_size", true, 0);
     h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
@@ -458,21 +478,23 @@ static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
         h->experts_groups = groups;
         h->experts_groups_used = int_key(k, "expert_group_used_count", true, 1);
     }
-    int32_t gating = int_key(k, "expert_gating_func", false, a->experts_sigmoid ? 2 : 1);
-    if (a->experts_said && gating == 2) h->experts_sigmoid = true;
-    TN_FAIL_IF(gating != (h->experts_sigmoid ? 2 : 1), k->err, TERN_E_UNSUPPORTED,
-               "%s: metadata key '%s.expert_gating_func' is %d, which is not supported for architecture %s",
-               tn_gguf_path(k->g), a->gguf, gating, a->name);
     char name[128];
-    TN_FAIL_IF(!tn_gguf_bool(k->g, key_of(k, "expert_weights_norm", name), &h->experts_norm) &&
-                   tn_gguf_has(k->g, name),
-               k->err, TERN_E_FORMAT, "%s: metadata key '%s' is neither true nor false", tn_gguf_path(k->g),
-               name);
     int32_t first = h->n_dense;
     while (first + 1 < h->n_layers && !tn_layer_feeds(h, first)) first++;
     snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", first);
     h->experts_bias =
         (a->experts_sigmoid || a->experts_biased || a->experts_said) && tn_gguf_tensor(k->g, name);
+    /* Files of GLM-4.7-Flash do not say it; only sigmoids have a bias for the choice. */
+    const bool sigmoid = a->experts_sigmoid || (a->experts_said && h->experts_bias);
+    int32_t gating = int_key(k, "expert_gating_func", false, sigmoid ? 2 : 1);
+    if (a->experts_said && gating == 2) h->experts_sigmoid = true;
+    TN_FAIL_IF(gating != (h->experts_sigmoid ? 2 : 1), k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s.expert_gating_func' is %d, which is not supported for architecture %s",
+               tn_gguf_path(k->g), a->gguf, gating, a->name);
+    TN_FAIL_IF(!tn_gguf_bool(k->g, key_of(k, "expert_weights_norm", name), &h->experts_norm) &&
+                   tn_gguf_has(k->g, name),
+               k->err, TERN_E_FORMAT, "%s: metadata key '%s' is neither true nor false", tn_gguf_path(k->g),
+               name);
     return k->st;
 }
 
@@ -576,6 +598,30 @@ static tern_status check_keys(const keys *k, const tn_arch *a) {
     return TERN_OK;
 }
 
+/* ---- heads ------------------------------------------------------------------------------------------ */
+
+static tern_status gguf_head(keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    if (!a->head) return TERN_OK;
+    h->head.n_target = int_key(k, "target_hidden_size", true, 0);
+    (void)tn_gguf_bool(k->g, key_of(k, "norm_before_residual", buf), &h->head.norm_residual);
+    (void)tn_gguf_bool(k->g, key_of(k, "norm_before_fc", buf), &h->head.norm_in);
+    h->n_vocab = h->head.n_vocab =
+        int_key(k, "vocab_size", false, (int32_t)tn_gguf_arr_n(k->g, "tokenizer.ggml.tokens"));
+    bool ok = tn_gguf_arr_n(k->g, key_of(k, "target_layers", buf)) == 3;
+    for (int32_t i = 0; i < 3 && ok; i++) {
+        int64_t v;
+        ok = tn_gguf_arr_i64(k->g, buf, i, &v) && v >= 0 && v < TN_MAX_LAYERS;
+        if (ok) h->head.from[i] = (int32_t)v;
+    }
+    TN_TRY(k->st);
+    TN_FAIL_IF(!ok, k->err, TERN_E_FORMAT, "%s: '%s' is missing, or no list of 3 layers", tn_gguf_path(k->g),
+               buf);
+    TN_FAIL_IF(h->n_layers != 1, k->err, TERN_E_UNSUPPORTED, "%s: a head of %d layers; 1 is supported",
+               tn_gguf_path(k->g), h->n_layers);
+    return TERN_OK;
+}
+
 /* ---- all ------------------------------------------------------------------------------------------- */
 
 /* Some files have lost the tensors of layers that their keys still count. */
@@ -604,11 +650,8 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
                "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
     bool any = n_next > 0 && has_tensors_of(g, h->n_layers);
     TN_TRY(tn_arch_next(a, tn_gguf_path(g), n_next, any, h, err));
-    TN_FAIL_IF(any && !h->n_next, err, TERN_E_UNSUPPORTED,
-               "%s: layers that guess one token further are not supported for architecture %s with %d others",
-               tn_gguf_path(g), a->name, h->n_layers);
     if (a->alone) tn_arch_alone(a, h);
-    else if (a->conv || (a->mamba && !a->mamba_beside))
+    else if (a->conv || a->kda || (a->mamba && !a->mamba_beside))
         TN_TRY(gguf_kv_heads(&k, h, a->conv ? TN_LAYER_CONVOLVES : TN_LAYER_DELTA));
     else if (!a->window_heads) h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     TN_TRY(gguf_single(&k, a, h));
@@ -647,10 +690,12 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     TN_TRY(gguf_streams(&k, a, h));
     TN_TRY(gguf_scales(&k, a, h));
     TN_TRY(gguf_text(&k, a, h));
-    h->tied = !tn_gguf_tensor(g, "output.weight");
+    h->tied = !a->head && !tn_gguf_tensor(g, "output.weight");
     const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");
-    TN_FAIL_IF(!embd, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing", tn_gguf_path(g));
-    h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
+    TN_TRY(gguf_head(&k, a, h));
+    TN_FAIL_IF(!embd && !a->head, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing",
+               tn_gguf_path(g));
+    if (embd) h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
     TN_TRY(gguf_rope(&k, a, h));
     if (a->sections) h->n_deepstack = int_key(&k, "n_deepstack_layers", false, 0);
     TN_TRY(k.st);

@@ -26,7 +26,8 @@ static tern_status parse_act(tn_config *c, const tn_arch *a, tn_hparams *h) {
                 {"gelu_fast", TN_ACT_GELU_TANH},
                 {"gelu", TN_ACT_GELU_ERF},
                 {"relu", TN_ACT_RELU},
-                {"relu2", TN_ACT_RELU2}};
+                {"relu2", TN_ACT_RELU2},
+                {"sqrelu", TN_ACT_RELU2}};
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
         if (strcmp(s, acts[i].name)) continue;
         h->act = acts[i].act;
@@ -132,7 +133,7 @@ static tern_status parse_windows(tn_config *c, const tn_arch *a, tn_hparams *h) 
 static tern_status parse_no_rope(tn_config *c, tn_hparams *h) {
     const json_t *layers = json_object_get(c->o, "no_rope_layers");
     int32_t period = tn_config_whole(c, "no_rope_layer_interval", false, h->no_rope_pattern);
-    if (!h->no_rope_pattern || h->single) return c->st; /* other architectures: refused by check_keys */
+    if (h->no_rope_pattern < 2) return c->st; /* in all, or in none; others: refused by check_keys */
     TN_FAIL_IF(period < 2, c->err, TERN_E_FORMAT, "%s: 'no_rope_layer_interval' is %d", c->file, period);
     h->no_rope_pattern = period;
     TN_FAIL_IF(json_is_array(layers) && (int32_t)json_array_size(layers) != h->n_layers, c->err,
@@ -290,7 +291,8 @@ static void parse_shared(tn_config *c, const tn_arch *a, tn_hparams *h) {
 static void parse_experts(tn_config *c, const tn_arch *a, tn_hparams *h) {
     static const char *const counts[] = {"num_experts", "n_routed_experts", "moe_num_experts",
                                          "num_local_experts", NULL},
-                             *const used[] = {"num_experts_per_tok", "moe_topk", "moe_k", NULL},
+                             *const used[] = {"num_experts_per_tok", "moe_topk", "moe_k",
+                                              "num_experts_per_token", NULL},
                              *const firsts[] = {"num_dense_layers", "first_k_dense_replace",
                                                 "moe_layer_start_index", NULL},
                              *const steps[] = {"decoder_sparse_step", "moe_layer_interval", NULL};
@@ -307,7 +309,8 @@ static void parse_experts(tn_config *c, const tn_arch *a, tn_hparams *h) {
         h->experts_mixer =
             2 * (float)tn_config_number(c, c->o, "router_jitter_noise", false, (double)a->experts_mixer / 2);
     h->experts_scale = (float)tn_config_number(c, c->o, "routed_scaling_factor", false, 1);
-    int32_t groups = tn_config_whole(c, "n_group", false, 1), of = tn_config_whole(c, "topk_group", false, 1);
+    int32_t groups = tn_config_whole(c, a->kda ? "num_expert_group" : "n_group", false, 1),
+            of = tn_config_whole(c, "topk_group", false, 1);
     if (groups > 1) h->experts_groups = groups, h->experts_groups_used = of;
     h->experts_bias = a->experts_biased || (a->experts_sigmoid && tn_config_is(c, "use_expert_bias"));
     const char *scores = json_string_value(json_object_get(c->o, "scoring_func"));
@@ -474,6 +477,8 @@ tern_status tn_arch_multipliers_hf(const tn_arch *a, const json_t *o, const char
 /* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
 static tern_status parse_delta(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->delta) return TERN_OK;
+    if (a->kda) return tn_arch_kda_hf(c->o, c->file, h, c->err);
+    if (a->wkv) return tn_arch_wkv_hf(c->o, c->file, h, c->err);
     if (a->alone) return tn_arch_alone_hf(c->o, c->file, h, c->err);
     if (a->single) return tn_arch_single_hf(c->o, c->file, h, c->err);
     if (a->mamba) return a->mamba_beside ? parse_mamba_beside(c, h) : parse_mamba(c, h);
@@ -493,11 +498,30 @@ static tern_status parse_delta(tn_config *c, const tn_arch *a, tn_hparams *h) {
     return TERN_OK;
 }
 
+/* The first folders of LFM2 have the numbers of the layers that attend. */
+static tern_status parse_attending(tn_config *c, tn_hparams *h, const json_t *numbers) {
+    size_t i;
+    json_t *v;
+    for (int32_t l = 0; l < h->n_layers; l++) h->layer_kind[l] = TN_LAYER_CONVOLVES;
+    json_array_foreach(numbers, i, v) {
+        const json_int_t l = json_is_integer(v) ? json_integer_value(v) : -1;
+        TN_FAIL_IF(l < 0 || l >= h->n_layers, c->err, TERN_E_FORMAT,
+                   "%s: 'full_attn_idxs' has something else than numbers of the %d layers", c->file,
+                   h->n_layers);
+        h->layer_kind[l] = TN_LAYER_ATTENDS;
+    }
+    TN_FAIL_IF(!json_array_size(numbers), c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
+    return TERN_OK;
+}
+
 /* LFM2: which layers convolve, and the size of its feed-forward blocks, which the configuration says
  * before it is adjusted. */
 static tern_status parse_conv(tn_config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->conv) return TERN_OK;
-    TN_TRY(parse_layer_kinds(c, h, "conv", "full_attention", TN_LAYER_CONVOLVES, 0));
+    const json_t *numbers = json_object_get(c->o, "full_attn_idxs");
+    if (json_is_array(numbers) && !json_object_get(c->o, "layer_types"))
+        TN_TRY(parse_attending(c, h, numbers));
+    else TN_TRY(parse_layer_kinds(c, h, "conv", "full_attention", TN_LAYER_CONVOLVES, 0));
     h->conv_len = tn_config_whole(c, "conv_L_cache", true, 0);
     h->norm_eps = (float)tn_config_number(c, c->o, "norm_eps", false, (double)h->norm_eps);
     const json_t *tied = json_object_get(c->o, "tie_embedding");
@@ -548,15 +572,28 @@ static tern_status check_object(const tn_config *c, const tn_arch *a, const json
     return TERN_OK;
 }
 
+/* A scaling of another JSON type would count as none. */
+static tern_status check_rope(const tn_config *c, const tn_arch *a, const json_t *o, const char *name) {
+    const json_t *rope = json_object_get(o, name);
+    if (!rope || json_is_null(rope)) return TERN_OK;
+    TN_FAIL_IF(!json_is_object(rope), c->err, TERN_E_FORMAT, "%s: '%s' is not an object", c->file, name);
+    static const char *const types[] = {"rope_type", "type"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *type = json_object_get(rope, types[i]);
+        TN_FAIL_IF(type && !json_is_null(type) && !json_is_string(type), c->err, TERN_E_FORMAT,
+                   "%s: '%s' of '%s' is not a string", c->file, types[i], name);
+    }
+    return check_object(c, a, rope, "rope.");
+}
+
 static tern_status check_keys(const tn_config *c, const tn_arch *a) {
     static const char *const objects[] = {"rope_parameters", "rope_scaling"}, *const kinds[] = {
                                                                                   "full_attention",
                                                                                   "sliding_attention"};
     TN_TRY(check_object(c, a, c->o, ""));
     for (int i = 0; i < 2; i++) {
-        const json_t *rope = json_object_get(c->o, objects[i]);
-        TN_TRY(check_object(c, a, rope, "rope."));
-        for (int k = 0; k < 2; k++) TN_TRY(check_object(c, a, json_object_get(rope, kinds[k]), "rope."));
+        TN_TRY(check_rope(c, a, c->o, objects[i]));
+        for (int k = 0; k < 2; k++) TN_TRY(check_rope(c, a, json_object_get(c->o, objects[i]), kinds[k]));
     }
     return TERN_OK;
 }
@@ -613,10 +650,12 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     h->n_embd = tn_config_whole(&c, "hidden_size", true, 0);
     h->n_heads = tn_config_whole(&c, "num_attention_heads", !a->alone, 1);
     h->n_kv_heads = tn_config_whole(&c, "num_key_value_heads", false, h->n_heads);
-    h->n_ff = tn_config_same(&c, "intermediate_size", !a->shared_expert && !a->alone, 0);
+    const bool ff_elsewhere = a->shared_expert || a->alone || (a->conv && json_object_get(o, "block_ff_dim"));
+    h->n_ff = tn_config_same(&c, "intermediate_size", !ff_elsewhere, 0);
     h->n_vocab = tn_config_whole(&c, "vocab_size", true, 0);
-    h->ctx_train =
-        tn_config_whole(&c, "max_position_embeddings", !a->alone, 1 << 20); /* as converters have it */
+    const int32_t ctx =
+        a->kda ? tn_config_whole(&c, "model_max_length", false, 1 << 20) : 1 << 20; /* as converters */
+    h->ctx_train = tn_config_whole(&c, "max_position_embeddings", !a->alone && !a->kda, ctx);
     h->d_head = tn_config_whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     if (h->n_layers <= TN_MAX_LAYERS) tn_arch_alone(a, h);
     h->norm_eps = (float)tn_config_first(&c, a->norm == TN_NORM_LAYER ? eps : rms_eps, 1e-5);

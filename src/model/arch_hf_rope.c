@@ -63,10 +63,7 @@ static tern_status yarn(tn_config *c, const json_t *r, tn_hparams *h, double f[T
         h->attn_scale *= (float)pow(tn_yarn_mscale(y.factor, all), 2);
     }
     h->rope_mscale = (float)tn_config_number(c, r, "attention_factor", false, grown);
-    TN_FAIL_IF(!tn_yarn_ok(&y), c->err, TERN_E_FORMAT,
-               "%s: rope scaling of type yarn with a factor of %g from %g tokens, betas %g and %g", c->file,
-               y.factor, y.orig_ctx, y.beta_fast, y.beta_slow);
-    tn_rope_yarn(h, &y, f);
+    TN_TRY(tn_rope_yarn(c->file, h, &y, f, c->err));
     return c->st;
 }
 

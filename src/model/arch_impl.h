@@ -21,6 +21,12 @@ tern_status tn_arch_single_hf(const json_t *o, const char *file, tn_hparams *h, 
 void tn_arch_alone(const tn_arch *a, tn_hparams *h);
 tern_status tn_arch_alone_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
 
+/* RWKV-7 and Kimi's delta attention: the form of the memory, and what a config.json says of it (arch_wkv.c). */
+void tn_arch_wkv(tn_hparams *h, int32_t n_heads, int32_t d);
+void tn_arch_kda(tn_hparams *h, int32_t n_heads, int32_t d);
+tern_status tn_arch_kda_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
+tern_status tn_arch_wkv_hf(const json_t *o, const char *file, tn_hparams *h, tern_error *err);
+
 /* Frequencies of the model's base, unscaled. */
 /* Pairs of each axis. Where they are not all of a head's, only pictures are refused. */
 void tn_rope_set_axes(const tn_arch *a, tn_hparams *h, const int64_t axes[TN_AXES]);
@@ -39,8 +45,8 @@ typedef struct tn_yarn {
     double factor, orig_ctx, beta_fast, beta_slow;
     bool whole;
 } tn_yarn;
-void tn_rope_yarn(const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2]);
-bool tn_yarn_ok(const tn_yarn *y);
+tern_status tn_rope_yarn(const char *file, const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2],
+                         tern_error *err);
 /* By how much cos and sin grow: 1 + 0.1 m ln(factor). */
 double tn_yarn_mscale(double factor, double m);
 

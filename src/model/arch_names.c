@@ -6,8 +6,8 @@
 
 /* Of the model, or of all its layers together. */
 static bool is_whole_name(tn_role r, const char *name, const char *prefix) {
-    return tn_role_of_model(r) || (r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_OUT_3) || tn_role_of_text(r) ||
-           !strncmp(name, prefix, strlen(prefix));
+    return tn_role_of_model(r) || r == TN_W_HEAD_IN_NORM || (r >= TN_W_ALTUP_IN_1 && r <= TN_W_ALTUP_OUT_3) ||
+           tn_role_of_text(r) || !strncmp(name, prefix, strlen(prefix));
 }
 
 /* The projections of a delta net as tensors of their own (Qwen3.5). */
@@ -110,6 +110,35 @@ static const char *const hf_names[TN_W_N_ROLES] = {
     [TN_W_V_UP] = "self_attn.kv_b_proj.weight",
     [TN_W_ATTN_SUB_NORM] = "self_attn.attn_sub_norm.weight",
     [TN_W_FFN_SUB_NORM] = "mlp.ffn_sub_norm.weight",
+    [TN_W_LERP_R] = "attn.x_r",
+    [TN_W_LERP_W] = "attn.x_w",
+    [TN_W_LERP_K] = "attn.x_k",
+    [TN_W_LERP_V] = "attn.x_v",
+    [TN_W_LERP_A] = "attn.x_a",
+    [TN_W_LERP_G] = "attn.x_g",
+    [TN_W_LERP_FFN] = "ffn.x_k",
+    [TN_W_WKV_NORM_B] = "attn.g_norm.bias",
+    [TN_W_WKV_KK] = "attn.k_k",
+    [TN_W_WKV_KA] = "attn.k_a",
+    [TN_W_WKV_RK] = "attn.r_k",
+    [TN_W_LOW_W_B] = "attn.w_lora.lora.2.bias",
+    [TN_W_LOW_A_B] = "attn.a_lora.lora.2.bias",
+    [TN_W_LOW_V_B] = "attn.v_lora.lora.2.bias",
+    [TN_W_LOW_W_1] = "attn.w_lora.lora.0.weight",
+    [TN_W_LOW_W_2] = "attn.w_lora.lora.2.weight",
+    [TN_W_LOW_A_1] = "attn.a_lora.lora.0.weight",
+    [TN_W_LOW_A_2] = "attn.a_lora.lora.2.weight",
+    [TN_W_LOW_V_1] = "attn.v_lora.lora.0.weight",
+    [TN_W_LOW_V_2] = "attn.v_lora.lora.2.weight",
+    [TN_W_LOW_G_1] = "attn.g_lora.lora.0.weight",
+    [TN_W_LOW_G_2] = "attn.g_lora.lora.2.weight",
+    [TN_W_KDA_CONV_Q] = "self_attn.q_conv1d.weight",
+    [TN_W_KDA_CONV_K] = "self_attn.k_conv1d.weight",
+    [TN_W_KDA_CONV_V] = "self_attn.v_conv1d.weight",
+    [TN_W_KDA_F_A] = "self_attn.f_a_proj.weight",
+    [TN_W_KDA_F_B] = "self_attn.f_b_proj.weight",
+    [TN_W_KDA_G_A] = "self_attn.g_a_proj.weight",
+    [TN_W_KDA_G_B] = "self_attn.g_b_proj.weight",
 };
 
 /* The names of a row are those of a shared expert, which this layer has not: its block is dense. */
@@ -131,7 +160,8 @@ bool tn_arch_hf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role r
     }
     if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
     if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = hf_names[TN_W_Q];
-    if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
+    if (a->head && !is_whole_name(role, name, "fc.")) snprintf(buf, cap, "%s%s", tn_arch_hf_layers(a), name);
+    else if (is_whole_name(role, name, "model.") || tn_role_of_next(role)) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "%s%d.%s", tn_arch_hf_layers(a), layer, name);
     return true;
 }
@@ -243,6 +273,35 @@ static const char *const gguf_names[TN_W_N_ROLES] = {
     [TN_W_V_UP] = "attn_v_b.weight",
     [TN_W_ATTN_SUB_NORM] = "attn_sub_norm.weight",
     [TN_W_FFN_SUB_NORM] = "ffn_sub_norm.weight",
+    [TN_W_LERP_R] = "time_mix_lerp_fused.weight", /* the six as one */
+    [TN_W_LERP_W] = "time_mix_lerp_fused.weight",
+    [TN_W_LERP_K] = "time_mix_lerp_fused.weight",
+    [TN_W_LERP_V] = "time_mix_lerp_fused.weight",
+    [TN_W_LERP_A] = "time_mix_lerp_fused.weight",
+    [TN_W_LERP_G] = "time_mix_lerp_fused.weight",
+    [TN_W_LERP_FFN] = "channel_mix_lerp_k.weight",
+    [TN_W_WKV_NORM_B] = "time_mix_ln.bias",
+    [TN_W_LOW_W_B] = "time_mix_w0.weight",
+    [TN_W_LOW_A_B] = "time_mix_a0.weight",
+    [TN_W_LOW_V_B] = "time_mix_v0.weight",
+    [TN_W_WKV_KK] = "time_mix_k_k.weight",
+    [TN_W_WKV_KA] = "time_mix_k_a.weight",
+    [TN_W_WKV_RK] = "time_mix_r_k.weight",
+    [TN_W_LOW_W_1] = "time_mix_w1.weight",
+    [TN_W_LOW_W_2] = "time_mix_w2.weight",
+    [TN_W_LOW_A_1] = "time_mix_a1.weight",
+    [TN_W_LOW_A_2] = "time_mix_a2.weight",
+    [TN_W_LOW_V_1] = "time_mix_v1.weight",
+    [TN_W_LOW_V_2] = "time_mix_v2.weight",
+    [TN_W_LOW_G_1] = "time_mix_g1.weight",
+    [TN_W_LOW_G_2] = "time_mix_g2.weight",
+    [TN_W_KDA_CONV_Q] = "ssm_conv1d_q.weight",
+    [TN_W_KDA_CONV_K] = "ssm_conv1d_k.weight",
+    [TN_W_KDA_CONV_V] = "ssm_conv1d_v.weight",
+    [TN_W_KDA_F_A] = "ssm_f_a.weight",
+    [TN_W_KDA_F_B] = "ssm_f_b.weight",
+    [TN_W_KDA_G_A] = "ssm_g_a.weight",
+    [TN_W_KDA_G_B] = "ssm_g_b.weight",
 };
 
 bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role role, char *buf,
@@ -250,7 +309,7 @@ bool tn_arch_gguf_name(const tn_arch *a, const tn_hparams *h, int layer, tn_role
     bool own = a->gguf_names[role] && !is_dense(a, h, layer, role);
     const char *name = own ? a->gguf_names[role] : gguf_names[role];
     if (role == TN_W_LATENT_Q && !h->latent.q_rank) name = gguf_names[TN_W_Q];
-    if (is_whole_name(role, name, "per_layer_")) snprintf(buf, cap, "%s", name);
+    if (is_whole_name(role, name, a->head ? "fc." : "per_layer_")) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "blk.%d.%s", layer, name);
     return true;
 }

@@ -28,11 +28,6 @@ void tn_rope_set_local(tn_hparams *h, double base) {
     for (int i = 0; i < n / 2; i++) h->inv_freq_local[i] = (float)pow(base, -2.0 * i / n);
 }
 
-bool tn_yarn_ok(const tn_yarn *y) {
-    return y->factor >= 1 && y->factor < 1e6 && y->orig_ctx >= 1 && y->beta_slow > 0 &&
-           y->beta_fast > y->beta_slow && y->beta_fast < 1e6;
-}
-
 double tn_yarn_mscale(double factor, double m) { return factor > 1 ? 1 + 0.1 * m * log(factor) : 1; }
 
 /* The pair that turns `turns` times in the original context. */
@@ -40,7 +35,13 @@ static double pair_of(const tn_hparams *h, const tn_yarn *y, double turns) {
     return h->n_rot * log(y->orig_ctx / (turns * 2 * M_PI)) / (2 * log(h->rope_base));
 }
 
-void tn_rope_yarn(const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2]) {
+tern_status tn_rope_yarn(const char *file, const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2],
+                         tern_error *err) {
+    const bool ok = y->factor >= 1 && y->factor < 1e6 && y->orig_ctx >= 1 && y->beta_slow > 0 &&
+                    y->beta_fast > y->beta_slow && y->beta_fast < 1e6;
+    TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
+               "%s: rope scaling of type yarn with a factor of %g from %g tokens, betas %g and %g", file,
+               y->factor, y->orig_ctx, y->beta_fast, y->beta_slow);
     double low = pair_of(h, y, y->beta_fast), high = pair_of(h, y, y->beta_slow);
     if (y->whole) low = floor(low), high = ceil(high);
     low = fmax(low, 0);
@@ -50,6 +51,7 @@ void tn_rope_yarn(const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2
         double slowed = fmin(fmax((i - low) / (high - low), 0), 1);
         f[i] = slowed * f[i] / y->factor + (1 - slowed) * f[i];
     }
+    return TERN_OK;
 }
 
 void tn_rope_llama3(double *f, int n, double factor, double low, double high, double orig) {

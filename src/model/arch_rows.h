@@ -61,6 +61,37 @@
     [TN_W_DELTA_DT] = "mixer.dt_bias", [TN_W_DELTA_NORM] = "mixer.norm.weight",                              \
     [TN_W_MAMBA_CONV_B] = "mixer.conv1d.bias", [TN_W_MAMBA_D] = "mixer.D"
 
+/* RWKV-7. */
+#define LIKE_RWKV7                                                                                           \
+    .norm = TN_NORM_LAYER, .act = TN_ACT_RELU2, .norm_biases = true, .delta = true, .wkv = true,             \
+    .shift_ffn = true, .alone = true, .no_rope_pattern = 1
+#define GGUF_WKV                                                                                             \
+    [TN_W_DELTA_Q] = "time_mix_receptance.weight", [TN_W_DELTA_K] = "time_mix_key.weight",                   \
+    [TN_W_DELTA_V] = "time_mix_value.weight", [TN_W_DELTA_OUT] = "time_mix_output.weight",                   \
+    [TN_W_DELTA_NORM] = "time_mix_ln.weight"
+#define HF_RWKV7                                                                                             \
+    [TN_W_EMBD] = "model.embeddings.weight", [TN_W_EMBD_NORM] = "model.layers.0.pre_norm.weight",            \
+    [TN_W_EMBD_NORM_B] = "model.layers.0.pre_norm.bias", [TN_W_ATTN_NORM] = "attn_norm.weight",              \
+    [TN_W_ATTN_NORM_B] = "attn_norm.bias", [TN_W_FFN_NORM] = "ffn_norm.weight",                              \
+    [TN_W_FFN_NORM_B] = "ffn_norm.bias", [TN_W_DELTA_Q] = "attn.r_proj.weight",                              \
+    [TN_W_DELTA_K] = "attn.k_proj.weight", [TN_W_DELTA_V] = "attn.v_proj.weight",                            \
+    [TN_W_DELTA_OUT] = "attn.o_proj.weight", [TN_W_DELTA_NORM] = "attn.g_norm.weight",                       \
+    [TN_W_UP] = "ffn.key.weight", [TN_W_DOWN] = "ffn.value.weight"
+
+/* Kimi's delta attention, whose products have attention's names; latent attention without rope beside it. */
+#define LIKE_KIMI_LINEAR                                                                                     \
+    .act = TN_ACT_SILU, .gated = true, .latent = true, .delta = true, .kda = true, .no_rope_pattern = 1,     \
+    .experts = true, .experts_norm = true, .experts_sigmoid = true, .experts_biased = true,                  \
+    .shared_expert = true, .shared_ungated = true, .dense_first = true
+#define GGUF_KDA                                                                                             \
+    [TN_W_DELTA_Q] = "attn_q.weight", [TN_W_DELTA_K] = "attn_k.weight", [TN_W_DELTA_V] = "attn_v.weight",    \
+    [TN_W_DELTA_OUT] = "attn_output.weight"
+#define HF_KDA                                                                                               \
+    [TN_W_DELTA_Q] = "self_attn.q_proj.weight", [TN_W_DELTA_K] = "self_attn.k_proj.weight",                  \
+    [TN_W_DELTA_V] = "self_attn.v_proj.weight", [TN_W_DELTA_OUT] = "self_attn.o_proj.weight",                \
+    [TN_W_DELTA_RATE] = "self_attn.b_proj.weight", [TN_W_DELTA_A] = "self_attn.A_log",                       \
+    [TN_W_DELTA_DT] = "self_attn.dt_bias", [TN_W_DELTA_NORM] = "self_attn.o_norm.weight"
+
 /* Experts by the names of Mixtral's folders. */
 #define MIXTRAL_EXPERTS                                                                                      \
     [TN_W_ROUTER] = "block_sparse_moe.gate.weight",                                                          \

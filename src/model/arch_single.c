@@ -60,7 +60,8 @@ tern_status tn_arch_single_hf(const json_t *o, const char *file, tn_hparams *h, 
 
 void tn_arch_alone(const tn_arch *a, tn_hparams *h) {
     if (!a->alone) return;
-    h->n_heads = h->n_kv_heads = h->n_ff = 1;
+    h->n_heads = h->n_kv_heads = 1;
+    if (a->single) h->n_ff = 1;
     h->d_head = 4;
     for (int32_t i = 0; i < h->n_layers; i++) h->layer_kind[i] = TN_LAYER_DELTA;
 }

@@ -62,19 +62,22 @@ static size_t room_of(tn_blocks_type type, size_t n, size_t k) {
     return (tn_blocks_bytes(type, n, k) + LINE - 1) / LINE * LINE;
 }
 
-static size_t tensor_room(const tn_source *s, int layer, tn_role role, int64_t n_linears) {
+size_t tn_blocks_linear_room(const tn_source *s, int layer, tn_role role, int64_t rows, int64_t cols) {
     tn_blocks_type type;
-    if (!type_in(s, layer, role, &type)) return 0;
-    int64_t rows, cols;
-    tn_role_shape(tn_source_hparams(s), layer, role, &rows, &cols);
-    return (size_t)n_linears * room_of(type, (size_t)(rows / n_linears), (size_t)cols);
+    return type_in(s, layer, role, &type) ? room_of(type, (size_t)rows, (size_t)cols) : 0;
 }
 
-size_t tn_blocks_room(const tn_source *s, int layer) {
+static size_t tensor_room(const tn_source *s, int layer, tn_role role, int64_t n_linears) {
+    int64_t rows, cols;
+    tn_role_shape(tn_source_hparams(s), layer, role, &rows, &cols);
+    return (size_t)n_linears * tn_blocks_linear_room(s, layer, role, rows / n_linears, cols);
+}
+
+size_t tn_blocks_room(const tn_source *s, int layer, bool experts) {
     size_t n = tensor_room(s, layer, TN_W_ROUTER, 1);
     int64_t n_experts = tn_source_hparams(s)->n_experts;
     for (int i = 0; i < TN_N_LAYER_LINEARS; i++) n += tensor_room(s, layer, tn_layer_linears[i].role, 1);
-    for (int i = 0; n_experts && i < TN_N_EXPERT_LINEARS; i++)
+    for (int i = 0; experts && n_experts && i < TN_N_EXPERT_LINEARS; i++)
         n += tensor_room(s, layer, tn_expert_linears[i].role, n_experts);
     return n;
 }

@@ -9,8 +9,11 @@
 
 /* Whether any linear of the source is stored in blocks: then "blocks" is what runs by default. */
 bool tn_blocks_in_source(const tn_source *s);
-/* Bytes of the room that the linears of a layer take for what they have in blocks; layer >= 0. */
-size_t tn_blocks_room(const tn_source *s, int layer);
+/* Bytes of the room that the linears of a layer take for what they have in blocks; layer >= 0. experts: those of experts,
+ * too. */
+size_t tn_blocks_room(const tn_source *s, int layer, bool experts);
+/* Of that, what one linear of rows x cols of a role takes; 0: it is not stored in blocks. */
+size_t tn_blocks_linear_room(const tn_source *s, int layer, tn_role role, int64_t rows, int64_t cols);
 /* Bytes of rows x cols of a role as blocks; 0: it is not stored in blocks. */
 size_t tn_blocks_role_bytes(const tn_source *s, int layer, tn_role role, int64_t rows, int64_t cols);
 /* l (n, k are set) takes the tensor as it is stored; where it is not stored in blocks, l->blocks stays

@@ -1,6 +1,7 @@
 #include "model/catalogue.h"
 
 #include "base/json.h"
+#include "model/arch.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -10,10 +11,17 @@
 
 enum { MAX_PATH = 2048, MAX_DEPTH = 4, MAX_MANIFEST = 1 << 20 };
 
+typedef struct place {
+    uint64_t device, inode;
+} place;
+
 typedef struct walk {
     bool (*on_entry)(void *user, const tn_catalogue_entry *e);
     void *user;
     const char *where, *root;
+    place *
+        seen; /* [cap_seen]: folders above and below the one that is walked, and files; links lead to no second time */
+    size_t n_seen, cap_seen;
     bool stopped;
 } walk;
 
@@ -51,6 +59,22 @@ static void give(walk *w, const char *name, const char *path, uint64_t n_bytes) 
     w->stopped = w->stopped || !w->on_entry(w->user, &e);
 }
 
+/* Notes it; false: it was there. Without memory it is not noted, and links go as deep as folders do. */
+static bool is_new(walk *w, const struct stat *sb) {
+    for (size_t i = 0; i < w->n_seen; i++)
+        if (w->seen[i].device == (uint64_t)sb->st_dev && w->seen[i].inode == (uint64_t)sb->st_ino)
+            return false;
+    if (w->n_seen == w->cap_seen) {
+        size_t cap = 2 * w->cap_seen + 64;
+        place *more = realloc(w->seen, cap * sizeof *more);
+        if (!more) return true;
+        w->seen = more;
+        w->cap_seen = cap;
+    }
+    w->seen[w->n_seen++] = (place){(uint64_t)sb->st_dev, (uint64_t)sb->st_ino};
+    return true;
+}
+
 static int visible(const struct dirent *d) { return d->d_name[0] != '.'; }
 
 /* A folder of safetensors with its config is one model. */
@@ -70,6 +94,13 @@ static uint64_t safetensors_in(const char *folder) {
     return sum;
 }
 
+uint64_t tn_catalogue_bytes(const char *path) {
+    int n_parts = 0;
+    const uint64_t own = bytes_of(path);
+    if (!own) return safetensors_in(path);
+    return split_part(path, &n_parts) ? bytes_of_parts(path, n_parts) : own;
+}
+
 static void folder(walk *w, const char *path, const char *name, int depth);
 
 static void in_folder(walk *w, const char *path, const char *name, const char *file, int depth) {
@@ -82,13 +113,15 @@ static void in_folder(walk *w, const char *path, const char *name, const char *f
         folder(w, full, shown, depth + 1);
     } else if (S_ISREG(sb.st_mode) && (ends_with(file, ".gguf") || ends_with(file, ".tern"))) {
         int part = split_part(file, &n_parts);
-        if (part <= 1) give(w, shown, full, part ? bytes_of_parts(full, n_parts) : (uint64_t)sb.st_size);
+        if (part <= 1 && is_new(w, &sb))
+            give(w, shown, full, part ? bytes_of_parts(full, n_parts) : (uint64_t)sb.st_size);
     }
 }
 
 static void folder(walk *w, const char *path, const char *name, int depth) {
     struct dirent **list;
-    if (depth > MAX_DEPTH || w->stopped) return;
+    struct stat sb;
+    if (depth > MAX_DEPTH || w->stopped || stat(path, &sb) || !is_new(w, &sb)) return;
     uint64_t n_bytes = safetensors_in(path);
     if (n_bytes) give(w, *name ? name : path, path, n_bytes);
     int n = scandir(path, &list, visible, alphasort);
@@ -97,6 +130,23 @@ static void folder(walk *w, const char *path, const char *name, int depth) {
         free(list[i]);
     }
     if (n >= 0) free(list);
+}
+
+/* A folder of its own: what an earlier one had is given again. What lies above it is not its. */
+static void top_folder(walk *w, const char *path, const char *name, int depth) {
+    char up[MAX_PATH];
+    struct stat sb;
+    int n = snprintf(up, sizeof up, "%s", path);
+    w->n_seen = 0;
+    while (n > 0 && n + 4 < (int)sizeof up) {
+        memcpy(up + n, "/..", 4);
+        n += 3;
+        if (stat(up, &sb) || !is_new(w, &sb)) break; /* the root is above itself */
+    }
+    folder(w, path, name, depth);
+    free(w->seen);
+    w->seen = NULL;
+    w->n_seen = w->cap_seen = 0;
 }
 
 /* ---- Hugging Face: models--ORG--NAME/snapshots/REVISION/files ------------------------------------- */
@@ -111,7 +161,7 @@ static void hf_model(walk *w, const char *hub, const char *entry) {
     int n = scandir(path, &list, visible, alphasort);
     for (int i = 0; i < n; i++) {
         bool fits = snprintf(inner, sizeof inner, "%s/%s", path, list[i]->d_name) < (int)sizeof inner;
-        if (fits && i == n - 1) folder(w, inner, name, 1); /* one snapshot: names would be the same */
+        if (fits && i == n - 1) top_folder(w, inner, name, 1); /* one snapshot: names would be the same */
         free(list[i]);
     }
     if (n >= 0) free(list);
@@ -187,7 +237,7 @@ static void own_folders(walk *w) {
         size_t n = strcspn(p, ":");
         if (n && n < sizeof path) {
             snprintf(path, sizeof path, "%.*s", (int)n, p);
-            folder(w, path, "", 0);
+            top_folder(w, path, "", 0);
         }
         p += n + (p[n] == ':');
     }
@@ -213,13 +263,13 @@ void tn_catalogue_each(bool (*on_entry)(void *, const tn_catalogue_entry *), voi
     static const char *const studios[] = {".lmstudio/models", ".cache/lm-studio/models"};
     for (int i = 0; home && i < 2; i++) {
         if (snprintf(path, sizeof path, "%s/%s", home, studios[i]) < (int)sizeof path)
-            folder(&w, path, "", 0);
+            top_folder(&w, path, "", 0);
     }
 }
 
 void tn_catalogue_folder(const char *path, bool (*on_entry)(void *, const tn_catalogue_entry *), void *user) {
     walk w = {.on_entry = on_entry, .user = user, .where = path};
-    folder(&w, path, "", 0);
+    top_folder(&w, path, "", 0);
 }
 
 typedef struct search {
@@ -229,6 +279,22 @@ typedef struct search {
     int n_whole, n_last;
     char last[MAX_PATH];
 } search;
+
+bool tn_catalogue_is_beside(const char *name) {
+    return strcasestr(name, "mmproj") || strcasestr(name, "eagle3");
+}
+
+bool tn_catalogue_is_model(const tn_catalogue_entry *e) {
+    char file[MAX_PATH];
+    json_t *config;
+    if (tn_catalogue_is_beside(e->name)) return false;
+    if (snprintf(file, sizeof file, "%s/config.json", e->path) >= (int)sizeof file || !bytes_of(file) ||
+        bytes_of(file) > MAX_MANIFEST || tn_json_read(file, 0, &config, NULL) != TERN_OK)
+        return true; /* what is wrong with it is told when it is opened */
+    bool head = tn_arch_is_head_hf(config);
+    json_decref(config);
+    return !head;
+}
 
 bool tn_catalogue_last_part(const char *entry, const char *name) {
     const char *slash = strrchr(entry, '/');

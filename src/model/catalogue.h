@@ -21,8 +21,15 @@ void tn_catalogue_each(bool (*on_entry)(void *user, const tn_catalogue_entry *e)
 /* The same for the models of one folder, which is `where`. */
 void tn_catalogue_folder(const char *folder, bool (*on_entry)(void *user, const tn_catalogue_entry *e),
                          void *user);
+/* Bytes of the model at a path, as an entry has them; 0: there is nothing that opens. */
+uint64_t tn_catalogue_bytes(const char *path);
 /* Whether name is the last part of an entry's, with or without its ending or its tag "latest". */
 bool tn_catalogue_last_part(const char *entry, const char *name);
+/* Whether the name says that the file belongs to a model that lies beside it: an encoder of pictures (mmproj), a head that
+ * drafts (eagle3). */
+bool tn_catalogue_is_beside(const char *name);
+/* Whether an entry answers by itself: by its name, and by the config.json of a folder, which tells a head. */
+bool tn_catalogue_is_model(const tn_catalogue_entry *e);
 
 /* The path of a model by its name: the whole name, or its last part without the file's ending where one model
  * alone has it. false: none, or several. */

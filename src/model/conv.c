@@ -6,14 +6,14 @@
 #include <string.h>
 
 tern_status tn_conv_open(tn_ctx *ctx, const tn_hparams *h, tn_conv *out, tern_error *err) {
-    *out = (tn_conv){.ctx = ctx, .n_embd = h->n_embd, .len = h->conv_len};
+    *out = (tn_conv){.ctx = ctx, .n_embd = tn_kept_row(h), .len = h->conv_len};
     for (int32_t l = 0; l < h->n_layers; l++)
-        out->index[l] = h->layer_kind[l] == TN_LAYER_CONVOLVES ? out->n_layers++ : -1;
-    size_t n = (size_t)out->n_layers * tn_conv_floats(h->n_embd, h->conv_len);
+        out->index[l] = tn_layer_keeps_rows(h, l) ? out->n_layers++ : -1;
+    size_t n = (size_t)out->n_layers * tn_conv_floats(out->n_embd, h->conv_len);
     out->ring = tn_calloc(ctx, TN_MEM_KV, n, sizeof *out->ring);
     TN_FAIL_IF(!out->ring, err, TERN_E_MEMORY, "no memory for the last inputs of %d convolutions (%zu bytes)",
                out->n_layers, n * sizeof *out->ring);
-    out->tail = out->ring + (size_t)out->n_layers * TN_CONV_RING * (size_t)h->n_embd;
+    out->tail = out->ring + (size_t)out->n_layers * TN_CONV_RING * (size_t)out->n_embd;
     return TERN_OK;
 }
 
@@ -130,5 +130,6 @@ const tn_state_ops tn_conv_state = {.name = "convolutions",
                                     .snapshot_bytes = state_snapshot_bytes,
                                     .snapshot = state_snapshot,
                                     .restore = state_restore,
+                                    .snapshot_at = tn_state_snapshot_at,
                                     .transfer = state_transfer,
                                     .close = state_close};

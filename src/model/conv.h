@@ -18,8 +18,8 @@ enum {
 
 typedef struct tn_conv {
     tn_ctx *ctx;
-    int32_t n_layers; /* with a convolution */
-    int32_t n_embd, len;
+    int32_t n_layers;             /* with a convolution */
+    int32_t n_embd, len;          /* values of a row: n_embd of the model, or more (tn_kept_row) */
     int32_t n_tok;                /* of the text */
     int32_t lowest;               /* position from which on the ring holds all; positions below 0 are zeros */
     int32_t index[TN_MAX_LAYERS]; /* of a layer among those with a convolution; -1: none */

@@ -43,6 +43,7 @@ tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
     out->kernel = kern.delta_f32;
+    out->kernel_wkv = kern.wkv_f32;
     for (int32_t l = 0; l < h->n_layers; l++)
         out->index[l] = tn_layer_recurs(h, l) ? (int16_t)out->n_layers++ : -1;
     size_t n = (size_t)tn_delta_floats(h), s = state_floats(&h->delta),
@@ -93,14 +94,45 @@ static void state_append(void *self, int32_t n_tok, int32_t n) {
     d->n_tok = n_tok + n;
 }
 
+/* Where keys decay by themselves, into the matrices alone. */
+static void put_in_wkv(tn_delta *d, tn_delta_layer *layer, const float *mixed) {
+    const tn_delta_net *n = &d->net;
+    const size_t dk = (size_t)n->d_key, dv = (size_t)n->d_value, keys = (size_t)n->n_heads * dk;
+    for (size_t head = 0; head < (size_t)n->n_heads; head++) {
+        const float *key = mixed + head * dk;
+        float *state = layer->state[0] + head * dk * dv;
+        d->kernel_wkv(&(tn_wkv_f32_args){.q = key,
+                                         .k = key + keys,
+                                         .w = key + 2 * keys,
+                                         .z = key + 3 * keys,
+                                         .b = key + 4 * keys,
+                                         .v = mixed + TN_WKV_KEYS * keys + head * dv,
+                                         .from = state,
+                                         .state = state,
+                                         .state_stride = dv,
+                                         .out = d->out,
+                                         .n_rows = 1,
+                                         .d_key = dk,
+                                         .n_cols = dv});
+    }
+}
+
 /* Puts one row of all heads into a layer's settled memory. */
 static void put_in(tn_delta *d, tn_delta_layer *layer, const float *note) {
     const tn_delta_net *n = &d->net;
+    if (n->wkv) {
+        put_in_wkv(d, layer, note);
+        return;
+    }
     size_t channels = (size_t)tn_delta_channels(n), t = tail_floats(n, d->conv_len), dk = (size_t)n->d_key,
            dv = (size_t)n->d_value;
     memmove(layer->tail[0], layer->tail[0] + channels, (t - channels) * sizeof(float));
     memcpy(layer->tail[0] + t - channels, note, channels * sizeof(float));
     const float *mixed = note + channels, *gates = mixed + channels;
+    if (n->kda) {
+        put_in_wkv(d, layer, mixed);
+        return;
+    }
     for (int32_t head = 0; head < n->n_heads; head++) {
         size_t key = (size_t)tn_delta_key_head(n, head);
         tn_delta_f32_args a = {.q = mixed + key * dk,
@@ -187,5 +219,6 @@ const tn_state_ops tn_delta_state = {.name = "delta nets",
                                      .snapshot_bytes = state_snapshot_bytes,
                                      .snapshot = state_snapshot,
                                      .restore = state_restore,
+                                     .snapshot_at = tn_state_snapshot_at,
                                      .transfer = state_transfer,
                                      .close = state_close};

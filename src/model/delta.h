@@ -12,6 +12,7 @@
 
 #include "base/ctx.h"
 #include "kernels/delta_f32.h"
+#include "kernels/wkv_f32.h"
 #include "model/hparams.h"
 
 enum { TN_DELTA_NOTES = 64 }; /* rows of a draft tree */
@@ -31,6 +32,7 @@ typedef struct tn_delta {
     int32_t note0;              /* slot of the first noted row */
     bool far;                   /* so large that it has left the caches when the next row comes */
     tn_delta_f32_fn kernel;     /* with which kept rows are put in */
+    tn_wkv_f32_fn kernel_wkv;   /* those of RWKV-7 */
     int16_t index[TN_MAX_LAYERS];
     tn_delta_layer *layers; /* [n_layers] */
     float *base, *out;      /* all floats; a row of values, to be thrown away */
@@ -41,9 +43,10 @@ tern_status tn_delta_open(tn_ctx *ctx, const tn_hparams *h, tn_delta *out, tern_
 uint64_t tn_delta_floats(const tn_hparams *h);
 
 /* A note is what a row gives: its inputs of the convolution, what the convolution made of them (q, k, v of
- * all heads), then the heads' decays and rates, interleaved. */
+ * all heads), then the heads' decays and rates, interleaved. Of RWKV-7 it is what its memory reads. */
 static inline size_t tn_delta_note(const tn_delta_net *n) {
-    return 2 * (size_t)tn_delta_channels(n) + 2 * (size_t)n->n_heads;
+    return (size_t)tn_delta_channels(n) + (size_t)tn_delta_mixed(n) +
+           (tn_delta_by_key(n) ? 0 : 2 * (size_t)n->n_heads);
 }
 static inline tn_delta_layer *tn_delta_of(const tn_delta *d, int32_t layer) {
     return &d->layers[d->index[layer]];

@@ -181,6 +181,20 @@ static void delta_item(void *arg, int i_item, int i_thread) {
     tn_delta_run(x->op, x->texts ? &x->texts[i_item / n] : &x->f, first, first + each);
 }
 
+/* Spans of rows, pair by pair. */
+static void low_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *x = arg;
+    int32_t row0, row1;
+    span(x, i_item / x->op->low.n, &row0, &row1);
+    tn_low_run(x->op, &x->f, i_item % x->op->low.n, row0, row1);
+}
+
+static void run_low(run *x) {
+    x->rows_per_item = 16;
+    tn_pool_for(x->pool, x->op->low.n * n_spans(x), low_item, x);
+}
+
 static void heads_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *x = arg;
@@ -321,6 +335,7 @@ static void run_op(run *x) {
     else if (x->op->kind == TN_OP_ROUTE || x->op->kind == TN_OP_GATHER) run_route(x);
     else if (x->op->kind == TN_OP_DELTA)
         tn_pool_for(x->pool, delta_parts(x) * (x->texts ? x->n_texts : 1), delta_item, x);
+    else if (x->op->kind == TN_OP_LOW) run_low(x);
     else if (x->op->kind == TN_OP_HEADS) tn_pool_for(x->pool, x->op->heads.n_heads, heads_item, x);
     else run_rows(x);
     const tn_forward_hooks *hooks = x->hooks;

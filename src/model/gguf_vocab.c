@@ -91,19 +91,29 @@ static void read_ids(const tn_gguf *g, bool wordpiece, size_t n_vocab, tn_tokeni
     (void)tn_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &spec->add_space_prefix);
 }
 
+/* The file's text of that name; NULL: it has none. */
+static tern_status read_text(tn_ctx *ctx, const tn_gguf *g, const char *key, char **out, tern_error *err) {
+    const char *text;
+    size_t n;
+    if (!tn_gguf_str(g, key, &text, &n)) return TERN_OK;
+    *out = tn_strndup(ctx, TN_MEM_TEXT, text, n);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "%s: no memory for '%s'", tn_gguf_path(g), key);
+    return TERN_OK;
+}
+
 tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
-    const char *model, *pre = NULL, *tmpl = NULL;
-    size_t n_model, n_pre, n_tmpl;
+    const char *model;
+    size_t n_model;
     if (!tn_gguf_str(g, "tokenizer.ggml.model", &model, &n_model) ||
         tn_gguf_arr_n(g, "tokenizer.ggml.tokens") < 1)
         return TERN_OK;
     bool spm = n_model == 5 && !memcmp(model, "llama", 5), bpe = n_model == 4 && !memcmp(model, "gpt2", 4),
          wordpiece = n_model == 4 && !memcmp(model, "bert", 4),
-         unigram = n_model == 2 && !memcmp(model, "t5", 2),
+         unigram = n_model == 2 && !memcmp(model, "t5", 2), rwkv = n_model == 4 && !memcmp(model, "rwkv", 4),
          gemma4 = n_model == 6 && !memcmp(model, "gemma4", 6); /* SentencePiece's tokens by ranked merges */
-    TN_FAIL_IF(!spm && !bpe && !gemma4 && !wordpiece && !unigram, err, TERN_E_UNSUPPORTED,
-               "%s: tokenizer model '%.*s' is not supported (llama, gpt2, gemma4, bert and t5 are)",
+    TN_FAIL_IF(!spm && !bpe && !gemma4 && !wordpiece && !unigram && !rwkv, err, TERN_E_UNSUPPORTED,
+               "%s: tokenizer model '%.*s' is not supported (llama, gpt2, gemma4, bert, t5 and rwkv are)",
                tn_gguf_path(g), (int)(n_model < 40 ? n_model : 40), model);
 
     char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL;
@@ -112,17 +122,16 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     uint8_t *types = NULL, *charsmap = NULL;
     size_t n_vocab = (size_t)tn_gguf_arr_n(g, "tokenizer.ggml.tokens");
     tern_status st = TERN_OK;
-    if (tn_gguf_str(g, "tokenizer.ggml.pre", &pre, &n_pre))
-        pre_name = tn_strndup(ctx, TN_MEM_TEXT, pre, n_pre);
-    if (tn_gguf_str(g, "tokenizer.chat_template", &tmpl, &n_tmpl))
-        tmpl_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
-    if (tn_gguf_str(g, "tokenizer.chat_template.tool_use", &tmpl, &n_tmpl))
-        tool_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
+    if ((st = read_text(ctx, g, "tokenizer.ggml.pre", &pre_name, err)) != TERN_OK ||
+        (st = read_text(ctx, g, "tokenizer.chat_template", &tmpl_text, err)) != TERN_OK ||
+        (st = read_text(ctx, g, "tokenizer.chat_template.tool_use", &tool_text, err)) != TERN_OK)
+        goto out;
     tn_tokenizer_spec spec;
     tn_tokenizer_spec_defaults(&spec,
                                bpe         ? TN_TOK_BPE_BYTES
                                : wordpiece ? TN_TOK_WORDPIECE
                                : unigram   ? TN_TOK_UNIGRAM
+                               : rwkv      ? TN_TOK_LONGEST
                                            : TN_TOK_BPE_SPM,
                                gemma4 ? NULL : pre_name);
     spec.chat_template = tmpl_text;
@@ -148,6 +157,10 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
         spec.n_merges = (size_t)tn_gguf_arr_n(g, "tokenizer.ggml.merges");
     }
     read_ids(g, wordpiece, n_vocab, &spec);
+    int32_t eom = -1; /* ends an answer as well: GLM's calls of tools */
+    id_key(g, "tokenizer.ggml.eom_token_id", n_vocab, &eom);
+    spec.ends = &eom;
+    spec.n_ends = eom >= 0;
     if (gemma4) spec.add_bos = true; /* whatever the first files say */
     st = tn_tokenizer_open(ctx, &spec, out, err);
 out:

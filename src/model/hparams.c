@@ -86,6 +86,19 @@ bool tn_experts_groups_ok(const tn_hparams *h) {
            h->n_experts_used <= h->n_experts / n * used;
 }
 
+bool tn_wkv_ok(const tn_hparams *h) {
+    const tn_delta_net *n = &h->delta;
+    if (n->kda && (n->wkv || n->mamba || n->tiled || n->n_heads != n->n_key_heads || n->d_key != n->d_value ||
+                   n->d_key > 256))
+        return false;
+    if (!n->wkv) return !h->low.decay && !h->low.rate && !h->low.value && !h->low.gate && !h->shift_ffn;
+    return h->n_embd <= TN_MAX_WKV && n->n_heads > 0 && n->n_key_heads == n->n_heads &&
+           n->d_key == n->d_value && (int64_t)n->n_heads * n->d_value == h->n_embd && h->conv_len == 2 &&
+           h->low.decay > 0 && h->low.decay <= TN_MAX_LOW && h->low.rate > 0 && h->low.rate <= TN_MAX_LOW &&
+           h->low.value > 0 && h->low.value <= TN_MAX_LOW && h->low.gate >= 0 && h->low.gate <= TN_MAX_LOW &&
+           !n->mamba && !n->tiled && !(h->shift_ffn && (h->gated || h->n_experts)) && !h->post_norms;
+}
+
 bool tn_layer_v_is_k(const tn_hparams *h, int32_t layer) { return h->v_is_k && !is_windowed(h, layer); }
 
 int32_t tn_layer_ff(const tn_hparams *h, int32_t layer) {
@@ -123,9 +136,26 @@ static bool text_has(const tn_hparams *h, tn_role r) {
     }
 }
 
+/* The first layer has no share of its own values. */
+static bool wkv_has(const tn_hparams *h, int32_t layer, tn_role r) {
+    switch (r) {
+    case TN_W_LOW_V_B:
+    case TN_W_LOW_V_1:
+    case TN_W_LOW_V_2: return layer > 0;
+    case TN_W_LERP_G:
+    case TN_W_LOW_G_1:
+    case TN_W_LOW_G_2: return h->low.gate > 0;
+    case TN_W_LERP_FFN: return h->shift_ffn;
+    case TN_W_WKV_NORM_B: return !h->delta.no_norm;
+    default: return true;
+    }
+}
+
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers + h->n_next;
+    if (tn_is_head(h) && tn_role_of_next(r)) return !layer && (r == TN_W_NEXT_H_NORM || r == TN_W_NEXT_PROJ);
     if (tn_role_of_next(r)) return inside && layer == h->n_layers;
+    if (r == TN_W_HEAD_IN_NORM) return inside && h->head.norm_in;
     bool attends = !inside || tn_layer_attends(h, layer), recurs = inside && tn_layer_recurs(h, layer);
     bool own_kv = !inside || layer == h->n_layers || !attends || tn_layer_kv(h, layer) == layer;
     if (tn_role_of_beside(r)) return inside && tn_layer_has_experts(h, layer) && h->experts_beside;
@@ -138,6 +168,8 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     if (tn_role_of_text(r))
         return inside && layer == (r < TN_W_DENSE_1 ? 0 : h->n_layers - 1) && text_has(h, r);
     if (tn_role_of_delta(r)) return recurs && tn_delta_has(&h->delta, r);
+    if (tn_role_of_kda(r)) return recurs && h->delta.kda;
+    if (tn_role_of_wkv(r)) return recurs && h->delta.wkv && wkv_has(h, layer, r);
     if (tn_role_of_latent(r))
         return attends && tn_latent(h) && (h->latent.q_rank || (r != TN_W_Q_A && r != TN_W_Q_A_NORM));
     switch (r) {
@@ -210,7 +242,16 @@ const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_SCORE_IN_B,      TN_W_SCORE,
     TN_W_SCORE_B,         TN_W_Q_A_NORM,
     TN_W_KV_A_NORM,       TN_W_ATTN_SUB_NORM,
-    TN_W_FFN_SUB_NORM,
+    TN_W_FFN_SUB_NORM,    TN_W_HEAD_IN_NORM,
+    TN_W_LERP_R,          TN_W_LERP_W,
+    TN_W_LERP_K,          TN_W_LERP_V,
+    TN_W_LERP_A,          TN_W_LERP_G,
+    TN_W_LERP_FFN,        TN_W_LOW_W_B,
+    TN_W_LOW_A_B,         TN_W_LOW_V_B,
+    TN_W_WKV_KK,          TN_W_WKV_KA,
+    TN_W_WKV_RK,          TN_W_WKV_NORM_B,
+    TN_W_KDA_CONV_Q,      TN_W_KDA_CONV_K,
+    TN_W_KDA_CONV_V,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
@@ -248,6 +289,18 @@ const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
     {TN_W_KV_A, TN_W_N_ROLES},
     {TN_W_K_UP, TN_W_N_ROLES},
     {TN_W_V_UP, TN_W_N_ROLES},
+    {TN_W_LOW_W_1, TN_W_N_ROLES},
+    {TN_W_LOW_W_2, TN_W_N_ROLES},
+    {TN_W_LOW_A_1, TN_W_N_ROLES},
+    {TN_W_LOW_A_2, TN_W_N_ROLES},
+    {TN_W_LOW_V_1, TN_W_N_ROLES},
+    {TN_W_LOW_V_2, TN_W_N_ROLES},
+    {TN_W_LOW_G_1, TN_W_N_ROLES},
+    {TN_W_LOW_G_2, TN_W_N_ROLES},
+    {TN_W_KDA_F_A, TN_W_N_ROLES},
+    {TN_W_KDA_F_B, TN_W_N_ROLES},
+    {TN_W_KDA_G_A, TN_W_N_ROLES},
+    {TN_W_KDA_G_B, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
@@ -360,6 +413,36 @@ static const char *const role_names[TN_W_N_ROLES] = {
     [TN_W_V_UP] = "attn_v_b",
     [TN_W_ATTN_SUB_NORM] = "attn_sub_norm",
     [TN_W_FFN_SUB_NORM] = "ffn_sub_norm",
+    [TN_W_HEAD_IN_NORM] = "enc.output_norm",
+    [TN_W_LERP_R] = "lerp_r",
+    [TN_W_LERP_W] = "lerp_w",
+    [TN_W_LERP_K] = "lerp_k",
+    [TN_W_LERP_V] = "lerp_v",
+    [TN_W_LERP_A] = "lerp_a",
+    [TN_W_LERP_G] = "lerp_g",
+    [TN_W_LERP_FFN] = "lerp_ffn",
+    [TN_W_LOW_W_B] = "decay bias",
+    [TN_W_LOW_A_B] = "rate bias",
+    [TN_W_LOW_V_B] = "value share bias",
+    [TN_W_WKV_KK] = "wkv_k_k",
+    [TN_W_WKV_KA] = "wkv_k_a",
+    [TN_W_WKV_RK] = "wkv_r_k",
+    [TN_W_WKV_NORM_B] = "delta_norm bias",
+    [TN_W_LOW_W_1] = "decay_1",
+    [TN_W_LOW_W_2] = "decay_2",
+    [TN_W_LOW_A_1] = "rate_1",
+    [TN_W_LOW_A_2] = "rate_2",
+    [TN_W_LOW_V_1] = "value_share_1",
+    [TN_W_LOW_V_2] = "value_share_2",
+    [TN_W_LOW_G_1] = "gate_1",
+    [TN_W_LOW_G_2] = "gate_2",
+    [TN_W_KDA_CONV_Q] = "delta_conv_q",
+    [TN_W_KDA_CONV_K] = "delta_conv_k",
+    [TN_W_KDA_CONV_V] = "delta_conv_v",
+    [TN_W_KDA_F_A] = "delta_decay_a",
+    [TN_W_KDA_F_B] = "delta_decay_b",
+    [TN_W_KDA_G_A] = "delta_gate_a",
+    [TN_W_KDA_G_B] = "delta_gate_b",
 };
 
 const char *tn_role_name(tn_role r) { return role_names[r]; }
@@ -382,12 +465,49 @@ static void shape_of_latent(const tn_hparams *h, tn_role r, int64_t *n_rows, int
     }
 }
 
-/* Of several residual streams, of experts beside a dense block, and of what makes a text and its vector. */
+/* Where a head's tensors are not a model's. */
+static void shape_of_head(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+    if (r == TN_W_OUT) *n_rows = h->head.n_vocab;
+    if (r == TN_W_Q || r == TN_W_K || r == TN_W_V) *n_cols = 2 * (int64_t)h->n_embd;
+    if (r == TN_W_NEXT_PROJ) *n_cols = 3 * (int64_t)h->head.n_target;
+}
+
+static void shape_of_kda(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+    const int64_t values = (int64_t)h->delta.n_heads * h->delta.d_value;
+    const bool out = r == TN_W_KDA_F_B || r == TN_W_KDA_G_B, taps = tn_role_of_kda_conv(r);
+    *n_rows = taps ? h->conv_len : out ? values : h->delta.d_key;
+    *n_cols = taps ? values : out ? h->delta.d_key : h->n_embd;
+}
+
+static void shape_of_wkv(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
+    const int64_t values = (int64_t)h->delta.n_heads * h->delta.d_value;
+    const int32_t ranks[] = {h->low.decay, h->low.rate, h->low.value, h->low.gate};
+    *n_rows = 1;
+    *n_cols = r <= TN_W_LERP_FFN ? h->n_embd : values;
+    if (!tn_role_of_low(r)) return;
+    const int32_t i = (int32_t)(r - TN_W_LOW_W_1);
+    *n_rows = i % 2 ? values : ranks[i / 2];
+    *n_cols = i % 2 ? ranks[i / 2] : h->n_embd;
+}
+
+/* Of several residual streams, of experts beside a dense block, of what makes a text and its vector, and of heads. */
 static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
     int64_t e = h->n_embd, n = h->n_streams, rank = h->laurel_rank;
+    if (tn_is_head(h) && r < TN_W_ROUTER_NORM) {
+        shape_of_head(h, r, n_rows, n_cols);
+        return;
+    }
     *n_rows = *n_cols = e;
     if (tn_role_of_latent(r)) {
         shape_of_latent(h, r, n_rows, n_cols);
+        return;
+    }
+    if (tn_role_of_kda(r)) {
+        shape_of_kda(h, r, n_rows, n_cols);
+        return;
+    }
+    if (tn_role_of_wkv(r)) {
+        shape_of_wkv(h, r, n_rows, n_cols);
         return;
     }
     switch (r) {
@@ -401,6 +521,7 @@ static void shape_of_few(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_
     case TN_W_EXPERTS_SCALE: *n_rows = 1, *n_cols = h->n_experts; break;
     case TN_W_ATTN_SUB_NORM: *n_rows = 1, *n_cols = (int64_t)h->n_heads * h->d_head; break;
     case TN_W_FFN_SUB_NORM: *n_rows = 1, *n_cols = h->n_ff; break;
+    case TN_W_HEAD_IN_NORM: *n_rows = 1, *n_cols = 3 * (int64_t)h->head.n_target; break;
     case TN_W_POSITIONS: *n_rows = h->n_positions; break;
     case TN_W_DENSE_1: *n_rows = h->n_between; break;
     case TN_W_DENSE_2: *n_cols = h->n_between; break;
@@ -478,8 +599,8 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
         [TN_W_DELTA_OUT] = {e, dv},
         [TN_W_DELTA_CONV] = {taps, 2 * dk + dv},
         [TN_W_DELTA_A] = {1, dh},
-        [TN_W_DELTA_DT] = {1, dh},
-        [TN_W_DELTA_NORM] = {1, h->delta.mamba ? dv : h->delta.d_value},
+        [TN_W_DELTA_DT] = {1, h->delta.kda ? dv : dh},
+        [TN_W_DELTA_NORM] = {1, h->delta.mamba || h->delta.wkv ? dv : h->delta.d_value},
         [TN_W_SHARED_GATE] = {1, e},
         [TN_W_EXPERTS_BIAS] = {1, x},
         [TN_W_MAMBA_CONV_B] = {1, 2 * dk + dv},
@@ -499,7 +620,7 @@ void tn_role_shape(const tn_hparams *h, int32_t layer, tn_role r, int64_t *n_row
     assert(r < TN_W_N_ROLES);
     *n_rows = shapes[r].rows;
     *n_cols = shapes[r].cols;
-    if (tn_role_of_streams(r) || r >= TN_W_ROUTER_NORM) shape_of_few(h, r, n_rows, n_cols);
+    if (tn_is_head(h) || tn_role_of_streams(r) || r >= TN_W_ROUTER_NORM) shape_of_few(h, r, n_rows, n_cols);
 }
 
 uint64_t tn_hparams_identity(const tn_hparams *h) {

@@ -38,7 +38,9 @@ enum {
     TN_MAX_ROT = 512,
     TN_MAX_EXPERTS = 1024,
     TN_MAX_CONV = 16,
-    TN_MAX_DELTA = 256
+    TN_MAX_DELTA = 256,
+    TN_MAX_WKV = 8192, /* values of a row of RWKV-7 */
+    TN_MAX_LOW = 1024  /* of its products of low rank */
 };
 
 /* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and
@@ -53,11 +55,27 @@ typedef struct tn_delta_net {
     bool mamba;
     bool no_norm;    /* what it gives is gated alone */
     bool norm_first; /* the norm comes in front of the gate */
+    /* RWKV-7 (wkv_f32.h): every key decays by itself, and a part of what is found in one direction is taken back. Rows
+     * are mixed with the one before in front of their products, and no convolution comes after them. */
+    bool wkv;
+    /* Kimi's delta attention: the same memory, of which a row takes back along its key what its rate says. Decays of
+     * every key and gates come by way of d_key values; q, k and v have convolutions of their own, as delta nets have. */
+    bool kda;
 } tn_delta_net;
+
+/* Do keys decay by themselves? */
+static inline bool tn_delta_by_key(const tn_delta_net *n) { return n->wkv || n->kda; }
 
 /* What its convolution takes: q, k and v of all heads. */
 static inline int32_t tn_delta_channels(const tn_delta_net *n) {
-    return 2 * n->n_key_heads * n->d_key + n->n_heads * n->d_value;
+    return n->wkv ? 0 : 2 * n->n_key_heads * n->d_key + n->n_heads * n->d_value;
+}
+/* Vectors of keys that a row of RWKV-7 brings to its memory: q, k, decays, what is asked for, what is put back. */
+enum { TN_WKV_KEYS = 5 };
+/* What the recurrence reads: that, or those, and v. */
+static inline int32_t tn_delta_mixed(const tn_delta_net *n) {
+    return tn_delta_by_key(n) ? TN_WKV_KEYS * n->n_heads * n->d_key + n->n_heads * n->d_value
+                              : tn_delta_channels(n);
 }
 static inline int32_t tn_delta_key_head(const tn_delta_net *n, int32_t head) {
     return n->tiled ? head % n->n_key_heads : head / (n->n_heads / n->n_key_heads);
@@ -185,7 +203,27 @@ typedef struct tn_hparams {
     bool window_chunks, temp_no_rope, qk_norm_plain, experts_before;
     int32_t experts_every; /* experts are in the last of every so many layers; 0: in all */
     bool sub_norms;        /* norms in front of what brings a block's width back (BitNet) */
+    /* A head that drafts for another model (EAGLE-3, next.h) is one layer, whose attention reads a token's embedding beside
+     * what the head knows of the token before it: at first what three layers of that model were given, joined by a
+     * projection. */
+    struct {
+        int32_t n_target; /* width of that model's residual; 0: this is a model, and no head */
+        int32_t
+            from[3]; /* layers whose input is read; all 0: the third, the middle one, and the last but two */
+        int32_t n_vocab;        /* tokens that its output layer knows */
+        bool own_embd, own_out; /* else they are the model's */
+        bool norm_in;           /* what is joined is normed first */
+        bool norm_residual;     /* the residual begins with what the norm leaves */
+    } head;
+    /* RWKV-7: products of low rank make decays, rates, the share of the first layer's values, and gates; 0: there is
+     * none. Feed-forward blocks mix a row with the one before, too. */
+    struct {
+        int32_t decay, rate, value, gate;
+    } low;
+    bool shift_ffn;
 } tn_hparams;
+
+static inline bool tn_is_head(const tn_hparams *h) { return h->head.n_target > 0; }
 
 static inline bool tn_has_axes(const tn_hparams *h) { return h->rope_axes[1] > 0; }
 /* By which axis a pair turns. */
@@ -309,6 +347,36 @@ typedef enum tn_role {
     TN_W_V_UP,          /* [n_heads * d_value][rank] of what a head gives */
     TN_W_ATTN_SUB_NORM, /* [n_heads * d_head] */
     TN_W_FFN_SUB_NORM,  /* [n_ff] */
+    TN_W_LERP_R,        /* [n_embd] how much of the row before goes into what makes queries, */
+    TN_W_LERP_W,        /* decays, */
+    TN_W_LERP_K,
+    TN_W_LERP_V,
+    TN_W_LERP_A, /* rates, */
+    TN_W_LERP_G, /* gates, */
+    TN_W_LERP_FFN,
+    TN_W_LOW_W_B, /* [values of all heads] of decays */
+    TN_W_LOW_A_B, /* of rates */
+    TN_W_LOW_V_B, /* of the share of the first layer's values */
+    TN_W_WKV_KK,  /* what keys are multiplied by for the direction that is asked for */
+    TN_W_WKV_KA,  /* how much of a rate a key takes */
+    TN_W_WKV_RK,  /* of the row's own share */
+    TN_W_WKV_NORM_B,
+    TN_W_LOW_W_1, /* [low.decay][n_embd] */
+    TN_W_LOW_W_2, /* [values of all heads][low.decay] */
+    TN_W_LOW_A_1,
+    TN_W_LOW_A_2,
+    TN_W_LOW_V_1,
+    TN_W_LOW_V_2,
+    TN_W_LOW_G_1,
+    TN_W_LOW_G_2,
+    TN_W_KDA_CONV_Q, /* [conv_len][values of all heads], the oldest first */
+    TN_W_KDA_CONV_K,
+    TN_W_KDA_CONV_V,
+    TN_W_KDA_F_A, /* [d_key][n_embd] of decays */
+    TN_W_KDA_F_B, /* [values of all heads][d_key] */
+    TN_W_KDA_G_A, /* of gates */
+    TN_W_KDA_G_B,
+    TN_W_HEAD_IN_NORM, /* [3 n_target] of what a head joins; its projection is NEXT_PROJ */
     TN_W_N_ROLES
 } tn_role;
 
@@ -320,6 +388,12 @@ static inline bool tn_layer_attends(const tn_hparams *h, int32_t layer) {
 static inline bool tn_layer_recurs(const tn_hparams *h, int32_t layer) {
     return h->layer_kind[layer] == TN_LAYER_DELTA || h->layer_kind[layer] == TN_LAYER_BOTH;
 }
+/* Does it keep last rows, for a short convolution or for what the next row mixes with its own? */
+static inline bool tn_layer_keeps_rows(const tn_hparams *h, int32_t layer) {
+    return h->layer_kind[layer] == TN_LAYER_CONVOLVES || (h->delta.wkv && tn_layer_recurs(h, layer));
+}
+/* Values of such a row: in RWKV-7 that of the memory, then that of the feed-forward block. */
+static inline int32_t tn_kept_row(const tn_hparams *h) { return h->n_embd * (h->shift_ffn ? 2 : 1); }
 /* Do all layers attend, and nothing else? */
 bool tn_only_attends(const tn_hparams *h);
 
@@ -368,7 +442,7 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 51, TN_N_LAYER_LINEARS = 34, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 69, TN_N_LAYER_LINEARS = 46, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
@@ -387,6 +461,8 @@ static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
 }
 /* Are the groups of experts of one size, and large enough for what a row has of them? */
 bool tn_experts_groups_ok(const tn_hparams *h);
+/* Do the sizes of memories whose keys decay by themselves fit together, and those of RWKV-7 to no other model? */
+bool tn_wkv_ok(const tn_hparams *h);
 /* May a layer have this tensor, by what it mixes tokens and feeds forward with? */
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
 /* Is it one that only the layer that guesses further has? */
@@ -395,9 +471,17 @@ static inline bool tn_role_of_next(tn_role r) { return r >= TN_W_NEXT_E_NORM && 
 static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM; }
 /* Has a net of this form the tensor? */
 static inline bool tn_delta_has(const tn_delta_net *n, tn_role r) {
+    if (n->kda && (r == TN_W_DELTA_GATE || r == TN_W_DELTA_DECAY || r == TN_W_DELTA_CONV)) return false;
+    if (n->wkv) return r <= TN_W_DELTA_V || r == TN_W_DELTA_OUT || (r == TN_W_DELTA_NORM && !n->no_norm);
     return !(n->mamba && r == TN_W_DELTA_RATE) && !(n->no_norm && r == TN_W_DELTA_NORM);
 }
 static inline bool tn_role_of_mamba(tn_role r) { return r == TN_W_MAMBA_CONV_B || r == TN_W_MAMBA_D; }
+/* Is it a tensor of RWKV-7? One of its products of low rank, which no site has? */
+static inline bool tn_role_of_wkv(tn_role r) { return r >= TN_W_LERP_R && r <= TN_W_LOW_G_2; }
+/* Of Kimi's delta attention? */
+static inline bool tn_role_of_kda(tn_role r) { return r >= TN_W_KDA_CONV_Q && r <= TN_W_KDA_G_B; }
+static inline bool tn_role_of_kda_conv(tn_role r) { return r >= TN_W_KDA_CONV_Q && r <= TN_W_KDA_CONV_V; }
+static inline bool tn_role_of_low(tn_role r) { return r >= TN_W_LOW_W_1 && r <= TN_W_LOW_G_2; }
 /* Is it a tensor of embeddings for every layer? */
 static inline bool tn_role_of_ple(tn_role r) { return r >= TN_W_PLE_EMBD && r <= TN_W_PLE_POST_NORM; }
 /* Is it a tensor of several streams, or of the low-rank product that goes with them? */
@@ -406,12 +490,17 @@ static inline bool tn_role_of_streams(tn_role r) { return r >= TN_W_ALTUP_NORM &
 static inline bool tn_role_of_beside(tn_role r) { return r >= TN_W_ROUTER_NORM && r <= TN_W_FFN_OWN_NORM; }
 /* Is it a vector that has several rows? */
 static inline bool tn_role_of_rows(tn_role r) {
-    return r == TN_W_CONV || r == TN_W_DELTA_CONV || (r >= TN_W_ALTUP_ROUTER && r <= TN_W_ALTUP_CORRECT) ||
+    return r == TN_W_CONV || r == TN_W_DELTA_CONV || tn_role_of_kda_conv(r) ||
+           (r >= TN_W_ALTUP_ROUTER && r <= TN_W_ALTUP_CORRECT) ||
            (r >= TN_W_POSITIONS && r <= TN_W_SCORE_IN) || r == TN_W_SCORE;
 }
 /* Is it a tensor of latent attention? One that each head multiplies with rows of its own? */
 static inline bool tn_role_of_latent(tn_role r) { return r >= TN_W_Q_A && r <= TN_W_V_UP; }
 static inline bool tn_role_by_head(tn_role r) { return r == TN_W_K_UP || r == TN_W_V_UP; }
+/* Is it a linear that ops compute, not sites? Packages hold it in blocks of 8 bits, for the CPU. */
+static inline bool tn_role_of_cpu(tn_role r) {
+    return tn_role_by_head(r) || tn_role_of_low(r) || r == TN_W_KDA_F_B || r == TN_W_KDA_G_B;
+}
 /* Is it one of what makes a text of tokens, or a vector of a text? They lie with the first and the last layer. */
 static inline bool tn_role_of_text(tn_role r) { return r >= TN_W_EMBD_NORM && r <= TN_W_SCORE_B; }
 /* Is it a tensor of the model, of none of its layers? */

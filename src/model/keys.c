@@ -39,9 +39,13 @@ static bool experts_said(const tn_arch *a) { return a->experts_said; }
 static bool mixer(const tn_arch *a) { return a->experts_mixer > 0; }
 static bool not_mixer(const tn_arch *a) { return !mixer(a); }
 static bool minimax(const tn_arch *a) { return a->qk_norm_whole && a->experts_sigmoid; }
-static bool alone(const tn_arch *a) { return a->alone; }
+static bool alone(const tn_arch *a) { return a->alone && a->mamba; }
+static bool wkv(const tn_arch *a) { return a->wkv; }
+static bool kda(const tn_arch *a) { return a->kda; }
+static bool wkv_alone(const tn_arch *a) { return a->wkv && a->alone; }
 static bool chunked(const tn_arch *a) { return a->chunked; }
 static bool sub_norms(const tn_arch *a) { return a->sub_norms; }
+static bool head(const tn_arch *a) { return a->head; }
 static bool shared_counted(const tn_arch *a) { return a->shared_expert && a->shared_ungated; }
 
 /* Each key, and which architectures read it (NULL: all). Where it is not read, a value other than 0, false, null
@@ -74,6 +78,11 @@ static const struct {
     {"tie_word_embeddings", NULL, NULL, 0},
     {"tie_embedding", NULL, conv, 0},
     {"mtp_num_hidden_layers", "nextn_predict_layers", NULL, 0},
+    /* of heads: folders' own are read apart */
+    {NULL, "target_layers", head, 0},
+    {NULL, "target_hidden_size", head, 0},
+    {NULL, "norm_before_residual", head, 0},
+    {NULL, "norm_before_fc", head, 0},
     {"num_nextn_predict_layers", NULL, NULL, 0}, /* as the one above; their tensors tell */
     /* attention */
     {"query_pre_attn_scalar", "attention.scale", NULL, 0},
@@ -122,6 +131,8 @@ static const struct {
     {"use_bidirectional_attention", NULL, bidirectional, 0},
     {"use_rotary_pos_emb", NULL, only, 1},
     {"use_pos_enc", NULL, only, 1},
+    {"full_attn_mod", NULL, only, 1}, /* Phi-4-mini says these two, and its code reads neither */
+    {"interpolate_factor", NULL, only, 1},
     {"block_use_swiglu", NULL, only, 1},
     /* rope */
     {"rope_theta", "rope.freq_base", NULL, 0},
@@ -282,6 +293,31 @@ static const struct {
     {"projectors_bias", NULL, mamba_beside, 0},
     {"attn_layer_indices", NULL, mamba_beside, 0},
     {"time_step_limit", NULL, mamba_beside, 0},
+    /* RWKV-7; tn_arch_wkv_hf and gguf_wkv look at all of them */
+    {"decay_low_rank_dim", "attention.decay_lora_rank", wkv, 0},
+    {"a_low_rank_dim", "attention.iclr_lora_rank", wkv, 0},
+    {"v_low_rank_dim", "attention.value_residual_mix_lora_rank", wkv, 0},
+    {"gate_low_rank_dim", "attention.gate_lora_rank", wkv, 0},
+    {NULL, "wkv.head_size", wkv, 0},
+    {NULL, "token_shift_count", wkv, 0},
+    /* Kimi's delta attention; tn_arch_kda_hf looks at these */
+    {"linear_attn_config", NULL, kda, 0},
+    {NULL, "kda.head_dim", kda, 0},
+    {"mla_use_nope", NULL, kda, 0},
+    {"moe_renormalize", NULL, kda, 0},
+    {"moe_router_activation_func", NULL, kda, 0},
+    {"num_experts_per_token", NULL, kda, 0},
+    {"num_expert_group", NULL, kda, 0},
+    {"use_grouped_topk", NULL, kda, 0}, /* of more groups than one: num_expert_group */
+    {"num_shared_experts", NULL, kda, 0},
+    {"hidden_ratio", NULL, wkv_alone, 0},
+    {"norm_first", NULL, wkv_alone, 0},
+    {"norm_bias", NULL, wkv_alone, 0},
+    {"value_dim", NULL, wkv_alone, 0},
+    {"fuse_norm", NULL, wkv_alone, 0}, /* how other programs compute the same */
+    {"fuse_cross_entropy", NULL, wkv_alone, 0},
+    {"fuse_linear_cross_entropy", NULL, wkv_alone, 0},
+    {"use_l2warp", NULL, wkv_alone, 0},
     /* layers that differ, and streams */
     {"global_head_dim", NULL, layers_differ, 0},
     {"num_global_key_value_heads", NULL, layers_differ, 0},
@@ -420,6 +456,21 @@ static const char *const idle_hf[] = {"architectures",
                                       "pooler_size_per_head",
                                       "pooler_type",
                                       "output_past",
+                                      "max_length", /* of generation, which older folders say here */
+                                      "num_beams",
+                                      "num_beam_groups",
+                                      "num_return_sequences",
+                                      "temperature",
+                                      "top_k",
+                                      "top_p",
+                                      "typical_p",
+                                      "repetition_penalty",
+                                      "length_penalty",
+                                      "is_llama_config", /* of SmolVLM's text, as it was trained */
+                                      "neftune_noise_alpha",
+                                      "perceiver_config", /* use_resampler tells whether there is one */
+                                      "pixel_shuffle_factor",
+                                      "transformers.js_config",
                                       "sbert_ce_default_activation_function",
                                       "sentence_transformers",
                                       "aux_loss_alpha",
@@ -446,6 +497,8 @@ static const struct {
     {"norm_type", "rms", NULL},
     {"norm_type", "layer_norm", layer_norms},
     {"mlp_type", "default", NULL},
+    {"attn_mode", "chunk", wkv},
+    {"attn_mode", "fused_recurrent", wkv},
     {"position_embedding_type", "rope_gptj", cohere},
     {"order_of_interleaved_layers", "local_attn_first", windows},
     {"normalization_function", "rmsnorm", NULL},
@@ -497,21 +550,32 @@ bool tn_key_ok_gguf(const tn_arch *a, const char *key, const double *value) {
     return value && (*value == none || (*value == 0 && !strict));
 }
 
+static bool is_idle(const char *key) {
+    return key[0] == '_' || ends_in(key, "_token_id") || ends_in(key, "_token_ids") ||
+           ends_in(key, "_token_index") || listed(key, idle_hf, sizeof idle_hf / sizeof *idle_hf);
+}
+
+static bool says_nothing(const json_t *v) {
+    const char *word = json_string_value(v);
+    return json_is_null(v) || (json_is_array(v) && !json_array_size(v)) ||
+           (json_is_object(v) && !json_object_size(v)) || (word && !*word);
+}
+
+bool tn_key_idle_hf(const char *key, const json_t *v) {
+    return is_idle(key) || says_nothing(v) || json_is_false(v) ||
+           (json_is_number(v) && json_number_value(v) == 0);
+}
+
 bool tn_key_ok_hf(const tn_arch *a, const char *key, const json_t *v) {
     double none;
     bool strict;
-    if (is_read(a, key, true, &none, &strict) || key[0] == '_' || ends_in(key, "_token_id") ||
-        ends_in(key, "_token_ids") || ends_in(key, "_token_index") ||
-        listed(key, idle_hf, sizeof idle_hf / sizeof *idle_hf))
-        return true;
+    if (is_read(a, key, true, &none, &strict) || is_idle(key)) return true;
     const char *word = json_string_value(v);
     for (size_t i = 0; word && i < sizeof idle_words / sizeof *idle_words; i++)
         if (!strcmp(key, idle_words[i].key) && !strcmp(word, idle_words[i].word) &&
             (!idle_words[i].of || idle_words[i].of(a)))
             return true;
-    if (json_is_null(v) || (json_is_array(v) && !json_array_size(v)) ||
-        (json_is_object(v) && !json_object_size(v)) || (word && !*word))
-        return true;
+    if (says_nothing(v)) return true;
     double n = json_is_true(v) ? 1 : json_number_value(v);
     return (json_is_number(v) || json_is_boolean(v)) && (n == none || (n == 0 && !strict));
 }

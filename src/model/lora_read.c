@@ -320,8 +320,8 @@ tern_status tn_lora_read(tn_ctx *ctx, const tn_gguf *gguf, const tn_safetensors 
                 .path = path,
                 .err = err};
     tern_status rc = read_all(&r, config);
-    bool shrank = gguf ? tn_gguf_shrank(gguf) : tn_safetensors_shrank(st);
-    if (shrank) rc = tn_fail(err, TERN_E_IO, "%s: became shorter while it was read", path);
+    bool changed = gguf ? tn_gguf_changed(gguf) : tn_safetensors_changed(st);
+    if (changed) rc = tn_fail(err, TERN_E_IO, "%s: was written to while it was read", path);
     if (r.hash) XXH64_freeState(r.hash);
     tn_free(ctx, r.taken);
     if (rc == TERN_OK) *out = l;

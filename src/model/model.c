@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "model/blocks.h"
+#include "model/file_experts.h"
 #include "model/next.h"
 #include "model/streamed.h"
 
@@ -17,6 +18,7 @@ typedef struct loader {
     tn_model *m;
     tn_pool *pool;
     bool to_q8;              /* floats become blocks of 8 bits */
+    bool without_experts;    /* they are read when they are chosen */
     uint8_t *room;           /* where the next linear in blocks goes; NULL: into memory of its own */
     tn_tensor_memory memory; /* of tensors that were read already; NULL: they are read from the source */
     void *memory_user;
@@ -184,7 +186,11 @@ static tern_status load_experts(loader *ld, int layer, const struct tn_layer_lin
     if (!*out) *out = tn_calloc(ctx, TN_MEM_WEIGHTS, (size_t)n, sizeof **out); /* else they were placed */
     tn_linear *l = *out;
     TN_FAIL_IF(!l, ld->err, TERN_E_MEMORY, "no memory for %d experts", (int)n);
-    for (int64_t e = 0; e < n; e++) TN_TRY(load_rows(ld, layer, r->role, e * rows, rows, cols, &l[e]));
+    for (int64_t e = 0; e < n; e++) {
+        if (ld->without_experts)
+            l[e] = (tn_linear){.n = (int32_t)rows, .k = (int32_t)cols, .blocks_in_room = true};
+        else TN_TRY(load_rows(ld, layer, r->role, e * rows, rows, cols, &l[e]));
+    }
     TN_TRY(load_vector(ld, layer, r->bias, &bias));
     tern_status st = TERN_OK;
     for (int64_t e = 0; bias && e < n && st == TERN_OK; e++) {
@@ -197,7 +203,9 @@ static tern_status load_experts(loader *ld, int layer, const struct tn_layer_lin
 }
 
 static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
-    size_t room = ld->m->scheme == TN_FLOAT_BLOCKS && !ld->memory ? tn_blocks_room(ld->src, i) : 0;
+    size_t room = ld->m->scheme == TN_FLOAT_BLOCKS && !ld->memory
+                      ? tn_blocks_room(ld->src, i, !ld->without_experts)
+                      : 0;
     if (room) {
         ld->room = layer->room = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, room, 1);
         TN_FAIL_IF(!layer->room, ld->err, TERN_E_MEMORY, "no memory for layer %d (%zu bytes)", i, room);
@@ -290,12 +298,15 @@ tern_status tn_model_load_next(tn_model *m, tn_pool *pool, tn_source *src, tern_
     return st;
 }
 
-static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, bool to_q8,
-                              tn_model **out, tern_error *err) {
+/* ld: src, pool and how. */
+static tern_status load_model(tn_ctx *ctx, loader ld, tn_float_scheme scheme, tn_model **out,
+                              tern_error *err) {
     *out = NULL;
     tn_model *m;
+    tn_source *src = ld.src;
     tern_status st = new_model(ctx, src, scheme, &m, err);
-    loader ld = {.src = src, .m = m, .pool = pool, .to_q8 = to_q8, .err = err};
+    ld.m = m;
+    ld.err = err;
     if (st != TERN_OK) goto out;
     tn_linear *top = m->top.linears;
     if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &top[TN_W_EMBD])) != TERN_OK) goto out;
@@ -310,7 +321,7 @@ static tern_status load_model(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_flo
     }
     tn_source_release(src, -1);
     m->n_params = ld.n_params;
-    if ((st = load_next(&ld)) != TERN_OK) goto out;
+    if (!ld.without_experts && (st = load_next(&ld)) != TERN_OK) goto out;
     m->weight_bytes = ld.n_bytes;
     m->tokenizer = tn_source_take_tokenizer(src);
     *out = m;
@@ -322,11 +333,17 @@ out:
 
 tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
                           tern_error *err) {
-    return load_model(ctx, pool, src, scheme, false, out, err);
+    return load_model(ctx, (loader){.src = src, .pool = pool}, scheme, out, err);
 }
 
 tern_status tn_model_load_q8(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err) {
-    return load_model(ctx, pool, src, TN_FLOAT_BLOCKS, true, out, err);
+    return load_model(ctx, (loader){.src = src, .pool = pool, .to_q8 = true}, TN_FLOAT_BLOCKS, out, err);
+}
+
+tern_status tn_model_load_without_experts(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out,
+                                          tern_error *err) {
+    return load_model(ctx, (loader){.src = src, .pool = pool, .without_experts = true}, TN_FLOAT_BLOCKS, out,
+                      err);
 }
 
 /* ---- tensors that lie in memory as in the file ------------------------------------------------------ */
@@ -444,7 +461,7 @@ static uint64_t hash_layer(const tn_model *m, int layer, const tn_layer *l, uint
     for (int i = 0; i < TN_N_EXPERT_LINEARS; i++)
         for (int32_t e = 0; l->experts[i] && e < m->h.n_experts; e++) {
             const tn_linear *one = &l->experts[i][e];
-            seed = hash_linear(one, seed);
+            if (!m->file_experts) seed = hash_linear(one, seed);
             if (one->bias) seed = XXH64(one->bias, (size_t)one->n * sizeof(float), seed);
         }
     return seed;
@@ -459,6 +476,7 @@ uint64_t tn_model_fingerprint(const tn_model *m) {
     print = tn_hparams_identity(&m->h);
     print = hash_layer(m, -1, &m->top, print);
     for (int i = 0; i < m->h.n_layers; i++) print = hash_layer(m, i, &m->layers[i], print);
+    if (m->file_experts) print = tn_file_experts_hash(m->file_experts, print);
     if (m->tokenizer) print ^= tn_tokenizer_fingerprint(m->tokenizer); /* a folder may have none */
     atomic_store_explicit(&((tn_model *)(uintptr_t)m)->fingerprint, print, memory_order_relaxed);
     return print;
@@ -491,6 +509,7 @@ void tn_model_close(tn_model **pm) {
     if (!m) return;
     *pm = NULL;
     tn_streamed_close(&m->streamed); /* before the memory that it reads to */
+    tn_file_experts_close(&m->file_experts);
     for (int i = 0; m->layers && i < m->h.n_layers; i++) tn_model_drop_layer(m, i);
     free_layer(m->ctx, &m->top, 0);
     tn_model_close(&m->next);

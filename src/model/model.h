@@ -34,6 +34,7 @@ typedef struct tn_layer {
 
 typedef struct tn_model tn_model;
 typedef struct tn_streamed tn_streamed;
+typedef struct tn_file_experts tn_file_experts;
 struct tn_model {
     tn_ctx *ctx;
     tn_hparams h;
@@ -44,6 +45,8 @@ struct tn_model {
     tn_float_scheme scheme;
     uint64_t n_params, weight_bytes;
     _Atomic uint64_t fingerprint; /* see tn_model_fingerprint; 0: nobody has asked yet */
+    tn_file_experts
+        *file_experts;     /* reads experts when they are chosen (file_experts.h); NULL: all are here */
     tn_streamed *streamed; /* the file's blocks that are on their way (streamed.h); NULL: all are here */
     char description[64];
     tn_lora *loras[TN_MAX_LORAS]; /* owned: adapters that texts may be read with */
@@ -59,6 +62,9 @@ uint64_t tn_model_role_bytes(const tn_source *src, tn_float_scheme scheme, int l
  * file's blocks where it has some. Takes the source's tokenizer. Reports progress "load". */
 tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
                           tern_error *err);
+/* The same in blocks without the experts, which tn_file_experts_open reads on demand; nor is the layer that guesses further. */
+tern_status tn_model_load_without_experts(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out,
+                                          tern_error *err);
 /* The same with weights of linears in blocks of 8 bits where the file has floats: a third of the time and a quarter
  * of the memory (scheme int8; and for measurements that compare a model with itself). Its text is not the model's, bit by bit. */
 tern_status tn_model_load_q8(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);

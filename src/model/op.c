@@ -34,7 +34,14 @@ static const tn_op_info *const table[TN_N_OP_KINDS] = {
     [TN_OP_ALTUP_MERGE] = &tn_op_altup_merge,
     [TN_OP_LATENT] = &tn_op_latent,
     [TN_OP_HEADS] = &tn_op_heads,
+    [TN_OP_SHIFT] = &tn_op_shift,
+    [TN_OP_LERP] = &tn_op_lerp,
+    [TN_OP_LOW] = &tn_op_low,
+    [TN_OP_WKV_MIX] = &tn_op_wkv_mix,
+    [TN_OP_WKV_NORM] = &tn_op_wkv_norm,
     [TN_OP_DEEPSTACK] = &tn_op_deepstack,
+    [TN_OP_PAIR] = &tn_op_pair,
+    [TN_OP_TAP] = &tn_op_tap,
 };
 
 const tn_op_info *tn_op_info_of(tn_op_kind kind) { return table[kind]; }

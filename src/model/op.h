@@ -48,7 +48,8 @@ extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_o
     tn_op_conv, tn_op_conv_gate, tn_op_delta_gates, tn_op_delta_mix, tn_op_delta, tn_op_delta_norm,
     tn_op_attn_gate, tn_op_embed_layers, tn_op_layer_mix, tn_op_scale, tn_op_norm_add, tn_op_gate_sparse,
     tn_op_embed_add, tn_op_latent, tn_op_heads, tn_op_streams, tn_op_altup_predict, tn_op_altup_correct,
-    tn_op_altup_add, tn_op_altup_merge, tn_op_deepstack;
+    tn_op_altup_add, tn_op_altup_merge, tn_op_deepstack, tn_op_pair, tn_op_tap, tn_op_shift, tn_op_lerp,
+    tn_op_low, tn_op_wkv_mix, tn_op_wkv_norm;
 
 /* Scores of the streams by a row of the one that is active: tanh(router norm(x) / n_embd). */
 void tn_altup_scores(const tn_op *op, const tn_frame *f, const float *x, float *normed,
@@ -58,6 +59,12 @@ float tn_stream_ratio(const float *first, const float *x, int32_t n);
 
 /* HEADS: rows 0 .. n_rows - 1 of some heads, which may run beside others. */
 void tn_heads_run(const tn_op *op, const tn_frame *f, int32_t n_rows, int32_t head0, int32_t head1);
+
+/* out = x + share * shift of n channels. */
+void tn_lerp(const float *x, const float *shift, const float *share, float *out, int32_t n);
+
+/* LOW: some rows of one of its pairs, which may run beside the others. */
+void tn_low_run(const tn_op *op, const tn_frame *f, int32_t pair, int32_t row0, int32_t row1);
 
 /* DELTA: its work in items, which may run beside each other once the rows of DELTA_MIX are there; items of one call are
  * quicker together where rows are few. */

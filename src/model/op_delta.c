@@ -1,4 +1,4 @@
-/* DELTA: the recurrence of a gated delta net or of Mamba 2 (kernels/delta_f32.h) over the rows, by blocks of value
+/* DELTA: the recurrence of a gated delta net, of Mamba 2 (kernels/delta_f32.h) or of RWKV-7 (wkv_f32.h) over the rows, by blocks of value
  * channels of a head: tn_delta_items of them, which may run beside each other. The last of a chunk's ops
  * that reads what the convolution read, so it also remembers that: item 0 does. A row of a draft tree
  * continues from its own ancestors: where they do not lie right in front of it, they are put in again. */
@@ -21,8 +21,36 @@ typedef struct block {
     tn_delta_f32_args a;
 } block;
 
+/* Where keys decay by themselves. */
+static void run_wkv(block *b, int32_t row0, int32_t n) {
+    const tn_delta_net *net = &b->op->delta.net;
+    const int32_t keys = net->n_heads * net->d_key, mixed = tn_delta_mixed(net);
+    const float *q = tn_frame_row(b->f, TN_BUF_DELTA_MIXED, mixed, row0) + b->head * net->d_key;
+    b->f->r->kern->wkv_f32(&(tn_wkv_f32_args){.q = q,
+                                              .k = q + keys,
+                                              .w = q + 2 * keys,
+                                              .z = q + 3 * keys,
+                                              .b = q + 4 * keys,
+                                              .v = tn_frame_row(b->f, TN_BUF_DELTA_MIXED, mixed, row0) +
+                                                   TN_WKV_KEYS * keys + b->head * net->d_value + b->c0,
+                                              .stride = (size_t)mixed,
+                                              .from = b->a.from,
+                                              .state = b->a.state,
+                                              .state_stride = b->a.state_stride,
+                                              .out = tn_frame_row(b->f, b->op->out, b->op->width, row0) +
+                                                     b->head * net->d_value + b->c0,
+                                              .out_stride = b->a.out_stride,
+                                              .n_rows = (size_t)n,
+                                              .d_key = b->a.d_key,
+                                              .n_cols = b->a.n_cols});
+}
+
 static void run_rows(block *b, int32_t row0, int32_t n) {
     const tn_delta_net *net = &b->op->delta.net;
+    if (tn_delta_by_key(net)) {
+        run_wkv(b, row0, n);
+        return;
+    }
     int32_t key = tn_delta_key_head(net, b->head) * net->d_key, keys = net->n_key_heads * net->d_key;
     const float *mixed = tn_frame_row(b->f, TN_BUF_DELTA_MIXED, tn_delta_channels(net), row0);
     b->a.q = mixed + key;
@@ -69,11 +97,19 @@ static void remember(const tn_op *op, const tn_frame *f) {
     const tn_delta_net *n = &op->delta.net;
     tn_delta *d = r->delta;
     tn_delta_layer *layer = tn_delta_of(d, op->layer);
+    layer->other_n = r->tree_mask ? -1 : r->pos[0] + r->n_rows;
+    if (r->tree_mask) d->note0 = r->tree_base;
+    if (n->wkv) {
+        const size_t mixed = tn_delta_note(n);
+        for (int32_t i = 0; r->tree_mask && i < r->n_rows; i++)
+            memcpy(layer->notes + (size_t)(r->slot[i] - r->tree_base) * mixed,
+                   tn_frame_row(f, TN_BUF_DELTA_MIXED, (int32_t)mixed, i), mixed * sizeof(float));
+        return;
+    }
     size_t keys = (size_t)(n->n_key_heads * n->d_key), values = (size_t)(n->n_heads * n->d_value),
            channels = 2 * keys + values;
     int32_t n_tail = op->delta.len - 1, first = r->tree_mask ? 0 : r->n_rows - n_tail;
-    if (r->tree_mask) d->note0 = r->tree_base;
-    else if (first < 0) /* few rows: what is left of the tail in front of them moves up */
+    if (!r->tree_mask && first < 0) /* few rows: what is left of the tail in front of them moves up */
         memmove(layer->tail[1], layer->tail[tn_delta_at(d, r->pos[0])] + (size_t)r->n_rows * channels,
                 (size_t)-first * channels * sizeof(float));
     for (int32_t i = first < 0 ? 0 : first; i < r->n_rows; i++) {
@@ -84,14 +120,13 @@ static void remember(const tn_op *op, const tn_frame *f) {
         memcpy(to + keys, tn_frame_row(f, TN_BUF_DELTA_K, (int32_t)keys, i), keys * sizeof *to);
         memcpy(to + 2 * keys, tn_frame_row(f, TN_BUF_DELTA_V, (int32_t)values, i), values * sizeof *to);
         if (!r->tree_mask) continue;
-        memcpy(to + channels, tn_frame_row(f, TN_BUF_DELTA_MIXED, (int32_t)channels, i),
-               channels * sizeof *to);
-        for (int32_t h = 0; h < n->n_heads; h++) {
+        const size_t mixed = (size_t)tn_delta_mixed(n);
+        memcpy(to + channels, tn_frame_row(f, TN_BUF_DELTA_MIXED, (int32_t)mixed, i), mixed * sizeof *to);
+        for (int32_t h = 0; h < n->n_heads && !n->kda; h++) {
             to[2 * channels + 2 * (size_t)h] = tn_frame_row(f, TN_BUF_DELTA_DECAY, n->n_heads, i)[h];
             to[2 * channels + 2 * (size_t)h + 1] = tn_frame_row(f, TN_BUF_DELTA_RATE, n->n_heads, i)[h];
         }
     }
-    layer->other_n = r->tree_mask ? -1 : r->pos[0] + r->n_rows;
 }
 
 /* n_blocks of a head from an item on. */
@@ -137,9 +172,10 @@ static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
     const tn_delta_net *n = &op->delta.net;
     double state = (double)n->n_heads * n->d_key * n->d_value, values = (double)n->n_heads * n->d_value;
-    c->macs = n_rows * ((n->mamba ? 3 : 4) * state + 2 * values); /* known, decayed, taken in, asked */
+    /* known, decayed, put back, taken in, asked */
+    c->macs = n_rows * ((n->mamba ? 3 : tn_delta_by_key(n) ? 5 : 4) * state + 2 * values);
     c->values = n_rows * values + state;
-    c->bytes = 4 * (n_rows * (double)tn_delta_channels(n) + state) + 8 * c->values;
+    c->bytes = 4 * (n_rows * (double)tn_delta_mixed(n) + state) + 8 * c->values;
 }
 
 const tn_op_info tn_op_delta = {"delta net", NULL, cost};

@@ -27,10 +27,23 @@ const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
         snprintf(of_text, sizeof of_text, "%s.%s", i ? "roberta" : "bert", name);
         t = named(f, of_text);
     }
-    if (t || !f->st || strncmp(name, "model.", 6)) return t;
+    if (!t && f->st && f->arch->head && !strncmp(name, f->arch->hf_layers, strlen(f->arch->hf_layers))) {
+        snprintf(of_text, sizeof of_text, "layers.0.%s", name + strlen(f->arch->hf_layers));
+        return named(f, of_text);
+    }
+    if (t || !f->st) return t;
     /* of a model that sees and reads */
-    snprintf(of_text, sizeof of_text, "model.language_model.%s", name + 6);
-    return named(f, of_text);
+    const bool head = !strncmp(name, "lm_head.", 8);
+    if (!head && strncmp(name, "model.", 6)) return NULL;
+    for (int i = 0; !t && i < 3; i++) {
+        static const char *const before[] = {"model.language_model.", "model.text_model.",
+                                             "language_model.model."};
+        if (head && i) break;
+        snprintf(of_text, sizeof of_text, "%s%s", head ? "language_model." : before[i],
+                 name + (head ? 0 : 6));
+        t = named(f, of_text);
+    }
+    return t;
 }
 
 /* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role
@@ -113,6 +126,15 @@ static bool part_in_order(const tn_hparams *h, tn_role role, tn_place *p, uint64
     return true;
 }
 
+/* RWKV-7's mixtures of a row and the one before are one tensor of GGUF; all else, and what delta attention has, are tensors
+ * of their own. */
+static bool part_of_wkv(const tn_model_file *f, tn_role role, tn_place *p, uint64_t *n_rows) {
+    if (!f->gguf || role < TN_W_LERP_R || role > TN_W_LERP_G) return false; /* a tensor of its own */
+    p->row0 = (int64_t)(role - TN_W_LERP_R) * f->h->n_embd;
+    *n_rows *= f->h->low.gate ? 6 : 5;
+    return true;
+}
+
 /* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the
  * whole one. Returns false where the role is a tensor of its own. */
 static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
@@ -165,6 +187,7 @@ static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name,
         *n_rows = 2 * (uint64_t)f->h->n_ff;
         return true;
     }
+    if (f->arch->wkv || (f->arch->kda && tn_role_of_delta(role))) return part_of_wkv(f, role, p, n_rows);
     if (f->arch->mamba) return part_of_mamba(n, role, p, n_rows);
     if (role < TN_W_DELTA_Q || role > TN_W_DELTA_RATE) return false;
     snprintf(where, sizeof where, f->gguf ? "blk.%d." : "model.layers.%d.linear_attn.", layer);

@@ -20,6 +20,8 @@ tn_buffer tn_role_buffer(tn_role r) {
     case TN_W_DELTA_GATE: return TN_BUF_DELTA_GATE;
     case TN_W_DELTA_DECAY: return TN_BUF_DELTA_DECAY;
     case TN_W_DELTA_RATE: return TN_BUF_DELTA_RATE;
+    case TN_W_KDA_F_A: return TN_BUF_KDA_F;
+    case TN_W_KDA_G_A: return TN_BUF_KDA_G;
     case TN_W_CONV_OUT:
     case TN_W_DELTA_OUT: return TN_BUF_BRANCH;
     case TN_W_GATE: return TN_BUF_GATE;
@@ -129,19 +131,25 @@ int32_t tn_buffer_width(const tn_hparams *h, int32_t layer, tn_buffer b) {
     case TN_BUF_DELTA_V:
     case TN_BUF_DELTA_GATE:
     case TN_BUF_DELTA: return h->delta.n_heads * h->delta.d_value;
-    case TN_BUF_DELTA_DECAY:
-    case TN_BUF_DELTA_RATE: return h->delta.n_heads;
-    case TN_BUF_DELTA_MIXED: return tn_delta_channels(&h->delta);
+    case TN_BUF_V_FIRST:
+    case TN_BUF_V_SHARE: return h->delta.n_heads * h->delta.d_value;
+    case TN_BUF_KDA_F:
+    case TN_BUF_KDA_G: return h->delta.d_key;
+    case TN_BUF_DELTA_DECAY: return h->delta.n_heads * (tn_delta_by_key(&h->delta) ? h->delta.d_key : 1);
+    case TN_BUF_DELTA_RATE: return h->delta.n_heads * (h->delta.wkv ? h->delta.d_key : 1);
+    case TN_BUF_DELTA_MIXED: return tn_delta_mixed(&h->delta);
     case TN_BUF_ROUTE: return h->n_experts;
     case TN_BUF_CHOSEN: return 3 * h->n_experts_used + 1;
     case TN_BUF_EXPERT_GATE:
     case TN_BUF_EXPERT_UP: return h->n_experts_used * h->n_ff_exp;
     case TN_BUF_GIVEN: return h->n_experts_used * h->n_embd;
-    case TN_BUF_LOGITS: return h->n_vocab;
+    case TN_BUF_LOGITS: return tn_is_head(h) ? h->head.n_vocab : h->n_vocab;
     case TN_BUF_Q_A: return h->latent.q_rank;
     case TN_BUF_LATENT_Q: return h->n_heads * (h->latent.d_nope + h->n_rot);
     case TN_BUF_KV_A: return h->latent.rank + h->n_rot;
     case TN_BUF_HEADS: return h->n_heads * h->latent.d_value;
+    case TN_BUF_PAIR: return 2 * h->n_embd;
+    case TN_BUF_TAPS: return 3 * h->n_embd;
     default: return h->n_embd;
     }
 }
@@ -162,14 +170,70 @@ static void specialise_delta(const tn_hparams *h, tn_op *o) {
         o->writes |= gates;
         return;
     }
+    if (h->delta.wkv) { /* all of it lies in one buffer */
+        o->state_reads = o->state_writes = (uint32_t)bit(TN_STATE_DELTA);
+        o->positional = true;
+        return;
+    }
     /* DELTA remembers for DELTA_MIX too, when nobody reads what the text left any more */
     o->reads |= bit(TN_BUF_DELTA_Q) | bit(TN_BUF_DELTA_K) | bit(TN_BUF_DELTA_V);
+    if (o->kind == TN_OP_DELTA_MIX && h->delta.kda) o->reads |= gates;
     if (o->kind == TN_OP_DELTA) {
-        o->reads |= gates;
+        o->reads |= h->delta.kda ? 0 : gates;
         o->state_writes = (uint32_t)bit(TN_STATE_DELTA);
     }
     o->state_reads = (uint32_t)bit(TN_STATE_DELTA);
     o->positional = true;
+}
+
+/* RWKV-7. */
+static void specialise_low(const tn_hparams *h, tn_op *o) {
+    const tn_low_pair pairs[TN_LOW_PAIRS] = {
+        {TN_W_LERP_W, TN_W_LOW_W_1, TN_W_LOW_W_2, TN_W_LOW_W_B, TN_LOW_TANH, h->low.decay,
+         TN_BUF_DELTA_DECAY},
+        {TN_W_LERP_A, TN_W_LOW_A_1, TN_W_LOW_A_2, TN_W_LOW_A_B, TN_LOW_PLAIN, h->low.rate, TN_BUF_DELTA_RATE},
+        {TN_W_LERP_G, TN_W_LOW_G_1, TN_W_LOW_G_2, TN_W_N_ROLES, TN_LOW_SIGMOID, h->low.gate,
+         TN_BUF_DELTA_GATE},
+        {TN_W_LERP_V, TN_W_LOW_V_1, TN_W_LOW_V_2, TN_W_LOW_V_B, TN_LOW_PLAIN, h->low.value, TN_BUF_V_SHARE}};
+    o->reads |= bit(TN_BUF_SHIFT);
+    o->writes = bit(TN_BUF_DELTA_MIXED); /* where it mixes rows */
+    o->low.values = h->delta.n_heads * h->delta.d_value;
+    o->low.mixed = tn_delta_mixed(&h->delta);
+    for (int i = 0; i < TN_LOW_PAIRS; i++) {
+        if (!tn_layer_may_have(h, o->layer, pairs[i].first)) continue;
+        o->low.pairs[o->low.n++] = pairs[i];
+        o->writes |= bit(pairs[i].out);
+    }
+}
+
+static bool is_wkv(tn_op_kind k) { return k >= TN_OP_SHIFT && k <= TN_OP_WKV_NORM; }
+
+static void specialise_wkv(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
+    const bool gated = h->low.gate > 0;
+    if (o->kind == TN_OP_SHIFT) {
+        o->state_reads = o->state_writes = (uint32_t)bit(TN_STATE_CONV);
+        o->positional = true;
+        o->shift_first = r->stream * h->n_embd;
+        return;
+    }
+    if (o->kind == TN_OP_LERP) {
+        o->reads |= bit(TN_BUF_SHIFT);
+        return;
+    }
+    if (o->kind == TN_OP_LOW) {
+        specialise_low(h, o);
+        return;
+    }
+    o->delta.net = h->delta;
+    o->delta.gated = gated;
+    if (o->kind == TN_OP_WKV_NORM) {
+        o->reads |= bit(TN_BUF_DELTA_MIXED) | (gated ? bit(TN_BUF_DELTA_GATE) : 0);
+        return;
+    }
+    o->reads |= bit(TN_BUF_DELTA_K) | bit(TN_BUF_DELTA_V) | bit(TN_BUF_DELTA_DECAY) | bit(TN_BUF_DELTA_RATE);
+    o->writes |= bit(TN_BUF_DELTA_RATE); /* in place */
+    if (o->layer) o->reads |= bit(TN_BUF_V_FIRST) | bit(TN_BUF_V_SHARE), o->writes |= bit(TN_BUF_V_SHARE);
+    else o->writes |= bit(TN_BUF_V_FIRST);
 }
 
 static void specialise_experts(const tn_hparams *h, tn_op *o) {
@@ -239,9 +303,14 @@ static void specialise_latent(const tn_hparams *h, tn_op *o) {
 
 /* Queries into latents, which leaves what LATENT has put beside them; values of what heads give. */
 static void specialise_heads(const tn_hparams *h, tn_op *o) {
-    const bool up = o->weight == TN_W_K_UP;
+    const bool up = o->weight == TN_W_K_UP, kda = tn_role_of_kda(o->weight);
     o->heads.role = o->weight;
     o->weight = TN_W_N_ROLES; /* it is no vector */
+    if (kda) {                /* all heads read the same values */
+        o->heads.n_heads = h->delta.n_heads;
+        o->heads.k = o->heads.n = o->heads.out_stride = h->delta.d_key;
+        return;
+    }
     o->reads |= up ? bit(o->out) : 0;
     o->heads.n_heads = h->n_heads;
     o->heads.k = up ? h->latent.d_nope : h->latent.rank;
@@ -290,6 +359,12 @@ static void specialise_residual(const tn_hparams *h, tn_op *o) {
     o->after = h->norms_after && o->weight != TN_W_N_ROLES;
     if (o->after) o->bias = o->weight == TN_W_ATTN_POST_NORM ? TN_W_ATTN_POST_NORM_B : TN_W_FFN_POST_NORM_B;
     else if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
+}
+
+static void specialise_pair(const tn_hparams *h, tn_op *o) {
+    o->reads |= bit(TN_BUF_X);
+    o->keeps = !h->head.norm_residual;
+    o->writes |= o->keeps ? 0 : bit(TN_BUF_X);
 }
 
 /* What is particular to the kind. Returns false where the model has no such op. */
@@ -363,11 +438,12 @@ static bool specialise(const tn_hparams *h, const tn_recipe *r, tn_op *o) {
     case TN_OP_SCALE:
         o->scale = (float)sqrt(0.5); /* where the layer has no number: the mean of two, as large as one */
         return true;
+    case TN_OP_PAIR: specialise_pair(h, o); return true;
     case TN_OP_CAP:
         o->logits.scale = h->logit_scale;
         o->logits.cap = h->logit_soft_cap;
         return h->logit_soft_cap > 0 || h->logit_scale != 1;
-    default: return specialise_streams(h, r, o);
+    default: return is_wkv(r->kind) ? specialise_wkv(h, r, o), true : specialise_streams(h, r, o);
     }
 }
 
@@ -444,6 +520,36 @@ tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, t
     return TERN_OK;
 }
 
+tern_status tn_program_tap(tn_program *p, const tn_hparams *h, const int32_t layers[3], tern_error *err) {
+    enum { N = 3 };
+    tn_op *more = tn_realloc(p->ctx, TN_MEM_OTHER, p->ops, (size_t)p->n_ops + N, sizeof *more);
+    TN_FAIL_IF(!more, err, TERN_E_MEMORY, "no memory for the program of %d layers", p->n_layers);
+    p->ops = more;
+    p->width[TN_BUF_TAPS] = tn_buffer_width(h, -1, TN_BUF_TAPS);
+    for (int32_t i = 0; i < N; i++) {
+        const int32_t at = p->first[layers[i] + 1];
+        memmove(&p->ops[at + 1], &p->ops[at], (size_t)(p->n_ops++ - at) * sizeof *p->ops);
+        p->ops[at] = (tn_op){.kind = TN_OP_TAP,
+                             .name = "tap",
+                             .lane = TN_LANE_CPU,
+                             .layer = layers[i],
+                             .in = TN_BUF_X,
+                             .out = TN_BUF_TAPS,
+                             .reads = bit(TN_BUF_X),
+                             .writes = bit(TN_BUF_TAPS),
+                             .site = TN_NO_SITE,
+                             .feeds = TN_NO_SITE,
+                             .weight = TN_W_N_ROLES,
+                             .bias = TN_W_N_ROLES,
+                             .width = p->width[TN_BUF_TAPS],
+                             .in_width = tn_buffer_width(h, layers[i], TN_BUF_X),
+                             .stream = i};
+        for (int32_t l = layers[i] + 2; l < p->n_layers + 3; l++) p->first[l]++;
+        for (int32_t s = 0; s < p->n_sites; s++) p->sites[s].op += p->sites[s].op >= at;
+    }
+    return TERN_OK;
+}
+
 void tn_program_free(tn_program *p) {
     if (!p->ctx) return;
     tn_free(p->ctx, p->ops);
@@ -475,9 +581,9 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
 bool tn_program_divides_alone(const tn_program *p, int32_t site) {
     const tn_op *from = tn_program_source(p, site);
     return (from->kind == TN_OP_COPY && from->in == TN_BUF_HEADS) || from->kind == TN_OP_DELTA_NORM ||
-           from->kind == TN_OP_CONV || from->kind == TN_OP_NORM_ADD ||
-           (from->kind == TN_OP_ATTEND && from->attend.v_normed) || tn_site_of_ple(p->sites[site].kind) ||
-           tn_site_of_streams(p->sites[site].kind);
+           from->kind == TN_OP_CONV || from->kind == TN_OP_NORM_ADD || from->kind == TN_OP_LERP ||
+           from->kind == TN_OP_WKV_NORM || (from->kind == TN_OP_ATTEND && from->attend.v_normed) ||
+           tn_site_of_ple(p->sites[site].kind) || tn_site_of_streams(p->sites[site].kind);
 }
 
 bool tn_program_divides(const tn_program *p, int32_t site) {
@@ -513,12 +619,22 @@ static bool op_uses(const tn_op *o, tn_role role) {
                (role == TN_W_SHARED_GATE && o->experts.shared_gate) ||
                (role == TN_W_EXPERTS_BIAS && o->experts.bias) ||
                (role == TN_W_EXPERTS_SCALE && o->experts.beside);
+    for (int32_t i = 0; o->kind == TN_OP_LOW && i < o->low.n; i++) {
+        const tn_low_pair *p = &o->low.pairs[i];
+        if (role == p->lerp || role == p->first || role == p->second || role == p->bias) return true;
+    }
+    if (o->kind == TN_OP_WKV_MIX) return role == TN_W_WKV_KK || role == TN_W_WKV_KA;
+    if (o->kind == TN_OP_WKV_NORM)
+        return role == TN_W_WKV_RK || (role == TN_W_WKV_NORM_B && !o->delta.net.no_norm);
     if (o->kind == TN_OP_DELTA_GATES) return role == TN_W_DELTA_A || role == TN_W_DELTA_DT;
     if (o->kind == TN_OP_DELTA_MIX)
-        return role == TN_W_DELTA_CONV || (role == TN_W_MAMBA_CONV_B && o->delta.net.mamba);
+        return (role == TN_W_DELTA_CONV && !o->delta.net.kda) ||
+               (tn_role_of_kda_conv(role) && o->delta.net.kda) ||
+               (role == TN_W_MAMBA_CONV_B && o->delta.net.mamba);
     if (o->kind == TN_OP_DELTA) return role == TN_W_MAMBA_D && o->delta.net.mamba;
     if (o->kind == TN_OP_ALTUP_PREDICT)
         return role == TN_W_ALTUP_NORM || role == TN_W_ALTUP_ROUTER || role == TN_W_ALTUP_PREDICT;
+    if (o->kind == TN_OP_PAIR && role == TN_W_NEXT_H_NORM) return true;
     if (o->kind == TN_OP_EMBED_ADD)
         return (role == TN_W_EMBD_TYPE && o->add.type) || (role == TN_W_POSITIONS && o->add.positions);
     if (o->kind == TN_OP_ALTUP_CORRECT) return role == TN_W_ALTUP_CORRECT || role == TN_W_ALTUP_SCALE;

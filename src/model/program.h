@@ -56,6 +56,14 @@ typedef enum tn_buffer {
     TN_BUF_LATENT_Q, /* queries, before Q has them in the form that latents are multiplied with */
     TN_BUF_KV_A,     /* the row that the state keeps */
     TN_BUF_HEADS,    /* values of what heads give */
+    TN_BUF_PAIR,     /* what a head's attention reads: embedding, state */
+    TN_BUF_TAPS,     /* what three layers were given, for a head that drafts */
+    TN_BUF_SHIFT_X,  /* of RWKV-7: what a norm leaves, for the row after it too */
+    TN_BUF_SHIFT,    /* the row before minus that */
+    TN_BUF_V_FIRST,  /* values of the first layer, which the others take a share of */
+    TN_BUF_V_SHARE,  /* which */
+    TN_BUF_KDA_F,    /* of Kimi's delta attention: what decays come of */
+    TN_BUF_KDA_G,    /* and gates */
     TN_BUF_BRANCH,   /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
@@ -97,10 +105,27 @@ typedef enum tn_op_kind {
     TN_OP_EMBED_ADD,     /* X += the row of a text's type, and that of the position */
     TN_OP_LATENT,        /* the row of latents to the state; the rotated part of queries to Q */
     TN_OP_HEADS,         /* out = in W^T, head by head */
+    TN_OP_SHIFT,         /* out = the row before - in */
+    TN_OP_LERP,          /* out = in + share (the row before - in) */
+    TN_OP_LOW,           /* decays, rates, gates of RWKV-7 by products of low rank */
+    TN_OP_WKV_MIX,       /* what its memory reads */
+    TN_OP_WKV_NORM,      /* out = norm(out), the row's own share, the gate */
     TN_OP_DEEPSTACK,     /* X += what the encoder of pictures gives rows of a picture for the layer */
+    TN_OP_PAIR,          /* out = norm(in) beside norm(X), of a head */
+    TN_OP_TAP,           /* a third of out = X, for a head */
     TN_OP_CAP,           /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
+
+/* A product of low rank: what comes between its two linears, and where it goes. */
+enum { TN_LOW_PAIRS = 4 };
+typedef enum tn_low_kind { TN_LOW_PLAIN, TN_LOW_TANH, TN_LOW_SIGMOID } tn_low_kind;
+typedef struct tn_low_pair {
+    tn_role lerp, first, second, bias; /* bias: TN_W_N_ROLES: none */
+    tn_low_kind kind;
+    int32_t rank;
+    tn_buffer out;
+} tn_low_pair;
 
 typedef struct tn_op {
     tn_op_kind kind;
@@ -144,7 +169,13 @@ typedef struct tn_op {
         struct {
             tn_delta_net net;
             int32_t len; /* of the convolution */
-        } delta;         /* DELTA_MIX, DELTA, DELTA_NORM */
+            bool gated;  /* WKV_NORM: there is a gate */
+        } delta;         /* DELTA_GATES, DELTA_MIX, DELTA, DELTA_NORM, WKV_MIX, WKV_NORM */
+        struct {
+            int32_t n, values, mixed; /* pairs; values that each makes; of a row of DELTA_MIXED */
+            tn_low_pair pairs[TN_LOW_PAIRS];
+        } low;               /* LOW */
+        int32_t shift_first; /* SHIFT: where in what a layer keeps of a row its own part begins */
         struct {
             int32_t n, used, n_ff, n_embd;
             bool before;                             /* see tn_hparams.experts_before */
@@ -178,7 +209,8 @@ typedef struct tn_op {
             int32_t n_heads, k, n, in_stride, out_stride;
         } heads;
         float deviations; /* GATE_SPARSE */
-        int32_t stream;   /* COPY, ALTUP_MERGE: number of the stream */
+        int32_t stream;   /* COPY, ALTUP_MERGE: number of the stream; TAP: of the third */
+        bool keeps;       /* PAIR: the residual stays as it is */
         struct {
             int32_t n, first; /* values of a layer; where this one's begin in LAYERS */
             int32_t n_all;    /* of all layers */
@@ -209,6 +241,9 @@ typedef struct tn_program {
 
 tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, tern_error *err);
 void tn_program_free(tn_program *p);
+/* What these three layers are given goes to TAPS too, of which row r has n_embd values of each. Before anything is made of
+ * the program, once. */
+tern_status tn_program_tap(tn_program *p, const tn_hparams *h, const int32_t layers[3], tern_error *err);
 
 /* The ops of a layer (-1 .. n_layers). */
 static inline const tn_op *tn_program_layer(const tn_program *p, int32_t layer, int32_t *n) {

@@ -90,8 +90,47 @@ static const tn_recipe convolving[] = {
                 TN_W_DELTA_GATE, TN_W_DELTA_DECAY, TN_W_DELTA_RATE),                                         \
         MEMORY(NAME), LINEARS(TN_SITE_O, NAME " out", TN_BUF_DELTA, TN_W_DELTA_OUT),                         \
         RESIDUAL(TN_W_ATTN_POST_NORM)
+/* Kimi's delta attention: decays and gates come by way of fewer values. */
+static const tn_recipe attending_by_delta[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "kda in", TN_BUF_NORMED, TN_W_DELTA_Q, TN_W_DELTA_K, TN_W_DELTA_V, TN_W_DELTA_RATE,
+            TN_W_KDA_F_A, TN_W_KDA_G_A),
+    {.kind = TN_OP_COPY, .name = "kda low", .in = TN_BUF_KDA_F, .out = TN_BUF_KDA_F},
+    HEADS("kda decays", TN_BUF_KDA_F, TN_BUF_DELTA_DECAY, TN_W_KDA_F_B),
+    HEADS("kda gates in", TN_BUF_KDA_G, TN_BUF_DELTA_GATE, TN_W_KDA_G_B),
+    MEMORY("kda"),
+    LINEARS(TN_SITE_O, "kda out", TN_BUF_DELTA, TN_W_DELTA_OUT),
+    RESIDUAL(TN_W_ATTN_POST_NORM),
+};
 static const tn_recipe recurrent[] = {RECURRENT("delta")};
 static const tn_recipe state_space[] = {RECURRENT("mamba")};
+
+/* RWKV-7: every product reads a mixture of the row and the one before of its own. */
+#define SHIFTED(NAME, W, B, I)                                                                               \
+    {.kind = TN_OP_NORM, .name = NAME, .in = TN_BUF_X, .out = TN_BUF_SHIFT_X, .weight = W, .bias = B}, {     \
+        .kind = TN_OP_SHIFT, .name = "shift", .in = TN_BUF_SHIFT_X, .out = TN_BUF_SHIFT, .stream = I         \
+    }
+#define LERP(NAME, W)                                                                                        \
+    { .kind = TN_OP_LERP, .name = NAME, .in = TN_BUF_SHIFT_X, .out = TN_BUF_NORMED, .weight = W }
+static const tn_recipe remembering[] = {
+    SHIFTED("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B, 0),
+    {.kind = TN_OP_LOW, .name = "low rank", .in = TN_BUF_SHIFT_X, .out = TN_BUF_DELTA_DECAY},
+    LERP("r in", TN_W_LERP_R),
+    LINEARS(TN_SITE_QKV, "r", TN_BUF_NORMED, TN_W_DELTA_Q),
+    LERP("k in", TN_W_LERP_K),
+    LINEARS(TN_SITE_WKV_K, "k", TN_BUF_NORMED, TN_W_DELTA_K),
+    LERP("v in", TN_W_LERP_V),
+    LINEARS(TN_SITE_WKV_V, "v", TN_BUF_NORMED, TN_W_DELTA_V),
+    {.kind = TN_OP_WKV_MIX, .name = "wkv mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},
+    {.kind = TN_OP_DELTA, .name = "wkv", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA},
+    {.kind = TN_OP_WKV_NORM,
+     .name = "wkv norm",
+     .in = TN_BUF_DELTA,
+     .out = TN_BUF_DELTA,
+     .weight = TN_W_DELTA_NORM},
+    LINEARS(TN_SITE_O, "wkv out", TN_BUF_DELTA, TN_W_DELTA_OUT),
+    RESIDUAL(0),
+};
 
 /* Both: one product of the norm's rows gives what either reads. The state space goes first, so that the
  * device computes its way out while attention of other rows has the CPU. */
@@ -117,6 +156,12 @@ static const tn_recipe feeding[] = {
     SUB_NORM("glu norm", TN_BUF_UP, TN_W_FFN_SUB_NORM),
     LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
     RESIDUAL(TN_W_FFN_POST_NORM),
+};
+
+static const tn_recipe feeding_shifted[] = {
+    SHIFTED("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B, 1), LERP("ffn in", TN_W_LERP_FFN),
+    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_UP), GATE,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN), RESIDUAL(0),
 };
 
 /* The experts of a row, chosen from what the norm leaves; their products; their sum. */
@@ -329,6 +374,16 @@ static void streams_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX
     if (layer == h->n_layers - 1) out[4] = (tn_recipes)RECIPES(leaving_streams);
 }
 
+/* Of a head, in front of the same feed-forward. */
+static const tn_recipe attending_to_pairs[] = {
+    {.kind = TN_OP_PAIR, .name = "pair", .in = TN_BUF_EMB, .out = TN_BUF_PAIR, .weight = TN_W_ATTN_NORM},
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_PAIR, TN_W_Q, TN_W_K, TN_W_V),
+    ROPE,
+    ATTEND,
+    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
+    RESIDUAL(0),
+};
+
 void tn_recipes_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX_PARTS]) {
     static const tn_recipes mixing[TN_N_LAYER_KINDS] = {[TN_LAYER_ATTENDS] = RECIPES(attending),
                                                         [TN_LAYER_CONVOLVES] = RECIPES(convolving),
@@ -344,14 +399,19 @@ void tn_recipes_of(const tn_hparams *h, int32_t layer, tn_recipes out[TN_MAX_PAR
         out[0] = mixing[h->layer_kind[layer]];
         if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.mamba)
             out[0] = (tn_recipes)RECIPES(state_space);
+        if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.kda)
+            out[0] = (tn_recipes)RECIPES(attending_by_delta);
+        if (h->layer_kind[layer] == TN_LAYER_DELTA && h->delta.wkv) out[0] = (tn_recipes)RECIPES(remembering);
         if (h->layer_kind[layer] == TN_LAYER_ATTENDS && tn_latent(h))
             out[0] = h->latent.q_rank ? (tn_recipes)RECIPES(attending_latents)
                                       : (tn_recipes)RECIPES(attending_latents_at_once);
+        if (tn_is_head(h)) out[0] = (tn_recipes)RECIPES(attending_to_pairs);
         if (tn_layer_feeds(h, layer))
-            out[1] = !tn_layer_has_experts(h, layer) ? (tn_recipes)RECIPES(feeding)
-                     : h->experts_beside             ? (tn_recipes)RECIPES(beside_experts)
-                     : h->shared_expert              ? (tn_recipes)RECIPES(with_shared_expert)
-                                                     : (tn_recipes)RECIPES(with_experts);
+            out[1] = h->shift_ffn                      ? (tn_recipes)RECIPES(feeding_shifted)
+                     : !tn_layer_has_experts(h, layer) ? (tn_recipes)RECIPES(feeding)
+                     : h->experts_beside               ? (tn_recipes)RECIPES(beside_experts)
+                     : h->shared_expert                ? (tn_recipes)RECIPES(with_shared_expert)
+                                                       : (tn_recipes)RECIPES(with_experts);
         if (h->n_ple) out[2] = (tn_recipes)RECIPES(adding);
         else if (layer < h->n_deepstack) out[2] = (tn_recipes)RECIPES(deepening);
         if (h->layer_scale) out[3] = (tn_recipes)RECIPES(scaling);

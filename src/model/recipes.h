@@ -14,7 +14,7 @@ typedef struct tn_recipe {
     tn_buffer in, out;
     tn_role weight, bias; /* norms; 0: none (no norm's weight has the number 0) */
     tn_site site;
-    int32_t stream;                       /* COPY, ALTUP_MERGE */
+    int32_t stream;                       /* COPY, ALTUP_MERGE; SHIFT: which of a layer's */
     tn_role linears[TN_SITE_MAX_OPS + 1]; /* ends with 0, the embedding, which no layer multiplies by */
 } tn_recipe;
 

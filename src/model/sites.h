@@ -25,6 +25,8 @@ typedef enum tn_site {
     TN_SITE_ALTUP_OUT_3,
     TN_SITE_MAMBA_OUT, /* of a state space beside attention, whose own is TN_SITE_O */
     TN_SITE_LATENT_Q,  /* queries of latent attention that come by way of fewer values */
+    TN_SITE_WKV_K,     /* of RWKV-7, whose products read mixtures of their own */
+    TN_SITE_WKV_V,
     TN_N_SITES,
     TN_NO_SITE = TN_N_SITES
 } tn_site;

@@ -9,6 +9,7 @@
 #include "model/gguf_vocab.h"
 #include "model/place.h"
 #include "model/ternary.h"
+#include "model/wrapped.h"
 
 #include <assert.h>
 #include <math.h>
@@ -147,7 +148,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     tn_role_shape(&s->h, layer, role, &rows, &cols);
     /* a vector's elements are its rows */
     uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
-    p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV;
+    p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV || tn_role_of_kda_conv(role);
     p->negative_exp = s->st && role == TN_W_DELTA_A;
     p->scale = s->by[role];
     if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
@@ -167,14 +168,22 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
         ok = t->dims[1] == n1 ? t->dims[2] == 1 && t->dims[3] == 1 : t->dims[0] == n1 && t->dims[1] == 1;
     if (s->gguf && role >= TN_W_ALTUP_IN_1 && role <= TN_W_ALTUP_OUT_3) /* as one more dimension */
         ok = t->dims[0] * t->dims[1] == n0 && t->dims[1] == n1 && t->dims[2] == n1 && t->dims[3] == 1;
-    if (((!s->gguf && (role == TN_W_SHARED_GATE || role == TN_W_EXPERTS_BIAS)) ||
+    if ((role == TN_W_SHARED_GATE || (!s->gguf && role == TN_W_EXPERTS_BIAS) ||
          (role == TN_W_SCORE && rows == 1)) &&
         t->dims[0] == 1)
         ok = t->dims[1] == n0 && t->dims[2] == 1 && t->dims[3] == 1;
     if (s->gguf && role == TN_W_DELTA_NORM && s->h.delta.mamba) /* group by group */
         ok = t->dims[0] * t->dims[1] == n0 && t->dims[2] == 1 && t->dims[3] == 1;
+    const bool kda_vector = s->arch->kda && (role == TN_W_DELTA_A || role == TN_W_DELTA_DT);
+    if ((tn_role_of_wkv(role) && rows == 1) ||
+        kda_vector) /* head by head, or with more dimensions than one */
+        ok = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3] == n0;
     if (!s->gguf && p->turned)
         ok = t->dims[0] == n0 && t->dims[1] == 1 && t->dims[2] == n1 && t->dims[3] == 1;
+    if (tn_role_of_kda_conv(role)) /* with dimensions of 1 between them, or in front */
+        ok = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3] == n0 * n1 &&
+             (t->dims[3] == n1 ||
+              (t->dims[3] == 1 && (t->dims[2] == n1 || (t->dims[2] == 1 && t->dims[1] == n1))));
     TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
                "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64
                ", the hyperparameters want %" PRIu64 " x %" PRIu64,
@@ -198,19 +207,29 @@ static int number_of_next(const tn_source *s, const char *name) {
     return !s->gguf && !strncmp(name, "mtp.", 4) ? 0 : -1;
 }
 
-/* Names of tensors that some role must take. */
-static bool is_of_layer(const tn_source *s, const char *name) {
-    if (s->gguf) return !strncmp(name, "blk.", 4);
-    const char *layers = tn_arch_hf_layers(s->arch), of_text[] = "model.language_model.layers.";
-    return !strncmp(name, layers, strlen(layers)) || !strncmp(name, of_text, sizeof of_text - 1) ||
-           (s->h.n_next && !strncmp(name, "mtp.", 4));
+/* What follows "model.layers." or what stands for it; NULL: the tensor is of no layer. */
+static const char *after_layers(const tn_source *s, const char *name) {
+    const char *const begins[] = {s->gguf ? "blk." : tn_arch_hf_layers(s->arch),
+                                  "model.language_model.layers.", "model.text_model.layers.",
+                                  "language_model.model.layers."};
+    for (size_t i = 0; i < (s->gguf ? 1 : sizeof begins / sizeof *begins); i++)
+        if (!strncmp(name, begins[i], strlen(begins[i]))) return name + strlen(begins[i]);
+    return NULL;
 }
 
-/* Some folders hold layers that guess further as layers after the others. */
+/* Names of tensors that some role must take. */
+static bool is_of_layer(const tn_source *s, const char *name) {
+    if (s->arch->head) return strcmp(name, "d2t") && strcmp(name, "t2d") && strncmp(name, "rope_freqs", 10);
+    if (s->gguf) return !strncmp(name, "blk.", 4);
+    return after_layers(s, name) || (s->h.n_next && !strncmp(name, "mtp.", 4));
+}
+
+/* Some folders hold layers that guess further as layers after the others, and so do GGUF files, whose keys count them. */
 static bool is_after_layers(const tn_source *s, const char *name) {
-    const char *layers = tn_arch_hf_layers(s->arch);
+    const char *layers = s->gguf ? "blk." : tn_arch_hf_layers(s->arch);
+    const bool may = s->gguf ? *s->without_next && !s->h.n_next : s->arch->next_by_number;
     int layer;
-    return s->st && s->arch->next_by_number && !strncmp(name, layers, strlen(layers)) &&
+    return may && !strncmp(name, layers, strlen(layers)) &&
            sscanf(name + strlen(layers), "%d.", &layer) == 1 && layer >= s->h.n_layers;
 }
 
@@ -228,14 +247,22 @@ static bool of_sharing_layer(const tn_source *s, const char *number) {
     return false;
 }
 
+/* What makes a share of the first layer's values, in that layer itself: some files have it, and nobody reads it. */
+static bool of_first_values(const tn_source *s, const char *name) {
+    const char *begins = s->gguf ? "blk.0.time_mix_v" : "model.layers.0.attn.v_lora.";
+    const size_t n = strlen(begins);
+    return s->arch->wkv && !strncmp(name, begins, n) && (!s->gguf || strspn(name + n, "012") == 1);
+}
+
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
 static tern_status check_all_taken(tn_source *s, tern_error *err) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
-        bool taken = !is_of_layer(s, t->name) || strstr(t->name, "rotary_emb.inv_freq") ||
-                     strstr(t->name, "attn_rot_embd") || number_of_next(s, t->name) > 0 || /* not used */
-                     (strncmp(t->name, "mtp.", 4) &&
-                      of_sharing_layer(s, t->name + strlen(s->gguf ? "blk." : "model.layers.")));
+        bool taken =
+            !is_of_layer(s, t->name) || strstr(t->name, "rotary_emb.inv_freq") ||
+            strstr(t->name, "attn_rot_embd") || of_first_values(s, t->name) ||
+            number_of_next(s, t->name) > 0 || /* not used */
+            (!s->arch->head && strncmp(t->name, "mtp.", 4) && of_sharing_layer(s, after_layers(s, t->name)));
         for (size_t k = 0; k < n_places(s) && !taken; k++) {
             const tn_place *p = &s->places[k];
             taken = p->t == t;
@@ -298,7 +325,59 @@ static void describe(tn_source *s) {
     else snprintf(s->description, sizeof s->description, "safetensors, %s", tn_dtype_name(t->dtype));
 }
 
-static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
+/* What a head has, its tensors tell. */
+static tern_status head_of_tensors(tn_source *s, tern_error *err) {
+    char embd[64], out[64];
+    bool (*const name)(const tn_arch *, const tn_hparams *, int, tn_role, char *, size_t) =
+        s->gguf ? tn_arch_gguf_name : tn_arch_hf_name;
+    (void)name(s->arch, &s->h, -1, TN_W_EMBD, embd, sizeof embd);
+    (void)name(s->arch, &s->h, -1, TN_W_OUT, out, sizeof out);
+    const tn_tensor *known = tn_file_tensor(&s->file, "d2t");
+    s->h.head.own_embd = tn_file_tensor(&s->file, embd);
+    s->h.head.own_out = tn_file_tensor(&s->file, out);
+    s->h.tied = false;
+    const int64_t most = 1 << 16;
+    if (known && s->gguf) s->h.head.n_vocab = known->dims[0] <= INT32_MAX ? (int32_t)known->dims[0] : -1;
+    TN_FAIL_IF(s->h.head.n_target < 1 || s->h.head.n_target > most, err, TERN_E_FORMAT,
+               "%s: a head for models %d values wide", s->path, s->h.head.n_target);
+    TN_FAIL_IF(s->h.head.n_vocab < 1 || s->h.head.n_vocab > s->h.n_vocab ||
+                   (!known && s->h.head.n_vocab != s->h.n_vocab),
+               err, TERN_E_FORMAT, "%s: its output layer knows %d of %d tokens%s", s->path, s->h.head.n_vocab,
+               s->h.n_vocab, known ? "" : ", and no tensor d2t says which");
+    return TERN_OK;
+}
+
+tern_status tn_source_head_ids(const tn_source *s, int32_t *ids, tern_error *err) {
+    const tn_tensor *t = tn_file_tensor(&s->file, "d2t");
+    const size_t n = (size_t)s->h.head.n_vocab;
+    /* no weight has this type, and of those that have none these are the widest */
+    TN_FAIL_IF(t && (t->dtype != TN_N_DTYPES || t->dims[0] != n || t->size_bytes != n * sizeof(int64_t)), err,
+               TERN_E_FORMAT, "%s: tensor d2t at offset %" PRIu64 " is no list of %zu numbers of 64 bits",
+               s->path, t ? t->off_bytes : 0, n);
+    for (size_t i = 0; i < n; i++) {
+        int64_t id = 0;
+        if (t) memcpy(&id, t->data + i * sizeof id, sizeof id);
+        const bool far = id < -(int64_t)INT32_MAX || id > INT32_MAX;
+        if (!far && (!t || s->st)) id += (int64_t)i; /* folders say how much further it is */
+        TN_FAIL_IF(far || id < 0 || id >= s->h.n_vocab, err, TERN_E_FORMAT,
+                   "%s: tensor d2t: token %zu is %" PRId64 " of %d", s->path, i, id, s->h.n_vocab);
+        ids[i] = (int32_t)id;
+    }
+    return TERN_OK;
+}
+
+/* The file is of a head where one is wanted, and of a model where that is. */
+static tern_status check_kind(const char *path, bool is_head, bool head, tern_error *err) {
+    TN_FAIL_IF(
+        is_head && !head, err, TERN_E_UNSUPPORTED,
+        "%s: a head that drafts for a model (EAGLE-3), which is no model by itself: open its model with the "
+        "option draft-head",
+        path);
+    TN_FAIL_IF(!is_head && head, err, TERN_E_INVALID, "%s: no head that drafts for a model (EAGLE-3)", path);
+    return TERN_OK;
+}
+
+static tern_status open_gguf(tn_source *s, const char *path, bool head, tern_error *err) {
     TN_TRY(tn_gguf_open(s->ctx, path, &s->gguf, err));
     const char *name;
     size_t n;
@@ -306,7 +385,9 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
                TERN_E_INVALID, "%s: an adapter, not a model: open its model with the option lora", path);
     TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT,
                "%s: metadata key 'general.architecture' is missing", path);
-    s->arch = tn_arch_by_gguf(name, n);
+    const bool is_head = n == strlen(tn_arch_eagle3.gguf) && !memcmp(name, tn_arch_eagle3.gguf, n);
+    TN_TRY(check_kind(path, is_head, head, err));
+    s->arch = is_head ? &tn_arch_eagle3 : tn_arch_by_gguf(name, n);
     char list[320];
     tn_arch_list(list, sizeof list);
     TN_FAIL_IF(
@@ -321,9 +402,13 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     char key[64];
     int64_t n_experts = 0;
     snprintf(key, sizeof key, "%s.expert_count", s->arch->gguf);
-    s->arch = tn_arch_variant(s->arch, tn_gguf_i64(s->gguf, key, &n_experts) && n_experts > 0);
+    if (!is_head) s->arch = tn_arch_variant(s->arch, tn_gguf_i64(s->gguf, key, &n_experts) && n_experts > 0);
     TN_TRY(tn_arch_hparams_gguf(s->arch, s->gguf, &s->h, err));
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .gguf = s->gguf};
+    snprintf(key, sizeof key, "blk.%d.nextn.eh_proj.weight", s->h.n_layers);
+    if (!s->h.n_next && tn_gguf_tensor(s->gguf, key))
+        leave_next(s, "is not supported for architecture", s->arch->name);
+    if (head) TN_TRY(head_of_tensors(s, err));
     return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
 }
 
@@ -347,7 +432,28 @@ static bool has_experts(const json_t *config) {
            json_is_true(json_object_get(json_is_object(text) ? text : config, "enable_moe_block"));
 }
 
-static tern_status open_folder(tn_source *s, const char *path, tern_error *err) {
+/* The configuration of a model. */
+static tern_status read_config(tn_source *s, const json_t *config, const char *file, tern_error *err) {
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    TN_FAIL_IF(!type, err, TERN_E_FORMAT, "%s: 'model_type' is missing", file);
+    s->arch = tn_arch_of_config(config);
+    char list[320];
+    tn_arch_list(list, sizeof list);
+    TN_FAIL_IF(!s->arch, err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s",
+               file, type, list);
+    s->arch = tn_arch_variant(s->arch, has_experts(config));
+    TN_TRY(tn_arch_hparams_hf(s->arch, config, file, &s->h, err));
+    TN_TRY(tn_arch_multipliers_hf(s->arch, config, file, s->by, err));
+    return tn_arch_ternary_hf(s->arch, config, file, &s->ternary, err);
+}
+
+/* The same of a head. */
+static tern_status read_head(tn_source *s, const json_t *config, const char *file, tern_error *err) {
+    s->arch = &tn_arch_eagle3;
+    return tn_arch_head_hf(config, file, &s->h, err);
+}
+
+static tern_status open_folder(tn_source *s, const char *path, bool head, tern_error *err) {
     char file[4096];
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
                TERN_E_INVALID, "%s: path too long", path);
@@ -358,37 +464,28 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
                "%s: a folder without config.json is no Hugging Face model; of a folder with GGUF files give "
                "the file",
                path);
-    TN_TRY(tn_json_read(file, 0, &config, err));
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    tern_status st = TERN_OK;
-    s->arch = type ? tn_arch_by_hf(type) : NULL;
-    if (!type) st = tn_fail(err, TERN_E_FORMAT, "%s: 'model_type' is missing", file);
-    else if (!s->arch) {
-        char list[320];
-        tn_arch_list(list, sizeof list);
-        st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file,
-                     type, list);
-    }
-    if (st == TERN_OK) s->arch = tn_arch_variant(s->arch, has_experts(config));
-    if (st == TERN_OK && !strcmp(s->arch->name, "gemma3") &&
-        json_is_true(json_object_get(config, "use_bidirectional_attention")))
-        s->arch = tn_arch_named("gemma-embedding");
-    if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
-    if (st == TERN_OK) st = tn_arch_multipliers_hf(s->arch, config, file, s->by, err);
-    if (st == TERN_OK) st = tn_arch_ternary_hf(s->arch, config, file, &s->ternary, err);
+    json_t *whole;
+    TN_TRY(tn_json_read(file, 0, &whole, err));
+    tern_status st = tn_wrapped_config(whole, file, &config, err);
+    json_decref(whole);
+    TN_TRY(st);
+    st = check_kind(path, tn_arch_is_head_hf(config), head, err);
+    if (st == TERN_OK) st = (head ? read_head : read_config)(s, config, file, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     if (st == TERN_OK) st = tn_arch_next(s->arch, file, s->h.n_next, has_next(s->st), &s->h, err);
     if (st == TERN_OK && !s->h.n_next && has_next(s->st))
         leave_next(s, "is not supported for architecture", s->arch->name);
     s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
-    if (st == TERN_OK) st = tn_folder_text(path, &s->file, &s->h, err);
+    if (st == TERN_OK && head) st = head_of_tensors(s, err);
+    if (st == TERN_OK && !head) st = tn_folder_text(path, &s->file, &s->h, err);
     /* configs leave the flag out where the family's default ties: then the weights tell */
-    if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") &&
+    if (st == TERN_OK && !head && !json_object_get(config, "tie_word_embeddings") &&
         !tn_file_tensor(&s->file, "lm_head.weight"))
         s->h.tied = true;
     json_decref(config);
     TN_TRY(st);
-    if (exists(path, "tokenizer.json") || exists(path, "tokenizer.model") || exists(path, "merges.txt"))
+    if (exists(path, "tokenizer.json") || exists(path, "tokenizer.model") || exists(path, "merges.txt") ||
+        exists(path, TN_RWKV_VOCAB))
         return tn_tokenizer_open_hf(s->ctx, path, &s->tokenizer, err);
     return TERN_OK;
 }
@@ -396,15 +493,9 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
 /* Which files a folder's names stand for now. They are opened one after the other; when this is the same
  * before and after, they belong together. */
 static uint64_t folder_identity(const char *folder) {
-    static const char *const names[] = {"",
-                                        "config.json",
-                                        "tokenizer.json",
-                                        "tokenizer.model",
-                                        "tokenizer_config.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "model.safetensors",
-                                        "model.safetensors.index.json"};
+    static const char *const names[] = {
+        "",           "config.json", "tokenizer.json", "tokenizer.model",   "tokenizer_config.json",
+        "vocab.json", "merges.txt",  TN_RWKV_VOCAB,    "model.safetensors", "model.safetensors.index.json"};
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[4096];
@@ -421,14 +512,14 @@ static uint64_t folder_identity(const char *folder) {
     return hash;
 }
 
-/* Zeros that stand for bytes that are gone are no weights. */
+/* Zeros that stand for bytes that are gone are no weights, and bytes of two files are no model. */
 static tern_status check_whole(const tn_source *s, tern_error *err) {
-    bool shrank = s->gguf ? tn_gguf_shrank(s->gguf) : s->st && tn_safetensors_shrank(s->st);
-    TN_FAIL_IF(shrank, err, TERN_E_IO, "%s: became shorter while it was read", s->path);
+    bool changed = s->gguf ? tn_gguf_changed(s->gguf) : s->st && tn_safetensors_changed(s->st);
+    TN_FAIL_IF(changed, err, TERN_E_IO, "%s: was written to while it was read", s->path);
     return TERN_OK;
 }
 
-tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
+static tern_status open_source(tn_ctx *ctx, const char *path, bool head, tn_source **out, tern_error *err) {
     *out = NULL;
     tn_source *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory to open %s", path);
@@ -437,7 +528,7 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
     struct stat sb;
     bool is_folder = !stat(path, &sb) && S_ISDIR(sb.st_mode);
     uint64_t before = is_folder ? folder_identity(path) : 0;
-    tern_status st = is_folder ? open_folder(s, path, err) : open_gguf(s, path, err);
+    tern_status st = is_folder ? open_folder(s, path, head, err) : open_gguf(s, path, head, err);
     if (is_folder && st == TERN_OK && folder_identity(path) != before)
         st = tn_fail(err, TERN_E_IO, "%s: its files were replaced while they were opened; try again", path);
     if (s->gguf || s->st) {
@@ -460,13 +551,17 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
         st = tn_fail(err, TERN_E_FORMAT, "%s: the tokenizer has %zu tokens, the embedding %d", path,
                      tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);
     }
-    if (st == TERN_OK) {
-        describe(s);
-        *out = s;
-    } else {
-        tn_source_close(&s);
-    }
+    if (st == TERN_OK) describe(s), *out = s;
+    else tn_source_close(&s);
     return st;
+}
+
+tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
+    return open_source(ctx, path, false, out, err);
+}
+
+tern_status tn_source_open_head(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
+    return open_source(ctx, path, true, out, err);
 }
 
 void tn_source_close(tn_source **ps) {

@@ -52,7 +52,7 @@ uint64_t tn_state_bytes(const tn_state *s) {
 uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type kv) {
     uint64_t n = 0;
     for (int32_t l = 0; l < h->n_layers; l++)
-        if (h->layer_kind[l] == TN_LAYER_CONVOLVES) n += tn_conv_floats(h->n_embd, h->conv_len);
+        if (tn_layer_keeps_rows(h, l)) n += tn_conv_floats(tn_kept_row(h), h->conv_len);
     return tn_kv_bytes_of(h, n_ctx, kv) + (n + tn_delta_floats(h)) * sizeof(float);
 }
 
@@ -91,20 +91,33 @@ static size_t snapshot_bytes(const struct tn_state_part *p) {
     return is_free(p) ? 0 : (p->ops->snapshot_bytes(p->self) + 15) / 16 * 16;
 }
 
+static size_t mark_bytes(const tn_state *s) {
+    size_t n = 0;
+    for (int32_t i = 0; i < s->n_parts; i++) n += snapshot_bytes(&s->parts[i]);
+    return n;
+}
+
 int32_t tn_state_unmarked(const tn_state *s) {
     if (tn_state_truncates(s)) return 0;
     return s->n_tok - (s->n_marks ? s->marks[s->n_marks - 1].n_tok : 0);
 }
 
-/* The mark without which the longest way back grows least. */
-static void drop_nearest(tn_state *s) {
+/* The place, before the last and not at `but`, without which the longest way back grows least; of two at least. */
+static int32_t nearest(const int32_t *at, int32_t n, int32_t but) {
     int32_t best = 0, least = INT32_MAX;
-    for (int32_t i = 0; i + 1 < s->n_marks; i++) {
-        int32_t gap = s->marks[i + 1].n_tok - (i ? s->marks[i - 1].n_tok : 0);
-        if (gap >= least) continue;
+    for (int32_t i = 0; i + 1 < n; i++) {
+        int32_t gap = at[i + 1] - (i ? at[i - 1] : 0);
+        if (gap >= least || at[i] == but) continue;
         least = gap;
         best = i;
     }
+    return best;
+}
+
+static void drop_nearest(tn_state *s) {
+    int32_t at[TN_STATE_MARKS];
+    for (int32_t i = 0; i < s->n_marks; i++) at[i] = s->marks[i].n_tok;
+    int32_t best = nearest(at, s->n_marks, 0);
     tn_free(s->ctx, s->marks[best].data);
     s->n_marks--;
     memmove(s->marks + best, s->marks + best + 1, (size_t)(s->n_marks - best) * sizeof *s->marks);
@@ -120,9 +133,8 @@ static int32_t most_marks(size_t snapshot_bytes) {
 
 tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
     if (tn_state_truncates(s) || (s->n_marks && s->marks[s->n_marks - 1].n_tok == s->n_tok)) return TERN_OK;
-    size_t n = 0;
-    for (int32_t i = 0; i < s->n_parts; i++) n += snapshot_bytes(&s->parts[i]);
-    char *data = tn_alloc(s->ctx, TN_MEM_KV, n, 1), *at = data;
+    size_t n = mark_bytes(s);
+    char *data = tn_calloc(s->ctx, TN_MEM_KV, n, 1), *at = data; /* not all is written, and files have it */
     TN_FAIL_IF(!data, err, TERN_E_MEMORY, "no memory for a snapshot of %zu bytes at position %d", n,
                s->n_tok);
     for (int32_t i = 0; i < s->n_parts; i++) {
@@ -130,7 +142,7 @@ tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
         if (!is_free(p)) p->ops->snapshot(p->self, at);
         at += snapshot_bytes(p);
     }
-    if (s->n_marks == most_marks(n)) drop_nearest(s);
+    while (s->n_marks >= most_marks(n)) drop_nearest(s);
     s->marks[s->n_marks++] = (tn_state_mark){.n_tok = s->n_tok, .data = data};
     return TERN_OK;
 }
@@ -203,8 +215,7 @@ static bool converts(const struct tn_state_part *to, const struct tn_state_part 
 /* All that can fail: what is to be copied, in memory of dst's. */
 static tern_status read_all(tn_state *dst, const tn_state *s, int32_t n_tok, bool all, int32_t n_marks,
                             memory parts[], void *marks[], tern_error *err) {
-    size_t size = 0;
-    for (int32_t i = 0; i < s->n_parts; i++) size += snapshot_bytes(&s->parts[i]);
+    const size_t size = mark_bytes(s);
     for (int32_t i = 0; i < n_marks; i++) {
         marks[i] = tn_alloc(dst->ctx, TN_MEM_KV, size, 1);
         TN_FAIL_IF(!marks[i], err, TERN_E_MEMORY, "no memory for a snapshot of %zu bytes", size);
@@ -253,13 +264,52 @@ tern_status tn_state_copy(tn_state *dst, const tn_state *s, int32_t n_tok, tern_
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 
-void tn_state_save(const tn_state *s, tn_state_io put, void *user) {
-    for (int32_t i = 0; i < s->n_parts; i++)
-        s->parts[i].ops->transfer(s->parts[i].self, s->n_tok, true, put, user);
+void tn_state_places_of(const tn_state *s, tn_state_places *out, uint64_t *n_bytes) {
+    memory rest = {0};
+    size_t each = mark_bytes(s);
+    bool has_end = false;
+    *out = (tn_state_places){.n = s->n_marks, .end = out->end};
+    for (int32_t i = 0; i < s->n_marks; i++) {
+        out->at[i] = s->marks[i].n_tok;
+        has_end = has_end || out->at[i] == out->end;
+    }
+    if (!has_end) out->end = 0;
+    for (int32_t i = 0; s->n_marks && i < s->n_parts; i++)
+        s->parts[i].ops->transfer(s->parts[i].self, s->n_tok, true, count, &rest);
+    while (out->n > 2 && (uint64_t)out->n * each > rest.n) {
+        int32_t which = nearest(out->at, out->n, out->end);
+        out->n--;
+        memmove(out->at + which, out->at + which + 1, (size_t)(out->n - which) * sizeof *out->at);
+    }
+    *n_bytes = (uint64_t)out->n * each;
 }
 
-tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv_type kv, tn_state_io get,
-                          void *user, tern_error *err) {
+void tn_state_save(const tn_state *s, const tn_state_places *places, tn_state_io put, void *user) {
+    for (int32_t i = 0; i < s->n_parts; i++)
+        s->parts[i].ops->transfer(s->parts[i].self, s->n_tok, true, put, user);
+    for (int32_t i = 0, k = 0; k < places->n; i++)
+        if (s->marks[i].n_tok == places->at[k]) put(user, s->marks[i].data, mark_bytes(s)), k++;
+}
+
+static tern_status load_marks(tn_state *s, const tn_state_places *places, tn_state_io get, void *user,
+                              tern_error *err) {
+    const size_t n = mark_bytes(s);
+    for (int32_t i = 0; i < places->n; i++) {
+        void *data = tn_alloc(s->ctx, TN_MEM_KV, n, 1);
+        TN_FAIL_IF(!data, err, TERN_E_MEMORY, "no memory for a snapshot of %zu bytes", n);
+        get(user, data, n);
+        while (s->n_marks >= most_marks(n)) drop_nearest(s); /* a file may have more */
+        s->marks[s->n_marks++] = (tn_state_mark){.n_tok = places->at[i], .data = data};
+        const char *at = data;
+        for (int32_t k = 0; k < s->n_parts; at += snapshot_bytes(&s->parts[k++]))
+            TN_FAIL_IF(s->parts[k].ops->snapshot_at && s->parts[k].ops->snapshot_at(at) != places->at[i], err,
+                       TERN_E_FORMAT, "the snapshot of position %d is another's", places->at[i]);
+    }
+    return TERN_OK;
+}
+
+tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv_type kv,
+                          const tn_state_places *places, tn_state_io get, void *user, tern_error *err) {
     (void)tn_state_truncate(s, 0);
     for (int32_t i = 0; i < s->n_parts; i++) {
         const struct tn_state_part *p = &s->parts[i];
@@ -272,5 +322,7 @@ tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv
         tn_kv_close(&saved);
     }
     s->n_tok = n_tok;
-    return TERN_OK;
+    tern_status st = load_marks(s, places, get, user, err);
+    if (st != TERN_OK) (void)tn_state_truncate(s, 0);
+    return st;
 }

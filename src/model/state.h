@@ -14,6 +14,8 @@
 #include "model/kv.h"
 #include "model/program.h"
 
+#include <string.h>
+
 /* Reads or writes n bytes of a state at data, in the order of the file. */
 typedef void (*tn_state_io)(void *user, void *data, size_t n_bytes);
 
@@ -35,10 +37,18 @@ typedef struct tn_state_ops {
     size_t (*snapshot_bytes)(const void *self);
     void (*snapshot)(const void *self, void *out);
     void (*restore)(void *self, const void *from); /* NULL: to before the first position */
+    int32_t (*snapshot_at)(const void *from); /* the position that a snapshot is of; NULL: it does not tell */
     /* All of the first n_tok positions through io, the same bytes for the same text. saving: io writes. */
     void (*transfer)(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user);
     void (*close)(void *self);
 } tn_state_ops;
+
+/* snapshot_at of snapshots that begin with it. */
+static inline int32_t tn_state_snapshot_at(const void *from) {
+    int32_t n_tok;
+    memcpy(&n_tok, from, sizeof n_tok);
+    return n_tok;
+}
 
 /* A place to go back to. It holds as long as the text has not been truncated in front of it. */
 typedef struct tn_state_mark {
@@ -100,10 +110,20 @@ int32_t tn_state_unmarked(const tn_state *s);
  * nearest. Does nothing where every position is one. */
 tern_status tn_state_snapshot(tn_state *s, tern_error *err);
 
-void tn_state_save(const tn_state *s, tn_state_io put, void *user);
+/* Places to go back to that are saved with a state. */
+typedef struct tn_state_places {
+    int32_t n, at[TN_STATE_MARKS]; /* positions, ascending, from 1 on */
+    int32_t end;                   /* the one whose logits are saved too; 0: none */
+} tn_state_places;
+
+/* Those worth their room in a file: two, or as many as take no more than the rest of the state does. The last is always
+ * among them, and so is out->end, which is set to 0 where it is none of them. *n_bytes: what they take. */
+void tn_state_places_of(const tn_state *s, tn_state_places *out, uint64_t *n_bytes);
+/* With the snapshots at these places, which are some of its marks. */
+void tn_state_save(const tn_state *s, const tn_state_places *places, tn_state_io put, void *user);
 /* Takes the place of what was there; kv: the form that was saved, which is converted where it is another.
- * io fills with zeros what it cannot read. Only memory can fail, and s is empty then. */
-tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv_type kv, tn_state_io get,
-                          void *user, tern_error *err);
+ * io fills with zeros what it cannot read. TERN_E_MEMORY, or TERN_E_FORMAT for a snapshot of another place; s is empty then. */
+tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv_type kv,
+                          const tn_state_places *places, tn_state_io get, void *user, tern_error *err);
 
 #endif

@@ -42,8 +42,8 @@ struct tn_streamed {
     atomic_int n_asking; /* who waits for mu, or holds it, and is asked for */
     pthread_t ahead;
     bool is_ahead;
+    _Atomic int status; /* the failure that stays. Written under mu */
     pthread_mutex_t mu; /* guards what follows */
-    tern_status status; /* the failure that stays */
     tern_error error;
     tn_streamed_stats stats;
 };
@@ -192,13 +192,14 @@ tern_status tn_streamed_open(tn_ctx *ctx, tn_pool *pool, tn_source **src, const 
     *out = NULL;
     const int32_t n_layers = tn_source_hparams(*src)->n_layers;
     tn_streamed *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory to open the model");
+    *s = (tn_streamed){.ctx = ctx, .pool = pool, .src = *src, .fd = -1, .open_ns = tn_now_ns()};
+    pthread_mutex_init(&s->mu, NULL);
     void **rooms = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_layers + 1, sizeof *rooms);
     tern_status st = TERN_OK;
     tn_model *m = NULL;
     bool fits = false;
-    TN_BAIL_IF(!s || !rooms, err, TERN_E_MEMORY, "no memory to open the model");
-    *s = (tn_streamed){.ctx = ctx, .pool = pool, .src = *src, .fd = -1, .open_ns = tn_now_ns()};
-    pthread_mutex_init(&s->mu, NULL);
+    TN_BAIL_IF(!rooms, err, TERN_E_MEMORY, "no memory to open the model");
     if ((st = plan(s, err)) != TERN_OK || (st = take_memory(s, rooms, err)) != TERN_OK) goto out;
     if ((st = tn_model_place(ctx, *src, tensor_memory, s, &fits, &m, err)) != TERN_OK || !fits) goto out;
     if ((st = tn_model_fill(m, pool, *src, -1, TN_W_OUT_NORM, tensor_memory, s, err)) != TERN_OK) goto out;
@@ -219,7 +220,7 @@ out:
     tn_model_close(&m);
     for (int32_t i = 0; rooms && i <= n_layers; i++) tn_free(ctx, rooms[i]);
     tn_free(ctx, rooms);
-    if (s) s->src = NULL; /* the caller's still */
+    s->src = NULL; /* the caller's still */
     tn_streamed_close(&s);
     return st;
 }
@@ -272,18 +273,23 @@ static void read_stats(tn_streamed *s) {
     s->stats.method = tn_aio_method(s->aio);
 }
 
+/* Bytes of two files would be no model: whatever was written, was written before this is asked. */
+static tern_status check_file(const tn_streamed *s, tern_error *err) {
+    const tn_file *f = tn_source_file(s->src);
+    TN_FAIL_IF(tn_file_was_written(f, s->fd) || tn_file_shrank(f), err, TERN_E_IO,
+               "%s: was written to while it was read", f->path);
+    return TERN_OK;
+}
+
 static tern_status take_unit(tn_streamed *s, tern_error *err) {
     const int32_t n_ready = n_ready_of(s);
     unit *u = &s->units[n_ready];
-    const tn_file *f = tn_source_file(s->src);
     TN_TRY(wait_for(s, u->reads, u->n_reads, err));
     if (!n_ready) {
         read_stats(s);
         s->stats.n_first_bytes = s->stats.n_read_bytes;
     }
-    /* Bytes of two files would be no model: whatever was written, was written before this was read. */
-    TN_FAIL_IF(tn_file_was_written(f, s->fd) || tn_file_shrank(f), err, TERN_E_IO,
-               "%s: was written to while it was read", f->path);
+    TN_TRY(check_file(s, err));
     const int64_t t0 = tn_now_ns();
     TN_TRY(tn_model_fill(s->m, s->pool, s->src, u->layer, u->role, tensor_memory, s, err));
     s->stats.turn_ns += tn_now_ns() - t0;
@@ -295,6 +301,8 @@ static tern_status take_unit(tn_streamed *s, tern_error *err) {
     return TERN_OK;
 }
 
+tern_status tn_streamed_status(const tn_streamed *s) { return (tern_status)atomic_load(&s->status); }
+
 /* tells: of progress, on the thread that asked for the work. */
 static tern_status need(tn_streamed *s, int32_t layer, bool tells, tern_error *err) {
     const int32_t n = layer < s->n_units ? layer + 1 : s->n_units;
@@ -303,8 +311,8 @@ static tern_status need(tn_streamed *s, int32_t layer, bool tells, tern_error *e
     pthread_mutex_lock(&s->mu);
     while (st == TERN_OK && n_ready_of(s) < n) {
         tern_error error = {0};
-        if (s->status == TERN_OK) s->status = take_unit(s, &s->error);
-        st = s->status;
+        st = tn_streamed_status(s);
+        if (st == TERN_OK) atomic_store(&s->status, (int)(st = take_unit(s, &s->error)));
         if (st == TERN_OK && tells && !tn_progress(s->ctx, "load", (double)n_ready_of(s) / s->n_units)) {
             st = tn_fail(&error, TERN_E_CANCELLED, "loading was cancelled");
             if (err) *err = error;
@@ -368,6 +376,7 @@ static tern_status widen_rows(tn_streamed *s, tn_streamed_rows *r, tern_error *e
     tern_status st = bytes && r->values
                          ? read_rows(s, r->ids, r->n, row_bytes, bytes, err)
                          : tn_fail(err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", (int)r->n);
+    if (st == TERN_OK) st = check_file(s, err);
     for (int32_t i = 0; i < r->n && st == TERN_OK; i++) {
         float *row = r->values + (size_t)i * k;
         tn_dequantise(t->dtype, bytes + (size_t)i * row_bytes, row, k);
@@ -392,7 +401,7 @@ tern_status tn_streamed_rows_read(tn_streamed *s, const int32_t *ids, int32_t n,
     for (int32_t i = 0; i < n && r.ids[i] < s->m->h.n_vocab; i++) /* beyond it: rows of a picture */
         if (!i || r.ids[i] != r.ids[i - 1]) r.ids[r.n++] = r.ids[i];
     pthread_mutex_lock(&s->mu); /* nobody ends the reading meanwhile */
-    tern_status st = s->status;
+    tern_status st = tn_streamed_status(s);
     if (st != TERN_OK && err) *err = s->error;
     if (st == TERN_OK && r.n && n_ready_of(s) < s->n_units) st = widen_rows(s, &r, err);
     pthread_mutex_unlock(&s->mu);

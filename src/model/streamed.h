@@ -10,6 +10,7 @@
 #define TN_MODEL_STREAMED_H
 
 #include "base/aio.h"
+#include "model/file_experts.h"
 #include "model/model.h"
 
 /* Why a model cannot be opened so; NULL: it can, as far as its header tells. */
@@ -39,6 +40,7 @@ typedef struct tn_streamed_stats {
 /* Stops reading. */
 void tn_streamed_close(tn_streamed **s);
 tern_status tn_streamed_need(tn_streamed *s, int32_t layer, tern_error *err);
+tern_status tn_streamed_status(const tn_streamed *s); /* the failure so far; waits for nothing */
 /* A thread of its own waits for everything, for where the first prompt comes later. */
 void tn_streamed_ahead(tn_streamed *s);
 /* Reads the embeddings of these tokens (ids beyond the vocabulary are none); out->values stays NULL where the embedding is there. */
@@ -53,6 +55,7 @@ static inline void tn_streamed_close(tn_streamed **s) { (void)s; }
 static inline tern_status tn_streamed_need(tn_streamed *s, int32_t layer, tern_error *err) {
     return (void)s, (void)layer, (void)err, TERN_OK;
 }
+static inline tern_status tn_streamed_status(const tn_streamed *s) { return (void)s, TERN_OK; }
 static inline tern_status tn_streamed_rows_read(tn_streamed *s, const int32_t *ids, int32_t n,
                                                 tn_streamed_rows *out, tern_error *err) {
     return (void)s, (void)ids, (void)n, (void)out, (void)err, TERN_OK;
@@ -67,7 +70,13 @@ static inline void tn_streamed_rows_close(tn_streamed_rows *r) { (void)r; }
  * Failures stay: TERN_E_IO, TERN_E_FORMAT for blocks that hold no numbers, TERN_E_MEMORY. TERN_E_CANCELLED does not.
  * Any thread may ask. */
 static inline tern_status tn_model_need(const tn_model *m, int32_t layer, tern_error *err) {
+    if (m->file_experts) return tn_file_experts_status(m->file_experts, err);
     return m->streamed ? tn_streamed_need(m->streamed, layer, err) : TERN_OK;
+}
+/* The failure that stays, so far. It waits for nothing. */
+static inline tern_status tn_model_failure(const tn_model *m) {
+    if (m->file_experts) return tn_file_experts_status(m->file_experts, NULL);
+    return m->streamed ? tn_streamed_status(m->streamed) : TERN_OK;
 }
 
 #endif

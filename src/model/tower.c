@@ -1,6 +1,7 @@
 /* Running a tower, tile by tile: each op over a tile's rows is spread over the pool. */
 #include "model/tower_impl.h"
 
+#include "base/cpu.h"
 #include "base/finite.h"
 #include "base/status.h"
 
@@ -13,7 +14,14 @@ typedef tn_tower_run run;
 
 const tn_tower_shape *tn_tower_shape_of(const tn_tower *t) { return &t->s; }
 uint64_t tn_tower_fingerprint(const tn_tower *t) { return t->fingerprint; }
+tn_tower_scheme tn_tower_scheme_of(const tn_tower *t) { return t->scheme; }
 uint64_t tn_tower_bytes(const tn_tower *t) { return t->bytes; }
+
+void tn_tower_tell(tn_tower *t, const char *stage, double from, double to) {
+    t->stage = stage;
+    t->from = from;
+    t->to = to;
+}
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
@@ -48,15 +56,16 @@ static tern_status plan(run *r, tern_error *err) {
     const size_t f = sizeof(float), rows = r->n * r->width * f, heads = (size_t)s->n_heads,
                  pixels = 3 * (size_t)s->patch * (size_t)s->patch,
                  keys = (r->n + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N,
-                 value_panels = (r->d_head + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N * r->n * heads * f,
+                 channels = (r->d_head + 1 + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N,
                  cells = r->n_panels * TN_KV_PANEL * r->width * f,
                  /* what the projector's first linear gives is in the one or the other */
         between = (size_t)tn_tower_rows(s, r->size) * (size_t)r->t->fc.n * f,
                  wide = larger(r->n * larger(larger(r->ff, r->width), pixels) * f, between);
-    r->in.ld = (larger(r->width, r->ff) + 63) / 64 * 64;
-    if (r->in.ld % 4096 == 0) r->in.ld += 64; /* rows a page apart share a set of the cache */
-    r->d_padded = (r->d_head + TN_TILE_K - 1) / TN_TILE_K * TN_TILE_K;
+    r->in.ld = tn_tower_s8_ld(larger(r->width, r->ff));
+    const size_t step = r->kern->cpu & TN_CPU_AMXINT8 ? 64 : TN_TILE_K; /* what that takes at once */
+    r->d_padded = (r->d_head + step - 1) / step * step;
     r->key_bytes = aligned(tn_tiles_s8_bytes(r->n, r->d_padded));
+    r->value_bytes = aligned(tn_tiles_s8_bytes(channels, r->n));
     r->scratch_stride = s8 ? aligned(tn_tower_s8_scratch(r) * f) / f
                            : aligned(tn_attn_f32_scratch(r->d_head, r->n_panels * TN_KV_PANEL) * f) / f;
     const slice slices[] = {
@@ -75,7 +84,7 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->v, s8 ? 0 : rows},
         {(void **)&r->wide, s8 ? larger(wide, 3 * rows) : wide},
         {(void **)&r->keys, s8 ? 0 : cells},
-        {(void **)&r->values, s8 ? value_panels : cells},
+        {(void **)&r->values, s8 ? 0 : cells},
         {(void **)&r->scratch, r->scratch_stride * f * (size_t)tn_pool_size(r->pool)},
         {(void **)&r->in.codes, s8 ? r->n * r->in.ld : 0},
         {(void **)&r->in.scale, s8 ? r->n * f : 0},
@@ -83,6 +92,9 @@ static tern_status plan(run *r, tern_error *err) {
         {(void **)&r->key_tiles, s8 ? heads * r->key_bytes : 0},
         {(void **)&r->key_sums, s8 ? heads * keys * sizeof *r->key_sums : 0},
         {(void **)&r->key_scale, s8 ? heads * keys * f : 0},
+        {(void **)&r->value_tiles, s8 ? heads * r->value_bytes : 0},
+        {(void **)&r->value_sums, s8 ? heads * (keys / TN_TILE_N + 1) * channels * sizeof *r->value_sums : 0},
+        {(void **)&r->value_scale, s8 ? heads * channels * f : 0},
     };
     TN_TRY(cut(r, slices, sizeof slices / sizeof *slices, err));
     if (!tn_tower_turns_heads(s->kind)) r->turns = NULL;
@@ -271,33 +283,35 @@ static tern_status run_tile(run *r, const atomic_bool *cancel, float *rows, tern
     if (t->class) memcpy(r->x + r->n_patches * r->width, t->class, r->width * sizeof *r->x);
     tn_tower_positions(r);
     for (int i = 0; i < t->s.n_layers; i++) {
+        const bool goes_on =
+            !t->stage || tn_progress(t->ctx, t->stage, t->from + (t->to - t->from) * i / t->s.n_layers);
         /* relaxed: no data follows */
-        TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
-                   "encoding a picture was cancelled");
+        TN_FAIL_IF(!goes_on || (cancel && atomic_load_explicit(cancel, memory_order_relaxed)), err,
+                   TERN_E_CANCELLED, "encoding a picture was cancelled");
         r->windowed = r->from && (i + 1) % t->s.full_every;
         r->layer = &t->layers[i];
         if (t->scheme == TN_TOWER_INT8) tn_tower_s8_layer(r, &t->layers[i]);
         else run_layer(r, &t->layers[i]);
         if (t->layers[i].deep) read_deep(r, t->layers[i].deep, rows + ++n_deep * (size_t)t->s.out);
     }
-    finish(r, rows);
+    if (t->s.queries) TN_TRY(tn_tower_resample(r, rows, err));
+    else finish(r, rows);
     const size_t n = (size_t)tn_tower_rows(&t->s, r->size) * (size_t)tn_tower_row_width(&t->s);
     TN_FAIL_IF(!tn_all_finite(rows, n), err, TERN_E_FORMAT,
                "the encoder of pictures computes values that are not finite");
     return TERN_OK;
 }
 
-enum { MAX_PATCHES = 1 << 18 };
+enum { MAX_PATCHES = TN_S8_MAX_K }; /* of values, which are inputs of a product in INT8 */
 
 static tern_status check_size(const tn_tower *t, tn_tower_size z, tern_error *err) {
     const tn_tower_shape *s = &t->s;
     const int32_t block = s->patch * s->shuffle;
-    TN_FAIL_IF(!tn_tower_any_size(s->kind) && (z.width != s->image || z.height != s->image), err,
-               TERN_E_INVALID, "a tile of %d x %d pixels; the encoder's have %d", z.width, z.height,
-               s->image);
-    TN_FAIL_IF(tn_tower_any_size(s->kind) &&
-                   (z.width < 1 || z.height < 1 || z.width % block || z.height % block),
-               err, TERN_E_INVALID, "a picture of %d x %d pixels; the encoder reads multiples of %d", z.width,
+    const bool any = tn_tower_any_size(s->kind), tile = z.width == s->image && z.height == s->image;
+    TN_FAIL_IF(!any && (z.width > s->image || z.height > s->image), err, TERN_E_INVALID,
+               "a tile of %d x %d pixels; the encoder's have %d", z.width, z.height, s->image);
+    TN_FAIL_IF((any || !tile) && (z.width < 1 || z.height < 1 || z.width % block || z.height % block), err,
+               TERN_E_INVALID, "a picture of %d x %d pixels; the encoder reads multiples of %d", z.width,
                z.height, block);
     TN_FAIL_IF((int64_t)(z.width / s->patch) * (z.height / s->patch) > MAX_PATCHES, err, TERN_E_LIMIT,
                "a picture of %d x %d pixels has more than %d patches", z.width, z.height, MAX_PATCHES);

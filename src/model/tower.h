@@ -1,6 +1,6 @@
 /* model/tower.h - the encoder of pictures beside a language model: tiles of pixels in, rows of the prompt out.
  *
- * It is read from the GGUF file ("mmproj") that holds it, and computes with the float kernels of the text model, so
+ * It is read from the GGUF file ("mmproj") or the Hugging Face folder that holds it, and computes with the float kernels of the text model, so
  * every instruction set gives the same bits and a tile's rows do not depend on the tiles beside it. The towers are
  * SigLIP's; families differ in where patches stand and in what becomes of them.
  *
@@ -33,6 +33,10 @@
  * limits of what they read and give. A row is the mean of neighbours times sqrt(width), less a bias and scaled in files
  * that say so, its RMS norm without weights, and a linear.
  *
+ * MiniCPM-V's reads views of any size. A patch takes the place of the table's line and column that it lies in, whatever
+ * their number. Learned queries, as many for every view, attend to the patches (keys have sines and cosines of their
+ * column and line added to them), in heads of 128; an LN and a linear make the rows of them.
+ *
  * A tower is immutable once open. */
 #ifndef TN_MODEL_TOWER_H
 #define TN_MODEL_TOWER_H
@@ -52,6 +56,7 @@ typedef enum tn_tower_kind {
     TN_TOWER_LFM2,
     TN_TOWER_INTERNVL,
     TN_TOWER_GEMMA4,
+    TN_TOWER_MINICPM,
     TN_N_TOWER_KINDS
 } tn_tower_kind;
 
@@ -78,6 +83,9 @@ typedef struct tn_tower_shape {
     /* What follows chooses the views and changes no row of a view; the fingerprint has none of it. */
     int32_t tile; /* side of the tiles that a large picture is cut into, in pixels; 0: `image` */
     int32_t min_tiles, max_tiles; /* of the grid that is the nearest to a picture's aspect; 0: another rule */
+    /* What the tensors tell, which the fingerprint has. */
+    int32_t queries; /* rows of every view, whatever its size; 0: as many as its blocks */
+    int32_t places;  /* side of the table of positions; 0: image / patch */
 } tn_tower_shape;
 
 /* Rows have places on three axes of rope, heads are rotated by them, and a picture is a film of two moments. */
@@ -90,7 +98,7 @@ static inline bool tn_tower_turns_heads(tn_tower_kind k) {
 }
 /* Views have any size in whole blocks of patches. */
 static inline bool tn_tower_any_size(tn_tower_kind k) {
-    return tn_tower_turns_heads(k) || k == TN_TOWER_LFM2;
+    return tn_tower_turns_heads(k) || k == TN_TOWER_LFM2 || k == TN_TOWER_MINICPM;
 }
 
 /* Pixels of a tile. */
@@ -107,7 +115,7 @@ static inline int32_t tn_tower_columns(const tn_tower_shape *s, tn_tower_size z)
     return z.width / s->patch / s->shuffle;
 }
 static inline int32_t tn_tower_rows(const tn_tower_shape *s, tn_tower_size z) {
-    return z.height / s->patch / s->shuffle * tn_tower_columns(s, z);
+    return s->queries ? s->queries : z.height / s->patch / s->shuffle * tn_tower_columns(s, z);
 }
 static inline int32_t tn_tower_row_width(const tn_tower_shape *s) { return s->out * (1 + s->n_deep); }
 static inline bool tn_tower_is_deep(const tn_tower_shape *s, int32_t layer) {
@@ -117,7 +125,7 @@ static inline bool tn_tower_is_deep(const tn_tower_shape *s, int32_t layer) {
 /* How layers compute: in floats, or in INT8 (model/tower_s8.h). */
 typedef enum tn_tower_scheme { TN_TOWER_FLOAT, TN_TOWER_INT8 } tn_tower_scheme;
 
-/* Opens a file. n_embd: the text model's width, which the rows must have; 0: any. What would change the result and is
+/* Opens a file, or a Hugging Face folder that holds an encoder with its language model. n_embd: the text model's width, which the rows must have; 0: any. What would change the result and is
  * not known (a key, a tensor, a projector) is refused by its name, before any weight is read. */
 tern_status tn_tower_open(tn_ctx *ctx, tn_pool *pool, const char *path, int32_t n_embd,
                           tn_tower_scheme scheme, tn_tower **out, tern_error *err);
@@ -125,14 +133,26 @@ tern_status tn_tower_open(tn_ctx *ctx, tn_pool *pool, const char *path, int32_t 
 tern_status tn_tower_open_memory(tn_ctx *ctx, tn_pool *pool, const void *data, uint64_t n_bytes,
                                  int32_t n_embd, tn_tower_scheme scheme, tn_tower **out, tern_error *err);
 void tn_tower_close(tn_tower **t);
+/* TERN_E_INVALID: rows of `out` values are not of a model that is n_embd wide (0: any is good). */
+tern_status tn_tower_fits(const char *path, int32_t out, int32_t n_embd, tern_error *err);
+
+/* Whether a folder's config.json is of a model with an encoder that is read; why tells where it is not, or may be NULL. */
+bool tn_tower_in_folder(const char *folder, tern_error *why);
+/* That encoder as the bytes of an mmproj file, to be freed with tn_free. */
+tern_status tn_tower_folder_bytes(tn_ctx *ctx, const char *folder, uint8_t **bytes, uint64_t *n_bytes,
+                                  tern_error *err);
 
 const tn_tower_shape *tn_tower_shape_of(const tn_tower *t);
 /* Of the shape, all weights and the scheme: rows of equal pixels and equal fingerprints are equal. */
 uint64_t tn_tower_fingerprint(const tn_tower *t);
+tn_tower_scheme tn_tower_scheme_of(const tn_tower *t);
 uint64_t tn_tower_bytes(const tn_tower *t); /* of its weights in memory */
 
-/* rows [tn_tower_rows][tn_tower_row_width] of a tile rgb [height][width][3]. cancel may be NULL; it is asked before
- * every layer. */
+/* Pictures that are encoded from now on tell their progress as that stage, from .. to of it; NULL (default): none. */
+void tn_tower_tell(tn_tower *t, const char *stage, double from, double to);
+
+/* rows [tn_tower_rows][tn_tower_row_width] of a tile rgb [height][width][3], or of a smaller piece in whole blocks, which
+ * has the places of the tile's upper left corner. cancel may be NULL; it is asked before every layer. */
 tern_status tn_tower_encode(const tn_tower *t, const tn_kernels *kern, tn_pool *pool, const uint8_t *rgb,
                             tn_tower_size size, const atomic_bool *cancel, float *rows, tern_error *err);
 

@@ -2,6 +2,8 @@
 #ifndef TN_MODEL_TOWER_IMPL_H
 #define TN_MODEL_TOWER_IMPL_H
 
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
 #include "model/model.h"
 #include "model/tower.h"
 #include "model/tower_s8.h"
@@ -16,6 +18,13 @@ typedef struct tn_tower_merger {
 typedef struct tn_tower_limits {
     float *of[4];
 } tn_tower_limits;
+
+/* MiniCPM-V: what makes rows of patches. */
+typedef struct tn_tower_resampler {
+    float *query;                           /* [queries][out] */
+    float *ln_q[2], *ln_kv[2], *ln_post[2]; /* weight, bias */
+    tn_linear kv, q, k, v, given, proj;     /* given: of what attention gives */
+} tn_tower_resampler;
 
 typedef enum tn_tower_part {
     TN_TOWER_Q,
@@ -54,10 +63,13 @@ struct tn_tower {
     float *standard[2]; /* [width] bias and scale of a pooled row; NULL: none */
     tn_tower_layer *layers;
     float *post_ln[2];
-    float *pool_norm;     /* [width] Gemma 3; else NULL */
-    float *fc_norm[2];    /* of what fc reads; NULL: none */
-    tn_linear fc, fc_out; /* fc_out.n == 0: fc is not the first of two */
+    float *pool_norm;             /* [width] Gemma 3; else NULL */
+    float *fc_norm[2];            /* of what fc reads; NULL: none */
+    tn_linear fc, fc_out;         /* fc_out.n == 0: fc is not the first of two */
+    tn_tower_resampler resampler; /* MiniCPM-V; else zeros */
     uint64_t fingerprint, bytes;
+    const char *stage; /* under which progress is told; NULL: none is */
+    double from, to;   /* in it, of a picture */
 };
 
 /* A tile on its way. */
@@ -78,9 +90,8 @@ typedef struct tn_tower_run {
     float *x, *h;     /* [n][width] */
     float *q, *k, *v; /* [n][width]; TN_TOWER_INT8: q is [n][3 * width], all three side by side, in wide */
     float *wide;      /* [n][widest] */
-    float *keys,
-        *values;    /* of all heads, as kv_cells.h has them in floats; TN_TOWER_INT8: values in panels */
-    float *scratch; /* of every thread */
+    float *keys, *values; /* of all heads, as kv_cells.h has them */
+    float *scratch;       /* of every thread */
     size_t scratch_stride;
     float *const *norm;          /* of the op at work */
     const float *gain;           /* the same; NULL: 1 */
@@ -95,7 +106,11 @@ typedef struct tn_tower_run {
     int8_t *key_tiles;          /* [n_heads], as gemm_s8.h has them: a key is an output */
     int32_t *key_sums;          /* [n_heads][n rounded up to 16] */
     float *key_scale;           /* the same; the queries' is in it */
-    size_t d_padded, key_bytes; /* d_head rounded up to 4; of a head's tiles */
+    size_t d_padded, key_bytes; /* d_head rounded up; of a head's tiles */
+    int8_t *value_tiles;        /* [n_heads], as gemm_s8.h has them: a channel is an output */
+    int32_t *value_sums;        /* [n_heads][n / 16 rounded up, and 1][d_head + 1 rounded up to 16] */
+    float *value_scale;         /* [n_heads][d_head + 1 rounded up to 16] */
+    size_t value_bytes;         /* of a head's tiles */
     const float *rows;          /* what is quantised, [n][row_width] */
     size_t row_width, row_padded;
     const tn_tower_s8 *s8; /* the product at work */
@@ -105,10 +120,37 @@ typedef struct tn_tower_run {
     void *base; /* of all memory */
 } tn_tower_run;
 
+/* What a tower is read from: an mmproj file, or a folder as the same file would have it. Borrowed. */
+typedef struct tn_tower_file {
+    const tn_gguf *g;         /* the keys; the tensors too, unless it is a folder */
+    const tn_safetensors *st; /* of a folder, else NULL */
+    const tn_tensor
+        *tensors; /* [n_tensors] of a folder, with the names and shapes that an mmproj file has; sorted */
+    size_t n_tensors;
+} tn_tower_file;
+
+static inline const tn_tensor *tn_tower_tensor_at(const tn_tower_file *f, size_t i) {
+    return f->st ? &f->tensors[i] : tn_gguf_tensor_at(f->g, i);
+}
+static inline size_t tn_tower_n_tensors(const tn_tower_file *f) {
+    return f->st ? f->n_tensors : tn_gguf_n_tensors(f->g);
+}
+const tn_tensor *tn_tower_tensor(const tn_tower_file *f, const char *name); /* NULL: absent */
+
+/* Opens a tower, as tn_tower_open does. */
+tern_status tn_tower_open_file(tn_ctx *ctx, tn_pool *pool, const tn_tower_file *f, int32_t n_embd,
+                               tn_tower_scheme scheme, tn_tower **out, tern_error *err);
+
+/* The encoder in a Hugging Face folder (tower_folder.c). */
+typedef struct tn_tower_folder tn_tower_folder;
+tern_status tn_tower_folder_open(tn_ctx *ctx, const char *path, tn_tower_folder **out, tern_error *err);
+void tn_tower_folder_close(tn_tower_folder **f);
+const tn_tower_file *tn_tower_folder_file(const tn_tower_folder *f);
+
 enum { TN_TOWER_ROWS = 32, TN_TOWER_ATTEND_ROWS = 64 }; /* of a part of an op */
 
 /* Reads the tensors of a tower whose shape is read. On failure tn_tower_close frees what is there. */
-tern_status tn_tower_read_tensors(tn_tower *t, const struct tn_gguf *g, tn_pool *pool, tern_error *err);
+tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *pool, tern_error *err);
 
 /* Part i_item of rows: *row0..*row1-1. */
 void tn_tower_span(const tn_tower_run *r, int i_item, int rows, size_t *row0, size_t *row1);
@@ -153,8 +195,14 @@ static inline void tn_tower_turn(const tn_tower_run *r, size_t i, float *x) {
 }
 /* What the tile's patches stand for where they stand: x += their positions. */
 void tn_tower_positions(tn_tower_run *r);
+/* rows = what queries make of the patches in h. */
+tern_status tn_tower_resample(tn_tower_run *r, float *rows, tern_error *err);
 /* The INT8 form's scratch of a thread, in floats, and its layer. */
 size_t tn_tower_s8_scratch(const tn_tower_run *r);
+static inline size_t tn_tower_s8_ld(size_t n) { /* rows a page apart share a set of the cache */
+    n = (n + 63) / 64 * 64;
+    return n % 4096 ? n : n + 64;
+}
 void tn_tower_s8_layer(tn_tower_run *r, const tn_tower_layer *l);
 
 #endif

@@ -1,8 +1,7 @@
 /* Reading a tower from an mmproj file: its keys, then its tensors. */
-#include "model/tower_impl.h"
+#include "model/tower_folder.h"
 
 #include "base/status.h"
-#include "formats/gguf.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,18 +19,8 @@ static const struct {
                                 [TN_TOWER_QWEN3VL] = {"qwen3vl_merger", 2, 65536, 16777216},
                                 [TN_TOWER_LFM2] = {"lfm2", 0, 0, 0},
                                 [TN_TOWER_INTERNVL] = {"internvl", 0, 0, 0},
-                                [TN_TOWER_GEMMA4] = {"gemma4v", 3, 0, 0}};
-
-enum {
-    TILED = 1 << TN_TOWER_IDEFICS3 | 1 << TN_TOWER_GEMMA3,
-    WINDOWS = 1 << TN_TOWER_QWEN25VL,
-    DEEP = 1 << TN_TOWER_QWEN3VL,
-    LFM2 = 1 << TN_TOWER_LFM2,
-    INTERNVL = 1 << TN_TOWER_INTERNVL,
-    GEMMA4 = 1 << TN_TOWER_GEMMA4,
-    QWEN = WINDOWS | DEEP,
-    ALL = TILED | QWEN | LFM2 | INTERNVL | GEMMA4
-};
+                                [TN_TOWER_GEMMA4] = {"gemma4v", 3, 0, 0},
+                                [TN_TOWER_MINICPM] = {"resampler", 1, 0, 0}};
 
 static bool find_family(const char *name, size_t n, tn_tower_kind *out) {
     for (int i = 0; i < TN_N_TOWER_KINDS; i++) {
@@ -59,7 +48,7 @@ static const int_key int_keys[] = {
     {"clip.vision.attention.head_count", SHAPE(n_heads), 1, 256, ALL},
     {"clip.vision.embedding_length", SHAPE(width), 4, 16384, ALL},
     {"clip.vision.feed_forward_length", SHAPE(ff), 1, 65536, ALL},
-    {"clip.vision.projection_dim", SHAPE(out), 1, 65536, ALL},
+    {"clip.vision.projection_dim", SHAPE(out), 1, 65536, ALL & ~MINICPM},
     {"clip.vision.projector.scale_factor", SHAPE(shuffle), 1, 64, TILED | LFM2 | INTERNVL | GEMMA4},
     {"clip.vision.spatial_merge_size", SHAPE(shuffle), 1, 64, QWEN},
 };
@@ -82,6 +71,10 @@ static const struct {
     {"clip.vision.image_max_pixels", QWEN},
     {"clip.projector_type", ALL},
     {"clip.vision.projector_type", ALL},
+    {"clip.vision.projection_dim", MINICPM}, /* 0; the tensors tell */
+    {"clip.minicpmv_version", MINICPM},
+    {"clip.minicpmv_query_num", MINICPM},
+    {"clip.has_minicpmv_projector", MINICPM},
     {"clip.use_gelu", ALL},
     {"clip.use_silu", ALL},
     {"clip.has_vision_encoder", ALL},
@@ -154,11 +147,12 @@ static tern_status check_kind(const tn_gguf *g, tn_tower_kind *kind, tern_error 
     if (!tn_gguf_str(g, "clip.vision.projector_type", &type, &n))
         (void)tn_gguf_str(g, "clip.projector_type", &type, &n);
     TN_FAIL_IF(!type, err, TERN_E_FORMAT, "%s names no projector (clip.projector_type)", path);
-    TN_FAIL_IF(!find_family(type, n, kind), err, TERN_E_UNSUPPORTED,
-               "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\"), Gemma 3 "
-               "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\"), Qwen3-VL (\"qwen3vl_merger\"), LFM2-VL "
-               "(\"lfm2\"), InternVL (\"internvl\") and Gemma 4 (\"gemma4v\") are read",
-               path, n > 40 ? 40 : (int)n, type);
+    TN_FAIL_IF(
+        !find_family(type, n, kind), err, TERN_E_UNSUPPORTED,
+        "%s: the projector \"%.*s\" is not known: Idefics3 and SmolVLM (\"idefics3\"), Gemma 3 "
+        "(\"gemma3\"), Qwen2.5-VL (\"qwen2.5vl_merger\"), Qwen3-VL (\"qwen3vl_merger\"), LFM2-VL "
+        "(\"lfm2\"), InternVL (\"internvl\"), Gemma 4 (\"gemma4v\") and MiniCPM-V (\"resampler\") are read",
+        path, n > 40 ? 40 : (int)n, type);
     TN_FAIL_IF(flag(g, "clip.has_audio_encoder") && *kind != TN_TOWER_GEMMA4, err, TERN_E_UNSUPPORTED,
                "%s has an encoder of sound, which is not read yet", path);
     /* Gemma 4's converter writes none of them. */
@@ -187,11 +181,15 @@ static tern_status read_colours(const tn_gguf *g, const char *key, float *out, t
     return TERN_OK;
 }
 
+tern_status tn_tower_fits(const char *path, int32_t out, int32_t n_embd, tern_error *err) {
+    TN_FAIL_IF(n_embd && out != n_embd, err, TERN_E_INVALID,
+               "%s is of another model: its rows have %d values and the model's have %d", path, out, n_embd);
+    return TERN_OK;
+}
+
 static tern_status check_shape(const tn_gguf *g, const tn_tower_shape *s, int32_t n_embd, tern_error *err) {
     const char *path = tn_gguf_path(g);
-    TN_FAIL_IF(n_embd && s->out != n_embd, err, TERN_E_INVALID,
-               "%s is of another model: its rows have %d values and the model's have %d", path, s->out,
-               n_embd);
+    TN_TRY(tn_tower_fits(path, s->out, n_embd, err));
     const bool whole = tn_tower_any_size(s->kind) || tn_tower_side(s) % s->shuffle == 0;
     TN_FAIL_IF(s->patch > s->image || !whole, err, TERN_E_FORMAT,
                "%s: tiles of %d pixels, patches of %d and a shuffle of %d do not go together", path, s->image,
@@ -289,6 +287,45 @@ static tern_status read_windows(const tn_gguf *g, tn_tower_shape *s, tern_error 
     return TERN_OK;
 }
 
+/* The square table's side; 0: it is none. */
+static int32_t side_of(const tn_tensor *table) {
+    int32_t side = 1;
+    if (!table || table->n_dims != 2) return 0;
+    while (side < 256 && (uint64_t)side * (uint64_t)side < table->dims[0]) side++;
+    return (uint64_t)side * (uint64_t)side == table->dims[0] ? side : 0;
+}
+
+/* MiniCPM-V's file leaves to the tensors how wide rows are, how many, and how many places there are. */
+static tern_status read_resampler(const tn_gguf *g, tn_tower_shape *s, tern_error *err) {
+    enum {
+        D_HEAD = 128,
+        MOST_QUERIES = 4096,
+        OLDEST = 3
+    }; /* versions before 2.6 (3) have other marks and towers */
+    const char *path = tn_gguf_path(g);
+    const tn_tensor *query = tn_gguf_tensor(g, "resampler.query");
+    int64_t version = 0, n_queries = 0;
+    if (s->kind != TN_TOWER_MINICPM) return TERN_OK;
+    TN_TRY(read_int(g, "clip.minicpmv_version", &version, err));
+    TN_TRY(read_int(g, "clip.minicpmv_query_num", &n_queries, err));
+    TN_FAIL_IF(version < OLDEST, err, TERN_E_UNSUPPORTED,
+               "%s: clip.minicpmv_version is %" PRId64 "; MiniCPM-V 2.6 (3) and later are read", path,
+               version);
+    TN_FAIL_IF(!query || query->n_dims != 2 || query->dims[0] > MOST_QUERIES || query->dims[1] > 1 << 16 ||
+                   query->dims[1] % D_HEAD,
+               err, TERN_E_FORMAT, "%s: resampler.query is missing, or no rows of a multiple of %d values",
+               path, D_HEAD);
+    TN_FAIL_IF(n_queries && (uint64_t)n_queries != query->dims[0], err, TERN_E_FORMAT,
+               "%s: clip.minicpmv_query_num is %" PRId64 ", and there are %" PRIu64 " queries", path,
+               n_queries, query->dims[0]);
+    s->queries = (int32_t)query->dims[0];
+    s->out = (int32_t)query->dims[1];
+    s->places = side_of(tn_gguf_tensor(g, "v.position_embd.weight"));
+    TN_FAIL_IF(!s->places, err, TERN_E_FORMAT,
+               "%s: v.position_embd.weight is missing, or no square of up to 256 x 256 places", path);
+    return TERN_OK;
+}
+
 static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *s, tern_error *err) {
     const char *path = tn_gguf_path(g);
     TN_TRY(check_kind(g, &s->kind, err));
@@ -303,6 +340,7 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
                    "%s: %s is %" PRId64 "; want %" PRId64 " to %" PRId64, path, k->name, v, k->low, k->high);
         *(int32_t *)((char *)s + k->at) = (int32_t)v;
     }
+    if (s->kind == TN_TOWER_MINICPM) s->shuffle = families[s->kind].shuffle;
     double eps;
     TN_FAIL_IF(!tn_gguf_f64(g, "clip.vision.attention.layer_norm_epsilon", &eps) || !(eps > 0) || eps > 1,
                err, TERN_E_FORMAT,
@@ -320,7 +358,42 @@ static tern_status read_shape(const tn_gguf *g, int32_t n_embd, tn_tower_shape *
     TN_TRY(read_tiles(g, s, err));
     TN_TRY(read_deep(g, s, err));
     TN_TRY(read_windows(g, s, err));
+    TN_TRY(read_resampler(g, s, err));
     return check_shape(g, s, n_embd, err);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------ */
+
+void tn_tower_put_keys(tn_gguf_writer *w, const tn_tower_shape *s) {
+    const bool windows = s->kind == TN_TOWER_QWEN25VL;
+    bool deep[TN_TOWER_LAYERS];
+    tn_gguf_put_str(w, "general.architecture", "clip");
+    tn_gguf_put_str(w, "general.type", "mmproj");
+    tn_gguf_put_bool(w, "clip.has_vision_encoder", true);
+    tn_gguf_put_str(w, "clip.vision.projector_type", families[s->kind].projector);
+    tn_gguf_put_bool(w, windows ? "clip.use_silu" : "clip.use_gelu", true);
+    for (size_t i = 0; i < sizeof int_keys / sizeof *int_keys; i++)
+        if (int_keys[i].of >> s->kind & 1)
+            tn_gguf_put_u32(w, int_keys[i].name,
+                            (uint32_t) * (const int32_t *)((const char *)s + int_keys[i].at));
+    tn_gguf_put_f32(w, "clip.vision.attention.layer_norm_epsilon", s->eps);
+    tn_gguf_put_arr_f32(w, "clip.vision.image_mean", s->mean, 3);
+    tn_gguf_put_arr_f32(w, "clip.vision.image_std", s->std, 3);
+    if (s->kind == TN_TOWER_IDEFICS3)
+        tn_gguf_put_u32(w, "clip.vision.preproc_image_size", (uint32_t)s->longest);
+    for (int32_t i = 0; i < s->n_layers; i++) deep[i] = tn_tower_is_deep(s, i);
+    if (s->kind == TN_TOWER_QWEN3VL)
+        tn_gguf_put_arr_bool(w, "clip.vision.is_deepstack_layers", deep, (size_t)s->n_layers);
+    if (windows) tn_gguf_put_u32(w, "clip.vision.n_wa_pattern", (uint32_t)s->full_every);
+    if (windows) tn_gguf_put_u32(w, "clip.vision.window_size", (uint32_t)s->window);
+    if (s->kind == TN_TOWER_INTERNVL) {
+        tn_gguf_put_u32(w, "clip.vision.preproc_min_tiles", (uint32_t)s->min_tiles);
+        tn_gguf_put_u32(w, "clip.vision.preproc_max_tiles", (uint32_t)s->max_tiles);
+    }
+    if (tn_tower_has_axes(s->kind)) {
+        tn_gguf_put_u32(w, "clip.vision.image_min_pixels", (uint32_t)s->min_pixels);
+        tn_gguf_put_u32(w, "clip.vision.image_max_pixels", (uint32_t)s->max_pixels);
+    }
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
@@ -337,38 +410,19 @@ static tern_status make_layers(tn_tower *t, tern_error *err) {
     return ok ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for an encoder of %d layers", n);
 }
 
-static tern_status open_gguf(tn_ctx *ctx, tn_pool *pool, const tn_gguf *g, int32_t n_embd,
-                             tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
+tern_status tn_tower_open_file(tn_ctx *ctx, tn_pool *pool, const tn_tower_file *f, int32_t n_embd,
+                               tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
+    *out = NULL;
     tn_tower_shape shape;
     memset(&shape, 0, sizeof shape);
-    TN_TRY(read_shape(g, n_embd, &shape, err));
+    TN_TRY(read_shape(f->g, n_embd, &shape, err));
     tn_tower *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for an encoder of pictures");
     *t = (tn_tower){.ctx = ctx, .s = shape, .scheme = scheme};
     tern_status st = make_layers(t, err);
-    if (st == TERN_OK) st = tn_tower_read_tensors(t, g, pool, err);
+    if (st == TERN_OK) st = tn_tower_read_tensors(t, f, pool, err);
     if (st == TERN_OK) *out = t;
     else tn_tower_close(&t);
-    return st;
-}
-
-tern_status tn_tower_open(tn_ctx *ctx, tn_pool *pool, const char *path, int32_t n_embd,
-                          tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
-    tn_gguf *g;
-    *out = NULL;
-    TN_TRY(tn_gguf_open(ctx, path, &g, err));
-    tern_status st = open_gguf(ctx, pool, g, n_embd, scheme, out, err);
-    tn_gguf_close(&g);
-    return st;
-}
-
-tern_status tn_tower_open_memory(tn_ctx *ctx, tn_pool *pool, const void *data, uint64_t n_bytes,
-                                 int32_t n_embd, tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
-    tn_gguf *g;
-    *out = NULL;
-    TN_TRY(tn_gguf_open_memory(ctx, data, n_bytes, "memory", &g, err));
-    tern_status st = open_gguf(ctx, pool, g, n_embd, scheme, out, err);
-    tn_gguf_close(&g);
     return st;
 }
 
@@ -417,6 +471,13 @@ void tn_tower_close(tn_tower **pt) {
     free_pair(ctx, t->moment);
     free_linear(ctx, &t->fc);
     free_linear(ctx, &t->fc_out);
+    tn_tower_resampler *m = &t->resampler;
+    tn_linear *linears[] = {&m->kv, &m->q, &m->k, &m->v, &m->given, &m->proj};
+    for (size_t j = 0; j < sizeof linears / sizeof *linears; j++) free_linear(ctx, linears[j]);
+    free_pair(ctx, m->ln_q);
+    free_pair(ctx, m->ln_kv);
+    free_pair(ctx, m->ln_post);
+    tn_free(ctx, m->query);
     tn_free(ctx, t->class);
     tn_free(ctx, t->position);
     tn_free(ctx, t->pool_norm);

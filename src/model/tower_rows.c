@@ -122,9 +122,10 @@ static void resize(const tn_tower_run *r, size_t i) {
                              (float)(tap(&y, ty) / y.sum * (tap(&x, tx) / x.sum)), r->width);
 }
 
-/* Of a table that has the class first. */
+/* Of a table of a whole tile's patches, which may have the class first. */
 static size_t place(const tn_tower_run *r, size_t i) {
-    return r->t->class ? i < r->n_patches ? i + 1 : 0 : i;
+    const size_t at = i / r->columns * (size_t)tn_tower_side(&r->t->s) + i % r->columns;
+    return r->t->class ? i < r->n_patches ? at + 1 : 0 : at;
 }
 
 /* Of two tables, of columns and of lines. */
@@ -133,6 +134,12 @@ static void add_places(const tn_tower_run *r, size_t i) {
     float *x = r->x + i * r->width;
     r->kern->add_f32(x, r->t->position + column * r->width, 1, r->width);
     r->kern->add_f32(x, r->t->position + line * r->width, 1, r->width);
+}
+
+/* Of a table that has so many places of a side, whatever the patches: the one that a patch lies in. */
+static size_t bucket(const tn_tower_run *r, size_t i) {
+    const size_t side = (size_t)r->t->s.places, lines = r->n_patches / r->columns;
+    return i / r->columns * side / lines * side + i % r->columns * side / r->columns;
 }
 
 static void position_item(void *arg, int i_item, int i_thread) {
@@ -144,7 +151,10 @@ static void position_item(void *arg, int i_item, int i_thread) {
         if (r->t->s.kind == TN_TOWER_QWEN3VL) interpolate(r, i);
         else if (r->t->s.kind == TN_TOWER_LFM2) resize(r, i);
         else if (r->t->s.kind == TN_TOWER_GEMMA4) add_places(r, i);
-        else r->kern->add_f32(r->x + i * r->width, r->t->position + place(r, i) * r->width, 1, r->width);
+        else {
+            const size_t at = r->t->s.places ? bucket(r, i) : place(r, i);
+            r->kern->add_f32(r->x + i * r->width, r->t->position + at * r->width, 1, r->width);
+        }
     }
 }
 

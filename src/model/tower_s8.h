@@ -4,8 +4,9 @@
  * The inputs of every product, and queries and keys, are rotated in blocks of 64 before they are quantised
  * (kernels/hadamard.h), so that channels that stand out share their size with 63 others; weights are rotated alike
  * when the file is opened. A row has its own scale because a few patches of such towers are a hundred times larger
- * than the rest. Scores of attention are INT8 products too: a scale for each head's queries, and one for each key.
- * Softmax, values, norms, the patches' own linear and the projector stay in floats. */
+ * than the rest. Attention is INT8 products too: a scale for each head's queries, one for each key and one for each
+ * channel of values; a share has 254 steps below the row's largest, and the steps of a row are summed as they are.
+ * Softmax, norms, the patches' own linear and the projector stay in floats. */
 #ifndef TN_MODEL_TOWER_S8_H
 #define TN_MODEL_TOWER_S8_H
 

@@ -7,12 +7,15 @@
 typedef tn_tower_run run;
 
 /* A thread's scratch is the largest of: a row to rotate; a part of a product; rows of scores and what they give. */
-static size_t values_width(const run *r) { return (r->d_head + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N; }
+static size_t values_width(const run *r) { return (r->d_head + 1 + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N; }
 static size_t scores_width(const run *r) { return (r->n + TN_TILE_N - 1) / TN_TILE_N * TN_TILE_N; }
+static size_t shares_width(const run *r) { return tn_tower_s8_ld(r->n); }
 
 size_t tn_tower_s8_scratch(const run *r) {
     size_t of[] = {r->in.ld, (size_t)TN_TOWER_S8_ROWS * TN_TOWER_S8_COLS,
-                   TN_TOWER_ATTEND_ROWS * (scores_width(r) + values_width(r)),
+                   TN_TOWER_ATTEND_ROWS *
+                           (scores_width(r) + shares_width(r) / sizeof(float) + values_width(r)) +
+                       3 * values_width(r),
                    r->n * (r->d_padded / sizeof(float) + 1) + 2 * r->d_padded};
     size_t most = 0;
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) most = of[i] > most ? of[i] : most;
@@ -129,17 +132,39 @@ static void put_keys(const run *r, int head, float query_scale, float *scratch) 
                      0, r->n, padded);
 }
 
-/* Values of a head as panels of gemm_f32.h: a position is an input, so a row's weights make its outputs. */
-static void put_values(const run *r, int head) {
-    const size_t d = r->d_head, ld = 3 * r->width;
-    float *v = r->q + 2 * r->width + (size_t)head * d;
-    for (size_t i = 0; i < r->n; i++) ready(r, TN_TOWER_V, v + i * ld);
-    float *panels = r->values + (size_t)head * values_width(r) * r->n;
-    for (size_t c = 0; c < d; c += TN_PANEL_N) {
-        const size_t cols = d - c < TN_PANEL_N ? d - c : TN_PANEL_N;
-        for (size_t i = 0; i < r->n; i++, panels += TN_PANEL_N) {
-            memcpy(panels, v + i * ld + c, cols * sizeof *panels);
-            memset(panels + cols, 0, (TN_PANEL_N - cols) * sizeof *panels);
+/* Values of a head become tiles, whose inputs are positions: a scale for each channel. The output after them has a one
+ * for each position, so that a product gives the sum of the shares too. Sums of codes are kept after every 16 positions. */
+static void put_values(const run *r, int head, float *scratch) {
+    const size_t d = r->d_head, ld = 3 * r->width, width = values_width(r), k4 = (r->n + 3) / 4;
+    float *v = r->q + 2 * r->width + (size_t)head * d, *scale = r->value_scale + (size_t)head * width,
+          *inv = scratch, *row = scratch + width;
+    int32_t *sums = r->value_sums + (size_t)head * (scores_width(r) / TN_TILE_N + 1) * width;
+    uint8_t *raised = (uint8_t *)(row + width);
+    uint32_t *tiles = (uint32_t *)(r->value_tiles + (size_t)head * r->value_bytes);
+    memset(scale, 0, width * sizeof *scale);
+    memset(row, 0, width * sizeof *row);
+    memset(sums, 0, width * sizeof *sums);
+    for (size_t i = 0; i < r->n; i++) {
+        const float *of = v + i * ld;
+        ready(r, TN_TOWER_V, v + i * ld);
+        for (size_t j = 0; j < d; j++) scale[j] = fabsf(of[j]) > scale[j] ? fabsf(of[j]) : scale[j];
+    }
+    for (size_t j = 0; j < width; j++) inv[j] = scale[j] > 0 ? 127 / scale[j] : 0, scale[j] /= 127;
+    scale[d] = row[d] = 1;
+    for (size_t i = 0; i < r->n; i += TN_TILE_K) {
+        for (size_t k = 0; k < TN_TILE_K; k++) { /* after the last there are zeros, and no ones */
+            for (size_t j = 0; j < d && i + k < r->n; j++) row[j] = v[(i + k) * ld + j] * inv[j];
+            if (i + k >= r->n) memset(row, 0, width * sizeof *row);
+            r->kern->quantise_s8(row, 1, raised + k * width, width);
+        }
+        if (i % TN_TILE_N == 0) memcpy(sums + width, sums, width * sizeof *sums), sums += width;
+        for (size_t j = 0; j < width; j++) {
+            const uint8_t *of = raised + j;
+            const uint32_t four = (uint32_t)of[0] | (uint32_t)of[width] << 8 | (uint32_t)of[2 * width] << 16 |
+                                  (uint32_t)of[3 * width] << 24;
+            tiles[j / TN_TILE_N * k4 * TN_TILE_N + i / TN_TILE_K * TN_TILE_N + j % TN_TILE_N] =
+                four ^ 0x80808080u; /* value + 128 as value */
+            sums[j] += of[0] + of[width] + of[2 * width] + of[3 * width] - 4 * 128;
         }
     }
 }
@@ -148,28 +173,48 @@ static void keep_item(void *arg, int i_item, int i_thread) {
     const run *r = arg;
     float *scratch = scratch_of(r, i_thread);
     put_keys(r, i_item, put_queries(r, i_item, scratch), scratch);
-    put_values(r, i_item);
+    put_values(r, i_item, scratch);
 }
 
 static size_t least_of(size_t a, size_t b) { return a < b ? a : b; }
 
-/* given [n_rows] = scores x the head's values, of keys key0 .. key1 - 1: all of them at once, or panel by panel. */
-static void give_values(const run *r, size_t head, const float *scores, size_t n_rows, size_t key0,
+/* given [n_rows][values_width] = shares x the head's values, of keys key0 .. key1 - 1: all outputs at once, or tile by
+ * tile. A share's code is 127 less than the product takes it for: hence the bias. */
+static void give_values(const run *r, size_t head, const uint8_t *shares, size_t n_rows, size_t key0,
                         size_t key1, float *given) {
-    const size_t d = r->d_head, n = key1 - key0, ld = scores_width(r), ldo = values_width(r);
-    const float *panels = r->values + head * ldo * r->n;
-    const size_t each = n < r->n ? TN_PANEL_N : d; /* outputs of a call */
-    for (size_t c = 0; c < d; c += each)
-        r->kern->gemm_f32[TN_PANEL_F32](scores + key0, ld, panels + c * r->n + key0 * TN_PANEL_N, NULL,
-                                        given + c, ldo, n_rows, 0, d - c < each ? d - c : each, n);
+    const size_t width = values_width(r), k4 = (r->n + 3) / 4, last = (key1 + TN_TILE_N - 1) / TN_TILE_N;
+    const int32_t *sums = r->value_sums + head * (scores_width(r) / TN_TILE_N + 1) * width;
+    const float *scale = r->value_scale + head * width;
+    float *bias = given + TN_TOWER_ATTEND_ROWS * width;
+    int32_t *of_keys = (int32_t *)(bias + width);
+    for (size_t j = 0; j < width; j++) {
+        of_keys[j] = sums[last * width + j] - sums[key0 / TN_TILE_N * width + j];
+        bias[j] = scale[j] * (float)(TN_SHARES / 2 * of_keys[j]);
+    }
+    const size_t each = key1 - key0 < r->n ? TN_TILE_N : width;
+    for (size_t c = 0; c < width; c += each)
+        r->kern->gemm_s8(&(tn_gemm_s8_args){.a = shares + key0,
+                                            .lda = shares_width(r),
+                                            .tiles = r->value_tiles + head * r->value_bytes +
+                                                     (c / TN_TILE_N * k4 + key0 / 4) * 64,
+                                            .col_sum = of_keys + c,
+                                            .m = n_rows,
+                                            .n = each,
+                                            .k = key1 - key0,
+                                            .n1 = each,
+                                            .out_f32 = given + c,
+                                            .ldo = width,
+                                            .scale = scale + c,
+                                            .bias = bias + c});
 }
 
-/* A head's next rows: scores in INT8, softmax and values in floats; of the keys that any of them sees. */
+/* A head's next rows: scores in INT8, softmax in floats, values in INT8; of the keys that any of them sees. */
 static void attend_item(void *arg, int i_item, int i_thread) {
     const run *r = arg;
     const int n_heads = r->t->s.n_heads;
     const size_t head = (size_t)(i_item % n_heads), d = r->d_head, ld = scores_width(r);
     float *scores = scratch_of(r, i_thread), *given = scores + TN_TOWER_ATTEND_ROWS * ld;
+    uint8_t *shares = (uint8_t *)(given + (TN_TOWER_ATTEND_ROWS + 3) * values_width(r));
     size_t row0, row1;
     tn_tower_span(r, i_item / n_heads, TN_TOWER_ATTEND_ROWS, &row0, &row1);
     int32_t first, end;
@@ -189,18 +234,18 @@ static void attend_item(void *arg, int i_item, int i_thread) {
                                         .out_f32 = scores,
                                         .ldo = ld,
                                         .scale = r->key_scale + head * ld});
-    float sum[TN_TOWER_ATTEND_ROWS];
     for (size_t i = 0; i < row1 - row0; i++) {
-        float *of = scores + i * ld;
+        uint8_t *of = shares + i * shares_width(r);
         tn_tower_seen(r, row0 + i, &first, &end);
-        memset(of + key0, 0, ((size_t)first - key0) * sizeof *of); /* keys beyond a window have no share */
-        memset(of + end, 0, (key1 - (size_t)end) * sizeof *of);
-        sum[i] = r->kern->softmax_f32(of + first, (size_t)(end - first));
+        memset(of + key0, 1, (size_t)first - key0); /* keys beyond a window have no share */
+        memset(of + end, 1, key1 - (size_t)end);
+        r->kern->shares_u8(scores + i * ld + first, of + first, (size_t)(end - first));
     }
-    give_values(r, head, scores, row1 - row0, key0, key1, given);
+    give_values(r, head, shares, row1 - row0, key0, key1, given);
     for (size_t i = 0; i < row1 - row0; i++) {
         float *to = r->h + (row0 + i) * r->width + head * d;
-        for (size_t j = 0; j < d; j++) to[j] = given[i * values_width(r) + j] / sum[i];
+        const float *of = given + i * values_width(r);
+        for (size_t j = 0; j < d; j++) to[j] = of[j] / of[d];
     }
 }
 

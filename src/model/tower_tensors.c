@@ -1,14 +1,15 @@
-/* Reading a tower's tensors from an mmproj file, whose keys are read (tower_read.c). */
+/* Reading a tower's tensors from a file whose keys are read (tower_read.c). */
 #include "model/tower_impl.h"
 
 #include "base/cpu.h"
+#include "base/file.h"
 #include "base/finite.h"
 #include "base/status.h"
-#include "formats/gguf.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -20,11 +21,12 @@ typedef struct want {
     tn_linear *linear;
     int64_t n, k;
     int64_t row0,
-        all;     /* where it is a part of the file's tensor: its first row, and all rows; all 0: the whole */
-    int n_dims;  /* 4: of a convolution */
-    bool limit;  /* may be infinite */
-    bool loose;  /* further dimensions of 1 may stand in front */
-    bool turned; /* the file has [k][n] */
+        all; /* where it is a part of the file's tensor: its first row, and all rows; all 0: the whole */
+    int32_t layer; /* that it is read with; n_layers: with none */
+    int n_dims;    /* 4: of a convolution */
+    bool limit;    /* may be infinite */
+    bool loose;    /* further dimensions of 1 may stand in front */
+    bool turned;   /* the file has [k][n] */
     uint64_t hash;
     tern_status status;
     tern_error err;
@@ -32,16 +34,24 @@ typedef struct want {
 
 typedef struct reading {
     tn_tower *t;
-    const tn_gguf *g;
+    const tn_tower_file *f;
     tn_pool *pool;
     want *wants;
     size_t n, cap;
+    int32_t layer; /* of the wants that are listed */
+    size_t first;  /* of the wants that are read */
 } reading;
+
+const tn_tensor *tn_tower_tensor(const tn_tower_file *f, const char *name) {
+    const tn_tensor key = {.name = name};
+    return f->st ? bsearch(&key, f->tensors, f->n_tensors, sizeof key, tn_tensor_by_name)
+                 : tn_gguf_tensor(f->g, name);
+}
 
 static want *add(reading *r, int layer, const char *name, const char *suffix, int64_t n, int64_t k) {
     assert(r->n < r->cap);
     want *w = &r->wants[r->n++];
-    *w = (want){.n = n, .k = k, .n_dims = k > 1 ? 2 : 1};
+    *w = (want){.n = n, .k = k, .n_dims = k > 1 ? 2 : 1, .layer = r->layer};
     if (layer < 0) snprintf(w->name, sizeof w->name, "%s.%s", name, suffix);
     else snprintf(w->name, sizeof w->name, "v.blk.%d.%s.%s", layer, name, suffix);
     return w;
@@ -103,7 +113,7 @@ static void add_patches(reading *r) {
 
 /* Old files call the two linears of a feed-forward by each other's names: the shapes tell. */
 static bool is_swapped(const reading *r) {
-    const tn_tensor *up = tn_gguf_tensor(r->g, "v.blk.0.ffn_up.weight");
+    const tn_tensor *up = tn_tower_tensor(r->f, "v.blk.0.ffn_up.weight");
     const tn_tower_shape *s = &r->t->s;
     return up && up->n_dims == 2 && s->ff != s->width && up->dims[0] == (uint64_t)s->width &&
            up->dims[1] == (uint64_t)s->ff;
@@ -127,7 +137,7 @@ static void add_class(reading *r, int64_t n) {
 
 /* Outputs of a linear that no key tells: what its tensor has. */
 static int64_t outputs(const reading *r, const char *name) {
-    const tn_tensor *t = tn_gguf_tensor(r->g, name);
+    const tn_tensor *t = tn_tower_tensor(r->f, name);
     return t && t->n_dims == 2 && t->dims[0] >= 1 && t->dims[0] <= 65536 ? (int64_t)t->dims[0] : 1;
 }
 
@@ -150,6 +160,7 @@ static void add_gemma4_layer(reading *r, int i, tn_tower_layer *l) {
     static const char *const suffixes[] = {"input_min", "input_max", "output_min", "output_max"};
     const tn_tower_shape *s = &r->t->s;
     const int64_t width = s->width, d_head = width / s->n_heads;
+    r->layer = i;
     const struct {
         const char *name;
         int64_t n, k;
@@ -171,7 +182,7 @@ static void add_gemma4_layer(reading *r, int i, tn_tower_layer *l) {
         char first[64];
         add_linear(r, i, linears[p].name, linears[p].n, linears[p].k, false, linears[p].l);
         snprintf(first, sizeof first, "v.blk.%d.%s.input_min", i, linears[p].name);
-        for (int k = 0; k < 4 && tn_gguf_tensor(r->g, first); k++) {
+        for (int k = 0; k < 4 && tn_tower_tensor(r->f, first); k++) {
             want *w = add(r, i, linears[p].name, suffixes[k], 1, 1);
             w->vector = &l->limits[p].of[k];
             w->limit = true;
@@ -181,7 +192,7 @@ static void add_gemma4_layer(reading *r, int i, tn_tower_layer *l) {
 
 static void list_gemma4(reading *r) {
     tn_tower *t = r->t;
-    const tn_tensor *table = tn_gguf_tensor(r->g, "v.position_embd.weight");
+    const tn_tensor *table = tn_tower_tensor(r->f, "v.position_embd.weight");
     const bool fits = table && table->n_dims == 3 && table->dims[1] >= 1 && table->dims[1] <= 1 << 20;
     add_patches(r);
     t->n_places = fits ? (int32_t)table->dims[1] : 1;
@@ -189,17 +200,40 @@ static void list_gemma4(reading *r) {
     w->vector = &t->position;
     w->n_dims = 3;
     for (int i = 0; i < t->s.n_layers; i++) add_gemma4_layer(r, i, &t->layers[i]);
-    if (tn_gguf_tensor(r->g, "v.std_bias")) {
+    r->layer = t->s.n_layers;
+    if (tn_tower_tensor(r->f, "v.std_bias")) {
         add_plain(r, "v.std_bias", &t->standard[0]);
         add_plain(r, "v.std_scale", &t->standard[1]);
     }
     add_linear(r, -1, "mm.input_projection", t->s.out, t->s.width, false, &t->fc);
 }
 
+static void add_norm_of(reading *r, const char *name, int64_t n, float **weight_bias) {
+    add(r, -1, name, "weight", n, 1)->vector = &weight_bias[0];
+    add(r, -1, name, "bias", n, 1)->vector = &weight_bias[1];
+}
+
+static void list_resampler(reading *r) {
+    tn_tower_resampler *m = &r->t->resampler;
+    const int64_t out = r->t->s.out;
+    want *query = add(r, -1, "resampler.query", "", r->t->s.queries, out);
+    query->name[strlen("resampler.query")] = 0;
+    query->vector = &m->query;
+    add_linear(r, -1, "resampler.kv", out, r->t->s.width, false, &m->kv);
+    add_norm_of(r, "resampler.ln_q", out, m->ln_q);
+    add_norm_of(r, "resampler.ln_kv", out, m->ln_kv);
+    add_norm_of(r, "resampler.ln_post", out, m->ln_post);
+    add_linear(r, -1, "resampler.attn.q", out, out, true, &m->q);
+    add_linear(r, -1, "resampler.attn.k", out, out, true, &m->k);
+    add_linear(r, -1, "resampler.attn.v", out, out, true, &m->v);
+    add_linear(r, -1, "resampler.attn.out", out, out, true, &m->given);
+    add_linear(r, -1, "resampler.proj", out, out, false, &m->proj);
+}
+
 static void list_wants(reading *r) {
     tn_tower *t = r->t;
     const tn_tower_shape *s = &t->s;
-    const int64_t side = tn_tower_side(s), width = s->width;
+    const int64_t side = s->places ? s->places : tn_tower_side(s), width = s->width;
     const char *up = is_swapped(r) ? "ffn_down" : "ffn_up", *down = is_swapped(r) ? "ffn_up" : "ffn_down";
     if (s->kind == TN_TOWER_GEMMA4) {
         list_gemma4(r);
@@ -211,6 +245,7 @@ static void list_wants(reading *r) {
         add(r, -1, "v.position_embd", "weight", side * side, width)->vector = &t->position;
     for (int i = 0; i < s->n_layers; i++) {
         tn_tower_layer *l = &t->layers[i];
+        r->layer = i;
         add_norm(r, i, "ln1", l->ln1);
         if (s->kind == TN_TOWER_QWEN3VL) {
             add_joint(r, i, l);
@@ -230,14 +265,17 @@ static void list_wants(reading *r) {
         }
         if (l->deep) add_merger(r, i, l->deep);
     }
+    r->layer = s->n_layers;
     if (s->kind != TN_TOWER_INTERNVL) add_norm(r, -1, "v.post_ln", t->post_ln);
     const int64_t wide = width * s->shuffle * s->shuffle;
-    if (s->kind == TN_TOWER_IDEFICS3) {
+    if (s->kind == TN_TOWER_MINICPM) {
+        list_resampler(r);
+    } else if (s->kind == TN_TOWER_IDEFICS3) {
         add_linear(r, -1, "mm.model.fc", s->out, wide, false, &t->fc);
     } else if (tn_tower_has_axes(s->kind)) {
         add_mlp(r, NULL, "mm.0", "mm.2", wide);
     } else if (s->kind == TN_TOWER_LFM2) {
-        const bool normed = tn_gguf_tensor(r->g, "mm.input_norm.weight");
+        const bool normed = tn_tower_tensor(r->f, "mm.input_norm.weight");
         add_mlp(r, normed ? "mm.input_norm" : NULL, "mm.1", "mm.2", wide);
     } else if (s->kind == TN_TOWER_INTERNVL) {
         add_mlp(r, "mm.model.mlp.0", "mm.model.mlp.1", "mm.model.mlp.3", wide);
@@ -269,12 +307,13 @@ static bool has_shape(const tn_tensor *t, const want *w, const tn_tower_shape *s
 
 /* Finds every tensor, and finds that there are no others, before one is read. */
 static tern_status find_tensors(reading *r, tern_error *err) {
-    const char *path = tn_gguf_path(r->g);
+    const char *path = tn_gguf_path(r->f->g);
     const tn_tower_shape *s = &r->t->s;
     for (size_t i = 0; i < r->n; i++) {
         want *w = &r->wants[i];
-        w->t = tn_gguf_tensor(r->g, w->name);
-        TN_FAIL_IF(!w->t, err, TERN_E_FORMAT, "%s lacks the tensor %s", path, w->name);
+        w->t = tn_tower_tensor(r->f, w->name);
+        TN_FAIL_IF(!w->t, err, TERN_E_FORMAT, "%s lacks the tensor %s%s", path, w->name,
+                   r->f->st ? ", as GGUF names it" : "");
         TN_FAIL_IF(!has_shape(w->t, w, &r->t->s), err, TERN_E_FORMAT,
                    "%s: %s has %" PRIu64 " x %" PRIu64 " values in %d dimensions, not %" PRId64 " x %" PRId64,
                    path, w->name, w->t->dims[0], w->t->dims[1], w->t->n_dims, w->all ? w->all : w->n, w->k);
@@ -286,10 +325,12 @@ static tern_status find_tensors(reading *r, tern_error *err) {
                    "%s: queries and keys of %s share a block of %s", path, w->name,
                    tn_dtype_name(w->t->dtype));
     }
-    for (size_t i = 0; i < tn_gguf_n_tensors(r->g); i++) {
-        const char *name = tn_gguf_tensor_at(r->g, i)->name;
+    for (size_t i = 0; i < tn_tower_n_tensors(r->f); i++) {
+        const char *name = tn_tower_tensor_at(r->f, i)->name;
         bool known = s->kind == TN_TOWER_GEMMA4 && /* of the encoder of sound beside it */
                      (!strncmp(name, "a.", 2) || !strncmp(name, "mm.a.", 5));
+        known |= s->kind == TN_TOWER_MINICPM && /* sines and cosines, which are computed */
+                 (!strcmp(name, "resampler.pos_embed") || !strcmp(name, "resampler.pos_embed_k"));
         for (size_t j = 0; j < r->n && !known; j++) known = !strcmp(name, r->wants[j].name);
         TN_FAIL_IF(!known, err, TERN_E_UNSUPPORTED,
                    "%s: the tensor %.60s is not known, and the tower would be another without it", path,
@@ -302,78 +343,106 @@ static tn_panel_dtype panel_dtype(tn_dtype d) {
     return d == TN_F16 ? TN_PANEL_F16 : d == TN_BF16 ? TN_PANEL_BF16 : TN_PANEL_F32;
 }
 
-/* Panels of the values, in the narrowest type that holds them exactly. */
-static tern_status pack(reading *r, want *w, const float *values) {
+/* Values at .. at + n - 1 of what is wanted. */
+static tern_status read_values(const reading *r, want *w, size_t at, size_t n, float *values) {
+    const tn_dtype d = w->t->dtype;
+    const size_t block = (size_t)tn_dtype_block(d), bytes = (size_t)tn_dtype_block_bytes(d);
+    const uint8_t *from = (const uint8_t *)w->t->data + ((size_t)w->row0 * (size_t)w->k + at) / block * bytes;
+    tn_dequantise(d, from, values, n);
+    if (!r->f->st && tn_gguf_file(r->f->g))
+        tn_file_release(from, n / block * bytes); /* a mapping's pages need not stay */
+    w->hash = XXH64(values, n * sizeof *values, w->hash);
+    return tn_all_finite(values, n) || (w->limit && !isnan(*values))
+               ? TERN_OK
+               : tn_fail(&w->err, TERN_E_FORMAT, "%s: %s holds values that are not finite",
+                         tn_gguf_path(r->f->g), w->name);
+}
+
+/* A vector, or all values of what the file has turned: its [k][n] become [n][k]. */
+static tern_status read_whole(const reading *r, want *w, float *values) {
+    const size_t n = (size_t)w->n, k = (size_t)w->k;
+    if (!w->turned) return read_values(r, w, 0, n * k, values);
+    float *from = tn_alloc(r->t->ctx, TN_MEM_OTHER, n * k, sizeof *from);
+    TN_FAIL_IF(!from, &w->err, TERN_E_MEMORY, "no memory for %s", w->name);
+    tern_status st = read_values(r, w, 0, n * k, from);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < k; j++) values[i * k + j] = from[j * n + i];
+    tn_free(r->t->ctx, from);
+    return st;
+}
+
+/* Panels of the values, in the narrowest type that holds them exactly: a panel's rows at a time. */
+static tern_status read_linear(reading *r, want *w) {
+    tn_ctx *ctx = r->t->ctx;
     tn_linear *l = w->linear;
+    const size_t n = (size_t)w->n, k = (size_t)w->k, each = w->turned ? n : TN_PANEL_N;
     l->n = (int32_t)w->n;
     l->k = (int32_t)w->k;
     l->dtype = panel_dtype(w->t->dtype);
-    l->panels = tn_alloc(r->t->ctx, TN_MEM_WEIGHTS, tn_panels_bytes(l->dtype, (size_t)w->n, (size_t)w->k), 1);
-    TN_FAIL_IF(!l->panels, &w->err, TERN_E_MEMORY, "no memory for %s", w->name);
-    tn_panels_pack(l->dtype, l->panels, values, 0, (size_t)w->n, (size_t)w->k);
-    return TERN_OK;
-}
-
-/* [k][n] becomes [n][k], in memory of its own. */
-static tern_status turn(reading *r, want *w, float **values) {
-    tn_ctx *ctx = r->t->ctx;
-    float *to = tn_alloc(ctx, TN_MEM_OTHER, (size_t)w->n * (size_t)w->k, sizeof *to);
-    TN_FAIL_IF(!to, &w->err, TERN_E_MEMORY, "no memory for %s", w->name);
-    for (int64_t i = 0; i < w->n; i++)
-        for (int64_t j = 0; j < w->k; j++) to[i * w->k + j] = (*values)[j * w->n + i];
-    tn_free(ctx, *values);
-    *values = to;
-    return TERN_OK;
+    l->panels = tn_alloc(ctx, TN_MEM_WEIGHTS, tn_panels_bytes(l->dtype, n, k), 1);
+    float *values = tn_alloc(ctx, TN_MEM_OTHER, each * k, sizeof *values);
+    tern_status st =
+        l->panels && values ? TERN_OK : tn_fail(&w->err, TERN_E_MEMORY, "no memory for %s", w->name);
+    for (size_t n0 = 0; st == TERN_OK && n0 < n; n0 += each) {
+        const size_t n1 = n - n0 < each ? n : n0 + each;
+        st = w->turned ? read_whole(r, w, values) : read_values(r, w, n0 * k, (n1 - n0) * k, values);
+        if (st == TERN_OK) tn_panels_pack(l->dtype, l->panels, values, n0, n1, k);
+    }
+    tn_free(ctx, values);
+    return st;
 }
 
 static tern_status read_tensor(reading *r, want *w) {
-    tn_ctx *ctx = r->t->ctx;
-    size_t n = (size_t)w->n * (size_t)w->k;
-    float *values = tn_alloc(ctx, w->vector ? TN_MEM_WEIGHTS : TN_MEM_OTHER, n, sizeof *values);
-    TN_FAIL_IF(!values, &w->err, TERN_E_MEMORY, "no memory for %s", w->name);
-    if (w->vector) *w->vector = values; /* the tower's from here on */
-    const size_t block = (size_t)w->row0 * (size_t)w->k / (size_t)tn_dtype_block(w->t->dtype);
-    tn_dequantise(w->t->dtype,
-                  (const uint8_t *)w->t->data + block * (size_t)tn_dtype_block_bytes(w->t->dtype), values, n);
-    w->hash = XXH64(values, n * sizeof *values, 0);
-    tern_status st = tn_all_finite(values, n) || (w->limit && !isnan(*values))
-                         ? TERN_OK
-                         : tn_fail(&w->err, TERN_E_FORMAT, "%s: %s holds values that are not finite",
-                                   tn_gguf_path(r->g), w->name);
-    if (w->vector) return st;
-    if (st == TERN_OK && w->turned) st = turn(r, w, &values);
-    if (st == TERN_OK) st = pack(r, w, values);
-    tn_free(ctx, values);
-    return st;
+    if (w->linear) return read_linear(r, w);
+    *w->vector = tn_alloc(r->t->ctx, TN_MEM_WEIGHTS, (size_t)w->n * (size_t)w->k, sizeof **w->vector);
+    TN_FAIL_IF(!*w->vector, &w->err, TERN_E_MEMORY, "no memory for %s", w->name);
+    return read_whole(r, w, *w->vector);
 }
 
 static void read_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     reading *r = arg;
-    want *w = &r->wants[i_item];
+    want *w = &r->wants[r->first + (size_t)i_item];
     w->status = read_tensor(r, w);
 }
 
-/* The layers' linears become codes, layer by layer: at most one layer is held twice. */
-static tern_status to_int8(reading *r, tern_error *err) {
+/* A layer's linears become codes. */
+static tern_status to_int8(reading *r, const tn_kernels *kern, tn_tower_layer *l, tern_error *err) {
     tn_tower *t = r->t;
+    tn_linear *const qkv[] = {&l->q, &l->k, &l->v}, *const out[] = {&l->out}, *const up[] = {&l->up},
+                     *const down[] = {&l->down}, *const gate[] = {&l->gate};
+    const bool apart = l->limits[TN_TOWER_Q].of[0];
+    if (!apart) TN_TRY(tn_tower_s8_make(t->ctx, kern, r->pool, qkv, 3, NULL, &l->qkv_s8, &t->bytes, err));
+    for (int p = 0; apart && p < 3; p++)
+        TN_TRY(tn_tower_s8_make(t->ctx, kern, r->pool, &qkv[p], 1, NULL, &l->part_s8[p], &t->bytes, err));
+    TN_TRY(tn_tower_s8_make(t->ctx, kern, r->pool, out, 1, l->gain[0], &l->out_s8, &t->bytes, err));
+    TN_TRY(tn_tower_s8_make(t->ctx, kern, r->pool, up, 1, NULL, &l->up_s8, &t->bytes, err));
+    if (l->gate.n)
+        TN_TRY(tn_tower_s8_make(t->ctx, kern, r->pool, gate, 1, NULL, &l->gate_s8, &t->bytes, err));
+    return tn_tower_s8_make(t->ctx, kern, r->pool, down, 1, l->gain[1], &l->down_s8, &t->bytes, err);
+}
+
+/* Reads all wants; in INT8 a few layers at a time, which become codes before the next are read, so that the file is
+ * never in memory as a whole. */
+static tern_status read_wants(reading *r, tern_error *err) {
+    tn_tower *t = r->t;
+    const bool s8 = t->scheme == TN_TOWER_INT8;
+    const int32_t at_once = s8 ? 1 + tn_pool_size(r->pool) / 4 : TN_TOWER_LAYERS + 1;
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
-    for (int i = 0; i < t->s.n_layers; i++) {
-        tn_tower_layer *l = &t->layers[i];
-        tn_linear *const qkv[] = {&l->q, &l->k, &l->v}, *const out[] = {&l->out}, *const up[] = {&l->up},
-                         *const down[] = {&l->down}, *const gate[] = {&l->gate};
-        const bool apart = l->limits[TN_TOWER_Q].of[0];
-        if (!apart)
-            TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, qkv, 3, NULL, &l->qkv_s8, &t->bytes, err));
-        for (int p = 0; apart && p < 3; p++)
-            TN_TRY(
-                tn_tower_s8_make(t->ctx, &kern, r->pool, &qkv[p], 1, NULL, &l->part_s8[p], &t->bytes, err));
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, out, 1, l->gain[0], &l->out_s8, &t->bytes, err));
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, up, 1, NULL, &l->up_s8, &t->bytes, err));
-        if (l->gate.n)
-            TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, gate, 1, NULL, &l->gate_s8, &t->bytes, err));
-        TN_TRY(tn_tower_s8_make(t->ctx, &kern, r->pool, down, 1, l->gain[1], &l->down_s8, &t->bytes, err));
+    for (size_t end; r->first < r->n; r->first = end) {
+        const int32_t layer = r->wants[r->first].layer;
+        end = r->first;
+        while (end < r->n && r->wants[end].layer >= layer && r->wants[end].layer < layer + at_once) end++;
+        tn_pool_for(r->pool, (int)(end - r->first), read_item, r);
+        for (size_t i = r->first; i < end; i++) {
+            want *w = &r->wants[i];
+            if (w->status != TERN_OK && err) *err = w->err;
+            if (w->status != TERN_OK) return w->status;
+            t->fingerprint = XXH64(&w->hash, sizeof w->hash, t->fingerprint);
+        }
+        for (int32_t i = layer; s8 && i < layer + at_once && i < t->s.n_layers; i++)
+            TN_TRY(to_int8(r, &kern, &t->layers[i], err));
     }
     return TERN_OK;
 }
@@ -410,32 +479,29 @@ static tern_status make_ones(tn_tower *t, tern_error *err) {
 
 static tern_status read_tensors(reading *r, tern_error *err) {
     tn_tower *t = r->t;
-    tn_pool_for(r->pool, (int)r->n, read_item, r);
     t->fingerprint = XXH64(&t->s, offsetof(tn_tower_shape, tile), (XXH64_hash_t)t->scheme);
-    for (size_t i = 0; i < r->n; i++) {
-        want *w = &r->wants[i];
-        if (w->status != TERN_OK && err) *err = w->err;
-        if (w->status != TERN_OK) return w->status;
-        t->fingerprint = XXH64(&w->hash, sizeof w->hash, t->fingerprint);
-    }
+    TN_TRY(read_wants(r, err));
     TN_TRY(sum_moments(r, err));
     TN_TRY(make_ones(t, err));
-    if (t->scheme == TN_TOWER_INT8) TN_TRY(to_int8(r, err));
     for (size_t i = 0; i < r->n; i++) { /* what is still held in floats */
         want *w = &r->wants[i];
         if (w->vector && *w->vector) t->bytes += (uint64_t)w->n * (uint64_t)w->k * sizeof(float);
         if (w->linear && w->linear->panels)
             t->bytes += tn_panels_bytes(w->linear->dtype, (size_t)w->n, (size_t)w->k);
     }
-    TN_FAIL_IF(tn_gguf_shrank(r->g), err, TERN_E_IO, "%s became shorter while it was read",
-               tn_gguf_path(r->g));
+    TN_FAIL_IF(r->f->st ? tn_safetensors_changed(r->f->st) : tn_gguf_changed(r->f->g), err, TERN_E_IO,
+               "%s was written to while it was read", tn_gguf_path(r->f->g));
     return TERN_OK;
 }
 
-tern_status tn_tower_read_tensors(tn_tower *t, const tn_gguf *g, tn_pool *pool, tern_error *err) {
-    enum { OF_A_LAYER = 48, OTHERS = 12 };
+tern_status tn_tower_read_tensors(tn_tower *t, const tn_tower_file *f, tn_pool *pool, tern_error *err) {
+    enum { OF_A_LAYER = 48, OTHERS = 24 };
     tern_status st = TERN_OK;
-    reading r = {.t = t, .g = g, .pool = pool, .cap = (size_t)t->s.n_layers * OF_A_LAYER + OTHERS};
+    reading r = {.t = t,
+                 .f = f,
+                 .pool = pool,
+                 .cap = (size_t)t->s.n_layers * OF_A_LAYER + OTHERS,
+                 .layer = t->s.n_layers};
     r.wants = tn_calloc(t->ctx, TN_MEM_OTHER, r.cap, sizeof *r.wants);
     if (!r.wants) st = tn_fail(err, TERN_E_MEMORY, "no memory for an encoder of %d layers", t->s.n_layers);
     else list_wants(&r);

@@ -1,6 +1,7 @@
 #include "npu/profile.h"
 
 #include "base/clock.h"
+#include "base/order.h"
 #include "base/rng.h"
 #include "npu/backend.h"
 
@@ -92,11 +93,6 @@ static tern_status rig_open(rig *r, tn_npu_device *d, const tn_npu_graph_desc *d
     return TERN_OK;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double now(const tn_npu_profile_options *opt) {
     return opt->now_s ? opt->now_s(opt->user) : tn_now_s();
 }
@@ -120,7 +116,7 @@ static tern_status rig_time(rig *r, const tn_npu_profile_options *opt, tn_npu_ti
         if (i >= 0) t[n++] = now(opt) - t0;
     }
     tn_npu_unload(r->graph);
-    qsort(t, (size_t)n, sizeof t[0], by_value);
+    qsort(t, (size_t)n, sizeof t[0], tn_by_double);
     *out = (tn_npu_timing){.median_s = t[n / 2], .min_s = t[0], .n_runs = n};
     return TERN_OK;
 }

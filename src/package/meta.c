@@ -89,7 +89,7 @@ static const char *does_not_fit(const tn_hparams *h) {
         delta |= tn_layer_recurs(h, l);
     }
     const tn_delta_net *d = &h->delta;
-    const bool alone = h->single && !feeds && delta && !tn_n_attending(h); /* all layers are state spaces */
+    const bool none = delta && !tn_n_attending(h), alone = h->single && !feeds && none; /* all state spaces */
     const bool experts = h->n_experts > 0, streams = h->n_streams > 0;
     const struct {
         bool wrong;
@@ -97,7 +97,9 @@ static const char *does_not_fit(const tn_hparams *h) {
     } rules[] = {
         {h->n_heads % h->n_kv_heads, "n_kv_heads"},
         {h->temp_scale > 0 && !h->temp_every, "temp_every"},
-        {!tn_n_attending(h) && !alone, "layer_kinds"},
+        {!tn_n_attending(h) && !alone && !(none && d->wkv && !conv), "layer_kinds"},
+        {!tn_wkv_ok(h) || (d->wkv && (tn_n_attending(h) || h->single || h->parallel_block || streams)),
+         "delta_wkv"},
         {feeds != (h->single && !alone) ||
              (feeds && (h->n_dense || h->parallel_block || h->n_streams || h->n_ple)),
          "single_blocks"},
@@ -109,7 +111,7 @@ static const char *does_not_fit(const tn_hparams *h) {
         {delta != (d->n_key_heads > 0), "delta_key_heads"},
         {delta ? d->d_key < 2 : d->d_key > 0, "delta_d_key"},
         {delta ? d->d_value < TN_DELTA_COLS : d->d_value > 0, "delta_d_value"},
-        {d->no_norm && !d->mamba, "delta_no_norm"},
+        {d->no_norm && !d->mamba && !d->wkv, "delta_no_norm"},
         {d->norm_first && !d->mamba, "delta_norm_first"},
         {delta && d->n_key_heads > 0 && d->n_heads % d->n_key_heads, "delta_heads"},
         {delta && (d->d_key % 2 || d->d_value % TN_DELTA_COLS), "delta_heads"},
@@ -229,8 +231,8 @@ tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times 
 
 bool tn_package_holds_next(const tn_hparams *h) {
     bool plain = h->norm == TN_NORM_RMS && !h->parallel_block && !h->window && !h->no_rope_pattern &&
-                 !h->sinks && !h->delta.mamba && !h->experts_beside && !h->n_streams && !h->n_ple &&
-                 !h->n_kv_shared && !h->layer_scale;
+                 !h->sinks && !h->delta.mamba && !tn_delta_by_key(&h->delta) && !h->experts_beside &&
+                 !h->n_streams && !h->n_ple && !h->n_kv_shared && !h->layer_scale;
     bool dense = !h->n_experts || h->shared_expert;
     return plain && h->n_layers < TN_MAX_LAYERS && h->n_embd % 32 == 0 && (!dense || h->n_ff % 32 == 0) &&
            (!h->n_experts || h->n_ff_exp % 32 == 0) && h->n_heads * h->d_head % 32 == 0;

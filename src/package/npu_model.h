@@ -149,7 +149,7 @@ typedef struct tn_npu_model {
         uint64_t off_bytes;
     } * table;
     uint32_t *table_hash;
-    atomic_bool *table_failed;
+    atomic_int *table_failed; /* a status */
     bool embd_packed;
     int32_t embd_rotated; /* the rows are also those of an output layer whose inputs are rotated in blocks of
                              this size */

@@ -1,6 +1,7 @@
 #include "package/on_demand.h"
 
 #include "base/clock.h"
+#include "base/heat.h"
 #include "base/status.h"
 #include "package/impl.h"
 
@@ -17,15 +18,20 @@ typedef enum unit_state {
     READY
 } unit_state;
 
-/* Slots reckoned per unit when the budget is divided. */
-enum { UNIT_SLOTS = 6 };
+enum {
+    UNIT_SLOTS = 6,  /* reckoned per unit when the budget is divided */
+    HALF_TOKENS = 64 /* after so many tokens a use counts half */
+};
 
 typedef struct unit {
     unit_state state;
     bool fresh; /* not taken since it was read */
     bool vain;  /* COMING but not chosen: evicted first, and not counted as coming */
     int32_t n_users;
-    uint64_t used; /* time it was last taken; 0: only in a pass */
+    bool
+        wanted; /* hinted at while it was resident, and not taken since: stays for that, however rarely it is used */
+    uint64_t used; /* time it was last taken, or wanted; 0: only in a pass */
+    double heat;   /* log2 of its uses, each counted 2^(its time / the time in which uses halve); 0: none */
     uint64_t came; /* when its reads began */
     int32_t i_site, expert;
     int32_t slot[TN_SITE_MAX_OPS];
@@ -59,7 +65,8 @@ struct tn_on_demand {
     pthread_cond_t changed;
     int32_t *free_slots, n_free;
     int32_t n_coming;
-    uint64_t clock;
+    uint64_t clock, n_uses;  /* takes but those of a pass */
+    double half_uses;        /* takes of HALF_TOKENS tokens */
     int32_t predicted_layer; /* -1: none */
     bool predicted[TN_MAX_EXPERTS];
     int32_t corrected_layer;       /* -1: none */
@@ -96,16 +103,21 @@ static void drop(tn_on_demand *d, unit *u) {
     }
     for (int32_t i = 0; i < s->ops.n_ops; i++) d->free_slots[d->n_free++] = u->slot[i];
     u->state = ABSENT;
-    u->vain = false;
+    u->vain = u->wanted = false;
 }
 
-/* Decides which of two units is evicted first. */
+/* Decides which of two units is evicted first. What was used longest ago would be the wrong one: a token passes through the
+ * layers in a circle, so that this is what comes next (docs/record/beyond.md). */
 static bool gives_way(const unit *a, const unit *b) {
     if (!b) return true;
     if (!a->used != !b->used) return !a->used;
-    if (a->used) return a->used < b->used;
-    return a->came > b->came;
+    if (!a->used) return a->came > b->came;
+    if (a->wanted != b->wanted) return b->wanted;
+    return a->wanted ? a->used < b->used : a->heat < b->heat;
 }
+
+/* Counts a use. */
+static void warm(tn_on_demand *d, unit *u) { u->heat = tn_heat(u->heat, (double)++d->n_uses / d->half_uses); }
 
 static bool may_go(const unit *u) { return (u->state == READY && !u->n_users) || u->vain; }
 
@@ -218,7 +230,11 @@ tern_status tn_on_demand_take(tn_on_demand *d, const tn_npu_site *s, int32_t exp
     }
     if (st == TERN_OK) {
         u->n_users++;
-        if (!pass) u->used = ++d->clock;
+        u->wanted = false;
+        if (!pass) {
+            u->used = ++d->clock;
+            warm(d, u);
+        }
         d->stats.n_taken++;
         d->stats.n_hits += !u->fresh;
         d->stats.n_ahead += u->fresh && hinted;
@@ -239,7 +255,9 @@ void tn_on_demand_hint(tn_on_demand *d, const tn_npu_site *s, const int32_t *exp
     pthread_mutex_lock(&d->mu);
     for (int32_t i = 0; i < n && !pass; i++) { /* resident units are kept for it */
         unit *u = unit_of(d, s, experts[i]);
-        if (u->state == READY || u->vain) u->used = ++d->clock;
+        if (u->state != READY && !u->vain) continue;
+        u->used = ++d->clock;
+        u->wanted = true;
     }
     for (int32_t i = 0; i < n; i++) {
         unit *u = unit_of(d, s, experts[i]);
@@ -300,6 +318,7 @@ void tn_on_demand_chosen(tn_on_demand *d, int32_t layer, const int32_t *experts,
     unit *first = unit_of(d, tn_npu_site_at(d->m, layer, TN_SITE_EXPERTS), 0);
     for (int32_t e = 0; e < d->m->model->h.n_experts && d->predicted_layer == layer; e++) {
         unit *u = first + e; /* predicted but chosen by no row: may be hinted at again below */
+        u->wanted = false;
         if (u->state != COMING || u->vain) continue;
         u->vain = true;
         u->used = 0;
@@ -379,9 +398,11 @@ static tern_status open_units(tn_on_demand *d, tern_error *err) {
     d->drift = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)m->model->h.n_layers * (size_t)m->model->h.n_experts,
                          sizeof *d->drift);
     TN_FAIL_IF(!d->units || !d->drift, err, TERN_E_MEMORY, "no memory for %d experts", d->n_units);
-    for (int32_t i = 0; i < m->n_sites; i++)
+    for (int32_t i = 0; i < m->n_sites; i++) {
+        if (m->sites[i].ops.n_experts) d->half_uses += (double)HALF_TOKENS * m->model->h.n_experts_used;
         for (int32_t e = 0; e < m->sites[i].ops.n_experts; e++)
             d->units[d->first_unit[i] + e] = (unit){.i_site = i, .expert = e};
+    }
     return TERN_OK;
 }
 

@@ -9,22 +9,17 @@
  * take() keeps a unit resident until give(), and reads it if necessary. hint() starts reading units that
  * will be taken soon, unless that would evict a unit in use or hinted at.
  *
- * Units hinted at but not chosen are evicted first, then the least recently taken. A prompt passes through
- * all experts of a layer, chunk after chunk, and that rule would keep nothing for the next chunk. So units
- * read by such a pass are evicted before all others, the latest first, and the rest stay as hits. */
+ * Units hinted at but not chosen are evicted first, then those used least, where a use counts half after 64
+ * tokens; resident units that were hinted at stay until they are taken. A prompt passes through all experts of a
+ * layer, chunk after chunk, and that rule would keep nothing for the next chunk. So units read by such a pass are
+ * evicted before all others, the latest first, and the rest stay as hits. */
 #ifndef TN_PACKAGE_ON_DEMAND_H
 #define TN_PACKAGE_ON_DEMAND_H
 
+#include "model/file_experts.h"
 #include "package/npu_model.h"
 
 typedef struct tn_on_demand tn_on_demand;
-
-/* Sizes of all experts of a model, from its index alone. */
-typedef struct tn_experts_need {
-    uint64_t all_bytes;   /* weights of all experts */
-    uint64_t least_bytes; /* minimum memory of slots: twice the experts that a token chooses in a layer */
-    bool can; /* the package has a checksum for every expert, and their weights are used in the file's form */
-} tn_experts_need;
 
 /* packed: weightlets stay packed. */
 void tn_experts_need_of(const tn_pkg *pkg, const tn_hparams *h, bool packed, tn_experts_need *out);

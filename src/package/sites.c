@@ -581,14 +581,15 @@ tern_status tn_section_router(tn_npu_model *m, const section_view *v, int32_t la
     return tn_section_vector(m->ctx, v, h, layer, TN_W_ROUTER_B, false, &l->bias, err);
 }
 
-/* What every head of latent attention multiplies by: blocks, where they lie. */
-static tern_status by_head(tn_npu_model *m, const section_view *v, int32_t layer, tn_role role,
+/* What every head of latent attention multiplies by and products of low rank: blocks, where they lie. */
+static tern_status for_cpu(tn_npu_model *m, const section_view *v, int32_t layer, tn_role role,
                            tern_error *err) {
     int64_t n, k;
     if (!tn_layer_may_have(&m->model->h, layer, role)) return TERN_OK;
     tn_role_shape(&m->model->h, layer, role, &n, &k);
-    TN_FAIL_IF(k % 32, err, TERN_E_FORMAT, "layer %d: %s has %lld inputs, want a multiple of 32", layer,
-               tn_role_name(role), (long long)k);
+    TN_FAIL_IF(k % 32 || n % TN_BLOCKS_N, err, TERN_E_FORMAT,
+               "layer %d: %s is of %lld outputs and %lld inputs, want multiples of %d and 32", layer,
+               tn_role_name(role), (long long)n, (long long)k, TN_BLOCKS_N);
     const void *blocks = tn_section_payload(
         v, role, TN_PKG_BLOCKS, tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)n, (size_t)k), layer, err);
     if (!blocks) return TERN_E_FORMAT;
@@ -614,8 +615,8 @@ tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error 
     const section_view v = tn_section_view(m, layer);
     if (tn_layer_has_experts(h, layer))
         TN_TRY(tn_section_router(m, &v, layer, &m->model->layers[layer].linears[TN_W_ROUTER], err));
-    TN_TRY(by_head(m, &v, layer, TN_W_K_UP, err));
-    TN_TRY(by_head(m, &v, layer, TN_W_V_UP, err));
+    for (tn_role role = 0; role < TN_W_N_ROLES; role++)
+        if (tn_role_of_cpu(role)) TN_TRY(for_cpu(m, &v, layer, role, err));
     float **vectors = m->model->layers[layer].vectors;
     for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
         tn_role role = tn_layer_vectors[i];

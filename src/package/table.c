@@ -63,11 +63,13 @@ void tn_npu_model_embed_layers(const tn_npu_model *m, const tn_hparams *h, int32
     size_t n = (size_t)h->n_layers * (size_t)h->n_ple, n_row = tn_pkg_table_row(h->n_layers, h->n_ple);
     const struct tn_table_part *t = &m->table[id / TN_PKG_TABLE_ROWS];
     uint8_t *row = tn_alloc(m->ctx, TN_MEM_OTHER, n_row, 1);
-    bool ok = row &&
-              tn_pkg_read_range(m->pkg, t->section, t->off_bytes + (uint64_t)(id % TN_PKG_TABLE_ROWS) * n_row,
-                                n_row, row, NULL) == TERN_OK;
-    if (!ok || XXH32(row, n_row, 0) != m->table_hash[id]) {
-        atomic_store(m->table_failed, true);
+    tern_status st =
+        row ? tn_pkg_read_range(m->pkg, t->section, t->off_bytes + (uint64_t)(id % TN_PKG_TABLE_ROWS) * n_row,
+                                n_row, row, NULL)
+            : TERN_E_MEMORY;
+    if (st == TERN_OK && XXH32(row, n_row, 0) != m->table_hash[id]) st = TERN_E_FORMAT;
+    if (st != TERN_OK) {
+        atomic_store(m->table_failed, (int)st);
         memset(out, 0, n * sizeof *out);
         tn_free(m->ctx, row);
         return;
@@ -82,8 +84,10 @@ void tn_npu_model_embed_layers(const tn_npu_model *m, const tn_hparams *h, int32
 }
 
 tern_status tn_npu_model_table_ok(const tn_npu_model *m, tern_error *err) {
-    TN_FAIL_IF(m->table && atomic_exchange(m->table_failed, false), err, TERN_E_FORMAT,
-               "%s: a token's embeddings for every layer cannot be read, or are damaged (checksum differs)",
-               tn_pkg_path(m->pkg));
+    const tern_status st = m->table ? (tern_status)atomic_exchange(m->table_failed, TERN_OK) : TERN_OK;
+    TN_FAIL_IF(st != TERN_OK, err, st, "%s: a token's embeddings for every layer %s", tn_pkg_path(m->pkg),
+               st == TERN_E_MEMORY   ? "find no memory"
+               : st == TERN_E_FORMAT ? "are damaged (checksum differs)"
+                                     : "cannot be read");
     return TERN_OK;
 }

@@ -31,9 +31,9 @@ tern_status tn_tokens_open(tn_ctx *ctx, const char *path, tn_tokenizer **out, te
     TN_TRY(tn_gguf_open(ctx, path, &g, err));
     tern_status st = tn_gguf_tokenizer(ctx, g, out, err);
     if (st == TERN_OK && !*out) st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: has no tokenizer", path);
-    if (tn_gguf_shrank(g)) {
+    if (tn_gguf_changed(g)) {
         tn_tokenizer_close(out);
-        st = tn_fail(err, TERN_E_IO, "%s: became shorter while it was read", path);
+        st = tn_fail(err, TERN_E_IO, "%s: was written to while it was read", path);
     }
     tn_gguf_close(&g);
     return st;

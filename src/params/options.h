@@ -42,6 +42,7 @@ struct tern_options {
     bool no_head_ratios, attention_whole, attention_check, attention_decode;
     const char *attention_pipeline, *attention_plan, *attention_preset;
     const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
+    const char *draft_head;
     const char *mmproj, *encoder;
     bool one_view;
     int32_t picture_rows; /* 0: the default */

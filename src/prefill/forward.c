@@ -401,10 +401,9 @@ int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0) {
     return p->n_rows - tn_skipped_rows(pos0);
 }
 
-const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
+const float *tn_pipeline_row(const tn_pipeline *p, tn_buffer b, int32_t i) {
     if (i + p->call.n_skipped >= p->n_rows) i += p->call.n_skipped;
-    return p->chunks[i / p->n_rows].f.buf[TN_BUF_X] +
-           (size_t)(i % p->n_rows) * (size_t)p->model->program.width[TN_BUF_X];
+    return p->chunks[i / p->n_rows].f.buf[b] + (size_t)(i % p->n_rows) * (size_t)p->model->program.width[b];
 }
 
 /* ---- logits ---------------------------------------------------------------------------------------- */
@@ -485,8 +484,8 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
     assert(n > 0 && n <= TN_DECODE_M);
     const size_t k = (size_t)tn_npu_site_at(p->m, 0, TN_SITE_LM_HEAD)->ops.k;
     for (int32_t i = 0; i < n; i++)
-        tn_forward_out_norm(p->model, p->kern, tn_pipeline_row(p, row0 + i), p->lm_head_rows + (size_t)i * k,
-                            1);
+        tn_forward_out_norm(p->model, p->kern, tn_pipeline_row(p, TN_BUF_X, row0 + i),
+                            p->lm_head_rows + (size_t)i * k, 1);
     return head_of(p, row0, n, logits, err);
 }
 

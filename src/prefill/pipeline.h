@@ -98,7 +98,7 @@ typedef struct tn_pipeline_text {
     int32_t next; /* position of rope that a token at pos0 has (model/axes.h) */
 } tn_pipeline_text;
 
-/* Evaluates them (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual after the last layer. timeline may
+/* Evaluates them (n <= rows of a wave). Afterwards tn_pipeline_row(X, i) is the residual after the last layer. timeline may
  * be NULL. */
 tern_status tn_pipeline_forward(const tn_pipeline_text *t, const atomic_bool *cancel, tn_timeline *timeline,
                                 tern_error *err);
@@ -116,7 +116,7 @@ int32_t tn_pipeline_room(const tn_pipeline *p); /* tokens of its cache */
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0);
 /* The same of a chunk. */
 int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0);
-const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
+const float *tn_pipeline_row(const tn_pipeline *p, tn_buffer b, int32_t i); /* X or TAPS */
 
 /* Computes logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */
 tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err);

@@ -21,12 +21,12 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
 /* ---- ops that are one step ------------------------------------------------------------------------- */
 
 /* Tells whether a new step begins with op b, right after op a. Delta nets are steps of their own, because
- * their parts are heads, not rows; so are linears of heads, and so are routing, whose scores are products over many rows, and gathering,
+ * their parts are heads, not rows; so are linears of heads and products of low rank, and so are routing, whose scores are products over many rows, and gathering,
  * which needs all rows' choices. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
     return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads || a->kind == TN_OP_DELTA ||
-           a->kind == TN_OP_HEADS || b->kind == TN_OP_HEADS || a->kind == TN_OP_ROUTE ||
-           b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
+           a->kind == TN_OP_HEADS || b->kind == TN_OP_HEADS || a->kind == TN_OP_LOW || b->kind == TN_OP_LOW ||
+           a->kind == TN_OP_ROUTE || b->kind == TN_OP_ROUTE || b->kind == TN_OP_GATHER;
 }
 
 /* Counts the ops of the step that begins with op i. Ops after the layers belong to no step. */

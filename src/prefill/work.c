@@ -76,6 +76,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
     }
     if (op->kind == TN_OP_HEADS)
         return op->heads.n_heads < p->n_compute * 2 ? op->heads.n_heads : p->n_compute * 2;
+    if (op->kind == TN_OP_LOW && p->call.form == TN_FORM_DECODE) return op->low.n;
     int32_t block = row_block(p, kind);
     return (n_rows + block - 1) / block;
 }
@@ -244,6 +245,10 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         tn_heads_run(w->ops, &c->f, c->r.n_rows, part * n / n_parts, (part + 1) * n / n_parts);
         return TERN_OK;
     }
+    if (w->ops->kind == TN_OP_LOW && p->call.form == TN_FORM_DECODE) { /* few rows: by pairs */
+        tn_low_run(w->ops, &c->f, part, 0, c->r.n_rows);
+        return TERN_OK;
+    }
     int32_t block = row_block(p, kind), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
     assert(row0 < row1);
@@ -254,6 +259,10 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     if (w->ops->kind == TN_OP_ROUTE || w->ops->kind == TN_OP_GATHER) { /* over rows of all texts */
         if (w->ops->kind == TN_OP_ROUTE) tn_experts_route(p, c, w->ops, row0, row1);
         else tn_experts_gather(p, c, w->ops, row0, row1);
+        return TERN_OK;
+    }
+    if (w->ops->kind == TN_OP_LOW) {
+        tn_op_info_of(TN_OP_LOW)->rows(w->ops, &c->f, row0, row1, NULL);
         return TERN_OK;
     }
     for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);

@@ -1,6 +1,7 @@
 #include "quant/choose.h"
 
 #include "base/half.h"
+#include "quant/round.h"
 
 #include <math.h>
 #include <string.h>
@@ -72,25 +73,11 @@ static double squares(const float *x, int32_t k) {
     return sum;
 }
 
-static float largest(const float *x, int32_t k) {
-    float lane[16] = {0}, max = 0;
-    int32_t i = 0;
-    for (; i + 16 <= k; i += 16) {
-        for (int l = 0; l < 16; l++) {
-            float a = fabsf(x[i + l]);
-            lane[l] = a > lane[l] ? a : lane[l];
-        }
-    }
-    for (; i < k; i++) lane[0] = fabsf(x[i]) > lane[0] ? fabsf(x[i]) : lane[0];
-    for (int l = 0; l < 16; l++) max = lane[l] > max ? lane[l] : max;
-    return max;
-}
-
 /* Noise in a row's output from rounding its weights: one step for the row and uniform errors. Rounding
  * with knowledge of the inputs is assumed to save half of it at every width; the true saving depends on
  * the factor, which is not known yet. */
 static double weight_noise(const float *w, int32_t k, double bits, double energy) {
-    double max = (double)largest(w, k), square = squares(w, k),
+    double max = (double)tn_largest(w, k), square = squares(w, k),
            range = fmin(max, loading(bits) * sqrt(square / k) * 1.15), step = 2 * range / exp2(bits);
     return 0.5 * step * step / 12 * energy;
 }

@@ -80,6 +80,10 @@ static tern_status read_layers(const tn_corpus *c, size_t i, float *out, tern_er
 static tern_status open_embeddings(tn_corpus *c, tern_error *err) {
     const tn_hparams *h = &c->m->h;
     size_t e = (size_t)h->n_embd, width = (size_t)tn_residual_width(h);
+    if (h->delta.wkv) {
+        c->v_first = tn_calloc(c->m->ctx, TN_MEM_OTHER, c->n_tok, e * sizeof *c->v_first);
+        TN_FAIL_IF(!c->v_first, err, TERN_E_MEMORY, "no memory for the first layer's values");
+    }
     if (!h->n_ple) return TERN_OK;
     c->emb = tn_alloc(c->m->ctx, TN_MEM_OTHER, c->n_tok, e * sizeof *c->emb);
     TN_FAIL_IF(!c->emb, err, TERN_E_MEMORY, "no memory for the calibration corpus");
@@ -98,6 +102,8 @@ static void begin_window(tn_corpus *c, int32_t layer, size_t at, int32_t n) {
     int32_t from = tn_layer_attends(h, layer) ? tn_layer_kv(h, layer) : layer;
     memcpy(c->acts.buf[TN_BUF_X], c->all + at * width, (size_t)n * width * sizeof *c->all);
     if (from != layer) keep_kv(c, from, at, true);
+    if (c->v_first && layer)
+        memcpy(c->acts.buf[TN_BUF_V_FIRST], c->v_first + at * e, (size_t)n * e * sizeof *c->v_first);
     if (!h->n_ple) return;
     memcpy(c->acts.buf[TN_BUF_EMB], c->emb + at * e, (size_t)n * e * sizeof *c->emb);
     for (int32_t i = 0; i < n; i++) {
@@ -111,6 +117,7 @@ void tn_corpus_copy(tn_corpus *c, size_t from, size_t to, size_t n) {
     const tn_hparams *h = &c->m->h;
     size_t e = (size_t)tn_residual_width(h), w = (size_t)c->window;
     memcpy(c->all + to * e, c->all + from * e, n * e * sizeof *c->all);
+    if (c->v_first) memcpy(c->v_first + to * e, c->v_first + from * e, n * e * sizeof *c->v_first);
     for (size_t at = 0; c->kept && at < n; at += w)
         memcpy(kept_at(c, 0, to + at), kept_at(c, 0, from + at), c->kept_bytes);
 }
@@ -154,6 +161,7 @@ void tn_corpus_close(tn_corpus *c) {
     tn_free(c->m->ctx, c->x);
     tn_free(c->m->ctx, c->emb);
     tn_free(c->m->ctx, c->kept);
+    tn_free(c->m->ctx, c->v_first);
     *c = (tn_corpus){0};
 }
 
@@ -179,6 +187,8 @@ void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool
         begin_window(c, layer, first, n);
         tn_forward_layer(c->m, c->pool, &r, &c->acts, layer, hooks);
         if (is_shared(&c->m->h, layer)) keep_kv(c, layer, first, false);
+        if (c->v_first && !layer)
+            memcpy(c->v_first + first * e, c->acts.buf[TN_BUF_V_FIRST], (size_t)n * e * sizeof *c->v_first);
         if (keep) memcpy(c->x + at * e, c->acts.buf[TN_BUF_X], (size_t)n * e * sizeof *c->x);
     }
 }

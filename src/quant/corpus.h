@@ -23,7 +23,8 @@ typedef struct tn_corpus {
                 else NULL */
     uint8_t *kept; /* keys and values of layers that later ones share, window by window; else NULL */
     size_t kept_bytes; /* of a window */
-    tn_state state;    /* always empty: every window starts a new text */
+    float *v_first; /* [n_tok][n_embd] values of the first layer that later ones read (RWKV-7), else NULL */
+    tn_state state; /* always empty: every window starts a new text */
     tn_acts acts;
     int32_t *pos;
 } tn_corpus;

@@ -255,13 +255,23 @@ static tern_status write_gguf(packer *p, const char *out, tern_error *err) {
     return st;
 }
 
-/* That it is one, and of this model: now, not after the calibration. */
+static tern_status open_encoder(void *user, tn_tower_scheme scheme, tn_tower **out, tern_error *err) {
+    const packer *p = user;
+    return tn_tower_open(p->ctx, p->pool, p->o->mmproj, p->m->h.n_embd, scheme, out, err);
+}
+
+/* That it is one, and of this model: now, not after the calibration. And whether it computes in INT8, which the first
+ * picture would have to wait for. */
 static tern_status check_encoder(packer *p, tern_error *err) {
-    tn_tower *t;
+    const tn_tower_judging j = {p->ctx, &p->kern, p->pool, open_encoder, p};
+    tn_tower *t = NULL;
     if (!p->o->mmproj) return TERN_OK;
-    TN_TRY(tn_tower_open(p->ctx, p->pool, p->o->mmproj, p->m->h.n_embd, TN_TOWER_FLOAT, &t, err));
+    TN_TRY(open_encoder(p, TN_TOWER_INT8, &t, err));
+    p->encoder = tn_tower_fingerprint(t);
+    tern_status st = tn_tower_judge(&j, &t, &p->report->encoder, err);
     tn_tower_close(&t);
-    return TERN_OK;
+    p->report->has_encoder = st == TERN_OK;
+    return st;
 }
 
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,

@@ -5,6 +5,7 @@
 #include "base/ctx.h"
 #include "formats/tensor.h"
 #include "model/hparams.h"
+#include "model/tower_judge.h"
 #include "quant/stages.h"
 
 typedef enum tn_scheme {
@@ -129,6 +130,8 @@ typedef struct tn_pack_report {
     int32_t n_passes;      /* scheme gram: number of times that the whole model was rounded ... */
     int32_t n_resumed;     /* ... and of layers that an earlier process had done */
     tn_stage_time stages[TN_N_STAGES];
+    bool has_encoder;         /* of pictures */
+    tn_tower_verdict encoder; /* whether it computes in INT8 */
 } tn_pack_report;
 
 /* tn_pack_options.quality when nothing is asked for. */
@@ -137,7 +140,7 @@ typedef struct tn_pack_report {
 /* Why sites stay unsmoothed. */
 extern const char tn_pack_unsmoothed[];
 
-/* Write the package at `out` (atomically). Progress "load", "sense", "calibrate", "heads", "pack" through
+/* Write the package at `out` (atomically). Progress "load", "encoder", "sense", "calibrate", "heads", "pack" through
  * ctx. */
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
                     tn_pack_report *report, tern_error *err);

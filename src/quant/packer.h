@@ -63,6 +63,7 @@ typedef struct packer {
     tn_pkg_record head[2];
     const void *head_data[2];
     int32_t n_head;
+    uint64_t encoder; /* fingerprint of the encoder of pictures in INT8 */
     tern_error *err;
 } packer;
 

@@ -15,7 +15,7 @@ static tn_grid grid_of(unsigned bits, float scale) {
     return (tn_grid){0.5f / scale, 0.5f * top, 0, top, 2, -top, 2 * scale, -top * scale};
 }
 
-static float largest(const float *w, int32_t k) {
+float tn_largest(const float *w, int32_t k) {
     float lane[16] = {0}, max = 0;
     int32_t i = 0;
     for (; i + 16 <= k; i += 16) {
@@ -46,7 +46,7 @@ static void try_scales(const tn_kernels *kern, const float *w, const float *weig
 /* The scale with the least weighted error; *error: that error. */
 static float best_scale(const tn_kernels *kern, const float *w, const float *weight, int32_t k, unsigned bits,
                         float *error) {
-    float max = largest(w, k);
+    float max = tn_largest(w, k);
     *error = 0;
     if (!(max > 0)) return 0;
     /* Searches from the largest weight downwards, because few bits gain from clipping more: eight scales,

@@ -4,6 +4,8 @@
 
 #include "quant/gram.h"
 
+/* The largest magnitude of k values. */
+float tn_largest(const float *w, int32_t k);
 /* Floats of scratch that tn_round_rows needs for n_rows rows. */
 size_t tn_round_scratch(const tn_factor *f, int32_t n_rows);
 

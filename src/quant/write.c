@@ -3,11 +3,13 @@
 #include "base/half.h"
 #include "base/status.h"
 #include "formats/gguf.h"
+#include "model/tower.h"
 #include "quant/packer.h"
 #include "quant/readback.h"
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by,
@@ -338,13 +340,14 @@ static tern_status add_router(packer *p, hoard *h, int layer, tern_error *err) {
     return add_vector(p, h, layer, TN_W_ROUTER_B, NULL, err);
 }
 
-/* What every head of latent attention multiplies by, for the CPU: blocks of 8 bits, one scale of 32 inputs. */
-static tern_status add_by_head(packer *p, hoard *h, int layer, tn_role role, tern_error *err) {
+/* What every head of latent attention multiplies by and products of low rank, for the CPU: blocks of 8 bits, one scale
+ * of 32 inputs. */
+static tern_status add_for_cpu(packer *p, hoard *h, int layer, tn_role role, tern_error *err) {
     int64_t n, k;
     if (!tn_source_has(p->src, layer, role)) return TERN_OK;
     tn_role_shape(&p->m->h, layer, role, &n, &k);
     TN_FAIL_IF(k % 32 || n % TN_BLOCKS_N, err, TERN_E_UNSUPPORTED,
-               "heads of latent attention of %lld x %lld values cannot be packed; want multiples of 32",
+               "%s of %lld x %lld values cannot be packed; want multiples of 32", tn_role_name(role),
                (long long)n, (long long)k);
     const size_t row = (size_t)k / 32 * 34, size = tn_blocks_bytes(TN_BLOCKS_Q8_0, (size_t)n, (size_t)k);
     float *w = tn_hoard_keep(h, (size_t)(n * k), sizeof *w);
@@ -372,8 +375,8 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
         TN_TRY(add_vector(p, h, layer, role, smooth_behind(p, layer, role), err));
     }
     if (tn_layer_has_experts(&p->m->h, layer)) TN_TRY(add_router(p, h, layer, err));
-    TN_TRY(add_by_head(p, h, layer, TN_W_K_UP, err));
-    TN_TRY(add_by_head(p, h, layer, TN_W_V_UP, err));
+    for (tn_role role = 0; role < TN_W_N_ROLES; role++)
+        if (tn_role_of_cpu(role)) TN_TRY(add_for_cpu(p, h, layer, role, err));
     for (int32_t i = 0; i < n; i++) {
         TN_TRY(add_inverse(p, h, first + i, err));
         TN_TRY(add_site(p, h, layer, p->m->program.sites[first + i].kind, &rows[i], err));
@@ -544,14 +547,31 @@ static tern_status put_smoothing(packer *p, tern_error *err) {
     return st;
 }
 
-/* The encoder of pictures, as its file has it. */
+static tern_status put_verdict(packer *p, tern_error *err) {
+    const tn_pkg_verdict v = {.version = TN_TOWER_VERDICT,
+                              .fingerprint = p->encoder,
+                              .mean = p->report->encoder.mean,
+                              .least = p->report->encoder.least};
+    return p->o->mmproj ? tn_pkg_put_section(p->w, TN_PKG_VERDICT, -1, &v, sizeof v, err) : TERN_OK;
+}
+
+/* The encoder of pictures, as its file has it; of a folder as a file would have it. */
 static tern_status put_encoder(packer *p, tern_error *err) {
     tn_file *f;
+    struct stat sb;
     if (!p->o->mmproj) return TERN_OK;
+    if (!stat(p->o->mmproj, &sb) && S_ISDIR(sb.st_mode)) {
+        uint8_t *bytes;
+        uint64_t n_bytes;
+        TN_TRY(tn_tower_folder_bytes(p->ctx, p->o->mmproj, &bytes, &n_bytes, err));
+        tern_status st = tn_pkg_put_section(p->w, TN_PKG_ENCODER, -1, bytes, n_bytes, err);
+        tn_free(p->ctx, bytes);
+        return st;
+    }
     TN_TRY(tn_file_open(p->ctx, p->o->mmproj, &f, err));
     tern_status st = tn_pkg_put_section(p->w, TN_PKG_ENCODER, -1, f->data, f->size_bytes, err);
-    if (st == TERN_OK && tn_file_shrank(f))
-        st = tn_fail(err, TERN_E_IO, "%s became shorter while it was packed", p->o->mmproj);
+    if (st == TERN_OK && tn_file_changed(f))
+        st = tn_fail(err, TERN_E_IO, "%s was written to while it was packed", p->o->mmproj);
     tn_file_close(&f);
     return st;
 }
@@ -606,9 +626,9 @@ static uint64_t toc_bound(const packer *p) {
             n_bytes += 4 * (uint64_t)(rows * cols) + TN_PKG_TENSOR_ALIGN;
             n_records++;
         }
-        for (tn_role role = TN_W_K_UP; role <= TN_W_V_UP; role++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
             int64_t rows = 0, cols = 0;
-            if (!tn_source_has(p->src, layer, role)) continue;
+            if (!tn_role_of_cpu(role) || !tn_source_has(p->src, layer, role)) continue;
             tn_role_shape(h, layer, role, &rows, &cols);
             n_bytes += 2 * (uint64_t)(rows * cols) + TN_PKG_TENSOR_ALIGN;
             n_records++;
@@ -636,7 +656,7 @@ static uint64_t toc_bound(const packer *p) {
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
     uint32_t n_parts = p->m->h.n_ple ? (uint32_t)(p->m->h.n_vocab / TN_PKG_TABLE_ROWS) + 1 : 0;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 9 + n_parts, toc_bound(p), &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 10 + n_parts, toc_bound(p), &p->w, err));
     TN_TRY(tn_pack_put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;
@@ -657,6 +677,7 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     tn_hoard_drop(&model);
     if (st == TERN_OK) st = put_smoothing(p, err);
     if (st == TERN_OK) st = put_encoder(p, err);
+    if (st == TERN_OK) st = put_verdict(p, err);
     if (st == TERN_OK) st = tn_pkg_seal(p->w, err);
     if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->pool, p->w, p->m, err);
     if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);

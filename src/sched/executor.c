@@ -53,14 +53,6 @@ struct tn_executor {
     member members[];
 };
 
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Makes spinning workers look again. The caller holds mu. */
 static void new_epoch(tn_executor *e) { atomic_fetch_add_explicit(&e->epoch, 1, memory_order_relaxed); }
 
@@ -80,7 +72,7 @@ static void idle(tn_executor *e, tn_lane lane) {
         int64_t then = tn_now_ns();
         for (int32_t i = 0; i < n_spins && atomic_load_explicit(&e->epoch, memory_order_relaxed) == seen;
              i++) {
-            relax();
+            tn_cpu_relax();
             if (i % SPIN_LOOK) continue;
             int64_t now = tn_now_ns();
             if (now - then > PREEMPTED_NS) {

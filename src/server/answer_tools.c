@@ -1,6 +1,6 @@
 #include "server/answer_tools.h"
 
-#include "base/clock.h"
+#include "base/wait.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +111,8 @@ static bool stopped(void *user) {
 /* Until somebody has decided. With mu. */
 static void wait_for_decision(tn_tool_use *u, const json_t *call) {
     const int64_t until = tn_now_ns() + PATIENCE_NS;
-    while (!*u->stop && !strcmp(state_of(call), "asked") && tn_now_ns() < until) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += (long)LOOK_MS * 1000000;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(u->changed, u->mu, &t);
-    }
+    while (!*u->stop && !strcmp(state_of(call), "asked") && tn_now_ns() < until)
+        tn_cond_wait_ns(u->changed, u->mu, LOOK_MS * (int64_t)1000000);
 }
 
 static tern_status make(tn_tool_use *u, json_t *call, const json_t *entry, tern_error *err) {

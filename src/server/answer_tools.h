@@ -9,7 +9,7 @@
 #ifndef TN_SERVER_ANSWER_TOOLS_H
 #define TN_SERVER_ANSWER_TOOLS_H
 
-#include "server/bytes.h"
+#include "base/bytes.h"
 #include "server/mcp_servers.h"
 
 #include <pthread.h>

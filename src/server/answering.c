@@ -38,8 +38,47 @@ static bool say(tn_answering *a, tn_saying_kind kind, const char *text, size_t n
 
 /* ---- what the answer is made of -------------------------------------------------------------------- */
 
+/* Appends a token's text, of which its entry has no more than this either. */
+static bool add_bytes(const tn_answering *a, const json_t *token, tn_bytes *out) {
+    char buf[512];
+    const json_t *id = json_object_get(token, "id");
+    size_t n = tern_token_bytes(a->said.e, (int32_t)json_integer_value(id), true, buf, sizeof buf);
+    return tn_bytes_add(out, buf, n < sizeof buf ? n : sizeof buf);
+}
+
+/* Where the text begins in what the tokens are. It is not there where a byte is no text, or where it begins in a
+ * token that is told already: then it begins with the first. */
+static size_t text_begins(const tn_bytes *all, const char *p, size_t n) {
+    if (all->n >= n && !memcmp(all->p, p, n)) return 0; /* the usual case; more of it may be held back */
+    for (size_t at = all->n; at-- > 0;)
+        if (all->n - at >= n && !memcmp(all->p + at, p, n)) return at;
+    return 0;
+}
+
+/* The tokens whose text this is are told with it. Those in front of them were markup or a thought; those after
+ * them are held back. */
+static bool tell_tokens(tn_answering *a, const char *p, size_t n) {
+    tn_bytes all = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < json_array_size(a->untold); i++)
+        ok = add_bytes(a, json_array_get(a->untold, i), &all);
+    const size_t begins = text_begins(&all, p, n), ends = begins + n;
+    json_t *rest = json_array();
+    for (size_t i = 0, at = 0, next; i < json_array_size(a->untold); i++, at = next) {
+        json_t *token = json_array_get(a->untold, i);
+        next = at + json_array_size(json_object_get(token, "bytes"));
+        if (at >= ends) tn_json_append(&rest, json_incref(token));
+        else if (next > begins) tn_json_append(&a->said.logprobs, json_incref(token));
+    }
+    free(all.p);
+    json_decref(a->untold);
+    a->untold = rest;
+    return ok && a->untold && a->said.logprobs;
+}
+
 static bool on_text(void *user, const char *p, size_t n) {
     tn_answering *a = user;
+    if (a->r.text_logprobs && !tell_tokens(a, p, n)) return false;
     return tn_bytes_add(&a->said.text, p, n) && say(a, TN_SAYS_TEXT, p, n);
 }
 
@@ -136,15 +175,16 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
         if (a->r.tokens && !s->tokens) return false;
     }
     if (a->r.logprobs && token >= 0) {
-        if (!a->r.stream && !a->o.keep_probs(a->o.user, 1 + (size_t)a->r.n_top)) return false;
+        if ((!a->r.stream || a->r.text_logprobs) && !a->o.keep_probs(a->o.user, 1 + (size_t)a->r.n_top))
+            return false;
         if (a->r.drawn_probs && a->on) {
             tn_json_append(&s->logprobs, drawn(a, token));
         } else {
-            tn_json_append(&s->logprobs,
+            tn_json_append(a->r.text_logprobs ? &a->untold : &s->logprobs,
                            tn_said_logprob(s->e, token, logprob, a->top ? a->top : json_array()));
             a->top = NULL;
         }
-        if (!s->logprobs) return false;
+        if (!s->logprobs || !a->untold) return false;
     }
     if (a->reader) {
         if (!tn_answer_put(a->reader, text, n) || a->enough) return false;
@@ -246,7 +286,6 @@ static tern_status plain_ids(tn_answering *a, const tern_chat_options *o, tern_e
     tern_status st = TERN_OK;
     for (size_t cap = 0; st == TERN_OK || (st == TERN_E_LIMIT && cap < a->said.n_ids);) {
         free(a->said.ids);
-        free(a->said.later);
         cap = a->said.n_ids;
         a->said.ids = malloc((cap + 64) * sizeof *a->said.ids); /* and a prefix */
         if (!a->said.ids) st = tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
@@ -373,7 +412,7 @@ static tern_status open_chat(tn_answering *a, tern_error *err) {
 
 static tern_status make_prompt(tn_answering *a, tern_error *err) {
     tn_said *s = &a->said;
-    TN_FAIL_IF(!s->calls || !s->logprobs, err, TERN_E_MEMORY, "no memory for the request");
+    TN_FAIL_IF(!s->calls || !s->logprobs || !a->untold, err, TERN_E_MEMORY, "no memory for the request");
     TN_TRY(tn_adapters_read(a->o.e, json_object_get(a->r.body, "lora"), &a->o.own, &a->mix, err));
     TN_TRY(a->r.prompt ? tn_prompt_ids(&a->r, s, err) : open_chat(a, err));
     if (a->r.renders) return TERN_OK;
@@ -393,6 +432,7 @@ tern_status tn_answering_open(tn_answering *a, tn_request *r, const tn_answering
                               tern_error *err) {
     *a = (tn_answering){.r = *r, .o = *o};
     *r = (tn_request){0};
+    a->untold = json_array();
     if (o->usual) tn_request_settle(&a->r, o->usual);
     a->sink = a->r.sink ? a->r.sink : tn_sink_of(a->r.api);
     a->said = (tn_said){.r = &a->r,
@@ -461,27 +501,48 @@ const char *tn_answering_mark(const tn_answering *a) {
     return r->tools && r->schema && !r->forced && a->form.knows_tools ? tn_tools_mark(a->form.calls) : NULL;
 }
 
-bool tn_answering_checks(const tn_answering *a) {
-    return !a->r.forced && (a->sink == &tn_sink_chat || a->sink == &tn_sink_completions);
-}
-
 tern_status tn_answering_later(tn_answering *a, const char *keywords, tern_error *err) {
     a->said.later = keywords ? strdup(keywords) : NULL;
     TN_FAIL_IF(keywords && !a->said.later, err, TERN_E_MEMORY, "no memory for the request");
     return TERN_OK;
 }
 
-/* Calls have no format to fit. */
+/* Whether each call's arguments are what its tool takes. */
+static bool calls_fit(const tn_answering *a, tn_ctx *ctx) {
+    bool fit = a->said.n_calls && !a->said.n_broken;
+    for (size_t i = 0; i < a->said.n_calls && fit; i++) {
+        const json_t *call = json_array_get(a->said.calls, i), *tool;
+        const char *name = json_string_value(json_object_get(call, "name")), *text;
+        size_t k;
+        json_array_foreach(a->r.tools, k, tool) {
+            const json_t *f = json_object_get(tool, "function"), *takes = json_object_get(f, "parameters");
+            char *schema = NULL;
+            text = json_string_value(json_object_get(f, "name"));
+            if (!takes || !name || !text || strcmp(name, text) != 0) continue;
+            const json_t *given = json_object_get(call, "arguments");
+            fit = tn_json_text(takes, JSON_COMPACT, &schema, NULL) == TERN_OK &&
+                  tn_schema_fits(ctx, schema, strlen(schema), json_string_value(given),
+                                 json_string_length(given));
+            free(schema);
+            break;
+        }
+    }
+    return fit;
+}
+
+/* Calls have no format to fit, unless a call was all that was asked for. */
 static void check(tn_answering *a) {
     tn_ctx ctx;
-    if (tn_said_calls(&a->said)) {
+    if (tn_said_calls(&a->said) && !a->r.forced) {
         free(a->said.later);
         a->said.later = NULL;
         return;
     }
     tn_ctx_init(&ctx, NULL);
-    a->said.fits = tn_schema_fits(&ctx, a->r.schema, strlen(a->r.schema),
-                                  a->said.text.p ? a->said.text.p : "", a->said.text.n);
+    if (a->r.forced) a->said.fits = calls_fit(a, &ctx);
+    else
+        a->said.fits = tn_schema_fits(&ctx, a->r.schema, strlen(a->r.schema),
+                                      a->said.text.p ? a->said.text.p : "", a->said.text.n);
 }
 
 bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err) {
@@ -521,7 +582,9 @@ void tn_answering_free(tn_answering *a) {
     json_decref(a->said.logprobs);
     json_decref(a->said.tokens);
     json_decref(a->said.items);
+    json_decref(a->said.block_logprobs);
     json_decref(a->top);
+    json_decref(a->untold);
     free(a->said.ids);
     free(a->said.text.p);
     free(a->said.thought.p);

@@ -42,6 +42,7 @@ typedef struct tn_answering {
     tn_look **shown; /* [n_shown] those that are in the prompt, in their order */
     size_t n_shown;
     json_t *top;                   /* alternatives of the token drawn next */
+    json_t *untold;                /* of r.text_logprobs: tokens whose text has not come */
     const struct tern_session *on; /* what it is made on; whoever has the answer says so */
     tn_scorer scorer;              /* of the prompt's log-probabilities */
     tn_bytes piece;                /* what an event says */
@@ -66,8 +67,7 @@ bool tn_answering_scored(tn_answering *a);
 bool tn_answering_ended(tn_answering *a, int32_t token, const float *logits);
 /* What an answer may begin with in place of text of its format: a call of a tool. NULL: nothing. */
 const char *tn_answering_mark(const tn_answering *a);
-/* Tells whether the reply can say that the text was checked for keywords of its schema that were not held. */
-bool tn_answering_checks(const tn_answering *a);
+/* Keywords of the schema that were not held while it was written: the finished answer is checked for them. */
 tern_status tn_answering_later(tn_answering *a, const char *keywords,
                                tern_error *err); /* NULL: all are held */
 /* The end, good or bad. false: no memory. */

@@ -1,7 +1,7 @@
 #include "server/priority.h"
 #include "server/answers.h"
 
-#include "base/clock.h"
+#include "base/wait.h"
 #include "base/json.h"
 #include "server/refusals.h"
 #include "server/sink.h"
@@ -281,11 +281,7 @@ tern_status tn_answers_open(tn_models *models, tn_talks *talks, tn_uploads *uplo
                             tn_answers **out, tern_error *err) {
     tn_answers *all = *out = calloc(1, sizeof *all);
     TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for the page");
-    pthread_condattr_t c;
-    pthread_condattr_init(&c);
-    pthread_condattr_setclock(&c, CLOCK_MONOTONIC);
-    pthread_cond_init(&all->changed, &c);
-    pthread_condattr_destroy(&c);
+    tn_cond_init(&all->changed);
     pthread_mutex_init(&all->mu, NULL);
     all->models = models;
     all->talks = talks;
@@ -584,11 +580,6 @@ static bool emit_news(tn_follower *f) {
 size_t tn_follower_read(tn_follower *f, char *buf, size_t cap, int ms, bool *ended) {
     *ended = false;
     if (f->n_sent == f->out.n) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (long)ms * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
         f->out.n = f->n_sent = 0;
         if (f->ended) {
             *ended = true;
@@ -598,7 +589,7 @@ size_t tn_follower_read(tn_follower *f, char *buf, size_t cap, int ms, bool *end
         pthread_mutex_lock(&all->mu);
         if (!f->a->done && f->a->use.version == f->version && f->a->content.n == f->n_content &&
             f->a->thinking.n == f->n_thinking)
-            pthread_cond_timedwait(&all->changed, &all->mu, &until);
+            tn_cond_wait_ns(&all->changed, &all->mu, ms * (int64_t)1000000);
         bool ok = emit_news(f);
         pthread_mutex_unlock(&all->mu);
         if (!ok) *ended = f->ended = true;

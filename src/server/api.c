@@ -1,17 +1,22 @@
 #include "server/api.h"
 
+#include "server/ollama.h"
 #include "server/priority.h"
 #include "server/reply.h"
+#include "server/sink.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <xxhash.h>
 
 enum MHD_Result tn_api_body_of(const tn_api_call *a, int status, const char *type, struct MHD_Response *body,
                                const char *ignored) {
-    tn_header headers[7] = {{"Cache-Control", "no-store"}};
+    tn_header headers[8] = {{"Cache-Control", "no-store"}};
     size_t n = 1;
     if (status == 401) headers[n][0] = "WWW-Authenticate", headers[n++][1] = "Bearer";
+    if (status == 500) /* what failed fails again, and official clients ask again where nothing says so */
+        headers[n][0] = "X-Should-Retry", headers[n++][1] = "false";
     if (a->origin) {
         headers[n][0] = "Access-Control-Allow-Origin", headers[n++][1] = a->origin;
         headers[n][0] = "Access-Control-Allow-Credentials", headers[n++][1] = "true";
@@ -42,13 +47,19 @@ enum MHD_Result tn_api_error(const tn_api_call *a, const tern_error *err, tn_api
     return tn_api_json(a, status, tn_sink_of(api)->error(err, status));
 }
 
+static const tn_sink *sink_at(const char *url) {
+    return !strncmp(url, "/api/", 5)           ? &tn_sink_ollama_chat
+           : !strncmp(url, "/v1/messages", 12) ? &tn_sink_messages
+                                               : &tn_sink_chat;
+}
+
 enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt, ...) {
     tern_error err = {.code = TERN_E_INVALID};
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(err.message, sizeof err.message, fmt, ap);
     va_end(ap);
-    return tn_api_json(a, status, tn_reply_error(&err, status, false));
+    return tn_api_json(a, status, sink_at(a->url)->error(&err, status));
 }
 
 uint64_t tn_api_client(const tn_api_call *a, const json_t *body) {

@@ -13,6 +13,7 @@
 
 typedef struct tn_api_call {
     struct MHD_Connection *c;
+    const char *url; /* tells whose form an error has that is told before a route is found */
     tn_models *models;
     tn_uploads *uploads;            /* NULL: nobody reads documents */
     struct tn_responses *responses; /* what is remembered of them */
@@ -48,9 +49,12 @@ uint64_t tn_api_client(const tn_api_call *a, const json_t *body);
 tern_status tn_api_priority(const tn_api_call *a, const json_t *body, int *out, tern_error *err);
 /* Asks the model and answers with what it says, streamed where that was asked for. It takes r. */
 enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r);
+/* The same whose whole reply is wanted for something else: *out is the caller's. */
+tern_status tn_api_answer(const tn_api_call *a, tn_request *r, json_t **out, tern_error *err);
 
-/* The embeddings that the body asks for, as OpenAI has them; *out is the caller's. */
-tern_status tn_api_embed(const tn_api_call *a, const json_t *body, json_t **out, tern_error *err);
+/* The embeddings that a request of Ollama's asks for (tn_ollama_read_embed), as OpenAI has them; *out is the
+ * caller's. */
+tern_status tn_api_embed(const tn_api_call *a, tn_request *r, json_t **out, tern_error *err);
 
 /* ---- routes ----------------------------------------------------------------------------------------- */
 

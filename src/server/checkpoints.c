@@ -23,6 +23,7 @@ typedef struct entry {
     char name[NAME_BYTES];
     int32_t *tokens;
     int32_t n;
+    tn_state_places places; /* where the state can go back to some only */
 } entry;
 
 struct tn_checkpoints {
@@ -91,11 +92,12 @@ uint64_t tn_checkpoints_identity(const tern_session *s) {
     const tn_npu_model *heads =
         tn_engine_heads(e); /* of a package, or of a file, where the beginning is measured too */
     char text[256];
-    int n =
-        snprintf(text, sizeof text, "%d %d %d %d %d %.6f %d %d %d %d %d %d %.6f", (int)e->model->scheme,
-                 (int)s->state.kv.type, e->npu ? (int)e->npu->chunk : 0, (int)a->mode, a->automatic,
-                 (double)a->ratio, a->n_buckets, a->no_head_ratios, a->share_rows, a->pool_heads,
-                 heads ? tn_sparse_attn_from(heads, a) : a->threshold, a->decode, (double)a->decode_ratio);
+    int n = snprintf(text, sizeof text, "%d %d %d %d %d %.6f %d %d %d %d %d %d %.6f", (int)e->model->scheme,
+                     (int)s->state.kv.type, e->npu ? (int)e->npu->chunk : 0, (int)a->mode, a->automatic,
+                     (double)a->ratio, a->n_buckets, a->no_head_ratios, a->share_rows, a->pool_heads,
+                     heads ? tn_sparse_attn_from(heads, a) : a->threshold,
+                     heads ? tn_sparse_decode_from(heads, &e->model->h, a, INT32_MAX) : a->decode,
+                     (double)a->decode_ratio);
     return XXH64(text, (size_t)n, tn_model_fingerprint(e->model) ^ tn_lora_mix_id(&s->mix));
 }
 
@@ -115,7 +117,8 @@ static void drop(tn_checkpoints *c, size_t i, bool unlinks) {
 }
 
 /* Takes tokens. */
-static bool add(tn_checkpoints *c, const char *name, int32_t *tokens, int32_t n) {
+static bool add(tn_checkpoints *c, const char *name, int32_t *tokens, int32_t n,
+                const tn_state_places *places) {
     if (c->n == c->cap) {
         size_t cap = c->cap ? 2 * c->cap : 16;
         entry *more = c->n < ENTRIES_MAX ? realloc(c->entries, cap * sizeof *more) : NULL;
@@ -127,7 +130,7 @@ static bool add(tn_checkpoints *c, const char *name, int32_t *tokens, int32_t n)
         c->cap = cap;
     }
     entry *e = &c->entries[c->n++];
-    *e = (entry){.tokens = tokens, .n = n};
+    *e = (entry){.tokens = tokens, .n = n, .places = *places};
     snprintf(e->name, sizeof e->name, "%.24s", name);
     return true;
 }
@@ -138,16 +141,17 @@ static tern_status read_folder(tn_checkpoints *c, tern_session *s, tern_error *e
     for (struct dirent *f; (f = readdir(d));) {
         char path[PATH_BYTES + NAME_BYTES];
         int32_t *tokens, n;
+        tn_state_places places;
         tern_error why;
         if (!is_entry(f->d_name)) continue;
         path_of(c->folder, f->d_name, path);
-        tern_status st = tn_session_peek(s, path, &tokens, &n, &why);
+        tern_status st = tn_session_peek(s, path, &tokens, &n, &places, &why);
         char name[NAME_BYTES];
         if (st == TERN_OK) name_of(s, tokens, (size_t)n, name);
         if (st == TERN_OK && strcmp(name, f->d_name)) { /* computed with other settings */
             free(tokens);
         } else if (st == TERN_OK) {
-            add(c, name, tokens, n);
+            add(c, name, tokens, n, &places);
         } else if (st == TERN_E_FORMAT) {
             tn_log(c->ctx, TERN_LOG_WARN, "a kept conversation is lost: %s", why.message);
             unlink(path);
@@ -227,12 +231,23 @@ static size_t shared(const entry *e, const int32_t *ids, size_t n) {
     return k;
 }
 
-size_t tn_checkpoints_match(const tn_checkpoints *c, const int32_t *ids, size_t n, bool whole,
+/* A prompt's last token is evaluated again, where its logits are not kept. */
+static size_t place_before(const entry *e, size_t same, size_t n) {
+    if (same == (size_t)e->n && same < n) return same;
+    int32_t k = e->places.n;
+    while (k && ((size_t)e->places.at[k - 1] > same ||
+                 ((size_t)e->places.at[k - 1] == n && e->places.at[k - 1] != e->places.end)))
+        k--;
+    return k ? (size_t)e->places.at[k - 1] : 0;
+}
+
+size_t tn_checkpoints_match(const tn_checkpoints *c, const int32_t *ids, size_t n, bool in_places,
                             size_t *which) {
     size_t best = 0;
     for (size_t i = 0; i < c->n; i++) {
         size_t k = shared(&c->entries[i], ids, n);
-        if (k <= best || (whole && (k < (size_t)c->entries[i].n || k == n))) continue;
+        if (in_places) k = place_before(&c->entries[i], k, n);
+        if (k <= best) continue;
         best = k;
         *which = i;
     }
@@ -264,8 +279,11 @@ void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s) {
         if ((size_t)c->entries[i].n >= n && shared(&c->entries[i], s->tokens, n) == n) return;
     name_of(s, s->tokens, n, name);
     path_of(c->folder, name, path);
-    uint64_t about = tn_state_bytes(&s->state) / (uint64_t)s->n_ctx * (n + 64) + n * sizeof *s->tokens +
-                     (uint64_t)s->e->model->h.n_vocab * sizeof(float) + 4096;
+    tn_state_places places = {.end = s->end.at};
+    uint64_t n_places;
+    tn_state_places_of(&s->state, &places, &n_places);
+    uint64_t about = n_places + tn_state_bytes(&s->state) / (uint64_t)s->n_ctx * (n + 64) +
+                     n * sizeof *s->tokens + 2 * (uint64_t)s->e->model->h.n_vocab * sizeof(float) + 4096;
     if (!make_room(c, about)) return;
     tern_error err;
     if (tern_session_save(s, path, &err) != TERN_OK) {
@@ -279,7 +297,7 @@ void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s) {
     int32_t *tokens = malloc(n * sizeof *tokens);
     if (!tokens) return; /* found again by the next server */
     memcpy(tokens, s->tokens, n * sizeof *tokens);
-    add(c, name, tokens, (int32_t)n);
+    add(c, name, tokens, (int32_t)n, &places);
 }
 
 bool tn_checkpoints_forgotten(tn_checkpoints *c) {

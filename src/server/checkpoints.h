@@ -23,9 +23,10 @@ uint64_t tn_checkpoints_identity(const tern_session *s);
 tern_status tn_checkpoints_open(tern_session *s, uint64_t limit_bytes, tn_checkpoints **out, tern_error *err);
 void tn_checkpoints_close(tn_checkpoints **c);
 
-/* How many tokens of the prompt the best entry holds, which is *which; 0: none. whole: an entry counts
- * only where all of it begins the prompt, because its state cannot go back. */
-size_t tn_checkpoints_match(const tn_checkpoints *c, const int32_t *ids, size_t n, bool whole, size_t *which);
+/* How many tokens of the prompt the best entry holds, which is *which; 0: none. in_places: its state
+ * can go back to some places only, and what counts is the last of them that the prompt shares. */
+size_t tn_checkpoints_match(const tn_checkpoints *c, const int32_t *ids, size_t n, bool in_places,
+                            size_t *which);
 /* false: it was damaged or went meanwhile, and s is empty. */
 bool tn_checkpoints_load(tn_checkpoints *c, size_t which, tern_session *s);
 /* Nothing where it is there already or too short. A disk that is full costs one notice. Entries that it

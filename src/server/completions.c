@@ -1,6 +1,7 @@
 /* Chats, completions and messages: from the request to the queue, and what the model says back to the
  * connection. A request may want several answers: they are a group of jobs on one connection, whose events
  * go out one after the other as they come. */
+#include "base/clock.h"
 #include "server/api.h"
 #include "server/reply.h"
 #include "server/responses.h"
@@ -111,16 +112,28 @@ static size_t take_more(group *g, char *buf, size_t max) {
 /* What follows the last event. false: no memory. */
 static bool end_stream(group *g, const tern_error *err) {
     g->ended = true;
-    if (!err) return g->sink->tail(g->said, g->n, &g->more);
+    if (!err) return !g->sink->tail || g->sink->tail(g->said, g->n, &g->more);
     for (size_t i = 0; i < g->n; i++)
         if (g->jobs[i]->a.told && g->jobs[i]->err.code != TERN_OK) return true; /* its last event says it */
     return g->sink->fail(err, &g->more);
 }
 
+/* Waits for the next answer that is not done: one that is would be no wait. */
+static void wait_for_next(const group *g) {
+    bool begun;
+    for (size_t i = 0; i < g->n; i++) {
+        tn_job *j = g->jobs[(g->at + i) % g->n];
+        if (tn_job_done(j, &begun)) continue;
+        tn_job_wait(j, LOOK_MS);
+        return;
+    }
+}
+
 static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
     (void)pos;
     group *g = user;
-    for (int waited = 0;; waited += LOOK_MS) {
+    const double since = tn_now_s();
+    for (;;) {
         bool begun;
         const tern_error *err;
         size_t n = take_more(g, buf, max);
@@ -137,8 +150,8 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
             return MHD_CONTENT_READER_END_WITH_ERROR;
         }
         /* neither side gives up on a long prompt */
-        if (waited >= PING_MS && g->sink->ping(g->said[0], g->begun, &g->more)) waited = 0;
-        else tn_job_wait(g->jobs[g->at], LOOK_MS);
+        if ((tn_now_s() - since) * 1000 < PING_MS || !g->sink->ping(g->said[0], g->begun, &g->more))
+            wait_for_next(g);
     }
 }
 
@@ -192,31 +205,51 @@ static enum MHD_Result send_whole(const tn_api_call *a, group *g) {
     return tn_api_json(a, status, g->sink->error(err, status));
 }
 
+/* Takes r, also on failure. */
+static tern_status group_open(const tn_api_call *a, tn_request *r, group **out, tern_error *err) {
+    r->client = tn_api_client(a, r->body);
+    r->asked_ns = a->asked_ns;
+    group *g = calloc(1, sizeof *g);
+    tern_status st = g ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+    if (st == TERN_OK) snprintf(g->ignored, sizeof g->ignored, "%s", r->ignored);
+    if (st == TERN_OK) st = tn_api_strict(a, r->ignored, err);
+    if (st == TERN_OK) st = tn_api_priority(a, r->body, &r->priority, err);
+    if (st == TERN_OK) st = tn_api_use(a, r->body, &g->model, err);
+    if (st == TERN_OK && r->keeps) tn_models_keep(g->model, &r->keep_ns);
+    if (st == TERN_OK) st = group_put(g, r, err);
+    else tn_request_free(r);
+    if (st == TERN_OK) g->c = a->c;
+    else if (g) group_close(g);
+    *out = st == TERN_OK ? g : NULL;
+    return st;
+}
+
+tern_status tn_api_answer(const tn_api_call *a, tn_request *r, json_t **out, tern_error *err) {
+    group *g;
+    bool begun;
+    const tern_error *failed = NULL;
+    *out = NULL;
+    r->stream = false;
+    TN_TRY(group_open(a, r, &g, err));
+    tern_status st = wait_for(a, g, 0) ? TERN_OK : tn_fail(err, TERN_E_CANCELLED, "nobody waits any more");
+    if (st == TERN_OK) (void)group_done(g, &begun, &failed);
+    if (failed) st = tn_fail(err, failed->code, "%s", failed->message);
+    if (st == TERN_OK) *out = g->sink->whole(g->said, g->n);
+    group_close(g);
+    TN_FAIL_IF(st == TERN_OK && !*out, err, TERN_E_MEMORY, "no memory for the reply");
+    return st;
+}
+
 enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r) {
     tern_error err = {0};
     const tn_sink *sink = r->sink ? r->sink : tn_sink_of(r->api);
     bool streams = r->stream, begun;
     const tern_error *failed;
-    r->client = tn_api_client(a, r->body);
-    r->asked_ns = a->asked_ns;
-    group *g = calloc(1, sizeof *g);
-    if (!g) {
-        tn_request_free(r);
-        return MHD_NO;
-    }
-    snprintf(g->ignored, sizeof g->ignored, "%s", r->ignored);
-    tern_status st = tn_api_strict(a, r->ignored, &err);
-    if (st == TERN_OK) st = tn_api_priority(a, r->body, &r->priority, &err);
-    if (st == TERN_OK) st = tn_api_use(a, r->body, &g->model, &err);
-    if (st == TERN_OK && r->keeps) tn_models_keep(g->model, &r->keep_ns);
-    if (st == TERN_OK) st = group_put(g, r, &err);
-    else tn_request_free(r);
-    if (st != TERN_OK) {
-        group_close(g);
+    group *g;
+    if (group_open(a, r, &g, &err) != TERN_OK) {
         int status = tn_reply_status(&err);
         return tn_api_json(a, status, sink->error(&err, status));
     }
-    g->c = a->c;
     bool there = wait_for(a, g, streams ? HEAD_MS : 0);
     /* from the end on, what the jobs hold stays as it is */
     if (there && streams && (!group_done(g, &begun, &failed) || begun)) return send_stream(a, g);

@@ -2,7 +2,11 @@
 #include "engine/engine.h"
 #include "server/api.h"
 #include "server/priority.h"
+#include "server/prompts.h"
+#include "server/refusals.h"
+#include "text/tokenizer_impl.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +19,7 @@ typedef struct embedding {
     bool base64;
     form form;
     tn_pooling pool; /* NONE: a vector for each token, as they are */
+    bool cuts;       /* a text that is longer than the context is cut to it */
     size_t n_tokens; /* read so far */
     int priority;
 } embedding;
@@ -79,6 +84,22 @@ static tern_status read_text(const json_t *v, json_t **out, tern_error *err) {
     return TERN_OK;
 }
 
+/* The first tokens of a text, as many as the context holds; the end token stays the last. *out is the caller's. */
+static tern_status cut(const tn_queue_options *o, const json_t *text, json_t **out, tern_error *err) {
+    const tn_tokenizer *t = o->e->model->tokenizer;
+    const tn_request r = {.prompt = text};
+    tn_said s = {.e = o->e};
+    TN_TRY(tn_prompt_ids(&r, &s, err));
+    const size_t n = (size_t)o->n_ctx;
+    assert(s.n_ids > n);
+    if (t && t->add_eos && s.ids[s.n_ids - 1] == t->eos) s.ids[n - 1] = t->eos;
+    *out = json_array();
+    for (size_t i = 0; i < n; i++) tn_json_append(out, json_integer(s.ids[i]));
+    free(s.ids);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the embeddings");
+    return TERN_OK;
+}
+
 /* One text of the request as a vector of the list. */
 static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *text, embedding *e, size_t i,
                              json_t **list, tern_error *err) {
@@ -88,6 +109,15 @@ static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *te
     TN_TRY(read_text(text, &prompt, err));
     tern_status st =
         tn_queue_embed(q, prompt, e->pool, a->client, e->priority, gone, a->c, &v, &e->n_tokens, err);
+    if (st == TN_E_CONTEXT && e->cuts) {
+        json_t *begin;
+        st = cut(tn_queue_opts(q), prompt, &begin, err);
+        json_decref(prompt);
+        prompt = st == TERN_OK ? begin : NULL;
+        if (prompt)
+            st =
+                tn_queue_embed(q, prompt, e->pool, a->client, e->priority, gone, a->c, &v, &e->n_tokens, err);
+    }
     json_decref(prompt);
     if (st != TERN_OK) return st;
     tn_json_append(list, tn_json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i, "embedding",
@@ -122,6 +152,7 @@ static tern_status read_fields(const json_t *body, const tn_queue_options *o, si
     json_object_foreach((json_t *)(uintptr_t)body, field, value) {
         bool is_known = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(field, known[i]);
+        is_known |= e->form == OLLAMA && !strcmp(field, "truncate");
         if (!is_known && !tn_says_nothing(value)) tn_request_ignore(ignored, field);
     }
     TN_FAIL_IF(!is_word(said_format) || (format && strcmp(format, "float") && strcmp(format, "base64")), err,
@@ -144,6 +175,7 @@ static tern_status read_fields(const json_t *body, const tn_queue_options *o, si
     e->n_told = (size_t)wanted;
     TN_FAIL_IF(!n_texts || n_texts > 2048, err, TERN_E_INVALID, "'input' must have 1 to 2048 texts");
     e->base64 = format && !strcmp(format, "base64");
+    e->cuts = e->form == OLLAMA && !json_is_false(json_object_get(body, "truncate"));
     if (pooling && !strcmp(pooling, "mean")) e->pool = TN_POOL_MEAN;
     if (pooling && !strcmp(pooling, "none")) e->pool = TN_POOL_NONE;
     return TERN_OK;
@@ -169,8 +201,8 @@ static json_t *llama_reply(json_t *v, bool each) {
     return out;
 }
 
-/* The reply in OpenAI's form, and fields that were not followed. */
-static tern_status embed(const tn_api_call *a, const json_t *body, form form, tn_request *ignored, bool *each,
+/* The reply in OpenAI's form. Of r count `keeps` and the fields that are not followed. */
+static tern_status embed(const tn_api_call *a, const json_t *body, form form, tn_request *r, bool *each,
                          json_t **out, tern_error *err) {
     const json_t *input = json_object_get(body, "input");
     if (!input) input = json_object_get(body, "content"); /* as llama.cpp's server has it */
@@ -184,8 +216,9 @@ static tern_status embed(const tn_api_call *a, const json_t *body, form form, tn
     tn_queue *q = tn_served_queue(model);
     tern_engine_info(tn_queue_opts(q)->e, &info);
     e.n = (size_t)info.n_embd;
-    tern_status st = read_fields(body, tn_queue_opts(q), n, &e, ignored, err);
-    if (st == TERN_OK) st = tn_api_strict(a, ignored->ignored, err);
+    tern_status st = read_fields(body, tn_queue_opts(q), n, &e, r, err);
+    if (st == TERN_OK) st = tn_api_strict(a, r->ignored, err);
+    if (st == TERN_OK && r->keeps) tn_models_keep(model, &r->keep_ns);
     json_t *list = json_array();
     tn_connection_busy(a->c, true);
     for (size_t i = 0; st == TERN_OK && i < n; i++)
@@ -198,10 +231,9 @@ static tern_status embed(const tn_api_call *a, const json_t *body, form form, tn
     return st;
 }
 
-tern_status tn_api_embed(const tn_api_call *a, const json_t *body, json_t **out, tern_error *err) {
-    tn_request ignored = {0};
+tern_status tn_api_embed(const tn_api_call *a, tn_request *r, json_t **out, tern_error *err) {
     bool each;
-    return embed(a, body, OLLAMA, &ignored, &each, out, err);
+    return embed(a, r->body, OLLAMA, r, &each, out, err);
 }
 
 static enum MHD_Result answer(const tn_api_call *a, const json_t *body, form form) {

@@ -153,14 +153,13 @@ static uint64_t client_of(connection *c) {
     return h;
 }
 
-static result too_large(connection *c) {
-    const tn_api_call a = {.c = c};
-    return tn_api_refuse(&a, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
+static result too_large(const tn_api_call *a) {
+    return tn_api_refuse(a, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
 }
 
 /* What the head alone tells: the request is answered before its body is read. */
 static bool refused(const tn_http *h, connection *c, const char *url, const char *method, result *ok) {
-    const tn_api_call a = {.c = c, .origin = allowed_origin(h, c, url)};
+    const tn_api_call a = {.c = c, .url = url, .origin = allowed_origin(h, c, url)};
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
     if (is_preflight(h, c, url, method)) *ok = preflight(h, c, url);
     else if (h->o.keys && strcmp(url, "/health") && strcmp(url, "/v1/health") && !tn_page_is_public(url) &&
@@ -176,7 +175,7 @@ static bool refused(const tn_http *h, connection *c, const char *url, const char
                           "--api-key-file");
     else if (!tn_page_is_public(url) && !a.origin && is_foreign(c))
         *ok = tn_api_refuse(&a, 403, "another site's page may not ask this server");
-    else if (length && strtoull(length, NULL, 10) > TN_HTTP_BODY_MAX) *ok = too_large(c);
+    else if (length && strtoull(length, NULL, 10) > TN_HTTP_BODY_MAX) *ok = too_large(&a);
     else return false;
     return true;
 }
@@ -192,6 +191,7 @@ static size_t mark_of(const visit *v) {
 static result route(tn_http *h, connection *c, const char *url, const char *method, const visit *v) {
     const size_t skip = mark_of(v);
     const tn_api_call a = {.c = c,
+                           .url = url,
                            .models = h->o.models,
                            .uploads = h->uploads,
                            .responses = h->responses,
@@ -202,7 +202,7 @@ static result route(tn_http *h, connection *c, const char *url, const char *meth
                            .client = client_of(c),
                            .priority = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Tern-Priority"),
                            .asked_ns = tn_now_ns()};
-    if (v->too_large) return too_large(c);
+    if (v->too_large) return too_large(&a);
     if (v->no_memory) return tn_api_refuse(&a, 503, "no memory for the request");
     if (tn_page_owns(url)) return tn_page_answer(h->page, c, url, method, v->body, v->n);
     return tn_api_route(&a, url, method);
@@ -243,7 +243,7 @@ static result handle(void *user, connection *c, const char *url, const char *met
         result ok = MHD_YES;
         v->refused = atomic_load(&h->ending);
         if (v->refused) {
-            const tn_api_call a = {.c = c, .origin = allowed_origin(h, c, url)};
+            const tn_api_call a = {.c = c, .url = url, .origin = allowed_origin(h, c, url)};
             return tn_api_refuse(&a, 503, "the server is ending");
         }
         v->refused = refused(h, c, url, method, &ok);

@@ -3,7 +3,8 @@
 #include "base/file.h"
 #include "base/hex.h"
 #include "pictures/sealed.h"
-#include "server/bytes.h"
+#include "base/bytes.h"
+#include "server/refusals.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -232,7 +233,7 @@ tern_status tn_images_look(const tn_request *r, tern_engine *e, const tn_images_
     if (!n) return TERN_OK;
     TN_FAIL_IF(!from->reader, err, TERN_E_UNSUPPORTED, "this server reads no pictures");
     TN_FAIL_IF(
-        !tn_sight_can(e, NULL), err, TERN_E_UNSUPPORTED,
+        !tn_sight_can(e, NULL), err, r->api == TN_API_MESSAGES ? TN_E_BLIND : TERN_E_UNSUPPORTED,
         "image input is not supported: the model has no picture encoder beside it (a file mmproj*.gguf)");
     tern_status open = tn_sight_shape(e, &shape, err);
     if (open != TERN_OK) hide_folders(err);

@@ -1,7 +1,7 @@
 #include "server/mcp.h"
 
 #include "base/hex.h"
-#include "server/bytes.h"
+#include "base/bytes.h"
 #include "tern.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #include "server/mcp_client.h"
 
-#include "base/clock.h"
-#include "server/bytes.h"
+#include "base/wait.h"
+#include "base/bytes.h"
 #include "server/mcp.h"
 
 #include <errno.h>
@@ -342,14 +342,7 @@ static tern_status give_up(tn_mcp_client *c, int64_t id, bool stopped, int64_t w
 }
 
 /* Until something changed, or for a moment. With mu. */
-static void look_again(tn_mcp_client *c) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += (long)LOOK_MS * 1000000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&c->changed, &c->mu, &t);
-}
+static void look_again(tn_mcp_client *c) { tn_cond_wait_ns(&c->changed, &c->mu, LOOK_MS * (int64_t)1000000); }
 
 /* Takes params. It has the turn. */
 static tern_status ask(tn_mcp_client *c, const char *method, json_t *params, patience w, json_t **result,
@@ -402,11 +395,7 @@ tern_status tn_mcp_client_new(const char *name, tn_mcp_client **out, tern_error 
     tn_mcp_client *c = *out = calloc(1, sizeof *c);
     TN_FAIL_IF(!c, err, TERN_E_MEMORY, "no memory for the tools of %s", name);
     snprintf(c->name, sizeof c->name, "%s", name);
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->changed, &a);
-    pthread_condattr_destroy(&a);
+    tn_cond_init(&c->changed);
     pthread_mutex_init(&c->mu, NULL);
     c->child = (tn_child){.to = -1, .from = -1, .messages = -1};
     c->wake[0] = c->wake[1] = -1;

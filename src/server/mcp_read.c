@@ -1,5 +1,5 @@
 /* What a server of tools says: its list of tools, the result of a call. */
-#include "server/bytes.h"
+#include "base/bytes.h"
 #include "server/mcp_client.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* server/messages.c - requests in Anthropic's form (/v1/messages), as the same tn_request that OpenAI's
  * become. */
-#include "server/bytes.h"
+#include "base/bytes.h"
 #include "server/images.h"
 #include "text/toolcall.h"
 
@@ -14,14 +14,10 @@ static const char *const known[] = {
     "thinking",    "service_tier", "lora",           "cache_control", "output_config",  "output_format",
     "min_p",       "seed",         "repeat_penalty", "repeat_last_n", "priority"};
 
-static tern_status no_memory(tern_error *err) {
-    return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
-}
-
 /* Adds a message to the request. */
 static tern_status add(tn_request *r, json_t *m, tern_error *err) { /* takes m */
     tn_json_append(&r->messages, m);
-    return r->messages ? TERN_OK : no_memory(err);
+    return r->messages ? TERN_OK : tn_request_no_memory(err);
 }
 
 /* A turn gathers the blocks of a user's or an assistant's message. Texts gather in *text. */
@@ -54,7 +50,7 @@ static tern_status document_text(const json_t *b, const char *where, json_t **ou
     json_decref(words);
     *out = ok ? tn_json_string(text.p, text.n) : NULL;
     free(text.p);
-    return *out ? TERN_OK : no_memory(err);
+    return *out ? TERN_OK : tn_request_no_memory(err);
 }
 
 static bool is_document(const json_t *b) {
@@ -84,7 +80,7 @@ static tern_status with_documents(const json_t *content, const char *where, json
     }
     json_decref(*out);
     *out = list;
-    return list ? TERN_OK : no_memory(err);
+    return list ? TERN_OK : tn_request_no_memory(err);
 }
 
 static tern_status result_block(tn_request *r, const turn *t, const json_t *b, tern_error *err) {
@@ -119,7 +115,7 @@ static tern_status use_block(turn *t, const json_t *b, tern_error *err) {
     tn_json_append(&t->calls, tn_json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id, "type", "function",
                                            "function", "name", name, "arguments", args));
     free(args);
-    return t->calls ? TERN_OK : no_memory(err);
+    return t->calls ? TERN_OK : tn_request_no_memory(err);
 }
 
 static tern_status block(tn_request *r, turn *t, const json_t *b, tern_error *err) {
@@ -148,7 +144,7 @@ static tern_status block(tn_request *r, turn *t, const json_t *b, tern_error *er
                  type);
         return tn_content_refuse(t->where, type, there_are, err);
     }
-    return t->text && t->thought ? TERN_OK : no_memory(err);
+    return t->text && t->thought ? TERN_OK : tn_request_no_memory(err);
 }
 
 static tern_status blocks(tn_request *r, turn *t, const json_t *content, tern_error *err) {
@@ -172,18 +168,44 @@ static tern_status blocks(tn_request *r, turn *t, const json_t *content, tern_er
     return add(r, m, err);
 }
 
+/* Claude Code's system begins with a note for Anthropic's bills that has a hash of the first question: with it no two
+ * conversations would begin alike, and each would be read from its first token. */
+static json_t *without_note(const json_t *s) {
+    static const char note[] = "x-anthropic-billing-header:";
+    const char *first = json_string_value(json_object_get(json_array_get(s, 0), "text"));
+    if (!first || strncmp(first, note, sizeof note - 1) != 0) return json_incref((json_t *)(uintptr_t)s);
+    json_t *rest = json_array();
+    for (size_t i = 1; i < json_array_size(s); i++) tn_json_append(&rest, json_incref(json_array_get(s, i)));
+    return rest;
+}
+
+static tern_status system_text(tn_request *r, const json_t *s, const char *where, tern_error *err) {
+    json_t *text = NULL;
+    if (!s || json_is_null(s)) return TERN_OK;
+    json_t *said = without_note(s);
+    tern_status st = said ? tn_content_text(said, where, true, &text, err) : tn_request_no_memory(err);
+    json_decref(said);
+    TN_TRY(st);
+    if (!json_string_length(text)) { /* nothing is said, which templates would write as a turn */
+        json_decref(text);
+        return TERN_OK;
+    }
+    return add(r, tn_json_pack("{s:s, s:o}", "role", "system", "content", text), err);
+}
+
 static tern_status message(tn_request *r, const json_t *m, const char *where, tern_error *err) {
     const char *role = json_string_value(json_object_get(m, "role"));
     const json_t *content = json_object_get(m, "content");
-    TN_FAIL_IF(!role || (strcmp(role, "user") && strcmp(role, "assistant")), err, TERN_E_INVALID,
-               "%s: the role must be user or assistant", where);
+    TN_FAIL_IF(!role || (strcmp(role, "user") && strcmp(role, "assistant") && strcmp(role, "system")), err,
+               TERN_E_INVALID, "%s: the role must be user, assistant or system", where);
+    if (!strcmp(role, "system")) return system_text(r, content, where, err);
     if (json_is_string(content))
         return add(r, tn_json_pack("{s:s, s:O}", "role", role, "content", content), err);
     TN_FAIL_IF(!json_is_array(content), err, TERN_E_INVALID, "%s has no content: a text, or a list of blocks",
                where);
     turn t = {
         .role = role, .where = where, .text = json_array(), .thought = json_array(), .calls = json_array()};
-    tern_status st = t.text && t.thought && t.calls ? blocks(r, &t, content, err) : no_memory(err);
+    tern_status st = t.text && t.thought && t.calls ? blocks(r, &t, content, err) : tn_request_no_memory(err);
     if (st == TERN_OK) st = tn_request_note_calls(r, t.calls, err);
     json_decref(t.text);
     json_decref(t.thought);
@@ -233,7 +255,7 @@ static tern_status tools(tn_request *r, tern_error *err) {
         return TERN_OK;
     }
     r->tools = out;
-    if (!out) return no_memory(err);
+    if (!out) return tn_request_no_memory(err);
     r->forced = any || one;
     if (one) r->forced_tool = json_string_value(json_object_get(choice, "name"));
     TN_FAIL_IF(one && !r->forced_tool, err, TERN_E_INVALID, "'tool_choice' of type tool has no name");
@@ -244,9 +266,11 @@ static tern_status tools(tn_request *r, tern_error *err) {
 static tern_status output(tn_request *r, tern_error *err) {
     const json_t *config = json_object_get(r->body, "output_config"), *f = json_object_get(config, "format");
     json_t *effort = json_object_get(config, "effort");
+    TN_TRY(tn_field_kind(r->body, "output_config", JSON_OBJECT, err));
+    TN_TRY(tn_field_word(effort, "output_config.effort", TN_EFFORTS, err));
     if (!f || json_is_null(f)) f = json_object_get(r->body, "output_format");
-    if (json_is_string(effort)) tn_json_set(&r->variables, "reasoning_effort", json_incref(effort));
-    if (!r->variables) return no_memory(err);
+    if (json_string_length(effort)) tn_json_set(&r->variables, "reasoning_effort", json_incref(effort));
+    if (!r->variables) return tn_request_no_memory(err);
     if (!f || json_is_null(f)) return TERN_OK;
     const char *type = json_string_value(json_object_get(f, "type"));
     TN_FAIL_IF(!type || strcmp(type, "json_schema") || !json_is_object(json_object_get(f, "schema")), err,
@@ -254,18 +278,6 @@ static tern_status output(tn_request *r, tern_error *err) {
     TN_FAIL_IF(r->forced, err, TERN_E_INVALID,
                "a format for the answer, and 'tool_choice' that asks for a call: want one of them");
     return tn_json_text(json_object_get(f, "schema"), JSON_COMPACT, &r->schema, err);
-}
-
-static tern_status system_text(tn_request *r, tern_error *err) {
-    const json_t *s = json_object_get(r->body, "system");
-    json_t *text = NULL;
-    if (!s || json_is_null(s)) return TERN_OK;
-    TN_TRY(tn_content_text(s, "system", true, &text, err));
-    if (!json_string_length(text)) { /* nothing is said, which templates would write as a turn */
-        json_decref(text);
-        return TERN_OK;
-    }
-    return add(r, tn_json_pack("{s:s, s:o}", "role", "system", "content", text), err);
 }
 
 static tern_status conversation(tn_request *r, const json_t *list, tern_error *err) {
@@ -309,9 +321,9 @@ tern_status tn_messages_read(tn_request *r, tern_error *err) {
         tn_json_set(&r->variables, "enable_thinking", json_false());
     if (thinking && !strcmp(thinking, "enabled")) tn_json_set(&r->variables, "enable_thinking", json_true());
     r->messages = json_array();
-    if (!r->variables || !r->messages) return no_memory(err);
+    if (!r->variables || !r->messages) return tn_request_no_memory(err);
     TN_TRY(output(r, err));
-    TN_TRY(system_text(r, err));
+    TN_TRY(system_text(r, json_object_get(r->body, "system"), "system", err));
     TN_TRY(conversation(r, json_object_get(r->body, "messages"), err));
     tn_request_split_begun(r);
     return TERN_OK;

@@ -1,4 +1,4 @@
-#include "base/clock.h"
+#include "base/wait.h"
 #include "engine/engine.h"
 #include "model/catalogue.h"
 #include "model/model.h"
@@ -85,10 +85,8 @@ tern_status tn_models_add(tn_models *m, const char *name, const char *path, tern
         model_free(k);
         return st;
     }
-    if (!stat(path, &sb)) {
-        k->n_bytes = S_ISREG(sb.st_mode) ? (uint64_t)sb.st_size : 0;
-        k->made_s = (int64_t)sb.st_mtim.tv_sec;
-    }
+    k->n_bytes = tn_catalogue_bytes(path);
+    if (!stat(path, &sb)) k->made_s = (int64_t)sb.st_mtim.tv_sec;
     if (m->last) atomic_store(&m->last->next, k);
     else atomic_store(&m->first, k);
     m->last = k;
@@ -202,10 +200,13 @@ static void unload(tn_served *k, const char *why) {
     pthread_cond_broadcast(&m->changed);
 }
 
-/* Weights are read while the first prompt is, and a failure stays with the engine. Where memory was missing or a read
- * failed, the model is opened again; what is damaged stays refused. With the lock. */
+/* Weights are read while prompts are, and a failure stays with the engine. Where memory was missing, or a read failed or the
+ * file was written to, the model is opened again; what is damaged stays refused. With the lock. */
 static bool is_broken(const tn_served *k) {
-    return k->state == TN_SERVED_READY && k->e->npu && tn_loader_is_broken(k->e->npu->loader);
+    if (k->state != TN_SERVED_READY) return false;
+    if (k->e->npu) return tn_loader_is_broken(k->e->npu->loader);
+    const tern_status st = tn_model_failure(k->e->model);
+    return st == TERN_E_MEMORY || st == TERN_E_IO;
 }
 
 /* The one that nobody uses and that was left longest ago; NULL: none. */
@@ -310,16 +311,8 @@ static int64_t let_idle_go(tn_models *m) {
 }
 
 static void sleep_for(tn_models *m, int64_t ns) {
-    struct timespec t;
-    if (ns < 0) {
-        pthread_cond_wait(&m->changed, &m->mu);
-        return;
-    }
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    int64_t until = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + ns;
-    t.tv_sec = (time_t)(until / 1000000000);
-    t.tv_nsec = (long)(until % 1000000000);
-    pthread_cond_timedwait(&m->changed, &m->mu, &t);
+    if (ns < 0) pthread_cond_wait(&m->changed, &m->mu);
+    else tn_cond_wait_ns(&m->changed, &m->mu, ns);
 }
 
 static void *keep(void *user) {
@@ -436,25 +429,25 @@ tern_status tn_models_live(tn_models *m, const char *name, tn_live **out, tern_e
 
 /* ---- all -------------------------------------------------------------------------------------------- */
 
+static void models_free(tn_models *m) {
+    pthread_cond_destroy(&m->changed);
+    pthread_mutex_destroy(&m->mu);
+    pthread_mutex_destroy(&m->adding);
+    tn_turns_destroy(&m->turns);
+    free(m);
+}
+
 tern_status tn_models_open(const tn_models_options *o, tn_models **out, tern_error *err) {
     tn_models *m = *out = calloc(1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for the server");
     m->o = *o;
     tn_ctx_init(&m->ctx, o->engine.hooks);
     tn_turns_init(&m->turns);
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->changed, &a);
-    pthread_condattr_destroy(&a);
+    tn_cond_init(&m->changed);
     pthread_mutex_init(&m->mu, NULL);
     pthread_mutex_init(&m->adding, NULL);
     if (!pthread_create(&m->keeper, NULL, keep, m)) return TERN_OK;
-    pthread_cond_destroy(&m->changed);
-    pthread_mutex_destroy(&m->mu);
-    pthread_mutex_destroy(&m->adding);
-    tn_turns_destroy(&m->turns);
-    free(m);
+    models_free(m);
     *out = NULL;
     return tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
 }
@@ -483,11 +476,7 @@ void tn_models_close(tn_models **pm) {
         next = k->next;
         model_free(k);
     }
-    pthread_cond_destroy(&m->changed);
-    pthread_mutex_destroy(&m->mu);
-    pthread_mutex_destroy(&m->adding);
-    tn_turns_destroy(&m->turns);
-    free(m);
+    models_free(m);
 }
 
 tn_ctx *tn_models_ctx(tn_models *m) { return &m->ctx; }

@@ -19,7 +19,7 @@ struct tn_served {
     tn_models *all;
     _Atomic(tn_served *) next;
     char *name, *path;
-    uint64_t n_bytes; /* of its file; 0: a folder */
+    uint64_t n_bytes; /* of its files */
     int64_t made_s;   /* when that was changed last, since 1970 */
     tn_live *live;
     /* guarded by all->mu */

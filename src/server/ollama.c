@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "engine/sight.h"
 #include "server/api.h"
+#include "server/prompts.h"
 #include "server/reply.h"
 #include "text/toolcall.h"
 #include "text/tokenizer_impl.h"
@@ -18,8 +19,9 @@
 
 typedef enum MHD_Result result;
 
-/* The version of the API that is spoken; clients look whether it is new enough. */
-static const char version[] = "0.13.0";
+/* The version of the API that is spoken; clients look whether it is new enough. Codex wants 0.13.4, which has
+ * /v1/responses, and 0.14.0 has /v1/messages. */
+static const char version[] = "0.14.0";
 
 static result refuse(const tn_api_call *a, const tern_error *err) {
     int status = tn_reply_status(err);
@@ -62,49 +64,24 @@ result tn_ollama_generate(const tn_api_call *a) { return answer(a, true); }
 
 /* ---- embeddings --------------------------------------------------------------------------------------- */
 
-static bool is_nothing(const json_t *v) {
-    return !v || json_is_null(v) || (json_is_string(v) && !json_string_length(v)) ||
-           (json_is_array(v) && !json_array_size(v));
-}
-
 /* A request without texts loads the model. */
-static result embed_nothing(const tn_api_call *a, const json_t *body, bool several) {
+static result embed_nothing(const tn_api_call *a, const tn_request *r, bool several) {
     tern_error err = {0};
     tn_served *k;
-    if (tn_api_use(a, body, &k, &err) != TERN_OK) return refuse(a, &err);
+    if (tn_api_strict(a, r->ignored, &err) != TERN_OK || tn_api_use(a, r->body, &k, &err) != TERN_OK)
+        return refuse(a, &err);
+    if (r->keeps) tn_models_keep(k, &r->keep_ns);
     json_t *v = several ? tn_json_pack("{s:s, s:o}", "model", tn_served_name(k), "embeddings", json_array())
                         : tn_json_pack("{s:o}", "embedding", json_array());
     tn_models_leave(k);
-    return tn_api_json(a, 200, v);
+    return tn_api_body_of(a, 200, "application/json", tn_body_json(v), r->ignored);
 }
 
-static result embed(const tn_api_call *a, bool several) {
+static result embed_texts(const tn_api_call *a, tn_request *r, bool several) {
     tern_error err = {0};
-    json_error_t je;
-    json_t *in = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je), *v = NULL;
-    json_t *body = json_object(), *input = json_object_get(in, several ? "input" : "prompt");
+    json_t *v = NULL;
     int64_t t0 = tn_now_ns();
-    if (!json_is_object(in)) {
-        json_decref(in);
-        json_decref(body);
-        (void)tn_fail(&err, TERN_E_INVALID, "the body is not a JSON object");
-        return refuse(a, &err);
-    }
-    static const char *const same[] = {"model", "dimensions"};
-    for (int i = 0; i < 2; i++)
-        if (json_object_get(in, same[i]))
-            tn_json_set(&body, same[i], json_incref(json_object_get(in, same[i])));
-    if (is_nothing(input) && body) {
-        result ok = embed_nothing(a, body, several);
-        json_decref(body);
-        json_decref(in);
-        return ok;
-    }
-    if (input) tn_json_set(&body, "input", json_incref(input));
-    tern_status st = body ? tn_api_embed(a, body, &v, &err) : tn_fail(&err, TERN_E_MEMORY, "no memory");
-    json_decref(body);
-    json_decref(in);
-    if (st != TERN_OK) return refuse(a, &err);
+    if (tn_api_embed(a, r, &v, &err) != TERN_OK) return refuse(a, &err);
     const json_t *data = json_object_get(v, "data");
     json_t *rows = json_array();
     for (size_t i = 0; i < json_array_size(data); i++)
@@ -117,7 +94,18 @@ static result embed(const tn_api_call *a, bool several) {
                         : tn_json_pack("{s:O}", "embedding", json_array_get(rows, 0));
     json_decref(rows);
     json_decref(v);
-    return tn_api_json(a, 200, reply);
+    return tn_api_body_of(a, 200, "application/json", tn_body_json(reply), r->ignored);
+}
+
+static result embed(const tn_api_call *a, bool several) {
+    tern_error err = {0};
+    tn_request r;
+    tn_ollama_asked asked;
+    if (tn_ollama_read_embed(several, a->body, a->n_body, &r, &asked, &err) != TERN_OK)
+        return refuse(a, &err);
+    result ok = asked.loads ? embed_nothing(a, &r, several) : embed_texts(a, &r, several);
+    tn_request_free(&r);
+    return ok;
 }
 
 result tn_ollama_embed(const tn_api_call *a) { return embed(a, true); }
@@ -205,10 +193,19 @@ static json_t *info_of(const tern_model_info *i) {
     return v;
 }
 
+/* A model that says how texts become vectors is for those, as Ollama has it; a reranker's scores have no word there. */
+static bool writes(const tn_hparams *h) { return h->pooling <= TN_POOL_NONE && !h->bidirectional; }
+
 static json_t *abilities_of(tern_engine *e, const char *template) {
+    const tn_hparams *h = &e->model->h;
     const tn_answer_form form = tn_answer_form_of(template);
     json_t *list = json_array();
+    if (!writes(h)) {
+        if (h->pooling != TN_POOL_RANK) tn_json_append(&list, tn_json_string("embedding", 9));
+        return list;
+    }
     tn_json_append(&list, tn_json_string("completion", 10));
+    if (tn_fills_in(e)) tn_json_append(&list, tn_json_string("insert", 6));
     if (form.knows_tools && !form.foreign) tn_json_append(&list, tn_json_string("tools", 5));
     if (tn_sight_can(e, NULL)) tn_json_append(&list, tn_json_string("vision", 6));
     if (form.think) tn_json_append(&list, tn_json_string("thinking", 8));
@@ -218,7 +215,7 @@ static json_t *abilities_of(tern_engine *e, const char *template) {
 result tn_ollama_show(const tn_api_call *a) {
     tern_error err = {0};
     tn_served *k;
-    json_t *body = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, NULL);
+    json_t *body = tn_json_parse(a->body, a->n_body, TN_JSON_REQUEST, NULL);
     if (json_is_object(body) && !json_object_get(body, "model") && json_object_get(body, "name"))
         tn_json_set(&body, "model", json_incref(json_object_get(body, "name")));
     tern_status st = json_is_object(body) ? tn_api_use(a, body, &k, &err)
@@ -227,9 +224,10 @@ result tn_ollama_show(const tn_api_call *a) {
     if (st != TERN_OK) return refuse(a, &err);
     const tn_queue_options *q = tn_queue_opts(tn_served_queue(k));
     const tn_tokenizer *t = q->e->model->tokenizer;
-    const char *template = q->chat_template        ? q->chat_template
-                           : t && t->chat_template ? t->chat_template
-                                                   : "";
+    const char *template = !writes(&q->e->model->h) ? ""
+                           : q->chat_template       ? q->chat_template
+                           : t && t->chat_template  ? t->chat_template
+                                                    : "";
     tern_model_info info;
     tern_engine_info(q->e, &info);
     json_t *m = tn_models_list(a->models, tn_served_name(k));

@@ -21,5 +21,9 @@ typedef struct tn_ollama_asked {
  * and where that says `loads` r holds the body alone. On failure *r holds nothing. */
 tern_status tn_ollama_read(bool generate, const char *body, size_t n_bytes, tn_request *r,
                            tn_ollama_asked *asked, tern_error *err);
+/* Reads a body of /api/embed or, where there is one text alone, of /api/embeddings. r->body is one of OpenAI's form,
+ * and its `truncate`; r has the fields that are not followed, and how long the model stays, and no more. */
+tern_status tn_ollama_read_embed(bool several, const char *body, size_t n_bytes, tn_request *r,
+                                 tn_ollama_asked *asked, tern_error *err);
 
 #endif

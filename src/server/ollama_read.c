@@ -6,10 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tern_status no_memory(tern_error *err) {
-    return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
-}
-
 /* "5m", "1h30m", "300ms", or seconds; what is negative is for ever. */
 static tern_status read_keep(const json_t *v, tn_ollama_asked *out, tern_error *err) {
     static const struct {
@@ -65,12 +61,12 @@ static tern_status read_calls(const json_t *calls, size_t *n_calls, json_t **out
         free(text);
         tn_json_append(out, call);
     }
-    return *out ? TERN_OK : no_memory(err);
+    return *out ? TERN_OK : tn_request_no_memory(err);
 }
 
-/* Pictures stand in front of the words. */
+/* Pictures stand in front of the words. images: a list, or nothing. */
 static void put_images(const json_t *images, json_t **message) {
-    if (tn_says_nothing(images) || !json_array_size(images)) return;
+    if (!json_array_size(images)) return;
     json_t *parts = json_array(), *words = json_object_get(*message, "content");
     for (size_t i = 0; i < json_array_size(images); i++)
         tn_json_append(&parts,
@@ -82,6 +78,8 @@ static void put_images(const json_t *images, json_t **message) {
 
 static tern_status read_message(const json_t *m, size_t *n_calls, json_t **list, tern_error *err) {
     const json_t *calls = json_object_get(m, "tool_calls"), *tool = json_object_get(m, "tool_name");
+    TN_TRY(tn_field_kind(m, "images", JSON_ARRAY, err));
+    TN_TRY(tn_field_kind(m, "tool_calls", JSON_ARRAY, err));
     json_t *out = json_object(), *v = NULL;
     static const char *const same[] = {"role", "content", "name", "tool_call_id"};
     for (int i = 0; i < 4; i++)
@@ -98,7 +96,7 @@ static tern_status read_message(const json_t *m, size_t *n_calls, json_t **list,
     }
     if (st == TERN_OK) tn_json_append(list, out);
     else json_decref(out);
-    return st != TERN_OK || *list ? st : no_memory(err);
+    return st != TERN_OK || *list ? st : tn_request_no_memory(err);
 }
 
 static tern_status read_messages(const json_t *body, json_t **chat, tern_error *err) {
@@ -116,8 +114,11 @@ static tern_status read_messages(const json_t *body, json_t **chat, tern_error *
 /* A prompt is what a user says, after the system's words, unless it is `raw` or has a suffix. */
 static tern_status read_prompt(const json_t *body, json_t **chat, bool *raw, tern_error *err) {
     json_t *prompt = json_object_get(body, "prompt"), *system = json_object_get(body, "system");
-    TN_FAIL_IF(!json_is_string(prompt), err, TERN_E_INVALID, "'prompt' must be a text");
-    *raw = json_is_true(json_object_get(body, "raw")) || json_string_length(json_object_get(body, "suffix"));
+    TN_TRY(tn_field_flag(body, "raw", raw, err));
+    TN_TRY(tn_field_kind(body, "suffix", JSON_STRING, err));
+    TN_TRY(tn_field_kind(body, "system", JSON_STRING, err));
+    TN_TRY(tn_field_kind(body, "images", JSON_ARRAY, err));
+    if (json_string_length(json_object_get(body, "suffix"))) *raw = true;
     TN_FAIL_IF(*raw && !tn_says_nothing(json_object_get(body, "images")), err, TERN_E_UNSUPPORTED,
                "'images' go through the model's template: not with 'raw' or 'suffix'");
     if (*raw) {
@@ -136,35 +137,44 @@ static tern_status read_prompt(const json_t *body, json_t **chat, bool *raw, ter
     return TERN_OK;
 }
 
-/* The options' names are llama.cpp's, but for one. */
-static void read_options(const json_t *options, json_t **chat) {
+/* An option says how it is computed, and nothing of what. */
+static bool is_silent(const char *option) {
     static const char *const silent[] = {"num_ctx",  "num_thread", "num_gpu",         "num_batch",
                                          "num_keep", "use_mmap",   "use_mlock",       "main_gpu",
                                          "numa",     "low_vram",   "penalize_newline"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) is |= !strcmp(option, silent[i]);
+    return is;
+}
+
+/* The options' names are llama.cpp's, but for one. */
+static void read_options(const json_t *options, json_t **chat) {
     const char *name;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)options, name, v) {
-        bool skip = false; /* how it is computed */
-        for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) skip |= !strcmp(name, silent[i]);
-        if (skip) continue;
+        if (is_silent(name)) continue;
         double n = json_number_value(v);
         if (strcmp(name, "num_predict") != 0) tn_json_set(chat, name, json_incref(v));
         else tn_json_set(chat, "max_tokens", n < 0 ? json_integer(-1) : json_incref(v));
     }
 }
 
-/* `think` is a switch, or how much; "json" any object, or a schema. */
+/* `think` is a switch, or how much; "json" and {} any object, or a schema. */
 static tern_status read_rest(const json_t *body, json_t **chat, tern_error *err) {
     json_t *think = json_object_get(body, "think"), *format = json_object_get(body, "format");
     const char *word = json_string_value(format);
+    TN_FAIL_IF(!json_is_boolean(think) && tn_field_word(think, "think", TN_EFFORTS, NULL) != TERN_OK, err,
+               TERN_E_INVALID, "'think' must be true, false or one of " TN_EFFORTS);
     if (json_is_boolean(think))
         tn_json_set(chat, "chat_template_kwargs", tn_json_pack("{s:O}", "enable_thinking", think));
     else if (json_is_string(think)) tn_json_set(chat, "reasoning_effort", json_incref(think));
     TN_FAIL_IF(format && !json_is_null(format) && !json_is_object(format) &&
                    (!word || (*word && strcmp(word, "json"))),
                err, TERN_E_INVALID, "'format' must be \"json\" or a JSON schema");
-    if (word && *word) tn_json_set(chat, "response_format", tn_json_pack("{s:s}", "type", "json_object"));
-    if (json_is_object(format)) tn_json_set(chat, "json_schema", json_incref(format));
+    const bool empty = json_is_object(format) && !json_object_size(format);
+    if (empty || (word && *word))
+        tn_json_set(chat, "response_format", tn_json_pack("{s:s}", "type", "json_object"));
+    else if (json_is_object(format)) tn_json_set(chat, "json_schema", json_incref(format));
     return TERN_OK;
 }
 
@@ -172,7 +182,9 @@ static tern_status translate(bool generate, const json_t *body, json_t **chat, b
                              tn_ollama_asked *asked, tern_error *err) {
     static const char *const same[] = {"model", "tools", "stop", "lora", "user"};
     const json_t *stream = json_object_get(body, "stream"), *options = json_object_get(body, "options");
-    const json_t *what = json_object_get(body, generate ? "prompt" : "messages");
+    const char *key = generate ? "prompt" : "messages";
+    const json_t *what = json_object_get(body, key);
+    TN_TRY(tn_field_kind(body, key, generate ? JSON_STRING : JSON_ARRAY, err));
     *asked = (tn_ollama_asked){.loads = generate ? !json_string_length(what) : !json_array_size(what)};
     TN_TRY(read_keep(json_object_get(body, "keep_alive"), asked, err));
     TN_FAIL_IF(options && !json_is_object(options) && !json_is_null(options), err, TERN_E_INVALID,
@@ -217,16 +229,12 @@ static tern_status read_logprobs(const json_t *body, tn_request *r, tern_error *
 
 tern_status tn_ollama_read(bool generate, const char *body, size_t n_bytes, tn_request *r,
                            tn_ollama_asked *asked, tern_error *err) {
-    json_error_t je;
     bool raw = false;
-    json_t *in = tn_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, &je), *chat = json_object();
+    json_t *in, *chat = json_object();
     *r = (tn_request){0};
-    tern_status st = TERN_OK;
-    if (!in)
-        st = tn_fail(err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line, je.text);
-    else if (!json_is_object(in)) st = tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
+    tern_status st = tn_request_object(body, n_bytes, &in, err);
     if (st == TERN_OK) st = translate(generate, in, &chat, &raw, asked, err);
-    if (st == TERN_OK && !chat) st = no_memory(err);
+    if (st == TERN_OK && !chat) st = tn_request_no_memory(err);
     if (st == TERN_OK && asked->loads) {
         r->body = json_incref(chat);
         r->stream = json_is_true(json_object_get(chat, "stream"));
@@ -239,5 +247,49 @@ tern_status tn_ollama_read(bool generate, const char *body, size_t n_bytes, tn_r
     r->sink = generate ? &tn_sink_ollama_generate : &tn_sink_ollama_chat;
     json_decref(in);
     json_decref(chat);
+    return st;
+}
+
+static bool is_nothing(const json_t *v) {
+    return !v || json_is_null(v) || (json_is_string(v) && !json_string_length(v)) ||
+           (json_is_array(v) && !json_array_size(v));
+}
+
+static tern_status read_embed(bool several, const json_t *in, tn_request *r, tn_ollama_asked *asked,
+                              tern_error *err) {
+    static const char *const same[] = {"model", "dimensions", "truncate"};
+    const char *key = several ? "input" : "prompt", *name;
+    json_t *texts = json_object_get(in, key), *v;
+    bool cuts;
+    *asked = (tn_ollama_asked){.loads = is_nothing(texts)};
+    TN_TRY(read_keep(json_object_get(in, "keep_alive"), asked, err));
+    TN_TRY(tn_field_flag(in, "truncate", &cuts, err)); /* of its kind; a copy is read */
+    TN_TRY(tn_field_kind(in, "options", JSON_OBJECT, err));
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (json_object_get(in, same[i]))
+            tn_json_set(&r->body, same[i], json_incref(json_object_get(in, same[i])));
+    if (texts) tn_json_set(&r->body, "input", json_incref(texts));
+    json_object_foreach((json_t *)(uintptr_t)in, name, v) {
+        bool is_known = tn_says_nothing(v) || !strcmp(name, key) || !strcmp(name, "keep_alive") ||
+                        !strcmp(name, "options");
+        for (size_t i = 0; i < sizeof same / sizeof *same; i++) is_known |= !strcmp(name, same[i]);
+        if (!is_known) tn_request_ignore(r, name);
+    }
+    json_object_foreach(json_object_get(in, "options"), name, v) {
+        if (!is_silent(name) && !tn_says_nothing(v)) tn_request_ignore(r, name);
+    }
+    return r->body ? TERN_OK : tn_request_no_memory(err);
+}
+
+tern_status tn_ollama_read_embed(bool several, const char *body, size_t n_bytes, tn_request *r,
+                                 tn_ollama_asked *asked, tern_error *err) {
+    json_t *in;
+    *asked = (tn_ollama_asked){0};
+    *r = (tn_request){.body = json_object()};
+    tern_status st = tn_request_object(body, n_bytes, &in, err);
+    if (st == TERN_OK) st = read_embed(several, in, r, asked, err);
+    json_decref(in);
+    r->keeps = asked->keeps, r->keep_ns = asked->keep_ns;
+    if (st != TERN_OK) tn_request_free(r);
     return st;
 }

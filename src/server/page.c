@@ -417,7 +417,7 @@ enum MHD_Result tn_page_answer(tn_page *p, struct MHD_Connection *c, const char 
     bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
     if (f) return reads ? send_file(c, f) : refuse(c, 405, "this address wants GET");
     if (!strncmp(url, "/page/documents", 15)) return documents(p, c, url + 15, method, body, n_body);
-    json_t *v = n_body ? tn_json_parse(body, n_body, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    json_t *v = n_body ? tn_json_parse(body, n_body, TN_JSON_REQUEST, NULL) : json_object();
     if (!json_is_object(v)) {
         json_decref(v);
         return refuse(c, 400, "the body is not a JSON object");

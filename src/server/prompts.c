@@ -61,26 +61,35 @@ static bool is_one_token(const tern_engine *e, const char *text, int32_t *id) {
     return tern_tokenize(e, text, strlen(text), false, true, id, 1, &n, &err) == TERN_OK && n == 1;
 }
 
+static bool marks_of(const tern_engine *e, int32_t mark[3]) {
+    bool known = false;
+    for (size_t i = 0; !known && i < sizeof fill_in / sizeof *fill_in; i++) {
+        known = true;
+        for (int k = 0; k < 3; k++) known = known && is_one_token(e, fill_in[i][k], &mark[k]);
+    }
+    return known;
+}
+
+bool tn_fills_in(const tern_engine *e) {
+    int32_t mark[3];
+    return marks_of(e, mark);
+}
+
 static tern_status put_fill_in(ids *x, const tn_request *r, const tern_engine *e, tern_error *err) {
     int32_t mark[3];
-    for (size_t i = 0; i < sizeof fill_in / sizeof *fill_in; i++) {
-        bool known = true;
-        for (int k = 0; k < 3; k++) known = known && is_one_token(e, fill_in[i][k], &mark[k]);
-        if (!known) continue;
-        json_t *suffix = tn_json_string(r->suffix, strlen(r->suffix));
-        tern_status st = suffix ? room(x, 3, err) : tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
-        if (st == TERN_OK) x->at[x->n++] = mark[0];
-        if (st == TERN_OK) st = put_text(x, e, r->prompt, false, err);
-        if (st == TERN_OK) st = room(x, 2, err);
-        if (st == TERN_OK) x->at[x->n++] = mark[1];
-        if (st == TERN_OK) st = put_text(x, e, suffix, false, err);
-        if (st == TERN_OK) st = room(x, 1, err);
-        if (st == TERN_OK) x->at[x->n++] = mark[2];
-        json_decref(suffix);
-        return st;
-    }
-    return tn_fail(err, TERN_E_UNSUPPORTED,
-                   "the model does not fill in: its vocabulary has no marks for what comes before and after");
+    TN_FAIL_IF(!marks_of(e, mark), err, TERN_E_UNSUPPORTED,
+               "the model does not fill in: its vocabulary has no marks for what comes before and after");
+    json_t *suffix = tn_json_string(r->suffix, strlen(r->suffix));
+    tern_status st = suffix ? room(x, 3, err) : tn_fail(err, TERN_E_MEMORY, "no memory for the prompt");
+    if (st == TERN_OK) x->at[x->n++] = mark[0];
+    if (st == TERN_OK) st = put_text(x, e, r->prompt, false, err);
+    if (st == TERN_OK) st = room(x, 2, err);
+    if (st == TERN_OK) x->at[x->n++] = mark[1];
+    if (st == TERN_OK) st = put_text(x, e, suffix, false, err);
+    if (st == TERN_OK) st = room(x, 1, err);
+    if (st == TERN_OK) x->at[x->n++] = mark[2];
+    json_decref(suffix);
+    return st;
 }
 
 static tern_status put_prompt(ids *x, const tn_request *r, const tern_engine *e, tern_error *err) {

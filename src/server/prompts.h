@@ -7,6 +7,8 @@
 
 /* The tokens of r->prompt into s->ids, s->n_ids; with r->suffix what models that fill in are given. */
 tern_status tn_prompt_ids(const tn_request *r, tn_said *s, tern_error *err);
+/* Whether the model fills in: its vocabulary has the marks. */
+bool tn_fills_in(const tern_engine *e);
 /* The tokens of a text that goes on from another one: no mark and no blank comes in front. */
 tern_status tn_text_ids(const tern_engine *e, const char *text, size_t n_bytes, int32_t *ids, size_t cap,
                         size_t *n_ids, tern_error *err);

@@ -1,6 +1,6 @@
 #include "server/queue.h"
 
-#include "base/clock.h"
+#include "base/wait.h"
 #include "session/session.h"
 #include "server/fair.h"
 #include "server/priority.h"
@@ -148,13 +148,8 @@ void tn_job_cancel(tn_job *j) {
 }
 
 void tn_job_wait(tn_job *j, int ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&j->q->mu);
-    if (!j->done && j->n_taken == j->out.n) pthread_cond_timedwait(&j->changed, &j->q->mu, &until);
+    if (!j->done && j->n_taken == j->out.n) tn_cond_wait_ns(&j->changed, &j->q->mu, ms * (int64_t)1000000);
     pthread_mutex_unlock(&j->q->mu);
 }
 
@@ -346,8 +341,9 @@ static tern_status begin_prompt(tn_queue *q, tn_seat *a, tern_error *err) {
     TN_TRY(tn_slots_take(&q->slots, scores ? (tn_prompt){.mix = &j->a.mix} : prompt_of(j), &a->slot, err));
     tern_session *s = a->slot->s;
     running_on(q, j, s);
-    /* the last token is evaluated again, for what follows it */
-    size_t same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->a.said.ids, j->a.said.n_ids - 1);
+    /* the last token is evaluated again, for what follows it, unless the session kept that */
+    size_t n = j->a.said.n_ids, same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->a.said.ids, n - 1);
+    if ((size_t)s->end.at == n) same = tn_session_keep_prefix(s, j->a.said.ids, n);
     tn_session_truncate(s, scores ? 0 : (int32_t)same);
     j->a.said.n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tn_answering_options_of(&j->a, &a->o);
@@ -621,11 +617,7 @@ static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error
                                     .keep_probs = keep_probs,
                                     .cancelled = &j->cancelled,
                                     .user = j};
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&j->changed, &a);
-    pthread_condattr_destroy(&a);
+    tn_cond_init(&j->changed);
     j->q = q;
     j->owners = 2;
     return tn_answering_open(&j->a, r, &o, err);
@@ -644,7 +636,7 @@ tern_status tn_queue_put_for(tn_queue *q, tn_request *r, float *vector, tn_pooli
     if (st == TERN_OK && !vector) {
         tern_generate_options o;
         tn_answering_options_of(&j->a, &o);
-        st = tn_constraint_compile(q->o.e, &o, tn_answering_checks(&j->a), &j->grammar, err);
+        st = tn_constraint_compile(q->o.e, &o, true, &j->grammar, err);
         if (st == TERN_OK && j->grammar) st = tn_answering_later(&j->a, tn_grammar_later(j->grammar), err);
     }
     if (!j->a.r.asked_ns) j->a.r.asked_ns = tn_now_ns();

@@ -1,6 +1,6 @@
 #include "server/rag_body.h"
 
-#include "server/bytes.h"
+#include "base/bytes.h"
 
 #include "base/json.h"
 
@@ -8,19 +8,6 @@
 #include <string.h>
 
 enum { QUESTION_MAX = 1 << 16 };
-
-static tern_status object_of(const char *body, size_t n, json_t **out, tern_error *err) {
-    json_error_t je;
-    json_t *v = tn_json_parse(body, n, JSON_REJECT_DUPLICATES, &je);
-    *out = NULL;
-    TN_FAIL_IF(!v, err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line, je.text);
-    if (json_is_object(v)) {
-        *out = v;
-        return TERN_OK;
-    }
-    json_decref(v);
-    return tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
-}
 
 static tern_status from_base64(const char *p, size_t n, char **out, size_t *n_out, tern_error *err) {
     tn_bytes b = {0};
@@ -62,7 +49,7 @@ static tern_status read_document(tn_rag_given *g, tern_error *err) {
 
 tern_status tn_rag_read_document(const char *body, size_t n_bytes, tn_rag_given *out, tern_error *err) {
     *out = (tn_rag_given){0};
-    TN_TRY(object_of(body, n_bytes, &out->body, err));
+    TN_TRY(tn_request_object(body, n_bytes, &out->body, err));
     tern_status st = read_document(out, err);
     if (st != TERN_OK) tn_rag_given_free(out);
     return st;
@@ -77,7 +64,7 @@ void tn_rag_given_free(tn_rag_given *g) {
 tern_status tn_rag_read_question(const char *body, size_t n_bytes, json_t **out, const char **question,
                                  tern_error *err) {
     json_t *v;
-    TN_TRY(object_of(body, n_bytes, &v, err));
+    TN_TRY(tn_request_object(body, n_bytes, &v, err));
     const json_t *q = json_object_get(v, "question");
     tern_status st = TERN_OK;
     if (!json_string_length(q)) st = tn_fail(err, TERN_E_INVALID, "'question' must be a text");

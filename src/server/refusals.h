@@ -11,6 +11,7 @@
 #define TN_E_GONE ((tern_status)104)    /* there is none of that name any more: 404 */
 #define TN_E_CONTEXT ((tern_status)103) /* the prompt is longer than the context: 400 */
 #define TN_E_FULL ((tern_status)105)    /* the disk is full: 507 */
+#define TN_E_BLIND ((tern_status)106)   /* by Anthropic's API, a picture for a model that does not see: 500 */
 
 /* What went wrong with the server's own files, for a client: where they lie is not his affair, and a full disk is no
  * fault of his request. Returns the code. */

@@ -1,7 +1,7 @@
 #include "server/request.h"
 
 #include "base/clock.h"
-#include "server/bytes.h"
+#include "base/bytes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -76,7 +76,6 @@ static const struct {
                {"safety_identifier", ANY},
                {"prompt_cache_key", ANY},
                {"prompt_cache_retention", ANY},
-               {"verbosity", ANY},
                {"prediction", ANY},
                {"best_of", 1},
                {"cache_prompt", 1},
@@ -125,9 +124,10 @@ static bool changes_nothing(const char *name, const json_t *v) {
         double x = json_is_true(v) ? 1 : json_is_number(v) ? json_number_value(v) : NAN;
         return neutral[i].neutral == ANY || x == neutral[i].neutral;
     }
-    if (strcmp(name, "modalities")) return false;
-    const char *one = json_string_value(json_array_get(v, 0));
-    return json_array_size(v) == 1 && one && !strcmp(one, "text");
+    const bool verbosity = !strcmp(name, "verbosity");
+    if (!verbosity && strcmp(name, "modalities")) return false;
+    const char *one = json_string_value(verbosity ? v : json_array_get(v, 0));
+    return one && (verbosity ? !strcmp(one, "medium") : json_array_size(v) == 1 && !strcmp(one, "text"));
 }
 
 static tern_status check_fields(tn_request *r, tern_error *err) {
@@ -142,10 +142,10 @@ static tern_status check_fields(tn_request *r, tern_error *err) {
             TN_FAIL_IF(!strcmp(refused[i], name) && !tn_says_nothing(v), err, TERN_E_UNSUPPORTED,
                        "'%.60s' is not supported", name);
         }
-        if (!(known ? changes_nothing(name, v) : !strcmp(name, "modalities") && changes_nothing(name, v)))
-            tn_request_ignore(r, name);
+        known |= !strcmp(name, "modalities") || !strcmp(name, "verbosity");
+        if (!known || !changes_nothing(name, v)) tn_request_ignore(r, name);
     }
-    return TERN_OK;
+    return tn_field_word(json_object_get(r->body, "verbosity"), "verbosity", TN_VERBOSITIES, err);
 }
 
 tern_status tn_field_number(const json_t *body, const char *name, double lo, double hi, bool whole,
@@ -167,6 +167,30 @@ tern_status tn_field_flag(const json_t *body, const char *name, bool *out, tern_
                "'%s' must be true or false", name);
     *out = json_is_true(v);
     return TERN_OK;
+}
+
+tern_status tn_field_kind(const json_t *body, const char *name, json_type kind, tern_error *err) {
+    const json_t *v = json_object_get(body, name);
+    TN_FAIL_IF(v && json_typeof(v) != kind && !json_is_null(v), err, TERN_E_INVALID, "'%s' must be %s", name,
+               kind == JSON_STRING  ? "a text"
+               : kind == JSON_ARRAY ? "a list"
+                                    : "an object");
+    return TERN_OK;
+}
+
+static bool is_among(const char *word, const char *words) {
+    const size_t n = strlen(word);
+    for (const char *p = words; *p; p += strspn(p, ", ")) {
+        const size_t k = strcspn(p, ",");
+        if (k == n && !memcmp(p, word, n)) return true;
+        p += k;
+    }
+    return !n;
+}
+
+tern_status tn_field_word(const json_t *v, const char *where, const char *words, tern_error *err) {
+    if (!v || json_is_null(v) || (json_is_string(v) && is_among(json_string_value(v), words))) return TERN_OK;
+    return tn_fail(err, TERN_E_INVALID, "'%s' must be one of %s", where, words);
 }
 
 tern_status tn_field_stops(tn_request *r, const char *name, tern_error *err) {
@@ -206,6 +230,8 @@ static tern_status format(tn_request *r, tern_error *err) {
             schema = json_object_get(f, "schema");
             TN_FAIL_IF(schema && !json_is_object(schema) && !json_is_boolean(schema), err, TERN_E_INVALID,
                        "'response_format.schema' must be an object");
+            /* one that says nothing takes any value, and an object is asked for */
+            if (json_is_true(schema) || (json_is_object(schema) && !json_object_size(schema))) schema = NULL;
             if (!schema) r->schema = strdup("{\"type\":\"object\"}");
             TN_FAIL_IF(!schema && !r->schema, err, TERN_E_MEMORY, "no memory for the request");
         } else if (!strcmp(type, "json_schema")) {
@@ -394,6 +420,8 @@ static tern_status read_all(tn_request *r, tern_error *err) {
     TN_TRY(tn_field_flag(r->body, "return_progress", &r->progress, err));
     TN_TRY(tn_field_flag(r->body, "timings_per_token", &r->timings, err));
     TN_TRY(tn_field_stops(r, "stop", err));
+    /* tokens of what a stop text takes away are not told: they come with the text that they are */
+    r->text_logprobs = r->logprobs && r->stop[0] && !r->echo && !r->drawn_probs && r->api != TN_API_LLAMA;
     TN_TRY(format(r, err));
     return r->api == TN_API_CHAT ? tn_chat_read(r, err) : read_prompts(r, err);
 }
@@ -431,6 +459,23 @@ static tern_status read_infill(tn_request *r, tern_error *err) {
     return TERN_OK;
 }
 
+tern_status tn_request_object(const char *body, size_t n_bytes, json_t **out, tern_error *err) {
+    json_error_t je;
+    json_t *v = tn_json_parse(body, n_bytes, TN_JSON_REQUEST, &je);
+    *out = NULL;
+    TN_FAIL_IF(!v, err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line, je.text);
+    if (json_is_object(v)) {
+        *out = v;
+        return TERN_OK;
+    }
+    json_decref(v);
+    return tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
+}
+
+tern_status tn_request_no_memory(tern_error *err) {
+    return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+}
+
 /* Reads r->body, which it takes as its own. */
 static tern_status read_parsed(tn_request *r, tern_error *err) {
     tern_status st = TERN_OK;
@@ -444,10 +489,7 @@ static tern_status read_parsed(tn_request *r, tern_error *err) {
 }
 
 static tern_status read_body(const char *body, size_t n_bytes, tn_request *r, tern_error *err) {
-    json_error_t je;
-    r->body = tn_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, &je);
-    TN_FAIL_IF(!r->body, err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line,
-               je.text);
+    TN_TRY(tn_request_object(body, n_bytes, &r->body, err));
     return read_parsed(r, err);
 }
 
@@ -511,5 +553,5 @@ tern_status tn_request_copy(tn_request *r, int32_t choice, tn_request *out, tern
     out->sampling.seed += (uint64_t)(choice % r->per_prompt);
     if ((!r->schema || out->schema) && (!r->variables || out->variables)) return TERN_OK;
     tn_request_free(out);
-    return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+    return tn_request_no_memory(err);
 }

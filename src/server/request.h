@@ -71,6 +71,7 @@ typedef struct tn_request {
     bool infill;             /* a place in a file is filled in */
     bool counts;             /* max_tokens is not needed */
     bool stream, include_usage, logprobs;
+    bool text_logprobs; /* ... of the text's tokens alone, which streams keep to their end */
     int32_t n_top;      /* alternatives told for every token */
     int32_t max_tokens; /* -1: until the end */
     tern_sampling sampling;
@@ -99,6 +100,10 @@ typedef struct tn_request {
     void *sink_user;
 } tn_request;
 
+/* The JSON object that a body is. */
+tern_status tn_request_object(const char *body, size_t n_bytes, json_t **out, tern_error *err);
+/* TERN_E_MEMORY, "no memory for the request". */
+tern_status tn_request_no_memory(tern_error *err);
 /* Reads a request. On failure *r holds nothing and err says what is wrong with the body. */
 tern_status tn_request_read(tn_api api, const char *body, size_t n_bytes, tn_request *r, tern_error *err);
 /* The same of a body that is parsed; takes it, also on failure. */
@@ -138,6 +143,13 @@ bool tn_says_nothing(const json_t *v); /* null, false, empty, "none" */
 tern_status tn_field_number(const json_t *body, const char *name, double lo, double hi, bool whole,
                             double *out, tern_error *err);
 tern_status tn_field_flag(const json_t *body, const char *name, bool *out, tern_error *err);
+/* Absent, null, or of the kind: JSON_STRING, JSON_ARRAY or JSON_OBJECT. */
+tern_status tn_field_kind(const json_t *body, const char *name, json_type kind, tern_error *err);
+/* How much to think, in the words of all APIs; how much to say. */
+#define TN_EFFORTS "none, minimal, low, medium, high, xhigh, max"
+#define TN_VERBOSITIES "low, medium, high"
+/* Absent, null, empty, or one of these words, "a, b, c"; where names the field. */
+tern_status tn_field_word(const json_t *v, const char *where, const char *words, tern_error *err);
 /* Reads `stop`, or what it is called there. */
 tern_status tn_field_stops(tn_request *r, const char *name, tern_error *err);
 /* Reads a text, or joins parts of type text, as lines or as they are; where says whose it is. *out is a new

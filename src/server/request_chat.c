@@ -61,19 +61,41 @@ tern_status tn_content_text(const json_t *content, const char *where, bool lines
     return TERN_OK;
 }
 
-/* Checks the calls of an assistant's message. The name of the one with this id is what a result is of. */
-static tern_status check_calls(const json_t *calls, const char *where, tern_error *err) {
-    TN_FAIL_IF(!json_is_array(calls), err, TERN_E_INVALID, "%s.tool_calls must be a list", where);
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *f = json_object_get(json_array_get(calls, i), "function");
-        TN_FAIL_IF(!json_is_string(json_object_get(f, "name")) ||
-                       !json_is_string(json_object_get(f, "arguments")),
-                   err, TERN_E_INVALID,
-                   "%s.tool_calls[%zu] needs function.name and function.arguments, both texts", where, i);
-    }
-    return TERN_OK;
+/* A call whose arguments are an object has them as a text. */
+static json_t *call_of(const json_t *call) {
+    const json_t *f = json_object_get(call, "function"), *args = json_object_get(f, "arguments");
+    char *text;
+    json_t *out = tn_json_copy(call);
+    if (!json_is_object(args)) return out;
+    json_t *own = tn_json_copy_flat(f);
+    tern_status st = tn_json_text(args, JSON_COMPACT, &text, NULL);
+    tn_json_set(&own, "arguments", st == TERN_OK ? tn_json_string(text, strlen(text)) : NULL);
+    tn_json_set(&out, "function", own);
+    free(text);
+    return out;
 }
 
+/* Checks the calls of an assistant's message; *out is a new list of them. */
+static tern_status read_calls(const json_t *calls, const char *where, json_t **out, tern_error *err) {
+    TN_FAIL_IF(!json_is_array(calls), err, TERN_E_INVALID, "%s.tool_calls must be a list", where);
+    *out = json_array();
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *call = json_array_get(calls, i), *f = json_object_get(call, "function"),
+                     *args = json_object_get(f, "arguments");
+        if (!json_is_string(json_object_get(f, "name")) || (!json_is_string(args) && !json_is_object(args))) {
+            json_decref(*out);
+            return tn_fail(
+                err, TERN_E_INVALID,
+                "%s.tool_calls[%zu] needs function.name, a text, and function.arguments, a text or "
+                "an object",
+                where, i);
+        }
+        tn_json_append(out, call_of(call));
+    }
+    return *out ? TERN_OK : tn_request_no_memory(err);
+}
+
+/* The name of the call with this id is what a result is of. */
 tern_status tn_request_note_calls(tn_request *r, const json_t *calls, tern_error *err) {
     if (!r->call_names) r->call_names = json_object();
     for (size_t i = 0; i < json_array_size(calls); i++) {
@@ -103,9 +125,11 @@ static tern_status message(tn_request *r, const json_t *m, const char *where, te
         c = json_object_get(m, "refusal");
     TN_FAIL_IF(calls && strcmp(role, "assistant"), err, TERN_E_INVALID, "%s: only an assistant calls tools",
                where);
-    if (calls) TN_TRY(check_calls(calls, where, err));
+    json_t *own = NULL;
+    if (calls) TN_TRY(read_calls(calls, where, &own, err));
     json_t *out = tn_json_pack("{s:s}", "role", role), *text = NULL;
-    if (calls && (!c || json_is_null(c))) {
+    const bool thinks = !strcmp(role, "assistant") && json_is_string(thought);
+    if ((calls || thinks) && (!c || json_is_null(c))) {
         text = tn_json_string("", 0);
     } else {
         const bool sees = !strcmp(role, "user") || !strcmp(role, "tool");
@@ -113,11 +137,12 @@ static tern_status message(tn_request *r, const json_t *m, const char *where, te
                               : tn_content_text(c, where, strcmp(role, "assistant") != 0, &text, err);
         if (st != TERN_OK) {
             json_decref(out);
+            json_decref(own);
             return st;
         }
     }
     tn_json_set(&out, "content", text);
-    if (calls) tn_json_set(&out, "tool_calls", tn_json_copy(calls));
+    if (calls) tn_json_set(&out, "tool_calls", own);
     if (json_is_string(thought)) tn_json_set(&out, "reasoning_content", tn_json_copy(thought));
     if (!strcmp(role, "tool")) {
         const char *name = json_string_value(json_object_get(m, "name"));
@@ -244,11 +269,10 @@ static tern_status read_variables(tn_request *r, tern_error *err) {
     for (int i = 0; i < 3; i++)
         TN_FAIL_IF(json_object_get(v, own[i]), err, TERN_E_INVALID, "'chat_template_kwargs' cannot set '%s'",
                    own[i]);
-    TN_FAIL_IF(e && !json_is_string(e) && !json_is_null(e), err, TERN_E_INVALID,
-               "'reasoning_effort' must be a text");
+    TN_TRY(tn_field_word(e, "reasoning_effort", TN_EFFORTS, err));
     if (json_is_object(v)) r->variables = tn_json_copy(v);
     else r->variables = json_object();
-    if (json_is_string(e)) {
+    if (json_string_length(e)) {
         bool none = !strcmp(json_string_value(e), "none");
         if (none) tn_json_set(&r->variables, "enable_thinking", json_false());
         else tn_json_set(&r->variables, "reasoning_effort", tn_json_copy(e));
@@ -272,12 +296,18 @@ void tn_request_split_begun(tn_request *r) {
 tern_status tn_chat_read(tn_request *r, tern_error *err) {
     const json_t *answers = json_object_get(r->body, "add_generation_prompt"),
                  *goes_on = json_object_get(r->body, "continue_final_message");
-    TN_FAIL_IF(json_is_true(answers) && json_is_true(goes_on), err, TERN_E_INVALID,
+    const char *what = json_string_value(goes_on);
+    const bool continues = json_is_true(goes_on) || (what && !strcmp(what, "content"));
+    bool wanted;
+    TN_TRY(tn_field_flag(r->body, "add_generation_prompt", &wanted, err));
+    TN_FAIL_IF(goes_on && !json_is_boolean(goes_on) && !json_is_null(goes_on) && !continues, err,
+               TERN_E_INVALID, "'continue_final_message' must be true, false or \"content\"");
+    TN_FAIL_IF(wanted && continues, err, TERN_E_INVALID,
                "'add_generation_prompt' and 'continue_final_message' are both true: want one of them");
-    r->no_answer = json_is_false(answers) && !json_is_true(goes_on);
+    r->no_answer = json_is_false(answers) && !continues;
     TN_TRY(read_tools(r, err));
     TN_TRY(read_variables(r, err));
     TN_TRY(messages(r, err));
-    tn_request_split_begun(r);
+    if (!json_is_false(goes_on)) tn_request_split_begun(r);
     return TERN_OK;
 }

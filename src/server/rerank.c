@@ -1,8 +1,10 @@
-/* Reranking: how well each of several texts answers a question, one after the other, each when its turn comes. */
+/* Reranking: how well each of several texts answers a question, one after the other, each when its turn comes. A reranker
+ * reads both together; a model that embeds compares their vectors. */
 #include "engine/engine.h"
 #include "server/api.h"
 #include "server/priority.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +34,37 @@ static tern_status both(const tern_engine *e, const json_t *query, const json_t 
     for (size_t i = 0; st == TERN_OK && i < n; i++) tn_json_append(out, json_integer(ids[i]));
     free(ids);
     TN_FAIL_IF(st == TERN_OK && !*out, err, TERN_E_MEMORY, "no memory for %zu tokens", n);
+    return st;
+}
+
+static double dot(const float *x, const float *y, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+/* By a model that embeds: the cosine of the question's vector and a text's. */
+static tern_status compare_all(const tn_api_call *a, tn_queue *q, int priority, const json_t *query,
+                               const json_t *texts, ranked *out, size_t *n_tokens, tern_error *err) {
+    tern_model_info info;
+    float *asked = NULL;
+    tern_engine_info(tn_queue_opts(q)->e, &info);
+    const size_t n = (size_t)info.n_embd;
+    TN_TRY(tn_queue_embed(q, query, TN_POOL_UNSAID, a->client, priority, gone, a->c, &asked, n_tokens, err));
+    const double square = dot(asked, asked, n);
+    tern_status st = TERN_OK;
+    size_t i;
+    json_t *text;
+    json_array_foreach(texts, i, text) {
+        float *v = NULL;
+        if (!json_is_string(text)) st = tn_fail(err, TERN_E_INVALID, "'documents' must be a list of texts");
+        else st = tn_queue_embed(q, text, TN_POOL_UNSAID, a->client, priority, gone, a->c, &v, n_tokens, err);
+        if (st != TERN_OK) break;
+        const double length = sqrt(square * dot(v, v, n));
+        out[i] = (ranked){i, length > 0 ? (float)(dot(asked, v, n) / length) : 0};
+        free(v);
+    }
+    free(asked);
     return st;
 }
 
@@ -111,11 +144,16 @@ static tern_status rerank(const tn_api_call *a, const json_t *body, tn_request *
     ranked *r = calloc(json_array_size(texts), sizeof *r);
     tern_status st = tn_api_strict(a, ignored->ignored, err);
     if (st == TERN_OK && !r) st = tn_fail(err, TERN_E_MEMORY, "no memory for the scores");
-    if (st == TERN_OK && tn_queue_opts(q)->e->model->h.pooling != TN_POOL_RANK)
-        st = tn_fail(err, TERN_E_UNSUPPORTED, "model '%s' does not score texts: that takes a reranker",
+    tern_model_info info;
+    tern_engine_info(tn_queue_opts(q)->e, &info);
+    const bool ranks = tn_queue_opts(q)->e->model->h.pooling == TN_POOL_RANK;
+    if (st == TERN_OK && !ranks && !info.embeds)
+        st = tn_fail(err, TERN_E_UNSUPPORTED,
+                     "model '%s' does not score texts: that takes a reranker, or a model that embeds",
                      tn_served_name(model));
     tn_connection_busy(a->c, true);
-    if (st == TERN_OK) st = score_all(a, q, priority, query, texts, r, &n_tokens, err);
+    if (st == TERN_OK)
+        st = (ranks ? score_all : compare_all)(a, q, priority, query, texts, r, &n_tokens, err);
     tn_connection_busy(a->c, false);
     if (st == TERN_OK) qsort(r, json_array_size(texts), sizeof *r, better_first);
     if (st == TERN_OK) *out = reply(body, tn_served_name(model), r, top, texts, n_tokens);

@@ -73,17 +73,17 @@ static void put_in(tn_responses *x, kept *k) {
     x->n_bytes += k->n_bytes;
 }
 
-void tn_responses_keep(tn_responses *x, const char *id, json_t *response, json_t *messages) {
+/* Whoever takes a response out never waited for the worker that gave its answer up, so they share no value. */
+void tn_responses_keep(tn_responses *x, const char *id, const json_t *response, const json_t *messages) {
     kept *k = response && messages ? calloc(1, sizeof *k) : NULL;
-    if (k) k->id = strdup(id);
-    if (!k || !k->id) {
-        free(k);
-        json_decref(response);
-        json_decref(messages);
+    if (!k) return;
+    k->id = strdup(id);
+    k->response = tn_json_copy(response);
+    k->messages = tn_json_copy(messages);
+    if (!k->id || !k->response || !k->messages) {
+        kept_free(k);
         return;
     }
-    k->response = response;
-    k->messages = messages;
     k->n_bytes = bytes_of(response) + bytes_of(messages);
     pthread_mutex_lock(&x->mu);
     put_in(x, k);

@@ -16,8 +16,8 @@ typedef struct tn_responses tn_responses;
 
 tern_status tn_responses_open(tn_responses **out, tern_error *err);
 void tn_responses_close(tn_responses **x);
-/* Remembers a response, and the conversation up to its end. It takes both; nothing happens where either is NULL. */
-void tn_responses_keep(tn_responses *x, const char *id, json_t *response, json_t *messages);
+/* Remembers copies of a response and of the conversation up to its end. Nothing happens where either is NULL. */
+void tn_responses_keep(tn_responses *x, const char *id, const json_t *response, const json_t *messages);
 /* Either may be NULL; they are the caller's. TN_E_GONE. */
 tern_status tn_responses_find(tn_responses *x, const char *id, json_t **response, json_t **messages,
                               tern_error *err);

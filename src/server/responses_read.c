@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tern_status no_memory(tern_error *err) {
-    return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
-}
-
 static bool is(const json_t *v, const char *word) {
     return json_is_string(v) && !strcmp(json_string_value(v), word);
 }
@@ -71,7 +67,7 @@ static tern_status content_of(const json_t *content, size_t i, json_t **out, ter
         tn_json_append(&list, tn_json_pack("{s:s, s:O}", "type", "text", "text", text));
     }
     *out = list;
-    return list ? TERN_OK : no_memory(err);
+    return list ? TERN_OK : tn_request_no_memory(err);
 }
 
 static tern_status read_message(turns *t, const json_t *item, size_t i, tern_error *err) {
@@ -96,6 +92,17 @@ static tern_status read_message(turns *t, const json_t *item, size_t i, tern_err
     return TERN_OK;
 }
 
+/* What the model calls a tool: by its namespace and its name. The caller's. */
+static json_t *full_name(const json_t *space, const json_t *name) {
+    if (!json_is_string(name) || !json_string_length(space)) return json_incref((json_t *)(uintptr_t)name);
+    tn_bytes b = {0};
+    bool ok = tn_bytes_put(&b, json_string_value(space)) && tn_bytes_put(&b, "__") &&
+              tn_bytes_put(&b, json_string_value(name));
+    json_t *v = ok ? tn_json_string(b.p, b.n) : NULL;
+    free(b.p);
+    return v;
+}
+
 static tern_status read_call(turns *t, const json_t *item, size_t i, tern_error *err) {
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
                  *args = json_object_get(item, "arguments");
@@ -105,8 +112,9 @@ static tern_status read_call(turns *t, const json_t *item, size_t i, tern_error 
     json_t *calls = json_object_get(t->said, "tool_calls")
                         ? json_incref(json_object_get(t->said, "tool_calls"))
                         : json_array();
-    tn_json_append(&calls, tn_json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
-                                        "name", name, "arguments", args));
+    tn_json_append(&calls,
+                   tn_json_pack("{s:O, s:s, s:{s:o, s:O}}", "id", id, "type", "function", "function", "name",
+                                full_name(json_object_get(item, "namespace"), name), "arguments", args));
     tn_json_set(&t->said, "tool_calls", calls);
     return TERN_OK;
 }
@@ -178,42 +186,63 @@ static tern_status read_input(tn_responses *x, const json_t *input, json_t **lis
     if (st == TERN_OK) end_said(&t);
     else json_decref(t.said);
     *list = t.list;
-    return st != TERN_OK || t.list ? st : no_memory(err);
+    return st != TERN_OK || t.list ? st : tn_request_no_memory(err);
 }
 
 /* ---- the rest ----------------------------------------------------------------------------------------- */
 
-/* Tools that the API's own servers would run are left out, and named. */
-static json_t *tools_of(const json_t *tools, tn_request *ignored) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *t = json_array_get(tools, i), *type = json_object_get(t, "type");
-        if (type && !is(type, "function")) {
-            char name[64];
-            snprintf(name, sizeof name, "tools.%.40s", json_is_string(type) ? json_string_value(type) : "?");
-            tn_request_ignore(ignored, name);
-            continue;
-        }
-        json_t *f = tn_json_copy_flat(t);
-        if (f) json_object_del(f, "type");
-        tn_json_append(&list, tn_json_pack("{s:s, s:o}", "type", "function", "function", f));
+/* The tools as chats have them, and what those of namespaces are named there: {"SPACE__NAME": {namespace, name}}. */
+typedef struct toolbox {
+    json_t *list, *names; /* owned */
+    tn_request *ignored;
+} toolbox;
+
+static void put_tool(toolbox *b, const json_t *t, const json_t *space) {
+    json_t *f = tn_json_copy_flat(t), *name = full_name(space, json_object_get(t, "name"));
+    if (f) json_object_del(f, "type");
+    if (json_string_length(space) && json_is_string(name)) {
+        tn_json_set(&b->names, json_string_value(name),
+                    tn_json_pack("{s:O, s:O}", "namespace", space, "name", json_object_get(t, "name")));
+        tn_json_set(&f, "name", json_incref(name));
     }
-    return list;
+    json_decref(name);
+    tn_json_append(&b->list, tn_json_pack("{s:s, s:o}", "type", "function", "function", f));
 }
 
-static json_t *named(const json_t *name) {
-    return tn_json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name);
+/* Tools that the API's own servers would run are left out, and named. */
+static void put_tools(toolbox *b, const json_t *tools, const json_t *space) {
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *t = json_array_get(tools, i), *type = json_object_get(t, "type");
+        if (!type || is(type, "function")) {
+            put_tool(b, t, space);
+        } else if (is(type, "namespace") && !space && json_is_string(json_object_get(t, "name"))) {
+            put_tools(b, json_object_get(t, "tools"), json_object_get(t, "name"));
+        } else {
+            char name[64];
+            snprintf(name, sizeof name, "tools.%.40s", json_is_string(type) ? json_string_value(type) : "?");
+            tn_request_ignore(b->ignored, name);
+        }
+    }
+}
+
+/* What is missing is null in the chat, whose reader refuses it. The caller's. */
+static json_t *or_null(json_t *v) { return v ? json_incref(v) : json_null(); }
+
+static json_t *named(const json_t *tool) {
+    json_t *name = json_object_get(tool, "name");
+    return tn_json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name",
+                        name ? full_name(json_object_get(tool, "namespace"), name) : json_null());
 }
 
 static json_t *choice_of(const json_t *choice) {
     if (json_is_string(choice)) return json_incref((json_t *)(uintptr_t)choice);
-    if (!is(json_object_get(choice, "type"), "allowed_tools")) return named(json_object_get(choice, "name"));
+    if (!is(json_object_get(choice, "type"), "allowed_tools")) return named(choice);
     const json_t *tools = json_object_get(choice, "tools");
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(tools); i++)
-        tn_json_append(&list, named(json_object_get(json_array_get(tools, i), "name")));
-    return tn_json_pack("{s:s, s:{s:O, s:o}}", "type", "allowed_tools", "allowed_tools", "mode",
-                        json_object_get(choice, "mode"), "tools", list);
+        tn_json_append(&list, named(json_array_get(tools, i)));
+    return tn_json_pack("{s:s, s:{s:o, s:o}}", "type", "allowed_tools", "allowed_tools", "mode",
+                        or_null(json_object_get(choice, "mode")), "tools", list);
 }
 
 static void put_format(const json_t *text, json_t **chat) {
@@ -222,12 +251,27 @@ static void put_format(const json_t *text, json_t **chat) {
     if (!json_is_object(f)) return;
     if (is(type, "json_schema"))
         tn_json_set(chat, "response_format",
-                    tn_json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema",
-                                 json_object_get(f, "schema")));
+                    tn_json_pack("{s:s, s:{s:o}}", "type", "json_schema", "json_schema", "schema",
+                                 or_null(json_object_get(f, "schema"))));
     else tn_json_set(chat, "response_format", json_incref(f));
 }
 
-static void put_rest(const json_t *body, json_t **chat, tn_request *ignored) {
+/* The other words that may be included are of items that never come. */
+static bool wants_logprobs(const json_t *body) {
+    const json_t *include = json_object_get(body, "include");
+    for (size_t i = 0; i < json_array_size(include); i++)
+        if (is(json_array_get(include, i), "message.output_text.logprobs")) return true;
+    return false;
+}
+
+static void put_logprobs(const json_t *body, json_t **chat) {
+    json_t *top = json_object_get(body, "top_logprobs");
+    if (!wants_logprobs(body)) return;
+    tn_json_set(chat, "logprobs", json_true());
+    if (top) tn_json_set(chat, "top_logprobs", json_incref(top));
+}
+
+static void put_rest(const json_t *body, json_t **chat, json_t **kept, tn_request *ignored) {
     static const char *const same[][2] = {{"model", "model"},
                                           {"stream", "stream"},
                                           {"temperature", "temperature"},
@@ -249,13 +293,19 @@ static void put_rest(const json_t *body, json_t **chat, tn_request *ignored) {
             tn_json_set(chat, same[i][1], json_incref(json_object_get(body, same[i][0])));
     const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
     json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
-    if (json_array_size(tools)) tn_json_set(chat, "tools", tools_of(tools, ignored));
-    else if (tools)
+    if (json_array_size(tools)) {
+        toolbox b = {.list = json_array(), .names = json_object(), .ignored = ignored};
+        put_tools(&b, tools, NULL);
+        tn_json_set(chat, "tools", b.list);
+        tn_json_set(kept, "names", b.names);
+    } else if (tools) {
         tn_json_set(chat, "tools", json_incref((json_t *)(uintptr_t)tools)); /* no list: an error */
+    }
     if (json_array_size(json_object_get(*chat, "tools")) && choice && !json_is_null(choice))
         tn_json_set(chat, "tool_choice", choice_of(choice));
     if (json_is_string(effort)) tn_json_set(chat, "reasoning_effort", json_incref(effort));
     put_format(json_object_get(body, "text"), chat);
+    put_logprobs(body, chat);
 }
 
 static void note_ignored(const json_t *body, tn_request *r) {
@@ -288,7 +338,8 @@ static void note_ignored(const json_t *body, tn_request *r) {
                                         "prompt_cache_retention",
                                         "safety_identifier",
                                         "stream_options",
-                                        "include"};
+                                        "include",
+                                        "top_logprobs"};
     const char *name;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)body, name, v) {
@@ -296,11 +347,29 @@ static void note_ignored(const json_t *body, tn_request *r) {
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(name, known[i]);
         if (!is_known) tn_request_ignore(r, name);
     }
-    const json_t *include =
-        json_object_get(body, "include"); /* the other words are of items that never come */
-    for (size_t i = 0; i < json_array_size(include); i++)
-        if (is(json_array_get(include, i), "message.output_text.logprobs"))
-            tn_request_ignore(r, "include.message.output_text.logprobs");
+    const json_t *verbosity = json_object_get(json_object_get(body, "text"), "verbosity");
+    if (!tn_says_nothing(verbosity) && !is(verbosity, "medium")) tn_request_ignore(r, "text.verbosity");
+    if (!wants_logprobs(body) && !tn_says_nothing(json_object_get(body, "top_logprobs")))
+        tn_request_ignore(r, "top_logprobs");
+}
+
+/* What is dropped where it has the wrong kind, and what would then have another answer. */
+static tern_status kinds(const json_t *body, tern_error *err) {
+    const json_t *choice = json_object_get(body, "tool_choice"), *text = json_object_get(body, "text"),
+                 *reasoning = json_object_get(body, "reasoning");
+    bool store;
+    TN_TRY(tn_field_kind(body, "instructions", JSON_STRING, err));
+    TN_TRY(tn_field_kind(body, "include", JSON_ARRAY, err));
+    TN_TRY(tn_field_flag(body, "store", &store, err));
+    TN_TRY(tn_field_kind(body, "text", JSON_OBJECT, err));
+    TN_FAIL_IF(tn_field_kind(text, "format", JSON_OBJECT, NULL) != TERN_OK, err, TERN_E_INVALID,
+               "'text.format' must be an object");
+    TN_TRY(tn_field_kind(body, "reasoning", JSON_OBJECT, err));
+    TN_TRY(tn_field_word(json_object_get(reasoning, "effort"), "reasoning.effort", TN_EFFORTS, err));
+    TN_TRY(tn_field_word(json_object_get(text, "verbosity"), "text.verbosity", TN_VERBOSITIES, err));
+    TN_FAIL_IF(choice && !json_is_string(choice) && !json_is_object(choice) && !json_is_null(choice), err,
+               TERN_E_INVALID, "'tool_choice' must be a text or an object");
+    return TERN_OK;
 }
 
 /* The chat, and *kept: {body, messages} for the reply and the next turn. */
@@ -309,6 +378,7 @@ static tern_status translate(tn_responses *x, const json_t *body, json_t **chat,
     const json_t *before = json_object_get(body, "previous_response_id"),
                  *instructions = json_object_get(body, "instructions");
     json_t *list = NULL;
+    TN_TRY(kinds(body, err));
     static const char *const refused[] = {"background", "conversation", "prompt"};
     for (int i = 0; i < 3; i++)
         TN_FAIL_IF(!tn_says_nothing(json_object_get(body, refused[i])), err, TERN_E_UNSUPPORTED,
@@ -329,21 +399,16 @@ static tern_status translate(tn_responses *x, const json_t *body, json_t **chat,
         tn_json_append(&all, json_incref(json_array_get(list, i)));
     *kept = tn_json_pack("{s:O, s:o}", "body", body, "messages", list);
     tn_json_set(chat, "messages", all);
-    put_rest(body, chat, ignored);
-    return *chat && *kept ? TERN_OK : no_memory(err);
+    put_rest(body, chat, kept, ignored);
+    return *chat && *kept ? TERN_OK : tn_request_no_memory(err);
 }
 
 tern_status tn_responses_read(tn_responses *x, const char *body, size_t n_bytes, tn_request *r,
                               tern_error *err) {
-    json_error_t je;
     tn_request ignored = {0}; /* of it the list of fields alone */
-    json_t *in = tn_json_parse(body, n_bytes, JSON_REJECT_DUPLICATES, &je), *chat = json_object(),
-           *kept = NULL;
-    tern_status st = TERN_OK;
+    json_t *in, *chat = json_object(), *kept = NULL;
+    tern_status st = tn_request_object(body, n_bytes, &in, err);
     *r = (tn_request){0};
-    if (!in)
-        st = tn_fail(err, TERN_E_INVALID, "the body is not valid JSON, line %d: %.200s", je.line, je.text);
-    else if (!json_is_object(in)) st = tn_fail(err, TERN_E_INVALID, "the body is not a JSON object");
     if (st == TERN_OK) st = translate(x, in, &chat, &kept, &ignored, err);
     if (st == TERN_OK) st = tn_request_of(TN_API_CHAT, json_incref(chat), r, err);
     if (st == TERN_OK) {
@@ -353,6 +418,7 @@ tern_status tn_responses_read(tn_responses *x, const char *body, size_t n_bytes,
         r->kept = kept;
         r->sink = &tn_sink_responses;
         r->sink_user = x;
+        r->text_logprobs = r->logprobs;
         kept = NULL;
     }
     json_decref(kept);

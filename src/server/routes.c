@@ -115,8 +115,11 @@ static tern_status put_tokens(const tern_engine *e, const json_t *text, bool spe
 static tern_status tokens_of(const tern_engine *e, const json_t *body, int32_t **ids, size_t *n,
                              tern_error *err) {
     const json_t *content = json_object_get(body, "content");
-    const bool special = json_is_true(json_object_get(body, "add_special")),
-               parses = !json_is_false(json_object_get(body, "parse_special"));
+    bool special, told;
+    TN_TRY(tn_field_flag(body, "add_special", &special, err));
+    TN_TRY(tn_field_flag(body, "parse_special", &told, err));
+    TN_TRY(tn_field_flag(body, "with_pieces", &told, err)); /* of the reply */
+    const bool parses = !json_is_false(json_object_get(body, "parse_special"));
     tern_model_info info;
     tern_engine_info(e, &info);
     if (json_is_string(content)) return put_tokens(e, content, special, parses, ids, n, err);
@@ -285,7 +288,7 @@ static result set_adapters(const tn_api_call *a) {
     tn_served *model = NULL;
     tn_lora_mix mix;
     const char *name = MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "model");
-    json_t *list = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je), *body = json_object();
+    json_t *list = tn_json_parse(a->body, a->n_body, TN_JSON_REQUEST, &je), *body = json_object();
     if (name) tn_json_set(&body, "model", tn_json_string(name, strlen(name)));
     tern_status st = TERN_OK;
     if (!json_is_array(list))
@@ -331,15 +334,10 @@ static result apply_template(const tn_api_call *a) {
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
 static result with_body(const tn_api_call *a, result (*route)(const tn_api_call *, const json_t *)) {
-    json_error_t je;
-    json_t *body = tn_json_parse(a->body, a->n_body, JSON_REJECT_DUPLICATES, &je);
-    if (!json_is_object(body)) {
-        bool no_json = !body;
-        json_decref(body);
-        return no_json
-                   ? tn_api_refuse(a, 400, "the body is not valid JSON, line %d: %.200s", je.line, je.text)
-                   : tn_api_refuse(a, 400, "the body is not a JSON object");
-    }
+    tern_error err;
+    json_t *body;
+    if (tn_request_object(a->body, a->n_body, &body, &err) != TERN_OK)
+        return tn_api_error(a, &err, TN_API_CHAT);
     result ok = route(a, body);
     json_decref(body);
     return ok;
@@ -411,6 +409,11 @@ static result one_response(const tn_api_call *a, const char *id, const char *met
     tern_error err = {0};
     json_t *v = NULL;
     bool erases = !strcmp(method, "DELETE");
+    const char *part = strchr(id, '/');
+    if (part && !strcmp(part, "/input_items"))
+        return tn_api_refuse(
+            a, 501, "the items of a response's input are not listed: they are not kept as they came");
+    if (part) return tn_api_refuse(a, 404, "there is no such address");
     if (!erases && strcmp(method, "GET")) return tn_api_refuse(a, 405, "a response wants GET or DELETE");
     tern_status st = erases ? tn_responses_forget(a->responses, id, &err)
                             : tn_responses_find(a->responses, id, &v, NULL, &err);

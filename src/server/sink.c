@@ -1,5 +1,6 @@
 /* What the sinks have in common. */
 #include "base/clock.h"
+#include "server/reply.h"
 #include "server/sink.h"
 
 #include <stdlib.h>
@@ -22,6 +23,18 @@ bool tn_sink_event(tn_bytes *out, const char *name, json_t *value) {
     if (!ok) out->n = n; /* never a part of an event */
     free(text);
     return ok;
+}
+
+bool tn_sink_ping(const tn_said *s, bool begun, tn_bytes *out) {
+    (void)s;
+    (void)begun;
+    return tn_bytes_put(out, ": ping\n\n");
+}
+
+json_t *tn_sink_error(const tern_error *err, int status) { return tn_reply_error(err, status, false); }
+
+bool tn_sink_fail(const tern_error *err, tn_bytes *out) {
+    return tn_sink_event(out, NULL, tn_sink_error(err, tn_reply_status(err)));
 }
 
 static json_t *token_of(const tern_engine *e, int32_t token, const char *key, double value, const char *tops,
@@ -52,6 +65,11 @@ json_t *tn_said_waiting(tn_said *s) {
     return v;
 }
 
+void tn_said_set_check(const tn_said *s, json_t **v) {
+    if (s->later)
+        tn_json_set(v, "schema_check", tn_json_pack("{s:s, s:b}", "checked", s->later, "fits", (int)s->fits));
+}
+
 json_t *tn_said_text(const tn_bytes *b) { return tn_json_string(b->p ? b->p : "", b->n); }
 
 json_t *tn_said_timings(const tn_said *s) {
@@ -66,8 +84,24 @@ json_t *tn_said_timings(const tn_said *s) {
                         predicted_ms > 0 ? 1e3 * (double)n / predicted_ms : 0.0);
 }
 
+int32_t tn_said_thoughts(const tn_said *s) {
+    const bool thinks = s->thought.n > s->shared_thought;
+    return s->n_thought + (thinks ? s->res.n_tokens - s->n_shared : 0);
+}
+
+/* What tokens became is told by what grew since: text is held back where a mark may begin. */
+static void share_out(tn_said *s) {
+    const size_t rest = s->text.n + s->n_calls;
+    if (s->thought.n == s->shared_thought && rest == s->shared_rest) return;
+    s->n_thought = tn_said_thoughts(s);
+    s->n_shared = s->res.n_tokens;
+    s->shared_thought = s->thought.n;
+    s->shared_rest = rest;
+}
+
 void tn_said_took(tn_said *s) {
     const int64_t now = tn_now_ns();
+    share_out(s);
     if (!s->first_ns) s->first_ns = now;
     s->res.n_tokens++;
     s->res.decode_s = 1e-9 * (double)(now - s->first_ns);

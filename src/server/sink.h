@@ -11,7 +11,7 @@
 #ifndef TN_SERVER_SINK_H
 #define TN_SERVER_SINK_H
 
-#include "server/bytes.h"
+#include "base/bytes.h"
 #include "server/request.h"
 #include "server/scores.h"
 
@@ -37,13 +37,18 @@ typedef struct tn_said {
     int64_t first_ns; /* when the first token came; 0: not yet */
     char *later;      /* keywords of the schema that the finished text was checked for, or NULL; owned */
     bool fits;        /* the text, the schema; where later is not NULL */
-    void *user;       /* of whoever brought its own sink */
+    /* Of n_shared tokens it is known what they became, of which n_thought thoughts: when there were so many bytes of those,
+     * and so much of everything else. */
+    int32_t n_shared, n_thought;
+    size_t shared_thought, shared_rest;
+    void *user; /* of whoever brought its own sink */
     /* the sink's own */
     size_t n_sent, n_tokens_sent; /* of text; of tokens */
     tn_place place;               /* in the text, of the next token */
     char block;                   /* the kind of the open block, or 0 */
     int n_blocks, n_events;
-    json_t *items; /* blocks that are whole; owned, or NULL */
+    json_t *items;          /* blocks that are whole; owned, or NULL */
+    json_t *block_logprobs; /* of the open one's tokens; owned, or NULL */
 } tn_said;
 
 typedef enum tn_saying_kind {
@@ -72,7 +77,7 @@ typedef struct tn_sink {
     const char *type;   /* of a stream's content; NULL: it has no stream */
     /* Appends what a stream says of the event, whole events only. false: no memory. */
     bool (*say)(tn_said *s, const tn_saying *e, tn_bytes *out);
-    /* Appends what ends a stream in which all went well. */
+    /* Appends what ends a stream in which all went well; NULL: its last event has said it. */
     bool (*tail)(tn_said *const *all, size_t n, tn_bytes *out);
     /* Appends what tells a client that its stream lives. begun: something was said. */
     bool (*ping)(const tn_said *s, bool begun, tn_bytes *out);
@@ -92,6 +97,10 @@ const tn_sink *tn_sink_of(tn_api api);
 
 /* Appends a server-sent event. It takes value; name may be NULL. false, with nothing added: no memory. */
 bool tn_sink_event(tn_bytes *out, const char *name, json_t *value);
+/* OpenAI's form of a sink's ping (a comment), error and fail. */
+bool tn_sink_ping(const tn_said *s, bool begun, tn_bytes *out);
+json_t *tn_sink_error(const tern_error *err, int status);
+bool tn_sink_fail(const tern_error *err, tn_bytes *out);
 /* A token and its log-probability, {id, token, logprob, bytes, top_logprobs}. It takes top, an array or
  * NULL. */
 json_t *tn_said_logprob(const tern_engine *e, int32_t token, float logprob, json_t *top);
@@ -101,12 +110,16 @@ json_t *tn_said_prob(const tern_engine *e, int32_t token, double prob, json_t *t
 json_t *tn_said_verbose(const tn_said *s);
 /* Log-probabilities that no event has told yet; NULL: none. */
 json_t *tn_said_waiting(tn_said *s);
+/* Where the finished answer was checked for keywords of its schema: which, and whether it fits. */
+void tn_said_set_check(const tn_said *s, json_t **v);
 /* A text gathered, which may be empty. */
 json_t *tn_said_text(const tn_bytes *b);
 /* {cache_n, prompt_n, prompt_ms, ..., predicted_per_second} as llama-server has them. */
 json_t *tn_said_timings(const tn_said *s);
 /* One token more came: s->res has how many, and how long they took, until the end tells it. */
 void tn_said_took(tn_said *s);
+/* Of its tokens, those of thoughts, with the marks in front of them. */
+int32_t tn_said_thoughts(const tn_said *s);
 /* What an event of a stream has besides, where the request wants timings with every one. */
 void tn_said_set_timings(const tn_said *s, json_t **event);
 /* {total, cache, processed, time_ms} of the prompt, likewise */

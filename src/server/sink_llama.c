@@ -86,6 +86,7 @@ static json_t * final(const tn_said *s, json_t *content, json_t *tokens) {
     tn_json_set(&v, "stopping_word", tn_json_string(word, strlen(word)));
     tn_json_set(&v, "tokens_cached", json_integer((json_int_t)s->n_ids + s->res.n_tokens));
     tn_json_set(&v, "timings", tn_said_timings(s));
+    tn_said_set_check(s, &v);
     return v;
 }
 
@@ -153,25 +154,6 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     }
 }
 
-static bool tail(tn_said *const *all, size_t n, tn_bytes *out) {
-    (void)all;
-    (void)n;
-    (void)out;
-    return true; /* "stop": true has said it */
-}
-
-static bool ping(const tn_said *s, bool begun, tn_bytes *out) {
-    (void)s;
-    (void)begun;
-    return tn_bytes_put(out, ": ping\n\n");
-}
-
-static json_t *error(const tern_error *err, int status) { return tn_reply_error(err, status, false); }
-
-static bool fail(const tern_error *err, tn_bytes *out) {
-    return tn_sink_event(out, NULL, error(err, tn_reply_status(err)));
-}
-
 /* ---- whole replies ------------------------------------------------------------------------------------ */
 
 static json_t *whole(tn_said *const *all, size_t n) {
@@ -192,8 +174,7 @@ static json_t *whole(tn_said *const *all, size_t n) {
 const tn_sink tn_sink_llama = {.prefix = "cmpl-",
                                .type = "text/event-stream",
                                .say = say,
-                               .tail = tail,
-                               .ping = ping,
-                               .fail = fail,
+                               .ping = tn_sink_ping,
+                               .fail = tn_sink_fail,
                                .whole = whole,
-                               .error = error};
+                               .error = tn_sink_error};

@@ -91,10 +91,14 @@ static bool put_delta(tn_said *s, char kind, const tn_saying *e, tn_bytes *out) 
 
 static bool put_end(tn_said *s, tn_bytes *out) {
     json_t *d = tn_json_pack("{s:s, s:o}", "stop_reason", reason(s), "stop_sequence", stop_text(s));
-    return close_block(s, out) &&
-           event(out, tn_json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", d, "usage",
-                                   usage(s, false))) &&
-           event(out, tn_json_pack("{s:s}", "type", "message_stop"));
+    json_t *v =
+        tn_json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", d, "usage", usage(s, false));
+    tn_said_set_check(s, &v);
+    if (!close_block(s, out)) {
+        json_decref(v);
+        return false;
+    }
+    return event(out, v) && event(out, tn_json_pack("{s:s}", "type", "message_stop"));
 }
 
 static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
@@ -111,13 +115,6 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     case TN_SAYS_END: return put_end(s, out);
     default: return true;
     }
-}
-
-static bool tail(tn_said *const *all, size_t n, tn_bytes *out) {
-    (void)all;
-    (void)n;
-    (void)out;
-    return true; /* message_stop has said it */
 }
 
 static bool ping(const tn_said *s, bool begun, tn_bytes *out) {
@@ -152,14 +149,15 @@ static json_t *whole(tn_said *const *all, size_t n) {
         tn_json_set(&b, "input", input_of(args));
         tn_json_append(&content, b);
     }
-    return message(s, content, reason(s));
+    json_t *v = message(s, content, reason(s));
+    tn_said_set_check(s, &v);
+    return v;
 }
 
 const tn_sink tn_sink_messages = {.pieces = true,
                                   .prefix = "msg_",
                                   .type = "text/event-stream",
                                   .say = say,
-                                  .tail = tail,
                                   .ping = ping,
                                   .fail = fail,
                                   .whole = whole,

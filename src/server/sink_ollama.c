@@ -74,6 +74,7 @@ static void put_figures(const tn_said *s, json_t **v) {
                {"eval_duration", eval}};
     tn_json_set(v, "done_reason", tn_json_string(reason(s), strlen(reason(s))));
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tn_json_set(v, all[i].name, json_integer(all[i].n));
+    tn_said_set_check(s, v);
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------ */
@@ -107,13 +108,6 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
         return put(out, with_logprobs(v, tn_said_waiting(s)));
     default: return true;
     }
-}
-
-static bool tail(tn_said *const *all, size_t n, tn_bytes *out) {
-    (void)all;
-    (void)n;
-    (void)out;
-    return true; /* "done": true has said it */
 }
 
 /* There are no comments: an event of no text says that the stream lives. */
@@ -151,7 +145,6 @@ static json_t *whole(tn_said *const *all, size_t n) {
 const tn_sink tn_sink_ollama_chat = {.prefix = "ollama-",
                                      .type = "application/x-ndjson",
                                      .say = say,
-                                     .tail = tail,
                                      .ping = ping,
                                      .fail = fail,
                                      .whole = whole,
@@ -159,7 +152,6 @@ const tn_sink tn_sink_ollama_chat = {.prefix = "ollama-",
 const tn_sink tn_sink_ollama_generate = {.prefix = "ollama-",
                                          .type = "application/x-ndjson",
                                          .say = say,
-                                         .tail = tail,
                                          .ping = ping,
                                          .fail = fail,
                                          .whole = whole,

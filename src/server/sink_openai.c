@@ -132,18 +132,13 @@ static bool put_call(tn_said *s, json_t *call, tn_bytes *out) { /* takes call */
     return put_delta(s, d, NULL, out);
 }
 
-static void set_check(json_t **c, const tn_said *s) {
-    if (s->later)
-        tn_json_set(c, "schema_check", tn_json_pack("{s:s, s:b}", "checked", s->later, "fits", (int)s->fits));
-}
-
 static bool put_end(const tn_said *s, tn_bytes *out) { /* with timings where no usage follows */
     json_t *c;
     if (is_chat(s))
         c = tn_json_pack("{s:i, s:o, s:s}", "index", (int)s->choice, "delta", json_object(), "finish_reason",
                          reason(s));
     else c = tn_json_pack("{s:i, s:s, s:s}", "index", (int)s->choice, "text", "", "finish_reason", reason(s));
-    set_check(&c, s);
+    tn_said_set_check(s, &c);
     json_t *f = frame(s, true, one(c));
     if (s->r->verbose) tn_json_set(&f, "__verbose", tn_said_verbose(s));
     return tn_sink_event(out, NULL, f);
@@ -195,18 +190,6 @@ static bool tail(tn_said *const *all, size_t n, tn_bytes *out) {
     return tn_bytes_put(out, "data: [DONE]\n\n");
 }
 
-static bool ping(const tn_said *s, bool begun, tn_bytes *out) {
-    (void)s;
-    (void)begun;
-    return tn_bytes_put(out, ": ping\n\n"); /* a comment */
-}
-
-static json_t *error(const tern_error *err, int status) { return tn_reply_error(err, status, false); }
-
-static bool fail(const tern_error *err, tn_bytes *out) {
-    return tn_sink_event(out, NULL, error(err, tn_reply_status(err)));
-}
-
 /* ---- whole replies ------------------------------------------------------------------------------------ */
 
 static json_t *message(const tn_said *s) {
@@ -241,7 +224,7 @@ static json_t *whole(tn_said *const *all, size_t n) {
                                  is_chat(s) ? message(s) : text_of(s), "finish_reason", reason(s));
         tn_json_set(&c, "logprobs",
                     s->r->logprobs ? logprobs_of(s, s->r->scores, json_incref(s->logprobs)) : json_null());
-        set_check(&c, s);
+        tn_said_set_check(s, &c);
         tn_json_append(&list, c);
     }
     json_t *f = frame(all[0], false, list);
@@ -256,15 +239,15 @@ const tn_sink tn_sink_chat = {.prefix = "chatcmpl-",
                               .type = "text/event-stream",
                               .say = say,
                               .tail = tail,
-                              .ping = ping,
-                              .fail = fail,
+                              .ping = tn_sink_ping,
+                              .fail = tn_sink_fail,
                               .whole = whole,
-                              .error = error};
+                              .error = tn_sink_error};
 const tn_sink tn_sink_completions = {.prefix = "cmpl-",
                                      .type = "text/event-stream",
                                      .say = say,
                                      .tail = tail,
-                                     .ping = ping,
-                                     .fail = fail,
+                                     .ping = tn_sink_ping,
+                                     .fail = tn_sink_fail,
                                      .whole = whole,
-                                     .error = error};
+                                     .error = tn_sink_error};

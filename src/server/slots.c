@@ -29,9 +29,9 @@ static size_t held(const tn_slot *k, tn_prompt p, const tn_slot *paused) {
 }
 
 static size_t on_disk(const tn_slots *s, tn_prompt p, size_t *which) {
-    bool whole = !tn_state_truncates(&s->at[0].s->state);
+    bool in_places = !tn_state_truncates(&s->at[0].s->state);
     if (!s->kept || tn_lora_mix_id(p.mix) != s->own_mix) return 0;
-    return tn_checkpoints_match(s->kept, p.ids, p.n, whole, which);
+    return tn_checkpoints_match(s->kept, p.ids, p.n, in_places, which);
 }
 
 /* Empties the slots when what was kept is to be forgotten: none of what they hold may reach the disk again. */

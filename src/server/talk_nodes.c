@@ -176,7 +176,10 @@ static tern_status check_images(const json_t *images, tern_error *err) {
 
 tern_status tn_talk_say(json_t *talk, const json_t *body, json_t **list, int64_t *asked, tern_error *err) {
     const json_t *content = json_object_get(body, "content");
-    int64_t parent = json_integer_value(json_object_get(body, "parent"));
+    const json_t *to = json_object_get(body, "parent");
+    int64_t parent = json_integer_value(to);
+    TN_FAIL_IF(to && !json_is_integer(to) && !json_is_null(to), err, TERN_E_INVALID,
+               "'parent' must be the number of a node, or 0");
     TN_FAIL_IF(content && (!json_is_string(content) || !json_string_length(content)), err, TERN_E_INVALID,
                "'content' must be a text that is not empty");
     TN_FAIL_IF(json_string_length(content) > TN_TALK_WORDS, err, TERN_E_LIMIT,

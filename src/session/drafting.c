@@ -29,12 +29,18 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     const char *path = NULL;
     *drafters = d->drafters;
     if (text) TN_TRY(tn_draft_parse(text, drafters, &path, err));
-    bool has_next = s->e->model->next;
+    bool has_next = s->e->model->next, has_head = s->e->head;
+    TN_FAIL_IF(*drafters & TN_DRAFT_HEAD && !has_head && !(*drafters & TN_DRAFT_WHERE_ANY), err,
+               TERN_E_INVALID,
+               "the drafter head needs a head that drafts for this model (EAGLE-3), and none was opened with "
+               "it: name "
+               "one by draft-head");
     TN_FAIL_IF(*drafters & TN_DRAFT_MTP && !has_next && !(*drafters & TN_DRAFT_WHERE_ANY), err,
                TERN_E_INVALID,
                "the drafter mtp needs a model with a layer that guesses one token further, which this one %s",
                s->e->model->h.n_next ? "has, but not under this scheme or in this build" : "has not");
-    *drafters &= ~(uint32_t)(TN_DRAFT_WHERE_ANY | (has_next ? 0 : TN_DRAFT_MTP));
+    *drafters &=
+        ~(uint32_t)(TN_DRAFT_WHERE_ANY | (has_next ? 0 : TN_DRAFT_MTP) | (has_head ? 0 : TN_DRAFT_HEAD));
     if (path && (!d->model_path || strcmp(path, d->model_path))) {
         char *copy = tn_strdup(ctx, TN_MEM_TEXT, path);
         TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for a file name");
@@ -47,9 +53,12 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     if (*drafters & TN_DRAFT_MODEL && !d->model)
         TN_TRY(tn_draft_model_open(s->e, d->model_path, s->n_ctx, &d->model, err));
     if (*drafters & TN_DRAFT_MTP && !d->mtp)
-        TN_TRY(tn_mtp_open(s->e, s->evaluator, s->n_ctx, tn_session_rope_long(s), &d->mtp, err));
+        TN_TRY(tn_mtp_open(s->e, TN_DRAFT_MTP, s->evaluator, s->n_ctx, &d->mtp, err));
+    if (*drafters & TN_DRAFT_HEAD && !d->head)
+        TN_TRY(tn_mtp_open(s->e, TN_DRAFT_HEAD, s->evaluator, s->n_ctx, &d->head, err));
     tn_draft_set_outside(d->draft, TN_DRAFT_MODEL, tn_draft_model_propose, d->model);
     tn_draft_set_outside(d->draft, TN_DRAFT_MTP, tn_mtp_propose, d->mtp);
+    tn_draft_set_outside(d->draft, TN_DRAFT_HEAD, tn_mtp_propose, d->head);
     return TERN_OK;
 }
 
@@ -106,6 +115,7 @@ void tn_drafting_close(tern_session *s) {
     tn_ctx *ctx = &s->e->ctx;
     tn_draft_model_close(&d->model);
     tn_mtp_close(&d->mtp);
+    tn_mtp_close(&d->head);
     tn_draft_close(&d->draft);
     tn_free(ctx, d->model_path);
     tn_free(ctx, d->head_ids);
@@ -113,6 +123,12 @@ void tn_drafting_close(tern_session *s) {
     tn_free(ctx, d->head_bias);
     tn_free(ctx, d->head_rows);
     tn_free(ctx, d->head_logits);
+}
+
+void tn_drafting_copy(tern_session *dst, const tern_session *src, int32_t n) {
+    tn_drafting *d = &dst->drafting;
+    if (d->mtp) tn_mtp_copy(d->mtp, src ? src->drafting.mtp : NULL, n);
+    if (d->head) tn_mtp_copy(d->head, src ? src->drafting.head : NULL, n);
 }
 
 tern_status tern_session_learn(tern_session *s, const int32_t *tokens, size_t n, tern_error *err) {
@@ -144,6 +160,7 @@ void tn_session_draft_stats(const tern_session *s, tn_draft_stats *out) {
         .learn_s = (double)s->storing.learn_ns * 1e-9,
         .commit_s = (double)s->storing.commit_ns * 1e-9,
         .mtp_s = d->mtp ? (double)tn_mtp_note_ns(d->mtp) * 1e-9 : 0,
+        .head_s = d->head ? (double)tn_mtp_note_ns(d->head) * 1e-9 : 0,
     };
     struct {
         uint32_t drafters;
@@ -151,7 +168,8 @@ void tn_session_draft_stats(const tern_session *s, tn_draft_stats *out) {
     } of[] = {{TN_DRAFT_LOOKUP | TN_DRAFT_SAM, &t.copied, &t.copied_right},
               {TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND, &t.recalled, &t.recalled_right},
               {TN_DRAFT_MODEL, &t.by_model, &t.by_model_right},
-              {TN_DRAFT_MTP, &t.by_mtp, &t.by_mtp_right}};
+              {TN_DRAFT_MTP, &t.by_mtp, &t.by_mtp_right},
+              {TN_DRAFT_HEAD, &t.by_head, &t.by_head_right}};
     for (size_t i = 0; d->draft && i < sizeof of / sizeof of[0]; i++)
         tn_draft_counts(d->draft, of[i].drafters, of[i].n_verified, of[i].n_accepted);
     *out = t;

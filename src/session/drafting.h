@@ -14,6 +14,7 @@ typedef struct tn_drafting {
     char *model_path;      /* of the draft model or NULL */
     tn_draft_model *model; /* opened by the first call that uses it */
     tn_mtp *mtp;           /* the same for the model's own layer that guesses one token further */
+    tn_mtp *head;          /* and for the engine's head */
     /* For calibration: the output weights of the text's own tokens, so that a prompt row costs hundreds of
      * products instead of the whole vocabulary. */
     int32_t *head_ids; /* [TN_DRAFT_VOCAB] */
@@ -31,6 +32,8 @@ typedef struct tn_drafting {
 /* Prepares the drafters named in `text` (NULL: the session's own) and opens what is missing: *drafters. */
 tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafters, tern_error *err);
 void tn_drafting_close(tern_session *s);
+/* dst's text became the first n tokens of src's; NULL: of another's. What learns from a text's words follows by itself. */
+void tn_drafting_copy(tern_session *dst, const tern_session *src, int32_t n);
 
 /* Called around a prefill of tokens[0..n) when the session calibrates: the first before it, with the text;
  * the second after each evaluated piece, for its rows at positions pos0... */

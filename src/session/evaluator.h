@@ -39,8 +39,9 @@ typedef struct tn_evaluator_ops {
     tern_status (*together)(const tn_evaluator_text *t, int32_t n, tn_timeline *timeline, tern_error *err);
     bool (*shares)(const tn_evaluator *v);
     int32_t (*room)(const tn_evaluator *v); /* tokens of its cache */
-    /* The residual after the last layer of row i of the last evaluation, and logits [n][n_vocab] of rows. */
-    const float *(*row)(const tn_evaluator *v, int32_t i);
+    /* Row i of the last evaluation in X, which is the residual after the last layer, or in TAPS; and logits [n][n_vocab] of
+     * rows. */
+    const float *(*row)(const tn_evaluator *v, tn_buffer b, int32_t i);
     tern_status (*logits)(tn_evaluator *v, int32_t row0, int32_t n, float *logits, tern_error *err);
     /* Logits of a state [n_embd] that passed a last norm, without adapters. */
     tern_status (*head)(tn_evaluator *v, const float *state, float *logits, tern_error *err);

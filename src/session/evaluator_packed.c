@@ -32,7 +32,9 @@ static tern_status together(const tn_evaluator_text *t, int32_t n, tn_timeline *
 
 static bool shares(const tn_evaluator *v) { return tn_pipeline_can_share(v->pipeline); }
 static int32_t room(const tn_evaluator *v) { return tn_pipeline_room(v->pipeline); }
-static const float *row(const tn_evaluator *v, int32_t i) { return tn_pipeline_row(v->pipeline, i); }
+static const float *row(const tn_evaluator *v, tn_buffer b, int32_t i) {
+    return tn_pipeline_row(v->pipeline, b, i);
+}
 
 static tern_status logits(tn_evaluator *v, int32_t row0, int32_t n, float *out, tern_error *err) {
     return tn_pipeline_logits(v->pipeline, row0, n, out, err);

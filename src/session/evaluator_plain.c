@@ -217,9 +217,9 @@ static bool shares(const tn_evaluator *v) {
 
 static int32_t room(const tn_evaluator *v) { return ((const plain *)v)->state->kv.cap_tok; }
 
-static const float *row(const tn_evaluator *v, int32_t i) {
+static const float *row(const tn_evaluator *v, tn_buffer b, int32_t i) {
     const plain *p = (const plain *)v;
-    return p->acts.buf[TN_BUF_X] + (size_t)i * (size_t)p->e->model->program.width[TN_BUF_X];
+    return p->acts.buf[b] + (size_t)i * (size_t)p->e->model->program.width[b];
 }
 
 static tern_status logits(tn_evaluator *v, int32_t row0, int32_t n, float *out, tern_error *err) {
@@ -292,7 +292,8 @@ static const tn_evaluator_ops plain_ops = {.max_rows = max_rows,
 tern_status tn_evaluator_open_plain(tern_engine *e, tn_state *state, int32_t n_ctx, const tn_lora_mix *mix,
                                     tn_evaluator **out, tern_error *err) {
     tn_ctx *ctx = &e->ctx;
-    const int32_t chunk = n_ctx < TN_FLOAT_CHUNK || e->model->h.bidirectional ? n_ctx : TN_FLOAT_CHUNK;
+    const int32_t most = tn_float_chunk(&e->model->h),
+                  chunk = n_ctx < most || e->model->h.bidirectional ? n_ctx : most;
     plain *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a session");
     *p = (plain){.base = {.ops = &plain_ops, .ctx = ctx}, .e = e, .state = state, .mix = mix};

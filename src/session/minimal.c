@@ -47,9 +47,9 @@ tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error 
 }
 
 /* Never opened: the layer that guesses one token further stays in its package (package/no_on_demand.c). */
-tern_status tn_mtp_open(tern_engine *e, tn_evaluator *evaluator, int32_t n_ctx, bool rope_long, tn_mtp **out,
-                        tern_error *err) {
-    (void)e, (void)evaluator, (void)n_ctx, (void)rope_long, (void)out;
+tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, int32_t n_ctx,
+                        tn_mtp **out, tern_error *err) {
+    (void)e, (void)drafter, (void)evaluator, (void)n_ctx, (void)out;
     return tn_fail(err, TERN_E_UNSUPPORTED, "this build of tern has no drafts by an MTP layer");
 }
 
@@ -58,6 +58,8 @@ void tn_mtp_close(tn_mtp **m) { (void)m; }
 void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
     (void)m, (void)pos, (void)token, (void)x;
 }
+
+void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n) { (void)dst, (void)src, (void)n; }
 
 void tn_mtp_propose(void *m, tn_proposals *p, const int32_t *text, int32_t n) {
     (void)m, (void)p, (void)text, (void)n;

@@ -26,6 +26,10 @@ static const float STEP_RISE = 1.01f;
 struct tn_mtp {
     tn_ctx *ctx;
     tern_engine *e;
+    const tn_model *layer; /* the model's own, or the head's */
+    const int32_t *ids;    /* tokens of the logits; NULL: all */
+    size_t n_logits, raw;  /* values of what a token's state comes of */
+    uint32_t drafter;
     tn_evaluator *evaluator;
     tn_next_text text;
     int32_t first, end; /* noted positions of the session's text: first .. end - 1 */
@@ -33,8 +37,9 @@ struct tn_mtp {
     int32_t
         guessed; /* token of the row after the text if its keys and values are already computed; -1: none */
     bool knows;  /* the state after position end - 1 is known; else it is zeros */
-    /* [TN_TREE_MAX + 1] of the waiting rows; after them the state of position end - 1 */
-    float *embeddings, *states;
+    /* [TN_TREE_MAX + 1] of the waiting rows; after them the state of position end - 1. A head's states wait as the `raw`
+     * values that it joins; joined is their place then, else NULL. */
+    float *embeddings, *states, *joined;
     float *out; /* [n_embd] state of a guess */
     float *logits;
     float step_ns;    /* time of a guess: the quick end of the measurements, as for steps (proposals.h) */
@@ -50,15 +55,24 @@ struct tn_mtp {
     int64_t note_ns;
 };
 
-tern_status tn_mtp_open(tern_engine *e, tn_evaluator *evaluator, int32_t n_ctx, bool rope_long, tn_mtp **out,
-                        tern_error *err) {
+tern_status tn_mtp_open(tern_engine *e, uint32_t drafter, tn_evaluator *evaluator, int32_t n_ctx,
+                        tn_mtp **out, tern_error *err) {
     tn_ctx *ctx = &e->ctx;
-    const tn_hparams *h = &e->model->h;
-    size_t n = (TN_TREE_MAX + 1) * (size_t)h->n_embd;
+    const bool head = drafter == TN_DRAFT_HEAD;
+    const tn_model *layer = head ? e->head : e->model->next;
+    const tn_hparams *h = &layer->h;
+    const bool own_out = head && h->head.own_out,
+               rope_long = h->rope_orig_ctx > 0 && n_ctx > h->rope_orig_ctx;
+    const size_t rows = TN_TREE_MAX + 1, width = (size_t)h->n_embd;
     tn_mtp *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory to guess further");
     *m = (tn_mtp){.ctx = ctx,
                   .e = e,
+                  .layer = layer,
+                  .ids = own_out ? e->head_ids : NULL,
+                  .n_logits = (size_t)(own_out ? h->head.n_vocab : e->model->h.n_vocab),
+                  .raw = head ? 3 * (size_t)h->head.n_target : width,
+                  .drafter = drafter,
                   .evaluator = evaluator,
                   .guessed = -1,
                   .try_after = TRY_FIRST,
@@ -67,13 +81,13 @@ tern_status tn_mtp_open(tern_engine *e, tn_evaluator *evaluator, int32_t n_ctx, 
                   .sum_steps = PRICED_STEPS,
                   .tail = TAIL};
     /* guesses lie after the text, which may fill the context */
-    tern_status st =
-        tn_next_open(ctx, e->model->next, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
-    m->embeddings = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n, sizeof *m->embeddings);
-    m->states = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n, sizeof *m->states);
-    m->out = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_embd, sizeof *m->out);
-    m->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *m->logits);
-    if (st == TERN_OK && (!m->embeddings || !m->states || !m->out || !m->logits))
+    tern_status st = tn_next_open(ctx, layer, &e->kern, e->pool, n_ctx + DEPTH, rope_long, &m->text, err);
+    m->embeddings = tn_alloc(ctx, TN_MEM_ACTIVATIONS, rows * width, sizeof *m->embeddings);
+    m->states = tn_calloc(ctx, TN_MEM_ACTIVATIONS, rows * m->raw, sizeof *m->states);
+    if (head) m->joined = tn_alloc(ctx, TN_MEM_ACTIVATIONS, rows * width, sizeof *m->joined);
+    m->out = tn_alloc(ctx, TN_MEM_ACTIVATIONS, 2 * width, sizeof *m->out); /* and normed */
+    m->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, m->n_logits, sizeof *m->logits);
+    if (st == TERN_OK && (!m->embeddings || !m->states || (head && !m->joined) || !m->out || !m->logits))
         st = tn_fail(err, TERN_E_MEMORY, "no memory to guess further");
     if (st != TERN_OK) tn_mtp_close(out);
     return st;
@@ -86,6 +100,7 @@ void tn_mtp_close(tn_mtp **pm) {
     tn_next_close(&m->text);
     tn_free(m->ctx, m->embeddings);
     tn_free(m->ctx, m->states);
+    tn_free(m->ctx, m->joined);
     tn_free(m->ctx, m->out);
     tn_free(m->ctx, m->logits);
     tn_free(m->ctx, m);
@@ -94,13 +109,19 @@ void tn_mtp_close(tn_mtp **pm) {
 int64_t tn_mtp_note_ns(const tn_mtp *m) { return m->note_ns; }
 uint64_t tn_mtp_n_guesses(const tn_mtp *m) { return m->n_guesses; }
 
-static size_t width(const tn_mtp *m) { return (size_t)m->e->model->h.n_embd; }
+static size_t width(const tn_mtp *m) { return (size_t)m->layer->h.n_embd; }
 
+/* A head was trained on embeddings as they are stored. */
 static void embed(const tn_mtp *m, int32_t token, float *out) {
     const tn_hparams *h = &m->e->model->h;
+    if (tn_is_head(&m->layer->h) && m->layer->h.head.own_embd) {
+        tn_linear_row(tn_model_linear(m->layer, -1, TN_W_EMBD), (size_t)token, out);
+        return;
+    }
     if (m->e->npu) tn_npu_model_embed(m->e->npu, h, token, out);
     else tn_linear_row(tn_model_linear(m->e->model, -1, TN_W_EMBD), (size_t)token, out);
-    for (size_t i = 0; h->embd_scale != 1.0f && i < width(m); i++) out[i] *= h->embd_scale;
+    for (size_t i = 0; m->drafter == TN_DRAFT_MTP && h->embd_scale != 1.0f && i < width(m); i++)
+        out[i] *= h->embd_scale;
 }
 
 /* ---- keeping up ------------------------------------------------------------------------------------- */
@@ -108,12 +129,17 @@ static void embed(const tn_mtp *m, int32_t token, float *out) {
 /* The row after all waiting ones. */
 static int32_t next_row(const tn_mtp *m) { return m->end - m->first - 1; }
 
-static void flush(tn_mtp *m) {
-    if (!m->n_waiting) return;
-    size_t e = width(m);
-    tn_next_rows(&m->text, next_row(m) - m->n_waiting, m->n_waiting, m->embeddings, m->states, NULL);
-    memmove(m->states, m->states + (size_t)m->n_waiting * e, e * sizeof *m->states);
+/* Evaluates the waiting rows, and, for a guess, that of the token after them. The state of the last token stays. */
+static void evaluate(tn_mtp *m, float *out) {
+    const int32_t n = m->n_waiting + (out != NULL), row0 = next_row(m) - m->n_waiting;
+    if (m->joined) tn_next_join(&m->text, m->states, n, m->joined);
+    tn_next_rows(&m->text, row0, n, m->embeddings, m->joined ? m->joined : m->states, out);
+    memmove(m->states, m->states + (size_t)m->n_waiting * m->raw, m->raw * sizeof *m->states);
     m->n_waiting = 0;
+}
+
+static void flush(tn_mtp *m) {
+    if (m->n_waiting) evaluate(m, NULL);
 }
 
 /* Returns to a text of n tokens, or starts anew after them. */
@@ -123,7 +149,7 @@ static void go_back(tn_mtp *m, int32_t n) {
     if (n <= m->first || n > m->end) m->first = n;
     m->end = n;
     m->knows = false;
-    memset(m->states, 0, width(m) * sizeof *m->states);
+    memset(m->states, 0, m->raw * sizeof *m->states);
 }
 
 /* The token at position end is known, so the row before it is complete. */
@@ -140,17 +166,42 @@ void tn_mtp_note(tn_mtp *m, int32_t pos, int32_t token, const float *x) {
     if (tn_model_need(m->e->model, TN_NEED_ALL, NULL) != TERN_OK) return;
     if (pos != m->end) go_back(m, pos);
     complete(m, token);
-    tn_forward_out_norm(m->e->model, &m->e->kern, x, m->states + (size_t)m->n_waiting * width(m), 1);
+    float *state = m->states + (size_t)m->n_waiting * m->raw;
+    if (m->joined) memcpy(state, x, m->raw * sizeof *x);
+    else tn_forward_out_norm(m->e->model, &m->e->kern, x, state, 1);
     m->knows = true;
     m->end++;
     if (m->n_waiting == TN_TREE_MAX) flush(m);
     m->note_ns += tn_now_ns() - t0;
 }
 
+void tn_mtp_copy(tn_mtp *dst, const tn_mtp *src, int32_t n) {
+    dst->n_waiting = 0;
+    dst->first = dst->end = n;
+    go_back(dst, n);
+    if (!src || n <= src->first || n > src->end) return;
+    const int32_t done = next_row(src) - src->n_waiting, rows = n - src->first - 1,
+                  kept = rows < done ? rows : done;
+    tn_kv_convert(&src->text.state.kv, kept, &dst->text.state.kv);
+    dst->first = src->first;
+    if (rows < done) return; /* the state of the last token is gone */
+    dst->n_waiting = rows - done;
+    memcpy(dst->embeddings, src->embeddings, (size_t)dst->n_waiting * width(src) * sizeof *dst->embeddings);
+    memcpy(dst->states, src->states, (size_t)(dst->n_waiting + 1) * src->raw * sizeof *dst->states);
+    dst->knows = dst->n_waiting < src->n_waiting || src->knows;
+}
+
 /* ---- guessing --------------------------------------------------------------------------------------- */
 
 static bool compute_logits(tn_mtp *m) {
-    return m->evaluator->ops->head(m->evaluator, m->out, m->logits, NULL) == TERN_OK;
+    const float *normed = m->out;
+    if (m->ids) {
+        tn_next_logits(&m->text, m->out, m->logits);
+        return true;
+    }
+    if (m->joined)
+        tn_forward_out_norm(m->layer, &m->e->kern, m->out, m->out + width(m), 1), normed += width(m);
+    return m->evaluator->ops->head(m->evaluator, normed, m->logits, NULL) == TERN_OK;
 }
 
 /* The first guess: evaluates the waiting rows and that of the drawn token. They stay unchanged for
@@ -159,10 +210,7 @@ static bool first_guess(tn_mtp *m, int32_t token) {
     if (!m->knows || m->end - m->first >= m->text.state.kv.cap_tok - DEPTH) return false;
     if (m->n_waiting >= TOGETHER) flush(m); /* the end of a prompt */
     embed(m, token, m->embeddings + (size_t)m->n_waiting * width(m));
-    tn_next_rows(&m->text, next_row(m) - m->n_waiting, m->n_waiting + 1, m->embeddings, m->states, m->out);
-    /* the waiting rows are computed; the state of the last token stays */
-    memmove(m->states, m->states + (size_t)m->n_waiting * width(m), width(m) * sizeof *m->states);
-    m->n_waiting = 0;
+    evaluate(m, m->out);
     m->guessed = token;
     return compute_logits(m);
 }
@@ -244,15 +292,15 @@ static bool worth(tn_mtp *m, tn_proposals *p) {
 
 /* Guesses the token after the node. Returns its node, or -1 if there is none or nothing may follow it. */
 static int32_t guess(tn_mtp *m, tn_proposals *p, int32_t node, int32_t depth) {
-    size_t n_vocab = (size_t)m->e->model->h.n_vocab;
     int64_t t0 = tn_now_ns();
     int32_t token = p->node[node].token;
     if (!(depth ? further(m, next_row(m) + depth, token) : first_guess(m, token))) return -1;
     m->n_guesses++;
-    token = tn_argmax(m->logits, n_vocab);
-    float confidence = expf(tn_logprob(m->logits, n_vocab, token));
+    token = tn_argmax(m->logits, m->n_logits);
+    float confidence = expf(tn_logprob(m->logits, m->n_logits, token));
     if (!(confidence >= 0)) return -1; /* weights that are no numbers */
-    int class_ = tn_draft_outside_class(TN_DRAFT_MTP, confidence);
+    if (m->ids) token = m->ids[token];
+    int class_ = tn_draft_outside_class(m->drafter, confidence);
     node = tn_prop_add(p, node, token, class_);
     float ns = (float)(tn_now_ns() - t0), risen = m->step_ns * STEP_RISE;
     m->step_ns = m->step_ns > 0 && risen < ns ? risen : ns;

@@ -1,8 +1,10 @@
 /* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint.
  *
- * A file is state_head | pictures | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of everything
+ * A file is state_head | pictures | tokens i32 | places | state, kind by kind (model/state.h) | logits f32 | XXH64 of everything
  * before. A text with pictures (format 3) has their number, and the key and rows of each view; its tokens beyond the
- * vocabulary count these rows in that order, because an engine's own ids mean nothing to another. Keys and values have the session's form, which is named. A session with another form converts them:
+ * vocabulary count these rows in that order, because an engine's own ids mean nothing to another. A text that can go back to some
+ * places only (format 4) has the number of its pictures in any case, and the number and positions of these places; their
+ * snapshots stand after the state. The logits of one of them, whose position comes after the others, stand after the session's own. Keys and values have the session's form, which is named. A session with another form converts them:
  * it continues the same text, though not with the bits that it would have had without the file. */
 #include "session/session.h"
 
@@ -39,7 +41,7 @@ typedef struct state_view {
 } state_view;
 _Static_assert(sizeof(state_view) == 40, "on-disk layout");
 
-enum { VERSION_FLOATS = 1, VERSION_FORMS = 2, VERSION_PICTURES = 3 };
+enum { VERSION_FLOATS = 1, VERSION_FORMS = 2, VERSION_PICTURES = 3, VERSION_PLACES = 4 };
 
 /* Of the model, and of the adapters that the text was read with. */
 static uint64_t fingerprint_of(const tern_session *s) {
@@ -176,12 +178,13 @@ static tern_status get_views(stream *st, const tern_session *s, const state_head
                              views *v, tern_error *err) {
     uint64_t n = 0;
     *v = (views){.e = s->e};
-    if (head->version != VERSION_PICTURES) return TERN_OK;
+    if (head->version < VERSION_PICTURES) return TERN_OK;
     get(st, &n, sizeof n);
-    TN_FAIL_IF(st->failed || !n || n > (uint64_t)head->n_tok, err, TERN_E_FORMAT,
-               "%s: truncated or damaged: its pictures", from);
+    TN_FAIL_IF(st->failed || (!n && head->version == VERSION_PICTURES) || n > (uint64_t)head->n_tok, err,
+               TERN_E_FORMAT, "%s: truncated or damaged: its pictures", from);
 #ifdef TERN_MINIMAL
-    return tn_fail(err, TERN_E_UNSUPPORTED, "%s: this build of tern sees no pictures", from);
+    TN_FAIL_IF(n, err, TERN_E_UNSUPPORTED, "%s: this build of tern sees no pictures", from);
+    return TERN_OK;
 #else
     tern_status rc = TERN_OK;
     for (uint64_t i = 0; i < n && rc == TERN_OK; i++) {
@@ -223,12 +226,37 @@ static bool from_file(const views *v, int32_t n_vocab, int32_t *ids, int32_t n) 
     return true;
 }
 
+/* ---- places to go back to ------------------------------------------------------------------------------ */
+
+static tern_status get_places(stream *st, const tern_session *s, const state_head *head, const char *from,
+                              tn_state_places *p, tern_error *err) {
+    *p = (tn_state_places){0};
+    if (head->version < VERSION_PLACES) return TERN_OK;
+    get(st, &p->n, sizeof p->n);
+    bool ok = !st->failed && p->n >= 0 && p->n <= TN_STATE_MARKS && !(p->n && tn_state_truncates(&s->state));
+    if (ok) get(st, p->at, (size_t)p->n * sizeof *p->at);
+    if (ok) get(st, &p->end, sizeof p->end);
+    bool has_end = !p->end;
+    for (int32_t i = 0; ok && i < p->n; i++) {
+        ok = p->at[i] > (i ? p->at[i - 1] : 0) && p->at[i] <= head->n_tok;
+        has_end = has_end || p->at[i] == p->end;
+    }
+    ok = ok && has_end;
+    TN_FAIL_IF(!ok || st->failed, err, TERN_E_FORMAT, "%s: truncated or damaged: its places to go back to",
+               from);
+    return TERN_OK;
+}
+
 /* ---- saving -------------------------------------------------------------------------------------------- */
 
 static void put_session(stream *st, const tern_session *s, const int32_t *ids, const views *v) {
     const tn_model *m = s->e->model;
+    tn_state_places places = {.end = s->end.at};
+    uint64_t n_bytes;
+    tn_state_places_of(&s->state, &places, &n_bytes);
     XXH64_reset(st->hash, 0);
-    state_head head = {.version = v->n                            ? VERSION_PICTURES
+    state_head head = {.version = places.n                        ? VERSION_PLACES
+                                  : v->n                          ? VERSION_PICTURES
                                   : s->state.kv.type == TN_KV_F32 ? VERSION_FLOATS
                                                                   : VERSION_FORMS,
                        .n_tok = s->n_tok,
@@ -242,10 +270,16 @@ static void put_session(stream *st, const tern_session *s, const int32_t *ids, c
                        .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
     put(st, &head, sizeof head);
-    if (v->n) put_views(st, v);
+    if (head.version >= VERSION_PICTURES) put_views(st, v);
     put(st, ids, (size_t)s->n_tok * sizeof *ids);
-    tn_state_save(&s->state, put_state, st);
+    if (places.n) {
+        put(st, &places.n, sizeof places.n);
+        put(st, places.at, (size_t)places.n * sizeof *places.at);
+        put(st, &places.end, sizeof places.end);
+    }
+    tn_state_save(&s->state, &places, put_state, st);
     if (s->has_logits) put(st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
+    if (places.end) put(st, s->end.logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st->hash);
     put(st, &digest, sizeof digest);
 }
@@ -312,8 +346,11 @@ tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t 
 #endif
     dst->evaluator->ops->forget(dst->evaluator);
     tn_storing_truncate(&dst->storing, 0);
+    tn_drafting_copy(dst, src, n);
     memcpy(dst->tokens, src->tokens, (size_t)n * sizeof *src->tokens);
     if (dst->next) memcpy(dst->next, src->next, (size_t)n * sizeof *src->next);
+    dst->end.at = 0;
+    if (src->end.at && src->end.at <= n) tn_session_keep_end(dst, src->end.at, src->end.logits);
     if (all && src->has_logits)
         memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
     dst->n_tok = n;
@@ -343,8 +380,8 @@ static tern_status get_head(stream *st, const tern_session *s, const char *path,
     *out = head;
     TN_FAIL_IF(st->failed || memcmp(head.magic, MAGIC, sizeof head.magic), err, TERN_E_FORMAT,
                "%s: not a saved session", path);
-    TN_FAIL_IF(head.version < VERSION_FLOATS || head.version > VERSION_PICTURES, err, TERN_E_UNSUPPORTED,
-               "%s: saved by another version (format %u, this one reads 1 to 3)", path, head.version);
+    TN_FAIL_IF(head.version < VERSION_FLOATS || head.version > VERSION_PLACES, err, TERN_E_UNSUPPORTED,
+               "%s: saved by another version (format %u, this one reads 1 to 4)", path, head.version);
     TN_FAIL_IF(head.kv >= TN_N_KV_TYPES, err, TERN_E_UNSUPPORTED,
                "%s: keys and values are kept in form %u, this version knows %d", path, head.kv,
                TN_N_KV_TYPES);
@@ -365,7 +402,7 @@ static tern_status get_head(stream *st, const tern_session *s, const char *path,
 }
 
 tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
-                            tern_error *err) {
+                            tn_state_places *places, tern_error *err) {
     struct stat sb;
     *tokens = NULL;
     int fd = tn_file_open_regular(path, &sb, err);
@@ -381,10 +418,12 @@ tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **t
     if (rc == TERN_OK && !(*tokens = malloc(((size_t)head.n_tok + 1) * sizeof **tokens)))
         rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
     if (rc == TERN_OK) get(&st, *tokens, (size_t)head.n_tok * sizeof **tokens);
-    if (rc == TERN_OK && (st.failed || !from_file(&seen, s->e->model->h.n_vocab, *tokens, head.n_tok))) {
+    if (rc == TERN_OK && (st.failed || !from_file(&seen, s->e->model->h.n_vocab, *tokens, head.n_tok)))
+        rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated or damaged", path);
+    if (rc == TERN_OK) rc = get_places(&st, s, &head, path, places, err);
+    if (rc != TERN_OK) {
         free(*tokens);
         *tokens = NULL;
-        rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated or damaged", path);
     }
     views_free(&seen);
     *n = head.n_tok;
@@ -406,7 +445,10 @@ static tern_status load(tern_session *s, stream *st, const char *from, tern_erro
     views seen;
     TN_TRY(get_views(st, s, &head, from, &seen, err));
     get(st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
-    tern_status rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, st, err);
+    tn_state_places places;
+    tern_status rc = get_places(st, s, &head, from, &places, err);
+    if (rc == TERN_OK)
+        rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, &places, get_state, st, err);
     bool known = rc == TERN_OK && !st->failed && from_file(&seen, m->h.n_vocab, s->tokens, head.n_tok);
 #ifndef TERN_MINIMAL
     if (known) rc = tn_session_axes_of(s, head.n_tok, seen.at, seen.n, err);
@@ -414,17 +456,26 @@ static tern_status load(tern_session *s, stream *st, const char *from, tern_erro
     views_free(&seen);
     if (rc != TERN_OK) (void)tn_state_truncate(&s->state, 0);
     TN_TRY(rc);
-    if (head.has_logits) get(st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
+    const size_t n_vocab = (size_t)m->h.n_vocab;
+    if (head.has_logits) get(st, s->logits, n_vocab * sizeof *s->logits);
+    if (places.end) {
+        tn_session_keep_end(s, places.end, s->logits); /* for its room */
+        known = known && s->end.at == places.end;
+        get(st, s->end.at ? s->end.logits : s->logits, n_vocab * sizeof *s->logits);
+    }
     uint64_t digest = XXH64_digest(st->hash), stored;
     bool ok = known && !st->failed && get_bytes(st, &stored, sizeof stored) && stored == digest;
-    ok = ok && (!head.has_logits || tn_all_finite(s->logits, (size_t)m->h.n_vocab));
+    ok = ok && (!head.has_logits || tn_all_finite(s->logits, n_vocab));
+    ok = ok && (!places.end || tn_all_finite(s->end.logits, n_vocab));
     if (!ok) {
+        s->end.at = 0;
         (void)tn_state_truncate(&s->state, 0);
         return tn_fail(err, TERN_E_FORMAT,
                        "%s: truncated or damaged (checksum differs); the session is empty now", from);
     }
     s->n_tok = head.n_tok;
     s->has_logits = head.has_logits != 0;
+    tn_drafting_copy(s, NULL, s->n_tok);
     return TERN_OK;
 }
 

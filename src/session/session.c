@@ -132,6 +132,7 @@ void tern_session_close(tern_session **ps) {
     tn_free(ctx, s->next);
     tn_free(ctx, s->tree_logits);
     tn_free(ctx, s->logits);
+    tn_free(ctx, s->end.logits);
     tn_free(ctx, s->score_logits);
     tn_free(ctx, s);
 }
@@ -225,13 +226,18 @@ static tern_status score_rows(tern_session *s, int32_t n_rows, size_t done, cons
     return TERN_OK;
 }
 
-/* For drafts of the layer that guesses one token further: tokens at pos.. are text, and their rows are
- * consecutive. It reads tokens' embeddings, so it begins anew after a picture. */
+/* For drafts of the layer that guesses one token further, and of a head: tokens at pos.. are text, and their rows are
+ * consecutive. They read tokens' embeddings, so they begin anew after a picture. */
 static void note(tern_session *s, int32_t pos, const int32_t *tokens, int32_t n, const tern_session *in,
                  int32_t row) {
-    for (int32_t i = 0; s->drafting.mtp && i < n; i++)
-        if (tokens[i] < s->e->model->h.n_vocab)
-            tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], tn_session_row(in, row + i));
+    const tn_evaluator *v = in->evaluator;
+    for (int32_t i = 0; i < n; i++) {
+        if (tokens[i] >= s->e->model->h.n_vocab) continue;
+        if (s->drafting.mtp)
+            tn_mtp_note(s->drafting.mtp, pos + i, tokens[i], v->ops->row(v, TN_BUF_X, row + i));
+        if (s->drafting.head)
+            tn_mtp_note(s->drafting.head, pos + i, tokens[i], v->ops->row(v, TN_BUF_TAPS, row + i));
+    }
 }
 
 /* The text grew by n tokens. */
@@ -322,6 +328,7 @@ static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scor
     TN_TRY(mark(s, rows >= MARKED_ROWS || (last && p->n > 1), err));
     p->done += (size_t)rows;
     s->has_logits = wanted;
+    if (wanted && p->n > 1) tn_session_keep_end(s, s->n_tok, s->logits);
     return TERN_OK;
 }
 
@@ -497,6 +504,17 @@ void tn_session_truncate(tern_session *s, int32_t n) {
     tn_storing_truncate(&s->storing, n);
     s->n_tok = n;
     s->has_logits = false;
+    if (s->end.at > n) s->end.at = 0;
+}
+
+void tn_session_keep_end(tern_session *s, int32_t at, const float *logits) {
+    size_t n = (size_t)s->e->model->h.n_vocab;
+    s->end.at = 0;
+    if (tn_state_truncates(&s->state)) return; /* one token is soon evaluated */
+    if (!s->end.logits) s->end.logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, n, sizeof *logits);
+    if (!s->end.logits) return;
+    memcpy(s->end.logits, logits, n * sizeof *logits);
+    s->end.at = at;
 }
 
 tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err) {
@@ -508,13 +526,17 @@ tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err
     return TERN_OK;
 }
 
-/* Drops everything after the common beginning with the prompt. Returns how many of its tokens need no
- * evaluation. */
-static size_t keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok) {
+size_t tn_session_keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok) {
     size_t same = 0;
     while (same < n_tok && same < (size_t)s->n_tok && s->tokens[same] == prompt[same]) same++;
     s->n_prompt = s->n_known = n_tok;
     if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return n_tok;
+    if (same == n_tok && (size_t)s->end.at == n_tok && (size_t)tn_state_left(&s->state, s->end.at) == n_tok) {
+        tn_session_truncate(s, s->end.at);
+        memcpy(s->logits, s->end.logits, (size_t)s->e->model->h.n_vocab * sizeof *s->logits);
+        s->has_logits = true;
+        return n_tok;
+    }
     if (same == n_tok) same--; /* the last token again, for its logits */
     if (s->e->model->h.bidirectional) same = 0;
     tn_session_truncate(s, (int32_t)same);
@@ -525,14 +547,14 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
     TN_TRY(check_writes(s, err));
-    size_t same = keep_prefix(s, prompt, n_tok);
+    size_t same = tn_session_keep_prefix(s, prompt, n_tok);
     return same == n_tok ? TERN_OK : tn_session_append(s, prompt + same, n_tok - same, NULL, err);
 }
 
 tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
                              tern_error *err) {
     TN_TRY(check_writes(s, err));
-    size_t same = keep_prefix(s, prompt, n_tok);
+    size_t same = tn_session_keep_prefix(s, prompt, n_tok);
     return begin_pieces(s, prompt + same, n_tok - same, out, err);
 }
 
@@ -610,6 +632,17 @@ static void put_streamed(tn_streamed *streamed, tn_stats *out) {
     out->loaded_s = (double)t.done_ns * 1e-9;
     out->read_method = t.method;
 }
+
+static void put_file_experts(tn_file_experts *x, tn_stats *out) {
+    tn_file_experts_stats t;
+    tn_file_experts_stats_get(x, &t);
+    out->experts_bytes = t.all_bytes;
+    out->experts_room_bytes = (uint64_t)t.n_slots * t.slot_bytes;
+    out->experts_taken = t.n_taken;
+    out->experts_hits = t.n_hits;
+    out->experts_read_bytes = t.n_read_bytes;
+    out->experts_wait_s = (double)t.wait_ns * 1e-9;
+}
 #endif
 
 static tn_stats stats_of(const tern_session *s) {
@@ -618,6 +651,7 @@ static tn_stats stats_of(const tern_session *s) {
     put_attention(s, out);
 #ifndef TERN_MINIMAL
     if (s->e->model->streamed) put_streamed(s->e->model->streamed, out);
+    if (s->e->model->file_experts) put_file_experts(s->e->model->file_experts, out);
 #endif
     if (!tn_session_pipeline(s)) return all;
     const tn_pipeline_stats *p = tn_pipeline_stats_get(tn_session_pipeline(s));

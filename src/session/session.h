@@ -31,6 +31,12 @@ struct tern_session {
     int32_t *next; /* [n_ctx] position of rope after each (model/axes.h); NULL: one more than its slot */
     float *logits; /* [n_vocab] after token n_tok-1 */
     bool has_logits;
+    /* After the first `at` tokens, the last prompt, of a text that goes back to snapshots: another answer needs no token
+     * again. at 0: none are kept. */
+    struct tn_session_end {
+        int32_t at;
+        float *logits; /* [n_vocab], made by the first */
+    } end;
     size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them were already evaluated */
     /* place of the rows of the last small forward: in this session's buffers, from this row on */
     const tern_session *rows_in;
@@ -115,14 +121,18 @@ void tn_session_settle(tern_session *s, int32_t row);
 tn_timeline *tn_session_timeline(const tern_session *s);
 /* Records an event of the session's own thread on that timeline. name is a string constant. */
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
-/* The tokens of a saved session that this one could load, malloc'ed. TERN_E_FORMAT: visibly damaged.
+/* Drops everything after the common beginning with the prompt. Returns how many of its tokens need no evaluation. */
+size_t tn_session_keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok);
+/* Keeps logits as those after the first `at` tokens. Without memory for them, that token is evaluated again. */
+void tn_session_keep_end(tern_session *s, int32_t at, const float *logits);
+/* The tokens of a saved session that this one could load, malloc'ed, and the places it can go back to. TERN_E_FORMAT: visibly damaged.
  * TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
 tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
-                            tern_error *err);
+                            tn_state_places *places, tern_error *err);
 
 /* The residual after the last layer of row i of the last evaluation. */
 static inline const float *tn_session_row(const tern_session *s, int32_t i) {
-    return s->evaluator->ops->row(s->evaluator, i);
+    return s->evaluator->ops->row(s->evaluator, TN_BUF_X, i);
 }
 
 /* A package's pipeline, for its times and counts; NULL: the session computes from a file, or is not open. */

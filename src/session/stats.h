@@ -22,7 +22,9 @@ typedef struct tn_draft_stats {
     /* Drafts verified, and right, by who proposed them: copied from text and store, what the model predicted before (calibrated,
      * extend), a draft model, the model's own layer that guesses further */
     uint64_t copied, copied_right, recalled, recalled_right, by_model, by_model_right, by_mtp, by_mtp_right;
-    double mtp_s; /* that layer's keeping up with the text, prompts included */
+    double mtp_s;                    /* that layer's keeping up with the text, prompts included */
+    uint64_t by_head, by_head_right; /* the same of a head that drafts for the model */
+    double head_s;
 } tn_draft_stats;
 
 void tn_session_draft_stats(const tern_session *s, tn_draft_stats *out);

@@ -129,6 +129,9 @@ static const counter counters[] = {
     COUNT(tn_draft_stats, "draft_by_mtp", by_mtp),
     COUNT(tn_draft_stats, "draft_by_mtp_right", by_mtp_right),
     REAL(tn_draft_stats, "draft_mtp_s", mtp_s),
+    COUNT(tn_draft_stats, "draft_by_head", by_head),
+    COUNT(tn_draft_stats, "draft_by_head_right", by_head_right),
+    REAL(tn_draft_stats, "draft_head_s", head_s),
 };
 
 const char *tern_session_counter(const tern_session *s, size_t i, double *value) {

@@ -67,6 +67,17 @@ static bool put(json_t *object, const char *key, json_t *value) {
     return held != NULL;
 }
 
+/* The object that the text of arguments is; one without words says that there are none. NULL: it is no object. */
+static json_t *object_of(const json_t *args) {
+    const char *text = json_string_value(args);
+    if (!text) return NULL;
+    if (!text[strspn(text, " \t\r\n")]) return json_object();
+    json_t *v = tn_json_parse(text, json_string_length(args), TN_JSON_NO_NUL, NULL);
+    if (json_is_object(v)) return v;
+    json_decref(v);
+    return NULL;
+}
+
 /* Turns the arguments of calls into objects. Clients send them as JSON in a string, but templates that loop
  * over them or pass them to tojson expect an object. */
 static tern_status open_arguments(const char *source, json_t *messages, tern_error *err) {
@@ -85,12 +96,8 @@ static tern_status open_arguments(const char *source, json_t *messages, tern_err
     json_array_foreach(messages, i, m) json_array_foreach(json_object_get(m, "tool_calls"), k, call) {
         json_t *f = json_object_get(call, "function");
         if (!json_is_object(f)) f = call;
-        json_t *args = json_object_get(f, "arguments");
-        json_t *object = json_is_string(args)
-                             ? tn_json_parse(json_string_value(args), json_string_length(args), 0, NULL)
-                             : NULL;
-        if (!json_is_object(object)) json_decref(object);
-        else if (!put(f, "arguments", object)) return no_memory(err);
+        json_t *object = object_of(json_object_get(f, "arguments"));
+        if (object && !put(f, "arguments", object)) return no_memory(err);
     }
     return TERN_OK;
 }
@@ -153,10 +160,14 @@ static tern_status render(const tn_tokenizer *t, const char *source, const json_
     return tn_jinja_render(out->ctx, &in, out, err);
 }
 
-static const char *system_text(const json_t *messages) {
-    const json_t *m = json_array_get(messages, 0);
-    const char *role = json_string_value(json_object_get(m, "role"));
-    return role && !strcmp(role, "system") ? json_string_value(json_object_get(m, "content")) : NULL;
+static bool has_role(const json_t *m, const char *role) {
+    const char *r = json_string_value(json_object_get(m, "role"));
+    return r && !strcmp(r, role);
+}
+
+static const char *system_text(const json_t *messages, size_t i) {
+    const json_t *m = json_array_get(messages, i);
+    return has_role(m, "system") ? json_string_value(json_object_get(m, "content")) : NULL;
 }
 
 /* Whether the text is in the output. White space around it may be missing. */
@@ -166,24 +177,57 @@ static bool holds(const tn_segments *out, const char *text) {
     return n <= from || (out->n_bytes && memmem(out->text, out->n_bytes, text + from, n - from));
 }
 
-/* Removes the system message and puts its text in front of the first question. Returns false when there is
- * none with text. */
-static tern_status move_system(tn_ctx *ctx, json_t *messages, bool *moved, tern_error *err) {
-    const char *sys = system_text(messages);
-    json_t *user = json_array_get(messages, 1);
-    const char *role = json_string_value(json_object_get(user, "role")),
-               *text = json_string_value(json_object_get(user, "content"));
-    *moved = sys && role && text && !strcmp(role, "user");
-    if (!*moved) return TERN_OK;
-    size_t n_sys = strlen(sys), n_text = strlen(text);
-    char *both = tn_alloc(ctx, TN_MEM_TEXT, n_sys + 2 + n_text, 1);
-    if (!both) return no_memory(err);
-    memcpy(both, sys, n_sys);
-    memcpy(both + n_sys, "\n\n", 2);
-    memcpy(both + n_sys + 2, text, n_text);
-    json_t *s = tn_json_string(both, n_sys + 2 + n_text);
+/* Gives the message both texts, with an empty line between them. */
+static bool join(tn_ctx *ctx, json_t *m, const char *first, const char *second) {
+    size_t n = strlen(first), n_second = strlen(second);
+    char *both = tn_alloc(ctx, TN_MEM_TEXT, n + 2 + n_second, 1);
+    if (!both) return false;
+    memcpy(both, first, n);
+    memcpy(both + n, "\n\n", 2);
+    memcpy(both + n + 2, second, n_second);
+    json_t *s = tn_json_string(both, n + 2 + n_second);
     tn_free(ctx, both);
-    return put(user, "content", s) && !json_array_remove(messages, 0) ? TERN_OK : no_memory(err);
+    return put(m, "content", s);
+}
+
+static const char *user_text(const json_t *messages, size_t i) {
+    const json_t *m = json_array_get(messages, i);
+    return has_role(m, "user") ? json_string_value(json_object_get(m, "content")) : NULL;
+}
+
+/* Removes the system message and puts its text in front of the first question, where there is one after it. */
+static tern_status move_system(tn_ctx *ctx, json_t *messages, tern_error *err) {
+    const char *sys = system_text(messages, 0), *text = user_text(messages, 1);
+    if (!sys || !text) return TERN_OK;
+    return join(ctx, json_array_get(messages, 1), sys, text) && !json_array_remove(messages, 0)
+               ? TERN_OK
+               : no_memory(err);
+}
+
+/* A system message after the first becomes words of the user: of the message before it, of that after it (system messages
+ * between them are gathered), or one of its own. */
+static tern_status fold_systems(tn_ctx *ctx, json_t *messages, tern_error *err) {
+    for (size_t i = 1; i < json_array_size(messages); i++) {
+        const char *sys = system_text(messages, i), *before = user_text(messages, i - 1),
+                   *after = user_text(messages, i + 1);
+        if (!sys) continue;
+        if (!after) after = system_text(messages, i + 1);
+        bool ok = before  ? join(ctx, json_array_get(messages, i - 1), before, sys)
+                  : after ? join(ctx, json_array_get(messages, i + 1), sys, after)
+                          : put(json_array_get(messages, i), "role", tn_json_string("user", 4));
+        if (ok && (before || after)) ok = !json_array_remove(messages, i--);
+        if (!ok) return no_memory(err);
+    }
+    return TERN_OK;
+}
+
+/* Whether the template refused the messages, or left the words of a system message out: of the first, or of a later one. */
+static bool loses(tern_status st, const tn_segments *out, const json_t *messages, bool later) {
+    for (size_t i = later; i < (later ? json_array_size(messages) : 1); i++) {
+        const char *sys = system_text(messages, i);
+        if (sys && (st == TERN_E_INVALID || (st == TERN_OK && !holds(out, sys)))) return true;
+    }
+    return false;
 }
 
 /* Drops a BOS that the template writes in front, because the tokenizer adds it. */
@@ -222,15 +266,11 @@ static tern_status segments_of(const tn_tokenizer *t, const char *source, const 
     if (st == TERN_OK) st = build_trusted(t, &trusted, err);
     if (st != TERN_OK) goto out;
     json_t *messages = json_object_get(vars, "messages");
-    const char *sys = system_text(messages);
     st = render(t, source, vars, trusted, o, &text, err);
-    if (sys && (st == TERN_E_INVALID || (st == TERN_OK && !holds(&text, sys)))) {
-        bool moved;
-        tern_error other;
-        if ((st = move_system(out->ctx, messages, &moved, &other)) != TERN_OK) {
-            if (err) *err = other;
-            goto out;
-        }
+    for (int later = 1; later >= 0; later--) {
+        if (!loses(st, &text, messages, later)) continue;
+        st = later ? fold_systems(out->ctx, messages, err) : move_system(out->ctx, messages, err);
+        if (st != TERN_OK) goto out;
         tn_segments_free(&text);
         st = render(t, source, vars, trusted, o, &text, err);
     }

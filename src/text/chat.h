@@ -12,8 +12,8 @@ tern_status tn_chat_source(const tn_tokenizer *t, const tern_chat_options *o, co
 
 /* Appends the rendered conversation to `out`, whose context is the caller's. opt may be NULL. Where the
  * tokenizer adds a BOS token, the text starts after it. Nothing of the conversation may be lost: a system
- * message that the template refuses or leaves out is put before the first question, and tools for a template
- * without tools are an error. */
+ * message that the template refuses or leaves out is put before the first question, a later one into the user's
+ * message beside it, and tools for a template without tools are an error. */
 tern_status tn_chat_segments(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
                              const tern_chat_options *opt, tn_segments *out, tern_error *err);
 

@@ -379,12 +379,30 @@ static size_t fold_visible_spaces(uint8_t *p, size_t n) {
 
 static void emit_piece(void *user, uint32_t id) { emit(user, id); }
 
+/* The longest token that stands at each place. There is one for every byte. */
+static tern_status encode_longest(encoder *e, const uint8_t *p, size_t n) {
+    const tn_tokenizer *t = e->t;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t id = TN_TOK_NONE;
+        len = t->longest[p[i]] < n - i ? t->longest[p[i]] : n - i;
+        for (; len > 1; len--) {
+            id = tn_tok_lookup(t, p + i, len);
+            if (id != TN_TOK_NONE && !tn_tok_guarded(t, id)) break;
+        }
+        if (len < 2) len = 1, id = t->byte_id[p[i]];
+        emit(e, id);
+        TN_TRY(report(e, len));
+    }
+    return TERN_OK;
+}
+
 /* Encodes text between special tokens. `first` says that it is at the start of the text. */
 static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool first) {
     const tn_tokenizer *t = e->t;
     if (n == 0) return TERN_OK;
     if (t->kind == TN_TOK_WORDPIECE) return tn_tok_wordpiece(t, p, n, emit_piece, e, e->err);
     if (t->kind == TN_TOK_UNIGRAM) return tn_tok_unigram(t, p, n, emit_piece, e, e->err);
+    if (t->kind == TN_TOK_LONGEST) return encode_longest(e, p, n);
     if (t->nfc) {
         TN_TRY(normalise_nfc(e, p, n, &n));
         p = e->norm;

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "text/pretok.h"
 #include "text/hf_impl.h"
+#include "text/rwkv.h"
 #include "text/spm.h"
 #include "text/utf8.h"
 
@@ -553,6 +554,27 @@ static tern_status read_sentencepiece(tn_hf_draft *d, const char *text, size_t n
     return TERN_OK;
 }
 
+static tern_status add_bytes(void *user, int32_t id, const char *bytes, size_t n) {
+    tn_hf_draft *d = user;
+    char *token = tn_hf_make(d, 2 * n);
+    size_t m = 0;
+    if (!token) return tn_hf_no_memory(d);
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] == '\\') token[m++] = '\\'; /* as GGUF files have it */
+        token[m++] = bytes[i];
+    }
+    if (n == 2 && !memcmp(bytes, "\n\n", 2)) d->spec.eot = id; /* ends a turn, as converters say too */
+    return tn_hf_set_token(d, id, token, m, TN_TOKEN_NORMAL);
+}
+
+/* Reads RWKV's own file. */
+static tern_status read_rwkv(tn_hf_draft *d, const char *text, size_t n) {
+    tn_tokenizer_spec_defaults(&d->spec, TN_TOK_LONGEST, NULL);
+    d->spec.bos = d->spec.eos = 0;
+    TN_TRY(tn_hf_set_token(d, 0, "<s>", 3, TN_TOKEN_CONTROL));
+    return tn_rwkv_read(text, n, add_bytes, d, d->err);
+}
+
 /* ---- the folder --------------------------------------------------------------------------------- */
 
 /* Reads a whole file, zero-terminated. An absent file gives TERN_OK and *text NULL. */
@@ -600,8 +622,8 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
     static const char *const names[N_DOCS] = {"tokenizer.json", "vocab.json", "tokenizer_config.json",
                                               "generation_config.json", "config.json"};
     json_t *doc[N_DOCS] = {0};
-    char *merges = NULL, *ranks = NULL, *jinja;
-    size_t n_merges, n_ranks, n_jinja;
+    char *merges = NULL, *ranks = NULL, *vocab = NULL, *jinja;
+    size_t n_merges, n_ranks, n_vocab, n_jinja;
     tern_status st = TERN_OK;
     tn_hf_draft d;
     tn_hf_draft_init(&d, ctx, err);
@@ -621,12 +643,14 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
                 (st = read_merges_txt(&d, merges, n_merges)) != TERN_OK)
                 goto out;
         } else {
-            TN_BAIL_IF(!ranks, err, TERN_E_FORMAT,
+            if ((st = slurp(&d, folder, TN_RWKV_VOCAB, &vocab, &n_vocab)) != TERN_OK) goto out;
+            TN_BAIL_IF(!ranks && !vocab, err, TERN_E_FORMAT,
                        "%.300s has no tokenizer.json, no vocab.json with merges.txt and no tokenizer.model",
                        folder);
             d.spec.kind = TN_TOK_BPE_BYTES;
-            st = tn_spm_is(ranks, n_ranks) ? read_sentencepiece(&d, ranks, n_ranks)
-                                           : read_tiktoken(&d, ranks, n_ranks);
+            st = vocab                       ? read_rwkv(&d, vocab, n_vocab)
+                 : tn_spm_is(ranks, n_ranks) ? read_sentencepiece(&d, ranks, n_ranks)
+                                             : read_tiktoken(&d, ranks, n_ranks);
             if (st != TERN_OK) goto out;
         }
         if ((st = read_added_decoder(&d, json_object_get(doc[TOKENIZER_CONFIG], "added_tokens_decoder"))) !=
@@ -639,6 +663,7 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
     if (jinja) d.spec.chat_template = jinja;
     read_model_config(&d, doc[GENERATION_CONFIG]);
     read_model_config(&d, doc[CONFIG]);
+    read_model_config(&d, json_object_get(doc[CONFIG], "text_config")); /* of a model that sees */
     st = open_draft(&d, out);
 out:
     tn_hf_draft_free(&d);

@@ -104,26 +104,22 @@ tern_status tn_tok_wordpiece(const tn_tokenizer *t, const uint8_t *p, size_t n, 
 
 /* ---- unigram: SentencePiece's normalisation ----------------------------------------------------------- */
 
-static uint32_t u32_at(const uint8_t *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 bool tn_tok_charsmap_ok(const uint8_t *map, size_t n) {
     if (n < 8) return false;
-    size_t array = u32_at(map);
+    size_t array = tn_tok_u32(map);
     return array >= 4 && array % 4 == 0 && array <= n - 5 && !map[n - 1];
 }
 
 /* An entry of the double array; 0 is not an entry (its last byte would be the terminating zero). */
 static uint32_t entry(const tn_tokenizer *t, uint32_t i) {
-    return i < u32_at(t->charsmap) / 4 ? u32_at(t->charsmap + 4 + 4 * (size_t)i) : 0;
+    return i < tn_tok_u32(t->charsmap) / 4 ? tn_tok_u32(t->charsmap + 4 + 4 * (size_t)i) : 0;
 }
 
 /* Maps the longest known prefix of p to *to, n_to bytes. Returns the prefix's length; 0: none. */
 static size_t mapped(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end, const uint8_t **to,
                      size_t *n_to) {
     if (!t->charsmap) return 0;
-    size_t array = u32_at(t->charsmap), best = 0, text = 0;
+    size_t array = tn_tok_u32(t->charsmap), best = 0, text = 0;
     uint32_t e = entry(t, 0), at = (e >> 10) << ((e & 1u << 9) >> 6);
     for (size_t i = 0; p + i < end && p[i]; i++) {
         at ^= p[i];

@@ -12,6 +12,10 @@
 
 #include "text/tokenizer_impl.h"
 
+static inline uint32_t tn_tok_u32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
 typedef void tn_tok_emit(void *user, uint32_t id);
 
 tern_status tn_tok_wordpiece(const tn_tokenizer *t, const uint8_t *p, size_t n, tn_tok_emit *emit, void *user,

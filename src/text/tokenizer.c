@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "text/pieces.h"
+#include "text/rwkv.h"
 #include "text/utf8.h"
 
 #include <assert.h>
@@ -171,7 +172,18 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
 
     for (uint32_t b = 0; b < 256; b++) {
         uint8_t c = (uint8_t)b;
-        t->byte_id[b] = t->kind == TN_TOK_BPE_BYTES ? tn_tok_lookup(t, &c, 1) : TN_TOK_NONE;
+        bool plain = t->kind == TN_TOK_BPE_BYTES || t->kind == TN_TOK_LONGEST;
+        t->byte_id[b] = plain ? tn_tok_lookup(t, &c, 1) : TN_TOK_NONE;
+        TN_FAIL_IF(t->kind == TN_TOK_LONGEST && t->byte_id[b] == TN_TOK_NONE, err, TERN_E_FORMAT,
+                   "the vocabulary has no token for byte %u", b);
+    }
+    for (uint32_t id = 0; t->kind == TN_TOK_LONGEST && id < t->n_vocab; id++) {
+        size_t n;
+        const uint8_t *p = tn_tok_text(t, id, &n);
+        if (!tn_tok_mergeable(t, id)) continue;
+        TN_FAIL_IF(n > TN_TOK_MAX_LONGEST, err, TERN_E_FORMAT,
+                   "token %u has %zu bytes, at most %u are possible", id, n, TN_TOK_MAX_LONGEST);
+        if (n > t->longest[*p]) t->longest[*p] = (uint32_t)n;
     }
     t->cut_at_spaces = (t->kind == TN_TOK_BPE_SPM && !t->n_patterns) || t->kind == TN_TOK_UNIGRAM;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -222,6 +234,7 @@ void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const ch
         s->add_space_prefix = s->add_bos = true;
         return;
     }
+    if (kind == TN_TOK_LONGEST) return;
     s->add_eos = kind > TN_TOK_BPE_SPM;
     if (kind == TN_TOK_WORDPIECE) s->add_bos = s->lowercase = s->strip_accents = true;
     if (kind == TN_TOK_UNIGRAM) s->add_space_prefix = true;
@@ -233,7 +246,7 @@ void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const ch
     s->nfc = family->nfc;
 }
 
-/* Writes the bytes that a token's text stands for. Returns their number, at most n. */
+/* Writes the bytes that a token's text stands for. Returns their number, at most n; SIZE_MAX where it is none. */
 static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, size_t n, uint8_t *out) {
     tn_token_type ty = (tn_token_type)(type & TN_TOK_TYPE_MASK);
     const uint8_t *p = (const uint8_t *)text, *end = p + n;
@@ -255,6 +268,8 @@ static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, s
         }
         if (p == end) return m;
         /* a letter outside the alphabet: plain text (an added token of an old conversion) */
+    } else if (kind == TN_TOK_LONGEST) {
+        if (ty == TN_TOKEN_NORMAL) return tn_rwkv_bytes(text, n, (char *)out);
     } else if (kind >= TN_TOK_BPE_SPM && ty != TN_TOKEN_CONTROL && ty != TN_TOKEN_UNKNOWN) {
         while (p < end) {
             if (end - p >= 3 && !memcmp(p, "\xe2\x96\x81", 3)) {
@@ -433,7 +448,9 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
         uint8_t ty = s->types ? s->types[i] : (uint8_t)TN_TOKEN_NORMAL;
         t->types[i] = (ty & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE ? (uint8_t)TN_TOKEN_UNUSED : ty;
         t->off[i] = at;
-        at += (uint32_t)token_to_bytes(t->kind, t->types[i], s->tokens[i], s->token_bytes[i], t->bytes + at);
+        const size_t n = token_to_bytes(t->kind, t->types[i], s->tokens[i], s->token_bytes[i], t->bytes + at);
+        TN_FAIL_IF(n == SIZE_MAX, err, TERN_E_FORMAT, "token %zu is not written as bytes are", i);
+        at += (uint32_t)n;
     }
     t->off[s->n_vocab] = at;
     if (use_scores) memcpy(t->scores, s->scores, s->n_vocab * sizeof *t->scores);

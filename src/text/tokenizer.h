@@ -10,8 +10,15 @@
 
 typedef struct tn_tokenizer tn_tokenizer;
 
-/* The last two do not merge (pieces.h). */
-typedef enum tn_tok_kind { TN_TOK_BPE_BYTES, TN_TOK_BPE_SPM, TN_TOK_WORDPIECE, TN_TOK_UNIGRAM } tn_tok_kind;
+/* The last three do not merge (pieces.h); of the last the longest token that stands at a place is taken (RWKV). Packages
+ * hold the numbers. */
+typedef enum tn_tok_kind {
+    TN_TOK_BPE_BYTES,
+    TN_TOK_BPE_SPM,
+    TN_TOK_WORDPIECE,
+    TN_TOK_UNIGRAM,
+    TN_TOK_LONGEST
+} tn_tok_kind;
 typedef enum tn_token_type {
     TN_TOKEN_NORMAL,
     TN_TOKEN_UNKNOWN,
@@ -31,7 +38,8 @@ typedef struct tn_tokenizer_spec {
     tn_tok_kind kind;
     size_t n_vocab;
     const char *const *tokens; /* BPE_BYTES: in the GPT-2 byte alphabet (special tokens: plain text); SPM:
-                                  U+2581 for space; WORDPIECE: the same before pieces that begin words */
+                                  U+2581 for space; WORDPIECE: the same before pieces that begin words;
+                                  LONGEST: as Python writes bytes, without the quotes */
     const size_t *token_bytes;
     const float *scores;       /* SPM: merge priority (higher first), or NULL: then merges are used */
     const uint8_t *types;      /* tn_token_type per token, or NULL (all normal) */
@@ -71,8 +79,11 @@ tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tok
                               tern_error *err);
 void tn_tokenizer_close(tn_tokenizer **t);
 
+/* RWKV's vocabulary in a folder. */
+#define TN_RWKV_VOCAB "rwkv_vocab_v20230424.txt"
+
 /* Opens a Hugging Face folder: tokenizer.json (+ tokenizer_config.json, generation_config.json when present).
- * A folder with only a vocab.json + merges.txt, or a tiktoken tokenizer.model, is read from those. */
+ * A folder with only a vocab.json + merges.txt, a tiktoken tokenizer.model, or RWKV's vocabulary, is read from those. */
 tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer **out, tern_error *err);
 
 /* Saves the whole tokenizer as one relocatable little-endian blob, as .tern packages hold it. The caller

@@ -51,10 +51,7 @@ static uint8_t *put(uint8_t *p, const void *data, size_t n) {
     memcpy(p, data, n);
     return p + n;
 }
-static uint32_t load_u32(const uint8_t *p) {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-static uint64_t load_u64(const uint8_t *p) { return load_u32(p) | (uint64_t)load_u32(p + 4) << 32; }
+static uint64_t load_u64(const uint8_t *p) { return tn_tok_u32(p) | (uint64_t)tn_tok_u32(p + 4) << 32; }
 
 /* ---- writing ------------------------------------------------------------------------------------ */
 
@@ -191,7 +188,7 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
 static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, char **out,
                                tern_error *err) {
     TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends inside a string");
-    uint32_t n = load_u32(*p);
+    uint32_t n = tn_tok_u32(*p);
     *p += 4;
     TN_FAIL_IF(n > (size_t)(end - *p), err, TERN_E_FORMAT,
                "tokenizer blob has a string of %u bytes, %zu are left", n, (size_t)(end - *p));
@@ -204,7 +201,7 @@ static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t
 
 static tern_status take_charsmap(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, tern_error *err) {
     TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends before its map of characters");
-    uint32_t n = load_u32(*p);
+    uint32_t n = tn_tok_u32(*p);
     *p += 4;
     TN_FAIL_IF(n > (size_t)(end - *p) || !tn_tok_charsmap_ok(*p, n), err, TERN_E_FORMAT,
                "tokenizer blob: its map of characters (%u bytes) is invalid", n);
@@ -242,7 +239,7 @@ static tern_status read_scores(tn_tokenizer *t, const uint8_t **pp, const uint8_
     const size_t n = (size_t)t->n_vocab * sizeof *t->scores;
     if ((size_t)(end - *pp) < n) return bad(err, "score", 0);
     for (uint32_t i = 0; i < t->n_vocab; i++, *pp += 4) {
-        uint32_t u = load_u32(*pp);
+        uint32_t u = tn_tok_u32(*pp);
         memcpy(&t->scores[i], &u, 4);
     }
     return TERN_OK;
@@ -279,7 +276,7 @@ static tern_status place_texts(tn_tokenizer *t, uint32_t n_merges, uint32_t n_te
 static tern_status read_tokens_1(tn_tokenizer *t, const uint8_t **pp, const uint8_t *end, uint32_t n_text,
                                  tern_error *err) {
     const uint8_t *p = *pp;
-    for (uint32_t i = 0; i < t->n_vocab; i++, p += 4) t->off[i + 1] = load_u32(p);
+    for (uint32_t i = 0; i < t->n_vocab; i++, p += 4) t->off[i + 1] = tn_tok_u32(p);
     TN_TRY(place_texts(t, 0, n_text, err));
     memcpy(t->bytes, p, n_text);
     p += n_text;
@@ -289,7 +286,8 @@ static tern_status read_tokens_1(tn_tokenizer *t, const uint8_t **pp, const uint
     }
     TN_TRY(read_scores(t, &p, end, err));
     for (uint32_t i = 0; i < t->n_merges; i++, p += 12)
-        if (!keep_merge(t, i, load_u32(p), load_u32(p + 4), load_u32(p + 8))) return bad(err, "merge", i);
+        if (!keep_merge(t, i, tn_tok_u32(p), tn_tok_u32(p + 4), tn_tok_u32(p + 8)))
+            return bad(err, "merge", i);
     *pp = p;
     return TERN_OK;
 }
@@ -381,9 +379,9 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     /* The checksum only guards against accidents; everything below is checked nevertheless. */
     const uint8_t *p = blob + BLOB_HEAD, *end = blob + n_bytes;
     uint32_t f[BLOB_FIELDS];
-    for (int i = 0; i < BLOB_FIELDS; i++, p += 4) f[i] = load_u32(p);
+    for (int i = 0; i < BLOB_FIELDS; i++, p += 4) f[i] = tn_tok_u32(p);
     uint32_t n_patterns = f[3], n_ends = f[4], n_text = f[5], flags = f[6];
-    TN_FAIL_IF(f[0] > TN_TOK_UNIGRAM || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX ||
+    TN_FAIL_IF(f[0] > TN_TOK_LONGEST || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX ||
                    flags > BLOB_ALL_FLAGS || n_text > INT32_MAX,
                err, TERN_E_FORMAT, "tokenizer blob: kind %u, %u tokens of %u bytes, %u patterns, flags %#x",
                f[0], f[1], n_text, n_patterns, flags);
@@ -420,7 +418,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     if ((size_t)(end - p) < n_direct + (uint64_t)n_ends * 4) return bad(err, "merge", t->n_merges);
     for (size_t i = 0; i < n_direct; i++) t->direct[i / 8] |= (uint64_t)*p++ << (i % 8 * 8);
     for (uint32_t i = 0; i < n_ends; i++, p += 4) {
-        t->ends[i] = (int32_t)load_u32(p);
+        t->ends[i] = (int32_t)tn_tok_u32(p);
         TN_FAIL_IF(tn_tok_checked_id(t, t->ends[i]) < 0, err, TERN_E_FORMAT,
                    "tokenizer blob: end token %d, the vocabulary has %u", t->ends[i], t->n_vocab);
     }

@@ -17,6 +17,8 @@
 /* Special tokens are searched at every place of a text, so their length adds to its cost. The longest known
  * are runs of 128 spaces. */
 #define TN_TOK_MAX_SPECIAL 512u
+/* So are tokens of which the longest is taken, at every place: eight times the longest of RWKV's. */
+#define TN_TOK_MAX_LONGEST 1024u
 #define TN_TOK_REPORT_BYTES ((size_t)256 << 10) /* of text between two calls of the progress hook */
 
 typedef struct tn_merge {
@@ -60,6 +62,7 @@ struct tn_tokenizer {
     tn_pair *pairs;
     uint64_t pairs_mask;
     uint32_t byte_id[256]; /* TN_TOK_NONE: the vocabulary lacks this byte */
+    uint32_t longest[256]; /* LONGEST: bytes of the longest token that begins with this one */
     uint32_t *specials;    /* ids matched in raw text, sorted by text */
     uint32_t n_specials;
     uint32_t special_at[257]; /* specials starting with byte b: [special_at[b], special_at[b + 1]) */

@@ -210,7 +210,9 @@ static void put_calls(tn_sb *b, const json_t *m) {
         tn_sb_put(b, "{\"name\": ");
         tn_sb_json(b, json_string_value(name), json_string_length(name));
         tn_sb_put(b, ", \"arguments\": ");
-        if (json_is_string(args)) tn_sb_add(b, json_string_value(args), json_string_length(args));
+        const char *said = json_string_value(args);
+        if (said && !said[strspn(said, " \t\r\n")]) tn_sb_put(b, "{}"); /* no words are no arguments */
+        else if (said) tn_sb_add(b, said, json_string_length(args));
         else put_json(b, args ? args : json_null());
         tn_sb_put(b, "}");
     }

@@ -20,10 +20,7 @@
 #include <unistd.h>
 
 #include "fixture/scarce.h"
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
+#include "fixture/fixture.h"
 
 /* ---- one layer of nothing but attention, against brute force ------------------------------------------- */
 
@@ -395,16 +392,9 @@ typedef struct run {
 } run;
 
 static run open_run(int model, const tern_options *o) {
-    run r = {0};
-    tern_error err = {0};
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = CTX;
-    so.draft = "all";
-    must(tern_engine_open(package[model], o, &r.e, &err), &err);
-    if (r.e->model->h.window) r.e->model->h.window = 400; /* so that windows begin after the text's begin */
-    must(tern_session_open(r.e, &so, &r.s, &err), &err);
-    return r;
+    tern_engine *e = fixture_engine(package[model], o);
+    if (e->model->h.window) e->model->h.window = 400; /* so that windows begin after the text's begin */
+    return (run){e, fixture_session(e, CTX, "all")};
 }
 
 static void close_run(run *r) {
@@ -451,6 +441,42 @@ static void full_where_it_should_be(void **state) {
         }
         close_run(&full);
     }
+}
+
+/* Nobody asks: a long context decodes sparsely from TN_ATTN_DECODE_AUTO positions on, a shorter one and exact options never. */
+static void by_itself_where_long(void **state) {
+    (void)state;
+    enum { FROM = TN_ATTN_DECODE_AUTO, BEFORE = 3 };
+    int32_t *text = malloc((FROM + BEFORE) * sizeof *text);
+    for (int i = 0; i < FROM + BEFORE; i++) text[i] = prompt[i % N_PROMPT];
+    for (int way = 0; way < 3; way++) {
+        tern_options o;
+        tn_options_defaults(&o);
+        o.n_threads = 2;
+        o.exact = way == 1;
+        tern_error err = {0};
+        tern_session_options so;
+        tern_session_options_defaults(&so);
+        so.n_ctx = way == 2 ? FROM - 1 : FROM + BEFORE;
+        run r = {0};
+        must(tern_engine_open(package[0], &o, &r.e, &err), &err);
+        must(tern_session_open(r.e, &so, &r.s, &err), &err);
+        const int n_read = so.n_ctx - 2 * BEFORE;
+        prefill(&r, text, (size_t)n_read);
+        tn_stats t;
+        tn_session_stats(r.s, &t);
+        const uint64_t of_prompt = t.attn_rows,
+                       n_rows = (uint64_t)r.e->model->h.n_heads * (uint64_t)r.e->model->h.n_layers;
+        assert_int_equal(of_prompt > 0, way != 1);
+        for (int i = n_read; i < so.n_ctx; i++) {
+            steps(&r, text + i, 1);
+            tn_session_stats(r.s, &t);
+            const uint64_t n_sparse = way == 0 && i + 1 >= FROM ? (uint64_t)(i + 2 - FROM) : 0;
+            assert_int_equal(t.attn_rows - of_prompt, n_sparse * n_rows);
+        }
+        close_run(&r);
+    }
+    free(text);
 }
 
 static void threads_and_instruction_sets(void **state) {
@@ -527,26 +553,12 @@ static void trees(void **state) {
     }
 }
 
-typedef struct heard {
-    int32_t ids[200];
-    int n;
-} heard;
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)text;
-    (void)n;
-    (void)logprob;
-    heard *h = user;
-    if (token >= 0) h->ids[h->n++] = token; /* else half a character that was held back at the end */
-    return true;
-}
-
 static void drafts_change_nothing(void **state) {
     (void)state;
     static const char *const drafters[] = {"none", "lookup", "all"};
     for (int m = 0; m < N_MODELS; m++) {
         for (int threads = 1; threads <= 2; threads++) {
-            heard h[3] = {0};
+            fixture_heard h[3];
             for (int i = 0; i < 3; i++) {
                 tern_options o = options("full", true, 0.25f);
                 o.n_threads = threads;
@@ -555,14 +567,9 @@ static void drafts_change_nothing(void **state) {
                 for (int j = 0; j < N_PROMPT; j++) text[j] = prompt[j % 37 + j / 200];
                 prefill(&r, text, N_PROMPT);
                 tern_generate_options g;
-                tern_generate_options_defaults(&g);
-                g.max_tokens = 150;
-                g.ignore_end = true;
-                g.sampling.temperature = 0;
+                fixture_hear(&g, 150, &h[i]);
                 g.draft = drafters[i];
                 g.draft_eager = true;
-                g.on_token = on_token;
-                g.user = &h[i];
                 tern_generate_result res;
                 tern_error err = {0};
                 must(tern_session_generate(r.s, &g, &res, &err), &err);
@@ -702,6 +709,7 @@ int main(void) {
         cmocka_unit_test(against_brute_force),
         cmocka_unit_test(estimates_find_what_matters),
         cmocka_unit_test(full_where_it_should_be),
+        cmocka_unit_test(by_itself_where_long),
         cmocka_unit_test(threads_and_instruction_sets),
         cmocka_unit_test(trees),
         cmocka_unit_test(drafts_change_nothing),

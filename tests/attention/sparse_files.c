@@ -46,28 +46,15 @@ static tern_options options(const char *mode, float ratio) {
 
 typedef struct answer {
     float logits[N_VOCAB];
-    int32_t ids[24], n;
+    fixture_heard said;
 } answer;
-
-static bool note(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    answer *a = user;
-    (void)text, (void)n, (void)logprob;
-    if (token >= 0) a->ids[a->n++] = token;
-    return true;
-}
 
 static void generate(tern_session *s, const char *draft, answer *a) {
     tern_error err;
     tern_generate_options g;
-    tern_generate_options_defaults(&g);
-    g.max_tokens = 24;
-    g.ignore_end = true;
-    g.sampling.temperature = 0;
+    fixture_hear(&g, 24, &a->said);
     g.draft = draft;
     g.draft_eager = true;
-    g.on_token = note;
-    g.user = a;
-    a->n = 0;
     must(tern_session_generate(s, &g, NULL, &err), &err);
 }
 
@@ -89,8 +76,7 @@ static void ask(int model, const tern_options *o, int32_t piece, const char *dra
 
 static void same(const answer *a, const answer *b) {
     assert_memory_equal(a->logits, b->logits, sizeof a->logits);
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->ids, b->ids, (size_t)a->n * sizeof *a->ids);
+    assert_memory_equal(&a->said, &b->said, sizeof a->said);
 }
 
 static void everything_is_full(void **state) {
@@ -184,17 +170,10 @@ static void other_ways_there(void **state) {
     answer beside = want;
     tern_answer *a[2];
     tern_generate_options g;
-    tern_generate_options_defaults(&g);
-    g.max_tokens = 24;
-    g.ignore_end = true;
-    g.sampling.temperature = 0;
-    g.on_token = note;
-    g.user = &beside;
-    beside.n = 0;
+    fixture_hear(&g, 24, &beside.said);
     must(tern_answer_open(s, &g, &a[0], &err), &err);
-    answer thrown;
-    thrown.n = 0;
-    g.user = &thrown;
+    fixture_heard thrown;
+    fixture_hear(&g, 24, &thrown);
     must(tern_answer_open(t, &g, &a[1], &err), &err);
     while (tern_answer_more(a[0]) && tern_answer_more(a[1])) must(tern_answers_step(a, 2, &err), &err);
     for (int i = 0; i < 2; i++) must(tern_answer_close(&a[i], NULL, &err), &err);

@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sched/faults.h"
+#include "fixture/scarce.h"
 
 /* ---- one layer, without an engine -------------------------------------------------------------------- */
 
@@ -371,14 +371,14 @@ static void memory_fails(void **state) {
     (void)state;
     layer *l = layer_open("host", true, 4, 2, 16, 0);
     for (int share = -1; share < 1; share++) {
-        faults f = {.fail_at = -1};
+        scarce f = {.left = -1};
         l->o.share_rows = share;
-        faults_ctx(&l->ctx, &f); /* the layer itself is made */
+        scarce_ctx(&l->ctx, &f); /* the layer itself is made */
         tern_status st = TERN_E_MEMORY;
         for (int i = 0; st != TERN_OK; i++) {
             tn_sparse_attn *s = NULL;
             tern_error err = {0};
-            f = (faults){.fail_at = i};
+            f.left = i;
             st = tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 1, 2, 96, &s, &err);
             assert_true(st == TERN_OK ? i > 40 && s : st == TERN_E_MEMORY && !s);
             tn_sparse_attn_close(&s);

@@ -34,6 +34,8 @@ static const struct {
 static char packages[N_MODELS][FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 
+static int some(void) { return getenv("TERN_TEST_QUICK") ? 2 : 1; } /* under sanitizers every second model */
+
 static int setup(void **state) {
     (void)state;
     for (int i = 0; i < N_MODELS; i++) {
@@ -73,7 +75,7 @@ static void logits_of(int model, const tern_options *o, float out[N_VOCAB], tn_s
 static void everything_is_full(void **state) {
     (void)state;
     static const char *const modes[] = {"shadow", "float-sparse", "block-sparse", "npu-full"};
-    for (int m = 0; m < N_MODELS; m++) {
+    for (int m = 0; m < N_MODELS; m += some()) {
         float want[N_VOCAB], got[N_VOCAB];
         tern_options o = options("full", 0);
         logits_of(m, &o, want, NULL);
@@ -98,7 +100,7 @@ static void everything_is_full(void **state) {
 /* What rows of layers that see all could see, by the sum of the positions; and what is found of the largest. */
 static void as_many_as_there_are(void **state) {
     (void)state;
-    for (int m = 0; m < N_MODELS; m++) {
+    for (int m = 0; m < N_MODELS; m += some()) {
         float got[N_VOCAB];
         tn_stats t, exact;
         tern_options o = options("shadow", 0.25f);
@@ -122,7 +124,7 @@ static void as_many_as_there_are(void **state) {
 static void schedules(void **state) {
     (void)state;
     static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"};
-    for (int m = 0; m < N_MODELS; m++) {
+    for (int m = 0; m < N_MODELS; m += some()) {
         for (int share = -1; share <= 0; share++) {
             float want[N_VOCAB], got[N_VOCAB];
             tern_options o = options("shadow", 0.25f);
@@ -142,22 +144,11 @@ static void schedules(void **state) {
     }
 }
 
-typedef struct heard {
-    int32_t ids[200], n;
-} heard;
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)text, (void)n, (void)logprob;
-    heard *h = user;
-    h->ids[h->n++] = token;
-    return true;
-}
-
 /* Decoding: with drafts as without, in full where all is asked for. */
 static void decoding(void **state) {
     (void)state;
-    for (int m = 0; m < N_MODELS; m++) {
-        heard h[4] = {0};
+    for (int m = 0; m < N_MODELS; m += some()) {
+        fixture_heard h[4];
         for (int i = 0; i < 4; i++) { /* full; everything; sparse, and with drafts */
             tern_options o = options("full", i == 1 ? 1 : 0.3f);
             o.attention_decode = i > 0;
@@ -169,14 +160,9 @@ static void decoding(void **state) {
             for (int j = 0; j < N_PROMPT; j++) text[j] = prompt[j % 37 + j / 200];
             must(tern_session_prefill(s, text, N_PROMPT, &err), &err);
             tern_generate_options g;
-            tern_generate_options_defaults(&g);
-            g.max_tokens = 60;
-            g.ignore_end = true;
-            g.sampling.temperature = 0;
+            fixture_hear(&g, 60, &h[i]);
             g.draft = i == 3 ? "all" : "none";
             g.draft_eager = true;
-            g.on_token = on_token;
-            g.user = &h[i];
             tern_generate_result res;
             must(tern_session_generate(s, &g, &res, &err), &err);
             tn_stats t;
@@ -197,7 +183,7 @@ static void decoding(void **state) {
 /* A text taken back leaves nothing behind, in layers that copy another's keys neither. */
 static void taken_back(void **state) {
     (void)state;
-    for (int m = 0; m < N_MODELS; m++) {
+    for (int m = 0; m < N_MODELS; m += some()) {
         float want[N_VOCAB];
         tern_error err;
         tern_options o = options("shadow", 0.25f);
@@ -220,7 +206,7 @@ static void taken_back(void **state) {
 static void what_packages_know(void **state) {
     (void)state;
     int n_unlike = 0;
-    for (int m = 0; m < N_MODELS; m++) {
+    for (int m = 0; m < N_MODELS; m += some()) {
         tern_engine *e = fixture_engine(packages[m], NULL);
         const tn_hparams *h = &e->model->h;
         const tn_npu_model *p = e->npu;
@@ -249,7 +235,7 @@ static void what_packages_know(void **state) {
 
 static void memory(void **state) {
     (void)state;
-    for (int m = 0; m < N_MODELS; m++) {
+    for (int m = 0; m < N_MODELS; m += some()) {
         float got[N_VOCAB];
         tern_error err;
         tern_estimate with, without;

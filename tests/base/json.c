@@ -113,6 +113,31 @@ static void as_jansson(void **state) {
         for (int f = 0; f < N_FLAGS; f++) compare(texts[i], strlen(texts[i]), flags[f]);
 }
 
+/* Bytes that C's texts would end at are no bytes of them. */
+static void without_nul(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want; /* NULL: it is refused */
+    } all[] = {{"[\"a\\u0000b\", \"\\u0000\", \"\\u0001\\n\"]", "[\"a\xef\xbf\xbd"
+                                                                "b\",\"\xef\xbf\xbd\",\"\\u0001\\n\"]"},
+               {"{\"a\\u0000\": 1}", "{\"a\xef\xbf\xbd\":1}"},
+               {"{\"\\u0000\": 1, \"\xef\xbf\xbd\": 2}", NULL},
+               {"[\"\\u000\"]", NULL}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char *text = NULL;
+        json_t *v = tn_json_parse(all[i].text, strlen(all[i].text), TN_JSON_REQUEST, NULL);
+        assert_int_equal(v != NULL, all[i].want != NULL);
+        if (v) assert_int_equal(tn_json_text(v, JSON_COMPACT, &text, NULL), TERN_OK);
+        if (v) assert_string_equal(text, all[i].want);
+        json_decref(v);
+        free(text);
+    }
+    char raw[] = "[\"a b\"]";
+    raw[3] = 0;
+    assert_null(tn_json_parse(raw, sizeof raw - 1, TN_JSON_REQUEST, NULL));
+    assert_null(tn_json_parse("[\"\\u0000\"]", 10, JSON_REJECT_DUPLICATES, NULL)); /* of files */
+}
+
 static void as_jansson_when_changed(void **state) {
     (void)state;
     static const char bytes[] = "[]{}\",:\\u0019deE+-. \ntfn/\x80\xc3\xa9\x00\x1f";
@@ -190,8 +215,11 @@ static void says_where(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_jansson), cmocka_unit_test(as_jansson_when_changed),
-        cmocka_unit_test(without_memory), cmocka_unit_test(in_any_locale), cmocka_unit_test(says_where)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_jansson),
+                                       cmocka_unit_test(without_nul),
+                                       cmocka_unit_test(as_jansson_when_changed),
+                                       cmocka_unit_test(without_memory),
+                                       cmocka_unit_test(in_any_locale),
+                                       cmocka_unit_test(says_where)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

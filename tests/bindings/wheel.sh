@@ -14,7 +14,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 wheel=$(ls "$build"/packages/libtern-*.whl)
 [ "$(ls "$build"/packages | wc -l)" = 2 ] || { ls "$build/packages"; exit 1; }
-python3 scripts/wheel.py "$build" "$tmp/again" >/dev/null
+python3 scripts/wheel.py "$build" --out "$tmp/again" >/dev/null
 for f in "$build"/packages/*; do cmp "$f" "$tmp/again/$(basename "$f")"; done
 python3 -m zipfile -e "$wheel" "$tmp/unpacked"
 [ -f "$tmp/unpacked"/libtern-*.dist-info/LICENSE ] && grep -q "^# libtern" "$tmp/unpacked"/libtern-*.dist-info/METADATA

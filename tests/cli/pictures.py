@@ -2,6 +2,7 @@
 where /usr/bin/python3 has it; PNG is written here."""
 import json
 import os
+import pty
 import random
 import resource
 import shutil
@@ -91,7 +92,7 @@ assert p["encode_ms"] > 0 and p["encoded"] == 3
 
 # what was seen is kept: the same picture again, in another process, costs its text alone, and a part that changed its tile
 mine = os.stat(KEPT)
-assert mine.st_mode & 0o777 == 0o700 and len(os.listdir(KEPT)) == 3
+assert mine.st_mode & 0o777 == 0o700 and len(os.listdir(KEPT)) == 4  # and the verdict on the encoder's INT8
 assert all(os.stat(os.path.join(KEPT, f)).st_mode & 0o777 == 0o600 for f in os.listdir(KEPT))
 again = look("a.png")
 assert again["text"] == j["text"]
@@ -107,6 +108,8 @@ assert "picture part.png: 70 x 30 pixels, 3 views (1 x 2 and the whole), 12 rows
 # what is damaged is computed again, and what does not belong to them stays
 for f in os.listdir(KEPT):
     with open(os.path.join(KEPT, f), "r+b") as k:
+        if os.fstat(k.fileno()).st_size < 70:
+            continue
         k.seek(70)
         was = k.read(1)
         k.seek(70)
@@ -114,9 +117,11 @@ for f in os.listdir(KEPT):
 write("cache/tern/pictures/mine.txt", b"mine")
 [q] = look("a.png")["pictures"]
 assert q["encoded"] == 3, q
-# another encoder sees another picture
-assert look("a.png", "--encoder", "int8")["pictures"][0]["encoded"] == 3
-assert look("a.png", "--encoder", "int8")["pictures"][0]["encoded"] == 0
+# another encoder sees another picture; the one that was chosen by itself is INT8 here
+assert q["encoder"] == "int8", q
+for form, encoded in (("float", 3), ("float", 0), ("int8", 0), ("auto", 0)):
+    [q] = look("a.png", "--encoder", form)["pictures"]
+    assert q["encoded"] == encoded and q["encoder"] == ("float" if form == "float" else "int8"), (form, q)
 # no more than was allowed, and nothing where nothing is
 os.environ["XDG_DATA_HOME"] = TMP + "/data"
 call("forget", "--all")  # nobody knows which conversation a picture belonged to
@@ -262,8 +267,26 @@ assert forged["pictures"][0]["rows"] == 12
 assert look("a.png", "--raw")["pictures"][0]["rows"] == 12
 assert look("a.png", "--chat-template", "chatml")["pictures"][0]["rows"] == 12
 fails(*["a.png"] * 17, rc=2, err="a question has up to 16 pictures")
-fails("a.png", "--encoder", "fast", rc=2, err="encoder 'fast' is unknown; there are float, int8")
+fails("a.png", "--encoder", "fast", rc=2, err="encoder 'fast' is unknown; there are auto, float, int8")
 assert look("a.png", "--encoder", "int8")["pictures"][0]["rows"] == 12
+# an encoder is judged once; the verdict decides, where one can be kept and nobody asks for exact bits
+shutil.rmtree(KEPT, ignore_errors=True)
+explained = lambda *args, model="sees.gguf": call("run", model, "a.png", "what?", "-n", "1", "--explain", *args)[1].split("encoder of pictures: ")[1].split("\n")[0]
+verdict = explained()
+assert verdict.startswith("INT8 (a drawing's rows in INT8 have cosine 0.999") and verdict.endswith("; INT8 from 0.999 and 0.99 on)"), verdict
+[small] = [f for f in os.listdir(KEPT) if os.path.getsize(os.path.join(KEPT, f)) < 70]
+inode = os.stat(os.path.join(KEPT, small)).st_ino
+assert explained() == verdict and os.stat(os.path.join(KEPT, small)).st_ino == inode  # read, not judged again
+write("cache/tern/pictures/" + small, b"TERNROW")
+assert explained() == verdict and os.path.getsize(os.path.join(KEPT, small)) == 64  # damaged, so judged again
+assert explained("--picture-cache", "0") == "floats (nothing is kept on disk, so INT8 was not judged)"
+assert explained("--exact") == "floats (exact)"
+assert explained("--encoder", "int8", "--exact") == "INT8 (asked for)"
+os.mkdir(TMP + "/strict")
+call("synth", "--arch", "tiny-lfm2+sees", "--type", "f32", "-o", "strict/l.gguf")
+call("synth", "--arch", "tiny-lfm2vl-mmproj", "--type", "f32", "-o", "strict/mmproj-l.gguf")
+assert explained(model="strict/l.gguf").startswith("floats (a drawing's rows in INT8 have cosine 0.998"), explained(model="strict/l.gguf")
+assert explained("--encoder", "int8", model="strict/l.gguf") == "INT8 (asked for)"
 # a saved session knows its picture
 text = call("run", "sees.gguf", "a.png", "what?", "-n", "4", "--temp", "0", "--save-session", "kept.session")[0]
 said = call("run", "sees.gguf", "a.png", "what?", "-n", "4", "--temp", "0", "--load-session", "kept.session", "--explain")
@@ -293,6 +316,12 @@ assert "picture a.png: 70 x 30 pixels, 3 views" in said, said
 for line in ("./a.png what?", "'a b.png' what?", "a\\ b.png what?", f"file://{TMP}/a%20b.png what?", f"{TMP}/a.png what?", "what? ./a.png", '"./a b.png" what?'):
     assert chat(line)[0][0] == want[0], line
 assert chat("./a.png", "what?")[0] == want
+os.environ["HOME"] = TMP
+assert chat("~/a.png what?")[0][0] == want[0]
+for line, rest in (("what is in a.png?", "what is in?"), ("what is (a.png), and why", "what is (), and why"), ("a.png: what?", ": what?"), ("what of a.png, then?", "what of, then?")):
+    assert chat(line)[0] == chat("/image a.png", rest)[0], line
+plain = chat("How do I convert a.png to jpeg?", model="lonely/blind.gguf")  # the words are a message there, and a line says what they are not
+assert "a.png is not looked at: " in plain[1] and "1 messages" not in plain[1] and len(plain[0][0]) > 2, plain
 both = chat("/image a.png", "/image white.png", "what?", "/regen", "and?")
 assert "picture white.png" in both[1] and both[0][1] != want[0], both
 again = chat("/image a.png", "what?", "/undo", "what?")[0]
@@ -302,7 +331,7 @@ assert said.count("picture a.png") == 1 and "without their pictures" in said and
 for line, err in (("/image none.png", "none.png is no picture"), ("/image huge.png", "huge.png"), ("/image bomb.png", "60000 x 60000 pixels")):
     assert err in chat(line, rc=1)[1], line
 assert "has no picture encoder beside it" in chat("/image a.png", model="lonely/blind.gguf", rc=1)[1]
-plain = chat("is a.png. there?", "/nothing/here what?")
+plain = chat("is a.pngs there?", "/nothing/here what?")
 assert "goes with" not in plain[1], plain
 
 # what is no file is no picture, and said so
@@ -320,6 +349,30 @@ assert by["cold start"]["on"], by
 call("pack", "sees.gguf", "-o", "sees.tern")
 p = json.loads(call("run", "sees.tern", "--mmproj", "mmproj-sees.gguf", "a.png", "what?", "-n", "4", "--json")[0])["pictures"][0]
 assert p["rows"] == 12
+
+# packing judges the encoder, and the package's verdict is taken, also where nothing is kept; another encoder has another
+how = json.loads(call("pack", "sees.gguf", "--mmproj", "mmproj-sees.gguf", "-o", "judged.tern", "--json")[0])["encoder"]
+assert how["form"] == "int8" and 0.999 < how["mean_cosine"] <= 1 and 0.99 < how["least_cosine"] <= how["mean_cosine"], how
+assert "encoder of pictures: " + verdict + "\n" in call("pack", "sees.gguf", "--mmproj", "mmproj-sees.gguf", "-o", "judged.tern")[0].decode()
+assert "encoder" not in json.loads(call("pack", "sees.gguf", "--mmproj", "none", "-o", "blind.tern", "--json")[0])
+shutil.rmtree(KEPT, ignore_errors=True)
+assert explained("--picture-cache", "0", model="judged.tern") == verdict
+assert explained(model="judged.tern") == verdict and not any(os.path.getsize(os.path.join(KEPT, f)) == 64 for f in os.listdir(KEPT))
+call("synth", "--arch", "tiny-smolvlm-mmproj", "--type", "f32", "--seed", "5", "-o", "strict/other.gguf")
+assert explained("--picture-cache", "0", "--mmproj", "strict/other.gguf", model="judged.tern").startswith("floats (nothing is kept")
+call("pack", "strict/l.gguf", "--mmproj", "strict/mmproj-l.gguf", "-o", "strict.tern")
+assert explained("--picture-cache", "0", model="strict.tern").startswith("floats (a drawing's rows in INT8 have cosine 0.998")
+data = open(TMP + "/judged.tern", "rb").read()
+at = len(data.rstrip(b"\0")) - 1  # of the verdict, which comes last
+write("torn.tern", data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+fails("a.png", err="torn.tern", model="torn.tern")
+
+# a terminal sees how far judging is
+shutil.rmtree(KEPT, ignore_errors=True)
+main, side = pty.openpty()
+assert subprocess.run([TERN, "run", "sees.gguf", "--mmproj", "mmproj-sees.gguf", "a.png", "what?", "-n", "1"], stderr=side, stdout=subprocess.DEVNULL, cwd=TMP).returncode == 0
+assert b"judging the encoder of pictures: " in os.read(main, 1 << 16)
+os.close(main), os.close(side)
 
 # Qwen3-VL: any size in blocks, no larger than is asked for, also in packages, whose encoder is in them; equal pictures cost their text alone
 os.mkdir(TMP + "/qwen")
@@ -380,7 +433,7 @@ call("synth", "--arch", "tiny-gemma4-mmproj", "--type", "f32", "-o", "gemma4/mmp
 g = [ask(f, *more, model="gemma4/g.gguf") for f, *more in (("a.png",), ("grey.png",), ("a.png",), ("a.png", "--picture-rows", "20"))]
 assert (g[0]["pictures"][0]["views"], g[0]["pictures"][0]["rows"]) == (1, 25 * 10) and g[0]["token_logprobs"] != g[1]["token_logprobs"], g
 assert g[2]["token_logprobs"] == g[0]["token_logprobs"] and g[3]["pictures"][0]["rows"] == 6 * 2, g
-assert ask("a.png", "--encoder", "int8", model="gemma4/g.gguf")["pictures"][0]["encoded"] == 1
+assert ask("a.png", "--encoder", "float", model="gemma4/g.gguf")["pictures"][0]["encoded"] == 1
 call("pack", "gemma4/g.gguf", "-o", "gemma4.tern", "--quick")
 assert ask("a.png", model="gemma4.tern")["pictures"][0]["rows"] == 25 * 10
 call("synth", "--arch", "tiny-gemma4+dense+sees", "--type", "f32", "-o", "gemma4/large.gguf")
@@ -415,9 +468,25 @@ call("pack", "sees.gguf", "-o", "alone/again.tern", "--quick")
 assert open(TMP + "/alone/both.tern", "rb").read() == open(TMP + "/alone/again.tern", "rb").read()
 r = subprocess.run([TERN, "pack", "sees.gguf", "-o", "alone/wide.tern", "--quick", "--mmproj", "others/wide.gguf"], capture_output=True, cwd=TMP, text=True)
 assert r.returncode == 1 and "is of another model" in r.stderr and not os.path.exists(TMP + "/alone/wide.tern"), r
+os.mkdir(TMP + "/beside")  # an encoder of another model's, which lies there
+call("synth", "--arch", "tiny-llama+sees", "--type", "f32", "-o", "beside/m.gguf")
+shutil.copy(TMP + "/others/wide.gguf", TMP + "/beside/mmproj-wide.gguf")
+said = call("pack", "beside/m.gguf", "-o", "beside/m.tern", "--quick")[1]
+assert "the package gets no encoder of pictures: beside/mmproj-wide.gguf is of another model" in said, said
+fails("a.png", model="beside/m.gguf", err="mmproj-wide.gguf is of another model: its rows have 40 values and the model's have 64")
 whole = bytearray(open(TMP + "/alone/both.tern", "rb").read())
 whole[-2000] ^= 1  # in the encoder, which comes last
 write("alone/damaged.tern", bytes(whole))
 fails("a.png", model="alone/damaged.tern", err="alone/damaged.tern")
 assert call("run", "alone/damaged.tern", "what?", "-n", "2")[0]
+# where pictures need the model's own file it is not packed by itself, and a package of before is left alone
+os.mkdir(TMP + "/whole")
+call("synth", "--arch", "tiny-gemma3+sees", "--type", "f32", "-o", "whole/g.gguf")
+said = call("run", "whole/g.gguf", "a text", "-n", "2", "--pack", "now")[1]
+assert "is not packed" not in said and len(os.listdir(TMP + "/cache/tern/packages")) > 0, said
+call("synth", "--arch", "tiny-gemma3-mmproj", "--type", "f32", "-o", "whole/mmproj-g.gguf")
+said = call("run", "whole/g.gguf", "a.png", "a text", "-n", "2", "--pack", "now")[1]
+assert "is not packed: there is a picture encoder beside it" in said, said
+said = call("run", "whole/g.gguf", "a.png", "a text", "-n", "2", "--pack", "auto")[1]
+assert "pack" not in said, said
 shutil.rmtree(TMP)

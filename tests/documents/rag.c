@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/status.h"
 #include "documents/rag.h"
 
 #include <sqlite3.h>
@@ -272,6 +273,13 @@ static void pdf(void **state) {
     assert_int_equal(tn_rag_passage(store, paper, 1, &hit, &err), TERN_OK);
     assert_true(hit->page == 1 && hit->line == 0 && !strchr(hit->text, '\f'));
     tn_rag_hits_free(&ctx, &hit, 1);
+    f = fopen(cmd, "w"); /* pages that are blank, or pictures */
+    fprintf(f, "#!/bin/sh\nprintf '\\f \n\\fOf ice.\n\\f\\fOf snow.\\f\\f\\f\\f'\n");
+    fclose(f);
+    write_text("paper.pdf", "%PDF-1.6\n");
+    a = add(docs);
+    assert_true(a.n_changed == 1 && a.n_empty_pages == 6);
+    assert_non_null(strstr(notices, "paper.pdf: pages 1 to 2, 4, 6 to 8: no text, so left out"));
     f = fopen(cmd, "w");
     fprintf(f, "#!/bin/sh\nexit 1\n");
     fclose(f);
@@ -569,6 +577,61 @@ static void removed_is_gone(void **state) {
     if (info.st_size > 200000) fail_msg("%lld bytes are left", (long long)info.st_size);
 }
 
+/* Stands for a model. */
+typedef struct looker {
+    int n_calls;
+    bool stops; /* at the second document */
+} looker;
+
+static tern_status tell(void *user, const char *path, const char *bytes, size_t n, char **text,
+                        tern_error *err) {
+    looker *l = user;
+    const char which = strrchr(path, '/')[1];
+    l->n_calls++;
+    assert_true(n == 2 && !bytes[0]);
+    assert_true(sqlite3_get_autocommit(tn_store_db(store))); /* others may write meanwhile */
+    *text = NULL;
+    if (which == '2' && l->stops) return tn_fail(err, TERN_E_CANCELLED, "indexing was stopped");
+    if (which == '3') return tn_fail(err, TERN_E_FORMAT, "the picture is torn");
+    if (which == '4') return TERN_OK;
+    *text = strdup(which == '1'   ? "A heron wades.\f\fAn otter sleeps. It sleeps long."
+                   : which == '5' ? "\f"
+                                  : "A lynx.");
+    assert_non_null(*text);
+    return TERN_OK;
+}
+
+static void captions(void **state) {
+    (void)state;
+    looker l = {.stops = true};
+    const tn_rag_options o = {.notice = note,
+                              .caption = tell,
+                              .caption_user = &l,
+                              .passages = {.max_tokens = 4, .overlap_tokens = 1}};
+    tn_rag_added a = {0};
+    tern_error err;
+    char path[256];
+    tn_rag_hit *hit;
+    for (char name[] = "1.bin"; name[0] <= '5'; name[0]++) write_file(name, "\0x", 2);
+    assert_int_equal(tn_rag_add(store, docs, &o, NULL, &a, &err), TERN_E_CANCELLED);
+    assert_true(a.n_added == 1 && a.n_captions == 2 && a.n_passages == 2);
+    assert_int_equal(n_documents(), 1); /* what was done stays */
+    l.stops = false;
+    a = (tn_rag_added){0};
+    assert_int_equal(tn_rag_add(store, docs, &o, NULL, &a, &err), TERN_OK);
+    assert_true(a.n_unchanged == 1 && a.n_added == 1 && a.n_skipped == 3 && !a.n_unread && a.n_captions == 1);
+    assert_int_equal(l.n_calls, 2 + 4);
+    assert_non_null(strstr(notices, "3.bin: skipped: the picture is torn"));
+    assert_non_null(strstr(notices, "4.bin: skipped: it is binary"));
+    assert_non_null(strstr(notices, "5.bin: skipped: it has no text, and the model says nothing of it"));
+    assert_string_equal(best("otters"), "1.bin");
+    snprintf(path, sizeof path, "%s/1.bin", docs); /* a passage is a page, however long */
+    assert_int_equal(tn_rag_passage(store, path, 2, &hit, &err), TERN_OK);
+    assert_string_equal(hit->text, "An otter sleeps. It sleeps long.");
+    tn_rag_hits_free(&ctx, &hit, 1);
+    integrity();
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
     const struct CMUnitTest tests[] = {T(found_again),
@@ -584,6 +647,7 @@ int main(void) {
                                        T(families_of_words),
                                        T(common_pairs_tell_nothing),
                                        T(many_processes),
-                                       T(removed_is_gone)};
+                                       T(removed_is_gone),
+                                       T(captions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

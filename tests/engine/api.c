@@ -72,10 +72,7 @@ static void limits_and_misuse(void **state) {
     tern_options_free(&o);
     open_both(&e, &s, NULL);
     tern_session_close(&s);
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = 10;
-    assert_int_equal(tern_session_open(e, &so, &s, &err), TERN_OK);
+    s = fixture_session(e, 10, NULL);
     int32_t ids[11] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
     assert_int_equal(tern_session_prefill(s, ids, 0, &err), TERN_E_INVALID);
     assert_int_equal(tern_session_prefill(s, ids, 11, &err), TERN_E_LIMIT);

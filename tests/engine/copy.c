@@ -1,6 +1,7 @@
 /* A session that cannot be copied for want of memory leaves its destination as it was: every allocation of a copy fails
  * once, in models of every kind of state, and the destination goes on with the bits of one that nobody copied to. */
 #include "fixture/fixture.h"
+#include "fixture/scarce.h"
 #include "tern.h"
 
 #include <setjmp.h>
@@ -11,33 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SRC = 70, N_DST = 40, NEVER = -1 };
+enum { N_SRC = 70, N_DST = 40 };
 
-static long left = NEVER; /* allocations that succeed before one fails */
-
-static void *counting(void *user, size_t n, size_t align) {
-    (void)user;
-    if (left != NEVER && left-- == 0) {
-        left = NEVER;
-        return NULL;
-    }
-    void *p = NULL;
-    return posix_memalign(&p, align < sizeof p ? sizeof p : align, n ? n : 1) ? NULL : p;
-}
-
-static void release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
+static scarce memory = {.left = -1};
 
 static tern_engine *open_engine(const char *path) {
     static tern_hooks h;
     tern_options *o;
     tern_engine *e;
     tern_error err;
-    tern_hooks_defaults(&h);
-    h.alloc = counting;
-    h.release = release;
+    scarce_hooks(&h, &memory);
     must(tern_options_new(&o, &err), &err);
     must(tern_options_set_hooks(o, &h, &err), &err);
     must(tern_options_set(o, "threads", "2", &err), &err);
@@ -79,10 +63,9 @@ static long copies_fail(const char *arch) {
     for (tern_status st = TERN_E_MEMORY; st != TERN_OK; n++) {
         tern_session *dst = fixture_session(e, 128, "none");
         must(tern_session_prefill(dst, ids + N_SRC, N_DST, &err), &err);
-        left = n;
+        memory.left = n;
         st = tern_session_copy(dst, src, &err);
-        bool failed = left == NEVER;
-        left = NEVER;
+        bool failed = atomic_exchange(&memory.left, -1) < 0;
         assert_int_equal(st, failed ? TERN_E_MEMORY : TERN_OK);
         assert_int_equal(tern_session_length(dst), failed ? N_DST : N_SRC);
         assert_memory_equal(tern_session_tokens(dst), failed ? ids + N_SRC : ids,
@@ -104,9 +87,9 @@ static long copies_fail(const char *arch) {
 
 static void as_before(void **state) {
     (void)state;
-    static const char *const archs[] = {"tiny-llama",     "tiny-gemma3",    "tiny-lfm2",
-                                        "tiny-qwen35",    "tiny-falcon-h1", "tiny-granite4",
-                                        "tiny-qwen3next", "tiny-deepseek2", "tiny-mamba2"};
+    static const char *const archs[] = {"tiny-llama",     "tiny-gemma3",   "tiny-lfm2",      "tiny-qwen35",
+                                        "tiny-falcon-h1", "tiny-granite4", "tiny-qwen3next", "tiny-deepseek2",
+                                        "tiny-mamba2",    "tiny-rwkv7"};
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         long n = copies_fail(archs[i]);
         print_message("%s: %ld allocations failed\n", archs[i], n);

@@ -38,26 +38,10 @@ static tern_session *read_tokens(int32_t first) {
     return s;
 }
 
-typedef struct text {
-    int32_t ids[64];
-    int n;
-} text;
-
-static bool note(void *user, int32_t token, const char *bytes, size_t n, float logprob) {
-    text *t = user;
-    (void)bytes, (void)n, (void)logprob;
-    if (token >= 0) t->ids[t->n++] = token;
-    return true;
-}
-
-static tern_generate_options wanted(text *t, int32_t n) {
+static tern_generate_options wanted(fixture_heard *t, int32_t n) {
     tern_generate_options o;
-    tern_generate_options_defaults(&o);
-    *t = (text){.n = 0};
-    o.max_tokens = n;
-    o.ignore_end = true;
-    o.on_token = note;
-    o.user = t;
+    fixture_hear(&o, n, t);
+    o.sampling.temperature = 1;
     o.sampling.seed = 7;
     return o;
 }
@@ -66,7 +50,7 @@ static tern_generate_options wanted(text *t, int32_t n) {
 static void answers_in_steps(void **state) {
     (void)state;
     tern_error err;
-    text alone[3], beside[3];
+    fixture_heard alone[3], beside[3];
     tern_answer *a[3], *go[3];
     tern_session *s[3];
     for (int i = 0; i < 3; i++) {
@@ -130,7 +114,7 @@ static void to_memory_and_back(void **state) {
     fclose(f);
     assert_memory_equal(file, b.p, b.n);
     must(tern_session_load_from(other, b.p, b.n, &err), &err);
-    text x, y;
+    fixture_heard x, y;
     tern_generate_options o = wanted(&x, 6);
     must(tern_session_generate(s, &o, NULL, &err), &err);
     o = wanted(&y, 6);
@@ -186,7 +170,7 @@ static void compiled_grammars(void **state) {
     assert_null(g);
     assert_int_equal(tern_grammar_open(e, yes, "{}", &g, &err), TERN_E_INVALID);
     must(tern_grammar_open(e, yes, NULL, &g, &err), &err);
-    text by_text, compiled;
+    fixture_heard by_text, compiled;
     for (int round = 0; round < 3; round++) { /* one grammar, many answers */
         tern_session *s = read_tokens(1 + round), *t = read_tokens(1 + round);
         tern_generate_options o = wanted(&by_text, 12);
@@ -244,7 +228,7 @@ static void item_by_item(void **state) {
     so.draft = "lookup";
     must(tern_session_open(e, &so, &s, &err), &err);
     must(tern_session_prefill(s, ids, 40, &err), &err);
-    text t;
+    fixture_heard t;
     tern_generate_options o = wanted(&t, 20);
     o.draft_eager = true;
     must(tern_session_generate(s, &o, NULL, &err), &err);

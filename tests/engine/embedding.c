@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 #define CASES TN_SOURCE_DIR "/tests/oracle/embedding"
 enum { MAX_TOK = 512, WIDTH = 32 };
 static const double tolerance = 2e-5;
@@ -33,16 +35,6 @@ static tern_engine *open_engine(const char *path, const char *scheme) {
     tern_engine *e = NULL;
     if (tern_engine_open(path, &o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
     return e;
-}
-
-static tern_session *open_session(tern_engine *e) {
-    tern_session_options o;
-    tern_error err = {0};
-    tern_session *s = NULL;
-    tern_session_options_defaults(&o);
-    o.n_ctx = MAX_TOK;
-    if (tern_session_open(e, &o, &s, &err) != TERN_OK) fail_msg("%s", err.message);
-    return s;
 }
 
 typedef struct expected {
@@ -115,7 +107,7 @@ static void check_file(const char *name, const char *file) {
     json_t *all = load(vectors), *told;
     size_t i;
     tern_engine *e = open_engine(path, "float");
-    tern_session *s = open_session(e);
+    tern_session *s = fixture_session(e, MAX_TOK, NULL);
     json_array_foreach(all, i, told) check_text(path, e, s, told);
     tern_session_close(&s);
     tern_engine_close(&e);
@@ -140,7 +132,7 @@ static void agrees_with_the_definitions(void **state) {
 static void writes_nothing(void **state) {
     (void)state;
     tern_engine *e = open_engine(CASES "/bert/model.gguf", "float");
-    tern_session *s = open_session(e);
+    tern_session *s = fixture_session(e, MAX_TOK, NULL);
     tern_error err = {0};
     const int32_t ids[] = {2, 7, 9, 3};
     assert_int_equal(tern_session_prefill(s, ids, 4, &err), TERN_E_UNSUPPORTED);

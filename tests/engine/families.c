@@ -52,6 +52,7 @@ static const family families[] = {{"tiny-gemma3", 0.1, true},         {"tiny-smo
                                   {"tiny-mistral4", 0.5, false},      {"tiny-phimoe", 1, true},
                                   {"tiny-minimax-m2", 1, true},       {"tiny-llama4", 1, true},
                                   {"tiny-mamba2", 0.1, false},        {"tiny-minicpm3", 0.1, false},
+                                  {"tiny-rwkv7", 0.1, false},         {"tiny-kimi-linear", 0.5, false},
                                   {"tiny-command-r", 0.1, true},      {"tiny-cohere2", 0.1, true},
                                   {"tiny-qwen2moe", 0.25, false},     {"tiny-hunyuan-moe", 0.25, false},
                                   {"tiny-qwen2vl", 0.1, false},       {"tiny-qwen3vl", 0.1, false},
@@ -120,32 +121,14 @@ static double divergence(const float *a, const float *b, int n) {
     return kl;
 }
 
-typedef struct heard {
-    int32_t ids[N_NEW + 1]; /* bytes left of an unfinished character come last */
-    int n;
-} heard;
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)text, (void)n, (void)logprob;
-    heard *h = user;
-    assert_true(h->n <= N_NEW);
-    h->ids[h->n++] = token;
-    return true;
-}
-
-static heard generate(tern_engine *e, const char *draft) {
+static fixture_heard generate(tern_engine *e, const char *draft) {
     tern_generate_options o;
     tern_generate_result r;
     tern_error err = {0};
-    heard h = {0};
+    fixture_heard h;
     tern_session *s = open_session(e, draft);
     prefill(s, N_PROMPT);
-    tern_generate_options_defaults(&o);
-    o.max_tokens = N_NEW;
-    o.ignore_end = true;
-    o.sampling.temperature = 0;
-    o.on_token = on_token;
-    o.user = &h;
+    fixture_hear(&o, N_NEW, &h);
     must(tern_session_generate(s, &o, &r, &err), &err);
     assert_true(h.n >= N_NEW);
     tern_session_close(&s);
@@ -197,7 +180,7 @@ static void one_family(void **state) {
     assert_memory_equal(tern_session_logits(one), tern_session_logits(s), (size_t)n_vocab * sizeof(float));
     /* a file of another model is refused */
     assert_int_equal(tern_session_load(fs, saved, &err), TERN_E_INVALID);
-    heard plain = generate(e, "none"), drafted = generate(e, "lookup,sam,extend");
+    fixture_heard plain = generate(e, "none"), drafted = generate(e, "lookup,sam,extend");
     assert_memory_equal(&plain, &drafted, sizeof plain);
     tern_session_close(&fs);
     tern_session_close(&s);
@@ -283,7 +266,7 @@ static void unpacked(void **state) {
         must(tern_session_step(one, 77, &err), &err);
         must(tern_session_step(s, 77, &err), &err);
         assert_memory_equal(tern_session_logits(one), tern_session_logits(s), n_vocab * sizeof(float));
-        heard plain = generate(e, "none"), drafted = generate(e, "lookup,sam,extend");
+        fixture_heard plain = generate(e, "none"), drafted = generate(e, "lookup,sam,extend");
         assert_memory_equal(&plain, &drafted, sizeof plain);
         tern_session_close(&s);
         tern_session_close(&one);
@@ -297,7 +280,7 @@ static const char *const as_files[] = {
     "tiny-lfm2moe",     "tiny-qwen3next",      "tiny-qwen35",     "tiny-qwen35moe",       "tiny-granite4",
     "tiny-granite4moe", "tiny-falcon-h1",      "tiny-deepseek2",  "tiny-deepseek2+joint", "tiny-minicpm3",
     "tiny-nemotron_h",  "tiny-nemotron_h_moe", "tiny-bitnet",     "tiny-mistral4",        "tiny-phimoe",
-    "tiny-minimax-m2",  "tiny-llama4",         "tiny-mamba2"};
+    "tiny-minimax-m2",  "tiny-llama4",         "tiny-mamba2",     "tiny-rwkv7",           "tiny-kimi-linear"};
 enum { N_FILES = sizeof as_files / sizeof *as_files };
 
 /* A convolution's state goes back a little by itself and further to a snapshot, a delta net's to snapshots
@@ -361,11 +344,12 @@ static void going_back(void **state) {
 
 int main(void) {
     static char conv[] = "tiny-lfm2", delta[] = "tiny-qwen35", mamba[] = "tiny-granite4",
-                both[] = "tiny-falcon-h1", alone[] = "tiny-mamba2";
-    static const char *const in_schemes[] = {"tiny-lfm2", "tiny-qwen35", "tiny-lfm2moe", "tiny-granite4",
-                                             "tiny-falcon-h1"};
+                both[] = "tiny-falcon-h1", alone[] = "tiny-mamba2", wkv[] = "tiny-rwkv7",
+                kda[] = "tiny-kimi-linear";
+    static const char *const in_schemes[] = {"tiny-lfm2",     "tiny-qwen35",    "tiny-lfm2moe",
+                                             "tiny-granite4", "tiny-falcon-h1", "tiny-rwkv7"};
     enum { N_SCHEMES = sizeof in_schemes / sizeof *in_schemes };
-    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 5];
+    struct CMUnitTest tests[2 * N_NAMES + N_FILES + N_SCHEMES + 7];
     size_t n = 0;
     for (int i = 0; i < N_NAMES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 3) continue;
@@ -386,5 +370,7 @@ int main(void) {
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2", going_back, NULL, NULL, mamba};
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2 beside attention", going_back, NULL, NULL, both};
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2 alone", going_back, NULL, NULL, alone};
+    tests[n++] = (struct CMUnitTest){"going back: RWKV-7", going_back, NULL, NULL, wkv};
+    tests[n++] = (struct CMUnitTest){"going back: Kimi's delta attention", going_back, NULL, NULL, kda};
     return _cmocka_run_group_tests("families", tests, n, NULL, NULL);
 }

@@ -45,15 +45,7 @@ static image read_image(void) {
         if (t->off_bytes + t->size_bytes > im.end) im.end = t->off_bytes + t->size_bytes;
     }
     tn_gguf_close(&g);
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    im.n = (size_t)ftell(f);
-    rewind(f);
-    im.bytes = malloc(im.n);
-    assert_non_null(im.bytes);
-    assert_int_equal(fread(im.bytes, 1, im.n, f), im.n);
-    fclose(f);
+    im.bytes = fixture_read(path, &im.n);
     assert_true(im.from < im.end && im.end <= im.n);
     return im;
 }
@@ -63,8 +55,7 @@ static void answer(const uint8_t *bytes, size_t n, const char *const *way) {
     tern_options *o;
     tern_engine *e;
     int32_t prompt[8];
-    FILE *f = fopen(other, "wb");
-    assert_true(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
+    fixture_write(other, bytes, n);
     must(tern_options_new(&o, &err), &err);
     must(tern_options_set(o, "threads", "2", &err), &err);
     if (way[0]) must(tern_options_set(o, way[0], way[1], &err), &err);

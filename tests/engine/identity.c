@@ -23,26 +23,13 @@ static uint8_t *bytes;
 static size_t n_bytes;
 static int n_refused, n_unread;
 
-static void read_model(void) {
-    FILE *f = fopen(gguf, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    n_bytes = (size_t)ftell(f);
-    rewind(f);
-    bytes = malloc(n_bytes);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, n_bytes, f), n_bytes);
-    fclose(f);
-}
+static void read_model(void) { bytes = fixture_read(gguf, &n_bytes); }
 
 /* Opens the changed model: it refuses the state of the one before, and has another identity. */
 static void state_is_refused(const char *what, bool must_open) {
     tern_engine *e;
     tern_error err;
-    FILE *f = fopen(other, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n_bytes, f), n_bytes);
-    assert_int_equal(fclose(f), 0);
+    fixture_write(other, bytes, n_bytes);
     tern_status st = tern_engine_open(other, NULL, &e, &err);
     if (st != TERN_OK) { /* no model any more */
         if (must_open) fail_msg("%s: %s", what, err.message);
@@ -167,10 +154,7 @@ static void every_change(void **state) {
             tn_ctx ctx;
             read_model();
             if (what != SAME) change(what);
-            FILE *f = fopen(other, "wb");
-            assert_non_null(f);
-            assert_int_equal(fwrite(bytes, 1, n_bytes, f), n_bytes);
-            assert_int_equal(fclose(f), 0);
+            fixture_write(other, bytes, n_bytes);
             free(bytes);
             tn_ctx_init(&ctx, NULL);
             tn_pack_defaults(&o);

@@ -119,7 +119,7 @@ static void damaged_row(void **state) {
     tern_session *s = fixture_session(e, N_CTX, "none");
     const int32_t bad[] = {76, 77, 78}, good[] = {76, 78};
     assert_int_equal(tern_session_prefill(s, bad, 3, &err), TERN_E_FORMAT);
-    if (!strstr(err.message, "embeddings for every layer cannot be read")) fail_msg("'%s'", err.message);
+    if (!strstr(err.message, "embeddings for every layer are damaged")) fail_msg("'%s'", err.message);
     must(tern_session_prefill(s, good, 2, &err), &err);
     tern_session_close(&s);
     tern_engine_close(&e);

@@ -57,26 +57,6 @@ static int teardown(void **state) {
 
 /* ---- files ------------------------------------------------------------------------------------------- */
 
-static char *slurp(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *bytes = malloc(*n + 1);
-    assert_int_equal(fread(bytes, 1, *n, f), *n);
-    bytes[*n] = 0;
-    fclose(f);
-    return bytes;
-}
-
-static void spill(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* Tensors in F32 as one safetensors file. */
 typedef struct pile {
     char head[1 << 16];
@@ -121,9 +101,26 @@ static int unread_from = INT_MAX; /* layers whose keys and values nobody reads *
 
 /* Does an adapter change this tensor? Projections of layers, and an output layer. */
 static bool target(const tn_tensor *t) {
-    static const char *const not [] = {
-        "conv1d", "shortconv.conv.", "conv.conv.",         "gate_inp",        "embd", "embed_tokens",
-        "router", "experts",         "shared_expert_gate", "mlp.gate.weight", "norm", "_coef"};
+    static const char *const not [] = {"conv1d",
+                                       "shortconv.conv.",
+                                       "conv.conv.",
+                                       "gate_inp",
+                                       "embd",
+                                       "embed_tokens",
+                                       "router",
+                                       "experts",
+                                       "shared_expert_gate",
+                                       "mlp.gate.weight",
+                                       "norm",
+                                       "_coef",
+                                       "mix_w1",
+                                       "mix_w2",
+                                       "mix_a1",
+                                       "mix_a2",
+                                       "mix_v1",
+                                       "mix_v2",
+                                       "mix_g1",
+                                       "mix_g2"};
     size_t n = strlen(t->name);
     int layer, at = 0;
     if ((sscanf(t->name, "blk.%d.attn_%n", &layer, &at) == 1 && at && layer >= unread_from) ||
@@ -168,7 +165,7 @@ static void make_gguf(const char *name, const char *arch) {
     size_t n_bytes, n = 0, n_targets = 0;
     tn_ctx_init(&ctx, NULL);
     fixture_model(model, "m.gguf", name, 5, TN_F32);
-    char *bytes = slurp(model, &n_bytes);
+    char *bytes = fixture_read(model, &n_bytes);
     must(tn_gguf_open(&ctx, model, &g, &err), &err);
     must(tn_gguf_create(&ctx, adapter, &w, &err), &err);
     tn_gguf_put_str(w, "general.type", "adapter");
@@ -203,7 +200,7 @@ static void make_gguf(const char *name, const char *arch) {
     }
     must(tn_gguf_finish(&w, &err), &err);
     tn_gguf_close(&g);
-    spill(merged, bytes, n_bytes);
+    fixture_write(merged, bytes, n_bytes);
     free(bytes);
 }
 
@@ -244,11 +241,11 @@ static void make_folder(const char *fixture) {
     assert_true(n_targets > 3);
     tn_safetensors_close(&s);
     snprintf(path, sizeof path, TN_SOURCE_DIR "/tests/oracle/fixtures/%s/config.json", fixture);
-    char *config = slurp(path, &n_config);
+    char *config = fixture_read(path, &n_config);
     char *const folders[] = {model, merged};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/config.json", folders[i]);
-        spill(path, config, n_config);
+        fixture_write(path, config, n_config);
         snprintf(path, sizeof path, "%s/model.safetensors", folders[i]);
         write_pile(i ? &sum : &plain, path);
     }
@@ -260,7 +257,7 @@ static void make_folder(const char *fixture) {
         "\"lora_dropout\":0.05,\"target_modules\":[\"q_proj\"],\"use_dora\":false,"
         "\"modules_to_save\":null,\"rank_pattern\":{},\"init_lora_weights\":true}";
     snprintf(path, sizeof path, "%s/adapter_config.json", adapter);
-    spill(path, text, sizeof text - 1);
+    fixture_write(path, text, sizeof text - 1);
 }
 
 /* ---- engines ----------------------------------------------------------------------------------------- */
@@ -283,14 +280,7 @@ static tern_engine *open_engine(const char *path, const char *lora) {
 
 static tern_session *open_session(tern_engine *e, const char *draft) {
     for (int i = 0; i < N_CTX; i++) prompt[i] = (60 + (i * 37 + i / 5) % 180) % e->model->h.n_vocab;
-    tern_session_options so;
-    tern_error err = {0};
-    tern_session *s;
-    tern_session_options_defaults(&so);
-    so.n_ctx = N_CTX;
-    so.draft = draft;
-    must(tern_session_open(e, &so, &s, &err), &err);
-    return s;
+    return fixture_session(e, N_CTX, draft);
 }
 
 typedef struct heard {
@@ -382,6 +372,7 @@ static const struct {
     {"tiny-granite", "granite"}, {"tiny-lfm2", "lfm2"},           {"tiny-qwen3next", "qwen3next"},
     {"tiny-qwen35", "qwen35"},   {"tiny-qwen3moe", "qwen3moe"},   {"tiny-granite4", "granitehybrid"},
     {"tiny-gemma3n", "gemma3n"}, {"tiny-falcon-h1", "falcon-h1"}, {"tiny-deepseek2", "deepseek2"},
+    {"tiny-rwkv7", "rwkv7"},
 };
 enum { N_GGUFS = sizeof ggufs / sizeof *ggufs };
 
@@ -461,30 +452,13 @@ static void in_package(void **state) {
 
 /* ---- texts ------------------------------------------------------------------------------------------- */
 
-typedef struct said {
-    int32_t ids[N_NEW + 8];
-    int n;
-} said;
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)text, (void)n, (void)logprob;
-    said *h = user;
-    if (token >= 0 && h->n < N_NEW + 8) h->ids[h->n++] = token;
-    return true;
-}
-
-static said generate(tern_session *s) {
+static fixture_heard generate(tern_session *s) {
     tern_generate_options o;
     tern_generate_result r;
     tern_error err = {0};
-    said h = {0};
+    fixture_heard h;
     must(tern_session_prefill(s, prompt, N_PROMPT, &err), &err);
-    tern_generate_options_defaults(&o);
-    o.max_tokens = N_NEW;
-    o.ignore_end = true;
-    o.sampling.temperature = 0;
-    o.on_token = on_token;
-    o.user = &h;
+    fixture_hear(&o, N_NEW, &h);
     must(tern_session_generate(s, &o, &r, &err), &err);
     return h;
 }
@@ -549,7 +523,7 @@ static void texts_know(tern_engine *e) {
     /* drafts change no token of a text with adapters */
     must(tern_session_lora(b, "it:0.7,other:0.2", &err), &err);
     must(tern_session_lora(drafted, "other:0.2,it:0.7", &err), &err);
-    said x = generate(b), y = generate(drafted);
+    fixture_heard x = generate(b), y = generate(drafted);
     assert_memory_equal(&x, &y, sizeof x);
     tern_session_close(&a), tern_session_close(&b), tern_session_close(&drafted);
     together(e);
@@ -581,16 +555,16 @@ static void refused(const char *lora, const char *says) {
 /* The adapter's file with these bytes in place of others of the same length, wherever they are. */
 static void replaced(const char *from, const char *to, const char *says) {
     size_t n, len = strlen(from);
-    char *bytes = slurp(adapter, &n), *kept = malloc(n), path[FIXTURE_PATH + 8];
+    char *bytes = fixture_read(adapter, &n), *kept = malloc(n), path[FIXTURE_PATH + 8];
     int n_found = 0;
     memcpy(kept, bytes, n);
     for (size_t i = 0; i + len <= n; i++)
         if (!memcmp(bytes + i, from, len)) memcpy(bytes + i, to, len), n_found++;
     assert_true(n_found > 0 && strlen(to) == len);
     snprintf(path, sizeof path, "it=%s", adapter);
-    spill(adapter, bytes, n);
+    fixture_write(adapter, bytes, n);
     refused(path, says);
-    spill(adapter, kept, n);
+    fixture_write(adapter, kept, n);
     free(bytes), free(kept);
 }
 
@@ -612,16 +586,16 @@ static void wrong_files(void **state) {
         const float alpha = (float)ALPHA;
         char from[24] = "adapter.lora.alpha", *at;
         size_t n;
-        char *bytes = slurp(adapter, &n), *kept = malloc(n);
+        char *bytes = fixture_read(adapter, &n), *kept = malloc(n);
         memcpy(kept, bytes, n);
         for (at = bytes; memcmp(at, from, 18); at++) {
         }
         assert_memory_equal(at + 22, &alpha, 4); /* after its kind */
         memcpy(at + 22, &bad[i], 4);
-        spill(adapter, bytes, n);
+        fixture_write(adapter, bytes, n);
         snprintf(path, sizeof path, "it=%s", adapter);
         refused(path, "alpha is no number");
-        spill(adapter, kept, n);
+        fixture_write(adapter, kept, n);
         free(bytes), free(kept);
     }
     tern_engine *none;
@@ -659,7 +633,7 @@ static void wrong_files(void **state) {
     };
     snprintf(path, sizeof path, "%s/adapter_config.json", adapter);
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
-        spill(path, configs[i].config, strlen(configs[i].config));
+        fixture_write(path, configs[i].config, strlen(configs[i].config));
         refused(adapter, configs[i].says);
     }
     assert_int_equal(try_open(adapter, NULL, &none, &err), TERN_E_INVALID);
@@ -680,7 +654,7 @@ static void other_packages(void **state) {
     make_gguf("tiny-qwen2", "qwen2");
     pack(TN_SCHEME_GRAM);
     size_t n;
-    char *bytes = slurp(package, &n);
+    char *bytes = fixture_read(package, &n);
     snprintf(lora, sizeof lora, "it=%s", adapter);
     must(try_open(package, lora, &e, &err), &err);
     tern_engine_close(&e);
@@ -694,7 +668,7 @@ static void other_packages(void **state) {
     assert_non_null(s);
     bytes[s->off_bytes + s->size_bytes / 2] ^= 1;
     tn_pkg_close(&p);
-    spill(package, bytes, n);
+    fixture_write(package, bytes, n);
     assert_int_equal(try_open(package, lora, &e, &err), TERN_E_FORMAT);
     must(try_open(package, NULL, &e, &err), &err); /* nobody else needs it */
     tern_engine_close(&e);

@@ -327,9 +327,9 @@ static void looks(const char *model, const char *encoder, size_t at_least) {
     must(tn_synth_tower(&ctx, encoder, tower, 1, TN_F32, &err), &err);
     tern_engine *e = fixture_engine(path, NULL);
     tern_session *s = fixture_session(e, CTX, NULL), *t = fixture_session(e, CTX, NULL);
-    uint8_t rgb[2][40 * 20 * 3];
+    uint8_t rgb[2][40 * 30 * 3];
     for (size_t i = 0; i < sizeof rgb[0]; i++) rgb[0][i] = (uint8_t)(i * 7), rgb[1][i] = (uint8_t)(i * 11);
-    const tern_image images[] = {{40, 20, rgb[0]}, {40, 20, rgb[1]}};
+    const tern_image images[] = {{40, 30, rgb[0]}, {40, 30, rgb[1]}};
     const tern_message msgs[] = {{"system", "Be brief."}, {"user", "what?"}};
     int32_t ids[CTX], again[CTX];
     size_t n, n_again;
@@ -373,7 +373,7 @@ static void by_the_public_interface(void **state) {
     looks("tiny-lfm2+sees", "tiny-lfm2vl-mmproj", 64);
     looks("tiny-qwen2+sees", "tiny-internvl-mmproj", 9);
     looks("tiny-gemma4+sees", "tiny-gemma4-mmproj", 200);
-    looks("tiny-gemma4+dense+sees", "tiny-gemma4-31b-mmproj", 200);
+    looks("tiny-gemma4+dense+sees", "tiny-gemma4-31b-mmproj", 265); /* more than 256 are read at once */
     looks("tiny-qwen3vl+sees", "tiny-qwen3vl-mmproj", 256); /* 65,536 pixels at least, of 16 x 16 a row */
 }
 

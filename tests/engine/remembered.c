@@ -18,17 +18,10 @@ enum { N_PROMPT = 40, N_ANSWER = 60 };
 static char model[FIXTURE_PATH], store[FIXTURE_PATH];
 
 typedef struct answer {
-    int32_t ids[N_ANSWER], n;
+    fixture_heard said;
     uint64_t n_forwards;
     size_t n_recalled; /* numbers of predictions that the session knew before its answer, and after it */
 } answer;
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)text, (void)n, (void)logprob;
-    answer *a = user;
-    if (a->n < N_ANSWER) a->ids[a->n++] = token;
-    return true;
-}
 
 /* A process of its own, as far as a session knows: it asks for N_ANSWER tokens. */
 static answer ask(const char *path, const char *draft) {
@@ -37,7 +30,7 @@ static answer ask(const char *path, const char *draft) {
     tern_session_options so;
     tern_generate_options o;
     int32_t prompt[N_PROMPT];
-    answer out = {.n = 0};
+    answer out;
     tern_engine *e = fixture_engine(model, NULL);
     tern_session_options_defaults(&so);
     so.n_ctx = 256;
@@ -46,13 +39,8 @@ static answer ask(const char *path, const char *draft) {
     must(tern_session_open(e, &so, &s, &err), &err);
     fixture_prompt(prompt, N_PROMPT);
     must(tern_session_prefill(s, prompt, N_PROMPT, &err), &err);
-    tern_generate_options_defaults(&o);
-    o.max_tokens = N_ANSWER;
-    o.ignore_end = true;
-    o.sampling.temperature = 0;
+    fixture_hear(&o, N_ANSWER, &out.said);
     o.draft_eager = true; /* nothing depends on what forwards take */
-    o.on_token = on_token;
-    o.user = &out;
     if (s->drafting.draft) must(tn_storing_learn(s, &err), &err);
     out.n_recalled = s->drafting.draft ? tn_draft_recalled(s->drafting.draft, NULL) : 0;
     must(tern_session_generate(s, &o, NULL, &err), &err);
@@ -68,9 +56,9 @@ static void a_second_process(void **state) {
     (void)state;
     const answer plain = ask(NULL, "none"), alone = ask(NULL, "sam"), first = ask(store, "sam"),
                  second = ask(store, "sam");
-    assert_int_equal(plain.n, N_ANSWER);
-    assert_memory_equal(plain.ids, first.ids, sizeof plain.ids);
-    assert_memory_equal(plain.ids, second.ids, sizeof plain.ids);
+    assert_int_equal(plain.said.n, N_ANSWER);
+    assert_memory_equal(&plain.said, &first.said, sizeof plain.said);
+    assert_memory_equal(&plain.said, &second.said, sizeof plain.said);
     print_message("%d tokens in %d forwards with the text's own drafts, %d with the store's\n", N_ANSWER,
                   (int)alone.n_forwards, (int)second.n_forwards);
     assert_int_equal(alone.n_forwards, first.n_forwards); /* there was nothing in it */
@@ -82,7 +70,7 @@ static void what_was_expected(void **state) {
     (void)state;
     const answer first = ask(store, "sam,calibrated"), second = ask(store, "sam,calibrated");
     assert_true(second.n_recalled > first.n_recalled);
-    assert_memory_equal(first.ids, second.ids, sizeof first.ids);
+    assert_memory_equal(&first.said, &second.said, sizeof first.said);
 }
 
 /* Of two conversations that went on differently from the same words, drafts follow the one that was stored last. */

@@ -41,13 +41,6 @@ static tern_options *options_of(const tern_hooks *hooks, const char *name, const
     return o;
 }
 
-static void write_file(const char *path, const char *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* A damaged state is refused with one line naming the file, and leaves a session that works. */
 static void refused(tern_session *s, const char *path, const float *want, size_t n_tok) {
     tern_error err = {0};
@@ -89,21 +82,15 @@ static void states(const char *model, const char *kv) {
     assert_int_equal(tern_session_save(b, "/nonexistent/dir/x.state", &err), TERN_E_IO);
     assert_int_equal(tern_session_load(b, model, &err), TERN_E_FORMAT); /* no state at all */
 
-    FILE *in = fopen(path, "rb");
-    assert_non_null(in);
-    fseek(in, 0, SEEK_END);
-    size_t n = (size_t)ftell(in);
-    rewind(in);
-    char *bytes = malloc(n);
-    assert_int_equal(fread(bytes, 1, n, in), n);
-    fclose(in);
+    size_t n;
+    char *bytes = fixture_read(path, &n);
     for (size_t cut = 0; cut < n; cut += cut < 64 ? 5 : n / 13) {
-        write_file(bad, bytes, cut);
+        fixture_write(bad, bytes, cut);
         refused(b, bad, want, N);
     }
     for (size_t at = 0; at < n; at += at < 48 ? 1 : n / 13) {
         bytes[at] ^= (char)(1 << at % 8);
-        write_file(bad, bytes, n);
+        fixture_write(bad, bytes, n);
         refused(b, bad, want, N);
         bytes[at] ^= (char)(1 << at % 8);
     }

@@ -65,13 +65,8 @@ static talk make_talk(int i, tn_rng *rng, bool drafts) {
 }
 
 static tern_session *begin(tern_engine *e, const talk *t, heard *h, tern_generate_options *o) {
-    tern_session_options so;
-    tern_session *s;
+    tern_session *s = fixture_session(e, t->n_ctx, t->draft);
     tern_error err = {0};
-    tern_session_options_defaults(&so);
-    so.n_ctx = t->n_ctx;
-    so.draft = t->draft;
-    must(tern_session_open(e, &so, &s, &err), &err);
     must(tern_session_prefill(s, t->prompt, (size_t)t->n_prompt, &err), &err);
     memset(h, 0, sizeof *h);
     tern_generate_options_defaults(o);

@@ -17,13 +17,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fixture/fixture.h"
 
 enum { N_PROMPT = 40, MAX_VOCAB = 4096 };
 
-static char gguf[2][FIXTURE_PATH], packages[2][FIXTURE_PATH], target[FIXTURE_PATH];
+static char gguf[2][FIXTURE_PATH], blocks[FIXTURE_PATH], packages[2][FIXTURE_PATH], target[FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 
 static int setup(void **state) {
@@ -37,21 +38,9 @@ static int setup(void **state) {
         fixture_model(gguf[i], i ? "1.gguf" : "0.gguf", "tiny-llama", 7 + (uint64_t)i, TN_F32);
         fixture_package(packages[i], i ? "1.tern" : "0.tern", gguf[i], &o);
     }
+    fixture_model(blocks, "blocks.gguf", "tiny-llama", 7, TN_Q8_0);
     fixture_prompt(prompt, N_PROMPT);
     return 0;
-}
-
-static void copy(const char *from, const char *to) {
-    static char buffer[1 << 22];
-    FILE *f = fopen(from, "rb");
-    assert_non_null(f);
-    size_t n = fread(buffer, 1, sizeof buffer, f);
-    assert_true(n > 0 && n < sizeof buffer);
-    fclose(f);
-    unlink(to);
-    f = fopen(to, "wb");
-    assert_true(f && fwrite(buffer, 1, n, f) == n);
-    fclose(f);
 }
 
 /* ---- something happens at the Nth allocation -------------------------------------------------------- */
@@ -169,11 +158,11 @@ static void a_file_is_cut_while_it_is_opened(void **state) {
         tern_error err;
         event never = {.left = -1};
         int n_refused = 0;
-        copy(kinds[k].file, target);
+        fixture_copy(kinds[k].file, target);
         assert_int_equal(answer(kinds[k].load, "threads", &never, want, &err), TERN_OK);
         for (long n = 0;; n += 7) {
             event e = {.left = n, .happens = cut};
-            copy(kinds[k].file, target);
+            fixture_copy(kinds[k].file, target);
             tern_status st = answer(kinds[k].load, "threads", &e, got, &err);
             if (e.left >= 0) break;
             if (st == TERN_OK) assert_memory_equal(got, want, 500 * sizeof(float));
@@ -193,7 +182,7 @@ static void a_mapped_package_is_cut(void **state) {
     tern_engine *e;
     tern_session *s;
     tern_error err;
-    copy(packages[1], target); /* 8 bits: tiles that are used where they lie */
+    fixture_copy(packages[1], target); /* 8 bits: tiles that are used where they lie */
     assert_int_equal(tern_engine_open(target, &o, &e, &err), TERN_OK);
     assert_int_equal(tern_session_open(e, NULL, &s, &err), TERN_OK);
     assert_int_equal(tern_session_prefill(s, prompt, N_PROMPT, &err), TERN_OK);
@@ -205,6 +194,72 @@ static void a_mapped_package_is_cut(void **state) {
     tern_engine_close(&e);
 }
 
+/* ---- written to ------------------------------------------------------------------------------------ */
+
+static void write_over(void) {
+    static const char nothing[1 << 16];
+    struct stat sb;
+    const int fd = open(target, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && !fstat(fd, &sb));
+    for (off_t at = sb.st_size / 8, n; at < sb.st_size; at += n) { /* beyond the metadata */
+        n = sb.st_size - at < (off_t)sizeof nothing ? sb.st_size - at : (off_t)sizeof nothing;
+        assert_int_equal(pwrite(fd, nothing, (size_t)n, at), n);
+    }
+    close(fd);
+}
+
+/* Its last change was long ago: clocks of files are coarse. */
+static void copy_of_before(const char *from) {
+    const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    fixture_copy(from, target);
+    assert_int_equal(utimensat(AT_FDCWD, target, long_ago, 0), 0);
+}
+
+/* Written over in its place, at every stage of opening: the answer of what was there or of what is, or one error. */
+static void a_file_is_written_over_while_it_is_opened(void **state) {
+    (void)state;
+    static float want[2][MAX_VOCAB], got[MAX_VOCAB];
+    const struct {
+        const char *file, *load;
+    } kinds[] = {{gguf[0], NULL}, {blocks, "mmap"}, {blocks, "stream"}};
+    for (int k = 0; k < 3; k++) {
+        tern_error err;
+        event never = {.left = -1};
+        int n_refused = 0;
+        copy_of_before(kinds[k].file);
+        assert_int_equal(answer(kinds[k].load, "threads", &never, want[0], &err), TERN_OK);
+        write_over();
+        assert_int_equal(answer(kinds[k].load, "threads", &never, want[1], &err), TERN_OK);
+        for (long n = 0;; n += 5) {
+            event e = {.left = n, .happens = write_over};
+            copy_of_before(kinds[k].file);
+            tern_status st = answer(kinds[k].load, "threads", &e, got, &err);
+            if (e.left >= 0) break;
+            if (st == TERN_OK && memcmp(got, want[0], 500 * sizeof(float)) != 0 &&
+                memcmp(got, want[1], 500 * sizeof(float)) != 0)
+                fail_msg("kind %d, written over at allocation %ld: another answer", k, n);
+            assert_true(st == TERN_OK || st == TERN_E_IO || st == TERN_E_FORMAT);
+            n_refused += st != TERN_OK;
+        }
+        assert_true(n_refused > 3);
+    }
+}
+
+/* Written over in use: an embedding with an output layer beside it is the last to be read, row by row until then. */
+static void a_streamed_file_is_written_over(void **state) {
+    (void)state;
+    tern_error err;
+    copy_of_before(blocks);
+    tern_engine *e = fixture_engine(target, NULL);
+    tern_session *s = fixture_session(e, 64, "none");
+    must(tern_session_prefill(s, prompt, N_PROMPT, &err), &err);
+    write_over();
+    assert_int_equal(tern_session_step(s, 7, &err), TERN_E_IO);
+    assert_non_null(strstr(err.message, "was written to while it was read"));
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
 /* ---- not finite ------------------------------------------------------------------------------------ */
 
 static void spoil(const char *tensor) {
@@ -212,7 +267,7 @@ static void spoil(const char *tensor) {
     tn_ctx_init(&ctx, NULL);
     tn_gguf *g;
     tern_error err;
-    copy(gguf[0], target);
+    fixture_copy(gguf[0], target);
     assert_int_equal(tn_gguf_open(&ctx, target, &g, &err), TERN_OK);
     const tn_tensor *t = tn_gguf_tensor(g, tensor);
     assert_non_null(t);
@@ -342,6 +397,8 @@ int main(void) {
         cmocka_unit_test(a_gguf_file_is_replaced),
         cmocka_unit_test(a_file_is_cut_while_it_is_opened),
         cmocka_unit_test(a_mapped_package_is_cut),
+        cmocka_unit_test(a_file_is_written_over_while_it_is_opened),
+        cmocka_unit_test(a_streamed_file_is_written_over),
         cmocka_unit_test(values_that_are_not_finite),
         cmocka_unit_test(metadata_out_of_range),
         cmocka_unit_test(finite_or_not),

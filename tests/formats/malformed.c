@@ -15,20 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 #define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/"
 
 static tn_ctx ctx;
-
-static uint8_t *slurp(const char *path, size_t *n) {
-    tn_file *f;
-    tern_error err;
-    if (tn_file_open(&ctx, path, &f, &err) != TERN_OK) fail_msg("%s", err.message);
-    *n = f->size_bytes;
-    uint8_t *p = malloc(*n);
-    memcpy(p, f->data, *n);
-    tn_file_close(&f);
-    return p;
-}
 
 /* Opens exactly n bytes (so that ASan sees a read beyond them). */
 static tern_status gguf_of(const uint8_t *bytes, size_t n, tern_error *err) {
@@ -46,7 +37,7 @@ static tern_status gguf_of(const uint8_t *bytes, size_t n, tern_error *err) {
 static void gguf_truncated_anywhere(void **state) {
     (void)state;
     size_t n;
-    uint8_t *b = slurp(FIXTURES "llama.gguf", &n);
+    uint8_t *b = fixture_read(FIXTURES "llama.gguf", &n);
     tern_error err;
     assert_int_equal(gguf_of(b, n, &err), TERN_OK);
     size_t step = getenv("TERN_TEST_QUICK") ? 101 : 7;
@@ -59,7 +50,7 @@ static void gguf_truncated_anywhere(void **state) {
 static void gguf_bent_anywhere(void **state) {
     (void)state;
     size_t n;
-    uint8_t *b = slurp(FIXTURES "qwen2.gguf", &n);
+    uint8_t *b = fixture_read(FIXTURES "qwen2.gguf", &n);
     tern_error err;
     size_t end = n < 6000 ? n : 6000;
     for (size_t at = 0; at < end; at++) { /* any answer but a crash */
@@ -96,7 +87,7 @@ static tern_status written(const char *name2, uint64_t dim, tern_error *err) {
     assert_int_equal(tn_gguf_write(w, data, sizeof data, err), TERN_OK);
     assert_int_equal(tn_gguf_finish(&w, err), TERN_OK);
     size_t n;
-    uint8_t *b = slurp(path, &n);
+    uint8_t *b = fixture_read(path, &n);
     unlink(path);
     if (dim) { /* the first tensor's outer dimension */
         uint8_t *p = NULL;
@@ -202,10 +193,7 @@ static tern_status folder_of(const uint8_t *weights, size_t n, tern_error *err) 
     snprintf(cmd, sizeof cmd, "mkdir -p %s && cp " FIXTURES "qwen3/config.json %s/", dir, dir);
     assert_int_equal(system(cmd), 0);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(weights, 1, n, f), n);
-    fclose(f);
+    fixture_write(path, weights, n);
     tn_source *s;
     tern_status st = tn_source_open(&ctx, dir, &s, err);
     float buf[64 * 64];
@@ -226,7 +214,7 @@ static void replace(uint8_t *b, size_t n, const char *from, const char *to) {
 static void weights_missing_bent_or_nan(void **state) {
     (void)state;
     size_t n;
-    uint8_t *b = slurp(FIXTURES "qwen3/model.safetensors", &n);
+    uint8_t *b = fixture_read(FIXTURES "qwen3/model.safetensors", &n);
     tern_error err;
     assert_int_equal(folder_of(b, n, &err), TERN_OK);
     for (size_t cut = 0; cut < n; cut += n / 23) assert_int_not_equal(folder_of(b, cut, &err), TERN_OK);

@@ -20,6 +20,7 @@
 #include <xxhash.h>
 
 #include "fixture/scarce.h"
+#include "fixture/fixture.h"
 
 static char path[256];
 
@@ -64,26 +65,6 @@ static tern_status read_package(tn_ctx *ctx, tern_error *err) {
     return st;
 }
 
-static void put(const uint8_t *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
-}
-
-static uint8_t *slurp(size_t *n) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    uint8_t *b = malloc(*n);
-    assert_non_null(b);
-    assert_int_equal(fread(b, 1, *n, f), *n);
-    fclose(f);
-    return b;
-}
-
 static void must_fail(tn_ctx *ctx, const char *what, size_t at) {
     tern_error err = {0};
     if (read_package(ctx, &err) == TERN_OK) fail_msg("%s at %zu was accepted", what, at);
@@ -103,7 +84,7 @@ static void put_index(uint8_t *b, size_t n) {
     memcpy(b + 32, &hash, 8);
     hash = XXH64(b, 48, 0);
     memcpy(b + 48, &hash, 8);
-    put(b, n);
+    fixture_write(path, b, n);
 }
 
 static void every_bit_counts(void **state) {
@@ -114,7 +95,7 @@ static void every_bit_counts(void **state) {
     if (write_package(&ctx, &err) != TERN_OK || read_package(&ctx, &err) != TERN_OK)
         fail_msg("%s", err.message);
     size_t n;
-    uint8_t *b = slurp(&n);
+    uint8_t *b = fixture_read(path, &n);
     tn_pkg *p;
     assert_int_equal(tn_pkg_open(&ctx, path, &p, &err), TERN_OK);
     assert_int_equal(tn_pkg_n_sections(p), 3);
@@ -126,7 +107,7 @@ static void every_bit_counts(void **state) {
                 at = s.off_bytes +
                      TN_PKG_SHORT_ALIGN; /* nothing lies between the small tensors and the large one */
             b[at] ^= (uint8_t)(1u << at % 8);
-            put(b, n);
+            fixture_write(path, b, n);
             must_fail(&ctx, "a flipped bit", at);
             b[at] ^= (uint8_t)(1u << at % 8);
         }
@@ -136,12 +117,12 @@ static void every_bit_counts(void **state) {
          at++) { /* header and index */
         if (at == 56) at = 64;
         b[at] ^= 0x40;
-        put(b, n);
+        fixture_write(path, b, n);
         must_fail(&ctx, "a flipped bit", at);
         b[at] ^= 0x40;
     }
     for (size_t cut = 0; cut < n; cut += cut < 200 || cut % 4096 < 2 || cut % 4096 > 4094 ? 1 : 31) {
-        put(b, cut);
+        fixture_write(path, b, cut);
         must_fail(&ctx, "a cut", cut);
     }
     for (b[8] = TN_PKG_OLDEST; b[8] < TN_PKG_VERSION; b[8]++) { /* older ones are read */
@@ -149,11 +130,11 @@ static void every_bit_counts(void **state) {
         assert_int_equal(read_package(&ctx, &err), TERN_OK);
     }
     b[8] = TN_PKG_VERSION + 1;
-    put(b, n);
+    fixture_write(path, b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer tern"));
     b[8] = TN_PKG_OLDEST - 1;
-    put(b, n);
+    fixture_write(path, b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "pack the model again"));
     free(b);
@@ -168,7 +149,7 @@ static void tables_lie(void **state) {
     tn_ctx_init(&ctx, NULL);
     assert_int_equal(write_package(&ctx, &err), TERN_OK);
     size_t n;
-    uint8_t *b = slurp(&n);
+    uint8_t *b = fixture_read(path, &n);
     put_index(b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_OK); /* the second section is the one with a table */
     uint8_t *toc = b + 64 + 3 * sizeof(tn_pkg_section), good[16 + 2 * 56];
@@ -363,7 +344,7 @@ static void killed_and_full(void **state) {
     tn_ctx ctx;
     tern_error err = {0};
     tn_ctx_init(&ctx, NULL);
-    put((const uint8_t *)OLD, sizeof OLD);
+    fixture_write(path, (const uint8_t *)OLD, sizeof OLD);
     pid_t pid = fork();
     if (!pid) {
         tn_pkg_writer *w;
@@ -390,7 +371,7 @@ static void killed_and_full(void **state) {
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     size_t n;
-    uint8_t *b = slurp(&n);
+    uint8_t *b = fixture_read(path, &n);
     assert_int_equal(n, sizeof OLD);
     free(b);
     unlink(path);
@@ -401,7 +382,7 @@ static void abandoned_writer_leaves_the_old_file(void **state) {
     tn_ctx ctx;
     tern_error err = {0};
     tn_ctx_init(&ctx, NULL);
-    put((const uint8_t *)OLD, sizeof OLD);
+    fixture_write(path, (const uint8_t *)OLD, sizeof OLD);
     tn_pkg_writer *w;
     assert_int_equal(tn_pkg_create(&ctx, path, 1, 0, &w, &err), TERN_OK);
     assert_int_equal(tn_pkg_put_section(w, TN_PKG_META, -1, "x", 1, &err), TERN_OK);
@@ -410,7 +391,7 @@ static void abandoned_writer_leaves_the_old_file(void **state) {
     assert_null(w);
     nothing_beside();
     size_t n;
-    uint8_t *b = slurp(&n);
+    uint8_t *b = fixture_read(path, &n);
     assert_int_equal(n, sizeof OLD);
     free(b);
     unlink(path);

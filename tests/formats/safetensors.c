@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 static tn_ctx ctx;
 
 static size_t make(uint8_t *out, const char *header, size_t n_data) {
@@ -90,7 +92,7 @@ static void malformed(void **state) {
         {ONE("F32", "[1.5]", "[0,4]"), "impossible dimensions"},
         {ONE("F32", "[4611686018427387904,4]", "[0,0]"), "impossible dimensions"},
         {ONE("F32", "[4611686018427387904]", "[0,0]"), "impossible dimensions"},
-        {ONE("F32", "[1,1,1,1,1]", "[0,4]"), "has 5 dimensions"},
+        {ONE("F32", "[1,1,1,1,1,1]", "[0,4]"), "has 6 dimensions"},
         {ONE("F32", "[2]", "[0,4]"), "of 2 F32 values takes 8 bytes, the file says 4"},
         {ONE("F16", "[2]", "[0,8]"), "of 2 F16 values takes 4 bytes, the file says 8"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":"
@@ -126,10 +128,7 @@ static char folder[64] = "/tmp/tern-safetensors-XXXXXX";
 static void put(const char *name, const void *data, size_t n) {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
+    fixture_write(path, data, n);
 }
 
 static void index_says(const char *json, tern_status want, const char *part) {

@@ -45,7 +45,7 @@ static void attach(const uint8_t *data, size_t size) {
     char *text = NULL;
     size_t n = 0;
     tn_ctx_init(&ctx, NULL);
-    if (tn_file_text(&ctx, path, ATTACH_MAX, NULL, NULL, &text, &n, &err) != TERN_OK) {
+    if (tn_file_text(&ctx, path, 0, ATTACH_MAX, NULL, NULL, &text, &n, &err) != TERN_OK) {
         if (text || !err.message[0]) abort();
     } else {
         if (text[n] || n > ATTACH_MAX) abort();

@@ -26,6 +26,7 @@ static void check(const tn_hparams *h) {
             (tn_role_of_mamba((tn_role)r) && !h->delta.mamba))
             continue;
         if (r == TN_W_CONV && !h->conv_len) continue;
+        if (r == TN_W_HEAD_IN_NORM && !tn_is_head(h)) continue;
         if (tn_role_of_ple((tn_role)r) && !h->n_ple) continue;
         if (tn_role_of_streams((tn_role)r) && !h->n_streams) continue;
         if (tn_role_of_text((tn_role)r) &&
@@ -33,7 +34,9 @@ static void check(const tn_hparams *h) {
             continue;
         if (tn_role_of_beside((tn_role)r) && !h->experts_beside) continue;
         for (int32_t l = 0; ok && l < h->n_layers; l++) {
-            if (tn_role_of_latent((tn_role)r) && !tn_layer_may_have(h, l, (tn_role)r)) continue;
+            bool some_have = tn_role_of_latent((tn_role)r) || tn_role_of_wkv((tn_role)r) ||
+                             tn_role_of_kda((tn_role)r) || (tn_role_of_delta((tn_role)r) && h->delta.wkv);
+            if (some_have && !tn_layer_may_have(h, l, (tn_role)r)) continue;
             tn_role_shape(h, l, (tn_role)r, &rows, &cols);
             ok = rows >= 1 && cols >= 1;
         }
@@ -57,6 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                         "exaone4",
                                         "hunyuan_v1_dense",
                                         "granite",
+                                        "rwkv7",
+                                        "kimi_linear",
                                         "minicpm",
                                         "ministral3",
                                         "lfm2",
@@ -90,6 +95,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             if (!ok && (!err.message[0] || !strstr(err.message, "config.json"))) abort();
         }
     }
+    tn_hparams h;
+    tern_error err = {0};
+    if (tn_arch_is_head_hf(config) && tn_arch_head_hf(config, "config.json", &h, &err) != TERN_OK &&
+        (!err.message[0] || !strstr(err.message, "config.json")))
+        abort();
     json_decref(config);
     return 0;
 }

@@ -18,6 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const tn_tensor *t = tn_gguf_tensor_at(g, i);
         float block[256];
         if (!tn_gguf_tensor(g, t->name)) abort();
+        if (t->dtype == TN_N_DTYPES) continue; /* whole numbers */
         uint64_t n = t->size_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype);
         for (uint64_t b = 0; b < n && b < 4096; b++) {
             tn_dequantise(t->dtype, t->data + b * (uint64_t)tn_dtype_block_bytes(t->dtype), block,
@@ -30,6 +31,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         tn_gguf_str(g, "general.architecture", &name, &n_name) ? tn_arch_by_gguf(name, n_name) : NULL;
     tn_hparams h;
     if (a) (void)tn_arch_hparams_gguf(a, g, &h, &err);
+    if (tn_arch_hparams_gguf(&tn_arch_eagle3, g, &h, &err) == TERN_OK &&
+        (h.n_layers != 1 || h.n_vocab < 1 || h.head.from[2] < 0))
+        abort();
     tn_tokenizer *tok;
     if (tn_gguf_tokenizer(&ctx, g, &tok, &err) == TERN_OK) tn_tokenizer_close(&tok);
     tn_gguf_close(&g);

@@ -20,7 +20,7 @@ static char *hear(const uint8_t *data, size_t n, size_t step, json_t **result) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum { MOST = 1000 };
-    json_t *whole, *cut, *list = json_array();
+    json_t *whole, *cut, *list;
     tern_error err;
     bool failed;
     char *text;
@@ -36,6 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tn_mcp_result_text(whole, MOST, &text, &failed, &err) != TERN_OK || strlen(text) > MOST + 100)
         abort();
     free(text);
+    list = json_array();
     (void)tn_mcp_read_tools("t", whole, &list, &err);
     if (json_array_size(list) > TN_MCP_LISTED) abort();
     json_decref(list);

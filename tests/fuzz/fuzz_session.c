@@ -19,46 +19,57 @@ static void try_bytes(tern_session *s, const void *data, size_t size) {
     if (tern_session_step(s, 1, &err) != TERN_OK && !err.message[0]) abort();
 }
 
+typedef struct model {
+    tern_session *s;
+    uint8_t *whole; /* a true file */
+    size_t n_whole;
+} model;
+
+enum { HEAD = 48, N_TOK = 3 };
+
+static void make(const char *name, model *m) {
+    tern_error err;
+    tiny_make(name, false);
+    tern_engine *e = tiny_engine(tiny_gguf);
+    char path[300];
+    snprintf(path, sizeof path, "%s/x", tiny_folder);
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = 32;
+    if (tern_session_open(e, &so, &m->s, &err) != TERN_OK ||
+        tern_session_prefill(m->s, (const int32_t[]){1, 2, 3}, N_TOK, &err) != TERN_OK ||
+        tern_session_save(m->s, path, &err) != TERN_OK)
+        abort();
+    FILE *f = fopen(path, "rb");
+    if (!f || !(m->whole = malloc(1 << 20))) abort();
+    m->n_whole = fread(m->whole, 1, 1 << 20, f);
+    fclose(f);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    enum { HEAD = 48, N_TOK = 3 };
-    static tern_engine *e;
-    static tern_session *s;
-    static uint8_t *whole; /* a true one */
-    static size_t n_whole;
-    tern_error err;
-    if (!e) {
-        tiny_make("tiny-llama", false);
-        e = tiny_engine(tiny_gguf);
-        char path[300];
-        snprintf(path, sizeof path, "%s/x", tiny_folder);
-        tern_session_options so;
-        tern_session_options_defaults(&so);
-        so.n_ctx = 32;
-        if (tern_session_open(e, &so, &s, &err) != TERN_OK ||
-            tern_session_prefill(s, (const int32_t[]){1, 2, 3}, N_TOK, &err) != TERN_OK ||
-            tern_session_save(s, path, &err) != TERN_OK)
-            abort();
-        FILE *f = fopen(path, "rb");
-        if (!f || !(whole = malloc(1 << 20))) abort();
-        n_whole = fread(whole, 1, 1 << 20, f);
-        fclose(f);
+    static model models[2]; /* the second goes back to places, which its file names */
+    if (!models[0].s) {
+        make("tiny-llama", &models[0]);
+        make("tiny-lfm2", &models[1]);
     }
-    try_bytes(s, data, size);
-    /* the input lies over the true file, from where its first two bytes say; n_tok and the flags are its
-     * own */
-    if (size > 2 && n_whole > HEAD + 8) {
-        uint8_t *b = malloc(n_whole);
+    for (int i = 0; i < 2; i++) {
+        model *m = &models[i];
+        try_bytes(m->s, data, size);
+        /* the input lies over the true file, from where its first two bytes say; n_tok and the flags are its
+         * own */
+        if (size <= 2 || m->n_whole <= HEAD + 8) continue;
+        uint8_t *b = malloc(m->n_whole);
         if (!b) return 0;
-        memcpy(b, whole, n_whole);
-        size_t at = ((size_t)data[0] << 8 | data[1]) % (n_whole - 8), n = size - 2;
-        if (n > n_whole - 8 - at) n = n_whole - 8 - at;
+        memcpy(b, m->whole, m->n_whole);
+        size_t at = ((size_t)data[0] << 8 | data[1]) % (m->n_whole - 8), n = size - 2;
+        if (n > m->n_whole - 8 - at) n = m->n_whole - 8 - at;
         memcpy(b + at, data + 2, n);
-        memcpy(b, whole, 12);
-        memcpy(b + 16, whole + 16, 24);
-        uint64_t sum = XXH64(b, n_whole - 8, 0);
-        memcpy(b + n_whole - 8, &sum, 8);
-        try_bytes(s, b, n_whole);
+        memcpy(b, m->whole, 12);
+        memcpy(b + 16, m->whole + 16, 24);
+        uint64_t sum = XXH64(b, m->n_whole - 8, 0);
+        memcpy(b + m->n_whole - 8, &sum, 8);
+        try_bytes(m->s, b, m->n_whole);
         free(b);
     }
     return 0;

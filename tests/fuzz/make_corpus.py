@@ -1,4 +1,4 @@
-"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package,run,session,profile,heads,lora,tower,pictures}."""
+"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package,run,session,profile,heads,lora,tower,tower_folder,pictures}."""
 import json
 import pathlib
 import struct
@@ -65,8 +65,11 @@ def ggufs():
     yield "yarn", model("qwen2", {"qwen2.rope.scaling.type": ("str", "yarn")}, {})
     yield "gemma2", model("gemma2", {"gemma2.attn_logit_softcapping": ("f32", 50), "gemma2.attention.key_length": ("u32", 8)}, {})
     yield "longrope", model("phi3", {"phi3.rope.scaling.original_context_length": ("u32", 32)}, {"rope_factors_long.weight": ((2,), 0), "rope_factors_short.weight": ((2,), 0)})
+    yield "eagle3", model("eagle3", {"eagle3.target_layers": ("i32", [1, 2, 3]), "eagle3.target_hidden_size": ("u32", 8), "eagle3.vocab_size": ("u32", 4), "eagle3.norm_before_fc": ("bool", True)}, {})
     yield "bpe", gguf({"tokenizer.ggml.model": ("str", "gpt2"), "tokenizer.ggml.pre": ("str", "qwen2"), "tokenizer.ggml.tokens": ("str", ["a", "b", "ab", "<|end|>"]),
                        "tokenizer.ggml.token_type": ("i32", [1, 1, 1, 3]), "tokenizer.ggml.merges": ("str", ["a b"]), "tokenizer.ggml.eos_token_id": ("u32", 3)}, {})
+    yield "rwkv", gguf({"tokenizer.ggml.model": ("str", "rwkv"), "tokenizer.ggml.tokens": ("str", ["<s>"] + [f"\\x{i:02x}" for i in range(256)] + ["\\n\\n", "ab"]),
+                        "tokenizer.ggml.token_type": ("i32", [3] + [1] * 258), "tokenizer.ggml.eos_token_id": ("u32", 0)}, {})
     yield "spm", gguf({"tokenizer.ggml.model": ("str", "llama"), "tokenizer.ggml.tokens": ("str", ["<unk>", "<0x41>", "\u2581a"]), "tokenizer.ggml.scores": ("f32", [0, 0, -1]),
                        "tokenizer.ggml.token_type": ("i32", [2, 6, 1]), "tokenizer.ggml.add_space_prefix": ("bool", True)}, {})
 
@@ -319,6 +322,29 @@ def towers():
         linear("mm.2", out, wide)
         return gguf({**keys, **changes}, t)
 
+    def queries(width, heads, ff, image, patch, places, n, out=128):
+        """Learned queries make the rows; heads have 128 values, so their linears are in Q8_0."""
+        keys = {"general.architecture": ("str", "clip"), "clip.projector_type": ("str", "resampler"), "clip.use_gelu": ("bool", True),
+                "clip.minicpmv_version": ("i32", 3), "clip.has_minicpmv_projector": ("bool", True)}
+        for k, v in {"image_size": image, "patch_size": patch, "embedding_length": width, "feed_forward_length": ff, "block_count": 1, "projection_dim": 0,
+                     "attention.head_count": heads}.items():
+            keys["clip.vision." + k] = ("u32", v)
+        keys["clip.vision.attention.layer_norm_epsilon"] = ("f32", 1e-6)
+        keys["clip.vision.image_mean"] = keys["clip.vision.image_std"] = ("f32", [0.5, 0.5, 0.5])
+        t = {"v.patch_embd.weight": ((patch, patch, 3, width), 0), "v.patch_embd.bias": ((width,), 0), "v.position_embd.weight": ((width, places * places), 0)}
+        for name, (rows, k) in {"attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width), "attn_out": (width, width), "ffn_up": (ff, width),
+                                "ffn_down": (width, ff)}.items():
+            t[f"v.blk.0.{name}.weight"], t[f"v.blk.0.{name}.bias"] = ((k, rows), 0), ((rows,), 0)
+        for name in ("v.blk.0.ln1", "v.blk.0.ln2", "v.post_ln"):
+            t[name + ".weight"] = t[name + ".bias"] = ((width,), 0)
+        for name in ("q", "kv", "post"):
+            t[f"resampler.ln_{name}.weight"] = t[f"resampler.ln_{name}.bias"] = ((out,), 0)
+        for name in ("q", "k", "v", "out"):
+            t[f"resampler.attn.{name}.weight"], t[f"resampler.attn.{name}.bias"] = ((out, out), 8), ((out,), 0)
+        t.update({"resampler.query": ((out, n), 0), "resampler.kv.weight": ((width, out), 0), "resampler.proj.weight": ((out, out), 8)})
+        return gguf(keys, t)
+
+    yield "queries", queries(4, 1, 8, 6, 3, 2, 2)
     yield "windows", windows(4, 1, 8, 3, 1, 4, 2, 6)
     yield "windows_of_one", windows(4, 1, 8, 2, 2, 4, 1, 5, types=1)
     yield "windows_small", windows(4, 1, 8, 3, 2, 4, 1, 5)
@@ -333,6 +359,78 @@ def towers():
     yield "swapped", tower(4, 1, 8, 6, 3, 2, 4, 1, swap=True)
     yield "unknown", tower(4, 1, 8, 6, 3, 1, 4, 1, {"clip.vision.n_wa_pattern": ("u32", 8)})
     yield "quick", tower(4, 1, 8, 6, 3, 1, 4, 1, {"clip.use_gelu": ("bool", False)})
+
+
+def tower_folders():
+    """{"config", "processor"}, a zero byte, and a safetensors file: one of each family's way with its patches."""
+    def seed(config, processor, tensors):
+        head, n = {}, 0
+        for name, shape in tensors.items():
+            size = 4
+            for d in shape:
+                size *= d
+            head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [n, n + size]}
+            n += size
+        data = b"".join(struct.pack("<f", ((i * 37) % 19 - 9) / 16) for i in range(n // 4))
+        text = json.dumps(head).encode()
+        return json.dumps({"config": config, "processor": processor}).encode() + b"\0" + struct.pack("<Q", len(text)) + text + data
+
+    def linears(names, bias=True):
+        out = {}
+        for name, (n, k) in names.items():
+            out[name + ".weight"] = [n, k]
+            if bias:
+                out[name + ".bias"] = [n]
+        return out
+
+    def norms(*names, n=8, bias=True):
+        return {name + end: [n] for name in names for end in ([".weight", ".bias"] if bias else [".weight"])}
+
+    halves = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 2}
+    v, layer = "model.vision_model.", "model.vision_model.encoder.layers.0."
+    siglip = {v + "embeddings.patch_embedding.bias": [8], v + "embeddings.position_embedding.weight": [16, 8],
+              **norms(v + "post_layernorm", layer + "layer_norm1", layer + "layer_norm2"),
+              **linears({layer + f"self_attn.{p}_proj": (8, 8) for p in ("q", "k", "v", "out")}), **linears({layer + "mlp.fc1": (12, 8), layer + "mlp.fc2": (8, 12)})}
+    yield "smolvlm", seed({"model_type": "smolvlm", "scale_factor": 2, "text_config": {"hidden_size": 8}, "vision_config": {**sizes, "image_size": 8}},
+                          {**halves, "resample": 1, "size": {"longest_edge": 16}, "max_image_size": {"longest_edge": 8}},
+                          {**siglip, v + "embeddings.patch_embedding.weight": [8, 3, 2, 2], "model.connector.modality_projection.proj.weight": [8, 32]})
+    lfm2 = {n.replace(v, "model.vision_tower.vision_model."): s for n, s in siglip.items()}
+    p = "model.multi_modal_projector."
+    yield "lfm2", seed({"model_type": "lfm2_vl", "downsample_factor": 2, "text_config": {"hidden_size": 8}, "vision_config": {**sizes, "num_patches": 16}},
+                       {**halves, "resample": 2, "tile_size": 64},
+                       {**lfm2, "model.vision_tower.vision_model.embeddings.patch_embedding.weight": [8, 12], **norms(p + "layer_norm", n=32),
+                        **linears({p + "linear_1": (4, 32), p + "linear_2": (8, 4)})})
+    q = "model.visual."
+    b, m, d = q + "blocks.0.", q + "merger.", q + "deepstack_merger_list.0."
+    qwen = {"depth": 1, "num_heads": 2, "hidden_size": 8, "intermediate_size": 12, "patch_size": 2, "out_hidden_size": 8, "num_position_embeddings": 16}
+    yield "qwen3vl", seed({"model_type": "qwen3_vl", "text_config": {"hidden_size": 8}, "vision_config": {**qwen, "deepstack_visual_indexes": [0]}},
+                          {**halves, "resample": 3, "size": {"shortest_edge": 16, "longest_edge": 4096}, "patch_size": 2, "merge_size": 2},
+                          {q + "patch_embed.proj.weight": [8, 3, 2, 2, 2], q + "patch_embed.proj.bias": [8], q + "pos_embed.weight": [16, 8],
+                           **norms(b + "norm1", b + "norm2", m + "norm"), **norms(d + "norm", n=32),
+                           **linears({b + "attn.qkv": (24, 8), b + "attn.proj": (8, 8), b + "mlp.linear_fc1": (12, 8), b + "mlp.linear_fc2": (8, 12),
+                                      m + "linear_fc1": (32, 32), m + "linear_fc2": (8, 32), d + "linear_fc1": (32, 32), d + "linear_fc2": (8, 32)})})
+    g = "vision_tower."
+    e = g + "encoder.layers.0."
+    linear = {f"self_attn.{x}_proj": (8, 8) for x in "qkvo"} | {"mlp.gate_proj": (12, 8), "mlp.up_proj": (12, 8), "mlp.down_proj": (8, 12)}
+    yield "gemma4", seed({"model_type": "gemma4", "text_config": {"hidden_size": 8},
+                          "vision_config": {**sizes, "pooling_kernel_size": 2, "head_dim": 4, "num_key_value_heads": 2, "use_clipped_linears": True}},
+                         {"do_normalize": False, "resample": 3, "patch_size": 2, "pooling_kernel_size": 2},
+                         {g + "patch_embedder.input_proj.weight": [8, 12], g + "patch_embedder.position_embedding_table": [2, 9, 8],
+                          **norms(*(e + n for n in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")), bias=False),
+                          **norms(e + "self_attn.q_norm", e + "self_attn.k_norm", n=4, bias=False),
+                          **linears({e + n + ".linear": s for n, s in linear.items()}, bias=False),
+                          **{e + n + end: [] for n in linear for end in (".input_min", ".input_max", ".output_min", ".output_max")},
+                          "embed_vision.embedding_projection.weight": [8, 8]})
+    i = "vision_model."
+    c = i + "encoder.layers.0."
+    yield "internvl", seed({"model_type": "internvl_chat", "downsample_ratio": 0.5, "llm_config": {"hidden_size": 8, "model_type": "qwen2"},
+                            "vision_config": {**sizes, "image_size": 8, "qkv_bias": True}},
+                           {**halves, "resample": 3, "size": {"height": 8, "width": 8}},
+                           {i + "embeddings.class_embedding": [1, 1, 8], i + "embeddings.position_embedding": [1, 17, 8], i + "embeddings.patch_embedding.bias": [8],
+                            i + "embeddings.patch_embedding.weight": [8, 3, 2, 2], **norms(c + "norm1", c + "norm2"), c + "ls1": [8], c + "ls2": [8],
+                            **linears({c + "attn.qkv": (24, 8), c + "attn.proj": (8, 8), c + "mlp.fc1": (12, 8), c + "mlp.fc2": (8, 12)}),
+                            **norms("mlp1.0", n=32), **linears({"mlp1.1": (4, 32), "mlp1.3": (8, 4)})})
 
 
 def pictures():
@@ -360,14 +458,14 @@ def pictures():
 
 def main():
     for folder, files in (("gguf", ggufs()), ("safetensors", safetensors_files()), ("package", packages()), ("run", runs()), ("session", sessions()),
-                          ("profile", profiles()), ("heads", heads()), ("lora", loras()), ("tower", towers()), ("pictures", pictures())):
+                          ("profile", profiles()), ("heads", heads()), ("lora", loras()), ("tower", towers()), ("tower_folder", tower_folders()), ("pictures", pictures())):
         (HERE / "corpus" / folder).mkdir(parents=True, exist_ok=True)
         for name, data in files:
             (HERE / "corpus" / folder / name).write_bytes(data)
     (HERE / "corpus" / "config").mkdir(parents=True, exist_ok=True)
-    for name in ("falcon-h1-norm", "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-moe", "llama-linear-rope", "llama3-rope", "llama3-rope-v5", "mistral-window", "phi2", "phi3-long", "phonelm", "qwen2", "qwen3"):
+    for name in ("falcon-h1-norm", "gemma2", "gemma3n", "gemma4", "gemma4-dense", "gemma4-moe", "llama-linear-rope", "llama3-rope", "llama3-rope-v5", "mistral-window", "phi2", "phi3-long", "phonelm", "qwen2", "qwen3", "heads/eagle3", "heads/eagle3-wide", "heads/eagle3-bare"):
         config = json.loads((FIXTURES / name / "config.json").read_text())
-        (HERE / "corpus" / "config" / f"{name}.json").write_text(json.dumps(config, separators=(",", ":")) + "\n")
+        (HERE / "corpus" / "config" / f"{name.split('/')[-1]}.json").write_text(json.dumps(config, separators=(",", ":")) + "\n")
     (HERE / "corpus" / "config" / "nulls.json").write_text('{"hidden_size":null,"num_hidden_layers":1e99,"rope_scaling":[]}\n')
 
 

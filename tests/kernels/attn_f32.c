@@ -130,7 +130,7 @@ static void test_values_as_keys(void **state) {
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
     static const size_t ds[] = {20, 48, 64, 100, 320, 576}, rows[] = {1, 5, 8, 24, 33};
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < check_rounds(60); i++) {
         const size_t d = ds[i % 6], n_ctx = 1 + tn_rng_below(&rng, 200);
         const tn_kv_type type = (tn_kv_type)(i / 6 % TN_N_KV_TYPES);
         problem p = problem_new(&rng, rows[i % 5], d, n_ctx, 0, i % 2, CHECK_RANDOM);

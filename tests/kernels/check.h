@@ -92,4 +92,7 @@ static inline uint64_t check_seed(void) {
     return seed;
 }
 
+/* How many of n random cases are tried: fewer where each takes long, under a sanitizer or an emulator. */
+static inline int check_rounds(int n) { return getenv("TERN_TEST_QUICK") ? n / 3 + 1 : n; }
+
 #endif

@@ -8,7 +8,7 @@
 #include <math.h>
 
 static const size_t lengths[] = {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 200, 896};
-enum { N_LENGTHS = sizeof lengths / sizeof *lengths, N_ACTS = TN_ACT_SIGMOID + 1 };
+enum { N_LENGTHS = sizeof lengths / sizeof *lengths, N_ACTS = TN_ACT_SIGMOID + 1, N_OPS = 12 };
 
 static void check_same(const char *variant, const char *what, size_t n, const check_buf *want,
                        const check_buf *got) {
@@ -36,9 +36,11 @@ static void run(const tn_kernels *k, int op, size_t n, const inputs *in, float *
     case 7: out[n / 2] = k->softmax_f32(out, n); break;
     case 8: out[0] = k->absmax_f32(out, n); break;
     case 9: out[0] = k->absmax_f32(out, 0); break;
+    case 10: k->shares_u8(in->x.p, (uint8_t *)out, n); break;
+    case 11: k->shares_u8(in->w.p, (uint8_t *)out, n); break;
     default:
-        if (op % 2) k->glu_f32((tn_act)((op - 10) / 2), out, in->w.p, out, n);
-        else k->act_f32((tn_act)((op - 10) / 2), out, n);
+        if (op % 2) k->glu_f32((tn_act)((op - N_OPS) / 2), out, in->w.p, out, n);
+        else k->act_f32((tn_act)((op - N_OPS) / 2), out, n);
     }
 }
 
@@ -54,7 +56,7 @@ static void test_variants(void **state) {
             check_fill_f32(&rng, (check_fill)fill, in.x.p, n);
             check_fill_f32(&rng, CHECK_RANDOM, in.w.p, n);
             check_fill_f32(&rng, CHECK_RANDOM, in.b.p, n);
-            for (int op = 0; op < 10 + 2 * N_ACTS; op++) {
+            for (int op = 0; op < N_OPS + 2 * N_ACTS; op++) {
                 check_buf want = check_new(n * 4);
                 run(&v[0].k, op, n, &in, want.p);
                 for (int i = 1; i < n_v; i++) {
@@ -108,6 +110,21 @@ static double ulps(float got, double want) {
     frexp(want, &e);
     double ulp = ldexp(1, (e - 24 < -149 ? -149 : e - 24));
     return fabs((double)got - want) / ulp;
+}
+
+static void test_shares(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    static float x[N];
+    static uint8_t codes[N];
+    for (int i = 0; i < N; i++) x[i] = 3 - (float)i * 1e-3f; /* down to a share of 6e-9 */
+    x[7] = NAN;
+    tn_shares_u8_ref(x, codes, N);
+    for (int i = 0; i < N; i++) {
+        const double share = i == 7 ? 0 : TN_SHARES * exp((double)x[i] - 3);
+        assert_true(fabs(codes[i] - 1 - share) < 0.5 + 1e-4);
+    }
+    assert_true(codes[0] == 255 && codes[7] == 1 && codes[N - 1] == 1);
 }
 
 static void test_accuracy(void **state) {
@@ -171,8 +188,8 @@ static void test_norms(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants),
-                                       cmocka_unit_test(test_activations_everywhere),
-                                       cmocka_unit_test(test_accuracy), cmocka_unit_test(test_norms)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_variants), cmocka_unit_test(test_activations_everywhere),
+        cmocka_unit_test(test_shares), cmocka_unit_test(test_accuracy), cmocka_unit_test(test_norms)};
     return cmocka_run_group_tests_name("elem_f32", tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@ static const variant variants[] = {
     {"avx2", TN_CPU_AVX2, tn_gemm_s8_avx2},
     {"avxvnni", TN_CPU_AVXVNNI, tn_gemm_s8_avxvnni},
     {"avx512vnni", TN_CPU_AVX512VNNI, tn_gemm_s8_avx512vnni},
+    {"amxint8", TN_CPU_AMXINT8, tn_gemm_s8_amxint8},
 #elif defined(__aarch64__)
     {"neon", TN_CPU_NEON, tn_gemm_s8_neon},
     {"dotprod", TN_CPU_DOTPROD, tn_gemm_s8_dotprod},

@@ -147,7 +147,7 @@ static void test_full_attention_reads_every_form(void **state) {
     f32_variant v[4];
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
-    for (int round = 0; round < 90; round++) {
+    for (int round = 0; round < check_rounds(90); round++) {
         tn_kv_type type = coded[round % 3];
         size_t d = ds[tn_rng_below(&rng, 6)], n_rows = rows[tn_rng_below(&rng, 5)],
                ctx = ctxs[tn_rng_below(&rng, 5)];
@@ -207,7 +207,7 @@ static void test_tiles_read_every_form(void **state) {
     f32_variant v[4];
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < check_rounds(60); round++) {
         tn_kv_type type = coded[round % 3];
         size_t d = ds[tn_rng_below(&rng, 6)], n_tiles = round % 4 ? 1 + tn_rng_below(&rng, TILES) : 1,
                n_rows = round % 4 ? 1 + tn_rng_below(&rng, ROWS) : 1 + tn_rng_below(&rng, 8);
@@ -268,7 +268,7 @@ static void test_rows_are_the_cells(void **state) {
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
     static const size_t ds[] = {4, 20, 64, 80, 128, 256};
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < check_rounds(40); round++) {
         tn_kv_type type = (tn_kv_type)(round % TN_N_KV_TYPES);
         size_t d = ds[tn_rng_below(&rng, 6)], at = tn_rng_below(&rng, 90),
                n = 1 + tn_rng_below(&rng, 100 - at);

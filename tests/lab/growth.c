@@ -33,6 +33,7 @@
 #include "lab/growth_buf.h"
 #include "lab/growth_fields.h"
 #include "lab/growth_more.h"
+#include "fixture/fixture.h"
 
 /* ---- GGUF ---------------------------------------------------------------------------------------- */
 
@@ -213,12 +214,6 @@ static void open_config(const buf *b) {
 
 /* ---- packages, profiles, sessions ------------------------------------------------------------------ */
 
-static void write_file(const char *path, const buf *b) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(b->p, 1, b->n, f), b->n);
-    assert_int_equal(fclose(f), 0);
-}
 static void sections(buf *b, size_t n) { put_number(b, n / 64, 8); }
 static void open_package(const buf *b) { /* as many layers as it has sections; each is looked for */
     uint64_t n;
@@ -250,7 +245,7 @@ static void profile_text(buf *b, size_t n) {
     puts_(b, "1]}");
 }
 static void open_profile(const buf *b) {
-    write_file(profile, b);
+    fixture_write(profile, b->p, b->n);
     tn_step_profile p;
     tn_profile_file file;
     tn_engine_profile(engine, &file);
@@ -269,7 +264,7 @@ static void session(buf *b, size_t n) {
 static void open_session(const buf *b) {
     char path[300];
     snprintf(path, sizeof path, "%s/long.session", folder);
-    write_file(path, b);
+    fixture_write(path, b->p, b->n);
     tern_session *s;
     tern_error err;
     if (tern_session_open(engine, NULL, &s, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -577,12 +572,18 @@ static const struct kase {
     {"schema", "schema: pattern properties", pattern_properties, open_schema},
     {"schema", "schema: a tuple", tuple, open_schema},
     {"schema", "schema: a long const", long_const, open_schema},
+    {"rwkv", "rwkv: tokens", rwkv_tokens, open_vocabulary},
     {"spm", "spm: pieces", pieces, open_spm},
     {"tokenizer_blob", "tokenizer blob", blob, open_blob},
     {"tokenizer_json", "tokenizer.json: normalizers", normalizers, try_tokenizer},
     {"tokenizer_json", "tokenizer.json: pre-tokenizers", pre_tokenizers, try_tokenizer},
     {"tokenizer_json", "tokenizer.json: decoders", decoders, try_tokenizer},
     {"tokenizer_json", "tokenizer.json: template", post_processors, try_tokenizer},
+    {"suite", "results: lines", many_results, read_results},
+    {"suite", "results: groups", many_groups, read_results},
+    {"suite", "table: rows", table_rows, read_table},
+    {"suite", "table: quotes", table_quotes, read_table},
+    {"suite", "calls: values that are right", call_values, read_calls_right},
     {"toolcall", "calls: beginnings", call_begins, read_calls},
     {"toolcall", "calls: braces", call_braces, read_calls},
     {"toolcall", "calls: one long", call_long, read_calls},
@@ -635,11 +636,13 @@ static int n_all; /* the cases, then each field of a request */
 static int setup(void);
 static int teardown(void);
 
-/* Counting all takes minutes: `make test` counts every fourth, `make check` all (TERN_GROWTH=all), and a person those
- * whose names begin so (TERN_GROWTH=request). */
+/* Counting all takes minutes: `make test` counts every fourth, `make check` all, in two processes (TERN_GROWTH=all, 0/2
+ * and 1/2), and a person those whose names begin so (TERN_GROWTH=request). */
 static bool is_counted(int c) {
     const char *which = getenv("TERN_GROWTH"), *name = c < N_CASES ? cases[c].name : field_name(c - N_CASES);
+    int part, n_parts;
     if (!TN_COUNTED || (which && !strcmp(which, "all"))) return true;
+    if (which && sscanf(which, "%d/%d", &part, &n_parts) == 2 && n_parts > 0) return c % n_parts == part;
     return which ? !strncmp(name, which, strlen(which)) : c % 4 == 0;
 }
 
@@ -673,11 +676,11 @@ static int read_all(void) {
     return teardown();
 }
 
-static bool read_counts(const char *lengths, const char *totals) {
+static bool read_counts(const char *lengths, const char *totals, int part, int n_parts) {
     FILE *l = fopen(lengths, "r"), *t = fopen(totals, "r");
     char line[512];
     bool ok = l && t;
-    for (int c = 0; c < n_all && ok; c++)
+    for (int c = part; c < n_all && ok; c += n_parts)
         for (int i = 0; i < SIZES && ok && is_counted(c); i++) {
             ok = fscanf(l, "%zu", &bytes[c][i]) == 1;
             while (ok && (ok = fgets(line, sizeof line, t) != NULL) &&
@@ -691,16 +694,26 @@ static bool read_counts(const char *lengths, const char *totals) {
 
 static int count_all(void **state) {
     (void)state;
-    char work[200], lengths[256], totals[256], command[2000];
+    enum { MOST_PARTS = 2 };
+    const char *which = getenv("TERN_GROWTH");
+    const int n_parts = which && !strcmp(which, "all") ? MOST_PARTS : 1;
+    char work[200], lengths[MOST_PARTS][256], totals[MOST_PARTS][256], command[2000];
+    FILE *counting[MOST_PARTS];
+    bool ok = true;
     snprintf(work, sizeof work, TN_BINARY_DIR "/growth-counts-XXXXXX");
     if (!mkdtemp(work)) return -1;
-    snprintf(lengths, sizeof lengths, "%s/lengths", work);
-    snprintf(totals, sizeof totals, "%s/totals", work);
-    snprintf(command, sizeof command,
-             "valgrind -q --tool=callgrind --collect-atstart=no --toggle-collect=tn_test_counted "
-             "--dump-after=tn_test_counted --combine-dumps=yes --callgrind-out-file='%s' '%s' read >'%s'",
-             totals, program, lengths);
-    bool ok = system(command) == 0 && read_counts(lengths, totals);
+    for (int i = 0; i < n_parts; i++) {
+        snprintf(lengths[i], sizeof lengths[i], "%s/lengths%d", work, i);
+        snprintf(totals[i], sizeof totals[i], "%s/totals%d", work, i);
+        const int n = n_parts > 1 ? snprintf(command, sizeof command, "TERN_GROWTH=%d/%d ", i, n_parts) : 0;
+        snprintf(command + n, sizeof command - (size_t)n,
+                 "valgrind -q --tool=callgrind --collect-atstart=no --toggle-collect=tn_test_counted "
+                 "--dump-after=tn_test_counted --combine-dumps=yes --callgrind-out-file='%s' '%s' read >'%s'",
+                 totals[i], program, lengths[i]);
+        counting[i] = popen(command, "w");
+    }
+    for (int i = 0; i < n_parts; i++)
+        ok = counting[i] && !pclose(counting[i]) && read_counts(lengths[i], totals[i], i, n_parts) && ok;
     snprintf(command, sizeof command, "rm -rf '%s'", work);
     return system(command) == 0 && ok ? 0 : -1;
 }
@@ -729,6 +742,7 @@ static void every_reader(void **state) {
         {"npu_graph", "a graph has a few operators at most"},
         {"pictures", "the formats' libraries do the work, which the pixels bound"},
         {"tower", "its tensors are known by their names before one is read"},
+        {"tower_folder", "its tensors' names are compared with those of a short list, and sorted"},
         {"run", "the packages of package, with true weights"},
         {"store", "its file is SQLite's, which finds what is asked for by its indices"},
     };

@@ -7,6 +7,7 @@
 #include "fixture/zip.h"
 #include "formats/package.h"
 #include "formats/safetensors.h"
+#include "measure/suite_impl.h"
 #include "lab/growth_buf.h"
 #include "model/lora.h"
 #include "model/small_hparams.h"
@@ -18,6 +19,7 @@
 #include "documents/documents.h"
 #include "documents/extract.h"
 #include "text/chat.h"
+#include "text/rwkv.h"
 #include "text/spm.h"
 #include "text/toolcall.h"
 #include "text/tokenizer.h"
@@ -444,6 +446,21 @@ static void open_spm(const buf *b) {
     (void)tn_spm_read(b->p, b->n, &m, take_piece, NULL, &err);
 }
 
+/* RWKV's vocabulary. */
+static void rwkv_tokens(buf *b, size_t n) {
+    char one[64];
+    for (size_t i = 1; i <= n / 32; i++)
+        put(b, one, (size_t)snprintf(one, sizeof one, "%zu '%08zu\\x41\\n' 10\n", i, i));
+}
+static tern_status take_token(void *user, int32_t id, const char *bytes, size_t n) {
+    (void)user, (void)id, (void)bytes, (void)n;
+    return TERN_OK;
+}
+static void open_vocabulary(const buf *b) {
+    tern_error err;
+    (void)tn_rwkv_read(b->p, b->n, take_token, NULL, &err);
+}
+
 /* A tokenizer as a package has it, of n bytes of tokens. */
 static void blob(buf *b, size_t n) {
     tn_tokenizer *t;
@@ -624,6 +641,73 @@ static void read_calls(const buf *b) {
         }
     }
     json_decref(list);
+}
+
+/* ---- benchmarks ------------------------------------------------------------------------------------ */
+
+static void many_results(buf *b, size_t n) {
+    puts_(b, "{\"tern_eval\":1,\"task\":\"ifeval\",\"model\":{},\"form\":{},\"data\":{},\"asked\":{}}\n");
+    numbered(b, n / 64, "{\"id\":\"%zu\",\"groups\":[\"a\",\"b\"],\"score\":0.5}\n");
+}
+static void many_groups(buf *b, size_t n) {
+    puts_(b, "{\"tern_eval\":1,\"task\":\"ifeval\",\"model\":{},\"form\":{},\"data\":{},\"asked\":{}}\n");
+    char line[120];
+    for (size_t i = 0; i < n / 64; i++)
+        put(b, line,
+            (size_t)snprintf(
+                line, sizeof line,
+                "{\"id\":\"%zu\",\"groups\":[\"g%zu\"],\"score\":1,\"instructions\":[{\"id\":\"i%zu\"}]}\n",
+                i, i, i));
+}
+static void read_results(const buf *b) {
+    json_t *v = NULL, *sum = NULL, *pair = NULL;
+    size_t whole;
+    if (tn_suite_parse(b->p, b->n, "results", &whole, &v, NULL) != TERN_OK) abort();
+    (void)tn_suite_summary(v, &sum, NULL);
+    (void)tn_suite_compare(v, v, &pair, NULL);
+    json_decref(sum);
+    json_decref(pair);
+    json_decref(v);
+}
+static void table_rows(buf *b, size_t n) { repeat(b, "a,b,c,d,e,A\n", n / 12); }
+static void table_quotes(buf *b, size_t n) {
+    puts_(b, "\"");
+    repeat(b, "\"\"", n / 2);
+    puts_(b, "\",b,c,d,e,A\n");
+}
+static void read_table(const buf *b) {
+    json_t *rows = NULL, *items = NULL;
+    if (tn_suite_csv(b->p, b->n, "table", &rows, NULL) == TERN_OK)
+        (void)tn_mmlu_items(rows, "subject", "table", &items, NULL);
+    json_decref(items);
+    json_decref(rows);
+}
+/* A question with many parameters, and as many values of each kind; it is its own answer. */
+static void call_values(buf *b, size_t n) {
+    puts_(b, "{\"id\":\"1\",\"question\":[[{\"role\":\"user\",\"content\":\"x\"}]],\"function\":[{\"name\":"
+             "\"f\",\"parameters\":"
+             "{\"properties\":{\"a\":{\"type\":\"string\"}");
+    numbered(b, n / 80, ",\"p%zu\":{\"type\":\"string\"}");
+    puts_(b, "}}}],\"ground_truth\":[{\"f\":{\"a\":[\"z\"");
+    numbered(b, n / 80, ",\"v, %zu\"");
+    puts_(b, "]");
+    numbered(b, n / 80, ",\"p%zu\":[\"\"]");
+    puts_(b, "}}]}");
+}
+static void read_calls_right(const buf *b) {
+    json_t *lines = NULL, *items = NULL, *calls = json_array(), *tools;
+    char why[40];
+    bool right;
+    tn_json_append(&calls, tn_json_pack("{s:s, s:s}", "name", "f", "arguments", "{\"a\":\"V 3\"}"));
+    if (tn_suite_lines(b->p, b->n, "calls", &lines, NULL) != TERN_OK ||
+        tn_bfcl_items(lines, lines, "multiple", "calls", &items, NULL) != TERN_OK)
+        abort();
+    if (!(tools = tn_bfcl_tools(json_array_get(items, 0)))) abort();
+    if (!tn_bfcl_right(json_array_get(items, 0), calls, why, sizeof why, &right) || !right) abort();
+    json_decref(tools);
+    json_decref(calls);
+    json_decref(lines);
+    json_decref(items);
 }
 
 #endif

@@ -223,6 +223,51 @@ static void memory_and_stealing(void **state) {
     }
 }
 
+/* Layers beyond the device's window take turns in two places: nothing runs on the CPU that did not before, an
+ * exchange waits for all chunks of the layer whose place it takes. */
+static void layers_take_turns(void **state) {
+    (void)state;
+    tn_sim_request r = request("llama3-8b", 512, 128, TN_POLICY_OOE);
+    tn_sim_result all = simulate(&r, NULL);
+    const double layer = 4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336);
+    r.npu_memory = 20 * layer, r.n_gen = 1;
+    tn_sim_result on_cpu = simulate(&r, NULL);
+    r.staged = true;
+    tn_timeline_options opt = {.n_workers = {1, 1, 1}, .cap_events = 1 << 14, .cap_flows = 1 << 16};
+    tn_timeline *tl;
+    assert_int_equal(tn_timeline_open(&ctx, &opt, &tl, NULL), TERN_OK);
+    tn_sim_result o = simulate(&r, tl);
+    static const int32_t one_each[TN_N_LANES] = {1, 1, 1};
+    verify_run(sim.graph, &r.policy, one_each, tl);
+    int64_t left[32] = {0}; /* when the last chunk is through a layer */
+    int32_t io = tn_timeline_first_track(tl, TN_LANE_IO), turn[32], n_turns = tn_timeline_n_events(tl, io);
+    for (int32_t k = 0; k < io; k++)
+        for (int32_t i = 0; i < tn_timeline_n_events(tl, k); i++) {
+            const tn_event *e = tn_timeline_event(tl, k, i);
+            int64_t *at = &left[sim.graph->tasks[e->task].layer];
+            if (e->end_ns > *at) *at = e->end_ns;
+        }
+    assert_int_equal(n_turns, 14);
+    for (int32_t i = 0; i < n_turns; i++) {
+        const tn_event *e = tn_timeline_event(tl, io, i);
+        turn[i] = sim.graph->tasks[e->task].layer;
+        if (i >= 2) assert_true(e->start_ns >= left[turn[i - 2]]);
+    }
+    tn_timeline_close(&tl);
+    assert_true(o.work_ns[TN_LANE_CPU] == all.work_ns[TN_LANE_CPU]);
+    double exchanged = 14 * layer * soc.flash_byte_ns; /* 18 layers stay */
+    assert_true(fabs((double)o.work_ns[TN_LANE_IO] / exchanged - 1) < 1e-3);
+    assert_true(fabs(o.step_ms / (exchanged / 1e6) - 1) < 1e-6 && o.step_ms > on_cpu.step_ms);
+    assert_true(o.ttft_ms < 1.1 * all.ttft_ms && 2 * all.ttft_ms < on_cpu.ttft_ms);
+    r.npu_memory = 32 * layer; /* all fit */
+    assert_true(fabs(simulate(&r, NULL).ttft_ms - all.ttft_ms) < 1e-9);
+    r.npu_memory = 1.5 * layer;
+    tn_sim_result none;
+    assert_int_equal(tn_sim_run(&sim, &r, NULL, &none, NULL), TERN_E_INVALID);
+    r.npu_memory = 0;
+    assert_int_equal(tn_sim_run(&sim, &r, NULL, &none, NULL), TERN_E_INVALID);
+}
+
 /* With the GPU as the float lane that lane has less to do, by as much as the table says; the NPU has the
  * same; a prefill that waits for the NPU gains little (llm.npu 4.6). */
 static void a_gpu_computes_floats(void **state) {
@@ -432,6 +477,7 @@ int main(void) {
         cmocka_unit_test(decoding_is_counted),
         cmocka_unit_test(delta_nets_have_costs_of_their_own),
         cmocka_unit_test(memory_and_stealing),
+        cmocka_unit_test(layers_take_turns),
         cmocka_unit_test(a_gpu_computes_floats),
         cmocka_unit_test(the_whole_context_is_attended),
         cmocka_unit_test(bottlenecks_are_named),

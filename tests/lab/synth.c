@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 static tn_ctx ctx;
 static char folder[64] = "/tmp/tern-synth-XXXXXX", path[128], other[128];
 
@@ -96,30 +98,20 @@ static void small_models_run(void **state) {
     assert_true(n >= 20);
 }
 
-static size_t load(const char *from, uint8_t **out) {
-    FILE *f = fopen(from, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    size_t n = (size_t)ftell(f);
-    rewind(f);
-    *out = malloc(n);
-    assert_non_null(*out);
-    assert_int_equal(fread(*out, 1, n, f), n);
-    fclose(f);
-    return n;
-}
-
 static void bytes_depend_on_the_seed_only(void **state) {
     (void)state;
     uint8_t *a, *b;
     make("tiny-qwen2", path, 3, TN_Q8_0, 1);
     make("tiny-qwen2", other, 3, TN_Q8_0, 3);
-    size_t n = load(path, &a);
-    assert_int_equal(load(other, &b), n);
+    size_t n, n_other;
+    a = fixture_read(path, &n);
+    b = fixture_read(other, &n_other);
+    assert_int_equal(n_other, n);
     assert_memory_equal(a, b, n);
     free(b);
     make("tiny-qwen2", other, 4, TN_Q8_0, 1);
-    assert_int_equal(load(other, &b), n);
+    b = fixture_read(other, &n_other);
+    assert_int_equal(n_other, n);
     assert_true(memcmp(a, b, n));
     free(a);
     free(b);

@@ -301,3 +301,41 @@ for i in range(60):
     with open(path(f"gemma4-view-{i}"), "wb") as f:
         f.write(im.resize((ow, oh), Image.BICUBIC).tobytes())
     print("gemma4", f"gemma4-{i}", of, rows, f"gemma4-view-{i}", ow, oh)
+
+
+def minicpm(im, side, patch, one_view):
+    """The whole, and slices of the grid: the number of its rows and columns, and the pictures."""
+    def whole_patches(length, by):
+        return max(round(length / by) * by, by)
+
+    def best(w, h, grow):
+        if grow or w * h > side * side:
+            aspect = w / h
+            h = int(side / math.sqrt(aspect))
+            w = int(h * aspect)
+        return whole_patches(w, patch), whole_patches(h, patch)
+
+    w, h = im.size
+    n = min(math.ceil(w * h / (side * side)), 9)
+    if one_view or n <= 1:
+        return 0, 0, [im.resize(best(w, h, True), Image.BICUBIC)]
+    grids = [(c, k // c) for k in (n - 1, n, n + 1) if 1 < k <= 9 for c in range(1, k + 1) if k % c == 0]
+    columns, rows = min(grids, key=lambda g: abs(math.log(w / h) - math.log(g[0] / g[1])))
+    sw, sh = best(whole_patches(w, columns) / columns, whole_patches(h, rows) / rows, True)
+    big = im.resize((sw * columns, sh * rows), Image.BICUBIC)
+    slices = [big.crop((c * sw, r * sh, (c + 1) * sw, (r + 1) * sh)) for r in range(rows) for c in range(columns)]
+    return rows, columns, [im.resize(best(w, h, False), Image.BICUBIC)] + slices
+
+
+for i in range(80):
+    w, h = rng.choice(SIDES), rng.choice(SIDES)
+    side, patch = rng.choice(((28, 14), (56, 14), (40, 4), (64, 16), (33, 3)))
+    if i % 10 == 0:  # around the areas where there are more slices
+        w, h = side * (1 + i // 20), side + i // 10 % 2
+    im = picture(w, h)
+    raw(f"minicpm-{i}", im)
+    for one_view in (0, 1):
+        rows, columns, views = minicpm(im, side, patch, one_view)
+        with open(path(f"minicpm-views-{i}-{one_view}"), "wb") as f:
+            f.write(b"".join(v.tobytes() for v in views))
+        print("minicpm", f"minicpm-{i}", side, patch, one_view, f"minicpm-views-{i}-{one_view}", rows, columns, *views[0].size)

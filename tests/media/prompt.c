@@ -19,7 +19,7 @@
 #include "fixture/fixture.h"
 
 static tn_ctx ctx;
-static tern_engine *e, *blind, *gemma, *qwen, *lfm2, *internvl, *gemma4;
+static tern_engine *e, *blind, *gemma, *qwen, *lfm2, *internvl, *gemma4, *minicpm;
 static const char *row = "<image>";
 
 static int open_models(void **state) {
@@ -37,6 +37,8 @@ static int open_models(void **state) {
     lfm2 = fixture_engine(path, NULL);
     fixture_model(path, "internvl.gguf", "tiny-qwen2+sees", 1, TN_F32);
     internvl = fixture_engine(path, NULL);
+    fixture_model(path, "minicpm.gguf", "tiny-qwen2+wide+sees", 1, TN_F32);
+    minicpm = fixture_engine(path, NULL);
     fixture_model(path, "gemma4.gguf", "tiny-gemma4+sees", 1, TN_F32);
     gemma4 = fixture_engine(path, NULL);
     return 0;
@@ -51,6 +53,7 @@ static int close_models(void **state) {
     tern_engine_close(&lfm2);
     tern_engine_close(&internvl);
     tern_engine_close(&gemma4);
+    tern_engine_close(&minicpm);
     return 0;
 }
 
@@ -272,6 +275,36 @@ static void as_gemma4_writes_it(void **state) {
     row = "<image>";
 }
 
+#define MINICPM(number, rows) "<image_id>" number "</image_id><image>" rows "</image>"
+/* MiniCPM-V's template knows no pictures; they are numbered, the view of the whole is first, and lines of slices end. */
+static void as_minicpm_writes_it(void **state) {
+    (void)state;
+    static const tn_medium alone = {.kind = TN_TOWER_MINICPM, .n_views = 1, .views = views},
+                           two = {.kind = TN_TOWER_MINICPM,
+                                  .n_views = 3,
+                                  .rows = 2,
+                                  .columns = 1,
+                                  .views = views};
+    static const tn_medium *const media[] = {&two, &alone};
+    static const char slices[] = "<slice><unk><unk></slice>";
+    tern_engine *sees = e;
+    char want[512];
+    size_t n_rows, n_marks;
+    e = minicpm;
+    row = "<unk>";
+    snprintf(want, sizeof want,
+             "User: " MINICPM("0", "<unk><unk>") "%s\n%s\nwhat?<|im_end|>\n"
+                                                 "User: " MINICPM(
+                                                     "1", "<unk><unk>") "\nand?<|im_end|>\nAssistant:",
+             slices, slices);
+    asks("[" USER(IMAGE "," TEXT("what?")) "," USER(IMAGE "," TEXT("and?")) "]", NULL, media, 2, want);
+    count(MINICPM("0", "<unk>") "<unk>", NULL, media + 1, "</image>", &n_rows, &n_marks);
+    assert_int_equal(n_rows, 2);
+    assert_int_equal(n_marks, 1);
+    e = sees;
+    row = "<image>";
+}
+
 /* Pictures of a conversation stand in the messages that they came with. */
 static void in_their_turns(void **state) {
     (void)state;
@@ -353,6 +386,7 @@ int main(void) {
         cmocka_unit_test(as_lfm2_writes_it),
         cmocka_unit_test(as_internvl_writes_it),
         cmocka_unit_test(as_gemma4_writes_it),
+        cmocka_unit_test(as_minicpm_writes_it),
         cmocka_unit_test(in_their_turns),
         cmocka_unit_test(other_templates),
         cmocka_unit_test(nobody_forges_marks),

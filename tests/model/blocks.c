@@ -19,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_TOK = 40, N_VOCAB_MAX = 600 };
 
 /* Types that tern synth fills with random blocks; tiles of most are another form than the file's. */
@@ -57,16 +59,6 @@ static tern_engine *open_engine(const char *path, const char *scheme, int n_thre
     return e;
 }
 
-static tern_session *open_session(tern_engine *e) {
-    tern_session_options o;
-    tern_error err = {0};
-    tern_session *s;
-    tern_session_options_defaults(&o);
-    o.n_ctx = 64;
-    if (tern_session_open(e, &o, &s, &err) != TERN_OK) fail_msg("%s", err.message);
-    return s;
-}
-
 static int32_t n_vocab(const tern_engine *e) {
     tern_model_info info;
     tern_engine_info(e, &info);
@@ -81,7 +73,7 @@ static void tokens(const tern_engine *e, int32_t *ids) {
 /* Logits of the last of N_TOK tokens, evaluated `step` at a time. */
 static void logits(const char *path, const char *scheme, int n_threads, int step, float *out) {
     tern_engine *e = open_engine(path, scheme, n_threads);
-    tern_session *s = open_session(e);
+    tern_session *s = fixture_session(e, 64, NULL);
     tern_error err = {0};
     int32_t ids[N_TOK];
     tokens(e, ids);
@@ -190,14 +182,8 @@ static void refuse_nan(const char *model, bool streams, uint64_t block, uint64_t
     tn_gguf_close(&g);
     char path[300];
     snprintf(path, sizeof path, "%s.bad", model);
-    char cmd[700];
-    snprintf(cmd, sizeof cmd, "cp %s %s", model, path);
-    assert_int_equal(system(cmd), 0);
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, (long)at, SEEK_SET), 0);
-    assert_int_equal(fwrite(nan, 1, n_nan, f), n_nan);
-    assert_int_equal(fclose(f), 0);
+    fixture_copy(model, path);
+    fixture_write_at(path, at, nan, n_nan);
     for (int whole = 0; whole < 2; whole++) { /* what arrives beside the first prompt is looked at then */
         tern_options o;
         tern_engine *e = NULL;
@@ -208,7 +194,7 @@ static void refuse_nan(const char *model, bool streams, uint64_t block, uint64_t
         tern_status st = tern_engine_open(path, &o, &e, &err);
         assert_int_equal(st, whole || !streams ? TERN_E_FORMAT : TERN_OK);
         if (st == TERN_OK) {
-            s = open_session(e);
+            s = fixture_session(e, 64, NULL);
             assert_int_equal(tern_session_prefill(s, &id, 1, &err), TERN_E_FORMAT);
             assert_int_equal(tern_session_prefill(s, &id, 1, &err), TERN_E_FORMAT); /* it stays so */
         }

@@ -189,6 +189,10 @@ static void keys_that_nobody_reads(void **state) {
         model_with(same[i].model, same[i].key, number(77), TERN_E_UNSUPPORTED, same[i].key);
         model_with(same[i].model, same[i].key, number(same[i].base), TERN_OK, NULL);
     }
+    model_with("rwkv7", "rwkv7.rescale_every_n_layers", number(6), TERN_E_UNSUPPORTED,
+               "'rwkv7.rescale_every_n_layers'");
+    model_with("rwkv7", "rwkv7.token_shift_count", whole(1), TERN_E_UNSUPPORTED,
+               "'rwkv7.token_shift_count' is 1, want 2");
     model_with("phimoe-gguf", "phimoe.expert_weights_norm", flag(1), TERN_E_UNSUPPORTED,
                "'phimoe.expert_weights_norm'");
     model_with("phimoe-gguf", "phimoe.expert_weights_norm", flag(0), TERN_OK, NULL);

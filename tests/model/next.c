@@ -4,8 +4,6 @@
 #include "session/session.h"
 #include "lab/synth.h"
 
-#include <jansson.h>
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,48 +13,18 @@
 #include <cmocka.h>
 
 #include "fixture/fixture.h"
+#include "fixture/guesses.h"
 
 #define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/"
 #define CASE FIXTURES "qwen35-mtp"
 #define OF_EXPERTS FIXTURES "qwen35moe-mtp"
 
-enum { MAX_TOK = 128, MAX_VOCAB = 64 };
-static const double tolerance = 1e-5; /* of the largest logit, as tests/model/oracle.c has it */
-
-typedef struct oracle {
-    int32_t ids[MAX_TOK];
-    size_t n, n_pos, n_vocab;
-    int32_t pos[MAX_TOK];
-    double want[MAX_TOK][2][MAX_VOCAB];
-} oracle;
-
-static oracle vectors;
-
-static int read_vectors(const char *file) {
-    json_t *j = json_load_file(file, 0, NULL), *ids = json_object_get(j, "tokens"),
-           *all = json_object_get(j, "further"), *x;
-    size_t i, k;
-    vectors = (oracle){0};
-    vectors.n = json_array_size(ids);
-    vectors.n_pos = json_array_size(all);
-    if (!vectors.n_pos || vectors.n > MAX_TOK) return -1;
-    json_array_foreach(ids, i, x) vectors.ids[i] = (int32_t)json_integer_value(x);
-    for (i = 0; i < vectors.n_pos; i++) {
-        vectors.pos[i] = (int32_t)json_integer_value(json_array_get(json_object_get(j, "positions"), i));
-        for (size_t d = 0; d < 2; d++) {
-            const json_t *row = json_array_get(json_array_get(all, i), d);
-            vectors.n_vocab = json_array_size(row);
-            if (vectors.n_vocab > MAX_VOCAB) return -1;
-            json_array_foreach((json_t *)(uintptr_t)row, k, x) vectors.want[i][d][k] = json_number_value(x);
-        }
-    }
-    json_decref(j);
-    return 0;
-}
+static guesses vectors;
 
 static int setup(void **state) {
     (void)state;
-    return read_vectors(CASE "/vectors.json");
+    guesses_read(&vectors, CASE);
+    return 0;
 }
 
 static tern_session *open_session(const char *path, const char *scheme, tern_engine **e) {
@@ -69,76 +37,17 @@ static tern_session *open_session(const char *path, const char *scheme, tern_eng
     return fixture_session(*e, 80, "mtp");
 }
 
-/* The session's text is ids[0..pos]. Leaves the layer with guesses that are not text. */
-static void compare(tern_session *s, size_t i, const char *how) {
-    for (int32_t d = 0; d < 2; d++) {
-        const float *got = tn_mtp_logits(s->drafting.mtp, vectors.ids[vectors.pos[i] + 1 + d], d);
-        double diff = 0, size = 0;
-        assert_non_null(got);
-        for (size_t k = 0; k < vectors.n_vocab; k++) {
-            diff = fmax(diff, fabs((double)got[k] - vectors.want[i][d][k]));
-            size = fmax(size, fabs(vectors.want[i][d][k]));
-        }
-        if (!(diff / size < tolerance))
-            fail_msg("%s: guess %d behind position %d is %.2e off", how, d, vectors.pos[i], diff / size);
-    }
-}
-
 static void as_the_reference(void **state) {
     (void)state;
     static const char *const files[] = {OF_EXPERTS, OF_EXPERTS ".gguf", CASE, CASE ".gguf"};
     for (int f = 0; f < 4; f++) {
-        if (f % 2 == 0)
-            assert_int_equal(read_vectors(f ? CASE "/vectors.json" : OF_EXPERTS "/vectors.json"), 0);
         tern_engine *e;
-        tern_error err = {0};
+        guesses_read(&vectors, f < 2 ? OF_EXPERTS : CASE);
         tern_session *s = open_session(files[f], "float", &e);
-        for (size_t i = 0; i < vectors.n_pos;
-             i++) { /* every prompt anew; the second is longer than what waits */
-            tern_session_truncate(s, 0, NULL);
-            must(tern_session_prefill(s, vectors.ids, (size_t)vectors.pos[i] + 1, &err), &err);
-            compare(s, i, "a prompt");
-        }
-        tern_session_truncate(s, 0, NULL);
-        for (size_t n = 0, i = 0; n < vectors.n && i < vectors.n_pos;
-             n++) { /* token by token, over wrong guesses */
-            must(tern_session_step(s, vectors.ids[n], &err), &err);
-            if ((int32_t)n != vectors.pos[i]) continue;
-            compare(s, i++, "token by token");
-            assert_non_null(tn_mtp_logits(s->drafting.mtp, 1, 0));
-            assert_non_null(tn_mtp_logits(s->drafting.mtp, 2, 1));
-        }
+        guesses_compare_all(&vectors, s, s->drafting.mtp, strrchr(files[f], '/') + 1);
         tern_session_close(&s);
         tern_engine_close(&e);
     }
-}
-
-/* Rows of a tree: those kept are text, whatever lay between them. */
-static void behind_drafts(void **state) {
-    (void)state;
-    tern_engine *e;
-    tern_error err = {0};
-    tern_session *s = open_session(CASE, "float", &e);
-    for (size_t i = 0; i < vectors.n_pos; i++) {
-        int32_t n = vectors.pos[i] + 1;
-        if (n < 4) continue;
-        tern_session_truncate(s, 0, NULL);
-        must(tern_session_prefill(s, vectors.ids, (size_t)n - 3, &err), &err);
-        tn_tree t = {0};
-        (void)tn_tree_add(&t, -1, vectors.ids[n - 3]);
-        (void)tn_tree_add(&t, 0, 1);
-        int32_t second = tn_tree_add(&t, 0, vectors.ids[n - 2]);
-        (void)tn_tree_add(&t, second, 2);
-        int32_t third = tn_tree_add(&t, second, vectors.ids[n - 1]);
-        must(tn_session_verify(s, &t, &err), &err);
-        tn_session_keep(s, &t, 0);
-        tn_session_keep(s, &t, second);
-        tn_session_keep(s, &t, third);
-        tn_session_settle(s, third);
-        compare(s, i, "behind drafts");
-    }
-    tern_session_close(&s);
-    tern_engine_close(&e);
 }
 
 /* After a text that became shorter one state is not known, and nothing is guessed before the next token. */
@@ -247,23 +156,9 @@ static void worth_what_it_saves(void **state) {
 
 /* ---- files ------------------------------------------------------------------------------------------ */
 
-/* A copy of the file in which every `from` is `to`, which is as long. */
 static void changed(const char *path, const char *from, const char *to, size_t n, char out[FIXTURE_PATH]) {
-    static char bytes[1 << 22];
-    FILE *f = fopen(path, "rb");
-    size_t size = fread(bytes, 1, sizeof bytes, f);
-    bool any = false;
-    fclose(f);
-    for (size_t i = 0; i + n <= size; i++) {
-        if (memcmp(bytes + i, from, n)) continue;
-        memcpy(bytes + i, to, n);
-        any = true;
-    }
-    assert_true(any);
     fixture_file(out, "changed.gguf");
-    f = fopen(out, "wb");
-    assert_int_equal(fwrite(bytes, 1, size, f), size);
-    fclose(f);
+    fixture_changed(path, out, from, to, n);
 }
 
 static void refused(const char *path, const char *with) {
@@ -445,11 +340,14 @@ static void none(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_reference),    cmocka_unit_test(behind_drafts),
-        cmocka_unit_test(behind_less),         cmocka_unit_test(meets_others),
-        cmocka_unit_test(worth_what_it_saves), cmocka_unit_test(odd_files),
-        cmocka_unit_test(not_whole),           cmocka_unit_test(folder_not_whole),
-        cmocka_unit_test(skipped_where_wrong), cmocka_unit_test(none)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
+                                       cmocka_unit_test(behind_less),
+                                       cmocka_unit_test(meets_others),
+                                       cmocka_unit_test(worth_what_it_saves),
+                                       cmocka_unit_test(odd_files),
+                                       cmocka_unit_test(not_whole),
+                                       cmocka_unit_test(folder_not_whole),
+                                       cmocka_unit_test(skipped_where_wrong),
+                                       cmocka_unit_test(none)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

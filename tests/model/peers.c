@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 #define PEERS TN_SOURCE_DIR "/tests/oracle/peers"
 
 static const double tolerance = 1e-3;
@@ -57,16 +59,6 @@ static tern_engine *open_model(const char *name, uint64_t seed) {
     if (tern_engine_open(path, &o, &e, &err) != TERN_OK) fail_msg("%s: %s", name, err.message);
     unlink(path);
     return e;
-}
-
-static tern_session *open_session(tern_engine *e, int32_t n_ctx) {
-    tern_session_options so;
-    tern_error err = {0};
-    tern_session *s;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n_ctx;
-    if (tern_session_open(e, &so, &s, &err) != TERN_OK) fail_msg("%s", err.message);
-    return s;
 }
 
 typedef struct sink {
@@ -140,7 +132,7 @@ static void prompts(tern_engine *e, const char *name, const sink *k) {
     static const size_t lengths[] = {1, 5, 300};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         tern_error err = {0};
-        tern_session *s = open_session(e, (int32_t)n_ids + 16);
+        tern_session *s = fixture_session(e, (int32_t)n_ids + 16, NULL);
         if (tern_session_prefill(s, ids, lengths[i], &err) != TERN_OK) fail_msg("%s: %s", name, err.message);
         if (memcmp(tern_session_logits(s), k->all + (lengths[i] - 1) * k->n_vocab,
                    k->n_vocab * sizeof(float)))
@@ -153,7 +145,7 @@ static void greedy(tern_engine *e, const char *name, const json_t *j, size_t n_v
     const json_t *want = json_object_get(j, "greedy");
     size_t n_prompt = (size_t)json_integer_value(json_object_get(j, "greedy_prompt"));
     tern_error err = {0};
-    tern_session *s = open_session(e, 256);
+    tern_session *s = fixture_session(e, 256, NULL);
     assert_true(n_prompt > 0 && n_prompt < n_ids && json_array_size(want) == N_GREEDY);
     if (tern_session_prefill(s, ids, n_prompt, &err) != TERN_OK) fail_msg("%s: %s", name, err.message);
     for (size_t i = 0; i < N_GREEDY; i++) {
@@ -179,7 +171,7 @@ static void run_case(void **state) {
     sink k = {.n_vocab = (size_t)info.n_vocab};
     k.all = malloc(n_ids * k.n_vocab * sizeof *k.all);
     assert_non_null(k.all);
-    tern_session *s = open_session(e, (int32_t)n_ids + 16);
+    tern_session *s = fixture_session(e, (int32_t)n_ids + 16, NULL);
     if (tern_session_score(s, ids, n_ids, 0, keep, &k, &err) != TERN_OK)
         fail_msg("%s: %s", name, err.message);
     tern_session_close(&s);

@@ -13,10 +13,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "small_hparams.h"
 
 static tn_ctx ctx;
 
@@ -156,6 +159,22 @@ static void for_each(void (*fn)(const each *)) {
                 for (int i = 0; i < 4 + tied; i++)
                     assert_false(json_object_set_new(j, of_latents[i].key, json_integer(of_latents[i].v)));
             }
+            if (e.a->kda) { /* layers 3 and 5 attend */
+                json_t *of = json_object(), *lists[2] = {json_array(), json_array()};
+                for (int i = 1; i <= 5; i++)
+                    assert_false(json_array_append_new(lists[i == 3 || i == 5], json_integer(i)));
+                assert_false(json_object_set_new(of, "kda_layers", lists[0]));
+                assert_false(json_object_set_new(of, "full_attn_layers", lists[1]));
+                assert_false(json_object_set_new(of, "num_heads", json_integer(6)));
+                assert_false(json_object_set_new(of, "head_dim", json_integer(32)));
+                assert_false(json_object_set_new(j, "linear_attn_config", of));
+                assert_false(json_object_set_new(j, "mla_use_nope", json_true()));
+            }
+            if (e.a->wkv) {
+                assert_false(json_object_set_new(j, "hidden_size", json_integer(128)));
+                assert_false(json_object_set_new(j, "head_dim", json_integer(64)));
+                assert_false(json_object_set_new(j, "v_low_rank_dim", json_integer(tied ? 32 : 96)));
+            }
             if (e.a->hf_layers) assert_false(json_object_set_new(j, "num_layers", json_integer(5)));
             if (e.a->may_be_parallel)
                 assert_false(json_object_set_new(j, "use_parallel_residual", json_boolean(tied)));
@@ -288,12 +307,12 @@ static void packages_hold_the_sites(void **state) {
     static const char *const names[] = {"tiny-qwen2",     "tiny-gemma2",    "tiny-phi2",      "tiny-llama",
                                         "tiny-qwen3moe",  "tiny-qwen35moe", "tiny-gemma4",    "tiny-gemma3n",
                                         "tiny-gemma4moe", "tiny-falcon-h1", "tiny-deepseek2", "tiny-minicpm3",
-                                        "tiny-bitnet",    "tiny-phimoe",    "tiny-mamba2"};
+                                        "tiny-bitnet",    "tiny-phimoe",    "tiny-mamba2",    "tiny-rwkv7"};
     for_each(sites_of);
     char gguf[512], path[512];
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
     snprintf(path, sizeof path, TN_BINARY_DIR "/program-%ld.tern", (long)getpid());
-    for (size_t a = 0; a < sizeof names / sizeof *names; a++) {
+    for (size_t a = 0; a < sizeof names / sizeof *names; a += getenv("TERN_TEST_QUICK") ? 3 : 1) {
         tern_error err = {0};
         tn_pool *pool;
         tn_source *src;
@@ -417,18 +436,39 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                     values = h->delta.n_heads * h->delta.d_value;
             for (int32_t i = 0; i < 2 * keys + values; i++) n += h->conv_len + 1; /* taps, the activation */
             for (int32_t i = 0; !h->delta.mamba && i < 2 * keys; i++) n += 2;     /* lengths */
+            for (int32_t i = 0; h->delta.kda && i < keys; i++) n += 2; /* decays and rates of keys */
             break;
         }
         case TN_OP_DELTA_GATES:
-            for (int32_t i = 0; i < h->delta.n_heads; i++) n += 3;
+            for (int32_t i = 0; i < h->delta.n_heads; i++) n += h->delta.kda ? 1 + 2 * h->delta.d_key : 3;
             break;
         case TN_OP_DELTA:
             for (int32_t head = 0; head < h->delta.n_heads; head++)
                 for (int32_t v = 0; v < h->delta.d_value; v++) {
                     for (int32_t k = 0; k < h->delta.d_key; k++)
-                        n += h->delta.mamba ? 3 : 4; /* S k but of Mamba 2, d S, + k r, S q */
-                    n += 2;                          /* r; of Mamba 2 what passes by, too */
+                        n += h->delta.mamba                 ? 3
+                             : h->delta.wkv || h->delta.kda ? 5  /* + b u */
+                                                            : 4; /* S k but of Mamba 2, d S, + k r, S q */
+                    n += 2;                                      /* r; of Mamba 2 what passes by, too */
                 }
+            break;
+        case TN_OP_SHIFT:
+        case TN_OP_LERP:
+            for (int32_t i = 0; i < h->n_embd; i++) n++;
+            break;
+        case TN_OP_LOW:
+            for (int i = 0; i < 4; i++) {
+                const int32_t ranks[] = {h->low.decay, h->low.rate, h->low.gate,
+                                         op->layer ? h->low.value : 0};
+                for (int32_t k = 0; k < h->n_embd && ranks[i]; k++)
+                    n += 1 + 2 * ranks[i]; /* the mixture, there and back */
+            }
+            break;
+        case TN_OP_WKV_MIX: /* three activations but in the first layer, their results, directions, keys */
+            for (int32_t i = 0; i < h->n_embd; i++) n += 9 + (op->layer ? 2 : 0);
+            break;
+        case TN_OP_WKV_NORM: /* the norm, r k RK, times v, the gate */
+            for (int32_t i = 0; i < h->n_embd; i++) n += 3 + 3 + (h->low.gate > 0);
             break;
         case TN_OP_DELTA_NORM:
             for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += h->delta.no_norm ? 2 : 4;
@@ -447,6 +487,10 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                 for (int32_t pair = 0; pair < h->n_rot / 2; pair++) n += 4;
             break;
         case TN_OP_HEADS:
+            if (tn_role_of_kda(op->heads.role)) {
+                for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += h->delta.d_key;
+                break;
+            }
             for (int32_t head = 0; head < h->n_heads; head++)
                 n += h->latent.rank * (op->heads.role == TN_W_K_UP ? h->latent.d_nope : h->latent.d_value);
             break;
@@ -488,6 +532,7 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
         case TN_OP_EMBED_ADD: n += ((h->embd_type != 0) + (h->n_positions > 0)) * h->n_embd; break;
         case TN_OP_EMBED: n += h->embd_scale == 1 ? 0 : h->n_embd; break;
         case TN_OP_CAP: n += (2 + (h->logit_scale != 1)) * h->n_vocab; break;
+        case TN_OP_PAIR: n += 2 * 2 * h->n_embd; break; /* squares, weights, of two */
         default: fail_msg("op kind %d is not counted here", (int)op->kind);
         }
     }
@@ -540,6 +585,64 @@ static void layers_may_differ(void **state) {
     tn_program_free(&p);
 }
 
+/* What a head reads is kept as three layers get it; the rest of the program is as it was. */
+static void tapped(const each *e) {
+    tn_program p;
+    tern_error err = {0};
+    const int32_t layers[] = {1, 3, 1};
+    if (e->h.n_streams || e->h.n_layers < 4) return;
+    if (tn_program_make(&ctx, &e->h, &p, &err) != TERN_OK ||
+        tn_program_tap(&p, &e->h, layers, &err) != TERN_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(p.n_ops, e->p.n_ops + 3);
+    assert_int_equal(p.width[TN_BUF_TAPS], 3 * e->h.n_embd);
+    for (int32_t l = -1, at = 0; l <= p.n_layers; l++) {
+        int32_t n, n_before, taps = 0;
+        const tn_op *op = tn_program_layer(&p, l, &n), *before = tn_program_layer(&e->p, l, &n_before);
+        assert_ptr_equal(op, p.ops + at);
+        at += n;
+        for (; op->kind == TN_OP_TAP; op++, taps++) {
+            assert_int_equal(layers[op->stream], l);
+            assert_int_equal(op->in_width, e->h.n_embd);
+        }
+        assert_int_equal(taps, l == 1 ? 2 : l == 3);
+        assert_int_equal(n - taps, n_before);
+        for (int32_t i = 0; i < n_before; i++) assert_int_equal(op[i].kind, before[i].kind);
+    }
+    for (int32_t i = 0; i < p.n_sites; i++) {
+        const tn_op *op = &p.ops[p.sites[i].op];
+        assert_true(op->kind == TN_OP_LINEARS && op->site == p.sites[i].kind &&
+                    op->layer == p.sites[i].layer);
+    }
+    tn_program_free(&p);
+}
+
+static void taps_change_nothing_else(void **state) {
+    (void)state;
+    for_each(tapped);
+}
+
+/* The layer of a head. */
+static void heads_have_pairs(void **state) {
+    (void)state;
+    tern_error err = {0};
+    for (int residual = 0; residual < 2; residual++) {
+        each e = {.a = &tn_arch_eagle3, .h = tn_test_small_hparams("eagle3")};
+        e.h.head.n_target = 12;
+        e.h.head.n_vocab = 9;
+        e.h.head.norm_residual = residual;
+        e.h.logit_scale = 1;
+        if (tn_program_make(&ctx, &e.h, &e.p, &err) != TERN_OK) fail_msg("%s", err.message);
+        costs_of(&e);
+        int32_t n;
+        const tn_op *op = tn_program_layer(&e.p, 0, &n);
+        assert_true(op->kind == TN_OP_PAIR && op->keeps == !residual && op->width == 2 * e.h.n_embd);
+        assert_int_equal(tn_program_linears(&e.p, 0)->k, 2 * e.h.n_embd);
+        assert_int_equal(tn_program_linears(&e.p, e.p.n_sites - 1)->n_total, 9);
+        tn_program_free(&e.p);
+    }
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
@@ -548,6 +651,8 @@ int main(void) {
         cmocka_unit_test(packages_hold_the_sites),
         cmocka_unit_test(costs_are_what_counting_gives),
         cmocka_unit_test(layers_may_differ),
+        cmocka_unit_test(taps_change_nothing_else),
+        cmocka_unit_test(heads_have_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

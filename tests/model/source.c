@@ -2,6 +2,7 @@
 #include "formats/gguf.h"
 #include "lab/synth.h"
 #include "model/arch.h"
+#include "model/same_model.h"
 #include "model/source.h"
 
 #include <math.h>
@@ -29,17 +30,6 @@ static tn_source *open_ok(const char *path) {
     return s;
 }
 
-static float *read_all(const tn_source *s, int layer, tn_role role, int64_t *n) {
-    int64_t rows, cols;
-    tn_role_shape(tn_source_hparams(s), layer, role, &rows, &cols);
-    *n = rows * cols;
-    float *v = malloc((size_t)*n * sizeof *v); /* exact: writes beyond it are seen by ASan */
-    assert_non_null(v);
-    tern_error err = {0};
-    if (tn_source_read(s, layer, role, 0, rows, v, &err) != TERN_OK) fail_msg("%s", err.message);
-    return v;
-}
-
 /* Permuted Q and K, Gemma's +1, fused QKV and gate-up, tied heads: all undone, so that both files say the
  * same. */
 static void both_formats_hold_the_same_model(void **state) {
@@ -52,55 +42,9 @@ static void both_formats_hold_the_same_model(void **state) {
         snprintf(hf_path, sizeof hf_path, FIXTURES "%s", names[i]);
         snprintf(gguf_path, sizeof gguf_path, FIXTURES "%s.gguf", names[i]);
         tn_source *a = open_ok(hf_path), *b = open_ok(gguf_path);
-        const tn_hparams *h = tn_source_hparams(a), *g = tn_source_hparams(b);
-        assert_string_equal(h->arch, g->arch);
-#define SAME(field)                                                                                          \
-    if (h->field != g->field)                                                                                \
-    fail_msg("%s: " #field " is %g and %g", names[i], (double)h->field, (double)g->field)
-        SAME(n_layers);
-        SAME(n_embd);
-        SAME(n_heads);
-        SAME(n_kv_heads);
-        SAME(d_head);
-        SAME(n_ff);
-        SAME(n_vocab);
-        SAME(ctx_train);
-        SAME(n_rot);
-        SAME(tied);
-        if (h->window <
-            h->ctx_train) { /* a longer one hides nothing, and the GGUF of Phi-3 here leaves it out */
-            SAME(window);
-            SAME(window_pattern);
-        }
-        SAME(rope_orig_ctx);
-        SAME(act);
-        SAME(embd_scale);
-        SAME(attn_soft_cap);
-        SAME(logit_soft_cap);
-        SAME(norm_eps);
-#undef SAME
-        assert_true(fabsf(h->attn_scale - g->attn_scale) < 1e-6f &&
-                    fabsf(h->rope_mscale - g->rope_mscale) < 1e-6f);
-        for (int k = 0; k < h->n_rot / 2; k++) { /* the factors of GGUF are rounded to float */
-            assert_true(fabsf(h->inv_freq[k] / g->inv_freq[k] - 1) < 1e-6f &&
-                        fabsf(h->inv_freq_long[k] / g->inv_freq_long[k] - 1) < 1e-6f);
-        }
-        for (int layer = -1; layer < h->n_layers; layer++) {
-            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM;
-                 r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
-                assert_int_equal(tn_source_has(a, layer, (tn_role)r), tn_source_has(b, layer, (tn_role)r));
-                if (!tn_source_has(a, layer, (tn_role)r)) continue;
-                int64_t n;
-                float *x = read_all(a, layer, (tn_role)r, &n), *y = read_all(b, layer, (tn_role)r, &n);
-                for (int64_t k = 0; k < n; k++) {
-                    if (x[k] != y[k])
-                        fail_msg("%s: %s of layer %d differs at %lld: %a and %a", names[i],
-                                 tn_role_name((tn_role)r), layer, (long long)k, (double)x[k], (double)y[k]);
-                }
-                free(x);
-                free(y);
-            }
-        }
+        assert_string_equal(tn_source_hparams(a)->arch, tn_source_hparams(b)->arch);
+        same_hparams(names[i], tn_source_hparams(a), tn_source_hparams(b));
+        same_weights(names[i], a, b, 0);
         tn_source_close(&a);
         tn_source_close(&b);
     }
@@ -128,7 +72,7 @@ static void fused_tensors_are_cut_in_order(void **state) {
         tn_dequantise(t->dtype, t->data, all, n);
         for (int k = 0; k < fused[i].n_parts; k++) {
             int64_t n_part;
-            float *v = read_all(s, 1, fused[i].parts[k], &n_part);
+            float *v = read_role(s, 1, fused[i].parts[k], &n_part);
             assert_true(at + (uint64_t)n_part <= n);
             if (memcmp(v, all + at, (size_t)n_part * sizeof *v))
                 fail_msg("%s: %s is not the rows from %llu", t->name, tn_role_name(fused[i].parts[k]),
@@ -166,7 +110,7 @@ static void rows_alone_and_from_threads(void **state) {
     (void)state;
     tn_source *s = open_ok(FIXTURES "llama.gguf");
     int64_t n;
-    float *all = read_all(s, 1, TN_W_Q, &n), dummy = 7;
+    float *all = read_role(s, 1, TN_W_Q, &n), dummy = 7;
     reader r[3];
     pthread_t t[3];
     for (int i = 0; i < 3; i++) {
@@ -198,15 +142,8 @@ typedef struct file {
 } file;
 
 static file load(const char *path) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    file o = {.n = (size_t)ftell(f)};
-    rewind(f);
-    o.b = malloc(o.n);
-    assert_non_null(o.b);
-    assert_int_equal(fread(o.b, 1, o.n, f), o.n);
-    fclose(f);
+    file o;
+    o.b = fixture_read(path, &o.n);
     return o;
 }
 
@@ -216,12 +153,7 @@ static uint8_t *find(const file *f, const char *text) {
     return p;
 }
 
-static void save(const file *f) {
-    FILE *o = fopen(broken_path, "wb");
-    assert_non_null(o);
-    assert_int_equal(fwrite(f->b, 1, f->n, o), f->n);
-    fclose(o);
-}
+static void save(const file *f) { fixture_write(broken_path, f->b, f->n); }
 
 static void refused(tern_status want, const char *part) {
     tn_source *s;
@@ -453,10 +385,7 @@ static void broken_folder(void **state) {
             if ((at = memmem(copy, f->n, cases[i].find, strlen(cases[i].find))))
                 memcpy(at, cases[i].put, strlen(cases[i].put));
             snprintf(path, sizeof path, "%s/%s", folder, what ? "model.safetensors" : "config.json");
-            FILE *o = fopen(path, "wb");
-            assert_non_null(o);
-            assert_int_equal(fwrite(copy, 1, f->n, o), f->n);
-            fclose(o);
+            fixture_write(path, copy, f->n);
             free(copy);
         }
         refused(i ? TERN_E_FORMAT : TERN_E_UNSUPPORTED, cases[i].part);
@@ -510,6 +439,63 @@ static void configs(void **state) {
          "{\"n_group\":2,\"topk_group\":1,\"num_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_"
          "size\":16,\"n_shared_experts\":1}",
          TERN_E_UNSUPPORTED, "'n_group' is not supported for model type mistral4"},
+        {"kimi_linear",
+         "{\"num_experts\":4,\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":"
+         "1,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":32,\"linear_"
+         "attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[1],\"num_heads\":2,\"head_dim\":16},\"mla_"
+         "use_nope\":true}",
+         TERN_OK, NULL},
+        {"kimi_linear",
+         "{\"num_experts\":4,\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":"
+         "1,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":32,\"linear_"
+         "attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[1],\"num_heads\":2,\"head_dim\":16},\"mla_"
+         "use_nope\":false}",
+         TERN_E_UNSUPPORTED, "'mla_use_nope' is not true"},
+        {"kimi_linear",
+         "{\"num_experts\":4,\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":"
+         "1,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":32,\"linear_"
+         "attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[1,2],\"num_heads\":2,\"head_dim\":16},"
+         "\"mla_use_nope\":true}",
+         TERN_E_FORMAT, "has layer 2 in both"},
+        {"kimi_linear",
+         "{\"num_experts\":4,\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":"
+         "1,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":32,\"linear_"
+         "attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[3],\"num_heads\":2,\"head_dim\":16},\"mla_"
+         "use_nope\":true}",
+         TERN_E_FORMAT, "or in neither"},
+        {"kimi_linear",
+         "{\"num_experts\":4,\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":"
+         "1,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":32,\"linear_"
+         "attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[1],\"num_heads\":2,\"head_dim\":16},\"mla_"
+         "use_nope\":true,\"moe_router_activation_func\":\"softmax\"}",
+         TERN_E_UNSUPPORTED, "'moe_router_activation_func' is 'softmax'"},
+        {"kimi_linear",
+         "{\"num_experts\":4,\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":"
+         "1,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":32,\"linear_"
+         "attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[1],\"num_heads\":2,\"head_dim\":16},\"mla_"
+         "use_nope\":true,\"num_expert_group\":3,\"topk_group\":1}",
+         TERN_E_FORMAT, "4 experts in 3 groups"},
+        {"kimi_linear",
+         "{\"num_experts\":4,\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":"
+         "1,\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":32,\"linear_"
+         "attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[1],\"num_heads\":2,\"head_dim\":16},\"mla_"
+         "use_nope\":true,\"use_output_norm\":true}",
+         TERN_E_UNSUPPORTED, "'use_output_norm' is not supported"},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64}", TERN_OK, NULL},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64,\"attn\":{\"layers\":[1]}}", TERN_E_UNSUPPORTED,
+         "'attn' is not supported for model type rwkv7"},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64,\"norm_bias\":false}", TERN_E_UNSUPPORTED,
+         "'norm_bias' is false"},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64,\"norm_eps\":1e-3}", TERN_E_UNSUPPORTED,
+         "which the norms of heads add, is not 0.00064"},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64,\"value_dim\":[128,64]}", TERN_E_UNSUPPORTED,
+         "'value_dim' of layer 1 is not 128"},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64,\"gate_low_rank_dim\":2000}", TERN_E_UNSUPPORTED,
+         "products of ranks 32, 32, 32 and 2000"},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64,\"num_heads\":3}", TERN_E_UNSUPPORTED,
+         "3 heads of 64 values for 128 of a row"},
+        {"rwkv7", "{\"hidden_size\":128,\"head_dim\":64,\"rescale_every\":6}", TERN_E_UNSUPPORTED,
+         "'rescale_every' is not supported"},
         {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"offline\"}}", TERN_E_UNSUPPORTED,
          "its weights are packed ('quantization_mode' is 'offline')"},
         {"bitnet", "{\"quantization_config\":{\"quantization_mode\":\"online\",\"use_rms_norm\":true}}",
@@ -567,6 +553,14 @@ static void configs(void **state) {
          TERN_E_UNSUPPORTED, "'conv_bias' is not supported"},
         {"lfm2", "{\"conv_L_cache\":3,\"layer_types\":[\"conv\"]}", TERN_E_FORMAT,
          "'layer_types' has 1 layers, the model 2"},
+        {"lfm2", "{\"conv_L_cache\":3,\"full_attn_idxs\":[1]}", TERN_OK, NULL},
+        {"lfm2", "{\"conv_L_cache\":3,\"full_attn_idxs\":[]}", TERN_E_UNSUPPORTED, "no layer attends"},
+        {"lfm2", "{\"conv_L_cache\":3,\"full_attn_idxs\":[2]}", TERN_E_FORMAT,
+         "'full_attn_idxs' has something else than numbers of the 2 layers"},
+        {"lfm2", "{\"conv_L_cache\":3,\"full_attn_idxs\":[\"1\"]}", TERN_E_FORMAT,
+         "'full_attn_idxs' has something else than numbers of the 2 layers"},
+        {"phi3", "{\"full_attn_mod\":1,\"interpolate_factor\":1}", TERN_OK, NULL},
+        {"phi3", "{\"full_attn_mod\":2}", TERN_E_UNSUPPORTED, "'full_attn_mod' is not supported"},
         {"qwen3", "{\"conv_L_cache\":3}", TERN_E_UNSUPPORTED, "'conv_L_cache' is not supported"},
         {"qwen3_moe", "{\"num_experts\":8,\"num_experts_per_tok\":2}", TERN_OK, NULL},
         {"qwen3_5_text",
@@ -660,6 +654,13 @@ static void configs(void **state) {
         {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\"}}", TERN_E_FORMAT, "'factor' is missing"},
         {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}}", TERN_E_FORMAT,
          "rope factor 0"},
+        {"llama", "{\"rope_scaling\":[{\"rope_type\":\"linear\",\"factor\":2}]}", TERN_E_FORMAT,
+         "'rope_scaling' is not an object"},
+        {"llama", "{\"rope_parameters\":\"linear\"}", TERN_E_FORMAT, "'rope_parameters' is not an object"},
+        {"llama", "{\"rope_scaling\":{\"type\":1,\"factor\":2}}", TERN_E_FORMAT,
+         "'type' of 'rope_scaling' is not a string"},
+        {"gemma3_text", "{\"rope_parameters\":{\"full_attention\":3}}", TERN_E_FORMAT,
+         "'full_attention' is not an object"},
         {"phi3", "{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1]}}",
          TERN_E_FORMAT, "'short_factor' has 1 factors, want 4"},
         {"llama", "{\"hidden_size\":null}", TERN_E_FORMAT, "'hidden_size' is not a number"},
@@ -838,7 +839,7 @@ static void a_trained_model(void **state) {
     assert_non_null(tn_source_tokenizer(s));
     for (int layer = 0; layer < tn_source_hparams(s)->n_layers; layer++) {
         int64_t n;
-        free(read_all(s, layer, TN_W_K, &n));
+        free(read_role(s, layer, TN_W_K, &n));
     }
     tn_tokenizer *t = tn_source_take_tokenizer(s);
     assert_non_null(t);

@@ -151,7 +151,7 @@ static void follows_the_text(tn_kv_type kv) {
         tern_error err = {0};
         uint64_t text[CTX];
         int32_t n = 0, marks[ROUNDS], n_marks = 0;
-        int n_back = 0;
+        int n_back = 0, n_places_used = 0;
         open_state(&s, f);
         assert_int_equal(tn_state_truncates(&s), !recurrent);
         for (int round = 0; round < ROUNDS; round++) {
@@ -204,14 +204,30 @@ static void follows_the_text(tn_kv_type kv) {
                 break;
             default: { /* through a file, into another state */
                 file a = {0}, b = {0};
+                tn_state_places places = {.end = 0}, again = places;
+                uint64_t n_bytes;
                 open_state(&other, recurrent ? &fold_other : NULL);
-                tn_state_save(&s, put, &a);
-                assert_int_equal(tn_state_load(&other, &h, n, form, get, &a, &err), TERN_OK);
+                tn_state_places_of(&s, &places, &n_bytes);
+                assert_int_equal(places.n > 0,
+                                 s.n_marks > 0); /* those that are worth their room, one at least */
+                tn_state_save(&s, &places, put, &a);
+                assert_int_equal(tn_state_load(&other, &h, n, form, &places, get, &a, &err), TERN_OK);
                 assert_int_equal(a.at, a.n);
                 check(&other, recurrent ? &fold_other : NULL, text, n);
-                tn_state_save(&other, put, &b);
+                tn_state_places_of(&other, &again, &n_bytes);
+                assert_memory_equal(&again, &places, sizeof places);
+                assert_true(n_bytes <= a.n);
+                tn_state_save(&other, &again, put, &b);
                 assert_true(a.n == b.n &&
                             (!a.n || memcmp(a.data, b.data, a.n) == 0)); /* the same text, the same bytes */
+                if (places.n) { /* it goes back to each of them as the one that was saved would */
+                    int32_t to = (int32_t)(tn_rng_u64(&rng) % (uint64_t)(n + 1)), want = 0;
+                    for (int32_t i = 0; i < places.n && places.at[i] <= to; i++) want = places.at[i];
+                    if (to >= n) want = n;
+                    assert_int_equal(tn_state_truncate(&other, to), want);
+                    check(&other, recurrent ? &fold_other : NULL, text, want);
+                    n_places_used += want > 0 && to < n;
+                }
                 tn_state_close(&other);
                 free(a.data);
                 free(b.data);
@@ -220,6 +236,7 @@ static void follows_the_text(tn_kv_type kv) {
             check(&s, f, text, n);
         }
         assert_true(n_back < ROUNDS / 20);
+        assert_true(!recurrent || n_places_used > 5);
         uint64_t bytes = tn_state_bytes(&s);
         assert_true(bytes >= tn_state_bytes_of(&h, CTX, form) && bytes < 100000);
         tn_state_close(&s);
@@ -276,8 +293,9 @@ static void forms_convert(void **state) {
             }
             tn_state_append(&a, N);
             assert_int_equal(tn_state_copy(&b, &a, N, &err), TERN_OK);
-            tn_state_save(&a, put, &f);
-            assert_int_equal(tn_state_load(&c, &wide, N, (tn_kv_type)from, get, &f, &err), TERN_OK);
+            const tn_state_places none = {0};
+            tn_state_save(&a, &none, put, &f);
+            assert_int_equal(tn_state_load(&c, &wide, N, (tn_kv_type)from, &none, get, &f, &err), TERN_OK);
             assert_int_equal(f.at, f.n);
             double worst = 0, sum = 0, n = 0;
             for (size_t i = 0; i < N * N_LAYERS * N_KV; i++) {
@@ -384,11 +402,57 @@ static void rows_attend_to_every_form(void **state) {
     }
 }
 
+/* A snapshot of 4 MiB, which is nothing else. */
+static size_t big_snapshot_bytes(const void *self) { return (void)self, (size_t)4 << 20; }
+static void big_snapshot(const void *self, void *out) { (void)self, (void)out; }
+static void big_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
+    (void)self, (void)n_tok, (void)saving, (void)io, (void)user;
+}
+static const tn_state_ops big_state = {.name = "big",
+                                       .bytes = fold_bytes,
+                                       .append = NULL,
+                                       .keep = fold_keep,
+                                       .snapshot_bytes = big_snapshot_bytes,
+                                       .snapshot = big_snapshot,
+                                       .restore = fold_restore,
+                                       .transfer = big_transfer,
+                                       .close = fold_close};
+
+static void get_zeros(void *user, void *data, size_t n) {
+    (void)user;
+    memset(data, 0, n);
+}
+
+/* A file may name more places than there is room for snapshots of. */
+static void too_many_places(void **state) {
+    (void)state;
+    tn_state s;
+    tern_error err;
+    fold f = {0};
+    tn_state_places places = {.n = TN_STATE_MARKS};
+    form = TN_KV_F32;
+    for (int32_t i = 0; i < TN_STATE_MARKS; i++) places.at[i] = i + 1;
+    open_state(&s, NULL);
+    tn_state_add(&s, &big_state, &f);
+    assert_int_equal(tn_state_load(&s, &h, TN_STATE_MARKS, form, &places, get_zeros, NULL, &err), TERN_OK);
+    const int32_t most = TN_STATE_MARK_BYTES / ((4 << 20) + 1);
+    assert_int_equal(s.n_marks, most);
+    assert_int_equal(s.marks[most - 1].n_tok, TN_STATE_MARKS);
+    for (int32_t i = 0; i < 20; i++) {
+        tn_state_append(&s, 1);
+        assert_int_equal(tn_state_snapshot(&s, &err), TERN_OK);
+        assert_int_equal(s.n_marks, most);
+        assert_int_equal(s.marks[most - 1].n_tok, s.n_tok);
+    }
+    tn_state_close(&s);
+    assert_int_equal(ctx.live_bytes[TN_MEM_KV], 0);
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floats_follow_the_text), cmocka_unit_test(halves_follow_the_text),
-        cmocka_unit_test(codes_follow_the_text), cmocka_unit_test(forms_convert),
-        cmocka_unit_test(rows_attend_to_every_form)};
+        cmocka_unit_test(codes_follow_the_text),  cmocka_unit_test(forms_convert),
+        cmocka_unit_test(too_many_places),        cmocka_unit_test(rows_attend_to_every_form)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,30 +168,14 @@ static void the_published_one(void **state) {
 
 static char good[FIXTURE_PATH], broken[FIXTURE_PATH];
 
-static char *load(size_t *n) {
-    FILE *f = fopen(good, "rb");
-    assert_non_null(f);
-    assert_false(fseek(f, 0, SEEK_END));
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *b = malloc(*n);
-    assert_non_null(b);
-    assert_int_equal(fread(b, 1, *n, f), *n);
-    fclose(f);
-    return b;
-}
-
 /* `n` bytes at `at` after the name become `with`. */
 static void refused(const char *name, size_t at, const void *with, size_t n, tern_status want,
                     const char *part) {
     size_t size;
-    char *b = load(&size), *p = memmem(b, size, name, strlen(name));
+    char *b = fixture_read(good, &size), *p = memmem(b, size, name, strlen(name));
     if (!p) fail_msg("the model has no %s", name);
     memcpy(p + strlen(name) + at, with, n);
-    FILE *f = fopen(broken, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(b, 1, size, f), size);
-    fclose(f);
+    fixture_write(broken, b, size);
     free(b);
     tn_source *s;
     tern_error err = {0};

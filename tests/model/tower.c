@@ -214,7 +214,13 @@ static void add_positions(const tn_gguf *g, const tn_tower_shape *s, tn_tower_si
     int across = z.width / s->patch, down = z.height / s->patch, side = s->image / s->patch,
         first = s->kind == TN_TOWER_INTERNVL; /* the class has the first place */
     double *table = tensor(g, "v.position_embd.weight", 0, ""), *at = table + first * s->width;
-    for (int i = 0; i < across * down; i++) {
+    for (int i = 0; s->kind == TN_TOWER_MINICPM && i < across * down; i++) { /* the place that it lies in */
+        side = (int)sqrt((double)tn_gguf_tensor(g, "v.position_embd.weight")->dims[0]);
+        int line = (int)floor((double)side * (i / across) / down + 1e-9),
+            column = (int)floor((double)side * (i % across) / across + 1e-9);
+        for (int k = 0; k < s->width; k++) x[i * s->width + k] += at[(line * side + column) * s->width + k];
+    }
+    for (int i = 0; s->kind != TN_TOWER_MINICPM && i < across * down; i++) {
         double y = i / across, c = i % across;
         if (s->kind == TN_TOWER_QWEN3VL) {
             y = down > 1 ? y * (side - 1) / (down - 1) : 0;
@@ -334,11 +340,12 @@ static void deepstack(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z
 }
 
 /* The mean of k x k patches, its RMS norm, and the projection, whose file has inputs by outputs. */
-static void pool_rows(const tn_gguf *g, const tn_tower_shape *s, const double *h, double *rows) {
-    int side = tn_tower_side(s), width = s->width, k = s->shuffle, nb = side / k;
+static void pool_rows(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const double *h,
+                      double *rows) {
+    int side = z.width / s->patch, width = s->width, k = s->shuffle, nb = side / k;
     double *weight = tensor(g, "mm.soft_emb_norm.weight", 0, ""),
            *fc = tensor(g, "mm.input_projection.weight", 0, ""), *mean = calloc((size_t)width, sizeof *mean);
-    for (int i = 0; i < nb * nb; i++) {
+    for (int i = 0; i < tn_tower_rows(s, z); i++) {
         double squares = 0;
         for (int c = 0; c < width; c++) {
             mean[c] = 0;
@@ -438,6 +445,54 @@ static void project(const tn_gguf *g, const tn_tower_shape *s, const double *blo
     free(in);
 }
 
+/* y = W x + b of a tensor of the resampler, b where there is one. */
+static double *resampled(const tn_gguf *g, const char *name, const double *x, int rows, int k, int n) {
+    double *w = tensor(g, "%.0d%s.weight", 0, name), *b = tensor(g, "%.0d%s.bias", 0, name),
+           *out = malloc((size_t)(rows * n) * sizeof *out);
+    linear(w, b, x, rows, k, n, out);
+    free(w), free(b);
+    return out;
+}
+
+/* MiniCPM-V's: queries, as many heads of 128 as there are, see all patches by keys that have their places added. */
+static void query_rows(const tn_gguf *g, const tn_tower_shape *s, const double *h, int n, int across,
+                       double *rows) {
+    const tn_tensor *of = tn_gguf_tensor(g, "resampler.query");
+    const int nq = (int)of->dims[0], out = (int)of->dims[1], d = 128, quarter = out / 4;
+    double *query = tensor(g, "resampler.query", 0, ""), eps = (double)s->eps;
+    double *kv = resampled(g, "resampler.kv", h, n, s->width, out),
+           *values_in = normed(g, "%.0d%s", 0, "resampler.ln_kv", eps, kv, n, out),
+           *keys_in = malloc((size_t)(n * out) * sizeof *keys_in),
+           *q_in = normed(g, "%.0d%s", 0, "resampler.ln_q", eps, query, nq, out);
+    for (int i = 0; i < n * out; i++) {
+        int c = i % out, part = c / quarter, at = part < 2 ? i / out % across : i / out / across;
+        double angle = at / pow(1e4, (double)(c % quarter) / quarter);
+        keys_in[i] = values_in[i] + (part % 2 ? cos(angle) : sin(angle));
+    }
+    double *q = resampled(g, "resampler.attn.q", q_in, nq, out, out),
+           *k = resampled(g, "resampler.attn.k", keys_in, n, out, out),
+           *v = resampled(g, "resampler.attn.v", values_in, n, out, out), *p = malloc((size_t)n * sizeof *p),
+           *given = calloc((size_t)(nq * out), sizeof *given);
+    for (int i = 0; i < nq; i++)
+        for (int head = 0; head < out / d; head++) {
+            double sum = 0;
+            for (int j = 0; j < n; j++) {
+                p[j] = 0;
+                for (int c = head * d; c < (head + 1) * d; c++) p[j] += q[i * out + c] * k[j * out + c];
+                sum += p[j] = exp(p[j] / sqrt(d)); /* they are small */
+            }
+            for (int j = 0; j < n; j++)
+                for (int c = head * d; c < (head + 1) * d; c++)
+                    given[i * out + c] += p[j] / sum * v[j * out + c];
+        }
+    double *o = resampled(g, "resampler.attn.out", given, nq, out, out),
+           *last = normed(g, "%.0d%s", 0, "resampler.ln_post", eps, o, nq, out),
+           *y = resampled(g, "resampler.proj", last, nq, out, out);
+    memcpy(rows, y, (size_t)(nq * out) * sizeof *y);
+    free(query), free(kv), free(values_in), free(keys_in), free(q_in), free(q), free(k), free(v), free(p);
+    free(given), free(o), free(last), free(y);
+}
+
 /* rows [tn_tower_rows][tn_tower_row_width] */
 static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, const uint8_t *rgb,
                   double *rows) {
@@ -452,10 +507,12 @@ static void model(const tn_gguf *g, const tn_tower_shape *s, tn_tower_size z, co
     const bool last = s->kind != TN_TOWER_INTERNVL && s->kind != TN_TOWER_GEMMA4;
     double *h = last ? normed(g, "v.post_ln", 0, "", (double)s->eps, x, n, width) : NULL,
            *blocks = beside(s, z, last ? h : x);
-    if (s->kind == TN_TOWER_GEMMA4) {
+    if (s->kind == TN_TOWER_MINICPM) {
+        query_rows(g, s, h, n, across, rows);
+    } else if (s->kind == TN_TOWER_GEMMA4) {
         mean_rows(g, s, blocks, tn_tower_rows(s, z), rows);
     } else if (s->kind == TN_TOWER_GEMMA3) {
-        pool_rows(g, s, h, rows);
+        pool_rows(g, s, z, h, rows);
     } else if (s->kind != TN_TOWER_IDEFICS3) {
         project(g, s, blocks, tn_tower_rows(s, z), rows);
     } else {
@@ -474,11 +531,13 @@ static void write_tower(char path[FIXTURE_PATH], const char *name, tn_dtype d) {
     must(tn_synth_tower(&ctx, name, path, 7, d, &err), &err);
 }
 
-/* A tile; of families without tiles of one size, pictures of sizes that are no multiples of the table, smaller and larger. */
+/* A tile and pieces of one; of families without tiles of one size, pictures of sizes that are no multiples of the table,
+ * smaller and larger. */
 static tn_tower_size size_of(const tn_tower_shape *s, int i) {
-    int block = s->patch * s->shuffle;
-    tn_tower_size sizes[] = {{5 * block, 3 * block}, {block, 4 * block}, {9 * block, 5 * block}};
-    return tn_tower_any_size(s->kind) ? sizes[i % 3] : tn_tower_tile(s);
+    const int block = s->patch * s->shuffle, whole = s->image / block * block;
+    tn_tower_size sizes[] = {{5 * block, 3 * block}, {block, 4 * block}, {9 * block, 5 * block}},
+                  pieces[] = {tn_tower_tile(s), {whole - block, whole}, {whole, block}};
+    return tn_tower_any_size(s->kind) ? sizes[i % 3] : pieces[i % 3];
 }
 
 static size_t bytes_of(tn_tower_size z) { return (size_t)z.width * (size_t)z.height * 3; }
@@ -553,7 +612,8 @@ static void as_in_double_precision(void **state) {
     static const char *const names[] = {
         "tiny-smolvlm-mmproj",  "tiny-idefics3-mmproj", "tiny-gemma3-mmproj", "tiny-qwen3vl-mmproj",
         "tiny-qwen35-mmproj",   "tiny-qwen25vl-mmproj", "tiny-lfm2vl-mmproj", "tiny-lfm2.5vl-mmproj",
-        "tiny-internvl-mmproj", "tiny-interns1-mmproj", "tiny-gemma4-mmproj", "tiny-gemma4-31b-mmproj"};
+        "tiny-internvl-mmproj", "tiny-interns1-mmproj", "tiny-gemma4-mmproj", "tiny-gemma4-31b-mmproj",
+        "tiny-minicpmv-mmproj", "tiny-minicpmo-mmproj"};
     enum { N = sizeof names / sizeof *names };
     for (int i = 0; i < N; i++)
         for (int j = 0; j < 4; j++) {
@@ -614,6 +674,8 @@ static void same_bits_whatever_the_threads(void **state) {
         same_bits("tiny-interns1-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-gemma4-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
         same_bits("tiny-gemma4-31b-mmproj", 64, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-minicpmv-mmproj", 256, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
+        same_bits("tiny-minicpmo-mmproj", 128, i ? TN_TOWER_INT8 : TN_TOWER_FLOAT);
     }
 }
 
@@ -738,6 +800,18 @@ static const fault wrong_gemma4[] = {
     {"clip.has_vision_encoder", 4, "\0", 1, TERN_E_UNSUPPORTED, "has no encoder of pictures"},
 };
 
+/* Of MiniCPM-V's. */
+static const fault wrong_minicpm[] = {
+    {"clip.minicpmv_version", 4, "\2", 1, TERN_E_UNSUPPORTED,
+     "clip.minicpmv_version is 2; MiniCPM-V 2.6 (3)"},
+    {"clip.minicpmv_version", 4, "\5", 1, TERN_E_INVALID, "its rows have 256 values and the model's have 64"},
+    {"clip.minicpmv_versio", 0, "X", 1, TERN_E_UNSUPPORTED, "clip.minicpmv_versioX is not known"},
+    {"clip.minicpmv_query_num", 4, "\6", 1, TERN_E_FORMAT, "query_num is 6, and there are 5 queries"},
+    {"resampler.quer", 0, "X", 1, TERN_E_FORMAT, "resampler.query is missing"},
+    {"resampler.query", 4, "\x40\0", 2, TERN_E_FORMAT, "no rows of a multiple of 128 values"},
+    {"v.position_embd.weight", 12, "\x30", 1, TERN_E_FORMAT, "no square of up to 256 x 256 places"},
+};
+
 static void is_refused(const char *tower, const fault *faults, size_t n_faults) {
     char path[FIXTURE_PATH], *bytes;
     size_t n;
@@ -766,6 +840,7 @@ static void wrong_files_are_refused_by_name(void **state) {
     is_refused("tiny-lfm2vl-mmproj", wrong_lfm2, sizeof wrong_lfm2 / sizeof *wrong_lfm2);
     is_refused("tiny-internvl-mmproj", wrong_internvl, sizeof wrong_internvl / sizeof *wrong_internvl);
     is_refused("tiny-gemma4-mmproj", wrong_gemma4, sizeof wrong_gemma4 / sizeof *wrong_gemma4);
+    is_refused("tiny-minicpmv-mmproj", wrong_minicpm, sizeof wrong_minicpm / sizeof *wrong_minicpm);
     is_refused("tiny-smolvlm-mmproj", wrong, sizeof wrong / sizeof *wrong);
     write_tower(path, "tiny-smolvlm-mmproj", TN_F32);
     /* a value that is none; and every end of the file */

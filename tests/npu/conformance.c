@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "fixture/scarce.h"
+#include "fixture/fixture.h"
 
 static uint64_t seed_of(void) {
     const char *s = getenv("TERN_SEED");
@@ -114,10 +115,6 @@ typedef struct bound {
     tn_npu_weights *weights[TN_NPU_MAX_OPS];
     void *k_tiles[TN_NPU_MAX_OPS], *k_sum[TN_NPU_MAX_OPS];
 } bound;
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
 
 static tn_npu_weights *make_weights(tn_npu_device *d, const sample *s, int i) {
     const tn_npu_layout *l = &tn_npu_device_caps(d)->layout;
@@ -382,11 +379,9 @@ static void test_random_graphs(void **state) {
 /* The host backend over every instruction set this machine has. */
 static void test_host_instruction_sets(void **state) {
     (void)state;
-    static const char *const words[] = {"scalar",     "avx2", "avxvnni", "avx512",
-                                        "avx512vnni", "neon", "dotprod", "i8mm"};
     uint32_t have = tn_cpu_detect(), seen = UINT32_MAX;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        uint32_t flags = tn_cpu_limit(words[i], have);
+    for (size_t i = 0; tn_cpu_word(i); i++) {
+        uint32_t flags = tn_cpu_limit(tn_cpu_word(i), have);
         if (flags == seen) continue;
         seen = flags;
         tn_kernels k;
@@ -395,7 +390,7 @@ static void test_host_instruction_sets(void **state) {
         tn_npu_options_defaults(&opt);
         opt.kernels = &k;
         tn_npu_device *d = open_dev("host", &opt);
-        conform(d, 40, 300, words[i]);
+        conform(d, 40, 300, tn_cpu_word(i));
         tn_npu_close(&d);
     }
 }

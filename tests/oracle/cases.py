@@ -16,10 +16,13 @@ import numpy as np
 
 import chunked
 import families
+import heads
+import kda
 import latent
 import reference
 import sampling
 import single
+import wkv
 from files import Stored, gguf_from_hf, write_gguf, write_hf_folder
 
 HERE = pathlib.Path(__file__).parent
@@ -43,7 +46,7 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     """The family's tensors by their real names. Q and K are drawn large so that attention is far from uniform: only
     then do positions, windows and caps show in the logits."""
     family = cfg["model_type"]
-    for module in (families, latent, single, chunked):
+    for module in (families, latent, single, chunked, wkv, kda):
         if family in module.FAMILIES:
             return module.checkpoint(name, cfg, dtype, vector_dtype, uniform)
     c, f, v = cfg["hidden_size"], cfg["intermediate_size"], cfg["vocab_size"]
@@ -817,7 +820,7 @@ CASES |= {
     ),
 }
 
-CASES |= families.CASES | latent.CASES | single.CASES | chunked.CASES
+CASES |= families.CASES | latent.CASES | single.CASES | chunked.CASES | wkv.CASES | kda.CASES
 
 MUST_SHOW = 2e-3  # twenty times the error a test allows (the two GELUs differ by 5e-4 at most anywhere: at_least)
 
@@ -849,7 +852,7 @@ def make_case(name, case, out, gguf_f32=None):
     n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
     n_text = cfg.get("vocab_size_per_layer_input", families.text_of(cfg)["vocab_size"])
     ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * n_text).astype(int).tolist()
-    to_gguf = next((m.gguf for m in (families, latent, single, chunked) if cfg["model_type"] in m.FAMILIES), gguf_from_hf)
+    to_gguf = next((m.gguf for m in (families, latent, single, chunked, wkv, kda) if cfg["model_type"] in m.FAMILIES), gguf_from_hf)
     meta, tensors = to_gguf(cfg, stored, name, widen=gguf_f32 is not None) if case.get("gguf") else ({}, {})
     if gguf_f32:
         if tensors:
@@ -884,6 +887,7 @@ def make_case(name, case, out, gguf_f32=None):
 def make_all(out):
     for name, case in CASES.items():
         make_case(name, case, out)
+    heads.make_all(out, uniform, rounded)
     (out / "sampling.json").write_text(sampling.vectors())
 
 

@@ -26,7 +26,7 @@ class Stored:
             b = v.reshape(-1, 32)
             if dtype == "Q8_0":
                 scale = (np.abs(b).max(axis=1, keepdims=True) / 127).astype(np.float16)
-                q = np.clip(np.rint(b / scale.astype(np.float32)), -127, 127)
+                q = np.clip(np.rint(b / np.where(scale == 0, 1, scale).astype(np.float32)), -127, 127)
                 raw = q.astype(np.int8).view(np.uint8)
             else:  # the value of largest magnitude becomes -8; nibbles: value i low, value i + 16 high
                 extreme = np.take_along_axis(b, np.abs(b).argmax(axis=1)[:, None], axis=1)
@@ -75,7 +75,7 @@ def write_hf_folder(folder, cfg, tensors, n_shards):
 
 # ---- GGUF v3 ------------------------------------------------------------------------------------------
 
-GGUF_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "BF16": 30}
+GGUF_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "I64": 27, "BF16": 30}
 
 
 def gguf_string(s):
@@ -83,7 +83,23 @@ def gguf_string(s):
     return struct.pack("<Q", len(b)) + b
 
 
+GGUF_KINDS = {"uint32": (4, "<I"), "int32": (5, "<i"), "float32": (6, "<f"), "bool": (7, "<?"), "uint64": (10, "<Q")}
+
+
+def gguf_typed(kind, v):
+    """A value whose type is named: "uint32", or "uint32[]" for a list."""
+    if kind.endswith("[]"):
+        each = [gguf_typed(kind[:-2], x) for x in v]
+        return struct.pack("<I", 9) + each[0][:4] + struct.pack("<Q", len(v)) + b"".join(x[4:] for x in each)
+    if kind == "string":
+        return struct.pack("<I", 8) + gguf_string(v)
+    number, form = GGUF_KINDS[kind]
+    return struct.pack("<I", number) + struct.pack(form, v)
+
+
 def gguf_value(v):
+    if isinstance(v, tuple):
+        return gguf_typed(*v)
     if isinstance(v, bool):
         return struct.pack("<IB", 7, v)
     if isinstance(v, int):

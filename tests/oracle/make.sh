@@ -5,7 +5,8 @@ cd "$(dirname "$0")" || exit 1
 python=${PYTHON:-/usr/bin/python3}
 "$python" -c 'import numpy' 2>/dev/null || { echo "python3 with NumPy is not installed; skipped"; exit 77; }
 export PYTHONDONTWRITEBYTECODE=1
-if [ $# -gt 0 ]; then "$python" dequant_oracle.py --check && "$python" embedding.py --check && exec "$python" cases.py --check; exit 1; fi
+if [ $# -gt 0 ]; then "$python" rwkv_vocab.py --check && "$python" dequant_oracle.py --check && "$python" embedding.py --check && exec "$python" cases.py --check; exit 1; fi
+"$python" rwkv_vocab.py || exit 1
 "$python" dequant_oracle.py || exit 1
 "$python" embedding.py || exit 1
 exec "$python" cases.py

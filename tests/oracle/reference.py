@@ -14,8 +14,13 @@ import numpy as np
 # ---- operators ----------------------------------------------------------------------------------------
 
 
+any_order = False  # of sums in linear: for vectors that are not kept
+
+
 def linear(x, w, b=None):
     """y[t, n] = b[n] + sum_k x[t, k] w[n, k], k ascending: the same bits on every machine."""
+    if any_order:
+        return x @ w.T if b is None else x @ w.T + b
     y = np.zeros((x.shape[0], w.shape[0]))
     for k in range(w.shape[1]):
         y += x[:, k : k + 1] * w[:, k]
@@ -224,7 +229,7 @@ def forward_phi3(cfg, w, ids, n_ctx):
     """Phi-3: a Llama block with fused projections: rows [Q; K; V] and [gate; up]."""
     n_heads, n_kv, d = geometry(cfg)
     eps, act = cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_act"]]
-    freq, mscale = rope_frequencies(cfg, d, n_ctx)
+    freq, mscale = rope_frequencies(cfg, int(cfg.get("partial_rotary_factor", 1.0) * d), n_ctx)
     x = w("model.embed_tokens.weight")[ids]
     for i in range(cfg["num_hidden_layers"]):
         p = f"model.layers.{i}."
@@ -235,7 +240,7 @@ def forward_phi3(cfg, w, ids, n_ctx):
         h = linear(rms_norm(x, w(p + "post_attention_layernorm.weight"), eps), w(p + "mlp.gate_up_proj.weight"))
         gate, up = np.split(h, 2, axis=1)
         x = x + linear(act(gate) * up, w(p + "mlp.down_proj.weight"))
-    return linear(rms_norm(x, w("model.norm.weight"), eps), w("lm_head.weight"))
+    return linear(rms_norm(x, w("model.norm.weight"), eps), w("model.embed_tokens.weight" if cfg.get("tie_word_embeddings") else "lm_head.weight"))
 
 
 def layer_kinds(cfg):

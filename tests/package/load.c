@@ -20,6 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_PACKAGES = 7, N_PROMPT = 150, MAX_VOCAB = 4096 };
 
 /* Tied and untied, packed and in tiles, with outlier rows, parallel blocks; the last two as entropy-coded streams of
@@ -350,23 +352,6 @@ static tern_status start(const char *path, const char *load, int32_t n, tern_err
     return st;
 }
 
-static uint8_t *slurp(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    uint8_t *b = malloc(*n);
-    assert_true(b && fread(b, 1, *n, f) == *n);
-    fclose(f);
-    return b;
-}
-
-static void put(const char *path, const uint8_t *b, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_true(f && fwrite(b, 1, n, f) == n && !fclose(f));
-}
-
 /* A bit of every tensor, and of everything else that is read: each mode notices, and names layer and offset.
  */
 static void damage_is_told(void **state) {
@@ -378,7 +363,7 @@ static void damage_is_told(void **state) {
     for (int k = 0; k < N_PACKAGES; k += k < 2 ? 1 : 3) {
         snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
         size_t n, n_tensors = 0;
-        uint8_t *b = slurp(paths[k], &n);
+        uint8_t *b = fixture_read(paths[k], &n);
         tn_pkg *p;
         tern_error err;
         assert_int_equal(tn_pkg_open(&ctx, paths[k], &p, &err), TERN_OK);
@@ -391,7 +376,7 @@ static void damage_is_told(void **state) {
                 if (!r[t].size_bytes) continue;
                 size_t at = s->off_bytes + r[t].off_bytes + (n_tensors * 131) % r[t].size_bytes;
                 b[at] ^= (uint8_t)(1u << n_tensors % 8);
-                put(bad, b, n);
+                fixture_write(bad, b, n);
                 b[at] ^= (uint8_t)(1u << n_tensors % 8);
                 err.message[0] = 0;
                 assert_int_equal(start(bad, modes[n_tensors % 3], n_tensors % 2 ? 20 : N_PROMPT, &err),
@@ -419,7 +404,7 @@ static void lying_streams_are_told(void **state) {
         if (!kinds[k].coded_from) continue;
         snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
         size_t n;
-        uint8_t *whole = slurp(paths[k], &n), *b = malloc(n);
+        uint8_t *whole = fixture_read(paths[k], &n), *b = malloc(n);
         tn_pkg *p;
         tern_error err;
         assert_int_equal(tn_pkg_open(&ctx, paths[k], &p, &err), TERN_OK);
@@ -439,7 +424,7 @@ static void lying_streams_are_told(void **state) {
                     memcpy(b, whole, n);
                     b[places[a]] ^= 1;
                     package_make_true(b, n);
-                    put(bad, b, n);
+                    fixture_write(bad, b, n);
                     tn_npu_model_options o =
                         model_options((tn_load_mode)(n_tried % TN_N_LOAD_MODES), "threads");
                     o.weights = n_tried % 3 ? TN_WEIGHTS_PACKED : TN_WEIGHTS_TILES;
@@ -472,7 +457,7 @@ static void damaged_rows_are_told_at_once(void **state) {
         size_t n, n_records;
         tn_pkg *p;
         tern_error err = {0};
-        uint8_t *b = slurp(paths[k], &n);
+        uint8_t *b = fixture_read(paths[k], &n);
         assert_int_equal(tn_pkg_open(&ctx, paths[k], &p, &err), TERN_OK);
         const tn_pkg_section *s = tn_pkg_find(p, TN_PKG_LM_HEAD, -1);
         const tn_pkg_record *r = tn_pkg_records(p, s, &n_records);
@@ -485,7 +470,7 @@ static void damaged_rows_are_told_at_once(void **state) {
             b[s->off_bytes + r[t].off_bytes + tile * bytes + 7] ^= 16;
             n_coded += coded;
             snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
-            put(bad, b, n);
+            fixture_write(bad, b, n);
             assert_int_equal(start(bad, "stream", N_PROMPT, &err), TERN_E_FORMAT);
             snprintf(want, sizeof want, "the embedding of tokens %zu to %zu", tile * each,
                      tile * each + each - 1);
@@ -506,9 +491,9 @@ static void truncated_while_open(void **state) {
     char bad[270];
     snprintf(bad, sizeof bad, "%s.cut", paths[0]);
     size_t n;
-    uint8_t *b = slurp(paths[0], &n);
+    uint8_t *b = fixture_read(paths[0], &n);
     for (size_t cut = n / 7; cut < n; cut += n / 9) {
-        put(bad, b, n);
+        fixture_write(bad, b, n);
         tn_npu_model_options o = model_options(TN_LOAD_STREAM, "threads");
         o.ring_bytes = 1; /* little is read ahead */
         rig r;
@@ -531,14 +516,14 @@ static void other_packages_are_refused(void **state) {
     char bad[270];
     snprintf(bad, sizeof bad, "%s.other", paths[0]);
     size_t n;
-    uint8_t *b = slurp(paths[0], &n);
+    uint8_t *b = fixture_read(paths[0], &n);
     tern_error err;
     b[8] = TN_PKG_VERSION + 1;
-    put(bad, b, n);
+    fixture_write(bad, b, n);
     assert_int_equal(start(bad, NULL, 20, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer tern"));
     b[8] = TN_PKG_OLDEST - 1;
-    put(bad, b, n);
+    fixture_write(bad, b, n);
     assert_int_equal(start(bad, NULL, 20, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "pack the model again"));
     free(b);

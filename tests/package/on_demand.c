@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "fixture/fixture.h"
+#include "fixture/held.h"
 
 enum { N_PROMPT = 150, N_STEPS = 24, N_VOCAB = 512, N_CTX = 256, N_MIXTURES = 4 };
 
@@ -131,48 +132,19 @@ static void same_bits(void **state) {
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
-static atomic_llong held, most;
-
-static void *count_alloc(void *user, size_t n_bytes, size_t align) {
-    (void)user;
-    size_t room = align < 64 ? 64 : align;
-    char *p = aligned_alloc(room, room + (n_bytes + room - 1) / room * room);
-    if (!p) return NULL;
-    memcpy(p + room - sizeof n_bytes, &n_bytes, sizeof n_bytes);
-    memcpy(p + room - 2 * sizeof n_bytes, &room, sizeof room);
-    long long now = atomic_fetch_add(&held, (long long)n_bytes) + (long long)n_bytes,
-              top = atomic_load(&most);
-    while (now > top && !atomic_compare_exchange_weak(&most, &top, now)) {
-    }
-    return p + room;
-}
-
-static void count_free(void *user, void *p) {
-    size_t n_bytes, room;
-    (void)user;
-    if (!p) return;
-    memcpy(&n_bytes, (char *)p - sizeof n_bytes, sizeof n_bytes);
-    memcpy(&room, (char *)p - 2 * sizeof n_bytes, sizeof room);
-    atomic_fetch_sub(&held, (long long)n_bytes);
-    free((char *)p - room);
-}
-
 /* *most: while it was opened and ran. Returns what it holds afterwards. */
 static long long held_by(const char *path, const tern_options *o, long long *top) {
     tern_hooks hooks;
-    tern_hooks_defaults(&hooks);
-    hooks.alloc = count_alloc;
-    hooks.release = count_free;
+    held memory = {0};
+    held_hooks(&hooks, &memory);
     tern_options with = *o;
     with.hooks = &hooks;
-    atomic_store(&held, 0);
-    atomic_store(&most, 0);
     tern_engine *e = fixture_engine(path, &with);
     logits_of(e, N_PROMPT, got);
-    long long stays = atomic_load(&held);
+    long long stays = memory.now;
     tern_engine_close(&e);
-    assert_int_equal(atomic_load(&held), 0);
-    *top = atomic_load(&most);
+    assert_int_equal(memory.now, 0);
+    *top = memory.most;
     return stays;
 }
 
@@ -243,29 +215,36 @@ static void nobody_guesses(void **state) {
 
 /* ---- what goes --------------------------------------------------------------------------------------- */
 
-typedef struct replay { /* a plain list: the unit taken longest ago comes first */
-    int32_t unit[4096], size[4096], n, used, room;
+typedef struct replay { /* counts that are halved as time goes by, all of them at every use */
+    double count[64 * TN_MAX_EXPERTS];
+    int32_t size[64 * TN_MAX_EXPERTS]; /* slots; 0: away */
+    int32_t n, used, room;
     uint64_t n_reads;
 } replay;
 
-static void replay_take(replay *r, int32_t unit, int32_t size) {
-    int32_t i = 0;
-    while (i < r->n && r->unit[i] != unit) i++;
-    if (i == r->n) {
-        int32_t gone = 0;
-        while (r->room - r->used < size) r->used -= r->size[gone++];
-        r->n -= gone;
-        memmove(r->unit, r->unit + gone, (size_t)r->n * sizeof *r->unit);
-        memmove(r->size, r->size + gone, (size_t)r->n * sizeof *r->size);
+static void replay_take(replay *r, int32_t unit, int32_t size, double half) {
+    if (unit >= r->n) r->n = unit + 1;
+    if (!r->size[unit]) {
+        while (r->room - r->used < size) {
+            int32_t least = -1;
+            for (int32_t i = 0; i < r->n; i++)
+                if (r->size[i] && (least < 0 || r->count[i] < r->count[least])) least = i;
+            r->used -= r->size[least];
+            r->size[least] = 0;
+        }
         r->used += size;
         r->n_reads++;
-    } else {
-        r->n--;
-        memmove(r->unit + i, r->unit + i + 1, (size_t)(r->n - i) * sizeof *r->unit);
-        memmove(r->size + i, r->size + i + 1, (size_t)(r->n - i) * sizeof *r->size);
+        r->size[unit] = size;
     }
-    r->unit[r->n] = unit;
-    r->size[r->n++] = size;
+    for (int32_t i = 0; i < r->n; i++) r->count[i] *= pow(0.5, 1 / half);
+    r->count[unit] += 1;
+}
+
+/* Uses after which one counts half: those of 64 tokens. */
+static double half_of(const tn_npu_model *m) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n_sites; i++) n += m->sites[i].ops.n_experts > 0;
+    return 64.0 * n * m->model->h.n_experts_used;
 }
 
 static const tn_npu_site *some_site(const tn_npu_model *m, tn_rng *rng) {
@@ -275,7 +254,7 @@ static const tn_npu_site *some_site(const tn_npu_model *m, tn_rng *rng) {
     }
 }
 
-static void longest_ago_goes_first(void **state) {
+static void used_least_goes_first(void **state) {
     (void)state;
     for (int p = 0; p < N_MIXTURES; p++) {
         tern_options o = options(1);
@@ -288,15 +267,19 @@ static void longest_ago_goes_first(void **state) {
         tn_on_demand *d = e->npu->on_demand;
         static replay r;
         tn_on_demand_stats_get(d, &s);
-        r = (replay){.room = s.n_slots};
+        memset(&r, 0, sizeof r);
+        r.room = s.n_slots;
+        const double half = half_of(e->npu);
+        assert_true(e->npu->n_sites <= 64);
         uint64_t n = 0;
         for (int i = 0; i < 3000; i++) {
             const tn_npu_site *site = some_site(e->npu, &rng);
-            /* some experts are chosen more often than others */
+            /* some experts are chosen more often than others, and later others */
             int32_t x = (int32_t)tn_rng_below(&rng, 1 + tn_rng_below(&rng, (uint32_t)site->ops.n_experts));
+            if (i > 1500) x = site->ops.n_experts - 1 - x;
             must(tn_on_demand_take(d, site, x, false, &err), &err);
             tn_on_demand_give(d, site, x);
-            replay_take(&r, (int32_t)(site - e->npu->sites) * TN_MAX_EXPERTS + x, site->ops.n_ops);
+            replay_take(&r, (int32_t)(site - e->npu->sites) * TN_MAX_EXPERTS + x, site->ops.n_ops, half);
             n++;
         }
         tn_on_demand_stats_get(d, &s);
@@ -304,6 +287,45 @@ static void longest_ago_goes_first(void **state) {
         assert_int_equal(s.n_reads, r.n_reads);
         assert_int_equal(s.n_hits, n - r.n_reads);
         assert_true(s.n_reads > 100 && s.n_hits > 100);
+        tern_engine_close(&e);
+    }
+}
+
+static void use(tn_on_demand *d, const tn_npu_site *s, int32_t expert) {
+    tern_error err;
+    must(tn_on_demand_take(d, s, expert, false, &err), &err);
+    tn_on_demand_give(d, s, expert);
+}
+
+/* An expert that is rarely used and hinted at is there when it is taken, whatever had to go meanwhile; a guess that was
+ * wrong does not keep it. */
+static void what_is_hinted_at_stays(void **state) {
+    (void)state;
+    for (int right = 0; right < 2; right++) {
+        tern_options o = options(1);
+        tn_experts_need need;
+        tn_on_demand_stats s, t;
+        o.max_memory_bytes = memory_for(packages[0], &o, 0.4, &need);
+        tern_engine *e = fixture_engine(packages[0], &o);
+        tn_on_demand *d = e->npu->on_demand;
+        const tn_npu_site *first = tn_npu_site_at(e->npu, 1, TN_SITE_EXPERTS);
+        const int32_t rare = 0, other = 1;
+        use(d, first, rare);
+        use(d, first, other);
+        use(d, first, other);
+        tn_on_demand_predict(d, 1, &rare, 1);
+        if (!right) tn_on_demand_chosen(d, 1, &other, 1);
+        do { /* more than fits, each more often than that one */
+            for (int32_t i = 0; i < e->npu->n_sites; i++) {
+                const tn_npu_site *site = &e->npu->sites[i];
+                for (int32_t x = 0; x < site->ops.n_experts; x++)
+                    if (site->layer != 1) use(d, site, x), use(d, site, x);
+            }
+            tn_on_demand_stats_get(d, &s);
+        } while (s.n_reads < (uint64_t)s.n_units);
+        use(d, first, rare);
+        tn_on_demand_stats_get(d, &t);
+        assert_int_equal(t.n_hits - s.n_hits, right);
         tern_engine_close(&e);
     }
 }
@@ -449,15 +471,6 @@ static void wrong_guesses_go(void **state) {
 
 /* ---- files that change ------------------------------------------------------------------------------- */
 
-static void copy_file(const char *from, const char *to) {
-    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
-    assert_true(in && out);
-    char buf[65536];
-    for (size_t n; (n = fread(buf, 1, sizeof buf, in)) > 0;) assert_int_equal(fwrite(buf, 1, n, out), n);
-    fclose(in);
-    assert_int_equal(fclose(out), 0);
-}
-
 /* Turns over every byte of the experts' weights. */
 static void damage(const tn_npu_model *m, const char *path) {
     int fd = open(path, O_RDWR);
@@ -495,7 +508,7 @@ static void files_that_change(void **state) {
     for (int n_threads = 1; n_threads <= 4; n_threads += 3) {
         tern_options o = options(n_threads);
         tn_experts_need need;
-        copy_file(packages[0], path);
+        fixture_copy(packages[0], path);
         o.max_memory_bytes = memory_for(path, &o, 0.3, &need);
         tern_engine *e = fixture_engine(path, &o);
         logits_of(e, N_PROMPT, want);
@@ -505,9 +518,9 @@ static void files_that_change(void **state) {
         damage(e->npu, path); /* and back: nothing is remembered */
         logits_of(e, N_PROMPT, got);
         assert_memory_equal(want, got, sizeof got);
-        copy_file(packages[1], other); /* another file under the name: the opened one is read on */
+        fixture_copy(packages[1], other); /* another file under the name: the opened one is read on */
         assert_int_equal(rename(path, other), 0);
-        copy_file(packages[1], path);
+        fixture_copy(packages[1], path);
         logits_of(e, N_PROMPT, got);
         assert_memory_equal(want, got, sizeof got);
         assert_int_equal(stat(other, &sb), 0);
@@ -526,7 +539,7 @@ static void mapped_files_that_change(void **state) {
     for (int what = 0; what < 3; what++) {
         tern_options o = options(1);
         o.load = "mmap";
-        copy_file(packages[0], path);
+        fixture_copy(packages[0], path);
         const struct timespec long_ago[2] = {{.tv_sec = 1000000000},
                                              {.tv_sec = 1000000000}}; /* clocks of file systems are slow */
         assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
@@ -534,7 +547,7 @@ static void mapped_files_that_change(void **state) {
         logits_of(e, N_PROMPT, want);
         if (what == 0) { /* another file under the name */
             assert_int_equal(rename(path, other), 0);
-            copy_file(packages[1], path);
+            fixture_copy(packages[1], path);
             logits_of(e, N_PROMPT, got);
             assert_memory_equal(want, got, sizeof got);
             assert_int_equal(unlink(other), 0);
@@ -602,7 +615,8 @@ int main(void) {
         cmocka_unit_test(same_bits),
         cmocka_unit_test(nobody_guesses),
         cmocka_unit_test(within_the_budget),
-        cmocka_unit_test(longest_ago_goes_first),
+        cmocka_unit_test(used_least_goes_first),
+        cmocka_unit_test(what_is_hinted_at_stays),
         cmocka_unit_test(passes_keep_what_fits),
         cmocka_unit_test(what_does_not_change_is_foreseen),
         cmocka_unit_test(scores_are_corrected),

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "fixture/scarce.h"
+#include "fixture/fixture.h"
 
 enum { N_PROMPT = 333 };
 
@@ -79,17 +80,10 @@ typedef struct run {
 } run;
 
 static run open_run(const char *path, const tern_options *o) {
-    run r = {0};
-    tern_error err = {0};
-    if (tern_engine_open(path, o, &r.e, &err) != TERN_OK) fail_msg("%s", err.message);
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = 512;
-    if (tern_session_open(r.e, &so, &r.s, &err) != TERN_OK) fail_msg("%s", err.message);
+    tern_engine *e = fixture_engine(path, o);
     tern_model_info info;
-    tern_engine_info(r.e, &info);
-    r.n_vocab = info.n_vocab;
-    return r;
+    tern_engine_info(e, &info);
+    return (run){e, fixture_session(e, 512, NULL), info.n_vocab};
 }
 
 static void close_run(run *r) {
@@ -403,10 +397,7 @@ static void saved_sessions(void **state) {
 }
 
 static tern_status open_damaged(const uint8_t *bytes, size_t n, const char *path, tern_error *err) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
+    fixture_write(path, bytes, n);
     tern_engine *e = NULL;
     tern_session *s = NULL;
     tern_status st = tern_engine_open(path, NULL, &e, err);
@@ -417,25 +408,13 @@ static tern_status open_damaged(const uint8_t *bytes, size_t n, const char *path
     return st;
 }
 
-static uint8_t *slurp(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    uint8_t *p = malloc(*n);
-    assert_int_equal(fread(p, 1, *n, f), *n);
-    fclose(f);
-    return p;
-}
-
 /* A flipped bit in any section that is read at load, and any truncation, is one clear error. */
 static void damage_is_noticed(void **state) {
     (void)state;
     char path[300];
     snprintf(path, sizeof path, "%s.damaged", package);
     size_t n;
-    uint8_t *bytes = slurp(all_outliers, &n);
+    uint8_t *bytes = fixture_read(all_outliers, &n);
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pkg *pkg;
@@ -486,7 +465,7 @@ static void damaged_rows_are_noticed(void **state) {
     snprintf(path, sizeof path, "%s.rows", package);
     snprintf(profile, sizeof profile, "%s.profile", path);
     size_t n;
-    uint8_t *bytes = slurp(all_outliers, &n);
+    uint8_t *bytes = fixture_read(all_outliers, &n);
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pkg *pkg;
@@ -494,9 +473,7 @@ static void damaged_rows_are_noticed(void **state) {
     assert_int_equal(tn_pkg_open(&ctx, all_outliers, &pkg, &err), TERN_OK);
     const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_OUTLIERS, 0);
     for (size_t i = 0; i < s->size_bytes; i += 8) bytes[s->off_bytes + i] ^= 4; /* every row */
-    FILE *f = fopen(path, "wb");
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    fclose(f);
+    fixture_write(path, bytes, n);
     for (int from_file = 0; from_file < 2; from_file++) {
         tern_options o;
         tn_options_defaults(&o);

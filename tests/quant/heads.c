@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 static char gguf[256], other_gguf[256], package[256], journal[264];
 
 typedef struct watch {
@@ -54,18 +56,6 @@ static tern_status pack(const char *src, watch *w) {
     return tn_pack(&ctx, src, package, &o, NULL, NULL);
 }
 
-static char *whole(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    if (!f) fail_msg("%s is not there", path);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *p = malloc(*n);
-    assert_true(fread(p, 1, *n, f) == *n);
-    fclose(f);
-    return p;
-}
-
 static char *want;
 static size_t n_want;
 static int n_all;
@@ -87,7 +77,7 @@ static int setup(void **state) {
     tn_pool_close(&pool);
     watch w = {0};
     if (pack(gguf, &w) != TERN_OK) return -1;
-    want = whole(package, &n_want);
+    want = fixture_read(package, &n_want);
     n_all = w.n_steps;
     return access(journal, F_OK) ? 0 : -1; /* none is left behind */
 }
@@ -104,7 +94,7 @@ static int teardown(void **state) {
 
 static void check_package(void) {
     size_t n;
-    char *got = whole(package, &n);
+    char *got = fixture_read(package, &n);
     assert_int_equal(n, n_want);
     assert_memory_equal(got, want, n);
     free(got);
@@ -154,19 +144,17 @@ static void damaged(void **state) {
     for (int how = 0; how < 4; how++) {
         stopped();
         size_t n;
-        char *bytes = whole(journal, &n);
+        char *bytes = fixture_read(journal, &n);
         if (how == 0) n -= 5;
         if (how == 1) bytes[48 + 24 + 3] ^= 1;
         if (how == 2) bytes[9] ^= 1;
         if (how == 3) memset(bytes, 'x', n);
-        FILE *f = fopen(journal, "wb");
-        assert_true(f && fwrite(bytes, 1, n, f) == n);
-        fclose(f);
+        fixture_write(journal, bytes, n);
         free(bytes);
         watch w = {0};
         if (how == 3) { /* somebody else's file stays what it is */
             assert_int_equal(pack(gguf, &w), TERN_E_IO);
-            char *now = whole(journal, &n);
+            char *now = fixture_read(journal, &n);
             assert_int_equal(now[0], 'x');
             free(now);
             unlink(journal);

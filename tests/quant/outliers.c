@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 #define MODEL TN_SOURCE_DIR "/models/tern-tiny"
 
 enum { N_LAYERS = 10, D_HEAD = 64, N_HEADS = 4, N_KV_HEADS = 2 };
@@ -27,15 +29,7 @@ typedef struct file {
 
 static file load(const char *path) {
     file f = {0};
-    FILE *in = fopen(path, "rb");
-    assert_non_null(in);
-    assert_int_equal(fseek(in, 0, SEEK_END), 0);
-    f.n = (size_t)ftell(in);
-    rewind(in);
-    f.bytes = malloc(f.n + 1);
-    assert_int_equal(fread(f.bytes, 1, f.n, in), f.n);
-    f.bytes[f.n] = 0;
-    fclose(in);
+    f.bytes = fixture_read(path, &f.n);
     return f;
 }
 
@@ -105,10 +99,7 @@ static int setup(void **state) {
     }
     file f = load(MODEL "/model.safetensors");
     inject(&f);
-    FILE *out = fopen(weights, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(f.bytes, 1, f.n, out), f.n);
-    assert_int_equal(fclose(out), 0);
+    fixture_write(weights, f.bytes, f.n);
     free(f.bytes);
     return 0;
 }
@@ -150,6 +141,7 @@ static tn_estimate loss_of(const char *model) {
 
 static void outliers_are_taken_back(void **state) {
     (void)state;
+    if (getenv("TERN_TEST_QUICK")) skip(); /* quality.c has the same code */
     const tn_estimate plain = loss_of(MODEL), with = loss_of(folder);
     assert_true(plain.value > 0.002); /* the measure sees errors */
     assert_true(with.value < 1.15 * plain.value);

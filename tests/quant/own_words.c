@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 #define MODEL TN_SOURCE_DIR "/models/tern-tiny"
 
 enum { WINDOW = 96, STREAMS = 12 };
@@ -189,15 +191,8 @@ static void make_foreign(const char *folder, int32_t n_vocab) {
     copy(folder, "generation_config.json");
     copy(folder, "tokenizer.json");
     copy(folder, "tokenizer_config.json");
-    FILE *f = fopen(MODEL "/model.safetensors", "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    size_t n = (size_t)ftell(f);
-    rewind(f);
-    uint8_t *all = malloc(n), *rows;
-    assert_non_null(all);
-    assert_int_equal(fread(all, 1, n, f), n);
-    fclose(f);
+    size_t n;
+    uint8_t *all = fixture_read(MODEL "/model.safetensors", &n), *rows;
     uint64_t header;
     memcpy(&header, all, sizeof header);
     char *text = (char *)all + 8, *at = strstr(text, "\"model.embed_tokens.weight\"");
@@ -213,8 +208,7 @@ static void make_foreign(const char *folder, int32_t n_vocab) {
     for (int32_t i = 0; i < n_vocab; i++)
         memcpy(table + (size_t)turned(i, n_vocab) * row, rows + (size_t)i * row, row);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    f = fopen(path, "wb");
-    assert_true(f && fwrite(all, 1, n, f) == n && !fclose(f));
+    fixture_write(path, all, n);
     free(all);
     free(rows);
 }

@@ -70,33 +70,13 @@ static bool pack_killed(double bits, int last) {
     return false;
 }
 
-static char *slurp(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    if (!f) fail_msg("%s is not there", path);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *text = malloc(*n + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, *n, f), *n);
-    fclose(f);
-    return text;
-}
-
-static void put(const char *path, const char *text, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    fclose(f);
-}
-
 /* Made now, whatever is there of it: the same as made in one go. Returns the layers that were there. */
 static int finish(double bits, const char *whole, size_t n_whole) {
     steps s = {.last = -1};
     tn_pack_report r;
     assert_int_equal(pack(model, package, bits, &s, &r), TERN_OK);
     size_t n;
-    char *text = slurp(package, &n);
+    char *text = fixture_read(package, &n);
     assert_int_equal(n, n_whole);
     assert_memory_equal(text, whole, n);
     free(text);
@@ -114,18 +94,19 @@ static char *in_one_go(double bits, size_t *n) {
     fixture_file(path, "whole.tern");
     assert_int_equal(pack(model, path, bits, &s, NULL), TERN_OK);
     n_steps = s.n;
-    return slurp(path, n);
+    return fixture_read(path, n);
 }
 
 static void killed_at_every_step(void **state) {
     (void)state;
     static const char *const archs[] = {"tiny-llama", "tiny-gemma", "tiny-qwen3moe", "tiny-qwen35"};
+    const int each = getenv("TERN_TEST_QUICK") ? 5 : 1;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         fixture_model(model, "model.gguf", archs[i], 7, 1);
         size_t n;
         char *whole = in_one_go(0, &n);
         int most = 0;
-        for (int last = 0; last < n_steps; last += i ? 3 : 1) {
+        for (int last = n_steps - 1; last >= 0; last -= i ? 3 * each : each) {
             struct stat sb;
             assert_true(pack_killed(0, last));
             assert_int_equal(stat(partial, &sb), 0);
@@ -151,15 +132,15 @@ static void damaged(void **state) {
     size_t n, n_left;
     char *whole = in_one_go(5, &n);
     assert_true(pack_killed(5, n_steps - 1));
-    char *left = slurp(partial, &n_left);
+    char *left = fixture_read(partial, &n_left);
     assert_true(finish(5, whole, n) > 1);
-    for (size_t i = 0; i < 24; i++) {
+    for (size_t i = 0; i < 24; i += getenv("TERN_TEST_QUICK") ? 5 : 1) {
         size_t at = i < 8 ? i * 16 : (n_left - 1) * (i - 7) / 16;
         left[at] ^= 1;
-        put(partial, left, n_left);
+        fixture_write(partial, left, n_left);
         left[at] ^= 1;
         if (at >= 8) (void)finish(5, whole, n); /* before, it is a file of another kind */
-        put(partial, left, at);
+        fixture_write(partial, left, at);
         if (at >= 8 || !at) (void)finish(5, whole, n);
         unlink(partial);
     }
@@ -219,11 +200,11 @@ static void what_stays(void **state) {
     assert_int_equal(pack(model, package, 5, &s, NULL), TERN_E_CANCELLED);
     assert_int_equal(access(partial, F_OK), 0);
     unlink(partial);
-    put(partial, "a letter", 8);
+    fixture_write(partial, "a letter", 8);
     s = (steps){.last = -1};
     assert_int_equal(pack(model, package, 5, &s, NULL), TERN_E_IO);
     size_t n;
-    char *text = slurp(partial, &n);
+    char *text = fixture_read(partial, &n);
     assert_int_equal(n, 8);
     free(text);
     unlink(partial);

@@ -9,13 +9,14 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "sched/executor.h"
-#include "sched/faults.h"
 #include "sched/shapes.h"
 #include "sched/verify.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+
+#include "fixture/scarce.h"
 
 static tn_ctx ctx;
 
@@ -367,9 +368,9 @@ static void a_run_allocates_nothing_and_failing_leaks_nothing(void **state) {
     (void)state;
     const float us[SHAPE_SUBGRAPHS] = {1, 2, 3, 4, 5, 6};
     for (int fail_at = -1;; fail_at++) {
-        faults f = {.fail_at = fail_at};
+        scarce f = {.left = fail_at};
         tn_ctx mine;
-        faults_ctx(&mine, &f);
+        scarce_ctx(&mine, &f);
         tn_graph *g = NULL;
         tn_executor *ex = NULL;
         tn_timeline *tl = NULL;
@@ -383,13 +384,13 @@ static void a_run_allocates_nothing_and_failing_leaks_nothing(void **state) {
         if (!st) st = shape_prefill(g, 2, 3, us, nothing, NULL, &err);
         tn_run run = {.graph = g, .policy = tn_policy_defaults(TN_POLICY_IN_ORDER), .timeline = tl};
         if (!st) st = tn_executor_run(ex, &run, NULL, &err);
-        int n_allocs = f.n_allocs;
+        long n_allocs = f.made;
         if (!st) {
             for (int k = 0; k < TN_N_POLICIES; k++) {
                 run.policy = tn_policy_defaults((tn_policy_kind)k);
                 assert_int_equal(tn_executor_run(ex, &run, NULL, &err), TERN_OK);
             }
-            assert_int_equal(f.n_allocs, n_allocs);
+            assert_int_equal(f.made, n_allocs);
         } else {
             assert_int_equal(st, TERN_E_MEMORY);
             assert_int_not_equal(err.code, TERN_OK);

@@ -7,11 +7,12 @@
 #include <cmocka.h>
 
 #include "sched/policy.h"
-#include "sched/faults.h"
 #include "sched/shapes.h"
 
 #include <math.h>
 #include <string.h>
+
+#include "fixture/scarce.h"
 
 static tn_ctx ctx;
 
@@ -127,9 +128,9 @@ static void rebuilding_allocates_nothing_and_failing_leaks_nothing(void **state)
     (void)state;
     const float us[SHAPE_SUBGRAPHS] = {1, 2, 3, 4, 5, 6};
     for (int fail_at = -1;; fail_at++) {
-        faults f = {.fail_at = fail_at};
+        scarce f = {.left = fail_at};
         tn_ctx mine;
-        faults_ctx(&mine, &f);
+        scarce_ctx(&mine, &f);
         tn_graph *g = NULL;
         tn_sched *s = NULL;
         tern_error err = {0};
@@ -137,11 +138,11 @@ static void rebuilding_allocates_nothing_and_failing_leaks_nothing(void **state)
         if (!st) st = tn_sched_open(&mine, &s, &err);
         if (!st) st = shape_prefill(g, 4, 8, us, NULL, NULL, &err);
         if (!st) st = tn_sched_bind(s, g, &err);
-        int n = f.n_allocs;
+        long n = f.made;
         if (!st) {
             assert_int_equal(shape_prefill(g, 3, 8, us, NULL, NULL, &err), TERN_OK);
             assert_int_equal(tn_sched_bind(s, g, &err), TERN_OK);
-            assert_int_equal(f.n_allocs, n);
+            assert_int_equal(f.made, n);
         } else {
             assert_int_equal(st, TERN_E_MEMORY);
         }

@@ -6,13 +6,14 @@
 #include <cmocka.h>
 
 #include "sched/executor.h"
-#include "sched/faults.h"
 #include "sched/shapes.h"
 #include "sched/virtual.h"
 
 #include <jansson.h>
 #include <pthread.h>
 #include <string.h>
+
+#include "fixture/scarce.h"
 
 static tn_ctx ctx;
 static const int32_t ONE_EACH[TN_N_LANES] = {1, 1, 0};
@@ -287,9 +288,9 @@ static void failures(void **state) {
     }
     tn_timeline_close(&tl);
     for (int fail_at = 0;; fail_at++) {
-        faults f = {.fail_at = fail_at};
+        scarce f = {.left = fail_at};
         tn_ctx mine;
-        faults_ctx(&mine, &f);
+        scarce_ctx(&mine, &f);
         tn_timeline_options o = {.n_workers = {1, 1, 0}, .cap_events = 4, .cap_flows = 4};
         tern_status st = tn_timeline_open(&mine, &o, &tl, &err);
         if (!st) {

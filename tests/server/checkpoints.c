@@ -42,6 +42,7 @@ static const char *const same_bits[] = {
     "ignore-eos",
     "draft",
     "draft-nodes",
+    "draft-head",
     "draft-eager",
     "threads",
     "cores",
@@ -90,11 +91,7 @@ static uint64_t identity(const char *name, const char *value, int32_t tuned) {
     must(tern_engine_open(package, o, &e, &err), &err);
     assert_non_null(e->npu);
     if (tuned) e->npu->tuned.attn_threshold = tuned;
-    tern_session_options so;
-    tern_session *s;
-    tern_session_options_defaults(&so);
-    so.n_ctx = 256;
-    must(tern_session_open(e, &so, &s, &err), &err);
+    tern_session *s = fixture_session(e, 256, NULL);
     uint64_t id = tn_checkpoints_identity(s);
     tern_session_close(&s);
     tern_engine_close(&e);

@@ -81,6 +81,8 @@ const anthropic = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 })
     const shaped = await openai.responses.parse({ ...asked, max_output_tokens: 200, text: { format: { type: "json_schema", name: "w", strict: true, schema: parameters } } });
     assert.ok(JSON.parse(shaped.output_text).days >= 1);
     assert.equal((await openai.responses.retrieve(response.id)).id, response.id);
+    const told = (await openai.responses.stream({ ...asked, include: ["message.output_text.logprobs"], top_logprobs: 2 }).finalResponse()).output[0].content[0];
+    assert.equal(told.logprobs.map((t) => t.token).join("").trim(), told.text.trim());
     assert.equal((await openai.responses.inputTokens.count({ model: "tern-tiny", input: asked.input })).input_tokens, response.usage.input_tokens);
     const scored = (await openai.completions.create({ model: "tern-tiny", prompt: "Once upon a time", echo: true, logprobs: 1, max_tokens: 1 })).choices[0].logprobs;
     assert.ok(scored.token_logprobs[0] === null && scored.token_logprobs.length === scored.tokens.length && scored.tokens[0] === "Once");

@@ -8,7 +8,7 @@ command -v node >/dev/null && command -v npm >/dev/null || skip "no node or npm"
 [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 18 ] || skip "node is older than 18"
 [ -z "${TERN_EMULATED:-}" ] || skip "emulated"
 at=$(dirname "$tern")/npm-clients
-want="openai@6.49.0 @anthropic-ai/sdk@1.12.0 ollama@0.6.4"
+want="openai@7.59.0 @anthropic-ai/sdk@1.14.0 ollama@0.6.4"
 if [ "$(cat "$at/installed" 2>/dev/null)" != "$want" ]; then
     mkdir -p "$at"
     echo '{"private": true}' >"$at/package.json"

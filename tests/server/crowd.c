@@ -18,15 +18,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_CLIENTS = 8, MOST_EACH = 3, N_CTX = 4096, CHUNK = 256, MAX_REPLY = 1 << 16 };
 
 static char gguf[256];
 static int n_each; /* requests of a client */
 static tern_engine *e;
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
 
 static tn_queue *open_queue_of(int32_t n_ctx, int32_t n_sessions, int32_t max_waiting, const char *draft,
                                tn_turns *turns) {

@@ -193,6 +193,26 @@ static const struct nest {
     {"json", "JSON, lists", json, "", "[", "1", "]", ""},
     {"json", "JSON, objects", json, "", "{\"a\":", "1", "}", ""},
     {"json", "JSON that does not end", json, "", "[", "", "", ""},
+    {"rwkv", "quotes of a token", vocabulary, "1 ", "'", "a", "'", " 1"},
+    {"suite", "a result", results,
+     "{\"tern_eval\":1,\"task\":\"mmlu\",\"model\":{},\"form\":{},\"data\":{},\"asked\":{}}\n{\"id\":\"1\","
+     "\"groups\":[],"
+     "\"score\":1,\"answer\":",
+     "[", "1", "]", "}\n"},
+    {"suite", "a function's parameters", functions,
+     "{\"id\":\"1\",\"question\":[[{\"role\":\"user\",\"content\":\"x\"}]],\"ground_truth\":[{\"f\":{\"a\":[["
+     "[1]]]}}],"
+     "\"function\":[{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":",
+     "{\"type\":\"array\",\"items\":", "{}", "}", "}}}]}"},
+    {"suite", "values that are right", functions,
+     "{\"id\":\"1\",\"question\":[[{\"role\":\"user\",\"content\":\"x\"}]],\"function\":[{\"name\":\"f\","
+     "\"parameters\":{"
+     "\"properties\":{\"a\":{\"type\":\"array\"}}}}],\"ground_truth\":[{\"f\":{\"a\":[",
+     "[", "1", "]", "]}}]}"},
+    {"suite", "words that are asked for", prompts,
+     "{\"key\":1,\"prompt\":\"x\",\"instruction_id_list\":[\"keywords:existence\"],\"kwargs\":[{\"keywords\":"
+     "[\"",
+     "(", "a", ")", "\"]}]}"},
     {"request", "body of a chat", chat, "", "[", "", "]", ""},
     {"request", "messages", chat, "{\"messages\":", "[", "", "]", "}"},
     {"request", "kwargs", chat,
@@ -446,6 +466,7 @@ static void every_reader(void **state) {
         {"npu_graph", "a graph is a head and a list of operators"},
         {"pictures", "a picture is pieces one after another, which the formats' libraries read"},
         {"tower", "the keys and tensors of gguf, each read once"},
+        {"tower_folder", "what json made of two files: values of given keys; and the tensors of safetensors"},
         {"session", "a saved session is a head, and numbers in places that it gives"},
         {"store", "a store is SQLite's file, and what it holds is flat"},
         {"tokenizer_blob",

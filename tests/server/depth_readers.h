@@ -6,6 +6,7 @@
 #include "cli/chat_file.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
+#include "measure/suite_impl.h"
 #include "model/arch.h"
 #include "model/gguf_vocab.h"
 #include "model/lora.h"
@@ -26,6 +27,7 @@
 #include "text/hf.h"
 #include "text/jinja/jinja.h"
 #include "text/small_vocab.h"
+#include "text/rwkv.h"
 #include "text/spm.h"
 #include "text/toolcall.h"
 
@@ -50,6 +52,44 @@ static tern_status json(const char *text, size_t n, tern_error *err) {
     free(again);
     json_decref(copy);
     json_decref(v);
+    return st;
+}
+
+static tern_status results(const char *text, size_t n, tern_error *err) {
+    json_t *v = NULL, *sum = NULL;
+    size_t whole;
+    TN_TRY(tn_suite_parse(text, n, "results", &whole, &v, err));
+    tern_status st = tn_suite_summary(v, &sum, err);
+    json_decref(sum);
+    json_decref(v);
+    return st;
+}
+
+/* The question is its own answer, and the call has no arguments. */
+static tern_status functions(const char *text, size_t n, tern_error *err) {
+    json_t *lines = NULL, *items = NULL, *tools, *calls = json_array();
+    char why[40];
+    bool right;
+    tn_json_append(&calls, tn_json_pack("{s:s, s:s}", "name", "f", "arguments", "{\"a\":[[1]]}"));
+    tern_status st = tn_suite_lines(text, n, "calls", &lines, err);
+    if (st == TERN_OK) st = tn_bfcl_items(lines, lines, "multiple", "calls", &items, err);
+    if (st == TERN_OK) {
+        tools = tn_bfcl_tools(json_array_get(items, 0));
+        (void)tn_bfcl_right(json_array_get(items, 0), calls, why, sizeof why, &right);
+        json_decref(tools);
+    }
+    json_decref(calls);
+    json_decref(lines);
+    json_decref(items);
+    return st;
+}
+
+static tern_status prompts(const char *text, size_t n, tern_error *err) {
+    json_t *lines = NULL, *items = NULL;
+    TN_TRY(tn_suite_lines(text, n, "prompts", &lines, err));
+    tern_status st = tn_ifeval_items(lines, "prompts", &items, err);
+    json_decref(lines);
+    json_decref(items);
     return st;
 }
 
@@ -251,6 +291,14 @@ static tern_status no_piece(void *user, int32_t id, const char *text, size_t n, 
 static tern_status sentencepiece(const char *text, size_t n, tern_error *err) {
     tn_spm m;
     return tn_spm_read(text, n, &m, no_piece, NULL, err);
+}
+
+static tern_status no_token(void *user, int32_t id, const char *bytes, size_t n) {
+    (void)user, (void)id, (void)bytes, (void)n;
+    return TERN_OK;
+}
+static tern_status vocabulary(const char *text, size_t n, tern_error *err) {
+    return tn_rwkv_read(text, n, no_token, NULL, err);
 }
 
 /* A conversation that tern chat saved. */

@@ -127,6 +127,29 @@ def ignored(s):
         assert status == 400 and field in r["error"]["message"], r
 
 
+def words(s):
+    """A word of a field that has a list of them: another one, or none at all, is refused with the list."""
+    chat, response, message, ollama = {"messages": [USER], "max_tokens": 1}, {"input": "x", "max_output_tokens": 1}, {"messages": [USER], "max_tokens": 1}, {"messages": [USER], "stream": False, "options": {"num_predict": 1}}
+    efforts = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "", None)
+    for path, ask, name, field, good in (("/v1/chat/completions", chat, "reasoning_effort", lambda v: {"reasoning_effort": v}, efforts), ("/v1/responses", response, "reasoning.effort", lambda v: {"reasoning": {"effort": v}}, efforts),
+                                         ("/v1/messages", message, "output_config.effort", lambda v: {"output_config": {"effort": v}}, efforts), ("/api/chat", ollama, "think", lambda v: {"think": v}, efforts + (True, False)),
+                                         ("/v1/chat/completions", chat, "continue_final_message", lambda v: {"continue_final_message": v}, (True, False, None, "content")), ("/v1/chat/completions", chat, "add_generation_prompt", lambda v: {"add_generation_prompt": v}, (True, None)),
+                                         ("/v1/chat/completions", chat, "verbosity", lambda v: {"verbosity": v}, ("low", "medium", "high", "", None)), ("/v1/responses", response, "text.verbosity", lambda v: {"text": {"verbosity": v}}, ("low", "medium", "high", None))):
+        for v in good:
+            status, r = s.json(path, dict(ask, **field(v)))
+            same(status, 200, (path, name, v, r))
+        for v in ("x", "lo", "low, medium", 5, ["low"], {}):
+            status, r = s.json(path, dict(ask, **field(v)))
+            message = r["error"] if path[1] == "a" else r["error"]["message"]
+            assert status == 400 and f"'{name}' must be " in message, (path, name, v, status, r)
+    for path, ask, name, field in (("/v1/chat/completions", chat, "verbosity", lambda v: {"verbosity": v}), ("/v1/responses", response, "text.verbosity", lambda v: {"text": {"verbosity": v}})):
+        told = [headers_of(s, path, dict(ask, **field(v)))[1].get("X-Tern-Ignored") for v in ("low", "high", "medium", None)]
+        same(told, [name, name, None, None], "it is not followed; medium is how it is")
+    begun = dict(chat, messages=[USER, {"role": "assistant", "content": "The owl"}], max_tokens=6, temperature=0)
+    a, b = (s.json("/v1/chat/completions", dict(begun, add_generation_prompt=False, continue_final_message=v))[1]["choices"] for v in (True, "content"))
+    same(a, b, "llama.cpp's word")
+
+
 def choices(s):
     """Several answers to one request are the answers that each seed gives alone."""
     ask = {"messages": [USER], "max_tokens": 10, "temperature": 1.2, "seed": 40, "n": 3}
@@ -247,6 +270,10 @@ def anthropic(s):
     for more in ({"output_config": {"format": {"type": "json_schema", "schema": schema}, "effort": "low"}}, {"output_format": {"type": "json_schema", "schema": schema}}):
         r = s.json("/v1/messages", dict(ask, max_tokens=60, messages=[USER], **more))[1]
         same(json.loads(r["content"][0]["text"]), {"a": 4}, r)
+    for bad, name in (([], "output_config"), (5, "output_config"), ("x", "output_config"), ({"effort": 5}, "output_config.effort"), ({"effort": ["low"]}, "output_config.effort")):
+        status, r = s.json("/v1/messages", dict(ask, messages=[USER], output_config=bad))
+        assert status == 400 and f"'{name}' must be " in r["error"]["message"], (bad, status, r)
+    same([s.json("/v1/messages", dict(ask, messages=[USER], output_config=v))[0] for v in (None, {}, {"effort": None, "format": None})], [200] * 3, "nothing is said")
     tools = [{"type": "web_search_20250305", "name": "web_search"}, {"name": "clock", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}]
     status, h, data = headers_of(s, "/v1/messages", dict(ask, messages=[USER], tools=tools, context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}))
     same((status, h["X-Tern-Ignored"], json.loads(data)["context_management"]), (200, "context_management, tools.web_search_20250305", {"applied_edits": []}), data)
@@ -372,8 +399,13 @@ def pictures(s):
                        ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64," + data}]}]}),
                        ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": [block]}]}),
                        ("/v1/messages", {"max_tokens": 1, "messages": [USER, use, result]})):
-        status, r = s.json(path, body)
-        assert status == 400 and words in r["error"]["message"], (path, status, r)
+        c = s.connection()
+        c.request("POST", path, json.dumps(body))
+        reply = c.getresponse()
+        status, r = reply.status, json.loads(reply.read())
+        c.close()
+        assert status == (500 if path == "/v1/messages" else 400) and words in r["error"]["message"], (path, status, r)
+        same(reply.headers["X-Should-Retry"], "false" if status == 500 else None, "whether clients ask again")
         same("type" in r, path == "/v1/messages", "the form of " + path)
     for path, body in (("/api/chat", {"model": "m", "messages": [{"role": "user", "content": "a", "images": [data]}]}), ("/api/generate", {"model": "m", "prompt": "a", "images": [data]})):
         status, r = s.json(path, body)
@@ -399,14 +431,15 @@ def priorities(s):
 def strict():
     s = Server("--strict", "--cache-size", "0")
     for path, body in (("/v1/chat/completions", {"messages": [USER]}), ("/v1/messages", {"messages": [USER], "max_tokens": 1}), ("/v1/embeddings", {"input": "a"}), ("/completion", {"prompt": "a", "n_predict": 1})):
-        status, r = s.json(path, dict(body, temprature=1))
-        assert status == 400 and "temprature" in r["error"]["message"], r
+        for more in ({"temprature": 1}, {"verbosity": "low"}):
+            status, r = s.json(path, dict(body, **more))
+            assert status == 400 and list(more)[0] in r["error"]["message"], r
         same(s.json(path, dict(body, max_tokens=1) if path != "/v1/embeddings" else body)[0], 200, path)
     s.stop()
 
 
 server = Server("--cache-size", "0")
-for check in (addresses, own_form, tokens, ignored, choices, shaped, texts, failures, anthropic, figures, pictures, priorities):
+for check in (addresses, own_form, tokens, ignored, words, choices, shaped, texts, failures, anthropic, figures, pictures, priorities):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()

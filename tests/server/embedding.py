@@ -1,5 +1,6 @@
 """Models that embed: vectors by the file's own pooling behind every address, scores of a reranker, and what such models refuse."""
 import json
+import math
 import os
 
 from served import Server, same
@@ -60,8 +61,12 @@ def vectors(name, pooling):
         status, r = s.json(path, body)
         message = r["error"] if isinstance(r["error"], str) else r["error"]["message"]
         assert 400 <= status < 502 and "embed" in message, (path, status, r)
-    status, r = s.json("/v1/rerank", {"query": "a", "documents": ["b"]})
-    assert status == 501 or status == 400 and "reranker" in r["error"]["message"], (status, r)
+    texts = ["b", "a", "a long text of several words"]
+    asked, *others = (d["embedding"] for d in s.json("/v1/embeddings", {"input": ["a", *texts]})[1]["data"])
+    cosines = [sum(x * y for x, y in zip(asked, v)) / math.sqrt(sum(x * x for x in asked) * sum(y * y for y in v)) for v in others]
+    r = s.json("/v1/rerank", {"query": "a", "documents": texts})[1]["results"]
+    same([x["index"] for x in r], sorted(range(3), key=lambda i: -cosines[i]), "by the cosine of a model that embeds")
+    near([x["relevance_score"] for x in r], sorted(cosines, reverse=True), "cosines")
     s.stop()
 
 

@@ -3,12 +3,18 @@
 import { spawn, spawnSync } from "node:child_process";
 import { createInterface } from "node:readline";
 import assert from "node:assert/strict";
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { Output, embedMany, generateText, isStepCount, streamText, tool } from "ai";
+import { ChatAnthropic } from "@langchain/anthropic";
+import { ChatOllama, OllamaEmbeddings } from "@langchain/ollama";
 import { ChatOpenAI, OpenAIEmbeddings } from "@langchain/openai";
 import { AIMessage, HumanMessage, ToolMessage } from "@langchain/core/messages";
 import { tool as langTool } from "@langchain/core/tools";
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { z } from "zod";
 
 const [tern, model, says, notes] = process.argv.slice(2);
@@ -119,6 +125,28 @@ await check("ai, openai: a chat, a completion and embeddings", async () => {
     assert.equal((await embedMany({ model: responses.embedding("tern-tiny"), values: ["a cat"], maxRetries: 0 })).embeddings.length, 1);
 });
 
+await check("ai, openai: log-probabilities of a response, whole and streamed", async () => {
+    const wants = { ...asked, model: responses("tern-tiny"), providerOptions: { openai: { logprobs: 2 } } };
+    const whole = (await generateText(wants)).providerMetadata.openai.logprobs.flat(), r = streamText(wants);
+    for await (const _ of r.textStream);
+    assert.equal(whole.map((t) => t.token).join("").trim(), text.trim());
+    assert.deepEqual((await r.providerMetadata).openai.logprobs.flat(), whole);
+});
+
+// Anthropic's form
+const messages = (u) => createAnthropic({ baseURL: u + "/v1", apiKey: "none" })("m");
+await check("ai, anthropic: generateText, an object", async () => {
+    assert.equal((await generateText({ ...asked, model: messages(url) })).text, text);
+    assert.ok(city.parse((await generateText({ ...asked, model: messages(url), maxOutputTokens: 200, output: Output.object({ schema: city }) })).output));
+});
+await check("ai, anthropic: a tool, and the answer after it, whole and streamed", async () => {
+    const ask = { model: messages(saying), prompt: "A", tools: { add }, stopWhen: isStepCount(3), maxRetries: 0 };
+    assert.equal((await generateText(ask)).text, "It is five.");
+    let said = "";
+    for await (const part of streamText(ask).textStream) said += part;
+    assert.match(said, /It is five\.$/);
+});
+
 // ---- LangChain's
 const at = (u, more = {}) => new ChatOpenAI({ model: "tern-tiny", apiKey: "none", temperature: 0, maxTokens: 200, maxRetries: 0, configuration: { baseURL: u + "/v1" }, ...more });
 await check("langchain: invoke", async () => {
@@ -162,7 +190,40 @@ await check("langchain: embeddings", async () => {
     const e = new OpenAIEmbeddings({ model: "tern-tiny", apiKey: "none", maxRetries: 0, configuration: { baseURL: url + "/v1" } });
     assert.equal((await e.embedDocuments(["a cat", "a dog"])).length, 2);
 });
-// ---- servers of tools
+const claude = (u) => new ChatAnthropic({ model: "m", apiKey: "none", anthropicApiUrl: u, maxTokens: 200, temperature: 0, maxRetries: 0 });
+const llama = (u, model, more = {}) => new ChatOllama({ model, baseUrl: u, temperature: 0, ...more });
+for (const [form, plain, say] of [["anthropic", claude(url), claude(saying)], ["ollama", llama(url, "tern-tiny", { numPredict: 200 }), llama(saying, "say.gguf")]]) {
+    await check(`langchain, ${form}: invoke, stream`, async () => {
+        const whole = (await plain.invoke("Count")).text;
+        let streamed = "";
+        for await (const part of await plain.stream("Count")) streamed += part.text;
+        assert.ok(whole);
+        assert.equal(streamed, whole);
+    });
+    await check(`langchain, ${form}: withStructuredOutput`, async () => {
+        assert.ok(city.parse(await plain.withStructuredOutput(city).invoke("How is the weather?")));
+    });
+    await check(`langchain, ${form}: bindTools, and the answer after it`, async () => {
+        const bound = say.bindTools([adds]), turns = [new HumanMessage("A")], first = await bound.invoke(turns);
+        assert.deepEqual(first.tool_calls.map((c) => [c.name, c.args]), [["add", { a: 2, b: 3 }]]);
+        turns.push(first, await adds.invoke(first.tool_calls[0]));
+        assert.equal((await bound.invoke(turns)).text, "It is five.");
+    });
+}
+await check("langchain, ollama: embeddings", async () => {
+    assert.equal((await new OllamaEmbeddings({ model: "tern-tiny", baseUrl: url }).embedDocuments(["a cat", "a dog"])).length, 2);
+});
+// ---- tern as a server of tools, and servers of others in tern chat
+assert.equal(spawnSync(tern, ["rag", "add", notes]).status, 0);
+for (const [how, transport] of [["standard input and output", () => new StdioClientTransport({ command: tern, args: ["mcp"], env: process.env })], ["HTTP", () => new StreamableHTTPClientTransport(new URL(url + "/mcp"))]])
+    await check(`MCP's client, ${how}`, async () => {
+        const client = new Client({ name: "test", version: "1" });
+        await client.connect(transport());
+        assert.ok((await client.listTools()).tools.some((t) => t.name === "search_documents"));
+        assert.equal((await client.listResources()).resources.length, 1);
+        assert.match((await client.callTool({ name: "search_documents", arguments: { query: "valve" } })).content[0].text, /froze on Tuesday/);
+        await client.close();
+    });
 const bin = new URL("./node_modules/.bin/", import.meta.url).pathname;
 const talk = (said, ...options) => {
     const r = spawnSync(tern, ["chat", says, "--no-store", "--pack", "never", "-c", "16000", ...options], { input: said, encoding: "utf8" });

@@ -8,7 +8,7 @@ command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/
 [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip "node is older than 20"
 [ -z "${TERN_EMULATED:-}" ] || skip "emulated"
 at=$(dirname "$tern")/npm-frameworks
-want="ai@7.0.173 @ai-sdk/openai-compatible@3.0.92 @ai-sdk/openai@4.0.118 @langchain/openai@1.6.0 @langchain/core zod@4 @modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-everything@2026.8.31"
+want="ai@7.0.173 @ai-sdk/openai-compatible@3.0.92 @ai-sdk/openai@4.0.118 @ai-sdk/anthropic@4.0.105 @langchain/openai@1.6.0 @langchain/anthropic@1.5.11 @langchain/ollama@1.3.0 @langchain/core zod@4 @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/server-filesystem@2026.8.31 @modelcontextprotocol/server-everything@2026.8.31"
 if [ "$(cat "$at/installed" 2>/dev/null)" != "$want" ]; then
     mkdir -p "$at"
     echo '{"private": true}' >"$at/package.json"

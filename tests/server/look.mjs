@@ -69,6 +69,7 @@ await check("mathematics is MathML, prices and code are not, and what is unknown
   assert.ok(seen.every((x) => x[1]));
   assert.deepEqual(seen.map((x) => x[0]), ["inline", "block", "inline", "block", "inline", "inline"]);
   assert.equal(await page.locator("article.assistant math mtable").count(), 2);
+  assert.deepEqual(await page.locator("article.assistant math mtext").allTextContents(), ["if\u00a0", "else"]);
   const text = await page.locator("article.assistant .body").innerText();
   assert.match(text, /\$5 and then \$10/);
   assert.deepEqual(await page.locator("article.assistant code").allInnerTexts(), ["$code$", String.raw`$\nonsense{x}$`]);

@@ -1,7 +1,7 @@
 import json, os, subprocess, sys
 
 sys.path.insert(0, os.path.dirname(__file__))
-from served import CACHE, Server, TERN, same
+from served import CACHE, MODEL, Server, TERN, same
 
 folder = os.path.join(CACHE.name, "docs")
 os.makedirs(folder)
@@ -23,7 +23,7 @@ MESSAGES = [
     request("ping", "a"), request("tools/list"), request("resources/list"), request("no/such"),
     tool("search_documents", query="Why was the launch delayed?"), tool("search_documents", query="soup", limit=1), tool("search_documents", query=""),
     tool("list_documents"), tool("read_document", path=f"{folder}/launch.md"), tool("read_document", path=f"{folder}/launch.md", passage=1),
-    tool("read_document", path="/etc/passwd"), tool("read_document", path=f"{folder}/../docs/launch.md"), tool("ask_documents", question="soup?"),
+    tool("read_document", path="/etc/passwd"), tool("read_document", path=f"{folder}/../docs/launch.md"), tool("ask_documents", question=""),
     request("resources/read", uri=f"file://{folder}/menu.txt"), request("resources/read", uri="file:///etc/passwd"),
     [request("ping", 1), request("ping", 2)], {"jsonrpc": "1.0", "id": 1, "method": "ping"}, [],
 ]
@@ -31,7 +31,7 @@ QUIET = [{"jsonrpc": "2.0", "method": "notifications/initialized"}, {"jsonrpc": 
 
 
 def by_lines(messages):
-    r = subprocess.run([TERN, "mcp"], input="".join(json.dumps(m) + "\n" for m in messages), capture_output=True, text=True, check=True)
+    r = subprocess.run([TERN, "mcp", MODEL], input="".join(json.dumps(m) + "\n" for m in messages), capture_output=True, text=True, check=True)
     return [json.loads(line) for line in r.stdout.splitlines()]
 
 
@@ -53,6 +53,12 @@ same([r[0] for r in got], [200] * len(MESSAGES), "statuses")
 same([r[1] for r in got], by_lines(MESSAGES), "what tern mcp says")
 found = got[6][1]["result"]["structuredContent"]["passages"]
 assert found[0]["path"] == f"{folder}/launch.md" and "valve froze" in found[0]["text"] and found[0]["line"] == 1, found
+said = ask(tool("ask_documents", question="Why was the launch delayed?"))[1]["result"]
+told = said["structuredContent"]
+assert told["text"] and told["fits"] and told["stop"] in ("stop", "length") and [x["path"] for x in told["sources"]] == [f"{folder}/launch.md"], told
+assert said["content"][0]["text"].startswith(told["text"]) and not said.get("isError"), said
+long = ask(tool("ask_documents", question="soup " * 30000))[1]["result"]
+assert long["isError"] and "context" in long["content"][0]["text"], long
 for m in QUIET:
     r = ask(m)
     same(r, (202, ""), m)

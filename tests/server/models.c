@@ -3,6 +3,8 @@
 #include "session/session.h"
 #include "fixture/scarce.h"
 #include "lab/synth.h"
+#include "model/file_experts.h"
+#include "model/source.h"
 #include "quant/pack.h"
 #include "server/models.h"
 #include "server/refusals.h"
@@ -19,6 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_MODELS = 3, N_CLIENTS = 6, MAX_REPLY = 1 << 14 };
 
 static char files[N_MODELS][256];
@@ -26,10 +30,6 @@ static const char *const names[N_MODELS] = {"a", "b", "c"};
 static _Atomic(int64_t) now_ns;
 
 static int64_t own_clock(void) { return atomic_load(&now_ns); }
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
 
 static tn_models *open_models(uint64_t max_bytes, int64_t idle_ns) {
     tn_models *m;
@@ -109,21 +109,13 @@ static tern_status ask_once(tn_models *m, char out[MAX_REPLY]) {
     return st;
 }
 
-/* Each allocation of a server's model fails once. Some are missed while the weights are read, after the model was opened:
+/* Each allocation of a server with the model at path fails once. Some are missed while the weights are read, after the model was opened:
  * the next request must be answered all the same, and with the right text. */
-static void opens_again(void **state) {
-    (void)state;
-    char text[MAX_REPLY], want[MAX_REPLY] = "", package[300];
+static void answers_after_each(const char *path) {
+    char text[MAX_REPLY], want[MAX_REPLY] = "";
     tern_error err = {0};
-    tn_ctx ctx;
-    tn_pack_options po;
     int n_failed = 0;
     bool failed = true;
-    tn_ctx_init(&ctx, NULL);
-    snprintf(package, sizeof package, "%s.tern", files[0]);
-    tn_pack_defaults(&po);
-    po.calib_tokens = 64;
-    must(tn_pack(&ctx, files[0], package, &po, NULL, &err), &err);
     for (long at = -1; failed; at++) {
         scarce s = {.left = at};
         tern_hooks hooks;
@@ -134,7 +126,7 @@ static void opens_again(void **state) {
         o.engine.n_threads = 1;
         o.engine.hooks = &hooks;
         tern_status st = tn_models_open(&o, &m, &err);
-        if (st == TERN_OK) st = tn_models_add(m, "p", package, &err);
+        if (st == TERN_OK) st = tn_models_add(m, "p", path, &err);
         if (st == TERN_OK) st = ask_once(m, text);
         if (at < 0) snprintf(want, sizeof want, "%s", text);
         failed = at < 0 || s.left < 0;
@@ -147,9 +139,74 @@ static void opens_again(void **state) {
         }
         tn_models_close(&m);
     }
-    print_message("%d allocations that were missed\n", n_failed);
+    print_message("%s: %d allocations that were missed\n", strrchr(path, '.'), n_failed);
     assert_true(n_failed > 50);
+}
+
+static void opens_again(void **state) {
+    (void)state;
+    char package[300], blocks[300];
+    tern_error err = {0};
+    tn_ctx ctx;
+    tn_pool *pool;
+    tn_pack_options po;
+    tn_ctx_init(&ctx, NULL);
+    snprintf(package, sizeof package, "%s.tern", files[0]);
+    snprintf(blocks, sizeof blocks, "%s.q8.gguf", files[0]);
+    tn_pack_defaults(&po);
+    po.calib_tokens = 64;
+    must(tn_pack(&ctx, files[0], package, &po, NULL, &err), &err);
+    must(tn_pool_open(&ctx, 2, &pool, &err), &err);
+    must(tn_synth(&ctx, pool, "tiny-llama", blocks, 3, TN_Q8_0, &err), &err);
+    tn_pool_close(&pool);
+    answers_after_each(package);
+    answers_after_each(blocks);
     unlink(package);
+    unlink(blocks);
+}
+
+/* A file whose experts are read when rows choose them is written to: the answer at work fails, and the next is of the file as it
+ * is now. */
+static void opens_what_was_written(void **state) {
+    (void)state;
+    char path[300], text[MAX_REPLY], want[MAX_REPLY];
+    tern_error err = {0};
+    tn_ctx ctx;
+    tn_pool *pool;
+    tn_models *m;
+    tern_estimate e;
+    tn_source *src;
+    tn_experts_need need;
+    tn_ctx_init(&ctx, NULL);
+    snprintf(path, sizeof path, "%s.mixture.gguf", files[0]);
+    must(tn_pool_open(&ctx, 2, &pool, &err), &err);
+    must(tn_synth(&ctx, pool, "tiny-qwen3moe", path, 3, TN_Q8_0, &err), &err);
+    tn_models_options o = {.queue = {.n_ctx = 64, .n_sessions = 1, .max_waiting = 100, .draft = "none"}};
+    tn_options_defaults(&o.engine);
+    o.engine.n_threads = 1;
+    o.engine.session.n_ctx = 64;
+    must(tern_engine_estimate(path, &o.engine, &e, &err), &err);
+    must(tn_source_open(&ctx, path, &src, &err), &err);
+    tn_file_experts_need_of(src, &need);
+    tn_source_close(&src);
+    o.engine.max_memory_bytes =
+        e.weight_bytes + e.kv_bytes + e.work_bytes - need.all_bytes + need.least_bytes;
+    must(tn_models_open(&o, &m, &err), &err);
+    must(tn_models_add(m, "p", path, &err), &err);
+    assert_int_equal(ask_once(m, want), TERN_OK);
+    for (int i = 0; i < 3; i++) {
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fputc('G', f), 'G'); /* GGUF: as it was */
+        assert_int_equal(fclose(f), 0);
+        assert_int_equal(ask_once(m, text), TERN_E_IO);
+        assert_int_equal(ask_once(m, text), TERN_OK);
+        assert_string_equal(text, want);
+    }
+    assert_int_equal(number(m, "p", "loads"), 4);
+    tn_models_close(&m);
+    tn_pool_close(&pool);
+    unlink(path);
 }
 
 /* ---- idle -------------------------------------------------------------------------------------------- */
@@ -380,9 +437,12 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_when_idle), cmocka_unit_test(keeps_within_limit),
-        cmocka_unit_test(waits_for_room),   cmocka_unit_test(many_at_once),
-        cmocka_unit_test(closes),           cmocka_unit_test(opens_again)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(leaves_when_idle),
+                                       cmocka_unit_test(keeps_within_limit),
+                                       cmocka_unit_test(waits_for_room),
+                                       cmocka_unit_test(many_at_once),
+                                       cmocka_unit_test(closes),
+                                       cmocka_unit_test(opens_again),
+                                       cmocka_unit_test(opens_what_was_written)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

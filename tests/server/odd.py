@@ -87,9 +87,9 @@ def responses(s):
     back = [words[0], {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": said, "annotations": [], "logprobs": []}]}, words[2]]
     same(s.json("/v1/responses", dict(again, input=back, include=["reasoning.encrypted_content"], truncation="disabled", text={}, reasoning={"effort": None, "summary": "auto"}, stream_options=None))[1]["output"][0]["content"], want, "an output item as it was sent")
     c = s.connection()
-    c.request("POST", "/v1/responses", json.dumps(dict(again, input="Hi", top_logprobs=2, include=["message.output_text.logprobs", "reasoning.encrypted_content"])))
+    c.request("POST", "/v1/responses", json.dumps(dict(again, input="Hi", top_logprobs=2, include=["reasoning.encrypted_content"])))
     r = c.getresponse()
-    same((r.status, sorted(r.headers["X-Tern-Ignored"].split(", "))), (200, ["include.message.output_text.logprobs", "top_logprobs"]), "log-probabilities are not told there, and it is said")
+    same((r.status, sorted(r.headers["X-Tern-Ignored"].split(", "))), (200, ["top_logprobs"]), "it goes with log-probabilities, and that is said")
     c.close()
 
 
@@ -116,6 +116,15 @@ def anthropic(s):
     same(got, [got[0]] * 3, "a result without words")
     same(said(messages=[{"role": "user", "content": [{"type": "text", "text": "Say"}]}, {"role": "user", "content": [{"type": "text", "text": "a word.", "citations": None}]}]),
          said(messages=[{"role": "user", "content": "Say"}, {"role": "user", "content": "a word."}]), "two of the user")
+    # Claude Code tells its surroundings between the turns, and begins its system with a note for bills
+    chat = s.json("/v1/chat/completions", {"messages": [{"role": "system", "content": "Be brief."}, USER, {"role": "system", "content": "It is noon."}], "max_tokens": SHORT["max_tokens"], "temperature": 0})[1]["choices"][0]["message"]["content"]
+    for noon in ("It is noon.", [{"type": "text", "text": "It is noon.", "cache_control": {"type": "ephemeral"}}]):
+        for note in ([], [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.332.18b;"}]):
+            same(said(system=note + [{"type": "text", "text": "Be brief."}], messages=[USER, {"role": "system", "content": noon}])[0]["text"], chat, (noon, note))
+    same(said(messages=[USER, {"role": "system", "content": []}]), plain, "a system message of no words")
+    for bad, words in (({"role": "tool", "content": "x"}, "user, assistant or system"), ({"role": "system", "content": [{"type": "image"}]}, "messages[1]"), ({"role": "system", "content": 3}, "messages[1]")):
+        status, e = s.json("/v1/messages", dict(SHORT, messages=[USER, bad]), ANTHROPIC)
+        assert status == 400 and words in e["error"]["message"], e
 
 
 def ollama(s):
@@ -146,6 +155,17 @@ def ollama(s):
         same(s.json("/api/chat", dict(ask, **more))[1]["message"], plain, more)
 
 
+def page(s):
+    """The page's own words: a message has a place in its conversation, or begins it."""
+    talk = s.json("/page/talks", {})[1]["id"]
+    for bad in ("x", [], {}, 1.5, True, 7):
+        status, e = s.json(f"/page/talks/{talk}/say", {"parent": bad, "content": "Hi", "settings": {"max_tokens": 1}})
+        assert status == 400 and "'parent'" in e["error"]["message"], (bad, status, e)
+    same(s.json("/page/talks/" + talk)[1]["nodes"], [], "nothing was said")
+    for good in ({"parent": 0}, {"parent": None}, {}):
+        same(s.ask("POST", f"/page/talks/{talk}/say", dict(good, content="Hi", settings={"max_tokens": 1}))[0], 200, good)
+
+
 def llama(s):
     want = text(s, "/completion")
     silent = {"grammar": "", "stop": [""], "cache_prompt": True, "id_slot": -1, "n_keep": 0, "image_data": [], "samplers": ["top_k"], "grammar_lazy": False, "grammar_triggers": [], "preserved_tokens": [], "mirostat": 0}
@@ -160,8 +180,42 @@ def llama(s):
     for bad in ({"content": [10**9]}, {"content": [None]}, {"content": 3}, {}):
         status, e = s.json("/tokenize", bad)
         assert status == 400 and "content" in e["error"]["message"], e
+    for field in ("add_special", "parse_special", "with_pieces"):
+        for v in (1, "x", []):
+            status, e = s.json("/tokenize", {"content": "Once upon", field: v})
+            assert status == 400 and f"'{field}' must be true or false" in e["error"]["message"], (field, v, status, e)
+        same(s.json("/tokenize", {"content": "Once upon", field: None})[1]["tokens"], ids, (field, "null"))
     same(text(s, "/completion", prompt=ids + [" a time"]), want, "a prompt of tokens and texts")
     same(text(s, "/completion", prompt={"prompt_string": "Once upon a time", "multimodal_data": []}), want, "a prompt that is an object")
+
+
+def empty_schemas(s):
+    """A JSON object is asked for: a schema that says nothing does not make a text of it."""
+    for seed in range(3):
+        for path, body in (("/v1/chat/completions", {"response_format": {"type": "json_object", "schema": {}}}), ("/v1/chat/completions", {"response_format": {"type": "json_object", "schema": True}}), ("/v1/chat/completions", {"response_format": {"type": "json_object"}}),
+                           ("/v1/responses", {"text": {"format": {"type": "json_object", "schema": {}}}}), ("/api/chat", {"format": {}, "stream": False, "options": {"seed": seed, "num_predict": 4}}), ("/api/generate", {"format": {}, "stream": False, "prompt": "Say a word.", "options": {"seed": seed, "num_predict": 4}})):
+            ask = {"input": "Say a word."} if "resp" in path else {} if "gen" in path else {"messages": [USER]}
+            r = s.json(path, dict(ask, **({} if "api" in path else {"seed": seed, "max_output_tokens" if "resp" in path else "max_tokens": 4}), **body))[1]
+            said = r["choices"][0]["message"]["content"] if "choices" in r else r["output"][0]["content"][0]["text"] if "output" in r else r["response"] if "response" in r else r["message"]["content"]
+            assert said.startswith("{"), (path, body, said)
+
+
+def zero_bytes(s):
+    """A zero byte in a text is valid JSON. It is read as U+FFFD, the character for what is none."""
+    for path, ask in (("/apply-template", lambda t: {"messages": [{"role": "user", "content": t}]}), ("/apply-template", lambda t: {"messages": [{"role": "user", "content": [{"type": "text", "text": t}]}]}),
+                      ("/tokenize", lambda t: {"content": t, "with_pieces": True}), ("/v1/messages/count_tokens", lambda t: {"messages": [{"role": "user", "content": t}]}), ("/v1/responses/input_tokens", lambda t: {"input": t}),
+                      ("/v1/embeddings", lambda t: {"input": [t]}), ("/api/embed", lambda t: {"input": t})):
+        got, want = (s.json(path, ask(t)) for t in ("a\0b", "a\ufffdb"))
+        for r in (got, want):
+            r[1].pop("total_duration", 0)
+        same(got, want, path)
+        same(got[0], 200, got)
+    same(text(s, prompt="Once\0upon"), text(s, prompt="Once\ufffdupon"), "a prompt")
+    for path, body in (("/api/chat", {"messages": [dict(USER, content="\0")], "stream": False, "options": {"num_predict": 1}}), ("/api/generate", {"prompt": "\0", "stream": False, "options": {"num_predict": 1}}), ("/api/show", {"model": "tern-tiny", "\0": 1}),
+                       ("/v1/responses", {"input": "\0", "instructions": "\0", "max_output_tokens": 1}), ("/v1/messages", {"messages": [dict(USER, content="\0")], "max_tokens": 1}), ("/v1/chat/completions", {"messages": [dict(USER, content="a\0", name="\0")], "stop": "\0", "max_tokens": 1, "user": "\0"})):
+        same(s.json(path, body)[0], 200, (path, body))
+    status, e = s.json("/v1/completions", {"prompt": "a", "max_tokens": 1, "frob\0nicate": 1})
+    same(status, 200, e)
 
 
 def format_and_tools():
@@ -169,7 +223,7 @@ def format_and_tools():
     folder = tempfile.TemporaryDirectory()
     path = os.path.join(folder.name, "say.gguf")
     saying.write(path, {"A": ['<tool_call>{"name": "add", ', '"arguments": {"a": 2, "b": 3}}', "</tool_call>"], "5": ["It is five."], "T": ["<tool", "_call>", "{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 1}}", "</tool_call> "],
-                        "U": ["<toolbox>"]})
+                        "U": ["<toolbox>"], "W": ["abc", "STO", "P def"]})
     s = Server("--cache-size", "0", model=path)
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"], "additionalProperties": False}}}
     shape = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["sum"], "additionalProperties": False}
@@ -184,6 +238,12 @@ def format_and_tools():
         events = s.events("/v1/chat/completions", dict(ask, messages=[{"role": "user", "content": letter}]))
         pieces = [f["function"].get("arguments", "") for e in events for x in e["choices"] for f in x["delta"].get("tool_calls", [])]
         same(json.loads("".join(pieces)), arguments, "streamed")
+    # what a stop text takes away has no log-probabilities either
+    ask_w = {"prompt": "W", "stop": ["STOP"], "logprobs": 1, "max_tokens": 9, "temperature": 0}
+    c = s.json("/v1/completions", ask_w)[1]["choices"][0]
+    same((c["text"], c["logprobs"]["tokens"], c["logprobs"]["text_offset"]), ("abc", ["abc"], [0]), c)
+    told = [t for e in s.events("/v1/completions", ask_w) for x in e["choices"] for t in (x.get("logprobs") or {}).get("tokens", [])]
+    same(told, ["abc"], "streamed")
     turns = [{"role": "user", "content": "A"}, dict(choice("A")["message"]), {"role": "tool", "tool_call_id": "x", "content": "5"}]
     turns[2]["tool_call_id"] = turns[1]["tool_calls"][0]["id"]
     for messages, more in ((turns, {}), ([{"role": "user", "content": "U"}], {}), ([{"role": "user", "content": "A"}], {"tool_choice": "none"}), ([{"role": "user", "content": "A"}], {"tools": []})):
@@ -202,7 +262,7 @@ def format_and_tools():
 
 
 server = Server("--cache-size", "0")
-for check in (openai, responses, anthropic, ollama, llama):
+for check in (openai, responses, anthropic, ollama, page, llama, empty_schemas, zero_bytes):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()

@@ -1,10 +1,17 @@
 """Ollama's API: its answers are compared with those of the other APIs, its lists with /v1/models."""
 import json
+import os
 import re
+import sys
+import tempfile
 
-from served import Server, same
+from served import MODEL, Server, same
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixture"))
+import saying
 
 USER = {"role": "user", "content": "Say a word."}
+CASES = os.path.join(os.path.dirname(__file__), "..", "oracle", "embedding")
 COLD = {"temperature": 0, "num_predict": 8}
 TOOL = {"type": "function", "function": {"name": "clock", "description": "The time.", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
 
@@ -73,6 +80,50 @@ def vectors(s):
     same(s.json("/api/embeddings", {"prompt": "a cat"})[1]["embedding"], want[0], "the older form")
 
 
+def embedding():
+    """What a body of /api/embed has beside its texts is followed, or named."""
+    s = Server("-c", "512", "--set", "scheme=float", model=os.path.join(CASES, "bert", "model.gguf"))
+    with open(os.path.join(CASES, "bert", "vectors.json")) as f:
+        whole = json.load(f)[1]["text"]
+    long = " ".join([whole] * 60)
+    ids = s.json("/tokenize", {"content": long, "add_special": True})[1]["tokens"]
+    assert len(ids) > 512, "longer than the context"
+    want = s.json("/embedding", {"content": ids[:511] + ids[-1:]})[1][0]["embedding"][0]
+    for path, field in (("/api/embed", "input"), ("/api/embeddings", "prompt")):
+        first = lambda r: r["embeddings"][0] if "embeddings" in r else r["embedding"]
+        for more in ({}, {"truncate": True}, {"truncate": None}):
+            status, r = s.json(path, dict({field: long}, **more))
+            same((status, first(r)), (200, want), (path, more))
+        assert first(s.json(path, {field: whole})[1]) != want, "a short one is whole"
+        status, r = s.json(path, {field: long, "truncate": False})
+        assert status == 400 and "512" in r["error"], r
+        same(s.json(path, {field: "a", "truncate": "yes"})[0], 400, "a wrong kind")
+        same(s.json(path, {field: "a", "keep_alive": "soon"})[0], 400, "a wrong time")
+        for text in ("a", ""):  # of nothing, too: the model is loaded
+            s.json(path, {field: text, "keep_alive": "10m"})
+            same(s.json("/v1/models")[1]["data"][0]["idle_s"], 600, (path, text))
+            s.json(path, {field: text, "keep_alive": -1})
+            assert "idle_s" not in s.json("/v1/models")[1]["data"][0], (path, text)
+        c = s.connection()
+        c.request("POST", path, json.dumps({field: "a", "frobnicate": 1, "options": {"num_ctx": 64, "temperature": 1}, "user": None}))
+        r = c.getresponse()
+        r.read()
+        same((r.status, r.getheader("X-Tern-Ignored")), (200, "frobnicate, temperature"), path)
+    r = s.json("/api/embed", {"input": ["a", long]})[1]
+    same((r["embeddings"][1], r["prompt_eval_count"]), (want, 512 + 3), "of several, the long one")
+    s.json("/api/embed", {"input": "a", "keep_alive": 0})
+    while s.json("/v1/models")[1]["data"][0]["state"] != "away":
+        pass
+    s.stop()
+    s = Server("--strict", model=os.path.join(CASES, "bert", "model.gguf"))
+    for path, field in (("/api/embed", "input"), ("/api/embeddings", "prompt")):
+        for text in ("a", ""):
+            status, r = s.json(path, {field: text, "frobnicate": 1})
+            assert status >= 400 and "frobnicate" in r["error"], (status, r)
+        same(s.json(path, {field: "a", "truncate": True, "keep_alive": "5m", "options": {"num_ctx": 64}})[0], 200, "all of it is known")
+    s.stop()
+
+
 def lists(s):
     model = s.json("/v1/models")[1]["data"][0]
     for path in ("/api/tags", "/api/ps"):
@@ -82,12 +133,45 @@ def lists(s):
     r = s.json("/api/show", {"model": "tern-tiny"})[1]
     arch = r["model_info"]["general.architecture"]
     same((r["model_info"]["general.parameter_count"], r["model_info"][arch + ".block_count"]), (model["meta"]["n_params"], model["meta"]["n_layers"]), r)
-    assert "im_start" in r["template"] and r["capabilities"][0] == "completion", r
-    assert re.fullmatch(r"\d+\.\d+\.\d+", s.json("/api/version")[1]["version"])
+    assert "im_start" in r["template"] and r["capabilities"][0] == "completion" and "insert" not in r["capabilities"], r
+    size = os.path.getsize(os.path.join(MODEL, "model.safetensors"))
+    same((s.json("/api/tags")[1]["models"][0]["size"], model["file_bytes"]), (size, size), "of the weights' file")
+    assert tuple(map(int, s.json("/api/version")[1]["version"].split("."))) >= (0, 13, 4), "codex --oss takes no older one"
     same(s.ask("HEAD", "/")[0], 200, "the command line's first request")
     for method, path in (("POST", "/api/pull"), ("DELETE", "/api/delete"), ("POST", "/api/create")):
         status, data = s.ask(method, path, {"model": "x"})
         assert status == 501 and "error" in json.loads(data), data
+
+
+def abilities():
+    """What /api/show says that a model can do: embed, score, fill in; and no template where it does not write."""
+    for name, want in (("bert", ["embedding"]), ("qwen3-embedding", ["embedding"]), ("bert-rank", [])):
+        s = Server("-c", "64", model=os.path.join(CASES, name, "model.gguf"))
+        r = s.json("/api/show", {"model": name})[1]
+        same((r["capabilities"], r["template"]), (want, ""), name)
+        s.stop()
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "fills-in.gguf")
+        saying.write(path, {"X": ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]})
+        s = Server("-c", "64", model=path)
+        same(s.json("/api/show", {"model": "fills-in"})[1]["capabilities"][:2], ["completion", "insert"], "marks")
+        s.stop()
+
+
+def kinds(s):
+    """A field of the wrong kind is refused with its name. The model never answers without what it held."""
+    plain = {"/api/chat": {"messages": [USER], "stream": False, "options": COLD}, "/api/generate": {"prompt": "x", "stream": False, "options": COLD}}
+    for path, field, bad in (("/api/chat", "messages", ("Hello", USER, 5, True)), ("/api/generate", "prompt", (["Hello"], {}, 5, True)), ("/api/generate", "images", ("aaaa", {}, 5, False)), ("/api/generate", "system", (["Answer in French."], {}, 5)),
+                             ("/api/generate", "raw", ("true", 1, [])), ("/api/generate", "suffix", (["x"], 5)), ("/api/chat", "think", ([], {}, 5)), ("/api/generate", "think", ([], 5))):
+        for v in bad:
+            status, e = s.json(path, dict(plain[path], **{field: v}))
+            assert status == 400 and f"'{field}' must be " in e["error"], (path, field, v, status, e)
+        same(s.json(path, dict(plain[path], **{field: None}))[0], 200, (field, "null"))
+    for field in ("images", "tool_calls"):
+        for v in ("aaaa", {}, 5):
+            status, e = s.json("/api/chat", dict(plain["/api/chat"], messages=[dict(USER, **{field: v})]))
+            assert status == 400 and f"'{field}' must be a list" in e["error"], (field, v, status, e)
+        same(s.json("/api/chat", dict(plain["/api/chat"], messages=[dict(USER, **{field: None})]))[0], 200, (field, "null"))
 
 
 def wrong(s):
@@ -119,9 +203,13 @@ def kept():
 
 
 server = Server("--cache-size", "0")
-for check in (chat, generate, forms, vectors, lists, wrong):
+for check in (chat, generate, forms, vectors, lists, kinds, wrong):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
 kept()
 print("kept ok")
+embedding()
+print("embedding ok")
+abilities()
+print("abilities ok")

@@ -292,9 +292,38 @@ def beside(want):
     s.stop()
 
 
+def heads():
+    """A head that drafts is no model, whatever its folder is called."""
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copytree(MODEL, os.path.join(d, "tiny"))
+        shutil.copytree(MODEL, os.path.join(d, "other"))
+        with open(os.path.join(d, "other", "config.json"), "w") as f:
+            json.dump({"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 320}, f)
+        s = Server("--models", d, model=None)
+        same([m["id"] for m in s.json("/v1/models")[1]["data"]], ["tiny"], "the models")
+        s.stop()
+
+
+def links():
+    """A link that leads back up multiplies nothing and leads to nothing outside; a model that lies elsewhere may be linked."""
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copy(os.path.join(DIR.name, "one.gguf"), os.path.join(d, "outside.gguf"))
+        shutil.copytree(MODEL, os.path.join(d, "all", "tiny"))
+        shutil.copy(os.path.join(DIR.name, "one.gguf"), os.path.join(d, "all", "tiny", "one.gguf"))
+        os.mkdir(os.path.join(d, "elsewhere"))
+        shutil.copy(os.path.join(DIR.name, "sub/two.gguf"), os.path.join(d, "elsewhere", "two.gguf"))
+        for target, name in ((".", "tiny/self"), ("..", "tiny/up"), ("../..", "tiny/out"), ("..", "out"), (".", "again"), ("tiny/one.gguf", "same.gguf"), ("../elsewhere", "linked"), ("../elsewhere", "twice")):
+            os.symlink(target, os.path.join(d, "all", name))
+        s = Server("--models", os.path.join(d, "all"), model=None)
+        same([m["id"] for m in s.json("/v1/models")[1]["data"]], ["linked/two.gguf", "same.gguf", "tiny"], "the models")
+        same(s.json("/v1/completions", dict(ASK, model="two"))[0], 200, "by a short name")
+        s.stop()
+
+
 def options():
     for args, status, words in [([], 2, "MODEL or --models DIR is required"), (["--models", DIR.name, "--idle", "soon"], 2, "--idle soon"), (["--models", CACHE.name], 1, "there are no models"),
-                                (["--models", DIR.name, "--draft", "model:x.gguf"], 2, "for one model")]:
+                                (["--models", DIR.name, "--draft", "model:x.gguf"], 2, "for one model"),
+                                (["--models", DIR.name, "--draft-head", GOOD[0]], 2, "--draft-head is for one model"), (["--models", DIR.name, "--mmproj", GOOD[0]], 2, "--mmproj is for one model")]:
         r = subprocess.run([TERN, "serve", "--port", "0", *args], capture_output=True, text=True, timeout=250)
         assert r.returncode == status and words in r.stderr, (args, r)
 
@@ -302,6 +331,10 @@ def options():
 make()
 options()
 print("options ok", flush=True)
+heads()
+print("heads ok", flush=True)
+links()
+print("links ok", flush=True)
 texts = {name: alone(name) for name in GOOD + ["tiny"]}
 same(len({t for t, _ in texts.values()}), 3, "models that answer differently")
 for check in (come_later, switching, idle, limit, both, beside, flood):

@@ -348,6 +348,9 @@ await check("search, export, delete", async () => {
   await page.keyboard.press("Enter");
   await page.waitForFunction((id) => location.hash === "#" + id, first);
   await page.waitForFunction(() => /sky/.test(document.querySelector("article.user .body")?.textContent || "")); // the branch that was searched for
+  await server.call("POST", "/page/talks/" + first, { title: "What colour is" }); // it changes elsewhere, and is read again
+  await page.waitForTimeout(2500);
+  assert.match(await page.textContent("article.user .body"), /sky/, "the branch that was searched for stays");
   for (const [button, looks] of [["#export-md", /^# What colour is\n\n## You\n\nWhat colour is\s+the s(ky|ea)\?\n\n## tern\n\n/], ["#export-json", /"nodes": \[/]]) {
     await page.click("#more summary");
     const [file] = await Promise.all([page.waitForEvent("download"), page.click(button)]);

@@ -1,8 +1,12 @@
 """/v1/responses: its answers are those of a chat with the same turns, and its events add up to its reply."""
 import json
 import os
+import sys
 
-from served import Server, same
+from served import CACHE, Server, same
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixture"))
+import saying
 
 COLD = {"temperature": 0, "max_output_tokens": 10}
 TOOL = {"type": "function", "name": "clock", "description": "The time.", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}, "required": ["zone"], "additionalProperties": False}}
@@ -37,24 +41,31 @@ def events(s, body):
 def sum_of(s, body):
     """The reply that the events add up to; each item's are checked on the way."""
     e = events(s, body)
-    items, text = {}, {}
+    items, text, told = {}, {}, {}
     for x in e[2:-1]:
         i, kind = x["output_index"], x["type"].split(".", 1)[1]
         if kind == "output_item.added":
             assert i == len(items) and x["item"]["status"] == "in_progress", x
-            items[i], text[i] = x["item"], ""
+            items[i], text[i], told[i] = x["item"], "", []
             continue
         if kind != "output_item.done":
             same(x["item_id"], items[i]["id"], x)
         if kind.endswith(".delta"):
             text[i] += x["delta"]
+            told[i] += x.get("logprobs", [])
+        if kind == "output_text.done":
+            same(x["logprobs"], told[i], x)
         if kind in ("output_text.done", "reasoning_text.done"):
             same(x["text"], text[i], x)
         if kind == "function_call_arguments.done":
             same(x["arguments"], text[i], x)
         if kind == "output_item.done":
-            same((x["item"]["id"], x["item"]["status"]), (items[i]["id"], "completed"), x)
+            last = e[-1]["response"]
+            cut = last["status"] == "incomplete" and x["item"]["id"] == last["output"][-1]["id"]
+            same((x["item"]["id"], x["item"]["status"]), (items[i]["id"], "incomplete" if cut else "completed"), x)
             items[i] = x["item"]
+            if x["item"]["type"] == "message":
+                same(x["item"]["content"][0]["logprobs"], told[i], x)
     r = e[-1]["response"]
     same((e[-1]["type"], r["output"], r["id"]), ("response." + r["status"], [items[i] for i in sorted(items)], e[0]["response"]["id"]), e[-1])
     return r
@@ -75,7 +86,7 @@ def words(s):
     same((r["instructions"], r["metadata"], r["tool_choice"], r["tools"], r["max_output_tokens"], r["store"]), ("Be brief.", {"a": "b"}, "auto", [], 10, True), r)
     u = r["usage"]
     same((u["total_tokens"], u["output_tokens"]), (u["input_tokens"] + u["output_tokens"], 10), u)
-    same((r["status"], r["incomplete_details"]), ("incomplete", {"reason": "max_output_tokens"}), r)
+    same((r["status"], r["incomplete_details"], r["output"][0]["status"]), ("incomplete", {"reason": "max_output_tokens"}, "incomplete"), r)
     same(bare(sum_of(s, ask)["output"]), bare(r["output"]), "streamed")
     e = events(s, dict(ask, input="The keeper wrote down every bird. " * 60, return_progress=True, timings_per_token=True))
     p = [x["prompt_progress"] for x in e if x["type"] == "response.in_progress" and "prompt_progress" in x]
@@ -105,6 +116,9 @@ def turns(s):
     again = s.json("/v1/responses", dict(COLD, input=[{"role": "user", "content": "Say a word."}] + first["output"] + [{"role": "user", "content": "Another."}]))[1]
     same(again["output"][0]["content"][0]["text"], want, "sent again")
     same(s.json("/v1/responses/" + first["id"]), (200, first), "read again")
+    status, e = s.json("/v1/responses/" + first["id"] + "/input_items")
+    assert status == 501 and "input" in e["error"]["message"], (status, e)
+    same([s.ask(m, "/v1/responses/" + first["id"] + end)[0] for m, end in (("POST", "/cancel"), ("DELETE", "/x"), ("GET", "/"))], [404] * 3, "other addresses")
     same(s.ask("DELETE", "/v1/responses/" + first["id"])[0], 200, "erased")
     for r in (s.json("/v1/responses/" + first["id"]), s.json("/v1/responses", dict(ask, previous_response_id=first["id"]))):
         same((r[0], r[1]["error"]["code"]), (404, "not_found"), r)
@@ -124,10 +138,53 @@ def tools(s):
     want = chat(s, chats, tools=[{"type": "function", "function": {k: v for k, v in TOOL.items() if k != "type"}}])
     for body in (dict(previous_response_id=r["id"], input=[back]), dict(input=[{"role": "user", "content": "What time is it?"}] + r["output"] + [back])):
         same(s.json("/v1/responses", dict(COLD, tools=[TOOL], **body))[1]["output"][0]["content"][0]["text"], want, "with the result")
+    # Codex's tools of MCP servers stand in namespaces
+    spaces = [{"type": "namespace", "name": "watch", "description": "d", "tools": [{k: v for k, v in TOOL.items()}, {"type": "custom", "name": "x"}]}, {"type": "namespace", "name": "wall", "tools": [TOOL]}, TOOL]
+    say = lambda name: {"grammar": literal(CALL.replace("clock", name)), "max_output_tokens": 200, "input": "What time is it?", "tools": spaces}
+    for name, space in (("watch__clock", "watch"), ("wall__clock", "wall"), ("clock", None)):
+        r = s.json("/v1/responses", say(name))[1]
+        same([(x["type"], x["name"], x.get("namespace"), json.loads(x["arguments"])) for x in r["output"]], [("function_call", "clock", space, {"zone": "UTC"})], r)
+        same(bare(sum_of(s, say(name))["output"]), bare(r["output"]), "streamed")
+        result = {"type": "function_call_output", "call_id": r["output"][0]["call_id"], "output": "Noon."}
+        chats[1:] = [{"role": "assistant", "content": "", "tool_calls": [{"id": result["call_id"], "type": "function", "function": {"name": name, "arguments": r["output"][0]["arguments"]}}]}, {"role": "tool", "tool_call_id": result["call_id"], "content": "Noon."}]
+        want = chat(s, chats, tools=[{"type": "function", "function": dict({k: v for k, v in TOOL.items() if k != "type"}, name=n)} for n in ("watch__clock", "wall__clock", "clock")])
+        for body in (dict(previous_response_id=r["id"], input=[result]), dict(input=[{"role": "user", "content": "What time is it?"}] + r["output"] + [result])):
+            same(s.json("/v1/responses", dict(COLD, tools=spaces, **body))[1]["output"][0]["content"][0]["text"], want, "with the result")
+        choice = {k: v for k, v in (("type", "function"), ("name", "clock"), ("namespace", space)) if v}
+        r = s.json("/v1/responses", {"input": "Hi", "tools": spaces, "tool_choice": choice, "max_output_tokens": 200})[1]
+        same([(x["name"], x.get("namespace")) for x in r["output"]], [("clock", space)], choice)
     other = dict(TOOL, name="other")
     for choice in ("required", {"type": "function", "name": "clock"}, {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}):
         r = s.json("/v1/responses", {"input": "Hi", "tools": [TOOL, other] if choice != "required" else [TOOL], "tool_choice": choice, "max_output_tokens": 200})[1]
         same([(x["type"], x["name"]) for x in r["output"]], [("function_call", "clock")], choice)
+
+
+def text_of(tokens):
+    return bytes(b for t in tokens for b in t["bytes"]).decode().strip()
+
+
+def logprobs(s):
+    """Those of the text's tokens alone, as chats tell them."""
+    more = {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"], "top_logprobs": 2}
+    ask = dict(COLD, input="Say a word.", **more)
+    want = s.json("/v1/chat/completions", {"messages": [{"role": "user", "content": "Say a word."}], "temperature": 0, "max_tokens": 10, "logprobs": True, "top_logprobs": 2})[1]["choices"][0]["logprobs"]["content"]
+    r = s.json("/v1/responses", ask)[1]
+    assert len(want) == 10 and all(len(t["top_logprobs"]) == 2 for t in want), want
+    same((r["output"][0]["content"][0]["logprobs"], r["top_logprobs"]), (want, 2), "as in a chat")
+    same(s.json("/v1/responses/" + r["id"])[1], r, "kept")
+    same(bare(sum_of(s, ask)["output"]), bare(r["output"]), "streamed")
+    deltas = [x["logprobs"] for x in events(s, ask) if x["type"] == "response.output_text.delta"]
+    assert len(deltas) > 5 and all(deltas), "they come with their text"
+    r = s.json("/v1/responses", dict(ask, top_logprobs=0))[1]
+    same([(t["token"], t["top_logprobs"]) for t in r["output"][0]["content"][0]["logprobs"]], [(t["token"], []) for t in want], "without others")
+    words = "Wait <b. " + CALL  # "<" is held back, because markup begins so; of a stop string nothing is told
+    for more_of, text in ((dict(grammar=literal(words), tools=[TOOL]), "Wait <b."), (dict(grammar=literal("<b <b <c stop it"), stop=["stop"]), "<b <b <c"), (dict(grammar=literal("中 é")), "中 é")):
+        for stream in (False, True):
+            body = dict(more, input="x", max_output_tokens=200, temperature=0, **more_of)  # else a token may hold the end of the text and the stop string's beginning
+            part = (sum_of(s, body) if stream else s.json("/v1/responses", body)[1])["output"][0]["content"][0]
+            same((part["text"].strip(), text_of(part["logprobs"])), (text, text), (stream, part))
+    status, e = s.json("/v1/responses", dict(ask, top_logprobs=21))
+    assert status == 400 and "from 0 to 20" in e["error"]["message"], e
 
 
 def wrong(s):
@@ -138,6 +195,27 @@ def wrong(s):
         assert got == status and words in r["error"]["message"], (body, got, r)
 
 
+def kinds(s):
+    """A field of the wrong kind is refused with its name; null says nothing."""
+    for field, bad in (("instructions", (["Be brief"], [{"role": "system", "content": "Be brief"}], {}, 5)), ("text", ([{"format": {"type": "json_object"}}], "json", 5)), ("reasoning", ("low", [], 5)), ("include", ("message.output_text.logprobs", {}, 5)),
+                       ("store", ("no", 0, [])), ("tool_choice", (5, [], True))):
+        for v in bad:
+            status, r = s.json("/v1/responses", dict(COLD, **{"input": "x", "tools": [TOOL], field: v}))
+            assert status == 400 and f"'{field}' must be " in r["error"]["message"], (field, v, status, r)
+            same(s.json("/v1/responses", dict(COLD, **{"input": "x", field: v}))[0], 400, (field, v, "without tools"))
+        same(s.json("/v1/responses", dict(COLD, **{"input": "x", field: None}))[0], 200, (field, "null"))
+    for outer, inner, bad in (("text", "format", ("json_object", ["json_object"], 5)), ("reasoning", "effort", (["low"], {}, 5))):
+        for v in bad:
+            status, r = s.json("/v1/responses", dict(COLD, **{"input": "x", outer: {inner: v}}))
+            assert status == 400 and f"'{outer}.{inner}' must be " in r["error"]["message"], (inner, v, status, r)
+        same(s.json("/v1/responses", dict(COLD, **{"input": "x", outer: {inner: None}}))[0], 200, (inner, "null"))
+    for choice in ({"type": "function"}, {"type": "allowed_tools", "tools": [{"type": "function", "name": "clock"}]}):
+        status, r = s.json("/v1/responses", dict(COLD, input="x", tools=[TOOL], tool_choice=choice))
+        assert status == 400 and "'tool_choice'" in r["error"]["message"], (choice, status, r)
+    status, r = s.json("/v1/responses", dict(COLD, input="x", text={"format": {"type": "json_schema", "name": "x"}}))
+    assert status == 400 and "schema" in r["error"]["message"], (status, r)
+
+
 def thoughts():
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle/templates/")
     s = Server("--chat-template", here + "Qwen-Qwen3-0.6B.jinja", "--cache-size", "0")
@@ -146,13 +224,48 @@ def thoughts():
     same([(x["type"], x["content"][0]["text"]) for x in r["output"]], [("reasoning", "Hm."), ("message", "Yes.")], r)
     same(bare(sum_of(s, ask)["output"]), bare(r["output"]), "streamed")
     same(s.json("/v1/responses", dict(COLD, input=[{"role": "user", "content": "x"}] + r["output"] + [{"role": "user", "content": "y"}]))[0], 200, "a thought that comes back")
+    told = dict(ask, include=["message.output_text.logprobs"])
+    for r in (s.json("/v1/responses", told)[1], sum_of(s, told)):
+        same(text_of(r["output"][1]["content"][0]["logprobs"]), "Yes.", "of a thought nothing is told")
+    s.stop()
+
+
+def counted():
+    """Tokens of thoughts, and what a limit cuts, of a model that says a token at a time what is known."""
+    pieces = ["<think>", "I should", " add", ".", "</think>", "It", " is", " five."]
+    file = os.path.join(CACHE.name, "thinks.gguf")
+    saying.write(file, {"A": pieces}, saying.TEMPLATE + "{% if false %}<think></think>{% endif %}")
+    s = Server("--cache-size", "0", model=file)
+    for n, kinds, thoughts in ((2, ["reasoning"], 2), (4, ["reasoning"], 4), (6, ["reasoning", "message"], 4), (20, ["reasoning", "message"], 4)):
+        for stream in (False, True):
+            body = {"input": "A", "max_output_tokens": n}
+            r = sum_of(s, body) if stream else s.json("/v1/responses", body)[1]
+            cut = "incomplete" if n < len(pieces) else "completed"
+            same([(x["type"], x["status"]) for x in r["output"]], list(zip(kinds, ["completed"] * (len(kinds) - 1) + [cut])), (n, stream, r))
+            same((r["status"], r["usage"]["output_tokens_details"]["reasoning_tokens"]), (cut, thoughts), (n, stream, r["usage"]))
+    r = s.json("/v1/responses", {"input": "x"})[1]
+    same(r["usage"]["output_tokens_details"]["reasoning_tokens"], 0, "no thoughts")
+    s.stop()
+
+
+def held_back():
+    """Text that may become a stop string comes late, and each token once, with its own."""
+    pieces = ["a", "b", "ab", "-"]
+    file = os.path.join(CACHE.name, "say.gguf")
+    saying.write(file, {"1": pieces})
+    s = Server("--cache-size", "0", model=file)
+    for stream in (False, True):
+        body = {"input": "1", "stop": ["abc"], "include": ["message.output_text.logprobs"]}
+        part = (sum_of(s, body) if stream else s.json("/v1/responses", body)[1])["output"][0]["content"][0]
+        same((part["text"].strip(), [t["token"].strip() for t in part["logprobs"]]), ("abab-", pieces), part)
     s.stop()
 
 
 server = Server("--cache-size", "0")
-for check in (words, turns, tools, wrong):
+for check in (words, turns, tools, logprobs, kinds, wrong):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
-thoughts()
-print("thoughts ok")
+for check in (thoughts, counted, held_back):
+    check()
+    print(check.__name__, "ok")

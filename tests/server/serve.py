@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 
 from served import CACHE, MODEL, TERN, Server, same
 
@@ -68,6 +69,21 @@ def structured(s):
         same(s.json("/v1/chat/completions", body)[1]["choices"][0]["schema_check"], said, body)
         last = [c for e in s.events("/v1/chat/completions", body) for c in e["choices"]][-1]
         same(last["schema_check"], said, body)
+        # every API takes it, whole and streamed, and a call that is required is checked too
+        hi = [{"role": "user", "content": "Hi"}]
+        for url, ask, end in [("/v1/responses", {"input": "Hi", "max_output_tokens": 200, "text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}, lambda e: e[-1]["response"]),
+                              ("/v1/messages", {"messages": hi, "max_tokens": 200, "output_config": {"format": {"type": "json_schema", "schema": schema}}}, lambda e: e[-2]),
+                              ("/completion", {"prompt": "Hi", "n_predict": 200, "json_schema": schema}, lambda e: e[-1])]:
+            r = s.json(url, ask)[1]
+            same(r.get("schema_check"), said, (url, r))
+            events = [json.loads(line[6:]) for line in s.ask("POST", url, dict(ask, stream=True))[1].decode().split("\n") if line.startswith("data: {")]
+            same(end(events).get("schema_check"), said, (url, events))
+        ask = {"model": "tern-tiny", "messages": hi, "format": schema, "options": {"num_predict": 200}}
+        same(s.json("/api/chat", dict(ask, stream=False))[1].get("schema_check"), said, ask)
+        same(json.loads(s.ask("POST", "/api/chat", ask)[1].decode().strip().split("\n")[-1]).get("schema_check"), said, ask)
+        takes = {"type": "object", "properties": {"v": schema}, "required": ["v"], "additionalProperties": False}
+        r = s.json("/v1/chat/completions", {"messages": hi, "max_tokens": 200, "tools": [{"type": "function", "function": {"name": "f", "parameters": takes}}], "tool_choice": "required"})[1]
+        same((r["choices"][0]["finish_reason"], r["choices"][0].get("schema_check")), ("tool_calls", said), r)
     r = s.json("/v1/completions", {"prompt": "x", "grammar": 'root ::= "yes" | "no"'})[1]
     assert r["choices"][0]["text"] in ("yes", "no"), r
 
@@ -194,7 +210,7 @@ def messages(s):
     same(json.loads("".join(x["delta"]["partial_json"] for x in e if x["type"] == "content_block_delta")), r["content"][0]["input"], "the streamed input")
     turns = ask["messages"] + [{"role": "assistant", "content": r["content"]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": r["content"][0]["id"], "content": [{"type": "text", "text": "Rain."}]}, {"type": "text", "text": "And?"}]}]
     same(s.json("/v1/messages", dict(ask, tools=[tool], messages=turns))[0], 200, "a result")
-    for body, words in [({"messages": ask["messages"]}, "'max_tokens' is missing"), (dict(ask, messages=[{"role": "system", "content": "x"}]), "user or assistant"), (dict(ask, messages=[{"role": "user", "content": [{"type": "image"}]}]), "a picture needs")]:
+    for body, words in [({"messages": ask["messages"]}, "'max_tokens' is missing"), (dict(ask, messages=[{"role": "tool", "content": "x"}]), "user, assistant or system"), (dict(ask, messages=[{"role": "user", "content": [{"type": "image"}]}]), "a picture needs")]:
         status, r = s.json("/v1/messages", body)
         assert status == 400 and r["type"] == "error" and r["error"]["type"] == "invalid_request_error" and words in r["error"]["message"], r
 
@@ -391,21 +407,32 @@ def wrong(s):
         ("/v1/chat/completions", {"messages": [user], "functions": [{}]}, 400, "'functions' is not supported"),
         ("/v1/chat/completions", {"messages": [user], "max_tokens": -2}, 400, "a whole number from -1 to 1048576"),
         ("/v1/chat/completions", {"messages": [user], "response_format": {"type": "json_schema", "json_schema": {"schema": {"$dynamicRef": "#a"}}}}, 400, "'$dynamicRef' is not supported"),
-        ("/completion", {"prompt": "x", "json_schema": {"type": "array", "uniqueItems": True}}, 400, "'uniqueItems' is not supported"),
         ("/v1/chat/completions", {"messages": [user], "stream": True, "json_schema": {"enum": []}}, 400, "no text fits"),
         ("/v1/chat/completions", {"messages": [user], "json_schema": {"type": "integer", "multipleOf": 0}}, 400, "'multipleOf' must be a number above 0"),
         ("/completion", {"prompt": "x", "json_schema": {"type": "number", "multipleOf": -2}}, 400, "'multipleOf' must be a number above 0"),
         ("/v1/completions", {"prompt": "word " * 20000}, 400, "context"),
         ("/v1/completions", {"prompt": ["a", {}]}, 400, "a list of tokens and texts"),
         ("/detokenize", {"tokens": [10**9]}, 400, "no token"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}, 400, "takes a reranker, or a model that embeds"),
         ("/nope", {}, 404, "no such address"),
     ]:
         got, data = s.ask("POST", path, body)
         e = json.loads(data)["error"]
         assert got == status and words in e["message"], (path, body if len(str(body)) < 300 else "", got, e)
     same(s.ask("GET", "/v1/completions")[0], 405, "the wrong method")
+    # what is told before a route is found has the form of the API that was asked, too
+    for ask, status in [(("PUT", "{}", b"{}"), 405), (("POST", "{}/nope", b"{}"), 404), (("POST", "{}", b"{}", {"Origin": "http://evil.example"}), 403), (("POST", "{}", b"{}", {"Host": "evil.example"}), 403)]:
+        for url, message in [("/api/chat", lambda e: e["error"]), ("/v1/messages", lambda e: e["error"]["message"] * (e["type"] == "error")), ("/v1/chat/completions", lambda e: e["error"]["message"] * ("code" in e["error"]))]:
+            got, data = s.ask(ask[0], ask[1].format(url), *ask[2:])
+            assert got == status and isinstance(message(json.loads(data)), str) and message(json.loads(data)), (ask, url, data)
     with s.raw(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (33 << 20)) as c:  # told by the head alone
         same(c.recv(1 << 16).split(b" ")[1], b"413", "a body too large")
+    with s.raw(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (33 << 20)) as c:
+        same(json.loads(c.recv(1 << 16).split(b"\r\n\r\n")[1])["error"]["type"], "request_too_large", "in Anthropic's words")
+    # a ping a second while answers are waited for, also where one of them is done
+    begin = time.monotonic()
+    data = s.ask("POST", "/v1/completions", {"prompt": ["Hi", "word " * 900], "stream": True, "max_tokens": 24, "ignore_eos": True})[1]
+    assert data.endswith(b"data: [DONE]\n\n") and data.count(b": ping") <= time.monotonic() - begin + 1, data.count(b": ping")
     same(s.ask("GET", "/health", headers={"Host": "evil.example"})[0], 403, "a foreign name")
     # a page of another site: a browser sends what needs no leave, and nothing comes of it
     done, document = s.metric('tern_requests_total{result="done"}'), b"The poisoned well is deep."

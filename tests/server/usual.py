@@ -1,4 +1,5 @@
 """What holds for requests that do not say it, as the server was started, and what llama.cpp's clients read besides the answer."""
+import json
 import os
 
 from served import Server, same
@@ -69,11 +70,43 @@ def goes_on(s):
     ask = {"messages": [USER, {"role": "assistant", "content": "The owl"}], "max_tokens": 6, "temperature": 0}
     a, b = (s.json("/v1/chat/completions", dict(ask, **more))[1]["choices"] for more in ({}, {"add_generation_prompt": False, "continue_final_message": True}))
     same(a, b, "continued")
+    for more in ({}, {"add_generation_prompt": True}):
+        fresh = s.json("/apply-template", dict(ask, continue_final_message=False, **more))[1]["prompt"]
+        assert fresh.endswith("<|im_start|>assistant\nThe owl<|im_end|>\n<|im_start|>assistant\n"), fresh
     status, r = s.json("/v1/chat/completions", dict(ask, add_generation_prompt=True, continue_final_message=True))
     assert status == 400 and "continue_final_message" in r["error"]["message"], r
     want = s.json("/v1/chat/completions", dict(ask, messages=[USER]))[1]["usage"]["prompt_tokens"]
     for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
         same(s.json(path, {"messages": [USER]}), (200, {"input_tokens": want}), path)
+
+
+def turns(s):
+    """What an assistant said before: thoughts alone, and calls whose arguments are an object or nothing."""
+    told = lambda m: s.json("/apply-template", {"messages": [USER, m, USER]})
+    want = told({"role": "assistant", "content": ""})
+    for c in ({"content": None}, {}, {"content": ""}):
+        same(told(dict(c, role="assistant", reasoning_content="Hm.")), want, c)
+    status, r = told({"role": "assistant", "content": None})
+    assert status == 400 and "no content" in r["error"]["message"], r
+    same(told({"role": "user", "content": None, "reasoning_content": "Hm."})[0], 400, "a user's thoughts are no content")
+    same(s.json("/v1/responses", {"input": [USER, {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}, USER], "max_output_tokens": 1})[0], 200, "Responses")
+    call = lambda args: {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": args}}]}
+    as_text = '{"b":[1,"x"],"a":2.5}'
+    assert f'"arguments": {as_text}' in told(call(as_text))[1]["prompt"], told(call(as_text))
+    same(told(call(json.loads(as_text))), told(call(as_text)), "an object")
+    same(told(call("")), told(call("{}")), "no words")
+    for bad in (None, 1, ["x"], True):
+        status, r = told(call(bad))
+        assert status == 400 and "an object" in r["error"]["message"], (bad, r)
+
+
+def objects():
+    """A template that loops over arguments gets objects."""
+    s = Server("--chat-template", TEMPLATES + "Qwen-Qwen3-0.6B.jinja", "--cache-size", "0")
+    for args, want in (({"a": 1}, '"arguments": {"a": 1}'), ('{"a":1}', '"arguments": {"a": 1}'), ("", '"arguments": {}'), (" ", '"arguments": {}'), ('{"a":"\\u0000"}', '"arguments": {"a": "\ufffd"}')):
+        p = s.json("/apply-template", {"messages": [USER, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": args}}]}, USER]})[1]["prompt"]
+        assert want in p, (args, p)
+    s.stop()
 
 
 def thinking():
@@ -92,9 +125,11 @@ def thinking():
 settled()
 print("settled ok", flush=True)
 server = Server("--cache-size", "0")
-for check in (told, drawn, goes_on):
+for check in (told, drawn, goes_on, turns):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
+objects()
+print("objects ok", flush=True)
 thinking()
 print("thinking ok")

@@ -22,6 +22,18 @@ const types = {
     union: z.union([z.boolean(), z.int().min(0).max(9)]), "discriminated union": z.discriminatedUnion("kind", [z.object({ kind: z.literal("a"), n: z.int().min(0).max(9) }), z.object({ kind: z.literal("b"), s: short })]),
     nullable: z.boolean().nullable(), intersection: z.intersection(z.object({ a: z.boolean() }), z.object({ b: z.boolean() })), recursive: tree, default: z.object({ a: z.boolean().default(true) }),
 };
+const turns = [{ role: "user", content: "Answer in JSON." }];
+const doors = {
+    responses: (schema) => ({ url: "/v1/responses", body: { input: "Answer in JSON.", max_output_tokens: 160, temperature: 0, text: { format: { type: "json_schema", name: "answer", schema } } },
+        text: (v) => JSON.parse(v.output.at(-1).content[0].text), cut: (v) => v.status === "incomplete" }),
+    messages: (schema) => ({ url: "/v1/messages", body: { messages: turns, max_tokens: 160, temperature: 0, output_config: { format: { type: "json_schema", schema } } },
+        text: (v) => JSON.parse(v.content.at(-1).text), cut: (v) => v.stop_reason === "max_tokens" }),
+    ollama: (schema) => ({ url: "/api/chat", body: { model: "x", messages: turns, stream: false, format: schema, options: { num_predict: 160, temperature: 0 } },
+        text: (v) => JSON.parse(v.message.content), cut: (v) => v.done_reason === "length" }),
+    "a required call": ({ $schema, ...schema }) => ({ url: "/v1/chat/completions", body: { messages: turns, max_tokens: 160, temperature: 0, tool_choice: "required",
+        tools: [{ type: "function", function: { name: "answer", parameters: { type: "object", properties: { v: schema }, required: ["v"], additionalProperties: false } } }] },
+        text: (v) => JSON.parse(v.choices[0].message.tool_calls[0].function.arguments).v, cut: (v) => v.choices[0].finish_reason === "length" }),
+};
 const failed = [];
 for (const [name, type] of Object.entries(types)) {
     const schema = z.toJSONSchema(type);
@@ -33,6 +45,15 @@ for (const [name, type] of Object.entries(types)) {
     try { taken = type.safeParse(JSON.parse(text)).success; } catch { /* no JSON */ }
     const right = checked && !checked.fits ? !taken || choice.finish_reason === "length" : taken; // one that was cut is never said to fit
     if (!right) failed.push(`${name}: ${text} (${choice.finish_reason}, ${JSON.stringify(checked)}) of ${JSON.stringify(schema)}`);
+    for (const [door, ask] of checked ? Object.entries(doors) : []) { // what cannot be held is the matter of every API
+        const { url: to, body, text: said, cut } = ask(schema);
+        const r = await fetch(url + to, { method: "POST", body: JSON.stringify(body) }), v = await r.json();
+        if (r.status !== 200) { failed.push(`${door}, ${name}: ${JSON.stringify(v)}`); continue; }
+        const check = v.schema_check ?? v.choices?.[0].schema_check;
+        let fits = false;
+        try { fits = type.safeParse(said(v)).success; } catch { /* no JSON */ }
+        if (check?.checked !== checked.checked || (check.fits ? !fits : fits && !cut(v))) failed.push(`${door}, ${name}: ${JSON.stringify(v)}`);
+    }
 }
 console.log(`${Object.keys(types).length - failed.length} of ${Object.keys(types).length} types of zod`);
 assert.deepEqual(failed, []);

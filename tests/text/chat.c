@@ -196,6 +196,41 @@ static void shipped(void **state) {
         PHI("user", "Be brief.\n\nHi") PHI("assistant", "Hello!") PHI("user", " Bye ") "<|assistant|>\n");
 }
 
+/* A system message within a conversation, as Claude Code and Codex send them, stays where a template takes it, and is
+ * the user's where one refuses it (Qwen 3.5) or leaves it out. */
+static void later_systems(void **state) {
+    (void)state;
+    const tern_message all[] = {{"system", "Be brief."}, {"user", "Hi"},    {"system", "It is noon."},
+                                {"assistant", "Hello!"}, {"system", "Now"}, {"system", "later."},
+                                {"user", "Bye"},         {"system", "End."}},
+                       alone[] = {{"user", "Hi"}, {"assistant", "Hello!"}, {"system", "It is noon."}};
+#define ALL "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    const struct {
+        const char *template, *want, *want_alone;
+    } cases[] = {
+        {ALL,
+         "[system] Be brief.\n[user] Hi\n[system] It is noon.\n[assistant] Hello!\n[system] Now\n[system] "
+         "later.\n[user] Bye\n[system] End.\n",
+         "[user] Hi\n[assistant] Hello!\n[system] It is noon.\n"},
+        {"{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% "
+         "endif "
+         "%}[{{ m.role }}] {{ m.content }}\n{% endfor %}",
+         "[system] Be brief.\n[user] Hi\n\nIt is noon.\n[assistant] Hello!\n[user] "
+         "Now\n\nlater.\n\nBye\n\nEnd.\n",
+         "[user] Hi\n[assistant] Hello!\n[user] It is noon.\n"},
+        {"{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}] {{ m.content }}\n{% endif %}{% "
+         "endfor %}",
+         "[user] Be brief.\n\nHi\n\nIt is noon.\n[assistant] Hello!\n[user] Now\n\nlater.\n\nBye\n\nEnd.\n",
+         "[user] Hi\n[assistant] Hello!\n[user] It is noon.\n"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_tokenizer *t = open_with(cases[i].template);
+        check_opt(t, all, sizeof all / sizeof *all, NULL, cases[i].want);
+        check_opt(t, alone, 3, NULL, cases[i].want_alone);
+        tn_tokenizer_close(&t);
+    }
+#undef ALL
+}
+
 static void options(void **state) {
     (void)state;
     tn_tokenizer *t = open_in(
@@ -213,6 +248,10 @@ static void options(void **state) {
                     "\"tool_calls\": "
                     "[{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": [1, 2.5]}\"}}]}]"};
     check_opt(t, NULL, 0, &tools, "f {\"a\": [1, 2.5]} plus text");
+    tern_chat_options none = tools; /* no words are no arguments */
+    none.messages = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": null, "
+                    "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": \" \"}}]}]";
+    check_opt(t, NULL, 0, &none, "f {} plus text");
     uint8_t *blob;
     size_t n;
     tern_error err;
@@ -329,8 +368,8 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(by_name), cmocka_unit_test(shipped),
-                                       cmocka_unit_test(options), cmocka_unit_test(refused),
-                                       cmocka_unit_test(out_of_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(by_name),       cmocka_unit_test(shipped),
+                                       cmocka_unit_test(later_systems), cmocka_unit_test(options),
+                                       cmocka_unit_test(refused),       cmocka_unit_test(out_of_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/scarce.h"
+
 static tn_ctx ctx;
 static json_t *tools;
 
@@ -487,17 +489,6 @@ static void as_text(void **state) {
 }
 
 /* A callback that stops is obeyed; the n-th allocation fails: an error, no gap. */
-static int64_t allocations, fail_at;
-static void *hook_alloc(void *user, size_t n, size_t align) {
-    (void)user;
-    if (++allocations == fail_at) return NULL;
-    return aligned_alloc(align, (n + align - 1) / align * align + align);
-}
-static void hook_release(void *user, void *p) {
-    (void)user;
-    free(p);
-}
-
 static void stops_and_faults(void **state) {
     (void)state;
     static const char text[] =
@@ -509,22 +500,20 @@ static void stops_and_faults(void **state) {
     assert_string_equal(r.text, "Words");
     assert_false(tn_answer_put(a, "x", 1));
     tn_answer_close(&a);
-    tern_hooks h;
-    tern_hooks_defaults(&h);
-    h.alloc = hook_alloc;
-    h.release = hook_release;
+    scarce memory = {.left = -1};
     tn_ctx c;
-    tn_ctx_init(&c, &h);
+    scarce_ctx(&c, &memory);
     bool whole = false;
-    for (fail_at = 1; !whole; fail_at++) {
-        allocations = 0;
+    int fail_at = 0;
+    for (; !whole; fail_at++) {
+        memory.left = fail_at;
         a = open_answer(&c, tn_answer_form_of(qwen), WITH_TOOLS, &r);
         if (!a) continue;
         whole = tn_answer_put(a, text, sizeof text - 1) && tn_answer_end(a);
         assert_int_equal(tn_answer_failed(a), !whole);
         tn_answer_close(&a);
     }
-    assert_true(fail_at > 4);
+    assert_true(fail_at > 3);
     assert_string_equal(r.text, "Words{C:a {\"x\":\"one\\ntwo\"}}more");
 }
 

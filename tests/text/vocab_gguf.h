@@ -127,4 +127,14 @@ static void vocab_gguf_free(vocab_gguf *v) {
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free((void *)(uintptr_t)owned[i]);
 }
 
+/* The tokenizer of a Hugging Face folder or of a vocabulary's GGUF. */
+static inline tern_status vocab_open_any(tn_ctx *ctx, const char *path, tn_tokenizer **t, tern_error *err) {
+    if (!strstr(path, ".gguf")) return tn_tokenizer_open_hf(ctx, path, t, err);
+    vocab_gguf v;
+    if (!vocab_gguf_read(path, &v)) return TERN_E_IO;
+    tern_status st = tn_tokenizer_open(ctx, &v.spec, t, err);
+    vocab_gguf_free(&v);
+    return st;
+}
+
 #endif

@@ -279,6 +279,31 @@ class MakeGguf(Job):
         return None
 
 
+class Results(Job):
+    """A benchmark that goes on with its file of results. Exit 0 means that the file is the undisturbed one; else what it held is there, and every whole
+    line of it is one that an undisturbed run writes."""
+
+    def __init__(self, name):
+        super().__init__(name, ["eval", "-m", "@m.tern", "-t", "1", "--task", "mmlu", "--data", "@mmlu", "--shots", "1", "--results", "@half.jsonl", "--json"], True, writes=("results", None))
+        self.whole = None
+
+    def printed(self, out):
+        v = super().printed(out)
+        v.pop("from")  # a model that could not be looked into is called a file; the model's own facts are in "measured"
+        return v
+
+    def written(self, tern, folder):
+        if self.whole is None:  # the first is undisturbed
+            self.whole = read(folder + "/half.jsonl")
+        return read(folder + "/half.jsonl")
+
+    def lost(self, tern, folder):
+        now, before = read(folder + "/half.jsonl"), read(folder + "/half.txt")
+        if not now.startswith(before) or (self.whole and not self.whole.startswith(now[:now.rindex(b"\n") + 1])):
+            return f"results are lost or damaged: {now[-200:]!r}"
+        return None
+
+
 class Mcp(Job):
     """An agent's calls, twice. A reply is the undisturbed one or an error with words, each call has one, and none fails twice."""
     CALLS = (("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}), ("tools/list", {}),
@@ -579,6 +604,7 @@ JOBS = [
     ServeVanish("serve-vanish", []),
     ServeAdapters("serve-lora", ["--lora", "@one:0,@two:0"]),
     Job("eval", ["eval", "-m", "@m.tern", "-t", "1", "--task", "ppl", "--data", "@text.txt", "-c", "64", "--json"], True),
+    Results("eval-results"),
 ]
 # The slice that the tests run: (job, kind, module the call comes from or None, how many places of them)
 SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), ("inspect-cpu", "alloc", "jansson"),
@@ -602,6 +628,7 @@ SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), 
          *(("pack-gguf", kind, None, 8) for kind in ("alloc", "open", "read", "write", "sync", "rename", "full")),
          *(("look", kind, None, 10) for kind in ("alloc", "open", "read", "write", "map", "interrupt")),
          ("serve-full", "full", None, 10), ("serve-vanish", "alloc", None, 8), ("serve-vanish", "read", None, 4), ("pack", "full", None, 4), ("chat-store", "full", None, 6),
+         *(("eval-results", kind, None, 8) for kind in ("alloc", "open", "read", "write", "sync", "full", "interrupt")), ("eval-results", "alloc", "jansson", 12),
          ("serve", "thread", None, 6), ("serve", "sync", None, 6), ("serve", "rename", None, 6), ("serve", "interrupt", None, 6)]
 
 
@@ -672,6 +699,12 @@ def make_master(tern, folder):
     # one seed: of others one in thirty draws the end at once, and an empty answer is not stored
     subprocess.run([tern, "chat", "-m", folder + "/m.tern", "-t", "1", "-n", "1", "--seed", "1", "--store", folder + "/s.db"], input=b"the first question\n",
                    check=True, capture_output=True, cwd=folder)
+    for part, questions in (("dev", 1), ("test", 4)):
+        os.makedirs(folder + "/mmlu/" + part)
+        with open(f"{folder}/mmlu/{part}/inns_{part}.csv", "w") as f:
+            f.writelines(f"How old is inn {i}?,1,2,3,4,{'ABCD'[i]}\n" for i in range(questions))
+    run("eval", "-m", folder + "/m.tern", "-t", "1", "--task", "mmlu", "--data", folder + "/mmlu", "--shots", "1", "--limit", "2", "--results", folder + "/half.jsonl")
+    shutil.copy(folder + "/half.jsonl", folder + "/half.txt")
     make_papers(folder + "/papers")
     run("synth", "--arch", "tiny-llama", "--type", "q4_0", "-o", folder + "/q.gguf", "-t", "1")
     run("synth", "--arch", "tiny-llama+sees", "--type", "f32", "-o", folder + "/sees.gguf", "-t", "1")

@@ -55,6 +55,8 @@ tern_status tn_file_text_read(tn_ctx *ctx, int fd, uint64_t max, int seconds, ch
     return tn_fail(err, TERN_E_MEMORY, "no memory for a document");
 }
 
+const char tn_pdf_no_text[] = "it has no text, but pictures of pages";
+
 tern_status tn_file_text_of(tn_ctx *ctx, const char *path, const char *bytes, size_t n, size_t max_bytes,
                             char **text, size_t *n_text, const char **why, tern_error *err) {
     *text = NULL;
@@ -63,7 +65,7 @@ tern_status tn_file_text_of(tn_ctx *ctx, const char *path, const char *bytes, si
     return tn_document_text(ctx, path, bytes, n, max_bytes, text, n_text, why, err);
 }
 
-tern_status tn_file_text(tn_ctx *ctx, const char *path, size_t max_bytes,
+tern_status tn_file_text(tn_ctx *ctx, const char *path, int page, size_t max_bytes,
                          tern_status (*seal)(void *user, const char *path, bool pdf, tern_error *err),
                          void *user, char **out, size_t *n, tern_error *err) {
     struct stat info;
@@ -80,7 +82,8 @@ tern_status tn_file_text(tn_ctx *ctx, const char *path, size_t max_bytes,
     else if ((uint64_t)info.st_size > max_bytes)
         st = tn_fail(err, TERN_E_LIMIT, "%s: it has more than %zu bytes", path, max_bytes);
     if (st == TERN_OK) st = tn_file_text_read(ctx, fd, max_bytes, 0, &bytes, &n_bytes, &late, err);
-    if (st == TERN_OK) st = tn_file_text_of(ctx, path, bytes, n_bytes, max_bytes, out, n, &why, err);
+    if (page) why = "tern for Windows reads no PDF yet";
+    else if (st == TERN_OK) st = tn_file_text_of(ctx, path, bytes, n_bytes, max_bytes, out, n, &why, err);
     if (st == TERN_OK && why) st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: %s", path, why);
     if (fd >= 0) close(fd);
     tn_free(ctx, bytes);
@@ -102,13 +105,13 @@ void tn_reader_close(tn_reader **r) {
     *r = NULL;
 }
 
-tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
-                           tern_error *err) {
+static tern_status read_file(tn_reader *r, const char *path, int page, size_t max_bytes, char **out,
+                             size_t *n, tern_error *err) {
     char *text = NULL;
     *out = NULL;
     tern_error why;
-    tern_status st =
-        tn_file_text(&r->ctx, path, max_bytes < MAX_TEXT ? max_bytes : MAX_TEXT, NULL, NULL, &text, n, &why);
+    tern_status st = tn_file_text(&r->ctx, path, page, max_bytes < MAX_TEXT ? max_bytes : MAX_TEXT, NULL,
+                                  NULL, &text, n, &why);
     const size_t n_path = strlen(path);
     const bool named = !strncmp(why.message, path, n_path) && !strncmp(why.message + n_path, ": ", 2);
     if (st != TERN_OK) return tn_fail(err, st, "%s", why.message + (named ? n_path + 2 : 0));
@@ -116,4 +119,14 @@ tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, cha
     if (*out) memcpy(*out, text, *n + 1);
     tn_free(&r->ctx, text);
     return *out ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a document");
+}
+
+tern_status tn_reader_text(tn_reader *r, const char *path, size_t max_bytes, char **out, size_t *n,
+                           tern_error *err) {
+    return read_file(r, path, 0, max_bytes, out, n, err);
+}
+
+tern_status tn_reader_page(tn_reader *r, const char *path, int page, size_t max_bytes, char **out, size_t *n,
+                           tern_error *err) {
+    return read_file(r, path, page, max_bytes, out, n, err);
 }

@@ -418,7 +418,7 @@ class Pictures(Base):
             m.chat(ask(3))
         with self.assertRaisesRegex(tern.Error, "no picture|libtern-pictures"):
             m.chat(ask(b"nothing"))
-        with self.assertRaisesRegex(tern.Error, "has no picture encoder beside it"):
+        with self.assertRaisesRegex(tern.Error, "has no picture encoder"):
             self.model.chat(ask(pixels(7)))
         file = "docs/figures/page.png"
         try:

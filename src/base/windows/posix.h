@@ -259,4 +259,16 @@ char *tn_win_strcasestr(const char *in, const char *what);
 #define strchrnul tn_win_strchrnul
 #define strcasestr tn_win_strcasestr
 
+/* The compiler's own take a stride of `long`, which is half an address here. */
+#ifdef __AMX_TILE__
+#include <immintrin.h>
+#undef _tile_loadd
+#undef _tile_stored
+#define _tile_loadd(tile, base, stride)                                                                      \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"((const void *)(base)), "r"((long long)(stride)))
+#define _tile_stored(tile, base, stride)                                                                     \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"((void *)(base)), "r"((long long)(stride))  \
+                     : "memory")
+#endif
+
 #endif

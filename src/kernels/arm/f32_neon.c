@@ -36,6 +36,10 @@ typedef uint32x4_t vm;
 #define f_and(a, b) as_f(vandq_u32(as_u(a), as_u(b)))
 #define f_or(a, b) as_f(vorrq_u32(as_u(a), as_u(b)))
 #define f_andnot(m, a) as_f(vbicq_u32(as_u(a), as_u(m)))
+#define halves_of(v) vmovn_u32(vreinterpretq_u32_s32(v))
+#define u8_store(p, v)                                                                                       \
+    vst1_lane_u32((uint32_t *)(void *)(p),                                                                   \
+                  vreinterpret_u32_u8(vmovn_u16(vcombine_u16(halves_of(v), halves_of(v)))), 0)
 #define i_cvt vcvtnq_s32_f32
 #define i_add vaddq_s32
 #define i_sub vsubq_s32

@@ -1,36 +1,72 @@
-/* kernels/arm/gemm_packed_dotprod.c - rows against weightlets on SDOT: sums run along k, four to a register,
- * and are added across it at the end. Up to FEW rows: codes go from registers to the product, four channels
- * of a width at a time, which share the loads of activations. More rows: a block of k of a tile is unpacked
- * once into L1; 4 rows x 4 channels share their loads. */
+/* kernels/arm/gemm_packed_dotprod.c - rows against weightlets on SDOT. One and two rows: codes go from
+ * registers to the product, four channels of a width at a time, which share the loads of activations; sums run
+ * along k, four to a register, and are added across it at the end. More rows: one instruction is four rows,
+ * interleaved by four k, and four k of one channel. So codes stay in the order of weightlets, and nothing is
+ * added across a register. */
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Four rows or channels side by side, 32 bytes of each alternating. */
-enum {
-    ROWS = 4,
-    FOUR = 4 * 512 /* bytes of four in a block of k */,
-    ROW_UNIT = 4 * 32,
-    CODE_UNIT = ROW_UNIT
-};
+static inline void put_rows(int8_t *to, const int8x16_t *x) {
+    vst4q_s32((int32_t *)to, ((int32x4x4_t){{vreinterpretq_s32_s8(x[0]), vreinterpretq_s32_s8(x[1]),
+                                             vreinterpretq_s32_s8(x[2]), vreinterpretq_s32_s8(x[3])}}));
+}
+static inline void put_code(int8_t *to, size_t c, int8x16_t x) { vst1q_s8(to + c * 16, x); }
+#define pair_two(w) (void)(w)
 
-static inline int8_t *row_at(int8_t *block, size_t r) { return block + r / 4 * FOUR + r % 4 * 32; }
-static inline int8_t *code_at(int8_t *block, size_t c) { return row_at(block, c); }
-static inline void put32(int8_t *to, int8x16_t lo, int8x16_t hi) {
-    vst1q_s8(to, lo);
-    vst1q_s8(to + 16, hi);
+/* acc[c]: four rows of channel c. */
+static inline __attribute__((always_inline)) void multiply(int32x4_t *acc, int R, const int8x16_t *x,
+                                                           int8x16_t y, int c) {
+    (void)R;
+    acc[c] = vdotq_laneq_s32(acc[c], x[0], y, 0);
+    acc[c] = vdotq_laneq_s32(acc[c], x[1], y, 1);
+    acc[c] = vdotq_laneq_s32(acc[c], x[2], y, 2);
+    acc[c] = vdotq_laneq_s32(acc[c], x[3], y, 3);
+}
+static inline __attribute__((always_inline)) void sums_by_row(const int32x4_t *acc, int32x4_t *sum) {
+    const int32x4_t a = vzip1q_s32(acc[0], acc[2]), b = vzip1q_s32(acc[1], acc[3]),
+                    c = vzip2q_s32(acc[0], acc[2]), d = vzip2q_s32(acc[1], acc[3]);
+    sum[0] = vzip1q_s32(a, b), sum[1] = vzip2q_s32(a, b);
+    sum[2] = vzip1q_s32(c, d), sum[3] = vzip2q_s32(c, d);
 }
 #include "kernels/arm/gemm_packed_neon.h"
 
-_Static_assert((int)FOUR == 4 * (int)BLOCK_K, "a block has its room");
-
 /* ---- few rows -------------------------------------------------------------------------------------- */
 
-#ifdef TERN_MINIMAL /* code for more rows would take 40 KB */
+#ifdef TERN_MINIMAL /* without the code for two rows and for tiles of one width */
 enum { FEW = 1 };
 #else
-enum { FEW = 4 };
+enum { FEW = 2 };
 #endif
+
+/* Writes a group of a row, minus 128 and in the order of codes: inputs 16 i .. and 64 + 16 i .. by turns.
+ * Returns sum plus its activations. */
+INLINE int32x4_t copy_group(const uint8_t *group, int8_t *to, size_t unit, int32x4_t sum) {
+    const uint8x16_t flip = vdupq_n_u8(0x80);
+#pragma GCC unroll 4
+    for (int i = 0; i < WEIGHTLET_PAIRS; i++, to += unit) {
+        int8x16_t lo = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(group + 16 * i), flip)),
+                  hi = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(group + 64 + 16 * i), flip));
+        vst1q_s8(to, lo);
+        vst1q_s8(to + 16, hi);
+        sum = vdotq_s32(vdotq_s32(sum, lo, vdupq_n_s8(1)), hi, vdupq_n_s8(1));
+    }
+    return sum;
+}
+
+/* A row of k activations in whole groups, zero after its end; returns their sum. */
+static int32_t copy_row(const uint8_t *row, size_t k, int8_t *to, size_t unit) {
+    int32x4_t sum = vdupq_n_s32(0);
+    for (; k >= GROUP; k -= GROUP, row += GROUP, to += WEIGHTLET_PAIRS * unit)
+        sum = copy_group(row, to, unit, sum);
+    if (k) {
+        uint8_t last[GROUP];
+        memset(last, 0x80, sizeof last);
+        memcpy(last, row, k);
+        sum = copy_group(last, to, unit, sum);
+    }
+    return vaddvq_s32(sum);
+}
 
 /* A tile against few rows. */
 typedef struct span {
@@ -41,6 +77,9 @@ typedef struct span {
     uintptr_t next;  /* prefetched while weights are read; may lie after the matrix, since a prefetch does not
                         read */
 } span;
+
+/* sum_at of row 0, in one instruction. */
+static const uint8_t place_of[TN_TILE_N] = {0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51};
 
 /* C channels of one width, numbers [C]; their sums go to sums by channel. */
 INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32_t *sums) {
@@ -85,12 +124,11 @@ INLINE void channels_row(int C, int bits, span *s, const uint8_t *numbers, int32
     }
     s->next = next;
 #pragma GCC unroll 4
-    for (int c = 0; c < C; c++) sums[numbers[c]] = vaddvq_s32(vaddq_s32(acc[c][0], acc[c][1]));
+    for (int c = 0; c < C; c++) sums[place_of[numbers[c]]] = vaddvq_s32(vaddq_s32(acc[c][0], acc[c][1]));
 }
 
 /* The same for R rows, into sums[r]. */
-INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *numbers,
-                          int32_t (*sums)[TN_TILE_N]) {
+INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *numbers, int32_t *sums) {
     const uint8_t *src[4];
     const int8_t *a = s->a;
     const size_t step = s->t->step;
@@ -143,7 +181,7 @@ INLINE void channels_rows(int C, int R, int bits, span *s, const uint8_t *number
 #pragma GCC unroll 4
     for (int c = 0; c < C; c++) {
 #pragma GCC unroll 4
-        for (int r = 0; r < R; r++) sums[r][numbers[c]] = vaddvq_s32(acc[c][r]);
+        for (int r = 0; r < R; r++) sums[place_of[numbers[c]] + 4 * r] = vaddvq_s32(acc[c][r]);
     }
 }
 
@@ -174,39 +212,37 @@ INLINE void uniform_row(int bits, span *s, int32_t *sums) {
     }
 #pragma GCC unroll 4
     for (int c = 0; c < TN_TILE_N; c += 4)
-        vst1q_s32(sums + c, vpaddq_s32(vpaddq_s32(acc[c], acc[c + 1]), vpaddq_s32(acc[c + 2], acc[c + 3])));
+        vst1q_s32(sums + sum_at(0, (size_t)c),
+                  vpaddq_s32(vpaddq_s32(acc[c], acc[c + 1]), vpaddq_s32(acc[c + 2], acc[c + 3])));
 }
 BY_WIDTH(uniform_row_of, uniform_row, (span * s, int32_t *sums), s, sums)
 #endif
 
-INLINE void channels_of(int bits, span *s, const uint8_t *numbers, size_t n, int32_t (*sums)[TN_TILE_N],
-                        int R) {
+INLINE void channels_of(int bits, span *s, const uint8_t *numbers, size_t n, int32_t *sums, int R) {
     for (; n >= 4; n -= 4, numbers += 4) {
-        if (R == 1) channels_row(4, bits, s, numbers, sums[0]);
+        if (R == 1) channels_row(4, bits, s, numbers, sums);
         else channels_rows(4, R, bits, s, numbers, sums);
     }
     for (; n; n--, numbers++) {
-        if (R == 1) channels_row(1, bits, s, numbers, sums[0]);
+        if (R == 1) channels_row(1, bits, s, numbers, sums);
         else channels_rows(1, R, bits, s, numbers, sums);
     }
 }
 
 #define RUN(name, R)                                                                                         \
-    BY_WIDTH(name, channels_of, (span * s, const uint8_t *numbers, size_t n, int32_t(*sums)[TN_TILE_N]), s,  \
-             numbers, n, sums, R)
-typedef void (*run_fn)(span *, const uint8_t *, size_t, int32_t (*)[TN_TILE_N]);
+    BY_WIDTH(name, channels_of, (span * s, const uint8_t *numbers, size_t n, int32_t *sums), s, numbers, n,  \
+             sums, R)
+typedef void (*run_fn)(span *, const uint8_t *, size_t, int32_t *);
 RUN(run1, 1)
 #ifdef TERN_MINIMAL
 static run_fn const *const runs[FEW] = {run1};
 #else
 RUN(run2, 2)
-RUN(run3, 3)
-RUN(run4, 4)
-static run_fn const *const runs[FEW] = {run1, run2, run3, run4};
+static run_fn const *const runs[FEW] = {run1, run2};
 #endif
 
 /* Passes a tile's channels, by width, to their products. */
-static void runs_of(span *s, run_fn const *run, int32_t (*sums)[TN_TILE_N]) {
+static void runs_of(span *s, run_fn const *run, int32_t *sums) {
     const tile *t = s->t;
     uint8_t numbers[TN_TILE_N];
     if (t->uniform) {
@@ -233,9 +269,8 @@ static void runs_of(span *s, run_fn const *run, int32_t (*sums)[TN_TILE_N]) {
 static void few_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch) {
     int8_t *a = (int8_t *)scratch;
     const size_t n_groups = (g->k + GROUP - 1) / GROUP;
-    int32_t sums[FEW][TN_TILE_N] = {{0}}, row_sum[FEW] = {0};
-    for (size_t r = 0; r < g->m; r++)
-        row_sum[r] = copy_row(g->a + r * g->lda, 0, g->k, n_groups * GROUP, a + r * 32, g->m * 32);
+    int32_t sums[4 * TN_TILE_N] = {0}, row_sum[FEW] = {0};
+    for (size_t r = 0; r < g->m; r++) row_sum[r] = copy_row(g->a + r * g->lda, g->k, a + r * 32, g->m * 32);
     tile t = {0};
     for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
         next_tile(&t, g, bits, n);
@@ -243,7 +278,7 @@ static void few_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const uint
         packed += t.step * n_groups;
         s.next = (uintptr_t)packed;
 #ifndef TERN_MINIMAL
-        if (t.uniform && g->m == 1) uniform_row_of[t.width[0]](&s, sums[0]);
+        if (t.uniform && g->m == 1) uniform_row_of[t.width[0]](&s, sums);
         else
 #endif
             runs_of(&s, runs[g->m - 1], sums);
@@ -251,60 +286,16 @@ static void few_rows(const tn_gemm_s8_args *g, const uint8_t *packed, const uint
     }
 }
 
-/* ---- several rows ---------------------------------------------------------------------------------- */
+#ifndef TERN_MINIMAL
+UNIFORM(uniform4, 4)
+#endif
 
-static void tile_codes(const tile *t, const uint8_t *src, size_t n_k, int8_t *codes) {
-    for (size_t c = 0; c < t->n_cols; c++)
-        codes_of[t->width[c]](src + tile_off(t, c), t->step, n_k, code_at(codes, c));
-}
-
-/* R rows and four channels, c and on. */
-INLINE void rows(int R, bool add, size_t n_k, const int8_t *codes, const int8_t *a, int32_t (*sums)[16],
-                 size_t c) {
-    int32x4_t acc[ROWS][4];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) acc[r][i] = vdupq_n_s32(0);
-    }
-    for (const int8_t *end = a + 4 * n_k; a < end; a += ROW_UNIT, codes += CODE_UNIT) {
-        int8x16_t x[ROWS][2];
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++) x[r][0] = vld1q_s8(a + r * 32), x[r][1] = vld1q_s8(a + r * 32 + 16);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            int8x16_t lo = vld1q_s8(codes + i * 32), hi = vld1q_s8(codes + i * 32 + 16);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++) acc[r][i] = vdotq_s32(acc[r][i], lo, x[r][0]);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++) acc[r][i] = vdotq_s32(acc[r][i], hi, x[r][1]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-        int32x4_t s = vpaddq_s32(vpaddq_s32(acc[r][0], acc[r][1]), vpaddq_s32(acc[r][2], acc[r][3]));
-        vst1q_s32(sums[r] + c, add ? vaddq_s32(vld1q_s32(sums[r] + c), s) : s);
-    }
-}
-
-static void codes_product(bool add, size_t n_rows, size_t n_k, const int8_t *codes, const int8_t *a,
-                          int32_t (*sums)[16]) {
-    for (size_t c = 0; c < TN_TILE_N; c += 4, codes += FOUR) {
-        const int8_t *x = a;
-        size_t r = 0;
-        for (; r + ROWS <= n_rows; r += ROWS, x += FOUR) rows(4, add, n_k, codes, x, sums + r, c);
-        switch (n_rows - r) {
-        case 3: rows(3, add, n_k, codes, x, sums + r, c); break;
-        case 2: rows(2, add, n_k, codes, x, sums + r, c); break;
-        case 1: rows(1, add, n_k, codes, x, sums + r, c); break;
-        }
-    }
-}
-
-static bool uniform_tile(size_t n_rows, int bits, const uint8_t *src, size_t n_k, const int8_t *a,
-                         int32_t (*sums)[TN_TILE_N]) {
-    (void)n_rows, (void)bits, (void)src, (void)n_k, (void)a, (void)sums;
-    return false; /* few rows take another path */
+static const uniform_fn *uniform_of(size_t n_rows) {
+#ifndef TERN_MINIMAL
+    if (n_rows <= MOST_UNIFORM) return uniform4;
+#endif
+    (void)n_rows;
+    return NULL;
 }
 
 void tn_gemm_packed_dotprod(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,

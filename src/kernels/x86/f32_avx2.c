@@ -41,6 +41,8 @@ typedef __m256 vm;
 #define f_and _mm256_and_ps
 #define f_or _mm256_or_ps
 #define f_andnot _mm256_andnot_ps
+#define halves_of(v) _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1))
+#define u8_store(p, v) _mm_storel_epi64((__m128i *)(p), _mm_packus_epi16(halves_of(v), halves_of(v)))
 #define i_cvt _mm256_cvtps_epi32
 #define i_add _mm256_add_epi32
 #define i_sub _mm256_sub_epi32

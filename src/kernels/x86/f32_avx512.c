@@ -46,6 +46,7 @@ typedef __mmask16 vm;
 #define f_and _mm512_and_ps
 #define f_or _mm512_or_ps
 #define f_andnot(m, a) _mm512_andnot_ps(m, a)
+#define u8_store(p, v) _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(v))
 #define i_cvt _mm512_cvtps_epi32
 #define i_add _mm512_add_epi32
 #define i_sub _mm512_sub_epi32

@@ -57,9 +57,12 @@ function showList() {
   if (held) { const a = list.querySelector(`a[data-id="${held}"]`); if (a) a.focus(); }
 }
 
+let listsAsked = 0;
 async function loadList() {
-  const q = $("search").value.trim();
-  page.talks = (await call("GET", "/page/talks" + (q ? "?q=" + encodeURIComponent(q) : ""))).talks;
+  const q = $("search").value.trim(), asked = ++listsAsked;
+  const found = (await call("GET", "/page/talks" + (q ? "?q=" + encodeURIComponent(q) : ""))).talks;
+  if (asked !== listsAsked) return; // what was asked for later is on its way, or there
+  page.talks = found;
   showList();
 }
 

@@ -153,7 +153,7 @@ class Reader {
     if (SPACES[name]) return m("mspace", { width: SPACES[name] });
     if (FONTS[name]) {
       const font = FONTS[name];
-      if (font === "text") return m("mtext", {}, this.words());
+      if (font === "text") return m("mtext", {}, this.words().replace(/^ +| +$/g, "\u00a0")); // MathML drops other blanks at its ends
       const text = this.look() === "{" ? this.words() : this.take() || "";
       if (/\\/.test(text)) { const inner = new Reader(text); inner.depth = this.depth + 1; return inner.row([]); }
       return m("mi", { mathvariant: font === "normal" ? "normal" : undefined }, dressed(text, font));

@@ -24,7 +24,7 @@ export class Talk {
 
   read(v) {
     this.title = v.title || "";
-    this.leaf = v.leaf || 0;
+    this.leaf = this.kept = v.leaf || 0; // kept: by the server; a search looks at another branch without changing it
     this.settings = v.settings || {};
     this.nodes = new Map(v.nodes.map((n) => [n.id, n]));
     if (!this.nodes.has(this.leaf)) this.leaf = v.nodes.length ? v.nodes[v.nodes.length - 1].id : 0;
@@ -34,8 +34,10 @@ export class Talk {
   async refresh() {
     if (!this.id || this.writing() || this.log.querySelector(".edit")) return;
     const v = await call("GET", "/page/talks/" + this.id);
-    if (this.closed || this.writing() || JSON.stringify(v.nodes) + v.leaf + v.title === JSON.stringify([...this.nodes.values()]) + this.leaf + this.title) return;
+    const looked = v.leaf === this.kept && v.nodes.some((n) => n.id === this.leaf) ? this.leaf : v.leaf;
+    if (this.closed || this.writing() || JSON.stringify(v.nodes) + looked + v.title === JSON.stringify([...this.nodes.values()]) + this.leaf + this.title) return;
     this.read(v);
+    this.leaf = this.nodes.has(looked) ? looked : this.leaf;
     this.render();
   }
 

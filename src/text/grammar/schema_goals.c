@@ -62,6 +62,18 @@ static const struct keyword {
     {"examples", 0},
     {"example", 0},
     {"deprecated", 0},
+    {"discriminator",
+     0}, /* OpenAPI's and editors': about values they say nothing that type and anyOf do not */
+    {"nullable", 0},
+    {"xml", 0},
+    {"externalDocs", 0},
+    {"markdownDescription", 0},
+    {"enumDescriptions", 0},
+    {"markdownEnumDescriptions", 0},
+    {"enumNames", 0},
+    {"errorMessage", 0},
+    {"deprecationMessage", 0},
+    {"propertyOrdering", 0},
     {"readOnly", 0},
     {"writeOnly", 0},
     {"contentEncoding", 0},
@@ -118,6 +130,11 @@ static const struct keyword {
     {"multipleOf", NUMBERS},
 };
 
+bool tn_sc_any_name(const json_t *v) {
+    const char *type = json_string_value(json_object_get(v, "type"));
+    return json_object_size(v) == 1 && type && !strcmp(type, "string");
+}
+
 static bool empty_object(const json_t *v) { return json_is_object(v) && !json_object_size(v); }
 
 bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types) {
@@ -135,6 +152,7 @@ bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types) {
         } else if (keywords[i].refused_for & types) {
             bool nothing = (!strcmp(name, "uniqueItems") && json_is_false(v)) ||
                            (!strcmp(name, "minProperties") && json_is_integer(v) && !json_integer_value(v)) ||
+                           (!strcmp(name, "propertyNames") && tn_sc_any_name(v)) ||
                            (strncmp(name, "uneval", 6) && empty_object(v) && strcmp(name, "not") &&
                             strcmp(name, "contains"));
             if (!nothing && !tn_sc_later(c, name)) tn_sc_refuse(c, what);

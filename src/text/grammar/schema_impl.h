@@ -130,9 +130,10 @@ tn_gx tn_sc_any_number(tn_sc *c, bool integer);
 tn_gx tn_sc_quoted(tn_sc *c, const char *text, size_t n_bytes); /* a string of just this text */
 tn_gx tn_sc_char_of(tn_sc *c, const tn_grange *r, size_t n);    /* a character of a string, out of a set */
 tn_gx tn_sc_pattern(tn_sc *c, const char *pattern, size_t n, uint32_t min,
-                    uint32_t max);                                 /* contents of a string */
-tn_gx tn_sc_format(tn_sc *c, const char *name);                    /* contents of a string */
-const char *tn_sc_format_pattern(const char *name);                /* NULL: not known */
+                    uint32_t max);                  /* contents of a string */
+tn_gx tn_sc_format(tn_sc *c, const char *name);     /* contents of a string; it is known */
+bool tn_sc_any_name(const json_t *v);               /* of propertyNames: names are texts anyway */
+const char *tn_sc_format_pattern(const char *name); /* NULL: not known */
 tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n); /* a string other than these */
 
 /* Numbers between bounds, which may be infinite. */

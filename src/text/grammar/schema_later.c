@@ -68,7 +68,7 @@ bool tn_sc_later_key(tn_sc *c, const tn_goal *g, const char *const *names, size_
     for (size_t i = 0; i < g->n; i++) {
         const json_t *s = json_object_get(g->a[i].s, "propertyNames"), *list = json_object_get(s, "enum");
         if (json_is_array(list)) return *key = key_of(c, list, names, n), true;
-        tn_goal_add(c, &sub, s);
+        if (!tn_sc_any_name(s)) tn_goal_add(c, &sub, s);
     }
     if (!sub.n) return false;
     if (!c->text && !(c->text = tn_json_pack("{s:s}", "type", "string")))

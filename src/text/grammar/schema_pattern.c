@@ -344,8 +344,5 @@ bool tn_sc_matches(tn_sc *c, const char *text, size_t n, const char *pattern) {
 
 tn_gx tn_sc_format(tn_sc *c, const char *name) {
     const char *pattern = tn_sc_format_pattern(name);
-    if (pattern) return tn_sc_pattern(c, pattern, strlen(pattern), 0, TN_GX_INF);
-    char what[100];
-    snprintf(what, sizeof what, "format '%.60s'", name);
-    return tn_sc_refuse(c, what);
+    return tn_sc_pattern(c, pattern, strlen(pattern), 0, TN_GX_INF);
 }

@@ -225,6 +225,8 @@ tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
     "\\]|" UNIT("") "*)(?::[0-9]{0,5})?(?:/" PCHAR "*)*|/?(?:" PCHAR "+(?:/" PCHAR                           \
                     "*)*)?)(?:\\?" UNIT(":@/?") "*)?(?:#" UNIT(":@/?") "*)?"
 
+#define UUID(version) /* RFC 9562; pydantic's names */                                                       \
+    "^" HEX "{8}-" HEX "{4}-" version HEX "{3}-[89abAB]" HEX "{3}-" HEX "{12}$"
 #define POINTER "(?:/(?:[^~/]|~[01])*)*"
 
 const char *tn_sc_format_pattern(const char *name) {
@@ -235,6 +237,13 @@ const char *tn_sc_format_pattern(const char *name) {
         {"time", "^" TIME "$"},
         {"date-time", "^" DATE "[tT]" TIME "$"},
         {"uuid", "^" HEX "{8}(?:-" HEX "{4}){3}-" HEX "{12}$"},
+        {"uuid1", UUID("1")},
+        {"uuid3", UUID("3")},
+        {"uuid4", UUID("4")},
+        {"uuid5", UUID("5")},
+        {"uuid6", UUID("6")},
+        {"uuid7", UUID("7")},
+        {"uuid8", UUID("8")},
         {"ipv4", "^" OCTET "(?:\\." OCTET "){3}$"},
         {"ipv6", "^" IPV6 "$"},
         {"hostname", "^" HOSTNAME "$"},

@@ -225,6 +225,8 @@ tn_gx tn_sc_string(tn_sc *c, const tn_goal *g) {
         const json_t *p = json_object_get(g->a[i].s, "pattern"), *f = json_object_get(g->a[i].s, "format");
         if ((p && !json_is_string(p)) || (f && !json_is_string(f)))
             return tn_sc_fail(c, TERN_E_INVALID, "'%s' must be a text", p ? "pattern" : "format");
+        if (f && !tn_sc_format_pattern(json_string_value(f)))
+            f = NULL; /* JSON Schema: an unknown one says nothing */
         if (p && pattern && strcmp(pattern, json_string_value(p)) && !tn_sc_later(c, "pattern"))
             return tn_sc_refuse(c, "more than one 'pattern' for a text");
         if (f && format && strcmp(format, json_string_value(f)) && !tn_sc_later(c, "format"))
@@ -239,7 +241,7 @@ tn_gx tn_sc_string(tn_sc *c, const tn_goal *g) {
     tn_gx inside = TN_GX_NEVER;
     bool held = pattern_of(c, g, min, max, &inside);
     if (!held && counted) held = pattern_of(c, g, 0, TN_GX_INF, &inside);
-    if (!held && format && (!pattern || tn_sc_format_pattern(format))) {
+    if (!held && format) {
         inside = tn_sc_format(c, format);
         held = true;
     }

@@ -1,13 +1,16 @@
-#include "server/bytes.h"
+#include "base/bytes.h"
 
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 bool tn_bytes_add(tn_bytes *b, const char *p, size_t n) {
-    if (b->n + n + 1 > b->cap) {
-        size_t cap = 2 * (b->n + n + 1);
-        char *more = realloc(b->p, cap);
+    if (n >= b->cap - b->n) {
+        size_t cap = 2 * b->cap + n + 64;
+        char *more = cap > n ? realloc(b->p, cap) : NULL;
+        b->failed = b->failed || !more;
         if (!more) return false;
         b->p = more;
         b->cap = cap;
@@ -15,6 +18,18 @@ bool tn_bytes_add(tn_bytes *b, const char *p, size_t n) {
     if (n) memcpy(b->p + b->n, p, n);
     b->p[b->n += n] = 0;
     return true;
+}
+
+bool tn_bytes_addf(tn_bytes *b, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    char *p = NULL;
+    int n = vasprintf(&p, format, args);
+    va_end(args);
+    b->failed = b->failed || n < 0;
+    bool ok = n >= 0 && tn_bytes_add(b, p, (size_t)n);
+    if (n >= 0) free(p);
+    return ok;
 }
 
 bool tn_bytes_put(tn_bytes *b, const char *text) { return tn_bytes_add(b, text, strlen(text)); }
