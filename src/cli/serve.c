@@ -120,7 +120,7 @@ typedef struct serving {
     int thinking;
     packing_when when;
     int64_t idle_ns, drain_ns;
-    const char *pooling;
+    const char *pooling, *slot_folder;
     const char *cert_file, *tls_key_file;
     char *source, *keys, *cert, *tls_key;
     int listen_fd;
@@ -181,6 +181,9 @@ static int check(const command *cmd, serving *s) {
     if (s->thoughts && strcmp(s->thoughts, "on") && strcmp(s->thoughts, "off"))
         return cli_usage_error(cmd, "--thinking %s: want on or off", s->thoughts);
     if (s->thoughts) s->thinking = strcmp(s->thoughts, "on") ? -1 : 1;
+    struct stat sb;
+    if (s->slot_folder && (stat(s->slot_folder, &sb) || !S_ISDIR(sb.st_mode)))
+        return cli_usage_error(cmd, "--slot-save-path %s: there is no such folder", s->slot_folder);
     if (!s->idle) s->idle = s->folder ? "5m" : "0";
     if (!parse_time(s->idle, &s->idle_ns))
         return cli_usage_error(cmd, "--idle %s: want a time such as 90s, 5m or 1h; 0 = never", s->idle);
@@ -229,6 +232,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     const tn_models_options mo = {.queue = {.n_ctx = s->n_ctx,
                                             .n_sessions = s->n_sessions,
                                             .max_waiting = s->max_waiting,
+                                            .slot_folder = s->slot_folder,
                                             .pooling = s->pooling,
                                             .draft = s->draft,
                                             .chat_template = s->source,
@@ -308,7 +312,7 @@ static int serve(const command *cmd, serving *s, char **argv) {
     /* the user's own programs: they read their own files, and a process outside the sandbox keeps them */
     int rc = cli_mcp_start(cmd, &s->mcp, &s->may, true, &s->tools);
     if (rc >= 0) return rc;
-    tern_status st = cli_serve_files(argv, s->ma.model, s->folder, s->rerank, &no_files);
+    tern_status st = cli_serve_files(argv, s->ma.model, s->folder, s->rerank, s->slot_folder, &no_files);
     /* its threads inherit it, and so do those who read documents: they read no file for the server that it may not */
     tn_picture_provide();
     if (tn_reader_open(TN_READERS, TN_READER_WAIT_S, &s->reader, &err) != TERN_OK)
@@ -361,16 +365,18 @@ static void let_go(serving *s) {
     free(s->source);
 }
 
+static const serving as_usual = {.host = "127.0.0.1",
+                                 .drain = "10s",
+                                 .draft = "auto",
+                                 .on_full = "stop",
+                                 .port = 8080,
+                                 .n_sessions = 8,
+                                 .max_waiting = 32,
+                                 .cache_mib = 2048,
+                                 .listen_fd = -1};
+
 int cmd_serve(int argc, char **argv) {
-    serving s = {.host = "127.0.0.1",
-                 .drain = "10s",
-                 .draft = "auto",
-                 .on_full = "stop",
-                 .port = 8080,
-                 .n_sessions = 8,
-                 .max_waiting = 32,
-                 .cache_mib = 2048,
-                 .listen_fd = -1};
+    serving s = as_usual;
     cli_model_args_defaults(&s.ma, TN_IN_SERVE);
     const arg_spec specs[] = {
         MODEL_ARGS(s.ma),
@@ -409,6 +415,9 @@ int cmd_serve(int argc, char **argv) {
         {"cache-size", 0, "MIB", ARG_INT, &s.cache_mib, 0, 1 << 20,
          "disk space for conversations, so that their next turn starts quickly even after a restart; 0 = "
          "none (default 2048)"},
+        {"slot-save-path", 0, "DIR", ARG_STR, &s.slot_folder, 0, 0,
+         "let clients save a session to a file in DIR and restore it (POST /slots/N?action=save|restore; "
+         "default: refused)"},
         {"on-full", 0, "shift|stop", ARG_STR, &s.on_full, 0, 0,
          "when a conversation outgrows the context: drop its oldest turns, or refuse it (default stop)"},
         {"allow-origin", 0, "LIST", ARG_STR, &s.origins, 0, 0,

@@ -134,7 +134,7 @@ static void add_programs(list *l) {
 }
 
 tern_status cli_serve_files(char **argv, const char *model, const char *models, const char *reranker,
-                            tern_error *err) {
+                            const char *slots, tern_error *err) {
     static const char *const system[] = {"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc",
                                          "/opt", "/nix", "/gnu",   "/proc",  "/sys", "/dev"};
     list l = {0};
@@ -153,6 +153,7 @@ tern_status cli_serve_files(char **argv, const char *model, const char *models, 
         if (!strncmp(*e, "TERN_", 5)) add_words(&l, strchr(*e, '=') + 1);
     if (model) add_model(&l, model);
     if (reranker) add_model(&l, reranker);
+    if (slots) add(&l, slots, true);
     if (models && !strcmp(models, "all")) tn_catalogue_each(add_entry, &l);
     else if (models) tn_catalogue_folder(models, add_entry, &l);
     tern_status st = l.failed ? tn_fail(err, TERN_E_MEMORY, "no memory for the list of files")

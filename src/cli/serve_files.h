@@ -6,8 +6,8 @@
 #include "base/status.h"
 
 /* For this thread and those that it starts, so before others are started. model: what -m stands for, models: --models; reranker: --rerank;
- * each may be NULL. TERN_E_UNSUPPORTED: this kernel has no Landlock. */
+ * slots: --slot-save-path, which is written to; each may be NULL. TERN_E_UNSUPPORTED: this kernel has no Landlock. */
 tern_status cli_serve_files(char **argv, const char *model, const char *models, const char *reranker,
-                            tern_error *err);
+                            const char *slots, tern_error *err);
 
 #endif

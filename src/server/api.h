@@ -79,6 +79,8 @@ enum MHD_Result tn_ollama_ps(const tn_api_call *a);
 enum MHD_Result tn_ollama_version(const tn_api_call *a);
 enum MHD_Result tn_ollama_unsupported(const tn_api_call *a);
 enum MHD_Result tn_api_mcp(const tn_api_call *a);
+/* POST /slots/NUMBER. */
+enum MHD_Result tn_api_slot(const tn_api_call *a, const char *number);
 /* url is after /v1/rag */
 enum MHD_Result tn_api_rag(const tn_api_call *a, const char *url, const char *method);
 

@@ -6,6 +6,7 @@
 #include "server/priority.h"
 #include "server/refusals.h"
 #include "server/seat.h"
+#include "server/slot_acts.h"
 #include "server/slots.h"
 #include "server/turns.h"
 #include "server/watch.h"
@@ -33,6 +34,7 @@ struct tn_queue {
     tn_fair seated;                /* clients whose requests sat down; guarded by mu */
     uint64_t n_seated;             /* guarded by mu */
     tn_lora_mix own;               /* guarded by mu */
+    tn_slot_acts acts;             /* guarded by mu */
     int n_passed;                  /* seats given to who goes first, in a row; guarded by mu */
     atomic_int n_put; /* jobs that came; relaxed, as the next: looked at in the middle of a chunk, */
     atomic_int
@@ -58,9 +60,13 @@ struct tn_queue {
 
 /* ---- who is next ------------------------------------------------------------------------------------ */
 
-/* Background work leaves a seat to the others. */
+/* Background work leaves a seat to the others. A request for a certain session waits for it in the list: it would keep
+ * a seat from those who can be answered. */
 static bool may_sit(const tn_queue *q, const tn_job *j) {
     int n = 0;
+    if (j->a.r.slot && !tn_slots_idle(&q->slots, j->a.r.slot - 1)) return false;
+    for (int32_t i = 0; i < q->n_seats; i++)
+        if (j->a.r.slot && q->running[i] && q->running[i]->a.r.slot == j->a.r.slot) return false;
     for (int32_t i = 0; i < q->n_seats; i++) n += q->running[i] && q->running[i]->a.r.priority < TN_ORDINARY;
     return j->a.r.priority >= TN_ORDINARY || q->n_seats == 1 || n < q->n_seats - 1;
 }
@@ -338,7 +344,9 @@ static tern_status begin_prompt(tn_queue *q, tn_seat *a, tern_error *err) {
     tn_job *j = a->j;
     const bool scores = j->a.r.scores;
     if (scores) TN_TRY(tn_job_keep_scores(j, err));
-    TN_TRY(tn_slots_take(&q->slots, scores ? (tn_prompt){.mix = &j->a.mix} : prompt_of(j), &a->slot, err));
+    const tn_prompt known = scores ? (tn_prompt){.mix = &j->a.mix} : prompt_of(j);
+    TN_TRY(j->a.r.slot ? tn_slots_take_at(&q->slots, j->a.r.slot - 1, &j->a.mix, &a->slot, err)
+                       : tn_slots_take(&q->slots, known, &a->slot, err));
     tern_session *s = a->slot->s;
     running_on(q, j, s);
     /* the last token is evaluated again, for what follows it, unless the session kept that */
@@ -451,6 +459,12 @@ static bool reads_before(const tn_queue *q, const tn_seat *a, const tn_seat *b) 
     return my_turn < his_turn || (my_turn == his_turn && a->turn < b->turn);
 }
 
+/* Whether there is a session that it can begin on now. */
+static bool may_begin(const tn_queue *q, const tn_seat *a, bool any_slot) {
+    const int32_t its = a->j->a.r.slot;
+    return its ? tn_slots_idle(&q->slots, its - 1) : any_slot && !better_wait(q, a);
+}
+
 /* A chunk of a prompt above a priority. Returns false when there is none to read. */
 static bool prompt_turn(tn_queue *q, int above) {
     tn_seat *next = NULL;
@@ -461,7 +475,7 @@ static bool prompt_turn(tn_queue *q, int above) {
         waits = waits || a->d;
         if (!a->j || a->d || a == q->reading || a->j->a.r.priority <= above ||
             (a->j->vector && q->reading && q->reading->j->vector) || /* its session is in the middle of one */
-            (!a->slot && !a->j->vector && (!any_slot || better_wait(q, a))))
+            (!a->slot && !a->j->vector && !may_begin(q, a, any_slot)))
             continue;
         passes |= next && next->j->a.r.priority != a->j->a.r.priority;
         if (!next || reads_before(q, a, next)) next = a;
@@ -554,7 +568,11 @@ static int level_of(const tn_queue *q) {
 static bool sit_down(tn_queue *q) {
     bool any = false;
     pthread_mutex_lock(&q->mu);
-    while (!q->first && !q->counts.running && !q->closing) pthread_cond_wait(&q->work, &q->mu);
+    while (!q->first && !q->counts.running && !q->closing) {
+        if (!q->acts.first) pthread_cond_wait(&q->work, &q->mu);
+        else tn_slot_acts_run(&q->acts, &q->mu, &q->slots);
+    }
+    tn_slot_acts_run(&q->acts, &q->mu, &q->slots);
     q->n_seen = atomic_load_explicit(&q->n_put, memory_order_relaxed);
     give_seats(q, TN_BACKGROUND - 1);
     for (int32_t i = 0; i < q->n_seats; i++) {
@@ -591,6 +609,7 @@ static void *work(void *user) {
         }
         tn_turns_give(q->o.turns);
     }
+    tn_slot_acts_end(&q->acts, &q->mu);
     return NULL;
 }
 
@@ -623,6 +642,18 @@ static tern_status job_open(tn_queue *q, tn_request *r, tn_job **out, tern_error
     return tn_answering_open(&j->a, r, &o, err);
 }
 
+tern_status tn_queue_act(tn_queue *q, tn_slot_act *act, bool (*gone)(void *user), void *user,
+                         tern_error *err) {
+    TN_TRY(tn_slot_known(act->slot, q->o.n_sessions, err));
+    pthread_mutex_lock(&q->mu);
+    act->mix = q->own;
+    tern_status st = q->closing ? tn_fail(err, TN_E_CLOSING, "the server is closing")
+                                : tn_slot_acts_wait(&q->acts, act, &q->mu, &q->work, gone, user, err);
+    pthread_mutex_unlock(&q->mu);
+    if (st != TERN_OK && act->path) tn_queue_hide_path(act->path, act->name, err);
+    return st;
+}
+
 tern_status tn_queue_put_for(tn_queue *q, tn_request *r, float *vector, tn_pooling pool, tn_job **out,
                              tern_error *err) {
     tn_job *j;
@@ -642,6 +673,7 @@ tern_status tn_queue_put_for(tn_queue *q, tn_request *r, float *vector, tn_pooli
     if (!j->a.r.asked_ns) j->a.r.asked_ns = tn_now_ns();
     pthread_mutex_lock(&q->mu);
     if (st == TERN_OK && q->closing) st = tn_fail(err, TN_E_CLOSING, "the server is closing");
+    if (st == TERN_OK) st = tn_slot_known(j->a.r.slot - 1, q->o.n_sessions, err);
     if (st == TERN_OK && !j->a.r.choice &&
         !may_wait(q, j->a.r.client)) /* answers to one request come together */
         st = tn_fail(err, TN_E_BUSY, "the queue is full: %d requests wait", q->counts.waiting);
@@ -702,11 +734,13 @@ tern_status tn_queue_open(const tn_queue_options *o, tn_queue **out, tern_error 
     q->o.n_ctx = tern_session_capacity(q->slots.at[0].s);
     pthread_mutex_init(&q->mu, NULL);
     pthread_cond_init(&q->work, NULL);
+    tn_slot_acts_open(&q->acts);
     if (!pthread_create(&q->worker, NULL, work, q)) {
         *out = q;
         return TERN_OK;
     }
     tn_slots_close(&q->slots);
+    tn_slot_acts_close(&q->acts);
     free(q);
     return tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
 }
@@ -732,6 +766,7 @@ void tn_queue_close(tn_queue **pq) {
     tn_queue_stop(q);
     pthread_join(q->worker, NULL);
     tn_slots_close(&q->slots);
+    tn_slot_acts_close(&q->acts);
     tern_session_close(&q->embedder);
     pthread_mutex_destroy(&q->mu);
     pthread_cond_destroy(&q->work);

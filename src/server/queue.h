@@ -51,6 +51,7 @@ typedef struct tn_queue_options {
     const char *path;  /* its file, which clients are not told; or NULL */
     int32_t n_ctx, n_sessions, max_waiting;
     const char *draft;
+    const char *slot_folder; /* where clients save sessions by name (server/slot_acts.h); NULL: nowhere */
     const char *pooling; /* of embeddings whose request does not say it: mean, none; NULL: the model's own */
     const char *chat_template; /* its source, or NULL: the model's */
     tn_usual usual;            /* of requests that do not say it */
@@ -103,6 +104,11 @@ tn_queue_counts tn_queue_count(tn_queue *q);
 tn_lora_mix tn_queue_adapters(tn_queue *q);
 void tn_queue_adapt(tn_queue *q, const tn_lora_mix *mix);
 
+/* Does something to a session by its number as soon as it answers nobody (server/slot_acts.h). What came of it is in
+ * *act. gone(user) is asked now and then whether anybody still waits. */
+struct tn_slot_act;
+tern_status tn_queue_act(tn_queue *q, struct tn_slot_act *act, bool (*gone)(void *user), void *user,
+                         tern_error *err);
 /* Takes the request, also on failure. TN_E_BUSY: too many wait; a client without any may still wait where
  * others have filled the queue, up to twice its size. TERN_E_LIMIT: the prompt is too long. */
 tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err);

@@ -26,6 +26,7 @@ static const struct {
                 {"top_k", BOTH},
                 {"min_p", BOTH},
                 {"n", BOTH},
+                {"id_slot", BOTH},
                 {"n_cmpl", BOTH},
                 {"max_tokens", BOTH},
                 {"max_completion_tokens", BOTH},
@@ -79,7 +80,6 @@ static const struct {
                {"prediction", ANY},
                {"best_of", 1},
                {"cache_prompt", 1},
-               {"id_slot", -1},
                {"typical_p", 1},
                {"typ_p", 1},
                {"dynatemp_range", 0},
@@ -316,7 +316,7 @@ static tern_status read_penalties(tn_request *r, tern_error *err) {
 }
 
 static tern_status read_limits(tn_request *r, tern_error *err) {
-    double max = r->api == TN_API_COMPLETIONS ? 16 : -1, n = 1; /* 16 as the API has it */
+    double max = r->api == TN_API_COMPLETIONS ? 16 : -1, n = 1, slot = -1; /* 16 as the API has it */
     TN_TRY(tn_field_number(r->body, "n_predict", -1, TN_REQUEST_TOKENS, true, &max, err));
     TN_TRY(tn_field_number(r->body, "max_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
     TN_TRY(tn_field_number(r->body, "max_completion_tokens", -1, TN_REQUEST_TOKENS, true, &max, err));
@@ -327,6 +327,10 @@ static tern_status read_limits(tn_request *r, tern_error *err) {
         const json_t *v = json_object_get(r->body, limits[i]);
         if (v && !json_is_null(v)) r->says |= TN_SAYS_MAX;
     }
+    TN_TRY(tn_field_number(r->body, "id_slot", -1, INT16_MAX, true, &slot, err));
+    TN_FAIL_IF(slot >= 0 && n > 1, err, TERN_E_INVALID,
+               "'id_slot' names one session, which gives one answer at a time");
+    r->slot = (int32_t)slot + 1;
     r->max_tokens = (int32_t)max;
     r->per_prompt = r->n = (int32_t)n;
     return TERN_OK;

@@ -80,6 +80,7 @@ typedef struct tn_request {
     char *schema;     /* owned */
     json_t *sources;  /* owned, or NULL: the passages that the prompt quotes, told with the answer */
     json_t *kept;     /* owned, or NULL: what the sink keeps of the request */
+    int32_t slot;     /* the session that answers: 1 + its number; 0: any */
     uint64_t client;  /* who asks, for fair turns */
     int priority;     /* server/priority.h */
     int64_t asked_ns; /* when; 0: when it is put into the queue */

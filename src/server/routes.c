@@ -429,6 +429,8 @@ result tn_api_route(const tn_api_call *a, const char *url, const char *method) {
     if (!strncmp(url, "/v1/rag/", 8)) return tn_api_rag(a, url + 7, method);
     if (!strncmp(url, "/v1/responses/", 14) && strcmp(url + 14, "input_tokens") != 0)
         return one_response(a, url + 14, method);
+    if (!strncmp(url, "/slots/", 7))
+        return strcmp(method, "POST") ? tn_api_refuse(a, 405, "a slot wants POST") : tn_api_slot(a, url + 7);
     for (size_t i = 0; i < 2; i++) {
         size_t n = strlen(of_models[i]);
         if (strncmp(url, of_models[i], n) != 0) continue;

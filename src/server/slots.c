@@ -131,6 +131,22 @@ tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *e
     return TERN_OK;
 }
 
+bool tn_slots_idle(const tn_slots *s, int32_t i) { return !s->at[i].busy; }
+
+tern_status tn_slots_take_at(tn_slots *s, int32_t i, const tn_lora_mix *mix, tn_slot **out, tern_error *err) {
+    tn_slot *k = *out = &s->at[i];
+    assert(!k->busy);
+    heed_forgetting(s);
+    TN_FAIL_IF(!k->s && !may_open(s, k), err, TERN_E_MEMORY,
+               "the session of slot %d would take %.0f MiB, which max-memory does not leave", (int)i,
+               (double)s->session_bytes / 1048576);
+    if (!k->s) TN_TRY(open_session(s, k, err));
+    tn_session_mix(k->s, mix);
+    k->used = ++s->clock;
+    k->busy = true;
+    return TERN_OK;
+}
+
 void tn_slots_give_back(tn_slots *s, tn_slot *k) {
     heed_forgetting(s);
     k->used = ++s->clock;

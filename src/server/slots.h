@@ -48,6 +48,11 @@ bool tn_slots_any(tn_slots *s);
 /* A session that begins as the prompt does, and holds nothing else; busy from now on. tn_slots_any must
  * have said so. */
 tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err);
+/* Whether the slot of this number is idle. */
+bool tn_slots_idle(const tn_slots *s, int32_t i);
+/* The slot of this number, which is idle, with its session open and these adapters; busy from now on. It holds what it
+ * held: nothing is copied from others, nor read from the disk. */
+tern_status tn_slots_take_at(tn_slots *s, int32_t i, const tn_lora_mix *mix, tn_slot **out, tern_error *err);
 void tn_slots_give_back(tn_slots *s, tn_slot *k);
 
 /* How many tokens the lists have in common at their beginnings. */

@@ -65,7 +65,7 @@ static int alone(void) {
     snprintf(keys, sizeof keys, "%s", at("keys/keys"));
     char *argv[] = {"serve", model, "--api-key-file", keys, NULL};
     setenv("HOME", home, 1);
-    tern_status st = cli_serve_files(argv, model, NULL, NULL, &err);
+    tern_status st = cli_serve_files(argv, model, NULL, NULL, NULL, &err);
     if (st == TERN_E_UNSUPPORTED) return SKIPPED;
     WANT(st == TERN_OK);
     WANT(opens("solo.gguf", O_RDONLY));
@@ -78,16 +78,18 @@ static int alone(void) {
 }
 
 static int inside(void) {
-    char model[300], hub[300], lora[320];
+    char model[300], hub[300], lora[320], slots[300];
     tern_error err;
     snprintf(model, sizeof model, "%s", at("model"));
     snprintf(hub, sizeof hub, "%s", at("hub"));
+    snprintf(slots, sizeof slots, "%s", at("slots"));
+    (void)mkdir(slots, 0700);
     snprintf(lora, sizeof lora, "mine=%s:0.5", at("other/lora.gguf"));
     char *argv[] = {"serve", "--lora", lora, "--port", "0", NULL};
     setenv("HOME", home, 1);
     unsetenv("XDG_CACHE_HOME");
     unsetenv("XDG_DATA_HOME");
-    tern_status st = cli_serve_files(argv, model, hub, NULL, &err);
+    tern_status st = cli_serve_files(argv, model, hub, NULL, slots, &err);
     if (st == TERN_E_UNSUPPORTED) return SKIPPED;
     WANT(st == TERN_OK);
     WANT(opens("model/part.gguf", O_RDONLY));
@@ -100,6 +102,7 @@ static int inside(void) {
     WANT(!opens(".bashrc", O_WRONLY | O_CREAT));
     WANT(opens(".cache/tern/new", O_WRONLY | O_CREAT));
     WANT(opens(".local/share/tern/new", O_WRONLY | O_CREAT));
+    WANT(opens("slots/new", O_WRONLY | O_CREAT));
     WANT(!unlink(at(".cache/tern/new")));
     WANT(!opens("../../etc/tern-new", O_WRONLY | O_CREAT));
     snprintf(path, sizeof path, "/proc/%d/mem", (int)getppid());
