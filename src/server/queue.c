@@ -786,6 +786,8 @@ void tn_queue_adapt(tn_queue *q, const tn_lora_mix *mix) {
     pthread_mutex_unlock(&q->mu);
 }
 
+bool tn_queue_slot_busy(const tn_queue *q, int32_t slot) { return !tn_slots_idle(&q->slots, slot); }
+
 const tn_queue_options *tn_queue_opts(const tn_queue *q) { return &q->o; }
 
 tn_queue_counts tn_queue_count(tn_queue *q) {

@@ -109,6 +109,8 @@ void tn_queue_adapt(tn_queue *q, const tn_lora_mix *mix);
 struct tn_slot_act;
 tern_status tn_queue_act(tn_queue *q, struct tn_slot_act *act, bool (*gone)(void *user), void *user,
                          tern_error *err);
+/* Whether the session of this number answers; from any thread. */
+bool tn_queue_slot_busy(const tn_queue *q, int32_t slot);
 /* Takes the request, also on failure. TN_E_BUSY: too many wait; a client without any may still wait where
  * others have filled the queue, up to twice its size. TERN_E_LIMIT: the prompt is too long. */
 tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err);

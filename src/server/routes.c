@@ -260,15 +260,13 @@ static result of_model(const tn_api_call *a, json_t *(*make)(tn_queue *q)) {
 
 static json_t *make_props(tn_queue *q) { return props_of(tn_queue_opts(q)); }
 
-/* Sessions are not bound to requests for longer than an answer: those that answer come first. */
 static json_t *make_slots(tn_queue *q) {
     const tn_queue_options *o = tn_queue_opts(q);
-    const tn_queue_counts n = tn_queue_count(q);
     json_t *list = json_array();
     for (int i = 0; i < o->n_sessions; i++)
         tn_json_append(&list, tn_json_pack("{s:i, s:i, s:b, s:b}", "id", i, "n_ctx", (int)o->n_ctx,
                                            "speculative", (int)(strcmp(o->draft, "none") != 0),
-                                           "is_processing", (int)(i < n.running)));
+                                           "is_processing", (int)tn_queue_slot_busy(q, i)));
     return list;
 }
 

@@ -131,7 +131,7 @@ tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *e
     return TERN_OK;
 }
 
-bool tn_slots_idle(const tn_slots *s, int32_t i) { return !s->at[i].busy; }
+bool tn_slots_idle(const tn_slots *s, int32_t i) { return !atomic_load(&s->at[i].busy); }
 
 tern_status tn_slots_take_at(tn_slots *s, int32_t i, const tn_lora_mix *mix, tn_slot **out, tern_error *err) {
     tn_slot *k = *out = &s->at[i];

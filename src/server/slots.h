@@ -9,11 +9,14 @@
 #include "server/checkpoints.h"
 #include "server/queue.h"
 
+#include <stdatomic.h>
+
 typedef struct tn_slot {
-    tern_session *s;    /* NULL: not opened yet */
-    uint64_t used;      /* when last */
-    bool busy, allowed; /* allowed: there is room for its session */
-    bool forgotten;     /* what it holds is to leave with its answer */
+    tern_session *s;  /* NULL: not opened yet */
+    uint64_t used;    /* when last */
+    atomic_bool busy; /* the worker's, which anybody may look at (GET /slots) */
+    bool allowed;     /* there is room for its session */
+    bool forgotten;   /* what it holds is to leave with its answer */
 } tn_slot;
 
 typedef struct tn_slots {

@@ -628,7 +628,7 @@ static int teardown(void) {
     return system(command);
 }
 
-enum { N_CASES = sizeof cases / sizeof *cases, UNIT = 64 << 10, SIZES = 3, MOST = N_CASES + FIELDS };
+enum { N_CASES = sizeof cases / sizeof *cases, UNIT = 32 << 10, SIZES = 3, MOST = N_CASES + FIELDS };
 static uint64_t instructions[MOST][SIZES];
 static size_t bytes[MOST][SIZES];
 static int n_all; /* the cases, then each field of a request */

@@ -85,20 +85,21 @@ def damaged(s, want):
 
 def waits(s, want):
     """A session that answers is waited for, and nobody waits with those who want it."""
-    out, begun = {}, s.load()[2]
+    out = {}
 
     def ask(name, slot, n):
         out[name] = (complete(s, FRANCE, slot, n_predict=n, ignore_eos=True)[0], time.monotonic())
 
-    long = threading.Thread(target=ask, args=("long", 0, 400))
+    long = threading.Thread(target=ask, args=("long", 2, 400))
     long.start()
-    while s.load()[0] < 1 and s.load()[2] == begun:
+    while not (busy := [x["id"] for x in s.json("/slots")[1] if x["is_processing"]]):
         time.sleep(0.01)
-    others = [threading.Thread(target=ask, args=(f"same{i}", 0, 12)) for i in range(3)]
+    same(busy, [2], "which session answers")
+    others = [threading.Thread(target=ask, args=(f"same{i}", 2, 12)) for i in range(3)]
     for t in others:
         t.start()
     other = complete(s, FRANCE, None)[0]
-    file = act(s, 0, "save", filename="after.bin")
+    file = act(s, 2, "save", filename="after.bin")
     for t in [long, *others]:
         t.join()
     same(other, want[FRANCE], "who wants any session")
