@@ -370,7 +370,8 @@ int main(void) {
     tests[n++] = (struct CMUnitTest){"going back: Mamba 2", going_back, NULL, NULL, mamba};
     tests[n++] = (struct CMUnitTest){"going back: RWKV-7", going_back, NULL, NULL, wkv};
     if (!getenv("TERN_TEST_QUICK")) {
-        tests[n++] = (struct CMUnitTest){"going back: Mamba 2 beside attention", going_back, NULL, NULL, both};
+        tests[n++] =
+            (struct CMUnitTest){"going back: Mamba 2 beside attention", going_back, NULL, NULL, both};
         tests[n++] = (struct CMUnitTest){"going back: Mamba 2 alone", going_back, NULL, NULL, alone};
         tests[n++] = (struct CMUnitTest){"going back: Kimi's delta attention", going_back, NULL, NULL, kda};
     }
