@@ -274,9 +274,11 @@ static void against_brute_force(void **state) {
         {1, 2, 36, 300, 0.01f, 1, 0, true}, {2, 2, 32, 0, 0.4f, 900, 0, true},
         {1, 3, 32, 0, 0.3f, 1, 0, false},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bool quick = getenv("TERN_TEST_QUICK") != NULL; /* then each case is either quiet or loud */
-        for (int loud = quick && i % 2; loud < (quick && i % 2 == 0 ? 1 : 2); loud++) {
+    const bool quick =
+        getenv("TERN_TEST_QUICK") != NULL; /* then every second case, each either quiet or loud */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += quick ? 2 : 1) {
+        const bool louder = i / 2 % 2;
+        for (int loud = quick && louder; loud < (quick && !louder ? 1 : 2); loud++) {
             rig g;
             char what[32];
             snprintf(what, sizeof what, "case %d%s", (int)i, loud ? ", loud" : "");
