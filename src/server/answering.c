@@ -501,9 +501,26 @@ const char *tn_answering_mark(const tn_answering *a) {
     return r->tools && r->schema && !r->forced && a->form.knows_tools ? tn_tools_mark(a->form.calls) : NULL;
 }
 
-tern_status tn_answering_later(tn_answering *a, const char *keywords, tern_error *err) {
-    a->said.later = keywords ? strdup(keywords) : NULL;
-    TN_FAIL_IF(keywords && !a->said.later, err, TERN_E_MEMORY, "no memory for the request");
+/* Of a call that is required the arguments have a format, and no text in front of it. White space before JSON is none of it. */
+const char *tn_answering_begun(const tn_answering *a, size_t *n_bytes) {
+    const tn_request *r = &a->r;
+    if (!r->begun || r->forced || (!r->grammar && !r->schema)) return NULL;
+    const char *p = json_string_value(r->begun), *end = p + json_string_length(r->begun);
+    while (r->schema && p < end && memchr(" \n\r\t", *p, 4)) p++;
+    *n_bytes = (size_t)(end - p);
+    return p;
+}
+
+tern_status tn_answering_grammar(tn_answering *a, tn_grammar *g, tern_error *err) {
+    size_t n;
+    const char *begun = tn_answering_begun(a, &n), *keywords = tn_grammar_later(g);
+    char list[256]; /* keywords are no longer than expr.h lets them be */
+    a->apart = begun && a->r.schema && !tn_grammar_begins(g, begun, n);
+    if (!a->apart && !keywords) return TERN_OK;
+    snprintf(list, sizeof list, "%s%s%s", keywords ? keywords : "", a->apart && keywords ? ", " : "",
+             a->apart ? "prefill" : "");
+    a->said.later = strdup(list);
+    TN_FAIL_IF(!a->said.later, err, TERN_E_MEMORY, "no memory for the request");
     return TERN_OK;
 }
 
@@ -530,6 +547,18 @@ static bool calls_fit(const tn_answering *a, tn_ctx *ctx) {
     return fit;
 }
 
+/* Whether the turn is what the schema takes, with the text that it began with. */
+static bool turn_fits(const tn_answering *a, tn_ctx *ctx) {
+    size_t n = 0;
+    const char *begun = tn_answering_begun(a, &n);
+    tn_bytes all = {0};
+    const bool fit = tn_bytes_add(&all, begun ? begun : "", n) &&
+                     tn_bytes_add(&all, a->said.text.p ? a->said.text.p : "", a->said.text.n) &&
+                     tn_schema_fits(ctx, a->r.schema, strlen(a->r.schema), all.p ? all.p : "", all.n);
+    free(all.p);
+    return fit;
+}
+
 /* Calls have no format to fit, unless a call was all that was asked for. */
 static void check(tn_answering *a) {
     tn_ctx ctx;
@@ -539,10 +568,7 @@ static void check(tn_answering *a) {
         return;
     }
     tn_ctx_init(&ctx, NULL);
-    if (a->r.forced) a->said.fits = calls_fit(a, &ctx);
-    else
-        a->said.fits = tn_schema_fits(&ctx, a->r.schema, strlen(a->r.schema),
-                                      a->said.text.p ? a->said.text.p : "", a->said.text.n);
+    a->said.fits = a->r.forced ? calls_fit(a, &ctx) : !a->apart && turn_fits(a, &ctx);
 }
 
 bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err) {
