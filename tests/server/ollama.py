@@ -43,6 +43,12 @@ def chat(s):
     r = s.json("/api/chat", dict(ask, stream=False, options=dict(COLD, stop=[stop], num_ctx=4096)))[1]
     same((r["message"]["content"], r["done_reason"]), (text[: text.index(stop)], "stop"), r)
     same(s.json("/api/chat", {"messages": [], "stream": False})[1]["done_reason"], "load", "loading")
+    for path in ("/api/chat", "/api/generate"):
+        c = s.connection()
+        c.request("POST", path, json.dumps({"stream": False, "keep_alive": "5m", "frobnicate": 1, "think": False}))
+        r = c.getresponse()
+        same((r.status, json.loads(r.read())["done_reason"], r.getheader("X-Tern-Ignored")), (200, "load", "frobnicate"), path)
+        c.close()
 
 
 def generate(s):

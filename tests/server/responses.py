@@ -243,6 +243,11 @@ def counted():
             cut = "incomplete" if n < len(pieces) else "completed"
             same([(x["type"], x["status"]) for x in r["output"]], list(zip(kinds, ["completed"] * (len(kinds) - 1) + [cut])), (n, stream, r))
             same((r["status"], r["usage"]["output_tokens_details"]["reasoning_tokens"]), (cut, thoughts), (n, stream, r["usage"]))
+            body = {"messages": [{"role": "user", "content": "A"}], "max_tokens": n}
+            u = [e for e in s.events("/v1/chat/completions", dict(body, stream_options={"include_usage": True})) if e.get("usage")][-1] if stream else s.json("/v1/chat/completions", body)[1]
+            same(u["usage"]["completion_tokens_details"], {"reasoning_tokens": thoughts}, ("of a chat", n, stream))
+    two = s.json("/v1/chat/completions", {"messages": [{"role": "user", "content": "A"}], "max_tokens": 6, "n": 2})[1]["usage"]
+    same((two["completion_tokens"], two["completion_tokens_details"]["reasoning_tokens"]), (12, 8), "of both answers")
     r = s.json("/v1/responses", {"input": "x"})[1]
     same(r["usage"]["output_tokens_details"]["reasoning_tokens"], 0, "no thoughts")
     s.stop()
