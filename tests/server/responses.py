@@ -212,6 +212,12 @@ def kinds(s):
     for choice in ({"type": "function"}, {"type": "allowed_tools", "tools": [{"type": "function", "name": "clock"}]}):
         status, r = s.json("/v1/responses", dict(COLD, input="x", tools=[TOOL], tool_choice=choice))
         assert status == 400 and "'tool_choice'" in r["error"]["message"], (choice, status, r)
+    for tools in ({}, {"tools": []}, {"tools": [{"type": "web_search"}]}):
+        status, r = s.json("/v1/responses", dict(COLD, input="x", tool_choice="required", **tools))
+        assert status == 400 and "there are no tools" in r["error"]["message"], (tools, status, r)
+        for choice in ("auto", "none"):
+            same(s.json("/v1/responses", dict(COLD, input="x", tool_choice=choice, **tools))[0], 200, (tools, choice))
+    same(s.json("/v1/responses", dict(COLD, input="x", tools=[{"type": "web_search"}], tool_choice={"type": "web_search"}))[0], 200, "it is left out, and named")
     status, r = s.json("/v1/responses", dict(COLD, input="x", text={"format": {"type": "json_schema", "name": "x"}}))
     assert status == 400 and "schema" in r["error"]["message"], (status, r)
 
