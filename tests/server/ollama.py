@@ -59,6 +59,15 @@ def generate(s):
     same(s.json("/api/generate", {"prompt": "Once upon", "raw": True, "options": COLD, "stream": False})[1]["response"], plain, "raw")
     same(s.json("/api/generate", {"prompt": "Once", "suffix": "end", "options": COLD})[0], 400, "a model that does not fill in")
     same(s.json("/api/generate", {"stream": False})[1]["done_reason"], "load", "loading")
+    # an option says nothing that stands beside the options: there is one answer, streamed as it was asked for
+    for name, v in (("n", 2), ("n_cmpl", 2), ("stream", False), ("model", "nobody"), ("tools", [1]), ("echo", True), ("messages", [])):
+        for path, body in (("/api/chat", {"messages": [USER]}), ("/api/generate", {"prompt": "Once", "raw": True})):
+            c = s.connection()
+            c.request("POST", path, json.dumps(dict(body, options=dict(COLD, **{name: v}))))
+            r = c.getresponse()
+            said = [json.loads(x) for x in r.read().decode().split("\n") if x]
+            same((r.status, r.getheader("X-Tern-Ignored"), [x["done"] for x in said][-2:], sum(x["done"] for x in said)), (200, name, [False, True], 1), (path, name))
+            c.close()
 
 
 def forms(s):
