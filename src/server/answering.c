@@ -366,18 +366,27 @@ static tern_status put_prefix(tn_answering *a, tern_error *err) {
     return TERN_OK;
 }
 
-/* A thought that the template opened is closed first: what is begun is the answer. */
+/* What comes after the thoughts of a text that an answer goes on from. NULL: it ends within a thought. */
+static const char *after_thoughts(const tn_answering *a, const char *text) {
+    const char *opens = a->form.think, *ends = a->form.think_ends;
+    if (!opens || !*opens || !ends || !*ends) return text;
+    for (const char *p; (p = strstr(text, ends));) text = p + strlen(ends);
+    return strstr(text, opens) ? NULL : text;
+}
+
+/* A thought that the template opened is closed first, unless the text has thoughts itself: what is begun is the answer. */
 static tern_status put_begun(tn_answering *a, const json_t *text, tern_error *err) {
     tn_said *s = &a->said;
-    const char *ends = a->thinking ? a->form.think_ends : "";
+    const char *begun = json_string_value(text), *rest = after_thoughts(a, begun);
+    const char *ends = a->thinking && rest == begun ? a->form.think_ends : "";
     size_t n = 0, n_text = json_string_length(text), cap = s->n_ids + n_text + 64;
     int32_t *more = realloc(s->ids, cap * sizeof *more);
     TN_FAIL_IF(!more, err, TERN_E_MEMORY, "no memory for the prompt");
     s->ids = more;
     TN_TRY(tern_tokenize(s->e, ends, strlen(ends), false, true, s->ids + s->n_ids, 48, &n, err));
     s->n_ids += n;
-    a->thinking = false;
-    TN_TRY(tn_text_ids(s->e, json_string_value(text), n_text, s->ids + s->n_ids, cap - s->n_ids, &n, err));
+    a->thinking = !rest;
+    TN_TRY(tn_text_ids(s->e, begun, n_text, s->ids + s->n_ids, cap - s->n_ids, &n, err));
     s->n_ids += n;
     return TERN_OK;
 }
@@ -501,11 +510,14 @@ const char *tn_answering_mark(const tn_answering *a) {
     return r->tools && r->schema && !r->forced && a->form.knows_tools ? tn_tools_mark(a->form.calls) : NULL;
 }
 
-/* Of a call that is required the arguments have a format, and no text in front of it. White space before JSON is none of it. */
+/* Of a call that is required the arguments have a format, and no text in front of it. Thoughts and white space before JSON are
+ * none of it. */
 const char *tn_answering_begun(const tn_answering *a, size_t *n_bytes) {
     const tn_request *r = &a->r;
     if (!r->begun || r->forced || (!r->grammar && !r->schema)) return NULL;
     const char *p = json_string_value(r->begun), *end = p + json_string_length(r->begun);
+    p = after_thoughts(a, p);
+    if (!p) return NULL;
     while (r->schema && p < end && memchr(" \n\r\t", *p, 4)) p++;
     *n_bytes = (size_t)(end - p);
     return p;

@@ -122,6 +122,18 @@ def thinking():
             s.stop()
 
 
+def begun_thoughts():
+    """A turn that is begun with a thought goes on with it, and the schema is the rest's."""
+    s = Server("--chat-template", TEMPLATES + "Qwen-Qwen3-0.6B.jinja", "--cache-size", "0")
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"], "additionalProperties": False}
+    for begun, open_thought in (("<think>\n", True), ("<think>\nHm", True), ('<think>\nHm.\n</think>\n\n{"a":', False), ('</think>{"a":', False)):
+        c = s.json("/v1/chat/completions", {"messages": [USER, {"role": "assistant", "content": begun}], "json_schema": schema, "max_tokens": 60, "temperature": 0})[1]["choices"][0]
+        same(("reasoning_content" in c["message"], "schema_check" in c), (open_thought, False), (begun, c))
+        v = json.loads(("" if open_thought else '{"a":') + c["message"]["content"])
+        assert list(v) == ["a"] and 0 <= v["a"] <= 9, (begun, c)
+    s.stop()
+
+
 def lives():
     """Anthropic's streams have the API's own pings from the beginning: here its turn comes after a hundred answers that go before."""
     s = Server("--sessions", "1", "--queue", "1000", "--cache-size", "0")
@@ -157,6 +169,8 @@ for check in (told, drawn, goes_on, turns):
 server.stop()
 objects()
 print("objects ok", flush=True)
+begun_thoughts()
+print("begun_thoughts ok", flush=True)
 lives()
 print("lives ok", flush=True)
 thinking()
