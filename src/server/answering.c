@@ -366,18 +366,27 @@ static tern_status put_prefix(tn_answering *a, tern_error *err) {
     return TERN_OK;
 }
 
-/* A thought that the template opened is closed first: what is begun is the answer. */
+/* What comes after the thoughts of a text that an answer goes on from. NULL: it ends within a thought. */
+static const char *after_thoughts(const tn_answering *a, const char *text) {
+    const char *opens = a->form.think, *ends = a->form.think_ends;
+    if (!opens || !*opens || !ends || !*ends) return text;
+    for (const char *p; (p = strstr(text, ends));) text = p + strlen(ends);
+    return strstr(text, opens) ? NULL : text;
+}
+
+/* A thought that the template opened is closed first, unless the text has thoughts itself: what is begun is the answer. */
 static tern_status put_begun(tn_answering *a, const json_t *text, tern_error *err) {
     tn_said *s = &a->said;
-    const char *ends = a->thinking ? a->form.think_ends : "";
+    const char *begun = json_string_value(text), *rest = after_thoughts(a, begun);
+    const char *ends = a->thinking && rest == begun ? a->form.think_ends : "";
     size_t n = 0, n_text = json_string_length(text), cap = s->n_ids + n_text + 64;
     int32_t *more = realloc(s->ids, cap * sizeof *more);
     TN_FAIL_IF(!more, err, TERN_E_MEMORY, "no memory for the prompt");
     s->ids = more;
     TN_TRY(tern_tokenize(s->e, ends, strlen(ends), false, true, s->ids + s->n_ids, 48, &n, err));
     s->n_ids += n;
-    a->thinking = false;
-    TN_TRY(tn_text_ids(s->e, json_string_value(text), n_text, s->ids + s->n_ids, cap - s->n_ids, &n, err));
+    a->thinking = !rest;
+    TN_TRY(tn_text_ids(s->e, begun, n_text, s->ids + s->n_ids, cap - s->n_ids, &n, err));
     s->n_ids += n;
     return TERN_OK;
 }
@@ -501,9 +510,29 @@ const char *tn_answering_mark(const tn_answering *a) {
     return r->tools && r->schema && !r->forced && a->form.knows_tools ? tn_tools_mark(a->form.calls) : NULL;
 }
 
-tern_status tn_answering_later(tn_answering *a, const char *keywords, tern_error *err) {
-    a->said.later = keywords ? strdup(keywords) : NULL;
-    TN_FAIL_IF(keywords && !a->said.later, err, TERN_E_MEMORY, "no memory for the request");
+/* Of a call that is required the arguments have a format, and no text in front of it. Thoughts and white space before JSON are
+ * none of it. */
+const char *tn_answering_begun(const tn_answering *a, size_t *n_bytes) {
+    const tn_request *r = &a->r;
+    if (!r->begun || r->forced || (!r->grammar && !r->schema)) return NULL;
+    const char *p = json_string_value(r->begun), *end = p + json_string_length(r->begun);
+    p = after_thoughts(a, p);
+    if (!p) return NULL;
+    while (r->schema && p < end && memchr(" \n\r\t", *p, 4)) p++;
+    *n_bytes = (size_t)(end - p);
+    return p;
+}
+
+tern_status tn_answering_grammar(tn_answering *a, tn_grammar *g, tern_error *err) {
+    size_t n;
+    const char *begun = tn_answering_begun(a, &n), *keywords = tn_grammar_later(g);
+    char list[256]; /* keywords are no longer than expr.h lets them be */
+    a->apart = begun && a->r.schema && !tn_grammar_begins(g, begun, n);
+    if (!a->apart && !keywords) return TERN_OK;
+    snprintf(list, sizeof list, "%s%s%s", keywords ? keywords : "", a->apart && keywords ? ", " : "",
+             a->apart ? "prefill" : "");
+    a->said.later = strdup(list);
+    TN_FAIL_IF(!a->said.later, err, TERN_E_MEMORY, "no memory for the request");
     return TERN_OK;
 }
 
@@ -530,6 +559,18 @@ static bool calls_fit(const tn_answering *a, tn_ctx *ctx) {
     return fit;
 }
 
+/* Whether the turn is what the schema takes, with the text that it began with. */
+static bool turn_fits(const tn_answering *a, tn_ctx *ctx) {
+    size_t n = 0;
+    const char *begun = tn_answering_begun(a, &n);
+    tn_bytes all = {0};
+    const bool fit = tn_bytes_add(&all, begun ? begun : "", n) &&
+                     tn_bytes_add(&all, a->said.text.p ? a->said.text.p : "", a->said.text.n) &&
+                     tn_schema_fits(ctx, a->r.schema, strlen(a->r.schema), all.p ? all.p : "", all.n);
+    free(all.p);
+    return fit;
+}
+
 /* Calls have no format to fit, unless a call was all that was asked for. */
 static void check(tn_answering *a) {
     tn_ctx ctx;
@@ -539,10 +580,7 @@ static void check(tn_answering *a) {
         return;
     }
     tn_ctx_init(&ctx, NULL);
-    if (a->r.forced) a->said.fits = calls_fit(a, &ctx);
-    else
-        a->said.fits = tn_schema_fits(&ctx, a->r.schema, strlen(a->r.schema),
-                                      a->said.text.p ? a->said.text.p : "", a->said.text.n);
+    a->said.fits = a->r.forced ? calls_fit(a, &ctx) : !a->apart && turn_fits(a, &ctx);
 }
 
 bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err) {

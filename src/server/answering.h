@@ -48,6 +48,7 @@ typedef struct tn_answering {
     tn_bytes piece;                /* what an event says */
     tn_bytes arguments;            /* of a call that comes in pieces */
     bool skips;                    /* ... which is one too many */
+    bool apart;                    /* the format holds for what is added to r.begun alone */
     bool begun, enough;            /* enough: the one call asked for is there */
     bool told;                     /* the last event of its stream says how it ended */
 } tn_answering;
@@ -67,9 +68,11 @@ bool tn_answering_scored(tn_answering *a);
 bool tn_answering_ended(tn_answering *a, int32_t token, const float *logits);
 /* What an answer may begin with in place of text of its format: a call of a tool. NULL: nothing. */
 const char *tn_answering_mark(const tn_answering *a);
-/* Keywords of the schema that were not held while it was written: the finished answer is checked for them. */
-tern_status tn_answering_later(tn_answering *a, const char *keywords,
-                               tern_error *err); /* NULL: all are held */
+/* Where the answer goes on from a text, and keeps to a grammar: that text, borrowed. The grammar begins with it, where it
+ * can. NULL: none. */
+const char *tn_answering_begun(const tn_answering *a, size_t *n_bytes);
+/* What of this grammar cannot be held while the answer is written is noted; the finished answer is checked for it. */
+tern_status tn_answering_grammar(tn_answering *a, struct tn_grammar *g, tern_error *err);
 /* The end, good or bad. false: no memory. */
 bool tn_answering_finish(tn_answering *a, tern_status st, const tern_error *err);
 /* Encodes the next view of the prompt's pictures that is not known and stands after the first n_known tokens, which

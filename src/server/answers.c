@@ -439,7 +439,7 @@ tern_status tn_answers_decide(tn_answers *all, const char *talk, int64_t node, c
     answer *a = find(all, talk, node);
     bool asked = a && !a->done && a->use.servers && tn_tool_use_decide(&a->use, call, d, name);
     pthread_mutex_unlock(&all->mu);
-    TN_FAIL_IF(!asked, err, TN_E_ABSENT, "nobody asks for this call");
+    TN_FAIL_IF(!asked, err, TN_E_GONE, "nobody asks for this call");
     return d == TN_CALL_ALWAYS ? keep_allowed(all, talk, name, err) : TERN_OK;
 }
 

@@ -35,7 +35,7 @@ void tn_answers_close(tn_answers **a);
  * (server/models.h). *reply: {nodes: the new ones}. */
 tern_status tn_answers_say(tn_answers *a, const char *talk, const json_t *body, bool (*gone)(void *user),
                            void *user, json_t **reply, tern_error *err);
-/* Decides a call that an answer asks for (answer_tools.h); always: for this conversation, which is kept. TN_E_ABSENT: nobody
+/* Decides a call that an answer asks for (answer_tools.h); always: for this conversation, which is kept. TN_E_GONE: nobody
  * asks for it. */
 tern_status tn_answers_decide(tn_answers *a, const char *talk, int64_t node, const char *call, tn_decision d,
                               tern_error *err);

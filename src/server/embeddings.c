@@ -153,6 +153,7 @@ static tern_status read_fields(const json_t *body, const tn_queue_options *o, si
         bool is_known = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(field, known[i]);
         is_known |= e->form == OLLAMA && !strcmp(field, "truncate");
+        is_known |= !strcmp(field, "embd_normalize") && json_number_value(value) == 2; /* as they are */
         if (!is_known && !tn_says_nothing(value)) tn_request_ignore(ignored, field);
     }
     TN_FAIL_IF(!is_word(said_format) || (format && strcmp(format, "float") && strcmp(format, "base64")), err,

@@ -36,7 +36,8 @@ static result load(const tn_api_call *a, bool generate, const tn_request *r, con
     tn_served *k;
     char now[TN_OLLAMA_TIME];
     bool leaves = asked->keeps && !asked->keep_ns;
-    if (tn_api_use(a, r->body, &k, &err) != TERN_OK) return refuse(a, &err);
+    if (tn_api_strict(a, r->ignored, &err) != TERN_OK || tn_api_use(a, r->body, &k, &err) != TERN_OK)
+        return refuse(a, &err);
     if (asked->keeps) tn_models_keep(k, &asked->keep_ns);
     tn_ollama_time((int64_t)time(NULL), now);
     json_t *v = tn_json_pack("{s:s, s:s, s:b, s:s}", "model", tn_served_name(k), "created_at", now, "done", 1,
@@ -44,7 +45,7 @@ static result load(const tn_api_call *a, bool generate, const tn_request *r, con
     if (generate) tn_json_set(&v, "response", tn_json_string("", 0));
     else tn_json_set(&v, "message", tn_json_pack("{s:s, s:s}", "role", "assistant", "content", ""));
     tn_models_leave(k);
-    return tn_api_json(a, 200, v);
+    return tn_api_body_of(a, 200, "application/json", tn_body_json(v), r->ignored);
 }
 
 static result answer(const tn_api_call *a, bool generate) {

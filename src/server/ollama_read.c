@@ -147,12 +147,23 @@ static bool is_silent(const char *option) {
     return is;
 }
 
+/* A field that stands beside the options says it, and is not said by one: what is asked, of whom, and in which form the answer
+ * comes. */
+static bool is_beside(const char *option) {
+    static const char *const beside[] = {"model",          "messages", "prompt", "suffix",
+                                         "tools",          "stream",   "echo",   "tool_choice",
+                                         "stream_options", "n",        "n_cmpl"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) is |= !strcmp(option, beside[i]);
+    return is;
+}
+
 /* The options' names are llama.cpp's, but for one. */
 static void read_options(const json_t *options, json_t **chat) {
     const char *name;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)options, name, v) {
-        if (is_silent(name)) continue;
+        if (is_silent(name) || is_beside(name)) continue;
         double n = json_number_value(v);
         if (strcmp(name, "num_predict") != 0) tn_json_set(chat, name, json_incref(v));
         else tn_json_set(chat, "max_tokens", n < 0 ? json_integer(-1) : json_incref(v));
@@ -211,6 +222,9 @@ static void note_ignored(const json_t *body, tn_request *r) {
         bool is_known = tn_says_nothing(v);
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(name, known[i]);
         if (!is_known) tn_request_ignore(r, name);
+    }
+    json_object_foreach(json_object_get(body, "options"), name, v) {
+        if (is_beside(name) && !json_is_null(v)) tn_request_ignore(r, name);
     }
 }
 

@@ -418,6 +418,7 @@ static void read_chunk(tn_queue *q, tn_seat *a) {
         tn_watch_read(j->a.r.watch);
         tn_constraint_give(a->slot->s, &a->o, &j->grammar);
         a->slot->s->constraint.unless = tn_answering_mark(&j->a);
+        a->slot->s->constraint.begun = tn_answering_begun(&j->a, &a->slot->s->constraint.n_begun);
         if (j->a.r.scores && !tn_answering_scored(&j->a)) st = tn_job_unsaid(j, &err);
         if (st == TERN_OK) st = tern_answer_open(a->slot->s, &a->o, &a->d, &err);
         no_more_mute(q, j);
@@ -668,7 +669,7 @@ tern_status tn_queue_put_for(tn_queue *q, tn_request *r, float *vector, tn_pooli
         tern_generate_options o;
         tn_answering_options_of(&j->a, &o);
         st = tn_constraint_compile(q->o.e, &o, true, &j->grammar, err);
-        if (st == TERN_OK && j->grammar) st = tn_answering_later(&j->a, tn_grammar_later(j->grammar), err);
+        if (st == TERN_OK && j->grammar) st = tn_answering_grammar(&j->a, j->grammar, err);
     }
     if (!j->a.r.asked_ns) j->a.r.asked_ns = tn_now_ns();
     pthread_mutex_lock(&q->mu);

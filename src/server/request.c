@@ -134,7 +134,8 @@ static tern_status check_fields(tn_request *r, tern_error *err) {
     const char *name;
     json_t *v;
     json_object_foreach(r->body, name, v) {
-        if (is_followed(r, name)) continue;
+        if (is_followed(r, name) || json_is_null(v))
+            continue; /* clients write null for what they do not say */
         bool known = false;
         for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) known |= !strcmp(neutral[i].name, name);
         for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -386,6 +387,7 @@ static tern_status read_prompts(tn_request *r, tern_error *err) {
     for (size_t i = 0; i < n; i++) TN_TRY(check_prompt(r->several ? json_array_get(p, i) : p, err));
     r->n = (int32_t)n * r->per_prompt;
     r->prompt = r->several ? json_array_get(p, 0) : p;
+    TN_TRY(tn_field_kind(r->body, "response_fields", JSON_ARRAY, err));
     TN_TRY(tn_field_flag(r->body, "echo", &r->echo, err));
     r->scores = r->echo && r->logprobs;
     TN_FAIL_IF(r->scores && r->api != TN_API_COMPLETIONS, err, TERN_E_UNSUPPORTED,

@@ -301,8 +301,10 @@ static void put_rest(const json_t *body, json_t **chat, json_t **kept, tn_reques
     } else if (tools) {
         tn_json_set(chat, "tools", json_incref((json_t *)(uintptr_t)tools)); /* no list: an error */
     }
-    if (json_array_size(json_object_get(*chat, "tools")) && choice && !json_is_null(choice))
-        tn_json_set(chat, "tool_choice", choice_of(choice));
+    /* one of a tool that was left out is left out with it */
+    const bool left_out =
+        json_is_object(choice) && json_array_size(tools) && !json_array_size(json_object_get(*chat, "tools"));
+    if (choice && !json_is_null(choice) && !left_out) tn_json_set(chat, "tool_choice", choice_of(choice));
     if (json_is_string(effort)) tn_json_set(chat, "reasoning_effort", json_incref(effort));
     put_format(json_object_get(body, "text"), chat);
     put_logprobs(body, chat);

@@ -3,6 +3,7 @@
 #include "engine/sight.h"
 #include "server/adapters.h"
 #include "server/api.h"
+#include "server/refusals.h"
 #include "server/responses.h"
 #include "text/tokenizer_impl.h"
 #include "base/utf8.h"
@@ -58,7 +59,10 @@ static result models(const tn_api_call *a) {
 static result one_model(const tn_api_call *a, const char *name) {
     json_t *v = tn_models_list(a->models, name);
     if (v && is_anthropic(a)) put_anthropic(&v);
-    return v ? tn_api_json(a, 200, v) : tn_api_refuse(a, 404, "there is no model '%.80s'", name);
+    if (v) return tn_api_json(a, 200, v);
+    tern_error err = {0};
+    (void)tn_fail(&err, TN_E_ABSENT, "there is no model '%.80s'", name);
+    return tn_api_error(a, &err, is_anthropic(a) ? TN_API_MESSAGES : TN_API_CHAT);
 }
 
 static result metrics(const tn_api_call *a) {

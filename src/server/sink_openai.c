@@ -25,15 +25,19 @@ static json_t *one(json_t *choice) { /* takes choice */
 
 /* Prompts are counted once, whatever answers each has. */
 static json_t *usage(tn_said *const *all, size_t n) {
-    json_int_t prompt = 0, cached = 0, out = 0;
+    json_int_t prompt = 0, cached = 0, out = 0, thought = 0;
     for (size_t i = 0; i < n; i++) {
         out += all[i]->res.n_tokens;
+        thought += tn_said_thoughts(all[i]);
         if (i % (size_t)all[i]->r->per_prompt) continue;
         prompt += (json_int_t)all[i]->n_ids;
         cached += (json_int_t)all[i]->n_cached;
     }
-    return tn_json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", out,
-                        "total_tokens", prompt + out, "prompt_tokens_details", "cached_tokens", cached);
+    json_t *u = tn_json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", out,
+                             "total_tokens", prompt + out, "prompt_tokens_details", "cached_tokens", cached);
+    if (is_chat(all[0])) /* texts that go on have no thoughts */
+        tn_json_set(&u, "completion_tokens_details", tn_json_pack("{s:I}", "reasoning_tokens", thought));
+    return u;
 }
 
 static const char *reason(const tn_said *s) {

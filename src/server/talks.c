@@ -165,7 +165,7 @@ tern_status tn_talks_get(tn_talks *t, const char *id, json_t **out, tern_error *
     struct stat sb;
     *out = NULL;
     path_of(t->folder, id, path);
-    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TN_E_ABSENT,
+    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TN_E_GONE,
                "there is no conversation %.16s", tn_talk_id_ok(id) ? id : "of this name");
     TN_TRY(tn_json_read(path, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, out, err));
     if (json_is_array(json_object_get(*out, "nodes"))) return TERN_OK;
@@ -214,7 +214,7 @@ tern_status tn_talks_erase(tn_talks *t, const char *id, tern_error *err) {
     char path[PATH_BYTES];
     struct stat sb;
     path_of(t->folder, id, path);
-    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TN_E_ABSENT,
+    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TN_E_GONE,
                "there is no such conversation");
     return tn_talks_erase_file(path, err);
 }

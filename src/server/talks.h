@@ -30,7 +30,7 @@ tern_status tn_talk_new_id(char out[TN_TALK_ID], tern_error *err);
  * that hold all of them, in any case, and what stands around the first ("found"). Files that are damaged
  * are left out. */
 tern_status tn_talks_list(tn_talks *t, const char *query, json_t **out, tern_error *err);
-/* TN_E_ABSENT: there is none of this id. */
+/* TN_E_GONE: there is none of this id. */
 tern_status tn_talks_get(tn_talks *t, const char *id, json_t **out, tern_error *err);
 /* It replaces the conversation, or adds one. TERN_E_LIMIT: too large, or too many. */
 tern_status tn_talks_put(tn_talks *t, const char *id, const json_t *talk, tern_error *err);

@@ -258,7 +258,7 @@ tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
     char path[PATH_BYTES];
     int64_t n = 0;
     tn_store *s = NULL;
-    TN_FAIL_IF(!tn_talk_id_ok(id), err, TN_E_ABSENT, "there is no such document");
+    TN_FAIL_IF(!tn_talk_id_ok(id), err, TN_E_GONE, "there is no such document");
     path_of(u, id, "txt", path);
     pthread_mutex_lock(&u->mu);
     tern_status st = open_store(u, &s, err);
@@ -268,7 +268,7 @@ tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
     pthread_mutex_unlock(&u->mu);
     int64_t n_prefixes;
     if (st == TERN_OK) st = tn_checkpoints_clear(&n_prefixes, err); /* prompts had its passages */
-    TN_FAIL_IF(st == TERN_OK && !n, err, TN_E_ABSENT, "there is no such document");
+    TN_FAIL_IF(st == TERN_OK && !n, err, TN_E_GONE, "there is no such document");
     return st == TERN_OK ? st : tn_own_files(err);
 }
 

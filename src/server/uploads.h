@@ -27,7 +27,7 @@ tern_status tn_uploads_add(tn_uploads *u, const char *name, const char *bytes, s
                            tern_error *err);
 /* Those of the page, and how many others the index has: {documents, others}. */
 tern_status tn_uploads_list(tn_uploads *u, json_t **list, tern_error *err);
-/* It goes from the index and from the disk, and what quotes it too. TN_E_ABSENT: there is none of this id. */
+/* It goes from the index and from the disk, and what quotes it too. TN_E_GONE: there is none of this id. */
 tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err);
 
 /* The k passages of all documents that suit the question best, found by words and put in order by the reranker; to be

@@ -129,7 +129,7 @@ void tn_constraint_release(tern_session *s) {
     if (c->in_use) (void)tn_grammar_unless(c->in_use, NULL);
     c->active = false;
     c->in_use = NULL;
-    c->unless = NULL;
+    c->unless = c->begun = NULL;
     if (c->lent) atomic_store(&c->lent->busy, false);
     c->lent = NULL;
 }
@@ -177,6 +177,7 @@ tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, t
     const char *after = o->grammar_after ? o->grammar_after : is_thinking(s) ? "</think>" : NULL;
     (void)tn_grammar_unless(c->in_use, c->unless); /* else the grammar holds for all answers */
     TN_TRY(tn_grammar_begin(c->in_use, after, err));
+    if (c->begun) (void)tn_grammar_pass(c->in_use, c->begun, c->n_begun); /* else it begins after that */
     c->active = true;
     return TERN_OK;
 }

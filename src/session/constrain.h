@@ -16,6 +16,8 @@ typedef struct tn_constraint {
     bool active;        /* in the running generate */
     /* Borrowed: an answer that begins with this keeps to no grammar (tn_grammar_unless); NULL: none. */
     const char *unless;
+    const char *begun; /* Borrowed: text of the prompt with which the answer begins; NULL: none. */
+    size_t n_begun;
     float *shaped; /* [n_vocab] */
 } tn_constraint;
 

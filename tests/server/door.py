@@ -119,6 +119,11 @@ def ignored(s):
     same(headers_of(s, "/v1/chat/completions", dict(ask, stream=True, **{"a\r\nb": 1, "é" * 9: 2}))[1]["X-Tern-Ignored"], "a??b, " + "?" * 18, "names that are none")
     same(headers_of(s, "/v1/messages", dict(ask, mcp_servers=[1]))[1]["X-Tern-Ignored"], "mcp_servers", "Anthropic's")
     same(headers_of(s, "/v1/embeddings", {"input": "a", "task": "x"})[1]["X-Tern-Ignored"], "task", "embeddings")
+    for norm, told in ((2, None), (-1, "embd_normalize")):
+        same(headers_of(s, "/embedding", {"content": "a", "embd_normalize": norm})[1].get("X-Tern-Ignored"), told, "llama.cpp's own way says nothing")
+    for path, more in (("/v1/chat/completions", {}), ("/v1/completions", {"prompt": "a"}), ("/completion", {"prompt": "a", "n_predict": 1}), ("/v1/messages", {}), ("/v1/responses", {"input": "a"}), ("/api/chat", {"stream": False}), ("/v1/embeddings", {"input": "a"})):
+        told = headers_of(s, path, dict({} if "input" in more or "prompt" in more else ask, **more, samplers=None, whatever=None))[1].get("X-Tern-Ignored", "")
+        assert "samplers" not in told and "whatever" not in told, (path, "null", told)
     assert "X-Tern-Ignored" not in headers_of(s, "/v1/chat/completions", ask)[1]
     many = headers_of(s, "/v1/chat/completions", dict(ask, **{"f%d" % i: 1 for i in range(2000)}))[1]["X-Tern-Ignored"]
     assert 900 < len(many) < 1024, many
@@ -242,6 +247,11 @@ def failures(s):
     same((status, e["type"], e["code"], e["n_ctx"]), (400, "exceed_context_size_error", "context_length_exceeded", 2048), e)
     assert e["n_prompt_tokens"] > 3000 and str(e["n_prompt_tokens"]) in e["message"] and "2048" in e["message"], e
     same(s.json("/nope")[1]["error"]["code"], "not_found", "an address")
+    same(s.json("/v1/models/nobody")[1]["error"]["code"], "model_not_found", "a model")
+    r = s.json("/v1/models/nobody", headers={"anthropic-version": "2023-06-01"})[1]
+    same((r["type"], r["error"]["type"]), ("error", "not_found_error"), "a model, by Anthropic's API")
+    status, r = s.json("/completion", {"prompt": "x", "n_predict": 1, "response_fields": "content"})
+    assert status == 400 and "'response_fields' must be a list" in r["error"]["message"], r
     same(s.json("/v1/chat/completions", {"messages": [USER], "max_tokens": "x"})[1]["error"]["code"], "invalid_request", "a field")
     status, r = s.json("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": "word " * 3000}]})
     same((status, r["error"]["type"]), (400, "invalid_request_error"), r)

@@ -43,6 +43,12 @@ def chat(s):
     r = s.json("/api/chat", dict(ask, stream=False, options=dict(COLD, stop=[stop], num_ctx=4096)))[1]
     same((r["message"]["content"], r["done_reason"]), (text[: text.index(stop)], "stop"), r)
     same(s.json("/api/chat", {"messages": [], "stream": False})[1]["done_reason"], "load", "loading")
+    for path in ("/api/chat", "/api/generate"):
+        c = s.connection()
+        c.request("POST", path, json.dumps({"stream": False, "keep_alive": "5m", "frobnicate": 1, "think": False}))
+        r = c.getresponse()
+        same((r.status, json.loads(r.read())["done_reason"], r.getheader("X-Tern-Ignored")), (200, "load", "frobnicate"), path)
+        c.close()
 
 
 def generate(s):
@@ -53,6 +59,15 @@ def generate(s):
     same(s.json("/api/generate", {"prompt": "Once upon", "raw": True, "options": COLD, "stream": False})[1]["response"], plain, "raw")
     same(s.json("/api/generate", {"prompt": "Once", "suffix": "end", "options": COLD})[0], 400, "a model that does not fill in")
     same(s.json("/api/generate", {"stream": False})[1]["done_reason"], "load", "loading")
+    # an option says nothing that stands beside the options: there is one answer, streamed as it was asked for
+    for name, v in (("n", 2), ("n_cmpl", 2), ("stream", False), ("model", "nobody"), ("tools", [1]), ("echo", True), ("messages", [])):
+        for path, body in (("/api/chat", {"messages": [USER]}), ("/api/generate", {"prompt": "Once", "raw": True})):
+            c = s.connection()
+            c.request("POST", path, json.dumps(dict(body, options=dict(COLD, **{name: v}))))
+            r = c.getresponse()
+            said = [json.loads(x) for x in r.read().decode().split("\n") if x]
+            same((r.status, r.getheader("X-Tern-Ignored"), [x["done"] for x in said][-2:], sum(x["done"] for x in said)), (200, name, [False, True], 1), (path, name))
+            c.close()
 
 
 def forms(s):

@@ -104,6 +104,7 @@ def wrong(s):
         got, data = s.ask(method, path, body, {"Content-Type": "application/json"})
         e = json.loads(data)["error"]
         assert got == status and words in e["message"] and DATA.name not in e["message"], (method, path, body, got, e)
+        assert e["code"] != "model_not_found", (path, e)
     # hostile documents: each is refused by name, and at once (tests/cli/documents.sh has more of them)
     for name, text, words in [
         ("attributes.docx", "</w:t></w:r><w:r " + " ".join('a%x=""' % i for i in range(50000)) + "><w:t>", "too many attributes"),

@@ -212,6 +212,12 @@ def kinds(s):
     for choice in ({"type": "function"}, {"type": "allowed_tools", "tools": [{"type": "function", "name": "clock"}]}):
         status, r = s.json("/v1/responses", dict(COLD, input="x", tools=[TOOL], tool_choice=choice))
         assert status == 400 and "'tool_choice'" in r["error"]["message"], (choice, status, r)
+    for tools in ({}, {"tools": []}, {"tools": [{"type": "web_search"}]}):
+        status, r = s.json("/v1/responses", dict(COLD, input="x", tool_choice="required", **tools))
+        assert status == 400 and "there are no tools" in r["error"]["message"], (tools, status, r)
+        for choice in ("auto", "none"):
+            same(s.json("/v1/responses", dict(COLD, input="x", tool_choice=choice, **tools))[0], 200, (tools, choice))
+    same(s.json("/v1/responses", dict(COLD, input="x", tools=[{"type": "web_search"}], tool_choice={"type": "web_search"}))[0], 200, "it is left out, and named")
     status, r = s.json("/v1/responses", dict(COLD, input="x", text={"format": {"type": "json_schema", "name": "x"}}))
     assert status == 400 and "schema" in r["error"]["message"], (status, r)
 
@@ -243,6 +249,11 @@ def counted():
             cut = "incomplete" if n < len(pieces) else "completed"
             same([(x["type"], x["status"]) for x in r["output"]], list(zip(kinds, ["completed"] * (len(kinds) - 1) + [cut])), (n, stream, r))
             same((r["status"], r["usage"]["output_tokens_details"]["reasoning_tokens"]), (cut, thoughts), (n, stream, r["usage"]))
+            body = {"messages": [{"role": "user", "content": "A"}], "max_tokens": n}
+            u = [e for e in s.events("/v1/chat/completions", dict(body, stream_options={"include_usage": True})) if e.get("usage")][-1] if stream else s.json("/v1/chat/completions", body)[1]
+            same(u["usage"]["completion_tokens_details"], {"reasoning_tokens": thoughts}, ("of a chat", n, stream))
+    two = s.json("/v1/chat/completions", {"messages": [{"role": "user", "content": "A"}], "max_tokens": 6, "n": 2})[1]["usage"]
+    same((two["completion_tokens"], two["completion_tokens_details"]["reasoning_tokens"]), (12, 8), "of both answers")
     r = s.json("/v1/responses", {"input": "x"})[1]
     same(r["usage"]["output_tokens_details"]["reasoning_tokens"], 0, "no thoughts")
     s.stop()

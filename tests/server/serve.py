@@ -53,6 +53,37 @@ def chat(s):
     same(bad[0], 200, bad)
 
 
+def prefilled(s):
+    """The turn as a whole keeps to the schema, with what it began with; where no text of the schema begins so, the reply says it."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"], "additionalProperties": False}
+    hi = {"role": "user", "content": "Hi"}
+    openai = {"max_tokens": 200, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    for url, ask, text, end in [("/v1/chat/completions", openai, lambda r: r["choices"][0]["message"]["content"], lambda e: [c for x in e for c in x["choices"]][-1]),
+                                ("/v1/messages", {"max_tokens": 200, "output_config": {"format": {"type": "json_schema", "schema": schema}}}, lambda r: "".join(x["text"] for x in r["content"]), lambda e: e[-2]),
+                                ("/api/chat", {"format": schema, "stream": False}, lambda r: r["message"]["content"], None)]:
+        for begun in ('{"a": 4', '{"a":', ' \n{"a": 3, "b": "', '{"a": 3, "b": "y"}', "   "):
+            body = dict(ask, messages=[hi, {"role": "assistant", "content": begun}])
+            r = s.json(url, body)[1]
+            v = json.loads(begun + text(r))
+            assert list(v) == ["a", "b"] and 0 <= v["a"] <= 99 and v["b"] in ("x", "y"), (url, begun, r)
+            assert "schema_check" not in r.get("choices", [r])[0], (url, begun, r)
+        # what is added is of the schema alone then
+        body = dict(ask, messages=[hi, {"role": "assistant", "content": "Here it is:\n"}])
+        r = s.json(url, body)[1]
+        same((list(json.loads(text(r))), r.get("choices", [r])[0]["schema_check"]), (["a", "b"], {"checked": "prefill", "fits": False}), (url, r))
+        if end:
+            events = [json.loads(line[6:]) for line in s.ask("POST", url, dict(body, stream=True))[1].decode().split("\n") if line.startswith("data: {")]
+            same(end(events)["schema_check"], {"checked": "prefill", "fits": False}, (url, events))
+    # keywords that are checked afterwards are checked of the whole turn
+    late = dict(openai, response_format={"type": "json_object", "schema": {"type": "array", "prefixItems": [{"const": 1}, {"enum": [1, 2]}], "minItems": 2, "maxItems": 2, "uniqueItems": True}})
+    for begun, fits in (("[1, 2", True), ("[1, 1", False)):
+        r = s.json("/v1/chat/completions", dict(late, messages=[hi, {"role": "assistant", "content": begun}]))[1]["choices"][0]
+        same(r["schema_check"], {"checked": "uniqueItems", "fits": fits}, r)
+    # a grammar goes on from there, too
+    r = s.json("/v1/chat/completions", {"messages": [hi, {"role": "assistant", "content": "ye"}], "grammar": 'root ::= "yes" | "no"'})[1]
+    same(r["choices"][0]["message"]["content"], "s", r)
+
+
 def structured(s):
     schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"], "additionalProperties": False}
     for seed in range(5):
@@ -84,6 +115,7 @@ def structured(s):
         takes = {"type": "object", "properties": {"v": schema}, "required": ["v"], "additionalProperties": False}
         r = s.json("/v1/chat/completions", {"messages": hi, "max_tokens": 200, "tools": [{"type": "function", "function": {"name": "f", "parameters": takes}}], "tool_choice": "required"})[1]
         same((r["choices"][0]["finish_reason"], r["choices"][0].get("schema_check")), ("tool_calls", said), r)
+    prefilled(s)
     r = s.json("/v1/completions", {"prompt": "x", "grammar": 'root ::= "yes" | "no"'})[1]
     assert r["choices"][0]["text"] in ("yes", "no"), r
 

@@ -122,6 +122,44 @@ def thinking():
             s.stop()
 
 
+def begun_thoughts():
+    """A turn that is begun with a thought goes on with it, and the schema is the rest's."""
+    s = Server("--chat-template", TEMPLATES + "Qwen-Qwen3-0.6B.jinja", "--cache-size", "0")
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"], "additionalProperties": False}
+    for begun, open_thought in (("<think>\n", True), ("<think>\nHm", True), ('<think>\nHm.\n</think>\n\n{"a":', False), ('</think>{"a":', False)):
+        c = s.json("/v1/chat/completions", {"messages": [USER, {"role": "assistant", "content": begun}], "json_schema": schema, "max_tokens": 60, "temperature": 0})[1]["choices"][0]
+        same(("reasoning_content" in c["message"], "schema_check" in c), (open_thought, False), (begun, c))
+        v = json.loads(("" if open_thought else '{"a":') + c["message"]["content"])
+        assert list(v) == ["a"] and 0 <= v["a"] <= 9, (begun, c)
+    s.stop()
+
+
+def lives():
+    """Anthropic's streams have the API's own pings from the beginning: here its turn comes after a hundred answers that go before."""
+    s = Server("--sessions", "1", "--queue", "1000", "--cache-size", "0")
+
+    def send(path, body):
+        text = json.dumps(body)
+        return s.raw(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+
+    def until(c, word):
+        told = b""
+        while word not in told:
+            more = c.recv(1 << 16)
+            assert more, told
+            told += more
+        return told
+    first = send("/v1/completions", {"prompt": "Once", "n": 100, "ignore_eos": True, "max_tokens": 1000, "stream": True, "priority": "interactive"})
+    until(first, b"data: ")
+    c = send("/v1/messages", {"messages": [USER], "max_tokens": 4, "stream": True, "priority": "background"})
+    told = until(c, b"ping")
+    first.close()
+    assert b'event: ping\ndata: {"type":"ping"}\n\n' in told and b"message_start" not in told, told
+    until(c, b"message_stop")
+    c.close()
+    s.stop()
+
+
 settled()
 print("settled ok", flush=True)
 server = Server("--cache-size", "0")
@@ -131,5 +169,9 @@ for check in (told, drawn, goes_on, turns):
 server.stop()
 objects()
 print("objects ok", flush=True)
+begun_thoughts()
+print("begun_thoughts ok", flush=True)
+lives()
+print("lives ok", flush=True)
 thinking()
 print("thinking ok")

@@ -36,6 +36,10 @@ tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err);
 /* From the next begin on, a text that begins with `mark`, where the grammar would begin, is free to its end. NULL: none.
  * Returns false where the grammar itself can begin with the mark's first byte: then nothing changes. */
 bool tn_grammar_unless(tn_grammar *g, const char *mark);
+/* Moves on over text that stands in front of what comes. Returns false where no text begins so, and stays where it is. */
+bool tn_grammar_pass(tn_grammar *g, const char *text, size_t n_bytes);
+/* Whether one of its texts begins so. Independent of the current place. */
+bool tn_grammar_begins(tn_grammar *g, const char *text, size_t n_bytes);
 /* mask[id / 64] >> id % 64 & 1 tells that token id may come next, for v->n_vocab bits. Valid until the next
  * call. End tokens are included where the grammar can end. Fails if no token is allowed: the vocabulary then
  * lacks what the grammar requires. */

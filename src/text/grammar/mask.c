@@ -271,6 +271,18 @@ tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err) 
     return tn_gmachine_status(&g->m, err);
 }
 
+bool tn_grammar_pass(tn_grammar *g, const char *text, size_t n_bytes) {
+    tn_gplace at = g->at;
+    if (!tn_grammar_follow(g, &at, text, n_bytes)) return false;
+    g->at = at;
+    return true;
+}
+
+bool tn_grammar_begins(tn_grammar *g, const char *text, size_t n_bytes) {
+    tn_gplace at = {.state = g->start};
+    return tn_grammar_follow(g, &at, text, n_bytes);
+}
+
 static bool forget_states(tn_grammar *g) {
     forget_masks(g);
     tn_glocals_renumbered(&g->locals);
