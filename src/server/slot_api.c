@@ -1,6 +1,7 @@
 /* server/slot_api.c - POST /slots/N?action=save|restore|erase, as llama.cpp's server has it. */
 #include "server/api.h"
 #include "server/connection.h"
+#include "server/refusals.h"
 #include "server/slot_acts.h"
 
 #include <errno.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NAME_MAX_BYTES = 200, PATH_MAX_BYTES = 4096 };
 
@@ -55,11 +57,15 @@ static tern_status do_act(const tn_api_call *a, tn_queue *q, tn_slot_act *act, t
     const char *folder = tn_queue_opts(q)->slot_folder;
     if (act->name && snprintf(path, sizeof path, "%s/%s", folder, act->name) >= (int)sizeof path)
         return tn_fail(err, TERN_E_LIMIT, "the path of '%s' is too long", act->name);
+    if (act->what == TN_SLOT_RESTORE && access(path, F_OK))
+        return tn_fail(err, TN_E_GONE, "there is no saved session '%s'", act->name);
     act->path = act->name ? path : NULL;
     tn_connection_busy(a->c, true);
     tern_status st = tn_queue_act(q, act, gone, a->c, err);
     tn_connection_busy(a->c, false);
     act->path = NULL;
+    if (st == TERN_E_FORMAT)
+        st = err->code = TERN_E_INVALID; /* the client named the file, so it is his mistake */
     return st;
 }
 
