@@ -329,8 +329,6 @@ static tern_status read_limits(tn_request *r, tern_error *err) {
         if (v && !json_is_null(v)) r->says |= TN_SAYS_MAX;
     }
     TN_TRY(tn_field_number(r->body, "id_slot", -1, INT16_MAX, true, &slot, err));
-    TN_FAIL_IF(slot >= 0 && n > 1, err, TERN_E_INVALID,
-               "'id_slot' names one session, which gives one answer at a time");
     r->slot = (int32_t)slot + 1;
     r->max_tokens = (int32_t)max;
     r->per_prompt = r->n = (int32_t)n;

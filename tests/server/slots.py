@@ -41,7 +41,7 @@ def refusals(s):
     assert r[0] == 404 and "absent" in r[1]["error"]["message"] and FOLDER not in r[1]["error"]["message"], r
     same(s.ask("GET", "/slots/0?action=erase")[0], 405, "a slot that is read")
     same(s.json("/slots/0?action=save", b"{")[0], 400, "a body that is no JSON")
-    for body, word in [({"id_slot": 4}, "no slot 4"), ({"id_slot": "a"}, "id_slot"), ({"id_slot": 1.5}, "id_slot"), ({"id_slot": 0, "n": 2}, "one answer")]:
+    for body, word in [({"id_slot": 4}, "no slot 4"), ({"id_slot": "a"}, "id_slot"), ({"id_slot": 1.5}, "id_slot")]:
         status, r = s.json("/v1/completions", dict({"prompt": "a", "max_tokens": 1}, **body))
         assert status == 400 and word in r["error"]["message"], r
     assert not os.listdir(FOLDER), os.listdir(FOLDER)
@@ -108,6 +108,13 @@ def waits(s, want):
     assert file["n_saved"] >= 400, ("it was saved in the middle of the answer", file)
 
 
+def one_after_another(s, want):
+    """Several answers of one session, twice: the first has all of the prompt to read, the others none."""
+    for _ in range(2):
+        status, r = s.json("/v1/completions", {"prompt": FRANCE, "max_tokens": 12, "temperature": 0, "n": 3, "id_slot": 1})
+        same((status, [c["text"] for c in r["choices"]]), (200, [want[FRANCE]] * 3), r)
+
+
 def main():
     os.makedirs(FOLDER, exist_ok=True)
     for f in glob.glob(FOLDER + "/*"):
@@ -126,6 +133,7 @@ def main():
     refusals(s)
     saved(s, want)
     waits(s, want)
+    one_after_another(s, want)
     s.stop()
     s = Server("-c", "1024", "--sessions", "4", "--cache-size", "0", "--slot-save-path", FOLDER)  # another process
     act(s, 3, "restore", filename="one.bin")
