@@ -73,15 +73,23 @@ tern_status tn_api_priority(const tn_api_call *a, const json_t *body, int *out, 
     return tn_priority_read(body, out, err);
 }
 
-static bool gone(void *c) { return tn_client_gone(c); }
+static tern_status use(const tn_api_call *a, const char *name, tn_served **out, tern_error *err) {
+    tn_connection_busy(a->c, true);
+    tern_status st = tn_models_use(a->models, name, tn_client_gone, a->c, out, err);
+    tn_connection_busy(a->c, false);
+    return st;
+}
 
 tern_status tn_api_use(const tn_api_call *a, const json_t *body, tn_served **out, tern_error *err) {
     const json_t *name = json_object_get(body, "model");
     *out = NULL;
     TN_FAIL_IF(name && !json_is_string(name) && !json_is_null(name), err, TERN_E_INVALID,
                "'model' must be a text");
-    tn_connection_busy(a->c, true);
-    tern_status st = tn_models_use(a->models, json_string_value(name), gone, a->c, out, err);
-    tn_connection_busy(a->c, false);
-    return st;
+    return use(a, json_string_value(name), out, err);
+}
+
+tern_status tn_api_use_at(const tn_api_call *a, const json_t *body, tn_served **out, tern_error *err) {
+    const char *name = MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "model");
+    *out = NULL;
+    return name && !json_object_get(body, "model") ? use(a, name, out, err) : tn_api_use(a, body, out, err);
 }

@@ -42,6 +42,8 @@ enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt,
 /* The model that the body names, as soon as it is in memory; to be left. While somebody waits the
  * connection is not idle. */
 tern_status tn_api_use(const tn_api_call *a, const json_t *body, tn_served **out, tern_error *err);
+/* The same of a request whose address may name the model (?model=); a body that names one goes first. body may be NULL. */
+tern_status tn_api_use_at(const tn_api_call *a, const json_t *body, tn_served **out, tern_error *err);
 
 /* Who asks: the connection's client, and the user that the body names. */
 uint64_t tn_api_client(const tn_api_call *a, const json_t *body);

@@ -32,7 +32,7 @@ typedef struct group {
     bool within;   /* and an event of it is not out whole */
     tn_bytes more; /* what the connection itself says */
     size_t n_more; /* of that sent */
-    bool begun, ended;
+    bool ended;
 } group;
 
 static void group_cancel(group *g) {
@@ -94,7 +94,6 @@ static size_t take_events(group *g, char *buf, size_t max) {
         size_t n = tn_job_take(g->jobs[g->at], buf, max, &done);
         g->within = n == max;
         if (!g->within) g->at = (g->at + 1) % g->n;
-        if (n) g->begun = true;
         if (n) return n;
     }
     return 0;
@@ -150,8 +149,7 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
             return MHD_CONTENT_READER_END_WITH_ERROR;
         }
         /* neither side gives up on a long prompt */
-        if ((tn_now_s() - since) * 1000 < PING_MS || !g->sink->ping(g->said[0], g->begun, &g->more))
-            wait_for_next(g);
+        if ((tn_now_s() - since) * 1000 < PING_MS || !g->sink->ping(g->said[0], &g->more)) wait_for_next(g);
     }
 }
 

@@ -35,8 +35,9 @@ void tn_connection_busy(struct MHD_Connection *c, bool busy) {
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, busy ? 0u : (unsigned)TN_CONNECTION_IDLE_S);
 }
 
-bool tn_client_gone(struct MHD_Connection *c) {
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+bool tn_client_gone(void *connection) {
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLIN | POLLRDHUP};
     if (!i || poll(&p, 1, 0) <= 0) return false;
     return (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;

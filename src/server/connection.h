@@ -21,7 +21,7 @@ enum MHD_Result tn_respond(struct MHD_Connection *c, int status, const char *typ
                            size_t n_headers, struct MHD_Response *body);
 /* While the server is busy with a request its connection may be silent for as long as that takes. */
 void tn_connection_busy(struct MHD_Connection *c, bool busy);
-/* Tells whether the client has closed its side. */
-bool tn_client_gone(struct MHD_Connection *c);
+/* Tells whether the client of a struct MHD_Connection has closed its side; as those who wait for something ask it. */
+bool tn_client_gone(void *connection);
 
 #endif

@@ -59,8 +59,6 @@ static json_t *vectors_of(const embedding *e, float *v, size_t n_rows) {
     return list;
 }
 
-static bool gone(void *c) { return tn_client_gone(c); }
-
 /* Tokens, among which may be texts. */
 static bool is_tokens(const json_t *v) {
     bool any = false;
@@ -107,16 +105,16 @@ static tern_status embed_one(const tn_api_call *a, tn_queue *q, const json_t *te
     json_t *prompt;
     float *v;
     TN_TRY(read_text(text, &prompt, err));
-    tern_status st =
-        tn_queue_embed(q, prompt, e->pool, a->client, e->priority, gone, a->c, &v, &e->n_tokens, err);
+    tern_status st = tn_queue_embed(q, prompt, e->pool, a->client, e->priority, tn_client_gone, a->c, &v,
+                                    &e->n_tokens, err);
     if (st == TN_E_CONTEXT && e->cuts) {
         json_t *begin;
         st = cut(tn_queue_opts(q), prompt, &begin, err);
         json_decref(prompt);
         prompt = st == TERN_OK ? begin : NULL;
         if (prompt)
-            st =
-                tn_queue_embed(q, prompt, e->pool, a->client, e->priority, gone, a->c, &v, &e->n_tokens, err);
+            st = tn_queue_embed(q, prompt, e->pool, a->client, e->priority, tn_client_gone, a->c, &v,
+                                &e->n_tokens, err);
     }
     json_decref(prompt);
     if (st != TERN_OK) return st;

@@ -305,14 +305,12 @@ static result erase(tn_page *p, connection *c, const char *id) {
     return send_result(c, st, &err, json_object());
 }
 
-static bool gone(void *c) { return tn_client_gone(c); }
-
 static result say(tn_page *p, connection *c, const char *id, const json_t *body) {
     tern_error err = {0};
     json_t *reply = NULL;
     /* a model that has to be loaded takes a while */
     tn_connection_busy(c, true);
-    tern_status st = tn_answers_say(p->answers, id, body, gone, c, &reply, &err);
+    tern_status st = tn_answers_say(p->answers, id, body, tn_client_gone, c, &reply, &err);
     tn_connection_busy(c, false);
     if (st == TERN_OK) changed(p);
     return send_result(c, st, &err, reply);

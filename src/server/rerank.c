@@ -13,8 +13,6 @@ typedef struct ranked {
     float score;
 } ranked;
 
-static bool gone(void *c) { return tn_client_gone(c); }
-
 static int better_first(const void *a, const void *b) {
     const ranked *x = a, *y = b;
     if (x->score != y->score) return x->score > y->score ? -1 : 1;
@@ -50,7 +48,8 @@ static tern_status compare_all(const tn_api_call *a, tn_queue *q, int priority, 
     float *asked = NULL;
     tern_engine_info(tn_queue_opts(q)->e, &info);
     const size_t n = (size_t)info.n_embd;
-    TN_TRY(tn_queue_embed(q, query, TN_POOL_UNSAID, a->client, priority, gone, a->c, &asked, n_tokens, err));
+    TN_TRY(tn_queue_embed(q, query, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &asked,
+                          n_tokens, err));
     const double square = dot(asked, asked, n);
     tern_status st = TERN_OK;
     size_t i;
@@ -58,7 +57,9 @@ static tern_status compare_all(const tn_api_call *a, tn_queue *q, int priority, 
     json_array_foreach(texts, i, text) {
         float *v = NULL;
         if (!json_is_string(text)) st = tn_fail(err, TERN_E_INVALID, "'documents' must be a list of texts");
-        else st = tn_queue_embed(q, text, TN_POOL_UNSAID, a->client, priority, gone, a->c, &v, n_tokens, err);
+        else
+            st = tn_queue_embed(q, text, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &v,
+                                n_tokens, err);
         if (st != TERN_OK) break;
         const double length = sqrt(square * dot(v, v, n));
         out[i] = (ranked){i, length > 0 ? (float)(dot(asked, v, n) / length) : 0};
@@ -81,7 +82,8 @@ static tern_status score_all(const tn_api_call *a, tn_queue *q, int priority, co
             st = tn_fail(err, TERN_E_INVALID, "'documents' must be a list of texts");
         if (st == TERN_OK) st = both(e, query, text, &ids, err);
         if (st == TERN_OK)
-            st = tn_queue_embed(q, ids, TN_POOL_UNSAID, a->client, priority, gone, a->c, &v, n_tokens, err);
+            st = tn_queue_embed(q, ids, TN_POOL_UNSAID, a->client, priority, tn_client_gone, a->c, &v,
+                                n_tokens, err);
         json_decref(ids);
         if (st != TERN_OK) break;
         out[i] = (ranked){i, v[0]};

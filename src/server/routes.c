@@ -249,14 +249,9 @@ static json_t *props_of(const tn_queue_options *q) {
 
 /* Answers with what `make` says of the model that the address names (?model=), or of the default. */
 static result of_model(const tn_api_call *a, json_t *(*make)(tn_queue *q)) {
-    const char *name = MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "model");
-    json_t *body = json_object();
-    const tern_engine *e;
-    result ok;
-    if (name) tn_json_set(&body, "model", tn_json_string(name, strlen(name)));
-    tn_served *model = model_of(a, body, &e, &ok);
-    json_decref(body);
-    if (!model) return ok;
+    tern_error err = {0};
+    tn_served *model;
+    if (tn_api_use_at(a, NULL, &model, &err) != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
     json_t *v = make(tn_served_queue(model));
     tn_models_leave(model);
     return tn_api_json(a, 200, v);
@@ -289,20 +284,16 @@ static result set_adapters(const tn_api_call *a) {
     tern_error err = {0};
     tn_served *model = NULL;
     tn_lora_mix mix;
-    const char *name = MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "model");
-    json_t *list = tn_json_parse(a->body, a->n_body, TN_JSON_REQUEST, &je), *body = json_object();
-    if (name) tn_json_set(&body, "model", tn_json_string(name, strlen(name)));
+    json_t *list = tn_json_parse(a->body, a->n_body, TN_JSON_REQUEST, &je);
     tern_status st = TERN_OK;
     if (!json_is_array(list))
         st = tn_fail(&err, TERN_E_INVALID, "the body must be a list of {\"id\", \"scale\"}");
-    if (st == TERN_OK && !body) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the request");
-    if (st == TERN_OK) st = tn_api_use(a, body, &model, &err);
+    if (st == TERN_OK) st = tn_api_use_at(a, NULL, &model, &err);
     tn_queue *q = model ? tn_served_queue(model) : NULL;
     if (st == TERN_OK) st = tn_adapters_read(tn_queue_opts(q)->e, list, NULL, &mix, &err);
     if (st == TERN_OK) tn_queue_adapt(q, &mix);
     if (model) tn_models_leave(model);
     json_decref(list);
-    json_decref(body);
     return st == TERN_OK ? tn_api_json(a, 200, tn_json_pack("{s:b}", "success", 1))
                          : tn_api_error(a, &err, TN_API_CHAT);
 }

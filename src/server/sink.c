@@ -25,9 +25,8 @@ bool tn_sink_event(tn_bytes *out, const char *name, json_t *value) {
     return ok;
 }
 
-bool tn_sink_ping(const tn_said *s, bool begun, tn_bytes *out) {
+bool tn_sink_ping(const tn_said *s, tn_bytes *out) {
     (void)s;
-    (void)begun;
     return tn_bytes_put(out, ": ping\n\n");
 }
 

@@ -79,8 +79,8 @@ typedef struct tn_sink {
     bool (*say)(tn_said *s, const tn_saying *e, tn_bytes *out);
     /* Appends what ends a stream in which all went well; NULL: its last event has said it. */
     bool (*tail)(tn_said *const *all, size_t n, tn_bytes *out);
-    /* Appends what tells a client that its stream lives. begun: something was said. */
-    bool (*ping)(const tn_said *s, bool begun, tn_bytes *out);
+    /* Appends what tells a client that its stream lives. */
+    bool (*ping)(const tn_said *s, tn_bytes *out);
     /* Appends a failure, where a stream is under way. */
     bool (*fail)(const tern_error *err, tn_bytes *out);
     json_t *(*whole)(tn_said *const *all, size_t n); /* the reply of a request that wants no stream */
@@ -98,7 +98,7 @@ const tn_sink *tn_sink_of(tn_api api);
 /* Appends a server-sent event. It takes value; name may be NULL. false, with nothing added: no memory. */
 bool tn_sink_event(tn_bytes *out, const char *name, json_t *value);
 /* OpenAI's form of a sink's ping (a comment), error and fail. */
-bool tn_sink_ping(const tn_said *s, bool begun, tn_bytes *out);
+bool tn_sink_ping(const tn_said *s, tn_bytes *out);
 json_t *tn_sink_error(const tern_error *err, int status);
 bool tn_sink_fail(const tern_error *err, tn_bytes *out);
 /* A token and its log-probability, {id, token, logprob, bytes, top_logprobs}. It takes top, an array or

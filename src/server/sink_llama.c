@@ -71,14 +71,17 @@ static json_t *prompt_text(const tn_said *s) {
     return v;
 }
 
+/* The one that was asked for; else which of them answered is nobody's affair, and clients want a number. */
+static int id_slot(const tn_said *s) { return s->r->slot ? (int)s->r->slot - 1 : 0; }
+
 /* The end, with this text and these tokens, which it takes. */
 static json_t * final(const tn_said *s, json_t *content, json_t *tokens) {
     bool context = s->res.reason == TERN_STOP_CONTEXT, line = s->text.n && memchr(s->text.p, '\n', s->text.n);
     const char *word = s->res.reason == TERN_STOP_STRING && s->stopped_by ? s->stopped_by : "";
     json_t *v =
         tn_json_pack("{s:i, s:o, s:o, s:i, s:b, s:s, s:I, s:I, s:o, s:o}", "index", (int)s->choice, "content",
-                     content, "tokens", tokens, "id_slot", (int)(s->r->slot ? s->r->slot - 1 : 0), "stop", 1,
-                     "model", s->model, "tokens_predicted", (json_int_t)s->res.n_tokens, "tokens_evaluated",
+                     content, "tokens", tokens, "id_slot", id_slot(s), "stop", 1, "model", s->model,
+                     "tokens_predicted", (json_int_t)s->res.n_tokens, "tokens_evaluated",
                      (json_int_t)s->n_ids, "generation_settings", settings(s), "prompt", prompt_text(s));
     tn_json_set(&v, "has_new_line", json_boolean(line));
     tn_json_set(&v, "truncated", json_boolean(context));
@@ -128,8 +131,8 @@ static bool put_token(tn_said *s, tn_bytes *out) {
     s->n_tokens_sent = n;
     json_t *v = tn_json_pack("{s:i, s:s%, s:o, s:b, s:i, s:I, s:I}", "index", (int)s->choice, "content",
                              s->text.p ? s->text.p + s->n_sent : "", s->text.n - s->n_sent, "tokens", tokens,
-                             "stop", 0, "id_slot", (int)(s->r->slot ? s->r->slot - 1 : 0), "tokens_predicted",
-                             (json_int_t)n, "tokens_evaluated", (json_int_t)s->n_ids);
+                             "stop", 0, "id_slot", id_slot(s), "tokens_predicted", (json_int_t)n,
+                             "tokens_evaluated", (json_int_t)s->n_ids);
     s->n_sent = s->text.n;
     if (lps) tn_json_set(&v, "completion_probabilities", lps);
     tn_said_set_timings(s, &v);

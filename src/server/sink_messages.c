@@ -117,9 +117,8 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
     }
 }
 
-static bool ping(const tn_said *s, bool begun, tn_bytes *out) {
+static bool ping(const tn_said *s, tn_bytes *out) {
     (void)s;
-    (void)begun;
     /* also in front of message_start: the API has pings anywhere, its own client and Vercel's skip them before they look at the
      * order of events, and a program that counts events to see whether its stream lives never sees a comment */
     return event(out, tn_json_pack("{s:s}", "type", "ping"));

@@ -111,8 +111,7 @@ static bool say(tn_said *s, const tn_saying *e, tn_bytes *out) {
 }
 
 /* There are no comments: an event of no text says that the stream lives. */
-static bool ping(const tn_said *s, bool begun, tn_bytes *out) {
-    (void)begun;
+static bool ping(const tn_said *s, tn_bytes *out) {
     return put(out, line(s, is_chat(s) ? message("", 0) : NULL, "", 0, false));
 }
 

@@ -45,13 +45,14 @@ tern_status tn_slot_acts_wait(tn_slot_acts *l, tn_slot_act *act, pthread_mutex_t
     return act->err.code;
 }
 
+/* s NULL: the session is not open, and holds nothing. */
 static tern_status act_on(tern_session *s, tn_slot_act *act, tern_error *err) {
     struct stat sb;
     if (act->what == TN_SLOT_RESTORE)
         TN_TRY(tern_session_load(s, act->path, err)); /* else it holds what it held, or nothing */
-    act->n_tokens = s->n_tok;
+    act->n_tokens = s ? s->n_tok : 0;
     if (act->what == TN_SLOT_ERASE) {
-        tn_session_truncate(s, 0);
+        if (s) tn_session_truncate(s, 0);
         return TERN_OK;
     }
     TN_FAIL_IF(!act->n_tokens, err, TERN_E_INVALID, "slot %d holds nothing that could be saved",
@@ -61,20 +62,17 @@ static tern_status act_on(tern_session *s, tn_slot_act *act, tern_error *err) {
     return TERN_OK;
 }
 
-/* A session that is not open yet holds nothing: it is opened to restore one, and for nothing else. */
+/* A session is opened to restore one, and for nothing else. */
 static void run(tn_slots *s, tn_slot_act *act) {
     const double begin_s = tn_now_s();
+    const bool restores = act->what == TN_SLOT_RESTORE;
     tern_session *open = s->at[act->slot].s;
-    tn_slot *k;
-    if (open || act->what == TN_SLOT_RESTORE) {
-        const tn_lora_mix *mix = act->what == TN_SLOT_RESTORE ? &act->mix : &open->mix;
-        if (tn_slots_take_at(s, act->slot, mix, &k, &act->err) == TERN_OK) {
-            (void)act_on(k->s, act, &act->err);
-            tn_slots_give_back(s, k);
-        }
-    } else if (act->what == TN_SLOT_SAVE) {
-        (void)tn_fail(&act->err, TERN_E_INVALID, "slot %d holds nothing that could be saved", (int)act->slot);
-    }
+    tn_slot *k = NULL;
+    tern_status st = TERN_OK;
+    if (open || restores)
+        st = tn_slots_take_at(s, act->slot, restores ? &act->mix : &open->mix, &k, &act->err);
+    if (st == TERN_OK) (void)act_on(k ? k->s : NULL, act, &act->err);
+    if (st == TERN_OK && k) tn_slots_give_back(s, k);
     act->ms = (tn_now_s() - begin_s) * 1e3;
 }
 

@@ -15,8 +15,6 @@ enum { NAME_MAX_BYTES = 200, PATH_MAX_BYTES = 4096 };
 
 static const char *const words[] = {"save", "restore", "erase"};
 
-static bool gone(void *c) { return tn_client_gone(c); }
-
 /* A name of a file in the folder, which leads nowhere else and hides nothing. */
 static bool is_plain(const char *name) {
     const size_t n = strlen(name);
@@ -61,7 +59,7 @@ static tern_status do_act(const tn_api_call *a, tn_queue *q, tn_slot_act *act, t
         return tn_fail(err, TN_E_GONE, "there is no saved session '%s'", act->name);
     act->path = act->name ? path : NULL;
     tn_connection_busy(a->c, true);
-    tern_status st = tn_queue_act(q, act, gone, a->c, err);
+    tern_status st = tn_queue_act(q, act, tn_client_gone, a->c, err);
     tn_connection_busy(a->c, false);
     act->path = NULL;
     if (st == TERN_E_FORMAT)
@@ -90,13 +88,7 @@ enum MHD_Result tn_api_slot(const tn_api_call *a, const char *number) {
     json_t *body = NULL;
     tern_status st = a->n_body ? tn_request_object(a->body, a->n_body, &body, &err) : TERN_OK;
     if (st == TERN_OK) st = read_act(a, number, body, &act, &err);
-    const char *name = MHD_lookup_connection_value(a->c, MHD_GET_ARGUMENT_KIND, "model");
-    json_t *of = json_object();
-    const json_t *said = json_object_get(body, "model");
-    if (said) tn_json_set(&of, "model", json_incref((json_t *)(uintptr_t)said));
-    else if (name) tn_json_set(&of, "model", tn_json_string(name, strlen(name)));
-    if (st == TERN_OK) st = tn_api_use(a, of, &model, &err);
-    json_decref(of);
+    if (st == TERN_OK) st = tn_api_use_at(a, body, &model, &err);
     tn_queue *q = model ? tn_served_queue(model) : NULL;
     const bool nowhere = q && act.name && !tn_queue_opts(q)->slot_folder;
     if (q && !nowhere) st = do_act(a, q, &act, &err);

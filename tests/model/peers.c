@@ -196,8 +196,7 @@ int main(int argc, char **argv) {
             continue;
         snprintf(cases[n].name, sizeof cases[n].name, "%.*s", (int)len - 5, f->d_name);
         if (argc > 1 && strcmp(argv[1], cases[n].name)) continue;
-        if (getenv("TERN_TEST_QUICK") && *cases[n].name && cases[n].name[len - 6] % 2)
-            continue; /* about half */
+        if (getenv("TERN_TEST_QUICK") && cases[n].name[len - 6] % 2) continue; /* about half */
         tests[n] =
             (struct CMUnitTest){.name = cases[n].name, .test_func = run_case, .initial_state = &cases[n]};
         n++;
