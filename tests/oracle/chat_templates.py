@@ -237,6 +237,16 @@ class Random:
             return r.choice(["{# note #}", "{#- x -#}", "{#\n#}\n", "{% raw %} {{ x }} {% endraw %}", "{%- raw -%}\n {% y %}\n{%- endraw -%}\n"])
         return self.tag("set ns = namespace(v=" + self.expr("str", 1) + ")") + self.tag("set ns.v = ns.v ~ 'q'") + "{{ ns.v }}"
 
+    def names(self):
+        """Many names in one scope, some as long as a sentence and alike at their ends: set, set again, read, and read from a macro."""
+        n = self.r.choice([3, 15, 16, 17, 33, 200])
+        tail = "" if self.r.random() < 0.5 else "_" + "t" * 70
+        order = [self.r.randrange(n) for _ in range(2 * n)]
+        sets = "".join("{%% set v%d%s = %d %%}" % (k, tail, i) for i, k in enumerate(order))
+        reads = "".join("{{ v%d%s }}," % (k, tail) for k in sorted(set(order)))
+        inner = "".join("{%% set v%d%s = k %%}" % (k, tail) for k in order[:n])
+        return "%s{%% macro r() %%}%s{%% endmacro %%}%s{{ r() }}{%% for k in [7, 8] %%}%s%s{%% endfor %%}%s" % (sets, reads, reads, inner, reads, reads)
+
     def template(self, depth=1):
         return "".join(self.text() + self.statement(depth) for _ in range(self.r.choice([1, 1, 2]))) + self.text()
 
@@ -246,7 +256,7 @@ def main():
     if args[:1] == ["--random"]:
         g = Random(int(args[2]))
         for i in range(int(args[1])):
-            emit(f"random {args[2]}/{i}", g.template(), dict(Random.VALUES, ns={"v": 1}))
+            emit(f"random {args[2]}/{i}", g.names() if i % 50 == 49 else g.template(), dict(Random.VALUES, ns={"v": 1}))
         return
     for folder in args:
         for path in sorted(Path(folder).glob("*.jinja")):

@@ -320,9 +320,9 @@ void tn_jeval_args(tn_jinja *j, const tn_jnode *kids, tn_jargs *a) {
 
 static tn_jval name(tn_jinja *j, const tn_jnode *n) {
     for (const tn_jscope *s = j->scope; s; s = s->parent) {
-        tn_jsteps(j, 1 + s->n / 8);
-        for (size_t i = 0; i < s->n; i++)
-            if (tn_jstr_eq(s->vars[i].name, n->name)) return s->vars[i].value;
+        tn_jsteps(j, 1);
+        const tn_jvar *var = tn_jscope_find(j, s, n->name);
+        if (var) return var->value;
     }
     return tn_j_undefined(j, "'%.*s' is undefined", (int)(n->name->n < 60 ? n->name->n : 60), n->name->p);
 }

@@ -8,21 +8,50 @@ tn_jscope *tn_jscope_new(tn_jinja *j, tn_jscope *parent) {
     return s;
 }
 
+enum { FEW = 16 }; /* variables, which are compared one by one */
+
+/* Where a name stands or would stand in a scope's table. The last bytes of a long name are enough: every slot that
+ * is passed counts. */
+static uint32_t *slot_of(tn_jinja *j, const tn_jscope *s, const tn_jstr *name) {
+    const size_t mask = 2 * s->cap - 1;
+    uint64_t hash = name->n;
+    for (size_t i = name->n > 64 ? name->n - 64 : 0; i < name->n; i++)
+        hash = (hash ^ (unsigned char)name->p[i]) * 0x100000001b3;
+    size_t at = (hash ^ hash >> 32) & mask, passed = 0;
+    for (; s->slots[at] && !tn_jstr_eq(s->vars[s->slots[at] - 1].name, name); at = (at + 1) & mask) passed++;
+    tn_jsteps(j, passed / 8);
+    return &s->slots[at];
+}
+
+tn_jvar *tn_jscope_find(tn_jinja *j, const tn_jscope *s, const tn_jstr *name) {
+    if (s->slots) {
+        const uint32_t place = *slot_of(j, s, name);
+        return place ? &s->vars[place - 1] : NULL;
+    }
+    for (size_t i = 0; i < s->n; i++)
+        if (tn_jstr_eq(s->vars[i].name, name)) return &s->vars[i];
+    return NULL;
+}
+
+static void grow(tn_jinja *j, tn_jscope *s) {
+    s->cap = s->cap ? 2 * s->cap : 4;
+    tn_jvar *more = tn_jalloc(j, s->cap, sizeof *more);
+    if (s->n) memcpy(more, s->vars, s->n * sizeof *more);
+    s->vars = more;
+    if (s->cap <= FEW) return;
+    s->slots = tn_jalloc(j, 2 * s->cap, sizeof *s->slots);
+    for (size_t i = 0; i < s->n; i++) *slot_of(j, s, s->vars[i].name) = (uint32_t)(i + 1);
+}
+
 void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v) {
-    tn_jsteps(j, s->n / 8);
-    for (size_t i = 0; i < s->n; i++) {
-        if (!tn_jstr_eq(s->vars[i].name, name)) continue;
-        s->vars[i].value = v;
+    tn_jvar *var = tn_jscope_find(j, s, name);
+    if (var) {
+        var->value = v;
         return;
     }
-    if (s->n == s->cap) {
-        size_t cap = s->cap * 2 + 4;
-        tn_jvar *more = tn_jalloc(j, cap, sizeof *more);
-        if (s->n) memcpy(more, s->vars, s->n * sizeof *more);
-        s->vars = more;
-        s->cap = cap;
-    }
+    if (s->n == s->cap) grow(j, s);
     s->vars[s->n++] = (tn_jvar){name, v};
+    if (s->slots) *slot_of(j, s, name) = (uint32_t)s->n;
 }
 
 /* Assigns in the current scope. Only a namespace's attributes can be assigned. */

@@ -209,6 +209,7 @@ struct tn_jscope {
     tn_jscope *parent;
     tn_jvar *vars;
     size_t n, cap;
+    uint32_t *slots; /* twice cap: a variable's place and 1, at its name's hash or after it; NULL for a few */
 };
 
 /* A string being built. */
@@ -345,6 +346,8 @@ tn_jval tn_jcall_macro(tn_jinja *j, const tn_jfunc *f, const tn_jargs *a);
 tn_jval tn_jrun_loop(tn_jinja *j, const tn_jnode *n, tn_jval over, int depth0);
 void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v);
 tn_jscope *tn_jscope_new(tn_jinja *j, tn_jscope *parent);
+/* The variable of that name in this scope alone, or NULL. */
+tn_jvar *tn_jscope_find(tn_jinja *j, const tn_jscope *s, const tn_jstr *name);
 
 /* ---- filters.c, tests.c, methods.c ---- */
 
