@@ -387,6 +387,9 @@ typedef struct tern_generate_options {
     /* A grammar that is compiled already, in place of grammar and json_schema; borrowed until the answer has
      * ended, and by one answer at a time. NULL = none (default). */
     tern_grammar *compiled;
+    /* The token that max_tokens ends with is given out and not evaluated: the session ends before it, and
+     * nobody waits for a step that nothing is drawn from. For answers that do not go on (default false) */
+    bool leave_last;
 } tern_generate_options;
 
 TERN_API tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);

@@ -133,6 +133,7 @@ tern_status tn_suite_generate(tn_suite *u, const tn_suite_prompt *p, const json_
     g.max_tokens = max_tokens;
     g.sampling.temperature = 0;
     g.no_logprobs = true;
+    g.leave_last = true;
     g.on_token = on_token;
     g.user = &l;
     g.special_text = p->form.has_markers;

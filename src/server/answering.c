@@ -473,6 +473,7 @@ void tn_answering_options_of(tn_answering *a, tern_generate_options *o) {
     o->no_logprobs = !a->r.logprobs;
     o->on_token = on_token;
     o->ignore_end = a->r.ignore_end;
+    o->leave_last = true; /* a next prompt brings it */
     if (a->r.n_top || tn_shaping_any(&a->shaping)) o->on_logits = on_logits;
     o->user = a;
 }

@@ -182,6 +182,7 @@ static bool take(tern_answer *g, const float *logits) {
         g->res.reason = g->text.stopped ? TERN_STOP_STRING : TERN_STOP_CALLBACK;
         return false;
     }
+    if (o->leave_last && o->max_tokens >= 0 && g->res.n_tokens >= o->max_tokens) return false;
     if (g->drafters) *st = tn_draft_push(s->drafting.draft, g->token, err);
     return *st == TERN_OK;
 }
@@ -190,7 +191,8 @@ static bool take(tern_answer *g, const float *logits) {
 static int32_t useful_rows(const tern_answer *g) {
     int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
     if (rows > context) rows = context;
-    return g->o.max_tokens >= 0 && rows > left + 1 ? left + 1 : rows;
+    if (!g->o.leave_last) left++; /* the last token's row, too */
+    return g->o.max_tokens >= 0 && rows > left ? left : rows;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------------- */

@@ -85,6 +85,41 @@ static void answers_in_steps(void **state) {
     }
 }
 
+/* The last token of a limit, left out of the session: the same answers, with drafts too, and a session that ends before
+ * the token and goes on with it as if nothing had been left. */
+static void the_last_token_is_left(void **state) {
+    (void)state;
+    enum { PROMPT = 9, MORE = 4 };
+    static const char *const drafts[] = {"none", "all"};
+    tern_error err;
+    for (int32_t n = 1; n <= 24; n++)
+        for (int d = 0; d < 2; d++) {
+            fixture_heard whole, left, after;
+            tern_generate_options o;
+            int32_t text[PROMPT + 24];
+            fixture_hear(&o, n + MORE, &whole);
+            tern_session *one = read_tokens(1), *other = read_tokens(1);
+            must(tern_session_generate(one, &o, NULL, &err), &err);
+            assert_int_equal(tern_session_length(one),
+                             PROMPT + n + MORE); /* without the option it is evaluated */
+            fixture_hear(&o, n, &left);
+            o.leave_last = true;
+            o.draft = drafts[d];
+            o.draft_eager = true;
+            must(tern_session_generate(other, &o, NULL, &err), &err);
+            assert_int_equal(left.n, n);
+            assert_memory_equal(left.ids, whole.ids, (size_t)n * sizeof(int32_t));
+            assert_int_equal(tern_session_length(other), PROMPT + n - 1);
+            memcpy(text, tern_session_tokens(one), (size_t)(PROMPT + n) * sizeof *text);
+            must(tern_session_prefill(other, text, (size_t)(PROMPT + n), &err), &err);
+            fixture_hear(&o, MORE, &after);
+            must(tern_session_generate(other, &o, NULL, &err), &err);
+            assert_memory_equal(after.ids, whole.ids + n, MORE * sizeof(int32_t));
+            tern_session_close(&one);
+            tern_session_close(&other);
+        }
+}
+
 typedef struct bytes {
     unsigned char *p;
     size_t n, most;
@@ -250,7 +285,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_in_steps), cmocka_unit_test(to_memory_and_back),
         cmocka_unit_test(the_likeliest),    cmocka_unit_test(compiled_grammars),
-        cmocka_unit_test(item_by_item),
+        cmocka_unit_test(item_by_item),     cmocka_unit_test(the_last_token_is_left),
     };
     return cmocka_run_group_tests_name("engine/door", tests, setup, teardown);
 }

@@ -155,6 +155,7 @@ class tern_generate_options(C.Structure):
         ("on_logits", C.CFUNCTYPE(C.c_bool, C.c_void_p, C.POINTER(C.c_float), C.c_size_t)),
         ("special_text", C.c_bool),
         ("compiled", C.c_void_p),
+        ("leave_last", C.c_bool),
     ]
 
 
