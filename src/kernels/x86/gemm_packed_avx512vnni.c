@@ -5,6 +5,10 @@
  * one. The rows lie at a fixed distance, so that a product and the load of its activations are one
  * instruction.
  *
+ * A register is loaded in the time of a product (Zen 4), so that three rows and more wait for loads. The
+ * channels of a tile that have one narrow width pass in bunches of four with four rows at a time: eight loads
+ * of activations do for thirty-two products.
+ *
  * The codes u are the unsigned operand of vpdpbusd and activations a = u8 - 128 the signed one. A weight is
  * 2u - (2^B - 1), or u - 128 with 8 bits, so that
  *     sum a w = (sum a u) * 2 - (2^B - 1) * sum a         (8 bits: sum a u - 128 * sum a)
@@ -26,8 +30,11 @@ enum {
     NARROW_GROUPS = 24, /* of a block of k, with up to NARROW rows: 3072 inputs */
     WIDE_GROUPS = 12,
     LINE = 64,
-    ROWS = 16,  /* of one pass */
-    NARROW = 8, /* up to this many rows sums are reduced once a tile, not once a channel */
+    ROWS = 16, /* of one pass */
+    BUNCH = 4, /* channels that pass together, and rows that they meet */
+    BUNCHES = TN_TILE_N / BUNCH,
+    BUNCH_BITS = 6, /* up to this width; wider channels take as long to be read anew for every four rows */
+    NARROW = 8,     /* up to this many rows sums are reduced once a tile, not once a channel */
 };
 
 _Static_assert(NARROW *NARROW_GROUPS <= (int)TN_PACKED_FEW * WIDE_GROUPS &&
@@ -118,6 +125,85 @@ INLINE void channel(int R, int bits, const span *s, const uint8_t *src, uintptr_
     }
 }
 
+/* BUNCH channels of one width from src on and R rows over a block. partial [channel][row]: the sums so far. At the last block
+ * all are reduced together: lane BUNCH c + r of *sums is that of channel c and row r. next: prefetched;
+ * 0: nothing is. */
+INLINE void bunch(int R, int bits, const span *s, const uint8_t *src, uintptr_t next, size_t stride,
+                  __m512i (*partial)[BUNCH], __m512i *sums) {
+    const __m512i zero = _mm512_setzero_si512();
+    const size_t each = GROUP / 8 * (size_t)bits, step = s->step, half = s->n_groups * step / 2;
+    __m512i sum[BUNCH * BUNCH];
+#pragma GCC unroll 16
+    for (int i = 0; i < BUNCH * BUNCH; i++)
+        sum[i] = s->first || i % BUNCH >= R ? zero : partial[i / BUNCH][i % BUNCH];
+    const int8_t *a = s->a;
+    for (size_t g = s->n_groups; g; g--, src += step, a += GROUP) {
+        __m512i w[BUNCH][2];
+#pragma GCC unroll 4
+        for (size_t c = 0; c < BUNCH; c++) weightlet_codes_avx512(src + c * each, bits, false, w[c]);
+        if (next) { /* as for one channel */
+#pragma GCC unroll 8
+            for (size_t line = 0; line < BUNCH * each / 2; line += LINE / 2) {
+                _mm_prefetch((const char *)(next + line), _MM_HINT_T1);
+                _mm_prefetch((const char *)(next + line + half), _MM_HINT_T1);
+            }
+            next += BUNCH * each / 2;
+        }
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++)
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) {
+                const __m512i x = _mm512_load_si512(a + (size_t)r * stride + LINE * h);
+#pragma GCC unroll 4
+                for (int c = 0; c < BUNCH; c++)
+                    sum[c * BUNCH + r] = _mm512_dpbusd_epi32(sum[c * BUNCH + r], w[c][h], x);
+            }
+    }
+    if (s->last) {
+        *sums = add_across(sum, 1);
+        return;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < BUNCH * BUNCH; i++)
+        if (i % BUNCH < R) partial[i / BUNCH][i % BUNCH] = sum[i];
+}
+
+/* A tile of one width over a block of k, R rows at a time. partial [rows / R][channel][row], sums [rows / R][bunch]. */
+INLINE void bunches(int R, size_t n_rows, const tile *t, const span *all, __m512i (*partial)[BUNCH],
+                    __m512i *sums) {
+    const size_t stride = n_rows <= NARROW ? NARROW_GROUPS * GROUP : WIDE_GROUPS * GROUP;
+    span s = *all;
+    for (size_t row = 0; row < n_rows; row += (size_t)R, s.a += (size_t)R * stride)
+        for (size_t c = 0; c < TN_TILE_N; c += BUNCH, partial += BUNCH, sums++) {
+            const uint8_t *src = s.src + t->off[c];
+            const uintptr_t next = row ? 0 : s.next + t->off[c] * s.n_groups / 2;
+            switch (t->one_width) {
+            case 1: bunch(R, 1, &s, src, next, stride, partial, sums); break;
+            case 2: bunch(R, 2, &s, src, next, stride, partial, sums); break;
+            case 3: bunch(R, 3, &s, src, next, stride, partial, sums); break;
+            case 4: bunch(R, 4, &s, src, next, stride, partial, sums); break;
+            case 5: bunch(R, 5, &s, src, next, stride, partial, sums); break;
+            default: bunch(R, 6, &s, src, next, stride, partial, sums); break;
+            }
+        }
+}
+
+/* Lane c of by_row[r] is the sum of channel c. */
+INLINE void rows_of_bunches(const __m512i sums[static BUNCHES], __m512i by_row[static BUNCH]) {
+    const __m512i turned = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    __m512i b[BUNCHES]; /* lane BUNCH r + c */
+#pragma GCC unroll 4
+    for (int i = 0; i < BUNCHES; i++) b[i] = _mm512_permutexvar_epi32(turned, sums[i]);
+    const __m512i even0 = _mm512_shuffle_i32x4(b[0], b[1], 0x88),
+                  even1 = _mm512_shuffle_i32x4(b[2], b[3], 0x88),
+                  odd0 = _mm512_shuffle_i32x4(b[0], b[1], 0xdd),
+                  odd1 = _mm512_shuffle_i32x4(b[2], b[3], 0xdd);
+    by_row[0] = _mm512_shuffle_i32x4(even0, even1, 0x88);
+    by_row[1] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
+    by_row[2] = _mm512_shuffle_i32x4(even0, even1, 0xdd);
+    by_row[3] = _mm512_shuffle_i32x4(odd0, odd1, 0xdd);
+}
+
 /* A tile's channels over a block of k. */
 INLINE void channels(int R, const tile *t, const span *s, __m512i (*partial)[ROWS], __m512i *sums) {
     for (size_t c = 0; c < t->n_cols; c++) {
@@ -140,6 +226,14 @@ INLINE void channels(int R, const tile *t, const span *s, __m512i (*partial)[ROW
     static void channels_##R(const tile *t, const span *s, __m512i(*partial)[ROWS], __m512i *sums) {         \
         channels(R, t, s, partial, sums);                                                                    \
     }
+#define BUNCHES_OF(R)                                                                                        \
+    static void bunches_##R(size_t n_rows, const tile *t, const span *s, __m512i(*partial)[BUNCH],           \
+                            __m512i *sums) {                                                                 \
+        bunches(R, n_rows, t, s, partial, sums);                                                             \
+    }
+BUNCHES_OF(3)
+BUNCHES_OF(4)
+
 CHANNELS(1)
 CHANNELS(2)
 CHANNELS(3)
@@ -259,8 +353,16 @@ ONE_ROW(once, FETCH_ONCE)
 static const struct kind {
     void (*channels)(const tile *, const span *, __m512i (*)[ROWS], __m512i *);
     size_t n_rows;
-} kinds[] = {{channels_1, 1}, {channels_2, 2}, {channels_3, 3},   {channels_4, 4},
-             {channels_6, 6}, {channels_8, 8}, {channels_12, 12}, {channels_16, 16}};
+    /* a tile of one narrow width, so many rows at a time; NULL: as any tile */
+    void (*bunches)(size_t n_rows, const tile *, const span *, __m512i (*)[BUNCH], __m512i *);
+    size_t at_a_time;
+} kinds[] = {{channels_1, 1, NULL, 0},        {channels_2, 2, NULL, 0},       {channels_3, 3, bunches_3, 3},
+             {channels_4, 4, bunches_4, 4},   {channels_6, 6, bunches_3, 3},  {channels_8, 8, bunches_4, 4},
+             {channels_12, 12, bunches_4, 4}, {channels_16, 16, bunches_4, 4}};
+
+static bool in_bunches(const struct kind *k, const tile *t) {
+    return k->bunches && t->one_width && t->one_width <= BUNCH_BITS;
+}
 
 static size_t block_begin(const pass *p, size_t i) { return p->n_groups * i / p->n_blocks; }
 
@@ -293,18 +395,42 @@ static int8_t *prepare(pass *p, const tn_gemm_s8_args *g, size_t row0, size_t n_
     return scratch;
 }
 
-/* A tile's sums to the output: partial [channel][row], or sums [channel] with a row in each lane. */
-static void finish(const pass *p, const tile *t, size_t n, __m512i (*partial)[ROWS], const __m512i *sums) {
+/* Sums of a tile on their way through the blocks of k. */
+typedef union gathered {
+    struct {
+        __m512i partial[TN_TILE_N][ROWS]; /* [channel][row] */
+        __m512i sums[TN_TILE_N];          /* reduced, of more than NARROW rows: a row in each lane */
+    } one;
+    struct {
+        __m512i partial[ROWS / BUNCH * TN_TILE_N][BUNCH];
+        __m512i sums[ROWS][BUNCHES]; /* [rows / at_a_time] of them */
+    } bunch;
+} gathered;
+
+/* Lane c of by_row[r] is the sum of channel c. */
+INLINE void gather_rows(const pass *p, const tile *t, gathered *s, __m512i by_row[static ROWS + BUNCH]) {
+    const struct kind *k = p->kind;
+    if (in_bunches(k, t)) {
+        for (size_t r = 0, i = 0; r < k->n_rows; r += k->at_a_time, i++)
+            rows_of_bunches(s->bunch.sums[i], by_row + r);
+    } else if (k->n_rows > NARROW) {
+        transpose_avx512(s->one.sums, 1, by_row);
+    } else {
+        for (size_t r = 0; r < p->n_rows; r++) by_row[r] = add_across(&s->one.partial[0][r], ROWS);
+    }
+}
+
+/* A tile's sums to the output. */
+static void finish(const pass *p, const tile *t, size_t n, gathered *s) {
     const tn_gemm_s8_args *g = p->g;
     const column_consts c = load_consts(g, n);
     const __m512i width = _mm512_loadu_si512(t->width), eight = _mm512_set1_epi32(8);
     const __mmask16 narrow = _mm512_cmplt_epi32_mask(width, eight); /* 2 sum - (2^B - 1) row_sum */
     const __m512i up = _mm512_mask_blend_epi32(narrow, _mm512_set1_epi32(7), width);
-    __m512i by_row[TN_TILE_N];
-    if (p->kind->n_rows > NARROW) transpose_avx512(sums, 1, by_row);
+    __m512i by_row[ROWS + BUNCH];
+    gather_rows(p, t, s, by_row);
     for (size_t r = 0; r < p->n_rows; r++) {
-        __m512i row_sum = _mm512_set1_epi32(p->row_sum[r]),
-                sum = p->kind->n_rows > NARROW ? by_row[r] : add_across(&partial[0][r], ROWS);
+        const __m512i row_sum = _mm512_set1_epi32(p->row_sum[r]), sum = by_row[r];
         __m512i acc = _mm512_sub_epi32(sum, _mm512_sllv_epi32(row_sum, up)); /* 8 bits: sum - 128 row_sum */
         acc = _mm512_mask_add_epi32(acc, narrow, acc, _mm512_add_epi32(sum, row_sum));
         store(g, p->row0 + r, n, acc, &c);
@@ -325,11 +451,8 @@ static void product(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8
         at = prepare(&passes[i], g, row, n, at);
     }
     if (g->m == 1) passes[0].kind = one;
-    __m512i partial[MAX_PASSES][TN_TILE_N][ROWS], sums[MAX_PASSES][TN_TILE_N];
-    if (g->n1 % TN_TILE_N) { /* channels that do not exist */
-        memset(partial, 0, sizeof partial);
-        memset(sums, 0, sizeof sums);
-    }
+    gathered sums[MAX_PASSES];
+    if (g->n1 % TN_TILE_N) memset(sums, 0, sizeof sums); /* channels that do not exist */
     tile t = {0};
     for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
         next_tile(g, bits, n, &t);
@@ -343,10 +466,13 @@ static void product(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8
                           .a = passes[j].a + i * passes[j].kind->n_rows * passes[j].block_bytes,
                           .first = i == 0,
                           .last = i + 1 == passes[0].n_blocks};
-                passes[j].kind->channels(&t, &s, partial[j], sums[j]);
+                const struct kind *k = passes[j].kind;
+                if (in_bunches(k, &t))
+                    k->bunches(k->n_rows, &t, &s, sums[j].bunch.partial, sums[j].bunch.sums[0]);
+                else k->channels(&t, &s, sums[j].one.partial, sums[j].one.sums);
             }
         }
-        for (size_t j = 0; j < n_passes; j++) finish(&passes[j], &t, n, partial[j], sums[j]);
+        for (size_t j = 0; j < n_passes; j++) finish(&passes[j], &t, n, &sums[j]);
         packed += t.step * passes[0].n_groups;
     }
 }
@@ -359,7 +485,7 @@ void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, 
 #define FORM(name, kbytes)                                                                                   \
     static void name##_##kbytes(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,        \
                                 uint8_t *scratch) {                                                          \
-        static const struct kind one = {one_row_##name, 1};                                                  \
+        static const struct kind one = {one_row_##name, 1, NULL, 0};                                         \
         product(g, packed, bits, scratch, &one, (kbytes) * (size_t)1024);                                    \
     }
 FORM(two, 0)
