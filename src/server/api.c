@@ -12,9 +12,10 @@
 
 enum MHD_Result tn_api_body_of(const tn_api_call *a, int status, const char *type, struct MHD_Response *body,
                                const char *ignored) {
-    tn_header headers[8] = {{"Cache-Control", "no-store"}};
+    tn_header headers[9] = {{"Cache-Control", "no-store"}};
     size_t n = 1;
     if (status == 401) headers[n][0] = "WWW-Authenticate", headers[n++][1] = "Bearer";
+    if (a->allow) headers[n][0] = "Allow", headers[n++][1] = a->allow;
     if (status == 500) /* what failed fails again, and official clients ask again where nothing says so */
         headers[n][0] = "X-Should-Retry", headers[n++][1] = "false";
     if (a->origin) {
@@ -60,6 +61,14 @@ enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt,
     vsnprintf(err.message, sizeof err.message, fmt, ap);
     va_end(ap);
     return tn_api_json(a, status, sink_at(a->url)->error(&err, status));
+}
+
+enum MHD_Result tn_api_wants(const tn_api_call *a, const char *what, const char *allow) {
+    tn_api_call b = *a;
+    b.allow = allow;
+    const char *last = strrchr(allow, ',');
+    return last ? tn_api_refuse(&b, 405, "%s wants %.*s or%s", what, (int)(last - allow), allow, last + 1)
+                : tn_api_refuse(&b, 405, "%s wants %s", what, allow);
 }
 
 uint64_t tn_api_client(const tn_api_call *a, const json_t *body) {

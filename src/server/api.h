@@ -24,6 +24,7 @@ typedef struct tn_api_call {
     uint64_t client;      /* who asks, for fair turns */
     const char *priority; /* what the header X-Tern-Priority says, or NULL */
     int64_t asked_ns;
+    const char *allow; /* of a method that is refused: those that the address has; NULL else */
 } tn_api_call;
 
 /* They answer the request. The JSON value is taken; NULL is no memory, which ends the connection. An error
@@ -38,6 +39,8 @@ tern_status tn_api_strict(const tn_api_call *a, const char *ignored, tern_error 
 enum MHD_Result tn_api_error(const tn_api_call *a, const tern_error *err, tn_api api);
 enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* 405: what ("a document") has only the methods of allow ("GET, POST"), which the header Allow names. */
+enum MHD_Result tn_api_wants(const tn_api_call *a, const char *what, const char *allow);
 
 /* The model that the body names, as soon as it is in memory; to be left. While somebody waits the
  * connection is not idle. */

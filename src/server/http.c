@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -160,7 +161,8 @@ static result too_large(const tn_api_call *a) {
 /* What the head alone tells: the request is answered before its body is read. */
 static bool refused(const tn_http *h, connection *c, const char *url, const char *method, result *ok) {
     const tn_api_call a = {.c = c, .url = url, .origin = allowed_origin(h, c, url)};
-    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length"),
+               *encoding = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Encoding");
     if (is_preflight(h, c, url, method)) *ok = preflight(h, c, url);
     else if (h->o.keys && strcmp(url, "/health") && strcmp(url, "/v1/health") && !tn_page_is_public(url) &&
              !authorised(h, c))
@@ -176,6 +178,9 @@ static bool refused(const tn_http *h, connection *c, const char *url, const char
     else if (!tn_page_is_public(url) && !a.origin && is_foreign(c))
         *ok = tn_api_refuse(&a, 403, "another site's page may not ask this server");
     else if (length && strtoull(length, NULL, 10) > TN_HTTP_BODY_MAX) *ok = too_large(&a);
+    else if (encoding && strcasecmp(encoding, "identity") != 0)
+        *ok = tn_api_refuse(
+            &a, 415, "the body has the encoding %.40s: send it as it is, without Content-Encoding", encoding);
     else return false;
     return true;
 }

@@ -89,11 +89,10 @@ enum MHD_Result tn_api_rag(const tn_api_call *a, const char *url, const char *me
     if (!a->uploads) return tn_api_refuse(a, 503, "this server reads no documents");
     if (!strcmp(url, "/documents")) {
         if (get) return list(a);
-        return post ? add(a) : tn_api_refuse(a, 405, "this address wants GET or POST");
+        return post ? add(a) : tn_api_wants(a, "this address", "GET, POST");
     }
     if (!strncmp(url, "/documents/", 11))
-        return !strcmp(method, "DELETE") ? remove_one(a, url + 11)
-                                         : tn_api_refuse(a, 405, "a document wants DELETE");
-    if (!strcmp(url, "/ask")) return post ? ask(a) : tn_api_refuse(a, 405, "this address wants POST");
+        return !strcmp(method, "DELETE") ? remove_one(a, url + 11) : tn_api_wants(a, "a document", "DELETE");
+    if (!strcmp(url, "/ask")) return post ? ask(a) : tn_api_wants(a, "this address", "POST");
     return tn_api_refuse(a, 404, "there is no such address");
 }

@@ -407,7 +407,7 @@ static result one_response(const tn_api_call *a, const char *id, const char *met
         return tn_api_refuse(
             a, 501, "the items of a response's input are not listed: they are not kept as they came");
     if (part) return tn_api_refuse(a, 404, "there is no such address");
-    if (!erases && strcmp(method, "GET")) return tn_api_refuse(a, 405, "a response wants GET or DELETE");
+    if (!erases && strcmp(method, "GET")) return tn_api_wants(a, "a response", "GET, DELETE");
     tern_status st = erases ? tn_responses_forget(a->responses, id, &err)
                             : tn_responses_find(a->responses, id, &v, NULL, &err);
     if (st != TERN_OK) return tn_api_error(a, &err, TN_API_CHAT);
@@ -418,23 +418,24 @@ static result one_response(const tn_api_call *a, const char *id, const char *met
 result tn_api_route(const tn_api_call *a, const char *url, const char *method) {
     static const char *const of_models[] = {"/v1/models/", "/models/"};
     bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
-    const char *wants = NULL;
+    char allow[40] = "";
     if (!strncmp(url, "/v1/rag/", 8)) return tn_api_rag(a, url + 7, method);
     if (!strncmp(url, "/v1/responses/", 14) && strcmp(url + 14, "input_tokens") != 0)
         return one_response(a, url + 14, method);
     if (!strncmp(url, "/slots/", 7))
-        return strcmp(method, "POST") ? tn_api_refuse(a, 405, "a slot wants POST") : tn_api_slot(a, url + 7);
+        return strcmp(method, "POST") ? tn_api_wants(a, "a slot", "POST") : tn_api_slot(a, url + 7);
     for (size_t i = 0; i < 2; i++) {
         size_t n = strlen(of_models[i]);
         if (strncmp(url, of_models[i], n) != 0) continue;
-        return reads ? one_model(a, url + n) : tn_api_refuse(a, 405, "a model wants GET");
+        return reads ? one_model(a, url + n) : tn_api_wants(a, "a model", "GET, HEAD");
     }
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (strcmp(routes[i].url, url) != 0) continue;
         if (routes[i].method[0] == 'G' ? reads : !strcmp(routes[i].method, method))
             return routes[i].answer(a);
-        wants = routes[i].method;
+        const size_t n = strlen(allow);
+        snprintf(allow + n, sizeof allow - n, "%s%s%s", n ? ", " : "", routes[i].method,
+                 routes[i].method[0] == 'G' ? ", HEAD" : "");
     }
-    return wants ? tn_api_refuse(a, 405, "%s wants %s", url, wants)
-                 : tn_api_refuse(a, 404, "there is no such address");
+    return *allow ? tn_api_wants(a, url, allow) : tn_api_refuse(a, 404, "there is no such address");
 }

@@ -1,5 +1,6 @@
 """Requests that are seldom, but rightly, sent: forms of OpenAI's, Anthropic's, Ollama's and llama.cpp's APIs that one plain answer does not touch."""
 import calendar
+import gzip
 import json
 import os
 import sys
@@ -84,6 +85,19 @@ def responses(s):
     status, e = s.json("/v1/responses/input_tokens", {"input": 3})
     assert status == 400 and "'input'" in e["error"]["message"], e
     same(s.ask("GET", "/v1/responses/input_tokens")[0], 405, "counting wants POST")
+    for method, path, allow in (("GET", "/v1/messages", "POST"), ("POST", "/v1/models/x", "GET, HEAD"), ("PUT", "/v1/responses/resp_1", "GET, DELETE"), ("PUT", "/lora-adapters", "POST, GET, HEAD"), ("GET", "/slots/0", "POST"), ("PUT", "/api/delete", "DELETE")):
+        c = s.connection()
+        c.request(method, path)
+        r = c.getresponse()
+        same((r.status, r.headers["Allow"]), (405, allow), f"{method} {path}: what it has")
+        assert " or ".join(allow.rsplit(", ", 1)) in r.read().decode(), allow
+    c = s.connection()
+    c.request("POST", "/v1/completions", gzip.compress(b'{"prompt": "a"}'), {"Content-Encoding": "gzip"})
+    r = c.getresponse()
+    same((r.status, "gzip" in r.read().decode()), (415, True), "a body that is packed")
+    c = s.connection()
+    c.request("POST", "/v1/completions", b'{"prompt": "a", "max_tokens": 1}', {"Content-Encoding": "identity"})
+    same(c.getresponse().status, 200, "a body as it is")
     back = [words[0], {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": said, "annotations": [], "logprobs": []}]}, words[2]]
     same(s.json("/v1/responses", dict(again, input=back, include=["reasoning.encrypted_content"], truncation="disabled", text={}, reasoning={"effort": None, "summary": "auto"}, stream_options=None))[1]["output"][0]["content"], want, "an output item as it was sent")
     c = s.connection()
