@@ -14,6 +14,7 @@
  *   ONE_ROW                      if defined, the product of one row
  *   FEW_ROWS(g)                  if defined, computes tiles for few rows from n0 on and returns the channel
  *                                after them
+ *   FEW_MOST                     if defined, so many rows have a product like that of one row
  *   in_turn()                    if defined, keeps later loads after this point
  *   PAIRS                        1: for values that are not wide there are pairs_of(w, act), sums of two
  *                                input
@@ -276,6 +277,9 @@ static void gemm(const tn_blocks_args *g) {
         ONE_ROW(g);
         return;
     }
+#ifdef FEW_MOST
+    if (few_rows(g)) return;
+#endif
     for (size_t n = FEW_ROWS(g); n < g->n1;) {
         size_t left = g->n1 - n;
         if (left >= N) {

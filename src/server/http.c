@@ -158,11 +158,24 @@ static result too_large(const tn_api_call *a) {
     return tn_api_refuse(a, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
 }
 
+/* Tells whether the request has a body in an encoding: everything but blanks, commas and "identity". */
+static bool is_encoded(connection *c, const char *length) {
+    const char *v = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Encoding");
+    if (!v || (length ? !strtoull(length, NULL, 10)
+                      : !MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Transfer-Encoding")))
+        return false;
+    for (; *v; v += strcspn(v, ", \t")) {
+        v += strspn(v, ", \t");
+        const size_t n = strcspn(v, ", \t");
+        if (n && (n != 8 || strncasecmp(v, "identity", 8) != 0)) return true;
+    }
+    return false;
+}
+
 /* What the head alone tells: the request is answered before its body is read. */
 static bool refused(const tn_http *h, connection *c, const char *url, const char *method, result *ok) {
     const tn_api_call a = {.c = c, .url = url, .origin = allowed_origin(h, c, url)};
-    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length"),
-               *encoding = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Encoding");
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
     if (is_preflight(h, c, url, method)) *ok = preflight(h, c, url);
     else if (h->o.keys && strcmp(url, "/health") && strcmp(url, "/v1/health") && !tn_page_is_public(url) &&
              !authorised(h, c))
@@ -178,9 +191,8 @@ static bool refused(const tn_http *h, connection *c, const char *url, const char
     else if (!tn_page_is_public(url) && !a.origin && is_foreign(c))
         *ok = tn_api_refuse(&a, 403, "another site's page may not ask this server");
     else if (length && strtoull(length, NULL, 10) > TN_HTTP_BODY_MAX) *ok = too_large(&a);
-    else if (encoding && strcasecmp(encoding, "identity") != 0)
-        *ok = tn_api_refuse(
-            &a, 415, "the body has the encoding %.40s: send it as it is, without Content-Encoding", encoding);
+    else if (is_encoded(c, length))
+        *ok = tn_api_refuse(&a, 415, "the body has an encoding: send it as it is, without Content-Encoding");
     else return false;
     return true;
 }

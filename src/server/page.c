@@ -96,6 +96,18 @@ static result refuse(connection *c, int status, const char *why) {
     return send_error(c, &err, status);
 }
 
+/* 405, with the methods that the address has. */
+static result wants(connection *c, const char *allow) {
+    tn_header all[sizeof headers / sizeof *headers + 1];
+    tern_error err = {.code = TERN_E_INVALID};
+    memcpy(all, headers, sizeof headers);
+    all[sizeof headers / sizeof *headers][0] = "Allow";
+    all[sizeof headers / sizeof *headers][1] = allow;
+    snprintf(err.message, sizeof err.message, "this address wants %s", allow);
+    return tn_respond(c, 405, "application/json", all, sizeof all / sizeof *all,
+                      tn_body_json(tn_reply_error(&err, 405, false)));
+}
+
 /* Takes v, the reply where all went well. */
 static result send_result(connection *c, tern_status st, const tern_error *err, json_t *v) {
     if (st == TERN_OK) return send_json(c, 200, v);
@@ -342,7 +354,7 @@ static result answer(tn_page *p, connection *c, const char *id, const char *rest
         return send_json(c, 200, json_object());
     }
     if (!strncmp(end, "/calls/", 7) && post) return decide(p, c, id, node, end + 7, body);
-    if (post) return refuse(c, 405, "this address wants GET");
+    if (post) return wants(c, "GET");
     if (!strcmp(end, "/how")) {
         json_t *v = tn_answers_how(p->answers, id, node);
         return v ? send_json(c, 200, v) : refuse(c, 404, "there is no record of this answer any more");
@@ -367,7 +379,7 @@ static result documents(tn_page *p, connection *c, const char *rest, const char 
         tern_status st = tn_uploads_list(p->uploads, &v, &err);
         return send_result(c, st, &err, v);
     }
-    if (strcmp(method, "POST") != 0) return refuse(c, 405, "this address wants GET or POST");
+    if (strcmp(method, "POST") != 0) return wants(c, "GET, POST");
     if (!name || !*name || !n_body) return refuse(c, 400, "a document needs a name, and bytes");
     tern_status st = tn_uploads_add(p->uploads, name, body, n_body, &v, &err);
     return send_result(c, st, &err, v);
@@ -393,8 +405,7 @@ static result route(tn_page *p, connection *c, const char *url, const char *meth
     tern_error err = {0};
     tn_live_reader *r;
     bool get = !strcmp(method, "GET");
-    if (!get && strcmp(method, "POST") && strcmp(method, "DELETE"))
-        return refuse(c, 405, "this address wants GET, POST or DELETE");
+    if (!get && strcmp(method, "POST") && strcmp(method, "DELETE")) return wants(c, "GET, POST, DELETE");
     if (!strcmp(url, "/page/state")) return send_json(c, 200, state(p));
     if (!strcmp(url, "/page/timeline")) {
         const char *name = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "model");
@@ -413,7 +424,7 @@ enum MHD_Result tn_page_answer(tn_page *p, struct MHD_Connection *c, const char 
                                const char *body, size_t n_body) {
     const tn_page_file *f = file_of(url);
     bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
-    if (f) return reads ? send_file(c, f) : refuse(c, 405, "this address wants GET");
+    if (f) return reads ? send_file(c, f) : wants(c, "GET, HEAD");
     if (!strncmp(url, "/page/documents", 15)) return documents(p, c, url + 15, method, body, n_body);
     json_t *v = n_body ? tn_json_parse(body, n_body, TN_JSON_REQUEST, NULL) : json_object();
     if (!json_is_object(v)) {

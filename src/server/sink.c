@@ -71,7 +71,13 @@ void tn_said_set_check(const tn_said *s, json_t **v) {
 
 json_t *tn_said_text(const tn_bytes *b) { return tn_json_string(b->p ? b->p : "", b->n); }
 
+int32_t tn_said_evaluated(const tn_said *s) {
+    const tern_stop_reason why = s->res.reason;
+    return s->res.n_tokens - (s->res.n_tokens && why != TERN_STOP_END && why != TERN_STOP_CONTEXT);
+}
+
 json_t *tn_said_timings(const tn_said *s) {
+    const int32_t n_timed = tn_said_evaluated(s);
     double prompt_ms = 1e3 * s->prefill_s, predicted_ms = 1e3 * s->res.decode_s;
     size_t n_prompt = s->n_ids - s->n_cached, n = (size_t)s->res.n_tokens;
     return tn_json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n", (json_int_t)s->n_cached,
@@ -79,8 +85,8 @@ json_t *tn_said_timings(const tn_said *s) {
                         n_prompt ? prompt_ms / (double)n_prompt : 0.0, "prompt_per_second",
                         prompt_ms > 0 ? 1e3 * (double)n_prompt / prompt_ms : 0.0, "predicted_n",
                         (json_int_t)n, "predicted_ms", predicted_ms, "predicted_per_token_ms",
-                        n ? predicted_ms / (double)n : 0.0, "predicted_per_second",
-                        predicted_ms > 0 ? 1e3 * (double)n / predicted_ms : 0.0);
+                        n_timed ? predicted_ms / n_timed : 0.0, "predicted_per_second",
+                        predicted_ms > 0 ? 1e3 * n_timed / predicted_ms : 0.0);
 }
 
 int32_t tn_said_thoughts(const tn_said *s) {

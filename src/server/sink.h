@@ -118,6 +118,9 @@ json_t *tn_said_text(const tn_bytes *b);
 json_t *tn_said_timings(const tn_said *s);
 /* One token more came: s->res has how many, and how long they took, until the end tells it. */
 void tn_said_took(tn_said *s);
+/* Of its tokens, those that were evaluated: not the last one that a limit or a stop text ended with. They are what its
+ * time of decoding was taken by. */
+int32_t tn_said_evaluated(const tn_said *s);
 /* Of its tokens, those of thoughts, with the marks in front of them. */
 int32_t tn_said_thoughts(const tn_said *s);
 /* What an event of a stream has besides, where the request wants timings with every one. */

@@ -225,7 +225,7 @@ static void one(tn_rng *r, const tn_kernels *kern, tn_blocks_type type, bool lar
 
 static void variants(void **state) {
     (void)state;
-    static const size_t ms[] = {1, 2, 3, 4, 5, 6, 7, 12, 33, 35}, ns[] = {1, 15, 16, 17, 32, 48, 70},
+    static const size_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 33, 35}, ns[] = {1, 15, 16, 17, 32, 48, 70},
                         ks[] = {32, 64, 128, 160, 224, 256, 288, 512, 896};
     const uint32_t cpu = tn_cpu_flags(NULL),
                    masks[] = {cpu, cpu & (TN_CPU_AVX2 | TN_CPU_AVXVNNI), cpu & (TN_CPU_AVX2 | TN_CPU_NEON),
@@ -262,6 +262,14 @@ static void rows_do_not_depend_on_the_batch(void **state) {
             .type = type, .tiles = w.tiles.p, .n = N, .n1 = N, .k = K, .ldo = N, .m = M, .out = all};
         g.a = activations(&kern, type, x, M, K, &a);
         kern.blocks_gemm(&g);
+        for (g.m = 2; g.m <= 9; g.m++) {
+            float few[9 * N];
+            g.a = activations(&kern, type, x, g.m, K, &b);
+            g.out = few;
+            kern.blocks_gemm(&g);
+            assert_memory_equal(few, all, g.m * N * sizeof *few);
+            check_free(&b);
+        }
         g.m = 1;
         g.out = row;
         for (size_t m = 0; m < M; m++) {

@@ -5,16 +5,19 @@
 
 #include "check.h"
 
-/* fixed_bits: of all channels; 0: any, 8 + B: B or B + 1 each, so that a tile has many of both. */
+/* fixed_bits: of all channels; 0: any, 8 + B: B or B + 1 each, so that a tile has many of both; 16 + B: B in every other
+ * tile, any between them. */
 static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k, unsigned fixed_bits,
                 int form, bool extreme) {
     size_t n_up = (n + 15) / 16 * 16, lda = (k + 3) / 4 * 4, ldo = n + 3, elem = form == 2 ? 1 : 4;
     uint8_t *bits = calloc(tn_channel_bits_bytes(n), 1);
     int8_t *w = malloc(n * k);
     for (size_t i = 0; i < n; i++) {
-        unsigned b = fixed_bits > 8 ? fixed_bits - 8 + (unsigned)tn_rng_below(r, 2)
-                     : fixed_bits   ? fixed_bits
-                                    : 1 + (unsigned)tn_rng_below(r, 8);
+        unsigned b = fixed_bits > 16 && i / 16 % 2 == 0 ? fixed_bits - 16
+                     : fixed_bits > 16                  ? 1 + (unsigned)tn_rng_below(r, 8)
+                     : fixed_bits > 8                   ? fixed_bits - 8 + (unsigned)tn_rng_below(r, 2)
+                     : fixed_bits                       ? fixed_bits
+                                                        : 1 + (unsigned)tn_rng_below(r, 8);
         tn_channel_bits_put(bits, i, b);
         for (size_t j = 0; j < k; j++)
             w[i * k + j] = extreme  ? (int8_t)((1 << b) - 1 > 127 ? 127 : (1 << b) - 1)
@@ -77,6 +80,9 @@ static void all(const tn_kernels *kern) {
                     false);
         }
     }
+    for (size_t m = 2; m <= 17; m++)
+        for (unsigned bits = 17; bits <= 24; bits++)
+            one(&r, kern, m, 112, ks[tn_rng_below(&r, sizeof ks / sizeof *ks)], bits, 1, false);
     /* sums of 16 bits that just fit, for every width */
     for (unsigned bits = 1; bits <= 8; bits++) {
         one(&r, kern, 1, 17, 300, bits, 0, true);

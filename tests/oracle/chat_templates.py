@@ -256,7 +256,7 @@ def main():
     if args[:1] == ["--random"]:
         g = Random(int(args[2]))
         for i in range(int(args[1])):
-            emit(f"random {args[2]}/{i}", g.names() if i % 50 == 49 else g.template(), dict(Random.VALUES, ns={"v": 1}))
+            emit(f"random {args[2]}/{i}", g.names() if i % 10 == 9 else g.template(), dict(Random.VALUES, ns={"v": 1}))
         return
     for folder in args:
         for path in sorted(Path(folder).glob("*.jinja")):

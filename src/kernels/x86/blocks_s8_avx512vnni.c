@@ -7,6 +7,9 @@ typedef __m512i vi;
 #define LANES 16
 #define MAX_ROWS 6
 #define TILES 2
+#ifndef TERN_MINIMAL
+#define FEW_MOST 8 /* with more, unpacking is shared by many */
+#endif
 #define SIGNED 0
 #define PAIRS 0
 #define f_load _mm512_loadu_ps

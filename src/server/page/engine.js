@@ -59,7 +59,7 @@ export class Engine {
   answer(how) {
     this.timeline.show(how.progress);
     const p = how.progress, list = how.explained || [];
-    if (p.state === "done" && p.decode_s > 0) this.ended = `${p.tokens} tokens, ${(p.tokens / p.decode_s).toFixed(1)} tokens/s`;
+    if (p.state === "done" && p.tokens > 1 && p.decode_s > 0) this.ended = `${p.tokens} tokens, ${((p.tokens - 1) / p.decode_s).toFixed(1)} tokens/s`;
     $("engine-state").textContent = this.ended || "";
     if (!list.length) return;
     $("saved").replaceChildren(...list.map((x) => {

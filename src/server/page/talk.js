@@ -292,7 +292,7 @@ export class Talk {
     const s = node.stats, out = [];
     if (!s || !s.tokens) return "";
     out.push(`${s.tokens} token${s.tokens === 1 ? "" : "s"}`);
-    if (s.decode_s > 0) out.push(`${(s.tokens / s.decode_s).toFixed(1)} tokens/s`);
+    if (s.tokens > 1 && s.decode_s > 0) out.push(`${((s.tokens - 1) / s.decode_s).toFixed(1)} tokens/s`); // from the first to the last
     if (s.prefill_s) out.push(`first after ${s.prefill_s < 1 ? (s.prefill_s * 1000).toFixed(0) + " ms" : s.prefill_s.toFixed(1) + " s"}`);
     if (s.cached_tokens) out.push(`${s.cached_tokens} of ${s.prompt_tokens} known`);
     return out.join(" · ");
