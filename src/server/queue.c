@@ -330,10 +330,7 @@ static bool better_wait(const tn_queue *q, const tn_seat *a) {
     for (int32_t i = 0; i < q->n_seats; i++) {
         const tn_seat *b = &q->seats[i];
         if (!b->slot || b->d) continue;
-        size_t same =
-            tn_lora_mix_id(&b->j->a.mix) == tn_lora_mix_id(&j->a.mix)
-                ? tn_shared_tokens(b->j->a.said.ids, b->j->a.said.n_ids, j->a.said.ids, j->a.said.n_ids)
-                : 0;
+        size_t same = tn_seats_share(b, a);
         if (same > (size_t)b->slot->s->n_tok && same > soon) soon = same;
     }
     return soon && soon >= tn_slots_known(&q->slots, prompt_of(j)) + TN_CHECKPOINT_LEAST;
@@ -351,7 +348,8 @@ static tern_status begin_prompt(tn_queue *q, tn_seat *a, tern_error *err) {
     running_on(q, j, s);
     /* the last token is evaluated again, for what follows it, unless the session kept that */
     size_t n = j->a.said.n_ids, same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->a.said.ids, n - 1);
-    if ((size_t)s->end.at == n) same = tn_session_keep_prefix(s, j->a.said.ids, n);
+    if ((size_t)s->end.at == n || (!j->a.r.pictures && tn_slot_ready(a->slot, known)))
+        same = tn_session_keep_prefix(s, j->a.said.ids, n);
     tn_session_truncate(s, scores ? 0 : (int32_t)same);
     j->a.said.n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tn_answering_options_of(&j->a, &a->o);
@@ -466,6 +464,15 @@ static bool may_begin(const tn_queue *q, const tn_seat *a, bool any_slot) {
     return its ? tn_slots_idle(&q->slots, its - 1) : any_slot && !better_wait(q, a);
 }
 
+/* Who waits for the same prompt begins with what it left, before a step takes its logits: several answers of a
+ * request go forward together from their first token on. */
+static void begin_alike(tn_queue *q, const tn_seat *a) {
+    for (int32_t i = 0; i < q->n_seats && a->d; i++) {
+        tn_seat *b = &q->seats[i];
+        if (tn_seats_alike(a, b) && may_begin(q, b, tn_slots_any(&q->slots))) read_chunk(q, b);
+    }
+}
+
 /* A chunk of a prompt above a priority. Returns false when there is none to read. */
 static bool prompt_turn(tn_queue *q, int above) {
     tn_seat *next = NULL;
@@ -486,7 +493,7 @@ static bool prompt_turn(tn_queue *q, int above) {
     next->turn = ++q->turn;
     tn_fair_served(&q->read, next->j->a.r.client, q->turn);
     if (next->j->vector) embed(q, next);
-    else read_chunk(q, next);
+    else read_chunk(q, next), begin_alike(q, next);
     pthread_mutex_lock(&q->mu);
     q->counts.n_chunks++;
     pthread_mutex_unlock(&q->mu);
@@ -556,15 +563,6 @@ static void go_first(void *user) {
 
 /* ---- rounds ------------------------------------------------------------------------------------------ */
 
-/* The priority of what a round does. */
-static int level_of(const tn_queue *q) {
-    int level = TN_BACKGROUND;
-    for (int32_t i = 0; i < q->n_seats; i++)
-        if (q->seats[i].j && q->seats[i].j->counted && q->seats[i].j->a.r.priority > level)
-            level = q->seats[i].j->a.r.priority;
-    return level;
-}
-
 /* Waits for work. Jobs sit down in the order that next_job says. Returns false when all is over. */
 static bool sit_down(tn_queue *q) {
     bool any = false;
@@ -598,7 +596,7 @@ static bool sit_down(tn_queue *q) {
 static void *work(void *user) {
     tn_queue *q = user;
     while (sit_down(q)) {
-        tn_turns_take(q->o.turns, level_of(q));
+        tn_turns_take(q->o.turns, tn_seats_level(q->seats, q->n_seats));
         bool decoded = decode_step(q) > 0;
         double now = tn_now_s();
         q->paused_s = q->slice_until_s = 0;

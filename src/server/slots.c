@@ -48,14 +48,21 @@ static void to_disk(const tn_slots *s, const tn_slot *k) {
     if (s->kept && tn_lora_mix_id(&k->s->mix) == s->own_mix) tn_checkpoints_save(s->kept, k->s);
 }
 
-/* The slot that holds most, NULL where none holds anything; idle ones first. */
+bool tn_slot_ready(const tn_slot *k, tn_prompt p) {
+    return k->s->has_logits && (size_t)k->s->n_tok == p.n &&
+           tn_shared_tokens(k->s->tokens, p.n, p.ids, p.n) == p.n;
+}
+
+/* The slot that holds most, NULL where none holds anything; one that is ready, then idle ones first. */
 static tn_slot *best_slot(const tn_slots *s, tn_prompt p, size_t *most) {
     tn_slot *best = NULL;
     *most = 0;
     for (int32_t i = 0; i < s->o->n_sessions; i++) {
         tn_slot *k = &s->at[i];
         size_t same = held(k, p, s->paused);
-        if (!same || same < *most || (same == *most && best && !best->busy)) continue;
+        if (!same || same < *most) continue;
+        if (same == *most && best && (tn_slot_ready(best, p) || (!best->busy && !tn_slot_ready(k, p))))
+            continue;
         *most = same;
         best = k;
     }

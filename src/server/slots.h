@@ -58,6 +58,8 @@ bool tn_slots_idle(const tn_slots *s, int32_t i);
 tern_status tn_slots_take_at(tn_slots *s, int32_t i, const tn_lora_mix *mix, tn_slot **out, tern_error *err);
 void tn_slots_give_back(tn_slots *s, tn_slot *k);
 
+/* Whether it holds the prompt and nothing more, with what comes next: nothing is to be read. */
+bool tn_slot_ready(const tn_slot *k, tn_prompt p);
 /* How many tokens the lists have in common at their beginnings. */
 size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b);
 

@@ -402,6 +402,48 @@ static void read_once(void **state) {
     tn_queue_close(&q);
 }
 
+/* Several answers to one prompt, as `n` asks for them: it is read once, its logits are for all, and they go forward together
+ * from the first token to the last, also where sessions hold it with other answers. Each is what it is alone. */
+static void one_prompt_for_all(void **state) {
+    (void)state;
+    enum { ANSWERS = 4, TOKENS = 12 };
+    static char text[CHUNK], want[ANSWERS][MAX_REPLY], got[MAX_REPLY];
+    char more[ANSWERS][100];
+    tn_turns turns;
+    bool begun;
+    words(text, sizeof text - 1, 7);
+    for (int i = 0; i < ANSWERS; i++) {
+        snprintf(more[i], sizeof more[i],
+                 "\"max_tokens\": %d, \"temperature\": 1, \"seed\": %d, \"ignore_eos\": true", TOKENS, i);
+        tn_queue *alone = open_queue("none");
+        reply(ask(alone, text, more[i]), want[i]);
+        tn_queue_close(&alone);
+    }
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(N_CTX, 8, 100, "none", &turns);
+    for (int round = 0; round < 3; round++) {
+        tn_turns_take(&turns, TN_ORDINARY); /* all are there before the first begins */
+        const tn_queue_counts before = tn_queue_count(q);
+        tn_job *j[ANSWERS];
+        size_t n_read = 0;
+        for (int i = 0; i < ANSWERS; i++) j[i] = ask(q, text, more[i]);
+        tn_turns_give(&turns);
+        for (int i = 0; i < ANSWERS; i++) {
+            while (!tn_job_done(j[i], &begun)) tn_job_wait(j[i], 1000);
+            n_read += j[i]->a.said.n_ids - j[i]->a.said.n_cached;
+            if (i == ANSWERS - 1) assert_int_equal(n_read, round ? 1 : j[i]->a.said.n_ids);
+        }
+        for (int i = 0; i < ANSWERS; i++) {
+            reply(j[i], got);
+            assert_string_equal(got, want[i]);
+        }
+        assert_int_equal(tn_queue_count(q).n_steps - before.n_steps, TOKENS - 1);
+        assert_int_equal(tn_queue_count(q).most_together, ANSWERS);
+    }
+    tn_queue_close(&q);
+    tn_turns_destroy(&turns);
+}
+
 /* A client with ten requests, and one with a single request that comes last: it is not the last to be
  * answered, but the second, as there is one seat and the first was taken when it came. */
 /* Of several conversations that begin alike, a turn goes to the one that it continues. */
@@ -675,6 +717,7 @@ int main(void) {
                                        cmocka_unit_test(beside_embeddings),
                                        cmocka_unit_test(nobody_starves),
                                        cmocka_unit_test(read_once),
+                                       cmocka_unit_test(one_prompt_for_all),
                                        cmocka_unit_test(goes_on_where_it_was),
                                        cmocka_unit_test(shares),
                                        cmocka_unit_test(short_ones_first),
