@@ -18,8 +18,9 @@
 #include <time.h>
 
 /* In PASSED turns in a row somebody may be passed over for work that goes first. Answers that go first have a step
- * whenever others were read for SHARE times as long as the last one took. */
-enum { PASSED = 4, SHARE = 5 };
+ * whenever others were read for SHARE times as long as the last one took. While others answer, prompts of up to
+ * COPIED tokens are copied for several answers at once, which takes a millisecond or two each. */
+enum { PASSED = 4, SHARE = 5, COPIED = 1024 };
 
 struct tn_queue {
     tn_queue_options o;
@@ -122,6 +123,19 @@ static bool may_wait(const tn_queue *q, uint64_t client) {
     for (const tn_job *j = q->first; j; j = j->next)
         if (j->a.r.client == client) return false;
     return true;
+}
+
+/* Those who wait, above a priority, sit down where a seat is free. With the lock. */
+static void give_seats(tn_queue *q, int above) {
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        if (q->seats[i].j) continue;
+        tn_job *j = next_job(q, above);
+        if (!j) return;
+        q->counts.waiting--;
+        q->counts.running++;
+        q->running[i] = j;
+        q->seats[i] = (tn_seat){.j = j};
+    }
 }
 
 /* ---- jobs ----------------------------------------------------------------------------------------- */
@@ -285,6 +299,7 @@ static void finish_decoded(tn_queue *q, tn_seat *a) {
     tern_error err = {0};
     tern_status st = tern_answer_close(&a->d, &j->a.said.res, &err);
     if (st == TERN_OK) j->a.said.stopped_by = a->slot->s->stopped_by;
+    j->a.said.n_evaluated = a->slot->s->n_tok - (int32_t)j->a.said.n_ids;
     if (st == TERN_OK && j->a.r.scores) st = tn_job_ended(j, a->slot->s, &err);
     if (st == TERN_OK && j->a.said.res.reason == TERN_STOP_CALLBACK && j->why)
         st = tn_fail(&err, TERN_E_LIMIT, "%s", j->why);
@@ -464,13 +479,12 @@ static bool may_begin(const tn_queue *q, const tn_seat *a, bool any_slot) {
     return its ? tn_slots_idle(&q->slots, its - 1) : any_slot && !better_wait(q, a);
 }
 
-/* Who waits for the same prompt begins with what it left, before a step takes its logits: several answers of a
- * request go forward together from their first token on. */
+/* Who waits for the same prompt begins with what it left, before a step takes its logits. */
 static void begin_alike(tn_queue *q, const tn_seat *a) {
-    for (int32_t i = 0; i < q->n_seats && a->d; i++) {
-        tn_seat *b = &q->seats[i];
+    const double paused_s = q->paused_s;
+    for (tn_seat *b = q->seats; b < q->seats + q->n_seats && a->d; b++)
         if (tn_seats_alike(a, b) && may_begin(q, b, tn_slots_any(&q->slots))) read_chunk(q, b);
-    }
+    q->paused_s = paused_s; /* none of them had a pause */
 }
 
 /* A chunk of a prompt above a priority. Returns false when there is none to read. */
@@ -493,10 +507,12 @@ static bool prompt_turn(tn_queue *q, int above) {
     next->turn = ++q->turn;
     tn_fair_served(&q->read, next->j->a.r.client, q->turn);
     if (next->j->vector) embed(q, next);
-    else read_chunk(q, next), begin_alike(q, next);
+    else read_chunk(q, next);
     pthread_mutex_lock(&q->mu);
     q->counts.n_chunks++;
+    if (next->d && !q->closing) give_seats(q, above); /* the others of its request may have come meanwhile */
     pthread_mutex_unlock(&q->mu);
+    if (next->d && (!waits || next->j->a.said.n_ids <= COPIED)) begin_alike(q, next);
     if (waits) q->n_apart++;
     return true;
 }
@@ -513,19 +529,6 @@ static bool something_urgent(void *user) {
     for (int i = q->level + 1; i <= TN_INTERACTIVE; i++)
         if (atomic_load_explicit(&q->n_mute[i - TN_BACKGROUND], memory_order_relaxed)) return true;
     return false;
-}
-
-/* Those who wait, above a priority, sit down where a seat is free. With the lock. */
-static void give_seats(tn_queue *q, int above) {
-    for (int32_t i = 0; i < q->n_seats; i++) {
-        if (q->seats[i].j) continue;
-        tn_job *j = next_job(q, above);
-        if (!j) return;
-        q->counts.waiting--;
-        q->counts.running++;
-        q->running[i] = j;
-        q->seats[i] = (tn_seat){.j = j};
-    }
 }
 
 /* Prompts that go first are read, with a step of all answers after every chunk; then answers that go first have a step

@@ -10,7 +10,8 @@ size_t tn_seats_share(const tn_seat *a, const tn_seat *b) {
 }
 
 bool tn_seats_alike(const tn_seat *a, const tn_seat *b) {
-    if (!b->j || b->slot || b->j->vector || b->j->a.r.scores || b->j->a.r.pictures) return false;
+    if (!b->j || b->slot || b->j->a.r.slot || b->j->vector || b->j->a.r.scores || b->j->a.r.pictures)
+        return false;
     const size_t n = a->j->a.said.n_ids;
     return b->j->a.r.priority == a->j->a.r.priority && b->j->a.said.n_ids == n && tn_seats_share(a, b) == n;
 }

@@ -20,7 +20,7 @@ typedef struct tn_seat {
 /* Tokens that the prompts of two jobs begin with; 0 where they are read with different adapters. */
 size_t tn_seats_share(const tn_seat *a, const tn_seat *b);
 /* Whether b's job is still to begin, and what a's prompt left is all that it reads: neither vectors nor
- * log-probabilities of the prompt nor pictures. */
+ * log-probabilities of the prompt nor pictures, and in no certain session. */
 bool tn_seats_alike(const tn_seat *a, const tn_seat *b);
 /* The priority of what a round of these seats does. */
 int tn_seats_level(const tn_seat *seats, int32_t n);

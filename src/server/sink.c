@@ -71,13 +71,8 @@ void tn_said_set_check(const tn_said *s, json_t **v) {
 
 json_t *tn_said_text(const tn_bytes *b) { return tn_json_string(b->p ? b->p : "", b->n); }
 
-int32_t tn_said_evaluated(const tn_said *s) {
-    const tern_stop_reason why = s->res.reason;
-    return s->res.n_tokens - (s->res.n_tokens && why != TERN_STOP_END && why != TERN_STOP_CONTEXT);
-}
-
 json_t *tn_said_timings(const tn_said *s) {
-    const int32_t n_timed = tn_said_evaluated(s);
+    const int32_t n_timed = s->n_evaluated;
     double prompt_ms = 1e3 * s->prefill_s, predicted_ms = 1e3 * s->res.decode_s;
     size_t n_prompt = s->n_ids - s->n_cached, n = (size_t)s->res.n_tokens;
     return tn_json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "cache_n", (json_int_t)s->n_cached,
@@ -108,7 +103,7 @@ void tn_said_took(tn_said *s) {
     const int64_t now = tn_now_ns();
     share_out(s);
     if (!s->first_ns) s->first_ns = now;
-    s->res.n_tokens++;
+    s->n_evaluated = s->res.n_tokens++;
     s->res.decode_s = 1e-9 * (double)(now - s->first_ns);
 }
 

@@ -40,6 +40,8 @@ typedef struct tn_said {
     /* Of n_shared tokens it is known what they became, of which n_thought thoughts: when there were so many bytes of those,
      * and so much of everything else. */
     int32_t n_shared, n_thought;
+    int32_t
+        n_evaluated; /* of res.n_tokens: not the last one, unless the answer ended after it. Its time is theirs */
     size_t shared_thought, shared_rest;
     void *user; /* of whoever brought its own sink */
     /* the sink's own */
@@ -118,9 +120,6 @@ json_t *tn_said_text(const tn_bytes *b);
 json_t *tn_said_timings(const tn_said *s);
 /* One token more came: s->res has how many, and how long they took, until the end tells it. */
 void tn_said_took(tn_said *s);
-/* Of its tokens, those that were evaluated: not the last one that a limit or a stop text ended with. They are what its
- * time of decoding was taken by. */
-int32_t tn_said_evaluated(const tn_said *s);
 /* Of its tokens, those of thoughts, with the marks in front of them. */
 int32_t tn_said_thoughts(const tn_said *s);
 /* What an event of a stream has besides, where the request wants timings with every one. */

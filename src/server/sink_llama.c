@@ -87,7 +87,7 @@ static json_t * final(const tn_said *s, json_t *content, json_t *tokens) {
     tn_json_set(&v, "truncated", json_boolean(context));
     tn_json_set(&v, "stop_type", tn_json_string(stop_type(s), strlen(stop_type(s))));
     tn_json_set(&v, "stopping_word", tn_json_string(word, strlen(word)));
-    tn_json_set(&v, "tokens_cached", json_integer((json_int_t)s->n_ids + tn_said_evaluated(s)));
+    tn_json_set(&v, "tokens_cached", json_integer((json_int_t)s->n_ids + s->n_evaluated));
     tn_json_set(&v, "timings", tn_said_timings(s));
     tn_said_set_check(s, &v);
     return v;

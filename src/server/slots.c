@@ -108,6 +108,15 @@ static tern_status free_slot(tn_slots *s, tn_slot *but, tn_slot **out, tern_erro
     return TERN_OK;
 }
 
+/* An idle one that holds as much of the prompt, and little more; NULL: there is none. */
+static tn_slot *idle_with(tn_slots *s, tn_prompt p, size_t most) {
+    for (int32_t i = 0; i < s->o->n_sessions; i++) {
+        tn_slot *k = &s->at[i];
+        if (!k->busy && held(k, p, s->paused) == most && (size_t)k->s->n_tok <= most + WORTH_TOK) return k;
+    }
+    return NULL;
+}
+
 /* The one in memory that shares most with the prompt, unless the disk knows more. One whose conversation
  * went on otherwise keeps it, and so does one that is busy: the common part is copied. */
 static tern_status find(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err) {
@@ -122,7 +131,9 @@ static tern_status find(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err
         return TERN_OK;
     }
     bool worth = best && (most >= WORTH_TOK || most + 1 >= p.n || most == (size_t)best->s->n_tok);
-    if (!worth || best->busy || (size_t)best->s->n_tok > most + WORTH_TOK)
+    if (worth && best->busy && (k = idle_with(s, p, most)))
+        *out = k; /* it loses no more than what it went on with */
+    else if (!worth || best->busy || (size_t)best->s->n_tok > most + WORTH_TOK)
         TN_TRY(free_slot(s, best && !best->busy ? best : NULL, &k, err));
     *out = k;
     tn_session_mix(k->s, p.mix);

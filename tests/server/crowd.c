@@ -444,6 +444,33 @@ static void one_prompt_for_all(void **state) {
     tn_turns_destroy(&turns);
 }
 
+/* Answers to one prompt, again and again, go to sessions that have it, and leave another conversation where it is. */
+static void leaves_the_others(void **state) {
+    (void)state;
+    static char text[CHUNK], other[CHUNK], got[MAX_REPLY];
+    tn_turns turns;
+    bool begun;
+    words(text, sizeof text - 1, 8);
+    words(other, sizeof other - 1, 9);
+    tn_turns_init(&turns);
+    tn_queue *q = open_queue_of(N_CTX, 3, 100, "none", &turns);
+    reply(ask(q, other, "\"max_tokens\": 2"), got);
+    for (int round = 0; round < 3; round++) {
+        tn_turns_take(&turns, TN_ORDINARY);
+        tn_job *a = ask(q, text, "\"max_tokens\": 8, \"seed\": 1"),
+               *b = ask(q, text, "\"max_tokens\": 8, \"seed\": 2");
+        tn_turns_give(&turns);
+        reply(a, got);
+        reply(b, got);
+    }
+    tn_job *j = ask(q, other, "\"max_tokens\": 2");
+    while (!tn_job_done(j, &begun)) tn_job_wait(j, 1000);
+    assert_int_equal(j->a.said.n_ids - j->a.said.n_cached, 1);
+    reply(j, got);
+    tn_queue_close(&q);
+    tn_turns_destroy(&turns);
+}
+
 /* A client with ten requests, and one with a single request that comes last: it is not the last to be
  * answered, but the second, as there is one seat and the first was taken when it came. */
 /* Of several conversations that begin alike, a turn goes to the one that it continues. */
@@ -718,6 +745,7 @@ int main(void) {
                                        cmocka_unit_test(nobody_starves),
                                        cmocka_unit_test(read_once),
                                        cmocka_unit_test(one_prompt_for_all),
+                                       cmocka_unit_test(leaves_the_others),
                                        cmocka_unit_test(goes_on_where_it_was),
                                        cmocka_unit_test(shares),
                                        cmocka_unit_test(short_ones_first),

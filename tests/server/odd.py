@@ -102,7 +102,9 @@ def responses(s):
     c = s.connection()
     c.request("GET", "/v1/models", headers={"Content-Encoding": "gzip"})
     same(c.getresponse().status, 200, "no body at all")
-    for n in (1, 2, 5): # the last token of a limit is not evaluated: it has no time and no place
+    r = s.json("/completion", {"prompt": "a b c", "n_predict": 5, "id_slot": 0, "grammar": 'root ::= "xy"'})[1]  # it ends before the limit
+    same(r["tokens_cached"], r["tokens_evaluated"] + r["tokens_predicted"], "all of them are in the slot")
+    for n in (1, 2, 5):  # the last token of a limit is not evaluated: it has no time and no place
         r = s.json("/completion", {"prompt": "a b c", "n_predict": n, "ignore_eos": True, "id_slot": 0})[1]
         same(r["tokens_cached"], r["tokens_evaluated"] + n - 1, "what the slot holds")
         t = r["timings"]
