@@ -131,8 +131,8 @@ static tern_status find(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err
         return TERN_OK;
     }
     bool worth = best && (most >= WORTH_TOK || most + 1 >= p.n || most == (size_t)best->s->n_tok);
-    if (worth && best->busy && (k = idle_with(s, p, most)))
-        *out = k; /* it loses no more than what it went on with */
+    tn_slot *idle = worth && best->busy ? idle_with(s, p, most) : NULL;
+    if (idle) k = idle; /* it loses no more than what it went on with */
     else if (!worth || best->busy || (size_t)best->s->n_tok > most + WORTH_TOK)
         TN_TRY(free_slot(s, best && !best->busy ? best : NULL, &k, err));
     *out = k;

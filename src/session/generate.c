@@ -126,6 +126,10 @@ static tern_status keep_to_grammar(tern_answer *g, tern_error *err) {
     return st;
 }
 
+static bool at_limit(const tern_answer *g) {
+    return g->o.max_tokens >= 0 && g->res.n_tokens >= g->o.max_tokens;
+}
+
 /* Draws the next token from logits and emits it. Returns false when generation ends here, or when *st tells
  * why it failed. */
 static bool take(tern_answer *g, const float *logits) {
@@ -133,7 +137,7 @@ static bool take(tern_answer *g, const float *logits) {
     tern_status *st = &g->status;
     tern_error *err = &g->err;
     const tern_generate_options *o = &g->o;
-    if (o->max_tokens >= 0 && g->res.n_tokens >= o->max_tokens) return false;
+    if (at_limit(g)) return false;
     if (atomic_exchange(&s->cancel, false)) {
         *st = tn_fail(err, TERN_E_CANCELLED, "cancelled after %d tokens", g->res.n_tokens);
         return false;
@@ -182,7 +186,7 @@ static bool take(tern_answer *g, const float *logits) {
         g->res.reason = g->text.stopped ? TERN_STOP_STRING : TERN_STOP_CALLBACK;
         return false;
     }
-    if (o->leave_last && o->max_tokens >= 0 && g->res.n_tokens >= o->max_tokens) return false;
+    if (o->leave_last && at_limit(g)) return false;
     if (g->drafters) *st = tn_draft_push(s->drafting.draft, g->token, err);
     return *st == TERN_OK;
 }

@@ -403,7 +403,7 @@ typedef union gathered {
     } one;
     struct {
         __m512i partial[ROWS / BUNCH * TN_TILE_N][BUNCH];
-        __m512i sums[ROWS][BUNCHES]; /* [rows / at_a_time] of them */
+        __m512i sums[ROWS / BUNCH][BUNCHES]; /* [rows / at_a_time] of them */
     } bunch;
 } gathered;
 
