@@ -147,6 +147,8 @@ void tn_blocks_gemm_ref(const tn_blocks_args *g);
 /* Variants: each exists on its architecture only and needs the processor features of its name. */
 void tn_blocks_quantise_avx2(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out,
                              size_t stride);
+void tn_blocks_quantise_avx512(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out,
+                               size_t stride);
 void tn_blocks_quantise_neon(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out,
                              size_t stride);
 void tn_blocks_gemm_avx2(const tn_blocks_args *g);

@@ -15,6 +15,7 @@ static void init_blocks(tn_kernels *k, uint32_t cpu) {
         k->blocks_quantise = tn_blocks_quantise_avx2;
     }
     if (cpu & TN_CPU_AVXVNNI) k->blocks_gemm = tn_blocks_gemm_avxvnni;
+    if (cpu & TN_CPU_AVX512) k->blocks_quantise = tn_blocks_quantise_avx512;
     if (cpu & TN_CPU_AVX512VNNI) k->blocks_gemm = tn_blocks_gemm_avx512vnni;
 #elif defined(__aarch64__)
     if (cpu & TN_CPU_NEON) {

@@ -173,8 +173,7 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
 
 /* Refuses logits that are not finite, because the sampler would draw tokens from them all the same. The
  * layers' values tell where it began: a non-finite input of a layer shows in its V. */
-static tern_status check_logits(const tern_session *s, const float *logits, int32_t n, int32_t end,
-                                tern_error *err) {
+static tern_status judge_logits(const tern_session *s, bool finite, int32_t end, tern_error *err) {
     const tn_kv *kv = &s->state.kv;
     const tn_hparams *h = &s->e->model->h;
     TN_FAIL_IF(s->e->npu && tn_file_shrank(s->e->npu->map), err, TERN_E_IO,
@@ -183,7 +182,7 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
         s->e->npu && tn_file_was_written(s->e->npu->map, tn_pkg_fd(s->e->npu->pkg)), err, TERN_E_IO,
         "the package was written to while it was in use, and its weights are read from the file (load mmap): "
         "open it again");
-    if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
+    if (finite) return TERN_OK;
     for (int l = 0; l < h->n_layers; l++) {
         for (int i = 0; tn_layer_attends(h, l) && i < tn_kv_layer_of(kv, l)->n_kv_heads; i++)
             TN_FAIL_IF(!tn_kv_finite(kv, &s->e->kern, l, i, end), err, TERN_E_FORMAT,
@@ -193,6 +192,11 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
     return tn_fail(err, TERN_E_FORMAT,
                    "the model computes values that are not finite: after the attention of layer %d, the last",
                    h->n_layers - 1);
+}
+
+static tern_status check_logits(const tern_session *s, const float *logits, int32_t n, int32_t end,
+                                tern_error *err) {
+    return judge_logits(s, tn_all_finite(logits, (size_t)n * (size_t)s->e->model->h.n_vocab), end, err);
 }
 
 /* Computes logits of rows of the last evaluation, which come after the session's tokens. */
@@ -423,24 +427,47 @@ static tern_status forward_together(tn_turn *const *t, int32_t n, tern_error *er
     return lead->evaluator->ops->together(texts, n, tn_session_timeline(lead), err);
 }
 
+/* Logits on their way from the session that has those of all rows to the one whose they are. */
+typedef struct shared_logits {
+    const float *from;
+    float *to; /* NULL: they stay where they are */
+    size_t n;
+    bool finite;
+} shared_logits;
+
+static void share_item(void *arg, int i_item, int i_thread) {
+    enum { SLICE = 256 }; /* copied, and looked at while they are in cache */
+    shared_logits *x = (shared_logits *)arg + i_item;
+    (void)i_thread;
+    x->finite = true;
+    for (size_t at = 0, n; at < x->n; at += n) {
+        n = x->n - at < SLICE ? x->n - at : SLICE;
+        if (x->to) memcpy(x->to + at, x->from + at, n * sizeof *x->to);
+        x->finite = tn_all_finite(x->from + at, n) && x->finite;
+    }
+}
+
 /* Gives every session its logits: lead has those of all rows, in the order of the turns. */
 static void share_out(tn_turn *const *t, int32_t n, const float *logits) {
+    shared_logits shares[TN_MAX_TEXTS];
+    const size_t n_vocab = (size_t)t[0]->s->e->model->h.n_vocab;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t k = t[i]->tree.n;
+        float *own = k == 1 ? t[i]->s->logits : i ? t[i]->s->tree_logits : NULL;
+        shares[i] = (shared_logits){.from = logits, .to = own, .n = (size_t)k * n_vocab};
+        logits += shares[i].n;
+    }
+    tn_pool_for(t[0]->s->e->pool, n, share_item, shares);
     for (int32_t i = 0, row = 0; i < n; row += t[i++]->tree.n) {
         tern_session *s = t[i]->s;
-        int32_t k = t[i]->tree.n;
+        const int32_t k = t[i]->tree.n;
         s->rows_in = t[0]->s;
         s->rows_at = row;
-        size_t n_vocab = (size_t)s->e->model->h.n_vocab;
-        t[i]->status = check_logits(s, logits, k, s->n_tok + k, &t[i]->err);
-        if (k == 1) {
-            memcpy(s->logits, logits, n_vocab * sizeof *logits);
-            keep_rows(s, t[i]->tree.token, 1, t[0]->s, row);
-            (void)mark(s, false, NULL);
-            s->has_logits = t[i]->status == TERN_OK;
-        } else if (i) {
-            memcpy(s->tree_logits, logits, (size_t)k * n_vocab * sizeof *logits);
-        }
-        logits += (size_t)k * n_vocab;
+        t[i]->status = judge_logits(s, shares[i].finite, s->n_tok + k, &t[i]->err);
+        if (k > 1) continue;
+        keep_rows(s, t[i]->tree.token, 1, t[0]->s, row);
+        (void)mark(s, false, NULL);
+        s->has_logits = t[i]->status == TERN_OK;
     }
 }
 

@@ -5,6 +5,7 @@
 #include "session/session.h"
 #include "quant/pack.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -258,8 +259,48 @@ static void cancelled(void **state) {
     tern_engine_close(&e);
 }
 
+/* One logit of hundreds is not finite from here on, as where a weight of the head is damaged. All say so. */
+static void a_logit_that_is_not_finite(void **state) {
+    (void)state;
+    static heard h[2];
+    static float bias[MAX_VOCAB];
+    tern_options o;
+    tern_generate_options g[2];
+    tern_session *s[2];
+    tern_answer *d[2];
+    tern_error err = {0};
+    tn_rng rng = {.s = 3};
+    synthesise("tiny-smollm3", TN_F16);
+    tn_options_defaults(&o);
+    o.n_threads = 2;
+    tern_engine *e = fixture_engine(gguf, &o);
+    for (int i = 0; i < 2; i++) {
+        talk t = make_talk(3, &rng, false);
+        t.max_tokens = 20;
+        s[i] = begin(e, &t, &h[i], &g[i]);
+        must(tern_answer_open(s[i], &g[i], &d[i], &err), &err);
+    }
+    must(tern_answers_step(d, 2, &err), &err);
+    tn_linear *head = &e->model->top.linears[e->model->h.tied ? TN_W_EMBD : TN_W_OUT];
+    assert_null(head->bias);
+    assert_true(e->model->h.n_vocab <= MAX_VOCAB);
+    bias[3] = INFINITY;
+    head->bias = bias;
+    must(tern_answers_step(d, 2, &err), &err);
+    head->bias = NULL;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(h[i].n, 2); /* no token is drawn from it */
+        assert_false(tern_answer_more(d[i]));
+        assert_int_equal(tern_answer_close(&d[i], NULL, &err), TERN_E_FORMAT);
+        assert_non_null(strstr(err.message, "not finite"));
+        tern_session_close(&s[i]);
+    }
+    tern_engine_close(&e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(from_files), cmocka_unit_test(packages),
-                                       cmocka_unit_test(cancelled)};
+                                       cmocka_unit_test(cancelled),
+                                       cmocka_unit_test(a_logit_that_is_not_finite)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
