@@ -1,0 +1,438 @@
+#!/usr/bin/env python3
+"""A model that reads drawn screens: a small vision tower before tern-tiny, trained and measured on drawings.
+
+    reader.py train RUN_FOLDER --minutes 60         the tower learns to name what a drawing shows, then to say it through tern-tiny
+    reader.py export RUN_FOLDER OUT_FOLDER          a Hugging Face folder in the form of Idefics3 (SmolVLM's), as engines read it
+    reader.py measure BUILD/tern MODEL [-n 100]     exact answers to questions about drawings that were never trained on
+    reader.py draw OUT.png [--seed 1]               one drawing, with its questions and answers
+
+A drawing has four lines, each with a label, a number of four digits and a coloured button at the left, in the middle or at the right.
+Drawings of training have even seeds, those of measurement odd ones. Needs Debian's python3-torch, python3-numpy and python3-pil.
+"""
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TINY = os.path.join(HERE, "../../models/tern-tiny")
+SIDE, PATCH, LINES = 128, 16, 4
+WIDTH, LAYERS, HEADS, RANK = 192, 4, 3, 8
+LABELS = ("garden kitchen office bridge river school window music light engine door table phone train message paper castle forest island "
+          "hotel ticket dinner letter street").split()
+COLOURS = {"red": (214, 40, 40), "green": (40, 160, 60), "blue": (40, 80, 210), "yellow": (235, 205, 40), "purple": (130, 50, 170),
+           "pink": (245, 140, 190), "brown": (120, 75, 40), "black": (15, 15, 15)}
+PLACES = ["left", "middle", "right"]
+MARKS = ["<image>", "<fake_token_around_image>", "<global-img>"]
+N_ROWS = (SIDE // PATCH) ** 2
+
+
+# ---- drawings ---------------------------------------------------------------------------------------------------
+
+
+def screen(seed):
+    """A drawing and what is on it: [(label, number, colour, place)] from the top down."""
+    from PIL import Image, ImageDraw, ImageFont
+    r = random.Random(seed)
+    ground = r.choice([(250, 250, 250), (235, 240, 245), (225, 225, 215), (205, 215, 225)])
+    ink = r.choice([(0, 0, 0), (40, 40, 60), (60, 30, 10)])
+    picture = Image.new("RGB", (SIDE, SIDE), ground)
+    d, font = ImageDraw.Draw(picture), ImageFont.load_default()
+    lines = []
+    for i, label in enumerate(r.sample(LABELS, LINES)):
+        number, colour, place = str(r.randint(1000, 9999)), r.choice(list(COLOURS)), r.choice(PLACES)
+        y = i * SIDE // LINES
+        d.text((3 + r.randrange(4), y + 2 + r.randrange(3)), label, fill=ink, font=font)
+        d.text((92 + r.randrange(6), y + 2 + r.randrange(3)), number, fill=ink, font=font)
+        x = 4 + PLACES.index(place) * 44 + r.randrange(6)
+        top = y + 17 + r.randrange(3)
+        d.rectangle([x, top, x + 26 + r.randrange(5), top + 8 + r.randrange(3)], fill=COLOURS[colour])
+        lines.append((label, number, colour, place))
+    return picture, lines
+
+
+def questions(lines):
+    for label, number, colour, place in lines:
+        yield "code", f"What is the code of the {label}?", f"The code of the {label} is {number}."
+        yield "color", f"What is the color of the {label}?", f"The color of the {label} is {colour}."
+        yield "place", f"What is the place of the {label}?", f"The place of the {label} is {place}."
+
+
+# ---- the tower --------------------------------------------------------------------------------------------------
+
+
+def tower():
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer_norm1, self.layer_norm2 = nn.LayerNorm(WIDTH, eps=1e-6), nn.LayerNorm(WIDTH, eps=1e-6)
+            self.self_attn = nn.ModuleDict({n: nn.Linear(WIDTH, WIDTH) for n in ("q_proj", "k_proj", "v_proj", "out_proj")})
+            self.mlp = nn.ModuleDict({"fc1": nn.Linear(WIDTH, 4 * WIDTH), "fc2": nn.Linear(4 * WIDTH, WIDTH)})
+
+        def forward(self, x):
+            b, t, _ = x.shape
+            h, a = self.layer_norm1(x), self.self_attn
+            q, k, v = (a[n](h).view(b, t, HEADS, -1).transpose(1, 2) for n in ("q_proj", "k_proj", "v_proj"))
+            p = (q @ k.transpose(2, 3) / math.sqrt(WIDTH // HEADS)).softmax(-1)
+            x = x + a["out_proj"]((p @ v).transpose(1, 2).reshape(b, t, WIDTH))
+            h = self.mlp["fc1"](self.layer_norm2(x))
+            return x + self.mlp["fc2"](nn.functional.gelu(h, approximate="tanh"))
+
+    class Tower(nn.Module):
+        def __init__(self, width_out):
+            super().__init__()
+            self.patch = nn.Linear(3 * PATCH * PATCH, WIDTH)
+            self.position = nn.Parameter(torch.randn(N_ROWS, WIDTH) * .02)
+            self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+            self.post = nn.LayerNorm(WIDTH, eps=1e-6)
+            self.proj = nn.Linear(WIDTH, width_out, bias=False)
+
+        def forward(self, pixels):  # [B][3][SIDE][SIDE] in -1 .. 1 to [B][N_ROWS][width_out]
+            n = SIDE // PATCH
+            x = pixels.view(-1, 3, n, PATCH, n, PATCH).permute(0, 2, 4, 1, 3, 5).reshape(-1, n * n, 3 * PATCH * PATCH)
+            x = self.patch(x) + self.position
+            for layer in self.layers:
+                x = layer(x)
+            return self.proj(self.post(x))
+
+    return Tower
+
+
+def pixels_of(pictures):
+    import numpy as np
+    import torch
+    x = np.stack([np.asarray(p, dtype=np.float32) for p in pictures])
+    return torch.from_numpy(x.transpose(0, 3, 1, 2).copy()) / 127.5 - 1
+
+
+# ---- tern-tiny, which is not changed ----------------------------------------------------------------------------
+
+
+class Language:
+    """The decoder's forward over rows; gradients pass through it to the rows."""
+
+    def __init__(self):
+        import torch
+        import safetensors
+        from bpe import Tokenizer
+        self.c = json.load(open(f"{TINY}/config.json"))
+        self.w = {k: torch.from_numpy(v.copy()).float() for k, v in safetensors.read(f"{TINY}/model.safetensors").items()}
+        self.tokenizer = Tokenizer.load(f"{TINY}/tokenizer.json")
+        self.embedding = self.w["model.embed_tokens.weight"]
+
+    def norm(self, x, name):
+        import torch
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.c["rms_norm_eps"]) * self.w[name]
+
+    def rope(self, x):
+        import torch
+        d, t = x.shape[-1], x.shape[-2]
+        angle = torch.arange(t).float()[:, None] / self.c["rope_theta"] ** (torch.arange(0, d, 2).float() / d)
+        cos, sin = angle.cos(), angle.sin()
+        a, b = x[..., : d // 2], x[..., d // 2:]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def forward(self, x, adapter):  # [B][T][width] to the last norm's output; adapter: name -> parameter
+        import torch
+        from torch.nn import functional
+        from torch.nn.functional import silu
+
+        def linear(y, w):
+            name = w[:-len(".weight")].replace(".", "/")
+            return functional.linear(y, self.w[w]) + functional.linear(functional.linear(y, adapter[name + "/a"]), adapter[name + "/b"])
+
+        c, (b, t, _) = self.c, x.shape
+        h, kv, d = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+        mask = torch.full((t, t), -1e9).triu(1)
+        for i in range(c["num_hidden_layers"]):
+            p = f"model.layers.{i}."
+            y = self.norm(x, p + "input_layernorm.weight")
+            q, k, v = (linear(y, f"{p}self_attn.{n}_proj.weight").view(b, t, -1, d).transpose(1, 2) for n in "qkv")
+            q, k = self.rope(q.float()), self.rope(k.float())
+            k, v = k.repeat_interleave(h // kv, 1), v.float().repeat_interleave(h // kv, 1)
+            a = (q @ k.transpose(2, 3) / math.sqrt(d) + mask).softmax(-1) @ v
+            x = x + linear(a.transpose(1, 2).reshape(b, t, -1), p + "self_attn.o_proj.weight")
+            y = self.norm(x, p + "post_attention_layernorm.weight")
+            y = silu(linear(y, p + "mlp.gate_proj.weight")) * linear(y, p + "mlp.up_proj.weight")
+            x = x + linear(y, p + "mlp.down_proj.weight")
+        return self.norm(x, "model.norm.weight")
+
+
+def adapter_of(language):
+    """An adapter of rank RANK (LoRA) for every product of the layers, which changes nothing yet."""
+    import torch
+    out = torch.nn.ParameterDict()
+    for k, w in language.w.items():
+        if k.endswith("_proj.weight"):
+            name = k[:-len(".weight")].replace(".", "/")
+            out[name + "/a"] = torch.nn.Parameter(torch.randn(RANK, w.shape[1]) / math.sqrt(w.shape[1]))
+            out[name + "/b"] = torch.nn.Parameter(torch.zeros(w.shape[0], RANK))
+    return out
+
+
+def told(language, lines):
+    """What the rows of a drawing come to stand for: a sentence of text a line, N_ROWS / LINES tokens each."""
+    ids = []
+    for label, number, colour, place in lines:
+        line = language.tokenizer.encode(f"The code of the {label} is {number} {colour} {place}")
+        n = N_ROWS // LINES - len(line)
+        assert n > 0, (label, colour, place)
+        ids += line + language.tokenizer.encode("\n") * n
+    return ids
+
+
+def turn(language, question, answer, first):
+    """The ids of a question and of its answer, which is what is learned."""
+    t = language.tokenizer
+    head = "" if first else "\n<|im_start|>user\n"
+    ask = t.encode(f"{head}Question: {question}<|im_end|>\n<|im_start|>assistant\n")
+    return ask, t.encode(f"{answer}<|im_end|>")
+
+
+# ---- training ---------------------------------------------------------------------------------------------------
+
+
+def main_train(o):
+    import torch
+    from torch import nn
+    from torch.nn.functional import cross_entropy, linear
+    torch.manual_seed(1)
+    torch.set_num_threads(o.threads)
+    os.makedirs(o.run, exist_ok=True)
+    path = f"{o.run}/reader.pt"
+    language = Language()
+    width = language.embedding.shape[1]
+    model = tower()(width)
+    sizes = [len(LABELS), 10, 10, 10, 10, len(COLOURS), len(PLACES)]
+    names = nn.Linear(N_ROWS // LINES * width, sum(sizes))  # what each line shows; only the first stage needs it
+    marks = nn.Parameter(language.embedding.mean(0, keepdim=True).repeat(2, 1) + .01 * torch.randn(2, width))
+    parts = nn.ModuleDict({"tower": model, "names": names})
+    parts.marks = marks
+    parts["adapter"] = adapter_of(language)
+    state = {"step": 0, "stage": 1, "seconds": 0.0}
+    if os.path.exists(path):
+        kept = torch.load(path)
+        parts.load_state_dict(kept["w"], strict=False)
+        state = kept["state"]
+    tower_parts = [p for k, p in parts.named_parameters() if not k.startswith("adapter")]
+    optimiser = torch.optim.AdamW([{"params": tower_parts}, {"params": list(parts["adapter"].parameters())}], lr=1e-3, betas=(.9, .98), weight_decay=.01)
+    if os.path.exists(path) and kept["state"]["stage"] == o.stage:
+        optimiser.load_state_dict(kept["optimiser"])
+    begin, spent, first = time.time(), state["seconds"], state["step"]
+    seen, right, last = 0, torch.zeros(len(sizes)), time.time()
+    start = language.tokenizer.encode("<|im_start|>user\n")
+    end = language.tokenizer.encode("\n\n")
+    said = [0.0, 0]
+    while time.time() - begin < o.minutes * 60:
+        step = state["step"]
+        done = (spent + time.time() - begin) / (o.total * 60)
+        state["stage"] = o.stage
+        n = 64 if state["stage"] == 1 else 16
+        drawn = [screen(2 * (step * 64 + i)) for i in range(n)]
+        pixels = pixels_of([p for p, _ in drawn])
+        for i, g in enumerate(optimiser.param_groups):  # the tower only follows in the last stage
+            g["lr"] = (2e-4 if state["stage"] == 3 and i == 0 else 1e-3) * min(1, (step - first + 1) / 100) * (.05 + .95 * .5 * (1 + math.cos(math.pi * min(1, done))))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.bf16):
+            rows = model(pixels)
+            logits = names(rows.reshape(n, LINES, -1)).float().split(sizes, -1)
+        want = [[[LABELS.index(a), *map(int, b), list(COLOURS).index(c), PLACES.index(d)] for a, b, c, d in lines] for _, lines in drawn]
+        want = torch.tensor(want)
+        loss = sum(cross_entropy(x.flatten(0, 1), want[..., i].flatten()) for i, x in enumerate(logits)) / len(sizes)
+        meant = language.embedding[torch.tensor([told(language, lines) for _, lines in drawn])]
+        near = (rows.float() - meant).square().mean() / meant.square().mean()
+        loss = loss + near
+        right += torch.tensor([(x.argmax(-1) == want[..., i]).float().mean() for i, x in enumerate(logits)])
+        seen += 1
+        if state["stage"] > 1:
+            ids, learn = [], []
+            r = random.Random(step)
+            for _, lines in drawn:
+                a, b = [], []
+                for k, (_, q, w) in enumerate(r.sample(list(questions(lines)), 4)):
+                    ask, answer = turn(language, q, w, k == 0)
+                    a += ask + answer
+                    b += [0] * len(ask) + [1] * len(answer)
+                ids.append(a)
+                learn.append(b)
+            most = max(map(len, ids))
+            learn = torch.tensor([b + [0] * (most - len(b)) for b in learn]).bool()
+            ids = torch.tensor([a + [0] * (most - len(a)) for a in ids])
+            e = language.embedding
+            around = marks[0].expand(n, 1, width)
+            x = torch.cat([e[torch.tensor(start)].expand(n, -1, -1), around, marks[1].expand(n, 1, width), rows.float() if state["stage"] == 3 else meant, around,
+                           e[torch.tensor(end)].expand(n, -1, -1), e[ids]], 1)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.bf16):
+                out = language.forward(x, parts["adapter"])[:, -most - 1:-1][learn]
+                guess = linear(out, e).float()
+            words = cross_entropy(guess, ids[learn])
+            said[0] += float((guess.argmax(-1) == ids[learn]).float().mean())
+            said[1] += 1
+            loss = .2 * loss + words
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parts.parameters(), 1)
+        optimiser.step()
+        state["step"] += 1
+        state["seconds"] = spent + time.time() - begin
+        if time.time() - last > 20:
+            print(f"stage {state['stage']} step {state['step']} {state['seconds']:.0f} s loss {float(loss):.3f} near {float(near):.3f} right "
+                  + " ".join(f"{v / seen:.2f}" for v in right.tolist()) + (f" tokens {said[0] / said[1]:.3f}" if said[1] else ""), flush=True)
+            seen, right, last, said = 0, torch.zeros(len(sizes)), time.time(), [0.0, 0]
+            torch.save({"w": parts.state_dict(), "state": state, "optimiser": optimiser.state_dict()}, path + ".part")
+            os.replace(path + ".part", path)
+    torch.save({"w": parts.state_dict(), "state": state, "optimiser": optimiser.state_dict()}, path + ".part")
+    os.replace(path + ".part", path)
+
+
+# ---- as engines read it -------------------------------------------------------------------------------------------
+
+CHAT = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+        "{% if part['type'] == 'image' %}{{ '<image>' }}{% else %}"
+        "{{ ('\\n\\nQuestion: ' if not loop.first else '') + part['text'] }}{% endif %}{% endfor %}{% endif %}"
+        "{{ '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+
+
+def dump(path, value):
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(value, f, indent=2, ensure_ascii=False)
+        f.write("\n")
+
+
+def main_export(o):
+    import numpy as np
+    import torch
+    import safetensors
+    language = Language()
+    width = language.embedding.shape[1]
+    kept = torch.load(f"{o.run}/reader.pt", map_location="cpu")["w"]
+    tensors = {}
+    for k, v in language.w.items():
+        name = "adapter." + k[:-len(".weight")].replace(".", "/")
+        if name + "/a" in kept:
+            v = v + kept[name + "/b"] @ kept[name + "/a"]
+        tensors[f"model.text_model.{k[len('model.'):]}"] = v.numpy()
+    rows = np.zeros((len(MARKS), width), np.float32)
+    rows[1:] = kept["marks"].numpy()
+    name = "model.text_model.embed_tokens.weight"
+    tensors[name] = np.concatenate([tensors[name], rows])
+    vision, here = "model.vision_model.", {k[len("tower."):]: v.numpy() for k, v in kept.items() if k.startswith("tower.")}
+    names = {"patch.bias": "embeddings.patch_embedding.bias", "position": "embeddings.position_embedding.weight",
+             "post.weight": "post_layernorm.weight", "post.bias": "post_layernorm.bias"}
+    tensors[vision + "embeddings.patch_embedding.weight"] = here.pop("patch.weight").reshape(WIDTH, 3, PATCH, PATCH)
+    tensors["model.connector.modality_projection.proj.weight"] = here.pop("proj.weight")
+    for k, v in here.items():
+        tensors[vision + (names.get(k) or "encoder." + k)] = v
+    os.makedirs(o.out, exist_ok=True)
+    safetensors.write(f"{o.out}/model.safetensors", tensors)
+    text = {k: v for k, v in language.c.items() if k not in ("architectures", "torch_dtype")}
+    n = text["vocab_size"]
+    text["vocab_size"] = n + len(MARKS)
+    dump(f"{o.out}/config.json", {
+        "architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3", "image_token_id": n, "scale_factor": 1,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "text_config": text,
+        "vision_config": {"model_type": "idefics3_vision", "hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_hidden_layers": LAYERS,
+                          "num_attention_heads": HEADS, "image_size": SIDE, "patch_size": PATCH, "num_channels": 3, "layer_norm_eps": 1e-6,
+                          "hidden_act": "gelu_pytorch_tanh"}})
+    dump(f"{o.out}/preprocessor_config.json", {
+        "image_processor_type": "Idefics3ImageProcessor", "do_convert_rgb": True, "do_image_splitting": True, "do_normalize": True, "do_pad": True,
+        "do_rescale": True, "do_resize": True, "image_mean": [.5] * 3, "image_std": [.5] * 3, "max_image_size": {"longest_edge": SIDE},
+        "resample": 1, "rescale_factor": 1 / 255, "size": {"longest_edge": SIDE}})
+    tokenizer = json.load(open(f"{TINY}/tokenizer.json", encoding="utf-8"))
+    said = json.load(open(f"{TINY}/tokenizer_config.json", encoding="utf-8"))
+    for i, mark in enumerate(MARKS):
+        how = {"content": mark, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+        tokenizer["added_tokens"].append({"id": n + i, **how})
+        said["added_tokens_decoder"][str(n + i)] = how
+    said["chat_template"] = CHAT
+    dump(f"{o.out}/tokenizer.json", tokenizer)
+    dump(f"{o.out}/tokenizer_config.json", said)
+    shutil.copy(f"{TINY}/generation_config.json", o.out)
+    tower_size = sum(v.size for k, v in tensors.items() if "text_model" not in k)
+    print(f"{o.out}: {sum(v.size for v in tensors.values())} parameters, {tower_size} of them in the tower")
+
+
+def main_measure(o):
+    right, asked = {}, {}
+    server = subprocess.Popen([o.tern, "serve", "-m", o.model, "--port", str(o.port), "-c", "1024", "--pack", "never", *o.options],
+                              stderr=subprocess.PIPE, text=True)
+    try:
+        while "http://" not in (line := server.stderr.readline()):
+            assert line, "the server has ended"
+        for i in range(o.n):
+            picture, lines = screen(2 * (o.first + i) + 1)
+            for kind, q, want in questions(lines):
+                got = ask(o.port, picture, q)
+                asked[kind] = asked.get(kind, 0) + 1
+                right[kind] = right.get(kind, 0) + (got.strip() == want)
+                if o.wrong and got.strip() != want:
+                    print(f"{2 * (o.first + i) + 1}: {want!r} became {got!r}")
+    finally:
+        server.terminate()
+        server.wait()
+    n, k = sum(asked.values()), sum(right.values())
+    half = 1.96 * math.sqrt(max(k / n * (1 - k / n), 1 / n / n) / n)
+    print(f"{os.path.basename(o.model)}: {k} of {n} right ({100 * k / n:.1f} +- {100 * half:.1f} %), "
+          + ", ".join(f"{kind} {right[kind]} of {asked[kind]}" for kind in asked))
+
+
+def ask(port, picture, question):
+    import base64
+    import http.client
+    import io
+    data = io.BytesIO()
+    picture.save(data, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
+    c.request("POST", "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 40}))
+    r = json.loads(c.getresponse().read())
+    assert "choices" in r, r
+    return r["choices"][0]["message"]["content"]
+
+
+def main_draw(o):
+    picture, lines = screen(o.seed)
+    picture.save(o.out)
+    for _, q, a in questions(lines):
+        print(f"{q} {a}")
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    s = a.add_subparsers(dest="what", required=True)
+    t = s.add_parser("train")
+    t.add_argument("run")
+    t.add_argument("--minutes", type=float, default=60, help="of this run")
+    t.add_argument("--total", type=float, default=120, help="minutes of all runs, over which the step shrinks")
+    t.add_argument("--stage", type=int, default=1, help="1: the tower alone; 2: tern-tiny, beside it, from text; 3: both")
+    t.add_argument("--threads", type=int, default=1)
+    t.add_argument("--bf16", action="store_true", help="multiply in bf16, where the processor has it")
+    e = s.add_parser("export")
+    e.add_argument("run")
+    e.add_argument("out")
+    m = s.add_parser("measure")
+    m.add_argument("tern")
+    m.add_argument("model")
+    m.add_argument("-n", type=int, default=100, help="drawings, of twelve questions each")
+    m.add_argument("--first", type=int, default=0, help="drawings left out at the beginning")
+    m.add_argument("--port", type=int, default=18321)
+    m.add_argument("--wrong", action="store_true", help="print what was wrong")
+    m.add_argument("options", nargs="*", help="of tern serve, after --")
+    d = s.add_parser("draw")
+    d.add_argument("out")
+    d.add_argument("--seed", type=int, default=1)
+    o = a.parse_args()
+    globals()[f"main_{o.what}"](o)
+
+
+if __name__ == "__main__":
+    main()
